@@ -1,0 +1,113 @@
+package ledger
+
+import (
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Boot that the ledger is of.
+func (l *Ledger) Boot() identity.Boot { return l.boot }
+
+// Empty reports whether nothing was added.
+func (l *Ledger) Empty() bool { return len(l.all) == 0 }
+
+// BatchCount is the number of accepted identities.
+func (l *Ledger) BatchCount() uint64 { return l.batches }
+
+// Exact reports whether BatchCount is exact. It is a lower bound after a Merge of
+// two ledgers that had each folded what the other never saw, until a rebuild.
+func (l *Ledger) Exact() bool { return !l.inexact }
+
+// RecordCount is the number of distinct accepted sequence numbers; MaxUint64 stands
+// for every count that does not fit.
+func (l *Ledger) RecordCount() uint64 { return l.all.count() }
+
+// FirstSeq is the smallest accepted sequence number; false when empty.
+func (l *Ledger) FirstSeq() (uint64, bool) {
+	if l.Empty() {
+		return 0, false
+	}
+	return l.all[0].Start, true
+}
+
+// LastSeq is the greatest accepted sequence number; false when empty.
+func (l *Ledger) LastSeq() (uint64, bool) {
+	if l.Empty() {
+		return 0, false
+	}
+	return l.all[len(l.all)-1].End, true
+}
+
+// LastAcceptedAt is the newest acceptance, Unix nanoseconds; 0 when empty.
+func (l *Ledger) LastAcceptedAt() int64 { return l.lastAt }
+
+// AcceptedThrough is the last sequence number such that all from FirstSeq to it are
+// accepted; false when empty.
+func (l *Ledger) AcceptedThrough() (uint64, bool) {
+	if l.Empty() {
+		return 0, false
+	}
+	return l.all[0].End, true
+}
+
+// AcceptedThroughFrom is the last sequence number such that all from seq to it are
+// accepted; false when seq itself is not.
+func (l *Ledger) AcceptedThroughFrom(seq uint64) (uint64, bool) {
+	i := l.all.from(seq)
+	if i == len(l.all) || l.all[i].Start > seq {
+		return 0, false
+	}
+	return l.all[i].End, true
+}
+
+// Gaps are the missing ranges between FirstSeq and LastSeq, lowest first, at most
+// limit; limit <= 0 is all.
+func (l *Ledger) Gaps(limit int) []Range {
+	if l.Empty() {
+		return nil
+	}
+	return l.GapsFrom(l.all[0].Start, limit)
+}
+
+// GapsFrom are the missing ranges between seq and LastSeq, lowest first, at most
+// limit; limit <= 0 is all.
+func (l *Ledger) GapsFrom(seq uint64, limit int) []Range {
+	var gaps []Range
+	next := seq
+	for i := l.all.from(seq); i < len(l.all); i++ {
+		if limit > 0 && len(gaps) == limit {
+			break
+		}
+		if s := l.all[i]; s.Start > next {
+			gaps = append(gaps, Range{next, s.Start - 1})
+		}
+		next = l.all[i].End + 1 // wraps only after the last span
+	}
+	return gaps
+}
+
+// Intervals are the accepted sequence numbers as merged ranges, lowest first.
+func (l *Ledger) Intervals() []Range { return l.all.ranges(0) }
+
+// Overlaps are the ranges that more than one identity covers, merged, lowest first,
+// at most limit; limit <= 0 is all that are kept.
+func (l *Ledger) Overlaps(limit int) []Range { return l.overlaps.ranges(limit) }
+
+// Overlapping are the identities that are known to overlap others, by (Start, End).
+// Identities that were folded before their overlap was seen are not among them.
+func (l *Ledger) Overlapping() []Entry { return slices.Clone(l.overlapping) }
+
+// OverlapsDropped counts overlapping identities and ranges that found no room.
+func (l *Ledger) OverlapsDropped() uint64 { return l.dropped }
+
+func (s intervals) ranges(limit int) []Range {
+	if limit <= 0 || limit > len(s) {
+		limit = len(s)
+	}
+	out := make([]Range, limit)
+	for i := range out {
+		out[i] = s[i].Range
+	}
+	return out
+}
