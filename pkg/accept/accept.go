@@ -1,0 +1,127 @@
+// Package accept is the acceptance protocol: a batch is accepted exactly when its
+// identity manifest is created by a conditional create. The steps, the reasons and
+// the races are in docs/protocol/acceptance.md.
+//
+// The core is a deterministic state machine over interfaces (store, clock,
+// randomness): no goroutines, no time.Now, so that a seeded scheduler can replay any interleaving.
+package accept
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Submission is one decoded and validated frame. All fields are derived from
+// Frame's bytes, never from transport metadata, but SpoolID and Traceparent.
+type Submission struct {
+	// Frame is the exact bytes that are stored. Not retained after Accept returns.
+	Frame    []byte
+	Identity identity.Batch
+	// SHA256 of Frame.
+	SHA256 identity.Digest
+	// Records is Identity.Count().
+	Records uint64
+	// MinTime and MaxTime of the samples, Unix nanoseconds.
+	MinTime, MaxTime int64
+	WireVersion      uint32
+	FrameVersion     uint32
+	// SpoolID is the sender's random spool id; empty is an id of its own.
+	SpoolID string
+	// Traceparent is W3C trace context; optional.
+	Traceparent string
+}
+
+// Outcome of a submission. The zero value is not an outcome.
+type Outcome uint8
+
+// Outcomes.
+const (
+	Accepted  Outcome = iota + 1 // durable, counted by this submission
+	Duplicate                    // durable, accepted before with the same bytes
+	Conflict                     // another frame holds the identity; this one is quarantined
+)
+
+func (o Outcome) String() string {
+	switch o {
+	case Accepted:
+		return "accepted"
+	case Duplicate:
+		return "duplicate"
+	case Conflict:
+		return "conflict"
+	}
+	return fmt.Sprintf("outcome(%d)", uint8(o))
+}
+
+// Result of a submission that has an outcome.
+type Result struct {
+	Outcome Outcome
+	// Manifest is the identity's acceptance record: ours, or the one that was there first.
+	Manifest Manifest
+	// ManifestKey and ManifestBytes as stored.
+	ManifestKey   string
+	ManifestBytes []byte
+	// QuarantineKey of the submitted frame; only for Conflict.
+	QuarantineKey string
+}
+
+// Acceptor decides submissions. Implementations: Protocol (s3_manifest) and
+// spool.Spool (local_spool).
+type Acceptor interface {
+	// Accept returns a Result when the outcome is known and durable, else an error:
+	// *RetryError (nothing may be assumed), *RefusedError (never retry), or a context error.
+	Accept(ctx context.Context, s Submission) (Result, error)
+}
+
+// Reason is a stable code that callers branch on.
+type Reason string
+
+// Reasons of RetryError.
+const (
+	ReasonStoreUnavailable Reason = "STORE_UNAVAILABLE" // timeouts, 5xx, unresolved unknown outcomes
+	ReasonStoreDenied      Reason = "STORE_DENIED"      // 403, missing bucket: not ready, alarm
+	ReasonContended        Reason = "CONTENDED"         // 409s or condemned generations beyond the bound
+	ReasonCorruptManifest  Reason = "CORRUPT_MANIFEST"  // the manifest is there but unreadable: an operator must look
+)
+
+// Reasons of RefusedError.
+const (
+	ReasonBootIDClash Reason = "BOOT_ID_CLASH" // the boot id belongs to another spool
+)
+
+// RetryError: nothing may be assumed; send the same bytes again.
+type RetryError struct {
+	Reason Reason
+	After  time.Duration // hint; 0 is none
+	Err    error
+}
+
+func (e *RetryError) Error() string { return fmt.Sprintf("retry (%s): %v", e.Reason, e.Err) }
+
+// Unwrap gives the cause.
+func (e *RetryError) Unwrap() error { return e.Err }
+
+// RefusedError: this submission can never be accepted.
+type RefusedError struct {
+	Reason Reason
+	Err    error
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("refused (%s): %v", e.Reason, e.Err) }
+
+// Unwrap gives the cause.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Clock is time as the protocol sees it.
+type Clock interface {
+	Now() time.Time
+	// Sleep waits or returns the context's error.
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// ErrNotQualified is wrapped by every failure of the start-up probe.
+var ErrNotQualified = errors.New("store is not qualified")

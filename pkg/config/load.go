@@ -1,0 +1,176 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"sort"
+	"strings"
+
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// EnvPrefix begins every environment variable that is a setting.
+const EnvPrefix = "LIGHTMETRICS_"
+
+// Validator is a settings struct that checks itself.
+type Validator interface{ Validate() error }
+
+// Load fills cfg (a pointer to a settings struct that holds the defaults), in
+// this order: the file at path (YAML; "" is none), the environment, the flags that were
+// set on fs. Unknown keys in the file, and unknown LIGHTMETRICS_ variables below
+// prefix, are errors. Then it calls Validate, where cfg has it.
+func Load(fs *pflag.FlagSet, path, prefix string, cfg any, environ []string) error {
+	root := reflect.ValueOf(cfg).Elem()
+	set := map[string]string{}
+	fs.Visit(func(f *pflag.Flag) {
+		if v, ok := f.Value.(*flagValue); ok && v.set {
+			set[f.Name] = rawText(v.val)
+		}
+	})
+	if path != "" {
+		if err := loadFile(path, prefix, cfg); err != nil {
+			return fmt.Errorf("config file %s: %w", path, err)
+		}
+	}
+	leaves := map[string]field{}
+	walk(root, prefix, func(f field) { leaves[f.path] = f })
+	if err := loadEnv(leaves, prefix, environ); err != nil {
+		return err
+	}
+	for name, text := range set {
+		if f, ok := leaves[name]; ok {
+			if err := setText(f.val, text); err != nil {
+				return fmt.Errorf("flag --%s: %w", name, err)
+			}
+		}
+	}
+	if v, ok := cfg.(Validator); ok {
+		if err := v.Validate(); err != nil {
+			return fmt.Errorf("config: %w", err)
+		}
+	}
+	return nil
+}
+
+func rawText(v reflect.Value) string {
+	if s, ok := v.Interface().(Secret); ok {
+		return s.Reveal()
+	}
+	f := flagValue{field: field{val: v}}
+	return f.String()
+}
+
+func loadFile(path, prefix string, cfg any) error {
+	k := koanf.New(".")
+	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+		return err
+	}
+	var md mapstructure.Metadata
+	// Keys of other sections (other services in one file) are not ours to judge:
+	// only what lies below prefix must be known.
+	err := k.UnmarshalWithConf(prefix, cfg, koanf.UnmarshalConf{
+		Tag: "koanf",
+		DecoderConfig: &mapstructure.DecoderConfig{
+			Result:           cfg,
+			TagName:          "koanf",
+			Metadata:         &md,
+			WeaklyTypedInput: true,
+			Squash:           true,
+			DecodeHook: mapstructure.ComposeDecodeHookFunc(
+				mapstructure.StringToTimeDurationHookFunc(),
+				mapstructure.TextUnmarshallerHookFunc(),
+				mapstructure.StringToSliceHookFunc(","),
+			),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if len(md.Unused) > 0 {
+		sort.Strings(md.Unused)
+		return fmt.Errorf("unknown keys: %s", strings.Join(md.Unused, ", "))
+	}
+	return nil
+}
+
+func loadEnv(leaves map[string]field, prefix string, environ []string) error {
+	names := map[string]field{}
+	for path, f := range leaves {
+		names[EnvName(path)] = f
+	}
+	var errs []error
+	own := EnvName(prefix)
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, EnvPrefix) {
+			continue
+		}
+		f, ok := names[name]
+		switch {
+		case ok && f.isList():
+			errs = append(errs, fmt.Errorf("environment %s: a list can only be set in a file", name))
+		case ok:
+			if err := setText(f.val, value); err != nil {
+				errs = append(errs, fmt.Errorf("environment %s: %w", name, err))
+			}
+		case prefix != "" && strings.HasPrefix(name, own+"_"):
+			errs = append(errs, fmt.Errorf("environment %s: unknown setting", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// EnvName is the environment variable of a setting's path.
+func EnvName(path string) string {
+	return EnvPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(path))
+}
+
+// Environ is the process's environment.
+func Environ() []string { return os.Environ() }
+
+// Redacted is cfg as a nested map with secrets hidden, for /config.
+func Redacted(cfg any) map[string]any {
+	out := map[string]any{}
+	v := reflect.ValueOf(cfg)
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	c := reflect.New(v.Type()).Elem()
+	c.Set(v)
+	walk(c, "", func(f field) { out[f.path] = redact(f.val) })
+	return out
+}
+
+func redact(v reflect.Value) any {
+	switch x := v.Interface().(type) {
+	case Secret:
+		return x.String()
+	case fmt.Stringer:
+		return x.String()
+	}
+	switch v.Kind() {
+	case reflect.Slice:
+		out := make([]any, 0, v.Len())
+		for i := range v.Len() {
+			out = append(out, redact(v.Index(i)))
+		}
+		return out
+	case reflect.Map:
+		out := map[string]any{}
+		for _, k := range v.MapKeys() {
+			e := reflect.New(v.Type().Elem()).Elem()
+			e.Set(v.MapIndex(k))
+			out[fmt.Sprint(k.Interface())] = redact(e)
+		}
+		return out
+	case reflect.Struct:
+		return Redacted(v.Interface())
+	}
+	return v.Interface()
+}

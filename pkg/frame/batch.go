@@ -1,0 +1,97 @@
+// Package frame reads and writes batch frames (.lmbatch), byte-exact by
+// docs/format/frame.md: a header with the identity in its first KiB, and a
+// protobuf payload (proto/lightmetrics/frame/v1) that is encoded and decoded by
+// hand, without an allocation per sample. Every bound is checked before memory is taken.
+package frame
+
+import "lightmetrics.dev/lightmetrics/pkg/identity"
+
+// Batch is a decoded payload. Memory is shared between its parts: a Decoder reuses
+// it, so a Batch is valid until the next Decode into it.
+type Batch struct {
+	Identity identity.Batch
+	// Strings is the string table; entry 0 is "".
+	Strings []string
+	// Resource labels belong to every series; a series label of the same name wins.
+	Resource []LabelRef
+	// Groups in record order.
+	Groups []Group
+
+	arena arena
+}
+
+// arena is memory that a Decoder lends to the parts of a Batch and takes back at
+// the next Decode.
+type arena struct {
+	table    string // wire bytes of the string table, which Strings point into
+	refs     []LabelRef
+	floats   []float64
+	spans    []int32
+	interned int // bytes of Strings that belong to table: all, when > 0
+}
+
+// LabelRef is a label as two indexes into Batch.Strings.
+type LabelRef struct{ Name, Value uint32 }
+
+// Group is a dense matrix: every series has one record in every row. Record order
+// in a batch is group by group, series by series, row by row; record k of the batch
+// has the sequence number SeqStart + k.
+type Group struct {
+	// Timestamps of the rows, Unix nanoseconds, strictly increasing.
+	Timestamps []int64
+	Series     []Series
+	// Values, series-major, len(Series)*len(Timestamps); nil in a group of histograms.
+	Values []float64
+	// Histograms, series-major; nil in a group of samples.
+	Histograms []Histogram
+}
+
+// Series is one label set with its type.
+type Series struct {
+	// Labels, sorted by name, unique, __name__ among them.
+	Labels []LabelRef
+	Type   MetricType
+	// Unit indexes Batch.Strings; 0 when unknown.
+	Unit uint32
+	// StartTime of the accumulation, Unix nanoseconds; 0 when unknown.
+	StartTime int64
+}
+
+// MetricType says what values mean; the numbers are those of the protobuf enum.
+type MetricType uint8
+
+// Metric types.
+const (
+	Unknown MetricType = iota
+	Gauge
+	Counter
+	DeltaCounter
+	HistogramCumulative
+	HistogramDelta
+	HistogramGauge
+	Info
+)
+
+// Histogram is one record of a native histogram; fields as in the protobuf message.
+type Histogram struct {
+	Schema          int32
+	ZeroThreshold   float64
+	ZeroCount       float64
+	Count           float64
+	Sum             float64
+	PositiveSpans   []int32 // offset, length, offset, length, …
+	PositiveBuckets []float64
+	NegativeSpans   []int32
+	NegativeBuckets []float64
+	CustomValues    []float64
+}
+
+// Records counts the records: the sum over groups of series times rows.
+func (b *Batch) Records() uint64 {
+	var n uint64
+	for i := range b.Groups {
+		n += uint64(len(b.Groups[i].Series)) * uint64(len(b.Groups[i].Timestamps))
+	}
+	return n
+}
+

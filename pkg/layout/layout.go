@@ -1,0 +1,259 @@
+// Package layout builds and parses every object key. It is pure: no other
+// package concatenates a key. Keys are relative to the authority's prefix, which
+// the store adds (objstore.WithPrefix).
+//
+// Untrusted text (agent and boot ids) enters a key only as lower-case hex of its
+// UTF-8 bytes, sequence numbers as 20 decimal digits, so key order is sequence order.
+package layout
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Prefixes of the key families.
+const (
+	AcceptedPrefix         = "accepted/v1/"
+	AcceptedByTimePrefix   = "accepted-by-time/v1/"
+	AcceptedByBlobPrefix   = "accepted-by-blob/v1/"
+	RawBlobsPrefix         = "raw-blobs/v1/"
+	RawBlobsByTimePrefix   = "raw-blobs-by-time/v1/"
+	BootsPrefix            = "boots/v1/"
+	CondemnedPrefix        = "gc/v1/condemned/"
+	QuarantinePrefix       = "quarantine/v1/identity-conflict/"
+	QuarantineByBlobPrefix = "quarantine-by-blob/v1/"
+	ReconcilePrefix        = "reconcile/v1/"
+	RepairPrefix           = "repair/v1/"
+	ProbePrefix            = "probe/v1/"
+	// AuthorityKey is the id object of the acceptance authority.
+	AuthorityKey = "authority/v1/id.json"
+	// CheckpointKey is the reconciler's time-scan checkpoint.
+	CheckpointKey = ReconcilePrefix + "checkpoint.json"
+)
+
+// ErrNotAKey is wrapped by every parse error.
+var ErrNotAKey = errors.New("not a key of this family")
+
+// Blob is the key of generation gen of the frame d.
+func Blob(d identity.Digest, gen uint32) string {
+	return BlobStem(d) + blobSuffix(gen)
+}
+
+// BlobStem is the prefix of all generations of d.
+func BlobStem(d identity.Digest) string {
+	h := d.String()
+	return RawBlobsPrefix + "sha256/" + h[0:2] + "/" + h[2:4] + "/" + h
+}
+
+func blobSuffix(gen uint32) string {
+	if gen == 0 {
+		return ".lmbatch"
+	}
+	return ".g" + strconv.FormatUint(uint64(gen), 10) + ".lmbatch"
+}
+
+// ParseBlob reads a blob key.
+func ParseBlob(key string) (identity.Digest, uint32, error) {
+	rest, ok := strings.CutPrefix(key, RawBlobsPrefix+"sha256/")
+	if !ok || len(rest) < 6+64 {
+		return identity.Digest{}, 0, notAKey(key, "raw-blobs")
+	}
+	d, err := identity.ParseDigest(rest[6 : 6+64])
+	if err != nil {
+		return d, 0, notAKey(key, "raw-blobs")
+	}
+	var gen uint64
+	if suffix := rest[6+64:]; suffix != ".lmbatch" {
+		n, ok := strings.CutPrefix(suffix, ".g")
+		if n, ok2 := strings.CutSuffix(n, ".lmbatch"); ok && ok2 {
+			gen, err = strconv.ParseUint(n, 10, 32)
+		} else {
+			err = ErrNotAKey
+		}
+	}
+	if err != nil || Blob(d, uint32(gen)) != key {
+		return d, 0, notAKey(key, "raw-blobs")
+	}
+	return d, uint32(gen), nil
+}
+
+// Condemned is the key of the permanent marker that generation gen of d is, or may be, deleted.
+func Condemned(d identity.Digest, gen uint32) string {
+	return CondemnedPrefix + d.String() + ".g" + strconv.FormatUint(uint64(gen), 10) + ".json"
+}
+
+// Boot is the key of the record of a boot's first use.
+func Boot(b identity.Boot) string {
+	return BootsPrefix + "agent=" + hexText(b.Agent) + "/boot=" + hexText(b.Boot) + ".json"
+}
+
+// ParseBoot reads a boots key.
+func ParseBoot(key string) (identity.Boot, error) {
+	rest, ok := strings.CutPrefix(key, BootsPrefix)
+	rest, ok2 := strings.CutSuffix(rest, ".json")
+	if !ok || !ok2 {
+		return identity.Boot{}, notAKey(key, "boots")
+	}
+	b, tail, err := parseBootDir(rest + "/")
+	if err != nil || tail != "" || Boot(b) != key {
+		return identity.Boot{}, notAKey(key, "boots")
+	}
+	return b, nil
+}
+
+// AcceptedBoot is the prefix of all identity manifests of a boot; it ends in a slash.
+func AcceptedBoot(b identity.Boot) string { return AcceptedPrefix + bootDir(b) }
+
+// Accepted is the key of the identity manifest.
+func Accepted(id identity.Batch) string { return AcceptedPrefix + identityPath(id) }
+
+// ParseAccepted reads the identity out of an identity manifest's key.
+func ParseAccepted(key string) (identity.Batch, error) {
+	rest, ok := strings.CutPrefix(key, AcceptedPrefix)
+	if !ok {
+		return identity.Batch{}, notAKey(key, "accepted")
+	}
+	id, err := parseIdentityPath(rest)
+	if err != nil || Accepted(id) != key {
+		return identity.Batch{}, notAKey(key, "accepted")
+	}
+	return id, nil
+}
+
+// ManifestID names an identity manifest in time-ordered listings: the time of
+// acceptance as 20 digits, then half of the hash of the manifest's key. It is a function of the manifest.
+func ManifestID(acceptedAt time.Time, id identity.Batch) string {
+	h := identity.Sum([]byte(Accepted(id)))
+	return fmt.Sprintf("%020d-%s", acceptedAt.UnixNano(), hex.EncodeToString(h[:16]))
+}
+
+// AcceptedByTime is the derived key by the hour of acceptance.
+func AcceptedByTime(acceptedAt time.Time, id identity.Batch) string {
+	return AcceptedByTimeHour(acceptedAt) + ManifestID(acceptedAt, id) + ".json"
+}
+
+// AcceptedByTimeHour is the prefix of one hour; it ends in a slash.
+func AcceptedByTimeHour(t time.Time) string { return AcceptedByTimePrefix + hourDir(t) }
+
+// AcceptedByBlob is the derived reverse reference of an accepted frame.
+func AcceptedByBlob(d identity.Digest, id identity.Batch) string {
+	return AcceptedByBlobPrefix + digestDir(d) + identityPath(id)
+}
+
+// RawBlobByTime is the derived key of a blob by the hour of acceptance.
+func RawBlobByTime(t time.Time, d identity.Digest) string {
+	return RawBlobsByTimePrefix + hourDir(t) + "sha256=" + d.String() + ".json"
+}
+
+// Quarantine is the key of the record of a submitted frame that lost.
+func Quarantine(id identity.Batch, submitted identity.Digest) string {
+	return QuarantinePrefix + strings.TrimSuffix(identityPath(id), ".json") + "/" + submitted.String() + ".json"
+}
+
+// ParseQuarantine reads a quarantine key.
+func ParseQuarantine(key string) (identity.Batch, identity.Digest, error) {
+	rest, ok := strings.CutPrefix(key, QuarantinePrefix)
+	i := strings.LastIndexByte(rest, '/')
+	name, ok2 := strings.CutSuffix(rest[max(i, 0):], ".json")
+	if !ok || !ok2 || i < 0 {
+		return identity.Batch{}, identity.Digest{}, notAKey(key, "quarantine")
+	}
+	id, err := parseIdentityPath(rest[:i] + ".json")
+	if err != nil {
+		return identity.Batch{}, identity.Digest{}, notAKey(key, "quarantine")
+	}
+	d, err := identity.ParseDigest(name[1:])
+	if err != nil || Quarantine(id, d) != key {
+		return identity.Batch{}, identity.Digest{}, notAKey(key, "quarantine")
+	}
+	return id, d, nil
+}
+
+// QuarantineByBlob is the derived reverse reference of a quarantined frame.
+func QuarantineByBlob(d identity.Digest, id identity.Batch) string {
+	return QuarantineByBlobPrefix + digestDir(d) + identityPath(id)
+}
+
+// Ledger is the key of the reconciler's snapshot of a boot's ledger.
+func Ledger(b identity.Boot) string {
+	return ReconcilePrefix + "ledger/" + strings.TrimSuffix(bootDir(b), "/") + ".json"
+}
+
+// Repair is the key of the operator-visible record of a missing or corrupt blob.
+func Repair(id identity.Batch) string { return RepairPrefix + identityPath(id) }
+
+// HexText is the encoding of untrusted text in keys and in local file names.
+func HexText(s string) string { return hexText(s) }
+
+// SeqName is "<start>-<end>" with 20 digits each, for keys and local file names.
+func SeqName(start, end uint64) string { return fmt.Sprintf("%020d-%020d", start, end) }
+
+func hexText(s string) string { return hex.EncodeToString([]byte(s)) }
+
+func hourDir(t time.Time) string { return t.UTC().Format("date=2006-01-02/hour=15/") }
+
+func digestDir(d identity.Digest) string {
+	h := d.String()
+	return "sha256/" + h[0:2] + "/" + h[2:4] + "/" + h + "/"
+}
+
+func bootDir(b identity.Boot) string {
+	return "agent=" + hexText(b.Agent) + "/boot=" + hexText(b.Boot) + "/"
+}
+
+func identityPath(id identity.Batch) string {
+	return bootDir(id.BootOf()) + SeqName(id.SeqStart, id.SeqEnd) + ".json"
+}
+
+func parseBootDir(s string) (identity.Boot, string, error) {
+	var b identity.Boot
+	agent, rest, ok := strings.Cut(s, "/")
+	boot, rest, ok2 := strings.Cut(rest, "/")
+	agent, ok3 := strings.CutPrefix(agent, "agent=")
+	boot, ok4 := strings.CutPrefix(boot, "boot=")
+	if !ok || !ok2 || !ok3 || !ok4 {
+		return b, "", ErrNotAKey
+	}
+	a, err := hex.DecodeString(agent)
+	if err != nil {
+		return b, "", ErrNotAKey
+	}
+	o, err := hex.DecodeString(boot)
+	if err != nil {
+		return b, "", ErrNotAKey
+	}
+	b = identity.Boot{Agent: string(a), Boot: string(o)}
+	return b, rest, b.Validate()
+}
+
+func parseIdentityPath(s string) (identity.Batch, error) {
+	b, rest, err := parseBootDir(s)
+	if err != nil {
+		return identity.Batch{}, err
+	}
+	name, ok := strings.CutSuffix(rest, ".json")
+	first, last, ok2 := strings.Cut(name, "-")
+	if !ok || !ok2 || len(first) != 20 || len(last) != 20 {
+		return identity.Batch{}, ErrNotAKey
+	}
+	start, err := strconv.ParseUint(first, 10, 64)
+	if err != nil {
+		return identity.Batch{}, ErrNotAKey
+	}
+	end, err := strconv.ParseUint(last, 10, 64)
+	if err != nil {
+		return identity.Batch{}, ErrNotAKey
+	}
+	id := identity.Batch{Agent: b.Agent, Boot: b.Boot, SeqStart: start, SeqEnd: end}
+	return id, id.Validate()
+}
+
+func notAKey(key, family string) error {
+	return fmt.Errorf("parse %s key %q: %w", family, key, ErrNotAKey)
+}

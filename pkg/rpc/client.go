@@ -1,0 +1,70 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+)
+
+// ClientConfig is how to reach a gRPC server.
+type ClientConfig struct {
+	TLS   ClientTLS     `koanf:"tls"`
+	Token config.Secret `koanf:"token" help:"bearer token"`
+	// TokenOverPlaintext sends the token without TLS.
+	TokenOverPlaintext bool `koanf:"token_over_plaintext" help:"send the token even without TLS (loopback, tests)"`
+}
+
+// maxReconnectDelay bounds the back-off between connection attempts.
+const maxReconnectDelay = 5 * time.Second
+
+// Dial makes a lazy connection to address (host:port).
+func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
+	cfg, err := c.TLS.Config()
+	if err != nil {
+		return nil, err
+	}
+	creds := insecure.NewCredentials()
+	if cfg != nil {
+		creds = credentials.NewTLS(cfg)
+	}
+	bo := backoff.DefaultConfig
+	bo.BaseDelay, bo.MaxDelay = 100*time.Millisecond, maxReconnectDelay
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithStatsHandler(otelgrpc.NewClientHandler()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: bo, MinConnectTimeout: 3 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
+	}
+	if c.Token != "" {
+		if cfg == nil && !c.TokenOverPlaintext {
+			return nil, errors.New("client: a token needs tls.enabled (or token_over_plaintext)")
+		}
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer{token: c.Token, plaintext: c.TokenOverPlaintext}))
+	}
+	conn, err := grpc.NewClient(address, append(opts, extra...)...)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", address, err)
+	}
+	return conn, nil
+}
+
+type bearer struct {
+	token     config.Secret
+	plaintext bool
+}
+
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token.Reveal()}, nil
+}
+
+func (b bearer) RequireTransportSecurity() bool { return !b.plaintext }

@@ -1,0 +1,168 @@
+package rpc
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// ServerTLS is a server's TLS. Files are read again when they change.
+type ServerTLS struct {
+	CertFile     string `koanf:"cert_file" help:"PEM certificate chain; empty serves plaintext"`
+	KeyFile      string `koanf:"key_file" help:"PEM private key"`
+	ClientCAFile string `koanf:"client_ca_file" help:"PEM certificates that sign client certificates; set requires and verifies them"`
+}
+
+// ClientTLS is a client's TLS. Files are read again when they change.
+type ClientTLS struct {
+	Enabled    bool   `koanf:"enabled" help:"use TLS"`
+	CAFile     string `koanf:"ca_file" help:"PEM certificates that sign the server's; empty uses the system's"`
+	CertFile   string `koanf:"cert_file" help:"PEM client certificate chain, for mTLS"`
+	KeyFile    string `koanf:"key_file" help:"PEM private key, for mTLS"`
+	ServerName string `koanf:"server_name" help:"name to verify instead of the address"`
+}
+
+// Enabled reports whether TLS is on.
+func (c ServerTLS) Enabled() bool { return c.CertFile != "" }
+
+// Validate checks that what belongs together is together.
+func (c ServerTLS) Validate() error {
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return errors.New("tls: cert_file and key_file go together")
+	}
+	if c.ClientCAFile != "" && c.CertFile == "" {
+		return errors.New("tls: client_ca_file needs cert_file")
+	}
+	return nil
+}
+
+// Config gives the tls.Config, or nil when TLS is off. The files must be readable now.
+func (c ServerTLS) Config() (*tls.Config, error) {
+	if err := c.Validate(); err != nil || !c.Enabled() {
+		return nil, err
+	}
+	cert := &reloader[tls.Certificate]{files: []string{c.CertFile, c.KeyFile}, load: loadPair(c.CertFile, c.KeyFile)}
+	if _, err := cert.get(); err != nil {
+		return nil, err
+	}
+	base := &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return cert.get()
+		},
+	}
+	if c.ClientCAFile == "" {
+		return base, nil
+	}
+	cas := &reloader[x509.CertPool]{files: []string{c.ClientCAFile}, load: loadPool(c.ClientCAFile)}
+	if _, err := cas.get(); err != nil {
+		return nil, err
+	}
+	base.ClientAuth = tls.RequireAndVerifyClientCert
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool, err := cas.get()
+		if err != nil {
+			return nil, err
+		}
+		cfg := base.Clone()
+		cfg.ClientCAs, cfg.GetConfigForClient = pool, nil
+		return cfg, nil
+	}
+	return base, nil
+}
+
+// Config gives the tls.Config, or nil when TLS is off.
+func (c ClientTLS) Config() (*tls.Config, error) {
+	if !c.Enabled {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	if c.CAFile != "" {
+		pool, err := loadPool(c.CAFile)()
+		if err != nil {
+			return nil, err
+		}
+		cfg.RootCAs = pool
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return nil, errors.New("tls: cert_file and key_file go together")
+	}
+	if c.CertFile != "" {
+		cert := &reloader[tls.Certificate]{files: []string{c.CertFile, c.KeyFile}, load: loadPair(c.CertFile, c.KeyFile)}
+		if _, err := cert.get(); err != nil {
+			return nil, err
+		}
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.get() }
+	}
+	return cfg, nil
+}
+
+// reloadEvery bounds how often files are looked at.
+const reloadEvery = 5 * time.Second
+
+// reloader keeps what was read from files and reads again when one of them
+// changed. A failed read keeps the old value, so a half-written file breaks nothing.
+type reloader[T any] struct {
+	files []string
+	load  func() (*T, error)
+
+	mu      sync.Mutex
+	value   *T
+	stamp   string
+	checked time.Time
+}
+
+func (r *reloader[T]) get() (*T, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.value != nil && time.Since(r.checked) < reloadEvery {
+		return r.value, nil
+	}
+	r.checked = time.Now()
+	stamp := ""
+	for _, f := range r.files {
+		if st, err := os.Stat(f); err == nil {
+			stamp += fmt.Sprint(st.ModTime().UnixNano(), st.Size(), ";")
+		}
+	}
+	if r.value != nil && stamp == r.stamp {
+		return r.value, nil
+	}
+	v, err := r.load()
+	switch {
+	case err == nil:
+		r.value, r.stamp = v, stamp
+	case r.value == nil:
+		return nil, err
+	}
+	return r.value, nil
+}
+
+func loadPair(cert, key string) func() (*tls.Certificate, error) {
+	return func() (*tls.Certificate, error) {
+		c, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("tls: load %s: %w", cert, err)
+		}
+		return &c, nil
+	}
+}
+
+func loadPool(file string) func() (*x509.CertPool, error) {
+	return func() (*x509.CertPool, error) {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("tls: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls: %s has no PEM certificate", file)
+		}
+		return pool, nil
+	}
+}

@@ -1,0 +1,48 @@
+// Package run starts and stops the loops of a service. Goroutines start only in
+// here or inside a Run method, so that every one has an owner that waits for it.
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Group runs loops until one fails or the context ends, then cancels the others and
+// waits. The happens-before: everything done before Go is seen by the loop;
+// everything a loop did is seen after Wait.
+type Group struct {
+	eg  *errgroup.Group
+	ctx context.Context
+}
+
+// NewGroup makes a group below ctx.
+func NewGroup(ctx context.Context) *Group {
+	eg, ctx := errgroup.WithContext(ctx)
+	return &Group{eg: eg, ctx: ctx}
+}
+
+// Context ends when the group stops.
+func (g *Group) Context() context.Context { return g.ctx }
+
+// Go starts a loop. A loop ends with nil or the context's error when its context
+// ends; any other error stops the group. A panic becomes an error with its stack.
+func (g *Group) Go(name string, loop func(context.Context) error) {
+	g.eg.Go(func() (err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("%s: panic: %v\n%s", name, r, debug.Stack())
+			}
+		}()
+		if err := loop(g.ctx); err != nil && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// Wait waits for all loops and gives the first error.
+func (g *Group) Wait() error { return g.eg.Wait() }
