@@ -1,0 +1,80 @@
+# Every target says what it does and exits non-zero when it falls short.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO      ?= go
+ONCE    ?=
+BENCH   ?=
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -s -w -X lightmetrics.dev/lightmetrics/pkg/telemetry.version=$(VERSION)
+# The packages to test; "make test PKG=./pkg/accept/..." narrows it.
+PKG     ?= ./...
+SAY     := @printf '\n== %s\n'
+
+.PHONY: help build demo test vet lint unit race fuzz conformance soak bench proto tidy clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+build: ## build the binaries into bin/
+	$(SAY) "build: bin/lightmetrics, bin/lmctl"
+	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+
+demo: build ## run the main job on this machine (ONCE=1: run through and exit)
+	$(SAY) "demo: embedded store, two collectors, reconciler, query, and an agent that reads this host"
+	bin/lightmetrics demo $(if $(ONCE),--once)
+
+test: vet lint unit ## everything that must pass in CI
+	$(SAY) "test: all passed"
+
+vet: ## gofmt, go vet, and staticcheck where it is installed
+	$(SAY) "vet: gofmt, go vet, staticcheck"
+	@bad=$$(gofmt -l $$(git ls-files '*.go' | grep -v '^proto/gen/')); if [ -n "$$bad" ]; then echo "gofmt would change:"; echo "$$bad"; exit 1; fi
+	$(GO) vet ./...
+	@if command -v staticcheck >/dev/null; then staticcheck ./...; else echo "staticcheck is not installed: skipped"; fi
+
+lint: ## the rules of the house: imports, determinism of the core
+	$(SAY) "lint: imports run downwards, the core is deterministic"
+	$(GO) test -count=1 ./internal/lint
+
+unit: ## all tests: units, conformance of the stores, simulation at CI size, end to end
+	$(SAY) "unit: packages, store conformance, races, crash matrices, end to end on real processes"
+	$(GO) test -timeout 20m $(PKG)
+
+race: ## the packages with goroutines under the race detector
+	$(SAY) "race: go test -race"
+	$(GO) test -race -timeout 40m ./pkg/... ./agent/... ./services/...
+
+fuzz: ## every fuzz target for 30 s each (FUZZTIME=…)
+	$(SAY) "fuzz: each target for $(or $(FUZZTIME),30s)"
+	@for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | sort); do \
+	  for t in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
+	    echo "-- $$(dirname $$f) $$t"; $(GO) test -run '^$$' -fuzz "^$$t$$" -fuzztime $(or $(FUZZTIME),30s) $$(dirname $$f); \
+	  done; done
+
+conformance: ## the store suite against the embedded store and versitygw; PromQL scripts
+	$(SAY) "conformance: objstore/storetest on every back end, promqltest scripts"
+	$(GO) test -count=1 -v -run 'Conformance' ./pkg/objstore/... ./pkg/promstore/... ./test/...
+
+soak: ## long fault runs (ROUNDS=n)
+	$(SAY) "soak: kill -9 rounds and races at full size"
+	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -count=1 -timeout 4h -v ./test/e2e/...
+
+bench: build ## benchmarks against baselines and peers in one run (BENCH=name); writes build/bench.json
+	$(SAY) "bench: build/bench.json"
+	$(GO) run ./test/bench $(if $(BENCH),-run $(BENCH)) -out build/bench.json
+
+proto: ## regenerate proto/gen (installs buf and the plugins into bin/)
+	$(SAY) "proto: lint and generate"
+	GOWORK=off GOBIN=$(CURDIR)/bin $(GO) install github.com/bufbuild/buf/cmd/buf@v1.73.0
+	cd tools && GOWORK=off GOBIN=$(CURDIR)/bin $(GO) install tool
+	bin/buf lint
+	bin/buf generate
+
+tidy: ## go mod tidy in both modules
+	$(GO) mod tidy
+	cd tools && GOWORK=off $(GO) mod tidy
+
+clean: ## remove what was built
+	rm -rf bin build

@@ -1,0 +1,142 @@
+// Package cli turns services into commands: settings from file, environment and
+// flags, telemetry, signals, the start-up banner and exit codes. Only mains use it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+// Exit codes of every command.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitFindings    = 3
+	ExitUnreachable = 4
+)
+
+// ExitError makes a command end with a certain code.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+func (e *ExitError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// shutdownTelemetry bounds the last flush of traces.
+const shutdownTelemetry = 3 * time.Second
+
+// Spec describes a service's command. C is its settings struct.
+type Spec[C any] struct {
+	// Name of the command and of its section in files, variables and flags.
+	Name  string
+	Short string
+	Long  string
+	// Default settings.
+	Default func() C
+	// New builds the service from valid settings.
+	New func(C, *telemetry.Telemetry) (run.Service, error)
+	// Banner lists what a person wants to know once the service is ready: label, value.
+	Banner func(C, run.Service) [][2]string
+}
+
+// Command builds the command of a service.
+func Command[C any](s Spec[C]) *cobra.Command {
+	cfg, tcfg := s.Default(), telemetry.DefaultConfig()
+	var file string
+	var check bool
+	cmd := &cobra.Command{
+		Use: s.Name, Short: s.Short, Long: s.Long,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&file, "config", "", "settings file (YAML)")
+	fs.BoolVar(&check, "config.check", false, "check the settings and exit")
+	config.Flags(fs, s.Name, &cfg)
+	config.Flags(fs, "telemetry", &tcfg)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		environ := config.Environ()
+		if err := errors.Join(
+			config.Load(fs, file, s.Name, &cfg, environ),
+			config.Load(fs, file, "telemetry", &tcfg, environ)); err != nil {
+			return &ExitError{Code: ExitUsage, Err: err}
+		}
+		if check {
+			fmt.Fprintln(cmd.OutOrStdout(), "settings are valid")
+			return nil
+		}
+		return serve(cmd.Context(), s, cfg, tcfg, file, cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, file string, w io.Writer) error {
+	tel, err := telemetry.New(ctx, tcfg, s.Name, w)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTelemetry)
+		defer cancel()
+		_ = tel.Shutdown(sctx) // the process ends; lost spans are all there is to lose
+	}()
+	svc, err := s.New(cfg, tel)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	select {
+	case <-svc.Ready():
+	case err := <-done:
+		return err
+	}
+	source := "defaults, environment, flags"
+	if file != "" {
+		source = file + ", environment, flags"
+	}
+	rows := append([][2]string{{"version", telemetry.Version()}, {"settings", source}}, s.Banner(cfg, svc)...)
+	fmt.Fprintf(w, "lightmetrics %s\n", s.Name)
+	for _, r := range rows {
+		fmt.Fprintf(w, "  %-10s %s\n", r[0], r[1])
+	}
+	return <-done
+}
+
+// Main runs the command with signals and exits the process.
+func Main(cmd *cobra.Command) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	cmd.SilenceErrors = true
+	err := cmd.ExecuteContext(ctx)
+	stop()
+	os.Exit(exitCode(err, os.Stderr))
+}
+
+func exitCode(err error, w io.Writer) int {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return ExitOK
+	}
+	fmt.Fprintln(w, "error:", err)
+	var e *ExitError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ExitFailed
+}

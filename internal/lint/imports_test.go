@@ -1,0 +1,157 @@
+// Package lint keeps the rules of the house as tests: which package may import which,
+// and what the deterministic core must not contain.
+package lint
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const module = "lightmetrics.dev/lightmetrics/"
+
+type pkg struct {
+	ImportPath string
+	Dir        string
+	GoFiles    []string
+	Imports    []string
+}
+
+// path is the import path below the module.
+func (p pkg) path() string { return strings.TrimPrefix(p.ImportPath, module) }
+
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports", "./...")
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		var e *exec.ExitError
+		if errors.As(err, &e) {
+			t.Fatalf("go list: %s", e.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var ps []pkg
+	dec := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		ps = append(ps, p)
+	}
+	if len(ps) < 10 {
+		t.Fatalf("go list found only %d packages", len(ps))
+	}
+	return ps
+}
+
+func within(path string, roots ...string) bool {
+	for _, r := range roots {
+		if path == r || strings.HasPrefix(path, r+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// core packages are deterministic: they get the store, the clock and randomness handed in.
+var core = []string{
+	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/reconcile", "pkg/live", "pkg/promstore",
+}
+
+// leaves may import only what is listed.
+var leaves = map[string][]string{
+	"pkg/identity": nil,
+	"pkg/layout":   {"pkg/identity"},
+	"pkg/objstore": {"pkg/identity"},
+	"pkg/frame":    {"pkg/identity"},
+	"pkg/ledger":   {"pkg/identity"},
+	"pkg/config":   nil,
+	"pkg/run":      nil,
+}
+
+func TestImportsRunDownwards(t *testing.T) {
+	for _, p := range list(t) {
+		from := p.path()
+		for _, imp := range p.Imports {
+			to, ours := strings.CutPrefix(imp, module)
+			if reason := refused(from, to, imp, ours); reason != "" {
+				t.Errorf("%s imports %s: %s", from, imp, reason)
+			}
+		}
+	}
+}
+
+func refused(from, to, imp string, ours bool) string {
+	if strings.HasPrefix(imp, "github.com/aws/") && !within(from, "pkg/objstore/s3") {
+		return "only pkg/objstore/s3 imports the AWS SDK"
+	}
+	if strings.HasPrefix(imp, "go.etcd.io/etcd/") && !within(from, "pkg/coord") {
+		return "only pkg/coord imports the etcd client"
+	}
+	if within(from, core...) {
+		if strings.HasPrefix(imp, "google.golang.org/grpc") {
+			return "the core knows no gRPC"
+		}
+		if ours && within(to, "proto/gen") && !within(to, "proto/gen/lightmetrics/frame") {
+			return "the core knows no service"
+		}
+	}
+	if !ours {
+		return ""
+	}
+	if allowed, ok := leaves[from]; ok && !within(to, allowed...) {
+		return "a leaf imports only " + strings.Join(allowed, ", ")
+	}
+	switch {
+	case within(from, "pkg") && within(to, "services", "agent", "cmd", "test", "internal"):
+		return "pkg stands below services, agent and cmd"
+	case within(from, "services/objectstore") && !within(to, "services/objectstore", "pkg/run", "pkg/telemetry", "pkg/config", "internal/cli"):
+		return "the object store stands on its own"
+	case within(from, "services") && within(to, "services") && service(from) != service(to):
+		return "services talk over proto/gen clients"
+	case within(from, "services", "agent") && within(to, "cmd", "test"):
+		return "services stand below cmd"
+	case within(from, "agent") && within(to, "services"):
+		return "the agent talks to services over the network"
+	case within(to, "cmd"):
+		return "nothing imports a main"
+	case within(from, "services", "agent", "pkg") && within(to, "internal") && !within(to, "internal/cli"):
+		return "internal tools are for tests and mains"
+	}
+	return ""
+}
+
+// service is the first two elements of a path below services.
+func service(path string) string {
+	parts := strings.SplitN(path, "/", 3)
+	return strings.Join(parts[:min(len(parts), 2)], "/")
+}
+
+func TestRefusedFindsWhatItShould(t *testing.T) {
+	for _, c := range []struct{ from, imp string }{
+		{"pkg/accept", "google.golang.org/grpc"},
+		{"pkg/accept", "github.com/aws/aws-sdk-go-v2/aws"},
+		{"pkg/accept", module + "proto/gen/lightmetrics/ingest/v1"},
+		{"pkg/frame", module + "pkg/objstore"},
+		{"pkg/rpc", module + "services/ingest"},
+		{"services/ingest", module + "services/query"},
+		{"services/objectstore/internal/engine", module + "pkg/identity"},
+		{"agent", module + "services/ingest"},
+		{"services/query", "go.etcd.io/etcd/client/v3"},
+		{"services/query", module + "cmd/lmctl"},
+	} {
+		to, ours := strings.CutPrefix(c.imp, module)
+		if refused(c.from, to, c.imp, ours) == "" {
+			t.Errorf("%s may import %s", c.from, c.imp)
+		}
+	}
+}
