@@ -7,7 +7,8 @@ package frame
 import "lightmetrics.dev/lightmetrics/pkg/identity"
 
 // Batch is a decoded payload. Memory is shared between its parts: a Decoder reuses
-// it, so a Batch is valid until the next Decode into it.
+// it, so a Batch is valid until the next Decode into it. Strings stay valid for
+// ever, but one of them keeps the batch's whole string table alive.
 type Batch struct {
 	Identity identity.Batch
 	// Strings is the string table; entry 0 is "".
@@ -23,11 +24,10 @@ type Batch struct {
 // arena is memory that a Decoder lends to the parts of a Batch and takes back at
 // the next Decode.
 type arena struct {
-	table    string // wire bytes of the string table, which Strings point into
-	refs     []LabelRef
-	floats   []float64
-	spans    []int32
-	interned int // bytes of Strings that belong to table: all, when > 0
+	table  string // wire bytes of the string table, which Strings point into
+	refs   []LabelRef
+	floats []float64
+	spans  []int32
 }
 
 // LabelRef is a label as two indexes into Batch.Strings.
@@ -94,4 +94,3 @@ func (b *Batch) Records() uint64 {
 	}
 	return n
 }
-

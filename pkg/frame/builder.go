@@ -1,0 +1,291 @@
+package frame
+
+import (
+	"math"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Builder collects records and lays them out as a Batch: strings are interned,
+// and series with equal timestamps become one group. It reuses its memory. Not for concurrent use.
+type Builder struct {
+	lim      Limits
+	strings  []string
+	intern   map[string]uint32
+	resource []LabelRef
+	refs     []LabelRef // of all series, one after the other
+	series   []built
+	used     int // of series
+	byHash   map[uint64]int32
+	records  int
+
+	out     Batch
+	grouped map[uint64]int32 // hash of timestamps to the last group that has it
+}
+
+// built is a series with its records.
+type built struct {
+	Series
+	same       int32
+	timestamps []int64
+	values     []float64
+	histograms []Histogram
+	timeHash   uint64
+	group      int32
+}
+
+// SeriesID is a series of a Builder, until its Reset.
+type SeriesID int32
+
+// NewBuilder makes a Builder that refuses what the default limits refuse.
+func NewBuilder() *Builder { return NewBuilderWithLimits(Limits{}) }
+
+// NewBuilderWithLimits makes a Builder that refuses what lim refuses.
+func NewBuilderWithLimits(lim Limits) *Builder {
+	b := &Builder{
+		lim:     lim.orDefault(),
+		intern:  map[string]uint32{},
+		byHash:  map[uint64]int32{},
+		grouped: map[uint64]int32{},
+	}
+	b.Reset()
+	return b
+}
+
+// Reset forgets everything, and keeps the memory. A Batch that was built is then invalid.
+func (b *Builder) Reset() {
+	clear(b.intern)
+	clear(b.byHash)
+	clear(b.strings) // callers' strings can go
+	b.strings = append(b.strings[:0], "")
+	b.intern[""] = 0
+	b.refs, b.resource = b.refs[:0], nil
+	b.used, b.records = 0, 0
+}
+
+// SetResource sets the labels that every series has, before the first series of
+// the batch. Labels with an empty value are left out.
+func (b *Builder) SetResource(labels ...Label) error {
+	if b.used > 0 {
+		return refuse(BadLabels, "resource set after a series")
+	}
+	from := len(b.refs)
+	b.addLabels(labels)
+	refs := b.refs[from:len(b.refs):len(b.refs)]
+	if err := b.view().validateLabels(refs, false, &b.lim); err != nil {
+		b.refs = b.refs[:from]
+		return err
+	}
+	b.resource = refs
+	return nil
+}
+
+// AddSeries gives the series with these labels, type, unit ("" when unknown) and
+// start time (Unix nanoseconds, 0 when unknown), the same one when it was added
+// before. Labels are in any order; those with an empty value are left out. A
+// series that a receiver would refuse is refused here, so that it does not cost the batch.
+func (b *Builder) AddSeries(labels []Label, t MetricType, unit string, start int64) (SeriesID, error) {
+	from, strings := len(b.refs), len(b.strings)
+	b.addLabels(labels)
+	refs := b.refs[from:len(b.refs):len(b.refs)]
+	s := Series{Labels: refs, Type: t, Unit: b.internString(unit), StartTime: start}
+	hash := b.hash(&s)
+	head, ok := b.byHash[hash]
+	if !ok {
+		head = -1
+	}
+	for i := head; i >= 0; i = b.series[i].same {
+		if equalSeries(&b.series[i].Series, &s) {
+			b.refs = b.refs[:from]
+			return SeriesID(i), nil
+		}
+	}
+	err := b.view().validateSeries(&s, t.Histogram(), &b.lim)
+	for i := strings; i < len(b.strings) && err == nil; i++ {
+		if !validText(b.strings[i]) {
+			err = refuse(BadLabels, "a name, value or unit of %q is not UTF-8", clip(b.view().Name(&s)))
+		}
+	}
+	if err != nil {
+		for _, str := range b.strings[strings:] {
+			delete(b.intern, str)
+		}
+		b.refs, b.strings = b.refs[:from], b.strings[:strings]
+		return -1, err
+	}
+	if b.used == len(b.series) {
+		b.series = append(b.series, built{})
+	}
+	e := &b.series[b.used]
+	*e = built{
+		Series: s, same: head,
+		timestamps: e.timestamps[:0], values: e.values[:0], histograms: e.histograms[:0],
+	}
+	b.byHash[hash] = int32(b.used)
+	b.used++
+	return SeriesID(b.used - 1), nil
+}
+
+// Append adds a sample to a series: ts in Unix nanoseconds, later than the series' last.
+func (b *Builder) Append(id SeriesID, ts int64, value float64) error {
+	e := &b.series[id]
+	if e.Type.Histogram() || len(e.histograms) > 0 {
+		return refuse(BadColumn, "sample in a series of histograms")
+	}
+	if err := b.appendTime(e, ts); err != nil {
+		return err
+	}
+	e.values = append(e.values, value)
+	return nil
+}
+
+// AppendHistogram adds a histogram to a series. The slices of h are kept, not copied.
+func (b *Builder) AppendHistogram(id SeriesID, ts int64, h Histogram) error {
+	e := &b.series[id]
+	if len(e.values) > 0 || (e.Type != Unknown && !e.Type.Histogram()) {
+		return refuse(BadColumn, "histogram in a series of samples")
+	}
+	if err := h.validate(); err != nil {
+		return err
+	}
+	if err := b.appendTime(e, ts); err != nil {
+		return err
+	}
+	e.histograms = append(e.histograms, h)
+	return nil
+}
+
+func (b *Builder) appendTime(e *built, ts int64) error {
+	if b.records >= b.lim.Records {
+		return refuse(TooManyRecords, "more than %d records", b.lim.Records)
+	}
+	if n := len(e.timestamps); n == 0 {
+		e.timeHash = 14695981039346656037
+	} else if ts <= e.timestamps[n-1] {
+		return refuse(BadColumn, "timestamp %d is not after %d", ts, e.timestamps[n-1])
+	}
+	e.timestamps = append(e.timestamps, ts)
+	e.timeHash = (e.timeHash ^ uint64(ts)) * 1099511628211
+	e.timeHash ^= e.timeHash >> 29
+	b.records++
+	return nil
+}
+
+// Records is the number of records so far.
+func (b *Builder) Records() int { return b.records }
+
+// Series is the number of series so far.
+func (b *Builder) Series() int { return b.used }
+
+// Build lays the records out; they take the sequence numbers from seqStart on.
+// The Batch is valid until the next call of a method. Groups stand in the order
+// of their first series, and series within them in the order of AddSeries; a
+// series without records is left out. An empty Builder gives RECORD_COUNT_MISMATCH.
+func (b *Builder) Build(boot identity.Boot, seqStart uint64) (*Batch, error) {
+	if b.records == 0 {
+		return nil, refuse(RecordCountMismatch, "no records")
+	}
+	n := uint64(b.records - 1)
+	if seqStart > math.MaxUint64-n {
+		return nil, refuse(IdentityInvalid, "%d records from sequence number %d on", b.records, seqStart)
+	}
+	id := identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: seqStart, SeqEnd: seqStart + n}
+	if err := id.Validate(); err != nil {
+		return nil, refuse(IdentityInvalid, "%v", err)
+	}
+	b.out.Identity, b.out.Strings, b.out.Resource = id, b.strings, b.resource
+	b.group()
+	b.fill()
+	return &b.out, nil
+}
+
+// group assigns every series with records to a group.
+func (b *Builder) group() {
+	clear(b.grouped)
+	b.out.Groups = b.out.Groups[:0]
+	for i := range b.series[:b.used] {
+		e := &b.series[i]
+		if len(e.timestamps) == 0 {
+			e.group = -1
+			continue
+		}
+		histograms := len(e.histograms) > 0
+		key := e.timeHash
+		if histograms {
+			key = ^key
+		}
+		g, ok := b.grouped[key]
+		// On a collision of hashes: a group of its own.
+		if !ok || !slices.Equal(b.out.Groups[g].Timestamps, e.timestamps) || (b.out.Groups[g].Histograms != nil) != histograms {
+			g = int32(len(b.out.Groups))
+			if int(g) == cap(b.out.Groups) {
+				b.out.Groups = append(b.out.Groups, Group{})
+			}
+			b.out.Groups = b.out.Groups[:g+1]
+			o := &b.out.Groups[g]
+			o.Timestamps, o.Series, o.Values, o.Histograms = e.timestamps, o.Series[:0], o.Values[:0], nil
+			if histograms {
+				o.Histograms = []Histogram{}
+			}
+			b.grouped[key] = g
+		}
+		e.group = g
+	}
+}
+
+func (b *Builder) fill() {
+	for i := range b.series[:b.used] {
+		e := &b.series[i]
+		if e.group < 0 {
+			continue
+		}
+		o := &b.out.Groups[e.group]
+		o.Series = append(o.Series, e.Series)
+		o.Values = append(o.Values, e.values...)
+		o.Histograms = append(o.Histograms, e.histograms...)
+	}
+}
+
+// view is a Batch that has the tables, for validation.
+func (b *Builder) view() *Batch {
+	b.out.Strings, b.out.Resource = b.strings, b.resource
+	return &b.out
+}
+
+// addLabels appends references to refs, sorted by name. Not stable: equal names are refused later.
+func (b *Builder) addLabels(labels []Label) {
+	from := len(b.refs)
+	for _, l := range labels {
+		if l.Value == "" {
+			continue
+		}
+		b.refs = append(b.refs, LabelRef{b.internString(l.Name), b.internString(l.Value)})
+		for i := len(b.refs) - 1; i > from && b.strings[b.refs[i].Name] < b.strings[b.refs[i-1].Name]; i-- {
+			b.refs[i], b.refs[i-1] = b.refs[i-1], b.refs[i]
+		}
+	}
+}
+
+func (b *Builder) internString(s string) uint32 {
+	i, ok := b.intern[s]
+	if !ok {
+		i = uint32(len(b.strings))
+		b.strings = append(b.strings, s)
+		b.intern[s] = i
+	}
+	return i
+}
+
+func (b *Builder) hash(s *Series) uint64 {
+	h := uint64(s.Type) ^ uint64(s.Unit)<<8 ^ uint64(s.StartTime)*0x9e3779b97f4a7c15
+	for _, l := range s.Labels {
+		h = (h ^ (uint64(l.Name)<<32 | uint64(l.Value))) * 0x9e3779b97f4a7c15
+		h ^= h >> 29
+	}
+	return h
+}
+
+func equalSeries(a, b *Series) bool {
+	return a.Type == b.Type && a.Unit == b.Unit && a.StartTime == b.StartTime && slices.Equal(a.Labels, b.Labels)
+}

@@ -1,0 +1,95 @@
+package frame
+
+import (
+	"hash/crc32"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Decoder reads frames and reuses its memory. Not for concurrent use.
+type Decoder struct {
+	zstd    *zstd.Decoder
+	payload []byte
+	batch   Batch // of Inspect
+}
+
+// NewDecoder makes a Decoder.
+func NewDecoder() *Decoder { return &Decoder{zstd: newDecompressor()} }
+
+// Decode reads all of frame into b, whose memory it reuses, and validates it:
+// header, checksums, limits, identity, strings, labels, columns, record count.
+// Nothing of b refers to frame afterwards. Memory is taken only for what the
+// frame's length, or lim, pays for. Errors are *Error; b is then not to be used.
+func (d *Decoder) Decode(frame []byte, b *Batch, lim Limits) error {
+	_, err := d.decode(frame, b, lim.orDefault())
+	return err
+}
+
+func (d *Decoder) decode(frame []byte, b *Batch, lim Limits) (Header, error) {
+	if len(frame) > lim.EncodedBytes {
+		return Header{}, refuse(TooLarge, "frame has %d bytes, at most %d", len(frame), lim.EncodedBytes)
+	}
+	h, agent, boot, err := parseHeader(frame)
+	if err != nil {
+		return h, err
+	}
+	// The identity's text seldom changes between frames of one stream.
+	if string(agent) != b.Identity.Agent {
+		b.Identity.Agent = string(agent)
+	}
+	if string(boot) != b.Identity.Boot {
+		b.Identity.Boot = string(boot)
+	}
+	h.Identity.Agent, h.Identity.Boot = b.Identity.Agent, b.Identity.Boot
+	b.Identity = h.Identity
+	if err := h.check(frame, lim); err != nil {
+		return h, err
+	}
+	payload := frame[h.HeaderLen:]
+	if h.Compression == Zstd {
+		if cap(d.payload) < int(h.DecodedLen) {
+			d.payload = make([]byte, h.DecodedLen)
+		}
+		out := d.payload[:h.DecodedLen:h.DecodedLen]
+		if err := decompress(d.zstd, out, payload); err != nil {
+			return h, err
+		}
+		payload = out
+	}
+	return h, b.read(payload, &lim)
+}
+
+// check compares the header with the frame and the limits, before any decoding.
+func (h *Header) check(frame []byte, lim Limits) error {
+	if n := uint64(len(frame)); n < h.FrameLen() {
+		return refuse(Truncated, "%d bytes of %d", n, h.FrameLen())
+	} else if n > h.FrameLen() {
+		return refuse(TrailingBytes, "%d bytes, the frame has %d", n, h.FrameLen())
+	}
+	if got := crc32.Checksum(frame[h.HeaderLen:], castagnoli); got != h.PayloadCRC {
+		return refuse(ChecksumMismatch, "payload: CRC32C is %08x, want %08x", got, h.PayloadCRC)
+	}
+	if err := h.Identity.Validate(); err != nil {
+		return refuse(IdentityInvalid, "header: %v", err)
+	}
+	if n := h.Identity.Count(); n > uint64(lim.Records) {
+		return refuse(TooManyRecords, "%d records, at most %d", n, lim.Records)
+	}
+	if uint64(h.DecodedLen) > uint64(lim.DecodedBytes) {
+		return refuse(DecodedTooLarge, "payload of %d bytes, at most %d", h.DecodedLen, lim.DecodedBytes)
+	}
+	if lim.ratioTooHigh(uint64(h.EncodedLen), uint64(h.DecodedLen)) {
+		return refuse(RatioTooHigh, "%d bytes declared from %d, at most %d times", h.DecodedLen, h.EncodedLen, lim.Ratio)
+	}
+	return nil
+}
+
+var decoders = sync.Pool{New: func() any { return NewDecoder() }}
+
+// Decode reads frame into b with a pooled Decoder.
+func Decode(frame []byte, b *Batch, lim Limits) error {
+	d := decoders.Get().(*Decoder)
+	defer decoders.Put(d)
+	return d.Decode(frame, b, lim)
+}

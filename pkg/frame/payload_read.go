@@ -1,0 +1,316 @@
+package frame
+
+// Memory that table entries cost a reader, in bytes, counted against Limits.DecodedBytes.
+const (
+	stringCost    = 16
+	labelCost     = 8
+	seriesCost    = 48
+	histogramCost = 192
+	groupCost     = 256
+)
+
+// reader builds a Batch from its payload.
+type reader struct {
+	b       *Batch
+	lim     *Limits
+	budget  int    // memory left for tables
+	records uint64 // left of what the identity promises
+	next    uint32 // string reference 0
+}
+
+// spend takes n entries of cost bytes out of the budget.
+func (r *reader) spend(n, cost int) error {
+	if r.budget -= n * cost; r.budget < 0 {
+		return refuse(DecodedTooLarge, "tables need more than %d bytes of memory", r.lim.DecodedBytes)
+	}
+	return nil
+}
+
+// read fills b, whose Identity is the header's, from payload.
+func (b *Batch) read(payload []byte, lim *Limits) error {
+	r := reader{b: b, lim: lim, budget: lim.DecodedBytes, records: b.Identity.Count(), next: 1}
+	b.arena.refs, b.arena.floats, b.arena.spans = b.arena.refs[:0], b.arena.floats[:0], b.arena.spans[:0]
+	f := fields{b: payload}
+	if err := r.identity(f.bytes(1)); err != nil {
+		return err
+	}
+	if err := r.strings(&f); err != nil {
+		return err
+	}
+	if err := r.resource(f.bytes(3)); err != nil {
+		return err
+	}
+	n := 0
+	for {
+		start := f.pos
+		body := f.bytes(4)
+		if f.pos == start {
+			break
+		}
+		if err := r.spend(1, groupCost); err != nil {
+			return err
+		}
+		if n == cap(b.Groups) {
+			b.Groups = append(b.Groups[:n], Group{})
+		}
+		b.Groups = b.Groups[:n+1] // a group of an earlier batch lends its memory
+		if err := r.group(&b.Groups[n], body); err != nil {
+			return err
+		}
+		n++
+	}
+	b.Groups = b.Groups[:n]
+	if err := f.end("batch"); err != nil {
+		return err
+	}
+	if r.records != 0 {
+		return refuse(RecordCountMismatch, "%d records fewer than the identity's %d", r.records, b.Identity.Count())
+	}
+	return nil
+}
+
+func (r *reader) identity(body []byte) error {
+	f := fields{b: body}
+	agent, boot := f.bytes(1), f.bytes(2)
+	start, end := f.uvarint(3), f.uvarint(4)
+	if err := f.end("identity"); err != nil {
+		return err
+	}
+	id := &r.b.Identity
+	if string(agent) != id.Agent || string(boot) != id.Boot || start != id.SeqStart || end != id.SeqEnd {
+		return refuse(IdentityMismatch, "payload is of %q/%q/%d-%d, header of %v", clip(string(agent)), clip(string(boot)), start, end, *id)
+	}
+	return nil
+}
+
+// strings reads the string table. Its bytes are copied once; a table that is the
+// same as the one before, as in a stream of one agent's frames, costs nothing.
+func (r *reader) strings(f *fields) error {
+	b, start, n := r.b, f.pos, 0
+	for f.tag(2, wireBytes) {
+		f.pos--
+		s := f.bytes(2)
+		if f.err != nil {
+			return f.err
+		}
+		if (len(s) == 0) != (n == 0) {
+			return refuse(BadPayload, "string %d has %d bytes", n, len(s))
+		}
+		n++
+	}
+	if n == 0 {
+		return refuse(BadPayload, "no string table")
+	}
+	if err := r.spend(n, stringCost); err != nil {
+		return err
+	}
+	raw := f.b[start:f.pos]
+	if len(b.Strings) == n && string(raw) == b.arena.table {
+		return nil
+	}
+	table := string(raw)
+	b.arena.table = ""
+	if cap(b.Strings) < n {
+		b.Strings = make([]string, 0, n)
+	}
+	b.Strings = b.Strings[:0]
+	for pos := 0; pos < len(table); {
+		size, at := uvarint(raw, pos+1)
+		pos = at + int(size)
+		s := table[at:pos]
+		if !validText(s) {
+			return refuse(BadLabels, "string %d is not UTF-8", len(b.Strings))
+		}
+		b.Strings = append(b.Strings, s)
+	}
+	b.arena.table = table
+	return nil
+}
+
+// takeRefs lends n label references of the arena.
+func (r *reader) takeRefs(n int) ([]LabelRef, error) {
+	if err := r.spend(n, labelCost); err != nil {
+		return nil, err
+	}
+	a := &r.b.arena.refs
+	if cap(*a)-len(*a) < n {
+		*a = make([]LabelRef, 0, max(n, 2*cap(*a))) // the old one lives on in its series
+	}
+	l := len(*a)
+	*a = (*a)[:l+n]
+	return (*a)[l : l+n : l+n], nil
+}
+
+func (r *reader) resource(col []byte) error {
+	n := countVarints(col)
+	if n%2 != 0 || n > 2*r.lim.SeriesLabels {
+		return refuse(BadLabels, "resource of %d references", n)
+	}
+	refs, err := r.takeRefs(n / 2)
+	if err != nil {
+		return err
+	}
+	pos := 0
+	for i := range refs {
+		var name, value uint64
+		if name, pos = uvarint(col, pos); pos >= 0 {
+			value, pos = uvarint(col, pos)
+		}
+		if pos < 0 || max(name, value) >= uint64(len(r.b.Strings)) {
+			return refuse(BadLabels, "resource label %d refers to no string", i)
+		}
+		refs[i] = LabelRef{uint32(name), uint32(value)}
+	}
+	r.b.Resource = refs
+	r.next = nextRef(refs, r.next)
+	return r.b.validateLabels(refs, false, r.lim)
+}
+
+// countVarints is the number of varints of a packed column.
+func countVarints(col []byte) int {
+	n := 0
+	for _, c := range col {
+		n += int(c>>7 ^ 1)
+	}
+	return n
+}
+
+func (r *reader) group(g *Group, body []byte) error {
+	f := fields{b: body}
+	rows, ts := f.uvarint(1), f.bytes(2)
+	counts := f.bytes(3)
+	series := uint64(countVarints(counts))
+	switch {
+	case f.err != nil:
+		return f.err
+	case rows == 0 || series == 0:
+		return refuse(BadPayload, "group of %d series and %d rows", series, rows)
+	case rows > uint64(len(ts)):
+		return refuse(BadColumn, "timestamps: %d bytes for %d rows", len(ts), rows)
+	case rows > r.records || series > r.records/rows:
+		return refuse(RecordCountMismatch, "group of %d series and %d rows, the identity has %d records left", series, rows, r.records)
+	}
+	n := int(rows * series)
+	r.records -= uint64(n)
+	g.Timestamps = resize(g.Timestamps, int(rows))
+	if err := decodeTimestamps(g.Timestamps, ts); err != nil {
+		return err
+	}
+	if err := r.spend(int(series), seriesCost); err != nil {
+		return err
+	}
+	g.Series = resize(g.Series, int(series))
+	if err := r.series(g.Series, counts, &f); err != nil {
+		return err
+	}
+	modes, values := f.bytes(9), f.bytes(10)
+	if modes == nil {
+		g.Values = g.Values[:0]
+		if err := r.histograms(g, n, &f); err != nil {
+			return err
+		}
+	} else {
+		g.Histograms = g.Histograms[:0]
+		if uint64(len(modes)) != series || n > len(values) {
+			return refuse(BadColumn, "values: %d modes and %d bytes for %d series and %d records", len(modes), len(values), series, n)
+		}
+		g.Values = resize(g.Values, n)
+		if err := decodeValues(g.Values, int(rows), modes, values); err != nil {
+			return err
+		}
+	}
+	if err := f.end("group"); err != nil {
+		return err
+	}
+	for i := range g.Series {
+		if err := r.b.validateSeries(&g.Series[i], modes == nil, r.lim); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
+
+// series reads the series table from the columns that follow counts.
+func (r *reader) series(out []Series, counts []byte, f *fields) error {
+	names, values, types, units, starts := f.bytes(4), f.bytes(5), f.bytes(6), f.bytes(7), f.bytes(8)
+	if f.err != nil {
+		return f.err
+	}
+	total := countVarints(names)
+	if len(types) != len(out) {
+		return refuse(BadColumn, "types: %d bytes for %d series", len(types), len(out))
+	}
+	refs, err := r.takeRefs(total)
+	if err != nil {
+		return err
+	}
+	if err := r.references(refs, names, values); err != nil {
+		return err
+	}
+	var at, unitAt, startAt int
+	var start int64
+	for i := range out {
+		var n, unit, delta uint64
+		if n, at = uvarint(counts, at); at < 0 || n > uint64(len(refs)) {
+			return refuse(BadColumn, "label counts: series %d has more labels than there are", i)
+		}
+		if len(units) > 0 {
+			if unit, unitAt = uvarint(units, unitAt); unitAt < 0 || unit >= uint64(len(r.b.Strings)) {
+				return refuse(BadColumn, "units: series %d has none or one beyond the string table", i)
+			}
+		}
+		if len(starts) > 0 {
+			if delta, startAt = uvarint(starts, startAt); startAt < 0 {
+				return refuse(BadColumn, "start times: column ends in series %d", i)
+			}
+			start += unzigzag(delta)
+		}
+		out[i] = Series{Labels: refs[:n:n], Type: MetricType(types[i]), Unit: uint32(unit), StartTime: start}
+		refs = refs[n:]
+	}
+	if len(refs) > 0 || at != len(counts) || unitAt != len(units) || startAt != len(starts) {
+		return refuse(BadColumn, "series columns have more entries than there are series")
+	}
+	return nil
+}
+
+// references resolves the label columns.
+func (r *reader) references(refs []LabelRef, names, values []byte) error {
+	next, limit := r.next, uint64(len(r.b.Strings))
+	var nameAt, valueAt int
+	for i := range refs {
+		var u uint64
+		if u, nameAt = uvarint(names, nameAt); nameAt < 0 {
+			return refuse(BadColumn, "label names: column ends in label %d", i)
+		}
+		if u == 0 {
+			u = uint64(next)
+		}
+		if u >= limit {
+			return refuse(BadLabels, "label %d refers to string %d of %d", i, u, limit)
+		}
+		refs[i].Name, next = uint32(u), max(next, uint32(u)+1)
+		if u, valueAt = uvarint(values, valueAt); valueAt < 0 {
+			return refuse(BadColumn, "label values: column ends in label %d", i)
+		}
+		if u == 0 {
+			u = uint64(next)
+		}
+		if u >= limit {
+			return refuse(BadLabels, "label %d refers to string %d of %d", i, u, limit)
+		}
+		refs[i].Value, next = uint32(u), max(next, uint32(u)+1)
+	}
+	if nameAt != len(names) || valueAt != len(values) {
+		return refuse(BadColumn, "label names and values differ in length")
+	}
+	r.next = next
+	return nil
+}
