@@ -188,6 +188,11 @@ func Ledger(b identity.Boot) string {
 // Repair is the key of the operator-visible record of a missing or corrupt blob.
 func Repair(id identity.Batch) string { return RepairPrefix + identityPath(id) }
 
+// RepairQuarantine is the same for a quarantined frame.
+func RepairQuarantine(id identity.Batch, submitted identity.Digest) string {
+	return RepairPrefix + strings.TrimPrefix(Quarantine(id, submitted), "quarantine/v1/")
+}
+
 // HexText is the encoding of untrusted text in keys and in local file names.
 func HexText(s string) string { return hexText(s) }
 

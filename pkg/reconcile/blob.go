@@ -1,0 +1,71 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// checkBlob looks for a generation whose bytes hash to d, first under key. size is
+// the frame's length, 0 when it is not known. An error means that the store could
+// not be asked; cause is empty when the blob is well.
+func (r *Reconciler) checkBlob(ctx context.Context, key string, d identity.Digest, size uint64) (Cause, string, error) {
+	cause, detail, err := r.checkGeneration(ctx, key, d, size)
+	if err != nil || cause == "" {
+		return cause, detail, err
+	}
+	err = objstore.ListAll(ctx, r.Store, layout.BlobStem(d), "", func(o objstore.Info) error {
+		if _, _, perr := layout.ParseBlob(o.Key); perr != nil || o.Key == key {
+			return nil // not a generation, or looked at already
+		}
+		c, text, err := r.checkGeneration(ctx, o.Key, d, size)
+		switch {
+		case err != nil:
+			return err
+		case c == "":
+			return errFound
+		case c == CauseCorrupt:
+			cause, detail = c, text
+		}
+		return nil
+	})
+	if errors.Is(err, errFound) {
+		return "", "", nil
+	}
+	return cause, detail, err
+}
+
+var errFound = errors.New("found")
+
+func (r *Reconciler) checkGeneration(ctx context.Context, key string, d identity.Digest, size uint64) (Cause, string, error) {
+	info, err := r.Store.Head(ctx, key)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return CauseMissing, "no object " + key, nil
+	case err != nil:
+		return "", "", err
+	case size > 0 && uint64(info.Size) != size:
+		return CauseCorrupt, fmt.Sprintf("%s has %d bytes, want %d", key, info.Size, size), nil
+	}
+	sum := info.SHA256
+	if sum.IsZero() { // the store keeps no checksum
+		body, _, err := r.Store.Get(ctx, key, objstore.GetOptions{})
+		switch {
+		case errors.Is(err, objstore.ErrNotFound):
+			return CauseMissing, "no object " + key, nil
+		case errors.Is(err, objstore.ErrInvalid):
+			return CauseCorrupt, fmt.Sprintf("%s: %v", key, err), nil
+		case err != nil:
+			return "", "", err
+		}
+		sum = identity.Sum(body)
+	}
+	if sum != d {
+		return CauseCorrupt, fmt.Sprintf("%s hashes to %s", key, sum), nil
+	}
+	return "", "", nil
+}

@@ -1,0 +1,168 @@
+// Package reconcile brings the derived state of one manifest to where it must be:
+// look, compare, repair. Every step is harmless to repeat, in any order of
+// manifests, by any number of reconcilers at once. The order of the writes and the
+// reasons are in docs/protocol/reconcile.md.
+//
+// The package starts no goroutines and reads no clock of its own.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// ErrUnknownKey: the key is neither an identity manifest's nor a quarantine record's.
+var ErrUnknownKey = errors.New("not a key of a manifest")
+
+// Kind names a derived key.
+type Kind string
+
+// Kinds of derived keys, in the order in which they are written.
+const (
+	AcceptedByBlob   Kind = "accepted_by_blob"
+	RawBlobByTime    Kind = "raw_blob_by_time"
+	AcceptedByTime   Kind = "accepted_by_time" // last: where it is, the others are
+	QuarantineByBlob Kind = "quarantine_by_blob"
+)
+
+// Kinds lists all of them.
+func Kinds() []Kind { return []Kind{AcceptedByBlob, RawBlobByTime, AcceptedByTime, QuarantineByBlob} }
+
+// Reconciler does the work. All fields but Store and Now are optional.
+type Reconciler struct {
+	Store objstore.Store
+	// AuthorityID that manifests must carry; empty takes any.
+	AuthorityID string
+	// Now stamps repair records.
+	Now func() time.Time
+	// ID names this reconciler in repair records.
+	ID string
+}
+
+// Options of one pass.
+type Options struct {
+	// Look heads each derived key before it creates it: cheaper where most are
+	// there already (audits). Without it the conditional create is the look.
+	Look bool
+	// Recheck says that a repair record is open for this manifest: remove it if all is well.
+	Recheck bool
+}
+
+// Result of one pass that ended.
+type Result struct {
+	Key   string
+	Bytes []byte
+	// Manifest is set for identity manifests whose record could be read.
+	Manifest *accept.Manifest
+	// Conflict is set for quarantine records that could be read.
+	Conflict *accept.ConflictRecord
+	// Created are the derived keys that this pass wrote.
+	Created []Kind
+	// Cause is what is wrong and stands in the repair record; empty when all is well.
+	Cause Cause
+	// Opened: the repair record was not there before. Healed: it was removed.
+	Opened, Healed bool
+}
+
+// WasCreated reports whether this pass wrote the derived key.
+func (r Result) WasCreated(k Kind) bool {
+	for _, c := range r.Created {
+		if c == k {
+			return true
+		}
+	}
+	return false
+}
+
+// Reconcile reads the manifest under key (an identity manifest or a quarantine
+// record) and repairs what is derived from it. What is wrong with the manifest or
+// its blob is in the Result. An error means that the pass did not end: it wraps an
+// objstore sentinel or ErrUnknownKey; objstore.ErrNotFound says that there is no such manifest.
+func (r *Reconciler) Reconcile(ctx context.Context, key string, o Options) (Result, error) {
+	if id, err := layout.ParseAccepted(key); err == nil {
+		return r.accepted(ctx, key, id, o)
+	}
+	if id, d, err := layout.ParseQuarantine(key); err == nil {
+		return r.quarantined(ctx, key, id, d, o)
+	}
+	return Result{}, fmt.Errorf("reconcile %q: %w", key, ErrUnknownKey)
+}
+
+func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch, o Options) (Result, error) {
+	res := Result{Key: key}
+	rec := repair{key: layout.Repair(id), manifestKey: key}
+	body, err := r.read(ctx, key)
+	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+		return res, err
+	}
+	m, perr := accept.ParseManifest(body)
+	switch {
+	case err != nil: // too long to be a manifest
+		rec.cause, rec.detail = CauseBadManifest, err.Error()
+	case perr != nil:
+		rec.cause, rec.detail = CauseBadManifest, perr.Error()
+	case m.Identity != id:
+		rec.cause, rec.detail = CauseBadManifest, fmt.Sprintf("identity %s under the key of another", m.Identity)
+	case r.AuthorityID != "" && m.AuthorityID != r.AuthorityID:
+		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", m.AuthorityID, r.AuthorityID)
+	}
+	if rec.cause != "" {
+		// Nothing is derived from what can't be trusted.
+		return res, r.settle(ctx, &res, rec, o)
+	}
+	res.Bytes, res.Manifest = body, &m
+	rec.digest, rec.blobKey = m.FrameSHA256, m.RawBlobKey
+	if rec.cause, rec.detail, err = r.checkBlob(ctx, m.RawBlobKey, m.FrameSHA256, m.FrameBytes); err != nil {
+		return res, err
+	}
+	// Before the derived keys: where accepted-by-time is, the blob was looked at.
+	if err := r.settle(ctx, &res, rec, o); err != nil {
+		return res, err
+	}
+	return res, r.derive(ctx, &res, derivedOfManifest(m, body), o)
+}
+
+func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Batch, d identity.Digest, o Options) (Result, error) {
+	res := Result{Key: key}
+	rec := repair{key: layout.RepairQuarantine(id, d), manifestKey: key, digest: d}
+	body, err := r.read(ctx, key)
+	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+		return res, err
+	}
+	c, perr := accept.ParseConflictRecord(body)
+	switch {
+	case err != nil:
+		rec.cause, rec.detail = CauseBadManifest, err.Error()
+	case perr != nil:
+		rec.cause, rec.detail = CauseBadManifest, perr.Error()
+	case c.Identity != id || c.SubmittedSHA256 != d:
+		rec.cause, rec.detail = CauseBadManifest, fmt.Sprintf("conflict %s %s under the key of another", c.Identity, c.SubmittedSHA256)
+	case r.AuthorityID != "" && c.AuthorityID != r.AuthorityID:
+		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", c.AuthorityID, r.AuthorityID)
+	}
+	if rec.cause != "" {
+		return res, r.settle(ctx, &res, rec, o)
+	}
+	res.Bytes, res.Conflict = body, &c
+	rec.blobKey = c.SubmittedBlobKey
+	if rec.cause, rec.detail, err = r.checkBlob(ctx, c.SubmittedBlobKey, d, 0); err != nil {
+		return res, err
+	}
+	if err := r.settle(ctx, &res, rec, o); err != nil {
+		return res, err
+	}
+	return res, r.derive(ctx, &res, derivedOfConflict(c, key), o)
+}
+
+// read gets a record; objstore.ErrInvalid when it is too long to be one.
+func (r *Reconciler) read(ctx context.Context, key string) ([]byte, error) {
+	body, _, err := r.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	return body, err
+}

@@ -1,0 +1,136 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// RepairSchema names the repair record's JSON schema.
+const RepairSchema = "lightmetrics.repair.v1"
+
+// Cause is what is wrong with a manifest or its blob.
+type Cause string
+
+// Causes.
+const (
+	CauseMissing     Cause = "missing_blob"      // no generation is there
+	CauseCorrupt     Cause = "corrupt_blob"      // generations are there, but none has the frame's hash
+	CauseBadManifest Cause = "bad_manifest"      // the record can't be read, or stands under another's key
+	CauseForeign     Cause = "foreign_authority" // the record belongs to another acceptance authority
+)
+
+// Causes lists all of them.
+func Causes() []Cause { return []Cause{CauseMissing, CauseCorrupt, CauseBadManifest, CauseForeign} }
+
+// RepairRecord is what an operator sees under repair/v1/ while something is wrong.
+type RepairRecord struct {
+	Schema      string          `json:"schema"`
+	ManifestKey string          `json:"manifest_key"`
+	Cause       Cause           `json:"cause"`
+	Detail      string          `json:"detail"`
+	FrameSHA256 identity.Digest `json:"frame_sha256"` // zero for a bad manifest
+	RawBlobKey  string          `json:"raw_blob_key"`
+	// FirstSeen by the clock of the reconciler that wrote it, Unix nanoseconds.
+	FirstSeen    int64  `json:"first_seen_unix_ns"`
+	ReconcilerID string `json:"reconciler_id"`
+}
+
+// MaxRepairBytes bounds a repair record.
+const MaxRepairBytes = 16 << 10
+
+// ParseRepair reads a repair record.
+func ParseRepair(b []byte) (RepairRecord, error) {
+	var r RepairRecord
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, fmt.Errorf("repair record: %w", err)
+	}
+	if r.Schema != RepairSchema {
+		return r, fmt.Errorf("repair record: schema %q, want %q", r.Schema, RepairSchema)
+	}
+	return r, nil
+}
+
+type repair struct {
+	key, manifestKey string
+	cause            Cause
+	detail           string
+	digest           identity.Digest
+	blobKey          string
+}
+
+// settle opens, keeps, corrects or removes the repair record.
+func (r *Reconciler) settle(ctx context.Context, res *Result, p repair, o Options) error {
+	res.Cause = p.cause
+	if p.cause == "" {
+		if !o.Recheck {
+			return nil
+		}
+		if err := r.Store.Delete(ctx, p.key); err != nil {
+			return err
+		}
+		res.Healed = true
+		return nil
+	}
+	rec := RepairRecord{
+		Schema: RepairSchema, ManifestKey: p.manifestKey, Cause: p.cause, Detail: clip(p.detail),
+		FrameSHA256: p.digest, RawBlobKey: p.blobKey, FirstSeen: r.Now().UnixNano(), ReconcilerID: r.ID,
+	}
+	_, err := r.Store.Create(ctx, p.key, encodeRepair(rec), objstore.PutOptions{ContentType: "application/json"})
+	if err == nil {
+		res.Opened = true
+		return nil
+	}
+	if !errors.Is(err, objstore.ErrExists) {
+		return err
+	}
+	return r.correct(ctx, p.key, rec)
+}
+
+// correct brings an existing record to the cause of now and keeps its first-seen time.
+func (r *Reconciler) correct(ctx context.Context, key string, rec RepairRecord) error {
+	body, info, err := r.Store.Get(ctx, key, objstore.GetOptions{Limit: MaxRepairBytes})
+	if errors.Is(err, objstore.ErrNotFound) {
+		return nil // healed by another reconciler since; the next pass looks again
+	}
+	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+		return err
+	}
+	old, perr := ParseRepair(body)
+	if perr == nil {
+		if old.Cause == rec.Cause && old.ManifestKey == rec.ManifestKey {
+			return nil
+		}
+		rec.FirstSeen = old.FirstSeen
+	}
+	if info.ETag == "" {
+		if info, err = r.Store.Head(ctx, key); err != nil {
+			return err
+		}
+	}
+	_, err = r.Store.Replace(ctx, key, encodeRepair(rec), info.ETag, objstore.PutOptions{ContentType: "application/json"})
+	if errors.Is(err, objstore.ErrPreconditionFailed) {
+		return nil // another reconciler corrected it
+	}
+	return err
+}
+
+func encodeRepair(r RepairRecord) []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("encode repair record: %v", err)) // strings and numbers only
+	}
+	return b
+}
+
+func clip(s string) string {
+	const limit = 2000
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return s
+}
