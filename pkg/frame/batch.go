@@ -24,10 +24,11 @@ type Batch struct {
 // arena is memory that a Decoder lends to the parts of a Batch and takes back at
 // the next Decode.
 type arena struct {
-	table  string // wire bytes of the string table, which Strings point into
-	refs   []LabelRef
-	floats []float64
-	spans  []int32
+	table   string // that Strings point into, "" when they do not
+	lengths []byte // of the table, as on the wire
+	refs    []LabelRef
+	floats  []float64
+	spans   []int32
 }
 
 // LabelRef is a label as two indexes into Batch.Strings.

@@ -70,11 +70,16 @@ func (b *Builder) SetResource(labels ...Label) error {
 	if b.used > 0 {
 		return refuse(BadLabels, "resource set after a series")
 	}
-	from := len(b.refs)
+	from, strings := len(b.refs), len(b.strings)
 	b.addLabels(labels)
 	refs := b.refs[from:len(b.refs):len(b.refs)]
-	if err := b.view().validateLabels(refs, false, &b.lim); err != nil {
-		b.refs = b.refs[:from]
+	b.resource = nil
+	err := b.view().validateLabels(refs, false, &b.lim)
+	if err == nil {
+		err = b.validateNew(strings)
+	}
+	if err != nil {
+		b.rollback(from, strings)
 		return err
 	}
 	b.resource = refs
@@ -102,16 +107,11 @@ func (b *Builder) AddSeries(labels []Label, t MetricType, unit string, start int
 		}
 	}
 	err := b.view().validateSeries(&s, t.Histogram(), &b.lim)
-	for i := strings; i < len(b.strings) && err == nil; i++ {
-		if !validText(b.strings[i]) {
-			err = refuse(BadLabels, "a name, value or unit of %q is not UTF-8", clip(b.view().Name(&s)))
-		}
+	if err == nil {
+		err = b.validateNew(strings)
 	}
 	if err != nil {
-		for _, str := range b.strings[strings:] {
-			delete(b.intern, str)
-		}
-		b.refs, b.strings = b.refs[:from], b.strings[:strings]
+		b.rollback(from, strings)
 		return -1, err
 	}
 	if b.used == len(b.series) {
@@ -245,6 +245,24 @@ func (b *Builder) fill() {
 		o.Values = append(o.Values, e.values...)
 		o.Histograms = append(o.Histograms, e.histograms...)
 	}
+}
+
+// validateNew checks the strings from an index on.
+func (b *Builder) validateNew(from int) error {
+	for _, s := range b.strings[from:] {
+		if !validText(s) {
+			return refuse(BadLabels, "%q is not UTF-8", clip(s))
+		}
+	}
+	return nil
+}
+
+// rollback forgets label references and strings from an index on.
+func (b *Builder) rollback(refs, strings int) {
+	for _, s := range b.strings[strings:] {
+		delete(b.intern, s)
+	}
+	b.refs, b.strings = b.refs[:refs], b.strings[:strings]
 }
 
 // view is a Batch that has the tables, for validation.

@@ -11,7 +11,8 @@ const maxWindow = 8 << 20
 
 func newCompressor() *zstd.Encoder {
 	e, err := zstd.NewWriter(nil,
-		zstd.WithEncoderLevel(zstd.SpeedFastest),
+		// 5% fewer bytes than SpeedFastest for 20% more time, on devops data.
+		zstd.WithEncoderLevel(zstd.SpeedDefault),
 		zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), // the frame has its own
 		zstd.WithSingleSegment(true),

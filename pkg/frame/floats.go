@@ -20,6 +20,8 @@ const (
 	// minShift makes a shift save at least a byte a value. Smaller ones would
 	// cost more in mode bytes that differ between series.
 	minShift = 8
+	// driftRows is the number of values from which a drift pays for its varint.
+	driftRows = 8
 )
 
 // maxExact bounds integers that every float64 up to them can hold.
@@ -108,12 +110,12 @@ func commonShift(ints []int64) int {
 	return min(bits.TrailingZeros64(uint64(all)), maxShift)
 }
 
-// appendIntegers writes the first value, the drift when there are at least three
-// values, then each difference less the drift; all zigzag varints.
+// appendIntegers writes the first value, the drift when there are at least
+// driftRows values, then each difference less the drift; all zigzag varints.
 func appendIntegers(dst []byte, ints []int64) []byte {
 	dst = appendZigzag(dst, ints[0])
 	var drift int64
-	if len(ints) >= 3 {
+	if len(ints) >= driftRows {
 		drift = bestDrift(ints)
 		dst = appendZigzag(dst, drift)
 	}

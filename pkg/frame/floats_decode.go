@@ -54,7 +54,7 @@ func decodeIntegers(out []float64, b []byte, pos int) int {
 	acc := unzigzag(u)
 	out[0] = float64(acc)
 	var drift int64
-	if len(out) >= 3 {
+	if len(out) >= driftRows {
 		if u, pos = uvarint(b, pos); pos < 0 {
 			return -1
 		}

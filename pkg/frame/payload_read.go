@@ -1,5 +1,7 @@
 package frame
 
+import "unicode/utf8"
+
 // Memory that table entries cost a reader, in bytes, counted against Limits.DecodedBytes.
 const (
 	stringCost    = 16
@@ -34,16 +36,16 @@ func (b *Batch) read(payload []byte, lim *Limits) error {
 	if err := r.identity(f.bytes(1)); err != nil {
 		return err
 	}
-	if err := r.strings(&f); err != nil {
+	if err := r.strings(f.bytes(2), f.bytes(3)); err != nil {
 		return err
 	}
-	if err := r.resource(f.bytes(3)); err != nil {
+	if err := r.resource(f.bytes(4)); err != nil {
 		return err
 	}
 	n := 0
 	for {
 		start := f.pos
-		body := f.bytes(4)
+		body := f.bytes(5)
 		if f.pos == start {
 			break
 		}
@@ -85,45 +87,42 @@ func (r *reader) identity(body []byte) error {
 
 // strings reads the string table. Its bytes are copied once; a table that is the
 // same as the one before, as in a stream of one agent's frames, costs nothing.
-func (r *reader) strings(f *fields) error {
-	b, start, n := r.b, f.pos, 0
-	for f.tag(2, wireBytes) {
-		f.pos--
-		s := f.bytes(2)
-		if f.err != nil {
-			return f.err
-		}
-		if (len(s) == 0) != (n == 0) {
-			return refuse(BadPayload, "string %d has %d bytes", n, len(s))
-		}
-		n++
-	}
-	if n == 0 {
-		return refuse(BadPayload, "no string table")
-	}
+func (r *reader) strings(lengths, text []byte) error {
+	b := r.b
+	n := 1 + countVarints(lengths)
 	if err := r.spend(n, stringCost); err != nil {
 		return err
 	}
-	raw := f.b[start:f.pos]
-	if len(b.Strings) == n && string(raw) == b.arena.table {
+	if len(b.Strings) == n && string(text) == b.arena.table && string(lengths) == string(b.arena.lengths) {
 		return nil
 	}
-	table := string(raw)
-	b.arena.table = ""
+	b.arena.table, b.arena.lengths = "", b.arena.lengths[:0]
+	if !utf8.Valid(text) {
+		return refuse(BadLabels, "string table is not UTF-8")
+	}
+	table := string(text)
 	if cap(b.Strings) < n {
 		b.Strings = make([]string, 0, n)
 	}
-	b.Strings = b.Strings[:0]
-	for pos := 0; pos < len(table); {
-		size, at := uvarint(raw, pos+1)
-		pos = at + int(size)
-		s := table[at:pos]
-		if !validText(s) {
-			return refuse(BadLabels, "string %d is not UTF-8", len(b.Strings))
+	b.Strings = append(b.Strings[:0], "")
+	start := 0
+	for pos := 0; pos < len(lengths); {
+		var size uint64
+		size, pos = uvarint(lengths, pos)
+		if pos < 0 || size == 0 || size > uint64(len(table)-start) {
+			return refuse(BadPayload, "string %d is empty or ends beyond the table", len(b.Strings))
 		}
-		b.Strings = append(b.Strings, s)
+		end := start + int(size)
+		if end < len(table) && !utf8.RuneStart(table[end]) {
+			return refuse(BadLabels, "string %d ends within a character", len(b.Strings))
+		}
+		b.Strings = append(b.Strings, table[start:end])
+		start = end
 	}
-	b.arena.table = table
+	if start != len(table) {
+		return refuse(BadPayload, "string table has %d bytes after its last string", len(table)-start)
+	}
+	b.arena.table, b.arena.lengths = table, append(b.arena.lengths, lengths...)
 	return nil
 }
 

@@ -1,0 +1,202 @@
+package frame_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/tsbs"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+const devops = "../../../shared/data/devops100_2h.ds.zst"
+
+// batchesOf lays each host's series out in batches of rows samples a series, up to limit batches.
+func batchesOf(tb testing.TB, d *tsbs.Dataset, rows, limit int) []*frame.Batch {
+	tb.Helper()
+	var out []*frame.Batch
+	for _, h := range d.Hosts() {
+		seq := uint64(1)
+		for from := 0; from+rows <= len(h.Series[0].Values) && len(out) < limit; from += rows {
+			b := frame.NewBuilder()
+			fill(tb, b, h, from, rows)
+			batch, err := b.Build(identity.Boot{Agent: h.Name, Boot: "01J9ZC3V7Q5W8KX2"}, seq)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			seq = batch.Identity.SeqEnd + 1
+			out = append(out, batch)
+			if from/rows > 10 {
+				break // some of every host
+			}
+		}
+	}
+	return out
+}
+
+func fill(tb testing.TB, b *frame.Builder, h tsbs.Host, from, rows int) {
+	tb.Helper()
+	resource, own := split(h)
+	if err := b.SetResource(resource...); err != nil {
+		tb.Fatal(err)
+	}
+	for i := range h.Series {
+		s := &h.Series[i]
+		id, err := b.AddSeries(own[i], frame.Gauge, "", 0)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for k := from; k < from+rows; k++ {
+			if err := b.Append(id, s.Timestamps[k]*1e6, s.Values[k]); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+}
+
+// split separates the labels that all series of a host share.
+func split(h tsbs.Host) (resource []frame.Label, own [][]frame.Label) {
+	shared := map[tsbs.Label]int{}
+	for _, s := range h.Series {
+		for _, l := range s.Labels {
+			shared[l]++
+		}
+	}
+	own = make([][]frame.Label, len(h.Series))
+	for i, s := range h.Series {
+		for _, l := range s.Labels {
+			if shared[l] < len(h.Series) {
+				own[i] = append(own[i], frame.Label(l))
+			} else if i == 0 {
+				resource = append(resource, frame.Label(l))
+			}
+		}
+	}
+	return resource, own
+}
+
+func loadDevops(b *testing.B) *tsbs.Dataset {
+	d, err := tsbs.Load(devops)
+	if errors.Is(err, fs.ErrNotExist) {
+		b.Skipf("no TSBS data at %s", devops)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
+// cpu is the CPU time of this process.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func report(b *testing.B, samples int, start time.Duration) {
+	b.ReportMetric(float64(samples)/(cpu(b)-start).Seconds()/1e6, "Msamples/cpu-s")
+}
+
+func BenchmarkEncode(b *testing.B) {
+	d := loadDevops(b)
+	for _, rows := range []int{1, 6, 60} {
+		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
+			batches := batchesOf(b, d, rows, 400)
+			e := frame.NewEncoder(frame.Options{})
+			var buf []byte
+			var err error
+			samples, bytes, i := 0, 0, 0
+			start := cpu(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				batch := batches[i%len(batches)]
+				i++
+				if buf, err = e.Encode(buf[:0], batch); err != nil {
+					b.Fatal(err)
+				}
+				samples += int(batch.Identity.Count())
+				bytes += len(buf)
+			}
+			report(b, samples, start)
+			b.ReportMetric(float64(bytes)/float64(samples), "B/sample")
+		})
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	d := loadDevops(b)
+	for _, rows := range []int{1, 6, 60} {
+		frames := [][]byte{}
+		for _, batch := range batchesOf(b, d, rows, 400) {
+			f, err := frame.Encode(nil, batch)
+			if err != nil {
+				b.Fatal(err)
+			}
+			frames = append(frames, f)
+		}
+		// Frames of one agent in a row, as in a stream, and of all agents in turn.
+		for _, order := range []string{"agent", "mixed"} {
+			b.Run(fmt.Sprintf("rows=%d/%s", rows, order), func(b *testing.B) {
+				frames := slices.Clone(frames)
+				if order == "mixed" {
+					for i := range frames {
+						j := i * 131 % len(frames)
+						frames[i], frames[j] = frames[j], frames[i]
+					}
+				}
+				dec := frame.NewDecoder()
+				var batch frame.Batch
+				samples, i := 0, 0
+				start := cpu(b)
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := dec.Decode(frames[i%len(frames)], &batch, frame.Limits{}); err != nil {
+						b.Fatal(err)
+					}
+					i++
+					samples += int(batch.Identity.Count())
+				}
+				report(b, samples, start)
+			})
+		}
+	}
+}
+
+func BenchmarkBuilder(b *testing.B) {
+	h := tsbs.Generate(1, 1, 6).Hosts()[0]
+	builder := frame.NewBuilder()
+	samples := 0
+	resource, own := split(h)
+	start := cpu(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		builder.Reset()
+		if err := builder.SetResource(resource...); err != nil {
+			b.Fatal(err)
+		}
+		for i := range h.Series {
+			id, err := builder.AddSeries(own[i], frame.Gauge, "", 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for k, v := range h.Series[i].Values {
+				if err := builder.Append(id, h.Series[i].Timestamps[k]*1e6, v); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		batch, err := builder.Build(identity.Boot{Agent: "host_0", Boot: "1"}, 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		samples += int(batch.Identity.Count())
+	}
+	report(b, samples, start)
+}
