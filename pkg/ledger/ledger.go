@@ -174,3 +174,9 @@ func (l *Ledger) Has(start, end uint64) bool {
 	}
 	return ok
 }
+
+// Seen reports whether the identity is known, or lies wholly in what is folded:
+// whether Add would change nothing.
+func (l *Ledger) Seen(start, end uint64) bool {
+	return l.Has(start, end) || l.folded.contains(Range{start, end})
+}

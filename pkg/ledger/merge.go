@@ -1,32 +1,36 @@
 package ledger
 
 // Merge adds what o knows and l does not: for a snapshot that another process
-// wrote. The union of sequence numbers is exact. BatchCount is exact when all that o
-// folded was known to l, else a lower bound (Exact says so).
+// wrote. The union of sequence numbers is exact. BatchCount is exact when all that
+// either side folded was known to the other, else a lower bound (Exact says so).
 // It reports whether l changed.
 func (l *Ledger) Merge(o *Ledger) bool {
-	before := *l
+	if o.batches <= l.batches {
+		return l.Rebase(o)
+	}
+	// The side that has counted more is the better base.
+	mine := l.Clone()
+	*l = *o.Clone()
+	l.boot = mine.boot
+	l.Rebase(mine)
+	return true
+}
+
+// Rebase adds to l, which was just built from a listing, what o has learned since.
+// It reports whether l changed.
+func (l *Ledger) Rebase(o *Ledger) bool {
 	changed := false
-	// The side that has folded more is the better base of the count.
-	if o.batches > l.batches {
-		o, *l = &before, *o.Clone()
-		l.boot = before.boot
-		changed = true
-	}
-	for _, s := range o.folded {
-		if _, missing := l.all.split(s.Range); len(missing) > 0 {
-			l.inexact, changed = true, true
-			for _, m := range missing {
-				l.all.add(m, s.since)
-				l.folded.add(m, s.since)
-			}
-		}
-	}
 	for _, list := range [][]Entry{o.recent, o.overlapping} {
 		for _, e := range list {
-			if l.Add(e).Kind == Added {
-				changed = true
-			}
+			changed = l.Add(e).Kind == Added || changed
+		}
+	}
+	for _, s := range o.folded {
+		_, missing := l.all.split(s.Range)
+		for _, m := range missing {
+			l.all.add(m, s.since)
+			l.folded.add(m, s.since)
+			l.inexact, changed = true, true
 		}
 	}
 	for _, e := range o.overlapping {
@@ -42,9 +46,6 @@ func (l *Ledger) Merge(o *Ledger) bool {
 	}
 	if o.lastAt > l.lastAt {
 		l.lastAt, changed = o.lastAt, true
-	}
-	if o.inexact && !l.inexact && o.batches == l.batches {
-		l.inexact, changed = true, true
 	}
 	return changed
 }
