@@ -1,0 +1,142 @@
+package s3
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// Config names the bucket and how to reach it.
+type Config struct {
+	Endpoint        string        `koanf:"endpoint" help:"URL of the S3 service; empty is AWS S3 in the region"`
+	Region          string        `koanf:"region" help:"region that requests are signed for"`
+	Bucket          string        `koanf:"bucket" help:"bucket name; access points and multi-region access points are refused"`
+	Prefix          string        `koanf:"prefix" help:"prefix of every key, empty or ending in a slash"`
+	AccessKeyID     string        `koanf:"access_key_id" help:"access key; empty takes the AWS default credential chain"`
+	SecretAccessKey config.Secret `koanf:"secret_access_key" help:"secret of the access key"`
+	PathStyle       bool          `koanf:"path_style" help:"put the bucket into the path, not into the host name"`
+	CAFile          string        `koanf:"ca_file" help:"PEM file of the authorities that the endpoint's certificate is checked against; empty takes the system's"`
+	RequestTimeout  time.Duration `koanf:"request_timeout" help:"deadline of one request, its body included"`
+	ReadAttempts    int           `koanf:"read_attempts" help:"tries of a read that failed in a way that a later try can mend; writes are never retried here"`
+	MaxConnections  int           `koanf:"max_connections" help:"most connections to the service; more requests wait for one"`
+}
+
+// DefaultConfig leaves Endpoint, Bucket and credentials to the operator.
+func DefaultConfig() Config {
+	return Config{
+		Region:         "us-east-1",
+		RequestTimeout: 20 * time.Second,
+		ReadAttempts:   3,
+		MaxConnections: 512,
+	}
+}
+
+var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+
+// aliasSuffixes end bucket names that are not plain buckets: access point aliases,
+// Object Lambda, directory buckets (listed without order), multi-region access points, tables.
+var aliasSuffixes = []string{"-s3alias", "--ol-s3", "--x-s3", "--xa-s3", ".mrap", "--table-s3"}
+
+// Validate refuses what could not be one acceptance authority.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("s3: "+format, args...)) }
+	switch {
+	case c.Bucket == "":
+		bad("bucket is empty")
+	case strings.HasPrefix(c.Bucket, "arn:"):
+		bad("bucket %q is an ARN: access points and multi-region access points are not one bucket", c.Bucket)
+	case !bucketName.MatchString(c.Bucket):
+		bad("bucket %q: want 3 to 63 of a-z, 0-9, dot and hyphen", c.Bucket)
+	}
+	for _, s := range aliasSuffixes {
+		if strings.HasSuffix(c.Bucket, s) {
+			bad("bucket %q is an alias or a directory bucket (%s)", c.Bucket, s)
+		}
+	}
+	if c.Endpoint != "" {
+		if err := checkEndpoint(c.Endpoint); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.Region == "" {
+		bad("region is empty")
+	}
+	if c.Prefix != "" {
+		if !strings.HasSuffix(c.Prefix, "/") {
+			bad("prefix %q does not end in a slash", c.Prefix)
+		} else if err := objstore.CheckKey(c.Prefix + "x"); err != nil {
+			bad("prefix %q: %w", c.Prefix, err)
+		}
+	}
+	if (c.AccessKeyID == "") != (c.SecretAccessKey == "") {
+		bad("access_key_id and secret_access_key go together")
+	}
+	if c.RequestTimeout <= 0 {
+		bad("request_timeout %v is not positive", c.RequestTimeout)
+	}
+	if c.ReadAttempts < 1 || c.ReadAttempts > 10 {
+		bad("read_attempts %d: want 1 to 10", c.ReadAttempts)
+	}
+	if c.MaxConnections < 1 {
+		bad("max_connections %d is not positive", c.MaxConnections)
+	}
+	return errors.Join(errs...)
+}
+
+func checkEndpoint(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("s3: endpoint: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return fmt.Errorf("s3: endpoint %q: want http://host or https://host", s)
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("s3: endpoint %q: want no user, query or fragment", u.Redacted())
+	case strings.Contains(u.Host, "accesspoint"):
+		return fmt.Errorf("s3: endpoint %q is an access point", s)
+	}
+	return nil
+}
+
+// idleTimeout is below the idle timeout of common servers, so that a write seldom
+// meets a connection that the server is closing: its outcome would be unknown.
+const idleTimeout = 15 * time.Second
+
+func (c Config) transport() (*http.Transport, error) {
+	t := &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		MaxIdleConns:           c.MaxConnections,
+		MaxIdleConnsPerHost:    c.MaxConnections,
+		MaxConnsPerHost:        c.MaxConnections,
+		IdleConnTimeout:        idleTimeout,
+		TLSHandshakeTimeout:    10 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	if c.CAFile != "" {
+		pem, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("s3: ca_file: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("s3: ca_file %s holds no certificate", c.CAFile)
+		}
+		t.TLSClientConfig.RootCAs = pool
+	}
+	return t, nil
+}
