@@ -1,0 +1,66 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Config bounds a Store.
+type Config struct {
+	// History is how far back samples are kept, by sample time.
+	History time.Duration
+	// MaxBytes bounds columns, labels and indexes, by an estimate of their heap size.
+	MaxBytes int64
+	// MaxSeries bounds distinct label sets.
+	MaxSeries int
+}
+
+// Validate wants positive bounds.
+func (c Config) Validate() error {
+	if c.History <= 0 || c.MaxBytes <= 0 || c.MaxSeries <= 0 {
+		return errors.New("live: history, bytes and series must be positive")
+	}
+	return nil
+}
+
+// Accepted is what is known of an accepted identity before its frame is read.
+type Accepted struct {
+	Identity identity.Batch
+	SHA256   identity.Digest
+	// AcceptedAt by the collector's clock, Unix nanoseconds.
+	AcceptedAt int64
+	// MaxTime of the samples, Unix nanoseconds.
+	MaxTime int64
+}
+
+// Outcome says what Insert or Note did.
+type Outcome uint8
+
+// Outcomes.
+const (
+	Inserted Outcome = iota + 1
+	Repeat           // the identity was there with the same hash; nothing changed
+	Expired          // all samples lie before the history window; nothing is kept
+)
+
+// ConflictError is the refusal of an identity that is there with another hash.
+type ConflictError struct {
+	Identity  identity.Batch
+	Have, Got identity.Digest
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("live: %s is here as %s, refused as %s", e.Identity, e.Have, e.Got)
+}
+
+// MismatchError is the refusal of a frame that is not the manifest's.
+type MismatchError struct {
+	Manifest, Frame identity.Batch
+}
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("live: frame is of %s, manifest of %s", e.Frame, e.Manifest)
+}

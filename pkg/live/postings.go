@@ -1,0 +1,202 @@
+package live
+
+import (
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// postings maps labels to series ids, in ascending order. Ids only grow, so adding
+// is appending.
+type postings struct {
+	all    []uint32
+	values map[string]map[string][]uint32
+	dead   map[uint32]struct{} // removed from the table, still in the lists
+}
+
+func newPostings() postings {
+	return postings{values: map[string]map[string][]uint32{}, dead: map[uint32]struct{}{}}
+}
+
+func (p *postings) add(id uint32, ls labels.Labels) {
+	p.all = append(p.all, id)
+	ls.Range(func(l labels.Label) {
+		vs := p.values[l.Name]
+		if vs == nil {
+			vs = map[string][]uint32{}
+			p.values[l.Name] = vs
+		}
+		vs[l.Value] = append(vs[l.Value], id)
+	})
+}
+
+// remove marks ids; lists are swept once a quarter of them is dead.
+func (p *postings) remove(id uint32) {
+	p.dead[id] = struct{}{}
+	if 4*len(p.dead) > len(p.all) {
+		p.sweep()
+	}
+}
+
+func (p *postings) sweep() {
+	gone := func(id uint32) bool { _, ok := p.dead[id]; return ok }
+	p.all = slices.DeleteFunc(p.all, gone)
+	for name, vs := range p.values {
+		for v, ids := range vs {
+			if ids = slices.DeleteFunc(ids, gone); len(ids) == 0 {
+				delete(vs, v)
+			} else {
+				vs[v] = slices.Clip(ids)
+			}
+		}
+		if len(vs) == 0 {
+			delete(p.values, name)
+		}
+	}
+	clear(p.dead)
+}
+
+// alive: one of ids is below next and was not removed.
+func (p *postings) alive(ids []uint32, next uint32) bool {
+	for _, id := range ids {
+		if id >= next {
+			return false
+		}
+		if _, dead := p.dead[id]; !dead {
+			return true
+		}
+	}
+	return false
+}
+
+// match gives the ids that satisfy all matchers, ascending. The result may share
+// memory with the index: it is valid under the lock only.
+func (p *postings) match(ms []*labels.Matcher) []uint32 {
+	var ids []uint32
+	started := false
+	var filters []*labels.Matcher
+	// Matchers that need the label come first: they start from few series.
+	for _, m := range ms {
+		if m.Matches("") {
+			filters = append(filters, m)
+			continue
+		}
+		got := p.having(m)
+		if started {
+			got = intersect(ids, got)
+		}
+		if ids, started = got, true; len(ids) == 0 {
+			return nil
+		}
+	}
+	if !started {
+		ids = p.all
+	}
+	for _, m := range filters {
+		// Series whose label has a value that does not match; those without the label stay.
+		ids = without(ids, p.refused(m))
+	}
+	return ids
+}
+
+// having: series that have the label with a matching value.
+func (p *postings) having(m *labels.Matcher) []uint32 {
+	vs := p.values[m.Name]
+	if m.Type == labels.MatchEqual {
+		return vs[m.Value]
+	}
+	var lists [][]uint32
+	if set := m.SetMatches(); len(set) > 0 && m.Type == labels.MatchRegexp {
+		for _, v := range set {
+			if ids := vs[v]; ids != nil {
+				lists = append(lists, ids)
+			}
+		}
+		return union(lists)
+	}
+	for v, ids := range vs {
+		if m.Matches(v) {
+			lists = append(lists, ids)
+		}
+	}
+	return union(lists)
+}
+
+// refused: series that have the label with a value that does not match.
+func (p *postings) refused(m *labels.Matcher) []uint32 {
+	vs := p.values[m.Name]
+	if m.Type == labels.MatchNotEqual {
+		return vs[m.Value]
+	}
+	var lists [][]uint32
+	for v, ids := range vs {
+		if !m.Matches(v) {
+			lists = append(lists, ids)
+		}
+	}
+	return union(lists)
+}
+
+func union(lists [][]uint32) []uint32 {
+	switch len(lists) {
+	case 0:
+		return nil
+	case 1:
+		return lists[0]
+	}
+	n := 0
+	for _, l := range lists {
+		n += len(l)
+	}
+	out := make([]uint32, 0, n)
+	for _, l := range lists {
+		out = append(out, l...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out) // a matcher's set may name a value twice
+}
+
+func intersect(a, b []uint32) []uint32 {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	var out []uint32
+	if len(b) > 16*len(a) { // far fewer on one side: search instead of walking
+		for _, id := range a {
+			i, ok := slices.BinarySearch(b, id)
+			if ok {
+				out = append(out, id)
+			}
+			b = b[i:]
+		}
+		return out
+	}
+	for len(a) > 0 && len(b) > 0 {
+		switch {
+		case a[0] < b[0]:
+			a = a[1:]
+		case a[0] > b[0]:
+			b = b[1:]
+		default:
+			out = append(out, a[0])
+			a, b = a[1:], b[1:]
+		}
+	}
+	return out
+}
+
+func without(a, b []uint32) []uint32 {
+	if len(b) == 0 {
+		return a
+	}
+	out := make([]uint32, 0, len(a))
+	for _, id := range a {
+		for len(b) > 0 && b[0] < id {
+			b = b[1:]
+		}
+		if len(b) == 0 || b[0] != id {
+			out = append(out, id)
+		}
+	}
+	return out
+}

@@ -1,0 +1,146 @@
+package live
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// shape is the series of a batch: which label set stands at which place. Batches of
+// one shape share it.
+type shape struct {
+	key     [sha256.Size]byte
+	groups  []*shapeGroup
+	batches int
+	bytes   int64
+}
+
+// shapeGroup is one group of a shape with the columns of all its batches.
+type shapeGroup struct {
+	series []uint32 // series ids by place
+	// segments by minT. Replaced, or appended to, never changed in place: a reader
+	// keeps the slice it took.
+	segments []*segment
+}
+
+// place is where a series stands in a shape.
+type place struct {
+	group *shapeGroup
+	pos   uint32
+}
+
+// shapeHasher reuses its memory. Not for concurrent use.
+type shapeHasher struct {
+	h   hash.Hash
+	buf []byte
+}
+
+func (s *shapeHasher) sum(b *frame.Batch) (key [sha256.Size]byte) {
+	if s.h == nil {
+		s.h = sha256.New()
+	}
+	buf := s.buf[:0]
+	buf = binary.AppendUvarint(buf, uint64(len(b.Strings)))
+	for _, v := range b.Strings {
+		buf = binary.AppendUvarint(buf, uint64(len(v)))
+		buf = append(buf, v...)
+	}
+	buf = appendRefs(buf, b.Resource)
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		buf = binary.AppendUvarint(buf, uint64(len(g.Series)))
+		for j := range g.Series {
+			r := &g.Series[j]
+			buf = appendRefs(buf, r.Labels)
+			buf = append(buf, byte(r.Type))
+			buf = binary.AppendUvarint(buf, uint64(r.Unit))
+		}
+	}
+	s.buf = buf
+	s.h.Reset()
+	s.h.Write(buf)
+	s.h.Sum(key[:0])
+	return key
+}
+
+func appendRefs(buf []byte, refs []frame.LabelRef) []byte {
+	buf = binary.AppendUvarint(buf, uint64(len(refs)))
+	for _, r := range refs {
+		buf = binary.AppendUvarint(buf, uint64(r.Name))
+		buf = binary.AppendUvarint(buf, uint64(r.Value))
+	}
+	return buf
+}
+
+// shapeOf finds or builds the shape of b. Under the write lock.
+func (s *Store) shapeOf(b *frame.Batch) *shape {
+	key := s.hasher.sum(b)
+	if sh := s.shapes[key]; sh != nil {
+		return sh
+	}
+	sh := &shape{key: key, groups: make([]*shapeGroup, len(b.Groups)), bytes: shapeOverhead}
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		sg := &shapeGroup{series: make([]uint32, len(g.Series))}
+		sh.groups[i] = sg
+		sh.bytes += groupOverhead + int64(len(g.Series))*(4+placeBytes)
+		for j := range g.Series {
+			r := &g.Series[j]
+			s.builder.Reset()
+			for name, value := range b.Labels(r) {
+				s.builder.Add(name, value)
+			}
+			s.builder.Sort()
+			id, ser := s.seriesOf(s.builder.Labels())
+			ser.typ, ser.unit = r.Type, s.intern(b.Strings[r.Unit])
+			ser.places = append(ser.places, place{sg, uint32(j)})
+			sg.series[j] = id
+		}
+	}
+	s.shapes[key] = sh
+	s.bytes += sh.bytes
+	return sh
+}
+
+// dropShape takes a shape without batches out of the index, and with it series that
+// stand nowhere else.
+func (s *Store) dropShape(sh *shape) {
+	delete(s.shapes, sh.key)
+	s.bytes -= sh.bytes
+	mine := make(map[*shapeGroup]bool, len(sh.groups))
+	for _, g := range sh.groups {
+		mine[g] = true
+	}
+	for _, g := range sh.groups {
+		for _, id := range g.series {
+			ser := s.series[id]
+			if ser == nil {
+				continue // twice in the shape, already dropped
+			}
+			kept := ser.places[:0]
+			for _, p := range ser.places {
+				if !mine[p.group] {
+					kept = append(kept, p)
+				}
+			}
+			clear(ser.places[len(kept):])
+			ser.places = kept
+			if len(kept) == 0 {
+				s.dropSeries(id, ser)
+			}
+		}
+	}
+}
+
+// series is one label set.
+type series struct {
+	labels labels.Labels
+	places []place
+	typ    frame.MetricType
+	unit   string
+	bytes  int64
+}

@@ -1,0 +1,287 @@
+package live
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// Snapshot is one version of a store. It must be closed.
+type Snapshot struct {
+	store   *Store
+	version uint64
+	nextID  uint32
+	closed  bool
+
+	// From is the oldest sample time of the history window, milliseconds.
+	From int64
+	// LostThrough is the newest sample time that was evicted for memory,
+	// milliseconds; math.MinInt64 when nothing was.
+	LostThrough int64
+}
+
+// Snapshot opens the store's version at now.
+func (s *Store) Snapshot(now time.Time) *Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[s.version]++
+	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), LostThrough: s.lostThrough}
+}
+
+// Close lets the store drop what only this snapshot could see. Not for concurrent use with reads.
+func (p *Snapshot) Close() {
+	if p.closed {
+		return
+	}
+	p.closed = true
+	s := p.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[p.version]--; s.open[p.version] == 0 {
+		delete(s.open, p.version)
+		s.vacuum()
+	}
+}
+
+// Series is one label set with its columns in a time range.
+type Series struct {
+	Labels labels.Labels
+	snap   *Snapshot
+	cells  []cell
+}
+
+// cell is where a series stands in one segment.
+type cell struct {
+	view *segmentView
+	pos  uint32
+}
+
+// segmentView is a segment as a snapshot sees it.
+type segmentView struct {
+	*segment
+	plain bool // every row counts
+}
+
+// checkEvery bounds how many series are looked at between two checks of the context.
+const checkEvery = 1024
+
+// Select gives the series that match all matchers and have a segment in [mint, maxt]
+// (milliseconds, inclusive), in no order. A segment may turn out to hold no sample
+// of the range.
+func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	found, err := p.find(ctx, ms)
+	if err != nil {
+		return nil, err
+	}
+	views := map[*shapeGroup][]*segmentView{}
+	out := make([]Series, 0, len(found))
+	for i := range found {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		f := &found[i]
+		var cells []cell
+		for _, pl := range f.places {
+			vs, ok := views[pl.group]
+			if !ok {
+				vs = p.look(pl.segments, mint, maxt)
+				views[pl.group] = vs
+			}
+			if cells == nil {
+				cells = make([]cell, 0, len(vs))
+			}
+			for _, v := range vs {
+				cells = append(cells, cell{v, pl.pos})
+			}
+		}
+		if len(cells) == 0 {
+			continue
+		}
+		if len(f.places) > 1 {
+			slices.SortStableFunc(cells, func(a, b cell) int {
+				switch ta, tb := a.view.minT(), b.view.minT(); {
+				case ta < tb:
+					return -1
+				case ta > tb:
+					return 1
+				}
+				return 0
+			})
+		}
+		out = append(out, Series{Labels: f.labels, snap: p, cells: cells})
+	}
+	return out, nil
+}
+
+// found is a series as it was under the lock.
+type found struct {
+	labels labels.Labels
+	places []foundPlace
+	typ    frame.MetricType
+	unit   string
+}
+
+type foundPlace struct {
+	group    *shapeGroup
+	segments []*segment
+	pos      uint32
+}
+
+func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, error) {
+	s := p.store
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	ids := s.index.match(ms)
+	out := make([]found, 0, len(ids))
+	total := 0
+	for _, id := range ids {
+		if ser := s.series[id]; ser != nil && id < p.nextID {
+			total += len(ser.places)
+		}
+	}
+	places := make([]foundPlace, 0, total)
+	for i, id := range ids {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		ser := s.series[id]
+		if ser == nil || id >= p.nextID {
+			continue
+		}
+		at := len(places)
+		for _, pl := range ser.places {
+			places = append(places, foundPlace{pl.group, pl.group.segments, pl.pos})
+		}
+		out = append(out, found{ser.labels, places[at:len(places):len(places)], ser.typ, ser.unit})
+	}
+	return out, nil
+}
+
+// look drops segments that the snapshot or the range does not see.
+func (p *Snapshot) look(segs []*segment, mint, maxt int64) []*segmentView {
+	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
+	var out []*segmentView
+	for _, seg := range segs[:end] {
+		if seg.maxT() < mint {
+			continue
+		}
+		visible := false
+		for _, pt := range seg.parts {
+			if pt.batch.visible(p.version) {
+				visible = true
+				break
+			}
+		}
+		if visible {
+			out = append(out, &segmentView{seg, seg.plain(p.version)})
+		}
+	}
+	return out
+}
+
+// LabelNames gives the names on series that match, sorted. Without matchers those of
+// the whole window.
+func (p *Snapshot) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	if len(ms) == 0 {
+		s := p.store
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		names := make([]string, 0, len(s.index.values))
+		for n, vs := range s.index.values {
+			for _, ids := range vs {
+				if s.index.alive(ids, p.nextID) {
+					names = append(names, n)
+					break
+				}
+			}
+		}
+		slices.Sort(names)
+		return names, nil
+	}
+	set := map[string]struct{}{}
+	series, err := p.Select(ctx, mint, maxt, ms...)
+	for i := range series {
+		series[i].Labels.Range(func(l labels.Label) { set[l.Name] = struct{}{} })
+	}
+	return sortedKeys(set), err
+}
+
+// LabelValues gives the values of a label on series that match, sorted. Without
+// matchers those of the whole window.
+func (p *Snapshot) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	if len(ms) == 0 {
+		s := p.store
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		vs := s.index.values[name]
+		out := make([]string, 0, len(vs))
+		for v, ids := range vs {
+			if s.index.alive(ids, p.nextID) {
+				out = append(out, v)
+			}
+		}
+		slices.Sort(out)
+		return out, nil
+	}
+	set := map[string]struct{}{}
+	series, err := p.Select(ctx, mint, maxt, ms...)
+	for i := range series {
+		if v := series[i].Labels.Get(name); v != "" {
+			set[v] = struct{}{}
+		}
+	}
+	return sortedKeys(set), err
+}
+
+func sortedKeys(set map[string]struct{}) []string {
+	out := make([]string, 0, len(set))
+	for k := range set {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Metadata is the type and unit of a metric.
+type Metadata struct {
+	Name string
+	Type frame.MetricType
+	Unit string
+}
+
+// Metadata lists the distinct (name, type, unit), sorted by name; of one metric when
+// name is not empty.
+func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error) {
+	var ms []*labels.Matcher
+	if name != "" {
+		ms = append(ms, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, name))
+	}
+	all, err := p.find(ctx, ms)
+	set := map[Metadata]struct{}{}
+	for i := range all {
+		set[Metadata{all[i].labels.Get(labels.MetricName), all[i].typ, all[i].unit}] = struct{}{}
+	}
+	out := make([]Metadata, 0, len(set))
+	for m := range set {
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b Metadata) int {
+		if a.Name != b.Name {
+			if a.Name < b.Name {
+				return -1
+			}
+			return 1
+		}
+		return int(a.Type) - int(b.Type)
+	})
+	return out, err
+}
+
+// Nothing is LostThrough when nothing was evicted for memory.
+const Nothing = math.MinInt64

@@ -1,0 +1,103 @@
+package promstore
+
+import (
+	"fmt"
+	"sort"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"lightmetrics.dev/lightmetrics/pkg/live"
+)
+
+// iterator reads the runs of a series one after the other.
+type iterator struct {
+	runs live.Runs
+	run  live.Run
+	i    int
+	done bool
+}
+
+var _ chunkenc.Iterator = (*iterator)(nil)
+
+func (it *iterator) reset(s *live.Series, mint, maxt int64) {
+	it.runs.Reset(s, mint, maxt)
+	it.run, it.i, it.done = live.Run{}, -1, false
+}
+
+// Next moves to the next sample.
+func (it *iterator) Next() chunkenc.ValueType {
+	if it.i++; it.i < len(it.run.T) {
+		return it.kind()
+	}
+	return it.nextRun()
+}
+
+func (it *iterator) nextRun() chunkenc.ValueType {
+	if it.done {
+		return chunkenc.ValNone
+	}
+	run, ok := it.runs.Next()
+	if !ok {
+		it.done, it.run = true, live.Run{}
+		return chunkenc.ValNone
+	}
+	it.run, it.i = run, 0
+	return it.kind()
+}
+
+func (it *iterator) kind() chunkenc.ValueType {
+	if it.run.H != nil && it.run.H[it.i] != nil {
+		return chunkenc.ValFloatHistogram
+	}
+	return chunkenc.ValFloat
+}
+
+// Seek moves to the first sample at or after t; it never moves back.
+func (it *iterator) Seek(t int64) chunkenc.ValueType {
+	for {
+		from := max(it.i, 0)
+		if n := len(it.run.T); from < n && it.run.T[n-1] >= t {
+			if it.run.T[from] < t {
+				from += sort.Search(n-from, func(k int) bool { return it.run.T[from+k] >= t })
+			}
+			it.i = from
+			return it.kind()
+		}
+		it.runs.SkipTo(t)
+		if it.nextRun() == chunkenc.ValNone {
+			return chunkenc.ValNone
+		}
+	}
+}
+
+// At is the current float.
+func (it *iterator) At() (int64, float64) { return it.run.T[it.i], it.run.V[it.i] }
+
+// AtHistogram can't be: histograms are kept with float counts (see Next).
+func (it *iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogram) {
+	panic(fmt.Errorf("promstore: integer histogram asked for at %d", it.AtT()))
+}
+
+// AtFloatHistogram copies the current histogram.
+func (it *iterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
+	if h == nil {
+		return it.run.T[it.i], it.run.H[it.i].Copy()
+	}
+	it.run.H[it.i].CopyTo(h)
+	return it.run.T[it.i], h
+}
+
+// AtT is the time of the current sample, milliseconds.
+func (it *iterator) AtT() int64 { return it.run.T[it.i] }
+
+// AtST is the start of the accumulation, milliseconds; 0 when unknown.
+func (it *iterator) AtST() int64 {
+	if it.run.STs != nil {
+		return it.run.STs[it.i]
+	}
+	return it.run.ST
+}
+
+// Err is nil: everything is in memory.
+func (*iterator) Err() error { return nil }

@@ -1,0 +1,44 @@
+package promstore
+
+import (
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"lightmetrics.dev/lightmetrics/pkg/live"
+)
+
+type seriesSet struct {
+	found      []live.Series
+	at         int
+	mint, maxt int64
+}
+
+func (s *seriesSet) Next() bool {
+	s.at++
+	return s.at < len(s.found)
+}
+
+func (s *seriesSet) At() storage.Series {
+	return &series{Series: &s.found[s.at], mint: s.mint, maxt: s.maxt}
+}
+
+func (*seriesSet) Err() error                        { return nil }
+func (*seriesSet) Warnings() annotations.Annotations { return nil }
+
+type series struct {
+	*live.Series
+	mint, maxt int64
+}
+
+func (s *series) Labels() labels.Labels { return s.Series.Labels }
+
+func (s *series) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+	it, ok := reuse.(*iterator)
+	if !ok {
+		it = &iterator{}
+	}
+	it.reset(s.Series, s.mint, s.maxt)
+	return it
+}
