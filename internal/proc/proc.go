@@ -1,0 +1,157 @@
+// Package proc runs child processes for the demo and for tests of whole systems:
+// each logs to a file, dies with its parent, and can be killed at any moment.
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// pollEvery is how often a child is asked whether it is ready.
+const pollEvery = 20 * time.Millisecond
+
+// Spec is a child to start.
+type Spec struct {
+	Name string
+	Bin  string
+	Args []string
+	Env  []string // added to the parent's
+	// Dir keeps <name>.log.
+	Dir string
+	// ReadyURL answers 200 when the child is ready; "" is ready at once.
+	ReadyURL string
+}
+
+// Process is a running child.
+type Process struct {
+	Spec Spec
+
+	cmd    *exec.Cmd
+	log    *os.File
+	exited chan struct{}
+	err    error
+}
+
+// Start starts the child; it is killed when the parent dies.
+func Start(s Spec) (*Process, error) {
+	log, err := os.OpenFile(filepath.Join(s.Dir, s.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", s.Name, err)
+	}
+	p := &Process{Spec: s, log: log, exited: make(chan struct{})}
+	p.cmd = exec.Command(s.Bin, s.Args...)
+	p.cmd.Env = append(os.Environ(), s.Env...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	started := make(chan error, 1)
+	go func() {
+		// Pdeathsig belongs to the thread that starts the child, so that thread stays.
+		p.cmd.SysProcAttr = deathSignal()
+		lockThread()
+		err := p.cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		p.err = p.cmd.Wait()
+		log.Close()
+		close(p.exited)
+	}()
+	if err := <-started; err != nil {
+		log.Close()
+		return nil, fmt.Errorf("start %s: %w", s.Name, err)
+	}
+	return p, nil
+}
+
+// Pid of the child.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Exited is closed when the child ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Ready waits until the child answers its ReadyURL.
+func (p *Process) Ready(ctx context.Context) error {
+	if p.Spec.ReadyURL == "" {
+		return nil
+	}
+	client := &http.Client{Timeout: 2 * time.Second}
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Spec.ReadyURL, nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := client.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("%s ended before it was ready: %v\n%s", p.Spec.Name, p.err, p.Tail(20))
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w\n%s", p.Spec.Name, context.Cause(ctx), p.Tail(20))
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// Kill sends SIGKILL and waits.
+func (p *Process) Kill() { p.signal(syscall.SIGKILL, 0) }
+
+// Pause stops the child's threads; Resume lets them go on.
+func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume continues a paused child.
+func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Stop sends SIGTERM, waits for at most grace, then kills. It returns the child's error.
+func (p *Process) Stop(grace time.Duration) error {
+	p.signal(syscall.SIGTERM, grace)
+	return p.err
+}
+
+func (p *Process) signal(s syscall.Signal, grace time.Duration) {
+	_ = p.cmd.Process.Signal(s) // it may have ended already
+	if grace > 0 {
+		select {
+		case <-p.exited:
+			return
+		case <-time.After(grace):
+			_ = p.cmd.Process.Kill()
+		}
+	}
+	<-p.exited
+}
+
+// Tail gives the last n lines of the log.
+func (p *Process) Tail(n int) string {
+	b, err := os.ReadFile(p.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// FreePort gives a loopback address with the wanted port, or another one where that is taken.
+func FreePort(want int) (string, error) {
+	for _, port := range []int{want, 0} {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		addr := l.Addr().String()
+		return addr, l.Close()
+	}
+	return "", errors.New("no free loopback port")
+}

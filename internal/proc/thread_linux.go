@@ -1,0 +1,10 @@
+package proc
+
+import (
+	"runtime"
+	"syscall"
+)
+
+func deathSignal() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+
+func lockThread() { runtime.LockOSThread() }

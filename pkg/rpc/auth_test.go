@@ -1,0 +1,104 @@
+package rpc
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func principalsFileWith(t *testing.T, text string) string {
+	t.Helper()
+	f := filepath.Join(t.TempDir(), "principals.yaml")
+	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func hashOf(token string) string {
+	h := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(h[:])
+}
+
+func TestTokenGivesItsPrincipal(t *testing.T) {
+	f := principalsFileWith(t, "principals:\n"+
+		"- {name: web, token_sha256: "+hashOf("s3cret")+", agents: [\"web-*\", db-1]}\n"+
+		"- {name: all, token_sha256: "+hashOf("other")+", agents: [\"*\"]}\n")
+	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := a.Authenticate("s3cret", nil)
+	if err != nil || p.Name != "web" {
+		t.Fatalf("got %v, %v", p, err)
+	}
+	for agent, want := range map[string]bool{"web-1": true, "web-": true, "db-1": true, "db-2": false, "xweb-1": false, "": false} {
+		if got := p.MayWrite(agent); got != want {
+			t.Errorf("MayWrite(%q) = %v", agent, got)
+		}
+	}
+	for _, token := range []string{"", "S3cret", "s3cret ", hashOf("s3cret")} {
+		if _, err := a.Authenticate(token, nil); !errors.Is(err, ErrUnauthenticated) {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+}
+
+func TestPrincipalsAreReadAgainAndABrokenFileChangesNothing(t *testing.T) {
+	f := principalsFileWith(t, "principals: [{name: a, token_sha256: "+hashOf("one")+", agents: [x]}]")
+	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.principals.checked = time.Time{} // the period is over
+	}
+	write("principals: [broken")
+	if _, err := a.Authenticate("one", nil); err != nil {
+		t.Fatalf("a broken file shut the door: %v", err)
+	}
+	write("principals: [{name: b, token_sha256: " + hashOf("two") + ", agents: [x, y]}]")
+	if _, err := a.Authenticate("one", nil); !errors.Is(err, ErrUnauthenticated) {
+		t.Errorf("the removed token: %v", err)
+	}
+	if p, err := a.Authenticate("two", nil); err != nil || p.Name != "b" {
+		t.Errorf("the new token: %v, %v", p, err)
+	}
+}
+
+func TestBadPrincipalsAreRefused(t *testing.T) {
+	for name, text := range map[string]string{
+		"no name":         "principals: [{token_sha256: " + hashOf("x") + "}]",
+		"no credentials":  "principals: [{name: a}]",
+		"both":            "principals: [{name: a, tls_name: b, token_sha256: " + hashOf("x") + "}]",
+		"plaintext token": "principals: [{name: a, token_sha256: hunter2}]",
+		"unknown field":   "principals: [{name: a, tls_name: b, agnts: [x]}]",
+		"bad pattern":     "principals: [{name: a, tls_name: b, agents: [\"[\"]}]",
+	} {
+		if _, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: principalsFileWith(t, text)}); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	for _, c := range []AuthConfig{{Mode: ""}, {Mode: "ldap"}, {Mode: AuthToken}, {Mode: AuthMTLS}} {
+		if _, err := NewAuthenticator(c); err == nil {
+			t.Errorf("%+v: taken", c)
+		}
+	}
+}
+
+func TestBearerToken(t *testing.T) {
+	for in, want := range map[string]string{
+		"Bearer abc": "abc", "bearer abc": "abc", "Basic abc": "", "Bearer": "", "": "", "Bearer  abc ": "abc",
+	} {
+		if got := BearerToken(in); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
