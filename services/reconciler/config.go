@@ -1,0 +1,150 @@
+package reconciler
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// Config of a reconciler. docs/guide/reconciler.md explains every setting.
+type Config struct {
+	HTTP  ListenConfig   `koanf:"http"`
+	GRPC  ListenConfig   `koanf:"grpc"`
+	TLS   rpc.ServerTLS  `koanf:"tls"`
+	Auth  rpc.AuthConfig `koanf:"auth"`
+	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
+
+	ID           string        `koanf:"id" help:"name of this reconciler in repair records and logs; default: random"`
+	AuthorityID  string        `koanf:"authority_id" help:"acceptance authority that manifests must carry; empty takes the bucket's own"`
+	Workers      int           `koanf:"workers" help:"manifests that are reconciled at once"`
+	ItemTimeout  time.Duration `koanf:"item_timeout" help:"longest time that one try of one manifest may take"`
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for requests and the last snapshots"`
+
+	Queue     QueueConfig     `koanf:"queue"`
+	Events    EventsConfig    `koanf:"events"`
+	TimeScan  TimeScanConfig  `koanf:"time_scan"`
+	Frontier  FrontierConfig  `koanf:"frontier_audit"`
+	FullAudit FullAuditConfig `koanf:"full_audit"`
+	Repairs   RepairsConfig   `koanf:"repairs"`
+	Ledgers   LedgersConfig   `koanf:"ledgers"`
+	Watch     WatchConfig     `koanf:"watch"`
+}
+
+// ListenConfig is one address.
+type ListenConfig struct {
+	Listen string `koanf:"listen" help:"host:port to listen on"`
+}
+
+// QueueConfig bounds what waits.
+type QueueConfig struct {
+	Capacity   int           `koanf:"capacity" help:"most manifests that wait, are in work or wait for a retry; hints beyond it are dropped"`
+	MaxRetries int           `koanf:"max_retries" help:"most manifests that wait for a retry; more are dropped and found again by a scan"`
+	RetryBase  time.Duration `koanf:"retry_base" help:"wait before the first retry; it doubles with each"`
+	RetryMax   time.Duration `koanf:"retry_max" help:"longest wait before a retry"`
+}
+
+// EventsConfig is the webhook.
+type EventsConfig struct {
+	Secret    config.Secret `koanf:"secret" help:"value that POST /v1/events must carry as Authorization, alone or as a bearer token; empty asks for none"`
+	MaxBody   config.Bytes  `koanf:"max_body" help:"longest body of POST /v1/events"`
+	KeyPrefix string        `koanf:"key_prefix" help:"prefix of the acceptance authority in the bucket, as it stands before the keys of events"`
+}
+
+// TimeScanConfig is the scan of accepted-by-time.
+type TimeScanConfig struct {
+	Interval time.Duration `koanf:"interval" help:"time between two scans"`
+	Lookback time.Duration `koanf:"lookback" help:"how far before the checkpoint a scan begins: event loss, clock skew, retry window"`
+	Ahead    time.Duration `koanf:"ahead" help:"how far after now a scan goes: collectors whose clock is fast"`
+}
+
+// FrontierConfig is the audit that makes lost events harmless.
+type FrontierConfig struct {
+	Interval    time.Duration `koanf:"interval" help:"time between two frontier audits"`
+	Settle      time.Duration `koanf:"settle" help:"age after which a gap no longer holds the frontier back"`
+	Back        int           `koanf:"back" help:"identities before the frontier that are listed again, for overlaps"`
+	Concurrency int           `koanf:"concurrency" help:"boots that are listed at once"`
+	Timeout     time.Duration `koanf:"timeout" help:"longest time for one audit, the work that it found included"`
+}
+
+// FullAuditConfig is the audit of everything.
+type FullAuditConfig struct {
+	AtStart  bool          `koanf:"at_start" help:"begin with a full audit"`
+	Interval time.Duration `koanf:"interval" help:"time between two full audits; 0 is never"`
+}
+
+// RepairsConfig is the sweep over open repair records.
+type RepairsConfig struct {
+	Interval time.Duration `koanf:"interval" help:"time between two looks at the open repair records"`
+}
+
+// LedgersConfig is how ledgers are kept.
+type LedgersConfig struct {
+	FlushInterval time.Duration `koanf:"flush_interval" help:"time between two rounds of writing changed ledgers"`
+	MaxInMemory   int           `koanf:"max_in_memory" help:"ledgers that stay in memory; others are read again when needed"`
+}
+
+// WatchConfig bounds WatchAccepted.
+type WatchConfig struct {
+	Buffer      int `koanf:"buffer" help:"manifests that wait for one watcher; more end its watch with LAGGED"`
+	MaxWatchers int `koanf:"max_watchers" help:"most watchers at once"`
+}
+
+// DefaultConfig listens on loopback.
+func DefaultConfig() Config {
+	return Config{
+		HTTP:         ListenConfig{Listen: "127.0.0.1:4770"},
+		GRPC:         ListenConfig{Listen: "127.0.0.1:4771"},
+		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
+		Workers:      16,
+		ItemTimeout:  30 * time.Second,
+		DrainTimeout: 5 * time.Second,
+		Queue:        QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
+		Events:       EventsConfig{MaxBody: 1 << 20},
+		TimeScan:     TimeScanConfig{Interval: time.Minute, Lookback: 10 * time.Minute, Ahead: 10 * time.Minute},
+		Frontier: FrontierConfig{Interval: 15 * time.Second, Settle: 6 * time.Hour, Back: 32, Concurrency: 8,
+			Timeout: 10 * time.Minute},
+		FullAudit: FullAuditConfig{Interval: 24 * time.Hour},
+		Repairs:   RepairsConfig{Interval: 30 * time.Second},
+		Ledgers:   LedgersConfig{FlushInterval: 3 * time.Second, MaxInMemory: 20_000},
+		Watch:     WatchConfig{Buffer: 4096, MaxWatchers: 64},
+	}
+}
+
+// Validate checks ranges.
+func (c Config) Validate() error {
+	var errs []error
+	positive := func(name string, ok bool) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s: must be greater than 0", name))
+		}
+	}
+	positive("workers", c.Workers > 0)
+	positive("item_timeout", c.ItemTimeout > 0)
+	positive("drain_timeout", c.DrainTimeout > 0)
+	positive("queue.capacity", c.Queue.Capacity > 0)
+	positive("queue.max_retries", c.Queue.MaxRetries > 0)
+	positive("queue.retry_base", c.Queue.RetryBase > 0)
+	positive("queue.retry_max", c.Queue.RetryMax >= c.Queue.RetryBase)
+	positive("events.max_body", c.Events.MaxBody > 0)
+	positive("time_scan.interval", c.TimeScan.Interval > 0)
+	positive("time_scan.lookback", c.TimeScan.Lookback > 0)
+	positive("frontier_audit.interval", c.Frontier.Interval > 0)
+	positive("frontier_audit.settle", c.Frontier.Settle > 0)
+	positive("frontier_audit.concurrency", c.Frontier.Concurrency > 0)
+	positive("frontier_audit.timeout", c.Frontier.Timeout > 0)
+	positive("repairs.interval", c.Repairs.Interval > 0)
+	positive("ledgers.flush_interval", c.Ledgers.FlushInterval > 0)
+	positive("ledgers.max_in_memory", c.Ledgers.MaxInMemory > 0)
+	positive("watch.buffer", c.Watch.Buffer > 0)
+	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
+	if c.TimeScan.Ahead < 0 || c.Frontier.Back < 0 || c.FullAudit.Interval < 0 {
+		errs = append(errs, errors.New("time_scan.ahead, frontier_audit.back, full_audit.interval: must not be negative"))
+	}
+	if p := c.Events.KeyPrefix; p != "" && p[len(p)-1] != '/' {
+		errs = append(errs, fmt.Errorf("events.key_prefix %q: must end in a slash", p))
+	}
+	return errors.Join(append(errs, c.TLS.Validate(), c.Auth.Validate())...)
+}

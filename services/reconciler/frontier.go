@@ -1,0 +1,161 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// clockKey is written before a frontier audit to learn the store's time.
+const clockKey = layout.ReconcilePrefix + "clock.json"
+
+// seqDigits is the width of a sequence number in keys.
+const seqDigits = 20
+
+// frontierAudit lists all boots, and of each the keys from its frontier on, and
+// waits until what it found is reconciled. What it sees is everything that was
+// accepted before it began, but for identities that overlap older ones or fill a settled gap.
+func (s *Service) frontierAudit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
+	defer cancel()
+	began, err := s.storeTime(ctx)
+	if err != nil {
+		return err
+	}
+	r := newRound()
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.cfg.Frontier.Concurrency)
+	err = s.listAll(gctx, layout.BootsPrefix, "", func(o objstore.Info) error {
+		boot, err := layout.ParseBoot(o.Key)
+		if err != nil {
+			s.strange(o.Key)
+			return nil
+		}
+		g.Go(func() error { return s.auditBoot(gctx, boot, r) })
+		return gctx.Err()
+	})
+	if err = firstError(g.Wait(), err); err != nil {
+		r.fail()
+		return err
+	}
+	s.listed.Store(true)
+	if err := r.wait(ctx); err != nil {
+		return err
+	}
+	s.completed(began)
+	return nil
+}
+
+func (s *Service) auditBoot(ctx context.Context, boot identity.Boot, r *round) error {
+	a, err := s.book.open(ctx, boot)
+	if err != nil {
+		return err
+	}
+	settled := s.now().Add(-s.cfg.Frontier.Settle).UnixNano()
+	from, some := a.l.ListFrom(settled, s.cfg.Frontier.Back)
+	a.mu.Unlock()
+	prefix, after := layout.AcceptedBoot(boot), ""
+	if some {
+		// The bare number sorts before every key that begins with it.
+		after = prefix + layout.SeqName(from, from)[:seqDigits]
+	}
+	return s.listAll(ctx, prefix, after, func(o objstore.Info) error {
+		id, err := layout.ParseAccepted(o.Key)
+		if err != nil {
+			s.strange(o.Key)
+			return nil
+		}
+		a, err := s.book.open(ctx, boot)
+		if err != nil {
+			return err
+		}
+		known := a.l.Seen(id.SeqStart, id.SeqEnd)
+		a.mu.Unlock()
+		if known || s.bad.has(o.Key) {
+			return nil
+		}
+		return s.found(ctx, &item{key: o.Key, src: fromFrontier, rounds: []*round{r}})
+	})
+}
+
+// storeTime is the store's clock: what it stamps a write with. It is rounded down, as Last-Modified is.
+func (s *Service) storeTime(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	info, err := s.store.Put(ctx, clockKey, []byte("{}"), objstore.PutOptions{ContentType: "application/json"})
+	if err != nil {
+		return time.Time{}, err
+	}
+	if info.LastModified.IsZero() {
+		if info, err = s.store.Head(ctx, clockKey); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return info.LastModified.Truncate(time.Second), nil
+}
+
+// completed moves complete_through forward.
+func (s *Service) completed(t time.Time) {
+	for {
+		old := s.complete.Load()
+		if t.UnixNano() <= old {
+			return
+		}
+		if s.complete.CompareAndSwap(old, t.UnixNano()) {
+			s.m.complete.Set(float64(t.UnixNano()) / 1e9)
+			return
+		}
+	}
+}
+
+// strange reports a key under our prefixes that is not ours, once; it is never touched.
+func (s *Service) strange(key string) {
+	if s.bad.has(key) {
+		return
+	}
+	s.bad.add(key)
+	s.m.foreign.WithLabelValues(objstore.Family(key)).Inc()
+	s.log.Warn("unknown key under our prefix", "key", key)
+}
+
+// listAll lists with a deadline for each page. A failed page is an error, never the end.
+func (s *Service) listAll(ctx context.Context, prefix, after string, fn func(objstore.Info) error) error {
+	for {
+		pctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		page, err := s.store.List(pctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, o := range page.Objects {
+			if err := fn(o); err != nil {
+				return err
+			}
+		}
+		if page.Next == "" {
+			return nil
+		}
+		after = page.Next
+	}
+}
+
+// firstError prefers what went wrong over the cancellation that followed it.
+func firstError(errs ...error) error {
+	var canceled error
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case errors.Is(err, context.Canceled):
+			canceled = err
+		default:
+			return err
+		}
+	}
+	return canceled
+}

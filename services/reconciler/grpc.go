@@ -1,0 +1,183 @@
+package reconciler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+)
+
+// ReasonLagged is the ErrorInfo reason of a watch that fell behind: scan, then watch again.
+const ReasonLagged = "LAGGED"
+
+// Bounds of ListLedgers.
+const (
+	defaultPage = 100
+	maxPage     = 1000
+	maxRanges   = 1000
+)
+
+// server is the gRPC face.
+type server struct {
+	reconcilerv1.UnimplementedReconcilerServiceServer
+	s *Service
+}
+
+// NotifyAccepted queues hints until the collector ends the stream. The manifest is
+// read from the store all the same: a hint proves nothing.
+func (g server) NotifyAccepted(stream grpc.ClientStreamingServer[reconcilerv1.NotifyAcceptedRequest, reconcilerv1.NotifyAcceptedResponse]) error {
+	var res reconcilerv1.NotifyAcceptedResponse
+	ended := make(chan error, 1)
+	// Ends with the stream: Recv fails when the handler returns.
+	go func() {
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			switch key := req.GetManifestKey(); {
+			case !reconcile.IsManifestKey(key):
+				g.s.m.hints.WithLabelValues(string(fromNotify), "ignored").Inc()
+			case g.s.hint(key, fromNotify) == offerFull:
+				res.Dropped++
+			default:
+				res.Queued++
+			}
+		}
+	}()
+	select {
+	case err := <-ended:
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(&res)
+		}
+		return err
+	case <-g.s.stopping:
+		return draining()
+	}
+}
+
+// WatchAccepted sends what is reconciled from now on.
+func (g server) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, stream grpc.ServerStreamingServer[reconcilerv1.WatchAcceptedResponse]) error {
+	w, err := g.s.hub.watch()
+	switch {
+	case errors.Is(err, errHubClosed):
+		return draining()
+	case err != nil:
+		return rpc.Failure{Code: codes.ResourceExhausted, Reason: rpc.ReasonOverloaded, Message: err.Error(), RetryAfter: g.s.cfg.Frontier.Interval}.Err()
+	}
+	defer g.s.hub.leave(w)
+	if err := stream.Send(&reconcilerv1.WatchAcceptedResponse{}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case m, ok := <-w.ch:
+			switch {
+			case ok:
+				if err := stream.Send(m); err != nil {
+					return err
+				}
+			case errors.Is(w.err, errLagged):
+				return rpc.Failure{Code: codes.Aborted, Reason: ReasonLagged, Message: "watch fell behind: scan, then watch again"}.Err()
+			default:
+				return draining()
+			}
+		}
+	}
+}
+
+func draining() error {
+	return rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonDraining, Message: "reconciler is stopping"}.Err()
+}
+
+// ListLedgers lists by agent and boot. Before the first frontier audit has listed
+// all boots it is NOT_READY: a part would look like the whole.
+func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRequest) (*reconcilerv1.ListLedgersResponse, error) {
+	if err := g.s.notListed(); err != nil {
+		return nil, rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady, Message: err.Error(), RetryAfter: g.s.cfg.Queue.RetryBase}.Err()
+	}
+	size := int(req.GetPageSize())
+	switch {
+	case size == 0:
+		size = defaultPage
+	case size < 0:
+		return nil, invalid("page_size is negative")
+	}
+	size = min(size, maxPage)
+	var after identity.Boot
+	if t := req.GetPageToken(); t != "" {
+		if err := json.Unmarshal([]byte(t), &after); err != nil || after.Validate() != nil {
+			return nil, invalid("page_token is not from a response before")
+		}
+	}
+	boots := g.s.book.after(after, req.GetAgentId(), size+1)
+	res := &reconcilerv1.ListLedgersResponse{}
+	if len(boots) > size {
+		boots = boots[:size]
+		token, err := json.Marshal(boots[size-1])
+		if err != nil {
+			return nil, rpc.Status(err)
+		}
+		res.NextPageToken = string(token)
+	}
+	for _, b := range boots {
+		a, err := g.s.book.open(ctx, b)
+		if err != nil {
+			return nil, rpc.Status(err)
+		}
+		if !a.l.Empty() {
+			res.Ledgers = append(res.Ledgers, view(a.l))
+		}
+		a.mu.Unlock()
+	}
+	return res, nil
+}
+
+// GetStatus says how far reconciliation is.
+func (g server) GetStatus(context.Context, *reconcilerv1.GetStatusRequest) (*reconcilerv1.GetStatusResponse, error) {
+	n, _ := g.s.queue.length()
+	return &reconcilerv1.GetStatusResponse{
+		CompleteThroughUnixNs: g.s.complete.Load(),
+		QueueLength:           uint64(n),
+		Reconciled:            g.s.reconciled.Load(),
+		Repairs:               g.s.repairs.copy(),
+		OpenRepairs:           uint64(max(0, g.s.openRepairs.Load())),
+	}, nil
+}
+
+func invalid(msg string) error {
+	return rpc.Failure{Code: codes.InvalidArgument, Reason: rpc.ReasonInvalidArgument, Message: msg}.Err()
+}
+
+func view(l *ledger.Ledger) *reconcilerv1.Ledger {
+	first, _ := l.FirstSeq()
+	through, _ := l.AcceptedThrough()
+	last, _ := l.LastSeq()
+	return &reconcilerv1.Ledger{
+		AgentId: l.Boot().Agent, BootId: l.Boot().Boot,
+		FirstSeq: first, AcceptedThrough: through, LastSeq: last,
+		RecordCount: l.RecordCount(), BatchCount: l.BatchCount(),
+		Gaps: ranges(l.Gaps(maxRanges)), Overlaps: ranges(l.Overlaps(maxRanges)),
+		LastAcceptedAtUnixNs: l.LastAcceptedAt(),
+	}
+}
+
+func ranges(in []ledger.Range) []*reconcilerv1.SeqRange {
+	out := make([]*reconcilerv1.SeqRange, len(in))
+	for i, r := range in {
+		out[i] = &reconcilerv1.SeqRange{Start: r.Start, End: r.End}
+	}
+	return out
+}

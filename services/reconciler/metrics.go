@@ -1,0 +1,87 @@
+package reconciler
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+)
+
+// metrics of a reconciler. The guide lists them.
+type metrics struct {
+	lag       prometheus.Histogram
+	items     *prometheus.CounterVec // source
+	hints     *prometheus.CounterVec // source, result
+	ends      *prometheus.CounterVec // result
+	created   *prometheus.CounterVec // kind
+	repairs   *prometheus.CounterVec // kind
+	opened    *prometheus.CounterVec // cause
+	healed    prometheus.Counter
+	open      prometheus.Gauge
+	audits    *prometheus.CounterVec // kind, result
+	auditTime *prometheus.HistogramVec
+	complete  prometheus.Gauge
+	overlaps  prometheus.Counter
+	foreign   *prometheus.CounterVec // family
+	lagged    prometheus.Counter
+	flushes   *prometheus.CounterVec // result
+}
+
+func newMetrics(reg prometheus.Registerer, q *queue, h *hub, now func() time.Time) *metrics {
+	const p = "lightmetrics_reconciler_"
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: p + name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: p + name, Help: help})
+	}
+	m := &metrics{
+		lag: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "lag_seconds",
+			Help:    "From acceptance (the collector's clock) to the last derived key, for manifests that this reconciler indexed first.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}}),
+		items:   vec("items_total", "Manifests that were queued, by how they were found.", "source"),
+		hints:   vec("hints_total", "Hints from events and collectors, by result: queued, known, dropped, ignored.", "source", "result"),
+		ends:    vec("outcomes_total", "Ends of passes: ok, reported, absent, unknown, retry, given_up.", "result"),
+		created: vec("derived_created_total", "Derived keys written, by kind.", "kind"),
+		repairs: vec("repairs_total", "Derived keys that a scan or audit found missing and wrote, by kind.", "kind"),
+		opened:  vec("repair_records_opened_total", "Repair records opened, by cause.", "cause"),
+		healed:  counter("repair_records_healed_total", "Repair records removed because all was well again."),
+		open:    gauge("open_repairs", "Repair records that were open at the last look."),
+		audits:  vec("audits_total", "Finished scans and audits, by kind and result.", "kind", "result"),
+		auditTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "audit_duration_seconds",
+			Help: "Length of scans and audits, the work that they found included.", Buckets: prometheus.ExponentialBuckets(0.005, 4, 11)}, []string{"kind"}),
+		complete: gauge("complete_through_timestamp_seconds", "Everything accepted before this time (store clock) is reconciled."),
+		overlaps: counter("overlaps_total", "Identities that overlap others of their boot."),
+		foreign:  vec("foreign_keys_total", "Keys under our prefixes that are not ours, by family; reported, never touched.", "family"),
+		lagged:   counter("watchers_lagged_total", "Watches that ended because the watcher fell behind."),
+		flushes:  vec("ledger_flushes_total", "Rounds of writing changed ledgers, by result.", "result"),
+	}
+	reg.MustRegister(m.lag, m.items, m.hints, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
+		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are in work or wait for a retry."},
+			func() float64 { n, _ := q.length(); return float64(n) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_age_seconds", Help: "How long the first manifest in the queue has waited."},
+			func() float64 {
+				if _, at := q.length(); !at.IsZero() {
+					return now().Sub(at).Seconds()
+				}
+				return 0
+			}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "watchers", Help: "Open watches."},
+			func() float64 { return float64(h.count()) }))
+	for _, s := range sources() {
+		m.items.WithLabelValues(string(s))
+	}
+	for _, k := range reconcile.Kinds() {
+		m.created.WithLabelValues(string(k))
+		m.repairs.WithLabelValues(string(k))
+	}
+	for _, c := range reconcile.Causes() {
+		m.opened.WithLabelValues(string(c))
+	}
+	return m
+}

@@ -1,0 +1,213 @@
+package reconciler
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+)
+
+// source is how a manifest was found.
+type source string
+
+const (
+	fromEvent     source = "event"
+	fromNotify    source = "notify"
+	fromTimeScan  source = "time_scan"
+	fromFrontier  source = "frontier_audit"
+	fromFullAudit source = "full_audit"
+	fromRepair    source = "repair"
+)
+
+func sources() []source {
+	return []source{fromEvent, fromNotify, fromTimeScan, fromFrontier, fromFullAudit, fromRepair}
+}
+
+// item is one manifest to reconcile. Only the queue and the worker that has it touch it.
+type item struct {
+	key      string
+	src      source
+	look     bool // most derived keys are there already
+	recheck  bool // a repair record is open
+	queuedAt time.Time
+	tries    int
+	due      time.Time
+	rounds   []*round
+}
+
+// offered is what became of a hint.
+type offered int
+
+const (
+	offerQueued offered = iota
+	offerKnown          // it waits already, or is in work
+	offerFull
+)
+
+// queue is bounded and holds each key once, from its offer to its end: while it
+// waits, is in work, or waits for a retry.
+type queue struct {
+	capacity, maxDelayed int
+
+	mu      sync.Mutex
+	cond    *sync.Cond // something became ready, or room came up
+	items   map[string]*item
+	ready   []*item // from head on
+	head    int
+	delayed byDue
+}
+
+func newQueue(capacity, maxDelayed int) *queue {
+	q := &queue{capacity: capacity, maxDelayed: maxDelayed, items: map[string]*item{}}
+	q.cond = sync.NewCond(&q.mu)
+	return q
+}
+
+// offer never waits: for hints.
+func (q *queue) offer(it *item) offered {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.add(it, q.capacity)
+}
+
+// put waits for room: for scans. A quarter of the room is left to hints.
+func (q *queue) put(ctx context.Context, it *item) error {
+	stop := context.AfterFunc(ctx, q.wake)
+	defer stop()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.add(it, max(1, q.capacity*3/4)) == offerFull {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		q.cond.Wait()
+	}
+	return nil
+}
+
+func (q *queue) add(it *item, room int) offered {
+	if old := q.items[it.key]; old != nil {
+		for _, r := range it.rounds {
+			r.join()
+			old.rounds = append(old.rounds, r)
+		}
+		old.recheck = old.recheck || it.recheck
+		return offerKnown
+	}
+	if len(q.items) >= room {
+		return offerFull
+	}
+	for _, r := range it.rounds {
+		r.join()
+	}
+	q.items[it.key] = it
+	q.push(it)
+	return offerQueued
+}
+
+func (q *queue) push(it *item) {
+	if q.head > 0 && q.head == len(q.ready) {
+		q.ready, q.head = q.ready[:0], 0
+	}
+	q.ready = append(q.ready, it)
+	q.cond.Broadcast()
+}
+
+// take waits for the next manifest.
+func (q *queue) take(ctx context.Context) (*item, error) {
+	stop := context.AfterFunc(ctx, q.wake)
+	defer stop()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if q.head < len(q.ready) {
+			it := q.ready[q.head]
+			q.ready[q.head] = nil
+			q.head++
+			return it, nil
+		}
+		q.cond.Wait()
+	}
+}
+
+// options of the item as they are now.
+func (q *queue) options(it *item) reconcile.Options {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return reconcile.Options{Look: it.look, Recheck: it.recheck}
+}
+
+// finish ends an item; ok says that its manifest is reconciled, or reported. e is
+// its place in the ledger, nil when it has none.
+func (q *queue) finish(it *item, ok bool, e *ledger.Entry) {
+	q.mu.Lock()
+	delete(q.items, it.key)
+	rounds := it.rounds
+	q.mu.Unlock()
+	q.cond.Broadcast()
+	for _, r := range rounds {
+		if e != nil {
+			r.count(*e)
+		}
+		r.leave(ok)
+	}
+}
+
+// retryAt puts an item back for later; false when there is no room, and the item has ended.
+func (q *queue) retryAt(it *item, due time.Time) bool {
+	q.mu.Lock()
+	if len(q.delayed) >= q.maxDelayed {
+		q.mu.Unlock()
+		q.finish(it, false, nil)
+		return false
+	}
+	defer q.mu.Unlock()
+	it.due = due
+	heap.Push(&q.delayed, it)
+	return true
+}
+
+// promote makes ready what is due.
+func (q *queue) promote(now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.delayed) > 0 && !q.delayed[0].due.After(now) {
+		q.push(heap.Pop(&q.delayed).(*item))
+	}
+}
+
+// length is how many manifests have not ended; oldest is when the first that is ready was queued.
+func (q *queue) length() (n int, oldest time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.head < len(q.ready) {
+		oldest = q.ready[q.head].queuedAt
+	}
+	return len(q.items), oldest
+}
+
+func (q *queue) wake() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.cond.Broadcast()
+}
+
+type byDue []*item
+
+func (h byDue) Len() int           { return len(h) }
+func (h byDue) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
+func (h byDue) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *byDue) Push(x any)        { *h = append(*h, x.(*item)) }
+func (h *byDue) Pop() any {
+	old := *h
+	it := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return it
+}

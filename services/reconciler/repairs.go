@@ -1,0 +1,69 @@
+package reconciler
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+)
+
+// sweepRepairs looks again at everything that has an open repair record.
+func (s *Service) sweepRepairs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
+	defer cancel()
+	r := newRound()
+	open := int64(0)
+	err := s.listAll(ctx, layout.RepairPrefix, "", func(o objstore.Info) error {
+		key, ok := repairedKey(o.Key)
+		if !ok {
+			s.strange(o.Key)
+			return nil
+		}
+		open++
+		return s.found(ctx, &item{key: key, src: fromRepair, look: true, recheck: true, rounds: []*round{r}})
+	})
+	if err != nil {
+		return err
+	}
+	s.openRepairs.Store(open)
+	s.m.open.Set(float64(open))
+	return r.wait(ctx)
+}
+
+// repairedKey is the manifest that a repair record is about.
+func repairedKey(repair string) (string, bool) {
+	rest := strings.TrimPrefix(repair, layout.RepairPrefix)
+	key := layout.AcceptedPrefix + rest
+	if strings.HasPrefix(rest, "identity-conflict/") {
+		key = "quarantine/v1/" + rest
+	}
+	return key, reconcile.IsManifestKey(key)
+}
+
+// tally counts repairs by kind for GetStatus.
+type tally struct {
+	mu sync.Mutex
+	n  map[string]uint64
+}
+
+func (t *tally) add(k reconcile.Kind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n == nil {
+		t.n = map[string]uint64{}
+	}
+	t.n[string(k)]++
+}
+
+func (t *tally) copy() map[string]uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make(map[string]uint64, len(t.n))
+	for k, v := range t.n {
+		out[k] = v
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+)
+
+// round is the work that one scan found: it ends when all of it has ended.
+type round struct {
+	mu      sync.Mutex
+	pending int
+	failed  int
+	found   int
+	sealed  bool
+	done    chan struct{}
+	// rebuilt collects every identity of the round; nil unless a ledger is built anew.
+	rebuilt *ledger.Ledger
+}
+
+func newRound() *round { return &round{done: make(chan struct{})} }
+
+func (r *round) join() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending++
+	r.found++
+}
+
+func (r *round) leave(ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending--
+	if !ok {
+		r.failed++
+	}
+	r.end()
+}
+
+// fail marks the round when something could not even be queued.
+func (r *round) fail() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed++
+}
+
+// count adds an identity to the ledger that is built anew.
+func (r *round) count(e ledger.Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rebuilt != nil {
+		r.rebuilt.AddNew(e)
+	}
+}
+
+// seal says that nothing joins any more.
+func (r *round) seal() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sealed = true
+	r.end()
+}
+
+func (r *round) end() {
+	if r.sealed && r.pending == 0 {
+		close(r.done)
+		r.sealed = false // closed once
+	}
+}
+
+// wait seals the round and waits for its end; nil says that all of it is reconciled.
+func (r *round) wait(ctx context.Context) error {
+	r.seal()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed > 0 {
+		return fmt.Errorf("%d of %d manifests were given up", r.failed, r.found)
+	}
+	return nil
+}

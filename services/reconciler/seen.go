@@ -1,0 +1,49 @@
+package reconciler
+
+import (
+	"hash/maphash"
+	"sync"
+)
+
+// seen remembers keys, the newest half of limit at least. It keeps 64-bit hashes
+// under a random seed: two keys that share one are taken for the same, once in 2^64 pairs.
+type seen struct {
+	limit int
+	seed  maphash.Seed
+
+	mu       sync.Mutex
+	new, old map[uint64]struct{}
+}
+
+func newSeen(limit int) *seen {
+	return &seen{limit: limit, seed: maphash.MakeSeed(), new: map[uint64]struct{}{}}
+}
+
+func (s *seen) add(key string) {
+	h := maphash.String(s.seed, key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.new) >= s.limit/2 {
+		s.old, s.new = s.new, map[uint64]struct{}{}
+	}
+	s.new[h] = struct{}{}
+}
+
+func (s *seen) has(key string) bool {
+	h := maphash.String(s.seed, key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.new[h]
+	if !ok {
+		_, ok = s.old[h]
+	}
+	return ok
+}
+
+func (s *seen) remove(key string) {
+	h := maphash.String(s.seed, key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.new, h)
+	delete(s.old, h)
+}

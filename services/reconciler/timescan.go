@@ -1,0 +1,86 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+)
+
+// timeScan lists accepted-by-time from the checkpoint, less the lookback, to now
+// and a little further, checks what else follows from each manifest, and moves the checkpoint to when it began.
+func (s *Service) timeScan(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
+	defer cancel()
+	began, err := s.storeTime(ctx)
+	if err != nil {
+		return err
+	}
+	through, err := s.core.ReadCheckpoint(ctx)
+	if errors.Is(err, reconcile.ErrCheckpoint) {
+		s.log.Error("checkpoint can't be read; it is written anew", "err", err)
+		through, err = 0, nil
+	}
+	if err != nil {
+		return err
+	}
+	from := began
+	if through > 0 && through < began.UnixNano() {
+		from = time.Unix(0, through)
+	}
+	from = from.Add(-s.cfg.TimeScan.Lookback).UTC()
+	if from.Unix() < 0 {
+		from = time.Unix(0, 0).UTC()
+	}
+	r := newRound()
+	until := began.Add(s.cfg.TimeScan.Ahead)
+	for hour := from.Truncate(time.Hour); !hour.After(until); hour = hour.Add(time.Hour) {
+		if err := s.scanHour(ctx, hour, from, r); err != nil {
+			return err
+		}
+	}
+	if err := r.wait(ctx); err != nil {
+		return err
+	}
+	_, err = s.core.AdvanceCheckpoint(ctx, began.UnixNano())
+	return err
+}
+
+func (s *Service) scanHour(ctx context.Context, hour, from time.Time, r *round) error {
+	prefix, after := layout.AcceptedByTimeHour(hour), ""
+	if from.After(hour) {
+		after = prefix + fmt.Sprintf("%020d", from.UnixNano())
+	}
+	return s.listAll(ctx, prefix, after, func(o objstore.Info) error {
+		if s.indexed.has(o.Key) || s.bad.has(o.Key) {
+			return nil
+		}
+		if !strings.HasSuffix(o.Key, ".json") {
+			s.strange(o.Key)
+			return nil
+		}
+		gctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		body, _, err := s.store.Get(gctx, o.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+		cancel()
+		if errors.Is(err, objstore.ErrNotFound) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+			return err
+		}
+		m, perr := accept.ParseManifest(body)
+		if err != nil || perr != nil || byTimeKey(m) != o.Key {
+			s.strange(o.Key)
+			return nil
+		}
+		return s.found(ctx, &item{key: layout.Accepted(m.Identity), src: fromTimeScan, look: true, rounds: []*round{r}})
+	})
+}
+
+func byTimeKey(m accept.Manifest) string { return layout.AcceptedByTime(m.AcceptedTime(), m.Identity) }

@@ -1,0 +1,174 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+)
+
+// promoteEvery is the grain of retries.
+const promoteEvery = 50 * time.Millisecond
+
+// work reconciles manifests until ctx ends; what it has begun, it ends.
+func (s *Service) work(ctx context.Context) error {
+	for {
+		it, err := s.queue.take(ctx)
+		if err != nil {
+			return err
+		}
+		ictx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ItemTimeout)
+		entry, err := s.process(ictx, it)
+		cancel()
+		if err != nil {
+			s.retry(it, err)
+			continue
+		}
+		s.queue.finish(it, true, entry)
+	}
+}
+
+// process is one try of one manifest. An error means: later again.
+func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) {
+	res, err := s.core.Reconcile(ctx, it.key, s.queue.options(it))
+	s.countCreated(it, res)
+	switch {
+	case errors.Is(err, reconcile.ErrUnknownKey):
+		s.m.ends.WithLabelValues("unknown").Inc()
+		return nil, nil
+	case errors.Is(err, objstore.ErrNotFound):
+		// A hint about nothing, or an operator deleted it since the listing.
+		s.m.ends.WithLabelValues("absent").Inc()
+		s.log.Warn("no such manifest", "key", it.key, "source", it.src)
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	s.report(it, res)
+	if res.Manifest == nil {
+		s.reconciled.Add(1)
+		return nil, nil
+	}
+	m := *res.Manifest
+	e := ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt}
+	first := res.WasCreated(reconcile.AcceptedByTime)
+	// A scan that finds the key missing repairs it: that does not make the identity new.
+	fresh := first && (it.src == fromEvent || it.src == fromNotify || it.src == fromFrontier)
+	change, err := s.book.add(ctx, m.Identity.BootOf(), e, fresh)
+	if err != nil {
+		return nil, err
+	}
+	if len(change.Overlap) > 0 {
+		s.m.overlaps.Inc()
+		s.log.Warn("identities overlap", "identity", m.Identity.String(), "ranges", change.Overlap)
+	}
+	if first {
+		s.m.lag.Observe(max(0, s.now().Sub(m.AcceptedTime()).Seconds()))
+	}
+	if first || change.Kind == ledger.Added {
+		n := s.hub.publish(&reconcilerv1.WatchAcceptedResponse{ManifestKey: res.Key, Manifest: res.Bytes})
+		s.m.lagged.Add(float64(n))
+	}
+	s.indexed.add(indexKey(m))
+	s.reconciled.Add(1)
+	return &e, nil
+}
+
+func (s *Service) countCreated(it *item, res reconcile.Result) {
+	for _, k := range res.Created {
+		s.m.created.WithLabelValues(string(k)).Inc()
+		if it.src == fromTimeScan || it.src == fromFullAudit || it.src == fromRepair {
+			s.m.repairs.WithLabelValues(string(k)).Inc()
+			s.repairs.add(k)
+		}
+	}
+}
+
+// report tells of what is wrong with a manifest or its blob.
+func (s *Service) report(it *item, res reconcile.Result) {
+	switch res.Cause {
+	case "":
+		s.m.ends.WithLabelValues("ok").Inc()
+	default:
+		s.m.ends.WithLabelValues("reported").Inc()
+	}
+	if res.Cause == reconcile.CauseBadManifest || res.Cause == reconcile.CauseForeign {
+		s.bad.add(it.key) // not in any ledger: or each audit would queue it again
+	} else {
+		s.bad.remove(it.key)
+	}
+	if res.Opened {
+		s.openRepairs.Add(1)
+		s.m.opened.WithLabelValues(string(res.Cause)).Inc()
+		s.log.Error("repair record opened", "manifest", it.key, "cause", res.Cause)
+	}
+	if res.Healed {
+		s.m.healed.Inc()
+		s.log.Info("repair record removed: all is well again", "manifest", it.key)
+	}
+}
+
+func (s *Service) retry(it *item, err error) {
+	it.tries++
+	wait := s.cfg.Queue.RetryBase << min(it.tries-1, 20)
+	if wait <= 0 || wait > s.cfg.Queue.RetryMax {
+		wait = s.cfg.Queue.RetryMax
+	}
+	wait = wait/2 + rand.N(wait/2+1)
+	if s.queue.retryAt(it, s.now().Add(wait)) {
+		s.m.ends.WithLabelValues("retry").Inc()
+		s.log.Warn("try again later", "key", it.key, "try", it.tries, "wait", wait, "err", err)
+		return
+	}
+	s.m.ends.WithLabelValues("given_up").Inc()
+	s.log.Error("given up until a scan finds it again: too many wait for a retry", "key", it.key, "err", err)
+}
+
+// promote moves due retries back into the queue.
+func (s *Service) promote(ctx context.Context) error {
+	return every(ctx, promoteEvery, func() { s.queue.promote(s.now()) })
+}
+
+// hint queues a key from an event or a collector; it never waits.
+func (s *Service) hint(key string, src source) offered {
+	o := s.queue.offer(&item{key: key, src: src, queuedAt: s.now()})
+	switch o {
+	case offerQueued:
+		s.m.items.WithLabelValues(string(src)).Inc()
+		s.m.hints.WithLabelValues(string(src), "queued").Inc()
+	case offerKnown:
+		s.m.hints.WithLabelValues(string(src), "known").Inc()
+	case offerFull:
+		s.m.hints.WithLabelValues(string(src), "dropped").Inc()
+	}
+	return o
+}
+
+// found queues what a scan found, and waits for room.
+func (s *Service) found(ctx context.Context, it *item) error {
+	it.queuedAt = s.now()
+	s.m.items.WithLabelValues(string(it.src)).Inc()
+	return s.queue.put(ctx, it)
+}
+
+func indexKey(m accept.Manifest) string { return byTimeKey(m) }
+
+// every calls fn at once and then each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, fn func()) error {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for {
+		fn()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}
