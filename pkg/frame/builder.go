@@ -226,7 +226,7 @@ func (b *Builder) group() {
 			o := &b.out.Groups[g]
 			o.Timestamps, o.Series, o.Values, o.Histograms = e.timestamps, o.Series[:0], o.Values[:0], nil
 			if histograms {
-				o.Histograms = []Histogram{}
+				o.Values, o.Histograms = nil, []Histogram{} // tells the kind of group
 			}
 			b.grouped[key] = g
 		}

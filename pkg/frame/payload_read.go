@@ -204,12 +204,12 @@ func (r *reader) group(g *Group, body []byte) error {
 	}
 	modes, values := f.bytes(9), f.bytes(10)
 	if modes == nil {
-		g.Values = g.Values[:0]
+		g.Values = nil
 		if err := r.histograms(g, n, &f); err != nil {
 			return err
 		}
 	} else {
-		g.Histograms = g.Histograms[:0]
+		g.Histograms = nil
 		if uint64(len(modes)) != series || n > len(values) {
 			return refuse(BadColumn, "values: %d modes and %d bytes for %d series and %d records", len(modes), len(values), series, n)
 		}

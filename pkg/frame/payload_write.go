@@ -86,7 +86,7 @@ func (w *payloadWriter) writeGroup(g *Group, next uint32) uint32 {
 	w.col = appendTimestamps(w.col[:0], g.Timestamps)
 	w.group = appendBytes(w.group, 2, w.col)
 	next = w.writeSeries(g.Series, next)
-	if g.Histograms != nil {
+	if len(g.Histograms) > 0 {
 		for i := range g.Histograms {
 			w.col = appendHistogram(w.col[:0], &g.Histograms[i])
 			w.group = appendBytes(w.group, 11, w.col)
