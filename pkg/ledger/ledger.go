@@ -82,10 +82,11 @@ type Ledger struct {
 	lastAt      int64
 	dropped     uint64 // overlapping identities or ranges that found no room
 	inexact     bool   // batches is a lower bound
+	window      int    // Window, smaller in tests
 }
 
 // New returns an empty ledger.
-func New(boot identity.Boot) *Ledger { return &Ledger{boot: boot} }
+func New(boot identity.Boot) *Ledger { return &Ledger{boot: boot, window: Window} }
 
 // Add counts an identity once. Adding the same identity again is harmless; its
 // first AcceptedAt stays.
@@ -154,7 +155,7 @@ func (l *Ledger) keepOverlap(r Range) {
 
 // fold forgets the identities with the smallest sequence numbers but for their union.
 func (l *Ledger) fold() {
-	n := len(l.recent) - Window
+	n := len(l.recent) - l.window
 	if n <= 0 {
 		return
 	}

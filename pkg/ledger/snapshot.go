@@ -80,7 +80,7 @@ func Parse(b []byte) (*Ledger, error) {
 	if s.Schema != Schema {
 		return nil, fmt.Errorf("%w: schema %q, want %q", ErrSnapshot, s.Schema, Schema)
 	}
-	l := &Ledger{boot: boot, batches: s.Batches, inexact: s.Inexact, lastAt: s.LastAt, dropped: s.Dropped}
+	l := &Ledger{boot: boot, batches: s.Batches, inexact: s.Inexact, lastAt: s.LastAt, dropped: s.Dropped, window: Window}
 	var err error
 	for name, p := range map[string]struct {
 		from []triple
