@@ -86,11 +86,17 @@ const (
 	ReasonStoreDenied      Reason = "STORE_DENIED"      // 403, missing bucket: not ready, alarm
 	ReasonContended        Reason = "CONTENDED"         // 409s or condemned generations beyond the bound
 	ReasonCorruptManifest  Reason = "CORRUPT_MANIFEST"  // the manifest is there but unreadable: an operator must look
+	// ReasonCorruptBootRecord is the same of a boot record.
+	ReasonCorruptBootRecord Reason = "CORRUPT_BOOT_RECORD"
+	// ReasonSpoolFull and ReasonSpoolFailed are those of local_spool.
+	ReasonSpoolFull   Reason = "SPOOL_FULL"
+	ReasonSpoolFailed Reason = "SPOOL_FAILED" // a local disk error: nothing is accepted until a restart
 )
 
 // Reasons of RefusedError.
 const (
-	ReasonBootIDClash Reason = "BOOT_ID_CLASH" // the boot id belongs to another spool
+	ReasonBootIDClash       Reason = "BOOT_ID_CLASH"      // the boot id belongs to another spool
+	ReasonInvalidSubmission Reason = "INVALID_SUBMISSION" // the caller derived it wrongly from the frame
 )
 
 // RetryError: nothing may be assumed; send the same bytes again.

@@ -1,0 +1,100 @@
+package accept
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// AuthoritySchema names the authority record's JSON schema.
+const AuthoritySchema = "lightmetrics.authority.v1"
+
+// AuthorityRecord names the acceptance authority: one bucket and one prefix.
+type AuthorityRecord struct {
+	AuthorityID string
+}
+
+// Marshal writes the canonical JSON.
+func (r AuthorityRecord) Marshal() []byte {
+	var e encoder
+	e.begin(AuthoritySchema)
+	e.text("authority_id", r.AuthorityID)
+	return e.end()
+}
+
+// ParseAuthorityRecord reads canonical JSON and nothing else; every error wraps ErrCorruptRecord.
+func ParseAuthorityRecord(b []byte) (AuthorityRecord, error) {
+	d := newDecoder("authority record", AuthoritySchema, b)
+	r := AuthorityRecord{AuthorityID: d.nonEmpty("authority_id", MaxNameBytes)}
+	if err := d.end(); err != nil {
+		return AuthorityRecord{}, err
+	}
+	return r, nil
+}
+
+// ErrNoAuthority: the store has no authority record, and none was to be created.
+var ErrNoAuthority = errors.New("the store has no authority record")
+
+// AuthorityError: the store belongs to another authority. A collector must refuse to run.
+type AuthorityError struct {
+	Want, Got string
+}
+
+func (e *AuthorityError) Error() string {
+	return fmt.Sprintf("the store is the authority %q, configured is %q", e.Got, e.Want)
+}
+
+// authorityRounds bounds the reads and creates of one EnsureAuthority.
+const authorityRounds = 4
+
+// EnsureAuthority compares the store's authority record with id, and with create
+// makes it so where there is none. Errors: *AuthorityError (refuse to run),
+// ErrNoAuthority, ErrCorruptRecord, *RetryError (call again, after a wait), or a context error.
+func EnsureAuthority(ctx context.Context, store Store, id string, create bool) error {
+	if err := validName("authority id", id); err != nil {
+		return err
+	}
+	var last error
+	for range authorityRounds {
+		done, err := ensureAuthority(ctx, store, id, create)
+		if done {
+			return err
+		}
+		if e := ctx.Err(); e != nil {
+			return fmt.Errorf("ensure authority: %w (%w)", e, err)
+		}
+		last = err
+	}
+	return &RetryError{Reason: ReasonStoreUnavailable, After: DefaultPolicy().RetryAfter, Err: fmt.Errorf("ensure authority: %w", last)}
+}
+
+func ensureAuthority(ctx context.Context, store Store, id string, create bool) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, DefaultPolicy().RequestTimeout)
+	defer cancel()
+	stored, _, err := store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: MaxRecordBytes})
+	if err == nil {
+		r, err := ParseAuthorityRecord(stored)
+		if err != nil {
+			return true, fmt.Errorf("%q: %w", layout.AuthorityKey, err)
+		}
+		if r.AuthorityID != id {
+			return true, &AuthorityError{Want: id, Got: r.AuthorityID}
+		}
+		return true, nil
+	}
+	if errors.Is(err, objstore.ErrNotFound) {
+		if !create {
+			return true, fmt.Errorf("%q: %w", layout.AuthorityKey, ErrNoAuthority)
+		}
+		if _, err = store.Create(ctx, layout.AuthorityKey, AuthorityRecord{AuthorityID: id}.Marshal(), jsonContent); err == nil {
+			return true, nil
+		}
+	}
+	if errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) || errors.Is(err, objstore.ErrInvalid) {
+		return true, &RetryError{Reason: ReasonStoreDenied, Err: fmt.Errorf("ensure authority: %w", err)}
+	}
+	return false, err // exists, unknown, conflict, unavailable: look again
+}

@@ -1,0 +1,87 @@
+package accept
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// ClaimBoot makes the boot this spool's, or finds that it is. The first spool that
+// uses a boot id has it for ever: any other gets a *RefusedError with
+// ReasonBootIDClash and must start a new boot. Errors else are as those of Accept.
+func (p *Protocol) ClaimBoot(ctx context.Context, boot identity.Boot, spoolID string) error {
+	if err := boot.Validate(); err != nil {
+		return &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("claim boot: %w", err)}
+	}
+	if err := validSpoolID(spoolID); err != nil {
+		return &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("claim boot %s: %w", boot, err)}
+	}
+	if err := p.claimBoot(ctx, boot, spoolID); err != nil {
+		return wrap("claim boot "+boot.String(), err)
+	}
+	return nil
+}
+
+func (p *Protocol) claimBoot(ctx context.Context, boot identity.Boot, spoolID string) error {
+	owner, ok := p.boots.get(boot)
+	if !ok {
+		var err error
+		if owner, err = p.bootOwner(ctx, boot, spoolID); err != nil {
+			return err
+		}
+		p.boots.put(boot, owner)
+	}
+	if owner != spoolID {
+		p.events.bootClash(layout.Boot(boot))
+		return &RefusedError{Reason: ReasonBootIDClash, Err: fmt.Errorf("boot %s belongs to another spool", boot)}
+	}
+	return nil
+}
+
+// bootOwner returns the spool id in the boot's record, ours if it had none. A boot
+// record never changes, so the answer can be kept.
+func (p *Protocol) bootOwner(ctx context.Context, boot identity.Boot, spoolID string) (string, error) {
+	c := p.newCall()
+	s := c.step(StepBoot, layout.Boot(boot))
+	body := BootRecord{
+		AuthorityID: p.authorityID, Boot: boot, SpoolID: spoolID, Mode: p.mode,
+		FirstSeen: max(p.clock.Now().UnixNano(), 0), CollectorID: p.collectorID,
+	}.Marshal()
+	for {
+		err := p.create(ctx, s.key, body, jsonContent)
+		if err == nil {
+			p.events.bootClaimed(s.key)
+			return spoolID, nil
+		}
+		if errors.Is(err, objstore.ErrExists) {
+			var stored []byte
+			if stored, err = p.get(ctx, s.key, MaxRecordBytes); err == nil {
+				return p.ownerIn(c, s.key, stored, boot)
+			}
+			if errors.Is(err, objstore.ErrInvalid) {
+				return "", c.corrupt(StepBoot, s.key, ReasonCorruptBootRecord, err) // too long for a boot record
+			}
+		}
+		if err := s.again(ctx, err); err != nil {
+			return "", err
+		}
+	}
+}
+
+func (p *Protocol) ownerIn(c call, key string, stored []byte, boot identity.Boot) (string, error) {
+	r, err := ParseBootRecord(stored)
+	switch {
+	case err != nil:
+	case r.Boot != boot:
+		err = fmt.Errorf("%w: it names the boot %s", ErrCorruptRecord, r.Boot)
+	case r.AuthorityID != p.authorityID:
+		err = fmt.Errorf("%w: it is of the authority %q, ours is %q", ErrCorruptRecord, r.AuthorityID, p.authorityID)
+	default:
+		return r.SpoolID, nil
+	}
+	return "", c.corrupt(StepBoot, key, ReasonCorruptBootRecord, err)
+}

@@ -1,0 +1,110 @@
+package accept
+
+// Step is a stable name of a request of the protocol, for metric labels.
+type Step string
+
+// Steps.
+const (
+	StepBoot       Step = "boot"
+	StepBlob       Step = "blob"
+	StepManifest   Step = "manifest"
+	StepQuarantine Step = "quarantine"
+	StepMarker     Step = "marker"
+	StepAuthority  Step = "authority"
+)
+
+// Skip says why a generation of a blob was passed over.
+type Skip string
+
+// Skips.
+const (
+	SkipCorrupt   Skip = "corrupt"   // the object is there, its size or hash is not the frame's
+	SkipGone      Skip = "gone"      // the create said exists, the look said absent: collected in between
+	SkipCondemned Skip = "condemned" // its marker is there
+)
+
+// Events are calls at points of interest, for metrics and logs. Nil fields are
+// skipped. Calls are synchronous and concurrent: they must be quick and safe for that.
+type Events struct {
+	// BlobCreated: this call wrote the generation.
+	BlobCreated func(key string, bytes int)
+	// BlobExists: a generation was there already and its bytes are right.
+	BlobExists func(key string)
+	// GenerationSkipped: a generation can't be relied on; the next is tried.
+	GenerationSkipped func(key string, why Skip)
+	// Again: a step's answer was unknown, unavailable or a 409.
+	Again func(step Step, key string, err error)
+	// OwnWrite: a create said exists and the object is this call's own, after a lost answer.
+	OwnWrite func(key string)
+	// Quarantined: the record of a frame that lost is in place.
+	Quarantined func(key string)
+	// BootClaimed: this call wrote the boot record.
+	BootClaimed func(key string)
+	// BootClash: the boot id belongs to another spool.
+	BootClash func(key string)
+	// CorruptRecord: a record that a decision needs does not parse; an operator must look.
+	CorruptRecord func(step Step, key string, err error)
+	// NotReady: the store refuses what the protocol needs (credentials, policy,
+	// bucket, unsupported request). The collector must say not-ready and raise an alarm.
+	NotReady func(step Step, err error)
+}
+
+func (e *Events) blobCreated(key string, n int) {
+	if e.BlobCreated != nil {
+		e.BlobCreated(key, n)
+	}
+}
+
+func (e *Events) blobExists(key string) {
+	if e.BlobExists != nil {
+		e.BlobExists(key)
+	}
+}
+
+func (e *Events) generationSkipped(key string, why Skip) {
+	if e.GenerationSkipped != nil {
+		e.GenerationSkipped(key, why)
+	}
+}
+
+func (e *Events) again(step Step, key string, err error) {
+	if e.Again != nil {
+		e.Again(step, key, err)
+	}
+}
+
+func (e *Events) ownWrite(key string) {
+	if e.OwnWrite != nil {
+		e.OwnWrite(key)
+	}
+}
+
+func (e *Events) quarantined(key string) {
+	if e.Quarantined != nil {
+		e.Quarantined(key)
+	}
+}
+
+func (e *Events) bootClaimed(key string) {
+	if e.BootClaimed != nil {
+		e.BootClaimed(key)
+	}
+}
+
+func (e *Events) bootClash(key string) {
+	if e.BootClash != nil {
+		e.BootClash(key)
+	}
+}
+
+func (e *Events) corruptRecord(step Step, key string, err error) {
+	if e.CorruptRecord != nil {
+		e.CorruptRecord(step, key, err)
+	}
+}
+
+func (e *Events) notReady(step Step, err error) {
+	if e.NotReady != nil {
+		e.NotReady(step, err)
+	}
+}
