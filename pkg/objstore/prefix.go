@@ -21,12 +21,12 @@ type prefixed struct {
 }
 
 func (p *prefixed) Get(ctx context.Context, key string, o GetOptions) ([]byte, Info, error) {
-	b, info, err := p.s.Get(ctx, p.prefix+key, o)
+	b, info, err := p.s.Get(ctx, p.key(key), o)
 	return b, p.strip(info), err
 }
 
 func (p *prefixed) Head(ctx context.Context, key string) (Info, error) {
-	info, err := p.s.Head(ctx, p.prefix+key)
+	info, err := p.s.Head(ctx, p.key(key))
 	return p.strip(info), err
 }
 
@@ -53,25 +53,33 @@ func (p *prefixed) List(ctx context.Context, o ListOptions) (Page, error) {
 }
 
 func (p *prefixed) Create(ctx context.Context, key string, body []byte, o PutOptions) (Info, error) {
-	info, err := p.s.Create(ctx, p.prefix+key, body, o)
+	info, err := p.s.Create(ctx, p.key(key), body, o)
 	return p.strip(info), err
 }
 
 func (p *prefixed) Replace(ctx context.Context, key string, body []byte, etag string, o PutOptions) (Info, error) {
-	info, err := p.s.Replace(ctx, p.prefix+key, body, etag, o)
+	info, err := p.s.Replace(ctx, p.key(key), body, etag, o)
 	return p.strip(info), err
 }
 
 func (p *prefixed) Put(ctx context.Context, key string, body []byte, o PutOptions) (Info, error) {
-	info, err := p.s.Put(ctx, p.prefix+key, body, o)
+	info, err := p.s.Put(ctx, p.key(key), body, o)
 	return p.strip(info), err
 }
 
 func (p *prefixed) Delete(ctx context.Context, key string) error {
-	return p.s.Delete(ctx, p.prefix+key)
+	return p.s.Delete(ctx, p.key(key))
 }
 
 func (p *prefixed) strip(i Info) Info {
 	i.Key = strings.TrimPrefix(i.Key, p.prefix)
 	return i
+}
+
+// key leaves the empty key empty, so that the store refuses it.
+func (p *prefixed) key(key string) string {
+	if key == "" {
+		return ""
+	}
+	return p.prefix + key
 }

@@ -47,9 +47,9 @@ func (s *Store) Head(ctx context.Context, key string) (objstore.Info, error) {
 // read runs fn under its deadline, again with backoff while it says ErrUnavailable.
 func (s *Store) read(ctx context.Context, op, key string, fn func(context.Context) error) error {
 	start := s.now()
-	err := error(nil)
-	if key != "" || op != "list" {
-		err = objstore.CheckKey(s.cfg.Prefix + key)
+	var err error
+	if op != "list" {
+		err = s.check(key)
 	}
 	for attempt := 1; err == nil; attempt++ {
 		one, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)

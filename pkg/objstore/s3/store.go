@@ -196,7 +196,7 @@ func putHeader(sum identity.Digest, o objstore.PutOptions, condition, value stri
 
 // write sends one request, once. On success the store's answer is complete and plausible.
 func (s *Store) write(ctx context.Context, op string, r request) (http.Header, error) {
-	if err := objstore.CheckKey(s.cfg.Prefix + r.key); err != nil {
+	if err := s.check(r.key); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
@@ -241,4 +241,11 @@ func (s *Store) wrap(op, key string, err error) error {
 		return nil
 	}
 	return &objstore.Error{Op: op, Key: key, Err: err}
+}
+
+func (s *Store) check(key string) error {
+	if key == "" {
+		return objstore.CheckKey("")
+	}
+	return objstore.CheckKey(s.cfg.Prefix + key)
 }
