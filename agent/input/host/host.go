@@ -1,0 +1,159 @@
+// Package host reads this machine: processors, load, memory, swap, disks, file systems,
+// networks, boot time, and the agent's own process. Names and labels are those of
+// node_exporter where it has them.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// Config of the host input.
+type Config struct {
+	Enabled  bool          `koanf:"enabled" help:"read this machine"`
+	Interval time.Duration `koanf:"interval" help:"time between reads; the agent's interval when 0"`
+	Job      string        `koanf:"job" help:"label job"`
+	// FilesystemTypesExclude and MountPointsExclude are added to the built-in lists.
+	FilesystemTypesExclude []string `koanf:"filesystem_types_exclude" help:"further file system types that are left out"`
+	MountPointsExclude     []string `koanf:"mount_points_exclude" help:"further mount points (with all below them) that are left out"`
+	NetworkExclude         []string `koanf:"network_exclude" help:"network devices that are left out, by prefix"`
+}
+
+// DefaultConfig reads everything.
+func DefaultConfig() Config {
+	return Config{Enabled: true, Job: "host", NetworkExclude: []string{"veth", "cali"}}
+}
+
+// Validate checks ranges.
+func (c Config) Validate() error {
+	if c.Enabled && c.Job == "" {
+		return errors.New("job is empty")
+	}
+	if c.Interval < 0 {
+		return fmt.Errorf("interval %s: want 0 or more", c.Interval)
+	}
+	return nil
+}
+
+// collectTimeout bounds one read of the machine.
+const collectTimeout = 5 * time.Second
+
+// Host is the input; use Run.
+type Host struct {
+	cfg     Config
+	own     []frame.Label
+	push    func(input.Scrape) bool
+	log     *slog.Logger
+	now     func() time.Time
+	self    *process.Process
+	tracker *input.Tracker
+	failed  map[string]bool
+
+	// of the read that goes on
+	at      int64
+	samples []input.Sample
+	key     []byte
+}
+
+// collector is one part of the machine.
+type collector struct {
+	name string
+	read func(context.Context, *Host) error
+}
+
+var collectors = []collector{
+	{"cpu", readCPU}, {"loadavg", readLoad}, {"meminfo", readMemory}, {"swap", readSwap},
+	{"diskstats", readDiskstats}, {"filesystem", readFilesystem}, {"netdev", readNetwork},
+	{"time", readTime}, {"uname", readUname}, {"process", readProcess},
+}
+
+// New makes the input; instance is the label instance. push takes each read.
+func New(cfg Config, instance string, push func(input.Scrape) bool, log *slog.Logger, now func() time.Time) (*Host, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	self, err := process.NewProcess(int32(os.Getpid()))
+	if err != nil {
+		return nil, fmt.Errorf("host input: own process: %w", err)
+	}
+	return &Host{
+		cfg: cfg, push: push, log: log.With("input", "host"), now: now, self: self,
+		own:     []frame.Label{{Name: "instance", Value: instance}, {Name: "job", Value: cfg.Job}},
+		tracker: input.NewTracker(), failed: map[string]bool{},
+	}, nil
+}
+
+// Run reads at once and then at every interval until ctx ends.
+func (h *Host) Run(ctx context.Context) error {
+	tick := time.NewTicker(h.cfg.Interval)
+	defer tick.Stop()
+	for {
+		h.Collect(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Collect reads the machine once and pushes what it saw.
+func (h *Host) Collect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
+	defer cancel()
+	h.at = h.now().Truncate(time.Millisecond).UnixNano()
+	h.samples = make([]input.Sample, 0, h.tracker.Len()+8)
+	h.tracker.Begin()
+	for _, c := range collectors {
+		start := h.now()
+		err := c.read(ctx, h)
+		if ctx.Err() == context.Canceled {
+			return
+		}
+		if err != nil && !h.failed[c.name] {
+			h.log.Warn("can't read a part of this machine", "collector", c.name, "err", err)
+		}
+		h.failed[c.name] = err != nil
+		ok := 1.0
+		if err != nil {
+			ok = 0
+		}
+		h.gauge("node_scrape_collector_success", ok, "collector", c.name)
+		h.gauge("node_scrape_collector_duration_seconds", h.now().Sub(start).Seconds(), "collector", c.name)
+	}
+	h.push(input.Scrape{Source: h.cfg.Job, Samples: h.tracker.AppendStale(h.samples, h.at)})
+}
+
+func (h *Host) gauge(name string, v float64, labels ...string) { h.add(frame.Gauge, name, v, labels) }
+
+func (h *Host) counter(name string, v float64, labels ...string) {
+	h.add(frame.Counter, name, v, labels)
+}
+
+// add notes a sample; labels are name, value, name, value, …
+func (h *Host) add(t frame.MetricType, name string, v float64, labels []string) {
+	h.key = append(h.key[:0], name...)
+	for _, l := range labels {
+		h.key = append(append(h.key, 0xff), l...)
+	}
+	s, ok := h.tracker.Get(h.key, true)
+	if !ok {
+		s = &input.Series{Type: t, Labels: append([]frame.Label{{Name: "__name__", Value: name}}, h.own...)}
+		for i := 0; i+1 < len(labels); i += 2 {
+			if labels[i+1] != "" {
+				s.Labels = append(s.Labels, frame.Label{Name: labels[i], Value: labels[i+1]})
+			}
+		}
+		h.tracker.Put(h.key, s, true)
+	}
+	h.samples = append(h.samples, input.Sample{Series: s, Time: h.at, Value: v})
+}

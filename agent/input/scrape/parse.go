@@ -1,0 +1,192 @@
+package scrape
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// parser turns a body into samples; known series cost no allocation.
+type parser struct {
+	target  Target
+	own     []frame.Label // job, instance and the target's further labels
+	tracker *input.Tracker
+	symbols *labels.SymbolTable
+	samples []input.Sample
+	key     []byte
+
+	family string // of the last TYPE or UNIT line
+	typ    model.MetricType
+	unit   string
+}
+
+func newParser(t Target) *parser {
+	p := &parser{target: t, tracker: input.NewTracker(), symbols: labels.NewSymbolTable()}
+	own := map[string]string{}
+	for k, v := range t.Labels {
+		own[k] = v
+	}
+	own["job"], own["instance"] = t.Job, t.Instance
+	for k, v := range own {
+		if v != "" {
+			p.own = append(p.own, frame.Label{Name: k, Value: v})
+		}
+	}
+	slices.SortFunc(p.own, func(a, b frame.Label) int { return strings.Compare(a.Name, b.Name) })
+	return p
+}
+
+var errSampleLimit = errors.New("scrape is over sample_limit")
+
+// parse gives the samples of a body. On an error nothing of the scrape counts.
+func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sample, error) {
+	p.tracker.Begin()
+	p.samples = nil // the last slice is with the batcher
+	p.family, p.unit, p.typ = "", "", model.MetricTypeUnknown
+	// An error beside a parser says that the fallback type was used, which is meant.
+	tp, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{
+		OpenMetricsSkipSTSeries: true, FallbackContentType: "text/plain"})
+	if tp == nil {
+		return nil, err
+	}
+	p.samples = make([]input.Sample, 0, p.tracker.Len()+8)
+	for {
+		et, err := tp.Next()
+		if errors.Is(err, io.EOF) {
+			return p.samples, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("parse: %w", err)
+		}
+		switch et {
+		case textparse.EntryType:
+			name, t := tp.Type()
+			p.startFamily(string(name))
+			p.typ = t
+		case textparse.EntryUnit:
+			name, u := tp.Unit()
+			p.startFamily(string(name))
+			p.unit = string(u)
+		case textparse.EntrySeries:
+			if len(p.samples) >= p.target.SampleLimit {
+				return nil, fmt.Errorf("%w of %d", errSampleLimit, p.target.SampleLimit)
+			}
+			p.sample(tp, at)
+		}
+	}
+}
+
+// abort ends a failed scrape: every known series gets a stale marker.
+func (p *parser) abort(at int64) []input.Sample {
+	p.tracker.Begin()
+	return p.tracker.AppendStale(nil, at)
+}
+
+func (p *parser) startFamily(name string) {
+	if name != p.family {
+		p.family, p.unit, p.typ = name, "", model.MetricTypeUnknown
+	}
+}
+
+func (p *parser) sample(tp textparse.Parser, at int64) {
+	raw, ts, v := tp.Series()
+	live := ts == nil || p.target.IgnoreTimestamps
+	if !live {
+		at = *ts * 1e6
+	}
+	name := raw
+	if i := strings.IndexByte(string(raw), '{'); i >= 0 {
+		name = raw[:i]
+	}
+	t, unit := frame.Unknown, ""
+	if suffix, ok := strings.CutPrefix(string(name), p.family); p.family != "" && (ok || len(name) == 0) {
+		t, unit = typeOf(p.typ, suffix), p.unit
+	}
+	start := int64(0)
+	if t == frame.Counter {
+		start = tp.StartTimestamp() * 1e6
+	}
+	// Type and unit are part of a series: a change of them begins another one.
+	p.key = append(append(p.key[:0], byte(t)), raw...)
+	series, ok := p.tracker.Get(p.key, live)
+	if !ok || series.Start != start || series.Unit != unit {
+		series = &input.Series{Labels: p.labels(tp), Type: t, Unit: unit, Start: start}
+		p.tracker.Put(p.key, series, live)
+	}
+	p.samples = append(p.samples, input.Sample{Series: series, Time: at, Value: v})
+}
+
+// labels of the current sample with the target's. Strings are copied: the parser's
+// live in the body.
+func (p *parser) labels(tp textparse.Parser) []frame.Label {
+	var ls labels.Labels
+	tp.Labels(&ls)
+	out := make([]frame.Label, 0, ls.Len()+len(p.own))
+	ls.Range(func(l labels.Label) {
+		if l.Value != "" {
+			out = append(out, frame.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
+		}
+	})
+	for _, o := range p.own {
+		i := slices.IndexFunc(out, func(l frame.Label) bool { return l.Name == o.Name })
+		switch {
+		case i < 0:
+			out = append(out, o)
+		case p.target.HonorLabels:
+		default:
+			out[i].Name = freeName(out, "exported_"+o.Name)
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func freeName(ls []frame.Label, name string) string {
+	for slices.ContainsFunc(ls, func(l frame.Label) bool { return l.Name == name }) {
+		name = "exported_" + name
+	}
+	return name
+}
+
+// typeOf is the meaning of a sample of a family; suffix is what follows the family's name.
+func typeOf(t model.MetricType, suffix string) frame.MetricType {
+	switch t {
+	case model.MetricTypeCounter:
+		if suffix == "" || suffix == "_total" {
+			return frame.Counter
+		}
+	case model.MetricTypeGauge:
+		if suffix == "" {
+			return frame.Gauge
+		}
+	case model.MetricTypeHistogram:
+		if suffix == "_bucket" || suffix == "_count" || suffix == "_sum" {
+			return frame.Counter
+		}
+	case model.MetricTypeGaugeHistogram:
+		if suffix == "_bucket" || suffix == "_gcount" || suffix == "_gsum" {
+			return frame.Gauge
+		}
+	case model.MetricTypeSummary:
+		switch suffix {
+		case "":
+			return frame.Gauge
+		case "_count", "_sum":
+			return frame.Counter
+		}
+	case model.MetricTypeInfo, model.MetricTypeStateset:
+		if suffix == "" || suffix == "_info" {
+			return frame.Info
+		}
+	}
+	return frame.Unknown
+}

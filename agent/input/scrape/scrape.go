@@ -1,0 +1,217 @@
+// Package scrape reads Prometheus endpoints, text and OpenMetrics.
+package scrape
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// accept prefers OpenMetrics, which has units and start times.
+const accept = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+
+// Scraper reads one target.
+type Scraper struct {
+	target Target
+	client *http.Client
+	log    *slog.Logger
+	now    func() time.Time
+	push   func(input.Scrape) bool
+
+	parser  *parser
+	body    []byte
+	reports map[string]*input.Series
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status of a target.
+type Status struct {
+	Job       string        `json:"job"`
+	Instance  string        `json:"instance"`
+	URL       string        `json:"url"`
+	Up        bool          `json:"up"`
+	Samples   int           `json:"samples"`
+	Series    int           `json:"series"`
+	Duration  time.Duration `json:"duration_ns"`
+	LastError string        `json:"last_error,omitempty"`
+	At        time.Time     `json:"at"`
+}
+
+// New makes a scraper of a target that has its defaults. push takes each scrape.
+func New(t Target, push func(input.Scrape) bool, log *slog.Logger, now func() time.Time) (*Scraper, error) {
+	if err := t.Validate(); err != nil {
+		return nil, fmt.Errorf("scrape target %q: %w", t.URL, err)
+	}
+	tls, err := t.TLS.Config()
+	if err != nil {
+		return nil, fmt.Errorf("scrape target %q: %w", t.URL, err)
+	}
+	s := &Scraper{
+		target: t, push: push, log: log.With("job", t.Job, "instance", t.Instance), now: now,
+		// gzip is asked for by hand, so that the limit counts what comes out of it.
+		client:  &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableCompression: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: 5 * time.Minute, Proxy: http.ProxyFromEnvironment}},
+		reports: map[string]*input.Series{},
+		status:  Status{Job: t.Job, Instance: t.Instance, URL: t.URL},
+	}
+	s.parser = newParser(t)
+	return s, nil
+}
+
+// Run scrapes at every interval until ctx ends. The first scrape is within a second; targets are
+// spread over it.
+func (s *Scraper) Run(ctx context.Context) error {
+	defer s.client.CloseIdleConnections()
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(s.target.Job + "\x00" + s.target.URL))
+	offset := time.Duration(h.Sum32()) * time.Nanosecond % min(s.target.Interval, time.Second)
+	first := time.NewTimer(offset)
+	defer first.Stop()
+	select {
+	case <-first.C:
+	case <-ctx.Done():
+		return nil
+	}
+	tick := time.NewTicker(s.target.Interval)
+	defer tick.Stop()
+	for {
+		s.Scrape(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Status of the last scrape.
+func (s *Scraper) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+// Scrape reads the target once and pushes what it saw: the target's samples, stale
+// markers for what is gone, and the samples about the scrape itself.
+func (s *Scraper) Scrape(ctx context.Context) {
+	start := s.now()
+	at := start.Truncate(time.Millisecond).UnixNano()
+	samples, err := s.fetch(ctx, at)
+	if ctx.Err() != nil {
+		return // the agent stops: this says nothing about the target
+	}
+	took := s.now().Sub(start)
+	scraped, up := len(samples), 1.0
+	if err != nil {
+		scraped, up = 0, 0
+		samples = s.parser.abort(at)
+	} else {
+		samples = s.parser.tracker.AppendStale(samples, at)
+	}
+	samples = append(samples,
+		s.report("up", "", at, up),
+		s.report("scrape_duration_seconds", "seconds", at, took.Seconds()),
+		s.report("scrape_samples_scraped", "", at, float64(scraped)))
+	s.push(input.Scrape{Source: s.target.Job, Samples: samples})
+	s.note(err, scraped, took, start)
+}
+
+func (s *Scraper) note(err error, scraped int, took time.Duration, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.status
+	s.status.Up, s.status.Samples, s.status.Series = err == nil, scraped, s.parser.tracker.Len()
+	s.status.Duration, s.status.At, s.status.LastError = took, at, ""
+	if err != nil {
+		s.status.LastError = err.Error()
+	}
+	switch {
+	case err != nil && (was.Up || was.At.IsZero()):
+		s.log.Warn("scrape failed", "err", err)
+	case err == nil && !was.Up && !was.At.IsZero():
+		s.log.Info("target is up again")
+	}
+}
+
+func (s *Scraper) report(name, unit string, at int64, v float64) input.Sample {
+	series, ok := s.reports[name]
+	if !ok {
+		series = &input.Series{Labels: append([]frame.Label{{Name: "__name__", Value: name}}, s.parser.own...), Type: frame.Gauge, Unit: unit}
+		s.reports[name] = series
+	}
+	return input.Sample{Series: series, Time: at, Value: v}
+}
+
+func (s *Scraper) fetch(ctx context.Context, at int64) ([]input.Sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.target.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.target.URL, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", accept)
+	req.Header.Set("Accept-Encoding", "gzip")
+	req.Header.Set("User-Agent", "lightmetrics-agent")
+	req.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", fmt.Sprintf("%g", s.target.Timeout.Seconds()))
+	switch {
+	case s.target.BearerToken != "":
+		req.Header.Set("Authorization", "Bearer "+s.target.BearerToken.Reveal())
+	case s.target.Username != "":
+		req.SetBasicAuth(s.target.Username, s.target.Password.Reveal())
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("HTTP status %s", resp.Status)
+	}
+	var r io.Reader = resp.Body
+	if resp.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(resp.Body)
+		if err != nil {
+			return nil, fmt.Errorf("gzip: %w", err)
+		}
+		r = z
+	}
+	if err := s.read(r); err != nil {
+		return nil, err
+	}
+	return s.parser.parse(s.body, resp.Header.Get("Content-Type"), at)
+}
+
+var errBodyLimit = errors.New("body is over body_limit")
+
+// read fills s.body, which is kept from scrape to scrape.
+func (s *Scraper) read(r io.Reader) error {
+	s.body = s.body[:0]
+	limit := int(s.target.BodyLimit)
+	for {
+		if len(s.body) == cap(s.body) {
+			s.body = append(s.body, 0)[:len(s.body)]
+		}
+		n, err := r.Read(s.body[len(s.body):cap(s.body)])
+		s.body = s.body[:len(s.body)+n]
+		switch {
+		case len(s.body) > limit:
+			s.body = nil
+			return fmt.Errorf("%w of %d bytes", errBodyLimit, limit)
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read body: %w", err)
+		}
+	}
+}

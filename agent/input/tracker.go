@@ -1,0 +1,64 @@
+package input
+
+import (
+	"math"
+
+	"github.com/prometheus/prometheus/model/value"
+)
+
+// StaleNaN is the bit pattern that says that a series ended.
+var StaleNaN = math.Float64frombits(value.StaleNaN)
+
+// Tracker remembers the series of one source from scrape to scrape, and knows which
+// ones a scrape did not have. Not for concurrent use.
+type Tracker struct {
+	gen    uint64
+	series map[string]*tracked
+}
+
+type tracked struct {
+	series *Series
+	gen    uint64
+	// seen by a sample with the scrape's own time: only those get a stale marker.
+	live bool
+}
+
+// NewTracker knows nothing yet.
+func NewTracker() *Tracker { return &Tracker{series: map[string]*tracked{}} }
+
+// Begin starts a scrape.
+func (t *Tracker) Begin() { t.gen++ }
+
+// Get gives the series of a key, if it is known, and marks it as seen. live says
+// whether the sample has the scrape's own time.
+func (t *Tracker) Get(key []byte, live bool) (*Series, bool) {
+	e, ok := t.series[string(key)]
+	if !ok {
+		return nil, false
+	}
+	e.gen, e.live = t.gen, live
+	return e.series, true
+}
+
+// Put adds or replaces the series of a key, and marks it as seen.
+func (t *Tracker) Put(key []byte, s *Series, live bool) {
+	t.series[string(key)] = &tracked{series: s, gen: t.gen, live: live}
+}
+
+// AppendStale ends a scrape: series that it did not have are forgotten, and get a stale
+// marker at the scrape's time.
+func (t *Tracker) AppendStale(dst []Sample, at int64) []Sample {
+	for key, e := range t.series {
+		if e.gen == t.gen {
+			continue
+		}
+		if e.live {
+			dst = append(dst, Sample{Series: e.series, Time: at, Value: StaleNaN})
+		}
+		delete(t.series, key)
+	}
+	return dst
+}
+
+// Len is the number of series.
+func (t *Tracker) Len() int { return len(t.series) }

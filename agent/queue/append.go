@@ -1,0 +1,170 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Part is one batch to be queued.
+type Part struct {
+	// Records takes as many sequence numbers; at least 1.
+	Records uint64
+	// Encode makes the frame of the identity. An error leaves the numbers unused.
+	Encode func(identity.Batch) ([]byte, error)
+}
+
+// Append gives identities to the parts in order, writes their frames, and syncs once.
+// When it returns nil they are durable; when it returns an error none of them was queued and
+// their numbers are still free. ErrFull: the bound or the disk is reached.
+func (q *Queue) Append(parts ...Part) ([]Entry, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return nil, ErrClosed
+	}
+	buf, fresh, err := q.encode(parts)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.writeWithRoom(buf, fresh); err != nil {
+		return nil, fmt.Errorf("queue append: %w", err)
+	}
+	out := make([]Entry, len(fresh))
+	for i, e := range fresh {
+		q.insert(e)
+		q.next.nextEntry = e.no + 1
+		q.next.nextSeq = e.seqEnd + 1
+		out[i] = e.public()
+	}
+	q.notify()
+	return out, nil
+}
+
+// encode builds the records; offsets are relative to the start of buf.
+func (q *Queue) encode(parts []Part) ([]byte, []*entry, error) {
+	var buf []byte
+	fresh := make([]*entry, 0, len(parts))
+	no, seq := q.next.nextEntry, q.next.nextSeq
+	now := q.opts.Now()
+	for _, p := range parts {
+		if p.Records == 0 || seq+p.Records < seq {
+			return nil, nil, fmt.Errorf("queue append: %d records at sequence number %d", p.Records, seq)
+		}
+		id := identity.Batch{Agent: q.boot.boot.Agent, Boot: q.boot.boot.Boot, SeqStart: seq, SeqEnd: seq + p.Records - 1}
+		frame, err := p.Encode(id)
+		if err != nil {
+			return nil, nil, fmt.Errorf("encode batch %s: %w", id, err)
+		}
+		off := len(buf)
+		buf = appendFrame(buf, no, frameBody{id: id, spool: q.boot.spool, created: now, frame: frame})
+		fresh = append(fresh, &entry{
+			no: no, boot: q.boot, seqStart: id.SeqStart, seqEnd: id.SeqEnd, created: now.UnixNano(),
+			off: int64(off), body: int32(len(buf) - off - recordHeader), frame: int32(len(frame)),
+		})
+		no, seq = no+1, id.SeqEnd+1
+	}
+	return buf, fresh, nil
+}
+
+// writeWithRoom makes room by the policy, writes, and sets the entries' places.
+func (q *Queue) writeWithRoom(buf []byte, fresh []*entry) error {
+	for {
+		err := q.checkRoom(int64(len(buf)))
+		if err == nil {
+			err = q.write(buf, fresh)
+		}
+		if !errors.Is(err, ErrFull) || q.opts.Policy != DropOldest {
+			return err
+		}
+		if dropErr := q.dropOldest(); dropErr != nil {
+			return errors.Join(err, dropErr)
+		}
+	}
+}
+
+// write appends and syncs. After a failure the tail is repaired before the next write, so
+// bytes that were never given out can't come back with numbers that are used again.
+func (q *Queue) write(buf []byte, fresh []*entry) error {
+	if err := q.prepare(int64(len(buf))); err != nil {
+		return err
+	}
+	s := q.active()
+	q.repair = true
+	_, err := s.f.WriteAt(buf, s.size)
+	if err == nil {
+		err = s.f.Sync()
+	}
+	if err != nil {
+		// Try at once, so that a restart in this state finds nothing; prepare insists.
+		_ = q.repairTail()
+		if isNoSpace(err) {
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+		return err
+	}
+	q.repair = false
+	for _, e := range fresh {
+		e.seg, e.off = s, e.off+s.size
+	}
+	s.size += int64(len(buf))
+	return nil
+}
+
+// prepare repairs the tail and starts a new segment when this one is full.
+func (q *Queue) prepare(n int64) error {
+	if err := q.repairTail(); err != nil {
+		return fmt.Errorf("repair the log's tail: %w", err)
+	}
+	if s := q.active(); s.size+n > q.opts.SegmentBytes && s.size > maxSegmentHeader {
+		return q.rotate()
+	}
+	return nil
+}
+
+func (q *Queue) repairTail() error {
+	if !q.repair {
+		return nil
+	}
+	s := q.active()
+	if err := s.f.Truncate(s.size); err != nil {
+		return err
+	}
+	if err := s.f.Sync(); err != nil {
+		return err
+	}
+	q.repair = false
+	return nil
+}
+
+// rotate seals the written segment and starts the next, whose header carries the numbers.
+func (q *Queue) rotate() error {
+	if err := q.repairTail(); err != nil {
+		return fmt.Errorf("repair the log's tail: %w", err)
+	}
+	s := q.active()
+	if err := s.f.Sync(); err != nil {
+		return fmt.Errorf("seal segment %d: %w", s.no, err)
+	}
+	o := q.next
+	o.created, o.fingerprint = q.opts.Now(), q.opts.Fingerprint
+	next, err := createSegment(q.fs, q.dir, s.no+1, o)
+	if err != nil {
+		if isNoSpace(err) {
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+		return err
+	}
+	q.segments = append(q.segments, next)
+	return q.removeDone()
+}
+
+func (q *Queue) insert(e *entry) {
+	q.entries = append(q.entries, e)
+	q.byNo[e.no] = e
+	q.pending++
+	q.pendingB += int64(e.frame)
+	e.seg.live++
+	e.seg.liveBytes += e.recordBytes()
+}

@@ -1,0 +1,276 @@
+package queue
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+)
+
+const (
+	frameExt  = ".lmbatch"
+	reasonExt = ".json"
+)
+
+// Aside is a batch that will not be sent: parked for a conflict or dead by a
+// reject. Its exact bytes are in ID.lmbatch beside ID.json, which is this struct.
+type Aside struct {
+	// ID is "<seq-start>-<seq-end>-<16 hex digits of the frame's hash>".
+	ID          string          `json:"id"`
+	AgentID     string          `json:"agent_id"`
+	BootID      string          `json:"boot_id"`
+	SpoolID     string          `json:"spool_id"`
+	SeqStart    uint64          `json:"seq_start"`
+	SeqEnd      uint64          `json:"seq_end"`
+	FrameSHA256 identity.Digest `json:"frame_sha256"`
+	FrameBytes  int64           `json:"frame_bytes"`
+	QueuedAt    time.Time       `json:"queued_at"`
+	At          time.Time       `json:"at"`
+	Verdict
+}
+
+// Verdict is why a batch was set aside.
+type Verdict struct {
+	// Reason is the collector's stable code, IDENTITY_CONFLICT or BOOT_ID_CLASH.
+	Reason string `json:"reason"`
+	Detail string `json:"detail,omitempty"`
+	// Collector that said so.
+	Collector string `json:"collector,omitempty"`
+	// Of the frame that holds the identity; for conflicts.
+	AcceptedSHA256 string     `json:"accepted_sha256,omitempty"`
+	AcceptedBy     string     `json:"accepted_by,omitempty"`
+	AcceptedAt     *time.Time `json:"accepted_at,omitempty"`
+	QuarantineKey  string     `json:"quarantine_key,omitempty"`
+}
+
+// Identity of the batch.
+func (a Aside) Identity() identity.Batch {
+	return identity.Batch{Agent: a.AgentID, Boot: a.BootID, SeqStart: a.SeqStart, SeqEnd: a.SeqEnd}
+}
+
+func (q *Queue) asideDir(s State) string { return filepath.Join(q.dir, s.String()) }
+
+// Park sets an entry aside for a conflict; its files are durable before the entry is done.
+func (q *Queue) Park(no uint64, v Verdict) (Aside, error) { return q.setAside(no, Parked, v) }
+
+// DeadLetter sets a rejected entry aside.
+func (q *Queue) DeadLetter(no uint64, v Verdict) (Aside, error) { return q.setAside(no, Dead, v) }
+
+func (q *Queue) setAside(no uint64, s State, v Verdict) (Aside, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return Aside{}, ErrClosed
+	}
+	e := q.byNo[no]
+	if e == nil {
+		return Aside{}, fmt.Errorf("%w: %d", ErrNotFound, no)
+	}
+	_, f, err := q.read(e)
+	if err != nil {
+		return Aside{}, err
+	}
+	sum := identity.Sum(f.frame)
+	a := Aside{
+		ID:      layout.SeqName(e.seqStart, e.seqEnd) + "-" + sum.String()[:16],
+		AgentID: f.id.Agent, BootID: f.id.Boot, SpoolID: f.spool,
+		SeqStart: e.seqStart, SeqEnd: e.seqEnd, FrameSHA256: sum, FrameBytes: int64(len(f.frame)),
+		QueuedAt: f.created.UTC(), At: q.opts.Now().UTC(), Verdict: v,
+	}
+	text, err := json.MarshalIndent(a, "", "  ")
+	if err != nil {
+		return Aside{}, fmt.Errorf("set entry %d aside: %w", no, err)
+	}
+	dir := q.asideDir(s)
+	if err := errors.Join(
+		q.writeDurable(dir, a.ID+frameExt, f.frame),
+		q.writeDurable(dir, a.ID+reasonExt, append(text, '\n')),
+	); err != nil {
+		return Aside{}, fmt.Errorf("set entry %d aside: %w", no, err)
+	}
+	q.keepAside(s, a)
+	if err := q.endLocked(e, s); err != nil {
+		// The files are there; the note is only a shortcut.
+		q.opts.Log.Warn("queue: could not note an entry's state", "err", err)
+	}
+	return a, q.boundDead()
+}
+
+func (q *Queue) keepAside(s State, a Aside) {
+	q.removeFromList(s, a.ID)
+	q.aside[s] = append(q.aside[s], a)
+	q.asideB[s] += a.FrameBytes
+}
+
+func (q *Queue) removeFromList(s State, id string) {
+	q.aside[s] = slices.DeleteFunc(q.aside[s], func(a Aside) bool {
+		if a.ID != id {
+			return false
+		}
+		q.asideB[s] -= a.FrameBytes
+		return true
+	})
+}
+
+// boundDead removes the oldest dead letters beyond their bound.
+func (q *Queue) boundDead() error {
+	for q.asideB[Dead] > q.opts.DeadBytes && len(q.aside[Dead]) > 1 {
+		a := q.aside[Dead][0]
+		q.opts.Log.Warn("dead letters are over their bound: removing the oldest", "id", a.ID, "reason", a.Reason)
+		if err := q.removeAside(Dead, a.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeDurable makes name appear with all of its bytes, or not at all.
+func (q *Queue) writeDurable(dir, name string, data []byte) error {
+	path := filepath.Join(dir, name)
+	f, err := q.fs.Create(path + tmpExt)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.WriteAt(data, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := q.fs.Rename(path+tmpExt, path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := q.fs.SyncDir(dir); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func (q *Queue) readFile(path string, limit int64) ([]byte, error) {
+	f, err := q.fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	size, err := f.Size()
+	if err == nil && size > limit {
+		err = fmt.Errorf("%s has %d bytes, at most %d", path, size, limit)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	b := make([]byte, size)
+	if size > 0 {
+		_, err = f.ReadAt(b, 0)
+	}
+	return b, errors.Join(err, f.Close())
+}
+
+// loadAsides reads both folders; a frame without its reason file is one whose entry is
+// still in the log, and is written again when it is answered again.
+func (q *Queue) loadAsides() error {
+	for _, s := range []State{Parked, Dead} {
+		dir := q.asideDir(s)
+		names, err := q.fs.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if strings.HasSuffix(name, tmpExt) {
+				if err := q.fs.Remove(filepath.Join(dir, name)); err != nil {
+					return err
+				}
+				continue
+			}
+			id, ok := strings.CutSuffix(name, reasonExt)
+			if !ok {
+				continue
+			}
+			var a Aside
+			text, err := q.readFile(filepath.Join(dir, name), 1<<20)
+			if err == nil {
+				err = json.Unmarshal(text, &a)
+			}
+			if err != nil || a.ID != id {
+				q.opts.Log.Error("queue: reason file is unreadable", "file", filepath.Join(dir, name), "err", err)
+				continue
+			}
+			q.keepAside(s, a)
+		}
+		slices.SortStableFunc(q.aside[s], func(a, b Aside) int { return a.At.Compare(b.At) })
+	}
+	return nil
+}
+
+// Asides lists what was set aside, oldest first; s is Parked or Dead.
+func (q *Queue) Asides(s State) []Aside {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.aside[s])
+}
+
+// RemoveAside deletes a parked or dead batch for good: an operator's decision.
+func (q *Queue) RemoveAside(s State, id string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !slices.ContainsFunc(q.aside[s], func(a Aside) bool { return a.ID == id }) {
+		return fmt.Errorf("%w: %s %q", ErrNotFound, s, id)
+	}
+	return q.removeAside(s, id)
+}
+
+func (q *Queue) removeAside(s State, id string) error {
+	dir := q.asideDir(s)
+	if err := errors.Join(
+		q.fs.Remove(filepath.Join(dir, id+reasonExt)),
+		q.fs.Remove(filepath.Join(dir, id+frameExt)),
+		q.fs.SyncDir(dir),
+	); err != nil {
+		return fmt.Errorf("remove %s %q: %w", s, id, err)
+	}
+	q.removeFromList(s, id)
+	return nil
+}
+
+// Requeue makes a dead letter pending again, with its bytes and its identity.
+func (q *Queue) Requeue(id string) (Entry, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return Entry{}, ErrClosed
+	}
+	i := slices.IndexFunc(q.aside[Dead], func(a Aside) bool { return a.ID == id })
+	if i < 0 {
+		return Entry{}, fmt.Errorf("%w: dead %q", ErrNotFound, id)
+	}
+	a := q.aside[Dead][i]
+	frame, err := q.readFile(filepath.Join(q.asideDir(Dead), id+frameExt), maxBody)
+	if err != nil {
+		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
+	}
+	if identity.Sum(frame) != a.FrameSHA256 {
+		return Entry{}, fmt.Errorf("requeue %q: %w: hash of the frame file", id, ErrCorrupt)
+	}
+	no := q.next.nextEntry
+	buf := appendFrame(nil, no, frameBody{id: a.Identity(), spool: a.SpoolID, created: a.QueuedAt, frame: frame})
+	e := &entry{
+		no: no, boot: q.bootRefOf(a.Identity().BootOf(), a.SpoolID), seqStart: a.SeqStart, seqEnd: a.SeqEnd,
+		created: a.QueuedAt.UnixNano(), body: int32(len(buf) - recordHeader), frame: int32(len(frame)),
+	}
+	if err := q.checkRoom(int64(len(buf))); err != nil {
+		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
+	}
+	if err := q.write(buf, []*entry{e}); err != nil {
+		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
+	}
+	q.next.nextEntry++
+	q.insert(e)
+	q.notify()
+	return e.public(), q.removeAside(Dead, id)
+}

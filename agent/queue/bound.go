@@ -1,0 +1,142 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+)
+
+func (q *Queue) diskBytes() int64 {
+	n := q.asideB[Parked] + q.asideB[Dead]
+	for _, s := range q.segments {
+		n += s.size
+	}
+	return n
+}
+
+// checkRoom frees what is done already; ErrFull when n more bytes do not fit.
+func (q *Queue) checkRoom(n int64) error {
+	fits := func() bool { return q.diskBytes()+n <= q.opts.MaxBytes }
+	if fits() {
+		return nil
+	}
+	// Done entries hold space only in the written segment, or behind a stuck one.
+	if a := q.active(); a.live == 0 && a.size > maxSegmentHeader {
+		if err := q.rotate(); err != nil {
+			return err
+		}
+	}
+	for !fits() && q.compactable() {
+		if err := q.relocate(); err != nil {
+			return err
+		}
+	}
+	if !fits() {
+		return fmt.Errorf("%w: %d of %d bytes are used", ErrFull, q.diskBytes(), q.opts.MaxBytes)
+	}
+	return nil
+}
+
+// removeDone removes the oldest segments while nothing in them is pending. Only from the
+// front: notes about an older segment's entries stand in younger ones.
+func (q *Queue) removeDone() error {
+	for len(q.segments) > 1 && q.segments[0].live == 0 {
+		s := q.segments[0]
+		if s.damaged {
+			if err := q.fs.Rename(s.name, s.name+".corrupt"); err != nil {
+				return fmt.Errorf("set segment %d aside: %w", s.no, err)
+			}
+		} else if err := q.fs.Remove(s.name); err != nil {
+			return fmt.Errorf("remove segment %d: %w", s.no, err)
+		}
+		q.segments = q.segments[1:]
+		if err := errors.Join(s.f.Close(), q.fs.SyncDir(q.dir)); err != nil {
+			return fmt.Errorf("remove segment %d: %w", s.no, err)
+		}
+	}
+	return nil
+}
+
+// reclaim removes done segments, and moves stuck entries when they hold much done space.
+func (q *Queue) reclaim() error {
+	if err := q.removeDone(); err != nil {
+		return err
+	}
+	for q.compactable() && q.waste() > max(4*q.opts.SegmentBytes, q.opts.MaxBytes/4) {
+		if err := q.relocate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waste is what segments hold beyond their pending entries.
+func (q *Queue) waste() int64 {
+	var n int64
+	for _, s := range q.segments {
+		n += s.size - s.liveBytes
+	}
+	return n
+}
+
+// compactable: moving the oldest segment's few stuck entries frees more than it costs.
+func (q *Queue) compactable() bool {
+	return len(q.segments) > 2 && q.segments[0].liveBytes < q.segments[0].size/4
+}
+
+// relocate copies the oldest segment's pending records to the log's end, byte for byte
+// under the same numbers, and removes the segment. On recovery the younger copy counts.
+func (q *Queue) relocate() error {
+	s := q.segments[0]
+	for _, e := range q.entries {
+		if e.done || e.seg != s {
+			continue
+		}
+		rec, _, err := q.read(e)
+		if errors.Is(err, ErrCorrupt) {
+			s.damaged = true
+			q.opts.Log.Error("queue record is damaged", "segment", s.name, "err", err)
+			q.settleEntry(e)
+			q.opened.Damaged++
+			return q.removeDone()
+		}
+		if err != nil {
+			return err
+		}
+		moved := *e
+		moved.off = 0
+		if err := q.write(rec, []*entry{&moved}); err != nil {
+			return fmt.Errorf("relocate entry %d: %w", e.no, err)
+		}
+		s.live--
+		s.liveBytes -= e.recordBytes()
+		e.seg, e.off = moved.seg, moved.off
+		e.seg.live++
+		e.seg.liveBytes += e.recordBytes()
+	}
+	return q.removeDone()
+}
+
+// dropOldest gives up the pending entries of the oldest segment.
+func (q *Queue) dropOldest() error {
+	if q.pending == 0 {
+		return errors.New("nothing is left to drop")
+	}
+	if len(q.segments) == 1 {
+		if err := q.rotate(); err != nil {
+			return err
+		}
+	}
+	s := q.segments[0]
+	for _, e := range append([]*entry(nil), q.entries...) {
+		if e.done || e.seg != s {
+			continue
+		}
+		q.opts.Log.Warn("queue is full: dropping the oldest batch", "identity", e.public().Identity.String(), "bytes", e.frame)
+		q.settleEntry(e)
+		if q.opts.OnDrop != nil {
+			q.opts.OnDrop(e.public())
+		}
+	}
+	q.notify()
+	return q.reclaim()
+}

@@ -1,0 +1,232 @@
+package queue
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// errStop ends a scan at a damaged record.
+var errStop = errors.New("stop")
+
+// recover reads the log. The last segment's torn tail is cut; a damaged record in
+// an older segment was durable once, so it is counted and its file is kept.
+func (q *Queue) recover() error {
+	names, err := q.fs.ReadDir(q.dir)
+	if err != nil {
+		return err
+	}
+	var nos []uint64
+	for _, name := range names {
+		if strings.HasSuffix(name, tmpExt) {
+			if err := q.fs.Remove(filepath.Join(q.dir, name)); err != nil {
+				return err
+			}
+			continue
+		}
+		if no, ok := parseSegmentName(name); ok {
+			nos = append(nos, no)
+		}
+	}
+	slices.Sort(nos)
+	if err := q.loadAsides(); err != nil {
+		return err
+	}
+	newBoot := ""
+	for i, no := range nos {
+		why, err := q.load(no, i == len(nos)-1)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			newBoot = why
+		}
+	}
+	return q.settle(nos, newBoot)
+}
+
+// load reads one segment; why is not empty when its numbers can't be trusted.
+func (q *Queue) load(no uint64, last bool) (why string, err error) {
+	s := &segment{no: no, name: segmentName(q.dir, no)}
+	if s.f, err = q.fs.Open(s.name); err != nil {
+		return "", err
+	}
+	size, err := s.f.Size()
+	if err != nil {
+		return "", errors.Join(err, s.f.Close())
+	}
+	head := make([]byte, min(size, maxSegmentHeader))
+	if len(head) > 0 {
+		if _, err := s.f.ReadAt(head, 0); err != nil {
+			return "", errors.Join(err, s.f.Close())
+		}
+	}
+	o, n, err := parseOrigin(head)
+	if err != nil {
+		// It had a whole header before it had its name: this is damage, not a torn write.
+		q.opened.Damaged++
+		q.opts.Log.Error("queue segment is unreadable and set aside", "segment", s.name, "err", err)
+		return "a segment header is damaged", errors.Join(s.f.Close(), q.fs.Rename(s.name, s.name+".corrupt"))
+	}
+	q.segments = append(q.segments, s)
+	q.boot = q.bootRefOf(o.boot, o.spool)
+	q.next = o
+	end, tear, err := scan(s.f, int64(n), size, func(off int64, h header, body []byte, damage error) error {
+		if damage != nil && last {
+			return errStop
+		}
+		if damage != nil {
+			s.damaged = true
+			q.opened.Damaged++
+			q.opts.Log.Error("queue record is damaged", "segment", s.name, "offset", off, "err", damage)
+			return nil
+		}
+		return q.replay(s, off, h, body)
+	})
+	if errors.Is(err, errStop) {
+		tear, err = ErrCorrupt, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("segment %s: %w", s.name, err)
+	}
+	s.size = end
+	if tear == nil {
+		return "", nil
+	}
+	if !last {
+		s.damaged = true
+		q.opened.Damaged++
+		q.opts.Log.Error("queue segment is damaged, its rest is lost", "segment", s.name, "offset", end, "err", tear)
+		return "", nil
+	}
+	return q.cutTail(s, end, size)
+}
+
+// cutTail removes what follows the last whole record. A whole record behind the damage
+// is more than a torn write: numbers may be lost that were sent, so a new boot is due.
+func (q *Queue) cutTail(s *segment, end, size int64) (why string, err error) {
+	q.opened.CutBytes = size - end
+	tail := make([]byte, min(size-end, maxBody))
+	if _, err := s.f.ReadAt(tail, end); err != nil {
+		return "", fmt.Errorf("segment %s: read tail: %w", s.name, err)
+	}
+	for at := 1; at < len(tail); at++ {
+		i := bytes.Index(tail[at:], []byte(recordMagic))
+		if i < 0 {
+			break
+		}
+		at += i
+		if _, err := parseHeader(tail[at:]); err == nil {
+			why = "the log's tail is damaged before its end"
+			break
+		}
+	}
+	if why != "" {
+		if err := q.writeDurable(q.dir, fmt.Sprintf("%020d-%d.cut", s.no, end), tail); err != nil {
+			return "", err
+		}
+	}
+	if err := s.f.Truncate(end); err != nil {
+		return "", fmt.Errorf("segment %s: cut torn tail: %w", s.name, err)
+	}
+	q.opts.Log.Warn("queue: cut a torn tail", "segment", s.name, "offset", end, "bytes", size-end)
+	return why, nil
+}
+
+// replay applies one record.
+func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
+	if h.no >= q.next.nextEntry {
+		q.next.nextEntry = h.no + 1
+	}
+	if h.kind == kindState {
+		if _, err := parseState(body); err != nil {
+			return err
+		}
+		if e := q.byNo[h.no]; e != nil {
+			q.settleEntry(e)
+		}
+		return nil
+	}
+	f, err := parseFrame(body)
+	if err != nil {
+		return err
+	}
+	ref := q.bootRefOf(f.id.BootOf(), f.spool)
+	if f.id.BootOf() == q.next.boot && f.id.SeqEnd >= q.next.nextSeq {
+		q.next.nextSeq = f.id.SeqEnd + 1
+	}
+	if old := q.byNo[h.no]; old != nil {
+		old.seg.live--
+		old.seg.liveBytes -= old.recordBytes()
+		old.seg, old.off = s, off
+		s.live++
+		s.liveBytes += old.recordBytes()
+		return nil
+	}
+	q.insert(&entry{
+		no: h.no, boot: ref, seqStart: f.id.SeqStart, seqEnd: f.id.SeqEnd,
+		created: f.created.UnixNano(), seg: s, off: off, body: int32(len(body)), frame: int32(len(f.frame)),
+	})
+	return nil
+}
+
+// settle decides the boot, and makes all that was read durable before it is used: a
+// crash of the process leaves bytes that only the page cache has.
+func (q *Queue) settle(nos []uint64, newBoot string) error {
+	slices.SortFunc(q.entries, func(a, b *entry) int {
+		if a.no < b.no {
+			return -1
+		}
+		return 1
+	})
+	switch {
+	case len(q.segments) == 0 && newBoot == "":
+		newBoot = "the queue is new"
+	case newBoot != "":
+	case q.next.boot.Agent != q.opts.Agent:
+		newBoot = "the agent id changed"
+	case q.next.fingerprint != q.opts.Fingerprint:
+		newBoot = "the queue directory is a copy or moved to another host"
+	}
+	q.opened.Entries, q.opened.NewBoot = q.pending, newBoot
+	for _, s := range q.segments {
+		if err := s.f.Sync(); err != nil {
+			return fmt.Errorf("sync segment %s: %w", s.name, err)
+		}
+	}
+	if err := q.fs.SyncDir(q.dir); err != nil {
+		return err
+	}
+	if newBoot != "" {
+		no := uint64(1)
+		if len(nos) > 0 {
+			no = nos[len(nos)-1] + 1
+		}
+		return q.startBoot(no, randomID(), newBoot)
+	}
+	return q.reclaim()
+}
+
+// startBoot opens segment no with a new boot id.
+func (q *Queue) startBoot(no uint64, spool, why string) error {
+	o := origin{
+		boot:  identity.Boot{Agent: q.opts.Agent, Boot: randomID()},
+		spool: spool, nextEntry: max(q.next.nextEntry, 1), nextSeq: 1,
+		created: q.opts.Now(), fingerprint: q.opts.Fingerprint,
+	}
+	s, err := createSegment(q.fs, q.dir, no, o)
+	if err != nil {
+		return err
+	}
+	q.segments = append(q.segments, s)
+	q.next = o
+	q.boot = q.bootRefOf(o.boot, o.spool)
+	q.repair = false
+	q.opts.Log.Info("queue: new boot", "agent_id", o.boot.Agent, "boot_id", o.boot.Boot, "why", why)
+	return q.removeDone()
+}

@@ -1,0 +1,166 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+)
+
+// Pending lists up to limit pending entries with numbers greater than after, oldest first.
+func (q *Queue) Pending(after uint64, limit int) []Entry {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := sort.Search(len(q.entries), func(i int) bool { return q.entries[i].no > after })
+	var out []Entry
+	for ; i < len(q.entries) && len(out) < limit; i++ {
+		if e := q.entries[i]; !e.done {
+			out = append(out, e.public())
+		}
+	}
+	return out
+}
+
+// Frame reads the exact bytes of a pending entry; ErrCorrupt when the disk has other bytes.
+func (q *Queue) Frame(no uint64) ([]byte, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.byNo[no]
+	if e == nil {
+		return nil, fmt.Errorf("%w: %d", ErrNotFound, no)
+	}
+	_, f, err := q.read(e)
+	return f.frame, err
+}
+
+// read returns a record and its parsed body.
+func (q *Queue) read(e *entry) ([]byte, frameBody, error) {
+	rec := make([]byte, e.recordBytes())
+	if _, err := e.seg.f.ReadAt(rec, e.off); err != nil {
+		return nil, frameBody{}, fmt.Errorf("read queue entry %d: %w", e.no, err)
+	}
+	h, err := parseHeader(rec)
+	if err == nil && (h.no != e.no || h.kind != kindFrame) {
+		err = fmt.Errorf("%w: entry %d found where %d was written", ErrCorrupt, h.no, e.no)
+	}
+	if err == nil {
+		err = h.check(rec[recordHeader:])
+	}
+	if err != nil {
+		return nil, frameBody{}, fmt.Errorf("read queue entry %d: %w", e.no, err)
+	}
+	f, err := parseFrame(rec[recordHeader:])
+	return rec, f, err
+}
+
+// Ack ends an entry that is durable at a collector.
+func (q *Queue) Ack(no uint64) error { return q.end(no, Acked) }
+
+// Drop gives an entry up.
+func (q *Queue) Drop(no uint64) error { return q.end(no, Dropped) }
+
+func (q *Queue) end(no uint64, s State) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return ErrClosed
+	}
+	e := q.byNo[no]
+	if e == nil {
+		return fmt.Errorf("%w: %d", ErrNotFound, no)
+	}
+	return q.endLocked(e, s)
+}
+
+// endLocked notes a state without a sync: a lost note sends the same bytes again, and
+// the answer is DUPLICATE. The entry is done in memory even when the note fails.
+func (q *Queue) endLocked(e *entry, s State) error {
+	err := q.note(e.no, s)
+	q.settleEntry(e)
+	q.notify()
+	return errors.Join(err, q.reclaim())
+}
+
+func (q *Queue) note(no uint64, s State) error {
+	if err := q.repairTail(); err != nil {
+		return fmt.Errorf("note entry %d as %s: %w", no, s, err)
+	}
+	a := q.active()
+	rec := appendState(nil, no, s, q.opts.Now())
+	q.repair = true
+	if _, err := a.f.WriteAt(rec, a.size); err != nil {
+		_ = q.repairTail()
+		return fmt.Errorf("note entry %d as %s: %w", no, s, err)
+	}
+	q.repair = false
+	a.size += int64(len(rec))
+	return nil
+}
+
+// settleEntry takes an entry out of the pending ones.
+func (q *Queue) settleEntry(e *entry) {
+	if e.done {
+		return
+	}
+	e.done = true
+	delete(q.byNo, e.no)
+	q.pending--
+	q.pendingB -= int64(e.frame)
+	e.seg.live--
+	e.seg.liveBytes -= e.recordBytes()
+	i := 0
+	for i < len(q.entries) && q.entries[i].done {
+		q.entries[i] = nil
+		i++
+	}
+	q.entries = q.entries[i:]
+}
+
+// NewBoot starts a new boot for batches to come, under the same spool id. Pending batches keep theirs.
+func (q *Queue) NewBoot(why string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return ErrClosed
+	}
+	if err := q.repairTail(); err != nil {
+		return err
+	}
+	s := q.active()
+	if err := s.f.Sync(); err != nil {
+		return fmt.Errorf("seal segment %d: %w", s.no, err)
+	}
+	if err := q.startBoot(s.no+1, q.boot.spool, why); err != nil {
+		return err
+	}
+	q.notify()
+	return nil
+}
+
+// Stats is a picture of the queue.
+type Stats struct {
+	Pending, Parked, Dead                int
+	PendingBytes, ParkedBytes, DeadBytes int64
+	// DiskBytes is all that counts against MaxBytes.
+	DiskBytes int64
+	MaxBytes  int64
+	Segments  int
+	// Oldest pending entry; nil when there is none.
+	Oldest *Entry
+}
+
+// Stats of now.
+func (q *Queue) Stats() Stats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	st := Stats{
+		Pending: q.pending, PendingBytes: q.pendingB,
+		Parked: len(q.aside[Parked]), ParkedBytes: q.asideB[Parked],
+		Dead: len(q.aside[Dead]), DeadBytes: q.asideB[Dead],
+		DiskBytes: q.diskBytes(), MaxBytes: q.opts.MaxBytes, Segments: len(q.segments),
+	}
+	if len(q.entries) > 0 {
+		e := q.entries[0].public()
+		st.Oldest = &e
+	}
+	return st
+}

@@ -1,0 +1,172 @@
+package send
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// Reasons that the agent acts on or gives itself.
+const (
+	reasonBootClash = "BOOT_ID_CLASH"
+	reasonConflict  = "IDENTITY_CONFLICT"
+	reasonTooLarge  = "FRAME_TOO_LARGE"
+)
+
+// retriesBeforeMove is how many RETRY answers in a row make another collector worth a try.
+const retriesBeforeMove = 3
+
+// answer acts on one answer. Only the exact bytes that were sent are named by their
+// hash, so answers are matched by it alone.
+func (x *session) answer(r *ingestv1.BatchResult) error {
+	d, err := identity.DigestFromBytes(r.GetFrameSha256())
+	f := x.flights[d]
+	if err != nil || f == nil {
+		x.s.metrics.answers.WithLabelValues(statusUnknown).Inc()
+		x.s.log.Warn("answer to a batch that is not in flight", "collector", x.target.address,
+			"seq_start", r.GetSeqStart(), "seq_end", r.GetSeqEnd(), "status", r.GetStatus().String())
+		return nil
+	}
+	x.land(d, f)
+	x.s.metrics.latency.Observe(x.s.now().Sub(f.at).Seconds())
+	switch r.GetStatus() {
+	case ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED:
+		return x.accepted(f.entry, statusAccepted)
+	case ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE:
+		return x.accepted(f.entry, statusDuplicate)
+	case ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT:
+		x.s.metrics.answers.WithLabelValues(statusConflict).Inc()
+		return x.conflict(f.entry, r)
+	case ingestv1.BatchStatus_BATCH_STATUS_REJECTED:
+		x.s.metrics.answers.WithLabelValues(statusRejected).Inc()
+		if r.GetReason() == reasonBootClash {
+			return x.clash(x.target.address, r.GetDetail())
+		}
+		return x.deadLetter(f.entry, queue.Verdict{Reason: r.GetReason(), Detail: r.GetDetail(), Collector: x.target.address})
+	case ingestv1.BatchStatus_BATCH_STATUS_RETRY:
+		return x.retry(f.entry, r)
+	default:
+		return fmt.Errorf("answer with status %s", r.GetStatus())
+	}
+}
+
+func (x *session) accepted(e queue.Entry, status string) error {
+	x.s.metrics.answers.WithLabelValues(status).Inc()
+	x.final(e)
+	x.s.waits.accepted(e.No, x.s.cfg.MaxInFlightBatches)
+	now := x.s.now()
+	x.s.update(func(st *Status) { st.LastAccepted, st.Retrying, st.LastRetryReason = &now, false, "" })
+	if err := ignoreGone(x.s.queue.Ack(e.No)); err != nil {
+		// It is done in memory; at worst a restart sends it again and gets DUPLICATE.
+		x.s.log.Warn("could not note an accepted batch", "identity", e.Identity.String(), "err", err)
+	}
+	x.s.tick(1)
+	return nil
+}
+
+// final notes an answer that settles a batch.
+func (x *session) final(e queue.Entry) {
+	x.progressed, x.retries = true, 0
+	x.s.waits.forget(e.No)
+}
+
+// conflict parks the batch outside the retry order; its bytes stay until an operator decides.
+func (x *session) conflict(e queue.Entry, r *ingestv1.BatchResult) error {
+	c := r.GetConflict()
+	v := queue.Verdict{Reason: reasonConflict, Detail: r.GetDetail(), Collector: x.target.address,
+		AcceptedBy: c.GetCollectorId(), QuarantineKey: c.GetQuarantineKey()}
+	if d, err := identity.DigestFromBytes(c.GetAcceptedSha256()); err == nil {
+		v.AcceptedSHA256 = d.String()
+	}
+	if ns := c.GetAcceptedAtUnixNs(); ns != 0 {
+		at := time.Unix(0, ns).UTC()
+		v.AcceptedAt = &at
+	}
+	x.final(e)
+	if err := x.park(e, v); err != nil {
+		return err
+	}
+	x.s.tick(1)
+	return nil
+}
+
+func (x *session) park(e queue.Entry, v queue.Verdict) error {
+	a, err := x.s.queue.Park(e.No, v)
+	if err != nil {
+		return x.asideFailed(e, err)
+	}
+	x.s.log.Error("batch is parked: "+v.Reason, "id", a.ID, "identity", e.Identity.String(), "frame_sha256", a.FrameSHA256.String(),
+		"accepted_sha256", v.AcceptedSHA256, "accepted_by", v.AcceptedBy, "detail", v.Detail)
+	x.s.noteError("parked " + a.ID + ": " + v.Reason)
+	return nil
+}
+
+func (x *session) deadLetter(e queue.Entry, v queue.Verdict) error {
+	x.final(e)
+	a, err := x.s.queue.DeadLetter(e.No, v)
+	if err != nil {
+		return x.asideFailed(e, err)
+	}
+	x.s.log.Error("batch is rejected and in the dead-letter folder", "id", a.ID, "identity", e.Identity.String(),
+		"reason", v.Reason, "detail", v.Detail)
+	x.s.noteError("rejected " + a.ID + ": " + v.Reason + " " + v.Detail)
+	x.s.tick(1)
+	return nil
+}
+
+// asideFailed keeps a batch that could not be set aside (a full disk) pending: it is
+// sent again later and answered the same.
+func (x *session) asideFailed(e queue.Entry, err error) error {
+	if errors.Is(err, queue.ErrNotFound) {
+		return nil
+	}
+	x.s.log.Error("could not set a batch aside; it stays in the queue", "identity", e.Identity.String(), "err", err)
+	x.s.noteError("set aside " + e.Identity.String() + ": " + err.Error())
+	x.s.waits.retry(e.No, 0, x.s.now())
+	return nil
+}
+
+// clash: the boot id belongs to another spool, for good. None of this boot's batches can be
+// accepted from here, so they are parked; new batches get a new boot.
+func (x *session) clash(collector, detail string) error {
+	text := fmt.Sprintf("boot id %s of agent %s belongs to another queue: starting a new boot", x.boot.Boot, x.boot.Agent)
+	x.s.log.Error(text, "collector", x.target.address, "detail", detail)
+	x.s.noteError(text)
+	if boot, _, _ := x.s.queue.Boot(); boot == x.boot {
+		if err := x.s.queue.NewBoot("BOOT_ID_CLASH"); err != nil {
+			return fmt.Errorf("start a new boot: %w", err)
+		}
+	}
+	for after := uint64(0); ; {
+		list := x.s.queue.Pending(after, 64)
+		for _, e := range list {
+			after = e.No
+			if e.Identity.BootOf() != x.boot || e.Spool != x.spool {
+				continue
+			}
+			if err := x.park(e, queue.Verdict{Reason: reasonBootClash, Detail: detail, Collector: collector}); err != nil {
+				return err
+			}
+		}
+		if len(list) < 64 {
+			return errOtherBoot
+		}
+	}
+}
+
+func (x *session) retry(e queue.Entry, r *ingestv1.BatchResult) error {
+	x.s.metrics.answers.WithLabelValues(statusRetry).Inc()
+	now := x.s.now()
+	x.s.waits.retry(e.No, r.GetRetryDelay().AsDuration(), now)
+	x.s.update(func(st *Status) { st.Retrying, st.LastRetryReason = true, r.GetReason() })
+	x.s.log.Debug("retry", "identity", e.Identity.String(), "reason", r.GetReason(), "detail", r.GetDetail(),
+		"until", x.s.waits.gate)
+	if x.retries++; x.retries >= retriesBeforeMove && len(x.s.targets) > 1 && len(x.flights) == 0 {
+		return fmt.Errorf("%w (%s)", errTryOther, r.GetReason())
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package send
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// Config of the sender.
+type Config struct {
+	Collectors []string         `koanf:"collectors" help:"host:port of each collector's gRPC; one is used at a time, the others are for failover"`
+	Client     rpc.ClientConfig `koanf:"client"`
+
+	MaxInFlightBatches int           `koanf:"max_in_flight_batches" help:"batches that wait for an answer; the collector may allow fewer"`
+	MaxInFlightBytes   config.Bytes  `koanf:"max_in_flight_bytes" help:"bytes of frames that wait for an answer; the collector may allow fewer"`
+	ConnectTimeout     time.Duration `koanf:"connect_timeout" help:"from dialling to the collector's welcome"`
+	AnswerTimeout      time.Duration `koanf:"answer_timeout" help:"a batch without an answer for so long ends the stream"`
+	BackoffInitial     time.Duration `koanf:"backoff_initial" help:"first wait after a failure or RETRY; grows by half each time, with jitter"`
+	BackoffMax         time.Duration `koanf:"backoff_max" help:"longest wait"`
+	ProgressInterval   time.Duration `koanf:"progress_interval" help:"how often draining a backlog is logged"`
+}
+
+// DefaultConfig has one collector on this machine.
+func DefaultConfig() Config {
+	return Config{
+		Collectors:         []string{"127.0.0.1:4750"},
+		MaxInFlightBatches: 16,
+		MaxInFlightBytes:   8 << 20,
+		ConnectTimeout:     10 * time.Second,
+		AnswerTimeout:      30 * time.Second,
+		BackoffInitial:     250 * time.Millisecond,
+		BackoffMax:         30 * time.Second,
+		ProgressInterval:   10 * time.Second,
+	}
+}
+
+// Validate checks ranges.
+func (c Config) Validate() error {
+	if len(c.Collectors) == 0 {
+		return errors.New("collectors: want at least one")
+	}
+	for i, a := range c.Collectors {
+		if a == "" {
+			return fmt.Errorf("collectors[%d] is empty", i)
+		}
+	}
+	if c.MaxInFlightBatches < 1 || c.MaxInFlightBytes < 1 {
+		return errors.New("max_in_flight_batches and max_in_flight_bytes: want at least 1")
+	}
+	for name, d := range map[string]time.Duration{
+		"connect_timeout": c.ConnectTimeout, "answer_timeout": c.AnswerTimeout, "backoff_initial": c.BackoffInitial,
+		"backoff_max": c.BackoffMax, "progress_interval": c.ProgressInterval,
+	} {
+		if d <= 0 {
+			return fmt.Errorf("%s %s: want more than 0", name, d)
+		}
+	}
+	if c.BackoffMax < c.BackoffInitial {
+		return fmt.Errorf("backoff_max %s is less than backoff_initial %s", c.BackoffMax, c.BackoffInitial)
+	}
+	if _, err := c.Client.TLS.Config(); err != nil {
+		return fmt.Errorf("client.tls: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+// Package send brings queued batches to collectors: one stream at a time, the exact bytes
+// of the queue, oldest first, until each has a final answer. The rules are in
+// docs/protocol/agent.md.
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// Sender has one loop, Run.
+type Sender struct {
+	cfg     Config
+	queue   *queue.Queue
+	log     *slog.Logger
+	now     func() time.Time
+	metrics *metrics
+	targets []*target
+	waits   *waits
+
+	mu       sync.Mutex
+	status   Status
+	progress progress
+}
+
+// target is one collector.
+type target struct {
+	address   string
+	backoff   *backoff.ExponentialBackOff
+	notBefore time.Time
+}
+
+// Errors that end a session without being the collector's fault.
+var (
+	errOtherBoot = errors.New("the next batch is of another boot")
+	errTryOther  = errors.New("only RETRY answers: trying another collector")
+	errStalled   = errors.New("no answer within answer_timeout")
+)
+
+// New dials lazily; nothing is sent before Run.
+func New(cfg Config, q *queue.Queue, reg prometheus.Registerer, log *slog.Logger, now func() time.Time) (*Sender, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Sender{cfg: cfg, queue: q, log: log, now: now, metrics: newMetrics(reg, cfg.Collectors), waits: newWaits(cfg)}
+	for _, a := range cfg.Collectors {
+		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
+		if err != nil {
+			return nil, fmt.Errorf("collector %s: %w", a, err)
+		}
+		if err := conn.Close(); err != nil {
+			return nil, fmt.Errorf("collector %s: %w", a, err)
+		}
+		s.targets = append(s.targets, &target{address: a, backoff: cfg.newBackoff()})
+		s.status.Collectors = append(s.status.Collectors, CollectorStatus{Address: a})
+	}
+	return s, nil
+}
+
+// maxMessage is above every frame that a queue can hold.
+const maxMessage = 80 << 20
+
+func (c Config) newBackoff() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval: c.BackoffInitial, MaxInterval: c.BackoffMax, Multiplier: 1.5, RandomizationFactor: 0.5,
+	}
+}
+
+// Run sends until ctx ends. A stream that ends leaves its unanswered batches in the
+// queue: they are sent again, with the same bytes, to whichever collector is next.
+func (s *Sender) Run(ctx context.Context) error {
+	for _, t := range s.targets {
+		t.backoff.Reset()
+	}
+	s.waits.backoff.Reset()
+	// Agents of a fleet begin at different collectors.
+	h := fnv.New32a()
+	boot, _, _ := s.queue.Boot()
+	_, _ = h.Write([]byte(boot.Agent))
+	at := int(h.Sum32() % uint32(len(s.targets)))
+	for ctx.Err() == nil {
+		i, err := s.choose(ctx, at)
+		if err != nil {
+			return nil // only ctx ends the wait
+		}
+		t := s.targets[i]
+		boot, spool := s.nextBoot()
+		progressed, err := s.session(ctx, t, i, boot, spool)
+		s.disconnected(i, err, ctx.Err() == nil)
+		if progressed {
+			t.backoff.Reset()
+		}
+		at = i
+		switch {
+		case errors.Is(err, errOtherBoot):
+		case ctx.Err() != nil:
+			return nil
+		default:
+			t.notBefore = s.now().Add(max(t.backoff.NextBackOff(), min(rpc.RetryAfter(err), s.cfg.BackoffMax)))
+			at = (i + 1) % len(s.targets)
+		}
+	}
+	return nil
+}
+
+// choose waits for the first collector from at on whose back-off is over.
+func (s *Sender) choose(ctx context.Context, at int) (int, error) {
+	for {
+		now, wait := s.now(), time.Duration(-1)
+		for k := range s.targets {
+			i := (at + k) % len(s.targets)
+			d := s.targets[i].notBefore.Sub(now)
+			if d <= 0 {
+				return i, nil
+			}
+			if wait < 0 || d < wait {
+				wait = d
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// nextBoot is the boot of the oldest batch that may be sent now, else the current one.
+func (s *Sender) nextBoot() (identity.Boot, string) {
+	if e, ok := s.nextEntry(nil, func(queue.Entry) bool { return true }); ok {
+		return e.Identity.BootOf(), e.Spool
+	}
+	boot, spool, _ := s.queue.Boot()
+	return boot, spool
+}
+
+// nextEntry is the oldest pending entry that is not in flight, does not wait, and is wanted.
+func (s *Sender) nextEntry(inFlight map[uint64]bool, want func(queue.Entry) bool) (queue.Entry, bool) {
+	now, after := s.now(), uint64(0)
+	for {
+		list := s.queue.Pending(after, 64)
+		for _, e := range list {
+			if !inFlight[e.No] && s.waits.due(e.No, now) && want(e) {
+				return e, true
+			}
+			after = e.No
+		}
+		if len(list) < 64 {
+			return queue.Entry{}, false
+		}
+	}
+}
+
+// Flush waits until nothing is pending or ctx ends.
+func (s *Sender) Flush(ctx context.Context) error {
+	for {
+		changed := s.queue.Changed()
+		if s.queue.Stats().Pending == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,363 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+type stream = grpc.BidiStreamingClient[ingestv1.StreamBatchesRequest, ingestv1.StreamBatchesResponse]
+
+// flight is a batch that waits for its answer.
+type flight struct {
+	entry queue.Entry
+	at    time.Time
+}
+
+// session is one stream of one boot.
+type session struct {
+	s        *Sender
+	target   *target
+	boot     identity.Boot
+	spool    string
+	out      chan *ingestv1.StreamBatchesRequest
+	in       chan *ingestv1.BatchResult
+	flights  map[identity.Digest]*flight
+	inFlight map[uint64]bool
+	bytes    int64
+	// window of the welcome and of the settings.
+	maxBatches int
+	maxBytes   int64
+	maxFrame   uint64
+	retries    int // RETRY answers in a row
+	progressed bool
+}
+
+// session opens a stream and serves it until it fails, ctx ends, or another boot is due.
+// progressed reports whether any batch got a final answer.
+func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Boot, spool string) (progressed bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	x := &session{
+		s: s, target: t, boot: boot, spool: spool,
+		out:     make(chan *ingestv1.StreamBatchesRequest),
+		in:      make(chan *ingestv1.BatchResult, 64),
+		flights: map[identity.Digest]*flight{}, inFlight: map[uint64]bool{},
+	}
+	// A connection of its own, so that each attempt is made now, and not on the back-off
+	// of a connection that failed before.
+	conn, err := rpc.Dial(t.address, s.cfg.Client, grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage)))
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	st, w, err := x.open(ctx, cancel, conn)
+	if err != nil {
+		if rpc.Reason(err) == reasonBootClash {
+			return false, x.clash("", err.Error())
+		}
+		return false, fmt.Errorf("open stream: %w", err)
+	}
+	if err := x.welcome(w); err != nil {
+		return false, err
+	}
+	s.connected(i, w.GetCollectorId())
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return x.write(gctx, st) })
+	g.Go(func() error { return x.read(gctx, st) })
+	g.Go(func() error {
+		defer cancel() // ends the reader's Recv
+		return x.serve(gctx)
+	})
+	err = g.Wait()
+	return x.progressed, err
+}
+
+// open says hello and waits for the welcome, at most ConnectTimeout.
+func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grpc.ClientConn) (stream, *ingestv1.Welcome, error) {
+	timer := time.AfterFunc(x.s.cfg.ConnectTimeout, cancel)
+	st, w, err := x.hello(ctx, conn)
+	if !timer.Stop() && err != nil {
+		err = fmt.Errorf("no welcome within %s", x.s.cfg.ConnectTimeout)
+	}
+	return st, w, err
+}
+
+func (x *session) hello(ctx context.Context, conn *grpc.ClientConn) (stream, *ingestv1.Welcome, error) {
+	st, err := ingestv1.NewIngestServiceClient(conn).StreamBatches(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	hello := &ingestv1.Hello{AgentId: x.boot.Agent, BootId: x.boot.Boot, SpoolId: x.spool, FirstPendingSeq: x.firstPending()}
+	if err := st.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, err
+	}
+	m, err := st.Recv() // has the reason when Send got EOF
+	if err != nil {
+		return nil, nil, err
+	}
+	w := m.GetWelcome()
+	if w == nil {
+		return nil, nil, fmt.Errorf("first message is %T, want a welcome", m.GetMessage())
+	}
+	return st, w, nil
+}
+
+// firstPending is the smallest sequence number that the queue still holds of the boot.
+func (x *session) firstPending() uint64 {
+	after := uint64(0)
+	for {
+		list := x.s.queue.Pending(after, 64)
+		for _, e := range list {
+			if e.Identity.BootOf() == x.boot {
+				return e.Identity.SeqStart
+			}
+			after = e.No
+		}
+		if len(list) < 64 {
+			break
+		}
+	}
+	if boot, _, next := x.s.queue.Boot(); boot == x.boot {
+		return next
+	}
+	return 0
+}
+
+// welcome takes the window, and looks for a second sender of this boot: whatever is
+// accepted at or above our next number was not sent by this queue.
+func (x *session) welcome(w *ingestv1.Welcome) error {
+	x.maxBatches, x.maxBytes, x.maxFrame = x.s.cfg.MaxInFlightBatches, int64(x.s.cfg.MaxInFlightBytes), w.GetMaxFrameBytes()
+	if n := int(w.GetMaxInFlightBatches()); n > 0 {
+		x.maxBatches = min(x.maxBatches, n)
+	}
+	if n := w.GetMaxInFlightBytes(); n > 0 && n < uint64(x.maxBytes) {
+		x.maxBytes = int64(n)
+	}
+	x.s.update(func(st *Status) { st.AcceptedThrough, st.AuthorityID = w.AcceptedThrough, w.GetAuthorityId() })
+	top, known := w.GetAcceptedThrough(), w.AcceptedThrough != nil
+	for _, r := range w.GetAcceptedBeyond() {
+		top, known = max(top, r.GetEnd()), true
+	}
+	boot, _, next := x.s.queue.Boot()
+	if !known || boot != x.boot || top < next {
+		return nil
+	}
+	text := fmt.Sprintf("collectors have records up to %d of boot %s, but this queue only gave out numbers below %d: another queue uses the same boot id",
+		top, boot.Boot, next)
+	x.s.log.Error(text, "collector", x.target.address)
+	x.s.noteError(text)
+	return x.s.queue.NewBoot("another queue uses the boot id")
+}
+
+func (x *session) write(ctx context.Context, st stream) error {
+	for {
+		select {
+		case m := <-x.out:
+			if err := st.Send(m); err != nil {
+				if errors.Is(err, io.EOF) {
+					return nil // the reader has the reason
+				}
+				return fmt.Errorf("send: %w", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (x *session) read(ctx context.Context, st stream) error {
+	for {
+		m, err := st.Recv()
+		if errors.Is(err, io.EOF) {
+			return errors.New("the collector ended the stream")
+		}
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+		r := m.GetResult()
+		if r == nil {
+			continue
+		}
+		select {
+		case x.in <- r:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// minStallCheck bounds how often flights are looked at.
+const minStallCheck = 10 * time.Millisecond
+
+// serve hands out batches within the window and takes answers.
+func (x *session) serve(ctx context.Context) error {
+	progress := time.NewTicker(x.s.cfg.ProgressInterval)
+	defer progress.Stop()
+	stall := time.NewTicker(max(x.s.cfg.AnswerTimeout/4, minStallCheck))
+	defer stall.Stop()
+	x.s.tick(0)
+	var out chan *ingestv1.StreamBatchesRequest
+	var msg *ingestv1.StreamBatchesRequest
+	for {
+		changed := x.s.queue.Changed() // before looking: no change is missed
+		wake := x.s.waits.next(x.s.now())
+		if msg == nil {
+			var err error
+			if msg, err = x.plan(); err != nil {
+				return err
+			}
+			if msg != nil {
+				out = x.out
+			}
+		}
+		err := func() error {
+			var timer <-chan time.Time
+			if !wake.IsZero() {
+				t := time.NewTimer(wake.Sub(x.s.now()))
+				defer t.Stop()
+				timer = t.C
+			}
+			select {
+			case out <- msg:
+				msg, out = nil, nil
+			case r := <-x.in:
+				return x.answer(r)
+			case <-stall.C:
+				if x.stalled() {
+					return errStalled
+				}
+			case <-timer:
+			case <-progress.C:
+				x.s.tick(0)
+			case <-changed:
+			case <-ctx.Done():
+				return x.drain()
+			}
+			return nil
+		}()
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// drain takes the answers that were read before the stream ended.
+func (x *session) drain() error {
+	for {
+		select {
+		case r := <-x.in:
+			if err := x.answer(r); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+func (x *session) stalled() bool {
+	now := x.s.now()
+	for _, f := range x.flights {
+		if now.Sub(f.at) >= x.s.cfg.AnswerTimeout {
+			return true
+		}
+	}
+	return false
+}
+
+// plan picks and launches the next batch, if the window, the gate and the queue allow
+// one. errOtherBoot: this boot has nothing more to do.
+func (x *session) plan() (*ingestv1.StreamBatchesRequest, error) {
+	w := x.s.waits
+	for len(x.flights) < min(x.maxBatches, w.window) && !x.s.now().Before(w.gate) {
+		e, ok := x.s.nextEntry(x.inFlight, func(e queue.Entry) bool { return e.Identity.BootOf() == x.boot && e.Spool == x.spool })
+		if !ok {
+			return nil, x.otherBoot()
+		}
+		if x.bytes > 0 && x.bytes+int64(e.Bytes) > x.maxBytes {
+			break
+		}
+		msg, err := x.load(e)
+		if err != nil {
+			return nil, err
+		}
+		if msg != nil {
+			x.launch(e, msg)
+			return msg, nil
+		}
+	}
+	return nil, nil
+}
+
+// otherBoot ends the session when only another boot has work.
+func (x *session) otherBoot() error {
+	if len(x.flights) > 0 {
+		return nil
+	}
+	if boot, spool := x.s.nextBoot(); boot != x.boot || spool != x.spool {
+		return errOtherBoot
+	}
+	return nil
+}
+
+// load reads a frame; nil when the entry was settled instead.
+func (x *session) load(e queue.Entry) (*ingestv1.StreamBatchesRequest, error) {
+	b, err := x.s.queue.Frame(e.No)
+	switch {
+	case errors.Is(err, queue.ErrNotFound):
+		return nil, nil
+	case errors.Is(err, queue.ErrCorrupt):
+		// The identity's bytes are gone; other bytes must never take its place.
+		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "err", err)
+		x.s.noteError("damaged on disk: " + e.Identity.String())
+		return nil, ignoreGone(x.s.queue.Drop(e.No))
+	case err != nil:
+		return nil, err
+	case x.maxFrame > 0 && uint64(len(b)) > x.maxFrame:
+		// It would end the stream each time.
+		return nil, x.deadLetter(e, queue.Verdict{Reason: reasonTooLarge, Collector: x.target.address,
+			Detail: fmt.Sprintf("frame has %d bytes, the collector takes %d", len(b), x.maxFrame)})
+	}
+	return &ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Frame{Frame: b}}, nil
+}
+
+// launch counts a batch as in flight before the writer has it, so that no answer is early.
+func (x *session) launch(e queue.Entry, m *ingestv1.StreamBatchesRequest) {
+	x.flights[identity.Sum(m.GetFrame())] = &flight{entry: e, at: x.s.now()}
+	x.inFlight[e.No] = true
+	x.bytes += int64(e.Bytes)
+	x.s.metrics.sent.Inc()
+	x.s.metrics.sentBytes.Add(float64(e.Bytes))
+	x.count()
+}
+
+func (x *session) land(d identity.Digest, f *flight) {
+	delete(x.flights, d)
+	delete(x.inFlight, f.entry.No)
+	x.bytes -= int64(f.entry.Bytes)
+	x.count()
+}
+
+func (x *session) count() {
+	n := len(x.flights)
+	x.s.metrics.inFlight.Set(float64(n))
+	x.s.update(func(st *Status) { st.InFlight = n })
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, queue.ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,107 @@
+package send
+
+import (
+	"errors"
+	"time"
+)
+
+// Status is a picture of the sender.
+type Status struct {
+	Collectors []CollectorStatus `json:"collectors"`
+	InFlight   int               `json:"in_flight"`
+	// AcceptedThrough of the last welcome: what the collectors have without a gap from the oldest
+	// pending batch on. For people; nothing is skipped because of it.
+	AcceptedThrough *uint64       `json:"accepted_through,omitempty"`
+	AuthorityID     string        `json:"authority_id,omitempty"`
+	Retrying        bool          `json:"retrying"`
+	LastRetryReason string        `json:"last_retry_reason,omitempty"`
+	LastAccepted    *time.Time    `json:"last_accepted_at,omitempty"`
+	Drain           *DrainStatus  `json:"drain,omitempty"`
+	LastErrors      []ErrorStatus `json:"last_errors,omitempty"`
+}
+
+// CollectorStatus is one collector as this agent sees it.
+type CollectorStatus struct {
+	Address     string     `json:"address"`
+	Connected   bool       `json:"connected"`
+	CollectorID string     `json:"collector_id,omitempty"`
+	Since       *time.Time `json:"since,omitempty"`
+	LastError   string     `json:"last_error,omitempty"`
+	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
+}
+
+// DrainStatus is the work on a backlog.
+type DrainStatus struct {
+	Since            time.Time `json:"since"`
+	RemainingBatches int       `json:"remaining_batches"`
+	RemainingBytes   int64     `json:"remaining_bytes"`
+	Done             int       `json:"done_batches"`
+}
+
+// ErrorStatus is something that an operator may want to see.
+type ErrorStatus struct {
+	At   time.Time `json:"at"`
+	Text string    `json:"text"`
+}
+
+// keptErrors bounds LastErrors.
+const keptErrors = 20
+
+// Status of now.
+func (s *Sender) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.status
+	st.Collectors = append([]CollectorStatus(nil), s.status.Collectors...)
+	st.LastErrors = append([]ErrorStatus(nil), s.status.LastErrors...)
+	return st
+}
+
+func (s *Sender) update(fn func(*Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn(&s.status)
+}
+
+func (s *Sender) noteError(text string) {
+	now := s.now()
+	s.update(func(st *Status) {
+		st.LastErrors = append(st.LastErrors, ErrorStatus{At: now, Text: text})
+		if n := len(st.LastErrors); n > keptErrors {
+			st.LastErrors = append([]ErrorStatus(nil), st.LastErrors[n-keptErrors:]...)
+		}
+	})
+}
+
+func (s *Sender) connected(i int, collectorID string) {
+	now := s.now()
+	address := s.targets[i].address
+	s.metrics.connected.WithLabelValues(address).Set(1)
+	s.metrics.sessions.WithLabelValues(address).Inc()
+	s.update(func(st *Status) {
+		c := &st.Collectors[i]
+		c.Connected, c.CollectorID, c.Since, c.LastError, c.LastErrorAt = true, collectorID, &now, "", nil
+	})
+	s.log.Info("connected", "collector", address, "collector_id", collectorID)
+}
+
+// disconnected notes the end of a session; failed is false when the agent stops.
+func (s *Sender) disconnected(i int, err error, failed bool) {
+	now, address := s.now(), s.targets[i].address
+	s.metrics.connected.WithLabelValues(address).Set(0)
+	s.metrics.inFlight.Set(0)
+	failed = failed && err != nil && !errors.Is(err, errOtherBoot)
+	s.update(func(st *Status) {
+		c := &st.Collectors[i]
+		c.Connected, c.Since, st.InFlight = false, nil, 0
+		if failed {
+			c.LastError, c.LastErrorAt = err.Error(), &now
+		}
+	})
+	if !failed {
+		return
+	}
+	s.metrics.errors.WithLabelValues(address).Inc()
+	s.noteError("collector " + address + ": " + err.Error())
+	s.log.Warn("stream ended", "collector", address, "err", err, "pending", s.queue.Stats().Pending)
+}
