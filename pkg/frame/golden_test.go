@@ -95,7 +95,26 @@ func TestExactBytes(t *testing.T) {
 	if got != want {
 		t.Errorf("frame is\n%s, want\n%s", got, want)
 	}
-	t.Logf("CRC32C of payload and header: %x", f[48:56])
+	if doc := documented(t); got != doc {
+		t.Errorf("frame is\n%s, the document has\n%s", got, doc)
+	}
+}
+
+// documented is the example of docs/format/frame.md: hex up to three spaces.
+func documented(t *testing.T) string {
+	doc, err := os.ReadFile("../../docs/format/frame.md")
+	must(t, err)
+	_, example, ok := strings.Cut(string(doc), "## Example")
+	parts := strings.Split(example, "```")
+	if !ok || len(parts) < 2 {
+		t.Fatal("no example in docs/format/frame.md")
+	}
+	out := ""
+	for line := range strings.Lines(parts[1]) {
+		bytes, _, _ := strings.Cut(strings.TrimSpace(line), "   ")
+		out += strings.ReplaceAll(bytes, " ", "")
+	}
+	return out
 }
 
 func TestEveryTruncationIsTyped(t *testing.T) {

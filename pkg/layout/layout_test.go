@@ -1,0 +1,214 @@
+package layout
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// SHA-256 of "abc".
+const (
+	abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+	dir = "agent=686f73742f31/boot=c3a9/"
+	seq = "00000000000000000007-18446744073709551615"
+)
+
+var (
+	id = identity.Batch{Agent: "host/1", Boot: "é", SeqStart: 7, SeqEnd: math.MaxUint64}
+	d  = identity.Sum([]byte("abc"))
+	at = time.Date(2026, 11, 21, 4, 5, 6, 7, time.FixedZone("", -3600)) // 05:05:06 UTC
+)
+
+// The keys as the design and docs/format/keys.md have them.
+func TestKeys(t *testing.T) {
+	const mid = "01795237506000000007-"
+	manifest := identity.Sum([]byte("accepted/v1/" + dir + seq + ".json")).String()[:32]
+	for _, c := range []struct{ got, want string }{
+		{AuthorityKey, "authority/v1/id.json"},
+		{Blob(d, 0), "raw-blobs/v1/sha256/ba/78/" + abc + ".lmbatch"},
+		{Blob(d, 1), "raw-blobs/v1/sha256/ba/78/" + abc + ".g1.lmbatch"},
+		{Blob(d, math.MaxUint32), "raw-blobs/v1/sha256/ba/78/" + abc + ".g4294967295.lmbatch"},
+		{BlobStem(d), "raw-blobs/v1/sha256/ba/78/" + abc},
+		{Condemned(d, 0), "gc/v1/condemned/" + abc + ".g0.json"},
+		{Condemned(d, 12), "gc/v1/condemned/" + abc + ".g12.json"},
+		{Boot(id.BootOf()), "boots/v1/agent=686f73742f31/boot=c3a9.json"},
+		{AcceptedBoot(id.BootOf()), "accepted/v1/" + dir},
+		{Accepted(id), "accepted/v1/" + dir + seq + ".json"},
+		{ManifestID(at, id), mid + manifest},
+		{AcceptedByTime(at, id), "accepted-by-time/v1/date=2026-11-21/hour=05/" + mid + manifest + ".json"},
+		{AcceptedByTimeHour(at), "accepted-by-time/v1/date=2026-11-21/hour=05/"},
+		{AcceptedByBlob(d, id), "accepted-by-blob/v1/sha256/ba/78/" + abc + "/" + dir + seq + ".json"},
+		{RawBlobByTime(at, d), "raw-blobs-by-time/v1/date=2026-11-21/hour=05/sha256=" + abc + ".json"},
+		{Quarantine(id, d), "quarantine/v1/identity-conflict/" + dir + seq + "/" + abc + ".json"},
+		{QuarantineByBlob(d, id), "quarantine-by-blob/v1/sha256/ba/78/" + abc + "/" + dir + seq + ".json"},
+		{Ledger(id.BootOf()), "reconcile/v1/ledger/agent=686f73742f31/boot=c3a9.json"},
+		{CheckpointKey, "reconcile/v1/checkpoint.json"},
+		{Repair(id), "repair/v1/" + dir + seq + ".json"},
+		{HexText("é/"), "c3a92f"},
+		{SeqName(7, math.MaxUint64), seq},
+	} {
+		if c.got != c.want {
+			t.Errorf("got  %s\nwant %s", c.got, c.want)
+		}
+	}
+}
+
+// Every parser refuses what its builder would not have written.
+func TestParsersRefuse(t *testing.T) {
+	blob, boot, accepted, quarantine := Blob(d, 3), Boot(id.BootOf()), Accepted(id), Quarantine(id, d)
+	change := func(key, from, to string) string {
+		t.Helper()
+		if !strings.Contains(key, from) {
+			t.Fatalf("%q is not in %q", from, key)
+		}
+		return strings.Replace(key, from, to, 1)
+	}
+	cases := map[string][]string{
+		"blob": {
+			"", "raw-blobs/v1/", accepted, blob + "x", "/" + blob, change(blob, "g3", "g0"), change(blob, "g3", "g03"), change(blob, "g3", "g"),
+			change(blob, "g3", "g4294967296"), change(blob, "g3", "g+3"), change(blob, "/ba/", "/bb/"), change(blob, "ad.g", "AD.g"),
+			change(blob, ".g3", ".g3.g3"), BlobStem(d), change(blob, "/78/", "//78"),
+		},
+		"boot": {
+			"", boot + "/", accepted, change(boot, "agent=", "agent="+"4"), change(boot, "c3a9", "C3A9"), change(boot, "c3a9", ""), change(boot, "686f73742f31", ""),
+			change(boot, "c3a9", "c3"), change(boot, "c3a9", strings.Repeat("61", 65)), change(boot, ".json", ".json.json"), change(boot, "/boot=", "/x/boot="),
+		},
+		"accepted": {
+			"", boot, blob, accepted + ".json", change(accepted, "-1844", "-2844"), change(accepted, "00007-", "0007-"), change(accepted, "/0000", "/+000"),
+			change(accepted, "/00000000000000000007", "/00000000000000000007-0"), change(accepted, ".json", ""), change(accepted, "v1", "v2"),
+			AcceptedPrefix + dir + "00000000000000000008-00000000000000000007.json", AcceptedPrefix + dir + "00000000000000000000-18446744073709551615.json",
+		},
+		"quarantine": {
+			"", accepted, QuarantinePrefix, change(quarantine, "/ba78", "/BA78"), change(quarantine, "/ba78", "/a78"), change(quarantine, ".json", ""),
+			change(quarantine, seq+"/", seq+".json/"), change(quarantine, seq+"/", ""), change(quarantine, seq+"/", seq+"//"),
+		},
+	}
+	parse := map[string]func(string) error{
+		"blob":       func(k string) error { _, _, err := ParseBlob(k); return err },
+		"boot":       func(k string) error { _, err := ParseBoot(k); return err },
+		"accepted":   func(k string) error { _, err := ParseAccepted(k); return err },
+		"quarantine": func(k string) error { _, _, err := ParseQuarantine(k); return err },
+	}
+	for family, keys := range cases {
+		for _, key := range keys {
+			if err := parse[family](key); !errors.Is(err, ErrNotAKey) {
+				t.Errorf("%s %q: %v", family, key, err)
+			}
+		}
+	}
+}
+
+func drawBatch(t *rapid.T) identity.Batch {
+	b := identity.Batch{
+		Agent:    rapid.StringN(1, 20, identity.MaxAgentIDBytes).Draw(t, "agent"),
+		Boot:     rapid.StringN(1, 16, identity.MaxBootIDBytes).Draw(t, "boot"),
+		SeqStart: rapid.Uint64().Draw(t, "start"),
+	}
+	b.SeqEnd = rapid.Uint64Range(b.SeqStart, math.MaxUint64).Draw(t, "end")
+	if b.Validate() != nil {
+		b.SeqEnd--
+	}
+	return b
+}
+
+func TestParsersInvertBuilders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := drawBatch(t)
+		d := identity.Sum(rapid.SliceOf(rapid.Byte()).Draw(t, "frame"))
+		gen := rapid.Uint32().Draw(t, "generation")
+		if got, err := ParseAccepted(Accepted(b)); err != nil || got != b {
+			t.Fatalf("accepted: %v, %v", got, err)
+		}
+		if got, err := ParseBoot(Boot(b.BootOf())); err != nil || got != b.BootOf() {
+			t.Fatalf("boot: %v, %v", got, err)
+		}
+		if got, g, err := ParseBlob(Blob(d, gen)); err != nil || got != d || g != gen {
+			t.Fatalf("blob: %v, %d, %v", got, g, err)
+		}
+		if got, s, err := ParseQuarantine(Quarantine(b, d)); err != nil || got != b || s != d {
+			t.Fatalf("quarantine: %v, %v, %v", got, s, err)
+		}
+	})
+}
+
+// A listing of one boot is in the order of identities; keys hold nothing but safe characters.
+func TestKeyOrderIsSequenceOrder(t *testing.T) {
+	const safe = "abcdefghijklmnopqrstuvwxyz0123456789=-./"
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := drawBatch(t), drawBatch(t)
+		b.Agent, b.Boot = a.Agent, a.Boot
+		if got := strings.Compare(Accepted(a), Accepted(b)); got != a.Compare(b) {
+			t.Fatalf("keys compare %d, identities %d", got, a.Compare(b))
+		}
+		if !strings.HasPrefix(Accepted(a), AcceptedBoot(a.BootOf())) {
+			t.Fatal("manifest outside its boot's prefix")
+		}
+		for _, key := range []string{Accepted(a), Boot(a.BootOf()), Quarantine(a, d), AcceptedByBlob(d, a), QuarantineByBlob(d, a), Repair(a), Ledger(a.BootOf())} {
+			if strings.Trim(key, safe) != "" || len(key) > 600 {
+				t.Fatalf("key %q", key)
+			}
+		}
+	})
+}
+
+// No boot's prefix holds keys of another boot.
+func TestBootPrefixesAreDisjoint(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := rapid.SampledFrom([]string{"a", "aa", "ab", "b", "a/", "="})
+		a := identity.Boot{Agent: ids.Draw(t, "agent"), Boot: ids.Draw(t, "boot")}
+		b := identity.Boot{Agent: ids.Draw(t, "other agent"), Boot: ids.Draw(t, "other boot")}
+		if a != b && strings.HasPrefix(AcceptedBoot(a), AcceptedBoot(b)) {
+			t.Fatalf("%v lies within %v", a, b)
+		}
+	})
+}
+
+// Derived listings by time are in the order of time, within an hour and between hours.
+func TestTimeKeysAreInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ns := rapid.Int64Range(0, 4_000_000_000_000_000_000)
+		times := []int64{ns.Draw(t, "a"), ns.Draw(t, "b"), ns.Draw(t, "c")}
+		slices.Sort(times)
+		keys := make([]string, len(times))
+		for i, n := range times {
+			keys[i] = AcceptedByTime(time.Unix(0, n), drawBatch(t))
+		}
+		if times[0] != times[1] && times[1] != times[2] && !slices.IsSorted(keys) {
+			t.Fatalf("%v", keys)
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0)} {
+		f.Add(key)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		again := key
+		if b, err := ParseAccepted(key); err == nil {
+			again = Accepted(b)
+			if err := b.Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+		if b, err := ParseBoot(key); err == nil {
+			again = Boot(b)
+		}
+		if d, gen, err := ParseBlob(key); err == nil {
+			again = Blob(d, gen)
+		}
+		if b, d, err := ParseQuarantine(key); err == nil {
+			again = Quarantine(b, d)
+		}
+		if again != key {
+			t.Errorf("%q became %q", key, again)
+		}
+	})
+}
