@@ -1,0 +1,59 @@
+package ingest
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// admit takes room for a frame of n bytes, or sheds it after a short wait, before
+// anything is decoded.
+func (s *Service) admit(ctx context.Context, n int) error {
+	w := s.weight(n)
+	if !s.room.TryAcquire(w) {
+		wait, cancel := context.WithTimeout(ctx, s.cfg.Limits.ShedAfter)
+		defer cancel()
+		if err := s.room.Acquire(wait, w); err != nil {
+			s.metrics.sheds.WithLabelValues("in_flight_bytes").Inc()
+			return failed(codes.ResourceExhausted, rpc.ReasonOverloaded, "%d bytes of frames are in flight", s.inFlight.Load()).after(s.cfg.Limits.RetryAfter)
+		}
+	}
+	s.inFlight.Add(w)
+	return nil
+}
+
+// release gives back the room of admit.
+func (s *Service) release(n int) {
+	w := s.weight(n)
+	s.inFlight.Add(-w)
+	s.room.Release(w)
+}
+
+// weight of a frame; one that is over the limit is refused soon, and must not wait for ever.
+func (s *Service) weight(n int) int64 { return min(int64(n), int64(s.cfg.Limits.InFlightBytes)) }
+
+// recycle gives a frame's buffer back once its verdict is known. After an error a
+// request of the store's client may still be sending it: then it is left to the
+// garbage collector.
+func (s *Service) recycle(b []byte, v verdict) {
+	if v.err == nil {
+		s.buffers.put(b)
+	}
+}
+
+// enter counts a call in; false while the service stops.
+func (s *Service) enter() bool {
+	s.callsMu.Lock()
+	defer s.callsMu.Unlock()
+	select {
+	case <-s.drain:
+		return false
+	default:
+		s.calls.Add(1)
+		return true
+	}
+}
+
+func (s *Service) leave() { s.calls.Done() }

@@ -1,0 +1,142 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// authority is the acceptance authority once the store passed its probe.
+type authority struct {
+	accept.Acceptor
+	authorityID string
+	// claim claims a boot for a spool.
+	claim func(ctx context.Context, boot identity.Boot, spoolID string) error
+	// pending gives ranges that are accepted but not in the bucket yet; may be nil.
+	pending func(boot identity.Boot, from uint64, fn func(start, end uint64))
+}
+
+// ClaimBoot claims a boot for a spool; a clash is *accept.RefusedError.
+func (a *authority) ClaimBoot(ctx context.Context, boot identity.Boot, spoolID string) error {
+	return a.claim(ctx, boot, spoolID)
+}
+
+// Pending calls fn for ranges that are accepted but not in the bucket yet.
+func (a *authority) Pending(boot identity.Boot, from uint64, fn func(start, end uint64)) {
+	if a.pending != nil {
+		a.pending(boot, from, fn)
+	}
+}
+
+// state is either an authority or the reason why there is none.
+type state struct {
+	authority *authority
+	err       error
+}
+
+var errStarting = errors.New("the store was not probed yet")
+
+// ready gives the authority, or the failure that senders are told.
+func (s *Service) ready() (*authority, error) {
+	st := s.state.Load()
+	if st.authority != nil {
+		return st.authority, nil
+	}
+	return nil, failed(codes.Unavailable, rpc.ReasonNotReady, "collector is not ready: %v", st.err).after(s.cfg.Limits.RetryAfter)
+}
+
+// NotReady says why the collector takes no submissions; nil when it does.
+func (s *Service) NotReady() error { return s.state.Load().err }
+
+// Backoff between probes of a store that fails them.
+const (
+	probeMinBackoff = 500 * time.Millisecond
+	probeMaxBackoff = 30 * time.Second
+)
+
+// keepQualified probes the store at the start, every QualifyInterval, and when it
+// denied a request. It ends with ctx, or with an error when the bucket is of another authority.
+func (s *Service) keepQualified(ctx context.Context) error {
+	backoff := probeMinBackoff
+	asked := false // by a denied request
+	for {
+		start := s.now()
+		a, err := s.qualify(ctx)
+		wait := s.cfg.QualifyInterval
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case fatal(err):
+			s.setState(&state{err: err})
+			return err
+		case err != nil:
+			s.metrics.probes.WithLabelValues("failed").Inc()
+			// A store that does not answer breaks no promise: submissions see that
+			// themselves. One that answers wrongly, or denies, takes no more.
+			if s.NotReady() != nil || errors.Is(err, accept.ErrNotQualified) || denied(err) {
+				s.setState(&state{err: err})
+			}
+			s.tel.Log.Error("store probe failed", "error", err, "again_in", backoff)
+			wait, backoff = backoff, min(2*backoff, probeMaxBackoff)
+		default:
+			s.metrics.probes.WithLabelValues("passed").Inc()
+			s.setState(&state{authority: a})
+			s.tel.Log.Info("store qualified", "authority_id", a.authorityID, "took", s.now().Sub(start))
+			if !asked {
+				backoff = probeMinBackoff
+			}
+		}
+		asked = false
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-s.reprobe:
+			// A policy that lets the probe pass and denies the rest must not make this spin.
+			timer.Stop()
+			asked = true
+			if !sleep(ctx, backoff) {
+				return nil
+			}
+			backoff = min(2*backoff, probeMaxBackoff)
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+func (s *Service) setState(st *state) {
+	s.state.Store(st)
+	s.grpcServer.SetServing(st.authority != nil)
+}
+
+// storeDenied takes the collector out of service until a probe passes again.
+func (s *Service) storeDenied(err error) {
+	if s.state.Load().authority == nil {
+		return
+	}
+	s.setState(&state{err: fmt.Errorf("the store denied a request: %w", err)})
+	select {
+	case s.reprobe <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+// sleep waits; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,19 @@
+package ingest
+
+import (
+	"context"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+)
+
+// clock is an accept.Clock with the service's time of day.
+type clock struct{ now func() time.Time }
+
+// Now implements accept.Clock.
+func (c clock) Now() time.Time { return c.now() }
+
+// Sleep implements accept.Clock.
+func (clock) Sleep(ctx context.Context, d time.Duration) error {
+	return accept.WallClock{}.Sleep(ctx, d)
+}

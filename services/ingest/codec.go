@@ -1,0 +1,189 @@
+package ingest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the codec that this one wraps
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// codec reads the messages that carry a frame without the copies of the general
+// one: the frame goes from the transport's buffers straight into a lent buffer.
+// Whoever takes the message gives the buffer back. All else is the standard codec's.
+type codec struct {
+	encoding.CodecV2
+	buffers *buffers
+}
+
+func newCodec(b *buffers) codec {
+	return codec{CodecV2: encoding.GetCodecV2("proto"), buffers: b}
+}
+
+// Field numbers of the messages that carry a frame; TestCodecFieldNumbers compares them with the descriptors.
+const (
+	streamHelloField = 1
+	streamFrameField = 2
+	submitFrameField = 1
+	submitSpoolField = 2
+)
+
+var errWire = errors.New("not a protobuf message")
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch m := v.(type) {
+	case *ingestv1.StreamBatchesRequest:
+		return c.streamRequest(data, m)
+	case *ingestv1.SubmitBatchRequest:
+		return c.submitRequest(data, m)
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
+func (c codec) streamRequest(data mem.BufferSlice, m *ingestv1.StreamBatchesRequest) error {
+	m.Reset()
+	r := wireReader{data: data}
+	for r.more() {
+		field, n, err := r.field()
+		if err != nil {
+			return err
+		}
+		switch field {
+		case streamFrameField:
+			f, ok := m.Message.(*ingestv1.StreamBatchesRequest_Frame)
+			if ok { // the last one wins
+				c.buffers.put(f.Frame)
+			}
+			b := c.buffers.get(n)
+			r.copy(b)
+			m.Message = &ingestv1.StreamBatchesRequest_Frame{Frame: b}
+		case streamHelloField:
+			b := make([]byte, n)
+			r.copy(b)
+			h := &ingestv1.Hello{}
+			if err := proto.Unmarshal(b, h); err != nil {
+				return err
+			}
+			m.Message = &ingestv1.StreamBatchesRequest_Hello{Hello: h}
+		default:
+			r.skip(n)
+		}
+	}
+	return nil
+}
+
+func (c codec) submitRequest(data mem.BufferSlice, m *ingestv1.SubmitBatchRequest) error {
+	m.Reset()
+	r := wireReader{data: data}
+	for r.more() {
+		field, n, err := r.field()
+		if err != nil {
+			return err
+		}
+		switch field {
+		case submitFrameField:
+			c.buffers.put(m.Frame)
+			m.Frame = c.buffers.get(n)
+			r.copy(m.Frame)
+		case submitSpoolField:
+			b := make([]byte, min(n, maxSpoolIDBytes+1)) // longer ones are refused anyway
+			r.copy(b)
+			r.skip(n - len(b))
+			m.SpoolId = string(b)
+		default:
+			r.skip(n)
+		}
+	}
+	return nil
+}
+
+// wireReader reads protobuf fields across the pieces of a received message.
+type wireReader struct {
+	data mem.BufferSlice
+	off  int // within data[0]
+}
+
+func (r *wireReader) more() bool {
+	for len(r.data) > 0 && r.off == r.data[0].Len() {
+		r.data, r.off = r.data[1:], 0
+	}
+	return len(r.data) > 0
+}
+
+func (r *wireReader) remaining() int { return r.data.Len() - r.off }
+
+func (r *wireReader) varint() (uint64, error) {
+	var b [binary.MaxVarintLen64]byte
+	for i := range b {
+		if !r.more() {
+			return 0, errWire
+		}
+		b[i] = r.data[0].ReadOnlyData()[r.off]
+		r.off++
+		if b[i] < 0x80 {
+			v, n := binary.Uvarint(b[:i+1])
+			if n <= 0 {
+				return 0, errWire
+			}
+			return v, nil
+		}
+	}
+	return 0, errWire
+}
+
+// field reads the next tag. For length-delimited fields it gives the length, which
+// lies within the message; for others the bytes of the value that are left to skip.
+func (r *wireReader) field() (field, n int, err error) {
+	tag, err := r.varint()
+	if err != nil {
+		return 0, 0, err
+	}
+	num := tag >> 3
+	if num == 0 || num > 1<<29-1 {
+		return 0, 0, errWire
+	}
+	length := uint64(0)
+	switch tag & 7 {
+	case 0:
+		_, err = r.varint()
+		field = -int(num) // not one of ours: they are all length-delimited
+	case 1:
+		field, length = -int(num), 8
+	case 5:
+		field, length = -int(num), 4
+	case 2:
+		field = int(num)
+		length, err = r.varint()
+	default:
+		err = fmt.Errorf("%w: wire type %d", errWire, tag&7)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	if length > uint64(r.remaining()) {
+		return 0, 0, fmt.Errorf("%w: field %d of %d bytes is cut", errWire, num, length)
+	}
+	return field, int(length), nil
+}
+
+func (r *wireReader) copy(dst []byte) {
+	for len(dst) > 0 && r.more() {
+		n := copy(dst, r.data[0].ReadOnlyData()[r.off:])
+		dst = dst[n:]
+		r.off += n
+	}
+}
+
+func (r *wireReader) skip(n int) {
+	for n > 0 && r.more() {
+		k := min(n, r.data[0].Len()-r.off)
+		n -= k
+		r.off += k
+	}
+}

@@ -1,0 +1,70 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+// openTimeout bounds the look-up of the store's credentials.
+const openTimeout = 10 * time.Second
+
+// Command is the collector as a command.
+func Command() *cobra.Command {
+	return cli.Command(cli.Spec[Config]{
+		Name:    "ingest",
+		Short:   "Run a collector: accept batches into the object store",
+		Long:    "Run a collector: it authenticates senders, validates frames and accepts batches into the object store.\nAny number of collectors may share one bucket and prefix.",
+		Default: DefaultConfig,
+		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+			defer cancel()
+			store, err := s3.New(ctx, c.Store, s3.Options{})
+			if err != nil {
+				return nil, err
+			}
+			limitMemory(c)
+			return New(c, Deps{Store: store, Telemetry: tel})
+		},
+		Banner: func(c Config, svc run.Service) [][2]string {
+			s := svc.(*Service)
+			scheme := "http"
+			if c.TLS.Enabled() {
+				scheme = "https"
+			}
+			return [][2]string{
+				{"gRPC", s.GRPCAddr()},
+				{"HTTP", fmt.Sprintf("%s://%s/v1/batches", scheme, s.HTTPAddr())},
+				{"store", fmt.Sprintf("%s bucket %s prefix %q", c.Store.Endpoint, c.Store.Bucket, c.Store.Prefix)},
+				{"acceptance", c.Acceptance},
+				{"ready", fmt.Sprintf("curl %s://%s/-/ready", scheme, s.AdminAddr())},
+			}
+		},
+	})
+}
+
+// processMemory is what a collector needs besides frames: code, connections, the
+// store's client and the garbage that waits for its collection.
+const processMemory = 64 << 20
+
+// limitMemory makes the garbage collector work harder near the memory that the limits allow.
+func limitMemory(c Config) {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	limit := int64(c.MemoryLimit)
+	if limit == 0 {
+		l := c.Limits
+		limit = int64(l.InFlightBytes) + int64(l.DecodingBytes) + int64(l.Receivers)*int64(l.FrameBytes) + processMemory
+	}
+	debug.SetMemoryLimit(limit)
+}

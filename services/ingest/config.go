@@ -1,0 +1,229 @@
+package ingest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// Config of a collector. docs/guide/ingest.md explains every setting.
+type Config struct {
+	GRPC ListenConfig `koanf:"grpc"`
+	HTTP ListenConfig `koanf:"http"`
+	// Admin moves /metrics, /-/healthy, /-/ready and /config off the HTTP port.
+	Admin AdminConfig    `koanf:"admin"`
+	TLS   rpc.ServerTLS  `koanf:"tls"`
+	Auth  rpc.AuthConfig `koanf:"auth"`
+
+	// CollectorID is in every manifest that this collector writes.
+	CollectorID string `koanf:"collector_id" help:"name of this collector in manifests and answers; default: host name and gRPC port"`
+	// AuthorityID is what the bucket's id object must hold.
+	AuthorityID string `koanf:"authority_id" help:"acceptance authority that the bucket must be; empty takes, or creates, the bucket's own"`
+
+	Acceptance string `koanf:"acceptance" help:"s3_manifest or local_spool"`
+	// AcceptTimeout bounds one submission from its decode to its outcome.
+	AcceptTimeout time.Duration `koanf:"accept_timeout" help:"longest time that one submission may take at the store"`
+	// DrainTimeout bounds the shutdown.
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for what was read"`
+	// QualifyInterval is the time between two probes of the store.
+	QualifyInterval time.Duration `koanf:"qualify_interval" help:"time between two probes of the store's semantics"`
+
+	// MemoryLimit is the Go runtime's soft limit; set by the command, not by New.
+	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 derives it from the limits, the environment's GOMEMLIMIT wins"`
+
+	Store  s3.Config    `koanf:"store"`
+	Spool  SpoolConfig  `koanf:"spool"`
+	Limits Limits       `koanf:"limits"`
+	Notify NotifyConfig `koanf:"notify"`
+}
+
+// ListenConfig is one address.
+type ListenConfig struct {
+	Listen string `koanf:"listen" help:"host:port to listen on"`
+}
+
+// AdminConfig is where the admin paths are.
+type AdminConfig struct {
+	Listen string `koanf:"listen" help:"host:port of the admin paths, without TLS; empty serves them on the HTTP port"`
+	Pprof  bool   `koanf:"pprof" help:"serve /debug/pprof/"`
+}
+
+// SpoolConfig is for acceptance local_spool.
+type SpoolConfig struct {
+	Dir string `koanf:"dir" help:"directory of the local spool (acceptance local_spool)"`
+	// LandingIntervalMS is ingest.object_landing_interval_ms of the design.
+	LandingIntervalMS int          `koanf:"object_landing_interval_ms" help:"time between two landings of the spool, milliseconds"`
+	MaxBytes          config.Bytes `koanf:"max_bytes" help:"largest spool; beyond it batches are answered RETRY"`
+}
+
+// Limits bound what a collector takes and the memory that it takes it with.
+type Limits struct {
+	FrameBytes      config.Bytes `koanf:"frame_bytes" help:"largest frame"`
+	DecodedBytes    config.Bytes `koanf:"decoded_bytes" help:"largest decoded payload of a frame"`
+	Records         int          `koanf:"records" help:"most records of a frame"`
+	SeriesLabels    int          `koanf:"series_labels" help:"most labels of a series"`
+	LabelNameBytes  config.Bytes `koanf:"label_name_bytes" help:"longest label name"`
+	LabelValueBytes config.Bytes `koanf:"label_value_bytes" help:"longest label value"`
+	Ratio           int          `koanf:"ratio" help:"highest ratio of decoded to encoded bytes"`
+
+	// InFlightBytes bounds the frames between admission and outcome, of all senders together.
+	InFlightBytes config.Bytes `koanf:"in_flight_bytes" help:"bytes of admitted frames, all senders together"`
+	// DecodingBytes bounds the decoded payloads that are alive at once.
+	DecodingBytes config.Bytes `koanf:"decoding_bytes" help:"decoded bytes that are in memory at once; not less than decoded_bytes"`
+	// Receivers bounds the connections that receive a large frame at once.
+	Receivers int `koanf:"receivers" help:"gRPC connections that may receive a large frame at the same time; others wait by flow control"`
+	// ShedAfter is how long a received frame waits for admission before it is answered RETRY.
+	ShedAfter time.Duration `koanf:"shed_after" help:"how long a frame waits for room before it is answered RETRY"`
+	// RetryAfter goes with every shed.
+	RetryAfter time.Duration `koanf:"retry_after" help:"when a shed sender is told to come back"`
+
+	Streams              int          `koanf:"streams" help:"most gRPC streams, and most HTTP requests, at once"`
+	StreamBatches        int          `koanf:"stream_batches" help:"in-flight window of a stream, batches"`
+	StreamBytes          config.Bytes `koanf:"stream_bytes" help:"in-flight window of a stream, bytes"`
+	AgentBatchesPerSec   float64      `koanf:"agent_batches_per_second" help:"most batches of one agent a second; 0 is unlimited"`
+	AgentBatchesBurst    int          `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second"`
+	AgentsTracked        int          `koanf:"agents_tracked" help:"agents whose rate is remembered"`
+	StreamsPerConnection int          `koanf:"streams_per_connection" help:"most streams of one gRPC connection"`
+}
+
+// NotifyConfig is the shortcut to reconcilers.
+type NotifyConfig struct {
+	Addresses []string         `koanf:"addresses" help:"host:port of reconcilers that are told of accepted manifests"`
+	Client    rpc.ClientConfig `koanf:"client"`
+	Queue     int              `koanf:"queue" help:"manifests that wait for each reconciler; more are dropped and found by its scans"`
+}
+
+// DefaultConfig has the defaults of every setting.
+func DefaultConfig() Config {
+	f := frame.DefaultLimits()
+	return Config{
+		GRPC:            ListenConfig{Listen: "127.0.0.1:4750"},
+		HTTP:            ListenConfig{Listen: "127.0.0.1:4751"},
+		Auth:            rpc.AuthConfig{Mode: rpc.AuthNone},
+		Acceptance:      string(accept.ModeS3Manifest),
+		AcceptTimeout:   30 * time.Second,
+		DrainTimeout:    30 * time.Second,
+		QualifyInterval: 24 * time.Hour,
+		Store:           s3.DefaultConfig(),
+		Spool:           SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
+		Limits: Limits{
+			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
+			SeriesLabels: f.SeriesLabels, LabelNameBytes: config.Bytes(f.LabelNameBytes),
+			LabelValueBytes: config.Bytes(f.LabelValueBytes), Ratio: f.Ratio,
+			InFlightBytes: 64 << 20, DecodingBytes: 64 << 20, Receivers: 6,
+			ShedAfter: 2 * time.Second, RetryAfter: time.Second,
+			Streams: 4096, StreamBatches: 64, StreamBytes: 8 << 20,
+			AgentBatchesBurst: 100, AgentsTracked: 10_000, StreamsPerConnection: 100,
+		},
+		Notify: NotifyConfig{Queue: 4096},
+	}
+}
+
+// Validate checks every setting.
+func (c Config) Validate() error { return errors.Join(c.Store.Validate(), c.validate()) }
+
+// validate checks all but the store.
+func (c Config) validate() error {
+	l := c.Limits
+	errs := []error{c.TLS.Validate(), c.Auth.Validate(), c.validateExposure()}
+	positive := func(name string, ok bool) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s must be positive", name))
+		}
+	}
+	positive("accept_timeout", c.AcceptTimeout > 0)
+	positive("drain_timeout", c.DrainTimeout > 0)
+	positive("qualify_interval", c.QualifyInterval > 0)
+	positive("limits.frame_bytes", l.FrameBytes > 0)
+	positive("limits.decoded_bytes", l.DecodedBytes > 0)
+	positive("limits.records", l.Records > 0)
+	positive("limits.series_labels", l.SeriesLabels > 0)
+	positive("limits.label_name_bytes", l.LabelNameBytes > 0)
+	positive("limits.label_value_bytes", l.LabelValueBytes > 0)
+	positive("limits.ratio", l.Ratio > 0)
+	positive("limits.receivers", l.Receivers > 0)
+	positive("limits.shed_after", l.ShedAfter > 0)
+	positive("limits.retry_after", l.RetryAfter > 0)
+	positive("limits.streams", l.Streams > 0)
+	positive("limits.streams_per_connection", l.StreamsPerConnection > 0)
+	positive("limits.stream_batches", l.StreamBatches > 0)
+	positive("limits.stream_bytes", l.StreamBytes > 0)
+	positive("limits.agents_tracked", l.AgentsTracked > 0)
+	positive("notify.queue", c.Notify.Queue > 0)
+	for name, a := range map[string]string{"grpc.listen": c.GRPC.Listen, "http.listen": c.HTTP.Listen} {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	if l.InFlightBytes < l.FrameBytes {
+		errs = append(errs, fmt.Errorf("limits.in_flight_bytes %v is less than limits.frame_bytes %v", l.InFlightBytes, l.FrameBytes))
+	}
+	if l.DecodingBytes < l.DecodedBytes {
+		errs = append(errs, fmt.Errorf("limits.decoding_bytes %v is less than limits.decoded_bytes %v", l.DecodingBytes, l.DecodedBytes))
+	}
+	if l.FrameBytes > 1<<30 || l.DecodedBytes > 1<<31-1 {
+		errs = append(errs, errors.New("limits.frame_bytes may be 1 GiB, limits.decoded_bytes 2 GiB at most"))
+	}
+	if l.AgentBatchesPerSec < 0 || l.AgentBatchesPerSec > 0 && l.AgentBatchesBurst <= 0 {
+		errs = append(errs, errors.New("limits.agent_batches_per_second must not be negative, and its burst must be positive"))
+	}
+	switch accept.Mode(c.Acceptance) {
+	case accept.ModeS3Manifest:
+	case accept.ModeLocalSpool:
+		if c.Spool.Dir == "" || c.Spool.LandingIntervalMS <= 0 || c.Spool.MaxBytes <= 0 {
+			errs = append(errs, errors.New("acceptance local_spool needs spool.dir, and a positive landing interval and size"))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("acceptance %q: want s3_manifest or local_spool", c.Acceptance))
+	}
+	return errors.Join(errs...)
+}
+
+// validateExposure refuses to let everybody in from everywhere.
+func (c Config) validateExposure() error {
+	if c.Auth.Mode == rpc.AuthMTLS && c.TLS.ClientCAFile == "" {
+		return errors.New("auth: mode mtls needs tls.client_ca_file")
+	}
+	if c.Auth.AllowInsecure {
+		return nil
+	}
+	for _, a := range []string{c.GRPC.Listen, c.HTTP.Listen} {
+		switch {
+		case loopback(a):
+		case c.Auth.Mode == rpc.AuthNone:
+			return fmt.Errorf("auth: mode none on %s: only loopback, unless auth.allow_insecure", a)
+		case c.Auth.Mode == rpc.AuthToken && !c.TLS.Enabled():
+			return fmt.Errorf("auth: tokens on %s need tls.cert_file, unless auth.allow_insecure", a)
+		}
+	}
+	return nil
+}
+
+// loopback reports whether an address can only be reached from this machine.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// frameLimits are the limits as the decoder takes them.
+func (l Limits) frameLimits() frame.Limits {
+	return frame.Limits{
+		EncodedBytes: l.FrameBytes.Int(), DecodedBytes: l.DecodedBytes.Int(), Records: l.Records,
+		SeriesLabels: l.SeriesLabels, LabelNameBytes: l.LabelNameBytes.Int(),
+		LabelValueBytes: l.LabelValueBytes.Int(), Ratio: l.Ratio,
+	}
+}

@@ -1,0 +1,68 @@
+package ingest
+
+import (
+	"context"
+	"runtime"
+
+	"golang.org/x/sync/semaphore"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// decoding bounds the memory of decoded frames: by bytes, which the header
+// declares, and by the number of decoders, which is that of the processors.
+type decoding struct {
+	limits   frame.Limits
+	bytes    int64
+	budget   *semaphore.Weighted
+	decoders chan *frame.Decoder
+}
+
+// keepDecoded is the largest payload after which a decoder keeps its memory.
+const keepDecoded = 8 << 20
+
+func newDecoding(l Limits) *decoding {
+	d := &decoding{
+		limits: l.frameLimits(), bytes: int64(l.DecodingBytes),
+		budget:   semaphore.NewWeighted(int64(l.DecodingBytes)),
+		decoders: make(chan *frame.Decoder, runtime.GOMAXPROCS(0)),
+	}
+	for range cap(d.decoders) {
+		d.decoders <- nil
+	}
+	return d
+}
+
+// inspect decodes and validates the frame whose header is h.
+func (d *decoding) inspect(ctx context.Context, b []byte, h frame.Header) (frame.Summary, error) {
+	need := min(decodedBytes(h, d.limits), d.bytes)
+	if err := d.budget.Acquire(ctx, need); err != nil {
+		return frame.Summary{}, err
+	}
+	defer d.budget.Release(need)
+	var dec *frame.Decoder
+	select {
+	case dec = <-d.decoders:
+	case <-ctx.Done():
+		return frame.Summary{}, ctx.Err()
+	}
+	if dec == nil {
+		dec = frame.NewDecoder()
+	}
+	defer func() {
+		if need > keepDecoded {
+			dec = nil
+		}
+		d.decoders <- dec
+	}()
+	return dec.Inspect(b, d.limits)
+}
+
+// decodedBytes estimates what decoding takes: the payload, a value for each record
+// and the tables. A header beyond the limits is refused before anything is taken.
+func decodedBytes(h frame.Header, l frame.Limits) int64 {
+	if uint64(h.DecodedLen) > uint64(l.DecodedBytes) || h.Identity.Count() > uint64(l.Records) {
+		return 0
+	}
+	return int64(h.DecodedLen) + 8*int64(h.Identity.Count())
+}

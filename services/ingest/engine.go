@@ -1,0 +1,80 @@
+package ingest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// qualify checks the authority's id and the store's semantics, and makes the acceptor.
+func (s *Service) qualify(ctx context.Context) (*authority, error) {
+	id, err := s.ensureAuthority(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if a := s.last; a != nil && a.authorityID == id {
+		return a, nil
+	}
+	policy := accept.DefaultPolicy()
+	policy.Deadline = s.cfg.AcceptTimeout
+	policy.RequestTimeout = min(policy.RequestTimeout, s.cfg.AcceptTimeout)
+	policy.RetryAfter = s.cfg.Limits.RetryAfter
+	p, err := accept.New(accept.Config{
+		Store: s.store, AuthorityID: id, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
+		Clock: clock{s.now}, Policy: policy, Events: s.metrics.events(s.tel.Log),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.last = &authority{Acceptor: p, authorityID: id, claim: p.ClaimBoot}
+	return s.last, nil
+}
+
+// ensureAuthority gives the authority's id: the configured one, which the bucket
+// must have or gets, else the bucket's own.
+func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
+	if id := s.cfg.AuthorityID; id != "" {
+		return id, accept.EnsureAuthority(ctx, s.store, id, true)
+	}
+	b, _, err := s.store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	switch {
+	case err == nil:
+		r, err := accept.ParseAuthorityRecord(b)
+		if err != nil {
+			return "", fmt.Errorf("%q: %w", layout.AuthorityKey, err)
+		}
+		return r.AuthorityID, nil
+	case !errors.Is(err, objstore.ErrNotFound):
+		return "", err
+	}
+	id := "authority-" + rand.Text()
+	err = accept.EnsureAuthority(ctx, s.store, id, true)
+	var other *accept.AuthorityError
+	if errors.As(err, &other) { // another collector was first
+		return other.Got, nil
+	}
+	return id, err
+}
+
+// fatal errors end the collector: no waiting makes the bucket another one.
+func fatal(err error) bool {
+	var other *accept.AuthorityError
+	return errors.As(err, &other)
+}
+
+// denied reports whether the store refuses what acceptance needs.
+func denied(err error) bool {
+	var r *accept.RetryError
+	return errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) ||
+		errors.As(err, &r) && r.Reason == accept.ReasonStoreDenied
+}
+
+// openAcceptor opens what must be open before the store is qualified.
+func (s *Service) openAcceptor() (closeAll func() error, err error) {
+	return func() error { return nil }, nil
+}

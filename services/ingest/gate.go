@@ -1,0 +1,204 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/stats"
+)
+
+// gRPC opens a stream's flow-control window to a whole message as soon as it has
+// seen the message's length, so N senders of 4 MiB frames would fill N times 4 MiB
+// of receive buffers before a handler sees the first byte. The gate bounds that
+// where bytes come in: a connection that has received more than gateThreshold bytes
+// since its last admitted message reads on only while it holds one of a few slots.
+// Waiting connections are held back by TCP.
+type gate struct {
+	slots   chan struct{}
+	waiting atomic.Int64
+	conns   sync.Map // remote address -> *gateConn
+}
+
+const (
+	// gateThreshold leaves room for the windows of a few streams that are not being read.
+	gateThreshold = 256 << 10
+	// gateStall is how long a connection may hold a slot that others wait for without receiving a byte.
+	gateStall = 10 * time.Second
+	// gateHold is how long it may hold one that others wait for at all.
+	gateHold = time.Minute
+)
+
+var errStalled = errors.New("connection stalled in the middle of a large message")
+
+func newGate(slots int) *gate { return &gate{slots: make(chan struct{}, slots)} }
+
+// listener wraps every accepted connection.
+func (g *gate) listener(l net.Listener) net.Listener { return gateListener{l, g} }
+
+type gateListener struct {
+	net.Listener
+	g *gate
+}
+
+func (l gateListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	gc := &gateConn{Conn: c, g: l.g, closed: make(chan struct{})}
+	l.g.conns.Store(c.RemoteAddr().String(), gc)
+	return gc, nil
+}
+
+type gateConn struct {
+	net.Conn
+	g       *gate
+	pending atomic.Int64 // bytes since the last admitted message
+	once    sync.Once
+	closed  chan struct{}
+
+	mu    sync.Mutex
+	held  bool
+	since time.Time
+}
+
+// Read implements net.Conn.
+func (c *gateConn) Read(p []byte) (int, error) {
+	if c.pending.Load() >= gateThreshold && !c.acquire() {
+		return 0, errStalled
+	}
+	for {
+		held := c.arm()
+		n, err := c.Conn.Read(p)
+		if n > 0 || err == nil {
+			c.pending.Add(int64(n))
+			return n, err
+		}
+		if !held || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if c.overstayed() {
+			return 0, errStalled
+		}
+	}
+}
+
+// arm sets or clears the read deadline and reports whether it is set.
+func (c *gateConn) arm() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(gateStall)) // a failure shows in Read
+	}
+	return c.held
+}
+
+// overstayed reports whether the slot must be given to another connection.
+func (c *gateConn) overstayed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.held {
+		_ = c.Conn.SetReadDeadline(time.Time{})
+		return false
+	}
+	return c.g.waiting.Load() > 0
+}
+
+// acquire takes a slot unless it is held; false when the connection was closed.
+func (c *gateConn) acquire() bool {
+	c.mu.Lock()
+	held, long := c.held, c.held && time.Since(c.since) > gateHold
+	c.mu.Unlock()
+	if held {
+		return !long || c.g.waiting.Load() == 0
+	}
+	c.g.waiting.Add(1)
+	defer c.g.waiting.Add(-1)
+	select {
+	case c.g.slots <- struct{}{}:
+	case <-c.closed:
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held, c.since = true, time.Now()
+	select {
+	case <-c.closed: // Close looked before we held it
+		c.release()
+		return false
+	default:
+	}
+	if c.pending.Load() < gateThreshold { // admitted while we waited
+		c.release()
+	}
+	return true
+}
+
+// release gives the slot back; c.mu is held.
+func (c *gateConn) release() {
+	if c.held {
+		c.held = false
+		_ = c.Conn.SetReadDeadline(time.Time{}) // a failure shows in Read
+		<-c.g.slots
+	}
+}
+
+// admitted forgets what was received so far.
+func (c *gateConn) admitted() {
+	if c == nil || c.pending.Load() == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending.Store(0)
+	c.release()
+}
+
+// Close implements net.Conn.
+func (c *gateConn) Close() error {
+	c.once.Do(func() {
+		c.g.conns.CompareAndDelete(c.RemoteAddr().String(), c)
+		close(c.closed)
+		c.mu.Lock()
+		c.release()
+		c.mu.Unlock()
+	})
+	return c.Conn.Close()
+}
+
+type gateKey struct{}
+
+// connOf is the connection of a call; nil for other listeners.
+func connOf(ctx context.Context) *gateConn {
+	c, _ := ctx.Value(gateKey{}).(*gateConn)
+	return c
+}
+
+// gateStats ties calls to their connections.
+type gateStats struct{ g *gate }
+
+// TagConn implements stats.Handler.
+func (h gateStats) TagConn(ctx context.Context, i *stats.ConnTagInfo) context.Context {
+	if c, ok := h.g.conns.Load(i.RemoteAddr.String()); ok {
+		return context.WithValue(ctx, gateKey{}, c)
+	}
+	return ctx
+}
+
+// HandleConn implements stats.Handler.
+func (gateStats) HandleConn(context.Context, stats.ConnStats) {}
+
+// TagRPC implements stats.Handler.
+func (gateStats) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler. A call that ended holds nothing any more.
+func (gateStats) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.End); ok {
+		connOf(ctx).admitted()
+	}
+}

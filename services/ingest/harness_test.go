@@ -1,0 +1,284 @@
+package ingest_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	"lightmetrics.dev/lightmetrics/services/ingest"
+)
+
+// testTimeout bounds every wait of a test; it says nothing of how long things take.
+const testTimeout = 30 * time.Second
+
+var boot = identity.Boot{Agent: "web-1", Boot: "boot-1"}
+
+// encode makes a frame of n records from seq on; value tells frames of one identity apart.
+func encode(t testing.TB, b identity.Boot, seq uint64, n int, value float64) []byte {
+	t.Helper()
+	fb := frame.NewBuilder()
+	series, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "requests_total"}, {Name: "job", Value: "test"}}, frame.Counter, "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if err := fb.Append(series, 1_700_000_000_000_000_000+int64(i)*1e9, value+float64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch, err := fb.Build(b, seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := frame.Encode(nil, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// bigFrame makes a frame of nearly size bytes that does not compress.
+func bigFrame(t testing.TB, b identity.Boot, seq uint64, size int) []byte {
+	t.Helper()
+	fb := frame.NewBuilder()
+	const perRecord = 8
+	noise := make([]byte, size)
+	_, _ = rand.Read(noise) // never fails
+	series := make([]frame.SeriesID, 64)
+	for i := range series {
+		var err error
+		series[i], err = fb.AddSeries([]frame.Label{{Name: "__name__", Value: "noise"}, {Name: "i", Value: fmt.Sprint(i)}}, frame.Gauge, "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := (size - size/8) / perRecord / len(series)
+	for k, id := range series {
+		for r := range rows {
+			var bits uint64
+			for _, x := range noise[(k*rows+r)*perRecord:][:perRecord] {
+				bits = bits<<8 | uint64(x)
+			}
+			if err := fb.Append(id, int64(r+1)*1e9, float64(bits)/3.7); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	batch, err := fb.Build(b, seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := frame.Encode(nil, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// faulty is a store that can be down, deny, or hold its writes back.
+type faulty struct {
+	objstore.Store
+	down   atomic.Bool
+	denied atomic.Bool
+	hold   atomic.Pointer[chan struct{}]
+	held   atomic.Int64
+}
+
+func (f *faulty) fail(write bool) error {
+	switch {
+	case f.denied.Load():
+		return objstore.ErrDenied
+	case f.down.Load() && write:
+		return objstore.ErrUnknown
+	case f.down.Load():
+		return objstore.ErrUnavailable
+	}
+	return nil
+}
+
+func (f *faulty) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if err := f.fail(false); err != nil {
+		return nil, objstore.Info{}, &objstore.Error{Op: "get", Key: key, Err: err}
+	}
+	return f.Store.Get(ctx, key, o)
+}
+
+func (f *faulty) Head(ctx context.Context, key string) (objstore.Info, error) {
+	if err := f.fail(false); err != nil {
+		return objstore.Info{}, &objstore.Error{Op: "head", Key: key, Err: err}
+	}
+	return f.Store.Head(ctx, key)
+}
+
+func (f *faulty) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	if err := f.fail(false); err != nil {
+		return objstore.Page{}, &objstore.Error{Op: "list", Key: o.Prefix, Err: err}
+	}
+	return f.Store.List(ctx, o)
+}
+
+func (f *faulty) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if h := f.hold.Load(); h != nil && objstore.Family(key) == "accepted" {
+		f.held.Add(1)
+		select {
+		case <-*h:
+		case <-ctx.Done():
+		}
+		f.held.Add(-1)
+	}
+	if err := f.fail(true); err != nil {
+		return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: err}
+	}
+	return f.Store.Create(ctx, key, body, o)
+}
+
+// block makes the creation of manifests wait until the returned function is called.
+func (f *faulty) block() (release func()) {
+	c := make(chan struct{})
+	f.hold.Store(&c)
+	return func() {
+		f.hold.Store(nil)
+		close(c)
+	}
+}
+
+// collector is a running service with its clients.
+type collector struct {
+	*ingest.Service
+	tel    *telemetry.Telemetry
+	store  *faulty
+	client ingestv1.IngestServiceClient
+	conn   *grpc.ClientConn
+	stop   func() // ends it and waits
+}
+
+func newStore() *faulty { return &faulty{Store: mem.New(time.Now)} }
+
+func testConfig() ingest.Config {
+	c := ingest.DefaultConfig()
+	c.GRPC.Listen, c.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	c.CollectorID = "collector-a"
+	c.AcceptTimeout = 5 * time.Second
+	c.DrainTimeout = 10 * time.Second
+	return c
+}
+
+// launch starts a collector and waits until it listens.
+func launch(t testing.TB, store *faulty, client rpc.ClientConfig, change func(*ingest.Config)) *collector {
+	t.Helper()
+	cfg := testConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	c := &collector{tel: telemetry.Discard(), store: store}
+	var err error
+	if c.Service, err = ingest.New(cfg, ingest.Deps{Store: store, Telemetry: c.tel}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	select {
+	case <-c.Ready():
+	case err := <-done:
+		t.Fatalf("collector ended: %v", err)
+	}
+	if c.conn, err = rpc.Dial(c.GRPCAddr(), client); err != nil {
+		t.Fatal(err)
+	}
+	c.client = ingestv1.NewIngestServiceClient(c.conn)
+	stopped := false
+	c.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("collector ended with %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		c.stop()
+		_ = c.conn.Close()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return c
+}
+
+// start is launch, and waits until the store is qualified.
+func start(t testing.TB, store *faulty, change func(*ingest.Config)) *collector {
+	t.Helper()
+	c := launch(t, store, rpc.ClientConfig{}, change)
+	eventually(t, "ready", func() bool { return c.NotReady() == nil })
+	return c
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// contents is every object under the families that a submission may write.
+func contents(t testing.TB, s objstore.Store) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := objstore.ListAll(t.Context(), s, "", "", func(i objstore.Info) error {
+		if f := objstore.Family(i.Key); f != "probe" && f != "authority" {
+			all[i.Key] = i.ETag
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func bound(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// batches reads lightmetrics_ingest_batches_total.
+func (c *collector) batches(t testing.TB, outcome, reason string) float64 {
+	t.Helper()
+	mfs, err := c.tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mf := range mfs {
+		if mf.GetName() != "lightmetrics_ingest_batches_total" {
+			continue
+		}
+		for _, m := range mf.GetMetric() {
+			l := map[string]string{}
+			for _, p := range m.GetLabel() {
+				l[p.GetName()] = p.GetValue()
+			}
+			if l["outcome"] == outcome && l["reason"] == reason {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}

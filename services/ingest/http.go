@@ -1,0 +1,154 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// SpoolIDHeader carries SubmitBatchRequest.spool_id.
+const SpoolIDHeader = "X-Lightmetrics-Spool-Id"
+
+// bodyTimeout bounds the reading of one body.
+const bodyTimeout = time.Minute
+
+// gateway serves POST /v1/batches through grpc-gateway. Its handler calls the
+// service directly, so authentication, admission and the bounded read of the body
+// stand before it.
+func (s *Service) gateway(ctx context.Context) (http.Handler, error) {
+	mux := runtime.NewServeMux(
+		runtime.WithMarshalerOption(frame.MediaType, frameMarshaler{}),
+		runtime.WithErrorHandler(s.writeError),
+		runtime.WithRoutingErrorHandler(s.writeRoutingError),
+	)
+	if err := ingestv1.RegisterIngestServiceHandlerServer(ctx, mux, httpServer{s}); err != nil {
+		return nil, err
+	}
+	h := s.auth.Middleware(s.takeBody(mux), func(w http.ResponseWriter, r *http.Request, err error) {
+		s.refuse(w, r, failed(codes.Unauthenticated, rpc.ReasonUnauthenticated, "%v", err))
+	})
+	return otelhttp.NewHandler(h, "POST /v1/batches", otelhttp.WithTracerProvider(s.tel.Tracer),
+		otelhttp.WithPropagators(propagation.TraceContext{})), nil
+}
+
+type bodyKey struct{}
+
+// frameBody is a body that was read: the gateway's decoder takes its bytes.
+type frameBody struct {
+	io.ReadCloser // empty
+	bytes         []byte
+	spoolID       string
+	verdict       verdict
+}
+
+// takeBody admits a request and reads its body into a lent buffer.
+func (s *Service) takeBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			next.ServeHTTP(w, r) // the gateway knows the answer
+			return
+		}
+		limit := int64(s.cfg.Limits.FrameBytes)
+		if err := checkHeaders(r, limit); err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		if _, err := s.ready(); err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		if n := s.requests.Add(1); n > int64(s.cfg.Limits.Streams) {
+			s.requests.Add(-1)
+			s.metrics.sheds.WithLabelValues("requests").Inc()
+			s.refuse(w, r, failed(codes.ResourceExhausted, rpc.ReasonOverloaded, "%d requests are open", n-1).after(s.cfg.Limits.RetryAfter))
+			return
+		}
+		defer s.requests.Add(-1)
+		n := int(r.ContentLength)
+		if n < 0 {
+			n = int(limit)
+		}
+		if err := s.admit(r.Context(), n); err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		defer s.release(n)
+		b := s.buffers.get(n)
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // not supported: the server's idle timeout stays
+		b, err := readBody(http.MaxBytesReader(w, r.Body, limit), b, r.ContentLength >= 0)
+		if err != nil {
+			s.buffers.put(b)
+			s.refuse(w, r, err)
+			return
+		}
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		body := &frameBody{ReadCloser: http.NoBody, bytes: b, spoolID: r.Header.Get(SpoolIDHeader)}
+		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
+		r.Body, r.URL.RawQuery = body, "" // the query carries nothing
+		next.ServeHTTP(w, r)
+		s.recycle(b, body.verdict)
+	})
+}
+
+// checkHeaders refuses what can be refused before a byte of the body is read.
+func checkHeaders(r *http.Request, limit int64) error {
+	for _, e := range r.Header.Values("Content-Encoding") {
+		if e != "" && e != "identity" {
+			return failed(codes.InvalidArgument, ReasonContentEncoding,
+				"Content-Encoding %q: compression lives in the frame, whose exact bytes are hashed", e)
+		}
+	}
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != frame.MediaType {
+		return failed(codes.InvalidArgument, ReasonContentType, "Content-Type %q, want %s", r.Header.Get("Content-Type"), frame.MediaType)
+	}
+	// The gateway finds its marshaler by the exact value.
+	r.Header.Set("Content-Type", frame.MediaType)
+	r.Header.Set("Accept", frame.MediaType)
+	if r.ContentLength > limit {
+		return &frame.Error{Reason: frame.TooLarge, Detail: "Content-Length is over the limit"}
+	}
+	return nil
+}
+
+// readBody fills b, of exactly the content's length or of the limit's.
+func readBody(r io.Reader, b []byte, exact bool) ([]byte, error) {
+	n, err := io.ReadFull(r, b)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return b, &frame.Error{Reason: frame.TooLarge, Detail: "body is over the limit"}
+	case err == nil && exact:
+		return b, nil
+	case err == nil: // full: the next byte decides
+		if k, err := r.Read(make([]byte, 1)); k > 0 || errors.As(err, &tooLarge) {
+			return b, &frame.Error{Reason: frame.TooLarge, Detail: "body is over the limit"}
+		}
+		return b, nil
+	case !exact && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)):
+		return b[:n], nil
+	}
+	return b, &frame.Error{Reason: frame.Truncated, Detail: "body ended early: " + err.Error()}
+}
+
+// httpServer adds what HTTP carries in headers.
+type httpServer struct{ *Service }
+
+// SubmitBatch implements IngestServiceServer.
+func (h httpServer) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequest) (*ingestv1.SubmitBatchResponse, error) {
+	if body, ok := ctx.Value(bodyKey{}).(*frameBody); ok {
+		req.SpoolId = body.spoolID
+	}
+	return h.Service.SubmitBatch(ctx, req)
+}

@@ -1,0 +1,197 @@
+package ingest
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	grpccodes "google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// Reasons of this service, next to those of pkg/frame, pkg/accept and pkg/rpc.
+const (
+	ReasonIdentityConflict = "IDENTITY_CONFLICT"
+	ReasonForeignIdentity  = "FOREIGN_IDENTITY" // a frame of another agent or boot than the stream's hello
+	ReasonRateLimited      = "RATE_LIMITED"
+	ReasonTooManyStreams   = "TOO_MANY_STREAMS"
+	ReasonBadHello         = "BAD_HELLO"
+	ReasonBadSpoolID       = "BAD_SPOOL_ID"
+	ReasonContentEncoding  = "CONTENT_ENCODING"
+	ReasonContentType      = "CONTENT_TYPE"
+)
+
+// maxSpoolIDBytes bounds the sender's spool id.
+const maxSpoolIDBytes = 64
+
+// failure is a typed refusal or a request to come back.
+type failure struct{ rpc.Failure }
+
+func (f *failure) Error() string { return f.Reason + ": " + f.Message }
+
+func failed(code grpccodes.Code, reason, format string, args ...any) *failure {
+	return &failure{rpc.Failure{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}}
+}
+
+func (f *failure) after(d time.Duration) *failure {
+	f.RetryAfter = d
+	return f
+}
+
+// describe gives the failure of any error of the intake. What is unknown to the
+// table may be a retry's business, never a reject: nothing may be assumed.
+func (s *Service) describe(err error) rpc.Failure {
+	var own *failure
+	if errors.As(err, &own) {
+		return own.Failure
+	}
+	f := rpc.Describe(err)
+	if f.Code == grpccodes.Internal || f.Code == grpccodes.Canceled {
+		f.Code, f.RetryAfter = grpccodes.Unavailable, s.cfg.Limits.RetryAfter
+	}
+	return f
+}
+
+// retryable reports whether the same bytes may be sent again.
+func retryable(f rpc.Failure) bool {
+	return f.Code == grpccodes.Unavailable || f.Code == grpccodes.ResourceExhausted
+}
+
+// submission is one frame and what the transport says of it.
+type submission struct {
+	frame   []byte
+	spoolID string
+	// only is the stream's boot; nil for unary calls.
+	only *identity.Boot
+}
+
+// verdict is the answer to a submission: a result or a failure. The identity is
+// known when the frame's header could be read.
+type verdict struct {
+	id     identity.Batch
+	sha256 identity.Digest
+	result accept.Result
+	err    error
+}
+
+// judge takes a frame through the steps of acceptance, in their order. The frame is
+// not retained.
+func (s *Service) judge(ctx context.Context, sub submission) verdict {
+	start := s.now()
+	v := verdict{sha256: identity.Sum(sub.frame)}
+	ctx, span := s.tracer.Start(ctx, "ingest.accept", trace.WithAttributes(attribute.Int("frame.bytes", len(sub.frame))))
+	defer span.End()
+	v.result, v.err = s.decideSafely(ctx, sub, &v)
+	took := s.now().Sub(start)
+	if v.err != nil {
+		f := s.describe(v.err)
+		if f.Reason == string(accept.ReasonStoreDenied) {
+			s.storeDenied(v.err)
+		}
+		span.SetStatus(codes.Error, f.Reason)
+		s.metrics.failed(f, took)
+		s.errlog.log(ctx, "batch not accepted", "reason", f.Reason, "error", v.err,
+			"agent", v.id.Agent, "boot", v.id.Boot, "seq_start", v.id.SeqStart, "seq_end", v.id.SeqEnd,
+			"frame_sha256", v.sha256.String(), "frame_bytes", len(sub.frame))
+		return v
+	}
+	span.SetAttributes(attribute.String("outcome", v.result.Outcome.String()))
+	s.metrics.decided(v.result, len(sub.frame), took)
+	switch v.result.Outcome {
+	case accept.Accepted:
+		s.notify.accepted(v.result.ManifestKey, v.result.ManifestBytes)
+	case accept.Conflict:
+		s.errlog.log(ctx, "identity conflict", "reason", ReasonIdentityConflict, "agent", v.id.Agent, "boot", v.id.Boot,
+			"seq_start", v.id.SeqStart, "seq_end", v.id.SeqEnd, "submitted_sha256", v.sha256.String(),
+			"accepted_sha256", v.result.Manifest.FrameSHA256.String(), "quarantine_key", v.result.QuarantineKey)
+	}
+	return v
+}
+
+// decideSafely keeps a panic over one frame from ending the process.
+func (s *Service) decideSafely(ctx context.Context, sub submission, v *verdict) (_ accept.Result, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.tel.Log.Error("panic over a frame", "panic", r, "frame_sha256", v.sha256.String(), "stack", string(debug.Stack()))
+			err = errors.New("internal error")
+		}
+	}()
+	return s.decide(ctx, sub, v)
+}
+
+func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accept.Result, error) {
+	var none accept.Result
+	acceptor, err := s.ready()
+	if err != nil {
+		return none, err
+	}
+	if n, limit := len(sub.frame), s.cfg.Limits.FrameBytes.Int(); n > limit {
+		if h, err := frame.ParseHeader(sub.frame); err == nil {
+			v.id = h.Identity // names the batch for its sender
+		}
+		return none, &frame.Error{Reason: frame.TooLarge, Detail: fmt.Sprintf("frame has %d bytes, at most %d", n, limit)}
+	}
+	h, err := frame.ParseHeader(sub.frame)
+	if err != nil {
+		return none, err
+	}
+	v.id = h.Identity
+	if err := s.allowed(ctx, h.Identity, sub.only); err != nil {
+		return none, err
+	}
+	if wait, ok := s.rates.take(h.Identity.Agent); !ok {
+		return none, failed(grpccodes.ResourceExhausted, ReasonRateLimited, "agent %q sends more batches than it may", h.Identity.Agent).after(wait)
+	}
+	sum, err := s.decoding.inspect(ctx, sub.frame, h)
+	if err != nil {
+		return none, err
+	}
+	// Decode compared header and payload; this is the identity that counts.
+	if err := s.allowed(ctx, sum.Identity, sub.only); err != nil {
+		return none, err
+	}
+	v.id = sum.Identity
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
+	defer cancel()
+	return acceptor.Accept(ctx, accept.Submission{
+		Frame: sub.frame, Identity: sum.Identity, SHA256: v.sha256, Records: sum.Records,
+		MinTime: sum.MinTime, MaxTime: sum.MaxTime,
+		WireVersion: uint32(sum.WireVersion), FrameVersion: uint32(sum.FrameVersion),
+		SpoolID: sub.spoolID, Traceparent: traceparent(ctx),
+	})
+}
+
+// allowed checks the principal, and the stream's boot, against an identity.
+func (s *Service) allowed(ctx context.Context, id identity.Batch, only *identity.Boot) error {
+	p, ok := rpc.PrincipalFrom(ctx)
+	if !ok {
+		return failed(grpccodes.Unauthenticated, rpc.ReasonUnauthenticated, "no principal")
+	}
+	if !p.MayWrite(id.Agent) {
+		return failed(grpccodes.PermissionDenied, rpc.ReasonForbidden, "principal %q may not write agent %q", p.Name, id.Agent)
+	}
+	if only != nil && id.BootOf() != *only {
+		return failed(grpccodes.PermissionDenied, ReasonForeignIdentity, "frame is of %v, the stream of %v", id.BootOf(), *only)
+	}
+	return nil
+}
+
+// traceparent is the W3C header of a sampled span; else "".
+func traceparent(ctx context.Context) string {
+	sc := trace.SpanContextFromContext(ctx)
+	if !sc.IsValid() || !sc.IsSampled() {
+		return ""
+	}
+	t, p := sc.TraceID(), sc.SpanID()
+	return "00-" + hex.EncodeToString(t[:]) + "-" + hex.EncodeToString(p[:]) + "-01"
+}

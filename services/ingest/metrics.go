@@ -1,0 +1,148 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// metrics of a collector. No label comes from a sender.
+type metrics struct {
+	batches  *prometheus.CounterVec // outcome, reason
+	records  *prometheus.CounterVec // outcome
+	bytes    *prometheus.CounterVec // outcome
+	latency  *prometheus.HistogramVec
+	hellos   *prometheus.CounterVec // reason; empty is welcomed
+	sheds    *prometheus.CounterVec // what was short
+	requests *prometheus.CounterVec // op, family, outcome
+	storeSec *prometheus.HistogramVec
+	notified *prometheus.CounterVec // outcome
+	probes   *prometheus.CounterVec // outcome
+
+	again     *prometheus.CounterVec // step
+	ownWrites *prometheus.CounterVec
+	skipped   *prometheus.CounterVec // why
+	corrupt   *prometheus.CounterVec // step
+}
+
+func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_ingest_" + name, Help: help}, labels)
+	}
+	m := &metrics{
+		batches: counter("batches_total", "Batches that were answered, by outcome (accepted, duplicate, conflict, rejected, retry) and reason.", "outcome", "reason"),
+		records: counter("records_total", "Records of batches with an outcome.", "outcome"),
+		bytes:   counter("frame_bytes_total", "Bytes of frames with an outcome.", "outcome"),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lightmetrics_ingest_ack_duration_seconds", Help: "Time from the admission of a batch to its answer.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"outcome"}),
+		hellos:   counter("hellos_total", "Streams that said hello, by the reason of their refusal; empty is welcomed.", "reason"),
+		sheds:    counter("sheds_total", "Batches and streams that were turned away for want of room, by what was short.", "resource"),
+		requests: counter("store_requests_total", "Requests to the object store, by operation, key family and outcome.", "op", "family", "outcome"),
+		storeSec: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lightmetrics_ingest_store_request_duration_seconds", Help: "Time of a request to the object store.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"op"}),
+		notified: counter("notifications_total", "Manifests that were handed to a reconciler (sent) or not (dropped).", "outcome"),
+		probes:   counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
+
+		again:     counter("store_retries_total", "Steps of acceptance that were tried again, by step.", "step"),
+		ownWrites: counter("own_writes_total", "Creates whose answer was lost and whose object was found to be ours."),
+		skipped:   counter("generations_skipped_total", "Generations of blobs that could not be relied on, by why.", "why"),
+		corrupt:   counter("corrupt_records_total", "Records in the bucket that do not parse, by step.", "step"),
+	}
+	gauge := func(name, help string, fn func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_" + name, Help: help}, fn)
+	}
+	for _, c := range []prometheus.Collector{
+		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.again, m.ownWrites, m.skipped, m.corrupt, m.requests, m.storeSec, m.notified, m.probes,
+		gauge("in_flight_bytes", "Bytes of admitted frames that are not answered yet.", func() float64 { return float64(s.inFlight.Load()) }),
+		gauge("streams", "Open streams.", func() float64 { return float64(s.streams.Load()) }),
+		gauge("receivers_waiting", "Connections whose large message waits for a receive slot.", func() float64 { return float64(s.gate.waiting.Load()) }),
+		gauge("ready", "1 when the store is qualified and submissions are taken.", func() float64 {
+			if s.NotReady() == nil {
+				return 1
+			}
+			return 0
+		}),
+		gauge("draining", "1 while the collector stops.", func() float64 {
+			select {
+			case <-s.drain:
+				return 1
+			default:
+				return 0
+			}
+		}),
+	} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) failed(f rpc.Failure, took time.Duration) {
+	outcome := "rejected"
+	if retryable(f) {
+		outcome = "retry"
+	}
+	m.batches.WithLabelValues(outcome, f.Reason).Inc()
+	m.latency.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+func (m *metrics) decided(r accept.Result, bytes int, took time.Duration) {
+	outcome := r.Outcome.String()
+	m.batches.WithLabelValues(outcome, "").Inc()
+	m.bytes.WithLabelValues(outcome).Add(float64(bytes))
+	m.records.WithLabelValues(outcome).Add(float64(r.Manifest.Identity.Count()))
+	m.latency.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+// events are what the acceptance protocol reports.
+func (m *metrics) events(log *slog.Logger) accept.Events {
+	return accept.Events{
+		Again:             func(step accept.Step, _ string, _ error) { m.again.WithLabelValues(string(step)).Inc() },
+		OwnWrite:          func(string) { m.ownWrites.WithLabelValues().Inc() },
+		GenerationSkipped: func(_ string, why accept.Skip) { m.skipped.WithLabelValues(string(why)).Inc() },
+		CorruptRecord: func(step accept.Step, key string, err error) {
+			m.corrupt.WithLabelValues(string(step)).Inc()
+			log.Error("corrupt record: an operator must look", "step", step, "key", key, "error", err)
+		},
+	}
+}
+
+// observe is an objstore.Observer.
+func (m *metrics) observe(op, family string, took time.Duration, err error) {
+	m.requests.WithLabelValues(op, family, storeOutcome(err)).Inc()
+	m.storeSec.WithLabelValues(op).Observe(took.Seconds())
+}
+
+func storeOutcome(err error) string {
+	for _, o := range []struct {
+		err  error
+		name string
+	}{
+		{objstore.ErrNotFound, "not_found"}, {objstore.ErrExists, "exists"},
+		{objstore.ErrPreconditionFailed, "precondition_failed"}, {objstore.ErrConflict, "conflict"},
+		{objstore.ErrUnknown, "unknown"}, {objstore.ErrUnavailable, "unavailable"},
+		{objstore.ErrChecksum, "checksum"}, {objstore.ErrDenied, "denied"},
+		{objstore.ErrNoBucket, "no_bucket"}, {objstore.ErrInvalid, "invalid"},
+		{context.Canceled, "canceled"}, {context.DeadlineExceeded, "deadline"},
+	} {
+		if errors.Is(err, o.err) {
+			return o.name
+		}
+	}
+	if err != nil {
+		return "error"
+	}
+	return "ok"
+}

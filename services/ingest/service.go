@@ -1,0 +1,265 @@
+// Package ingest is the collector: it authenticates senders, validates frames and
+// accepts batches. docs/protocol/stream.md is its protocol, docs/guide/ingest.md its settings.
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// Deps are what a collector works with.
+type Deps struct {
+	// Store is the acceptance authority's part of a bucket, its prefix applied.
+	Store     objstore.Store
+	Telemetry *telemetry.Telemetry
+	// Now is the clock of manifests; nil is time.Now.
+	Now func() time.Time
+}
+
+// Service is one collector.
+type Service struct {
+	ingestv1.UnimplementedIngestServiceServer
+
+	cfg     Config
+	tel     *telemetry.Telemetry
+	tracer  trace.Tracer
+	now     func() time.Time
+	probed  objstore.Store // as given, with the extras that the probe looks for
+	store   objstore.Store // observed
+	auth    *rpc.Authenticator
+	metrics *metrics
+	errlog  *errlog
+	buffers *buffers
+	gate    *gate
+	rates   *rates
+	notify  *notifier
+
+	decoding *decoding
+	room     *semaphore.Weighted
+	inFlight atomic.Int64
+	streams  atomic.Int64
+	requests atomic.Int64
+
+	state       atomic.Pointer[state]
+	last        *authority // of keepQualified only
+	reprobe     chan struct{}
+	collectorID string
+
+	callsMu sync.Mutex
+	calls   sync.WaitGroup
+	drain   chan struct{}   // closed when the service stops taking anything
+	hard    context.Context // ends when the drain's time is over
+	kill    context.CancelFunc
+
+	up                    chan struct{}
+	grpcL, httpL, adminL  net.Listener
+	grpcServer            *rpc.Server
+	httpServer, adminHTTP *http.Server
+}
+
+// New makes a collector; nothing listens before Run.
+func New(cfg Config, d Deps) (*Service, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
+	if d.Store == nil || d.Telemetry == nil {
+		return nil, errors.New("ingest: store and telemetry are needed")
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	auth, err := rpc.NewAuthenticator(cfg.Auth)
+	if err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
+	l := cfg.Limits
+	s := &Service{
+		cfg: cfg, tel: d.Telemetry, now: d.Now, probed: d.Store, auth: auth,
+		tracer: d.Telemetry.Tracer.Tracer("lightmetrics.dev/lightmetrics/services/ingest"),
+		errlog: newErrlog(d.Telemetry.Log, d.Now), buffers: &buffers{}, gate: newGate(l.Receivers),
+		rates:    newRates(l.AgentBatchesPerSec, l.AgentBatchesBurst, l.AgentsTracked, d.Now),
+		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
+		reprobe: make(chan struct{}, 1), drain: make(chan struct{}), up: make(chan struct{}),
+	}
+	s.hard, s.kill = context.WithCancel(context.Background())
+	s.state.Store(&state{err: errStarting})
+	if s.metrics, err = newMetrics(d.Telemetry.Registry, s); err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
+	s.store = objstore.Observe(d.Store, s.metrics.observe, d.Now)
+	if s.notify, err = newNotifier(cfg.Notify, d.Telemetry.Log, s.metrics); err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
+	if s.grpcServer, err = rpc.NewServer(cfg.TLS, auth, d.Telemetry, s.grpcOptions()...); err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
+	ingestv1.RegisterIngestServiceServer(s.grpcServer, s)
+	s.grpcServer.SetServing(false)
+	return s, s.buildHTTP()
+}
+
+// streamWindow is the flow-control window of a stream that is not being read, the
+// least that gRPC takes. A fixed one turns off its estimation, which grows windows to 16 MiB.
+const streamWindow = 64 << 10
+
+func (s *Service) grpcOptions() []grpc.ServerOption {
+	l := s.cfg.Limits
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec(s.buffers)),
+		grpc.StatsHandler(gateStats{s.gate}),
+		// Frames somewhat over the limit are read, so that they can be refused one by one.
+		grpc.MaxRecvMsgSize(2*l.FrameBytes.Int() + 4096),
+		grpc.MaxSendMsgSize(1 << 20),
+		grpc.MaxConcurrentStreams(uint32(l.StreamsPerConnection)),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(1 << 20),
+		grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(16 << 10),
+		grpc.WriteBufferSize(16 << 10),
+		grpc.WaitForHandlers(true),
+	}
+}
+
+func (s *Service) buildHTTP() error {
+	api, err := s.gateway(s.hard)
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", api)
+	admin := telemetry.Admin{Telemetry: s.tel, Ready: s.NotReady, Config: s.cfg, Pprof: s.cfg.Admin.Pprof}
+	if s.cfg.Admin.Listen == "" {
+		admin.Register(mux)
+	} else {
+		am := http.NewServeMux()
+		admin.Register(am)
+		s.adminHTTP = run.NewHTTPServer(am)
+	}
+	s.httpServer = run.NewHTTPServer(mux)
+	s.httpServer.TLSConfig, err = s.cfg.TLS.Config()
+	return err
+}
+
+// Ready is closed when the service listens and its addresses are known. Whether it
+// takes submissions is NotReady's answer.
+func (s *Service) Ready() <-chan struct{} { return s.up }
+
+// GRPCAddr is where gRPC is served; valid after Ready.
+func (s *Service) GRPCAddr() string { return s.grpcL.Addr().String() }
+
+// HTTPAddr is where HTTP is served; valid after Ready.
+func (s *Service) HTTPAddr() string { return s.httpL.Addr().String() }
+
+// AdminAddr is where the admin paths are served; valid after Ready.
+func (s *Service) AdminAddr() string {
+	if s.adminL == nil {
+		return s.HTTPAddr()
+	}
+	return s.adminL.Addr().String()
+}
+
+// Run serves until ctx ends; then it stops reading, finishes what was read and
+// returns nil. A bucket of another authority ends it with an error.
+func (s *Service) Run(ctx context.Context) (err error) {
+	defer s.kill()
+	defer func() { err = errors.Join(err, s.notify.close()) }()
+	if err := s.listen(); err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	if s.collectorID, err = s.name(); err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	closeAcceptor, err := s.openAcceptor()
+	if err != nil {
+		return fmt.Errorf("ingest: %w", err)
+	}
+	g := run.NewGroup(ctx)
+	// The side jobs outlive the drain, so that what is accepted last is notified too.
+	side, stopSide := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSide()
+	background := run.NewGroup(side)
+	s.notify.start(background)
+	g.Go("drain", s.drainWhenDone)
+	g.Go("grpc", func(ctx context.Context) error {
+		return s.grpcServer.Serve(ctx, s.gate.listener(s.grpcL), s.cfg.DrainTimeout)
+	})
+	g.Go("http", func(ctx context.Context) error {
+		return run.ServeHTTP(ctx, s.httpServer, s.httpL, s.cfg.DrainTimeout)
+	})
+	if s.adminL != nil {
+		g.Go("admin", func(ctx context.Context) error {
+			return run.ServeHTTP(ctx, s.adminHTTP, s.adminL, s.cfg.DrainTimeout)
+		})
+	}
+	g.Go("qualify", s.keepQualified)
+	close(s.up)
+	s.tel.Log.Info("collector listens", "grpc", s.GRPCAddr(), "http", s.HTTPAddr(), "admin", s.AdminAddr(),
+		"collector_id", s.collectorID, "acceptance", s.cfg.Acceptance, "auth", s.cfg.Auth.Mode)
+	err = g.Wait()
+	s.kill() // nothing is left but what the drain's time did not suffice for
+	s.calls.Wait()
+	stopSide()
+	return errors.Join(err, background.Wait(), closeAcceptor())
+}
+
+// drainWhenDone turns senders away as soon as ctx ends.
+func (s *Service) drainWhenDone(ctx context.Context) error {
+	<-ctx.Done()
+	s.callsMu.Lock()
+	close(s.drain)
+	s.callsMu.Unlock()
+	s.tel.Log.Info("collector drains", "in_flight_bytes", s.inFlight.Load(), "streams", s.streams.Load())
+	time.AfterFunc(s.cfg.DrainTimeout, s.kill)
+	return nil
+}
+
+func (s *Service) listen() error {
+	for _, l := range []struct {
+		address string
+		to      *net.Listener
+	}{{s.cfg.GRPC.Listen, &s.grpcL}, {s.cfg.HTTP.Listen, &s.httpL}, {s.cfg.Admin.Listen, &s.adminL}} {
+		if l.address == "" {
+			continue
+		}
+		var err error
+		if *l.to, err = net.Listen("tcp", l.address); err != nil {
+			for _, open := range []net.Listener{s.grpcL, s.httpL} {
+				if open != nil {
+					_ = open.Close()
+				}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// name is the collector's id: configured, or the host with the gRPC port.
+func (s *Service) name() (string, error) {
+	if s.cfg.CollectorID != "" {
+		return s.cfg.CollectorID, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(s.GRPCAddr())
+	return host + ":" + port, err
+}

@@ -1,0 +1,264 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// helloTimeout bounds the time from the start of a stream to its hello.
+const helloTimeout = 10 * time.Second
+
+type batchStream = grpc.BidiStreamingServer[ingestv1.StreamBatchesRequest, ingestv1.StreamBatchesResponse]
+
+// stream is one StreamBatches call. Its reader takes messages while the window has
+// room; every batch has a goroutine of its own, which the window bounds.
+type stream struct {
+	s     *Service
+	grpc  batchStream
+	conn  *gateConn
+	boot  identity.Boot
+	spool string
+
+	mu      sync.Mutex
+	room    sync.Cond // batches or bytes went down, or closing was set
+	batches int
+	bytes   int64
+	closing bool // nothing is read any more
+
+	send sync.Mutex
+}
+
+// StreamBatches implements IngestServiceServer.
+func (s *Service) StreamBatches(g batchStream) error {
+	if !s.enter() {
+		return s.draining()
+	}
+	defer s.leave()
+	if n := s.streams.Add(1); n > int64(s.cfg.Limits.Streams) {
+		s.streams.Add(-1)
+		s.metrics.sheds.WithLabelValues("streams").Inc()
+		return failed(codes.ResourceExhausted, ReasonTooManyStreams, "%d streams are open", n-1).after(s.cfg.Limits.RetryAfter).Err()
+	}
+	defer s.streams.Add(-1)
+	st := &stream{s: s, grpc: g, conn: connOf(g.Context())}
+	st.room.L = &st.mu
+	return st.run()
+}
+
+// run reads on a goroutine that ends with the call: it may hang in Recv until this
+// function has returned, but touches nothing then.
+func (st *stream) run() error {
+	greeted := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		err := st.hello()
+		if err == nil {
+			close(greeted)
+			err = st.read()
+		}
+		ended <- err
+	}()
+	timer := time.NewTimer(helloTimeout)
+	defer timer.Stop()
+	select {
+	case <-greeted:
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return failed(codes.InvalidArgument, ReasonBadHello, "no hello within %v", helloTimeout).Err()
+	case <-st.s.drain:
+		return st.s.draining()
+	}
+	var err error
+	select {
+	case err = <-ended:
+	case <-st.s.drain:
+		err = st.s.draining()
+	}
+	st.finish()
+	return err
+}
+
+// hello reads the first message and answers it.
+func (st *stream) hello() error {
+	req, err := st.grpc.Recv()
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			return failed(codes.InvalidArgument, ReasonBadHello, "the stream ended before its hello").Err()
+		}
+		return err
+	}
+	st.conn.admitted()
+	h := req.GetHello()
+	if h == nil {
+		st.s.buffers.put(req.GetFrame())
+		return failed(codes.InvalidArgument, ReasonBadHello, "the first message is not a hello").Err()
+	}
+	st.boot = identity.Boot{Agent: h.GetAgentId(), Boot: h.GetBootId()}
+	st.spool = h.GetSpoolId()
+	w, err := st.s.welcome(st.grpc.Context(), st.boot, st.spool, h.GetFirstPendingSeq())
+	if err != nil {
+		f := st.s.describe(err)
+		st.s.metrics.hellos.WithLabelValues(f.Reason).Inc()
+		st.s.errlog.log(st.grpc.Context(), "stream refused", "reason", f.Reason, "error", err, "agent", st.boot.Agent, "boot", st.boot.Boot)
+		return f.Err()
+	}
+	st.s.metrics.hellos.WithLabelValues("").Inc()
+	return st.reply(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Welcome{Welcome: w}})
+}
+
+// read takes batches until the sender is done, the call ends or the stream closes.
+func (st *stream) read() error {
+	for st.waitForRoom() {
+		req, err := st.grpc.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		m, ok := req.GetMessage().(*ingestv1.StreamBatchesRequest_Frame)
+		if !ok {
+			return failed(codes.InvalidArgument, ReasonBadHello, "a message after the hello is not a frame").Err()
+		}
+		b := m.Frame
+		if !st.begin(len(b)) {
+			return nil
+		}
+		err = st.s.admit(st.grpc.Context(), len(b))
+		st.conn.admitted()
+		if err != nil {
+			id, sum := nameOf(b)
+			st.s.buffers.put(b)
+			st.answer(verdict{id: id, sha256: sum, err: err}, len(b))
+			continue
+		}
+		go st.batch(b)
+	}
+	return nil
+}
+
+// batch judges one admitted frame and answers it.
+func (st *stream) batch(b []byte) {
+	// What was read is finished even when the sender is gone: it costs less than
+	// the retry, and the retry is answered at once.
+	ctx, cancel := st.s.finishing(st.grpc.Context())
+	defer cancel()
+	n := len(b)
+	v := st.s.judge(ctx, submission{frame: b, spoolID: st.spool, only: &st.boot})
+	st.s.recycle(b, v)
+	st.s.release(n)
+	st.answer(v, n)
+}
+
+// waitForRoom blocks while the window is full; false when the stream closes.
+func (st *stream) waitForRoom() bool {
+	l := &st.s.cfg.Limits
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for !st.closing && (st.batches >= l.StreamBatches || st.bytes >= int64(l.StreamBytes)) {
+		st.room.Wait()
+	}
+	return !st.closing
+}
+
+// begin counts a batch in; false when the stream closed meanwhile.
+func (st *stream) begin(n int) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closing {
+		return false
+	}
+	st.batches++
+	st.bytes += int64(n)
+	return true
+}
+
+// answer sends the verdict on a batch of n bytes and counts the batch out.
+func (st *stream) answer(v verdict, n int) {
+	// A failure ends the call, which its reader sees.
+	_ = st.reply(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Result{Result: st.s.batchResult(v)}})
+	st.mu.Lock()
+	st.batches--
+	st.bytes -= int64(n)
+	st.room.Broadcast()
+	st.mu.Unlock()
+}
+
+// finish stops reading and waits for the batches that were begun.
+func (st *stream) finish() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.closing = true
+	st.room.Broadcast()
+	for st.batches > 0 {
+		st.room.Wait()
+	}
+}
+
+func (st *stream) reply(m *ingestv1.StreamBatchesResponse) error {
+	st.send.Lock()
+	defer st.send.Unlock()
+	return st.grpc.Send(m)
+}
+
+// batchResult is the verdict on the wire.
+func (s *Service) batchResult(v verdict) *ingestv1.BatchResult {
+	r := &ingestv1.BatchResult{SeqStart: v.id.SeqStart, SeqEnd: v.id.SeqEnd, FrameSha256: v.sha256[:]}
+	if v.err != nil {
+		f := s.describe(v.err)
+		r.Status, r.Reason, r.Detail = ingestv1.BatchStatus_BATCH_STATUS_REJECTED, f.Reason, f.Message
+		if retryable(f) {
+			r.Status = ingestv1.BatchStatus_BATCH_STATUS_RETRY
+			r.RetryDelay = durationpb.New(f.RetryAfter)
+		}
+		return r
+	}
+	switch v.result.Outcome {
+	case accept.Accepted:
+		r.Status, r.Acceptance = ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED, acceptance(v.result)
+	case accept.Duplicate:
+		r.Status, r.Acceptance = ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE, acceptance(v.result)
+	case accept.Conflict:
+		r.Status = ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT
+		r.Reason = ReasonIdentityConflict
+		m := v.result.Manifest
+		r.Conflict = &ingestv1.Conflict{
+			AcceptedSha256: m.FrameSHA256[:], SubmittedSha256: v.sha256[:],
+			AcceptedAtUnixNs: m.AcceptedAt, CollectorId: m.CollectorID, QuarantineKey: v.result.QuarantineKey,
+		}
+	}
+	return r
+}
+
+func acceptance(r accept.Result) *ingestv1.Acceptance {
+	return &ingestv1.Acceptance{
+		FrameSha256: r.Manifest.FrameSHA256[:], AcceptedAtUnixNs: r.Manifest.AcceptedAt,
+		CollectorId: r.Manifest.CollectorID, ManifestKey: r.ManifestKey,
+	}
+}
+
+// finishing is a context that outlives the call but not the service's drain.
+func (s *Service) finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(s.hard, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// draining is what callers are told while the service stops.
+func (s *Service) draining() error {
+	return rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonDraining,
+		Message: "this collector is stopping; send to another", RetryAfter: s.cfg.Limits.RetryAfter}.Err()
+}

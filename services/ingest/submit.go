@@ -1,0 +1,85 @@
+package ingest
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// SubmitBatch implements IngestServiceServer for gRPC and, through the gateway, for
+// HTTP, where the frame was admitted before its body was read.
+func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequest) (*ingestv1.SubmitBatchResponse, error) {
+	b := req.GetFrame()
+	body, overHTTP := ctx.Value(bodyKey{}).(*frameBody)
+	if !s.enter() {
+		if !overHTTP {
+			s.buffers.put(b)
+		}
+		return nil, s.draining()
+	}
+	defer s.leave()
+	if err := checkSpoolID(req.GetSpoolId()); err != nil {
+		return nil, s.describe(err).Err()
+	}
+	if !overHTTP {
+		err := s.admit(ctx, len(b))
+		connOf(ctx).admitted()
+		if err != nil {
+			s.buffers.put(b)
+			return nil, s.describe(err).Err()
+		}
+		defer s.release(len(b))
+	}
+	work, cancel := s.finishing(ctx)
+	defer cancel()
+	v := s.judge(work, submission{frame: b, spoolID: req.GetSpoolId()})
+	if overHTTP {
+		body.verdict = v // the middleware lent the buffer
+	} else {
+		s.recycle(b, v)
+	}
+	if v.err != nil {
+		return nil, s.describe(v.err).Err()
+	}
+	if v.result.Outcome == accept.Conflict {
+		return nil, conflict(v).Err()
+	}
+	return &ingestv1.SubmitBatchResponse{Duplicate: v.result.Outcome == accept.Duplicate, Acceptance: acceptance(v.result)}, nil
+}
+
+// conflict is an identity conflict as a status. It is FAILED_PRECONDITION, because
+// clients retry ABORTED.
+func conflict(v verdict) rpc.Failure {
+	m := v.result.Manifest
+	return rpc.Failure{
+		Code: codes.FailedPrecondition, Reason: ReasonIdentityConflict,
+		Message: "another frame is accepted for " + v.id.String(),
+		Metadata: map[string]string{
+			"accepted_sha256":  m.FrameSHA256.String(),
+			"submitted_sha256": v.sha256.String(),
+			"accepted_at":      m.AcceptedTime().Format(timeFormat),
+			"collector_id":     m.CollectorID,
+			"manifest_key":     layout.Accepted(v.id),
+			"quarantine_key":   v.result.QuarantineKey,
+		},
+	}
+}
+
+const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
+
+// nameOf gives what names a frame to its sender without decoding it.
+func nameOf(b []byte) (identity.Batch, identity.Digest) {
+	h, err := frame.ParseHeader(b)
+	if err != nil {
+		return identity.Batch{}, identity.Sum(b)
+	}
+	return h.Identity, identity.Sum(b)
+}

@@ -1,0 +1,104 @@
+package ingest
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+const (
+	// welcomePages bounds the listing behind a welcome; what lies behind is not spoken of.
+	welcomePages = 3
+	// welcomeRanges bounds the ranges and the gaps of a welcome.
+	welcomeRanges = 1000
+	// welcomeTimeout bounds the store requests of a welcome.
+	welcomeTimeout = 15 * time.Second
+)
+
+// welcome checks a hello, claims its boot and says what is accepted of it.
+func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID string, firstPending uint64) (*ingestv1.Welcome, error) {
+	acceptor, err := s.ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := boot.Validate(); err != nil {
+		return nil, failed(codes.InvalidArgument, ReasonBadHello, "%v", err)
+	}
+	if err := checkSpoolID(spoolID); err != nil {
+		return nil, err
+	}
+	p, ok := rpc.PrincipalFrom(ctx)
+	if !ok || !p.MayWrite(boot.Agent) {
+		return nil, failed(codes.PermissionDenied, rpc.ReasonForbidden, "principal %q may not write agent %q", p.Name, boot.Agent)
+	}
+	ctx, cancel := context.WithTimeout(ctx, welcomeTimeout)
+	defer cancel()
+	if err := acceptor.ClaimBoot(ctx, boot, spoolID); err != nil {
+		return nil, err
+	}
+	l := ledger.New(boot)
+	if err := s.listAccepted(ctx, l, boot, firstPending); err != nil {
+		return nil, err
+	}
+	acceptor.Pending(boot, firstPending, func(start, end uint64) { l.Add(ledger.Entry{Start: start, End: end}) })
+	lim := s.cfg.Limits
+	w := &ingestv1.Welcome{
+		MaxInFlightBatches: uint32(lim.StreamBatches), MaxInFlightBytes: uint64(lim.StreamBytes),
+		MaxFrameBytes: uint64(lim.FrameBytes), CollectorId: s.collectorID, AuthorityId: acceptor.authorityID,
+	}
+	beyond := firstPending
+	if through, ok := l.AcceptedThroughFrom(firstPending); ok {
+		w.AcceptedThrough, beyond = &through, through
+	}
+	for _, r := range l.Intervals() {
+		if r.Start > beyond && len(w.AcceptedBeyond) < welcomeRanges {
+			w.AcceptedBeyond = append(w.AcceptedBeyond, &ingestv1.SeqRange{Start: r.Start, End: r.End})
+		}
+	}
+	for _, r := range l.GapsFrom(firstPending, welcomeRanges) {
+		w.Gaps = append(w.Gaps, &ingestv1.SeqRange{Start: r.Start, End: r.End})
+	}
+	return w, nil
+}
+
+// listAccepted adds the accepted ranges of a boot from a sequence number on. A
+// batch that begins before it is not seen: senders never cut a batch anew.
+func (s *Service) listAccepted(ctx context.Context, l *ledger.Ledger, boot identity.Boot, from uint64) error {
+	dir := layout.AcceptedBoot(boot)
+	after := ""
+	if from > 0 {
+		after = dir + layout.SeqName(from-1, math.MaxUint64) + ".json"
+	}
+	for range welcomePages {
+		page, err := s.store.List(ctx, objstore.ListOptions{Prefix: dir, StartAfter: after})
+		if err != nil {
+			return &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}
+		}
+		for _, o := range page.Objects {
+			if id, err := layout.ParseAccepted(o.Key); err == nil { // other keys are the audit's business
+				l.Add(ledger.Entry{Start: id.SeqStart, End: id.SeqEnd, AcceptedAt: o.LastModified.UnixNano()})
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+	return nil
+}
+
+func checkSpoolID(id string) error {
+	if len(id) > maxSpoolIDBytes {
+		return failed(codes.InvalidArgument, ReasonBadSpoolID, "spool_id has %d bytes, at most %d", len(id), maxSpoolIDBytes)
+	}
+	return nil
+}
