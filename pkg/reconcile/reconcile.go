@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
@@ -38,12 +39,14 @@ func Kinds() []Kind { return []Kind{AcceptedByBlob, RawBlobByTime, AcceptedByTim
 // Reconciler does the work. All fields but Store and Now are optional.
 type Reconciler struct {
 	Store objstore.Store
-	// AuthorityID that manifests must carry; empty takes any.
+	// AuthorityID that manifests must carry; empty takes the store's own.
 	AuthorityID string
 	// Now stamps repair records.
 	Now func() time.Time
 	// ID names this reconciler in repair records.
 	ID string
+
+	own atomic.Pointer[string] // the store's authority record, once read
 }
 
 // Options of one pass.
@@ -98,6 +101,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, key string, o Options) (Resu
 func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch, o Options) (Result, error) {
 	res := Result{Key: key}
 	rec := repair{key: layout.Repair(id), manifestKey: key}
+	authority, err := r.authority(ctx)
+	if err != nil {
+		return res, err
+	}
 	body, err := r.read(ctx, key)
 	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
 		return res, err
@@ -110,8 +117,8 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 		rec.cause, rec.detail = CauseBadManifest, perr.Error()
 	case m.Identity != id:
 		rec.cause, rec.detail = CauseBadManifest, fmt.Sprintf("identity %s under the key of another", m.Identity)
-	case r.AuthorityID != "" && m.AuthorityID != r.AuthorityID:
-		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", m.AuthorityID, r.AuthorityID)
+	case authority != "" && m.AuthorityID != authority:
+		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", m.AuthorityID, authority)
 	}
 	if rec.cause != "" {
 		// Nothing is derived from what can't be trusted.
@@ -132,6 +139,10 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Batch, d identity.Digest, o Options) (Result, error) {
 	res := Result{Key: key}
 	rec := repair{key: layout.RepairQuarantine(id, d), manifestKey: key, digest: d}
+	authority, err := r.authority(ctx)
+	if err != nil {
+		return res, err
+	}
 	body, err := r.read(ctx, key)
 	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
 		return res, err
@@ -144,8 +155,8 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 		rec.cause, rec.detail = CauseBadManifest, perr.Error()
 	case c.Identity != id || c.SubmittedSHA256 != d:
 		rec.cause, rec.detail = CauseBadManifest, fmt.Sprintf("conflict %s %s under the key of another", c.Identity, c.SubmittedSHA256)
-	case r.AuthorityID != "" && c.AuthorityID != r.AuthorityID:
-		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", c.AuthorityID, r.AuthorityID)
+	case authority != "" && c.AuthorityID != authority:
+		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", c.AuthorityID, authority)
 	}
 	if rec.cause != "" {
 		return res, r.settle(ctx, &res, rec, o)

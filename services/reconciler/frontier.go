@@ -24,6 +24,9 @@ const seqDigits = 20
 func (s *Service) frontierAudit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
 	defer cancel()
+	if err := s.core.CheckAuthority(ctx); err != nil {
+		return err
+	}
 	began, err := s.storeTime(ctx)
 	if err != nil {
 		return err
