@@ -1,0 +1,243 @@
+// Package cluster runs a whole Lightmetrics on loopback, every service a process of
+// its own with a settings file and credentials made for the run. The demo and the
+// end-to-end tests use it.
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+)
+
+// Names that every part of a cluster shares.
+const (
+	Authority = "local"
+	AgentID   = "this-host"
+)
+
+// stopGrace is how long a process may take to drain before it is killed.
+const stopGrace = 15 * time.Second
+
+// Options of a cluster.
+type Options struct {
+	// Bin is the lightmetrics binary.
+	Bin string
+	// Dir keeps data, settings and logs.
+	Dir string
+	// Collectors is the number of collectors.
+	Collectors int
+	// DefaultPorts takes the default ports where they are free.
+	DefaultPorts bool
+	// Bucket name; "lightmetrics" when empty.
+	Bucket string
+	// StoreEndpoint of another S3 server; "" is the embedded store.
+	StoreEndpoint string
+	// AccessKeyID and SecretAccessKey of StoreEndpoint.
+	AccessKeyID     string
+	SecretAccessKey config.Secret
+	// ScrapeInterval and BatchAge of the agent.
+	ScrapeInterval, BatchAge time.Duration
+}
+
+// Addresses on loopback.
+type Addresses struct {
+	Store          string
+	Collectors     []CollectorAddress
+	ReconcilerHTTP string
+	ReconcilerGRPC string
+	QueryHTTP      string
+	QueryGRPC      string
+	AgentHTTP      string
+}
+
+// CollectorAddress is where one collector listens.
+type CollectorAddress struct{ GRPC, HTTP string }
+
+// Cluster is the process tree. A nil process is not running. Not safe for concurrent use.
+type Cluster struct {
+	Addr       Addresses
+	Store      *proc.Process
+	Collectors []*proc.Process
+	Reconciler *proc.Process
+	Query      *proc.Process
+	Agent      *proc.Process
+
+	o Options
+}
+
+// New chooses ports and credentials and writes the settings; it starts nothing.
+func New(o Options) (*Cluster, error) {
+	if o.StoreEndpoint == "" {
+		o.AccessKeyID, o.SecretAccessKey = "local-"+rand.Text()[:8], config.Secret(rand.Text()+rand.Text())
+	}
+	if o.Bucket == "" {
+		o.Bucket = "lightmetrics"
+	}
+	if o.ScrapeInterval == 0 {
+		o.ScrapeInterval = time.Second
+	}
+	if o.BatchAge == 0 {
+		o.BatchAge = 2 * time.Second
+	}
+	c := &Cluster{o: o, Collectors: make([]*proc.Process, o.Collectors)}
+	if err := c.choosePorts(); err != nil {
+		return nil, err
+	}
+	return c, c.writeSettings()
+}
+
+// Bucket is the bucket's name.
+func (c *Cluster) Bucket() string { return c.o.Bucket }
+
+// Dir keeps data, settings and logs.
+func (c *Cluster) Dir() string { return c.o.Dir }
+
+func (c *Cluster) choosePorts() error {
+	var errs []error
+	port := func(want int) string {
+		if !c.o.DefaultPorts {
+			want = 0
+		}
+		a, err := proc.FreePort(want)
+		errs = append(errs, err)
+		return a
+	}
+	c.Addr.Store = port(4790)
+	for i := range c.o.Collectors {
+		// 4750 and 4751 for the first, then 4730, 4731, 4732, …: clear of the other services.
+		g, h := 4750, 4751
+		if i > 0 {
+			g, h = 4730+2*(i-1), 4731+2*(i-1)
+		}
+		c.Addr.Collectors = append(c.Addr.Collectors, CollectorAddress{GRPC: port(g), HTTP: port(h)})
+	}
+	c.Addr.QueryHTTP, c.Addr.QueryGRPC = port(4760), port(4761)
+	c.Addr.ReconcilerHTTP, c.Addr.ReconcilerGRPC = port(4770), port(4771)
+	c.Addr.AgentHTTP = port(4320)
+	return errors.Join(errs...)
+}
+
+// start starts one process with its settings file and waits until it is ready.
+func (c *Cluster) start(ctx context.Context, command, name, http string) (*proc.Process, error) {
+	p, err := proc.Start(proc.Spec{
+		Name: name, Bin: c.o.Bin, Dir: c.o.Dir, ReadyURL: "http://" + http + "/-/ready",
+		Args: []string{command, "--config", filepath.Join(c.o.Dir, name+".yaml")},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Ready(ctx)
+}
+
+// StartStore starts the embedded store.
+func (c *Cluster) StartStore(ctx context.Context) (err error) {
+	c.Store, err = c.start(ctx, "objectstore", "objectstore", c.Addr.Store)
+	return err
+}
+
+// StartCollector starts collector i.
+func (c *Cluster) StartCollector(ctx context.Context, i int) (err error) {
+	c.Collectors[i], err = c.start(ctx, "ingest", collectorName(i), c.Addr.Collectors[i].HTTP)
+	return err
+}
+
+// StartReconciler starts the reconciler.
+func (c *Cluster) StartReconciler(ctx context.Context) (err error) {
+	c.Reconciler, err = c.start(ctx, "reconciler", "reconciler", c.Addr.ReconcilerHTTP)
+	return err
+}
+
+// StartQuery starts the query service.
+func (c *Cluster) StartQuery(ctx context.Context) (err error) {
+	c.Query, err = c.start(ctx, "query", "query", c.Addr.QueryHTTP)
+	return err
+}
+
+// StartAgent starts the agent that reads this host.
+func (c *Cluster) StartAgent(ctx context.Context) (err error) {
+	c.Agent, err = c.start(ctx, "agent", "agent", c.Addr.AgentHTTP)
+	return err
+}
+
+// Kill kills a process at once and forgets it.
+func Kill(p **proc.Process) {
+	(*p).Kill()
+	*p = nil
+}
+
+// Stop lets a process drain and forgets it.
+func Stop(p **proc.Process) error {
+	q := *p
+	*p = nil
+	if err := q.Stop(stopGrace); err != nil {
+		return fmt.Errorf("%s did not stop cleanly: %w\n%s", q.Spec.Name, err, q.Tail(20))
+	}
+	return nil
+}
+
+// Wait keeps the tree until ctx ends, or gives an error when a process ended.
+func (c *Cluster) Wait(ctx context.Context) error {
+	running := c.processes()
+	ended := make(chan *proc.Process, len(running))
+	for _, p := range running {
+		go func() {
+			select {
+			case <-p.Exited():
+				ended <- p
+			case <-ctx.Done():
+			}
+		}()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case p := <-ended:
+		return fmt.Errorf("%s ended:\n%s", p.Spec.Name, p.Tail(20))
+	}
+}
+
+func (c *Cluster) processes() []*proc.Process {
+	var all []*proc.Process
+	for _, p := range append([]*proc.Process{c.Agent, c.Query}, append(c.Collectors, c.Reconciler, c.Store)...) {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// StopAll ends every process, the senders first.
+func (c *Cluster) StopAll() {
+	for _, p := range c.processes() {
+		_ = p.Stop(stopGrace) // a process that had to be killed is stopped too
+	}
+}
+
+// StoreConfig is how to reach the bucket beside all services.
+func (c *Cluster) StoreConfig() s3.Config {
+	cfg := s3.DefaultConfig()
+	cfg.Endpoint, cfg.Bucket, cfg.PathStyle = c.endpoint(), c.o.Bucket, true
+	cfg.AccessKeyID, cfg.SecretAccessKey = c.o.AccessKeyID, c.o.SecretAccessKey
+	return cfg
+}
+
+// OpenStore opens the bucket beside all services.
+func (c *Cluster) OpenStore(ctx context.Context) (*s3.Store, error) {
+	return s3.New(ctx, c.StoreConfig(), s3.Options{})
+}
+
+func (c *Cluster) endpoint() string {
+	if c.o.StoreEndpoint != "" {
+		return c.o.StoreEndpoint
+	}
+	return "http://" + c.Addr.Store
+}
+
+func collectorName(i int) string { return fmt.Sprintf("collector-%d", i+1) }

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"gopkg.in/yaml.v3"
+)
+
+// section is a part of a settings file.
+type section = map[string]any
+
+// writeSettings writes one file for each process, as an operator would.
+func (c *Cluster) writeSettings() error {
+	files := map[string]section{
+		"objectstore": {"objectstore": c.storeSettings()},
+		"reconciler":  {"reconciler": c.reconcilerSettings()},
+		"query":       {"query": c.querySettings()},
+		"agent":       {"agent": c.agentSettings()},
+	}
+	for i := range c.Addr.Collectors {
+		files[collectorName(i)] = section{"ingest": c.collectorSettings(i)}
+	}
+	for name, s := range files {
+		b, err := yaml.Marshal(s)
+		if err != nil {
+			return err
+		}
+		// Credentials are in it.
+		if err := os.WriteFile(filepath.Join(c.o.Dir, name+".yaml"), b, 0o600); err != nil {
+			return fmt.Errorf("settings of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// bucketSettings is how every service reaches the bucket.
+func (c *Cluster) bucketSettings() section {
+	return section{
+		"endpoint": c.endpoint(), "bucket": c.o.Bucket, "path_style": true,
+		"access_key_id": c.o.AccessKeyID, "secret_access_key": c.o.SecretAccessKey.Reveal(),
+	}
+}
+
+func (c *Cluster) storeSettings() section {
+	return section{
+		"listen":  c.Addr.Store,
+		"dir":     filepath.Join(c.o.Dir, "objects"),
+		"buckets": []string{c.o.Bucket},
+		"users": []section{{
+			"name": "local", "access_key_id": c.o.AccessKeyID, "secret_access_key": c.o.SecretAccessKey.Reveal(),
+		}},
+		"webhooks": []section{{
+			"url": "http://" + c.Addr.ReconcilerHTTP + "/v1/events", "prefix": "accepted/v1/",
+		}},
+	}
+}
+
+func (c *Cluster) collectorSettings(i int) section {
+	a := c.Addr.Collectors[i]
+	return section{
+		"grpc":         section{"listen": a.GRPC},
+		"http":         section{"listen": a.HTTP},
+		"collector_id": collectorName(i),
+		"authority_id": Authority,
+		"store":        c.bucketSettings(),
+		"notify":       section{"addresses": []string{c.Addr.ReconcilerGRPC}},
+	}
+}
+
+func (c *Cluster) reconcilerSettings() section {
+	return section{
+		"http":         section{"listen": c.Addr.ReconcilerHTTP},
+		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
+		"authority_id": Authority,
+		"store":        c.bucketSettings(),
+	}
+}
+
+func (c *Cluster) querySettings() section {
+	return section{
+		"http":  section{"listen": c.Addr.QueryHTTP},
+		"grpc":  section{"listen": c.Addr.QueryGRPC},
+		"store": c.bucketSettings(),
+		"watch": section{"addresses": []string{c.Addr.ReconcilerGRPC}},
+	}
+}
+
+func (c *Cluster) agentSettings() section {
+	var collectors []string
+	for _, a := range c.Addr.Collectors {
+		collectors = append(collectors, a.GRPC)
+	}
+	return section{
+		"http":     section{"listen": c.Addr.AgentHTTP},
+		"agent_id": AgentID,
+		"dir":      filepath.Join(c.o.Dir, "agent"),
+		"interval": c.o.ScrapeInterval.String(),
+		"batch":    section{"max_age": c.o.BatchAge.String()},
+		"send":     section{"collectors": collectors},
+	}
+}

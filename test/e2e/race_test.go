@@ -1,0 +1,147 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/fsck"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	"lightmetrics.dev/lightmetrics/test/peers"
+)
+
+// racers is how many identities are raced for at once, each by two senders.
+const racers = 16
+
+// TestTwoCollectorsRaceOneIdentity: each identity is sent to two collectors at the same
+// time, with equal frames every other time, else with different ones.
+func TestTwoCollectorsRaceOneIdentity(t *testing.T) {
+	n := size(t, "RACES", 10_000, 100_000)
+	c := newCluster(t, cluster.Options{Collectors: 2})
+	must(t, c.StartStore(within(t, 20*time.Second)))
+	race(t, c, n)
+}
+
+// TestTwoCollectorsRaceOneIdentityOverVersityGW is the same over a store of other hands.
+func TestTwoCollectorsRaceOneIdentityOverVersityGW(t *testing.T) {
+	n := size(t, "RACES", 10_000, 50_000)
+	gw := peers.StartVersityGW(t)
+	race(t, newCluster(t, cluster.Options{Collectors: 2, Bucket: peers.Bucket,
+		StoreEndpoint: gw.Endpoint, AccessKeyID: gw.AccessKeyID, SecretAccessKey: config.Secret(gw.SecretAccessKey)}), n)
+}
+
+// tally counts outcomes of a pair.
+type tally struct{ equal, different map[string]int }
+
+func race(t *testing.T, c *cluster.Cluster, n int) {
+	for i := range c.Collectors {
+		must(t, c.StartCollector(within(t, 20*time.Second), i))
+	}
+	start := time.Now()
+	ctx := within(t, 10*time.Minute)
+	var mu sync.Mutex
+	total := tally{map[string]int{}, map[string]int{}}
+	var wg sync.WaitGroup
+	for r := range racers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			got := raceOneBoot(ctx, t, c, r, n/racers)
+			mu.Lock()
+			defer mu.Unlock()
+			for k, v := range got.equal {
+				total.equal[k] += v
+			}
+			for k, v := range got.different {
+				total.different[k] += v
+			}
+		}()
+	}
+	wg.Wait()
+	pairs := n / racers * racers
+	t.Logf("%d identities in %v: equal frames %v, different frames %v", pairs, time.Since(start).Round(time.Millisecond), total.equal, total.different)
+	if len(total.equal) != 1 || total.equal["ACCEPTED+DUPLICATE"] == 0 {
+		t.Errorf("equal frames: %v, want only ACCEPTED+DUPLICATE", total.equal)
+	}
+	if len(total.different) != 1 || total.different["ACCEPTED+IDENTITY_CONFLICT"] == 0 {
+		t.Errorf("different frames: %v, want only ACCEPTED+IDENTITY_CONFLICT", total.different)
+	}
+	store, err := c.OpenStore(ctx)
+	must(t, err)
+	report, err := fsck.Run(ctx, store, fsck.Options{AuthorityID: cluster.Authority})
+	must(t, err)
+	for _, f := range report.Findings {
+		t.Error(f)
+	}
+	conflicts := total.different["ACCEPTED+IDENTITY_CONFLICT"]
+	if report.Manifests != uint64(pairs) || report.Quarantined != uint64(conflicts) {
+		t.Errorf("bucket has %d manifests and %d quarantine records, want %d and %d", report.Manifests, report.Quarantined, pairs, conflicts)
+	}
+}
+
+// raceOneBoot races the identities of one boot, one after the other.
+func raceOneBoot(ctx context.Context, t *testing.T, c *cluster.Cluster, r, n int) tally {
+	boot := identity.Boot{Agent: fmt.Sprintf("racer-%d", r), Boot: "boot"}
+	senders := [2]*sender{newSender(boot, c.Addr.Collectors[0].GRPC), newSender(boot, c.Addr.Collectors[1].GRPC)}
+	defer senders[0].close()
+	defer senders[1].close()
+	got := tally{map[string]int{}, map[string]int{}}
+	at := time.Unix(1_700_000_000, 0)
+	for i := range n {
+		seq := uint64(i*4 + 1)
+		frames := [2][]byte{makeFrame(t, boot, "race", seq, 2, at, float64(i))}
+		into := got.equal
+		if frames[1] = frames[0]; i%2 == 1 {
+			frames[1], into = makeFrame(t, boot, "race", seq, 2, at, float64(-i)), got.different
+		}
+		var results [2]*ingestv1.BatchResult
+		var errs [2]error
+		var wg sync.WaitGroup
+		for k := range 2 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				results[k], errs[k] = senders[k].send(ctx, frames[k])
+			}()
+		}
+		wg.Wait()
+		for _, err := range errs {
+			if err != nil {
+				t.Errorf("%s %d: %v", boot, seq, err)
+				return got
+			}
+		}
+		into[pair(results)]++
+		checkConflict(t, results, frames)
+	}
+	return got
+}
+
+// pair names both outcomes, the smaller status first.
+func pair(rs [2]*ingestv1.BatchResult) string {
+	a, b := rs[0].GetStatus(), rs[1].GetStatus()
+	if b < a {
+		a, b = b, a
+	}
+	const prefix = len("BATCH_STATUS_")
+	return a.String()[prefix:] + "+" + b.String()[prefix:]
+}
+
+// checkConflict: a conflict names both hashes, the winner's and its own.
+func checkConflict(t *testing.T, rs [2]*ingestv1.BatchResult, frames [2][]byte) {
+	for k, r := range rs {
+		if r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT {
+			continue
+		}
+		mine, other := identity.Sum(frames[k]), identity.Sum(frames[1-k])
+		cf := r.GetConflict()
+		if string(cf.GetSubmittedSha256()) != string(mine[:]) || string(cf.GetAcceptedSha256()) != string(other[:]) {
+			t.Errorf("conflict names submitted %x, accepted %x; want %s, %s", cf.GetSubmittedSha256(), cf.GetAcceptedSha256(), mine, other)
+		}
+	}
+}
