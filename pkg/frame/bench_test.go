@@ -16,68 +16,28 @@ import (
 
 const devops = "../../../shared/data/devops100_2h.ds.zst"
 
-// batchesOf lays each host's series out in batches of rows samples a series, up to limit batches.
+// batchesOf lays series out in batches of one host and rows samples a series:
+// about a dozen batches of each host, spread over its time, up to limit.
 func batchesOf(tb testing.TB, d *tsbs.Dataset, rows, limit int) []*frame.Batch {
 	tb.Helper()
 	var out []*frame.Batch
 	for _, h := range d.Hosts() {
 		seq := uint64(1)
-		for from := 0; from+rows <= len(h.Series[0].Values) && len(out) < limit; from += rows {
+		steps := len(h.Series[0].Values)
+		for from := 0; from+rows <= steps && len(out) < limit; from += max(rows, steps/12) {
 			b := frame.NewBuilder()
-			fill(tb, b, h, from, rows)
+			if err := h.Fill(b, from, rows); err != nil {
+				tb.Fatal(err)
+			}
 			batch, err := b.Build(identity.Boot{Agent: h.Name, Boot: "01J9ZC3V7Q5W8KX2"}, seq)
 			if err != nil {
 				tb.Fatal(err)
 			}
 			seq = batch.Identity.SeqEnd + 1
 			out = append(out, batch)
-			if from/rows > 10 {
-				break // some of every host
-			}
 		}
 	}
 	return out
-}
-
-func fill(tb testing.TB, b *frame.Builder, h tsbs.Host, from, rows int) {
-	tb.Helper()
-	resource, own := split(h)
-	if err := b.SetResource(resource...); err != nil {
-		tb.Fatal(err)
-	}
-	for i := range h.Series {
-		s := &h.Series[i]
-		id, err := b.AddSeries(own[i], frame.Gauge, "", 0)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		for k := from; k < from+rows; k++ {
-			if err := b.Append(id, s.Timestamps[k]*1e6, s.Values[k]); err != nil {
-				tb.Fatal(err)
-			}
-		}
-	}
-}
-
-// split separates the labels that all series of a host share.
-func split(h tsbs.Host) (resource []frame.Label, own [][]frame.Label) {
-	shared := map[tsbs.Label]int{}
-	for _, s := range h.Series {
-		for _, l := range s.Labels {
-			shared[l]++
-		}
-	}
-	own = make([][]frame.Label, len(h.Series))
-	for i, s := range h.Series {
-		for _, l := range s.Labels {
-			if shared[l] < len(h.Series) {
-				own[i] = append(own[i], frame.Label(l))
-			} else if i == 0 {
-				resource = append(resource, frame.Label(l))
-			}
-		}
-	}
-	return resource, own
 }
 
 func loadDevops(b *testing.B) *tsbs.Dataset {
@@ -173,16 +133,14 @@ func BenchmarkBuilder(b *testing.B) {
 	h := tsbs.Generate(1, 1, 6).Hosts()[0]
 	builder := frame.NewBuilder()
 	samples := 0
-	resource, own := split(h)
 	start := cpu(b)
 	b.ReportAllocs()
+	labels := []frame.Label{{Name: frame.MetricName}}
 	for b.Loop() {
 		builder.Reset()
-		if err := builder.SetResource(resource...); err != nil {
-			b.Fatal(err)
-		}
 		for i := range h.Series {
-			id, err := builder.AddSeries(own[i], frame.Gauge, "", 0)
+			labels[0].Value = h.Series[i].Label("__name__")
+			id, err := builder.AddSeries(labels, frame.Gauge, "", 0)
 			if err != nil {
 				b.Fatal(err)
 			}
