@@ -1,0 +1,86 @@
+package answer
+
+import (
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+)
+
+// Reason says why an answer is partial: a stable code, and text for people.
+type Reason struct {
+	Code string
+	Text string
+}
+
+// String is "CODE: text".
+func (r Reason) String() string { return r.Code + ": " + r.Text }
+
+// Codes of reasons.
+const (
+	ReasonNoAudit       = "NO_AUDIT"         // nothing was proved complete yet
+	ReasonStale         = "AUDIT_STALE"      // the last audit that succeeded is too old
+	ReasonUnreadable    = "BATCH_UNREADABLE" // accepted batches of the range can't be read
+	ReasonBeforeHistory = "BEFORE_HISTORY"   // the range begins before the history window
+	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory
+)
+
+// Completeness says what an answer could see.
+type Completeness struct {
+	Partial bool
+	// CompleteThrough: everything accepted before it was looked at; zero when nothing was proved yet.
+	CompleteThrough time.Time
+	Reasons         []Reason
+	// Gaps are boots with gaps or overlaps, at most maxAgents; AgentsWithGaps counts all of them.
+	Gaps           []follow.Agent
+	AgentsWithGaps int
+}
+
+const (
+	// maxAgents bounds the agents that an answer names.
+	maxAgents = 10
+	// maxNamed bounds the unreadable batches that a reason names.
+	maxNamed = 3
+)
+
+// complete judges an answer over [mint, maxt], milliseconds; touched is false when no samples were asked for.
+func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, mint, maxt int64, touched bool) Completeness {
+	c := Completeness{CompleteThrough: st.CompleteThrough}
+	add := func(code, format string, args ...any) {
+		c.Reasons = append(c.Reasons, Reason{code, fmt.Sprintf(format, args...)})
+	}
+	age := e.d.Now().Sub(st.CompleteThrough)
+	switch {
+	case st.CompleteThrough.IsZero():
+		add(ReasonNoAudit, "no audit of the accepted batches has succeeded yet")
+	case age > e.cfg.StaleAfter:
+		add(ReasonStale, "batches accepted after %s may be missing: the last audit that succeeded began then",
+			st.CompleteThrough.UTC().Format(time.RFC3339))
+	}
+	if touched {
+		if mint < snap.From {
+			add(ReasonBeforeHistory, "the range begins before the history that is kept, which begins at %s",
+				time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
+		}
+		if mint <= snap.LostThrough && snap.LostThrough >= snap.From {
+			add(ReasonMemory, "samples up to %s were evicted because the memory bound was met",
+				time.UnixMilli(snap.LostThrough).UTC().Format(time.RFC3339Nano))
+		}
+		list, more := e.d.Follower.Unreadable(mint, maxt)
+		for i, u := range list {
+			if i == maxNamed {
+				add(ReasonUnreadable, "%d more accepted batches can't be read", len(list)-maxNamed+more)
+				more = 0
+				break
+			}
+			add(ReasonUnreadable, "accepted batch %s can't be read (%s): %s", u.Identity, u.Cause, u.Err)
+		}
+		if more > 0 {
+			add(ReasonUnreadable, "%d more accepted batches can't be read", more)
+		}
+	}
+	c.Partial = len(c.Reasons) > 0
+	c.Gaps, c.AgentsWithGaps = e.d.Follower.WithGaps(maxAgents)
+	return c
+}

@@ -1,0 +1,217 @@
+// Package answer evaluates queries: one snapshot for each, bounded, with what is
+// known of its completeness.
+package answer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+	"golang.org/x/sync/semaphore"
+
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+)
+
+// Limits of queries. An error names the limit that was met.
+type Limits struct {
+	Series      int           `koanf:"series" help:"most series that the selectors of one query may find"`
+	Samples     int           `koanf:"samples" help:"most samples that one query may hold in memory"`
+	Points      int           `koanf:"points" help:"most steps of a range query"`
+	Timeout     time.Duration `koanf:"timeout" help:"longest time of one query, its wait included"`
+	Concurrency int           `koanf:"concurrency" help:"queries that run at once; others wait"`
+	QueueWait   time.Duration `koanf:"queue_wait" help:"longest time that a query waits to run"`
+}
+
+// DefaultLimits are the Prometheus server's where it has them.
+func DefaultLimits() Limits {
+	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second}
+}
+
+// Validate wants positive limits.
+func (l Limits) Validate() error {
+	if l.Series <= 0 || l.Samples <= 0 || l.Points <= 0 || l.Timeout <= 0 || l.Concurrency <= 0 || l.QueueWait <= 0 {
+		return errors.New("limits: every limit must be greater than 0")
+	}
+	return nil
+}
+
+// Config of an Evaluator.
+type Config struct {
+	Limits     Limits
+	Lookback   time.Duration // of instant selectors
+	StaleAfter time.Duration // age of complete_through that makes answers partial
+}
+
+// Deps of an Evaluator.
+type Deps struct {
+	Live     *live.Store
+	Follower *follow.Follower
+	Log      *slog.Logger
+	Registry prometheus.Registerer
+	Now      func() time.Time
+}
+
+// Evaluator runs queries. Safe for concurrent use.
+type Evaluator struct {
+	cfg    Config
+	d      Deps
+	engine *promql.Engine
+	Parser parser.Parser
+	slots  *semaphore.Weighted
+}
+
+// defaultSubqueryStep is the step of subqueries that name none, as in Prometheus' default.
+const defaultSubqueryStep = time.Minute
+
+// New makes an Evaluator; Close it.
+func New(cfg Config, d Deps) *Evaluator {
+	p := parser.NewParser(parser.Options{})
+	return &Evaluator{
+		cfg: cfg, d: d, Parser: p,
+		slots: semaphore.NewWeighted(int64(cfg.Limits.Concurrency)),
+		engine: promql.NewEngine(promql.EngineOpts{
+			Logger: d.Log, Reg: prometheus.WrapRegistererWithPrefix("lightmetrics_", d.Registry),
+			MaxSamples: cfg.Limits.Samples, Timeout: cfg.Limits.Timeout, LookbackDelta: cfg.Lookback,
+			NoStepSubqueryIntervalFn: func(int64) int64 { return defaultSubqueryStep.Milliseconds() },
+			EnableAtModifier:         true, EnableNegativeOffset: true, EnablePerStepStats: true,
+			Parser: p,
+		}),
+	}
+}
+
+// Close ends the engine.
+func (e *Evaluator) Close() error { return e.engine.Close() }
+
+// Now is the evaluator's clock.
+func (e *Evaluator) Now() time.Time { return e.d.Now() }
+
+// Limits of the evaluator.
+func (e *Evaluator) Limits() Limits { return e.cfg.Limits }
+
+// BusyError: the concurrency limit was met for too long.
+type BusyError struct{ Limits Limits }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("query waited %s to run: limits.concurrency of %d is met", e.Limits.QueueWait, e.Limits.Concurrency)
+}
+
+// QueryError: the expression or a parameter is wrong.
+type QueryError struct{ Err error }
+
+func (e *QueryError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *QueryError) Unwrap() error { return e.Err }
+
+// Session is one query's view: a snapshot, and what was known when it was opened.
+// Close it when the answer is written.
+type Session struct {
+	*promstore.Queryable
+	Snapshot *live.Snapshot
+	e        *Evaluator
+	status   follow.Status
+	query    promql.Query
+}
+
+// Open waits for a slot and opens a snapshot. Errors: *BusyError, a context error.
+func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
+	wctx, cancel := context.WithTimeout(ctx, e.cfg.Limits.QueueWait)
+	defer cancel()
+	if err := e.slots.Acquire(wctx, 1); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &BusyError{e.cfg.Limits}
+	}
+	// The status first: what it promises was inserted before, so the snapshot has it.
+	st := e.d.Follower.Status()
+	snap := e.d.Live.Snapshot(e.d.Now())
+	return &Session{
+		Queryable: promstore.New(snap, promstore.Limits{Series: e.cfg.Limits.Series}),
+		Snapshot:  snap, e: e, status: st,
+	}, nil
+}
+
+// Close gives the slot and the snapshot back.
+func (s *Session) Close() {
+	if s.query != nil {
+		s.query.Close()
+	}
+	s.Snapshot.Close()
+	s.e.slots.Release(1)
+}
+
+// Completeness judges what was read so far.
+func (s *Session) Completeness() Completeness {
+	mint, maxt, ok := s.Touched()
+	return s.e.complete(s.status, s.Snapshot, mint, maxt, ok)
+}
+
+// Result of an evaluation; valid until the session is closed.
+type Result struct {
+	Value    parser.Value
+	Warnings annotations.Annotations
+	Stats    *stats.Statistics
+}
+
+// Options of an evaluation.
+type Options struct {
+	Lookback     time.Duration // 0 is the default
+	PerStepStats bool
+}
+
+// Instant evaluates at one time. A wrong expression is a *QueryError.
+func (s *Session) Instant(ctx context.Context, expr string, at time.Time, o Options) (Result, error) {
+	q, err := s.e.engine.NewInstantQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, at)
+	return s.run(ctx, q, err)
+}
+
+// Range evaluates at every step from start to end.
+func (s *Session) Range(ctx context.Context, expr string, start, end time.Time, step time.Duration, o Options) (Result, error) {
+	if err := s.e.CheckRange(start, end, step); err != nil {
+		return Result{}, err
+	}
+	q, err := s.e.engine.NewRangeQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, start, end, step)
+	return s.run(ctx, q, err)
+}
+
+// CheckRange refuses what can't be a range query.
+func (e *Evaluator) CheckRange(start, end time.Time, step time.Duration) error {
+	switch {
+	case end.Before(start):
+		return &QueryError{errors.New("end timestamp must not be before start time")}
+	case step <= 0:
+		return &QueryError{errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer")}
+	case int64(end.Sub(start)/step) > int64(e.cfg.Limits.Points):
+		return &QueryError{fmt.Errorf("exceeded maximum resolution of %d points per timeseries (limits.points). Try decreasing the query resolution (?step=XX)", e.cfg.Limits.Points)}
+	}
+	return nil
+}
+
+func (s *Session) run(ctx context.Context, q promql.Query, err error) (Result, error) {
+	if err != nil {
+		return Result{}, &QueryError{err}
+	}
+	s.query = q
+	res := q.Exec(ctx)
+	var many promql.ErrTooManySamples
+	var late promql.ErrQueryTimeout
+	switch {
+	case errors.As(res.Err, &many):
+		return Result{}, &promstore.LimitError{Limit: "limits.samples", Max: int64(s.e.cfg.Limits.Samples)}
+	case errors.As(res.Err, &late) && ctx.Err() == nil:
+		return Result{}, fmt.Errorf("%w (limits.timeout of %s)", res.Err, s.e.cfg.Limits.Timeout)
+	case res.Err != nil:
+		return Result{}, res.Err
+	}
+	return Result{Value: res.Value, Warnings: res.Warnings, Stats: q.Stats()}, nil
+}

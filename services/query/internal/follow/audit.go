@@ -1,0 +1,143 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// Audit lists the manifests of every boot, from the boot's frontier or, when full,
+// from its start, and sees through what it did not know: fetched and queryable, or
+// recorded as unreadable. On success everything accepted before the audit began is
+// accounted for, and complete_through is that time. A failed listing fails the audit.
+func (f *Follower) Audit(ctx context.Context, full bool) error {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.AuditTimeout)
+	defer cancel()
+	started := f.d.Now()
+	err := f.audit(ctx, full)
+	f.m.audit(full, err, f.d.Now().Sub(started))
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lastErr = err
+	if err != nil {
+		return err
+	}
+	f.complete = started
+	if full {
+		f.fullAt = started
+	}
+	if !f.started {
+		f.started = true
+		close(f.first)
+	}
+	return nil
+}
+
+func (f *Follower) audit(ctx context.Context, full bool) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(f.cfg.Listers)
+	err := objstore.ListAll(ctx, f.d.Store, layout.BootsPrefix, "", func(o objstore.Info) error {
+		boot, err := layout.ParseBoot(o.Key)
+		if err != nil {
+			f.d.Log.Warn("unknown key among the boots", "key", o.Key, "err", err)
+			return nil
+		}
+		g.Go(func() error { return f.auditBoot(ctx, boot, full) })
+		return ctx.Err()
+	})
+	if werr := g.Wait(); err == nil || werr != nil && ctx.Err() != nil {
+		err = werr
+	}
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return f.retryUnread(ctx)
+}
+
+// auditBoot sees through every key of a boot that is not known.
+func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool) error {
+	prefix := layout.AcceptedBoot(boot)
+	after := ""
+	if !full {
+		after = f.listAfter(boot, prefix)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(f.cfg.Fetchers)
+	err := objstore.ListAll(ctx, f.d.Store, prefix, after, func(o objstore.Info) error {
+		id, err := layout.ParseAccepted(o.Key)
+		if err != nil {
+			f.d.Log.Warn("unknown key among the manifests", "key", o.Key, "err", err)
+			return nil
+		}
+		if f.seen(id, o.LastModified) {
+			return nil
+		}
+		g.Go(func() error { return f.take(ctx, o.Key, nil) })
+		return ctx.Err()
+	})
+	if werr := g.Wait(); werr != nil {
+		err = werr
+	}
+	return err
+}
+
+// listAfter is the key after which an audit lists a boot.
+func (f *Follower) listAfter(boot identity.Boot, prefix string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.ledgers[boot]
+	if l == nil {
+		return ""
+	}
+	from, ok := l.ListFrom(f.d.Now().Add(-f.cfg.Settle).UnixNano(), f.cfg.Back)
+	if !ok {
+		return ""
+	}
+	return prefix + layout.SeqName(from, 0) // before every identity that starts at from
+}
+
+// skew is how far a collector's clock, or a sample's time, may be before the store's
+// clock for a manifest to be looked at all the same.
+const skew = 15 * time.Minute
+
+// seen reports whether a key needs no look: it is known, or so old that its samples
+// lie before the history window. The latter is counted in the ledger by the store's time.
+func (f *Follower) seen(id identity.Batch, modified time.Time) bool {
+	if f.d.Live.Known(id) {
+		return true
+	}
+	old := !modified.IsZero() && modified.Before(f.d.Now().Add(-f.d.History-skew))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l := f.ledgers[id.BootOf()]; l != nil && l.Has(id.SeqStart, id.SeqEnd) {
+		return true
+	}
+	if old {
+		f.addLocked(id, modified.UnixNano())
+	}
+	return old
+}
+
+func (f *Follower) add(id identity.Batch, acceptedAt int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addLocked(id, acceptedAt)
+}
+
+func (f *Follower) addLocked(id identity.Batch, acceptedAt int64) {
+	boot := id.BootOf()
+	l := f.ledgers[boot]
+	if l == nil {
+		l = ledger.New(boot)
+		f.ledgers[boot] = l
+	}
+	l.Add(ledger.Entry{Start: id.SeqStart, End: id.SeqEnd, AcceptedAt: acceptedAt})
+}

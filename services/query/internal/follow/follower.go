@@ -1,0 +1,129 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+)
+
+// Deps of a Follower.
+type Deps struct {
+	Store objstore.Reader
+	Live  *live.Store
+	// History is that of Live: manifests before it are counted, their frames not read.
+	History  time.Duration
+	Log      *slog.Logger
+	Registry prometheus.Registerer
+	Now      func() time.Time
+}
+
+// Follower keeps a live store supplied.
+type Follower struct {
+	cfg  Config
+	d    Deps
+	m    *metrics
+	slot *semaphore.Weighted // fetchers
+	one  singleflight.Group  // by manifest key
+	kick chan struct{}       // an audit is wanted now
+	// first is closed after the first audit that succeeded.
+	first chan struct{}
+
+	mu       sync.Mutex
+	ledgers  map[identity.Boot]*ledger.Ledger
+	unread   map[string]*Unread // by manifest key
+	overflow int                // unreadable batches beyond the bound
+	complete time.Time
+	fullAt   time.Time // start of the last full audit that succeeded
+	lastErr  error
+	started  bool
+	recent   map[string]int64 // accepted-by-time keys that were seen through, to their time
+	polled   int64            // newest acceptance that a poll has seen, Unix nanoseconds
+}
+
+// New makes a Follower; Run does the work.
+func New(cfg Config, d Deps) (*Follower, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Store == nil || d.Live == nil || d.Now == nil || d.Log == nil || d.Registry == nil {
+		return nil, errors.New("follow: a dependency is missing")
+	}
+	f := &Follower{
+		cfg: cfg, d: d,
+		slot: semaphore.NewWeighted(int64(cfg.Fetchers)),
+		kick: make(chan struct{}, 1), first: make(chan struct{}),
+		ledgers: map[identity.Boot]*ledger.Ledger{}, unread: map[string]*Unread{}, recent: map[string]int64{},
+	}
+	f.m = newMetrics(d.Registry, f)
+	return f, nil
+}
+
+// First is closed once an audit has succeeded: from then on answers can be complete.
+func (f *Follower) First() <-chan struct{} { return f.first }
+
+// Run follows until ctx ends.
+func (f *Follower) Run(ctx context.Context) error {
+	g := run.NewGroup(ctx)
+	g.Go("audits", f.audits)
+	if f.cfg.PollInterval > 0 {
+		g.Go("polls", f.polls)
+	}
+	for _, addr := range f.cfg.Watch {
+		g.Go("watch "+addr, func(ctx context.Context) error { return f.watch(ctx, addr) })
+	}
+	return g.Wait()
+}
+
+// firstRetry is the wait after a failed audit while none has succeeded yet.
+const firstRetry = time.Second
+
+// audits ends with ctx.
+func (f *Follower) audits(ctx context.Context) error {
+	for {
+		err := f.Audit(ctx, f.fullDue())
+		if err != nil && ctx.Err() == nil {
+			f.d.Log.Warn("audit failed; complete_through stays", "err", err)
+		}
+		f.d.Live.Expire(f.d.Now())
+		wait := f.cfg.AuditInterval
+		if f.Status().CompleteThrough.IsZero() {
+			wait = min(wait, firstRetry)
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		case <-f.kick:
+		}
+		t.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *Follower) fullDue() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fullAt.IsZero() || f.cfg.FullAuditInterval > 0 && f.d.Now().Sub(f.fullAt) >= f.cfg.FullAuditInterval
+}
+
+// auditSoon asks for an audit without waiting for its time.
+func (f *Follower) auditSoon() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,112 @@
+package follow
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// polls ends with ctx. A poll that fails is made up for by the next, or by an audit.
+func (f *Follower) polls(ctx context.Context) error {
+	t := time.NewTicker(f.cfg.PollInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+		}
+		if err := f.Poll(ctx); err != nil && ctx.Err() == nil {
+			f.m.pollFailures.Inc()
+			f.d.Log.Debug("poll failed", "err", err)
+		}
+	}
+}
+
+// Poll looks at the end of accepted-by-time. It begins before what it saw last; audits see to the rest.
+func (f *Follower) Poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.FetchTimeout)
+	defer cancel()
+	now := f.d.Now()
+	f.mu.Lock()
+	from := time.Unix(0, f.polled).Add(-f.cfg.PollLookback)
+	f.mu.Unlock()
+	if oldest := now.Add(-f.cfg.PollLookback); from.Before(oldest) {
+		from = oldest
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(f.cfg.Fetchers)
+	var err error
+	for hour := from.UTC().Truncate(time.Hour); !hour.After(now.Add(f.cfg.PollLookback)) && err == nil; hour = hour.Add(time.Hour) {
+		prefix := layout.AcceptedByTimeHour(hour)
+		after := prefix + pad(from.UnixNano())
+		err = objstore.ListAll(ctx, f.d.Store, prefix, after, func(o objstore.Info) error {
+			at, ok := timeOf(strings.TrimPrefix(o.Key, prefix))
+			if !ok || f.polledBefore(o.Key) {
+				return nil
+			}
+			g.Go(func() error { return f.takeByTime(ctx, o.Key, at) })
+			return ctx.Err()
+		})
+	}
+	if werr := g.Wait(); werr != nil {
+		err = werr
+	}
+	f.forgetPolled(from.UnixNano())
+	return err
+}
+
+// takeByTime reads a derived object, which holds the manifest's bytes.
+func (f *Follower) takeByTime(ctx context.Context, key string, at int64) error {
+	body, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	if err != nil {
+		return err
+	}
+	if m, perr := accept.ParseManifest(body); perr == nil {
+		// Only a hint: what is derived may be wrong, so the manifest itself is read.
+		if err := f.take(ctx, layout.Accepted(m.Identity), nil); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.recent[key] = at
+	f.polled = max(f.polled, at)
+	return nil
+}
+
+func (f *Follower) polledBefore(key string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, ok := f.recent[key]
+	return ok
+}
+
+func (f *Follower) forgetPolled(before int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.recent, func(_ string, at int64) bool { return at < before })
+}
+
+func pad(ns int64) string {
+	s := strconv.FormatInt(max(ns, 0), 10)
+	return strings.Repeat("0", max(0, 20-len(s))) + s
+}
+
+// timeOf reads the acceptance time that a manifest id begins with.
+func timeOf(id string) (int64, bool) {
+	digits, _, ok := strings.Cut(id, "-")
+	if !ok || len(digits) != 20 {
+		return 0, false
+	}
+	at, err := strconv.ParseInt(digits, 10, 64)
+	return at, err == nil
+}

@@ -1,0 +1,168 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// unreadable is why an accepted batch can't be read now, though the store answers.
+type unreadable struct{ err error }
+
+func (e *unreadable) Error() string { return e.err.Error() }
+func (e *unreadable) Unwrap() error { return e.err }
+
+// take sees one manifest through; concurrent calls for one key share the work. body
+// is the manifest when it is at hand. An error means that nothing is known: the
+// store could not be asked. An unreadable batch is recorded and is no error.
+func (f *Follower) take(ctx context.Context, key string, body []byte) error {
+	_, err, _ := f.one.Do(key, func() (any, error) {
+		if err := f.slot.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		defer f.slot.Release(1)
+		ctx, cancel := context.WithTimeout(ctx, f.cfg.FetchTimeout)
+		defer cancel()
+		return nil, f.takeNow(ctx, key, body)
+	})
+	return err
+}
+
+func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
+	id, err := layout.ParseAccepted(key)
+	if err != nil {
+		return nil // hints may be wrong; audits pass only keys that parse
+	}
+	if f.d.Live.Known(id) && !f.isUnread(key) {
+		return nil
+	}
+	m, err := f.manifest(ctx, key, id, body)
+	var bad *unreadable
+	switch {
+	case errors.As(err, &bad):
+		// The identity is accepted, whatever the manifest holds; its times are unknown.
+		f.noteUnread(key, Unread{Identity: id, Cause: CauseManifest, Err: err.Error(), MinTime: minInt64, MaxTime: maxInt64})
+		f.add(id, 0)
+		return nil
+	case err != nil:
+		return err
+	}
+	acc := live.Accepted{Identity: id, SHA256: m.FrameSHA256, AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
+	if m.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() {
+		f.add(id, m.AcceptedAt)
+		f.readable(key)
+		f.m.taken.WithLabelValues("expired").Inc()
+		return nil
+	}
+	err = f.insert(ctx, acc, m)
+	switch {
+	case errors.As(err, &bad):
+		if _, nerr := f.d.Live.Note(acc, f.d.Now()); nerr != nil {
+			err = errors.Join(err, nerr)
+		}
+		f.noteUnread(key, Unread{Identity: id, Cause: CauseFrame, Err: err.Error(), MinTime: m.MinTime, MaxTime: m.MaxTime})
+	case err != nil:
+		return err
+	default:
+		f.readable(key)
+		f.m.lag(f.d.Now().Sub(m.AcceptedTime()))
+	}
+	f.add(id, m.AcceptedAt)
+	return nil
+}
+
+// manifest checks body, or reads the manifest.
+func (f *Follower) manifest(ctx context.Context, key string, id identity.Batch, body []byte) (accept.Manifest, error) {
+	if len(body) > 0 {
+		if m, err := accept.ParseManifest(body); err == nil && m.Identity == id {
+			return m, nil
+		}
+	}
+	body, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	switch {
+	case errors.Is(err, objstore.ErrInvalid):
+		return accept.Manifest{}, &unreadable{err}
+	case err != nil:
+		return accept.Manifest{}, err
+	}
+	m, err := accept.ParseManifest(body)
+	if err != nil {
+		return m, &unreadable{err}
+	}
+	if m.Identity != id {
+		return m, &unreadable{fmt.Errorf("%s holds the manifest of %s", key, m.Identity)}
+	}
+	return m, nil
+}
+
+// insert fetches the frame and gives it to the live store.
+func (f *Follower) insert(ctx context.Context, acc live.Accepted, m accept.Manifest) error {
+	raw, err := f.blob(ctx, m)
+	if err != nil {
+		return err
+	}
+	b := batches.Get().(*frame.Batch)
+	defer batches.Put(b)
+	if err := frame.Decode(raw, b, frame.Limits{}); err != nil {
+		return &unreadable{err}
+	}
+	out, err := f.d.Live.Insert(acc, b, f.d.Now())
+	if err != nil {
+		return &unreadable{err}
+	}
+	f.m.inserted(out, len(raw), acc.Identity.Count())
+	return nil
+}
+
+// blob reads a generation whose bytes hash to the manifest's: the one that it names, then any.
+func (f *Follower) blob(ctx context.Context, m accept.Manifest) ([]byte, error) {
+	raw, cause, err := f.generation(ctx, m.RawBlobKey, m)
+	if err != nil || raw != nil {
+		return raw, err
+	}
+	err = objstore.ListAll(ctx, f.d.Store, layout.BlobStem(m.FrameSHA256), "", func(o objstore.Info) error {
+		if _, _, perr := layout.ParseBlob(o.Key); perr != nil || o.Key == m.RawBlobKey {
+			return nil
+		}
+		var gerr error
+		if raw, _, gerr = f.generation(ctx, o.Key, m); gerr == nil && raw != nil {
+			gerr = errFound
+		}
+		return gerr
+	})
+	switch {
+	case errors.Is(err, errFound):
+		return raw, nil
+	case err != nil:
+		return nil, err
+	}
+	return nil, &unreadable{cause}
+}
+
+var errFound = errors.New("found")
+
+// generation reads one generation; nil bytes and a cause when it is not there or not the frame.
+func (f *Follower) generation(ctx context.Context, key string, m accept.Manifest) ([]byte, error, error) {
+	raw, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(max(m.FrameBytes, 1))})
+	switch {
+	case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrInvalid):
+		return nil, err, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	if sum := identity.Sum(raw); sum != m.FrameSHA256 {
+		return nil, fmt.Errorf("%s hashes to %s", key, sum), nil
+	}
+	return raw, nil, nil
+}
+
+// lateness of a hint is measured against the collector's clock; it can be negative.
+func positive(d time.Duration) time.Duration { return max(d, 0) }

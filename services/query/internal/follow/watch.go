@@ -1,0 +1,92 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+)
+
+// Waits between two tries to watch.
+const (
+	watchRetry    = 250 * time.Millisecond
+	watchRetryMax = 10 * time.Second
+	// watchQueue is how many hints wait; beyond it the stream is not read, and the
+	// reconciler ends it with LAGGED.
+	watchQueue = 1024
+)
+
+// watch takes the hints of one reconciler. It ends with ctx.
+func (f *Follower) watch(ctx context.Context, addr string) error {
+	conn, err := rpc.Dial(addr, f.cfg.WatchClient)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	client := reconcilerv1.NewReconcilerServiceClient(conn)
+	wait := watchRetry
+	for ctx.Err() == nil {
+		n, err := f.watchOnce(ctx, client)
+		if n > 0 {
+			wait = watchRetry
+			f.auditSoon() // what came between this watch and the next is found now
+		}
+		f.m.watchEnds.Inc()
+		f.d.Log.Debug("watch ended", "reconciler", addr, "messages", n, "err", err)
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+		wait = min(2*wait, watchRetryMax)
+	}
+	return ctx.Err()
+}
+
+// watchOnce reads one stream to its end; n counts its messages.
+func (f *Follower) watchOnce(ctx context.Context, client reconcilerv1.ReconcilerServiceClient) (n int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := client.WatchAccepted(ctx, &reconcilerv1.WatchAcceptedRequest{})
+	if err != nil {
+		return 0, fmt.Errorf("watch: %w", err)
+	}
+	hints := make(chan *reconcilerv1.WatchAcceptedResponse, watchQueue)
+	g := run.NewGroup(ctx)
+	g.Go("receive", func(ctx context.Context) error {
+		defer close(hints)
+		for {
+			msg, err := stream.Recv()
+			if err != nil {
+				return fmt.Errorf("watch: %w", err)
+			}
+			n++
+			if msg.GetManifestKey() == "" {
+				continue // the watch is on
+			}
+			select {
+			case hints <- msg:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	for range f.cfg.Fetchers {
+		g.Go("take", func(ctx context.Context) error {
+			for msg := range hints {
+				f.m.hints.Inc()
+				if err := f.take(ctx, msg.GetManifestKey(), msg.GetManifest()); err != nil && !errors.Is(err, context.Canceled) {
+					f.d.Log.Debug("hint not followed; an audit will", "key", msg.GetManifestKey(), "err", err)
+				}
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	return n, err
+}

@@ -1,0 +1,441 @@
+// Package promapi is the Prometheus HTTP API over an answer.Evaluator: same paths,
+// parameters, envelope, error types and status codes, plus the object "lightmetrics".
+package promapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/timestamp"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+)
+
+// API serves the paths below /api/v1.
+type API struct {
+	eval    *answer.Evaluator
+	version string
+	log     *slog.Logger
+	m       metrics
+}
+
+type metrics struct {
+	seconds *prometheus.HistogramVec
+	errors  *prometheus.CounterVec
+	partial prometheus.Counter
+}
+
+// New makes an API.
+func New(eval *answer.Evaluator, version string, log *slog.Logger, reg prometheus.Registerer) *API {
+	p := promauto.With(reg)
+	return &API{eval: eval, version: version, log: log, m: metrics{
+		seconds: p.NewHistogramVec(prometheus.HistogramOpts{Name: "lightmetrics_query_request_seconds",
+			Help: "Time of a request of the Prometheus API.", Buckets: prometheus.ExponentialBuckets(.001, 4, 9)}, []string{"path"}),
+		errors: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_errors_total",
+			Help: "Requests that were answered with an error, by its type."}, []string{"type"}),
+		partial: p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_partial_answers_total",
+			Help: "Answers that were marked partial."}),
+	}}
+}
+
+// maxBody bounds the form of a POST.
+const maxBody = 4 << 20
+
+// Register adds the paths.
+func (a *API) Register(mux *http.ServeMux) {
+	both := []string{http.MethodGet, http.MethodPost}
+	get := both[:1]
+	for _, h := range []struct {
+		path    string
+		methods []string
+		fn      func(http.ResponseWriter, *http.Request) error
+	}{
+		{"/api/v1/query", both, a.query},
+		{"/api/v1/query_range", both, a.queryRange},
+		{"/api/v1/query_exemplars", both, a.exemplars},
+		{"/api/v1/format_query", both, a.formatQuery},
+		{"/api/v1/series", both, a.series},
+		{"/api/v1/labels", both, a.labelNames},
+		{"/api/v1/label/{name}/values", get, a.labelValues},
+		{"/api/v1/metadata", get, a.metadata},
+		{"/api/v1/status/buildinfo", get, a.buildInfo},
+	} {
+		seconds := a.m.seconds.WithLabelValues(h.path)
+		handler := func(w http.ResponseWriter, r *http.Request) {
+			timer := prometheus.NewTimer(seconds)
+			defer timer.ObserveDuration()
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			if err := r.ParseForm(); err != nil {
+				a.fail(w, &apiError{badData, err})
+				return
+			}
+			if err := h.fn(w, r); err != nil {
+				a.fail(w, err)
+			}
+		}
+		for _, m := range h.methods {
+			mux.HandleFunc(m+" "+h.path, handler)
+		}
+	}
+	mux.HandleFunc("/api/v1/", func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, &apiError{notFound, errors.New("no such path: " + r.URL.Path)})
+	})
+}
+
+func (a *API) query(w http.ResponseWriter, r *http.Request) error {
+	limit, err := limitParam(r)
+	if err != nil {
+		return err
+	}
+	at, err := timeParam(r, "time", a.eval.Now())
+	if err != nil {
+		return err
+	}
+	return a.evaluate(w, r, limit, func(ctx context.Context, s *answer.Session, o answer.Options) (answer.Result, error) {
+		return s.Instant(ctx, r.FormValue("query"), at, o)
+	})
+}
+
+func (a *API) queryRange(w http.ResponseWriter, r *http.Request) error {
+	limit, err := limitParam(r)
+	if err != nil {
+		return err
+	}
+	start, err := requiredTime(r, "start")
+	if err != nil {
+		return err
+	}
+	end, err := requiredTime(r, "end")
+	if err != nil {
+		return err
+	}
+	step, err := parseDuration(r.FormValue("step"))
+	if err != nil {
+		return badParam("step", err)
+	}
+	if err := a.eval.CheckRange(start, end, step); err != nil {
+		return err
+	}
+	return a.evaluate(w, r, limit, func(ctx context.Context, s *answer.Session, o answer.Options) (answer.Result, error) {
+		return s.Range(ctx, r.FormValue("query"), start, end, step, o)
+	})
+}
+
+var errTruncated = errors.New("results truncated due to limit")
+
+type evaluation func(context.Context, *answer.Session, answer.Options) (answer.Result, error)
+
+func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn evaluation) error {
+	ctx, cancel, err := a.deadline(r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	lookback, err := durationParam(r, "lookback_delta")
+	if err != nil {
+		return err
+	}
+	statsParam := r.FormValue("stats")
+	s, err := a.eval.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	res, err := fn(ctx, s, answer.Options{Lookback: lookback, PerStepStats: statsParam == "all"})
+	if err != nil {
+		var qe *answer.QueryError
+		if errors.As(err, &qe) {
+			return badParam("query", err)
+		}
+		return err
+	}
+	if limit > 0 && truncate(&res, limit) {
+		res.Warnings.Add(errTruncated)
+	}
+	data := append(make([]byte, 0, 1024), `{"resultType":`...)
+	data = appendString(data, string(res.Value.Type()))
+	data = appendValue(append(data, `,"result":`...), res.Value)
+	if statsParam != "" {
+		text, err := json.Marshal(stats.NewQueryStats(res.Stats))
+		if err != nil {
+			return &apiError{internal, err}
+		}
+		data = append(append(data, `,"stats":`...), text...)
+	}
+	c := s.Completeness()
+	a.succeed(w, append(data, '}'), r.FormValue("query"), res.Warnings, &c)
+	return nil
+}
+
+// deadline applies the parameter timeout; the evaluator's own limit stands beside it.
+func (a *API) deadline(r *http.Request) (context.Context, context.CancelFunc, error) {
+	d, err := durationParam(r, "timeout")
+	if err != nil {
+		return nil, nil, err
+	}
+	limit := a.eval.Limits().Timeout
+	if d <= 0 && r.FormValue("timeout") == "" || d > limit {
+		d = limit
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), d)
+	return ctx, cancel, nil
+}
+
+func truncate(res *answer.Result, limit int) bool {
+	switch v := res.Value.(type) {
+	case promql.Matrix:
+		if len(v) > limit {
+			res.Value = v[:limit]
+			return true
+		}
+	case promql.Vector:
+		if len(v) > limit {
+			res.Value = v[:limit]
+			return true
+		}
+	}
+	return false
+}
+
+func (a *API) formatQuery(w http.ResponseWriter, r *http.Request) error {
+	expr, err := a.eval.Parser.ParseExpr(r.FormValue("query"))
+	if err != nil {
+		return badParam("query", err)
+	}
+	a.succeed(w, appendString(nil, expr.Pretty(0)), "", nil, nil)
+	return nil
+}
+
+// exemplars: frames carry none yet, so the list is empty; the parameters are checked all the same.
+func (a *API) exemplars(w http.ResponseWriter, r *http.Request) error {
+	start, err := timeParam(r, "start", minTime)
+	if err != nil {
+		return err
+	}
+	end, err := timeParam(r, "end", maxTime)
+	if err != nil {
+		return err
+	}
+	if end.Before(start) {
+		return &apiError{badData, errors.New("end timestamp must not be before start timestamp")}
+	}
+	if _, err := a.eval.Parser.ParseExpr(r.FormValue("query")); err != nil {
+		return &apiError{badData, err}
+	}
+	a.succeed(w, []byte("[]"), "", nil, nil)
+	return nil
+}
+
+// selection is what /series, /labels and /label/…/values share.
+type selection struct {
+	start, end time.Time
+	limit      int
+	matchers   [][]*labels.Matcher
+}
+
+func (a *API) selection(r *http.Request) (s selection, err error) {
+	if s.limit, err = limitParam(r); err != nil {
+		return s, err
+	}
+	// Without a range: what is kept, so that the answer is not about what never was.
+	if s.start, err = timeParam(r, "start", time.Time{}); err != nil {
+		return s, err
+	}
+	if s.end, err = timeParam(r, "end", maxTime); err != nil {
+		return s, err
+	}
+	s.matchers, err = matchersParam(a.eval.Parser, r)
+	return s, err
+}
+
+// with opens a session and a querier over the selection's range.
+func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn func(context.Context, storage.Querier) ([]byte, annotations.Annotations, error)) error {
+	ctx, cancel := context.WithTimeout(r.Context(), a.eval.Limits().Timeout)
+	defer cancel()
+	s, err := a.eval.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	start := s.Snapshot.From
+	if !sel.start.IsZero() {
+		start = timestamp.FromTime(sel.start)
+	}
+	q, err := s.Querier(start, timestamp.FromTime(sel.end))
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	data, notes, err := fn(ctx, q)
+	if err != nil {
+		return err
+	}
+	c := s.Completeness()
+	a.succeed(w, data, "", notes, &c)
+	return nil
+}
+
+func (a *API) series(w http.ResponseWriter, r *http.Request) error {
+	if len(r.Form["match[]"]) == 0 {
+		return &apiError{badData, errors.New("no match[] parameter provided")}
+	}
+	sel, err := a.selection(r)
+	if err != nil {
+		return err
+	}
+	return a.with(w, r, sel, func(ctx context.Context, q storage.Querier) ([]byte, annotations.Annotations, error) {
+		hints := &storage.SelectHints{Func: "series", DisableTrimming: true}
+		sets := make([]storage.SeriesSet, len(sel.matchers))
+		for i, ms := range sel.matchers {
+			sets[i] = q.Select(ctx, true, hints, ms...)
+		}
+		var notes annotations.Annotations
+		set := storage.NewMergeSeriesSet(sets, 0, storage.ChainedSeriesMerge)
+		b, n := []byte{'['}, 0
+		for set.Next() {
+			if sel.limit > 0 && n == sel.limit {
+				notes.Add(errTruncated)
+				break
+			}
+			if n > 0 {
+				b = append(b, ',')
+			}
+			n++
+			b = appendLabels(b, set.At().Labels())
+		}
+		return append(b, ']'), notes, set.Err()
+	})
+}
+
+func (a *API) labelNames(w http.ResponseWriter, r *http.Request) error {
+	return a.names(w, r, func(ctx context.Context, q storage.Querier, ms ...*labels.Matcher) ([]string, error) {
+		list, _, err := q.LabelNames(ctx, nil, ms...)
+		return list, err
+	})
+}
+
+func (a *API) labelValues(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if strings.HasPrefix(name, "U__") {
+		name = model.UnescapeName(name, model.ValueEncodingEscaping)
+	}
+	if !model.UTF8Validation.IsValidLabelName(name) {
+		return &apiError{badData, errors.New("invalid label name: " + strconv.Quote(name))}
+	}
+	return a.names(w, r, func(ctx context.Context, q storage.Querier, ms ...*labels.Matcher) ([]string, error) {
+		list, _, err := q.LabelValues(ctx, name, nil, ms...)
+		return list, err
+	})
+}
+
+func (a *API) names(w http.ResponseWriter, r *http.Request, read func(context.Context, storage.Querier, ...*labels.Matcher) ([]string, error)) error {
+	sel, err := a.selection(r)
+	if err != nil {
+		return err
+	}
+	if len(sel.matchers) == 0 {
+		sel.matchers = [][]*labels.Matcher{nil}
+	}
+	return a.with(w, r, sel, func(ctx context.Context, q storage.Querier) ([]byte, annotations.Annotations, error) {
+		var all []string
+		for _, ms := range sel.matchers {
+			list, err := read(ctx, q, ms...)
+			if err != nil {
+				return nil, nil, err
+			}
+			all = append(all, list...)
+		}
+		slices.Sort(all)
+		all = slices.Compact(all)
+		var notes annotations.Annotations
+		if sel.limit > 0 && len(all) > sel.limit {
+			all = all[:sel.limit]
+			notes.Add(errTruncated)
+		}
+		return appendList(nil, all), notes, nil
+	})
+}
+
+var typeNames = map[frame.MetricType]string{
+	frame.Unknown: "unknown", frame.Gauge: "gauge", frame.Counter: "counter", frame.DeltaCounter: "counter",
+	frame.HistogramCumulative: "histogram", frame.HistogramDelta: "histogram", frame.HistogramGauge: "gaugehistogram",
+	frame.Info: "info",
+}
+
+type metadata struct {
+	Type string `json:"type"`
+	Help string `json:"help"` // frames carry none
+	Unit string `json:"unit"`
+}
+
+func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
+	limit, perMetric := -1, -1
+	for name, to := range map[string]*int{"limit": &limit, "limit_per_metric": &perMetric} {
+		if v := r.FormValue(name); v != "" {
+			n, err := strconv.Atoi(v)
+			if err != nil {
+				return &apiError{badData, errors.New(name + " must be a number")}
+			}
+			*to = n
+		}
+	}
+	s, err := a.eval.Open(r.Context())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	list, err := s.Snapshot.Metadata(r.Context(), r.FormValue("metric"))
+	if err != nil {
+		return err
+	}
+	out := map[string][]metadata{}
+	for _, m := range list {
+		have, ok := out[m.Name]
+		if !ok && limit >= 0 && len(out) >= limit || perMetric > 0 && len(have) >= perMetric {
+			continue
+		}
+		if md := (metadata{Type: typeNames[m.Type], Unit: m.Unit}); !slices.Contains(have, md) {
+			out[m.Name] = append(have, md)
+		}
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		return &apiError{internal, err}
+	}
+	c := s.Completeness()
+	a.succeed(w, data, "", nil, &c)
+	return nil
+}
+
+// PromQLVersion is the Prometheus release whose engine answers; clients choose features by it.
+const PromQLVersion = "3.15.0"
+
+func (a *API) buildInfo(w http.ResponseWriter, _ *http.Request) error {
+	data, err := json.Marshal(map[string]string{
+		"version": PromQLVersion, "revision": "lightmetrics " + a.version, "branch": "", "buildUser": "", "buildDate": "",
+		"goVersion": runtime.Version(),
+	})
+	if err != nil {
+		return &apiError{internal, err}
+	}
+	a.succeed(w, data, "", nil, nil)
+	return nil
+}
+

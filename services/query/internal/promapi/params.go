@@ -1,0 +1,125 @@
+package promapi
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// Bounds of times, as Prometheus has them.
+var (
+	minTime = time.Unix(math.MinInt64/1000+62135596801, 0).UTC()
+	maxTime = time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC()
+
+	minTimeText = minTime.Format(time.RFC3339Nano)
+	maxTimeText = maxTime.Format(time.RFC3339Nano)
+)
+
+// parseTime reads Unix seconds, with a fraction, or RFC 3339.
+func parseTime(s string) (time.Time, error) {
+	if t, err := strconv.ParseFloat(s, 64); err == nil && !math.IsNaN(t) && !math.IsInf(t, 0) {
+		sec, frac := math.Modf(t)
+		frac = math.Round(frac*1000) / 1000
+		return time.Unix(int64(sec), int64(frac*float64(time.Second))).UTC(), nil
+	}
+	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return t, nil
+	}
+	switch s {
+	case minTimeText:
+		return minTime, nil
+	case maxTimeText:
+		return maxTime, nil
+	}
+	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
+}
+
+func timeParam(r *http.Request, name string, absent time.Time) (time.Time, error) {
+	v := r.FormValue(name)
+	if v == "" {
+		return absent, nil
+	}
+	t, err := parseTime(v)
+	if err != nil {
+		return t, badParam(name, fmt.Errorf("invalid time value for '%s': %w", name, err))
+	}
+	return t, nil
+}
+
+func requiredTime(r *http.Request, name string) (time.Time, error) {
+	t, err := parseTime(r.FormValue(name))
+	if err != nil {
+		return t, badParam(name, err)
+	}
+	return t, nil
+}
+
+// parseDuration reads seconds or a Prometheus duration.
+func parseDuration(s string) (time.Duration, error) {
+	if d, err := strconv.ParseFloat(s, 64); err == nil {
+		ts := d * float64(time.Second)
+		if math.IsNaN(ts) || ts > float64(math.MaxInt64) || ts < float64(math.MinInt64) {
+			return 0, fmt.Errorf("cannot parse %q to a valid duration. It overflows int64", s)
+		}
+		return time.Duration(ts), nil
+	}
+	if d, err := model.ParseDuration(s); err == nil {
+		return time.Duration(d), nil
+	}
+	return 0, fmt.Errorf("cannot parse %q to a valid duration", s)
+}
+
+func durationParam(r *http.Request, name string) (time.Duration, error) {
+	v := r.FormValue(name)
+	if v == "" {
+		return 0, nil
+	}
+	d, err := parseDuration(v)
+	if err != nil {
+		return 0, badParam(name, err)
+	}
+	return d, nil
+}
+
+// limitParam: 0 is no limit.
+func limitParam(r *http.Request) (int, error) {
+	v := r.FormValue("limit")
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err == nil && n < 0 {
+		err = errors.New("limit must be non-negative")
+	}
+	if err != nil {
+		return 0, badParam("limit", err)
+	}
+	return n, nil
+}
+
+func matchersParam(p parser.Parser, r *http.Request) ([][]*labels.Matcher, error) {
+	if err := r.ParseForm(); err != nil {
+		return nil, &apiError{badData, fmt.Errorf("error parsing form values: %w", err)}
+	}
+	sets, err := p.ParseMetricSelectors(r.Form["match[]"])
+	if err != nil {
+		return nil, badParam("match[]", err)
+	}
+next:
+	for _, ms := range sets {
+		for _, m := range ms {
+			if m != nil && !m.Matches("") {
+				continue next
+			}
+		}
+		return nil, badParam("match[]", errors.New("match[] must contain at least one non-empty matcher"))
+	}
+	return sets, nil
+}

@@ -1,0 +1,172 @@
+package promapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+)
+
+// errorType is Prometheus' errorType with its HTTP status.
+type errorType struct {
+	name   string
+	status int
+}
+
+const statusClientClosed = 499 // as nginx and Prometheus have it
+
+var (
+	badData     = errorType{"bad_data", http.StatusBadRequest}
+	execution   = errorType{"execution", http.StatusUnprocessableEntity}
+	canceled    = errorType{"canceled", statusClientClosed}
+	timeout     = errorType{"timeout", http.StatusServiceUnavailable}
+	internal    = errorType{"internal", http.StatusInternalServerError}
+	unavailable = errorType{"unavailable", http.StatusServiceUnavailable}
+	notFound    = errorType{"not_found", http.StatusNotFound}
+	// Unauthorized is Prometheus' name for 401.
+	unauthorized = errorType{"unauthorized", http.StatusUnauthorized}
+)
+
+type apiError struct {
+	typ errorType
+	err error
+}
+
+func (e *apiError) Error() string { return e.err.Error() }
+func (e *apiError) Unwrap() error { return e.err }
+
+func badParam(name string, err error) error {
+	return &apiError{badData, fmt.Errorf("invalid parameter %q: %w", name, err)}
+}
+
+// classify maps an error to its type.
+func classify(err error) errorType {
+	var (
+		api   *apiError
+		query *answer.QueryError
+		limit *promstore.LimitError
+		busy  *answer.BusyError
+		eqc   promql.ErrQueryCanceled
+		eqt   promql.ErrQueryTimeout
+		es    promql.ErrStorage
+	)
+	switch {
+	case errors.As(err, &api):
+		return api.typ
+	case errors.As(err, &query):
+		return badData
+	case errors.As(err, &limit):
+		return execution
+	case errors.As(err, &busy):
+		return unavailable
+	case errors.As(err, &eqc):
+		return canceled
+	case errors.As(err, &eqt), errors.Is(err, context.DeadlineExceeded):
+		return timeout
+	case errors.As(err, &es):
+		return internal
+	case errors.Is(err, context.Canceled):
+		return canceled
+	}
+	return execution
+}
+
+func (a *API) fail(w http.ResponseWriter, err error) {
+	t := classify(err)
+	a.m.errors.WithLabelValues(t.name).Inc()
+	b := appendString([]byte(`{"status":"error","errorType":`), t.name)
+	b = append(appendString(append(b, `,"error":`...), err.Error()), '}')
+	w.Header().Set("Content-Type", "application/json")
+	if t == unavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(t.status)
+	_, _ = w.Write(b) // the client went away: nothing to do
+}
+
+// Unauthorized writes the refusal of a caller without valid credentials.
+func (a *API) Unauthorized(w http.ResponseWriter, _ *http.Request, err error) {
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	a.fail(w, &apiError{unauthorized, err})
+}
+
+// maxAnnotations bounds warnings and infos of an answer, each, as in Prometheus.
+const maxAnnotations = 10
+
+// completeness is the object "lightmetrics" of every answer.
+type completeness struct {
+	Partial         bool     `json:"partial"`
+	CompleteThrough string   `json:"complete_through,omitempty"`
+	Reasons         []string `json:"reasons,omitempty"`
+	AgentsWithGaps  int      `json:"agents_with_gaps"`
+}
+
+// succeed writes data, which is JSON already. c may be nil.
+func (a *API) succeed(w http.ResponseWriter, data []byte, query string, notes annotations.Annotations, c *answer.Completeness) {
+	warnings, infos := notes.AsStrings(query, maxAnnotations, maxAnnotations)
+	slices.Sort(warnings)
+	slices.Sort(infos)
+	b := append(make([]byte, 0, len(data)+512), `{"status":"success","data":`...)
+	b = append(b, data...)
+	if c != nil {
+		reasons := make([]string, len(c.Reasons))
+		for i, r := range c.Reasons {
+			reasons[i] = r.String()
+			warnings = append(warnings, "partial answer: "+reasons[i])
+		}
+		for _, g := range c.Gaps {
+			if n := len(g.Gaps); n > 0 {
+				infos = append(infos, fmt.Sprintf("%s has %d gaps in its sequence, the first is %d-%d", g.Boot, n, g.Gaps[0].Start, g.Gaps[0].End))
+			}
+			if n := len(g.Overlaps); n > 0 {
+				infos = append(infos, fmt.Sprintf("%s has %d overlaps in its sequence, the first is %d-%d; each number is counted once", g.Boot, n, g.Overlaps[0].Start, g.Overlaps[0].End))
+			}
+		}
+		j := completeness{Partial: c.Partial, Reasons: reasons, AgentsWithGaps: c.AgentsWithGaps}
+		if !c.CompleteThrough.IsZero() {
+			j.CompleteThrough = c.CompleteThrough.UTC().Format(time.RFC3339Nano)
+		}
+		text, err := json.Marshal(j)
+		if err != nil {
+			a.fail(w, &apiError{internal, err})
+			return
+		}
+		b = append(append(b, `,"lightmetrics":`...), text...)
+		if c.Partial {
+			a.m.partial.Inc()
+		}
+	}
+	b = appendStrings(b, "warnings", warnings)
+	b = appendStrings(b, "infos", infos)
+	b = append(b, '}')
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b) // the client went away: nothing to do
+}
+
+func appendStrings(b []byte, name string, list []string) []byte {
+	if len(list) == 0 {
+		return b
+	}
+	b = append(append(append(b, `,"`...), name...), `":`...)
+	return appendList(b, list)
+}
+
+func appendList(b []byte, list []string) []byte {
+	b = append(b, '[')
+	for i, s := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, s)
+	}
+	return append(b, ']')
+}
