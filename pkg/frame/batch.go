@@ -24,11 +24,12 @@ type Batch struct {
 // arena is memory that a Decoder lends to the parts of a Batch and takes back at
 // the next Decode.
 type arena struct {
-	table   string // that Strings point into, "" when they do not
-	lengths []byte // of the table, as on the wire
-	refs    []LabelRef
-	floats  []float64
-	spans   []int32
+	table                         []byte // the columns that Strings were built from; empty when not valid
+	prefixLen, lengthLen, textLen int    // of the table's columns, and of its strings
+	text                          []byte // scratch
+	refs                          []LabelRef
+	floats                        []float64
+	spans                         []int32
 }
 
 // LabelRef is a label as two indexes into Batch.Strings.

@@ -44,13 +44,21 @@ func TestColumnRefusals(t *testing.T) {
 		"samples and histograms": {func(_ *framev1.Batch, g *framev1.Group) { g.Histograms = []*framev1.Histogram{{}} }, BadPayload},
 		"neither":                {func(_ *framev1.Batch, g *framev1.Group) { g.ValueModes, g.Values = nil, nil }, BadColumn},
 		"string of 0 bytes":      {func(b *framev1.Batch, _ *framev1.Group) { b.StringLengths[0] = 0 }, BadPayload},
-		"string too long":        {func(b *framev1.Batch, _ *framev1.Group) { b.StringLengths[0] = math.MaxUint32 }, BadPayload},
+		"string too long":        {func(b *framev1.Batch, _ *framev1.Group) { b.StringLengths[0] = 1 << 16 }, BadPayload},
 		"strings left over":      {func(b *framev1.Batch, _ *framev1.Group) { b.Strings += "x" }, BadPayload},
 		"half a label":           {func(b *framev1.Batch, _ *framev1.Group) { b.Resource = b.Resource[1:] }, BadLabels},
 		"resource beyond":        {func(b *framev1.Batch, _ *framev1.Group) { b.Resource[0] = 1000 }, BadLabels},
-		"split character": {func(b *framev1.Batch, _ *framev1.Group) {
-			b.Strings = "h\u00e9st" + b.Strings[5:] // host, h1: "h\u00e9" is three bytes
-			b.StringLengths[0], b.StringLengths[1] = 2, 4
+		"prefix missing":         {func(b *framev1.Batch, _ *framev1.Group) { b.StringPrefixes = b.StringPrefixes[1:] }, BadPayload},
+		"prefix too many":        {func(b *framev1.Batch, _ *framev1.Group) { b.StringPrefixes = append(b.StringPrefixes, 0) }, BadPayload},
+		"prefix of nothing":      {func(b *framev1.Batch, _ *framev1.Group) { b.StringPrefixes[0] = 1 }, BadPayload},
+		"prefix too long":        {func(b *framev1.Batch, _ *framev1.Group) { b.StringPrefixes[1] = 5 }, BadPayload},
+		"rest in a character": {func(b *framev1.Batch, _ *framev1.Group) {
+			b.Strings = "h\u00e9" + b.Strings[3:] // the first string, host, ends in the character
+			b.StringLengths[0], b.StringLengths[1] = 2, b.StringLengths[1]+2
+		}, BadLabels},
+		"prefix in a character": {func(b *framev1.Batch, _ *framev1.Group) {
+			b.Strings = "h\u00e9s" + b.Strings[4:]
+			b.StringPrefixes[1] = 2
 		}, BadLabels},
 	}
 	batch := sampleBatch(t)

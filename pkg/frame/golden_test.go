@@ -69,14 +69,14 @@ func TestExactBytes(t *testing.T) {
 	f := encode(t, batch, Options{Uncompressed: true})
 	want := "" +
 		"894c4d42" + "01" + "00" + "0100" + "3800" + "0000" + // magic, frame version, flags, wire version, header length, reserved
-		"46000000" + "46000000" + // encoded and decoded length
+		"4a000000" + "4a000000" + // encoded and decoded length
 		"0500000000000000" + "0600000000000000" + // seq_start, seq_end
 		"06" + "02" + "0000" + // lengths of the ids, reserved
 		"686f73742d31" + "6231" + // host-1, b1
 		"PAYLOADC" + "HEADERCR" +
 		"0a10" + "0a06686f73742d31" + "12026231" + "1805" + "2006" + // identity
-		"1202" + "0802" + "1a0a" + "5f5f6e616d655f5f" + "7570" + // string lengths, strings
-		"2a22" + // group
+		"1202" + "0000" + "1a02" + "0802" + "220a" + "5f5f6e616d655f5f" + "7570" + // string prefixes, lengths, rests
+		"3222" + // group
 		"0802" + // rows
 		"120b" + "80c8afa025" + "80d4d4ab01" + "01" + // timestamps: unit, first, difference
 		"1a01" + "01" + // label counts

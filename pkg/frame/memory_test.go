@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"bytes"
 	"runtime"
 	"testing"
 
@@ -57,26 +58,30 @@ func patchContentSize(z []byte, size uint32) []byte {
 	return out
 }
 
-// A payload whose tables would cost far more memory than its bytes is refused.
+// A payload whose tables would cost far more memory than its bytes is refused:
+// many strings of a byte, and long strings that share all but a byte.
 func TestTablesHaveABudget(t *testing.T) {
 	b := sampleBatch(t)
 	var w payloadWriter
 	payload := append([]byte{}, w.write(b)...)
 	identity := payload[:2+payload[1]]
-	const n = 1 << 20
-	lengths := make([]byte, n)
-	for i := range lengths {
-		lengths[i] = 1
-	}
-	p := appendBytes(append([]byte{}, identity...), 2, lengths)
-	p = appendBytes(p, 3, lengths)
-	f := rawFrame(b.Identity, None, p, len(p))
-	d := NewDecoder()
-	var err error
-	taken := allocated(func() { err = d.Decode(f, &Batch{}, Limits{DecodedBytes: 4 << 20}) })
-	wantReason(t, err, DecodedTooLarge)
-	if taken > 1<<20 {
-		t.Errorf("%d bytes allocated", taken)
+	fill := func(n int, v ...byte) []byte { return bytes.Repeat(v, n) }
+	long := append([]byte{0x80, 0x80, 0x04}, fill(1000, 1)...) // 64 KiB, then 1 each
+	for name, c := range map[string]struct{ prefixes, lengths, text []byte }{
+		"many": {fill(1<<20, 0), fill(1<<20, 1), fill(1<<20, 'x')},
+		"long": {append([]byte{0}, fill(1000, 0x80, 0x80, 0x04)...), long, fill(1<<16+1000, 'x')},
+	} {
+		p := appendBytes(append([]byte{}, identity...), 2, c.prefixes)
+		p = appendBytes(p, 3, c.lengths)
+		p = appendBytes(p, 4, c.text)
+		f := rawFrame(b.Identity, None, p, len(p))
+		d := NewDecoder()
+		var err error
+		taken := allocated(func() { err = d.Decode(f, &Batch{}, Limits{DecodedBytes: 4 << 20}) })
+		wantReason(t, err, DecodedTooLarge)
+		if taken > 1<<20 {
+			t.Errorf("%s: %d bytes allocated", name, taken)
+		}
 	}
 }
 

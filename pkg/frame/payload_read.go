@@ -1,7 +1,5 @@
 package frame
 
-import "unicode/utf8"
-
 // Memory that table entries cost a reader, in bytes, counted against Limits.DecodedBytes.
 const (
 	stringCost    = 16
@@ -36,16 +34,16 @@ func (b *Batch) read(payload []byte, lim *Limits) error {
 	if err := r.identity(f.bytes(1)); err != nil {
 		return err
 	}
-	if err := r.strings(f.bytes(2), f.bytes(3)); err != nil {
+	if err := r.strings(f.bytes(2), f.bytes(3), f.bytes(4)); err != nil {
 		return err
 	}
-	if err := r.resource(f.bytes(4)); err != nil {
+	if err := r.resource(f.bytes(5)); err != nil {
 		return err
 	}
 	n := 0
 	for {
 		start := f.pos
-		body := f.bytes(5)
+		body := f.bytes(6)
 		if f.pos == start {
 			break
 		}
@@ -82,47 +80,6 @@ func (r *reader) identity(body []byte) error {
 	if string(agent) != id.Agent || string(boot) != id.Boot || start != id.SeqStart || end != id.SeqEnd {
 		return refuse(IdentityMismatch, "payload is of %q/%q/%d-%d, header of %v", clip(string(agent)), clip(string(boot)), start, end, *id)
 	}
-	return nil
-}
-
-// strings reads the string table. Its bytes are copied once; a table that is the
-// same as the one before, as in a stream of one agent's frames, costs nothing.
-func (r *reader) strings(lengths, text []byte) error {
-	b := r.b
-	n := 1 + countVarints(lengths)
-	if err := r.spend(n, stringCost); err != nil {
-		return err
-	}
-	if len(b.Strings) == n && string(text) == b.arena.table && string(lengths) == string(b.arena.lengths) {
-		return nil
-	}
-	b.arena.table, b.arena.lengths = "", b.arena.lengths[:0]
-	if !utf8.Valid(text) {
-		return refuse(BadLabels, "string table is not UTF-8")
-	}
-	table := string(text)
-	if cap(b.Strings) < n {
-		b.Strings = make([]string, 0, n)
-	}
-	b.Strings = append(b.Strings[:0], "")
-	start := 0
-	for pos := 0; pos < len(lengths); {
-		var size uint64
-		size, pos = uvarint(lengths, pos)
-		if pos < 0 || size == 0 || size > uint64(len(table)-start) {
-			return refuse(BadPayload, "string %d is empty or ends beyond the table", len(b.Strings))
-		}
-		end := start + int(size)
-		if end < len(table) && !utf8.RuneStart(table[end]) {
-			return refuse(BadLabels, "string %d ends within a character", len(b.Strings))
-		}
-		b.Strings = append(b.Strings, table[start:end])
-		start = end
-	}
-	if start != len(table) {
-		return refuse(BadPayload, "string table has %d bytes after its last string", len(table)-start)
-	}
-	b.arena.table, b.arena.lengths = table, append(b.arena.lengths, lengths...)
 	return nil
 }
 

@@ -47,29 +47,14 @@ func (w *payloadWriter) write(b *Batch) []byte {
 			w.col = binary.AppendUvarint(w.col, uint64(l.Name))
 			w.col = binary.AppendUvarint(w.col, uint64(l.Value))
 		}
-		w.buf = appendBytes(w.buf, 4, w.col)
+		w.buf = appendBytes(w.buf, 5, w.col)
 	}
 	next := nextRef(b.Resource, 1)
 	for i := range b.Groups {
 		next = w.writeGroup(&b.Groups[i], next)
-		w.buf = appendBytes(w.buf, 5, w.group)
+		w.buf = appendBytes(w.buf, 6, w.group)
 	}
 	return w.buf
-}
-
-// writeStrings writes the string table without entry 0. A valid batch has others.
-func (w *payloadWriter) writeStrings(strings []string) {
-	w.col = w.col[:0]
-	size := 0
-	for _, s := range strings {
-		w.col = binary.AppendUvarint(w.col, uint64(len(s)))
-		size += len(s)
-	}
-	w.buf = appendBytes(w.buf, 2, w.col)
-	w.buf = binary.AppendUvarint(appendTag(w.buf, 3, wireBytes), uint64(size))
-	for _, s := range strings {
-		w.buf = append(w.buf, s...)
-	}
 }
 
 // nextRef is the entry after the highest one that refs, or any label before, refers to.

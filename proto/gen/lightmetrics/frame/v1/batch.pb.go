@@ -108,17 +108,19 @@ type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identity, equal to the one in the frame header.
 	Identity *Identity `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
-	// String table: the length in bytes of every string, none of them 0. String 0 is
-	// the empty string and is not listed; the first one listed is string 1. Every
-	// name, value and unit refers to the table.
-	StringLengths []uint32 `protobuf:"varint,2,rep,packed,name=string_lengths,json=stringLengths,proto3" json:"string_lengths,omitempty"`
-	// The strings, one after the other; each is UTF-8.
-	Strings string `protobuf:"bytes,3,opt,name=strings,proto3" json:"strings,omitempty"`
+	// String table, front-coded: how many bytes every string shares with the start
+	// of the one before. String 0 is the empty string and is not listed; the first one
+	// listed is string 1. Every name, value and unit refers to the table.
+	StringPrefixes []uint32 `protobuf:"varint,2,rep,packed,name=string_prefixes,json=stringPrefixes,proto3" json:"string_prefixes,omitempty"`
+	// The length in bytes of what follows the shared start of every string.
+	StringLengths []uint32 `protobuf:"varint,3,rep,packed,name=string_lengths,json=stringLengths,proto3" json:"string_lengths,omitempty"`
+	// What follows the shared starts, one after the other.
+	Strings string `protobuf:"bytes,4,opt,name=strings,proto3" json:"strings,omitempty"`
 	// Labels that every series of the batch shares, as name, value, name, value, …
 	// indexes; sorted by name, unique, without __name__. A series label of the same name wins.
-	Resource []uint32 `protobuf:"varint,4,rep,packed,name=resource,proto3" json:"resource,omitempty"`
+	Resource []uint32 `protobuf:"varint,5,rep,packed,name=resource,proto3" json:"resource,omitempty"`
 	// Series that share their timestamps.
-	Groups        []*Group `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	Groups        []*Group `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -156,6 +158,13 @@ func (*Batch) Descriptor() ([]byte, []int) {
 func (x *Batch) GetIdentity() *Identity {
 	if x != nil {
 		return x.Identity
+	}
+	return nil
+}
+
+func (x *Batch) GetStringPrefixes() []uint32 {
+	if x != nil {
+		return x.StringPrefixes
 	}
 	return nil
 }
@@ -532,13 +541,14 @@ var File_lightmetrics_frame_v1_batch_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_frame_v1_batch_proto_rawDesc = "" +
 	"\n" +
-	"!lightmetrics/frame/v1/batch.proto\x12\x15lightmetrics.frame.v1\"\x83\x02\n" +
+	"!lightmetrics/frame/v1/batch.proto\x12\x15lightmetrics.frame.v1\"\xac\x02\n" +
 	"\x05Batch\x12;\n" +
-	"\bidentity\x18\x01 \x01(\v2\x1f.lightmetrics.frame.v1.IdentityR\bidentity\x12%\n" +
-	"\x0estring_lengths\x18\x02 \x03(\rR\rstringLengths\x12\x18\n" +
-	"\astrings\x18\x03 \x01(\tR\astrings\x12\x1a\n" +
-	"\bresource\x18\x04 \x03(\rR\bresource\x124\n" +
-	"\x06groups\x18\x05 \x03(\v2\x1c.lightmetrics.frame.v1.GroupR\x06groupsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bR\x13series_table_sha256R\texemplars\"t\n" +
+	"\bidentity\x18\x01 \x01(\v2\x1f.lightmetrics.frame.v1.IdentityR\bidentity\x12'\n" +
+	"\x0fstring_prefixes\x18\x02 \x03(\rR\x0estringPrefixes\x12%\n" +
+	"\x0estring_lengths\x18\x03 \x03(\rR\rstringLengths\x12\x18\n" +
+	"\astrings\x18\x04 \x01(\tR\astrings\x12\x1a\n" +
+	"\bresource\x18\x05 \x03(\rR\bresource\x124\n" +
+	"\x06groups\x18\x06 \x03(\v2\x1c.lightmetrics.frame.v1.GroupR\x06groupsJ\x04\b\a\x10\bJ\x04\b\b\x10\tR\x13series_table_sha256R\texemplars\"t\n" +
 	"\bIdentity\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
