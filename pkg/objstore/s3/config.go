@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -117,12 +116,13 @@ const idleTimeout = 15 * time.Second
 func (c Config) transport() (*http.Transport, error) {
 	t := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		DialContext:            dial,
 		MaxIdleConns:           c.MaxConnections,
 		MaxIdleConnsPerHost:    c.MaxConnections,
 		MaxConnsPerHost:        c.MaxConnections,
 		IdleConnTimeout:        idleTimeout,
 		TLSHandshakeTimeout:    10 * time.Second,
+		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},

@@ -39,6 +39,12 @@ func emptyHeader(n int) http.Header {
 	return h
 }
 
+// expectFrom is the body size from which the store is asked before the body is sent:
+// a server that refuses a conditional write early would cut the connection, and the refusal be lost.
+const expectFrom = 256 << 10
+
+var expectContinue = []string{"100-continue"}
+
 var userAgent = []string{"lightmetrics"}
 
 // send signs and sends the request once. Go's transport sends a PUT or DELETE anew
@@ -61,6 +67,9 @@ func (s *Store) send(ctx context.Context, r request) (*http.Response, error) {
 		p := &payload{data: r.body}
 		p.attach(req)
 		defer p.detach()
+		if len(r.body) >= expectFrom {
+			r.header["Expect"] = expectContinue
+		}
 	}
 	creds, err := s.creds.Retrieve(ctx)
 	if err != nil {

@@ -1,0 +1,95 @@
+// Package peers starts servers of other hands for tests: built from pinned modules
+// that the project's own build never sees.
+package peers
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Bucket is the one bucket of a started server, in the region us-east-1.
+const Bucket = "test"
+
+const (
+	buildTimeout = 15 * time.Minute // a cold build takes about three CPU-minutes
+	startTimeout = 60 * time.Second
+)
+
+// VersityGW is a running versitygw over a directory of the test.
+type VersityGW struct {
+	Endpoint, AccessKeyID, SecretAccessKey string
+}
+
+// StartVersityGW builds versitygw unless build/peers has it, and serves an empty
+// bucket until the test ends. It fails the test when it cannot. Objects are not
+// fsynced; the keys "a" and "a/b" cannot both exist.
+func StartVersityGW(t testing.TB) VersityGW {
+	t.Helper()
+	bin := versityBinary(t)
+	gw := VersityGW{AccessKeyID: "peer", SecretAccessKey: "peer-secret-of-this-test"}
+	cmd := exec.Command(bin, "-dir", t.TempDir(), "-bucket", Bucket, "-access", gw.AccessKeyID, "-secret", gw.SecretAccessKey)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe() // held open: the server ends with it, even when the test is killed
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		kill := time.AfterFunc(startTimeout, func() { cmd.Process.Kill() })
+		defer kill.Stop()
+		cmd.Wait()
+	})
+	lines := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(stdout).ReadString('\n')
+		lines <- strings.TrimSpace(line)
+	}()
+	select {
+	case gw.Endpoint = <-lines:
+	case <-time.After(startTimeout):
+	}
+	if gw.Endpoint == "" {
+		t.Fatal("versitygw did not start; its standard error says why")
+	}
+	return gw
+}
+
+var versityOnce = sync.OnceValues(buildVersityGW)
+
+func versityBinary(t testing.TB) string {
+	t.Helper()
+	t.Log("build versitygw; minutes the first time, from the module proxy alone")
+	bin, err := versityOnce()
+	if err != nil {
+		t.Fatalf("build versitygw: %v", err)
+	}
+	return bin
+}
+
+// buildVersityGW leaves it to the go command's cache to know whether anything changed.
+func buildVersityGW() (string, error) {
+	_, file, _, _ := runtime.Caller(0)
+	here := filepath.Dir(file)
+	bin := filepath.Join(here, "..", "..", "build", "peers", "versitygw")
+	if err := os.MkdirAll(filepath.Dir(bin), 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-o", bin, ".")
+	cmd.Dir = filepath.Join(here, "versitygw")
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	return bin, run(cmd)
+}
