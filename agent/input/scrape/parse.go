@@ -111,15 +111,21 @@ func (p *parser) sample(tp textparse.Parser, at int64) {
 	if suffix, ok := strings.CutPrefix(string(name), p.family); p.family != "" && (ok || len(name) == 0) {
 		t, unit = typeOf(p.typ, suffix), p.unit
 	}
-	start := int64(0)
-	if t == frame.Counter {
-		start = tp.StartTimestamp() * 1e6
-	}
 	// Type and unit are part of a series: a change of them begins another one.
 	p.key = append(append(p.key[:0], byte(t)), raw...)
-	series, ok := p.tracker.Get(p.key, live)
-	if !ok || series.Start != start || series.Unit != unit {
-		series = &input.Series{Labels: p.labels(tp), Type: t, Unit: unit, Start: start}
+	series, known := p.tracker.Get(p.key, live)
+	var ls []frame.Label
+	if known {
+		ls = series.Labels
+	} else {
+		ls = p.labels(tp)
+	}
+	start := int64(0)
+	if t == frame.Counter {
+		start = tp.StartTimestamp() * 1e6 // reads ahead: nothing else of the sample after it
+	}
+	if !known || series.Start != start || series.Unit != unit {
+		series = &input.Series{Labels: ls, Type: t, Unit: unit, Start: start}
 		p.tracker.Put(p.key, series, live)
 	}
 	p.samples = append(p.samples, input.Sample{Series: series, Time: at, Value: v})

@@ -1,0 +1,224 @@
+// Package agent is the agent as a library: inputs, batcher, durable queue, sender, and its
+// own HTTP server. docs/protocol/agent.md says what is durable when.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/batch"
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/input/host"
+	"lightmetrics.dev/lightmetrics/agent/input/scrape"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+// Deps of an agent.
+type Deps struct {
+	Telemetry *telemetry.Telemetry
+	// Now is the clock; time.Now when nil.
+	Now func() time.Time
+}
+
+// Agent runs once.
+type Agent struct {
+	cfg      Config
+	id       string
+	tele     *telemetry.Telemetry
+	log      *slog.Logger
+	now      func() time.Time
+	queue    *queue.Queue
+	sender   *send.Sender
+	batcher  *batch.Batcher
+	inputs   *input.Channel
+	host     *host.Host
+	scrapers []*scrape.Scraper
+	listener net.Listener
+	ready    chan struct{}
+	started  time.Time
+}
+
+// New opens the queue (and holds its lock) and the HTTP listener; nothing runs before Run. A
+// queue of another process gives queue.ErrLocked.
+func New(cfg Config, d Deps) (*Agent, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	a := &Agent{cfg: cfg, tele: d.Telemetry, log: d.Telemetry.Log, now: d.Now, ready: make(chan struct{})}
+	if a.now == nil {
+		a.now = time.Now
+	}
+	var err error
+	if a.id, err = cfg.agentID(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	if err := a.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("agent: %w", err), a.close())
+	}
+	return a, nil
+}
+
+func (a *Agent) build() error {
+	m := newMetrics(a.tele.Registry)
+	if err := a.openQueue(m); err != nil {
+		return err
+	}
+	a.tele.Registry.MustRegister(queueCollector{a.queue, a.now})
+	var err error
+	if a.sender, err = send.New(a.cfg.Send, a.queue, a.tele.Registry, a.log, a.now); err != nil {
+		return fmt.Errorf("sender: %w", err)
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("host name: %w", err)
+	}
+	resource := []frame.Label{{Name: "host", Value: hostname}}
+	for k, v := range a.cfg.Labels {
+		if k == "host" {
+			resource[0].Value = v
+			continue
+		}
+		resource = append(resource, frame.Label{Name: k, Value: v})
+	}
+	if a.batcher, err = batch.New(a.cfg.Batch, resource, a.queue, m.drop, m.batch, a.log); err != nil {
+		return fmt.Errorf("batcher: %w", err)
+	}
+	a.inputs = input.NewChannel(a.cfg.InputBuffer, func(n int) { m.drop(batch.DropInputBusy, n) })
+	if a.cfg.Host.Enabled {
+		hc := a.cfg.Host
+		if hc.Interval == 0 {
+			hc.Interval = a.cfg.Interval
+		}
+		if a.host, err = host.New(hc, hostname, a.inputs.Push, a.log, a.now); err != nil {
+			return fmt.Errorf("host input: %w", err)
+		}
+	}
+	for _, t := range a.cfg.Scrape {
+		s, err := scrape.New(t.WithDefaults(a.cfg.Interval), a.inputs.Push, a.log, a.now)
+		if err != nil {
+			return err
+		}
+		a.scrapers = append(a.scrapers, s)
+	}
+	if a.cfg.HTTP.Listen != "" {
+		if a.listener, err = net.Listen("tcp", a.cfg.HTTP.Listen); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) openQueue(m *metrics) error {
+	dir := filepath.Join(a.cfg.DataDir, "queue")
+	if err := (queue.OS{}).MkdirAll(dir); err != nil {
+		return err
+	}
+	print, err := fingerprint(dir)
+	if err != nil {
+		return err
+	}
+	q := a.cfg.Queue
+	a.queue, err = queue.Open(queue.OS{}, dir, queue.Options{
+		Agent: a.id, Fingerprint: print, MaxBytes: int64(q.MaxBytes), SegmentBytes: int64(q.SegmentBytes),
+		DeadBytes: int64(q.DeadLetterBytes), Policy: queue.Policy(q.Policy), OnDrop: m.dropOldest, Now: a.now, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	r, boot := a.queue.Recovered(), a.bootStatus()
+	a.log.Info("queue is open", "dir", dir, "agent_id", boot.AgentID, "boot_id", boot.BootID, "next_seq", boot.NextSeq,
+		"pending", r.Entries, "cut_bytes", r.CutBytes, "damaged_records", r.Damaged)
+	return nil
+}
+
+// Ready is closed when Run listens and everything is started.
+func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+// HTTPAddr is the address of the own server; "" when it has none.
+func (a *Agent) HTTPAddr() string {
+	if a.listener == nil {
+		return ""
+	}
+	return a.listener.Addr().String()
+}
+
+// errOtherStage ends the inputs; the stage's own error is the one that is reported.
+var errOtherStage = errors.New("another stage failed")
+
+// httpDrain bounds how long a stop waits for requests.
+const httpDrain = 2 * time.Second
+
+// Run works until ctx ends. Then inputs stop, the unfinished batch is queued, and the
+// sender has DrainTimeout for what is pending; the rest stays on disk.
+func (a *Agent) Run(ctx context.Context) error {
+	a.started = a.now()
+	outer := run.NewGroup(context.WithoutCancel(ctx))
+	// Each stage ends after the one before it: inputs with ctx, then batcher, sender, HTTP.
+	batcherCtx, stopBatcher := context.WithCancel(outer.Context())
+	senderCtx, stopSender := context.WithCancel(outer.Context())
+	defer stopBatcher()
+	defer stopSender()
+
+	inputs := run.NewGroup(ctx)
+	if a.host != nil {
+		inputs.Go("host input", a.host.Run)
+	}
+	for _, s := range a.scrapers {
+		inputs.Go("scrape", s.Run)
+	}
+	outer.Go("inputs", func(outerCtx context.Context) error {
+		defer stopBatcher()
+		inputs.Go("end", func(ictx context.Context) error { // also when another stage failed
+			select {
+			case <-ictx.Done():
+				return nil
+			case <-outerCtx.Done():
+				return errOtherStage
+			}
+		})
+		return inputs.Wait()
+	})
+	outer.Go("batcher", func(context.Context) error {
+		defer stopSender()
+		if err := a.batcher.Run(batcherCtx, a.inputs.C()); err != nil {
+			return err
+		}
+		drainCtx, cancel := context.WithTimeout(outer.Context(), a.cfg.DrainTimeout)
+		defer cancel()
+		if err := a.sender.Flush(drainCtx); err != nil {
+			a.log.Info("stopping with batches left in the queue", "pending", a.queue.Stats().Pending)
+		}
+		return nil
+	})
+	outer.Go("sender", func(context.Context) error { return a.sender.Run(senderCtx) })
+	if a.listener != nil {
+		outer.Go("http", func(context.Context) error {
+			return run.ServeHTTP(senderCtx, run.NewHTTPServer(a.handler()), a.listener, httpDrain)
+		})
+	}
+	close(a.ready)
+	return errors.Join(outer.Wait(), a.close())
+}
+
+func (a *Agent) close() error {
+	var errs []error
+	if a.queue != nil {
+		errs = append(errs, a.queue.Close())
+	}
+	if a.listener != nil {
+		if err := a.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

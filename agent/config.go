@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/batch"
+	"lightmetrics.dev/lightmetrics/agent/input/host"
+	"lightmetrics.dev/lightmetrics/agent/input/scrape"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Config of an agent. docs/guide/agent.md has the table.
+type Config struct {
+	AgentID string `koanf:"agent_id" help:"name of this agent, unique in the deployment; the host name when empty"`
+	// DataDir has the queue and is this agent's alone.
+	DataDir  string        `koanf:"data_dir" help:"directory of the queue"`
+	Interval time.Duration `koanf:"interval" help:"time between reads of every input that has no interval of its own"`
+	// Labels of every series, beside host.
+	Labels map[string]string `koanf:"labels" help:"labels of every series"`
+	// InputBuffer is the channel between inputs and batcher.
+	InputBuffer int `koanf:"input_buffer" help:"scrapes that may wait for the batcher; the next ones are dropped and counted"`
+
+	Host   host.Config     `koanf:"host"`
+	Scrape []scrape.Target `koanf:"scrape" help:"Prometheus endpoints"`
+	Batch  batch.Config    `koanf:"batch"`
+	Queue  QueueConfig     `koanf:"queue"`
+	Send   send.Config     `koanf:"send"`
+	HTTP   HTTPConfig      `koanf:"http"`
+
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"how long a stop waits for queued batches to be sent; what is left is sent after the next start"`
+}
+
+// QueueConfig bounds the disk.
+type QueueConfig struct {
+	MaxBytes        config.Bytes `koanf:"max_bytes" help:"disk that the queue may use, parked and dead batches included"`
+	SegmentBytes    config.Bytes `koanf:"segment_bytes" help:"size at which a file of the log is closed; max_bytes must hold four"`
+	DeadLetterBytes config.Bytes `koanf:"dead_letter_bytes" help:"disk for rejected batches; the oldest are removed beyond it"`
+	Policy          string       `koanf:"policy" help:"when the disk is full: refuse_new drops new samples, drop_oldest gives up the oldest queued batches"`
+}
+
+// HTTPConfig is the agent's own server.
+type HTTPConfig struct {
+	Listen string `koanf:"listen" help:"host:port of /metrics, /status and the status page; empty is none"`
+	// Token that changing requests need; without one they must come from this machine.
+	Token config.Secret `koanf:"token" help:"bearer token that changing requests need, beside coming from this machine"`
+	Pprof bool          `koanf:"pprof" help:"serve /debug/pprof/"`
+}
+
+// DefaultConfig reads this host and sends to a collector on it.
+func DefaultConfig() Config {
+	return Config{
+		DataDir:     filepath.Join("data", "agent"),
+		Interval:    10 * time.Second,
+		InputBuffer: 64,
+		Host:        host.DefaultConfig(),
+		Batch:       batch.DefaultConfig(),
+		Queue: QueueConfig{MaxBytes: 1 << 30, SegmentBytes: 16 << 20, DeadLetterBytes: 128 << 20,
+			Policy: string(queue.RefuseNew)},
+		Send:         send.DefaultConfig(),
+		HTTP:         HTTPConfig{Listen: "127.0.0.1:4320"},
+		DrainTimeout: 5 * time.Second,
+	}
+}
+
+// Validate checks every part.
+func (c Config) Validate() error {
+	id, err := c.agentID()
+	if err == nil {
+		err = identity.Boot{Agent: id, Boot: "b"}.Validate()
+	}
+	errs := []error{err}
+	add := func(name string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	if c.DataDir == "" {
+		errs = append(errs, errors.New("data_dir is empty"))
+	}
+	if c.Interval <= 0 || c.InputBuffer < 1 || c.DrainTimeout < 0 {
+		errs = append(errs, errors.New("interval, input_buffer: want more than 0; drain_timeout: want 0 or more"))
+	}
+	for name := range c.Labels {
+		if name == "" || name == "__name__" {
+			errs = append(errs, fmt.Errorf("labels: name %q is not allowed", name))
+		}
+	}
+	q := c.Queue
+	if q.SegmentBytes < 64<<10 || q.MaxBytes < 4*q.SegmentBytes || q.DeadLetterBytes < 0 {
+		errs = append(errs, fmt.Errorf("queue: segment_bytes %s: want at least 64KiB, and four within max_bytes %s", q.SegmentBytes, q.MaxBytes))
+	}
+	if p := queue.Policy(q.Policy); p != queue.RefuseNew && p != queue.DropOldest {
+		errs = append(errs, fmt.Errorf("queue.policy %q: want %s or %s", q.Policy, queue.RefuseNew, queue.DropOldest))
+	}
+	add("host", c.Host.Validate())
+	add("batch", c.Batch.Validate())
+	add("send", c.Send.Validate())
+	seen := map[string]bool{}
+	for i, t := range c.Scrape {
+		t = t.WithDefaults(c.Interval)
+		add(fmt.Sprintf("scrape[%d]", i), t.Validate())
+		key := t.Job + "\x00" + t.Instance
+		if seen[key] {
+			errs = append(errs, fmt.Errorf("scrape[%d]: job %q and instance %q are taken", i, t.Job, t.Instance))
+		}
+		seen[key] = true
+	}
+	return errors.Join(errs...)
+}
+
+// agentID is the setting, or the host's name.
+func (c Config) agentID() (string, error) {
+	if c.AgentID != "" {
+		return c.AgentID, nil
+	}
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "", fmt.Errorf("agent_id is empty and the host has no name: %w", err)
+	}
+	return name, nil
+}

@@ -1,0 +1,31 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"lightmetrics.dev/lightmetrics/agent/queue"
+)
+
+// fingerprint tells a queue directory from a copy of it: a restored backup or a
+// cloned machine must not go on with sequence numbers that the original has used. A
+// false alarm costs nothing but a new boot id.
+func fingerprint(dir string) (queue.Fingerprint, error) {
+	var f queue.Fingerprint
+	st, err := os.Stat(dir)
+	if err != nil {
+		return f, fmt.Errorf("fingerprint of %s: %w", dir, err)
+	}
+	h := sha256.New()
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		fmt.Fprintf(h, "inode %d\n", sys.Ino)
+	}
+	machine, _ := os.ReadFile("/etc/machine-id") // absent in many containers
+	host, _ := os.Hostname()
+	fmt.Fprintf(h, "machine %s\nhost %s\n", strings.TrimSpace(string(machine)), host)
+	copy(f[:], h.Sum(nil))
+	return f, nil
+}

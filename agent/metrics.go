@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/agent/batch"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+)
+
+type metrics struct {
+	dropped *prometheus.CounterVec
+	gaveUp  prometheus.Counter
+	queued  prometheus.Counter
+	records prometheus.Counter
+	bytes   prometheus.Counter
+}
+
+// Reason of samples that drop_oldest gives up.
+const dropOldest = "queue_dropped_oldest"
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &metrics{
+		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lightmetrics_agent_dropped_samples_total", Help: "Samples that will never be sent, by reason."}, []string{"reason"}),
+		gaveUp:  counter("lightmetrics_agent_dropped_batches_total", "Queued batches that the policy drop_oldest gave up; each may have been accepted before."),
+		queued:  counter("lightmetrics_agent_queued_batches_total", "Batches that got an identity."),
+		records: counter("lightmetrics_agent_queued_records_total", "Records that got a sequence number."),
+		bytes:   counter("lightmetrics_agent_queued_bytes_total", "Frame bytes that were queued."),
+	}
+	for _, r := range []string{batch.DropInputBusy, batch.DropQueueFull, batch.DropQueue, batch.DropSeries, batch.DropOrder, dropOldest} {
+		m.dropped.WithLabelValues(r)
+	}
+	reg.MustRegister(m.dropped, m.gaveUp, m.queued, m.records, m.bytes)
+	return m
+}
+
+func (m *metrics) drop(reason string, samples int) {
+	m.dropped.WithLabelValues(reason).Add(float64(samples))
+}
+
+func (m *metrics) dropOldest(e queue.Entry) {
+	m.gaveUp.Inc()
+	m.drop(dropOldest, int(e.Identity.Count()))
+}
+
+func (m *metrics) batch(e queue.Entry) {
+	m.queued.Inc()
+	m.records.Add(float64(e.Identity.Count()))
+	m.bytes.Add(float64(e.Bytes))
+}
+
+// queueCollector shows the queue as it is when it is asked.
+type queueCollector struct {
+	queue *queue.Queue
+	now   func() time.Time
+}
+
+var (
+	descBatches = prometheus.NewDesc("lightmetrics_agent_queue_batches", "Batches on disk by state.", []string{"state"}, nil)
+	descBytes   = prometheus.NewDesc("lightmetrics_agent_queue_bytes", "Frame bytes on disk by state.", []string{"state"}, nil)
+	descDisk    = prometheus.NewDesc("lightmetrics_agent_queue_disk_bytes", "Disk that the queue uses.", nil, nil)
+	descMax     = prometheus.NewDesc("lightmetrics_agent_queue_max_bytes", "Disk that the queue may use.", nil, nil)
+	descLag     = prometheus.NewDesc("lightmetrics_agent_lag_seconds", "Age of the oldest pending batch; 0 without one.", nil, nil)
+	descParked  = prometheus.NewDesc("lightmetrics_agent_conflicts_parked", "Batches that wait for an operator because another frame, or another queue, holds their identity. Alert above 0.", nil, nil)
+	descNextSeq = prometheus.NewDesc("lightmetrics_agent_next_sequence", "Next sequence number of the current boot.", nil, nil)
+)
+
+func (c queueCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
+	st := c.queue.Stats()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(descBatches, float64(st.Pending), "pending")
+	gauge(descBatches, float64(st.Parked), "parked")
+	gauge(descBatches, float64(st.Dead), "dead")
+	gauge(descBytes, float64(st.PendingBytes), "pending")
+	gauge(descBytes, float64(st.ParkedBytes), "parked")
+	gauge(descBytes, float64(st.DeadBytes), "dead")
+	gauge(descDisk, float64(st.DiskBytes))
+	gauge(descMax, float64(st.MaxBytes))
+	lag := 0.0
+	if st.Oldest != nil {
+		lag = max(0, c.now().Sub(st.Oldest.Created).Seconds())
+	}
+	gauge(descLag, lag)
+	gauge(descParked, float64(st.Parked))
+	_, _, next := c.queue.Boot()
+	gauge(descNextSeq, float64(next))
+}

@@ -1,0 +1,174 @@
+// Package sendtest is a collector for the agent's tests: a real gRPC server over an
+// in-memory acceptance record that several collectors share, with a script per frame.
+package sendtest
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// Store is the acceptance authority that collectors share.
+type Store struct {
+	mu       sync.Mutex
+	accepted map[identity.Batch][]byte
+	order    []identity.Batch
+	changed  chan struct{}
+}
+
+// NewStore is empty.
+func NewStore() *Store {
+	return &Store{accepted: map[identity.Batch][]byte{}, changed: make(chan struct{})}
+}
+
+// Accept decides as a collector must: one frame per identity.
+func (s *Store) Accept(b []byte) *ingestv1.BatchResult {
+	sum := identity.Sum(b)
+	r := &ingestv1.BatchResult{FrameSha256: sum[:]}
+	info, err := frame.Inspect(b, frame.Limits{})
+	if err != nil {
+		r.Status, r.Reason, r.Detail = ingestv1.BatchStatus_BATCH_STATUS_REJECTED, "FRAME_INVALID", err.Error()
+		return r
+	}
+	id := info.Identity
+	r.SeqStart, r.SeqEnd = id.SeqStart, id.SeqEnd
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, ok := s.accepted[id]
+	switch {
+	case !ok:
+		s.accepted[id] = append([]byte(nil), b...)
+		s.order = append(s.order, id)
+		close(s.changed)
+		s.changed = make(chan struct{})
+		r.Status = ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED
+	case identity.Sum(old) == sum:
+		r.Status = ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE
+	default:
+		oldSum := identity.Sum(old)
+		r.Status = ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT
+		r.Conflict = &ingestv1.Conflict{AcceptedSha256: oldSum[:], SubmittedSha256: sum[:], AcceptedAtUnixNs: 1, CollectorId: "first", QuarantineKey: "quarantine/v1/x"}
+	}
+	return r
+}
+
+// Accepted lists identities in order of acceptance, and the channel that is closed at the next one.
+func (s *Store) Accepted() ([]identity.Batch, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]identity.Batch(nil), s.order...), s.changed
+}
+
+// Frame is the accepted frame of an identity; nil without one.
+func (s *Store) Frame(id identity.Batch) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accepted[id]
+}
+
+// Wait waits until n identities are accepted.
+func (s *Store) Wait(ctx context.Context, n int) ([]identity.Batch, error) {
+	for {
+		list, changed := s.Accepted()
+		if len(list) >= n {
+			return list, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return list, ctx.Err()
+		}
+	}
+}
+
+// Collector is one server.
+type Collector struct {
+	ingestv1.UnimplementedIngestServiceServer
+	Store *Store
+	// OnHello may change the welcome or refuse; nil welcomes.
+	OnHello func(*ingestv1.Hello) (*ingestv1.Welcome, error)
+	// OnFrame answers a frame by calling reply, now or later, or never; an error ends the
+	// stream. nil accepts through Store.
+	OnFrame func(b []byte, reply func(*ingestv1.BatchResult)) error
+
+	mu     sync.Mutex
+	hellos []*ingestv1.Hello
+	server *grpc.Server
+	addr   string
+}
+
+// Start listens on a free port of loopback, or on addr.
+func (c *Collector) Start(addr string) (string, error) {
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	c.server = grpc.NewServer(grpc.MaxRecvMsgSize(16 << 20))
+	ingestv1.RegisterIngestServiceServer(c.server, c)
+	c.addr = l.Addr().String()
+	go func() { _ = c.server.Serve(l) }()
+	return c.addr, nil
+}
+
+// Stop ends all streams at once.
+func (c *Collector) Stop() { c.server.Stop() }
+
+// Hellos that were said.
+func (c *Collector) Hellos() []*ingestv1.Hello {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*ingestv1.Hello(nil), c.hellos...)
+}
+
+// StreamBatches serves a stream.
+func (c *Collector) StreamBatches(st grpc.BidiStreamingServer[ingestv1.StreamBatchesRequest, ingestv1.StreamBatchesResponse]) error {
+	m, err := st.Recv()
+	if err != nil {
+		return err
+	}
+	hello := m.GetHello()
+	c.mu.Lock()
+	c.hellos = append(c.hellos, hello)
+	c.mu.Unlock()
+	w := &ingestv1.Welcome{CollectorId: c.addr, MaxInFlightBatches: 64, MaxInFlightBytes: 64 << 20, MaxFrameBytes: 4 << 20}
+	if c.OnHello != nil {
+		if w, err = c.OnHello(hello); err != nil {
+			return err
+		}
+	}
+	if err := st.Send(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Welcome{Welcome: w}}); err != nil {
+		return err
+	}
+	var sending sync.Mutex
+	reply := func(r *ingestv1.BatchResult) {
+		sending.Lock()
+		defer sending.Unlock()
+		_ = st.Send(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Result{Result: r}}) // the stream ended: the agent sends again
+	}
+	for {
+		m, err := st.Recv()
+		if err != nil {
+			return err
+		}
+		if c.OnFrame == nil {
+			reply(c.Store.Accept(m.GetFrame()))
+		} else if err := c.OnFrame(m.GetFrame(), reply); err != nil {
+			return err
+		}
+	}
+}
+
+// Answer is a result for b with a status and reason of the script's choice.
+func Answer(b []byte, status ingestv1.BatchStatus, reason string) *ingestv1.BatchResult {
+	sum := identity.Sum(b)
+	return &ingestv1.BatchResult{FrameSha256: sum[:], Status: status, Reason: reason, Detail: "scripted"}
+}

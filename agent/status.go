@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/input/scrape"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send"
+)
+
+// Status is what /status answers.
+type Status struct {
+	Boot    BootStatus      `json:"boot"`
+	Started time.Time       `json:"started_at"`
+	Queue   QueueStatus     `json:"queue"`
+	Sender  send.Status     `json:"sender"`
+	Targets []scrape.Status `json:"targets,omitempty"`
+	// Parked batches wait for an operator; at most maxListed, oldest first.
+	Parked      []queue.Aside `json:"parked"`
+	DeadLetters []queue.Aside `json:"dead_letters"`
+	// Alerts are for people, and for the exit status of "lmctl agent status".
+	Alerts []string `json:"alerts"`
+}
+
+// BootStatus is the current boot.
+type BootStatus struct {
+	AgentID string `json:"agent_id"`
+	BootID  string `json:"boot_id"`
+	SpoolID string `json:"spool_id"`
+	NextSeq uint64 `json:"next_seq"`
+}
+
+// QueueStatus is the queue in numbers.
+type QueueStatus struct {
+	Pending          int     `json:"pending_batches"`
+	PendingBytes     int64   `json:"pending_bytes"`
+	Parked           int     `json:"parked_batches"`
+	Dead             int     `json:"dead_batches"`
+	DiskBytes        int64   `json:"disk_bytes"`
+	MaxBytes         int64   `json:"max_bytes"`
+	Policy           string  `json:"policy"`
+	OldestPending    string  `json:"oldest_pending,omitempty"`
+	OldestAgeSeconds float64 `json:"oldest_pending_age_seconds"`
+}
+
+// maxListed bounds the lists of a status.
+const maxListed = 100
+
+func (a *Agent) bootStatus() BootStatus {
+	b, spool, next := a.queue.Boot()
+	return BootStatus{AgentID: b.Agent, BootID: b.Boot, SpoolID: spool, NextSeq: next}
+}
+
+// Status of now.
+func (a *Agent) Status() Status {
+	st := a.queue.Stats()
+	s := Status{
+		Boot: a.bootStatus(), Started: a.started, Sender: a.sender.Status(),
+		Queue: QueueStatus{Pending: st.Pending, PendingBytes: st.PendingBytes, Parked: st.Parked, Dead: st.Dead,
+			DiskBytes: st.DiskBytes, MaxBytes: st.MaxBytes, Policy: a.cfg.Queue.Policy},
+		Parked: listed(a.queue.Asides(queue.Parked)), DeadLetters: listed(a.queue.Asides(queue.Dead)),
+		Alerts: []string{},
+	}
+	if st.Oldest != nil {
+		s.Queue.OldestPending = st.Oldest.Identity.String()
+		s.Queue.OldestAgeSeconds = max(0, a.now().Sub(st.Oldest.Created).Seconds())
+	}
+	for _, t := range a.scrapers {
+		s.Targets = append(s.Targets, t.Status())
+	}
+	if st.Parked > 0 {
+		s.Alerts = append(s.Alerts, "batches are parked: another frame, or another queue, holds their identity")
+	}
+	if st.Dead > 0 {
+		s.Alerts = append(s.Alerts, "batches were rejected and are in the dead-letter folder")
+	}
+	if st.DiskBytes > st.MaxBytes/10*9 {
+		s.Alerts = append(s.Alerts, "the queue is more than 90% full")
+	}
+	return s
+}
+
+func listed(list []queue.Aside) []queue.Aside {
+	if len(list) == 0 {
+		return []queue.Aside{}
+	}
+	return list[:min(len(list), maxListed)]
+}
+
+// Conflicts lists the parked batches.
+func (a *Agent) Conflicts() []queue.Aside { return a.queue.Asides(queue.Parked) }
+
+// ResolveAcceptExisting drops a parked batch: what is accepted already stays the truth.
+func (a *Agent) ResolveAcceptExisting(id string) error { return a.queue.RemoveAside(queue.Parked, id) }
+
+// DeadLetters lists the rejected batches.
+func (a *Agent) DeadLetters() []queue.Aside { return a.queue.Asides(queue.Dead) }
+
+// Requeue sends a rejected batch again, with its bytes and its identity.
+func (a *Agent) Requeue(id string) error {
+	_, err := a.queue.Requeue(id)
+	return err
+}
+
+// DropDeadLetter deletes a rejected batch.
+func (a *Agent) DropDeadLetter(id string) error { return a.queue.RemoveAside(queue.Dead, id) }
