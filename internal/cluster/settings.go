@@ -95,7 +95,7 @@ func (c *Cluster) agentSettings() section {
 	return section{
 		"http":     section{"listen": c.Addr.AgentHTTP},
 		"agent_id": AgentID,
-		"dir":      filepath.Join(c.o.Dir, "agent"),
+		"data_dir": filepath.Join(c.o.Dir, "agent"),
 		"interval": c.o.ScrapeInterval.String(),
 		"batch":    section{"max_age": c.o.BatchAge.String()},
 		"send":     section{"collectors": collectors},

@@ -26,10 +26,10 @@ func (s *screen) title(format string, args ...any) {
 	fmt.Fprintf(s.w, "\n%s\n", fmt.Sprintf(format, args...))
 }
 
-// table prints rows with a header, indented.
-func (s *screen) table(header string, rows [][]string) {
+// rows prints a table; the header's columns are split by tabs.
+func (s *screen) rows(header string, rows [][]string) {
 	tw := tabwriter.NewWriter(s.w, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(tw, "  "+strings.ReplaceAll(header, " ", "\t"))
+	fmt.Fprintln(tw, "  "+header)
 	for _, r := range rows {
 		fmt.Fprintln(tw, "  "+strings.Join(r, "\t"))
 	}

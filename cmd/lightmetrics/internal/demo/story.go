@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/pkg/fsck"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 )
 
 const (
-	pollEvery = 200 * time.Millisecond
 	// batchesBefore and batchesAfter are accepted before and after the kill.
 	batchesBefore = 4
 	batchesAfter  = 4
@@ -35,10 +37,6 @@ func story(ctx context.Context, c *cluster.Cluster, s *screen) error {
 		return err
 	}
 	if err := killCollector(ctx, c, s, before); err != nil {
-		return err
-	}
-	s.step("stopping the agent: it sends what it holds, then every side is counted")
-	if err := cluster.Stop(&c.Agent); err != nil {
 		return err
 	}
 	return verdict(ctx, c, s)
@@ -72,11 +70,11 @@ func startAll(ctx context.Context, c *cluster.Cluster, s *screen) error {
 }
 
 // waitForBatches waits until the query service knows n accepted batches.
-func waitForBatches(ctx context.Context, c *cluster.Cluster, n uint64) ([]cluster.AgentRow, error) {
-	var rows []cluster.AgentRow
-	err := poll(ctx, fmt.Sprintf("%d accepted batches", n), func() (bool, error) {
+func waitForBatches(ctx context.Context, c *cluster.Cluster, n uint64) ([]*queryv1.Agent, error) {
+	var rows []*queryv1.Agent
+	err := cluster.Poll(ctx, fmt.Sprintf("%d accepted batches", n), func() (bool, error) {
 		var err error
-		rows, err = c.Agents(ctx)
+		rows, _, err = c.Agents(ctx)
 		return err == nil && batches(rows) >= n, err
 	})
 	if err != nil {
@@ -85,13 +83,13 @@ func waitForBatches(ctx context.Context, c *cluster.Cluster, n uint64) ([]cluste
 	return rows, nil
 }
 
-func showAgents(s *screen, rows []cluster.AgentRow) {
+func showAgents(s *screen, rows []*queryv1.Agent) {
 	var t [][]string
 	for _, a := range rows {
-		t = append(t, []string{a.AgentID, fmt.Sprint(a.BatchCount), fmt.Sprint(a.RecordCount),
-			fmt.Sprintf("%d..%d", a.FirstSeq, a.AcceptedThrough), fmt.Sprint(len(a.Gaps)), fmt.Sprint(len(a.Overlaps))})
+		t = append(t, []string{a.GetAgentId(), fmt.Sprint(a.GetBatchCount()), fmt.Sprint(a.GetRecordCount()),
+			fmt.Sprintf("%d..%d", a.GetFirstSeq(), a.GetAcceptedThrough()), fmt.Sprint(len(a.GetGaps())), fmt.Sprint(len(a.GetOverlaps()))})
 	}
-	s.table("AGENT BATCHES RECORDS SEQUENCE GAPS OVERLAPS", t)
+	s.rows("AGENT\tBATCHES\tRECORDS\tSEQUENCE\tGAPS\tOVERLAPS", t)
 }
 
 // showPromQL asks what a person would ask first; the host must answer something.
@@ -102,25 +100,25 @@ func showPromQL(ctx context.Context, c *cluster.Cluster, s *screen) error {
 		"node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes",
 		"sum by (mode) (rate(node_cpu_seconds_total[30s])) > 0",
 	} {
-		vec, err := c.Instant(ctx, q)
+		vec, _, err := c.Instant(ctx, q, time.Now())
 		if err != nil {
-			return fmt.Errorf("PromQL %s: %w", q, err)
+			return err
 		}
 		if len(vec) == 0 {
 			return fmt.Errorf("PromQL %s: no answer", q)
 		}
 		for _, p := range vec {
-			rows = append(rows, []string{q, p.LabelString(), p.Value})
+			rows = append(rows, []string{q, labelString(p.Metric), fmt.Sprintf("%.4g", float64(p.Value))})
 			q = ""
 		}
 	}
-	s.table("EXPRESSION LABELS VALUE", rows)
+	s.rows("EXPRESSION\tLABELS\tVALUE", rows)
 	return nil
 }
 
 // killCollector kills the collector that the agent talks to and waits for more batches.
-func killCollector(ctx context.Context, c *cluster.Cluster, s *screen, before []cluster.AgentRow) error {
-	i, err := c.connectedCollector(ctx)
+func killCollector(ctx context.Context, c *cluster.Cluster, s *screen, before []*queryv1.Agent) error {
+	i, err := connectedCollector(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -135,77 +133,37 @@ func killCollector(ctx context.Context, c *cluster.Cluster, s *screen, before []
 	return nil
 }
 
-// verdict reads the bucket itself, frame by frame, and holds the agent's, the query
-// service's and PromQL's counts against it.
-func verdict(ctx context.Context, c *cluster.Cluster, s *screen) error {
-	store, err := c.OpenStore(ctx)
+// connectedCollector is the index of the collector that the agent talks to.
+func connectedCollector(ctx context.Context, c *cluster.Cluster) (int, error) {
+	st, err := c.AgentStatus(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	sent, err := c.lastAssigned()
-	if err != nil {
-		return err
-	}
-	var r *fsck.Report
-	var rows []cluster.AgentRow
-	var counted, partial string
-	err = poll(ctx, "all sides to agree", func() (bool, error) {
-		if r, err = fsck.Run(ctx, objstore.Reader(store), fsck.Options{AuthorityID: cluster.Authority}); err != nil {
-			return false, err
+	for _, cs := range st.Sender.Collectors {
+		for i, a := range c.Addr.Collectors {
+			if cs.Connected && cs.Address == a.GRPC {
+				return i, nil
+			}
 		}
-		if rows, err = c.Agents(ctx); err != nil {
-			return false, err
-		}
-		if counted, partial, err = c.countSamples(ctx); err != nil {
-			return false, err
-		}
-		return r.Records == records(rows) && counted == fmt.Sprint(r.Samples), nil
-	})
-	disagree := errors.Is(err, errPollEnded)
-	if err != nil && !disagree {
-		return err
 	}
-	s.title("Nothing lost, nothing counted twice:")
-	showAgents(s, rows)
-	s.table("WHO COUNTS WHAT NUMBER", [][]string{
-		{"agent", "records-numbered-and-queued", fmt.Sprint(sent)},
-		{"bucket", "records-in-accepted-frames", fmt.Sprint(r.Records)},
-		{"query", "records-in-its-ledgers", fmt.Sprint(records(rows))},
-		{"bucket", "samples-in-accepted-frames", fmt.Sprint(r.Samples)},
-		{"PromQL", "sum(count_over_time(…))", counted},
-		{"bucket", "frames-that-fail-their-hash", fmt.Sprint(r.Found)},
-	})
-	switch {
-	case disagree:
-		return fmt.Errorf("the counts do not agree: %w", err)
-	case !r.Healthy():
-		return fmt.Errorf("the bucket is not whole: %v", r.Findings[0])
-	case r.Records != sent:
-		return fmt.Errorf("the agent numbered %d records, the bucket has %d", sent, r.Records)
-	case gapsAndOverlaps(rows) != 0:
-		return errors.New("the sequence has gaps or overlaps")
-	case partial != "":
-		return fmt.Errorf("the answer is partial: %s", partial)
-	}
-	s.step("verdict: every record that the agent numbered is in the bucket once and in the answers once")
-	return nil
+	return 0, errors.New("the agent is connected to no collector")
 }
 
-var errPollEnded = errors.New("gave up")
+func batches(rows []*queryv1.Agent) (n uint64) {
+	for _, a := range rows {
+		n += a.GetBatchCount()
+	}
+	return n
+}
 
-// poll asks every now and then until done, an error, or the context's end.
-func poll(ctx context.Context, what string, ask func() (bool, error)) error {
-	var last error
-	for {
-		ok, err := ask()
-		if ok {
-			return nil
-		}
-		last = err
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w (last: %v)", what, errPollEnded, last)
-		case <-time.After(pollEvery):
+// labelString writes the labels that tell the series of one metric apart.
+func labelString(m model.Metric) string {
+	var parts []string
+	for k, v := range m {
+		if k != model.MetricNameLabel && k != "instance" && k != "job" {
+			parts = append(parts, fmt.Sprintf("%s=%q", k, v))
 		}
 	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
 }
