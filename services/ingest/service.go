@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -153,6 +154,7 @@ func (s *Service) buildHTTP() error {
 		s.adminHTTP = run.NewHTTPServer(am)
 	}
 	s.httpServer = run.NewHTTPServer(mux)
+	s.httpServer.ErrorLog = slog.NewLogLogger(s.tel.Log.Handler(), slog.LevelDebug)
 	s.httpServer.TLSConfig, err = s.cfg.TLS.Config()
 	return err
 }
