@@ -17,7 +17,7 @@ func (p *Protocol) ClaimBoot(ctx context.Context, boot identity.Boot, spoolID st
 	if err := boot.Validate(); err != nil {
 		return &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("claim boot: %w", err)}
 	}
-	if err := validSpoolID(spoolID); err != nil {
+	if err := ValidSpoolID(spoolID); err != nil {
 		return &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("claim boot %s: %w", boot, err)}
 	}
 	if err := p.claimBoot(ctx, boot, spoolID); err != nil {

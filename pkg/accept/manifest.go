@@ -81,7 +81,7 @@ func ParseManifest(b []byte) (Manifest, error) {
 	m.MaxTime = d.int("max_time_unix_ns")
 	if d.has("traceparent") {
 		m.Traceparent = d.text("traceparent", traceparentBytes)
-		if !validTraceparent(m.Traceparent) {
+		if !ValidTraceparent(m.Traceparent) {
 			d.fail("traceparent is not W3C trace context")
 		}
 	}
@@ -104,8 +104,8 @@ func ParseManifest(b []byte) (Manifest, error) {
 
 const traceparentBytes = 55
 
-// validTraceparent takes version-traceid-parentid-flags in lower-case hex.
-func validTraceparent(s string) bool {
+// ValidTraceparent reports whether s is W3C trace context: version-traceid-parentid-flags in lower-case hex.
+func ValidTraceparent(s string) bool {
 	if len(s) != traceparentBytes {
 		return false
 	}

@@ -160,7 +160,7 @@ func (p *Protocol) manifest(b *blob, s Submission) (Manifest, error) {
 		AttemptID:   hex.EncodeToString(attempt[:]),
 		RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
 	}
-	if validTraceparent(s.Traceparent) {
+	if ValidTraceparent(s.Traceparent) {
 		m.Traceparent = s.Traceparent
 	}
 	return m, nil
@@ -181,10 +181,11 @@ func (s Submission) Validate() error {
 	case s.MaxTime < s.MinTime:
 		return errors.New("max time is before min time")
 	}
-	return validSpoolID(s.SpoolID)
+	return ValidSpoolID(s.SpoolID)
 }
 
-func validSpoolID(s string) error {
+// ValidSpoolID checks the length and the encoding; empty is valid.
+func ValidSpoolID(s string) error {
 	if len(s) > MaxNameBytes || !utf8.ValidString(s) {
 		return fmt.Errorf("spool id %q is not up to %d bytes of UTF-8", s, MaxNameBytes)
 	}
