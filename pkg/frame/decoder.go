@@ -85,11 +85,25 @@ func (h *Header) check(frame []byte, lim Limits) error {
 	return nil
 }
 
+// maxKept bounds what an idle pooled Decoder holds: a rare large frame must not
+// cost its memory for ever.
+const maxKept = 4 << 20
+
 var decoders = sync.Pool{New: func() any { return NewDecoder() }}
+
+func putDecoder(d *Decoder) {
+	if cap(d.payload) > maxKept {
+		d.payload = nil
+	}
+	if d.batch.Records() > maxKept/8 || d.batch.tableCost() > maxKept {
+		d.batch = Batch{}
+	}
+	decoders.Put(d)
+}
 
 // Decode reads frame into b with a pooled Decoder.
 func Decode(frame []byte, b *Batch, lim Limits) error {
 	d := decoders.Get().(*Decoder)
-	defer decoders.Put(d)
+	defer putDecoder(d)
 	return d.Decode(frame, b, lim)
 }

@@ -39,7 +39,7 @@ func (d *Decoder) DecodeSummary(frame []byte, b *Batch, lim Limits) (Summary, er
 // Inspect decodes and validates frame with a pooled Decoder.
 func Inspect(frame []byte, lim Limits) (Summary, error) {
 	d := decoders.Get().(*Decoder)
-	defer decoders.Put(d)
+	defer putDecoder(d)
 	return d.Inspect(frame, lim)
 }
 

@@ -1,8 +1,6 @@
 package frame
 
-import (
-	"math"
-)
+import "math"
 
 // Validate checks everything that Decode guarantees about a batch. Errors are *Error.
 func (b *Batch) Validate(lim Limits) error {
@@ -24,6 +22,9 @@ func (b *Batch) Validate(lim Limits) error {
 	if err := b.validateLabels(b.Resource, false, &lim); err != nil {
 		return err
 	}
+	if n := b.tableCost(); n > lim.DecodedBytes {
+		return refuse(DecodedTooLarge, "tables need %d bytes of memory, at most %d", n, lim.DecodedBytes)
+	}
 	var records uint64
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -39,6 +40,26 @@ func (b *Batch) Validate(lim Limits) error {
 		return refuse(RecordCountMismatch, "%d records or more, the identity has %d", records, b.Identity.Count())
 	}
 	return nil
+}
+
+// tableCost is the memory that a reader counts against DecodedBytes.
+func (b *Batch) tableCost() int {
+	n := len(b.Strings)*stringCost + len(b.Resource)*labelCost
+	for _, s := range b.Strings {
+		n += len(s)
+	}
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		n += groupCost + len(g.Series)*seriesCost + len(g.Histograms)*histogramCost
+		for k := range g.Series {
+			n += len(g.Series[k].Labels) * labelCost
+		}
+		for k := range g.Histograms {
+			h := &g.Histograms[k]
+			n += 8*(len(h.PositiveBuckets)+len(h.NegativeBuckets)+len(h.CustomValues)) + 4*(len(h.PositiveSpans)+len(h.NegativeSpans))
+		}
+	}
+	return n
 }
 
 func (b *Batch) validateGroup(g *Group, lim *Limits) error {
