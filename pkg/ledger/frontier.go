@@ -1,12 +1,13 @@
 package ledger
 
 // Frontier is the sequence number through which nothing more is expected: the end
-// of the first interval, moved over every gap that is settled. A gap is settled
-// when something above it was accepted before settledBefore (Unix nanoseconds):
-// whatever is still missing then was dropped, or dead-lettered, by the agent.
-// False when empty.
+// of the first interval that has no open gap below it, moved over every gap that is
+// settled. What lies below FirstSeq is a gap like any other: the first identity that
+// was seen need not be the boot's first. A gap is settled when something above it was
+// accepted before settledBefore (Unix nanoseconds): whatever is still missing then
+// was dropped, or dead-lettered, by the agent. False when there is no such interval.
 func (l *Ledger) Frontier(settledBefore int64) (uint64, bool) {
-	if l.Empty() {
+	if l.Empty() || l.all[0].Start > 0 && l.all[0].since >= settledBefore {
 		return 0, false
 	}
 	i := 0
@@ -20,7 +21,7 @@ func (l *Ledger) Frontier(settledBefore int64) (uint64, bool) {
 // keys: every identity that starts at it or later is seen. It lies back identities
 // before the frontier, so that overlaps with the newest ones are seen too. An
 // identity that starts below it and was not added overlaps accepted ones or fills a
-// settled gap; only a full listing finds it. False when empty: list from the start.
+// settled gap; only a full listing finds it. False: list from the start.
 func (l *Ledger) ListFrom(settledBefore int64, back int) (uint64, bool) {
 	f, ok := l.Frontier(settledBefore)
 	if !ok {

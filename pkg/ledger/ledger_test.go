@@ -106,6 +106,22 @@ func TestFrontier(t *testing.T) {
 	}
 }
 
+// The first identity that was seen need not be the first: what is below it may come yet.
+func TestFrontierBelowTheFirst(t *testing.T) {
+	l := New(testBoot)
+	l.Add(Entry{10, 19, 50})
+	if f, ok := l.ListFrom(50, 4); ok {
+		t.Errorf("lists from %d: never sees what comes before 10", f)
+	}
+	if f, ok := l.Frontier(51); !ok || f != 19 {
+		t.Errorf("settled: frontier %d %v", f, ok)
+	}
+	l.Add(Entry{0, 9, 60})
+	if f, ok := l.Frontier(0); !ok || f != 19 {
+		t.Errorf("filled: frontier %d %v", f, ok)
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	l := New(testBoot)
 	// Every identity overlaps its neighbours, and there are many.

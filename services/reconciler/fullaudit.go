@@ -26,9 +26,8 @@ func (s *Service) fullAudit(ctx context.Context) error {
 	var boot identity.Boot
 	var r *round
 	endBoot := func() {
-		if r != nil {
-			r.seal()
-			g.Go(func() error { return s.rebuilt(gctx, r) })
+		if ended := r; ended != nil {
+			g.Go(func() error { return s.rebuilt(gctx, ended) })
 		}
 		r = nil
 	}

@@ -1,0 +1,479 @@
+package reconciler
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+)
+
+func event(keys ...string) []byte {
+	var b bytes.Buffer
+	b.WriteString(`{"Records":[`)
+	for i, k := range keys {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"eventName":"ObjectCreated:Put","s3":{"object":{"key":%q}}}`, url.QueryEscape(k))
+	}
+	b.WriteString("]}")
+	return b.Bytes()
+}
+
+func (r *running) post(body []byte, auth string) (int, eventsAnswer) {
+	r.t.Helper()
+	req, err := http.NewRequest(http.MethodPost, r.url("/v1/events"), bytes.NewReader(body))
+	must(r.t, err)
+	if auth != "" {
+		req.Header.Set("Authorization", auth)
+	}
+	res, err := httpClient.Do(req)
+	must(r.t, err)
+	defer res.Body.Close()
+	var a eventsAnswer
+	must(r.t, json.NewDecoder(res.Body).Decode(&a))
+	return res.StatusCode, a
+}
+
+func (r *running) get(path string) (int, string) {
+	r.t.Helper()
+	res, err := httpClient.Get(r.url(path))
+	must(r.t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	must(r.t, err)
+	return res.StatusCode, string(b)
+}
+
+// Only events, no scan: a webhook's manifest is indexed, counted, watched and shown.
+func TestEventToWatcher(t *testing.T) {
+	s := newStore()
+	r := start(t, quiet(), s)
+	c := r.client()
+	eventually(t, "ready", func() bool { code, _ := r.get("/-/ready"); return code == 200 })
+	w, err := c.WatchAccepted(bg, &reconcilerv1.WatchAcceptedRequest{})
+	must(t, err)
+	if m, err := w.Recv(); err != nil || m.ManifestKey != "" {
+		t.Fatalf("first message: %v %v", m, err)
+	}
+	m := acceptBatch(t, s, batch("a", 1, 10))
+	key := layout.Accepted(m.Identity)
+	if code, a := r.post(event(key, "foo/bar"), ""); code != 200 || a.Queued != 1 || a.Ignored != 1 {
+		t.Errorf("%d %+v", code, a)
+	}
+	got, err := w.Recv()
+	must(t, err)
+	if got.ManifestKey != key || string(got.Manifest) != string(m.Marshal()) {
+		t.Errorf("watched %v", got)
+	}
+	if diff := cmp.Diff(wanted(m), derived(t, s)); diff != "" {
+		t.Errorf("a watcher was told before the derived keys were there: %s", diff)
+	}
+	l := r.ledgerOf(c, "a")
+	if l.FirstSeq != 1 || l.LastSeq != 10 || l.AcceptedThrough != 10 || l.BatchCount != 1 || l.RecordCount != 10 || l.LastAcceptedAtUnixNs != m.AcceptedAt {
+		t.Errorf("%v", l)
+	}
+	code, body := r.get("/v1/ledgers?agent_id=a")
+	if code != 200 || !strings.Contains(body, `"acceptedThrough":"10"`) {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body = r.get("/v1/status"); code != 200 || !strings.Contains(body, `"reconciled":"1"`) {
+		t.Errorf("%d %s", code, body)
+	}
+	if _, body = r.get("/metrics"); !strings.Contains(body, `lightmetrics_reconciler_lag_seconds_count 1`) ||
+		!strings.Contains(body, `lightmetrics_reconciler_items_total{source="event"} 1`) {
+		t.Errorf("metrics: %s", body)
+	}
+}
+
+func TestNotifyAccepted(t *testing.T) {
+	s := newStore()
+	r := start(t, quiet(), s)
+	st, err := r.client().NotifyAccepted(bg)
+	must(t, err)
+	m := acceptBatch(t, s, batch("a", 1, 10))
+	for _, k := range []string{layout.Accepted(m.Identity), "nonsense", layout.Accepted(batch("liar", 1, 2))} {
+		must(t, st.Send(&reconcilerv1.NotifyAcceptedRequest{ManifestKey: k, Manifest: m.Marshal()}))
+	}
+	res, err := st.CloseAndRecv()
+	must(t, err)
+	if res.Queued != 2 || res.Dropped != 0 {
+		t.Errorf("%v", res)
+	}
+	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
+	eventually(t, "queue is empty", func() bool { n, _ := r.queue.length(); return n == 0 })
+	// What a hint says of a manifest that is not there makes nothing.
+	if diff := cmp.Diff(wanted(m), derived(t, s)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// All events are lost: the frontier audit finds what is new, at the start and later.
+func TestLostEvents(t *testing.T) {
+	s := newStore()
+	var ms []accept.Manifest
+	for i := range uint64(20) {
+		ms = append(ms, acceptBatch(t, s, batch(fmt.Sprint("agent", i%3), i*10, i*10+9)))
+	}
+	r := start(t, busy(), s)
+	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
+	ms = append(ms, acceptBatch(t, s, batch("agent0", 1000, 1009)), acceptBatch(t, s, batch("new", 0, 9)))
+	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
+	if diff := cmp.Diff(wanted(ms...), derived(t, s)); diff != "" {
+		t.Error(diff)
+	}
+	after := time.Now()
+	eventually(t, "complete through the last", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		must(t, err)
+		return st.CompleteThroughUnixNs >= after.Truncate(time.Second).UnixNano()
+	})
+}
+
+// Events doubled, reordered and partly lost, with a store that fails all the time:
+// the end is the same.
+func TestEventsInAnyOrderOverAFailingStore(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	s := newStore()
+	f := newFlaky(t, s, 10)
+	r := start(t, busy(), f)
+	var ms []accept.Manifest
+	var keys []string
+	for i := range uint64(100) {
+		m := acceptBatch(t, s, batch(fmt.Sprint("agent", i%4), i*10, i*10+9))
+		ms = append(ms, m)
+		if rnd.IntN(3) > 0 { // a third is lost
+			keys = append(keys, layout.Accepted(m.Identity), layout.Accepted(m.Identity))
+		}
+	}
+	rnd.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	r.post(event(keys...), "")
+	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
+	c := r.client()
+	for i := range 4 {
+		eventually(t, "ledger", func() bool { return r.ledgerOf(c, fmt.Sprint("agent", i)).BatchCount == 25 })
+	}
+	if f.lists.Load() == 0 {
+		t.Error("no listing failed")
+	}
+	must(t, r.stop())
+	if diff := cmp.Diff(wanted(ms...), derived(t, s)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A failed listing is never an empty one: nothing is complete, and the service is not ready.
+func TestListFailure(t *testing.T) {
+	s := newStore()
+	m := acceptBatch(t, s, batch("a", 0, 9))
+	f := newFlaky(t, s, 100)
+	r := start(t, busy(), f)
+	eventually(t, "scans fail", func() bool {
+		_, b := r.get("/metrics")
+		return strings.Contains(b, `audits_total{kind="frontier_audit",result="failed"}`)
+	})
+	if code, _ := r.get("/-/ready"); code != 503 {
+		t.Errorf("ready: %d", code)
+	}
+	if code, _ := r.get("/-/healthy"); code != 200 {
+		t.Errorf("healthy: %d", code)
+	}
+	if st, _ := (server{s: r.Service}).GetStatus(bg, nil); st.CompleteThroughUnixNs != 0 {
+		t.Errorf("complete through %d", st.CompleteThroughUnixNs)
+	}
+	if _, err := r.client().ListLedgers(bg, &reconcilerv1.ListLedgersRequest{}); rpc.Reason(err) != rpc.ReasonNotReady {
+		t.Errorf("ledgers: %v", err)
+	}
+	f.on.Store(false)
+	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
+	eventually(t, "ready", func() bool { code, _ := r.get("/-/ready"); return code == 200 })
+}
+
+// Two at once, over the same store and the same events.
+func TestTwoReconcilers(t *testing.T) {
+	s := newStore()
+	a, b := start(t, busy(), s), start(t, busy(), s)
+	var ms []accept.Manifest
+	for i := range uint64(200) {
+		m := acceptBatch(t, s, batch(fmt.Sprint("agent", i%2), i/2*10, i/2*10+9))
+		ms = append(ms, m)
+		if i%3 == 0 {
+			a.post(event(layout.Accepted(m.Identity)), "")
+			b.post(event(layout.Accepted(m.Identity)), "")
+		}
+	}
+	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
+	for _, r := range []*running{a, b} {
+		c := r.client()
+		for i := range 2 {
+			eventually(t, "ledger", func() bool {
+				l := r.ledgerOf(c, fmt.Sprint("agent", i))
+				return l.BatchCount == 100 && l.RecordCount == 1000 && len(l.Gaps) == 0 && len(l.Overlaps) == 0
+			})
+		}
+	}
+	must(t, a.stop())
+	must(t, b.stop())
+	if diff := cmp.Diff(wanted(ms...), derived(t, s)); diff != "" {
+		t.Error(diff)
+	}
+	for i := range 2 {
+		body, _, err := s.Get(bg, layout.Ledger(identity.Boot{Agent: fmt.Sprint("agent", i), Boot: "boot"}), objstore.GetOptions{})
+		must(t, err)
+		l, err := ledger.Parse(body)
+		must(t, err)
+		if l.BatchCount() != 100 || !l.Exact() {
+			t.Errorf("snapshot has %d batches, exact %v", l.BatchCount(), l.Exact())
+		}
+	}
+}
+
+// A restart reads the snapshot and lists only from the frontier on.
+func TestRestartListsNoHistory(t *testing.T) {
+	s := newStore()
+	for i := range uint64(2500) {
+		acceptBatch(t, s, batch("a", i*10, i*10+9))
+	}
+	r := start(t, quiet(), s)
+	c := r.client()
+	eventually(t, "ledger", func() bool { return r.ledgerOf(c, "a").BatchCount == 2500 })
+	must(t, r.stop())
+
+	counted := &counting{Store: s, n: map[string]int{}}
+	r = start(t, quiet(), counted)
+	c = r.client()
+	eventually(t, "ledger", func() bool { return r.ledgerOf(c, "a").BatchCount == 2500 })
+	eventually(t, "audit ended", func() bool { return r.complete.Load() > 0 })
+	if n := counted.get("list accepted"); n != 1 {
+		t.Errorf("%d listings of accepted/, want 1", n)
+	}
+	if _, body := r.get("/metrics"); !strings.Contains(body, `items_total{source="frontier_audit"} 0`) {
+		t.Error("the frontier audit found again what the snapshot knows")
+	}
+}
+
+func TestQueueOverflowThenAuditFinds(t *testing.T) {
+	s := newStore()
+	f := newFlaky(t, s, 100) // nothing gets through: the queue fills
+	cfg := quiet()
+	cfg.Queue.Capacity, cfg.Queue.MaxRetries = 4, 2
+	cfg.Frontier.Interval = 10 * time.Millisecond
+	r := start(t, cfg, f)
+	var ms []accept.Manifest
+	var keys []string
+	for i := range uint64(50) {
+		m := acceptBatch(t, s, batch("a", i*10, i*10+9))
+		ms, keys = append(ms, m), append(keys, layout.Accepted(m.Identity))
+	}
+	code, a := r.post(event(keys...), "")
+	if code != http.StatusServiceUnavailable || a.Dropped == 0 {
+		t.Errorf("%d %+v", code, a)
+	}
+	f.on.Store(false)
+	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
+}
+
+func TestRepairRecordOpensAndHeals(t *testing.T) {
+	s := newStore()
+	m := acceptBatch(t, s, batch("a", 0, 9))
+	_, frame := manifest(m.Identity)
+	must(t, s.Delete(bg, m.RawBlobKey))
+	r := start(t, busy(), s)
+	repair := layout.Repair(m.Identity)
+	eventually(t, "repair record", func() bool { _, err := s.Head(bg, repair); return err == nil })
+	eventually(t, "indexed all the same", func() bool { return indexed(t, s, m) })
+	eventually(t, "status says so", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		return err == nil && st.OpenRepairs == 1
+	})
+	create(t, s, layout.Blob(m.FrameSHA256, 1), frame)
+	eventually(t, "record removed", func() bool { _, err := s.Head(bg, repair); return err != nil })
+	eventually(t, "status says so", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		return err == nil && st.OpenRepairs == 0
+	})
+}
+
+// Bad, foreign and unknown objects are reported, and hold up nothing.
+func TestBadManifestsHoldUpNothing(t *testing.T) {
+	s := newStore()
+	bad := batch("a", 100, 109)
+	create(t, s, layout.Accepted(bad), []byte("{}"))
+	foreign, _ := manifest(batch("a", 200, 209))
+	foreign.AuthorityID = "another"
+	create(t, s, layout.Accepted(foreign.Identity), foreign.Marshal())
+	create(t, s, layout.AcceptedBoot(bad.BootOf())+"stray.txt", nil)
+	create(t, s, layout.BootsPrefix+"stray.txt", nil)
+	create(t, s, layout.AcceptedByTimeHour(time.Now())+"99999-stray.json", []byte("{}"))
+	m := acceptBatch(t, s, batch("a", 300, 309))
+	r := start(t, busy(), s)
+	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
+	eventually(t, "complete", func() bool { return r.complete.Load() > 0 })
+	eventually(t, "reported", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		return err == nil && st.OpenRepairs == 2
+	})
+	for _, id := range []identity.Batch{bad, foreign.Identity} {
+		if _, err := s.Head(bg, layout.Repair(id)); err != nil {
+			t.Error(err)
+		}
+	}
+	if l := r.ledgerOf(r.client(), "a"); l.BatchCount != 1 {
+		t.Errorf("bad manifests were counted: %v", l)
+	}
+	if _, body := r.get("/metrics"); !strings.Contains(body, `foreign_keys_total{family="boots"} 1`) {
+		t.Errorf("stray keys were not reported: %s", body)
+	}
+}
+
+func TestFullAuditRebuildsLedgersAndRepairs(t *testing.T) {
+	s := newStore()
+	var ms []accept.Manifest
+	for i := range uint64(600) {
+		ms = append(ms, acceptBatch(t, s, batch("a", i*10, i*10+9)))
+	}
+	r := start(t, quiet(), s)
+	c := r.client()
+	eventually(t, "ledger", func() bool { return r.ledgerOf(c, "a").BatchCount == 600 })
+	must(t, r.stop())
+	// Overlaps far behind the frontier, whose events are lost; no boot record; a lost
+	// derived key; a quarantine record.
+	ms = append(ms, acceptBatch(t, s, batch("a", 15, 24)))
+	orphan, frame := manifest(batch("no boot record", 0, 9))
+	create(t, s, orphan.RawBlobKey, frame)
+	create(t, s, layout.Accepted(orphan.Identity), orphan.Marshal())
+	ms = append(ms, orphan)
+	must(t, s.Delete(bg, layout.AcceptedByBlob(ms[3].FrameSHA256, ms[3].Identity)))
+	loser := []byte("loser")
+	d := identity.Sum(loser)
+	create(t, s, layout.Blob(d, 0), loser)
+	rec := accept.ConflictRecord{AuthorityID: testAuthority, Identity: ms[0].Identity, AcceptedBlobKey: ms[0].RawBlobKey,
+		AcceptedSHA256: ms[0].FrameSHA256, SubmittedBlobKey: layout.Blob(d, 0), SubmittedSHA256: d,
+		AcceptedManifestKey: layout.Accepted(ms[0].Identity), ObservedAt: 1, CollectorID: "c"}
+	create(t, s, layout.Quarantine(rec.Identity, d), rec.Marshal())
+
+	cfg := quiet()
+	cfg.FullAudit.AtStart = true
+	r = start(t, cfg, s)
+	c = r.client()
+	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
+	eventually(t, "overlap", func() bool {
+		l := r.ledgerOf(c, "a")
+		return l.BatchCount == 601 && l.RecordCount == 6000 && len(l.Overlaps) == 1 && l.Overlaps[0].Start == 15 && l.Overlaps[0].End == 24
+	})
+	eventually(t, "quarantine-by-blob", func() bool {
+		_, err := s.Head(bg, layout.QuarantineByBlob(d, rec.Identity))
+		return err == nil
+	})
+	eventually(t, "repairs counted", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		return err == nil && st.Repairs["accepted_by_blob"] >= 1
+	})
+}
+
+func TestListLedgersPages(t *testing.T) {
+	s := newStore()
+	for i := range 25 {
+		acceptBatch(t, s, batch(fmt.Sprintf("agent-%02d", i), 0, 9))
+	}
+	r := start(t, quiet(), s)
+	c := r.client()
+	eventually(t, "all counted", func() bool { return r.ledgerOf(c, "agent-24").BatchCount == 1 && r.reconciled.Load() == 25 })
+	var got []string
+	req := &reconcilerv1.ListLedgersRequest{PageSize: 10}
+	for pages := 0; ; pages++ {
+		res, err := c.ListLedgers(bg, req)
+		must(t, err)
+		for _, l := range res.Ledgers {
+			got = append(got, l.AgentId)
+		}
+		if req.PageToken = res.NextPageToken; req.PageToken == "" {
+			if pages != 2 {
+				t.Errorf("%d pages, want 3", pages+1)
+			}
+			break
+		}
+	}
+	if len(got) != 25 || got[0] != "agent-00" || got[24] != "agent-24" {
+		t.Errorf("%v", got)
+	}
+	for _, bad := range []*reconcilerv1.ListLedgersRequest{{PageSize: -1}, {PageToken: "x"}, {PageToken: "{}"}} {
+		if _, err := c.ListLedgers(bg, bad); rpc.Reason(err) != rpc.ReasonInvalidArgument {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+func TestWebhookRefuses(t *testing.T) {
+	cfg := quiet()
+	cfg.Events.Secret, cfg.Events.MaxBody = "s3cret", 4096
+	r := start(t, cfg, newStore())
+	good := event(layout.Accepted(batch("a", 0, 1)))
+	for name, c := range map[string]struct {
+		body []byte
+		auth string
+		code int
+	}{
+		"no secret":     {good, "", 401},
+		"wrong secret":  {good, "Bearer nope", 401},
+		"prefix of it":  {good, "s3cre", 401},
+		"bare":          {good, "s3cret", 200},
+		"bearer":        {good, "Bearer s3cret", 200},
+		"not JSON":      {[]byte("x"), "s3cret", 400},
+		"empty":         {nil, "s3cret", 400},
+		"wrong shape":   {[]byte(`{"Records":7}`), "s3cret", 400},
+		"too long":      {bytes.Repeat([]byte(" "), 5000), "s3cret", 413},
+		"nothing of us": {[]byte(`{"Records":[{"eventName":"ObjectCreated:Put","s3":{"object":{"key":"x"}}}]}`), "s3cret", 200},
+	} {
+		if code, a := r.post(c.body, c.auth); code != c.code {
+			t.Errorf("%s: %d %+v, want %d", name, code, a, c.code)
+		}
+	}
+	if code, _ := r.get("/v1/events"); code != 404 && code != 405 {
+		t.Errorf("GET: %d", code)
+	}
+	if _, body := r.get("/config"); strings.Contains(body, "s3cret") {
+		t.Error("the secret is printed")
+	}
+}
+
+func TestWatcherLags(t *testing.T) {
+	s := newStore()
+	cfg := quiet()
+	cfg.Watch.Buffer, cfg.Watch.MaxWatchers = 1, 1
+	r := start(t, cfg, s)
+	w, err := r.hub.watch() // one that never reads
+	must(t, err)
+	if _, err := r.hub.watch(); err != errManyWatchers {
+		t.Errorf("second watcher: %v", err)
+	}
+	for i := range uint64(3) {
+		m := acceptBatch(t, s, batch("a", i, i))
+		r.post(event(layout.Accepted(m.Identity)), "")
+	}
+	eventually(t, "ended", func() bool { return r.hub.count() == 0 })
+	if m, ok := <-w.ch; !ok || m.ManifestKey == "" {
+		t.Error("what was buffered is lost")
+	}
+	if _, ok := <-w.ch; ok || w.err != errLagged {
+		t.Errorf("not told LAGGED: %v", w.err)
+	}
+}
