@@ -215,3 +215,17 @@ func (s *Session) run(ctx context.Context, q promql.Query, err error) (Result, e
 	}
 	return Result{Value: res.Value, Warnings: res.Warnings, Stats: q.Stats()}, nil
 }
+
+// Matrix is the value of a range evaluation.
+func (r Result) Matrix() (promql.Matrix, error) {
+	m, ok := r.Value.(promql.Matrix)
+	if !ok {
+		return nil, fmt.Errorf("range query gave a %s", r.Value.Type())
+	}
+	return m, nil
+}
+
+// Completeness judges an answer that reads no samples.
+func (e *Evaluator) Completeness(st follow.Status) Completeness {
+	return e.complete(st, nil, 0, 0, false)
+}

@@ -438,4 +438,3 @@ func (a *API) buildInfo(w http.ResponseWriter, _ *http.Request) error {
 	a.succeed(w, data, "", nil, nil)
 	return nil
 }
-

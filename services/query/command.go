@@ -1,0 +1,54 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+// credentialsTimeout bounds the look-up of credentials at the start.
+const credentialsTimeout = 30 * time.Second
+
+// settings of the command: the service's, and its store.
+type settings struct {
+	Config
+	Store s3.Config `koanf:"store"`
+}
+
+// Validate checks both parts.
+func (c settings) Validate() error { return errors.Join(c.Config.Validate(), c.Store.Validate()) }
+
+// Command is "lightmetrics query".
+func Command() *cobra.Command {
+	return cli.Command(cli.Spec[settings]{
+		Name:  "query",
+		Short: "Answer PromQL over accepted batches",
+		Long: "Follows accepted batches and answers the Prometheus HTTP API, gRPC and JSON. Every answer says how complete\n" +
+			"it is. Any number of query nodes may run; each sees everything that was accepted.",
+		Default: func() settings { return settings{Config: DefaultConfig(), Store: s3.DefaultConfig()} },
+		New: func(c settings, tel *telemetry.Telemetry) (run.Service, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), credentialsTimeout)
+			defer cancel()
+			store, err := s3.New(ctx, c.Store, s3.Options{})
+			if err != nil {
+				return nil, err
+			}
+			return New(c.Config, Deps{Store: store, Telemetry: tel})
+		},
+		Banner: func(c settings, svc run.Service) [][2]string {
+			s := svc.(*Service)
+			http := "http://" + s.HTTPAddr().String()
+			return [][2]string{
+				{"http", http}, {"grpc", s.GRPCAddr().String()}, {"bucket", c.Store.Bucket + "/" + c.Store.Prefix},
+				{"prometheus", "curl '" + http + "/api/v1/query?query=up'"}, {"grafana", "data source Prometheus, URL " + http},
+			}
+		},
+	})
+}

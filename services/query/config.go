@@ -1,0 +1,77 @@
+// Package query is the service that reads accepted batches back: PromQL by the
+// upstream engine over what pkg/live keeps, with the completeness of every answer.
+package query
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+)
+
+// Config of a query node. docs/guide/query.md explains every setting.
+type Config struct {
+	HTTP  ListenConfig   `koanf:"http"`
+	GRPC  ListenConfig   `koanf:"grpc"`
+	TLS   rpc.ServerTLS  `koanf:"tls"`
+	Auth  rpc.AuthConfig `koanf:"auth"`
+	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
+
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for queries"`
+	Lookback     time.Duration `koanf:"lookback" help:"how long an instant selector takes the last sample for the present one"`
+	// StaleAfter is compared with the age of complete_through.
+	StaleAfter time.Duration `koanf:"stale_after" help:"age of the last audit that succeeded from which answers are partial"`
+
+	History HistoryConfig `koanf:"history"`
+	Follow  follow.Config `koanf:"follow"`
+	Limits  answer.Limits `koanf:"limits"`
+}
+
+// ListenConfig is one address.
+type ListenConfig struct {
+	Listen string `koanf:"listen" help:"host:port to listen on"`
+}
+
+// HistoryConfig bounds what is kept in memory.
+type HistoryConfig struct {
+	Window   time.Duration `koanf:"window" help:"how far back samples are kept in memory, by sample time"`
+	MaxBytes config.Bytes  `koanf:"max_bytes" help:"most memory for samples and indexes, estimated; beyond it the oldest samples go"`
+	Series   int           `koanf:"series" help:"most series in memory; beyond it the oldest samples go"`
+}
+
+// DefaultConfig listens on loopback and keeps two hours.
+func DefaultConfig() Config {
+	return Config{
+		HTTP: ListenConfig{Listen: "127.0.0.1:4760"}, GRPC: ListenConfig{Listen: "127.0.0.1:4761"},
+		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
+		DrainTimeout: 5 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
+		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000},
+		Follow:  follow.DefaultConfig(),
+		Limits:  answer.DefaultLimits(),
+	}
+}
+
+// Validate checks ranges.
+func (c Config) Validate() error {
+	var errs []error
+	for name, d := range map[string]time.Duration{
+		"drain_timeout": c.DrainTimeout, "lookback": c.Lookback, "stale_after": c.StaleAfter,
+	} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s: must be greater than 0", name))
+		}
+	}
+	if c.StaleAfter <= c.Follow.AuditInterval {
+		errs = append(errs, errors.New("stale_after: must be greater than follow.audit_interval"))
+	}
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Limits.Validate(), c.TLS.Validate(), c.Auth.Validate())...)
+}
+
+func (c Config) live() live.Config {
+	return live.Config{History: c.History.Window, MaxBytes: int64(c.History.MaxBytes), MaxSeries: c.History.Series}
+}

@@ -1,0 +1,180 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+)
+
+// Reasons of this service's errors, beside those of pkg/rpc.
+const (
+	reasonBadQuery    = "BAD_QUERY"
+	reasonLimit       = "LIMIT_EXCEEDED"
+	reasonTimeout     = "QUERY_TIMEOUT"
+	reasonExecution   = "QUERY_FAILED"
+	reasonNoHistogram = "NATIVE_HISTOGRAM"
+)
+
+// server is the QueryService.
+type server struct {
+	queryv1.UnimplementedQueryServiceServer
+	s *Service
+}
+
+// errHistogram: Point has no place for a native histogram.
+var errHistogram = errors.New("the result has native histograms, which this call can't carry: use /api/v1, or a function that makes numbers of them")
+
+func failure(err error) error {
+	var (
+		bad   *answer.QueryError
+		limit *promstore.LimitError
+		busy  *answer.BusyError
+		late  promql.ErrQueryTimeout
+		gone  promql.ErrQueryCanceled
+	)
+	f := rpc.Failure{Code: codes.FailedPrecondition, Reason: reasonExecution, Message: err.Error()}
+	switch {
+	case errors.As(err, &bad):
+		f.Code, f.Reason = codes.InvalidArgument, reasonBadQuery
+	case errors.As(err, &limit):
+		f.Code, f.Reason = codes.ResourceExhausted, reasonLimit
+		f.Metadata = map[string]string{"limit": limit.Limit}
+	case errors.As(err, &busy):
+		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, rpc.ReasonOverloaded, time.Second
+	case errors.As(err, &late), errors.Is(err, context.DeadlineExceeded):
+		f.Code, f.Reason = codes.DeadlineExceeded, reasonTimeout
+	case errors.As(err, &gone), errors.Is(err, context.Canceled):
+		f.Code, f.Reason = codes.Canceled, rpc.ReasonCanceled
+	case errors.Is(err, errHistogram):
+		f.Reason = reasonNoHistogram
+	}
+	return f.Err()
+}
+
+// Query evaluates at one instant.
+func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1.QueryResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, v.s.cfg.Limits.Timeout)
+	defer cancel()
+	ses, err := v.s.eval.Open(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	defer ses.Close()
+	at := v.s.now()
+	if req.TimeUnixMs != nil {
+		at = time.UnixMilli(req.GetTimeUnixMs())
+	}
+	res, err := ses.Instant(ctx, req.GetExpression(), at, answer.Options{})
+	if err != nil {
+		return nil, failure(err)
+	}
+	out := &queryv1.QueryResponse{ResultType: string(res.Value.Type())}
+	switch val := res.Value.(type) {
+	case promql.String:
+		out.StringValue = val.V
+	case promql.Scalar:
+		out.Series = []*queryv1.Series{{Points: []*queryv1.Point{{TimeUnixMs: val.T, Value: val.V}}}}
+	case promql.Vector:
+		for _, s := range val {
+			if s.H != nil {
+				return nil, failure(errHistogram)
+			}
+			out.Series = append(out.Series, &queryv1.Series{Labels: labelMap(s.Metric), Points: []*queryv1.Point{{TimeUnixMs: s.T, Value: s.F}}})
+		}
+	case promql.Matrix:
+		for _, s := range val {
+			series, err := protoSeries(s)
+			if err != nil {
+				return nil, failure(err)
+			}
+			out.Series = append(out.Series, series)
+		}
+	}
+	out.Completeness = protoCompleteness(ses.Completeness())
+	return out, nil
+}
+
+// QueryRange evaluates over a range.
+func (v *server) QueryRange(req *queryv1.QueryRangeRequest, stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse]) error {
+	ctx, cancel := context.WithTimeout(stream.Context(), v.s.cfg.Limits.Timeout)
+	defer cancel()
+	ses, err := v.s.eval.Open(ctx)
+	if err != nil {
+		return failure(err)
+	}
+	defer ses.Close()
+	res, err := ses.Range(ctx, req.GetExpression(), time.UnixMilli(req.GetStartUnixMs()), time.UnixMilli(req.GetEndUnixMs()),
+		time.Duration(req.GetStepMs())*time.Millisecond, answer.Options{})
+	if err != nil {
+		return failure(err)
+	}
+	matrix, err := res.Matrix()
+	if err != nil {
+		return failure(err)
+	}
+	for _, s := range matrix {
+		series, err := protoSeries(s)
+		if err != nil {
+			return failure(err)
+		}
+		if err := stream.Send(&queryv1.QueryRangeResponse{Series: series}); err != nil {
+			return err
+		}
+	}
+	return stream.Send(&queryv1.QueryRangeResponse{Completeness: protoCompleteness(ses.Completeness())})
+}
+
+func protoSeries(s promql.Series) (*queryv1.Series, error) {
+	if len(s.Histograms) > 0 {
+		return nil, errHistogram
+	}
+	out := &queryv1.Series{Labels: labelMap(s.Metric), Points: make([]*queryv1.Point, len(s.Floats))}
+	for i, p := range s.Floats {
+		out.Points[i] = &queryv1.Point{TimeUnixMs: p.T, Value: p.F}
+	}
+	return out, nil
+}
+
+func labelMap(ls labels.Labels) map[string]string { return ls.Map() }
+
+func protoCompleteness(c answer.Completeness) *queryv1.Completeness {
+	out := &queryv1.Completeness{Partial: c.Partial}
+	if !c.CompleteThrough.IsZero() {
+		out.CompleteThroughUnixNs = c.CompleteThrough.UnixNano()
+	}
+	for _, r := range c.Reasons {
+		out.Reasons = append(out.Reasons, r.String())
+	}
+	for _, a := range c.Gaps {
+		out.Agents = append(out.Agents, protoAgent(a))
+	}
+	return out
+}
+
+func protoAgent(a follow.Agent) *queryv1.Agent {
+	return &queryv1.Agent{
+		AgentId: a.Boot.Agent, BootId: a.Boot.Boot, FirstSeq: a.FirstSeq, AcceptedThrough: a.AcceptedThrough, LastSeq: a.LastSeq,
+		RecordCount: a.Records, BatchCount: a.Batches, Gaps: protoRanges(a.Gaps), Overlaps: protoRanges(a.Overlaps),
+		LastAcceptedAtUnixNs: a.LastAcceptedAt,
+	}
+}
+
+func protoRanges(rs []ledger.Range) []*queryv1.SeqRange {
+	out := make([]*queryv1.SeqRange, len(rs))
+	for i, r := range rs {
+		out[i] = &queryv1.SeqRange{Start: r.Start, End: r.End}
+	}
+	return out
+}

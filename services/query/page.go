@@ -1,0 +1,84 @@
+package query
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"html/template"
+	"net/http"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+)
+
+//go:embed page.html
+var pageText string
+
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"ns": func(ns int64) string {
+		if ns == 0 {
+			return "never"
+		}
+		return time.Unix(0, ns).UTC().Format(time.RFC3339)
+	},
+	"short": func(s string) string { return s[:min(len(s), 12)] },
+}).Parse(pageText))
+
+// What the page shows at most.
+const (
+	pageAgents    = 200
+	pageConflicts = 50
+	// pageTimeout bounds the page's look at the store.
+	pageTimeout = 3 * time.Second
+)
+
+type pageData struct {
+	Version        string
+	Now            string
+	C              answer.Completeness
+	Through        string
+	Stats          live.Stats
+	Status         follow.Status
+	Agents         []follow.Agent
+	Conflicts      []*queryv1.IdentityConflict
+	ConflictsError string
+	MoreAgents     bool
+	MoreConflicts  bool
+}
+
+// page is the status page.
+func (s *Service) page(w http.ResponseWriter, r *http.Request) {
+	st := s.follow.Status()
+	d := pageData{
+		Version: telemetry.Version(), Now: s.now().UTC().Format(time.RFC3339),
+		C: s.eval.Completeness(st), Through: "nothing yet", Stats: s.live.Stats(), Status: st,
+		Agents: s.follow.Agents("", identity.Boot{}, pageAgents+1),
+	}
+	if !st.CompleteThrough.IsZero() {
+		d.Through = st.CompleteThrough.UTC().Format(time.RFC3339)
+	}
+	if d.MoreAgents = len(d.Agents) > pageAgents; d.MoreAgents {
+		d.Agents = d.Agents[:pageAgents]
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
+	defer cancel()
+	list, next, err := conflicts(ctx, s.store, layout.QuarantinePrefix, "", pageConflicts)
+	if err != nil {
+		d.ConflictsError = err.Error()
+	}
+	d.Conflicts, d.MoreConflicts = list, next != ""
+	var b bytes.Buffer
+	if err := pageTemplate.Execute(&b, d); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	_, _ = w.Write(b.Bytes()) // the client went away: nothing to do
+}

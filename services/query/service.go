@@ -1,0 +1,196 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/promapi"
+)
+
+// Deps are what a query node is built over.
+type Deps struct {
+	// Store is the acceptance authority; it is only read.
+	Store     objstore.Reader
+	Telemetry *telemetry.Telemetry
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Service is one query node. Any number may run over one authority.
+type Service struct {
+	cfg    Config
+	store  objstore.Reader
+	tel    *telemetry.Telemetry
+	now    func() time.Time
+	auth   *rpc.Authenticator
+	live   *live.Store
+	follow *follow.Follower
+	eval   *answer.Evaluator
+	api    *promapi.API
+
+	ready              chan struct{}
+	draining           atomic.Bool
+	httpAddr, grpcAddr net.Addr
+}
+
+// New builds a query node; it does nothing before Run.
+func New(cfg Config, d Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	if d.Store == nil || d.Telemetry == nil {
+		return nil, errors.New("query: needs a store and telemetry")
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	auth, err := rpc.NewAuthenticator(cfg.Auth)
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	ls, err := live.New(cfg.live())
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	f, err := follow.New(cfg.Follow, follow.Deps{
+		Store: d.Store, Live: ls, History: cfg.History.Window,
+		Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	eval := answer.New(
+		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
+		answer.Deps{Live: ls, Follower: f, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now})
+	return &Service{
+		cfg: cfg, store: d.Store, tel: d.Telemetry, now: d.Now, auth: auth, live: ls, follow: f, eval: eval,
+		api:   promapi.New(eval, telemetry.Version(), d.Telemetry.Log, d.Telemetry.Registry),
+		ready: make(chan struct{}),
+	}, nil
+}
+
+// Ready is closed when the service listens. It answers from then on; until the first
+// audit has succeeded its answers are partial and /-/ready says no.
+func (s *Service) Ready() <-chan struct{} { return s.ready }
+
+// Complete is closed when the first audit has succeeded.
+func (s *Service) Complete() <-chan struct{} { return s.follow.First() }
+
+// HTTPAddr is valid after Ready.
+func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
+
+// GRPCAddr is valid after Ready.
+func (s *Service) GRPCAddr() net.Addr { return s.grpcAddr }
+
+func (s *Service) notReady() error {
+	if s.draining.Load() {
+		return errors.New("shutting down")
+	}
+	st := s.follow.Status()
+	if !st.CompleteThrough.IsZero() {
+		return nil
+	}
+	if st.AuditError != nil {
+		return fmt.Errorf("the first audit has not succeeded: %w", st.AuditError)
+	}
+	return errors.New("the first audit is not done")
+}
+
+// Run serves and follows until ctx ends, then lets queries finish.
+func (s *Service) Run(ctx context.Context) error {
+	defer s.eval.Close()
+	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, s.tel)
+	if err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	api := &server{s: s}
+	queryv1.RegisterQueryServiceServer(gs.Server, api)
+
+	// The gateway reaches the service in memory: callers were authenticated before it.
+	inner, err := rpc.NewServer(rpc.ServerTLS{}, nil, s.tel)
+	if err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	queryv1.RegisterQueryServiceServer(inner.Server, api)
+	pipe := bufconn.Listen(1 << 20)
+	conn, err := grpc.NewClient("passthrough:gateway", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
+	if err != nil {
+		return fmt.Errorf("query: gateway: %w", err)
+	}
+	defer conn.Close()
+	handler, err := s.handler(ctx, conn)
+	if err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	hs := run.NewHTTPServer(handler)
+	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	var lc net.ListenConfig
+	hl, err := lc.Listen(ctx, "tcp", s.cfg.HTTP.Listen)
+	if err != nil {
+		return fmt.Errorf("query: http: %w", err)
+	}
+	gl, err := lc.Listen(ctx, "tcp", s.cfg.GRPC.Listen)
+	if err != nil {
+		return fmt.Errorf("query: grpc: %w", errors.Join(err, hl.Close()))
+	}
+	s.httpAddr, s.grpcAddr = hl.Addr(), gl.Addr()
+
+	// The gateway outlives the HTTP server that uses it.
+	inside, stopInside := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopInside()
+	g := run.NewGroup(ctx)
+	g.Go("http", func(ctx context.Context) error {
+		defer stopInside()
+		return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout)
+	})
+	g.Go("gateway", func(context.Context) error { return inner.Serve(inside, pipe, s.cfg.DrainTimeout) })
+	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
+	g.Go("follow", s.follow.Run)
+	g.Go("health", func(ctx context.Context) error {
+		select {
+		case <-s.follow.First():
+			gs.SetServing(true)
+		case <-ctx.Done():
+		}
+		<-ctx.Done()
+		s.draining.Store(true)
+		return nil
+	})
+	close(s.ready)
+	return g.Wait()
+}
+
+func (s *Service) handler(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
+	gw, err := gateway(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	private := http.NewServeMux()
+	s.api.Register(private)
+	private.Handle("/v1/", gw)
+	private.HandleFunc("GET /{$}", s.page)
+	mux := http.NewServeMux()
+	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+	mux.Handle("/", s.auth.Middleware(private, s.api.Unauthorized))
+	return mux, nil
+}
