@@ -32,7 +32,7 @@ func Command() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			limitMemory(c)
+			LimitMemory(c)
 			return New(c, Deps{Store: store, Telemetry: tel})
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
@@ -56,8 +56,8 @@ func Command() *cobra.Command {
 // store's client and the garbage that waits for its collection.
 const processMemory = 64 << 20
 
-// limitMemory makes the garbage collector work harder near the memory that the limits allow.
-func limitMemory(c Config) {
+// LimitMemory makes the garbage collector work harder near the memory that the limits allow.
+func LimitMemory(c Config) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}

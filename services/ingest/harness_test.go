@@ -2,8 +2,9 @@ package ingest_test
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -53,39 +54,38 @@ func encode(t testing.TB, b identity.Boot, seq uint64, n int, value float64) []b
 // bigFrame makes a frame of nearly size bytes that does not compress.
 func bigFrame(t testing.TB, b identity.Boot, seq uint64, size int) []byte {
 	t.Helper()
+	return bigFrames(t, []identity.Boot{b}, seq, size)[0]
+}
+
+// bigFrames makes such a frame for each boot, of the same samples.
+func bigFrames(t testing.TB, boots []identity.Boot, seq uint64, size int) [][]byte {
+	t.Helper()
 	fb := frame.NewBuilder()
-	const perRecord = 8
-	noise := make([]byte, size)
-	_, _ = rand.Read(noise) // never fails
-	series := make([]frame.SeriesID, 64)
-	for i := range series {
-		var err error
-		series[i], err = fb.AddSeries([]frame.Label{{Name: "__name__", Value: "noise"}, {Name: "i", Value: fmt.Sprint(i)}}, frame.Gauge, "", 0)
+	const perRecord, nSeries = 8, 64
+	rows := (size - size/100) / perRecord / nSeries
+	for i := range nSeries {
+		id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "noise"}, {Name: "i", Value: fmt.Sprint(i)}}, frame.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	rows := (size - size/8) / perRecord / len(series)
-	for k, id := range series {
 		for r := range rows {
-			var bits uint64
-			for _, x := range noise[(k*rows+r)*perRecord:][:perRecord] {
-				bits = bits<<8 | uint64(x)
-			}
-			if err := fb.Append(id, int64(r+1)*1e9, float64(bits)/3.7); err != nil {
+			if err := fb.Append(id, int64(r+1)*1e9, math.Float64frombits(rand.Uint64())); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	batch, err := fb.Build(b, seq)
-	if err != nil {
-		t.Fatal(err)
+	e := frame.NewEncoder(frame.Options{Uncompressed: true})
+	frames := make([][]byte, len(boots))
+	for i, b := range boots {
+		batch, err := fb.Build(b, seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if frames[i], err = e.Encode(nil, batch); err != nil {
+			t.Fatal(err)
+		}
 	}
-	f, err := frame.Encode(nil, batch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
+	return frames
 }
 
 // faulty is a store that can be down, deny, or hold its writes back.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,7 +27,13 @@ import (
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(collectorEnv) != "" {
+		serveCollector()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestShedsWhenFull(t *testing.T) {
 	f, big := encode(t, boot, 0, 10, 0), bigFrame(t, boot, 100, 8<<10)

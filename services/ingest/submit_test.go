@@ -188,7 +188,9 @@ func TestHTTPRefusesBeforeItReads(t *testing.T) {
 		"json":          {func(r *http.Request) { r.Header.Set("Content-Type", "application/json") }, 415, "content_type"},
 		"no type":       {func(r *http.Request) { r.Header.Del("Content-Type") }, 415, "content_type"},
 		"long chunked":  {func(r *http.Request) { r.ContentLength, r.Body = -1, io.NopCloser(endless{}) }, 413, "frame_too_large"},
-		"long":          {func(r *http.Request) { r.ContentLength, r.Body = 65<<10, io.NopCloser(io.LimitReader(endless{}, 65<<10)) }, 413, "frame_too_large"},
+		"long": {func(r *http.Request) {
+			r.ContentLength, r.Body = 65<<10, io.NopCloser(io.LimitReader(endless{}, 65<<10))
+		}, 413, "frame_too_large"},
 		"long spool id": {func(r *http.Request) { r.Header.Set(ingest.SpoolIDHeader, strings.Repeat("x", 65)) }, 400, "bad_spool_id"},
 		"method":        {func(r *http.Request) { r.Method = http.MethodPut }, 405, "method_not_allowed"},
 		"path":          {func(r *http.Request) { r.URL.Path = "/v1/elsewhere" }, 404, "not_found"},
