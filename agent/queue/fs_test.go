@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // errCrashed is what every call says after the crash.
@@ -295,3 +296,5 @@ func (f *crashFile) Sync() error {
 func (c *crashFS) list() string {
 	return strings.Join(slices.Sorted(maps.Keys(c.names)), "\n")
 }
+
+func noSpace() error { return syscall.ENOSPC }
