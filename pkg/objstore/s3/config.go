@@ -124,6 +124,7 @@ func (c Config) transport() (*http.Transport, error) {
 		TLSHandshakeTimeout:    10 * time.Second,
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        16 << 10, // a manifest, or a small frame, leaves in one packet train
 		DisableCompression:     true,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 	}

@@ -52,6 +52,9 @@ type Store struct {
 
 var _ objstore.Store = (*Store)(nil)
 
+// maxBackoff bounds the wait between two tries of a read.
+const maxBackoff = 250 * time.Millisecond
+
 // New prepares the store; it sends no request to it. ctx bounds the look-up of
 // credentials and endpoint.
 func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
@@ -59,7 +62,7 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{cfg: cfg, signer: newSigner(), rt: o.Transport, observe: o.Observe, now: o.Now,
-		backoff: retry.NewExponentialJitterBackoff(2 * time.Second)}
+		backoff: retry.NewExponentialJitterBackoff(maxBackoff)}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -77,7 +80,7 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 		return nil, err
 	}
 	if cfg.AccessKeyID != "" {
-		s.creds = credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, string(cfg.SecretAccessKey), "")
+		s.creds = credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), "")
 		return s, nil
 	}
 	chain, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(cfg.Region))
@@ -100,6 +103,7 @@ func (s *Store) resolve(ctx context.Context) error {
 		return fmt.Errorf("s3: endpoint of bucket %q: %w", s.cfg.Bucket, err)
 	}
 	s.base = e.URI
+	s.base.Path, s.base.RawPath = strings.TrimSuffix(s.base.Path, "/"), ""
 	return nil
 }
 
