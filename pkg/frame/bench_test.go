@@ -1,6 +1,7 @@
 package frame_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +15,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-const devops = "../../../shared/data/devops100_2h.ds.zst"
+const (
+	devops       = "../../../shared/data/devops100_2h.ds.zst"
+	nodeExporter = "../../../shared/data/ne_host1.ds.zst"
+)
 
 // batchesOf lays series out in batches of one host and rows samples a series:
 // about a dozen batches of each host, spread over its time, up to limit.
@@ -29,7 +33,7 @@ func batchesOf(tb testing.TB, d *tsbs.Dataset, rows, limit int) []*frame.Batch {
 			if err := h.Fill(b, from, rows); err != nil {
 				tb.Fatal(err)
 			}
-			batch, err := b.Build(identity.Boot{Agent: h.Name, Boot: "01J9ZC3V7Q5W8KX2"}, seq)
+			batch, err := b.Build(identity.Boot{Agent: cmp.Or(h.Name, "node"), Boot: "01J9ZC3V7Q5W8KX2"}, seq)
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -40,10 +44,10 @@ func batchesOf(tb testing.TB, d *tsbs.Dataset, rows, limit int) []*frame.Batch {
 	return out
 }
 
-func loadDevops(b *testing.B) *tsbs.Dataset {
-	d, err := tsbs.Load(devops)
+func load(b *testing.B, path string) *tsbs.Dataset {
+	d, err := tsbs.Load(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		b.Skipf("no TSBS data at %s", devops)
+		b.Skipf("no data set at %s", path)
 	}
 	if err != nil {
 		b.Fatal(err)
@@ -64,8 +68,11 @@ func report(b *testing.B, samples int, start time.Duration) {
 	b.ReportMetric(float64(samples)/(cpu(b)-start).Seconds()/1e6, "Msamples/cpu-s")
 }
 
-func BenchmarkEncode(b *testing.B) {
-	d := loadDevops(b)
+func BenchmarkEncode(b *testing.B)             { benchmarkEncode(b, devops) }
+func BenchmarkEncodeNodeExporter(b *testing.B) { benchmarkEncode(b, nodeExporter) }
+
+func benchmarkEncode(b *testing.B, path string) {
+	d := load(b, path)
 	for _, rows := range []int{1, 6, 60} {
 		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
 			batches := batchesOf(b, d, rows, 400)
@@ -91,7 +98,7 @@ func BenchmarkEncode(b *testing.B) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	d := loadDevops(b)
+	d := load(b, devops)
 	for _, rows := range []int{1, 6, 60} {
 		frames := [][]byte{}
 		for _, batch := range batchesOf(b, d, rows, 400) {
