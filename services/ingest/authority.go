@@ -19,6 +19,10 @@ type authority struct {
 	authorityID string
 	// claim claims a boot for a spool.
 	claim func(ctx context.Context, boot identity.Boot, spoolID string) error
+	// decided is told of every accepted manifest.
+	decided func(key string, manifest []byte)
+	// local: acceptance does not need the store at hand.
+	local bool
 	// pending gives ranges that are accepted but not in the bucket yet; may be nil.
 	pending func(boot identity.Boot, from uint64, fn func(start, end uint64))
 }

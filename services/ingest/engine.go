@@ -31,7 +31,11 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.last = &authority{Acceptor: p, authorityID: id, claim: p.ClaimBoot}
+	if accept.Mode(s.cfg.Acceptance) == accept.ModeLocalSpool {
+		s.last, err = s.openSpool(id, p)
+		return s.last, err
+	}
+	s.last = &authority{Acceptor: p, authorityID: id, claim: p.ClaimBoot, decided: s.notify.accepted}
 	return s.last, nil
 }
 
@@ -72,9 +76,4 @@ func denied(err error) bool {
 	var r *accept.RetryError
 	return errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) ||
 		errors.As(err, &r) && r.Reason == accept.ReasonStoreDenied
-}
-
-// openAcceptor opens what must be open before the store is qualified.
-func (s *Service) openAcceptor() (closeAll func() error, err error) {
-	return func() error { return nil }, nil
 }

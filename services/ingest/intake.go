@@ -81,6 +81,7 @@ type verdict struct {
 	id     identity.Batch
 	sha256 identity.Digest
 	result accept.Result
+	by     *authority
 	err    error
 }
 
@@ -109,7 +110,7 @@ func (s *Service) judge(ctx context.Context, sub submission) verdict {
 	s.metrics.decided(v.result, len(sub.frame), took)
 	switch v.result.Outcome {
 	case accept.Accepted:
-		s.notify.accepted(v.result.ManifestKey, v.result.ManifestBytes)
+		v.by.decided(v.result.ManifestKey, v.result.ManifestBytes)
 	case accept.Conflict:
 		s.errlog.log(ctx, "identity conflict", "reason", ReasonIdentityConflict, "agent", v.id.Agent, "boot", v.id.Boot,
 			"seq_start", v.id.SeqStart, "seq_end", v.id.SeqEnd, "submitted_sha256", v.sha256.String(),
@@ -135,6 +136,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 	if err != nil {
 		return none, err
 	}
+	v.by = acceptor
 	if n, limit := len(sub.frame), s.cfg.Limits.FrameBytes.Int(); n > limit {
 		if h, err := frame.ParseHeader(sub.frame); err == nil {
 			v.id = h.Identity // names the batch for its sender

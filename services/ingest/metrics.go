@@ -24,6 +24,7 @@ type metrics struct {
 	requests *prometheus.CounterVec // op, family, outcome
 	storeSec *prometheus.HistogramVec
 	notified *prometheus.CounterVec // outcome
+	landed   *prometheus.CounterVec // outcome
 	probes   *prometheus.CounterVec // outcome
 
 	again     *prometheus.CounterVec // step
@@ -52,6 +53,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"op"}),
 		notified: counter("notifications_total", "Manifests that were handed to a reconciler (sent) or not (dropped).", "outcome"),
+		landed:   counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
 		probes:   counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
 
 		again:     counter("store_retries_total", "Steps of acceptance that were tried again, by step.", "step"),
@@ -63,7 +65,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_" + name, Help: help}, fn)
 	}
 	for _, c := range []prometheus.Collector{
-		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.again, m.ownWrites, m.skipped, m.corrupt, m.requests, m.storeSec, m.notified, m.probes,
+		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.again, m.ownWrites, m.skipped, m.corrupt, m.requests, m.storeSec, m.notified, m.landed, m.probes,
 		gauge("in_flight_bytes", "Bytes of admitted frames that are not answered yet.", func() float64 { return float64(s.inFlight.Load()) }),
 		gauge("streams", "Open streams.", func() float64 { return float64(s.streams.Load()) }),
 		gauge("receivers_waiting", "Connections whose large message waits for a receive slot.", func() float64 { return float64(s.gate.waiting.Load()) }),

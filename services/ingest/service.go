@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/spool"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -60,6 +61,7 @@ type Service struct {
 
 	state       atomic.Pointer[state]
 	last        *authority // of keepQualified only
+	spooled     chan *spool.Spool
 	reprobe     chan struct{}
 	collectorID string
 
@@ -97,7 +99,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		errlog: newErrlog(d.Telemetry.Log, d.Now), buffers: &buffers{}, gate: newGate(l.Receivers),
 		rates:    newRates(l.AgentBatchesPerSec, l.AgentBatchesBurst, l.AgentsTracked, d.Now),
 		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
-		reprobe: make(chan struct{}, 1), drain: make(chan struct{}), up: make(chan struct{}),
+		reprobe: make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}), up: make(chan struct{}),
 	}
 	s.hard, s.kill = context.WithCancel(context.Background())
 	s.state.Store(&state{err: errStarting})
@@ -188,16 +190,13 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	if s.collectorID, err = s.name(); err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	closeAcceptor, err := s.openAcceptor()
-	if err != nil {
-		return fmt.Errorf("ingest: %w", err)
-	}
 	g := run.NewGroup(ctx)
 	// The side jobs outlive the drain, so that what is accepted last is notified too.
 	side, stopSide := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSide()
 	background := run.NewGroup(side)
 	s.notify.start(background)
+	background.Go("land", s.land)
 	g.Go("drain", s.drainWhenDone)
 	g.Go("grpc", func(ctx context.Context) error {
 		return s.grpcServer.Serve(ctx, s.gate.listener(s.grpcL), s.cfg.DrainTimeout)
@@ -218,7 +217,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	s.kill() // nothing is left but what the drain's time did not suffice for
 	s.calls.Wait()
 	stopSide()
-	return errors.Join(err, background.Wait(), closeAcceptor())
+	return errors.Join(err, background.Wait())
 }
 
 // drainWhenDone turns senders away as soon as ctx ends.

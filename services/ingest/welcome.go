@@ -47,7 +47,7 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 		return nil, err
 	}
 	l := ledger.New(boot)
-	if err := s.listAccepted(ctx, l, boot, firstPending); err != nil {
+	if err := s.listAccepted(ctx, l, boot, firstPending); err != nil && !acceptor.local {
 		return nil, err
 	}
 	acceptor.Pending(boot, firstPending, func(start, end uint64) { l.Add(ledger.Entry{Start: start, End: end}) })

@@ -1,0 +1,71 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/spool"
+)
+
+// openSpool makes the local spool the acceptor; it lands through the protocol.
+func (s *Service) openSpool(authorityID string, p *accept.Protocol) (*authority, error) {
+	sp, err := spool.Open(spool.Config{
+		Dir: s.cfg.Spool.Dir, AuthorityID: authorityID, CollectorID: s.collectorID, Target: p,
+		MaxBytes: int64(s.cfg.Spool.MaxBytes), Clock: clock{s.now}, RetryAfter: s.cfg.Limits.RetryAfter,
+		Events: s.spoolEvents(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.spooled <- sp
+	return &authority{
+		Acceptor: sp, authorityID: authorityID, claim: sp.ClaimBoot, local: true,
+		// Reconcilers are told when the manifest is in the bucket, not before.
+		decided: func(string, []byte) {},
+		pending: func(boot identity.Boot, _ uint64, fn func(start, end uint64)) {
+			for _, m := range sp.List() {
+				if m.Identity.BootOf() == boot {
+					fn(m.Identity.SeqStart, m.Identity.SeqEnd)
+				}
+			}
+		},
+	}, nil
+}
+
+func (s *Service) spoolEvents() spool.Events {
+	log := s.tel.Log
+	return spool.Events{
+		Landed: func(id identity.Batch, o accept.Outcome) {
+			s.metrics.landed.WithLabelValues(o.String()).Inc()
+			s.notify.accepted(layout.Accepted(id), nil)
+		},
+		Parked: func(id identity.Batch, d identity.Digest, cause error) {
+			s.metrics.landed.WithLabelValues("parked").Inc()
+			log.Error("a spooled batch could not land and is parked", "batch", id.String(), "frame_sha256", d.String(), "error", cause)
+		},
+		Corrupt:       func(path string, err error) { log.Error("corrupt spool file", "path", path, "error", err) },
+		Failed:        func(err error) { log.Error("spool failed: it accepts nothing until a restart", "error", err) },
+		LandingFailed: func(err error) { log.Warn("landing interrupted", "error", err) },
+	}
+}
+
+// land waits for the spool and lands it until ctx ends. The spool stays open for
+// the calls that the drain finishes.
+func (s *Service) land(ctx context.Context) error {
+	select {
+	case sp := <-s.spooled:
+		l := spool.Lander{Spool: sp, Interval: time.Duration(s.cfg.Spool.LandingIntervalMS) * time.Millisecond}
+		return errors.Join(l.Run(ctx), sp.Close())
+	case <-ctx.Done():
+	}
+	select {
+	case sp := <-s.spooled:
+		return sp.Close()
+	default:
+		return nil
+	}
+}
