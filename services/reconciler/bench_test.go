@@ -1,0 +1,101 @@
+package reconciler
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+)
+
+// One manifest that is new costs five requests: read it, head the blob, create three
+// keys. One whose keys are all there costs five too, none of them a write.
+func TestRequestsPerManifest(t *testing.T) {
+	const n = 100
+	s := &counting{Store: newStore(), n: map[string]int{}}
+	core := &reconcile.Reconciler{Store: s, AuthorityID: testAuthority, Now: time.Now}
+	var keys []string
+	for i := range uint64(n) {
+		keys = append(keys, layout.Accepted(acceptBatch(t, s.Store, batch("a", i*10, i*10+9)).Identity))
+	}
+	for _, c := range []struct {
+		name           string
+		look           bool
+		gets, heads, w int
+	}{{"new", false, 1, 1, 3}, {"known", true, 1, 4, 0}} {
+		s.n = map[string]int{}
+		for _, k := range keys {
+			_, err := core.Reconcile(bg, k, reconcile.Options{Look: c.look})
+			must(t, err)
+		}
+		ops := map[string]int{}
+		for k, v := range s.n {
+			var op, family string
+			_, err := fmt.Sscan(k, &op, &family)
+			must(t, err)
+			ops[op] += v
+		}
+		if ops["get"] != c.gets*n || ops["head"] != c.heads*n || ops["create"] != c.w*n || s.total() != 5*n {
+			t.Errorf("%s: %v for %d manifests", c.name, ops, n)
+		}
+	}
+}
+
+func filled(b *testing.B, n int) (objstore.Store, []string) {
+	s := newStore()
+	keys := make([]string, 0, n)
+	for i := range uint64(n) {
+		keys = append(keys, layout.Accepted(acceptBatch(b, s, batch("a", i*10, i*10+9)).Identity))
+	}
+	b.ResetTimer()
+	b.ReportAllocs()
+	return s, keys
+}
+
+// The baseline: list the manifests and head each blob, over the same store in memory.
+func BenchmarkBareListAndHead(b *testing.B) {
+	s, keys := filled(b, b.N)
+	n := 0
+	must(b, objstore.ListAll(bg, s, layout.AcceptedPrefix, "", func(o objstore.Info) error {
+		_, err := s.Head(bg, o.Key)
+		n++
+		return err
+	}))
+	if n != len(keys) {
+		b.Fatal(n)
+	}
+}
+
+func BenchmarkReconcileNew(b *testing.B)   { benchReconcile(b, reconcile.Options{}, false) }
+func BenchmarkReconcileKnown(b *testing.B) { benchReconcile(b, reconcile.Options{Look: true}, true) }
+
+func benchReconcile(b *testing.B, o reconcile.Options, before bool) {
+	s, keys := filled(b, b.N)
+	core := &reconcile.Reconciler{Store: s, AuthorityID: testAuthority, Now: time.Now}
+	if before {
+		b.StopTimer()
+		for _, k := range keys {
+			_, err := core.Reconcile(bg, k, reconcile.Options{})
+			must(b, err)
+		}
+		b.StartTimer()
+	}
+	for _, k := range keys {
+		_, err := core.Reconcile(bg, k, o)
+		must(b, err)
+	}
+}
+
+// The whole service: a full frontier audit over new manifests, ledgers included.
+func BenchmarkServiceFrontierAudit(b *testing.B) {
+	s := &counting{Store: nil, n: map[string]int{}}
+	inner, _ := filled(b, b.N)
+	s.Store = inner
+	r := start(b, quiet(), s)
+	eventually(b, "audit ended", func() bool { return r.complete.Load() > 0 })
+	b.StopTimer()
+	must(b, r.stop())
+	b.ReportMetric(float64(s.total())/float64(b.N), "requests/batch")
+}
