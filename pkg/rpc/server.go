@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
@@ -83,5 +84,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration)
 	timer := time.AfterFunc(drain, s.Server.Stop)
 	defer timer.Stop()
 	s.GracefulStop()
-	return <-done
+	if err := <-done; !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil // stopped before it had begun
 }
