@@ -70,6 +70,7 @@ const (
 func (s *Service) keepQualified(ctx context.Context) error {
 	backoff := probeMinBackoff
 	asked := false // by a denied request
+	failures := 0  // in a row
 	for {
 		start := s.now()
 		a, err := s.qualify(ctx)
@@ -82,14 +83,14 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			return err
 		case err != nil:
 			s.metrics.probes.WithLabelValues("failed").Inc()
-			// A store that does not answer breaks no promise: submissions see that
-			// themselves. One that answers wrongly, or denies, takes no more.
-			if s.NotReady() != nil || errors.Is(err, accept.ErrNotQualified) || denied(err) {
+			failures++
+			if s.mustStop(err, failures) {
 				s.setState(&state{err: err})
 			}
 			s.tel.Log.Error("store probe failed", "error", err, "again_in", backoff)
 			wait, backoff = backoff, min(2*backoff, probeMaxBackoff)
 		default:
+			failures = 0
 			s.metrics.probes.WithLabelValues("passed").Inc()
 			s.setState(&state{authority: a})
 			s.tel.Log.Info("store qualified", "authority_id", a.authorityID, "took", s.now().Sub(start))
@@ -114,6 +115,23 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// toleratedFailures of probes in a row that the store only left unanswered.
+const toleratedFailures = 3
+
+// mustStop decides whether a failed probe takes a ready collector out of service. A
+// store that answers wrongly, or denies, does at once. One that is merely silent
+// fails submissions by itself, and may come back.
+func (s *Service) mustStop(err error, failures int) bool {
+	a := s.state.Load().authority
+	switch {
+	case a == nil:
+		return true
+	case !unanswered(err) || denied(err):
+		return true
+	}
+	return !a.local && failures >= toleratedFailures
 }
 
 func (s *Service) setState(st *state) {

@@ -9,12 +9,16 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/qualify"
 )
 
 // qualify checks the authority's id and the store's semantics, and makes the acceptor.
 func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	id, err := s.ensureAuthority(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := qualify.Run(ctx, s.probed, qualify.Options{RunID: rand.Text(), Now: s.now}); err != nil {
 		return nil, err
 	}
 	if a := s.last; a != nil && a.authorityID == id {
@@ -69,6 +73,13 @@ func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
 func fatal(err error) bool {
 	var other *accept.AuthorityError
 	return errors.As(err, &other)
+}
+
+// unanswered reports whether a probe failed at least partly because the store did
+// not answer: that alone breaks no promise.
+func unanswered(err error) bool {
+	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrUnknown) ||
+		errors.Is(err, context.DeadlineExceeded)
 }
 
 // denied reports whether the store refuses what acceptance needs.

@@ -3,6 +3,7 @@ package ingest_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -156,6 +157,26 @@ func TestNotReadyUntilQualified(t *testing.T) {
 	eventually(t, "ready again", func() bool { return c.NotReady() == nil })
 	if code := get(t, "http://"+c.HTTPAddr()+"/-/ready"); code != 200 {
 		t.Errorf("/-/ready: %d", code)
+	}
+}
+
+// careless is a store that forgets to look before a conditional create.
+type careless struct{ objstore.Store }
+
+func (c careless) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	return c.Store.Put(ctx, key, body, o)
+}
+
+func TestNeverReadyOnAStoreThatBreaksItsPromise(t *testing.T) {
+	store := newStore()
+	store.Store = careless{store.Store}
+	c := launch(t, store, rpc.ClientConfig{}, nil)
+	eventually(t, "refused", func() bool { return errors.Is(c.NotReady(), accept.ErrNotQualified) })
+	if a := c.post(t, encode(t, boot, 0, 1, 0), nil); a.code != 503 || a.body["error"] != "not_ready" {
+		t.Errorf("%+v", a)
+	}
+	if got := contents(t, store); len(got) != 0 {
+		t.Errorf("wrote %v", got)
 	}
 }
 
