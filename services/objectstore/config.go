@@ -1,0 +1,170 @@
+package objectstore
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
+)
+
+// User may send requests. There are no users but those that are configured.
+type User struct {
+	Name        string        `koanf:"name"`
+	AccessKeyID string        `koanf:"access_key_id"`
+	Secret      config.Secret `koanf:"secret"`
+	// Policy is a JSON policy without principals; empty: everything that no bucket policy denies.
+	Policy string `koanf:"policy"`
+}
+
+// Webhook gets the events of objects.
+type Webhook struct {
+	// Name keeps the position in the log; another name begins anew. Default: made of the URL.
+	Name string `koanf:"name"`
+	URL  string `koanf:"url"`
+	// Bucket and Prefix select keys; empty is all.
+	Bucket string `koanf:"bucket"`
+	Prefix string `koanf:"prefix"`
+	// Events, such as s3:ObjectCreated:* or s3:ObjectRemoved:Delete; empty is s3:ObjectCreated:*.
+	Events []string `koanf:"events"`
+	// Authorization is sent as the header of this name; empty sends none.
+	Authorization config.Secret `koanf:"authorization"`
+}
+
+// Config of the object store.
+type Config struct {
+	Listen      string `koanf:"listen" help:"host:port of the S3 face"`
+	AdminListen string `koanf:"admin_listen" help:"host:port of metrics and health; empty turns them off"`
+	Dir         string `koanf:"dir" help:"directory of the data; one process per directory"`
+	Region      string `koanf:"region" help:"region that is reported; signatures of any region are taken"`
+	Domain      string `koanf:"domain" help:"host <bucket>.<domain> addresses a bucket; empty: path-style only"`
+
+	Users    []User    `koanf:"users" help:"list in the file: name, access_key_id, secret, policy"`
+	Buckets  []string  `koanf:"buckets" help:"buckets that are made at start"`
+	Webhooks []Webhook `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization"`
+
+	MaxObject        config.Bytes  `koanf:"max_object" help:"largest body of one PUT"`
+	InlineObject     config.Bytes  `koanf:"inline_object" help:"largest body that is kept in the log; larger ones get a file; at most 4MiB"`
+	Segment          config.Bytes  `koanf:"segment" help:"length at which a log segment is closed"`
+	MaxRequests      int           `koanf:"max_requests" help:"requests at the same time; more are told SlowDown"`
+	MaxInFlight      config.Bytes  `koanf:"max_in_flight" help:"memory for bodies on their way"`
+	BodyIdle         time.Duration `koanf:"body_idle_timeout" help:"how long a client may take for the next piece of a body"`
+	Drain            time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
+	ReclaimBelow     float64       `koanf:"reclaim_below" help:"a segment is rewritten when a smaller fraction of it is in use; 0 turns it off"`
+	ReclaimInterval  time.Duration `koanf:"reclaim_interval" help:"time between looks for such segments"`
+	IfMatchAbsent412 bool          `koanf:"if_match_absent_412" help:"answer If-Match on an absent key with 412 instead of 404 as AWS does"`
+	WebhookBacklog   config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted"`
+	Pprof            bool          `koanf:"pprof" help:"serve /debug/pprof/ on the admin address"`
+}
+
+// DefaultConfig is for one machine. Users and Dir must be given.
+func DefaultConfig() Config {
+	return Config{
+		Listen: "127.0.0.1:4790", AdminListen: "127.0.0.1:4791", Region: "us-east-1",
+		MaxObject: 5 << 30, InlineObject: 1 << 20, Segment: 256 << 20,
+		MaxRequests: 512, MaxInFlight: 64 << 20, BodyIdle: 30 * time.Second, Drain: 15 * time.Second,
+		ReclaimBelow: 0.4, ReclaimInterval: time.Minute, WebhookBacklog: 4 << 30,
+	}
+}
+
+const (
+	minSecret  = 8
+	minSegment = 64 << 10
+)
+
+// Validate checks the settings.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		bad("listen %q: %w", c.Listen, err)
+	}
+	if _, _, err := net.SplitHostPort(c.AdminListen); err != nil && c.AdminListen != "" {
+		bad("admin_listen %q: %w", c.AdminListen, err)
+	}
+	if c.Dir == "" {
+		bad("dir: is needed")
+	}
+	errs = append(errs, checkUsers(c.Users)...)
+	for _, b := range c.Buckets {
+		if !s3api.ValidBucket(b) {
+			bad("buckets: %q is no bucket name", b)
+		}
+	}
+	errs = append(errs, checkWebhooks(c.Webhooks)...)
+	switch {
+	case c.InlineObject <= 0 || c.InlineObject > 4<<20:
+		bad("inline_object %s: want 1B to 4MiB", c.InlineObject)
+	case c.MaxObject <= 0 || c.MaxObject > 5<<30:
+		bad("max_object %s: want 1B to 5GiB", c.MaxObject)
+	case c.MaxInFlight < 4<<20:
+		bad("max_in_flight %s: want at least 4MiB", c.MaxInFlight)
+	case c.Segment < minSegment || c.Segment > 2<<30:
+		bad("segment %s: want 64KiB to 2GiB", c.Segment)
+	case c.MaxRequests < 1:
+		bad("max_requests %d: want at least 1", c.MaxRequests)
+	case c.BodyIdle <= 0 || c.Drain <= 0 || c.ReclaimInterval <= 0:
+		bad("body_idle_timeout, drain_timeout and reclaim_interval must be positive")
+	case c.ReclaimBelow < 0 || c.ReclaimBelow >= 1:
+		bad("reclaim_below %g: want 0 to less than 1", c.ReclaimBelow)
+	}
+	return errors.Join(errs...)
+}
+
+func checkUsers(users []User) (errs []error) {
+	if len(users) == 0 {
+		errs = append(errs, errors.New("users: at least one is needed; there are no default credentials"))
+	}
+	keys, names := map[string]bool{}, map[string]bool{}
+	for i, u := range users {
+		switch {
+		case u.Name == "" || u.AccessKeyID == "" || strings.ContainsAny(u.AccessKeyID, "/, "):
+			errs = append(errs, fmt.Errorf("users: user %d needs a name and an access_key_id without slash, comma and space", i))
+		case len(u.Secret) < minSecret:
+			errs = append(errs, fmt.Errorf("users: the secret of %q has less than %d characters", u.Name, minSecret))
+		case keys[u.AccessKeyID] || names[u.Name]:
+			errs = append(errs, fmt.Errorf("users: %q is there twice", u.Name))
+		}
+		keys[u.AccessKeyID], names[u.Name] = true, true
+		if u.Policy != "" {
+			if _, err := policy.Parse([]byte(u.Policy), ""); err != nil {
+				errs = append(errs, fmt.Errorf("users: %q: %w", u.Name, err))
+			}
+		}
+	}
+	return errs
+}
+
+func checkWebhooks(hooks []Webhook) (errs []error) {
+	names := map[string]bool{}
+	for _, h := range hooks {
+		u, err := url.Parse(h.URL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			errs = append(errs, fmt.Errorf("webhooks: %q is no http URL", h.URL))
+		}
+		if n := h.id(); names[n] {
+			errs = append(errs, fmt.Errorf("webhooks: %q is there twice; give each a name", n))
+		} else {
+			names[n] = true
+		}
+		for _, e := range h.Events {
+			if !notify.ValidEvent(e) {
+				errs = append(errs, fmt.Errorf("webhooks: event %q is not known", e))
+			}
+		}
+	}
+	return errs
+}
+
+func (h Webhook) id() string {
+	if h.Name != "" {
+		return h.Name
+	}
+	return h.URL
+}

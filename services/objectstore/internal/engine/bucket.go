@@ -1,0 +1,155 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxBuckets bounds the list of buckets, which is one record.
+const maxBuckets = 100
+
+// maxPolicyBytes bounds a bucket policy; AWS has the same limit.
+const maxPolicyBytes = 20 << 10
+
+type bucketJSON struct {
+	Name    string `json:"name"`
+	Created int64  `json:"created_unix_ns"`
+	Policy  []byte `json:"policy,omitempty"`
+}
+
+func encodeBuckets(m map[string]Bucket) ([]byte, error) {
+	list := []bucketJSON{}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		b := m[name]
+		list = append(list, bucketJSON{name, b.Created.UnixNano(), b.Policy})
+	}
+	return json.Marshal(list)
+}
+
+func decodeBuckets(b []byte) (map[string]Bucket, error) {
+	var list []bucketJSON
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%w: list of buckets: %w", ErrCorrupt, err)
+	}
+	m := make(map[string]Bucket, len(list))
+	for _, j := range list {
+		m[j.Name] = Bucket{j.Name, time.Unix(0, j.Created), j.Policy}
+	}
+	return m, nil
+}
+
+// changeBuckets decides fn, and makes its result durable.
+func (e *Engine) changeBuckets(ctx context.Context, what, name string, fn func(map[string]Bucket) error) error {
+	err := e.submit(ctx, &op{rec: record{kind: kindBuckets}, change: fn})
+	if err != nil {
+		return fmt.Errorf("%s %q: %w", what, name, err)
+	}
+	return nil
+}
+
+// decideBuckets runs in the committer, alone in its batch.
+func (e *Engine) decideBuckets(o *op) error {
+	e.mu.RLock()
+	m := maps.Clone(e.buckets)
+	e.mu.RUnlock()
+	if err := o.change(m); err != nil {
+		return err
+	}
+	body, err := encodeBuckets(m)
+	if err != nil {
+		return err
+	}
+	o.rec.body, o.rec.bodyLen, o.rec.bodyCRC = body, uint32(len(body)), crc32.Checksum(body, castagnoli)
+	return nil
+}
+
+// CreateBucket makes a bucket; ErrBucketExists when it is there.
+func (e *Engine) CreateBucket(ctx context.Context, name string, now time.Time) error {
+	if name == "" || len(name) > maxBucketLen || strings.ContainsRune(name, 0) {
+		return fmt.Errorf("create bucket %q: %w", name, ErrTooLarge)
+	}
+	return e.changeBuckets(ctx, "create bucket", name, func(m map[string]Bucket) error {
+		if _, ok := m[name]; ok {
+			return ErrBucketExists
+		}
+		if len(m) >= maxBuckets {
+			return fmt.Errorf("%w: there are %d buckets", ErrTooLarge, len(m))
+		}
+		m[name] = Bucket{Name: name, Created: now}
+		return nil
+	})
+}
+
+// DeleteBucket removes an empty bucket.
+func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
+	return e.changeBuckets(ctx, "delete bucket", name, func(m map[string]Bucket) error {
+		if _, ok := m[name]; !ok {
+			return ErrNoBucket
+		}
+		page, err := e.List(name, ListQuery{Max: 1})
+		if err != nil {
+			return err
+		}
+		if len(page.Objects) > 0 {
+			return ErrBucketNotEmpty
+		}
+		delete(m, name)
+		return nil
+	})
+}
+
+// SetPolicy keeps a policy with a bucket; nil removes it.
+func (e *Engine) SetPolicy(ctx context.Context, name string, policy []byte) error {
+	if len(policy) > maxPolicyBytes {
+		return fmt.Errorf("set policy of %q: %w", name, ErrTooLarge)
+	}
+	return e.changeBuckets(ctx, "set policy of", name, func(m map[string]Bucket) error {
+		b, ok := m[name]
+		if !ok {
+			return ErrNoBucket
+		}
+		b.Policy = policy
+		m[name] = b
+		return nil
+	})
+}
+
+// Bucket gives a bucket, ErrNoBucket when there is none.
+func (e *Engine) Bucket(name string) (Bucket, error) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	b, ok := e.buckets[name]
+	if !ok {
+		return b, fmt.Errorf("bucket %q: %w", name, ErrNoBucket)
+	}
+	return b, nil
+}
+
+// Buckets gives all buckets by name.
+func (e *Engine) Buckets() []Bucket {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	list := slices.Collect(maps.Values(e.buckets))
+	slices.SortFunc(list, func(a, b Bucket) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// loadBuckets reads the list that the index has.
+func (e *Engine) loadBuckets() error {
+	err := e.idx.get([]byte{spaceBuckets}, func(v []byte) (err error) {
+		e.buckets, err = decodeBuckets(v)
+		return err
+	})
+	if errors.Is(err, ErrNotFound) {
+		e.buckets = map[string]Bucket{}
+		return nil
+	}
+	return err
+}

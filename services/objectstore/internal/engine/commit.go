@@ -1,0 +1,377 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Cond is what must hold of the key when a write is decided.
+type Cond struct {
+	Absent  bool   // no object (If-None-Match: *)
+	Match   string // its ETag, or "*" for any (If-Match); empty: no condition
+	Seq     uint64 // this very write; 0: no condition
+	at      position
+	atIsSet bool // the record is at this place (reclaiming space)
+}
+
+// Check decides the condition against an object; nil is absent.
+func (c Cond) Check(b *Brief) error {
+	switch {
+	case c.Absent && b != nil:
+		return ErrPrecondition
+	case b == nil && (c.Match != "" || c.Seq != 0 || c.atIsSet):
+		return ErrNotFound
+	case c.Match != "" && c.Match != "*" && (b.ETag == "" || b.ETag != c.Match):
+		return ErrPrecondition
+	case c.Seq != 0 && b.Seq != c.Seq:
+		return ErrPrecondition
+	}
+	return nil
+}
+
+// op waits for the committer.
+type op struct {
+	rec   record
+	obj   Object // of a put
+	cond  Cond
+	flush bool // decide nothing, write nothing: flush the index and answer
+	stone bool // a tombstone that is kept only while the key is absent (reclaiming space)
+
+	change func(map[string]Bucket) error // of the buckets
+
+	done  chan struct{}
+	entry *entry   // the new entry
+	prev  *entry   // what was there
+	trash []string // body files that nothing needs any more
+	err   error
+}
+
+// submit hands an operation to the committer and waits for its end.
+func (e *Engine) submit(ctx context.Context, o *op) error {
+	if err := e.enqueue(ctx, o); err != nil {
+		return err
+	}
+	return e.wait(o)
+}
+
+// enqueue hands an operation over; wait must follow when it succeeds.
+func (e *Engine) enqueue(ctx context.Context, o *op) error {
+	if err := e.Err(); err != nil {
+		return err
+	}
+	o.done = make(chan struct{})
+	select {
+	case e.ops <- o:
+		return nil
+	case <-e.stopped:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait does not end with a context: once an operation is taken, its outcome must be known.
+func (e *Engine) wait(o *op) error {
+	select {
+	case <-o.done:
+	case <-e.stopped:
+		select {
+		case <-o.done:
+		default:
+			return ErrClosed
+		}
+	}
+	for _, f := range o.trash {
+		// A file that stays is found and removed at the next open.
+		if err := e.fs.Remove(blobName(f)); err != nil {
+			e.opt.Log.Warn("remove a body file", "file", f, "error", err)
+		}
+	}
+	return o.err
+}
+
+// Run commits until ctx ends. Operations that were taken are finished.
+func (e *Engine) Run(ctx context.Context) error {
+	if e.started.Swap(true) {
+		return fmt.Errorf("run: %w", ErrClosed)
+	}
+	defer close(e.stopped)
+	var alone *op
+	for {
+		first := alone
+		alone = nil
+		if first == nil {
+			select {
+			case first = <-e.ops:
+			case <-ctx.Done():
+				select {
+				case first = <-e.ops:
+				default:
+					return nil
+				}
+			}
+		}
+		batch, bytes := []*op{first}, first.rec.size()
+		for !first.exclusive() && len(batch) < maxBatchOps && bytes < maxBatchBytes && alone == nil {
+			select {
+			case o := <-e.ops:
+				if o.exclusive() {
+					alone = o
+				} else {
+					batch, bytes = append(batch, o), bytes+o.rec.size()
+				}
+				continue
+			default:
+			}
+			break
+		}
+		e.commit(batch)
+		for _, o := range batch {
+			close(o.done)
+		}
+	}
+}
+
+// exclusive operations are a batch of their own.
+func (o *op) exclusive() bool { return o.flush || o.change != nil }
+
+// overlay is the state of keys as the batch leaves them.
+type overlay struct {
+	e    *Engine
+	keys map[string]*entry
+}
+
+func (v *overlay) get(bucket, key string) (*entry, error) {
+	if n, ok := v.keys[bucket+"\x00"+key]; ok {
+		return n, nil
+	}
+	return v.e.idx.object(bucket, key)
+}
+
+// commit decides, writes, syncs and applies a batch.
+func (e *Engine) commit(batch []*op) {
+	if err := e.Err(); err != nil {
+		failAll(batch, err)
+		return
+	}
+	if batch[0].flush {
+		batch[0].err = e.idx.db.Flush()
+		return
+	}
+	if e.head.pos.off >= e.opt.SegmentBytes {
+		if err := e.roll(); err != nil {
+			failAll(batch, err)
+			return
+		}
+	}
+	start := e.head.pos.off
+	view := &overlay{e: e, keys: make(map[string]*entry, len(batch))}
+	next := e.head
+	var buf []byte
+	written := make([]*op, 0, len(batch))
+	for _, o := range batch {
+		if o.err = e.decide(view, o); o.err != nil || o.skipped() {
+			continue
+		}
+		o.rec.seq, o.rec.batch = next.nextSeq, uint64(start)
+		next.nextSeq++
+		pos := position{next.pos.seg, start + int64(len(buf))}
+		buf = append(o.rec.appendHead(buf, e.active.salt), o.rec.body...)
+		name := o.rec.bucket + "\x00" + o.rec.key
+		switch o.rec.kind {
+		case kindPut:
+			o.entry = entryOf(&o.rec, &o.obj, pos)
+			view.keys[name] = o.entry
+		case kindDelete:
+			view.keys[name] = nil
+		}
+		written = append(written, o)
+	}
+	stats := BatchStats{Operations: len(batch), Written: len(written), Bytes: int64(len(buf))}
+	if len(written) > 0 {
+		took, err := e.append(buf, start)
+		if err != nil {
+			failAll(batch, err)
+			return
+		}
+		stats.Sync = took
+		next.pos.off = start + int64(len(buf))
+		if err := e.apply(written, next); err != nil {
+			// The log has it, the index has not: only a reopen brings them together.
+			failAll(batch, e.fail(err))
+			return
+		}
+	}
+	if e.opt.Observe != nil {
+		e.opt.Observe(stats)
+	}
+}
+
+func failAll(batch []*op, err error) {
+	for _, o := range batch {
+		o.err = err
+	}
+}
+
+// skipped: decided without an error, but nothing is to be written.
+func (o *op) skipped() bool { return o.rec.kind == kindDelete && o.prev == nil && !o.stone }
+
+func (e *Engine) decide(v *overlay, o *op) (err error) {
+	r := &o.rec
+	if o.change != nil {
+		return e.decideBuckets(o)
+	}
+	if !o.stone {
+		if _, err := e.Bucket(r.bucket); err != nil {
+			return err
+		}
+	}
+	if o.prev, err = v.get(r.bucket, r.key); err != nil {
+		return err
+	}
+	switch {
+	case o.stone && o.prev != nil, o.cond.atIsSet && (o.prev == nil || o.prev.pos != o.cond.at):
+		return ErrPrecondition
+	case o.stone || o.cond.atIsSet:
+		return nil
+	case o.prev == nil:
+		return o.cond.Check(nil)
+	}
+	brief := o.prev.brief(r.key)
+	return o.cond.Check(&brief)
+}
+
+// append makes a batch durable. A write that failed is cut off again; a failed fsync,
+// or a cut that failed, ends all writing.
+func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
+	if _, err := e.active.file.WriteAt(buf, at); err != nil {
+		werr := fmt.Errorf("write %s at %d: %w", segName(e.active.number), at, err)
+		if terr := e.active.file.Truncate(at); terr != nil {
+			return 0, e.fail(errors.Join(werr, terr))
+		}
+		return 0, werr
+	}
+	began := time.Now() // measures only; nothing is decided by it
+	if err := e.active.file.Sync(); err != nil {
+		return 0, e.fail(fmt.Errorf("fsync %s: %w", segName(e.active.number), err))
+	}
+	e.counts.fsyncs.Add(1)
+	return time.Since(began), nil
+}
+
+// roll begins a new segment.
+func (e *Engine) roll() error {
+	s, err := createSegment(e.fs, e.head.pos.seg+1, e.head.nextSeq)
+	if err != nil {
+		return e.fail(err)
+	}
+	e.mu.Lock()
+	e.length[e.head.pos.seg] = e.head.pos.off
+	e.segments[s.number] = s
+	e.live[s.number] = 0
+	e.end = position{s.number, segHeaderSize}
+	e.mu.Unlock()
+	e.active = s
+	e.head.pos, e.head.salt = e.end, s.salt
+	return nil
+}
+
+// apply brings the index to next with the records of ops, which are durable.
+func (e *Engine) apply(ops []*op, next checkpoint) error {
+	b := e.idx.db.NewBatch()
+	defer b.Close()
+	delta := map[uint64]int64{}
+	var buckets map[string]Bucket
+	set := func(k, v []byte) error { return b.Set(k, v, nil) }
+	for _, o := range ops {
+		var err error
+		if o.rec.kind == kindBuckets {
+			if buckets, err = decodeBuckets(o.rec.body); err == nil {
+				err = set([]byte{spaceBuckets}, o.rec.body)
+			}
+		} else {
+			err = e.applyObject(b, o, &next, delta)
+		}
+		if err != nil {
+			return fmt.Errorf("update index: %w", err)
+		}
+	}
+	e.mu.Lock()
+	for seg, d := range delta {
+		e.live[seg] += d
+		if err := set(segmentKey(seg), encodeLive(e.live[seg])); err != nil {
+			e.mu.Unlock()
+			return fmt.Errorf("update index: %w", err)
+		}
+	}
+	e.mu.Unlock()
+	if err := set([]byte{spaceCheckpoint}, next.encode()); err != nil {
+		return fmt.Errorf("update index: %w", err)
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("update index: %w", err)
+	}
+	e.sinceSync += next.pos.off - e.head.pos.off
+	e.head = next
+	e.counts.objects.Store(next.objects)
+	e.counts.bytes.Store(next.bytes)
+	e.counts.batches.Add(1)
+	e.counts.records.Add(int64(len(ops)))
+	e.mu.Lock()
+	if buckets != nil {
+		e.buckets = buckets
+	}
+	e.end, e.endSeq = next.pos, next.nextSeq
+	close(e.changed)
+	e.changed = make(chan struct{})
+	e.mu.Unlock()
+	if e.sinceSync >= flushEvery {
+		e.sinceSync = 0
+		if _, err := e.idx.db.AsyncFlush(); err != nil {
+			return fmt.Errorf("flush index: %w", err)
+		}
+	}
+	return nil
+}
+
+// applyObject puts or removes one key.
+func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map[uint64]int64) error {
+	key := objectKey(o.rec.bucket, o.rec.key)
+	kept := map[string]bool{}
+	for _, x := range o.obj.Extents {
+		kept[x.File] = true
+		if err := b.Set(spaceKey(spaceFile, x.File), nil, nil); err != nil {
+			return err
+		}
+	}
+	if p := o.prev; p != nil {
+		delta[p.pos.seg] -= p.recordSize()
+		next.objects--
+		next.bytes -= p.size
+		if p.flags&flagFile != 0 {
+			old, err := e.readHead(p, o.rec.bucket, o.rec.key)
+			if err != nil {
+				return err
+			}
+			for _, x := range old.Extents {
+				if !kept[x.File] {
+					o.trash = append(o.trash, x.File)
+					if err := b.Delete(spaceKey(spaceFile, x.File), nil); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	if o.entry == nil {
+		return b.Delete(key, nil)
+	}
+	delta[o.entry.pos.seg] += o.entry.recordSize()
+	next.objects++
+	next.bytes += o.entry.size
+	return b.Set(key, o.entry.encode(nil), nil)
+}

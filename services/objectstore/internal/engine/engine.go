@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Options of an engine. The zero value of a field means its default.
+type Options struct {
+	FS       FS     // default: DirFS(Dir)
+	Dir      string // the directory
+	IndexFS  vfs.FS // default: the real one
+	IndexDir string // default: Dir/index
+	Log      *slog.Logger
+	// SegmentBytes is the length at which a new segment is begun; default 256 MiB.
+	SegmentBytes int64
+	// InlineBytes is the largest body that goes into the log; default 1 MiB, at most 4 MiB.
+	InlineBytes int64
+	// ReclaimBelow: a segment with a smaller live fraction is rewritten; default 0.4, negative is never.
+	ReclaimBelow float64
+	// Observe sees every batch after its fsync; nil is none.
+	Observe func(BatchStats)
+}
+
+// BatchStats describes one group commit.
+type BatchStats struct {
+	Operations int // decided, failed conditions included
+	Written    int // records
+	Bytes      int64
+	Sync       time.Duration
+}
+
+const (
+	defaultSegmentBytes = 256 << 20
+	defaultInlineBytes  = 1 << 20
+	maxInlineBytes      = 4 << 20
+	maxBatchBytes       = 4 << 20
+	maxBatchOps         = 1024
+	flushEvery          = 64 << 20 // bytes of log between index flushes: bounds the replay at open
+	blobDir             = "blobs"
+	tmpDir              = "tmp"
+)
+
+// Bucket is a bucket's state.
+type Bucket struct {
+	Name    string
+	Created time.Time
+	Policy  []byte // nil: none
+}
+
+// Engine is an open store. Reads work from Open on; writes while Run runs.
+type Engine struct {
+	opt  Options
+	fs   FS
+	lock io.Closer
+	idx  *index
+
+	ops     chan *op
+	started atomic.Bool
+	stopped chan struct{} // closed when Run has ended
+	poison  atomic.Pointer[error]
+
+	// Owned by Open, then by the committer.
+	head      checkpoint // the durable end of the log
+	active    *segment
+	sinceSync int64 // log bytes since the last index flush
+
+	mu       sync.RWMutex
+	segments map[uint64]*segment
+	live     map[uint64]int64 // bytes of live records per segment
+	length   map[uint64]int64 // of closed segments; the active one's is head.pos.off
+	buckets  map[string]Bucket
+	end      position      // copy of head.pos for readers
+	endSeq   uint64        // copy of head.nextSeq
+	changed  chan struct{} // closed and replaced when end grows
+	floor    func() uint64 // records from this one on are still needed; nil: none
+
+	counts struct {
+		objects, bytes, fsyncs, batches, records atomic.Int64
+	}
+}
+
+// Stats are the figures of an engine.
+type Stats struct {
+	Objects, ObjectBytes     int64
+	Segments                 int
+	LogBytes, LiveBytes      int64
+	Fsyncs, Batches, Records int64
+	IndexDiskBytes           int64
+	Poisoned                 bool
+}
+
+// Stats gives the figures now.
+func (e *Engine) Stats() Stats {
+	s := Stats{
+		Objects: e.counts.objects.Load(), ObjectBytes: e.counts.bytes.Load(),
+		Fsyncs: e.counts.fsyncs.Load(), Batches: e.counts.batches.Load(), Records: e.counts.records.Load(),
+		Poisoned: e.Err() != nil, IndexDiskBytes: int64(e.idx.db.Metrics().DiskSpaceUsage()),
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	s.Segments = len(e.segments)
+	for _, n := range e.length {
+		s.LogBytes += n
+	}
+	s.LogBytes += e.end.off
+	for _, n := range e.live {
+		s.LiveBytes += n
+	}
+	return s
+}
+
+// Err says why the store refuses writes; nil when it takes them.
+func (e *Engine) Err() error {
+	if p := e.poison.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (e *Engine) fail(cause error) error {
+	err := fmt.Errorf("%w: %w", ErrPoisoned, cause)
+	if e.poison.CompareAndSwap(nil, &err) {
+		e.opt.Log.Error("the store takes no more writes until it is restarted", "error", cause)
+	}
+	return e.Err()
+}
+
+// InlineBytes is the largest body that Put takes; larger ones go through NewBlob.
+func (e *Engine) InlineBytes() int64 { return e.opt.InlineBytes }
+
+// Close ends the engine. Run must have returned.
+func (e *Engine) Close() error {
+	if !e.started.Swap(true) {
+		close(e.stopped)
+	}
+	<-e.stopped
+	var first error
+	keep := func(err error) {
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	if e.Err() == nil {
+		keep(e.idx.db.Flush())
+	}
+	keep(e.idx.close())
+	e.mu.Lock()
+	for n, s := range e.segments {
+		s.release()
+		delete(e.segments, n)
+	}
+	e.mu.Unlock()
+	keep(e.lock.Close())
+	return first
+}

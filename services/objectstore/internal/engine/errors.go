@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Decisions that callers branch on.
+var (
+	// ErrNotFound: the key, or the bucket of a bucket operation, is absent.
+	ErrNotFound = errors.New("not found")
+	// ErrNoBucket: the bucket of an object operation does not exist.
+	ErrNoBucket = errors.New("no such bucket")
+	// ErrBucketExists: the bucket to create is there already.
+	ErrBucketExists = errors.New("bucket exists")
+	// ErrBucketNotEmpty: the bucket to delete holds objects.
+	ErrBucketNotEmpty = errors.New("bucket not empty")
+	// ErrPrecondition: a condition did not hold; nothing was written.
+	ErrPrecondition = errors.New("precondition failed")
+	// ErrPoisoned: a write or fsync failed before; the store only reads until it is opened anew.
+	ErrPoisoned = errors.New("store is poisoned by a failed write")
+	// ErrClosed: the engine is closed or not running.
+	ErrClosed = errors.New("store is closed")
+	// ErrLocked: another process has the directory.
+	ErrLocked = errors.New("directory is locked")
+	// ErrCorrupt: stored bytes do not match their checksum. The error is a *CorruptError.
+	ErrCorrupt = errors.New("corrupt")
+	// ErrTooLarge: a record's name or metadata is over its limit.
+	ErrTooLarge = errors.New("too large")
+)
+
+// CorruptError names the place of damaged bytes.
+type CorruptError struct {
+	File   string
+	Offset int64
+	Reason string
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("corrupt: %s at byte %d: %s", e.File, e.Offset, e.Reason)
+}
+
+// Is makes errors.Is(err, ErrCorrupt) hold.
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }

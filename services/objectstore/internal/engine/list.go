@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// ListQuery selects a page of a bucket.
+type ListQuery struct {
+	Prefix    string
+	Delimiter string
+	// After: only keys greater than this; a common prefix equal to it is left out too.
+	After string
+	// Max is the largest number of objects and common prefixes together.
+	Max int
+}
+
+// ListPage is a page in key order (bytes).
+type ListPage struct {
+	Objects  []Brief
+	Prefixes []string
+	// Next is the After of the next page when Truncated.
+	Next      string
+	Truncated bool
+}
+
+// List reads one page. A common prefix costs one seek, however many keys it stands for.
+func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
+	if _, err := e.Bucket(bucket); err != nil {
+		return page, err
+	}
+	if q.Max <= 0 {
+		return page, nil
+	}
+	base := objectKey(bucket, "")
+	upper := successor(objectKey(bucket, q.Prefix))
+	it, err := e.idx.db.NewIter(&pebble.IterOptions{LowerBound: objectKey(bucket, q.Prefix), UpperBound: upper})
+	if err != nil {
+		return page, fmt.Errorf("list %q: %w", bucket, err)
+	}
+	defer func() {
+		if cerr := it.Close(); err == nil && cerr != nil {
+			err = fmt.Errorf("list %q: %w", bucket, cerr)
+		}
+	}()
+	ok := it.First()
+	if q.After != "" {
+		ok = it.SeekGE(append(objectKey(bucket, q.After), 0))
+	}
+	for ok {
+		key := string(bytes.TrimPrefix(it.Key(), base))
+		if group, grouped := commonPrefix(key, q); grouped {
+			if group != q.After {
+				if len(page.Objects)+len(page.Prefixes) == q.Max {
+					page.Truncated = true
+					return page, nil
+				}
+				page.Prefixes = append(page.Prefixes, group)
+				page.Next = group
+			}
+			next := successor(objectKey(bucket, group))
+			if next == nil {
+				break
+			}
+			ok = it.SeekGE(next)
+			continue
+		}
+		if len(page.Objects)+len(page.Prefixes) == q.Max {
+			page.Truncated = true
+			return page, nil
+		}
+		x, err := decodeEntry(it.Value())
+		if err != nil {
+			return page, fmt.Errorf("list %q: %w", bucket, err)
+		}
+		page.Objects = append(page.Objects, x.brief(key))
+		page.Next = key
+		ok = it.Next()
+	}
+	page.Next = ""
+	return page, it.Error()
+}
+
+func commonPrefix(key string, q ListQuery) (string, bool) {
+	if q.Delimiter == "" {
+		return "", false
+	}
+	i := strings.Index(key[len(q.Prefix):], q.Delimiter)
+	if i < 0 {
+		return "", false
+	}
+	return key[:len(q.Prefix)+i+len(q.Delimiter)], true
+}
+
+// successor is the first key behind all keys that begin with prefix.
+func successor(prefix []byte) []byte {
+	s := append([]byte(nil), prefix...)
+	for i := len(s) - 1; i >= 0; i-- {
+		if s[i] < 0xff {
+			s[i]++
+			return s[:i+1]
+		}
+	}
+	return nil
+}

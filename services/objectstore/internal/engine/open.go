@@ -1,0 +1,256 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Open opens or makes the store in a directory: it takes the lock, brings the index to
+// the end of the log, cuts off a torn tail, and removes body files that nothing needs.
+func Open(opt Options) (_ *Engine, err error) {
+	opt = opt.withDefaults()
+	e := &Engine{
+		opt: opt, fs: opt.FS,
+		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
+		segments: map[uint64]*segment{}, live: map[uint64]int64{}, length: map[uint64]int64{},
+	}
+	if e.lock, err = e.fs.Lock("LOCK"); err != nil {
+		return nil, fmt.Errorf("open store in %s: %w", opt.Dir, err)
+	}
+	defer func() {
+		if err != nil {
+			e.abandon()
+			err = fmt.Errorf("open store in %s: %w", opt.Dir, err)
+		}
+	}()
+	if err := e.makeDirs(); err != nil {
+		return nil, err
+	}
+	numbers, err := e.openSegments()
+	if err != nil {
+		return nil, err
+	}
+	if err := e.openIndex(numbers); err != nil {
+		return nil, err
+	}
+	if err := e.replay(numbers); err != nil {
+		return nil, err
+	}
+	if err := e.sweep(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = DirFS(o.Dir)
+	}
+	if o.IndexFS == nil {
+		o.IndexFS = vfs.Default
+	}
+	if o.IndexDir == "" {
+		o.IndexDir = filepath.Join(o.Dir, "index")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.SegmentBytes <= 0 {
+		o.SegmentBytes = defaultSegmentBytes
+	}
+	if o.InlineBytes <= 0 {
+		o.InlineBytes = defaultInlineBytes
+	}
+	o.InlineBytes = min(o.InlineBytes, maxInlineBytes)
+	if o.ReclaimBelow == 0 {
+		o.ReclaimBelow = defaultReclaimBelow
+	}
+	return o
+}
+
+// abandon lets go of everything after a failed open.
+func (e *Engine) abandon() {
+	for _, s := range e.segments {
+		s.release()
+	}
+	if e.idx != nil {
+		_ = e.idx.close()
+	}
+	_ = e.lock.Close()
+}
+
+func (e *Engine) makeDirs() error {
+	dirs := []string{logDir, tmpDir, blobDir}
+	have, err := e.fs.List(".")
+	if err != nil {
+		return err
+	}
+	fresh := true
+	for _, n := range have {
+		fresh = fresh && n != blobDir
+	}
+	for i := 0; fresh && i < 256; i++ {
+		dirs = append(dirs, fmt.Sprintf("%s/%02x", blobDir, i))
+	}
+	for _, d := range dirs {
+		if err := e.fs.MkdirAll(d); err != nil {
+			return err
+		}
+	}
+	return errors.Join(e.fs.SyncDir(blobDir), e.fs.SyncDir("."))
+}
+
+// openSegments opens all segments and gives their numbers in order. A last segment
+// whose header is not whole was never used: segments are durable before their first record.
+func (e *Engine) openSegments() ([]uint64, error) {
+	names, err := e.fs.List(logDir)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []uint64
+	for _, n := range names {
+		num, ok := parseSegName(n)
+		if !ok {
+			return nil, fmt.Errorf("%w: %s/%s is not ours", ErrCorrupt, logDir, n)
+		}
+		numbers = append(numbers, num)
+	}
+	for i, num := range numbers {
+		s, err := openSegment(e.fs, num)
+		if err != nil {
+			if i == len(numbers)-1 && i > 0 && errors.Is(err, ErrCorrupt) && e.neverUsed(num) {
+				e.opt.Log.Warn("removed a segment that a crash left unfinished", "segment", num)
+				if err := errors.Join(e.fs.Remove(segName(num)), e.fs.SyncDir(logDir)); err != nil {
+					return nil, err
+				}
+				return numbers[:i], nil
+			}
+			if len(numbers) == 1 && errors.Is(err, ErrCorrupt) && e.neverUsed(num) {
+				return nil, errors.Join(e.fs.Remove(segName(num)), e.fs.SyncDir(logDir))
+			}
+			return nil, err
+		}
+		e.segments[num] = s
+	}
+	return numbers, nil
+}
+
+func (e *Engine) neverUsed(num uint64) bool {
+	f, err := e.fs.Open(segName(num))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	n, err := f.Size()
+	return err == nil && n <= segHeaderSize
+}
+
+// openIndex opens the index, or begins a new one when it is damaged or of another log.
+func (e *Engine) openIndex(numbers []uint64) (err error) {
+	for try := 0; ; try++ {
+		if e.idx, err = openIndex(e.opt.IndexFS, e.opt.IndexDir); err == nil {
+			if err = e.loadCheckpoint(numbers); err == nil {
+				return nil
+			}
+			if !errors.Is(err, errForeignIndex) {
+				return err
+			}
+			_ = e.idx.close()
+			e.idx = nil
+		}
+		if try > 0 {
+			return err
+		}
+		e.opt.Log.Warn("the index is built anew from the log", "reason", err)
+		if err := e.opt.IndexFS.RemoveAll(e.opt.IndexDir); err != nil {
+			return err
+		}
+	}
+}
+
+var errForeignIndex = errors.New("the index is not of this log")
+
+func (e *Engine) loadCheckpoint(numbers []uint64) error {
+	err := e.idx.get([]byte{spaceCheckpoint}, func(v []byte) (err error) {
+		e.head, err = decodeCheckpoint(v)
+		return err
+	})
+	if errors.Is(err, ErrNotFound) {
+		e.head = checkpoint{nextSeq: 1}
+		e.live, e.buckets = map[uint64]int64{}, map[string]Bucket{}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errForeignIndex, err)
+	}
+	s := e.segments[e.head.pos.seg]
+	if s == nil && len(numbers) > 0 && e.head.pos.seg < numbers[len(numbers)-1] {
+		return errForeignIndex
+	}
+	if s == nil {
+		return &CorruptError{segName(e.head.pos.seg), 0, "the index knows records of a segment that is missing"}
+	}
+	if s.salt != e.head.salt {
+		return errForeignIndex
+	}
+	size, err := s.file.Size()
+	if err != nil {
+		return err
+	}
+	if size < e.head.pos.off {
+		return &CorruptError{segName(s.number), size, fmt.Sprintf("durable records up to byte %d are missing", e.head.pos.off)}
+	}
+	err = e.idx.scan(spaceSegment, func(name, value []byte) error {
+		num, live := decodeSegmentKey(name), decodeLive(value)
+		if e.segments[num] != nil {
+			e.live[num] = live
+		} else if live != 0 {
+			return &CorruptError{segName(num), 0, fmt.Sprintf("a segment with %d bytes in use is missing", live)}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.loadBuckets()
+}
+
+// sweep removes body files that were written but never committed, or whose object is gone.
+func (e *Engine) sweep() error {
+	drop := func(name string) error {
+		if err := e.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	names, err := e.fs.List(tmpDir)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := drop(tmpDir + "/" + n); err != nil {
+			return err
+		}
+	}
+	for i := range 256 {
+		names, err := e.fs.List(fmt.Sprintf("%s/%02x", blobDir, i))
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			err := e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil })
+			if errors.Is(err, ErrNotFound) {
+				err = drop(blobName(n))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

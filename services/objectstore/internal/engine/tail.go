@@ -1,0 +1,170 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Event is a change of a key, read back from the log.
+type Event struct {
+	Seq      uint64
+	Bucket   string
+	Key      string
+	Removed  bool
+	Size     int64
+	ETag     string
+	Modified time.Time // zero for a removal
+}
+
+// Cursor reads the log forwards. It is not safe for concurrent use.
+type Cursor struct {
+	e    *Engine
+	next uint64 // sequence of the next record
+	pos  position
+}
+
+// Tail gives a cursor that begins with the record of sequence from, or with the first
+// record behind it that is still there.
+func (e *Engine) Tail(from uint64) *Cursor { return &Cursor{e: e, next: from} }
+
+// End gives the sequence of the next write, and a channel that is closed by it.
+func (e *Engine) End() (uint64, <-chan struct{}) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.endSeq, e.changed
+}
+
+// Next gives the sequence of the record that the cursor reads next.
+func (c *Cursor) Next() uint64 { return c.next }
+
+// tailStep bounds the records that one Read looks at.
+const tailStep = 10000
+
+// Read gives up to limit events from the cursor on, and moves it behind them. No event
+// and more false is the end of the log; missed counts records that were reclaimed
+// before they were read.
+func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed uint64, more bool, err error) {
+	for range tailStep {
+		seg, end, skipped, err := c.segment()
+		missed += skipped
+		if err != nil || seg == nil {
+			return events, missed, false, err
+		}
+		sc := newScanner(seg, c.pos.off, end)
+		sc.skip = true
+		for n := 0; len(events) < limit && n < tailStep; n++ {
+			r, at, err := sc.next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				seg.release()
+				return events, missed, false, err
+			}
+			c.pos.off = at + r.size()
+			if r.seq < c.next {
+				continue
+			}
+			c.next = r.seq + 1
+			ev, ok, err := eventOf(&r)
+			if err != nil {
+				seg.release()
+				return events, missed, false, err
+			}
+			if ok && want(&ev) {
+				events = append(events, ev)
+			}
+		}
+		done := c.pos.off >= end
+		seg.release()
+		if len(events) >= limit || !done {
+			return events, missed, true, nil
+		}
+		if last, _ := c.e.End(); c.next >= last {
+			return events, missed, false, nil
+		}
+	}
+	return events, missed, true, nil
+}
+
+// segment takes a reference to the segment that holds the cursor's next record, and
+// puts the cursor's position into it. No segment is the end of the log.
+func (c *Cursor) segment() (seg *segment, end int64, missed uint64, err error) {
+	e := c.e
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if c.next >= e.endSeq {
+		return nil, 0, 0, nil
+	}
+	var later *segment // the first that begins behind next
+	for _, s := range e.segments {
+		if s.firstSeq <= c.next && (seg == nil || s.firstSeq > seg.firstSeq) {
+			seg = s
+		}
+		if s.firstSeq > c.next && (later == nil || s.firstSeq < later.firstSeq) {
+			later = s
+		}
+	}
+	if seg != nil && c.pos.seg == seg.number && c.pos.off >= e.segmentEnd(seg.number) && later != nil {
+		// Everything of it was read: what lay between it and the next one was reclaimed.
+		seg = nil
+	}
+	if seg == nil {
+		seg = later
+		if seg == nil {
+			return nil, 0, 0, nil
+		}
+		if seg.firstSeq > c.next {
+			missed = seg.firstSeq - c.next
+			c.next = seg.firstSeq
+		}
+	}
+	if c.pos.seg != seg.number {
+		c.pos = position{seg.number, segHeaderSize}
+	}
+	if !seg.acquire() {
+		return nil, 0, missed, nil
+	}
+	return seg, e.segmentEnd(seg.number), missed, nil
+}
+
+// segmentEnd needs mu.
+func (e *Engine) segmentEnd(n uint64) int64 {
+	if n == e.end.seg {
+		return e.end.off
+	}
+	return e.length[n]
+}
+
+func eventOf(r *record) (Event, bool, error) {
+	ev := Event{Seq: r.seq, Bucket: r.bucket, Key: r.key}
+	switch {
+	case r.flags&flagQuiet != 0 || r.kind == kindBuckets:
+		return ev, false, nil
+	case r.kind == kindDelete:
+		ev.Removed = true
+		return ev, true, nil
+	}
+	o, err := decodeMeta(r.meta)
+	ev.Size, ev.ETag, ev.Modified = o.Size, o.ETag, o.Modified
+	return ev, err == nil, err
+}
+
+// SeqBefore gives the first sequence of the oldest segment of those that hold the last
+// so many bytes of the log.
+func (e *Engine) SeqBefore(bytes int64) uint64 {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	seq := e.endSeq
+	for _, n := range slices.Backward(slices.Sorted(maps.Keys(e.segments))) {
+		if bytes <= 0 {
+			break
+		}
+		seq = e.segments[n].firstSeq
+		bytes -= e.segmentEnd(n)
+	}
+	return seq
+}

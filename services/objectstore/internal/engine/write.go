@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// Put stores an object with the given body, which must not be longer than InlineBytes,
+// or with o.Extents when body is nil. The condition is decided together with the write.
+// It gives the object with its Seq. On an error the caller still owns the extents'
+// files, unless the outcome is unknown (ErrPoisoned, ErrClosed).
+func (e *Engine) Put(ctx context.Context, o Object, body []byte, c Cond) (Object, error) {
+	return e.put(ctx, o, body, c, 0)
+}
+
+func (e *Engine) put(ctx context.Context, o Object, body []byte, c Cond, flags uint8) (Object, error) {
+	r := record{kind: kindPut, flags: flags, bucket: o.Bucket, key: o.Key, meta: encodeMeta(&o)}
+	if len(o.Extents) > 0 {
+		r.flags |= flagFile
+	} else {
+		r.body, r.bodyLen, r.bodyCRC = body, uint32(len(body)), crc32.Checksum(body, castagnoli)
+	}
+	if o.Key == "" || len(o.Key) > maxKeyLen || len(r.meta) > maxMetaLen || len(r.body) > maxInlineBytes {
+		return o, fmt.Errorf("put %q: %w", o.Key, ErrTooLarge)
+	}
+	w := &op{rec: r, obj: o, cond: c}
+	if err := e.submit(ctx, w); err != nil {
+		return o, fmt.Errorf("put %q: %w", o.Key, err)
+	}
+	o.Seq = w.entry.seq
+	return o, nil
+}
+
+// Delete removes an object. An absent key is no error, unless c asks for one.
+func (e *Engine) Delete(ctx context.Context, bucket, key string, c Cond) error {
+	if key == "" || len(key) > maxKeyLen {
+		return fmt.Errorf("delete %q: %w", key, ErrTooLarge)
+	}
+	w := &op{rec: record{kind: kindDelete, bucket: bucket, key: key}, cond: c}
+	if err := e.submit(ctx, w); err != nil {
+		return fmt.Errorf("delete %q: %w", key, err)
+	}
+	return nil
+}
+
+// Deletion is one key of DeleteMany.
+type Deletion struct {
+	Key  string
+	Cond Cond
+	Err  error // set before: the key is left out; afterwards the outcome
+}
+
+// DeleteMany removes keys, each on its own, in few batches. Outcomes are in the list.
+func (e *Engine) DeleteMany(ctx context.Context, bucket string, keys []Deletion) {
+	ops := make([]*op, len(keys))
+	for i, k := range keys {
+		if k.Err == nil {
+			ops[i] = &op{rec: record{kind: kindDelete, bucket: bucket, key: k.Key}, cond: k.Cond}
+			if keys[i].Err = e.enqueue(ctx, ops[i]); keys[i].Err != nil {
+				ops[i] = nil
+			}
+		}
+	}
+	for i, o := range ops {
+		if o != nil {
+			keys[i].Err = e.wait(o)
+		}
+	}
+}
+
+// SetTags replaces the tags of an object; body, ETag and times stay.
+func (e *Engine) SetTags(ctx context.Context, bucket, key string, tags []Pair) error {
+	for {
+		h, err := e.Get(bucket, key)
+		if err != nil {
+			return err
+		}
+		o := h.Object
+		o.Tags = tags
+		h.Close()
+		_, err = e.put(ctx, o, h.body, Cond{Seq: o.Seq}, flagQuiet)
+		if !errors.Is(err, ErrPrecondition) {
+			return err
+		}
+	}
+}

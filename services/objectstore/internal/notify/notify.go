@@ -1,0 +1,283 @@
+// Package notify sends the events of objects to webhooks: S3 event JSON, at least once,
+// in the order of the log, from a position that is kept on disk.
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+)
+
+const (
+	batchSize   = 100
+	postTimeout = 15 * time.Second
+	firstDelay  = 100 * time.Millisecond
+	maxDelay    = 30 * time.Second
+	saveEvery   = time.Second
+)
+
+// Hook is one webhook.
+type Hook struct {
+	Name, URL, Bucket, Prefix string
+	Events                    []string
+	Authorization             string
+}
+
+// Options of a Sender.
+type Options struct {
+	Engine *engine.Engine
+	Hook   Hook
+	Dir    string // keeps the position
+	Region string
+	Log    *slog.Logger
+	Client *http.Client
+	// Observe sees every POST: its events and its outcome.
+	Observe func(events int, err error)
+	// Missed sees records that were reclaimed before they were sent.
+	Missed func(records uint64)
+}
+
+// Sender delivers to one webhook.
+type Sender struct {
+	Options
+	file string
+	next atomic.Uint64 // everything before it was delivered
+}
+
+// ValidEvent says whether an event's name is known.
+func ValidEvent(name string) bool {
+	switch strings.TrimPrefix(name, "s3:") {
+	case "ObjectCreated:*", "ObjectCreated:Put", "ObjectRemoved:*", "ObjectRemoved:Delete":
+		return true
+	}
+	return false
+}
+
+type saved struct {
+	Name string `json:"name"`
+	Next uint64 `json:"next_sequence"`
+}
+
+// New reads the position of a webhook. A new one begins at the end of the log.
+func New(o Options) (*Sender, error) {
+	sum := sha256.Sum256([]byte(o.Hook.Name))
+	s := &Sender{Options: o, file: filepath.Join(o.Dir, hex.EncodeToString(sum[:8])+".json")}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("webhook %s: %w", o.Hook.Name, err)
+	}
+	b, err := os.ReadFile(s.file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		end, _ := o.Engine.End()
+		s.next.Store(end)
+		return s, s.save()
+	case err != nil:
+		return nil, fmt.Errorf("webhook %s: %w", o.Hook.Name, err)
+	}
+	var at saved
+	if err := json.Unmarshal(b, &at); err != nil || at.Name != o.Hook.Name {
+		return nil, fmt.Errorf("webhook %s: position in %s can't be read: %v", o.Hook.Name, s.file, err)
+	}
+	s.next.Store(at.Next)
+	return s, nil
+}
+
+// Next gives the sequence up to which everything was delivered.
+func (s *Sender) Next() uint64 { return s.next.Load() }
+
+// save keeps the position. An old one only sends events again.
+func (s *Sender) save() error {
+	b, err := json.Marshal(saved{s.Hook.Name, s.next.Load()})
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(s.Dir, "position-*")
+	if err != nil {
+		return fmt.Errorf("webhook %s: %w", s.Hook.Name, err)
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), s.file)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("webhook %s: save position: %w", s.Hook.Name, err)
+	}
+	return nil
+}
+
+// Run delivers until ctx ends.
+func (s *Sender) Run(ctx context.Context) (err error) {
+	cur := s.Engine.Tail(s.next.Load())
+	defer func() { err = errors.Join(err, s.save()) }()
+	lastSave := time.Time{}
+	for ctx.Err() == nil {
+		_, changed := s.Engine.End()
+		events, missed, more, err := cur.Read(batchSize, s.wants)
+		if missed > 0 && s.Missed != nil {
+			s.Missed(missed)
+		}
+		if err != nil {
+			return fmt.Errorf("webhook %s: %w", s.Hook.Name, err)
+		}
+		if len(events) > 0 && !s.deliver(ctx, events) {
+			return nil
+		}
+		moved := s.next.Swap(cur.Next()) != cur.Next()
+		if now := time.Now(); moved && now.Sub(lastSave) > saveEvery { // only spares writes
+			lastSave = now
+			if err := s.save(); err != nil {
+				s.Log.Warn("webhook position", "error", err)
+			}
+		}
+		if more {
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+func (s *Sender) wants(e *engine.Event) bool {
+	h := &s.Hook
+	if h.Bucket != "" && e.Bucket != h.Bucket || !strings.HasPrefix(e.Key, h.Prefix) {
+		return false
+	}
+	for _, p := range h.Events {
+		p = strings.TrimPrefix(p, "s3:")
+		if strings.TrimSuffix(p, "*") == name(e) || strings.HasSuffix(p, ":*") && strings.HasPrefix(name(e), strings.TrimSuffix(p, "*")) {
+			return true
+		}
+	}
+	return len(h.Events) == 0 && !e.Removed
+}
+
+func name(e *engine.Event) string {
+	if e.Removed {
+		return "ObjectRemoved:Delete"
+	}
+	return "ObjectCreated:Put"
+}
+
+// deliver tries until it is taken; false when ctx ended first.
+func (s *Sender) deliver(ctx context.Context, events []engine.Event) bool {
+	body := s.encode(events)
+	delay := firstDelay
+	for {
+		err := s.post(ctx, body)
+		if s.Observe != nil {
+			s.Observe(len(events), err)
+		}
+		if err == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		s.Log.Warn("webhook will be tried again", "webhook", s.Hook.Name, "events", len(events), "after", delay, "error", err)
+		select {
+		case <-time.After(delay/2 + rand.N(delay)):
+		case <-ctx.Done():
+			return false
+		}
+		delay = min(2*delay, maxDelay)
+	}
+}
+
+func (s *Sender) post(ctx context.Context, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Hook.URL, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if s.Hook.Authorization != "" {
+		req.Header.Set("Authorization", s.Hook.Authorization)
+	}
+	resp, err := s.Client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	if err := resp.Body.Close(); err != nil {
+		return err
+	}
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("answer %s", resp.Status)
+	}
+	return nil
+}
+
+type message struct {
+	Records []eventRecord `json:"Records"`
+}
+
+type eventRecord struct {
+	EventVersion string  `json:"eventVersion"`
+	EventSource  string  `json:"eventSource"`
+	AWSRegion    string  `json:"awsRegion"`
+	EventTime    string  `json:"eventTime,omitempty"`
+	EventName    string  `json:"eventName"`
+	S3           s3Event `json:"s3"`
+}
+
+type s3Event struct {
+	SchemaVersion   string `json:"s3SchemaVersion"`
+	ConfigurationID string `json:"configurationId"`
+	Bucket          struct {
+		Name string `json:"name"`
+		ARN  string `json:"arn"`
+	} `json:"bucket"`
+	Object struct {
+		Key       string `json:"key"` // query-escaped, '/' kept
+		Size      int64  `json:"size"`
+		ETag      string `json:"eTag,omitempty"`
+		Sequencer string `json:"sequencer"` // 16 hex digits, grows
+	} `json:"object"`
+}
+
+func (s *Sender) encode(events []engine.Event) []byte {
+	var m message
+	for i := range events {
+		e := &events[i]
+		r := eventRecord{EventVersion: "2.1", EventSource: "aws:s3", AWSRegion: s.Region, EventName: name(e)}
+		if !e.Modified.IsZero() {
+			r.EventTime = e.Modified.UTC().Format("2006-01-02T15:04:05.000Z")
+		}
+		r.S3.SchemaVersion, r.S3.ConfigurationID = "1.0", s.Hook.Name
+		r.S3.Bucket.Name, r.S3.Bucket.ARN = e.Bucket, "arn:aws:s3:::"+e.Bucket
+		r.S3.Object.Key = strings.ReplaceAll(url.QueryEscape(e.Key), "%2F", "/")
+		r.S3.Object.Size, r.S3.Object.ETag = e.Size, e.ETag
+		seq := strings.ToUpper(strconv.FormatUint(e.Seq, 16))
+		r.S3.Object.Sequencer = strings.Repeat("0", 16-len(seq)) + seq
+		m.Records = append(m.Records, r)
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return b
+}

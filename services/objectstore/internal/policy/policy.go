@@ -1,0 +1,254 @@
+// Package policy parses and decides the subset of AWS policies that the store knows:
+// Allow and Deny, principals by user name, actions and resources with wildcards, and a
+// few conditions. What it does not know is refused when a policy is set, never ignored.
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Document is a policy.
+type Document struct {
+	Version   string
+	ID        string `json:"Id"`
+	Statement []Statement
+}
+
+// Statement allows or denies.
+type Statement struct {
+	Sid       string
+	Effect    string // Allow or Deny
+	Principal Principal
+	Action    Texts
+	Resource  Texts
+	// Condition is operator -> key -> values; all must hold.
+	Condition map[string]map[string]Texts
+}
+
+// Texts is one string or a list.
+type Texts []string
+
+// UnmarshalJSON takes a string, a boolean or a list of strings.
+func (t *Texts) UnmarshalJSON(b []byte) error {
+	var one any
+	if err := json.Unmarshal(b, &one); err != nil {
+		return err
+	}
+	switch v := one.(type) {
+	case string:
+		*t = Texts{v}
+	case bool:
+		*t = Texts{fmt.Sprint(v)}
+	case []any:
+		for _, x := range v {
+			s, ok := x.(string)
+			if !ok {
+				return fmt.Errorf("want strings, not %T", x)
+			}
+			*t = append(*t, s)
+		}
+	default:
+		return fmt.Errorf("want a string or a list, not %T", one)
+	}
+	return nil
+}
+
+// Principal names users; "*" is everyone.
+type Principal []string
+
+// UnmarshalJSON takes "*" or {"AWS": name or list}.
+func (p *Principal) UnmarshalJSON(b []byte) error {
+	var t Texts
+	if len(b) > 0 && b[0] == '{' {
+		var m map[string]Texts
+		if err := json.Unmarshal(b, &m); err != nil {
+			return err
+		}
+		for k, v := range m {
+			if k != "AWS" {
+				return fmt.Errorf("principal %q is not supported", k)
+			}
+			t = v
+		}
+	} else if err := json.Unmarshal(b, &t); err != nil {
+		return err
+	}
+	for _, s := range t {
+		if i := strings.LastIndex(s, ":user/"); i >= 0 {
+			s = s[i+len(":user/"):]
+		}
+		*p = append(*p, s)
+	}
+	return nil
+}
+
+// Request is what a policy decides about.
+type Request struct {
+	User     string
+	Action   string            // such as s3:PutObject
+	Resource string            // arn:aws:s3:::bucket/key
+	Context  map[string]string // condition keys that are present
+}
+
+var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:prefix"}
+
+var operators = []string{"Null", "Bool", "StringEquals", "StringNotEquals", "StringLike", "StringNotLike"}
+
+// Parse reads a policy and refuses what is not supported. With bucket set it must be a
+// bucket's policy: principals given, and no resource of another bucket.
+func Parse(b []byte, bucket string) (*Document, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	var doc Document
+	if err := d.Decode(&doc); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	if d.More() {
+		return nil, fmt.Errorf("policy: text behind the document")
+	}
+	if len(doc.Statement) == 0 {
+		return nil, fmt.Errorf("policy: no statement")
+	}
+	for i, s := range doc.Statement {
+		if err := s.check(bucket); err != nil {
+			return nil, fmt.Errorf("policy: statement %d: %w", i, err)
+		}
+	}
+	return &doc, nil
+}
+
+func (s *Statement) check(bucket string) error {
+	switch {
+	case s.Effect != "Allow" && s.Effect != "Deny":
+		return fmt.Errorf("effect %q: want Allow or Deny", s.Effect)
+	case len(s.Action) == 0 || len(s.Resource) == 0:
+		return fmt.Errorf("action and resource are needed")
+	case bucket != "" && len(s.Principal) == 0:
+		return fmt.Errorf("principal is needed")
+	case bucket == "" && len(s.Principal) != 0:
+		return fmt.Errorf("a user's policy has no principal")
+	}
+	for _, r := range s.Resource {
+		rest, ok := strings.CutPrefix(r, "arn:aws:s3:::")
+		if !ok && r != "*" {
+			return fmt.Errorf("resource %q: want arn:aws:s3:::bucket/key", r)
+		}
+		if name, _, _ := strings.Cut(rest, "/"); bucket != "" && name != bucket {
+			return fmt.Errorf("resource %q is not of bucket %q", r, bucket)
+		}
+	}
+	for op, keys := range s.Condition {
+		if !slices.Contains(operators, op) {
+			return fmt.Errorf("condition operator %q is not supported", op)
+		}
+		for k := range keys {
+			if !slices.ContainsFunc(contextKeys, func(c string) bool { return strings.EqualFold(c, k) }) {
+				return fmt.Errorf("condition key %q is not supported", k)
+			}
+		}
+	}
+	return nil
+}
+
+// Decision of a document.
+type Decision int
+
+// What a document says; Deny wins over Allow.
+const (
+	Silent Decision = iota
+	Allow
+	Deny
+)
+
+// Decide gives a document's decision; nil is silent.
+func (d *Document) Decide(r Request) Decision {
+	out := Silent
+	if d == nil {
+		return out
+	}
+	for i := range d.Statement {
+		s := &d.Statement[i]
+		if !s.applies(r) {
+			continue
+		}
+		if s.Effect == "Deny" {
+			return Deny
+		}
+		out = Allow
+	}
+	return out
+}
+
+func (s *Statement) applies(r Request) bool {
+	if len(s.Principal) > 0 && !slices.Contains(s.Principal, "*") && !slices.Contains(s.Principal, r.User) {
+		return false
+	}
+	if !slices.ContainsFunc(s.Action, func(p string) bool { return Like(strings.ToLower(p), strings.ToLower(r.Action)) }) {
+		return false
+	}
+	if !slices.ContainsFunc(s.Resource, func(p string) bool { return Like(p, r.Resource) }) {
+		return false
+	}
+	for op, keys := range s.Condition {
+		for k, want := range keys {
+			if !holds(op, want, k, r.Context) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func holds(op string, want Texts, key string, ctx map[string]string) bool {
+	var have string
+	present := false
+	for k, v := range ctx {
+		if strings.EqualFold(k, key) {
+			have, present = v, true
+		}
+	}
+	anyOf := func(same func(string) bool) bool { return present && slices.ContainsFunc(want, same) }
+	switch op {
+	case "Null":
+		return slices.Contains(want, fmt.Sprint(!present))
+	case "Bool":
+		return anyOf(func(w string) bool { return strings.EqualFold(w, have) })
+	case "StringEquals":
+		return anyOf(func(w string) bool { return w == have })
+	case "StringNotEquals":
+		return !anyOf(func(w string) bool { return w == have })
+	case "StringLike":
+		return anyOf(func(w string) bool { return Like(w, have) })
+	case "StringNotLike":
+		return !anyOf(func(w string) bool { return Like(w, have) })
+	}
+	return false
+}
+
+// Like matches with * for any text and ? for one byte.
+func Like(pattern, s string) bool {
+	star, mark, i, j := -1, 0, 0, 0
+	for j < len(s) {
+		switch {
+		case i < len(pattern) && pattern[i] == '*':
+			star, mark = i, j
+			i++
+		case i < len(pattern) && (pattern[i] == '?' || pattern[i] == s[j]):
+			i++
+			j++
+		case star >= 0:
+			mark++
+			i, j = star+1, mark
+		default:
+			return false
+		}
+	}
+	for i < len(pattern) && pattern[i] == '*' {
+		i++
+	}
+	return i == len(pattern)
+}

@@ -1,0 +1,134 @@
+package s3api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+// parsedPolicy is a bucket's policy text and what it says.
+type parsedPolicy struct {
+	text string
+	doc  *policy.Document
+}
+
+// bucketPolicy parses a bucket's policy, once per text.
+func (s *Server) bucketPolicy(b engine.Bucket) (*policy.Document, error) {
+	if len(b.Policy) == 0 {
+		return nil, nil
+	}
+	s.policyMu.RLock()
+	p, ok := s.policies[b.Name]
+	s.policyMu.RUnlock()
+	if ok && p.text == string(b.Policy) {
+		return p.doc, nil
+	}
+	doc, err := policy.Parse(b.Policy, b.Name)
+	if err != nil {
+		return nil, err // it was checked when it was set: refuse rather than guess
+	}
+	s.policyMu.Lock()
+	s.policies[b.Name] = parsedPolicy{string(b.Policy), doc}
+	s.policyMu.Unlock()
+	return doc, nil
+}
+
+// authorize decides whether the caller may do action on a bucket, or a key in it. A
+// missing bucket has no policy.
+func (c *call) authorize(action, bucket, key string, ctx map[string]string) error {
+	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: ctx}
+	if key != "" {
+		req.Resource += "/" + key
+	}
+	var doc *policy.Document
+	b, err := c.Engine.Bucket(bucket)
+	if err == nil {
+		if doc, err = c.bucketPolicy(b); err != nil {
+			c.Log.Error("a bucket's policy cannot be read, everything is denied", "bucket", bucket, "error", err)
+			return s3err.AccessDenied
+		}
+	}
+	own, shared := c.user.Policy.Decide(req), doc.Decide(req)
+	switch {
+	case own == policy.Deny || shared == policy.Deny:
+		return s3err.AccessDenied
+	case c.user.Policy != nil && own != policy.Allow && shared != policy.Allow:
+		return s3err.AccessDenied
+	}
+	return nil
+}
+
+// writeContext has the condition keys of a write.
+func writeContext(h http.Header) map[string]string {
+	ctx := map[string]string{"s3:ObjectCreationOperation": "true"}
+	if v := h.Get("If-None-Match"); v != "" {
+		ctx["s3:if-none-match"] = v
+	}
+	if v := h.Get("If-Match"); v != "" {
+		ctx["s3:if-match"] = v
+	}
+	return ctx
+}
+
+func (c *call) getPolicy() error {
+	if err := c.authorize("GetBucketPolicy", c.bucket, "", nil); err != nil {
+		return err
+	}
+	b, err := c.Engine.Bucket(c.bucket)
+	if err != nil {
+		return err
+	}
+	if b.Policy == nil {
+		return s3err.NoSuchBucketPolicy
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	_, _ = c.w.Write(b.Policy) // the client went away: nothing to do
+	return nil
+}
+
+func (c *call) putPolicy() error {
+	if err := c.authorize("PutBucketPolicy", c.bucket, "", nil); err != nil {
+		return err
+	}
+	body, err := c.readAll(maxPolicyBytes)
+	if err != nil {
+		return err
+	}
+	if _, err := policy.Parse(body, c.bucket); err != nil {
+		return s3err.MalformedPolicy.With("%v", err)
+	}
+	return c.setPolicy(body)
+}
+
+const maxPolicyBytes = 20 << 10
+
+func (c *call) deletePolicy() error {
+	if err := c.authorize("DeleteBucketPolicy", c.bucket, "", nil); err != nil {
+		return err
+	}
+	return c.setPolicy(nil)
+}
+
+func (c *call) setPolicy(text []byte) error {
+	if err := c.Engine.SetPolicy(context.WithoutCancel(c.r.Context()), c.bucket, text); err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// bucketFor gives the bucket of the request when the caller may do action in it.
+func (c *call) bucketFor(action string) error {
+	if err := c.authorize(action, c.bucket, "", nil); err != nil {
+		return err
+	}
+	_, err := c.Engine.Bucket(c.bucket)
+	if errors.Is(err, engine.ErrNoBucket) {
+		return s3err.NoSuchBucket
+	}
+	return err
+}

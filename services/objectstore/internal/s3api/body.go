@@ -1,0 +1,340 @@
+package s3api
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/checksum"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/sigv4"
+)
+
+// upload is a body that was read and verified: inline, or in a file.
+type upload struct {
+	body []byte
+	blob *engine.Blob
+	size int64
+	etag string
+	sum  engine.Checksum
+	memo func() // gives memory back
+}
+
+// release discards what was not handed to the engine.
+func (u *upload) release() {
+	if u.blob != nil {
+		u.blob.Discard()
+	}
+	if u.memo != nil {
+		u.memo()
+	}
+}
+
+// digest is what a body must hash to.
+type digest struct {
+	md5        hash.Hash
+	wantMD5    []byte
+	sha        hash.Hash // nil unless needed
+	wantSHA    []byte    // x-amz-content-sha256
+	algorithm  string    // of the checksum; "" none
+	sum        hash.Hash // may be sha
+	wantSum    string    // from a header; "" when it comes in the trailer
+	inTrailer  bool
+	trailers   []string
+	decodedLen int64
+}
+
+// expectations reads the headers that say what the body must be.
+func (c *call) expectations() (*digest, error) {
+	h := c.r.Header
+	d := &digest{md5: md5.New(), wantSHA: c.auth.SHA256, decodedLen: c.r.ContentLength}
+	if v := h.Get("Content-Md5"); v != "" {
+		b, err := base64.StdEncoding.DecodeString(v)
+		if err != nil || len(b) != md5.Size {
+			return nil, s3err.InvalidDigest
+		}
+		d.wantMD5 = b
+	}
+	if c.auth.Chunked() {
+		n, err := strconv.ParseInt(h.Get("X-Amz-Decoded-Content-Length"), 10, 64)
+		if err != nil || n < 0 {
+			return nil, s3err.MissingContentLength.With("You must provide the x-amz-decoded-content-length header.")
+		}
+		d.decodedLen = n
+	}
+	if d.decodedLen < 0 {
+		return nil, s3err.MissingContentLength
+	}
+	if d.decodedLen > c.MaxObjectBytes {
+		return nil, s3err.EntityTooLarge
+	}
+	if err := d.checksum(h, c.auth.Payload); err != nil {
+		return nil, err
+	}
+	if d.algorithm != "" {
+		d.sum = checksum.New(d.algorithm)
+		if d.algorithm == "SHA256" {
+			d.sha = d.sum // one pass serves both
+		}
+	}
+	if d.wantSHA != nil && d.sha == nil {
+		d.sha = checksum.New("SHA256")
+	}
+	return d, nil
+}
+
+// checksum finds the one x-amz-checksum-* of a request.
+func (d *digest) checksum(h http.Header, p sigv4.Payload) error {
+	set := func(name string) error {
+		a := checksum.OfHeader(name)
+		if a == "" {
+			return s3err.InvalidRequest.With("The checksum header %s is not known.", strings.ToLower(name))
+		}
+		if d.algorithm != "" {
+			return s3err.InvalidRequest.With("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
+		}
+		d.algorithm = a
+		return nil
+	}
+	for name, vs := range h {
+		low := strings.ToLower(name)
+		if !strings.HasPrefix(low, "x-amz-checksum-") || low == "x-amz-checksum-mode" || low == "x-amz-checksum-type" || low == "x-amz-checksum-algorithm" {
+			continue
+		}
+		if err := set(low); err != nil {
+			return err
+		}
+		if d.wantSum = vs[0]; len(vs) != 1 || !checksum.Valid(d.algorithm, d.wantSum) {
+			return s3err.InvalidRequest.With("Value for %s header is invalid.", low)
+		}
+	}
+	if t := h.Get("X-Amz-Trailer"); t != "" {
+		if p != sigv4.StreamSignedTrailer && p != sigv4.StreamUnsignedTrailer {
+			return s3err.InvalidRequest.With("x-amz-trailer needs a payload with a trailer.")
+		}
+		for name := range strings.SplitSeq(t, ",") {
+			name = strings.ToLower(strings.TrimSpace(name))
+			if err := set(name); err != nil {
+				return err
+			}
+			d.trailers = append(d.trailers, name)
+		}
+		d.inTrailer = true
+	}
+	want := h.Get("X-Amz-Sdk-Checksum-Algorithm")
+	if want != "" && d.algorithm != "" && !strings.EqualFold(want, d.algorithm) {
+		return s3err.InvalidRequest.With("Value for x-amz-sdk-checksum-algorithm header is invalid.")
+	}
+	if want != "" && d.algorithm == "" {
+		return s3err.InvalidRequest.With("x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers were found.")
+	}
+	if t := h.Get("X-Amz-Checksum-Type"); t != "" && t != "FULL_OBJECT" {
+		return s3err.InvalidRequest.With("Only the checksum type FULL_OBJECT is possible here.")
+	}
+	return nil
+}
+
+func (d *digest) write(p []byte) {
+	d.md5.Write(p)
+	if d.sha != nil {
+		d.sha.Write(p)
+	}
+	if d.sum != nil && d.sum != d.sha {
+		d.sum.Write(p)
+	}
+}
+
+// verify compares after the last byte. trailer is of an aws-chunked body.
+func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
+	if d.wantMD5 != nil && !bytes.Equal(d.md5.Sum(nil), d.wantMD5) {
+		return engine.Checksum{}, s3err.BadDigest.With("The Content-MD5 you specified did not match what we received.")
+	}
+	if d.wantSHA != nil && !bytes.Equal(d.sha.Sum(nil), d.wantSHA) {
+		return engine.Checksum{}, s3err.ContentSHAMismatch
+	}
+	if d.sum == nil {
+		return engine.Checksum{}, nil
+	}
+	if d.inTrailer {
+		d.wantSum = trailer.Get(checksum.Header(d.algorithm))
+	}
+	got := checksum.Encode(d.sum)
+	if got != d.wantSum {
+		return engine.Checksum{}, s3err.BadDigest.With("The %s you specified did not match the calculated checksum.", d.algorithm)
+	}
+	return engine.Checksum{Algorithm: d.algorithm, Type: "FULL_OBJECT", Value: got}, nil
+}
+
+// source gives the reader of the decoded body, with a deadline for every piece.
+func (c *call) source(d *digest) (io.Reader, func() http.Header) {
+	var body io.Reader = &paced{c.r.Body, http.NewResponseController(c.w), c.IdleTimeout, time.Time{}}
+	if c.auth.Chunked() {
+		ch := c.auth.NewChunks(body, d.decodedLen, d.trailers)
+		return ch, ch.Trailer
+	}
+	return body, func() http.Header { return nil }
+}
+
+// paced gives a client so long for each next piece of its body.
+type paced struct {
+	r    io.Reader
+	rc   *http.ResponseController
+	idle time.Duration
+	set  time.Time
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	// A socket deadline is wall time by nature.
+	if now := time.Now(); now.Sub(p.set) > p.idle/4 {
+		p.set = now
+		if err := p.rc.SetReadDeadline(now.Add(p.idle)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return 0, err
+		}
+	}
+	n, err := p.r.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = s3err.IncompleteBody.With("The body could not be read to its end: %v", err)
+	}
+	return n, err
+}
+
+// receive reads and verifies a body. Small ones stay in memory, others go to a file.
+func (c *call) receive(d *digest) (*upload, error) {
+	u := &upload{size: d.decodedLen}
+	src, trailer := c.source(d)
+	var err error
+	if d.decodedLen <= c.Engine.InlineBytes() {
+		err = c.receiveInline(u, d, src)
+	} else {
+		err = c.receiveFile(u, d, src)
+	}
+	if err == nil {
+		u.etag = hex.EncodeToString(d.md5.Sum(nil))
+		u.sum, err = d.verify(trailer())
+	}
+	if err != nil {
+		u.release()
+		return nil, err
+	}
+	return u, nil
+}
+
+func (c *call) receiveInline(u *upload, d *digest, src io.Reader) error {
+	n := max(d.decodedLen, 1)
+	if err := c.reserve(n); err != nil {
+		return err
+	}
+	buf := c.buffer(int(n))
+	u.memo = func() {
+		c.buffers.Put(&buf)
+		c.memory.Release(n)
+	}
+	u.body = buf[:d.decodedLen]
+	if _, err := io.ReadFull(src, u.body); err != nil {
+		return bodyError(err)
+	}
+	if err := atEnd(src); err != nil {
+		return err
+	}
+	d.write(u.body)
+	return nil
+}
+
+func (c *call) receiveFile(u *upload, d *digest, src io.Reader) (err error) {
+	if err := c.reserve(engine.BlockSize); err != nil {
+		return err
+	}
+	buf := c.buffer(128 << 10)
+	u.memo = func() {
+		c.buffers.Put(&buf)
+		c.memory.Release(engine.BlockSize)
+	}
+	if u.blob, err = c.Engine.NewBlob(); err != nil {
+		return err
+	}
+	for left := d.decodedLen; left > 0; {
+		p := buf[:min(left, int64(cap(buf)))]
+		n, err := src.Read(p)
+		d.write(p[:n])
+		if _, werr := u.blob.Write(p[:n]); werr != nil {
+			return werr
+		}
+		left -= int64(n)
+		if err != nil && left > 0 {
+			return bodyError(err)
+		}
+	}
+	return atEnd(src)
+}
+
+// atEnd makes sure that nothing follows; for a chunked body this verifies its end.
+func atEnd(src io.Reader) error {
+	var one [1]byte
+	for {
+		n, err := src.Read(one[:])
+		if n > 0 {
+			return s3err.IncompleteBody.With("The body is longer than its length.")
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return bodyError(err)
+		}
+	}
+}
+
+func bodyError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return s3err.IncompleteBody
+	}
+	return err
+}
+
+// reserve waits for a share of the memory for bodies.
+func (c *call) reserve(n int64) error {
+	if c.memory.TryAcquire(n) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), memoryWait)
+	defer cancel()
+	if err := c.memory.Acquire(ctx, n); err != nil {
+		return s3err.SlowDown
+	}
+	return nil
+}
+
+// buffer gives a buffer of at least n bytes.
+func (c *call) buffer(n int) []byte {
+	if b, ok := c.buffers.Get().(*[]byte); ok && cap(*b) >= n {
+		return (*b)[:cap(*b)]
+	}
+	return make([]byte, max(n, 16<<10))
+}
+
+// readAll reads and verifies a small body, such as XML.
+func (c *call) readAll(limit int64) ([]byte, error) {
+	d, err := c.expectations()
+	if err != nil {
+		return nil, err
+	}
+	if d.decodedLen > limit {
+		return nil, s3err.EntityTooLarge
+	}
+	u, err := c.receive(d)
+	if err != nil {
+		return nil, err
+	}
+	defer u.release()
+	return bytes.Clone(u.body), nil
+}

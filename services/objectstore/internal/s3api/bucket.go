@@ -1,0 +1,128 @@
+package s3api
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+const (
+	xmlns      = "http://s3.amazonaws.com/doc/2006-03-01/"
+	timeFormat = "2006-01-02T15:04:05.000Z"
+)
+
+func stamp(t time.Time) string { return t.UTC().Format(timeFormat) }
+
+// reply sends a value as XML.
+func (c *call) reply(v any) error {
+	out, err := xml.Marshal(v)
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Content-Type", "application/xml")
+	_, _ = io.WriteString(c.w, xml.Header+string(out)) // the client went away: nothing to do
+	return nil
+}
+
+func (c *call) listBuckets() error {
+	if err := c.authorize("ListAllMyBuckets", "*", "", nil); err != nil {
+		return err
+	}
+	type bucket struct{ Name, CreationDate string }
+	var out struct {
+		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListAllMyBucketsResult"`
+		Owner   struct{ ID, DisplayName string }
+		Buckets struct{ Bucket []bucket }
+		Prefix  string `xml:",omitempty"`
+	}
+	out.Owner.ID, out.Owner.DisplayName = c.user.Name, c.user.Name
+	out.Prefix = c.query.get("prefix")
+	for _, b := range c.Engine.Buckets() { // there are at most 100: one page holds all
+		if strings.HasPrefix(b.Name, out.Prefix) {
+			out.Buckets.Bucket = append(out.Buckets.Bucket, bucket{b.Name, stamp(b.Created)})
+		}
+	}
+	return c.reply(out)
+}
+
+func (c *call) createBucket() error {
+	if err := c.authorize("CreateBucket", c.bucket, "", nil); err != nil {
+		return err
+	}
+	body, err := c.readAll(64 << 10)
+	if err != nil {
+		return err
+	}
+	if len(body) > 0 {
+		var conf struct {
+			XMLName            xml.Name `xml:"CreateBucketConfiguration"`
+			LocationConstraint string
+		}
+		if xml.Unmarshal(body, &conf) != nil {
+			return s3err.MalformedXML
+		}
+	}
+	if err := refuseHeaders(c.r.Header); err != nil {
+		return err
+	}
+	err = c.Engine.CreateBucket(c.r.Context(), c.bucket, c.Now())
+	if errors.Is(err, engine.ErrTooLarge) {
+		return s3err.TooManyBuckets
+	}
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Location", "/"+c.bucket)
+	c.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+func (c *call) headBucket() error {
+	if err := c.bucketFor("ListBucket"); err != nil {
+		return err
+	}
+	c.w.Header().Set("X-Amz-Bucket-Region", c.Region)
+	c.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+func (c *call) deleteBucket() error {
+	if err := c.bucketFor("DeleteBucket"); err != nil {
+		return err
+	}
+	if err := c.Engine.DeleteBucket(c.r.Context(), c.bucket); err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (c *call) bucketLocation() error {
+	if err := c.bucketFor("GetBucketLocation"); err != nil {
+		return err
+	}
+	region := c.Region
+	if region == "us-east-1" {
+		region = "" // as AWS answers
+	}
+	return c.reply(struct {
+		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ LocationConstraint"`
+		Region  string   `xml:",chardata"`
+	}{Region: region})
+}
+
+// bucketVersioning says that versioning was never turned on.
+func (c *call) bucketVersioning() error {
+	if err := c.bucketFor("GetBucketVersioning"); err != nil {
+		return err
+	}
+	return c.reply(struct {
+		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ VersioningConfiguration"`
+	}{})
+}

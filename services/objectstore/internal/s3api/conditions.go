@@ -1,0 +1,115 @@
+package s3api
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+// writeCondition reads If-Match and If-None-Match of a write.
+func writeCondition(h http.Header) (engine.Cond, error) {
+	var c engine.Cond
+	none, match := h["If-None-Match"], h["If-Match"]
+	switch {
+	case len(none)+len(match) > 1:
+		return c, s3err.NotImplemented.With("Only one of If-Match and If-None-Match can be given.")
+	case len(none) == 1:
+		if strings.TrimSpace(none[0]) != "*" {
+			return c, s3err.NotImplemented.With("If-None-Match of a write can only be *.")
+		}
+		c.Absent = true
+	case len(match) == 1:
+		v := strings.TrimSpace(match[0])
+		if v == "" || strings.Contains(v, ",") || strings.HasPrefix(v, "W/") {
+			return c, s3err.InvalidArgument.With("If-Match of a write takes one ETag.")
+		}
+		c.Match = unquote(v)
+		if c.Match == "" {
+			return c, s3err.InvalidArgument.With("If-Match of a write takes one ETag.")
+		}
+	}
+	return c, nil
+}
+
+func unquote(s string) string {
+	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
+		return s[1 : len(s)-1]
+	}
+	return s
+}
+
+// conditionError makes the answer to a condition of a write that did not hold.
+func (s *Server) conditionError(c engine.Cond, err error) error {
+	switch {
+	case err == engine.ErrNotFound && c.Match != "":
+		if s.MatchAbsent412 {
+			return s3err.PreconditionFailed.Failed("If-Match")
+		}
+		return s3err.NoSuchKey
+	case err == engine.ErrPrecondition && c.Absent:
+		return s3err.PreconditionFailed.Failed("If-None-Match")
+	case err == engine.ErrPrecondition:
+		return s3err.PreconditionFailed.Failed("If-Match")
+	}
+	return err
+}
+
+// readConditions are the four headers of a read, in the order of RFC 9110 section 13.2.2.
+type readConditions struct {
+	match, noneMatch         string
+	modifiedSince, unchanged string
+}
+
+func readConditionsOf(h http.Header) readConditions {
+	join := func(n string) string { return strings.Join(h[n], ",") }
+	return readConditions{join("If-Match"), join("If-None-Match"), join("If-Modified-Since"), join("If-Unmodified-Since")}
+}
+
+// sourceConditionsOf are those of CopyObject on its source.
+func sourceConditionsOf(h http.Header) readConditions {
+	get := func(n string) string { return h.Get("X-Amz-Copy-Source-If-" + n) }
+	return readConditions{get("Match"), get("None-Match"), get("Modified-Since"), get("Unmodified-Since")}
+}
+
+// check gives nil, NotModified or PreconditionFailed. Invalid dates are ignored.
+func (c readConditions) check(etag string, modified time.Time) error {
+	modified = modified.Truncate(time.Second)
+	if c.match != "" {
+		if !etagIn(c.match, etag, false) {
+			return s3err.PreconditionFailed.Failed("If-Match")
+		}
+	} else if t, err := http.ParseTime(c.unchanged); err == nil && modified.After(t) {
+		return s3err.PreconditionFailed.Failed("If-Unmodified-Since")
+	}
+	if c.noneMatch != "" {
+		if etagIn(c.noneMatch, etag, true) {
+			return s3err.NotModified.Failed("If-None-Match")
+		}
+	} else if t, err := http.ParseTime(c.modifiedSince); err == nil && !modified.After(t) {
+		return s3err.NotModified.Failed("If-Modified-Since")
+	}
+	return nil
+}
+
+// etagIn looks an ETag up in a header's list.
+func etagIn(list, etag string, weak bool) bool {
+	for item := range strings.SplitSeq(list, ",") {
+		item = strings.TrimSpace(item)
+		if item == "*" {
+			return true
+		}
+		if rest, ok := strings.CutPrefix(item, "W/"); ok {
+			if !weak {
+				continue
+			}
+			item = rest
+		}
+		if unquote(item) == etag {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,203 @@
+package s3api
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+// getObject serves GET and HEAD.
+func (c *call) getObject() error {
+	if err := c.authorize("GetObject", c.bucket, c.key, nil); err != nil {
+		return err
+	}
+	if err := refuseHeaders(c.r.Header); err != nil {
+		return err
+	}
+	head := c.r.Method == http.MethodHead
+	var o engine.Object
+	var body *engine.Handle
+	var err error
+	if head {
+		o, err = c.Engine.Stat(c.bucket, c.key)
+	} else if body, err = c.Engine.Get(c.bucket, c.key); err == nil {
+		defer body.Close()
+		o = body.Object
+	}
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h["ETag"] = []string{`"` + o.ETag + `"`}
+	h.Set("Last-Modified", o.Modified.UTC().Format(http.TimeFormat))
+	for _, p := range o.Headers {
+		if p.Name == "cache-control" || p.Name == "expires" { // these go with a 304 too
+			h.Set(p.Name, p.Value)
+		}
+	}
+	if err := readConditionsOf(c.r.Header).check(o.ETag, o.Modified); err != nil {
+		return err
+	}
+	off, n, status, err := c.rangeOf(&o)
+	if err != nil {
+		return err
+	}
+	c.describeObject(h, &o, status)
+	if status == http.StatusPartialContent {
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, off+n-1, o.Size))
+	}
+	h["Content-Length"] = []string{strconv.FormatInt(n, 10)}
+	if head {
+		c.w.WriteHeader(status)
+		return nil
+	}
+	return c.send(body, off, n, status)
+}
+
+// describeObject sets the headers that come with the object.
+func (c *call) describeObject(h http.Header, o *engine.Object, status int) {
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Content-Type", "binary/octet-stream")
+	for _, p := range o.Headers {
+		h.Set(p.Name, p.Value)
+	}
+	for _, p := range o.User {
+		h.Set("X-Amz-Meta-"+p.Name, p.Value)
+	}
+	if len(o.Tags) > 0 {
+		h.Set("X-Amz-Tagging-Count", strconv.Itoa(len(o.Tags)))
+	}
+	// A part of a body does not hash to the checksum of the whole.
+	if strings.EqualFold(c.r.Header.Get("X-Amz-Checksum-Mode"), "ENABLED") && status == http.StatusOK {
+		setChecksum(h, o.Checksum)
+	}
+	for _, name := range responseParams {
+		if v := c.query.get(name); v != "" {
+			h.Set(strings.TrimPrefix(name, "response-"), v)
+		}
+	}
+}
+
+// rangeOf reads Range and If-Range. What it can't read it ignores, as AWS does.
+func (c *call) rangeOf(o *engine.Object) (off, n int64, status int, err error) {
+	text := c.r.Header.Get("Range")
+	if text == "" {
+		return 0, o.Size, http.StatusOK, nil
+	}
+	if cond := c.r.Header.Get("If-Range"); cond != "" {
+		t, terr := http.ParseTime(cond)
+		same := terr == nil && o.Modified.Truncate(time.Second).Equal(t)
+		if !same && (strings.HasPrefix(cond, "W/") || unquote(cond) != o.ETag) {
+			return 0, o.Size, http.StatusOK, nil
+		}
+	}
+	first, last, ok := parseRange(text, o.Size)
+	if !ok {
+		return 0, o.Size, http.StatusOK, nil
+	}
+	if first > last {
+		c.w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", o.Size))
+		return 0, 0, 0, s3err.InvalidRange
+	}
+	return first, last - first + 1, http.StatusPartialContent, nil
+}
+
+// parseRange reads a single range. first > last is a range that can't be satisfied.
+func parseRange(text string, size int64) (first, last int64, ok bool) {
+	spec, found := strings.CutPrefix(text, "bytes=")
+	a, b, dash := strings.Cut(strings.TrimSpace(spec), "-")
+	if !found || !dash {
+		return 0, 0, false
+	}
+	num := func(s string) (int64, bool) {
+		n, err := strconv.ParseInt(s, 10, 64)
+		return n, err == nil && n >= 0 && s[0] != '+'
+	}
+	if a == "" {
+		n, ok := num(b)
+		if !ok {
+			return 0, 0, false
+		}
+		if n == 0 || size == 0 {
+			return 1, 0, true
+		}
+		return max(0, size-n), size - 1, true
+	}
+	if first, ok = num(a); !ok {
+		return 0, 0, false
+	}
+	last = size - 1
+	if b != "" {
+		n, ok := num(b)
+		if !ok || n < first {
+			return 0, 0, false
+		}
+		last = min(last, n)
+	}
+	if first >= size {
+		return 1, 0, true
+	}
+	return first, last, true
+}
+
+// send writes the answer. Its status goes out with the first verified bytes, so that a
+// damaged object is an error; damage found later cuts the connection.
+func (c *call) send(body *engine.Handle, off, n int64, status int) error {
+	if n == 0 {
+		c.w.WriteHeader(status)
+		return nil
+	}
+	w := &answer{c: c, status: status}
+	err := body.Copy(w, off, n)
+	if w.deadline {
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Time{}) // of a connection that is gone at worst
+	}
+	switch {
+	case err == nil:
+		return nil
+	case !w.begun:
+		for _, name := range []string{"ETag", "Last-Modified", "Content-Length", "Content-Range", "Content-Encoding", "Cache-Control", "Expires"} {
+			delete(c.w.Header(), name)
+		}
+		return err
+	}
+	return fmt.Errorf("%w: %w", errAborted, err)
+}
+
+// answer starts the answer with the first write and gives the client time for each.
+type answer struct {
+	c               *call
+	status          int
+	begun, deadline bool
+}
+
+// smallAnswer fits the socket's buffer, so it needs no deadline.
+const smallAnswer = 64 << 10
+
+func (a *answer) Write(p []byte) (int, error) {
+	if !a.begun {
+		a.begun = true
+		a.c.w.WriteHeader(a.status)
+	}
+	total := 0
+	for len(p) > 0 {
+		piece := p[:min(len(p), 256<<10)]
+		if len(piece) > smallAnswer || a.deadline {
+			a.deadline = true
+			// A socket deadline is wall time by nature.
+			_ = http.NewResponseController(a.c.w).SetWriteDeadline(time.Now().Add(a.c.IdleTimeout))
+		}
+		n, err := a.c.w.Write(piece)
+		total += n
+		if err != nil {
+			return total, err
+		}
+		p = p[n:]
+	}
+	return total, nil
+}

@@ -1,0 +1,93 @@
+package s3api
+
+import (
+	"net/http"
+	"sort"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+const (
+	maxUserMetadata = 2 << 10 // AWS's limit: names and values together
+	maxSystemHeader = 8 << 10
+)
+
+// kept are the headers that are stored and given back.
+var kept = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires"}
+
+// refusedHeaders ask for promises that the store does not make; to ignore them would be
+// to make the promise.
+var refusedHeaders = []string{
+	"x-amz-server-side-encryption", "x-amz-object-lock", "x-amz-bucket-object-lock", "x-amz-grant", "x-amz-website-redirect-location",
+	"x-amz-write-offset-bytes", "x-amz-copy-source-server-side", "x-amz-if-match", "x-amz-mfa", "x-amz-rename-source",
+}
+
+func refuseHeaders(h http.Header) error {
+	for name := range h {
+		if len(name) < 6 || name[:6] != "X-Amz-" {
+			continue
+		}
+		low := strings.ToLower(name)
+		for _, p := range refusedHeaders {
+			if strings.HasPrefix(low, p) {
+				return s3err.NotImplemented.With("The header %s is not implemented.", low)
+			}
+		}
+	}
+	switch h.Get("X-Amz-Acl") {
+	case "", "private", "bucket-owner-full-control":
+	default:
+		return s3err.NotImplemented.With("The ACL %s is not implemented.", h.Get("X-Amz-Acl"))
+	}
+	if sc := h.Get("X-Amz-Storage-Class"); sc != "" && sc != "STANDARD" {
+		return s3err.NotImplemented.With("The storage class %s is not implemented.", sc)
+	}
+	return nil
+}
+
+// describe takes the headers that are stored with an object.
+func describe(h http.Header, o *engine.Object) error {
+	total := 0
+	for _, name := range kept {
+		v := strings.Join(h[name], ",")
+		if name == "Content-Encoding" {
+			v = withoutChunked(v)
+		}
+		if v != "" {
+			o.Headers = append(o.Headers, engine.Pair{Name: strings.ToLower(name), Value: v})
+			total += len(v)
+		}
+	}
+	if total > maxSystemHeader {
+		return s3err.MetadataTooLarge
+	}
+	total = 0
+	for name, vs := range h {
+		if len(name) > 11 && strings.EqualFold(name[:11], "x-amz-meta-") {
+			p := engine.Pair{Name: strings.ToLower(name[11:]), Value: strings.Join(vs, ",")}
+			total += len(p.Name) + len(p.Value)
+			o.User = append(o.User, p)
+		}
+	}
+	sort.Slice(o.User, func(i, j int) bool { return o.User[i].Name < o.User[j].Name })
+	if total > maxUserMetadata {
+		return s3err.MetadataTooLarge
+	}
+	return nil
+}
+
+// withoutChunked drops the transfer's aws-chunked from a content encoding.
+func withoutChunked(v string) string {
+	if !strings.Contains(v, "aws-chunked") {
+		return v
+	}
+	var keep []string
+	for p := range strings.SplitSeq(v, ",") {
+		if p = strings.TrimSpace(p); p != "aws-chunked" && p != "" {
+			keep = append(keep, p)
+		}
+	}
+	return strings.Join(keep, ",")
+}

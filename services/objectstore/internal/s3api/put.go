@@ -1,0 +1,118 @@
+package s3api
+
+import (
+	"errors"
+	"net/http"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/checksum"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+// newObject begins the object that a write makes.
+func (c *call) newObject() (engine.Object, engine.Cond, error) {
+	o := engine.Object{Bucket: c.bucket, Key: c.key}
+	if err := refuseHeaders(c.r.Header); err != nil {
+		return o, engine.Cond{}, err
+	}
+	cond, err := writeCondition(c.r.Header)
+	if err != nil {
+		return o, cond, err
+	}
+	ctx := writeContext(c.r.Header)
+	if err := c.authorize("PutObject", c.bucket, c.key, ctx); err != nil {
+		return o, cond, err
+	}
+	if t := c.r.Header.Get("X-Amz-Tagging"); t != "" {
+		if err := c.authorize("PutObjectTagging", c.bucket, c.key, ctx); err != nil {
+			return o, cond, err
+		}
+		if o.Tags, err = tagsOfHeader(t); err != nil {
+			return o, cond, err
+		}
+	}
+	return o, cond, nil
+}
+
+// early fails a conditional write before its body is read. The engine decides again,
+// together with the write.
+func (c *call) early(cond engine.Cond) error {
+	if _, err := c.Engine.Bucket(c.bucket); err != nil {
+		return err
+	}
+	if cond == (engine.Cond{}) {
+		return nil
+	}
+	b, err := c.Engine.Peek(c.bucket, c.key)
+	if err != nil {
+		return err
+	}
+	return c.conditionError(cond, cond.Check(b))
+}
+
+func (c *call) putObject() error {
+	o, cond, err := c.newObject()
+	if err != nil {
+		return err
+	}
+	if err := c.early(cond); err != nil {
+		return err
+	}
+	if err := describe(c.r.Header, &o); err != nil {
+		return err
+	}
+	d, err := c.expectations()
+	if err != nil {
+		return err
+	}
+	u, err := c.receive(d)
+	if err != nil {
+		return err
+	}
+	defer u.release()
+	if o, err = c.store(o, u, cond); err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h["ETag"] = []string{`"` + o.ETag + `"`}
+	setChecksum(h, o.Checksum)
+	c.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// store commits an upload as an object.
+func (c *call) store(o engine.Object, u *upload, cond engine.Cond) (engine.Object, error) {
+	o.Size, o.ETag, o.Checksum, o.Modified = u.size, u.etag, u.sum, c.Now()
+	if u.blob != nil {
+		x, err := u.blob.Finish()
+		if err != nil {
+			return o, err
+		}
+		o.Extents = []engine.Extent{x}
+	}
+	out, err := c.Engine.Put(c.r.Context(), o, u.body, cond)
+	if err == nil || errors.Is(err, engine.ErrPoisoned) || errors.Is(err, engine.ErrClosed) {
+		u.blob = nil // it is the object's now, or may be
+	}
+	if errors.Is(err, engine.ErrTooLarge) {
+		return o, s3err.MetadataTooLarge
+	}
+	return out, c.unwrapCondition(cond, err)
+}
+
+func (c *call) unwrapCondition(cond engine.Cond, err error) error {
+	switch {
+	case errors.Is(err, engine.ErrPrecondition):
+		return c.conditionError(cond, engine.ErrPrecondition)
+	case errors.Is(err, engine.ErrNotFound):
+		return c.conditionError(cond, engine.ErrNotFound)
+	}
+	return err
+}
+
+func setChecksum(h http.Header, s engine.Checksum) {
+	if s.Algorithm != "" {
+		h.Set(checksum.Header(s.Algorithm), s.Value)
+		h.Set("X-Amz-Checksum-Type", s.Type)
+	}
+}

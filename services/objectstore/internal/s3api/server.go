@@ -1,0 +1,241 @@
+package s3api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/sigv4"
+)
+
+// User may send requests.
+type User struct {
+	Name   string
+	Secret string
+	Policy *policy.Document // nil: everything that no bucket policy denies
+}
+
+// Options of a Server. Every field is needed but Domain and Observe.
+type Options struct {
+	Engine *engine.Engine
+	Users  map[string]User // by access key id
+	Log    *slog.Logger
+	Now    func() time.Time
+	Region string
+	// Domain: requests to <bucket>.<domain> are of that bucket; empty: path-style only.
+	Domain string
+	// MaxObjectBytes bounds a body.
+	MaxObjectBytes int64
+	// MaxRequests at the same time; more are answered 503 SlowDown.
+	MaxRequests int
+	// MaxInFlightBytes of small bodies in memory; a request waits for its share, then SlowDown.
+	MaxInFlightBytes int64
+	// IdleTimeout is how long a client may take for the next piece of a body.
+	IdleTimeout time.Duration
+	// MatchAbsent412 answers If-Match on an absent key with 412 instead of AWS's 404.
+	MatchAbsent412 bool
+	// Observe sees every answered request.
+	Observe func(op string, status int, took time.Duration)
+}
+
+// Server is an http.Handler.
+type Server struct {
+	Options
+	auth     *sigv4.Verifier
+	requests chan struct{}
+	memory   *semaphore.Weighted
+	idBase   uint64
+	ids      atomic.Uint64
+	buffers  sync.Pool
+
+	policyMu sync.RWMutex
+	policies map[string]parsedPolicy
+}
+
+// New makes a server.
+func New(o Options) *Server {
+	s := &Server{
+		Options: o, requests: make(chan struct{}, o.MaxRequests),
+		memory: semaphore.NewWeighted(o.MaxInFlightBytes),
+		idBase: uint64(o.Now().UnixNano()), policies: map[string]parsedPolicy{},
+	}
+	s.auth = sigv4.New(func(id string) (string, bool) {
+		u, ok := o.Users[id]
+		return u.Secret, ok
+	}, o.Now)
+	return s
+}
+
+// memoryWait is how long a request waits for its share of the memory for bodies.
+const memoryWait = 10 * time.Second
+
+// call is one request on its way.
+type call struct {
+	*Server
+	w      http.ResponseWriter
+	r      *http.Request
+	id     string
+	bucket string
+	key    string
+	query  query
+	auth   *sigv4.Auth
+	user   User
+	op     string
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := s.Now()
+	rec := &recorder{ResponseWriter: w}
+	c := &call{Server: s, w: rec, r: r, op: "unknown"}
+	c.id = strconv.FormatUint(s.idBase+s.ids.Add(1), 36)
+	h := w.Header()
+	h.Set("X-Amz-Request-Id", c.id)
+	h["Server"] = serverName
+	err := s.admitted(c)
+	if err != nil {
+		c.fail(err)
+	}
+	if s.Observe != nil {
+		s.Observe(c.op, rec.code(), s.Now().Sub(began))
+	}
+}
+
+var serverName = []string{"lightmetrics-objectstore"}
+
+func (s *Server) admitted(c *call) error {
+	select {
+	case s.requests <- struct{}{}:
+		defer func() { <-s.requests }()
+	default:
+		return s3err.SlowDown
+	}
+	return c.serve()
+}
+
+// recorder remembers the status.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+func (r *recorder) code() int {
+	if r.status == 0 {
+		return http.StatusOK
+	}
+	return r.status
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// errAborted: the answer had begun; the connection is cut so that the client sees it.
+var errAborted = errors.New("answer aborted")
+
+// fail answers with an error.
+func (c *call) fail(err error) {
+	if errors.Is(err, errAborted) {
+		c.Log.Error("an answer was cut off", "op", c.op, "bucket", c.bucket, "key", c.key, "request", c.id, "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	c.errorOf(err).Write(c.w, c.r, c.id)
+}
+
+// errorOf gives the S3 error of an error.
+func (c *call) errorOf(err error) *s3err.Error {
+	var e *s3err.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, engine.ErrNoBucket):
+		return s3err.NoSuchBucket
+	case errors.Is(err, engine.ErrNotFound):
+		return s3err.NoSuchKey
+	case errors.Is(err, engine.ErrPrecondition):
+		return s3err.PreconditionFailed
+	case errors.Is(err, engine.ErrBucketExists):
+		return s3err.BucketExists
+	case errors.Is(err, engine.ErrBucketNotEmpty):
+		return s3err.BucketNotEmpty
+	case errors.Is(err, engine.ErrPoisoned), errors.Is(err, engine.ErrClosed):
+		return s3err.ServiceUnavailable
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return s3err.SlowDown
+	}
+	c.Log.Error("request failed", "op", c.op, "bucket", c.bucket, "key", c.key, "request", c.id, "error", err)
+	return s3err.InternalError
+}
+
+// serve finds out what is asked, by whom, and does it.
+func (c *call) serve() error {
+	if err := c.address(); err != nil {
+		return err
+	}
+	var err error
+	if c.query, err = parseQuery(c.r.URL.RawQuery); err != nil {
+		return err
+	}
+	op, err := c.route()
+	if err != nil {
+		// Say nothing of what is there to who has no key.
+		if _, aerr := c.Server.auth.Verify(c.r); aerr != nil {
+			return aerr
+		}
+		return err
+	}
+	c.op = op.name
+	if c.auth, err = c.Server.auth.Verify(c.r); err != nil {
+		return err
+	}
+	c.user = c.Users[c.auth.AccessKey]
+	if err := c.query.allow(op); err != nil {
+		return err
+	}
+	return op.do(c)
+}
+
+// address takes bucket and key from host and path.
+func (c *call) address() error {
+	path := strings.TrimPrefix(c.r.URL.Path, "/")
+	host := c.r.Host
+	if i := strings.LastIndexByte(host, ':'); i >= 0 {
+		host = host[:i]
+	}
+	if b, ok := strings.CutSuffix(host, "."+c.Domain); ok && c.Domain != "" {
+		c.bucket, c.key = b, path
+	} else {
+		c.bucket, c.key, _ = strings.Cut(path, "/")
+	}
+	if c.bucket != "" && !validBucket(c.bucket) {
+		return s3err.InvalidBucketName
+	}
+	if c.key != "" {
+		return validKey(c.key)
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+// Package s3err is the table of S3 errors that the store answers with.
+package s3err
+
+import (
+	"encoding/xml"
+	"fmt"
+	"net/http"
+)
+
+// Error is an S3 error answer.
+type Error struct {
+	Code    string
+	Status  int
+	Message string
+	// Condition names the header that did not hold (PreconditionFailed).
+	Condition string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s (%d): %s", e.Code, e.Status, e.Message) }
+
+// With gives the error with another message.
+func (e *Error) With(format string, args ...any) *Error {
+	c := *e
+	c.Message = fmt.Sprintf(format, args...)
+	return &c
+}
+
+// Failed gives the error with the condition that did not hold.
+func (e *Error) Failed(condition string) *Error {
+	c := *e
+	c.Condition = condition
+	return &c
+}
+
+// Is compares codes.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code
+}
+
+func of(code string, status int, message string) *Error {
+	return &Error{Code: code, Status: status, Message: message}
+}
+
+// The errors, with AWS's codes and texts.
+var (
+	AccessDenied          = of("AccessDenied", http.StatusForbidden, "Access Denied")
+	AuthHeaderMalformed   = of("AuthorizationHeaderMalformed", http.StatusBadRequest, "The authorization header is malformed.")
+	AuthQueryMalformed    = of("AuthorizationQueryParametersError", http.StatusBadRequest, "The authorization query parameters are malformed.")
+	BadDigest             = of("BadDigest", http.StatusBadRequest, "The Content-MD5 or checksum value that you specified did not match what the server received.")
+	BucketExists          = of("BucketAlreadyOwnedByYou", http.StatusConflict, "The bucket that you tried to create already exists, and you own it.")
+	BucketNotEmpty        = of("BucketNotEmpty", http.StatusConflict, "The bucket that you tried to delete is not empty.")
+	ContentSHAMismatch    = of("XAmzContentSHA256Mismatch", http.StatusBadRequest, "The provided 'x-amz-content-sha256' header does not match what was computed.")
+	EntityTooLarge        = of("EntityTooLarge", http.StatusBadRequest, "Your proposed upload exceeds the maximum allowed size.")
+	EntityTooSmall        = of("EntityTooSmall", http.StatusBadRequest, "Your proposed upload is smaller than the minimum allowed size.")
+	IncompleteBody        = of("IncompleteBody", http.StatusBadRequest, "You did not provide the number of bytes specified by the Content-Length HTTP header.")
+	InternalError         = of("InternalError", http.StatusInternalServerError, "We encountered an internal error. Please try again.")
+	InvalidAccessKeyID    = of("InvalidAccessKeyId", http.StatusForbidden, "The access key id that you provided does not exist in our records.")
+	InvalidArgument       = of("InvalidArgument", http.StatusBadRequest, "Invalid Argument")
+	InvalidBucketName     = of("InvalidBucketName", http.StatusBadRequest, "The specified bucket is not valid.")
+	InvalidDigest         = of("InvalidDigest", http.StatusBadRequest, "The Content-MD5 or checksum value that you specified is not valid.")
+	InvalidPart           = of("InvalidPart", http.StatusBadRequest, "One or more of the specified parts could not be found.")
+	InvalidPartOrder      = of("InvalidPartOrder", http.StatusBadRequest, "The list of parts was not in ascending order.")
+	InvalidRange          = of("InvalidRange", http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable")
+	InvalidRequest        = of("InvalidRequest", http.StatusBadRequest, "Invalid Request")
+	InvalidTag            = of("InvalidTag", http.StatusBadRequest, "The tag provided was not a valid tag.")
+	InvalidURI            = of("InvalidURI", http.StatusBadRequest, "Couldn't parse the specified URI.")
+	KeyTooLong            = of("KeyTooLongError", http.StatusBadRequest, "Your key is too long")
+	MalformedPolicy       = of("MalformedPolicy", http.StatusBadRequest, "This policy contains invalid JSON or is not supported.")
+	MalformedTrailer      = of("MalformedTrailerError", http.StatusBadRequest, "The request contained trailing data that was not well-formed or did not conform to our published schema.")
+	MalformedXML          = of("MalformedXML", http.StatusBadRequest, "The XML that you provided was not well formed or did not validate against our published schema.")
+	MetadataTooLarge      = of("MetadataTooLarge", http.StatusBadRequest, "Your metadata headers exceed the maximum allowed metadata size.")
+	MethodNotAllowed      = of("MethodNotAllowed", http.StatusMethodNotAllowed, "The specified method is not allowed against this resource.")
+	MissingContentLength  = of("MissingContentLength", http.StatusLengthRequired, "You must provide the Content-Length HTTP header.")
+	NoSuchBucket          = of("NoSuchBucket", http.StatusNotFound, "The specified bucket does not exist")
+	NoSuchBucketPolicy    = of("NoSuchBucketPolicy", http.StatusNotFound, "The bucket policy does not exist")
+	NoSuchKey             = of("NoSuchKey", http.StatusNotFound, "The specified key does not exist.")
+	NoSuchUpload          = of("NoSuchUpload", http.StatusNotFound, "The specified multipart upload does not exist.")
+	NotImplemented        = of("NotImplemented", http.StatusNotImplemented, "A header or parameter you provided implies functionality that is not implemented.")
+	PreconditionFailed    = of("PreconditionFailed", http.StatusPreconditionFailed, "At least one of the pre-conditions you specified did not hold")
+	NotModified           = of("NotModified", http.StatusNotModified, "Not Modified")
+	RequestTimeTooSkewed  = of("RequestTimeTooSkewed", http.StatusForbidden, "The difference between the request time and the current time is too large.")
+	ServiceUnavailable    = of("ServiceUnavailable", http.StatusServiceUnavailable, "The store does not take writes now.")
+	SignatureDoesNotMatch = of("SignatureDoesNotMatch", http.StatusForbidden, "The request signature we calculated does not match the signature you provided.")
+	SlowDown              = of("SlowDown", http.StatusServiceUnavailable, "Please reduce your request rate.")
+	TooManyBuckets        = of("TooManyBuckets", http.StatusBadRequest, "You have attempted to create more buckets than allowed")
+)
+
+type body struct {
+	XMLName   xml.Name `xml:"Error"`
+	Code      string
+	Message   string
+	Condition string `xml:",omitempty"`
+	Resource  string
+	RequestID string `xml:"RequestId"`
+}
+
+// Write sends the error. A HEAD or 304 answer has no body.
+func (e *Error) Write(w http.ResponseWriter, r *http.Request, requestID string) {
+	if r.Method == http.MethodHead || e.Status == http.StatusNotModified {
+		w.WriteHeader(e.Status)
+		return
+	}
+	if e.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(e.Status)
+	out, err := xml.Marshal(body{Code: e.Code, Message: e.Message, Condition: e.Condition, Resource: r.URL.Path, RequestID: requestID})
+	if err != nil {
+		return
+	}
+	_, _ = w.Write(append([]byte(xml.Header), out...)) // the client went away: nothing to do
+}

@@ -1,0 +1,136 @@
+package sigv4
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const upperHex = "0123456789ABCDEF"
+
+// appendEncoded percent-encodes everything but unreserved characters, and '/' when keepSlash.
+func appendEncoded(b []byte, s string, keepSlash bool) []byte {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9',
+			c == '-', c == '_', c == '.', c == '~', c == '/' && keepSlash:
+			b = append(b, c)
+		default:
+			b = append(b, '%', upperHex[c>>4], upperHex[c&15])
+		}
+	}
+	return b
+}
+
+type param struct{ name, value string }
+
+// parseQuery splits a raw query strictly.
+func parseQuery(raw string) ([]param, error) {
+	if raw == "" {
+		return nil, nil
+	}
+	var ps []param
+	for part := range strings.SplitSeq(raw, "&") {
+		if part == "" {
+			continue
+		}
+		n, v, _ := strings.Cut(part, "=")
+		name, err := url.QueryUnescape(n)
+		if err != nil {
+			return nil, err
+		}
+		value, err := url.QueryUnescape(v)
+		if err != nil {
+			return nil, err
+		}
+		ps = append(ps, param{name, value})
+	}
+	return ps, nil
+}
+
+// appendQuery writes the canonical query without X-Amz-Signature.
+func appendQuery(b []byte, ps []param) []byte {
+	enc := make([]param, 0, len(ps))
+	for _, p := range ps {
+		if p.name != "X-Amz-Signature" {
+			enc = append(enc, param{string(appendEncoded(nil, p.name, false)), string(appendEncoded(nil, p.value, false))})
+		}
+	}
+	slices.SortFunc(enc, func(x, y param) int {
+		if c := strings.Compare(x.name, y.name); c != 0 {
+			return c
+		}
+		return strings.Compare(x.value, y.value)
+	})
+	for i, p := range enc {
+		if i > 0 {
+			b = append(b, '&')
+		}
+		b = append(append(append(b, p.name...), '='), p.value...)
+	}
+	return b
+}
+
+// headerValue gives a signed header's canonical value; false when it is absent.
+func headerValue(r *http.Request, name string) (string, bool) {
+	switch name {
+	case "host":
+		return r.Host, true
+	case "content-length":
+		if r.ContentLength < 0 {
+			return "", false
+		}
+		return strconv.FormatInt(r.ContentLength, 10), true
+	case "transfer-encoding":
+		return strings.Join(r.TransferEncoding, ","), len(r.TransferEncoding) > 0
+	}
+	vs := r.Header[http.CanonicalHeaderKey(name)]
+	switch len(vs) {
+	case 0:
+		return "", false
+	case 1:
+		return trimSpaces(vs[0]), true
+	}
+	t := make([]string, len(vs))
+	for i, v := range vs {
+		t[i] = trimSpaces(v)
+	}
+	return strings.Join(t, ","), true
+}
+
+// trimSpaces drops outer spaces and folds runs of spaces.
+func trimSpaces(s string) string {
+	s = strings.TrimSpace(s)
+	if !strings.Contains(s, "  ") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != ' ' || s[i-1] != ' ' {
+			b = append(b, s[i])
+		}
+	}
+	return string(b)
+}
+
+// canonicalPath encodes the decoded path once, as S3 does.
+func canonicalPath(r *http.Request) string {
+	p := r.URL.Path
+	if p == "" {
+		p = "/"
+	}
+	return string(appendEncoded(make([]byte, 0, len(p)+16), p, true))
+}
+
+// mustBeSigned says whether an unsigned header makes a request worthless: what changes
+// the outcome must be covered by the signature.
+func mustBeSigned(name string) bool {
+	switch name {
+	case "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range":
+		return true
+	}
+	return len(name) > 6 && strings.EqualFold(name[:6], "x-amz-")
+}

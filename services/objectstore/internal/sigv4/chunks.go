@@ -1,0 +1,228 @@
+package sigv4
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+const (
+	maxChunkLine = 512
+	maxTrailers  = 8
+	emptySHA256  = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+)
+
+// Chunks decodes an aws-chunked body. It gives io.EOF only after the whole chain of
+// signatures, the trailer and the decoded length were verified; until then nothing that
+// was read may be trusted.
+type Chunks struct {
+	a        *Auth
+	r        *bufio.Reader
+	want     int64 // decoded bytes still due
+	left     int64 // in this chunk
+	previous string
+	given    string // the chunk's signature
+	sum      hash.Hash
+	trailer  http.Header
+	names    []string // allowed in the trailer, lower case
+	done     bool
+	err      error
+}
+
+// Chunked says whether the body is aws-chunked.
+func (a *Auth) Chunked() bool { return a.Payload >= StreamSigned }
+
+// NewChunks reads a body of decoded bytes; trailers are the names of x-amz-trailer.
+func (a *Auth) NewChunks(body io.Reader, decoded int64, trailers []string) *Chunks {
+	c := &Chunks{a: a, r: bufio.NewReaderSize(body, 16<<10), want: decoded, previous: a.signature, names: trailers}
+	if a.Payload != StreamUnsignedTrailer {
+		c.sum = sha256.New()
+	}
+	c.err = c.begin()
+	return c
+}
+
+// Trailer gives the verified trailer after io.EOF.
+func (c *Chunks) Trailer() http.Header { return c.trailer }
+
+// Read implements io.Reader. Errors are *s3err.Error.
+func (c *Chunks) Read(p []byte) (int, error) {
+	for c.err == nil && c.left == 0 {
+		if c.done {
+			c.err = io.EOF
+		} else if c.err = c.finish(); c.err == nil {
+			c.err = c.begin()
+		}
+	}
+	if c.err != nil {
+		return 0, c.err
+	}
+	if int64(len(p)) > c.left {
+		p = p[:c.left]
+	}
+	n, err := c.r.Read(p)
+	c.left -= int64(n)
+	if c.sum != nil {
+		c.sum.Write(p[:n])
+	}
+	if err != nil {
+		c.err = short(err)
+	}
+	return n, nil
+}
+
+func short(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return s3err.IncompleteBody
+	}
+	return err
+}
+
+func (c *Chunks) line() (string, error) {
+	b, err := c.r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) || len(b) > maxChunkLine {
+		return "", s3err.InvalidRequest.With("a line of the chunked body is too long")
+	}
+	if err != nil {
+		return "", short(err)
+	}
+	b, ok := bytes.CutSuffix(b, []byte("\r\n"))
+	if !ok {
+		return "", s3err.InvalidRequest.With("a line of the chunked body does not end with CRLF")
+	}
+	return string(b), nil
+}
+
+// begin reads a chunk's header; the last chunk is read to the end of the body.
+func (c *Chunks) begin() error {
+	line, err := c.line()
+	if err != nil {
+		return err
+	}
+	size, ext, _ := strings.Cut(line, ";")
+	n, perr := strconv.ParseUint(size, 16, 62)
+	if perr != nil || len(size) > 16 {
+		return s3err.InvalidRequest.With("a chunk's size is malformed")
+	}
+	if c.sum != nil {
+		sig, ok := strings.CutPrefix(ext, "chunk-signature=")
+		if !ok || len(sig) != 2*sha256.Size {
+			return s3err.SignatureDoesNotMatch.With("a chunk has no signature")
+		}
+		c.given = sig
+		c.sum.Reset()
+	}
+	if int64(n) > c.want {
+		return s3err.IncompleteBody.With("The body is longer than x-amz-decoded-content-length.")
+	}
+	c.want -= int64(n)
+	c.left = int64(n)
+	if n > 0 {
+		return nil
+	}
+	if c.want != 0 {
+		return s3err.IncompleteBody.With("The body is shorter than x-amz-decoded-content-length.")
+	}
+	return c.last()
+}
+
+// finish ends a chunk with data: CRLF and its signature.
+func (c *Chunks) finish() error {
+	line, err := c.line()
+	if err != nil {
+		return err
+	}
+	if line != "" {
+		return s3err.InvalidRequest.With("a chunk is longer than its size")
+	}
+	return c.checkChunk()
+}
+
+func (c *Chunks) checkChunk() error {
+	if c.sum == nil {
+		return nil
+	}
+	return c.check("AWS4-HMAC-SHA256-PAYLOAD", emptySHA256+"\n"+hex.EncodeToString(c.sum.Sum(nil)))
+}
+
+func (c *Chunks) check(kind, tail string) error {
+	text := kind + "\n" + c.a.date + "\n" + c.a.scope + "\n" + c.previous + "\n" + tail
+	want := sign(c.a.key, []byte(text))
+	if subtle.ConstantTimeCompare([]byte(want), []byte(c.given)) != 1 {
+		return s3err.SignatureDoesNotMatch
+	}
+	c.previous = want
+	return nil
+}
+
+// last verifies the final chunk and the trailer.
+func (c *Chunks) last() error {
+	if err := c.checkChunk(); err != nil {
+		return err
+	}
+	c.trailer = http.Header{}
+	c.given = ""
+	var canonical strings.Builder
+	for n := 0; ; n++ {
+		line, err := c.line()
+		if errors.Is(err, s3err.IncompleteBody) && n == 0 && c.a.Payload == StreamSigned {
+			break // some clients leave the last CRLF out
+		}
+		if err != nil {
+			return err
+		}
+		if line == "" {
+			break
+		}
+		name, value, ok := strings.Cut(line, ":")
+		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
+		switch {
+		case !ok || n > maxTrailers || c.given != "":
+			return s3err.MalformedTrailer
+		case name == "x-amz-trailer-signature" && c.a.Payload == StreamSignedTrailer:
+			c.given = value
+		case c.a.Payload == StreamSigned || !contains(c.names, name) || c.trailer.Get(name) != "":
+			return s3err.MalformedTrailer
+		default:
+			c.trailer.Set(name, value)
+			canonical.WriteString(name + ":" + value + "\n")
+		}
+	}
+	for _, n := range c.names {
+		if c.trailer.Get(n) == "" && c.a.Payload != StreamSigned {
+			return s3err.MalformedTrailer
+		}
+	}
+	if c.a.Payload == StreamSignedTrailer {
+		sum := sha256.Sum256([]byte(canonical.String()))
+		if err := c.check("AWS4-HMAC-SHA256-TRAILER", hex.EncodeToString(sum[:])); err != nil {
+			return err
+		}
+	}
+	if _, err := c.r.ReadByte(); err == nil {
+		return s3err.InvalidRequest.With("there is data behind the last chunk")
+	} else if !errors.Is(err, io.EOF) {
+		return err
+	}
+	c.done = true
+	return nil
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}

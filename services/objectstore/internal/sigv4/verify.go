@@ -1,0 +1,298 @@
+package sigv4
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+)
+
+const (
+	algorithm   = "AWS4-HMAC-SHA256"
+	dateFormat  = "20060102T150405Z"
+	maxSkew     = 15 * time.Minute
+	maxPresign  = 7 * 24 * time.Hour
+	maxKeyCache = 1024
+)
+
+// Payload says how the body of a request is protected.
+type Payload int
+
+// The payload modes of x-amz-content-sha256.
+const (
+	Unsigned              Payload = iota // UNSIGNED-PAYLOAD
+	Hashed                               // the hash of the body
+	StreamSigned                         // STREAMING-AWS4-HMAC-SHA256-PAYLOAD
+	StreamSignedTrailer                  // STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER
+	StreamUnsignedTrailer                // STREAMING-UNSIGNED-PAYLOAD-TRAILER
+)
+
+// Auth is the result of a verified signature.
+type Auth struct {
+	AccessKey string
+	Payload   Payload
+	SHA256    []byte // of the body, when Payload is Hashed
+	key       []byte
+	date      string
+	scope     string
+	signature string
+}
+
+// Verifier checks signatures. It is safe for concurrent use.
+type Verifier struct {
+	secret func(accessKey string) (string, bool)
+	now    func() time.Time
+
+	mu   sync.RWMutex
+	keys map[string][]byte // accessKey/date/region -> signing key
+}
+
+// New makes a verifier. secret gives the secret of an access key.
+func New(secret func(accessKey string) (string, bool), now func() time.Time) *Verifier {
+	return &Verifier{secret: secret, now: now, keys: map[string][]byte{}}
+}
+
+// claim is what a request says of its signature.
+type claim struct {
+	access, date, region, service, scope string // of the credential
+	signed                               []string
+	signature                            string
+	time                                 string
+	presigned                            bool
+	expires                              time.Duration
+}
+
+// Verify checks the signature of a request. Errors are *s3err.Error.
+func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
+	query, err := parseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, s3err.InvalidURI
+	}
+	c, err := claimOf(r, query)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.checkTime(c); err != nil {
+		return nil, err
+	}
+	if err := checkSigned(r, c); err != nil {
+		return nil, err
+	}
+	a := &Auth{AccessKey: c.access, date: c.time, scope: c.scope, signature: c.signature}
+	payload, err := a.payload(r, c, query)
+	if err != nil {
+		return nil, err
+	}
+	secret, ok := v.secret(c.access)
+	if !ok {
+		return nil, s3err.InvalidAccessKeyID
+	}
+	a.key = v.signingKey(c, secret)
+	want := sign(a.key, v.stringToSign(r, c, query, payload))
+	if subtle.ConstantTimeCompare([]byte(want), []byte(c.signature)) != 1 {
+		return nil, s3err.SignatureDoesNotMatch
+	}
+	return a, nil
+}
+
+func sign(key, text []byte) string {
+	m := hmac.New(sha256.New, key)
+	m.Write(text)
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+func claimOf(r *http.Request, query []param) (c claim, err error) {
+	get := func(name string) string {
+		for _, p := range query {
+			if p.name == name {
+				return p.value
+			}
+		}
+		return ""
+	}
+	auth := r.Header.Get("Authorization")
+	presigned := get("X-Amz-Algorithm") != "" || get("X-Amz-Signature") != ""
+	switch {
+	case auth != "" && presigned:
+		return c, s3err.InvalidArgument.With("Only one auth mechanism allowed")
+	case presigned:
+		return queryClaim(get)
+	case auth == "":
+		return c, s3err.AccessDenied
+	}
+	rest, ok := strings.CutPrefix(auth, algorithm+" ")
+	if !ok {
+		return c, s3err.InvalidRequest.With("The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.")
+	}
+	var credential, headers string
+	for part := range strings.SplitSeq(rest, ",") {
+		n, val, _ := strings.Cut(strings.TrimSpace(part), "=")
+		switch n {
+		case "Credential":
+			credential = val
+		case "SignedHeaders":
+			headers = val
+		case "Signature":
+			c.signature = val
+		}
+	}
+	if credential == "" || headers == "" || c.signature == "" {
+		return c, s3err.AuthHeaderMalformed
+	}
+	if !c.parseCredential(credential) {
+		return c, s3err.AuthHeaderMalformed.With("The credential is malformed; expecting \"access-key/YYYYMMDD/REGION/s3/aws4_request\".")
+	}
+	c.signed = strings.Split(headers, ";")
+	if c.time = r.Header.Get("X-Amz-Date"); c.time == "" {
+		t, err := http.ParseTime(r.Header.Get("Date"))
+		if err != nil {
+			return c, s3err.AccessDenied.With("AWS authentication requires a valid Date or x-amz-date header")
+		}
+		c.time = t.UTC().Format(dateFormat)
+	}
+	return c, nil
+}
+
+func queryClaim(get func(string) string) (c claim, err error) {
+	c.presigned = true
+	c.signature, c.time = get("X-Amz-Signature"), get("X-Amz-Date")
+	c.signed = strings.Split(get("X-Amz-SignedHeaders"), ";")
+	secs, perr := strconv.ParseInt(get("X-Amz-Expires"), 10, 32)
+	switch {
+	case get("X-Amz-Algorithm") != algorithm:
+		return c, s3err.AuthQueryMalformed.With("X-Amz-Algorithm only supports \"AWS4-HMAC-SHA256\"")
+	case c.signature == "" || c.time == "" || !c.parseCredential(get("X-Amz-Credential")):
+		return c, s3err.AuthQueryMalformed
+	case perr != nil || secs < 0 || time.Duration(secs)*time.Second > maxPresign:
+		return c, s3err.AuthQueryMalformed.With("X-Amz-Expires must be between 0 and 604800 seconds")
+	}
+	c.expires = time.Duration(secs) * time.Second
+	return c, nil
+}
+
+func (c *claim) parseCredential(s string) bool {
+	p := strings.Split(s, "/")
+	if len(p) != 5 || p[0] == "" || len(p[1]) != 8 || p[3] != "s3" || p[4] != "aws4_request" {
+		return false
+	}
+	c.access, c.date, c.region, c.service = p[0], p[1], p[2], p[3]
+	c.scope = s[len(p[0])+1:]
+	return true
+}
+
+func (v *Verifier) checkTime(c claim) error {
+	t, err := time.Parse(dateFormat, c.time)
+	if err != nil || !strings.HasPrefix(c.time, c.date) {
+		if c.presigned {
+			return s3err.AuthQueryMalformed.With("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\" and agree with the credential")
+		}
+		return s3err.AuthHeaderMalformed.With("The date of the request and of the credential must agree.")
+	}
+	age := v.now().Sub(t)
+	switch {
+	case age < -maxSkew, !c.presigned && age > maxSkew:
+		return s3err.RequestTimeTooSkewed
+	case c.presigned && age > c.expires:
+		return s3err.AccessDenied.With("Request has expired")
+	}
+	return nil
+}
+
+// checkSigned refuses a request whose host, x-amz-* or condition headers are not covered.
+func checkSigned(r *http.Request, c claim) error {
+	refuse := func(name string) error {
+		return s3err.AccessDenied.With("There were headers present in the request which were not signed: %s", name)
+	}
+	if !slices.Contains(c.signed, "host") {
+		return refuse("host")
+	}
+	for name := range r.Header {
+		if mustBeSigned(name) && !slices.Contains(c.signed, strings.ToLower(name)) {
+			return refuse(strings.ToLower(name))
+		}
+	}
+	return nil
+}
+
+// payload reads how the body is protected and gives the text that was signed for it.
+func (a *Auth) payload(r *http.Request, c claim, query []param) (string, error) {
+	text := r.Header.Get("X-Amz-Content-Sha256")
+	if text == "" && c.presigned {
+		for _, p := range query {
+			if p.name == "X-Amz-Content-Sha256" {
+				text = p.value
+			}
+		}
+		if text == "" {
+			text = "UNSIGNED-PAYLOAD"
+		}
+	}
+	switch text {
+	case "":
+		return "", s3err.InvalidRequest.With("Missing required header for this request: x-amz-content-sha256")
+	case "UNSIGNED-PAYLOAD":
+		a.Payload = Unsigned
+	case "STREAMING-AWS4-HMAC-SHA256-PAYLOAD":
+		a.Payload = StreamSigned
+	case "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER":
+		a.Payload = StreamSignedTrailer
+	case "STREAMING-UNSIGNED-PAYLOAD-TRAILER":
+		a.Payload = StreamUnsignedTrailer
+	default:
+		sum, err := hex.DecodeString(text)
+		if err != nil || len(sum) != sha256.Size || strings.ToLower(text) != text {
+			return "", s3err.InvalidArgument.With("x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER, STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or a valid sha256 value.")
+		}
+		a.Payload, a.SHA256 = Hashed, sum
+	}
+	return text, nil
+}
+
+func (v *Verifier) signingKey(c claim, secret string) []byte {
+	id := c.access + "/" + c.scope
+	v.mu.RLock()
+	key := v.keys[id]
+	v.mu.RUnlock()
+	if key != nil {
+		return key
+	}
+	mac := func(key []byte, s string) []byte {
+		m := hmac.New(sha256.New, key)
+		m.Write([]byte(s))
+		return m.Sum(nil)
+	}
+	key = mac(mac(mac(mac([]byte("AWS4"+secret), c.date), c.region), c.service), "aws4_request")
+	v.mu.Lock()
+	if len(v.keys) >= maxKeyCache {
+		clear(v.keys)
+	}
+	v.keys[id] = key
+	v.mu.Unlock()
+	return key
+}
+
+func (v *Verifier) stringToSign(r *http.Request, c claim, query []param, payload string) []byte {
+	b := make([]byte, 0, 1024)
+	b = append(append(b, r.Method...), '\n')
+	b = append(append(b, canonicalPath(r)...), '\n')
+	b = append(appendQuery(b, query), '\n')
+	for _, name := range c.signed {
+		val, _ := headerValue(r, name)
+		b = append(append(append(append(b, name...), ':'), val...), '\n')
+	}
+	b = append(append(append(b, '\n'), strings.Join(c.signed, ";")...), '\n')
+	b = append(b, payload...)
+	sum := sha256.Sum256(b)
+	out := make([]byte, 0, 160)
+	out = append(append(out, algorithm+"\n"...), c.time...)
+	out = append(append(append(out, '\n'), c.scope...), '\n')
+	return hex.AppendEncode(out, sum[:])
+}

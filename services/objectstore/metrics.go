@@ -1,0 +1,93 @@
+package objectstore
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+)
+
+type metrics struct {
+	requests     *prometheus.CounterVec
+	seconds      *prometheus.HistogramVec
+	syncSeconds  prometheus.Histogram
+	perSync      prometheus.Histogram
+	written      prometheus.Counter
+	webhookPosts *prometheus.CounterVec
+	webhookSent  *prometheus.CounterVec
+	webhookLost  *prometheus.CounterVec
+	reclaimed    prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer, e *engine.Engine) (*metrics, error) {
+	opts := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Name: "lightmetrics_objectstore_" + name, Help: help}
+	}
+	hist := func(name, help string, buckets []float64) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Name: "lightmetrics_objectstore_" + name, Help: help, Buckets: buckets}
+	}
+	latency := prometheus.ExponentialBuckets(0.00025, 2, 16)
+	m := &metrics{
+		requests:     prometheus.NewCounterVec(opts("requests_total", "Requests by operation and status."), []string{"op", "status"}),
+		seconds:      prometheus.NewHistogramVec(hist("request_seconds", "Time to answer, by operation.", latency), []string{"op"}),
+		syncSeconds:  prometheus.NewHistogram(hist("fsync_seconds", "Time of the log's fsyncs.", latency)),
+		perSync:      prometheus.NewHistogram(hist("writes_per_fsync", "Records that one fsync made durable.", prometheus.ExponentialBuckets(1, 2, 11))),
+		written:      prometheus.NewCounter(opts("log_written_bytes_total", "Bytes written to the log.")),
+		webhookPosts: prometheus.NewCounterVec(opts("webhook_posts_total", "POSTs to webhooks by outcome."), []string{"webhook", "outcome"}),
+		webhookSent:  prometheus.NewCounterVec(opts("webhook_events_total", "Events that webhooks took."), []string{"webhook"}),
+		webhookLost:  prometheus.NewCounterVec(opts("webhook_missed_records_total", "Log records that were reclaimed before a webhook read them."), []string{"webhook"}),
+		reclaimed:    prometheus.NewCounter(opts("reclaimed_bytes_total", "Bytes of log segments that were dropped.")),
+	}
+	gauge := func(name, help string, f func(engine.Stats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_objectstore_" + name, Help: help},
+			func() float64 { return f(e.Stats()) })
+	}
+	for _, c := range []prometheus.Collector{
+		m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed,
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_objectstore_fsyncs_total", Help: "Fsyncs of the log, of body files and of their directories."},
+			func() float64 { return float64(e.Stats().Fsyncs) }),
+		gauge("objects", "Objects in the store.", func(s engine.Stats) float64 { return float64(s.Objects) }),
+		gauge("object_bytes", "Sum of the sizes of all objects.", func(s engine.Stats) float64 { return float64(s.ObjectBytes) }),
+		gauge("segments", "Segments of the log.", func(s engine.Stats) float64 { return float64(s.Segments) }),
+		gauge("log_bytes", "Length of all segments.", func(s engine.Stats) float64 { return float64(s.LogBytes) }),
+		gauge("log_live_bytes", "Bytes of the log that are in use.", func(s engine.Stats) float64 { return float64(s.LiveBytes) }),
+		gauge("index_disk_bytes", "Size of the index on disk.", func(s engine.Stats) float64 { return float64(s.IndexDiskBytes) }),
+		gauge("poisoned", "1 after a failed fsync: the store only reads.", func(s engine.Stats) float64 {
+			if s.Poisoned {
+				return 1
+			}
+			return 0
+		}),
+	} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) batch(s engine.BatchStats) {
+	if s.Written > 0 {
+		m.syncSeconds.Observe(s.Sync.Seconds())
+		m.perSync.Observe(float64(s.Written))
+		m.written.Add(float64(s.Bytes))
+	}
+}
+
+func (m *metrics) request(op string, status int, took time.Duration) {
+	m.requests.WithLabelValues(op, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(op).Observe(took.Seconds())
+}
+
+func (m *metrics) post(hook string) func(int, error) {
+	return func(events int, err error) {
+		if err != nil {
+			m.webhookPosts.WithLabelValues(hook, "failed").Inc()
+			return
+		}
+		m.webhookPosts.WithLabelValues(hook, "taken").Inc()
+		m.webhookSent.WithLabelValues(hook).Add(float64(events))
+	}
+}

@@ -1,0 +1,236 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
+)
+
+// Deps are what the service takes from around it.
+type Deps struct {
+	Telemetry *telemetry.Telemetry
+	// Now is the clock of times that are kept or compared with signatures; nil is time.Now.
+	Now func() time.Time
+}
+
+// Service is the object store.
+type Service struct {
+	cfg     Config
+	deps    Deps
+	ready   chan struct{}
+	addr    atomic.Pointer[string]
+	admin   atomic.Pointer[string]
+	started atomic.Bool
+}
+
+// New checks the settings. Nothing is opened before Run.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("objectstore: %w", err)
+	}
+	if deps.Telemetry == nil {
+		deps.Telemetry = telemetry.Discard()
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	return &Service{cfg: cfg, deps: deps, ready: make(chan struct{})}, nil
+}
+
+// Ready is closed when requests are taken.
+func (s *Service) Ready() <-chan struct{} { return s.ready }
+
+// Addr is the host:port of the S3 face; valid after Ready.
+func (s *Service) Addr() string { return load(&s.addr) }
+
+// AdminAddr is the host:port of metrics and health; empty without one, valid after Ready.
+func (s *Service) AdminAddr() string { return load(&s.admin) }
+
+func load(p *atomic.Pointer[string]) string {
+	if v := p.Load(); v != nil {
+		return *v
+	}
+	return ""
+}
+
+// Run opens the store and serves until ctx ends; then it lets requests end, makes the
+// index durable and closes.
+func (s *Service) Run(ctx context.Context) (err error) {
+	if s.started.Swap(true) {
+		return errors.New("objectstore: Run was called before")
+	}
+	var m *metrics
+	opt := engine.Options{
+		Dir: s.cfg.Dir, Log: s.deps.Telemetry.Log,
+		SegmentBytes: int64(s.cfg.Segment), InlineBytes: int64(s.cfg.InlineObject), ReclaimBelow: s.cfg.ReclaimBelow,
+		Observe: func(b engine.BatchStats) { m.batch(b) }, // m is set before the engine runs
+	}
+	if s.cfg.ReclaimBelow == 0 {
+		opt.ReclaimBelow = -1
+	}
+	eng, err := engine.Open(opt)
+	if err != nil {
+		return fmt.Errorf("objectstore: %w", err)
+	}
+	defer func() {
+		if cerr := eng.Close(); err == nil && cerr != nil {
+			err = fmt.Errorf("objectstore: close: %w", cerr)
+		}
+	}()
+	if m, err = newMetrics(s.deps.Telemetry.Registry, eng); err != nil {
+		return fmt.Errorf("objectstore: %w", err)
+	}
+	if err := s.serve(ctx, eng, m); err != nil {
+		return fmt.Errorf("objectstore: %w", err)
+	}
+	return nil
+}
+
+// serve runs the loops. The engine ends last: requests need it until they have ended.
+func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) error {
+	senders, err := s.senders(eng, m)
+	if err != nil {
+		return err
+	}
+	eng.Hold(s.floor(eng, senders))
+	l, err := net.Listen("tcp", s.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	defer l.Close() // when a loop could not start; otherwise closed already
+	committer := run.NewGroup(context.WithoutCancel(ctx))
+	cctx, stop := context.WithCancel(committer.Context())
+	defer stop()
+	committer.Go("committer", func(context.Context) error { return eng.Run(cctx) })
+	err = s.makeBuckets(ctx, eng)
+	if err == nil {
+		g := run.NewGroup(ctx)
+		err = s.start(g, l, eng, m, senders)
+		err = errors.Join(err, g.Wait())
+	}
+	stop()
+	return errors.Join(err, committer.Wait())
+}
+
+// start begins the loops that end with the service's context.
+func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
+	if s.cfg.AdminListen != "" {
+		al, err := net.Listen("tcp", s.cfg.AdminListen)
+		if err != nil {
+			g.Go("admin", func(context.Context) error { return err })
+			return nil
+		}
+		a := al.Addr().String()
+		s.admin.Store(&a)
+		mux := http.NewServeMux()
+		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: eng.Err, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+		g.Go("admin", func(ctx context.Context) error { return run.ServeHTTP(ctx, run.NewHTTPServer(mux), al, s.cfg.Drain) })
+	}
+	api := s3api.New(s3api.Options{
+		Engine: eng, Users: s.users(), Log: s.deps.Telemetry.Log, Now: s.deps.Now,
+		Region: s.cfg.Region, Domain: s.cfg.Domain, MaxObjectBytes: int64(s.cfg.MaxObject),
+		MaxRequests: s.cfg.MaxRequests, MaxInFlightBytes: int64(s.cfg.MaxInFlight), IdleTimeout: s.cfg.BodyIdle,
+		MatchAbsent412: s.cfg.IfMatchAbsent412, Observe: m.request,
+	})
+	addr := l.Addr().String()
+	s.addr.Store(&addr)
+	g.Go("s3", func(ctx context.Context) error { return run.ServeHTTP(ctx, run.NewHTTPServer(api), l, s.cfg.Drain) })
+	for _, sender := range senders {
+		g.Go("webhook", sender.Run)
+	}
+	if s.cfg.ReclaimBelow > 0 {
+		g.Go("reclaim", func(ctx context.Context) error { return s.reclaim(ctx, eng, m) })
+	}
+	s.deps.Telemetry.Log.Info("object store is ready", "s3", "http://"+addr, "admin", s.AdminAddr(), "dir", s.cfg.Dir)
+	close(s.ready)
+	return nil
+}
+
+// reclaim drops segments that hold little. A failure is logged and tried again later.
+func (s *Service) reclaim(ctx context.Context, eng *engine.Engine, m *metrics) error {
+	t := time.NewTicker(s.cfg.ReclaimInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		for ctx.Err() == nil && eng.Err() == nil {
+			n, err := eng.Reclaim(ctx)
+			if err != nil && ctx.Err() == nil {
+				s.deps.Telemetry.Log.Error("space could not be reclaimed", "error", err)
+			}
+			if n == 0 || err != nil {
+				break
+			}
+			m.reclaimed.Add(float64(n))
+			s.deps.Telemetry.Log.Info("reclaimed a log segment", "bytes", n)
+		}
+	}
+}
+
+func (s *Service) makeBuckets(ctx context.Context, eng *engine.Engine) error {
+	for _, b := range s.cfg.Buckets {
+		if err := eng.CreateBucket(ctx, b, s.deps.Now()); err != nil && !errors.Is(err, engine.ErrBucketExists) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) users() map[string]s3api.User {
+	m := map[string]s3api.User{}
+	for _, u := range s.cfg.Users {
+		out := s3api.User{Name: u.Name, Secret: u.Secret.Reveal()}
+		if u.Policy != "" {
+			out.Policy, _ = policy.Parse([]byte(u.Policy), "") // Validate parsed it
+		}
+		m[u.AccessKeyID] = out
+	}
+	return m
+}
+
+func (s *Service) senders(eng *engine.Engine, m *metrics) ([]*notify.Sender, error) {
+	var out []*notify.Sender
+	for _, h := range s.cfg.Webhooks {
+		name := h.id()
+		sender, err := notify.New(notify.Options{
+			Engine: eng, Dir: filepath.Join(s.cfg.Dir, "webhooks"), Region: s.cfg.Region, Log: s.deps.Telemetry.Log,
+			Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+			Hook: notify.Hook{
+				Name: name, URL: h.URL, Bucket: h.Bucket, Prefix: h.Prefix, Events: h.Events, Authorization: h.Authorization.Reveal(),
+			},
+			Observe: m.post(name),
+			Missed:  func(n uint64) { m.webhookLost.WithLabelValues(name).Add(float64(n)) },
+		})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, sender)
+	}
+	return out, nil
+}
+
+// floor gives the first record that a webhook still needs, unless too much log would be kept.
+func (s *Service) floor(eng *engine.Engine, senders []*notify.Sender) func() uint64 {
+	return func() uint64 {
+		floor := ^uint64(0)
+		for _, sender := range senders {
+			floor = min(floor, sender.Next())
+		}
+		return max(floor, eng.SeqBefore(int64(s.cfg.WebhookBacklog)))
+	}
+}
