@@ -35,13 +35,19 @@ func (s *Store) expire(now time.Time) {
 }
 
 // shrink evicts the oldest samples until the bounds hold. Their identities stay
-// known, as ghosts: they still mask what they won.
+// known, as ghosts, which still mask what they won; those may take a quarter of the memory.
 func (s *Store) shrink() {
 	if !s.over() {
 		return
 	}
 	s.version++
-	for s.over() && len(s.full) > 0 {
+	for s.over() && len(s.full)+len(s.ghosts) > 0 {
+		if int64(len(s.ghosts))*ghostBytes > s.cfg.MaxBytes/4 || len(s.full) == 0 {
+			b := heap.Pop(&s.ghosts).(*batch)
+			s.bytes -= ghostBytes
+			s.forget(b)
+			continue
+		}
 		b := s.full[0]
 		s.lostThrough = max(s.lostThrough, b.maxT)
 		s.evict(b)

@@ -17,6 +17,9 @@ type Run struct {
 	// ST is the start of the accumulation, milliseconds, 0 when unknown; STs by sample when they differ.
 	ST  int64
 	STs []int64
+	// Before is the histogram that stands before T[0] in the series, also one before
+	// the range; nil when there is none or it is not known.
+	Before *histogram.FloatHistogram
 }
 
 // Runs reads a series in time order. Not for concurrent use.
@@ -28,6 +31,7 @@ type Runs struct {
 	series     *Series
 	next       int
 	mint, maxt int64
+	before     *histogram.FloatHistogram
 }
 
 // Runs starts at mint; samples after maxt are left out (milliseconds).
@@ -47,21 +51,31 @@ func (r *Runs) Next() (Run, bool) {
 			end = max(end, cells[r.next].view.maxT())
 			r.next++
 		}
-		if end < r.mint {
+		plain := r.next == first+1 && cells[first].view.plain
+		if end < r.mint && !(plain && cells[first].view.hists != nil) {
+			r.before = nil
 			continue
 		}
 		var run Run
-		if c := cells[first]; r.next == first+1 && c.view.plain {
-			run = c.whole()
+		if plain {
+			run = cells[first].whole()
 		} else {
 			run = gather(cells[first:r.next], r.series.snap.version)
 		}
+		run.Before, r.before = r.before, run.last()
 		run.cut(r.mint, r.maxt)
 		if len(run.T) > 0 {
 			return run, true
 		}
 	}
 	return Run{}, false
+}
+
+func (r *Run) last() *histogram.FloatHistogram {
+	if len(r.H) == 0 {
+		return nil
+	}
+	return r.H[len(r.H)-1]
 }
 
 // SkipTo lets Next leave out what ends before t.
@@ -73,10 +87,11 @@ func (r *Runs) SkipTo(t int64) {
 		// candidate are passed one by one only when they overlap.
 		i := sort.Search(len(cells)-r.next, func(i int) bool { return cells[r.next+i].view.minT() > t }) + r.next
 		for j := r.next; j < i; j++ {
-			if cells[j].view.maxT() >= t {
+			// Of histograms the last one is passed by Next, which remembers it.
+			if cells[j].view.maxT() >= t || j+1 == i && cells[j].view.hists != nil {
 				break
 			}
-			r.next = j + 1
+			r.next, r.before = j+1, nil
 		}
 	}
 }
@@ -109,6 +124,9 @@ func (r *Run) cut(mint, maxt int64) {
 		r.V = r.V[i:j]
 	}
 	if r.H != nil {
+		if i > 0 {
+			r.Before = r.H[i-1]
+		}
 		r.H = r.H[i:j]
 	}
 	if r.STs != nil {

@@ -167,8 +167,10 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 func (p *Snapshot) look(segs []*segment, mint, maxt int64) []*segmentView {
 	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
 	var out []*segmentView
-	for _, seg := range segs[:end] {
-		if seg.maxT() < mint {
+	for i, seg := range segs[:end] {
+		// Of histograms one segment before the range is kept: whether the first of the
+		// range is a reset shows against the one before it.
+		if seg.maxT() < mint && (seg.hists == nil || i+1 < end && segs[i+1].minT() < mint) {
 			continue
 		}
 		visible := false

@@ -177,6 +177,7 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 	sh.batches++
 	b.shape = sh
 	b.bytes = batchOverhead
+	s.bytes += batchOverhead
 	first := b.Identity.SeqStart
 	for i := range f.Groups {
 		g := &f.Groups[i]
@@ -186,11 +187,12 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 		if n := len(sg.segments); n > 0 {
 			seg.shareStarts(sg.segments[n-1])
 		}
-		b.bytes += seg.bytes()
+		n := seg.bytes()
+		b.bytes += n
+		s.bytes += n
 		sg.insert(seg)
 		s.merge(sg)
 	}
-	s.bytes += b.bytes
 	s.samples += int64(b.Identity.Count())
 	heap.Push(&s.full, b)
 }

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -79,12 +80,24 @@ func (it *iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogr
 	panic(fmt.Errorf("promstore: integer histogram asked for at %d", it.AtT()))
 }
 
-// AtFloatHistogram copies the current histogram.
+// AtFloatHistogram copies the current histogram, with a hint whether it is a counter
+// reset against the one before it.
 func (it *iterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
-	if h == nil {
-		return it.run.T[it.i], it.run.H[it.i].Copy()
+	cur, before := it.run.H[it.i], it.run.Before
+	if it.i > 0 {
+		before = it.run.H[it.i-1]
 	}
-	it.run.H[it.i].CopyTo(h)
+	if h == nil {
+		h = cur.Copy()
+	} else {
+		cur.CopyTo(h)
+	}
+	if h.CounterResetHint != histogram.GaugeType {
+		h.CounterResetHint = histogram.UnknownCounterReset
+		if before != nil && !value.IsStaleNaN(before.Sum) && !value.IsStaleNaN(h.Sum) && !h.DetectReset(before) {
+			h.CounterResetHint = histogram.NotCounterReset
+		}
+	}
 	return it.run.T[it.i], h
 }
 
