@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -124,4 +125,12 @@ func Poll(ctx context.Context, what string, ask func() (bool, error)) error {
 		case <-time.After(pollEvery):
 		}
 	}
+}
+
+// Numbered is how many records the stopped agent has numbered since its boot began.
+func (c *Cluster) Numbered() (uint64, error) {
+	cfg := agent.DefaultConfig()
+	cfg.AgentID, cfg.DataDir = AgentID, filepath.Join(c.o.Dir, "agent")
+	boot, _, err := agent.Inspect(cfg)
+	return boot.NextSeq - 1, err
 }

@@ -49,6 +49,7 @@ type Options struct {
 // Addresses on loopback.
 type Addresses struct {
 	Store          string
+	StoreAdmin     string
 	Collectors     []CollectorAddress
 	ReconcilerHTTP string
 	ReconcilerGRPC string
@@ -109,7 +110,7 @@ func (c *Cluster) choosePorts() error {
 		errs = append(errs, err)
 		return a
 	}
-	c.Addr.Store = port(4790)
+	c.Addr.Store, c.Addr.StoreAdmin = port(4790), port(4791)
 	for i := range c.o.Collectors {
 		// 4750 and 4751 for the first, then 4730, 4731, 4732, …: clear of the other services.
 		g, h := 4750, 4751
@@ -138,7 +139,7 @@ func (c *Cluster) start(ctx context.Context, command, name, http string) (*proc.
 
 // StartStore starts the embedded store.
 func (c *Cluster) StartStore(ctx context.Context) (err error) {
-	c.Store, err = c.start(ctx, "objectstore", "objectstore", c.Addr.Store)
+	c.Store, err = c.start(ctx, "objectstore", "objectstore", c.Addr.StoreAdmin)
 	return err
 }
 

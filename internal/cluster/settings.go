@@ -45,14 +45,16 @@ func (c *Cluster) bucketSettings() section {
 
 func (c *Cluster) storeSettings() section {
 	return section{
-		"listen":  c.Addr.Store,
-		"dir":     filepath.Join(c.o.Dir, "objects"),
-		"buckets": []string{c.o.Bucket},
+		"listen":       c.Addr.Store,
+		"admin_listen": c.Addr.StoreAdmin,
+		"dir":          filepath.Join(c.o.Dir, "objects"),
+		"buckets":      []string{c.o.Bucket},
 		"users": []section{{
-			"name": "local", "access_key_id": c.o.AccessKeyID, "secret_access_key": c.o.SecretAccessKey.Reveal(),
+			"name": "local", "access_key_id": c.o.AccessKeyID, "secret": c.o.SecretAccessKey.Reveal(),
 		}},
 		"webhooks": []section{{
-			"url": "http://" + c.Addr.ReconcilerHTTP + "/v1/events", "prefix": "accepted/v1/",
+			"name": "reconciler", "bucket": c.o.Bucket, "prefix": "accepted/v1/",
+			"url": "http://" + c.Addr.ReconcilerHTTP + "/v1/events",
 		}},
 	}
 }
@@ -80,10 +82,10 @@ func (c *Cluster) reconcilerSettings() section {
 
 func (c *Cluster) querySettings() section {
 	return section{
-		"http":  section{"listen": c.Addr.QueryHTTP},
-		"grpc":  section{"listen": c.Addr.QueryGRPC},
-		"store": c.bucketSettings(),
-		"watch": section{"addresses": []string{c.Addr.ReconcilerGRPC}},
+		"http":   section{"listen": c.Addr.QueryHTTP},
+		"grpc":   section{"listen": c.Addr.QueryGRPC},
+		"store":  c.bucketSettings(),
+		"follow": section{"watch": []string{c.Addr.ReconcilerGRPC}},
 	}
 }
 

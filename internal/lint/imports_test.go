@@ -122,7 +122,7 @@ func refused(from, to, imp string, ours bool) string {
 		return "services stand below cmd"
 	case within(from, "agent") && within(to, "services"):
 		return "the agent talks to services over the network"
-	case within(to, "cmd"):
+	case within(to, "cmd") && !(within(from, "cmd") && service(from) == service(to)):
 		return "nothing imports a main"
 	case within(from, "services", "agent", "pkg") && within(to, "internal") && !within(to, "internal/cli"):
 		return "internal tools are for tests and mains"

@@ -58,7 +58,7 @@ func (t *tally) count(ctx context.Context, c *cluster.Cluster) error {
 	if err != nil {
 		return err
 	}
-	if t.numbered, err = lastNumbered(ctx, c); err != nil {
+	if t.numbered, err = c.Numbered(); err != nil {
 		return err
 	}
 	err = cluster.Poll(ctx, "all sides to agree", func() (bool, error) {

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+func authorityCommand(out *format) *cobra.Command {
+	cmd := &cobra.Command{Use: "authority", Short: "The acceptance authority: one bucket and one prefix"}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "show URL",
+		Short: "Print the bucket's id object",
+		Long:  "Prints the id object that every collector compares with its configured authority id.\n\n" + bucketHelp,
+		Args:  exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := openBucket(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			b, info, err := store.Get(cmd.Context(), layout.AuthorityKey, objstore.GetOptions{})
+			if errors.Is(err, objstore.ErrNotFound) {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the bucket is no acceptance authority yet: no collector ever started on it")}
+			}
+			if err != nil {
+				return reached(err)
+			}
+			return out.write(cmd.OutOrStdout(), map[string]any{"key": info.Key, "object": string(b)},
+				table{header: []string{"KEY", "OBJECT"}, rows: [][]string{{info.Key, string(b)}}})
+		},
+	})
+	return cmd
+}

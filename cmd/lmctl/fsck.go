@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/fsck"
+)
+
+// fsckView is the report as data.
+type fsckView struct {
+	Manifests   uint64        `json:"manifests"`
+	Quarantined uint64        `json:"quarantined"`
+	Records     uint64        `json:"records"`
+	Samples     uint64        `json:"samples"`
+	FrameBytes  uint64        `json:"frame_bytes"`
+	Boots       int           `json:"boots"`
+	Found       uint64        `json:"found"`
+	Findings    []findingView `json:"findings"`
+}
+
+type findingView struct {
+	Problem string `json:"problem"`
+	Key     string `json:"key"`
+	Detail  string `json:"detail"`
+}
+
+func fsckCommand(out *format) *cobra.Command {
+	var authority string
+	cmd := &cobra.Command{
+		Use:   "fsck URL",
+		Short: "Check that every accepted batch is in the bucket, byte for byte",
+		Long: "Reads every identity manifest, quarantine record and frame of a bucket and trusts nothing else.\n" +
+			"Exits 3 when something does not hold.\n\n" + bucketHelp,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			store, err := openBucket(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			r, err := fsck.Run(cmd.Context(), store, fsck.Options{AuthorityID: authority})
+			if err != nil {
+				return reached(err)
+			}
+			v := fsckView{Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,
+				FrameBytes: r.FrameBytes, Boots: len(r.Ledgers), Found: r.Found, Findings: []findingView{}}
+			t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
+				{"accepted batches", fmt.Sprint(r.Manifests)}, {"records", fmt.Sprint(r.Records)},
+				{"samples", fmt.Sprint(r.Samples)}, {"frame bytes", fmt.Sprint(r.FrameBytes)},
+				{"agents' boots", fmt.Sprint(len(r.Ledgers))}, {"quarantined frames", fmt.Sprint(r.Quarantined)},
+				{"findings", fmt.Sprint(r.Found)},
+			}}
+			for _, f := range r.Findings {
+				v.Findings = append(v.Findings, findingView{string(f.Problem), f.Key, f.Detail})
+				t.rows = append(t.rows, []string{string(f.Problem), f.Key + ": " + f.Detail})
+			}
+			if err := out.write(cmd.OutOrStdout(), v, t); err != nil {
+				return err
+			}
+			if !r.Healthy() {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the bucket is not whole")}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&authority, "authority", "", "authority id that manifests must carry")
+	return cmd
+}

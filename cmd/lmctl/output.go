@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"gopkg.in/yaml.v3"
+)
+
+// format is how data is written; the zero value is a table.
+type format string
+
+func (f *format) String() string {
+	if *f == "" {
+		return "table"
+	}
+	return string(*f)
+}
+
+// Set takes a known format.
+func (f *format) Set(s string) error {
+	switch s {
+	case "table", "json", "yaml":
+		*f = format(s)
+		return nil
+	}
+	return fmt.Errorf("want table, json or yaml")
+}
+
+// Type names the value in the help.
+func (f *format) Type() string { return "format" }
+
+// table is data for people.
+type table struct {
+	header []string
+	rows   [][]string
+}
+
+// write writes data as JSON or YAML, or t.
+func (f *format) write(w io.Writer, data any, t table) error {
+	switch f.String() {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(data)
+	case "yaml":
+		// Through JSON, so that both have the same names.
+		b, err := json.Marshal(data)
+		if err != nil {
+			return err
+		}
+		var v any
+		if err := yaml.Unmarshal(b, &v); err != nil {
+			return err
+		}
+		return yaml.NewEncoder(w).Encode(v)
+	}
+	tw := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(t.header, "\t"))
+	for _, r := range t.rows {
+		fmt.Fprintln(tw, strings.Join(r, "\t"))
+	}
+	return tw.Flush()
+}

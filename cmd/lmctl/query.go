@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+)
+
+const (
+	askTimeout = 30 * time.Second
+	pageSize   = 1000
+)
+
+// server is how to reach a query service.
+type server struct {
+	addr   string
+	client rpc.ClientConfig
+}
+
+func (s *server) flags(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&s.addr, "addr", "127.0.0.1:4761", "gRPC address of a query service")
+	config.Flags(cmd.PersistentFlags(), "client", &s.client)
+}
+
+// ask calls fn with a client and gives failures their exit codes.
+func (s *server) ask(ctx context.Context, fn func(context.Context, queryv1.QueryServiceClient) error) error {
+	conn, err := rpc.Dial(s.addr, s.client)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	err = fn(ctx, queryv1.NewQueryServiceClient(conn))
+	if c := status.Code(err); err != nil && (c == codes.Unavailable || c == codes.DeadlineExceeded) {
+		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", s.addr, err)}
+	}
+	return err
+}
+
+type agentView struct {
+	AgentID         string   `json:"agent_id"`
+	BootID          string   `json:"boot_id"`
+	FirstSeq        uint64   `json:"first_seq"`
+	AcceptedThrough uint64   `json:"accepted_through"`
+	LastSeq         uint64   `json:"last_seq"`
+	Records         uint64   `json:"records"`
+	Batches         uint64   `json:"batches"`
+	Gaps            []string `json:"gaps"`
+	Overlaps        []string `json:"overlaps"`
+	LastAcceptedAt  string   `json:"last_accepted_at"`
+}
+
+func ranges(rs []*queryv1.SeqRange) []string {
+	out := []string{}
+	for _, r := range rs {
+		out = append(out, fmt.Sprintf("%d-%d", r.GetStart(), r.GetEnd()))
+	}
+	return out
+}
+
+// some writes the first ranges and how many there are more.
+func some(rs []string) string {
+	switch {
+	case len(rs) == 0:
+		return "-"
+	case len(rs) > 3:
+		return strings.Join(rs[:3], ",") + fmt.Sprintf(",… %d more", len(rs)-3)
+	}
+	return strings.Join(rs, ",")
+}
+
+func agentsCommand(out *format) *cobra.Command {
+	s := &server{}
+	var agent string
+	cmd := &cobra.Command{
+		Use:   "agents",
+		Short: "Watermarks, gaps and overlaps of every agent and boot",
+		Long:  "Lists what a query service knows of every agent and boot. Exits 3 when there are gaps or overlaps.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			views, rows, findings := []agentView{}, [][]string{}, 0
+			err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error {
+				req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: pageSize}
+				for {
+					resp, err := c.ListAgents(ctx, req)
+					if err != nil {
+						return err
+					}
+					for _, a := range resp.GetAgents() {
+						v := agentView{a.GetAgentId(), a.GetBootId(), a.GetFirstSeq(), a.GetAcceptedThrough(), a.GetLastSeq(), a.GetRecordCount(),
+							a.GetBatchCount(), ranges(a.GetGaps()), ranges(a.GetOverlaps()), time.Unix(0, a.GetLastAcceptedAtUnixNs()).UTC().Format(time.RFC3339)}
+						findings += len(v.Gaps) + len(v.Overlaps)
+						views = append(views, v)
+						rows = append(rows, []string{v.AgentID, v.BootID, fmt.Sprint(v.Batches), fmt.Sprint(v.Records),
+							fmt.Sprintf("%d..%d", v.FirstSeq, v.AcceptedThrough), some(v.Gaps), some(v.Overlaps), v.LastAcceptedAt})
+					}
+					if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+						return nil
+					}
+				}
+			})
+			if err != nil {
+				return err
+			}
+			if err := out.write(cmd.OutOrStdout(), views, table{
+				header: []string{"AGENT", "BOOT", "BATCHES", "RECORDS", "SEQUENCE", "GAPS", "OVERLAPS", "LAST ACCEPTED"}, rows: rows}); err != nil {
+				return err
+			}
+			if findings > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d gaps and overlaps", findings)}
+			}
+			return nil
+		},
+	}
+	s.flags(cmd)
+	cmd.Flags().StringVar(&agent, "agent", "", "only this agent")
+	return cmd
+}
+
+type conflictView struct {
+	AgentID         string `json:"agent_id"`
+	BootID          string `json:"boot_id"`
+	SeqStart        uint64 `json:"seq_start"`
+	SeqEnd          uint64 `json:"seq_end"`
+	AcceptedSHA256  string `json:"accepted_sha256"`
+	SubmittedSHA256 string `json:"submitted_sha256"`
+	ObservedAt      string `json:"observed_at"`
+	CollectorID     string `json:"collector_id"`
+}
+
+func conflictsCommand(out *format) *cobra.Command {
+	s := &server{}
+	var agent string
+	cmd := &cobra.Command{Use: "conflicts", Short: "Quarantined frames: same identity, other bytes"}
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List quarantined frames; exits 3 when there are any",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			views, rows := []conflictView{}, [][]string{}
+			err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error {
+				req := &queryv1.ListConflictsRequest{AgentId: agent, PageSize: pageSize}
+				for {
+					resp, err := c.ListConflicts(ctx, req)
+					if err != nil {
+						return err
+					}
+					for _, q := range resp.GetConflicts() {
+						v := conflictView{q.GetAgentId(), q.GetBootId(), q.GetSeqStart(), q.GetSeqEnd(), q.GetAcceptedSha256(), q.GetSubmittedSha256(),
+							time.Unix(0, q.GetObservedAtUnixNs()).UTC().Format(time.RFC3339), q.GetCollectorId()}
+						views = append(views, v)
+						rows = append(rows, []string{v.AgentID, v.BootID, fmt.Sprintf("%d-%d", v.SeqStart, v.SeqEnd),
+							v.AcceptedSHA256, v.SubmittedSHA256, v.ObservedAt, v.CollectorID})
+					}
+					if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+						return nil
+					}
+				}
+			})
+			if err != nil {
+				return err
+			}
+			if err := out.write(cmd.OutOrStdout(), views, table{
+				header: []string{"AGENT", "BOOT", "SEQUENCE", "ACCEPTED", "QUARANTINED", "OBSERVED", "COLLECTOR"}, rows: rows}); err != nil {
+				return err
+			}
+			if len(views) > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d conflicts", len(views))}
+			}
+			return nil
+		},
+	}
+	list.Flags().StringVar(&agent, "agent", "", "only this agent")
+	s.flags(cmd)
+	cmd.AddCommand(list)
+	return cmd
+}
