@@ -1,0 +1,175 @@
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/services/objectstore"
+)
+
+// realStore runs the embedded object store over HTTP, with fsync, and gives a client
+// of a bucket whose events go to hook.
+func realStore(t testing.TB, hook string) objstore.Store {
+	t.Helper()
+	const user, secret = "test-user", "test-secret-0123456789"
+	c := objectstore.DefaultConfig()
+	c.Listen, c.AdminListen, c.Dir = "127.0.0.1:0", "", t.TempDir()
+	c.Users = []objectstore.User{{Name: "test", AccessKeyID: user, Secret: config.Secret(secret)}}
+	c.Buckets = []string{"authority"}
+	if hook != "" {
+		c.Webhooks = []objectstore.Webhook{{Name: "reconciler", URL: hook, Bucket: "authority", Prefix: "team/accepted/v1/"}}
+	}
+	svc, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
+	must(t, err)
+	ctx, cancel := context.WithCancel(bg)
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("object store: %v", err)
+		}
+	})
+	select {
+	case <-svc.Ready():
+	case err := <-done:
+		done <- err
+		t.Fatal(err)
+	}
+	cfg := s3.DefaultConfig()
+	cfg.Endpoint, cfg.Bucket, cfg.Prefix, cfg.PathStyle = "http://"+svc.Addr(), "authority", "team/", true
+	cfg.AccessKeyID, cfg.SecretAccessKey = user, config.Secret(secret)
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(transport.CloseIdleConnections)
+	s, err := s3.New(bg, cfg, s3.Options{Transport: transport})
+	must(t, err)
+	return s
+}
+
+// The store's own events over HTTP, no scan but the one at the start: every batch is
+// indexed; a second reconciler that starts later finds the same from its snapshots.
+func TestOverTheEmbeddedStore(t *testing.T) {
+	var current atomic.Pointer[Service]
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s := current.Load(); s != nil {
+			s.events(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(hook.Close)
+	store := realStore(t, hook.URL)
+	cfg := quiet()
+	cfg.Events.KeyPrefix = "team/"
+	r := start(t, cfg, store)
+	eventually(t, "first audits ended", func() bool { return r.complete.Load() > 0 })
+	current.Store(r.Service)
+
+	const agents, each = 4, 25
+	var mu sync.Mutex
+	var ms []accept.Manifest
+	var wg sync.WaitGroup
+	for a := range agents {
+		wg.Go(func() {
+			for i := range uint64(each) {
+				m := acceptBatch(t, store, batch(fmt.Sprint("agent", a), i*10, i*10+9))
+				mu.Lock()
+				ms = append(ms, m)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	check := func(r *running) {
+		c := r.client()
+		for a := range agents {
+			eventually(t, "ledger", func() bool {
+				l := r.ledgerOf(c, fmt.Sprint("agent", a))
+				return l.BatchCount == each && l.AcceptedThrough == each*10-1
+			})
+		}
+	}
+	check(r)
+	must(t, r.stop())
+	if diff := cmp.Diff(wanted(ms...), derived(t, store)); diff != "" {
+		t.Error(diff)
+	}
+	check(start(t, cfg, store))
+}
+
+// Reconciling next to the bare requests, over the embedded store: go test -bench RealStore.
+func BenchmarkRealStore(b *testing.B) {
+	const workers = 16
+	pool := func(keys []string, fn func(string)) {
+		ch := make(chan string, len(keys))
+		for _, k := range keys {
+			ch <- k
+		}
+		close(ch)
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				for k := range ch {
+					fn(k)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	store := realStore(b, "")
+	core := &reconcile.Reconciler{Store: store, AuthorityID: testAuthority, Now: time.Now}
+	const n = 400
+	var ids []uint64
+	for i := range uint64(n) {
+		ids = append(ids, i)
+	}
+	keys := make([]string, n)
+	blobs := make([]string, n)
+	for _, i := range ids {
+		m := acceptBatch(b, store, batch("a", i*10, i*10+9))
+		keys[i], blobs[i] = layout.Accepted(m.Identity), m.RawBlobKey
+	}
+	head := func(k string) { _, err := store.Head(bg, k); must(b, err) }
+	list := func() {
+		must(b, objstore.ListAll(bg, store, layout.AcceptedPrefix, "", func(objstore.Info) error { return nil }))
+	}
+	first := true
+	var bare, known, fresh time.Duration
+	for b.Loop() {
+		at := time.Now()
+		list()
+		pool(blobs, head)
+		bare += time.Since(at)
+		if first {
+			at = time.Now()
+			list()
+			pool(keys, func(k string) { _, err := core.Reconcile(bg, k, reconcile.Options{}); must(b, err) })
+			fresh += time.Since(at)
+			first = false
+		}
+		at = time.Now()
+		list()
+		pool(keys, func(k string) { _, err := core.Reconcile(bg, k, reconcile.Options{Look: true}); must(b, err) })
+		known += time.Since(at)
+	}
+	rate := func(d time.Duration, times int) float64 { return float64(n*times) / d.Seconds() }
+	b.ReportMetric(rate(bare, b.N), "bare/s")
+	b.ReportMetric(rate(known, b.N), "known/s")
+	b.ReportMetric(rate(fresh, 1), "new/s")
+	b.ReportMetric(float64(bare)/float64(known), "known/bare")
+}
