@@ -9,7 +9,8 @@ import (
 // key's Family, how long it took and how it ended.
 type Observer func(op, family string, took time.Duration, err error)
 
-// Observe reports every operation of s to fn, timed by now.
+// Observe reports every operation of s to fn, timed by now. It hides what s has
+// besides Store: the S3 back end takes an Observer itself.
 func Observe(s Store, fn Observer, now func() time.Time) Store {
 	return &observed{s, fn, now}
 }
