@@ -15,6 +15,7 @@ type round struct {
 	failed  int
 	found   int
 	sealed  bool
+	ended   bool
 	done    chan struct{}
 	// rebuilt collects every identity of the round; nil unless a ledger is built anew.
 	rebuilt *ledger.Ledger
@@ -64,9 +65,9 @@ func (r *round) seal() {
 }
 
 func (r *round) end() {
-	if r.sealed && r.pending == 0 {
+	if r.sealed && r.pending == 0 && !r.ended {
+		r.ended = true
 		close(r.done)
-		r.sealed = false // closed once
 	}
 }
 
