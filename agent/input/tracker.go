@@ -19,6 +19,8 @@ type Tracker struct {
 type tracked struct {
 	series *Series
 	gen    uint64
+	// first scrape that had it; a scrape that failed did not send it.
+	first uint64
 	// seen by a sample with the scrape's own time: only those get a stale marker.
 	live bool
 }
@@ -42,7 +44,23 @@ func (t *Tracker) Get(key []byte, live bool) (*Series, bool) {
 
 // Put adds or replaces the series of a key, and marks it as seen.
 func (t *Tracker) Put(key []byte, s *Series, live bool) {
-	t.series[string(key)] = &tracked{series: s, gen: t.gen, live: live}
+	e := &tracked{series: s, gen: t.gen, first: t.gen, live: live}
+	if old, ok := t.series[string(key)]; ok {
+		e.first = old.first
+	}
+	t.series[string(key)] = e
+}
+
+// AppendAllStale ends a scrape that failed: nothing of it was sent, and every series of
+// the scrapes before gets a stale marker.
+func (t *Tracker) AppendAllStale(dst []Sample, at int64) []Sample {
+	for _, e := range t.series {
+		if e.live && e.first != t.gen {
+			dst = append(dst, Sample{Series: e.series, Time: at, Value: StaleNaN})
+		}
+	}
+	clear(t.series)
+	return dst
 }
 
 // AppendStale ends a scrape: series that it did not have are forgotten, and get a stale

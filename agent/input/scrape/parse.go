@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,7 @@ type parser struct {
 	samples []input.Sample
 	key     []byte
 
-	family string // of the last TYPE or UNIT line
+	family []byte // of the last TYPE or UNIT line
 	typ    model.MetricType
 	unit   string
 }
@@ -47,11 +48,10 @@ func newParser(t Target) *parser {
 
 var errSampleLimit = errors.New("scrape is over sample_limit")
 
-// parse gives the samples of a body. On an error nothing of the scrape counts.
+// parse gives the samples of a body; the tracker's scrape has begun. On an error nothing of the scrape counts.
 func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sample, error) {
-	p.tracker.Begin()
 	p.samples = nil // the last slice is with the batcher
-	p.family, p.unit, p.typ = "", "", model.MetricTypeUnknown
+	p.family, p.unit, p.typ = p.family[:0], "", model.MetricTypeUnknown
 	// An error beside a parser says that the fallback type was used, which is meant.
 	tp, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{
 		OpenMetricsSkipSTSeries: true, FallbackContentType: "text/plain"})
@@ -70,11 +70,11 @@ func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sampl
 		switch et {
 		case textparse.EntryType:
 			name, t := tp.Type()
-			p.startFamily(string(name))
+			p.startFamily(name)
 			p.typ = t
 		case textparse.EntryUnit:
 			name, u := tp.Unit()
-			p.startFamily(string(name))
+			p.startFamily(name)
 			p.unit = string(u)
 		case textparse.EntrySeries:
 			if len(p.samples) >= p.target.SampleLimit {
@@ -85,15 +85,9 @@ func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sampl
 	}
 }
 
-// abort ends a failed scrape: every known series gets a stale marker.
-func (p *parser) abort(at int64) []input.Sample {
-	p.tracker.Begin()
-	return p.tracker.AppendStale(nil, at)
-}
-
-func (p *parser) startFamily(name string) {
-	if name != p.family {
-		p.family, p.unit, p.typ = name, "", model.MetricTypeUnknown
+func (p *parser) startFamily(name []byte) {
+	if !bytes.Equal(name, p.family) {
+		p.family, p.unit, p.typ = append(p.family[:0], name...), "", model.MetricTypeUnknown
 	}
 }
 
@@ -104,15 +98,14 @@ func (p *parser) sample(tp textparse.Parser, at int64) {
 		at = *ts * 1e6
 	}
 	name := raw
-	if i := strings.IndexByte(string(raw), '{'); i >= 0 {
+	if i := bytes.IndexByte(raw, '{'); i >= 0 {
 		name = raw[:i]
 	}
 	t, unit := frame.Unknown, ""
-	if suffix, ok := strings.CutPrefix(string(name), p.family); p.family != "" && (ok || len(name) == 0) {
-		t, unit = typeOf(p.typ, suffix), p.unit
+	if suffix, ok := bytes.CutPrefix(name, p.family); len(p.family) > 0 && (ok || len(name) == 0) {
+		t, unit = typeOf(p.typ, string(suffix)), p.unit
 	}
-	// Type and unit are part of a series: a change of them begins another one.
-	p.key = append(append(p.key[:0], byte(t)), raw...)
+	p.key = append(p.key[:0], raw...)
 	series, known := p.tracker.Get(p.key, live)
 	var ls []frame.Label
 	if known {
@@ -124,7 +117,7 @@ func (p *parser) sample(tp textparse.Parser, at int64) {
 	if t == frame.Counter {
 		start = tp.StartTimestamp() * 1e6 // reads ahead: nothing else of the sample after it
 	}
-	if !known || series.Start != start || series.Unit != unit {
+	if !known || series.Type != t || series.Start != start || series.Unit != unit {
 		series = &input.Series{Labels: ls, Type: t, Unit: unit, Start: start}
 		p.tracker.Put(p.key, series, live)
 	}

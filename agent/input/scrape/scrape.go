@@ -107,6 +107,7 @@ func (s *Scraper) Status() Status {
 func (s *Scraper) Scrape(ctx context.Context) {
 	start := s.now()
 	at := start.Truncate(time.Millisecond).UnixNano()
+	s.parser.tracker.Begin()
 	samples, err := s.fetch(ctx, at)
 	if ctx.Err() != nil {
 		return // the agent stops: this says nothing about the target
@@ -115,7 +116,7 @@ func (s *Scraper) Scrape(ctx context.Context) {
 	scraped, up := len(samples), 1.0
 	if err != nil {
 		scraped, up = 0, 0
-		samples = s.parser.abort(at)
+		samples = s.parser.tracker.AppendAllStale(nil, at)
 	} else {
 		samples = s.parser.tracker.AppendStale(samples, at)
 	}

@@ -1,0 +1,187 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// memQueue gives identities as the queue does, and keeps decoded batches.
+type memQueue struct {
+	t     *testing.T
+	next  uint64
+	err   error
+	sizes []int
+	got   []frame.Batch
+}
+
+func (q *memQueue) Append(parts ...queue.Part) ([]queue.Entry, error) {
+	if q.err != nil {
+		return nil, q.err
+	}
+	p := parts[0]
+	id := identity.Batch{Agent: "a", Boot: "b", SeqStart: q.next + 1, SeqEnd: q.next + p.Records}
+	enc, err := p.Encode(id)
+	if err != nil {
+		return nil, err
+	}
+	var b frame.Batch
+	if err := frame.Decode(enc, &b, frame.Limits{}); err != nil {
+		q.t.Errorf("a collector would refuse it: %v", err)
+	}
+	if b.Records() != p.Records || b.Identity != id {
+		q.t.Errorf("%d records of %s, want %d", b.Records(), b.Identity, p.Records)
+	}
+	q.next = id.SeqEnd
+	q.sizes, q.got = append(q.sizes, len(enc)), append(q.got, b)
+	return []queue.Entry{{Identity: id, Bytes: len(enc)}}, nil
+}
+
+type drops map[string]int
+
+func newBatcher(t *testing.T, cfg Config, q *memQueue) (*Batcher, drops) {
+	t.Helper()
+	d := drops{}
+	b, err := New(cfg, []frame.Label{{Name: "host", Value: "h"}}, q, func(r string, n int) { d[r] += n },
+		func(queue.Entry) {}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, d
+}
+
+func seriesN(n int) []*input.Series {
+	out := make([]*input.Series, n)
+	for i := range out {
+		out[i] = &input.Series{Type: frame.Gauge, Labels: []frame.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}}
+	}
+	return out
+}
+
+func scrapeOf(series []*input.Series, at int64) input.Scrape {
+	s := input.Scrape{Source: "t"}
+	for i, x := range series {
+		s.Samples = append(s.Samples, input.Sample{Series: x, Time: at, Value: float64(i)})
+	}
+	return s
+}
+
+// Scrapes of one source become one dense matrix.
+func TestSeveralScrapesAreOneMatrix(t *testing.T) {
+	q := &memQueue{t: t}
+	b, _ := newBatcher(t, DefaultConfig(), q)
+	one, two := seriesN(20), seriesN(5)
+	for i := range int64(6) {
+		b.add(scrapeOf(one, 1000+i*10))
+		b.add(scrapeOf(two[:1], 1003+i*10))
+	}
+	b.flush()
+	// two[0] has the labels of one[0]: a series is its labels, whoever brings it.
+	if len(q.got) != 1 || q.next != 126 {
+		t.Fatalf("%d batches, %d records", len(q.got), q.next)
+	}
+	if n := len(q.got[0].Groups); n != 2 {
+		t.Fatalf("%d groups, want the 19 series of one set of timestamps and the merged one", n)
+	}
+	if b.builder.Records() != 0 || len(b.ids) != 0 {
+		t.Fatal("not reset")
+	}
+}
+
+func TestBounds(t *testing.T) {
+	q := &memQueue{t: t}
+	cfg := DefaultConfig()
+	cfg.MaxRecords = 100
+	b, _ := newBatcher(t, cfg, q)
+	b.add(scrapeOf(seriesN(250), 1))
+	b.flush()
+	if len(q.got) != 3 || q.got[0].Records() != 100 || q.got[2].Records() != 50 || q.next != 250 {
+		t.Fatalf("%d batches", len(q.got))
+	}
+	q = &memQueue{t: t}
+	cfg = DefaultConfig()
+	cfg.MaxBytes = 4 << 10
+	b, _ = newBatcher(t, cfg, q)
+	b.add(scrapeOf(seriesN(500), 1))
+	b.flush()
+	if len(q.got) < 5 {
+		t.Fatalf("%d batches for 500 series and 4 KiB", len(q.got))
+	}
+}
+
+// What no collector would take is dropped alone and counted; a full queue drops the batch.
+func TestDrops(t *testing.T) {
+	q := &memQueue{t: t}
+	b, d := newBatcher(t, DefaultConfig(), q)
+	s := seriesN(3)
+	bad := &input.Series{Type: frame.Gauge, Labels: []frame.Label{{Name: "__name__", Value: "m"}, {Name: "x", Value: string(make([]byte, 3000))}}}
+	b.add(scrapeOf(s, 10))
+	b.add(scrapeOf([]*input.Series{bad}, 10))
+	b.add(scrapeOf(s[:2], 9))
+	b.flush()
+	if d[DropSeries] != 1 || d[DropOrder] != 2 || q.next != 3 {
+		t.Fatalf("%v, %d records", d, q.next)
+	}
+	for reason, err := range map[string]error{DropQueueFull: fmt.Errorf("x: %w", queue.ErrFull), DropQueue: errors.New("disk")} {
+		q.err = err
+		b.add(scrapeOf(s, 20))
+		b.flush()
+		if d[reason] != 3 {
+			t.Fatalf("%s: %v", reason, d)
+		}
+	}
+	q.err = nil
+	b.add(scrapeOf(s, 30))
+	b.flush()
+	if q.got[1].Identity.SeqStart != 4 {
+		t.Fatalf("dropped batches took numbers: %s", q.got[1].Identity)
+	}
+}
+
+func TestAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &memQueue{t: t}
+		cfg := DefaultConfig()
+		b, _ := newBatcher(t, cfg, q)
+		ctx, cancel := context.WithCancel(t.Context())
+		dropped := 0
+		ch := input.NewChannel(2, func(n int) { dropped += n })
+		done := make(chan error)
+		go func() { done <- b.Run(ctx, ch.C()) }()
+		s := seriesN(4)
+		ch.Push(scrapeOf(s, 1))
+		time.Sleep(cfg.MaxAge - time.Second)
+		synctest.Wait()
+		if len(q.got) != 0 {
+			t.Error("closed too early")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(q.got) != 1 {
+			t.Errorf("%d batches after max_age", len(q.got))
+		}
+		ch.Push(scrapeOf(s, 2))
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if q.next != 8 {
+			t.Errorf("%d records: the unfinished batch is not queued at a stop", q.next)
+		}
+		for i := range int64(3) {
+			ch.Push(scrapeOf(s, 10+i))
+		}
+		if dropped != 4 {
+			t.Errorf("%d samples dropped by a full channel, want the newest scrape's 4", dropped)
+		}
+	})
+}
