@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -79,6 +80,9 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	}
 	if s.cfg.ReclaimBelow == 0 {
 		opt.ReclaimBelow = -1
+	}
+	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("objectstore: %w", err)
 	}
 	eng, err := engine.Open(opt)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 )
 
 // BlockSize is the unit of a body file's checksums, bytes.
@@ -79,10 +80,9 @@ func (b *Blob) Finish() (Extent, error) {
 		return b.ext, b.e.fail(fmt.Errorf("fsync body file: %w", err))
 	}
 	b.e.counts.fsyncs.Add(1)
-	if err := b.e.fs.Rename(tmpDir+"/"+b.id, blobName(b.id)); err != nil {
+	if err := b.land(); err != nil {
 		return b.ext, fmt.Errorf("land body file: %w", err)
 	}
-	b.landed = true
 	if err := b.e.fs.SyncDir(blobDir + "/" + b.id[:2]); err != nil {
 		return b.ext, b.e.fail(fmt.Errorf("fsync directory of body files: %w", err))
 	}
@@ -90,6 +90,23 @@ func (b *Blob) Finish() (Extent, error) {
 	err := b.file.Close()
 	b.file = nil
 	return b.ext, err
+}
+
+// land renames the file into its directory, which may have to be made.
+func (b *Blob) land() error {
+	from, to := tmpDir+"/"+b.id, blobName(b.id)
+	err := b.e.fs.Rename(from, to)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := b.e.fs.MkdirAll(blobDir + "/" + b.id[:2]); err != nil {
+			return err
+		}
+		if err := b.e.fs.SyncDir(blobDir); err != nil {
+			return b.e.fail(fmt.Errorf("fsync directory of body files: %w", err))
+		}
+		err = b.e.fs.Rename(from, to)
+	}
+	b.landed = err == nil
+	return err
 }
 
 // Discard removes the file.

@@ -85,24 +85,12 @@ func (e *Engine) abandon() {
 }
 
 func (e *Engine) makeDirs() error {
-	dirs := []string{logDir, tmpDir, blobDir}
-	have, err := e.fs.List(".")
-	if err != nil {
-		return err
-	}
-	fresh := true
-	for _, n := range have {
-		fresh = fresh && n != blobDir
-	}
-	for i := 0; fresh && i < 256; i++ {
-		dirs = append(dirs, fmt.Sprintf("%s/%02x", blobDir, i))
-	}
-	for _, d := range dirs {
+	for _, d := range []string{logDir, tmpDir, blobDir} {
 		if err := e.fs.MkdirAll(d); err != nil {
 			return err
 		}
 	}
-	return errors.Join(e.fs.SyncDir(blobDir), e.fs.SyncDir("."))
+	return e.fs.SyncDir(".")
 }
 
 // openSegments opens all segments and gives their numbers in order. A last segment
@@ -237,8 +225,12 @@ func (e *Engine) sweep() error {
 			return err
 		}
 	}
-	for i := range 256 {
-		names, err := e.fs.List(fmt.Sprintf("%s/%02x", blobDir, i))
+	dirs, err := e.fs.List(blobDir)
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		names, err := e.fs.List(blobDir + "/" + d)
 		if err != nil {
 			return err
 		}
