@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
@@ -184,8 +185,12 @@ func TestCorruptRecords(t *testing.T) {
 	other := testID
 	other.SeqEnd++
 	wrongID := mustAccept(t, protocol(t, mem.New(nil), "c1", nil), submission(other, "a"), accept.Accepted).ManifestBytes
+	otherBoot := accept.BootRecord{
+		AuthorityID: "authority-1", Boot: identity.Boot{Agent: "agent-1", Boot: "boot-2"}, SpoolID: "spool-1",
+		Mode: accept.ModeS3Manifest, CollectorID: "c0",
+	}.Marshal()
 	for name, body := range map[string][]byte{
-		"empty": nil, "garbage": []byte("{}"), "long": make([]byte, 2*accept.MaxRecordBytes), "another identity": wrongID,
+		"another boot": otherBoot, "empty": nil, "garbage": []byte("{}"), "long": make([]byte, 2*accept.MaxRecordBytes), "another identity": wrongID,
 	} {
 		for key, want := range map[string]accept.Reason{
 			layout.Accepted(testID): accept.ReasonCorruptManifest, layout.Boot(testID.BootOf()): accept.ReasonCorruptBootRecord,

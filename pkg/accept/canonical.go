@@ -134,10 +134,17 @@ func (d *decoder) expect(lit string) {
 }
 
 func (d *decoder) has(name string) bool {
-	return d.err == nil && strings.HasPrefix(d.rest, `,"`+name+`":`)
+	s, n := d.rest, len(name)
+	return d.err == nil && len(s) >= n+4 && s[:2] == `,"` && s[2:n+2] == name && s[n+2:n+4] == `":`
 }
 
-func (d *decoder) name(name string) { d.expect(`,"` + name + `":`) }
+func (d *decoder) name(name string) {
+	if !d.has(name) {
+		d.fail("%s is not where it belongs", name)
+		return
+	}
+	d.rest = d.rest[len(name)+4:]
+}
 
 func (d *decoder) text(name string, limit int) string {
 	d.name(name)

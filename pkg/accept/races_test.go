@@ -382,6 +382,22 @@ func TestRaceTwoAuthorities(t *testing.T) {
 	p := protocol(t, s, "c2", func(c *accept.Config) { c.AuthorityID = "authority-2" })
 	_, err := p.Accept(ctx, sub)
 	wantRetry(t, err, accept.ReasonCorruptBootRecord)
+	if err := s.Delete(ctx, layout.Boot(testID.BootOf())); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Accept(ctx, sub)
+	wantRetry(t, err, accept.ReasonCorruptManifest)
+}
+
+// A manifest of our hash with another length is not believed.
+func TestManifestOfAnotherLength(t *testing.T) {
+	s := mem.New(nil)
+	sub := submission(testID, "a")
+	m := mustAccept(t, protocol(t, s, "c1", nil), sub, accept.Accepted).Manifest
+	m.FrameBytes++
+	put(t, s, layout.Accepted(testID), m.Marshal())
+	_, err := protocol(t, s, "c2", nil).Accept(t.Context(), sub)
+	wantRetry(t, err, accept.ReasonCorruptManifest)
 }
 
 func TestEnsureAuthorityResolvesUnknown(t *testing.T) {
@@ -402,5 +418,27 @@ func TestEnsureAuthorityResolvesUnknown(t *testing.T) {
 		if err := accept.EnsureAuthority(t.Context(), h, "authority-1", true); err != nil {
 			t.Errorf("applied %v: %v", applied, err)
 		}
+	}
+}
+
+// checksumKept is a store that kept the checksum of what it was sent, and lost a part of the bytes.
+type checksumKept struct {
+	accept.Store
+	sub accept.Submission
+}
+
+func (c checksumKept) Head(ctx context.Context, key string) (objstore.Info, error) {
+	i, err := c.Store.Head(ctx, key)
+	i.SHA256 = c.sub.SHA256
+	return i, err
+}
+
+func TestExistingBlobOfAnotherSize(t *testing.T) {
+	s := mem.New(nil)
+	sub := submission(testID, "a")
+	put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame[:3])
+	mustAccept(t, protocol(t, checksumKept{s, sub}, "c1", nil), sub, accept.Accepted)
+	if !readable(t, s, sub.Frame) {
+		t.Error("a truncated blob was relied on")
 	}
 }
