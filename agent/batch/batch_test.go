@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 // memQueue gives identities as the queue does, and keeps decoded batches.
 type memQueue struct {
 	t     *testing.T
+	mu    sync.Mutex
 	next  uint64
 	err   error
 	sizes []int
@@ -25,6 +27,8 @@ type memQueue struct {
 }
 
 func (q *memQueue) Append(parts ...queue.Part) ([]queue.Entry, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if q.err != nil {
 		return nil, q.err
 	}
@@ -47,6 +51,12 @@ func (q *memQueue) Append(parts ...queue.Part) ([]queue.Entry, error) {
 }
 
 type drops map[string]int
+
+func (q *memQueue) batches() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.got)
+}
 
 func newBatcher(t *testing.T, cfg Config, q *memQueue) (*Batcher, drops) {
 	t.Helper()
@@ -161,13 +171,13 @@ func TestAge(t *testing.T) {
 		ch.Push(scrapeOf(s, 1))
 		time.Sleep(cfg.MaxAge - time.Second)
 		synctest.Wait()
-		if len(q.got) != 0 {
+		if q.batches() != 0 {
 			t.Error("closed too early")
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if len(q.got) != 1 {
-			t.Errorf("%d batches after max_age", len(q.got))
+		if n := q.batches(); n != 1 {
+			t.Errorf("%d batches after max_age", n)
 		}
 		ch.Push(scrapeOf(s, 2))
 		cancel()
