@@ -3,6 +3,7 @@ package reconciler
 import (
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
@@ -146,5 +147,33 @@ func (c Config) Validate() error {
 	if p := c.Events.KeyPrefix; p != "" && p[len(p)-1] != '/' {
 		errs = append(errs, fmt.Errorf("events.key_prefix %q: must end in a slash", p))
 	}
-	return errors.Join(append(errs, c.TLS.Validate(), c.Auth.Validate())...)
+	return errors.Join(append(errs, c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
+}
+
+// validateExposure refuses to let the network in without credentials.
+func (c Config) validateExposure() error {
+	if c.Auth.AllowInsecure {
+		return nil
+	}
+	var errs []error
+	for name, a := range map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen} {
+		switch {
+		case loopback(a):
+		case c.Auth.Mode == rpc.AuthNone:
+			errs = append(errs, fmt.Errorf("%s %q: auth.mode none is for loopback, unless auth.allow_insecure", name, a))
+		case name == "http.listen" && c.Events.Secret == "":
+			errs = append(errs, fmt.Errorf("%s %q: events.secret is needed off loopback, unless auth.allow_insecure", name, a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loopback reports whether an address can only be reached from this machine.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

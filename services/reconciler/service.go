@@ -31,6 +31,12 @@ const (
 	rememberBad     = 100_000
 )
 
+// Waits after a scan that failed, where the interval is longer.
+const (
+	scanAgain      = time.Second
+	fullAuditAgain = time.Minute
+)
+
 // Deps are what a reconciler is built over.
 type Deps struct {
 	Store     objstore.Store
@@ -168,7 +174,15 @@ func (s *Service) loops(g *run.Group) {
 	g.Go("retries", s.promote)
 	scan := func(name string, interval time.Duration, fn func(context.Context) error) {
 		g.Go(name, func(ctx context.Context) error {
-			return every(ctx, interval, func() { s.scan(ctx, name, fn) })
+			for {
+				wait := interval
+				if s.scan(ctx, name, fn) != nil {
+					wait = min(wait, scanAgain)
+				}
+				if err := sleep(ctx, wait); err != nil {
+					return err
+				}
+			}
 		})
 	}
 	scan("frontier_audit", s.cfg.Frontier.Interval, s.frontierAudit)
@@ -182,25 +196,25 @@ func (s *Service) loops(g *run.Group) {
 
 func (s *Service) fullAudits(ctx context.Context) error {
 	const name = "full_audit"
-	if s.cfg.FullAudit.AtStart {
-		s.scan(ctx, name, s.fullAudit)
-	}
-	if s.cfg.FullAudit.Interval == 0 {
-		return nil
-	}
-	t := time.NewTicker(s.cfg.FullAudit.Interval)
-	defer t.Stop()
+	due := s.cfg.FullAudit.AtStart
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-			s.scan(ctx, name, s.fullAudit)
+		wait := s.cfg.FullAudit.Interval
+		if due {
+			if s.scan(ctx, name, s.fullAudit) != nil {
+				wait = fullAuditAgain
+			}
 		}
+		if wait == 0 {
+			return nil
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+		due = true
 	}
 }
 
-func (s *Service) scan(ctx context.Context, name string, fn func(context.Context) error) {
+func (s *Service) scan(ctx context.Context, name string, fn func(context.Context) error) error {
 	start := s.now()
 	err := fn(ctx)
 	s.m.auditTime.WithLabelValues(name).Observe(s.now().Sub(start).Seconds())
@@ -212,6 +226,7 @@ func (s *Service) scan(ctx context.Context, name string, fn func(context.Context
 		s.m.audits.WithLabelValues(name, "failed").Inc()
 		s.log.Warn("scan failed; the next one begins again", "scan", name, "err", err)
 	}
+	return err
 }
 
 func (s *Service) flush(ctx context.Context) {

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
@@ -75,7 +74,7 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 		n := s.hub.publish(&reconcilerv1.WatchAcceptedResponse{ManifestKey: res.Key, Manifest: res.Bytes})
 		s.m.lagged.Add(float64(n))
 	}
-	s.indexed.add(indexKey(m))
+	s.indexed.add(byTimeKey(m))
 	s.reconciled.Add(1)
 	return &e, nil
 }
@@ -157,8 +156,6 @@ func (s *Service) found(ctx context.Context, it *item) error {
 	return s.queue.put(ctx, it)
 }
 
-func indexKey(m accept.Manifest) string { return byTimeKey(m) }
-
 // every calls fn at once and then each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, fn func()) error {
 	t := time.NewTicker(interval)
@@ -170,5 +167,17 @@ func every(ctx context.Context, interval time.Duration, fn func()) error {
 			return ctx.Err()
 		case <-t.C:
 		}
+	}
+}
+
+// sleep waits, or gives the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
 	}
 }

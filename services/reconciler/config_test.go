@@ -1,0 +1,38 @@
+package reconciler
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestConfigValidate(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Config){
+		"workers":                 func(c *Config) { c.Workers = 0 },
+		"queue.capacity":          func(c *Config) { c.Queue.Capacity = -1 },
+		"queue.retry_max":         func(c *Config) { c.Queue.RetryMax = time.Nanosecond },
+		"time_scan.ahead":         func(c *Config) { c.TimeScan.Ahead = -1 },
+		"frontier_audit.interval": func(c *Config) { c.Frontier.Interval = 0 },
+		"events.key_prefix":       func(c *Config) { c.Events.KeyPrefix = "no/slash" },
+		"auth: mode":              func(c *Config) { c.Auth.Mode = "maybe" },
+		"tls":                     func(c *Config) { c.TLS.CertFile = "x" },
+		"auth.mode none":          func(c *Config) { c.GRPC.Listen = "0.0.0.0:4771" },
+		"events.secret is needed": func(c *Config) {
+			c.HTTP.Listen, c.Auth.Mode, c.Auth.PrincipalsFile = ":4770", "token", "p.yaml"
+		},
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want an error about %q, got %v", want, err)
+		}
+	}
+	c := DefaultConfig()
+	c.HTTP.Listen, c.Auth.AllowInsecure = "0.0.0.0:4770", true
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
