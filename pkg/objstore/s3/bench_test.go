@@ -134,3 +134,31 @@ func answerAll(c net.Conn) {
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n")
 	}
 }
+
+// BenchmarkList reads a full page of 1,000 keys without a network.
+func BenchmarkList(b *testing.B) {
+	var page bytes.Buffer
+	page.WriteString(`<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated><EncodingType>url</EncodingType>`)
+	for i := range objstore.MaxListLimit {
+		fmt.Fprintf(&page, `<Contents><Key>accepted/v1/agent%%3D6869/boot%%3D00/%020d-%020d.json</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;9b2cf535f27731c974343645a3985328&quot;</ETag><Size>512</Size><StorageClass>STANDARD</StorageClass></Contents>`, i, i)
+	}
+	page.WriteString(`</ListBucketResult>`)
+	s, err := New(b.Context(), testConfig("http://127.0.0.1:1"), Options{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, Request: r, Header: http.Header{}, ContentLength: int64(page.Len()),
+			Body: io.NopCloser(bytes.NewReader(page.Bytes()))}, nil
+	})})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		p, err := s.List(b.Context(), objstore.ListOptions{Prefix: "accepted/v1/"})
+		if err != nil || len(p.Objects) != objstore.MaxListLimit {
+			b.Fatal(len(p.Objects), err)
+		}
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

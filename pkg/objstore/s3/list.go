@@ -2,7 +2,7 @@ package s3
 
 import (
 	"context"
-	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,19 +33,6 @@ func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	return page, err
 }
 
-type listing struct {
-	XMLName      xml.Name `xml:"ListBucketResult"`
-	IsTruncated  *bool
-	EncodingType string
-	Contents     []struct {
-		Key          string
-		LastModified string
-		ETag         string
-		Size         int64
-	}
-	CommonPrefixes []struct{ Prefix string }
-}
-
 func (s *Store) list(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
 	q := url.Values{
 		"list-type":     {"2"},
@@ -72,11 +59,14 @@ func (s *Store) list(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	if err != nil {
 		return objstore.Page{}, fmt.Errorf("%w: cut listing: %w", objstore.ErrUnavailable, err)
 	}
-	var l listing
-	if err := xml.Unmarshal(body, &l); err != nil || l.IsTruncated == nil {
-		return objstore.Page{}, fmt.Errorf("%w: unreadable listing of %d bytes: %v", objstore.ErrUnavailable, len(body), err)
+	l, err := parseListing(body)
+	if err == nil && l.IsTruncated == nil {
+		err = errors.New("no IsTruncated")
 	}
-	return s.page(&l, o)
+	if err != nil {
+		return objstore.Page{}, fmt.Errorf("%w: unreadable listing of %d bytes: %w", objstore.ErrUnavailable, len(body), err)
+	}
+	return s.page(l, o)
 }
 
 // page turns a listing into a Page and checks order and bounds.
