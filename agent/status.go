@@ -43,6 +43,9 @@ type QueueStatus struct {
 	OldestAgeSeconds float64 `json:"oldest_pending_age_seconds"`
 }
 
+// staleAfter is the age of a pending batch at which a person should look.
+const staleAfter = 10 * time.Minute
+
 // maxListed bounds the lists of a status.
 const maxListed = 100
 
@@ -76,6 +79,9 @@ func (a *Agent) Status() Status {
 	}
 	if st.DiskBytes > st.MaxBytes/10*9 {
 		s.Alerts = append(s.Alerts, "the queue is more than 90% full")
+	}
+	if s.Queue.OldestAgeSeconds > staleAfter.Seconds() {
+		s.Alerts = append(s.Alerts, "the oldest pending batch waits for more than "+staleAfter.String())
 	}
 	return s
 }

@@ -16,7 +16,7 @@ type Config struct {
 
 	MaxInFlightBatches int           `koanf:"max_in_flight_batches" help:"batches that wait for an answer; the collector may allow fewer"`
 	MaxInFlightBytes   config.Bytes  `koanf:"max_in_flight_bytes" help:"bytes of frames that wait for an answer; the collector may allow fewer"`
-	ConnectTimeout     time.Duration `koanf:"connect_timeout" help:"from dialling to the collector's welcome"`
+	ConnectTimeout     time.Duration `koanf:"connect_timeout" help:"from dialling to the welcome; a collector asks its store before it welcomes, for at most 15s"`
 	AnswerTimeout      time.Duration `koanf:"answer_timeout" help:"a batch without an answer for so long ends the stream"`
 	BackoffInitial     time.Duration `koanf:"backoff_initial" help:"first wait after a failure or RETRY; grows by half each time, with jitter"`
 	BackoffMax         time.Duration `koanf:"backoff_max" help:"longest wait"`
@@ -29,7 +29,7 @@ func DefaultConfig() Config {
 		Collectors:         []string{"127.0.0.1:4750"},
 		MaxInFlightBatches: 16,
 		MaxInFlightBytes:   8 << 20,
-		ConnectTimeout:     10 * time.Second,
+		ConnectTimeout:     20 * time.Second,
 		AnswerTimeout:      30 * time.Second,
 		BackoffInitial:     250 * time.Millisecond,
 		BackoffMax:         30 * time.Second,

@@ -13,6 +13,7 @@ type metrics struct {
 	errors    *prometheus.CounterVec
 	connected *prometheus.GaugeVec
 	inFlight  prometheus.Gauge
+	damaged   prometheus.Counter
 }
 
 // Statuses of lightmetrics_agent_batches_total.
@@ -45,6 +46,8 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "lightmetrics_agent_in_flight_batches", Help: "Batches that wait for an answer."}),
 	}
+	m.damaged = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "lightmetrics_agent_damaged_batches_total", Help: "Queued batches that were given up because their bytes on disk are damaged."})
 	for _, s := range []string{statusAccepted, statusDuplicate, statusConflict, statusRejected, statusRetry, statusUnknown} {
 		m.answers.WithLabelValues(s)
 	}
@@ -53,6 +56,6 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 		m.errors.WithLabelValues(c)
 		m.connected.WithLabelValues(c)
 	}
-	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight)
+	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged)
 	return m
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -567,6 +568,32 @@ func TestTooLargeForCollector(t *testing.T) {
 	if a := f.queue.Asides(queue.Dead)[0]; a.Reason != "FRAME_TOO_LARGE" {
 		t.Errorf("reason %q", a.Reason)
 	}
+}
+
+// TestDamagedOnDisk: bytes that are not what was queued are never sent.
+func TestDamagedOnDisk(t *testing.T) {
+	f := newFixture(t)
+	es := f.append(3)
+	path := filepath.Join(f.dir, "00000000000000000001.lmq")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(b, f.frames[es[1].Identity])
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteAt([]byte{b[at+50] ^ 1}, int64(at+50)); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.collector(&sendtest.Collector{})
+	f.run()
+	f.drained()
+	f.checkAccepted([]queue.Entry{es[0], es[2]})
 }
 
 // TestRandomFaults mixes everything over two collectors that share a store.

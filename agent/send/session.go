@@ -320,6 +320,7 @@ func (x *session) load(e queue.Entry) (*ingestv1.StreamBatchesRequest, error) {
 	case errors.Is(err, queue.ErrCorrupt):
 		// The identity's bytes are gone; other bytes must never take its place.
 		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "err", err)
+		x.s.metrics.damaged.Inc()
 		x.s.noteError("damaged on disk: " + e.Identity.String())
 		return nil, ignoreGone(x.s.queue.Drop(e.No))
 	case err != nil:
