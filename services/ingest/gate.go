@@ -17,16 +17,23 @@ import (
 // of receive buffers before a handler sees the first byte. The gate bounds that
 // where bytes come in: a connection that has received more than gateThreshold bytes
 // since its last admitted message reads on only while it holds one of a few slots.
-// Waiting connections are held back by TCP.
+// Waiting connections are held back by TCP. With many connections the threshold falls.
 type gate struct {
 	slots   chan struct{}
 	waiting atomic.Int64
-	conns   sync.Map // remote address -> *gateConn
+	pending atomic.Int64 // of all connections
+	conns   sync.Map     // remote address -> *gateConn
 }
 
 const (
 	// gateThreshold leaves room for the windows of a few streams that are not being read.
 	gateThreshold = 256 << 10
+	// gateLow is the threshold while all connections together have more than gatePlenty.
+	gateLow    = 32 << 10
+	gatePlenty = 32 << 20
+	// gateChatter is the largest read that counts for nothing: pings and window updates
+	// of a connection that is idle for days are no message.
+	gateChatter = 64
 	// gateStall is how long a connection may hold a slot that others wait for without receiving a byte.
 	gateStall = 10 * time.Second
 	// gateHold is how long it may hold one that others wait for at all.
@@ -59,6 +66,7 @@ type gateConn struct {
 	net.Conn
 	g       *gate
 	pending atomic.Int64 // bytes since the last admitted message
+	paused  atomic.Int64 // streams that we do not read: the sender can't go on
 	once    sync.Once
 	closed  chan struct{}
 
@@ -69,14 +77,17 @@ type gateConn struct {
 
 // Read implements net.Conn.
 func (c *gateConn) Read(p []byte) (int, error) {
-	if c.pending.Load() >= gateThreshold && !c.acquire() {
+	if c.pending.Load() >= c.g.threshold() && !c.acquire() {
 		return 0, errStalled
 	}
 	for {
 		held := c.arm()
 		n, err := c.Conn.Read(p)
 		if n > 0 || err == nil {
-			c.pending.Add(int64(n))
+			if n > gateChatter {
+				c.pending.Add(int64(n))
+				c.g.pending.Add(int64(n))
+			}
 			return n, err
 		}
 		if !held || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -98,7 +109,18 @@ func (c *gateConn) arm() bool {
 	return c.held
 }
 
-// overstayed reports whether the slot must be given to another connection.
+func (g *gate) threshold() int64 {
+	if g.pending.Load() > gatePlenty {
+		return gateLow
+	}
+	return gateThreshold
+}
+
+// forget sets the count of pending bytes to zero.
+func (c *gateConn) forget() { c.g.pending.Add(-c.pending.Swap(0)) }
+
+// overstayed reports whether the connection must be closed so that another gets its
+// slot. One that waits for us only gives the slot back.
 func (c *gateConn) overstayed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +128,23 @@ func (c *gateConn) overstayed() bool {
 		_ = c.Conn.SetReadDeadline(time.Time{})
 		return false
 	}
-	return c.g.waiting.Load() > 0
+	if c.g.waiting.Load() == 0 {
+		return false
+	}
+	if c.paused.Load() > 0 {
+		c.release()
+		return false
+	}
+	return true
+}
+
+// pause tells that a stream of the connection is not read until resume is called.
+func (c *gateConn) pause() (resume func()) {
+	if c == nil {
+		return func() {}
+	}
+	c.paused.Add(1)
+	return func() { c.paused.Add(-1) }
 }
 
 // acquire takes a slot unless it is held; false when the connection was closed.
@@ -115,7 +153,7 @@ func (c *gateConn) acquire() bool {
 	held, long := c.held, c.held && time.Since(c.since) > gateHold
 	c.mu.Unlock()
 	if held {
-		return !long || c.g.waiting.Load() == 0
+		return !long || c.g.waiting.Load() == 0 || c.paused.Load() > 0
 	}
 	c.g.waiting.Add(1)
 	defer c.g.waiting.Add(-1)
@@ -133,7 +171,7 @@ func (c *gateConn) acquire() bool {
 		return false
 	default:
 	}
-	if c.pending.Load() < gateThreshold { // admitted while we waited
+	if c.pending.Load() < c.g.threshold() { // admitted while we waited
 		c.release()
 	}
 	return true
@@ -155,7 +193,7 @@ func (c *gateConn) admitted() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pending.Store(0)
+	c.forget()
 	c.release()
 }
 
@@ -165,6 +203,7 @@ func (c *gateConn) Close() error {
 		c.g.conns.CompareAndDelete(c.RemoteAddr().String(), c)
 		close(c.closed)
 		c.mu.Lock()
+		c.forget()
 		c.release()
 		c.mu.Unlock()
 	})

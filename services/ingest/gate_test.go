@@ -114,6 +114,68 @@ func TestGateClosesAStalledConnectionOnlyWhenOthersWait(t *testing.T) {
 	})
 }
 
+func TestGateTakesTheSlotOfAPausedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(1)
+		a, fromA := gated(g)
+		b, fromB := gated(g)
+		gotA, failedA := read(a)
+		gotB, _ := read(b)
+		resume := a.pause()
+		go fromA.Write(make([]byte, gateThreshold+1))
+		synctest.Wait()
+		go fromB.Write(make([]byte, 1<<20))
+		time.Sleep(2 * gateStall)
+		if n := total(gotB); n != 1<<20 {
+			t.Errorf("the waiting one received %d bytes", n)
+		}
+		select {
+		case err := <-failedA:
+			t.Errorf("the paused one was closed: %v", err)
+		default:
+		}
+		resume()
+		b.admitted()
+		go fromA.Write(make([]byte, 1<<20))
+		synctest.Wait()
+		if n := total(gotA); n != gateThreshold+1+1<<20 {
+			t.Errorf("the paused one received %d bytes", n)
+		}
+		for _, c := range []net.Conn{a, b, fromA, fromB} {
+			_ = c.Close()
+		}
+		if n := g.pending.Load(); n != 0 {
+			t.Errorf("%d bytes are pending", n)
+		}
+	})
+}
+
+func TestGateLowersItsThresholdForMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(1)
+		g.slots <- struct{}{}
+		g.pending.Store(gatePlenty + 1)
+		c, from := gated(g)
+		got, _ := read(c)
+		for range 1000 { // pings are no message
+			if _, err := from.Write(make([]byte, gateChatter)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if c.pending.Load() != 0 || g.waiting.Load() != 0 {
+			t.Errorf("%d bytes are pending, %d wait", c.pending.Load(), g.waiting.Load())
+		}
+		total(got)
+		go from.Write(make([]byte, 1<<20))
+		synctest.Wait()
+		if n := total(got); n < gateLow || n > gateLow+64<<10 {
+			t.Errorf("received %d bytes", n)
+		}
+		_, _ = c.Close(), from.Close()
+	})
+}
+
 func TestGateFreesWhoWaitsWhenClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1)

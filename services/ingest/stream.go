@@ -137,7 +137,9 @@ func (st *stream) read() error {
 		if !st.begin(len(b)) {
 			return nil
 		}
+		resume := st.conn.pause()
 		err = st.s.admit(st.grpc.Context(), len(b))
+		resume()
 		st.conn.admitted()
 		if err != nil {
 			id, sum := nameOf(b)
@@ -168,7 +170,11 @@ func (st *stream) waitForRoom() bool {
 	l := &st.s.cfg.Limits
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	for !st.closing && (st.batches >= l.StreamBatches || st.bytes >= int64(l.StreamBytes)) {
+	full := func() bool { return st.batches >= l.StreamBatches || st.bytes >= int64(l.StreamBytes) }
+	if full() {
+		defer st.conn.pause()()
+	}
+	for !st.closing && full() {
 		st.room.Wait()
 	}
 	return !st.closing
