@@ -24,6 +24,8 @@ const (
 	askTimeout  = 10 * time.Second
 	maxStatus   = 1 << 20
 	agentsAPage = 1000
+	// countWindow is how far back CountSamples looks.
+	countWindow = 2 * time.Hour
 )
 
 // Instant asks the query service over the Prometheus HTTP API, with Prometheus' own
@@ -56,6 +58,33 @@ func (c *Cluster) Scalar(ctx context.Context, expression string, at time.Time) (
 		return 0, warnings, fmt.Errorf("query %s: got %d series", expression, len(vec))
 	}
 	return float64(vec[0].Value), warnings, nil
+}
+
+// CountSamples counts every sample of the last two hours with PromQL, metric by metric:
+// functions over a range drop the metric's name, so one expression over all would
+// give many series the same labels.
+func (c *Cluster) CountSamples(ctx context.Context, at time.Time) (float64, []string, error) {
+	client, err := promapi.NewClient(promapi.Config{Address: "http://" + c.Addr.QueryHTTP})
+	if err != nil {
+		return 0, nil, err
+	}
+	actx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	names, _, _, err := promv1.NewAPI(client).LabelValues(actx, model.MetricNameLabel, nil, at.Add(-countWindow), at)
+	if err != nil {
+		return 0, nil, fmt.Errorf("metric names: %w", err)
+	}
+	var total float64
+	var all []string
+	for _, name := range names {
+		n, warnings, err := c.Scalar(ctx, fmt.Sprintf(`sum(count_over_time({__name__=%q}[%s]))`, string(name), model.Duration(countWindow)), at)
+		if err != nil {
+			return 0, nil, err
+		}
+		total += n
+		all = append(all, warnings...)
+	}
+	return total, all, nil
 }
 
 // Agents lists what the query service knows of every agent and boot.

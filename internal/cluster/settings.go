@@ -82,10 +82,11 @@ func (c *Cluster) reconcilerSettings() section {
 
 func (c *Cluster) querySettings() section {
 	return section{
-		"http":   section{"listen": c.Addr.QueryHTTP},
-		"grpc":   section{"listen": c.Addr.QueryGRPC},
-		"store":  c.bucketSettings(),
-		"follow": section{"watch": []string{c.Addr.ReconcilerGRPC}},
+		"http":    section{"listen": c.Addr.QueryHTTP},
+		"grpc":    section{"listen": c.Addr.QueryGRPC},
+		"store":   c.bucketSettings(),
+		"follow":  section{"watch": []string{c.Addr.ReconcilerGRPC}},
+		"history": section{"window": "6h"},
 	}
 }
 

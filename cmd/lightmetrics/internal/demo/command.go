@@ -72,7 +72,7 @@ func execute(ctx context.Context, o Options, s *screen) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := cluster.New(cluster.Options{Bin: self, Dir: o.Dir, Collectors: o.Collectors, DefaultPorts: true})
+	c, err := cluster.New(cluster.Options{Bin: self, Dir: o.Dir, Collectors: o.Collectors, DefaultPorts: true, BatchAge: time.Second})
 	if err != nil {
 		return err
 	}
