@@ -179,11 +179,16 @@ func testConfig() ingest.Config {
 // launch starts a collector and waits until it listens.
 func launch(t testing.TB, store *faulty, client rpc.ClientConfig, change func(*ingest.Config)) *collector {
 	t.Helper()
+	return launchWith(t, store, client, telemetry.Discard(), change)
+}
+
+func launchWith(t testing.TB, store *faulty, client rpc.ClientConfig, tel *telemetry.Telemetry, change func(*ingest.Config)) *collector {
+	t.Helper()
 	cfg := testConfig()
 	if change != nil {
 		change(&cfg)
 	}
-	c := &collector{tel: telemetry.Discard(), store: store}
+	c := &collector{tel: tel, store: store}
 	var err error
 	if c.Service, err = ingest.New(cfg, ingest.Deps{Store: store, Telemetry: c.tel}); err != nil {
 		t.Fatal(err)

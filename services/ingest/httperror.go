@@ -20,7 +20,7 @@ import (
 // refuse answers a request that does not reach the gateway.
 func (s *Service) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	f := s.describe(err)
-	s.metrics.failed(f, 0)
+	s.metrics.turnedAway(f)
 	s.errlog.log(r.Context(), "request refused", "reason", f.Reason, "error", err, "remote", r.RemoteAddr)
 	if r.ProtoMajor == 1 && (f.Reason == string(frame.TooLarge) || f.Reason == string(frame.Truncated)) {
 		w.Header().Set("Connection", "close") // the rest of the body is not read

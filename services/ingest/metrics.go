@@ -92,12 +92,21 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 }
 
 func (m *metrics) failed(f rpc.Failure, took time.Duration) {
+	m.turnedAway(f)
+	outcome := "rejected"
+	if retryable(f) {
+		outcome = "retry"
+	}
+	m.latency.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+// turnedAway counts a batch that was refused before it was judged.
+func (m *metrics) turnedAway(f rpc.Failure) {
 	outcome := "rejected"
 	if retryable(f) {
 		outcome = "retry"
 	}
 	m.batches.WithLabelValues(outcome, f.Reason).Inc()
-	m.latency.WithLabelValues(outcome).Observe(took.Seconds())
 }
 
 func (m *metrics) decided(r accept.Result, bytes int, took time.Duration) {

@@ -59,6 +59,9 @@ func TestShedsWhenFull(t *testing.T) {
 	if a := c.post(t, f, spool); a.code != 429 || a.header.Get("Retry-After") != "7" || a.body["error"] != "overloaded" {
 		t.Errorf("HTTP: %+v", a)
 	}
+	if n := c.batches(t, "retry", rpc.ReasonOverloaded); n != 3 {
+		t.Errorf("counted %v sheds", n)
+	}
 	release()
 	if r := s.recv(); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED {
 		t.Errorf("the one in flight: %v", r)

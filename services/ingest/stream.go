@@ -144,6 +144,7 @@ func (st *stream) read() error {
 		if err != nil {
 			id, sum := nameOf(b)
 			st.s.buffers.put(b)
+			st.s.metrics.turnedAway(st.s.describe(err))
 			st.answer(verdict{id: id, sha256: sum, err: err}, len(b))
 			continue
 		}

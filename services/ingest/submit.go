@@ -34,7 +34,9 @@ func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequ
 		connOf(ctx).admitted()
 		if err != nil {
 			s.buffers.put(b)
-			return nil, s.describe(err).Err()
+			f := s.describe(err)
+			s.metrics.turnedAway(f)
+			return nil, f.Err()
 		}
 		defer s.release(len(b))
 	}
