@@ -174,10 +174,12 @@ func (c *Chunks) last() error {
 	c.given = ""
 	var canonical strings.Builder
 	for n := 0; ; n++ {
-		line, err := c.line()
-		if errors.Is(err, s3err.IncompleteBody) && n == 0 && c.a.Payload == StreamSigned {
-			break // some clients leave the last CRLF out
+		if c.a.Payload == StreamSigned {
+			if _, err := c.r.Peek(1); n == 0 && errors.Is(err, io.EOF) {
+				break // some clients leave the last CRLF out
+			}
 		}
+		line, err := c.line()
 		if err != nil {
 			return err
 		}
