@@ -154,4 +154,19 @@ func (t *tree) mkdirs(rel string) error {
 	return nil
 }
 
+// mkdirAll makes the spool's own directory and the parents that it lacks, durably.
+func mkdirAll(f FS, path string) error {
+	err := f.Mkdir(path)
+	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
+		if err := mkdirAll(f, filepath.Dir(path)); err != nil {
+			return err
+		}
+		err = f.Mkdir(path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return f.SyncDir(filepath.Dir(path))
+}
+
 func (t *tree) abs(rel string) string { return filepath.Join(t.root, rel) }

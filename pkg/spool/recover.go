@@ -45,6 +45,16 @@ func (s *Spool) recover() error {
 			return err
 		}
 	}
+	if err := s.walk(bootsDir, func(string) error { return nil }); err != nil {
+		return err // synced, as the batches are: their answers rest on it
+	}
+	if err := s.walk(corruptDir, func(path string) error {
+		_, size, err := s.cfg.FS.ReadFile(s.tree.abs(path), 1)
+		s.used += cost(int(size))
+		return err
+	}); err != nil {
+		return err
+	}
 	slices.SortFunc(found, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.manifest.AcceptedAt, b.manifest.AcceptedAt), a.manifest.Identity.Compare(b.manifest.Identity))
 	})
@@ -108,7 +118,7 @@ func (s *Spool) load(path string) (*entry, error) {
 }
 
 // setAside moves a file without a readable head out of the way, so that its
-// identity can be submitted again. It is kept, charged for, and reported.
+// identity can be submitted again. It is kept, charged for and reported.
 func (s *Spool) setAside(path string, cause error) error {
 	to := filepath.Join(corruptDir, path)
 	if err := s.tree.mkdirs(filepath.Dir(to)); err != nil {

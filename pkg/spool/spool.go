@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -363,7 +362,7 @@ func Open(cfg Config) (*Spool, error) {
 		entries: map[identity.Batch]*entry{}, busy: map[identity.Batch]chan struct{}{},
 		boots: map[identity.Boot]*list.Element{}, bootUsed: list.New(),
 	}
-	if err := cfg.FS.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := mkdirAll(cfg.FS, dir); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
 	if s.lock, err = cfg.FS.Lock(s.tree.abs("lock")); err != nil {
