@@ -42,6 +42,16 @@ func (f *Follower) Audit(ctx context.Context, full bool) error {
 }
 
 func (f *Follower) audit(ctx context.Context, full bool) error {
+	if err := f.auditBoots(ctx, full); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if err := f.retryUnread(ctx); err != nil {
+		return fmt.Errorf("audit: retry: %w", err)
+	}
+	return nil
+}
+
+func (f *Follower) auditBoots(ctx context.Context, full bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(f.cfg.Listers)
 	err := objstore.ListAll(ctx, f.d.Store, layout.BootsPrefix, "", func(o objstore.Info) error {
@@ -53,13 +63,10 @@ func (f *Follower) audit(ctx context.Context, full bool) error {
 		g.Go(func() error { return f.auditBoot(ctx, boot, full) })
 		return ctx.Err()
 	})
-	if werr := g.Wait(); err == nil || werr != nil && ctx.Err() != nil {
-		err = werr
+	if werr := g.Wait(); werr != nil {
+		return werr // the cause; the listing then only says that it was canceled
 	}
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	return f.retryUnread(ctx)
+	return err
 }
 
 // auditBoot sees through every key of a boot that is not known.
