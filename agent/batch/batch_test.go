@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
@@ -154,6 +157,20 @@ func TestDrops(t *testing.T) {
 	b.flush()
 	if q.got[1].Identity.SeqStart != 4 {
 		t.Fatalf("dropped batches took numbers: %s", q.got[1].Identity)
+	}
+}
+
+// A stale marker arrives with its bits; any other NaN, too.
+func TestStaleMarkerIsBitExact(t *testing.T) {
+	q := &memQueue{t: t}
+	b, _ := newBatcher(t, DefaultConfig(), q)
+	s := seriesN(2)
+	other := math.Float64frombits(0x7ff8000000000009)
+	b.add(input.Scrape{Samples: []input.Sample{{Series: s[0], Time: 1, Value: input.StaleNaN}, {Series: s[1], Time: 1, Value: other}}})
+	b.flush()
+	got := q.got[0].Groups[0].Values
+	if math.Float64bits(got[0]) != value.StaleNaN || math.Float64bits(got[1]) != 0x7ff8000000000009 {
+		t.Errorf("got %x and %x", math.Float64bits(got[0]), math.Float64bits(got[1]))
 	}
 }
 

@@ -172,8 +172,8 @@ func (q *Queue) readFile(path string, limit int64) ([]byte, error) {
 	return b, errors.Join(err, f.Close())
 }
 
-// loadAsides reads both folders; a frame without its reason file is one whose entry is
-// still in the log, and is written again when it is answered again.
+// loadAsides reads both folders. A frame without its reason is half of a write whose
+// entry is still in the log, or half of a removal: it goes.
 func (q *Queue) loadAsides() error {
 	for _, s := range []State{Parked, Dead} {
 		dir := q.asideDir(s)
@@ -182,30 +182,36 @@ func (q *Queue) loadAsides() error {
 			return err
 		}
 		for _, name := range names {
-			if strings.HasSuffix(name, tmpExt) {
+			id, isFrame := strings.CutSuffix(name, frameExt)
+			if strings.HasSuffix(name, tmpExt) || isFrame && !slices.Contains(names, id+reasonExt) {
 				if err := q.fs.Remove(filepath.Join(dir, name)); err != nil {
 					return err
 				}
 				continue
 			}
-			id, ok := strings.CutSuffix(name, reasonExt)
-			if !ok {
-				continue
+			if id, ok := strings.CutSuffix(name, reasonExt); ok {
+				q.loadAside(s, dir, id)
 			}
-			var a Aside
-			text, err := q.readFile(filepath.Join(dir, name), 1<<20)
-			if err == nil {
-				err = json.Unmarshal(text, &a)
-			}
-			if err != nil || a.ID != id {
-				q.opts.Log.Error("queue: reason file is unreadable", "file", filepath.Join(dir, name), "err", err)
-				continue
-			}
-			q.keepAside(s, a)
 		}
 		slices.SortStableFunc(q.aside[s], func(a, b Aside) int { return a.At.Compare(b.At) })
 	}
 	return nil
+}
+
+func (q *Queue) loadAside(s State, dir, id string) {
+	var a Aside
+	text, err := q.readFile(filepath.Join(dir, id+reasonExt), 1<<20)
+	if err == nil {
+		err = json.Unmarshal(text, &a)
+	}
+	if err == nil && a.ID != id {
+		err = fmt.Errorf("%w: it is of %q", ErrCorrupt, a.ID)
+	}
+	if err != nil {
+		q.opts.Log.Error("queue: reason file is unreadable", "file", filepath.Join(dir, id+reasonExt), "err", err)
+		return
+	}
+	q.keepAside(s, a)
 }
 
 // Asides lists what was set aside, oldest first; s is Parked or Dead.
@@ -227,14 +233,16 @@ func (q *Queue) RemoveAside(s State, id string) error {
 
 func (q *Queue) removeAside(s State, id string) error {
 	dir := q.asideDir(s)
-	if err := errors.Join(
-		q.fs.Remove(filepath.Join(dir, id+reasonExt)),
-		q.fs.Remove(filepath.Join(dir, id+frameExt)),
-		q.fs.SyncDir(dir),
-	); err != nil {
-		return fmt.Errorf("remove %s %q: %w", s, id, err)
+	// The reason goes first, durably: a reason always has its frame.
+	for _, ext := range []string{reasonExt, frameExt} {
+		if err := q.fs.Remove(filepath.Join(dir, id+ext)); err != nil {
+			return fmt.Errorf("remove %s %q: %w", s, id, err)
+		}
+		if err := q.fs.SyncDir(dir); err != nil {
+			return fmt.Errorf("remove %s %q: %w", s, id, err)
+		}
+		q.removeFromList(s, id)
 	}
-	q.removeFromList(s, id)
 	return nil
 }
 
@@ -256,6 +264,12 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 	}
 	if identity.Sum(frame) != a.FrameSHA256 {
 		return Entry{}, fmt.Errorf("requeue %q: %w: hash of the frame file", id, ErrCorrupt)
+	}
+	for _, e := range q.entries {
+		// Its note was lost in a crash: it is pending already.
+		if !e.done && e.public().Identity == a.Identity() {
+			return e.public(), q.removeAside(Dead, id)
+		}
 	}
 	no := q.next.nextEntry
 	buf := appendFrame(nil, no, frameBody{id: a.Identity(), spool: a.SpoolID, created: a.QueuedAt, frame: frame})

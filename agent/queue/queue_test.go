@@ -559,6 +559,10 @@ func (s *script) run(q *Queue, rng *rand.Rand, n int) {
 			}
 		case rng.IntN(12) == 0:
 			_ = q.NewBoot("test")
+		case rng.IntN(6) == 0 && len(q.Asides(Dead)) > 0:
+			if e, err := q.Requeue(q.Asides(Dead)[0].ID); err == nil {
+				delete(s.ended, e.Identity)
+			}
 		default:
 			salt := fmt.Sprintf("%d-%d", i, rng.Uint64())
 			p := func() Part {
@@ -596,7 +600,7 @@ func TestCrashAtEverySyscall(t *testing.T) {
 	for seed := range uint64(rounds) {
 		for k := 1; ; k++ {
 			if !crashOnce(t, seed+100, k) {
-				if k < 200 {
+				if k < 150 {
 					t.Fatalf("seed %d: history has only %d calls", seed, k)
 				}
 				t.Logf("seed %d: crashed at each of %d calls", seed+100, k-1)
@@ -612,6 +616,10 @@ func crashOnce(t *testing.T, seed uint64, k int) bool {
 	o := testOptions()
 	o.SegmentBytes, o.MaxBytes = 4<<10, 48<<10
 	s := &script{given: map[identity.Batch][]byte{}, tried: map[identity.Batch][][]byte{}, ended: map[identity.Batch]bool{}}
+	if seed%2 == 1 {
+		o.MaxBytes, o.Policy = 16<<10, DropOldest
+		o.OnDrop = func(e Entry) { s.ended[e.Identity] = true }
+	}
 	rng := rand.New(rand.NewPCG(seed, 7))
 	fsys := newCrashFS(seed*1000 + uint64(k))
 	fsys.crashAt = k
