@@ -125,16 +125,17 @@ func (s *Spool) Accept(ctx context.Context, sub accept.Submission) (accept.Resul
 		return accept.Result{}, fmt.Errorf("spool %s: %w", sub.Identity, err)
 	}
 	defer done()
+	s.mu.Lock()
+	there := s.entries[sub.Identity]
+	s.mu.Unlock()
+	// The watermark is looked at after the index, because the lander raises it
+	// before a batch leaves the index: one of the two looks sees what landed.
 	b, err := s.claimBoot(sub.Identity.BootOf(), sub.SpoolID)
 	if err != nil {
 		return accept.Result{}, err
 	}
-	s.mu.Lock()
-	there := s.entries[sub.Identity]
-	landed := there == nil && b.any && sub.Identity.SeqStart <= b.landed
-	s.mu.Unlock()
 	switch {
-	case landed:
+	case there == nil && b.any && sub.Identity.SeqStart <= b.landed:
 		return s.cfg.Target.Accept(ctx, sub)
 	case there == nil:
 		return s.write(sub)
