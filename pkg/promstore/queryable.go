@@ -79,7 +79,7 @@ type querier struct {
 func (*querier) Close() error { return nil }
 
 // Select reads the series that match; hints narrow the time range.
-func (q *querier) Select(ctx context.Context, sortSeries bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
+func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
 	mint, maxt := q.mint, q.maxt
 	limit := 0
 	if hints != nil {
@@ -90,9 +90,6 @@ func (q *querier) Select(ctx context.Context, sortSeries bool, hints *storage.Se
 	}
 	found, err := q.q.snap.Select(ctx, mint, maxt, ms...)
 	if err == nil {
-		if limit > 0 && len(found) > limit && !sortSeries {
-			found = found[:limit]
-		}
 		err = q.q.touch(mint, maxt, len(found))
 	}
 	if err != nil {
@@ -110,11 +107,11 @@ func (q *querier) Select(ctx context.Context, sortSeries bool, hints *storage.Se
 			return labels.StableHash(s.Labels)%hints.ShardCount != hints.ShardIndex
 		})
 	}
-	if sortSeries {
-		slices.SortFunc(found, func(a, b live.Series) int { return labels.Compare(a.Labels, b.Labels) })
-		if limit > 0 && len(found) > limit {
-			found = found[:limit]
-		}
+	// Sorted even when the caller does not ask: sums then do not depend on the order of
+	// arrival, so that two nodes give the same answer to the last bit.
+	slices.SortFunc(found, func(a, b live.Series) int { return labels.Compare(a.Labels, b.Labels) })
+	if limit > 0 && len(found) > limit {
+		found = found[:limit]
 	}
 	return &seriesSet{found: found, at: -1, mint: mint, maxt: maxt}
 }
