@@ -1,6 +1,7 @@
 // Command bench measures Lightmetrics against baselines in the same run and writes
-// build/bench.json. Figures are ratios of interleaved runs (A B B A), medians of at
-// least seven pairs; a pair in which the machine's speed moved by more than 10 % is thrown away.
+// build/bench.json and, with -doc, docs/benchmarks.md. Figures are ratios of interleaved
+// runs (A B B A), medians of at least seven pairs; a pair in which the machine's speed moved
+// by more than 10 % is thrown away. What our side acknowledged is read back after kill -9.
 package main
 
 import (
@@ -13,7 +14,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -30,6 +30,8 @@ type Result struct {
 	Goal          string  `json:"goal"`
 	Pass          bool    `json:"pass"`
 	Note          string  `json:"note"`
+	// Durability is where the acknowledged data lay: memory, page cache, fsync, object store; ours first.
+	Durability string `json:"durability,omitempty"`
 }
 
 // benchmark is one group of figures.
@@ -43,37 +45,62 @@ var benchmarks = []benchmark{
 	{"frame", "encode and decode of frames, bytes per sample", benchFrame},
 	{"store", "fsynced conditional PUTs of the embedded store next to versitygw", benchStore},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
+	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},
 	{"start", "time from a collector's start to its first acknowledgement", benchStart},
 	{"memory", "resident memory of ingest, agent and store at their stated loads", benchMemory},
 }
 
 // env is what benchmarks share.
 type env struct {
-	bin   string // the lightmetrics binary
-	dir   string // scratch
-	pairs int
-	quick bool
+	bin      string // the lightmetrics binary
+	dir      string // scratch
+	pairs    int
+	objects  int    // in the store, for its memory
+	profiles string // folder for CPU profiles of the services; "" takes none
+	quick    bool
 }
 
+// Sizes of -quick.
+const (
+	quickPairs   = 1
+	quickObjects = 50_000
+)
+
 func main() {
-	var (
-		run   = flag.String("run", "", "regular expression of benchmark names")
-		out   = flag.String("out", "build/bench.json", "file for the figures")
-		bin   = flag.String("bin", "bin/lightmetrics", "the lightmetrics binary")
-		pairs = flag.Int("pairs", 7, "pairs of interleaved runs")
-		quick = flag.Bool("quick", false, "small sizes, to see that everything runs")
-	)
+	if os.Getenv(ceilingEnv) != "" {
+		if err := serveCeiling(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: bare server:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	var o options
+	e := &env{}
+	flag.StringVar(&o.run, "run", "", "regular expression of benchmark names")
+	flag.StringVar(&o.out, "out", "build/bench.json", "file for the figures")
+	flag.StringVar(&o.doc, "doc", "", "page to write the figures to, such as docs/benchmarks.md")
+	flag.StringVar(&e.bin, "bin", "bin/lightmetrics", "the lightmetrics binary")
+	flag.StringVar(&e.profiles, "profile", "", "folder for CPU profiles of the services")
+	flag.IntVar(&e.pairs, "pairs", 7, "pairs of interleaved runs")
+	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory is measured")
+	flag.BoolVar(&e.quick, "quick", false, "small sizes and one pair, to see that everything runs: no figures to rely on")
 	flag.Parse()
+	if e.quick {
+		e.pairs, e.objects = quickPairs, min(e.objects, quickObjects)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := execute(ctx, *run, *out, &env{bin: *bin, pairs: *pairs, quick: *quick}); err != nil {
+	if err := execute(ctx, o, e); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func execute(ctx context.Context, pattern, out string, e *env) error {
-	re, err := regexp.Compile(pattern)
+// options are what to run and where to write.
+type options struct{ run, out, doc string }
+
+func execute(ctx context.Context, o options, e *env) error {
+	re, err := regexp.Compile(o.run)
 	if err != nil {
 		return err
 	}
@@ -81,8 +108,11 @@ func execute(ctx context.Context, pattern, out string, e *env) error {
 		return err
 	}
 	defer os.RemoveAll(e.dir)
-	fmt.Printf("machine: %d cores, %s, GOMAXPROCS %d\n", runtime.NumCPU(), runtime.Version(), runtime.GOMAXPROCS(0))
+	m := thisMachine(e)
+	fmt.Println("machine:", m)
 	var all []Result
+	var failed error
+	began := time.Now()
 	for _, b := range benchmarks {
 		if !re.MatchString(b.name) {
 			continue
@@ -91,28 +121,31 @@ func execute(ctx context.Context, pattern, out string, e *env) error {
 		start := time.Now()
 		rs, err := b.run(ctx, e)
 		all = append(all, rs...)
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", b.name, err), write(out, all))
-		}
 		show(rs)
 		fmt.Printf("   (%v)\n", time.Since(start).Round(time.Second))
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", b.name, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	if err := write(out, all); err != nil {
-		return err
+	fmt.Printf("\n%d figures in %v\n", len(all), time.Since(began).Round(time.Second))
+	failed = errors.Join(failed, write(o.out, all))
+	if o.doc != "" && failed == nil {
+		failed = writeDoc(o.doc, m, all)
 	}
-	var missed []string
+	var missed int
 	for _, r := range all {
 		if r.Goal != "" && !r.Pass {
-			missed = append(missed, fmt.Sprintf("%s is %.3g %s (ratio %.2f), goal %s", r.Name, r.Value, r.Unit, r.Ratio, r.Goal))
+			missed++
+			fmt.Println("short of its goal:", r.short())
 		}
 	}
-	if len(missed) > 0 {
-		for _, m := range missed {
-			fmt.Println("short of its goal:", m)
-		}
-		return fmt.Errorf("%d of %d figures fall short of their goals", len(missed), len(all))
+	if missed > 0 {
+		failed = errors.Join(failed, fmt.Errorf("%d of %d figures fall short of their goals", missed, len(all)))
 	}
-	return nil
+	return failed
 }
 
 func write(out string, rs []Result) error {
@@ -137,7 +170,11 @@ func show(rs []Result) {
 				mark = "SHORT"
 			}
 		}
-		fmt.Fprintf(tw, "%s\t%.4g\t%s\t%s\t%.4g\t%.2f\t%s\t%s\t%s\n", r.Name, r.Value, r.Unit, r.Baseline, r.BaselineValue, r.Ratio, r.Goal, mark, r.Note)
+		value, ratio := "", ""
+		if r.Baseline != "" {
+			value, ratio = fmt.Sprintf("%.4g", r.BaselineValue), fmt.Sprintf("%.2f", r.Ratio)
+		}
+		fmt.Fprintf(tw, "%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.Value, r.Unit, r.Baseline, value, ratio, r.Goal, mark, r.Note)
 	}
 	tw.Flush()
 }

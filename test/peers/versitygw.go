@@ -1,9 +1,11 @@
-// Package peers starts servers of other hands for tests: built from pinned modules
+// Package peers starts servers of other hands for tests and benchmarks: built from pinned modules
 // that the project's own build never sees.
 package peers
 
 import (
 	"bufio"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +27,7 @@ const (
 // VersityGW is a running versitygw over a directory of the test.
 type VersityGW struct {
 	Endpoint, AccessKeyID, SecretAccessKey string
+	Pid                                    int
 }
 
 // StartVersityGW builds versitygw unless build/peers has it, and serves an empty
@@ -32,27 +35,43 @@ type VersityGW struct {
 // fsynced; the keys "a" and "a/b" cannot both exist.
 func StartVersityGW(t testing.TB) VersityGW {
 	t.Helper()
-	bin := versityBinary(t)
-	gw := VersityGW{AccessKeyID: "peer", SecretAccessKey: "peer-secret-of-this-test"}
-	cmd := exec.Command(bin, "-dir", t.TempDir(), "-bucket", Bucket, "-access", gw.AccessKeyID, "-secret", gw.SecretAccessKey)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe() // held open: the server ends with it, even when the test is killed
+	t.Log("build versitygw; minutes the first time, from the module proxy alone")
+	gw, stop, err := ServeVersityGW(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return gw
+}
+
+// ServeVersityGW is StartVersityGW outside of a test: the bucket lies in dir, and stop
+// ends the server.
+func ServeVersityGW(dir string) (gw VersityGW, stop func(), err error) {
+	bin, err := versityOnce()
+	if err != nil {
+		return gw, nil, fmt.Errorf("build versitygw: %w", err)
+	}
+	gw = VersityGW{AccessKeyID: "peer", SecretAccessKey: "peer-secret-of-this-test"}
+	cmd := exec.Command(bin, "-dir", dir, "-bucket", Bucket, "-access", gw.AccessKeyID, "-secret", gw.SecretAccessKey)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe() // held open: the server ends with it, even when the parent is killed
+	if err != nil {
+		return gw, nil, err
 	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return gw, nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		return gw, nil, err
 	}
-	t.Cleanup(func() {
+	gw.Pid = cmd.Process.Pid
+	stop = func() {
 		stdin.Close()
 		kill := time.AfterFunc(startTimeout, func() { cmd.Process.Kill() })
 		defer kill.Stop()
 		cmd.Wait()
-	})
+	}
 	lines := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(stdout).ReadString('\n')
@@ -63,22 +82,13 @@ func StartVersityGW(t testing.TB) VersityGW {
 	case <-time.After(startTimeout):
 	}
 	if gw.Endpoint == "" {
-		t.Fatal("versitygw did not start; its standard error says why")
+		stop()
+		return gw, nil, errors.New("versitygw did not start; its standard error says why")
 	}
-	return gw
+	return gw, stop, nil
 }
 
 var versityOnce = sync.OnceValues(buildVersityGW)
-
-func versityBinary(t testing.TB) string {
-	t.Helper()
-	t.Log("build versitygw; minutes the first time, from the module proxy alone")
-	bin, err := versityOnce()
-	if err != nil {
-		t.Fatalf("build versitygw: %v", err)
-	}
-	return bin
-}
 
 // buildVersityGW leaves it to the go command's cache to know whether anything changed.
 func buildVersityGW() (string, error) {
