@@ -67,7 +67,7 @@ func (c codec) streamRequest(data mem.BufferSlice, m *ingestv1.StreamBatchesRequ
 			b := make([]byte, n)
 			r.copy(b)
 			h := &ingestv1.Hello{}
-			if err := proto.Unmarshal(b, h); err != nil {
+			if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, h); err != nil {
 				return err
 			}
 			m.Message = &ingestv1.StreamBatchesRequest_Hello{Hello: h}
