@@ -1,6 +1,7 @@
 package accept_test
 
 import (
+	"crypto/rand"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
@@ -8,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 func benchSubmission(i uint64, frame []byte) accept.Submission {
@@ -20,7 +22,7 @@ func benchSubmission(i uint64, frame []byte) accept.Submission {
 // is its floor: the same three requests without the protocol.
 func BenchmarkAccept(b *testing.B) {
 	s := mem.New(nil)
-	p, err := accept.New(accept.Config{Store: s, AuthorityID: "a", CollectorID: "c"})
+	p, err := accept.New(accept.Config{Store: s, AuthorityID: "a", CollectorID: "c", Clock: run.WallClock{}, Rand: rand.Reader})
 	if err != nil {
 		b.Fatal(err)
 	}

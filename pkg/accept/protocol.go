@@ -2,7 +2,6 @@ package accept
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -32,9 +31,9 @@ type Config struct {
 	CollectorID string
 	// Mode is written into boot records; empty is ModeS3Manifest.
 	Mode Mode
-	// Clock is WallClock when nil.
+	// Clock is run.WallClock but in tests.
 	Clock Clock
-	// Rand gives attempt ids and jitter; crypto/rand when nil. Must be safe for concurrent use.
+	// Rand gives attempt ids and jitter; crypto/rand.Reader but in tests. Must be safe for concurrent use.
 	Rand io.Reader
 	// Policy is DefaultPolicy when zero.
 	Policy Policy
@@ -59,8 +58,8 @@ type Protocol struct {
 
 // New checks the settings; it makes no request.
 func New(c Config) (*Protocol, error) {
-	if c.Store == nil {
-		return nil, errors.New("accept: no store")
+	if c.Store == nil || c.Clock == nil || c.Rand == nil {
+		return nil, errors.New("accept: store, clock and randomness are needed")
 	}
 	if err := validName("authority id", c.AuthorityID); err != nil {
 		return nil, err
@@ -73,12 +72,6 @@ func New(c Config) (*Protocol, error) {
 	}
 	if !c.Mode.Valid() {
 		return nil, fmt.Errorf("accept: mode %q", c.Mode)
-	}
-	if c.Clock == nil {
-		c.Clock = WallClock{}
-	}
-	if c.Rand == nil {
-		c.Rand = rand.Reader
 	}
 	if c.Policy == (Policy{}) {
 		c.Policy = DefaultPolicy()

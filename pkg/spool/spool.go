@@ -20,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // Config of a Spool. Dir, AuthorityID, CollectorID and Target are required.
@@ -35,7 +36,7 @@ type Config struct {
 	MaxBytes int64
 	// MaxBatches in the spool, which bounds memory (about 1 KiB each); 0 means 65,536.
 	MaxBatches int
-	// FS is OS when nil; Clock is accept.WallClock when nil; Rand is crypto/rand when nil.
+	// FS is OS when nil; Clock is run.WallClock when nil; Rand is crypto/rand when nil.
 	FS    FS
 	Clock accept.Clock
 	Rand  io.Reader
@@ -346,7 +347,7 @@ func Open(cfg Config) (*Spool, error) {
 		cfg.FS = OS{}
 	}
 	if cfg.Clock == nil {
-		cfg.Clock = accept.WallClock{}
+		cfg.Clock = run.WallClock{}
 	}
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Reader

@@ -2,6 +2,7 @@ package spool_test
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,16 +17,17 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/spool"
 )
 
-type fastClock struct{ accept.WallClock }
+type fastClock struct{ run.WallClock }
 
 func (fastClock) Sleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
 func target(t testing.TB, s accept.Store, collector string) *accept.Protocol {
 	t.Helper()
-	p, err := accept.New(accept.Config{Store: s, AuthorityID: "authority-1", CollectorID: collector, Clock: fastClock{}})
+	p, err := accept.New(accept.Config{Store: s, AuthorityID: "authority-1", CollectorID: collector, Clock: fastClock{}, Rand: crand.Reader})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +464,7 @@ func TestRun(t *testing.T) {
 	c := config(t, t.TempDir(), nil, target(t, st, "c1"))
 	landed := make(chan identity.Batch, 200)
 	c.Events.Landed = func(id identity.Batch, _ accept.Outcome) { landed <- id }
-	c.Clock = accept.WallClock{}
+	c.Clock = run.WallClock{}
 	s := open(t, c)
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // clock is an accept.Clock with the service's time of day.
@@ -15,5 +15,5 @@ func (c clock) Now() time.Time { return c.now() }
 
 // Sleep implements accept.Clock.
 func (clock) Sleep(ctx context.Context, d time.Duration) error {
-	return accept.WallClock{}.Sleep(ctx, d)
+	return run.WallClock{}.Sleep(ctx, d)
 }

@@ -30,7 +30,7 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	policy.RetryAfter = s.cfg.Limits.RetryAfter
 	p, err := accept.New(accept.Config{
 		Store: s.store, AuthorityID: id, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
-		Clock: clock{s.now}, Policy: policy, Events: s.metrics.events(s.tel.Log),
+		Clock: clock{s.now}, Rand: rand.Reader, Policy: policy, Events: s.metrics.events(s.tel.Log),
 	})
 	if err != nil {
 		return nil, err

@@ -187,7 +187,7 @@ func (f *fleet) run(ctx context.Context, t *testing.T, c *cluster.Cluster, i int
 			return nil
 		default:
 		}
-		at := start.Add(time.Duration(k*fleetRows) * time.Second)
+		at := start.Add(time.Duration(k*fleetRows) * rowStep)
 		seq := uint64(k*n + 1)
 		value := float64(rnd.IntN(1000))
 		body := makeFrame(t, boot, "fleet", seq, fleetRows, at, value)

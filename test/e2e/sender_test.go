@@ -18,6 +18,9 @@ import (
 // answerTimeout is how long a sender waits for one answer before it tries elsewhere.
 const answerTimeout = 5 * time.Second
 
+// rowStep is the time between two rows of a frame: small, so that hours of sending do not reach into the future.
+const rowStep = 20 * time.Millisecond
+
 // sender sends one boot's frames to one collector after the other over streams.
 type sender struct {
 	boot  identity.Boot
@@ -112,7 +115,7 @@ func (s *sender) try(ctx context.Context, f []byte) (*ingestv1.BatchResult, erro
 }
 
 // makeFrame makes a frame of records from seq on, of two series; their values are
-// value, value+1, … and their times the rows of start, start+1s, ….
+// value, value+1, … and their times start, start+rowStep, ….
 func makeFrame(t *testing.T, boot identity.Boot, metric string, seq uint64, rows int, start time.Time, value float64) []byte {
 	t.Helper()
 	b := frame.NewBuilder()
@@ -122,7 +125,7 @@ func makeFrame(t *testing.T, boot identity.Boot, metric string, seq uint64, rows
 		}, frame.Gauge, "", 0)
 		must(t, err)
 		for r := range rows {
-			must(t, b.Append(id, start.Add(time.Duration(r)*time.Second).UnixNano(), value))
+			must(t, b.Append(id, start.Add(time.Duration(r)*rowStep).UnixNano(), value))
 			value++
 		}
 	}

@@ -1,11 +1,11 @@
-package accept
+package run
 
 import (
 	"context"
 	"time"
 )
 
-// WallClock is the machine's clock.
+// WallClock is the machine's clock, for parts that take their clock from outside.
 type WallClock struct{}
 
 // Now is the time of day.
