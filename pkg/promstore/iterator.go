@@ -11,30 +11,37 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/live"
 )
 
-// iterator reads the runs of a series one after the other.
-type iterator struct {
+// iterator is a cursor as the engine wants it. Its type parameter is always int64:
+// go vet takes Seek(int64) for a wrong io.Seeker, Seek(T) it does not.
+type iterator[T int64] struct{ cursor }
+
+var _ chunkenc.Iterator = (*iterator[int64])(nil)
+
+// Seek moves to the first sample at or after t; it never moves back.
+func (it *iterator[T]) Seek(t T) chunkenc.ValueType { return it.seek(int64(t)) }
+
+// cursor reads the runs of a series one after the other.
+type cursor struct {
 	runs live.Runs
 	run  live.Run
 	i    int
 	done bool
 }
 
-var _ chunkenc.Iterator = (*iterator)(nil)
-
-func (it *iterator) reset(s *live.Series, mint, maxt int64) {
+func (it *cursor) reset(s *live.Series, mint, maxt int64) {
 	it.runs.Reset(s, mint, maxt)
 	it.run, it.i, it.done = live.Run{}, -1, false
 }
 
 // Next moves to the next sample.
-func (it *iterator) Next() chunkenc.ValueType {
+func (it *cursor) Next() chunkenc.ValueType {
 	if it.i++; it.i < len(it.run.T) {
 		return it.kind()
 	}
 	return it.nextRun()
 }
 
-func (it *iterator) nextRun() chunkenc.ValueType {
+func (it *cursor) nextRun() chunkenc.ValueType {
 	if it.done {
 		return chunkenc.ValNone
 	}
@@ -47,15 +54,14 @@ func (it *iterator) nextRun() chunkenc.ValueType {
 	return it.kind()
 }
 
-func (it *iterator) kind() chunkenc.ValueType {
+func (it *cursor) kind() chunkenc.ValueType {
 	if it.run.H != nil && it.run.H[it.i] != nil {
 		return chunkenc.ValFloatHistogram
 	}
 	return chunkenc.ValFloat
 }
 
-// Seek moves to the first sample at or after t; it never moves back.
-func (it *iterator) Seek(t int64) chunkenc.ValueType {
+func (it *cursor) seek(t int64) chunkenc.ValueType {
 	for {
 		from := max(it.i, 0)
 		if n := len(it.run.T); from < n && it.run.T[n-1] >= t {
@@ -73,16 +79,16 @@ func (it *iterator) Seek(t int64) chunkenc.ValueType {
 }
 
 // At is the current float.
-func (it *iterator) At() (int64, float64) { return it.run.T[it.i], it.run.V[it.i] }
+func (it *cursor) At() (int64, float64) { return it.run.T[it.i], it.run.V[it.i] }
 
 // AtHistogram can't be: histograms are kept with float counts (see Next).
-func (it *iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogram) {
+func (it *cursor) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogram) {
 	panic(fmt.Errorf("promstore: integer histogram asked for at %d", it.AtT()))
 }
 
 // AtFloatHistogram copies the current histogram, with a hint whether it is a counter
 // reset against the one before it.
-func (it *iterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
+func (it *cursor) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
 	cur, before := it.run.H[it.i], it.run.Before
 	if it.i > 0 {
 		before = it.run.H[it.i-1]
@@ -102,10 +108,10 @@ func (it *iterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histo
 }
 
 // AtT is the time of the current sample, milliseconds.
-func (it *iterator) AtT() int64 { return it.run.T[it.i] }
+func (it *cursor) AtT() int64 { return it.run.T[it.i] }
 
 // AtST is the start of the accumulation, milliseconds; 0 when unknown.
-func (it *iterator) AtST() int64 {
+func (it *cursor) AtST() int64 {
 	if it.run.STs != nil {
 		return it.run.STs[it.i]
 	}
@@ -113,4 +119,4 @@ func (it *iterator) AtST() int64 {
 }
 
 // Err is nil: everything is in memory.
-func (*iterator) Err() error { return nil }
+func (*cursor) Err() error { return nil }

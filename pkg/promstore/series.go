@@ -35,9 +35,9 @@ type series struct {
 func (s *series) Labels() labels.Labels { return s.Series.Labels }
 
 func (s *series) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
-	it, ok := reuse.(*iterator)
+	it, ok := reuse.(*iterator[int64])
 	if !ok {
-		it = &iterator{}
+		it = &iterator[int64]{}
 	}
 	it.reset(s.Series, s.mint, s.maxt)
 	return it
