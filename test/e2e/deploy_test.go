@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/pkg/qualify"
+)
+
+// TestDeployedSettingsAreValid: every file under deploy/settings passes --config.check,
+// the object store's once its user has a secret, and not before.
+func TestDeployedSettingsAreValid(t *testing.T) {
+	files, err := filepath.Glob("../../deploy/settings/*.yaml")
+	must(t, err)
+	if len(files) < 5 {
+		t.Fatalf("found only %v", files)
+	}
+	for _, f := range files {
+		service := strings.TrimSuffix(filepath.Base(f), ".yaml")
+		if service == "objectstore" {
+			if out, err := configCheck(service, f); err == nil {
+				t.Errorf("a store without a secret is taken: %s", out)
+			}
+			b, err := os.ReadFile(f)
+			must(t, err)
+			f = filepath.Join(t.TempDir(), "objectstore.yaml")
+			must(t, os.WriteFile(f, bytes.Replace(b, []byte(`secret: ""`), []byte(`secret: "a-secret-of-this-test"`), 1), 0o600))
+		}
+		if out, err := configCheck(service, f); err != nil {
+			t.Errorf("%s: %v\n%s", service, err, out)
+		}
+		unit := "../../deploy/systemd/lightmetrics-" + service + ".service"
+		if b, err := os.ReadFile(unit); err != nil || !strings.Contains(string(b), "lightmetrics "+service+" --config") {
+			t.Errorf("%s: %v", unit, err)
+		}
+	}
+}
+
+func configCheck(service, file string) (string, error) {
+	out, err := exec.Command(bin, service, "--config", file, "--config.check").CombinedOutput()
+	return string(out), err
+}
+
+// TestDeployedBucketPolicyHolds: the probe finds the policy missing on a fresh bucket and
+// in force once deploy/policies/bucket-policy.json is set; a collector still works under it.
+func TestDeployedBucketPolicyHolds(t *testing.T) {
+	ctx := within(t, time.Minute)
+	c := newCluster(t, cluster.Options{Collectors: 1})
+	must(t, c.StartStore(ctx))
+	store, err := c.OpenStore(ctx)
+	must(t, err)
+	if _, err := qualify.Run(ctx, store, qualify.Options{RunID: "without", Strict: true, Now: time.Now}); err == nil {
+		t.Fatal("a bucket without a policy passes the strict probe")
+	}
+	policy, err := os.ReadFile("../../deploy/policies/bucket-policy.json")
+	must(t, err)
+	cfg := c.StoreConfig()
+	client := s3.New(s3.Options{BaseEndpoint: &cfg.Endpoint, Region: cfg.Region, UsePathStyle: true,
+		Credentials: credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), "")})
+	_, err = client.PutBucketPolicy(ctx, &s3.PutBucketPolicyInput{Bucket: &cfg.Bucket,
+		Policy: aws.String(strings.ReplaceAll(string(policy), "BUCKET", cfg.Bucket))})
+	must(t, err)
+	if r, err := qualify.Run(ctx, store, qualify.Options{RunID: "with", Strict: true, Now: time.Now}); err != nil {
+		t.Errorf("strict probe under the policy: %v\n%+v", err, r)
+	}
+	must(t, c.StartCollector(ctx, 0))
+}
