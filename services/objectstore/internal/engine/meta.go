@@ -161,8 +161,11 @@ func decodeMeta(b []byte) (Object, error) {
 		}
 		s.bad = s.bad || v.bad
 	}
-	if s.bad {
+	switch {
+	case s.bad:
 		return o, fmt.Errorf("%w: metadata ends early", ErrCorrupt)
+	case o.Modified.IsZero() || o.Size < 0:
+		return o, fmt.Errorf("%w: metadata without a time or with a negative size", ErrCorrupt)
 	}
 	return o, nil
 }
