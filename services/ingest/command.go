@@ -56,8 +56,16 @@ func Command() *cobra.Command {
 // store's client and the garbage that waits for its collection.
 const processMemory = 64 << 20
 
-// LimitMemory makes the garbage collector work harder near the memory that the limits allow.
+// gcPercent lets the heap grow to this multiple while it is far from the memory limit:
+// little is alive in a collector, and it would collect many times a second.
+const gcPercent = 400
+
+// LimitMemory makes the garbage collector work harder near the memory that the limits
+// allow, and less far below it.
 func LimitMemory(c Config) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
