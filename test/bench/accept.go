@@ -28,6 +28,9 @@ func benchAccept(ctx context.Context, e *env) ([]Result, error) {
 	var rs []Result
 	for _, samples := range []int{500, 10_000} {
 		for _, agents := range []int{1, 8, 64} {
+			if !e.cases.MatchString(fmt.Sprintf("%d-agents/%d-samples", agents, samples)) {
+				continue
+			}
 			got, err := benchAcceptOne(ctx, e, agents, samples)
 			rs = append(rs, got...)
 			if err != nil {

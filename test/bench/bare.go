@@ -77,8 +77,8 @@ func (b *bare) run(ctx context.Context, inFlight int) (times []time.Duration, to
 				began := time.Now()
 				oneErr := b.one(ctx, i)
 				mu.Lock()
-				if oneErr != nil {
-					err = errors.Join(err, oneErr)
+				if oneErr != nil && err == nil { // what follows is the cancellation
+					err = oneErr
 					cancel()
 				}
 				times = append(times, time.Since(began))

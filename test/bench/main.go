@@ -58,6 +58,7 @@ type env struct {
 	objects  int    // in the store, for its memory
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
+	cases    *regexp.Regexp // of accept
 }
 
 // Sizes of -quick.
@@ -77,6 +78,7 @@ func main() {
 	var o options
 	e := &env{}
 	flag.StringVar(&o.run, "run", "", "regular expression of benchmark names")
+	cases := flag.String("case", "", "regular expression of the cases of accept, such as 8-agents/500-samples")
 	flag.StringVar(&o.out, "out", "build/bench.json", "file for the figures")
 	flag.StringVar(&o.doc, "doc", "", "page to write the figures to, such as docs/benchmarks.md")
 	flag.StringVar(&e.bin, "bin", "bin/lightmetrics", "the lightmetrics binary")
@@ -85,12 +87,17 @@ func main() {
 	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory is measured")
 	flag.BoolVar(&e.quick, "quick", false, "small sizes and one pair, to see that everything runs: no figures to rely on")
 	flag.Parse()
+	var err error
+	if e.cases, err = regexp.Compile(*cases); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -case:", err)
+		os.Exit(2)
+	}
 	if e.quick {
 		e.pairs, e.objects = quickPairs, min(e.objects, quickObjects)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := execute(ctx, o, e); err != nil {
+	if err = execute(ctx, o, e); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

@@ -138,7 +138,9 @@ func (p *puts) replay(ctx context.Context, addr string, clients int, d time.Dura
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			failed = errors.Join(failed, err)
+			if failed == nil {
+				failed = err
+			}
 			all.acked, all.times = append(all.acked, own.acked...), append(all.times, own.times...)
 		})
 	}

@@ -96,7 +96,9 @@ func (f *fleet) send(ctx context.Context, fs []feed, window int) (sent, error) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			failed = errors.Join(failed, err)
+			if failed == nil { // what follows is the cancellation
+				failed = err
+			}
 			all.times, all.retries = append(all.times, times...), all.retries+retries
 		})
 	}
