@@ -26,6 +26,8 @@ func (s *screen) title(format string, args ...any) {
 	fmt.Fprintf(s.w, "\n%s\n", fmt.Sprintf(format, args...))
 }
 
+func (s *screen) blank() { fmt.Fprintln(s.w) }
+
 // rows prints a table; the header's columns are split by tabs.
 func (s *screen) rows(header string, rows [][]string) {
 	tw := tabwriter.NewWriter(s.w, 0, 4, 3, ' ', 0)

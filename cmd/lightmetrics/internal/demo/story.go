@@ -122,7 +122,7 @@ func killCollector(ctx context.Context, c *cluster.Cluster, s *screen, before []
 	if err != nil {
 		return err
 	}
-	s.title("")
+	s.blank()
 	s.step("kill -9 collector %d (pid %d), the one that the agent is connected to", i+1, c.Collectors[i].Pid())
 	cluster.Kill(&c.Collectors[i])
 	rows, err := waitForBatches(ctx, c, batches(before)+batchesAfter)
