@@ -143,14 +143,18 @@ const pollEvery = 100 * time.Millisecond
 // Poll asks until ask says true or the context ends. Errors of ask are kept for the message:
 // a service that is down now may be up in a moment.
 func Poll(ctx context.Context, what string, ask func() (bool, error)) error {
+	var last error
 	for {
 		ok, err := ask()
 		if ok {
 			return nil
 		}
+		if err != nil && ctx.Err() == nil {
+			last = err // not the end of ctx itself
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w (last error: %v)", what, ErrGaveUp, err)
+			return fmt.Errorf("waiting for %s: %w (last error: %v)", what, ErrGaveUp, last)
 		case <-time.After(pollEvery):
 		}
 	}
