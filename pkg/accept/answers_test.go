@@ -59,6 +59,9 @@ func TestStoreAnswers(t *testing.T) {
 					if errors.Is(an.err, objstore.ErrInvalid) && st.op == "get" && st.prefix != layout.CondemnedPrefix {
 						continue // too long for a record: TestCorruptRecords
 					}
+					if errors.Is(an.err, objstore.ErrChecksum) && st.op == "get" {
+						continue // damaged at rest: TestDamagedRecords
+					}
 					name := fmt.Sprintf("%s %s %q %v times %d applied %v", st.op, st.prefix, st.variant, an.err, times, applied)
 					s := mem.New(nil)
 					variant := "a"
@@ -232,5 +235,64 @@ func TestInvalidSubmissions(t *testing.T) {
 	}
 	if s.Len() != 0 {
 		t.Error("something was written")
+	}
+}
+
+// TestDamagedRecords: a store that finds an object damaged at rest is neither down nor
+// without the object.
+func TestDamagedRecords(t *testing.T) {
+	damaged := func(prefix string) func(int, string, string) error {
+		return func(_ int, op, key string) error {
+			if op == "get" && strings.HasPrefix(key, prefix) {
+				return objstore.ErrChecksum
+			}
+			return nil
+		}
+	}
+	for prefix, want := range map[string]accept.Reason{
+		layout.BootsPrefix:    accept.ReasonCorruptBootRecord,
+		layout.AcceptedPrefix: accept.ReasonCorruptManifest,
+	} {
+		s := mem.New(nil)
+		mustAccept(t, protocol(t, s, "c0", nil), submission(testID, "a"), accept.Accepted)
+		clock := &tickClock{}
+		p := protocol(t, &hooked{Store: s, before: damaged(prefix)}, "c1", func(c *accept.Config) { c.Clock = clock })
+		_, err := p.Accept(t.Context(), submission(testID, "a"))
+		wantRetry(t, err, want)
+		if len(clock.slept) != 0 {
+			t.Errorf("%s: %d waits for what only an operator can mend", prefix, len(clock.slept))
+		}
+	}
+
+	// A marker of any content condemns.
+	s, sub := mem.New(nil), submission(testID, "a")
+	condemn(t, s, sub.SHA256, 0, false)
+	first := damaged(layout.Condemned(sub.SHA256, 0))
+	p := protocol(t, &hooked{Store: s, before: first}, "c1", nil)
+	mustAccept(t, p, sub, accept.Accepted)
+	if !exists(t, s, layout.Blob(sub.SHA256, 1)) {
+		t.Error("relied on a generation whose marker is damaged")
+	}
+}
+
+// TestTimeIsNoDecision: a call that ran out of time while the store said something
+// final is a context error and nothing else; a caller that finds "not found" in it
+// would tell the sender never to come back.
+func TestTimeIsNoDecision(t *testing.T) {
+	for _, last := range []error{objstore.ErrNotFound, objstore.ErrDenied} {
+		s := mem.New(nil)
+		mustAccept(t, protocol(t, s, "c0", nil), submission(testID, "a"), accept.Accepted)
+		ctx, cancel := context.WithCancel(t.Context())
+		p := protocol(t, &hooked{Store: s, before: func(_ int, op, key string) error {
+			if op == "get" && strings.HasPrefix(key, layout.AcceptedPrefix) {
+				cancel()
+				return last
+			}
+			return nil
+		}}, "c1", nil)
+		_, err := p.Accept(ctx, submission(testID, "a"))
+		if !errors.Is(err, context.Canceled) || errors.Is(err, last) {
+			t.Errorf("%v: %v", last, err)
+		}
 	}
 }

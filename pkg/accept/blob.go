@@ -76,6 +76,9 @@ func (b *blob) verify(ctx context.Context, key string) (Skip, error) {
 			if err == nil {
 				return "", nil
 			}
+			if errors.Is(err, objstore.ErrChecksum) {
+				return SkipCorrupt, nil
+			}
 		}
 		switch {
 		case err == nil && info.Size == int64(len(b.frame)) && info.SHA256 == b.sha:
@@ -127,7 +130,7 @@ func (b *blob) condemned(ctx context.Context) (bool, error) {
 	for {
 		_, err := b.p.get(ctx, s.key, 0)
 		switch {
-		case err == nil:
+		case err == nil, errors.Is(err, objstore.ErrChecksum):
 			return true, nil
 		case errors.Is(err, objstore.ErrNotFound):
 			return false, nil

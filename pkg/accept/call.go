@@ -33,8 +33,10 @@ func (c call) step(name Step, key string) step { return step{call: c, name: name
 // a wait; else the error that ends the call. Nothing is ever cleaned up here: the
 // attempt may still land.
 func (s *step) again(ctx context.Context, err error) error {
+	// A call that ran out of time is no decision: what the store said last must not
+	// be found in it as one.
 	if e := ctx.Err(); e != nil {
-		return fmt.Errorf("%s: %w (%w)", s.name, context.Cause(ctx), err)
+		return fmt.Errorf("%s: %w (%w: %v)", s.name, e, context.Cause(ctx), err)
 	}
 	switch {
 	case errors.Is(err, objstore.ErrDenied), errors.Is(err, objstore.ErrNoBucket), errors.Is(err, objstore.ErrInvalid):
@@ -58,7 +60,7 @@ func (s *step) again(ctx context.Context, err error) error {
 		return s.retry(reason, fmt.Errorf("deadline of %s: %w", s.p.policy.Deadline, err))
 	}
 	if e := s.p.clock.Sleep(ctx, wait); e != nil {
-		return fmt.Errorf("%s: %w (%w)", s.name, e, err)
+		return fmt.Errorf("%s: %w (%v)", s.name, e, err)
 	}
 	return nil
 }

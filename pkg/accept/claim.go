@@ -62,8 +62,8 @@ func (p *Protocol) bootOwner(ctx context.Context, boot identity.Boot, spoolID st
 			if stored, err = p.get(ctx, s.key, MaxRecordBytes); err == nil {
 				return p.ownerIn(c, s.key, stored, boot)
 			}
-			if errors.Is(err, objstore.ErrInvalid) {
-				return "", c.corrupt(StepBoot, s.key, ReasonCorruptBootRecord, err) // too long for a boot record
+			if objstore.Unreadable(err) {
+				return "", c.corrupt(StepBoot, s.key, ReasonCorruptBootRecord, err)
 			}
 		}
 		if err := s.again(ctx, err); err != nil {

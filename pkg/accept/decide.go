@@ -50,8 +50,8 @@ func (b *blob) compare(ctx context.Context, s *step, m Manifest) (Result, error)
 		if errors.Is(err, objstore.ErrNotFound) {
 			return Result{}, err
 		}
-		if errors.Is(err, objstore.ErrInvalid) {
-			return Result{}, b.corrupt(StepManifest, s.key, ReasonCorruptManifest, err) // too long for a manifest
+		if objstore.Unreadable(err) {
+			return Result{}, b.corrupt(StepManifest, s.key, ReasonCorruptManifest, err)
 		}
 		if err := s.again(ctx, err); err != nil {
 			return Result{}, err

@@ -119,10 +119,14 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		return nil
 	}
 	raw, _, err := c.store.Get(ctx, key, objstore.GetOptions{})
-	if err != nil {
+	if err != nil && !objstore.Unreadable(err) {
 		return err
 	}
 	c.r.Manifests++
+	if err != nil {
+		c.found(BadManifest, key, "%v", err)
+		return nil
+	}
 	m, err := accept.ParseManifest(raw)
 	switch {
 	case err != nil:
@@ -203,10 +207,14 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 		return nil
 	}
 	raw, _, err := c.store.Get(ctx, key, objstore.GetOptions{})
-	if err != nil {
+	if err != nil && !objstore.Unreadable(err) {
 		return err
 	}
 	c.r.Quarantined++
+	if err != nil {
+		c.found(BadQuarantine, key, "%v", err)
+		return nil
+	}
 	q, err := accept.ParseConflictRecord(raw)
 	switch {
 	case err != nil:
@@ -220,7 +228,7 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 	if errors.Is(err, objstore.ErrNotFound) {
 		c.found(WinnerMissing, key, "no %s", layout.Accepted(id))
 		return nil
-	} else if err != nil {
+	} else if err != nil && !objstore.Unreadable(err) { // a damaged winner is a finding of its own
 		return err
 	}
 	if m, err := accept.ParseManifest(winner); err == nil && m.FrameSHA256 != q.AcceptedSHA256 {
@@ -264,7 +272,7 @@ func (c *checker) frame(ctx context.Context, d identity.Digest, first string) ([
 
 func (c *checker) generation(ctx context.Context, d identity.Digest, key string) ([]byte, error) {
 	body, _, err := c.store.Get(ctx, key, objstore.GetOptions{})
-	if errors.Is(err, objstore.ErrNotFound) {
+	if errors.Is(err, objstore.ErrNotFound) || objstore.Unreadable(err) {
 		return nil, nil
 	}
 	if err != nil || identity.Sum(body) != d {

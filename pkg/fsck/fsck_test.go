@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 )
 
@@ -176,5 +177,29 @@ func (failing) List(context.Context, objstore.ListOptions) (objstore.Page, error
 func TestAStoreThatCannotBeReadIsAnErrorAndNotAnEmptyBucket(t *testing.T) {
 	if r, err := Run(context.Background(), failing{mem.New(time.Now)}, Options{}); !errors.Is(err, objstore.ErrUnavailable) {
 		t.Errorf("got %v, %v", r, err)
+	}
+}
+
+// TestDamagedObjectsAreFindings: one object that is damaged at rest does not hide the rest of the bucket.
+func TestDamagedObjectsAreFindings(t *testing.T) {
+	f1, id1 := encode(t, 1, 5, 0)
+	f2, id2 := encode(t, 6, 3, 0)
+	for want, key := range map[Problem]string{
+		BlobMissing: layout.Blob(identity.Sum(f1), 0),
+		BadManifest: layout.Accepted(id1),
+	} {
+		s := mem.New(time.Now)
+		accepted(t, s, f1, id1, 5)
+		accepted(t, s, f2, id2, 3)
+		r := check(t, fault.New(s, 1, fault.Refused("get", key, objstore.ErrChecksum)))
+		if len(r.Findings) != 1 || r.Findings[0].Problem != want || r.Manifests != 2 || r.Records != 3 {
+			t.Errorf("%s: %+v", key, r)
+		}
+		// Another generation with the right bytes is as good.
+		put(t, s, layout.Blob(identity.Sum(f1), 1), f1)
+		r = check(t, fault.New(s, 1, fault.Refused("get", key, objstore.ErrChecksum)))
+		if want == BlobMissing && !r.Healthy() {
+			t.Errorf("with a second generation: %v", r.Findings)
+		}
 	}
 }

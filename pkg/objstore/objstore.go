@@ -29,7 +29,9 @@ var (
 	ErrUnknown = errors.New("outcome unknown")
 	// ErrUnavailable: a read failed in a way that a later try can mend.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrChecksum: the store refused a body that does not match its checksum; nothing was written.
+	// ErrChecksum of a write: the store refused a body that does not match its checksum;
+	// nothing was written. Of a read: the object is there, and again and again its bytes
+	// are not those that were stored. It is damaged, not absent, and the store is not down.
 	ErrChecksum = errors.New("checksum mismatch")
 	// ErrDenied: credentials or policy refuse (401, 403).
 	ErrDenied = errors.New("denied")
@@ -38,6 +40,12 @@ var (
 	// ErrInvalid: the request can never succeed (bad key, too large, not supported).
 	ErrInvalid = errors.New("invalid request")
 )
+
+// Unreadable reports that a read met an object that no later try can give: it is over
+// the limit, or damaged at rest. The store itself is well.
+func Unreadable(err error) bool {
+	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrChecksum)
+}
 
 // Error carries the operation and key of a failed request. Err wraps one of the sentinels.
 type Error struct {

@@ -57,7 +57,7 @@ func (r *Reconciler) checkGeneration(ctx context.Context, key string, d identity
 		switch {
 		case errors.Is(err, objstore.ErrNotFound):
 			return CauseMissing, "no object " + key, nil
-		case errors.Is(err, objstore.ErrInvalid):
+		case objstore.Unreadable(err):
 			return CauseCorrupt, fmt.Sprintf("%s: %v", key, err), nil
 		case err != nil:
 			return "", "", err

@@ -39,6 +39,10 @@ func (r *Reconciler) readCheckpoint(ctx context.Context) (int64, string, error) 
 	if errors.Is(err, objstore.ErrNotFound) {
 		return 0, "", nil
 	}
+	if objstore.Unreadable(err) { // as one that does not parse: its ETag lets it be replaced
+		body = nil
+		info, err = r.Store.Head(ctx, layout.CheckpointKey)
+	}
 	if err != nil {
 		return 0, "", err
 	}

@@ -106,12 +106,12 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 		return res, err
 	}
 	body, err := r.read(ctx, key)
-	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+	if err != nil && !objstore.Unreadable(err) {
 		return res, err
 	}
 	m, perr := accept.ParseManifest(body)
 	switch {
-	case err != nil: // too long to be a manifest
+	case err != nil: // too long to be a manifest, or damaged
 		rec.cause, rec.detail = CauseBadManifest, err.Error()
 	case perr != nil:
 		rec.cause, rec.detail = CauseBadManifest, perr.Error()
@@ -144,7 +144,7 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 		return res, err
 	}
 	body, err := r.read(ctx, key)
-	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+	if err != nil && !objstore.Unreadable(err) {
 		return res, err
 	}
 	c, perr := accept.ParseConflictRecord(body)
@@ -172,7 +172,7 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 	return res, r.derive(ctx, &res, derivedOfConflict(c, key), o)
 }
 
-// read gets a record; objstore.ErrInvalid when it is too long to be one.
+// read gets a record; objstore.Unreadable when it is too long to be one, or damaged.
 func (r *Reconciler) read(ctx context.Context, key string) ([]byte, error) {
 	body, _, err := r.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	return body, err

@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 )
 
 var ctx = context.Background()
@@ -272,5 +273,29 @@ func TestReferenceBodiesAreCanonical(t *testing.T) {
 		if again := DerivedOf(m); string(again[0].Body) == "" || v["schema"] == "" {
 			t.Errorf("%s: %s", d.Kind, d.Body)
 		}
+	}
+}
+
+// TestDamagedAtRest: the store finds that bytes are not those that it took; that is
+// the object's cause, and no failure of the store.
+func TestDamagedAtRest(t *testing.T) {
+	for _, prefix := range []string{layout.AcceptedPrefix, layout.RawBlobsPrefix} {
+		s := newStore()
+		m := acceptBatch(t, s, batch(10, 19))
+		bad := noSums{fault.New(s, 1, fault.Refused("get", prefix, objstore.ErrChecksum))}
+		want := CauseCorrupt
+		if prefix == layout.AcceptedPrefix {
+			want = CauseBadManifest
+		}
+		res, err := newCore(bad).Reconcile(ctx, layout.Accepted(m.Identity), Options{})
+		if err != nil || res.Cause != want || !res.Opened {
+			t.Errorf("%s: %+v, %v", prefix, res, err)
+		}
+	}
+	s := newStore()
+	put(t, s, layout.CheckpointKey, []byte("{}"))
+	damaged := fault.New(s, 1, fault.Refused("get", layout.CheckpointKey, objstore.ErrChecksum))
+	if _, err := newCore(damaged).ReadCheckpoint(ctx); !errors.Is(err, ErrCheckpoint) {
+		t.Errorf("damaged checkpoint: %v", err)
 	}
 }

@@ -97,7 +97,7 @@ func (r *Reconciler) correct(ctx context.Context, key string, rec RepairRecord) 
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil // healed by another reconciler since; the next pass looks again
 	}
-	if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+	if err != nil && !objstore.Unreadable(err) {
 		return err
 	}
 	old, perr := ParseRepair(body)

@@ -126,7 +126,7 @@ func conflicts(ctx context.Context, store objstore.Reader, prefix, after string,
 			AgentId: id.Agent, BootId: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd, SubmittedSha256: sum.String(),
 		}
 		body, _, err := store.Get(ctx, o.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-		if err != nil && !errors.Is(err, objstore.ErrNotFound) && !errors.Is(err, objstore.ErrInvalid) {
+		if err != nil && !errors.Is(err, objstore.ErrNotFound) && !objstore.Unreadable(err) {
 			return nil, "", err
 		}
 		if rec, err := accept.ParseConflictRecord(body); err == nil {

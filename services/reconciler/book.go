@@ -89,6 +89,10 @@ func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, st
 	if errors.Is(err, objstore.ErrNotFound) {
 		return ledger.New(boot), "", nil
 	}
+	if objstore.Unreadable(err) { // as one that does not parse
+		body = nil
+		info, err = b.store.Head(ctx, key)
+	}
 	if err != nil {
 		return nil, "", err
 	}

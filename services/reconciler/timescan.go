@@ -71,7 +71,7 @@ func (s *Service) scanHour(ctx context.Context, hour, from time.Time, r *round) 
 		if errors.Is(err, objstore.ErrNotFound) {
 			return nil
 		}
-		if err != nil && !errors.Is(err, objstore.ErrInvalid) {
+		if err != nil && !objstore.Unreadable(err) {
 			return err
 		}
 		m, perr := accept.ParseManifest(body)

@@ -87,7 +87,7 @@ func TestAnswers(t *testing.T) {
 		{"hangs", hangs, writes, objstore.ErrUnknown, impatient},
 		{"hangs", hangs, reads, objstore.ErrUnavailable, impatient},
 		{"bytes that do not match the checksum", raw("HTTP/1.1 200 OK\r\nETag: \"e\"\r\nx-amz-checksum-sha256: " +
-			"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\r\nContent-Length: 3\r\n\r\nabc"), "get", objstore.ErrUnavailable, nil},
+			"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\r\nContent-Length: 3\r\n\r\nabc"), "get", objstore.ErrChecksum, nil},
 	}
 	sentinels := []error{
 		objstore.ErrNotFound, objstore.ErrExists, objstore.ErrPreconditionFailed, objstore.ErrConflict, objstore.ErrUnknown,

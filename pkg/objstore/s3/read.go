@@ -44,7 +44,8 @@ func (s *Store) Head(ctx context.Context, key string) (objstore.Info, error) {
 	return info, nil
 }
 
-// read runs fn under its deadline, again with backoff while it says ErrUnavailable.
+// read runs fn under its deadline, again with backoff while it says ErrUnavailable, or
+// ErrChecksum, which may have happened on the way.
 func (s *Store) read(ctx context.Context, op, key string, fn func(context.Context) error) error {
 	start := s.now()
 	var err error
@@ -55,7 +56,7 @@ func (s *Store) read(ctx context.Context, op, key string, fn func(context.Contex
 		one, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 		err = fn(one)
 		cancel()
-		if !errors.Is(err, objstore.ErrUnavailable) || attempt >= s.cfg.ReadAttempts || !s.wait(ctx, attempt, err) {
+		if !errors.Is(err, objstore.ErrUnavailable) && !errors.Is(err, objstore.ErrChecksum) || attempt >= s.cfg.ReadAttempts || !s.wait(ctx, attempt, err) {
 			break
 		}
 		err = nil
@@ -116,7 +117,7 @@ func (s *Store) get(ctx context.Context, key string, o objstore.GetOptions) ([]b
 	}
 	body, err := readBody(resp, o.Limit)
 	if err == nil && !ranged && !info.SHA256.IsZero() && identity.Sum(body) != info.SHA256 {
-		err = fmt.Errorf("%w: body does not match its checksum %s", objstore.ErrUnavailable, info.SHA256)
+		err = fmt.Errorf("%w: the bytes do not hash to %s", objstore.ErrChecksum, info.SHA256)
 	}
 	return body, info, err
 }

@@ -67,7 +67,7 @@ func (f *Follower) Poll(ctx context.Context) error {
 // takeByTime reads a derived object, which holds the manifest's bytes.
 func (f *Follower) takeByTime(ctx context.Context, key string, at int64) error {
 	body, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-	if err != nil {
+	if err != nil && !objstore.Unreadable(err) {
 		return err
 	}
 	if m, perr := accept.ParseManifest(body); perr == nil {

@@ -88,7 +88,7 @@ func (f *Follower) manifest(ctx context.Context, key string, id identity.Batch, 
 	}
 	body, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	switch {
-	case errors.Is(err, objstore.ErrInvalid):
+	case objstore.Unreadable(err):
 		return accept.Manifest{}, &unreadable{err}
 	case err != nil:
 		return accept.Manifest{}, err
@@ -153,7 +153,7 @@ var errFound = errors.New("found")
 func (f *Follower) generation(ctx context.Context, key string, m accept.Manifest) ([]byte, error, error) {
 	raw, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(max(m.FrameBytes, 1))})
 	switch {
-	case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrInvalid):
+	case errors.Is(err, objstore.ErrNotFound), objstore.Unreadable(err):
 		return nil, err, nil
 	case err != nil:
 		return nil, nil, err
