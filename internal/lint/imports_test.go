@@ -76,6 +76,8 @@ var leaves = map[string][]string{
 	"pkg/ledger":   {"pkg/identity"},
 	"pkg/config":   nil,
 	"pkg/run":      nil,
+
+	"pkg/failpoint": nil,
 }
 
 func TestImportsRunDownwards(t *testing.T) {
@@ -101,6 +103,9 @@ func refused(from, to, imp string, ours bool) string {
 		if strings.HasPrefix(imp, "google.golang.org/grpc") {
 			return "the core knows no gRPC"
 		}
+		if ours && within(to, "pkg/failpoint") {
+			return "the core stays free of failpoints: pkg/failpoint/failstore stands around its store"
+		}
 		if ours && within(to, "proto/gen") && !within(to, "proto/gen/lightmetrics/frame") {
 			return "the core knows no service"
 		}
@@ -114,7 +119,7 @@ func refused(from, to, imp string, ours bool) string {
 	switch {
 	case within(from, "pkg") && within(to, "services", "agent", "cmd", "test", "internal"):
 		return "pkg stands below services, agent and cmd"
-	case within(from, "services/objectstore") && !within(to, "services/objectstore", "pkg/run", "pkg/telemetry", "pkg/config", "internal/cli"):
+	case within(from, "services/objectstore") && !within(to, "services/objectstore", "pkg/run", "pkg/telemetry", "pkg/config", "internal/cli") && to != "pkg/failpoint":
 		return "the object store stands on its own"
 	case within(from, "services") && within(to, "services") && service(from) != service(to):
 		return "services talk over proto/gen clients"
@@ -142,6 +147,8 @@ func TestRefusedFindsWhatItShould(t *testing.T) {
 		{"pkg/accept", "github.com/aws/aws-sdk-go-v2/aws"},
 		{"pkg/accept", module + "proto/gen/lightmetrics/ingest/v1"},
 		{"pkg/frame", module + "pkg/objstore"},
+		{"pkg/accept", module + "pkg/failpoint"},
+		{"services/objectstore/internal/engine", module + "pkg/failpoint/failstore"},
 		{"pkg/rpc", module + "services/ingest"},
 		{"services/ingest", module + "services/query"},
 		{"services/objectstore/internal/engine", module + "pkg/identity"},
