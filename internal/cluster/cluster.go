@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/proc"
@@ -70,7 +71,8 @@ type Cluster struct {
 	Query      *proc.Process
 	Agent      *proc.Process
 
-	o Options
+	o     Options
+	ports []*proc.Port
 }
 
 // New chooses ports and credentials and writes the settings; it starts nothing.
@@ -106,9 +108,13 @@ func (c *Cluster) choosePorts() error {
 		if !c.o.DefaultPorts {
 			want = 0
 		}
-		a, err := proc.FreePort(want)
-		errs = append(errs, err)
-		return a
+		p, err := proc.Reserve(want)
+		if err != nil {
+			errs = append(errs, err)
+			return ""
+		}
+		c.ports = append(c.ports, p)
+		return p.Addr
 	}
 	c.Addr.Store, c.Addr.StoreAdmin = port(4790), port(4791)
 	for i := range c.o.Collectors {
@@ -125,8 +131,20 @@ func (c *Cluster) choosePorts() error {
 	return errors.Join(errs...)
 }
 
-// start starts one process with its settings file and waits until it is ready.
-func (c *Cluster) start(ctx context.Context, command, name, http string) (*proc.Process, error) {
+// release lets go of a process's ports just before it starts.
+func (c *Cluster) release(addrs ...string) {
+	for _, p := range c.ports {
+		if slices.Contains(addrs, p.Addr) {
+			p.Release()
+		}
+	}
+}
+
+// start starts one process with its settings file and waits until it is ready. addrs
+// are where it will listen; the first answers /-/ready.
+func (c *Cluster) start(ctx context.Context, command, name string, addrs ...string) (*proc.Process, error) {
+	c.release(addrs...)
+	http := addrs[0]
 	p, err := proc.Start(proc.Spec{
 		Name: name, Bin: c.o.Bin, Dir: c.o.Dir, ReadyURL: "http://" + http + "/-/ready",
 		Args: []string{command, "--config", filepath.Join(c.o.Dir, name+".yaml")},
@@ -139,25 +157,25 @@ func (c *Cluster) start(ctx context.Context, command, name, http string) (*proc.
 
 // StartStore starts the embedded store.
 func (c *Cluster) StartStore(ctx context.Context) (err error) {
-	c.Store, err = c.start(ctx, "objectstore", "objectstore", c.Addr.StoreAdmin)
+	c.Store, err = c.start(ctx, "objectstore", "objectstore", c.Addr.StoreAdmin, c.Addr.Store)
 	return err
 }
 
 // StartCollector starts collector i.
 func (c *Cluster) StartCollector(ctx context.Context, i int) (err error) {
-	c.Collectors[i], err = c.start(ctx, "ingest", collectorName(i), c.Addr.Collectors[i].HTTP)
+	c.Collectors[i], err = c.start(ctx, "ingest", collectorName(i), c.Addr.Collectors[i].HTTP, c.Addr.Collectors[i].GRPC)
 	return err
 }
 
 // StartReconciler starts the reconciler.
 func (c *Cluster) StartReconciler(ctx context.Context) (err error) {
-	c.Reconciler, err = c.start(ctx, "reconciler", "reconciler", c.Addr.ReconcilerHTTP)
+	c.Reconciler, err = c.start(ctx, "reconciler", "reconciler", c.Addr.ReconcilerHTTP, c.Addr.ReconcilerGRPC)
 	return err
 }
 
 // StartQuery starts the query service.
 func (c *Cluster) StartQuery(ctx context.Context) (err error) {
-	c.Query, err = c.start(ctx, "query", "query", c.Addr.QueryHTTP)
+	c.Query, err = c.start(ctx, "query", "query", c.Addr.QueryHTTP, c.Addr.QueryGRPC)
 	return err
 }
 
@@ -218,6 +236,9 @@ func (c *Cluster) processes() []*proc.Process {
 func (c *Cluster) StopAll() {
 	for _, p := range c.processes() {
 		_ = p.Stop(stopGrace) // a process that had to be killed is stopped too
+	}
+	for _, p := range c.ports {
+		p.Release()
 	}
 }
 

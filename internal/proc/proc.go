@@ -143,15 +143,32 @@ func (p *Process) Tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// FreePort gives a loopback address with the wanted port, or another one where that is taken.
-func FreePort(want int) (string, error) {
+// Port is a loopback port that is held until the process that will listen on it starts,
+// so that two trees that start at the same time do not choose the same one.
+type Port struct {
+	Addr string
+	l    net.Listener
+}
+
+// Reserve holds the wanted port, or another one where that is taken or want is 0.
+func Reserve(want int) (*Port, error) {
 	for _, port := range []int{want, 0} {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return &Port{Addr: l.Addr().String(), l: l}, nil
 		}
-		addr := l.Addr().String()
-		return addr, l.Close()
 	}
-	return "", errors.New("no free loopback port")
+	return nil, errors.New("no free loopback port")
+}
+
+// Release lets the port go; more than once is harmless.
+func (p *Port) Release() { _ = p.l.Close() }
+
+// FreePort gives a loopback address that is free now.
+func FreePort(want int) (string, error) {
+	p, err := Reserve(want)
+	if err != nil {
+		return "", err
+	}
+	p.Release()
+	return p.Addr, nil
 }
