@@ -84,13 +84,15 @@ type Limits struct {
 	// RetryAfter goes with every shed.
 	RetryAfter time.Duration `koanf:"retry_after" help:"when a shed sender is told to come back"`
 
-	Streams              int          `koanf:"streams" help:"most gRPC streams, and most HTTP requests, at once"`
-	StreamBatches        int          `koanf:"stream_batches" help:"in-flight window of a stream, batches"`
-	StreamBytes          config.Bytes `koanf:"stream_bytes" help:"in-flight window of a stream, bytes"`
-	AgentBatchesPerSec   float64      `koanf:"agent_batches_per_second" help:"most batches of one agent a second; 0 is unlimited"`
-	AgentBatchesBurst    int          `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second"`
-	AgentsTracked        int          `koanf:"agents_tracked" help:"agents whose rate is remembered"`
-	StreamsPerConnection int          `koanf:"streams_per_connection" help:"most streams of one gRPC connection"`
+	// HelloTimeout bounds the time from the start of a stream to its hello.
+	HelloTimeout         time.Duration `koanf:"hello_timeout" help:"how long a new stream may take to say hello"`
+	Streams              int           `koanf:"streams" help:"most gRPC streams, and most HTTP requests, at once"`
+	StreamBatches        int           `koanf:"stream_batches" help:"in-flight window of a stream, batches"`
+	StreamBytes          config.Bytes  `koanf:"stream_bytes" help:"in-flight window of a stream, bytes"`
+	AgentBatchesPerSec   float64       `koanf:"agent_batches_per_second" help:"most batches of one agent a second; 0 is unlimited"`
+	AgentBatchesBurst    int           `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second"`
+	AgentsTracked        int           `koanf:"agents_tracked" help:"agents whose rate is remembered"`
+	StreamsPerConnection int           `koanf:"streams_per_connection" help:"most streams of one gRPC connection"`
 }
 
 // NotifyConfig is the shortcut to reconcilers.
@@ -119,7 +121,7 @@ func DefaultConfig() Config {
 			LabelValueBytes: config.Bytes(f.LabelValueBytes), Ratio: f.Ratio,
 			InFlightBytes: 64 << 20, DecodingBytes: 64 << 20, Receivers: 6,
 			ShedAfter: 2 * time.Second, RetryAfter: time.Second,
-			Streams: 4096, StreamBatches: 64, StreamBytes: 8 << 20,
+			HelloTimeout: 10 * time.Second, Streams: 4096, StreamBatches: 64, StreamBytes: 8 << 20,
 			AgentBatchesBurst: 100, AgentsTracked: 10_000, StreamsPerConnection: 100,
 		},
 		Notify: NotifyConfig{Queue: 4096},
@@ -151,6 +153,7 @@ func (c Config) validate() error {
 	positive("limits.receivers", l.Receivers > 0)
 	positive("limits.shed_after", l.ShedAfter > 0)
 	positive("limits.retry_after", l.RetryAfter > 0)
+	positive("limits.hello_timeout", l.HelloTimeout > 0)
 	positive("limits.streams", l.Streams > 0)
 	positive("limits.streams_per_connection", l.StreamsPerConnection > 0)
 	positive("limits.stream_batches", l.StreamBatches > 0)

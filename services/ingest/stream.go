@@ -12,13 +12,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
-
-// helloTimeout bounds the time from the start of a stream to its hello.
-const helloTimeout = 10 * time.Second
 
 type batchStream = grpc.BidiStreamingServer[ingestv1.StreamBatchesRequest, ingestv1.StreamBatchesResponse]
 
@@ -60,24 +58,30 @@ func (s *Service) StreamBatches(g batchStream) error {
 // run reads on a goroutine that ends with the call: it may hang in Recv until this
 // function has returned, but touches nothing then.
 func (st *stream) run() error {
-	greeted := make(chan struct{})
+	heard := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		err := st.hello()
+		h, err := st.hello()
 		if err == nil {
-			close(greeted)
+			close(heard)
+			err = st.greet(h)
+		}
+		if err == nil {
 			err = st.read()
 		}
 		ended <- err
 	}()
-	timer := time.NewTimer(helloTimeout)
+	// The sender's part alone is timed here: a store that is slow to say what is
+	// accepted is no fault of the sender's.
+	limit := st.s.cfg.Limits.HelloTimeout
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-greeted:
+	case <-heard:
 	case err := <-ended:
 		return err
 	case <-timer.C:
-		return failed(codes.InvalidArgument, ReasonBadHello, "no hello within %v", helloTimeout).Err()
+		return failed(codes.InvalidArgument, ReasonBadHello, "no hello within %v", limit).Err()
 	case <-st.s.drain:
 		return st.s.draining()
 	}
@@ -91,21 +95,27 @@ func (st *stream) run() error {
 	return err
 }
 
-// hello reads the first message and answers it.
-func (st *stream) hello() error {
+// hello reads the first message.
+func (st *stream) hello() (*ingestv1.Hello, error) {
 	req, err := st.grpc.Recv()
 	if err != nil {
 		if errors.Is(err, io.EOF) {
-			return failed(codes.InvalidArgument, ReasonBadHello, "the stream ended before its hello").Err()
+			return nil, failed(codes.InvalidArgument, ReasonBadHello, "the stream ended before its hello").Err()
 		}
-		return err
+		return nil, err
 	}
 	st.conn.admitted()
+	failpoint.Hit("ingest.stream.hello.received")
 	h := req.GetHello()
 	if h == nil {
 		st.s.buffers.put(req.GetFrame())
-		return failed(codes.InvalidArgument, ReasonBadHello, "the first message is not a hello").Err()
+		return nil, failed(codes.InvalidArgument, ReasonBadHello, "the first message is not a hello").Err()
 	}
+	return h, nil
+}
+
+// greet answers the hello.
+func (st *stream) greet(h *ingestv1.Hello) error {
 	st.boot = identity.Boot{Agent: h.GetAgentId(), Boot: h.GetBootId()}
 	st.spool = h.GetSpoolId()
 	w, err := st.s.welcome(st.grpc.Context(), st.boot, st.spool, h.GetFirstPendingSeq())
@@ -116,6 +126,7 @@ func (st *stream) hello() error {
 		return f.Err()
 	}
 	st.s.metrics.hellos.WithLabelValues("").Inc()
+	failpoint.Hit("ingest.stream.welcome.before")
 	return st.reply(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Welcome{Welcome: w}})
 }
 
@@ -129,6 +140,7 @@ func (st *stream) read() error {
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("ingest.stream.frame.received")
 		m, ok := req.GetMessage().(*ingestv1.StreamBatchesRequest_Frame)
 		if !ok {
 			return failed(codes.InvalidArgument, ReasonBadHello, "a message after the hello is not a frame").Err()
@@ -148,6 +160,7 @@ func (st *stream) read() error {
 			st.answer(verdict{id: id, sha256: sum, err: err}, len(b))
 			continue
 		}
+		failpoint.Hit("ingest.stream.frame.admitted")
 		go st.batch(b)
 	}
 	return nil
@@ -195,8 +208,10 @@ func (st *stream) begin(n int) bool {
 
 // answer sends the verdict on a batch of n bytes and counts the batch out.
 func (st *stream) answer(v verdict, n int) {
+	failpoint.Hit("ingest.stream.answer.before")
 	// A failure ends the call, which its reader sees.
 	_ = st.reply(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Result{Result: st.s.batchResult(v)}})
+	failpoint.Hit("ingest.stream.answer.after")
 	st.mu.Lock()
 	st.batches--
 	st.bytes -= int64(n)

@@ -23,6 +23,9 @@ const (
 	welcomeRanges = 1000
 	// welcomeTimeout bounds the store requests of a welcome.
 	welcomeTimeout = 15 * time.Second
+	// localListTimeout bounds the listing where the spool accepts: the sender need not
+	// wait for a store that acceptance does not wait for.
+	localListTimeout = time.Second
 )
 
 // welcome checks a hello, claims its boot and says what is accepted of it.
@@ -47,7 +50,13 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 		return nil, err
 	}
 	l := ledger.New(boot)
-	if err := s.listAccepted(ctx, l, boot, firstPending); err != nil && !acceptor.local {
+	list := welcomeTimeout
+	if acceptor.local {
+		list = localListTimeout
+	}
+	lctx, stop := context.WithTimeout(ctx, list)
+	defer stop()
+	if err := s.listAccepted(lctx, l, boot, firstPending); err != nil && !acceptor.local {
 		return nil, err
 	}
 	acceptor.Pending(boot, firstPending, func(start, end uint64) { l.Add(ledger.Entry{Start: start, End: end}) })
