@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -165,7 +166,9 @@ func (b *Batcher) flush() {
 	if n == 0 {
 		return
 	}
+	failpoint.Hit("agent.batch.close.before")
 	entries, err := b.queue.Append(queue.Part{Records: uint64(n), Encode: b.encode})
+	failpoint.Hit("agent.batch.close.after")
 	switch {
 	case errors.Is(err, queue.ErrFull):
 		b.log.Warn("queue is full: dropped new samples", "samples", n, "err", err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -28,6 +29,7 @@ func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit("agent.queue.append.before")
 	if err := q.writeWithRoom(buf, fresh); err != nil {
 		return nil, fmt.Errorf("queue append: %w", err)
 	}
@@ -93,6 +95,7 @@ func (q *Queue) write(buf []byte, fresh []*entry) error {
 	s := q.active()
 	q.repair = true
 	_, err := s.f.WriteAt(buf, s.size)
+	failpoint.Hit("agent.queue.append.written")
 	if err == nil {
 		err = s.f.Sync()
 	}
@@ -105,6 +108,7 @@ func (q *Queue) write(buf []byte, fresh []*entry) error {
 		return err
 	}
 	q.repair = false
+	failpoint.Hit("agent.queue.append.synced")
 	for _, e := range fresh {
 		e.seg, e.off = s, e.off+s.size
 	}
@@ -147,6 +151,7 @@ func (q *Queue) rotate() error {
 	if err := s.f.Sync(); err != nil {
 		return fmt.Errorf("seal segment %d: %w", s.no, err)
 	}
+	failpoint.Hit("agent.queue.roll.before")
 	o := q.next
 	o.created, o.fingerprint = q.opts.Now(), q.opts.Fingerprint
 	next, err := createSegment(q.fs, q.dir, s.no+1, o)
@@ -156,6 +161,7 @@ func (q *Queue) rotate() error {
 		}
 		return err
 	}
+	failpoint.Hit("agent.queue.roll.after")
 	q.segments = append(q.segments, next)
 	return q.removeDone()
 }

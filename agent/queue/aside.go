@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
@@ -88,12 +89,14 @@ func (q *Queue) setAside(no uint64, s State, v Verdict) (Aside, error) {
 		return Aside{}, fmt.Errorf("set entry %d aside: %w", no, err)
 	}
 	dir := q.asideDir(s)
+	failpoint.Hit("agent.queue.aside.before")
 	if err := errors.Join(
 		q.writeDurable(dir, a.ID+frameExt, f.frame),
 		q.writeDurable(dir, a.ID+reasonExt, append(text, '\n')),
 	); err != nil {
 		return Aside{}, fmt.Errorf("set entry %d aside: %w", no, err)
 	}
+	failpoint.Hit("agent.queue.aside.durable")
 	q.keepAside(s, a)
 	if err := q.endLocked(e, s); err != nil {
 		// The files are there; the note is only a shortcut.
@@ -144,9 +147,11 @@ func (q *Queue) writeDurable(dir, name string, data []byte) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+	failpoint.Hit("agent.queue.aside.synced")
 	if err := q.fs.Rename(path+tmpExt, path); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+	failpoint.Hit("agent.queue.aside.renamed")
 	if err := q.fs.SyncDir(dir); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}

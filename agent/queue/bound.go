@@ -3,6 +3,8 @@ package queue
 import (
 	"errors"
 	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 func (q *Queue) diskBytes() int64 {
@@ -41,6 +43,7 @@ func (q *Queue) checkRoom(n int64) error {
 func (q *Queue) removeDone() error {
 	for len(q.segments) > 1 && q.segments[0].live == 0 {
 		s := q.segments[0]
+		failpoint.Hit("agent.queue.reclaim.before")
 		if s.damaged {
 			if err := q.fs.Rename(s.name, s.name+".corrupt"); err != nil {
 				return fmt.Errorf("set segment %d aside: %w", s.no, err)
@@ -48,6 +51,7 @@ func (q *Queue) removeDone() error {
 		} else if err := q.fs.Remove(s.name); err != nil {
 			return fmt.Errorf("remove segment %d: %w", s.no, err)
 		}
+		failpoint.Hit("agent.queue.reclaim.removed")
 		q.segments = q.segments[1:]
 		if err := errors.Join(s.f.Close(), q.fs.SyncDir(q.dir)); err != nil {
 			return fmt.Errorf("remove segment %d: %w", s.no, err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -33,6 +34,7 @@ func (q *Queue) recover() error {
 			nos = append(nos, no)
 		}
 	}
+	failpoint.Hit("agent.queue.recover.listed")
 	slices.Sort(nos)
 	if err := q.loadAsides(); err != nil {
 		return err
@@ -47,6 +49,7 @@ func (q *Queue) recover() error {
 			newBoot = why
 		}
 	}
+	failpoint.Hit("agent.queue.recover.loaded")
 	return q.settle(nos, newBoot)
 }
 

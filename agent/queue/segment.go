@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -115,12 +116,15 @@ func createSegment(fsys FS, dir string, no uint64, o origin) (*segment, error) {
 	}
 	head := o.encode()
 	if _, err = f.WriteAt(head, 0); err == nil {
+		failpoint.Hit("agent.queue.roll.header")
 		err = f.Sync()
 	}
 	if err == nil {
+		failpoint.Hit("agent.queue.roll.synced")
 		err = fsys.Rename(name+tmpExt, name)
 	}
 	if err == nil {
+		failpoint.Hit("agent.queue.roll.renamed")
 		err = fsys.SyncDir(dir)
 	}
 	if err != nil {

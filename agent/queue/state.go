@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // Pending lists up to limit pending entries with numbers greater than after, oldest first.
@@ -87,11 +89,13 @@ func (q *Queue) note(no uint64, s State) error {
 	a := q.active()
 	rec := appendState(nil, no, s, q.opts.Now())
 	q.repair = true
+	failpoint.Hit("agent.queue.note.before")
 	if _, err := a.f.WriteAt(rec, a.size); err != nil {
 		_ = q.repairTail()
 		return fmt.Errorf("note entry %d as %s: %w", no, s, err)
 	}
 	q.repair = false
+	failpoint.Hit("agent.queue.note.written")
 	a.size += int64(len(rec))
 	return nil
 }

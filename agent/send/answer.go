@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -60,10 +61,12 @@ func (x *session) accepted(e queue.Entry, status string) error {
 	x.s.waits.accepted(e.No, x.s.cfg.MaxInFlightBatches)
 	now := x.s.now()
 	x.s.update(func(st *Status) { st.LastAccepted, st.Retrying, st.LastRetryReason = &now, false, "" })
+	failpoint.Hit("agent.send.ack.before")
 	if err := ignoreGone(x.s.queue.Ack(e.No)); err != nil {
 		// It is done in memory; at worst a restart sends it again and gets DUPLICATE.
 		x.s.log.Warn("could not note an accepted batch", "identity", e.Identity.String(), "err", err)
 	}
+	failpoint.Hit("agent.send.ack.after")
 	x.s.tick(1)
 	return nil
 }
@@ -95,6 +98,7 @@ func (x *session) conflict(e queue.Entry, r *ingestv1.BatchResult) error {
 }
 
 func (x *session) park(e queue.Entry, v queue.Verdict) error {
+	failpoint.Hit("agent.send.park.before")
 	a, err := x.s.queue.Park(e.No, v)
 	if err != nil {
 		return x.asideFailed(e, err)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -98,6 +99,7 @@ func (x *session) hello(ctx context.Context, conn *grpc.ClientConn) (stream, *in
 	if err != nil {
 		return nil, nil, err
 	}
+	failpoint.Hit("agent.send.hello.before")
 	hello := &ingestv1.Hello{AgentId: x.boot.Agent, BootId: x.boot.Boot, SpoolId: x.spool, FirstPendingSeq: x.firstPending()}
 	if err := st.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, err
@@ -106,6 +108,7 @@ func (x *session) hello(ctx context.Context, conn *grpc.ClientConn) (stream, *in
 	if err != nil {
 		return nil, nil, err
 	}
+	failpoint.Hit("agent.send.welcome.received")
 	w := m.GetWelcome()
 	if w == nil {
 		return nil, nil, fmt.Errorf("first message is %T, want a welcome", m.GetMessage())
@@ -164,12 +167,14 @@ func (x *session) write(ctx context.Context, st stream) error {
 	for {
 		select {
 		case m := <-x.out:
+			failpoint.Hit("agent.send.frame.before")
 			if err := st.Send(m); err != nil {
 				if errors.Is(err, io.EOF) {
 					return nil // the reader has the reason
 				}
 				return fmt.Errorf("send: %w", err)
 			}
+			failpoint.Hit("agent.send.frame.after")
 		case <-ctx.Done():
 			return nil
 		}
@@ -185,6 +190,7 @@ func (x *session) read(ctx context.Context, st stream) error {
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
+		failpoint.Hit("agent.send.answer.received")
 		r := m.GetResult()
 		if r == nil {
 			continue
@@ -335,6 +341,7 @@ func (x *session) load(e queue.Entry) (*ingestv1.StreamBatchesRequest, error) {
 
 // launch counts a batch as in flight before the writer has it, so that no answer is early.
 func (x *session) launch(e queue.Entry, m *ingestv1.StreamBatchesRequest) {
+	failpoint.Hit("agent.send.launch.before")
 	x.flights[identity.Sum(m.GetFrame())] = &flight{entry: e, at: x.s.now()}
 	x.inFlight[e.No] = true
 	x.bytes += int64(e.Bytes)

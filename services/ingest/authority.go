@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 )
@@ -90,6 +91,7 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			s.tel.Log.Error("store probe failed", "error", err, "again_in", backoff)
 			wait, backoff = backoff, min(2*backoff, probeMaxBackoff)
 		default:
+			failpoint.Hit("ingest.qualify.pass.before")
 			failures = 0
 			s.metrics.probes.WithLabelValues("passed").Inc()
 			s.setState(&state{authority: a})

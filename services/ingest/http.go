@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc/codes"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -94,10 +95,12 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 			return
 		}
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		failpoint.Hit("ingest.http.body.received")
 		body := &frameBody{ReadCloser: http.NoBody, bytes: b, spoolID: r.Header.Get(SpoolIDHeader)}
 		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 		r.Body, r.URL.RawQuery = body, "" // the query carries nothing
 		next.ServeHTTP(w, r)
+		failpoint.Hit("ingest.http.answer.after")
 		s.recycle(b, body.verdict)
 	})
 }

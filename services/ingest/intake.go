@@ -14,6 +14,7 @@ import (
 	grpccodes "google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -93,6 +94,7 @@ func (s *Service) judge(ctx context.Context, sub submission) verdict {
 	ctx, span := s.tracer.Start(ctx, "ingest.accept", trace.WithAttributes(attribute.Int("frame.bytes", len(sub.frame))))
 	defer span.End()
 	v.result, v.err = s.decideSafely(ctx, sub, &v)
+	failpoint.Hit("ingest.accept.decide.after")
 	took := s.now().Sub(start)
 	if v.err != nil {
 		f := s.describe(v.err)
@@ -110,6 +112,7 @@ func (s *Service) judge(ctx context.Context, sub submission) verdict {
 	s.metrics.decided(v.result, len(sub.frame), took)
 	switch v.result.Outcome {
 	case accept.Accepted:
+		failpoint.Hit("ingest.accept.notify.before")
 		v.by.decided(v.result.ManifestKey, v.result.ManifestBytes)
 	case accept.Conflict:
 		s.errlog.log(ctx, "identity conflict", "reason", ReasonIdentityConflict, "agent", v.id.Agent, "boot", v.id.Boot,
@@ -165,6 +168,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 	v.id = sum.Identity
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
 	defer cancel()
+	failpoint.Hit("ingest.accept.decide.before")
 	return acceptor.Accept(ctx, accept.Submission{
 		Frame: sub.frame, Identity: sum.Identity, SHA256: v.sha256, Records: sum.Records,
 		MinTime: sum.MinTime, MaxTime: sum.MaxTime,

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
@@ -119,10 +120,12 @@ func (p *peer) stream(ctx context.Context, client reconcilerv1.ReconcilerService
 	for {
 		select {
 		case req := <-p.queue:
+			failpoint.Hit("ingest.notify.send.before")
 			if err := st.Send(req); err != nil {
 				p.metrics.notified.WithLabelValues("dropped").Inc()
 				return sent, errors.Join(err, <-ended)
 			}
+			failpoint.Hit("ingest.notify.send.after")
 			sent = true
 			p.metrics.notified.WithLabelValues("sent").Inc()
 		case err := <-ended:

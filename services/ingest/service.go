@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
@@ -106,7 +108,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if s.metrics, err = newMetrics(d.Telemetry.Registry, s); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
-	s.store = objstore.Observe(d.Store, s.metrics.observe, d.Now)
+	s.store = objstore.Observe(failstore.Wrap(d.Store, "ingest"), s.metrics.observe, d.Now)
 	if s.notify, err = newNotifier(cfg.Notify, d.Telemetry.Log, s.metrics); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
@@ -210,6 +212,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 		})
 	}
 	g.Go("qualify", s.keepQualified)
+	failpoint.Hit("ingest.start.ready.before")
 	close(s.up)
 	s.tel.Log.Info("collector listens", "grpc", s.GRPCAddr(), "http", s.HTTPAddr(), "admin", s.AdminAddr(),
 		"collector_id", s.collectorID, "acceptance", s.cfg.Acceptance, "auth", s.cfg.Auth.Mode)

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -48,6 +49,7 @@ func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequ
 	} else {
 		s.recycle(b, v)
 	}
+	failpoint.Hit("ingest.unary.answer.before")
 	if v.err != nil {
 		return nil, s.describe(v.err).Err()
 	}

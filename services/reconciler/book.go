@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
@@ -173,7 +174,9 @@ func (b *book) save(ctx context.Context, a *account) error {
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("reconciler.ledger.write.before")
 		info, err := b.write(ctx, key, body, etag)
+		failpoint.Hit("reconciler.ledger.write.after")
 		lost := errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrPreconditionFailed)
 		a.mu.Lock()
 		switch {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -47,6 +48,7 @@ func (s *Service) frontierAudit(ctx context.Context) error {
 		r.fail()
 		return err
 	}
+	failpoint.Hit("reconciler.audit.listed.before")
 	s.listed.Store(true)
 	if err := r.wait(ctx); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
@@ -45,6 +46,7 @@ func (g server) NotifyAccepted(stream grpc.ClientStreamingServer[reconcilerv1.No
 				ended <- err
 				return
 			}
+			failpoint.Hit("reconciler.notify.received.after")
 			switch key := req.GetManifestKey(); {
 			case !reconcile.IsManifestKey(key):
 				g.s.m.hints.WithLabelValues(string(fromNotify), "ignored").Inc()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -85,6 +86,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
+	d.Store = failstore.Wrap(d.Store, "reconciler")
 	if cfg.ID == "" {
 		var b [8]byte
 		_, _ = rand.Read(b[:]) // never fails

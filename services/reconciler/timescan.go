@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
@@ -48,6 +49,7 @@ func (s *Service) timeScan(ctx context.Context) error {
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit("reconciler.scan.checkpoint.before")
 	_, err = s.core.AdvanceCheckpoint(ctx, began.UnixNano())
 	return err
 }

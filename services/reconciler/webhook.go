@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 )
@@ -43,6 +44,7 @@ func (s *Service) events(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusBadRequest, eventsAnswer{Error: err.Error()})
 		return
 	}
+	failpoint.Hit("reconciler.events.received.after")
 	a := eventsAnswer{Ignored: ignored}
 	s.m.hints.WithLabelValues(string(fromEvent), "ignored").Add(float64(ignored))
 	for _, k := range keys {
@@ -55,6 +57,7 @@ func (s *Service) events(w http.ResponseWriter, r *http.Request) {
 			a.Dropped++
 		}
 	}
+	failpoint.Hit("reconciler.events.answer.before")
 	code := http.StatusOK
 	if a.Dropped > 0 {
 		code, a.Error = http.StatusServiceUnavailable, "queue is full"

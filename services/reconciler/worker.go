@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
@@ -36,6 +37,7 @@ func (s *Service) work(ctx context.Context) error {
 // process is one try of one manifest. An error means: later again.
 func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) {
 	res, err := s.core.Reconcile(ctx, it.key, s.queue.options(it))
+	failpoint.Hit("reconciler.work.reconciled.after")
 	s.countCreated(it, res)
 	switch {
 	case errors.Is(err, reconcile.ErrUnknownKey):
@@ -63,6 +65,7 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit("reconciler.work.counted.after")
 	if len(change.Overlap) > 0 {
 		s.m.overlaps.Inc()
 		s.log.Warn("identities overlap", "identity", m.Identity.String(), "ranges", change.Overlap)
@@ -74,6 +77,7 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 		n := s.hub.publish(&reconcilerv1.WatchAcceptedResponse{ManifestKey: res.Key, Manifest: res.Bytes})
 		s.m.lagged.Add(float64(n))
 	}
+	failpoint.Hit("reconciler.work.published.after")
 	s.indexed.add(byTimeKey(m))
 	s.reconciled.Add(1)
 	return &e, nil

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
@@ -22,6 +23,7 @@ func (f *Follower) Audit(ctx context.Context, full bool) error {
 	defer cancel()
 	started := f.d.Now()
 	err := f.audit(ctx, full)
+	failpoint.Hit("query.audit.done.before")
 	f.m.audit(full, err, f.d.Now().Sub(started))
 
 	f.mu.Lock()

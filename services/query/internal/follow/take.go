@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -114,10 +115,12 @@ func (f *Follower) insert(ctx context.Context, acc live.Accepted, m accept.Manif
 	if err := frame.Decode(raw, b, frame.Limits{}); err != nil {
 		return &unreadable{err}
 	}
+	failpoint.Hit("query.live.insert.before")
 	out, err := f.d.Live.Insert(acc, b, f.d.Now())
 	if err != nil {
 		return &unreadable{err}
 	}
+	failpoint.Hit("query.live.insert.after")
 	f.m.inserted(out, len(raw), acc.Identity.Count())
 	return nil
 }

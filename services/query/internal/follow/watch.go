@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
@@ -79,6 +80,7 @@ func (f *Follower) watchOnce(ctx context.Context, client reconcilerv1.Reconciler
 	for range f.cfg.Fetchers {
 		g.Go("take", func(ctx context.Context) error {
 			for msg := range hints {
+				failpoint.Hit("query.watch.hint.received")
 				f.m.hints.Inc()
 				if err := f.take(ctx, msg.GetManifestKey(), msg.GetManifest()); err != nil && !errors.Is(err, context.Canceled) {
 					f.d.Log.Debug("hint not followed; an audit will", "key", msg.GetManifestKey(), "err", err)

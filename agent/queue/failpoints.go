@@ -1,0 +1,25 @@
+package queue
+
+import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+
+// Failpoints of the queue; docs/protocol/failpoints.md lists them all.
+var _ = failpoint.Register(
+	failpoint.Point{Name: "agent.queue.append.before", When: "a batch has its identity; nothing is written"},
+	failpoint.Point{Name: "agent.queue.append.written", When: "a batch is written and not synced"},
+	failpoint.Point{Name: "agent.queue.append.synced", When: "a batch is durable; memory does not know"},
+	failpoint.Point{Name: "agent.queue.note.before", When: "an entry is settled; its note is not written"},
+	failpoint.Point{Name: "agent.queue.note.written", When: "a note is written; memory does not know"},
+	failpoint.Point{Name: "agent.queue.roll.before", When: "the full segment is sealed; no other is there"},
+	failpoint.Point{Name: "agent.queue.roll.header", When: "a new segment's header is written and not synced"},
+	failpoint.Point{Name: "agent.queue.roll.synced", When: "a new segment is synced under its temporary name"},
+	failpoint.Point{Name: "agent.queue.roll.renamed", When: "a new segment has its name; the directory is not synced"},
+	failpoint.Point{Name: "agent.queue.roll.after", When: "a new segment is durable; nothing is in it"},
+	failpoint.Point{Name: "agent.queue.reclaim.before", When: "a done segment is not removed yet"},
+	failpoint.Point{Name: "agent.queue.reclaim.removed", When: "a done segment is removed; the directory is not synced"},
+	failpoint.Point{Name: "agent.queue.aside.before", When: "a conflict is known; nothing is set aside"},
+	failpoint.Point{Name: "agent.queue.aside.synced", When: "a file of the parked batch is synced under its temporary name"},
+	failpoint.Point{Name: "agent.queue.aside.renamed", When: "a file of the parked batch has its name; the directory is not synced"},
+	failpoint.Point{Name: "agent.queue.aside.durable", When: "the parked batch's files are durable; the entry is pending still"},
+	failpoint.Point{Name: "agent.queue.recover.listed", When: "a start has listed the segments and removed temporary files"},
+	failpoint.Point{Name: "agent.queue.recover.loaded", When: "a start has read every segment; it has not settled its boot"},
+)

@@ -1,0 +1,16 @@
+package send
+
+import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+
+// Failpoints of the sender; docs/protocol/failpoints.md lists them all.
+var _ = failpoint.Register(
+	failpoint.Point{Name: "agent.send.hello.before", When: "a stream is open; the hello is not sent"},
+	failpoint.Point{Name: "agent.send.welcome.received", When: "a welcome was read; nothing was done with it"},
+	failpoint.Point{Name: "agent.send.launch.before", When: "a frame was read from the queue; it does not count as in flight"},
+	failpoint.Point{Name: "agent.send.frame.before", When: "a frame is in flight and not sent"},
+	failpoint.Point{Name: "agent.send.frame.after", When: "a frame was handed to the stream; there is no answer"},
+	failpoint.Point{Name: "agent.send.answer.received", When: "an answer was read; nothing was done with it"},
+	failpoint.Point{Name: "agent.send.ack.before", When: "a batch is accepted; the queue does not know"},
+	failpoint.Point{Name: "agent.send.ack.after", When: "a batch is accepted and its entry settled"},
+	failpoint.Point{Name: "agent.send.park.before", When: "a conflict was answered; the batch is pending still"},
+)
