@@ -8,6 +8,8 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // BlockSize is the unit of a body file's checksums, bytes.
@@ -39,6 +41,7 @@ func (e *Engine) NewBlob() (*Blob, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create body file: %w", err)
 	}
+	failpoint.Hit("objectstore.body.create.after")
 	return &Blob{e: e, id: id, file: f, buf: make([]byte, 0, BlockSize), ext: Extent{File: id}}, nil
 }
 
@@ -64,6 +67,7 @@ func (b *Blob) block() error {
 	if _, err := b.file.WriteAt(b.buf, b.ext.Size); err != nil {
 		return fmt.Errorf("write body file: %w", err)
 	}
+	failpoint.Hit("objectstore.body.write.after")
 	b.ext.Blocks = append(b.ext.Blocks, crc32.Checksum(b.buf, castagnoli))
 	b.ext.Size += int64(len(b.buf))
 	b.buf = b.buf[:0]
@@ -76,17 +80,21 @@ func (b *Blob) Finish() (Extent, error) {
 	if err := b.block(); err != nil {
 		return b.ext, err
 	}
+	failpoint.Hit("objectstore.body.sync.before")
 	if err := b.file.Sync(); err != nil {
 		return b.ext, b.e.fail(fmt.Errorf("fsync body file: %w", err))
 	}
 	b.e.counts.fsyncs.Add(1)
+	failpoint.Hit("objectstore.body.rename.before")
 	if err := b.land(); err != nil {
 		return b.ext, fmt.Errorf("land body file: %w", err)
 	}
+	failpoint.Hit("objectstore.body.rename.after")
 	if err := b.e.fs.SyncDir(blobDir + "/" + b.id[:2]); err != nil {
 		return b.ext, b.e.fail(fmt.Errorf("fsync directory of body files: %w", err))
 	}
 	b.e.counts.fsyncs.Add(1)
+	failpoint.Hit("objectstore.body.durable.after")
 	err := b.file.Close()
 	b.file = nil
 	return b.ext, err

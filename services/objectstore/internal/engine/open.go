@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // Open opens or makes the store in a directory: it takes the lock, brings the index to
@@ -35,12 +37,15 @@ func Open(opt Options) (_ *Engine, err error) {
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit("objectstore.open.index.before")
 	if err := e.openIndex(numbers); err != nil {
 		return nil, err
 	}
+	failpoint.Hit("objectstore.open.replay.before")
 	if err := e.replay(numbers); err != nil {
 		return nil, err
 	}
+	failpoint.Hit("objectstore.open.sweep.before")
 	if err := e.sweep(); err != nil {
 		return nil, err
 	}

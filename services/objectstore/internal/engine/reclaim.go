@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 const defaultReclaimBelow = 0.4
@@ -26,6 +28,7 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 		return 0, nil
 	}
 	defer seg.release()
+	failpoint.Hit("objectstore.reclaim.begin.before")
 	size := e.segmentLength(seg.number)
 	sc := newScanner(seg, segHeaderSize, size)
 	for {
@@ -43,6 +46,7 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 			return 0, fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
 		}
 	}
+	failpoint.Hit("objectstore.reclaim.copy.after")
 	keep := func(map[string]Bucket) error { return nil }
 	if err := e.submit(ctx, &op{rec: record{kind: kindBuckets, flags: flagQuiet}, change: keep}); err != nil {
 		return 0, fmt.Errorf("reclaim: %w", err)
@@ -50,6 +54,7 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 	if err := e.submit(ctx, &op{flush: true}); err != nil {
 		return 0, fmt.Errorf("reclaim: %w", err)
 	}
+	failpoint.Hit("objectstore.reclaim.drop.before")
 	return size, e.drop(seg)
 }
 
@@ -99,6 +104,7 @@ func (e *Engine) relocate(ctx context.Context, r record, at position, oldest boo
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("objectstore.reclaim.copy.before")
 		_, err = e.put(ctx, o, append([]byte(nil), r.body...), Cond{at: at, atIsSet: true}, flagQuiet)
 		return err
 	case kindDelete:
@@ -129,6 +135,7 @@ func (e *Engine) drop(seg *segment) error {
 	delete(e.length, seg.number)
 	e.mu.Unlock()
 	seg.release()
+	failpoint.Hit("objectstore.reclaim.remove.before")
 	if err := errors.Join(e.fs.Remove(segName(seg.number)), e.fs.SyncDir(logDir)); err != nil {
 		return fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
 	}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 const (
@@ -77,6 +79,7 @@ func createSegment(fsys FS, number, firstSeq uint64) (*segment, error) {
 		return nil, fmt.Errorf("create segment %d: %w", number, err)
 	}
 	if _, err = f.WriteAt(h, 0); err == nil {
+		failpoint.Hit("objectstore.log.roll.header")
 		if err = f.Sync(); err == nil {
 			err = fsys.SyncDir(logDir)
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // Put stores an object with the given body, which must not be longer than InlineBytes,
@@ -29,6 +31,7 @@ func (e *Engine) put(ctx context.Context, o Object, body []byte, c Cond, flags u
 	if err := e.submit(ctx, w); err != nil {
 		return o, fmt.Errorf("put %q: %w", o.Key, err)
 	}
+	failpoint.Hit("objectstore.put.answer.before")
 	o.Seq = w.entry.seq
 	return o, nil
 }
@@ -38,10 +41,12 @@ func (e *Engine) Delete(ctx context.Context, bucket, key string, c Cond) error {
 	if key == "" || len(key) > maxKeyLen {
 		return fmt.Errorf("delete %q: %w", key, ErrTooLarge)
 	}
+	failpoint.Hit("objectstore.delete.submit.before")
 	w := &op{rec: record{kind: kindDelete, bucket: bucket, key: key}, cond: c}
 	if err := e.submit(ctx, w); err != nil {
 		return fmt.Errorf("delete %q: %w", key, err)
 	}
+	failpoint.Hit("objectstore.delete.answer.before")
 	return nil
 }
 

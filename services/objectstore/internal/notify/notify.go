@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 
@@ -109,12 +110,15 @@ func (s *Sender) save() error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("objectstore.webhook.cursor.before")
 	f, err := os.CreateTemp(s.Dir, "position-*")
 	if err != nil {
 		return fmt.Errorf("webhook %s: %w", s.Hook.Name, err)
 	}
 	_, err = f.Write(b)
+	failpoint.Hit("objectstore.webhook.cursor.written")
 	err = errors.Join(err, f.Sync(), f.Close())
+	failpoint.Hit("objectstore.webhook.cursor.synced")
 	if err == nil {
 		err = os.Rename(f.Name(), s.file)
 	}
@@ -122,6 +126,7 @@ func (s *Sender) save() error {
 		_ = os.Remove(f.Name())
 		return fmt.Errorf("webhook %s: save position: %w", s.Hook.Name, err)
 	}
+	failpoint.Hit("objectstore.webhook.cursor.after")
 	return nil
 }
 
@@ -209,6 +214,7 @@ func (s *Sender) deliver(ctx context.Context, events []engine.Event) bool {
 func (s *Sender) post(ctx context.Context, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
+	failpoint.Hit("objectstore.webhook.post.before")
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Hook.URL, bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -221,6 +227,7 @@ func (s *Sender) post(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("objectstore.webhook.post.after")
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	if err := resp.Body.Close(); err != nil {
 		return err

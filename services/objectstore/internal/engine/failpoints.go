@@ -1,0 +1,37 @@
+package engine
+
+import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+
+// Failpoints of the engine; docs/protocol/failpoints.md lists them all.
+var _ = failpoint.Register(
+	failpoint.Point{Name: "objectstore.open.index.before", When: "a start has opened the segments and not the index"},
+	failpoint.Point{Name: "objectstore.open.replay.before", When: "a start has opened the index; it may be behind the log"},
+	failpoint.Point{Name: "objectstore.open.sweep.before", When: "a start has replayed the log; body files of nobody are there still"},
+	failpoint.Point{Name: "objectstore.commit.decided", When: "the conditions of a batch are decided; nothing is written"},
+	failpoint.Point{Name: "objectstore.log.write.before", When: "a batch's records are encoded and not written"},
+	failpoint.Point{Name: "objectstore.log.sync.before", When: "a batch's records are written and not synced"},
+	failpoint.Point{Name: "objectstore.log.sync.after", When: "a batch's records are durable; the index does not know"},
+	failpoint.Point{Name: "objectstore.log.roll.before", When: "the segment is full; no other is there"},
+	failpoint.Point{Name: "objectstore.log.roll.header", When: "a new segment's header is written and not synced"},
+	failpoint.Point{Name: "objectstore.log.roll.after", When: "a new segment is durable; nothing uses it"},
+	failpoint.Point{Name: "objectstore.index.apply.before", When: "a batch is durable in the log and not in the index"},
+	failpoint.Point{Name: "objectstore.index.apply.after", When: "a batch is in the index, unsynced; readers may see it"},
+	failpoint.Point{Name: "objectstore.index.flush.before", When: "reclaimed records are copied; the index is not flushed"},
+	failpoint.Point{Name: "objectstore.index.flush.after", When: "the index is flushed; the old segment is there still"},
+	failpoint.Point{Name: "objectstore.commit.answer.before", When: "a batch is done; nobody has an answer"},
+	failpoint.Point{Name: "objectstore.put.answer.before", When: "a PUT is done; it is not answered"},
+	failpoint.Point{Name: "objectstore.delete.submit.before", When: "a DELETE is read and not decided"},
+	failpoint.Point{Name: "objectstore.delete.answer.before", When: "a DELETE is done; it is not answered"},
+	failpoint.Point{Name: "objectstore.body.create.after", When: "a large body's file is there and empty"},
+	failpoint.Point{Name: "objectstore.body.write.after", When: "a block of a large body is written"},
+	failpoint.Point{Name: "objectstore.body.sync.before", When: "a large body is written and not synced"},
+	failpoint.Point{Name: "objectstore.body.rename.before", When: "a large body is synced under its temporary name"},
+	failpoint.Point{Name: "objectstore.body.rename.after", When: "a large body has its name; the directory is not synced"},
+	failpoint.Point{Name: "objectstore.body.durable.after", When: "a large body is durable; no record names it"},
+	failpoint.Point{Name: "objectstore.body.remove.before", When: "an object is overwritten or deleted; the old body's file is there still"},
+	failpoint.Point{Name: "objectstore.reclaim.begin.before", When: "a segment was chosen; nothing is copied"},
+	failpoint.Point{Name: "objectstore.reclaim.copy.before", When: "a live record is read and not copied"},
+	failpoint.Point{Name: "objectstore.reclaim.copy.after", When: "every live record is copied; the index is not flushed"},
+	failpoint.Point{Name: "objectstore.reclaim.drop.before", When: "the index is flushed; the segment is in use still"},
+	failpoint.Point{Name: "objectstore.reclaim.remove.before", When: "nothing uses the segment; its file is there still"},
+)
