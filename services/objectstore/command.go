@@ -1,6 +1,9 @@
 package objectstore
 
 import (
+	"os"
+	"runtime/debug"
+
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
@@ -16,6 +19,7 @@ func Command() *cobra.Command {
 		Long:    "Run the embedded S3-compatible object store: conditional writes, fsynced before every answer.\nUsers are given in the settings file; there are no default credentials.",
 		Default: DefaultConfig,
 		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
+			limitMemory(c)
 			return New(c, Deps{Telemetry: tel})
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
@@ -27,4 +31,23 @@ func Command() *cobra.Command {
 			return rows
 		},
 	})
+}
+
+const (
+	// gcPercent lets the heap grow to this multiple while it is far from the memory limit:
+	// little is alive in a store, and it would collect many times a second.
+	gcPercent = 400
+	// processMemory is what a store needs besides bodies: code, connections, and the
+	// garbage that waits for its collection. The index has memory of its own.
+	processMemory = 96 << 20
+)
+
+// limitMemory sets how the garbage collector works, unless the environment does.
+func limitMemory(c Config) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(c.MaxInFlight) + processMemory)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // Cond is what must hold of the key when a write is decided.
@@ -86,6 +88,7 @@ func (e *Engine) wait(o *op) error {
 		}
 	}
 	for _, f := range o.trash {
+		failpoint.Hit("objectstore.body.remove.before")
 		// A file that stays is found and removed at the next open.
 		if err := e.fs.Remove(blobName(f)); err != nil {
 			e.opt.Log.Warn("remove a body file", "file", f, "error", err)
@@ -130,6 +133,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			break
 		}
 		e.commit(batch)
+		failpoint.Hit("objectstore.commit.answer.before")
 		for _, o := range batch {
 			close(o.done)
 		}
@@ -159,7 +163,9 @@ func (e *Engine) commit(batch []*op) {
 		return
 	}
 	if batch[0].flush {
+		failpoint.Hit("objectstore.index.flush.before")
 		batch[0].err = e.idx.db.Flush()
+		failpoint.Hit("objectstore.index.flush.after")
 		return
 	}
 	if e.head.pos.off >= e.opt.SegmentBytes {
@@ -171,7 +177,8 @@ func (e *Engine) commit(batch []*op) {
 	start := e.head.pos.off
 	view := &overlay{e: e, keys: make(map[string]*entry, len(batch))}
 	next := e.head
-	var buf []byte
+	buf := e.logBuffer(batch)
+	defer func() { e.keepBuffer(buf) }()
 	written := make([]*op, 0, len(batch))
 	for _, o := range batch {
 		if o.err = e.decide(view, o); o.err != nil || o.skipped() {
@@ -193,6 +200,7 @@ func (e *Engine) commit(batch []*op) {
 	}
 	stats := BatchStats{Operations: len(batch), Written: len(written), Bytes: int64(len(buf))}
 	if len(written) > 0 {
+		failpoint.Hit("objectstore.commit.decided")
 		took, err := e.append(buf, start)
 		if err != nil {
 			failAll(batch, err)
@@ -208,6 +216,27 @@ func (e *Engine) commit(batch []*op) {
 	}
 	if e.opt.Observe != nil {
 		e.opt.Observe(stats)
+	}
+}
+
+// keepBuffers is the largest buffer that the committer keeps from batch to batch.
+const keepBuffers = 1 << 20
+
+// logBuffer is empty and has room for all of the batch.
+func (e *Engine) logBuffer(batch []*op) []byte {
+	n := 0
+	for _, o := range batch {
+		n += int(o.rec.size())
+	}
+	if cap(e.scratch) < n {
+		return make([]byte, 0, n)
+	}
+	return e.scratch[:0]
+}
+
+func (e *Engine) keepBuffer(b []byte) {
+	if cap(b) <= keepBuffers {
+		e.scratch = b
 	}
 }
 
@@ -248,6 +277,7 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 // append makes a batch durable. A write that failed is cut off again; a failed fsync,
 // or a cut that failed, ends all writing.
 func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
+	failpoint.Hit("objectstore.log.write.before")
 	if _, err := e.active.file.WriteAt(buf, at); err != nil {
 		werr := fmt.Errorf("write %s at %d: %w", segName(e.active.number), at, err)
 		if terr := e.active.file.Truncate(at); terr != nil {
@@ -255,21 +285,25 @@ func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 		}
 		return 0, werr
 	}
+	failpoint.Hit("objectstore.log.sync.before")
 	began := time.Now() // measures only; nothing is decided by it
 	if err := e.active.file.Sync(); err != nil {
 		return 0, e.fail(fmt.Errorf("fsync %s: %w", segName(e.active.number), err))
 	}
+	failpoint.Hit("objectstore.log.sync.after")
 	e.counts.fsyncs.Add(1)
 	return time.Since(began), nil
 }
 
 // roll begins a new segment.
 func (e *Engine) roll() error {
+	failpoint.Hit("objectstore.log.roll.before")
 	s, err := createSegment(e.fs, e.head.pos.seg+1, e.head.nextSeq)
 	if err != nil {
 		return e.fail(err)
 	}
 	e.mu.Lock()
+	failpoint.Hit("objectstore.log.roll.after")
 	e.length[e.head.pos.seg] = e.head.pos.off
 	e.segments[s.number] = s
 	e.live[s.number] = 0
@@ -282,6 +316,7 @@ func (e *Engine) roll() error {
 
 // apply brings the index to next with the records of ops, which are durable.
 func (e *Engine) apply(ops []*op, next checkpoint) error {
+	failpoint.Hit("objectstore.index.apply.before")
 	b := e.idx.db.NewBatch()
 	defer b.Close()
 	delta := map[uint64]int64{}
@@ -315,6 +350,7 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("update index: %w", err)
 	}
+	failpoint.Hit("objectstore.index.apply.after")
 	e.sinceSync += next.pos.off - e.head.pos.off
 	e.head = next
 	e.counts.objects.Store(next.objects)

@@ -69,7 +69,8 @@ type Engine struct {
 	// Owned by Open, then by the committer.
 	head      checkpoint // the durable end of the log
 	active    *segment
-	sinceSync int64 // log bytes since the last index flush
+	sinceSync int64  // log bytes since the last index flush
+	scratch   []byte // of the last batch
 
 	mu       sync.RWMutex
 	segments map[uint64]*segment
