@@ -31,6 +31,7 @@ func main() {
 		reconciler.Command(),
 		query.Command(),
 		agent.Command(),
+		failpoints(),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), telemetry.Version()) },

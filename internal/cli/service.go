@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
@@ -75,7 +76,8 @@ func Command[C any](s Spec[C]) *cobra.Command {
 		environ := config.Environ()
 		if err := errors.Join(
 			config.Load(fs, file, s.Name, &cfg, environ),
-			config.Load(fs, file, "telemetry", &tcfg, environ)); err != nil {
+			config.Load(fs, file, "telemetry", &tcfg, environ),
+			failpoint.Arm(os.Getenv(failpoint.Env))); err != nil {
 			return &ExitError{Code: ExitUsage, Err: err}
 		}
 		if check {

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+)
+
+// failpoints lists what LIGHTMETRICS_FAILPOINTS can arm.
+func failpoints() *cobra.Command {
+	return &cobra.Command{
+		Use: "failpoints", Short: "List the named points at which tests kill, pause or fail a process", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return writePoints(cmd.OutOrStdout()) },
+	}
+}
+
+func writePoints(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, p := range failpoint.Points() {
+		fmt.Fprintf(tw, "%s\t%s\n", p.Name, p.When)
+	}
+	return tw.Flush()
+}
