@@ -64,7 +64,7 @@ func within(path string, roots ...string) bool {
 
 // core packages are deterministic: they get the store, the clock and randomness handed in.
 var core = []string{
-	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/reconcile", "pkg/live", "pkg/promstore",
+	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 }
 
 // leaves may import only what is listed.
