@@ -30,7 +30,7 @@ type AuthConfig struct {
 	Mode string `koanf:"mode" help:"none (loopback only), token or mtls"`
 	// PrincipalsFile lists principals (YAML); read again when it changes.
 	PrincipalsFile string `koanf:"principals_file" help:"YAML file of principals: name, token_sha256 or tls_name, agents"`
-	AllowInsecure  bool   `koanf:"allow_insecure" help:"allow mode none on an address that is not loopback"`
+	AllowInsecure  bool   `koanf:"allow_insecure" help:"allow mode none, or tokens without TLS, on an address that is not loopback"`
 }
 
 // Validate checks the mode.

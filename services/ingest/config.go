@@ -191,35 +191,7 @@ func (c Config) validate() error {
 
 // validateExposure refuses to let everybody in from everywhere.
 func (c Config) validateExposure() error {
-	if c.Auth.Mode == rpc.AuthMTLS && c.TLS.ClientCAFile == "" {
-		return errors.New("auth: mode mtls needs tls.client_ca_file")
-	}
-	if c.Auth.AllowInsecure {
-		return nil
-	}
-	for _, a := range []string{c.GRPC.Listen, c.HTTP.Listen} {
-		switch {
-		case loopback(a):
-		case c.Auth.Mode == rpc.AuthNone:
-			return fmt.Errorf("auth: mode none on %s: only loopback, unless auth.allow_insecure", a)
-		case c.Auth.Mode == rpc.AuthToken && !c.TLS.Enabled():
-			return fmt.Errorf("auth: tokens on %s need tls.cert_file, unless auth.allow_insecure", a)
-		}
-	}
-	return nil
-}
-
-// loopback reports whether an address can only be reached from this machine.
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"grpc.listen": c.GRPC.Listen, "http.listen": c.HTTP.Listen})
 }
 
 // frameLimits are the limits as the decoder takes them.

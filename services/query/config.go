@@ -69,7 +69,12 @@ func (c Config) Validate() error {
 	if c.StaleAfter <= c.Follow.AuditInterval {
 		errs = append(errs, errors.New("stale_after: must be greater than follow.audit_interval"))
 	}
-	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Limits.Validate(), c.TLS.Validate(), c.Auth.Validate())...)
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Limits.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
+}
+
+// validateExposure refuses to show everything to the network.
+func (c Config) validateExposure() error {
+	return rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
 }
 
 func (c Config) live() live.Config {

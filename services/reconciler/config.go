@@ -3,7 +3,6 @@ package reconciler
 import (
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
@@ -152,28 +151,9 @@ func (c Config) Validate() error {
 
 // validateExposure refuses to let the network in without credentials.
 func (c Config) validateExposure() error {
-	if c.Auth.AllowInsecure {
-		return nil
+	err := rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
+	if !c.Auth.AllowInsecure && c.Events.Secret == "" && c.Auth.Mode != rpc.AuthNone && !rpc.Loopback(c.HTTP.Listen) {
+		err = errors.Join(err, fmt.Errorf("http.listen %q: events.secret is needed off loopback, unless auth.allow_insecure", c.HTTP.Listen))
 	}
-	var errs []error
-	for name, a := range map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen} {
-		switch {
-		case loopback(a):
-		case c.Auth.Mode == rpc.AuthNone:
-			errs = append(errs, fmt.Errorf("%s %q: auth.mode none is for loopback, unless auth.allow_insecure", name, a))
-		case name == "http.listen" && c.Events.Secret == "":
-			errs = append(errs, fmt.Errorf("%s %q: events.secret is needed off loopback, unless auth.allow_insecure", name, a))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// loopback reports whether an address can only be reached from this machine.
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return err
 }

@@ -1,0 +1,42 @@
+package rpc
+
+import "testing"
+
+func TestLoopback(t *testing.T) {
+	for a, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true, "[::ffff:127.0.0.1]:1": true,
+		":1": false, "0.0.0.0:1": false, "[::]:1": false, "10.0.0.1:1": false, "localhost.example.org:1": false,
+		"127.0.0.1": false, "": false, "127.0.0.1.example.org:1": false,
+	} {
+		if got := Loopback(a); got != want {
+			t.Errorf("Loopback(%q) = %v", a, got)
+		}
+	}
+}
+
+func TestCheckExposure(t *testing.T) {
+	const everywhere, here = "0.0.0.0:4750", "127.0.0.1:4750"
+	cert, ca := ServerTLS{CertFile: "c", KeyFile: "k"}, ServerTLS{CertFile: "c", KeyFile: "k", ClientCAFile: "ca"}
+	for name, c := range map[string]struct {
+		auth AuthConfig
+		tls  ServerTLS
+		addr string
+		ok   bool
+	}{
+		"none on loopback":       {AuthConfig{Mode: AuthNone}, ServerTLS{}, here, true},
+		"none, not served":       {AuthConfig{Mode: AuthNone}, ServerTLS{}, "", true},
+		"none everywhere":        {AuthConfig{Mode: AuthNone}, cert, everywhere, false},
+		"none, on purpose":       {AuthConfig{Mode: AuthNone, AllowInsecure: true}, ServerTLS{}, everywhere, true},
+		"tokens in the clear":    {AuthConfig{Mode: AuthToken}, ServerTLS{}, everywhere, false},
+		"tokens on loopback":     {AuthConfig{Mode: AuthToken}, ServerTLS{}, here, true},
+		"tokens over TLS":        {AuthConfig{Mode: AuthToken}, cert, everywhere, true},
+		"mTLS":                   {AuthConfig{Mode: AuthMTLS}, ca, everywhere, true},
+		"mTLS without CA":        {AuthConfig{Mode: AuthMTLS}, cert, here, false},
+		"mTLS without CA, again": {AuthConfig{Mode: AuthMTLS, AllowInsecure: true}, cert, here, false},
+	} {
+		err := CheckExposure(c.auth, c.tls, map[string]string{"http.listen": c.addr, "grpc.listen": here})
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
