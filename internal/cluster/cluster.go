@@ -45,6 +45,10 @@ type Options struct {
 	SecretAccessKey config.Secret
 	// ScrapeInterval and BatchAge of the agent.
 	ScrapeInterval, BatchAge time.Duration
+	// Adjust changes a process's settings before they are written; nil changes nothing.
+	Adjust func(process string, settings map[string]any)
+	// Env is asked at each start of a process for what to add to its environment; nil adds nothing.
+	Env func(process string) []string
 }
 
 // Addresses on loopback.
@@ -145,8 +149,12 @@ func (c *Cluster) release(addrs ...string) {
 func (c *Cluster) start(ctx context.Context, command, name string, addrs ...string) (*proc.Process, error) {
 	c.release(addrs...)
 	http := addrs[0]
+	var env []string
+	if c.o.Env != nil {
+		env = c.o.Env(name)
+	}
 	p, err := proc.Start(proc.Spec{
-		Name: name, Bin: c.o.Bin, Dir: c.o.Dir, ReadyURL: "http://" + http + "/-/ready",
+		Name: name, Bin: c.o.Bin, Dir: c.o.Dir, Env: env, ReadyURL: "http://" + http + "/-/ready",
 		Args: []string{command, "--config", filepath.Join(c.o.Dir, name+".yaml")},
 	})
 	if err != nil {

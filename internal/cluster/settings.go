@@ -23,6 +23,11 @@ func (c *Cluster) writeSettings() error {
 		files[collectorName(i)] = section{"ingest": c.collectorSettings(i)}
 	}
 	for name, s := range files {
+		if c.o.Adjust != nil {
+			for _, settings := range s { // each file has one section
+				c.o.Adjust(name, settings.(section))
+			}
+		}
 		b, err := yaml.Marshal(s)
 		if err != nil {
 			return err
@@ -52,11 +57,13 @@ func (c *Cluster) storeSettings() section {
 		"users": []section{{
 			"name": "local", "access_key_id": c.o.AccessKeyID, "secret": c.o.SecretAccessKey.Reveal(),
 		}},
-		"webhooks": []section{{
-			"name": "reconciler", "bucket": c.o.Bucket, "prefix": "accepted/v1/",
-			"url": "http://" + c.Addr.ReconcilerHTTP + "/v1/events",
-		}},
+		"webhooks": []section{c.webhook("accepted", layout.AcceptedPrefix), c.webhook("quarantine", layout.QuarantinePrefix)},
 	}
+}
+
+// webhook tells the reconciler of what is created under a prefix.
+func (c *Cluster) webhook(name, prefix string) section {
+	return section{"name": name, "bucket": c.o.Bucket, "prefix": prefix, "url": "http://" + c.Addr.ReconcilerHTTP + "/v1/events"}
 }
 
 func (c *Cluster) collectorSettings(i int) section {

@@ -78,6 +78,12 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Exited is closed when the child ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
+// Wait waits for the child's end and gives its error.
+func (p *Process) Wait() error {
+	<-p.exited
+	return p.err
+}
+
 // Ready waits until the child answers its ReadyURL.
 func (p *Process) Ready(ctx context.Context) error {
 	if p.Spec.ReadyURL == "" {
