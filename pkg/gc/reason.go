@@ -1,0 +1,35 @@
+package gc
+
+// Reason says why a blob was kept. Values are stable.
+type Reason string
+
+// Reasons of a plan.
+const (
+	Young   Reason = "YOUNG"             // newer than the minimum age
+	Hinted  Reason = "REVERSE_REFERENCE" // a derived reverse reference names it
+	Foreign Reason = "UNKNOWN_KEY"       // not a blob key: reported, never touched
+)
+
+// Reasons of an execution.
+const (
+	Accepted         Reason = "ACCEPTED"          // the identity's manifest has this hash
+	Quarantined      Reason = "QUARANTINED"       // a quarantine record has this hash
+	FrameUnreadable  Reason = "FRAME_UNREADABLE"  // no valid header, or another length: an operator must look
+	RecordUnreadable Reason = "RECORD_UNREADABLE" // a manifest is there and can't be used: an operator must look
+	MarkerUnknown    Reason = "MARKER_UNKNOWN"    // the condemned marker could not be confirmed
+	StoreFailed      Reason = "STORE_FAILED"      // a read could not be answered
+	Gone             Reason = "GONE"              // nothing is there any more, or the key holds another upload
+	DryRun           Reason = "DRY_RUN"           // would be condemned now
+)
+
+// Doubtful reports whether the reason asks for an operator.
+func (r Reason) Doubtful() bool {
+	return r == FrameUnreadable || r == RecordUnreadable || r == Foreign
+}
+
+// Kept is a blob that stays, and why.
+type Kept struct {
+	Key    string
+	Reason Reason
+	Detail string
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// task is a coroutine: one Accept call, one collector's start, one garbage
+// collection. It stops before every request and before its answer.
+type task struct {
+	*world
+	name   string
+	proc   *process
+	next   func() (struct{}, bool)
+	kill   func()
+	yield  func(struct{}) bool
+	dead   bool
+	cancel context.CancelFunc
+	call   *call // of an Accept
+}
+
+var errKilled = fmt.Errorf("killed: %w", context.Canceled)
+
+// pause gives the turn away; true means that the process was killed meanwhile.
+func (t *task) pause() bool {
+	if !t.dead && !t.yield(struct{}{}) {
+		t.dead = true
+		t.cancel()
+	}
+	return t.dead
+}
+
+// Now is the process's clock: it drifts, and it jumps.
+func (t *task) Now() time.Time {
+	t.now = t.now.Add(time.Millisecond)
+	return t.now.Add(t.proc.skew)
+}
+
+// Sleep takes no turn: the request that follows does.
+func (t *task) Sleep(ctx context.Context, d time.Duration) error {
+	t.now = t.now.Add(d)
+	return ctx.Err()
+}
+
+// write is one write with a drawn fate.
+func (t *task) write(op, key string, apply func() error) error {
+	wasDead := t.dead
+	late := func() {
+		t.late = append(t.late, request{t.name + ": " + op + " " + key, apply})
+	}
+	if t.pause() {
+		if !wasDead && t.ch.n(2) == 1 {
+			late() // it had left just before
+		}
+		return errKilled
+	}
+	t.operations++
+	var err error
+	how := ""
+	switch fate, f := t.ch.n(100), &t.faults; {
+	case fate < 100-f.lost-f.late-f.dropped-f.refused:
+		err = apply()
+	case fate < 100-f.late-f.dropped-f.refused:
+		how, err = "applied, answer lost: ", apply()
+		t.note(t.name, op, key, how, err)
+		return objstore.ErrUnknown
+	case fate < 100-f.dropped-f.refused:
+		late()
+		how, err = "in flight: ", objstore.ErrUnknown
+	case fate < 100-f.refused:
+		how, err = "never arrives: ", objstore.ErrUnknown
+	case op == "delete":
+		how, err = "503: ", objstore.ErrUnknown
+	default:
+		err = objstore.ErrConflict
+	}
+	t.note(t.name, op, key, how, err)
+	return err
+}
+
+func (t *task) read(op, key string, look func() error) error {
+	if t.pause() {
+		return errKilled
+	}
+	t.operations++
+	err := objstore.ErrUnavailable
+	if t.ch.n(100) < 100-t.faults.unread {
+		err = look()
+	}
+	t.note(t.name, op, key, "", err)
+	return err
+}
+
+func (t *task) Create(_ context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	blob := strings.HasPrefix(key, layout.RawBlobsPrefix)
+	if blob && t.faults.damage > 0 && t.ch.oneIn(100/t.faults.damage) {
+		body = damaged(body)
+	}
+	err := t.write("create", key, func() error { return t.store.create(key, body, o.SHA256, t.now) })
+	if t.call != nil && err == nil && blob {
+		t.call.verified = true
+	}
+	return objstore.Info{Key: key}, err
+}
+
+func (t *task) Get(_ context.Context, key string, o objstore.GetOptions) (b []byte, i objstore.Info, err error) {
+	err = t.read("get", key, func() (e error) { b, i, e = t.store.get(key, o); return })
+	if err == nil && t.call != nil {
+		t.call.saw(key, b, i.SHA256)
+	}
+	return b, i, err
+}
+
+func (t *task) Head(_ context.Context, key string) (i objstore.Info, err error) {
+	err = t.read("head", key, func() (e error) { i, e = t.store.info(key); return })
+	if err == nil && t.call != nil {
+		t.call.saw(key, nil, i.SHA256)
+	}
+	return i, err
+}
+
+func (t *task) List(_ context.Context, o objstore.ListOptions) (p objstore.Page, err error) {
+	err = t.read("list", o.Prefix, func() error {
+		for _, key := range t.store.list(o.Prefix) {
+			if key > o.StartAfter {
+				info, _ := t.store.info(key)
+				info.SHA256 = identity.Digest{}
+				p.Objects = append(p.Objects, info)
+			}
+		}
+		return nil
+	})
+	return p, err
+}
+
+func (t *task) Delete(_ context.Context, key string) error {
+	return t.write("delete", key, func() error { t.delete(key); return nil })
+}
+
+// saw notes what a call has read, for I4.
+func (c *call) saw(key string, body []byte, sum identity.Digest) {
+	switch {
+	case strings.HasPrefix(key, layout.AcceptedPrefix):
+		if m, err := accept.ParseManifest(body); err == nil && m.FrameSHA256 == c.sub.SHA256 {
+			c.sawManifest = true
+		}
+	case strings.HasPrefix(key, layout.RawBlobsPrefix):
+		d, _, err := layout.ParseBlob(key)
+		if err == nil && d == c.sub.SHA256 && (sum == d || body != nil && identity.Sum(body) == d) {
+			c.verified = true
+		}
+	}
+}
+
+// damaged is what a bad line makes of a body.
+func damaged(body []byte) []byte {
+	out := append([]byte(nil), body...)
+	out[len(out)/2] ^= 0x55
+	return out
+}
+
+func outcome(err error) string {
+	for _, e := range []error{objstore.ErrExists, objstore.ErrNotFound, objstore.ErrConflict, objstore.ErrUnknown, objstore.ErrUnavailable, objstore.ErrChecksum} {
+		if errors.Is(err, e) {
+			return e.Error()
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "ok"
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+)
+
+// faults are the odds of a request's fates, in percent, and which events may happen.
+type faults struct {
+	lost, late, dropped, refused int // of writes
+	unread                       int // of reads
+	damage                       int // of blob bodies
+	kills, pauses, jumps, losses bool
+}
+
+var weather = []faults{
+	{},
+	{lost: 4, late: 4, dropped: 2, refused: 2, unread: 3, pauses: true},
+	{lost: 8, late: 10, dropped: 5, refused: 5, unread: 6, damage: 4, kills: true, pauses: true, losses: true},
+	{lost: 3, late: 20, unread: 2, kills: true, jumps: true, losses: true},
+	{refused: 10, damage: 10, unread: 10, jumps: true, pauses: true, losses: true},
+}
+
+// Kinds of agents after the first.
+const (
+	otherAgent    = iota // another agent id
+	resender             // the same spool and the same bytes, restored from a copy
+	diskClone            // the same spool id, other bytes
+	machineClone         // the same boot id, another spool id
+	overlapping          // the same spool, ranges that overlap
+	kindsOfAgents        // how many
+)
+
+// setup draws who takes part, what the store holds from before, and the faults.
+func (w *world) setup() {
+	w.faults = weather[w.ch.n(len(weather))]
+	w.sticky = w.ch.n(3)
+	w.store.blind = w.ch.oneIn(8)
+	w.authorities = w.ch.oneIn(8)
+	collectors, collections := 1+w.ch.n(3), 1+w.ch.n(2)
+
+	first := &agent{name: "a0", spool: "spool-1"}
+	for r := range 1 + w.ch.n(2) {
+		first.give("agent-1", r, 0)
+	}
+	w.agents = append(w.agents, first)
+	for i := range w.ch.n(3) {
+		a := &agent{name: fmt.Sprintf("a%d", i+1), spool: "spool-1"}
+		switch w.ch.n(kindsOfAgents) {
+		case otherAgent:
+			a.spool = "spool-2"
+			a.give("agent-2", w.ch.n(len(ranges)), 0)
+		case resender:
+			a.give("agent-1", w.ch.n(2), 0)
+		case diskClone:
+			a.give("agent-1", w.ch.n(2), 1)
+		case machineClone:
+			a.spool = "spool-3"
+			a.give("agent-1", w.ch.n(2), w.ch.n(2))
+		case overlapping:
+			a.give("agent-1", 2, 0)
+		}
+		w.agents = append(w.agents, a)
+	}
+	for _, a := range w.agents {
+		for _, b := range a.queue {
+			w.involve(b.sub)
+		}
+	}
+	for i := range collectors {
+		p := &process{name: fmt.Sprintf("c%d", i), authority: "authority-1"}
+		if w.authorities && w.ch.oneIn(3) {
+			p.authority = "authority-2"
+		}
+		w.collectors = append(w.collectors, p)
+		w.boot(p)
+	}
+	for i := range collections {
+		w.collect(&process{name: fmt.Sprintf("gc%d", i), authority: "authority-1"}, 1+w.ch.n(2))
+	}
+}
+
+func (a *agent) give(id string, r, v int) {
+	s := frames()[frameName(id, r, v)]
+	s.SpoolID = a.spool
+	a.queue = append(a.queue, &queued{sub: s})
+}
+
+// involve draws what earlier lives left behind for a frame, once.
+func (w *world) involve(s accept.Submission) {
+	if _, ok := w.frames[s.SHA256]; ok {
+		return
+	}
+	w.frames[s.SHA256] = s.Frame
+	w.submissions = append(w.submissions, s)
+	put := func(key string, body []byte) { w.store.objects[key] = object{body, w.now} }
+	blob := layout.Blob(s.SHA256, 0)
+	marker := accept.CondemnedMarker{FrameSHA256: s.SHA256, PlanID: "earlier"}
+	switch w.ch.n(10) {
+	case 4, 5: // an orphan
+		put(blob, s.Frame)
+	case 6: // a truncated upload of an old program
+		put(blob, s.Frame[:len(s.Frame)/2])
+	case 7: // bit rot: the right size, other bytes
+		put(blob, damaged(s.Frame))
+	case 8: // condemned; the delete is still on its way
+		put(marker.Key(), marker.Marshal())
+		if w.ch.n(2) == 0 {
+			put(blob, s.Frame)
+		}
+		w.late = append(w.late, request{"earlier gc: delete " + blob, func() error { w.delete(blob); return nil }})
+	case 9: // a collector died; its manifest is still on its way
+		put(blob, s.Frame)
+		m := accept.Manifest{
+			AuthorityID: "authority-1", Identity: s.Identity, FrameSHA256: s.SHA256, FrameBytes: uint64(len(s.Frame)),
+			RawBlobKey: blob, AcceptedAt: w.now.UnixNano(), CollectorID: "earlier", WireVersion: s.WireVersion,
+			FrameVersion: s.FrameVersion, AttemptID: fmt.Sprintf("%032x", len(w.submissions)), RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
+		}
+		body, key := m.Marshal(), layout.Accepted(s.Identity)
+		if w.authorities {
+			return // whose authority it would be is open
+		}
+		w.late = append(w.late, request{"earlier collector: create " + key, func() error {
+			return w.store.create(key, body, identity.Digest{}, w.now)
+		}})
+		w.calls = append(w.calls, &call{sub: s}) // it may take effect at any time
+	}
+}
+
+// jump moves one process's clock.
+func (w *world) jump(p *process) {
+	steps := []time.Duration{time.Hour, -time.Hour, 365 * 24 * time.Hour, -365 * 24 * time.Hour}
+	d := steps[w.ch.n(len(steps))]
+	p.skew += d
+	w.note("sim", "clock of "+p.name, d.String(), "", nil)
+}

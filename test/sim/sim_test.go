@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+)
+
+// env reads a number, such as SCHEDULES=100000 SEED=1.
+func env(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	v := os.Getenv(name)
+	if v == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(v, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+func TestSimulation(t *testing.T) {
+	first, n := env(t, "SEED", 1), env(t, "SCHEDULES", 5000)
+	s := sweep(t.Context(), first, n, 2)
+	t.Logf("%d schedules from seed %d, %d operations, %d answers", s.schedules, first, s.operations, s.answers)
+	if s.violations > 0 {
+		var b bytes.Buffer
+		explain(&b, s.first)
+		t.Fatal(b.String())
+	}
+	if s.schedules != n || s.answers < n {
+		t.Errorf("%d schedules and %d answers: that is no test", s.schedules, s.answers)
+	}
+}
+
+func TestSeedReplaysByteForByte(t *testing.T) {
+	digests := map[uint64]bool{}
+	for seed := uint64(1); seed <= 300; seed++ {
+		a, b := run(seeded(seed, nil), true), run(seeded(seed, nil), false)
+		if a.digest != b.digest || !slices.Equal(a.ch.made, b.ch.made) {
+			t.Fatalf("seed %d: two plays differ", seed)
+		}
+		if c := run(recorded(a.ch.made), true); c.digest != a.digest || !slices.Equal(c.trace, a.trace) {
+			t.Fatalf("seed %d: its recorded choices play differently", seed)
+		}
+		digests[a.digest] = true
+	}
+	if len(digests) < 290 {
+		t.Errorf("only %d of 300 schedules differ", len(digests))
+	}
+}
+
+// TestScheduleReachesEverything: the faults and the paths that the simulation is for do occur.
+func TestScheduleReachesEverything(t *testing.T) {
+	want := []string{
+		"answer lost", "in flight", "never arrives", "503", "conditional request conflict", "checksum mismatch", "unavailable",
+		"kill -9", "stops", "clock of", "sender gives up", "late ", "BOOT_ID_CLASH", "authority",
+		"accepted, holder", "duplicate, holder", "conflict, holder",
+		"create gc/v1/condemned/", "delete raw-blobs/", ".g1.lmbatch", "create quarantine/v1/",
+	}
+	missing := slices.Clone(want)
+	for seed := uint64(1); seed <= 2000 && len(missing) > 0; seed++ {
+		trace := strings.Join(run(seeded(seed, nil), true).trace, "\n")
+		missing = slices.DeleteFunc(missing, func(s string) bool { return strings.Contains(trace, s) })
+	}
+	if len(missing) > 0 {
+		t.Errorf("never seen: %q", missing)
+	}
+}
+
+func TestRegisterTellsRightFromWrong(t *testing.T) {
+	a, b := identity.Sum([]byte("a")), identity.Sum([]byte("b"))
+	op := func(mine identity.Digest, from, to int64, o accept.Outcome, holder identity.Digest) porcupine.Operation {
+		return porcupine.Operation{Input: mine, Call: from, Return: to, Output: reply{o, holder}}
+	}
+	const never = int64(1) << 62
+	for name, c := range map[string]struct {
+		want bool
+		ops  []porcupine.Operation
+	}{
+		"first then duplicate":       {true, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(a, 3, 4, accept.Duplicate, a)}},
+		"accepted twice":             {false, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(a, 3, 4, accept.Accepted, a)}},
+		"duplicate of nothing":       {false, []porcupine.Operation{op(a, 1, 2, accept.Duplicate, a)}},
+		"duplicate of a lost answer": {true, []porcupine.Operation{op(a, 1, never, 0, identity.Digest{}), op(a, 3, 4, accept.Duplicate, a)}},
+		"duplicate before its first": {false, []porcupine.Operation{op(a, 1, 2, accept.Duplicate, a), op(a, 3, 4, accept.Accepted, a)}},
+		"two hashes":                 {false, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(b, 3, 4, accept.Accepted, b)}},
+		"conflict":                   {true, []porcupine.Operation{op(a, 1, 5, accept.Conflict, b), op(b, 3, 4, accept.Accepted, b)}},
+		"conflict with a stranger":   {false, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(b, 3, 4, accept.Conflict, b)}},
+	} {
+		if got := porcupine.CheckOperations(register, c.ops); got != c.want {
+			t.Errorf("%s: linearizable is %v", name, got)
+		}
+	}
+}
+
+// TestDeleteOfAPromisedBlobIsSeen and shrinking, with the bug planted in the world.
+func TestDeleteOfAPromisedBlobIsSeen(t *testing.T) {
+	s := frames()[frameName("agent-1", 0, 0)]
+	w := &world{
+		store: store{objects: map[string]object{layout.Blob(s.SHA256, 0): {s.Frame, time.Unix(1, 0)}}},
+		acked: map[identity.Digest]bool{s.SHA256: true},
+	}
+	w.delete(layout.Blob(s.SHA256, 0))
+	if w.violation == nil || w.violation.Invariant != "I3" {
+		t.Errorf("violation is %v", w.violation)
+	}
+}
