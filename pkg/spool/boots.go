@@ -15,6 +15,7 @@ import (
 const (
 	claimFile  = "claim.json"
 	landedFile = "landed"
+	clashFile  = "clash"
 )
 
 // ClaimBoot is as accept.Protocol's, against the spool's own records. The store's
@@ -63,7 +64,7 @@ func (s *Spool) bootOf(id identity.Boot, spoolID string) (boot, error) {
 	}
 	s.bootUsed.MoveToFront(el)
 	b := el.Value.(*boot)
-	if b.spoolID != spoolID {
+	if b.spoolID != spoolID || b.clash {
 		return boot{}, &accept.RefusedError{Reason: accept.ReasonBootIDClash, Err: fmt.Errorf("boot %s belongs to another spool", id)}
 	}
 	return *b, nil
@@ -88,6 +89,12 @@ func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 		return nil, fmt.Errorf("%w: it names the boot %s", ErrCorrupt, r.Boot)
 	}
 	b.spoolID = r.SpoolID
+	switch _, _, err := s.cfg.FS.ReadFile(s.tree.abs(filepath.Join(dir, clashFile)), 1); {
+	case err == nil:
+		b.clash = true
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
 	return b, s.loadLanded(dir, b)
 }
 
@@ -131,6 +138,21 @@ func (s *Spool) replaceLocked(dir, name string, body []byte) error {
 		return fmt.Errorf("%w: %w", errUnsure, err)
 	}
 	return nil
+}
+
+// noteClash turns away what is still to come of a boot that the store has of another
+// spool: it could never land. A note that is lost is made again by the next landing.
+func (s *Spool) noteClash(id identity.Boot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if el, ok := s.boots[id]; ok {
+		b := el.Value.(*boot)
+		if b.clash {
+			return
+		}
+		b.clash = true
+	}
+	_ = s.replaceLocked(bootPath(bootsDir, id), clashFile, nil)
 }
 
 // raise notes durably that ranges of the boot up to seq have left the spool, before any of them does.

@@ -95,16 +95,9 @@ func (l *Lander) land(ctx context.Context, group []*entry, losers bool) error {
 
 func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 	s := l.Spool
-	raw, _, err := s.cfg.FS.ReadFile(s.tree.abs(e.path), 0)
+	h, frame, err := s.read(e)
 	if err != nil {
-		return landing{}, fmt.Errorf("land %s: %w", e.manifest.Identity, err)
-	}
-	h, frame, err := decodeFile(raw)
-	if err == nil && (h.manifest != e.manifest || h.spoolID != e.spoolID) {
-		err = fmt.Errorf("%w: it is not the file that was spooled", ErrCorrupt)
-	}
-	if err != nil {
-		s.corrupt(e.path, err) // kept, loud, and in nobody's way
+		s.damaged(e, err) // kept, loud, and in nobody's way
 		return landing{}, nil
 	}
 	m := h.manifest
@@ -119,6 +112,9 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 	case err == nil:
 		return landing{outcome: res.Outcome}, nil
 	case errors.As(err, &refused):
+		if refused.Reason == accept.ReasonBootIDClash {
+			s.noteClash(m.Identity.BootOf())
+		}
 		return landing{refused: err}, nil
 	case errors.As(err, &retry) && (retry.Reason == accept.ReasonCorruptManifest || retry.Reason == accept.ReasonCorruptBootRecord):
 		// An operator must mend this one; the others need not wait for that.

@@ -94,6 +94,7 @@ type entry struct {
 	path          string
 	cost          int64
 	order         uint64
+	damaged       bool // reported; the sender's bytes are taken again
 }
 
 // boot is what the disk has about a boot.
@@ -103,6 +104,8 @@ type boot struct {
 	// landed is the largest seq_end that ever left the spool; -1 in effect when !any.
 	landed uint64
 	any    bool
+	// clash: the store has the boot of another spool.
+	clash bool
 }
 
 const maxBootsCached = 16384
@@ -140,10 +143,16 @@ func (s *Spool) Accept(ctx context.Context, sub accept.Submission) (accept.Resul
 		return s.cfg.Target.Accept(ctx, sub)
 	case there == nil:
 		return s.write(sub)
-	case there.manifest.FrameSHA256 == sub.SHA256:
+	case there.manifest.FrameSHA256 != sub.SHA256:
+		return s.quarantine(sub, there)
+	}
+	if err := s.keep(sub, there); err != nil {
+		return accept.Result{}, err
+	}
+	if s.has(there) {
 		return there.result(accept.Duplicate), nil
 	}
-	return s.quarantine(sub, there)
+	return s.cfg.Target.Accept(ctx, sub) // it has landed meanwhile
 }
 
 func (e *entry) result(o accept.Outcome) accept.Result {
@@ -236,10 +245,14 @@ func (s *Spool) quarantine(sub accept.Submission, winner *entry) (accept.Result,
 	res := winner.result(accept.Conflict)
 	res.QuarantineKey = layout.Quarantine(sub.Identity, sub.SHA256)
 	s.mu.Lock()
-	known := slices.ContainsFunc(s.losers, func(l *entry) bool { return l.path == path })
+	known := slices.IndexFunc(s.losers, func(l *entry) bool { return l.path == path })
+	var there *entry
+	if known >= 0 {
+		there = s.losers[known]
+	}
 	s.mu.Unlock()
-	if known {
-		return res, nil
+	if there != nil {
+		return res, s.keep(sub, there)
 	}
 	e, err := s.store(sub, path)
 	if err != nil {

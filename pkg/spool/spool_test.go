@@ -486,3 +486,100 @@ func TestRun(t *testing.T) {
 		}
 	}
 }
+
+// damage flips the last byte of the one file that matches, or removes the file.
+func damage(t testing.TB, remove bool, pattern ...string) {
+	t.Helper()
+	found, _ := filepath.Glob(filepath.Join(pattern...))
+	if len(found) != 1 {
+		t.Fatalf("%d files match %v", len(found), pattern)
+	}
+	raw, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)-1] ^= 1
+	if err = os.WriteFile(found[0], raw, 0o600); err == nil && remove {
+		err = os.Remove(found[0])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDuplicateRestsOnReadableBytes: whatever became of a spooled file, the answer
+// "duplicate" is given only when the bytes are there, if need be the sender's; and one
+// bad file keeps no other from landing.
+func TestDuplicateRestsOnReadableBytes(t *testing.T) {
+	for _, remove := range []bool{false, true} {
+		for _, restart := range []bool{false, true} {
+			if remove && restart {
+				continue // the spool can't know of a file that is gone
+			}
+			st := mem.New(nil)
+			dir := t.TempDir()
+			c := config(t, dir, nil, target(t, st, "c1"))
+			reports := 0
+			c.Events.Corrupt = func(string, error) { reports++ }
+			s := open(t, c)
+			for k := range 3 {
+				mustAccept(t, s, batch(k, "a"), accept.Accepted)
+			}
+			mustAccept(t, s, batch(0, "b"), accept.Conflict)
+			damage(t, remove, dir, "batches", "*", "*", fmt.Sprintf("%020d-*", 0))
+			damage(t, remove, dir, "quarantine", "*", "*", "*", "*")
+			if restart {
+				s.Close()
+				s = open(t, c)
+			}
+			land(t, s)
+			land(t, s)
+			if reports != 1 || !inStore(t, st, batch(1, "a")) || !inStore(t, st, batch(2, "a")) || inStore(t, st, batch(0, "a")) {
+				t.Errorf("removed %v, restart %v: %d reports, or the wrong batches landed", remove, restart, reports)
+			}
+			// Its hash is known: other bytes still lose, the same bytes mend it.
+			mustAccept(t, s, batch(0, "b"), accept.Conflict)
+			mustAccept(t, s, batch(0, "a"), accept.Duplicate)
+			if b, _, err := s.Read(batch(0, "a").Identity); err != nil || string(b) != string(batch(0, "a").Frame) {
+				t.Errorf("after a duplicate: %q, %v", b, err)
+			}
+			land(t, s)
+			if !inStore(t, st, batch(0, "a")) || s.Stats() != (spool.Stats{Bytes: s.Stats().Bytes, MaxBytes: 4 << 30}) {
+				t.Errorf("not landed: %+v", s.Stats())
+			}
+			if _, err := st.Head(t.Context(), layout.Quarantine(batch(0, "b").Identity, batch(0, "b").SHA256)); err != nil {
+				t.Errorf("the loser's record: %v", err)
+			}
+			s.Close()
+		}
+	}
+}
+
+// TestClashFoundAtLandingEndsTheBoot: once the store has said that a boot is another
+// spool's, its sender is told, and the folder of refused frames grows no more.
+func TestClashFoundAtLandingEndsTheBoot(t *testing.T) {
+	st := mem.New(nil)
+	taken := batch(0, "x")
+	taken.SpoolID = "spool-2"
+	mustAccept(t, target(t, st, "c2"), taken, accept.Accepted)
+	c := config(t, t.TempDir(), nil, target(t, st, "c1"))
+	s := open(t, c)
+	mustAccept(t, s, batch(5, "a"), accept.Accepted)
+	land(t, s)
+	for range 2 {
+		_, err := s.Accept(t.Context(), batch(6, "a"))
+		var refused *accept.RefusedError
+		if !errors.As(err, &refused) || refused.Reason != accept.ReasonBootIDClash {
+			t.Errorf("after the clash: %v", err)
+		}
+		if err := s.ClaimBoot(t.Context(), batch(6, "a").Identity.BootOf(), "spool-1"); !errors.As(err, &refused) {
+			t.Errorf("claim: %v", err)
+		}
+		s.Close()
+		s = open(t, c)
+	}
+	other := batch(7, "a")
+	other.Identity.Boot = "boot-2"
+	mustAccept(t, s, other, accept.Accepted)
+	s.Close()
+}
