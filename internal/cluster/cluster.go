@@ -24,7 +24,7 @@ const (
 )
 
 // stopGrace is how long a process may take to drain before it is killed.
-const stopGrace = 15 * time.Second
+const stopGrace = 45 * time.Second
 
 // Options of a cluster.
 type Options struct {
@@ -226,6 +226,9 @@ func (c *Cluster) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case p := <-ended:
+		if ctx.Err() != nil {
+			return nil // whoever ended us ended it too
+		}
 		return fmt.Errorf("%s ended:\n%s", p.Spec.Name, p.Tail(20))
 	}
 }

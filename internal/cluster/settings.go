@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	"gopkg.in/yaml.v3"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
 // section is a part of a settings file.
@@ -106,8 +108,10 @@ func (c *Cluster) agentSettings() section {
 		"http":     section{"listen": c.Addr.AgentHTTP},
 		"agent_id": AgentID,
 		"data_dir": filepath.Join(c.o.Dir, "agent"),
-		"interval": c.o.ScrapeInterval.String(),
-		"batch":    section{"max_age": c.o.BatchAge.String()},
-		"send":     section{"collectors": collectors},
+		// A busy machine may need longer than the default to send what is left.
+		"drain_timeout": "30s",
+		"interval":      c.o.ScrapeInterval.String(),
+		"batch":         section{"max_age": c.o.BatchAge.String()},
+		"send":          section{"collectors": collectors},
 	}
 }
