@@ -57,7 +57,7 @@ func agentCommand(out *format) *cobra.Command {
 			Short: "Give up a parked frame: the batch that was accepted for its identity stands",
 			Long: "Drops a parked frame from the agent's disk. The frame stays quarantined in the bucket. " + tokenVariable +
 				" holds the agent's token where it wants one.",
-			Args: exactArgs(1),
+			Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				_, err := agentRequest(cmd.Context(), http.MethodPost, addr, "/conflicts/"+url.PathEscape(args[0])+"/accept-existing")
 				return err

@@ -16,7 +16,7 @@ func authorityCommand(out *format) *cobra.Command {
 		Use:   "show URL",
 		Short: "Print the bucket's id object",
 		Long:  "Prints the id object that every collector compares with its configured authority id.\n\n" + bucketHelp,
-		Args:  exactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := openBucket(cmd.Context(), args[0])
 			if err != nil {

@@ -7,8 +7,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
@@ -81,14 +79,4 @@ func reached(err error) error {
 		}
 	}
 	return err
-}
-
-// exactArgs is cobra.ExactArgs with the exit code of a usage error.
-func exactArgs(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
-			return &cli.ExitError{Code: cli.ExitUsage, Err: err}
-		}
-		return nil
-	}
 }

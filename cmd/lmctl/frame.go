@@ -32,7 +32,7 @@ func frameCommand(out *format) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Decode and validate a frame (- is standard input)",
-		Args:  exactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := cmd.InOrStdin()
 			if args[0] != "-" {

@@ -35,7 +35,7 @@ func fsckCommand(out *format) *cobra.Command {
 		Short: "Check that every accepted batch is in the bucket, byte for byte",
 		Long: "Reads every identity manifest, quarantine record and frame of a bucket and trusts nothing else.\n" +
 			"Exits 3 when something does not hold.\n\n" + bucketHelp,
-		Args: exactArgs(1),
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := openBucket(cmd.Context(), args[0])
 			if err != nil {

@@ -20,7 +20,6 @@ func main() {
 		SilenceErrors: true,
 	}
 	root.PersistentFlags().VarP(&out, "output", "o", "output: table, json or yaml")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &cli.ExitError{Code: cli.ExitUsage, Err: err} })
 	root.AddCommand(
 		storeCommand(&out),
 		fsckCommand(&out),

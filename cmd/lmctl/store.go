@@ -20,7 +20,7 @@ func storeCommand(out *format) *cobra.Command {
 		Long: "Probes conditional creates, their races, read and list after write, If-Match and checksum refusal under\n" +
 			"probe/v1/. With --strict also that the bucket's policy denies unconditional writes and deletes under\n" +
 			"accepted/v1/. Exits 1 when a check fails.\n\n" + bucketHelp,
-		Args: exactArgs(1),
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			store, err := openBucket(ctx, args[0])

@@ -57,6 +57,11 @@ type Spec[C any] struct {
 	Banner func(C, run.Service) [][2]string
 }
 
+// sections are the names that may stand at the top of a settings file, which services may share.
+func sections() []string {
+	return []string{"agent", "coordinator", "ingest", "objectstore", "query", "reconciler", "rollup", "telemetry"}
+}
+
 // Command builds the command of a service.
 func Command[C any](s Spec[C]) *cobra.Command {
 	cfg, tcfg := s.Default(), telemetry.DefaultConfig()
@@ -74,6 +79,9 @@ func Command[C any](s Spec[C]) *cobra.Command {
 	config.Flags(fs, "telemetry", &tcfg)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		environ := config.Environ()
+		if err := config.CheckSections(file, sections()...); err != nil {
+			return &ExitError{Code: ExitUsage, Err: err} // once, not for each section
+		}
 		if err := errors.Join(
 			config.Load(fs, file, s.Name, &cfg, environ),
 			config.Load(fs, file, "telemetry", &tcfg, environ),
@@ -108,7 +116,7 @@ func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, 
 	select {
 	case <-svc.Ready():
 	case err := <-done:
-		return err
+		return ended(ctx, err)
 	}
 	source := "defaults, environment, flags"
 	if file != "" {
@@ -119,20 +127,67 @@ func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, 
 	for _, r := range rows {
 		fmt.Fprintf(w, "  %-10s %s\n", r[0], r[1])
 	}
-	return <-done
+	return ended(ctx, <-done)
 }
 
-// Main runs the command with signals and exits the process.
+// ended: a service that was told to stop and stopped has not failed.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// Main runs the command with signals and exits the process. The first signal stops it in
+// order, a second one at once.
 func Main(cmd *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	cmd.SilenceErrors = true
-	err := cmd.ExecuteContext(ctx)
+	context.AfterFunc(ctx, stop)
+	err := Execute(ctx, cmd)
 	stop()
 	os.Exit(exitCode(err, os.Stderr))
 }
 
+// Execute runs a tree of commands. Unknown commands, flags and arguments are *ExitError
+// with ExitUsage.
+func Execute(ctx context.Context, cmd *cobra.Command) error {
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	strict(cmd)
+	return cmd.ExecuteContext(ctx)
+}
+
+// strict gives usage errors their exit code, and makes a group of commands refuse the
+// names that it does not have, where cobra would print its help and succeed.
+func strict(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		strict(c)
+	}
+	if args := cmd.Args; args != nil {
+		cmd.Args = func(c *cobra.Command, a []string) error { return usage(args(c, a)) }
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = func(c *cobra.Command, a []string) error {
+			if len(a) > 0 {
+				return usage(fmt.Errorf("unknown command %q for %q", a[0], c.CommandPath()))
+			}
+			return c.Help()
+		}
+	}
+}
+
+func usage(err error) error {
+	if e := (*ExitError)(nil); err == nil || errors.As(err, &e) {
+		return err
+	}
+	return &ExitError{Code: ExitUsage, Err: err}
+}
+
+// exitCode prints the error. An interrupted command has failed: whoever asks for a
+// verdict must not take none for a good one.
 func exitCode(err error, w io.Writer) int {
-	if err == nil || errors.Is(err, context.Canceled) {
+	if err == nil {
 		return ExitOK
 	}
 	fmt.Fprintln(w, "error:", err)

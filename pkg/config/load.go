@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 
@@ -54,6 +55,29 @@ func Load(fs *pflag.FlagSet, path, prefix string, cfg any, environ []string) err
 		if err := v.Validate(); err != nil {
 			return fmt.Errorf("config: %w", err)
 		}
+	}
+	return nil
+}
+
+// CheckSections reads the file at path ("" is none) and refuses top-level keys that are
+// not among known: a section with a misspelled name would else leave the defaults in force.
+func CheckSections(path string, known ...string) error {
+	if path == "" {
+		return nil
+	}
+	k := koanf.New("\x00") // no key is split
+	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+		return fmt.Errorf("config file %s: %w", path, err)
+	}
+	var unknown []string
+	for name := range k.Raw() {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		sort.Strings(unknown)
+		return fmt.Errorf("config file %s: unknown sections: %s; want %s", path, strings.Join(unknown, ", "), strings.Join(known, ", "))
 	}
 	return nil
 }
