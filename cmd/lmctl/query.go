@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -86,16 +87,21 @@ func agentsCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agents",
 		Short: "Watermarks, gaps and overlaps of every agent and boot",
-		Long:  "Lists what a query service knows of every agent and boot. Exits 3 when there are gaps or overlaps.",
-		Args:  cobra.NoArgs,
+		Long: "Lists what a query service knows of every agent and boot. Exits 3 when there are gaps or\n" +
+			"overlaps, or when the list is partial.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			views, rows, findings := []agentView{}, [][]string{}, 0
+			var partial []string
 			err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error {
 				req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: pageSize}
 				for {
 					resp, err := c.ListAgents(ctx, req)
 					if err != nil {
 						return err
+					}
+					if c := resp.GetCompleteness(); c.GetPartial() {
+						partial = append([]string{"the list is partial"}, c.GetReasons()...)
 					}
 					for _, a := range resp.GetAgents() {
 						v := agentView{a.GetAgentId(), a.GetBootId(), a.GetFirstSeq(), a.GetAcceptedThrough(), a.GetLastSeq(), a.GetRecordCount(),
@@ -116,6 +122,9 @@ func agentsCommand(out *format) *cobra.Command {
 			if err := out.write(cmd.OutOrStdout(), views, table{
 				header: []string{"AGENT", "BOOT", "BATCHES", "RECORDS", "SEQUENCE", "GAPS", "OVERLAPS", "LAST ACCEPTED"}, rows: rows}); err != nil {
 				return err
+			}
+			if len(partial) > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New(strings.Join(partial, ": "))}
 			}
 			if findings > 0 {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d gaps and overlaps", findings)}
