@@ -86,6 +86,9 @@ func execute(ctx context.Context, o Options, s *screen) (err error) {
 	dctx, cancel := context.WithTimeout(ctx, o.Deadline)
 	defer cancel()
 	if err := story(dctx, c, s); err != nil {
+		if ctx.Err() != nil {
+			return errors.New("interrupted before the verdict")
+		}
 		return err
 	}
 	if o.Once {
