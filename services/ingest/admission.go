@@ -24,6 +24,24 @@ func (s *Service) admit(ctx context.Context, n int) error {
 	return nil
 }
 
+// expect admits a frame of n bytes that is still to come; arrived is called when it
+// is here, or is given up. Bodies that come slowly, or never, may hold half of the
+// room: who has sent a frame need not wait for one who has not.
+func (s *Service) expect(ctx context.Context, n int) (arrived func(), err error) {
+	w := min(int64(n), s.bodiesRoom)
+	wait, cancel := context.WithTimeout(ctx, s.cfg.Limits.ShedAfter)
+	defer cancel()
+	if err := s.bodies.Acquire(wait, w); err != nil {
+		s.metrics.sheds.WithLabelValues("bodies").Inc()
+		return nil, failed(codes.ResourceExhausted, rpc.ReasonOverloaded, "too many bodies are on their way").after(s.cfg.Limits.RetryAfter)
+	}
+	if err := s.admit(ctx, n); err != nil {
+		s.bodies.Release(w)
+		return nil, err
+	}
+	return func() { s.bodies.Release(w) }, nil
+}
+
 // release gives back the room of admit.
 func (s *Service) release(n int) {
 	w := s.weight(n)

@@ -84,6 +84,8 @@ type Limits struct {
 	// RetryAfter goes with every shed.
 	RetryAfter time.Duration `koanf:"retry_after" help:"when a shed sender is told to come back"`
 
+	// BodyTimeout bounds the reading of one HTTP body.
+	BodyTimeout time.Duration `koanf:"body_timeout" help:"how long an HTTP body may take to arrive; half of in_flight_bytes, at most, waits for bodies"`
 	// HelloTimeout bounds the time from the start of a stream to its hello.
 	HelloTimeout         time.Duration `koanf:"hello_timeout" help:"how long a new stream may take to say hello"`
 	Streams              int           `koanf:"streams" help:"most gRPC streams, and most HTTP requests, at once"`
@@ -121,7 +123,7 @@ func DefaultConfig() Config {
 			LabelValueBytes: config.Bytes(f.LabelValueBytes), Ratio: f.Ratio,
 			InFlightBytes: 64 << 20, DecodingBytes: 64 << 20, Receivers: 6,
 			ShedAfter: 2 * time.Second, RetryAfter: time.Second,
-			HelloTimeout: 10 * time.Second, Streams: 4096, StreamBatches: 64, StreamBytes: 8 << 20,
+			BodyTimeout: time.Minute, HelloTimeout: 10 * time.Second, Streams: 4096, StreamBatches: 64, StreamBytes: 8 << 20,
 			AgentBatchesBurst: 100, AgentsTracked: 10_000, StreamsPerConnection: 100,
 		},
 		Notify: NotifyConfig{Queue: 4096},
@@ -153,6 +155,7 @@ func (c Config) validate() error {
 	positive("limits.receivers", l.Receivers > 0)
 	positive("limits.shed_after", l.ShedAfter > 0)
 	positive("limits.retry_after", l.RetryAfter > 0)
+	positive("limits.body_timeout", l.BodyTimeout > 0)
 	positive("limits.hello_timeout", l.HelloTimeout > 0)
 	positive("limits.streams", l.Streams > 0)
 	positive("limits.streams_per_connection", l.StreamsPerConnection > 0)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -21,9 +22,6 @@ import (
 
 // SpoolIDHeader carries SubmitBatchRequest.spool_id.
 const SpoolIDHeader = "X-Lightmetrics-Spool-Id"
-
-// bodyTimeout bounds the reading of one body.
-const bodyTimeout = time.Minute
 
 // gateway serves POST /v1/batches through grpc-gateway. Its handler calls the
 // service directly, so authentication, admission and the bounded read of the body
@@ -81,14 +79,20 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		if n < 0 {
 			n = int(limit)
 		}
-		if err := s.admit(r.Context(), n); err != nil {
+		arrived, err := s.expect(r.Context(), n)
+		if err != nil {
 			s.refuse(w, r, err)
 			return
 		}
 		defer s.release(n)
 		b := s.buffers.get(n)
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // not supported: the server's idle timeout stays
-		b, err := readBody(http.MaxBytesReader(w, r.Body, limit), b, r.ContentLength >= 0)
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.Limits.BodyTimeout)) // not supported: the server's idle timeout stays
+		b, err = readBody(http.MaxBytesReader(w, r.Body, limit), b, r.ContentLength >= 0)
+		arrived()
+		if errors.Is(err, os.ErrDeadlineExceeded) { // the line's fault, not the frame's
+			err = failed(codes.Unavailable, rpc.ReasonDeadline, "the body took longer than %v", s.cfg.Limits.BodyTimeout).after(s.cfg.Limits.RetryAfter)
+			w.Header().Set("Connection", "close")
+		}
 		if err != nil {
 			s.buffers.put(b)
 			s.refuse(w, r, err)
@@ -141,6 +145,9 @@ func readBody(r io.Reader, b []byte, exact bool) ([]byte, error) {
 		return b, nil
 	case !exact && (errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)):
 		return b[:n], nil
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return b, err
 	}
 	return b, &frame.Error{Reason: frame.Truncated, Detail: "body ended early: " + err.Error()}
 }

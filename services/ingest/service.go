@@ -57,9 +57,12 @@ type Service struct {
 
 	decoding *decoding
 	room     *semaphore.Weighted
-	inFlight atomic.Int64
-	streams  atomic.Int64
-	requests atomic.Int64
+	// bodies bounds what of room is promised to HTTP bodies that are not here yet.
+	bodies     *semaphore.Weighted
+	bodiesRoom int64
+	inFlight   atomic.Int64
+	streams    atomic.Int64
+	requests   atomic.Int64
 
 	state       atomic.Pointer[state]
 	last        *authority // of keepQualified only
@@ -103,6 +106,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
 		reprobe: make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}), up: make(chan struct{}),
 	}
+	s.bodiesRoom = int64(max(l.InFlightBytes/2, l.FrameBytes))
+	s.bodies = semaphore.NewWeighted(s.bodiesRoom)
 	s.hard, s.kill = context.WithCancel(context.Background())
 	s.state.Store(&state{err: errStarting})
 	if s.metrics, err = newMetrics(d.Telemetry.Registry, s); err != nil {
