@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
@@ -102,19 +101,30 @@ func (b *Blob) Finish() (Extent, error) {
 
 // land renames the file into its directory, which may have to be made.
 func (b *Blob) land() error {
-	from, to := tmpDir+"/"+b.id, blobName(b.id)
-	err := b.e.fs.Rename(from, to)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := b.e.fs.MkdirAll(blobDir + "/" + b.id[:2]); err != nil {
-			return err
-		}
-		if err := b.e.fs.SyncDir(blobDir); err != nil {
-			return b.e.fail(fmt.Errorf("fsync directory of body files: %w", err))
-		}
-		err = b.e.fs.Rename(from, to)
+	if err := b.e.blobFolder(b.id[:2]); err != nil {
+		return err
 	}
+	err := b.e.fs.Rename(tmpDir+"/"+b.id, blobName(b.id))
 	b.landed = err == nil
 	return err
+}
+
+// blobFolder makes a folder of body files durably. Whoever finds it made must not go on
+// before its name is durable, so the one who makes it holds the lock.
+func (e *Engine) blobFolder(name string) error {
+	e.blobMu.Lock()
+	defer e.blobMu.Unlock()
+	if e.blobDirs[name] {
+		return nil
+	}
+	if err := e.fs.MkdirAll(blobDir + "/" + name); err != nil {
+		return err
+	}
+	if err := e.fs.SyncDir(blobDir); err != nil {
+		return e.fail(fmt.Errorf("fsync directory of body files: %w", err))
+	}
+	e.blobDirs[name] = true
+	return nil
 }
 
 // Discard removes the file.

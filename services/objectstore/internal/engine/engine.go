@@ -82,6 +82,9 @@ type Engine struct {
 	changed  chan struct{} // closed and replaced when end grows
 	floor    func() uint64 // records from this one on are still needed; nil: none
 
+	blobMu   sync.Mutex
+	blobDirs map[string]bool // folders of body files whose names are durable; at most 256
+
 	counts struct {
 		objects, bytes, fsyncs, batches, records atomic.Int64
 	}

@@ -78,6 +78,8 @@ func openIndex(fsys vfs.FS, dir string) (*index, error) {
 		FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize:       indexMemtable, MemTableStopWritesThreshold: 3,
 		MaxOpenFiles: 256, L0CompactionThreshold: 4,
+		// Damage comes back from the call that met it; by default it ends the process.
+		EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
 	})
 	if err != nil {
 		cache.Unref()

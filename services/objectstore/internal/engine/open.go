@@ -7,19 +7,21 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
-// Open opens or makes the store in a directory: it takes the lock, brings the index to
-// the end of the log, cuts off a torn tail, and removes body files that nothing needs.
+// Open opens or makes the store in a directory: it takes the lock, makes durable what an
+// earlier process left, brings the index to the end of the log, cuts off a torn tail, and removes body files that nothing needs.
 func Open(opt Options) (_ *Engine, err error) {
 	opt = opt.withDefaults()
 	e := &Engine{
 		opt: opt, fs: opt.FS,
 		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
 		segments: map[uint64]*segment{}, live: map[uint64]int64{}, length: map[uint64]int64{},
+		blobDirs: map[string]bool{},
 	}
 	if e.lock, err = e.fs.Lock("LOCK"); err != nil {
 		return nil, fmt.Errorf("open store in %s: %w", opt.Dir, err)
@@ -38,15 +40,10 @@ func Open(opt Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	failpoint.Hit("objectstore.open.index.before")
-	if err := e.openIndex(numbers); err != nil {
+	if err := e.settle(numbers); err != nil {
 		return nil, err
 	}
-	failpoint.Hit("objectstore.open.replay.before")
-	if err := e.replay(numbers); err != nil {
-		return nil, err
-	}
-	failpoint.Hit("objectstore.open.sweep.before")
-	if err := e.sweep(); err != nil {
+	if err := e.catchUp(numbers); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -133,6 +130,23 @@ func (e *Engine) openSegments() ([]uint64, error) {
 	return numbers, nil
 }
 
+// settle makes durable what is read from now on. A process that was killed leaves bytes
+// and names that only the page cache has: a power loss would take back what the next one
+// has shown, and the index would know records that the log has lost.
+func (e *Engine) settle(numbers []uint64) error {
+	if n := len(numbers); n > 0 {
+		if err := e.segments[numbers[n-1]].file.Sync(); err != nil {
+			return fmt.Errorf("fsync %s: %w", segName(numbers[n-1]), err)
+		}
+	}
+	for _, d := range []string{logDir, blobDir} {
+		if err := e.fs.SyncDir(d); err != nil {
+			return fmt.Errorf("fsync %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
 func (e *Engine) neverUsed(num uint64) bool {
 	f, err := e.fs.Open(segName(num))
 	if err != nil {
@@ -141,6 +155,41 @@ func (e *Engine) neverUsed(num uint64) bool {
 	defer f.Close()
 	n, err := f.Size()
 	return err == nil && n <= segHeaderSize
+}
+
+// catchUp brings the index to the end of the log. Where the index turns out to be damaged
+// it is thrown away, once: the log has everything.
+func (e *Engine) catchUp(numbers []uint64) error {
+	for try := 0; ; try++ {
+		err := e.readLog(numbers)
+		if err == nil || try > 0 || !pebble.IsCorruptionError(err) {
+			return err
+		}
+		if err := e.dropIndex(err); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *Engine) readLog(numbers []uint64) error {
+	if err := e.openIndex(numbers); err != nil {
+		return err
+	}
+	failpoint.Hit("objectstore.open.replay.before")
+	if err := e.replay(numbers); err != nil {
+		return err
+	}
+	failpoint.Hit("objectstore.open.sweep.before")
+	return e.sweep()
+}
+
+func (e *Engine) dropIndex(cause error) error {
+	if e.idx != nil {
+		_ = e.idx.close()
+		e.idx = nil
+	}
+	e.opt.Log.Warn("the index is built anew from the log", "reason", cause)
+	return e.opt.IndexFS.RemoveAll(e.opt.IndexDir)
 }
 
 // openIndex opens the index, or begins a new one when it is damaged or of another log.
@@ -153,14 +202,11 @@ func (e *Engine) openIndex(numbers []uint64) (err error) {
 			if !errors.Is(err, errForeignIndex) {
 				return err
 			}
-			_ = e.idx.close()
-			e.idx = nil
 		}
 		if try > 0 {
 			return err
 		}
-		e.opt.Log.Warn("the index is built anew from the log", "reason", err)
-		if err := e.opt.IndexFS.RemoveAll(e.opt.IndexDir); err != nil {
+		if err := e.dropIndex(err); err != nil {
 			return err
 		}
 	}
@@ -235,6 +281,7 @@ func (e *Engine) sweep() error {
 		return err
 	}
 	for _, d := range dirs {
+		e.blobDirs[d] = true // durable: settle synced their names
 		names, err := e.fs.List(blobDir + "/" + d)
 		if err != nil {
 			return err

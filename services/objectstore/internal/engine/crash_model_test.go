@@ -1,0 +1,331 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/internal/crashfs"
+)
+
+// crashKeys are all keys that a workload uses.
+var crashKeys = func() (keys []string) {
+	for i := range 12 {
+		keys = append(keys, fmt.Sprintf("k/%02d", i))
+	}
+	return keys
+}()
+
+// stored is what a client can see of an object.
+type stored struct{ etag, body, tags, user string }
+
+// world is what clients can see of the store: an object for each key. The policy
+// stands under the empty key; nil is a store without the bucket.
+type world map[string]stored
+
+// session runs a workload on one engine, of which the test is the committer: what goes
+// into a batch is the test's choice, so that a seed repeats.
+type session struct {
+	fs *crashfs.FS
+	e  *Engine
+	// worlds[i] is what is to be seen after i effects, in the order of the log.
+	worlds []world
+	// issued and acked are the calls recorded when effect i began to be written and
+	// when its client could have been told.
+	issued, acked []int
+}
+
+func crashOptions(f *crashfs.FS) Options {
+	return Options{
+		FS: crashFS{f}, IndexFS: crashVFS{f}, Dir: "/", IndexDir: "/index",
+		SegmentBytes: 6 << 10, InlineBytes: 2 << 10, ReclaimBelow: 0.6,
+	}
+}
+
+func openSession(f *crashfs.FS, now world) (*session, error) {
+	e, err := Open(crashOptions(f))
+	return &session{fs: f, e: e, worlds: []world{now}}, err
+}
+
+func (s *session) now() world { return s.worlds[len(s.worlds)-1] }
+
+// call is what one client asks for, and what it changes when it succeeds.
+type call struct {
+	do     func(*Engine) error
+	effect func(world)
+}
+
+// together lets each client enqueue, in order, commits what they asked in one batch, and
+// gives their answers.
+func (s *session) together(calls ...call) []error {
+	answers := make([]chan error, len(calls))
+	var batch []*op
+	early := make([]bool, len(calls))
+	for i, c := range calls {
+		answers[i] = make(chan error, 1)
+		go func() { answers[i] <- c.do(s.e) }()
+		select {
+		case o := <-s.e.ops:
+			batch = append(batch, o)
+		case err := <-answers[i]:
+			answers[i] <- err // it failed before it got here
+			early[i] = true
+		}
+	}
+	issued := s.fs.Len()
+	if len(batch) > 0 {
+		s.e.commit(batch)
+	}
+	acked := s.fs.Len()
+	errs := make([]error, len(calls))
+	for i, c := range calls {
+		if !early[i] {
+			close(batch[0].done)
+			batch = batch[1:]
+		}
+		for waiting := true; waiting; {
+			select {
+			case errs[i] = <-answers[i]:
+				waiting = false
+			case o := <-s.e.ops: // a call of several steps
+				s.e.commit([]*op{o})
+				close(o.done)
+				acked = s.fs.Len()
+			}
+		}
+		if errs[i] == nil && c.effect != nil {
+			w := maps.Clone(s.now())
+			if w == nil {
+				w = world{}
+			}
+			c.effect(w)
+			s.worlds = append(s.worlds, w)
+			s.issued, s.acked = append(s.issued, issued), append(s.acked, acked)
+		}
+	}
+	return errs
+}
+
+// bounds gives the fewest and the most effects that a crash behind so many calls may show.
+func (s *session) bounds(calls int) (least, most int) {
+	for i := range s.acked {
+		if s.acked[i] <= calls {
+			least = i + 1
+		}
+		if s.issued[i] < calls {
+			most = i + 1
+		}
+	}
+	return least, max(least, most)
+}
+
+var errLost = errors.New("the store shows what no prefix of its writes explains")
+
+// look reads everything that a client can see, in every way there is, and compares the ways.
+func look(e *Engine) (world, error) {
+	if _, err := e.Bucket("bkt"); errors.Is(err, ErrNoBucket) {
+		if len(e.Buckets()) != 0 {
+			return nil, errors.New("a bucket that nobody made")
+		}
+		return nil, nil
+	}
+	b, err := e.Bucket("bkt")
+	if err != nil {
+		return nil, err
+	}
+	w := world{"": {body: string(b.Policy)}}
+	page, err := e.List("bkt", ListQuery{Max: 1000})
+	if err != nil {
+		return nil, err
+	}
+	var total int64
+	for _, x := range page.Objects {
+		h, err := e.Get("bkt", x.Key)
+		if err != nil {
+			return nil, fmt.Errorf("listed, but: %w", err)
+		}
+		var body bytes.Buffer
+		err = h.Copy(&body, 0, h.Object.Size)
+		h.Close()
+		if err != nil {
+			return nil, fmt.Errorf("listed, but: %w", err)
+		}
+		o, err := e.Stat("bkt", x.Key)
+		if err != nil || o.ETag != x.ETag || o.Seq != x.Seq || o.Size != x.Size || !o.Modified.Equal(epoch) || int(o.Size) != body.Len() {
+			return nil, fmt.Errorf("%q: HEAD, LIST and GET differ: %v", x.Key, err)
+		}
+		total += o.Size
+		w[x.Key] = stored{o.ETag, body.String(), fmt.Sprint(o.Tags), fmt.Sprint(o.User)}
+	}
+	for _, k := range crashKeys {
+		if _, listed := w[k]; !listed {
+			if _, err := e.Get("bkt", k); !errors.Is(err, ErrNotFound) {
+				return nil, fmt.Errorf("%q is not listed, but GET says %v", k, err)
+			}
+		}
+	}
+	if s := e.Stats(); s.Objects != int64(len(page.Objects)) || s.ObjectBytes != total {
+		return nil, fmt.Errorf("counters say %d objects and %d bytes, there are %d and %d", s.Objects, s.ObjectBytes, len(page.Objects), total)
+	}
+	return w, tidy(e)
+}
+
+// tidy: every body file belongs to an object, and the log can be read from its start.
+func tidy(e *Engine) error {
+	dirs, err := e.fs.List(blobDir)
+	for _, d := range dirs {
+		names, lerr := e.fs.List(blobDir + "/" + d)
+		err = errors.Join(err, lerr)
+		for _, n := range names {
+			if e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil }) != nil {
+				err = errors.Join(err, fmt.Errorf("body file %s belongs to nothing", n))
+			}
+		}
+	}
+	for c := e.Tail(0); ; {
+		_, _, more, rerr := c.Read(100, func(*Event) bool { return true })
+		if rerr != nil || !more {
+			return errors.Join(err, rerr)
+		}
+	}
+}
+
+// check opens the disk and compares; it gives how many effects are to be seen, and the open engine.
+func check(f *crashfs.FS, worlds []world, least, most int) (int, *Engine, error) {
+	e, err := Open(crashOptions(f))
+	if err != nil {
+		return 0, nil, err
+	}
+	w, err := look(e)
+	if err != nil {
+		e.abandon()
+		return 0, nil, err
+	}
+	for i := least; i <= most; i++ {
+		if (w == nil) == (worlds[i] == nil) && maps.Equal(w, worlds[i]) {
+			return i, e, nil
+		}
+	}
+	e.abandon()
+	return 0, nil, fmt.Errorf("%w: %s", errLost, difference(w, worlds[least]))
+}
+
+func difference(got, want world) string {
+	var b []byte
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		if _, ok := got[k]; !ok {
+			b = fmt.Appendf(b, "%q is gone; ", k)
+		} else if got[k] != want[k] {
+			b = fmt.Appendf(b, "%q is %.40q, not %.40q; ", k, got[k], want[k])
+		}
+	}
+	for k := range got {
+		if _, ok := want[k]; !ok {
+			b = fmt.Appendf(b, "%q came from nowhere; ", k)
+		}
+	}
+	return string(b)
+}
+
+// simple calls of a client.
+
+func bucketCall() call {
+	return call{
+		func(e *Engine) error { return e.CreateBucket(context.Background(), "bkt", epoch) },
+		func(w world) { w[""] = stored{} },
+	}
+}
+
+func policyCall(p string) call {
+	return call{
+		func(e *Engine) error { return e.SetPolicy(context.Background(), "bkt", []byte(p)) },
+		func(w world) { w[""] = stored{body: p} },
+	}
+}
+
+func putCall(key string, body []byte, etag string, c Cond) call {
+	o := sized(key, body)
+	o.ETag, o.User = etag, []Pair{{"etag", etag}}
+	return call{
+		func(e *Engine) error {
+			if int64(len(body)) <= e.InlineBytes() {
+				_, err := e.Put(context.Background(), o, body, c)
+				return err
+			}
+			b, err := e.NewBlob()
+			if err != nil {
+				return err
+			}
+			o := o
+			_, err = b.Write(body)
+			if err == nil {
+				var x Extent
+				x, err = b.Finish()
+				o.Extents = []Extent{x}
+			}
+			if err == nil {
+				_, err = e.Put(context.Background(), o, nil, c)
+			}
+			if err != nil {
+				b.Discard()
+			}
+			return err
+		},
+		func(w world) { w[key] = stored{etag, string(body), "[]", fmt.Sprint(o.User)} },
+	}
+}
+
+func deleteCall(key string) call {
+	return call{
+		func(e *Engine) error { return e.Delete(context.Background(), "bkt", key, Cond{}) },
+		func(w world) { delete(w, key) },
+	}
+}
+
+func tagCall(key, value string) call {
+	tags := []Pair{{"t", value}}
+	return call{
+		func(e *Engine) error {
+			err := e.SetTags(context.Background(), "bkt", key, tags)
+			if errors.Is(err, ErrNotFound) {
+				return fs.ErrNotExist
+			}
+			return err
+		},
+		func(w world) { x := w[key]; x.tags = fmt.Sprint(tags); w[key] = x },
+	}
+}
+
+func reclaimCall() call {
+	return call{func(e *Engine) error { _, err := e.Reclaim(context.Background()); return err }, nil}
+}
+
+// flushCall makes the index durable up to here.
+func flushCall() call {
+	return call{func(e *Engine) error { return e.submit(context.Background(), &op{flush: true}) }, nil}
+}
+
+// workers runs fn for each item on all cores, until one fails.
+type workers struct {
+	wg   sync.WaitGroup
+	jobs chan func()
+}
+
+func newWorkers(n int) *workers {
+	w := &workers{jobs: make(chan func(), 4*n)}
+	for range n {
+		w.wg.Go(func() {
+			for job := range w.jobs {
+				job()
+			}
+		})
+	}
+	return w
+}
+
+func (w *workers) wait() { close(w.jobs); w.wg.Wait() }
