@@ -137,6 +137,26 @@ func (r Report) Err() error {
 	return &failure{slices.Clip(errs)}
 }
 
+// Unanswered reports that err, of Run or of a request to the store, is that the store
+// did not answer, and nothing worse: not one check failed for another reason.
+func Unanswered(err error) bool {
+	var f *failure
+	if !errors.As(err, &f) {
+		return silent(err)
+	}
+	for _, e := range f.errs[1:] {
+		if !silent(e) {
+			return false
+		}
+	}
+	return true
+}
+
+func silent(err error) bool {
+	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrUnknown) ||
+		errors.Is(err, context.DeadlineExceeded)
+}
+
 // failure prints in one line.
 type failure struct{ errs []error }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
@@ -125,5 +126,44 @@ func TestCauseIsKept(t *testing.T) {
 	}
 	if _, err := Run(t.Context(), mem.New(nil), Options{}); !errors.Is(err, objstore.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// TestUnansweredIsNothingWorse: a store that breaks its promise and is silent besides
+// has broken its promise.
+func TestUnansweredIsNothingWorse(t *testing.T) {
+	late := fault.NotApplied("get", "")
+	for name, c := range map[string]struct {
+		store objstore.Store
+		want  bool
+	}{
+		"silent":            {fault.New(mem.New(nil), 1, fault.NotApplied("", "")), true},
+		"silent reads":      {fault.New(mem.New(nil), 1, late), true},
+		"broken":            {ignoresIfNoneMatch{mem.New(nil)}, false},
+		"broken and silent": {fault.New(ignoresIfNoneMatch{mem.New(nil)}, 1, fault.NotApplied("list", "")), false},
+		"denies":            {fault.New(mem.New(nil), 1, fault.Refused("", "", objstore.ErrDenied)), false},
+	} {
+		_, err := run(t, c.store, false)
+		if err == nil || Unanswered(err) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if !Unanswered(objstore.ErrUnavailable) || Unanswered(objstore.ErrDenied) {
+		t.Error("errors of single requests")
+	}
+}
+
+// TestTwoWinnersAreSeenBesideAnUnknown: of the racers, one is told nothing and two are
+// told that they have won.
+func TestTwoWinnersAreSeenBesideAnUnknown(t *testing.T) {
+	s := fault.New(ignoresIfNoneMatch{mem.New(nil)}, 1, fault.NotApplied("create", layout.ProbePrefix+"0123456789abcdef/race-").Nth(1))
+	r, err := run(t, s, false)
+	if err == nil {
+		t.Fatal("qualified")
+	}
+	for _, row := range r.Rows {
+		if row.Check == "racing creates" && (row.Status != Fail || errors.Is(row.Err, objstore.ErrUnknown)) {
+			t.Errorf("%+v", row)
+		}
 	}
 }

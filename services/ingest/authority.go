@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/qualify"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 )
 
@@ -130,7 +131,7 @@ func (s *Service) mustStop(err error, failures int) bool {
 	switch {
 	case a == nil:
 		return true
-	case !unanswered(err) || denied(err):
+	case !qualify.Unanswered(err) || denied(err):
 		return true
 	}
 	return !a.local && failures >= toleratedFailures

@@ -25,7 +25,8 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		return a, nil
 	}
 	policy := accept.DefaultPolicy()
-	policy.Deadline = s.cfg.AcceptTimeout
+	// Short of the context's, so that the answer names the store and not the time.
+	policy.Deadline = s.cfg.AcceptTimeout * 3 / 4
 	policy.RequestTimeout = min(policy.RequestTimeout, s.cfg.AcceptTimeout)
 	policy.RetryAfter = s.cfg.Limits.RetryAfter
 	p, err := accept.New(accept.Config{
@@ -73,13 +74,6 @@ func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
 func fatal(err error) bool {
 	var other *accept.AuthorityError
 	return errors.As(err, &other)
-}
-
-// unanswered reports whether a probe failed at least partly because the store did
-// not answer: that alone breaks no promise.
-func unanswered(err error) bool {
-	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrUnknown) ||
-		errors.Is(err, context.DeadlineExceeded)
 }
 
 // denied reports whether the store refuses what acceptance needs.
