@@ -195,8 +195,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		drainCtx, cancel := context.WithTimeout(outer.Context(), a.cfg.DrainTimeout)
 		defer cancel()
-		if err := a.sender.Flush(drainCtx); err != nil {
-			a.log.Info("stopping with batches left in the queue", "pending", a.queue.Stats().Pending)
+		if err := a.sender.Drain(drainCtx); err != nil {
+			a.log.Info("stopping with batches left in the queue", "pending", a.queue.Stats().Pending, "why", err)
 		}
 		return nil
 	})

@@ -33,6 +33,8 @@ type Sender struct {
 	mu       sync.Mutex
 	status   Status
 	progress progress
+
+	stopping drain
 }
 
 // target is one collector.
@@ -54,7 +56,7 @@ func New(cfg Config, q *queue.Queue, reg prometheus.Registerer, log *slog.Logger
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: log, now: now, metrics: newMetrics(reg, cfg.Collectors), waits: newWaits(cfg)}
+	s := &Sender{cfg: cfg, queue: q, log: log, now: now, metrics: newMetrics(reg, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {
@@ -97,8 +99,10 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		t := s.targets[i]
 		boot, spool := s.nextBoot()
+		s.stopping.opened = false
 		progressed, err := s.session(ctx, t, i, boot, spool)
 		s.disconnected(i, err, ctx.Err() == nil)
+		s.stopping.tried(len(s.targets))
 		if progressed {
 			t.backoff.Reset()
 		}
@@ -118,6 +122,11 @@ func (s *Sender) Run(ctx context.Context) error {
 // choose waits for the first collector from at on whose back-off is over.
 func (s *Sender) choose(ctx context.Context, at int) (int, error) {
 	for {
+		if s.stopping.hurry() {
+			for _, t := range s.targets {
+				t.notBefore = time.Time{}
+			}
+		}
 		now, wait := s.now(), time.Duration(-1)
 		for k := range s.targets {
 			i := (at + k) % len(s.targets)
@@ -132,6 +141,8 @@ func (s *Sender) choose(ctx context.Context, at int) (int, error) {
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
+		case <-s.stopping.wake():
+			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
 			return 0, ctx.Err()

@@ -75,6 +75,7 @@ func (s *Sender) noteError(text string) {
 
 func (s *Sender) connected(i int, collectorID string) {
 	now := s.now()
+	s.stopping.opened = true
 	address := s.targets[i].address
 	s.metrics.connected.WithLabelValues(address).Set(1)
 	s.metrics.sessions.WithLabelValues(address).Inc()
