@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -46,7 +47,19 @@ func newParser(t Target) *parser {
 	return p
 }
 
-var errSampleLimit = errors.New("scrape is over sample_limit")
+var (
+	errSampleLimit = errors.New("scrape is over sample_limit")
+	errTime        = errors.New("time does not fit into 64 bits of nanoseconds")
+)
+
+// nanos of a time in Unix milliseconds.
+func nanos(ms int64) (int64, error) {
+	const limit = math.MaxInt64 / 1_000_000
+	if ms > limit || ms < -limit {
+		return 0, fmt.Errorf("parse: %w: %d ms", errTime, ms)
+	}
+	return ms * 1e6, nil
+}
 
 // parse gives the samples of a body; the tracker's scrape has begun. On an error nothing of the scrape counts.
 func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sample, error) {
@@ -80,7 +93,9 @@ func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sampl
 			if len(p.samples) >= p.target.SampleLimit {
 				return nil, fmt.Errorf("%w of %d", errSampleLimit, p.target.SampleLimit)
 			}
-			p.sample(tp, at)
+			if err := p.sample(tp, at); err != nil {
+				return nil, err
+			}
 		}
 	}
 }
@@ -91,11 +106,14 @@ func (p *parser) startFamily(name []byte) {
 	}
 }
 
-func (p *parser) sample(tp textparse.Parser, at int64) {
+func (p *parser) sample(tp textparse.Parser, at int64) error {
 	raw, ts, v := tp.Series()
 	live := ts == nil || p.target.IgnoreTimestamps
+	var err error
 	if !live {
-		at = *ts * 1e6
+		if at, err = nanos(*ts); err != nil {
+			return err
+		}
 	}
 	name := raw
 	if i := bytes.IndexByte(raw, '{'); i >= 0 {
@@ -115,13 +133,17 @@ func (p *parser) sample(tp textparse.Parser, at int64) {
 	}
 	start := int64(0)
 	if t == frame.Counter {
-		start = tp.StartTimestamp() * 1e6 // reads ahead: nothing else of the sample after it
+		// Reads ahead: nothing else of the sample after it.
+		if start, err = nanos(tp.StartTimestamp()); err != nil {
+			return err
+		}
 	}
 	if !known || series.Type != t || series.Start != start || series.Unit != unit {
 		series = &input.Series{Labels: ls, Type: t, Unit: unit, Start: start}
 		p.tracker.Put(p.key, series, live)
 	}
 	p.samples = append(p.samples, input.Sample{Series: series, Time: at, Value: v})
+	return nil
 }
 
 // labels of the current sample with the target's. Strings are copied: the parser's

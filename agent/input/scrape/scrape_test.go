@@ -231,6 +231,7 @@ func TestWholeScrapeFails(t *testing.T) {
 		"sample limit": {"a 1\nb 2\nc 3\n", "text/plain", "sample_limit", Target{SampleLimit: 2}},
 		"body limit":   {"a 1\n" + strings.Repeat("# padding\n", 1000), "text/plain", "body_limit", Target{BodyLimit: config.Bytes(5000)}},
 		"garbage":      {"a 1\nb {{{\n", "text/plain", "parse", Target{}},
+		"far time":     {"a 1\nb 2 9223372036854775807\n", "text/plain", "64 bits", Target{}},
 		"no EOF":       {"a 1\n", "application/openmetrics-text; version=1.0.0", "parse", Target{}},
 	} {
 		t.Run(name, func(t *testing.T) {
