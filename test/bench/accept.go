@@ -67,7 +67,7 @@ func benchAcceptOne(ctx context.Context, e *env, agents, samples int) ([]Result,
 	if err := r.startBoth(ctx); err != nil {
 		return nil, err
 	}
-	a := &acceptRun{r: r, agents: agents, samples: samples, total: 1280, acked: map[identity.Batch]identity.Digest{}}
+	a := &acceptRun{r: r, agents: agents, samples: samples, total: 768, acked: map[identity.Batch]identity.Digest{}}
 	if e.quick {
 		a.total = 128
 	}

@@ -32,6 +32,8 @@ type Result struct {
 	Note          string  `json:"note"`
 	// Durability is where the acknowledged data lay: memory, page cache, fsync, object store; ours first.
 	Durability string `json:"durability,omitempty"`
+	// Taken is when and of what the figure was taken.
+	Taken string `json:"taken,omitempty"`
 }
 
 // benchmark is one group of figures.
@@ -127,6 +129,9 @@ func execute(ctx context.Context, o options, e *env) error {
 		fmt.Printf("\n-- %s: %s\n", b.name, b.what)
 		start := time.Now()
 		rs, err := b.run(ctx, e)
+		for i := range rs {
+			rs[i].Taken = m.taken()
+		}
 		all = append(all, rs...)
 		show(rs)
 		fmt.Printf("   (%v)\n", time.Since(start).Round(time.Second))
@@ -138,9 +143,13 @@ func execute(ctx context.Context, o options, e *env) error {
 		}
 	}
 	fmt.Printf("\n%d figures in %v\n", len(all), time.Since(began).Round(time.Second))
-	failed = errors.Join(failed, write(o.out, all))
-	if o.doc != "" && failed == nil {
-		failed = writeDoc(o.doc, m, all)
+	page := all
+	if !e.quick {
+		page = merge(o.out, all)
+	}
+	failed = errors.Join(failed, write(o.out, page))
+	if o.doc != "" {
+		failed = errors.Join(failed, writeDoc(o.doc, m, page, failed))
 	}
 	var missed int
 	for _, r := range all {
@@ -153,6 +162,36 @@ func execute(ctx context.Context, o options, e *env) error {
 		failed = errors.Join(failed, fmt.Errorf("%d of %d figures fall short of their goals", missed, len(all)))
 	}
 	return failed
+}
+
+// merge keeps the figures of an earlier run that this one did not take again.
+func merge(out string, now []Result) []Result {
+	b, err := os.ReadFile(out)
+	if err != nil {
+		return now
+	}
+	var before []Result
+	if json.Unmarshal(b, &before) != nil {
+		return now
+	}
+	taken := map[string]Result{}
+	for _, r := range now {
+		taken[r.Name] = r
+	}
+	var all []Result
+	for _, r := range before {
+		if n, ok := taken[r.Name]; ok {
+			r = n
+			delete(taken, r.Name)
+		}
+		all = append(all, r)
+	}
+	for _, r := range now {
+		if _, ok := taken[r.Name]; ok {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 func write(out string, rs []Result) error {

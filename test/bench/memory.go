@@ -150,7 +150,7 @@ func agentMemory(ctx context.Context, e *env) ([]Result, error) {
 	b, err := yaml.Marshal(section{"agent": section{
 		"agent_id": "bench", "data_dir": filepath.Join(r.dir, "agent"), "interval": "1s", "http": section{"listen": addr},
 		"host": section{"enabled": false}, "scrape": []section{{"job": "bench", "url": target.URL + "/metrics"}},
-		"send": section{"collectors": []string{r.grpcAddr}},
+		"batch": section{"max_age": "2s"}, "send": section{"collectors": []string{r.grpcAddr}},
 	}})
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func paired(ctx context.Context, pairs int, a, b func(context.Context) (float64,
 	var as, bs, ratios []float64
 	var noisy [3][]float64
 	voided := 0
-	for i := 0; len(ratios) < pairs && voided < pairs; i++ {
+	for i := 0; len(ratios) < pairs && voided < (pairs+1)/2; i++ {
 		first, second := a, b
 		if i%2 == 1 {
 			first, second = b, a

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -50,13 +51,16 @@ func thisMachine(e *env) machine {
 }
 
 func (m machine) String() string {
-	s := fmt.Sprintf("%d cores (%s), Linux %s, %s, %s/%s, revision %s, %s, %d pairs",
-		m.cores, m.cpu, m.kernel, m.fs, runtime.Version(), runtime.GOARCH, m.revision, m.date.Format(time.DateOnly), m.pairs)
+	s := fmt.Sprintf("%d cores (%s), Linux %s, %s, %s/%s, %d pairs, %s",
+		m.cores, m.cpu, m.kernel, m.fs, runtime.Version(), runtime.GOARCH, m.pairs, m.taken())
 	if m.quick {
 		s += ", QUICK: not to rely on"
 	}
 	return s
 }
+
+// taken is when and of what figures were taken.
+func (m machine) taken() string { return m.date.Format(time.DateOnly) + " of " + m.revision }
 
 // short is a figure and its goal in a line.
 func (r Result) short() string {
@@ -67,8 +71,18 @@ func (r Result) short() string {
 	return s + ", goal " + r.Goal
 }
 
+func takenOn(rs []Result) (all []string) {
+	for _, r := range rs {
+		if !slices.Contains(all, r.Taken) {
+			all = append(all, r.Taken)
+		}
+	}
+	return all
+}
+
 // writeDoc writes the page: a table for each benchmark, then what explains it.
-func writeDoc(file string, m machine, rs []Result) error {
+// failed is what kept the run from measuring all.
+func writeDoc(file string, m machine, rs []Result, failed error) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench`; do not edit. Machine: %s.\n\n", m)
 	b.WriteString("Ratios are medians of pairs measured side by side in one run (A B B A); absolute figures are this machine's, where the\n" +
@@ -85,7 +99,7 @@ func writeDoc(file string, m machine, rs []Result) error {
 		if len(rows) == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## %s: %s\n\n| Figure | Value | Baseline | Ratio | Goal | | Durability | Note |\n|---|---|---|---|---|---|---|---|\n", bench.name, bench.what)
+		fmt.Fprintf(&b, "\n## %s: %s\n\nTaken on %s.\n\n| Figure | Value | Baseline | Ratio | Goal | | Durability | Note |\n|---|---|---|---|---|---|---|---|\n", bench.name, bench.what, strings.Join(takenOn(rows), ", "))
 		for _, r := range rows {
 			b.WriteString(r.row(bench.name))
 			if r.Goal != "" && !r.Pass {
@@ -99,6 +113,9 @@ func writeDoc(file string, m machine, rs []Result) error {
 	}
 	if len(missed) == 0 {
 		b.WriteString("None.\n")
+	}
+	if failed != nil {
+		fmt.Fprintf(&b, "\n## Not measured\n\nThis run did not get through all: %s.\n", strings.ReplaceAll(failed.Error(), "\n", "; "))
 	}
 	b.WriteString("\n" + explained)
 	return os.WriteFile(file, []byte(b.String()), 0o644)
