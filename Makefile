@@ -6,6 +6,7 @@ SHELL := /bin/bash
 GO      ?= go
 ONCE    ?=
 BENCH   ?=
+QUICK   ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X lightmetrics.dev/lightmetrics/pkg/telemetry.version=$(VERSION)
 # The packages to test; "make test PKG=./pkg/accept/..." narrows it.
@@ -61,9 +62,9 @@ soak: ## long fault runs (ROUNDS=n)
 	$(SAY) "soak: kill -9 rounds and races at full size"
 	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -count=1 -timeout 4h -v ./test/e2e/...
 
-bench: build ## benchmarks against baselines and peers in one run (BENCH=name); writes build/bench.json
-	$(SAY) "bench: build/bench.json"
-	$(GO) run ./test/bench $(if $(BENCH),-run $(BENCH)) -out build/bench.json
+bench: build ## benchmarks against baselines and peers in one run (BENCH=name, QUICK=1); writes build/bench.json and docs/benchmarks.md
+	$(SAY) "bench: build/$(if $(QUICK),quick,bench).json$(if $(QUICK),, and docs/benchmarks.md)"
+	$(GO) run ./test/bench $(if $(QUICK),-quick) $(if $(BENCH),-run '$(BENCH)') $(if $(QUICK),-out build/quick.json,-doc docs/benchmarks.md -out build/bench.json)
 
 proto: ## regenerate proto/gen (installs buf and the plugins into bin/)
 	$(SAY) "proto: lint and generate"
