@@ -84,8 +84,11 @@ type Reason string
 const (
 	ReasonStoreUnavailable Reason = "STORE_UNAVAILABLE" // timeouts, 5xx, unresolved unknown outcomes
 	ReasonStoreDenied      Reason = "STORE_DENIED"      // 403, missing bucket: not ready, alarm
-	ReasonContended        Reason = "CONTENDED"         // 409s or condemned generations beyond the bound
-	ReasonCorruptManifest  Reason = "CORRUPT_MANIFEST"  // the manifest is there but unreadable: an operator must look
+	// ReasonStoreRefused: the store can't take this one request (400, 405, 501, a key longer
+	// than its file system takes). Alarm, but others may pass.
+	ReasonStoreRefused    Reason = "STORE_REFUSED"
+	ReasonContended       Reason = "CONTENDED"        // 409s or condemned generations beyond the bound
+	ReasonCorruptManifest Reason = "CORRUPT_MANIFEST" // the manifest is there but unreadable: an operator must look
 	// ReasonCorruptBootRecord is the same of a boot record.
 	ReasonCorruptBootRecord Reason = "CORRUPT_BOOT_RECORD"
 	// ReasonSpoolFull and ReasonSpoolFailed are those of local_spool.

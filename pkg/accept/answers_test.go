@@ -31,7 +31,7 @@ func TestStoreAnswers(t *testing.T) {
 		{objstore.ErrChecksum, false, accept.ReasonStoreUnavailable}, // damaged on the way
 		{objstore.ErrDenied, true, accept.ReasonStoreDenied},
 		{objstore.ErrNoBucket, true, accept.ReasonStoreDenied},
-		{objstore.ErrInvalid, true, accept.ReasonStoreDenied},
+		{objstore.ErrInvalid, true, accept.ReasonStoreRefused},
 	}
 	steps := []struct {
 		op, prefix string

@@ -39,9 +39,14 @@ func (s *step) again(ctx context.Context, err error) error {
 		return fmt.Errorf("%s: %w (%w: %v)", s.name, e, context.Cause(ctx), err)
 	}
 	switch {
-	case errors.Is(err, objstore.ErrDenied), errors.Is(err, objstore.ErrNoBucket), errors.Is(err, objstore.ErrInvalid):
+	case errors.Is(err, objstore.ErrDenied), errors.Is(err, objstore.ErrNoBucket):
 		s.p.events.notReady(s.name, err)
 		return s.retry(ReasonStoreDenied, err)
+	case errors.Is(err, objstore.ErrInvalid):
+		// It may lie in this submission, such as a key too long for the store: one sender
+		// must not take the collector from all others.
+		s.p.events.notReady(s.name, err)
+		return s.retry(ReasonStoreRefused, err)
 	}
 	s.p.events.again(s.name, s.key, err)
 	reason := ReasonStoreUnavailable

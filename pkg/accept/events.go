@@ -45,7 +45,7 @@ type Events struct {
 	// CorruptRecord: a record that a decision needs does not parse; an operator must look.
 	CorruptRecord func(step Step, key string, err error)
 	// NotReady: the store refuses what the protocol needs (credentials, policy,
-	// bucket, unsupported request). The collector must say not-ready and raise an alarm.
+	// bucket, unsupported request): an alarm. After STORE_DENIED the collector must say not-ready.
 	NotReady func(step Step, err error)
 }
 

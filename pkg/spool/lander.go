@@ -116,7 +116,7 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 			s.noteClash(m.Identity.BootOf())
 		}
 		return landing{refused: err}, nil
-	case errors.As(err, &retry) && (retry.Reason == accept.ReasonCorruptManifest || retry.Reason == accept.ReasonCorruptBootRecord):
+	case errors.As(err, &retry) && ofThisAlone(retry.Reason):
 		// An operator must mend this one; the others need not wait for that.
 		if s.cfg.Events.LandingFailed != nil {
 			s.cfg.Events.LandingFailed(err)
@@ -124,6 +124,11 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 		return landing{}, nil
 	}
 	return landing{}, err
+}
+
+// ofThisAlone reports that others may land where this one can't.
+func ofThisAlone(r accept.Reason) bool {
+	return r == accept.ReasonCorruptManifest || r == accept.ReasonCorruptBootRecord || r == accept.ReasonStoreRefused
 }
 
 // leave takes landed files out of the spool: watermarks first, then the index,

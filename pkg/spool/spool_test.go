@@ -583,3 +583,35 @@ func TestClashFoundAtLandingEndsTheBoot(t *testing.T) {
 	mustAccept(t, s, other, accept.Accepted)
 	s.Close()
 }
+
+// refuses is a store that takes no key of one boot.
+type refuses struct {
+	accept.Store
+	boot string
+}
+
+func (r refuses) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if strings.Contains(key, "/boot="+r.boot) {
+		return objstore.Info{}, objstore.ErrInvalid
+	}
+	return r.Store.Create(ctx, key, body, o)
+}
+
+// TestOneRefusedBatchHoldsUpNoOther: what the store can't take stays, the rest lands.
+func TestOneRefusedBatchHoldsUpNoOther(t *testing.T) {
+	st := mem.New(nil)
+	c := config(t, t.TempDir(), nil, target(t, refuses{st, layout.HexText("boot-0")}, "c1"))
+	s := open(t, c)
+	defer s.Close()
+	for k := range 200 {
+		x := batch(k, "a")
+		if k < 3 {
+			x.Identity.Boot = "boot-0"
+		}
+		mustAccept(t, s, x, accept.Accepted)
+	}
+	land(t, s)
+	if n := s.Stats().Batches; n != 3 || !inStore(t, st, batch(199, "a")) {
+		t.Errorf("%d batches have not landed", n)
+	}
+}
