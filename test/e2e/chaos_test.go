@@ -144,6 +144,8 @@ type fleet struct {
 	wg   sync.WaitGroup
 	mu   sync.Mutex
 	sent ledgerOfTest
+	// ackedAt is when a batch was known to be acknowledged.
+	ackedAt map[identity.Batch]time.Time
 }
 
 const (
@@ -152,7 +154,8 @@ const (
 )
 
 func startFleet(ctx context.Context, t *testing.T, c *cluster.Cluster, seed uint64) *fleet {
-	f := &fleet{quit: make(chan struct{}), sent: ledgerOfTest{acked: map[identity.Batch]identity.Digest{}}}
+	f := &fleet{quit: make(chan struct{}), sent: ledgerOfTest{acked: map[identity.Batch]identity.Digest{}},
+		ackedAt: map[identity.Batch]time.Time{}}
 	start := time.Now().Add(-time.Hour)
 	for i := range fleetSenders {
 		f.wg.Add(1)
@@ -236,7 +239,7 @@ func (f *fleet) provoke(ctx context.Context, t *testing.T, s *sender, rnd *rand.
 func (f *fleet) acked(id identity.Batch, body []byte, value float64, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sent.acked[id] = identity.Sum(body)
+	f.sent.acked[id], f.ackedAt[id] = identity.Sum(body), time.Now()
 	f.sent.sum += float64(n)*value + float64(n*(n-1))/2
 	f.sent.count += n
 }
