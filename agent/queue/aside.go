@@ -182,6 +182,11 @@ func (q *Queue) readFile(path string, limit int64) ([]byte, error) {
 func (q *Queue) loadAsides() error {
 	for _, s := range []State{Parked, Dead} {
 		dir := q.asideDir(s)
+		// A killed process may have removed a reason without a sync; its frame must
+		// not go before that is durable, or a power loss brings the reason back alone.
+		if err := q.fs.SyncDir(dir); err != nil {
+			return err
+		}
 		names, err := q.fs.ReadDir(dir)
 		if err != nil {
 			return err

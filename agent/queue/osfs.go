@@ -18,13 +18,18 @@ const (
 	fileMode fs.FileMode = 0o600
 )
 
-// MkdirAll makes dir, and syncs each parent that got a new name.
+// MkdirAll makes dir, and syncs each parent that got a new name. The parent of a directory
+// that is there is synced too: its maker may have been killed in between.
 func (o OS) MkdirAll(dir string) error {
 	if st, err := os.Stat(dir); err == nil {
 		if !st.IsDir() {
 			return fmt.Errorf("%s is not a directory", dir)
 		}
-		return nil
+		err := o.SyncDir(filepath.Dir(dir))
+		if errors.Is(err, fs.ErrPermission) {
+			return nil // someone else made it
+		}
+		return err
 	}
 	parent := filepath.Dir(dir)
 	if parent != dir {
