@@ -314,7 +314,7 @@ func (m *powerMatrix) explore(t *testing.T, seed uint64, steps, perCall int, lie
 func TestPowerLoss(t *testing.T) {
 	seeds, steps, perCall := uint64(5), 40, 6
 	if os.Getenv("LIGHTMETRICS_SOAK") != "" {
-		seeds, steps, perCall = 60, 120, 15
+		seeds, steps, perCall = 60, 80, 10
 	}
 	m := &powerMatrix{}
 	calls := 0
