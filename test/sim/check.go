@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
@@ -61,6 +62,34 @@ func (w *world) checkQuarantine(key string, id identity.Batch, d identity.Digest
 	}
 	if r, err := accept.ParseConflictRecord(o.body); err != nil || r.SubmittedSHA256 != d || r.Identity != id {
 		w.violated("conflict", "quarantine record %q: %+v (%v)", key, r, err)
+	}
+}
+
+// checkCreated: a record may only name a generation that held the right bytes before it.
+func (w *world) checkCreated(key string, body []byte) {
+	var names string
+	switch {
+	case strings.HasPrefix(key, layout.RawBlobsPrefix):
+		d, _, err := layout.ParseBlob(key)
+		w.written[key] = w.written[key] || err == nil && identity.Sum(body) == d
+		return
+	case strings.HasPrefix(key, layout.AcceptedPrefix):
+		m, err := accept.ParseManifest(body)
+		if err != nil {
+			w.violated("order", "manifest %s: %v", key, err)
+		}
+		names = m.RawBlobKey
+	case strings.HasPrefix(key, layout.QuarantinePrefix):
+		r, err := accept.ParseConflictRecord(body)
+		if err != nil {
+			w.violated("order", "quarantine record %s: %v", key, err)
+		}
+		names = r.SubmittedBlobKey
+	default:
+		return
+	}
+	if !w.written[names] {
+		w.violated("order", "%s names %s, which never held the frame", key, names)
 	}
 }
 

@@ -28,6 +28,10 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	if err := probeStores(ctx); err != nil {
+		fmt.Printf("VIOLATION seed=0 schedule=0 probe: %v\n", err)
+		os.Exit(1)
+	}
 	start := time.Now()
 	s := sweep(ctx, *seed, *schedules, *workers)
 	took := time.Since(start)

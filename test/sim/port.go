@@ -104,7 +104,13 @@ func (t *task) Create(_ context.Context, key string, body []byte, o objstore.Put
 	if blob && t.faults.damage > 0 && t.ch.oneIn(100/t.faults.damage) {
 		body = damaged(body)
 	}
-	err := t.write("create", key, func() error { return t.store.create(key, body, o.SHA256, t.now) })
+	err := t.write("create", key, func() error {
+		err := t.store.create(key, body, o.SHA256, t.now)
+		if err == nil {
+			t.checkCreated(key, body)
+		}
+		return err
+	})
 	if t.call != nil && err == nil && blob {
 		t.call.verified = true
 	}

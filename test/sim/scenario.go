@@ -97,10 +97,16 @@ func (w *world) involve(s accept.Submission) {
 	}
 	w.frames[s.SHA256] = s.Frame
 	w.submissions = append(w.submissions, s)
-	put := func(key string, body []byte) { w.store.objects[key] = object{body, w.now} }
+	put := func(key string, body []byte) {
+		w.store.objects[key] = object{body, w.now}
+		w.written[key] = identity.Sum(body) == s.SHA256
+	}
 	blob := layout.Blob(s.SHA256, 0)
 	marker := accept.CondemnedMarker{FrameSHA256: s.SHA256, PlanID: "earlier"}
-	switch w.ch.n(10) {
+	inFlight := func(key string) {
+		w.late = append(w.late, request{"earlier gc: delete " + key, func() error { w.delete(key); return nil }})
+	}
+	switch w.ch.n(11) {
 	case 4, 5: // an orphan
 		put(blob, s.Frame)
 	case 6: // a truncated upload of an old program
@@ -112,7 +118,14 @@ func (w *world) involve(s accept.Submission) {
 		if w.ch.n(2) == 0 {
 			put(blob, s.Frame)
 		}
-		w.late = append(w.late, request{"earlier gc: delete " + blob, func() error { w.delete(blob); return nil }})
+		inFlight(blob)
+	case 10: // the same for two generations
+		for gen := range uint32(2) {
+			marker.Generation = gen
+			put(marker.Key(), marker.Marshal())
+			put(layout.Blob(s.SHA256, gen), s.Frame)
+			inFlight(layout.Blob(s.SHA256, gen))
+		}
 	case 9: // a collector died; its manifest is still on its way
 		put(blob, s.Frame)
 		m := accept.Manifest{

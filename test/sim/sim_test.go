@@ -44,6 +44,12 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+func TestUnsoundStoresAreRefused(t *testing.T) {
+	if err := probeStores(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSeedReplaysByteForByte(t *testing.T) {
 	digests := map[uint64]bool{}
 	for seed := uint64(1); seed <= 300; seed++ {

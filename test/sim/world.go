@@ -25,6 +25,7 @@ type world struct {
 	authorities bool
 
 	frames      map[identity.Digest][]byte
+	written     map[string]bool // generations that held the right bytes at some time
 	submissions []accept.Submission
 	agents      []*agent
 	collectors  []*process
@@ -68,7 +69,7 @@ func run(ch *choices, tracing bool) *world {
 	w := &world{
 		ch: ch, tracing: tracing, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		store:  store{objects: map[string]object{}},
-		frames: map[identity.Digest][]byte{}, acked: map[identity.Digest]bool{},
+		frames: map[identity.Digest][]byte{}, acked: map[identity.Digest]bool{}, written: map[string]bool{},
 		truth: map[identity.Batch]identity.Digest{}, spools: map[identity.Boot]string{},
 	}
 	w.setup()
@@ -221,8 +222,8 @@ func (w *world) delete(key string) {
 	delete(w.store.objects, key)
 	d, _, err := layout.ParseBlob(key)
 	if err != nil {
-		if there {
-			w.violated("I3", "a delete of %s, which is no blob", key)
+		if there && !strings.HasPrefix(key, layout.CondemnedPrefix) {
+			w.violated("I3", "a delete of the record %s", key)
 		}
 		return
 	}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/qualify"
+)
+
+// The protocol relies on what the start-up probe finds. Each of these stores lacks
+// one thing, and the probe must refuse it; the sound one it must take.
+type unsound struct {
+	*mem.Store
+	lacks string
+}
+
+const (
+	nothing   = "nothing"
+	atomicity = "an atomic create: it looks, then writes"
+	condition = "the condition: a proxy drops If-None-Match"
+	checksums = "a check of the body's hash"
+	putRule   = "a policy against unconditional puts of records"
+	dropRule  = "a policy against deletes of records"
+)
+
+func (u unsound) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	switch u.lacks {
+	case atomicity:
+		if _, err := u.Store.Head(ctx, key); err == nil {
+			return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrExists}
+		}
+		time.Sleep(5 * time.Millisecond) // long enough for all racers to have looked
+		return u.Store.Put(ctx, key, body, o)
+	case condition:
+		return u.Store.Put(ctx, key, body, o)
+	case checksums:
+		o.SHA256 = identity.Digest{}
+	}
+	return u.Store.Create(ctx, key, body, o)
+}
+
+func (u unsound) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if u.lacks != putRule && strings.HasPrefix(key, layout.AcceptedPrefix) {
+		return objstore.Info{}, &objstore.Error{Op: "put", Key: key, Err: objstore.ErrDenied}
+	}
+	return u.Store.Put(ctx, key, body, o)
+}
+
+func (u unsound) Delete(ctx context.Context, key string) error {
+	if u.lacks != dropRule && strings.HasPrefix(key, layout.AcceptedPrefix) {
+		return &objstore.Error{Op: "delete", Key: key, Err: objstore.ErrDenied}
+	}
+	return u.Store.Delete(ctx, key)
+}
+
+// probeStores runs the strict probe against each.
+func probeStores(ctx context.Context) error {
+	for _, lacks := range []string{nothing, atomicity, condition, checksums, putRule, dropRule} {
+		r, err := qualify.Run(ctx, unsound{mem.New(nil), lacks}, qualify.Options{RunID: "sim", Strict: true, Rounds: 1})
+		if (err == nil) != (lacks == nothing) {
+			return fmt.Errorf("the store that lacks %s: %v %+v", lacks, err, r)
+		}
+	}
+	return nil
+}
