@@ -10,14 +10,13 @@ import (
 // shrinkRuns bounds the replays of one shrinking.
 const shrinkRuns = 20_000
 
-// shrink cuts and zeroes recorded choices as long as the same invariant breaks. A
-// zeroed choice is a fault, an actor or a switch that is not there.
-func shrink(list []uint32, invariant string) []uint32 {
+// shrink cuts and zeroes recorded choices as long as still says that the list does
+// the same. A zeroed choice is a fault, an actor or a switch that is not there.
+func shrink(list []uint32, still func([]uint32) bool) []uint32 {
 	runs := 0
 	fails := func(try []uint32) bool {
 		runs++
-		w := run(recorded(try), false)
-		return w.violation != nil && w.violation.Invariant == invariant
+		return still(try)
 	}
 	for again := true; again && runs < shrinkRuns; {
 		again = false
@@ -53,7 +52,10 @@ func explain(out io.Writer, seed uint64) {
 		fmt.Fprintf(out, "seed %d breaks nothing\n", seed)
 		return
 	}
-	list := shrink(slices.Clone(ch.made), full.violation.Invariant)
+	list := shrink(slices.Clone(ch.made), func(try []uint32) bool {
+		w := run(recorded(try), false)
+		return w.violation != nil && w.violation.Invariant == full.violation.Invariant
+	})
 	small := run(recorded(list), true)
 	fmt.Fprintf(out, "seed %d: %s\nreplay: make sim SCHEDULES=1 SEED=%d\nshrunk from %d choices to %d, %d requests:\n%s\n",
 		seed, small.violation, seed, len(ch.made), len(list), small.operations, strings.Join(small.trace, "\n"))

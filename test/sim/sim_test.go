@@ -110,7 +110,7 @@ func TestRegisterTellsRightFromWrong(t *testing.T) {
 	}
 }
 
-// TestDeleteOfAPromisedBlobIsSeen and shrinking, with the bug planted in the world.
+// TestDeleteOfAPromisedBlobIsSeen plants the bug in the world itself; test/sim/mutants plants many in the code.
 func TestDeleteOfAPromisedBlobIsSeen(t *testing.T) {
 	s := frames()[frameName("agent-1", 0, 0)]
 	w := &world{
@@ -120,5 +120,20 @@ func TestDeleteOfAPromisedBlobIsSeen(t *testing.T) {
 	w.delete(layout.Blob(s.SHA256, 0))
 	if w.violation == nil || w.violation.Invariant != "I3" {
 		t.Errorf("violation is %v", w.violation)
+	}
+}
+
+func TestShrinkKeepsWhatMatters(t *testing.T) {
+	ch := seeded(1, nil)
+	for range 500 {
+		ch.n(10)
+	}
+	// A seven, and a nine anywhere after it.
+	got := shrink(ch.made, func(l []uint32) bool {
+		i := slices.Index(l, 7)
+		return i >= 0 && slices.Contains(l[i:], 9)
+	})
+	if !slices.Equal(got, []uint32{7, 9}) {
+		t.Errorf("shrunk to %v", got)
 	}
 }

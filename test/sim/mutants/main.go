@@ -106,27 +106,38 @@ func (v verdict) invariant() string {
 	return name
 }
 
-// try compiles one mutant and plays schedules until one violates.
-func try(ctx context.Context, root, dir string, m mutant, schedules uint64) verdict {
-	replace := map[string]string{}
-	for i, e := range m.edits {
-		path := filepath.Join(root, e.file)
-		from := path
-		if done, ok := replace[path]; ok {
-			from = done
-		}
-		src, err := os.ReadFile(from)
-		if err != nil {
-			return verdict{text: err.Error()}
+// apply gives the changed files, by path below root.
+func (m mutant) apply(root string) (map[string][]byte, error) {
+	sources := map[string][]byte{}
+	for _, e := range m.edits {
+		src, ok := sources[e.file]
+		if !ok {
+			var err error
+			if src, err = os.ReadFile(filepath.Join(root, e.file)); err != nil {
+				return nil, err
+			}
 		}
 		if n := bytes.Count(src, []byte(e.old)); n != 1 {
-			return verdict{text: fmt.Sprintf("%s: the text to replace is there %d times: %q", e.file, n, e.old)}
+			return nil, fmt.Errorf("%s: the text to replace is there %d times: %q", e.file, n, e.old)
 		}
-		to := filepath.Join(dir, fmt.Sprintf("%s-%d.go", m.name, i))
-		if err := os.WriteFile(to, bytes.Replace(src, []byte(e.old), []byte(e.new), 1), 0o644); err != nil {
+		sources[e.file] = bytes.Replace(src, []byte(e.old), []byte(e.new), 1)
+	}
+	return sources, nil
+}
+
+// try compiles one mutant and plays schedules until one violates.
+func try(ctx context.Context, root, dir string, m mutant, schedules uint64) verdict {
+	sources, err := m.apply(root)
+	if err != nil {
+		return verdict{text: err.Error()}
+	}
+	replace := map[string]string{}
+	for file, src := range sources {
+		to := filepath.Join(dir, m.name+"-"+filepath.Base(file))
+		if err := os.WriteFile(to, src, 0o644); err != nil {
 			return verdict{text: err.Error()}
 		}
-		replace[path] = to
+		replace[filepath.Join(root, file)] = to
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
