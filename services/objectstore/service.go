@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -81,7 +80,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	if s.cfg.ReclaimBelow == 0 {
 		opt.ReclaimBelow = -1
 	}
-	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
+	if err := engine.MakeDir(s.cfg.Dir); err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
 	eng, err := engine.Open(opt)

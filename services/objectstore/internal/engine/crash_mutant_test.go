@@ -3,6 +3,8 @@ package engine
 import (
 	"errors"
 	"hash/crc32"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -132,5 +134,25 @@ func TestCrashFolderOfBodies(t *testing.T) {
 	}
 	if _, err := b.Finish(); err != nil || !checked {
 		t.Errorf("folder made durable: %t, %v", checked, err)
+	}
+}
+
+// TestMakeDir makes what is missing, and takes what is there.
+func TestMakeDir(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b", "c")
+	for range 2 {
+		if err := MakeDir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", st, err)
+	}
+	file := filepath.Join(dir, "f")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := MakeDir(filepath.Join(file, "d")); err == nil {
+		t.Error("made a directory below a file")
 	}
 }

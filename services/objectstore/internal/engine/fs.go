@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // FS is the part of a file system that the engine needs. Names are slash-separated
@@ -37,6 +40,27 @@ type File interface {
 	Sync() error
 	// Size gives the length in bytes.
 	Size() (int64, error)
+}
+
+// MakeDir makes the store's directory and the parents that it lacks, durably. The parent of
+// one that is there is synced too: its maker may have been killed before it did that.
+func MakeDir(path string) error {
+	err := os.Mkdir(path, 0o700)
+	parent := filepath.Dir(path)
+	if errors.Is(err, fs.ErrNotExist) && parent != path {
+		if err := MakeDir(parent); err != nil {
+			return err
+		}
+		err = os.Mkdir(path, 0o700)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	err = DirFS(parent).SyncDir(".")
+	if errors.Is(err, fs.ErrPermission) {
+		return nil // someone else made the directory
+	}
+	return err
 }
 
 // DirFS is the real file system below a directory.
