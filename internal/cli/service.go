@@ -138,11 +138,15 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
+// secondSignal is how long after the first signal another one begins to count: timeout(1)
+// and supervisors send the same one twice, to the process and to its group.
+const secondSignal = time.Second
+
 // Main runs the command with signals and exits the process. The first signal stops it in
 // order, a second one at once.
 func Main(cmd *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(secondSignal, stop) })
 	err := Execute(ctx, cmd)
 	stop()
 	os.Exit(exitCode(err, os.Stderr))
