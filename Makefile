@@ -13,7 +13,7 @@ LDFLAGS := -s -w -X lightmetrics.dev/lightmetrics/pkg/telemetry.version=$(VERSIO
 PKG     ?= ./...
 SAY     := @printf '\n== %s\n'
 
-.PHONY: help build demo test vet lint unit race fuzz conformance sim mutants soak bench proto tidy clean
+.PHONY: help build demo test vet lint unit race fuzz conformance models sim mutants soak bench proto tidy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,10 @@ conformance: ## the store suite against the embedded store and versitygw; PromQL
 	$(SAY) "conformance: objstore/storetest on every back end, promqltest scripts"
 	$(GO) test -count=1 -v -run 'Conformance' ./pkg/objstore/... ./pkg/promstore/... ./test/...
 
+models: ## the protocol models and their mutants with spin (LIGHTMETRICS_SOAK=1: larger scopes)
+	$(SAY) "models: docs/protocol/models, every state at small scope; mutants must be violated"
+	$(GO) test -count=1 -v -timeout 4h ./test/models
+
 sim: ## the deterministic simulation of acceptance and garbage collection (SCHEDULES=n SEED=s)
 	$(SAY) "sim: $(or $(SCHEDULES),100000) schedules from seed $(or $(SEED),1): schedules, operations, violations"
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),100000) -seed $(or $(SEED),1)
@@ -65,6 +69,10 @@ sim: ## the deterministic simulation of acceptance and garbage collection (SCHED
 mutants: ## planted protocol bugs: the simulation must catch each (WRITE=1 writes docs/protocol/mutants.md)
 	$(SAY) "mutants: each planted bug against the simulation"
 	$(GO) run ./test/sim/mutants $(if $(WRITE),-write docs/protocol/mutants.md)
+
+robustness: ## kill at every failpoint twice, pauses, a faulty store, a cut network (LIGHTMETRICS_SOAK=1: long; POINTS=part of a name)
+	$(SAY) "robustness: faults on real processes"
+	$(GO) test -count=1 -timeout 4h -v ./test/robustness
 
 soak: ## long fault runs (ROUNDS=n)
 	$(SAY) "soak: kill -9 rounds and races at full size"

@@ -1,0 +1,81 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// Statuses as they stand on the wire.
+const (
+	Accepted  = "BATCH_STATUS_ACCEPTED"
+	Duplicate = "BATCH_STATUS_DUPLICATE"
+	Conflict  = "BATCH_STATUS_IDENTITY_CONFLICT"
+)
+
+// spoolHeader carries the spool id over HTTP.
+const spoolHeader = "X-Lightmetrics-Spool-Id"
+
+// Post sends the frame over HTTP to one collector after the other until it has an
+// outcome, and gives it as the stream's status. Anything but 200, 409, 429 and 503 is an error.
+func Post(ctx context.Context, spool string, f []byte, addrs ...string) (string, error) {
+	var last error
+	for i := 0; ; i++ {
+		status, err := post(ctx, spool, f, addrs[i%len(addrs)])
+		if status != "" {
+			return status, err
+		}
+		if err != nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return "", errors.Join(ctx.Err(), last)
+		case <-time.After(tryAgain):
+		}
+	}
+}
+
+// post gives "" where the outcome is unknown, and "failed" with an error where no retry helps.
+func post(ctx context.Context, spool string, f []byte, addr string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/v1/batches", bytes.NewReader(f))
+	if err != nil {
+		return "failed", err
+	}
+	req.Header.Set("Content-Type", frame.MediaType)
+	req.Header.Set(spoolHeader, spool)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return "", err
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		var a struct{ Duplicate bool }
+		if err := json.Unmarshal(b, &a); err != nil {
+			return "failed", fmt.Errorf("answer %q: %w", b, err)
+		}
+		if a.Duplicate {
+			return Duplicate, nil
+		}
+		return Accepted, nil
+	case http.StatusConflict:
+		return Conflict, nil
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		return "", fmt.Errorf("%s: %s", resp.Status, b)
+	}
+	return "failed", fmt.Errorf("%s: %s", resp.Status, b)
+}

@@ -1,0 +1,117 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// answerTimeout is how long a sender waits for one answer before it tries elsewhere.
+const answerTimeout = 5 * time.Second
+
+// tryAgain is how long a sender waits after a failure or RETRY.
+const tryAgain = 20 * time.Millisecond
+
+// Sender sends one boot's frames to one collector after the other over streams. Not
+// safe for concurrent use.
+type Sender struct {
+	Boot  identity.Boot
+	Spool string
+
+	addrs  []string
+	next   int
+	conn   *grpc.ClientConn
+	stream ingestv1.IngestService_StreamBatchesClient
+	cancel context.CancelFunc
+}
+
+// NewSender makes a sender that begins with the first address.
+func NewSender(boot identity.Boot, addrs ...string) *Sender {
+	return &Sender{Boot: boot, Spool: "spool-of-" + boot.Agent, addrs: addrs}
+}
+
+// Close ends the stream; the next Send opens another.
+func (s *Sender) Close() {
+	if s.cancel != nil {
+		s.cancel()
+		s.conn.Close()
+	}
+	s.conn, s.stream, s.cancel = nil, nil, nil
+}
+
+// Open dials the next collector and says hello.
+func (s *Sender) Open(ctx context.Context) error {
+	addr := s.addrs[s.next%len(s.addrs)]
+	s.next++
+	conn, err := rpc.Dial(addr, rpc.ClientConfig{})
+	if err != nil {
+		return err
+	}
+	sctx, cancel := context.WithCancel(ctx)
+	s.conn, s.cancel = conn, cancel
+	if s.stream, err = ingestv1.NewIngestServiceClient(conn).StreamBatches(sctx); err != nil {
+		return err
+	}
+	hello := &ingestv1.Hello{AgentId: s.Boot.Agent, BootId: s.Boot.Boot, SpoolId: s.Spool}
+	if err := s.stream.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: hello}}); err != nil {
+		return err
+	}
+	m, err := s.recv()
+	if err == nil && m.GetWelcome() == nil {
+		err = fmt.Errorf("%s answered the hello with %v", addr, m)
+	}
+	return err
+}
+
+// recv receives one message or breaks the stream when none comes.
+func (s *Sender) recv() (*ingestv1.StreamBatchesResponse, error) {
+	t := time.AfterFunc(answerTimeout, s.cancel)
+	defer t.Stop()
+	return s.stream.Recv()
+}
+
+// Send sends the frame until it has an outcome: accepted, duplicate, conflict or rejected.
+func (s *Sender) Send(ctx context.Context, f []byte) (*ingestv1.BatchResult, error) {
+	for {
+		r, err := s.Try(ctx, f)
+		if err == nil && r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_RETRY {
+			return r, nil
+		}
+		if err != nil {
+			s.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), err)
+		case <-time.After(tryAgain):
+		}
+	}
+}
+
+// Try sends the frame once. After an error its outcome is unknown.
+func (s *Sender) Try(ctx context.Context, f []byte) (*ingestv1.BatchResult, error) {
+	if s.stream == nil {
+		if err := s.Open(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.stream.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Frame{Frame: f}}); err != nil {
+		return nil, err
+	}
+	m, err := s.recv()
+	if err != nil {
+		return nil, err
+	}
+	r := m.GetResult()
+	if d := identity.Sum(f); r == nil || string(r.GetFrameSha256()) != string(d[:]) {
+		return nil, fmt.Errorf("answer to another frame: %v", m)
+	}
+	return r, nil
+}

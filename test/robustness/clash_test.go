@@ -1,0 +1,71 @@
+package robustness
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/load"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// clashes takes the identity that the agent uses next, with the agent's own spool id, as a
+// copy of its queue would: the agent's batch is a conflict then, and is parked. It is always the
+// very next one, so that no gap stays when the agent notices and begins a new boot.
+type clashes struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	n      int
+	tries  int
+	start  time.Time // of the first frame's samples; each has a second of its own
+}
+
+const clashEvery = 250 * time.Millisecond
+
+func startClashes(ctx context.Context, c *cluster.Cluster) *clashes {
+	ctx, cancel := context.WithCancel(ctx)
+	x := &clashes{cancel: cancel, start: time.Now().Add(-time.Hour)}
+	x.wg.Add(1)
+	go func() {
+		defer x.wg.Done()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(clashEvery):
+			}
+			if x.clash(ctx, c) {
+				x.n++
+			}
+		}
+	}()
+	return x
+}
+
+// clash is one try; the agent may be down, or ahead already: then it is a conflict of ours.
+func (x *clashes) clash(ctx context.Context, c *cluster.Cluster) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	st, err := c.AgentStatus(ctx)
+	if err != nil {
+		return false
+	}
+	s := load.NewSender(identity.Boot{Agent: st.Boot.AgentID, Boot: st.Boot.BootID}, c.Addr.Collectors[0].GRPC, c.Addr.Collectors[1].GRPC)
+	s.Spool = st.Boot.SpoolID
+	defer s.Close()
+	x.tries++
+	at := x.start.Add(time.Duration(x.tries) * time.Second)
+	body, err := load.Frame(s.Boot, "clash", st.Boot.NextSeq, agentBatch/2, at, 1)
+	if err != nil {
+		return false
+	}
+	r, err := s.Send(ctx, body)
+	return err == nil && r.GetStatus().String() == load.Accepted
+}
+
+func (x *clashes) stop() int {
+	x.cancel()
+	x.wg.Wait()
+	return x.n
+}
