@@ -13,7 +13,7 @@ LDFLAGS := -s -w -X lightmetrics.dev/lightmetrics/pkg/telemetry.version=$(VERSIO
 PKG     ?= ./...
 SAY     := @printf '\n== %s\n'
 
-.PHONY: help build demo test vet lint unit race fuzz conformance models sim mutants soak bench proto tidy clean
+.PHONY: help build demo test vet lint unit race fuzz conformance robustness models sim mutants soak bench proto tidy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
