@@ -51,6 +51,10 @@ func (s *Spool) bootOf(id identity.Boot, spoolID string) (boot, error) {
 			return boot{}, s.retry(accept.ReasonSpoolFailed, s.failed)
 		}
 		b, err := s.loadBoot(id, spoolID)
+		var full *accept.RetryError
+		if errors.As(err, &full) {
+			return boot{}, err
+		}
 		if err != nil {
 			return boot{}, s.retry(accept.ReasonSpoolFailed, fmt.Errorf("spool: claim boot %s: %w", id, err))
 		}
@@ -76,6 +80,9 @@ func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 	b := &boot{id: id, spoolID: spoolID}
 	raw, _, err := s.cfg.FS.ReadFile(s.tree.abs(filepath.Join(dir, claimFile)), accept.MaxRecordBytes+1)
 	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.diskRoom(cost(accept.MaxRecordBytes)); err != nil {
+			return nil, err
+		}
 		return b, s.writeClaim(dir, id, spoolID)
 	}
 	if err != nil {

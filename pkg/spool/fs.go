@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -27,6 +28,8 @@ type FS interface {
 	// ReadFile reads at most limit bytes from the start (0: all) and tells the file's size.
 	ReadFile(path string, limit int64) ([]byte, int64, error)
 	ReadDir(path string) ([]DirEntry, error)
+	// Free is the room that the file system has left at path, bytes and files.
+	Free(path string) (bytes, files int64, err error)
 	// Lock takes an exclusive lock that ends with the process, or fails at once.
 	Lock(path string) (io.Closer, error)
 }
@@ -108,6 +111,20 @@ func (OS) ReadDir(path string) ([]DirEntry, error) {
 		out[i] = DirEntry{Name: e.Name(), Dir: e.IsDir()}
 	}
 	return out, err
+}
+
+// Free is what statfs(2) says an unprivileged process may take. A file system without
+// a count of files has room for any number.
+func (OS) Free(path string) (bytes, files int64, err error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, 0, fmt.Errorf("statfs %q: %w", path, err)
+	}
+	files = int64(st.Ffree)
+	if st.Files == 0 {
+		files = math.MaxInt64
+	}
+	return int64(st.Bavail) * int64(st.Bsize), files, nil
 }
 
 // Lock takes flock(2).

@@ -64,6 +64,9 @@ func (p powerFS) ReadDir(name string) ([]spool.DirEntry, error) {
 	return out, err
 }
 
+// Free is never short: full disks are TestFullDiskDrains' business.
+func (powerFS) Free(string) (bytes, files int64, err error) { return 1 << 40, 1 << 40, nil }
+
 func (p powerFS) Lock(name string) (io.Closer, error) { return p.FS.Lock(name) }
 
 // remote stands for the store: the first hash of an identity holds. It loses nothing, so
@@ -310,8 +313,8 @@ func (m *powerMatrix) explore(t *testing.T, seed uint64, steps, perCall int, lie
 	return f.Len()
 }
 
-// TestPowerLoss: the power fails behind every call of random histories.
-func TestPowerLoss(t *testing.T) {
+// TestSpoolPowerLoss: the power fails behind every call of random histories.
+func TestSpoolPowerLoss(t *testing.T) {
 	seeds, steps, perCall := uint64(5), 40, 6
 	if os.Getenv("LIGHTMETRICS_SOAK") != "" {
 		seeds, steps, perCall = 60, 80, 10
@@ -327,8 +330,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// TestPowerLossMutants: the matrix must fail when a step of the write order is left out.
-func TestPowerLossMutants(t *testing.T) {
+// TestSpoolPowerLossMutants: the matrix must fail when a step of the write order is left out.
+func TestSpoolPowerLossMutants(t *testing.T) {
 	dirs := func(prefix string) func(crashfs.Op) bool {
 		return func(o crashfs.Op) bool { return o.Kind == crashfs.SyncDir && strings.HasPrefix(o.Path, prefix) }
 	}

@@ -32,6 +32,17 @@ func (s *Spool) List() []accept.Manifest {
 	return out
 }
 
+// Ranges calls fn for each accepted batch of one boot that has not landed, in no order.
+func (s *Spool) Ranges(b identity.Boot, fn func(start, end uint64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.entries {
+		if id.BootOf() == b {
+			fn(id.SeqStart, id.SeqEnd)
+		}
+	}
+}
+
 // Read gives the exact frame bytes and the manifest of one batch; errors wrap
 // ErrNotFound or ErrCorrupt.
 func (s *Spool) Read(id identity.Batch) ([]byte, accept.Manifest, error) {

@@ -81,6 +81,7 @@ type Spool struct {
 	used     int64
 	parked   int64 // bytes in conflicts whose frame the store has as well
 	pending  int   // batches being written
+	writing  int64 // their cost
 	order    uint64
 	temp     uint64
 	boots    map[identity.Boot]*list.Element // of *boot
@@ -107,6 +108,13 @@ type boot struct {
 	// clash: the store has the boot of another spool.
 	clash bool
 }
+
+// What acceptance leaves of the file system: a landing must write a watermark before it
+// may remove anything, so a disk filled to the last block would never be empty again.
+const (
+	keepBytes = 1 << 20
+	keepFiles = 256
+)
 
 const maxBootsCached = 16384
 
@@ -219,8 +227,24 @@ func (s *Spool) reserve(e *entry) error {
 		return s.retry(accept.ReasonSpoolFull, fmt.Errorf("%w: %d of %d bytes, %d of %d batches",
 			errFull, s.used, s.cfg.MaxBytes, len(s.entries)+len(s.losers)+s.pending, s.cfg.MaxBatches))
 	}
+	if err := s.diskRoom(e.cost); err != nil {
+		return err
+	}
 	s.used += e.cost
+	s.writing += e.cost
 	s.pending++
+	return nil
+}
+
+// diskRoom refuses what would take the file system below what landing needs; s.mu is held.
+func (s *Spool) diskRoom(cost int64) error {
+	bytes, files, err := s.cfg.FS.Free(s.tree.root)
+	if err != nil {
+		return s.retry(accept.ReasonSpoolFailed, err)
+	}
+	if bytes-s.writing-cost < keepBytes || files-int64(s.pending) < keepFiles {
+		return s.retry(accept.ReasonSpoolFull, fmt.Errorf("%w: the file system has %d bytes and %d files left", errFull, bytes, files))
+	}
 	return nil
 }
 
@@ -277,6 +301,7 @@ func (s *Spool) store(sub accept.Submission, path string) (*entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending--
+	s.writing -= e.cost
 	if err != nil {
 		s.used -= e.cost
 		return nil, s.retry(accept.ReasonSpoolFailed, fmt.Errorf("spool %s: %w", sub.Identity, err))

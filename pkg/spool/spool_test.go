@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +110,12 @@ func TestAcceptReadLand(t *testing.T) {
 	frame, m, err := s.Read(batch(1, "a").Identity)
 	if err != nil || string(frame) != string(batch(1, "a").Frame) || m.FrameSHA256 != batch(1, "a").SHA256 {
 		t.Errorf("read: %q, %v", frame, err)
+	}
+	sum := uint64(0)
+	s.Ranges(batch(0, "").Identity.BootOf(), func(start, end uint64) { sum += start + end })
+	s.Ranges(identity.Boot{Agent: "agent-1", Boot: "other"}, func(start, _ uint64) { sum += 1000 })
+	if sum != 0+9+10+19+20+29 {
+		t.Errorf("ranges add up to %d", sum)
 	}
 	if l := s.List(); len(l) != 3 || l[0].Identity.SeqStart != 20 || l[2].Identity.SeqStart != 10 {
 		t.Errorf("list: %v", l)
@@ -603,7 +610,7 @@ func TestOneRefusedBatchHoldsUpNoOther(t *testing.T) {
 	c := config(t, t.TempDir(), nil, target(t, refuses{st, layout.HexText("boot-0")}, "c1"))
 	s := open(t, c)
 	defer s.Close()
-	for k := range 200 {
+	for k := range 70 {
 		x := batch(k, "a")
 		if k < 3 {
 			x.Identity.Boot = "boot-0"
@@ -611,7 +618,72 @@ func TestOneRefusedBatchHoldsUpNoOther(t *testing.T) {
 		mustAccept(t, s, x, accept.Accepted)
 	}
 	land(t, s)
-	if n := s.Stats().Batches; n != 3 || !inStore(t, st, batch(199, "a")) {
+	if n := s.Stats().Batches; n != 3 || !inStore(t, st, batch(69, "a")) {
 		t.Errorf("%d batches have not landed", n)
+	}
+}
+
+// smallDisk is the machine's file system with room for so many bytes and files of ours.
+type smallDisk struct {
+	spool.OS
+	root         string
+	bytes, files int64
+}
+
+func (d smallDisk) used() (bytes, files int64) {
+	_ = filepath.Walk(d.root, func(_ string, i os.FileInfo, err error) error {
+		if err == nil && !i.IsDir() {
+			bytes += (i.Size() + 4095) / 4096 * 4096
+			files++
+		}
+		return nil
+	})
+	return bytes, files
+}
+
+func (d smallDisk) Free(string) (bytes, files int64, err error) {
+	b, f := d.used()
+	return d.bytes - b, d.files - f, nil
+}
+
+func (d smallDisk) WriteFile(path string, parts ...[]byte) error {
+	n := int64(0)
+	for _, p := range parts {
+		n += int64(len(p))
+	}
+	if b, f, _ := d.Free(path); b < n || f < 1 {
+		return syscall.ENOSPC
+	}
+	return d.OS.WriteFile(path, parts...)
+}
+
+// TestFullDiskDrains: a disk that is smaller than the spool's bound is not filled to
+// the end, because landing needs room to free any.
+func TestFullDiskDrains(t *testing.T) {
+	for name, d := range map[string]smallDisk{
+		"bytes": {bytes: 2 << 20, files: 1 << 30},
+		"files": {bytes: 1 << 40, files: 300},
+	} {
+		st := mem.New(nil)
+		d.root = t.TempDir()
+		c := config(t, d.root, d, target(t, st, "c1"))
+		s := open(t, c)
+		accepted := 0
+		var full *accept.RetryError
+		for k := 0; full == nil; k++ {
+			x := batch(k, strings.Repeat("x", 100<<10))
+			x.Identity.Boot = fmt.Sprint(k % 3) // landing writes a watermark of each
+			if _, err := s.Accept(t.Context(), x); err == nil {
+				accepted++
+			} else if !errors.As(err, &full) || full.Reason != accept.ReasonSpoolFull {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		land(t, s)
+		if n := s.Stats().Batches; n != 0 || accepted < 5 {
+			t.Errorf("%s: %d of %d batches are left in the spool", name, n, accepted)
+		}
+		mustAccept(t, s, batch(1<<20, "again"), accept.Accepted)
+		s.Close()
 	}
 }

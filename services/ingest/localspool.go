@@ -27,11 +27,7 @@ func (s *Service) openSpool(authorityID string, p *accept.Protocol) (*authority,
 		// Reconcilers are told when the manifest is in the bucket, not before.
 		decided: func(string, []byte) {},
 		pending: func(boot identity.Boot, _ uint64, fn func(start, end uint64)) {
-			for _, m := range sp.List() {
-				if m.Identity.BootOf() == boot {
-					fn(m.Identity.SeqStart, m.Identity.SeqEnd)
-				}
-			}
+			sp.Ranges(boot, fn)
 		},
 	}, nil
 }
