@@ -1,0 +1,45 @@
+package robustness
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/load"
+)
+
+// TestStoreAnswersWrongly puts a proxy between the collectors and the store that breaks
+// one request in eight: 409, 500, 503, resets, slow and cut bodies, and answers that are
+// lost after the write was applied.
+func TestStoreAnswersWrongly(t *testing.T) {
+	seed, rnd := seeded(t)
+	seconds := size(t, 6, 600)
+	var p *proxy
+	var url string
+	endpoint := ""
+	o := cluster.Options{Collectors: 2, Adjust: func(process string, s map[string]any) {
+		if strings.HasPrefix(process, "collector-") && endpoint != "" {
+			s["store"].(map[string]any)["endpoint"] = endpoint
+		}
+	}}
+	p, url = startProxy(t, "", rnd, 0)
+	endpoint = url
+	c := newCluster(t, o)
+	p.addr = c.Addr.Store
+	ctx := within(t, time.Duration(seconds)*time.Second+3*time.Minute)
+	startAll(ctx, t, c)
+	p.mu.Lock()
+	p.rate = 0.125
+	p.mu.Unlock()
+	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 5 * time.Millisecond, BootBatches: 20, HTTPEvery: 4})
+	time.Sleep(time.Duration(seconds) * time.Second) // the length of the fault, not a wait for anything
+	faults := p.heal()
+	t.Logf("faults: %v", faults)
+	for _, k := range kinds {
+		if faults[k] == 0 {
+			t.Errorf("no fault %q was injected", k)
+		}
+	}
+	finish(ctx, t, c, f)
+}
