@@ -9,6 +9,7 @@ type choices struct {
 	rng    *rand.PCG
 	replay []uint32
 	made   []uint32
+	small  bool // few actors, for an example that a person can read
 }
 
 func seeded(seed uint64, made []uint32) *choices {

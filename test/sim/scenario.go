@@ -41,14 +41,18 @@ func (w *world) setup() {
 	w.sticky = w.ch.n(3)
 	w.store.blind = w.ch.oneIn(8)
 	w.authorities = w.ch.oneIn(8)
-	collectors, collections := 1+w.ch.n(3), 1+w.ch.n(2)
+	most := [...]int{3, 2, 2, 3, 2} // collectors, collections, batches, further agents, passes
+	if w.ch.small {
+		most = [...]int{1, 1, 1, 2, 1}
+	}
+	collectors, collections := 1+w.ch.n(most[0]), 1+w.ch.n(most[1])
 
 	first := &agent{name: "a0", spool: "spool-1"}
-	for r := range 1 + w.ch.n(2) {
+	for r := range 1 + w.ch.n(most[2]) {
 		first.give("agent-1", r, 0)
 	}
 	w.agents = append(w.agents, first)
-	for i := range w.ch.n(3) {
+	for i := range w.ch.n(most[3]) {
 		a := &agent{name: fmt.Sprintf("a%d", i+1), spool: "spool-1"}
 		switch w.ch.n(kindsOfAgents) {
 		case otherAgent:
@@ -80,7 +84,7 @@ func (w *world) setup() {
 		w.boot(p)
 	}
 	for i := range collections {
-		w.collect(&process{name: fmt.Sprintf("gc%d", i), authority: "authority-1"}, 1+w.ch.n(2))
+		w.collect(&process{name: fmt.Sprintf("gc%d", i), authority: "authority-1"}, 1+w.ch.n(most[4]))
 	}
 }
 

@@ -8,7 +8,13 @@ import (
 )
 
 // shrinkRuns bounds the replays of one shrinking.
-const shrinkRuns = 20_000
+const shrinkRuns = 30_000
+
+// smallRuns bounds the search for a schedule with few actors that breaks the same invariant.
+const smallRuns = 10_000
+
+// maxBelongs bounds the choices that are cut together with one that is zeroed.
+const maxBelongs = 12
 
 // shrink cuts and zeroes recorded choices as long as still says that the list does
 // the same. A zeroed choice is a fault, an actor or a switch that is not there.
@@ -37,6 +43,27 @@ func shrink(list []uint32, still func([]uint32) bool) []uint32 {
 				at = end
 			}
 		}
+		// An actor or a fault is a choice and those that belong to it.
+		for at := 0; at < len(list) && runs < shrinkRuns; at++ {
+			for cut := range min(maxBelongs, len(list)-at) {
+				if list[at] == 0 {
+					break
+				}
+				try := slices.Concat(list[:at+1], list[at+1+cut:])
+				try[at] = 0
+				if fails(try) {
+					list, again = try, true
+				}
+			}
+			for list[at] > 1 && runs < shrinkRuns {
+				try := slices.Clone(list)
+				try[at] /= 2
+				if !fails(try) {
+					break
+				}
+				list, again = try, true
+			}
+		}
 	}
 	for len(list) > 0 && list[len(list)-1] == 0 {
 		list = list[:len(list)-1]
@@ -44,7 +71,8 @@ func shrink(list []uint32, still func([]uint32) bool) []uint32 {
 	return list
 }
 
-// explain prints a failing schedule: its seed, and the trace of its smallest form.
+// explain prints a failing schedule: its seed, and a small trace, shrunk from it, or
+// from a schedule of few actors that breaks the same invariant, where there is one.
 func explain(out io.Writer, seed uint64) {
 	ch := seeded(seed, nil)
 	full := run(ch, false)
@@ -52,11 +80,28 @@ func explain(out io.Writer, seed uint64) {
 		fmt.Fprintf(out, "seed %d breaks nothing\n", seed)
 		return
 	}
-	list := shrink(slices.Clone(ch.made), func(try []uint32) bool {
-		w := run(recorded(try), false)
+	best, from := ch, seed
+	for other := seed; other < seed+smallRuns; other++ {
+		c := seeded(other, nil)
+		c.small = true
+		w := run(c, false)
+		if w.violation != nil && w.violation.Invariant == full.violation.Invariant && (!best.small || len(c.made) < len(best.made)) {
+			best, from = c, other
+		}
+	}
+	again := func(list []uint32, tracing bool) *world {
+		c := recorded(list)
+		c.small = best.small
+		return run(c, tracing)
+	}
+	list := shrink(slices.Clone(best.made), func(try []uint32) bool {
+		w := again(try, false)
 		return w.violation != nil && w.violation.Invariant == full.violation.Invariant
 	})
-	small := run(recorded(list), true)
+	small := again(list, true)
+	if best.small {
+		fmt.Fprintf(out, "below: few actors, seed %d, the same invariant\n", from)
+	}
 	fmt.Fprintf(out, "seed %d: %s\nreplay: make sim SCHEDULES=1 SEED=%d\nshrunk from %d choices to %d, %d requests:\n%s\n",
-		seed, small.violation, seed, len(ch.made), len(list), small.operations, strings.Join(small.trace, "\n"))
+		seed, full.violation, seed, len(best.made), len(list), small.operations, strings.Join(small.trace, "\n"))
 }
