@@ -16,8 +16,8 @@ func skip(kind crashfs.Kind, prefix string) func(crashfs.Op) bool {
 	return func(o crashfs.Op) bool { return o.Kind == kind && strings.HasPrefix(o.Path, prefix) }
 }
 
-// TestCrashMutants: the matrix must fail when a step of the write order is left out.
-func TestCrashMutants(t *testing.T) {
+// TestStorePowerLossMutants: the matrix must fail when a step of the write order is left out.
+func TestStorePowerLossMutants(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lie  func(crashfs.Op) bool
@@ -54,9 +54,9 @@ func TestCrashMutants(t *testing.T) {
 	}
 }
 
-// TestCrashIndexDamaged: the index is a cache of the log. A flipped bit in any of its
+// TestStoreIndexDamaged: the index is a cache of the log. A flipped bit in any of its
 // files, found when the store is opened, costs a rebuild and nothing else.
-func TestCrashIndexDamaged(t *testing.T) {
+func TestStoreIndexDamaged(t *testing.T) {
 	f := crashfs.New()
 	s, err := openSession(f, nil)
 	if err != nil {
@@ -105,9 +105,9 @@ func TestCrashIndexDamaged(t *testing.T) {
 	}
 }
 
-// TestCrashFolderOfBodies: who finds the folder of another's body file may use it only when
+// TestStoreFolderOfBodies: who finds the folder of another's body file may use it only when
 // its name is durable.
-func TestCrashFolderOfBodies(t *testing.T) {
+func TestStoreFolderOfBodies(t *testing.T) {
 	f := crashfs.New()
 	var e *Engine
 	checked := false
