@@ -366,9 +366,9 @@ func (o *outage) goOn(d *diary, f *crashfs.FS, q *Queue, rng *rand.Rand) {
 	}
 }
 
-// TestPowerLossMatrix: the power fails behind every call of random histories.
-func TestPowerLossMatrix(t *testing.T) {
-	seeds, steps, perCall := uint64(3), 60, 4
+// TestQueuePowerLoss: the power fails behind every call of random histories.
+func TestQueuePowerLoss(t *testing.T) {
+	seeds, steps, perCall := uint64(2), 60, 4
 	if os.Getenv("LIGHTMETRICS_SOAK") != "" {
 		seeds, steps, perCall = 30, 100, 8
 	}
@@ -383,8 +383,8 @@ func TestPowerLossMatrix(t *testing.T) {
 	}
 }
 
-// TestPowerLossMutants: the matrix must fail when a step of the write order is left out.
-func TestPowerLossMutants(t *testing.T) {
+// TestQueuePowerLossMutants: the matrix must fail when a step of the write order is left out.
+func TestQueuePowerLossMutants(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lie  func(o crashfs.Op) bool
