@@ -9,8 +9,10 @@ BENCH   ?=
 QUICK   ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X lightmetrics.dev/lightmetrics/pkg/telemetry.version=$(VERSION)
-# The packages to test; "make test PKG=./pkg/accept/..." narrows it.
-PKG     ?= ./...
+# The packages to test: all, or "make test PKG=./pkg/accept/...".
+PKG     ?=
+# Tests of whole systems share the machine with nothing else.
+SYSTEM   = $(shell $(GO) list ./test/...)
 SAY     := @printf '\n== %s\n'
 
 .PHONY: help build demo test vet lint unit race fuzz conformance robustness models sim mutants soak bench proto tidy clean
@@ -39,9 +41,11 @@ lint: ## the rules of the house: imports, determinism of the core
 	$(SAY) "lint: imports run downwards, the core is deterministic"
 	$(GO) test -count=1 ./internal/lint
 
-unit: ## all tests: units, conformance of the stores, simulation at CI size, end to end
-	$(SAY) "unit: packages, store conformance, races, crash matrices, end to end on real processes"
-	$(GO) test -timeout 20m $(PKG)
+unit: ## all tests: units, conformance of the stores, crash matrices, then end to end on real processes
+	$(SAY) "unit: packages, store conformance, races, crash matrices"
+	$(GO) test -timeout 20m $(filter-out $(SYSTEM),$(or $(PKG),$(shell $(GO) list ./...)))
+	$(if $(PKG),,@printf '\n== unit: whole systems on real processes, one package after the other\n')
+	$(if $(PKG),,$(GO) test -p 1 -timeout 20m $(SYSTEM))
 
 race: ## the packages with goroutines under the race detector
 	$(SAY) "race: go test -race"
