@@ -60,7 +60,7 @@ type env struct {
 	objects  int    // in the store, for its memory
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
-	cases    *regexp.Regexp // of accept
+	cases    *regexp.Regexp // of accept and memory
 }
 
 // Sizes of -quick.
@@ -80,7 +80,7 @@ func main() {
 	var o options
 	e := &env{}
 	flag.StringVar(&o.run, "run", "", "regular expression of benchmark names")
-	cases := flag.String("case", "", "regular expression of the cases of accept, such as 8-agents/500-samples")
+	cases := flag.String("case", "", "regular expression of cases: 8-agents/500-samples and others of accept; ingest, agent and store of memory")
 	flag.StringVar(&o.out, "out", "build/bench.json", "file for the figures")
 	flag.StringVar(&o.doc, "doc", "", "page to write the figures to, such as docs/benchmarks.md")
 	flag.StringVar(&e.bin, "bin", "bin/lightmetrics", "the lightmetrics binary")

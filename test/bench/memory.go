@@ -24,8 +24,14 @@ const mib = 1 << 20
 
 func benchMemory(ctx context.Context, e *env) ([]Result, error) {
 	var rs []Result
-	for _, m := range []func(context.Context, *env) ([]Result, error){ingestMemory, agentMemory, storeMemory} {
-		got, err := m(ctx, e)
+	for _, m := range []struct {
+		name string
+		run  func(context.Context, *env) ([]Result, error)
+	}{{"ingest", ingestMemory}, {"agent", agentMemory}, {"store", storeMemory}} {
+		if !e.cases.MatchString(m.name) {
+			continue
+		}
+		got, err := m.run(ctx, e)
 		rs = append(rs, got...)
 		if err != nil {
 			return rs, err

@@ -23,6 +23,7 @@ type machine struct {
 	fs       string
 	kernel   string
 	revision string
+	load     string // average of the last minute when the run began: what else was at work
 	date     time.Time
 	quick    bool
 	pairs    int
@@ -40,6 +41,9 @@ func thisMachine(e *env) machine {
 	}
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		m.kernel = strings.TrimSpace(string(b))
+	}
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.load, _, _ = strings.Cut(string(b), " ")
 	}
 	if b, err := exec.Command("stat", "-f", "-c", "%T", e.dir).Output(); err == nil {
 		m.fs = strings.TrimSpace(string(b))
@@ -60,7 +64,13 @@ func (m machine) String() string {
 }
 
 // taken is when and of what figures were taken.
-func (m machine) taken() string { return m.date.Format(time.DateOnly) + " of " + m.revision }
+func (m machine) taken() string {
+	s := m.date.Format(time.DateOnly) + " of " + m.revision
+	if m.load != "" {
+		s += " (load average " + m.load + " when it began)"
+	}
+	return s
+}
 
 // short is a figure and its goal in a line.
 func (r Result) short() string {
