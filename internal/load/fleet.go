@@ -16,11 +16,14 @@ import (
 // Metric is what every sender of a fleet sends.
 const Metric = "fleet"
 
+// DefaultRows of each of a batch's two series.
+const DefaultRows = 10
+
 // FleetOptions of a fleet; the zero value of a field has the meaning given.
 type FleetOptions struct {
 	Seed    uint64
 	Senders int           // 6
-	Rows    int           // of 2 series, in each batch: 10
+	Rows    int           // of 2 series, in each batch: DefaultRows
 	Pause   time.Duration // between two batches of a sender: none
 	// BootBatches is after how many batches a sender begins a new boot; 0 is never.
 	BootBatches int
@@ -49,6 +52,7 @@ type Fleet struct {
 
 	mu   sync.Mutex
 	sent Sent
+	at   map[identity.Batch]time.Time
 	errs []error
 }
 
@@ -58,12 +62,12 @@ func StartFleet(ctx context.Context, c *cluster.Cluster, o FleetOptions) *Fleet 
 		o.Senders = 6
 	}
 	if o.Rows == 0 {
-		o.Rows = 10
+		o.Rows = DefaultRows
 	}
 	if len(o.Addresses) == 0 {
 		o.Addresses = c.Addr.Collectors
 	}
-	f := &Fleet{o: o, quit: make(chan struct{}), sent: Sent{Acked: map[identity.Batch]identity.Digest{}}}
+	f := &Fleet{o: o, quit: make(chan struct{}), sent: Sent{Acked: map[identity.Batch]identity.Digest{}}, at: map[identity.Batch]time.Time{}}
 	start := time.Now().Add(-time.Hour)
 	for i := range o.Senders {
 		f.wg.Add(1)
@@ -93,6 +97,13 @@ func (f *Fleet) Sent() Sent {
 	s := f.sent
 	s.Acked = maps.Clone(s.Acked)
 	return s
+}
+
+// AckedAt is when each batch was acknowledged.
+func (f *Fleet) AckedAt() map[identity.Batch]time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.at)
 }
 
 // Err is the first broken promise so far.
@@ -213,7 +224,7 @@ func (x *sender) send(ctx context.Context, body []byte) (string, error) {
 func (f *Fleet) acked(id identity.Batch, body []byte, value float64, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sent.Acked[id] = identity.Sum(body)
+	f.sent.Acked[id], f.at[id] = identity.Sum(body), time.Now()
 	f.sent.Sum += float64(n)*value + float64(n*(n-1))/2
 	f.sent.Count += n
 }

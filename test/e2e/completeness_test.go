@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/load"
 	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // TestNonPartialAnswersAreComplete kills collectors, reconciler, query and store while
@@ -48,7 +48,7 @@ func TestNonPartialAnswersAreComplete(t *testing.T) {
 	must(t, c.StartReconciler(ctx))
 	must(t, c.StartQuery(ctx))
 
-	w := &witness{c: c, fleet: startFleet(ctx, t, c, seed)}
+	w := &witness{c: c, fleet: load.StartFleet(ctx, c, load.FleetOptions{Seed: seed})}
 	sctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
@@ -78,7 +78,8 @@ func TestNonPartialAnswersAreComplete(t *testing.T) {
 			t.Fatalf("round %d: %v", round, err)
 		}
 	}
-	sent := w.fleet.stop()
+	sent, err := w.fleet.Stop()
+	must(t, err)
 	// In the end an answer must promise, and have, everything.
 	all := time.Now()
 	must(t, cluster.Poll(ctx, "an answer that has everything", func() (bool, error) {
@@ -91,7 +92,7 @@ func TestNonPartialAnswersAreComplete(t *testing.T) {
 	stop()
 	wg.Wait()
 	w.look(ctx, t)
-	t.Logf("%d batches acknowledged; %d answers, %d partial, %d failed, %d promised something", len(sent.acked), w.answers, w.partial, w.failed, w.proofs)
+	t.Logf("%d batches acknowledged; %d answers, %d partial, %d failed, %d promised something", len(sent.Acked), w.answers, w.partial, w.failed, w.proofs)
 	if w.proofs == 0 {
 		t.Error("no answer promised anything")
 	}
@@ -100,7 +101,7 @@ func TestNonPartialAnswersAreComplete(t *testing.T) {
 // witness holds answers against what was acknowledged.
 type witness struct {
 	c     *cluster.Cluster
-	fleet *fleet
+	fleet *load.Fleet
 
 	answers, partial, failed, proofs int
 }
@@ -113,9 +114,9 @@ type countAnswer struct {
 
 // look asks once and judges the answer.
 func (w *witness) look(ctx context.Context, t *testing.T) {
-	before := w.fleet.acknowledged()
+	before := w.fleet.AckedAt()
 	a, err := w.ask(ctx)
-	after := w.fleet.acknowledged()
+	after := w.fleet.AckedAt()
 	if err != nil {
 		w.failed++
 		select {
@@ -125,7 +126,7 @@ func (w *witness) look(ctx context.Context, t *testing.T) {
 		return
 	}
 	w.answers++
-	const n = 2 * fleetRows // samples of a batch
+	const n = 2 * load.DefaultRows // samples of a batch
 	most := map[string]int{}
 	for id := range after {
 		most[id.Agent] += n
@@ -200,15 +201,4 @@ func (w *witness) ask(ctx context.Context) (countAnswer, error) {
 		a.hosts[r.Metric.Host] = n
 	}
 	return a, nil
-}
-
-// acknowledged is when each batch was acknowledged.
-func (f *fleet) acknowledged() map[identity.Batch]time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	out := make(map[identity.Batch]time.Time, len(f.ackedAt))
-	for id, at := range f.ackedAt {
-		out[id] = at
-	}
-	return out
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/load"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // bin is the lightmetrics binary under test.
@@ -89,4 +91,12 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// makeFrame is load.Frame.
+func makeFrame(t *testing.T, boot identity.Boot, metric string, seq uint64, rows int, start time.Time, value float64) []byte {
+	t.Helper()
+	f, err := load.Frame(boot, metric, seq, rows, start, value)
+	must(t, err)
+	return f
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/load"
 	"lightmetrics.dev/lightmetrics/pkg/fsck"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -33,22 +34,22 @@ func TestStoreDownAndUpAgain(t *testing.T) {
 	boot := identity.Boot{Agent: "outage", Boot: "boot"}
 	body := makeFrame(t, boot, "m", 1, 5, time.Unix(1_700_000_000, 0), 1)
 	refusedOverHTTP(ctx, t, c, body)
-	s := newSender(boot, c.Addr.Collectors[1].GRPC)
-	defer s.close()
-	if err := s.open(ctx); err == nil {
-		r, err := s.try(ctx, body)
+	s := load.NewSender(boot, c.Addr.Collectors[1].GRPC)
+	defer s.Close()
+	if err := s.Open(ctx); err == nil {
+		r, err := s.Try(ctx, body)
 		must(t, err)
 		if r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_RETRY || r.GetReason() == "" || r.GetRetryDelay().AsDuration() <= 0 {
 			t.Errorf("stream answered %v", r)
 		}
 	}
-	s.close()
+	s.Close()
 	// The agent keeps on queueing.
 	waitAgent(ctx, t, c, "a backlog", func(pending int, _ uint64) bool { return pending >= 5 })
 
 	must(t, c.StartStore(ctx))
 	waitAgent(ctx, t, c, "the backlog to drain", func(pending int, _ uint64) bool { return pending <= 1 })
-	if _, err := s.send(ctx, body); err != nil {
+	if _, err := s.Send(ctx, body); err != nil {
 		t.Fatal(err)
 	}
 	must(t, cluster.Stop(&c.Agent))

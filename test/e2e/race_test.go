@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/load"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/fsck"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -87,9 +88,9 @@ func race(t *testing.T, c *cluster.Cluster, n int) {
 // raceOneBoot races the identities of one boot, one after the other.
 func raceOneBoot(ctx context.Context, t *testing.T, c *cluster.Cluster, r, n int) tally {
 	boot := identity.Boot{Agent: fmt.Sprintf("racer-%d", r), Boot: "boot"}
-	senders := [2]*sender{newSender(boot, c.Addr.Collectors[0].GRPC), newSender(boot, c.Addr.Collectors[1].GRPC)}
-	defer senders[0].close()
-	defer senders[1].close()
+	senders := [2]*load.Sender{load.NewSender(boot, c.Addr.Collectors[0].GRPC), load.NewSender(boot, c.Addr.Collectors[1].GRPC)}
+	defer senders[0].Close()
+	defer senders[1].Close()
 	got := tally{map[string]int{}, map[string]int{}}
 	at := time.Unix(1_700_000_000, 0)
 	for i := range n {
@@ -106,7 +107,7 @@ func raceOneBoot(ctx context.Context, t *testing.T, c *cluster.Cluster, r, n int
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				results[k], errs[k] = senders[k].send(ctx, frames[k])
+				results[k], errs[k] = senders[k].Send(ctx, frames[k])
 			}()
 		}
 		wg.Wait()
