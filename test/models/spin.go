@@ -71,17 +71,18 @@ func Run(ctx context.Context, source, dir string, v Variant) (Result, error) {
 		return r, err
 	}
 	flags := append([]string{"-a"}, strings.Fields(v.Scope)...)
-	// Code that costs the compiler time pays only where the search is long.
-	optimize := "-O2"
+	// Code that costs the compiler time pays only where the search is long. A violation
+	// is found soonest breadth first; all states are found with less memory depth first.
+	search := []string{"-O2"}
 	if v.Breaks {
 		flags = append(flags, "-D"+v.Name)
-		optimize = "-O0"
+		search = []string{"-O0", "-DBFS"}
 	}
 	start := time.Now()
 	if out, err := command(ctx, dir, "spin", append(flags, v.Model+".pml")...); err != nil || bytes.Contains(out, []byte("Error")) {
 		return r, fmt.Errorf("spin %s %s: %v\n%s", v.Model, v.Name, err, out)
 	}
-	if out, err := command(ctx, dir, "gcc", optimize, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM="+strconv.Itoa(memoryMiB), "-o", "pan", "pan.c"); err != nil {
+	if out, err := command(ctx, dir, "gcc", append(search, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM="+strconv.Itoa(memoryMiB), "-o", "pan", "pan.c")...); err != nil {
 		return r, fmt.Errorf("gcc %s %s: %w\n%s", v.Model, v.Name, err, out)
 	}
 	out, err := command(ctx, dir, filepath.Join(dir, "pan"), "-m"+strconv.Itoa(maxDepth))

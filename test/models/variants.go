@@ -42,7 +42,7 @@ var small = []scope{
 	{"acceptance", "-DCALLS=2 -DLATE=2"},
 	{"acceptance", "-DCALLS=3 -DLATE=1 -DSPOOLS=1"},
 	{"gc", "-DNH=1 -DG=2 -DLATE=1"},
-	{"gc", "-DNH=2 -DG=2 -DLATE=0 -DCOLLECTORS=1"},
+	{"gc", "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
 	{"linearizer", "-DMAXR=1 -DLATE=0"},
 	{"linearizer", "-DMAXR=1 -DLATE=1 -DHOMES"},
 	{"linearizer", "-DMAXR=3 -DLATE=0 -DHOMES"},
@@ -53,7 +53,7 @@ var large = []scope{
 	{"acceptance", "-DCALLS=3 -DLATE=9"},
 	{"gc", "-DNH=1 -DG=3 -DLATE=1"},
 	{"gc", "-DNH=1 -DG=2 -DLATE=2"},
-	{"gc", "-DNH=2 -DG=2 -DLATE=1"},
+	{"gc", "-DNH=2 -DG=2 -DLATE=2 -DCOLLECTORS=1"},
 	{"gc", "-DNH=1 -DG=2 -DLATE=1 -DGCS=2"},
 	{"linearizer", "-DMAXR=2 -DLATE=1"},
 	{"linearizer", "-DMAXR=3 -DLATE=1"},
@@ -78,7 +78,7 @@ var mutants = []struct {
 		"NO_MARKER_ON_CONFLICT", "NO_QUARANTINE", "QUARANTINE_UNKNOWN_IS_DONE", "NO_QUARANTINE_PROOF",
 	}},
 	{"linearizer", "-DMAXR=1 -DLATE=0", []string{
-		"NO_CLAIM", "ACK_ON_CLAIM", "NO_RECOVERY", "EPOCH_UNCHECKED", "NO_RECHECK",
+		"NO_CLAIM", "ACK_ON_CLAIM", "NO_RECOVERY", "NO_RECHECK",
 	}},
-	{"linearizer", "-DMAXR=3 -DLATE=0 -DHOMES", []string{"FIRST_REGION_WINS", "EPOCH_STAYS", "NO_AFFIRMATION"}},
+	{"linearizer", "-DMAXR=3 -DLATE=0 -DHOMES", []string{"FIRST_REGION_WINS", "EPOCH_STAYS", "EPOCH_UNCHECKED", "NO_AFFIRMATION"}},
 }

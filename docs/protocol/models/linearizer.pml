@@ -132,6 +132,9 @@ present:
 	fi;
 #endif
 complete:
+#ifdef NO_CLAIM
+	goto answer;
+#endif
 #ifdef NO_RECHECK
 	atomic {
 		if
