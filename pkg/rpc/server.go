@@ -19,6 +19,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
+// maxHeaderListBytes bounds the metadata of a call, as pkg/run bounds HTTP headers;
+// gRPC's own default would let each stream of a connection hold 16 MiB.
+const maxHeaderListBytes = 64 << 10
+
 // Server is a gRPC server with health and reflection.
 type Server struct {
 	*grpc.Server
@@ -50,6 +54,7 @@ func NewServer(t ServerTLS, auth *Authenticator, tel *telemetry.Telemetry, extra
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(tel.Tracer), otelgrpc.WithPropagators(propagation.TraceContext{}))),
+		grpc.MaxHeaderListSize(maxHeaderListBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}

@@ -19,11 +19,24 @@ const (
 // bodies are bounded by the handlers.
 func NewHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           closeAfterChunked(h),
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 	}
+}
+
+// closeAfterChunked ends a connection with the answer to a chunked request. net/http
+// takes Transfer-Encoding together with Content-Length, and hides that both were
+// there: a proxy that went by the length would take what follows for a request of
+// another client (request smuggling). RFC 9112, section 6.1, asks for the close.
+func closeAfterChunked(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // ServeHTTP serves until ctx ends, then lets requests finish for at most drain.
