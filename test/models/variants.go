@@ -53,10 +53,11 @@ var large = []scope{
 	{"acceptance", "-DCALLS=3 -DLATE=9"},
 	{"gc", "-DNH=1 -DG=3 -DLATE=1"},
 	{"gc", "-DNH=1 -DG=2 -DLATE=2"},
-	{"gc", "-DNH=2 -DG=2 -DLATE=2 -DCOLLECTORS=1"},
 	{"gc", "-DNH=1 -DG=2 -DLATE=1 -DGCS=2"},
-	{"linearizer", "-DMAXR=2 -DLATE=1"},
-	{"linearizer", "-DMAXR=3 -DLATE=1"},
+	{"gc", "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
+	{"linearizer", "-DMAXR=1 -DLATE=1"},
+	{"linearizer", "-DMAXR=3 -DLATE=0"},
+	{"linearizer", "-DMAXR=3 -DLATE=1 -DHOMES"},
 }
 
 var mutants = []struct {
