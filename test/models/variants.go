@@ -55,6 +55,7 @@ var large = []scope{
 	{"gc", "-DNH=1 -DG=2 -DLATE=2"},
 	{"gc", "-DNH=1 -DG=2 -DLATE=1 -DGCS=2"},
 	{"gc", "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
+	{"gc", "-DNH=2 -DG=2 -DLATE=0"},
 	{"linearizer", "-DMAXR=1 -DLATE=1"},
 	{"linearizer", "-DMAXR=3 -DLATE=0"},
 	{"linearizer", "-DMAXR=3 -DLATE=1 -DHOMES"},
