@@ -2,11 +2,13 @@ package frame
 
 import (
 	"errors"
+	"math"
 
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow bounds the window that a zstd frame may ask for. Encoders stay far below.
+// maxWindow bounds the window that a zstd frame may ask for, but of a single segment:
+// that has its content for a window, and so the memory that is there already.
 const maxWindow = 8 << 20
 
 func newCompressor() *zstd.Encoder {
@@ -28,7 +30,7 @@ func newDecompressor() *zstd.Decoder {
 		zstd.WithDecoderConcurrency(1),
 		zstd.WithDecoderLowmem(true),
 		zstd.WithDecodeAllCapLimit(true),
-		zstd.WithDecoderMaxWindow(maxWindow))
+		zstd.WithDecoderMaxWindow(math.MaxUint32)) // decompress checks windows; a lower bound would refuse single segments
 	if err != nil {
 		panic("frame: zstd decoder options: " + err.Error())
 	}
