@@ -171,6 +171,9 @@ type Options struct {
 
 // Instant evaluates at one time. A wrong expression is a *QueryError.
 func (s *Session) Instant(ctx context.Context, expr string, at time.Time, o Options) (Result, error) {
+	if err := s.e.check(expr, 0); err != nil {
+		return Result{}, err
+	}
 	q, err := s.e.engine.NewInstantQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, at)
 	return s.run(ctx, q, err)
 }
@@ -178,6 +181,9 @@ func (s *Session) Instant(ctx context.Context, expr string, at time.Time, o Opti
 // Range evaluates at every step from start to end.
 func (s *Session) Range(ctx context.Context, expr string, start, end time.Time, step time.Duration, o Options) (Result, error) {
 	if err := s.e.CheckRange(start, end, step); err != nil {
+		return Result{}, err
+	}
+	if err := s.e.check(expr, end.Sub(start)); err != nil {
 		return Result{}, err
 	}
 	q, err := s.e.engine.NewRangeQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, start, end, step)

@@ -215,7 +215,7 @@ func truncate(res *answer.Result, limit int) bool {
 }
 
 func (a *API) formatQuery(w http.ResponseWriter, r *http.Request) error {
-	expr, err := a.eval.Parser.ParseExpr(r.FormValue("query"))
+	expr, err := a.eval.Parse(r.FormValue("query"))
 	if err != nil {
 		return badParam("query", err)
 	}
@@ -236,7 +236,7 @@ func (a *API) exemplars(w http.ResponseWriter, r *http.Request) error {
 	if end.Before(start) {
 		return &apiError{badData, errors.New("end timestamp must not be before start timestamp")}
 	}
-	if _, err := a.eval.Parser.ParseExpr(r.FormValue("query")); err != nil {
+	if _, err := a.eval.Parse(r.FormValue("query")); err != nil {
 		return &apiError{badData, err}
 	}
 	a.succeed(w, []byte("[]"), "", nil, nil)

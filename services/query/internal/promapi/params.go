@@ -26,6 +26,9 @@ var (
 func parseTime(s string) (time.Time, error) {
 	if t, err := strconv.ParseFloat(s, 64); err == nil && !math.IsNaN(t) && !math.IsInf(t, 0) {
 		sec, frac := math.Modf(t)
+		if sec < float64(minTime.Unix()) || sec > float64(maxTime.Unix()) { // would wrap around
+			return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp: it is out of range", s)
+		}
 		frac = math.Round(frac*1000) / 1000
 		return time.Unix(int64(sec), int64(frac*float64(time.Second))).UTC(), nil
 	}
