@@ -78,9 +78,11 @@ robustness: ## kill at every failpoint twice, pauses, a faulty store, a cut netw
 	$(SAY) "robustness: faults on real processes"
 	$(GO) test -count=1 -timeout 4h -v ./test/robustness
 
-soak: ## long fault runs (ROUNDS=n)
-	$(SAY) "soak: kill -9 rounds and races at full size"
-	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -count=1 -timeout 4h -v ./test/e2e/...
+soak: ## long fault runs (ROUNDS=n SCHEDULES=n): kills, races, failpoints, power loss, models, simulation
+	$(SAY) "soak: kill -9 rounds, races, failpoints, power loss and models at full size, then the simulation"
+	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 12h -v ./agent/queue ./pkg/spool \
+	  ./services/objectstore/internal/engine ./test/models ./test/robustness ./test/e2e
+	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),10000000) -seed $$RANDOM
 
 bench: build ## benchmarks against baselines and peers in one run (BENCH=name, QUICK=1); writes build/bench.json and docs/benchmarks.md
 	$(SAY) "bench: build/$(if $(QUICK),quick,bench).json$(if $(QUICK),, and docs/benchmarks.md)"
