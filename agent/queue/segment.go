@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -104,7 +105,7 @@ func parseSegmentName(name string) (uint64, bool) {
 		return 0, false
 	}
 	no, err := strconv.ParseUint(digits, 10, 64)
-	return no, err == nil
+	return no, err == nil && no < math.MaxUint64 // the next one has a number too
 }
 
 // createSegment writes a header and makes the segment durable before it has its name.

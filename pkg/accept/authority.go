@@ -85,6 +85,9 @@ func ensureAuthority(ctx context.Context, store Store, id string, create bool) (
 		}
 		return true, nil
 	}
+	if objstore.Unreadable(err) { // too long for an authority record
+		return true, fmt.Errorf("%q: %w: %w", layout.AuthorityKey, ErrCorruptRecord, err)
+	}
 	if errors.Is(err, objstore.ErrNotFound) {
 		if !create {
 			return true, fmt.Errorf("%q: %w", layout.AuthorityKey, ErrNoAuthority)

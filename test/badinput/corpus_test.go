@@ -15,7 +15,7 @@ import (
 )
 
 // classes are the tables of the corpus: testdata/<class>.yaml.
-var classes = []string{"frame", "http", "grpc", "http2", "s3", "events", "promql"}
+var classes = []string{"frame", "http", "grpc", "http2", "s3", "records", "segments", "events", "scrape", "promql"}
 
 // named is what every case has, whatever its class.
 type named struct {
