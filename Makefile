@@ -15,7 +15,7 @@ PKG     ?=
 SYSTEM   = $(shell $(GO) list ./test/...)
 SAY     := @printf '\n== %s\n'
 
-.PHONY: help build demo test vet lint unit race fuzz conformance robustness models sim mutants soak bench proto tidy clean
+.PHONY: help build demo test vet lint unit race fuzz badinput conformance robustness models sim mutants soak bench proto tidy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,10 @@ fuzz: ## every fuzz target for 30 s each (FUZZTIME=…)
 	  for t in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
 	    echo "-- $$(dirname $$f) $$t"; $(GO) test -run '^$$' -fuzz "^$$t$$" -fuzztime $(or $(FUZZTIME),30s) $$(dirname $$f); \
 	  done; done
+
+badinput: ## the corpus of bad inputs on every face, and 64 decompression bombs at once
+	$(SAY) "badinput: typed errors, no panic, bounded memory, nothing written"
+	$(GO) test -count=1 ./test/badinput
 
 conformance: ## the store suite against the embedded store and versitygw; PromQL scripts
 	$(SAY) "conformance: objstore/storetest on every back end, promqltest scripts"

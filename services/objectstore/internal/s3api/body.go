@@ -210,10 +210,15 @@ func (p *paced) Read(b []byte) (int, error) {
 
 // receive reads and verifies a body. Small ones stay in memory, others go to a file.
 func (c *call) receive(d *digest) (*upload, error) {
+	return c.receiveWithin(d, c.Engine.InlineBytes())
+}
+
+// receiveWithin is receive with the largest body that stays in memory.
+func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 	u := &upload{size: d.decodedLen}
 	src, trailer := c.source(d)
 	var err error
-	if d.decodedLen <= c.Engine.InlineBytes() {
+	if d.decodedLen <= inline {
 		err = c.receiveInline(u, d, src)
 	} else {
 		err = c.receiveFile(u, d, src)
@@ -331,7 +336,7 @@ func (c *call) readAll(limit int64) ([]byte, error) {
 	if d.decodedLen > limit {
 		return nil, s3err.EntityTooLarge
 	}
-	u, err := c.receive(d)
+	u, err := c.receiveWithin(d, limit) // in memory, however small inline objects are
 	if err != nil {
 		return nil, err
 	}
