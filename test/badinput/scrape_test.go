@@ -29,7 +29,7 @@ type scrapeCase struct {
 
 // TestScrapes lets an agent's scraper read bad targets.
 func TestScrapes(t *testing.T) {
-	boundMemory(t, 128<<20)
+	boundMemory(t, 256<<20)
 	for _, k := range load[scrapeCase](t, "scrape") {
 		t.Run(k.Name, func(t *testing.T) {
 			body := []byte(k.Body)
