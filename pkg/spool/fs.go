@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // FS is the file system as the spool uses it; tests put one in its place that loses
@@ -133,7 +135,7 @@ func (OS) Lock(path string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := run.Flock(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %q: another process has it: %w", path, err), f.Close())
 	}
 	return f, nil

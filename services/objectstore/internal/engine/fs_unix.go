@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"syscall"
+
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // Sync implements File.
@@ -18,7 +19,7 @@ func (d DirFS) Lock(name string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := run.Flock(f); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("%w: %s: %w", ErrLocked, name, err)
 	}

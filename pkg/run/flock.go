@@ -1,0 +1,25 @@
+package run
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+)
+
+const (
+	flockWait  = time.Second
+	flockRetry = 10 * time.Millisecond
+)
+
+// Flock takes an exclusive flock(2) on f. The kernel may let go of a killed process's
+// lock a moment after the process is gone, so a lock that is held is tried again for a
+// second; then it is EWOULDBLOCK.
+func Flock(f *os.File) error {
+	for end := time.Now().Add(flockWait); ; time.Sleep(flockRetry) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
+}
