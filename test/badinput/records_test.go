@@ -115,7 +115,7 @@ func recordKeys(id identity.Batch, won, lost identity.Digest) map[string]string 
 
 // TestRecords lays bad records into a bucket and asks everyone who reads it.
 func TestRecords(t *testing.T) {
-	boundMemory(t, 512<<20) // the test itself holds copies of the objects of 70 MiB
+	boundMemory(t, 400<<20) // the test itself holds copies of the objects of 70 MiB
 	for _, k := range load[recordCase](t, "records") {
 		t.Run(k.Name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
