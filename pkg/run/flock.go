@@ -15,10 +15,12 @@ const (
 // Flock takes an exclusive flock(2) on f. The kernel may let go of a killed process's
 // lock a moment after the process is gone, so a lock that is held is tried again for a
 // second; then it is EWOULDBLOCK.
-func Flock(f *os.File) error {
-	for end := time.Now().Add(flockWait); ; time.Sleep(flockRetry) {
+func Flock(f *os.File) error { return flock(f, time.Now, time.Sleep) }
+
+func flock(f *os.File, now func() time.Time, sleep func(time.Duration)) error {
+	for end := now().Add(flockWait); ; sleep(flockRetry) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+		if !errors.Is(err, syscall.EWOULDBLOCK) || now().After(end) {
 			return err
 		}
 	}
