@@ -30,6 +30,7 @@ const (
 	ReasonNotReady        = "NOT_READY"
 	ReasonDraining        = "DRAINING"
 	ReasonInvalidArgument = "INVALID_ARGUMENT"
+	ReasonContentEncoding = "CONTENT_ENCODING"
 	ReasonNotFound        = "NOT_FOUND"
 	ReasonInternal        = "INTERNAL"
 	ReasonCanceled        = "CANCELED"

@@ -36,8 +36,8 @@ func NewServer(t ServerTLS, auth *Authenticator, tel *telemetry.Telemetry, extra
 	if err != nil {
 		return nil, err
 	}
-	unary := []grpc.UnaryServerInterceptor{}
-	stream := []grpc.StreamServerInterceptor{}
+	unary := []grpc.UnaryServerInterceptor{refuseEncoded}
+	stream := []grpc.StreamServerInterceptor{refuseEncodedStream}
 	if auth != nil {
 		unary, stream = append(unary, auth.unary), append(stream, auth.stream)
 	}
@@ -54,6 +54,9 @@ func NewServer(t ServerTLS, auth *Authenticator, tel *telemetry.Telemetry, extra
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(tel.Tracer), otelgrpc.WithPropagators(propagation.TraceContext{}))),
+		grpc.StatsHandler(encodingStats{}),
+		//lint:ignore SA1019 the registry that replaces it is the process's, not the server's
+		grpc.RPCDecompressor(unfolded{}),
 		grpc.MaxHeaderListSize(maxHeaderListBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
@@ -203,5 +204,32 @@ func TestMutualTLSGivesThePrincipalOfTheCertificate(t *testing.T) {
 	}
 	if _, err := call(t, addr, with("", ""), &ingestv1.SubmitBatchRequest{}); status.Code(err) != codes.Unavailable {
 		t.Errorf("no certificate: %v", err)
+	}
+}
+
+func TestCompressedMessagesAreRefused(t *testing.T) {
+	addr := serve(t, ServerTLS{}, AuthConfig{Mode: AuthNone})
+	conn, err := Dial(addr, ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	client := ingestv1.NewIngestServiceClient(conn)
+	// The handler panics over a frame: it must not see one.
+	_, err = client.SubmitBatch(ctx, &ingestv1.SubmitBatchRequest{Frame: make([]byte, 4<<20)}, grpc.UseCompressor(gzip.Name))
+	if status.Code(err) != codes.Unimplemented || Reason(err) != ReasonContentEncoding {
+		t.Errorf("unary: %v", err)
+	}
+	st, err := client.StreamBatches(ctx, grpc.UseCompressor(gzip.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Recv(); status.Code(err) != codes.Unimplemented || Reason(err) != ReasonContentEncoding {
+		t.Errorf("stream: %v", err)
+	}
+	if _, err := client.SubmitBatch(ctx, &ingestv1.SubmitBatchRequest{}); err != nil {
+		t.Errorf("uncompressed: %v", err)
 	}
 }
