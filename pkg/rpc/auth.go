@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -8,6 +9,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path"
 	"strings"
@@ -164,11 +167,18 @@ func readPrincipals(file string) (*principals, error) {
 	if err != nil {
 		return nil, fmt.Errorf("auth: %w", err)
 	}
+	return parsePrincipals(file, b)
+}
+
+func parsePrincipals(file string, b []byte) (*principals, error) {
 	var f principalFile
-	dec := yaml.NewDecoder(strings.NewReader(string(b)))
+	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	if err := dec.Decode(&f); err != nil {
 		return nil, fmt.Errorf("auth: %s: %w", file, err)
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) { // it would go unread
+		return nil, fmt.Errorf("auth: %s: something follows the first document", file)
 	}
 	ps := &principals{byToken: map[[sha256.Size]byte]Principal{}, byName: map[string]Principal{}}
 	for i, e := range f.Principals {
@@ -182,6 +192,9 @@ func readPrincipals(file string) (*principals, error) {
 		}
 		p := Principal{Name: e.Name, Agents: e.Agents}
 		if e.TLSName != "" {
+			if _, ok := ps.byName[e.TLSName]; ok {
+				return nil, fmt.Errorf("auth: %s: principal %q: another has its tls_name", file, e.Name)
+			}
 			ps.byName[e.TLSName] = p
 			continue
 		}
@@ -189,9 +202,21 @@ func readPrincipals(file string) (*principals, error) {
 		if err != nil || len(h) != sha256.Size {
 			return nil, fmt.Errorf("auth: %s: principal %q: token_sha256 is not 64 hex digits", file, e.Name)
 		}
+		if _, ok := ps.byToken[[sha256.Size]byte(h)]; ok {
+			return nil, fmt.Errorf("auth: %s: principal %q: another has its token", file, e.Name)
+		}
 		ps.byToken[[sha256.Size]byte(h)] = p
 	}
 	return ps, nil
+}
+
+// Authorization is the value of the header; "" when there is none, or more than one:
+// a proxy before us may have looked at another than we would.
+func Authorization(h http.Header) string {
+	if v := h.Values("Authorization"); len(v) == 1 {
+		return v[0]
+	}
+	return ""
 }
 
 // BearerToken reads "Bearer <token>"; "" when it is something else.

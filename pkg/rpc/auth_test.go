@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -80,6 +81,9 @@ func TestBadPrincipalsAreRefused(t *testing.T) {
 		"both":            "principals: [{name: a, tls_name: b, token_sha256: " + hashOf("x") + "}]",
 		"plaintext token": "principals: [{name: a, token_sha256: hunter2}]",
 		"unknown field":   "principals: [{name: a, tls_name: b, agnts: [x]}]",
+		"one token twice": "principals: [{name: a, token_sha256: " + hashOf("x") + "}, {name: b, token_sha256: " + hashOf("x") + "}]",
+		"one name twice":  "principals: [{name: a, tls_name: x}, {name: b, tls_name: x}]",
+		"two documents":   "principals: [{name: a, tls_name: x}]\n---\nprincipals: []",
 		"bad pattern":     "principals: [{name: a, tls_name: b, agents: [\"[\"]}]",
 	} {
 		if _, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: principalsFileWith(t, text)}); err == nil {
@@ -101,4 +105,58 @@ func TestBearerToken(t *testing.T) {
 			t.Errorf("%q: %q", in, got)
 		}
 	}
+}
+
+func FuzzBearerToken(f *testing.F) {
+	for _, s := range []string{"Bearer abc", "bearer  abc ", "Basic abc", "Bearer", "", "Bearer a b", "Bearer \x00", "BEARER \u00e9", " Bearer x", "Bearer\tx"} {
+		f.Add(s, "abc")
+	}
+	f.Fuzz(func(t *testing.T, header, secret string) {
+		token := BearerToken(header)
+		if len(token) >= len(header) && token != "" || strings.TrimSpace(token) != token {
+			t.Fatalf("%q gives %q", header, token)
+		}
+		ps := &principals{byToken: map[[sha256.Size]byte]Principal{sha256.Sum256([]byte(secret)): {Name: "p"}}}
+		p, err := ps.token(token)
+		if (err == nil) != (token == secret && token != "") || err != nil && (!errors.Is(err, ErrUnauthenticated) || p.Name != "") {
+			t.Fatalf("token %q against %q: %v, %v", token, secret, p, err)
+		}
+	})
+}
+
+func FuzzPrincipals(f *testing.F) {
+	good := "principals:\n- {name: web, token_sha256: " + hashOf("s3cret") + ", agents: [\"web-*\", db-1]}\n"
+	for _, s := range []string{good, good + "- {name: tls, tls_name: web-1, agents: [\"*\"]}\n", "principals: []", "", "principals: [{name: a, tls_name: b, agents: [\"[\"]}]",
+		"a: &a [x,x]\nb: [*a,*a]", good + "---\n" + good, "principals: [{name: a, tls_name: b, agents: [\"[a-\\\\]*\"]}]"} {
+		f.Add([]byte(s), "web-1")
+	}
+	f.Fuzz(func(t *testing.T, b []byte, agent string) {
+		if len(b) > 64<<10 {
+			return // an operator's file
+		}
+		ps, err := parsePrincipals("principals.yaml", b)
+		if err != nil {
+			if ps != nil {
+				t.Fatal("principals beside an error")
+			}
+			return
+		}
+		if _, err := ps.token(""); err == nil {
+			t.Fatal("no token is somebody's")
+		}
+		for h, p := range ps.byToken {
+			if p.Name == "" {
+				t.Fatalf("%x has no name", h)
+			}
+			p.MayWrite(agent)
+		}
+		for n, p := range ps.byName {
+			if n == "" || p.Name == "" {
+				t.Fatalf("%q: %v", n, p)
+			}
+			if len(p.Agents) == 0 && p.MayWrite(agent) {
+				t.Fatal("writes without a pattern")
+			}
+		}
+	})
 }

@@ -73,7 +73,7 @@ func (s *streamWithContext) Context() context.Context { return s.ctx }
 // deny writes the refusal.
 func (a *Authenticator) Middleware(next http.Handler, deny func(http.ResponseWriter, *http.Request, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := a.Authenticate(BearerToken(r.Header.Get("Authorization")), r.TLS)
+		p, err := a.Authenticate(BearerToken(Authorization(r.Header)), r.TLS)
 		if err != nil {
 			deny(w, r, err)
 			return

@@ -25,7 +25,7 @@ type eventsAnswer struct {
 // events takes S3 event JSON. 503 when the queue is full: the sender tries again,
 // and what was queued already is known then.
 func (s *Service) events(w http.ResponseWriter, r *http.Request) {
-	if !s.eventsAllowed(r.Header.Get("Authorization")) {
+	if !s.eventsAllowed(rpc.Authorization(r.Header)) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		answer(w, http.StatusUnauthorized, eventsAnswer{Error: "missing or wrong Authorization"})
 		return
