@@ -60,7 +60,7 @@ type Principal struct {
 // MayWrite reports whether the principal may write the agent's batches.
 func (p Principal) MayWrite(agentID string) bool {
 	for _, pat := range p.Agents {
-		if pat == "*" || pat == agentID {
+		if pat == "*" { // slashes too
 			return true
 		}
 		if ok, err := path.Match(pat, agentID); ok && err == nil {
