@@ -28,12 +28,15 @@ type collector struct {
 
 func memStore() objstore.Store { return mem.New(time.Now) }
 
-func startCollector(t testing.TB, store objstore.Store) *collector {
+func startCollector(t testing.TB, store objstore.Store, set ...func(*ingest.Config)) *collector {
 	t.Helper()
 	cfg := ingest.DefaultConfig()
 	cfg.GRPC.Listen, cfg.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.CollectorID, cfg.AuthorityID = "collector-a", authority
 	cfg.DrainTimeout, cfg.AcceptTimeout = 5*time.Second, 5*time.Second
+	for _, f := range set {
+		f(&cfg)
+	}
 	c := &collector{store: store}
 	var err error
 	if c.Service, err = ingest.New(cfg, ingest.Deps{Store: store, Telemetry: quietTelemetry()}); err != nil {

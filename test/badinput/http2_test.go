@@ -39,15 +39,23 @@ type http2Conn struct {
 	buf  bytes.Buffer
 }
 
-func (h *http2Conn) headers(id uint32, pairs string, end bool) []byte {
-	h.buf.Reset()
+func (h *http2Conn) headers(id uint32, pairs string, end bool) {
+	var fields []hpack.HeaderField
 	for _, p := range strings.Fields(pairs) {
 		i := strings.Index(p[1:], "=") + 1
 		value := p[i+1:]
 		if n, rest, ok := strings.Cut(value, "*"); ok && n != "" && n[0] >= '0' && n[0] <= '9' {
 			value = strings.Repeat(rest, int(number(h.t, n)))
 		}
-		_ = h.enc.WriteField(hpack.HeaderField{Name: p[:i], Value: value}) // into memory
+		fields = append(fields, hpack.HeaderField{Name: p[:i], Value: value})
+	}
+	h.fields(id, fields, end)
+}
+
+func (h *http2Conn) fields(id uint32, fields []hpack.HeaderField, end bool) {
+	h.buf.Reset()
+	for _, f := range fields {
+		_ = h.enc.WriteField(f) // into memory
 	}
 	block := bytes.Clone(h.buf.Bytes())
 	first := true
@@ -60,7 +68,6 @@ func (h *http2Conn) headers(id uint32, pairs string, end bool) []byte {
 		}
 		first, block = false, block[n:]
 	}
-	return nil
 }
 
 func (h *http2Conn) step(s string, frame []byte) {
