@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-
-	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
@@ -82,31 +79,6 @@ func TestScheduleReachesEverything(t *testing.T) {
 	}
 	if len(missing) > 0 {
 		t.Errorf("never seen: %q", missing)
-	}
-}
-
-func TestRegisterTellsRightFromWrong(t *testing.T) {
-	a, b := identity.Sum([]byte("a")), identity.Sum([]byte("b"))
-	op := func(mine identity.Digest, from, to int64, o accept.Outcome, holder identity.Digest) porcupine.Operation {
-		return porcupine.Operation{Input: mine, Call: from, Return: to, Output: reply{o, holder}}
-	}
-	const never = int64(1) << 62
-	for name, c := range map[string]struct {
-		want bool
-		ops  []porcupine.Operation
-	}{
-		"first then duplicate":       {true, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(a, 3, 4, accept.Duplicate, a)}},
-		"accepted twice":             {false, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(a, 3, 4, accept.Accepted, a)}},
-		"duplicate of nothing":       {false, []porcupine.Operation{op(a, 1, 2, accept.Duplicate, a)}},
-		"duplicate of a lost answer": {true, []porcupine.Operation{op(a, 1, never, 0, identity.Digest{}), op(a, 3, 4, accept.Duplicate, a)}},
-		"duplicate before its first": {false, []porcupine.Operation{op(a, 1, 2, accept.Duplicate, a), op(a, 3, 4, accept.Accepted, a)}},
-		"two hashes":                 {false, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(b, 3, 4, accept.Accepted, b)}},
-		"conflict":                   {true, []porcupine.Operation{op(a, 1, 5, accept.Conflict, b), op(b, 3, 4, accept.Accepted, b)}},
-		"conflict with a stranger":   {false, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), op(b, 3, 4, accept.Conflict, b)}},
-	} {
-		if got := porcupine.CheckOperations(register, c.ops); got != c.want {
-			t.Errorf("%s: linearizable is %v", name, got)
-		}
 	}
 }
 
