@@ -1,6 +1,6 @@
-// Package cluster runs a whole Lightmetrics on loopback, every service a process of
-// its own with a settings file and credentials made for the run. The demo and the
-// end-to-end tests use it.
+// Package cluster runs a whole Lightmetrics on loopback, or on hosts of internal/netns,
+// every service a process of its own with a settings file and credentials made for the run.
+// The demo and the end-to-end tests use it.
 package cluster
 
 import (
@@ -8,10 +8,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/netns"
 	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
@@ -47,11 +49,13 @@ type Options struct {
 	ScrapeInterval, BatchAge time.Duration
 	// Adjust changes a process's settings before they are written; nil changes nothing.
 	Adjust func(process string, settings map[string]any)
+	// Host is asked where a process lives; nil, and a nil answer, is this machine's loopback.
+	Host func(process string) *netns.Host
 	// Env is asked at each start of a process for what to add to its environment; nil adds nothing.
 	Env func(process string) []string
 }
 
-// Addresses on loopback.
+// Addresses on loopback, or on the hosts of Options.Host.
 type Addresses struct {
 	Store          string
 	StoreAdmin     string
@@ -108,7 +112,11 @@ func (c *Cluster) Dir() string { return c.o.Dir }
 
 func (c *Cluster) choosePorts() error {
 	var errs []error
-	port := func(want int) string {
+	port := func(process string, want int) string {
+		if h := c.host(process); h != nil {
+			// Nobody else listens in there.
+			return netip.AddrPortFrom(h.Addr, uint16(want)).String()
+		}
 		if !c.o.DefaultPorts {
 			want = 0
 		}
@@ -120,19 +128,27 @@ func (c *Cluster) choosePorts() error {
 		c.ports = append(c.ports, p)
 		return p.Addr
 	}
-	c.Addr.Store, c.Addr.StoreAdmin = port(4790), port(4791)
+	c.Addr.Store, c.Addr.StoreAdmin = port("objectstore", 4790), port("objectstore", 4791)
 	for i := range c.o.Collectors {
 		// 4750 and 4751 for the first, then 4730, 4731, 4732, …: clear of the other services.
 		g, h := 4750, 4751
 		if i > 0 {
 			g, h = 4730+2*(i-1), 4731+2*(i-1)
 		}
-		c.Addr.Collectors = append(c.Addr.Collectors, CollectorAddress{GRPC: port(g), HTTP: port(h)})
+		c.Addr.Collectors = append(c.Addr.Collectors, CollectorAddress{GRPC: port(collectorName(i), g), HTTP: port(collectorName(i), h)})
 	}
-	c.Addr.QueryHTTP, c.Addr.QueryGRPC = port(4760), port(4761)
-	c.Addr.ReconcilerHTTP, c.Addr.ReconcilerGRPC = port(4770), port(4771)
-	c.Addr.AgentHTTP = port(4320)
+	c.Addr.QueryHTTP, c.Addr.QueryGRPC = port("query", 4760), port("query", 4761)
+	c.Addr.ReconcilerHTTP, c.Addr.ReconcilerGRPC = port("reconciler", 4770), port("reconciler", 4771)
+	c.Addr.AgentHTTP = port("agent", 4320)
 	return errors.Join(errs...)
+}
+
+// host is where a process lives; nil is this machine's loopback.
+func (c *Cluster) host(process string) *netns.Host {
+	if c.o.Host == nil {
+		return nil
+	}
+	return c.o.Host(process)
 }
 
 // release lets go of a process's ports just before it starts.
@@ -153,8 +169,12 @@ func (c *Cluster) start(ctx context.Context, command, name string, addrs ...stri
 	if c.o.Env != nil {
 		env = c.o.Env(name)
 	}
+	var ns string
+	if h := c.host(name); h != nil {
+		ns = h.Path
+	}
 	p, err := proc.Start(proc.Spec{
-		Name: name, Bin: c.o.Bin, Dir: c.o.Dir, Env: env, ReadyURL: "http://" + http + "/-/ready",
+		Name: name, NetNS: ns, Bin: c.o.Bin, Dir: c.o.Dir, Env: env, ReadyURL: "http://" + http + "/-/ready",
 		Args: []string{command, "--config", filepath.Join(c.o.Dir, name+".yaml")},
 	})
 	if err != nil {

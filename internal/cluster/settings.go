@@ -50,6 +50,11 @@ func (c *Cluster) bucketSettings() section {
 	}
 }
 
+// auth lets everybody in on loopback, and on purpose in a network that is the test's own.
+func (c *Cluster) auth(process string) section {
+	return section{"mode": "none", "allow_insecure": c.host(process) != nil}
+}
+
 func (c *Cluster) storeSettings() section {
 	return section{
 		"listen":       c.Addr.Store,
@@ -73,6 +78,7 @@ func (c *Cluster) collectorSettings(i int) section {
 	return section{
 		"grpc":         section{"listen": a.GRPC},
 		"http":         section{"listen": a.HTTP},
+		"auth":         c.auth(collectorName(i)),
 		"collector_id": collectorName(i),
 		"authority_id": Authority,
 		"store":        c.bucketSettings(),
@@ -84,6 +90,7 @@ func (c *Cluster) reconcilerSettings() section {
 	return section{
 		"http":         section{"listen": c.Addr.ReconcilerHTTP},
 		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
+		"auth":         c.auth("reconciler"),
 		"authority_id": Authority,
 		"store":        c.bucketSettings(),
 	}
@@ -93,6 +100,7 @@ func (c *Cluster) querySettings() section {
 	return section{
 		"http":    section{"listen": c.Addr.QueryHTTP},
 		"grpc":    section{"listen": c.Addr.QueryGRPC},
+		"auth":    c.auth("query"),
 		"store":   c.bucketSettings(),
 		"follow":  section{"watch": []string{c.Addr.ReconcilerGRPC}},
 		"history": section{"window": "6h"},

@@ -82,7 +82,7 @@ func New() (*Net, error) {
 		{"ip", "-n", n.sw, "link", "set", "br0", "up"},
 		{"ip", "link", "add", n.id, "type", "veth", "peer", "name", "this", "netns", n.sw},
 		{"ip", "-n", n.sw, "link", "set", "dev", "this", "master", "br0", "up"},
-		{"ip", "addr", "add", n.at(maxHost + 1).String() + "/24", "dev", n.id},
+		{"ip", "addr", "add", n.at(maxHost+1).String() + "/24", "dev", n.id},
 		{"ip", "link", "set", "dev", n.id, "up"},
 	}
 	if err := runAll(steps); err != nil {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/netns"
 )
 
 // pollEvery is how often a child is asked whether it is ready.
@@ -29,6 +31,8 @@ type Spec struct {
 	Dir string
 	// ReadyURL answers 200 when the child is ready; "" is ready at once.
 	ReadyURL string
+	// NetNS is the file of the network namespace that the child starts in; "" is the parent's.
+	NetNS string
 }
 
 // Process is a running child.
@@ -54,9 +58,16 @@ func Start(s Spec) (*Process, error) {
 	started := make(chan error, 1)
 	go func() {
 		// Pdeathsig belongs to the thread that starts the child, so that thread stays.
+		// It ends with the goroutine, and its namespace with it.
 		p.cmd.SysProcAttr = deathSignal()
 		lockThread()
-		err := p.cmd.Start()
+		var err error
+		if s.NetNS != "" {
+			err = netns.Enter(s.NetNS)
+		}
+		if err == nil {
+			err = p.cmd.Start()
+		}
 		started <- err
 		if err != nil {
 			return
