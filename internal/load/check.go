@@ -19,8 +19,8 @@ const answersWithin = 60 * time.Second
 // maxReported bounds the violations that Check names.
 const maxReported = 20
 
-// Check compares a cluster at rest with what was sent, and gives every difference:
-// the bucket must hold by itself (fsck), hold each acknowledged batch byte for byte,
+// Check compares a cluster at rest with what was sent, and gives every difference: all
+// answers of an identity must be those of a write-once register, the bucket must hold by itself (fsck), hold each acknowledged batch byte for byte,
 // no second hash for any identity, no gaps or overlaps; and PromQL must, within a minute, count
 // everything in the bucket once and say that nothing is missing.
 func Check(ctx context.Context, c *cluster.Cluster, sent *Sent) (*fsck.Report, error) {
@@ -35,6 +35,8 @@ func Check(ctx context.Context, c *cluster.Cluster, sent *Sent) (*fsck.Report, e
 	if err != nil {
 		return nil, err
 	}
+	_, err = sent.Calls.Check()
+	errs = append(errs, err)
 	for _, f := range report.Findings {
 		errs = append(errs, errors.New(f.String()))
 	}

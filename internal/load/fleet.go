@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"sync"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/history"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
 // Metric is what every sender of a fleet sends.
@@ -29,6 +33,11 @@ type FleetOptions struct {
 	BootBatches int
 	// HTTPEvery is how many batches go over a stream for one that goes over HTTP; 0 is none.
 	HTTPEvery int
+	// Races makes a sender send one identity twice at the same time now and then, to
+	// different collectors, with equal or with other bytes.
+	Races bool
+	// Dial connects; nil is from this process's network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Addresses of the collectors, gRPC and HTTP; the cluster's own when empty.
 	Addresses []cluster.CollectorAddress
 }
@@ -42,13 +51,23 @@ type Sent struct {
 	Count int
 	// Duplicates and Conflicts that were sent on purpose and answered.
 	Duplicates, Conflicts int
+	// Races are identities that two senders sent at the same time.
+	Races int
+	// Calls is the history of every submission.
+	Calls *history.Log
 }
+
+// maxCalls bounds the history: it holds a few hundred bytes a call.
+const maxCalls = 1 << 19
 
 // Fleet is a number of senders that send until they are stopped.
 type Fleet struct {
 	o    FleetOptions
 	quit chan struct{}
 	wg   sync.WaitGroup
+	// busy is held for reading from the first try of a batch to its last answer.
+	busy sync.RWMutex
+	http *http.Client
 
 	mu   sync.Mutex
 	sent Sent
@@ -67,7 +86,11 @@ func StartFleet(ctx context.Context, c *cluster.Cluster, o FleetOptions) *Fleet 
 	if len(o.Addresses) == 0 {
 		o.Addresses = c.Addr.Collectors
 	}
-	f := &Fleet{o: o, quit: make(chan struct{}), sent: Sent{Acked: map[identity.Batch]identity.Digest{}}, at: map[identity.Batch]time.Time{}}
+	f := &Fleet{o: o, quit: make(chan struct{}), at: map[identity.Batch]time.Time{},
+		sent: Sent{Acked: map[identity.Batch]identity.Digest{}, Calls: history.NewLog(maxCalls)}}
+	if o.Dial != nil {
+		f.http = &http.Client{Transport: &http.Transport{DialContext: o.Dial}}
+	}
 	start := time.Now().Add(-time.Hour)
 	for i := range o.Senders {
 		f.wg.Add(1)
@@ -89,6 +112,16 @@ func (f *Fleet) Stop() (*Sent, error) {
 	f.wg.Wait()
 	return &f.sent, errors.Join(f.errs...)
 }
+
+// Pause waits until every sender has an outcome of what it began, and holds all of
+// them until Resume. It gives what is known now.
+func (f *Fleet) Pause() (Sent, error) {
+	f.busy.Lock()
+	return f.Sent(), f.Err()
+}
+
+// Resume lets the senders go on.
+func (f *Fleet) Resume() { f.busy.Unlock() }
 
 // Sent is a copy of what is known now.
 func (f *Fleet) Sent() Sent {
@@ -122,7 +155,8 @@ type sender struct {
 	grpc  []string
 	http  []string
 	s     *Sender
-	seq   uint64 // next of the boot
+	other *Sender // races s; nil until then
+	seq   uint64  // next of the boot
 }
 
 // run sends batches in order, each until it has an outcome; now and then the same bytes
@@ -134,7 +168,7 @@ func (f *Fleet) run(ctx context.Context, i int, start time.Time) error {
 		x.grpc, x.http = append(x.grpc, a.GRPC), append(x.http, a.HTTP)
 	}
 	x.newBoot(0)
-	defer func() { x.s.Close() }()
+	defer func() { x.close() }()
 	for k := 0; ; k++ {
 		select {
 		case <-f.quit:
@@ -144,19 +178,36 @@ func (f *Fleet) run(ctx context.Context, i int, start time.Time) error {
 		if n := f.o.BootBatches; n > 0 && k > 0 && k%n == 0 {
 			x.newBoot(k / n)
 		}
-		if err := x.batch(ctx, start.Add(time.Duration(k*f.o.Rows)*RowStep)); err != nil {
+		f.busy.RLock()
+		err := x.batch(ctx, start.Add(time.Duration(k*f.o.Rows)*RowStep))
+		f.busy.RUnlock()
+		if err != nil {
 			return err
 		}
 	}
 }
 
 func (x *sender) newBoot(n int) {
+	x.close()
+	x.seq = 1
+	x.s = x.newSender(fmt.Sprintf("boot-%d", n), n, 2*x.i)
+}
+
+// newSender begins at the collector first; the boots begin at different ones.
+func (x *sender) newSender(boot string, first, client int) *Sender {
+	s := NewSender(identity.Boot{Agent: x.agent, Boot: boot}, x.grpc...)
+	s.next, s.Dial, s.Calls, s.Client = first, x.f.o.Dial, x.f.sent.Calls, client
+	return s
+}
+
+func (x *sender) close() {
 	if x.s != nil {
 		x.s.Close()
 	}
-	x.seq = 1
-	x.s = NewSender(identity.Boot{Agent: x.agent, Boot: fmt.Sprintf("boot-%d", n)}, x.grpc...)
-	x.s.next = n // the boots begin at different collectors
+	if x.other != nil {
+		x.other.Close()
+		x.other = nil
+	}
 }
 
 func (x *sender) batch(ctx context.Context, at time.Time) error {
@@ -167,6 +218,9 @@ func (x *sender) batch(ctx context.Context, at time.Time) error {
 	body, err := Frame(x.s.Boot, Metric, id.SeqStart, x.f.o.Rows, at, value)
 	if err != nil {
 		return err
+	}
+	if x.f.o.Races && x.rnd.IntN(6) == 0 {
+		return x.race(ctx, id, body, at, value)
 	}
 	switch st, err := x.send(ctx, body); {
 	case err != nil:
@@ -208,9 +262,13 @@ func (x *sender) provoke(ctx context.Context, id identity.Batch, body []byte, at
 // send picks the way and waits for an outcome.
 func (x *sender) send(ctx context.Context, body []byte) (string, error) {
 	if n := x.f.o.HTTPEvery; n > 0 && x.rnd.IntN(n+1) == 0 {
-		return Post(ctx, x.s.Spool, body, x.http...)
+		p := Poster{Spool: x.s.Spool, Client: x.f.http, Calls: x.f.sent.Calls, ClientID: 2 * x.i}
+		return p.Post(ctx, body, x.http...)
 	}
-	r, err := x.s.Send(ctx, body)
+	return outcomeOf(x.s.Send(ctx, body))
+}
+
+func outcomeOf(r *ingestv1.BatchResult, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}

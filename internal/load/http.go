@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/history"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // Statuses as they stand on the wire.
@@ -23,12 +25,29 @@ const (
 // spoolHeader carries the spool id over HTTP.
 const spoolHeader = "X-Lightmetrics-Spool-Id"
 
-// Post sends the frame over HTTP to one collector after the other until it has an
-// outcome, and gives it as the stream's status. Anything but 200, 409, 429 and 503 is an error.
-func Post(ctx context.Context, spool string, f []byte, addrs ...string) (string, error) {
+// Poster sends frames over HTTP.
+type Poster struct {
+	Spool string
+	// Client sends; nil is http.DefaultClient.
+	Client *http.Client
+	// Calls, where it is not nil, gets each submission, under the name ClientID.
+	Calls    *history.Log
+	ClientID int
+}
+
+// Post sends the frame to one collector after the other until it has an outcome, and
+// gives it as the stream's status. Anything but 200, 409, 429 and 503 is an error.
+func (p *Poster) Post(ctx context.Context, f []byte, addrs ...string) (string, error) {
+	h, err := frame.ParseHeader(f)
+	if err != nil {
+		return "", err
+	}
+	d := identity.Sum(f)
 	var last error
 	for i := 0; ; i++ {
-		status, err := post(ctx, spool, f, addrs[i%len(addrs)])
+		call := p.Calls.Call(p.ClientID, h.Identity, d)
+		status, err := p.post(ctx, f, addrs[i%len(addrs)])
+		call.End(history.Reply{Outcome: outcomes[status], Unnamed: true})
 		if status != "" {
 			return status, err
 		}
@@ -44,7 +63,7 @@ func Post(ctx context.Context, spool string, f []byte, addrs ...string) (string,
 }
 
 // post gives "" where the outcome is unknown, and "failed" with an error where no retry helps.
-func post(ctx context.Context, spool string, f []byte, addr string) (string, error) {
+func (p *Poster) post(ctx context.Context, f []byte, addr string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/v1/batches", bytes.NewReader(f))
@@ -52,8 +71,12 @@ func post(ctx context.Context, spool string, f []byte, addr string) (string, err
 		return "failed", err
 	}
 	req.Header.Set("Content-Type", frame.MediaType)
-	req.Header.Set(spoolHeader, spool)
-	resp, err := http.DefaultClient.Do(req)
+	req.Header.Set(spoolHeader, p.Spool)
+	client := p.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return "", err
 	}

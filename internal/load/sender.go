@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/internal/history"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -24,6 +28,11 @@ const tryAgain = 20 * time.Millisecond
 type Sender struct {
 	Boot  identity.Boot
 	Spool string
+	// Dial connects; nil is from this process's network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Calls, where it is not nil, gets each submission, under the name Client.
+	Calls  *history.Log
+	Client int
 
 	addrs  []string
 	next   int
@@ -50,7 +59,11 @@ func (s *Sender) Close() {
 func (s *Sender) Open(ctx context.Context) error {
 	addr := s.addrs[s.next%len(s.addrs)]
 	s.next++
-	conn, err := rpc.Dial(addr, rpc.ClientConfig{})
+	var opts []grpc.DialOption
+	if s.Dial != nil {
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return s.Dial(ctx, "tcp", addr) }))
+	}
+	conn, err := rpc.Dial(addr, rpc.ClientConfig{}, opts...)
 	if err != nil {
 		return err
 	}
@@ -102,6 +115,13 @@ func (s *Sender) Try(ctx context.Context, f []byte) (*ingestv1.BatchResult, erro
 			return nil, err
 		}
 	}
+	h, err := frame.ParseHeader(f)
+	if err != nil {
+		return nil, err
+	}
+	d := identity.Sum(f)
+	call, reply := s.Calls.Call(s.Client, h.Identity, d), history.Reply{}
+	defer func() { call.End(reply) }()
 	if err := s.stream.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Frame{Frame: f}}); err != nil {
 		return nil, err
 	}
@@ -110,8 +130,28 @@ func (s *Sender) Try(ctx context.Context, f []byte) (*ingestv1.BatchResult, erro
 		return nil, err
 	}
 	r := m.GetResult()
-	if d := identity.Sum(f); r == nil || string(r.GetFrameSha256()) != string(d[:]) {
+	if r == nil || string(r.GetFrameSha256()) != string(d[:]) {
 		return nil, fmt.Errorf("answer to another frame: %v", m)
 	}
-	return r, nil
+	reply, err = replyOf(r)
+	return r, err
 }
+
+// replyOf is what a result says of the identity's register.
+func replyOf(r *ingestv1.BatchResult) (history.Reply, error) {
+	holder := r.GetAcceptance().GetFrameSha256()
+	if r.GetStatus() == ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT {
+		holder = r.GetConflict().GetAcceptedSha256()
+	}
+	outcome := outcomes[r.GetStatus().String()]
+	if outcome == 0 {
+		return history.Reply{}, nil
+	}
+	if len(holder) != len(identity.Digest{}) {
+		return history.Reply{}, fmt.Errorf("%s names the holder %x", r.GetStatus(), holder)
+	}
+	return history.Reply{Outcome: outcome, Holder: identity.Digest(holder)}, nil
+}
+
+// outcomes that end a submission.
+var outcomes = map[string]accept.Outcome{Accepted: accept.Accepted, Duplicate: accept.Duplicate, Conflict: accept.Conflict}

@@ -202,7 +202,7 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 		t.Fatalf("%d rounds for %d points", total, len(points))
 	}
 
-	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 25 * time.Millisecond, BootBatches: 12, HTTPEvery: 4})
+	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 25 * time.Millisecond, BootBatches: 12, HTTPEvery: 4, Races: true})
 	sc, err := startScratch(ctx, c, seed)
 	must(t, err)
 	clash := startClashes(ctx, c)

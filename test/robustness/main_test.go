@@ -152,12 +152,22 @@ func finish(ctx context.Context, t *testing.T, c *cluster.Cluster, f *load.Fleet
 		t.Error(err)
 		return
 	}
-	if len(sent.Acked) == 0 || sent.Duplicates == 0 || sent.Conflicts == 0 {
-		t.Errorf("the load did too little: %d batches, %d duplicates, %d conflicts", len(sent.Acked), sent.Duplicates, sent.Conflicts)
-	}
+	judged(t, sent)
 	t.Logf("%d batches acknowledged, %d duplicates, %d conflicts; the bucket has %d manifests, %d quarantined; checked in %v",
 		len(sent.Acked), sent.Duplicates, sent.Conflicts, report.Manifests, report.Quarantined, time.Since(began).Round(time.Millisecond))
 	lagZero(ctx, t, c)
+}
+
+// judged tells what the checks rest on, and refuses a load that shows nothing.
+func judged(t *testing.T, sent *load.Sent) {
+	t.Helper()
+	h, _ := sent.Calls.Check() // what it finds is in load.Check's error
+	if len(sent.Acked) == 0 || sent.Duplicates == 0 || sent.Conflicts == 0 || sent.Races == 0 || h.Identities < len(sent.Acked) && h.Dropped == 0 {
+		t.Errorf("the load did too little: %d batches, %d duplicates, %d conflicts, %d races, history %+v",
+			len(sent.Acked), sent.Duplicates, sent.Conflicts, sent.Races, h)
+	}
+	t.Logf("histories of %d identities are those of write-once registers: %d answers, %d without one, %d races",
+		h.Identities, h.Answers, h.Open, sent.Races)
 }
 
 // lagZero: a minute after the last fault nothing waits in the reconciler.

@@ -17,7 +17,7 @@ func TestPauses(t *testing.T) {
 	c := newCluster(t, cluster.Options{Collectors: 2})
 	ctx := within(t, time.Duration(rounds)*15*time.Second+3*time.Minute)
 	startAll(ctx, t, c)
-	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 10 * time.Millisecond, BootBatches: 20, HTTPEvery: 4})
+	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 10 * time.Millisecond, BootBatches: 20, HTTPEvery: 4, Races: true})
 	victims := []*proc.Process{c.Store, c.Collectors[0], c.Reconciler, c.Agent, c.Query, c.Collectors[1]}
 	for i := range rounds {
 		v := victims[i%len(victims)]

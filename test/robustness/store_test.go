@@ -32,7 +32,7 @@ func TestStoreAnswersWrongly(t *testing.T) {
 	p.mu.Lock()
 	p.rate = 0.125
 	p.mu.Unlock()
-	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 5 * time.Millisecond, BootBatches: 20, HTTPEvery: 4})
+	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 5 * time.Millisecond, BootBatches: 20, HTTPEvery: 4, Races: true})
 	time.Sleep(time.Duration(seconds) * time.Second) // the length of the fault, not a wait for anything
 	faults := p.heal()
 	t.Logf("faults: %v", faults)
