@@ -128,7 +128,7 @@ func (b *blob) settle(ctx context.Context) error {
 func (b *blob) condemned(ctx context.Context) (bool, error) {
 	s := b.step(StepMarker, layout.Condemned(b.sha, b.gen))
 	for {
-		_, err := b.p.get(ctx, s.key, 0)
+		err := b.p.look(ctx, s.key)
 		switch {
 		case err == nil, errors.Is(err, objstore.ErrChecksum):
 			return true, nil

@@ -112,6 +112,15 @@ func (p *Protocol) get(ctx context.Context, key string, limit int64) ([]byte, er
 	return b, err
 }
 
+// look reads no more of an object than tells that it is there, however large it is.
+// It is no HEAD: the 404 of one has no body that says who answers.
+func (p *Protocol) look(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, p.policy.RequestTimeout)
+	defer cancel()
+	_, _, err := p.store.Get(ctx, key, objstore.GetOptions{Length: 1})
+	return err
+}
+
 func (p *Protocol) head(ctx context.Context, key string) (objstore.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.policy.RequestTimeout)
 	defer cancel()
