@@ -56,7 +56,7 @@ func TestLogKeepsWhatMatters(t *testing.T) {
 	l.Call(1, id, a).End(Reply{Outcome: accept.Duplicate, Holder: a})
 	l.Call(2, id, b).End(Reply{Outcome: accept.Conflict, Holder: a})
 	s, err := l.Check()
-	if err != nil || s != (Stats{Identities: 1, Answers: 2, Open: 1}) {
+	if err != nil || s != (Stats{Identities: 1, Answers: 2, Open: 1, Unseen: 1}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	l.Call(2, id, b).End(Reply{Outcome: accept.Accepted, Holder: b})

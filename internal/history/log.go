@@ -3,12 +3,14 @@ package history
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 
+	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -96,6 +98,9 @@ type Stats struct {
 	Answers    int
 	// Open are the hashes of identities of which some call had no answer.
 	Open int
+	// Unseen are identities that no answer said to be accepted, though they are held: the
+	// answer to the call that took effect was lost.
+	Unseen int
 	// Dropped calls had no room.
 	Dropped int
 }
@@ -113,6 +118,9 @@ func (l *Log) Check() (Stats, error) {
 		}
 		s.Answers += len(x.answered)
 		s.Open += len(x.lost)
+		if len(x.answered) > 0 && !slices.ContainsFunc(x.answered, accepted) {
+			s.Unseen++
+		}
 		if Linearizable(ops) {
 			continue
 		}
@@ -122,6 +130,8 @@ func (l *Log) Check() (Stats, error) {
 	}
 	return s, errors.Join(errs...)
 }
+
+func accepted(op porcupine.Operation) bool { return op.Output.(Reply).Outcome == accept.Accepted }
 
 func describe(ops []porcupine.Operation) string {
 	var b strings.Builder

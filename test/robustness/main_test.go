@@ -166,8 +166,8 @@ func judged(t *testing.T, sent *load.Sent) {
 		t.Errorf("the load did too little: %d batches, %d duplicates, %d conflicts, %d races, history %+v",
 			len(sent.Acked), sent.Duplicates, sent.Conflicts, sent.Races, h)
 	}
-	t.Logf("histories of %d identities are those of write-once registers: %d answers, %d without one, %d races",
-		h.Identities, h.Answers, h.Open, sent.Races)
+	t.Logf("histories of %d identities are judged: %d answers, %d calls without one, %d accepted unseen, %d races",
+		h.Identities, h.Answers, h.Open, h.Unseen, sent.Races)
 }
 
 // lagZero: a minute after the last fault nothing waits in the reconciler.

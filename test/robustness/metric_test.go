@@ -1,0 +1,48 @@
+package robustness
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+)
+
+// metric sums a counter of all collectors over the samples that have these labels.
+func metric(ctx context.Context, t *testing.T, c *cluster.Cluster, name string, labels ...string) (sum float64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, a := range c.Addr.Collectors {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.HTTP+"/metrics", nil)
+		must(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		must(t, err)
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() {
+			key, value, ok := strings.Cut(lines.Text(), " ")
+			if base, _, _ := strings.Cut(key, "{"); !ok || base != name || !hasAll(key, labels) {
+				continue
+			}
+			v, err := strconv.ParseFloat(value, 64)
+			must(t, err)
+			sum += v
+		}
+		resp.Body.Close()
+		must(t, lines.Err())
+	}
+	return sum
+}
+
+func hasAll(key string, labels []string) bool {
+	for _, l := range labels {
+		if !strings.Contains(key, l) {
+			return false
+		}
+	}
+	return true
+}
