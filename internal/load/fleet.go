@@ -246,12 +246,14 @@ func (x *sender) provoke(ctx context.Context, id identity.Batch, body []byte, at
 	default:
 		return nil
 	}
-	got, err := x.send(ctx, body)
-	if err != nil {
-		return err
-	}
-	if got != want {
-		return fmt.Errorf("%s again: answered %s, want %s", id, got, want)
+	for range 1 + x.rnd.IntN(2) { // a conflict stays one
+		got, err := x.send(ctx, body)
+		if err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("%s again: answered %s, want %s", id, got, want)
+		}
 	}
 	x.f.mu.Lock()
 	defer x.f.mu.Unlock()

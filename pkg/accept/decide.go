@@ -103,6 +103,12 @@ func (b *blob) quarantine(ctx context.Context, res *Result) error {
 	}.Marshal()
 	for {
 		err := b.p.create(ctx, s.key, body, jsonContent)
+		if errors.Is(err, objstore.ErrExists) {
+			// Said to exist: a conflict is answered only of a record that is there.
+			if e := b.p.look(ctx, s.key); e != nil && !errors.Is(e, objstore.ErrChecksum) {
+				err = e
+			}
+		}
 		if err == nil || errors.Is(err, objstore.ErrExists) {
 			if err == nil {
 				b.p.events.quarantined(s.key)

@@ -26,5 +26,5 @@ var (
 		failpoint.Point{Name: "ingest.notify.send.after", When: "a hint was handed to the stream to a reconciler"},
 	)
 	_ = failstore.Register("ingest", "get authority", "create authority", "create boots", "get boots", "list accepted",
-		"create raw-blobs", "head raw-blobs", "create accepted", "get accepted", "create quarantine", "get gc")
+		"create raw-blobs", "head raw-blobs", "create accepted", "get accepted", "create quarantine", "get quarantine", "get gc")
 )

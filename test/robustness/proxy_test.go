@@ -15,8 +15,8 @@ import (
 )
 
 // proxy stands between a cluster and its store and breaks requests at random: refused
-// unsent, applied and the answer lost, answered slowly, cut in the middle. The signature covers the
-// host, so the client's own host name goes on unchanged.
+// unsent, applied and the answer lost, answered slowly, cut in the middle, said to exist. The signature
+// covers the host, so the client's own host name goes on unchanged.
 type proxy struct {
 	addr   string
 	client *http.Client
@@ -25,13 +25,17 @@ type proxy struct {
 	rnd    *rand.Rand
 	rate   float64 // of requests that are broken
 	counts map[string]int
+	// rule, where it is not nil, draws in place of chance.
+	rule func(*http.Request) string
+	// made are the paths that were created or found to exist: a 412 for one is true.
+	made map[string]bool
 }
 
 // proxyTimeout bounds one request behind the proxy.
 const proxyTimeout = 20 * time.Second
 
 func startProxy(t *testing.T, addr string, rnd *rand.Rand, rate float64) (*proxy, string) {
-	p := &proxy{addr: addr, rnd: rnd, rate: rate, counts: map[string]int{}, client: &http.Client{
+	p := &proxy{addr: addr, rnd: rnd, rate: rate, counts: map[string]int{}, made: map[string]bool{}, client: &http.Client{
 		Timeout:   proxyTimeout,
 		Transport: &http.Transport{DialContext: (&net.Dialer{}).DialContext, DisableCompression: true, MaxIdleConnsPerHost: 64},
 	}}
@@ -48,22 +52,55 @@ func (p *proxy) heal() map[string]int {
 	return p.counts
 }
 
-// kinds of faults. A 412 is not among them: a store that says "exists" of a key that
-// is not there is broken for good, and the start-up probe is what finds that.
-var kinds = []string{"409", "500", "503", "lost", "500 after", "reset", "slow", "cut"}
+// kinds of faults. "412" says exists of a key that is not there: nothing was applied.
+// "412 after" says it of what this very request has made.
+var kinds = []string{"409", "412", "412 after", "500", "503", "lost", "500 after", "reset", "slow", "cut"}
 
-func (p *proxy) draw(method string) string {
+func (p *proxy) draw(r *http.Request) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.rnd.Float64() >= p.rate {
-		return ""
+	k := ""
+	switch {
+	case p.rule != nil:
+		k = p.rule(r)
+	case p.rnd.Float64() < p.rate:
+		k = kinds[p.rnd.IntN(len(kinds))]
 	}
-	k := kinds[p.rnd.IntN(len(kinds))]
-	if k == "409" && method != http.MethodPut || k == "cut" && method != http.MethodGet {
-		k = "503"
+	create := r.Method == http.MethodPut && r.Header.Get("If-None-Match") == "*"
+	switch k {
+	case "":
+		return ""
+	case "409":
+		if r.Method != http.MethodPut {
+			k = "503"
+		}
+	case "412", "412 after":
+		if !create || p.made[r.URL.Path] {
+			k = "503"
+		}
+	case "cut":
+		if r.Method != http.MethodGet {
+			k = "503"
+		}
 	}
 	p.counts[k]++
 	return k
+}
+
+// note learns which keys are there.
+func (p *proxy) note(r *http.Request, code int) {
+	if r.Method == http.MethodPut && (code == http.StatusOK || code == http.StatusPreconditionFailed) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.made[r.URL.Path] = true
+	}
+}
+
+// obey makes rule draw the faults; nil is none.
+func (p *proxy) obey(rule func(*http.Request) string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rule = rule
 }
 
 // ServeHTTP implements http.Handler.
@@ -72,10 +109,13 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	fault := p.draw(r.Method)
+	fault := p.draw(r)
 	switch fault {
 	case "409":
 		refuse(w, http.StatusConflict, "ConditionalRequestConflict")
+		return
+	case "412":
+		refuse(w, http.StatusPreconditionFailed, "PreconditionFailed")
 		return
 	case "500":
 		refuse(w, http.StatusInternalServerError, "InternalError")
@@ -90,8 +130,12 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil || fault == "lost" {
 		panic(http.ErrAbortHandler) // nobody learns the outcome
 	}
-	if fault == "500 after" {
+	switch fault {
+	case "500 after":
 		refuse(w, http.StatusInternalServerError, "InternalError")
+		return
+	case "412 after":
+		refuse(w, http.StatusPreconditionFailed, "PreconditionFailed")
 		return
 	}
 	for k, v := range resp.Header {
@@ -137,5 +181,6 @@ func (p *proxy) forward(r *http.Request, body []byte) (*http.Response, []byte, e
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
+	p.note(r, resp.StatusCode)
 	return resp, answer, err
 }

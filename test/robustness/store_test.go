@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -10,23 +11,12 @@ import (
 )
 
 // TestStoreAnswersWrongly puts a proxy between the collectors and the store that breaks
-// one request in eight: 409, 500, 503, resets, slow and cut bodies, and answers that are
-// lost after the write was applied.
+// one request in eight: 409, 500, 503, resets, slow and cut bodies, answers that are lost
+// after the write was applied, and 412 for a key that is not there or that the request itself made.
 func TestStoreAnswersWrongly(t *testing.T) {
 	seed, rnd := seeded(t)
 	seconds := size(t, 6, 600)
-	var p *proxy
-	var url string
-	endpoint := ""
-	o := cluster.Options{Collectors: 2, Adjust: func(process string, s map[string]any) {
-		if strings.HasPrefix(process, "collector-") && endpoint != "" {
-			s["store"].(map[string]any)["endpoint"] = endpoint
-		}
-	}}
-	p, url = startProxy(t, "", rnd, 0)
-	endpoint = url
-	c := newCluster(t, o)
-	p.addr = c.Addr.Store
+	c, p := behindProxy(t, rnd, 2)
 	ctx := within(t, time.Duration(seconds)*time.Second+3*time.Minute)
 	startAll(ctx, t, c)
 	p.mu.Lock()
@@ -42,4 +32,17 @@ func TestStoreAnswersWrongly(t *testing.T) {
 		}
 	}
 	finish(ctx, t, c, f)
+}
+
+// behindProxy makes a cluster whose collectors reach the store through a proxy without faults.
+func behindProxy(t *testing.T, rnd *rand.Rand, collectors int) (*cluster.Cluster, *proxy) {
+	t.Helper()
+	p, url := startProxy(t, "", rnd, 0)
+	c := newCluster(t, cluster.Options{Collectors: collectors, Adjust: func(process string, s map[string]any) {
+		if strings.HasPrefix(process, "collector-") {
+			s["store"].(map[string]any)["endpoint"] = url
+		}
+	}})
+	p.addr = c.Addr.Store
+	return c, p
 }
