@@ -40,6 +40,8 @@ type authCase struct {
 	Repeat int      `yaml:"repeat"`
 	// Key is the header's name when it is not authorization.
 	Key string `yaml:"key"`
+	// Method of the face unary when it is not SubmitBatch.
+	Method string `yaml:"method"`
 	// Agent of the frame; Hello is the stream's, when it is another. Do spoils the frame
 	// by the steps of the class frame.
 	Agent string   `yaml:"agent"`
@@ -245,7 +247,7 @@ func (k authCase) send(t testing.TB, c *collector, f []byte, agent, boot string)
 		return append(binary.AppendUvarint([]byte{no<<3 | 2}, uint64(len(b))), b...)
 	}
 	if k.Face == "unary" {
-		return rawCall(t, c.GRPCAddr(), methods["Submit"], fields, field(1, f))
+		return rawCall(t, c.GRPCAddr(), or(k.Method, methods["Submit"]), fields, field(1, f))
 	}
 	hello, err := proto.Marshal(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{
 		Hello: &ingestv1.Hello{AgentId: or(k.Hello, agent), BootId: boot}}})

@@ -15,7 +15,8 @@ import (
 )
 
 // classes are the tables of the corpus: testdata/<class>.yaml.
-var classes = []string{"frame", "http", "grpc", "http2", "s3", "records", "segments", "events", "scrape", "promql"}
+var classes = []string{"frame", "http", "faces", "grpc", "http2", "auth", "mtls", "principals", "s3", "records", "condemned", "segments",
+	"events", "webhook", "scrape", "promql"}
 
 // named is what every case has, whatever its class.
 type named struct {
@@ -71,8 +72,8 @@ func TestCorpus(t *testing.T) {
 		}
 		total += len(cases)
 	}
-	if total < 500 {
-		t.Errorf("%d cases, want at least 500", total)
+	if total < 1600 {
+		t.Errorf("%d cases, want at least 1600", total)
 	}
 	if want := fmt.Sprintf("%d cases", total); !strings.Contains(string(page), want) {
 		t.Errorf("docs/protocol/bad-input.md does not say %q", want)
