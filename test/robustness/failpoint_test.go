@@ -2,21 +2,18 @@ package robustness
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
 	"lightmetrics.dev/lightmetrics/internal/load"
 	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
@@ -33,93 +30,6 @@ var once = []string{
 	"ingest.store.create.authority.", "reconciler.store.get.authority.", "agent.send.hello.", "agent.send.welcome.",
 	"agent.queue.roll.", "agent.queue.reclaim.", "agent.queue.aside.", "agent.send.park.", "objectstore.log.roll.",
 	"objectstore.reclaim.", "objectstore.index.flush.",
-}
-
-// round is one kill: at the nth hit of a point.
-type round struct {
-	point string
-	nth   int
-}
-
-// lane kills one process at its points, one after the other. Its process is armed with
-// the next point as it comes back from the last one, so each recovery runs into the next fault.
-type lane struct {
-	process string // as in the name of its log
-	rounds  []round
-	p       **proc.Process
-	start   func(context.Context) error
-	// prepare makes a point reachable; undone by the returned function. May be nil.
-	prepare func(context.Context, string) error
-	log     func(string, ...any)
-
-	mu    sync.Mutex
-	armed string // for the environment of the next start
-}
-
-func (l *lane) arm(spec string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.armed = spec
-}
-
-func (l *lane) env() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.armed == "" {
-		return nil
-	}
-	return []string{failpoint.Env + "=" + l.armed}
-}
-
-// run is the lane's loop. It gives what went wrong and ends with a clean process.
-func (l *lane) run(ctx context.Context) error {
-	var errs []error
-	cluster.Kill(l.p)
-	for _, r := range l.rounds {
-		began := time.Now()
-		err := l.round(ctx, r)
-		if took := time.Since(began); took > slow {
-			l.log("%s at hit %d took %v", r.point, r.nth, took.Round(time.Millisecond))
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s at hit %d: %w", r.point, r.nth, err))
-		}
-	}
-	l.arm("")
-	return errors.Join(append(errs, l.start(ctx))...)
-}
-
-// round starts the armed process and waits for its death. A process that dies before it
-// is ready reached its point on the way.
-func (l *lane) round(ctx context.Context, r round) error {
-	l.arm(fmt.Sprintf("%s=%s@%d", r.point, failpoint.Kill, r.nth))
-	if l.prepare != nil {
-		if err := l.prepare(ctx, r.point); err != nil {
-			return err
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, reachedWithin)
-	defer cancel()
-	readyErr := l.start(ctx)
-	p := *l.p
-	if p == nil {
-		return readyErr
-	}
-	defer func() { *l.p = nil }()
-	select {
-	case <-p.Exited():
-	case <-ctx.Done():
-		p.Kill()
-		return errors.Join(errors.New("was not reached"), readyErr)
-	}
-	var e *exec.ExitError
-	if err := p.Wait(); !errors.As(err, &e) || e.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		return fmt.Errorf("ended with %v, not by SIGKILL\n%s", err, p.Tail(10))
-	}
-	if said := fmt.Sprintf("failpoint %s: kill at hit %d", r.point, r.nth); !strings.Contains(p.Tail(3), said) {
-		return fmt.Errorf("died without saying so\n%s", p.Tail(10))
-	}
-	return nil
 }
 
 // roundsOf arms each point of a process twice.
@@ -151,9 +61,21 @@ func pointsOf(t *testing.T) []string {
 	return points
 }
 
+// batches are how many parts the points are killed at in, with a check after each.
+const (
+	batchesOfOthers = 5
+	batchesOfStore  = 2
+)
+
+// part is the i-th of n parts of a lane's rounds.
+func (l *lane) part(i, n int) []round {
+	return l.rounds[i*len(l.rounds)/n : (i+1)*len(l.rounds)/n]
+}
+
 // TestKillAtEveryFailpoint kills real processes with SIGKILL at every named failpoint
 // twice, under load with duplicates and conflicts. First every process but the
-// store, side by side; then the store, on which all others depend.
+// store, side by side; then the store, on which all others depend. The invariants are checked after
+// each part, so that a failure names few points.
 func TestKillAtEveryFailpoint(t *testing.T) {
 	seed, rnd := seeded(t)
 	lanes := map[string]*lane{}
@@ -170,28 +92,25 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 
 	points := pointsOf(t)
 	ingest1, ingest2 := roundsOf("ingest", points)
+	var collectorStarts sync.RWMutex
 	ingest := func(i int, rounds []round) *lane {
-		return &lane{process: fmt.Sprintf("collector-%d", i+1), rounds: rounds, p: &c.Collectors[i],
+		return &lane{process: fmt.Sprintf("collector-%d", i+1), rounds: rounds, p: &c.Collectors[i], starts: &collectorStarts,
 			start: func(ctx context.Context) error { return c.StartCollector(ctx, i) },
-			prepare: func(ctx context.Context, point string) error {
-				if !strings.HasPrefix(point, "ingest.store.create.authority.") {
-					return nil
-				}
-				// Only a fresh bucket has none.
-				return store.Delete(ctx, layout.AuthorityKey)
-			}}
+			// Only a fresh bucket has no authority.
+			needs:   func(point string) bool { return strings.HasPrefix(point, "ingest.store.create.authority.") },
+			prepare: func(ctx context.Context) error { return store.Delete(ctx, layout.AuthorityKey) }}
 	}
-	both := func(process string) []round {
+	both := func(process string, p **proc.Process, start func(context.Context) error) *lane {
 		a, b := roundsOf(process, points)
-		return append(a, b...)
+		return &lane{process: process, rounds: append(a, b...), p: p, start: start, starts: new(sync.RWMutex)}
 	}
 	others := []*lane{
 		ingest(0, ingest1), ingest(1, ingest2),
-		{process: "reconciler", rounds: both("reconciler"), p: &c.Reconciler, start: c.StartReconciler},
-		{process: "query", rounds: both("query"), p: &c.Query, start: c.StartQuery},
-		{process: "agent", rounds: both("agent"), p: &c.Agent, start: c.StartAgent},
+		both("reconciler", &c.Reconciler, c.StartReconciler),
+		both("query", &c.Query, c.StartQuery),
+		both("agent", &c.Agent, c.StartAgent),
 	}
-	objectstore := &lane{process: "objectstore", rounds: both("objectstore"), p: &c.Store, start: c.StartStore}
+	objectstore := both("objectstore", &c.Store, c.StartStore)
 	total := 0
 	for _, l := range append(others, objectstore) {
 		lanes[l.process], l.log = l, t.Logf
@@ -205,27 +124,42 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 25 * time.Millisecond, BootBatches: 12, HTTPEvery: 4, Races: true})
 	sc, err := startScratch(ctx, c, seed)
 	must(t, err)
-	clash := startClashes(ctx, c)
 	began := time.Now()
-	var wg sync.WaitGroup
-	for _, l := range others {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			start := time.Now()
-			if err := l.run(ctx); err != nil {
-				t.Errorf("%s: %v", l.process, err)
+	taken := 0
+	batch := func(name string, lanes []*lane, i, n int) {
+		if c.Agent == nil {
+			must(t, c.StartAgent(ctx))
+		}
+		clash := startClashes(ctx, c)
+		var killed []string
+		var wg sync.WaitGroup
+		start := time.Now()
+		for _, l := range lanes {
+			rounds := l.part(i, n)
+			for _, r := range rounds {
+				killed = append(killed, fmt.Sprintf("%s@%d", r.point, r.nth))
 			}
-			t.Logf("%s: %d kills in %v", l.process, len(l.rounds), time.Since(start).Round(time.Millisecond))
-		}()
+			wg.Go(func() {
+				if err := l.run(ctx, rounds); err != nil {
+					t.Errorf("%s: %v", l.process, err)
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(start)
+		taken += clash.stop()
+		slices.Sort(killed)
+		rest(ctx, t, c, f, strings.Join(killed, " "))
+		t.Logf("%s, part %d of %d: %d kills in %v, checked in %v", name, i+1, n, len(killed),
+			took.Round(time.Millisecond), (time.Since(start) - took).Round(time.Millisecond))
 	}
-	wg.Wait()
-	start := time.Now()
-	if err := objectstore.run(ctx); err != nil {
-		t.Errorf("objectstore: %v", err)
+	for i := range batchesOfOthers {
+		batch("all but the store", others, i, batchesOfOthers)
 	}
-	t.Logf("objectstore: %d kills in %v", len(objectstore.rounds), time.Since(start).Round(time.Millisecond))
-	t.Logf("%d identities of the agent were taken before it", clash.stop())
+	for i := range batchesOfStore {
+		batch("store", []*lane{objectstore}, i, batchesOfStore)
+	}
+	t.Logf("%d identities of the agent were taken before it", taken)
 	if err := sc.stop(ctx); err != nil {
 		t.Error(err)
 	}

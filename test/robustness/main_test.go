@@ -5,6 +5,7 @@ package robustness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -155,6 +156,24 @@ func finish(ctx context.Context, t *testing.T, c *cluster.Cluster, f *load.Fleet
 	judged(t, sent)
 	t.Logf("%d batches acknowledged, %d duplicates, %d conflicts; the bucket has %d manifests, %d quarantined; checked in %v",
 		len(sent.Acked), sent.Duplicates, sent.Conflicts, report.Manifests, report.Quarantined, time.Since(began).Round(time.Millisecond))
+	lagZero(ctx, t, c)
+}
+
+// rest holds the load, stops the agent and checks everything as it is now; what was done since the
+// last check goes into a failure.
+func rest(ctx context.Context, t *testing.T, c *cluster.Cluster, f *load.Fleet, done string) {
+	t.Helper()
+	sent, err := f.Pause()
+	defer f.Resume()
+	if c.Agent != nil {
+		err = errors.Join(err, cluster.Stop(&c.Agent))
+	}
+	if _, cerr := load.Check(ctx, c, &sent); cerr != nil {
+		err = errors.Join(err, cerr)
+	}
+	if err != nil {
+		t.Fatalf("%v\nsince the last check: %s", err, done)
+	}
 	lagZero(ctx, t, c)
 }
 
