@@ -11,26 +11,29 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
-// Writer writes the segments of one run of one process. Not for concurrent use on
-// one shard.
+// Writer writes the segments of one run of one process. Different shards may be written
+// at the same time, one shard may not.
 type Writer struct {
 	Store objstore.Store
 	// Run names the run, in lower-case hex; random, so that no other process uses it.
 	Run    string
 	Shards uint32
 
-	next map[shard.ID]uint64
+	next []uint64 // by shard
 }
 
 // NewWriter makes a writer.
 func NewWriter(s objstore.Store, run string, shards uint32) *Writer {
-	return &Writer{Store: s, Run: run, Shards: shards, next: make(map[shard.ID]uint64, shards)}
+	return &Writer{Store: s, Run: run, Shards: shards, next: make([]uint64, shards)}
 }
 
 // Write writes one segment, at most MaxEntries. After an error the same entries have to be
 // given again: the number is not used for others, and a segment that was written
 // after all is found and taken.
 func (w *Writer) Write(ctx context.Context, s shard.ID, entries []Entry) error {
+	if uint32(s) >= w.Shards {
+		return fmt.Errorf("%w: shard %s of %d", ErrSegment, s, w.Shards)
+	}
 	n := w.next[s]
 	key := layout.IntakeSegment(s, w.Run, n)
 	body, err := Segment{Shard: s, Shards: w.Shards, Entries: entries}.Marshal()

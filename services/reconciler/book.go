@@ -35,6 +35,8 @@ type book struct {
 	store objstore.Store
 	log   *slog.Logger
 	limit int
+	// barrier returns once what the ledgers know stands in the intake; before each write.
+	barrier func(context.Context) error
 
 	mu    sync.Mutex
 	boots map[identity.Boot]*account
@@ -53,7 +55,10 @@ type account struct {
 }
 
 func newBook(store objstore.Store, log *slog.Logger, limit int) *book {
-	return &book{store: store, log: log, limit: limit, boots: map[identity.Boot]*account{}}
+	return &book{
+		store: store, log: log, limit: limit, boots: map[identity.Boot]*account{},
+		barrier: func(context.Context) error { return nil },
+	}
 }
 
 // open gives the boot's account, locked and read.
@@ -108,8 +113,9 @@ func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, st
 	return l, info.ETag, nil
 }
 
-// add counts an identity. fresh says that it was not indexed until now.
-func (b *book) add(ctx context.Context, boot identity.Boot, e ledger.Entry, fresh bool) (ledger.Change, error) {
+// add counts an identity. fresh says that it was not indexed until now. counted is
+// called with the change before a snapshot can hold it.
+func (b *book) add(ctx context.Context, boot identity.Boot, e ledger.Entry, fresh bool, counted func(ledger.Change)) (ledger.Change, error) {
 	a, err := b.open(ctx, boot)
 	if err != nil {
 		return ledger.Change{}, err
@@ -122,6 +128,7 @@ func (b *book) add(ctx context.Context, boot identity.Boot, e ledger.Entry, fres
 		c = a.l.Add(e)
 	}
 	a.dirty = a.dirty || c.Kind == ledger.Added
+	counted(c)
 	return c, nil
 }
 
@@ -174,8 +181,11 @@ func (b *book) save(ctx context.Context, a *account) error {
 		if err != nil {
 			return err
 		}
-		failpoint.Hit("reconciler.ledger.write.before")
-		info, err := b.write(ctx, key, body, etag)
+		var info objstore.Info
+		if err = b.barrier(ctx); err == nil {
+			failpoint.Hit("reconciler.ledger.write.before")
+			info, err = b.write(ctx, key, body, etag)
+		}
 		failpoint.Hit("reconciler.ledger.write.after")
 		lost := errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrPreconditionFailed)
 		a.mu.Lock()

@@ -38,7 +38,7 @@ func TestLostSnapshotRaceMerges(t *testing.T) {
 		if i%2 == 0 {
 			b = y
 		}
-		_, err := b.add(bg, oneBoot, seq(i), true)
+		_, err := b.add(bg, oneBoot, seq(i), true, func(ledger.Change) {})
 		must(t, err)
 	}
 	for range 2 {
@@ -57,7 +57,7 @@ func TestUnchangedLedgersAreNotWritten(t *testing.T) {
 	c := &counting{Store: newStore(), n: map[string]int{}}
 	b := testBook(c, 10)
 	for range 3 {
-		_, err := b.add(bg, oneBoot, seq(1), false)
+		_, err := b.add(bg, oneBoot, seq(1), false, func(ledger.Change) {})
 		must(t, err)
 		must(t, b.flush(bg))
 	}
@@ -73,7 +73,7 @@ func TestSnapshotThatCannotBeRead(t *testing.T) {
 		s := newStore()
 		create(t, s, layout.Ledger(oneBoot), []byte(body))
 		b := testBook(s, 10)
-		_, err := b.add(bg, oneBoot, seq(3), true)
+		_, err := b.add(bg, oneBoot, seq(3), true, func(ledger.Change) {})
 		must(t, err)
 		must(t, b.flush(bg))
 		if n := testBook(s, 10).count(t, oneBoot); n != 1 {
@@ -86,16 +86,16 @@ func TestSnapshotThatCannotBeRead(t *testing.T) {
 func TestFailedReadIsNotAnEmptyLedger(t *testing.T) {
 	s := newStore()
 	b := testBook(s, 10)
-	_, err := b.add(bg, oneBoot, seq(1), true)
+	_, err := b.add(bg, oneBoot, seq(1), true, func(ledger.Change) {})
 	must(t, err)
 	must(t, b.flush(bg))
 	f := newFlaky(t, s, 100)
 	b = testBook(f, 10)
-	if _, err := b.add(bg, oneBoot, seq(2), true); err == nil {
+	if _, err := b.add(bg, oneBoot, seq(2), true, func(ledger.Change) {}); err == nil {
 		t.Error("counted without its ledger")
 	}
 	f.on.Store(false)
-	_, err = b.add(bg, oneBoot, seq(2), true)
+	_, err = b.add(bg, oneBoot, seq(2), true, func(ledger.Change) {})
 	must(t, err)
 	if n := b.count(t, oneBoot); n != 2 {
 		t.Errorf("%d batches, want 2", n)
@@ -107,7 +107,7 @@ func TestLedgersArePutAwayAndReadAgain(t *testing.T) {
 	b := testBook(s, 2)
 	boot := func(i int) identity.Boot { return identity.Boot{Agent: fmt.Sprint("agent", i), Boot: "b"} }
 	for i := range 10 {
-		_, err := b.add(bg, boot(i), seq(1), true)
+		_, err := b.add(bg, boot(i), seq(1), true, func(ledger.Change) {})
 		must(t, err)
 	}
 	must(t, b.flush(bg))
@@ -121,7 +121,7 @@ func TestLedgersArePutAwayAndReadAgain(t *testing.T) {
 		t.Errorf("%d ledgers in memory, want 2", held)
 	}
 	for i := range 10 {
-		_, err := b.add(bg, boot(i), seq(2), true)
+		_, err := b.add(bg, boot(i), seq(2), true, func(ledger.Change) {})
 		must(t, err)
 		if n := b.count(t, boot(i)); n != 2 {
 			t.Errorf("agent%d: %d batches, want 2", i, n)

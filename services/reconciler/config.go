@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
 // Config of a reconciler. docs/guide/reconciler.md explains every setting.
@@ -31,6 +32,7 @@ type Config struct {
 	Repairs   RepairsConfig   `koanf:"repairs"`
 	Ledgers   LedgersConfig   `koanf:"ledgers"`
 	Watch     WatchConfig     `koanf:"watch"`
+	Intake    IntakeConfig    `koanf:"intake"`
 }
 
 // ListenConfig is one address.
@@ -92,6 +94,13 @@ type WatchConfig struct {
 	MaxWatchers int `koanf:"max_watchers" help:"most watchers at once"`
 }
 
+// IntakeConfig is the log that rollup workers follow.
+type IntakeConfig struct {
+	Shards   uint32        `koanf:"shards" help:"shards of the rollup workers, the same for ever; 0 writes no intake: no rollups"`
+	Interval time.Duration `koanf:"interval" help:"time between two rounds of segments"`
+	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; work waits beyond it"`
+}
+
 // DefaultConfig listens on loopback.
 func DefaultConfig() Config {
 	return Config{
@@ -110,6 +119,7 @@ func DefaultConfig() Config {
 		Repairs:   RepairsConfig{Interval: 30 * time.Second},
 		Ledgers:   LedgersConfig{FlushInterval: 3 * time.Second, MaxInMemory: 20_000},
 		Watch:     WatchConfig{Buffer: 4096, MaxWatchers: 64},
+		Intake:    IntakeConfig{Interval: 2 * time.Second, Buffer: 10_000},
 	}
 }
 
@@ -140,6 +150,13 @@ func (c Config) Validate() error {
 	positive("ledgers.max_in_memory", c.Ledgers.MaxInMemory > 0)
 	positive("watch.buffer", c.Watch.Buffer > 0)
 	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
+	positive("intake.interval", c.Intake.Interval > 0)
+	positive("intake.buffer", c.Intake.Buffer > 0)
+	if c.Intake.Shards > 0 {
+		if err := shard.CheckCount(c.Intake.Shards); err != nil {
+			errs = append(errs, fmt.Errorf("intake.shards: %w", err))
+		}
+	}
 	if c.TimeScan.Ahead < 0 || c.Frontier.Back < 0 || c.FullAudit.Interval < 0 {
 		errs = append(errs, errors.New("time_scan.ahead, frontier_audit.back, full_audit.interval: must not be negative"))
 	}

@@ -82,9 +82,10 @@ func (k *killed) Delete(ctx context.Context, key string) error {
 }
 
 // A process that dies before or after any store call, and its successor: the derived
-// state and the ledgers are those of a process that never died.
+// state and the ledgers are those of a process that never died, and the rollup workers
+// heard of every batch.
 func TestKilledAtEveryStoreCall(t *testing.T) {
-	last := int64(70)
+	last := int64(80)
 	for at := int64(1); at <= last; at += 2 {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("call %d, after %v", at, after), func(t *testing.T) {
@@ -97,14 +98,14 @@ func TestKilledAtEveryStoreCall(t *testing.T) {
 				_, frame := manifest(missing.Identity)
 				must(t, s.Delete(bg, missing.RawBlobKey))
 				k := &killed{Store: s, at: at, after: after}
-				cfg := busy()
+				cfg := withIntake(busy())
 				cfg.DrainTimeout = cfg.Ledgers.FlushInterval
 				first := start(t, cfg, k)
 				eventually(t, "killed", func() bool { return k.calls.Load() >= at })
 				must(t, first.stop())
 
 				create(t, s, missing.RawBlobKey, frame)
-				r := start(t, busy(), s)
+				r := start(t, withIntake(busy()), s)
 				eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
 				eventually(t, "healed", func() bool { _, err := s.Head(bg, layout.Repair(missing.Identity)); return err != nil })
 				c := r.client()
@@ -115,6 +116,12 @@ func TestKilledAtEveryStoreCall(t *testing.T) {
 					})
 				}
 				must(t, r.stop())
+				taken := taken(t, s)
+				for _, m := range ms {
+					if taken[m.Identity] == 0 {
+						t.Errorf("%s is not in the intake", m.Identity)
+					}
+				}
 				if diff := cmp.Diff(wanted(ms...), derived(t, s)); diff != "" {
 					t.Error(diff)
 				}

@@ -20,6 +20,8 @@ var (
 		failpoint.Point{Name: "reconciler.ledger.write.after", When: "a ledger snapshot was written; its ETag is not noted"},
 	)
 	_ = failstore.Register("reconciler", "get authority", "list boots", "list accepted", "list accepted-by-time", "get accepted",
-		"head raw-blobs", "create accepted-by-blob", "create raw-blobs-by-time", "create accepted-by-time",
+		"head raw-blobs", "create accepted-by-blob", "create raw-blobs-by-time", "create accepted-by-time", "create intake",
 		"get quarantine", "create quarantine-by-blob", "put reconcile", "get reconcile", "create reconcile", "replace reconcile")
+	// Repair records are written where something is wrong with the bucket.
+	_ = failstore.RegisterDriven("services/reconciler", "reconciler", "create repair", "get repair", "replace repair", "delete repair")
 )

@@ -26,9 +26,11 @@ type metrics struct {
 	foreign   *prometheus.CounterVec // family
 	lagged    prometheus.Counter
 	flushes   *prometheus.CounterVec // result
+
+	intakeFailures prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, q *queue, h *hub, now func() time.Time) *metrics {
+func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, now func() time.Time) *metrics {
 	const p = "lightmetrics_reconciler_"
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
@@ -59,9 +61,13 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, now func() time.Tim
 		foreign:  vec("foreign_keys_total", "Keys under our prefixes that are not ours, by family; reported, never touched.", "family"),
 		lagged:   counter("watchers_lagged_total", "Watches that ended because the watcher fell behind."),
 		flushes:  vec("ledger_flushes_total", "Rounds of writing changed ledgers, by result.", "result"),
+
+		intakeFailures: counter("intake_failures_total", "Rounds in which not all intake segments could be written."),
 	}
 	reg.MustRegister(m.lag, m.items, m.hints, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
-		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes,
+		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes, m.intakeFailures,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "intake_pending", Help: "New batches that wait for an intake segment."},
+			func() float64 { return float64(st.pending()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are in work or wait for a retry."},
 			func() float64 { n, _ := q.length(); return float64(n) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_age_seconds", Help: "How long the first manifest in the queue has waited."},

@@ -59,6 +59,7 @@ type Service struct {
 	queue *queue
 	book  *book
 	hub   *hub
+	stage *stage // nil: no rollups
 	m     *metrics
 
 	indexed *seen // accepted-by-time keys that this process has seen through
@@ -105,7 +106,11 @@ func New(cfg Config, d Deps) (*Service, error) {
 		indexed: newSeen(rememberIndexed), bad: newSeen(rememberBad),
 		ready: make(chan struct{}), stopping: make(chan struct{}),
 	}
-	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, d.Now)
+	if cfg.Intake.Shards > 0 {
+		s.stage = newStage(d.Store, cfg.Intake)
+		s.book.barrier = s.stage.barrier
+	}
+	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.stage, d.Now)
 	return s, nil
 }
 
@@ -162,8 +167,8 @@ func (s *Service) Run(ctx context.Context) error {
 
 	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
-	if ferr := s.book.flush(fctx); ferr != nil {
-		s.log.Warn("ledgers were not all written; the next start lists more", "err", ferr)
+	if ferr := errors.Join(s.stage.barrier(fctx), s.book.flush(fctx)); ferr != nil {
+		s.log.Warn("intake and ledgers were not all written; the next start lists more", "err", ferr)
 	}
 	return err
 }
@@ -191,6 +196,9 @@ func (s *Service) loops(g *run.Group) {
 	scan("time_scan", s.cfg.TimeScan.Interval, s.timeScan)
 	scan("repair_sweep", s.cfg.Repairs.Interval, s.sweepRepairs)
 	g.Go("full_audit", s.fullAudits)
+	if s.stage != nil {
+		g.Go("intake", s.feedIntake)
+	}
 	g.Go("ledgers", func(ctx context.Context) error {
 		return every(ctx, s.cfg.Ledgers.FlushInterval, func() { s.flush(ctx) })
 	})

@@ -49,6 +49,9 @@ func (s *Service) timeScan(ctx context.Context) error {
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
+	if err := s.stage.barrier(ctx); err != nil {
+		return err
+	}
 	failpoint.Hit("reconciler.scan.checkpoint.before")
 	_, err = s.core.AdvanceCheckpoint(ctx, began.UnixNano())
 	return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
@@ -36,6 +37,9 @@ func (s *Service) work(ctx context.Context) error {
 
 // process is one try of one manifest. An error means: later again.
 func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) {
+	if err := s.stage.wait(ctx); err != nil {
+		return nil, err
+	}
 	res, err := s.core.Reconcile(ctx, it.key, s.queue.options(it))
 	failpoint.Hit("reconciler.work.reconciled.after")
 	s.countCreated(it, res)
@@ -61,7 +65,12 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 	first := res.WasCreated(reconcile.AcceptedByTime)
 	// A scan that finds the key missing repairs it: that does not make the identity new.
 	fresh := first && (it.src == fromEvent || it.src == fromNotify || it.src == fromFrontier)
-	change, err := s.book.add(ctx, m.Identity.BootOf(), e, fresh)
+	change, err := s.book.add(ctx, m.Identity.BootOf(), e, fresh, func(c ledger.Change) {
+		// Whoever reads the intake wants frames that are there; a healed one comes again.
+		if res.Cause == "" && (c.Kind == ledger.Added || c.Kind == ledger.Covered && it.src != fromFullAudit || first || res.Healed) {
+			s.stage.add(intake.EntryOf(m))
+		}
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,189 @@
+package reconciler
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+)
+
+// segmentWriters bounds the shards whose segments are written at once.
+const segmentWriters = 8
+
+// stage gathers new batches for the rollup workers' intake and writes them in rounds.
+//
+// A ledger snapshot and the scan's checkpoint say that a batch need not be looked at
+// again. So both wait (barrier) until the batch stands in a segment.
+type stage struct {
+	w      *intake.Writer
+	room   int
+	notify func(shard.ID, []intake.Entry) // told of what was written; must not wait
+
+	mu      sync.Mutex
+	cond    *sync.Cond // entries were written
+	waiting map[shard.ID][]intake.Entry
+	count   int
+	added   uint64
+
+	flushing sync.Mutex
+	through  uint64 // guarded by flushing: all of the first so many that were added are written
+}
+
+func newStage(s objstore.Store, cfg IntakeConfig) *stage {
+	var run [8]byte
+	_, _ = rand.Read(run[:]) // never fails
+	st := &stage{
+		w: intake.NewWriter(s, hex.EncodeToString(run[:]), cfg.Shards), room: cfg.Buffer,
+		notify:  func(shard.ID, []intake.Entry) {},
+		waiting: map[shard.ID][]intake.Entry{},
+	}
+	st.cond = sync.NewCond(&st.mu)
+	return st
+}
+
+// wait waits for room. Each caller adds at most one entry afterwards, so the bound is
+// exceeded by the number of workers at most.
+func (st *stage) wait(ctx context.Context) error {
+	if st == nil {
+		return nil // no rollups
+	}
+	stop := context.AfterFunc(ctx, func() {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.cond.Broadcast()
+	})
+	defer stop()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for st.count >= st.room {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		st.cond.Wait()
+	}
+	return nil
+}
+
+// add never waits.
+func (st *stage) add(e intake.Entry) {
+	if st == nil {
+		return
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	id := shard.Of(e.AgentID, st.w.Shards)
+	st.waiting[id] = append(st.waiting[id], e)
+	st.count++
+	st.added++
+}
+
+// barrier returns once everything that was added before it is written.
+func (st *stage) barrier(ctx context.Context) error {
+	if st == nil {
+		return nil
+	}
+	st.mu.Lock()
+	until := st.added
+	st.mu.Unlock()
+	st.flushing.Lock()
+	defer st.flushing.Unlock()
+	if st.through >= until {
+		return nil
+	}
+	st.mu.Lock()
+	all := st.added
+	ids := make([]shard.ID, 0, len(st.waiting))
+	for id := range st.waiting {
+		ids = append(ids, id)
+	}
+	st.mu.Unlock()
+	if err := st.write(ctx, ids); err != nil {
+		return err
+	}
+	st.through = all
+	return nil
+}
+
+// write writes what waits for the shards now; flushing is held.
+func (st *stage) write(ctx context.Context, ids []shard.ID) error {
+	var g errgroup.Group
+	g.SetLimit(segmentWriters)
+	for _, id := range ids {
+		g.Go(func() error {
+			for {
+				st.mu.Lock()
+				entries := st.waiting[id]
+				st.mu.Unlock()
+				if len(entries) == 0 {
+					return nil
+				}
+				entries = entries[:min(len(entries), intake.MaxEntries)]
+				if err := st.segment(ctx, id, entries); err != nil {
+					return err
+				}
+				st.written(id, len(entries))
+				st.notify(id, entries)
+			}
+		})
+	}
+	return g.Wait()
+}
+
+func (st *stage) segment(ctx context.Context, id shard.ID, entries []intake.Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return st.w.Write(ctx, id, entries)
+}
+
+func (st *stage) written(id shard.ID, n int) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.waiting[id] = st.waiting[id][n:]; len(st.waiting[id]) == 0 {
+		delete(st.waiting, id)
+	}
+	st.count -= n
+	st.cond.Broadcast()
+}
+
+// pending counts what is not written yet.
+func (st *stage) pending() int {
+	if st == nil {
+		return 0
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.count
+}
+
+// feedIntake fixes the number of shards and then writes segments until ctx ends.
+func (s *Service) feedIntake(ctx context.Context) error {
+	for wait := s.cfg.Queue.RetryBase; ; wait = min(2*wait, s.cfg.Queue.RetryMax) {
+		ectx, cancel := context.WithTimeout(ctx, storeTimeout)
+		err := intake.EnsureShards(ectx, s.store, s.cfg.Intake.Shards)
+		cancel()
+		var differ *intake.ShardsError
+		if err == nil || errors.As(err, &differ) || errors.Is(err, intake.ErrConfig) {
+			if err != nil {
+				return err
+			}
+			break
+		}
+		s.log.Warn("the number of shards is not fixed yet", "err", err)
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+	return every(ctx, s.cfg.Intake.Interval, func() {
+		if err := s.stage.barrier(ctx); err != nil && ctx.Err() == nil {
+			s.m.intakeFailures.Inc()
+			s.log.Warn("intake segments were not all written; tried again at the next round", "err", err)
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+const testShards = 4
+
+func withIntake(c Config) Config {
+	c.Intake.Shards, c.Intake.Interval = testShards, 5*time.Millisecond
+	return c
+}
+
+// taken counts the batches of the intake.
+func taken(t testing.TB, s objstore.Store) map[identity.Batch]int {
+	t.Helper()
+	n := map[identity.Batch]int{}
+	for id := range shard.ID(testShards) {
+		_, err := intake.NewReader(s, id).Poll(bg, 0, func(key string) error {
+			seg, err := intake.ReadSegment(bg, s, key)
+			for _, e := range seg.Entries {
+				n[e.Identity()]++
+			}
+			return err
+		})
+		must(t, err)
+	}
+	return n
+}
+
+func TestEveryBatchEntersTheIntakeOnce(t *testing.T) {
+	s := newStore()
+	var ms []accept.Manifest
+	for i := range uint64(40) {
+		ms = append(ms, acceptBatch(t, s, batch(fmt.Sprint("agent", i%8), i/8*10, i/8*10+9)))
+	}
+	r := start(t, withIntake(busy()), s)
+	eventually(t, "intake", func() bool { return len(taken(t, s)) == len(ms) })
+	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })
+	must(t, r.stop())
+	for id, n := range taken(t, s) {
+		if n != 1 {
+			t.Errorf("%s stands %d times in the intake", id, n)
+		}
+	}
+	if n, err := intake.ReadShards(bg, s); n != testShards || err != nil {
+		t.Errorf("ReadShards = %d, %v", n, err)
+	}
+}
+
+// A batch without a blob is nothing to roll up; it comes when the blob is back.
+func TestIntakeWaitsForTheBlob(t *testing.T) {
+	s := newStore()
+	m := acceptBatch(t, s, batch("agent", 0, 9))
+	_, frame := manifest(m.Identity)
+	must(t, s.Delete(bg, m.RawBlobKey))
+	r := start(t, withIntake(busy()), s)
+	eventually(t, "reported", func() bool { _, err := s.Head(bg, layout.Repair(m.Identity)); return err == nil })
+	must(t, r.stage.barrier(bg))
+	if n := len(taken(t, s)); n != 0 {
+		t.Errorf("%d batches in the intake", n)
+	}
+	create(t, s, m.RawBlobKey, frame)
+	eventually(t, "healed", func() bool { return taken(t, s)[m.Identity] > 0 })
+}
+
+// noSegments refuses to create intake segments while on.
+type noSegments struct {
+	objstore.Store
+	on atomic.Bool
+}
+
+func (n *noSegments) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if _, _, _, err := layout.ParseIntakeSegment(key); err == nil && n.on.Load() {
+		return objstore.Info{}, gone("create", key, objstore.ErrUnavailable)
+	}
+	return n.Store.Create(ctx, key, b, o)
+}
+
+// What would let a later process pass a batch over waits for its segment: the ledger's
+// snapshot and the scan's checkpoint. The index does not wait.
+func TestNothingPassesOverWhatIsNotInTheIntake(t *testing.T) {
+	s := &noSegments{Store: newStore()}
+	s.on.Store(true)
+	m := acceptBatch(t, s, batch("agent", 0, 9))
+	cfg := withIntake(busy())
+	r := start(t, cfg, s)
+	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
+	eventually(t, "a refused round", func() bool { return r.stage.pending() == 1 })
+	if _, err := s.Head(bg, layout.Ledger(m.Identity.BootOf())); !errors.Is(err, objstore.ErrNotFound) {
+		t.Errorf("ledger snapshot: %v", err)
+	}
+	if err := r.timeScan(bg); !errors.Is(err, objstore.ErrUnavailable) {
+		t.Errorf("time scan: %v", err)
+	}
+	s.on.Store(false)
+	eventually(t, "intake", func() bool { return taken(t, s)[m.Identity] == 1 })
+	eventually(t, "ledger", func() bool { _, err := s.Head(bg, layout.Ledger(m.Identity.BootOf())); return err == nil })
+	eventually(t, "checkpoint", func() bool { _, err := s.Head(bg, layout.CheckpointKey); return err == nil })
+}
+
+func TestStageIsBounded(t *testing.T) {
+	s := &noSegments{Store: newStore()}
+	s.on.Store(true)
+	st := newStage(s, IntakeConfig{Shards: testShards, Buffer: 2})
+	add := func(seq uint64) {
+		m, _ := manifest(batch("agent", seq, seq))
+		st.add(intake.EntryOf(m))
+	}
+	add(0)
+	must(t, st.wait(bg))
+	add(1)
+	ctx, cancel := context.WithCancel(bg)
+	cancel()
+	if err := st.wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait with a full stage: %v", err)
+	}
+	if err := st.barrier(bg); !errors.Is(err, objstore.ErrUnavailable) {
+		t.Errorf("barrier without a store: %v", err)
+	}
+	s.on.Store(false)
+	must(t, st.barrier(bg))
+	must(t, st.wait(bg))
+	if got := taken(t, s); len(got) != 2 {
+		t.Errorf("%d batches, want 2", len(got))
+	}
+}
+
+// Another number of shards would put agents elsewhere: the service refuses to run.
+func TestTheNumberOfShardsIsFixed(t *testing.T) {
+	s := newStore()
+	must(t, intake.EnsureShards(bg, s, testShards+1))
+	svc, err := New(withIntake(quiet()), Deps{Store: s, Telemetry: telemetry.Discard()})
+	must(t, err)
+	var differ *intake.ShardsError
+	if err := svc.Run(bg); !errors.As(err, &differ) {
+		t.Errorf("run: %v", err)
+	}
+}
