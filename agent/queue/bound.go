@@ -45,7 +45,7 @@ func (q *Queue) removeDone() error {
 		s := q.segments[0]
 		failpoint.Hit("agent.queue.reclaim.before")
 		if s.damaged {
-			if err := q.fs.Rename(s.name, s.name+".corrupt"); err != nil {
+			if err := q.fs.Rename(s.name, s.name+corruptExt); err != nil {
 				return fmt.Errorf("set segment %d aside: %w", s.no, err)
 			}
 		} else if err := q.fs.Remove(s.name); err != nil {
@@ -91,6 +91,7 @@ func (q *Queue) compactable() bool {
 // under the same numbers, and removes the segment. On recovery the younger copy counts.
 func (q *Queue) relocate() error {
 	s := q.segments[0]
+	failpoint.Hit("agent.queue.relocate.before")
 	for _, e := range q.entries {
 		if e.done || e.seg != s {
 			continue
@@ -111,12 +112,14 @@ func (q *Queue) relocate() error {
 		if err := q.write(rec, []*entry{&moved}); err != nil {
 			return fmt.Errorf("relocate entry %d: %w", e.no, err)
 		}
+		failpoint.Hit("agent.queue.relocate.copied")
 		s.live--
 		s.liveBytes -= e.recordBytes()
 		e.seg, e.off = moved.seg, moved.off
 		e.seg.live++
 		e.seg.liveBytes += e.recordBytes()
 	}
+	failpoint.Hit("agent.queue.relocate.after")
 	return q.removeDone()
 }
 

@@ -3,7 +3,14 @@ package queue
 import "lightmetrics.dev/lightmetrics/pkg/failpoint"
 
 // Failpoints of the queue; docs/protocol/failpoints.md lists them all.
-var _ = failpoint.Register(
+var _ = failpoint.Register(append(failpoint.Driven("agent/queue",
+	failpoint.Point{Name: "agent.queue.relocate.before", When: "the oldest segment is nearly done; its pending entries are only there"},
+	failpoint.Point{Name: "agent.queue.relocate.copied", When: "a pending entry is durable twice; memory knows the old place"},
+	failpoint.Point{Name: "agent.queue.relocate.after", When: "all pending entries of the oldest segment are copied; it is not removed"},
+	failpoint.Point{Name: "agent.queue.cut.before", When: "a start has found damage behind the last whole record; nothing is changed"},
+	failpoint.Point{Name: "agent.queue.cut.saved", When: "the damaged tail is durable in a file of its own; the segment has it still"},
+	failpoint.Point{Name: "agent.queue.cut.truncated", When: "the damaged tail is cut off; the cut is not synced"},
+),
 	failpoint.Point{Name: "agent.queue.append.before", When: "a batch has its identity; nothing is written"},
 	failpoint.Point{Name: "agent.queue.append.written", When: "a batch is written and not synced"},
 	failpoint.Point{Name: "agent.queue.append.synced", When: "a batch is durable; memory does not know"},
@@ -22,4 +29,4 @@ var _ = failpoint.Register(
 	failpoint.Point{Name: "agent.queue.aside.durable", When: "the parked batch's files are durable; the entry is pending still"},
 	failpoint.Point{Name: "agent.queue.recover.listed", When: "a start has listed the segments and removed temporary files"},
 	failpoint.Point{Name: "agent.queue.recover.loaded", When: "a start has read every segment; it has not settled its boot"},
-)
+)...)

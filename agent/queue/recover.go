@@ -6,10 +6,16 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+const (
+	cutExt     = ".cut"     // a damaged tail: "<segment>-<offset>.cut"
+	corruptExt = ".corrupt" // a damaged segment, behind its name
 )
 
 // errStop ends a scan at a damaged record.
@@ -23,6 +29,7 @@ func (q *Queue) recover() error {
 		return err
 	}
 	var nos []uint64
+	var lost uint64 // the youngest segment of which an earlier start set something aside
 	for _, name := range names {
 		if strings.HasSuffix(name, tmpExt) {
 			if err := q.fs.Remove(filepath.Join(q.dir, name)); err != nil {
@@ -32,6 +39,9 @@ func (q *Queue) recover() error {
 		}
 		if no, ok := parseSegmentName(name); ok {
 			nos = append(nos, no)
+		}
+		if no, ok := parseAsideName(name); ok {
+			lost = max(lost, no)
 		}
 	}
 	failpoint.Hit("agent.queue.recover.listed")
@@ -49,8 +59,27 @@ func (q *Queue) recover() error {
 			newBoot = why
 		}
 	}
+	// A start that set a tail or a segment aside may have ended before it began the boot.
+	if n := len(nos); newBoot == "" && lost > 0 && (n == 0 || lost >= nos[n-1]) {
+		newBoot = "the end of the log was set aside, and no boot begun"
+		nos = append(nos, lost)
+	}
 	failpoint.Hit("agent.queue.recover.loaded")
 	return q.settle(nos, newBoot)
+}
+
+// parseAsideName gives the segment of a kept tail, or of a kept segment.
+func parseAsideName(name string) (uint64, bool) {
+	no, rest, _ := strings.Cut(name, "-")
+	if !strings.HasSuffix(rest, cutExt) {
+		segment, ok := strings.CutSuffix(name, corruptExt)
+		if !ok {
+			return 0, false
+		}
+		return parseSegmentName(segment)
+	}
+	n, err := strconv.ParseUint(no, 10, 64)
+	return n, err == nil
 }
 
 // load reads one segment; why is not empty when its numbers can't be trusted.
@@ -74,7 +103,7 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 		// It had a whole header before it had its name: this is damage, not a torn write.
 		q.opened.Damaged++
 		q.opts.Log.Error("queue segment is unreadable and set aside", "segment", s.name, "err", err)
-		return "a segment header is damaged", errors.Join(s.f.Close(), q.fs.Rename(s.name, s.name+".corrupt"))
+		return "a segment header is damaged", errors.Join(s.f.Close(), q.fs.Rename(s.name, s.name+corruptExt))
 	}
 	q.segments = append(q.segments, s)
 	q.boot = q.bootRefOf(o.boot, o.spool)
@@ -129,14 +158,17 @@ func (q *Queue) cutTail(s *segment, end, size int64) (why string, err error) {
 			break
 		}
 	}
+	failpoint.Hit("agent.queue.cut.before")
 	if why != "" {
-		if err := q.writeDurable(q.dir, fmt.Sprintf("%020d-%d.cut", s.no, end), tail); err != nil {
+		if err := q.writeDurable(q.dir, fmt.Sprintf("%020d-%d%s", s.no, end, cutExt), tail); err != nil {
 			return "", err
 		}
+		failpoint.Hit("agent.queue.cut.saved")
 	}
 	if err := s.f.Truncate(end); err != nil {
 		return "", fmt.Errorf("segment %s: cut torn tail: %w", s.name, err)
 	}
+	failpoint.Hit("agent.queue.cut.truncated")
 	q.opts.Log.Warn("queue: cut a torn tail", "segment", s.name, "offset", end, "bytes", size-end)
 	return why, nil
 }

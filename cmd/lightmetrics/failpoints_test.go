@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -32,9 +33,9 @@ func TestFailpointsPageListsThemAll(t *testing.T) {
 	}
 	var out strings.Builder
 	points := failpoint.Points()
-	fmt.Fprintf(&out, "%s%s\n%d points.\n\n| Point | When it is reached |\n|---|---|\n", head, begin, len(points))
+	fmt.Fprintf(&out, "%s%s\n%d points.\n\n| Point | When it is reached | Driven by |\n|---|---|---|\n", head, begin, len(points))
 	for _, p := range points {
-		fmt.Fprintf(&out, "| `%s` | %s |\n", p.Name, p.When)
+		fmt.Fprintf(&out, "| `%s` | %s | `%s` |\n", p.Name, p.When, cmp.Or(p.Test, "test/robustness"))
 	}
 	if *update {
 		if err := os.WriteFile(page, []byte(out.String()), 0o644); err != nil {

@@ -24,6 +24,18 @@ type Point struct {
 	Name string
 	// When says in a few words what is done already and what is not.
 	When string
+	// Test is the package whose crash test drives the point. Empty is test/robustness,
+	// which reaches it in a process of an ordinary deployment under load; a mode, a damage
+	// or a size that such a deployment does not see is left to the package itself.
+	Test string
+}
+
+// Driven gives points to the crash test of a package.
+func Driven(by string, points ...Point) []Point {
+	for i := range points {
+		points[i].Test = by
+	}
+	return points
 }
 
 var (
@@ -65,6 +77,9 @@ func Points() []Point {
 	slices.SortFunc(list, func(a, b Point) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
+
+// Disarm forgets what was armed, for tests that end operations and not processes.
+func Disarm() { armed.Store(nil) }
 
 // Armed reports whether any point is armed.
 func Armed() bool { return armed.Load() != nil }

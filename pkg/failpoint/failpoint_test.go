@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-var _ = Register(Point{"test.part.one", "first"}, Point{"test.part.two", "second"})
+var _ = Register(Point{Name: "test.part.one", When: "first"}, Point{Name: "test.part.two", When: "second"})
 
 func disarm(t *testing.T) { t.Cleanup(func() { armed.Store(nil) }) }
 
@@ -77,7 +77,7 @@ func TestArmRefuses(t *testing.T) {
 }
 
 func TestRegisterRefuses(t *testing.T) {
-	for _, p := range []Point{{"test.part.one", "again"}, {"short", "x"}, {"a.b.C", "x"}, {"a.b.c", ""}, {"a.b.", "x"}} {
+	for _, p := range []Point{{Name: "test.part.one", When: "again"}, {Name: "short", When: "x"}, {Name: "a.b.C", When: "x"}, {Name: "a.b.c", When: ""}, {Name: "a.b.", When: "x"}} {
 		func() {
 			defer func() {
 				if recover() == nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -137,13 +138,16 @@ func (s *Spool) replaceLocked(dir, name string, body []byte) error {
 		s.cfg.FS.Remove(temp)
 		return err
 	}
+	failpoint.Hit("ingest.spool.record.synced")
 	if err := s.cfg.FS.Rename(temp, s.tree.abs(filepath.Join(dir, name))); err != nil {
 		s.cfg.FS.Remove(temp)
 		return err
 	}
+	failpoint.Hit("ingest.spool.record.renamed")
 	if err := s.cfg.FS.SyncDir(s.tree.abs(dir)); err != nil {
 		return fmt.Errorf("%w: %w", errUnsure, err)
 	}
+	failpoint.Hit("ingest.spool.record.durable")
 	return nil
 }
 

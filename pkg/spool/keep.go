@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // read gives the frame of an entry, and the head that stands before it.
@@ -97,10 +98,12 @@ func (s *Spool) rewrite(sub accept.Submission, e *entry) error {
 		s.cfg.FS.Remove(temp)
 		return err
 	}
+	failpoint.Hit("ingest.spool.rewrite.synced")
 	to := s.tree.abs(e.path)
 	if err := s.cfg.FS.Rename(temp, to); err != nil {
 		return s.fail(err)
 	}
+	failpoint.Hit("ingest.spool.rewrite.renamed")
 	if err := s.cfg.FS.SyncDir(filepath.Dir(to)); err != nil {
 		return s.fail(err)
 	}

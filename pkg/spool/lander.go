@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -81,6 +83,21 @@ type landing struct {
 
 func (l *Lander) land(ctx context.Context, group []*entry, losers bool) error {
 	out := make([]landing, len(group))
+	err := l.landEach(ctx, group, out)
+	return errors.Join(err, l.Spool.leave(group, out, losers))
+}
+
+// landEach lands a group; one at a time it does so in order and up to the first error,
+// without a goroutine.
+func (l *Lander) landEach(ctx context.Context, group []*entry, out []landing) (err error) {
+	if l.Parallel == 1 {
+		for i, e := range group {
+			if out[i], err = l.landOne(ctx, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	var g errgroup.Group
 	g.SetLimit(cmp.Or(l.Parallel, 8))
 	for i, e := range group {
@@ -89,8 +106,7 @@ func (l *Lander) land(ctx context.Context, group []*entry, losers bool) error {
 			return err
 		})
 	}
-	err := g.Wait()
-	return errors.Join(err, l.Spool.leave(group, out, losers))
+	return g.Wait()
 }
 
 func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
@@ -100,12 +116,14 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 		s.damaged(e, err) // kept, loud, and in nobody's way
 		return landing{}, nil
 	}
+	failpoint.Hit("ingest.spool.land.before")
 	m := h.manifest
 	res, err := s.cfg.Target.Accept(ctx, accept.Submission{
 		Frame: frame, Identity: m.Identity, SHA256: m.FrameSHA256, Records: m.RecordCount,
 		MinTime: m.MinTime, MaxTime: m.MaxTime, WireVersion: m.WireVersion, FrameVersion: m.FrameVersion,
 		SpoolID: h.spoolID, Traceparent: m.Traceparent,
 	})
+	failpoint.Hit("ingest.spool.land.after")
 	var refused *accept.RefusedError
 	var retry *accept.RetryError
 	switch {
@@ -141,11 +159,12 @@ func (s *Spool) leave(group []*entry, out []landing, losers bool) error {
 			marks[id.BootOf()] = max(marks[id.BootOf()], id.SeqEnd)
 		}
 	}
-	for b, seq := range marks {
-		if err := s.raise(b, seq); err != nil {
+	for _, b := range slices.SortedFunc(maps.Keys(marks), identity.Boot.Compare) {
+		if err := s.raise(b, marks[b]); err != nil {
 			return fmt.Errorf("raise landing watermark of %s: %w", b, err)
 		}
 	}
+	failpoint.Hit("ingest.spool.trim.marked")
 	var errs []error
 	for i, e := range group {
 		o := out[i]
@@ -184,9 +203,11 @@ func (s *Spool) remove(e *entry, o landing, lost, loser bool) error {
 		delete(s.entries, e.manifest.Identity)
 	}
 	s.mu.Unlock()
+	failpoint.Hit("ingest.spool.trim.forgotten")
 	if err := s.cfg.FS.Remove(s.tree.abs(e.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %q: %w", e.path, err)
 	}
+	failpoint.Hit("ingest.spool.trim.removed")
 	s.mu.Lock()
 	s.used -= freed
 	s.mu.Unlock()
@@ -213,5 +234,6 @@ func (s *Spool) park(e *entry, only bool) (bool, error) {
 	if err := s.cfg.FS.Link(s.tree.abs(e.path), s.tree.abs(to)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
+	failpoint.Hit("ingest.spool.trim.parked")
 	return true, s.cfg.FS.SyncDir(filepath.Dir(s.tree.abs(to)))
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // recover takes in what is on disk. A file that is there was, or may have been,
@@ -27,6 +29,7 @@ func (s *Spool) recover() error {
 			return err
 		}
 	}
+	failpoint.Hit("ingest.spool.recover.cleaned")
 	var found []*entry
 	for _, dir := range []string{batchesDir, quarantineDir, conflictsDir} {
 		if err := s.walk(dir, func(path string) error {
@@ -55,6 +58,7 @@ func (s *Spool) recover() error {
 	}); err != nil {
 		return err
 	}
+	failpoint.Hit("ingest.spool.recover.loaded")
 	slices.SortFunc(found, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.manifest.AcceptedAt, b.manifest.AcceptedAt), a.manifest.Identity.Compare(b.manifest.Identity))
 	})
@@ -127,10 +131,16 @@ func (s *Spool) setAside(path string, cause error) error {
 	if err := s.cfg.FS.Rename(s.tree.abs(path), s.tree.abs(to)); err != nil {
 		return err
 	}
+	failpoint.Hit("ingest.spool.recover.aside")
 	if err := s.cfg.FS.SyncDir(filepath.Dir(s.tree.abs(to))); err != nil {
 		return err
 	}
 	s.corrupt(to, cause)
+	// A loss of power amid an earlier move can leave both names to the file, and rename(2)
+	// of a file to its own other name leaves both as well.
+	if err := s.cfg.FS.Remove(s.tree.abs(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	return s.cfg.FS.SyncDir(filepath.Dir(s.tree.abs(path)))
 }
 

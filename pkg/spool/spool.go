@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/run"
@@ -260,6 +261,7 @@ func (s *Spool) write(sub accept.Submission) (accept.Result, error) {
 	s.mu.Lock()
 	s.entries[sub.Identity] = e
 	s.mu.Unlock()
+	failpoint.Hit("ingest.spool.ack.before")
 	return e.result(accept.Accepted), nil
 }
 
@@ -323,17 +325,21 @@ func (s *Spool) place(path string, parts ...[]byte) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("ingest.spool.append.before")
 	defer s.cfg.FS.Remove(temp) // a left-over is removed at the next start
 	if err := s.cfg.FS.WriteFile(temp, parts...); err != nil {
 		return err
 	}
+	failpoint.Hit("ingest.spool.append.synced")
 	to := s.tree.abs(path)
 	if err := s.cfg.FS.Link(temp, to); err != nil {
 		return s.fail(err)
 	}
+	failpoint.Hit("ingest.spool.append.linked")
 	if err := s.cfg.FS.SyncDir(filepath.Dir(to)); err != nil {
 		return s.fail(err)
 	}
+	failpoint.Hit("ingest.spool.append.durable")
 	return nil
 }
 

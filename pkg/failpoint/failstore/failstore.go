@@ -14,6 +14,11 @@ import (
 // Register makes the points of a process's requests known: each kind is "<operation>
 // <key family>", such as "create accepted", and gives <process>.store.<operation>.<family>.before and .after.
 func Register(process string, kinds ...string) []failpoint.Point {
+	return RegisterDriven("", process, kinds...)
+}
+
+// RegisterDriven is Register for requests that the crash test of a package drives.
+func RegisterDriven(by, process string, kinds ...string) []failpoint.Point {
 	var points []failpoint.Point
 	for _, k := range kinds {
 		op, family, _ := strings.Cut(k, " ")
@@ -22,7 +27,7 @@ func Register(process string, kinds ...string) []failpoint.Point {
 			failpoint.Point{Name: base + ".before", When: op + " of a key of " + family + "/ is not sent yet"},
 			failpoint.Point{Name: base + ".after", When: op + " of a key of " + family + "/ was answered; nobody has seen the answer"})
 	}
-	return failpoint.Register(points...)
+	return failpoint.Register(failpoint.Driven(by, points...)...)
 }
 
 func name(process, op, family string) string { return process + ".store." + op + "." + family }
