@@ -30,6 +30,7 @@ type call struct {
 	abandoned bool // the sender went away: it sees no answer
 	// what the collector has read, for I4
 	sawManifest, verified bool
+	local                 bool // the answer may rest on a spool
 }
 
 // maxTries of a batch in one schedule.
@@ -115,9 +116,20 @@ func (w *world) checkRefusal(c *call, err error) {
 	var refused *accept.RefusedError
 	switch {
 	case errors.As(err, &retry) && (retry.Reason == accept.ReasonStoreUnavailable || retry.Reason == accept.ReasonContended):
+	case errors.As(err, &retry) && retry.Reason == accept.ReasonStoreDenied && w.faults.denied > 0:
+	case errors.As(err, &retry) && retry.Reason == accept.ReasonCorruptManifest:
+		if _, ok := w.doubt[c.sub.Identity]; !ok {
+			w.violated("I6", "%s is told of a corrupt manifest: %v", c.sub.Identity, err)
+		}
 	case errors.As(err, &refused) && refused.Reason == accept.ReasonBootIDClash:
 		if c.batch != nil {
 			c.batch.done = true
+		}
+		if w.spooling { // the spool's own claim comes first
+			if !w.otherSpool(c.sub) {
+				w.violated("I6", "a clash for %s, whose boot has one spool", c.sub.Identity)
+			}
+			return
 		}
 		o, ok := w.store.objects[layout.Boot(c.sub.Identity.BootOf())]
 		r, perr := accept.ParseBootRecord(o.body)

@@ -15,7 +15,10 @@ import (
 // checkAnswer is what must hold at the moment of an answer, whether or not it arrives.
 func (w *world) checkAnswer(c *call, res accept.Result) {
 	id, mine, holder := c.sub.Identity, c.sub.SHA256, res.Manifest.FrameSHA256
-	if was, ok := w.truth[id]; ok && was != holder {
+	if _, ok := w.doubt[id]; ok && !w.spooling {
+		w.violated("I1", "%s is answered %s, and its manifest can't be read", id, res.Outcome)
+	}
+	if was, ok := w.truth[id]; ok && was != holder && !w.elsewhere {
 		w.violated("I1", "%s is held by %s, before by %s", id, holder, was)
 	}
 	w.truth[id] = holder
@@ -23,7 +26,7 @@ func (w *world) checkAnswer(c *call, res accept.Result) {
 		w.acked[mine] = true
 		w.ackedOrder = append(w.ackedOrder, mine)
 	}
-	if !c.verified {
+	if !c.verified && !c.local {
 		w.violated("I4", "%s for %s without a verified blob", res.Outcome, mine)
 	}
 	switch res.Outcome {
@@ -32,7 +35,7 @@ func (w *world) checkAnswer(c *call, res accept.Result) {
 			w.violated("I1", "accepted %s, held by %s", mine, holder)
 		}
 	case accept.Duplicate:
-		if holder != mine || !c.sawManifest {
+		if holder != mine || !c.sawManifest && !c.local {
 			w.violated("I4", "duplicate of %s: held by %s, manifest read: %v", mine, holder, c.sawManifest)
 		}
 	case accept.Conflict:
@@ -44,11 +47,11 @@ func (w *world) checkAnswer(c *call, res accept.Result) {
 	default:
 		w.violated("I6", "no outcome for %s", mine)
 	}
-	if !w.store.good(mine) {
+	if !w.readable(mine) {
 		w.violated("I2", "%s is answered %s, and no generation of %s is readable", id, res.Outcome, mine)
 	}
 	boot := id.BootOf()
-	if was, ok := w.spools[boot]; ok && was != c.sub.SpoolID {
+	if was, ok := w.spools[boot]; ok && was != c.sub.SpoolID && !w.elsewhere {
 		w.violated("boot", "%s is served for %s and for %s", boot, was, c.sub.SpoolID)
 	}
 	w.spools[boot] = c.sub.SpoolID
@@ -56,6 +59,9 @@ func (w *world) checkAnswer(c *call, res accept.Result) {
 
 func (w *world) checkQuarantine(key string, id identity.Batch, d identity.Digest) {
 	o, ok := w.store.objects[key]
+	if key == layout.Quarantine(id, d) && (w.doubtful[d] || w.elsewhere || !ok && !w.landed && w.kept(d, true)) {
+		return // damaged, or not landed: decided against a batch of the spool
+	}
 	if key != layout.Quarantine(id, d) || !ok {
 		w.violated("conflict", "no quarantine record %q for %s", key, d)
 		return
@@ -72,6 +78,9 @@ func (w *world) checkCreated(key string, body []byte) {
 	case strings.HasPrefix(key, layout.RawBlobsPrefix):
 		d, _, err := layout.ParseBlob(key)
 		w.written[key] = w.written[key] || err == nil && identity.Sum(body) == d
+		return
+	case strings.HasPrefix(key, layout.AcceptedByTimePrefix), isReference(key):
+		w.checkDerived(key, body)
 		return
 	case strings.HasPrefix(key, layout.AcceptedPrefix):
 		m, err := accept.ParseManifest(body)
@@ -111,12 +120,20 @@ func (w *world) finish() {
 	w.faults = faults{}
 	w.calmCollection("final-1")
 	w.checkOrphans()
+	w.mend()
+	w.restartAll()
 	if !w.authorities {
 		w.askAgain()
 	}
+	for _, p := range w.collectors {
+		if p.disk != nil && w.violation == nil {
+			w.landAll(p)
+		}
+	}
+	w.landed = true
 	w.calmCollection("final-2")
 	for _, d := range w.ackedOrder {
-		if !w.store.good(d) {
+		if !w.readable(d) {
 			w.violated("I2", "no generation of %s is readable at the end", d)
 		}
 	}
@@ -144,7 +161,7 @@ func (w *world) calmCollection(id string) {
 			r, _ := accept.ParseAuthorityRecord(o.body)
 			authority = r.AuthorityID
 		}
-		if err := w.collectOnce(ctx, t, t, authority, id, -time.Second); err != nil {
+		if err := w.collectOnce(ctx, t, authority, id, collection{minAge: -time.Second, force: true}); err != nil {
 			w.violated("progress", "a collection without faults: %v", err)
 		}
 	})
@@ -167,11 +184,15 @@ func (w *world) askAgain() {
 				t.call = c
 				policy := simPolicy
 				policy.Generations = 100
-				p, err := accept.New(accept.Config{Store: t, AuthorityID: "authority-1", CollectorID: "final", Clock: t, Rand: attemptIDs{w}, Policy: policy})
+				var to accept.Acceptor
+				to, err := accept.New(accept.Config{Store: t, AuthorityID: "authority-1", CollectorID: "final", Clock: t, Rand: attemptIDs{w}, Policy: policy})
 				if err != nil {
 					panic(err)
 				}
-				res, err := p.Accept(ctx, c.sub)
+				if p := w.collectors[0]; p.spools {
+					c.local, p.port.t, to = true, t, p.acceptor
+				}
+				res, err := to.Accept(ctx, c.sub)
 				var retry *accept.RetryError
 				if asRetry(err, &retry) {
 					w.violated("progress", "without faults, %s is told %v", c.sub.Identity, err)
@@ -187,7 +208,7 @@ func (w *world) askAgain() {
 func (w *world) checkRecords() {
 	for _, s := range w.submissions {
 		holder, ok := w.truth[s.Identity]
-		if !ok {
+		if !ok || w.elsewhere {
 			continue
 		}
 		o, there := w.store.objects[layout.Accepted(s.Identity)]
@@ -250,6 +271,9 @@ func (w *world) checkOrphans() {
 			continue // doubtful ones are reported, and stay
 		}
 		id := w.submissions[i].Identity
+		if _, doubt := w.doubt[id]; doubt || w.referenced(d) {
+			continue
+		}
 		m, err := accept.ParseManifest(w.store.objects[layout.Accepted(id)].body)
 		_, quarantined := w.store.objects[layout.Quarantine(id, d)]
 		if (err != nil || m.FrameSHA256 != d) && !quarantined {

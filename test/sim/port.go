@@ -25,17 +25,20 @@ type task struct {
 	dead   bool
 	cancel context.CancelFunc
 	call   *call // of an Accept
+	writes int   // requests that write, whatever became of them
+	// logged are the blobs that a collection has noted as condemned; nil for others.
+	logged map[string]bool
 }
 
 var errKilled = fmt.Errorf("killed: %w", context.Canceled)
 
 // pause gives the turn away; true means that the process was killed meanwhile.
 func (t *task) pause() bool {
-	if !t.dead && !t.yield(struct{}{}) {
+	if !t.dead && !t.proc.crashed && !t.yield(struct{}{}) {
 		t.dead = true
 		t.cancel()
 	}
-	return t.dead
+	return t.dead || t.proc.crashed
 }
 
 // Now is the process's clock: it drifts, and it jumps.
@@ -52,7 +55,7 @@ func (t *task) Sleep(ctx context.Context, d time.Duration) error {
 
 // write is one write with a drawn fate.
 func (t *task) write(op, key string, apply func() error) error {
-	wasDead := t.dead
+	wasDead := t.dead || t.proc.crashed
 	late := func() {
 		t.late = append(t.late, request{t.name + ": " + op + " " + key, apply})
 	}
@@ -63,9 +66,16 @@ func (t *task) write(op, key string, apply func() error) error {
 		return errKilled
 	}
 	t.operations++
+	t.writes++
 	var err error
 	how := ""
-	switch fate, f := t.ch.n(100), &t.faults; {
+	fate, f := t.ch.n(100), &t.faults
+	if fate >= 100-f.denied {
+		t.note(t.name, op, key, "403: ", objstore.ErrDenied)
+		return objstore.ErrDenied
+	}
+	fate += f.denied
+	switch {
 	case fate < 100-f.lost-f.late-f.dropped-f.refused:
 		err = apply()
 	case fate < 100-f.late-f.dropped-f.refused:
@@ -91,9 +101,12 @@ func (t *task) read(op, key string, look func() error) error {
 		return errKilled
 	}
 	t.operations++
-	err := objstore.ErrUnavailable
-	if t.ch.n(100) < 100-t.faults.unread {
+	err := objstore.ErrDenied
+	switch fate := t.ch.n(100); {
+	case fate < 100-t.faults.unread-t.faults.denied:
 		err = look()
+	case fate < 100-t.faults.denied:
+		err = objstore.ErrUnavailable
 	}
 	t.note(t.name, op, key, "", err)
 	return err
@@ -135,12 +148,12 @@ func (t *task) Head(_ context.Context, key string) (i objstore.Info, err error) 
 
 func (t *task) List(_ context.Context, o objstore.ListOptions) (p objstore.Page, err error) {
 	err = t.read("list", o.Prefix, func() error {
-		for _, key := range t.store.list(o.Prefix) {
-			if key > o.StartAfter {
-				info, _ := t.store.info(key)
-				info.SHA256 = identity.Digest{}
-				p.Objects = append(p.Objects, info)
-			}
+		var keys []string
+		keys, p.Next = t.store.pageOf(o.Prefix, o.StartAfter)
+		for _, key := range keys {
+			info, _ := t.store.info(key)
+			info.SHA256 = identity.Digest{}
+			p.Objects = append(p.Objects, info)
 		}
 		return nil
 	})
@@ -148,7 +161,23 @@ func (t *task) List(_ context.Context, o objstore.ListOptions) (p objstore.Page,
 }
 
 func (t *task) Delete(_ context.Context, key string) error {
-	return t.write("delete", key, func() error { t.delete(key); return nil })
+	if t.logged != nil && !t.logged[key] && !t.dead {
+		t.violated("log", "a delete of %s before its entry in the log", key)
+	}
+	return t.write("delete", key, func() error {
+		t.checkDoubt(key)
+		t.delete(key)
+		return nil
+	})
+}
+
+// Replace and Put are for derived state only: acceptance and collection have neither.
+func (t *task) Replace(_ context.Context, key string, body []byte, etag string, _ objstore.PutOptions) (objstore.Info, error) {
+	return objstore.Info{Key: key}, t.write("replace", key, func() error { return t.store.replace(key, body, etag, t.now) })
+}
+
+func (t *task) Put(_ context.Context, key string, body []byte, _ objstore.PutOptions) (objstore.Info, error) {
+	return objstore.Info{Key: key}, t.write("put", key, func() error { t.store.put(key, body, t.now); return nil })
 }
 
 // saw notes what a call has read, for I4.
@@ -174,7 +203,7 @@ func damaged(body []byte) []byte {
 }
 
 func outcome(err error) string {
-	for _, e := range []error{objstore.ErrExists, objstore.ErrNotFound, objstore.ErrConflict, objstore.ErrUnknown, objstore.ErrUnavailable, objstore.ErrChecksum} {
+	for _, e := range []error{objstore.ErrExists, objstore.ErrNotFound, objstore.ErrConflict, objstore.ErrUnknown, objstore.ErrUnavailable, objstore.ErrChecksum, objstore.ErrDenied, objstore.ErrPreconditionFailed} {
 		if errors.Is(err, e) {
 			return e.Error()
 		}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/gc"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/spool"
 )
 
 // process is a collector or a garbage collector.
@@ -22,7 +22,17 @@ type process struct {
 	kills     int
 	ready     bool
 	protocol  *accept.Protocol
+	acceptor  accept.Acceptor // the protocol, or the spool in front of it
 	port      *current
+	restart   func() // after a kill
+
+	collection collection // of a garbage collector
+	// Of a collector of the mode local_spool; crashed: the disk saw it end.
+	disk    *disk
+	spool   *spool.Spool
+	busy    map[identity.Batch]int
+	spools  bool
+	crashed bool
 }
 
 // current is the store as the collector's running task sees it: one Protocol
@@ -76,15 +86,23 @@ var simPolicy = accept.Policy{
 // boot starts a collector: with empty memory, after the authority check where that is played.
 func (w *world) boot(p *process) {
 	p.port = &current{}
-	p.ready = !w.authorities
+	p.ready = !w.authorities && !p.spools
 	var err error
+	mode := accept.ModeS3Manifest
+	if p.spools {
+		mode = accept.ModeLocalSpool
+	}
 	p.protocol, err = accept.New(accept.Config{
-		Store: p.port, AuthorityID: p.authority, CollectorID: p.name, Clock: p.port, Rand: attemptIDs{w}, Policy: simPolicy,
+		Store: p.port, AuthorityID: p.authority, CollectorID: p.name, Clock: p.port, Rand: attemptIDs{w}, Policy: simPolicy, Mode: mode,
 	})
 	if err != nil {
 		panic(err)
 	}
-	if p.ready {
+	p.acceptor = p.protocol
+	if p.spools {
+		w.openSpool(p)
+	}
+	if p.ready || p.spools {
 		return
 	}
 	w.start(p.name+".start", p, nil, func(t *task, ctx context.Context) {
@@ -109,42 +127,21 @@ func (w *world) boot(p *process) {
 // accept serves one call.
 func (w *world) accept(p *process, c *call) {
 	w.start(fmt.Sprintf("%s.%d", p.name, len(w.calls)), p, c, func(t *task, ctx context.Context) {
+		if p.spools {
+			if !p.wait(t, c.sub.Identity) {
+				return
+			}
+			p.busy[c.sub.Identity]++
+			c.local = true
+		}
 		p.port.t = t
-		res, err := p.protocol.Accept(ctx, c.sub)
+		res, err := p.acceptor.Accept(ctx, c.sub)
+		if p.spools {
+			p.busy[c.sub.Identity]--
+		}
 		if t.pause() { // it may be stopped, or killed, just before the answer
 			return
 		}
 		w.answered(t.name, c, res, err)
 	})
-}
-
-// collect runs garbage collections, one after the other.
-func (w *world) collect(p *process, passes int) {
-	w.start(p.name, p, nil, func(t *task, ctx context.Context) {
-		for i := range passes {
-			if t.pause() {
-				return
-			}
-			if err := w.collectOnce(ctx, t, t, p.authority, fmt.Sprintf("%s-%d-%d", p.name, p.kills, i), -1); err != nil {
-				w.note(t.name, "gc ends", "", "", err)
-			}
-			if t.dead {
-				return
-			}
-		}
-	})
-}
-
-// collectOnce plans and executes; a minimum age of -1 makes every blob a candidate.
-func (w *world) collectOnce(ctx context.Context, s gc.Store, clock accept.Clock, authority, id string, minAge time.Duration) error {
-	c, err := gc.New(gc.Config{Store: s, AuthorityID: authority, Clock: clock, Attempts: 3, Backoff: time.Millisecond, RequestTimeout: time.Hour})
-	if err != nil {
-		panic(err)
-	}
-	plan, err := c.Plan(ctx, gc.PlanOptions{ID: id, Now: w.now, MinAge: minAge, Prefix: layout.RawBlobsPrefix})
-	if err != nil {
-		return err
-	}
-	_, err = c.Execute(ctx, plan, gc.ExecuteOptions{})
-	return err
 }

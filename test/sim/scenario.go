@@ -14,6 +14,7 @@ type faults struct {
 	lost, late, dropped, refused int // of writes
 	unread                       int // of reads
 	damage                       int // of blob bodies
+	denied                       int // 403, of all requests
 	kills, pauses, jumps, losses bool
 }
 
@@ -23,7 +24,11 @@ var weather = []faults{
 	{lost: 8, late: 10, dropped: 5, refused: 5, unread: 6, damage: 4, kills: true, pauses: true, losses: true},
 	{lost: 3, late: 20, unread: 2, kills: true, jumps: true, losses: true},
 	{refused: 10, damage: 10, unread: 10, jumps: true, pauses: true, losses: true},
+	{denied: 12, lost: 3, late: 4, kills: true, jumps: true, pauses: true},
 }
+
+// longAgo is older than every minimum age of a collection.
+const longAgo = 48 * time.Hour
 
 // Kinds of agents after the first.
 const (
@@ -41,11 +46,24 @@ func (w *world) setup() {
 	w.sticky = w.ch.n(3)
 	w.store.blind = w.ch.oneIn(8)
 	w.authorities = w.ch.oneIn(8)
+	w.store.page = [...]int{0, 0, 2, 3}[w.ch.n(4)]
+	w.spooling = w.ch.oneIn(5) && !w.authorities
+	w.elsewhere = w.spooling && w.ch.oneIn(3)
+	w.indexed = w.ch.oneIn(4)
+	if w.ch.oneIn(40) {
+		w.hoard()
+	}
 	most := [...]int{3, 2, 2, 3, 2} // collectors, collections, batches, further agents, passes
 	if w.ch.small {
 		most = [...]int{1, 1, 1, 2, 1}
 	}
 	collectors, collections := 1+w.ch.n(most[0]), 1+w.ch.n(most[1])
+	if w.spooling {
+		collectors = 1
+	}
+	if w.elsewhere {
+		collectors = 2
+	}
 
 	first := &agent{name: "a0", spool: "spool-1"}
 	for r := range 1 + w.ch.n(most[2]) {
@@ -80,11 +98,20 @@ func (w *world) setup() {
 		if w.authorities && w.ch.oneIn(3) {
 			p.authority = "authority-2"
 		}
+		p.spools = w.spooling && i == 0
+		p.restart = func() { w.boot(p) }
 		w.collectors = append(w.collectors, p)
 		w.boot(p)
 	}
 	for i := range collections {
-		w.collect(&process{name: fmt.Sprintf("gc%d", i), authority: "authority-1"}, 1+w.ch.n(most[4]))
+		p := &process{name: fmt.Sprintf("gc%d", i), authority: "authority-1", collection: w.drawCollection()}
+		p.restart = func() { w.collect(p, 1) }
+		w.collect(p, 1+w.ch.n(most[4]))
+	}
+	if w.indexed {
+		p := &process{name: "rec", authority: "authority-1"}
+		p.restart = func() { w.index(p, 1) }
+		w.index(p, 1+w.ch.n(2))
 	}
 }
 
@@ -101,8 +128,10 @@ func (w *world) involve(s accept.Submission) {
 	}
 	w.frames[s.SHA256] = s.Frame
 	w.submissions = append(w.submissions, s)
+	w.identityOf[s.SHA256] = s.Identity
+	at := w.now.Add([...]time.Duration{-longAgo, -longAgo, 0}[w.ch.n(3)])
 	put := func(key string, body []byte) {
-		w.store.objects[key] = object{body, w.now}
+		w.store.put(key, body, at)
 		w.written[key] = identity.Sum(body) == s.SHA256
 	}
 	blob := layout.Blob(s.SHA256, 0)
@@ -110,7 +139,7 @@ func (w *world) involve(s accept.Submission) {
 	inFlight := func(key string) {
 		w.late = append(w.late, request{"earlier gc: delete " + key, func() error { w.delete(key); return nil }})
 	}
-	switch w.ch.n(11) {
+	switch w.ch.n(16) {
 	case 4, 5: // an orphan
 		put(blob, s.Frame)
 	case 6: // a truncated upload of an old program
@@ -132,19 +161,60 @@ func (w *world) involve(s accept.Submission) {
 		}
 	case 9: // a collector died; its manifest is still on its way
 		put(blob, s.Frame)
-		m := accept.Manifest{
-			AuthorityID: "authority-1", Identity: s.Identity, FrameSHA256: s.SHA256, FrameBytes: uint64(len(s.Frame)),
-			RawBlobKey: blob, AcceptedAt: w.now.UnixNano(), CollectorID: "earlier", WireVersion: s.WireVersion,
-			FrameVersion: s.FrameVersion, AttemptID: fmt.Sprintf("%032x", len(w.submissions)), RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
-		}
-		body, key := m.Marshal(), layout.Accepted(s.Identity)
-		if w.authorities {
-			return // whose authority it would be is open
+		body, key := w.earlier(s).Marshal(), layout.Accepted(s.Identity)
+		if w.authorities || w.spooling && !w.elsewhere {
+			return // whose authority it would be is open; a spool's collector is alone
 		}
 		w.late = append(w.late, request{"earlier collector: create " + key, func() error {
 			return w.store.create(key, body, identity.Digest{}, w.now)
 		}})
 		w.calls = append(w.calls, &call{sub: s}) // it may take effect at any time
+	case 11: // accepted; the manifest was damaged since
+		put(blob, s.Frame)
+		_, taken := w.store.objects[layout.Accepted(s.Identity)]
+		if taken || w.authorities || w.spooling {
+			return
+		}
+		m := w.earlier(s)
+		w.store.put(layout.Accepted(s.Identity), nil, at)
+		o := w.corrupted(m)
+		o.born = w.store.births
+		w.store.objects[layout.Accepted(s.Identity)] = o
+		w.doubt[s.Identity] = m
+		w.calls = append(w.calls, &call{sub: s})
+	case 12: // quarantined; the record was damaged since
+		put(blob, s.Frame)
+		w.store.put(layout.Quarantine(s.Identity, s.SHA256), []byte("{}"), at)
+		if w.ch.n(2) == 1 {
+			o := w.store.objects[layout.Quarantine(s.Identity, s.SHA256)]
+			o.rotten = true
+			w.store.objects[layout.Quarantine(s.Identity, s.SHA256)] = o
+		}
+		w.doubtful[s.SHA256] = true
+	case 13: // condemned by a marker that was damaged since; the delete is still on its way
+		put(blob, s.Frame)
+		body := [][]byte{nil, []byte("{}"), marker.Marshal()[:40], make([]byte, accept.MaxRecordBytes+1), marker.Marshal()}
+		k := w.ch.n(len(body))
+		w.store.put(marker.Key(), body[k], at)
+		if k == len(body)-1 {
+			o := w.store.objects[marker.Key()]
+			o.rotten = true
+			w.store.objects[marker.Key()] = o
+		}
+		inFlight(blob)
+	case 14: // an orphan that a reverse reference names, of a bucket that was restored in part
+		put(blob, s.Frame)
+		w.store.put(layout.AcceptedByBlob(s.SHA256, s.Identity), []byte("{}"), at)
+		w.derived[layout.AcceptedByBlob(s.SHA256, s.Identity)] = true
+	}
+}
+
+// earlier is the manifest of s as an earlier collector wrote it.
+func (w *world) earlier(s accept.Submission) accept.Manifest {
+	return accept.Manifest{
+		AuthorityID: "authority-1", Identity: s.Identity, FrameSHA256: s.SHA256, FrameBytes: uint64(len(s.Frame)),
+		RawBlobKey: layout.Blob(s.SHA256, 0), AcceptedAt: w.now.UnixNano(), CollectorID: "earlier", WireVersion: s.WireVersion,
+		FrameVersion: s.FrameVersion, AttemptID: fmt.Sprintf("%032x", len(w.submissions)), RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
 	}
 }
 

@@ -86,7 +86,7 @@ func TestScheduleReachesEverything(t *testing.T) {
 func TestDeleteOfAPromisedBlobIsSeen(t *testing.T) {
 	s := frames()[frameName("agent-1", 0, 0)]
 	w := &world{
-		store: store{objects: map[string]object{layout.Blob(s.SHA256, 0): {s.Frame, time.Unix(1, 0)}}},
+		store: store{objects: map[string]object{layout.Blob(s.SHA256, 0): {body: s.Frame, at: time.Unix(1, 0)}}},
 		acked: map[identity.Digest]bool{s.SHA256: true},
 	}
 	w.delete(layout.Blob(s.SHA256, 0))

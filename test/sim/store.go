@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,11 +16,23 @@ type store struct {
 	objects map[string]object
 	// blind: it keeps no checksums, so that a HEAD does not tell the hash.
 	blind bool
+	// page is how many keys a listing's page has; 0 is all.
+	page   int
+	births uint64
 }
 
 type object struct {
 	body []byte
 	at   time.Time
+	// born tells an object from one that was under the key before.
+	born uint64
+	// rotten at rest: a read of the bytes fails its checksum.
+	rotten bool
+}
+
+func (s *store) put(key string, body []byte, now time.Time) {
+	s.births++
+	s.objects[key] = object{body: body, at: now, born: s.births}
 }
 
 func (s *store) create(key string, body []byte, sum identity.Digest, now time.Time) error {
@@ -29,16 +42,26 @@ func (s *store) create(key string, body []byte, sum identity.Digest, now time.Ti
 	if _, ok := s.objects[key]; ok {
 		return objstore.ErrExists
 	}
-	s.objects[key] = object{body, now}
+	s.put(key, body, now)
 	return nil
 }
+
+func (s *store) replace(key string, body []byte, etag string, now time.Time) error {
+	if o, ok := s.objects[key]; !ok || o.etag() != etag {
+		return objstore.ErrPreconditionFailed
+	}
+	s.put(key, body, now)
+	return nil
+}
+
+func (o object) etag() string { return strconv.FormatUint(o.born, 10) }
 
 func (s *store) info(key string) (objstore.Info, error) {
 	o, ok := s.objects[key]
 	if !ok {
 		return objstore.Info{}, objstore.ErrNotFound
 	}
-	info := objstore.Info{Key: key, Size: int64(len(o.body)), LastModified: o.at}
+	info := objstore.Info{Key: key, Size: int64(len(o.body)), LastModified: o.at, ETag: o.etag()}
 	if !s.blind && strings.HasPrefix(key, layout.RawBlobsPrefix) {
 		info.SHA256 = identity.Sum(o.body)
 	}
@@ -49,6 +72,9 @@ func (s *store) get(key string, o objstore.GetOptions) ([]byte, objstore.Info, e
 	info, err := s.info(key)
 	if err != nil {
 		return nil, info, err
+	}
+	if s.objects[key].rotten {
+		return nil, info, objstore.ErrChecksum
 	}
 	body := s.objects[key].body
 	if o.Length > 0 {
@@ -69,6 +95,20 @@ func (s *store) list(prefix string) []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// pageOf is one page of a listing, and where the next one starts.
+func (s *store) pageOf(prefix, after string) (keys []string, next string) {
+	keys = s.list(prefix)
+	i, found := slices.BinarySearch(keys, after)
+	if found {
+		i++
+	}
+	keys = keys[i:]
+	if s.page > 0 && len(keys) > s.page {
+		return keys[:s.page], keys[s.page-1]
+	}
+	return keys, ""
 }
 
 // good reports whether some generation of d holds its bytes.

@@ -21,6 +21,11 @@ type world struct {
 	now    time.Time // of the store
 	faults faults
 	sticky int
+	// spooling: the first collector accepts by its local spool; elsewhere: others do not.
+	spooling, elsewhere bool
+	landed              bool // at the end, everything
+	// indexed: a reconciler takes part.
+	indexed bool
 	// authorities: collectors start by claiming the authority, and some are configured wrongly.
 	authorities bool
 
@@ -43,6 +48,10 @@ type world struct {
 	truth      map[identity.Batch]identity.Digest
 	spools     map[identity.Boot]string
 	conflicts  []string
+	doubt      map[identity.Batch]accept.Manifest // what an unreadable manifest was
+	doubtful   map[identity.Digest]bool           // frames with an unreadable quarantine record
+	identityOf map[identity.Digest]identity.Batch
+	derived    map[string]bool // derived keys that were there at some time
 
 	violation *violation
 	digest    uint64
@@ -71,6 +80,8 @@ func run(ch *choices, tracing bool) *world {
 		store:  store{objects: map[string]object{}},
 		frames: map[identity.Digest][]byte{}, acked: map[identity.Digest]bool{}, written: map[string]bool{},
 		truth: map[identity.Batch]identity.Digest{}, spools: map[identity.Boot]string{},
+		doubt: map[identity.Batch]accept.Manifest{}, doubtful: map[identity.Digest]bool{},
+		identityOf: map[identity.Digest]identity.Batch{}, derived: map[string]bool{},
 	}
 	w.setup()
 	for step := 0; w.violation == nil && w.step(); step++ {
@@ -110,6 +121,13 @@ func (w *world) step() bool {
 		if p := w.anyProcess(); p != nil {
 			w.jump(p)
 		}
+		return true
+	case e == 98 && w.faults.jumps: // for all: the store's clock as well
+		w.now = w.now.Add(40 * time.Minute)
+		w.note("sim", "time passes", "", "", nil)
+		return true
+	case e == 99 && w.indexed:
+		w.loseReferences()
 		return true
 	case e < 98 && w.faults.losses:
 		w.loseReply()
@@ -157,6 +175,9 @@ func (w *world) advance(t *task) {
 	if _, more := t.next(); !more {
 		w.drop(t)
 	}
+	if t.proc.crashed {
+		w.end(t.proc)
+	}
 }
 
 func (w *world) drop(t *task) {
@@ -188,23 +209,25 @@ func (w *world) anyProcess() *process {
 // killOne ends a process and all that it was doing. It starts again, empty.
 func (w *world) killOne() {
 	p := w.anyProcess()
-	if p == nil || p.kills == 2 {
+	if p == nil || p.kills == maxKills {
 		return
 	}
+	w.note("sim", "kill -9", p.name, "", nil)
+	w.end(p)
+}
+
+// end is the end of a process, and its next start.
+func (w *world) end(p *process) {
 	p.kills++
 	p.paused = 0
-	w.note("sim", "kill -9", p.name, "", nil)
 	for _, t := range slices.Clone(w.tasks) {
 		if t.proc == p {
 			t.kill()
 			w.drop(t)
 		}
 	}
-	if p.protocol != nil || !strings.HasPrefix(p.name, "gc") {
-		w.boot(p)
-	} else {
-		w.collect(p, 1)
-	}
+	w.outage(p)
+	p.restart()
 }
 
 // land lets a late request take effect.
@@ -227,7 +250,7 @@ func (w *world) delete(key string) {
 		}
 		return
 	}
-	if there && w.acked[d] && identity.Sum(o.body) == d && !w.store.good(d) {
+	if there && w.acked[d] && identity.Sum(o.body) == d && !w.readable(d) {
 		w.violated("I3", "%s was deleted, an answer depends on it, and no other generation is good", key)
 	}
 }

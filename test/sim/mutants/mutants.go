@@ -21,6 +21,13 @@ const (
 	ledgerGo    = "pkg/ledger/ledger.go"
 	viewGo      = "pkg/ledger/view.go"
 	qualifyGo   = "pkg/qualify/qualify.go"
+	planGo      = "pkg/gc/plan.go"
+	spoolGo     = "pkg/spool/spool.go"
+	landerGo    = "pkg/spool/lander.go"
+	bootsGo     = "pkg/spool/boots.go"
+	recoverGo   = "pkg/spool/recover.go"
+	reconcileGo = "pkg/reconcile/reconcile.go"
+	derivedGo   = "pkg/reconcile/derived.go"
 )
 
 const (
@@ -107,6 +114,63 @@ var mutants = []mutant{
 	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, k, id); kept != nil {\n\t\t" + removeMarker + "\t\treturn x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)\n\t}\n"}}},
 	{"gc-other-frame-keeps", "orphans of a conflict are never collected", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 {", "if m.Identity == id {"}}},
 	{"gc-never-deletes", "step 4 left out", []edit{{executeGo, "if err := x.c.remove(ctx, k); err != nil {", skipped}}},
+
+	// Garbage collection: the plan.
+	{"gc-references-ignored", "step 1: a reverse reference keeps", []edit{{planGo, "\tcase hinted:\n", "\tcase hinted && d.IsZero():\n"}}},
+	{"gc-reference-keeps-its-neighbour", "step 1: the merge join stops at another hash", []edit{{planGo, "return strings.HasPrefix(info.Key, prefix), nil", "return info.Key >= prefix, nil"}}},
+	{"gc-merge-join-goes-past", "step 1: the merge join loses a reference at the end of a page", []edit{{planGo, "\t\tif info.Key >= prefix {\n", "\t\tif info.Key >= prefix && k.at < len(k.page)-1 {\n"}}},
+	{"gc-merge-join-resumes-late", "step 1: a plan that goes on begins its references behind the first blob", []edit{{planGo, "hints[i].after = family + stem(strings.TrimPrefix(o.StartAfter, layout.RawBlobsPrefix))", "hints[i].after = family + stem(strings.TrimPrefix(o.StartAfter, layout.RawBlobsPrefix)) + \"~\""}}},
+	{"gc-first-page-only", "step 1: the listing of blobs ends with its first page", []edit{{planGo, "page.Objects, 0, page.Next, page.Next == \"\"", "page.Objects, 0, page.Next, true"}}},
+	{"gc-failed-listing-is-empty", "step 1: a failed listing counts as the end", []edit{{planGo, "\t\tif err != nil {\n\t\t\treturn objstore.Info{}, false, err\n\t\t}\n\t\tk.page", "\t\tif err != nil {\n\t\t\treturn objstore.Info{}, false, nil\n\t\t}\n\t\tk.page"}}},
+	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = blobs.before", "p.Next = blobs.last"}}},
+	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tbelow", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tbelow"}}},
+	{"gc-age-not-looked-at", "step 1: no minimum age", []edit{{planGo, "case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:", "case o.MinAge > 0 && o.Now.Before(info.LastModified):"}}},
+	{"gc-no-breaker", "the breaker: a plan that is too large", []edit{{executeGo, "if p.Tripped() && !o.Force && !o.DryRun {", "if p.Tripped() && o.Force && o.DryRun {"}}},
+	{"gc-breaker-by-percent-only", "the breaker trips on small plans", []edit{{planGo, "len(p.Candidates) > BreakerBlobs && len", "len(p.Candidates) > 0 && len"}}},
+	{"gc-dry-run-condemns", "a dry run writes", []edit{{executeGo, "kept == nil && x.o.DryRun", "kept == nil && x.o.DryRun && x.o.Force"}}},
+
+	// Garbage collection: doubt, 403, the log.
+	{"gc-403-is-absent", "a 403, as of a role without ListBucket, counts as absence", []edit{{gcGo, "func notFound(err error) bool { return errors.Is(err, objstore.ErrNotFound) }", "func notFound(err error) bool {\n\treturn errors.Is(err, objstore.ErrNotFound) || errors.Is(err, objstore.ErrDenied)\n}"}}},
+	{"gc-403-marker-is-confirmed", "a 403 of the marker counts as evidence that it is there", []edit{{gcGo, "func exists(err error) bool { return errors.Is(err, objstore.ErrExists) }", "func exists(err error) bool {\n\treturn errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrDenied)\n}"}}},
+	{"gc-unreadable-manifest-is-absent", "a manifest that does not parse counts as absent", []edit{{proveGo, "\t\tif err != nil {\n\t\t\treturn keep(k, RecordUnreadable, fmt.Sprintf(\"%s: %v\", layout.Accepted(id), err))\n\t\t}\n", "\t\t_ = fmt.Sprint(err)\n"}}},
+	{"gc-damaged-manifest-is-absent", "a manifest that is damaged at rest, or too long, counts as absent", []edit{{proveGo, "\tcase objstore.Unreadable(err):\n\t\treturn keep(k, RecordUnreadable, err.Error())\n", "\tcase objstore.Unreadable(err):\n"}}},
+	{"gc-foreign-manifest-is-another", "a manifest of another authority or identity counts as one of another frame", []edit{{proveGo, "if err == nil && (m.Identity != id || m.AuthorityID != c.cfg.AuthorityID) {", "if err == nil && m.Identity != id && m.AuthorityID != c.cfg.AuthorityID {"}}},
+	{"gc-damaged-quarantine-is-absent", "a quarantine record that is damaged at rest counts as absent", []edit{{proveGo, "case err == nil, objstore.Unreadable(err):\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !notFound(err):", "case err == nil:\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !notFound(err) && !objstore.Unreadable(err):"}}},
+	{"gc-delete-not-logged", "the delete comes before its entry in the log", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", ""}}},
+	{"gc-log-failure-ignored", "the log fails, and the delete goes on", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", "\t_ = x.log(ctx, k, Condemned, \"\", \"\")\n"}}},
+
+	// Acceptance: damaged records, 403.
+	{"accept-corrupt-manifest-is-conflict", "a manifest that does not parse counts as another frame's", []edit{{decideGo, "\tif err != nil {\n\t\treturn Result{}, b.corrupt(StepManifest, s.key, ReasonCorruptManifest, err)\n\t}\n\tres := ", "\t_ = err\n\tres := "}}},
+	{"accept-foreign-manifest-is-conflict", "a manifest of another authority counts as another frame's", []edit{{decideGo, "case there.AuthorityID != ours.AuthorityID:", "case there.AuthorityID == \"\":"}}},
+	{"accept-misplaced-manifest-is-conflict", "a manifest of another identity counts as another frame's", []edit{{decideGo, "case there.Identity != ours.Identity:", "case there.Identity.Agent == \"\":"}}},
+	{"accept-damaged-manifest-is-tried-for-ever", "a manifest that is damaged at rest is taken for a store that is down", []edit{{decideGo, "if objstore.Unreadable(err) {", "if err == nil {"}}},
+	{"accept-marker-must-parse", "a marker that does not parse counts as absent", []edit{
+		{blobGo, "err := b.p.look(ctx, s.key)\n\t\tswitch {", "body, err := b.p.get(ctx, s.key, MaxRecordBytes)\n\t\tif _, perr := ParseCondemnedMarker(body); err == nil && perr != nil {\n\t\t\treturn false, nil\n\t\t}\n\t\tswitch {"}}},
+	{"accept-damaged-marker-is-tried-for-ever", "a marker that is damaged at rest is taken for a store that is down", []edit{{blobGo, "case err == nil, errors.Is(err, objstore.ErrChecksum):\n\t\t\treturn true, nil", "case err == nil:\n\t\t\treturn true, nil"}}},
+	{"accept-403-marker-is-absent", "a 403 of the marker counts as absence", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\t\treturn false, nil", "case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDenied):\n\t\t\treturn false, nil"}}},
+	{"accept-403-is-refused-for-good", "a 403 ends the batch, not the collector", []edit{{"pkg/accept/call.go", "return s.retry(ReasonStoreDenied, err)", "return &RefusedError{Reason: ReasonInvalidSubmission, Err: err}"}}},
+
+	// The mode local_spool.
+	{"spool-name-not-synced", "the answer comes before the file's name is durable", []edit{{spoolGo, "\tif err := s.cfg.FS.SyncDir(filepath.Dir(to)); err != nil {\n\t\treturn s.fail(err)\n\t}\n", ""}}},
+	{"spool-hash-not-compared", "two frames of one identity count as the same", []edit{{spoolGo, "case there.manifest.FrameSHA256 != sub.SHA256:", "case there.manifest.RecordCount != sub.Records:"}}},
+	{"spool-loser-not-kept", "a conflict is answered without the loser's bytes", []edit{{spoolGo, "\te, err := s.store(sub, path)\n\tif err != nil {\n\t\treturn accept.Result{}, err\n\t}\n\ts.mu.Lock()\n\ts.losers = append(s.losers, e)\n\ts.mu.Unlock()\n\treturn res, nil", "\treturn res, nil"}}},
+	{"spool-watermark-not-looked-at", "a range that has landed is decided anew", []edit{{spoolGo, "case there == nil && b.any && sub.Identity.SeqStart <= b.landed:", "case there == nil && b.any && sub.Identity.SeqStart > b.landed:"}}},
+	{"spool-no-watermark", "a batch leaves without a watermark", []edit{{landerGo, "if err := s.raise(b, marks[b]); err != nil {", "if err := error(nil); err != nil {"}}},
+	{"spool-watermark-in-memory", "a watermark does not survive a crash", []edit{{bootsGo, "\tif err := s.replaceLocked(dir, landedFile, fmt.Appendf(nil, \"%020d\", seq)); err != nil {\n\t\treturn err\n\t}\n", ""}}},
+	{"spool-watermark-not-read", "a watermark is not read at a start", []edit{{bootsGo, "return b, s.loadLanded(dir, b)", "return b, nil"}}},
+	{"spool-leaves-before-watermark", "the watermark comes after the file is gone", []edit{
+		{landerGo, "\tfor _, b := range slices.SortedFunc(maps.Keys(marks), identity.Boot.Compare) {\n\t\tif err := s.raise(b, marks[b]); err != nil {\n\t\t\treturn fmt.Errorf(\"raise landing watermark of %s: %w\", b, err)\n\t\t}\n\t}\n\tvar errs []error\n", "\tvar errs []error\n"},
+		{landerGo, "\t\t\tev.Landed(e.manifest.Identity, o.outcome)\n\t\t}\n\t}\n\treturn errors.Join(errs...)", "\t\t\tev.Landed(e.manifest.Identity, o.outcome)\n\t\t}\n\t}\n\tfor _, b := range slices.SortedFunc(maps.Keys(marks), identity.Boot.Compare) {\n\t\tif err := s.raise(b, marks[b]); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn errors.Join(errs...)"}}},
+	{"spool-retry-counts-as-landed", "a landing that the store did not answer counts as done", []edit{{landerGo, "\treturn landing{}, err\n}\n\n// ofThisAlone", "\treturn landing{outcome: accept.Duplicate}, nil\n}\n\n// ofThisAlone"}}},
+	{"spool-refused-not-parked", "a batch that the store refuses for good is dropped", []edit{{landerGo, "lost := o.refused != nil || o.outcome == accept.Conflict", "lost := o.outcome == accept.Conflict"}}},
+	{"spool-losers-do-not-land", "a quarantined frame never gets its record", []edit{{landerGo, "if err := l.land(ctx, group, true); err != nil {", "if err := l.land(ctx, group[:0], true); err != nil {"}}},
+	{"spool-losers-forgotten", "a start does not take quarantined frames in", []edit{{recoverGo, "\t\t\ts.losers = append(s.losers, e)\n", "\t\t\t_ = e\n"}}},
+	{"spool-no-claim", "a clone with the same boot id: claims are not compared", []edit{{bootsGo, "if b.spoolID != spoolID || b.clash {", "if b.clash {"}}},
+	{"spool-claim-not-durable", "a clone with the same boot id: a claim does not survive a crash", []edit{{bootsGo, "return b, s.writeClaim(dir, id, spoolID)", "return b, nil"}}},
+
+	// The reconciler.
+	{"reconcile-by-time-first", "derived keys: the key by time comes before the reverse reference", []edit{{derivedGo, "\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), encode(ref)},\n", ""}, {derivedGo, "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n", "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), encode(ref)},\n"}}},
+	{"reconcile-misplaced-manifest", "derived keys of a manifest under another's key", []edit{{reconcileGo, "case m.Identity != id:", "case m.Identity.Agent == \"\":"}}},
 
 	// What stands around the protocol.
 	{"ledger-overlap-not-reported", "10-20, then 15-25 accepted", []edit{{ledgerGo, "\tif len(c.Overlap) > 0 {", "\tif len(c.Overlap) > 1<<20 {"}}},

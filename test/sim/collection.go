@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/gc"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// collection is how one garbage collector is run.
+type collection struct {
+	minAge time.Duration // negative is none
+	listed int           // blobs of one plan; the next goes on behind them. 0 is all
+	dryRun bool
+	force  bool // an operator has looked at a plan that the breaker refuses
+	loses  bool // its log fails now and then
+}
+
+func (w *world) drawCollection() collection {
+	return collection{
+		minAge: [...]time.Duration{-1, -1, time.Hour}[w.ch.n(3)],
+		listed: [...]int{0, 0, 1, 3}[w.ch.n(4)],
+		dryRun: w.ch.oneIn(12),
+		force:  w.ch.oneIn(3),
+		loses:  w.faults.losses && w.ch.oneIn(4),
+	}
+}
+
+// collect runs garbage collections, one after the other.
+func (w *world) collect(p *process, passes int) {
+	w.start(p.name, p, nil, func(t *task, ctx context.Context) {
+		for i := range passes {
+			if t.pause() {
+				return
+			}
+			if err := w.collectOnce(ctx, t, p.authority, fmt.Sprintf("%s-%d-%d", p.name, p.kills, i), p.collection); err != nil {
+				w.note(t.name, "gc ends", "", "", err)
+			}
+			if t.dead {
+				return
+			}
+		}
+	})
+}
+
+// collectOnce plans and executes, part by part.
+func (w *world) collectOnce(ctx context.Context, t *task, authority, id string, o collection) error {
+	c, err := gc.New(gc.Config{Store: t, AuthorityID: authority, Clock: t, Attempts: 3, Backoff: time.Millisecond, RequestTimeout: time.Hour})
+	if err != nil {
+		panic(err)
+	}
+	before, planned := w.survey(), map[string]int{}
+	for after := ""; ; {
+		part, now := w.survey(), w.now
+		plan, err := c.Plan(ctx, gc.PlanOptions{
+			ID: id, Now: now, MinAge: o.minAge, Prefix: layout.RawBlobsPrefix, StartAfter: after, MaxListed: o.listed,
+		})
+		if err != nil {
+			return err
+		}
+		w.checkPlan(plan, part, w.survey(), now, o)
+		for _, k := range plan.Candidates {
+			planned[k.Key]++
+		}
+		for _, k := range plan.Kept {
+			planned[k.Key]++
+		}
+		if err := w.execute(ctx, t, c, plan, o); err != nil {
+			return err
+		}
+		if after = plan.Next; after == "" {
+			break
+		}
+	}
+	w.checkWhole(before, w.survey(), planned)
+	return nil
+}
+
+var errLog = errors.New("the log is full")
+
+func (w *world) execute(ctx context.Context, t *task, c *gc.Collector, plan gc.Plan, o collection) error {
+	t.logged = map[string]bool{}
+	defer func() { t.logged = nil }()
+	writes, lost := t.writes, false
+	_, err := c.Execute(ctx, plan, gc.ExecuteOptions{DryRun: o.dryRun, Force: o.force, Log: func(_ context.Context, e gc.Entry) error {
+		if o.loses && !t.dead && t.ch.oneIn(6) {
+			lost, writes = true, t.writes
+			return errLog
+		}
+		t.logged[e.Key] = t.logged[e.Key] || e.Action == gc.Condemned
+		return nil
+	}})
+	// By hand, and not by Plan.Tripped.
+	tripped := len(plan.Candidates) > 50 && 10*len(plan.Candidates) > plan.Listed && !o.dryRun && !o.force
+	switch {
+	case tripped && (!errors.Is(err, gc.ErrBreaker) || t.writes != writes):
+		w.violated("breaker", "%d of %d blobs, %d writes: %v", len(plan.Candidates), plan.Listed, t.writes-writes, err)
+	case !tripped && errors.Is(err, gc.ErrBreaker):
+		w.violated("breaker", "tripped by %d of %d blobs", len(plan.Candidates), plan.Listed)
+	case o.dryRun && !lost && t.writes != writes:
+		w.violated("breaker", "%d writes of a dry run", t.writes-writes)
+	case lost && t.writes != writes:
+		w.violated("log", "%d writes after the log had failed", t.writes-writes)
+	}
+	return err
+}
+
+// survey is which blobs and reverse references are there, and since when.
+func (w *world) survey() map[string]uint64 {
+	there := map[string]uint64{}
+	for key, o := range w.store.objects {
+		if strings.HasPrefix(key, layout.RawBlobsPrefix) || isReference(key) {
+			there[key] = o.born
+		}
+	}
+	return there
+}
+
+func isReference(key string) bool {
+	return strings.HasPrefix(key, layout.AcceptedByBlobPrefix) || strings.HasPrefix(key, layout.QuarantineByBlobPrefix)
+}
+
+// referenced gives the part of a blob's key that its reverse references share.
+func referenced(key string) string {
+	for _, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
+		if rest, ok := strings.CutPrefix(key, family); ok {
+			hash, _, _ := strings.Cut(rest, "/agent=")
+			return hash
+		}
+	}
+	hash, _, _ := strings.Cut(strings.TrimPrefix(key, layout.RawBlobsPrefix), ".")
+	return hash
+}
+
+// referenced reports whether a reverse reference to d is there, even one of nothing.
+func (w *world) referenced(d identity.Digest) bool {
+	of := referenced(layout.Blob(d, 0))
+	for key := range w.store.objects {
+		if isReference(key) && referenced(key) == of {
+			return true
+		}
+	}
+	return false
+}
+
+// checkPlan: the plan was made while the store went from before to after. A blob that was
+// young, or referenced all the time, is no candidate; one that was never either is.
+func (w *world) checkPlan(p gc.Plan, before, after map[string]uint64, now time.Time, o collection) {
+	throughout, ever := map[string]bool{}, map[string]bool{}
+	for key := range w.derived {
+		if isReference(key) {
+			ever[referenced(key)] = true
+		}
+	}
+	for key, born := range before {
+		if isReference(key) && after[key] == born {
+			throughout[referenced(key)] = true
+		}
+	}
+	young := func(key string) bool {
+		return o.minAge > 0 && now.Sub(w.store.objects[key].at) < o.minAge
+	}
+	for _, k := range p.Candidates {
+		if throughout[referenced(k.Key)] {
+			w.violated("plan", "%s is a candidate; a reverse reference was there all the time", k.Key)
+		}
+		if before[k.Key] != 0 && after[k.Key] == before[k.Key] && young(k.Key) {
+			w.violated("plan", "%s is a candidate, %v old", k.Key, now.Sub(k.LastModified))
+		}
+	}
+	for _, k := range p.Kept {
+		_, _, err := layout.ParseBlob(k.Key)
+		if err == nil && before[k.Key] != 0 && after[k.Key] == before[k.Key] && !young(k.Key) && !ever[referenced(k.Key)] {
+			w.violated("plan", "%s is kept as %s", k.Key, k.Reason)
+		}
+	}
+}
+
+// checkWhole: what was there all the time is in the plans, once.
+func (w *world) checkWhole(before, after map[string]uint64, planned map[string]int) {
+	for key, born := range before {
+		if !isReference(key) && after[key] == born && planned[key] != 1 {
+			w.violated("plan", "%s is in %d parts of the plan", key, planned[key])
+		}
+	}
+}
+
+// Manifests and quarantine records that are there and can't be read.
+const (
+	garbage = iota
+	truncated
+	tooLong
+	rotten
+	anothersAuthority
+	anothersIdentity
+	kindsOfDamage
+)
+
+// corrupted is what damage makes of a manifest.
+func (w *world) corrupted(m accept.Manifest) object {
+	o := object{body: m.Marshal(), at: w.now}
+	switch w.ch.n(kindsOfDamage) {
+	case garbage:
+		o.body = []byte("{}")
+	case truncated:
+		o.body = o.body[:len(o.body)/2]
+	case tooLong:
+		o.body = make([]byte, accept.MaxRecordBytes+1)
+	case rotten:
+		o.rotten = true
+	case anothersAuthority: // a bucket that was copied together
+		m.AuthorityID = "authority-3"
+		o.body = otherFrame(m).Marshal()
+	case anothersIdentity:
+		m.Identity.Agent = "agent-9"
+		o.body = otherFrame(m).Marshal()
+	}
+	return o
+}
+
+// otherFrame makes the manifest one of another frame.
+func otherFrame(m accept.Manifest) accept.Manifest {
+	m.FrameSHA256 = identity.Sum([]byte("another"))
+	m.RawBlobKey = layout.Blob(m.FrameSHA256, 0)
+	return m
+}
+
+// checkDoubt: where the record of a blob can't be read, nothing is deleted. A delete
+// of an earlier life may land all the same.
+func (w *world) checkDoubt(key string) {
+	d, _, err := layout.ParseBlob(key)
+	if _, there := w.store.objects[key]; err != nil || !there {
+		return
+	}
+	if _, ok := w.doubt[w.identityOf[d]]; ok || w.doubtful[d] {
+		w.violated("doubt", "%s was deleted, and its record can't be read", key)
+	}
+}
+
+// mend is an operator, who brings the unreadable manifests back from elsewhere.
+func (w *world) mend() {
+	for _, s := range w.submissions {
+		m, ok := w.doubt[s.Identity]
+		if !ok || m.FrameSHA256 != s.SHA256 {
+			continue
+		}
+		w.store.put(layout.Accepted(s.Identity), m.Marshal(), w.now)
+		delete(w.doubt, s.Identity)
+		w.note("operator", "mends", layout.Accepted(s.Identity), "", nil)
+		if !w.store.good(s.SHA256) {
+			w.violated("doubt", "the frame of the mended manifest of %s is gone", s.Identity)
+		}
+	}
+}
+
+var _ gc.Store = (*task)(nil)
+
+var _ objstore.Store = (*task)(nil)
