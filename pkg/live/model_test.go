@@ -77,6 +77,11 @@ func build(t testing.TB, boot identity.Boot, seq uint64, at int64, set string, n
 
 // expect is what every series shows when exactly these batches are known.
 func expect(batches []*accepted) map[string]map[int64]float64 {
+	return expectBut(batches, func(*accepted, int) bool { return false })
+}
+
+// expectBut leaves out the hidden records.
+func expectBut(batches []*accepted, hidden func(a *accepted, k int) bool) map[string]map[int64]float64 {
 	type kept struct {
 		record
 		from *accepted
@@ -89,7 +94,7 @@ func expect(batches []*accepted) map[string]map[int64]float64 {
 			lost := slices.ContainsFunc(batches, func(o *accepted) bool {
 				return o != a && o.Identity.BootOf() == a.Identity.BootOf() && o.Identity.SeqStart <= seq && seq <= o.Identity.SeqEnd && o.wins(a)
 			})
-			if lost {
+			if lost || hidden(a, k) {
 				continue
 			}
 			ms := r.ns / 1e6

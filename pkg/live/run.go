@@ -60,7 +60,7 @@ func (r *Runs) Next() (Run, bool) {
 		if plain {
 			run = cells[first].whole()
 		} else {
-			run = gather(cells[first:r.next], r.series.snap.version)
+			run = gather(cells[first:r.next], r.series.snap)
 		}
 		run.Before, r.before = r.before, run.last()
 		run.cut(r.mint, r.maxt)
@@ -159,9 +159,10 @@ func (a *record) before(b *record) int {
 	return cmp.Compare(a.seq, b.seq)
 }
 
-// gather merges overlapping segments, leaving out what the snapshot does not see and
-// what another identity has won.
-func gather(cells []cell, version uint64) Run {
+// gather merges overlapping segments, leaving out what the snapshot does not see, what
+// another identity has won and what is published.
+func gather(cells []cell, snap *Snapshot) Run {
+	version := snap.version
 	var recs []record
 	kinds := [2]bool{}
 	for _, c := range cells {
@@ -172,9 +173,10 @@ func gather(cells []cell, version uint64) Run {
 				continue
 			}
 			contested := p.batch.rivals.Load() != nil
+			published := snap.published(p.batch)
 			for row := p.row; row < p.row+p.rows; row++ {
 				seq := p.seq(c.pos, row)
-				if contested && p.batch.masked(seq, version) {
+				if contested && p.batch.masked(seq, version) || published.holds(seg.ms[row], seq) {
 					continue
 				}
 				rec := record{ms: seg.ms[row], sub: seg.sub1(row), batch: p.batch, seq: seq, st: seg.start(c.pos)}

@@ -24,6 +24,8 @@ type Snapshot struct {
 	// LostThrough is the newest sample time that was evicted for memory,
 	// milliseconds; math.MinInt64 when nothing was.
 	LostThrough int64
+
+	coverage Coverage // nil: nothing is published
 }
 
 // Snapshot opens the store's version at now.
@@ -180,8 +182,14 @@ func (p *Snapshot) look(segs []*segment, mint, maxt int64) []*segmentView {
 				break
 			}
 		}
-		if visible {
+		if !visible {
+			continue
+		}
+		switch p.publishedOf(seg) {
+		case nothing:
 			out = append(out, &segmentView{seg, seg.plain(p.version)})
+		case something:
+			out = append(out, &segmentView{seg, false})
 		}
 	}
 	return out
