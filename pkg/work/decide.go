@@ -1,0 +1,93 @@
+package work
+
+// The decisions of a table, apart from how a back end makes reading and writing one
+// step. cur is the row as it is, nil when absent; live says that its hold has not run
+// out. The results have no new Increment and no times: the back end gives them.
+
+// DecideCreate is the row that Create writes.
+func DecideCreate(cur *Row, log Log, r Row, c *Claim) (Row, error) {
+	fence := max(r.Fence, log.Fence)
+	switch {
+	case r.Number <= log.Last:
+		return Row{}, failed("create", r.Key, ErrCompleted)
+	case cur != nil:
+		return Row{}, failed("create", r.Key, ErrExists)
+	case c != nil && c.Fence < fence:
+		return Row{}, failed("create", r.Key, ErrFenced)
+	}
+	n := Row{Key: r.Key, Topic: r.Topic, Body: r.Body, State: r.State, Fence: fence}
+	if c != nil {
+		n.Active, n.Live, n.Owner, n.Fence, n.Attempts = true, true, c.Owner, c.Fence, 1
+	}
+	return n, nil
+}
+
+// DecideClaim is the row that Claim writes.
+func DecideClaim(cur *Row, live bool, r Row, c Claim) (Row, error) {
+	switch {
+	case !unmoved(cur, r):
+		return Row{}, failed("claim", r.Key, ErrMoved)
+	case c.Fence < cur.Fence:
+		return Row{}, failed("claim", r.Key, ErrFenced)
+	case cur.Active && live && c.Fence <= cur.Fence:
+		return Row{}, failed("claim", r.Key, ErrLive)
+	}
+	n := *cur
+	n.Active, n.Live, n.Owner, n.Fence = true, true, c.Owner, c.Fence
+	n.Attempts++
+	return n, nil
+}
+
+// DecideCheckpoint is the row that Checkpoint writes.
+func DecideCheckpoint(cur *Row, r Row, state []byte) (Row, error) {
+	if !unmoved(cur, r) || !cur.Active {
+		return Row{}, failed("checkpoint", r.Key, ErrMoved)
+	}
+	n := *cur
+	n.State, n.Live, n.Attempts = state, true, 0
+	return n, nil
+}
+
+// DecideRelease is the row that Release writes.
+func DecideRelease(cur *Row, r Row, handOver bool) (Row, error) {
+	if !unmoved(cur, r) || !cur.Active {
+		return Row{}, failed("release", r.Key, ErrMoved)
+	}
+	n := *cur
+	n.Active, n.Live = false, false
+	if handOver {
+		n.Attempts = 0
+	}
+	return n, nil
+}
+
+// DecideTouch is the row that Touch writes.
+func DecideTouch(cur *Row, live bool, r Row) (Row, error) {
+	switch {
+	case !unmoved(cur, r):
+		return Row{}, failed("touch", r.Key, ErrMoved)
+	case cur.Active && live:
+		return Row{}, failed("touch", r.Key, ErrLive)
+	}
+	n := *cur
+	n.Live = false
+	return n, nil
+}
+
+// DecideDone is the log that Done writes as it removes the row.
+func DecideDone(cur *Row, log Log, r Row) (Log, error) {
+	if !unmoved(cur, r) {
+		return Log{}, failed("done", r.Key, ErrMoved)
+	}
+	log.Name = r.Log
+	log.Last = max(log.Last, r.Number)
+	log.Fence = max(log.Fence, cur.Fence)
+	return log, nil
+}
+
+// unmoved compares the owner too: where a log was forgotten, its increments can come again.
+func unmoved(cur *Row, r Row) bool {
+	return cur != nil && cur.Increment == r.Increment && cur.Owner == r.Owner
+}
+
+func failed(op string, k Key, err error) error { return &Error{Op: op, Key: k.String(), Err: err} }

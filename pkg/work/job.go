@@ -1,0 +1,131 @@
+package work
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Job is a claimed row in a handler's hands. Not safe for concurrent use.
+type Job struct {
+	w       *Worker
+	row     Row
+	msg     *Message // nil when no message brought it
+	started time.Time
+	piece   time.Time     // start of the current piece
+	longest time.Duration // of the pieces so far
+	lost    error
+}
+
+// Key names the job.
+func (j *Job) Key() Key { return j.row.Key }
+
+// Body is that of the message that created the row.
+func (j *Job) Body() []byte { return j.row.Body }
+
+// State is the last checkpoint; empty at first.
+func (j *Job) State() []byte { return j.row.State }
+
+// Fence is the fence of this claim, to be kept inside what the job publishes.
+func (j *Job) Fence() uint64 { return j.row.Fence }
+
+// Attempt counts the claims since the last checkpoint, this one included; 0 after one.
+func (j *Job) Attempt() uint32 { return j.row.Attempts }
+
+// Checkpoint stores state and holds job and message for longer. An error ends the job:
+// ErrMoved when another has it, ErrHandOver when state is stored but the time is nearly
+// up; after others, the outcome is not known and the next owner finds out.
+func (j *Job) Checkpoint(ctx context.Context, state []byte) error {
+	if j.lost != nil {
+		return j.lost
+	}
+	ours := func(r Row) bool {
+		return r.Active && r.Owner == j.row.Owner && r.Increment > j.row.Increment && bytes.Equal(r.State, state)
+	}
+	state = slices.Clone(state)
+	row, err := j.w.resolve(ctx, j.row, ours, func() (Row, error) { return j.w.table.Checkpoint(ctx, j.row, state, j.w.cfg.Hold) })
+	if err != nil {
+		j.lost = err
+		return err
+	}
+	j.row = row
+	if j.msg != nil {
+		// Only the row counts: a message that is gone comes again and finds the row.
+		_ = j.w.queue.Extend(ctx, *j.msg, j.w.cfg.Visibility)
+	}
+	now := j.w.now()
+	j.longest, j.piece = max(j.longest, now.Sub(j.piece)), now
+	if limit := j.w.cfg.TimeLimit; limit > 0 && now.Sub(j.started)+j.longest+j.longest/2 >= limit {
+		return ErrHandOver
+	}
+	return nil
+}
+
+// finish takes the job to its outcome after Run.
+func (j *Job) finish(ctx context.Context, err error) (Outcome, error) {
+	w := j.w
+	switch {
+	case j.lost != nil && errors.Is(j.lost, ErrMoved):
+		return Lost, j.lost // its message comes again and finds how it ended
+	case j.lost != nil:
+		return Failed, j.lost
+	case err == nil:
+		return j.complete(ctx)
+	case errors.Is(err, ErrHandOver), ctx.Err() != nil:
+		// Also when the caller drains: the successor shall not wait for the hold to end.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		if _, err := w.table.Release(ctx, j.row, true); err != nil {
+			return Failed, err
+		}
+		return HandedOver, w.settle(j.msg, func(m Message) error { return w.queue.Defer(ctx, m, 0) })
+	}
+	if _, rerr := w.table.Release(ctx, j.row, false); rerr != nil {
+		err = errors.Join(err, rerr)
+	}
+	if errors.Is(err, ErrPoison) || j.row.Attempts >= w.cfg.MaxAttempts {
+		if j.msg == nil {
+			return Buried, err
+		}
+		return w.bury(ctx, *j.msg, err)
+	}
+	return Failed, errors.Join(err, w.settle(j.msg, func(m Message) error { return w.queue.Extend(ctx, m, w.backoff(int(j.row.Attempts))) }))
+}
+
+// releaseTimeout bounds the hand-over of a worker that must go.
+const releaseTimeout = 5 * time.Second
+
+// complete removes the row, then the message: in the other order a crash between them
+// would leave a row that only the sweep brings back.
+func (j *Job) complete(ctx context.Context) (Outcome, error) {
+	w := j.w
+	unknown := false
+	var last error
+	for range moves {
+		err := w.table.Done(ctx, j.row)
+		if err == nil {
+			return Completed, w.settle(j.msg, func(m Message) error { return w.queue.Delete(ctx, m) })
+		}
+		last = err
+		switch {
+		case errors.Is(err, ErrUnknown):
+			unknown = true
+		case errors.Is(err, ErrUnavailable):
+		case unknown && errors.Is(err, ErrMoved):
+			// Either ours was made after all, or another took the row: the log tells.
+			if log, err := w.table.Log(ctx, j.row.Log); err == nil {
+				if log.Last >= j.row.Number {
+					return Completed, w.settle(j.msg, func(m Message) error { return w.queue.Delete(ctx, m) })
+				}
+				return Lost, last
+			}
+		case errors.Is(err, ErrMoved):
+			return Lost, err
+		default:
+			return Failed, err
+		}
+	}
+	return Failed, last
+}

@@ -1,0 +1,314 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// What a Handler answers beside success and failure.
+var (
+	// ErrSkip of Handler.Job: there is nothing to do any more; the message is deleted.
+	ErrSkip = errors.New("nothing to do")
+	// ErrElsewhere of Handler.Job: not this worker's; the message is left to others for a while.
+	ErrElsewhere = errors.New("another worker's")
+	// ErrPoison of Job or Run: no try will ever succeed; the message becomes a dead letter.
+	ErrPoison = errors.New("job can never succeed")
+	// ErrHandOver of Job.Checkpoint: the state is stored and the time is nearly up; return it from Run.
+	ErrHandOver = errors.New("hand over")
+)
+
+// Handler knows one kind of jobs.
+type Handler interface {
+	// Job says which job the message brings, and under which fence this worker would do it.
+	Job(ctx context.Context, m Message) (Key, uint64, error)
+	// Run does the job from j.State() on, piece by piece with a Checkpoint after each, and
+	// returns nil when it is complete. An error of Checkpoint must end it. What it writes
+	// has predictable names: the piece after the last checkpoint may be done twice.
+	Run(ctx context.Context, j *Job) error
+}
+
+// Order is what a job waits for.
+type Order int
+
+const (
+	// Sparse jobs wait for the rows of lower numbers that are there. Jobs that must not
+	// overtake one another need their rows before any of them is received (Submit), or
+	// numbers that only a completed predecessor gives (generations).
+	Sparse Order = iota
+	// Dense jobs are 1, 2, 3, …: each waits until the one before is completed, sent or not.
+	Dense
+)
+
+// Config of a Worker. Times that are 0 get their defaults.
+type Config struct {
+	Topic string
+	// Owner is different in every incarnation of every process, and at most 150 bytes long.
+	Owner string
+	Order Order
+	// Hold is the longest time between two checkpoints (60 s). Visibility is how long a
+	// message is hidden from one checkpoint on (twice Hold).
+	Hold, Visibility time.Duration
+	// TimeLimit is how long one worker may stay with a job; 0 has no end.
+	TimeLimit time.Duration
+	// MaxAttempts is how often a job may be claimed without a checkpoint (5).
+	MaxAttempts uint32
+	// OrderDelay puts back a job whose predecessor is pending, or that another worker has (2 s).
+	OrderDelay time.Duration
+	// RetryDelay hides a failed job, doubled by each attempt, at most 16 times (5 s).
+	RetryDelay time.Duration
+}
+
+func (c *Config) defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&c.Hold, time.Minute)
+	set(&c.Visibility, 2*c.Hold)
+	set(&c.OrderDelay, 2*time.Second)
+	set(&c.RetryDelay, 5*time.Second)
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = 5
+	}
+}
+
+// Validate refuses settings that no back end takes.
+func (c Config) Validate() error {
+	c.defaults()
+	k := Key{Log: "x", Number: 1}
+	return errors.Join(
+		CheckTopic("worker", c.Topic),
+		CheckClaim("worker", k, Claim{Owner: c.Owner + ".18446744073709551615", Hold: c.Hold}),
+		checkVisibility("worker", c.Topic, c.Visibility),
+		checkVisibility("worker", c.Topic, c.RetryDelay),
+		CheckDefer(Message{ID: "x", Topic: c.Topic, Receipt: "x"}, c.OrderDelay),
+	)
+}
+
+// Worker takes jobs through their states. It starts nothing by itself: its caller calls
+// Step or Handle, from as many goroutines as it likes.
+type Worker struct {
+	queue   Queue
+	table   Table
+	handler Handler
+	cfg     Config
+	now     func() time.Time
+	claims  atomic.Uint64
+}
+
+// NewWorker makes a worker; now serves the time limit only.
+func NewWorker(q Queue, t Table, h Handler, cfg Config, now func() time.Time) (*Worker, error) {
+	cfg.defaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Worker{queue: q, table: t, handler: h, cfg: cfg, now: now}, nil
+}
+
+// Outcome is what became of a job in this worker's hands.
+type Outcome string
+
+// Outcomes. All but Failed and Lost have settled the message.
+const (
+	Idle       Outcome = "idle"        // there was no message
+	Completed  Outcome = "completed"   // done and recorded
+	Duplicate  Outcome = "duplicate"   // was completed before
+	Skipped    Outcome = "skipped"     // the handler has nothing to do
+	Deferred   Outcome = "deferred"    // a predecessor is pending, or it is another worker's
+	Busy       Outcome = "busy"        // another owner is at it
+	Fenced     Outcome = "fenced"      // this worker owns it no more
+	HandedOver Outcome = "handed_over" // the next worker goes on from the checkpoint
+	Lost       Outcome = "lost"        // the row moved on under this worker
+	Failed     Outcome = "failed"      // comes again, by its message or by the sweep
+	Buried     Outcome = "buried"      // a dead letter
+)
+
+// Step receives one message and handles it. An error goes with Failed, Buried and Lost.
+func (w *Worker) Step(ctx context.Context) (Outcome, error) {
+	ms, err := w.queue.Receive(ctx, w.cfg.Topic, 1, w.cfg.Visibility)
+	if err != nil {
+		return Failed, err
+	}
+	if len(ms) == 0 {
+		return Idle, nil
+	}
+	return w.Handle(ctx, ms[0])
+}
+
+// Handle takes one delivery to its outcome.
+func (w *Worker) Handle(ctx context.Context, m Message) (Outcome, error) {
+	k, fence, err := w.handler.Job(ctx, m)
+	switch {
+	case errors.Is(err, ErrSkip):
+		return Skipped, w.queue.Delete(ctx, m)
+	case errors.Is(err, ErrElsewhere):
+		return Deferred, w.queue.Defer(ctx, m, w.cfg.OrderDelay)
+	case errors.Is(err, ErrPoison):
+		return w.bury(ctx, m, err)
+	case err != nil:
+		return Failed, errors.Join(err, w.queue.Extend(ctx, m, w.backoff(m.Tries)))
+	}
+	return w.do(ctx, Row{Key: k, Topic: m.Topic, Body: m.Body, Fence: fence}, &m)
+}
+
+// Do does a job that no message brought; topic and body are those of the message that
+// would bring it again if this worker died.
+func (w *Worker) Do(ctx context.Context, k Key, fence uint64, body []byte) (Outcome, error) {
+	return w.do(ctx, Row{Key: k, Topic: w.cfg.Topic, Body: body, Fence: fence}, nil)
+}
+
+func (w *Worker) do(ctx context.Context, want Row, m *Message) (Outcome, error) {
+	ready, err := w.ordered(ctx, want.Key)
+	switch {
+	case errors.Is(err, ErrCompleted):
+		return Duplicate, w.settle(m, func(m Message) error { return w.queue.Delete(ctx, m) })
+	case err != nil:
+		return Failed, err
+	case !ready:
+		return w.putBack(ctx, m, Deferred)
+	}
+	row, err := w.take(ctx, want, m)
+	switch {
+	case errors.Is(err, ErrCompleted):
+		return Duplicate, w.settle(m, func(m Message) error { return w.queue.Delete(ctx, m) })
+	case errors.Is(err, ErrLive), errors.Is(err, ErrMoved):
+		return w.putBack(ctx, m, Busy)
+	case errors.Is(err, ErrFenced):
+		return w.putBack(ctx, m, Fenced)
+	case errors.Is(err, ErrPoison):
+		if m == nil {
+			return Buried, err
+		}
+		return w.bury(ctx, *m, err)
+	case err != nil:
+		return Failed, err
+	}
+	j := &Job{w: w, row: row, msg: m, started: w.now()}
+	j.piece = j.started
+	return j.finish(ctx, w.handler.Run(ctx, j))
+}
+
+// ordered reports whether the job's turn has come; ErrCompleted when it has passed.
+func (w *Worker) ordered(ctx context.Context, k Key) (bool, error) {
+	log, err := w.table.Log(ctx, k.Log)
+	switch {
+	case err != nil:
+		return false, err
+	case k.Number <= log.Last:
+		return false, failed("order", k, ErrCompleted)
+	case w.cfg.Order == Dense:
+		return k.Number == log.Last+1, nil
+	}
+	for after := ""; ; {
+		rows, next, err := w.table.Rows(ctx, k.Log, after, orderPage)
+		if err != nil {
+			return false, err
+		}
+		for _, r := range rows {
+			if r.Log == k.Log {
+				return r.Number >= k.Number, nil // the log's lowest
+			}
+		}
+		if next == "" {
+			return true, nil
+		}
+		after = next
+	}
+}
+
+// orderPage is enough to meet the lowest row of a log that has no logs below it.
+const orderPage = 4
+
+// take creates or claims the row.
+func (w *Worker) take(ctx context.Context, want Row, m *Message) (Row, error) {
+	c := Claim{Owner: fmt.Sprintf("%s.%d", w.cfg.Owner, w.claims.Add(1)), Fence: want.Fence, Hold: w.cfg.Hold}
+	ours := func(r Row) bool { return r.Active && r.Owner == c.Owner }
+	var last error
+	for range moves {
+		row, err := w.resolve(ctx, Row{Key: want.Key}, ours, func() (Row, error) { return w.table.Create(ctx, want, &c) })
+		if !errors.Is(err, ErrExists) {
+			return row, err
+		}
+		row, err = w.table.Get(ctx, want.Key)
+		if errors.Is(err, ErrNotFound) {
+			last = failed("take", want.Key, ErrMoved)
+			continue
+		}
+		if err != nil {
+			return Row{}, err
+		}
+		if row.Attempts >= w.cfg.MaxAttempts && !row.Live && (m == nil || m.Tries > 1) {
+			return Row{}, fmt.Errorf("%w: %s: %d attempts without a checkpoint", ErrPoison, want.Key, row.Attempts)
+		}
+		row, err = w.resolve(ctx, row, ours, func() (Row, error) { return w.table.Claim(ctx, row, c) })
+		if !errors.Is(err, ErrMoved) {
+			return row, err
+		}
+		last = err
+	}
+	return Row{}, last
+}
+
+// moves is how often a worker looks again at a row that others change meanwhile, and
+// how often it tries to learn the outcome of its own change.
+const moves = 4
+
+// resolve makes one change of row by op, and where its outcome is unknown finds out.
+// ours recognises a row that op has written.
+func (w *Worker) resolve(ctx context.Context, row Row, ours func(Row) bool, op func() (Row, error)) (Row, error) {
+	unknown := false
+	var last error
+	for range moves {
+		n, err := op()
+		switch {
+		case err == nil:
+			return n, nil
+		case errors.Is(err, ErrUnknown):
+			unknown = true
+		case errors.Is(err, ErrUnavailable):
+		case unknown && (errors.Is(err, ErrMoved) || errors.Is(err, ErrExists)):
+		default:
+			return Row{}, err
+		}
+		last = err
+		cur, err := w.table.Get(ctx, row.Key)
+		switch {
+		case errors.Is(err, ErrNotFound) && row.Increment == 0: // not created
+		case errors.Is(err, ErrNotFound):
+			return Row{}, failed("resolve", row.Key, ErrMoved)
+		case err != nil:
+			last = errors.Join(last, err)
+		case ours(cur):
+			return cur, nil
+		case row.Increment == 0:
+			return Row{}, failed("resolve", row.Key, ErrExists)
+		case cur.Increment != row.Increment:
+			return Row{}, failed("resolve", row.Key, ErrMoved)
+		}
+	}
+	return Row{}, last
+}
+
+func (w *Worker) settle(m *Message, fn func(Message) error) error {
+	if m == nil {
+		return nil
+	}
+	return fn(*m)
+}
+
+func (w *Worker) putBack(ctx context.Context, m *Message, o Outcome) (Outcome, error) {
+	return o, w.settle(m, func(m Message) error { return w.queue.Defer(ctx, m, w.cfg.OrderDelay) })
+}
+
+func (w *Worker) bury(ctx context.Context, m Message, why error) (Outcome, error) {
+	return Buried, errors.Join(why, w.queue.Bury(ctx, m, why.Error()))
+}
+
+// backoff grows with the tries, counted from 1.
+func (w *Worker) backoff(tries int) time.Duration {
+	return min(w.cfg.RetryDelay<<min(max(tries-1, 0), 4), MaxVisibility)
+}
