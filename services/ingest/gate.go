@@ -18,8 +18,12 @@ import (
 // where bytes come in: a connection that has received more than gateThreshold bytes
 // since its last admitted message reads on only while it holds one of a few slots.
 // Waiting connections are held back by TCP. With many connections the threshold falls.
+//
+// Slots are shared out among senders, which are principals, or addresses where there
+// are none: each in its turn, and nobody has all of them. A connection without an
+// authenticated call gets none.
 type gate struct {
-	slots   chan struct{}
+	slots   slots
 	waiting atomic.Int64
 	pending atomic.Int64 // of all connections
 	conns   sync.Map     // remote address -> *gateConn
@@ -34,15 +38,27 @@ const (
 	// gateChatter is the largest read that counts for nothing: pings and window updates
 	// of a connection that is idle for days are no message.
 	gateChatter = 64
-	// gateStall is how long a connection may hold a slot that others wait for without receiving a byte.
-	gateStall = 10 * time.Second
+	// gateStranger is what a connection may receive before it has an authenticated call.
+	gateStranger = 64 << 10
+	// gateStall is how long a connection may hold a slot that others wait for without
+	// receiving a byte; the more wait, the shorter, down to gateStallLeast.
+	gateStall      = 10 * time.Second
+	gateStallLeast = 500 * time.Millisecond
 	// gateHold is how long it may hold one that others wait for at all.
 	gateHold = time.Minute
 )
 
-var errStalled = errors.New("connection stalled in the middle of a large message")
+var (
+	errStalled  = errors.New("connection stalled in the middle of a large message")
+	errStranger = errors.New("too much before an authenticated call")
+)
 
-func newGate(slots int) *gate { return &gate{slots: make(chan struct{}, slots)} }
+func newGate(n int) *gate { return &gate{slots: newSlots(n)} }
+
+// stall is how long a holder may receive nothing now.
+func (g *gate) stall() time.Duration {
+	return max(gateStall/time.Duration(1+int(g.waiting.Load())/g.slots.n), gateStallLeast)
+}
 
 // listener wraps every accepted connection.
 func (g *gate) listener(l net.Listener) net.Listener { return gateListener{l, g} }
@@ -57,7 +73,7 @@ func (l gateListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	gc := &gateConn{Conn: c, g: l.g, closed: make(chan struct{})}
+	gc := &gateConn{Conn: c, g: l.g, closed: make(chan struct{}), sender: host(c.RemoteAddr())}
 	l.g.conns.Store(c.RemoteAddr().String(), gc)
 	return gc, nil
 }
@@ -70,13 +86,48 @@ type gateConn struct {
 	once    sync.Once
 	closed  chan struct{}
 
-	mu    sync.Mutex
-	held  bool
-	since time.Time
+	mu     sync.Mutex
+	sender string // who shares the slots
+	known  bool   // an authenticated call was seen
+	held   string // the sender whose slot is held; "" is none
+	since  time.Time
+	heard  time.Time // when the last byte came
+}
+
+// host is the address without its port.
+func host(a net.Addr) string {
+	h, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		h = a.String()
+	}
+	return "address " + h
+}
+
+// introduced tells that the connection has an authenticated call; sender "" keeps the address.
+func (c *gateConn) introduced(sender string) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = true
+	if sender != "" {
+		c.sender = sender
+	}
+}
+
+// stranger reports whether the connection has received too much for one without a call.
+func (c *gateConn) stranger() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.known && c.pending.Load() >= gateStranger
 }
 
 // Read implements net.Conn.
 func (c *gateConn) Read(p []byte) (int, error) {
+	if c.stranger() {
+		return 0, errStranger
+	}
 	if c.pending.Load() >= c.g.threshold() && !c.acquire() {
 		return 0, errStalled
 	}
@@ -84,6 +135,11 @@ func (c *gateConn) Read(p []byte) (int, error) {
 		held := c.arm()
 		n, err := c.Conn.Read(p)
 		if n > 0 || err == nil {
+			if held {
+				c.mu.Lock()
+				c.heard = time.Now()
+				c.mu.Unlock()
+			}
 			if n > gateChatter {
 				c.pending.Add(int64(n))
 				c.g.pending.Add(int64(n))
@@ -103,10 +159,11 @@ func (c *gateConn) Read(p []byte) (int, error) {
 func (c *gateConn) arm() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(gateStall)) // a failure shows in Read
+	if c.held != "" {
+		// Short, because others may come to wait meanwhile.
+		_ = c.Conn.SetReadDeadline(time.Now().Add(gateStallLeast)) // a failure shows in Read
 	}
-	return c.held
+	return c.held != ""
 }
 
 func (g *gate) threshold() int64 {
@@ -124,11 +181,11 @@ func (c *gateConn) forget() { c.g.pending.Add(-c.pending.Swap(0)) }
 func (c *gateConn) overstayed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.held {
+	if c.held == "" {
 		_ = c.Conn.SetReadDeadline(time.Time{})
 		return false
 	}
-	if c.g.waiting.Load() == 0 {
+	if c.g.waiting.Load() == 0 || time.Since(c.heard) < c.g.stall() {
 		return false
 	}
 	if c.paused.Load() > 0 {
@@ -150,21 +207,19 @@ func (c *gateConn) pause() (resume func()) {
 // acquire takes a slot unless it is held; false when the connection was closed.
 func (c *gateConn) acquire() bool {
 	c.mu.Lock()
-	held, long := c.held, c.held && time.Since(c.since) > gateHold
+	held, long, sender := c.held != "", c.held != "" && time.Since(c.since) > gateHold, c.sender
 	c.mu.Unlock()
 	if held {
 		return !long || c.g.waiting.Load() == 0 || c.paused.Load() > 0
 	}
 	c.g.waiting.Add(1)
 	defer c.g.waiting.Add(-1)
-	select {
-	case c.g.slots <- struct{}{}:
-	case <-c.closed:
+	if !c.g.slots.take(sender, c.closed) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held, c.since = true, time.Now()
+	c.held, c.since, c.heard = sender, time.Now(), time.Now()
 	select {
 	case <-c.closed: // Close looked before we held it
 		c.release()
@@ -179,10 +234,10 @@ func (c *gateConn) acquire() bool {
 
 // release gives the slot back; c.mu is held.
 func (c *gateConn) release() {
-	if c.held {
-		c.held = false
+	if c.held != "" {
 		_ = c.Conn.SetReadDeadline(time.Time{}) // a failure shows in Read
-		<-c.g.slots
+		c.g.slots.give(c.held)
+		c.held = ""
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // gated makes a connection behind the gate and the sender's end of it.
 func gated(g *gate) (*gateConn, net.Conn) {
 	ours, theirs := net.Pipe()
-	return &gateConn{Conn: ours, g: g, closed: make(chan struct{})}, theirs
+	return &gateConn{Conn: ours, g: g, closed: make(chan struct{}), sender: "one", known: true}, theirs
 }
 
 // read takes everything from c until it fails.
@@ -70,8 +70,8 @@ func TestGateHoldsBackTheSecondLargeMessage(t *testing.T) {
 			_ = c.Close()
 		}
 		synctest.Wait()
-		if len(g.slots) != 0 || g.waiting.Load() != 0 {
-			t.Errorf("%d slots are held, %d wait", len(g.slots), g.waiting.Load())
+		if g.slots.held() != 0 || g.waiting.Load() != 0 {
+			t.Errorf("%d slots are held, %d wait", g.slots.held(), g.waiting.Load())
 		}
 	})
 }
@@ -153,7 +153,7 @@ func TestGateTakesTheSlotOfAPausedConnection(t *testing.T) {
 func TestGateLowersItsThresholdForMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1)
-		g.slots <- struct{}{}
+		g.slots.take("another", nil)
 		g.pending.Store(gatePlenty + 1)
 		c, from := gated(g)
 		got, _ := read(c)
@@ -179,7 +179,7 @@ func TestGateLowersItsThresholdForMany(t *testing.T) {
 func TestGateFreesWhoWaitsWhenClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1)
-		g.slots <- struct{}{}
+		g.slots.take("another", nil)
 		c, from := gated(g)
 		_, failed := read(c)
 		go io.Copy(from, endless{})
@@ -192,8 +192,8 @@ func TestGateFreesWhoWaitsWhenClosed(t *testing.T) {
 			t.Error("no error")
 		}
 		_ = from.Close()
-		if len(g.slots) != 1 {
-			t.Errorf("%d slots are held", len(g.slots))
+		if g.slots.held() != 1 {
+			t.Errorf("%d slots are held", g.slots.held())
 		}
 	})
 }

@@ -134,6 +134,7 @@ func (s *Service) grpcOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec(s.buffers)),
 		grpc.StatsHandler(gateStats{s.gate}),
+		grpc.InTapHandle(s.auth.Tap(s.introduce)),
 		// Frames somewhat over the limit are read, so that they can be refused one by one.
 		grpc.MaxRecvMsgSize(2*l.FrameBytes.Int() + 4096),
 		grpc.MaxSendMsgSize(1 << 20),
@@ -145,6 +146,16 @@ func (s *Service) grpcOptions() []grpc.ServerOption {
 		grpc.WriteBufferSize(16 << 10),
 		grpc.WaitForHandlers(true),
 	}
+}
+
+// introduce tells the gate whose connection it is. Without credentials that tell senders
+// apart, it stays its address's.
+func (s *Service) introduce(ctx context.Context, p rpc.Principal) {
+	key := ""
+	if s.cfg.Auth.Mode != rpc.AuthNone {
+		key = "principal " + p.Name
+	}
+	connOf(ctx).introduced(key)
 }
 
 func (s *Service) buildHTTP() error {
