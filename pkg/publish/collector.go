@@ -1,0 +1,184 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// ErrUnsettled: a new founding of the reference sets is not finished; nothing is deleted.
+var ErrUnsettled = errors.New("the founding of the reference sets is not settled")
+
+// Action is what a collection did with a key. Values are stable.
+type Action string
+
+// Actions.
+const (
+	Deleted Action = "DELETED"
+	// DeleteUnknown: it may be gone, now or later; its record stays condemned.
+	DeleteUnknown Action = "DELETE_UNKNOWN"
+	RemovedSet    Action = "REMOVED_SET" // a superseded set's record; its objects follow
+	Kept          Action = "KEPT"        // in use, or not ours: off the queue
+	Later         Action = "LATER"       // looked at again
+)
+
+// Entry is one line of what a collection did.
+type Entry struct {
+	Key    string
+	Action Action
+	Detail string
+}
+
+// Report of a step.
+type Report struct {
+	Items   int // taken from the queue
+	Entries []Entry
+}
+
+// Collector collects what publications leave behind. It has no state that matters and
+// is safe for concurrent use; two that work at once are harmless.
+type Collector struct{ core }
+
+// NewCollector checks the settings; it makes no request.
+func NewCollector(c Config) (*Collector, error) {
+	k, err := newCore(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Collector{k}, nil
+}
+
+// Step works off up to limit due items of the queue. On an error the items that were not
+// finished stay on the queue.
+func (c *Collector) Step(ctx context.Context, limit int) (Report, error) {
+	x := &collection{c: c}
+	if err := x.step(ctx, limit); err != nil {
+		return x.report, fmt.Errorf("collect: %w", err)
+	}
+	return x.report, nil
+}
+
+// collection is one step.
+type collection struct {
+	c        *Collector
+	founding Founding
+	report   Report
+}
+
+func (x *collection) step(ctx context.Context, limit int) error {
+	var items []Item
+	now := x.c.cfg.Clock.Now()
+	err := x.c.attempt(ctx, StepQueue, layout.DelayedPrefix, func(ctx context.Context) (err error) {
+		items, err = x.c.cfg.Queue.Due(ctx, now, limit)
+		return
+	}, never)
+	if err != nil || len(items) == 0 {
+		return err
+	}
+	if x.founding, err = x.c.founding(ctx); err != nil {
+		return err
+	}
+	if !x.founding.Settled {
+		return ErrUnsettled
+	}
+	for _, i := range items {
+		if err := x.item(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// item looks at every key, puts back what has to wait, and only then takes the item off.
+func (x *collection) item(ctx context.Context, i Item) error {
+	var later []string
+	objects := map[window.Hour][]string{}
+	for _, key := range i.Keys {
+		if n, err := layout.ParseRollupSet(key); err == nil {
+			keys, wait, err := x.removeSet(ctx, n)
+			if err != nil {
+				return err
+			}
+			if wait {
+				later = append(later, key)
+			}
+			for _, k := range keys {
+				o, _ := layout.ParseRollupObject(k) // a record's keys were checked
+				objects[o.Hour] = append(objects[o.Hour], k)
+			}
+		} else if o, err := layout.ParseRollupObject(key); err == nil {
+			objects[o.Hour] = append(objects[o.Hour], key)
+		}
+	}
+	for _, h := range sortedHours(objects) {
+		wait, err := x.objects(ctx, h, objects[h], i.Since)
+		if err != nil {
+			return err
+		}
+		later = append(later, wait...)
+	}
+	if len(later) > 0 {
+		if err := x.c.push(ctx, i.Reason, later, i.Since, max(x.c.cfg.Policy.Delay, minDelay)); err != nil {
+			return err
+		}
+	}
+	err := x.c.attempt(ctx, StepQueue, i.Key(), func(ctx context.Context) error { return x.c.cfg.Queue.Done(ctx, i) }, never)
+	if err == nil {
+		x.report.Items++
+	}
+	return err
+}
+
+func sortedHours(m map[window.Hour][]string) []window.Hour {
+	hours := make([]window.Hour, 0, len(m))
+	for h := range m {
+		hours = append(hours, h)
+	}
+	slices.Sort(hours)
+	return hours
+}
+
+func (x *collection) log(key string, a Action, detail string) {
+	e := Entry{key, a, detail}
+	x.report.Entries = append(x.report.Entries, e)
+	x.c.cfg.Events.collected(e)
+}
+
+// removeSet turns a superseded set into its Removed record, and gives the objects that
+// may go with it. wait: it could not be decided now.
+func (x *collection) removeSet(ctx context.Context, n catalog.Name) (keys []string, wait bool, err error) {
+	key := n.Key()
+	r, info, err := x.c.record(ctx, key)
+	switch {
+	case errors.Is(err, catalog.ErrCorruptRecord):
+		x.log(key, Kept, err.Error())
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	case r == nil || r.Aborted != nil:
+		x.log(key, Kept, "not committed")
+		return nil, false, nil
+	case r.Removed != nil: // by an earlier step that did not get to the end
+		return r.Removed.Keys, false, nil
+	}
+	by, err := x.c.superseding(ctx, n)
+	if err != nil {
+		return nil, false, err
+	}
+	if by == 0 {
+		x.log(key, Kept, "not superseded")
+		return nil, false, nil
+	}
+	removed := r.Set.Remove(by, x.c.cfg.Clock.Now().UnixNano(), x.c.cfg.WorkerID)
+	ok, err := x.c.replaceRecord(ctx, key, info.ETag, removed)
+	if err != nil || !ok {
+		return nil, true, err
+	}
+	x.log(key, RemovedSet, fmt.Sprintf("superseded by generation %d", by))
+	return removed.Keys, false, nil
+}

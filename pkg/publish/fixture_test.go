@@ -1,0 +1,142 @@
+package publish_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+const hour0 = window.Hour(498_000)
+
+// ticking is a clock that goes on by itself when somebody sleeps.
+type ticking struct{ now time.Time }
+
+func newClock() *ticking { return &ticking{hour0.End().Add(time.Hour)} }
+
+func (c *ticking) Now() time.Time { return c.now }
+
+func (c *ticking) Sleep(ctx context.Context, d time.Duration) error {
+	c.now = c.now.Add(d)
+	return ctx.Err()
+}
+
+// counter gives distinct ids without randomness.
+type counter struct{ n byte }
+
+func (c *counter) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = 0
+	}
+	c.n++
+	b[0] = c.n
+	return len(b), nil
+}
+
+var testPolicy = publish.Policy{
+	Attempts: 3, Backoff: time.Millisecond, RequestTimeout: time.Hour, Generations: 6,
+	Delay: time.Minute, Grace: 2 * time.Minute, AbortAfter: 10 * time.Minute,
+}
+
+type world struct {
+	t     *testing.T
+	store *objmem.Store
+	refs  *refmem.Refs
+	clock *ticking
+	ids   counter
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, store: objmem.New(nil), refs: refmem.New(), clock: newClock()}
+	if _, err := w.collector().Found(t.Context(), &w.ids, false); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) config() publish.Config {
+	return publish.Config{
+		Store: w.store, Refs: w.refs, Queue: publish.NewObjectQueue(w.store, nil), Clock: w.clock, AuthorityID: "a", WorkerID: "w", Policy: testPolicy,
+	}
+}
+
+func (w *world) publisher() *publish.Publisher {
+	p, err := publish.NewPublisher(w.config())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+func (w *world) collector() *publish.Collector {
+	c, err := publish.NewCollector(w.config())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+// publication of generation gen, with one output per text.
+func publication(gen, supersedes uint64, texts ...string) publish.Publication {
+	in, err := catalog.NewInputs([]identity.Batch{{Agent: "h", Boot: "b", SeqStart: 0, SeqEnd: 10*gen - 1}})
+	if err != nil {
+		panic(err)
+	}
+	p := publish.Publication{
+		Name: catalog.Name{Hour: hour0, Shard: 1, Window: window.Raw, Generation: gen}, Shards: 4, Fence: 7,
+		PlanSHA256: identity.Sum(planBody(gen)), Inputs: in, Counts: catalog.Counts{Records: 10 * gen, Published: 10 * gen}, Supersedes: supersedes,
+	}
+	for _, s := range texts {
+		p.Outputs = append(p.Outputs, publish.Output{
+			Metric: "up", Chunk: []byte("chunk " + s), Index: []byte("index " + s), FooterOffset: 1, Series: 1, Samples: 10, MinTime: 1, MaxTime: 2,
+		})
+	}
+	return p
+}
+
+func planBody(gen uint64) []byte { return fmt.Appendf(nil, "plan %d", gen) }
+
+func putPlan(t *testing.T, s *objmem.Store, gen uint64) {
+	t.Helper()
+	if _, err := s.Put(t.Context(), layout.RollupPlan(hour0, 1, gen), planBody(gen), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// collect sweeps and steps until nothing is due for long.
+func (w *world) collect() {
+	w.t.Helper()
+	c := w.collector()
+	for range 4 {
+		if _, err := c.Sweep(w.t.Context(), hour0); err != nil {
+			w.t.Fatal(err)
+		}
+		w.clock.now = w.clock.now.Add(time.Hour)
+		if _, err := c.Step(w.t.Context(), 1000); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func keys(t *testing.T, s objstore.Reader, prefix string) []string {
+	t.Helper()
+	var ks []string
+	err := objstore.ListAll(t.Context(), s, prefix, "", func(i objstore.Info) error { ks = append(ks, i.Key); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ks
+}
+
+func sum(b []byte) identity.Digest { return identity.Sum(b) }
+
+func newRefs() *refmem.Refs { return refmem.New() }

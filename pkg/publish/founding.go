@@ -1,0 +1,181 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// foundingSchema names the JSON schema of layout.ReferencesKey.
+const foundingSchema = "lightmetrics.references.v1"
+
+type foundingJSON struct {
+	Schema string `json:"schema"`
+	Number uint32 `json:"number"`
+	ID     string `json:"id"`
+}
+
+func (f Founding) marshal() []byte {
+	b, err := json.Marshal(foundingJSON{foundingSchema, f.Number, f.ID})
+	if err != nil {
+		panic(err) // text and numbers always marshal
+	}
+	return b
+}
+
+func parseFounding(b []byte) (Founding, error) {
+	var j foundingJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return Founding{}, fmt.Errorf("%q: %w", layout.ReferencesKey, err)
+	}
+	f := Founding{Number: j.Number, ID: j.ID}
+	if j.Schema != foundingSchema || len(f.ID) != 32 || f.Number >= MaxFoundings || !bytes.Equal(f.marshal(), b) {
+		return Founding{}, fmt.Errorf("%q is not a founding: %.200q", layout.ReferencesKey, b)
+	}
+	return f, nil
+}
+
+// founding is the one that both the object store and the metadata store have; else
+// ErrRefsLost: the metadata store must be founded anew (Collector.Found).
+func (c *core) founding(ctx context.Context) (Founding, error) {
+	var want Founding
+	err := c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) error {
+		b, _, err := c.cfg.Store.Get(ctx, layout.ReferencesKey, objstore.GetOptions{Limit: 4096})
+		if err == nil {
+			want, err = parseFounding(b)
+		}
+		return err
+	}, notFound)
+	if notFound(err) {
+		return Founding{}, fmt.Errorf("%w: never founded", ErrRefsLost)
+	}
+	if err != nil {
+		return Founding{}, err
+	}
+	got, err := c.refsFounding(ctx)
+	switch {
+	case err != nil:
+		return Founding{}, err
+	case got == nil || got.ID != want.ID || got.Number != want.Number:
+		return Founding{}, fmt.Errorf("%w: founding %d (%s) is wanted", ErrRefsLost, want.Number, want.ID)
+	}
+	return *got, nil
+}
+
+// refsFounding reads the metadata store's; nil when it has none.
+func (c *core) refsFounding(ctx context.Context) (*Founding, error) {
+	var f Founding
+	none := func(err error) bool { return errors.Is(err, ErrNoRecord) }
+	err := c.attempt(ctx, StepFounding, "", func(ctx context.Context) (err error) { f, err = c.cfg.Refs.Founding(ctx); return }, none)
+	if none(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &f, nil
+}
+
+// Found makes the metadata store usable: on the first start, after it lost its content
+// or was restored from a copy (then with force), and to finish what an earlier call left
+// unsettled. It is safe at any time, in parallel too: at worst it costs generations of
+// publications that are under way. rand gives the founding's id. Where object store and
+// metadata store agree and are settled it does nothing, unless forced.
+//
+// Reference sets of the former founding are gone, and with them those of transactions
+// under way. So every transaction that has a plan and is not decided is aborted; before
+// that is done nothing is deleted. Objects of the new founding have other keys.
+func (c *Collector) Found(ctx context.Context, rand io.Reader, force bool) (Founding, error) {
+	f, err := c.found(ctx, rand, force)
+	if err != nil {
+		return f, fmt.Errorf("found reference sets: %w", err)
+	}
+	return f, nil
+}
+
+func (c *Collector) found(ctx context.Context, rand io.Reader, force bool) (Founding, error) {
+	f, err := c.founding(ctx)
+	switch {
+	case err == nil && f.Settled && !force:
+		return f, nil
+	case err == nil && !force:
+		return c.settle(ctx, f)
+	case err != nil && !errors.Is(err, ErrRefsLost):
+		return f, err
+	}
+	var id [16]byte
+	if _, err := io.ReadFull(rand, id[:]); err != nil {
+		return f, err
+	}
+	old, err := c.refsFounding(ctx)
+	if err != nil {
+		return f, err
+	}
+	if f, err = c.announce(ctx, fmt.Sprintf("%x", id)); err != nil {
+		return f, err
+	}
+	// From here on the former founding's transactions can add nothing.
+	err = c.attempt(ctx, StepFounding, "", func(ctx context.Context) error { return c.cfg.Refs.Found(ctx, old, f) },
+		func(err error) bool { return errors.Is(err, ErrChanged) })
+	if err != nil && !errors.Is(err, ErrChanged) {
+		return f, err
+	}
+	// Ours after a lost answer, or another's, which then has the last word.
+	if f, err = c.founding(ctx); err != nil {
+		return f, err
+	}
+	if f.Settled {
+		return f, nil
+	}
+	return c.settle(ctx, f)
+}
+
+// announce writes the next founding's number and id to the object store.
+func (c *Collector) announce(ctx context.Context, id string) (Founding, error) {
+	f := Founding{ID: id}
+	var b []byte
+	var info objstore.Info
+	err := c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) (err error) {
+		b, info, err = c.cfg.Store.Get(ctx, layout.ReferencesKey, objstore.GetOptions{Limit: 4096})
+		return
+	}, notFound)
+	write := func(ctx context.Context) error {
+		_, err := c.cfg.Store.Create(ctx, layout.ReferencesKey, f.marshal(), objstore.PutOptions{ContentType: "application/json"})
+		return err
+	}
+	switch {
+	case err != nil && !notFound(err):
+		return f, err
+	case err == nil:
+		old, err := parseFounding(b)
+		if err != nil {
+			return f, err
+		}
+		if f.Number = old.Number + 1; f.Number >= MaxFoundings {
+			return f, fmt.Errorf("%d foundings", f.Number)
+		}
+		write = func(ctx context.Context) error {
+			_, err := c.cfg.Store.Replace(ctx, layout.ReferencesKey, f.marshal(), info.ETag, objstore.PutOptions{ContentType: "application/json"})
+			return err
+		}
+	}
+	taken := func(err error) bool { return exists(err) || errors.Is(err, objstore.ErrPreconditionFailed) }
+	if err := c.attempt(ctx, StepFounding, layout.ReferencesKey, write, taken); err != nil && !taken(err) {
+		return f, err
+	}
+	// Ours, also after a lost answer, or else another's: the caller tries again later.
+	err = c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) (err error) {
+		b, _, err = c.cfg.Store.Get(ctx, layout.ReferencesKey, objstore.GetOptions{Limit: 4096})
+		return
+	}, never)
+	if err == nil && !bytes.Equal(b, f.marshal()) {
+		err = fmt.Errorf("%w: another founding is under way", ErrChanged)
+	}
+	return f, err
+}

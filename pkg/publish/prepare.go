@@ -1,0 +1,196 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// object is a chunk or an index on its way.
+type object struct {
+	name     layout.RollupObjectName
+	body     []byte
+	ready    bool // it is in the store with these bytes
+	referred bool
+}
+
+func newObject(key string, body []byte) *object {
+	n, _ := layout.ParseRollupObject(key) // of a key that was just built
+	return &object{name: n, body: body}
+}
+
+// ErrNoGeneration: every generation of an object that may be tried is condemned or corrupt.
+var ErrNoGeneration = errors.New("no usable generation of an object")
+
+// next goes on to the next generation.
+func (t *transaction) next(o *object, why Skip) error {
+	t.p.cfg.Events.generationSkipped(o.name.Key(), why)
+	o.ready, o.referred = false, false
+	o.name.Generation++
+	if o.name.Generation >= t.founding.FirstGeneration()+uint32(t.p.cfg.Policy.Generations) {
+		return fmt.Errorf("%q: %w", o.name.Key(), ErrNoGeneration)
+	}
+	return nil
+}
+
+// prepare sees to it that every object is in the store.
+func (t *transaction) prepare(ctx context.Context) (*Result, error) {
+	for _, o := range t.objects {
+		if err := t.put(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+func (t *transaction) put(ctx context.Context, o *object) error {
+	for !o.ready {
+		key := o.name.Key()
+		err := t.p.attempt(ctx, StepObject, key, func(ctx context.Context) error {
+			_, err := t.p.cfg.Store.Create(ctx, key, o.body, objstore.PutOptions{
+				SHA256: o.name.SHA256, ContentType: "application/zstd",
+				Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
+			})
+			return err
+		}, exists)
+		if err != nil && errors.Is(err, objstore.ErrUnknown) {
+			t.touched = append(t.touched, key) // it may still land
+		}
+		switch {
+		case exists(err):
+			why, err := t.p.look(ctx, key, o)
+			if err != nil {
+				return err
+			}
+			if why != "" {
+				if err := t.next(o, why); err != nil {
+					return err
+				}
+				continue
+			}
+			t.p.cfg.Events.objectExists(key)
+		case err != nil:
+			return err
+		default:
+			t.p.cfg.Events.objectCreated(key, len(o.body))
+		}
+		// Also when it was there: another's failed publication may have left it.
+		t.touched = append(t.touched, key)
+		o.ready = true
+	}
+	return nil
+}
+
+// look compares what is there with the body; "" is equal.
+func (c *core) look(ctx context.Context, key string, o *object) (Skip, error) {
+	var info objstore.Info
+	err := c.attempt(ctx, StepObject, key, func(ctx context.Context) (err error) {
+		info, err = c.cfg.Store.Head(ctx, key)
+		if err == nil && info.SHA256.IsZero() && info.Size == int64(len(o.body)) {
+			var b []byte
+			b, info, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(len(o.body)) + 1})
+			info.SHA256 = identity.Sum(b)
+		}
+		return
+	}, func(err error) bool { return notFound(err) || objstore.Unreadable(err) })
+	switch {
+	case notFound(err):
+		return SkipGone, nil
+	case err != nil && !objstore.Unreadable(err):
+		return "", err
+	case err != nil || info.Size != int64(len(o.body)) || info.SHA256 != o.name.SHA256:
+		return SkipCorrupt, nil
+	}
+	return "", nil
+}
+
+// refer puts the transaction into the objects' reference sets, in batches. Where an
+// object is condemned its next generation is written and referred to.
+func (t *transaction) refer(ctx context.Context) (*Result, error) {
+	for {
+		batch := t.unreferred()
+		if len(batch) == 0 {
+			return nil, nil
+		}
+		keys := make([]string, len(batch))
+		for i, o := range batch {
+			keys[i] = o.name.Key()
+		}
+		err := t.p.attempt(ctx, StepRefs, keys[0], func(ctx context.Context) error {
+			return t.p.cfg.Refs.Add(ctx, t.founding.ID, t.id, keys)
+		}, func(err error) bool { return errors.Is(err, ErrCondemned) })
+		var condemned *CondemnedError
+		switch {
+		case errors.As(err, &condemned):
+			if err := t.renew(ctx, batch, condemned.Keys); err != nil {
+				return nil, err
+			}
+		case err != nil:
+			return nil, err
+		default:
+			for _, o := range batch {
+				o.referred = true
+			}
+		}
+	}
+}
+
+func (t *transaction) unreferred() []*object {
+	var batch []*object
+	seen := map[*object]bool{}
+	for _, o := range t.objects {
+		if !o.referred && !seen[o] {
+			seen[o] = true
+			if batch = append(batch, o); len(batch) == MaxAdd {
+				break
+			}
+		}
+	}
+	return batch
+}
+
+func (t *transaction) renew(ctx context.Context, batch []*object, keys []string) error {
+	gone := map[string]bool{}
+	for _, k := range keys {
+		gone[k] = true
+	}
+	renewed := 0
+	for _, o := range batch {
+		if !gone[o.name.Key()] {
+			continue
+		}
+		renewed++
+		if err := t.next(o, SkipCondemned); err != nil {
+			return err
+		}
+		if err := t.put(ctx, o); err != nil {
+			return err
+		}
+	}
+	if renewed == 0 {
+		return fmt.Errorf("%s: %w, but none of those that were asked for", StepRefs, ErrCondemned)
+	}
+	return nil
+}
+
+// promote tells people and lifecycle tools that the objects are committed. Best effort.
+func (t *transaction) promote(ctx context.Context) {
+	tagger, ok := t.p.cfg.Store.(objstore.Tagger)
+	if !ok {
+		return
+	}
+	for _, o := range t.objects {
+		key := o.name.Key()
+		err := t.p.once(ctx, func(ctx context.Context) error {
+			return tagger.SetTags(ctx, key, map[string]string{"status": "committed", "transaction_id": string(t.id)})
+		})
+		if err != nil {
+			t.p.cfg.Events.again(StepTags, key, err)
+			return // a hint is not worth a second try
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// ItemSchema names the JSON schema of an item of the delayed queue.
+const ItemSchema = "lightmetrics.delayed_gc.v1"
+
+// Bounds of an item.
+const (
+	MaxItemKeys  = 1000
+	maxItemBytes = 2 << 20
+	maxReason    = 64
+)
+
+// Item of the delayed queue: keys to look at when it comes due. A repeat is harmless,
+// since everything is proven again; so is an item about keys that are in use.
+type Item struct {
+	// Keys of manifests (superseded sets), chunks and indexes.
+	Keys []string
+	// Reason in few words, for people.
+	Reason string
+	// Since is when the keys were first put on the queue, Unix milliseconds; Due is when
+	// they are to be looked at. Both only select.
+	Since, Due int64
+}
+
+type itemJSON struct {
+	Schema string   `json:"schema"`
+	Reason string   `json:"reason"`
+	Since  int64    `json:"since_unix_ms"`
+	Due    int64    `json:"due_unix_ms"`
+	Keys   []string `json:"keys"`
+}
+
+// Queue is the delayed queue: durable, at least once.
+type Queue interface {
+	// Push puts an item on; an equal one that is there already is no error.
+	Push(ctx context.Context, i Item) error
+	// Due gives up to limit items that are due at now, the oldest first.
+	Due(ctx context.Context, now time.Time, limit int) ([]Item, error)
+	// Done takes an item off; one that is gone already is no error.
+	Done(ctx context.Context, i Item) error
+}
+
+// Marshal writes the item's canonical JSON.
+func (i Item) Marshal() []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(itemJSON{ItemSchema, i.Reason, i.Since, i.Due, i.Keys}); err != nil {
+		panic(err) // text and numbers always marshal
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
+}
+
+// Key of the item's object.
+func (i Item) Key() string {
+	return layout.Delayed(time.UnixMilli(i.Due), identity.Sum(i.Marshal()))
+}
+
+// ErrCorruptItem is wrapped by every parse error of an item.
+var ErrCorruptItem = errors.New("corrupt item of the delayed queue")
+
+// ParseItem reads what the key of an item holds.
+func ParseItem(key string, b []byte) (Item, error) {
+	fail := func(err error) (Item, error) {
+		return Item{}, fmt.Errorf("item %q: %w: %w", key, ErrCorruptItem, err)
+	}
+	if len(b) > maxItemBytes {
+		return fail(fmt.Errorf("%d bytes, at most %d", len(b), maxItemBytes))
+	}
+	var j itemJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return fail(err)
+	}
+	i := Item{j.Keys, j.Reason, j.Since, j.Due}
+	if err := i.validate(); err != nil {
+		return fail(err)
+	}
+	if j.Schema != ItemSchema || i.Key() != key || !bytes.Equal(i.Marshal(), b) {
+		return fail(errors.New("not what its key names, in canonical form"))
+	}
+	return i, nil
+}
+
+func (i Item) validate() error {
+	if len(i.Keys) < 1 || len(i.Keys) > MaxItemKeys || len(i.Reason) > maxReason || !utf8.ValidString(i.Reason) || i.Since < 0 || i.Due < 0 {
+		return fmt.Errorf("%d keys, reason %.64q, since %d, due %d", len(i.Keys), i.Reason, i.Since, i.Due)
+	}
+	for _, k := range i.Keys {
+		if _, err := layout.ParseRollupSet(k); err == nil {
+			continue
+		}
+		if _, err := layout.ParseRollupObject(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queueStore is what the queue needs of an object store.
+type queueStore interface {
+	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
+	List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error)
+	objstore.Creator
+	Delete(ctx context.Context, key string) error
+}
+
+// ObjectQueue keeps each item as an object under gc/v1/delayed/, named by when it is due.
+type ObjectQueue struct {
+	store   queueStore
+	corrupt func(key string, err error)
+}
+
+// NewObjectQueue makes a queue over a store. corrupt is told of items that can't be
+// read: they stay where they are and are passed over; it may be nil.
+func NewObjectQueue(s queueStore, corrupt func(key string, err error)) *ObjectQueue {
+	return &ObjectQueue{s, corrupt}
+}
+
+var _ Queue = (*ObjectQueue)(nil)
+
+// Push creates the item's object.
+func (q *ObjectQueue) Push(ctx context.Context, i Item) error {
+	if err := i.validate(); err != nil {
+		return fmt.Errorf("delayed queue: %w", err)
+	}
+	_, err := q.store.Create(ctx, i.Key(), i.Marshal(), objstore.PutOptions{ContentType: "application/json"})
+	if errors.Is(err, objstore.ErrExists) {
+		return nil
+	}
+	return err
+}
+
+// Due lists items, oldest first.
+func (q *ObjectQueue) Due(ctx context.Context, now time.Time, limit int) ([]Item, error) {
+	var items []Item
+	after := ""
+	for len(items) < limit {
+		page, err := q.store.List(ctx, objstore.ListOptions{Prefix: layout.DelayedPrefix, StartAfter: after, Limit: min(max(limit, 1), objstore.MaxListLimit)})
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range page.Objects {
+			due, err := layout.ParseDelayed(info.Key)
+			if err == nil && due.After(now) {
+				return items, nil
+			}
+			if len(items) == limit {
+				return items, nil
+			}
+			if i, ok, err := q.item(ctx, info.Key); err != nil {
+				return nil, err
+			} else if ok {
+				items = append(items, i)
+			}
+		}
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	return items, nil
+}
+
+func (q *ObjectQueue) item(ctx context.Context, key string) (Item, bool, error) {
+	b, _, err := q.store.Get(ctx, key, objstore.GetOptions{Limit: maxItemBytes})
+	if errors.Is(err, objstore.ErrNotFound) {
+		return Item{}, false, nil // done meanwhile
+	}
+	var i Item
+	if err == nil {
+		i, err = ParseItem(key, b)
+	}
+	if errors.Is(err, ErrCorruptItem) || err != nil && objstore.Unreadable(err) {
+		if q.corrupt != nil {
+			q.corrupt(key, err)
+		}
+		return Item{}, false, nil
+	}
+	return i, err == nil, err
+}
+
+// Done deletes the item's object.
+func (q *ObjectQueue) Done(ctx context.Context, i Item) error { return q.store.Delete(ctx, i.Key()) }

@@ -1,0 +1,61 @@
+package publish
+
+import (
+	"context"
+	"errors"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// superseding gives the lowest committed generation above n, 0 when there is none. A
+// committed one may itself be removed later, but only for a higher one: that n is
+// superseded stays true.
+func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) {
+	after := n.Key()
+	for {
+		var page objstore.Page
+		err := c.attempt(ctx, StepList, after, func(ctx context.Context) (err error) {
+			page, err = c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: layout.RollupSetsHour(n.Hour), StartAfter: after})
+			return
+		}, never)
+		if err != nil {
+			return 0, err
+		}
+		for _, info := range page.Objects {
+			m, err := layout.ParseRollupSet(info.Key)
+			if err != nil {
+				continue
+			}
+			if m.Shard != n.Shard || m.Window != n.Window {
+				return 0, nil // keys of one shard and window stand together
+			}
+			r, _, err := c.record(ctx, info.Key)
+			if err != nil && !errors.Is(err, catalog.ErrCorruptRecord) {
+				return 0, err
+			}
+			if r != nil && r.Set != nil {
+				return m.Generation, nil
+			}
+		}
+		if after = page.Next; after == "" {
+			return 0, nil
+		}
+	}
+}
+
+// replaceRecord writes the Removed record over the set that was read. false: somebody
+// else changed it meanwhile, or the outcome is not known: look again.
+func (c *core) replaceRecord(ctx context.Context, key, etag string, r *catalog.Removed) (bool, error) {
+	body := r.Marshal()
+	changed := func(err error) bool { return errors.Is(err, objstore.ErrPreconditionFailed) }
+	err := c.attempt(ctx, StepRecord, key, func(ctx context.Context) error {
+		_, err := c.cfg.Store.Replace(ctx, key, body, etag, objstore.PutOptions{ContentType: "application/json"})
+		return err
+	}, changed)
+	if changed(err) {
+		return false, nil
+	}
+	return err == nil, err
+}

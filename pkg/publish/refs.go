@@ -1,0 +1,139 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// MaxAdd is the most objects of one metadata transaction.
+const MaxAdd = 99
+
+// MaxTxns is the most transactions in the reference set of one object.
+const MaxTxns = 1000
+
+// Decisions of a metadata store. Every error of a back end wraps exactly one of these,
+// or is a context error that wraps ErrRefsUnknown.
+var (
+	// ErrNoRecord: there is no such record.
+	ErrNoRecord = errors.New("no record")
+	// ErrCondemned: an object of the batch is condemned; nothing was added.
+	ErrCondemned = errors.New("condemned")
+	// ErrChanged: the record, or founding, is not as it was read; nothing was written.
+	ErrChanged = errors.New("changed meanwhile")
+	// ErrRefsLost: the metadata store has another founding than the caller's, or none: its
+	// sets can't be trusted. Nothing was written.
+	ErrRefsLost = errors.New("reference sets are not those of this founding")
+	// ErrRefsFull: an object of the batch has MaxTxns references; nothing was added.
+	ErrRefsFull = errors.New("too many references")
+	// ErrRefsUnknown: a request failed; a write may have been applied, or may be at any later time.
+	ErrRefsUnknown = errors.New("metadata outcome unknown")
+	// ErrRefsInvalid: the request can never succeed.
+	ErrRefsInvalid = errors.New("invalid metadata request")
+)
+
+// CondemnedError names the condemned objects of a batch. It wraps ErrCondemned.
+type CondemnedError struct{ Keys []string }
+
+func (e *CondemnedError) Error() string {
+	return fmt.Sprintf("%d objects, %q first: %v", len(e.Keys), e.Keys[0], ErrCondemned)
+}
+
+// Unwrap gives ErrCondemned.
+func (e *CondemnedError) Unwrap() error { return ErrCondemned }
+
+// Record is the reference record of one object.
+type Record struct {
+	Key string
+	// Txns that may come to name the object, sorted, each once.
+	Txns []Txn
+	// Condemned is for good: no transaction can refer to the object any more.
+	Condemned bool
+	// Version changes with every change of the record; "" is a record that is not there.
+	Version string
+}
+
+// Founding identifies one life of the metadata store. A store that lost its content has
+// none, or another.
+type Founding struct {
+	// Number counts foundings from 0. Objects of founding n are written from generation
+	// FirstGeneration(n) on, so that nothing that an older one condemned is met again.
+	Number uint32 `json:"number"`
+	// ID is 32 hex digits, random.
+	ID string `json:"id"`
+	// Settled: every transaction of older foundings is decided, and objects may be deleted.
+	Settled bool `json:"settled"`
+}
+
+// FirstGeneration of objects under the founding.
+func (f Founding) FirstGeneration() uint32 { return f.Number << 16 }
+
+// MaxFoundings: beyond that, generations would not fit.
+const MaxFoundings = 1 << 15
+
+// Refs is the metadata store of reference sets. Every operation is linearizable. Requests
+// have the deadline of their context.
+type Refs interface {
+	// Founding reads the store's founding; ErrNoRecord when there is none.
+	Founding(ctx context.Context) (Founding, error)
+	// Found replaces the founding, if it still is old (nil: none); else ErrChanged.
+	Found(ctx context.Context, old *Founding, next Founding) error
+	// Add puts t into the sets of 1 to MaxAdd distinct keys, in one transaction: all or
+	// none. A set that has t already stays. Refused with a CondemnedError when one of them
+	// is condemned, and with ErrRefsLost when the founding's ID is not the store's.
+	Add(ctx context.Context, founding string, t Txn, keys []string) error
+	// Get reads a record; ErrNoRecord when there is none.
+	Get(ctx context.Context, key string) (Record, error)
+	// Swap writes transactions and condemnation of next, if the record still has the
+	// version old.Version, and if the founding's ID is the store's; else ErrChanged, ErrRefsLost.
+	Swap(ctx context.Context, founding string, old, next Record) error
+	// Delete drops the record, under the same conditions. Condemned records must stay as
+	// long as their key can be written or a delete be in flight: for operators.
+	Delete(ctx context.Context, founding string, old Record) error
+	// List reads up to limit records with keys greater than after, in key order; next is
+	// "" at the end.
+	List(ctx context.Context, after string, limit int) (records []Record, next string, err error)
+}
+
+// CheckAdd refuses with ErrRefsInvalid what no back end takes.
+func CheckAdd(t Txn, keys []string) error {
+	if err := t.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRefsInvalid, err)
+	}
+	if len(keys) < 1 || len(keys) > MaxAdd {
+		return fmt.Errorf("%w: %d keys, 1 to %d", ErrRefsInvalid, len(keys), MaxAdd)
+	}
+	sorted := slices.Sorted(slices.Values(keys))
+	for i, k := range sorted {
+		if k == "" || i > 0 && k == sorted[i-1] {
+			return fmt.Errorf("%w: key %q is empty or there twice", ErrRefsInvalid, k)
+		}
+	}
+	return nil
+}
+
+// With is the record with t in its set; false when it was there.
+func (r Record) With(t Txn) (Record, bool) {
+	i, ok := slices.BinarySearch(r.Txns, t)
+	if ok {
+		return r, false
+	}
+	r.Txns = slices.Insert(slices.Clone(r.Txns), i, t)
+	return r, true
+}
+
+// Without is the record without ts.
+func (r Record) Without(ts []Txn) Record {
+	r.Txns = slices.DeleteFunc(slices.Clone(r.Txns), func(t Txn) bool { return slices.Contains(ts, t) })
+	return r
+}
+
+func (r Record) String() string {
+	s := make([]string, len(r.Txns))
+	for i, t := range r.Txns {
+		s[i] = string(t)
+	}
+	return fmt.Sprintf("%s condemned=%t [%s]", r.Key, r.Condemned, strings.Join(s, " "))
+}

@@ -1,0 +1,71 @@
+package publish
+
+import (
+	"context"
+	"errors"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// settle decides every transaction that has a plan: those of former foundings are among
+// them. Then objects may be deleted.
+func (c *Collector) settle(ctx context.Context, f Founding) (Founding, error) {
+	hours := decidedHours{c: c}
+	err := c.listAll(ctx, layout.PlansPrefix, func(i objstore.Info) error {
+		h, s, gen, err := layout.ParseRollupPlan(i.Key)
+		if err != nil {
+			return nil
+		}
+		decided, err := hours.at(ctx, h)
+		if err != nil {
+			return err
+		}
+		for _, w := range window.All() {
+			n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
+			if decided[n.Key()] {
+				continue
+			}
+			if _, err := c.abort(ctx, n, "reference sets founded anew"); err != nil {
+				return err
+			}
+			c.cfg.Events.abortedTxn(Txn(n.Key()))
+		}
+		return nil
+	})
+	if err != nil {
+		return f, err
+	}
+	settled := f
+	settled.Settled = true
+	err = c.attempt(ctx, StepFounding, "", func(ctx context.Context) error { return c.cfg.Refs.Found(ctx, &f, settled) },
+		func(err error) bool { return errors.Is(err, ErrChanged) })
+	if errors.Is(err, ErrChanged) {
+		if got, e := c.founding(ctx); e == nil && got == settled {
+			return settled, nil // ours after a lost answer, or another's who did the same
+		}
+	}
+	return settled, err
+}
+
+// decidedHours keeps the last hour's listing: plans come in the order of shards and hours.
+type decidedHours struct {
+	c    *Collector
+	hour window.Hour
+	keys map[string]bool
+}
+
+func (d *decidedHours) at(ctx context.Context, h window.Hour) (map[string]bool, error) {
+	if d.keys != nil && d.hour == h {
+		return d.keys, nil
+	}
+	keys := map[string]bool{}
+	err := d.c.listAll(ctx, layout.RollupSetsHour(h), func(i objstore.Info) error { keys[i.Key] = true; return nil })
+	if err != nil {
+		return nil, err
+	}
+	d.hour, d.keys = h, keys
+	return keys, nil
+}

@@ -1,0 +1,131 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Sweep looks for what a crash kept from the queue: superseded sets of an hour, and
+// objects that no committed set names. It puts them on the queue and deletes nothing.
+// It gives the number of keys that it put there.
+func (c *Collector) Sweep(ctx context.Context, h window.Hour) (int, error) {
+	n, err := c.sweep(ctx, h)
+	if err != nil {
+		return n, fmt.Errorf("sweep %s: %w", h, err)
+	}
+	return n, nil
+}
+
+func (c *Collector) sweep(ctx context.Context, h window.Hour) (int, error) {
+	// Objects first: one that is named only after it was listed is looked at for nothing.
+	// The other way round, too; but this order has fewer of them.
+	objects, err := c.listed(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	named, superseded, err := c.sets(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	var orphans []string
+	for _, key := range objects {
+		if !named[key] {
+			orphans = append(orphans, key)
+		}
+	}
+	for _, q := range []struct {
+		reason string
+		keys   []string
+	}{{"superseded", superseded}, {"orphan", orphans}} {
+		wait := c.cfg.Policy.Grace
+		if q.reason == "orphan" {
+			wait = c.cfg.Policy.Delay
+		}
+		if len(q.keys) == 0 {
+			continue
+		}
+		err := c.push(ctx, q.reason, q.keys, 0, wait)
+		c.cfg.Events.queued(q.reason, len(q.keys), err)
+		if err != nil {
+			return 0, err
+		}
+	}
+	return len(superseded) + len(orphans), nil
+}
+
+// listed gives the chunks and indexes of an hour.
+func (c *core) listed(ctx context.Context, h window.Hour) ([]string, error) {
+	prefixes := []string{layout.RollupIndexesHour(h)}
+	for _, w := range window.All() {
+		prefixes = append(prefixes, layout.RollupChunksHour(w, h))
+	}
+	var keys []string
+	for _, prefix := range prefixes {
+		err := c.listAll(ctx, prefix, func(i objstore.Info) error {
+			if _, err := layout.ParseRollupObject(i.Key); err == nil { // foreign keys are never touched
+				keys = append(keys, i.Key)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return keys, nil
+}
+
+// sets gives the objects that committed sets of an hour name, and the committed sets
+// with a higher committed generation.
+func (c *core) sets(ctx context.Context, h window.Hour) (named map[string]bool, superseded []string, err error) {
+	named = map[string]bool{}
+	var last *catalog.Set // of the shard and window, as the listing ascends
+	err = c.listAll(ctx, layout.RollupSetsHour(h), func(i objstore.Info) error {
+		if _, err := layout.ParseRollupSet(i.Key); err != nil {
+			return nil
+		}
+		r, _, err := c.record(ctx, i.Key)
+		if errors.Is(err, catalog.ErrCorruptRecord) {
+			return nil // what it names is looked at, found doubtful, and kept
+		}
+		if err != nil || r == nil || r.Set == nil {
+			return err
+		}
+		for _, k := range r.Set.Keys() {
+			named[k] = true
+		}
+		if n := r.Set.Name; last != nil && last.Name.Shard == n.Shard && last.Name.Window == n.Window {
+			superseded = append(superseded, last.Name.Key())
+		}
+		last = r.Set
+		return nil
+	})
+	return named, superseded, err
+}
+
+func (c *core) listAll(ctx context.Context, prefix string, fn func(objstore.Info) error) error {
+	after := ""
+	for {
+		var page objstore.Page
+		err := c.attempt(ctx, StepList, prefix, func(ctx context.Context) (err error) {
+			page, err = c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+			return
+		}, never)
+		if err != nil {
+			return err
+		}
+		for _, i := range page.Objects {
+			if err := fn(i); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
