@@ -53,7 +53,8 @@ func (e Entry) Hours() (first, last window.Hour) {
 	return window.HourOfNS(e.MinTime), window.HourOfNS(e.MaxTime)
 }
 
-func (e Entry) validate() error {
+// Validate refuses what no accepted batch is.
+func (e Entry) Validate() error {
 	if err := e.Identity().Validate(); err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func (s Segment) validate() error {
 		return fmt.Errorf("%w: %w", ErrSegment, err)
 	}
 	for _, e := range s.Entries {
-		if err := e.validate(); err != nil {
+		if err := e.Validate(); err != nil {
 			return fmt.Errorf("%w: %w", ErrSegment, err)
 		}
 		if got := shard.Of(e.AgentID, s.Shards); got != s.Shard {

@@ -1,0 +1,274 @@
+package rollup
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sort"
+
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// ErrInput: a frame is not what the plan says, or was given twice or not at all.
+var ErrInput = errors.New("frame is not an input of the plan")
+
+// Part is one of several disjoint sets of series that together are the hour's: an hour
+// that does not fit into memory is built part by part. The zero value is everything.
+type Part struct{ Index, Of uint32 }
+
+func (p Part) holds(seriesKey []byte) bool {
+	if p.Of <= 1 {
+		return true
+	}
+	h := fnv.New64a()
+	h.Write(seriesKey)
+	return uint32(h.Sum64()>>32)%p.Of == p.Index
+}
+
+// Builder gathers the frames of an hour's inputs, in any order, into raw series. Not for
+// concurrent use.
+type Builder struct {
+	hour   window.Hour
+	part   Part
+	inputs []Input
+	lost   [][]ledger.Range
+	seen   []bool
+	counts Counts
+
+	shapes map[string]*shape
+	series []*series
+	byKey  map[string]*series
+	key    []byte
+	text   map[string]string
+	groups int
+	bytes  int64
+}
+
+// NewBuilder makes a builder of the part of hour h that the inputs have records in. Inputs
+// of other hours are welcome: they win sequence numbers.
+func NewBuilder(h window.Hour, inputs []Input, part Part) *Builder {
+	return &Builder{
+		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
+		shapes: map[string]*shape{}, byKey: map[string]*series{}, text: map[string]string{},
+	}
+}
+
+// Bytes is an estimate of the memory of what was added.
+func (b *Builder) Bytes() int64 { return b.bytes }
+
+// Add copies what f, the frame of inputs[i], has in the hour. Errors wrap ErrInput.
+func (b *Builder) Add(i int, f *frame.Batch) error {
+	if i < 0 || i >= len(b.inputs) || b.seen[i] {
+		return fmt.Errorf("%w: input %d of %d, or a second time", ErrInput, i, len(b.inputs))
+	}
+	in := b.inputs[i]
+	if f.Identity != in.Identity {
+		return fmt.Errorf("%w: frame of %s, input is %s", ErrInput, f.Identity, in.Identity)
+	}
+	if n := f.Records(); n != in.Identity.Count() {
+		return fmt.Errorf("%w: %s has %d records", ErrInput, in.Identity, n)
+	}
+	b.seen[i] = true
+	sh := b.shapeOf(f)
+	seq := in.Identity.SeqStart
+	for k := range f.Groups {
+		g := &f.Groups[k]
+		b.addGroup(sh.groups[k], i, seq, g)
+		seq += uint64(len(g.Series)) * uint64(len(g.Timestamps))
+	}
+	return nil
+}
+
+// addGroup copies the rows of the hour and counts the others.
+func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
+	rows, n := len(g.Timestamps), len(sg.kept)
+	b.counts.Inputs += uint64(rows) * uint64(n)
+	from := sort.Search(rows, func(k int) bool { return window.HourOfNS(g.Timestamps[k]) >= b.hour })
+	to := sort.Search(rows, func(k int) bool { return window.HourOfNS(g.Timestamps[k]) > b.hour })
+	lost := b.lost[input]
+	if lost == nil {
+		b.counts.OtherHours += uint64(n) * uint64(rows-(to-from))
+	} else {
+		for _, k := range sg.kept {
+			for row := range rows {
+				switch {
+				case within(lost, first+uint64(k)*uint64(rows)+uint64(row)):
+					b.counts.Overlapped++
+				case row < from || row >= to:
+					b.counts.OtherHours++
+				}
+			}
+		}
+	}
+	if from == to || n == 0 {
+		return
+	}
+	s := &segment{input: input, first: first, rows: rows, from: from, t: append([]int64(nil), g.Timestamps[from:to]...)}
+	if len(g.Histograms) > 0 {
+		s.h = make([]frame.Histogram, 0, n*(to-from))
+		for _, k := range sg.kept {
+			for row := from; row < to; row++ {
+				s.h = append(s.h, cloneHistogram(&g.Histograms[k*rows+row]))
+			}
+		}
+		b.bytes += int64(len(s.h)) * 400
+	} else {
+		s.v = make([]float64, 0, n*(to-from))
+		for _, k := range sg.kept {
+			s.v = append(s.v, g.Values[k*rows+from:k*rows+to]...)
+		}
+		b.bytes += int64(len(s.v)) * 8
+	}
+	for at, k := range sg.kept {
+		if t := g.Series[k].StartTime; t != 0 {
+			if s.starts == nil {
+				s.starts = make([]int64, n)
+			}
+			s.starts[at] = t
+		}
+	}
+	b.bytes += int64(len(s.t)+len(s.starts))*8 + 128
+	sg.segments = append(sg.segments, s)
+}
+
+// segment is the rows of one group of one batch that lie in the hour.
+type segment struct {
+	input int
+	first uint64 // sequence number of the group's first record
+	rows  int    // of the group in its frame
+	from  int    // row of the frame that is the first here
+	t     []int64
+	v     []float64 // by kept series, then row
+	h     []frame.Histogram
+	// starts of the accumulation by kept series; nil when all are unknown.
+	starts []int64
+}
+
+// seq of row r of the series that stood at place k of the frame's group.
+func (s *segment) seq(k, r int) uint64 {
+	return s.first + uint64(k)*uint64(s.rows) + uint64(s.from+r)
+}
+
+// shape is a table of series that many batches share.
+type shape struct{ groups []*group }
+
+// group is one group of a shape with the segments of all its batches.
+type group struct {
+	id       int
+	kept     []int // places in the frame's group that are in this part
+	segments []*segment
+}
+
+// series is one series being built.
+type series struct {
+	chunk.Series
+	name   string // of the metric
+	places []place
+}
+
+// place is where a series stands in the frames of a shape.
+type place struct {
+	group *group
+	at    int // index into kept
+}
+
+// shapeOf finds or makes the shape of f: agent, strings and series tables.
+func (b *Builder) shapeOf(f *frame.Batch) *shape {
+	key := appendText(b.key[:0], f.Identity.Agent)
+	key = binary.AppendUvarint(key, uint64(len(f.Strings)))
+	for _, s := range f.Strings {
+		key = appendText(key, s)
+	}
+	key = appendRefs(key, f.Resource)
+	for i := range f.Groups {
+		g := &f.Groups[i]
+		key = binary.AppendUvarint(key, uint64(len(g.Series)))
+		for j := range g.Series {
+			s := &g.Series[j]
+			key = appendRefs(key, s.Labels)
+			key = append(key, byte(s.Type))
+			key = binary.AppendUvarint(key, uint64(s.Unit))
+		}
+	}
+	b.key = key
+	if sh := b.shapes[string(key)]; sh != nil {
+		return sh
+	}
+	sh := &shape{groups: make([]*group, len(f.Groups))}
+	b.shapes[string(key)] = sh
+	b.bytes += int64(len(key)) + 64
+	for i := range f.Groups {
+		sh.groups[i] = b.newGroup(f, &f.Groups[i])
+	}
+	return sh
+}
+
+func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
+	sg := &group{id: b.groups}
+	b.groups++
+	var buf []byte
+	for j := range g.Series {
+		r := &g.Series[j]
+		buf = seriesKey(buf[:0], f, r, len(g.Histograms) > 0)
+		if !b.part.holds(buf) {
+			continue
+		}
+		s := b.byKey[string(buf)]
+		if s == nil {
+			s = &series{name: b.intern(f.Name(r))}
+			s.Agent, s.Type, s.Unit = b.intern(f.Identity.Agent), r.Type, b.intern(f.Strings[r.Unit])
+			for name, value := range f.Labels(r) {
+				s.Labels = append(s.Labels, frame.Label{Name: b.intern(name), Value: b.intern(value)})
+			}
+			b.byKey[string(buf)] = s
+			b.series = append(b.series, s)
+			b.bytes += int64(len(buf) + 256 + 32*len(s.Labels))
+		}
+		s.places = append(s.places, place{sg, len(sg.kept)})
+		sg.kept = append(sg.kept, j)
+	}
+	b.bytes += int64(len(sg.kept)) * 24
+	return sg
+}
+
+// seriesKey tells series apart: agent, labels, type, unit, and floats from histograms.
+func seriesKey(buf []byte, f *frame.Batch, r *frame.Series, histograms bool) []byte {
+	buf = appendText(buf, f.Identity.Agent)
+	for name, value := range f.Labels(r) {
+		buf = appendText(appendText(buf, name), value)
+	}
+	kind := byte(0)
+	if histograms {
+		kind = 1
+	}
+	buf = append(buf, 0, byte(r.Type), kind) // no label has an empty name
+	return appendText(buf, f.Strings[r.Unit])
+}
+
+// intern copies a string out of its frame's table, once.
+func (b *Builder) intern(s string) string {
+	if v, ok := b.text[s]; ok {
+		return v
+	}
+	v := string([]byte(s))
+	b.text[v] = v
+	b.bytes += int64(len(v)) + 48
+	return v
+}
+
+func appendText(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+func appendRefs(dst []byte, refs []frame.LabelRef) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(refs)))
+	for _, r := range refs {
+		dst = binary.AppendUvarint(dst, uint64(r.Name))
+		dst = binary.AppendUvarint(dst, uint64(r.Value))
+	}
+	return dst
+}

@@ -1,0 +1,215 @@
+package rollup
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// Finish gives the hour's raw series, by metric, agent, labels, type and unit, and where
+// the records went. Series that have the same times share T, so that equal columns can
+// be told by their first element's address. The builder is empty afterwards. Every input
+// must have been added: ErrInput. Counts that do not add up are a *ConservationError.
+func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
+	for i, seen := range b.seen {
+		if !seen {
+			return nil, b.counts, fmt.Errorf("%w: %s was not read", ErrInput, b.inputs[i].Identity)
+		}
+	}
+	slices.SortFunc(b.series, func(x, y *series) int {
+		return cmp.Or(cmp.Compare(x.name, y.name), CompareSeries(&x.Series, &y.Series))
+	})
+	out := make([]chunk.Series, 0, len(b.series))
+	lines := map[string]*timeline{}
+	var key []byte
+	for _, s := range b.series {
+		slices.SortFunc(s.places, func(x, y place) int {
+			return cmp.Or(cmp.Compare(x.group.id, y.group.id), cmp.Compare(x.at, y.at))
+		})
+		key = key[:0]
+		for _, p := range s.places {
+			key = binary.AppendUvarint(key, uint64(p.group.id))
+		}
+		l := lines[string(key)]
+		if l == nil {
+			l = b.timeline(s.places)
+			lines[string(key)] = l
+		}
+		if l.plain {
+			l.fill(s)
+		} else {
+			b.gather(s)
+		}
+		if s.Rows() > 0 {
+			b.counts.Published += uint64(s.Rows())
+			out = append(out, s.Series)
+		}
+	}
+	b.shapes, b.series, b.byKey = nil, nil, nil
+	return out, b.counts, b.counts.Conserved()
+}
+
+// CompareSeries orders series of one metric: by agent, labels, type, unit, floats before histograms.
+func CompareSeries(x, y *chunk.Series) int {
+	kind := func(s *chunk.Series) int {
+		if s.H != nil || s.FirstH != nil {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(
+		cmp.Compare(x.Agent, y.Agent),
+		slices.CompareFunc(x.Labels, y.Labels, func(a, b frame.Label) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value))
+		}),
+		cmp.Compare(x.Type, y.Type), cmp.Compare(x.Unit, y.Unit), cmp.Compare(kind(x), kind(y)))
+}
+
+// timeline is what series with the same places have in common: their segments in time order.
+type timeline struct {
+	cells []cell
+	t     []int64
+	// plain: no two segments touch in time and every record counts.
+	plain bool
+}
+
+type cell struct {
+	*segment
+	place int // index into the series' places
+}
+
+func (b *Builder) timeline(places []place) *timeline {
+	l := &timeline{plain: true}
+	n := 0
+	for i, p := range places {
+		for _, s := range p.group.segments {
+			l.cells = append(l.cells, cell{s, i})
+			n += len(s.t)
+			l.plain = l.plain && b.lost[s.input] == nil
+		}
+	}
+	slices.SortFunc(l.cells, func(x, y cell) int {
+		return cmp.Or(cmp.Compare(x.t[0], y.t[0]), cmp.Compare(x.input, y.input), cmp.Compare(x.first, y.first))
+	})
+	for i := 1; i < len(l.cells); i++ {
+		before := l.cells[i-1].t
+		l.plain = l.plain && before[len(before)-1] < l.cells[i].t[0]
+	}
+	if l.plain {
+		l.t = make([]int64, 0, n)
+		for _, c := range l.cells {
+			l.t = append(l.t, c.t...)
+		}
+	}
+	return l
+}
+
+// fill copies the columns of a series without looking at single records.
+func (l *timeline) fill(s *series) {
+	s.T = l.t
+	if len(l.t) == 0 {
+		return
+	}
+	floats := l.cells[0].h == nil
+	if floats {
+		s.V = make([]float64, 0, len(l.t))
+	} else {
+		s.H = make([]frame.Histogram, 0, len(l.t))
+	}
+	for _, c := range l.cells {
+		at, rows := s.places[c.place].at, len(c.t)
+		if floats {
+			s.V = append(s.V, c.v[at*rows:(at+1)*rows]...)
+		} else {
+			s.H = append(s.H, c.h[at*rows:(at+1)*rows]...)
+		}
+		if c.starts != nil && c.starts[at] != 0 && s.Start == nil {
+			s.Start = make([]int64, len(l.t))
+		}
+	}
+	if s.Start == nil {
+		return
+	}
+	row := 0
+	for _, c := range l.cells {
+		for range c.t {
+			if c.starts != nil {
+				s.Start[row] = c.starts[s.places[c.place].at]
+			}
+			row++
+		}
+	}
+}
+
+// record is one sample with what decides between samples of one time.
+type record struct {
+	t, start int64
+	input    int
+	seq      uint64
+	v        float64
+	h        *frame.Histogram
+}
+
+// gather merges overlapping segments record by record.
+func (b *Builder) gather(s *series) {
+	var recs []record
+	histograms, starts := false, false
+	for _, p := range s.places {
+		for _, seg := range p.group.segments {
+			lost := b.lost[seg.input]
+			rows := len(seg.t)
+			for row, t := range seg.t {
+				rec := record{t: t, input: seg.input, seq: seg.seq(p.group.kept[p.at], row)}
+				if lost != nil && within(lost, rec.seq) {
+					continue
+				}
+				if seg.starts != nil {
+					rec.start = seg.starts[p.at]
+					starts = starts || rec.start != 0
+				}
+				if seg.h != nil {
+					rec.h, histograms = &seg.h[p.at*rows+row], true
+				} else {
+					rec.v = seg.v[p.at*rows+row]
+				}
+				recs = append(recs, rec)
+			}
+		}
+	}
+	slices.SortFunc(recs, func(x, y record) int {
+		if c := cmp.Compare(x.t, y.t); c != 0 {
+			return c
+		}
+		return cmp.Or(b.inputs[x.input].compare(b.inputs[y.input]), cmp.Compare(x.seq, y.seq))
+	})
+	kept := slices.CompactFunc(recs, func(x, y record) bool { return x.t == y.t })
+	b.counts.Duplicates += uint64(len(recs) - len(kept))
+	if len(kept) == 0 {
+		return
+	}
+	s.T = make([]int64, len(kept))
+	if histograms {
+		s.H = make([]frame.Histogram, len(kept))
+	} else {
+		s.V = make([]float64, len(kept))
+	}
+	if starts {
+		s.Start = make([]int64, len(kept))
+	}
+	for i := range kept {
+		r := &kept[i]
+		s.T[i] = r.t
+		if histograms {
+			s.H[i] = *r.h
+		} else {
+			s.V[i] = r.v
+		}
+		if starts {
+			s.Start[i] = r.start
+		}
+	}
+}

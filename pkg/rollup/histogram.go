@@ -1,0 +1,124 @@
+package rollup
+
+import (
+	"math"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/value"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+func cloneHistogram(h *frame.Histogram) frame.Histogram {
+	c := *h
+	c.PositiveSpans = slices.Clone(h.PositiveSpans)
+	c.PositiveBuckets = slices.Clone(h.PositiveBuckets)
+	c.NegativeSpans = slices.Clone(h.NegativeSpans)
+	c.NegativeBuckets = slices.Clone(h.NegativeBuckets)
+	c.CustomValues = slices.Clone(h.CustomValues)
+	return c
+}
+
+// FloatHistogram shows h to Prometheus code; the bucket counts are shared. Histograms of
+// deltas and gauges carry the gauge hint.
+func FloatHistogram(h *frame.Histogram, t frame.MetricType) *histogram.FloatHistogram {
+	f := &histogram.FloatHistogram{
+		Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, ZeroCount: h.ZeroCount, Count: h.Count, Sum: h.Sum,
+		PositiveSpans: spans(h.PositiveSpans), PositiveBuckets: h.PositiveBuckets,
+		NegativeSpans: spans(h.NegativeSpans), NegativeBuckets: h.NegativeBuckets,
+		CustomValues: h.CustomValues,
+	}
+	if t == frame.HistogramGauge || t == frame.HistogramDelta {
+		f.CounterResetHint = histogram.GaugeType
+	}
+	return f
+}
+
+func frameHistogram(f *histogram.FloatHistogram) frame.Histogram {
+	return frame.Histogram{
+		Schema: f.Schema, ZeroThreshold: f.ZeroThreshold, ZeroCount: f.ZeroCount, Count: f.Count, Sum: f.Sum,
+		PositiveSpans: flat(f.PositiveSpans), PositiveBuckets: f.PositiveBuckets,
+		NegativeSpans: flat(f.NegativeSpans), NegativeBuckets: f.NegativeBuckets,
+		CustomValues: f.CustomValues,
+	}
+}
+
+// incompatible stands where histograms can't be subtracted or summed: exponential and
+// custom buckets in one bucket of time. Its sum is NaN, so that no result built on it is exact.
+func incompatible() frame.Histogram { return frame.Histogram{Sum: math.NaN()} }
+
+func spans(flat []int32) []histogram.Span {
+	if len(flat) == 0 {
+		return nil
+	}
+	out := make([]histogram.Span, len(flat)/2)
+	for i := range out {
+		out[i] = histogram.Span{Offset: flat[2*i], Length: uint32(flat[2*i+1])}
+	}
+	return out
+}
+
+func flat(spans []histogram.Span) []int32 {
+	if len(spans) == 0 {
+		return nil
+	}
+	out := make([]int32, 0, 2*len(spans))
+	for _, s := range spans {
+		out = append(out, s.Offset, int32(s.Length))
+	}
+	return out
+}
+
+func staleHistogram(h *frame.Histogram) bool { return value.IsStaleNaN(h.Sum) }
+
+// increase is what PromQL's increase does with histograms before it extrapolates: the
+// last less the first, at the smallest schema among them, and all before a reset added
+// again. nil when they are not compatible.
+func increase(hs []*histogram.FloatHistogram) *histogram.FloatHistogram {
+	prev, last := hs[0], hs[len(hs)-1]
+	if len(hs) > 1 && hs[1].DetectReset(prev) {
+		// What is before a reset is not looked at, whatever its layout.
+		prev = &histogram.FloatHistogram{Schema: hs[1].Schema, CustomValues: hs[1].CustomValues}
+	}
+	custom := prev.UsesCustomBuckets()
+	schema := min(last.Schema, prev.Schema)
+	for _, h := range hs[1:] {
+		if h.UsesCustomBuckets() != custom {
+			return nil
+		}
+		schema = min(schema, h.Schema)
+	}
+	inc := last.CopyToSchema(schema)
+	if _, _, _, err := inc.Sub(prev); err != nil {
+		return nil
+	}
+	for _, h := range hs[1:] {
+		if h.DetectReset(prev) {
+			if _, _, _, err := inc.Add(prev); err != nil {
+				return nil
+			}
+		}
+		prev = h
+	}
+	inc.CounterResetHint = histogram.GaugeType
+	return inc.Compact(0)
+}
+
+// total sums histograms as PromQL's sum_over_time does; nil when they are not compatible.
+func total(hs []*histogram.FloatHistogram) *histogram.FloatHistogram {
+	sum := hs[0].Copy()
+	var comp *histogram.FloatHistogram
+	for _, h := range hs[1:] {
+		var err error
+		if comp, _, _, err = sum.KahanAdd(h, comp); err != nil {
+			return nil
+		}
+	}
+	if comp != nil {
+		if _, _, _, err := sum.Add(comp); err != nil {
+			return nil
+		}
+	}
+	return sum.Compact(0)
+}
