@@ -1,0 +1,286 @@
+package chunk
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+)
+
+// Modes of a float column: how values follow from integers, bit-exactly.
+const (
+	modeDecimal = 0x00 // + exponent e, 0 to 15: i / 10^e
+	modeDyadic  = 0x10 // i * 2^s
+	modeBits    = 0x11 // the value's bits
+	modeCopy    = 0x12 // of a column before it
+	modeSum     = 0x13 // c - x of a column before it, plus ulps
+	modeScale   = 0x14 // x * m / d of a column before it, plus ulps
+	modeDiff    = 0x15 // Last - First of the same series, plus ulps
+
+	flagUlps    = 0x40 // decimal: integers to add to the bits follow
+	flagPatches = 0x80 // values to put in afterwards follow
+
+	maxExponent = 15
+	// maxExact bounds integers that every float64 up to them can hold.
+	maxExact = 1 << 53
+	// maxNear bounds decimals with ulps: beyond it, every float would be near one.
+	maxNear  = 1 << 48
+	nearUlps = 15
+	// Powers of two that multiply exactly.
+	minShift, maxShift = -1022, 900
+	// maxDyadic bounds integers of the dyadic mode.
+	maxDyadic = 62
+	// maxDepth bounds references to columns that are references.
+	maxDepth = 4
+)
+
+var pow10 = [maxExponent + 1]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
+
+const signBit = 1 << 63
+
+// special are the values that are patched into a column of others: NaN, infinities and -0.
+func special(x float64) bool {
+	u := math.Float64bits(x)
+	return u == signBit || u&^signBit >= 0x7ff<<52
+}
+
+// floatCoder turns floats into integers.
+type floatCoder struct {
+	ints, near []int64
+	patches    []int // rows
+}
+
+func (f *floatCoder) grow(n int) {
+	if cap(f.ints) < n {
+		f.ints, f.near = make([]int64, n), make([]int64, n)
+	}
+	f.ints, f.near = f.ints[:n], f.near[:n]
+}
+
+// patch leaves row i to the patches: the integer before it stands in.
+func (f *floatCoder) patch(i int) {
+	f.patches = append(f.patches, i)
+	f.ints[i] = 0
+	if i > 0 {
+		f.ints[i] = f.ints[i-1]
+	}
+	f.near[i] = 0
+}
+
+// fillPatches gives patched rows at the start the first integer that is there.
+func (f *floatCoder) fillPatches() {
+	n := 0
+	for n < len(f.patches) && f.patches[n] == n {
+		n++
+	}
+	if n == 0 || n == len(f.ints) {
+		return
+	}
+	for i := range n {
+		f.ints[i] = f.ints[n]
+	}
+	for _, i := range f.patches[n:] {
+		f.ints[i] = f.ints[i-1]
+	}
+}
+
+// decimal fills ints with v * 10^e for the least e for which that is exact.
+func (f *floatCoder) decimal(v []float64) (int, bool) {
+	exp := 0
+restart:
+	f.patches = f.patches[:0]
+	if exp == 0 {
+		for i, x := range v {
+			n := int64(x)
+			if math.Float64bits(float64(n)) == math.Float64bits(x) && n > -maxExact && n < maxExact {
+				f.ints[i] = n
+				continue
+			}
+			if special(x) {
+				if f.patch(i); len(f.patches) > len(v)/4+1 {
+					return 0, false
+				}
+				continue
+			}
+			if exp = exponent(x, 1); exp < 0 {
+				return 0, false
+			}
+			goto restart
+		}
+		f.fillPatches()
+		return 0, true
+	}
+	p := pow10[exp]
+	for i, x := range v {
+		s := x * p
+		n := int64(math.RoundToEven(s))
+		if math.Float64bits(float64(n)/p) == math.Float64bits(x) && math.Abs(s) < maxExact {
+			f.ints[i] = n
+			continue
+		}
+		if special(x) {
+			if f.patch(i); len(f.patches) > len(v)/4+1 {
+				return 0, false
+			}
+			continue
+		}
+		if exp = exponent(x, exp+1); exp < 0 {
+			return 0, false
+		}
+		goto restart
+	}
+	f.fillPatches()
+	return exp, true
+}
+
+// exponent is the least e, from e on, such that x is exactly an integer over 10^e; -1 when none is.
+func exponent(x float64, e int) int {
+	for ; e <= maxExponent; e++ {
+		s := x * pow10[e]
+		if !(math.Abs(s) < maxExact) {
+			return -1
+		}
+		if math.Float64bits(math.RoundToEven(s)/pow10[e]) == math.Float64bits(x) {
+			return e
+		}
+	}
+	return -1
+}
+
+// nearDecimal fills ints and near such that v is ints / 10^e plus near units of the last place.
+func (f *floatCoder) nearDecimal(v []float64) (int, bool) {
+	const probes = 16
+	step := max(1, len(v)/probes)
+	for e := 0; e <= maxExponent; e++ {
+		fits := true
+		for i := 0; i < len(v) && fits; i += step {
+			if special(v[i]) {
+				continue
+			}
+			s := v[i] * pow10[e]
+			if !(math.Abs(s) < maxNear) {
+				return 0, false
+			}
+			_, ok := ulps(v[i], math.RoundToEven(s)/pow10[e], nearUlps)
+			fits = ok
+		}
+		if fits {
+			return e, f.nearDecimalAt(v, e)
+		}
+	}
+	return 0, false
+}
+
+func (f *floatCoder) nearDecimalAt(v []float64, e int) bool {
+	f.patches = f.patches[:0]
+	for i, x := range v {
+		if special(x) {
+			if f.patch(i); len(f.patches) > len(v)/4+1 {
+				return false
+			}
+			continue
+		}
+		s := x * pow10[e]
+		if !(math.Abs(s) < maxNear) {
+			return false
+		}
+		n := math.RoundToEven(s)
+		k, ok := ulps(x, n/pow10[e], nearUlps)
+		if !ok {
+			return false
+		}
+		// -0 as an integer is 0: its bits are far from x.
+		if n == 0 && x != 0 {
+			return false
+		}
+		f.ints[i], f.near[i] = int64(n), k
+	}
+	f.fillPatches()
+	return true
+}
+
+// ulps is the distance in the last place from y to x.
+func ulps(x, y float64, limit int64) (int64, bool) {
+	k := int64(math.Float64bits(x) - math.Float64bits(y))
+	return k, k >= -limit && k <= limit
+}
+
+// dyadic fills ints with v * 2^-s for the greatest s for which that is exact.
+func (f *floatCoder) dyadic(v []float64) (int, bool) {
+	f.patches = f.patches[:0]
+	low, top := math.MaxInt, math.MinInt
+	for _, x := range v {
+		if x == 0 || special(x) {
+			continue
+		}
+		m, e := mantissa(x)
+		tz := bits.TrailingZeros64(m)
+		low, top = min(low, e+tz), max(top, e+bits.Len64(m))
+	}
+	if low > top || top-low > maxDyadic || low < minShift || low > maxShift {
+		return 0, false
+	}
+	for i, x := range v {
+		if special(x) {
+			if f.patch(i); len(f.patches) > len(v)/4+1 {
+				return 0, false
+			}
+			continue
+		}
+		m, e := mantissa(x)
+		if e < low {
+			m >>= low - e
+		} else {
+			m <<= e - low
+		}
+		f.ints[i] = int64(m)
+		if x < 0 {
+			f.ints[i] = -f.ints[i]
+		}
+	}
+	f.fillPatches()
+	return low, true
+}
+
+// mantissa and exponent: |x| = m * 2^e; x is finite.
+func mantissa(x float64) (uint64, int) {
+	u := math.Float64bits(x)
+	m, e := u&(1<<52-1), int(u>>52&0x7ff)
+	if e == 0 {
+		return m, -1074
+	}
+	return m | 1<<52, e - 1075
+}
+
+// appendPatches writes the rows and bits of the patches.
+func (f *floatCoder) appendPatches(dst []byte, v []float64) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(f.patches)))
+	last := -1
+	for _, i := range f.patches {
+		dst = binary.AppendUvarint(dst, uint64(i-last-1))
+		dst = appendFloat(dst, v[i])
+		last = i
+	}
+	return dst
+}
+
+// columnHash tells equal columns; unequal ones may have equal hashes.
+func columnHash(v []float64) uint64 {
+	h := uint64(len(v))
+	for _, x := range v {
+		h = (h ^ math.Float64bits(x)) * 0x9e3779b97f4a7c15
+		h ^= h >> 32
+	}
+	return h
+}
+
+func sameBits(a, b []float64) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if math.Float64bits(a[i]) != math.Float64bits(b[i]) {
+			return false
+		}
+	}
+	return true
+}

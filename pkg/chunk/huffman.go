@@ -1,0 +1,235 @@
+package chunk
+
+import "math/bits"
+
+// Tokens of residuals. A residual is zigzagged to u: u below 16 is token u; others have
+// the token of their bit length and the bit below the highest, and their other bits
+// follow. A run token stands for many zeros.
+const (
+	directTokens = 16
+	firstRun     = directTokens + 2*(64-4) // 136
+	maxRunClass  = 15
+	tokens       = firstRun + maxRunClass // 151
+
+	maxCodeBits = 11
+	maxTables   = 15
+)
+
+// tokenOf gives the token of u, and the bits that follow it.
+func tokenOf(u uint64) (token byte, extra uint64, count uint) {
+	if u < directTokens {
+		return byte(u), 0, 0
+	}
+	n := uint(bits.Len64(u))
+	return byte(directTokens + 2*(n-5) + uint(u>>(n-2)&1)), u & (1<<(n-2) - 1), n - 2
+}
+
+// tokenBase and tokenBits are what a token adds its following bits to, and their number.
+var tokenBase, tokenBits = func() (base [tokens]uint64, count [tokens]uint8) {
+	for t := range tokens {
+		switch {
+		case t < directTokens:
+			base[t] = uint64(t)
+		case t < firstRun:
+			n := 5 + (t-directTokens)/2
+			base[t] = uint64(2+(t-directTokens)%2) << (n - 2)
+			count[t] = uint8(n - 2)
+		default: // number of zeros
+			base[t] = 1 << (t - firstRun + 1)
+			count[t] = uint8(t - firstRun + 1)
+		}
+	}
+	return base, count
+}()
+
+// code is a canonical Huffman code of tokens. With one token it takes no bits.
+type code struct {
+	bits  [tokens]uint8  // length; 0 when the token has none
+	value [tokens]uint16 // lowest bit first
+	used  int
+	only  int // the token, when used is 1
+}
+
+// build makes the code from how often each token stands. Lengths are at most maxCodeBits.
+func (c *code) build(counts *[tokens]uint32) {
+	*c = code{}
+	var order [tokens]int16 // used tokens by count, then by number
+	n := 0
+	for t, k := range counts {
+		if k == 0 {
+			continue
+		}
+		i := n
+		for i > 0 && counts[order[i-1]] > k {
+			order[i] = order[i-1]
+			i--
+		}
+		order[i] = int16(t)
+		n++
+	}
+	c.used = n
+	if n == 1 {
+		c.only = int(order[0])
+	}
+	if n < 2 {
+		return
+	}
+	// Two queues: leaves in order, inner nodes in the order of their making.
+	var weight [2 * tokens]uint64
+	var parent [2 * tokens]int16
+	for i := range n {
+		weight[i] = uint64(counts[order[i]])
+	}
+	leaf, inner := 0, n
+	for next := n; next < 2*n-1; next++ {
+		for range 2 {
+			pick := leaf
+			if leaf >= n || (inner < next && weight[inner] < weight[leaf]) {
+				pick = inner
+				inner++
+			} else {
+				leaf++
+			}
+			weight[next] += weight[pick]
+			parent[pick] = int16(next)
+		}
+	}
+	var depth [2 * tokens]uint8
+	var perLength [maxCodeBits + 1]int
+	for i := 2*n - 3; i >= 0; i-- {
+		depth[i] = depth[parent[i]] + 1
+		if i < n {
+			perLength[min(depth[i], maxCodeBits)]++
+		}
+	}
+	// Too long codes were cut: lengthen the longest that are shorter until the sum fits.
+	sum := 0
+	for l, k := range perLength {
+		if l > 0 {
+			sum += k << (maxCodeBits - l)
+		}
+	}
+	for sum > 1<<maxCodeBits {
+		l := maxCodeBits - 1
+		for perLength[l] == 0 {
+			l--
+		}
+		perLength[l]--
+		perLength[l+1]++
+		sum -= 1 << (maxCodeBits - l - 1)
+	}
+	// That may have freed too much: shorten the longest.
+	for l := maxCodeBits; sum < 1<<maxCodeBits; {
+		if perLength[l] == 0 || sum+1<<(maxCodeBits-l) > 1<<maxCodeBits {
+			l--
+			continue
+		}
+		perLength[l]--
+		perLength[l-1]++
+		sum += 1 << (maxCodeBits - l)
+	}
+	i := 0
+	for l := maxCodeBits; l > 0; l-- {
+		for range perLength[l] {
+			c.bits[order[i]] = uint8(l)
+			i++
+		}
+	}
+	c.assign()
+}
+
+// assign gives each token with a length its value: canonical, in order of length and
+// token, bits reversed. It reports whether the lengths make a code: no prefix
+// is left unused, none used twice.
+func (c *code) assign() bool {
+	var perLength [maxCodeBits + 1]int
+	for _, l := range c.bits {
+		perLength[l]++
+	}
+	var next [maxCodeBits + 2]int
+	for l := 1; l <= maxCodeBits; l++ {
+		next[l+1] = (next[l] + perLength[l]) << 1
+	}
+	if next[maxCodeBits+1] != 2<<maxCodeBits {
+		return false
+	}
+	for t, l := range c.bits {
+		if l > 0 {
+			c.value[t] = bits.Reverse16(uint16(next[l])) >> (16 - l)
+			next[l]++
+		}
+	}
+	return true
+}
+
+// append writes the lengths: the number of tokens, then a byte each: how many tokens were
+// left out before it (15: 15 or more, less 15 in a further byte), times 16, plus the length.
+func (c *code) append(dst []byte) []byte {
+	dst = append(dst, byte(c.used))
+	last := -1
+	for t := range c.bits {
+		if c.bits[t] == 0 && (c.used != 1 || t != c.only) {
+			continue
+		}
+		gap := t - last - 1
+		dst = append(dst, byte(min(gap, 15))<<4|c.bits[t])
+		if gap >= 15 {
+			dst = append(dst, byte(gap-15))
+		}
+		last = t
+	}
+	return dst
+}
+
+// read is the inverse of append.
+func (c *code) read(r *cursor) {
+	*c = code{used: int(r.byte())}
+	if c.used == 0 || c.used > tokens {
+		r.fail("a code of %d tokens", c.used)
+		return
+	}
+	t := -1
+	for range c.used {
+		b := r.byte()
+		gap := int(b >> 4)
+		if gap == 15 {
+			gap += int(r.byte())
+		}
+		t += gap + 1
+		if r.err != nil {
+			return
+		}
+		if t >= tokens || b&15 > maxCodeBits || (b&15 == 0) != (c.used == 1) {
+			r.fail("a code with length %d of token %d", b&15, t)
+			return
+		}
+		c.bits[t] = b & 15
+		c.only = t
+	}
+	if c.used > 1 && !c.assign() {
+		r.fail("lengths of a code that is not complete")
+	}
+}
+
+// table decodes: indexed by the next maxCodeBits bits, token<<4 | length.
+type table struct {
+	entry [1 << maxCodeBits]uint16
+}
+
+func (t *table) build(c *code) {
+	if c.used == 1 {
+		for i := range t.entry {
+			t.entry[i] = uint16(c.only) << 4
+		}
+		return
+	}
+	for tok, l := range c.bits {
+		if l == 0 {
+			continue
+		}
+		e := uint16(tok)<<4 | uint16(l)
+		for i := int(c.value[tok]); i < len(t.entry); i += 1 << l {
+			t.entry[i] = e
+		}
+	}
+}

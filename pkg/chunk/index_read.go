@@ -1,0 +1,344 @@
+package chunk
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// Memory of an index's tables, for Limits.IndexMemory: bytes each.
+const (
+	symbolCost = 16
+	refCost    = 8
+	seriesCost = 24
+	partCost   = 12
+	rangeCost  = 16
+	timesCost  = 32
+)
+
+// ReadIndex reads an index. Errors are *Error.
+func ReadIndex(b []byte, lim Limits) (*Index, error) {
+	lim = lim.orDefault()
+	payload, err := openIndex(b, &lim)
+	if err != nil {
+		return nil, err
+	}
+	r := indexReader{cursor: cursor{b: payload, reason: BadIndex}, lim: &lim, budget: lim.IndexMemory, x: &Index{}}
+	r.read()
+	if err := r.end("the index"); err != nil {
+		return nil, err
+	}
+	return r.x, nil
+}
+
+// openIndex checks and decompresses the payload.
+func openIndex(b []byte, lim *Limits) ([]byte, error) {
+	switch {
+	case len(b) < indexHeader+checksumBytes:
+		return nil, refuse(Truncated, "index of %d bytes", len(b))
+	case string(b[:4]) != string(indexMagic[:4]):
+		return nil, refuse(BadMagic, "not an index")
+	case string(b[4:8]) != string(indexMagic[4:]):
+		return nil, refuse(UnsupportedVersion, "index version %d, compression %d", b[4], b[5])
+	}
+	b, err := unseal(b, lim.IndexBytes)
+	if err != nil {
+		return nil, err
+	}
+	n := uint64(binary.LittleEndian.Uint32(b[8:]))
+	src := b[indexHeader:]
+	if n > uint64(lim.IndexBytes) {
+		return nil, refuse(TooLarge, "index of %d bytes decompressed, at most %d", n, lim.IndexBytes)
+	}
+	var h zstd.Header
+	if err := h.Decode(src); err != nil || h.Skippable || !h.HasFCS || h.FrameContentSize != n || h.DictionaryID != 0 || !h.SingleSegment {
+		return nil, refuse(BadCompression, "zstd: not one segment with a content size of %d: %v", n, err)
+	}
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(math.MaxUint32))
+	if err != nil {
+		return nil, refuse(BadCompression, "zstd: %v", err)
+	}
+	defer z.Close()
+	out, err := z.DecodeAll(src, make([]byte, 0, n))
+	if err != nil || uint64(len(out)) != n {
+		return nil, refuse(BadCompression, "zstd: %d of %d bytes: %v", len(out), n, err)
+	}
+	return out, nil
+}
+
+type indexReader struct {
+	cursor
+	lim    *Limits
+	budget int
+	x      *Index
+}
+
+// spend takes n things of cost bytes from the budget.
+func (r *indexReader) spend(n, cost int) {
+	if r.err == nil && n > r.budget/cost {
+		r.err = refuse(TooLarge, "the index needs more than %d bytes of memory", r.lim.IndexMemory)
+		r.pos = len(r.b)
+	}
+	if r.err == nil {
+		r.budget -= n * cost
+	}
+}
+
+func (r *indexReader) read() {
+	x := r.x
+	copy(x.Chunk[:], r.bytes(len(x.Chunk)))
+	x.Size, x.FooterOffset = int64(r.uvarint()), int64(r.uvarint())
+	r.symbols()
+	r.sets()
+	r.series()
+	at := int64(len(chunkMagic))
+	x.blocks, at = r.blocks(at, "blocks of values")
+	x.timeBlocks, at = r.blocks(at, "blocks of times")
+	if r.err == nil && (at != x.FooterOffset || x.Size < at) {
+		r.fail("blocks end at %d, the footer stands at %d, the chunk ends at %d", at, x.FooterOffset, x.Size)
+	}
+	r.times()
+	r.parts()
+}
+
+func (r *indexReader) blocks(at int64, what string) ([]Range, int64) {
+	if r.err != nil {
+		return nil, at
+	}
+	pos := r.pos
+	r.spend(r.count(what, 1, r.left()), rangeCost)
+	if r.err != nil {
+		return nil, at
+	}
+	r.pos = pos
+	return r.ranges(at, what)
+}
+
+func (r *indexReader) symbols() {
+	n := r.count("symbols", 2, r.left()) // two lengths a symbol, but for the first
+	r.spend(n, symbolCost+16)
+	if r.err != nil {
+		return
+	}
+	if n == 0 {
+		r.fail("no symbols")
+		return
+	}
+	shared := make([]uint32, n)
+	rest := make([]uint32, n)
+	total := 0
+	for i := 1; i < n; i++ {
+		shared[i] = uint32(r.below("shared bytes", r.lim.StringBytes))
+	}
+	for i := 1; i < n; i++ {
+		rest[i] = uint32(r.below("further bytes", r.lim.StringBytes+1))
+		if l := int(shared[i] + rest[i]); l > r.lim.StringBytes || shared[i] > shared[i-1]+rest[i-1] {
+			r.fail("symbol %d has %d + %d bytes", i, shared[i], rest[i])
+			return
+		} else {
+			total += l
+		}
+	}
+	r.spend(total, 1)
+	if r.err != nil {
+		return
+	}
+	text := make([]byte, 0, total)
+	ends := make([]int, n)
+	last := 0 // start of the symbol before
+	for i := 1; i < n; i++ {
+		start := len(text)
+		text = append(text, text[last:last+int(shared[i])]...)
+		text = append(text, r.bytes(int(rest[i]))...)
+		if r.err != nil {
+			return
+		}
+		ends[i] = len(text)
+		last = start
+	}
+	all := string(text)
+	r.x.symbols = make([]string, n)
+	for i := 1; i < n; i++ {
+		r.x.symbols[i] = all[ends[i-1]:ends[i]]
+		if r.x.symbols[i] <= r.x.symbols[i-1] {
+			r.fail("symbol %d is not after the one before", i)
+			return
+		}
+	}
+}
+
+func (r *indexReader) sets() {
+	x := r.x
+	n := r.count("label sets", 2, r.lim.Series)
+	r.spend(n, 4)
+	if r.err != nil {
+		return
+	}
+	x.sets.ends = make([]uint32, 0, n)
+	for i := range n {
+		var before []labelRef
+		if i > 0 {
+			before = x.sets.of(uint32(i - 1))
+		}
+		same := r.below("shared labels", len(before)+1)
+		more := r.count("labels", 2, r.lim.SeriesLabels-same)
+		r.spend(same+more, 2*refCost) // slices grow by doubling
+		if r.err != nil {
+			return
+		}
+		x.sets.refs = append(x.sets.refs, before[:same]...)
+		for range more {
+			x.sets.refs = append(x.sets.refs, labelRef{uint32(r.below("symbol", len(x.symbols))), uint32(r.below("symbol", len(x.symbols)))})
+		}
+		if len(x.sets.refs) > math.MaxUint32 {
+			r.fail("too many labels")
+		}
+		x.sets.ends = append(x.sets.ends, uint32(len(x.sets.refs)))
+		if r.err != nil {
+			return
+		}
+		set := x.sets.of(uint32(i))
+		for k, l := range set {
+			if l.name == 0 || l.value == 0 || (k > 0 && l.name <= set[k-1].name) || x.symbols[l.name] == nameLabel {
+				r.fail("set %d: label %d is empty, a name or not sorted", i, k)
+				return
+			}
+		}
+		if i > 0 && compareRefs(x.sets.of(uint32(i-1)), set) >= 0 {
+			r.fail("set %d is not after the one before", i)
+			return
+		}
+	}
+}
+
+func (r *indexReader) series() {
+	x := r.x
+	n := r.count("series", 6, r.lim.Series)
+	r.spend(n, seriesCost)
+	if r.err != nil {
+		return
+	}
+	x.series = make([]indexSeries, n)
+	name := uint64(0)
+	for i := range x.series {
+		if name += min(r.uvarint(), math.MaxUint32); name == 0 || name >= uint64(len(x.symbols)) {
+			r.fail("series %d: symbol %d of %d", i, name, len(x.symbols))
+			return
+		}
+		x.series[i].name = uint32(name)
+	}
+	for i := range x.series {
+		x.series[i].set = uint32(r.below("set", len(x.sets.ends)))
+	}
+	for i := range x.series {
+		x.series[i].agent = uint32(r.below("symbol", len(x.symbols)))
+	}
+	for i := range x.series {
+		x.series[i].typ = frame.MetricType(r.byte())
+	}
+	for i := range x.series {
+		x.series[i].unit = uint32(r.below("symbol", len(x.symbols)))
+	}
+	parts := 0
+	for i := range x.series {
+		x.series[i].parts = uint32(parts)
+		parts += 1 + r.below("parts", r.lim.Series)
+		if r.err != nil {
+			return
+		}
+		if parts > math.MaxUint32/2 {
+			r.fail("too many parts")
+			return
+		}
+	}
+	for i := 1; i < n; i++ {
+		if !before(&x.series[i-1], &x.series[i]) {
+			r.fail("series %d is not after the one before", i)
+			return
+		}
+	}
+	if parts > r.left()/2 {
+		r.fail("%d parts in %d bytes", parts, r.left())
+		return
+	}
+	r.spend(parts, partCost)
+	if r.err == nil {
+		x.parts = make([]part, parts)
+	}
+}
+
+func before(a, b *indexSeries) bool {
+	return slices.Compare([]uint32{a.name, a.set, a.agent, uint32(a.typ), a.unit}, []uint32{b.name, b.set, b.agent, uint32(b.typ), b.unit}) < 0
+}
+
+func (r *indexReader) times() {
+	x := r.x
+	n := r.count("sets of times", 4, len(x.parts))
+	r.spend(n, timesCost)
+	if r.err != nil {
+		return
+	}
+	x.times = make([]timeInfo, n)
+	block, slot, minT := uint64(0), uint32(0), int64(0)
+	for i := range x.times {
+		if d := r.uvarint(); d > 0 {
+			block += min(d, math.MaxUint32)
+			slot = 0
+		}
+		rows := r.uvarint()
+		minT += r.zigzag()
+		span := r.uvarint()
+		if r.err == nil && (block >= uint64(len(x.timeBlocks)) || rows == 0 || rows > uint64(r.lim.Rows) || span > uint64(math.MaxInt64)-uint64(minT) || span < rows-1) {
+			r.fail("set %d of times: block %d, %d rows, %d and %d after it", i, block, rows, minT, span)
+		}
+		if r.err != nil {
+			return
+		}
+		x.times[i] = timeInfo{uint32(block), slot, uint32(rows), minT, int64(uint64(minT) + span)}
+		slot++
+	}
+}
+
+func (r *indexReader) parts() {
+	x := r.x
+	if r.err != nil {
+		return
+	}
+	slots := make([]uint32, len(x.blocks))
+	block, times := int64(0), int64(0)
+	for i := range x.parts {
+		block += r.zigzag()
+		if r.err == nil && uint64(block) >= uint64(len(x.blocks)) {
+			r.fail("part %d in block %d of %d", i, block, len(x.blocks))
+		}
+		if r.err != nil {
+			return
+		}
+		x.parts[i] = part{block: uint32(block), slot: slots[block]}
+		slots[block]++
+	}
+	for i := range x.parts {
+		times += r.zigzag()
+		if r.err == nil && uint64(times) >= uint64(len(x.times)) {
+			r.fail("part %d has set %d of times of %d", i, times, len(x.times))
+		}
+		if r.err != nil {
+			return
+		}
+		x.parts[i].times = uint32(times)
+	}
+	for i := range x.series {
+		ps := x.partsOf(i)
+		for k := 1; k < len(ps); k++ {
+			if x.times[ps[k].times].minT <= x.times[ps[k-1].times].maxT || ps[k].block <= ps[k-1].block {
+				r.fail("series %d: part %d is not after the one before", i, k)
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package chunk
+
+import (
+	"cmp"
+	"slices"
+)
+
+// tableWriter builds the tables of an index from series.
+type tableWriter struct {
+	ids   map[string]uint32
+	rank  []uint32 // of symbols, by id
+	keys  []seriesKey
+	refs  []labelRef
+	order []uint32 // of keys by their sets
+	parts []seriesPart
+}
+
+type seriesKey struct {
+	s                      *Series
+	name, agent, unit, set uint32
+	from, to               int // labels but the name, in refs
+}
+
+type seriesPart struct {
+	series int
+	part
+}
+
+func (w *tableWriter) id(x *Index, s string) uint32 {
+	id, ok := w.ids[s]
+	if !ok {
+		id = uint32(len(x.symbols))
+		w.ids[s] = id
+		x.symbols = append(x.symbols, s)
+	}
+	return id
+}
+
+// fill resets x, sorts the series and fills x's tables of symbols, sets and series.
+func (w *tableWriter) fill(x *Index, series []*Series) error {
+	*x = Index{symbols: x.symbols[:0], sets: labelSets{x.sets.ends[:0], x.sets.refs[:0]}, series: x.series[:0],
+		parts: x.parts[:0], blocks: x.blocks[:0], timeBlocks: x.timeBlocks[:0], times: x.times[:0]}
+	if w.ids == nil {
+		w.ids = map[string]uint32{}
+	}
+	clear(w.ids)
+	clear(w.keys)
+	w.keys, w.refs, w.order, w.parts = w.keys[:0], w.refs[:0], w.order[:0], w.parts[:0]
+	w.id(x, "")
+	for _, s := range series {
+		k := seriesKey{s: s, from: len(w.refs), agent: w.id(x, s.Agent), unit: w.id(x, s.Unit)}
+		for _, l := range s.Labels {
+			if l.Name == nameLabel {
+				k.name = w.id(x, l.Value)
+				continue
+			}
+			w.refs = append(w.refs, labelRef{w.id(x, l.Name), w.id(x, l.Value)})
+		}
+		k.to = len(w.refs)
+		w.keys = append(w.keys, k)
+	}
+	w.sortSymbols(x)
+	w.numberSets(x)
+	slices.SortFunc(w.keys, compareKeys)
+	for i := range w.keys {
+		k := &w.keys[i]
+		if i > 0 && compareKeys(w.keys[i-1], *k) == 0 {
+			return refuse(BadSeries, "%q of agent %q stands twice", k.s.Labels, k.s.Agent)
+		}
+		series[i] = k.s
+		x.series = append(x.series, indexSeries{name: k.name, set: k.set, agent: k.agent, unit: k.unit, typ: k.s.Type})
+	}
+	return nil
+}
+
+func compareKeys(a, b seriesKey) int {
+	return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.set, b.set), cmp.Compare(a.agent, b.agent),
+		cmp.Compare(a.s.Type, b.s.Type), cmp.Compare(a.unit, b.unit))
+}
+
+// sortSymbols replaces ids in the order of seeing by ranks.
+func (w *tableWriter) sortSymbols(x *Index) {
+	slices.Sort(x.symbols)
+	w.rank = grow(w.rank, len(x.symbols))
+	for r, s := range x.symbols {
+		w.rank[w.ids[s]] = uint32(r)
+	}
+	for i := range w.refs {
+		w.refs[i] = labelRef{w.rank[w.refs[i].name], w.rank[w.refs[i].value]}
+	}
+	for i := range w.keys {
+		k := &w.keys[i]
+		k.name, k.agent, k.unit = w.rank[k.name], w.rank[k.agent], w.rank[k.unit]
+	}
+}
+
+func (w *tableWriter) numberSets(x *Index) {
+	for i := range w.keys {
+		w.order = append(w.order, uint32(i))
+	}
+	labels := func(i uint32) []labelRef { return w.refs[w.keys[i].from:w.keys[i].to] }
+	slices.SortFunc(w.order, func(a, b uint32) int { return compareRefs(labels(a), labels(b)) })
+	for n, i := range w.order {
+		if n == 0 || compareRefs(labels(w.order[n-1]), labels(i)) != 0 {
+			x.sets.refs = append(x.sets.refs, labels(i)...)
+			x.sets.ends = append(x.sets.ends, uint32(len(x.sets.refs)))
+		}
+		w.keys[i].set = uint32(len(x.sets.ends) - 1)
+	}
+}
+
+func compareRefs(a, b []labelRef) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return cmp.Or(cmp.Compare(a[i].name, b[i].name), cmp.Compare(a[i].value, b[i].value))
+		}
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+func (w *tableWriter) addPart(series int, p part) {
+	w.parts = append(w.parts, seriesPart{series, p})
+}
+
+// sortParts brings the parts into the order of their series.
+func (w *tableWriter) sortParts(x *Index) {
+	slices.SortStableFunc(w.parts, func(a, b seriesPart) int { return cmp.Compare(a.series, b.series) })
+	for i := range w.parts {
+		if i == 0 || w.parts[i].series != w.parts[i-1].series {
+			x.series[w.parts[i].series].parts = uint32(i)
+		}
+		x.parts = append(x.parts, w.parts[i].part)
+	}
+}

@@ -1,0 +1,195 @@
+package chunk
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/RoaringBitmap/roaring/v2"
+)
+
+// Matcher selects series by one label. A series without the label has the value "".
+type Matcher struct {
+	Name string
+	// Values that match; nil when Match decides.
+	Values []string
+	// Match decides for a value when Values is nil; called once a distinct value.
+	Match func(value string) bool
+	// Not turns the matcher around.
+	Not bool
+}
+
+// Equal matches one value.
+func Equal(name, value string) Matcher { return Matcher{Name: name, Values: []string{value}} }
+
+// labelPostings are the sets that have a label, by value.
+type labelPostings struct {
+	values []uint32 // symbols, ascending
+	sets   []*roaring.Bitmap
+	all    *roaring.Bitmap
+}
+
+// setSeries are the series of a set.
+type setSeries []uint32
+
+// matches reports whether the matcher takes a value.
+func (m *Matcher) matches(value string) bool {
+	if m.Values != nil {
+		return slices.Contains(m.Values, value) != m.Not
+	}
+	return m.Match(value) != m.Not
+}
+
+// prepare builds the postings, once.
+func (x *Index) prepare() {
+	x.postings = map[string]*labelPostings{}
+	x.bySet = make([]setSeries, len(x.sets.ends))
+	for i := range x.series {
+		s := x.series[i].set
+		x.bySet[s] = append(x.bySet[s], uint32(i))
+	}
+	byLabel := map[uint32]map[uint32]*roaring.Bitmap{}
+	for i := range x.sets.ends {
+		for _, l := range x.sets.of(uint32(i)) {
+			values := byLabel[l.name]
+			if values == nil {
+				values = map[uint32]*roaring.Bitmap{}
+				byLabel[l.name] = values
+			}
+			b := values[l.value]
+			if b == nil {
+				b = roaring.New()
+				values[l.value] = b
+			}
+			b.Add(uint32(i))
+		}
+	}
+	for name, values := range byLabel {
+		p := &labelPostings{all: roaring.New()}
+		for v := range values {
+			p.values = append(p.values, v)
+		}
+		slices.Sort(p.values)
+		for _, v := range p.values {
+			p.sets = append(p.sets, values[v])
+			p.all.Or(values[v])
+		}
+		x.postings[x.symbols[name]] = p
+	}
+}
+
+// Select gives the numbers of the series that all matchers take, ascending.
+func (x *Index) Select(matchers ...Matcher) []int {
+	x.once.Do(x.prepare)
+	var sets *roaring.Bitmap // nil: all
+	var names []*Matcher
+	for i := range matchers {
+		m := &matchers[i]
+		if m.Name == nameLabel {
+			names = append(names, m)
+			continue
+		}
+		b := x.matching(m)
+		if sets == nil {
+			sets = b
+		} else {
+			sets.And(b)
+		}
+		if sets.IsEmpty() {
+			return nil
+		}
+	}
+	ranges := x.named(names)
+	var out []int
+	if sets != nil && len(names) == 0 {
+		it := sets.Iterator()
+		for it.HasNext() {
+			for _, i := range x.bySet[it.Next()] {
+				out = append(out, int(i))
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	for _, r := range ranges {
+		for i := r[0]; i < r[1]; i++ {
+			if sets == nil || sets.Contains(x.series[i].set) {
+				out = append(out, i)
+			}
+		}
+	}
+	return out
+}
+
+// matching gives the sets that m takes, in a bitmap of the caller's.
+func (x *Index) matching(m *Matcher) *roaring.Bitmap {
+	out := roaring.New()
+	p := x.postings[m.Name]
+	if p != nil {
+		for k, v := range p.values {
+			if m.matches(x.symbols[v]) {
+				out.Or(p.sets[k])
+			}
+		}
+	}
+	if m.matches("") {
+		without := roaring.New()
+		without.AddRange(0, uint64(len(x.sets.ends)))
+		if p != nil {
+			without.AndNot(p.all)
+		}
+		out.Or(without)
+	}
+	return out
+}
+
+// named gives the ranges of series whose names all matchers take.
+func (x *Index) named(matchers []*Matcher) [][2]int {
+	if len(matchers) == 0 {
+		return [][2]int{{0, len(x.series)}}
+	}
+	var out [][2]int
+	for i := 0; i < len(x.series); {
+		name := x.series[i].name
+		end := i + sort.Search(len(x.series)-i, func(k int) bool { return x.series[i+k].name > name })
+		take := true
+		for _, m := range matchers {
+			take = take && m.matches(x.symbols[name])
+		}
+		if take {
+			out = append(out, [2]int{i, end})
+		}
+		i = end
+	}
+	return out
+}
+
+// LabelNames are the names of all labels, sorted.
+func (x *Index) LabelNames() []string {
+	x.once.Do(x.prepare)
+	out := []string{nameLabel}
+	for n := range x.postings {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// LabelValues are the values of a label, sorted.
+func (x *Index) LabelValues(name string) []string {
+	var out []string
+	if name == nameLabel {
+		for i := range x.series {
+			if i == 0 || x.series[i].name != x.series[i-1].name {
+				out = append(out, x.symbols[x.series[i].name])
+			}
+		}
+		return out
+	}
+	x.once.Do(x.prepare)
+	if p := x.postings[name]; p != nil {
+		for _, v := range p.values {
+			out = append(out, x.symbols[v])
+		}
+	}
+	return out
+}
