@@ -35,6 +35,8 @@ const (
 	AuthorityKey = "authority/v1/id.json"
 	// CheckpointKey is the reconciler's time-scan checkpoint.
 	CheckpointKey = ReconcilePrefix + "checkpoint.json"
+	// CoordinatorTermKey counts the terms of coordinators that led.
+	CoordinatorTermKey = "coordinator/v1/term.json"
 )
 
 // ErrNotAKey is wrapped by every parse error.

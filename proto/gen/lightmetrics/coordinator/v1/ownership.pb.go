@@ -543,7 +543,7 @@ type OwnResponse_Revoked struct {
 }
 
 type OwnResponse_Held struct {
-	// The shards that the session holds were all sent; follows registered.
+	// All that the session holds; follows registered.
 	Held *HeldShards `protobuf:"bytes,5,opt,name=held,proto3,oneof"`
 }
 
@@ -683,7 +683,7 @@ type ShardGranted struct {
 	Shard uint32 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	// Grows with every grant of the shard.
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Grows with every grant of any shard; goes into what is published.
+	// Of two grants of a shard the later one has the greater fence; goes into what is published.
 	Fence         uint64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -795,7 +795,7 @@ func (x *ShardRevoked) GetEpoch() uint64 {
 	return 0
 }
 
-// HeldShards says that every grant of the session was sent.
+// HeldShards are all grants of the session; one that the worker has beside them is lost.
 type HeldShards struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The grants.
