@@ -155,8 +155,7 @@ func processes(c *cluster.Cluster) []victim {
 func (a action) choose(rnd *rand.Rand, points []string, process string, n int) []string {
 	var able []string
 	for _, p := range points {
-		if strings.HasPrefix(p, process+".") && a.takes(p) &&
-			slices.ContainsFunc(everyday, func(prefix string) bool { return strings.HasPrefix(p, prefix) }) {
+		if strings.HasPrefix(p, process+".") && a.takes(p) && hasPrefix(p, everyday) {
 			able = append(able, p)
 		}
 	}

@@ -18,14 +18,16 @@ type clashes struct {
 	wg     sync.WaitGroup
 	n      int
 	tries  int
-	start  time.Time // of the first frame's samples; each has a second of its own
+	start  time.Time // of the first frame's samples; each has a second of its own, over all begins
 }
+
+func newClashes() *clashes { return &clashes{start: time.Now().Add(-time.Hour)} }
 
 const clashEvery = 250 * time.Millisecond
 
-func startClashes(ctx context.Context, c *cluster.Cluster) *clashes {
-	ctx, cancel := context.WithCancel(ctx)
-	x := &clashes{cancel: cancel, start: time.Now().Add(-time.Hour)}
+// begin starts it, until stop.
+func (x *clashes) begin(ctx context.Context, c *cluster.Cluster) {
+	ctx, x.cancel = context.WithCancel(ctx)
 	x.wg.Add(1)
 	go func() {
 		defer x.wg.Done()
@@ -40,7 +42,6 @@ func startClashes(ctx context.Context, c *cluster.Cluster) *clashes {
 			}
 		}
 	}()
-	return x
 }
 
 // clash is one try; the agent may be down, or ahead already: then it is a conflict of ours.
@@ -64,6 +65,7 @@ func (x *clashes) clash(ctx context.Context, c *cluster.Cluster) bool {
 	return err == nil && r.GetStatus().String() == load.Accepted
 }
 
+// stop gives how many identities were taken in all.
 func (x *clashes) stop() int {
 	x.cancel()
 	x.wg.Wait()

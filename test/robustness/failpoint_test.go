@@ -29,7 +29,15 @@ var once = []string{
 	"objectstore.open.", "agent.queue.recover.", "ingest.start.", "ingest.qualify.", "ingest.store.get.authority.",
 	"ingest.store.create.authority.", "reconciler.store.get.authority.", "agent.send.hello.", "agent.send.welcome.",
 	"agent.queue.roll.", "agent.queue.reclaim.", "agent.queue.aside.", "agent.send.park.", "objectstore.log.roll.",
-	"objectstore.reclaim.", "objectstore.index.flush.",
+	"objectstore.reclaim.", "objectstore.index.flush.", "reconciler.store.create.intake.",
+}
+
+// periodic are the points of looks that come once or twice a second.
+var periodic = []string{"reconciler.scan.", "reconciler.audit.", "reconciler.store.list.", "reconciler.store.get.quarantine.",
+	"query.audit.", "query.store.list.", "query.store.get.accepted."}
+
+func hasPrefix(point string, of []string) bool {
+	return slices.ContainsFunc(of, func(prefix string) bool { return strings.HasPrefix(point, prefix) })
 }
 
 // roundsOf arms each point of a process twice.
@@ -39,8 +47,11 @@ func roundsOf(process string, points []string) (first, second []round) {
 			continue
 		}
 		nth := 3
-		if slices.ContainsFunc(once, func(prefix string) bool { return strings.HasPrefix(p, prefix) }) {
+		switch {
+		case hasPrefix(p, once):
 			nth = 1
+		case hasPrefix(p, periodic):
+			nth = 2
 		}
 		first, second = append(first, round{p, 1}), append(second, round{p, nth})
 	}
@@ -63,7 +74,7 @@ func pointsOf(t *testing.T) []string {
 
 // batches are how many parts the points are killed at in, with a check after each.
 const (
-	batchesOfOthers = 5
+	batchesOfOthers = 4
 	batchesOfStore  = 2
 )
 
@@ -125,12 +136,12 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 	sc, err := startScratch(ctx, c, seed)
 	must(t, err)
 	began := time.Now()
-	taken := 0
+	taken, clash := 0, newClashes()
 	batch := func(name string, lanes []*lane, i, n int) {
 		if c.Agent == nil {
 			must(t, c.StartAgent(ctx))
 		}
-		clash := startClashes(ctx, c)
+		clash.begin(ctx, c)
 		var killed []string
 		var wg sync.WaitGroup
 		start := time.Now()
@@ -147,7 +158,7 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 		}
 		wg.Wait()
 		took := time.Since(start)
-		taken += clash.stop()
+		taken = clash.stop()
 		slices.Sort(killed)
 		rest(ctx, t, c, f, strings.Join(killed, " "))
 		t.Logf("%s, part %d of %d: %d kills in %v, checked in %v", name, i+1, n, len(killed),
