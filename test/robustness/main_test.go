@@ -114,6 +114,7 @@ func hurry(process string, s map[string]any) {
 		s["time_scan"] = map[string]any{"interval": "500ms"}
 		s["frontier_audit"] = map[string]any{"interval": "1s"}
 		s["ledgers"] = map[string]any{"flush_interval": "200ms"}
+		s["intake"] = map[string]any{"shards": 4, "interval": "200ms"}
 	case "query":
 		s["follow"].(map[string]any)["audit_interval"] = "1s"
 		s["follow"].(map[string]any)["poll_interval"] = "500ms"
