@@ -3,13 +3,18 @@ package live
 import (
 	"cmp"
 	"sync/atomic"
+
+	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // batch is one accepted identity: with columns, or a ghost that only holds its
 // sequence numbers (not readable, or evicted for memory).
 type batch struct {
 	Accepted
-	maxT  int64 // of the samples, milliseconds
+	maxT int64 // of the samples, milliseconds
+	// hours that have samples, ascending; nil for a ghost that never had columns.
+	hours []window.Hour
+	late  bool // kept although it lies before the history window
 	added uint64
 	// removed is the version that evicted its columns; 0 while they are there.
 	removed atomic.Uint64

@@ -12,6 +12,7 @@ func (s *Store) Expire(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire(now)
+	s.dropCovered()
 }
 
 func (s *Store) expire(now time.Time) {
@@ -23,6 +24,12 @@ func (s *Store) expire(now time.Time) {
 			old = true
 		}
 		b := s.full[0]
+		if s.missing(b.Identity, b.hours) {
+			heap.Pop(&s.full)
+			b.late = true
+			heap.Push(&s.late, b)
+			continue
+		}
 		s.evict(b)
 		s.forget(b)
 	}
@@ -41,15 +48,21 @@ func (s *Store) shrink() {
 		return
 	}
 	s.version++
-	for s.over() && len(s.full)+len(s.ghosts) > 0 {
-		if int64(len(s.ghosts))*ghostBytes > s.cfg.MaxBytes/4 || len(s.full) == 0 {
+	for s.over() && len(s.late)+len(s.full)+len(s.ghosts) > 0 {
+		if int64(len(s.ghosts))*ghostBytes > s.cfg.MaxBytes/4 || len(s.late)+len(s.full) == 0 {
 			b := heap.Pop(&s.ghosts).(*batch)
 			s.bytes -= ghostBytes
 			s.forget(b)
 			continue
 		}
-		b := s.full[0]
-		s.lostThrough = max(s.lostThrough, b.maxT)
+		b := s.oldest()
+		switch {
+		case s.cover != nil && !s.missing(b.Identity, b.hours): // read elsewhere
+		case b.late:
+			s.lateLost = max(s.lateLost, b.maxT)
+		default:
+			s.lostThrough = max(s.lostThrough, b.maxT)
+		}
 		s.evict(b)
 		heap.Push(&s.ghosts, b)
 		s.bytes += ghostBytes
@@ -63,7 +76,7 @@ func (s *Store) over() bool {
 
 // evict marks b removed since this version; vacuum takes its columns away.
 func (s *Store) evict(b *batch) {
-	heap.Remove(&s.full, b.heapAt)
+	heap.Remove(s.heapOf(b), b.heapAt)
 	b.removed.Store(s.version)
 	s.bytes -= b.bytes
 	s.samples -= int64(b.Identity.Count())

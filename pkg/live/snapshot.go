@@ -24,6 +24,9 @@ type Snapshot struct {
 	// LostThrough is the newest sample time that was evicted for memory,
 	// milliseconds; math.MinInt64 when nothing was.
 	LostThrough int64
+	// LateLost is the newest sample time of batches before the window that were evicted
+	// for memory although no published set covers them; math.MinInt64 when there were none.
+	LateLost int64
 
 	coverage Coverage // nil: nothing is published
 }
@@ -33,7 +36,7 @@ func (s *Store) Snapshot(now time.Time) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[s.version]++
-	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), LostThrough: s.lostThrough}
+	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), LostThrough: s.lostThrough, LateLost: s.lateLost}
 }
 
 // Close lets the store drop what only this snapshot could see. Not for concurrent use with reads.

@@ -41,6 +41,7 @@ type Store struct {
 
 	full    byAge // batches with columns
 	ghosts  byAge // identities without columns
+	late    byAge // batches with columns before the window that no published set covers
 	removed []*batch
 	bytes   int64
 	samples int64
@@ -48,8 +49,11 @@ type Store struct {
 
 	// lostThrough is the newest sample time that was evicted for memory, milliseconds.
 	lostThrough int64
-	hasher      shapeHasher
-	builder     labels.ScratchBuilder
+	// lateLost is the same of batches that no published set covered.
+	lateLost int64
+	cover    Cover
+	hasher   shapeHasher
+	builder  labels.ScratchBuilder
 }
 
 // New makes an empty store.
@@ -67,6 +71,7 @@ func New(cfg Config) (*Store, error) {
 		strings:     map[string]string{},
 		open:        map[uint64]int{},
 		lostThrough: math.MinInt64,
+		lateLost:    math.MinInt64,
 		builder:     labels.NewScratchBuilder(16),
 	}, nil
 }
@@ -91,11 +96,13 @@ func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, erro
 	}
 	a.MaxTime = maxTime(b)
 	maxT, _ := floorMS(a.MaxTime)
+	hours := hoursOf(b)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire(now)
-	if maxT < s.Horizon(now) {
+	late := maxT < s.Horizon(now)
+	if late && !s.missing(a.Identity, hours) {
 		return Expired, nil
 	}
 	old, err := s.known(a)
@@ -114,6 +121,7 @@ func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, erro
 		s.unghost(nb)
 		nb.maxT, nb.added = maxT, s.version
 	}
+	nb.hours, nb.late = hours, late
 	s.fill(nb, b)
 	s.shrink()
 	return Inserted, nil
@@ -194,7 +202,7 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 		s.merge(sg)
 	}
 	s.samples += int64(b.Identity.Count())
-	heap.Push(&s.full, b)
+	heap.Push(s.heapOf(b), b)
 }
 
 func (s *Store) seriesOf(ls labels.Labels) (uint32, *series) {
@@ -254,8 +262,10 @@ func maxTime(b *frame.Batch) int64 {
 
 // Stats of a store.
 type Stats struct {
-	Batches, Ghosts, Series, Shapes int
-	Samples, Bytes                  int64
+	// Batches with columns; Late of them lie before the window and are in no published set.
+	Batches, Late          int
+	Ghosts, Series, Shapes int
+	Samples, Bytes         int64
 }
 
 // Stats counts what is kept. Bytes is an estimate of heap bytes.
@@ -263,7 +273,7 @@ func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return Stats{
-		Batches: len(s.full), Ghosts: len(s.ghosts), Series: len(s.series), Shapes: len(s.shapes),
+		Batches: len(s.full) + len(s.late), Late: len(s.late), Ghosts: len(s.ghosts), Series: len(s.series), Shapes: len(s.shapes),
 		Samples: s.samples, Bytes: s.bytes,
 	}
 }

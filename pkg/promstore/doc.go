@@ -1,3 +1,4 @@
-// Package promstore shows pkg/live to the Prometheus query engine: a
-// storage.Queryable over one snapshot, so that everything a query reads is of one version.
+// Package promstore shows pkg/live and pkg/published to the Prometheus query engine: a
+// storage.Queryable over one snapshot, and one view of each hour's published sets, so that
+// everything a query reads is of one version and every record is read once.
 package promstore

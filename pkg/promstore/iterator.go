@@ -22,14 +22,14 @@ func (it *iterator[T]) Seek(t T) chunkenc.ValueType { return it.seek(int64(t)) }
 
 // cursor reads the runs of a series one after the other.
 type cursor struct {
-	runs live.Runs
+	runs runs
 	run  live.Run
 	i    int
 	done bool
 }
 
-func (it *cursor) reset(s *live.Series, mint, maxt int64) {
-	it.runs.Reset(s, mint, maxt)
+func (it *cursor) reset(m *merged, mint, maxt int64) {
+	it.runs.reset(m, mint, maxt)
 	it.run, it.i, it.done = live.Run{}, -1, false
 }
 
@@ -118,5 +118,5 @@ func (it *cursor) AtST() int64 {
 	return it.run.ST
 }
 
-// Err is nil: everything is in memory.
-func (*cursor) Err() error { return nil }
+// Err is a *LimitError of what is decoded, or nil.
+func (it *cursor) Err() error { return it.runs.Err() }

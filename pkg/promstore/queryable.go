@@ -2,7 +2,6 @@ package promstore
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/published"
 )
 
 // Limits of one query; 0 is no limit.
@@ -21,18 +21,13 @@ type Limits struct {
 }
 
 // LimitError says which limit a query met.
-type LimitError struct {
-	Limit string // the setting, such as "limits.series"
-	Max   int64
-}
+type LimitError = published.LimitError
 
-func (e *LimitError) Error() string {
-	return fmt.Sprintf("query exceeds %s of %d", e.Limit, e.Max)
-}
-
-// Queryable serves one query from one snapshot. Safe for concurrent use.
+// Queryable serves one query from one snapshot and, where there are published sets, from
+// them. Safe for concurrent use.
 type Queryable struct {
 	snap   *live.Snapshot
+	pub    *published.Query // nil: there are no published sets
 	limits Limits
 
 	mu         sync.Mutex
@@ -45,6 +40,14 @@ var _ storage.Queryable = (*Queryable)(nil)
 // New makes a Queryable; the caller closes the snapshot after the query.
 func New(snap *live.Snapshot, limits Limits) *Queryable {
 	return &Queryable{snap: snap, limits: limits, mint: math.MaxInt64, maxt: math.MinInt64}
+}
+
+// WithPublished reads what published sets count from them, and only the rest from the
+// snapshot. Before the first read.
+func (q *Queryable) WithPublished(p *published.Query) *Queryable {
+	q.pub = p
+	q.snap.Hide(p)
+	return q
 }
 
 // Querier reads [mint, maxt], milliseconds.
@@ -88,7 +91,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		}
 		limit = hints.Limit
 	}
-	found, err := q.q.snap.Select(ctx, mint, maxt, ms...)
+	found, err := q.find(ctx, mint, maxt, ms)
 	if err == nil {
 		err = q.q.touch(mint, maxt, len(found))
 	}
@@ -96,36 +99,73 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		return storage.ErrSeriesSet(err)
 	}
 	if hints != nil && hints.Func == "series" {
-		found = slices.DeleteFunc(found, func(s live.Series) bool {
-			runs := s.Runs(mint, maxt)
-			_, ok := runs.Next()
+		var r runs
+		found = slices.DeleteFunc(found, func(m merged) bool {
+			r.reset(&m, mint, maxt)
+			_, ok := r.Next()
+			if r.Err() != nil {
+				err = r.Err()
+			}
 			return !ok
 		})
+		if err != nil {
+			return storage.ErrSeriesSet(err)
+		}
 	}
 	if hints != nil && hints.ShardCount > 0 {
-		found = slices.DeleteFunc(found, func(s live.Series) bool {
-			return labels.StableHash(s.Labels)%hints.ShardCount != hints.ShardIndex
+		found = slices.DeleteFunc(found, func(m merged) bool {
+			return labels.StableHash(m.labels)%hints.ShardCount != hints.ShardIndex
 		})
 	}
-	// Sorted even when the caller does not ask: sums then do not depend on the order of
-	// arrival, so that two nodes give the same answer to the last bit.
-	slices.SortFunc(found, func(a, b live.Series) int { return labels.Compare(a.Labels, b.Labels) })
 	if limit > 0 && len(found) > limit {
 		found = found[:limit]
 	}
 	return &seriesSet{found: found, at: -1, mint: mint, maxt: maxt}
 }
 
+// find asks the published sets first: they fix, for every hour of the range, what the
+// snapshot leaves out.
+func (q *querier) find(ctx context.Context, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
+	var ps []published.Series
+	if q.q.pub != nil {
+		var err error
+		if ps, err = q.q.pub.Select(ctx, mint, maxt, ms...); err != nil {
+			return nil, err
+		}
+	}
+	ls, err := q.q.snap.Select(ctx, mint, maxt, ms...)
+	if err != nil {
+		return nil, err
+	}
+	return join(ls, ps), nil
+}
+
 // LabelValues gives the values of a label, sorted.
 func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	vs, err := q.q.snap.LabelValues(ctx, name, q.mint, q.maxt, ms...)
+	if err == nil && q.q.pub != nil {
+		var more []string
+		more, err = q.q.pub.LabelValues(ctx, name, q.mint, q.maxt, ms...)
+		vs = union(vs, more)
+	}
 	return q.limited(vs, hints, err)
 }
 
 // LabelNames gives the label names, sorted.
 func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	vs, err := q.q.snap.LabelNames(ctx, q.mint, q.maxt, ms...)
+	if err == nil && q.q.pub != nil {
+		var more []string
+		more, err = q.q.pub.LabelNames(ctx, q.mint, q.maxt, ms...)
+		vs = union(vs, more)
+	}
 	return q.limited(vs, hints, err)
+}
+
+func union(a, b []string) []string {
+	a = append(a, b...)
+	slices.Sort(a)
+	return slices.Compact(a)
 }
 
 func (q *querier) limited(vs []string, hints *storage.LabelHints, err error) ([]string, annotations.Annotations, error) {

@@ -5,12 +5,10 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
-
-	"lightmetrics.dev/lightmetrics/pkg/live"
 )
 
 type seriesSet struct {
-	found      []live.Series
+	found      []merged
 	at         int
 	mint, maxt int64
 }
@@ -21,24 +19,24 @@ func (s *seriesSet) Next() bool {
 }
 
 func (s *seriesSet) At() storage.Series {
-	return &series{Series: &s.found[s.at], mint: s.mint, maxt: s.maxt}
+	return &series{merged: &s.found[s.at], mint: s.mint, maxt: s.maxt}
 }
 
 func (*seriesSet) Err() error                        { return nil }
 func (*seriesSet) Warnings() annotations.Annotations { return nil }
 
 type series struct {
-	*live.Series
+	*merged
 	mint, maxt int64
 }
 
-func (s *series) Labels() labels.Labels { return s.Series.Labels }
+func (s *series) Labels() labels.Labels { return s.labels }
 
 func (s *series) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	it, ok := reuse.(*iterator[int64])
 	if !ok {
 		it = &iterator[int64]{}
 	}
-	it.reset(s.Series, s.mint, s.maxt)
+	it.reset(s.merged, s.mint, s.maxt)
 	return it
 }

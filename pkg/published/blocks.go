@@ -1,0 +1,82 @@
+package published
+
+import (
+	"bytes"
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+)
+
+// object is one chunk of a query: its index, the series that were selected of it, and a
+// decoder with the blocks of those.
+type object struct {
+	handle
+	x      *index
+	series []int
+}
+
+// fetch puts the blocks of the series into the object's decoder: from the cache, else by
+// ranges of wanted blocks that lie close together.
+func (q *Query) fetch(ctx context.Context, o *object, mint, maxt int64) error {
+	r := q.r
+	o.dec = chunk.NewDecoder(o.x.Index, r.cfg.Limits)
+	var missing []chunk.Range
+	for _, b := range o.x.Plan(o.series, mint, maxt, -1) { // -1: every block for itself
+		if raw, ok := r.blocks.get(blockKey{o.key, b.Offset, b.Length}); ok {
+			q.stats.blockHits.Add(1)
+			o.dec.Put(b.Offset, raw)
+			continue
+		}
+		missing = append(missing, b)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, span := range coalesce(missing, r.cfg.Gap, r.cfg.MaxRange) {
+		from, to := span[0].Offset, span[len(span)-1].End()
+		if err := q.spend(to - from); err != nil {
+			return joined(g, err)
+		}
+		g.Go(func() error {
+			raw, err := r.get(gctx, o.key, from, to-from)
+			if err != nil {
+				return err
+			}
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			for _, b := range span {
+				part := raw[b.Offset-from : b.End()-from]
+				if len(span) > 1 {
+					part = bytes.Clone(part) // so that the cache keeps no gaps and evicts one by one
+				}
+				r.blocks.put(blockKey{o.key, b.Offset, b.Length}, part, int64(len(part))+blockOverhead)
+				o.dec.Put(b.Offset, part)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// blockOverhead is about what an entry of the cache takes beside its bytes.
+const blockOverhead = 256
+
+// joined waits for what was started; the refusal is the cause.
+func joined(g *errgroup.Group, cause error) error {
+	_ = g.Wait() // a later error than the cause
+	return cause
+}
+
+// coalesce makes requests of ascending blocks: those with at most gap bytes between them,
+// of at most size bytes unless one block is larger.
+func coalesce(blocks []chunk.Range, gap, size int64) [][]chunk.Range {
+	var out [][]chunk.Range
+	for i, b := range blocks {
+		if n := len(out); n > 0 && b.Offset-blocks[i-1].End() <= gap && b.End()-out[n-1][0].Offset <= size {
+			out[n-1] = append(out[n-1], b)
+			continue
+		}
+		out = append(out, []chunk.Range{b})
+	}
+	return out
+}

@@ -1,0 +1,89 @@
+package published
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// index is a parsed index with the series that were asked for.
+type index struct {
+	*chunk.Index
+	metas []atomic.Pointer[meta]
+}
+
+// meta is what stands in the index about a series.
+type meta struct {
+	labels labels.Labels
+	typ    frame.MetricType
+}
+
+// indexFactor is about how much larger an index is parsed, postings and label sets included.
+const indexFactor = 12
+
+// meta of series i.
+func (x *index) meta(i int) *meta {
+	if p := x.metas[i].Load(); p != nil {
+		return p
+	}
+	ref := x.Series(i)
+	b := labels.NewScratchBuilder(len(ref.Labels))
+	for _, l := range ref.Labels {
+		b.Add(l.Name, l.Value)
+	}
+	m := &meta{b.Labels(), ref.Type}
+	x.metas[i].Store(m)
+	return m
+}
+
+func (x *index) labels(i int) labels.Labels { return x.meta(i).labels }
+
+// index reads and checks the index of o, or takes it from the cache.
+func (q *Query) index(ctx context.Context, o *catalog.Object) (*index, error) {
+	r := q.r
+	if x, ok := r.indexes.get(o.IndexKey); ok {
+		q.stats.indexHits.Add(1)
+		return x, nil
+	}
+	if err := q.spend(int64(o.IndexBytes)); err != nil {
+		return nil, err
+	}
+	for {
+		// The read is the first caller's: when that one gives up, the next begins anew.
+		v, err, shared := r.one.Do(o.IndexKey, func() (any, error) { return r.readIndex(ctx, o) })
+		if err != nil && shared && ctx.Err() == nil && isContext(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return v.(*index), nil
+	}
+}
+
+func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, error) {
+	b, err := r.get(ctx, o.IndexKey, 0, int64(o.IndexBytes))
+	if err != nil {
+		return nil, err
+	}
+	if sum := identity.Sum(b); sum != o.IndexSHA256 {
+		return nil, fmt.Errorf("index %q: %w: it hashes to %s", o.IndexKey, chunk.ChecksumMismatch, sum)
+	}
+	x, err := chunk.ReadIndex(b, r.cfg.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("index %q: %w", o.IndexKey, err)
+	}
+	if x.Chunk != o.ChunkSHA256 || x.Size != int64(o.ChunkBytes) {
+		return nil, fmt.Errorf("index %q: %w: it is of chunk %s", o.IndexKey, chunk.BadIndex, x.Chunk)
+	}
+	in := &index{Index: x, metas: make([]atomic.Pointer[meta], x.Len())}
+	r.indexes.put(o.IndexKey, in, int64(len(b))*indexFactor+int64(x.Len())*200)
+	return in, nil
+}

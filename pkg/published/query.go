@@ -1,0 +1,207 @@
+package published
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Views gives the published sets of the hours from to to, both included. With an error
+// the view may lack some of them.
+type Views interface {
+	View(ctx context.Context, from, to window.Hour) (*catalog.View, error)
+}
+
+// Limits of one query; 0 is no limit. A *LimitError names the one that was met.
+type Limits struct {
+	Series  int   // limits.series: that all selectors of a query find together
+	Objects int   // limits.objects: requests for parts of objects
+	Bytes   int64 // limits.bytes: read by these requests
+	Samples int64 // limits.chunk_samples: decoded
+}
+
+// LimitError says which limit a query met.
+type LimitError struct {
+	Limit string // the setting, such as "limits.series"
+	Max   int64
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("query exceeds %s of %d", e.Limit, e.Max)
+}
+
+// Stats of a query.
+type Stats struct {
+	Gets      int64 `json:"gets"`
+	Bytes     int64 `json:"bytes"`
+	IndexHits int64 `json:"indexCacheHits"`
+	BlockHits int64 `json:"blockCacheHits"`
+	// Samples decoded: a sample that is read twice counts twice.
+	Samples int64 `json:"samples"`
+	// Windows has the selectors that were answered from rolled rows, by window.
+	Windows map[string]int `json:"windows,omitempty"`
+}
+
+type counters struct{ gets, bytes, indexHits, blockHits, samples atomic.Int64 }
+
+// Problem is something of a published set that can't be read: an answer that needs it
+// is partial.
+type Problem struct {
+	Hour window.Hour
+	Key  string
+	Err  error
+}
+
+// Query reads for one query: each hour is seen in one view. Safe for concurrent use.
+type Query struct {
+	r      *Reader
+	views  Views
+	shards uint32
+	oldest window.Hour
+	limits Limits
+	stats  counters
+
+	mu       sync.Mutex
+	hours    map[window.Hour]*catalog.View
+	problems []Problem
+	more     int // problems beyond the bound
+	gone     bool
+	ranges   coverage
+}
+
+// maxProblems bounds what is kept one by one.
+const maxProblems = 100
+
+// Query begins one. Hours before oldest are not looked at. shards is the authority's.
+//
+// For exact answers open the live snapshot first: what the snapshot does not have any
+// more is in the views from then on.
+func (r *Reader) Query(v Views, shards uint32, oldest window.Hour, l Limits) *Query {
+	return &Query{r: r, views: v, shards: shards, oldest: oldest, limits: l, hours: map[window.Hour]*catalog.View{}}
+}
+
+// span are the hours of [mint, maxt] milliseconds that may be looked at; false when none.
+func (q *Query) span(mint, maxt int64) (from, to window.Hour, ok bool) {
+	from, to = max(window.HourOf(mint), q.oldest), window.HourOf(maxt)
+	return from, to, from <= to
+}
+
+// pin fixes the view of hours that have none yet.
+func (q *Query) pin(ctx context.Context, from, to window.Hour) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first, last, any := from, to, false
+	for h := from; h <= to; h++ {
+		if _, ok := q.hours[h]; !ok {
+			if !any {
+				first, any = h, true
+			}
+			last = h
+		}
+	}
+	if !any {
+		return nil
+	}
+	v, err := q.views.View(ctx, first, last)
+	if err != nil && (ctx.Err() != nil || isContext(err)) {
+		return err
+	}
+	for h := first; h <= last; h++ {
+		if _, ok := q.hours[h]; ok {
+			continue
+		}
+		q.hours[h] = v
+		for _, p := range v.Problems(h) {
+			q.problem(Problem{h, p.Key, p.Err})
+		}
+		if err != nil {
+			q.problem(Problem{h, window.Raw.String(), err})
+		}
+	}
+	return nil
+}
+
+func (q *Query) problem(p Problem) {
+	if len(q.problems) == maxProblems {
+		q.more++
+		return
+	}
+	q.problems = append(q.problems, p)
+}
+
+// failed judges an error of an object: nil when the answer goes on without it, partial.
+func (q *Query) failed(ctx context.Context, h window.Hour, key string, err error) error {
+	var limit *LimitError
+	if err == nil || errors.As(err, &limit) || ctx.Err() != nil {
+		return err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gone = q.gone || errors.Is(err, objstore.ErrNotFound)
+	q.problem(Problem{h, key, err})
+	return nil
+}
+
+// Problems that were met so far, and how many more.
+func (q *Query) Problems() ([]Problem, int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return append([]Problem(nil), q.problems...), q.more
+}
+
+// Gone reports that an object was not there: perhaps its generation was replaced, and a
+// query over a fresh view has the next one.
+func (q *Query) Gone() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.gone
+}
+
+// Hours that were pinned; what each of them has in a window.
+func (q *Query) Sets(h window.Hour, w window.Window) []*catalog.Set { return q.view(h).Sets(h, w) }
+
+func (q *Query) view(h window.Hour) *catalog.View {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.hours[h]
+}
+
+func (q *Query) set(h window.Hour, s shard.ID, w window.Window) *catalog.Set {
+	return q.view(h).Set(h, s, w)
+}
+
+// spend counts a request; a *LimitError when it is one too many.
+func (q *Query) spend(bytes int64) error {
+	gets, total := q.stats.gets.Add(1), q.stats.bytes.Add(bytes)
+	if l := q.limits.Objects; l > 0 && gets > int64(l) {
+		return &LimitError{"limits.objects", int64(l)}
+	}
+	if l := q.limits.Bytes; l > 0 && total > l {
+		return &LimitError{"limits.bytes", l}
+	}
+	return nil
+}
+
+func (q *Query) decoded(rows int) error {
+	if n, l := q.stats.samples.Add(int64(rows)), q.limits.Samples; l > 0 && n > l {
+		return &LimitError{"limits.chunk_samples", l}
+	}
+	return nil
+}
+
+// Stats so far.
+func (q *Query) Stats() Stats {
+	c := &q.stats
+	return Stats{Gets: c.gets.Load(), Bytes: c.bytes.Load(), IndexHits: c.indexHits.Load(), BlockHits: c.blockHits.Load(), Samples: c.samples.Load()}
+}
+
+func isContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}

@@ -1,0 +1,95 @@
+package published
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// Config of a Reader. The zero value of a field but Store means its default.
+type Config struct {
+	Store objstore.Reader
+	// IndexCache and BlockCache bound memory, bytes: 256 MiB each.
+	IndexCache, BlockCache int64
+	// Gap is the most bytes between two wanted blocks that one request reads: 512 KiB.
+	Gap int64
+	// MaxRange is the most bytes of one request: 8 MiB, more only for a single block.
+	MaxRange int64
+	// Parallel requests of all queries together: 32.
+	Parallel int
+	// RequestTimeout of one request: 10 s.
+	RequestTimeout time.Duration
+	// Limits of what is decoded.
+	Limits chunk.Limits
+}
+
+// Reader has the caches that all queries share. Safe for concurrent use.
+type Reader struct {
+	cfg     Config
+	indexes *lru[string, *index]
+	blocks  *lru[blockKey, []byte]
+	one     singleflight.Group // indexes by key
+	slots   *semaphore.Weighted
+}
+
+type blockKey struct {
+	chunk          string
+	offset, length int64
+}
+
+// New makes a Reader with empty caches; it makes no request.
+func New(c Config) (*Reader, error) {
+	if c.Store == nil {
+		return nil, errors.New("published: a store is needed")
+	}
+	if c.IndexCache < 0 || c.BlockCache < 0 || c.Gap < 0 || c.MaxRange < 0 || c.Parallel < 0 || c.RequestTimeout < 0 {
+		return nil, errors.New("published: bounds must not be negative")
+	}
+	set := func(v *int64, def int64) {
+		if *v == 0 {
+			*v = def
+		}
+	}
+	set(&c.IndexCache, 256<<20)
+	set(&c.BlockCache, 256<<20)
+	set(&c.Gap, 512<<10)
+	set(&c.MaxRange, 8<<20)
+	if c.Parallel == 0 {
+		c.Parallel = 32
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = 10 * time.Second
+	}
+	return &Reader{
+		cfg: c, indexes: newLRU[string, *index](c.IndexCache), blocks: newLRU[blockKey, []byte](c.BlockCache),
+		slots: semaphore.NewWeighted(int64(c.Parallel)),
+	}, nil
+}
+
+// CacheBytes is what the caches of indexes and blocks hold.
+func (r *Reader) CacheBytes() (indexes, blocks int64) { return r.indexes.bytes(), r.blocks.bytes() }
+
+// get is one bounded request for exactly length bytes.
+func (r *Reader) get(ctx context.Context, key string, offset, length int64) ([]byte, error) {
+	if err := r.slots.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer r.slots.Release(1)
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.RequestTimeout)
+	defer cancel()
+	b, _, err := r.cfg.Store.Get(ctx, key, objstore.GetOptions{Offset: offset, Length: length, Limit: max(length, 1)})
+	if err != nil {
+		return nil, fmt.Errorf("read %q at %d: %w", key, offset, err)
+	}
+	if int64(len(b)) != length {
+		return nil, fmt.Errorf("read %q at %d: %w: %d bytes, want %d", key, offset, chunk.Truncated, len(b), length)
+	}
+	return b, nil
+}

@@ -1,0 +1,238 @@
+package published
+
+import (
+	"context"
+	"sync"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// matchers turns PromQL matchers into those of an index.
+func matchers(ms []*labels.Matcher) []chunk.Matcher {
+	out := make([]chunk.Matcher, len(ms))
+	for i, m := range ms {
+		switch m.Type {
+		case labels.MatchEqual, labels.MatchNotEqual:
+			out[i] = chunk.Equal(m.Name, m.Value)
+			out[i].Not = m.Type == labels.MatchNotEqual
+		default:
+			out[i] = chunk.Matcher{Name: m.Name, Match: m.Matches}
+		}
+	}
+	return out
+}
+
+// mayHold leaves out chunks by what the manifest says of them.
+func mayHold(o *catalog.Object, mint, maxt int64, ms []*labels.Matcher) bool {
+	if o.MinTime > lastNS(maxt) || o.MaxTime < firstNS(mint) {
+		return false
+	}
+	if o.Metric == layout.MixedMetrics {
+		return true
+	}
+	for _, m := range ms {
+		if m.Name == labels.MetricName && !m.Matches(o.Metric) {
+			return false
+		}
+	}
+	return true
+}
+
+const nsPerMS = 1_000_000
+
+// firstNS and lastNS are the nanoseconds of a millisecond, cut to what there is.
+func firstNS(ms int64) int64 {
+	const least, most = -1 << 63 / nsPerMS, (1<<63 - 1) / nsPerMS
+	return max(min(ms, most), least) * nsPerMS
+}
+
+func lastNS(ms int64) int64 {
+	ns := firstNS(ms)
+	return max(ns, ns+(nsPerMS-1))
+}
+
+// objects reads, in parallel, the indexes of a window's sets of some hours, and gives the
+// chunks that have a series that matches, by hour and place in the view.
+func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*object, error) {
+	var out []*object
+	cms := matchers(ms)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(q.r.cfg.Parallel)
+	var mu sync.Mutex
+	series := 0
+	for _, s := range sets {
+		for i := range s.Objects {
+			o := &s.Objects[i]
+			if !mayHold(o, mint, maxt, ms) {
+				continue
+			}
+			ob := &object{handle: handle{q: q, hour: s.Name.Hour, key: o.ChunkKey}}
+			out = append(out, ob)
+			g.Go(func() error {
+				x, err := q.index(gctx, o)
+				if err != nil {
+					return q.failed(ctx, ob.hour, o.IndexKey, err)
+				}
+				ob.x, ob.series = x, x.Select(cms...)
+				mu.Lock()
+				defer mu.Unlock()
+				if series += len(ob.series); w == window.Raw && q.limits.Series > 0 && series > q.limits.Series*maxHoursAtOnce {
+					return &LimitError{"limits.series", int64(q.limits.Series)}
+				}
+				return nil
+			})
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	kept := out[:0]
+	for _, ob := range out {
+		if len(ob.series) > 0 {
+			kept = append(kept, ob)
+		}
+	}
+	return kept, nil
+}
+
+// maxHoursAtOnce: a series stands in every hour, so the early check of the limit is wide;
+// the exact one is the caller's.
+const maxHoursAtOnce = 1000
+
+// load fetches the blocks of all objects, in parallel.
+func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(q.r.cfg.Parallel)
+	for _, ob := range objects {
+		g.Go(func() error {
+			err := q.fetch(gctx, ob, firstNS(mint), lastNS(maxt))
+			if err != nil {
+				ob.broken.Store(true)
+			}
+			return q.failed(ctx, ob.hour, ob.key, err)
+		})
+	}
+	return g.Wait()
+}
+
+// Select gives the raw series that match all matchers and may have samples in [mint, maxt]
+// (milliseconds, inclusive), in no order. An object that can't be read is a Problem, and
+// its series are left out. Errors: *LimitError, a context error.
+func (q *Query) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	from, to, ok := q.span(mint, maxt)
+	if !ok {
+		return nil, nil
+	}
+	if err := q.pin(ctx, from, to); err != nil {
+		return nil, err
+	}
+	objects, err := q.objects(ctx, window.Raw, q.setsOf(window.Raw, from, to), mint, maxt, ms)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.load(ctx, objects, mint, maxt); err != nil {
+		return nil, err
+	}
+	return gather(objects), nil
+}
+
+func (q *Query) setsOf(w window.Window, from, to window.Hour) []*catalog.Set {
+	var sets []*catalog.Set
+	for h := from; h <= to; h++ {
+		sets = append(sets, q.Sets(h, w)...)
+	}
+	return sets
+}
+
+// gather puts together what has the same labels. Objects are by hour.
+func gather(objects []*object) []Series {
+	n := 0
+	for _, ob := range objects {
+		n = max(n, len(ob.series))
+	}
+	at := make(map[uint64][]int, n)
+	out := make([]Series, 0, n)
+	for _, ob := range objects {
+		for _, i := range ob.series {
+			ls := ob.x.labels(i)
+			k := -1
+			h := ls.Hash()
+			for _, c := range at[h] {
+				if labels.Equal(out[c].Labels, ls) {
+					k = c
+					break
+				}
+			}
+			if k < 0 {
+				k = len(out)
+				out = append(out, Series{Labels: ls})
+				at[h] = append(at[h], k)
+			}
+			out[k].pieces = append(out[k].pieces, piece{ob, i})
+		}
+	}
+	return out
+}
+
+// LabelNames gives the names on series that match and may have samples in the range.
+func (q *Query) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	return q.texts(ctx, mint, maxt, ms, func(x *index, all bool, series []int, add func(string)) {
+		if all {
+			for _, n := range x.LabelNames() {
+				add(n)
+			}
+			return
+		}
+		for _, i := range series {
+			x.labels(i).Range(func(l labels.Label) { add(l.Name) })
+		}
+	})
+}
+
+// LabelValues gives the values of a label on series that match and may have samples in the range.
+func (q *Query) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	return q.texts(ctx, mint, maxt, ms, func(x *index, all bool, series []int, add func(string)) {
+		if all {
+			for _, v := range x.LabelValues(name) {
+				add(v)
+			}
+			return
+		}
+		for _, i := range series {
+			if v := x.labels(i).Get(name); v != "" {
+				add(v)
+			}
+		}
+	})
+}
+
+func (q *Query) texts(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, of func(x *index, all bool, series []int, add func(string))) ([]string, error) {
+	from, to, ok := q.span(mint, maxt)
+	if !ok {
+		return nil, nil
+	}
+	if err := q.pin(ctx, from, to); err != nil {
+		return nil, err
+	}
+	objects, err := q.objects(ctx, window.Raw, q.setsOf(window.Raw, from, to), mint, maxt, ms)
+	if err != nil {
+		return nil, err
+	}
+	set := map[string]struct{}{}
+	var out []string
+	for _, ob := range objects {
+		of(ob.x, len(ms) == 0, ob.series, func(v string) {
+			if _, ok := set[v]; !ok {
+				set[v] = struct{}{}
+				out = append(out, v)
+			}
+		})
+	}
+	return out, nil
+}

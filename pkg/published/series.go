@@ -1,0 +1,302 @@
+package published
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// handle is a chunk whose blocks are there. Its decoder is for one reader at a time.
+type handle struct {
+	q      *Query
+	hour   window.Hour
+	key    string
+	broken atomic.Bool // it could not be read: a Problem was noted
+	mu     sync.Mutex
+	dec    *chunk.Decoder
+}
+
+// Series is one label set with where its rows stand.
+type Series struct {
+	Labels labels.Labels
+	pieces []piece // by hour
+}
+
+// piece is a series of one chunk.
+type piece struct {
+	ob *object
+	i  int
+}
+
+// Runs reads a series in time order. Not for concurrent use. A run is valid until the
+// next call of Next. Samples of one millisecond are one: that with the greatest time in
+// nanoseconds; of equal ones that of the chunk that the manifest names last.
+type Runs struct {
+	pieces     []piece
+	mint, maxt int64
+	err        error
+	before     *histogram.FloatHistogram
+
+	cols chunk.Columns
+	buf  buffers
+}
+
+type buffers struct {
+	t, st []int64
+	v     []float64
+}
+
+// Runs starts at mint; samples after maxt are left out (milliseconds).
+func (s *Series) Runs(mint, maxt int64) *Runs {
+	r := &Runs{}
+	r.Reset(s, mint, maxt)
+	return r
+}
+
+// Reset starts anew on s and keeps the memory.
+func (r *Runs) Reset(s *Series, mint, maxt int64) {
+	r.pieces, r.mint, r.maxt, r.err, r.before = nil, mint, maxt, nil, nil
+	if s != nil {
+		r.pieces = s.pieces
+	}
+}
+
+// Err is a *LimitError, or nil. A chunk that can't be read is no error but a Problem.
+func (r *Runs) Err() error { return r.err }
+
+// SkipTo lets Next leave out what ends before t.
+func (r *Runs) SkipTo(t int64) { r.mint = max(r.mint, t) }
+
+// Next gives the next stretch that is not empty; false at the end or on an error.
+func (r *Runs) Next() (live.Run, bool) {
+	for len(r.pieces) > 0 && r.err == nil {
+		n, h := 1, r.pieces[0].ob.hour
+		for n < len(r.pieces) && r.pieces[n].ob.hour == h {
+			n++
+		}
+		group := r.pieces[:n]
+		r.pieces = r.pieces[n:]
+		if h.EndMS() < r.mint || h.StartMS() >= r.maxt {
+			r.before = nil
+			continue
+		}
+		var run live.Run
+		if n == 1 {
+			run = r.read(group[0])
+		} else {
+			run = r.merge(group)
+		}
+		run.Before = r.before
+		r.before = nil
+		if k := len(run.H); k > 0 {
+			r.before = run.H[k-1]
+		}
+		cut(&run, r.mint, r.maxt)
+		if len(run.T) > 0 && r.err == nil {
+			return run, true
+		}
+	}
+	return live.Run{}, false
+}
+
+// read decodes one piece into the buffers, a row for each millisecond.
+func (r *Runs) read(p piece) live.Run {
+	typ, ok := r.decode(p)
+	if !ok {
+		return live.Run{}
+	}
+	c := &r.cols
+	b := &r.buf
+	b.t = b.t[:0]
+	last := lastRows(c.T)
+	run := live.Run{}
+	if last == nil {
+		for _, ns := range c.T {
+			b.t = append(b.t, window.Millisecond(ns))
+		}
+		run.V = c.V
+		if c.Start != nil {
+			b.st = b.st[:0]
+			for _, ns := range c.Start {
+				b.st = append(b.st, startMS(ns))
+			}
+			run.STs = b.st
+		}
+		run.H = histograms(c.H, nil, typ)
+	} else {
+		b.v, b.st = b.v[:0], b.st[:0]
+		for _, k := range last {
+			b.t = append(b.t, window.Millisecond(c.T[k]))
+			if c.V != nil {
+				b.v = append(b.v, c.V[k])
+			}
+			if c.Start != nil {
+				b.st = append(b.st, startMS(c.Start[k]))
+			}
+		}
+		if c.V != nil {
+			run.V = b.v
+		}
+		if c.Start != nil {
+			run.STs = b.st
+		}
+		run.H = histograms(c.H, last, typ)
+	}
+	run.T = b.t
+	return run
+}
+
+// decode fills the columns; false when there is nothing to read.
+func (r *Runs) decode(p piece) (frame.MetricType, bool) {
+	ob := p.ob
+	if ob.broken.Load() {
+		return 0, false
+	}
+	ob.mu.Lock()
+	rows, err := ob.dec.Series(p.i, firstNS(r.mint), lastNS(r.maxt), chunk.ColV|chunk.ColH|chunk.ColStart, &r.cols)
+	ob.mu.Unlock()
+	if err != nil {
+		ob.corrupt(err)
+		return 0, false
+	}
+	if r.err = ob.q.decoded(rows); r.err != nil || rows == 0 {
+		return 0, false
+	}
+	return ob.x.meta(p.i).typ, true
+}
+
+// corrupt notes that the chunk can't be decoded, once, and lets it be fetched again.
+func (ob *object) corrupt(err error) {
+	if ob.broken.Swap(true) {
+		return
+	}
+	for _, b := range ob.x.Plan(ob.series, -1<<63, 1<<63-1, -1) {
+		ob.q.r.blocks.remove(blockKey{ob.key, b.Offset, b.Length})
+	}
+	ob.q.mu.Lock()
+	defer ob.q.mu.Unlock()
+	ob.q.problem(Problem{ob.hour, ob.key, err})
+}
+
+// lastRows are the rows that count, the last of each millisecond; nil when all do.
+func lastRows(t []int64) []int {
+	double := false
+	for i := 1; i < len(t) && !double; i++ {
+		double = window.Millisecond(t[i]) == window.Millisecond(t[i-1])
+	}
+	if !double {
+		return nil
+	}
+	rows := make([]int, 0, len(t))
+	for i := range t {
+		if i+1 == len(t) || window.Millisecond(t[i+1]) != window.Millisecond(t[i]) {
+			rows = append(rows, i)
+		}
+	}
+	return rows
+}
+
+func startMS(ns int64) int64 {
+	if ns == 0 {
+		return 0
+	}
+	return window.Millisecond(ns)
+}
+
+func histograms(h []frame.Histogram, rows []int, typ frame.MetricType) []*histogram.FloatHistogram {
+	if h == nil {
+		return nil
+	}
+	if rows == nil {
+		out := make([]*histogram.FloatHistogram, len(h))
+		for i := range h {
+			out[i] = rollup.FloatHistogram(&h[i], typ)
+		}
+		return out
+	}
+	out := make([]*histogram.FloatHistogram, len(rows))
+	for i, k := range rows {
+		out[i] = rollup.FloatHistogram(&h[k], typ)
+	}
+	return out
+}
+
+// merge reads pieces of one hour that have the same labels: of several agents, types or units.
+func (r *Runs) merge(group []piece) live.Run {
+	type row struct {
+		ns, st int64
+		piece  int
+		v      float64
+		h      *histogram.FloatHistogram
+	}
+	var rows []row
+	floats, hists, starts := false, false, false
+	for k, p := range group {
+		typ, ok := r.decode(p)
+		if !ok {
+			continue
+		}
+		c := &r.cols
+		hs := histograms(c.H, nil, typ)
+		for i, ns := range c.T {
+			x := row{ns: ns, piece: k}
+			if c.Start != nil {
+				x.st, starts = startMS(c.Start[i]), true
+			}
+			if hs != nil {
+				x.h, hists = hs[i], true
+			} else {
+				x.v, floats = c.V[i], true
+			}
+			rows = append(rows, x)
+		}
+	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.ns, b.ns), cmp.Compare(a.piece, b.piece)) })
+	run := live.Run{}
+	for i, x := range rows {
+		if i+1 < len(rows) && window.Millisecond(rows[i+1].ns) == window.Millisecond(x.ns) {
+			continue
+		}
+		run.T = append(run.T, window.Millisecond(x.ns))
+		if floats {
+			run.V = append(run.V, x.v)
+		}
+		if hists {
+			run.H = append(run.H, x.h)
+		}
+		if starts {
+			run.STs = append(run.STs, x.st)
+		}
+	}
+	return run
+}
+
+// cut leaves the rows of [mint, maxt].
+func cut(r *live.Run, mint, maxt int64) {
+	i := sort.Search(len(r.T), func(k int) bool { return r.T[k] >= mint })
+	j := i + sort.Search(len(r.T)-i, func(k int) bool { return r.T[i+k] > maxt })
+	if i > 0 && r.H != nil {
+		r.Before = r.H[i-1]
+	}
+	r.T = r.T[i:j]
+	if r.V != nil {
+		r.V = r.V[i:j]
+	}
+	if r.H != nil {
+		r.H = r.H[i:j]
+	}
+	if r.STs != nil {
+		r.STs = r.STs[i:j]
+	}
+}
