@@ -100,8 +100,8 @@ const (
 	MaxName = 200
 	// MaxReceive is the most messages of one Receive.
 	MaxReceive = 10
-	// MaxPage is the most entries of a page.
-	MaxPage = 1000
+	// MaxPage is the most entries of a page, which then has at most 13 MiB.
+	MaxPage = 100
 	// MaxReasonBytes bounds the reason of a dead letter; longer ones are cut.
 	MaxReasonBytes = 1024
 )
