@@ -186,3 +186,6 @@ func (s *State) applyShard(f family, name string, v *kv) error {
 	}
 	return nil
 }
+
+// RegisteredNS is when the session began, by the clock of the coordinator that began it.
+func (s Session) RegisteredNS() int64 { return s.record.SinceNS }

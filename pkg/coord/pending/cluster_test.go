@@ -1,0 +1,55 @@
+package pending
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/work/worktest"
+)
+
+// freePorts finds addresses for members that must know one another before they listen.
+func freePorts(t *testing.T, n int) []string {
+	t.Helper()
+	var free []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		free = append(free, l.Addr().String())
+	}
+	return free
+}
+
+// TestClusterWithAMemberStopped: two members of three, after the leader has stopped, keep every promise.
+func TestClusterWithAMemberStopped(t *testing.T) {
+	members := startMembers(t, 3)
+	c := dial(t, members)
+	leader := -1
+	for i, m := range members {
+		if uint64(m.Server.Leader()) == uint64(m.Server.MemberID()) {
+			leader = i
+		}
+	}
+	if leader < 0 {
+		t.Fatal("no member is the leader")
+	}
+	members[leader].stop()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		_, err := c.Put(ctx, "/ready", "1")
+		cancel()
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("two members of three have no leader: %v", err)
+		}
+	}
+	t.Run("queue", func(t *testing.T) { worktest.Queue(t, opener(c)) })
+	t.Run("table", func(t *testing.T) { worktest.Table(t, opener(c)) })
+}

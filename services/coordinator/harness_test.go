@@ -1,0 +1,112 @@
+package coordinator
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"lightmetrics.dev/lightmetrics/pkg/coord"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// etcd's own, which it does not wait for when it stops.
+		goleak.IgnoreTopFunction("go.etcd.io/etcd/client/pkg/v3/logutil.(*MergeLogger).outputLoop"),
+		goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
+}
+
+// patience bounds every wait of a test; no test measures time.
+const patience = 60 * time.Second
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// quick is a configuration with short times over a member of its own in dir.
+func quick(dir string) Config {
+	c := DefaultConfig()
+	c.HTTP.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	c.Etcd.Embedded.DataDir, c.Etcd.Embedded.Client, c.Etcd.Embedded.Peer = dir, "127.0.0.1:0", "127.0.0.1:0"
+	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
+	c.Lease = LeaseConfig{Worker: 2 * time.Second, Leader: time.Second}
+	c.Settle = SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}
+	return c
+}
+
+// running is a coordinator of a test.
+type running struct {
+	*Service
+	t    testing.TB
+	tel  *telemetry.Telemetry
+	stop context.CancelFunc
+	done chan error
+}
+
+func start(t testing.TB, c Config, terms coord.Terms) *running {
+	t.Helper()
+	tel := telemetry.Discard()
+	if os.Getenv("LM_TEST_LOG") != "" {
+		tel.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	s, err := New(c, Deps{Telemetry: tel, Terms: terms})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{Service: s, t: t, tel: tel, stop: cancel, done: make(chan error, 1)}
+	go func() { r.done <- s.Run(ctx) }()
+	t.Cleanup(func() { r.end() })
+	select {
+	case <-s.Ready():
+	case err := <-r.done:
+		t.Fatal(err)
+	case <-time.After(patience):
+		t.Fatal("the coordinator is not ready")
+	}
+	return r
+}
+
+// end stops the coordinator; more than once is harmless.
+func (r *running) end() {
+	r.stop()
+	select {
+	case err, ok := <-r.done:
+		if ok {
+			close(r.done)
+		}
+		if err != nil {
+			r.t.Error(err)
+		}
+	case <-time.After(patience):
+		r.t.Fatal("the coordinator does not stop")
+	}
+}
+
+func (r *running) addr() string { return r.GRPCAddr().String() }
+
+// client reaches the service.
+func (r *running) client() coordinatorv1.OwnershipServiceClient {
+	r.t.Helper()
+	conn, err := rpc.Dial(r.addr(), rpc.ClientConfig{})
+	must(r.t, err)
+	r.t.Cleanup(func() { conn.Close() })
+	return coordinatorv1.NewOwnershipServiceClient(conn)
+}
+
+// until polls.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/coord"
+	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+)
+
+// server is the OwnershipService.
+type server struct {
+	coordinatorv1.UnimplementedOwnershipServiceServer
+	s       *Service
+	streams chan struct{}
+}
+
+const (
+	maxAddress = 256
+	maxToken   = 128
+	// registerTimeout bounds the wait for a stream's first message.
+	registerTimeout = 10 * time.Second
+)
+
+// errEnded ends the loops of a stream whose worker said that it is done.
+var errEnded = errors.New("the worker ended its session")
+
+type ownStream = grpc.BidiStreamingServer[coordinatorv1.OwnRequest, coordinatorv1.OwnResponse]
+
+// Own serves one worker.
+func (v *server) Own(stream ownStream) error {
+	select {
+	case v.streams <- struct{}{}:
+		defer func() { <-v.streams }()
+	default:
+		return rpc.Failure{Code: codes.ResourceExhausted, Reason: reasonTooMany, Message: "this coordinator serves no more workers", RetryAfter: retryAfter}.Err()
+	}
+	b := v.s.back.Load()
+	if b == nil {
+		return errNotReady
+	}
+	o := &owned{v: v, b: b, stream: stream, requests: make(chan *coordinatorv1.OwnRequest), answers: make(chan *coordinatorv1.OwnResponse, 1),
+		known: map[shard.ID]ownership.Epoch{}, revoked: map[shard.ID]ownership.Epoch{}}
+	// The reader ends when the handler returns, because that ends the stream's context.
+	go o.receive(stream.Context())
+	if err := o.register(stream.Context()); err != nil {
+		return failure(err)
+	}
+	g := run.NewGroup(stream.Context())
+	g.Go("requests", o.serve)
+	g.Go("answers", o.tell)
+	err := g.Wait()
+	if errors.Is(err, errEnded) {
+		return nil
+	}
+	return failure(err)
+}
+
+// owned is a session on one stream.
+type owned struct {
+	v        *server
+	b        *backend
+	stream   ownStream
+	held     coord.Held
+	requests chan *coordinatorv1.OwnRequest
+	answers  chan *coordinatorv1.OwnResponse
+
+	// Only tell uses these: what the worker was told.
+	known   map[shard.ID]ownership.Epoch
+	revoked map[shard.ID]ownership.Epoch
+}
+
+// receive passes requests on until the stream ends.
+func (o *owned) receive(ctx context.Context) {
+	defer close(o.requests)
+	for {
+		req, err := o.stream.Recv()
+		if err != nil { // the worker has gone, or the handler returned
+			return
+		}
+		select {
+		case o.requests <- req:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (o *owned) next(ctx context.Context) (*coordinatorv1.OwnRequest, error) {
+	select {
+	case req, ok := <-o.requests:
+		if !ok {
+			return nil, io.EOF
+		}
+		return req, nil
+	case <-o.v.s.stopping:
+		return nil, errDraining
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// register begins or continues the session and tells what it holds.
+func (o *owned) register(ctx context.Context) error {
+	wctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	first, err := o.next(wctx)
+	if err != nil {
+		return err
+	}
+	r := first.GetRegister()
+	if r == nil {
+		return invalid(errors.New("the first message must be register"))
+	}
+	kind, err := ownership.ParseKind(r.GetKind())
+	if err = errors.Join(err, ownership.CheckWorkerID(r.GetWorkerId()), shard.CheckCount(r.GetShards())); err != nil {
+		return invalid(err)
+	}
+	if len(r.GetAddress()) > maxAddress || len(r.GetSession()) > maxToken {
+		return invalid(fmt.Errorf("address has at most %d bytes, session %d", maxAddress, maxToken))
+	}
+	p, _ := rpc.PrincipalFrom(ctx)
+	var ttl time.Duration
+	if r.GetSession() == "" {
+		o.held, ttl, err = o.b.sessions.Begin(ctx, kind, r.GetWorkerId(), r.GetAddress(), p.Name, r.GetShards(), o.v.s.now())
+	} else {
+		o.held, ttl, err = o.b.sessions.Continue(ctx, kind, r.GetWorkerId(), r.GetSession(), p.Name)
+	}
+	if err != nil {
+		return err
+	}
+	o.v.s.log.Info("a worker came", "kind", kind, "worker", o.held.Worker, "session", fmt.Sprintf("%016x", uint64(o.held.ID)), "continued", r.GetSession() != "")
+	if err := o.stream.Send(&coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_Registered{Registered: &coordinatorv1.WorkerRegistered{
+		Session: o.held.Token, TtlMs: ttl.Milliseconds(), Continued: r.GetSession() != "",
+	}}}); err != nil {
+		return err
+	}
+	grants, err := o.b.sessions.Grants(ctx, o.held)
+	if err != nil {
+		return err
+	}
+	held := &coordinatorv1.HeldShards{}
+	for n, g := range grants {
+		o.known[n] = g.Epoch
+		held.Granted = append(held.Granted, granted(n, g))
+	}
+	return o.stream.Send(&coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_Held{Held: held}})
+}
+
+func granted(n shard.ID, g coord.Grant) *coordinatorv1.ShardGranted {
+	return &coordinatorv1.ShardGranted{Shard: uint32(n), Epoch: uint64(g.Epoch), Fence: uint64(g.Fence)}
+}
+
+// serve does what the worker asks for. What etcd refuses ends the stream: the worker
+// comes again, here or elsewhere, and then says or hears it anew.
+func (o *owned) serve(ctx context.Context) error {
+	for {
+		req, err := o.next(ctx)
+		if err != nil {
+			return err
+		}
+		switch m := req.GetMessage().(type) {
+		case *coordinatorv1.OwnRequest_KeepAlive:
+			ttl, err := o.b.sessions.KeepAlive(ctx, o.held)
+			o.v.s.m.renewed(err)
+			if err != nil {
+				return err
+			}
+			select {
+			case o.answers <- &coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_KeptAlive{KeptAlive: &coordinatorv1.KeptAlive{
+				Sequence: m.KeepAlive.GetSequence(), TtlMs: ttl.Milliseconds(),
+			}}}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		case *coordinatorv1.OwnRequest_Release:
+			if err := o.b.sessions.Release(ctx, o.held, shard.ID(m.Release.GetShard()), ownership.Epoch(m.Release.GetEpoch())); err != nil {
+				return err
+			}
+		case *coordinatorv1.OwnRequest_Drain:
+			if err := o.b.sessions.Drain(ctx, o.held.Kind, o.held.ID, true); err != nil {
+				return err
+			}
+		case *coordinatorv1.OwnRequest_End:
+			if err := o.b.sessions.End(ctx, o.held); err != nil {
+				return err
+			}
+			return errEnded
+		default:
+			return invalid(errors.New("register comes once; other messages are not known"))
+		}
+	}
+}
+
+// tell sends answers, and what changes for the worker.
+func (o *owned) tell(ctx context.Context) error {
+	seen := false
+	for {
+		changed := o.b.mirror.Changed()
+		st := o.b.mirror.State(o.held.Kind)
+		if _, ok := st.Sessions[o.held.ID]; ok {
+			seen = true
+			if err := o.changes(st); err != nil {
+				return err
+			}
+		} else if seen {
+			return coord.ErrSessionLost
+		} // else the mirror is not there yet
+		for wait := true; wait; {
+			select {
+			case a := <-o.answers:
+				if err := o.stream.Send(a); err != nil {
+					return err
+				}
+			case <-changed:
+				wait = false
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+// changes sends what the worker was not told yet. A mirror that lags repeats old grants;
+// the worker knows better by their epochs.
+func (o *owned) changes(st *coord.State) error {
+	for i, g := range st.Grants {
+		n := shard.ID(i)
+		if g.Session != o.held.ID {
+			delete(o.known, n)
+			continue
+		}
+		if epoch, ok := o.known[n]; ok && epoch == g.Epoch {
+			continue
+		}
+		o.known[n] = g.Epoch
+		if err := o.stream.Send(&coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_Granted{Granted: granted(n, g)}}); err != nil {
+			return err
+		}
+	}
+	for _, n := range ownership.Revoked(st.View(), o.held.ID) {
+		epoch := st.Grants[n].Epoch
+		if o.revoked[n] == epoch {
+			continue
+		}
+		o.revoked[n] = epoch
+		if err := o.stream.Send(&coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_Revoked{Revoked: &coordinatorv1.ShardRevoked{
+			Shard: uint32(n), Epoch: uint64(epoch),
+		}}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"lightmetrics.dev/lightmetrics/pkg/coord"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+)
+
+// Deps are what a coordinator is built over.
+type Deps struct {
+	Telemetry *telemetry.Telemetry
+	// Terms outlive a restore of etcd; nil is none, and then fences may repeat after one.
+	Terms coord.Terms
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Service is one coordinator. Any number may share one etcd.
+type Service struct {
+	cfg   Config
+	tel   *telemetry.Telemetry
+	terms coord.Terms
+	log   *slog.Logger
+	now   func() time.Time
+	auth  *rpc.Authenticator
+	m     *metrics
+
+	ready              chan struct{}
+	stopping           chan struct{}
+	httpAddr, grpcAddr net.Addr
+
+	back atomic.Pointer[backend] // nil until etcd is there
+}
+
+// backend is what needs etcd.
+type backend struct {
+	client   *coord.Client
+	mirror   *coord.Mirror
+	sessions *coord.Sessions
+	leader   *coord.Leader
+}
+
+// New builds a coordinator; it does nothing before Run.
+func New(cfg Config, d Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("coordinator: %w", err)
+	}
+	if d.Telemetry == nil {
+		return nil, errors.New("coordinator: needs telemetry")
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if cfg.ID == "" {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		cfg.ID = "coordinator-" + hex.EncodeToString(b[:])
+	}
+	auth, err := rpc.NewAuthenticator(cfg.Auth)
+	if err != nil {
+		return nil, fmt.Errorf("coordinator: %w", err)
+	}
+	s := &Service{
+		cfg: cfg, tel: d.Telemetry, terms: d.Terms, log: d.Telemetry.Log, now: d.Now, auth: auth,
+		ready: make(chan struct{}), stopping: make(chan struct{}),
+	}
+	s.m = newMetrics(d.Telemetry.Registry, s)
+	return s, nil
+}
+
+// Ready is closed when the service serves; an embedded member has found its quorum by then.
+func (s *Service) Ready() <-chan struct{} { return s.ready }
+
+// HTTPAddr is valid after Ready.
+func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
+
+// GRPCAddr is valid after Ready.
+func (s *Service) GRPCAddr() net.Addr { return s.grpcAddr }
+
+// Leading reports whether this coordinator assigns the shards.
+func (s *Service) Leading() bool {
+	b := s.back.Load()
+	return b != nil && b.leader.Leading()
+}
+
+// Run serves until ctx ends, then ends the workers' streams, resigns and stops an
+// embedded member. Workers keep their shards for as long as their leases last.
+func (s *Service) Run(ctx context.Context) error {
+	var lc net.ListenConfig
+	hl, err := lc.Listen(ctx, "tcp", s.cfg.HTTP.Listen)
+	if err != nil {
+		return fmt.Errorf("coordinator: http: %w", err)
+	}
+	gl, err := lc.Listen(ctx, "tcp", s.cfg.GRPC.Listen)
+	if err != nil {
+		return fmt.Errorf("coordinator: grpc: %w", errors.Join(err, hl.Close()))
+	}
+	s.httpAddr, s.grpcAddr = hl.Addr(), gl.Addr()
+	g := run.NewGroup(ctx)
+	if err := s.serve(g, hl, gl); err != nil {
+		return fmt.Errorf("coordinator: %w", errors.Join(err, hl.Close(), gl.Close()))
+	}
+	var closers []func()
+	g.Go("etcd", func(ctx context.Context) error {
+		err := s.connect(ctx, &closers)
+		if err != nil {
+			return err
+		}
+		b := s.back.Load()
+		loops := run.NewGroup(ctx)
+		loops.Go("mirror", b.mirror.Run)
+		loops.Go("leader", b.leader.Run)
+		close(s.ready)
+		return loops.Wait()
+	})
+	err = g.Wait()
+	for i := len(closers) - 1; i >= 0; i-- {
+		closers[i]()
+	}
+	return err
+}
+
+// connect starts an embedded member where there is to be one, and makes the client.
+func (s *Service) connect(ctx context.Context, closers *[]func()) error {
+	var endpoint string
+	if !s.cfg.Etcd.External() {
+		m, err := coord.StartEmbedded(ctx, s.cfg.Etcd.Embedded, s.log)
+		if err != nil {
+			return err
+		}
+		*closers = append(*closers, m.Close)
+		endpoint = m.Endpoint()
+	}
+	c, err := coord.Dial(s.cfg.Etcd, endpoint, s.log)
+	if err != nil {
+		return err
+	}
+	*closers = append(*closers, func() { _ = c.Close() }) // nothing is in flight
+	mirror := coord.NewMirror(c, s.log)
+	s.back.Store(&backend{
+		client: c, mirror: mirror,
+		sessions: coord.NewSessions(c, mirror, s.cfg.Lease.Worker),
+		leader: &coord.Leader{
+			Client: c, Mirror: mirror, ID: s.cfg.ID, TTL: s.cfg.Lease.Leader, Settle: s.cfg.settle(),
+			Terms: s.terms, Log: s.log, Now: s.now, Observe: s.m.observer(),
+		},
+	})
+	return nil
+}
+
+// serve starts the servers; what needs etcd answers NOT_READY until it is there.
+func (s *Service) serve(g *run.Group, hl, gl net.Listener) error {
+	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, s.tel)
+	if err != nil {
+		return err
+	}
+	api := &server{s: s, streams: make(chan struct{}, s.cfg.MaxStreams)}
+	coordinatorv1.RegisterOwnershipServiceServer(gs.Server, api)
+	mux, err := s.handler(g.Context(), api)
+	if err != nil {
+		return err
+	}
+	hs := run.NewHTTPServer(mux)
+	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
+		return err
+	}
+	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
+	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
+	g.Go("stop", func(ctx context.Context) error {
+		select {
+		case <-s.ready:
+			gs.SetServing(true)
+		case <-ctx.Done():
+		}
+		<-ctx.Done()
+		close(s.stopping) // ends the streams, so that the server can drain
+		return nil
+	})
+	return nil
+}
+
+// handler is the HTTP face: JSON API and admin paths.
+func (s *Service) handler(ctx context.Context, api *server) (http.Handler, error) {
+	gw := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
+		MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true},
+		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
+	}))
+	if err := coordinatorv1.RegisterOwnershipServiceHandlerServer(ctx, gw, api); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/v1/", s.auth.Middleware(http.MaxBytesHandler(gw, maxBody), func(w http.ResponseWriter, r *http.Request, err error) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+	}))
+	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+	return mux, nil
+}
+
+// maxBody bounds the body of a JSON request.
+const maxBody = 64 << 10
+
+// notReady says why the service is of no use now: nil while etcd answers.
+func (s *Service) notReady() error {
+	b := s.back.Load()
+	if b == nil {
+		return errors.New("etcd is not there yet")
+	}
+	select {
+	case <-s.stopping:
+		return errors.New("shutting down")
+	default:
+		return b.mirror.Err()
+	}
+}
