@@ -303,21 +303,13 @@ func (b *block) scaled(c *cursor, head byte, out []float64) {
 		}
 	}
 	b.ints = grow(b.ints, len(out))
-	c.integers(b.ints, b.table)
-	switch {
-	case mode == 0:
-		for i, x := range b.ints {
-			out[i] = float64(x)
-		}
-	case mode == modeDyadic:
+	if mode == modeDyadic {
+		c.integers(b.ints, b.table)
 		for i, x := range b.ints {
 			out[i] = float64(x) * scale
 		}
-	default:
-		p := pow10[mode]
-		for i, x := range b.ints {
-			out[i] = float64(x) / p
-		}
+	} else {
+		c.floats(out, b.ints, pow10[mode], b.table)
 	}
 	if head&flagUlps != 0 {
 		c.integers(b.ints, b.table)

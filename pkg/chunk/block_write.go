@@ -163,6 +163,8 @@ const (
 	dearBits = 12
 	// veryDearBits is where other modes are tried next to exact decimals.
 	veryDearBits = 24
+	// manyDigits after the point may be few and an error of the last place.
+	manyDigits = 6
 )
 
 // column writes the float column col of slot i.
@@ -236,7 +238,7 @@ func (w *blockWriter) values(v []float64, slot, col int) {
 	// keepLits: bytes before this column become a piece, so that undo finds its mark.
 	w.flush()
 	mark = len(w.pieces)
-	best, cost := -1, math.MaxInt
+	best, cost, exp := -1, math.MaxInt, 0
 	type attempt struct {
 		write func() (int, int, bool) // cost, streams
 	}
@@ -245,6 +247,12 @@ func (w *blockWriter) values(v []float64, slot, col int) {
 			e, ok := f.decimal(v)
 			if !ok {
 				return 0, 0, false
+			}
+			exp = e
+			if e == 0 {
+				if s := f.shift(); s > 0 {
+					return w.scaled(modeDyadic, []byte{byte(2 * s)}, v), 1, true
+				}
 			}
 			return w.scaled(byte(modeDecimal+e), nil, v), 1, true
 		}},
@@ -274,9 +282,19 @@ func (w *blockWriter) values(v []float64, slot, col int) {
 		}},
 	}
 	for k := range attempts {
-		switch {
-		case best == 0 && cost <= veryDearBits*len(v), best == 1 && cost <= veryDearBits*len(v), best == 0 && k == 1, best == 2 && k == 3:
-			continue
+		switch k {
+		case 1: // few digits need no second look
+			if best == 0 && (exp < manyDigits || cost <= dearBits*len(v)) {
+				continue
+			}
+		case 2:
+			if best >= 0 && cost <= veryDearBits*len(v) {
+				continue
+			}
+		case 3:
+			if best == 2 || (best >= 0 && cost <= veryDearBits*len(v)) {
+				continue
+			}
 		}
 		c, streams, ok := attempts[k].write()
 		if !ok {

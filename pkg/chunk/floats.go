@@ -132,6 +132,24 @@ restart:
 	return exp, true
 }
 
+// shift divides ints by the greatest power of two in all, at most 2^52, and returns its exponent.
+func (f *floatCoder) shift() int {
+	var all int64
+	for _, n := range f.ints {
+		if all |= n; all&1 != 0 {
+			return 0
+		}
+	}
+	if all == 0 {
+		return 0
+	}
+	s := min(bits.TrailingZeros64(uint64(all)), 52)
+	for i := range f.ints {
+		f.ints[i] >>= s
+	}
+	return s
+}
+
 // exponent is the least e, from e on, such that x is exactly an integer over 10^e; -1 when none is.
 func exponent(x float64, e int) int {
 	for ; e <= maxExponent; e++ {
@@ -263,11 +281,11 @@ func (f *floatCoder) appendPatches(dst []byte, v []float64) []byte {
 	return dst
 }
 
-// columnHash tells equal columns; unequal ones may have equal hashes.
+// columnHash is equal for equal columns; it looks at some rows only.
 func columnHash(v []float64) uint64 {
-	h := uint64(len(v))
-	for _, x := range v {
-		h = (h ^ math.Float64bits(x)) * 0x9e3779b97f4a7c15
+	h := uint64(len(v)) ^ math.Float64bits(v[len(v)-1])
+	for i := 0; i < len(v); i += 1 + len(v)/32 {
+		h = (h ^ math.Float64bits(v[i])) * 0x9e3779b97f4a7c15
 		h ^= h >> 32
 	}
 	return h

@@ -19,6 +19,12 @@ type fileWriter struct {
 }
 
 func (w *fileWriter) append(x *Index) []byte {
+	w.payload = x.append(w.payload[:0])
+	return w.wrap(w.payload)
+}
+
+// wrap compresses a payload and puts the header before it.
+func (w *fileWriter) wrap(payload []byte) []byte {
 	if w.z == nil {
 		var err error
 		w.z, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
@@ -27,10 +33,9 @@ func (w *fileWriter) append(x *Index) []byte {
 			panic("chunk: zstd encoder options: " + err.Error())
 		}
 	}
-	w.payload = x.append(w.payload[:0])
 	w.out = append(w.out[:0], indexMagic...)
-	w.out = binary.LittleEndian.AppendUint32(w.out, uint32(len(w.payload)))
-	w.out = w.z.EncodeAll(w.payload, w.out)
+	w.out = binary.LittleEndian.AppendUint32(w.out, uint32(len(payload)))
+	w.out = w.z.EncodeAll(payload, w.out)
 	w.out = seal(w.out, 0)
 	return w.out
 }

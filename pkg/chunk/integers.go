@@ -77,28 +77,27 @@ func predict(v []int64) (predictor uint8, p0, p1 int64) {
 	if n == 1 {
 		return predictConst, first, 0
 	}
-	same, lo, hi := true, first, first
+	lo, hi := first, first
 	for _, x := range v[1:] {
-		same = same && x == first
 		lo, hi = min(lo, x), max(hi, x)
 	}
-	if same {
+	if lo == hi {
 		return predictConst, first, 0
 	}
 	base := lo + int64(uint64(hi-lo)/2)
 	drift := (v[n-1] - first) / int64(n-1)
-	delta := v[1] - first
+	// A third of the residuals tell which is best.
 	var b0, b1, b2 int
-	b0 = bits.Len64(zigzag(first - base))
-	b1, b2 = bits.Len64(zigzag(drift)), bits.Len64(zigzag(delta))
-	last := first
-	for _, x := range v[1:] {
-		d := x - last
-		last = x
+	step := 3
+	if n < 96 {
+		step = 1
+	}
+	for i := 2; i < n; i += step {
+		x, y, z := v[i], v[i-1], v[i-2]
+		d := x - y
 		b0 += bits.Len64(zigzag(x - base))
 		b1 += bits.Len64(zigzag(d - drift))
-		b2 += bits.Len64(zigzag(d - delta))
-		delta = d
+		b2 += bits.Len64(zigzag(d - y + z))
 	}
 	switch {
 	case b1 <= b0 && b1 <= b2:
@@ -470,6 +469,28 @@ func (t *table) decode(out []int64, b []byte) int {
 		i += int(v)
 	}
 	return r.end()
+}
+
+// floats fills out, which is not empty, with integers from c divided by p; ints is scratch of the same length.
+func (c *cursor) floats(out []float64, ints []int64, p float64, tables func(int) *table) {
+	if c.pos < len(c.b) && c.b[c.pos] == predictConst {
+		c.pos++
+		x := float64(c.zigzag()) / p
+		for i := range out {
+			out[i] = x
+		}
+		return
+	}
+	c.integers(ints, tables)
+	if p == 1 {
+		for i, x := range ints {
+			out[i] = float64(x)
+		}
+		return
+	}
+	for i, x := range ints {
+		out[i] = float64(x) / p
+	}
 }
 
 func appendFloat(dst []byte, x float64) []byte {

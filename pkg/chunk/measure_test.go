@@ -6,6 +6,9 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,55 +76,90 @@ func pieces(d *tsbs.Dataset, shards uint32) map[string][]*Series {
 	return out
 }
 
+// cpu is the processor time of this process so far.
+func cpu(t testing.TB) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// figures of a data set cut into chunks.
+type figures struct {
+	chunks, chunk, index, samples int
+	encode, decode                time.Duration // CPU time, the best of some rounds
+}
+
+func (f figures) String() string {
+	n := float64(f.samples)
+	return fmt.Sprintf("%d chunks, %d samples: chunk %.4f + index %.4f = %.4f B/sample, encode %.0f M/s, decode %.0f M/s", f.chunks, f.samples,
+		float64(f.chunk)/n, float64(f.index)/n, float64(f.chunk+f.index)/n, n/f.encode.Seconds()/1e6, n/f.decode.Seconds()/1e6)
+}
+
+func measure(t testing.TB, ps map[string][]*Series, opt Options, rounds int) figures {
+	w := NewWriter(opt)
+	best := figures{}
+	var c Columns
+	d := NewDecoder(nil, Limits{})
+	for round := range rounds {
+		f := figures{chunks: len(ps)}
+		for _, series := range ps {
+			start := cpu(t)
+			w.Reset()
+			for _, s := range series {
+				if err := w.Add(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			files, err := w.Finish()
+			if err != nil {
+				t.Fatal(err)
+			}
+			encoded := cpu(t)
+			x, err := ReadIndex(files.Index, Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Reset(x)
+			d.Put(0, files.Chunk)
+			for i := range x.Len() {
+				if _, err := d.Series(i, math.MinInt64, math.MaxInt64, AllColumns, &c); err != nil {
+					t.Fatal(err)
+				}
+				if round == 0 && (!sameBits(c.V, w.series[i].V) || !sameTimes(c.T, w.series[i].T)) {
+					t.Fatalf("%v differs", w.series[i].Labels)
+				}
+			}
+			f.encode += encoded - start
+			f.decode += cpu(t) - encoded
+			f.chunk, f.index, f.samples = f.chunk+len(files.Chunk), f.index+len(files.Index), f.samples+int(files.Samples)
+		}
+		if round == 0 {
+			best = f
+			best.encode, best.decode = math.MaxInt64, math.MaxInt64
+			continue
+		}
+		best.encode, best.decode = min(best.encode, f.encode), min(best.decode, f.decode)
+	}
+	return best
+}
+
+// TestMeasure prints figures for the decision record: CHUNK_MEASURE=rounds.
 func TestMeasure(t *testing.T) {
-	if os.Getenv("CHUNK_MEASURE") == "" {
-		t.Skip("set CHUNK_MEASURE=1: figures for the decision record")
+	rounds, err := strconv.Atoi(os.Getenv("CHUNK_MEASURE"))
+	if err != nil {
+		t.Skip("prints figures only: set CHUNK_MEASURE to the number of rounds, 2 or more")
 	}
 	for _, path := range []string{devops, nodeExporter} {
+		d := load(t, path)
 		for _, shards := range []uint32{32, 4} {
-			ps := pieces(load(t, path), shards)
-			w := NewWriter(Options{})
-			var chunk, index, samples int
-			for round := range 2 {
-				chunk, index, samples = 0, 0, 0
-				var enc, dec time.Duration
-				for _, series := range ps {
-					start := time.Now()
-					w.Reset()
-					for _, s := range series {
-						if err := w.Add(s); err != nil {
-							t.Fatal(err)
-						}
-					}
-					f, err := w.Finish()
-					if err != nil {
-						t.Fatal(err)
-					}
-					enc += time.Since(start)
-					chunk, index, samples = chunk+len(f.Chunk), index+len(f.Index), samples+int(f.Samples)
-					start = time.Now()
-					x, err := ReadIndex(f.Index, Limits{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					d := NewDecoder(x, Limits{})
-					d.Put(0, f.Chunk)
-					var c Columns
-					for i := range x.Len() {
-						if _, err := d.Series(i, math.MinInt64, math.MaxInt64, AllColumns, &c); err != nil {
-							t.Fatal(err)
-						}
-						if !sameBits(c.V, w.series[i].V) || !sameTimes(c.T, w.series[i].T) {
-							t.Fatalf("%v differs", w.series[i].Labels)
-						}
-					}
-					dec += time.Since(start)
+			ps := pieces(d, shards)
+			for _, opt := range []Options{{}, {noReferences: true}, {BlockSeries: 64}, {BlockSeries: 1024, BlockValues: 1 << 20}} {
+				if os.Getenv("CHUNK_ONLY") != "" && opt != (Options{}) {
+					continue
 				}
-				if round == 1 {
-					fmt.Printf("%s shards=%d: %d chunks, %d samples, chunk %.4f + index %.4f = %.4f B/sample; encode %.0f decode %.0f M/s\n", path, shards, len(ps), samples,
-						float64(chunk)/float64(samples), float64(index)/float64(samples), float64(chunk+index)/float64(samples),
-						float64(samples)/enc.Seconds()/1e6, float64(samples)/dec.Seconds()/1e6)
-				}
+				t.Logf("%s, %d shards, %+v: %v", filepath.Base(path), shards, opt, measure(t, ps, opt, rounds))
 			}
 		}
 	}

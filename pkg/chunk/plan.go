@@ -48,6 +48,9 @@ type Decoder struct {
 	spare         []*block
 	old           []uint32 // blocks of values, oldest first
 	part          Columns
+	// Times that were decoded, by set; bounded by maxTimes values.
+	sets   map[uint32]*Columns
+	cached int
 }
 
 type fetched struct {
@@ -60,7 +63,7 @@ const maxParsed = 8
 
 // NewDecoder returns a decoder of the chunk of x.
 func NewDecoder(x *Index, lim Limits) *Decoder {
-	return &Decoder{x: x, lim: lim.orDefault(), values: map[uint32]*block{}, times: map[uint32]*block{}}
+	return &Decoder{x: x, lim: lim.orDefault(), values: map[uint32]*block{}, times: map[uint32]*block{}, sets: map[uint32]*Columns{}}
 }
 
 // Put hands in bytes of the chunk from offset on; they must not change until Reset.
@@ -72,6 +75,8 @@ func (d *Decoder) Put(offset int64, b []byte) {
 // Reset forgets all bytes, and goes on with the chunk of x.
 func (d *Decoder) Reset(x *Index) {
 	d.x = x
+	clear(d.sets)
+	d.cached = 0
 	clear(d.parts)
 	d.parts, d.old = d.parts[:0], d.old[:0]
 	for _, m := range [...]map[uint32]*block{d.values, d.times} {
@@ -168,9 +173,21 @@ func (d *Decoder) read(p part, t *timeInfo, want Mask, into *Columns) error {
 	if int(t.slot) >= len(tb.slots) || tb.slots[t.slot].rows != int(t.rows) {
 		return refuse(BadBlock, "no times of %d rows in slot %d", t.rows, t.slot)
 	}
-	if err := tb.readTimes(int(t.slot), want, into); err != nil {
-		return err
+	set := d.sets[p.times]
+	if set == nil {
+		if d.cached > maxTimes {
+			clear(d.sets)
+			d.cached = 0
+		}
+		set = &Columns{}
+		if err := tb.readTimes(int(t.slot), set); err != nil {
+			return err
+		}
+		d.sets[p.times] = set
+		d.cached += len(set.T) + len(set.FirstT) + len(set.LastT)
 	}
+	into.T = append(into.T[:0], set.T...)
+	into.FirstT, into.LastT = wanted(into.FirstT, set.FirstT, want&ColFirstT), wanted(into.LastT, set.LastT, want&ColLastT)
 	b, err := d.open(d.values, d.x.blocks, p.block, kindValues)
 	if err != nil {
 		return err
@@ -179,6 +196,16 @@ func (d *Decoder) read(p part, t *timeInfo, want Mask, into *Columns) error {
 		return refuse(BadBlock, "no series of %d rows in slot %d", t.rows, p.slot)
 	}
 	return b.read(int(p.slot), want, into)
+}
+
+// maxTimes bounds the times that a decoder keeps.
+const maxTimes = 1 << 20
+
+func wanted(dst, src []int64, want Mask) []int64 {
+	if want == 0 || src == nil {
+		return nil
+	}
+	return append(dst[:0], src...)
 }
 
 // append adds rows of the next part, which has the same columns.

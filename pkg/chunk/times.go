@@ -13,6 +13,23 @@ const (
 // timeSet is the times of some series' rows.
 type timeSet struct{ t, first, last []int64 }
 
+// timeAddress is where a set is in memory.
+type timeAddress struct {
+	t, first, last *int64
+	rows           int
+}
+
+func (s timeSet) address() timeAddress {
+	a := timeAddress{t: &s.t[0], rows: len(s.t)}
+	if s.first != nil {
+		a.first = &s.first[0]
+	}
+	if s.last != nil {
+		a.last = &s.last[0]
+	}
+	return a
+}
+
 // addTimes appends a slot to a block of times.
 func (w *blockWriter) addTimes(s timeSet) {
 	sl := slot{c: Columns{T: s.t}, mask: 1 << cellT}
@@ -41,7 +58,7 @@ func (w *blockWriter) addTimes(s timeSet) {
 }
 
 // readTimes fills the time columns of into from slot i of a block of times.
-func (b *block) readTimes(i int, want Mask, into *Columns) error {
+func (b *block) readTimes(i int, into *Columns) error {
 	s := &b.slots[i]
 	if s.mask&(1<<cellT) == 0 {
 		return refuse(BadBlock, "times without T")
@@ -59,8 +76,7 @@ func (b *block) readTimes(i int, want Mask, into *Columns) error {
 	}
 	for k, p := range [...]*[]int64{&into.FirstT, &into.LastT} {
 		col := cellFirstT + k
-		if s.mask&(1<<col) == 0 || want&(ColFirstT<<k) == 0 {
-			*p = nil
+		if s.mask&(1<<col) == 0 {
 			continue
 		}
 		*p = grow(*p, s.rows)

@@ -12,8 +12,8 @@ import (
 // Options of a Writer. The zero value of a field means its default.
 type Options struct {
 	// BlockSeries and BlockValues bound a block: a reader of one series fetches one block.
-	BlockSeries int // 256
-	BlockValues int // 131,072
+	BlockSeries int // 512
+	BlockValues int // 262,144
 	// Rows of a series in one block; longer series are split in time: 8,192.
 	Rows int
 
@@ -22,10 +22,10 @@ type Options struct {
 
 func (o Options) orDefault() Options {
 	if o.BlockSeries <= 0 {
-		o.BlockSeries = 256
+		o.BlockSeries = 512
 	}
 	if o.BlockValues <= 0 {
-		o.BlockValues = 128 << 10
+		o.BlockValues = 256 << 10
 	}
 	if o.Rows <= 0 {
 		o.Rows = 8 << 10
@@ -54,6 +54,7 @@ type Writer struct {
 	index  Index
 	tables tableWriter
 	sets   map[uint64][]uint32 // of times, by hash
+	seen   map[timeAddress]int // the same by where they are in memory
 	times  []timeSet
 	parts  []pendingPart
 	chunk  []byte
@@ -79,7 +80,9 @@ func (w *Writer) Reset() {
 // Add checks s and keeps it until Finish: neither it nor its columns may change until
 // then. Errors are *Error with BadSeries.
 func (w *Writer) Add(s *Series) error {
-	if err := s.validate(); err != nil {
+	// Series of one agent mostly share T, which then needs one look.
+	known := len(w.series) > 0 && len(s.T) > 0 && len(w.series[len(w.series)-1].T) == len(s.T) && &w.series[len(w.series)-1].T[0] == &s.T[0]
+	if err := s.validate(known); err != nil {
 		return err
 	}
 	w.series = append(w.series, s)
@@ -99,7 +102,7 @@ func (s *Series) Name() string {
 	return ""
 }
 
-func (s *Series) validate() error {
+func (s *Series) validate(ascends bool) error {
 	named := false
 	lim := DefaultLimits()
 	if len(s.Labels) > lim.SeriesLabels {
@@ -123,7 +126,7 @@ func (s *Series) validate() error {
 	if len(s.T) == 0 {
 		return refuse(BadSeries, "no rows")
 	}
-	for i := 1; i < len(s.T); i++ {
+	for i := 1; i < len(s.T) && !ascends; i++ {
 		if s.T[i] <= s.T[i-1] {
 			return refuse(BadSeries, "time of row %d is not after that of row %d", i, i-1)
 		}
@@ -208,9 +211,10 @@ func (w *Writer) Finish() (*Files, error) {
 func (w *Writer) cut() {
 	w.parts, w.times = w.parts[:0], w.times[:0]
 	if w.sets == nil {
-		w.sets = map[uint64][]uint32{}
+		w.sets, w.seen = map[uint64][]uint32{}, map[timeAddress]int{}
 	}
 	clear(w.sets)
+	clear(w.seen)
 	for i, s := range w.series {
 		for from, k := 0, 0; from < len(s.T); from, k = from+w.opt.Rows, k+1 {
 			w.parts = append(w.parts, pendingPart{series: i, from: from, to: min(from+w.opt.Rows, len(s.T)), slice: k})
@@ -228,12 +232,18 @@ func (w *Writer) cut() {
 
 // timesOf gives the number of a set of times, new or seen before.
 func (w *Writer) timesOf(s timeSet) int {
+	at := s.address()
+	if k, ok := w.seen[at]; ok {
+		return k
+	}
 	h := s.hash()
 	for _, k := range w.sets[h] {
 		if w.times[k].equal(s) {
+			w.seen[at] = int(k)
 			return int(k)
 		}
 	}
+	w.seen[at] = len(w.times)
 	w.times = append(w.times, s)
 	w.sets[h] = append(w.sets[h], uint32(len(w.times)-1))
 	return len(w.times) - 1
