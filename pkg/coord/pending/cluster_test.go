@@ -26,6 +26,7 @@ func freePorts(t *testing.T, n int) []string {
 
 // TestClusterWithAMemberStopped: two members of three, after the leader has stopped, keep every promise.
 func TestClusterWithAMemberStopped(t *testing.T) {
+	t.Parallel()
 	members := startMembers(t, 3)
 	c := dial(t, members)
 	leader := -1
@@ -50,6 +51,13 @@ func TestClusterWithAMemberStopped(t *testing.T) {
 			t.Fatalf("two members of three have no leader: %v", err)
 		}
 	}
-	t.Run("queue", func(t *testing.T) { worktest.Queue(t, opener(c)) })
-	t.Run("table", func(t *testing.T) { worktest.Table(t, opener(c)) })
+	open := opener(c)
+	t.Run("queue", func(t *testing.T) {
+		t.Parallel()
+		worktest.Queue(t, open)
+	})
+	t.Run("table", func(t *testing.T) {
+		t.Parallel()
+		worktest.Table(t, open)
+	})
 }

@@ -87,5 +87,12 @@ func opener(c *clientv3.Client) worktest.Open {
 	}
 }
 
-func TestQueueConformance(t *testing.T) { worktest.Queue(t, opener(dial(t, startMembers(t, 1)))) }
-func TestTableConformance(t *testing.T) { worktest.Table(t, opener(dial(t, startMembers(t, 1)))) }
+func TestQueueConformance(t *testing.T) {
+	t.Parallel() // the suite waits for leases, most of the time
+	worktest.Queue(t, opener(dial(t, startMembers(t, 1))))
+}
+
+func TestTableConformance(t *testing.T) {
+	t.Parallel()
+	worktest.Table(t, opener(dial(t, startMembers(t, 1))))
+}
