@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/demo"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/services/coordinator"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 	"lightmetrics.dev/lightmetrics/services/query"
@@ -30,6 +31,7 @@ func main() {
 		ingest.Command(),
 		reconciler.Command(),
 		query.Command(),
+		coordinator.Command(),
 		agent.Command(),
 		failpoints(),
 		&cobra.Command{

@@ -36,6 +36,8 @@ type Options struct {
 	Dir string
 	// Collectors is the number of collectors.
 	Collectors int
+	// Coordinator adds a coordinator with a single etcd member.
+	Coordinator bool
 	// DefaultPorts takes the default ports where they are free.
 	DefaultPorts bool
 	// Bucket name; "lightmetrics" when empty.
@@ -65,6 +67,9 @@ type Addresses struct {
 	QueryHTTP      string
 	QueryGRPC      string
 	AgentHTTP      string
+	// The coordinator's, where there is one.
+	CoordinatorHTTP, CoordinatorGRPC string
+	CoordinatorEtcd, CoordinatorPeer string
 }
 
 // CollectorAddress is where one collector listens.
@@ -78,6 +83,8 @@ type Cluster struct {
 	Reconciler *proc.Process
 	Query      *proc.Process
 	Agent      *proc.Process
+	// Coordinator of Options.Coordinator.
+	Coordinator *proc.Process
 
 	o     Options
 	ports []*proc.Port
@@ -140,6 +147,10 @@ func (c *Cluster) choosePorts() error {
 	c.Addr.QueryHTTP, c.Addr.QueryGRPC = port("query", 4760), port("query", 4761)
 	c.Addr.ReconcilerHTTP, c.Addr.ReconcilerGRPC = port("reconciler", 4770), port("reconciler", 4771)
 	c.Addr.AgentHTTP = port("agent", 4320)
+	if c.o.Coordinator {
+		c.Addr.CoordinatorHTTP, c.Addr.CoordinatorGRPC = port("coordinator", 4780), port("coordinator", 4781)
+		c.Addr.CoordinatorEtcd, c.Addr.CoordinatorPeer = port("coordinator", 4782), port("coordinator", 4783)
+	}
 	return errors.Join(errs...)
 }
 
@@ -207,6 +218,12 @@ func (c *Cluster) StartQuery(ctx context.Context) (err error) {
 	return err
 }
 
+// StartCoordinator starts the coordinator.
+func (c *Cluster) StartCoordinator(ctx context.Context) (err error) {
+	c.Coordinator, err = c.start(ctx, "coordinator", "coordinator", c.Addr.CoordinatorHTTP, c.Addr.CoordinatorGRPC, c.Addr.CoordinatorEtcd, c.Addr.CoordinatorPeer)
+	return err
+}
+
 // StartAgent starts the agent that reads this host.
 func (c *Cluster) StartAgent(ctx context.Context) (err error) {
 	c.Agent, err = c.start(ctx, "agent", "agent", c.Addr.AgentHTTP)
@@ -255,7 +272,7 @@ func (c *Cluster) Wait(ctx context.Context) error {
 
 func (c *Cluster) processes() []*proc.Process {
 	var all []*proc.Process
-	for _, p := range append([]*proc.Process{c.Agent, c.Query}, append(c.Collectors, c.Reconciler, c.Store)...) {
+	for _, p := range append([]*proc.Process{c.Agent, c.Query}, append(slices.Clone(c.Collectors), c.Reconciler, c.Coordinator, c.Store)...) {
 		if p != nil {
 			all = append(all, p)
 		}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 
@@ -20,6 +21,9 @@ func (c *Cluster) writeSettings() error {
 		"reconciler":  {"reconciler": c.reconcilerSettings()},
 		"query":       {"query": c.querySettings()},
 		"agent":       {"agent": c.agentSettings()},
+	}
+	if c.o.Coordinator {
+		files["coordinator"] = section{"coordinator": c.coordinatorSettings()}
 	}
 	for i := range c.Addr.Collectors {
 		files[collectorName(i)] = section{"ingest": c.collectorSettings(i)}
@@ -94,6 +98,28 @@ func (c *Cluster) reconcilerSettings() section {
 		"authority_id": Authority,
 		"store":        c.bucketSettings(),
 	}
+}
+
+// coordinatorSettings keep etcd on loopback, wherever the coordinator lives: its clients
+// have no credentials.
+func (c *Cluster) coordinatorSettings() section {
+	etcd := section{
+		"data_dir":      filepath.Join(c.o.Dir, "coordinator"),
+		"client_listen": loopback(c.Addr.CoordinatorEtcd), "peer_listen": loopback(c.Addr.CoordinatorPeer),
+	}
+	return section{
+		"http":  section{"listen": c.Addr.CoordinatorHTTP},
+		"grpc":  section{"listen": c.Addr.CoordinatorGRPC},
+		"auth":  c.auth("coordinator"),
+		"etcd":  section{"embedded": etcd},
+		"store": c.bucketSettings(),
+	}
+}
+
+// loopback is the port of an address, on loopback.
+func loopback(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return net.JoinHostPort("127.0.0.1", port)
 }
 
 func (c *Cluster) querySettings() section {

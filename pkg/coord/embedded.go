@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -17,7 +18,10 @@ import (
 )
 
 // Embedded is an etcd member inside the process.
-type Embedded struct{ e *embed.Etcd }
+type Embedded struct {
+	e       *embed.Etcd
+	closing *atomic.Bool
+}
 
 // startTimeout bounds the wait for a member to be of use; others of its cluster may
 // have to come first.
@@ -32,11 +36,12 @@ func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Em
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("etcd member: %w", err)
 	}
-	e, err := embed.StartEtcd(c.embed(log))
+	closing := new(atomic.Bool)
+	e, err := embed.StartEtcd(c.embed(zapToSlog{h: log.With("part", "etcd").Handler(), closing: closing}))
 	if err != nil {
 		return nil, fmt.Errorf("start etcd member %s in %s: %w", c.Name, c.DataDir, err)
 	}
-	m := &Embedded{e: e}
+	m := &Embedded{e: e, closing: closing}
 	timer := time.NewTimer(startTimeout)
 	defer timer.Stop()
 	select {
@@ -52,7 +57,7 @@ func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Em
 	return nil, fmt.Errorf("etcd member %s: waiting until it serves: %w", c.Name, err)
 }
 
-func (c EmbeddedConfig) embed(log *slog.Logger) *embed.Config {
+func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = c.Name, filepath.Join(c.DataDir, "etcd")
 	peers := "http"
@@ -82,7 +87,7 @@ func (c EmbeddedConfig) embed(log *slog.Logger) *embed.Config {
 	cfg.TickMs = cfg.ElectionMs / 10
 	cfg.EnableGRPCGateway = false
 	cfg.LogLevel = "info"
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapToSlog{h: log.With("part", "etcd").Handler()}))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log))
 	return cfg
 }
 
@@ -93,4 +98,7 @@ func (m *Embedded) Endpoint() string { return "http://" + m.e.Clients[0].Addr().
 func (m *Embedded) Err() <-chan error { return m.e.Err() }
 
 // Close stops the member.
-func (m *Embedded) Close() { m.e.Close() }
+func (m *Embedded) Close() {
+	m.closing.Store(true)
+	m.e.Close()
+}

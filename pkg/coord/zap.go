@@ -5,13 +5,25 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"go.uber.org/zap/zapcore"
 )
 
 // zapToSlog passes what etcd logs on to slog. etcd tells of everything that it does; its
 // info is debug here.
-type zapToSlog struct{ h slog.Handler }
+type zapToSlog struct {
+	h slog.Handler
+	// closing is set while a member stops: it calls each listener's end an error.
+	closing *atomic.Bool
+}
+
+// known are warnings about how the member is run, which is on purpose: on loopback,
+// for this process.
+var known = map[string]bool{
+	"Running http and grpc server on single port. This is not recommended for production.": true,
+	"simple token is not cryptographically signed":                                         true,
+}
 
 // Enabled implements zapcore.LevelEnabler.
 func (z zapToSlog) Enabled(l zapcore.Level) bool {
@@ -20,7 +32,7 @@ func (z zapToSlog) Enabled(l zapcore.Level) bool {
 
 // With implements zapcore.Core.
 func (z zapToSlog) With(fields []zapcore.Field) zapcore.Core {
-	return zapToSlog{h: z.h.WithAttrs(attrs(fields))}
+	return zapToSlog{h: z.h.WithAttrs(attrs(fields)), closing: z.closing}
 }
 
 // Check implements zapcore.Core.
@@ -33,7 +45,14 @@ func (z zapToSlog) Check(e zapcore.Entry, c *zapcore.CheckedEntry) *zapcore.Chec
 
 // Write implements zapcore.Core.
 func (z zapToSlog) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	r := slog.NewRecord(e.Time, slogLevel(e.Level), e.Message, 0)
+	level := slogLevel(e.Level)
+	if known[e.Message] || z.closing != nil && z.closing.Load() {
+		level = slog.LevelDebug
+		if !z.h.Enabled(context.Background(), level) {
+			return nil
+		}
+	}
+	r := slog.NewRecord(e.Time, level, e.Message, 0)
 	r.AddAttrs(attrs(fields)...)
 	return z.h.Handle(context.Background(), r)
 }

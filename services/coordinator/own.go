@@ -192,7 +192,8 @@ func (o *owned) serve(ctx context.Context) error {
 				return err
 			}
 		case *coordinatorv1.OwnRequest_End:
-			if err := o.b.sessions.End(ctx, o.held); err != nil {
+			// tell finds that the session is gone, and ends ctx.
+			if err := o.b.sessions.End(context.WithoutCancel(ctx), o.held); err != nil {
 				return err
 			}
 			return errEnded
