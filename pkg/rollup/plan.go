@@ -37,8 +37,6 @@ type Plan struct {
 	Shards     uint32
 	Hour       window.Hour
 	Generation uint64
-	// Supersedes is the generation that this one replaces, 0 for none.
-	Supersedes uint64
 	// Parts that the hour is built in, one after the other; at least 1.
 	Parts uint32
 	// Inputs in the order of their identities.
@@ -82,7 +80,6 @@ type planJSON struct {
 	Shards      uint32     `json:"shards"`
 	Hour        string     `json:"hour"`
 	Generation  uint64     `json:"generation"`
-	Supersedes  uint64     `json:"supersedes"`
 	Parts       uint32     `json:"parts"`
 	Boots       []planBoot `json:"boots"`
 }
@@ -133,7 +130,7 @@ func (p *Plan) Marshal() ([]byte, error) {
 	}
 	j := planJSON{
 		Schema: PlanSchema, AuthorityID: p.AuthorityID, Shard: uint32(p.Shard), Shards: p.Shards, Hour: p.Hour.String(),
-		Generation: p.Generation, Supersedes: p.Supersedes, Parts: p.Parts, Boots: []planBoot{},
+		Generation: p.Generation, Parts: p.Parts, Boots: []planBoot{},
 	}
 	for i := range p.Inputs {
 		e := &p.Inputs[i]
@@ -190,7 +187,7 @@ func parsePlan(b []byte) (*Plan, error) {
 	}
 	p := &Plan{
 		AuthorityID: j.AuthorityID, Shard: shard.ID(j.Shard), Shards: j.Shards, Hour: window.HourStarting(t),
-		Generation: j.Generation, Supersedes: j.Supersedes, Parts: j.Parts,
+		Generation: j.Generation, Parts: j.Parts,
 	}
 	for _, boot := range j.Boots {
 		for _, b := range boot.Batches {
@@ -215,8 +212,8 @@ func (p *Plan) validate() error {
 		return errors.New("no authority")
 	case uint32(p.Shard) >= p.Shards:
 		return fmt.Errorf("shard %s of %d", p.Shard, p.Shards)
-	case p.Generation == 0 || p.Supersedes >= p.Generation:
-		return fmt.Errorf("generation %d supersedes %d", p.Generation, p.Supersedes)
+	case p.Generation == 0:
+		return errors.New("generation 0")
 	case p.Parts == 0 || p.Parts > MaxParts:
 		return fmt.Errorf("%d parts", p.Parts)
 	case len(p.Inputs) == 0 || len(p.Inputs) > MaxPlanInputs:

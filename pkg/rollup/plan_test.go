@@ -14,7 +14,7 @@ import (
 )
 
 func testPlan() *Plan {
-	p := &Plan{AuthorityID: "auth", Shards: 4, Shard: shard.Of("a <&> é", 4), Hour: testHour, Generation: 2, Supersedes: 1, Parts: 1}
+	p := &Plan{AuthorityID: "auth", Shards: 4, Shard: shard.Of("a <&> é", 4), Hour: testHour, Generation: 2, Parts: 1}
 	for i := range uint64(3) {
 		d := identity.Sum(fmt.Append(nil, i))
 		p.Inputs = append(p.Inputs, intake.Entry{
@@ -54,7 +54,7 @@ func TestBadPlansAreRefused(t *testing.T) {
 		"empty": "", "cut": string(good[:len(good)-1]), "space": strings.Replace(string(good), ":", ": ", 1),
 		"schema":     strings.Replace(string(good), "plan.v1", "plan.v2", 1),
 		"shard":      strings.Replace(string(good), `"shard":`, `"shard":1`, 1),
-		"generation": strings.Replace(string(good), `"generation":2`, `"generation":1`, 1),
+		"generation": strings.Replace(string(good), `"generation":2`, `"generation":0`, 1),
 		"parts":      strings.Replace(string(good), `"parts":1`, `"parts":0`, 1),
 		"range":      strings.Replace(string(good), `[0,9,`, `[10,9,`, 1),
 		"order":      strings.Replace(string(good), `[0,9,`, `[20,29,`, 1),

@@ -1,0 +1,161 @@
+package rollup
+
+import (
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// backlog is what a shard's intake says and published sets do not cover yet, as far as
+// this worker knows. It is rebuilt from the intake by whoever owns the shard next. Not
+// for concurrent use.
+type backlog struct {
+	batches map[identity.Batch]*pending
+	hours   map[window.Hour]*hourWork
+	// segments by key, with the number of their batches that are not covered.
+	segments map[string]int
+	spent    []string // segments that may be deleted
+}
+
+// pending is a batch that is not covered in some hours.
+type pending struct {
+	intake.Entry
+	hours    []window.Hour
+	segments []string
+}
+
+// hourWork is one hour with pending batches.
+type hourWork struct {
+	hour  window.Hour
+	ids   map[identity.Batch]struct{}
+	since time.Time // when the first of them was seen
+	next  time.Time // not looked at before
+	fails int
+}
+
+func newBacklog() *backlog {
+	return &backlog{batches: map[identity.Batch]*pending{}, hours: map[window.Hour]*hourWork{}, segments: map[string]int{}}
+}
+
+// add notes a segment; hours gives the hours that a batch is an input of.
+func (b *backlog) add(key string, entries []intake.Entry, hours func(intake.Entry) []window.Hour, now time.Time) {
+	if _, ok := b.segments[key]; ok {
+		return
+	}
+	b.segments[key] = 0
+	for _, e := range entries {
+		id := e.Identity()
+		p := b.batches[id]
+		if p == nil {
+			hs := hours(e)
+			if len(hs) == 0 {
+				continue
+			}
+			p = &pending{Entry: e}
+			b.batches[id] = p
+			for _, h := range hs {
+				b.need(p, h, now)
+			}
+		}
+		if !slices.Contains(p.segments, key) {
+			p.segments = append(p.segments, key)
+			b.segments[key]++
+		}
+	}
+	b.settle(key)
+}
+
+// need makes the batch an input of the hour.
+func (b *backlog) need(p *pending, h window.Hour, now time.Time) {
+	if slices.Contains(p.hours, h) {
+		return
+	}
+	w := b.hours[h]
+	if w == nil {
+		w = &hourWork{hour: h, ids: map[identity.Batch]struct{}{}, since: now}
+		b.hours[h] = w
+	}
+	if len(w.ids) == 0 {
+		w.since = now
+	}
+	w.ids[p.Identity()] = struct{}{}
+	p.hours = append(p.hours, h)
+}
+
+// covered takes the hour's batches off that published sets cover.
+func (b *backlog) covered(h window.Hour, covers func(identity.Batch) bool) {
+	w := b.hours[h]
+	if w == nil {
+		return
+	}
+	for id := range w.ids {
+		if !covers(id) {
+			continue
+		}
+		delete(w.ids, id)
+		p := b.batches[id]
+		if p.hours = slices.DeleteFunc(p.hours, func(o window.Hour) bool { return o == h }); len(p.hours) > 0 {
+			continue
+		}
+		delete(b.batches, id)
+		for _, key := range p.segments {
+			b.segments[key]--
+			b.settle(key)
+		}
+	}
+	if len(w.ids) == 0 {
+		delete(b.hours, h)
+	}
+}
+
+func (b *backlog) settle(key string) {
+	if b.segments[key] == 0 {
+		b.spent = append(b.spent, key)
+	}
+}
+
+// deleted forgets a segment that is gone from the store.
+func (b *backlog) deleted(key string) {
+	delete(b.segments, key)
+	b.spent = slices.DeleteFunc(b.spent, func(o string) bool { return o == key })
+}
+
+// inputs are the entries that wait for the hour, in the order of their identities.
+func (b *backlog) inputs(h window.Hour) []intake.Entry {
+	w := b.hours[h]
+	if w == nil {
+		return nil
+	}
+	out := make([]intake.Entry, 0, len(w.ids))
+	for id := range w.ids {
+		out = append(out, b.batches[id].Entry)
+	}
+	slices.SortFunc(out, func(x, y intake.Entry) int { return x.Identity().Compare(y.Identity()) })
+	return out
+}
+
+// due gives the hours to look at now, the oldest first.
+func (b *backlog) due(now time.Time) []*hourWork {
+	var out []*hourWork
+	for _, w := range b.hours {
+		if !now.Before(w.next) {
+			out = append(out, w)
+		}
+	}
+	slices.SortFunc(out, func(x, y *hourWork) int { return int(x.hour - y.hour) })
+	return out
+}
+
+// oldest is the first hour with pending batches.
+func (b *backlog) oldest() (window.Hour, bool) {
+	first, ok := window.Hour(0), false
+	for h := range b.hours {
+		if !ok || h < first {
+			first, ok = h, true
+		}
+	}
+	return first, ok
+}

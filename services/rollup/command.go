@@ -1,0 +1,51 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+// credentialsTimeout bounds the look-up of credentials at the start.
+const credentialsTimeout = 30 * time.Second
+
+// settings of the command: the service's, and its store.
+type settings struct {
+	Config
+	Store s3.Config `koanf:"store"`
+}
+
+// Validate checks both parts.
+func (c settings) Validate() error { return errors.Join(c.Config.Validate(), c.Store.Validate()) }
+
+// Command is "lightmetrics rollup".
+func Command() *cobra.Command {
+	return cli.Command(cli.Spec[settings]{
+		Name:  "rollup",
+		Short: "Roll accepted batches up into chunks, hour by hour",
+		Long: "Owns shards, follows their intake, and publishes each hour as raw series and as buckets of 1 m, 5 m and 1 h.\n" +
+			"Late batches make the next generation of exactly their hours.",
+		Default: func() settings { return settings{Config: DefaultConfig(), Store: s3.DefaultConfig()} },
+		New: func(c settings, tel *telemetry.Telemetry) (run.Service, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), credentialsTimeout)
+			defer cancel()
+			store, err := s3.New(ctx, c.Store, s3.Options{})
+			if err != nil {
+				return nil, err
+			}
+			return New(c.Config, Deps{Store: store, Telemetry: tel, Refs: refmem.New()})
+		},
+		Banner: func(c settings, svc run.Service) [][2]string {
+			http := "http://" + svc.(*Service).HTTPAddr().String()
+			return [][2]string{{"http", http}, {"bucket", c.Store.Bucket + "/" + c.Store.Prefix}, {"shards", "curl " + http + "/v1/rollup/shards"}}
+		},
+	})
+}

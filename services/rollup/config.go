@@ -1,0 +1,119 @@
+package rollup
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+)
+
+// Config of a rollup worker. docs/guide/rollup.md explains every setting.
+type Config struct {
+	HTTP  ListenConfig   `koanf:"http"`
+	TLS   rpc.ServerTLS  `koanf:"tls"`
+	Auth  rpc.AuthConfig `koanf:"auth"`
+	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
+
+	ID           string        `koanf:"id" help:"name of this worker in published sets and logs; default: random"`
+	AuthorityID  string        `koanf:"authority_id" help:"acceptance authority of the bucket; empty takes the bucket's own"`
+	Shards       uint32        `koanf:"shards" help:"number of shards of the authority, fixed for ever by whoever says it first"`
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for requests and hand-over"`
+
+	Schedule ScheduleConfig `koanf:"schedule"`
+	Intake   IntakeConfig   `koanf:"intake"`
+	Jobs     JobsConfig     `koanf:"jobs"`
+	Chunks   ChunksConfig   `koanf:"chunks"`
+	Collect  CollectConfig  `koanf:"collect"`
+}
+
+// ListenConfig is one address.
+type ListenConfig struct {
+	Listen string `koanf:"listen" help:"host:port to listen on"`
+}
+
+// ScheduleConfig says when an hour is rolled up.
+type ScheduleConfig struct {
+	FirstAfter time.Duration `koanf:"first_after" help:"time after an hour's end before its first generation; negative rolls up the current hour"`
+	LateAfter  time.Duration `koanf:"late_after" help:"how long late batches gather, and the least time between two generations of an hour"`
+	RetryBase  time.Duration `koanf:"retry_base" help:"wait after a failed job; it doubles with each failure"`
+	RetryMax   time.Duration `koanf:"retry_max" help:"longest wait after a failed job"`
+}
+
+// IntakeConfig is how a shard's new batches are followed.
+type IntakeConfig struct {
+	Interval   time.Duration `koanf:"interval" help:"time between two listings of a shard's intake"`
+	Queue      time.Duration `koanf:"queue_interval" help:"time between two looks for messages, which only shorten the former"`
+	MaxPending int           `koanf:"max_pending" help:"most batches of a shard that are remembered as not rolled up; older segments wait in the store"`
+}
+
+// JobsConfig bounds jobs.
+type JobsConfig struct {
+	Concurrency int           `koanf:"concurrency" help:"hours that are rolled up at once; each takes its memory"`
+	Memory      config.Bytes  `koanf:"memory" help:"about how much memory the raw samples of one job may take; a larger hour is built in parts"`
+	Readers     int           `koanf:"readers" help:"frames of a job that are read at once"`
+	Hold        time.Duration `koanf:"hold" help:"longest time between two checkpoints of a job; after it another worker may take it"`
+	MaxFrame    config.Bytes  `koanf:"max_frame" help:"longest frame that is read"`
+}
+
+// ChunksConfig is the size of chunks.
+type ChunksConfig struct {
+	MetricSamples int `koanf:"metric_samples" help:"rows from which on a metric has chunks of its own; smaller ones share"`
+	MaxSamples    int `koanf:"max_samples" help:"about the most rows of one chunk"`
+}
+
+// CollectConfig is the delayed collection of superseded and orphaned objects.
+type CollectConfig struct {
+	Interval time.Duration `koanf:"interval" help:"time between two looks at the delayed queue; 0 leaves it to other workers"`
+	Grace    time.Duration `koanf:"grace" help:"time that a superseded set stays readable"`
+}
+
+// DefaultConfig listens on loopback.
+func DefaultConfig() Config {
+	return Config{
+		HTTP:         ListenConfig{Listen: "127.0.0.1:4775"},
+		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
+		Shards:       shard.Default,
+		DrainTimeout: 10 * time.Second,
+		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
+		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000},
+		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, Readers: 8, Hold: time.Minute, MaxFrame: 4 << 20},
+		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
+		Collect:      CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
+	}
+}
+
+// Validate checks ranges.
+func (c Config) Validate() error {
+	var errs []error
+	positive := func(name string, ok bool) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s: must be greater than 0", name))
+		}
+	}
+	positive("drain_timeout", c.DrainTimeout > 0)
+	positive("schedule.late_after", c.Schedule.LateAfter > 0)
+	positive("schedule.retry_base", c.Schedule.RetryBase > 0)
+	positive("schedule.retry_max", c.Schedule.RetryMax >= c.Schedule.RetryBase)
+	positive("intake.interval", c.Intake.Interval > 0)
+	positive("intake.queue_interval", c.Intake.Queue > 0)
+	positive("intake.max_pending", c.Intake.MaxPending > 0)
+	positive("jobs.concurrency", c.Jobs.Concurrency > 0)
+	positive("jobs.memory", c.Jobs.Memory > 0)
+	positive("jobs.readers", c.Jobs.Readers > 0)
+	positive("jobs.hold", c.Jobs.Hold >= time.Second)
+	positive("jobs.max_frame", c.Jobs.MaxFrame > 0)
+	positive("chunks.metric_samples", c.Chunks.MetricSamples > 0)
+	positive("chunks.max_samples", c.Chunks.MaxSamples > 0)
+	if c.Collect.Interval < 0 || c.Collect.Grace < 0 {
+		errs = append(errs, errors.New("collect: must not be negative"))
+	}
+	if err := shard.CheckCount(c.Shards); err != nil {
+		errs = append(errs, fmt.Errorf("shards: %w", err))
+	}
+	errs = append(errs, c.TLS.Validate(), c.Auth.Validate(),
+		rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen}))
+	return errors.Join(errs...)
+}

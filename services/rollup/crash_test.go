@@ -1,0 +1,225 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+)
+
+// crashing fills a world with an hour that is to be rolled up a second time.
+func crashing(t *testing.T, s objstore.Store) *world {
+	w := newWorld(t, s)
+	agent := agentOf(0, 0)
+	seq := w.some(agent, hour0, 0, 4, 0)
+	w.some(agentOf(0, 1), hour0, 0, 4, 0)
+	w.drive(testConfig(), Grant{0, 1})
+	w.check(hour0, 0, 1)
+	w.some(agent, hour0, 20, 2, seq)
+	w.some(agent, hour0+1, 0, 1, seq+100)
+	return w
+}
+
+// TestCrashAtEveryStoreCall: a worker whose store is gone from its n-th call on, for every
+// n of a whole job; the n-th write takes effect or not, and nobody hears of it. A second
+// worker with a later fence finishes: every window is published once and equals the
+// recomputation.
+func TestCrashAtEveryStoreCall(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for n := 1; ; n++ {
+			w := crashing(t, newMem())
+			rules := []fault.Rule{{Skip: n - 1, Kind: fault.Before}}
+			if lost {
+				rules = append([]fault.Rule{{Skip: n - 1, Times: 1, Kind: fault.After}}, rules...)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			dying := fault.New(w.store, 1, rules...)
+			o, err := w.owner(w.worker(testConfig(), dying), Grant{0, 2})
+			for range 4 { // it tries again, in vain
+				if err == nil {
+					err = rounds(ctx, o)
+				}
+				w.advance(testConfig().Schedule.LateAfter)
+			}
+			cancel()
+			finished := err == nil && dying.Count("", "") < n
+			w.drive(testConfig(), Grant{0, 3})
+			w.check(hour0, 0, 2)
+			w.check(hour0+1, 0, 1)
+			if left := w.left(0); len(left) > 0 {
+				t.Fatalf("call %d, lost %v: segments left: %v", n, lost, left)
+			}
+			w.onlyOneSet(hour0, n)
+			if rows, _, err := w.pending.Rows(t.Context(), "", "", 10); err != nil || len(rows) > 0 {
+				t.Fatalf("call %d: rows left: %v %v", n, rows, err)
+			}
+			if finished {
+				t.Logf("%d calls, answers lost: %v", n-1, lost)
+				break
+			}
+			if n > 500 {
+				t.Fatal("does not come to an end")
+			}
+		}
+	}
+}
+
+// onlyOneSet wants the committed generations 1 and 2 of each window, with growing fences,
+// and objects for all that they name.
+func (w *world) onlyOneSet(h window.Hour, n int) {
+	w.t.Helper()
+	must(w.t, objstore.ListAll(w.t.Context(), w.store, layout.RollupSetsHour(h), "", func(i objstore.Info) error {
+		r, _, err := catalog.Read(w.t.Context(), w.store, testAuthority, i.Key)
+		if err != nil {
+			return err
+		}
+		if r.Set == nil || r.Set.Name.Generation > 2 {
+			w.t.Errorf("call %d: %s holds %+v", n, i.Key, r)
+		} else if r.Set.Name.Generation == 2 && r.Set.Fence < 2 {
+			w.t.Errorf("call %d: fence %d", n, r.Set.Fence)
+		}
+		return nil
+	}))
+}
+
+// TestPausedOwner: it loses its shard while it is about to publish, and wakes up after
+// another has published the generation, and the next: nothing of it counts, and it stops.
+func TestPausedOwner(t *testing.T) {
+	w := crashing(t, newMem())
+	gate, reached := make(chan struct{}), make(chan struct{})
+	slow := &paused{Store: w.store, gate: gate, reached: reached}
+	svc := w.worker(testConfig(), slow)
+	o, err := w.owner(svc, Grant{0, 2})
+	must(t, err)
+	done := make(chan error, 1)
+	w.advance(time.Hour)
+	must(t, func() error { _, err := o.follow(t.Context()); return err }())
+	w.advance(time.Hour)
+	go func() { done <- rounds(t.Context(), o) }() // it does not hear of its loss
+	<-reached
+	w.drive(testConfig(), Grant{0, 3})
+	w.check(hour0, 0, 2)
+	w.some(agentOf(0, 0), hour0, 50, 1, 9000)
+	w.drive(testConfig(), Grant{0, 3})
+	w.check(hour0, 0, 3)
+	close(gate)
+	if err := <-done; !errors.Is(err, work.ErrMoved) && !errors.Is(err, work.ErrFenced) && err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	if n := testutil.ToFloat64(svc.m.generations.WithLabelValues("raw")); n != 0 {
+		t.Errorf("it committed %v raw generations", n)
+	}
+	if n := testutil.ToFloat64(svc.m.refused.WithLabelValues("exists")); n != 1 {
+		t.Errorf("%v refused", n)
+	}
+	w.check(hour0, 0, 3)
+}
+
+// paused waits before its first create of a manifest.
+type paused struct {
+	objstore.Store
+	gate, reached chan struct{}
+	once          bool
+}
+
+func (p *paused) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if _, err := layout.ParseRollupSet(key); err == nil && !p.once {
+		p.once = true
+		close(p.reached)
+		<-p.gate
+	}
+	return p.Store.Create(ctx, key, body, o)
+}
+
+// What another transaction decided is counted by its reason, and the next generation has
+// the inputs.
+func TestRefusals(t *testing.T) {
+	w := newWorld(t, newMem())
+	w.some(agentOf(0, 0), hour0, 0, 2, 0)
+	svc := w.worker(testConfig(), w.store)
+	o, err := w.owner(svc, Grant{0, 5})
+	must(t, err)
+	// Somebody aborts the raw window of generation 1 between plan and commit.
+	name := catalog.Name{Hour: hour0, Shard: 0, Window: window.Raw, Generation: 1}
+	svc.store = &aborting{Store: w.store, before: layout.RollupPlan(hour0, 0, 1), do: func() {
+		_, err := svc.publisher.Abort(t.Context(), name, "test")
+		must(t, err)
+	}}
+	must(t, rounds(t.Context(), o))
+	if n := testutil.ToFloat64(svc.m.refused.WithLabelValues(string(publish.OutcomeAborted))); n != 1 {
+		t.Errorf("%v aborted", n)
+	}
+	w.advance(time.Hour)
+	must(t, rounds(t.Context(), o))
+	w.check(hour0, 0, 2)
+
+	// An owner of before publishes no more.
+	w.some(agentOf(0, 0), hour0, 10, 1, 100)
+	old := w.worker(testConfig(), w.store)
+	oo, err := w.owner(old, Grant{0, 4})
+	must(t, err)
+	must(t, rounds(t.Context(), oo))
+	w.advance(time.Hour)
+	if err := rounds(t.Context(), oo); err != nil && !errors.Is(err, publish.ErrFenced) {
+		t.Error(err)
+	}
+	w.check2(hour0, 2)
+}
+
+func (w *world) check2(h window.Hour, gen uint64) {
+	w.t.Helper()
+	for _, win := range window.All() {
+		if s := w.set(h, 0, win); s == nil || s.Name.Generation != gen {
+			w.t.Errorf("%s: %+v, want generation %d", win, s, gen)
+		}
+	}
+}
+
+// aborting does something before an object is created.
+type aborting struct {
+	objstore.Store
+	before string
+	do     func()
+}
+
+func (a *aborting) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if key == a.before {
+		a.do()
+	}
+	return a.Store.Create(ctx, key, body, o)
+}
+
+// A plan that is there is used as it is, whatever else is pending.
+func TestPlanOfAFormerOwnerIsUsed(t *testing.T) {
+	w := newWorld(t, newMem())
+	w.some(agentOf(0, 0), hour0, 0, 3, 0)
+	first := w.accepted[0]
+	svc := w.worker(testConfig(), w.store)
+	o, err := w.owner(svc, Grant{0, 1})
+	must(t, err)
+	p, err := svc.plan(t.Context(), hour0, 0, 1, &published{}, w.accepted[:1])
+	must(t, err)
+	if p.sha.IsZero() {
+		t.Fatal("no digest")
+	}
+	if _, err := o.follow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must(t, func() error { _, err := o.hour(t.Context(), o.log.hours[hour0]); return err }())
+	if s := w.set(hour0, 0, window.Raw); s.Inputs.Batches() != 1 || !s.Inputs.Covers(first.Identity()) {
+		t.Fatalf("generation 1: %+v", s.Inputs)
+	}
+	w.advance(time.Hour)
+	must(t, rounds(t.Context(), o))
+	w.check(hour0, 0, 2)
+}

@@ -1,0 +1,17 @@
+package rollup
+
+import (
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+)
+
+// Failpoints of a rollup worker; docs/protocol/failpoints.md lists them all. Its crash
+// test fails every request of a whole job in turn.
+var (
+	_ = failpoint.Register(failpoint.Driven("services/rollup",
+		failpoint.Point{Name: "rollup.job.planned.after", When: "a generation's plan is in the store; nothing is made of it"},
+		failpoint.Point{Name: "rollup.job.published.after", When: "a window of a generation is committed; the checkpoint does not say so"},
+	)...)
+	_ = failstore.RegisterDriven("services/rollup", "rollup", "get rollup", "create rollup", "get raw-blobs", "create manifests", "get manifests",
+		"create index", "delete intake")
+)

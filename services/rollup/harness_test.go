@@ -1,0 +1,345 @@
+package rollup
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
+	"lightmetrics.dev/lightmetrics/services/objectstore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testAuthority = "authority-1"
+	testShards    = 2
+)
+
+var hour0 = window.HourStarting(time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC))
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is an authority with what workers share.
+type world struct {
+	t        testing.TB
+	store    objstore.Store // whole; workers may get a faulty one over it
+	refs     *refmem.Refs
+	pending  *workmem.Store
+	clock    atomic.Int64 // Unix nanoseconds
+	writer   *intake.Writer
+	accepted []intake.Entry
+	frames   map[identity.Batch][]byte
+}
+
+func newWorld(t testing.TB, s objstore.Store) *world {
+	w := &world{t: t, store: s, refs: refmem.New(), writer: intake.NewWriter(s, "abcd", testShards), frames: map[identity.Batch][]byte{}}
+	w.pending = workmem.New(w.now, workmem.Options{})
+	w.clock.Store(hour0.End().Add(time.Hour).UnixNano())
+	must(t, accept.EnsureAuthority(t.Context(), s, testAuthority, true))
+	must(t, intake.EnsureShards(t.Context(), s, testShards))
+	return w
+}
+
+func newMem() *mem.Store { return mem.New(time.Now) }
+
+func (w *world) now() time.Time          { return time.Unix(0, w.clock.Load()).UTC() }
+func (w *world) advance(d time.Duration) { w.clock.Add(int64(d)) }
+
+// agentOf gives the n-th agent of a shard.
+func agentOf(id shard.ID, n int) string {
+	for i := 0; ; i++ {
+		if a := fmt.Sprintf("agent-%d", i); shard.Of(a, testShards) == id {
+			if n--; n < 0 {
+				return a
+			}
+		}
+	}
+}
+
+// point is a sample of a series.
+type point struct {
+	name string
+	typ  frame.MetricType
+	at   time.Time
+	v    float64
+}
+
+// accept makes a batch accepted: frame, manifest's facts, intake segment.
+func (w *world) accept(agent string, seq uint64, points ...point) intake.Entry {
+	w.t.Helper()
+	e := w.acceptSilently(agent, seq, points...)
+	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), []intake.Entry{e}))
+	return e
+}
+
+func (w *world) acceptSilently(agent string, seq uint64, points ...point) intake.Entry {
+	w.t.Helper()
+	b := frame.NewBuilder()
+	for _, p := range points {
+		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: p.name}, {Name: "host", Value: agent}}, p.typ, "", 0)
+		must(w.t, err)
+		must(w.t, b.Append(id, p.at.UnixNano(), p.v))
+	}
+	f, err := b.Build(identity.Boot{Agent: agent, Boot: "b"}, seq)
+	must(w.t, err)
+	raw, err := frame.Encode(nil, f)
+	must(w.t, err)
+	d := identity.Sum(raw)
+	lo, hi := frame.TimeRange(f)
+	e := intake.Entry{
+		AgentID: agent, BootID: "b", SeqStart: f.Identity.SeqStart, SeqEnd: f.Identity.SeqEnd, FrameSHA256: d, FrameBytes: uint64(len(raw)),
+		RawBlobKey: layout.Blob(d, 0), AcceptedAt: w.now().UnixNano() + int64(len(w.accepted)), MinTime: lo, MaxTime: hi,
+	}
+	if _, err := w.store.Create(w.t.Context(), e.RawBlobKey, raw, objstore.PutOptions{SHA256: d}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.accepted = append(w.accepted, e)
+	w.frames[e.Identity()] = raw
+	return e
+}
+
+// at is a moment of the hour.
+func at(h window.Hour, d time.Duration) time.Time { return h.Start().Add(d) }
+
+// some accepts n batches of an agent in the hour, a counter and a gauge, every 10 s.
+func (w *world) some(agent string, h window.Hour, from, n int, seq uint64) uint64 {
+	rnd := rand.New(rand.NewPCG(uint64(from), seq))
+	for i := from; i < from+n; i++ {
+		t := at(h, time.Duration(i+1)*10*time.Second)
+		e := w.accept(agent, seq, point{"requests_total", frame.Counter, t, float64(i * rnd.IntN(3))}, point{"load", frame.Gauge, t, rnd.Float64()})
+		seq = e.SeqEnd + 1
+	}
+	return seq
+}
+
+func testConfig() Config {
+	c := DefaultConfig()
+	c.HTTP.Listen, c.Shards, c.Collect.Interval = "127.0.0.1:0", testShards, 0
+	c.Schedule.RetryBase, c.Schedule.RetryMax = time.Millisecond, time.Millisecond
+	c.Intake.Interval, c.Intake.Queue = 20*time.Millisecond, 5*time.Millisecond
+	c.Chunks.MetricSamples = 1000
+	return c
+}
+
+var testPolicy = publish.Policy{
+	Attempts: 1, RequestTimeout: 10 * time.Second, Generations: 6, Delay: time.Minute, Grace: time.Minute, AbortAfter: 10 * time.Minute,
+}
+
+// worker makes a worker over s, which is the world's store or something around it.
+func (w *world) worker(cfg Config, s objstore.Store) *Service {
+	w.t.Helper()
+	svc, err := New(cfg, Deps{Store: s, Telemetry: telemetry.Discard(), Queue: w.pending, Table: w.pending, Refs: w.refs, Now: w.now, Policy: testPolicy})
+	must(w.t, err)
+	return svc
+}
+
+// owner is a worker's hold on one shard, driven by the test round by round.
+func (w *world) owner(svc *Service, g Grant) (*owner, error) {
+	if err := svc.authority(w.t.Context()); err != nil {
+		return nil, err
+	}
+	if err := svc.publication(); err != nil {
+		return nil, err
+	}
+	return svc.newOwner(g), svc.found(w.t.Context())
+}
+
+// rounds drives until nothing more is to be done at once.
+func rounds(ctx context.Context, o *owner) error {
+	for range 50 {
+		again, err := o.round(ctx)
+		if err != nil || !again {
+			return err
+		}
+	}
+	return fmt.Errorf("does not come to rest")
+}
+
+// drive is a healthy worker that does everything there is on a shard, late batches too.
+func (w *world) drive(cfg Config, g Grant) {
+	w.t.Helper()
+	o, err := w.owner(w.worker(cfg, w.store), g)
+	must(w.t, err)
+	must(w.t, rounds(w.t.Context(), o))
+	w.advance(cfg.Schedule.LateAfter)
+	must(w.t, rounds(w.t.Context(), o))
+}
+
+// set reads the committed set of a window; nil when there is none.
+func (w *world) set(h window.Hour, id shard.ID, win window.Window) *catalog.Set {
+	w.t.Helper()
+	c, err := catalog.New(catalog.Config{Reader: w.store, AuthorityID: testAuthority})
+	must(w.t, err)
+	v, err := c.Refresh(w.t.Context(), h, h)
+	must(w.t, err)
+	return v.Set(h, id, win)
+}
+
+// series reads the chunks of a set back.
+func (w *world) series(set *catalog.Set) []chunk.Series {
+	w.t.Helper()
+	var out []chunk.Series
+	for _, o := range set.Objects {
+		body, _, err := w.store.Get(w.t.Context(), o.ChunkKey, objstore.GetOptions{})
+		must(w.t, err)
+		ib, _, err := w.store.Get(w.t.Context(), o.IndexKey, objstore.GetOptions{})
+		must(w.t, err)
+		x, err := chunk.ReadIndex(ib, chunk.Limits{})
+		must(w.t, err)
+		d := chunk.NewDecoder(x, chunk.Limits{})
+		d.Put(0, body)
+		for i := range x.Len() {
+			ref := x.Series(i)
+			s := chunk.Series{Agent: ref.Agent, Labels: x.AppendLabels(nil, i), Type: ref.Type, Unit: ref.Unit}
+			_, err := d.Series(i, -1<<62, 1<<62, chunk.AllColumns, &s.Columns)
+			must(w.t, err)
+			out = append(out, s)
+		}
+	}
+	sortSeries(out)
+	return out
+}
+
+func sortSeries(ss []chunk.Series) {
+	slices.SortFunc(ss, func(x, y chunk.Series) int {
+		if x.Name() != y.Name() {
+			if x.Name() < y.Name() {
+				return -1
+			}
+			return 1
+		}
+		return rollup.CompareSeries(&x, &y)
+	})
+}
+
+// raw recomputes the raw series of a shard's hour from the accepted frames.
+func (w *world) raw(h window.Hour, id shard.ID) []chunk.Series {
+	w.t.Helper()
+	var in []rollup.Input
+	var fs []*frame.Batch
+	for _, e := range w.accepted {
+		if shard.Of(e.AgentID, testShards) != id {
+			continue
+		}
+		var f frame.Batch
+		must(w.t, frame.Decode(w.frames[e.Identity()], &f, frame.Limits{}))
+		in, fs = append(in, rollup.Input{Identity: e.Identity(), AcceptedAt: e.AcceptedAt}), append(fs, &f)
+	}
+	b := rollup.NewBuilder(h, in, rollup.Part{})
+	for i, f := range fs {
+		must(w.t, b.Add(i, f))
+	}
+	ss, _, err := b.Finish()
+	must(w.t, err)
+	return ss
+}
+
+// check compares every window of a shard's hour with the recomputation, and wants the
+// generation.
+func (w *world) check(h window.Hour, id shard.ID, gen uint64) {
+	w.t.Helper()
+	raw := w.raw(h, id)
+	for _, win := range window.All() {
+		set := w.set(h, id, win)
+		if set == nil || set.Name.Generation != gen {
+			w.t.Fatalf("%s shard %s %s: %+v, want generation %d", h, id, win, set, gen)
+		}
+		want := raw
+		if win != window.Raw {
+			want = nil
+			for i := range raw {
+				want = append(want, rollup.NewRoller(win).Roll(&raw[i]))
+			}
+		}
+		got := w.series(set)
+		if len(got) != len(want) {
+			w.t.Fatalf("%s shard %s %s: %d series, want %d", h, id, win, len(got), len(want))
+		}
+		for i := range got {
+			if !sameSeries(&got[i], &want[i]) {
+				w.t.Fatalf("%s shard %s %s:\n%+v, want\n%+v", h, id, win, got[i], want[i])
+			}
+		}
+	}
+}
+
+// sameSeries compares by what is printed: NaN equals itself, and nil an empty column.
+func sameSeries(a, b *chunk.Series) bool {
+	return reflect.DeepEqual(a, b) || fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
+}
+
+// left lists what the shard's intake still has.
+func (w *world) left(id shard.ID) (keys []string) {
+	w.t.Helper()
+	must(w.t, objstore.ListAll(w.t.Context(), w.store, layout.IntakeShard(id), "", func(o objstore.Info) error {
+		keys = append(keys, o.Key)
+		return nil
+	}))
+	return keys
+}
+
+// realStore runs the embedded object store over HTTP and gives a client of a bucket.
+func realStore(t testing.TB) objstore.Store {
+	t.Helper()
+	const user, secret = "test-user", "test-secret-0123456789"
+	c := objectstore.DefaultConfig()
+	c.Listen, c.AdminListen, c.Dir = "127.0.0.1:0", "", t.TempDir()
+	c.Users = []objectstore.User{{Name: "test", AccessKeyID: user, Secret: config.Secret(secret)}}
+	c.Buckets = []string{"authority"}
+	svc, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("object store: %v", err)
+		}
+	})
+	select {
+	case <-svc.Ready():
+	case err := <-done:
+		done <- err
+		t.Fatal(err)
+	}
+	cfg := s3.DefaultConfig()
+	cfg.Endpoint, cfg.Bucket, cfg.Prefix, cfg.PathStyle = "http://"+svc.Addr(), "authority", "team/", true
+	cfg.AccessKeyID, cfg.SecretAccessKey = user, config.Secret(secret)
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(transport.CloseIdleConnections)
+	s, err := s3.New(t.Context(), cfg, s3.Options{Transport: transport})
+	must(t, err)
+	return s
+}

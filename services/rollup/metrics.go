@@ -1,0 +1,93 @@
+package rollup
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// metrics of a worker. The guide lists them.
+type metrics struct {
+	shards       prometheus.Gauge
+	pending      *prometheus.GaugeVec   // shard
+	lag          *prometheus.GaugeVec   // shard
+	generations  *prometheus.CounterVec // window
+	late         prometheus.Counter
+	refused      *prometheus.CounterVec // reason
+	conservation prometheus.Counter
+	unreadable   prometheus.Counter
+	jobs         *prometheus.CounterVec // outcome
+	jobTime      prometheus.Histogram
+	records      *prometheus.CounterVec // fate
+	samples      *prometheus.CounterVec // window
+	bytes        *prometheus.CounterVec // window
+	frameBytes   prometheus.Counter
+	segments     *prometheus.CounterVec // what
+	phase        *prometheus.HistogramVec
+	collected    *prometheus.CounterVec // action
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	const p = "lightmetrics_rollup_"
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: p + name, Help: help})
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: p + name, Help: help}, labels)
+	}
+	m := &metrics{
+		shards:       prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "shards", Help: "Shards that this worker owns."}),
+		pending:      gauge("pending_batches", "Batches that no published set covers yet, by shard.", "shard"),
+		lag:          gauge("lag_seconds", "Time since the end of the oldest ended hour that has batches to roll up, by shard; 0 when there is none.", "shard"),
+		generations:  vec("generations_published_total", "Generations that this worker committed, by window.", "window"),
+		late:         counter("late_generations_total", "Generations above the first that this worker committed, raw window: hours rolled up again for late batches."),
+		refused:      vec("publications_refused_total", "Publications that were not this worker's to commit, or failed: exists, conflict, aborted, fenced, undecided, failed.", "reason"),
+		conservation: counter("conservation_failures_total", "Generations that were not published because records were not conserved. Must be 0."),
+		unreadable:   counter("unreadable_frames_total", "Frames of accepted batches that could not be read; the hour waits or goes on without them."),
+		jobs:         vec("jobs_total", "Jobs by outcome.", "outcome"),
+		jobTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "job_duration_seconds",
+			Help: "Length of jobs.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 9)}),
+		records:    vec("records_total", "Records of the inputs of committed raw generations: published, other_hours, overlapped, duplicates.", "fate"),
+		samples:    vec("samples_published_total", "Rows of committed sets, by window.", "window"),
+		bytes:      vec("published_bytes_total", "Bytes of chunks and indexes of committed sets, by window.", "window"),
+		frameBytes: counter("frame_bytes_read_total", "Bytes of frames that were read."),
+		segments:   vec("intake_segments_total", "Intake segments: read, corrupt, deleted.", "what"),
+		phase: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "publication_phase_seconds",
+			Help: "Length of the phases of publications.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"phase"}),
+		collected: vec("collected_total", "Keys that the delayed collection decided about, by action.", "action"),
+	}
+	reg.MustRegister(m.shards, m.pending, m.lag, m.generations, m.late, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
+		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected)
+	for _, w := range window.All() {
+		m.generations.WithLabelValues(w.String())
+	}
+	for _, r := range []string{"exists", string(publish.OutcomeConflict), string(publish.OutcomeAborted), string(publish.OutcomeFenced),
+		string(publish.OutcomeUndecided), string(publish.OutcomeFailed)} {
+		m.refused.WithLabelValues(r)
+	}
+	return m
+}
+
+// generation counts a set that this worker committed.
+func (m *metrics) generation(w window.Window, gen uint64, set *catalog.Set) {
+	m.generations.WithLabelValues(w.String()).Inc()
+	m.samples.WithLabelValues(w.String()).Add(float64(set.Counts.Samples))
+	for _, o := range set.Objects {
+		m.bytes.WithLabelValues(w.String()).Add(float64(o.ChunkBytes + o.IndexBytes))
+	}
+	if w != window.Raw {
+		return
+	}
+	if gen > 1 {
+		m.late.Inc()
+	}
+	c := set.Counts
+	for fate, n := range map[string]uint64{"published": c.Published, "other_hours": c.OtherHours, "overlapped": c.Overlapped, "duplicates": c.Duplicates} {
+		m.records.WithLabelValues(fate).Add(float64(n))
+	}
+}

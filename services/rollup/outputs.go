@@ -1,0 +1,160 @@
+package rollup
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// made is everything that a plan's generation publishes: a function of the plan.
+type made struct {
+	counts  rollup.Counts
+	outputs map[window.Window][]publish.Output
+}
+
+// make reads the plan's frames and makes the chunks of the windows. step is called after
+// each part. Nothing of a plan whose records are not conserved is given.
+func (s *Service) make(ctx context.Context, p *planned, windows []window.Window, step func() error) (*made, error) {
+	m := &made{outputs: map[window.Window][]publish.Output{}}
+	order := p.Order()
+	var dec frameDecoder
+	for part := range p.Parts {
+		b := rollup.NewBuilder(p.Hour, order, rollup.Part{Index: part, Of: p.Parts})
+		err := s.frames.each(ctx, p.Inputs, func(i int, raw []byte) error {
+			s.m.frameBytes.Add(float64(len(raw)))
+			f, err := dec.decode(raw)
+			if err != nil {
+				return &UnreadableError{p.Inputs[i], err}
+			}
+			return b.Add(i, f)
+		})
+		if err != nil {
+			return nil, err
+		}
+		raw, counts, err := b.Finish()
+		if err != nil {
+			return nil, err
+		}
+		m.counts.Add(counts)
+		for _, w := range windows {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			outs, err := s.encode(raw, w)
+			if err != nil {
+				return nil, fmt.Errorf("encode %s: %w", w, err)
+			}
+			m.outputs[w] = append(m.outputs[w], outs...)
+		}
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	// The parts together must have every record, too.
+	if m.counts.Inputs != p.Records() {
+		return nil, &rollup.ConservationError{Counts: m.counts}
+	}
+	return m, m.counts.Conserved()
+}
+
+// frameDecoder reuses the memory of one batch.
+type frameDecoder struct {
+	d *frame.Decoder
+	b frame.Batch
+}
+
+func (d *frameDecoder) decode(raw []byte) (*frame.Batch, error) {
+	if d.d == nil {
+		d.d = frame.NewDecoder()
+	}
+	if err := d.d.Decode(raw, &d.b, frame.Limits{}); err != nil {
+		return nil, err
+	}
+	return &d.b, nil
+}
+
+// encode rolls the raw series up to w and makes chunks: a metric of many rows has chunks
+// of its own, the others share. Raw series stand in the order of metrics.
+func (s *Service) encode(raw []chunk.Series, w window.Window) ([]publish.Output, error) {
+	series := raw
+	if w != window.Raw {
+		roller := rollup.NewRoller(w)
+		series = make([]chunk.Series, len(raw))
+		for i := range raw {
+			series[i] = roller.Roll(&raw[i])
+		}
+	}
+	var outs []publish.Output
+	mixed := s.newSheaf(layout.MixedMetrics)
+	for from := 0; from < len(series); {
+		name, rows, to := series[from].Name(), 0, from
+		for to < len(series) && series[to].Name() == name {
+			rows += series[to].Rows()
+			to++
+		}
+		into := mixed
+		if rows >= s.cfg.Chunks.MetricSamples {
+			into = s.newSheaf(name)
+		}
+		for i := from; i < to; i++ {
+			if err := into.add(&series[i], &outs); err != nil {
+				return nil, err
+			}
+		}
+		if into != mixed {
+			if err := into.end(&outs); err != nil {
+				return nil, err
+			}
+		}
+		from = to
+	}
+	return outs, mixed.end(&outs)
+}
+
+// sheaf is the series of one chunk to be.
+type sheaf struct {
+	metric string
+	limit  int
+	w      *chunk.Writer
+	rows   int
+	series int
+}
+
+func (s *Service) newSheaf(metric string) *sheaf {
+	return &sheaf{metric: metric, limit: s.cfg.Chunks.MaxSamples, w: chunk.NewWriter(chunk.Options{})}
+}
+
+func (f *sheaf) add(s *chunk.Series, outs *[]publish.Output) error {
+	if f.rows > 0 && f.rows+s.Rows() > f.limit {
+		if err := f.end(outs); err != nil {
+			return err
+		}
+	}
+	f.rows += s.Rows()
+	f.series++
+	return f.w.Add(s)
+}
+
+func (f *sheaf) end(outs *[]publish.Output) error {
+	if f.series == 0 {
+		return nil
+	}
+	files, err := f.w.Finish()
+	if err != nil {
+		return err
+	}
+	*outs = append(*outs, publish.Output{
+		Metric: f.metric, Chunk: bytes.Clone(files.Chunk), Index: bytes.Clone(files.Index), FooterOffset: uint64(files.FooterOffset),
+		Series: uint64(files.Series), Samples: files.Samples, MinTime: files.MinT, MaxTime: files.MaxT,
+	})
+	f.w.Reset()
+	f.rows, f.series = 0, 0
+	return nil
+}

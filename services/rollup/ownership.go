@@ -1,0 +1,53 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+)
+
+// Grant is one shard that this worker owns for a while.
+type Grant struct {
+	Shard shard.ID
+	// Fence grows with every grant; it goes into what is published.
+	Fence uint64
+}
+
+// Ownership says which shards are this worker's. Loss of it costs double work at worst:
+// what decides is the conditional create of a set's manifest.
+type Ownership interface {
+	// Own calls work in a goroutine of its own for each grant, until ctx ends. The context
+	// of work ends when the grant is lost; the shard is given back when work returns. Own
+	// returns after every work has.
+	Own(ctx context.Context, shards uint32, work func(context.Context, Grant) error) error
+}
+
+// Static owns fixed shards for ever, under one fence: a single worker, or several that
+// were told to share the shards. Two that own the same are harmless.
+type Static struct {
+	// Shards that are owned; nil is all.
+	Shards []shard.ID
+	Fence  uint64
+}
+
+// Own runs work for every shard.
+func (o Static) Own(ctx context.Context, shards uint32, work func(context.Context, Grant) error) error {
+	mine := o.Shards
+	if mine == nil {
+		for id := range shards {
+			mine = append(mine, shard.ID(id))
+		}
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(mine))
+	for i, id := range mine {
+		if uint32(id) >= shards {
+			continue
+		}
+		wg.Go(func() { errs[i] = work(ctx, Grant{id, o.Fence}) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

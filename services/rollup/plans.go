@@ -1,0 +1,100 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// planned is a plan as it stands in the store.
+type planned struct {
+	*rollup.Plan
+	sha identity.Digest
+}
+
+// planTimeout of reading or writing a plan, which may have megabytes.
+const planTimeout = storeTimeout * 6
+
+// readPlan reads a generation's plan; objstore.ErrNotFound when there is none.
+func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen uint64) (*planned, error) {
+	ctx, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	key := layout.RollupPlan(h, id, gen)
+	body, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
+	if err != nil {
+		return nil, fmt.Errorf("read plan: %w", err)
+	}
+	p, err := rollup.ParsePlan(body)
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", key, err)
+	}
+	if p.Key() != key || p.AuthorityID != s.cfg.AuthorityID || p.Shards != s.cfg.Shards {
+		return nil, fmt.Errorf("read %q: %w: it is of %s, authority %q, %d shards", key, rollup.ErrPlan, p.Key(), p.AuthorityID, p.Shards)
+	}
+	return &planned{p, identity.Sum(body)}, nil
+}
+
+// plan gives the generation's plan: the one that is there, or one that is made now of
+// the former generation's inputs and the pending ones. What is in the store counts.
+func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint64, pub *published, more []intake.Entry) (*planned, error) {
+	old, err := s.readPlan(ctx, h, id, gen)
+	if !errors.Is(err, objstore.ErrNotFound) {
+		return old, err
+	}
+	inputs := more
+	if before := pub.sets[window.Raw]; before != nil {
+		p, err := s.readPlan(ctx, h, id, before.Name.Generation)
+		if err != nil {
+			return nil, err
+		}
+		inputs = merge(p.Inputs, more)
+	}
+	if len(inputs) == 0 {
+		return nil, errNoInputs
+	}
+	p := &rollup.Plan{AuthorityID: s.cfg.AuthorityID, Shard: id, Shards: s.cfg.Shards, Hour: h, Generation: gen, Inputs: inputs}
+	p.Parts = parts(p.Records(), int64(s.cfg.Jobs.Memory))
+	body, err := p.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	cctx, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	if _, err := s.store.Create(cctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"}); err == nil {
+		return &planned{p, identity.Sum(body)}, nil
+	} else if got, rerr := s.readPlan(ctx, h, id, gen); rerr == nil {
+		return got, nil
+	} else if errors.Is(rerr, objstore.ErrNotFound) {
+		return nil, fmt.Errorf("create plan: %w", err)
+	} else {
+		return nil, errors.Join(err, rerr)
+	}
+}
+
+// errNoInputs: there is nothing to roll up.
+var errNoInputs = errors.New("no inputs")
+
+// merge puts inputs into the order of their identities, each once.
+func merge(a, b []intake.Entry) []intake.Entry {
+	out := slices.Concat(a, b)
+	slices.SortStableFunc(out, func(x, y intake.Entry) int { return x.Identity().Compare(y.Identity()) })
+	return slices.CompactFunc(out, func(x, y intake.Entry) bool { return x.Identity() == y.Identity() })
+}
+
+// recordBytes is about what a raw record takes while its hour is built: times and values
+// as they came and as they leave, and a part of the encoder.
+const recordBytes = 48
+
+func parts(records uint64, memory int64) uint32 {
+	n := (records*recordBytes + uint64(memory) - 1) / uint64(memory)
+	return uint32(min(max(n, 1), rollup.MaxParts))
+}

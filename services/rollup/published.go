@@ -1,0 +1,132 @@
+package rollup
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// published is what the manifests of a shard's hour say.
+type published struct {
+	// top is the highest decided generation of each window, 0 for none.
+	top map[window.Window]uint64
+	// sets is the highest committed one; no entry when there is none.
+	sets map[window.Window]*catalog.Set
+}
+
+// storeTimeout of one small request.
+const storeTimeout = 10 * time.Second
+
+// published lists the manifests and reads those that count.
+func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*published, error) {
+	p := &published{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}}
+	gens := map[window.Window][]uint64{}
+	prefix := layout.RollupSetsHour(h)
+	// Keys of a shard stand together; its windows are in the order of their names.
+	after := layout.RollupSet(h, id, window.OneHour, 0)
+	for after != "" {
+		page, err := s.list(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: setsPage})
+		if err != nil {
+			return nil, fmt.Errorf("list %q: %w", prefix, err)
+		}
+		after = page.Next
+		for _, o := range page.Objects {
+			n, err := layout.ParseRollupSet(o.Key)
+			if err != nil || n.Shard < id {
+				continue
+			}
+			if n.Shard > id {
+				after = ""
+				break
+			}
+			gens[n.Window] = append(gens[n.Window], n.Generation)
+		}
+	}
+	for w, all := range gens {
+		p.top[w] = all[len(all)-1]
+		for i := len(all) - 1; i >= 0 && p.sets[w] == nil; i-- {
+			r, err := s.record(ctx, layout.RollupSet(h, id, w, all[i]))
+			if err != nil {
+				return nil, err
+			}
+			if r.Set != nil {
+				p.sets[w] = r.Set
+			}
+		}
+	}
+	return p, nil
+}
+
+// setsPage is some generations of the windows of one shard.
+const setsPage = 64
+
+func (s *Service) list(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return s.store.List(ctx, o)
+}
+
+func (s *Service) record(ctx context.Context, key string) (catalog.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	r, _, err := catalog.Read(ctx, s.store, s.cfg.AuthorityID, key)
+	if err != nil {
+		return r, fmt.Errorf("read %q: %w", key, err)
+	}
+	return r, nil
+}
+
+// next is the generation to make or to finish: the first that some window has not decided.
+func (p *published) next() uint64 {
+	first := p.top[window.Raw]
+	for _, w := range window.All() {
+		first = min(first, p.top[w])
+	}
+	return first + 1
+}
+
+// unfinished: a generation is decided in some windows and not in others.
+func (p *published) unfinished() bool {
+	for _, w := range window.All() {
+		if p.top[w] != p.top[window.Raw] {
+			return true
+		}
+	}
+	return false
+}
+
+// covers reports whether the committed sets of all windows have the batch as an input.
+func (p *published) covers(id identity.Batch) bool {
+	var last *catalog.Set
+	for _, w := range window.All() {
+		set := p.sets[w]
+		if set == nil {
+			return false
+		}
+		// Windows of one plan have the same inputs.
+		if last != nil && set.PlanSHA256 == last.PlanSHA256 {
+			continue
+		}
+		if !set.Inputs.Covers(id) {
+			return false
+		}
+		last = set
+	}
+	return true
+}
+
+// before is the highest committed generation of the window below gen, 0 for none. sets
+// holds the highest of all: a higher one than gen means that gen is long decided.
+func (p *published) before(w window.Window, gen uint64) uint64 {
+	if set := p.sets[w]; set != nil && set.Name.Generation < gen {
+		return set.Name.Generation
+	}
+	return 0
+}

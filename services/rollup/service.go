@@ -1,0 +1,370 @@
+// Package rollup is the service that rolls accepted batches up: it owns shards, follows
+// their intake, and publishes each hour of a shard as raw series and as buckets of a
+// minute, five minutes and an hour. Late batches make the next generation of exactly
+// their hours.
+package rollup
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
+)
+
+// Deps are what a worker is built over.
+type Deps struct {
+	Store     objstore.Store
+	Telemetry *telemetry.Telemetry
+	// Ownership says which shards are this worker's; nil is all of them: a worker alone.
+	Ownership Ownership
+	// Queue and Table are the pending work; nil are in memory: a worker alone.
+	Queue work.Queue
+	Table work.Table
+	// Refs is the metadata store of reference sets, the same for all workers of an authority.
+	Refs publish.Refs
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+	// Policy of publications; the zero value is the default one.
+	Policy publish.Policy
+}
+
+// Service is one worker. Any number may run over one authority.
+type Service struct {
+	cfg   Config
+	store objstore.Store
+	tel   *telemetry.Telemetry
+	log   *slog.Logger
+	now   func() time.Time
+	auth  *rpc.Authenticator
+	m     *metrics
+
+	ownership Ownership
+	queue     work.Queue
+	table     work.Table
+	refs      publish.Refs
+	policy    publish.Policy
+	frames    frames
+	slots     *semaphore.Weighted
+	run       string // random name of this process in claims
+	jobs      atomic.Uint64
+
+	// Made by Run, once the authority is known.
+	publisher *publish.Publisher
+	collector *publish.Collector
+
+	mu     sync.Mutex
+	status map[shard.ID]ShardStatus
+
+	founded  atomic.Bool
+	ready    chan struct{}
+	httpAddr net.Addr
+}
+
+// ShardStatus is what a worker says of a shard that it owns.
+type ShardStatus struct {
+	Shard string `json:"shard"`
+	Fence uint64 `json:"fence"`
+	// PendingBatches are not covered by published sets, PendingHours what they lie in.
+	PendingBatches int      `json:"pending_batches"`
+	PendingHours   []string `json:"pending_hours"`
+	// LeftOut are pending batches whose frames can't be read.
+	LeftOut int `json:"left_out"`
+}
+
+// New builds a worker; it does nothing before Run.
+func New(cfg Config, d Deps) (*Service, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("rollup: %w", err)
+	}
+	if d.Store == nil || d.Telemetry == nil || d.Refs == nil {
+		return nil, errors.New("rollup: needs a store, telemetry and reference sets")
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.Ownership == nil {
+		d.Ownership = Static{Fence: 1}
+	}
+	if d.Queue == nil || d.Table == nil {
+		m := workmem.New(d.Now, workmem.Options{})
+		d.Queue, d.Table = m, m
+	}
+	if d.Policy == (publish.Policy{}) {
+		d.Policy = publish.DefaultPolicy()
+		d.Policy.Grace = cfg.Collect.Grace
+	}
+	d.Store = failstore.Wrap(d.Store, "rollup")
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	name := hex.EncodeToString(b[:])
+	if cfg.ID == "" {
+		cfg.ID = "rollup-" + name
+	}
+	auth, err := rpc.NewAuthenticator(cfg.Auth)
+	if err != nil {
+		return nil, fmt.Errorf("rollup: %w", err)
+	}
+	return &Service{
+		cfg: cfg, store: d.Store, tel: d.Telemetry, log: d.Telemetry.Log, now: d.Now, auth: auth,
+		m:         newMetrics(d.Telemetry.Registry),
+		ownership: d.Ownership, queue: d.Queue, table: d.Table, refs: d.Refs, policy: d.Policy,
+		frames: frames{store: d.Store, maxFrame: int64(cfg.Jobs.MaxFrame), readers: cfg.Jobs.Readers},
+		slots:  semaphore.NewWeighted(int64(cfg.Jobs.Concurrency)), run: name,
+		status: map[shard.ID]ShardStatus{}, ready: make(chan struct{}),
+	}, nil
+}
+
+// Ready is closed when the service listens.
+func (s *Service) Ready() <-chan struct{} { return s.ready }
+
+// HTTPAddr is valid after Ready.
+func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
+
+// Run owns shards and rolls up until ctx ends; a job in work is handed over.
+func (s *Service) Run(ctx context.Context) error {
+	mux := http.NewServeMux()
+	s.routes(mux)
+	hs := run.NewHTTPServer(mux)
+	var err error
+	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
+		return fmt.Errorf("rollup: %w", err)
+	}
+	var lc net.ListenConfig
+	hl, err := lc.Listen(ctx, "tcp", s.cfg.HTTP.Listen)
+	if err != nil {
+		return fmt.Errorf("rollup: http: %w", err)
+	}
+	s.httpAddr = hl.Addr()
+	g := run.NewGroup(ctx)
+	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
+	g.Go("shards", s.work)
+	close(s.ready)
+	return g.Wait()
+}
+
+// work finds the authority, founds the reference sets, and owns shards.
+func (s *Service) work(ctx context.Context) error {
+	err := s.until(ctx, "authority", func(ctx context.Context) error {
+		if err := s.authority(ctx); err != nil {
+			return err
+		}
+		ectx, cancel := context.WithTimeout(ctx, storeTimeout)
+		defer cancel()
+		return intake.EnsureShards(ectx, s.store, s.cfg.Shards)
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.publication(); err != nil {
+		return fmt.Errorf("rollup: %w", err)
+	}
+	if err := s.until(ctx, "reference sets", s.found); err != nil {
+		return err
+	}
+	s.founded.Store(true)
+	g := run.NewGroup(ctx)
+	g.Go("ownership", func(ctx context.Context) error { return s.ownership.Own(ctx, s.cfg.Shards, s.own) })
+	g.Go("collect", s.collect)
+	return g.Wait()
+}
+
+// until tries again until fn succeeds, or says that it never will.
+func (s *Service) until(ctx context.Context, what string, fn func(context.Context) error) error {
+	for wait := s.cfg.Schedule.RetryBase; ; wait = min(2*wait, s.cfg.Schedule.RetryMax) {
+		err := fn(ctx)
+		var shards *intake.ShardsError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &shards), errors.Is(err, intake.ErrConfig), errors.Is(err, errAuthority), errors.Is(err, accept.ErrCorruptRecord):
+			return fmt.Errorf("rollup: %w", err)
+		}
+		s.log.Warn("not there yet; it is tried again", "what", what, "err", err)
+		if err := (run.WallClock{}).Sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+var errAuthority = errors.New("the bucket is of another authority")
+
+// authority compares the configured id with the bucket's, or takes that.
+func (s *Service) authority(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	body, _, err := s.store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	if err != nil {
+		return fmt.Errorf("authority: %w", err)
+	}
+	r, err := accept.ParseAuthorityRecord(body)
+	if err != nil {
+		return err
+	}
+	if s.cfg.AuthorityID != "" && s.cfg.AuthorityID != r.AuthorityID {
+		return fmt.Errorf("%w: %q, configured is %q", errAuthority, r.AuthorityID, s.cfg.AuthorityID)
+	}
+	s.cfg.AuthorityID = r.AuthorityID
+	return nil
+}
+
+func (s *Service) publication() error {
+	c := publish.Config{
+		Store: s.store, Refs: s.refs, Clock: clock{s.now}, AuthorityID: s.cfg.AuthorityID, WorkerID: s.cfg.ID, Policy: s.policy,
+		Queue: publish.NewObjectQueue(s.store, func(key string, err error) {
+			s.log.Error("item of the delayed queue can't be read", "key", key, "err", err)
+		}),
+		Events: publish.Events{
+			Phase: func(p publish.Phase, took time.Duration) {
+				s.m.phase.WithLabelValues(string(p)).Observe(took.Seconds())
+			},
+			Collected: func(e publish.Entry) { s.m.collected.WithLabelValues(string(e.Action)).Inc() },
+		},
+	}
+	var err error
+	if s.publisher, err = publish.NewPublisher(c); err != nil {
+		return err
+	}
+	s.collector, err = publish.NewCollector(c)
+	return err
+}
+
+// clock is the service's, and waits in real time.
+type clock struct{ now func() time.Time }
+
+func (c clock) Now() time.Time { return c.now() }
+
+func (clock) Sleep(ctx context.Context, d time.Duration) error { return run.WallClock{}.Sleep(ctx, d) }
+
+func (s *Service) found(ctx context.Context) error {
+	_, err := s.collector.Found(ctx, rand.Reader, false)
+	return err
+}
+
+// collectAtOnce bounds the items of the delayed queue between two looks at the founding.
+const collectAtOnce = 100
+
+// collect works the delayed queue off, and founds the reference sets anew where the
+// metadata store lost them.
+func (s *Service) collect(ctx context.Context) error {
+	if s.cfg.Collect.Interval == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for {
+		if err := (run.WallClock{}).Sleep(ctx, s.cfg.Collect.Interval); err != nil {
+			return err
+		}
+		err := s.found(ctx)
+		for err == nil {
+			var r publish.Report
+			if r, err = s.collector.Step(ctx, collectAtOnce); r.Items < collectAtOnce {
+				break
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("delayed collection failed; it goes on at the next interval", "err", err)
+		}
+	}
+}
+
+func (s *Service) routes(mux *http.ServeMux) {
+	mux.Handle("GET /v1/rollup/shards", s.auth.Middleware(http.HandlerFunc(s.listShards), func(w http.ResponseWriter, _ *http.Request, err error) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+	}))
+	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+}
+
+var errNotFounded = errors.New("authority and reference sets are not there yet")
+
+func (s *Service) notReady() error {
+	if s.founded.Load() {
+		return nil
+	}
+	return errNotFounded
+}
+
+// listShards answers with the shards that this worker owns.
+func (s *Service) listShards(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"worker_id": s.cfg.ID, "shards": s.Shards()}) // the client went away: nothing to do
+}
+
+// Shards that this worker owns now, in order.
+func (s *Service) Shards() []ShardStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]ShardStatus, 0, len(s.status))
+	for _, st := range s.status {
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b ShardStatus) int {
+		if a.Shard < b.Shard {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+func (s *Service) enter(o *owner) {
+	s.m.shards.Inc()
+	s.note(o)
+}
+
+func (s *Service) leave(o *owner) {
+	s.m.shards.Dec()
+	id := o.grant.Shard.String()
+	s.m.pending.DeleteLabelValues(id)
+	s.m.lag.DeleteLabelValues(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.status, o.grant.Shard)
+}
+
+// maxStatusHours of one shard in its status.
+const maxStatusHours = 100
+
+// note shows where the shard stands.
+func (s *Service) note(o *owner) {
+	id := o.grant.Shard.String()
+	st := ShardStatus{Shard: id, Fence: o.grant.Fence, PendingBatches: len(o.log.batches), LeftOut: len(o.out), PendingHours: []string{}}
+	for h := range o.log.hours {
+		st.PendingHours = append(st.PendingHours, h.String())
+	}
+	slices.Sort(st.PendingHours)
+	st.PendingHours = st.PendingHours[:min(len(st.PendingHours), maxStatusHours)]
+	lag := time.Duration(0)
+	if h, ok := o.log.oldest(); ok {
+		lag = max(s.now().Sub(h.End()), 0)
+	}
+	s.m.pending.WithLabelValues(id).Set(float64(len(o.log.batches)))
+	s.m.lag.WithLabelValues(id).Set(lag.Seconds())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status[o.grant.Shard] = st
+}

@@ -1,0 +1,295 @@
+package rollup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+)
+
+// patience bounds every wait of a test; no test measures time.
+const patience = 30 * time.Second
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// running is a worker in a goroutine of its own.
+type running struct {
+	*Service
+	stop func()
+}
+
+func (w *world) start(t *testing.T, cfg Config, s objstore.Store) running {
+	t.Helper()
+	svc := w.worker(cfg, s)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	select {
+	case <-svc.Ready():
+	case err := <-done:
+		done <- err
+		t.Fatal(err)
+	}
+	return running{svc, stop}
+}
+
+// TestOverTheEmbeddedStore: two workers that both own everything, over HTTP: every window
+// of every shard is published once and equals the recomputation; late batches make the
+// next generation of exactly their hour.
+func TestOverTheEmbeddedStore(t *testing.T) {
+	w := newWorld(t, realStore(t))
+	seq := map[shard.ID]uint64{}
+	for id := range shard.ID(testShards) {
+		seq[id] = w.some(agentOf(id, 0), hour0, 0, 20, 0)
+		w.some(agentOf(id, 1), hour0, 5, 20, 0)
+		w.some(agentOf(id, 0), hour0-1, 0, 3, 1000)
+	}
+	cfg := testConfig()
+	cfg.Schedule.LateAfter = time.Second
+	a, b := w.start(t, cfg, w.store), w.start(t, cfg, w.store)
+	rest := func() bool {
+		for id := range shard.ID(testShards) {
+			if len(w.left(id)) > 0 {
+				return false
+			}
+		}
+		return true
+	}
+	eventually(t, "all segments are consumed", rest)
+	for id := range shard.ID(testShards) {
+		w.check(hour0, id, 1)
+		w.check(hour0-1, id, 1)
+	}
+	w.advance(time.Hour)
+	w.some(agentOf(0, 0), hour0, 30, 2, seq[0])
+	eventually(t, "late ones are consumed", func() bool { w.advance(cfg.Schedule.LateAfter); return rest() })
+	w.check(hour0, 0, 2)
+	w.check(hour0, 1, 1)
+	w.check(hour0-1, 0, 1)
+
+	resp, err := http.Get("http://" + a.HTTPAddr().String() + "/v1/rollup/shards")
+	must(t, err)
+	defer resp.Body.Close()
+	var status struct {
+		Shards []ShardStatus `json:"shards"`
+	}
+	must(t, json.NewDecoder(resp.Body).Decode(&status))
+	if len(status.Shards) != testShards || status.Shards[0].Shard != "0000" {
+		t.Errorf("shards %+v", status)
+	}
+	for _, path := range []string{"/-/ready", "/metrics", "/config"} {
+		resp, err := http.Get("http://" + b.HTTPAddr().String() + path)
+		must(t, err)
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+	count := func(s running, win window.Window) float64 {
+		return testutil.ToFloat64(s.m.generations.WithLabelValues(win.String()))
+	}
+	for _, win := range window.All() {
+		if n := count(a, win) + count(b, win); n != 2*testShards+1 {
+			t.Errorf("%v generations of %s committed, want %d", n, win, 2*testShards+1)
+		}
+	}
+	if n := testutil.ToFloat64(a.m.late) + testutil.ToFloat64(b.m.late); n != 1 {
+		t.Errorf("%v late generations", n)
+	}
+}
+
+// A batch over the hour's end is an input of both hours; one over three hours only of
+// those that it has records in.
+func TestBatchOverHours(t *testing.T) {
+	w := newWorld(t, newMem())
+	agent := agentOf(1, 0)
+	w.accept(agent, 0, point{"g", frame.Gauge, at(hour0, time.Hour), 1}, point{"g", frame.Gauge, at(hour0, time.Hour+time.Millisecond), 2})
+	w.accept(agent, 10, point{"g", frame.Gauge, at(hour0-3, time.Minute), 1}, point{"g", frame.Gauge, at(hour0, time.Minute), 2})
+	w.advance(2 * time.Hour)
+	w.drive(testConfig(), Grant{1, 1})
+	for _, h := range []window.Hour{hour0 - 3, hour0, hour0 + 1} {
+		w.check(h, 1, 1)
+	}
+	if s := w.set(hour0, 1, window.Raw); s.Counts.Records != 4 || s.Counts.Published != 2 || s.Counts.OtherHours != 2 {
+		t.Errorf("counts %+v", s.Counts)
+	}
+	for _, h := range []window.Hour{hour0 - 1, hour0 - 2} {
+		if s := w.set(h, 1, window.Raw); s != nil {
+			t.Errorf("hour %s without records is published", h)
+		}
+	}
+	if left := w.left(1); len(left) > 0 {
+		t.Errorf("segments left: %v", left)
+	}
+}
+
+// TestSchedule: the first generation waits for first_after, the next ones for late_after.
+func TestSchedule(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Schedule.FirstAfter, cfg.Schedule.LateAfter = -50*time.Minute, 5*time.Minute
+	agent := agentOf(0, 0)
+	o, err := w.owner(w.worker(cfg, w.store), Grant{0, 1})
+	must(t, err)
+	generation := func() uint64 {
+		must(t, rounds(t.Context(), o))
+		if s := w.set(hour0, 0, window.OneHour); s != nil {
+			return s.Name.Generation
+		}
+		return 0
+	}
+	w.clock.Store(at(hour0, 5*time.Minute).UnixNano())
+	seq := w.some(agent, hour0, 0, 2, 0)
+	for _, step := range []struct {
+		at   time.Duration
+		more bool
+		want uint64
+	}{{5, false, 0}, {10, false, 1}, {11, true, 1}, {14, true, 1}, {16, false, 2}, {30, false, 2}, {31, true, 2}, {35, false, 2}, {36, false, 3}} {
+		w.clock.Store(at(hour0, step.at*time.Minute).UnixNano())
+		if step.more {
+			seq = w.some(agent, hour0, int(seq), 1, seq)
+		}
+		if got := generation(); got != step.want {
+			t.Fatalf("after %d minutes: generation %d, want %d", step.at, got, step.want)
+		}
+	}
+	w.check(hour0, 0, 3)
+}
+
+// TestLateAndOutOfOrder: batches come in any order and again and again; each generation
+// covers all before, and other hours stay as they are.
+func TestLateAndOutOfOrder(t *testing.T) {
+	w := newWorld(t, newMem())
+	agent := agentOf(0, 0)
+	seq := w.some(agent, hour0, 100, 5, 1000)
+	w.some(agent, hour0-1, 0, 2, 5000)
+	g := Grant{0, 1}
+	w.drive(testConfig(), g)
+	w.check(hour0, 0, 1)
+	w.some(agent, hour0, 0, 5, 0) // before all others
+	again := w.accepted[0]
+	must(t, w.writer.Write(t.Context(), 0, []intake.Entry{again}))
+	w.advance(time.Hour)
+	w.drive(testConfig(), g)
+	w.check(hour0, 0, 2)
+	// An overlap: numbers that are taken already, and one that is not; and a repeated time.
+	w.accept(agent, seq-1, point{"load", frame.Gauge, at(hour0, 105*10*time.Second), 7}, point{"load", frame.Gauge, at(hour0, 106*10*time.Second), 8})
+	w.accept(agent, 8000, point{"load", frame.Gauge, at(hour0, 101*10*time.Second), 9})
+	w.advance(time.Hour)
+	w.drive(testConfig(), g)
+	w.check(hour0, 0, 3)
+	w.check(hour0-1, 0, 1)
+	if c := w.set(hour0, 0, window.Raw).Counts; c.Overlapped != 1 || c.Duplicates != 1 {
+		t.Errorf("counts %+v", c)
+	}
+	if left := w.left(0); len(left) > 0 {
+		t.Errorf("segments left: %v", left)
+	}
+}
+
+// Many parts make what one makes.
+func TestParts(t *testing.T) {
+	w := newWorld(t, newMem())
+	for n := range 5 {
+		w.some(agentOf(0, n), hour0, 0, 10, 0)
+	}
+	cfg := testConfig()
+	cfg.Jobs.Memory = 48 * 30
+	cfg.Chunks.MetricSamples, cfg.Chunks.MaxSamples = 8, 15
+	w.drive(cfg, Grant{0, 1})
+	w.check(hour0, 0, 1)
+	set := w.set(hour0, 0, window.Raw)
+	metrics := map[string]bool{}
+	for _, o := range set.Objects {
+		metrics[o.Metric] = true
+	}
+	if len(set.Objects) < 4 || !metrics["load"] {
+		t.Errorf("%d objects of %v", len(set.Objects), metrics)
+	}
+}
+
+// A frame that is lost holds nothing back but itself, and heals when it is back.
+func TestUnreadableFrame(t *testing.T) {
+	w := newWorld(t, newMem())
+	agent := agentOf(0, 0)
+	seq := w.some(agent, hour0, 0, 3, 0)
+	lost := w.accepted[1]
+	must(t, w.store.Delete(t.Context(), lost.RawBlobKey))
+	o, err := w.owner(w.worker(testConfig(), w.store), Grant{0, 1})
+	must(t, err)
+	if err := rounds(t.Context(), o); err == nil || !strings.Contains(err.Error(), "aborted") {
+		t.Fatalf("first try: %v", err)
+	}
+	w.advance(time.Minute)
+	must(t, rounds(t.Context(), o))
+	set := w.set(hour0, 0, window.Raw)
+	if set == nil || set.Name.Generation != 2 || set.Inputs.Covers(lost.Identity()) || set.Inputs.Batches() != 2 {
+		t.Fatalf("without the lost one: %+v", set)
+	}
+	if len(w.left(0)) != 1 {
+		t.Errorf("segments left: %v", w.left(0))
+	}
+	w.some(agent, hour0, 10, 1, seq)
+	w.advance(outFor)
+	must(t, rounds(t.Context(), o))
+	if set := w.set(hour0, 0, window.Raw); set.Name.Generation != 3 || set.Inputs.Batches() != 3 {
+		t.Fatalf("a later one: %+v", set)
+	}
+	_, err = w.store.Create(t.Context(), layout.Blob(lost.FrameSHA256, 3), w.frames[lost.Identity()], objstore.PutOptions{})
+	must(t, err)
+	w.advance(time.Hour)
+	must(t, rounds(t.Context(), o))
+	w.check(hour0, 0, 4)
+	if len(w.left(0)) != 0 {
+		t.Errorf("segments left: %v", w.left(0))
+	}
+}
+
+// A message shortens the wait for the next listing.
+func TestMessageShortensTheWait(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Intake.Interval = time.Hour
+	s := w.start(t, cfg, w.store)
+	eventually(t, "both shards are owned", func() bool { return len(s.Shards()) == testShards })
+	w.some(agentOf(0, 0), hour0, 0, 1, 0)
+	eventually(t, "published", func() bool {
+		must(t, w.pending.Send(t.Context(), Topic(0), fmt.Append(nil, hour0), work.SendOptions{DedupeKey: "x"}))
+		return w.set(hour0, 0, window.OneHour) != nil
+	})
+	w.check(hour0, 0, 1)
+}
