@@ -17,25 +17,24 @@ func uvarintLen(u uint64) int { return (bits.Len64(u|1) + 6) / 7 }
 type bitWriter struct {
 	dst []byte
 	acc uint64
-	n   uint // bits in acc, under 8 between calls of put
+	n   uint // bits in acc, under 32 between calls of put
 }
 
-// put appends the low count bits of v, whose other bits are 0; count is at most 56.
+// put appends the low count bits of v, whose other bits are 0; count is at most 32.
 func (w *bitWriter) put(v uint64, count uint) {
 	w.acc |= v << w.n
-	w.n += count
-	for w.n >= 8 {
-		w.dst = append(w.dst, byte(w.acc))
-		w.acc >>= 8
-		w.n -= 8
+	if w.n += count; w.n >= 32 {
+		w.dst = binary.LittleEndian.AppendUint32(w.dst, uint32(w.acc))
+		w.acc >>= 32
+		w.n -= 32
 	}
 }
 
 // flush fills the last byte with 0 bits.
 func (w *bitWriter) flush() {
-	if w.n > 0 {
+	for ; w.n > 0; w.n -= min(w.n, 8) {
 		w.dst = append(w.dst, byte(w.acc))
-		w.acc, w.n = 0, 0
+		w.acc >>= 8
 	}
 }
 

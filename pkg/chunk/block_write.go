@@ -34,6 +34,7 @@ type slot struct {
 	mask  Mask
 	cells [2]int // range of blockWriter.cells
 	depth [columns]uint8
+	dear  Mask // float columns that cost more than dearBits a value by themselves
 }
 
 // blockWriter encodes one block of values after the other.
@@ -305,8 +306,11 @@ func (w *blockWriter) values(v []float64, slot, col int) {
 			best, cost = k, c
 		}
 	}
-	if slot >= 0 && !w.noRefs && cost > dearBits*len(v) && w.refer(v, slot, col, cost) {
-		return
+	if slot >= 0 && cost > dearBits*len(v) {
+		w.slots[slot].dear |= 1 << col
+		if !w.noRefs && w.refer(v, slot, col, cost) {
+			return
+		}
 	}
 	attempts[best].write()
 }
@@ -331,7 +335,7 @@ func (w *blockWriter) refer(v []float64, i, col, cost int) bool {
 	s := &w.slots[i]
 	for j := i - 1; j >= 0; j-- {
 		o := &w.slots[j]
-		if o.set != s.set || o.mask&(1<<col) == 0 || o.depth[col]+1 > maxDepth {
+		if o.set != s.set || o.dear&(1<<col) == 0 || o.depth[col]+1 > maxDepth {
 			continue
 		}
 		x := *o.c.float(1 << col)

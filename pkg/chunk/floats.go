@@ -91,7 +91,7 @@ restart:
 	if exp == 0 {
 		for i, x := range v {
 			n := int64(x)
-			if math.Float64bits(float64(n)) == math.Float64bits(x) && n > -maxExact && n < maxExact {
+			if float64(n) == x && uint64(n+maxExact) < 2*maxExact && (n != 0 || math.Float64bits(x) == 0) {
 				f.ints[i] = n
 				continue
 			}

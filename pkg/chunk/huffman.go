@@ -211,25 +211,50 @@ func (c *code) read(r *cursor) {
 	}
 }
 
-// table decodes: indexed by the next maxCodeBits bits, token<<4 | length.
+// table decodes: both are indexed by the next maxCodeBits bits.
 type table struct {
-	entry [1 << maxCodeBits]uint16
+	one  [1 << maxCodeBits]uint16 // token<<4 | length
+	many [1 << maxCodeBits]uint32
 }
+
+// An entry of many has its length in bits 0 to 3, its number of direct tokens in bits 4 to
+// 7, and these from bit 8 on, 4 bits each. With number 0 it is a single other token.
+const maxMany = 4
 
 func (t *table) build(c *code) {
 	if c.used == 1 {
-		for i := range t.entry {
-			t.entry[i] = uint16(c.only) << 4
+		for i := range t.one {
+			t.one[i] = uint16(c.only) << 4
 		}
-		return
+	} else {
+		for tok, l := range c.bits {
+			if l == 0 {
+				continue
+			}
+			e := uint16(tok)<<4 | uint16(l)
+			for i := int(c.value[tok]); i < len(t.one); i += 1 << l {
+				t.one[i] = e
+			}
+		}
 	}
-	for tok, l := range c.bits {
-		if l == 0 {
+	for i := range t.many {
+		e := t.one[i]
+		length := uint32(e & 15)
+		if e >= directTokens<<4 {
+			t.many[i] = uint32(e>>4)<<8 | length
 			continue
 		}
-		e := uint16(tok)<<4 | uint16(l)
-		for i := int(c.value[tok]); i < len(t.entry); i += 1 << l {
-			t.entry[i] = e
+		toks, n := uint32(e>>4)<<8, uint32(1)
+		for n < maxMany {
+			next := t.one[i>>length]
+			l := length + uint32(next&15)
+			if next >= directTokens<<4 || l > maxCodeBits {
+				break
+			}
+			toks |= uint32(next>>4) << (8 + 4*n)
+			length = l
+			n++
 		}
+		t.many[i] = toks | n<<4 | length
 	}
 }

@@ -3,6 +3,8 @@ package chunk
 import (
 	"cmp"
 	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
 // tableWriter builds the tables of an index from series.
@@ -13,12 +15,18 @@ type tableWriter struct {
 	refs  []labelRef
 	order []uint32 // of keys by their sets
 	parts []seriesPart
+	last  []seenLabel // by place
 }
 
 type seriesKey struct {
 	s                      *Series
 	name, agent, unit, set uint32
 	from, to               int // labels but the name, in refs
+}
+
+type seenLabel struct {
+	label frame.Label
+	ref   labelRef
 }
 
 type seriesPart struct {
@@ -45,16 +53,21 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 	}
 	clear(w.ids)
 	clear(w.keys)
+	clear(w.last[:cap(w.last)])
 	w.keys, w.refs, w.order, w.parts = w.keys[:0], w.refs[:0], w.order[:0], w.parts[:0]
 	w.id(x, "")
 	for _, s := range series {
 		k := seriesKey{s: s, from: len(w.refs), agent: w.id(x, s.Agent), unit: w.id(x, s.Unit)}
-		for _, l := range s.Labels {
+		for i, l := range s.Labels {
 			if l.Name == nameLabel {
 				k.name = w.id(x, l.Value)
 				continue
 			}
-			w.refs = append(w.refs, labelRef{w.id(x, l.Name), w.id(x, l.Value)})
+			// Neighbours mostly have the same label at the same place.
+			if w.last = grow(w.last, len(s.Labels)); w.last[i].label != l {
+				w.last[i] = seenLabel{l, labelRef{w.id(x, l.Name), w.id(x, l.Value)}}
+			}
+			w.refs = append(w.refs, w.last[i].ref)
 		}
 		k.to = len(w.refs)
 		w.keys = append(w.keys, k)

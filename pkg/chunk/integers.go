@@ -41,7 +41,8 @@ type coder struct {
 	old     []uint64 // scratch of runs
 	hist    []tokenCount
 	codes   []code
-	count   [tokens]uint32
+	count   [256]uint32
+	long    int // bits that follow the tokens of the stream
 	totals  [maxTables][tokens]uint32
 }
 
@@ -77,21 +78,24 @@ func predict(v []int64) (predictor uint8, p0, p1 int64) {
 	if n == 1 {
 		return predictConst, first, 0
 	}
-	lo, hi := first, first
-	for _, x := range v[1:] {
-		lo, hi = min(lo, x), max(hi, x)
+	k := 1
+	for k < n && v[k] == first {
+		k++
 	}
-	if lo == hi {
+	if k == n {
 		return predictConst, first, 0
 	}
-	base := lo + int64(uint64(hi-lo)/2)
-	drift := (v[n-1] - first) / int64(n-1)
-	// A third of the residuals tell which is best.
-	var b0, b1, b2 int
-	step := 3
+	step := 3 // a third of the integers tell which predictor is best
 	if n < 96 {
 		step = 1
 	}
+	lo, hi := min(first, v[k]), max(first, v[k])
+	for i := 1; i < n; i += step {
+		lo, hi = min(lo, v[i]), max(hi, v[i])
+	}
+	base := lo + int64(uint64(hi-lo)/2)
+	drift := (v[n-1] - first) / int64(n-1)
+	var b0, b1, b2 int
 	for i := 2; i < n; i += step {
 		x, y, z := v[i], v[i-1], v[i-2]
 		d := x - y
@@ -133,39 +137,53 @@ func (c *coder) tokenize(s *stream, v []int64) int {
 		c.syms = append(make([]byte, 0, 2*cap(c.syms)+n), c.syms...)
 	}
 	syms := c.syms[start : start+n]
-	var extraBits int
-	put := func(i int, u uint64) {
-		if u < directTokens {
-			syms[i] = byte(u)
-			return
-		}
-		t, extra, count := tokenOf(u)
-		syms[i] = t
-		c.extras = append(c.extras, extra)
-		extraBits += int(count)
-	}
+	c.long = 0
 	switch s.predictor {
 	case predictBase:
 		for i, x := range v {
-			put(i, zigzag(x-s.p0))
+			if u := zigzag(x - s.p0); u < directTokens {
+				syms[i] = byte(u)
+			} else {
+				syms[i] = c.other(u)
+			}
 		}
 	case predictDelta:
-		last := s.p0
+		last := s.p0 + s.p1
 		for i, x := range v[1:] {
-			put(i, zigzag(x-last-s.p1))
-			last = x
+			u := zigzag(x - last)
+			last = x + s.p1
+			if u < directTokens {
+				syms[i] = byte(u)
+			} else {
+				syms[i] = c.other(u)
+			}
 		}
 	case predictDelta2:
 		last, delta := v[1], s.p1
 		for i, x := range v[2:] {
-			put(i, zigzag(x-last-delta))
+			u := zigzag(x - last - delta)
 			delta = x - last
 			last = x
+			if u < directTokens {
+				syms[i] = byte(u)
+			} else {
+				syms[i] = c.other(u)
+			}
 		}
 	}
+	extraBits := c.long
 	clear(c.count[:])
-	for _, t := range syms {
-		c.count[t]++
+	var odd [256]uint32 // a second counter spares waiting for the first
+	k := 0
+	for ; k+1 < len(syms); k += 2 {
+		c.count[syms[k]]++
+		odd[syms[k+1]]++
+	}
+	if k < len(syms) {
+		c.count[syms[k]]++
+	}
+	for t := range tokens {
+		c.count[t] += odd[t]
 	}
 	if int(c.count[0]) > n/2 {
 		extraBits += c.runs(s, syms)
@@ -176,13 +194,21 @@ func (c *coder) tokenize(s *stream, v []int64) int {
 	// Shannon's bound, by the token.
 	cost := float64(extraBits)
 	total := math.Log2(float64(len(syms)))
-	for t, k := range c.count {
+	for t, k := range c.count[:tokens] {
 		if k > 0 {
 			cost += float64(k) * (total - math.Log2(float64(k)))
 			c.hist = append(c.hist, tokenCount{byte(t), k})
 		}
 	}
 	return int(cost)
+}
+
+// other gives the token of a residual that is no direct one, and keeps the bits that follow.
+func (c *coder) other(u uint64) byte {
+	t, extra, count := tokenOf(u)
+	c.extras = append(c.extras, extra)
+	c.long += int(count)
+	return t
 }
 
 // runs replaces zeros in syms in place, keeps c.count, and leaves the new length in
@@ -374,46 +400,12 @@ func (c *coder) append(dst []byte, i int) []byte {
 
 // integers fills out, which is not empty, from c. tables gives the decoding table of a number.
 func (c *cursor) integers(out []int64, tables func(int) *table) {
-	head := c.byte()
-	predictor := head & 7
-	if predictor >= predictors || head>>7 != 0 || (predictor == predictConst && head != predictConst) {
-		c.fail("integers: unknown mode 0x%02x", head)
-		return
-	}
-	p0 := c.zigzag()
-	if predictor == predictConst {
+	predictor, p0, p1, res := c.residuals(out, tables)
+	switch predictor {
+	case predictConst:
 		for i := range out {
 			out[i] = p0
 		}
-		return
-	}
-	var p1 int64
-	if predictor != predictBase {
-		p1 = c.zigzag()
-	}
-	n := residuals(predictor, len(out))
-	if c.err != nil {
-		return
-	}
-	if n < 0 {
-		c.fail("integers: %d values with predictor %d", len(out), predictor)
-		return
-	}
-	res := out[len(out)-n:]
-	if n > 0 {
-		t := tables(int(head >> 3))
-		if t == nil {
-			c.fail("integers: no table %d", head>>3)
-			return
-		}
-		used := t.decode(res, c.b[c.pos:])
-		if used < 0 {
-			c.fail("integers: residuals end early or run over")
-			return
-		}
-		c.pos += used
-	}
-	switch predictor {
 	case predictBase:
 		for i, u := range res {
 			res[i] = p0 + unzigzag(uint64(u))
@@ -436,61 +428,143 @@ func (c *cursor) integers(out []int64, tables func(int) *table) {
 	}
 }
 
-// decode fills out with zigzagged residuals and returns the number of bytes used, or -1.
-func (t *table) decode(out []int64, b []byte) int {
-	if len(out) == 0 {
-		return 0
-	}
-	r := bitReader{b: b}
-	for i := 0; i < len(out); {
-		if r.n < maxCodeBits {
-			r.fill()
-		}
-		e := t.entry[r.acc&(1<<maxCodeBits-1)]
-		l := uint(e & 15)
-		r.acc >>= l
-		r.n -= l
-		tok := e >> 4
-		if tok < directTokens {
-			out[i] = int64(tok)
-			i++
-			continue
-		}
-		v := tokenBase[tok] + r.take(uint(tokenBits[tok]))
-		if tok < firstRun {
-			out[i] = int64(v)
-			i++
-			continue
-		}
-		if v > uint64(len(out)-i) {
-			return -1
-		}
-		clear(out[i : i+int(v)])
-		i += int(v)
-	}
-	return r.end()
-}
-
 // floats fills out, which is not empty, with integers from c divided by p; ints is scratch of the same length.
 func (c *cursor) floats(out []float64, ints []int64, p float64, tables func(int) *table) {
-	if c.pos < len(c.b) && c.b[c.pos] == predictConst {
-		c.pos++
-		x := float64(c.zigzag()) / p
+	predictor, p0, p1, res := c.residuals(ints, tables)
+	switch predictor {
+	case predictConst:
+		x := float64(p0) / p
 		for i := range out {
 			out[i] = x
 		}
 		return
-	}
-	c.integers(ints, tables)
-	if p == 1 {
-		for i, x := range ints {
-			out[i] = float64(x)
+	case predictBase:
+		for i, u := range res {
+			out[i] = float64(p0 + unzigzag(uint64(u)))
 		}
-		return
+	case predictDelta:
+		out[0] = float64(p0)
+		rest := out[1:][:len(res)]
+		for i, u := range res {
+			p0 += p1 + unzigzag(uint64(u))
+			rest[i] = float64(p0)
+		}
+	case predictDelta2:
+		out[0] = float64(p0)
+		p0 += p1
+		out[1] = float64(p0)
+		rest := out[2:][:len(res)]
+		for i, u := range res {
+			p1 += unzigzag(uint64(u))
+			p0 += p1
+			rest[i] = float64(p0)
+		}
 	}
-	for i, x := range ints {
-		out[i] = float64(x) / p
+	if p != 1 {
+		for i := range out {
+			out[i] /= p
+		}
 	}
+}
+
+// residuals reads integers up to their zigzagged residuals, which fill the end of out.
+// After a failure the predictor is predictConst.
+func (c *cursor) residuals(out []int64, tables func(int) *table) (predictor byte, p0, p1 int64, res []int64) {
+	head := c.byte()
+	predictor = head & 7
+	if predictor >= predictors || head>>7 != 0 || (predictor == predictConst && head != predictConst) {
+		c.fail("integers: unknown mode 0x%02x", head)
+		return predictConst, 0, 0, nil
+	}
+	if p0 = c.zigzag(); predictor == predictConst {
+		return predictConst, p0, 0, nil
+	}
+	if predictor != predictBase {
+		p1 = c.zigzag()
+	}
+	n := residuals(predictor, len(out))
+	if n < 0 {
+		c.fail("integers: %d values with predictor %d", len(out), predictor)
+	}
+	if c.err != nil {
+		return predictConst, 0, 0, nil
+	}
+	res = out[len(out)-n:]
+	if n == 0 {
+		return predictor, p0, p1, res
+	}
+	t := tables(int(head >> 3))
+	if t == nil {
+		c.fail("integers: no table %d", head>>3)
+		return predictConst, 0, 0, nil
+	}
+	used := t.decode(res, c.b[c.pos:])
+	if used < 0 {
+		c.fail("integers: residuals end early or run over")
+		return predictConst, 0, 0, nil
+	}
+	c.pos += used
+	return predictor, p0, p1, res
+}
+
+// decode fills out with zigzagged residuals and returns the number of bytes used, or -1.
+func (t *table) decode(out []int64, b []byte) int {
+	r := bitReader{b: b}
+	i := 0
+	for i+maxMany <= len(out) {
+		if r.n < maxCodeBits {
+			r.fill()
+		}
+		e := t.many[r.acc&(1<<maxCodeBits-1)]
+		l := uint(e & 15)
+		r.acc >>= l
+		r.n -= l
+		if n := int(e >> 4 & 15); n > 0 {
+			o := out[i : i+maxMany : i+maxMany]
+			o[0] = int64(e >> 8 & 15)
+			o[1] = int64(e >> 12 & 15)
+			o[2] = int64(e >> 16 & 15)
+			o[3] = int64(e >> 20 & 15)
+			i += n
+			continue
+		}
+		if i = r.other(e>>8, out, i); i < 0 {
+			return -1
+		}
+	}
+	for i < len(out) {
+		if r.n < maxCodeBits {
+			r.fill()
+		}
+		e := t.one[r.acc&(1<<maxCodeBits-1)]
+		l := uint(e & 15)
+		r.acc >>= l
+		r.n -= l
+		if e < directTokens<<4 {
+			out[i] = int64(e >> 4)
+			i++
+			continue
+		}
+		if i = r.other(uint32(e>>4), out, i); i < 0 {
+			return -1
+		}
+	}
+	return r.end()
+}
+
+// other reads what follows a token that is not direct, and puts its residuals at out[i:].
+// It returns the next i, or -1 when there is no room.
+func (r *bitReader) other(tok uint32, out []int64, i int) int {
+	v := tokenBase[tok] + r.take(uint(tokenBits[tok]))
+	if tok < firstRun {
+		out[i] = int64(v)
+		return i + 1
+	}
+	if v > uint64(len(out)-i) {
+		return -1
+	}
+	clear(out[i : i+int(v)])
+	return i + int(v)
 }
 
 func appendFloat(dst []byte, x float64) []byte {

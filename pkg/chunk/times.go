@@ -126,6 +126,9 @@ func (s timeSet) hash() uint64 {
 
 // slice of rows [from, to).
 func (c *Columns) slice(from, to int) Columns {
+	if from == 0 && to == len(c.T) {
+		return *c
+	}
 	out := Columns{T: c.T[from:to]}
 	cut(&out.Start, c.Start, from, to)
 	cut(&out.FirstT, c.FirstT, from, to)
