@@ -56,10 +56,10 @@ func (s *Store) shrink() {
 			continue
 		}
 		b := s.oldest()
-		switch {
-		case s.cover != nil && !s.missing(b.Identity, b.hours): // read elsewhere
+		switch held := s.held(b.Identity, b.hours); {
+		case held == Published: // read there
 		case b.late:
-			s.lateLost = max(s.lateLost, b.maxT)
+			s.lose(b)
 		default:
 			s.lostThrough = max(s.lostThrough, b.maxT)
 		}

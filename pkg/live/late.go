@@ -8,18 +8,69 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// Cover reports whether published sets hold all records that the batch has in these hours.
-// Once it has said so, every later query must read them there. It is called under the
-// store's lock and must not call the store.
-type Cover func(id identity.Batch, hours []window.Hour) bool
+// Held says who has the records of a batch.
+type Held uint8
 
-// SetCover makes the store keep batches before the history window until c covers them,
+// What there is to know of a batch.
+const (
+	Unknown   Held = iota // nothing is known of published sets: the store is the only place
+	Published             // published sets hold all of its records
+	OnlyHere              // some of its records are in no published set yet
+)
+
+// Cover looks for the batch in the published sets of the hours that it has samples in.
+// Once it has said Published, every later query must read them there. It is called under
+// the store's lock and must not call the store.
+type Cover func(id identity.Batch, hours []window.Hour) Held
+
+// SetCover makes the store keep batches before the history window while c says OnlyHere,
 // within the memory bound. Before the first Insert.
 func (s *Store) SetCover(c Cover) { s.cover = c }
 
-// missing reports that nobody else has the batch.
+func (s *Store) held(id identity.Batch, hours []window.Hour) Held {
+	if s.cover == nil {
+		return Unknown
+	}
+	return s.cover(id, hours)
+}
+
+// missing reports that published sets exist and lack the batch.
 func (s *Store) missing(id identity.Batch, hours []window.Hour) bool {
-	return s.cover != nil && !s.cover(id, hours)
+	return s.held(id, hours) == OnlyHere
+}
+
+// lateLoss is a batch that was evicted for memory before the window and is in no set yet.
+type lateLoss struct {
+	id    identity.Batch
+	hours []window.Hour
+	maxT  int64
+}
+
+// maxLateLosses bounds what is known one by one; the rest is never taken for published.
+const maxLateLosses = 10_000
+
+func (s *Store) lose(b *batch) {
+	s.lateLost = max(s.lateLost, b.maxT)
+	if len(s.losses) == maxLateLosses {
+		s.lossesPast = max(s.lossesPast, b.maxT)
+		return
+	}
+	s.losses = append(s.losses, lateLoss{b.Identity, b.hours, b.maxT})
+}
+
+// foundLosses forgets the losses that sets hold by now.
+func (s *Store) foundLosses() {
+	if len(s.losses) == 0 {
+		return
+	}
+	s.lateLost = s.lossesPast
+	s.losses = slices.DeleteFunc(s.losses, func(l lateLoss) bool {
+		if !s.missing(l.id, l.hours) {
+			return true
+		}
+		s.lateLost = max(s.lateLost, l.maxT)
+		return false
+	})
 }
 
 func (s *Store) heapOf(b *batch) *byAge {
@@ -39,6 +90,7 @@ func (s *Store) oldest() *batch {
 
 // dropCovered drops late batches that published sets hold by now.
 func (s *Store) dropCovered() {
+	s.foundLosses()
 	var done []*batch
 	for _, b := range s.late {
 		if !s.missing(b.Identity, b.hours) {

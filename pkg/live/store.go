@@ -50,10 +50,12 @@ type Store struct {
 	// lostThrough is the newest sample time that was evicted for memory, milliseconds.
 	lostThrough int64
 	// lateLost is the same of batches that no published set covered.
-	lateLost int64
-	cover    Cover
-	hasher   shapeHasher
-	builder  labels.ScratchBuilder
+	lateLost   int64
+	losses     []lateLoss
+	lossesPast int64 // the newest of those beyond the bound
+	cover      Cover
+	hasher     shapeHasher
+	builder    labels.ScratchBuilder
 }
 
 // New makes an empty store.
@@ -72,6 +74,7 @@ func New(cfg Config) (*Store, error) {
 		open:        map[uint64]int{},
 		lostThrough: math.MinInt64,
 		lateLost:    math.MinInt64,
+		lossesPast:  math.MinInt64,
 		builder:     labels.NewScratchBuilder(16),
 	}, nil
 }

@@ -37,50 +37,7 @@ func TestDifferential(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
 		ref, ours := teststorage.New(t), newFramed(t, seed)
 		defer ref.Close()
-		a, b := ref.AppenderV2(t.Context()), ours.AppenderV2(t.Context())
-		both := func(ls labels.Labels, ts int64, v float64, h *histogram.FloatHistogram) {
-			for _, app := range []storage.AppenderV2{a, b} {
-				var c *histogram.FloatHistogram
-				if h != nil {
-					c = h.Copy()
-				}
-				if _, err := app.Append(0, ls, 0, ts, v, nil, c, storage.AppendV2Options{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		for s := range 12 {
-			ls := func(name string) labels.Labels {
-				return labels.FromStrings("__name__", name, "instance", fmt.Sprintf("i%d", s/3), "job", fmt.Sprintf("j%d", s%3))
-			}
-			count, obs := 0.0, 0.0
-			for ts := int64(rnd.IntN(15_000)); ts < 900_000; ts += 15_000 + int64(rnd.IntN(20)) {
-				switch rnd.IntN(40) {
-				case 0:
-					count, obs = 0, 0 // a reset
-				case 1:
-					ts += int64(rnd.IntN(200_000)) // a gap
-				case 2:
-					stale := math.Float64frombits(value.StaleNaN)
-					both(ls("c_total"), ts, stale, nil)
-					both(ls("g"), ts, stale, nil)
-					continue
-				}
-				count += float64(rnd.IntN(100))
-				both(ls("c_total"), ts, count, nil)
-				both(ls("g"), ts, rnd.Float64()*100, nil)
-				obs += float64(rnd.IntN(9))
-				both(ls("h"), ts, 0, &histogram.FloatHistogram{
-					Schema: 1, Count: obs * 3, Sum: obs * 2, ZeroThreshold: 0.001, ZeroCount: 0,
-					PositiveSpans: []histogram.Span{{Offset: 0, Length: 2}}, PositiveBuckets: []float64{obs, obs * 2},
-				})
-			}
-		}
-		for _, app := range []storage.AppenderV2{a, b} {
-			if err := app.Commit(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		appendRandom(t, rnd, 0, ref, ours)
 		for _, expr := range expressions {
 			want, got := evaluate(t, engine, ref, expr), evaluate(t, engine, ours, expr)
 			if want != got {
@@ -95,18 +52,73 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
+// appendRandom gives two storages the same samples of a quarter of an hour from start (ms).
+func appendRandom(t *testing.T, rnd *rand.Rand, start int64, ref, ours storage.Storage) {
+	t.Helper()
+	a, b := ref.AppenderV2(t.Context()), ours.AppenderV2(t.Context())
+	both := func(ls labels.Labels, ts int64, v float64, h *histogram.FloatHistogram) {
+		for _, app := range []storage.AppenderV2{a, b} {
+			var c *histogram.FloatHistogram
+			if h != nil {
+				c = h.Copy()
+			}
+			if _, err := app.Append(0, ls, 0, ts, v, nil, c, storage.AppendV2Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for s := range 12 {
+		ls := func(name string) labels.Labels {
+			return labels.FromStrings("__name__", name, "instance", fmt.Sprintf("i%d", s/3), "job", fmt.Sprintf("j%d", s%3))
+		}
+		count, obs := 0.0, 0.0
+		for ts := start + int64(rnd.IntN(15_000)); ts < start+900_000; ts += 15_000 + int64(rnd.IntN(20)) {
+			switch rnd.IntN(40) {
+			case 0:
+				count, obs = 0, 0 // a reset
+			case 1:
+				ts += int64(rnd.IntN(200_000)) // a gap
+			case 2:
+				stale := math.Float64frombits(value.StaleNaN)
+				both(ls("c_total"), ts, stale, nil)
+				both(ls("g"), ts, stale, nil)
+				continue
+			}
+			count += float64(rnd.IntN(100))
+			both(ls("c_total"), ts, count, nil)
+			both(ls("g"), ts, rnd.Float64()*100, nil)
+			obs += float64(rnd.IntN(9))
+			both(ls("h"), ts, 0, &histogram.FloatHistogram{
+				Schema: 1, Count: obs * 3, Sum: obs * 2, ZeroThreshold: 0.001, ZeroCount: 0,
+				PositiveSpans: []histogram.Span{{Offset: 0, Length: 2}}, PositiveBuckets: []float64{obs, obs * 2},
+			})
+		}
+	}
+	for _, app := range []storage.AppenderV2{a, b} {
+		if err := app.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // evaluate gives a range and an instant answer as text.
 func evaluate(t *testing.T, engine *promql.Engine, q storage.Queryable, expr string) string {
 	t.Helper()
+	return evaluateFrom(t, engine, q, expr, 0)
+}
+
+// evaluateFrom does so from a time in seconds.
+func evaluateFrom(t *testing.T, engine *promql.Engine, q storage.Queryable, expr string, from int64) string {
+	t.Helper()
 	out := ""
-	r, err := engine.NewRangeQuery(context.Background(), q, nil, expr, time.Unix(0, 0), time.Unix(1000, 0), 17*time.Second)
+	r, err := engine.NewRangeQuery(context.Background(), q, nil, expr, time.Unix(from, 0), time.Unix(from+1000, 0), 17*time.Second)
 	if err != nil {
 		t.Fatalf("%s: %v", expr, err)
 	}
 	res := r.Exec(context.Background())
 	out += res.String() + "\n"
 	r.Close()
-	i, err := engine.NewInstantQuery(context.Background(), q, nil, expr, time.Unix(600, 0))
+	i, err := engine.NewInstantQuery(context.Background(), q, nil, expr, time.Unix(from+600, 0))
 	if err != nil {
 		t.Fatalf("%s: %v", expr, err)
 	}

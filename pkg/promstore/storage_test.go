@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 )
 
 // framed is a storage.Storage whose appender writes batch frames: what upstream's
@@ -63,10 +64,12 @@ func (c closing) Close() error { c.snap.Close(); return nil }
 func (*framed) ChunkQuerier(int64, int64) (storage.ChunkQuerier, error) {
 	return nil, errors.ErrUnsupported
 }
-func (*framed) Appender(context.Context) storage.Appender       { panic("only AppenderV2 is used") }
-func (f *framed) AppenderV2(context.Context) storage.AppenderV2 { return &appender{f: f} }
-func (*framed) StartTime() (int64, error)                       { return math.MinInt64, nil }
-func (*framed) Close() error                                    { return nil }
+func (*framed) Appender(context.Context) storage.Appender { panic("only AppenderV2 is used") }
+func (f *framed) AppenderV2(context.Context) storage.AppenderV2 {
+	return &appender{f: f, commit: f.commit}
+}
+func (*framed) StartTime() (int64, error) { return math.MinInt64, nil }
+func (*framed) Close() error              { return nil }
 
 type sample struct {
 	labels labels.Labels
@@ -77,6 +80,7 @@ type sample struct {
 
 type appender struct {
 	f       *framed
+	commit  func([]publishedtest.Batch) error
 	samples []sample
 }
 
@@ -106,13 +110,25 @@ func (a *appender) Commit() error {
 		batches, rest = append(batches, b), rest[n:]
 	}
 	a.f.rnd.Shuffle(len(batches), func(i, j int) { batches[i], batches[j] = batches[j], batches[i] })
+	accepted := make([]publishedtest.Batch, len(batches))
+	for i, b := range batches {
+		accepted[i] = publishedtest.Batch{Frame: b, AcceptedAt: int64(b.Identity.SeqStart)}
+	}
+	return a.commit(accepted)
+}
+
+func (f *framed) commit(batches []publishedtest.Batch) error {
 	for _, b := range batches {
-		acc := live.Accepted{Identity: b.Identity, AcceptedAt: int64(b.Identity.SeqStart)}
-		if _, err := a.f.store.Insert(acc, b, testNow); err != nil {
+		if err := f.insert(b); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (f *framed) insert(b publishedtest.Batch) error {
+	_, err := f.store.Insert(live.Accepted{Identity: b.Frame.Identity, AcceptedAt: b.AcceptedAt}, b.Frame, testNow)
+	return err
 }
 
 // pack sends samples through a frame.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -64,32 +65,35 @@ type Query struct {
 	r      *Reader
 	views  Views
 	shards uint32
-	oldest window.Hour
+	within Span
 	limits Limits
 	stats  counters
 
 	mu       sync.Mutex
 	hours    map[window.Hour]*catalog.View
 	problems []Problem
-	more     int // problems beyond the bound
-	gone     bool
+	more     int           // problems beyond the bound
+	gone     []window.Hour // of objects that were not there
 	ranges   coverage
 }
 
 // maxProblems bounds what is kept one by one.
 const maxProblems = 100
 
-// Query begins one. Hours before oldest are not looked at. shards is the authority's.
+// Span are the hours that queries look at, both included.
+type Span struct{ Oldest, Newest window.Hour }
+
+// Query begins one. shards is the authority's number.
 //
 // For exact answers open the live snapshot first: what the snapshot does not have any
 // more is in the views from then on.
-func (r *Reader) Query(v Views, shards uint32, oldest window.Hour, l Limits) *Query {
-	return &Query{r: r, views: v, shards: shards, oldest: oldest, limits: l, hours: map[window.Hour]*catalog.View{}}
+func (r *Reader) Query(v Views, shards uint32, within Span, l Limits) *Query {
+	return &Query{r: r, views: v, shards: shards, within: within, limits: l, hours: map[window.Hour]*catalog.View{}}
 }
 
 // span are the hours of [mint, maxt] milliseconds that may be looked at; false when none.
 func (q *Query) span(mint, maxt int64) (from, to window.Hour, ok bool) {
-	from, to = max(window.HourOf(mint), q.oldest), window.HourOf(maxt)
+	from, to = max(window.HourOf(mint), q.within.Oldest), min(window.HourOf(maxt), q.within.Newest)
 	return from, to, from <= to
 }
 
@@ -144,7 +148,9 @@ func (q *Query) failed(ctx context.Context, h window.Hour, key string, err error
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.gone = q.gone || errors.Is(err, objstore.ErrNotFound)
+	if errors.Is(err, objstore.ErrNotFound) && !slices.Contains(q.gone, h) {
+		q.gone = append(q.gone, h)
+	}
 	q.problem(Problem{h, key, err})
 	return nil
 }
@@ -156,12 +162,27 @@ func (q *Query) Problems() ([]Problem, int) {
 	return append([]Problem(nil), q.problems...), q.more
 }
 
+// Span is what the query looks at.
+func (q *Query) Span() Span { return q.within }
+
 // Gone reports that an object was not there: perhaps its generation was replaced, and a
 // query over a fresh view has the next one.
 func (q *Query) Gone() bool {
+	_, _, ok := q.GoneHours()
+	return ok
+}
+
+// GoneHours are the first and the last hour of such objects; false when there are none.
+func (q *Query) GoneHours() (first, last window.Hour, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.gone
+	for _, h := range q.gone {
+		if !ok {
+			first, last, ok = h, h, true
+		}
+		first, last = min(first, h), max(last, h)
+	}
+	return first, last, ok
 }
 
 // Hours that were pinned; what each of them has in a window.

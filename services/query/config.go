@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 // Config of a query node. docs/guide/query.md explains every setting.
@@ -29,6 +30,7 @@ type Config struct {
 
 	History HistoryConfig `koanf:"history"`
 	Follow  follow.Config `koanf:"follow"`
+	Rollup  sets.Config   `koanf:"rollup"`
 	Limits  answer.Limits `koanf:"limits"`
 }
 
@@ -52,6 +54,7 @@ func DefaultConfig() Config {
 		DrainTimeout: 5 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
 		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000},
 		Follow:  follow.DefaultConfig(),
+		Rollup:  sets.DefaultConfig(),
 		Limits:  answer.DefaultLimits(),
 	}
 }
@@ -69,7 +72,7 @@ func (c Config) Validate() error {
 	if c.StaleAfter <= c.Follow.AuditInterval {
 		errs = append(errs, errors.New("stale_after: must be greater than follow.audit_interval"))
 	}
-	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Limits.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
 }
 
 // validateExposure refuses to show everything to the network.

@@ -14,15 +14,18 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/window"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/promapi"
+	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 // Deps are what a query node is built over.
@@ -43,6 +46,7 @@ type Service struct {
 	auth   *rpc.Authenticator
 	live   *live.Store
 	follow *follow.Follower
+	sets   *sets.Keeper
 	eval   *answer.Evaluator
 	api    *promapi.API
 
@@ -71,21 +75,42 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
+	keeper, err := sets.New(cfg.Rollup, sets.Deps{
+		Store: d.Store, Window: cfg.History.Window, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	ls.SetCover(cover(keeper))
 	f, err := follow.New(cfg.Follow, follow.Deps{
-		Store: d.Store, Live: ls, History: cfg.History.Window,
+		Store: d.Store, Live: ls, History: cfg.History.Window, Needed: keeper.Needed,
 		Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
+	keeper.SetTake(f.Take)
 	eval := answer.New(
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
-		answer.Deps{Live: ls, Follower: f, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now})
+		answer.Deps{Live: ls, Follower: f, Sets: keeper, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now})
 	return &Service{
-		cfg: cfg, store: d.Store, tel: d.Telemetry, now: d.Now, auth: auth, live: ls, follow: f, eval: eval,
+		cfg: cfg, store: d.Store, tel: d.Telemetry, now: d.Now, auth: auth, live: ls, follow: f, sets: keeper, eval: eval,
 		api:   promapi.New(eval, telemetry.Version(), d.Telemetry.Log, d.Telemetry.Registry),
 		ready: make(chan struct{}),
 	}, nil
+}
+
+// cover tells the live store which batches published sets hold.
+func cover(k *sets.Keeper) live.Cover {
+	return func(id identity.Batch, hours []window.Hour) live.Held {
+		switch held, known := k.Held(id, hours); {
+		case !known:
+			return live.Unknown
+		case held:
+			return live.Published
+		}
+		return live.OnlyHere
+	}
 }
 
 // Ready is closed when the service listens. It answers from then on; until the first
@@ -168,6 +193,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go("gateway", func(context.Context) error { return inner.Serve(inside, pipe, s.cfg.DrainTimeout) })
 	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
 	g.Go("follow", s.follow.Run)
+	g.Go("sets", s.sets.Run)
 	g.Go("health", func(ctx context.Context) error {
 		select {
 		case <-s.follow.First():

@@ -2,9 +2,12 @@ package answer
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
@@ -24,6 +27,8 @@ const (
 	ReasonUnreadable    = "BATCH_UNREADABLE" // accepted batches of the range can't be read
 	ReasonBeforeHistory = "BEFORE_HISTORY"   // the range begins before the history window
 	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory
+	ReasonSet           = "SET_UNREADABLE"   // published sets of the range can't be read
+	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // batches before the window are neither in a set nor in memory
 )
 
 // Completeness says what an answer could see.
@@ -45,7 +50,7 @@ const (
 )
 
 // complete judges an answer over [mint, maxt], milliseconds; touched is false when no samples were asked for.
-func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, mint, maxt int64, touched bool) Completeness {
+func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *published.Query, mint, maxt int64, touched bool) Completeness {
 	c := Completeness{CompleteThrough: st.CompleteThrough}
 	add := func(code, format string, args ...any) {
 		c.Reasons = append(c.Reasons, Reason{code, fmt.Sprintf(format, args...)})
@@ -59,7 +64,11 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, mint, maxt i
 			st.CompleteThrough.UTC().Format(time.RFC3339))
 	}
 	if touched {
-		if mint < snap.From {
+		if before, ok := e.beforeHistory(snap, pub, mint, maxt); ok {
+			add(ReasonBeforeHistory, "no published set holds %s, and the history in memory begins at %s",
+				before, time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
+		}
+		if mint < snap.From && pub == nil {
 			add(ReasonBeforeHistory, "the range begins before the history that is kept, which begins at %s",
 				time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
@@ -67,6 +76,7 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, mint, maxt i
 			add(ReasonMemory, "samples up to %s were evicted because the memory bound was met",
 				time.UnixMilli(snap.LostThrough).UTC().Format(time.RFC3339Nano))
 		}
+		e.published(add, snap, pub, mint)
 		list, more := e.d.Follower.Unreadable(mint, maxt)
 		for i, u := range list {
 			if i == maxNamed {
@@ -83,4 +93,47 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, mint, maxt i
 	c.Partial = len(c.Reasons) > 0
 	c.Gaps, c.AgentsWithGaps = e.d.Follower.WithGaps(maxAgents)
 	return c
+}
+
+// beforeHistory names the first hour of the range before the window that no set holds and
+// no batch in memory has samples in.
+func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
+	if pub == nil || mint >= snap.From {
+		return "", false
+	}
+	first, last := window.HourOf(mint), window.HourOf(min(maxt, snap.From-1))
+	if oldest := pub.Span().Oldest; first < oldest {
+		return "what is older than " + oldest.Start().Format(time.RFC3339), true
+	}
+	late := snap.Late()
+	for h := first; h <= last; h++ {
+		if _, ok := slices.BinarySearch(late, h); !ok && len(pub.Sets(h, window.Raw)) == 0 {
+			return "the hour from " + h.Start().Format(time.RFC3339), true
+		}
+	}
+	return "", false
+}
+
+// published adds what the published sets, and the batches that are not in one yet, leave open.
+func (e *Evaluator) published(add func(code, format string, args ...any), snap *live.Snapshot, pub *published.Query, mint int64) {
+	if pub == nil {
+		return
+	}
+	list, more := pub.Problems()
+	for i, p := range list {
+		if i == maxNamed {
+			add(ReasonSet, "%d more objects of published sets can't be read", len(list)-maxNamed+more)
+			break
+		}
+		add(ReasonSet, "published set of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
+	}
+	if mint < snap.From {
+		switch {
+		case !e.d.Sets.Known():
+			add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
+		case mint <= snap.LateLost:
+			add(ReasonNotRolledUp, "batches with samples up to %s are not rolled up, and were evicted because the memory bound was met",
+				time.UnixMilli(snap.LateLost).UTC().Format(time.RFC3339Nano))
+		}
+	}
 }

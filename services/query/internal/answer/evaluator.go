@@ -16,29 +16,35 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 	"golang.org/x/sync/semaphore"
 
+	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 // Limits of queries. An error names the limit that was met.
 type Limits struct {
-	Series      int           `koanf:"series" help:"most series that the selectors of one query may find"`
-	Samples     int           `koanf:"samples" help:"most samples that one query may hold in memory"`
-	Points      int           `koanf:"points" help:"most steps of a range query"`
-	Timeout     time.Duration `koanf:"timeout" help:"longest time of one query, its wait included"`
-	Concurrency int           `koanf:"concurrency" help:"queries that run at once; others wait"`
-	QueueWait   time.Duration `koanf:"queue_wait" help:"longest time that a query waits to run"`
+	Series       int           `koanf:"series" help:"most series that the selectors of one query may find"`
+	Samples      int           `koanf:"samples" help:"most samples that one query may hold in memory"`
+	Points       int           `koanf:"points" help:"most steps of a range query"`
+	Objects      int           `koanf:"objects" help:"most requests for parts of published objects of one query"`
+	Bytes        config.Bytes  `koanf:"bytes" help:"most bytes that these requests read"`
+	ChunkSamples int64         `koanf:"chunk_samples" help:"most samples that one query may decode from published chunks"`
+	Timeout      time.Duration `koanf:"timeout" help:"longest time of one query, its wait included"`
+	Concurrency  int           `koanf:"concurrency" help:"queries that run at once; others wait"`
+	QueueWait    time.Duration `koanf:"queue_wait" help:"longest time that a query waits to run"`
 }
 
 // DefaultLimits are the Prometheus server's where it has them.
 func DefaultLimits() Limits {
-	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second}
+	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Objects: 20_000, Bytes: 4 << 30, ChunkSamples: 500_000_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second}
 }
 
 // Validate wants positive limits.
 func (l Limits) Validate() error {
-	if l.Series <= 0 || l.Samples <= 0 || l.Points <= 0 || l.Timeout <= 0 || l.Concurrency <= 0 || l.QueueWait <= 0 {
+	if l.Series <= 0 || l.Samples <= 0 || l.Points <= 0 || l.Objects <= 0 || l.Bytes <= 0 || l.ChunkSamples <= 0 || l.Timeout <= 0 || l.Concurrency <= 0 || l.QueueWait <= 0 {
 		return errors.New("limits: every limit must be greater than 0")
 	}
 	return nil
@@ -55,6 +61,7 @@ type Config struct {
 type Deps struct {
 	Live     *live.Store
 	Follower *follow.Follower
+	Sets     *sets.Keeper
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 	Now      func() time.Time
@@ -119,6 +126,7 @@ type Session struct {
 	Snapshot *live.Snapshot
 	e        *Evaluator
 	status   follow.Status
+	pub      *published.Query // nil: there are no published sets
 	query    promql.Query
 }
 
@@ -135,25 +143,54 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 	// The status first: what it promises was inserted before, so the snapshot has it.
 	st := e.d.Follower.Status()
 	snap := e.d.Live.Snapshot(e.d.Now())
-	return &Session{
-		Queryable: promstore.New(snap, promstore.Limits{Series: e.cfg.Limits.Series}),
-		Snapshot:  snap, e: e, status: st,
-	}, nil
+	s := &Session{Snapshot: snap, e: e, status: st}
+	s.begin()
+	return s, nil
+}
+
+// begin reads from now on over the published sets as they are. The snapshot was opened
+// before: what it does not have any more is in the sets that are seen now.
+func (s *Session) begin() {
+	l := s.e.cfg.Limits
+	s.done()
+	s.Queryable = promstore.New(s.Snapshot, promstore.Limits{Series: l.Series})
+	s.pub = s.e.d.Sets.Query(published.Limits{Series: l.Series, Objects: l.Objects, Bytes: int64(l.Bytes), Samples: l.ChunkSamples})
+	if s.pub != nil {
+		s.Queryable.WithPublished(s.pub)
+	}
+}
+
+func (s *Session) done() {
+	if s.query != nil {
+		s.query.Close()
+		s.query = nil
+	}
+	if s.pub != nil {
+		s.e.d.Sets.Done(s.pub)
+		s.pub = nil
+	}
 }
 
 // Close gives the slot and the snapshot back.
 func (s *Session) Close() {
-	if s.query != nil {
-		s.query.Close()
-	}
+	s.done()
 	s.Snapshot.Close()
 	s.e.slots.Release(1)
+}
+
+// Published counts what was read of published sets; nil when there are none.
+func (s *Session) Published() *published.Stats {
+	if s.pub == nil {
+		return nil
+	}
+	st := s.pub.Stats()
+	return &st
 }
 
 // Completeness judges what was read so far.
 func (s *Session) Completeness() Completeness {
 	mint, maxt, ok := s.Touched()
-	return s.e.complete(s.status, s.Snapshot, mint, maxt, ok)
+	return s.e.complete(s.status, s.Snapshot, s.pub, mint, maxt, ok)
 }
 
 // Result of an evaluation; valid until the session is closed.
@@ -174,8 +211,9 @@ func (s *Session) Instant(ctx context.Context, expr string, at time.Time, o Opti
 	if err := s.e.check(expr, 0); err != nil {
 		return Result{}, err
 	}
-	q, err := s.e.engine.NewInstantQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, at)
-	return s.run(ctx, q, err)
+	return s.run(ctx, func() (promql.Query, error) {
+		return s.e.engine.NewInstantQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, at)
+	})
 }
 
 // Range evaluates at every step from start to end.
@@ -186,8 +224,9 @@ func (s *Session) Range(ctx context.Context, expr string, start, end time.Time, 
 	if err := s.e.check(expr, end.Sub(start)); err != nil {
 		return Result{}, err
 	}
-	q, err := s.e.engine.NewRangeQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, start, end, step)
-	return s.run(ctx, q, err)
+	return s.run(ctx, func() (promql.Query, error) {
+		return s.e.engine.NewRangeQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, start, end, step)
+	})
 }
 
 // CheckRange refuses what can't be a range query.
@@ -203,7 +242,24 @@ func (e *Evaluator) CheckRange(start, end time.Time, step time.Duration) error {
 	return nil
 }
 
-func (s *Session) run(ctx context.Context, q promql.Query, err error) (Result, error) {
+// run evaluates. When an object was not there, perhaps since its generation was replaced
+// and removed while the query ran, it evaluates once more over the sets as they are now.
+func (s *Session) run(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
+	res, err := s.once(ctx, newQuery)
+	if s.pub == nil || !s.pub.Gone() || ctx.Err() != nil {
+		return res, err
+	}
+	if from, to, ok := s.pub.GoneHours(); ok {
+		if rerr := s.e.d.Sets.Refresh(ctx, from, to); rerr != nil {
+			s.e.d.Log.Warn("the published sets can't be listed again", "err", rerr)
+		}
+	}
+	s.begin()
+	return s.once(ctx, newQuery)
+}
+
+func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
+	q, err := newQuery()
 	if err != nil {
 		return Result{}, &QueryError{err}
 	}
@@ -233,5 +289,5 @@ func (r Result) Matrix() (promql.Matrix, error) {
 
 // Completeness judges an answer that reads no samples.
 func (e *Evaluator) Completeness(st follow.Status) Completeness {
-	return e.complete(st, nil, 0, 0, false)
+	return e.complete(st, nil, nil, 0, 0, false)
 }

@@ -23,7 +23,9 @@ type Deps struct {
 	Store objstore.Reader
 	Live  *live.Store
 	// History is that of Live: manifests before it are counted, their frames not read.
-	History  time.Duration
+	History time.Duration
+	// Needed reports that a batch before History must be read all the same; nil is never.
+	Needed   func(id identity.Batch, minNS, maxNS int64) bool
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 	Now      func() time.Time

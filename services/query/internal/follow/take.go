@@ -37,6 +37,10 @@ func (f *Follower) take(ctx context.Context, key string, body []byte) error {
 	return err
 }
 
+// Take sees the manifest with this key through: inserted, recorded as unreadable, or
+// counted because nobody needs it.
+func (f *Follower) Take(ctx context.Context, key string) error { return f.take(ctx, key, nil) }
+
 func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	id, err := layout.ParseAccepted(key)
 	if err != nil {
@@ -57,7 +61,7 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 		return err
 	}
 	acc := live.Accepted{Identity: id, SHA256: m.FrameSHA256, AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
-	if m.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() {
+	if m.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, m.MinTime, m.MaxTime)) {
 		f.add(id, m.AcceptedAt)
 		f.readable(key)
 		f.m.taken.WithLabelValues("expired").Inc()

@@ -178,6 +178,12 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 			return &apiError{internal, err}
 		}
 		data = append(append(data, `,"stats":`...), text...)
+		if st := s.Published(); st != nil {
+			if text, err = json.Marshal(st); err != nil {
+				return &apiError{internal, err}
+			}
+			data = append(append(append(data[:len(data)-1], `,"published":`...), text...), '}')
+		}
 	}
 	c := s.Completeness()
 	a.succeed(w, append(data, '}'), r.FormValue("query"), res.Warnings, &c)

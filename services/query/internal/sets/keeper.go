@@ -1,0 +1,269 @@
+package sets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Deps of a Keeper.
+type Deps struct {
+	Store objstore.Reader
+	// Window is how far back the live store keeps samples.
+	Window   time.Duration
+	Log      *slog.Logger
+	Registry prometheus.Registerer
+	Now      func() time.Time
+	// Take sees an accepted batch through, by the key of its manifest.
+	Take func(ctx context.Context, key string) error
+}
+
+// Keeper keeps a catalog fresh. Safe for concurrent use.
+type Keeper struct {
+	cfg    Config
+	d      Deps
+	m      metrics
+	reader *published.Reader
+
+	// turn is held by the one that refreshes the catalog.
+	turn *semaphore.Weighted
+	cat  *catalog.Catalog
+	// state is replaced, never changed; nil until the authority is known to have shards.
+	state atomic.Pointer[state]
+
+	intake   []*intake.Reader // by shard; only the poll of the intake uses it
+	damaged  atomic.Bool      // a segment of the intake could not be read
+	known    atomic.Bool      // the intake was read to its end once
+	settled  chan struct{}    // closed when it is known whether there are sets, and what is recent was read
+	settling sync.Once
+
+	mu     sync.Mutex
+	wanted map[window.Hour]struct{} // hours of late batches, read with the recent ones
+	asked  time.Time                // when a query last asked for an older hour
+}
+
+// state is a view and what it is good for.
+type state struct {
+	shards uint32
+	view   *catalog.View
+	// read has when each hour was read.
+	read map[window.Hour]time.Time
+}
+
+// New makes a Keeper; Run does the work.
+func New(cfg Config, d Deps) (*Keeper, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Store == nil || d.Log == nil || d.Registry == nil || d.Now == nil || d.Window <= 0 {
+		return nil, errors.New("sets: a dependency is missing")
+	}
+	r, err := published.New(published.Config{
+		Store: d.Store, IndexCache: int64(cfg.IndexCache), BlockCache: int64(cfg.BlockCache), Gap: int64(cfg.Gap),
+		Parallel: cfg.Parallel, RequestTimeout: cfg.RequestTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+	k := &Keeper{cfg: cfg, d: d, reader: r, turn: semaphore.NewWeighted(1), wanted: map[window.Hour]struct{}{}, settled: make(chan struct{})}
+	k.m = newMetrics(d.Registry, k)
+	return k, nil
+}
+
+// SetTake sets Deps.Take. Before Run.
+func (k *Keeper) SetTake(fn func(ctx context.Context, key string) error) { k.d.Take = fn }
+
+// Settled is closed once it is known whether there are published sets, and those of
+// recent hours were read.
+func (k *Keeper) Settled() <-chan struct{} { return k.settled }
+
+// Query begins the reading of one query; nil while there are no published sets. Open the
+// live snapshot first.
+func (k *Keeper) Query(l published.Limits) *published.Query {
+	s := k.state.Load()
+	if s == nil {
+		return nil
+	}
+	now := k.d.Now()
+	return k.reader.Query(k, s.shards, published.Span{Oldest: window.HourOf(now.Add(-k.cfg.History).UnixMilli()), Newest: k.newest(now)}, l)
+}
+
+// Windows reports whether rolled sets may answer.
+func (k *Keeper) Windows() bool { return k.cfg.Windows }
+
+// Known reports that every batch that the intake held at the start was looked at.
+func (k *Keeper) Known() bool { return k.known.Load() && !k.damaged.Load() }
+
+func (k *Keeper) recent(now time.Time) window.Hour {
+	return window.HourOf(now.Add(-k.d.Window).UnixMilli()) - 1
+}
+
+func (k *Keeper) newest(now time.Time) window.Hour { return window.HourOf(now.UnixMilli()) + 1 }
+
+// View gives the hours from to to. Recent ones are as fresh as the last poll; older ones
+// are read when they are missing or were read too long ago.
+func (k *Keeper) View(ctx context.Context, from, to window.Hour) (*catalog.View, error) {
+	s := k.state.Load()
+	if s == nil {
+		return nil, errors.New("no published sets are known yet")
+	}
+	if _, _, stale := k.stale(s, from, to); !stale {
+		return s.view, nil
+	}
+	if err := k.turn.Acquire(ctx, 1); err != nil {
+		return s.view, err
+	}
+	defer k.turn.Release(1)
+	s = k.state.Load()
+	first, last, stale := k.stale(s, from, to)
+	if !stale {
+		return s.view, nil
+	}
+	err := k.refresh(ctx, first, last)
+	return k.state.Load().view, err
+}
+
+// stale gives the hours of [from, to] that must be read before a query sees them.
+func (k *Keeper) stale(s *state, from, to window.Hour) (first, last window.Hour, any bool) {
+	now := k.d.Now()
+	recent := k.recent(now)
+	if from < recent {
+		k.mu.Lock()
+		k.asked = now
+		k.mu.Unlock()
+	}
+	for h := from; h <= to; h++ {
+		at, ok := s.read[h]
+		if ok && (h >= recent || now.Sub(at) < k.cfg.TTL) {
+			continue
+		}
+		if !any {
+			first, any = h, true
+		}
+		last = h
+	}
+	return first, last, any
+}
+
+// Refresh reads hours again, whatever their age.
+func (k *Keeper) Refresh(ctx context.Context, from, to window.Hour) error {
+	if k.state.Load() == nil {
+		return nil
+	}
+	if err := k.turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer k.turn.Release(1)
+	return k.refresh(ctx, from, to)
+}
+
+// refresh is for the one whose turn it is.
+func (k *Keeper) refresh(ctx context.Context, from, to window.Hour) error {
+	started := k.d.Now()
+	view, err := k.cat.Refresh(ctx, from, to)
+	k.m.refreshed(err)
+	old := k.state.Load()
+	s := &state{shards: old.shards, view: view, read: make(map[window.Hour]time.Time, len(old.read)+8)}
+	for h, at := range old.read {
+		s.read[h] = at
+	}
+	if err == nil {
+		for h := from; h <= to; h++ {
+			s.read[h] = started
+		}
+	}
+	k.state.Store(s)
+	return err
+}
+
+// Held is a live.Cover but for its result: whether published sets hold the batch in all of
+// these hours; known is false when there are no sets at all. An hour that was not read yet
+// is read with the next poll.
+func (k *Keeper) Held(id identity.Batch, hours []window.Hour) (held, known bool) {
+	s := k.state.Load()
+	if s == nil {
+		return false, false
+	}
+	for _, h := range hours {
+		if _, ok := s.read[h]; !ok {
+			k.want(h)
+			return false, true
+		}
+		if !s.view.Covers(id, h, window.Raw) {
+			k.want(h)
+			return false, true
+		}
+	}
+	return true, true
+}
+
+// maxWanted bounds the hours that are read for late batches.
+const maxWanted = 10_000
+
+func (k *Keeper) want(h window.Hour) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.wanted) < maxWanted {
+		k.wanted[h] = struct{}{}
+	}
+}
+
+// maxHours is how many hours of a batch are looked at one by one; in a wider one there is
+// always something to look at in the frame.
+const maxHours = 100
+
+// Needed reports that a batch with samples from minNS to maxNS, before the window, must
+// be kept in memory since no published set holds it, or may not hold all of it.
+func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
+	if k.state.Load() == nil {
+		return false
+	}
+	first, last := window.HourOfNS(minNS), window.HourOfNS(maxNS)
+	if last-first >= maxHours {
+		return true
+	}
+	var hours []window.Hour
+	for h := first; h <= last; h++ {
+		hours = append(hours, h)
+	}
+	held, _ := k.Held(id, hours)
+	return !held
+}
+
+// authority reads who and how many shards the bucket has; false when it has no sets.
+func (k *Keeper) authority(ctx context.Context) (id string, shards uint32, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.RequestTimeout)
+	defer cancel()
+	shards, err = intake.ReadShards(ctx, k.d.Store)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return "", 0, false, nil
+	}
+	if err != nil {
+		return "", 0, false, err
+	}
+	body, _, err := k.d.Store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	if err != nil {
+		return "", 0, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
+	}
+	r, err := accept.ParseAuthorityRecord(body)
+	if err != nil {
+		return "", 0, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
+	}
+	return r.AuthorityID, shards, true, nil
+}

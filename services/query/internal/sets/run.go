@@ -1,0 +1,207 @@
+package sets
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Run polls until ctx ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	g := run.NewGroup(ctx)
+	g.Go("sets", func(ctx context.Context) error { return k.every(ctx, k.cfg.Poll, k.Poll, "published sets") })
+	g.Go("intake", func(ctx context.Context) error { return k.every(ctx, k.cfg.Intake, k.PollIntake, "intake") })
+	return g.Wait()
+}
+
+// soon is the wait while a first pass has not succeeded.
+const soon = time.Second
+
+func (k *Keeper) every(ctx context.Context, wait time.Duration, poll func(context.Context) (bool, error), what string) error {
+	for {
+		done, err := poll(ctx)
+		if err != nil && ctx.Err() == nil {
+			k.m.failed.Inc()
+			k.d.Log.Warn("poll failed", "of", what, "err", err)
+		}
+		d := wait
+		if err != nil || !done {
+			d = min(wait, soon)
+		}
+		t := time.NewTimer(d)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}
+
+// Poll reads the sets of recent hours, and those that late batches wait for. It reports
+// that there is nothing more to do before the next time.
+func (k *Keeper) Poll(ctx context.Context) (bool, error) {
+	if k.state.Load() == nil {
+		id, shards, ok, err := k.authority(ctx)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			k.settling.Do(func() { close(k.settled) })
+			return true, nil
+		}
+		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id, RequestTimeout: k.cfg.RequestTimeout})
+		if err != nil {
+			return false, err
+		}
+		k.cat = cat
+		for s := range shards {
+			k.intake = append(k.intake, intake.NewReader(k.d.Store, shard.ID(s)))
+		}
+		k.state.Store(&state{shards: shards, view: cat.View(), read: map[window.Hour]time.Time{}})
+	}
+	now := k.d.Now()
+	if err := k.Refresh(ctx, k.recent(now), k.newest(now)); err != nil {
+		return false, err
+	}
+	if err := k.refreshWanted(ctx, now); err != nil {
+		return false, err
+	}
+	k.forget(now)
+	k.settling.Do(func() { close(k.settled) })
+	return true, nil
+}
+
+// refreshWanted reads the older hours of late batches, stretch by stretch.
+func (k *Keeper) refreshWanted(ctx context.Context, now time.Time) error {
+	k.mu.Lock()
+	hours := slices.Sorted(maps.Keys(k.wanted))
+	clear(k.wanted) // whoever still waits asks again
+	k.mu.Unlock()
+	recent, newest := k.recent(now), k.newest(now)
+	for i := 0; i < len(hours); {
+		j := i + 1
+		for j < len(hours) && hours[j] <= hours[j-1]+2 {
+			j++
+		}
+		from, to := hours[i], hours[j-1]
+		i = j
+		s := k.state.Load()
+		if first, last, stale := k.stale(s, from, to); stale && (first < recent || last > newest) {
+			if err := k.Refresh(ctx, first, last); err != nil {
+				for _, h := range hours {
+					k.want(h)
+				}
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// idle is how long older hours are kept after the last query that asked for one.
+const idle = 10 * time.Minute
+
+// forget drops older hours that nobody asked for lately.
+func (k *Keeper) forget(now time.Time) {
+	k.mu.Lock()
+	busy := now.Sub(k.asked) < idle
+	k.mu.Unlock()
+	if busy || !k.turn.TryAcquire(1) {
+		return
+	}
+	defer k.turn.Release(1)
+	recent, newest := k.recent(now), k.newest(now)
+	old := k.state.Load()
+	s := &state{shards: old.shards, read: map[window.Hour]time.Time{}}
+	for h, at := range old.read {
+		if h >= recent && h <= newest {
+			s.read[h] = at
+		}
+	}
+	if len(s.read) == len(old.read) {
+		return
+	}
+	k.cat.Forget(recent, newest)
+	s.view = k.cat.View()
+	k.state.Store(s)
+}
+
+// PollIntake looks through new segments of the intake for batches before the window that
+// no set holds, and takes them. It reports that it saw all.
+func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
+	select {
+	case <-k.settled:
+	default:
+		return false, nil // the sets first
+	}
+	if k.state.Load() == nil {
+		return true, nil
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(min(k.cfg.Parallel, 8))
+	for _, r := range k.intake {
+		g.Go(func() error {
+			_, err := r.Poll(gctx, 0, func(key string) error { return k.segment(gctx, key) })
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return false, err
+	}
+	k.known.Store(true)
+	return true, nil
+}
+
+func (k *Keeper) segment(ctx context.Context, key string) error {
+	rctx, cancel := context.WithTimeout(ctx, k.cfg.RequestTimeout)
+	defer cancel()
+	seg, err := intake.ReadSegment(rctx, k.d.Store, key)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return nil // deleted meanwhile: every batch in it is published
+	case errors.Is(err, intake.ErrSegment):
+		k.d.Log.Warn("intake segment can't be read: what is not rolled up is not known", "key", key, "err", err)
+		k.damaged.Store(true)
+		return nil
+	case err != nil:
+		return err
+	}
+	for _, e := range seg.Entries {
+		if e.MaxTime >= k.d.Now().Add(-k.d.Window).UnixNano() || !k.Needed(e.Identity(), e.MinTime, e.MaxTime) {
+			continue
+		}
+		if err := k.readHours(ctx, e); err != nil {
+			return err
+		}
+		if !k.Needed(e.Identity(), e.MinTime, e.MaxTime) {
+			continue
+		}
+		if err := k.d.Take(ctx, layout.Accepted(e.Identity())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readHours reads the sets of an entry's hours when they were never read.
+func (k *Keeper) readHours(ctx context.Context, e intake.Entry) error {
+	first, last := e.Hours()
+	if last-first >= maxHours {
+		return nil
+	}
+	_, err := k.View(ctx, first, last)
+	return err
+}
