@@ -23,10 +23,7 @@ const (
 
 const retryAfter = time.Second
 
-var (
-	errNotReady = rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady, Message: "etcd is not there yet", RetryAfter: retryAfter}.Err()
-	errDraining = rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonDraining, Message: "the coordinator shuts down", RetryAfter: retryAfter}.Err()
-)
+var errDraining = rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonDraining, Message: "the coordinator shuts down", RetryAfter: retryAfter}.Err()
 
 func invalid(err error) error {
 	return rpc.Failure{Code: codes.InvalidArgument, Reason: rpc.ReasonInvalidArgument, Message: err.Error()}.Err()

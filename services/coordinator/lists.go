@@ -16,14 +16,10 @@ func (v *server) state(name string) (*coord.State, error) {
 	if err != nil {
 		return nil, invalid(err)
 	}
-	b := v.s.back.Load()
-	if b == nil {
-		return nil, errNotReady
-	}
-	if err := b.mirror.Err(); err != nil {
+	if err := v.b.mirror.Err(); err != nil {
 		return nil, failure(err)
 	}
-	return b.mirror.State(kind), nil
+	return v.b.mirror.State(kind), nil
 }
 
 // ListShards lists shards.
@@ -94,11 +90,7 @@ func (v *server) Drain(ctx context.Context, req *coordinatorv1.DrainRequest) (*c
 	if err != nil {
 		return nil, invalid(err)
 	}
-	b := v.s.back.Load()
-	if b == nil {
-		return nil, errNotReady
-	}
-	held, err := b.sessions.DrainWorker(ctx, kind, req.GetWorkerId(), !req.GetUndo())
+	held, err := v.b.sessions.DrainWorker(ctx, kind, req.GetWorkerId(), !req.GetUndo())
 	if err != nil {
 		return nil, failure(err)
 	}

@@ -22,6 +22,7 @@ import (
 type server struct {
 	coordinatorv1.UnimplementedOwnershipServiceServer
 	s       *Service
+	b       *backend
 	streams chan struct{}
 }
 
@@ -45,11 +46,7 @@ func (v *server) Own(stream ownStream) error {
 	default:
 		return rpc.Failure{Code: codes.ResourceExhausted, Reason: reasonTooMany, Message: "this coordinator serves no more workers", RetryAfter: retryAfter}.Err()
 	}
-	b := v.s.back.Load()
-	if b == nil {
-		return errNotReady
-	}
-	o := &owned{v: v, b: b, stream: stream, requests: make(chan *coordinatorv1.OwnRequest), answers: make(chan *coordinatorv1.OwnResponse, 1),
+	o := &owned{v: v, b: v.b, stream: stream, requests: make(chan *coordinatorv1.OwnRequest), answers: make(chan *coordinatorv1.OwnResponse, 1),
 		known: map[shard.ID]ownership.Epoch{}, revoked: map[shard.ID]ownership.Epoch{}}
 	// The reader ends when the handler returns, because that ends the stream's context.
 	go o.receive(stream.Context())

@@ -16,9 +16,11 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"lightmetrics.dev/lightmetrics/pkg/coord"
+	"lightmetrics.dev/lightmetrics/pkg/coord/pending"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	workserver "lightmetrics.dev/lightmetrics/pkg/work/server"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
@@ -45,7 +47,8 @@ type Service struct {
 	stopping           chan struct{}
 	httpAddr, grpcAddr net.Addr
 
-	back atomic.Pointer[backend] // nil until etcd is there
+	back    atomic.Pointer[backend]          // nil until etcd is there
+	gateway atomic.Pointer[runtime.ServeMux] // likewise
 }
 
 // backend is what needs etcd.
@@ -101,39 +104,73 @@ func (s *Service) Leading() bool {
 
 // Run serves until ctx ends, then ends the workers' streams, resigns and stops an
 // embedded member. Workers keep their shards for as long as their leases last.
+//
+// HTTP is served at once, so that a member that waits for its quorum can be looked at;
+// gRPC only once etcd is there, so that workers go to another coordinator until then.
 func (s *Service) Run(ctx context.Context) error {
-	var lc net.ListenConfig
-	hl, err := lc.Listen(ctx, "tcp", s.cfg.HTTP.Listen)
+	hl, err := s.listen(ctx, s.cfg.HTTP.Listen)
 	if err != nil {
 		return fmt.Errorf("coordinator: http: %w", err)
 	}
-	gl, err := lc.Listen(ctx, "tcp", s.cfg.GRPC.Listen)
-	if err != nil {
-		return fmt.Errorf("coordinator: grpc: %w", errors.Join(err, hl.Close()))
-	}
-	s.httpAddr, s.grpcAddr = hl.Addr(), gl.Addr()
-	g := run.NewGroup(ctx)
-	if err := s.serve(g, hl, gl); err != nil {
-		return fmt.Errorf("coordinator: %w", errors.Join(err, hl.Close(), gl.Close()))
+	s.httpAddr = hl.Addr()
+	hs := run.NewHTTPServer(s.handler())
+	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
+		return fmt.Errorf("coordinator: %w", errors.Join(err, hl.Close()))
 	}
 	var closers []func()
+	defer func() {
+		for i := len(closers) - 1; i >= 0; i-- {
+			closers[i]()
+		}
+	}()
+	g := run.NewGroup(ctx)
+	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
+	g.Go("stop", func(ctx context.Context) error {
+		<-ctx.Done()
+		close(s.stopping) // ends the streams, so that the server can drain
+		return nil
+	})
 	g.Go("etcd", func(ctx context.Context) error {
-		err := s.connect(ctx, &closers)
-		if err != nil {
+		if err := s.connect(ctx, &closers); err != nil {
 			return err
 		}
-		b := s.back.Load()
-		loops := run.NewGroup(ctx)
-		loops.Go("mirror", b.mirror.Run)
-		loops.Go("leader", b.leader.Run)
-		close(s.ready)
-		return loops.Wait()
+		return s.serve(ctx)
 	})
-	err = g.Wait()
-	for i := len(closers) - 1; i >= 0; i-- {
-		closers[i]()
+	return g.Wait()
+}
+
+func (s *Service) listen(ctx context.Context, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "tcp", address)
+}
+
+// serve is everything that needs etcd.
+func (s *Service) serve(ctx context.Context) error {
+	b := s.back.Load()
+	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, s.tel)
+	if err != nil {
+		return err
 	}
-	return err
+	api := &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)}
+	coordinatorv1.RegisterOwnershipServiceServer(gs.Server, api)
+	store := pending.New(b.client.Etcd, pending.Options{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
+	work := workserver.New(store, store)
+	work.Register(gs.Server)
+	if err := s.route(ctx, api, work); err != nil {
+		return err
+	}
+	gl, err := s.listen(ctx, s.cfg.GRPC.Listen)
+	if err != nil {
+		return err
+	}
+	s.grpcAddr = gl.Addr()
+	g := run.NewGroup(ctx)
+	g.Go("mirror", b.mirror.Run)
+	g.Go("leader", b.leader.Run)
+	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
+	gs.SetServing(true)
+	close(s.ready)
+	return g.Wait()
 }
 
 // connect starts an embedded member where there is to be one, and makes the client.
@@ -164,63 +201,51 @@ func (s *Service) connect(ctx context.Context, closers *[]func()) error {
 	return nil
 }
 
-// serve starts the servers; what needs etcd answers NOT_READY until it is there.
-func (s *Service) serve(g *run.Group, hl, gl net.Listener) error {
-	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, s.tel)
-	if err != nil {
-		return err
-	}
-	api := &server{s: s, streams: make(chan struct{}, s.cfg.MaxStreams)}
-	coordinatorv1.RegisterOwnershipServiceServer(gs.Server, api)
-	mux, err := s.handler(g.Context(), api)
-	if err != nil {
-		return err
-	}
-	hs := run.NewHTTPServer(mux)
-	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
-		return err
-	}
-	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
-	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
-	g.Go("stop", func(ctx context.Context) error {
-		select {
-		case <-s.ready:
-			gs.SetServing(true)
-		case <-ctx.Done():
-		}
-		<-ctx.Done()
-		close(s.stopping) // ends the streams, so that the server can drain
-		return nil
-	})
-	return nil
-}
-
-// handler is the HTTP face: JSON API and admin paths.
-func (s *Service) handler(ctx context.Context, api *server) (http.Handler, error) {
+// route makes the JSON API.
+func (s *Service) route(ctx context.Context, api *server, work *workserver.Server) error {
 	gw := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
 		MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true},
 		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
 	}))
-	if err := coordinatorv1.RegisterOwnershipServiceHandlerServer(ctx, gw, api); err != nil {
-		return nil, err
+	if err := errors.Join(
+		coordinatorv1.RegisterOwnershipServiceHandlerServer(ctx, gw, api),
+		coordinatorv1.RegisterWorkServiceHandlerServer(ctx, gw, work)); err != nil {
+		return err
 	}
+	s.gateway.Store(gw)
+	return nil
+}
+
+// handler is the HTTP face: JSON API and admin paths.
+func (s *Service) handler() http.Handler {
+	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		gw := s.gateway.Load()
+		if gw == nil {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, errNoEtcd.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		http.MaxBytesHandler(gw, maxBody).ServeHTTP(w, r)
+	})
 	mux := http.NewServeMux()
-	mux.Handle("/v1/", s.auth.Middleware(http.MaxBytesHandler(gw, maxBody), func(w http.ResponseWriter, r *http.Request, err error) {
+	mux.Handle("/v1/", s.auth.Middleware(api, func(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 	}))
 	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
-	return mux, nil
+	return mux
 }
 
 // maxBody bounds the body of a JSON request.
-const maxBody = 64 << 10
+const maxBody = 1 << 20
+
+var errNoEtcd = errors.New("etcd is not there yet")
 
 // notReady says why the service is of no use now: nil while etcd answers.
 func (s *Service) notReady() error {
 	b := s.back.Load()
 	if b == nil {
-		return errors.New("etcd is not there yet")
+		return errNoEtcd
 	}
 	select {
 	case <-s.stopping:
