@@ -38,7 +38,8 @@ type Catalog struct {
 	cfg  Config
 	view *View
 	// half of an hour: what a refresh had read of it when it ran out of requests.
-	half map[string]seen
+	half   map[string]seen
+	halfOf window.Hour
 }
 
 // New makes an empty catalog; it makes no request.
@@ -124,8 +125,8 @@ func (p *pass) read(ctx context.Context, from, to window.Hour) error {
 		}
 		for _, info := range page.Objects {
 			n, err := layout.ParseRollupSet(info.Key)
-			if err != nil {
-				continue // of another family, or foreign
+			if err != nil || n.Span > 0 {
+				continue // of another family, or foreign; a compaction is found by its sources
 			}
 			if n.Hour > to {
 				return close(to + 1)
@@ -149,7 +150,7 @@ func (p *pass) take(ctx context.Context, h window.Hour, listed []objstore.Info) 
 		return nil
 	}
 	old := p.c.view.at(h)
-	hr := &hour{seen: make(map[string]seen, len(listed)), sets: map[slot]*Set{}, top: map[slot]uint64{}}
+	hr := &hour{seen: make(map[string]seen, len(listed)), sets: map[slot]*Set{}, top: map[slot]uint64{}, closed: map[slot]bool{}}
 	changed := len(listed) != len(old.seen)
 	for _, info := range listed {
 		n, _ := layout.ParseRollupSet(info.Key)
@@ -165,17 +166,19 @@ func (p *pass) take(ctx context.Context, h window.Hour, listed []objstore.Info) 
 		}
 		hr.seen[info.Key] = s
 	}
-	if !changed && len(old.doubt) == 0 && p.c.half == nil {
+	if !changed && len(old.doubt) == 0 {
 		return nil
 	}
 	// The listing ascends by generation within a slot: from its end, the first committed one counts.
 	for _, info := range slices.Backward(listed) {
 		if err := p.decide(ctx, hr, info.Key); err != nil {
-			p.c.half = hr.seen
+			p.c.half, p.c.halfOf = hr.seen, h
 			return err
 		}
 	}
-	p.c.half = nil
+	if p.c.halfOf == h {
+		p.c.half = nil
+	}
 	p.next.hours[h] = hr
 	return nil
 }
@@ -184,7 +187,7 @@ func (p *pass) decide(ctx context.Context, hr *hour, key string) error {
 	s := hr.seen[key]
 	at := slot{s.name.Shard, s.name.Window}
 	hr.top[at] = max(hr.top[at], s.name.Generation)
-	if hr.sets[at] != nil {
+	if hr.closed[at] {
 		return nil
 	}
 	if s.record == nil {
@@ -200,12 +203,50 @@ func (p *pass) decide(ctx context.Context, hr *hour, key string) error {
 		s.record = &r
 		hr.seen[key] = s
 	}
+	if set := s.record.Set; set != nil && set.Into != nil && set.Into.Set == nil {
+		if ok, err := p.compaction(ctx, hr, key, set.Into); !ok || err != nil {
+			s.record = nil // to be read again
+			hr.seen[key] = s
+			return err
+		}
+	}
 	if s.record.Set != nil {
 		hr.sets[at] = s.record.Set
 		hr.shards = s.record.Set.Shards
 	}
+	// One that was committed, and expired, hides what it had superseded.
+	hr.closed[at] = s.record.Aborted == nil
 	return nil
 }
+
+// compaction looks up where the rows of a set are; false: it is a doubt.
+func (p *pass) compaction(ctx context.Context, hr *hour, key string, into *Into) (bool, error) {
+	at := into.Name.Key()
+	c := p.c.compactions[at]
+	if c == nil {
+		r, err := p.record(ctx, at)
+		if err != nil && !errors.Is(err, ErrCorruptRecord) && !objstore.Unreadable(err) && !errors.Is(err, objstore.ErrNotFound) {
+			return false, err
+		}
+		if err == nil && r.Set == nil {
+			err = fmt.Errorf("%w: %q is not committed, or removed", ErrCorruptRecord, at)
+		}
+		if err != nil {
+			hr.doubt = append(hr.doubt, Problem{key, err})
+			return false, nil
+		}
+		c = r.Set
+		if p.c.compactions == nil || len(p.c.compactions) >= maxCompactions {
+			p.c.compactions = map[string]*Set{}
+		}
+		p.c.compactions[at] = c
+	}
+	into.Set = c
+	return true, nil
+}
+
+// maxCompactions bounds those that are remembered beside what a view holds.
+const maxCompactions = 1000
 
 // share keeps one copy of inputs that the windows of a plan have in common.
 func (p *pass) share(hr *hour, s *Set) {

@@ -25,6 +25,9 @@ const (
 	SetSchema     = "lightmetrics.rollup_set.v1"
 	AbortedSchema = "lightmetrics.rollup_set_aborted.v1"
 	RemovedSchema = "lightmetrics.rollup_set_removed.v1"
+	// CompactionSchema is of sets with Name.Span, CompactedSchema of those with Into.
+	CompactionSchema = "lightmetrics.rollup_compaction.v1"
+	CompactedSchema  = "lightmetrics.rollup_set_compacted.v1"
 )
 
 // Bounds of records. A reader refuses longer ones unread.
@@ -97,6 +100,11 @@ type Set struct {
 	CreatedAt int64
 	WorkerID  string
 	Inputs    Inputs
+	// Sources of a compaction, whose rows it has: sets of single hours, in the order of
+	// hours and shards. It has no inputs, and of the counts only Series and Samples.
+	Sources []Name
+	// Into is where the rows of a set went that has no objects any more; nil otherwise.
+	Into *Into
 }
 
 // Aborted says that this generation can never be committed.
@@ -140,10 +148,11 @@ type head struct {
 	Hour        string `json:"hour"`
 	Window      string `json:"window"`
 	Generation  uint64 `json:"generation"`
+	Span        uint16 `json:"span_hours,omitempty"`
 }
 
 func newHead(schema, authority string, n Name) head {
-	return head{schema, authority, uint32(n.Shard), n.Hour.Start().Format(hourLayout), n.Window.String(), n.Generation}
+	return head{schema, authority, uint32(n.Shard), n.Hour.Start().Format(hourLayout), n.Window.String(), n.Generation, n.Span}
 }
 
 func (h head) name() (Name, error) {
@@ -158,7 +167,7 @@ func (h head) name() (Name, error) {
 	if h.Shard >= shard.Max || h.Generation == 0 {
 		return Name{}, fmt.Errorf("shard %d, generation %d", h.Shard, h.Generation)
 	}
-	return Name{Hour: window.HourStarting(t), Shard: shard.ID(h.Shard), Window: w, Generation: h.Generation}, text("authority_id", h.AuthorityID, MaxNameBytes)
+	return Name{Hour: window.HourStarting(t), Shard: shard.ID(h.Shard), Window: w, Generation: h.Generation, Span: h.Span}, text("authority_id", h.AuthorityID, MaxNameBytes)
 }
 
 type setJSON struct {
@@ -175,6 +184,8 @@ type setJSON struct {
 	CreatedAt     int64           `json:"created_at_unix_ns"`
 	WorkerID      string          `json:"worker_id"`
 	Inputs        Inputs          `json:"inputs"`
+	Sources       []sourceJSON    `json:"sources,omitempty"`
+	Into          *intoJSON       `json:"into,omitempty"`
 }
 
 type abortedJSON struct {
@@ -201,8 +212,9 @@ func (s *Set) Marshal() []byte {
 		objects = []Object{}
 	}
 	return canonical(setJSON{
-		newHead(SetSchema, s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
+		newHead(s.schema(), s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
 		s.Inputs.Digest(), s.Counts, objects, s.Supersedes, s.CreatedAt, s.WorkerID, s.Inputs,
+		s.sourcesJSON(), s.Into.json(),
 	})
 }
 
@@ -251,7 +263,7 @@ func parseRecord(key string, b []byte) (Record, error) {
 	}
 	var r Record
 	switch h.Schema {
-	case SetSchema:
+	case SetSchema, CompactionSchema, CompactedSchema:
 		r.Set, err = parseSet(name, b)
 	case AbortedSchema:
 		r.Aborted, err = parseAborted(name, b)
@@ -290,6 +302,13 @@ func parseSet(n Name, b []byte) (*Set, error) {
 		AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, Fence: j.Fence, TransactionID: j.TransactionID,
 		PlanKey: j.PlanKey, PlanSHA256: j.PlanSHA256, Counts: j.Counts, Objects: j.Objects, Supersedes: j.Supersedes,
 		CreatedAt: j.CreatedAt, WorkerID: j.WorkerID, Inputs: j.Inputs,
+	}
+	var err error
+	if s.Sources, err = parseSources(n, j.Sources); err != nil {
+		return nil, err
+	}
+	if s.Into, err = parseInto(j.Into); err != nil {
+		return nil, err
 	}
 	return s, s.Validate()
 }

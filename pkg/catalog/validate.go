@@ -17,11 +17,8 @@ func (s *Set) Validate() error {
 	if err != nil {
 		return err
 	}
-	h, sh, gen, err := layout.ParseRollupPlan(s.PlanKey)
 	switch {
-	case err != nil:
-		return err
-	case h != s.Name.Hour || sh != s.Name.Shard || gen != s.Name.Generation:
+	case s.PlanKey != layout.SetPlan(s.Name):
 		return fmt.Errorf("plan %q is not of %s", s.PlanKey, s.Name.Key())
 	case uint32(s.Name.Shard) >= s.Shards:
 		return fmt.Errorf("shard %d of %d", s.Name.Shard, s.Shards)
@@ -33,6 +30,12 @@ func (s *Set) Validate() error {
 		return fmt.Errorf("%d records counted, the inputs have %d", s.Counts.Records, s.Inputs.Records())
 	case len(s.Objects) > MaxObjects:
 		return fmt.Errorf("%d objects, at most %d", len(s.Objects), MaxObjects)
+	}
+	if err := s.validateCompaction(); err != nil {
+		return err
+	}
+	if s.Into != nil { // its rows are counted there
+		return nil
 	}
 	return s.validateObjects()
 }
@@ -96,5 +99,9 @@ func (s *Set) Names(key string) bool {
 // Remove is the record that the set turns into. by is the committed generation that
 // supersedes it, 0 when it expired.
 func (s *Set) Remove(by uint64, at int64, worker string) *Removed {
-	return &Removed{s.AuthorityID, s.Name, s.TransactionID, s.Fence, by, max(at, 0), worker, s.Keys()}
+	keys := s.Keys()
+	if s.Into != nil {
+		keys = append(keys, s.Into.Keys...)
+	}
+	return &Removed{s.AuthorityID, s.Name, s.TransactionID, s.Fence, by, max(at, 0), worker, keys}
 }

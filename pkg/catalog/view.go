@@ -22,10 +22,12 @@ type slot struct {
 
 // hour is what one hour's listing and records say.
 type hour struct {
-	seen  map[string]seen // every listed record
-	sets  map[slot]*Set   // the highest committed generation
-	top   map[slot]uint64 // the highest generation with any record
-	doubt []Problem
+	seen map[string]seen // every listed record
+	sets map[slot]*Set   // the highest committed generation
+	top  map[slot]uint64 // the highest generation with any record
+	// closed slots have met the highest generation that was ever committed.
+	closed map[slot]bool
+	doubt  []Problem
 	// shards of the deployment, as the sets say.
 	shards uint32
 }

@@ -142,7 +142,7 @@ const (
 // resolve says whether the transaction names the object, may come to, or never will. An
 // undecided one of keys that are long on the queue is aborted.
 func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64) (state, error) {
-	r, _, err := x.c.record(ctx, t.ManifestKey())
+	r, err := x.record(ctx, t.ManifestKey())
 	if errors.Is(err, catalog.ErrCorruptRecord) || err != nil && objstore.Unreadable(err) {
 		return live, nil // in doubt keep
 	}
@@ -172,6 +172,23 @@ func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64
 	}
 	return dead, nil
 }
+
+// record reads a record, each once as long as they are few.
+func (x *collection) record(ctx context.Context, key string) (*catalog.Record, error) {
+	if r := x.known[key]; r != nil {
+		return r, nil
+	}
+	r, _, err := x.c.record(ctx, key)
+	if err == nil && r != nil {
+		if x.known == nil || len(x.known) >= maxKnown {
+			x.known = map[string]*catalog.Record{}
+		}
+		x.known[key] = r
+	}
+	return r, err
+}
+
+const maxKnown = 64
 
 // named reads every committed set of an hour: object key to manifest key.
 func (c *core) named(ctx context.Context, h window.Hour) (map[string]string, error) {

@@ -68,6 +68,9 @@ type collection struct {
 	c        *Collector
 	founding Founding
 	report   Report
+	// known are records that were read. They decide for good, but that a set may be
+	// removed meanwhile: then its objects are kept for this once.
+	known map[string]*catalog.Record
 }
 
 func (x *collection) step(ctx context.Context, limit int) error {
@@ -86,13 +89,20 @@ func (x *collection) step(ctx context.Context, limit int) error {
 	if !x.founding.Settled {
 		return ErrUnsettled
 	}
+	var failed []error
 	for _, i := range items {
 		if err := x.item(ctx, i); err != nil {
-			return err
+			failed = append(failed, fmt.Errorf("item %q: %w", i.Key(), err))
+		}
+		// One bad item does not hold up the others; a store that is down does.
+		if ctx.Err() != nil || len(failed) == maxFailed {
+			break
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
+
+const maxFailed = 3
 
 // item looks at every key, puts back what has to wait, and only then takes the item off.
 func (x *collection) item(ctx context.Context, i Item) error {
@@ -165,6 +175,9 @@ func (x *collection) removeSet(ctx context.Context, n catalog.Name) (keys []stri
 		return nil, false, nil
 	case r.Removed != nil: // by an earlier step that did not get to the end
 		return r.Removed.Keys, false, nil
+	}
+	if n.Span > 0 {
+		return x.removeCompaction(ctx, r.Set, info.ETag)
 	}
 	by, err := x.c.superseding(ctx, n)
 	if err != nil {

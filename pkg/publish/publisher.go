@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -38,6 +39,8 @@ type Publication struct {
 	// Supersedes is the highest committed generation before this one, 0 for none. The
 	// caller has it from its catalog; it is checked.
 	Supersedes uint64
+	// Sources of a compaction, whose Name has a span; else nil.
+	Sources []catalog.Name
 }
 
 // Result of a publication that is committed.
@@ -70,8 +73,8 @@ func (p *Publisher) Publish(ctx context.Context, pub Publication) (Result, error
 	res, err := t.run(ctx)
 	if err != nil {
 		err = fmt.Errorf("publish %s: %w", pub.Name.Key(), err)
-		t.leave(ctx)
 	}
+	t.leave(ctx, res.Set)
 	p.cfg.Events.published(pub.Name, outcome(res, err), err)
 	return res, err
 }
@@ -137,8 +140,8 @@ func (t *transaction) draft() error {
 	pub := &t.pub
 	s := &catalog.Set{
 		AuthorityID: t.p.cfg.AuthorityID, Name: pub.Name, Shards: pub.Shards, Fence: pub.Fence, TransactionID: string(t.id),
-		PlanKey: layout.RollupPlan(pub.Name.Hour, pub.Name.Shard, pub.Name.Generation), PlanSHA256: pub.PlanSHA256,
-		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs,
+		PlanKey: layout.SetPlan(pub.Name), PlanSHA256: pub.PlanSHA256,
+		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs, Sources: pub.Sources,
 		CreatedAt: max(t.p.cfg.Clock.Now().UnixNano(), 0),
 	}
 	s.Counts.Series, s.Counts.Samples = 0, 0
@@ -160,6 +163,9 @@ func (t *transaction) draft() error {
 	}
 	if err := t.id.Validate(); err != nil {
 		return err
+	}
+	if n := len(s.Marshal()) + maxSuffix*len(s.Objects); n > catalog.MaxRecordBytes {
+		return fmt.Errorf("the manifest would have %d bytes, at most %d", n, catalog.MaxRecordBytes)
 	}
 	t.set = s
 	seen := map[string]*object{}
@@ -296,17 +302,28 @@ func (t *transaction) after(ctx context.Context) {
 	t.p.cfg.Events.phase(PhasePromote, t.p.cfg.Clock.Now().Sub(start))
 }
 
-// leave sends what a failed call touched to the delayed queue. There is no rollback:
-// another transaction may have found and used the same objects.
-func (t *transaction) leave(ctx context.Context) {
-	if len(t.touched) == 0 {
+// leave sends what the call touched, and the committed set (nil: none is known) does not
+// name, to the delayed queue. There is no rollback: another transaction may have found
+// and used the same objects.
+func (t *transaction) leave(ctx context.Context, committed *catalog.Set) {
+	named := map[string]bool{}
+	if committed != nil {
+		for _, key := range committed.Keys() {
+			named[key] = true
+		}
+	}
+	left := slices.DeleteFunc(t.touched, func(key string) bool { return named[key] })
+	if len(left) == 0 {
 		return
 	}
 	// The caller's context may be what failed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	err := t.p.push(ctx, "publication failed", t.touched, 0, t.p.cfg.Policy.Delay)
-	t.p.cfg.Events.queued("publication failed", len(t.touched), err)
+	err := t.p.push(ctx, "publication failed", left, 0, t.p.cfg.Policy.Delay)
+	t.p.cfg.Events.queued("publication failed", len(left), err)
 }
+
+// maxSuffix is what a later generation adds to the keys of an output.
+const maxSuffix = 2 * len(".g4294967295")
 
 const leaveTimeout = 5 * time.Second

@@ -9,9 +9,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
-// superseding gives the lowest committed generation above n, 0 when there is none. A
-// committed one may itself be removed later, but only for a higher one: that n is
-// superseded stays true.
+// superseding gives the lowest generation above n that was ever committed, 0 when there
+// is none. That n is superseded stays true, whatever becomes of that one.
 func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) {
 	after := n.Key()
 	for {
@@ -28,14 +27,14 @@ func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) 
 			if err != nil {
 				continue
 			}
-			if m.Shard != n.Shard || m.Window != n.Window {
+			if m.Shard != n.Shard || m.Window != n.Window || m.Span != n.Span {
 				return 0, nil // keys of one shard and window stand together
 			}
 			r, _, err := c.record(ctx, info.Key)
 			if err != nil && !errors.Is(err, catalog.ErrCorruptRecord) {
 				return 0, err
 			}
-			if r != nil && r.Set != nil {
+			if r != nil && r.Aborted == nil {
 				return m.Generation, nil
 			}
 		}

@@ -15,16 +15,15 @@ import (
 func (c *Collector) settle(ctx context.Context, f Founding) (Founding, error) {
 	hours := decidedHours{c: c}
 	err := c.listAll(ctx, layout.PlansPrefix, func(i objstore.Info) error {
-		h, s, gen, err := layout.ParseRollupPlan(i.Key)
-		if err != nil {
+		names := planned(i.Key)
+		if len(names) == 0 {
 			return nil
 		}
-		decided, err := hours.at(ctx, h)
+		decided, err := hours.at(ctx, names[0].Hour)
 		if err != nil {
 			return err
 		}
-		for _, w := range window.All() {
-			n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
+		for _, n := range names {
 			if decided[n.Key()] {
 				continue
 			}
@@ -48,6 +47,22 @@ func (c *Collector) settle(ctx context.Context, f Founding) (Founding, error) {
 		}
 	}
 	return settled, err
+}
+
+// planned are the generations that are made from the plan with this key.
+func planned(key string) []catalog.Name {
+	if n, err := layout.ParseCompactionPlan(key); err == nil {
+		return []catalog.Name{n}
+	}
+	h, s, gen, err := layout.ParseRollupPlan(key)
+	if err != nil {
+		return nil
+	}
+	var names []catalog.Name
+	for _, w := range window.All() {
+		names = append(names, catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen})
+	}
+	return names
 }
 
 // decidedHours keeps the last hour's listing: plans come in the order of shards and hours.

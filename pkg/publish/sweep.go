@@ -86,23 +86,26 @@ func (c *core) sets(ctx context.Context, h window.Hour) (named map[string]bool, 
 	named = map[string]bool{}
 	var last *catalog.Set // of the shard and window, as the listing ascends
 	err = c.listAll(ctx, layout.RollupSetsHour(h), func(i objstore.Info) error {
-		if _, err := layout.ParseRollupSet(i.Key); err != nil {
+		n, err := layout.ParseRollupSet(i.Key)
+		if err != nil {
 			return nil
 		}
 		r, _, err := c.record(ctx, i.Key)
 		if errors.Is(err, catalog.ErrCorruptRecord) {
 			return nil // what it names is looked at, found doubtful, and kept
 		}
-		if err != nil || r == nil || r.Set == nil {
+		if err != nil || r == nil || r.Aborted != nil {
 			return err
 		}
-		for _, k := range r.Set.Keys() {
-			named[k] = true
-		}
-		if n := r.Set.Name; last != nil && last.Name.Shard == n.Shard && last.Name.Window == n.Window {
+		if last != nil && last.Name.Shard == n.Shard && last.Name.Window == n.Window && last.Name.Span == n.Span {
 			superseded = append(superseded, last.Name.Key())
 		}
 		last = r.Set
+		if r.Set != nil {
+			for _, k := range r.Set.Keys() {
+				named[k] = true
+			}
+		}
 		return nil
 	})
 	return named, superseded, err
