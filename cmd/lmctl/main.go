@@ -28,6 +28,7 @@ func main() {
 		agentCommand(&out),
 		conflictsCommand(&out),
 		authorityCommand(&out),
+		shardsCommand(&out),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), telemetry.Version()) }},
 	)
