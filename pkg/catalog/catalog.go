@@ -40,6 +40,8 @@ type Catalog struct {
 	// half of an hour: what a refresh had read of it when it ran out of requests.
 	half   map[string]seen
 	halfOf window.Hour
+	// compactions that were read, by key.
+	compactions map[string]*Set
 }
 
 // New makes an empty catalog; it makes no request.

@@ -83,10 +83,44 @@ type RollupSetName struct {
 	Shard      shard.ID
 	Window     window.Window
 	Generation uint64
+	// Span is 0 for the set of one hour of one shard. Else the set is a compaction of that
+	// many hours from Hour on, of shards from Shard on.
+	Span uint16
 }
 
 // Key is the key with this name.
-func (n RollupSetName) Key() string { return RollupSet(n.Hour, n.Shard, n.Window, n.Generation) }
+func (n RollupSetName) Key() string {
+	if n.Span == 0 {
+		return RollupSet(n.Hour, n.Shard, n.Window, n.Generation)
+	}
+	return RollupSetsHour(n.Hour) + fmt.Sprintf("%s-%s%s-%010d.json", n.Shard, n.Window, spanName(n.Span), n.Generation)
+}
+
+// SlotPrefix is what the keys of all generations of the name start with.
+func (n RollupSetName) SlotPrefix() string {
+	return RollupSetsHour(n.Hour) + n.Shard.String() + "-" + n.Window.String() + spanName(n.Span) + "-"
+}
+
+// spanName stands behind the window: ".24h".
+func spanName(span uint16) string {
+	if span == 0 {
+		return ""
+	}
+	return fmt.Sprintf(".%dh", span)
+}
+
+// cutSpan splits what spanName joined.
+func cutSpan(s string) (w string, span uint16, err error) {
+	w, hours, ok := strings.Cut(s, ".")
+	if !ok {
+		return w, 0, nil
+	}
+	n, err := strconv.ParseUint(strings.TrimSuffix(hours, "h"), 10, 16)
+	if err != nil || n == 0 || "."+hours != spanName(uint16(n)) {
+		return "", 0, ErrNotAKey
+	}
+	return w, uint16(n), nil
+}
 
 // ParseRollupSet reads the key of a published set.
 func ParseRollupSet(key string) (RollupSetName, error) {
@@ -102,7 +136,12 @@ func ParseRollupSet(key string) (RollupSetName, error) {
 	if n.Shard, err = shard.Parse(parts[0]); err != nil {
 		return n, notAKey(key, "manifests")
 	}
-	if n.Window, err = window.Parse(parts[1]); err != nil {
+	of, span, err := cutSpan(parts[1])
+	if err != nil {
+		return n, notAKey(key, "manifests")
+	}
+	n.Span = span
+	if n.Window, err = window.Parse(of); err != nil {
 		return n, notAKey(key, "manifests")
 	}
 	if n.Generation, err = strconv.ParseUint(parts[2], 10, 64); err != nil || n.Key() != key {

@@ -39,7 +39,7 @@ func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*p
 		after = page.Next
 		for _, o := range page.Objects {
 			n, err := layout.ParseRollupSet(o.Key)
-			if err != nil || n.Shard < id {
+			if err != nil || n.Shard < id || n.Shard == id && n.Span > 0 {
 				continue
 			}
 			if n.Shard > id {
