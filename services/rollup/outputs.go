@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -93,6 +94,7 @@ func (s *Service) encode(raw []chunk.Series, w window.Window) ([]publish.Output,
 	}
 	var outs []publish.Output
 	mixed := s.newSheaf(layout.MixedMetrics)
+	defer mixed.free()
 	for from := 0; from < len(series); {
 		name, rows, to := series[from].Name(), 0, from
 		for to < len(series) && series[to].Name() == name {
@@ -112,11 +114,16 @@ func (s *Service) encode(raw []chunk.Series, w window.Window) ([]publish.Output,
 			if err := into.end(&outs); err != nil {
 				return nil, err
 			}
+			into.free()
 		}
 		from = to
 	}
-	return outs, mixed.end(&outs)
+	err := mixed.end(&outs)
+	return outs, err
 }
+
+// writers keep their memory from chunk to chunk, and from job to job while it is not short.
+var writers = sync.Pool{New: func() any { return chunk.NewWriter(chunk.Options{}) }}
 
 // sheaf is the series of one chunk to be.
 type sheaf struct {
@@ -128,7 +135,12 @@ type sheaf struct {
 }
 
 func (s *Service) newSheaf(metric string) *sheaf {
-	return &sheaf{metric: metric, limit: s.cfg.Chunks.MaxSamples, w: chunk.NewWriter(chunk.Options{})}
+	return &sheaf{metric: metric, limit: s.cfg.Chunks.MaxSamples, w: writers.Get().(*chunk.Writer)}
+}
+
+func (f *sheaf) free() {
+	f.w.Reset()
+	writers.Put(f.w)
 }
 
 func (f *sheaf) add(s *chunk.Series, outs *[]publish.Output) error {
