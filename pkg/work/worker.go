@@ -82,6 +82,7 @@ func (c Config) Validate() error {
 	k := Key{Log: "x", Number: 1}
 	return errors.Join(
 		CheckTopic("worker", c.Topic),
+		CheckClaim("worker", k, Claim{Owner: c.Owner, Hold: c.Hold}),
 		CheckClaim("worker", k, Claim{Owner: c.Owner + ".18446744073709551615", Hold: c.Hold}),
 		checkVisibility("worker", c.Topic, c.Visibility),
 		checkVisibility("worker", c.Topic, c.RetryDelay),

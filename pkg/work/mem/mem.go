@@ -26,6 +26,7 @@ type Store struct {
 	next   uint64
 	topics map[string]*topic
 	rows   map[work.Key]*row
+	order  []string // tokens of the rows, ascending
 	logs   map[string]work.Log
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,6 +58,10 @@ func (s *Store) write(n *row, hold time.Duration) work.Row {
 	now := s.now()
 	n.Modified, n.until = now, now.Add(hold)
 	n.Increment++
+	if s.rows[n.Key] == nil {
+		at, _ := slices.BinarySearch(s.order, token(n.Key))
+		s.order = slices.Insert(s.order, at, token(n.Key))
+	}
 	s.rows[n.Key] = n
 	return n.read(now)
 }
@@ -155,6 +160,9 @@ func (s *Store) Done(ctx context.Context, r work.Row) error {
 		return err
 	}
 	delete(s.rows, r.Key)
+	if at, ok := slices.BinarySearch(s.order, token(r.Key)); ok {
+		s.order = slices.Delete(s.order, at, at+1)
+	}
 	l.Completed, l.Increment = s.now(), s.number()
 	s.logs[r.Log] = l
 	return nil
@@ -170,17 +178,34 @@ func (s *Store) Rows(ctx context.Context, prefix, after string, limit int) ([]wo
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var page []work.Row
-	for _, r := range s.rows {
-		if work.InPrefix(r.Log, prefix) && token(r.Key) > after {
-			page = append(page, r.read(s.now()))
-		}
+	at, found := slices.BinarySearch(s.order, max(after, prefix))
+	if found && after >= prefix {
+		at++
 	}
-	page, next := cut(page, limit, func(r work.Row) string { return token(r.Key) })
-	return page, next, nil
+	var page []work.Row
+	for _, t := range s.order[at:] {
+		k := key(t)
+		if !work.InPrefix(k.Log, prefix) {
+			if !strings.HasPrefix(t, prefix) {
+				break
+			}
+			continue // such as a-b, which lies between a and a/b
+		}
+		if len(page) == limit {
+			return page, token(page[limit-1].Key), nil
+		}
+		page = append(page, s.rows[k].read(s.now()))
+	}
+	return page, "", nil
 }
 
+// token orders rows by log, then number.
 func token(k work.Key) string { return fmt.Sprintf("%s/%020d", k.Log, k.Number) }
+
+func key(token string) work.Key {
+	n, _ := strconv.ParseUint(token[len(token)-20:], 10, 64)
+	return work.Key{Log: token[:len(token)-21], Number: n}
+}
 
 // cut sorts the entries and keeps the first limit; next is "" when these are all.
 func cut[T any](all []T, limit int, key func(T) string) (page []T, next string) {

@@ -66,19 +66,24 @@ type testCase struct {
 	run  func(*suite)
 }
 
+// run runs the cases all at once: on a clock that is not the suite's they mostly sleep,
+// and t.Parallel lets no more of them do so than there are processors.
 func run(t *testing.T, open Open, cases []testCase) {
+	var wg sync.WaitGroup
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			env := open(t, c.o)
-			if env.Wait == nil {
-				t.Parallel() // it only sleeps
-				env.Wait = time.Sleep
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), opTimeout)
-			t.Cleanup(cancel)
-			c.run(&suite{T: t, Env: env, ctx: ctx})
+		wg.Go(func() {
+			t.Run(c.name, func(t *testing.T) {
+				env := open(t, c.o)
+				if env.Wait == nil {
+					env.Wait = time.Sleep
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), opTimeout)
+				t.Cleanup(cancel)
+				c.run(&suite{T: t, Env: env, ctx: ctx})
+			})
 		})
 	}
+	wg.Wait()
 }
 
 var sentinels = []error{work.ErrExists, work.ErrCompleted, work.ErrLive, work.ErrMoved, work.ErrFenced, work.ErrNotFound,
