@@ -1,0 +1,277 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+)
+
+func TestSnapshotsGoOnFromOneAnother(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	w.step(c, work.Idle)
+	for k := range 30 {
+		c.Offer(w.accept(1 + k%5))
+		w.step(c, work.Completed)
+		s := w.holds(w.entries)
+		if s.Number != uint64(k+1) {
+			t.Fatalf("number %d after %d", s.Number, k)
+		}
+		if len(s.Packs) > 2*fan {
+			t.Errorf("%d packs at number %d", len(s.Packs), s.Number)
+		}
+		w.tidy()
+		w.step(c, work.Idle) // nothing is new
+		w.now = w.now.Add(time.Minute)
+	}
+	if c.Pending() != 0 {
+		t.Errorf("%d batches wait", c.Pending())
+	}
+}
+
+func TestWhatIsOutOfTheWindowGoes(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	var packs int
+	for range 180 { // three windows
+		c.Offer(w.accept(2))
+		w.step(c, work.Completed)
+		s, got := w.newest()
+		for _, e := range w.entries {
+			if _, ok := got[e.Identity()]; !ok && e.MaxTime >= c.horizon() {
+				t.Fatalf("%s is in the window, and not in snapshot %d", e.Identity(), s.Number)
+			}
+		}
+		packs = max(packs, len(s.Packs))
+		w.now = w.now.Add(time.Minute)
+	}
+	if packs > 3*fan {
+		t.Errorf("%d packs", packs)
+	}
+	w.now = w.now.Add(2 * time.Hour)
+	w.step(c, work.Completed)
+	w.holds(nil)
+	for range 2 {
+		c.Offer(w.accept(1))
+		w.step(c, work.Completed)
+	}
+	w.tidy()
+	if n := len(w.keys(layout.LivePacks(mine))); n != 2 {
+		t.Errorf("%d packs are left", n)
+	}
+	old := w.accept(1)
+	w.now = w.now.Add(2 * time.Hour)
+	if c.Offer(old); c.Pending() != 0 {
+		t.Error("a batch from before the window is taken")
+	}
+}
+
+// A clock that runs ahead must not keep a batch for ever.
+func TestSamplesFromTheFutureGoToo(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	e := w.accept(1)[0]
+	e.MaxTime += int64(10 * 365 * 24 * time.Hour)
+	w.entries[0] = e
+	c.Offer([]intake.Entry{e})
+	w.step(c, work.Completed)
+	w.holds(w.entries)
+	w.now = w.now.Add(time.Hour + future + time.Second)
+	w.step(c, work.Completed)
+	w.holds(nil)
+}
+
+func TestFramesThatCantBeReadAreLeftOut(t *testing.T) {
+	w := newWorld(t)
+	var skipped []identity.Batch
+	c := w.chain(func(c *Config) { c.Events.Skipped = func(e intake.Entry) { skipped = append(skipped, e.Identity()) } })
+	es := w.accept(5)
+	w.bad[es[3].Identity()] = true
+	c.Offer(es)
+	w.step(c, work.Completed)
+	w.holds([]intake.Entry{es[0], es[1], es[2], es[4]})
+	if len(skipped) != 1 || skipped[0] != es[3].Identity() {
+		t.Errorf("skipped %v", skipped)
+	}
+	w.step(c, work.Idle)
+}
+
+// A backlog goes into packs of bounded size, and into several jobs when it is long.
+func TestBacklogIsBounded(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(func(c *Config) { c.PackBatches, c.MaxPending = 2, 150 })
+	es := w.accept(200)
+	if c.Offer(es) || c.Pending() != 150 || c.Room() {
+		t.Fatalf("%d batches wait", c.Pending())
+	}
+	w.step(c, work.Completed)
+	if s, got := w.newest(); len(s.Packs) != maxNewPacks || len(got) != 2*maxNewPacks {
+		t.Errorf("%d packs, %d batches", len(s.Packs), len(got))
+	}
+	w.step(c, work.Completed)
+	c.Offer(es)
+	w.step(c, work.Completed)
+	w.holds(es)
+	w.step(c, work.Idle)
+}
+
+// The successor makes the next number, whatever the table remembers.
+func TestForgottenLogGoesOn(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	for range 3 {
+		c.Offer(w.accept(1))
+		w.step(c, work.Completed)
+	}
+	log, err := w.work.Log(bg, Log(mine))
+	w.must(err)
+	w.must(w.work.Forget(bg, log))
+	c = w.chain(nil)
+	c.Offer(w.accept(1))
+	w.step(c, work.Completed)
+	if s := w.holds(w.entries); s.Number != 4 {
+		t.Errorf("number %d", s.Number)
+	}
+}
+
+// A damaged newest snapshot, and a pack that is gone: the chain goes on from what is there.
+func TestDamageIsGoneRound(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	for range 3 {
+		c.Offer(w.accept(2))
+		w.step(c, work.Completed)
+	}
+	if _, err := w.store.Put(bg, layout.LiveSnapshot(mine, 3), []byte("{}"), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var lost []error
+	c = w.chain(func(c *Config) { c.Events.Lost = func(err error) { lost = append(lost, err) } })
+	c.Offer(w.entries)
+	c.Offer(w.accept(1))
+	w.step(c, work.Completed)
+	if s := w.holds(w.entries); s.Number != 4 || len(lost) == 0 {
+		t.Errorf("number %d, told of %v", s.Number, lost)
+	}
+	s, _ := w.newest()
+	w.must(w.store.Delete(bg, s.Packs[0].Key(mine)))
+	for range 2 * fan { // until the packs are merged
+		c.Offer(w.accept(1))
+		w.step(c, work.Completed)
+	}
+	w.holds(w.entries[2:])
+}
+
+// TestThousandJobsKeepTheirOrder: jobs that are sent in any order are done in theirs.
+func TestThousandJobsKeepTheirOrder(t *testing.T) {
+	const jobs = 1000
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	w := newWorld(t)
+	var order []uint64
+	c := w.chain(func(c *Config) {
+		c.Events.Committed = func(s *Snapshot) { order = append(order, s.Number) }
+	})
+	for _, i := range rand.New(rand.NewPCG(seed, 1)).Perm(jobs) {
+		k := work.Key{Log: Log(mine), Number: uint64(i + 1)}
+		w.must(work.Submit(bg, w.work, w.work, work.Row{Key: k, Topic: Topic(mine), Body: Message(mine, k.Number)}))
+	}
+	for n := 0; len(order) < jobs; n++ {
+		if n > 4*jobs {
+			t.Fatalf("%d jobs after %d steps", len(order), n)
+		}
+		w.now = w.now.Add(time.Second)
+		c.Offer(w.accept(1))
+		if _, err := c.Step(bg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, n := range order {
+		if n != uint64(i+1) {
+			t.Fatalf("job %d was done at place %d", n, i+1)
+		}
+	}
+	w.tidy()
+	// What is left of the messages is of jobs that are done.
+	for range 2 * jobs {
+		w.now = w.now.Add(5 * time.Second)
+		if _, err := c.Step(bg); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := w.work.Depth(bg, Topic(mine)); err == nil && d.Ready+d.Hidden == 0 {
+			return
+		}
+	}
+	t.Error("messages are left")
+}
+
+// stopped stops its process at the create of a snapshot.
+type stopped struct {
+	objstore.Store
+	at func()
+}
+
+func (s stopped) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if _, _, err := layout.ParseLiveSnapshot(key); err == nil {
+		s.at()
+	}
+	return s.Store.Create(ctx, key, b, o)
+}
+
+// An owner that was paused before its commit, past the grant: what its successor made
+// stands, and nothing that a snapshot names is lost.
+func TestStaleOwnerIsRefused(t *testing.T) {
+	for _, rounds := range []int{1, 2, 5} {
+		t.Run(fmt.Sprint(rounds, " snapshots by the successor"), func(t *testing.T) {
+			w := newWorld(t)
+			first := w.chain(nil)
+			first.Offer(w.accept(3))
+			w.step(first, work.Completed)
+
+			paused := w.accept(2)
+			var successor *Chain
+			stale := w.chain(func(c *Config) {
+				c.Store = stopped{w.store, func() {
+					successor = w.chain(nil)
+					for range rounds {
+						successor.Offer(w.accept(2))
+						w.step(successor, work.Completed)
+					}
+				}}
+			})
+			stale.Offer(paused)
+			o, err := stale.Step(bg)
+			if o != work.Lost || !errors.Is(err, work.ErrMoved) {
+				t.Errorf("the stale owner: %s, %v", o, err)
+			}
+			if o, err := stale.Step(bg); o == work.Completed {
+				t.Errorf("the stale owner goes on: %s, %v", o, err)
+			}
+			s, got := w.newest()
+			if s.Number != uint64(1+rounds) || s.Fence != 3 {
+				t.Errorf("number %d, fence %d", s.Number, s.Fence)
+			}
+			for _, e := range w.entries[:3] {
+				if _, ok := got[e.Identity()]; !ok {
+					t.Errorf("%s is lost", e.Identity())
+				}
+			}
+			successor.Offer(w.accept(1))
+			w.step(successor, work.Completed)
+			if successor.Offer(paused); successor.Pending() != 0 {
+				t.Error("the pack of the stale owner's checkpoint is not taken over")
+			}
+			w.holds(w.entries)
+			w.tidy()
+		})
+	}
+}

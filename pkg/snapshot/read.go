@@ -1,0 +1,134 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+)
+
+// requestTimeout bounds one request, or one listing.
+const requestTimeout = 30 * time.Second
+
+// Numbers lists the snapshots of a shard, ascending.
+func Numbers(ctx context.Context, r objstore.Reader, s shard.ID) ([]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var out []uint64
+	err := objstore.ListAll(ctx, r, layout.LiveSnapshots(s), "", func(o objstore.Info) error {
+		if _, n, err := layout.ParseLiveSnapshot(o.Key); err == nil {
+			out = append(out, n)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots of shard %s: %w", s, err)
+	}
+	return out, nil
+}
+
+// All lists the snapshots of all shards, each shard's newest first: one request, unless
+// there are many.
+func All(ctx context.Context, r objstore.Reader) (map[shard.ID][]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	out := map[shard.ID][]uint64{}
+	err := objstore.ListAll(ctx, r, layout.LiveSnapshotsPrefix, "", func(o objstore.Info) error {
+		if s, n, err := layout.ParseLiveSnapshot(o.Key); err == nil {
+			out[s] = append(out[s], n)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	for _, ns := range out {
+		slices.Reverse(ns)
+	}
+	return out, nil
+}
+
+// Read reads one snapshot. ErrCorrupt: it is there and is none of this shard and number;
+// objstore.ErrNotFound; other errors of the store are wrapped.
+func Read(ctx context.Context, r objstore.Reader, s shard.ID, number uint64) (*Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	key := layout.LiveSnapshot(s, number)
+	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: MaxSnapshotBytes})
+	if objstore.Unreadable(err) {
+		return nil, fmt.Errorf("read %q: %w: %w", key, ErrCorrupt, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", key, err)
+	}
+	snap, err := Parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", key, err)
+	}
+	if snap.Shard != s || snap.Number != number {
+		return nil, fmt.Errorf("read %q: %w: it is number %d of shard %s", key, ErrCorrupt, snap.Number, snap.Shard)
+	}
+	return snap, nil
+}
+
+// ReadPack reads a pack that the snapshot names, its header checked. Frames are checked
+// one by one as they are asked for. Errors as of Read.
+func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pack, error) {
+	key := ref.Key(s.Shard)
+	b, err := readPack(ctx, r, key)
+	if err != nil {
+		return nil, err
+	}
+	p, err := DecodePack(b)
+	if err == nil && (p.Shard != s.Shard || p.Shards != s.Shards) {
+		err = fmt.Errorf("%w: it is of shard %s of %d", ErrCorrupt, p.Shard, p.Shards)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", key, err)
+	}
+	return p, nil
+}
+
+func readPack(ctx context.Context, r objstore.Reader, key string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: MaxPackBytes})
+	if objstore.Unreadable(err) {
+		return nil, fmt.Errorf("read %q: %w: %w", key, ErrCorrupt, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", key, err)
+	}
+	return b, nil
+}
+
+// absent: the object can't be read, and no later try can change that.
+func absent(err error) bool {
+	return errors.Is(err, objstore.ErrNotFound) || errors.Is(err, ErrCorrupt)
+}
+
+// readRef reads a pack by its key alone, to describe it anew: all its bytes are checked.
+func readRef(ctx context.Context, r objstore.Reader, key string) (Ref, error) {
+	_, number, sum, err := layout.ParseLivePack(key)
+	if err != nil {
+		return Ref{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	b, err := readPack(ctx, r, key)
+	if err != nil {
+		return Ref{}, err
+	}
+	if identity.Sum(b) != sum {
+		return Ref{}, fmt.Errorf("read %q: %w: its hash differs", key, ErrCorrupt)
+	}
+	p, err := DecodePack(b)
+	if err != nil {
+		return Ref{}, fmt.Errorf("read %q: %w", key, err)
+	}
+	return refOf(number, b, p)
+}
