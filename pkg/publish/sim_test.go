@@ -478,7 +478,7 @@ func runSim(seed uint64) *sim {
 	w := &sim{rng: rng, store: objmem.New(nil), refs: refmem.New(), clock: &simClock{hour0.End()}, txns: map[string]string{}, parsed: map[string]*catalog.Record{}}
 	w.policy = simPolicy(rng)
 	w.chaos = []float64{0, 0.02, 0.1, 0.3}[rng.IntN(4)]
-	losses, kills := rng.IntN(4) == 0, rng.IntN(2) == 0
+	losses, kills := rng.IntN(3) == 0, rng.IntN(2) == 0
 	w.founded(false)
 	if rng.IntN(4) == 0 {
 		w.spoil()
@@ -498,14 +498,16 @@ func runSim(seed uint64) *sim {
 			w.clock.now = w.clock.now.Add(time.Duration(rng.IntN(4)) * time.Minute)
 		case e < 120 && len(w.late) > 0:
 			w.land()
+		case e >= 980:
+			w.stray()
 		case e < 125 && kills && len(w.tasks) > 0:
 			i := rng.IntN(len(w.tasks))
 			w.note("sim", "kill "+w.tasks[i].name, nil)
 			w.tasks[i].stop()
 			w.tasks = slices.Delete(w.tasks, i, i+1)
-		case e == 125 && losses:
+		case e >= 125 && e < 130 && losses:
 			w.lose()
-		case e == 126 && losses:
+		case e >= 130 && e < 135 && losses:
 			w.saved, _, _ = w.refs.List(context.Background(), "", 0)
 		case len(w.tasks) > 0:
 			// Bursts: while one runs the others stand still for long.
@@ -523,6 +525,22 @@ func runSim(seed uint64) *sim {
 	}
 	w.finish()
 	return w
+}
+
+// stray puts keys on the queue that may well be in use: an item proves nothing.
+func (w *sim) stray() {
+	ctx := context.Background()
+	prefix := []string{layout.RollupSetsHour(hour0), layout.RollupChunksHour(window.Raw, hour0), layout.RollupIndexesHour(hour0)}[w.rng.IntN(3)]
+	page, err := w.store.List(ctx, objstore.ListOptions{Prefix: prefix})
+	if err != nil || len(page.Objects) == 0 {
+		return
+	}
+	key := page.Objects[w.rng.IntN(len(page.Objects))].Key
+	i := publish.Item{Keys: []string{key}, Reason: "stray", Due: int64(w.rng.IntN(1000))}
+	if err := publish.NewObjectQueue(w.store, nil).Push(ctx, i); err != nil {
+		w.violated("stray: %v", err)
+	}
+	w.note("sim", "stray "+key, nil)
 }
 
 func (w *sim) land() {
