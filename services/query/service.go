@@ -120,6 +120,16 @@ func (s *Service) Ready() <-chan struct{} { return s.ready }
 // Complete is closed when the first audit has succeeded.
 func (s *Service) Complete() <-chan struct{} { return s.follow.First() }
 
+// SetsSettled is closed when the published sets of recent hours were read, or there are none.
+func (s *Service) SetsSettled() <-chan struct{} { return s.sets.Settled() }
+
+// IntakeKnown reports that all accepted batches before the window that are in no set were
+// looked at; true where there are no sets at all.
+func (s *Service) IntakeKnown() bool { return s.sets.Known() }
+
+// LateBatches in memory lie before the window and are in no published set.
+func (s *Service) LateBatches() int { return s.live.Stats().Late }
+
 // HTTPAddr is valid after Ready.
 func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
 

@@ -107,8 +107,11 @@ func (k *Keeper) Query(l published.Limits) *published.Query {
 // Windows reports whether rolled sets may answer.
 func (k *Keeper) Windows() bool { return k.cfg.Windows }
 
-// Known reports that every batch that the intake held at the start was looked at.
-func (k *Keeper) Known() bool { return k.known.Load() && !k.damaged.Load() }
+// Known reports that every batch that the intake held at the start was looked at; true
+// where there are no sets.
+func (k *Keeper) Known() bool {
+	return k.state.Load() == nil || k.known.Load() && !k.damaged.Load()
+}
 
 func (k *Keeper) recent(now time.Time) window.Hour {
 	return window.HourOf(now.Add(-k.d.Window).UnixMilli()) - 1
