@@ -99,6 +99,14 @@ type IntakeConfig struct {
 	Shards   uint32        `koanf:"shards" help:"shards of the rollup workers, the same for ever; 0 writes no intake: no rollups"`
 	Interval time.Duration `koanf:"interval" help:"time between two rounds of segments"`
 	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; work waits beyond it"`
+
+	Coordinator CoordinatorConfig `koanf:"coordinator"`
+}
+
+// CoordinatorConfig is where the owners of shards are told that their intake has grown.
+type CoordinatorConfig struct {
+	Address string           `koanf:"address" help:"host:port of the coordinator's queue; empty tells nobody: owners find out when they list"`
+	Client  rpc.ClientConfig `koanf:"client"`
 }
 
 // DefaultConfig listens on loopback.
