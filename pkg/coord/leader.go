@@ -87,8 +87,8 @@ func (l *Leader) lead(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("etcd: grant the leader's lease: %w", err)
 	}
-	// The session's own context must not end the lease's renewal before Close revokes it.
-	session, err := concurrency.NewSession(l.Client.Etcd, concurrency.WithLease(lease.ID))
+	// Its context is the client's: it must not end before Close revokes the lease, within the TTL.
+	session, err := concurrency.NewSession(l.Client.Etcd, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(lease.TTL)))
 	if err != nil {
 		return fmt.Errorf("etcd: keep the leader's lease: %w", err)
 	}

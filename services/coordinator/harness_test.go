@@ -16,6 +16,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	switch os.Getenv(roleVariable) {
+	case "worker":
+		workerProcess()
+	case "coordinator":
+		coordinatorProcess()
+	}
 	goleak.VerifyTestMain(m,
 		// etcd's own, which it does not wait for when it stops.
 		goleak.IgnoreTopFunction("go.etcd.io/etcd/client/pkg/v3/logutil.(*MergeLogger).outputLoop"),

@@ -50,6 +50,24 @@ func (b *book) end(worker string, g ownerclient.Grant) {
 	}
 }
 
+// gone forgets a worker that was killed.
+func (b *book) gone(worker string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for n, w := range b.owner {
+		if w == worker {
+			delete(b.owner, n)
+		}
+	}
+}
+
+// grants counts the grants so far.
+func (b *book) grants() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.given
+}
+
 // loads counts the shards of each owner.
 func (b *book) loads() map[string]int {
 	b.mu.Lock()

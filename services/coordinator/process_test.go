@@ -1,0 +1,202 @@
+package coordinator
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+// The test binary is also the processes that tests kill and pause: what they are is in
+// the first variable, how they are set up in the second.
+const (
+	roleVariable  = "LM_TEST_ROLE"
+	setupVariable = "LM_TEST_SETUP"
+)
+
+// line is what a worker process says, one JSON object a line.
+type line struct {
+	Event string // "begin", "end", "owns"
+	Shard shard.ID
+	Epoch uint64
+	Fence uint64
+	Cause string
+}
+
+type workerSetup struct {
+	Name      string
+	Addresses []string
+	Shards    uint32
+}
+
+func child(setup any) context.Context {
+	if err := json.Unmarshal([]byte(os.Getenv(setupVariable)), setup); err != nil {
+		panic(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	go func() { // ends with the parent, which holds the other end
+		_, _ = bufio.NewReader(os.Stdin).ReadByte()
+		stop()
+		time.Sleep(5 * time.Second)
+		os.Exit(3)
+	}()
+	return ctx
+}
+
+func ended(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// workerProcess owns shards and says so.
+func workerProcess() {
+	var s workerSetup
+	ctx := child(&s)
+	c := ownerclient.DefaultConfig()
+	c.WorkerID, c.Addresses = s.Name, s.Addresses
+	o, err := ownerclient.New(c, "rollup", s.Shards, ownerclient.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		ended(err)
+	}
+	say := func(event string, g ownerclient.Grant, cause string) {
+		b, _ := json.Marshal(line{event, g.Shard, g.Epoch, g.Fence, cause})
+		_, _ = os.Stdout.Write(append(b, '\n')) // one write: lines do not mix
+	}
+	ended(o.Run(ctx, func(ctx context.Context, g ownerclient.Grant) error {
+		say("begin", g, "")
+		<-ctx.Done()
+		say("end", g, context.Cause(ctx).Error())
+		return nil
+	}))
+}
+
+// coordinatorProcess runs a coordinator with the settings that it is given.
+func coordinatorProcess() {
+	var c Config
+	ctx := child(&c)
+	tel := telemetry.Discard()
+	tel.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	s, err := New(c, Deps{Telemetry: tel})
+	if err != nil {
+		ended(err)
+	}
+	go func() {
+		<-s.Ready()
+		fmt.Println("ready")
+	}()
+	ended(s.Run(ctx))
+}
+
+// process is a child of a test.
+type process struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	out *bufio.Scanner
+	in  interface{ Close() error }
+}
+
+func spawn(t testing.TB, role string, setup any) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	must(t, err)
+	b, err := json.Marshal(setup)
+	must(t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, setupVariable+"="+string(b))
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	if os.Getenv("LM_TEST_LOG") != "" {
+		cmd.Stderr = os.Stderr
+	}
+	must(t, cmd.Start())
+	p := &process{t: t, cmd: cmd, out: bufio.NewScanner(out), in: in}
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Signal(s))
+}
+
+// kill is kill -9; more than once is harmless.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may be gone
+	_ = p.cmd.Wait()
+	_ = p.in.Close()
+}
+
+// workProcess is a worker in a process of its own.
+func (b *book) workProcess(name string, addresses ...string) *process {
+	b.t.Helper()
+	p := spawn(b.t, "worker", workerSetup{Name: name, Addresses: addresses, Shards: b.shards})
+	go func() { // ends with the process
+		for p.out.Scan() {
+			var l line
+			if err := json.Unmarshal(p.out.Bytes(), &l); err != nil {
+				b.t.Errorf("worker %s says %q", name, p.out.Text())
+				return
+			}
+			g := ownerclient.Grant{Shard: l.Shard, Epoch: l.Epoch, Fence: l.Fence}
+			if l.Event == "begin" {
+				b.begin(name, g)
+			} else {
+				b.end(name, g)
+			}
+		}
+		b.gone(name)
+	}()
+	return p
+}
+
+// coordinate starts a coordinator process and waits until it serves.
+func coordinate(t testing.TB, c Config) *process {
+	t.Helper()
+	p := spawn(t, "coordinator", c)
+	p.ready()
+	return p
+}
+
+func (p *process) ready() {
+	p.t.Helper()
+	up := make(chan bool, 1)
+	go func() { up <- p.out.Scan() }() // ends with the process
+	select {
+	case ok := <-up:
+		if !ok || p.out.Text() != "ready" {
+			p.t.Fatalf("the process says %q", p.out.Text())
+		}
+	case <-time.After(patience):
+		p.t.Fatal("the process is not ready")
+	}
+}
+
+// ports finds addresses for who must be found again after a restart.
+func ports(t testing.TB, n int) []string {
+	t.Helper()
+	var all []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		defer l.Close()
+		all = append(all, l.Addr().String())
+	}
+	return all
+}
