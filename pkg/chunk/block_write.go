@@ -34,7 +34,6 @@ type slot struct {
 	mask  Mask
 	cells [2]int // range of blockWriter.cells
 	depth [columns]uint8
-	dear  Mask // float columns that cost more than dearBits a value by themselves
 }
 
 // blockWriter encodes one block of values after the other.
@@ -50,9 +49,13 @@ type blockWriter struct {
 	first  map[columnKey]int // slot of the first column with a hash
 	body   []byte
 	lens   []int
+	dear   []dearColumn
 	// Settings of measurements.
 	noRefs bool
 }
+
+// dearColumn is a float column that costs more than dearBits a value by itself.
+type dearColumn struct{ slot, col, set int }
 
 type columnKey struct {
 	hash uint64
@@ -62,6 +65,7 @@ type columnKey struct {
 func (w *blockWriter) reset() {
 	clear(w.slots)
 	w.slots, w.cells, w.pieces, w.lits, w.litAt = w.slots[:0], w.cells[:0], w.pieces[:0], w.lits[:0], 0
+	w.dear = w.dear[:0]
 	w.coder.reset()
 	if w.first == nil {
 		w.first = map[columnKey]int{}
@@ -225,94 +229,116 @@ func (w *blockWriter) increase(i int, v []float64) bool {
 	return true
 }
 
-// values writes a float column in the cheapest mode; slot -1 has no others to refer to.
+// values writes a float column in the cheapest mode that was found; slot -1 has no others to refer to.
 func (w *blockWriter) values(v []float64, slot, col int) {
-	f := &w.floats
-	f.grow(len(v))
-	mark, litMark := len(w.pieces), len(w.lits)
+	w.floats.grow(len(v))
+	w.flush() // so that undo finds the end of the pieces before this column
+	pieces, lits := len(w.pieces), len(w.lits)
 	undo := func(streams int) {
 		for range streams {
 			w.coder.drop()
 		}
-		w.pieces, w.lits, w.litAt = w.pieces[:mark], w.lits[:litMark], min(w.litAt, litMark)
+		w.pieces, w.lits, w.litAt = w.pieces[:pieces], w.lits[:lits], lits
 	}
-	// keepLits: bytes before this column become a piece, so that undo finds its mark.
-	w.flush()
-	mark = len(w.pieces)
-	best, cost, exp := -1, math.MaxInt, 0
-	type attempt struct {
-		write func() (int, int, bool) // cost, streams
+	exp, cost := w.decimal(v)
+	if exp >= 0 && cost <= dearBits*len(v) {
+		return
 	}
-	attempts := [...]attempt{
-		{func() (int, int, bool) {
-			e, ok := f.decimal(v)
-			if !ok {
-				return 0, 0, false
-			}
-			exp = e
-			if e == 0 {
-				if s := f.shift(); s > 0 {
-					return w.scaled(modeDyadic, []byte{byte(2 * s)}, v), 1, true
-				}
-			}
-			return w.scaled(byte(modeDecimal+e), nil, v), 1, true
-		}},
-		{func() (int, int, bool) {
-			e, ok := f.nearDecimal(v)
-			if !ok {
-				return 0, 0, false
-			}
-			k := w.scaled(byte(modeDecimal+e)|flagUlps, nil, v)
-			return k + w.integers(f.near), 2, true
-		}},
-		{func() (int, int, bool) {
-			s, ok := f.dyadic(v)
-			if !ok {
-				return 0, 0, false
-			}
-			var shift [binary.MaxVarintLen64]byte
-			n := binary.PutUvarint(shift[:], zigzag(int64(s)))
-			return w.scaled(modeDyadic, shift[:n], v), 1, true
-		}},
-		{func() (int, int, bool) {
-			for i, x := range v {
-				f.ints[i] = int64(math.Float64bits(x))
-			}
-			w.lits = append(w.lits, modeBits)
-			return w.integers(f.ints), 1, true
-		}},
+	best := tryBits
+	if exp >= 0 {
+		best = tryDecimal
+		undo(1)
+	} else {
+		cost = math.MaxInt
 	}
-	for k := range attempts {
-		switch k {
-		case 1: // few digits need no second look
-			if best == 0 && (exp < manyDigits || cost <= dearBits*len(v)) {
-				continue
-			}
-		case 2:
-			if best >= 0 && cost <= veryDearBits*len(v) {
-				continue
-			}
-		case 3:
-			if best == 2 || (best >= 0 && cost <= veryDearBits*len(v)) {
-				continue
-			}
-		}
-		c, streams, ok := attempts[k].write()
-		if !ok {
-			continue
-		}
-		undo(streams)
-		if c < cost {
-			best, cost = k, c
-		}
-	}
-	if slot >= 0 && cost > dearBits*len(v) {
-		w.slots[slot].dear |= 1 << col
-		if !w.noRefs && w.refer(v, slot, col, cost) {
+	if slot >= 0 {
+		w.dear = append(w.dear, dearColumn{slot, col, w.slots[slot].set})
+		if !w.noRefs && w.refer(v, slot, col, min(cost, dearBits*len(v))/2) {
 			return
 		}
 	}
-	attempts[best].write()
+	if exp < 0 || exp >= manyDigits { // few digits need no second look
+		if c, ok := w.nearDecimal(v); ok {
+			undo(2)
+			if c < cost {
+				best, cost = tryNear, c
+			}
+		}
+	}
+	if cost > veryDearBits*len(v) {
+		if c, ok := w.dyadic(v); ok {
+			undo(1)
+			if c < cost {
+				best, cost = tryDyadic, c
+			}
+		} else if best != tryBits {
+			c := w.bits(v)
+			undo(1)
+			if c < cost {
+				best = tryBits
+			}
+		}
+	}
+	switch best {
+	case tryDecimal:
+		w.decimal(v)
+	case tryNear:
+		w.nearDecimal(v)
+	case tryDyadic:
+		w.dyadic(v)
+	default:
+		w.bits(v)
+	}
+}
+
+// What values tries.
+const (
+	tryDecimal = iota
+	tryNear
+	tryDyadic
+	tryBits
+)
+
+// decimal writes v as exact decimals; it returns the exponent, -1 when there is none and
+// nothing was written, and about the bits.
+func (w *blockWriter) decimal(v []float64) (exp, cost int) {
+	e, ok := w.floats.decimal(v)
+	if !ok {
+		return -1, 0
+	}
+	if e == 0 {
+		if s := w.floats.shift(); s > 0 {
+			return 0, w.scaled(modeDyadic, []byte{byte(2 * s)}, v)
+		}
+	}
+	return e, w.scaled(byte(modeDecimal+e), nil, v)
+}
+
+func (w *blockWriter) nearDecimal(v []float64) (cost int, ok bool) {
+	e, ok := w.floats.nearDecimal(v)
+	if !ok {
+		return 0, false
+	}
+	cost = w.scaled(byte(modeDecimal+e)|flagUlps, nil, v)
+	return cost + w.integers(w.floats.near), true
+}
+
+func (w *blockWriter) dyadic(v []float64) (cost int, ok bool) {
+	s, ok := w.floats.dyadic(v)
+	if !ok {
+		return 0, false
+	}
+	var shift [binary.MaxVarintLen64]byte
+	n := binary.PutUvarint(shift[:], zigzag(int64(s)))
+	return w.scaled(modeDyadic, shift[:n], v), true
+}
+
+func (w *blockWriter) bits(v []float64) (cost int) {
+	for i, x := range v {
+		w.floats.ints[i] = int64(math.Float64bits(x))
+	}
+	w.lits = append(w.lits, modeBits)
+	return w.integers(w.floats.ints)
 }
 
 // scaled writes the mode, its parameter, patches, and the integers of the coder.
@@ -329,13 +355,18 @@ func (w *blockWriter) scaled(mode byte, param []byte, v []float64) int {
 	return 8*(len(w.lits)-start) + w.integers(w.floats.ints)
 }
 
-// refer writes v as a function of the same column of an earlier slot with the same times,
-// when one is found that takes less than half of cost.
-func (w *blockWriter) refer(v []float64, i, col, cost int) bool {
+// refer writes v as a function of the same column, dear too, of an earlier slot with the same times,
+// when one is found that takes less than limit bits.
+func (w *blockWriter) refer(v []float64, i, col, limit int) bool {
 	s := &w.slots[i]
-	for j := i - 1; j >= 0; j-- {
+	for k := len(w.dear) - 1; k >= 0; k-- {
+		d := w.dear[k]
+		j := d.slot
+		if d.set != s.set || d.col != col || j >= i {
+			continue
+		}
 		o := &w.slots[j]
-		if o.set != s.set || o.dear&(1<<col) == 0 || o.depth[col]+1 > maxDepth {
+		if o.depth[col]+1 > maxDepth {
 			continue
 		}
 		x := *o.c.float(1 << col)
@@ -354,7 +385,7 @@ func (w *blockWriter) refer(v []float64, i, col, cost int) bool {
 		if mode == modeScale {
 			w.lits = appendFloat(w.lits, q)
 		}
-		if c := w.integers(w.ref); c < cost/2 {
+		if c := w.integers(w.ref); c < limit {
 			s.depth[col] = o.depth[col] + 1
 			return true
 		}

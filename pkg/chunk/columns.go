@@ -36,32 +36,32 @@ const (
 	timeColumns  = ColFirstT | ColLastT
 )
 
-// Columns that c has.
+// mask says which columns c has.
 func (c *Columns) mask() Mask {
 	var m Mask
-	for i := range columns {
-		bit := Mask(1) << i
-		has := false
-		switch {
-		case bit&histColumns != 0:
-			has = *c.hist(bit) != nil
-		case bit&countColumns != 0:
-			has = *c.count(bit) != nil
-		case bit == ColStart:
-			has = c.Start != nil
-		default:
-			has = *c.float(bit) != nil
-		}
+	set := func(has bool, bit Mask) {
 		if has {
 			m |= bit
 		}
 	}
-	if c.FirstT != nil {
-		m |= ColFirstT
-	}
-	if c.LastT != nil {
-		m |= ColLastT
-	}
+	set(c.V != nil, ColV)
+	set(c.H != nil, ColH)
+	set(c.Start != nil, ColStart)
+	set(c.Count != nil, ColCount)
+	set(c.Stale != nil, ColStale)
+	set(c.First != nil, ColFirst)
+	set(c.Last != nil, ColLast)
+	set(c.Increase != nil, ColIncrease)
+	set(c.Sum != nil, ColSum)
+	set(c.SumC != nil, ColSumC)
+	set(c.Min != nil, ColMin)
+	set(c.Max != nil, ColMax)
+	set(c.FirstH != nil, ColFirstH)
+	set(c.LastH != nil, ColLastH)
+	set(c.IncreaseH != nil, ColIncreaseH)
+	set(c.SumH != nil, ColSumH)
+	set(c.FirstT != nil, ColFirstT)
+	set(c.LastT != nil, ColLastT)
 	return m
 }
 

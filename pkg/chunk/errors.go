@@ -9,7 +9,6 @@ type Reason string
 // Reasons.
 const (
 	Truncated          Reason = "CHUNK_TRUNCATED"
-	TrailingBytes      Reason = "CHUNK_TRAILING_BYTES"
 	BadMagic           Reason = "CHUNK_BAD_MAGIC"
 	UnsupportedVersion Reason = "CHUNK_UNSUPPORTED_VERSION"
 	ChecksumMismatch   Reason = "CHUNK_CHECKSUM_MISMATCH"

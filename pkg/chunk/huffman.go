@@ -11,7 +11,7 @@ const (
 	maxRunClass  = 15
 	tokens       = firstRun + maxRunClass // 151
 
-	maxCodeBits = 11
+	maxCodeBits = 10
 	maxTables   = 15
 )
 

@@ -27,7 +27,7 @@ func (w *fileWriter) append(x *Index) []byte {
 func (w *fileWriter) wrap(payload []byte) []byte {
 	if w.z == nil {
 		var err error
-		w.z, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
+		w.z, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(1),
 			zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true), zstd.WithLowerEncoderMem(true))
 		if err != nil {
 			panic("chunk: zstd encoder options: " + err.Error())

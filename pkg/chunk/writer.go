@@ -135,13 +135,12 @@ func (s *Series) validate(ascends bool) error {
 	if mask&^timeColumns == 0 {
 		return refuse(BadSeries, "no columns")
 	}
-	for i := range columns + 2 {
-		if bit := Mask(1) << i; mask&bit != 0 && s.length(bit) != len(s.T) {
+	for rest := mask; rest != 0; rest &= rest - 1 {
+		bit := rest & -rest
+		if s.length(bit) != len(s.T) {
 			return refuse(BadSeries, "column of %d rows, T has %d", s.length(bit), len(s.T))
 		}
-	}
-	for i := range columns {
-		if bit := Mask(1) << i; mask&bit&histColumns != 0 {
+		if bit&histColumns != 0 {
 			if err := validateHistograms(*s.hist(bit)); err != nil {
 				return err
 			}
