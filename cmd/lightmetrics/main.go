@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 	"lightmetrics.dev/lightmetrics/services/query"
 	"lightmetrics.dev/lightmetrics/services/reconciler"
+	"lightmetrics.dev/lightmetrics/services/rollup"
 )
 
 func main() {
@@ -32,6 +33,7 @@ func main() {
 		reconciler.Command(),
 		query.Command(),
 		coordinator.Command(),
+		rollup.Command(),
 		agent.Command(),
 		failpoints(),
 		&cobra.Command{

@@ -3,6 +3,7 @@ package rollup
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,11 +42,18 @@ func Command() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
+			if len(c.Coordinator.Addresses) > 0 {
+				return Coordinated(c.Config, Deps{Store: store, Telemetry: tel})
+			}
 			return New(c.Config, Deps{Store: store, Telemetry: tel, Refs: refmem.New()})
 		},
 		Banner: func(c settings, svc run.Service) [][2]string {
 			http := "http://" + svc.(*Service).HTTPAddr().String()
-			return [][2]string{{"http", http}, {"bucket", c.Store.Bucket + "/" + c.Store.Prefix}, {"shards", "curl " + http + "/v1/rollup/shards"}}
+			owner := "this worker alone: all shards; no other may run"
+			if len(c.Coordinator.Addresses) > 0 {
+				owner = strings.Join(c.Coordinator.Addresses, ", ")
+			}
+			return [][2]string{{"http", http}, {"coordinator", owner}, {"bucket", c.Store.Bucket + "/" + c.Store.Prefix}, {"shards", "curl " + http + "/v1/rollup/shards"}}
 		},
 	})
 }

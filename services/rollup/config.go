@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
@@ -21,6 +22,8 @@ type Config struct {
 	AuthorityID  string        `koanf:"authority_id" help:"acceptance authority of the bucket; empty takes the bucket's own"`
 	Shards       uint32        `koanf:"shards" help:"number of shards of the authority, fixed for ever by whoever says it first"`
 	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for requests and hand-over"`
+
+	Coordinator ownerclient.Config `koanf:"coordinator"`
 
 	Schedule ScheduleConfig `koanf:"schedule"`
 	Intake   IntakeConfig   `koanf:"intake"`
@@ -70,13 +73,16 @@ type CollectConfig struct {
 	Grace    time.Duration `koanf:"grace" help:"time that a superseded set stays readable"`
 }
 
-// DefaultConfig listens on loopback.
+// DefaultConfig listens on loopback, and knows of no coordinator: a worker alone.
 func DefaultConfig() Config {
+	alone := ownerclient.DefaultConfig()
+	alone.Addresses = nil
 	return Config{
 		HTTP:         ListenConfig{Listen: "127.0.0.1:4775"},
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		Shards:       shard.Default,
 		DrainTimeout: 10 * time.Second,
+		Coordinator:  alone,
 		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
 		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000},
 		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, Readers: 8, Hold: time.Minute, MaxFrame: 4 << 20},
@@ -112,6 +118,11 @@ func (c Config) Validate() error {
 	}
 	if err := shard.CheckCount(c.Shards); err != nil {
 		errs = append(errs, fmt.Errorf("shards: %w", err))
+	}
+	if len(c.Coordinator.Addresses) > 0 {
+		if err := c.Coordinator.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("coordinator: %w", err))
+		}
 	}
 	errs = append(errs, c.TLS.Validate(), c.Auth.Validate(),
 		rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen}))

@@ -24,7 +24,7 @@ func crashing(t *testing.T, s objstore.Store, again bool) *world {
 	seq := w.some(agent, hour0, 0, 4, 0)
 	w.some(agentOf(0, 1), hour0, 0, 4, 0)
 	if again {
-		w.drive(testConfig(), Grant{0, 1})
+		w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
 		w.check(hour0, 0, 1)
 		w.some(agent, hour0, 20, 2, seq)
 	}
@@ -50,7 +50,7 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			dying := fault.New(w.store, 1, rules...)
-			o, err := w.owner(w.worker(testConfig(), dying), Grant{0, 2})
+			o, err := w.owner(w.worker(testConfig(), dying), Grant{Shard: 0, Fence: 2})
 			for range 4 { // it tries again, in vain
 				if err == nil {
 					err = rounds(ctx, o)
@@ -59,7 +59,7 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 			}
 			cancel()
 			finished := err == nil && dying.Count("", "") < n
-			w.drive(testConfig(), Grant{0, 3})
+			w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
 			w.check(hour0, 0, gen)
 			w.check(hour0+1, 0, 1)
 			if left := w.left(0); len(left) > 0 {
@@ -105,7 +105,7 @@ func TestPausedOwner(t *testing.T) {
 	gate, reached := make(chan struct{}), make(chan struct{})
 	slow := &paused{Store: w.store, gate: gate, reached: reached}
 	svc := w.worker(testConfig(), slow)
-	o, err := w.owner(svc, Grant{0, 2})
+	o, err := w.owner(svc, Grant{Shard: 0, Fence: 2})
 	must(t, err)
 	done := make(chan error, 1)
 	w.advance(time.Hour)
@@ -113,10 +113,10 @@ func TestPausedOwner(t *testing.T) {
 	w.advance(time.Hour)
 	go func() { done <- rounds(t.Context(), o) }() // it does not hear of its loss
 	<-reached
-	w.drive(testConfig(), Grant{0, 3})
+	w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
 	w.check(hour0, 0, 2)
 	w.some(agentOf(0, 0), hour0, 50, 1, 9000)
-	w.drive(testConfig(), Grant{0, 3})
+	w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
 	w.check(hour0, 0, 3)
 	close(gate)
 	if err := <-done; !errors.Is(err, work.ErrMoved) && !errors.Is(err, work.ErrFenced) && err != nil {
@@ -153,7 +153,7 @@ func TestRefusals(t *testing.T) {
 	w := newWorld(t, newMem())
 	w.some(agentOf(0, 0), hour0, 0, 2, 0)
 	svc := w.worker(testConfig(), w.store)
-	o, err := w.owner(svc, Grant{0, 5})
+	o, err := w.owner(svc, Grant{Shard: 0, Fence: 5})
 	must(t, err)
 	// Somebody aborts the raw window of generation 1 between plan and commit.
 	name := catalog.Name{Hour: hour0, Shard: 0, Window: window.Raw, Generation: 1}
@@ -172,7 +172,7 @@ func TestRefusals(t *testing.T) {
 	// An owner of before publishes no more.
 	w.some(agentOf(0, 0), hour0, 10, 1, 100)
 	old := w.worker(testConfig(), w.store)
-	oo, err := w.owner(old, Grant{0, 4})
+	oo, err := w.owner(old, Grant{Shard: 0, Fence: 4})
 	must(t, err)
 	must(t, rounds(t.Context(), oo))
 	w.advance(time.Hour)
@@ -211,7 +211,7 @@ func TestPlanOfAFormerOwnerIsUsed(t *testing.T) {
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
 	first := w.accepted[0]
 	svc := w.worker(testConfig(), w.store)
-	o, err := w.owner(svc, Grant{0, 1})
+	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	p, err := svc.plan(t.Context(), hour0, 0, 1, &published{}, w.accepted[:1])
 	must(t, err)

@@ -7,30 +7,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 )
-
-// Topic of a shard's messages in the work queue.
-func Topic(id shard.ID) string { return "rollup-" + id.String() }
-
-// logOf is the pending table's log of a shard's hour; its numbers are generations.
-func logOf(id shard.ID, h window.Hour) string { return "rollup/" + id.String() + "/" + h.String() }
-
-// hourOf reads the hour out of a log's name.
-func hourOf(log string) (window.Hour, bool) {
-	i := strings.LastIndexByte(log, '/')
-	t, err := time.Parse("2006-01-02T15", log[i+1:])
-	return window.HourStarting(t), err == nil
-}
 
 // do does one generation of an hour, when there is room for a job.
 func (s *Service) do(ctx context.Context, o *owner, h window.Hour, gen uint64) (work.Outcome, error) {
@@ -39,14 +23,14 @@ func (s *Service) do(ctx context.Context, o *owner, h window.Hour, gen uint64) (
 	}
 	defer s.slots.Release(1)
 	w, err := work.NewWorker(s.queue, s.table, handler{o, h}, work.Config{
-		Topic: Topic(o.grant.Shard), Owner: fmt.Sprintf("%s.%d", s.run, s.jobs.Add(1)), Hold: s.cfg.Jobs.Hold,
+		Topic: rollup.Topic(o.grant.Shard), Owner: fmt.Sprintf("%s.%d", s.run, s.jobs.Add(1)), Hold: s.cfg.Jobs.Hold,
 		MaxAttempts: math.MaxUint32, // the loop has its own waits, and what is due stays due
 	}, s.now)
 	if err != nil {
 		return work.Failed, err
 	}
 	start := s.now()
-	k := work.Key{Log: logOf(o.grant.Shard, h), Number: gen}
+	k := work.Key{Log: rollup.Log(o.grant.Shard, h), Number: gen}
 	outcome, err := w.Do(ctx, k, o.grant.Fence, []byte(k.String()))
 	s.m.jobs.WithLabelValues(string(outcome)).Inc()
 	s.m.jobTime.Observe(s.now().Sub(start).Seconds())
@@ -134,6 +118,10 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 // publish commits one window, or finds it decided.
 func (h handler) publish(ctx context.Context, j *work.Job, p *planned, pub *published, m *made, inputs catalog.Inputs, w window.Window) error {
 	s := h.o.s
+	if err := h.o.grant.lost(); err != nil {
+		s.m.refused.WithLabelValues("lost").Inc()
+		return err // the manifest's key would refuse it as well
+	}
 	c := m.counts
 	res, err := s.publisher.Publish(ctx, publish.Publication{
 		Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation},

@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lag:          gauge("lag_seconds", "Time since the end of the oldest ended hour that has batches to roll up, by shard; 0 when there is none.", "shard"),
 		generations:  vec("generations_published_total", "Generations that this worker committed, by window.", "window"),
 		late:         counter("late_generations_total", "Generations above the first that this worker committed, raw window: hours rolled up again for late batches."),
-		refused:      vec("publications_refused_total", "Publications that were not this worker's to commit, or failed: exists, conflict, aborted, fenced, undecided, failed.", "reason"),
+		refused:      vec("publications_refused_total", "Publications that were not this worker's to commit, or failed: exists, lost, conflict, aborted, fenced, undecided, failed.", "reason"),
 		conservation: counter("conservation_failures_total", "Generations that were not published because records were not conserved. Must be 0."),
 		unreadable:   counter("unreadable_frames_total", "Frames of accepted batches that could not be read; the hour waits or goes on without them."),
 		jobs:         vec("jobs_total", "Jobs by outcome.", "outcome"),
@@ -66,7 +66,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, w := range window.All() {
 		m.generations.WithLabelValues(w.String())
 	}
-	for _, r := range []string{"exists", string(publish.OutcomeConflict), string(publish.OutcomeAborted), string(publish.OutcomeFenced),
+	for _, r := range []string{"exists", "lost", string(publish.OutcomeConflict), string(publish.OutcomeAborted), string(publish.OutcomeFenced),
 		string(publish.OutcomeUndecided), string(publish.OutcomeFailed)} {
 		m.refused.WithLabelValues(r)
 	}

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -82,7 +83,7 @@ func (o *owner) sleep(ctx context.Context, d time.Duration) error {
 func (o *owner) told(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	ms, err := o.s.queue.Receive(ctx, Topic(o.grant.Shard), work.MaxReceive, storeTimeout)
+	ms, err := o.s.queue.Receive(ctx, rollup.Topic(o.grant.Shard), work.MaxReceive, storeTimeout)
 	if err != nil {
 		return false
 	}
@@ -316,7 +317,7 @@ func (o *owner) sweep(ctx context.Context) error {
 	if now.Sub(o.swept) < sweepEvery {
 		return nil
 	}
-	prefix := "rollup/" + o.grant.Shard.String()
+	prefix := rollup.LogPrefix(o.grant.Shard)
 	var rows []work.Row
 	for after := ""; ; {
 		page, next, err := s.table.Rows(ctx, prefix, after, work.MaxPage)
@@ -329,8 +330,8 @@ func (o *owner) sweep(ctx context.Context) error {
 		}
 	}
 	for _, r := range rows {
-		h, ok := hourOf(r.Log)
-		if r.Live && r.Fence >= o.grant.Fence || !ok {
+		h, err := rollup.ParseLog(o.grant.Shard, r.Log)
+		if r.Live && r.Fence >= o.grant.Fence || err != nil {
 			continue
 		}
 		if _, err := s.do(ctx, o, h, r.Number); err != nil {

@@ -13,6 +13,17 @@ type Grant struct {
 	Shard shard.ID
 	// Fence grows with every grant; it goes into what is published.
 	Fence uint64
+	// Check gives an error when the grant is over as far as this worker can know, which it
+	// may before its context has ended; nil asks nobody.
+	Check func() error
+}
+
+// lost asks whether the grant is over.
+func (g Grant) lost() error {
+	if g.Check == nil {
+		return nil
+	}
+	return g.Check()
 }
 
 // Ownership says which shards are this worker's. Loss of it costs double work at worst:
@@ -46,7 +57,7 @@ func (o Static) Own(ctx context.Context, shards uint32, work func(context.Contex
 		if uint32(id) >= shards {
 			continue
 		}
-		wg.Go(func() { errs[i] = work(ctx, Grant{id, o.Fence}) })
+		wg.Go(func() { errs[i] = work(ctx, Grant{Shard: id, Fence: o.Fence}) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

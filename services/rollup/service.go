@@ -48,6 +48,8 @@ type Deps struct {
 	Refs publish.Refs
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Close is called when Run ends; it may be nil.
+	Close func() error
 	// Policy of publications; the zero value is the default one.
 	Policy publish.Policy
 }
@@ -67,6 +69,7 @@ type Service struct {
 	table     work.Table
 	refs      publish.Refs
 	policy    publish.Policy
+	close     func() error
 	frames    frames
 	slots     *semaphore.Weighted
 	run       string // random name of this process in claims
@@ -117,6 +120,9 @@ func New(cfg Config, d Deps) (*Service, error) {
 		d.Policy = publish.DefaultPolicy()
 		d.Policy.Grace = cfg.Collect.Grace
 	}
+	if d.Close == nil {
+		d.Close = func() error { return nil }
+	}
 	d.Store = failstore.Wrap(d.Store, "rollup")
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -131,7 +137,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	return &Service{
 		cfg: cfg, store: d.Store, tel: d.Telemetry, log: d.Telemetry.Log, now: d.Now, auth: auth,
 		m:         newMetrics(d.Telemetry.Registry),
-		ownership: d.Ownership, queue: d.Queue, table: d.Table, refs: d.Refs, policy: d.Policy,
+		ownership: d.Ownership, queue: d.Queue, table: d.Table, refs: d.Refs, policy: d.Policy, close: d.Close,
 		frames: frames{store: d.Store, maxFrame: int64(cfg.Jobs.MaxFrame), readers: cfg.Jobs.Readers},
 		slots:  semaphore.NewWeighted(int64(cfg.Jobs.Concurrency)), run: name,
 		status: map[shard.ID]ShardStatus{}, ready: make(chan struct{}),
@@ -163,7 +169,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
 	g.Go("shards", s.work)
 	close(s.ready)
-	return g.Wait()
+	return errors.Join(g.Wait(), s.close())
 }
 
 // work finds the authority, founds the reference sets, and owns shards.

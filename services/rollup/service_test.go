@@ -3,7 +3,6 @@ package rollup
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -140,7 +140,7 @@ func TestBatchOverHours(t *testing.T) {
 	w.accept(agent, 0, point{"g", frame.Gauge, at(hour0, time.Hour), 1}, point{"g", frame.Gauge, at(hour0, time.Hour+time.Millisecond), 2})
 	w.accept(agent, 10, point{"g", frame.Gauge, at(hour0-3, time.Minute), 1}, point{"g", frame.Gauge, at(hour0, time.Minute), 2})
 	w.advance(2 * time.Hour)
-	w.drive(testConfig(), Grant{1, 1})
+	w.drive(testConfig(), Grant{Shard: 1, Fence: 1})
 	for _, h := range []window.Hour{hour0 - 3, hour0, hour0 + 1} {
 		w.check(h, 1, 1)
 	}
@@ -163,7 +163,7 @@ func TestSchedule(t *testing.T) {
 	cfg := testConfig()
 	cfg.Schedule.FirstAfter, cfg.Schedule.LateAfter = -50*time.Minute, 5*time.Minute
 	agent := agentOf(0, 0)
-	o, err := w.owner(w.worker(cfg, w.store), Grant{0, 1})
+	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	generation := func() uint64 {
 		must(t, rounds(t.Context(), o))
@@ -197,7 +197,7 @@ func TestLateAndOutOfOrder(t *testing.T) {
 	agent := agentOf(0, 0)
 	seq := w.some(agent, hour0, 100, 5, 1000)
 	w.some(agent, hour0-1, 0, 2, 5000)
-	g := Grant{0, 1}
+	g := Grant{Shard: 0, Fence: 1}
 	w.drive(testConfig(), g)
 	w.check(hour0, 0, 1)
 	w.some(agent, hour0, 0, 5, 0) // before all others
@@ -230,7 +230,7 @@ func TestParts(t *testing.T) {
 	cfg := testConfig()
 	cfg.Jobs.Memory = 48 * 30
 	cfg.Chunks.MetricSamples, cfg.Chunks.MaxSamples = 8, 15
-	w.drive(cfg, Grant{0, 1})
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
 	w.check(hour0, 0, 1)
 	set := w.set(hour0, 0, window.Raw)
 	metrics := map[string]bool{}
@@ -249,7 +249,7 @@ func TestUnreadableFrame(t *testing.T) {
 	seq := w.some(agent, hour0, 0, 3, 0)
 	lost := w.accepted[1]
 	must(t, w.store.Delete(t.Context(), lost.RawBlobKey))
-	o, err := w.owner(w.worker(testConfig(), w.store), Grant{0, 1})
+	o, err := w.owner(w.worker(testConfig(), w.store), Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	if err := rounds(t.Context(), o); err == nil || !strings.Contains(err.Error(), "aborted") {
 		t.Fatalf("first try: %v", err)
@@ -288,7 +288,7 @@ func TestMessageShortensTheWait(t *testing.T) {
 	eventually(t, "both shards are owned", func() bool { return len(s.Shards()) == testShards })
 	w.some(agentOf(0, 0), hour0, 0, 1, 0)
 	eventually(t, "published", func() bool {
-		must(t, w.pending.Send(t.Context(), Topic(0), fmt.Append(nil, hour0), work.SendOptions{DedupeKey: "x"}))
+		must(t, w.pending.Send(t.Context(), rollup.Topic(0), rollup.Message(hour0), work.SendOptions{DedupeKey: rollup.MessageKey(0, hour0)}))
 		return w.set(hour0, 0, window.OneHour) != nil
 	})
 	w.check(hour0, 0, 1)

@@ -1,0 +1,118 @@
+package rollup
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/services/coordinator"
+)
+
+// coordinatorOf runs a coordinator with an etcd member of its own.
+func coordinatorOf(t *testing.T) string {
+	t.Helper()
+	c := coordinator.DefaultConfig()
+	c.HTTP.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	c.Etcd.Embedded.DataDir, c.Etcd.Embedded.Client, c.Etcd.Embedded.Peer = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
+	c.Lease = coordinator.LeaseConfig{Worker: 2 * time.Second, Leader: time.Second}
+	c.Settle = coordinator.SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}
+	s, err := coordinator.New(c, coordinator.Deps{Telemetry: telemetry.Discard()})
+	must(t, err)
+	runs(t, s.Run, s.Ready())
+	return s.GRPCAddr().String()
+}
+
+// runs runs a service until the test, or the function that it gives, ends it.
+func runs(t *testing.T, fn func(context.Context) error, ready <-chan struct{}) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- fn(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	select {
+	case <-ready:
+	case err := <-done:
+		done <- err
+		t.Fatal(err)
+	}
+	return stop
+}
+
+// TestCoordinated: two workers share the shards that a real coordinator gives; when one
+// stops, the other has all of them, under greater fences, and goes on.
+func TestCoordinated(t *testing.T) {
+	addr := coordinatorOf(t)
+	w := newWorld(t, newMem())
+	var workers []*Service
+	var stops []func()
+	for _, id := range []string{"one", "two"} {
+		cfg := testConfig()
+		cfg.ID, cfg.Coordinator.Addresses = id, []string{addr}
+		s, err := Coordinated(cfg, Deps{Store: w.store, Telemetry: telemetry.Discard(), Refs: w.refs, Now: w.now, Policy: testPolicy})
+		must(t, err)
+		workers, stops = append(workers, s), append(stops, runs(t, s.Run, s.Ready()))
+	}
+	owned := func() (n int) {
+		for _, s := range workers {
+			n += len(s.Shards())
+		}
+		return n
+	}
+	eventually(t, "every shard has an owner", func() bool { return owned() == testShards })
+	for id := range shard.ID(testShards) {
+		w.some(agentOf(id, 0), hour0, 0, 3, 0)
+	}
+	published := func(gen uint64) func() bool {
+		return func() bool {
+			for id := range shard.ID(testShards) {
+				if s := w.set(hour0, id, window.OneHour); s == nil || s.Name.Generation < gen || len(w.left(id)) > 0 {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	eventually(t, "the first generation", published(1))
+	fences := map[shard.ID]uint64{}
+	for id := range shard.ID(testShards) {
+		w.check(hour0, id, 1)
+		fences[id] = w.set(hour0, id, window.Raw).Fence
+	}
+	moved := workers[0].Shards()
+	stops[0]()
+	eventually(t, "the other owns all", func() bool { return len(workers[1].Shards()) == testShards })
+	for id := range shard.ID(testShards) {
+		w.some(agentOf(id, 0), hour0, 10, 2, 100)
+	}
+	next := published(2)
+	eventually(t, "the second generation", func() bool { w.advance(time.Minute); return next() })
+	for id := range shard.ID(testShards) {
+		w.check(hour0, id, 2)
+		set := w.set(hour0, id, window.Raw)
+		if set.Fence < fences[id] || set.WorkerID != "two" {
+			t.Errorf("shard %s: fence %d after %d, by %s", id, set.Fence, fences[id], set.WorkerID)
+		}
+	}
+	for _, st := range moved {
+		id, err := shard.Parse(st.Shard)
+		must(t, err)
+		if set := w.set(hour0, id, window.Raw); set.Fence <= fences[id] {
+			t.Errorf("shard %s moved, and its fence stayed %d", id, set.Fence)
+		}
+	}
+}
