@@ -28,8 +28,10 @@ var mutants = []mutant{
 		`if mutant == "no-abort" { return dead, nil }; rec, err := x.c.abort(ctx, n, "collected")`},
 	{"abort-unread", "missing", "abort.go", "	if err == nil {\n		return a, nil",
 		"	if err == nil || mutant == \"abort-unread\" {\n		return a, nil"},
-	{"condemn-without-compare", "missing", "collect.go", `if errors.Is(err, ErrChanged) {`,
-		`if errors.Is(err, ErrChanged) && mutant != "condemn-without-compare" {`},
+	{"condemn-without-compare", "missing", "collect.go", `	if errors.Is(err, ErrChanged) {
+		return verdict{Later,`, `	if errors.Is(err, ErrChanged) && mutant == "condemn-without-compare" { return verdict{action: Deleted}, nil }
+	if errors.Is(err, ErrChanged) {
+		return verdict{Later,`},
 	{"delete-without-condemning", "missing", "collect.go", `next := Record{Key: key, Condemned: true}`,
 		`next := Record{Key: key, Condemned: true}; if mutant == "delete-without-condemning" { return verdict{action: Deleted}, nil }`},
 	{"no-references", "missing", "prepare.go", `		if len(batch) == 0 {`, `		if len(batch) == 0 || mutant == "no-references" {`},
@@ -65,7 +67,7 @@ var mutants = []mutant{
 	{"removed-is-live", "collected", "collect.go", `	if r.Set != nil && r.Set.TransactionID`, `	if mutant == "removed-is-live" && r.Removed != nil { return live, nil }
 	if r.Set != nil && r.Set.TransactionID`},
 	{"committed-without-it-is-live", "collected", "collect.go", `&& r.Set.Names(key) {`, `&& (r.Set.Names(key) || mutant == "committed-without-it-is-live") {`},
-	{"sweep-forgets-superseded", "collected", "sweep.go", `&& last.Name.Window == n.Window {`, `&& last.Name.Window == n.Window && mutant != "sweep-forgets-superseded" {`},
+	{"sweep-forgets-superseded", "collected", "sweep.go", `&& last.Name.Span == n.Span {`, `&& last.Name.Span == n.Span && mutant != "sweep-forgets-superseded" {`},
 	{"founding-unchecked", "missing", "mem/mem.go", `if r.founding == nil || r.founding.ID != id {`, `if mutant != "founding-unchecked" && (r.founding == nil || r.founding.ID != id) {`},
 	{"transactions-under-way-survive", "missing", "settle.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
 	{"deletes-before-settled", "missing", "collector.go", `	if !x.founding.Settled {`, `	if !x.founding.Settled && mutant != "deletes-before-settled" {`},
@@ -134,7 +136,7 @@ func TestMutantsAreFound(t *testing.T) {
 		t.Fatalf("without a mutant: %v\n%s", err, out)
 	}
 	for _, m := range mutants {
-		out, err := play(t, binary, m.name, 1500)
+		out, err := play(t, binary, m.name, 4000)
 		line := ""
 		for l := range strings.Lines(out) {
 			if strings.Contains(l, "seed ") {

@@ -1,0 +1,179 @@
+package compact
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Settings of compaction.
+type Settings struct {
+	// Spans of each window in hours, ascending. A window without spans is not compacted.
+	Spans map[window.Window][]uint16
+	// Group is how many shards, from a multiple of it on, are merged at most.
+	Group uint32
+	// After a span's end it may be compacted: late batches should be there by then.
+	After time.Duration
+	// ObjectBytes is the size from which on a chunk is ended.
+	ObjectBytes int64
+	// MaxBytes bounds what one compaction merges, and so its memory: shards are split up,
+	// and a shard whose span has more stays as it is.
+	MaxBytes int64
+	// Rows of a series in one block.
+	Rows int
+}
+
+// DefaultSettings merge raw sets of 2 hours, then of a day; those of 1 m by the day, of
+// 5 m by 7 days and of 1 h by 30 days.
+func DefaultSettings() Settings {
+	return Settings{
+		Spans: map[window.Window][]uint16{window.Raw: {2, 24}, window.OneMinute: {24}, window.FiveMinutes: {7 * 24}, window.OneHour: {30 * 24}},
+		Group: 8, After: 3 * time.Hour, ObjectBytes: 128 << 20, MaxBytes: 256 << 20, Rows: 16 << 10,
+	}
+}
+
+// Validate refuses what could not work.
+func (s Settings) Validate() error {
+	for w, spans := range s.Spans {
+		for i, span := range spans {
+			if span < 2 || span > catalog.MaxSpan || i > 0 && span <= spans[i-1] {
+				return fmt.Errorf("compact: spans %v of %s: 2 to %d hours, ascending", spans, w, catalog.MaxSpan)
+			}
+		}
+	}
+	if s.Group == 0 || s.After < 0 || s.ObjectBytes <= 0 || s.MaxBytes <= 0 || s.Rows <= 0 || s.Rows > 1<<16 {
+		return errors.New("compact: group, object size, most bytes and rows must be greater than 0")
+	}
+	return nil
+}
+
+// Candidate is what may be compacted now: sources that lie in one span.
+type Candidate struct {
+	// Name without a generation.
+	Name    catalog.Name
+	Sources []*catalog.Set
+	Bytes   int64 // of the sources' objects, about
+}
+
+// Owner of the compactions of a shard: the first of its group, whose owner does them.
+func (s Settings) Owner(id shard.ID) shard.ID { return id - id%shard.ID(s.Group) }
+
+// Longest span of any window, in hours.
+func (s Settings) Longest() uint16 {
+	var n uint16
+	for _, spans := range s.Spans {
+		for _, span := range spans {
+			n = max(n, span)
+		}
+	}
+	return n
+}
+
+// Choose gives what the owner of the group that begins with first may compact at now, the
+// oldest first, and of what overlaps the longest span. sets has the highest committed
+// generations of a window, as a view gives them.
+func (s Settings) Choose(v *catalog.View, w window.Window, first shard.ID, now time.Time) []Candidate {
+	var out []Candidate
+	taken := map[catalog.Name]bool{}
+	for _, span := range slices.Backward(s.Spans[w]) {
+		bySpan := map[window.Hour][]*catalog.Set{}
+		for _, h := range v.Hours() {
+			start := startOf(h, span)
+			if (start + window.Hour(span) - 1).End().Add(s.After).After(now) || len(v.Problems(h)) > 0 {
+				continue
+			}
+			for _, set := range v.Sets(h, w) {
+				if s.Owner(set.Name.Shard) == first && (set.Into == nil || set.Into.Name.Span < span) && !taken[set.Name] {
+					bySpan[start] = append(bySpan[start], set)
+				}
+			}
+		}
+		for start, sets := range bySpan {
+			for _, part := range s.split(sets) {
+				if len(catalog.Pieces(part.Sources)) < 2 {
+					continue // nothing to merge
+				}
+				part.Name = catalog.Name{Hour: start, Shard: part.Sources[0].Name.Shard, Window: w, Span: span}
+				for _, set := range part.Sources {
+					part.Name.Shard = min(part.Name.Shard, set.Name.Shard)
+					taken[set.Name] = true
+				}
+				out = append(out, part)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Candidate) int {
+		if a.Name.Hour != b.Name.Hour {
+			return int(a.Name.Hour - b.Name.Hour)
+		}
+		return int(a.Name.Shard) - int(b.Name.Shard)
+	})
+	return out
+}
+
+// startOf is the start of the span that the hour lies in; spans are counted from the epoch.
+func startOf(h window.Hour, span uint16) window.Hour {
+	off := h % window.Hour(span)
+	if off < 0 {
+		off += window.Hour(span)
+	}
+	return h - off
+}
+
+// split puts the sets of neighbouring shards together as long as they are small enough.
+func (s Settings) split(sets []*catalog.Set) []Candidate {
+	byShard := map[shard.ID]*Candidate{}
+	var ids []shard.ID
+	for _, set := range sets {
+		c := byShard[set.Name.Shard]
+		if c == nil {
+			c = &Candidate{}
+			byShard[set.Name.Shard] = c
+			ids = append(ids, set.Name.Shard)
+		}
+		c.Sources = append(c.Sources, set)
+		c.Bytes += bytesOf(set)
+	}
+	slices.Sort(ids)
+	var out []Candidate
+	open := false
+	for _, id := range ids {
+		c := byShard[id]
+		if c.Bytes > s.MaxBytes {
+			open = false
+			continue
+		}
+		if n := len(out); open && out[n-1].Bytes+c.Bytes <= s.MaxBytes && len(out[n-1].Sources)+len(c.Sources) <= catalog.MaxSources {
+			out[n-1].Sources = append(out[n-1].Sources, c.Sources...)
+			out[n-1].Bytes += c.Bytes
+			continue
+		}
+		out = append(out, *c)
+		open = true
+	}
+	for i := range out {
+		slices.SortFunc(out[i].Sources, func(a, b *catalog.Set) int { return catalog.CompareSources(a.Name, b.Name) })
+	}
+	return out
+}
+
+// bytesOf is the size of a set's objects, or its share of a compaction's.
+func bytesOf(s *catalog.Set) int64 {
+	of, share := s, int64(1)
+	if s.Into != nil {
+		if s.Into.Set == nil {
+			return 0
+		}
+		of, share = s.Into.Set, int64(len(s.Into.Set.Sources))
+	}
+	var n uint64
+	for i := range of.Objects {
+		n += of.Objects[i].ChunkBytes + of.Objects[i].IndexBytes
+	}
+	return int64(n) / share
+}

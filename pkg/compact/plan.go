@@ -1,0 +1,141 @@
+// Package compact merges published sets of single hours and shards into larger objects,
+// and removes sets whose time is over. docs/protocol/compaction.md has the order of
+// requests and the argument for it.
+//
+// The core is deterministic: no goroutines, no time of its own.
+package compact
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// PlanSchema names the JSON schema of plans.
+const PlanSchema = "lightmetrics.compaction_plan.v1"
+
+// MaxPlanBytes bounds a plan's object.
+const MaxPlanBytes = 4 << 20
+
+// ErrPlan is wrapped by every error of a plan that can't be read.
+var ErrPlan = errors.New("invalid compaction plan")
+
+// Plan is the fixed set of sources of one generation of a compaction, and what else its
+// bytes depend on. Whoever makes the generation makes the same objects.
+type Plan struct {
+	AuthorityID string
+	Name        catalog.Name // with a span
+	Shards      uint32       // of the authority
+	// Sources in the order of hours and shards.
+	Sources []catalog.Name
+	// ObjectBytes is the size from which on a chunk is ended.
+	ObjectBytes uint64
+	// Rows of a series in one block.
+	Rows uint32
+}
+
+type planJSON struct {
+	Schema      string      `json:"schema"`
+	AuthorityID string      `json:"authority_id"`
+	Shard       uint32      `json:"shard"`
+	Shards      uint32      `json:"shards"`
+	Hour        string      `json:"hour"`
+	Window      string      `json:"window"`
+	Span        uint16      `json:"span_hours"`
+	Generation  uint64      `json:"generation"`
+	ObjectBytes uint64      `json:"object_bytes"`
+	Rows        uint32      `json:"block_rows"`
+	Sources     [][3]uint64 `json:"sources"` // hours after the start, shard, generation
+}
+
+const hourLayout = "2006-01-02T15"
+
+// Marshal writes the canonical JSON: equal plans are equal bytes. Errors wrap ErrPlan.
+func (p *Plan) Marshal() ([]byte, error) {
+	if err := p.validate(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
+	}
+	j := planJSON{
+		Schema: PlanSchema, AuthorityID: p.AuthorityID, Shard: uint32(p.Name.Shard), Shards: p.Shards, Hour: p.Name.Hour.String(),
+		Window: p.Name.Window.String(), Span: p.Name.Span, Generation: p.Name.Generation, ObjectBytes: p.ObjectBytes, Rows: p.Rows,
+	}
+	for _, s := range p.Sources {
+		j.Sources = append(j.Sources, [3]uint64{uint64(s.Hour - p.Name.Hour), uint64(s.Shard), s.Generation})
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(j); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}), nil
+}
+
+// ParsePlan reads what Marshal writes, and nothing else. Errors wrap ErrPlan.
+func ParsePlan(key string, b []byte) (*Plan, error) {
+	p, err := parsePlan(b)
+	if err != nil {
+		return nil, fmt.Errorf("plan %q: %w: %w", key, ErrPlan, err)
+	}
+	if again, err := p.Marshal(); err != nil {
+		return nil, err
+	} else if !bytes.Equal(again, b) || layout.SetPlan(p.Name) != key {
+		return nil, fmt.Errorf("plan %q: %w: not what its key names, in canonical form", key, ErrPlan)
+	}
+	return p, nil
+}
+
+func parsePlan(b []byte) (*Plan, error) {
+	if len(b) > MaxPlanBytes {
+		return nil, fmt.Errorf("%d bytes, at most %d", len(b), MaxPlanBytes)
+	}
+	var j planJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return nil, err
+	}
+	t, err := time.Parse(hourLayout, j.Hour)
+	if err != nil {
+		return nil, err
+	}
+	w, err := window.Parse(j.Window)
+	if err != nil {
+		return nil, err
+	}
+	if j.Schema != PlanSchema || j.Shard >= shard.Max || len(j.Sources) > catalog.MaxSources {
+		return nil, fmt.Errorf("schema %.64q, shard %d, %d sources", j.Schema, j.Shard, len(j.Sources))
+	}
+	n := catalog.Name{Hour: window.HourStarting(t), Shard: shard.ID(j.Shard), Window: w, Generation: j.Generation, Span: j.Span}
+	p := &Plan{AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, ObjectBytes: j.ObjectBytes, Rows: j.Rows}
+	for _, s := range j.Sources {
+		if s[0] >= catalog.MaxSpan || s[1] >= shard.Max {
+			return nil, fmt.Errorf("source %v", s)
+		}
+		p.Sources = append(p.Sources, catalog.Name{Hour: n.Hour + window.Hour(s[0]), Shard: shard.ID(s[1]), Window: w, Generation: s[2]})
+	}
+	return p, nil
+}
+
+func (p *Plan) validate() error {
+	n := p.Name
+	if err := shard.CheckCount(p.Shards); err != nil {
+		return err
+	}
+	if p.AuthorityID == "" || n.Generation == 0 || n.Span < 2 || n.Span > catalog.MaxSpan || len(p.Sources) < 1 || len(p.Sources) > catalog.MaxSources ||
+		p.ObjectBytes == 0 || p.Rows == 0 || p.Rows > 1<<16 {
+		return fmt.Errorf("%s of %q: %d sources, %d bytes, %d rows", n.Key(), p.AuthorityID, len(p.Sources), p.ObjectBytes, p.Rows)
+	}
+	for i, s := range p.Sources {
+		if s.Window != n.Window || s.Span != 0 || s.Generation == 0 || s.Hour < n.Hour || s.Hour >= n.Hour+window.Hour(n.Span) ||
+			s.Shard < n.Shard || uint32(s.Shard) >= p.Shards || i > 0 && catalog.CompareSources(p.Sources[i-1], s) >= 0 {
+			return fmt.Errorf("source %s of %s", s.Key(), n.Key())
+		}
+	}
+	return nil
+}
