@@ -38,6 +38,11 @@ type Options struct {
 	Collectors int
 	// Coordinator adds a coordinator with a single etcd member.
 	Coordinator bool
+	// Rollups is the number of rollup workers; they need the coordinator, and the
+	// reconciler then writes their intake.
+	Rollups int
+	// Shards of the rollups; 4 when 0.
+	Shards int
 	// DefaultPorts takes the default ports where they are free.
 	DefaultPorts bool
 	// Bucket name; "lightmetrics" when empty.
@@ -70,6 +75,8 @@ type Addresses struct {
 	// The coordinator's, where there is one.
 	CoordinatorHTTP, CoordinatorGRPC string
 	CoordinatorEtcd, CoordinatorPeer string
+	// Rollups are the workers' HTTP addresses.
+	Rollups []string
 }
 
 // CollectorAddress is where one collector listens.
@@ -85,6 +92,7 @@ type Cluster struct {
 	Agent      *proc.Process
 	// Coordinator of Options.Coordinator.
 	Coordinator *proc.Process
+	Rollups     []*proc.Process
 
 	o     Options
 	ports []*proc.Port
@@ -104,7 +112,11 @@ func New(o Options) (*Cluster, error) {
 	if o.BatchAge == 0 {
 		o.BatchAge = 2 * time.Second
 	}
-	c := &Cluster{o: o, Collectors: make([]*proc.Process, o.Collectors)}
+	if o.Shards == 0 {
+		o.Shards = 4
+	}
+	o.Coordinator = o.Coordinator || o.Rollups > 0
+	c := &Cluster{o: o, Collectors: make([]*proc.Process, o.Collectors), Rollups: make([]*proc.Process, o.Rollups)}
 	if err := c.choosePorts(); err != nil {
 		return nil, err
 	}
@@ -150,6 +162,9 @@ func (c *Cluster) choosePorts() error {
 	if c.o.Coordinator {
 		c.Addr.CoordinatorHTTP, c.Addr.CoordinatorGRPC = port("coordinator", 4780), port("coordinator", 4781)
 		c.Addr.CoordinatorEtcd, c.Addr.CoordinatorPeer = port("coordinator", 4782), port("coordinator", 4783)
+	}
+	for i := range c.o.Rollups {
+		c.Addr.Rollups = append(c.Addr.Rollups, port(rollupName(i), 4775+i))
 	}
 	return errors.Join(errs...)
 }
@@ -224,6 +239,12 @@ func (c *Cluster) StartCoordinator(ctx context.Context) (err error) {
 	return err
 }
 
+// StartRollup starts rollup worker i.
+func (c *Cluster) StartRollup(ctx context.Context, i int) (err error) {
+	c.Rollups[i], err = c.start(ctx, "rollup", rollupName(i), c.Addr.Rollups[i])
+	return err
+}
+
 // StartAgent starts the agent that reads this host.
 func (c *Cluster) StartAgent(ctx context.Context) (err error) {
 	c.Agent, err = c.start(ctx, "agent", "agent", c.Addr.AgentHTTP)
@@ -272,7 +293,7 @@ func (c *Cluster) Wait(ctx context.Context) error {
 
 func (c *Cluster) processes() []*proc.Process {
 	var all []*proc.Process
-	for _, p := range append([]*proc.Process{c.Agent, c.Query}, append(slices.Clone(c.Collectors), c.Reconciler, c.Coordinator, c.Store)...) {
+	for _, p := range append([]*proc.Process{c.Agent, c.Query}, slices.Concat(c.Collectors, c.Rollups, []*proc.Process{c.Reconciler, c.Coordinator, c.Store})...) {
 		if p != nil {
 			all = append(all, p)
 		}
@@ -311,3 +332,5 @@ func (c *Cluster) endpoint() string {
 }
 
 func collectorName(i int) string { return fmt.Sprintf("collector-%d", i+1) }
+
+func rollupName(i int) string { return fmt.Sprintf("rollup-%d", i+1) }

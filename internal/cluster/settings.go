@@ -28,6 +28,9 @@ func (c *Cluster) writeSettings() error {
 	for i := range c.Addr.Collectors {
 		files[collectorName(i)] = section{"ingest": c.collectorSettings(i)}
 	}
+	for i := range c.o.Rollups {
+		files[rollupName(i)] = section{"rollup": c.rollupSettings(i)}
+	}
 	for name, s := range files {
 		if c.o.Adjust != nil {
 			for _, settings := range s { // each file has one section
@@ -91,11 +94,32 @@ func (c *Cluster) collectorSettings(i int) section {
 }
 
 func (c *Cluster) reconcilerSettings() section {
-	return section{
+	s := section{
 		"http":         section{"listen": c.Addr.ReconcilerHTTP},
 		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
 		"auth":         c.auth("reconciler"),
 		"authority_id": Authority,
+		"store":        c.bucketSettings(),
+	}
+	if c.o.Rollups > 0 {
+		s["intake"] = section{
+			"shards": c.o.Shards, "interval": "500ms", "coordinator": section{"address": c.Addr.CoordinatorGRPC},
+		}
+	}
+	return s
+}
+
+// rollupSettings roll the current hour up at once, so that it is seen.
+func (c *Cluster) rollupSettings(i int) section {
+	return section{
+		"http":         section{"listen": c.Addr.Rollups[i]},
+		"auth":         c.auth(rollupName(i)),
+		"id":           rollupName(i),
+		"authority_id": Authority,
+		"shards":       c.o.Shards,
+		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
+		"schedule":     section{"first_after": "-1h", "late_after": "2s"},
+		"intake":       section{"interval": "1s"},
 		"store":        c.bucketSettings(),
 	}
 }
