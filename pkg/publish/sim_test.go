@@ -42,6 +42,7 @@ type sim struct {
 
 	txns       map[string]string // manifest key -> transaction that committed it
 	parsed     map[string]*catalog.Record
+	crash      crash
 	violations []string
 	trace      []string
 	published  int
@@ -95,7 +96,7 @@ func (p *port) request(what string, write bool, unknown error, apply func() erro
 	w := p.w
 	p.pause()
 	if w.calm {
-		return apply()
+		return w.crashing(write, unknown, apply)
 	}
 	fate := w.rng.Float64()
 	switch {
