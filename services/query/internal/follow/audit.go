@@ -35,6 +35,7 @@ func (f *Follower) Audit(ctx context.Context, full bool) error {
 	f.complete = started
 	if full {
 		f.fullAt = started
+		f.audited()
 	}
 	if !f.started {
 		f.started = true
@@ -120,6 +121,7 @@ const skew = 15 * time.Minute
 // seen reports whether a key needs no look: it is known, or so old that its samples
 // lie before the history window. The latter is counted in the ledger by the store's time.
 func (f *Follower) seen(id identity.Batch, modified time.Time) bool {
+	f.restore.prove(id)
 	if f.d.Live.Known(id) {
 		return true
 	}

@@ -24,6 +24,7 @@ type Config struct {
 	Listers           int           `koanf:"listers" help:"boots that are listed at once"`
 	Fetchers          int           `koanf:"fetchers" help:"frames that are fetched and decoded at once"`
 	FetchTimeout      time.Duration `koanf:"fetch_timeout" help:"longest time for one batch: its manifest, its frame"`
+	Snapshots         bool          `koanf:"snapshots" help:"start from live-state snapshots where rollup workers make them"`
 	// Watch is where reconcilers are; empty only scans.
 	Watch       []string         `koanf:"watch" help:"reconcilers' gRPC addresses to watch; empty relies on polls and audits"`
 	WatchClient rpc.ClientConfig `koanf:"watch_client"`
@@ -34,7 +35,7 @@ func DefaultConfig() Config {
 	return Config{
 		AuditInterval: 10 * time.Second, AuditTimeout: 10 * time.Minute, FullAuditInterval: 10 * time.Minute,
 		PollInterval: 2 * time.Second, PollLookback: 2 * time.Minute,
-		Settle: time.Hour, Back: 64, Listers: 16, Fetchers: 16, FetchTimeout: 30 * time.Second,
+		Settle: time.Hour, Back: 64, Listers: 16, Fetchers: 16, FetchTimeout: 30 * time.Second, Snapshots: true,
 	}
 }
 

@@ -41,6 +41,8 @@ type Follower struct {
 	kick chan struct{}       // an audit is wanted now
 	// first is closed after the first audit that succeeded.
 	first chan struct{}
+	// restore is what came from live-state snapshots.
+	restore *restorer
 
 	mu       sync.Mutex
 	ledgers  map[identity.Boot]*ledger.Ledger
@@ -69,6 +71,7 @@ func New(cfg Config, d Deps) (*Follower, error) {
 		ledgers: map[identity.Boot]*ledger.Ledger{}, unread: map[string]*Unread{}, recent: map[string]int64{},
 	}
 	f.m = newMetrics(d.Registry, f)
+	f.restore = newRestorer(d.Registry)
 	return f, nil
 }
 
@@ -93,7 +96,11 @@ const firstRetry = time.Second
 
 // audits ends with ctx.
 func (f *Follower) audits(ctx context.Context) error {
+	restored := !f.cfg.Snapshots
 	for {
+		if !restored {
+			restored = f.Restore(ctx) == nil
+		}
 		err := f.Audit(ctx, f.fullDue())
 		if err != nil && ctx.Err() == nil {
 			f.d.Log.Warn("audit failed; complete_through stays", "err", err)

@@ -1,0 +1,228 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/snapshot"
+)
+
+// fallbacks is how many snapshots of a shard are tried, the newest first.
+const fallbacks = 3
+
+// packsAtOnce bounds the packs in memory, of 16 MiB at most.
+const packsAtOnce = 8
+
+// restorer takes batches from live-state snapshots before the first audit. They save
+// requests and prove nothing: what they lack the audit finds, and it also tells a batch
+// that no manifest accepts.
+type restorer struct {
+	packs    *prometheus.CounterVec
+	restored *prometheus.CounterVec
+	unproved prometheus.Gauge
+
+	mu sync.Mutex
+	// taken batches, until a full audit has seen their manifests; nil after it.
+	taken map[identity.Batch]struct{}
+}
+
+func newRestorer(reg prometheus.Registerer) *restorer {
+	p := promauto.With(reg)
+	return &restorer{
+		packs: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_snapshot_packs_total",
+			Help: "Packs of live-state snapshots that were looked at, by outcome."}, []string{"outcome"}),
+		restored: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_snapshot_batches_total",
+			Help: "Batches of live-state snapshots, by outcome."}, []string{"outcome"}),
+		unproved: p.NewGauge(prometheus.GaugeOpts{Name: "lightmetrics_query_snapshot_unaccepted_batches",
+			Help: "Batches that a live-state snapshot held and no manifest accepts; anything but 0 is a fault of who wrote it."}),
+		taken: map[identity.Batch]struct{}{},
+	}
+}
+
+// Restore reads the newest readable snapshot of every shard. Whatever can't be read in the
+// end, an audit finds; the error says that not even a list of the snapshots was had.
+func (f *Follower) Restore(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.AuditTimeout)
+	defer cancel()
+	started := f.d.Now()
+	all, err := snapshot.All(ctx, f.d.Store)
+	if err != nil {
+		f.d.Log.Warn("no start from live-state snapshots yet", "err", err)
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(packsAtOnce)
+	slots := make(chan struct{}, packsAtOnce)
+	var batches atomic.Int64
+	for s, numbers := range all {
+		g.Go(func() error {
+			batches.Add(int64(f.restoreShard(ctx, s, numbers, slots)))
+			return nil
+		})
+	}
+	_ = g.Wait() // they give no errors
+	if len(all) > 0 {
+		f.d.Log.Info("started from live-state snapshots", "shards", len(all), "batches", batches.Load(), "took", f.d.Now().Sub(started))
+	}
+	return nil
+}
+
+// restoreShard takes the packs of the newest snapshot that can be read; where some can't,
+// those of older ones that hold anything else.
+func (f *Follower) restoreShard(ctx context.Context, s shard.ID, numbers []uint64, slots chan struct{}) (batches int) {
+	for _, n := range numbers[:min(len(numbers), fallbacks)] {
+		snap, err := snapshot.Read(ctx, f.d.Store, s, n)
+		if err != nil {
+			f.d.Log.Warn("live-state snapshot can't be read; an older one may do", "shard", s, "number", n, "err", err)
+			continue
+		}
+		var g errgroup.Group
+		var taken atomic.Int64
+		for _, ref := range snap.Packs {
+			if f.knows(ref) {
+				continue
+			}
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return batches
+			}
+			g.Go(func() error {
+				defer func() { <-slots }()
+				n, err := f.restorePack(ctx, snap, ref)
+				taken.Add(int64(n))
+				return err
+			})
+		}
+		err = g.Wait()
+		batches += int(taken.Load())
+		if err == nil || ctx.Err() != nil {
+			return batches
+		}
+		f.d.Log.Warn("live-state snapshot is not whole; an older one may do, an audit finds the rest", "shard", s, "number", n, "err", err)
+	}
+	return batches
+}
+
+// knows reports that the pack has nothing new.
+func (f *Follower) knows(ref snapshot.Ref) bool {
+	for id := range ref.Inputs.All() {
+		if !f.has(id) {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *Follower) has(id identity.Batch) bool {
+	if f.d.Live.Known(id) {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.ledgers[id.BootOf()]
+	return l != nil && l.Has(id.SeqStart, id.SeqEnd)
+}
+
+// restorePack takes the batches of a pack whose frames are whole; an error says that some are not.
+func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref snapshot.Ref) (taken int, err error) {
+	p, err := snapshot.ReadPack(ctx, f.d.Store, snap, ref)
+	if err != nil {
+		f.restore.packs.WithLabelValues("unreadable").Inc()
+		return 0, err
+	}
+	for i, e := range p.Entries {
+		if err := ctx.Err(); err != nil {
+			return taken, err
+		}
+		if f.has(e.Identity()) {
+			f.restore.restored.WithLabelValues("known").Inc()
+			continue
+		}
+		raw, rerr := p.Frame(i)
+		if rerr == nil {
+			rerr = f.restoreBatch(e, raw)
+		}
+		if rerr != nil {
+			f.restore.restored.WithLabelValues("refused").Inc()
+			err = errors.Join(err, rerr)
+			continue
+		}
+		taken++
+	}
+	if err != nil {
+		f.restore.packs.WithLabelValues("damaged").Inc()
+	} else {
+		f.restore.packs.WithLabelValues("ok").Inc()
+	}
+	return taken, err
+}
+
+func (f *Follower) restoreBatch(e intake.Entry, raw []byte) error {
+	id, now := e.Identity(), f.d.Now()
+	if e.MaxTime < now.Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, e.MinTime, e.MaxTime)) {
+		f.restore.take(id)
+		f.add(id, e.AcceptedAt)
+		f.restore.restored.WithLabelValues("expired").Inc()
+		return nil
+	}
+	b := batches.Get().(*frame.Batch)
+	defer batches.Put(b)
+	if err := frame.Decode(raw, b, frame.Limits{}); err != nil {
+		return err
+	}
+	failpoint.Hit("query.live.insert.before")
+	acc := live.Accepted{Identity: id, SHA256: e.FrameSHA256, AcceptedAt: e.AcceptedAt, MaxTime: e.MaxTime}
+	out, err := f.d.Live.Insert(acc, b, now)
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("query.live.insert.after")
+	f.m.inserted(out, len(raw), id.Count())
+	f.restore.take(id)
+	f.add(id, e.AcceptedAt)
+	f.restore.restored.WithLabelValues("inserted").Inc()
+	return nil
+}
+
+func (r *restorer) take(id identity.Batch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.taken != nil {
+		r.taken[id] = struct{}{}
+	}
+}
+
+// prove notes that an audit has listed the batch's manifest.
+func (r *restorer) prove(id identity.Batch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.taken, id)
+}
+
+// audited is called when a full audit that began after the restore has succeeded: what it did
+// not list was never accepted.
+func (f *Follower) audited() {
+	r := f.restore
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range r.taken {
+		f.d.Log.Error("a live-state snapshot held a batch that no manifest accepts", "batch", id)
+	}
+	if len(r.taken) > 0 {
+		r.unproved.Set(float64(len(r.taken)))
+	}
+	r.taken = nil
+}

@@ -1,0 +1,269 @@
+package sets
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// world is a store, a keeper and a live store that one seed drives.
+type world struct {
+	t       *testing.T
+	rnd     *rand.Rand
+	clock   time.Time
+	store   *mem.Store
+	keeper  *Keeper
+	live    *live.Store
+	publish publishedtest.Publisher
+
+	accepted []publishedtest.Batch
+	rolled   map[window.Hour]int // batches of the log that the hour's last generation looked at
+	gen      map[window.Hour]uint64
+	seq      map[string]uint64
+	lost     bool // an insert came back as expired
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), clock: time.Date(2026, 11, 21, 5, 50, 0, 0, time.UTC),
+		rolled: map[window.Hour]int{}, gen: map[window.Hour]uint64{}, seq: map[string]uint64{}}
+	w.store = mem.New(func() time.Time { return w.clock })
+	if err := intake.EnsureShards(t.Context(), w.store, 2); err != nil {
+		t.Fatal(err)
+	}
+	w.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
+	w.publish = publishedtest.Publisher{Store: w.store, Authority: "test", Shards: 2}
+	var err error
+	w.live, err = live.New(live.Config{History: 20 * time.Minute, MaxBytes: 1 << 30, MaxSeries: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig()
+	cfg.TTL = time.Minute
+	w.keeper, err = New(cfg, Deps{Store: w.store, Window: 20 * time.Minute, Log: telemetry.Discard().Log, Registry: prometheus.NewRegistry(),
+		Now: func() time.Time { return w.clock }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.live.SetCover(func(id identity.Batch, hours []window.Hour) live.Held {
+		switch held, known := w.keeper.Held(id, hours); {
+		case !known:
+			return live.Unknown
+		case held:
+			return live.Published
+		}
+		return live.OnlyHere
+	})
+	if _, err := w.keeper.Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) put(key string, body []byte) {
+	if _, err := w.store.Put(context.Background(), key, body, objstore.PutOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// step does one thing at random.
+func (w *world) step() {
+	switch w.rnd.IntN(8) {
+	case 0, 1, 2:
+		w.accept()
+	case 3:
+		w.clock = w.clock.Add(time.Duration(w.rnd.IntN(12)) * time.Minute)
+	case 4, 5:
+		w.roll()
+	case 6:
+		if _, err := w.keeper.Poll(w.t.Context()); err != nil {
+			w.t.Fatal(err)
+		}
+	case 7:
+		w.live.Expire(w.clock)
+	}
+}
+
+// accept makes a batch of one series accepted and visible: recent, late, or both sides of a stroke.
+func (w *world) accept() {
+	agent := fmt.Sprintf("a%d", w.rnd.IntN(4))
+	b := frame.NewBuilder()
+	id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: agent}}, frame.Gauge, "", 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	at := w.clock.Add(-time.Duration(w.rnd.IntN(30)) * time.Minute)
+	if w.rnd.IntN(4) == 0 {
+		at = w.clock.Add(-time.Duration(w.rnd.IntN(180)) * time.Minute)
+	}
+	// A nanosecond apart for each batch, so that every record is told from every other.
+	ns := at.UnixNano() + int64(len(w.accepted)+1)*1e6
+	for range 1 + w.rnd.IntN(4) {
+		if err := b.Append(id, ns, float64(len(w.accepted))); err != nil {
+			w.t.Fatal(err)
+		}
+		ns += w.rnd.Int64N(20)*60e9/4 + 1e9
+	}
+	f, err := b.Build(identity.Boot{Agent: agent, Boot: "b"}, w.seq[agent])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.seq[agent] = f.Identity.SeqEnd + 1
+	raw, err := frame.Encode(nil, f)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	own := &frame.Batch{}
+	if err := frame.Decode(raw, own, frame.Limits{}); err != nil {
+		w.t.Fatal(err)
+	}
+	a := publishedtest.Batch{Frame: own, AcceptedAt: w.clock.UnixNano()}
+	out, err := w.live.Insert(live.Accepted{Identity: own.Identity, AcceptedAt: a.AcceptedAt}, own, w.clock)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.lost = w.lost || out == live.Expired
+	w.accepted = append(w.accepted, a)
+}
+
+// roll publishes the next generation of an hour that has something new.
+func (w *world) roll() {
+	for _, h := range publishedtest.Hours(w.accepted) {
+		n := w.rolled[h]
+		if w.rnd.IntN(3) == 0 || len(publishedtest.Hours(w.accepted[n:])) == 0 {
+			continue
+		}
+		upTo := n + 1 + w.rnd.IntN(len(w.accepted)-n)
+		fresh := false
+		for _, x := range publishedtest.Hours(w.accepted[n:upTo]) {
+			fresh = fresh || x == h
+		}
+		if w.rolled[h] = upTo; !fresh {
+			continue
+		}
+		w.gen[h]++
+		var of []publishedtest.Batch
+		shards := map[string]bool{}
+		for _, b := range w.accepted[:upTo] {
+			shards[b.Frame.Identity.Agent] = true
+			of = append(of, b)
+		}
+		if _, err := w.publish.Publish(w.t.Context(), h, w.gen[h], of, window.Raw); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+type record struct {
+	agent string
+	ms    int64
+	value float64
+}
+
+// read counts every record that the published sets and the snapshot give together.
+func (w *world) read(q *published.Query, snap *live.Snapshot) map[record]int {
+	const mint, maxt = 0, 4e12
+	got := map[record]int{}
+	m := labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")
+	ps, err := q.Select(w.t.Context(), mint, maxt, m)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range ps {
+		for r := ps[i].Runs(mint, maxt); ; {
+			run, ok := r.Next()
+			if !ok {
+				break
+			}
+			for k, ts := range run.T {
+				got[record{ps[i].Labels.Get("agent"), ts, run.V[k]}]++
+			}
+		}
+	}
+	ls, err := snap.Select(w.t.Context(), mint, maxt, m)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range ls {
+		r := ls[i].Runs(mint, maxt)
+		for {
+			run, ok := r.Next()
+			if !ok {
+				break
+			}
+			for k, ts := range run.T {
+				got[record{ls[i].Labels.Get("agent"), ts, run.V[k]}]++
+			}
+		}
+	}
+	if ps, _ := q.Problems(); len(ps) > 0 {
+		w.t.Errorf("problem: %+v", ps[0])
+	}
+	return got
+}
+
+func recordsOf(b publishedtest.Batch) (out []record) {
+	for _, g := range b.Frame.Groups {
+		for i, ts := range g.Timestamps {
+			out = append(out, record{b.Frame.Identity.Agent, window.Millisecond(ts), g.Values[i]})
+		}
+	}
+	return out
+}
+
+// TestEachRecordOnce: whatever is accepted, rolled up, polled and expired between the
+// steps of a query, it reads every record that was accepted before it exactly once.
+func TestEachRecordOnce(t *testing.T) {
+	for seed := range uint64(10) {
+		w := newWorld(t, seed)
+		for range 60 {
+			for range w.rnd.IntN(6) {
+				w.step()
+			}
+			before := len(w.accepted)
+			snap := w.live.Snapshot(w.clock)
+			for range w.rnd.IntN(6) {
+				w.step()
+			}
+			q := w.keeper.Query(published.Limits{})
+			snap.Hide(q)
+			for range w.rnd.IntN(3) {
+				w.step()
+			}
+			got := w.read(q, snap)
+			snap.Close()
+			for i, b := range w.accepted {
+				for _, r := range recordsOf(b) {
+					n := got[r]
+					if n > 1 || n == 0 && i < before {
+						t.Fatalf("seed %d: record %+v of batch %d of %d is read %d times", seed, r, i, before, n)
+					}
+					delete(got, r)
+				}
+			}
+			if len(got) > 0 {
+				t.Fatalf("seed %d: %d records that nobody sent", seed, len(got))
+			}
+		}
+		if w.lost {
+			t.Fatalf("seed %d: a batch that no set holds was refused", seed)
+		}
+	}
+}

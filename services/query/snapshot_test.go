@@ -1,0 +1,311 @@
+package query_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/snapshot"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
+	"lightmetrics.dev/lightmetrics/services/query"
+)
+
+const snapShards = 2
+
+// counted counts the requests of one node by the first part of their keys.
+type counted struct {
+	objstore.Reader
+	mu    sync.Mutex
+	gets  map[string]int
+	lists int
+}
+
+func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	family, _, _ := strings.Cut(key, "/")
+	c.mu.Lock()
+	c.gets[family]++
+	c.mu.Unlock()
+	return c.Reader.Get(ctx, key, o)
+}
+
+func (c *counted) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	c.mu.Lock()
+	c.lists++
+	c.mu.Unlock()
+	return c.Reader.List(ctx, o)
+}
+
+func (c *counted) of(family string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gets[family]
+}
+
+// startCounted runs a node to its first audit.
+func startCounted(t testing.TB, a *authority, snapshots bool) (*node, *counted) {
+	t.Helper()
+	c := &counted{Reader: a, gets: map[string]int{}}
+	cfg := query.DefaultConfig()
+	cfg.HTTP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Follow.PollInterval, cfg.Follow.Snapshots = 0, snapshots
+	s, err := query.New(cfg, query.Deps{Store: c, Telemetry: telemetry.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	select {
+	case <-s.Complete():
+	case err := <-done:
+		done <- err
+		t.Fatal(err)
+	}
+	return &node{s, t, "http://" + s.HTTPAddr().String()}, c
+}
+
+// chains are the snapshot makers of every shard, over what collectors accepted.
+type chains struct {
+	a      *authority
+	chains []*snapshot.Chain
+	frames map[identity.Digest][]byte
+}
+
+func newChains(a *authority) *chains {
+	c := &chains{a: a, frames: map[identity.Digest][]byte{}}
+	table := workmem.New(time.Now, workmem.Options{})
+	for s := range shard.ID(snapShards) {
+		ch, err := snapshot.NewChain(snapshot.Config{
+			Store: a.Store, Table: table, AuthorityID: "test", Shard: s, Shards: snapShards, Fence: 1, Owner: "o", Now: time.Now,
+			Frames: func(_ context.Context, es []intake.Entry) ([][]byte, error) {
+				out := make([][]byte, len(es))
+				for i, e := range es {
+					out[i] = c.frames[e.FrameSHA256]
+				}
+				return out, nil
+			},
+		})
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		c.chains = append(c.chains, ch)
+	}
+	return c
+}
+
+func (c *chains) take(bs ...built) {
+	c.a.t.Helper()
+	for _, b := range bs {
+		c.frames[b.manifest.FrameSHA256] = b.frame
+		e := intake.EntryOf(b.manifest)
+		c.chains[shard.Of(e.AgentID, snapShards)].Offer([]intake.Entry{e})
+	}
+	for s, ch := range c.chains {
+		if o, err := ch.Step(context.Background()); err != nil || o != work.Completed {
+			c.a.t.Fatalf("snapshot of shard %d: %s, %v", s, o, err)
+		}
+	}
+}
+
+// history makes n batches of each of four agents, a second batch of some numbers among them.
+func history(a *authority, n int, now time.Time) []built {
+	var out []built
+	for i := range n {
+		at := now.Add(time.Duration(i-n) * 10 * time.Second)
+		for k := range 4 {
+			boot := identity.Boot{Agent: fmt.Sprint("agent", k), Boot: "b"}
+			out = append(out, a.build(boot, uint64(1+2*i), at, point{"requests_total", float64(i * (k + 1)), at}, point{"up", 1, at}))
+			if i%7 == 3 && k == 1 { // overlaps the last one and the next
+				out = append(out, a.build(boot, uint64(2+2*i), at.Add(-time.Second), point{"requests_total", float64(i), at.Add(time.Second)}, point{"extra", 1, at}))
+			}
+		}
+	}
+	return out
+}
+
+var restoreQueries = []string{"sum(up)", "sum by (instance) (rate(requests_total[5m]))", "count_over_time(requests_total[1h])", "sum(sum_over_time(extra[1h]))", "max_over_time(up[30m])"}
+
+func sameAnswers(t *testing.T, with, without *node, at time.Time) {
+	t.Helper()
+	for _, q := range restoreQueries {
+		x := with.get("/api/v1/query", "query", q, "time", unix(at))
+		y := without.get("/api/v1/query", "query", q, "time", unix(at))
+		if string(x.Data) != string(y.Data) || len(x.Data) < 60 || x.Lightmetrics.Partial || x.Lightmetrics.AgentsWithGaps != y.Lightmetrics.AgentsWithGaps {
+			t.Errorf("%s:\nwith a snapshot    %s %+v\nwithout a snapshot %s %+v", q, x.Data, x.Lightmetrics, y.Data, y.Lightmetrics)
+		}
+	}
+}
+
+func TestSnapshotStartGivesTheSameAnswers(t *testing.T) {
+	a := newAuthority(t)
+	now := time.Now().Truncate(time.Second)
+	all := history(a, 120, now)
+	c := newChains(a)
+	for _, b := range all {
+		a.accept(b)
+	}
+	tail := 12
+	c.take(all[:300]...)
+	c.take(all[300 : len(all)-tail]...)
+
+	without, gets := startCounted(t, a, false)
+	if n := gets.of("accepted") + gets.of("raw-blobs"); n != 2*len(all) || gets.of("live") != 0 {
+		t.Errorf("without a snapshot: %d GETs of %d batches, %d of snapshots", n, len(all), gets.of("live"))
+	}
+	with, few := startCounted(t, a, true)
+	if n := few.of("accepted") + few.of("raw-blobs"); n != 2*tail {
+		t.Errorf("with a snapshot: %d GETs of %d batches of the tail", n, tail)
+	}
+	if n := few.of("live"); n != 3*snapShards { // a snapshot and two packs each
+		t.Errorf("%d GETs of snapshots and packs", n)
+	}
+	if few.lists > gets.lists+1 {
+		t.Errorf("%d lists, without a snapshot %d", few.lists, gets.lists)
+	}
+	sameAnswers(t, with, without, now)
+	t.Logf("%d batches: %v GETs without, %v with", len(all), gets.gets, few.gets)
+}
+
+// Whatever is wrong with snapshots, the answers stay.
+func TestDamagedSnapshotsCostOnlyRequests(t *testing.T) {
+	a := newAuthority(t)
+	now := time.Now().Truncate(time.Second)
+	all := history(a, 60, now)
+	c := newChains(a)
+	for _, b := range all {
+		a.accept(b)
+	}
+	third := len(all) / 3
+	for i := range 3 {
+		c.take(all[i*third : (i+1)*third]...)
+	}
+	without, _ := startCounted(t, a, false)
+	newest := func(s shard.ID) *snapshot.Snapshot {
+		snap, err := snapshot.Read(context.Background(), a.Store, s, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snap
+	}
+	packOf := func(i int) string { return newest(0).Packs[i].Key(0) }
+	get := func(key string) []byte {
+		b, _, err := a.Store.Get(context.Background(), key, objstore.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	flip := func(b []byte, i int) []byte {
+		b = append([]byte(nil), b...)
+		b[i] ^= 1
+		return b
+	}
+	first := get(packOf(0))
+	for _, c := range []struct {
+		name, key string
+		body      []byte // nil: deleted
+		most      int    // batches that are fetched one by one
+	}{
+		{"newest snapshot is corrupt", layout.LiveSnapshot(0, 3), []byte("{}"), third},
+		{"newest snapshot is gone", layout.LiveSnapshot(0, 3), nil, third},
+		{"newest snapshot is of another shard", layout.LiveSnapshot(0, 3), get(layout.LiveSnapshot(1, 3)), third},
+		{"pack is gone", packOf(2), nil, third},
+		{"pack is another one", packOf(2), first, third},
+		{"header is damaged", packOf(0), flip(first, 30), third},
+		{"last frame is damaged", packOf(0), flip(first, len(first)-1), 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			good := get(c.key)
+			if c.body == nil {
+				if err := a.Delete(context.Background(), c.key); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				a.put(c.key, c.body)
+			}
+			with, gets := startCounted(t, a, true)
+			sameAnswers(t, with, without, now)
+			if n := gets.of("raw-blobs"); n == 0 || n > c.most {
+				t.Errorf("%d frames were fetched one by one", n)
+			}
+			a.put(c.key, good)
+		})
+	}
+}
+
+// A batch that stands in a snapshot and was never accepted is told.
+func TestUnacceptedBatchOfASnapshotIsTold(t *testing.T) {
+	a := newAuthority(t)
+	now := time.Now().Truncate(time.Second)
+	all := history(a, 10, now)
+	for _, b := range all {
+		a.accept(b)
+	}
+	if err := a.Delete(context.Background(), layout.Accepted(all[3].manifest.Identity)); err != nil && !errors.Is(err, objstore.ErrNotFound) {
+		t.Fatal(err)
+	}
+	newChains(a).take(all...)
+	n, _ := startCounted(t, a, true)
+	if got := n.metric("lightmetrics_query_snapshot_unaccepted_batches"); got != "1" {
+		t.Errorf("%s unaccepted batches", got)
+	}
+}
+
+// metric reads one number of /metrics.
+func (n *node) metric(name string) string {
+	n.t.Helper()
+	resp, err := http.Get(n.url + "/metrics")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if v, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// BenchmarkStart compares the start of a node over an hour of four agents' batches.
+func BenchmarkStart(b *testing.B) {
+	for _, snapshots := range []bool{false, true} {
+		b.Run(fmt.Sprintf("snapshots=%v", snapshots), func(b *testing.B) {
+			a := newAuthority(b)
+			all := history(a, 360, time.Now())
+			for _, x := range all {
+				a.accept(x)
+			}
+			newChains(a).take(all...)
+			b.ResetTimer()
+			for range b.N {
+				_, c := startCounted(b, a, snapshots)
+				b.ReportMetric(float64(c.of("accepted")+c.of("raw-blobs")+c.of("live")), "GETs/op")
+			}
+		})
+	}
+}
