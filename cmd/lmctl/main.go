@@ -29,6 +29,8 @@ func main() {
 		conflictsCommand(&out),
 		authorityCommand(&out),
 		shardsCommand(&out),
+		jobsCommand(&out),
+		reprocessCommand(&out),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), telemetry.Version()) }},
 	)
