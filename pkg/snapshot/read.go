@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -88,6 +89,9 @@ func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pa
 	p, err := DecodePack(b)
 	if err == nil && (p.Shard != s.Shard || p.Shards != s.Shards) {
 		err = fmt.Errorf("%w: it is of shard %s of %d", ErrCorrupt, p.Shard, p.Shards)
+	}
+	if err == nil && (uint64(len(p.Entries)) != ref.Batches || slices.ContainsFunc(p.Entries, func(e intake.Entry) bool { return !ref.Inputs.Covers(e.Identity()) })) {
+		err = fmt.Errorf("%w: it has other batches than the snapshot says", ErrCorrupt)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", key, err)

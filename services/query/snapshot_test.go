@@ -28,9 +28,10 @@ const snapShards = 2
 // counted counts the requests of one node by the first part of their keys.
 type counted struct {
 	objstore.Reader
-	mu    sync.Mutex
-	gets  map[string]int
-	lists int
+	latency time.Duration
+	mu      sync.Mutex
+	gets    map[string]int
+	lists   int
 }
 
 func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
@@ -38,6 +39,7 @@ func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([
 	c.mu.Lock()
 	c.gets[family]++
 	c.mu.Unlock()
+	time.Sleep(c.latency)
 	return c.Reader.Get(ctx, key, o)
 }
 
@@ -45,6 +47,7 @@ func (c *counted) List(ctx context.Context, o objstore.ListOptions) (objstore.Pa
 	c.mu.Lock()
 	c.lists++
 	c.mu.Unlock()
+	time.Sleep(c.latency)
 	return c.Reader.List(ctx, o)
 }
 
@@ -57,7 +60,11 @@ func (c *counted) of(family string) int {
 // startCounted runs a node to its first audit.
 func startCounted(t testing.TB, a *authority, snapshots bool) (*node, *counted) {
 	t.Helper()
-	c := &counted{Reader: a, gets: map[string]int{}}
+	return startOver(t, &counted{Reader: a, gets: map[string]int{}}, snapshots)
+}
+
+func startOver(t testing.TB, c *counted, snapshots bool) (*node, *counted) {
+	t.Helper()
 	cfg := query.DefaultConfig()
 	cfg.HTTP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Follow.PollInterval, cfg.Follow.Snapshots = 0, snapshots
@@ -291,21 +298,23 @@ func (n *node) metric(name string) string {
 	return ""
 }
 
-// BenchmarkStart compares the start of a node over an hour of four agents' batches.
+// BenchmarkStart compares the start of a node over an hour of four agents' batches, in
+// memory and with the latency of a near object store.
 func BenchmarkStart(b *testing.B) {
-	for _, snapshots := range []bool{false, true} {
-		b.Run(fmt.Sprintf("snapshots=%v", snapshots), func(b *testing.B) {
-			a := newAuthority(b)
-			all := history(a, 360, time.Now())
-			for _, x := range all {
-				a.accept(x)
-			}
-			newChains(a).take(all...)
-			b.ResetTimer()
-			for range b.N {
-				_, c := startCounted(b, a, snapshots)
-				b.ReportMetric(float64(c.of("accepted")+c.of("raw-blobs")+c.of("live")), "GETs/op")
-			}
-		})
+	a := newAuthority(b)
+	all := history(a, 360, time.Now())
+	for _, x := range all {
+		a.accept(x)
+	}
+	newChains(a).take(all...)
+	for _, latency := range []time.Duration{0, 10 * time.Millisecond} {
+		for _, snapshots := range []bool{false, true} {
+			b.Run(fmt.Sprintf("latency=%v/snapshots=%v", latency, snapshots), func(b *testing.B) {
+				for range b.N {
+					_, c := startOver(b, &counted{Reader: a, gets: map[string]int{}, latency: latency}, snapshots)
+					b.ReportMetric(float64(c.of("accepted")+c.of("raw-blobs")+c.of("live")), "GETs/op")
+				}
+			})
+		}
 	}
 }
