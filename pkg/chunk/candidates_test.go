@@ -61,8 +61,8 @@ func readXOR(blocks [][]byte, _ int) {
 
 // varints are what the design measured first: series of one agent in groups, exact decimals
 // with delta varints or plain bits, then zstd.
-func varints(group int) candidate {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
+func varints(group int, level zstd.EncoderLevel) candidate {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false))
 	if err != nil {
 		panic(err)
 	}
@@ -72,7 +72,7 @@ func varints(group int) candidate {
 	}
 	var f floatCoder
 	var buf []byte
-	return candidate{name: "delta varints, zstd-3, agent groups of " + strconv.Itoa(group), encode: func(series []*Series) (out [][]byte) {
+	return candidate{name: "delta varints, zstd " + level.String() + ", agent groups of " + strconv.Itoa(group), encode: func(series []*Series) (out [][]byte) {
 		sorted := slices.Clone(series)
 		slices.SortStableFunc(sorted, func(a, b *Series) int { return slices.Compare([]byte(a.Agent), []byte(b.Agent)) })
 		for len(sorted) > 0 {
@@ -140,6 +140,25 @@ func varints(group int) candidate {
 	}}
 }
 
+// wrapped is the size of chunks with zstd around them.
+func wrapped(series []*Series) [][]byte {
+	w := NewWriter(Options{})
+	for _, s := range series {
+		if err := w.Add(s); err != nil {
+			panic(err)
+		}
+	}
+	f, err := w.Finish()
+	if err != nil {
+		panic(err)
+	}
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		panic(err)
+	}
+	return [][]byte{z.EncodeAll(f.Chunk, nil)}
+}
+
 // alp is the size of ALP: per 1,024 values the best exponent, the frame of reference bit-packed,
 // exceptions of 10 bytes; vectors with over a fifth of them are 8 bytes a value (ALP-RD saves some of it).
 func alp(series []*Series) (out [][]byte) {
@@ -197,7 +216,8 @@ func TestMeasureCandidates(t *testing.T) {
 	if err != nil {
 		t.Skip("prints figures only: set CHUNK_MEASURE to the number of rounds, 2 or more")
 	}
-	all := []candidate{{"Prometheus XOR", xorChunks, readXOR}, varints(256), varints(2048), {"ALP", alp, nil}}
+	all := []candidate{{"Prometheus XOR", xorChunks, readXOR}, varints(256, zstd.SpeedFastest), varints(256, zstd.SpeedDefault), varints(256, zstd.SpeedBestCompression),
+		varints(2048, zstd.SpeedDefault), {"ALP", alp, nil}, {"this format, zstd best around it", wrapped, nil}}
 	for name, ps := range map[string]map[string][]*Series{
 		"devops":        pieces(load(t, devops), 32),
 		"node_exporter": pieces(load(t, nodeExporter), 32),
