@@ -142,7 +142,7 @@ func shared(client string) Config {
 func TestEtcdLost(t *testing.T) {
 	dir, client := t.TempDir(), ports(t, 1)[0]
 	m := external(t, dir, client)
-	defer func() { m.Close() }()
+	t.Cleanup(func() { m.Close() }) // after the workers and coordinators, which need it to leave
 	s1, s2 := start(t, shared(client), nil), start(t, shared(client), nil)
 	b := newBook(t, 8)
 	b.work("w0", s1.addr(), s2.addr())
@@ -178,7 +178,7 @@ func TestEtcdRestored(t *testing.T) {
 	dir, client := t.TempDir(), ports(t, 1)[0]
 	terms := coord.StoreTerms{Store: mem.New(time.Now)}
 	m := external(t, dir, client)
-	defer func() { m.Close() }()
+	t.Cleanup(func() { m.Close() }) // after the workers and coordinators, which need it to leave
 	s := start(t, shared(client), terms)
 	b := newBook(t, 8)
 	b.work("w0", s.addr())

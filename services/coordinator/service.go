@@ -17,6 +17,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/coord/pending"
+	"lightmetrics.dev/lightmetrics/pkg/coord/refs"
+	refserver "lightmetrics.dev/lightmetrics/pkg/publish/server"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -156,6 +158,7 @@ func (s *Service) serve(ctx context.Context) error {
 	store := pending.New(b.client.Etcd, pending.Options{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
 	work := workserver.New(store, store)
 	work.Register(gs.Server)
+	refserver.New(refs.New(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(gs.Server)
 	if err := s.route(ctx, api, work); err != nil {
 		return err
 	}
