@@ -23,7 +23,8 @@ type backlog struct {
 // pending is a batch that is not covered in some hours.
 type pending struct {
 	intake.Entry
-	hours    []window.Hour
+	all      []window.Hour // that it is an input of
+	hours    []window.Hour // those of them that do not cover it yet
 	segments []string
 }
 
@@ -70,9 +71,10 @@ func (b *backlog) add(key string, entries []intake.Entry, hours func(intake.Entr
 
 // need makes the batch an input of the hour.
 func (b *backlog) need(p *pending, h window.Hour, now time.Time) {
-	if slices.Contains(p.hours, h) {
+	if slices.Contains(p.all, h) {
 		return
 	}
+	p.all = append(p.all, h)
 	w := b.hours[h]
 	if w == nil {
 		w = &hourWork{hour: h, ids: map[identity.Batch]struct{}{}, since: now}

@@ -29,6 +29,7 @@ type Config struct {
 	Intake   IntakeConfig   `koanf:"intake"`
 	Jobs     JobsConfig     `koanf:"jobs"`
 	Chunks   ChunksConfig   `koanf:"chunks"`
+	Snapshot SnapshotConfig `koanf:"snapshot"`
 	Collect  CollectConfig  `koanf:"collect"`
 }
 
@@ -87,6 +88,7 @@ func DefaultConfig() Config {
 		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000},
 		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, Readers: 8, Hold: time.Minute, MaxFrame: 4 << 20},
 		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
+		Snapshot:     DefaultSnapshotConfig(),
 		Collect:      CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
 	}
 }
@@ -124,7 +126,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("coordinator: %w", err))
 		}
 	}
-	errs = append(errs, c.TLS.Validate(), c.Auth.Validate(),
+	errs = append(errs, c.Snapshot.Validate(), c.TLS.Validate(), c.Auth.Validate(),
 		rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen}))
 	return errors.Join(errs...)
 }

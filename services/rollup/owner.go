@@ -23,6 +23,7 @@ type owner struct {
 	grant  Grant
 	reader *intake.Reader
 	log    *backlog
+	snaps  *snapshots // nil: none are made
 	// out are batches whose frames can't be read, and when to try them again.
 	out   map[identity.Batch]time.Time
 	swept time.Time
@@ -40,6 +41,9 @@ func (s *Service) own(ctx context.Context, g Grant) error {
 	o := s.newOwner(g)
 	s.enter(o)
 	defer s.leave(o)
+	snaps, stop := s.startSnapshots(ctx, g)
+	defer stop()
+	o.snaps = snaps
 	s.log.Info("owns shard", "shard", g.Shard, "fence", g.Fence)
 	wait := time.Duration(0)
 	for {
@@ -148,6 +152,7 @@ func (o *owner) follow(ctx context.Context) (more bool, err error) {
 			}
 			hours[e.Identity()] = hs
 		}
+		o.snaps.offer(seg.Entries)
 		o.log.add(key, seg.Entries, func(e intake.Entry) []window.Hour { return hours[e.Identity()] }, now)
 		return nil
 	})
@@ -248,6 +253,10 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 	if at := o.dueAt(w, pub); now.Before(at) {
 		w.next = at
 		return false, nil
+	}
+	if err := o.rivals(ctx, w.hour); err != nil {
+		o.failed(w)
+		return false, err
 	}
 	in, err := o.readable(ctx, w.hour)
 	if err != nil {

@@ -72,6 +72,7 @@ type Service struct {
 	close     func() error
 	frames    frames
 	slots     *semaphore.Weighted
+	snapshots *snapshotter
 	run       string // random name of this process in claims
 	jobs      atomic.Uint64
 
@@ -140,7 +141,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		ownership: d.Ownership, queue: d.Queue, table: d.Table, refs: d.Refs, policy: d.Policy, close: d.Close,
 		frames: frames{store: d.Store, maxFrame: int64(cfg.Jobs.MaxFrame), readers: cfg.Jobs.Readers},
 		slots:  semaphore.NewWeighted(int64(cfg.Jobs.Concurrency)), run: name,
-		status: map[shard.ID]ShardStatus{}, ready: make(chan struct{}),
+		snapshots: newSnapshotter(d.Telemetry.Registry),
+		status:    map[shard.ID]ShardStatus{}, ready: make(chan struct{}),
 	}, nil
 }
 

@@ -221,6 +221,40 @@ func TestLateAndOutOfOrder(t *testing.T) {
 	}
 }
 
+// Numbers that two batches of different hours both have count once, whichever hour is
+// rolled up first, and whichever batch was accepted first.
+func TestOverlapOverHours(t *testing.T) {
+	for name, order := range map[string][]int{"pending": {0, 0, 0}, "the later is published": {0, 1, 0}, "the winner comes late": {1, 0, 1}, "the winner is published": {0, 0, 1}} {
+		w := newWorld(t, newMem())
+		agent := agentOf(0, 0)
+		two := func(h window.Hour, from time.Duration) []point {
+			return []point{{"g", frame.Gauge, at(h, from), 1}, {"g", frame.Gauge, at(h, from+time.Minute), 2}}
+		}
+		// 0-1 in the hour before, 1-2 in the hour, 2-3 in the hour: 0 wins 1, 1 wins 2.
+		es := []intake.Entry{w.acceptSilently(agent, 0, two(hour0-1, time.Minute)...),
+			w.acceptSilently(agent, 1, two(hour0, time.Minute)...), w.acceptSilently(agent, 2, two(hour0, 9*time.Minute)...)}
+		for round := range 2 {
+			for i, e := range es {
+				if order[i] == round {
+					must(t, w.writer.Write(t.Context(), 0, []intake.Entry{e}))
+				}
+			}
+			w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+		}
+		w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+		for _, h := range []window.Hour{hour0 - 1, hour0} {
+			gen := w.set(h, 0, window.Raw).Name.Generation
+			w.check(h, 0, gen)
+		}
+		if c := w.set(hour0, 0, window.Raw).Counts; c.Published != 2 || c.Overlapped != 2 {
+			t.Errorf("%s: %+v", name, c)
+		}
+		if left := w.left(0); len(left) > 0 {
+			t.Errorf("%s: segments left: %v", name, left)
+		}
+	}
+}
+
 // Many parts make what one makes.
 func TestParts(t *testing.T) {
 	w := newWorld(t, newMem())

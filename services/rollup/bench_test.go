@@ -1,0 +1,109 @@
+package rollup
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/tsbs"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// BenchmarkHour makes everything that is published of an hour of 10,100 series at 10 s
+// (TSBS devops, 100 hosts) of frames with 1, 6 and 60 samples a series, in memory, next
+// to decoding the same frames: go test -run '^$' -bench Hour -benchtime 3x.
+func BenchmarkHour(b *testing.B) {
+	const hosts, steps = 100, 360
+	ds := tsbs.Generate(1, hosts, steps)
+	for _, rows := range []int{1, 6, 60} {
+		w := newWorld(b, newMem())
+		plan := &planned{Plan: &rollup.Plan{AuthorityID: testAuthority, Shards: testShards, Hour: window.HourOf(tsbs.StartMS + 1), Generation: 1, Parts: 1}}
+		samples := 0
+		for i, h := range ds.Hosts() {
+			agent := agentOf(0, i)
+			seq := uint64(0)
+			for from := 0; from < steps; from += rows {
+				fb := frame.NewBuilder()
+				must(b, h.Fill(fb, from, rows))
+				f, err := fb.Build(identity.Boot{Agent: agent, Boot: "b"}, seq)
+				must(b, err)
+				raw, err := frame.Encode(nil, f)
+				must(b, err)
+				d := identity.Sum(raw)
+				lo, hi := frame.TimeRange(f)
+				_, err = w.store.Create(b.Context(), layout.Blob(d, 0), raw, objstore.PutOptions{SHA256: d})
+				must(b, err)
+				plan.Inputs = append(plan.Inputs, intake.Entry{AgentID: agent, BootID: "b", SeqStart: seq, SeqEnd: f.Identity.SeqEnd, FrameSHA256: d,
+					FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(d, 0), MinTime: lo, MaxTime: hi})
+				samples += int(f.Identity.Count())
+				seq = f.Identity.SeqEnd + 1
+			}
+		}
+		s := w.worker(testConfigOf(1<<30), w.store)
+		s.cfg.Chunks = DefaultConfig().Chunks
+		rate := func(b *testing.B) float64 {
+			r := float64(samples) * float64(b.N) / b.Elapsed().Seconds()
+			b.ReportMetric(r, "samples/s")
+			return r
+		}
+		b.Run(fmt.Sprintf("decode/%d", rows), func(b *testing.B) {
+			for range b.N {
+				var dec frameDecoder
+				must(b, s.frames.each(b.Context(), plan.Inputs, func(_ int, raw []byte) error { _, err := dec.decode(raw); return err }))
+			}
+			rate(b)
+		})
+		b.Run(fmt.Sprintf("rollup/%d", rows), func(b *testing.B) {
+			for range b.N {
+				m, err := s.make(b.Context(), plan, window.All(), func() error { return nil })
+				must(b, err)
+				for _, win := range window.All() {
+					n := 0
+					for _, o := range m.outputs[win] {
+						n += len(o.Chunk) + len(o.Index)
+					}
+					b.ReportMetric(float64(n)/float64(samples), win.String()+"-B/sample")
+				}
+			}
+			rate(b)
+		})
+		b.Run(fmt.Sprintf("memory/%d", rows), func(b *testing.B) {
+			runtime.GC()
+			var before runtime.MemStats
+			runtime.ReadMemStats(&before)
+			ctx, cancel := context.WithCancel(b.Context())
+			peak := make(chan uint64)
+			go func() {
+				var m runtime.MemStats
+				top := uint64(0)
+				for ctx.Err() == nil {
+					runtime.ReadMemStats(&m)
+					top = max(top, m.HeapInuse-min(before.HeapInuse, m.HeapInuse))
+					time.Sleep(5 * time.Millisecond)
+				}
+				peak <- top
+			}()
+			for range b.N {
+				_, err := s.make(b.Context(), plan, window.All(), func() error { return nil })
+				must(b, err)
+			}
+			cancel()
+			b.ReportMetric(float64(<-peak)/(1<<20), "heap-MiB")
+		})
+	}
+}
+
+func testConfigOf(memory int64) Config {
+	c := testConfig()
+	c.Jobs.Memory = config.Bytes(memory)
+	return c
+}

@@ -1,0 +1,141 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Batches whose sequence numbers overlap are rivals: each number counts once, so each of
+// them must be an input of every hour that the other has records in. Rivals of one hour
+// are so anyway; those of other hours are looked for among what is pending, and in the
+// published sets of the hours beside: numbers ascend with time, so that is where an agent
+// that numbers records twice has the others.
+
+// rivals makes the hour's pending batches and their rivals inputs of each other's hours.
+func (o *owner) rivals(ctx context.Context, h window.Hour) error {
+	o.log.rivals(h, o.s.now())
+	pend := o.log.inputs(h)
+	for _, beside := range []window.Hour{h - 1, h + 1} {
+		pub, err := o.s.published(ctx, beside, o.grant.Shard)
+		if err != nil {
+			return err
+		}
+		set := pub.sets[window.Raw]
+		if set == nil {
+			continue
+		}
+		var found []identity.Batch
+		for _, e := range pend {
+			rs := intersecting(set.Inputs, e.Identity())
+			if len(rs) > 0 {
+				o.log.need(o.log.batches[e.Identity()], beside, o.s.now())
+			}
+			found = append(found, rs...)
+		}
+		if err := o.join(ctx, h, set, found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join makes published batches of another hour inputs of h.
+func (o *owner) join(ctx context.Context, h window.Hour, set *catalog.Set, ids []identity.Batch) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	p, err := o.s.readPlan(ctx, set.Name.Hour, o.grant.Shard, set.Name.Generation)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return nil // too old to be looked after
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range p.Inputs {
+		if slices.Contains(ids, e.Identity()) {
+			o.log.join(e, h, o.s.now())
+		}
+	}
+	return nil
+}
+
+// intersecting gives the batches of the set that share sequence numbers with id, but id.
+func intersecting(in catalog.Inputs, id identity.Batch) (out []identity.Batch) {
+	for _, b := range in.Boots() {
+		if b.Agent != id.Agent || b.Boot != id.Boot {
+			continue
+		}
+		for _, r := range b.Runs {
+			first := uint64(0)
+			if id.SeqStart > r.Start {
+				first = (id.SeqStart - r.Start) / r.Records
+			}
+			for k := first; k < r.Batches; k++ {
+				at := r.Start + k*r.Records
+				o := identity.Batch{Agent: id.Agent, Boot: id.Boot, SeqStart: at, SeqEnd: at + (r.Records - 1)}
+				if at > id.SeqEnd {
+					break
+				}
+				if o != id && o.Intersects(id) {
+					out = append(out, o)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// rivals finds groups of pending batches that overlap, of boots that are pending in h:
+// each becomes an input of every hour of its group.
+func (b *backlog) rivals(h window.Hour, now time.Time) {
+	boots := map[identity.Boot]bool{}
+	for id := range b.hours[h].ids {
+		boots[id.BootOf()] = true
+	}
+	var all []*pending
+	for id, p := range b.batches {
+		if boots[id.BootOf()] {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(x, y *pending) int { return x.Identity().Compare(y.Identity()) })
+	for i := 0; i < len(all); {
+		first := all[i].Identity()
+		end, j := first.SeqEnd, i+1
+		for j < len(all) && all[j].Identity().BootOf() == first.BootOf() && all[j].SeqStart <= end {
+			end = max(end, all[j].SeqEnd)
+			j++
+		}
+		if j > i+1 {
+			var hours []window.Hour
+			for _, p := range all[i:j] {
+				hours = append(hours, p.all...)
+			}
+			slices.Sort(hours)
+			for _, x := range slices.Compact(hours) {
+				for _, p := range all[i:j] {
+					b.need(p, x, now)
+				}
+			}
+		}
+		i = j
+	}
+}
+
+// join makes a batch that is published elsewhere an input of the hour.
+func (b *backlog) join(e intake.Entry, h window.Hour, now time.Time) {
+	p := b.batches[e.Identity()]
+	if p == nil {
+		p = &pending{Entry: e}
+		b.batches[e.Identity()] = p
+	}
+	b.need(p, h, now)
+}
