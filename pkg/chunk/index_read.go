@@ -144,7 +144,7 @@ func (r *indexReader) symbols() {
 			total += l
 		}
 	}
-	r.spend(total, 1)
+	r.spend(total, 2) // the bytes and the string
 	if r.err != nil {
 		return
 	}

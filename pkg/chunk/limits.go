@@ -9,6 +9,7 @@ type Limits struct {
 	FooterBytes  int // 4 MiB
 	BlockSeries  int // slots of a block: 65,536
 	Rows         int // of a series in one block: 65,536
+	SeriesRows   int // of a series that is read, all its blocks together: 16,777,216
 	Series       int // of an index: 4,000,000
 	SeriesLabels int // 128
 	StringBytes  int // of a label name, value, agent or unit: 64 KiB
@@ -21,7 +22,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		BlockBytes: 16 << 20, IndexBytes: 256 << 20, IndexMemory: 1 << 30, FooterBytes: 4 << 20,
-		BlockSeries: 1 << 16, Rows: 1 << 16, Series: 4_000_000, SeriesLabels: 128, StringBytes: 64 << 10,
+		BlockSeries: 1 << 16, Rows: 1 << 16, SeriesRows: 1 << 24, Series: 4_000_000, SeriesLabels: 128, StringBytes: 64 << 10,
 		HistogramValues: 4_000_000,
 	}
 }
@@ -39,6 +40,7 @@ func (l Limits) orDefault() Limits {
 	set(&l.FooterBytes, d.FooterBytes)
 	set(&l.BlockSeries, d.BlockSeries)
 	set(&l.Rows, d.Rows)
+	set(&l.SeriesRows, d.SeriesRows)
 	set(&l.Series, d.Series)
 	set(&l.SeriesLabels, d.SeriesLabels)
 	set(&l.StringBytes, d.StringBytes)

@@ -145,6 +145,9 @@ func (d *Decoder) Series(i int, mint, maxt int64, want Mask, into *Columns) (int
 		if t.minT > maxt || t.maxT < mint {
 			continue
 		}
+		if rows+int(t.rows) > d.lim.SeriesRows {
+			return 0, refuse(TooLarge, "series %d has more than %d rows", i, d.lim.SeriesRows)
+		}
 		dst := into
 		if rows > 0 {
 			dst = &d.part

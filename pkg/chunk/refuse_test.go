@@ -122,6 +122,7 @@ func TestLimits(t *testing.T) {
 		"index memory":     {Limits{IndexMemory: 500}, TooLarge},
 		"block series":     {Limits{BlockSeries: 5}, BadBlock},
 		"rows":             {Limits{Rows: 10}, BadIndex},
+		"rows of a series": {Limits{SeriesRows: 30}, TooLarge},
 		"series":           {Limits{Series: 5}, BadIndex},
 		"labels":           {Limits{SeriesLabels: 1}, BadIndex},
 		"strings":          {Limits{StringBytes: 5}, BadIndex},

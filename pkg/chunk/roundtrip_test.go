@@ -184,6 +184,37 @@ func TestTimeRanges(t *testing.T) {
 	})
 }
 
+// TestPlanCoalesces: ranges cover exactly the wanted blocks, and gaps up to the setting.
+func TestPlanCoalesces(t *testing.T) {
+	var series []*Series
+	for k := range 10 {
+		s := &Series{Labels: labels(nameLabel, "m", "k", string(rune('a'+k)))}
+		for i := range 20 {
+			s.T, s.V = append(s.T, int64(i)), append(s.V, math.Sqrt(float64(i*k+1)))
+		}
+		series = append(series, s)
+	}
+	x := readIndex(t, write(t, Options{BlockSeries: 1}, series).Index)
+	block := func(i int) Range { return x.blocks[i] }
+	times := x.timeBlocks[0]
+	far := block(7).Offset - block(2).End()
+	for _, c := range []struct {
+		gap  int64
+		want []Range
+	}{
+		{0, []Range{{block(1).Offset, block(2).End() - block(1).Offset}, block(7), times}},
+		{far - 1, []Range{{block(1).Offset, block(2).End() - block(1).Offset}, {block(7).Offset, times.End() - block(7).Offset}}},
+		{far, []Range{{block(1).Offset, times.End() - block(1).Offset}}},
+	} {
+		if got := x.Plan([]int{7, 1, 2}, 0, 19, c.gap); !slices.Equal(got, c.want) {
+			t.Errorf("gap %d: %v, want %v", c.gap, got, c.want)
+		}
+	}
+	if got := x.Plan([]int{1}, 20, 30, 0); got != nil {
+		t.Errorf("nothing lies in the range, planned %v", got)
+	}
+}
+
 // TestSelect agrees with looking at every series.
 func TestSelect(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
