@@ -30,14 +30,14 @@ var mutants = []mutant{
 		`if mutant == "no-abort" { return dead, nil }; rec, err := x.c.abort(ctx, n, "collected")`},
 	{"abort-unread", 88, "missing", "abort.go", "	if err == nil {\n		return a, nil",
 		"	if err == nil || mutant == \"abort-unread\" {\n		return a, nil"},
-	{"condemn-without-compare", 1, "missing", "collect.go", `	if errors.Is(err, ErrChanged) {
+	{"condemn-without-compare", 0, "TestAReferenceThatComesInBetween", "collect.go", `	if errors.Is(err, ErrChanged) {
 		return verdict{Later,`, `	if errors.Is(err, ErrChanged) && mutant == "condemn-without-compare" { return verdict{action: Deleted}, nil }
 	if errors.Is(err, ErrChanged) {
 		return verdict{Later,`},
 	{"delete-without-condemning", 20, "missing", "collect.go", `next := Record{Key: key, Condemned: true}`,
 		`next := Record{Key: key, Condemned: true}; if mutant == "delete-without-condemning" { return verdict{action: Deleted}, nil }`},
 	{"no-references", 16, "missing", "prepare.go", `		if len(batch) == 0 {`, `		if len(batch) == 0 || mutant == "no-references" {`},
-	{"references-unknown-is-done", 1598, "missing", "prepare.go", `		case err != nil:
+	{"references-unknown-is-done", 1590, "missing", "prepare.go", `		case err != nil:
 			return nil, err
 		default:
 			for _, o := range batch {`, `		case err != nil && mutant != "references-unknown-is-done":
