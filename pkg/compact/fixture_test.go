@@ -208,7 +208,7 @@ func rawSeries(h window.Hour, id shard.ID, gen uint64) []chunk.Series {
 	}
 	for _, a := range agents(id, 2) {
 		var t []int64
-		for at := h.StartMS() + 1 + rnd.Int64N(1000); at <= h.EndMS(); at += 30_000 {
+		for at := h.StartMS() + 1 + rnd.Int64N(1000); at <= h.EndMS(); at += 120_000 {
 			t = append(t, at*1_000_000+rnd.Int64N(1_000_000))
 		}
 		if rnd.IntN(3) == 0 { // the hour's last sample stands at its very end
