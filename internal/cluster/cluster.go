@@ -164,7 +164,7 @@ func (c *Cluster) choosePorts() error {
 		c.Addr.CoordinatorEtcd, c.Addr.CoordinatorPeer = port("coordinator", 4782), port("coordinator", 4783)
 	}
 	for i := range c.o.Rollups {
-		c.Addr.Rollups = append(c.Addr.Rollups, port(rollupName(i), 4775+i))
+		c.Addr.Rollups = append(c.Addr.Rollups, port(RollupName(i), 4775+i))
 	}
 	return errors.Join(errs...)
 }
@@ -241,7 +241,7 @@ func (c *Cluster) StartCoordinator(ctx context.Context) (err error) {
 
 // StartRollup starts rollup worker i.
 func (c *Cluster) StartRollup(ctx context.Context, i int) (err error) {
-	c.Rollups[i], err = c.start(ctx, "rollup", rollupName(i), c.Addr.Rollups[i])
+	c.Rollups[i], err = c.start(ctx, "rollup", RollupName(i), c.Addr.Rollups[i])
 	return err
 }
 
@@ -333,4 +333,5 @@ func (c *Cluster) endpoint() string {
 
 func collectorName(i int) string { return fmt.Sprintf("collector-%d", i+1) }
 
-func rollupName(i int) string { return fmt.Sprintf("rollup-%d", i+1) }
+// RollupName is the name of worker i, in settings, logs and published sets.
+func RollupName(i int) string { return fmt.Sprintf("rollup-%d", i+1) }

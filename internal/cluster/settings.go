@@ -29,7 +29,7 @@ func (c *Cluster) writeSettings() error {
 		files[collectorName(i)] = section{"ingest": c.collectorSettings(i)}
 	}
 	for i := range c.o.Rollups {
-		files[rollupName(i)] = section{"rollup": c.rollupSettings(i)}
+		files[RollupName(i)] = section{"rollup": c.rollupSettings(i)}
 	}
 	for name, s := range files {
 		if c.o.Adjust != nil {
@@ -113,8 +113,8 @@ func (c *Cluster) reconcilerSettings() section {
 func (c *Cluster) rollupSettings(i int) section {
 	return section{
 		"http":         section{"listen": c.Addr.Rollups[i]},
-		"auth":         c.auth(rollupName(i)),
-		"id":           rollupName(i),
+		"auth":         c.auth(RollupName(i)),
+		"id":           RollupName(i),
 		"authority_id": Authority,
 		"shards":       c.o.Shards,
 		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},

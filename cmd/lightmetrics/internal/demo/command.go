@@ -1,6 +1,7 @@
 // Package demo runs the main job on one machine: an embedded store, collectors,
-// reconciler, query and an agent that reads this host, each a process of its own. It
-// kills a collector and shows that nothing is lost and nothing counted twice.
+// reconciler, coordinator, rollup workers, query and an agent that reads this host, each
+// a process of its own. It kills a collector and a rollup worker and shows that nothing
+// is lost, nothing counted twice, and that answers from rolled-up chunks are those of the raw samples.
 package demo
 
 import (
@@ -35,10 +36,11 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run the main job on this machine and show that it holds",
-		Long: "Runs the embedded object store, collectors, reconciler, query and an agent that reads this host, as\n" +
-			"processes on loopback with credentials made for this run. Shows what was accepted, answers PromQL over\n" +
-			"the host's metrics, kills a collector, and proves from the bucket that nothing is lost and nothing\n" +
-			"counted twice. Then it keeps running until interrupted.",
+		Long: "Runs the embedded object store, collectors, reconciler, coordinator, rollup workers, query and an agent\n" +
+			"that reads this host, as processes on loopback with credentials made for this run. Shows what was accepted,\n" +
+			"answers PromQL over the host's metrics, kills a collector and a rollup worker, and proves from the bucket that\n" +
+			"nothing is lost, nothing counted twice, and that answers from rolled-up chunks are those of the raw\n" +
+			"samples. Then it keeps running until interrupted.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Collectors < 2 || o.Collectors > 16 {
@@ -72,7 +74,9 @@ func execute(ctx context.Context, o Options, s *screen) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := cluster.New(cluster.Options{Bin: self, Dir: o.Dir, Collectors: o.Collectors, DefaultPorts: true, BatchAge: time.Second})
+	c, err := cluster.New(cluster.Options{
+		Bin: self, Dir: o.Dir, Collectors: o.Collectors, Rollups: rollupWorkers, DefaultPorts: true, BatchAge: time.Second, Adjust: adjust,
+	})
 	if err != nil {
 		return err
 	}
@@ -101,11 +105,28 @@ func execute(ctx context.Context, o Options, s *screen) (err error) {
 	return c.Wait(ctx)
 }
 
+const rollupWorkers = 2
+
+// adjust makes a dead rollup worker noticed before the reader loses patience.
+func adjust(process string, settings map[string]any) {
+	if process == "coordinator" {
+		settings["lease"] = map[string]any{"worker": "3s"}
+		settings["settle"] = map[string]any{"quiet": "1s", "most": "3s"}
+	}
+}
+
 // restore starts again what the story stopped.
 func restore(ctx context.Context, c *cluster.Cluster) error {
 	for i, p := range c.Collectors {
 		if p == nil {
 			if err := c.StartCollector(ctx, i); err != nil {
+				return err
+			}
+		}
+	}
+	for i, p := range c.Rollups {
+		if p == nil {
+			if err := c.StartRollup(ctx, i); err != nil {
 				return err
 			}
 		}

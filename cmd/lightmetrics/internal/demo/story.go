@@ -39,7 +39,13 @@ func story(ctx context.Context, c *cluster.Cluster, s *screen) error {
 	if err := killCollector(ctx, c, s, before); err != nil {
 		return err
 	}
-	return verdict(ctx, c, s)
+	if err := rollUp(ctx, c, s); err != nil {
+		return err
+	}
+	if err := verdict(ctx, c, s); err != nil {
+		return err
+	}
+	return recompute(ctx, c, s)
 }
 
 func startAll(ctx context.Context, c *cluster.Cluster, s *screen) error {
@@ -49,6 +55,9 @@ func startAll(ctx context.Context, c *cluster.Cluster, s *screen) error {
 	}{
 		{"object store, fsynced, S3 over HTTP at " + c.Addr.Store, c.StartStore},
 		{"reconciler at " + c.Addr.ReconcilerHTTP, c.StartReconciler},
+		{"coordinator, etcd embedded, at " + c.Addr.CoordinatorGRPC, c.StartCoordinator},
+		{"rollup worker 1 at " + c.Addr.Rollups[0], func(ctx context.Context) error { return c.StartRollup(ctx, 0) }},
+		{"rollup worker 2 at " + c.Addr.Rollups[1], func(ctx context.Context) error { return c.StartRollup(ctx, 1) }},
 		{"query (Prometheus API) at " + c.Addr.QueryHTTP, c.StartQuery},
 		{"agent, status page at " + c.Addr.AgentHTTP, c.StartAgent},
 	}

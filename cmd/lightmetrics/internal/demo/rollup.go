@@ -1,0 +1,96 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+)
+
+// rollUp shows what is published, kills the worker that published it and waits until the
+// other one has taken over. Then that one stops too, so that what follows stays in memory.
+func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
+	first, err := waitForSet(ctx, c, "a published set", func(*catalog.Set) bool { return true })
+	if err != nil {
+		return err
+	}
+	s.title("Rolled up so far (published sets in the bucket):")
+	if err := showSets(ctx, c, s); err != nil {
+		return err
+	}
+	owner := 0
+	for owner < len(c.Rollups) && first.WorkerID != cluster.RollupName(owner) {
+		owner++
+	}
+	if owner == len(c.Rollups) {
+		return fmt.Errorf("a set was published by %q, none of the workers", first.WorkerID)
+	}
+	s.blank()
+	s.step("kill -9 %s (pid %d), the owner of shard %s", first.WorkerID, c.Rollups[owner].Pid(), first.Name.Shard)
+	cluster.Kill(&c.Rollups[owner])
+	next, err := waitForSet(ctx, c, "the other worker to take over", func(n *catalog.Set) bool {
+		return n.Name.Shard == first.Name.Shard && n.WorkerID != first.WorkerID && n.Name.Hour >= first.Name.Hour
+	})
+	if err != nil {
+		return err
+	}
+	s.step("%s took over: generation %d after %d, fence %d after %d", next.WorkerID, next.Name.Generation, first.Name.Generation, next.Fence, first.Fence)
+	if next.Fence <= first.Fence {
+		return fmt.Errorf("the fence went from %d to %d", first.Fence, next.Fence)
+	}
+	for i, p := range c.Rollups {
+		if p != nil {
+			s.step("stopping %s: what is accepted from now on stays in the memory of the query service", cluster.RollupName(i))
+			if err := cluster.Stop(&c.Rollups[i]); err != nil {
+				return err
+			}
+		}
+	}
+	rows, _, err := c.Agents(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = waitForBatches(ctx, c, batches(rows)+2)
+	return err
+}
+
+// sets are the raw sets that count, of the run's hours.
+func sets(ctx context.Context, c *cluster.Cluster) ([]*catalog.Set, error) {
+	now := time.Now()
+	return c.RawSets(ctx, now.Add(-time.Hour), now)
+}
+
+func waitForSet(ctx context.Context, c *cluster.Cluster, what string, ok func(*catalog.Set) bool) (*catalog.Set, error) {
+	var found *catalog.Set
+	err := cluster.Poll(ctx, what, func() (bool, error) {
+		all, err := sets(ctx, c)
+		if i := slices.IndexFunc(all, ok); i >= 0 {
+			found = all[i]
+		}
+		return found != nil, err
+	})
+	return found, err
+}
+
+func showSets(ctx context.Context, c *cluster.Cluster, s *screen) error {
+	all, err := sets(ctx, c)
+	if err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, x := range all {
+		var bytes uint64
+		for _, o := range x.Objects {
+			bytes += o.ChunkBytes + o.IndexBytes
+		}
+		rows = append(rows, []string{
+			x.Name.Shard.String(), x.Name.Hour.String(), fmt.Sprint(x.Name.Generation), x.WorkerID, fmt.Sprint(x.Fence),
+			fmt.Sprint(x.Inputs.Batches()), fmt.Sprint(x.Counts.Published), fmt.Sprint(len(x.Objects)), fmt.Sprint(bytes),
+		})
+	}
+	s.rows("SHARD\tHOUR\tGENERATION\tWORKER\tFENCE\tBATCHES\tRECORDS\tCHUNKS\tBYTES", rows)
+	return nil
+}
