@@ -118,7 +118,7 @@ func (r *runner) loop(ctx context.Context) error {
 		case h := <-r.finished:
 			r.ended(h)
 		case <-r.retry.C:
-			if done != nil {
+			if !r.draining {
 				r.connect()
 			}
 		case <-tick.C:
@@ -127,13 +127,13 @@ func (r *runner) loop(ctx context.Context) error {
 			r.stopAll(ErrLost)
 			return nil
 		case <-done:
-			done = nil
+			done = nil // once
 			drained = time.After(r.o.cfg.DrainTimeout)
 			r.drain()
 		case <-drained:
 			return nil
 		}
-		if done == nil && r.active == 0 {
+		if r.draining && r.active == 0 {
 			r.leave()
 			return nil
 		}
