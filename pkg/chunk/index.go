@@ -22,9 +22,10 @@ type Index struct {
 	timeBlocks []Range
 	times      []timeInfo
 
-	once     sync.Once // for the two below
+	once     sync.Once // for those below
 	postings map[string]*labelPostings
-	bySet    []setSeries
+	// Series by their sets: numbers, and where each set's end.
+	setSeries, setEnds []uint32
 }
 
 // labelSets are the labels of series but __name__, each combination once.

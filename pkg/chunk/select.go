@@ -28,8 +28,14 @@ type labelPostings struct {
 	all    *roaring.Bitmap
 }
 
-// setSeries are the series of a set.
-type setSeries []uint32
+// seriesOf are the series of a set, ascending.
+func (x *Index) seriesOf(set uint32) []uint32 {
+	from := uint32(0)
+	if set > 0 {
+		from = x.setEnds[set-1]
+	}
+	return x.setSeries[from:x.setEnds[set]]
+}
 
 // matches reports whether the matcher takes a value.
 func (m *Matcher) matches(value string) bool {
@@ -42,10 +48,20 @@ func (m *Matcher) matches(value string) bool {
 // prepare builds the postings, once.
 func (x *Index) prepare() {
 	x.postings = map[string]*labelPostings{}
-	x.bySet = make([]setSeries, len(x.sets.ends))
+	x.setEnds = make([]uint32, len(x.sets.ends))
+	for i := range x.series {
+		x.setEnds[x.series[i].set]++
+	}
+	var end uint32
+	for k, n := range x.setEnds {
+		x.setEnds[k] = end // of the sets before, for now
+		end += n
+	}
+	x.setSeries = make([]uint32, len(x.series))
 	for i := range x.series {
 		s := x.series[i].set
-		x.bySet[s] = append(x.bySet[s], uint32(i))
+		x.setSeries[x.setEnds[s]] = uint32(i)
+		x.setEnds[s]++
 	}
 	byLabel := map[uint32]map[uint32]*roaring.Bitmap{}
 	for i := range x.sets.ends {
@@ -79,7 +95,6 @@ func (x *Index) prepare() {
 
 // Select gives the numbers of the series that all matchers take, ascending.
 func (x *Index) Select(matchers ...Matcher) []int {
-	x.once.Do(x.prepare)
 	var sets *roaring.Bitmap // nil: all
 	var names []*Matcher
 	for i := range matchers {
@@ -88,6 +103,7 @@ func (x *Index) Select(matchers ...Matcher) []int {
 			names = append(names, m)
 			continue
 		}
+		x.once.Do(x.prepare)
 		b := x.matching(m)
 		if sets == nil {
 			sets = b
@@ -103,7 +119,7 @@ func (x *Index) Select(matchers ...Matcher) []int {
 	if sets != nil && len(names) == 0 {
 		it := sets.Iterator()
 		for it.HasNext() {
-			for _, i := range x.bySet[it.Next()] {
+			for _, i := range x.seriesOf(it.Next()) {
 				out = append(out, int(i))
 			}
 		}

@@ -1,0 +1,198 @@
+package chunk
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Bits a value from which columns are compared with others.
+const (
+	dearBits = 12
+	// veryDearBits is where other modes are tried next to exact decimals.
+	veryDearBits = 24
+	// manyDigits after the point may be few and an error of the last place.
+	manyDigits = 6
+)
+
+// column writes the float column col of slot i.
+func (w *blockWriter) column(i, col int) {
+	s := &w.slots[i]
+	bit := Mask(1) << col
+	v := *s.c.float(bit)
+	if bit == ColIncrease && w.increase(i, v) {
+		return
+	}
+	key := columnKey{}
+	if !w.noRefs && len(v) > 1 && !constant(v) {
+		key = columnKey{columnHash(v), bit}
+		if j, ok := w.first[key]; ok && sameBits(*w.slots[j].c.float(bit), v) {
+			w.lits = append(w.lits, modeCopy)
+			w.lits = binary.AppendUvarint(w.lits, uint64(i-j))
+			s.depth[col] = w.slots[j].depth[col] + 1
+			return
+		}
+	}
+	w.values(v, i, col)
+	if _, ok := w.first[key]; !ok && key.col != 0 && s.depth[col] < maxDepth {
+		w.first[key] = i
+	}
+}
+
+func constant(v []float64) bool {
+	u := math.Float64bits(v[0])
+	for _, x := range v[1:] {
+		if math.Float64bits(x) != u {
+			return false
+		}
+	}
+	return true
+}
+
+// increase writes Increase as Last - First where that is nearly always exact.
+func (w *blockWriter) increase(i int, v []float64) bool {
+	c := &w.slots[i].c
+	if w.noRefs || len(c.First) != len(v) || len(c.Last) != len(v) || w.slots[i].depth[5]+1 > maxDepth || w.slots[i].depth[6]+1 > maxDepth {
+		return false
+	}
+	w.floats.grow(len(v))
+	exact := 0
+	for k, x := range v {
+		d := int64(math.Float64bits(x) - math.Float64bits(c.Last[k]-c.First[k]))
+		if w.floats.ints[k] = d; d == 0 {
+			exact++
+		}
+	}
+	if exact < len(v)-len(v)/16 {
+		return false
+	}
+	w.lits = append(w.lits, modeDiff)
+	w.integers(w.floats.ints)
+	w.slots[i].depth[7] = 1 + max(w.slots[i].depth[5], w.slots[i].depth[6])
+	return true
+}
+
+// values writes a float column in the cheapest mode that was found; slot -1 has no others to refer to.
+func (w *blockWriter) values(v []float64, slot, col int) {
+	w.floats.grow(len(v))
+	w.flush() // so that undo finds the end of the pieces before this column
+	pieces, lits := len(w.pieces), len(w.lits)
+	undo := func(streams int) {
+		for range streams {
+			w.coder.drop()
+		}
+		w.pieces, w.lits, w.litAt = w.pieces[:pieces], w.lits[:lits], lits
+	}
+	exp, cost := w.decimal(v)
+	if exp >= 0 && cost <= dearBits*len(v) {
+		return
+	}
+	best := tryBits
+	if exp >= 0 {
+		best = tryDecimal
+		undo(1)
+	} else {
+		cost = math.MaxInt
+	}
+	if slot >= 0 {
+		w.dear = append(w.dear, dearColumn{slot, col, w.slots[slot].set})
+		if !w.noRefs && w.refer(v, slot, col, min(cost, dearBits*len(v))/2) {
+			return
+		}
+	}
+	if exp < 0 || exp >= manyDigits { // few digits need no second look
+		if c, ok := w.nearDecimal(v); ok {
+			undo(2)
+			if c < cost {
+				best, cost = tryNear, c
+			}
+		}
+	}
+	if cost > veryDearBits*len(v) {
+		if c, ok := w.dyadic(v); ok {
+			undo(1)
+			if c < cost {
+				best, cost = tryDyadic, c
+			}
+		} else if best != tryBits {
+			c := w.bits(v)
+			undo(1)
+			if c < cost {
+				best = tryBits
+			}
+		}
+	}
+	switch best {
+	case tryDecimal:
+		w.decimal(v)
+	case tryNear:
+		w.nearDecimal(v)
+	case tryDyadic:
+		w.dyadic(v)
+	default:
+		w.bits(v)
+	}
+}
+
+// What values tries.
+const (
+	tryDecimal = iota
+	tryNear
+	tryDyadic
+	tryBits
+)
+
+// decimal writes v as exact decimals; it returns the exponent, -1 when there is none and
+// nothing was written, and about the bits.
+func (w *blockWriter) decimal(v []float64) (exp, cost int) {
+	e, ok := w.floats.decimal(v)
+	if !ok {
+		return -1, 0
+	}
+	if e == 0 {
+		if s := w.floats.shift(); s > 0 {
+			return 0, w.scaled(modeDyadic, []byte{byte(2 * s)}, v)
+		}
+	}
+	return e, w.scaled(byte(modeDecimal+e), nil, v)
+}
+
+func (w *blockWriter) nearDecimal(v []float64) (cost int, ok bool) {
+	e, ok := w.floats.nearDecimal(v)
+	if !ok {
+		return 0, false
+	}
+	cost = w.scaled(byte(modeDecimal+e)|flagUlps, nil, v)
+	return cost + w.integers(w.floats.near), true
+}
+
+func (w *blockWriter) dyadic(v []float64) (cost int, ok bool) {
+	s, ok := w.floats.dyadic(v)
+	if !ok {
+		return 0, false
+	}
+	var shift [binary.MaxVarintLen64]byte
+	n := binary.PutUvarint(shift[:], zigzag(int64(s)))
+	return w.scaled(modeDyadic, shift[:n], v), true
+}
+
+func (w *blockWriter) bits(v []float64) (cost int) {
+	for i, x := range v {
+		w.floats.ints[i] = int64(math.Float64bits(x))
+	}
+	w.lits = append(w.lits, modeBits)
+	return w.integers(w.floats.ints)
+}
+
+// scaled writes the mode, its parameter, patches, and the integers of the coder.
+func (w *blockWriter) scaled(mode byte, param []byte, v []float64) int {
+	patches := w.floats.patches
+	if len(patches) > 0 {
+		mode |= flagPatches
+	}
+	start := len(w.lits)
+	w.lits = append(append(w.lits, mode), param...)
+	if len(patches) > 0 {
+		w.lits = w.floats.appendPatches(w.lits, v)
+	}
+	return 8*(len(w.lits)-start) + w.integers(w.floats.ints)
+}

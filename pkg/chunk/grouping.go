@@ -1,0 +1,111 @@
+package chunk
+
+import "math"
+
+// group gives every stream a table and builds the codes.
+func (c *coder) group() {
+	tables := 0
+	var costs [maxTables][tokens]float32
+	var sums, next [maxTables]float32 // of tokens; and when to look at the costs again
+	recost := func(t int, n float32) {
+		if sums[t] += n; sums[t] < next[t] {
+			return
+		}
+		next[t] = sums[t] * 1.5
+		sum := float64(sums[t])
+		rare := float32(math.Log2(sum+1) + 2)
+		for tok, k := range c.totals[t] {
+			costs[t][tok] = rare
+			if k > 0 {
+				costs[t][tok] = min(rare, float32(math.Log2((sum+1)/float64(k))))
+			}
+		}
+	}
+	for i := range c.streams {
+		s := &c.streams[i]
+		hist := c.hist[s.hist[0]:s.hist[1]]
+		if len(hist) == 0 {
+			continue
+		}
+		var own, sum float32
+		for _, h := range hist {
+			sum += float32(h.n)
+		}
+		for _, h := range hist {
+			own += float32(h.n)*float32(math.Log2(float64(sum/float32(h.n)))) + 8
+		}
+		best, cost := -1, own
+		if tables == maxTables {
+			cost = math.MaxFloat32
+		}
+		for t := range tables {
+			var k float32
+			for _, h := range hist {
+				k += float32(h.n) * costs[t][h.token]
+			}
+			if k < cost {
+				best, cost = t, k
+			}
+		}
+		if best < 0 {
+			best = tables
+			clear(c.totals[best][:])
+			tables++
+		}
+		s.table = uint8(best)
+		for _, h := range hist {
+			c.totals[best][h.token] += h.n
+		}
+		recost(best, sum)
+	}
+	// Once more, now that every table has been seen.
+	c.codes = c.codes[:0]
+	for t := range tables {
+		c.codes = append(c.codes, code{})
+		c.codes[t].build(&c.totals[t])
+		clear(c.totals[t][:])
+	}
+	for i := range c.streams {
+		s := &c.streams[i]
+		hist := c.hist[s.hist[0]:s.hist[1]]
+		if len(hist) == 0 {
+			continue
+		}
+		best, cost := int(s.table), uint64(math.MaxUint64)
+		for t := range tables {
+			k := uint64(0)
+			for _, h := range hist {
+				l := c.codes[t].bits[h.token]
+				if l == 0 && (c.codes[t].used != 1 || c.codes[t].only != int(h.token)) {
+					k = math.MaxUint64
+					break
+				}
+				k += uint64(h.n) * uint64(l)
+			}
+			if k < cost {
+				best, cost = t, k
+			}
+		}
+		s.table = uint8(best)
+		for _, h := range hist {
+			c.totals[best][h.token] += h.n
+		}
+	}
+	c.compact(tables)
+}
+
+// compact drops tables that nothing uses and builds the others anew.
+func (c *coder) compact(tables int) {
+	var to [maxTables]uint8
+	c.codes = c.codes[:0]
+	for t := range tables {
+		to[t] = uint8(len(c.codes))
+		var k code
+		if k.build(&c.totals[t]); k.used > 0 {
+			c.codes = append(c.codes, k)
+		}
+	}
+	for i := range c.streams {
+		c.streams[i].table = to[c.streams[i].table]
+	}
+}
