@@ -96,7 +96,8 @@ type Table interface {
 	Done(ctx context.Context, r Row) error
 	// Rows reads a page (limit 1 to MaxPage) of the rows whose log is prefix or lies below
 	// it by whole elements between slashes; "" is all. Within a log they ascend by number.
-	// after is "" or the next of the page before, which is "" at the end.
+	// after is "" or the next of the page before, which is "" at the end; a page before the
+	// end may have fewer than limit.
 	Rows(ctx context.Context, prefix, after string, limit int) (rows []Row, next string, err error)
 	// Log reads what is left of the completed jobs; a Log with Last 0 when there is nothing.
 	Log(ctx context.Context, name string) (Log, error)

@@ -428,7 +428,7 @@ func (t *suite) raceReceive() {
 		seen[string(m.Body)]++ // a receiver may have given up while others had them
 	}
 	for b, n := range seen {
-		if n != 1 {
+		if n != 1 && !t.Doubles {
 			t.Errorf("message %s was delivered %d times", b, n)
 		}
 	}

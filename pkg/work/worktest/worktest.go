@@ -32,6 +32,8 @@ type Features struct {
 	NoOrder bool
 	// LateReceipts: a delivery that ran out may still be extended, or deferred to a message anew.
 	LateReceipts bool
+	// Doubles: receivers at the same moment may be given the same message.
+	Doubles bool
 	// NoPages: dead letters are read as one page of at most ten.
 	NoPages bool
 }
