@@ -20,6 +20,10 @@ const DefaultMaxTries = 100
 // MaxMessages is the most messages of a topic, dead letters not counted.
 const MaxMessages = 100_000
 
+// MaxDeadLetters is the most dead letters of a topic; one more drops the oldest. The rows
+// of their jobs stay.
+const MaxDeadLetters = 10_000
+
 // SendOptions go with a message.
 type SendOptions struct {
 	// Delay hides the message at first; 0 to MaxDelay. A back end may round up to whole seconds.

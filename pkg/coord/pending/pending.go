@@ -37,6 +37,8 @@ type Options struct {
 	Timeout time.Duration
 	// MaxTries is how often a message is delivered; 0 means work.DefaultMaxTries.
 	MaxTries int
+	// MaxDead letters of a topic are kept; 0 means work.MaxDeadLetters.
+	MaxDead int
 	// Now gives the times that people see, and no decision reads. nil is the wall clock.
 	Now func() time.Time
 }
@@ -59,6 +61,9 @@ func New(c *clientv3.Client, o Options) *Store {
 	}
 	if o.MaxTries <= 0 {
 		o.MaxTries = work.DefaultMaxTries
+	}
+	if o.MaxDead <= 0 {
+		o.MaxDead = work.MaxDeadLetters
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -82,7 +82,7 @@ func dial(t *testing.T, members []member) *clientv3.Client {
 func opener(c *clientv3.Client) worktest.Open {
 	var n atomic.Int64
 	return func(t *testing.T, o worktest.Options) worktest.Env {
-		s := New(c, Options{Prefix: fmt.Sprintf("/test/%d", n.Add(1)), MaxTries: o.MaxTries, Timeout: 10 * time.Second})
+		s := New(c, Options{Prefix: fmt.Sprintf("/test/%d", n.Add(1)), MaxTries: o.MaxTries, MaxDead: o.MaxDead, Timeout: 10 * time.Second})
 		return worktest.Env{Queue: s, Table: s, Short: time.Second}
 	}
 }

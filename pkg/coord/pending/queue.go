@@ -156,7 +156,10 @@ func (c call) deliver(ctx context.Context, topic, id string, visibility time.Dur
 	cmps := []clientv3.Cmp{unchanged(c.messageKey(topic, id), kv), unchanged(c.hideKey(topic, id), nil)}
 	if m.Tries >= c.o.MaxTries {
 		m.Reason = fmt.Sprintf("delivered %d times", m.Tries)
-		_, _, err := c.write(ctx, cmps, c.bury(topic, id, m)...)
+		ops, err := c.bury(ctx, topic, id, m)
+		if err == nil {
+			_, _, err = c.write(ctx, cmps, ops...)
+		}
 		return work.Message{}, false, err
 	}
 	lease, err := c.grant(ctx, visibility)
@@ -180,10 +183,18 @@ func (c call) deliver(ctx context.Context, topic, id string, visibility time.Dur
 	return work.Message{ID: id, Topic: topic, Body: m.Body, Tries: m.Tries, Receipt: receipt}, true, nil
 }
 
-// bury is what makes a message a dead letter.
-func (c call) bury(topic, id string, m message) []clientv3.Op {
+// bury is what makes a message a dead letter, in the place of the oldest when there are too many.
+func (c call) bury(ctx context.Context, topic, id string, m message) ([]clientv3.Op, error) {
+	r, err := c.read(ctx, count(c.dead(topic)), clientv3.OpGet(c.dead(topic), clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly()))
+	if err != nil {
+		return nil, err
+	}
 	m.Buried, m.Dedupe = c.o.Now().UnixNano(), ""
-	return []clientv3.Op{clientv3.OpDelete(c.messageKey(topic, id)), clientv3.OpDelete(c.hideKey(topic, id)), clientv3.OpPut(c.letterKey(topic, id), encode(m))}
+	ops := []clientv3.Op{clientv3.OpDelete(c.messageKey(topic, id)), clientv3.OpDelete(c.hideKey(topic, id)), clientv3.OpPut(c.letterKey(topic, id), encode(m))}
+	if oldest := first(r, 1); oldest != nil && counted(r, 0) >= c.o.MaxDead {
+		ops = append(ops, clientv3.OpDelete(string(oldest.Key)))
+	}
+	return ops, nil
 }
 
 // delivered is a delivery that is still the caller's.
@@ -320,7 +331,11 @@ func (s *Store) Bury(ctx context.Context, m work.Message, reason string) error {
 		return err
 	}
 	del.m.Reason = work.CutReason(reason)
-	return c.give(ctx, m, del, c.bury(m.Topic, m.ID, del.m)...)
+	ops, err := c.bury(ctx, m.Topic, m.ID, del.m)
+	if err != nil {
+		return err
+	}
+	return c.give(ctx, m, del, ops...)
 }
 
 // DeadLetters implements work.Queue.

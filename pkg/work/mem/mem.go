@@ -15,6 +15,8 @@ import (
 type Options struct {
 	// MaxTries is how often a message is delivered; 0 means work.DefaultMaxTries.
 	MaxTries int
+	// MaxDead letters of a topic are kept; 0 means work.MaxDeadLetters.
+	MaxDead int
 }
 
 // Store is both; safe for concurrent use. Every operation takes effect at one moment.
@@ -39,6 +41,9 @@ var (
 func New(now func() time.Time, o Options) *Store {
 	if o.MaxTries <= 0 {
 		o.MaxTries = work.DefaultMaxTries
+	}
+	if o.MaxDead <= 0 {
+		o.MaxDead = work.MaxDeadLetters
 	}
 	return &Store{now: now, opts: o, topics: map[string]*topic{}, rows: map[work.Key]*row{}, logs: map[string]work.Log{}}
 }

@@ -29,7 +29,7 @@ func (c *clock) Wait(d time.Duration) {
 
 func open(t *testing.T, o worktest.Options) worktest.Env {
 	c := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	s := mem.New(c.Now, mem.Options{MaxTries: o.MaxTries})
+	s := mem.New(c.Now, mem.Options{MaxTries: o.MaxTries, MaxDead: o.MaxDead})
 	return worktest.Env{Queue: s, Table: s, Wait: c.Wait, Short: time.Second}
 }
 

@@ -74,7 +74,7 @@ func (s *Store) Receive(ctx context.Context, name string, n int, visibility time
 			continue
 		}
 		if m.tries >= s.opts.MaxTries {
-			t.bury(m, fmt.Sprintf("delivered %d times", m.tries), now)
+			s.bury(t, m, fmt.Sprintf("delivered %d times", m.tries), now)
 			continue
 		}
 		m.tries++
@@ -85,10 +85,11 @@ func (s *Store) Receive(ctx context.Context, name string, n int, visibility time
 	return got, nil
 }
 
-func (t *topic) bury(m *message, reason string, now time.Time) {
+func (s *Store) bury(t *topic, m *message, reason string, now time.Time) {
 	t.remove(m)
 	t.dead = append(t.dead, work.DeadLetter{ID: m.id, Body: m.body, Tries: m.tries, Reason: work.CutReason(reason), Buried: now})
 	slices.SortFunc(t.dead, func(a, b work.DeadLetter) int { return cmp.Compare(a.ID, b.ID) })
+	t.dead = t.dead[max(0, len(t.dead)-s.opts.MaxDead):]
 }
 
 func (t *topic) remove(m *message) {
@@ -166,7 +167,7 @@ func (s *Store) Bury(ctx context.Context, m work.Message, reason string) error {
 	if err := work.CheckDelivery("bury", m); err != nil {
 		return err
 	}
-	return s.delivered(ctx, "bury", m, func(t *topic, o *message, now time.Time) { t.bury(o, reason, now) })
+	return s.delivered(ctx, "bury", m, func(t *topic, o *message, now time.Time) { s.bury(t, o, reason, now) })
 }
 
 // DeadLetters implements work.Queue.

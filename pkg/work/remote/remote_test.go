@@ -60,7 +60,7 @@ func serve(t *testing.T, q work.Queue, tab work.Table, opts ...grpc.ServerOption
 
 func open(t *testing.T, o worktest.Options) worktest.Env {
 	c := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	m := mem.New(c.Now, mem.Options{MaxTries: o.MaxTries})
+	m := mem.New(c.Now, mem.Options{MaxTries: o.MaxTries, MaxDead: o.MaxDead})
 	s := serve(t, m, m)
 	return worktest.Env{Queue: s, Table: s, Wait: c.Wait, Short: time.Second}
 }

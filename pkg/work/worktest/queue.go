@@ -27,6 +27,7 @@ func Queue(t *testing.T, open Open) {
 		{"dead after too many tries", Options{MaxTries: 2}, (*suite).tries},
 		{"bury, list, redrive", Options{}, (*suite).bury},
 		{"dead letters by pages", Options{}, (*suite).deadPages},
+		{"dead letters are bounded", Options{MaxDead: 2}, (*suite).deadBound},
 		{"depth", Options{}, (*suite).depth},
 		{"topics are apart", Options{}, (*suite).topics},
 		{"bad input of the queue", Options{}, (*suite).badQueue},
@@ -315,6 +316,20 @@ func (t *suite) deadPages() {
 	}
 	if len(seen) != n {
 		t.Fatalf("pages have %v", seen)
+	}
+}
+
+func (t *suite) deadBound() {
+	if t.NoPages {
+		t.Skip("this back end bounds dead letters by time only")
+	}
+	for i := range 4 {
+		t.send("jobs", fmt.Sprint("bad", i))
+		t.ok(t.Queue.Bury(t.ctx, t.one("jobs", long), "bad"), "bury")
+	}
+	ds := t.letters("jobs", 2)
+	if a, b := string(ds[0].Body), string(ds[1].Body); a != "bad2" || b != "bad3" {
+		t.Fatalf("kept %s and %s", a, b)
 	}
 }
 

@@ -34,7 +34,7 @@ type Features struct {
 	LateReceipts bool
 	// Doubles: receivers at the same moment may be given the same message.
 	Doubles bool
-	// NoPages: dead letters are read as one page of at most ten.
+	// NoPages: dead letters are read as one page of at most ten, and are bounded by time only.
 	NoPages bool
 }
 
@@ -42,6 +42,8 @@ type Features struct {
 type Options struct {
 	// MaxTries of the queue; 0 is its default.
 	MaxTries int
+	// MaxDead letters that it keeps; 0 is its default.
+	MaxDead int
 }
 
 // Open makes an empty back end.
