@@ -218,7 +218,8 @@ type table struct {
 }
 
 // An entry of many has its length in bits 0 to 3, its number of direct tokens in bits 4 to
-// 7, and these from bit 8 on, 4 bits each. With number 0 it is a single other token.
+// 7, these in bits 8 to 23, 4 bits each, and the sum of their residuals, signed, in bits 24
+// to 31. With number 0 it is a single other token.
 const maxMany = 4
 
 func (t *table) build(c *code) {
@@ -245,6 +246,7 @@ func (t *table) build(c *code) {
 			continue
 		}
 		toks, n := uint32(e>>4)<<8, uint32(1)
+		sum := unzigzag(uint64(e >> 4))
 		for n < maxMany {
 			next := t.one[i>>length]
 			l := length + uint32(next&15)
@@ -252,9 +254,10 @@ func (t *table) build(c *code) {
 				break
 			}
 			toks |= uint32(next>>4) << (8 + 4*n)
+			sum += unzigzag(uint64(next >> 4))
 			length = l
 			n++
 		}
-		t.many[i] = toks | n<<4 | length
+		t.many[i] = uint32(sum)<<24 | toks | n<<4 | length
 	}
 }

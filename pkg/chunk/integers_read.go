@@ -32,7 +32,14 @@ func (c *cursor) integers(out []int64, tables func(int) *table) {
 
 // floats fills out, which is not empty, with integers from c divided by p; ints is scratch of the same length.
 func (c *cursor) floats(out []float64, ints []int64, p float64, tables func(int) *table) {
-	predictor, p0, p1, res := c.residuals(ints, tables)
+	predictor, p0, p1, t := c.head(len(out), tables)
+	res := ints[len(ints)-residuals(predictor, len(out)):]
+	if predictor == predictDelta {
+		out[0] = float64(p0)
+		c.skip(t, func(b []byte) int { return t.deltas(out[1:], b, p0, p1) })
+	} else {
+		c.skip(t, func(b []byte) int { return t.decode(res, b) })
+	}
 	switch predictor {
 	case predictConst:
 		x := float64(p0) / p
@@ -43,13 +50,6 @@ func (c *cursor) floats(out []float64, ints []int64, p float64, tables func(int)
 	case predictBase:
 		for i, u := range res {
 			out[i] = float64(p0 + unzigzag(uint64(u)))
-		}
-	case predictDelta:
-		out[0] = float64(p0)
-		rest := out[1:][:len(res)]
-		for i, u := range res {
-			p0 += p1 + unzigzag(uint64(u))
-			rest[i] = float64(p0)
 		}
 	case predictDelta2:
 		out[0] = float64(p0)
@@ -69,9 +69,9 @@ func (c *cursor) floats(out []float64, ints []int64, p float64, tables func(int)
 	}
 }
 
-// residuals reads integers up to their zigzagged residuals, which fill the end of out.
-// After a failure the predictor is predictConst.
-func (c *cursor) residuals(out []int64, tables func(int) *table) (predictor byte, p0, p1 int64, res []int64) {
+// head reads what stands before the residuals of n integers. The table is nil when there
+// are none. After a failure the predictor is predictConst.
+func (c *cursor) head(n int, tables func(int) *table) (predictor byte, p0, p1 int64, t *table) {
 	head := c.byte()
 	predictor = head & 7
 	if predictor >= predictors || head>>7 != 0 || (predictor == predictConst && head != predictConst) {
@@ -84,29 +84,92 @@ func (c *cursor) residuals(out []int64, tables func(int) *table) (predictor byte
 	if predictor != predictBase {
 		p1 = c.zigzag()
 	}
-	n := residuals(predictor, len(out))
-	if n < 0 {
-		c.fail("integers: %d values with predictor %d", len(out), predictor)
+	left := residuals(predictor, n)
+	if left < 0 {
+		c.fail("integers: %d values with predictor %d", n, predictor)
+	}
+	if left > 0 {
+		if t = tables(int(head >> 3)); t == nil {
+			c.fail("integers: no table %d", head>>3)
+		}
 	}
 	if c.err != nil {
 		return predictConst, 0, 0, nil
 	}
-	res = out[len(out)-n:]
-	if n == 0 {
-		return predictor, p0, p1, res
-	}
-	t := tables(int(head >> 3))
-	if t == nil {
-		c.fail("integers: no table %d", head>>3)
+	return predictor, p0, p1, t
+}
+
+// residuals are the integers up to their zigzagged residuals, which fill the end of out.
+func (c *cursor) residuals(out []int64, tables func(int) *table) (predictor byte, p0, p1 int64, res []int64) {
+	predictor, p0, p1, t := c.head(len(out), tables)
+	res = out[len(out)-residuals(predictor, len(out)):]
+	if c.skip(t, func(b []byte) int { return t.decode(res, b) }); c.err != nil {
 		return predictConst, 0, 0, nil
 	}
-	used := t.decode(res, c.b[c.pos:])
+	return predictor, p0, p1, res
+}
+
+// skip goes past the bytes that decode uses, when there is a table at all.
+func (c *cursor) skip(t *table, decode func([]byte) int) {
+	if t == nil {
+		return
+	}
+	used := decode(c.b[c.pos:])
 	if used < 0 {
 		c.fail("integers: residuals end early or run over")
-		return predictConst, 0, 0, nil
+		return
 	}
 	c.pos += used
-	return predictor, p0, p1, res
+}
+
+// deltas fills out with the integers that follow last, as floats, and returns the number of
+// bytes used, or -1.
+func (t *table) deltas(out []float64, b []byte, last, drift int64) int {
+	r := bitReader{b: b}
+	for i := 0; i < len(out); {
+		if r.n < maxCodeBits {
+			r.fill()
+		}
+		e := t.many[r.acc&(1<<maxCodeBits-1)]
+		if n := int(e >> 4 & 15); n > 0 && i+maxMany <= len(out) {
+			l := uint(e & 15)
+			r.acc >>= l
+			r.n -= l
+			o := out[i : i+maxMany : i+maxMany]
+			x := last + drift + unzigzag(uint64(e>>8&15))
+			o[0] = float64(x)
+			x += drift + unzigzag(uint64(e>>12&15))
+			o[1] = float64(x)
+			x += drift + unzigzag(uint64(e>>16&15))
+			o[2] = float64(x)
+			x += drift + unzigzag(uint64(e>>20&15))
+			o[3] = float64(x)
+			last += int64(n)*drift + int64(int32(e)>>24)
+			i += n
+			continue
+		}
+		one := t.one[r.acc&(1<<maxCodeBits-1)]
+		l := uint(one & 15)
+		r.acc >>= l
+		r.n -= l
+		tok := one >> 4
+		v := tokenBase[tok] + r.take(uint(tokenBits[tok]))
+		if tok < firstRun {
+			last += drift + unzigzag(v)
+			out[i] = float64(last)
+			i++
+			continue
+		}
+		if v > uint64(len(out)-i) {
+			return -1
+		}
+		for k := range out[i : i+int(v)] {
+			last += drift
+			out[i+k] = float64(last)
+		}
+		i += int(v)
+	}
+	return r.end()
 }
 
 // decode fills out with zigzagged residuals and returns the number of bytes used, or -1.
