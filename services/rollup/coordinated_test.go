@@ -63,7 +63,7 @@ func TestCoordinated(t *testing.T) {
 	for _, id := range []string{"one", "two"} {
 		cfg := testConfig()
 		cfg.ID, cfg.Coordinator.Addresses = id, []string{addr}
-		s, err := Coordinated(cfg, Deps{Store: w.store, Telemetry: telemetry.Discard(), Refs: w.refs, Now: w.now, Policy: testPolicy})
+		s, err := Coordinated(cfg, Deps{Store: w.store, Telemetry: telemetry.Discard(), Now: w.now, Policy: testPolicy})
 		must(t, err)
 		workers, stops = append(workers, s), append(stops, runs(t, s.Run, s.Ready()))
 	}

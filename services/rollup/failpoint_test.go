@@ -1,0 +1,67 @@
+package rollup
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+)
+
+// TestKilledAtEveryFailpoint ends a worker at each of its points, at the first and at a
+// later hit; frames are read beside the job, so there the request fails, unsent or
+// unheard. Another worker finishes.
+func TestKilledAtEveryFailpoint(t *testing.T) {
+	points := 0
+	for _, p := range failpoint.Points() {
+		if p.Test != "services/rollup" {
+			continue
+		}
+		points++
+		for nth := 1; nth <= 2; nth++ {
+			w := crashing(t, newMem(), true)
+			action := failpoint.Panic
+			if strings.Contains(p.Name, ".raw-blobs.") {
+				action = failpoint.Error
+			}
+			must(t, failpoint.Arm(fmt.Sprintf("%s=%s@%d", p.Name, action, nth)))
+			ended := w.dies(p.Name)
+			failpoint.Disarm()
+			if !ended {
+				t.Errorf("%s is not reached %d times", p.Name, nth)
+			}
+			w.advance(time.Hour)
+			w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
+			w.check(hour0, 0, 2)
+			w.check(hour0+1, 0, 1)
+			if left := w.left(0); len(left) > 0 {
+				t.Errorf("%s at hit %d: segments left: %v", p.Name, nth, left)
+			}
+		}
+	}
+	if points != 16 {
+		t.Errorf("%d points", points)
+	}
+}
+
+// dies drives a worker until the point ends it, or a request fails.
+func (w *world) dies(point string) (ended bool) {
+	defer func() {
+		switch r := recover(); r {
+		case nil:
+		case "failpoint " + point:
+			ended = true
+		default:
+			panic(r)
+		}
+	}()
+	o, err := w.owner(w.worker(testConfig(), w.store), Grant{Shard: 0, Fence: 2})
+	for range 4 {
+		if err == nil {
+			err = rounds(w.t.Context(), o)
+		}
+		w.advance(testConfig().Schedule.LateAfter)
+	}
+	return err != nil
+}
