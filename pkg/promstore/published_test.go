@@ -13,6 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
 	"lightmetrics.dev/lightmetrics/pkg/published"
@@ -30,10 +31,11 @@ type rolled struct {
 	expire  bool    // published batches are not in memory
 	// floats: what is loaded with histograms is not published. It is not known what stood
 	// before the first histogram of an hour, and upstream's scripts compare that hint.
-	floats bool
-	views  published.Views
-	done   []publishedtest.Batch
-	gen    map[window.Hour]uint64
+	floats  bool
+	views   published.Views
+	done    []publishedtest.Batch
+	windows []window.Window
+	gen     map[window.Hour]uint64
 }
 
 const testShards = 4
@@ -46,7 +48,7 @@ func newRolled(t testing.TB, seed uint64, share float64, expire bool) *rolled {
 	}
 	return &rolled{
 		framed: newFramed(t, seed), publish: publishedtest.Publisher{Store: store, Authority: "test", Shards: testShards, PerChunk: 7},
-		reader: reader, share: share, expire: expire, gen: map[window.Hour]uint64{},
+		reader: reader, share: share, windows: []window.Window{window.Raw}, expire: expire, gen: map[window.Hour]uint64{},
 	}
 }
 
@@ -71,7 +73,7 @@ func (r *rolled) commit(batches []publishedtest.Batch) error {
 	r.done, r.views = append(r.done, fresh...), nil
 	for _, h := range publishedtest.Hours(fresh) {
 		r.gen[h]++
-		if _, err := r.publish.Publish(r.t.Context(), h, r.gen[h], r.done, window.Raw); err != nil {
+		if _, err := r.publish.Publish(r.t.Context(), h, r.gen[h], r.done, r.windows...); err != nil {
 			return err
 		}
 	}
@@ -84,20 +86,28 @@ func hasHistograms(b publishedtest.Batch) bool {
 
 func (r *rolled) Querier(mint, maxt int64) (storage.Querier, error) {
 	snap := r.store.Snapshot(testNow)
+	q, pub, err := r.open(snap)
+	if err != nil {
+		return nil, err
+	}
+	s, err := q.Querier(mint, maxt)
+	return checking{closing{s, snap}, r.t, pub}, err
+}
+
+func (r *rolled) open(snap *live.Snapshot) (*promstore.Queryable, *published.Query, error) {
 	if r.views == nil {
 		v, err := publishedtest.NewViews(r.publish.Store, "test")
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		view, err := v.View(r.t.Context(), -2, 500_000)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		r.views = fixed{view}
 	}
 	q := r.reader.Query(r.views, testShards, published.Span{Oldest: -2, Newest: 500_000}, published.Limits{})
-	s, err := promstore.New(snap, promstore.Limits{}).WithPublished(q).Querier(mint, maxt)
-	return checking{closing{s, snap}, r.t, q}, err
+	return promstore.New(snap, promstore.Limits{}).WithPublished(q), q, nil
 }
 
 // fixed is one view.

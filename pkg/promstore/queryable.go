@@ -33,6 +33,7 @@ type Queryable struct {
 	mu         sync.Mutex
 	mint, maxt int64 // the touched range; empty while mint > maxt
 	series     int
+	prepared   [][]rolledSeries // by number: what Rolled gave
 }
 
 var _ storage.Queryable = (*Queryable)(nil)
@@ -83,6 +84,9 @@ func (*querier) Close() error { return nil }
 
 // Select reads the series that match; hints narrow the time range.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
+	if set, ok := q.q.preparedSet(ms); ok {
+		return set
+	}
 	mint, maxt := q.mint, q.maxt
 	limit := 0
 	if hints != nil {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,6 +139,9 @@ func pack(boot identity.Boot, seq uint64, samples []sample) (*frame.Batch, error
 		var ls []frame.Label
 		s.labels.Range(func(l labels.Label) { ls = append(ls, frame.Label{Name: l.Name, Value: l.Value}) })
 		typ := frame.Unknown
+		if strings.HasSuffix(s.labels.Get("__name__"), "_total") {
+			typ = frame.Counter
+		}
 		if s.h != nil {
 			typ = frame.HistogramCumulative
 			if s.h.CounterResetHint == histogram.GaugeType {

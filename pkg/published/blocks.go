@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// object is one chunk of a query: its index, the series that were selected of it, and a
-// decoder with the blocks of those.
+// object is an hour of one chunk of a query, and the series that were selected of it.
 type object struct {
-	handle
-	x      *index
+	*handle
+	hour   window.Hour
 	series []int
 }
 
-// fetch puts the blocks of the series into the object's decoder: from the cache, else by
+// fetch puts the blocks of the series into the handle's decoder: from the cache, else by
 // ranges of wanted blocks that lie close together.
-func (q *Query) fetch(ctx context.Context, o *object, mint, maxt int64) error {
+func (q *Query) fetch(ctx context.Context, o *handle, mint, maxt int64) error {
 	r := q.r
 	o.dec = chunk.NewDecoder(o.x.Index, r.cfg.Limits)
 	var missing []chunk.Range

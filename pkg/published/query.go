@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,7 @@ type Problem struct {
 	Hour window.Hour
 	Key  string
 	Err  error
+	view bool // of the list of sets, not of an object
 }
 
 // Query reads for one query: each hour is seen in one view. Safe for concurrent use.
@@ -74,6 +76,7 @@ type Query struct {
 	problems []Problem
 	more     int           // problems beyond the bound
 	gone     []window.Hour // of objects that were not there
+	windows  map[string]int
 	ranges   coverage
 }
 
@@ -95,6 +98,15 @@ func (r *Reader) Query(v Views, shards uint32, within Span, l Limits) *Query {
 func (q *Query) span(mint, maxt int64) (from, to window.Hour, ok bool) {
 	from, to = max(window.HourOf(mint), q.within.Oldest), min(window.HourOf(maxt), q.within.Newest)
 	return from, to, from <= to
+}
+
+// Pin fixes what is read of the hours of [mint, maxt], milliseconds.
+func (q *Query) Pin(ctx context.Context, mint, maxt int64) error {
+	from, to, ok := q.span(mint, maxt)
+	if !ok {
+		return nil
+	}
+	return q.pin(ctx, from, to)
 }
 
 // pin fixes the view of hours that have none yet.
@@ -123,10 +135,10 @@ func (q *Query) pin(ctx context.Context, from, to window.Hour) error {
 		}
 		q.hours[h] = v
 		for _, p := range v.Problems(h) {
-			q.problem(Problem{h, p.Key, p.Err})
+			q.problem(Problem{h, p.Key, p.Err, true})
 		}
 		if err != nil {
-			q.problem(Problem{h, window.Raw.String(), err})
+			q.problem(Problem{h, "list", err, true})
 		}
 	}
 	return nil
@@ -151,7 +163,7 @@ func (q *Query) failed(ctx context.Context, h window.Hour, key string, err error
 	if errors.Is(err, objstore.ErrNotFound) && !slices.Contains(q.gone, h) {
 		q.gone = append(q.gone, h)
 	}
-	q.problem(Problem{h, key, err})
+	q.problem(Problem{Hour: h, Key: key, Err: err})
 	return nil
 }
 
@@ -220,7 +232,9 @@ func (q *Query) decoded(rows int) error {
 // Stats so far.
 func (q *Query) Stats() Stats {
 	c := &q.stats
-	return Stats{Gets: c.gets.Load(), Bytes: c.bytes.Load(), IndexHits: c.indexHits.Load(), BlockHits: c.blockHits.Load(), Samples: c.samples.Load()}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return Stats{Windows: maps.Clone(q.windows), Gets: c.gets.Load(), Bytes: c.bytes.Load(), IndexHits: c.indexHits.Load(), BlockHits: c.blockHits.Load(), Samples: c.samples.Load()}
 }
 
 func isContext(err error) bool {

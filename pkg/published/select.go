@@ -1,7 +1,9 @@
 package published
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -58,31 +60,38 @@ func lastNS(ms int64) int64 {
 }
 
 // objects reads, in parallel, the indexes of a window's sets of some hours, and gives the
-// chunks that have a series that matches, by hour and place in the view.
+// chunks that have a series that matches, by hour and place in the view. A chunk of a
+// compaction is given once for each of its hours, with one handle.
 func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*object, error) {
-	var out []*object
+	var handles []*handle
+	at := map[string]*handle{}
 	cms := matchers(ms)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(q.r.cfg.Parallel)
 	var mu sync.Mutex
 	series := 0
-	for _, s := range sets {
-		for i := range s.Objects {
-			o := &s.Objects[i]
+	for _, p := range catalog.Pieces(sets) {
+		for i := range p.Set.Objects {
+			o := &p.Set.Objects[i]
 			if !mayHold(o, mint, maxt, ms) {
 				continue
 			}
-			ob := &object{handle: handle{q: q, hour: s.Name.Hour, key: o.ChunkKey}}
-			out = append(out, ob)
+			if h := at[o.ChunkKey]; h != nil {
+				h.uses = append(h.uses, p)
+				continue
+			}
+			h := &handle{q: q, key: o.ChunkKey, uses: []catalog.Piece{p}}
+			handles, at[o.ChunkKey] = append(handles, h), h
 			g.Go(func() error {
 				x, err := q.index(gctx, o)
 				if err != nil {
-					return q.failed(ctx, ob.hour, o.IndexKey, err)
+					h.broken.Store(true)
+					return q.failed(ctx, p.From, o.IndexKey, err)
 				}
-				ob.x, ob.series = x, x.Select(cms...)
+				h.x, h.series = x, x.Select(cms...)
 				mu.Lock()
 				defer mu.Unlock()
-				if series += len(ob.series); w == window.Raw && q.limits.Series > 0 && series > q.limits.Series*maxHoursAtOnce {
+				if series += len(h.series); w == window.Raw && q.limits.Series > 0 && series > q.limits.Series*maxHoursAtOnce {
 					return &LimitError{"limits.series", int64(q.limits.Series)}
 				}
 				return nil
@@ -92,13 +101,28 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	kept := out[:0]
-	for _, ob := range out {
-		if len(ob.series) > 0 {
-			kept = append(kept, ob)
+	var out []*object
+	for _, h := range handles {
+		for k := range h.uses {
+			p := &h.uses[k]
+			if h.x == nil {
+				continue
+			}
+			var held []int
+			for _, i := range h.series {
+				if p.Shards == nil || p.Holds(h.x.Series(i).Agent) {
+					held = append(held, i)
+				}
+			}
+			for hour := p.From; hour <= p.To && len(held) > 0; hour++ {
+				if hour.EndMS() >= mint && hour.StartMS() < maxt {
+					out = append(out, &object{handle: h, hour: hour, series: held})
+				}
+			}
 		}
 	}
-	return kept, nil
+	slices.SortStableFunc(out, func(a, b *object) int { return cmp.Compare(a.hour, b.hour) })
+	return out, nil
 }
 
 // maxHoursAtOnce: a series stands in every hour, so the early check of the limit is wide;
@@ -109,9 +133,14 @@ const maxHoursAtOnce = 1000
 func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(q.r.cfg.Parallel)
+	seen := map[*handle]bool{}
 	for _, ob := range objects {
+		if seen[ob.handle] {
+			continue
+		}
+		seen[ob.handle] = true
 		g.Go(func() error {
-			err := q.fetch(gctx, ob, firstNS(mint), lastNS(maxt))
+			err := q.fetch(gctx, ob.handle, firstNS(mint), lastNS(maxt))
 			if err != nil {
 				ob.broken.Store(true)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -17,11 +18,14 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// handle is a chunk whose blocks are there. Its decoder is for one reader at a time.
+// handle is a chunk, whose blocks are there once it is loaded. Its decoder is for one
+// reader at a time.
 type handle struct {
 	q      *Query
-	hour   window.Hour
 	key    string
+	uses   []catalog.Piece // what counts of it
+	x      *index
+	series []int       // that match
 	broken atomic.Bool // it could not be read: a Problem was noted
 	mu     sync.Mutex
 	dec    *chunk.Decoder
@@ -49,7 +53,17 @@ type Runs struct {
 	before     *histogram.FloatHistogram
 
 	cols chunk.Columns
+	hour chunk.Columns // the rows of cols in one hour
+	last decoded
 	buf  buffers
+}
+
+// decoded says what the columns hold: a chunk of a compaction has many hours, and is
+// decoded once for those that follow each other.
+type decoded struct {
+	h          *handle
+	i          int
+	mint, maxt int64
 }
 
 type buffers struct {
@@ -66,7 +80,7 @@ func (s *Series) Runs(mint, maxt int64) *Runs {
 
 // Reset starts anew on s and keeps the memory.
 func (r *Runs) Reset(s *Series, mint, maxt int64) {
-	r.pieces, r.mint, r.maxt, r.err, r.before = nil, mint, maxt, nil, nil
+	r.pieces, r.mint, r.maxt, r.err, r.before, r.last = nil, mint, maxt, nil, nil, decoded{}
 	if s != nil {
 		r.pieces = s.pieces
 	}
@@ -116,7 +130,7 @@ func (r *Runs) read(p piece) live.Run {
 	if !ok {
 		return live.Run{}
 	}
-	c := &r.cols
+	c := &r.hour
 	b := &r.buf
 	b.t = b.t[:0]
 	last := lastRows(c.T)
@@ -163,17 +177,32 @@ func (r *Runs) decode(p piece) (frame.MetricType, bool) {
 	if ob.broken.Load() {
 		return 0, false
 	}
-	ob.mu.Lock()
-	rows, err := ob.dec.Series(p.i, firstNS(r.mint), lastNS(r.maxt), chunk.ColV|chunk.ColH|chunk.ColStart, &r.cols)
-	ob.mu.Unlock()
-	if err != nil {
-		ob.corrupt(err)
-		return 0, false
+	if l := r.last; l.h != ob.handle || l.i != p.i || l.mint > r.mint || l.maxt != r.maxt {
+		ob.mu.Lock()
+		rows, err := ob.dec.Series(p.i, firstNS(r.mint), lastNS(r.maxt), chunk.ColV|chunk.ColH|chunk.ColStart, &r.cols)
+		ob.mu.Unlock()
+		r.last = decoded{ob.handle, p.i, r.mint, r.maxt}
+		if err != nil {
+			r.last = decoded{}
+			ob.corrupt(err)
+			return 0, false
+		}
+		if r.err = ob.q.decoded(rows); r.err != nil {
+			return 0, false
+		}
 	}
-	if r.err = ob.q.decoded(rows); r.err != nil || rows == 0 {
-		return 0, false
+	r.hour = ob.rows(&r.cols)
+	return ob.x.meta(p.i).typ, len(r.hour.T) > 0
+}
+
+// rows are those of the object's hour.
+func (ob *object) rows(c *chunk.Columns) chunk.Columns {
+	from, to := firstNS(ob.hour.StartMS()+1), lastNS(ob.hour.EndMS())
+	if n := len(c.T); n == 0 || c.T[0] >= from && c.T[n-1] <= to {
+		return *c
 	}
-	return ob.x.meta(p.i).typ, true
+	i := sort.Search(len(c.T), func(k int) bool { return c.T[k] >= from })
+	return c.Cut(i, i+sort.Search(len(c.T)-i, func(k int) bool { return c.T[i+k] > to }))
 }
 
 // corrupt notes that the chunk can't be decoded, once, and lets it be fetched again.
@@ -186,7 +215,7 @@ func (ob *object) corrupt(err error) {
 	}
 	ob.q.mu.Lock()
 	defer ob.q.mu.Unlock()
-	ob.q.problem(Problem{ob.hour, ob.key, err})
+	ob.q.problem(Problem{Hour: ob.hour, Key: ob.key, Err: err})
 }
 
 // lastRows are the rows that count, the last of each millisecond; nil when all do.
@@ -247,7 +276,7 @@ func (r *Runs) merge(group []piece) live.Run {
 		if !ok {
 			continue
 		}
-		c := &r.cols
+		c := &r.hour
 		hs := histograms(c.H, nil, typ)
 		for i, ns := range c.T {
 			x := row{ns: ns, piece: k}

@@ -212,6 +212,10 @@ func (s *Session) Instant(ctx context.Context, expr string, at time.Time, o Opti
 		return Result{}, err
 	}
 	return s.run(ctx, func() (promql.Query, error) {
+		expr, err := s.windowed(ctx, expr, at, at, 0)
+		if err != nil {
+			return nil, err
+		}
 		return s.e.engine.NewInstantQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, at)
 	})
 }
@@ -225,6 +229,10 @@ func (s *Session) Range(ctx context.Context, expr string, start, end time.Time, 
 		return Result{}, err
 	}
 	return s.run(ctx, func() (promql.Query, error) {
+		expr, err := s.windowed(ctx, expr, start, end, step)
+		if err != nil {
+			return nil, err
+		}
 		return s.e.engine.NewRangeQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, start, end, step)
 	})
 }
@@ -260,7 +268,11 @@ func (s *Session) run(ctx context.Context, newQuery func() (promql.Query, error)
 
 func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
 	q, err := newQuery()
-	if err != nil {
+	var limit *promstore.LimitError
+	switch {
+	case errors.As(err, &limit), err != nil && ctx.Err() != nil:
+		return Result{}, err
+	case err != nil:
 		return Result{}, &QueryError{err}
 	}
 	s.query = q

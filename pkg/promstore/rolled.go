@@ -1,0 +1,239 @@
+package promstore
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// RangeCall is a function over a plain range selector, evaluated at Start, Start + Step
+// and so on to End. All times are milliseconds; Step is 0 for one time.
+type RangeCall struct {
+	Func             string
+	Matchers         []*labels.Matcher
+	Range, Offset    int64
+	Start, End, Step int64
+}
+
+// RolledLabel selects what Rolled prepared.
+const RolledLabel = "__rolled__"
+
+// Rolled evaluates c from rolled rows, and from raw samples where no rolled set can stand
+// in for them. What it gives stands for the call: a selector whose series have the values
+// of the call at the times of evaluation. ok is false where rolled rows do not give what
+// the samples would; then nothing has changed. Errors: *LimitError, a context error.
+func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, ok bool, err error) {
+	fn, known := rangeFuncs[c.Func]
+	if q.pub == nil || !known || !plain(c, fn) {
+		return "", false, nil
+	}
+	mark := q.pub.Mark()
+	for _, w := range []window.Window{window.OneHour, window.FiveMinutes, window.OneMinute} {
+		if !aligned(c, w.Millis()) {
+			continue
+		}
+		series, ok, err := q.rolled(ctx, c, fn, w)
+		if err != nil {
+			return "", false, err
+		}
+		if ok && !q.pub.Failed(mark) {
+			q.pub.Used(w)
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.prepared = append(q.prepared, series)
+			return strconv.Itoa(len(q.prepared) - 1), true, nil
+		}
+		q.pub.Undo(mark)
+	}
+	return "", false, nil
+}
+
+// plain wants one metric by its name: the engine drops the name, and equal label sets
+// would meet. The engine also remarks on rates of what is not called like a counter.
+func plain(c RangeCall, fn rangeFunc) bool {
+	for _, m := range c.Matchers {
+		if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+			return !fn.counter || slices.ContainsFunc([]string{"_total", "_sum", "_count", "_bucket"}, func(s string) bool { return strings.HasSuffix(m.Value, s) })
+		}
+	}
+	return false
+}
+
+func aligned(c RangeCall, w int64) bool {
+	return c.Range >= 4*w && c.Range%w == 0 && (c.Start-c.Offset)%w == 0 && (c.Step == 0 || c.Step >= w && c.Step%w == 0)
+}
+
+// maxPrepared bounds the values that are prepared for a query.
+const maxPrepared = 50_000_000
+
+func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w window.Window) ([]rolledSeries, bool, error) {
+	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
+	if err := q.pub.Pin(ctx, mint, maxt); err != nil {
+		return nil, false, err
+	}
+	ls, err := q.snap.Select(ctx, mint, maxt, c.Matchers...)
+	if err != nil {
+		return nil, false, err
+	}
+	ls, hours := inMemory(ls, mint, maxt)
+	found, ok, err := q.pub.SelectRolled(ctx, w, mint, maxt, func(h window.Hour) bool { return hours[h] }, c.Matchers...)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	all := joinRolled(ls, found)
+	steps := int64(1)
+	if c.Step > 0 {
+		steps = (c.End-c.Start)/c.Step + 1
+	}
+	if steps*int64(len(all)) > maxPrepared {
+		return nil, false, nil
+	}
+	times := make([]int64, steps)
+	for i := range times {
+		times[i] = c.Start + int64(i)*c.Step
+	}
+	ev := evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times}
+	out := make([]rolledSeries, 0, len(all))
+	for i := range all {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return nil, false, ctx.Err()
+		}
+		values, any, err := ev.series(&all[i])
+		if err == errNotRolled {
+			return nil, false, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		if !any {
+			continue
+		}
+		lset := all[i].labels
+		if lset.Has("__type__") || lset.Has("__unit__") {
+			return nil, false, nil // the engine drops these too, and label sets might meet
+		}
+		if !fn.keepsName {
+			lset = labels.NewBuilder(lset).Del(labels.MetricName).Labels()
+		}
+		out = append(out, rolledSeries{lset, times, values})
+	}
+	slices.SortFunc(out, func(a, b rolledSeries) int { return labels.Compare(a.labels, b.labels) })
+	return out, true, q.touch(mint, maxt, len(all))
+}
+
+// checkEvery bounds how many series are evaluated between two checks of the context.
+const checkEvery = 256
+
+// inMemory leaves the series that have samples in the range, and gives their hours: a
+// bucket and samples of the same time can't be put together.
+func inMemory(ls []live.Series, mint, maxt int64) ([]live.Series, map[window.Hour]bool) {
+	hours := map[window.Hour]bool{}
+	kept := ls[:0]
+	for i := range ls {
+		runs := ls[i].Runs(mint, maxt)
+		any := false
+		for {
+			run, ok := runs.Next()
+			if !ok {
+				break
+			}
+			any = true
+			for k := 0; k < len(run.T); {
+				h := window.HourOf(run.T[k])
+				hours[h] = true
+				k += countThrough(run.T[k:], h.EndMS())
+			}
+		}
+		if any {
+			kept = append(kept, ls[i])
+		}
+	}
+	return kept, hours
+}
+
+func countThrough(ts []int64, end int64) int {
+	n, _ := slices.BinarySearch(ts, end+1)
+	return n
+}
+
+// rolledInput is a label set with all that it has.
+type rolledInput struct {
+	merged
+	rolled *published.Rolled
+}
+
+func joinRolled(ls []live.Series, rs []published.Rolled) []rolledInput {
+	out := make([]rolledInput, 0, len(rs)+len(ls))
+	at := make(map[uint64][]int, len(rs))
+	for i := range rs {
+		h := rs[i].Labels.Hash()
+		at[h] = append(at[h], i)
+		out = append(out, rolledInput{merged{labels: rs[i].Labels, published: rs[i].Raw}, &rs[i]})
+	}
+next:
+	for i := range ls {
+		for _, k := range at[ls[i].Labels.Hash()] {
+			if labels.Equal(out[k].labels, ls[i].Labels) {
+				out[k].live = &ls[i]
+				continue next
+			}
+		}
+		out = append(out, rolledInput{merged: merged{labels: ls[i].Labels, live: &ls[i]}})
+	}
+	return out
+}
+
+// rolledSeries has a value for each time, a stale marker where there is none.
+type rolledSeries struct {
+	labels labels.Labels
+	t      []int64
+	v      []float64
+}
+
+func (s *rolledSeries) Labels() labels.Labels { return s.labels }
+
+func (s *rolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+	it, ok := reuse.(*iterator[int64])
+	if !ok {
+		it = &iterator[int64]{}
+	}
+	it.runs.reset(&merged{}, math.MinInt64, math.MaxInt64)
+	it.run, it.i, it.done = live.Run{T: s.t, V: s.v}, -1, true
+	return it
+}
+
+// preparedSet gives what Rolled prepared under a number.
+func (q *Queryable) preparedSet(ms []*labels.Matcher) (storage.SeriesSet, bool) {
+	if len(ms) != 1 || ms[0].Name != RolledLabel || ms[0].Type != labels.MatchEqual {
+		return nil, false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, err := strconv.Atoi(ms[0].Value)
+	if err != nil || n < 0 || n >= len(q.prepared) {
+		return nil, false
+	}
+	return &rolledSet{found: q.prepared[n], at: -1}, true
+}
+
+type rolledSet struct {
+	seriesSet
+	found []rolledSeries
+	at    int
+}
+
+func (s *rolledSet) Next() bool         { s.at++; return s.at < len(s.found) }
+func (s *rolledSet) At() storage.Series { return &s.found[s.at] }
+
+var staleNaN = math.Float64frombits(value.StaleNaN)

@@ -1,0 +1,158 @@
+package published
+
+import (
+	"context"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Rolled is one label set with rolled rows of some hours and raw samples of others.
+type Rolled struct {
+	Labels labels.Labels
+	// Raw is what is read from raw sets; nil when nothing is.
+	Raw  *Series
+	rows []piece // by hour
+}
+
+// Hours with rolled rows.
+func (r *Rolled) Hours() int { return len(r.rows) }
+
+// Type of the rows of hour i.
+func (r *Rolled) Type(i int) frame.MetricType { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
+
+// Rows fills into with the rolled rows of hour i whose buckets end in [mint, maxt], and
+// perhaps others. False when they can't be read: a Problem was noted. Error: *LimitError.
+func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (bool, error) {
+	p := r.rows[i]
+	if p.ob.broken.Load() {
+		return false, nil
+	}
+	p.ob.mu.Lock()
+	rows, err := p.ob.dec.Series(p.i, firstNS(mint), lastNS(maxt), want, into)
+	p.ob.mu.Unlock()
+	if err != nil {
+		p.ob.corrupt(err)
+		return false, nil
+	}
+	*into = p.ob.rows(into)
+	return true, p.ob.q.decoded(rows)
+}
+
+// SelectRolled gives the series that match with rows of window w, in place of raw samples,
+// for each shard's hour whose set of that window was made with the raw one, but of the
+// hours that raw names. Label sets that stand in several series of one such hour make it
+// give up: ok is false, as it is when no set can stand in.
+func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt int64, raw func(window.Hour) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
+	from, to, any := q.span(mint, maxt)
+	if !any {
+		return nil, false, nil
+	}
+	if err := q.pin(ctx, from, to); err != nil {
+		return nil, false, err
+	}
+	var rolled, rest []*catalog.Set
+	for h := from; h <= to; h++ {
+		for _, s := range q.Sets(h, window.Raw) {
+			r := q.set(h, s.Name.Shard, w)
+			if r == nil || r.Name.Generation != s.Name.Generation || r.PlanSHA256 != s.PlanSHA256 || raw(h) {
+				rest = append(rest, s)
+				continue
+			}
+			rolled = append(rolled, r)
+		}
+	}
+	if len(rolled) == 0 {
+		return nil, false, nil
+	}
+	rows, err := q.objects(ctx, w, rolled, mint, maxt, ms)
+	if err != nil {
+		return nil, false, err
+	}
+	samples, err := q.objects(ctx, window.Raw, rest, mint, maxt, ms)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := q.load(ctx, append(slices.Clone(rows), samples...), mint, maxt); err != nil {
+		return nil, false, err
+	}
+	ofRows, ofSamples := gather(rows), gather(samples)
+	at := make(map[uint64][]int, len(ofRows))
+	for i := range ofRows {
+		s := &ofRows[i]
+		for k := 1; k < len(s.pieces); k++ {
+			if s.pieces[k].ob.hour == s.pieces[k-1].ob.hour {
+				return nil, false, nil
+			}
+		}
+		at[s.Labels.Hash()] = append(at[s.Labels.Hash()], len(out))
+		out = append(out, Rolled{Labels: s.Labels, rows: s.pieces})
+	}
+next:
+	for i := range ofSamples {
+		s := &ofSamples[i]
+		for _, k := range at[s.Labels.Hash()] {
+			if labels.Equal(out[k].Labels, s.Labels) {
+				if overlaps(out[k].rows, s.pieces) {
+					return nil, false, nil
+				}
+				out[k].Raw = s
+				continue next
+			}
+		}
+		out = append(out, Rolled{Labels: s.Labels, Raw: s})
+	}
+	return out, true, nil
+}
+
+// overlaps: rows and samples of one hour, of two shards, can't be put together.
+func overlaps(a, b []piece) bool {
+	for _, p := range a {
+		if slices.ContainsFunc(b, func(o piece) bool { return o.ob.hour == p.ob.hour }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Used notes that a selector was answered from the window.
+func (q *Query) Used(w window.Window) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.windows == nil {
+		q.windows = map[string]int{}
+	}
+	q.windows[w.String()]++
+}
+
+// Mark remembers which problems are known, for Undo.
+type Mark struct{ problems, more, gone int }
+
+// Mark is for an attempt that may be given up.
+func (q *Query) Mark() Mark {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return Mark{len(q.problems), q.more, len(q.gone)}
+}
+
+// Undo forgets the problems of objects since the mark: the answer does not need them.
+// Problems of the views stay.
+func (q *Query) Undo(m Mark) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	kept := slices.DeleteFunc(slices.Clone(q.problems[m.problems:]), func(p Problem) bool { return !p.view })
+	q.problems = append(q.problems[:m.problems], kept...)
+	q.more, q.gone = m.more, q.gone[:m.gone]
+}
+
+// Failed reports problems of objects since the mark.
+func (q *Query) Failed(m Mark) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.more > m.more || slices.ContainsFunc(q.problems[m.problems:], func(p Problem) bool { return !p.view })
+}

@@ -1,0 +1,102 @@
+package answer
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/timestamp"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"lightmetrics.dev/lightmetrics/pkg/promstore"
+)
+
+// windowed replaces range functions that rolled sets answer exactly by selectors of what
+// was prepared from them. The expression comes back as it is when there is none.
+func (s *Session) windowed(ctx context.Context, text string, start, end time.Time, step time.Duration) (string, error) {
+	if s.pub == nil || !s.e.d.Sets.Windows() {
+		return text, nil
+	}
+	expr, err := s.e.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	r := rewriter{s: s, ctx: ctx, start: timestamp.FromTime(start), end: timestamp.FromTime(end), step: step.Milliseconds()}
+	if r.start == r.end {
+		r.step = 0
+	}
+	if r.step != 0 && step%time.Millisecond != 0 {
+		return text, nil
+	}
+	expr = r.expr(expr)
+	if r.err != nil || !r.changed {
+		return text, r.err
+	}
+	return expr.String(), nil
+}
+
+type rewriter struct {
+	s                *Session
+	ctx              context.Context
+	start, end, step int64 // milliseconds
+	changed          bool
+	err              error
+}
+
+// expr gives what stands for n. Below subqueries, and below absent, which looks at the
+// matchers of its argument, nothing is replaced.
+func (r *rewriter) expr(n parser.Expr) parser.Expr {
+	switch n := n.(type) {
+	case *parser.Call:
+		if out := r.call(n); out != nil {
+			return out
+		}
+		switch n.Func.Name {
+		case "absent", "absent_over_time", "info", "timestamp":
+			return n
+		}
+		for i := range n.Args {
+			n.Args[i] = r.expr(n.Args[i])
+		}
+	case *parser.AggregateExpr:
+		n.Expr = r.expr(n.Expr)
+		if n.Param != nil {
+			n.Param = r.expr(n.Param)
+		}
+	case *parser.BinaryExpr:
+		n.LHS, n.RHS = r.expr(n.LHS), r.expr(n.RHS)
+	case *parser.ParenExpr:
+		n.Expr = r.expr(n.Expr)
+	case *parser.UnaryExpr:
+		n.Expr = r.expr(n.Expr)
+	}
+	return n
+}
+
+// call gives a selector that stands for a call, or nil.
+func (r *rewriter) call(n *parser.Call) parser.Expr {
+	if r.err != nil || len(n.Args) != 1 {
+		return nil
+	}
+	m, ok := n.Args[0].(*parser.MatrixSelector)
+	if !ok || m.RangeExpr != nil {
+		return nil
+	}
+	v, ok := m.VectorSelector.(*parser.VectorSelector)
+	if !ok || v.Timestamp != nil || v.StartOrEnd != 0 || v.Anchored || v.Smoothed || v.OriginalOffsetExpr != nil {
+		return nil
+	}
+	if m.Range%time.Millisecond != 0 || v.OriginalOffset%time.Millisecond != 0 {
+		return nil
+	}
+	id, ok, err := r.s.Rolled(r.ctx, promstore.RangeCall{
+		Func: n.Func.Name, Matchers: v.LabelMatchers, Range: m.Range.Milliseconds(), Offset: v.OriginalOffset.Milliseconds(),
+		Start: r.start, End: r.end, Step: r.step,
+	})
+	if err != nil || !ok {
+		r.err = err
+		return nil
+	}
+	r.changed = true
+	return &parser.VectorSelector{LabelMatchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, promstore.RolledLabel, id)}}
+}
