@@ -190,36 +190,6 @@ func (x *collection) record(ctx context.Context, key string) (*catalog.Record, e
 
 const maxKnown = 64
 
-// named reads every committed set of an hour: object key to manifest key.
-func (c *core) named(ctx context.Context, h window.Hour) (map[string]string, error) {
-	named := map[string]string{}
-	after := ""
-	for {
-		var page objstore.Page
-		err := c.attempt(ctx, StepList, layout.RollupSetsHour(h), func(ctx context.Context) (err error) {
-			page, err = c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: layout.RollupSetsHour(h), StartAfter: after})
-			return
-		}, never)
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range page.Objects {
-			r, _, err := c.record(ctx, info.Key)
-			if err != nil {
-				return nil, err
-			}
-			if r != nil && r.Set != nil {
-				for _, k := range r.Set.Keys() {
-					named[k] = info.Key
-				}
-			}
-		}
-		if after = page.Next; after == "" {
-			return named, nil
-		}
-	}
-}
-
 // remove deletes a condemned object. wait: it may be gone, and is looked at again.
 func (x *collection) remove(ctx context.Context, key string) (wait bool, err error) {
 	err = x.c.attempt(ctx, StepDelete, key, func(ctx context.Context) error { return x.c.cfg.Store.Delete(ctx, key) }, notFound)

@@ -42,7 +42,10 @@ type Report struct {
 
 // Collector collects what publications leave behind. It has no state that matters and
 // is safe for concurrent use; two that work at once are harmless.
-type Collector struct{ core }
+type Collector struct {
+	core
+	remembered remembered
+}
 
 // NewCollector checks the settings; it makes no request.
 func NewCollector(c Config) (*Collector, error) {
@@ -50,7 +53,7 @@ func NewCollector(c Config) (*Collector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Collector{k}, nil
+	return &Collector{core: k}, nil
 }
 
 // Step works off up to limit due items of the queue. On an error the items that were not
