@@ -19,7 +19,20 @@ import (
 // member is an embedded etcd that can be stopped once and again.
 type member struct {
 	*embed.Etcd
-	stop func()
+	stop   func()
+	config *embed.Config
+}
+
+// restart starts a stopped member anew on its data.
+func (m *member) restart(t *testing.T) {
+	t.Helper()
+	m.config.ClusterState = embed.ClusterStateFlagExisting
+	e, err := embed.StartEtcd(m.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Etcd, m.stop = e, sync.OnceFunc(e.Close)
+	t.Cleanup(m.stop)
 }
 
 // startMembers starts an embedded cluster of n members.
@@ -49,7 +62,7 @@ func startMembers(t *testing.T, n int) []member {
 		if err != nil {
 			t.Fatal(err)
 		}
-		members[i] = member{e, sync.OnceFunc(e.Close)}
+		members[i] = member{e, sync.OnceFunc(e.Close), c}
 		t.Cleanup(members[i].stop)
 	}
 	for _, e := range members {
