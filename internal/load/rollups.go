@@ -1,0 +1,250 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Rollups is what a bucket's published sets are.
+type Rollups struct {
+	Sets        int // committed, of all generations
+	Generations int // of raw windows
+	Aborted     int
+	Hours       int // of shards
+	Records     uint64
+	Workers     map[string]int // sets by worker
+}
+
+// ErrNotRolledUp: accepted batches are missing in the published sets. A later look may find them.
+var ErrNotRolledUp = errors.New("not everything is rolled up")
+
+// CheckRollups reads the published sets of a bucket at rest and gives every difference:
+// generations without a hole and fences that only grow; the highest generation has
+// exactly the accepted batches of its shard and hour, in all windows; and its chunks are, byte for
+// byte, what the frames of these batches give when they are rolled up anew.
+func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Rollups, error) {
+	store, err := c.OpenStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x := &rollups{ctx: ctx, store: store, sets: map[slot][]*catalog.Set{}, report: &Rollups{Workers: map[string]int{}}}
+	if err := x.read(); err != nil {
+		return nil, err
+	}
+	wanted, err := x.accepted(shards)
+	if err != nil {
+		return nil, err
+	}
+	for at, ids := range wanted {
+		if err := x.check(at, ids); err != nil {
+			return nil, fmt.Errorf("shard %s, hour %s: %w", at.shard, at.hour, err)
+		}
+	}
+	for at := range x.sets {
+		if len(wanted[place{at.shard, at.hour}]) == 0 {
+			return nil, fmt.Errorf("shard %s, hour %s: published without an accepted batch", at.shard, at.hour)
+		}
+	}
+	x.report.Hours = len(wanted)
+	return x.report, nil
+}
+
+type place struct {
+	shard shard.ID
+	hour  window.Hour
+}
+
+type slot struct {
+	place
+	window window.Window
+}
+
+type rollups struct {
+	ctx    context.Context
+	store  objstore.Store
+	sets   map[slot][]*catalog.Set // by generation; nil where one was aborted
+	report *Rollups
+}
+
+// read reads all manifests; a listing is in the order of generations.
+func (x *rollups) read() error {
+	fences := map[slot]uint64{}
+	return objstore.ListAll(x.ctx, x.store, layout.ManifestsPrefix, "", func(i objstore.Info) error {
+		name, err := layout.ParseRollupSet(i.Key)
+		if err != nil {
+			return err
+		}
+		rec, _, err := catalog.Read(x.ctx, x.store, cluster.Authority, i.Key)
+		if err != nil {
+			return err
+		}
+		at := slot{place{name.Shard, name.Hour}, name.Window}
+		if want := uint64(len(x.sets[at]) + 1); name.Generation != want {
+			return fmt.Errorf("%s: generation %d is missing before it", i.Key, want)
+		}
+		x.sets[at] = append(x.sets[at], rec.Set)
+		var fence uint64
+		switch {
+		case rec.Set != nil:
+			fence = rec.Set.Fence
+			x.report.Sets++
+			x.report.Workers[rec.Set.WorkerID]++
+			if name.Window == window.Raw {
+				x.report.Generations++
+			}
+			if !rec.Set.Counts.Conserved() || rec.Set.Inputs.Records() != rec.Set.Counts.Records {
+				return fmt.Errorf("%s: counts %+v of %d input records", i.Key, rec.Set.Counts, rec.Set.Inputs.Records())
+			}
+		case rec.Removed != nil:
+			fence = rec.Removed.Fence
+		default:
+			x.report.Aborted++
+			return nil
+		}
+		if fence < fences[at] {
+			return fmt.Errorf("%s: fence %d after %d", i.Key, fence, fences[at])
+		}
+		fences[at] = fence
+		return nil
+	})
+}
+
+// accepted gives the batches of every shard and hour.
+func (x *rollups) accepted(shards uint32) (map[place][]identity.Batch, error) {
+	all := map[place][]identity.Batch{}
+	err := objstore.ListAll(x.ctx, x.store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
+		body, _, err := x.store.Get(x.ctx, i.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+		if err != nil {
+			return err
+		}
+		m, err := accept.ParseManifest(body)
+		if err != nil {
+			return err
+		}
+		for h := window.HourOfNS(m.MinTime); h <= window.HourOfNS(m.MaxTime); h++ {
+			at := place{shard.Of(m.Identity.Agent, shards), h}
+			all[at] = append(all[at], m.Identity)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// check compares the highest generation with what it should be.
+func (x *rollups) check(at place, ids []identity.Batch) error {
+	want, err := catalog.NewInputs(ids)
+	if err != nil {
+		return err
+	}
+	top := map[window.Window]*catalog.Set{}
+	for _, w := range window.All() {
+		gens := x.sets[slot{at, w}]
+		for i := len(gens); i > 0 && top[w] == nil; i-- {
+			top[w] = gens[i-1]
+		}
+		switch s := top[w]; {
+		case s == nil:
+			return fmt.Errorf("%w: no %s set", ErrNotRolledUp, w)
+		case s.Inputs.Digest() != want.Digest():
+			if want.Contains(s.Inputs) {
+				return fmt.Errorf("%w: %s has %d of %d batches", ErrNotRolledUp, w, s.Inputs.Batches(), want.Batches())
+			}
+			return fmt.Errorf("%s has %d batches, of %d accepted ones, and some that are not accepted", w, s.Inputs.Batches(), want.Batches())
+		}
+	}
+	raw, err := x.again(at.hour, top[window.Raw])
+	if err != nil {
+		return err
+	}
+	for _, w := range window.All() {
+		if err := sameChunk(top[w], raw); err != nil {
+			return fmt.Errorf("%s: %w", w, err)
+		}
+	}
+	x.report.Records += top[window.Raw].Counts.Published
+	return nil
+}
+
+// again rolls the inputs of a set up anew, from their frames.
+func (x *rollups) again(h window.Hour, s *catalog.Set) ([]chunk.Series, error) {
+	body, _, err := x.store.Get(x.ctx, s.PlanKey, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
+	if err != nil {
+		return nil, err
+	}
+	plan, err := rollup.ParsePlan(body)
+	if err != nil {
+		return nil, err
+	}
+	inputs := make([]rollup.Input, len(plan.Inputs))
+	for i, e := range plan.Inputs {
+		inputs[i] = rollup.Input{Identity: e.Identity(), AcceptedAt: e.AcceptedAt}
+	}
+	b := rollup.NewBuilder(h, inputs, rollup.Part{})
+	for i, e := range plan.Inputs {
+		raw, _, err := x.store.Get(x.ctx, e.RawBlobKey, objstore.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		if identity.Sum(raw) != e.FrameSHA256 {
+			return nil, fmt.Errorf("%s is not the frame of %s", e.RawBlobKey, e.Identity())
+		}
+		var f frame.Batch
+		if err := frame.Decode(raw, &f, frame.DefaultLimits()); err != nil {
+			return nil, err
+		}
+		if err := b.Add(i, &f); err != nil {
+			return nil, err
+		}
+	}
+	series, counts, err := b.Finish()
+	if err != nil {
+		return nil, err
+	}
+	if counts.Published != s.Counts.Published || counts.OtherHours != s.Counts.OtherHours ||
+		counts.Overlapped != s.Counts.Overlapped || counts.Duplicates != s.Counts.Duplicates {
+		return nil, fmt.Errorf("counts %+v, rolled up anew %+v", s.Counts, counts)
+	}
+	return series, nil
+}
+
+// sameChunk compares a set with the raw series that it should hold. The fleets' hours
+// are small: one chunk each.
+func sameChunk(s *catalog.Set, raw []chunk.Series) error {
+	if len(raw) == 0 && len(s.Objects) == 0 {
+		return nil
+	}
+	if len(s.Objects) != 1 {
+		return fmt.Errorf("%d chunks, want 1", len(s.Objects))
+	}
+	w := chunk.NewWriter(chunk.Options{})
+	for i := range raw {
+		series := raw[i]
+		if s.Name.Window != window.Raw {
+			series = rollup.NewRoller(s.Name.Window).Roll(&raw[i])
+		}
+		if err := w.Add(&series); err != nil {
+			return err
+		}
+	}
+	files, err := w.Finish()
+	if err != nil {
+		return err
+	}
+	if files.ID != s.Objects[0].ChunkSHA256 || files.IndexID != s.Objects[0].IndexSHA256 {
+		return fmt.Errorf("chunk %s, rolled up anew %s", s.Objects[0].ChunkSHA256, files.ID)
+	}
+	return nil
+}
