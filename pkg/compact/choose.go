@@ -75,26 +75,22 @@ func (s Settings) Longest() uint16 {
 }
 
 // Choose gives what the owner of the group that begins with first may compact at now, the
-// oldest first, and of what overlaps the longest span. sets has the highest committed
-// generations of a window, as a view gives them.
-func (s Settings) Choose(v *catalog.View, w window.Window, first shard.ID, now time.Time) []Candidate {
+// oldest first, and of what overlaps the longest span. sets are highest committed
+// generations of window w.
+func (s Settings) Choose(w window.Window, sets []*catalog.Set, first shard.ID, now time.Time) []Candidate {
 	var out []Candidate
 	taken := map[catalog.Name]bool{}
 	for _, span := range slices.Backward(s.Spans[w]) {
 		bySpan := map[window.Hour][]*catalog.Set{}
-		for _, h := range v.Hours() {
-			start := startOf(h, span)
-			if (start + window.Hour(span) - 1).End().Add(s.After).After(now) || len(v.Problems(h)) > 0 {
-				continue
-			}
-			for _, set := range v.Sets(h, w) {
-				if s.Owner(set.Name.Shard) == first && (set.Into == nil || set.Into.Name.Span < span) && !taken[set.Name] {
-					bySpan[start] = append(bySpan[start], set)
-				}
+		for _, set := range sets {
+			start := startOf(set.Name.Hour, span)
+			due := !(start + window.Hour(span) - 1).End().Add(s.After).After(now)
+			if due && s.Owner(set.Name.Shard) == first && (set.Into == nil || set.Into.Name.Span < span) && !taken[set.Name] {
+				bySpan[start] = append(bySpan[start], set)
 			}
 		}
-		for start, sets := range bySpan {
-			for _, part := range s.split(sets) {
+		for start, of := range bySpan {
+			for _, part := range s.split(of) {
 				if len(catalog.Pieces(part.Sources)) < 2 {
 					continue // nothing to merge
 				}

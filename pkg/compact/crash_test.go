@@ -119,7 +119,7 @@ func small(t testing.TB) (*world, compact.Settings) {
 
 func (w *world) candidate(st compact.Settings) compact.Candidate {
 	w.t.Helper()
-	cs := st.Choose(w.view(), window.Raw, 0, w.clock.now)
+	cs := st.Choose(window.Raw, setsOf(w.view(), window.Raw), 0, w.clock.now)
 	if len(cs) != 1 {
 		w.t.Fatalf("%d candidates", len(cs))
 	}

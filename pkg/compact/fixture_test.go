@@ -318,11 +318,7 @@ func (w *world) answers(v *catalog.View, win window.Window) map[string]string {
 		text string
 	}
 	rows := map[string][]row{}
-	var sets []*catalog.Set
-	for _, h := range v.Hours() {
-		sets = append(sets, v.Sets(h, win)...)
-	}
-	for _, p := range catalog.Pieces(sets) {
+	for _, p := range catalog.Pieces(setsOf(v, win)) {
 		for _, o := range p.Set.Objects {
 			ib, _, err := w.store.Get(w.t.Context(), o.IndexKey, objstore.GetOptions{})
 			w.must(err)
@@ -416,7 +412,7 @@ func (w *world) compactAll(st compact.Settings) (n int) {
 		did := false
 		for _, win := range window.All() {
 			for id := shard.ID(0); id < shards; id += shard.ID(st.Group) {
-				for _, c := range st.Choose(v, win, id, w.clock.now) {
+				for _, c := range st.Choose(win, setsOf(v, win), id, w.clock.now) {
 					r, err := w.compactor(st).Compact(w.t.Context(), c, 7)
 					w.must(err)
 					if r.Turned == 0 {
@@ -432,4 +428,12 @@ func (w *world) compactAll(st compact.Settings) (n int) {
 	}
 	w.t.Fatal("there is always something to compact")
 	return 0
+}
+
+func setsOf(v *catalog.View, win window.Window) []*catalog.Set {
+	var sets []*catalog.Set
+	for _, h := range v.Hours() {
+		sets = append(sets, v.Sets(h, win)...)
+	}
+	return sets
 }

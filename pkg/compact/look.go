@@ -1,0 +1,170 @@
+package compact
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Looker finds the highest committed generations of one window and some shards: of hours
+// in which there are many more. It remembers what it read. For one caller at a time.
+type Looker struct {
+	store     objstore.Reader
+	authority string
+	known     map[string]*remembered
+}
+
+// remembered is a record that was read. Of a set the inputs are left out.
+type remembered struct {
+	etag string
+	set  *catalog.Set // nil: removed or aborted
+	over bool         // nothing below it counts
+	used bool         // in this look
+}
+
+// NewLooker makes one that knows nothing; it makes no request.
+func NewLooker(r objstore.Reader, authority string) *Looker {
+	return &Looker{r, authority, map[string]*remembered{}}
+}
+
+// Look reads the hours from to to, both included, of the shards that of names. An hour
+// with a record that can't be read is left out for its shard: skipped counts these.
+func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour, of func(shard.ID) bool) (sets []*catalog.Set, skipped int, err error) {
+	type slot struct {
+		h window.Hour
+		s shard.ID
+	}
+	gens := map[slot][]objstore.Info{}
+	var order []slot
+	err = listHours(ctx, l.store, from, to, func(n catalog.Name, i objstore.Info) error {
+		if n.Window != w || n.Span > 0 || !of(n.Shard) {
+			return nil
+		}
+		at := slot{n.Hour, n.Shard}
+		if gens[at] == nil {
+			order = append(order, at)
+		}
+		gens[at] = append(gens[at], i)
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, r := range l.known {
+		r.used = false
+	}
+	for _, at := range order {
+		for _, i := range slices.Backward(gens[at]) {
+			r, err := l.read(ctx, i)
+			if unreadable(err) {
+				skipped++
+				break
+			}
+			if err != nil {
+				return nil, 0, err
+			}
+			if r.set != nil {
+				sets = append(sets, r.set)
+			}
+			if r.over {
+				break
+			}
+		}
+	}
+	for key, r := range l.known {
+		if n, err := layout.ParseRollupSet(key); err == nil && !r.used && (n.Window == w || n.Hour < from) {
+			delete(l.known, key)
+		}
+	}
+	return sets, skipped, nil
+}
+
+func unreadable(err error) bool {
+	return errors.Is(err, catalog.ErrCorruptRecord) || errors.Is(err, objstore.ErrNotFound) || err != nil && objstore.Unreadable(err)
+}
+
+// read reads a record, and the compaction that it points at.
+func (l *Looker) read(ctx context.Context, i objstore.Info) (*remembered, error) {
+	if r := l.known[i.Key]; r != nil && r.etag == i.ETag {
+		r.used = true
+		return r, nil
+	}
+	rec, info, err := l.record(ctx, i.Key)
+	if err != nil {
+		return nil, err
+	}
+	r := &remembered{etag: info.ETag, set: rec.Set, over: rec.Aborted == nil, used: true}
+	if s := r.set; s != nil {
+		s.Inputs = catalog.Inputs{}
+		if s.Into != nil {
+			s.Into.Keys = nil
+			if s.Into.Set, err = l.compaction(ctx, s.Into.Name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	l.known[i.Key] = r
+	return r, nil
+}
+
+func (l *Looker) record(ctx context.Context, key string) (catalog.Record, objstore.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	return catalog.Read(ctx, l.store, l.authority, key)
+}
+
+func (l *Looker) compaction(ctx context.Context, n catalog.Name) (*catalog.Set, error) {
+	key := n.Key()
+	if r := l.known[key]; r != nil {
+		r.used = true
+		return r.set, nil
+	}
+	rec, info, err := l.record(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Set == nil {
+		return nil, fmt.Errorf("%w: %q is removed", catalog.ErrCorruptRecord, key)
+	}
+	l.known[key] = &remembered{etag: info.ETag, set: rec.Set, used: true}
+	return rec.Set, nil
+}
+
+// listHours gives the manifests of the hours from to to in key order.
+func listHours(ctx context.Context, r objstore.Reader, from, to window.Hour, fn func(catalog.Name, objstore.Info) error) error {
+	after := layout.RollupSetsHour(from)
+	for {
+		page, err := listPage(ctx, r, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: after})
+		if err != nil {
+			return err
+		}
+		for _, i := range page.Objects {
+			n, err := layout.ParseRollupSet(i.Key)
+			if err != nil {
+				continue // foreign
+			}
+			if n.Hour > to {
+				return nil
+			}
+			if err := fn(n, i); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+func listPage(ctx context.Context, r objstore.Reader, o objstore.ListOptions) (objstore.Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	return r.List(ctx, o)
+}

@@ -1,0 +1,181 @@
+package compact
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// RetentionSchema names the JSON schema of layout.RetentionLog.
+const RetentionSchema = "lightmetrics.retention_log.v1"
+
+// RetainConfig of a Retainer. All are required.
+type RetainConfig struct {
+	Store       Store
+	Publisher   *publish.Publisher
+	AuthorityID string
+	WorkerID    string
+	// Now stamps the log.
+	Now func() time.Time
+}
+
+// Retainer removes published sets whose time is over. It has no state; two that do the
+// same at once are harmless.
+type Retainer struct{ cfg RetainConfig }
+
+// NewRetainer checks the settings; it makes no request.
+func NewRetainer(c RetainConfig) (*Retainer, error) {
+	if c.Store == nil || c.Publisher == nil || c.AuthorityID == "" || c.WorkerID == "" || c.Now == nil {
+		return nil, errors.New("compact: store, publisher, authority, worker and clock are needed")
+	}
+	return &Retainer{c}, nil
+}
+
+// RetainReport counts what a call did.
+type RetainReport struct {
+	Hours, Sets int
+	Samples     uint64
+}
+
+type retentionJSON struct {
+	Schema      string       `json:"schema"`
+	AuthorityID string       `json:"authority_id"`
+	Window      string       `json:"window"`
+	Hour        string       `json:"hour"`
+	RemovedAt   int64        `json:"removed_at_unix_ns"`
+	WorkerID    string       `json:"worker_id"`
+	Sets        []removedSet `json:"sets"`
+}
+
+// removedSet is a line of the log. Bytes are of the set's own objects.
+type removedSet struct {
+	Key     string `json:"key"`
+	Samples uint64 `json:"samples"`
+	Objects int    `json:"objects"`
+	Bytes   uint64 `json:"bytes"`
+	Into    string `json:"into,omitempty"`
+}
+
+// Retain removes every set of the window in the hours from to to, both included, and
+// writes down what it removed. Hours whose sets are written down already cost a request.
+func (r *Retainer) Retain(ctx context.Context, w window.Window, from, to window.Hour) (RetainReport, error) {
+	var rep RetainReport
+	var names []catalog.Name
+	flush := func() error {
+		if len(names) == 0 {
+			return nil
+		}
+		of := names
+		names = nil
+		if err := r.hour(ctx, w, of, &rep); err != nil {
+			return fmt.Errorf("retention of %s, %s: %w", w, of[0].Hour, err)
+		}
+		return nil
+	}
+	err := listHours(ctx, r.cfg.Store, from, to, func(n catalog.Name, _ objstore.Info) error {
+		if n.Window != w || n.Span > 0 {
+			return nil
+		}
+		if len(names) > 0 && names[0].Hour != n.Hour {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		names = append(names, n)
+		return nil
+	})
+	return rep, errors.Join(err, flush())
+}
+
+// hour removes the sets of an hour. Its log is written when that is done.
+func (r *Retainer) hour(ctx context.Context, w window.Window, names []catalog.Name, rep *RetainReport) error {
+	var all strings.Builder
+	for _, n := range names {
+		all.WriteString(n.Key() + "\n")
+	}
+	key := layout.RetentionLog(w, names[0].Hour, identity.Sum([]byte(all.String())))
+	if done, err := r.exists(ctx, key); done || err != nil {
+		return err
+	}
+	log := retentionJSON{
+		Schema: RetentionSchema, AuthorityID: r.cfg.AuthorityID, Window: w.String(), Hour: names[0].Hour.String(),
+		RemovedAt: max(r.cfg.Now().UnixNano(), 0), WorkerID: r.cfg.WorkerID, Sets: []removedSet{},
+	}
+	for _, n := range names {
+		line, err := r.set(ctx, n)
+		if err != nil {
+			return err
+		}
+		if line != nil {
+			log.Sets = append(log.Sets, *line)
+			rep.Sets++
+			rep.Samples += line.Samples
+		}
+	}
+	body, err := json.Marshal(log)
+	if err != nil {
+		return err
+	}
+	rep.Hours++
+	return create(ctx, r.cfg.Store, key, body)
+}
+
+// set removes one set; nil when it was none. What an earlier call removed before it could
+// write it down has a line without figures.
+func (r *Retainer) set(ctx context.Context, n catalog.Name) (*removedSet, error) {
+	rctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	rec, _, err := catalog.Read(rctx, r.cfg.Store, r.cfg.AuthorityID, n.Key())
+	cancel()
+	switch {
+	case err != nil:
+		return nil, err
+	case rec.Removed != nil:
+		return &removedSet{Key: n.Key(), Objects: len(rec.Removed.Keys)}, nil
+	case rec.Set == nil:
+		return nil, nil
+	}
+	line := &removedSet{Key: n.Key(), Samples: rec.Set.Counts.Samples, Objects: len(rec.Set.Keys())}
+	for _, o := range rec.Set.Objects {
+		line.Bytes += o.ChunkBytes + o.IndexBytes
+	}
+	if rec.Set.Into != nil {
+		line.Into = rec.Set.Into.Name.Key()
+	}
+	_, err = r.cfg.Publisher.Expire(ctx, n)
+	return line, err
+}
+
+func (r *Retainer) exists(ctx context.Context, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	_, err := r.cfg.Store.Head(ctx, key)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// create writes an object that may be there already, with the same or an equal meaning.
+func create(ctx context.Context, s Store, key string, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	_, err := s.Create(ctx, key, body, objstore.PutOptions{ContentType: "application/json"})
+	if err == nil || errors.Is(err, objstore.ErrExists) {
+		return nil
+	}
+	if there, _, rerr := s.Get(ctx, key, objstore.GetOptions{}); rerr == nil && bytes.Equal(there, body) {
+		return nil
+	}
+	return err
+}

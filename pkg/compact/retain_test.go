@@ -1,0 +1,192 @@
+package compact_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+func (w *world) retainerOver(s publish.Store, r publish.Refs) *compact.Retainer {
+	x, err := compact.NewRetainer(compact.RetainConfig{Store: s, Publisher: w.publisherOver(s, r), AuthorityID: authority, WorkerID: "w", Now: w.clock.Now})
+	w.must(err)
+	return x
+}
+
+func (w *world) retainer() *compact.Retainer { return w.retainerOver(w.store, w.refs) }
+
+// Raw sets go hour by hour, their compaction when its last hour has; other windows stay.
+func TestRetention(t *testing.T) {
+	w := newWorld(t)
+	w.clock.now = hour0.Start().Add(8 * time.Hour)
+	w.rollAll(hour0, 7, window.Raw, window.OneMinute)
+	st := settings()
+	w.compactAll(st)
+	w.roll(hour0+1, 1, window.Raw, window.OneMinute) // masked
+	w.collect()
+	minutes := w.answers(w.view(), window.OneMinute)
+	compacted := w.keys(layout.RollupChunksHour(window.Raw, hour0))
+
+	rep, err := w.retainer().Retain(t.Context(), window.Raw, hour0-10, hour0+4)
+	if err != nil || rep.Hours != 5 || rep.Sets != 21 { // one twice, that was superseded: its record stays
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	w.collect()
+	v := w.view()
+	for h := hour0; h < hour0+7; h++ {
+		if n := len(v.Sets(h, window.Raw)); (n == 0) != (h <= hour0+4) {
+			t.Errorf("hour %d has %d raw sets", h-hour0, n)
+		}
+	}
+	same(t, "1m", w.answers(v, window.OneMinute), minutes)
+	if len(w.answers(v, window.Raw)) == 0 {
+		t.Error("the sixth hour stands in the compaction no more")
+	}
+	if left := w.keys(layout.RollupChunksHour(window.Raw, hour0)); len(left) != len(compacted) {
+		t.Errorf("%d chunks of the first hour, the compaction has %d", len(left), len(compacted))
+	}
+	if rep, err = w.retainer().Retain(t.Context(), window.Raw, hour0-10, hour0+4); err != nil || rep.Hours != 0 {
+		t.Errorf("again: %+v, %v", rep, err)
+	}
+	if rep, err = w.retainer().Retain(t.Context(), window.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 2 {
+		t.Errorf("the rest: %+v, %v", rep, err)
+	}
+	w.collect()
+	if left := w.keys(layout.RollupPrefix + "window=raw/"); len(left) > 0 {
+		t.Errorf("%q is left", left)
+	}
+	same(t, "1m", w.answers(w.view(), window.OneMinute), minutes)
+	// A late batch makes a set anew, which goes, too.
+	w.roll(hour0, 0, window.Raw, window.OneMinute)
+	if n := len(w.view().Sets(hour0, window.Raw)); n != 1 {
+		t.Fatalf("%d sets after a late batch", n)
+	}
+	if rep, err = w.retainer().Retain(t.Context(), window.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 1 {
+		t.Errorf("the late one: %+v, %v", rep, err)
+	}
+	logs := w.keys(layout.LogPrefix)
+	if len(logs) != 8 {
+		t.Errorf("%d logs", len(logs))
+	}
+	named := 0
+	for _, k := range logs {
+		b, _, err := w.store.Get(t.Context(), k, objstore.GetOptions{})
+		w.must(err)
+		var log struct {
+			Schema string
+			Sets   []struct{ Key string }
+		}
+		w.must(json.Unmarshal(b, &log))
+		if log.Schema != compact.RetentionSchema || !strings.HasPrefix(k, layout.LogPrefix+"retention/date=") {
+			t.Errorf("log %s: %s", k, b)
+		}
+		named += len(log.Sets)
+	}
+	if named < 29 {
+		t.Errorf("%d sets are written down", named)
+	}
+}
+
+// A retention that dies at any request is finished by the next.
+func TestRetentionCrashes(t *testing.T) {
+	base, st := small(t)
+	base.compactAll(st)
+	base.roll(hour0, 0, window.Raw)
+	for _, mode := range []string{"before", "after", "lost"} {
+		for at := 1; ; at++ {
+			w := base.clone()
+			p := w.tap()
+			dead := false
+			p.before = func(n int, write bool) error {
+				if dead || mode == "before" && n == at {
+					dead = true
+					return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
+				}
+				return nil
+			}
+			p.after = func(n int, write bool) error {
+				switch {
+				case mode == "after" && n == at:
+					dead = true
+					return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
+				case mode == "lost" && n == at && write:
+					return fmt.Errorf("%w (test)", objstore.ErrUnknown)
+				}
+				return nil
+			}
+			_, err := w.retainerOver(p, tapRefs{p}).Retain(t.Context(), window.Raw, hour0, hour0+1)
+			if dead && !errors.Is(err, errCrash) {
+				t.Fatalf("%s request %d: %v", mode, at, err)
+			}
+			w.must1(w.retainer().Retain(t.Context(), window.Raw, hour0, hour0+1))
+			w.collect()
+			for h := hour0; h < hour0+2; h++ {
+				w.must1(w.collector().Sweep(t.Context(), h))
+			}
+			w.collect()
+			if left := append(w.keys(layout.RollupPrefix+"window="), w.keys(layout.IndexPrefix)...); len(left) > 0 {
+				t.Fatalf("%s request %d: %q is left", mode, at, left)
+			}
+			if n := len(w.keys(layout.LogPrefix)); n != 2 {
+				t.Fatalf("%s request %d: %d logs", mode, at, n)
+			}
+			if at > p.n {
+				break
+			}
+		}
+	}
+}
+
+// A Looker sees what a view sees, and reads a record once.
+func TestLooker(t *testing.T) {
+	w := newWorld(t)
+	w.clock.now = hour0.Start().Add(8 * time.Hour)
+	w.rollAll(hour0, 7, window.Raw, window.OneMinute)
+	st := settings()
+	p := w.tap()
+	l := compact.NewLooker(p, authority)
+	mine := func(id shard.ID) bool { return st.Owner(id) == 2 }
+	look := func() {
+		t.Helper()
+		got, skipped, err := l.Look(t.Context(), window.Raw, hour0, hour0+6, mine)
+		if err != nil || skipped > 0 {
+			t.Fatal(skipped, err)
+		}
+		var want []string
+		for _, s := range setsOf(w.view(), window.Raw) {
+			if mine(s.Name.Shard) {
+				want = append(want, fmt.Sprint(s.Name.Key(), s.Into != nil, len(s.Objects), s.Counts.Samples))
+			}
+		}
+		var have []string
+		for _, s := range got {
+			have = append(have, fmt.Sprint(s.Name.Key(), s.Into != nil, len(s.Objects), s.Counts.Samples))
+		}
+		if fmt.Sprint(have) != fmt.Sprint(want) || len(want) == 0 {
+			t.Fatalf("%v\nwant %v", have, want)
+		}
+	}
+	look()
+	n := p.n
+	look()
+	if p.n != n+1 {
+		t.Errorf("%d requests for what is known", p.n-n)
+	}
+	w.compactAll(st)
+	look()
+	w.roll(hour0+2, 3, window.Raw)
+	look()
+	w.must1(w.retainer().Retain(t.Context(), window.Raw, hour0, hour0+1))
+	look()
+	w.collect()
+	look()
+}
