@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // Client reaches etcd. Every request has a deadline: without a leader etcd answers nothing.
@@ -16,6 +20,10 @@ type Client struct {
 	Etcd    *clientv3.Client
 	Prefix  string
 	Timeout time.Duration
+
+	cluster  atomic.Uint64
+	revision atomic.Int64 // greatest that etcd has told of
+	restores atomic.Int64
 }
 
 // Keep-alive of connections to etcd: a member that hangs is noticed within both.
@@ -23,6 +31,8 @@ const (
 	dialTimeout      = 5 * time.Second
 	keepAliveTime    = 5 * time.Second
 	keepAliveTimeout = 3 * time.Second
+	// maxReconnectDelay is far below gRPC's two minutes: leases run out meanwhile.
+	maxReconnectDelay = time.Second
 )
 
 // Dial makes a client; it connects when it is used. endpoint, when set, is the embedded
@@ -40,6 +50,10 @@ func Dial(c EtcdConfig, endpoint string, log *slog.Logger) (*Client, error) {
 	e, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: tls, Username: c.Username, Password: c.Password.Reveal(),
 		DialTimeout: dialTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout, PermitWithoutStream: true,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnectDelay},
+			MinConnectTimeout: dialTimeout,
+		})},
 		Logger: zap.New(zapToSlog{h: log.With("part", "etcd client").Handler()}),
 	})
 	if err != nil {
@@ -72,10 +86,14 @@ func (c *Client) get(ctx context.Context, key string) (*kv, error) {
 
 // txn runs a transaction; key names it in errors.
 func (c *Client) txn(ctx context.Context, key string, cmps []clientv3.Cmp, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	before := c.revision.Load()
 	ctx, cancel := c.Bound(ctx)
 	defer cancel()
 	r, err := c.Etcd.Txn(ctx).If(cmps...).Then(ops...).Commit()
 	if err != nil {
+		return nil, fmt.Errorf("etcd: write %s: %w", key, err)
+	}
+	if err := c.at(r.Header, before); err != nil {
 		return nil, fmt.Errorf("etcd: write %s: %w", key, err)
 	}
 	return r, nil
@@ -83,3 +101,24 @@ func (c *Client) txn(ctx context.Context, key string, cmps []clientv3.Cmp, ops .
 
 // ErrBehind: etcd is another one than before, or was restored from a backup.
 var ErrBehind = errors.New("etcd has lost revisions that it had")
+
+// at notes where etcd is. before is the greatest revision that was known when the
+// (linearizable) request was sent: a lower one now means that etcd has forgotten.
+func (c *Client) at(h *etcdserverpb.ResponseHeader, before int64) error {
+	first := c.cluster.CompareAndSwap(0, h.ClusterId)
+	if was := c.cluster.Load(); !first && was != h.ClusterId || h.Revision < before {
+		c.restores.Add(1)
+		c.cluster.Store(h.ClusterId)
+		c.revision.Store(h.Revision)
+		return fmt.Errorf("%w: cluster %x revision %d, before cluster %x revision %d", ErrBehind, h.ClusterId, h.Revision, was, before)
+	}
+	for {
+		was := c.revision.Load()
+		if h.Revision <= was || c.revision.CompareAndSwap(was, h.Revision) {
+			return nil
+		}
+	}
+}
+
+// Restores counts how often etcd was found to have forgotten.
+func (c *Client) Restores() int64 { return c.restores.Load() }

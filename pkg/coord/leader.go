@@ -107,7 +107,7 @@ func (l *Leader) lead(ctx context.Context) error {
 	if err := election.Campaign(ctx, l.ID); err != nil {
 		return fmt.Errorf("etcd: campaign: %w", errors.Join(err, context.Cause(ctx)))
 	}
-	t := &term{l: l, keys: keys{l.Client.Prefix}, lead: clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev()),
+	t := &term{l: l, restores: l.Client.Restores(), keys: keys{l.Client.Prefix}, lead: clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev()),
 		machines: map[ownership.Kind]*ownership.Machine{}}
 	if err := t.next(ctx); err != nil {
 		return err

@@ -27,7 +27,6 @@ type Mirror struct {
 	mu      sync.Mutex
 	states  map[ownership.Kind]*State
 	rev     int64
-	cluster uint64
 	changed chan struct{}
 	failure error
 }
@@ -88,6 +87,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 
 // follow reads everything, then watches until something goes wrong.
 func (m *Mirror) follow(ctx context.Context) error {
+	restores := m.c.Restores() // one that load finds is counted later, and everything read once more
 	if err := m.load(ctx); err != nil {
 		return err
 	}
@@ -115,17 +115,24 @@ func (m *Mirror) follow(ctx context.Context) error {
 			if err := m.look(ctx); err != nil {
 				return err
 			}
+			if m.c.Restores() != restores { // a write has found it
+				return ErrBehind
+			}
 		}
 	}
 }
 
 // load reads every key at one revision.
 func (m *Mirror) load(ctx context.Context) error {
+	before := m.c.revision.Load()
 	ctx, cancel := m.c.Bound(ctx)
 	defer cancel()
 	r, err := m.c.Etcd.Get(ctx, m.keys.ownership(), clientv3.WithPrefix())
 	if err != nil {
 		return fmt.Errorf("etcd: read %s: %w", m.keys.ownership(), err)
+	}
+	if err := m.c.at(r.Header, before); err != nil {
+		m.log.Warn("etcd was restored, or is another one; everything is read anew", "err", err)
 	}
 	states := map[ownership.Kind]*State{}
 	// The numbers of shards first: other keys need them.
@@ -137,7 +144,7 @@ func (m *Mirror) load(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.states, m.rev, m.cluster = states, r.Header.Revision, r.Header.ClusterId
+	m.states, m.rev = states, r.Header.Revision
 	m.failure = nil
 	m.wake()
 	return nil
@@ -196,9 +203,7 @@ func (m *Mirror) apply(states map[ownership.Kind]*State, key string, v *kv) {
 // look asks etcd where it is. A revision that lies before what was seen, or another
 // cluster, means that etcd was restored: what the mirror has is no longer true.
 func (m *Mirror) look(ctx context.Context) error {
-	m.mu.Lock()
-	rev, cluster := m.rev, m.cluster
-	m.mu.Unlock()
+	before := m.c.revision.Load()
 	ctx, cancel := m.c.Bound(ctx)
 	defer cancel()
 	r, err := m.c.Etcd.Get(ctx, m.keys.election(), clientv3.WithCountOnly())
@@ -207,8 +212,9 @@ func (m *Mirror) look(ctx context.Context) error {
 		return fmt.Errorf("etcd: the user may not read %s: %w", m.keys.election(), err)
 	case err != nil:
 		return fmt.Errorf("etcd: no answer: %w", err)
-	case r.Header.ClusterId != cluster || r.Header.Revision < rev:
-		return fmt.Errorf("%w: cluster %x revision %d, before cluster %x revision %d", ErrBehind, r.Header.ClusterId, r.Header.Revision, cluster, rev)
+	}
+	if err := m.c.at(r.Header, before); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

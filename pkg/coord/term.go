@@ -25,6 +25,7 @@ type term struct {
 	keys     keys
 	lead     clientv3.Cmp
 	number   uint64
+	restores int64 // of etcd, when the term began
 	machines map[ownership.Kind]*ownership.Machine
 }
 
@@ -50,8 +51,8 @@ func (t *term) next(ctx context.Context) error {
 func (t *term) run(ctx context.Context) error {
 	for {
 		changed := t.l.Mirror.Changed()
-		if err := t.l.Mirror.Err(); errors.Is(err, ErrBehind) {
-			return err // a new term begins, with fences above all
+		if t.l.Client.Restores() != t.restores {
+			return ErrBehind // a new term begins, with fences above all
 		}
 		wake := t.step(ctx)
 		if ctx.Err() != nil {
