@@ -187,6 +187,11 @@ func (b *Builder) shapeOf(f *frame.Batch) *shape {
 	for i := range f.Groups {
 		g := &f.Groups[i]
 		key = binary.AppendUvarint(key, uint64(len(g.Series)))
+		if len(g.Histograms) > 0 {
+			key = append(key, 1)
+		} else {
+			key = append(key, 0)
+		}
 		for j := range g.Series {
 			s := &g.Series[j]
 			key = appendRefs(key, s.Labels)
@@ -213,14 +218,15 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 	var buf []byte
 	for j := range g.Series {
 		r := &g.Series[j]
-		buf = seriesKey(buf[:0], f, r, len(g.Histograms) > 0)
+		typ := typeOf(r, len(g.Histograms) > 0)
+		buf = seriesKey(buf[:0], f, r, typ)
 		if !b.part.holds(buf) {
 			continue
 		}
 		s := b.byKey[string(buf)]
 		if s == nil {
 			s = &series{name: b.intern(f.Name(r))}
-			s.Agent, s.Type, s.Unit = b.intern(f.Identity.Agent), r.Type, b.intern(f.Strings[r.Unit])
+			s.Agent, s.Type, s.Unit = b.intern(f.Identity.Agent), typ, b.intern(f.Strings[r.Unit])
 			for name, value := range f.Labels(r) {
 				s.Labels = append(s.Labels, frame.Label{Name: b.intern(name), Value: b.intern(value)})
 			}
@@ -235,17 +241,22 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 	return sg
 }
 
-// seriesKey tells series apart: agent, labels, type, unit, and floats from histograms.
-func seriesKey(buf []byte, f *frame.Batch, r *frame.Series, histograms bool) []byte {
+// typeOf: histograms of unknown type are taken for cumulative ones, so that a series has
+// either floats or histograms.
+func typeOf(r *frame.Series, histograms bool) frame.MetricType {
+	if histograms && r.Type == frame.Unknown {
+		return frame.HistogramCumulative
+	}
+	return r.Type
+}
+
+// seriesKey tells series apart: agent, labels, type and unit.
+func seriesKey(buf []byte, f *frame.Batch, r *frame.Series, t frame.MetricType) []byte {
 	buf = appendText(buf, f.Identity.Agent)
 	for name, value := range f.Labels(r) {
 		buf = appendText(appendText(buf, name), value)
 	}
-	kind := byte(0)
-	if histograms {
-		kind = 1
-	}
-	buf = append(buf, 0, byte(r.Type), kind) // no label has an empty name
+	buf = append(buf, 0, byte(t)) // no label has an empty name
 	return appendText(buf, f.Strings[r.Unit])
 }
 

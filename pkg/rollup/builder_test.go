@@ -38,6 +38,7 @@ func randomBatches(rnd *rand.Rand, n int, overlaps bool) []batchOf {
 		}
 		for range 1 + rnd.IntN(4) {
 			typ := []frame.MetricType{frame.Gauge, frame.Counter, frame.Unknown, frame.HistogramCumulative}[rnd.IntN(4)]
+			histograms := typ.Histogram() || typ == frame.Unknown && rnd.IntN(3) == 0
 			id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: fmt.Sprintf("m%d", rnd.IntN(3))}, {Name: "l", Value: fmt.Sprint(rnd.IntN(2))}},
 				typ, "", int64(rnd.IntN(2)))
 			if err != nil {
@@ -45,7 +46,7 @@ func randomBatches(rnd *rand.Rand, n int, overlaps bool) []batchOf {
 			}
 			t := base + rnd.Int64N(70*60)*1e9
 			for range 1 + rnd.IntN(4) {
-				if typ.Histogram() {
+				if histograms {
 					err = b.AppendHistogram(id, t, frame.Histogram{Count: float64(rnd.IntN(9)), Sum: 1})
 				} else {
 					err = b.Append(id, t, float64(rnd.IntN(1000)))
@@ -125,7 +126,11 @@ func model(bs []batchOf) (map[string][]modelRecord, Counts) {
 					case !testHour.Holds(window.Millisecond(t)):
 						c.OtherHours++
 					default:
-						k := fmt.Sprint(b.in.Identity.Agent, b.f.AppendLabels(nil, &g.Series[s]), g.Series[s].Type)
+						typ := g.Series[s].Type
+						if typ == frame.Unknown && g.Histograms != nil {
+							typ = frame.HistogramCumulative
+						}
+						k := fmt.Sprint(b.in.Identity.Agent, b.f.AppendLabels(nil, &g.Series[s]), typ)
 						out[k] = append(out[k], r)
 					}
 				}
@@ -144,12 +149,21 @@ func model(bs []batchOf) (map[string][]modelRecord, Counts) {
 	return out, c
 }
 
-func build(t *testing.T, bs []batchOf, order []int, parts uint32) ([]chunk.Series, Counts) {
-	t.Helper()
+func inputsOf(bs []batchOf) []Input {
 	inputs := make([]Input, len(bs))
 	for i := range bs {
 		inputs[i] = bs[i].in
 	}
+	return inputs
+}
+
+func batchID(a, b uint64) identity.Batch {
+	return identity.Batch{Agent: "a", Boot: "b", SeqStart: a, SeqEnd: b}
+}
+
+func build(t *testing.T, bs []batchOf, order []int, parts uint32) ([]chunk.Series, Counts) {
+	t.Helper()
+	inputs := inputsOf(bs)
 	var all []chunk.Series
 	var sum Counts
 	for p := range parts {
@@ -204,27 +218,16 @@ func TestBuilderAgainstModel(t *testing.T) {
 			}
 		}
 		again, counts2 := build(t, bs, rnd.Perm(len(bs)), 3)
-		slices.SortStableFunc(again, func(x, y chunk.Series) int {
-			return cmp.Or(cmp.Compare(metricName(&x), metricName(&y)), CompareSeries(&x, &y))
-		})
+		SortSeries(again)
 		if counts2 != counts || !reflect.DeepEqual(again, got) {
 			t.Fatalf("seed %d: three parts in another order give something else", seed)
 		}
 	}
 }
 
-func metricName(s *chunk.Series) string {
-	for _, l := range s.Labels {
-		if l.Name == frame.MetricName {
-			return l.Value
-		}
-	}
-	return ""
-}
-
 // 10-20 and then 15-25 of the design: 15-20 are the first one's.
 func TestLostOfTheDesign(t *testing.T) {
-	id := func(a, b uint64) identity.Batch { return identity.Batch{Agent: "a", Boot: "b", SeqStart: a, SeqEnd: b} }
+	id := batchID
 	lost := Lost([]Input{{id(15, 25), 101}, {id(10, 20), 100}, {id(30, 40), 5}, {id(26, 29), 1}})
 	if fmt.Sprint(lost) != "[[{15 20}] [] [] []]" {
 		t.Errorf("lost %v", lost)

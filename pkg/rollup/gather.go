@@ -53,20 +53,14 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 	return out, b.counts, b.counts.Conserved()
 }
 
-// CompareSeries orders series of one metric: by agent, labels, type, unit, floats before histograms.
+// CompareSeries orders series of one metric: by agent, labels, type and unit.
 func CompareSeries(x, y *chunk.Series) int {
-	kind := func(s *chunk.Series) int {
-		if s.H != nil || s.FirstH != nil {
-			return 1
-		}
-		return 0
-	}
 	return cmp.Or(
 		cmp.Compare(x.Agent, y.Agent),
 		slices.CompareFunc(x.Labels, y.Labels, func(a, b frame.Label) int {
 			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value))
 		}),
-		cmp.Compare(x.Type, y.Type), cmp.Compare(x.Unit, y.Unit), cmp.Compare(kind(x), kind(y)))
+		cmp.Compare(x.Type, y.Type), cmp.Compare(x.Unit, y.Unit))
 }
 
 // timeline is what series with the same places have in common: their segments in time order.

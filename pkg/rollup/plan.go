@@ -20,7 +20,7 @@ const PlanSchema = "lightmetrics.rollup_plan.v1"
 
 // Bounds of a plan. A reader refuses longer objects unread.
 const (
-	MaxPlanInputs = 200_000
+	MaxPlanInputs = 400_000
 	MaxPlanBytes  = 64 << 20
 	MaxParts      = 4096
 )

@@ -215,7 +215,6 @@ func (r *Roller) histograms(h []frame.Histogram, out *chunk.Series) {
 	}
 }
 
-// cumulative: histograms of unknown type are taken for counters.
 func cumulative(t frame.MetricType) bool {
 	return t != frame.HistogramDelta && t != frame.HistogramGauge
 }

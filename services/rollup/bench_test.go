@@ -57,14 +57,14 @@ func BenchmarkHour(b *testing.B) {
 		}
 		b.Run(fmt.Sprintf("decode/%d", rows), func(b *testing.B) {
 			for range b.N {
-				var dec frameDecoder
+				dec := s.decoder()
 				must(b, s.frames.each(b.Context(), plan.Inputs, func(_ int, raw []byte) error { _, err := dec.decode(raw); return err }))
 			}
 			rate(b)
 		})
 		b.Run(fmt.Sprintf("rollup/%d", rows), func(b *testing.B) {
 			for range b.N {
-				m, err := s.make(b.Context(), plan, window.All(), func() error { return nil })
+				m, err := s.make(b.Context(), plan, nil, window.All(), func() error { return nil })
 				must(b, err)
 				for _, win := range window.All() {
 					n := 0
@@ -93,7 +93,7 @@ func BenchmarkHour(b *testing.B) {
 				peak <- top
 			}()
 			for range b.N {
-				_, err := s.make(b.Context(), plan, window.All(), func() error { return nil })
+				_, err := s.make(b.Context(), plan, nil, window.All(), func() error { return nil })
 				must(b, err)
 			}
 			cancel()

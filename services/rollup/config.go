@@ -86,7 +86,7 @@ func DefaultConfig() Config {
 		Coordinator:  alone,
 		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
 		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000},
-		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, Readers: 8, Hold: time.Minute, MaxFrame: 4 << 20},
+		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
 		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:     DefaultSnapshotConfig(),
 		Collect:      CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},

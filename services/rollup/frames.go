@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -68,6 +69,9 @@ func (f *frames) get(ctx context.Context, e intake.Entry) ([]byte, error) {
 	return nil, &UnreadableError{e, cause}
 }
 
+// maxAhead bounds the bytes of frames that are read and not yet taken.
+const maxAhead = 32 << 20
+
 var errFound = errors.New("found")
 
 // generation reads one generation; nil bytes and a cause when it is not there or not the frame.
@@ -86,9 +90,11 @@ func (f *frames) generation(ctx context.Context, key string, e intake.Entry) (ra
 }
 
 // each reads the frames of entries, some at once, and hands them to fn one at a time, in
-// any order. At most twice as many frames as readers are in memory.
+// any order. Frames in memory have maxAhead bytes together.
 func (f *frames) each(ctx context.Context, entries []intake.Entry, fn func(i int, raw []byte) error) error {
 	g, gctx := errgroup.WithContext(ctx)
+	room := semaphore.NewWeighted(maxAhead)
+	size := func(i int) int64 { return min(int64(entries[i].FrameBytes), maxAhead) }
 	type got struct {
 		i   int
 		raw []byte
@@ -111,6 +117,9 @@ func (f *frames) each(ctx context.Context, entries []intake.Entry, fn func(i int
 		g.Go(func() error {
 			defer readers.Done()
 			for i := range next {
+				if err := room.Acquire(gctx, size(i)); err != nil {
+					return err
+				}
 				raw, err := f.get(gctx, entries[i])
 				if err != nil {
 					return err
@@ -134,6 +143,7 @@ func (f *frames) each(ctx context.Context, entries []intake.Entry, fn func(i int
 			if err := fn(r.i, r.raw); err != nil {
 				return err
 			}
+			room.Release(size(r.i))
 		}
 		return nil
 	})

@@ -94,7 +94,7 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		}
 		return j.Checkpoint(ctx, b)
 	}
-	m, err := s.make(ctx, p, open, func() error { state.Parts++; return checkpoint() })
+	m, err := s.make(ctx, p, pub.sets[window.Raw], open, func() error { state.Parts++; return checkpoint() })
 	if err != nil {
 		return h.failed(ctx, p, pub, open, err)
 	}

@@ -15,6 +15,7 @@ type metrics struct {
 	lag          *prometheus.GaugeVec   // shard
 	generations  *prometheus.CounterVec // window
 	late         prometheus.Counter
+	extended     prometheus.Counter
 	refused      *prometheus.CounterVec // reason
 	conservation prometheus.Counter
 	unreadable   prometheus.Counter
@@ -46,6 +47,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lag:          gauge("lag_seconds", "Time since the end of the oldest ended hour that has batches to roll up, by shard; 0 when there is none.", "shard"),
 		generations:  vec("generations_published_total", "Generations that this worker committed, by window.", "window"),
 		late:         counter("late_generations_total", "Generations above the first that this worker committed, raw window: hours rolled up again for late batches."),
+		extended:     counter("generations_extended_total", "Generations that were made of the former one and new frames, and not of all frames."),
 		refused:      vec("publications_refused_total", "Publications that were not this worker's to commit, or failed: exists, lost, conflict, aborted, fenced, undecided, failed.", "reason"),
 		conservation: counter("conservation_failures_total", "Generations that were not published because records were not conserved. Must be 0."),
 		unreadable:   counter("unreadable_frames_total", "Frames of accepted batches that could not be read; the hour waits or goes on without them."),
@@ -61,7 +63,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Length of the phases of publications.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"phase"}),
 		collected: vec("collected_total", "Keys that the delayed collection decided about, by action.", "action"),
 	}
-	reg.MustRegister(m.shards, m.pending, m.lag, m.generations, m.late, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
+	reg.MustRegister(m.shards, m.pending, m.lag, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
 		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected)
 	for _, w := range window.All() {
 		m.generations.WithLabelValues(w.String())

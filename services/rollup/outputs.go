@@ -3,11 +3,14 @@ package rollup
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
@@ -20,26 +23,19 @@ type made struct {
 	outputs map[window.Window][]publish.Output
 }
 
-// make reads the plan's frames and makes the chunks of the windows. step is called after
-// each part. Nothing of a plan whose records are not conserved is given.
-func (s *Service) make(ctx context.Context, p *planned, windows []window.Window, step func() error) (*made, error) {
+// make makes the chunks of the windows, of the plan's frames or of the former generation
+// (nil for none) and what is new; step is called after each part. Nothing of a plan whose
+// records are not conserved is given.
+func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, windows []window.Window, step func() error) (*made, error) {
 	m := &made{outputs: map[window.Window][]publish.Output{}}
-	order := p.Order()
-	var dec frameDecoder
 	for part := range p.Parts {
-		b := rollup.NewBuilder(p.Hour, order, rollup.Part{Index: part, Of: p.Parts})
-		err := s.frames.each(ctx, p.Inputs, func(i int, raw []byte) error {
-			s.m.frameBytes.Add(float64(len(raw)))
-			f, err := dec.decode(raw)
-			if err != nil {
-				return &UnreadableError{p.Inputs[i], err}
-			}
-			return b.Add(i, f)
-		})
-		if err != nil {
-			return nil, err
+		raw, counts, err := s.extend(ctx, p, before)
+		if err == nil {
+			s.m.extended.Inc()
 		}
-		raw, counts, err := b.Finish()
+		if errors.Is(err, errNotExtendable) {
+			raw, counts, err = s.whole(ctx, p, part)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -65,17 +61,41 @@ func (s *Service) make(ctx context.Context, p *planned, windows []window.Window,
 	return m, m.counts.Conserved()
 }
 
+// whole makes the raw series of a part of the plan from all of its frames.
+func (s *Service) whole(ctx context.Context, p *planned, part uint32) ([]chunk.Series, rollup.Counts, error) {
+	b := rollup.NewBuilder(p.Hour, p.Order(), rollup.Part{Index: part, Of: p.Parts})
+	if err := s.read(ctx, b, p.Inputs); err != nil {
+		return nil, rollup.Counts{}, err
+	}
+	return b.Finish()
+}
+
+// read gives the builder its frames.
+func (s *Service) read(ctx context.Context, b *rollup.Builder, entries []intake.Entry) error {
+	dec := s.decoder()
+	return s.frames.each(ctx, entries, func(i int, raw []byte) error {
+		s.m.frameBytes.Add(float64(len(raw)))
+		f, err := dec.decode(raw)
+		if err != nil {
+			return &UnreadableError{entries[i], err}
+		}
+		return b.Add(i, f)
+	})
+}
+
 // frameDecoder reuses the memory of one batch.
 type frameDecoder struct {
-	d *frame.Decoder
-	b frame.Batch
+	d   *frame.Decoder
+	lim frame.Limits
+	b   frame.Batch
+}
+
+func (s *Service) decoder() *frameDecoder {
+	return &frameDecoder{d: frame.NewDecoder(), lim: frame.Limits{EncodedBytes: int(s.cfg.Jobs.MaxFrame)}}
 }
 
 func (d *frameDecoder) decode(raw []byte) (*frame.Batch, error) {
-	if d.d == nil {
-		d.d = frame.NewDecoder()
-	}
-	if err := d.d.Decode(raw, &d.b, frame.Limits{}); err != nil {
+	if err := d.d.Decode(raw, &d.b, d.lim); err != nil {
 		return nil, err
 	}
 	return &d.b, nil

@@ -178,8 +178,7 @@ func (s *Service) hours(ctx context.Context, e intake.Entry) ([]window.Hour, err
 	if err != nil {
 		return nil, err
 	}
-	var dec frameDecoder
-	f, err := dec.decode(raw)
+	f, err := s.decoder().decode(raw)
 	if err != nil {
 		return []window.Hour{first, last}, nil
 	}
@@ -229,8 +228,7 @@ func (s *Service) check(ctx context.Context, e intake.Entry) error {
 	if err != nil {
 		return err
 	}
-	var dec frameDecoder
-	if _, err := dec.decode(raw); err != nil {
+	if _, err := s.decoder().decode(raw); err != nil {
 		return &UnreadableError{e, err}
 	}
 	return nil

@@ -1,0 +1,106 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+)
+
+// errNotExtendable: the former generation does not help, all frames are to be read.
+var errNotExtendable = errors.New("not extendable")
+
+// extend makes the plan's raw series of the former raw generation and the frames that are
+// new: what reading all frames gives, to the bit. errNotExtendable where that can't be.
+func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set) ([]chunk.Series, rollup.Counts, error) {
+	none := rollup.Counts{}
+	if before == nil || before.Name.Generation >= p.Generation || p.Parts != 1 {
+		return nil, none, errNotExtendable
+	}
+	var fresh []intake.Entry
+	var freshIn, oldIn []rollup.Input
+	for i, in := range p.Order() {
+		if before.Inputs.Covers(in.Identity) {
+			oldIn = append(oldIn, in)
+		} else {
+			fresh, freshIn = append(fresh, p.Inputs[i]), append(freshIn, in)
+		}
+	}
+	if uint64(len(oldIn)) != before.Inputs.Batches() || 2*len(fresh) > len(oldIn) || !rollup.Extendable(oldIn, freshIn) {
+		return nil, none, errNotExtendable
+	}
+	b := rollup.NewBuilder(p.Hour, freshIn, rollup.Part{})
+	if err := s.read(ctx, b, fresh); err != nil {
+		return nil, none, err
+	}
+	more, counts, err := b.Finish()
+	if err != nil {
+		return nil, none, err
+	}
+	old, err := s.series(ctx, before)
+	if err != nil && ctx.Err() == nil {
+		s.log.Info("the former generation can't be read; all frames are", "set", before.Name.Key(), "err", err)
+		return nil, none, errNotExtendable
+	}
+	if err != nil {
+		return nil, none, err
+	}
+	raw, ok := rollup.Extend(old, more)
+	if !ok {
+		return nil, none, errNotExtendable
+	}
+	c := before.Counts
+	counts.Add(rollup.Counts{Inputs: c.Records, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates})
+	return raw, counts, nil
+}
+
+// series reads the raw series of a set, in the order of rollup.Builder.
+func (s *Service) series(ctx context.Context, set *catalog.Set) ([]chunk.Series, error) {
+	out := make([]chunk.Series, 0, set.Counts.Series)
+	for _, o := range set.Objects {
+		body, err := s.object(ctx, o.ChunkKey, o.ChunkBytes, o.ChunkSHA256)
+		if err != nil {
+			return nil, err
+		}
+		ib, err := s.object(ctx, o.IndexKey, o.IndexBytes, o.IndexSHA256)
+		if err != nil {
+			return nil, err
+		}
+		x, err := chunk.ReadIndex(ib, chunk.Limits{})
+		if err != nil {
+			return nil, fmt.Errorf("read %q: %w", o.IndexKey, err)
+		}
+		d := chunk.NewDecoder(x, chunk.Limits{})
+		d.Put(0, body)
+		for i := range x.Len() {
+			ref := x.Series(i)
+			one := chunk.Series{Agent: ref.Agent, Labels: ref.Labels, Type: ref.Type, Unit: ref.Unit}
+			if _, err := d.Series(i, ref.MinT, ref.MaxT, chunk.AllColumns, &one.Columns); err != nil {
+				return nil, fmt.Errorf("read %q: %w", o.ChunkKey, err)
+			}
+			out = append(out, one)
+		}
+	}
+	rollup.SortSeries(out)
+	return out, nil
+}
+
+// object reads a published object whole.
+func (s *Service) object(ctx context.Context, key string, size uint64, want identity.Digest) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	body, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(size)})
+	if err == nil && identity.Sum(body) != want {
+		err = errors.New("hash differs")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %q: %w", key, err)
+	}
+	return body, nil
+}

@@ -1,0 +1,74 @@
+package rollup
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// TestExtendedGenerationIsTheWholeOne: chunk for chunk, byte for byte, whatever came late.
+func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
+	extended := 0.0
+	for seed := range uint64(12) {
+		rnd := rand.New(rand.NewPCG(seed, 9))
+		w := newWorld(t, newMem())
+		svc := w.worker(testConfig(), w.store)
+		o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+		must(t, err)
+		agents := []string{agentOf(0, 0), agentOf(0, 1)}
+		next := map[string]uint64{}
+		for gen := range uint64(4) {
+			for range 3 + rnd.IntN(8)*int(4-gen) {
+				agent := agents[rnd.IntN(2)]
+				var ps []point
+				for i := range 1 + rnd.IntN(3) {
+					ps = append(ps, point{fmt.Sprint("m", i), frame.MetricType(1 + i%2), at(hour0, time.Duration(rnd.IntN(3700))*time.Second), float64(rnd.IntN(50))})
+				}
+				over := identity.Batch{Agent: agent, Boot: "b", SeqStart: next[agent] - 1, SeqEnd: next[agent] + uint64(len(ps)) - 2}
+				if _, taken := w.frames[over]; rnd.IntN(40) == 0 && next[agent] > 0 && !taken {
+					next[agent]-- // an overlap
+				}
+				next[agent] = w.accept(agent, next[agent], ps...).SeqEnd + 1
+			}
+			must(t, rounds(t.Context(), o))
+			w.advance(time.Hour)
+			must(t, rounds(t.Context(), o))
+			w.check(hour0, 0, gen+1)
+		}
+		extended += testutil.ToFloat64(svc.m.extended)
+		p, err := svc.readPlan(t.Context(), hour0, 0, 4)
+		must(t, err)
+		all, err := svc.make(t.Context(), p, nil, window.All(), func() error { return nil })
+		must(t, err)
+		pub, err := svc.published(t.Context(), hour0, 0)
+		must(t, err)
+		for _, win := range window.All() {
+			set := pub.sets[win]
+			if len(set.Objects) != len(all.outputs[win]) {
+				t.Fatalf("seed %d, %s: %d objects, want %d", seed, win, len(set.Objects), len(all.outputs[win]))
+			}
+			for i, obj := range set.Objects {
+				body, err := svc.object(t.Context(), obj.ChunkKey, obj.ChunkBytes, obj.ChunkSHA256)
+				must(t, err)
+				if !reflect.DeepEqual(body, all.outputs[win][i].Chunk) {
+					t.Errorf("seed %d, %s: chunk %d differs", seed, win, i)
+				}
+			}
+			if c := set.Counts; c.Published != all.counts.Published || c.Duplicates != all.counts.Duplicates || c.Overlapped != all.counts.Overlapped {
+				t.Errorf("seed %d: counts %+v, want %+v", seed, c, all.counts)
+			}
+		}
+	}
+	if extended == 0 {
+		t.Error("no generation was extended")
+	}
+	t.Logf("%v generations were extended", extended)
+}
