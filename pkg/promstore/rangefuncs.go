@@ -156,9 +156,10 @@ type evaluation struct {
 
 // stretch is rows or samples; keys are the ends of the buckets, or the samples' times.
 type stretch struct {
-	keys []int64
-	cols *chunk.Columns // nil for samples
-	v    []float64
+	keys  []int64
+	cols  *chunk.Columns // nil for samples
+	first int            // row of the first key
+	v     []float64
 }
 
 // series gives a value for each time, and whether there is any.
@@ -217,7 +218,7 @@ func (e *evaluation) add(k, row int, end int64) {
 				return
 			}
 			if s.cols != nil {
-				e.acc.row(s.cols, row)
+				e.acc.row(s.cols, s.first+row)
 			} else {
 				e.acc.sample(s.keys[row], s.v[row])
 			}
@@ -225,34 +226,34 @@ func (e *evaluation) add(k, row int, end int64) {
 	}
 }
 
-// rows decodes the rolled rows of all hours.
+// rows decodes the rolled rows of all parts.
 func (e *evaluation) rows(r *published.Rolled) error {
-	for len(e.columns) < r.Hours() {
+	for len(e.columns) < r.Parts() {
 		e.columns, e.keys = append(e.columns, chunk.Columns{}), append(e.keys, nil)
 	}
-	for i := range r.Hours() {
+	for i := range r.Parts() {
 		counter := r.Type(i) == frame.Counter
 		if e.fn.counter && !counter || e.fn.gauge && counter {
 			return errNotRolled
 		}
 		cols := &e.columns[i]
-		ok, err := r.Rows(i, e.mint, e.maxt, e.fn.want, cols)
+		from, to, ok, err := r.Rows(i, e.mint, e.maxt, e.fn.want, cols)
 		switch {
 		case err != nil:
 			return err
 		case !ok:
 			return errNotRolled
-		case len(cols.T) == 0:
+		case from >= to:
 			continue
 		case e.fn.want&chunk.ColLast != 0 && cols.Last == nil, e.fn.gauge && cols.Min == nil && cols.Max == nil:
 			return errNotRolled // histograms
 		}
 		keys := e.keys[i][:0]
-		for _, ns := range cols.T {
+		for _, ns := range cols.T[from:to] {
 			keys = append(keys, ns/1e6)
 		}
 		e.keys[i] = keys
-		e.stretches = append(e.stretches, stretch{keys: keys, cols: cols})
+		e.stretches = append(e.stretches, stretch{keys: keys, cols: cols, first: from})
 	}
 	return nil
 }

@@ -17,31 +17,53 @@ type Rolled struct {
 	Labels labels.Labels
 	// Raw is what is read from raw sets; nil when nothing is.
 	Raw  *Series
-	rows []piece // by hour
+	rows []part // by hour, apart
 }
 
-// Hours with rolled rows.
-func (r *Rolled) Hours() int { return len(r.rows) }
+// part is a series of one chunk with the hours whose rows count.
+type part struct {
+	piece
+	from, to window.Hour
+}
 
-// Type of the rows of hour i.
+// partsOf puts hours of one chunk that follow each other together.
+func partsOf(pieces []piece) []part {
+	var out []part
+	for _, p := range pieces {
+		if n := len(out); n > 0 && out[n-1].ob.handle == p.ob.handle && out[n-1].i == p.i && out[n-1].to+1 == p.ob.hour {
+			out[n-1].to++
+			continue
+		}
+		out = append(out, part{p, p.ob.hour, p.ob.hour})
+	}
+	return out
+}
+
+// Parts with rolled rows, in time order.
+func (r *Rolled) Parts() int { return len(r.rows) }
+
+// Type of the rows of part i.
 func (r *Rolled) Type(i int) frame.MetricType { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
 
-// Rows fills into with the rolled rows of hour i whose buckets end in [mint, maxt], and
-// perhaps others. False when they can't be read: a Problem was noted. Error: *LimitError.
-func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (bool, error) {
+// Rows fills into with the rolled rows of part i whose buckets end in [mint, maxt], and
+// perhaps others; those of [from, to) count. False when they can't be read: a Problem was
+// noted. Error: *LimitError.
+func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (from, to int, ok bool, err error) {
 	p := r.rows[i]
+	first, last := max(mint, p.from.StartMS()+1), min(maxt, p.to.EndMS())
 	if p.ob.broken.Load() {
-		return false, nil
+		return 0, 0, false, nil
 	}
 	p.ob.mu.Lock()
-	rows, err := p.ob.dec.Series(p.i, firstNS(mint), lastNS(maxt), want, into)
+	rows, err := p.ob.dec.Series(p.i, firstNS(first), lastNS(last), want, into)
 	p.ob.mu.Unlock()
 	if err != nil {
 		p.ob.corrupt(err)
-		return false, nil
+		return 0, 0, false, nil
 	}
-	*into = p.ob.rows(into)
-	return true, p.ob.q.decoded(rows)
+	from, _ = slices.BinarySearch(into.T, firstNS(first))
+	to, _ = slices.BinarySearch(into.T, lastNS(last)+1)
+	return from, to, true, p.ob.q.decoded(rows)
 }
 
 // SelectRolled gives the series that match with rows of window w, in place of raw samples,
@@ -91,7 +113,7 @@ func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt in
 			}
 		}
 		at[s.Labels.Hash()] = append(at[s.Labels.Hash()], len(out))
-		out = append(out, Rolled{Labels: s.Labels, rows: s.pieces})
+		out = append(out, Rolled{Labels: s.Labels, rows: partsOf(s.pieces)})
 	}
 next:
 	for i := range ofSamples {
@@ -111,9 +133,9 @@ next:
 }
 
 // overlaps: rows and samples of one hour, of two shards, can't be put together.
-func overlaps(a, b []piece) bool {
+func overlaps(a []part, b []piece) bool {
 	for _, p := range a {
-		if slices.ContainsFunc(b, func(o piece) bool { return o.ob.hour == p.ob.hour }) {
+		if slices.ContainsFunc(b, func(o piece) bool { return o.ob.hour >= p.from && o.ob.hour <= p.to }) {
 			return true
 		}
 	}
