@@ -10,8 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -171,26 +169,17 @@ func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref
 }
 
 func (f *Follower) restoreBatch(e intake.Entry, raw []byte) error {
-	id, now := e.Identity(), f.d.Now()
-	if e.MaxTime < now.Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, e.MinTime, e.MaxTime)) {
+	id := e.Identity()
+	if e.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, e.MinTime, e.MaxTime)) {
 		f.restore.take(id)
 		f.add(id, e.AcceptedAt)
 		f.restore.restored.WithLabelValues("expired").Inc()
 		return nil
 	}
-	b := batches.Get().(*frame.Batch)
-	defer batches.Put(b)
-	if err := frame.Decode(raw, b, frame.Limits{}); err != nil {
-		return err
-	}
-	failpoint.Hit("query.live.insert.before")
 	acc := live.Accepted{Identity: id, SHA256: e.FrameSHA256, AcceptedAt: e.AcceptedAt, MaxTime: e.MaxTime}
-	out, err := f.d.Live.Insert(acc, b, now)
-	if err != nil {
+	if err := f.show(acc, raw); err != nil {
 		return err
 	}
-	failpoint.Hit("query.live.insert.after")
-	f.m.inserted(out, len(raw), id.Count())
 	f.restore.take(id)
 	f.add(id, e.AcceptedAt)
 	f.restore.restored.WithLabelValues("inserted").Inc()

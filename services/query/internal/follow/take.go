@@ -114,15 +114,23 @@ func (f *Follower) insert(ctx context.Context, acc live.Accepted, m accept.Manif
 	if err != nil {
 		return err
 	}
+	if err := f.show(acc, raw); err != nil {
+		return &unreadable{err}
+	}
+	return nil
+}
+
+// show decodes a frame that is at hand and gives it to the live store.
+func (f *Follower) show(acc live.Accepted, raw []byte) error {
 	b := batches.Get().(*frame.Batch)
 	defer batches.Put(b)
 	if err := frame.Decode(raw, b, frame.Limits{}); err != nil {
-		return &unreadable{err}
+		return err
 	}
 	failpoint.Hit("query.live.insert.before")
 	out, err := f.d.Live.Insert(acc, b, f.d.Now())
 	if err != nil {
-		return &unreadable{err}
+		return err
 	}
 	failpoint.Hit("query.live.insert.after")
 	f.m.inserted(out, len(raw), acc.Identity.Count())
