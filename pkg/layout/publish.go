@@ -15,10 +15,11 @@ import (
 // ReferencesKey is the object that tells which founding of the reference sets counts.
 const ReferencesKey = "gc/v1/references.json"
 
+// RollupChunks is the prefix of the chunks of a window; it ends in a slash.
+func RollupChunks(w window.Window) string { return RollupPrefix + "window=" + w.String() + "/" }
+
 // RollupChunksHour is the prefix of the chunks of a window's hour; it ends in a slash.
-func RollupChunksHour(w window.Window, h window.Hour) string {
-	return RollupPrefix + "window=" + w.String() + "/" + sampleHour(h)
-}
+func RollupChunksHour(w window.Window, h window.Hour) string { return RollupChunks(w) + sampleHour(h) }
 
 // RollupIndexesHour is the prefix of the indexes of an hour; it ends in a slash.
 func RollupIndexesHour(h window.Hour) string { return IndexPrefix + sampleHour(h) }

@@ -48,14 +48,14 @@ var testPolicy = publish.Policy{
 }
 
 type world struct {
-	t     *testing.T
+	t     testing.TB
 	store *objmem.Store
 	refs  *refmem.Refs
 	clock *ticking
 	ids   counter
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	w := &world{t: t, store: objmem.New(nil), refs: refmem.New(), clock: newClock()}
 	if _, err := w.collector().Found(t.Context(), &w.ids, false); err != nil {
 		t.Fatal(err)

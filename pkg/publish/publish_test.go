@@ -178,3 +178,33 @@ func TestLostReferences(t *testing.T) {
 		t.Errorf("left %q, want %q", left, want)
 	}
 }
+
+// Every hour that has anything has its turn, in order, foreign keys notwithstanding.
+func TestSweepGoesThroughAllHours(t *testing.T) {
+	w := newWorld(t)
+	body := []byte("o")
+	for _, key := range []string{
+		layout.RollupIndex(hour0+1, sum(body), 0), layout.RollupChunk(window.OneHour, hour0+3, "up", sum(body), 0), layout.RollupChunk(window.Raw, hour0+1, "up", sum(body), 0),
+		layout.ManifestsPrefix + "x", layout.IndexPrefix + "date=2026-10-24/hour=00/foreign", layout.RollupIndex(hour0+100, sum(body), 2),
+	} {
+		if _, err := w.store.Create(t.Context(), key, body, objstore.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := w.collector()
+	var hours []window.Hour
+	queued := 0
+	for h := window.Hour(0); ; {
+		next, more, n, err := c.SweepAfter(t.Context(), h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			break
+		}
+		hours, h, queued = append(hours, next), next, queued+n
+	}
+	if !slices.Equal(hours, []window.Hour{hour0 + 1, hour0 + 3, hour0 + 100}) || queued != 4 {
+		t.Errorf("%v, %d keys", hours, queued)
+	}
+}

@@ -22,6 +22,61 @@ func (c *Collector) Sweep(ctx context.Context, h window.Hour) (int, error) {
 	return n, nil
 }
 
+// SweepAfter sweeps the first hour after the given one that has records, chunks or
+// indexes. A service calls it from time to time with what it gave, and starts over with
+// the least hour when more is false: so every hour has its turn, whatever queued nothing.
+func (c *Collector) SweepAfter(ctx context.Context, after window.Hour) (h window.Hour, more bool, queued int, err error) {
+	h, more, err = c.hourAfter(ctx, after)
+	if err != nil {
+		return after, false, 0, fmt.Errorf("sweep after %s: %w", after, err)
+	}
+	if !more {
+		return after, false, 0, nil
+	}
+	queued, err = c.Sweep(ctx, h)
+	return h, true, queued, err
+}
+
+// hourAfter looks where each family of keys goes on.
+func (c *core) hourAfter(ctx context.Context, after window.Hour) (first window.Hour, found bool, err error) {
+	type family struct{ prefix, from string }
+	families := []family{{layout.ManifestsPrefix, layout.RollupSetsHour(after + 1)}, {layout.IndexPrefix, layout.RollupIndexesHour(after + 1)}}
+	for _, w := range window.All() {
+		families = append(families, family{layout.RollupChunks(w), layout.RollupChunksHour(w, after+1)})
+	}
+	for _, f := range families {
+		h, ok, err := c.firstHour(ctx, f.prefix, f.from)
+		if err != nil {
+			return 0, false, err
+		}
+		if ok && (!found || h < first) {
+			first, found = h, true
+		}
+	}
+	return first, found, nil
+}
+
+// firstHour is that of the first key of ours after from.
+func (c *core) firstHour(ctx context.Context, prefix, from string) (window.Hour, bool, error) {
+	var h window.Hour
+	stop := errors.New("found")
+	err := c.listFrom(ctx, prefix, from, 10, func(i objstore.Info) error {
+		if n, err := layout.ParseRollupSet(i.Key); err == nil {
+			h = n.Hour
+			return stop
+		}
+		if o, err := layout.ParseRollupObject(i.Key); err == nil {
+			h = o.Hour
+			return stop
+		}
+		return nil
+	})
+	if err == stop {
+		return h, true, nil
+	}
+	return 0, false, err
+}
+
 func (c *Collector) sweep(ctx context.Context, h window.Hour) (int, error) {
 	// Objects first: one that is named only after it was listed is looked at for nothing.
 	// The other way round, too; but this order has fewer of them.
@@ -112,11 +167,14 @@ func (c *core) sets(ctx context.Context, h window.Hour) (named map[string]bool, 
 }
 
 func (c *core) listAll(ctx context.Context, prefix string, fn func(objstore.Info) error) error {
-	after := ""
+	return c.listFrom(ctx, prefix, "", 0, fn)
+}
+
+func (c *core) listFrom(ctx context.Context, prefix, after string, limit int, fn func(objstore.Info) error) error {
 	for {
 		var page objstore.Page
 		err := c.attempt(ctx, StepList, prefix, func(ctx context.Context) (err error) {
-			page, err = c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+			page, err = c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: limit})
 			return
 		}, never)
 		if err != nil {
