@@ -1,12 +1,15 @@
 package catalog
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"math/bits"
 	"slices"
+	"strconv"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -37,9 +40,9 @@ func (a span) compare(b span) int {
 
 // BootInputs are the batches of one boot.
 type BootInputs struct {
-	Agent string `json:"agent_id"`
-	Boot  string `json:"boot_id"`
-	Runs  []Run  `json:"runs"`
+	Agent string
+	Boot  string
+	Runs  []Run
 }
 
 func (b BootInputs) boot() identity.Boot { return identity.Boot{Agent: b.Agent, Boot: b.Boot} }
@@ -195,17 +198,52 @@ func (in Inputs) Digest() identity.Digest { return identity.Sum(canonical(in)) }
 
 // MarshalJSON writes the canonical form: an array of boots with their runs.
 func (in Inputs) MarshalJSON() ([]byte, error) {
-	if in.boots == nil {
-		return []byte("[]"), nil
+	b := []byte{'['}
+	for i, boot := range in.boots {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"agent_id":`...)
+		b = append(b, canonical(boot.Agent)...)
+		b = append(b, `,"boot_id":`...)
+		b = append(b, canonical(boot.Boot)...)
+		b = append(b, `,"runs":[`...)
+		for k, r := range boot.Runs {
+			if k > 0 {
+				b = append(b, ',')
+			}
+			b = r.append(b)
+		}
+		b = append(b, "]}"...)
 	}
-	return canonical(in.boots), nil
+	return append(b, ']'), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes; it is strict about the set, not about white space.
+// append writes [start,records,batches].
+func (r Run) append(b []byte) []byte {
+	b = strconv.AppendUint(append(b, '['), r.Start, 10)
+	b = strconv.AppendUint(append(b, ','), r.Records, 10)
+	b = strconv.AppendUint(append(b, ','), r.Batches, 10)
+	return append(b, ']')
+}
+
+// UnmarshalJSON reads what MarshalJSON writes, and nothing else in the runs.
 func (in *Inputs) UnmarshalJSON(b []byte) error {
-	var v Inputs
-	if err := json.Unmarshal(b, &v.boots); err != nil {
+	var boots []struct {
+		Agent string          `json:"agent_id"`
+		Boot  string          `json:"boot_id"`
+		Runs  json.RawMessage `json:"runs"`
+	}
+	if err := json.Unmarshal(b, &boots); err != nil {
 		return err
+	}
+	var v Inputs
+	for _, boot := range boots {
+		runs, err := parseRuns(boot.Runs)
+		if err != nil {
+			return err
+		}
+		v.boots = append(v.boots, BootInputs{boot.Agent, boot.Boot, runs})
 	}
 	if err := v.check(); err != nil {
 		return err
@@ -214,20 +252,38 @@ func (in *Inputs) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes [start, records, batches].
-func (r Run) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, "[%d,%d,%d]", r.Start, r.Records, r.Batches), nil
-}
+var errRuns = errors.New("inputs: runs are not an array of three numbers each")
 
-// UnmarshalJSON reads [start, records, batches].
-func (r *Run) UnmarshalJSON(b []byte) error {
-	var v []uint64
-	if err := json.Unmarshal(b, &v); err != nil {
-		return err
+// parseRuns reads [[start,records,batches],…] without white space: there can be many.
+func parseRuns(b []byte) ([]Run, error) {
+	if len(b) < 2 || b[0] != '[' || b[len(b)-1] != ']' {
+		return nil, errRuns
 	}
-	if len(v) != 3 {
-		return fmt.Errorf("run of %d numbers", len(v))
+	b = b[1 : len(b)-1]
+	runs := make([]Run, 0, bytes.Count(b, []byte{'['}))
+	for len(b) > 0 {
+		if len(runs) > 0 {
+			if b[0] != ',' {
+				return nil, errRuns
+			}
+			b = b[1:]
+		}
+		end := bytes.IndexByte(b, ']')
+		if end < 1 || b[0] != '[' {
+			return nil, errRuns
+		}
+		first, rest, ok := bytes.Cut(b[1:end], []byte{','})
+		second, third, ok2 := bytes.Cut(rest, []byte{','})
+		b = b[end+1:]
+		var r Run
+		var errs [3]error
+		r.Start, errs[0] = strconv.ParseUint(string(first), 10, 64)
+		r.Records, errs[1] = strconv.ParseUint(string(second), 10, 64)
+		r.Batches, errs[2] = strconv.ParseUint(string(third), 10, 64)
+		if !ok || !ok2 || errs != [3]error{} {
+			return nil, errRuns
+		}
+		runs = append(runs, r)
 	}
-	*r = Run{v[0], v[1], v[2]}
-	return nil
+	return runs, nil
 }

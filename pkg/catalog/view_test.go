@@ -173,7 +173,9 @@ func BenchmarkCovers(b *testing.B) {
 	}
 	in := inputs(b, ids...)
 	b.ReportAllocs()
-	for i := range b.N {
+	i := 0
+	for b.Loop() {
 		in.Covers(ids[i%len(ids)])
+		i++
 	}
 }
