@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // Terms hands out numbers that only grow, from a place that does not forget when etcd
@@ -112,6 +113,7 @@ func (l *Leader) lead(ctx context.Context) error {
 	if err := t.next(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit("coordinator.leader.elected.after")
 	l.Log.Info("leading", "id", l.ID, "term", t.number)
 	l.setLeading(true)
 	defer l.setLeading(false)

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -74,6 +75,7 @@ func (s *Sessions) Begin(ctx context.Context, kind ownership.Kind, worker, addre
 	if err != nil {
 		return Held{}, 0, fmt.Errorf("etcd: grant a lease: %w", err)
 	}
+	failpoint.Hit("coordinator.session.lease.after")
 	h := Held{Kind: kind, ID: ownership.Session(lease.ID), Shards: shards, Worker: worker, Address: address}
 	nonce := rand.Text()
 	h.Token = fmt.Sprintf("%016x-%s", uint64(h.ID), nonce)

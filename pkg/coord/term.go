@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 )
 
 // epochsPerTerm: with Terms, a term begins the epochs of every shard at term times this.
@@ -133,6 +134,7 @@ func (t *term) decide(ctx context.Context, kind ownership.Kind, st *State) (time
 func (t *term) assign(ctx context.Context, kind ownership.Kind, st *State, c ownership.Change, now time.Time) (int64, error) {
 	targets, moves := t.keys.targets(kind), t.keys.moves(kind)
 	move := Move{AtNS: now.UnixNano(), Joined: c.Joined, Left: c.Left, Workers: c.Workers, Shards: c.Moved}
+	failpoint.Hit("coordinator.assign.write.before")
 	r, err := t.l.Client.txn(ctx, targets,
 		[]clientv3.Cmp{t.lead, clientv3.Compare(clientv3.ModRevision(targets), "=", st.targetsRev)},
 		clientv3.OpPut(targets, encode(packTargets(c.Targets))),
@@ -143,6 +145,7 @@ func (t *term) assign(ctx context.Context, kind ownership.Kind, st *State, c own
 	if !r.Succeeded {
 		return 0, fmt.Errorf("assign %s: %w", kind, errRefused)
 	}
+	failpoint.Hit("coordinator.assign.write.after")
 	t.l.Log.Info("shards were assigned", "kind", kind, "workers", c.Workers, "joined", c.Joined, "left", c.Left, "moved", len(c.Moved))
 	if t.l.Observe.Moved != nil {
 		t.l.Observe.Moved(kind, move)
@@ -186,6 +189,7 @@ func (t *term) grant(ctx context.Context, kind ownership.Kind, st *State, target
 		case !r.Succeeded:
 			return fmt.Errorf("grant %s: %w", kind, errRefused)
 		}
+		failpoint.Hit("coordinator.grant.write.after")
 		if t.l.Observe.Granted != nil {
 			t.l.Observe.Granted(kind, len(batch))
 		}

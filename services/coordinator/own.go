@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -136,6 +137,7 @@ func (o *owned) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("coordinator.session.begin.after")
 	o.v.s.log.Info("a worker came", "kind", kind, "worker", o.held.Worker, "session", fmt.Sprintf("%016x", uint64(o.held.ID)), "continued", r.GetSession() != "")
 	if err := o.stream.Send(&coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_Registered{Registered: &coordinatorv1.WorkerRegistered{
 		Session: o.held.Token, TtlMs: ttl.Milliseconds(), Continued: r.GetSession() != "",
@@ -173,6 +175,7 @@ func (o *owned) serve(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			failpoint.Hit("coordinator.renew.answer.before")
 			select {
 			case o.answers <- &coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_KeptAlive{KeptAlive: &coordinatorv1.KeptAlive{
 				Sequence: m.KeepAlive.GetSequence(), TtlMs: ttl.Milliseconds(),
@@ -184,15 +187,18 @@ func (o *owned) serve(ctx context.Context) error {
 			if err := o.b.sessions.Release(ctx, o.held, shard.ID(m.Release.GetShard()), ownership.Epoch(m.Release.GetEpoch())); err != nil {
 				return err
 			}
+			failpoint.Hit("coordinator.release.write.after")
 		case *coordinatorv1.OwnRequest_Drain:
 			if err := o.b.sessions.Drain(ctx, o.held.Kind, o.held.ID, true); err != nil {
 				return err
 			}
+			failpoint.Hit("coordinator.drain.write.after")
 		case *coordinatorv1.OwnRequest_End:
 			// tell finds that the session is gone, and ends ctx.
 			if err := o.b.sessions.End(context.WithoutCancel(ctx), o.held); err != nil {
 				return err
 			}
+			failpoint.Hit("coordinator.session.end.after")
 			return errEnded
 		default:
 			return invalid(errors.New("register comes once; other messages are not known"))
@@ -252,6 +258,7 @@ func (o *owned) changes(st *coord.State) error {
 			continue
 		}
 		o.revoked[n] = epoch
+		failpoint.Hit("coordinator.revoke.send.before")
 		if err := o.stream.Send(&coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_Revoked{Revoked: &coordinatorv1.ShardRevoked{
 			Shard: uint32(n), Epoch: uint64(epoch),
 		}}}); err != nil {

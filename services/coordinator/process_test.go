@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -89,6 +90,9 @@ func workerProcess() {
 func coordinatorProcess() {
 	var c Config
 	ctx := child(&c)
+	if err := failpoint.Arm(os.Getenv(failpoint.Env)); err != nil {
+		ended(err)
+	}
 	tel := telemetry.Discard()
 	tel.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	s, err := New(c, Deps{Telemetry: tel})
@@ -108,16 +112,18 @@ type process struct {
 	cmd *exec.Cmd
 	out *bufio.Scanner
 	in  interface{ Close() error }
+	// exited is closed when the process has ended.
+	exited chan struct{}
 }
 
-func spawn(t testing.TB, role string, setup any) *process {
+func spawn(t testing.TB, role string, setup any, env ...string) *process {
 	t.Helper()
 	exe, err := os.Executable()
 	must(t, err)
 	b, err := json.Marshal(setup)
 	must(t, err)
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), roleVariable+"="+role, setupVariable+"="+string(b))
+	cmd.Env = append(append(os.Environ(), env...), roleVariable+"="+role, setupVariable+"="+string(b))
 	in, err := cmd.StdinPipe()
 	must(t, err)
 	out, err := cmd.StdoutPipe()
@@ -126,7 +132,11 @@ func spawn(t testing.TB, role string, setup any) *process {
 		cmd.Stderr = os.Stderr
 	}
 	must(t, cmd.Start())
-	p := &process{t: t, cmd: cmd, out: bufio.NewScanner(out), in: in}
+	p := &process{t: t, cmd: cmd, out: bufio.NewScanner(out), in: in, exited: make(chan struct{})}
+	go func() { // ends with the process
+		_, _ = cmd.Process.Wait() // not cmd.Wait, which closes what is still read
+		close(p.exited)
+	}()
 	t.Cleanup(p.kill)
 	return p
 }
@@ -139,7 +149,7 @@ func (p *process) signal(s syscall.Signal) {
 // kill is kill -9; more than once is harmless.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may be gone
-	_ = p.cmd.Wait()
+	<-p.exited
 	_ = p.in.Close()
 }
 
@@ -176,16 +186,23 @@ func coordinate(t testing.TB, c Config) *process {
 
 func (p *process) ready() {
 	p.t.Helper()
+	if !p.started() {
+		p.t.Fatalf("the process says %q", p.out.Text())
+	}
+}
+
+// started waits until the process is ready, or has ended before.
+func (p *process) started() bool {
+	p.t.Helper()
 	up := make(chan bool, 1)
-	go func() { up <- p.out.Scan() }() // ends with the process
+	go func() { up <- p.out.Scan() && p.out.Text() == "ready" }() // ends with the process
 	select {
 	case ok := <-up:
-		if !ok || p.out.Text() != "ready" {
-			p.t.Fatalf("the process says %q", p.out.Text())
-		}
+		return ok
 	case <-time.After(patience):
 		p.t.Fatal("the process is not ready")
 	}
+	return false
 }
 
 // ports finds addresses for who must be found again after a restart.
