@@ -1,10 +1,17 @@
 package compact_test
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -67,5 +74,59 @@ func TestAnswersStayTheSame(t *testing.T) {
 	}
 	if n := w.compactAll(st); n != 0 {
 		t.Errorf("%d more compactions", n)
+	}
+}
+
+// The series of a set are the same from its own chunks and from a compaction.
+func TestSeries(t *testing.T) {
+	w, st := small(t)
+	of := func(own bool) string {
+		t.Helper()
+		s := w.view().Set(hour0+1, 1, window.Raw)
+		if (s.Into == nil) != own {
+			t.Fatalf("into %v", s.Into)
+		}
+		if !own {
+			s.Into.Set = nil // as a reader of the record alone has it
+		}
+		got, err := compact.Series(t.Context(), w.store, authority, s)
+		w.must(err)
+		slices.SortFunc(got, func(a, b chunk.Series) int { return chunk.Compare(refOf(&a), refOf(&b)) })
+		var b strings.Builder
+		for i := range got {
+			fmt.Fprintln(&b, got[i].Agent, got[i].Labels)
+			for k := range got[i].T {
+				fmt.Fprintln(&b, got[i].T[k], rowText(&got[i].Columns, k))
+			}
+		}
+		return b.String()
+	}
+	want := of(true)
+	w.compactAll(st)
+	w.collect()
+	if of(false) != want || len(want) < 1000 {
+		t.Error("other series")
+	}
+}
+
+// Two authorities with the same sources make the same objects and plans, byte for byte.
+func TestEqualSourcesGiveEqualBytes(t *testing.T) {
+	all := func() map[string]string {
+		w := newWorld(t)
+		w.clock.now = hour0.Start().Add(8 * time.Hour)
+		w.rollAll(hour0, 6, window.Raw, window.OneMinute)
+		w.compactAll(settings())
+		out := map[string]string{}
+		for _, prefix := range []string{layout.RollupPrefix, layout.IndexPrefix} {
+			for _, k := range w.keys(prefix) {
+				b, _, err := w.store.Get(t.Context(), k, objstore.GetOptions{})
+				w.must(err)
+				out[k] = string(b)
+			}
+		}
+		return out
+	}
+	if a, b := all(), all(); !maps.Equal(a, b) || len(a) < 20 {
+		t.Errorf("%d objects and %d differ", len(a), len(b))
 	}
 }

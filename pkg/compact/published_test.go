@@ -58,13 +58,14 @@ func (w *world) queried(mint, maxt int64) map[string]string {
 	w.must(err)
 	for i := range rolled {
 		var b strings.Builder
-		for h := range rolled[i].Hours() {
+		for h := range rolled[i].Parts() {
 			var c chunk.Columns
-			ok, err := rolled[i].Rows(h, mint, maxt, chunk.AllColumns, &c)
+			from, to, ok, err := rolled[i].Rows(h, mint, maxt, chunk.AllColumns, &c)
 			if err != nil || !ok {
 				w.t.Fatalf("rolled rows: %t, %v", ok, err)
 			}
-			for k, t := range c.T {
+			for k := from; k < to; k++ {
+				t := c.T[k]
 				if ms := window.Millisecond(t); ms >= mint && ms <= maxt {
 					fmt.Fprintf(&b, "%d %s\n", t, rowText(&c, k))
 				}

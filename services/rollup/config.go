@@ -31,6 +31,9 @@ type Config struct {
 	Chunks   ChunksConfig   `koanf:"chunks"`
 	Snapshot SnapshotConfig `koanf:"snapshot"`
 	Collect  CollectConfig  `koanf:"collect"`
+
+	Compact   CompactConfig   `koanf:"compact"`
+	Retention RetentionConfig `koanf:"retention"`
 }
 
 // ListenConfig is one address.
@@ -90,6 +93,8 @@ func DefaultConfig() Config {
 		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:     DefaultSnapshotConfig(),
 		Collect:      CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
+		Compact:      DefaultCompactConfig(),
+		Retention:    DefaultRetentionConfig(),
 	}
 }
 
@@ -126,7 +131,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("coordinator: %w", err))
 		}
 	}
-	errs = append(errs, c.Snapshot.Validate(), c.TLS.Validate(), c.Auth.Validate(),
+	errs = append(errs, c.Snapshot.Validate(), c.Compact.Validate(), c.Retention.Validate(), c.TLS.Validate(), c.Auth.Validate(),
 		rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen}))
 	return errors.Join(errs...)
 }

@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -62,6 +63,11 @@ func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set) (
 
 // series reads the raw series of a set, in the order of rollup.Builder.
 func (s *Service) series(ctx context.Context, set *catalog.Set) ([]chunk.Series, error) {
+	if set.Into != nil {
+		out, err := compact.Series(ctx, s.store, s.cfg.AuthorityID, set)
+		rollup.SortSeries(out)
+		return out, err
+	}
 	out := make([]chunk.Series, 0, set.Counts.Series)
 	for _, o := range set.Objects {
 		body, err := s.object(ctx, o.ChunkKey, o.ChunkBytes, o.ChunkSHA256)

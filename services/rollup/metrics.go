@@ -28,6 +28,7 @@ type metrics struct {
 	segments     *prometheus.CounterVec // what
 	phase        *prometheus.HistogramVec
 	collected    *prometheus.CounterVec // action
+	compact      *compactMetrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -65,6 +66,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	reg.MustRegister(m.shards, m.pending, m.lag, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
 		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected)
+	m.compact = newCompactMetrics(reg)
 	for _, w := range window.All() {
 		m.generations.WithLabelValues(w.String())
 	}

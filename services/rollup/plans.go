@@ -51,7 +51,7 @@ func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint
 		return old, err
 	}
 	inputs := more
-	if before := pub.sets[window.Raw]; before != nil {
+	if before := pub.newest(); before != nil {
 		p, err := s.readPlan(ctx, h, id, before.Name.Generation)
 		if err != nil {
 			return nil, err

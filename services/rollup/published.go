@@ -59,6 +59,9 @@ func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*p
 			if r.Set != nil {
 				p.sets[w] = r.Set
 			}
+			if r.Removed != nil {
+				break // it expired, and hides what it had superseded
+			}
 		}
 	}
 	return p, nil
@@ -129,4 +132,16 @@ func (p *published) before(w window.Window, gen uint64) uint64 {
 		return set.Name.Generation
 	}
 	return 0
+}
+
+// newest is the set of the highest generation of any window: raw sets may expire first,
+// and the next generation has the inputs of them all.
+func (p *published) newest() *catalog.Set {
+	var newest *catalog.Set
+	for _, w := range window.All() {
+		if s := p.sets[w]; s != nil && (newest == nil || s.Name.Generation > newest.Name.Generation) {
+			newest = s
+		}
+	}
+	return newest
 }

@@ -197,6 +197,7 @@ func (s *Service) work(ctx context.Context) error {
 	g := run.NewGroup(ctx)
 	g.Go("ownership", func(ctx context.Context) error { return s.ownership.Own(ctx, s.cfg.Shards, s.own) })
 	g.Go("collect", s.collect)
+	g.Go("maintain", s.maintain)
 	return g.Wait()
 }
 

@@ -1,0 +1,249 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// CompactConfig is the merging of published sets into larger objects.
+type CompactConfig struct {
+	Interval time.Duration `koanf:"interval" help:"least time between two looks for sets to merge; 0 merges none"`
+	After    time.Duration `koanf:"after" help:"time after the end of a span before its sets are merged; late batches should be there by then"`
+	Group    uint32        `koanf:"group" help:"most shards that are merged; the owner of the first of a group does it"`
+	Object   config.Bytes  `koanf:"object" help:"size from which on a merged chunk is ended"`
+	Memory   config.Bytes  `koanf:"memory" help:"most bytes of objects that are merged at once; about what it takes of memory"`
+	Back     int           `koanf:"back" help:"how many of the longest spans of a window are looked back"`
+	Raw      []string      `koanf:"raw" help:"spans that raw sets are merged to, ascending"`
+	Minute   []string      `koanf:"1m" help:"spans that 1m sets are merged to"`
+	Five     []string      `koanf:"5m" help:"spans that 5m sets are merged to"`
+	Hour     []string      `koanf:"1h" help:"spans that 1h sets are merged to"`
+}
+
+// DefaultCompactConfig merges raw sets to 2 hours and a day, 1m to a day, 5m to 7 days, 1h to 30.
+func DefaultCompactConfig() CompactConfig {
+	d := compact.DefaultSettings()
+	return CompactConfig{
+		Interval: 10 * time.Minute, After: d.After, Group: d.Group, Object: config.Bytes(d.ObjectBytes), Memory: config.Bytes(d.MaxBytes), Back: 3,
+		Raw: []string{"2h", "24h"}, Minute: []string{"24h"}, Five: []string{"168h"}, Hour: []string{"720h"},
+	}
+}
+
+// Validate checks ranges.
+func (c CompactConfig) Validate() error {
+	if c.Interval < 0 || c.Back < 1 {
+		return errors.New("compact: interval must not be negative, back must be greater than 0")
+	}
+	s, err := c.settings()
+	if err != nil {
+		return err
+	}
+	return s.Validate()
+}
+
+func (c CompactConfig) settings() (compact.Settings, error) {
+	s := compact.DefaultSettings()
+	s.After, s.Group, s.ObjectBytes, s.MaxBytes = c.After, c.Group, int64(c.Object), int64(c.Memory)
+	s.Spans = map[window.Window][]uint16{}
+	for w, spans := range map[window.Window][]string{window.Raw: c.Raw, window.OneMinute: c.Minute, window.FiveMinutes: c.Five, window.OneHour: c.Hour} {
+		for _, text := range spans {
+			d, err := time.ParseDuration(text)
+			if err != nil || d%time.Hour != 0 || d < 0 || d > catalog.MaxSpan*time.Hour {
+				return s, fmt.Errorf("compact: span %q of %s: whole hours, at most %dh", text, w, catalog.MaxSpan)
+			}
+			s.Spans[w] = append(s.Spans[w], uint16(d/time.Hour))
+		}
+	}
+	return s, nil
+}
+
+// compactions is a worker's side of compaction and retention.
+type compactions struct {
+	s        *Service
+	settings compact.Settings
+	c        *compact.Compactor
+	r        *compact.Retainer
+	looks    map[window.Window]*compact.Looker
+	looked   map[window.Window]time.Time
+	// retained windows: when, to which hour, and when from the beginning of time.
+	retained map[window.Window]retained
+}
+
+// compactMetrics count what merging and retention did. The guide lists them.
+type compactMetrics struct {
+	compactions *prometheus.CounterVec // window
+	sources     *prometheus.CounterVec // window
+	bytes       *prometheus.CounterVec // window, of: sources, objects
+	failures    *prometheus.CounterVec // what
+	expired     *prometheus.CounterVec // window
+}
+
+func newCompactMetrics(reg prometheus.Registerer) *compactMetrics {
+	const p = "lightmetrics_rollup_"
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
+	}
+	m := &compactMetrics{
+		compactions: vec("compactions_total", "Compactions that this worker committed, by window.", "window"),
+		sources:     vec("compacted_sets_total", "Published sets that point at a compaction by this worker, by window.", "window"),
+		bytes:       vec("compaction_bytes_total", "Bytes of what compactions merged (sources) and what they wrote (objects), by window.", "window", "of"),
+		failures:    vec("maintenance_failures_total", "Looks of compaction and retention that failed and are tried again.", "what"),
+		expired:     vec("expired_sets_total", "Published sets that retention removed, by window.", "window"),
+	}
+	reg.MustRegister(m.compactions, m.sources, m.bytes, m.failures, m.expired)
+	return m
+}
+
+// newCompactions is called once the authority is known.
+func (s *Service) newCompactions() (*compactions, error) {
+	st, err := s.cfg.Compact.settings()
+	if err != nil {
+		return nil, err
+	}
+	m := &compactions{
+		s: s, settings: st, looks: map[window.Window]*compact.Looker{}, looked: map[window.Window]time.Time{},
+		retained: map[window.Window]retained{},
+	}
+	m.c, err = compact.NewCompactor(compact.Config{Store: s.store, Publisher: s.publisher, AuthorityID: s.cfg.AuthorityID, Settings: st})
+	if err != nil {
+		return nil, err
+	}
+	m.r, err = compact.NewRetainer(compact.RetainConfig{Store: s.store, Publisher: s.publisher, AuthorityID: s.cfg.AuthorityID, WorkerID: s.cfg.ID, Now: s.now})
+	return m, err
+}
+
+// maintain compacts and removes what is due, until ctx ends.
+func (s *Service) maintain(ctx context.Context) error {
+	m, err := s.newCompactions()
+	if err != nil {
+		return err
+	}
+	for {
+		if err := (run.WallClock{}).Sleep(ctx, maintainEvery); err != nil {
+			return err
+		}
+		for _, what := range []struct {
+			name string
+			do   func(context.Context) error
+		}{{"compaction", m.compact}, {"retention", m.retain}} {
+			if err := what.do(ctx); err != nil && ctx.Err() == nil {
+				s.m.compact.failures.WithLabelValues(what.name).Inc()
+				s.log.Warn("maintenance failed; it is tried again", "what", what.name, "err", err)
+			}
+		}
+	}
+}
+
+// maintainEvery is how often the clock is asked whether something is due.
+const maintainEvery = 10 * time.Second
+
+// compact looks at the windows that are due.
+func (m *compactions) compact(ctx context.Context) error {
+	if m.s.cfg.Compact.Interval == 0 {
+		return nil
+	}
+	var failed []error
+	for _, w := range window.All() {
+		spans := m.settings.Spans[w]
+		now := m.s.now()
+		if len(spans) == 0 || now.Sub(m.looked[w]) < m.wait(spans[0]) {
+			continue
+		}
+		if err := m.window(ctx, w, now); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", w, err))
+			continue
+		}
+		m.looked[w] = now
+	}
+	return errors.Join(failed...)
+}
+
+// wait between two looks: a part of the shortest span.
+func (m *compactions) wait(span uint16) time.Duration {
+	return max(min(time.Duration(span)*time.Hour/8, 24*time.Hour), m.s.cfg.Compact.Interval)
+}
+
+// window compacts what the groups of owned shards have.
+func (m *compactions) window(ctx context.Context, w window.Window, now time.Time) error {
+	fences := m.s.groups(m.settings)
+	if len(fences) == 0 {
+		return nil
+	}
+	l := m.looks[w]
+	if l == nil {
+		l = compact.NewLooker(m.s.store, m.s.cfg.AuthorityID)
+		m.looks[w] = l
+	}
+	spans := m.settings.Spans[w]
+	back := time.Duration(m.s.cfg.Compact.Back) * time.Duration(spans[len(spans)-1]) * time.Hour
+	from, to := window.HourOf(now.Add(-back).UnixMilli()), window.HourOf(now.Add(-m.settings.After).UnixMilli())
+	sets, skipped, err := l.Look(ctx, w, from, to, func(id shard.ID) bool { _, ok := fences[m.settings.Owner(id)]; return ok })
+	if err != nil {
+		return err
+	}
+	if skipped > 0 {
+		m.s.log.Warn("hours are not merged: a record can't be read", "window", w, "hours", skipped)
+	}
+	var failed []error
+	for first, fence := range fences {
+		for _, c := range m.settings.Choose(w, sets, first, now) {
+			if err := m.one(ctx, c, fence); err != nil {
+				failed = append(failed, err)
+			}
+			if ctx.Err() != nil || len(failed) > maxCompactFailures {
+				return errors.Join(failed...)
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+const maxCompactFailures = 3
+
+// one compacts a candidate, when there is room for a job.
+func (m *compactions) one(ctx context.Context, c compact.Candidate, fence uint64) error {
+	if err := m.s.slots.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer m.s.slots.Release(1)
+	r, err := m.c.Compact(ctx, c, fence)
+	w, counts := c.Name.Window.String(), m.s.m.compact
+	counts.sources.WithLabelValues(w).Add(float64(r.Turned))
+	if r.Created {
+		counts.compactions.WithLabelValues(w).Inc()
+		counts.bytes.WithLabelValues(w, "sources").Add(float64(c.Bytes))
+		for _, o := range r.Set.Objects {
+			counts.bytes.WithLabelValues(w, "objects").Add(float64(o.ChunkBytes + o.IndexBytes))
+		}
+		m.s.log.Info("merged", "compaction", r.Set.Name.Key(), "sources", len(r.Set.Sources), "objects", len(r.Set.Objects), "samples", r.Set.Counts.Samples)
+	}
+	if errors.Is(err, publish.ErrConflict) || errors.Is(err, publish.ErrAborted) || errors.Is(err, compact.ErrGivenUp) {
+		m.s.log.Info("a compaction is another's, or given up; the next look has what is left", "compaction", c.Name.SlotPrefix(), "err", err)
+		return nil
+	}
+	return err
+}
+
+// groups are the shards that begin a group and are owned now, with their fences.
+func (s *Service) groups(st compact.Settings) map[shard.ID]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[shard.ID]uint64{}
+	for id, status := range s.status {
+		if st.Owner(id) == id {
+			out[id] = status.Fence
+		}
+	}
+	return out
+}

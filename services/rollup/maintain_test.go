@@ -1,0 +1,158 @@
+package rollup
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// compactor is a worker that owns the first shard, and what it does beside its hours.
+func (w *world) compactor(cfg Config) *compactions {
+	w.t.Helper()
+	svc := w.worker(cfg, w.store)
+	o, err := w.owner(svc, Grant{Shard: 0, Fence: 9})
+	must(w.t, err)
+	svc.enter(o)
+	m, err := svc.newCompactions()
+	must(w.t, err)
+	return m
+}
+
+// checkCompacted compares the raw rows of an hour, which are in a compaction, with the
+// recomputation.
+func (w *world) checkCompacted(h window.Hour, id shard.ID) {
+	w.t.Helper()
+	set := w.set(h, id, window.Raw)
+	if set == nil || set.Into == nil {
+		w.t.Fatalf("%s of shard %s is not compacted", h, id)
+	}
+	got, err := compact.Series(w.t.Context(), w.store, testAuthority, set)
+	must(w.t, err)
+	sortSeries(got)
+	want := w.raw(h, id)
+	if len(got) != len(want) || len(want) == 0 {
+		w.t.Fatalf("%d series, want %d", len(got), len(want))
+	}
+	for i := range got {
+		if !sameSeries(&got[i], &want[i]) {
+			w.t.Fatalf("%+v, want\n%+v", got[i], want[i])
+		}
+	}
+}
+
+func (w *world) collected(m *compactions) {
+	w.t.Helper()
+	for range 3 {
+		w.advance(time.Hour)
+		if _, err := m.s.collector.Step(w.t.Context(), 1000); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// A worker merges what is due; a late batch is rolled up from the merged rows; raw sets
+// expire, and a batch that comes later still makes all windows of its hour anew.
+func TestCompactionAndRetention(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Compact.Group, cfg.Compact.After, cfg.Compact.Back, cfg.Compact.Raw, cfg.Compact.Minute = testShards, time.Hour, 10, []string{"2h"}, []string{"4h"}
+	cfg.Retention.Raw = 24 * time.Hour
+	h := hour0 - hour0%4
+	w.clock.Store((h + 6).End().UnixNano())
+	seqs := map[string]uint64{}
+	for id := range shard.ID(testShards) {
+		a := agentOf(id, 0)
+		for k := range window.Hour(4) {
+			seqs[a] = w.some(a, h+k, 0, 20, seqs[a])
+		}
+		w.drive(cfg, Grant{Shard: id, Fence: 5})
+	}
+	m := w.compactor(cfg)
+	must(t, m.compact(t.Context()))
+	w.collected(m)
+	for id := range shard.ID(testShards) {
+		for k := range window.Hour(4) {
+			w.checkCompacted(h+k, id)
+			if s := w.set(h+k, id, window.OneMinute); s.Into == nil || s.Into.Name.Span != 4 {
+				t.Errorf("1m of %s: %+v", h+k, s.Into)
+			}
+		}
+	}
+	// What is looked at again in time is known.
+	must(t, m.compact(t.Context()))
+
+	// A late batch: the next generation is made of the merged rows, without old frames.
+	late := agentOf(1, 0)
+	for id := range w.frames {
+		must(t, w.store.Delete(t.Context(), layout.Blob(frameDigest(w, id.SeqStart, id.Agent), 0)))
+	}
+	e := w.accept(late, seqs[late], point{"load", frame.Gauge, at(h+1, 59*time.Minute), 42})
+	w.drive(cfg, Grant{Shard: 1, Fence: 6})
+	w.check(h+1, 1, 2)
+	w.checkCompacted(h, 1)
+	for id, raw := range w.frames { // back
+		_, err := w.store.Create(t.Context(), layout.Blob(frameDigest(w, id.SeqStart, id.Agent), 0), raw, objstore.PutOptions{})
+		if err != nil && !errors.Is(err, objstore.ErrExists) {
+			t.Fatal(err)
+		}
+	}
+
+	// Raw is over for the first three hours.
+	w.clock.Store((h + 3).Start().Add(24*time.Hour + time.Minute).UnixNano())
+	must(t, m.retain(t.Context()))
+	for k := range window.Hour(4) {
+		for id := range shard.ID(testShards) {
+			if s := w.set(h+k, id, window.Raw); (s == nil) != (k < 3) {
+				t.Errorf("raw of hour %d, shard %s: %+v", k, id, s)
+			}
+			if w.set(h+k, id, window.OneMinute) == nil {
+				t.Errorf("no 1m of hour %d, shard %s", k, id)
+			}
+		}
+	}
+	w.collected(m)
+	w.checkCompacted(h+3, 0)
+	// Another late one: its frames are there, so that every window is made anew.
+	w.accept(late, e.SeqEnd+1, point{"load", frame.Gauge, at(h+1, 59*time.Minute+time.Second), 43})
+	w.drive(cfg, Grant{Shard: 1, Fence: 7})
+	w.check(h+1, 1, 3)
+	w.advance(2 * fullEvery)
+	must(t, m.retain(t.Context()))
+	if s := w.set(h+1, 1, window.Raw); s != nil {
+		t.Errorf("the late raw set stays: %+v", s.Name)
+	}
+}
+
+func frameDigest(w *world, seq uint64, agent string) (d identity.Digest) {
+	for _, e := range w.accepted {
+		if e.SeqStart == seq && e.AgentID == agent {
+			return e.FrameSHA256
+		}
+	}
+	w.t.Fatal("no such batch")
+	return d
+}
+
+func TestCompactSettings(t *testing.T) {
+	for _, bad := range []func(*Config){
+		func(c *Config) { c.Compact.Raw = []string{"24h", "2h"} },
+		func(c *Config) { c.Compact.Minute = []string{"90m"} },
+		func(c *Config) { c.Compact.Hour = []string{"10000h"} },
+		func(c *Config) { c.Compact.Group = 0 },
+		func(c *Config) { c.Retention.Raw = time.Hour },
+		func(c *Config) { c.Retention.Five = -time.Hour },
+	} {
+		c := DefaultConfig()
+		if bad(&c); c.Validate() == nil {
+			t.Errorf("%+v %+v is taken", c.Compact, c.Retention)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// RetentionConfig is how long published sets stay, by window, after their hour's end; 0
+// is for ever.
+type RetentionConfig struct {
+	Raw    time.Duration `koanf:"raw" help:"how long raw samples stay after their hour's end; 0 is for ever"`
+	Minute time.Duration `koanf:"1m" help:"how long 1m rows stay; 0 is for ever"`
+	Five   time.Duration `koanf:"5m" help:"how long 5m rows stay; 0 is for ever"`
+	Hour   time.Duration `koanf:"1h" help:"how long 1h rows stay; 0 is for ever"`
+	// Interval between two looks.
+	Interval time.Duration `koanf:"interval" help:"time between two looks for sets whose time is over"`
+}
+
+// DefaultRetentionConfig keeps everything.
+func DefaultRetentionConfig() RetentionConfig { return RetentionConfig{Interval: time.Hour} }
+
+// Validate checks ranges.
+func (c RetentionConfig) Validate() error {
+	for w, d := range c.windows() {
+		if d < 0 || d > 0 && d < 24*time.Hour {
+			return fmt.Errorf("retention.%s: 0, or at least 24h", w)
+		}
+	}
+	if c.Interval <= 0 {
+		return errors.New("retention.interval: must be greater than 0")
+	}
+	return nil
+}
+
+func (c RetentionConfig) windows() map[window.Window]time.Duration {
+	return map[window.Window]time.Duration{window.Raw: c.Raw, window.OneMinute: c.Minute, window.FiveMinutes: c.Five, window.OneHour: c.Hour}
+}
+
+// retained is how far a window's sets are removed.
+type retained struct {
+	at   time.Time
+	to   window.Hour
+	full time.Time // the last time that all hours were looked at
+}
+
+// fullEvery is how often all hours are looked at: late batches may have made old ones anew.
+const fullEvery = 24 * time.Hour
+
+// earliest hour that has sets.
+const earliest = window.Hour(0)
+
+// retain removes what is due. The owner of the first shard does it for all.
+func (m *compactions) retain(ctx context.Context) error {
+	if !m.s.owns(0) {
+		return nil
+	}
+	var failed []error
+	now := m.s.now()
+	for w, keep := range m.s.cfg.Retention.windows() {
+		last := m.retained[w]
+		if keep == 0 || now.Sub(last.at) < m.s.cfg.Retention.Interval {
+			continue
+		}
+		// The last hour that ended so long ago.
+		to := window.HourOf(now.Add(-keep).UnixMilli()) - 1
+		from, full := last.to, last.full
+		if now.Sub(full) >= fullEvery {
+			from, full = earliest, now
+		}
+		rep, err := m.r.Retain(ctx, w, from, to)
+		m.s.m.compact.expired.WithLabelValues(w.String()).Add(float64(rep.Sets))
+		if rep.Sets > 0 {
+			m.s.log.Info("retention removed sets", "window", w, "hours", rep.Hours, "sets", rep.Sets, "samples", rep.Samples)
+		}
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		m.retained[w] = retained{now, to, full}
+	}
+	return errors.Join(failed...)
+}
+
+func (s *Service) owns(id shard.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.status[id]
+	return ok
+}
