@@ -62,7 +62,7 @@ func TestMutantsAreCaught(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if out, err := exec.CommandContext(t.Context(), goTool, "test", "-c", "-vet=off", "-overlay", overlay, "-o", program, ".").CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), goTool, "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", program, ".").CombinedOutput(); err != nil {
 				t.Fatalf("mutant %d does not compile: %v\n%s", i, err, out)
 			}
 			cmd := exec.CommandContext(t.Context(), program, "-test.failfast", "-test.skip", "Chain", "-test.timeout", "60s")

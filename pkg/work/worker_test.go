@@ -216,6 +216,36 @@ func TestDrainIsNoAttempt(t *testing.T) {
 	b.step(w, work.Failed)
 }
 
+// TestLostWorkerStops: one that slept past its hold while another did the job learns it
+// at its next checkpoint, even if its handler does not listen.
+func TestLostWorkerStops(t *testing.T) {
+	b := newBench(t)
+	pieces, asleep := 0, true
+	var w *work.Worker
+	w = b.worker(work.Config{}, stub{run: func(ctx context.Context, j *work.Job) error {
+		if asleep {
+			asleep = false
+			b.now = b.now.Add(time.Hour)
+			b.step(w, work.Completed)
+			for range 3 {
+				if err := j.Checkpoint(ctx, []byte("stale")); !errors.Is(err, work.ErrMoved) {
+					t.Errorf("a checkpoint of the sleeper: %v", err)
+				}
+			}
+			return nil
+		}
+		pieces++
+		return j.Checkpoint(ctx, []byte("1"))
+	}})
+	b.send("x")
+	b.step(w, work.Lost)
+	b.now = b.now.Add(time.Hour)
+	b.step(w, work.Idle)
+	if pieces != 1 {
+		t.Errorf("%d pieces", pieces)
+	}
+}
+
 // TestFencedWorker: a worker whose shard has another owner does not even begin.
 func TestFencedWorker(t *testing.T) {
 	b := newBench(t)
