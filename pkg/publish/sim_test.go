@@ -608,7 +608,7 @@ func (w *sim) finish() {
 
 // simSchedules is how many schedules are played; the environment's LIGHTMETRICS_SCHEDULES
 // and LIGHTMETRICS_SEED play others.
-const simSchedules = 1500
+const simSchedules = 800
 
 func fromEnv(name string, otherwise uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
