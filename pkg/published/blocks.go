@@ -17,12 +17,11 @@ type object struct {
 	series []int
 }
 
-// fetch puts the blocks of the series into the handle's decoder: from the cache, else by
-// ranges of wanted blocks that lie close together.
-func (q *Query) fetch(ctx context.Context, o *handle, mint, maxt int64) error {
+// cached makes the handle's decoder, with the blocks of the series that are in the cache,
+// and gives those that are not.
+func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 	r := q.r
 	o.dec = chunk.NewDecoder(o.x.Index, r.cfg.Limits)
-	var missing []chunk.Range
 	for _, b := range o.x.Plan(o.series, mint, maxt, -1) { // -1: every block for itself
 		if raw, ok := r.blocks.get(blockKey{o.key, b.Offset, b.Length}); ok {
 			q.stats.blockHits.Add(1)
@@ -31,6 +30,12 @@ func (q *Query) fetch(ctx context.Context, o *handle, mint, maxt int64) error {
 		}
 		missing = append(missing, b)
 	}
+	return missing
+}
+
+// fetch puts missing blocks into the decoder, by ranges of those that lie close together.
+func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) error {
+	r := q.r
 	g, gctx := errgroup.WithContext(ctx)
 	for _, span := range coalesce(missing, r.cfg.Gap, r.cfg.MaxRange) {
 		from, to := span[0].Offset, span[len(span)-1].End()

@@ -82,12 +82,7 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 			}
 			h := &handle{q: q, key: o.ChunkKey, uses: []catalog.Piece{p}}
 			handles, at[o.ChunkKey] = append(handles, h), h
-			g.Go(func() error {
-				x, err := q.index(gctx, o)
-				if err != nil {
-					h.broken.Store(true)
-					return q.failed(ctx, p.From, o.IndexKey, err)
-				}
+			found := func(x *index) error {
 				h.x, h.series = x, x.Select(cms...)
 				mu.Lock()
 				defer mu.Unlock()
@@ -95,6 +90,21 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 					return &LimitError{"limits.series", int64(q.limits.Series)}
 				}
 				return nil
+			}
+			if x, ok := q.r.indexes.get(o.IndexKey); ok {
+				q.stats.indexHits.Add(1)
+				if err := found(x); err != nil {
+					return nil, joined(g, err)
+				}
+				continue
+			}
+			g.Go(func() error {
+				x, err := q.index(gctx, o)
+				if err != nil {
+					h.broken.Store(true)
+					return q.failed(ctx, p.From, o.IndexKey, err)
+				}
+				return found(x)
 			})
 		}
 	}
@@ -139,8 +149,12 @@ func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) e
 			continue
 		}
 		seen[ob.handle] = true
+		missing := q.cached(ob.handle, firstNS(mint), lastNS(maxt))
+		if len(missing) == 0 {
+			continue
+		}
 		g.Go(func() error {
-			err := q.fetch(gctx, ob.handle, firstNS(mint), lastNS(maxt))
+			err := q.fetch(gctx, ob.handle, missing)
 			if err != nil {
 				ob.broken.Store(true)
 			}

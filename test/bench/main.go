@@ -46,6 +46,8 @@ type benchmark struct {
 var benchmarks = []benchmark{
 	{"frame", "encode and decode of frames, bytes per sample", benchFrame},
 	{"chunk", "encode and decode of rollup chunks, bytes per sample next to a Prometheus block", benchChunk},
+	{"query", "TSBS queries over published chunks next to a Prometheus block", benchQuery},
+	{"rollup", "an hour rolled up by a worker next to decoding its frames", benchRollup},
 	{"store", "fsynced conditional PUTs of the embedded store next to versitygw", benchStore},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},

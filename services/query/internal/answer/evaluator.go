@@ -39,7 +39,7 @@ type Limits struct {
 
 // DefaultLimits are the Prometheus server's where it has them.
 func DefaultLimits() Limits {
-	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Objects: 20_000, Bytes: 4 << 30, ChunkSamples: 500_000_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second}
+	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Objects: 20_000, Bytes: 1 << 30, ChunkSamples: 500_000_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second}
 }
 
 // Validate wants positive limits.
