@@ -31,6 +31,7 @@ func main() {
 		shardsCommand(&out),
 		jobsCommand(&out),
 		reprocessCommand(&out),
+		retentionCommand(&out),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), telemetry.Version()) }},
 	)

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// youngestFrames that an operator may remove: live state and late batches need them.
+const youngestFrames = 24 * time.Hour
+
+// frameStore is what removing frames and finding the authority need.
+type frameStore = compact.FrameStore
+
+func retentionCommand(out *format) *cobra.Command {
+	var frames, dry, yes bool
+	var before string
+	cmd := &cobra.Command{
+		Use:   "retention URL --raw-frames --before TIME",
+		Short: "Remove raw frames that published raw sets cover",
+		Long: "Published sets expire by the rollup workers' retention settings. Raw frames never do by themselves: this\n" +
+			"removes those whose samples all lie before TIME, if a committed raw set covers them in every hour. What is\n" +
+			"removed is written down under gc/v1/log/frames/ first; identity manifests stay. Afterwards these batches can't\n" +
+			"be rolled up from their frames again, and a check of the bucket (fsck, audits) misses the frames.\n\n" + bucketHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			at, err := time.Parse(time.RFC3339, before)
+			if err != nil || !frames {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("want --raw-frames and --before TIME, such as 2026-01-31T00:00:00Z")}
+			}
+			store, err := openBucket(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			rep, err := removeFrames(cmd.Context(), store, cmd.ErrOrStderr(), at, dry, yes, time.Now)
+			if err != nil && rep.Kept == nil {
+				return reached(err)
+			}
+			if werr := out.write(cmd.OutOrStdout(), rep, retentionTable(rep, dry)); werr != nil {
+				return werr
+			}
+			return reached(err)
+		},
+	}
+	cmd.Flags().BoolVar(&frames, "raw-frames", false, "remove raw frames")
+	cmd.Flags().StringVar(&before, "before", "", "the time before which all samples of a frame must lie, RFC 3339")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only count what would be removed")
+	cmd.Flags().BoolVar(&yes, "yes", false, "remove; there is no way back")
+	return cmd
+}
+
+func removeFrames(ctx context.Context, store frameStore, progress io.Writer, before time.Time, dry, yes bool, now func() time.Time) (compact.FrameReport, error) {
+	usage := func(text string) error { return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New(text)} }
+	switch {
+	case dry == yes:
+		return compact.FrameReport{}, usage("say either --dry-run or --yes")
+	case before.After(now().Add(-youngestFrames)):
+		return compact.FrameReport{}, usage(fmt.Sprintf("--before must lie at least %s back: recent frames are needed by queries and for late batches", youngestFrames))
+	}
+	body, _, err := store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	if err != nil {
+		return compact.FrameReport{}, err
+	}
+	a, err := accept.ParseAuthorityRecord(body)
+	if err != nil {
+		return compact.FrameReport{}, err
+	}
+	f, err := compact.NewFrameRemover(compact.FrameConfig{
+		Store: store, AuthorityID: a.AuthorityID, By: "lmctl", Now: now,
+		Progress: func(h window.Hour, r compact.FrameReport) {
+			fmt.Fprintf(progress, "%s: %d batches, %d bytes so far\n", h, r.Batches, r.Bytes)
+		},
+	})
+	if err != nil {
+		return compact.FrameReport{}, err
+	}
+	return f.Run(ctx, before, dry)
+}
+
+func retentionTable(r compact.FrameReport, dry bool) table {
+	what := "removed"
+	if dry {
+		what = "to be removed"
+	}
+	t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
+		{"hours", fmt.Sprint(r.Hours)}, {"batches " + what, fmt.Sprint(r.Batches)}, {"frames " + what, fmt.Sprint(r.Frames)},
+		{"bytes " + what, fmt.Sprint(r.Bytes)},
+	}}
+	for _, why := range slices.Sorted(maps.Keys(r.Kept)) {
+		t.rows = append(t.rows, []string{"kept: " + why, fmt.Sprint(r.Kept[why])})
+	}
+	return t
+}

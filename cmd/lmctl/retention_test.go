@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+)
+
+// Raw frames are removed only when an operator says so, and not the recent ones.
+func TestRetentionOfRawFramesIsExplicit(t *testing.T) {
+	s := objmem.New(nil)
+	now := func() time.Time { return accepted.Add(100 * time.Hour) }
+	remove := func(before time.Time, dry, yes bool) error {
+		_, err := removeFrames(t.Context(), s, io.Discard, before, dry, yes, now)
+		return err
+	}
+	var exit *cli.ExitError
+	for name, err := range map[string]error{
+		"neither":   remove(accepted, false, false),
+		"both":      remove(accepted, true, true),
+		"too young": remove(now().Add(-youngestFrames+time.Second), false, true),
+	} {
+		if !errors.As(err, &exit) || exit.Code != cli.ExitUsage {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := remove(accepted, true, false); !errors.Is(err, objstore.ErrNotFound) {
+		t.Errorf("no authority: %v", err)
+	}
+	if err := accept.EnsureAuthority(t.Context(), s, "authority", true); err != nil {
+		t.Fatal(err)
+	}
+	// An orphan, which no set covers, is not touched.
+	blob := layout.BlobStem([32]byte{1})
+	if _, err := s.Put(t.Context(), blob, []byte("frame"), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := remove(accepted, false, true); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Head(t.Context(), blob); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,61 @@
+package compact
+
+import (
+	"context"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// Series gives the series of one set, whose rows may be in a compaction, in no order
+// that counts. Errors: those of the store, and ErrNotConserved when rows are missing.
+func Series(ctx context.Context, r objstore.Reader, authority string, set *catalog.Set) ([]chunk.Series, error) {
+	if set.Into != nil && set.Into.Set == nil {
+		c, err := NewLooker(r, authority).compaction(ctx, set.Into.Name)
+		if err != nil {
+			return nil, err
+		}
+		into := *set.Into
+		into.Set = c
+		resolved := *set
+		resolved.Into = &into
+		set = &resolved
+	}
+	var out []chunk.Series
+	var rows uint64
+	d := chunk.NewDecoder(&chunk.Index{}, chunk.Limits{})
+	for _, p := range catalog.Pieces([]*catalog.Set{set}) {
+		for i := range p.Set.Objects {
+			l, err := openLane(ctx, r, p, &p.Set.Objects[i])
+			if err != nil {
+				return nil, err
+			}
+			if err := l.load(ctx, l.series); err != nil {
+				return nil, err
+			}
+			d.Reset(l.x)
+			for at, raw := range l.held {
+				d.Put(at.Offset, raw)
+			}
+			for _, k := range l.series {
+				c, from, to, err := l.read(d, k)
+				if err != nil {
+					return nil, err
+				}
+				if from == to {
+					continue
+				}
+				ref := l.x.Series(k)
+				s := chunk.Series{Agent: ref.Agent, Labels: ref.Labels, Type: ref.Type, Unit: ref.Unit, Columns: c.Cut(from, to)}
+				rows += uint64(s.Rows())
+				out = append(out, s)
+			}
+		}
+	}
+	if rows != set.Counts.Samples {
+		return nil, fmt.Errorf("%w: %d rows of %s, it has %d", ErrNotConserved, rows, set.Name.Key(), set.Counts.Samples)
+	}
+	return out, nil
+}
