@@ -142,7 +142,12 @@ func (s *Service) notReady() error {
 	}
 	st := s.follow.Status()
 	if !st.CompleteThrough.IsZero() {
-		return nil
+		select {
+		case <-s.sets.Settled():
+			return nil
+		default:
+			return errors.New("the published sets were not read yet")
+		}
 	}
 	if st.AuditError != nil {
 		return fmt.Errorf("the first audit has not succeeded: %w", st.AuditError)

@@ -33,6 +33,8 @@ type Publisher struct {
 	// PerChunk is the most series of a chunk, 0 for no bound: a metric with more has chunks
 	// of its own, others share.
 	PerChunk int
+	// Chunk are the options of its writer.
+	Chunk chunk.Options
 }
 
 // Hours that have samples of the batches, ascending.
@@ -124,7 +126,7 @@ func (p *Publisher) shard(ctx context.Context, h window.Hour, s shard.ID, gen ui
 }
 
 func (p *Publisher) objects(ctx context.Context, set *catalog.Set, series []chunk.Series) error {
-	w := chunk.NewWriter(chunk.Options{})
+	w := chunk.NewWriter(p.Chunk)
 	for len(series) > 0 {
 		n := len(series)
 		if p.PerChunk > 0 {
