@@ -12,6 +12,7 @@ import (
 // way the coordinator is killed, and started again. In the end every shard is owned,
 // evenly, and no epoch was granted twice.
 func TestKilledAtEveryPoint(t *testing.T) {
+	t.Parallel()
 	if len(points) < 10 {
 		t.Fatalf("only %d points", len(points))
 	}

@@ -19,6 +19,7 @@ import (
 // TestWorkersKilledAndPaused: kill -9, and SIGSTOP past the lease. The others take over
 // at most ceil(K/n) shards each time; who wakes up again gets shards under new epochs.
 func TestWorkersKilledAndPaused(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick(t.TempDir()), nil)
 	c := s.client()
 	b := newBook(t, 32)
@@ -48,6 +49,7 @@ func TestWorkersKilledAndPaused(t *testing.T) {
 
 // TestCoordinatorKilledMovesNothing: kill -9 of the only coordinator, with the etcd member in it.
 func TestCoordinatorKilledMovesNothing(t *testing.T) {
+	t.Parallel()
 	cfg := quick(t.TempDir())
 	p := ports(t, 4)
 	cfg.HTTP.Listen, cfg.GRPC.Listen, cfg.Etcd.Embedded.Client, cfg.Etcd.Embedded.Peer = p[0], p[1], p[2], p[3]
@@ -77,6 +79,7 @@ func TestCoordinatorKilledMovesNothing(t *testing.T) {
 // TestThreeMembers: three coordinators with a member each. The leader is killed: nothing
 // moves, and others lead; it comes back, and another one may be killed.
 func TestThreeMembers(t *testing.T) {
+	t.Parallel()
 	const n = 3
 	p, dir := ports(t, 4*n), t.TempDir()
 	var cfgs [n]Config
@@ -140,6 +143,7 @@ func shared(client string) Config {
 // TestEtcdLost: owners go on until their leases end by their own clocks, then stop; and
 // they own again when etcd is back.
 func TestEtcdLost(t *testing.T) {
+	t.Parallel()
 	dir, client := t.TempDir(), ports(t, 1)[0]
 	m := external(t, dir, client)
 	t.Cleanup(func() { m.Close() }) // after the workers and coordinators, which need it to leave
@@ -175,6 +179,7 @@ func TestEtcdLost(t *testing.T) {
 // TestEtcdRestored: etcd forgets a time in which shards were granted. Epochs and fences
 // grow all the same, by the terms in the object store.
 func TestEtcdRestored(t *testing.T) {
+	t.Parallel()
 	dir, client := t.TempDir(), ports(t, 1)[0]
 	terms := coord.StoreTerms{Store: mem.New(time.Now)}
 	m := external(t, dir, client)

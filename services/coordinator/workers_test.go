@@ -170,7 +170,9 @@ func checkMoves(t testing.TB, k int, ms []*coordinatorv1.Move) {
 }
 
 func TestThreeWorkersShareShards(t *testing.T) {
-	s := start(t, quick(t.TempDir()), nil)
+	cfg := quick(t.TempDir())
+	cfg.Lease.Worker = 30 * time.Second // no other moves than those of the test
+	s := start(t, cfg, nil)
 	c := s.client()
 	b := newBook(t, 32)
 	var names []string
