@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 )
@@ -203,6 +204,22 @@ func (a *aborting) Create(ctx context.Context, key string, body []byte, o objsto
 		a.do()
 	}
 	return a.Store.Create(ctx, key, body, o)
+}
+
+// A table that has a generation for completed which no manifest decides forgets it.
+func TestManifestsHaveTheLastWord(t *testing.T) {
+	w := newWorld(t, newMem())
+	w.some(agentOf(0, 0), hour0, 0, 2, 0)
+	k := work.Key{Log: rollup.Log(0, hour0), Number: 3}
+	row, err := w.pending.Create(t.Context(), work.Row{Key: k, Topic: rollup.Topic(0), Body: []byte("x")}, &work.Claim{Owner: "o", Fence: 1, Hold: time.Minute})
+	must(t, err)
+	must(t, w.pending.Done(t.Context(), row))
+	o, err := w.owner(w.worker(testConfig(), w.store), Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	must(t, rounds(t.Context(), o))
+	w.advance(time.Minute)
+	must(t, rounds(t.Context(), o))
+	w.check(hour0, 0, 1)
 }
 
 // A plan that is there is used as it is, whatever else is pending.

@@ -80,9 +80,6 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		return err
 	}
 	p, err := s.plan(ctx, h.h, id, gen, pub, in)
-	if errors.Is(err, errNoInputs) {
-		return nil // a former owner's, whose batches are in other generations by now
-	}
 	if err != nil {
 		return err
 	}

@@ -265,17 +265,36 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 		w.next = now.Add(outFor) // all that is left can't be read
 		return false, nil
 	}
-	outcome, err := s.do(ctx, o, w.hour, pub.next())
+	gen := pub.next()
+	outcome, err := s.do(ctx, o, w.hour, gen)
 	switch outcome {
-	case work.Completed, work.Duplicate:
+	case work.Completed:
 		w.fails, w.next = 0, now
 		return true, err
+	case work.Duplicate:
+		w.next = now.Add(s.cfg.Schedule.RetryBase)
+		return false, errors.Join(err, o.reconcile(ctx, w.hour, gen))
 	case work.Busy, work.Deferred, work.Fenced, work.Lost, work.HandedOver:
 		w.next = now.Add(s.cfg.Schedule.RetryBase)
 		return false, err
 	}
 	o.failed(w)
 	return false, err
+}
+
+// reconcile settles a table that has a generation for completed: the manifests have the
+// last word, and where they have not decided it, the table forgets.
+func (o *owner) reconcile(ctx context.Context, h window.Hour, gen uint64) error {
+	pub, err := o.s.published(ctx, h, o.grant.Shard)
+	if err != nil || pub.next() > gen {
+		return err
+	}
+	l, err := o.s.table.Log(ctx, rollup.Log(o.grant.Shard, h))
+	if err != nil {
+		return err
+	}
+	o.s.log.Warn("pending work has a generation for completed that is not published", "shard", o.grant.Shard, "hour", h, "generation", gen)
+	return o.s.table.Forget(ctx, l)
 }
 
 // dueAt is when the hour's next generation is to be made. What was begun is finished at once.
@@ -316,8 +335,8 @@ func (o *owner) clean(ctx context.Context) error {
 	return nil
 }
 
-// sweep finishes what is pending in the table and was left by a former owner, and
-// forgets the logs of hours that are long done: manifests have the last word on them.
+// sweep removes rows that a former owner left of generations that are decided, and forgets
+// the logs of hours that are long done: manifests have the last word on them.
 func (o *owner) sweep(ctx context.Context) error {
 	s := o.s
 	now := s.now()
@@ -340,6 +359,13 @@ func (o *owner) sweep(ctx context.Context) error {
 		h, err := rollup.ParseLog(o.grant.Shard, r.Log)
 		if r.Live && r.Fence >= o.grant.Fence || err != nil {
 			continue
+		}
+		pub, err := s.published(ctx, h, o.grant.Shard)
+		if err != nil {
+			return err
+		}
+		if pub.next() <= r.Number {
+			continue // not decided: the hour's pending batches bring it up when it is due
 		}
 		if _, err := s.do(ctx, o, h, r.Number); err != nil {
 			s.log.Warn("a job that was left is not finished yet", "job", r.Key, "err", err)

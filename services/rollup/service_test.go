@@ -94,7 +94,7 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 		w.check(hour0-1, id, 1)
 	}
 	w.advance(time.Hour)
-	w.some(agentOf(0, 0), hour0, 30, 2, seq[0])
+	w.some(agentOf(0, 0), hour0, 30, 1, seq[0])
 	eventually(t, "late ones are consumed", func() bool { w.advance(cfg.Schedule.LateAfter); return rest() })
 	w.check(hour0, 0, 2)
 	w.check(hour0, 1, 1)
