@@ -170,6 +170,7 @@ func (s *Service) serve(ctx context.Context) error {
 	g := run.NewGroup(ctx)
 	g.Go("mirror", b.mirror.Run)
 	g.Go("leader", b.leader.Run)
+	g.Go("forget", func(ctx context.Context) error { return s.forget(ctx, store, store) })
 	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
 	gs.SetServing(true)
 	close(s.ready)
