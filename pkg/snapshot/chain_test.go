@@ -171,6 +171,62 @@ func TestDamageIsGoneRound(t *testing.T) {
 	w.holds(w.entries[2:])
 }
 
+// A former owner collects while its successor has written packs and not yet named them.
+func TestCollectionLeavesJobsUnderWay(t *testing.T) {
+	w := newWorld(t)
+	old := w.chain(nil)
+	for range fan {
+		old.Offer(w.accept(1))
+		w.step(old, work.Completed)
+	}
+	c := w.chain(func(c *Config) {
+		c.Store = stopped{w.store, func() {
+			if _, _, err := old.Collect(bg); err != nil {
+				t.Error(err)
+			}
+		}}
+	})
+	c.Offer(w.accept(2))
+	w.step(c, work.Completed)
+	w.holds(w.entries)
+	w.tidy()
+}
+
+// Packs that a checkpoint names, of merged ones too, are gone before the job is resumed.
+func TestLostPiecesAreMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	for range fan {
+		c.Offer(w.accept(1))
+		w.step(c, work.Completed)
+	}
+	die, merged := true, 0
+	c = w.chain(func(c *Config) {
+		c.Store = failing{w.store, &die}
+		c.Events.Packed = func(_ Ref, m bool) {
+			if m {
+				merged++
+			}
+		}
+	})
+	c.Offer(w.accept(3))
+	if o, err := c.Step(bg); o != work.Failed || !errors.Is(err, objstore.ErrUnavailable) || merged != 1 {
+		t.Fatalf("%s, %v, %d merges", o, err, merged)
+	}
+	for _, key := range w.keys(layout.LivePacks(mine)) {
+		if _, n, _, _ := layout.ParseLivePack(key); n == fan+1 {
+			w.must(w.store.Delete(bg, key))
+		}
+	}
+	c = w.chain(nil)
+	c.Offer(w.entries[fan:]) // the rest is no longer in the intake
+	w.step(c, work.Completed)
+	if s := w.holds(w.entries); s.Number != fan+1 {
+		t.Errorf("number %d", s.Number)
+	}
+	w.tidy()
+}
+
 // TestThousandJobsKeepTheirOrder: jobs that are sent in any order are done in theirs.
 func TestThousandJobsKeepTheirOrder(t *testing.T) {
 	const jobs = 1000

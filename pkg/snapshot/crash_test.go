@@ -274,3 +274,16 @@ func TestBadMessagesAreBuried(t *testing.T) {
 		t.Errorf("%d objects", n)
 	}
 }
+
+// failing refuses the snapshots' creates while die is set, after their packs are written.
+type failing struct {
+	objstore.Store
+	die *bool
+}
+
+func (f failing) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if _, _, err := layout.ParseLiveSnapshot(key); err == nil && *f.die {
+		return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrUnavailable}
+	}
+	return f.Store.Create(ctx, key, b, o)
+}

@@ -228,17 +228,29 @@ func TestDamagedSnapshotsCostOnlyRequests(t *testing.T) {
 		return b
 	}
 	first := get(packOf(0))
+	of0 := func(bs []built) (n int) {
+		for _, b := range bs {
+			if shard.Of(b.manifest.Identity.Agent, snapShards) == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	head, last := of0(all[:third]), of0(all[2*third:])
+	if head < 10 || last < 10 || of0(all) == len(all) {
+		t.Fatalf("%d and %d batches of shard 0", head, last)
+	}
 	for _, c := range []struct {
 		name, key string
 		body      []byte // nil: deleted
-		most      int    // batches that are fetched one by one
+		singly    int    // batches that are fetched one by one
 	}{
-		{"newest snapshot is corrupt", layout.LiveSnapshot(0, 3), []byte("{}"), third},
-		{"newest snapshot is gone", layout.LiveSnapshot(0, 3), nil, third},
-		{"newest snapshot is of another shard", layout.LiveSnapshot(0, 3), get(layout.LiveSnapshot(1, 3)), third},
-		{"pack is gone", packOf(2), nil, third},
-		{"pack is another one", packOf(2), first, third},
-		{"header is damaged", packOf(0), flip(first, 30), third},
+		{"newest snapshot is corrupt", layout.LiveSnapshot(0, 3), []byte("{}"), last},
+		{"newest snapshot is gone", layout.LiveSnapshot(0, 3), nil, last},
+		{"newest snapshot is of another shard", layout.LiveSnapshot(0, 3), get(layout.LiveSnapshot(1, 3)), last},
+		{"pack is gone", packOf(2), nil, last},
+		{"pack is another one", packOf(2), first, last},
+		{"header is damaged", packOf(0), flip(first, 30), head},
 		{"last frame is damaged", packOf(0), flip(first, len(first)-1), 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -252,11 +264,48 @@ func TestDamagedSnapshotsCostOnlyRequests(t *testing.T) {
 			}
 			with, gets := startCounted(t, a, true)
 			sameAnswers(t, with, without, now)
-			if n := gets.of("raw-blobs"); n == 0 || n > c.most {
-				t.Errorf("%d frames were fetched one by one", n)
+			if n := gets.of("raw-blobs"); n != c.singly {
+				t.Errorf("%d frames were fetched one by one, want %d", n, c.singly)
 			}
 			a.put(c.key, good)
 		})
+	}
+}
+
+// A merged pack is gone, or is another one: the packs that it was made of are still there.
+func TestMergedPackIsReplacedByItsSources(t *testing.T) {
+	a := newAuthority(t)
+	now := time.Now().Truncate(time.Second)
+	all := history(a, 27, now)
+	c := newChains(a)
+	for _, b := range all {
+		a.accept(b)
+	}
+	ninth := len(all) / 9
+	for i := range 8 {
+		c.take(all[i*ninth : (i+1)*ninth]...)
+	}
+	c.take(all[8*ninth:]...)
+	without, _ := startCounted(t, a, false)
+	for s := range shard.ID(snapShards) {
+		snap, err := snapshot.Read(context.Background(), a.Store, s, 9)
+		if err != nil || len(snap.Packs) != 2 || snap.Packs[0].Number != 9 {
+			t.Fatalf("%+v, %v", snap, err)
+		}
+		other, _, err := a.Store.Get(context.Background(), snap.Packs[1].Key(s), objstore.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s == 0 {
+			a.put(snap.Packs[0].Key(s), other)
+		} else if err := a.Delete(context.Background(), snap.Packs[0].Key(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	with, gets := startCounted(t, a, true)
+	sameAnswers(t, with, without, now)
+	if n := gets.of("raw-blobs"); n != 0 {
+		t.Errorf("%d frames were fetched one by one", n)
 	}
 }
 

@@ -111,7 +111,7 @@ func (s *Service) newSnapshots(g Grant) (*snapshots, error) {
 	c, err := snapshot.NewChain(snapshot.Config{
 		Store: s.store, Table: s.table, Queue: s.queue, AuthorityID: s.cfg.AuthorityID, Shard: g.Shard, Shards: s.cfg.Shards, Fence: g.Fence,
 		Owner: fmt.Sprintf("%s.snapshot.%d", s.run, s.jobs.Add(1)), Window: s.cfg.Snapshot.Window + snapshotMargin, Hold: s.cfg.Jobs.Hold,
-		Frames: s.frames.all, Now: s.now,
+		MaxPending: s.cfg.Intake.MaxPending, Frames: s.frames.all, Now: s.now,
 		Events: snapshot.Events{
 			Committed: func(*snapshot.Snapshot) { m.committed.Inc() },
 			Packed: func(r snapshot.Ref, merged bool) {

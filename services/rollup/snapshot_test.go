@@ -75,6 +75,9 @@ func TestSnapshotsOfOwnedShards(t *testing.T) {
 			w := newWorld(t, newMem())
 			cfg := testConfig()
 			cfg.Snapshot.Interval = 2 * time.Millisecond
+			if shared { // little room, and segments that stay; else room, and segments that owners delete at once
+				cfg.Intake.MaxPending, cfg.Schedule.FirstAfter = 16, 1000*time.Hour
+			}
 			table := func() *workmem.Store {
 				if shared {
 					return w.pending
