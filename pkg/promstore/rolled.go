@@ -2,6 +2,7 @@ package promstore
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -44,6 +45,10 @@ func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, o
 			continue
 		}
 		series, ok, err := q.rolled(ctx, c, fn, w)
+		if errors.Is(err, errNotRolled) { // nor will finer rows
+			q.pub.Undo(mark)
+			return "", false, nil
+		}
 		if err != nil {
 			return "", false, err
 		}
@@ -110,9 +115,6 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w win
 			return nil, false, ctx.Err()
 		}
 		values, any, err := ev.series(&all[i])
-		if err == errNotRolled {
-			return nil, false, nil
-		}
 		if err != nil {
 			return nil, false, err
 		}
