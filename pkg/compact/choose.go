@@ -24,8 +24,9 @@ type Settings struct {
 	// MaxBytes bounds what one compaction merges, and so its memory: shards are split up,
 	// and a shard whose span has more stays as it is.
 	MaxBytes int64
-	// Rows of a series in one block.
-	Rows int
+	// Rows of a series in one block, and the series and values of a block: larger ones than
+	// of an hour, so that the series of several shards that are alike still meet in one.
+	Rows, BlockSeries, BlockValues int
 }
 
 // DefaultSettings merge raw sets of 2 hours, then of a day; those of 1 m by the day, of
@@ -33,7 +34,7 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{
 		Spans: map[window.Window][]uint16{window.Raw: {2, 24}, window.OneMinute: {24}, window.FiveMinutes: {7 * 24}, window.OneHour: {30 * 24}},
-		Group: 8, After: 3 * time.Hour, ObjectBytes: 128 << 20, MaxBytes: 256 << 20, Rows: 16 << 10,
+		Group: 8, After: 3 * time.Hour, ObjectBytes: 128 << 20, MaxBytes: 256 << 20, Rows: 16 << 10, BlockSeries: 2048, BlockValues: 1 << 20,
 	}
 }
 
@@ -46,8 +47,9 @@ func (s Settings) Validate() error {
 			}
 		}
 	}
-	if s.Group == 0 || s.After < 0 || s.ObjectBytes <= 0 || s.MaxBytes <= 0 || s.Rows <= 0 || s.Rows > 1<<16 {
-		return errors.New("compact: group, object size, most bytes and rows must be greater than 0")
+	if s.Group == 0 || s.After < 0 || s.ObjectBytes <= 0 || s.MaxBytes <= 0 || s.Rows <= 0 || s.Rows > 1<<16 ||
+		s.BlockSeries <= 0 || s.BlockSeries > 1<<16 || s.BlockValues <= 0 || s.BlockValues > 1<<22 {
+		return errors.New("compact: group, object size, most bytes, rows, series and values of blocks must be greater than 0")
 	}
 	return nil
 }

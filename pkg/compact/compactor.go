@@ -163,6 +163,7 @@ func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate)
 	p := &Plan{
 		AuthorityID: c.cfg.AuthorityID, Name: name, Shards: cand.Sources[0].Shards,
 		ObjectBytes: uint64(c.cfg.Settings.ObjectBytes), Rows: uint32(c.cfg.Settings.Rows),
+		BlockSeries: uint32(c.cfg.Settings.BlockSeries), BlockValues: uint32(c.cfg.Settings.BlockValues),
 	}
 	for _, s := range cand.Sources {
 		p.Sources = append(p.Sources, s.Name)

@@ -63,7 +63,7 @@ var testPolicy = publish.Policy{
 func settings() compact.Settings {
 	s := compact.DefaultSettings()
 	s.Spans = map[window.Window][]uint16{window.Raw: {2, 6}, window.OneMinute: {6}}
-	s.Group, s.ObjectBytes, s.Rows, s.After = 2, 2000, 100, time.Hour
+	s.Group, s.ObjectBytes, s.Rows, s.BlockSeries, s.After = 2, 2000, 100, 5, time.Hour
 	return s
 }
 

@@ -220,7 +220,7 @@ func (m *merge) add(e *entry) error {
 	}
 	s := &chunk.Series{Agent: e.ref.Agent, Labels: e.ref.Labels, Type: e.ref.Type, Unit: e.ref.Unit, Columns: e.cols}
 	if m.stream == nil {
-		m.stream, m.metric = chunk.NewStream(chunk.Options{Rows: int(m.plan.Rows)}), s.Name()
+		m.stream, m.metric = chunk.NewStream(chunk.Options{Rows: int(m.plan.Rows), BlockSeries: int(m.plan.BlockSeries), BlockValues: int(m.plan.BlockValues)}), s.Name()
 	}
 	if err := m.stream.Add(s); err != nil {
 		return err

@@ -37,8 +37,8 @@ type Plan struct {
 	Sources []catalog.Name
 	// ObjectBytes is the size from which on a chunk is ended.
 	ObjectBytes uint64
-	// Rows of a series in one block.
-	Rows uint32
+	// Rows of a series in one block, and the series and values of a block.
+	Rows, BlockSeries, BlockValues uint32
 }
 
 type planJSON struct {
@@ -52,6 +52,8 @@ type planJSON struct {
 	Generation  uint64      `json:"generation"`
 	ObjectBytes uint64      `json:"object_bytes"`
 	Rows        uint32      `json:"block_rows"`
+	BlockSeries uint32      `json:"block_series"`
+	BlockValues uint32      `json:"block_values"`
 	Sources     [][3]uint64 `json:"sources"` // hours after the start, shard, generation
 }
 
@@ -64,7 +66,7 @@ func (p *Plan) Marshal() ([]byte, error) {
 	}
 	j := planJSON{
 		Schema: PlanSchema, AuthorityID: p.AuthorityID, Shard: uint32(p.Name.Shard), Shards: p.Shards, Hour: p.Name.Hour.String(),
-		Window: p.Name.Window.String(), Span: p.Name.Span, Generation: p.Name.Generation, ObjectBytes: p.ObjectBytes, Rows: p.Rows,
+		Window: p.Name.Window.String(), Span: p.Name.Span, Generation: p.Name.Generation, ObjectBytes: p.ObjectBytes, Rows: p.Rows, BlockSeries: p.BlockSeries, BlockValues: p.BlockValues,
 	}
 	for _, s := range p.Sources {
 		j.Sources = append(j.Sources, [3]uint64{uint64(s.Hour - p.Name.Hour), uint64(s.Shard), s.Generation})
@@ -112,7 +114,7 @@ func parsePlan(b []byte) (*Plan, error) {
 		return nil, fmt.Errorf("schema %.64q, shard %d, %d sources", j.Schema, j.Shard, len(j.Sources))
 	}
 	n := catalog.Name{Hour: window.HourStarting(t), Shard: shard.ID(j.Shard), Window: w, Generation: j.Generation, Span: j.Span}
-	p := &Plan{AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, ObjectBytes: j.ObjectBytes, Rows: j.Rows}
+	p := &Plan{AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, ObjectBytes: j.ObjectBytes, Rows: j.Rows, BlockSeries: j.BlockSeries, BlockValues: j.BlockValues}
 	for _, s := range j.Sources {
 		if s[0] >= catalog.MaxSpan || s[1] >= shard.Max {
 			return nil, fmt.Errorf("source %v", s)
@@ -128,7 +130,7 @@ func (p *Plan) validate() error {
 		return err
 	}
 	if p.AuthorityID == "" || n.Generation == 0 || n.Span < 2 || n.Span > catalog.MaxSpan || len(p.Sources) < 1 || len(p.Sources) > catalog.MaxSources ||
-		p.ObjectBytes == 0 || p.Rows == 0 || p.Rows > 1<<16 {
+		p.ObjectBytes == 0 || p.Rows == 0 || p.Rows > 1<<16 || p.BlockSeries == 0 || p.BlockSeries > 1<<16 || p.BlockValues == 0 || p.BlockValues > 1<<22 {
 		return fmt.Errorf("%s of %q: %d sources, %d bytes, %d rows", n.Key(), p.AuthorityID, len(p.Sources), p.ObjectBytes, p.Rows)
 	}
 	for i, s := range p.Sources {
