@@ -48,6 +48,7 @@ var benchmarks = []benchmark{
 	{"chunk", "encode and decode of rollup chunks, bytes per sample next to a Prometheus block", benchChunk},
 	{"query", "TSBS queries over published chunks next to a Prometheus block", benchQuery},
 	{"rollup", "an hour rolled up by a worker next to decoding its frames", benchRollup},
+	{"ownership", "shards that move between workers, and how long they are nobody's", benchOwnership},
 	{"store", "fsynced conditional PUTs of the embedded store next to versitygw", benchStore},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},
