@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -280,4 +282,57 @@ func TestLateHourIsMasked(t *testing.T) {
 	// The next level takes all up.
 	w.clock.now = hour0.Start().Add(8 * time.Hour)
 	w.settled(st, "next level", want)
+}
+
+// Compactors, a retention and a collector that all work at once.
+func TestAllAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.clock.now = hour0.Start().Add(8 * time.Hour)
+	w.rollAll(hour0, 6, window.Raw, window.OneMinute)
+	want := w.answers(w.view(), window.OneMinute)
+	st := settings()
+	var cs []compact.Candidate
+	for _, win := range []window.Window{window.Raw, window.OneMinute} {
+		for _, id := range []shard.ID{0, 2} {
+			cs = append(cs, st.Choose(win, setsOf(w.view(), win), id, w.clock.now)...)
+		}
+	}
+	if len(cs) != 4 {
+		t.Fatalf("%d candidates", len(cs))
+	}
+	var wg sync.WaitGroup
+	for i := range 3 {
+		c := w.compactor(st)
+		wg.Go(func() {
+			for k := range cs {
+				if _, err := c.Compact(t.Context(), cs[(k+i)%len(cs)], 7); err != nil && !known(err) && !errors.Is(err, publish.ErrUndecided) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	r, g := w.retainer(), w.collector()
+	wg.Go(func() {
+		if _, err := r.Retain(t.Context(), window.Raw, hour0, hour0+2); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Go(func() {
+		for range 5 {
+			_ = w.clock.Sleep(t.Context(), 30*time.Minute)
+			if _, err := g.Step(t.Context(), 100); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	same(t, "at once", w.answers(w.view(), window.OneMinute), want)
+	w.compactAll(st)
+	w.must1(w.retainer().Retain(t.Context(), window.Raw, hour0, hour0+2))
+	same(t, "afterwards", w.answers(w.view(), window.OneMinute), want)
+	for _, set := range setsOf(w.view(), window.Raw) {
+		if set.Name.Hour <= hour0+2 {
+			t.Errorf("%s stays", set.Name.Key())
+		}
+	}
 }

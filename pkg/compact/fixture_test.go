@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,11 +38,20 @@ const (
 )
 
 // ticking is a clock that goes on by itself when somebody sleeps.
-type ticking struct{ now time.Time }
+type ticking struct {
+	mu  sync.Mutex
+	now time.Time
+}
 
-func (c *ticking) Now() time.Time { return c.now }
+func (c *ticking) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
 
 func (c *ticking) Sleep(ctx context.Context, d time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
 	return ctx.Err()
 }
@@ -83,7 +93,7 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, parts: parts{objmem.New(nil), refmem.New(), &ticking{hour0.End().Add(24 * time.Hour)}}}
+	w := &world{t: t, parts: parts{objmem.New(nil), refmem.New(), &ticking{now: hour0.End().Add(24 * time.Hour)}}}
 	w.must1(w.collector().Found(t.Context(), &w.ids, false))
 	return w
 }
@@ -99,7 +109,7 @@ func (w *world) must1(_ any, err error) { w.t.Helper(); w.must(err) }
 
 // clone copies the world as it is.
 func (w *world) clone() *world {
-	c := &world{t: w.t, parts: parts{objmem.New(nil), refmem.New(), &ticking{w.clock.now}}, ids: w.ids}
+	c := &world{t: w.t, parts: parts{objmem.New(nil), refmem.New(), &ticking{now: w.clock.now}}, ids: w.ids}
 	ctx := context.Background()
 	w.must(objstore.ListAll(ctx, w.store, "", "", func(i objstore.Info) error {
 		b, _, err := w.store.Get(ctx, i.Key, objstore.GetOptions{})

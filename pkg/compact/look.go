@@ -34,17 +34,32 @@ func NewLooker(r objstore.Reader, authority string) *Looker {
 	return &Looker{r, authority, map[string]*remembered{}}
 }
 
-// Look reads the hours from to to, both included, of the shards that of names. An hour
-// with a record that can't be read is left out for its shard: skipped counts these.
-func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour, of func(shard.ID) bool) (sets []*catalog.Set, skipped int, err error) {
+// Seen is what a look found.
+type Seen struct {
+	// Sets are highest committed generations.
+	Sets []*catalog.Set
+	// Compactions that begin in the hours; what became of them is not read.
+	Compactions []catalog.Name
+	// Skipped hours of shards have a record that can't be read.
+	Skipped  int
+	from, to window.Hour
+}
+
+// Look reads the hours from to to, both included, of the shards that of names.
+func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour, of func(shard.ID) bool) (Seen, error) {
+	seen := Seen{from: from, to: to}
 	type slot struct {
 		h window.Hour
 		s shard.ID
 	}
 	gens := map[slot][]objstore.Info{}
 	var order []slot
-	err = listHours(ctx, l.store, from, to, func(n catalog.Name, i objstore.Info) error {
-		if n.Window != w || n.Span > 0 || !of(n.Shard) {
+	err := listHours(ctx, l.store, from, to, func(n catalog.Name, i objstore.Info) error {
+		if n.Window != w || !of(n.Shard) {
+			return nil
+		}
+		if n.Span > 0 {
+			seen.Compactions = append(seen.Compactions, n)
 			return nil
 		}
 		at := slot{n.Hour, n.Shard}
@@ -55,7 +70,7 @@ func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour
 		return nil
 	})
 	if err != nil {
-		return nil, 0, err
+		return seen, err
 	}
 	for _, r := range l.known {
 		r.used = false
@@ -64,14 +79,14 @@ func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour
 		for _, i := range slices.Backward(gens[at]) {
 			r, err := l.read(ctx, i)
 			if unreadable(err) {
-				skipped++
+				seen.Skipped++
 				break
 			}
 			if err != nil {
-				return nil, 0, err
+				return seen, err
 			}
 			if r.set != nil {
-				sets = append(sets, r.set)
+				seen.Sets = append(seen.Sets, r.set)
 			}
 			if r.over {
 				break
@@ -83,7 +98,30 @@ func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour
 			delete(l.known, key)
 		}
 	}
-	return sets, skipped, nil
+	return seen, nil
+}
+
+// Unneeded are the compactions of whose hours and shards every set is in another one: a
+// worker died before it made any point there, and a longer span was merged since.
+func (s Seen) Unneeded() []catalog.Name {
+	var out []catalog.Name
+	for _, c := range s.Compactions {
+		end := c.Hour + window.Hour(c.Span)
+		if s.Skipped > 0 || c.Hour < s.from || end-1 > s.to {
+			continue
+		}
+		needed := false
+		for _, set := range s.Sets {
+			if set.Name.Hour >= c.Hour && set.Name.Hour < end && set.Name.Shard >= c.Shard && (set.Into.Earlier(c) || set.Into.Name == c) {
+				needed = true
+				break
+			}
+		}
+		if !needed {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 func unreadable(err error) bool {

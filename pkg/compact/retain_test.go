@@ -157,10 +157,11 @@ func TestLooker(t *testing.T) {
 	mine := func(id shard.ID) bool { return st.Owner(id) == 2 }
 	look := func() {
 		t.Helper()
-		got, skipped, err := l.Look(t.Context(), window.Raw, hour0, hour0+6, mine)
-		if err != nil || skipped > 0 {
-			t.Fatal(skipped, err)
+		seen, err := l.Look(t.Context(), window.Raw, hour0, hour0+6, mine)
+		if err != nil || seen.Skipped > 0 {
+			t.Fatal(seen.Skipped, err)
 		}
+		got := seen.Sets
 		var want []string
 		for _, s := range setsOf(w.view(), window.Raw) {
 			if mine(s.Name.Shard) {
@@ -189,4 +190,42 @@ func TestLooker(t *testing.T) {
 	look()
 	w.collect()
 	look()
+}
+
+// A compaction that nobody ever pointed at is found, and collected.
+func TestUnneededCompaction(t *testing.T) {
+	w, st := small(t)
+	want := w.answers(w.view(), window.Raw)
+	c := w.candidate(st)
+	p := w.tap()
+	p.before = func(n int, write bool) error {
+		if len(w.keys(layout.RollupSetsHour(hour0))) > 2 { // the compaction is committed
+			return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
+		}
+		return nil
+	}
+	if _, err := w.compactorOver(p, tapRefs{p}, st).Compact(t.Context(), c, 7); !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+	l := compact.NewLooker(w.store, authority)
+	unneeded := func() []string {
+		t.Helper()
+		seen, err := l.Look(t.Context(), window.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
+		w.must(err)
+		var out []string
+		for _, n := range seen.Unneeded() {
+			out = append(out, n.Key())
+			w.must(w.publisher().Release(t.Context(), n))
+		}
+		return out
+	}
+	if got := unneeded(); len(got) > 0 {
+		t.Errorf("%q, and its sources may still point at it", got)
+	}
+	w.clock.now = hour0.Start().Add(8 * time.Hour) // the longer span is due
+	w.compactAll(st)
+	if got := unneeded(); len(got) != 1 || !strings.Contains(got[0], "raw.2h") {
+		t.Errorf("unneeded: %q", got)
+	}
+	w.settled(st, "collected", want)
 }

@@ -78,6 +78,7 @@ type compactions struct {
 	looked   map[window.Window]time.Time
 	// retained windows: when, to which hour, and when from the beginning of time.
 	retained map[window.Window]retained
+	released map[catalog.Name]bool
 }
 
 // compactMetrics count what merging and retention did. The guide lists them.
@@ -113,7 +114,7 @@ func (s *Service) newCompactions() (*compactions, error) {
 	}
 	m := &compactions{
 		s: s, settings: st, looks: map[window.Window]*compact.Looker{}, looked: map[window.Window]time.Time{},
-		retained: map[window.Window]retained{},
+		retained: map[window.Window]retained{}, released: map[catalog.Name]bool{},
 	}
 	m.c, err = compact.NewCompactor(compact.Config{Store: s.store, Publisher: s.publisher, AuthorityID: s.cfg.AuthorityID, Settings: st})
 	if err != nil {
@@ -188,16 +189,25 @@ func (m *compactions) window(ctx context.Context, w window.Window, now time.Time
 	spans := m.settings.Spans[w]
 	back := time.Duration(m.s.cfg.Compact.Back) * time.Duration(spans[len(spans)-1]) * time.Hour
 	from, to := window.HourOf(now.Add(-back).UnixMilli()), window.HourOf(now.Add(-m.settings.After).UnixMilli())
-	sets, skipped, err := l.Look(ctx, w, from, to, func(id shard.ID) bool { _, ok := fences[m.settings.Owner(id)]; return ok })
+	seen, err := l.Look(ctx, w, from, to, func(id shard.ID) bool { _, ok := fences[m.settings.Owner(id)]; return ok })
 	if err != nil {
 		return err
 	}
-	if skipped > 0 {
-		m.s.log.Warn("hours are not merged: a record can't be read", "window", w, "hours", skipped)
+	if seen.Skipped > 0 {
+		m.s.log.Warn("hours are not merged: a record can't be read", "window", w, "hours", seen.Skipped)
 	}
 	var failed []error
+	for _, n := range seen.Unneeded() {
+		if m.released[n] {
+			continue
+		}
+		if err := m.s.publisher.Release(ctx, n); err != nil {
+			return err
+		}
+		m.released[n] = true
+	}
 	for first, fence := range fences {
-		for _, c := range m.settings.Choose(w, sets, first, now) {
+		for _, c := range m.settings.Choose(w, seen.Sets, first, now) {
 			if err := m.one(ctx, c, fence); err != nil {
 				failed = append(failed, err)
 			}
