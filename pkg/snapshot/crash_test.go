@@ -124,12 +124,13 @@ func (m mortalTable) Rows(ctx context.Context, prefix, after string, limit int) 
 // successor, under a greater fence or after the hold ran out, resumes: no batch and no
 // order is lost, at most one pack is written twice, and nothing is left behind.
 func TestKilledAtEveryCall(t *testing.T) {
+	ideal := undisturbed(t)
 	for _, sameFence := range []bool{false, true} {
 		for at := 1; ; at++ {
 			finished := false
 			for _, after := range []bool{false, true} {
 				name := fmt.Sprintf("call %d, after %v, same fence %v", at, after, sameFence)
-				finished = killedAt(t, name, at, after, sameFence)
+				finished = killedAt(t, name, at, ideal, after, sameFence)
 			}
 			if finished {
 				if at < 30 {
@@ -141,7 +142,25 @@ func TestKilledAtEveryCall(t *testing.T) {
 	}
 }
 
-func killedAt(t *testing.T, name string, at int, after, sameFence bool) (finished bool) {
+// undisturbed counts the packs of the job when nobody dies.
+func undisturbed(t *testing.T) int {
+	w := newWorld(t)
+	n := 0
+	c := w.chain(func(c *Config) {
+		c.PackBatches, c.Queue = 40, nil
+		c.Events.Packed = func(Ref, bool) { n++ }
+	})
+	for range fan {
+		c.Offer(w.accept(1))
+		w.step(c, work.Completed)
+	}
+	n = 0
+	c.Offer(w.accept(100))
+	w.step(c, work.Completed)
+	return n
+}
+
+func killedAt(t *testing.T, name string, at, ideal int, after, sameFence bool) (finished bool) {
 	w := newWorld(t)
 	written := 0
 	count := func(c *Config) {
@@ -153,19 +172,6 @@ func killedAt(t *testing.T, name string, at int, after, sameFence bool) (finishe
 		c.Offer(w.accept(1))
 		w.step(c, work.Completed)
 	}
-	ideal := func() int { // the packs of a job that nobody disturbs
-		v := newWorld(t)
-		n := 0
-		c := v.chain(func(c *Config) { count(c); c.Events.Packed = func(Ref, bool) { n++ } })
-		for range fan {
-			c.Offer(v.accept(1))
-			v.step(c, work.Completed)
-		}
-		n = 0
-		c.Offer(v.accept(100))
-		v.step(c, work.Completed)
-		return n
-	}()
 	written = 0
 	w.accept(100)
 	l := &life{at: at, after: after}
