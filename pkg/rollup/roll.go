@@ -12,22 +12,31 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// Roller rolls raw series up. It remembers the buckets of the last times it saw, since
-// series of one agent share them. Not for concurrent use.
+// Roller rolls raw series up. It remembers the buckets of times that it saw, since series
+// of one agent share them. Not for concurrent use.
 type Roller struct {
-	w       window.Window
-	seen    []int64 // the times that buckets are of
+	w    window.Window
+	seen map[*int64]*grid
+	*grid
+}
+
+// grid is the buckets of the times of a series.
+type grid struct {
+	all     []int64 // as the series has them
 	t       []int64 // those that count: of samples in one millisecond the last
 	rows    []int   // their rows, when those are not all; else nil
 	buckets []bucket
 	ends    []int64 // of the buckets, Unix nanoseconds
 }
 
+// maxGrids bounds what a roller remembers.
+const maxGrids = 4096
+
 // bucket is the range [from, to) of samples.
 type bucket struct{ from, to int }
 
 // NewRoller makes a roller to w, which is not Raw.
-func NewRoller(w window.Window) *Roller { return &Roller{w: w} }
+func NewRoller(w window.Window) *Roller { return &Roller{w: w, seen: map[*int64]*grid{}} }
 
 // Roll gives s in buckets. Of samples in the same millisecond only the last counts, as in
 // a query. The result refers to the labels and histograms of s, and shares T with others.
@@ -51,27 +60,41 @@ func (r *Roller) Roll(s *chunk.Series) chunk.Series {
 
 // look finds the buckets of t.
 func (r *Roller) look(t []int64) {
-	if len(t) > 0 && len(t) == len(r.seen) && &t[0] == &r.seen[0] {
+	if len(t) == 0 {
+		r.grid = &grid{}
 		return
 	}
-	r.seen, r.rows, r.buckets, r.ends = t, nil, nil, nil
+	if g := r.seen[&t[0]]; g != nil && len(g.all) == len(t) {
+		r.grid = g
+		return
+	}
+	if len(r.seen) >= maxGrids {
+		clear(r.seen)
+	}
+	r.grid = newGrid(t, r.w)
+	r.seen[&t[0]] = r.grid
+}
+
+func newGrid(t []int64, w window.Window) *grid {
+	g := &grid{all: t}
 	for i := 1; i < len(t); i++ {
 		if window.Millisecond(t[i]) == window.Millisecond(t[i-1]) {
-			r.rows = lastOfMillisecond(t)
+			g.rows = lastOfMillisecond(t)
 			break
 		}
 	}
-	r.t = pick(t, r.rows)
+	g.t = pick(t, g.rows)
 	end := int64(math.MinInt64)
-	for i, ns := range r.t {
+	for i, ns := range g.t {
 		ms := window.Millisecond(ns)
 		if i == 0 || ms > end {
-			end = r.w.BucketEnd(ms)
-			r.buckets = append(r.buckets, bucket{i, i})
-			r.ends = append(r.ends, nanos(end))
+			end = w.BucketEnd(ms)
+			g.buckets = append(g.buckets, bucket{i, i})
+			g.ends = append(g.ends, nanos(end))
 		}
-		r.buckets[len(r.buckets)-1].to = i + 1
+		g.buckets[len(g.buckets)-1].to = i + 1
 	}
+	return g
 }
 
 func lastOfMillisecond(t []int64) []int {
