@@ -121,8 +121,8 @@ func (s *Set) validateCompaction() error {
 	if s.Into != nil {
 		i := s.Into
 		switch {
-		case n.Span > 0 || len(s.Objects) > 0:
-			return errors.New("a compaction or a set with objects can not be compacted into another")
+		case n.Span > 0 || len(s.Objects) > 0 || len(s.Sources) > 0:
+			return errors.New("a compaction, or a set with objects or sources, can not be compacted into another")
 		case i.Name.Span == 0 || i.Name.Window != n.Window || n.Hour < i.Name.Hour || n.Hour >= i.Name.Hour+window.Hour(i.Name.Span) || i.Name.Generation == 0:
 			return fmt.Errorf("%s can not be compacted into %s", n.Key(), i.Name.Key())
 		case len(i.Keys) > 2*MaxObjects:
