@@ -233,7 +233,7 @@ func recordsOf(b publishedtest.Batch) (out []record) {
 func TestEachRecordOnce(t *testing.T) {
 	for seed := range uint64(10) {
 		w := newWorld(t, seed)
-		for range 60 {
+		for range 30 {
 			for range w.rnd.IntN(6) {
 				w.step()
 			}
