@@ -125,6 +125,9 @@ func TestCrashMatrix(t *testing.T) {
 			states++
 			state := derivedState(t, s)
 			if _, ok := state[layout.AcceptedByTime(m.AcceptedTime(), id)]; ok {
+				if state[layout.Repair(id)] == "" {
+					t.Errorf("call %d: accepted-by-time is there, and the blob that is missing is not reported", n)
+				}
 				for _, d := range DerivedOf(m) {
 					if _, ok := state[d.Key]; !ok {
 						t.Errorf("call %d: accepted-by-time is there, %s is not", n, d.Kind)

@@ -239,6 +239,47 @@ func TestBadManifestsAreReportedAndNotTrusted(t *testing.T) {
 	}
 }
 
+func TestBadConflictsAreReportedAndNotTrusted(t *testing.T) {
+	id := batch(10, 19)
+	c, loser := conflict(id)
+	foreign := c
+	foreign.AuthorityID = "another"
+	other, _ := conflict(batch(10, 20))
+	for name, bad := range map[string]struct {
+		body  []byte
+		cause Cause
+	}{
+		"cut":              {c.Marshal()[:50], CauseBadManifest},
+		"another identity": {other.Marshal(), CauseBadManifest},
+		"foreign":          {foreign.Marshal(), CauseForeign},
+	} {
+		s := newStore()
+		key := layout.Quarantine(id, c.SubmittedSHA256)
+		put(t, s, c.SubmittedBlobKey, loser)
+		put(t, s, key, bad.body)
+		res, err := newCore(s).Reconcile(ctx, key, Options{})
+		if err != nil || res.Cause != bad.cause || res.Conflict != nil || len(res.Created) != 0 {
+			t.Errorf("%s: %+v %v", name, res, err)
+		}
+		if state := derivedState(t, s); len(state) != 1 || state[layout.RepairQuarantine(id, c.SubmittedSHA256)] == "" {
+			t.Errorf("%s: %v", name, state)
+		}
+	}
+}
+
+// The manifest's length is compared too, though the hash is right.
+func TestBlobOfAnotherLength(t *testing.T) {
+	s := newStore()
+	m, frame := manifest(batch(10, 19))
+	m.FrameBytes++
+	put(t, s, m.RawBlobKey, frame)
+	put(t, s, layout.Accepted(m.Identity), m.Marshal())
+	res, err := newCore(s).Reconcile(ctx, layout.Accepted(m.Identity), Options{})
+	if err != nil || res.Cause != CauseCorrupt {
+		t.Errorf("%+v %v", res, err)
+	}
+}
+
 func TestTheStoresOwnAuthority(t *testing.T) {
 	s := newStore()
 	m := acceptBatch(t, s, batch(1, 2))
