@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -228,4 +229,56 @@ func TestUnneededCompaction(t *testing.T) {
 		t.Errorf("unneeded: %q", got)
 	}
 	w.settled(st, "collected", want)
+}
+
+// The collector decides by the sources' records whether a compaction is needed.
+func TestWhoNeedsACompaction(t *testing.T) {
+	w, st := small(t)
+	want := w.answers(w.view(), window.Raw)
+	p := w.tap()
+	p.before = func(n int, write bool) error {
+		if len(w.keys(layout.RollupSetsHour(hour0))) > 2 {
+			return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
+		}
+		return nil
+	}
+	cand := w.candidate(st)
+	if _, err := w.compactorOver(p, tapRefs{p}, st).Compact(t.Context(), cand, 7); !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+	c := cand.Name
+	c.Generation = 1
+	committed := func(when string, want bool) {
+		t.Helper()
+		w.must(w.publisher().Release(t.Context(), c))
+		w.collect()
+		r, _, err := catalog.Read(t.Context(), w.store, authority, c.Key())
+		w.must(err)
+		if (r.Set != nil) != want {
+			t.Fatalf("%s: removed %t", when, r.Removed != nil)
+		}
+		if r.Removed != nil {
+			for _, k := range r.Removed.Keys {
+				if _, err := w.store.Head(t.Context(), k); !errors.Is(err, objstore.ErrNotFound) {
+					t.Errorf("%s is left: %v", k, err)
+				}
+			}
+		}
+	}
+	committed("its sources may still point at it", true)
+	if r, err := w.compactor(st).Compact(t.Context(), cand, 7); err != nil || r.Created || r.Turned != 4 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	committed("they do", true)
+	same(t, "finished", w.answers(w.view(), window.Raw), want)
+	for i, at := range []struct {
+		h  window.Hour
+		id shard.ID
+	}{{0, 0}, {0, 1}, {1, 1}, {1, 0}} {
+		w.roll(hour0+at.h, at.id, window.Raw)
+		committed("the others are superseded", i < 3)
+	}
+	if len(w.answers(w.view(), window.Raw)) == 0 {
+		t.Error("no answers")
+	}
 }
