@@ -690,3 +690,21 @@ func (s *script) check(t *testing.T, q *Queue, at string) {
 		}
 	}
 }
+
+// A dead letter whose bytes are not what was set aside never gets its identity back.
+func TestRequeueChecksTheBytes(t *testing.T) {
+	fsys := newCrashFS(1)
+	q := open(t, fsys, testOptions())
+	e := mustAppend(t, q, part(1, "a", 100))[0]
+	dead, err := q.DeadLetter(e.No, Verdict{Reason: "FRAME_CRC"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fsys.names["/q/dead/"+dead.ID+".lmbatch"].data[50] ^= 1
+	if _, err := q.Requeue(dead.ID); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("requeue: %v", err)
+	}
+	if len(q.Pending(0, 10)) != 0 || len(q.Asides(Dead)) != 1 {
+		t.Errorf("pending %v, dead %v", q.Pending(0, 10), q.Asides(Dead))
+	}
+}

@@ -3,6 +3,7 @@ package spool
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -115,8 +116,12 @@ func (s *Spool) load(path string) (*entry, error) {
 	if folder != batchesDir {
 		want = loserPath(folder, m.Identity, m.FrameSHA256)
 	}
-	if path != want || m.AuthorityID != s.cfg.AuthorityID {
-		return nil, errors.Join(ErrCorrupt, errors.New("it is of another identity or authority than its place"))
+	if path != want {
+		return nil, errors.Join(ErrCorrupt, errors.New("it is of another identity than its place"))
+	}
+	if m.AuthorityID != s.cfg.AuthorityID {
+		// No damage but a wrong setting: set aside, they would not land once it is mended.
+		return nil, fmt.Errorf("%w: %q is of %q, the store is %q", ErrOtherAuthority, path, m.AuthorityID, s.cfg.AuthorityID)
 	}
 	return &entry{manifest: m, manifestBytes: h.manifestBytes, spoolID: h.spoolID, path: path, cost: cost(int(size))}, nil
 }

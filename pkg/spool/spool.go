@@ -373,7 +373,12 @@ func (s *Spool) Stats() Stats {
 // Close gives the lock back. Calls in progress must have ended.
 func (s *Spool) Close() error { return s.lock.Close() }
 
-// Open locks the directory and takes in what an earlier process left there.
+// ErrOtherAuthority: the spool holds batches that were accepted for another authority's
+// store. They must land there, so nothing is touched.
+var ErrOtherAuthority = errors.New("the spool is of another acceptance authority")
+
+// Open locks the directory and takes in what an earlier process left there. Errors:
+// ErrOtherAuthority, and those of the file system.
 func Open(cfg Config) (*Spool, error) {
 	if cfg.Dir == "" || cfg.AuthorityID == "" || cfg.CollectorID == "" || cfg.Target == nil {
 		return nil, errors.New("spool: directory, authority id, collector id and target are required")

@@ -687,3 +687,27 @@ func TestFullDiskDrains(t *testing.T) {
 		s.Close()
 	}
 }
+
+// A wrong bucket in the settings must not cost the batches that wait for the right one.
+func TestSpoolOfAnotherAuthorityIsNotTouched(t *testing.T) {
+	st := mem.New(nil)
+	c := config(t, t.TempDir(), nil, target(t, st, "c1"))
+	s := open(t, c)
+	mustAccept(t, s, batch(1, "a"), accept.Accepted)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wrong := c
+	wrong.AuthorityID = "authority-2"
+	for range 2 {
+		if s, err := spool.Open(wrong); !errors.Is(err, spool.ErrOtherAuthority) {
+			t.Fatalf("%v, %v", s, err)
+		}
+	}
+	s = open(t, c)
+	mustAccept(t, s, batch(1, "a"), accept.Duplicate)
+	land(t, s)
+	if !inStore(t, st, batch(1, "a")) {
+		t.Error("it did not land")
+	}
+}

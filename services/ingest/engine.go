@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/qualify"
+	"lightmetrics.dev/lightmetrics/pkg/spool"
 )
 
 // qualify checks the authority's id and the store's semantics, and makes the acceptor.
@@ -70,10 +71,10 @@ func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
 	return id, err
 }
 
-// fatal errors end the collector: no waiting makes the bucket another one.
+// fatal errors end the collector: no waiting makes the bucket, or the spool, another one.
 func fatal(err error) bool {
 	var other *accept.AuthorityError
-	return errors.As(err, &other)
+	return errors.As(err, &other) || errors.Is(err, spool.ErrOtherAuthority)
 }
 
 // denied reports whether the store refuses what acceptance needs.

@@ -1,10 +1,13 @@
 package ingest_test
 
 import (
+	"errors"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/spool"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )
@@ -48,6 +51,37 @@ func TestLocalSpoolAcceptsWithoutTheStore(t *testing.T) {
 		t.Errorf("after landing: %v", r)
 	}
 	s.done()
+}
+
+// TestSpoolOfAnotherAuthorityEndsTheCollector: with the wrong bucket nothing of the spool is
+// touched, and with the right one it lands.
+func TestSpoolOfAnotherAuthorityEndsTheCollector(t *testing.T) {
+	right, wrong, dir := newStore(), newStore(), t.TempDir()
+	spooled := func(c *ingest.Config) {
+		c.Acceptance, c.Spool.Dir, c.Spool.LandingIntervalMS = "local_spool", dir, 10
+	}
+	c := start(t, right, spooled)
+	right.down.Store(true)
+	s, _ := c.mustOpen(t, boot, 0)
+	if r := s.ask(encode(t, boot, 0, 10, 0)); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED {
+		t.Fatalf("%v", r)
+	}
+	s.done()
+	c.stop()
+
+	cfg := testConfig()
+	spooled(&cfg)
+	other, err := ingest.New(cfg, ingest.Deps{Store: wrong, Telemetry: telemetry.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Run(bound(t)); !errors.Is(err, spool.ErrOtherAuthority) {
+		t.Errorf("the collector ended with %v", err)
+	}
+
+	right.down.Store(false)
+	start(t, right, spooled)
+	eventually(t, "landed", func() bool { return len(manifests(t, right)) == 1 })
 }
 
 func manifests(t testing.TB, s objstore.Store) (keys []string) {
