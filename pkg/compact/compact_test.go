@@ -1,6 +1,7 @@
 package compact_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -128,5 +131,44 @@ func TestEqualSourcesGiveEqualBytes(t *testing.T) {
 	}
 	if a, b := all(), all(); !maps.Equal(a, b) || len(a) < 20 {
 		t.Errorf("%d objects and %d differ", len(a), len(b))
+	}
+}
+
+// Rows that are fewer or more than the sources count are not published.
+func TestConservation(t *testing.T) {
+	for _, off := range []uint64{1, ^uint64(0)} {
+		w, st := small(t)
+		c := w.candidate(st)
+		one := *c.Sources[2]
+		one.Counts.Samples += off
+		c.Sources[2] = &one
+		if _, err := w.compactor(st).Compact(t.Context(), c, 7); !errors.Is(err, compact.ErrNotConserved) {
+			t.Errorf("%d rows off: %v", int64(off), err)
+		}
+		if n := len(w.keys(layout.RollupSetsHour(hour0))); n != 2 {
+			t.Errorf("%d records", n)
+		}
+	}
+}
+
+// A turn is made once.
+func TestTurnsAreFinal(t *testing.T) {
+	w, st := small(t)
+	w.compactAll(st)
+	s := w.view().Set(hour0, 0, window.Raw)
+	for _, n := range []catalog.Name{s.Into.Name, {Hour: hour0, Window: window.Raw, Generation: 9, Span: 2}} {
+		ch, err := w.publisher().Compact(t.Context(), s.Name, n)
+		if err != nil || (ch == publish.Already) != (n == s.Into.Name) {
+			t.Errorf("%s: %v, %v", n.Key(), ch, err)
+		}
+	}
+	if ch, err := w.publisher().Compact(t.Context(), s.Name, s.Into.Name); err != nil || ch != publish.Already {
+		t.Errorf("back: %v, %v", ch, err)
+	}
+	if _, err := w.publisher().Expire(t.Context(), s.Into.Name); !errors.Is(err, publish.ErrInvalid) {
+		t.Errorf("a compaction expires: %v", err)
+	}
+	if err := w.publisher().Release(t.Context(), s.Name); !errors.Is(err, publish.ErrInvalid) {
+		t.Errorf("an hour is released: %v", err)
 	}
 }
