@@ -336,3 +336,36 @@ func TestAllAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// Whoever resumes a generation makes it from the plan that is there, whatever its own
+// settings and candidate are.
+func TestThePlanCounts(t *testing.T) {
+	base, st := small(t)
+	full := base.clone()
+	full.must1(full.compactor(st).Compact(t.Context(), full.candidate(st), 7))
+	want := fmt.Sprint(full.keys(layout.RollupChunksHour(window.Raw, hour0)), full.keys(layout.PlansPrefix))
+
+	w := base.clone()
+	p := w.tap()
+	plans := len(w.keys(layout.PlansPrefix))
+	p.before = func(n int, write bool) error {
+		if len(w.keys(layout.PlansPrefix)) > plans {
+			return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
+		}
+		return nil
+	}
+	c := w.candidate(st)
+	if _, err := w.compactorOver(p, tapRefs{p}, st).Compact(t.Context(), c, 7); !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+	other := st
+	other.ObjectBytes, other.Rows, other.BlockSeries = 1<<20, 1000, 100
+	c.Sources = c.Sources[:3]
+	r, err := w.compactor(other).Compact(t.Context(), c, 7)
+	if err != nil || len(r.Set.Sources) != 4 || r.Turned != 4 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if got := fmt.Sprint(w.keys(layout.RollupChunksHour(window.Raw, hour0)), w.keys(layout.PlansPrefix)); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
