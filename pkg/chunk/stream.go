@@ -268,3 +268,6 @@ func (c *Columns) AppendRows(o *Columns, from, to int) error {
 	}
 	return c.append(&part)
 }
+
+// Cut leaves the rows [from, to); it shares the memory.
+func (c *Columns) Cut(from, to int) Columns { return c.slice(from, to) }
