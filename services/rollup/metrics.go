@@ -28,6 +28,7 @@ type metrics struct {
 	segments     *prometheus.CounterVec // what
 	phase        *prometheus.HistogramVec
 	collected    *prometheus.CounterVec // action
+	swept        prometheus.Counter
 	compact      *compactMetrics
 }
 
@@ -63,9 +64,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		phase: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "publication_phase_seconds",
 			Help: "Length of the phases of publications.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"phase"}),
 		collected: vec("collected_total", "Keys that the delayed collection decided about, by action.", "action"),
+		swept:     counter("swept_keys_total", "Superseded sets and objects of no set that a sweep put on the delayed queue."),
 	}
 	reg.MustRegister(m.shards, m.pending, m.lag, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
-		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected)
+		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept)
 	m.compact = newCompactMetrics(reg)
 	for _, w := range window.All() {
 		m.generations.WithLabelValues(w.String())

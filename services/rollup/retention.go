@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -51,8 +52,8 @@ type retained struct {
 // fullEvery is how often all hours are looked at: late batches may have made old ones anew.
 const fullEvery = 24 * time.Hour
 
-// earliest hour that has sets.
-const earliest = window.Hour(0)
+// earliest hour that can have sets: times of samples are nanoseconds in 64 bits.
+var earliest = window.HourOfNS(math.MinInt64)
 
 // retain removes what is due. The owner of the first shard does it for all.
 func (m *compactions) retain(ctx context.Context) error {

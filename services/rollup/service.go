@@ -31,6 +31,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
 )
@@ -283,21 +284,35 @@ func (s *Service) collect(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	swept := earliest - 1
 	for {
 		if err := (run.WallClock{}).Sleep(ctx, s.cfg.Collect.Interval); err != nil {
 			return err
 		}
-		err := s.found(ctx)
-		for err == nil {
-			var r publish.Report
-			if r, err = s.collector.Step(ctx, collectAtOnce); r.Items < collectAtOnce {
-				break
-			}
-		}
-		if err != nil && ctx.Err() == nil {
+		var err error
+		if swept, err = s.collectOnce(ctx, swept); err != nil && ctx.Err() == nil {
 			s.log.Warn("delayed collection failed; it goes on at the next interval", "err", err)
 		}
 	}
+}
+
+// collectOnce works off what is due and sweeps the hour after swept: crashes left things
+// that nobody queued. It gives the hour to go on from, the first one after the last.
+func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Hour, error) {
+	err := s.found(ctx)
+	for err == nil {
+		var r publish.Report
+		if r, err = s.collector.Step(ctx, collectAtOnce); r.Items < collectAtOnce {
+			break
+		}
+	}
+	// A bad item, or an hour that can't be read, does not keep the sweep from the others.
+	h, more, queued, serr := s.collector.SweepAfter(ctx, swept)
+	if err = errors.Join(err, serr); !more && serr == nil {
+		h = earliest - 1
+	}
+	s.m.swept.Add(float64(queued))
+	return h, err
 }
 
 func (s *Service) routes(mux *http.ServeMux) {

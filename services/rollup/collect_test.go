@@ -1,0 +1,96 @@
+package rollup
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// hoursObjects lists chunks and indexes of an hour.
+func (w *world) hoursObjects(h window.Hour) (keys []string) {
+	w.t.Helper()
+	prefixes := []string{layout.RollupIndexesHour(h)}
+	for _, win := range window.All() {
+		prefixes = append(prefixes, layout.RollupChunksHour(win, h))
+	}
+	for _, p := range prefixes {
+		must(w.t, objstore.ListAll(w.t.Context(), w.store, p, "", func(o objstore.Info) error {
+			keys = append(keys, o.Key)
+			return nil
+		}))
+	}
+	return keys
+}
+
+// What nobody queued is collected all the same: superseded sets, and objects of no set,
+// hour after hour, also past an hour that can't be read. What committed sets name stays.
+func TestSweepFindsWhatNobodyQueued(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	hours := []window.Hour{-5, hour0 - 30, hour0 - 2, hour0}
+	a, seq := agentOf(1, 0), uint64(0)
+	for _, h := range hours {
+		seq = w.some(a, h, 0, 5, seq)
+	}
+	w.drive(cfg, Grant{Shard: 1, Fence: 5})
+	stray := map[window.Hour]string{}
+	for i, h := range hours {
+		seq = w.some(a, h, 100, 1, seq) // the next generation
+		stray[h] = layout.RollupIndex(h, [32]byte{byte(i + 1)}, 0)
+		_, err := w.store.Create(t.Context(), stray[h], []byte("left by a crash"), objstore.PutOptions{})
+		must(t, err)
+	}
+	w.drive(cfg, Grant{Shard: 1, Fence: 5})
+	// The queue is lost, and with it what the publications put on.
+	must(t, objstore.ListAll(t.Context(), w.store, layout.DelayedPrefix, "", func(o objstore.Info) error {
+		return w.store.Delete(t.Context(), o.Key)
+	}))
+	bad := layout.RollupSet(hours[0], 0, window.Raw, 1)
+	_, err := w.store.Create(t.Context(), bad, []byte("{"), objstore.PutOptions{})
+	must(t, err)
+
+	svc := w.worker(cfg, w.store)
+	if _, err := w.owner(svc, Grant{Shard: 0, Fence: 6}); err != nil {
+		t.Fatal(err)
+	}
+	swept := earliest - 1
+	var seen []window.Hour
+	for range 3 * (len(hours) + 1) { // rounds of all hours, each followed by one that starts over
+		if swept, err = svc.collectOnce(t.Context(), swept); err != nil {
+			t.Log(err)
+		}
+		seen = append(seen, swept)
+		w.advance(time.Hour)
+	}
+	round := append(slices.Clone(hours), earliest-1)
+	if want := slices.Concat(round, round, round); !slices.Equal(seen, want) {
+		t.Errorf("swept %v, want %v", seen, want)
+	}
+	for i, h := range hours {
+		var named []string
+		for _, win := range window.All() {
+			set := w.set(h, 1, win)
+			if set == nil || set.Name.Generation != 2 {
+				t.Fatalf("%s: %+v", h, set)
+			}
+			named = append(named, set.Keys()...)
+		}
+		there := w.hoursObjects(h)
+		for _, k := range named {
+			if !slices.Contains(there, k) {
+				t.Errorf("%s is gone", k)
+			}
+		}
+		if i == 0 {
+			continue // nothing is deleted beside a record that can't be read
+		}
+		slices.Sort(named)
+		if slices.Sort(there); !slices.Equal(there, slices.Compact(named)) {
+			t.Errorf("%s: %d objects, its sets name %d; stray there: %v", h, len(there), len(named), slices.Contains(there, stray[h]))
+		}
+	}
+}
