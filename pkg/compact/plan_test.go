@@ -91,3 +91,22 @@ func TestChoose(t *testing.T) {
 		}
 	}
 }
+
+// What is read is what would be written.
+func FuzzParsePlan(f *testing.F) {
+	f.Add([]byte(planText))
+	f.Add([]byte(strings.Replace(planText, `"sources":[`, `"sources":[[1,2,3],`, 1)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		name := catalog.Name{Hour: hour0, Shard: 2, Window: window.Raw, Generation: 3, Span: 24}
+		p, err := compact.ParsePlan(layout.SetPlan(name), b)
+		if err != nil {
+			if !errors.Is(err, compact.ErrPlan) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if again, err := p.Marshal(); err != nil || string(again) != string(b) || p.Name != name {
+			t.Fatalf("%s, %v", again, err)
+		}
+	})
+}
