@@ -176,7 +176,7 @@ func (h handler) failed(ctx context.Context, p *planned, pub *published, open []
 		return err
 	}
 	s.m.unreadable.Inc()
-	if set := pub.sets[window.Raw]; len(open) < len(window.All()) || set != nil && set.Inputs.Covers(bad.Entry.Identity()) {
+	if set := pub.newest(); len(open) < len(window.All()) || set != nil && set.Inputs.Covers(bad.Entry.Identity()) {
 		return err
 	}
 	s.log.Error("a batch is left out until its frame is back", "identity", bad.Entry.Identity(), "shard", p.Shard, "hour", p.Hour, "err", bad.Err)

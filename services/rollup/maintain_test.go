@@ -156,3 +156,43 @@ func TestCompactSettings(t *testing.T) {
 		}
 	}
 }
+
+// A late batch of an hour whose raw sets expired and whose old frames are gone: the hour
+// waits. Its buckets stay what they were, and no generation is given up for nothing.
+func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Retention.Raw = 24 * time.Hour
+	a := agentOf(1, 0)
+	seq := w.some(a, hour0, 0, 5, 0)
+	w.drive(cfg, Grant{Shard: 1, Fence: 5})
+	m := w.compactor(cfg)
+	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
+	must(t, m.retain(t.Context()))
+	if w.set(hour0, 1, window.Raw) != nil {
+		t.Fatal("raw has not expired")
+	}
+	before := w.set(hour0, 1, window.OneMinute)
+	for id, raw := range w.frames {
+		must(t, w.store.Delete(t.Context(), layout.Blob(identity.Sum(raw), 0)))
+		delete(w.frames, id)
+	}
+	w.some(a, hour0, 50, 1, seq)
+	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 1, Fence: 6})
+	must(t, err)
+	for range 5 {
+		var bad *UnreadableError
+		if err := rounds(t.Context(), o); !errors.As(err, &bad) {
+			t.Fatalf("got %v, want an unreadable frame", err)
+		}
+		w.advance(2 * outFor)
+	}
+	if after := w.set(hour0, 1, window.OneMinute); after == nil || after.Name != before.Name {
+		t.Errorf("1m is %+v, was %+v", after, before)
+	}
+	n := 0
+	must(t, objstore.ListAll(t.Context(), w.store, layout.RollupSetsHour(hour0), "", func(objstore.Info) error { n++; return nil }))
+	if n != len(window.All()) {
+		t.Errorf("%d records, want those of the first generation", n)
+	}
+}
