@@ -65,7 +65,7 @@ func within(path string, roots ...string) bool {
 // core packages are deterministic: they get the store, the clock and randomness handed in.
 var core = []string{
 	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
-	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/coord/ownership",
+	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/compact", "pkg/coord/ownership",
 }
 
 // awsClients are the back ends on AWS.
