@@ -336,9 +336,15 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		}
 	}
 	e.mu.Lock()
+	for _, o := range ops { // all of them are in one segment
+		if o.rec.kind == kindDelete {
+			e.tombs[next.pos.seg] += o.rec.size()
+			delta[next.pos.seg] += 0
+		}
+	}
 	for seg, d := range delta {
 		e.live[seg] += d
-		if err := set(segmentKey(seg), encodeLive(e.live[seg])); err != nil {
+		if err := set(segmentKey(seg), encodeUse(e.live[seg], e.tombs[seg])); err != nil {
 			e.mu.Unlock()
 			return fmt.Errorf("update index: %w", err)
 		}

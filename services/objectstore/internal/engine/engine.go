@@ -75,6 +75,7 @@ type Engine struct {
 	mu       sync.RWMutex
 	segments map[uint64]*segment
 	live     map[uint64]int64 // bytes of live records per segment
+	tombs    map[uint64]int64 // bytes of tombstones per segment
 	length   map[uint64]int64 // of closed segments; the active one's is head.pos.off
 	buckets  map[string]Bucket
 	end      position      // copy of head.pos for readers

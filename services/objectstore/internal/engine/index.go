@@ -17,7 +17,7 @@ const (
 	spaceBuckets    = 'b' // the list of buckets
 	spaceFile       = 'f' // body file -> nothing
 	spaceObject     = 'o' // bucket 0x00 key -> entry
-	spaceSegment    = 's' // segment -> bytes of live records
+	spaceSegment    = 's' // segment -> bytes of live records, bytes of tombstones
 )
 
 // checkpoint is the state of the log that the index reflects.
@@ -162,4 +162,6 @@ func (x *index) scan(space byte, fn func(name, value []byte) error) (err error) 
 	return it.Error()
 }
 
-func encodeLive(n int64) []byte { return binary.AppendUvarint(nil, uint64(n)) }
+func encodeUse(live, tombs int64) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(live)), uint64(tombs))
+}

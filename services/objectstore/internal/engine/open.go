@@ -20,7 +20,7 @@ func Open(opt Options) (_ *Engine, err error) {
 	e := &Engine{
 		opt: opt, fs: opt.FS,
 		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
-		segments: map[uint64]*segment{}, live: map[uint64]int64{}, length: map[uint64]int64{},
+		segments: map[uint64]*segment{}, live: map[uint64]int64{}, tombs: map[uint64]int64{}, length: map[uint64]int64{},
 		blobDirs: map[string]bool{},
 	}
 	if e.lock, err = e.fs.Lock("LOCK"); err != nil {
@@ -221,7 +221,7 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	})
 	if errors.Is(err, ErrNotFound) {
 		e.head = checkpoint{nextSeq: 1}
-		e.live, e.buckets = map[uint64]int64{}, map[string]Bucket{}
+		e.live, e.tombs, e.buckets = map[uint64]int64{}, map[uint64]int64{}, map[string]Bucket{}
 		return nil
 	}
 	if err != nil {
@@ -245,9 +245,10 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 		return &CorruptError{segName(s.number), size, fmt.Sprintf("durable records up to byte %d are missing", e.head.pos.off)}
 	}
 	err = e.idx.scan(spaceSegment, func(name, value []byte) error {
-		num, live := decodeSegmentKey(name), decodeLive(value)
+		num := decodeSegmentKey(name)
+		live, tombs := decodeUse(value)
 		if e.segments[num] != nil {
-			e.live[num] = live
+			e.live[num], e.tombs[num] = live, tombs
 		} else if live != 0 {
 			return &CorruptError{segName(num), 0, fmt.Sprintf("a segment with %d bytes in use is missing", live)}
 		}

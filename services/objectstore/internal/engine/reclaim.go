@@ -12,6 +12,10 @@ import (
 
 const defaultReclaimBelow = 0.4
 
+// tombstoneShare of the closed segments: beyond it the oldest segment is rewritten, however
+// full. Tombstones go only when nothing is older, so copying them alone would never end.
+const tombstoneShare = 0.25
+
 // Hold sets the function that gives the first record that readers of the log still
 // need; segments from there on are not dropped. Call it before Reclaim is used.
 func (e *Engine) Hold(floor func() uint64) { e.floor = floor }
@@ -78,13 +82,22 @@ func (e *Engine) victim() (best *segment, oldest bool) {
 		numbers = append(numbers, n)
 	}
 	slices.Sort(numbers)
+	var tombs, total int64
 	for i, n := range numbers[:max(0, len(numbers)-1)] {
 		if e.segments[numbers[i+1]].firstSeq > floor {
 			break
 		}
-		if f := float64(e.live[n]) / float64(max(1, e.length[n])); f < share {
+		tombs, total = tombs+e.tombs[n], total+e.length[n]
+		kept := e.live[n]
+		if i > 0 { // those of the oldest hide nothing
+			kept += e.tombs[n]
+		}
+		if f := float64(kept) / float64(max(1, e.length[n])); f < share {
 			best, oldest, share = e.segments[n], i == 0, f
 		}
+	}
+	if best == nil && share > 0 && float64(tombs) > tombstoneShare*float64(total) {
+		best, oldest = e.segments[numbers[0]], true
 	}
 	if best == nil || !best.acquire() {
 		return nil, false
@@ -132,6 +145,7 @@ func (e *Engine) drop(seg *segment) error {
 	}
 	delete(e.segments, seg.number)
 	delete(e.live, seg.number)
+	delete(e.tombs, seg.number)
 	delete(e.length, seg.number)
 	e.mu.Unlock()
 	seg.release()

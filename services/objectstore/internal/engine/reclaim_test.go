@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -42,5 +43,109 @@ func TestDeletedStaysDeletedWithoutTheIndex(t *testing.T) {
 		}
 		e.wantAll(want)
 		e.done()
+	}
+}
+
+// TestReclaimOfTombstonesEnds: many deletes behind segments that are mostly in use. Rewriting the
+// tombstones again and again would free nothing.
+func TestReclaimOfTombstonesEnds(t *testing.T) {
+	ctx := context.Background()
+	opt := Options{Dir: t.TempDir(), SegmentBytes: 16 << 10, InlineBytes: 8 << 10, ReclaimBelow: 0.4}
+	e := openTest(t, opt)
+	want := map[string][]byte{}
+	gone := func(s, i int) string { return fmt.Sprintf("gone/%0200d/%d", s, i) }
+	for s := range 20 {
+		key := fmt.Sprintf("live/%d", s)
+		want[key] = pattern(7500, byte(s))
+		e.put(key, want[key])
+		for i := range 30 {
+			e.put(gone(s, i), []byte("x"))
+		}
+	}
+	for s := range 20 {
+		many := make([]Deletion, 30)
+		for i := range many {
+			many[i].Key = gone(s, i)
+		}
+		e.DeleteMany(ctx, "bkt", many)
+	}
+	before := e.Stats()
+	for n := 0; ; n++ {
+		freed, err := e.Reclaim(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if freed == 0 {
+			t.Logf("%d segments were rewritten, %d bytes of the log are %d", n, before.LogBytes, e.Stats().LogBytes)
+			break
+		}
+		if n == 3*before.Segments {
+			t.Fatalf("no end after %d segments: %+v, before %+v", n, e.Stats(), before)
+		}
+	}
+	if s := e.Stats(); float64(s.LiveBytes) < 0.6*float64(s.LogBytes) {
+		t.Errorf("%d of %d bytes are in use", s.LiveBytes, s.LogBytes)
+	}
+	e.wantAll(want)
+	e.done()
+	opt.IndexFS = vfs.NewMem()
+	e = openTest(t, opt)
+	e.wantAll(want)
+}
+
+// TestCopiesGiveWay: between the look at a record and its copy somebody else may have written the key.
+func TestCopiesGiveWay(t *testing.T) {
+	ctx := context.Background()
+	e := openTest(t, Options{Dir: t.TempDir()})
+	e.put("k", []byte("old"))
+	old, err := e.idx.object("bkt", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := func() error {
+		_, err := e.Engine.put(ctx, sized("k", []byte("old")), []byte("old"), Cond{at: old.pos, atIsSet: true}, flagQuiet)
+		return err
+	}
+	e.put("k", []byte("newer"))
+	if err := copied(); !errors.Is(err, ErrPrecondition) {
+		t.Errorf("a copy over a newer object: %v", err)
+	}
+	e.want("k", []byte("newer"))
+	stone := &op{rec: record{kind: kindDelete, flags: flagQuiet, bucket: "bkt", key: "k"}, stone: true}
+	if err := e.submit(ctx, stone); !errors.Is(err, ErrPrecondition) {
+		t.Errorf("the copy of a tombstone over an object: %v", err)
+	}
+	e.want("k", []byte("newer"))
+	if err := e.Delete(ctx, "bkt", "k", Cond{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := copied(); !errors.Is(err, ErrPrecondition) {
+		t.Errorf("a copy of a deleted object: %v", err)
+	}
+	if _, err := e.body("k"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("it came back: %v", err)
+	}
+}
+
+func TestConditions(t *testing.T) {
+	there := &Brief{ETag: "e", Seq: 7}
+	for _, c := range []struct {
+		cond          Cond
+		absent, there error
+	}{
+		{Cond{}, nil, nil},
+		{Cond{Absent: true}, nil, ErrPrecondition},
+		{Cond{Match: "*"}, ErrNotFound, nil},
+		{Cond{Match: "e"}, ErrNotFound, nil},
+		{Cond{Match: "f"}, ErrNotFound, ErrPrecondition},
+		{Cond{Seq: 7}, ErrNotFound, nil},
+		{Cond{Seq: 6}, ErrNotFound, ErrPrecondition},
+	} {
+		if err := c.cond.Check(nil); !errors.Is(err, c.absent) {
+			t.Errorf("%+v, absent: %v", c.cond, err)
+		}
+		if err := c.cond.Check(there); !errors.Is(err, c.there) {
+			t.Errorf("%+v, there: %v", c.cond, err)
+		}
 	}
 }

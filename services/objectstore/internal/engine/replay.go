@@ -11,9 +11,12 @@ const replayBatch = 1000
 
 func decodeSegmentKey(name []byte) uint64 { return binary.BigEndian.Uint64(name) }
 
-func decodeLive(v []byte) int64 {
-	n, _ := binary.Uvarint(v)
-	return int64(n)
+// decodeUse gives a segment's bytes of live records and of tombstones; an index of an
+// earlier version has none of the latter.
+func decodeUse(v []byte) (live, tombs int64) {
+	l, n := binary.Uvarint(v)
+	t, _ := binary.Uvarint(v[max(n, 0):])
+	return int64(l), int64(t)
 }
 
 // replay brings the index from its checkpoint to the end of the log, and makes the
