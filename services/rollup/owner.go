@@ -107,9 +107,13 @@ func (o *owner) round(ctx context.Context) (again bool, err error) {
 	if err := o.sweep(ctx); err != nil {
 		return false, err
 	}
-	for _, w := range o.log.due(o.s.now()) {
+	for i, w := range o.log.due(o.s.now()) {
 		if err := ctx.Err(); err != nil {
 			return false, err
+		}
+		if i == hoursAtOnce {
+			more = true // a look at the intake, and at what to say of the shard, comes first
+			break
 		}
 		did, herr := o.hour(ctx, w)
 		again = again || did
@@ -119,6 +123,9 @@ func (o *owner) round(ctx context.Context) (again bool, err error) {
 	}
 	return again || more, errors.Join(err, o.clean(ctx))
 }
+
+// hoursAtOnce bounds the hours between two looks at the intake: a batch may span thousands.
+const hoursAtOnce = 32
 
 // follow reads new segments, as many as there is room for.
 func (o *owner) follow(ctx context.Context) (more bool, err error) {
