@@ -65,7 +65,7 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 	}
 	if touched {
 		if before, ok := e.beforeHistory(snap, pub, mint, maxt); ok {
-			add(ReasonBeforeHistory, "no published set holds %s, and the history in memory begins at %s",
+			add(ReasonBeforeHistory, "%s, and the history in memory begins at %s",
 				before, time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
 		if mint < snap.From && pub == nil {
@@ -95,20 +95,20 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 	return c
 }
 
-// beforeHistory names the first hour of the range before the window that no set holds and
-// no batch in memory has samples in.
+// beforeHistory says that the range begins before the hours whose sets are read, or names
+// its first hour before the window that no set holds and no batch in memory has samples in.
 func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
 	if pub == nil || mint >= snap.From {
 		return "", false
 	}
 	first, last := window.HourOf(mint), window.HourOf(min(maxt, snap.From-1))
 	if oldest := pub.Span().Oldest; first < oldest {
-		return "what is older than " + oldest.Start().Format(time.RFC3339), true
+		return "published sets are read from " + oldest.Start().Format(time.RFC3339) + " on", true
 	}
 	late := snap.Late()
 	for h := first; h <= last; h++ {
 		if _, ok := slices.BinarySearch(late, h); !ok && len(pub.Sets(h, window.Raw)) == 0 {
-			return "the hour from " + h.Start().Format(time.RFC3339), true
+			return "no published set holds the hour from " + h.Start().Format(time.RFC3339), true
 		}
 	}
 	return "", false
