@@ -380,3 +380,27 @@ func TestReferenceBetweenMarkerAndProof(t *testing.T) {
 		t.Error("the acceptance relied on a condemned generation")
 	}
 }
+
+// A delete without an answer is sent again; with none in the end it is told as unknown.
+func TestDeleteIsTriedAgain(t *testing.T) {
+	for fails, want := range map[int]gc.Action{1: gc.Deleted, 1 << 30: gc.DeleteUnknown} {
+		s := mem.New(nil)
+		sub := encode(t, 1, 1)
+		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
+		left := fails
+		f := faulty{Store: s, before: func(op, _ string) error {
+			if op == "delete" && left > 0 {
+				left--
+				return objstore.ErrUnavailable
+			}
+			return nil
+		}}
+		r, err := collector(t, f).Execute(t.Context(), plan(t, s), gc.ExecuteOptions{})
+		if err != nil || len(r.Entries) != 2 || r.Entries[0].Action != gc.Condemned || r.Entries[1].Action != want {
+			t.Errorf("%d failures: %+v, %v", fails, r, err)
+		}
+		if has(t, s, layout.Blob(sub.SHA256, 0)) != (want == gc.DeleteUnknown) {
+			t.Errorf("%d failures: is the blob there?", fails)
+		}
+	}
+}
