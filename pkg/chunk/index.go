@@ -117,6 +117,24 @@ func (x *Index) AppendLabels(dst []frame.Label, i int) []frame.Label {
 // Metric is the name of series i.
 func (x *Index) Metric(i int) string { return x.symbols[x.series[i].name] }
 
+// Agent of series i.
+func (x *Index) Agent(i int) string { return x.symbols[x.series[i].agent] }
+
+// Parts numbers the stretches of rows of series i, and gives the first and the last whose
+// times overlap [mint, maxt] nanoseconds; false when none does. A series has the parts of
+// its rows in the order of their times, so that equal parts have equal rows.
+func (x *Index) Parts(i int, mint, maxt int64) (first, last int, ok bool) {
+	for k, p := range x.partsOf(i) {
+		if t := &x.times[p.times]; t.minT <= maxt && t.maxT >= mint {
+			if !ok {
+				first, ok = k, true
+			}
+			last = k
+		}
+	}
+	return first, last, ok
+}
+
 func (x *Index) partsOf(i int) []part {
 	from, to := x.series[i].parts, uint32(len(x.parts))
 	if i+1 < len(x.series) {

@@ -17,19 +17,24 @@ type object struct {
 	series []int
 }
 
-// cached makes the handle's decoder, with the blocks of the series that are in the cache,
-// and gives those that are not.
+// cached gives the handle the columns of its series that are in the cache, and the blocks
+// of the others; it returns those blocks that are not.
 func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 	r := q.r
-	o.dec = chunk.NewDecoder(o.x.Index, r.cfg.Limits)
-	for _, b := range o.x.Plan(o.series, mint, maxt, -1) { // -1: every block for itself
+	rest := q.hold(o, mint, maxt)
+	if len(rest) == 0 {
+		return nil
+	}
+	dec := o.decoder()
+	for _, b := range o.x.Plan(rest, mint, maxt, -1) { // -1: every block for itself
 		if raw, ok := r.blocks.get(blockKey{o.key, b.Offset, b.Length}); ok {
 			q.stats.blockHits.Add(1)
-			o.dec.Put(b.Offset, raw)
+			dec.Put(b.Offset, raw)
 			continue
 		}
 		missing = append(missing, b)
 	}
+	o.warm = o.raw && len(missing) == 0
 	return missing
 }
 
@@ -55,7 +60,7 @@ func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) err
 					part = bytes.Clone(part) // so that the cache keeps no gaps and evicts one by one
 				}
 				r.blocks.put(blockKey{o.key, b.Offset, b.Length}, part, int64(len(part))+blockOverhead)
-				o.dec.Put(b.Offset, part)
+				o.decoder().Put(b.Offset, part)
 			}
 			return nil
 		})

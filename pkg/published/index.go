@@ -16,12 +16,15 @@ import (
 // index is a parsed index with the series that were asked for.
 type index struct {
 	*chunk.Index
-	metas []atomic.Pointer[meta]
+	id         uint64 // no other has it
+	metas      []atomic.Pointer[meta]
+	selections selections
 }
 
 // meta is what stands in the index about a series.
 type meta struct {
 	labels labels.Labels
+	hash   uint64
 	typ    frame.MetricType
 }
 
@@ -38,7 +41,8 @@ func (x *index) meta(i int) *meta {
 	for _, l := range ref.Labels {
 		b.Add(l.Name, l.Value)
 	}
-	m := &meta{b.Labels(), ref.Type}
+	ls := b.Labels()
+	m := &meta{ls, ls.Hash(), ref.Type}
 	x.metas[i].Store(m)
 	return m
 }
@@ -83,7 +87,7 @@ func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, erro
 	if x.Chunk != o.ChunkSHA256 || x.Size != int64(o.ChunkBytes) {
 		return nil, fmt.Errorf("index %q: %w: it is of chunk %s", o.IndexKey, chunk.BadIndex, x.Chunk)
 	}
-	in := &index{Index: x, metas: make([]atomic.Pointer[meta], x.Len())}
-	r.indexes.put(o.IndexKey, in, int64(len(b))*indexFactor+int64(x.Len())*200)
+	in := &index{Index: x, id: r.lastIndex.Add(1), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
+	r.indexes.put(o.IndexKey, in, int64(len(b))*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
 	return in, nil
 }

@@ -51,7 +51,9 @@ const (
 	fixtureShards = 2
 )
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t *testing.T) *fixture { return newFixtureOf(t, chunk.Options{BlockSeries: 64}) }
+
+func newFixtureOf(t *testing.T, o chunk.Options) *fixture {
 	t.Helper()
 	f := &fixture{store: &counting{Store: mem.New(time.Now)}, first: window.HourStarting(time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC))}
 	must := func(err error) {
@@ -75,7 +77,7 @@ func newFixture(t *testing.T) *fixture {
 		f.ids = append(f.ids, built.Identity)
 		batches = append(batches, publishedtest.Batch{Frame: built})
 	}
-	p := publishedtest.Publisher{Store: f.store.Store, Authority: "test", Shards: fixtureShards, Chunk: chunk.Options{BlockSeries: 64}}
+	p := publishedtest.Publisher{Store: f.store.Store, Authority: "test", Shards: fixtureShards, Chunk: o}
 	for h := range window.Hour(2) {
 		_, err := p.Publish(t.Context(), f.first+h, 1, batches, window.Raw)
 		must(err)

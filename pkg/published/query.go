@@ -45,13 +45,15 @@ type Stats struct {
 	Bytes     int64 `json:"bytes"`
 	IndexHits int64 `json:"indexCacheHits"`
 	BlockHits int64 `json:"blockCacheHits"`
-	// Samples decoded: a sample that is read twice counts twice.
+	// ColumnHits are series whose rows were there, decoded.
+	ColumnHits int64 `json:"columnCacheHits"`
+	// Samples decoded, or taken decoded: a sample that is read twice counts twice.
 	Samples int64 `json:"samples"`
 	// Windows has the selectors that were answered from rolled rows, by window.
 	Windows map[string]int `json:"windows,omitempty"`
 }
 
-type counters struct{ gets, bytes, indexHits, blockHits, samples atomic.Int64 }
+type counters struct{ gets, bytes, indexHits, blockHits, columnHits, samples atomic.Int64 }
 
 // Problem is something of a published set that can't be read: an answer that needs it
 // is partial.
@@ -234,7 +236,7 @@ func (q *Query) Stats() Stats {
 	c := &q.stats
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return Stats{Windows: maps.Clone(q.windows), Gets: c.gets.Load(), Bytes: c.bytes.Load(), IndexHits: c.indexHits.Load(), BlockHits: c.blockHits.Load(), Samples: c.samples.Load()}
+	return Stats{Windows: maps.Clone(q.windows), Gets: c.gets.Load(), Bytes: c.bytes.Load(), IndexHits: c.indexHits.Load(), BlockHits: c.blockHits.Load(), ColumnHits: c.columnHits.Load(), Samples: c.samples.Load()}
 }
 
 func isContext(err error) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -16,7 +17,8 @@ import (
 // Config of a Reader. The zero value of a field but Store means its default.
 type Config struct {
 	Store objstore.Reader
-	// IndexCache and BlockCache bound memory, bytes: 256 MiB each.
+	// IndexCache and BlockCache bound memory, bytes: 256 MiB each. A quarter of the BlockCache
+	// is for columns that were decoded of its blocks.
 	IndexCache, BlockCache int64
 	// Gap is the most bytes between two wanted blocks that one request reads: 512 KiB.
 	Gap int64
@@ -35,8 +37,11 @@ type Reader struct {
 	cfg     Config
 	indexes *lru[string, *index]
 	blocks  *lru[blockKey, []byte]
+	columns *lru[columnKey, *columns]
 	one     singleflight.Group // indexes by key
 	slots   *semaphore.Weighted
+
+	lastIndex atomic.Uint64 // number given to an index
 }
 
 type blockKey struct {
@@ -68,13 +73,16 @@ func New(c Config) (*Reader, error) {
 		c.RequestTimeout = 10 * time.Second
 	}
 	return &Reader{
-		cfg: c, indexes: newLRU[string, *index](c.IndexCache), blocks: newLRU[blockKey, []byte](c.BlockCache),
-		slots: semaphore.NewWeighted(int64(c.Parallel)),
+		cfg: c, indexes: newLRU[string, *index](c.IndexCache), blocks: newLRU[blockKey, []byte](c.BlockCache - c.BlockCache/4),
+		columns: newLRU[columnKey, *columns](c.BlockCache / 4),
+		slots:   semaphore.NewWeighted(int64(c.Parallel)),
 	}, nil
 }
 
-// CacheBytes is what the caches of indexes and blocks hold.
-func (r *Reader) CacheBytes() (indexes, blocks int64) { return r.indexes.bytes(), r.blocks.bytes() }
+// CacheBytes is what the caches hold: of indexes; of blocks, and columns decoded of them.
+func (r *Reader) CacheBytes() (indexes, blocks int64) {
+	return r.indexes.bytes(), r.blocks.bytes() + r.columns.bytes()
+}
 
 // get is one bounded request for exactly length bytes.
 func (r *Reader) get(ctx context.Context, key string, offset, length int64) ([]byte, error) {

@@ -55,7 +55,7 @@ func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Colu
 		return 0, 0, false, nil
 	}
 	p.ob.mu.Lock()
-	rows, err := p.ob.dec.Series(p.i, firstNS(first), lastNS(last), want, into)
+	rows, err := p.ob.decoder().Series(p.i, firstNS(first), lastNS(last), want, into)
 	p.ob.mu.Unlock()
 	if err != nil {
 		p.ob.corrupt(err)

@@ -65,7 +65,7 @@ func lastNS(ms int64) int64 {
 func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*object, error) {
 	var handles []*handle
 	at := map[string]*handle{}
-	cms := matchers(ms)
+	cms, key := matchers(ms), selectionKey(ms)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(q.r.cfg.Parallel)
 	var mu sync.Mutex
@@ -80,10 +80,17 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 				h.uses = append(h.uses, p)
 				continue
 			}
-			h := &handle{q: q, key: o.ChunkKey, uses: []catalog.Piece{p}}
+			x, ok := q.r.indexes.get(o.IndexKey)
+			if ok {
+				q.stats.indexHits.Add(1)
+				if len(x.selected(key, cms)) == 0 {
+					continue
+				}
+			}
+			h := &handle{q: q, key: o.ChunkKey, uses: []catalog.Piece{p}, raw: w == window.Raw}
 			handles, at[o.ChunkKey] = append(handles, h), h
 			found := func(x *index) error {
-				h.x, h.series = x, x.Select(cms...)
+				h.x, h.series = x, x.selected(key, cms)
 				mu.Lock()
 				defer mu.Unlock()
 				if series += len(h.series); w == window.Raw && q.limits.Series > 0 && series > q.limits.Series*maxHoursAtOnce {
@@ -91,8 +98,7 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 				}
 				return nil
 			}
-			if x, ok := q.r.indexes.get(o.IndexKey); ok {
-				q.stats.indexHits.Add(1)
+			if ok {
 				if err := found(x); err != nil {
 					return nil, joined(g, err)
 				}
@@ -118,10 +124,13 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 			if h.x == nil {
 				continue
 			}
-			var held []int
-			for _, i := range h.series {
-				if p.Shards == nil || p.Holds(h.x.Series(i).Agent) {
-					held = append(held, i)
+			held := h.series
+			if p.Shards != nil {
+				held = nil
+				for _, i := range h.series {
+					if p.Holds(h.x.Agent(i)) {
+						held = append(held, i)
+					}
 				}
 			}
 			for hour := p.From; hour <= p.To && len(held) > 0; hour++ {
@@ -203,9 +212,9 @@ func gather(objects []*object) []Series {
 	out := make([]Series, 0, n)
 	for _, ob := range objects {
 		for _, i := range ob.series {
-			ls := ob.x.labels(i)
+			m := ob.x.meta(i)
+			ls, h := m.labels, m.hash
 			k := -1
-			h := ls.Hash()
 			for _, c := range at[h] {
 				if labels.Equal(out[c].Labels, ls) {
 					k = c

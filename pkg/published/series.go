@@ -25,10 +25,23 @@ type handle struct {
 	key    string
 	uses   []catalog.Piece // what counts of it
 	x      *index
-	series []int       // that match
+	series []int       // that match; the index's, not to be changed
 	broken atomic.Bool // it could not be read: a Problem was noted
-	mu     sync.Mutex
-	dec    *chunk.Decoder
+
+	raw  bool       // rows are samples
+	held []*columns // of series; nil for those to be decoded
+	warm bool       // all blocks to be decoded were in memory
+
+	mu  sync.Mutex
+	dec *chunk.Decoder
+}
+
+// decoder is made at its first use.
+func (h *handle) decoder() *chunk.Decoder {
+	if h.dec == nil {
+		h.dec = chunk.NewDecoder(h.x.Index, h.q.r.cfg.Limits)
+	}
+	return h.dec
 }
 
 // Series is one label set with where its rows stand.
@@ -132,13 +145,14 @@ func (r *Runs) read(p piece) live.Run {
 	}
 	c := &r.hour
 	b := &r.buf
-	b.t = b.t[:0]
-	last := lastRows(c.T)
+	b.t = slices.Grow(b.t[:0], len(c.T))
+	double := false
+	for i, ns := range c.T {
+		b.t = append(b.t, window.Millisecond(ns))
+		double = double || i > 0 && b.t[i] == b.t[i-1]
+	}
 	run := live.Run{}
-	if last == nil {
-		for _, ns := range c.T {
-			b.t = append(b.t, window.Millisecond(ns))
-		}
+	if !double {
 		run.V = c.V
 		if c.Start != nil {
 			b.st = b.st[:0]
@@ -149,7 +163,8 @@ func (r *Runs) read(p piece) live.Run {
 		}
 		run.H = histograms(c.H, nil, typ)
 	} else {
-		b.v, b.st = b.v[:0], b.st[:0]
+		last := lastRows(b.t)
+		b.t, b.v, b.st = b.t[:0], b.v[:0], b.st[:0]
 		for _, k := range last {
 			b.t = append(b.t, window.Millisecond(c.T[k]))
 			if c.V != nil {
@@ -178,9 +193,7 @@ func (r *Runs) decode(p piece) (frame.MetricType, bool) {
 		return 0, false
 	}
 	if l := r.last; l.h != ob.handle || l.i != p.i || l.mint > r.mint || l.maxt != r.maxt {
-		ob.mu.Lock()
-		rows, err := ob.dec.Series(p.i, firstNS(r.mint), lastNS(r.maxt), chunk.ColV|chunk.ColH|chunk.ColStart, &r.cols)
-		ob.mu.Unlock()
+		rows, err := ob.handle.rows(p.i, firstNS(r.mint), lastNS(r.maxt), &r.cols)
 		r.last = decoded{ob.handle, p.i, r.mint, r.maxt}
 		if err != nil {
 			r.last = decoded{}
@@ -191,12 +204,12 @@ func (r *Runs) decode(p piece) (frame.MetricType, bool) {
 			return 0, false
 		}
 	}
-	r.hour = ob.rows(&r.cols)
+	r.hour = ob.cut(&r.cols)
 	return ob.x.meta(p.i).typ, len(r.hour.T) > 0
 }
 
-// rows are those of the object's hour.
-func (ob *object) rows(c *chunk.Columns) chunk.Columns {
+// cut gives the rows of the object's hour.
+func (ob *object) cut(c *chunk.Columns) chunk.Columns {
 	from, to := firstNS(ob.hour.StartMS()+1), lastNS(ob.hour.EndMS())
 	if n := len(c.T); n == 0 || c.T[0] >= from && c.T[n-1] <= to {
 		return *c
@@ -218,18 +231,11 @@ func (ob *object) corrupt(err error) {
 	ob.q.problem(Problem{Hour: ob.hour, Key: ob.key, Err: err})
 }
 
-// lastRows are the rows that count, the last of each millisecond; nil when all do.
-func lastRows(t []int64) []int {
-	double := false
-	for i := 1; i < len(t) && !double; i++ {
-		double = window.Millisecond(t[i]) == window.Millisecond(t[i-1])
-	}
-	if !double {
-		return nil
-	}
-	rows := make([]int, 0, len(t))
-	for i := range t {
-		if i+1 == len(t) || window.Millisecond(t[i+1]) != window.Millisecond(t[i]) {
+// lastRows are the rows that count, the last of each millisecond.
+func lastRows(ms []int64) []int {
+	rows := make([]int, 0, len(ms))
+	for i := range ms {
+		if i+1 == len(ms) || ms[i+1] != ms[i] {
 			rows = append(rows, i)
 		}
 	}

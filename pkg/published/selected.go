@@ -1,0 +1,63 @@
+package published
+
+import (
+	"strconv"
+	"sync"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+)
+
+// selections are the answers of an index to matchers, which most often is that it has
+// nothing. The index is charged for as many as fit in their bound.
+type selections struct {
+	mu   sync.Mutex
+	max  int64
+	used int64
+	at   map[string][]int
+}
+
+const (
+	selectionOverhead = 64      // of an entry, beside its key and numbers
+	selectionKeys     = 4 << 10 // bytes an index has for entries, beside those for its series
+)
+
+// selectionBytes is the bound of an index of so many series.
+func selectionBytes(series int) int64 { return selectionKeys + 8*int64(series) }
+
+// selectionKey says all of matchers: no two lists have the same.
+func selectionKey(ms []*labels.Matcher) string {
+	var b []byte
+	for _, m := range ms {
+		b = strconv.AppendInt(b, int64(m.Type), 10)
+		b = append(strconv.AppendInt(append(b, ' '), int64(len(m.Name)), 10), ' ')
+		b = append(b, m.Name...)
+		b = append(strconv.AppendInt(b, int64(len(m.Value)), 10), ' ')
+		b = append(b, m.Value...)
+	}
+	return string(b)
+}
+
+// selected are the series that match, ascending: not to be changed.
+func (x *index) selected(key string, ms []chunk.Matcher) []int {
+	s := &x.selections
+	s.mu.Lock()
+	found, ok := s.at[key]
+	s.mu.Unlock()
+	if ok {
+		return found
+	}
+	found = x.Select(ms...)
+	size := int64(len(key)+8*cap(found)) + selectionOverhead
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.at[key]; ok || size > s.max {
+		return found
+	}
+	if s.used += size; s.used > s.max || s.at == nil {
+		s.at, s.used = map[string][]int{}, size
+	}
+	s.at[key] = found
+	return found
+}
