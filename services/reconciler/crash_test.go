@@ -81,7 +81,8 @@ func (k *killed) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// A process that dies before or after any store call, and its successor: the derived
+// A process that dies before or after a store call, every second one of the first 80 (pkg/reconcile has
+// each of one pass), and its successor: the derived
 // state and the ledgers are those of a process that never died, and the rollup workers
 // heard of every batch.
 func TestKilledAtEveryStoreCall(t *testing.T) {
