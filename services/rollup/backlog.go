@@ -18,6 +18,7 @@ type backlog struct {
 	// segments by key, with the number of their batches that are not covered.
 	segments map[string]int
 	spent    []string // segments that may be deleted
+	unjudged bool     // batches or hours came since rivals looked
 }
 
 // pending is a batch that is not covered in some hours.
@@ -74,6 +75,7 @@ func (b *backlog) need(p *pending, h window.Hour, now time.Time) {
 	if slices.Contains(p.all, h) {
 		return
 	}
+	b.unjudged = true
 	p.all = append(p.all, h)
 	w := b.hours[h]
 	if w == nil {

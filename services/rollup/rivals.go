@@ -3,6 +3,7 @@ package rollup
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 
 // rivals makes the hour's pending batches and their rivals inputs of each other's hours.
 func (o *owner) rivals(ctx context.Context, h window.Hour) error {
-	o.log.rivals(h, o.s.now())
+	o.log.rivals(o.s.now())
 	pend := o.log.inputs(h)
 	for _, beside := range []window.Hour{h - 1, h + 1} {
 		pub, err := o.s.published(ctx, beside, o.grant.Shard)
@@ -93,19 +94,13 @@ func intersecting(in catalog.Inputs, id identity.Batch) (out []identity.Batch) {
 	return out
 }
 
-// rivals finds groups of pending batches that overlap, of boots that are pending in h:
-// each becomes an input of every hour of its group.
-func (b *backlog) rivals(h window.Hour, now time.Time) {
-	boots := map[identity.Boot]bool{}
-	for id := range b.hours[h].ids {
-		boots[id.BootOf()] = true
+// rivals finds groups of pending batches that overlap: each becomes an input of every hour
+// of its group. What was looked at stays so until a batch comes or gets another hour.
+func (b *backlog) rivals(now time.Time) {
+	if !b.unjudged {
+		return
 	}
-	var all []*pending
-	for id, p := range b.batches {
-		if boots[id.BootOf()] {
-			all = append(all, p)
-		}
-	}
+	all := slices.Collect(maps.Values(b.batches))
 	slices.SortFunc(all, func(x, y *pending) int { return x.Identity().Compare(y.Identity()) })
 	for i := 0; i < len(all); {
 		first := all[i].Identity()
@@ -128,6 +123,7 @@ func (b *backlog) rivals(h window.Hour, now time.Time) {
 		}
 		i = j
 	}
+	b.unjudged = false
 }
 
 // join makes a batch that is published elsewhere an input of the hour.
