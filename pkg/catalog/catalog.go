@@ -181,6 +181,7 @@ func (p *pass) take(ctx context.Context, h window.Hour, listed []objstore.Info) 
 	if p.c.halfOf == h {
 		p.c.half = nil
 	}
+	hr.byShard()
 	p.next.hours[h] = hr
 	return nil
 }

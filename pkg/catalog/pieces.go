@@ -32,7 +32,7 @@ func (p *Piece) Holds(agent string) bool {
 // Pieces gives what has the rows of sets, which are highest committed generations of one
 // window: each row once. They are in the order of hours, then shards.
 func Pieces(sets []*Set) []Piece {
-	var out []Piece
+	out := make([]Piece, 0, len(sets))
 	moved := map[string][]*Set{} // by the compaction's key
 	for _, s := range sets {
 		switch {

@@ -24,7 +24,9 @@ type slot struct {
 type hour struct {
 	seen map[string]seen // every listed record
 	sets map[slot]*Set   // the highest committed generation
-	top  map[slot]uint64 // the highest generation with any record
+	// ordered has them by window, ascending by shard.
+	ordered map[window.Window][]*Set
+	top     map[slot]uint64 // the highest generation with any record
 	// closed slots have met the highest generation that was ever committed.
 	closed map[slot]bool
 	doubt  []Problem
@@ -71,14 +73,18 @@ func (v *View) Set(h window.Hour, s shard.ID, w window.Window) *Set { return v.a
 
 // Sets are the highest committed generations of all shards of an hour, by shard.
 func (v *View) Sets(h window.Hour, w window.Window) []*Set {
-	var sets []*Set
-	for at, s := range v.at(h).sets {
-		if at.window == w {
-			sets = append(sets, s)
-		}
+	return slices.Clone(v.at(h).ordered[w])
+}
+
+// byShard puts the sets in order, once they are known.
+func (hr *hour) byShard() {
+	hr.ordered = map[window.Window][]*Set{}
+	for at, s := range hr.sets {
+		hr.ordered[at.window] = append(hr.ordered[at.window], s)
 	}
-	slices.SortFunc(sets, func(a, b *Set) int { return int(a.Name.Shard) - int(b.Name.Shard) })
-	return sets
+	for _, sets := range hr.ordered {
+		slices.SortFunc(sets, func(a, b *Set) int { return int(a.Name.Shard) - int(b.Name.Shard) })
+	}
 }
 
 // Top is the highest generation that has a record of any kind, 0 for none. The next one is free.

@@ -70,14 +70,16 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 	g.SetLimit(q.r.cfg.Parallel)
 	var mu sync.Mutex
 	series := 0
-	for _, p := range catalog.Pieces(sets) {
+	pieces := catalog.Pieces(sets)
+	for k := range pieces {
+		p := &pieces[k]
 		for i := range p.Set.Objects {
 			o := &p.Set.Objects[i]
 			if !mayHold(o, mint, maxt, ms) {
 				continue
 			}
 			if h := at[o.ChunkKey]; h != nil {
-				h.uses = append(h.uses, p)
+				h.uses = append(h.uses, *p)
 				continue
 			}
 			x, ok := q.r.indexes.get(o.IndexKey)
@@ -87,7 +89,7 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 					continue
 				}
 			}
-			h := &handle{q: q, key: o.ChunkKey, uses: []catalog.Piece{p}, raw: w == window.Raw}
+			h := &handle{q: q, key: o.ChunkKey, uses: []catalog.Piece{*p}, raw: w == window.Raw}
 			handles, at[o.ChunkKey] = append(handles, h), h
 			found := func(x *index) error {
 				h.x, h.series = x, x.selected(key, cms)
