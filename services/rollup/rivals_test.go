@@ -1,0 +1,54 @@
+package rollup
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+)
+
+// A batch that gets another hour takes those that overlap with it there, also when they
+// were looked at before; what is apart stays where it is.
+func TestRivalsFollowIntoLaterHours(t *testing.T) {
+	b := newBacklog()
+	entry := func(from, to uint64) intake.Entry {
+		return intake.Entry{AgentID: "a", BootID: "b", SeqStart: from, SeqEnd: to}
+	}
+	x, y, z := entry(0, 9), entry(5, 14), entry(15, 20)
+	now := hour0.End()
+	b.add("segment", []intake.Entry{x, y, z}, func(intake.Entry) []window.Hour { return []window.Hour{hour0} }, now)
+	b.rivals(now)
+	if n := len(b.inputs(hour0)); n != 3 {
+		t.Fatalf("%d inputs", n)
+	}
+	b.need(b.batches[x.Identity()], hour0+1, now)
+	b.rivals(now)
+	in := b.inputs(hour0 + 1)
+	if len(in) != 2 || in[0] != x || in[1] != y {
+		t.Errorf("inputs of the later hour: %+v", in)
+	}
+}
+
+// A record that can't be read holds up its hour, also where a job of it was left; not the
+// other hours of its shard.
+func TestCorruptRecordHoldsUpItsHourOnly(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	a := agentOf(1, 0)
+	seq := w.some(a, hour0-5, 0, 2, 0)
+	w.drive(cfg, Grant{Shard: 1, Fence: 5})
+	key := layout.RollupSet(hour0-5, 1, window.Raw, 2)
+	_, err := w.store.Create(t.Context(), key, []byte("{"), objstore.PutOptions{})
+	must(t, err)
+	_, err = w.pending.Create(t.Context(), work.Row{Key: work.Key{Log: rollup.Log(1, hour0-5), Number: 2}, Fence: 5, Topic: rollup.Topic(1), Body: []byte("job")}, nil)
+	must(t, err)
+	w.some(a, hour0, 0, 2, seq)
+	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 1, Fence: 6})
+	must(t, err)
+	must(t, rounds(t.Context(), o))
+	w.check(hour0, 1, 1)
+}
