@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ type http2Case struct {
 	Do []string `yaml:"do"`
 	// Want is how the connection answers: "goaway <code>", "rst <code>", "status <n>"
 	// (grpc-status), "http <n>", "closed" (without a word), "alive" (a ping is answered).
+	// "closed" is also how a connection ends that has sent 64 KiB without an authenticated
+	// call; where that and another answer meet at once, "or" stands between them.
 	Want string `yaml:"want"`
 }
 
@@ -204,7 +207,7 @@ func TestHTTP2(t *testing.T) {
 			if !strings.HasPrefix(k.Want, "status") && !strings.HasPrefix(k.Want, "http") {
 				_ = h.fr.WritePing(false, [8]byte{9})
 			}
-			if a := <-got; a != k.Want {
+			if a := <-got; !slices.Contains(strings.Split(k.Want, " or "), a) {
 				t.Errorf("got %q, want %q", a, k.Want)
 			}
 			wantUnchanged(t, store, before)
