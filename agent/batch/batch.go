@@ -71,6 +71,8 @@ type Batcher struct {
 	encoder *frame.Encoder
 	ids     map[*input.Series]frame.SeriesID
 	bytes   int
+	// first and last time of the batch's samples, Unix nanoseconds.
+	first, last int64
 }
 
 // recordBytes is more than a record costs in any encoding of the columns.
@@ -129,7 +131,7 @@ func (b *Batcher) Run(ctx context.Context, in <-chan input.Scrape) error {
 
 func (b *Batcher) add(s input.Scrape) {
 	for _, sample := range s.Samples {
-		if b.builder.Records() >= b.cfg.MaxRecords || b.bytes >= int(b.cfg.MaxBytes) {
+		if b.builder.Records() >= b.cfg.MaxRecords || b.bytes >= int(b.cfg.MaxBytes) || b.jumps(sample.Time) {
 			b.flush()
 		}
 		id, ok := b.ids[sample.Series]
@@ -149,7 +151,21 @@ func (b *Batcher) add(s input.Scrape) {
 			continue
 		}
 		b.bytes += recordBytes
+		if b.builder.Records() == 1 {
+			b.first, b.last = sample.Time, sample.Time
+		}
+		b.first, b.last = min(b.first, sample.Time), max(b.last, sample.Time)
 	}
+}
+
+// maxSpan is well below what collectors take.
+const maxSpan = 12 * time.Hour
+
+// jumps reports whether a sample at t (Unix nanoseconds) lies too far from the others of
+// the batch: the clock was set, or a target makes up its times. It begins a new batch, or
+// collectors would refuse the whole.
+func (b *Batcher) jumps(t int64) bool {
+	return b.builder.Records() > 0 && uint64(max(b.last, t))-uint64(min(b.first, t)) > uint64(maxSpan)
 }
 
 func seriesBytes(s *input.Series) int {

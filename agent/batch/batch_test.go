@@ -212,3 +212,28 @@ func TestAge(t *testing.T) {
 		}
 	})
 }
+
+// A clock that was set, or a target that makes up its times, does not cost the batch: what
+// lies far apart goes into batches of their own.
+func TestJumpsInTimeBeginABatch(t *testing.T) {
+	q := &memQueue{t: t}
+	b, d := newBatcher(t, DefaultConfig(), q)
+	series := seriesN(1)
+	hour := int64(time.Hour)
+	for _, at := range []int64{0, hour, 12 * hour, 12*hour + 1, 50 * 365 * 24 * hour, math.MaxInt64} {
+		b.add(scrapeOf(series, at))
+	}
+	b.add(scrapeOf(seriesN(2)[1:], math.MinInt64))
+	b.flush()
+	var records []uint64
+	for i := range q.got {
+		first, last := frame.TimeRange(&q.got[i])
+		if uint64(last)-uint64(first) > uint64(maxSpan) {
+			t.Errorf("a batch from %d to %d", first, last)
+		}
+		records = append(records, q.got[i].Records())
+	}
+	if fmt.Sprint(records) != "[3 1 1 1 1]" || len(d) > 0 {
+		t.Errorf("batches of %v records, dropped %v", records, d)
+	}
+}

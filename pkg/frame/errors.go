@@ -28,6 +28,8 @@ const (
 	BadHistogram        Reason = "BAD_HISTOGRAM"
 	BadPayload          Reason = "BAD_PAYLOAD"
 	BadCompression      Reason = "BAD_COMPRESSION"
+	// TimeSpanTooWide is a receiver's refusal: the package itself takes any times.
+	TimeSpanTooWide Reason = "TIME_SPAN_TOO_WIDE"
 )
 
 func (r Reason) Error() string { return string(r) }

@@ -73,6 +73,9 @@ type Limits struct {
 	LabelValueBytes config.Bytes `koanf:"label_value_bytes" help:"longest label value"`
 	Ratio           int          `koanf:"ratio" help:"highest ratio of decoded to encoded bytes"`
 
+	// Span bounds the hours that a batch touches: each is rolled up anew for it.
+	Span time.Duration `koanf:"span" help:"longest time between the first and the last sample of a frame"`
+
 	// InFlightBytes bounds the frames between admission and outcome, of all senders together.
 	InFlightBytes config.Bytes `koanf:"in_flight_bytes" help:"bytes of admitted frames, all senders together"`
 	// DecodingBytes bounds the decoded payloads that are alive at once.
@@ -120,7 +123,7 @@ func DefaultConfig() Config {
 		Limits: Limits{
 			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
 			SeriesLabels: f.SeriesLabels, LabelNameBytes: config.Bytes(f.LabelNameBytes),
-			LabelValueBytes: config.Bytes(f.LabelValueBytes), Ratio: f.Ratio,
+			LabelValueBytes: config.Bytes(f.LabelValueBytes), Ratio: f.Ratio, Span: 48 * time.Hour,
 			InFlightBytes: 64 << 20, DecodingBytes: 64 << 20, Receivers: 6,
 			ShedAfter: 2 * time.Second, RetryAfter: time.Second,
 			BodyTimeout: time.Minute, HelloTimeout: 10 * time.Second, Streams: 4096, StreamBatches: 64, StreamBytes: 8 << 20,
@@ -152,6 +155,7 @@ func (c Config) validate() error {
 	positive("limits.label_name_bytes", l.LabelNameBytes > 0)
 	positive("limits.label_value_bytes", l.LabelValueBytes > 0)
 	positive("limits.ratio", l.Ratio > 0)
+	positive("limits.span", l.Span > 0)
 	positive("limits.receivers", l.Receivers > 0)
 	positive("limits.shed_after", l.ShedAfter > 0)
 	positive("limits.retry_after", l.RetryAfter > 0)
@@ -195,6 +199,15 @@ func (c Config) validate() error {
 // validateExposure refuses to let everybody in from everywhere.
 func (c Config) validateExposure() error {
 	return rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"grpc.listen": c.GRPC.Listen, "http.listen": c.HTTP.Listen})
+}
+
+// checkSpan refuses a batch over too many hours. The answer depends on the frame alone, so
+// that it is the same at every try.
+func (l Limits) checkSpan(s frame.Summary) error {
+	if span := uint64(s.MaxTime) - uint64(s.MinTime); span > uint64(l.Span) {
+		return &frame.Error{Reason: frame.TimeSpanTooWide, Detail: fmt.Sprintf("samples from %d to %d Unix nanoseconds, at most %v apart", s.MinTime, s.MaxTime, l.Span)}
+	}
+	return nil
 }
 
 // frameLimits are the limits as the decoder takes them.

@@ -41,6 +41,30 @@ func encodeLabel(t testing.TB, b identity.Boot, value string) []byte {
 	return f
 }
 
+// encodeTimes makes a frame with samples at these times.
+func encodeTimes(t testing.TB, b identity.Boot, times ...int64) []byte {
+	t.Helper()
+	fb := frame.NewBuilder()
+	id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}}, frame.Gauge, "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range times {
+		if err := fb.Append(id, at, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch, err := fb.Build(b, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := frame.Encode(nil, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 // declare makes a compressed frame declare another decoded length.
 func declare(t testing.TB, decoded uint32) []byte {
 	t.Helper()

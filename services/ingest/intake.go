@@ -166,6 +166,9 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 		return none, err
 	}
 	v.id = sum.Identity
+	if err := s.cfg.Limits.checkSpan(sum); err != nil {
+		return none, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
 	defer cancel()
 	failpoint.Hit("ingest.accept.decide.before")

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -148,6 +150,8 @@ func TestBadFramesWriteNothing(t *testing.T) {
 		"too large decoded": {declare(t, 65<<20), frame.DecodedTooLarge, 413},
 		"too large":         {bigFrame(t, boot, 1, 120<<10), frame.TooLarge, 413},
 		"too many records":  {encode(t, boot, 1, 1001, 0), frame.TooManyRecords, 400},
+		"wide":              {encodeTimes(t, boot, 0, 48*int64(time.Hour)+1), frame.TimeSpanTooWide, 400},
+		"all of time":       {encodeTimes(t, boot, math.MinInt64, math.MaxInt64), frame.TimeSpanTooWide, 400},
 		"long label":        {encodeLabel(t, boot, strings.Repeat("x", 65)), frame.BadLabels, 400},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -412,7 +412,13 @@ func TestReplacedGenerationIsReadAgain(t *testing.T) {
 		cfg.Rollup.TTL = time.Hour                          // the list of sets is not read again for its age
 		cfg.Rollup.IndexCache, cfg.Rollup.BlockCache = 1, 1 // nothing is cached
 	})
-	want := n.value("sum(count_over_time(c_total[30m] @ " + unix(end) + "))")
+	memory := newAuthority(t)
+	for _, b := range c.builts {
+		memory.accept(b)
+	}
+	sum := "sum(count_over_time(c_total[30m] @ " + unix(end) + "))"
+	want := start1(t, memory, func(cfg *query.Config) { cfg.History.Window = 24 * time.Hour }).value(sum)
+	eventually(t, "the batch that no set holds is in memory", func() bool { return n.value(sum) == want })
 	if e := n.get("/api/v1/query", "query", "count(g)", "time", unix(end)); e.Lightmetrics.Partial {
 		t.Fatalf("%v", e.Lightmetrics.Reasons)
 	}

@@ -53,7 +53,7 @@ type ScheduleConfig struct {
 type IntakeConfig struct {
 	Interval   time.Duration `koanf:"interval" help:"time between two listings of a shard's intake"`
 	Queue      time.Duration `koanf:"queue_interval" help:"time between two looks for messages, which only shorten the former"`
-	MaxPending int           `koanf:"max_pending" help:"most batches of a shard that are remembered as not rolled up; older segments wait in the store"`
+	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together; further segments wait in the store"`
 }
 
 // JobsConfig bounds jobs.

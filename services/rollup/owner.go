@@ -129,7 +129,7 @@ const hoursAtOnce = 32
 
 // follow reads new segments, as many as there is room for.
 func (o *owner) follow(ctx context.Context) (more bool, err error) {
-	if len(o.log.batches) >= o.s.cfg.Intake.MaxPending {
+	if !o.s.room(o) {
 		return false, nil
 	}
 	lctx, cancel := context.WithTimeout(ctx, segmentsTimeout)

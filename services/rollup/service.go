@@ -370,6 +370,22 @@ func (s *Service) leave(o *owner) {
 	delete(s.status, o.grant.Shard)
 }
 
+// room reports whether the shard may remember more batches: while all shards of the
+// worker together have room, and up to the shard's share of it in any case, so that none
+// waits for ever behind others.
+func (s *Service) room(o *owner) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mine := len(o.log.batches)
+	all := mine
+	for id, st := range s.status {
+		if id != o.grant.Shard {
+			all += st.PendingBatches
+		}
+	}
+	return all < s.cfg.Intake.MaxPending || mine < s.cfg.Intake.MaxPending/max(1, len(s.status))
+}
+
 // maxStatusHours of one shard in its status.
 const maxStatusHours = 100
 
