@@ -402,8 +402,9 @@ func TestReplacedGenerationIsReadAgain(t *testing.T) {
 	c := newCorpus(t, rand.New(rand.NewPCG(seed, 4)), end.Add(-30*time.Minute), end)
 	a := newAuthority(t)
 	a.rollups()
-	for _, b := range c.builts {
+	for i, b := range c.builts {
 		a.accept(b)
+		a.enter("ab", uint64(i), b)
 	}
 	h := window.HourOf(end.UnixMilli())
 	// Not the first batch, so that the next generation is another one.
