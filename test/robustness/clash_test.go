@@ -18,6 +18,8 @@ type clashes struct {
 	wg     sync.WaitGroup
 	n      int
 	tries  int
+	boot   string // of the last identity that was taken
+	end    uint64
 	start  time.Time // of the first frame's samples; each has a second of its own, over all begins
 }
 
@@ -61,8 +63,18 @@ func (x *clashes) clash(ctx context.Context, c *cluster.Cluster) bool {
 	if err != nil {
 		return false
 	}
+	x.boot, x.end = s.Boot.Boot, st.Boot.NextSeq+agentBatch-1 // without an answer it may be taken, too
 	r, err := s.Send(ctx, body)
 	return err == nil && r.GetStatus().String() == load.Accepted
+}
+
+// met waits until the agent has closed the batch whose identity was taken last. Stopped
+// before that it would close a shorter one, and two identities would overlap.
+func (x *clashes) met(ctx context.Context, c *cluster.Cluster) error {
+	return cluster.Poll(ctx, "the agent to meet the last clash", func() (bool, error) {
+		st, err := c.AgentStatus(ctx)
+		return err == nil && (st.Boot.BootID != x.boot || st.Boot.NextSeq > x.end), err
+	})
 }
 
 // stop gives how many identities were taken in all.

@@ -159,6 +159,10 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 		wg.Wait()
 		took := time.Since(start)
 		taken = clash.stop()
+		if c.Agent == nil {
+			must(t, c.StartAgent(ctx))
+		}
+		must(t, clash.met(ctx, c))
 		slices.Sort(killed)
 		rest(ctx, t, c, f, strings.Join(killed, " "))
 		t.Logf("%s, part %d of %d: %d kills in %v, checked in %v", name, i+1, n, len(killed),
