@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -61,7 +61,7 @@ func (a *announcer) run(ctx context.Context) error {
 		a.mu.Unlock()
 		for id := range grew {
 			sctx, cancel := context.WithTimeout(ctx, announceTimeout)
-			err := a.queue.Send(sctx, intake.Topic(id), []byte(announceBody), work.SendOptions{DedupeKey: "intake"})
+			err := a.queue.Send(sctx, rollup.Topic(id), []byte(announceBody), work.SendOptions{DedupeKey: "intake"})
 			cancel()
 			if err != nil && ctx.Err() == nil {
 				a.failed(err)

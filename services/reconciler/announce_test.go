@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/mem"
@@ -37,7 +37,7 @@ func TestOwnersAreTold(t *testing.T) {
 	start(t, cfg, s)
 	own := shard.Of("agent", testShards)
 	eventually(t, "told", func() bool {
-		ms, err := q.Receive(bg, intake.Topic(own), 10, time.Minute)
+		ms, err := q.Receive(bg, rollup.Topic(own), 10, time.Minute)
 		must(t, err)
 		return len(ms) > 0 && taken(t, s)[m.Identity] == 1
 	})
@@ -45,7 +45,7 @@ func TestOwnersAreTold(t *testing.T) {
 		if id == own {
 			continue
 		}
-		if d, err := q.Depth(bg, intake.Topic(id)); err != nil || d.Ready+d.Hidden > 0 {
+		if d, err := q.Depth(bg, rollup.Topic(id)); err != nil || d.Ready+d.Hidden > 0 {
 			t.Errorf("shard %s: %+v, %v", id, d, err)
 		}
 	}
