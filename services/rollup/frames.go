@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
@@ -46,48 +45,16 @@ func (f *frames) get(ctx context.Context, e intake.Entry) ([]byte, error) {
 	if int64(e.FrameBytes) > f.maxFrame {
 		return nil, &UnreadableError{e, fmt.Errorf("%d bytes, at most %d", e.FrameBytes, f.maxFrame)}
 	}
-	raw, cause, err := f.generation(ctx, e.RawBlobKey, e)
-	if err != nil || raw != nil {
-		return raw, err
+	raw, err := accept.ReadFrame(ctx, f.store, e.RawBlobKey, e.FrameSHA256, e.FrameBytes)
+	var unreadable *accept.FrameError
+	if errors.As(err, &unreadable) {
+		return nil, &UnreadableError{e, unreadable.Cause}
 	}
-	err = objstore.ListAll(ctx, f.store, layout.BlobStem(e.FrameSHA256), "", func(o objstore.Info) error {
-		if _, _, perr := layout.ParseBlob(o.Key); perr != nil || o.Key == e.RawBlobKey {
-			return nil
-		}
-		var gerr error
-		if raw, _, gerr = f.generation(ctx, o.Key, e); gerr == nil && raw != nil {
-			gerr = errFound
-		}
-		return gerr
-	})
-	switch {
-	case errors.Is(err, errFound):
-		return raw, nil
-	case err != nil:
-		return nil, err
-	}
-	return nil, &UnreadableError{e, cause}
+	return raw, err
 }
 
 // maxAhead bounds the bytes of frames that are read and not yet taken.
 const maxAhead = 32 << 20
-
-var errFound = errors.New("found")
-
-// generation reads one generation; nil bytes and a cause when it is not there or not the frame.
-func (f *frames) generation(ctx context.Context, key string, e intake.Entry) (raw []byte, cause, err error) {
-	raw, _, err = f.store.Get(ctx, key, objstore.GetOptions{Limit: int64(e.FrameBytes)})
-	switch {
-	case errors.Is(err, objstore.ErrNotFound), objstore.Unreadable(err):
-		return nil, err, nil
-	case err != nil:
-		return nil, nil, err
-	}
-	if sum := identity.Sum(raw); sum != e.FrameSHA256 {
-		return nil, fmt.Errorf("%s hashes to %s", key, sum), nil
-	}
-	return raw, nil, nil
-}
 
 // each reads the frames of entries, some at once, and hands them to fn one at a time, in
 // any order. Frames in memory have maxAhead bytes together.

@@ -139,44 +139,12 @@ func (f *Follower) show(acc live.Accepted, raw []byte) error {
 
 // blob reads a generation whose bytes hash to the manifest's: the one that it names, then any.
 func (f *Follower) blob(ctx context.Context, m accept.Manifest) ([]byte, error) {
-	raw, cause, err := f.generation(ctx, m.RawBlobKey, m)
-	if err != nil || raw != nil {
-		return raw, err
+	raw, err := accept.ReadFrame(ctx, f.d.Store, m.RawBlobKey, m.FrameSHA256, m.FrameBytes)
+	var none *accept.FrameError
+	if errors.As(err, &none) {
+		return nil, &unreadable{none.Cause}
 	}
-	err = objstore.ListAll(ctx, f.d.Store, layout.BlobStem(m.FrameSHA256), "", func(o objstore.Info) error {
-		if _, _, perr := layout.ParseBlob(o.Key); perr != nil || o.Key == m.RawBlobKey {
-			return nil
-		}
-		var gerr error
-		if raw, _, gerr = f.generation(ctx, o.Key, m); gerr == nil && raw != nil {
-			gerr = errFound
-		}
-		return gerr
-	})
-	switch {
-	case errors.Is(err, errFound):
-		return raw, nil
-	case err != nil:
-		return nil, err
-	}
-	return nil, &unreadable{cause}
-}
-
-var errFound = errors.New("found")
-
-// generation reads one generation; nil bytes and a cause when it is not there or not the frame.
-func (f *Follower) generation(ctx context.Context, key string, m accept.Manifest) ([]byte, error, error) {
-	raw, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(max(m.FrameBytes, 1))})
-	switch {
-	case errors.Is(err, objstore.ErrNotFound), objstore.Unreadable(err):
-		return nil, err, nil
-	case err != nil:
-		return nil, nil, err
-	}
-	if sum := identity.Sum(raw); sum != m.FrameSHA256 {
-		return nil, fmt.Errorf("%s hashes to %s", key, sum), nil
-	}
-	return raw, nil, nil
+	return raw, err
 }
 
 // lateness of a hint is measured against the collector's clock; it can be negative.
