@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -26,17 +28,28 @@ type termRecord struct {
 }
 
 // Bounds of a term's object and number: the number fills a fence above etcd's revision.
+// Between tries lies a random pause below termPause, doubled with each try up to
+// termPauseMax, so that those who want a number at once don't meet again.
 const (
 	maxTermBytes = 4 << 10
 	maxTerm      = 1<<(64-termBits) - 1
 	termTries    = 20
+	termPause    = time.Millisecond
+	termPauseMax = 250 * time.Millisecond
 )
 
 // Next moves the count on.
 func (t StoreTerms) Next(ctx context.Context) (uint64, error) {
 	const key = layout.CoordinatorTermKey
 	var last error
-	for range termTries {
+	for try := range termTries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return 0, fmt.Errorf("move the coordinator's term: %w", ctx.Err())
+			case <-time.After(rand.N(min(termPause<<try, termPauseMax))):
+			}
+		}
 		b, info, err := t.Store.Get(ctx, key, objstore.GetOptions{Limit: maxTermBytes})
 		var r termRecord
 		switch {
