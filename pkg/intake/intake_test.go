@@ -252,3 +252,101 @@ func TestRefusedSegmentsComeBack(t *testing.T) {
 		t.Errorf("%d batches after the refusal", len(got))
 	}
 }
+
+// A segment that can't be taken now holds up nothing behind it, and is given again until
+// it is taken; only so many are put aside.
+func TestSegmentsThatArePutAside(t *testing.T) {
+	s := mem.New(time.Now)
+	w := NewWriter(s, "aa", shards)
+	agent := agentOf(1)
+	const n = MaxAside + 2
+	for i := range uint64(n) {
+		if err := w.Write(bg, 1, []Entry{entry(agent, 10*i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad := map[string]bool{layout.IntakeSegment(1, "aa", 0): true, layout.IntakeSegment(1, "aa", 7): true}
+	r, taken := NewReader(s, 1), map[string]int{}
+	take := func(key string) error {
+		if bad[key] {
+			return fmt.Errorf("get %q: %w: %w", key, ErrLater, objstore.ErrUnavailable)
+		}
+		taken[key]++
+		return nil
+	}
+	for range 3 {
+		if _, err := r.Poll(bg, 0, take); err != nil {
+			t.Fatal(err)
+		}
+		if len(taken) != n-2 || r.Aside() != 2 {
+			t.Fatalf("%d taken, %d aside", len(taken), r.Aside())
+		}
+	}
+	clear(bad)
+	if _, err := r.Poll(bg, 0, take); err != nil || len(taken) != n || r.Aside() != 0 {
+		t.Fatalf("healed: %d taken, %d aside, %v", len(taken), r.Aside(), err)
+	}
+	for key, times := range taken {
+		if times != 1 {
+			t.Errorf("%s was taken %d times", key, times)
+		}
+	}
+
+	// All of them: the reader waits at the bound, and nothing is passed over.
+	r, taken = NewReader(s, 1), map[string]int{}
+	later := func(string) error { return ErrLater }
+	for range 3 {
+		if _, err := r.Poll(bg, 0, later); !errors.Is(err, ErrLater) || r.Aside() != MaxAside {
+			t.Fatalf("%d aside, %v", r.Aside(), err)
+		}
+	}
+	for range MaxAside/asideAtOnce + 1 {
+		if _, err := r.Poll(bg, 0, take); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(taken) != n || r.Aside() != 0 {
+		t.Errorf("%d taken, %d aside", len(taken), r.Aside())
+	}
+}
+
+// Runs above the bound wait until others are consumed, and are not lost.
+func TestMoreRunsThanAreFollowed(t *testing.T) {
+	s := mem.New(time.Now)
+	agent := agentOf(1)
+	const runs = MaxRuns + 3
+	for i := range uint64(runs) {
+		if err := NewWriter(s, fmt.Sprintf("%08x", i), shards).Write(bg, 1, []Entry{entry(agent, 10*i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, taken := NewReader(s, 1), map[string]int{}
+	take := func(key string) error { taken[key]++; return nil }
+	if more, err := r.Poll(bg, 0, take); err != nil || more || len(taken) != MaxRuns || !r.Crowded() {
+		t.Fatalf("%d taken, more %v, crowded %v, %v", len(taken), more, r.Crowded(), err)
+	}
+	for i := range uint64(5) {
+		if err := s.Delete(bg, layout.IntakeSegment(1, fmt.Sprintf("%08x", i), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Poll(bg, 0, take); err != nil || len(taken) != runs || r.Crowded() {
+		t.Fatalf("%d taken, crowded %v, %v", len(taken), r.Crowded(), err)
+	}
+}
+
+// A segment under another shard's key is none.
+func TestSegmentOfAnotherShard(t *testing.T) {
+	s := mem.New(time.Now)
+	body, err := Segment{Shard: 2, Shards: shards, Entries: []Entry{entry(agentOf(2), 0)}}.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := layout.IntakeSegment(1, "aa", 0)
+	if _, err := s.Create(bg, key, body, objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadSegment(bg, s, key); !errors.Is(err, ErrSegment) {
+		t.Errorf("read: %v", err)
+	}
+}

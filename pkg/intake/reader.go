@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -19,14 +20,25 @@ import (
 type Reader struct {
 	store objstore.Reader
 	shard shard.ID
-	last  map[string]string // run prefix -> last key that was given
+	last  map[string]string // run prefix -> last key that was given or put aside
+	aside []string          // keys that fn wants later, the longest waiting first
+	more  bool              // runs above the bound are not followed yet
 }
 
-// MaxRuns bounds the runs with segments at one time.
+// MaxRuns bounds the runs that are followed at one time. Those above it have their turn
+// when the segments of others are deleted.
 const MaxRuns = 10_000
 
-// ErrTooManyRuns: more runs have unread or undeleted segments than a reader keeps apart.
-var ErrTooManyRuns = errors.New("too many intake runs")
+// MaxAside bounds the segments that are put aside at one time, asideAtOnce those of
+// them that a poll tries again.
+const (
+	MaxAside    = 1000
+	asideAtOnce = 10
+)
+
+// ErrLater is wrapped by what the fn of Poll says of a segment that can't be taken now
+// and must not hold up those behind it.
+var ErrLater = errors.New("later")
 
 // NewReader makes a reader of a shard.
 func NewReader(s objstore.Reader, id shard.ID) *Reader {
@@ -35,8 +47,13 @@ func NewReader(s objstore.Reader, id shard.ID) *Reader {
 
 // Poll calls fn with the key of each new segment, run by run in the order of writing,
 // until limit were given (0 is all); more says that some may be left. An error of fn ends
-// the poll, and the segment is given again by the next.
+// the poll, and the segment is given again by the next. One that wraps ErrLater does not
+// end it: the segment is put aside and is given again by a later poll, a few by each.
+// While MaxAside are, it is an error like any other.
 func (r *Reader) Poll(ctx context.Context, limit int, fn func(key string) error) (more bool, err error) {
+	if err := r.again(fn); err != nil {
+		return false, err
+	}
 	runs, err := r.runs(ctx)
 	if err != nil {
 		return false, err
@@ -53,7 +70,10 @@ func (r *Reader) Poll(ctx context.Context, limit int, fn func(key string) error)
 					return true, nil
 				}
 				if _, _, _, err := layout.ParseIntakeSegment(o.Key); err == nil {
-					if err := fn(o.Key); err != nil {
+					err := fn(o.Key)
+					if errors.Is(err, ErrLater) && len(r.aside) < MaxAside {
+						r.aside = append(r.aside, o.Key)
+					} else if err != nil {
 						return false, err
 					}
 					given++
@@ -68,24 +88,46 @@ func (r *Reader) Poll(ctx context.Context, limit int, fn func(key string) error)
 	return false, nil
 }
 
+// Aside is the number of segments that are put aside.
+func (r *Reader) Aside() int { return len(r.aside) }
+
+// Crowded reports that the last poll saw more runs than MaxRuns.
+func (r *Reader) Crowded() bool { return r.more }
+
+// again gives a few of the segments that were put aside.
+func (r *Reader) again(fn func(key string) error) error {
+	for range min(len(r.aside), asideAtOnce) {
+		key := r.aside[0]
+		err := fn(key)
+		if err != nil && !errors.Is(err, ErrLater) {
+			return err
+		}
+		r.aside = slices.Delete(r.aside, 0, 1)
+		if err != nil {
+			r.aside = append(r.aside, key)
+		}
+	}
+	return nil
+}
+
 // runs lists the prefixes of runs that have segments, and forgets the others.
 func (r *Reader) runs(ctx context.Context) ([]string, error) {
 	prefix := layout.IntakeShard(r.shard)
 	var runs []string
 	after := ""
-	for {
+	for len(runs) <= MaxRuns {
 		page, err := r.store.List(ctx, objstore.ListOptions{Prefix: prefix, Delimiter: "/", StartAfter: after})
 		if err != nil {
 			return nil, fmt.Errorf("list %q: %w", prefix, err)
 		}
 		runs = append(runs, page.CommonPrefixes...)
-		if len(runs) > MaxRuns {
-			return nil, fmt.Errorf("list %q: %w", prefix, ErrTooManyRuns)
-		}
 		if page.Next == "" {
 			break
 		}
 		after = page.Next
+	}
+	if r.more = len(runs) > MaxRuns; r.more {
+		runs = runs[:MaxRuns]
 	}
 	here := make(map[string]bool, len(runs))
 	for _, run := range runs {
@@ -99,8 +141,12 @@ func (r *Reader) runs(ctx context.Context) ([]string, error) {
 	return runs, nil
 }
 
-// ReadSegment reads one segment. ErrSegment: it is there and is none.
+// ReadSegment reads one segment. ErrSegment: it is there and is none of the key's shard.
 func ReadSegment(ctx context.Context, s objstore.Reader, key string) (Segment, error) {
+	id, _, _, err := layout.ParseIntakeSegment(key)
+	if err != nil {
+		return Segment{}, fmt.Errorf("read %q: %w: %w", key, ErrSegment, err)
+	}
 	body, _, err := s.Get(ctx, key, objstore.GetOptions{Limit: MaxSegmentBytes})
 	if objstore.Unreadable(err) {
 		return Segment{}, fmt.Errorf("read %q: %w: %w", key, ErrSegment, err)
@@ -111,6 +157,9 @@ func ReadSegment(ctx context.Context, s objstore.Reader, key string) (Segment, e
 	seg, err := ParseSegment(body)
 	if err != nil {
 		return Segment{}, fmt.Errorf("read %q: %w", key, err)
+	}
+	if seg.Shard != id {
+		return Segment{}, fmt.Errorf("read %q: %w: it is of shard %s", key, ErrSegment, seg.Shard)
 	}
 	return seg, nil
 }
