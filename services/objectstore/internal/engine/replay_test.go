@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// recordsOf gives the bytes of a segment's header and of each of its records.
+func recordsOf(t *testing.T, file string) (header []byte, records [][]byte, salt uint32) {
+	t.Helper()
+	dir := filepath.Dir(filepath.Dir(file))
+	num, ok := parseSegName(filepath.Base(file))
+	if !ok {
+		t.Fatalf("%s is no segment", file)
+	}
+	seg, err := openSegment(DirFS(dir), num)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seg.release()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc := newScanner(seg, 0, int64(len(b)))
+	for sc.off < int64(len(b)) {
+		r, at, err := sc.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, b[at:at+r.size()])
+	}
+	return b[:segHeaderSize], records, seg.salt
+}
+
+// Every record has a valid checksum of its own; that one is missing, doubled or out of
+// its place shows only by the sequence, and must not become a shorter history in silence.
+func TestReplayRefusesRecordsOutOfOrder(t *testing.T) {
+	dir := t.TempDir()
+	e := openTest(t, Options{Dir: dir})
+	for i := range 5 {
+		e.put(fmt.Sprint(i), pattern(200, byte(i)))
+	}
+	e.done()
+	header, records, _ := recordsOf(t, lastSegment(t, dir))
+	if len(records) != 6 { // the bucket's, too
+		t.Fatalf("%d records", len(records))
+	}
+	for _, c := range []struct {
+		what   string
+		order  []int
+		broken int // the first record that is not where it belongs
+	}{
+		{"nothing", []int{0, 1, 2, 3, 4, 5}, -1},
+		{"one is missing", []int{0, 1, 2, 4, 5}, 3},
+		{"the first is missing", []int{1, 2, 3, 4, 5}, 0},
+		{"one stands twice", []int{0, 1, 2, 2, 3, 4, 5}, 3},
+		{"two are swapped", []int{0, 1, 3, 2, 4, 5}, 2},
+		{"the last stands twice", []int{0, 1, 2, 3, 4, 5, 5}, 6},
+		{"an old one stands at the end", []int{0, 1, 2, 3, 4, 5, 1}, 6},
+	} {
+		b := slices.Clone(header)
+		at := int64(0)
+		for i, k := range c.order {
+			if i == c.broken {
+				at = int64(len(b))
+			}
+			b = append(b, records[k]...)
+		}
+		d := copyStore(t, dir)
+		if err := os.WriteFile(lastSegment(t, d), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o, err := Open(Options{Dir: d})
+		if err == nil {
+			if err := o.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var bad *CorruptError
+		switch {
+		case c.broken < 0 && err != nil:
+			t.Errorf("%s: %v", c.what, err)
+		case c.broken >= 0 && (!errors.As(err, &bad) || bad.Offset != at):
+			t.Errorf("%s: %v, want a CorruptError at %d", c.what, err, at)
+		}
+		if now, err := os.ReadFile(lastSegment(t, d)); err != nil || !bytes.Equal(now, b) {
+			t.Errorf("%s: the segment was changed (%v)", c.what, err)
+		}
+	}
+}
+
+// A segment that ends at a whole record, but before the next segment begins, has lost
+// records that were acknowledged.
+func TestReplayRefusesAGapBetweenSegments(t *testing.T) {
+	dir := t.TempDir()
+	e := openTest(t, Options{Dir: dir, SegmentBytes: 4 << 10})
+	for i := range 12 {
+		e.put(fmt.Sprint(i), pattern(1000, byte(i)))
+	}
+	e.done()
+	files, err := filepath.Glob(filepath.Join(dir, "log", "*.seg"))
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d segments, %v", len(files), err)
+	}
+	for _, file := range files[:len(files)-1] {
+		header, records, _ := recordsOf(t, file)
+		whole := slices.Concat(append([][]byte{header}, records...)...)
+		last := records[len(records)-1]
+		for _, c := range []struct {
+			what string
+			b    []byte
+		}{
+			{"lacks its last record", whole[:len(whole)-len(last)]},
+			{"has nothing but its header", header},
+		} {
+			d := copyStore(t, dir)
+			if err := os.WriteFile(filepath.Join(d, "log", filepath.Base(file)), c.b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o, err := Open(Options{Dir: d})
+			if err == nil {
+				_ = o.Close()
+			}
+			if !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%s %s: %v, want ErrCorrupt", filepath.Base(file), c.what, err)
+			}
+		}
+	}
+}
+
+// forge makes a record as a client could that knows the format: of an object that nobody
+// put, with the sequence that is due.
+func forge(seq uint64, batch int64, salt uint32) []byte {
+	o := sized("forged", []byte("x"))
+	r := record{
+		kind: kindPut, bucket: "bkt", key: "forged", meta: encodeMeta(&o), bodyLen: 1, bodyCRC: crc32.Checksum([]byte("x"), castagnoli),
+		seq: seq, batch: uint64(batch),
+	}
+	return append(r.appendHead(nil, salt), 'x')
+}
+
+// What follows the last record of a segment can be anything: blocks that a file system
+// gives back after a crash, with a record of another segment or one that a client put as
+// a body. Only the segment's salt tells that it is not of this log.
+func TestReplayTakesNoRecordOfAnotherSalt(t *testing.T) {
+	dir := t.TempDir()
+	e := openTest(t, Options{Dir: dir})
+	e.put("a", pattern(100, 1))
+	next, _ := e.End()
+	e.done()
+	file := lastSegment(t, dir)
+	_, _, salt := recordsOf(t, file)
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		salt uint32
+		is   bool
+	}{{"none", 0, false}, {"another's", salt ^ 1, false}, {"its own", salt, true}} {
+		d := copyStore(t, dir)
+		b := append(bytes.Clone(whole), forge(next, int64(len(whole)), c.salt)...)
+		if err := os.WriteFile(lastSegment(t, d), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		e := openTest(t, Options{Dir: d})
+		e.want("a", pattern(100, 1))
+		_, err := e.body("forged")
+		if is := err == nil; is != c.is || !is && !errors.Is(err, ErrNotFound) {
+			t.Errorf("a record with the salt %q is taken: %t, %v", c.what, is, err)
+		}
+		e.done()
+	}
+}
+
+// A body with a record in it, in a write that a crash tore: it must not look like a record
+// behind the damage, or a client could make a store that does not open any more.
+func TestTornBodyWithARecordInIt(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		own  bool
+	}{{"none", false}, {"its own", true}} {
+		dir := t.TempDir()
+		e := openTest(t, Options{Dir: dir})
+		e.put("a", pattern(100, 1))
+		file := lastSegment(t, dir)
+		_, before, salt := recordsOf(t, file)
+		at := int64(segHeaderSize)
+		for _, r := range before {
+			at += int64(len(r))
+		}
+		if !c.own {
+			salt = 0
+		}
+		e.put("b", slices.Concat(pattern(300, 2), forge(100, at+200, salt), pattern(300, 3)))
+		e.done()
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[at] ^= 1 // the head of b's record
+		d := copyStore(t, dir)
+		if err := os.WriteFile(lastSegment(t, d), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o, err := Open(Options{Dir: d})
+		if err == nil {
+			_ = o.Close()
+		}
+		// With the salt, which no client knows, it is what a record behind damage is.
+		if c.own != errors.Is(err, ErrCorrupt) || !c.own && err != nil {
+			t.Errorf("with the salt %q: %v", c.what, err)
+		}
+	}
+}
+
+// An index that another log left behind is of no use, even where positions agree.
+func TestIndexOfAnotherLogIsBuiltAnew(t *testing.T) {
+	var dirs []string
+	for _, key := range []string{"a", "b"} {
+		dir := t.TempDir()
+		e := openTest(t, Options{Dir: dir})
+		e.put(key, pattern(100, 1))
+		e.done()
+		dirs = append(dirs, dir)
+	}
+	d := copyStore(t, dirs[0])
+	if err := os.CopyFS(filepath.Join(d, "index"), os.DirFS(filepath.Join(dirs[1], "index"))); err != nil {
+		t.Fatal(err)
+	}
+	e := openTest(t, Options{Dir: d})
+	e.wantAll(map[string][]byte{"a": pattern(100, 1)})
+}
