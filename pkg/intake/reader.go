@@ -29,8 +29,8 @@ type Reader struct {
 // when the segments of others are deleted.
 const MaxRuns = 10_000
 
-// MaxAside bounds the segments that are put aside at one time, asideAtOnce those of
-// them that a poll tries again.
+// MaxAside bounds the segments that are put aside at one time, asideAtOnce those that a
+// poll tries again in vain.
 const (
 	MaxAside    = 1000
 	asideAtOnce = 10
@@ -48,7 +48,7 @@ func NewReader(s objstore.Reader, id shard.ID) *Reader {
 // Poll calls fn with the key of each new segment, run by run in the order of writing,
 // until limit were given (0 is all); more says that some may be left. An error of fn ends
 // the poll, and the segment is given again by the next. One that wraps ErrLater does not
-// end it: the segment is put aside and is given again by a later poll, a few by each.
+// end it: the segment is put aside and is given again by later polls.
 // While MaxAside are, it is an error like any other.
 func (r *Reader) Poll(ctx context.Context, limit int, fn func(key string) error) (more bool, err error) {
 	if err := r.again(fn); err != nil {
@@ -94,17 +94,22 @@ func (r *Reader) Aside() int { return len(r.aside) }
 // Crowded reports that the last poll saw more runs than MaxRuns.
 func (r *Reader) Crowded() bool { return r.more }
 
-// again gives a few of the segments that were put aside.
+// again gives the segments that were put aside, until a few of them are so again.
 func (r *Reader) again(fn func(key string) error) error {
-	for range min(len(r.aside), asideAtOnce) {
+	failed := 0
+	for range len(r.aside) {
 		key := r.aside[0]
 		err := fn(key)
 		if err != nil && !errors.Is(err, ErrLater) {
 			return err
 		}
 		r.aside = slices.Delete(r.aside, 0, 1)
-		if err != nil {
-			r.aside = append(r.aside, key)
+		if err == nil {
+			continue
+		}
+		r.aside = append(r.aside, key)
+		if failed++; failed == asideAtOnce {
+			break
 		}
 	}
 	return nil
