@@ -17,6 +17,7 @@ type fsckView struct {
 	Records     uint64        `json:"records"`
 	Samples     uint64        `json:"samples"`
 	FrameBytes  uint64        `json:"frame_bytes"`
+	Removed     uint64        `json:"removed_by_retention"`
 	Boots       int           `json:"boots"`
 	Found       uint64        `json:"found"`
 	Findings    []findingView `json:"findings"`
@@ -34,6 +35,7 @@ func fsckCommand(out *format) *cobra.Command {
 		Use:   "fsck URL",
 		Short: "Check that every accepted batch is in the bucket, byte for byte",
 		Long: "Reads every identity manifest, quarantine record and frame of a bucket and trusts nothing else.\n" +
+			"Frames that lmctl retention removed, and wrote down, are counted and no finding.\n" +
 			"Exits 3 when something does not hold.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,10 +48,11 @@ func fsckCommand(out *format) *cobra.Command {
 				return reached(err)
 			}
 			v := fsckView{Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,
-				FrameBytes: r.FrameBytes, Boots: len(r.Ledgers), Found: r.Found, Findings: []findingView{}}
+				FrameBytes: r.FrameBytes, Removed: r.Removed, Boots: len(r.Ledgers), Found: r.Found, Findings: []findingView{}}
 			t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
 				{"accepted batches", fmt.Sprint(r.Manifests)}, {"records", fmt.Sprint(r.Records)},
 				{"samples", fmt.Sprint(r.Samples)}, {"frame bytes", fmt.Sprint(r.FrameBytes)},
+				{"frames removed by retention", fmt.Sprint(r.Removed)},
 				{"agents' boots", fmt.Sprint(len(r.Ledgers))}, {"quarantined frames", fmt.Sprint(r.Quarantined)},
 				{"findings", fmt.Sprint(r.Found)},
 			}}

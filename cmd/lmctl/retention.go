@@ -34,7 +34,7 @@ func retentionCommand(out *format) *cobra.Command {
 		Long: "Published sets expire by the rollup workers' retention settings. Raw frames never do by themselves: this\n" +
 			"removes those whose samples all lie before TIME, if a committed raw set covers them in every hour. What is\n" +
 			"removed is written down under gc/v1/log/frames/ first; identity manifests stay. Afterwards these batches can't\n" +
-			"be rolled up from their frames again, and a check of the bucket (fsck, audits) misses the frames.\n\n" + bucketHelp,
+			"be rolled up from their frames again; checks of the bucket (fsck, audits) count them as removed by retention.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := time.Parse(time.RFC3339, before)

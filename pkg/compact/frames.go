@@ -2,12 +2,12 @@ package compact
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -17,7 +17,7 @@ import (
 )
 
 // FrameLogSchema names the JSON schema of layout.FrameLog.
-const FrameLogSchema = "lightmetrics.removed_frames.v1"
+const FrameLogSchema = framelog.Schema
 
 // FrameStore is what the removal of raw frames needs of an object store.
 type FrameStore interface {
@@ -72,26 +72,6 @@ const (
 	KeptWide      = "it spans more than two hours"
 	KeptHour      = "the plan or a record of its hour can't be read"
 )
-
-// removedFrame is a line of the log.
-type removedFrame struct {
-	Identity string          `json:"identity"`
-	SHA256   identity.Digest `json:"frame_sha256"`
-	Bytes    uint64          `json:"frame_bytes"`
-	Keys     []string        `json:"keys"`
-}
-
-type frameLogJSON struct {
-	Schema      string         `json:"schema"`
-	AuthorityID string         `json:"authority_id"`
-	By          string         `json:"by"`
-	Before      int64          `json:"before_unix_ns"`
-	RemovedAt   int64          `json:"removed_at_unix_ns"`
-	Frames      []removedFrame `json:"frames"`
-}
-
-// logFrames is the most batches of one log.
-const logFrames = 1000
 
 // Run looks at the batches whose samples all lie in hours that ended at or before the
 // time, and removes the frames of those that committed raw sets cover in every hour they
@@ -151,7 +131,7 @@ func (f *FrameRemover) hour(ctx context.Context, h window.Hour, before time.Time
 		if err != nil {
 			return err
 		}
-		var found []removedFrame
+		var found []framelog.Frame
 		for i := range p.Inputs {
 			e := &p.Inputs[i]
 			first, last := e.Hours()
@@ -172,7 +152,7 @@ func (f *FrameRemover) hour(ctx context.Context, h window.Hour, before time.Time
 			rep.Batches++
 			rep.Frames += len(r.Keys)
 			rep.Bytes += e.FrameBytes * uint64(len(r.Keys))
-			if found = append(found, r); len(found) == logFrames {
+			if found = append(found, r); len(found) == framelog.MaxFrames {
 				if err := f.remove(ctx, found, before, dry); err != nil {
 					return err
 				}
@@ -216,8 +196,8 @@ func (f *FrameRemover) plan(ctx context.Context, set *catalog.Set) (*rollup.Plan
 }
 
 // frame finds the generations of a batch's blob.
-func (f *FrameRemover) frame(ctx context.Context, e *intake.Entry) (removedFrame, error) {
-	r := removedFrame{Identity: e.Identity().String(), SHA256: e.FrameSHA256, Bytes: e.FrameBytes}
+func (f *FrameRemover) frame(ctx context.Context, e *intake.Entry) (framelog.Frame, error) {
+	r := framelog.Frame{AgentID: e.AgentID, BootID: e.BootID, SeqStart: e.SeqStart, SeqEnd: e.SeqEnd, SHA256: e.FrameSHA256, Bytes: e.FrameBytes}
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	err := objstore.ListAll(ctx, f.cfg.Store, layout.BlobStem(e.FrameSHA256), "", func(i objstore.Info) error {
@@ -230,16 +210,16 @@ func (f *FrameRemover) frame(ctx context.Context, e *intake.Entry) (removedFrame
 }
 
 // remove writes the frames down, and then deletes them.
-func (f *FrameRemover) remove(ctx context.Context, frames []removedFrame, before time.Time, dry bool) error {
+func (f *FrameRemover) remove(ctx context.Context, frames []framelog.Frame, before time.Time, dry bool) error {
 	if len(frames) == 0 || dry {
 		return nil
 	}
-	at := f.cfg.Now()
-	body, err := json.Marshal(frameLogJSON{FrameLogSchema, f.cfg.AuthorityID, f.cfg.By, before.UnixNano(), at.UnixNano(), frames})
+	l := framelog.Log{AuthorityID: f.cfg.AuthorityID, By: f.cfg.By, Before: before.UnixNano(), RemovedAt: f.cfg.Now().UnixNano(), Frames: frames}
+	body, err := l.Marshal()
 	if err != nil {
 		return err
 	}
-	if err := create(ctx, f.cfg.Store, layout.FrameLog(at, identity.Sum(body)), body); err != nil {
+	if err := create(ctx, f.cfg.Store, l.Key(body), body); err != nil {
 		return err
 	}
 	for _, r := range frames {

@@ -1,6 +1,6 @@
 // Package fsck reads a bucket as it lies there, trusts nothing but its bytes, and
 // says what does not hold: every identity manifest must have its frame, byte for
-// byte, and every quarantine record both frames. It shares no derived state with the
+// byte, or a record that an operator removed it, and every quarantine record both frames. It shares no derived state with the
 // services, so it can judge them.
 package fsck
 
@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
@@ -32,6 +33,7 @@ const (
 	BootMissing     Problem = "BOOT_MISSING"     // an accepted batch of a boot that was never claimed
 	WinnerMissing   Problem = "WINNER_MISSING"   // a quarantine record whose identity has no manifest
 	ForeignManifest Problem = "FOREIGN_MANIFEST" // the manifest carries another authority's id
+	BadFrameLog     Problem = "BAD_FRAME_LOG"    // a record of removed frames can't be read: what it names counts as missing
 )
 
 // Finding is one thing that does not hold.
@@ -68,9 +70,12 @@ type Report struct {
 	Records     uint64 // of all manifests; a record of an overlap counts in each
 	Samples     uint64 // float records that are not staleness markers
 	FrameBytes  uint64
-	Found       uint64 // findings, those that were not kept included
-	Findings    []Finding
-	Ledgers     map[identity.Boot]*ledger.Ledger
+	// Removed are accepted batches whose frames an operator removed on purpose, and wrote
+	// down: no finding. Of the counts above they are in Manifests alone.
+	Removed  uint64
+	Found    uint64 // findings, those that were not kept included
+	Findings []Finding
+	Ledgers  map[identity.Boot]*ledger.Ledger
 }
 
 // Healthy reports whether everything holds.
@@ -80,7 +85,7 @@ func (r *Report) Healthy() bool { return r.Found == 0 }
 // could not be read: then nothing is known.
 func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error) {
 	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(),
-		r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
+		removed: framelog.NewIndex(store, o.AuthorityID), r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
 	err := objstore.ListAll(ctx, store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
 		return c.manifest(ctx, i.Key)
 	})
@@ -92,16 +97,20 @@ func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error)
 	if err != nil {
 		return nil, fmt.Errorf("fsck: %w", err)
 	}
+	for _, u := range c.removed.Unread() {
+		c.found(BadFrameLog, u.Key, "%v", u.Err)
+	}
 	return c.r, nil
 }
 
 type checker struct {
-	store objstore.Reader
-	o     Options
-	r     *Report
-	boots map[identity.Boot]bool
-	dec   *frame.Decoder
-	batch frame.Batch
+	store   objstore.Reader
+	o       Options
+	r       *Report
+	removed *framelog.Index
+	boots   map[identity.Boot]bool
+	dec     *frame.Decoder
+	batch   frame.Batch
 }
 
 func (c *checker) found(p Problem, key, format string, args ...any) {
@@ -145,12 +154,32 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	if body == nil {
+	if body != nil {
+		c.account(key, m, body)
+		return nil
+	}
+	removed, err := c.removed.Removed(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !removed {
 		c.found(BlobMissing, key, "no generation of %s has its bytes", m.FrameSHA256)
 		return nil
 	}
-	c.account(key, m, body)
+	c.r.Removed++
+	c.number(m)
 	return nil
+}
+
+// number counts the batch in the ledger of its boot.
+func (c *checker) number(m accept.Manifest) {
+	b := m.Identity.BootOf()
+	l := c.r.Ledgers[b]
+	if l == nil {
+		l = ledger.New(b)
+		c.r.Ledgers[b] = l
+	}
+	l.Add(ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt})
 }
 
 // account checks a frame against its manifest and counts it.
@@ -173,13 +202,7 @@ func (c *checker) account(key string, m accept.Manifest, body []byte) {
 			}
 		}
 	}
-	b := m.Identity.BootOf()
-	l := c.r.Ledgers[b]
-	if l == nil {
-		l = ledger.New(b)
-		c.r.Ledgers[b] = l
-	}
-	l.Add(ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt})
+	c.number(m)
 	if c.o.OnBatch != nil {
 		c.o.OnBatch(m, &c.batch)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -201,5 +202,49 @@ func TestDamagedObjectsAreFindings(t *testing.T) {
 		if want == BlobMissing && !r.Healthy() {
 			t.Errorf("with a second generation: %v", r.Findings)
 		}
+	}
+}
+
+// A frame that an operator removed, and that is written down, is counted and no finding;
+// one that nothing names is.
+func TestFramesRemovedByRetentionAreNoFinding(t *testing.T) {
+	s := mem.New(time.Now)
+	f1, id1 := encode(t, 1, 5, 0)
+	f2, id2 := encode(t, 6, 3, 0)
+	f3, id3 := encode(t, 9, 2, 0)
+	m1 := accepted(t, s, f1, id1, 5)
+	m2 := accepted(t, s, f2, id2, 3)
+	accepted(t, s, f3, id3, 2)
+	l := framelog.Log{AuthorityID: "auth", By: "test", Before: 1, RemovedAt: 2, Frames: []framelog.Frame{{
+		AgentID: id1.Agent, BootID: id1.Boot, SeqStart: id1.SeqStart, SeqEnd: id1.SeqEnd, SHA256: m1.FrameSHA256, Bytes: m1.FrameBytes, Keys: []string{m1.RawBlobKey}}}}
+	body, err := l.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, l.Key(body), body)
+	remove := func(key string) {
+		t.Helper()
+		if err := s.Delete(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := check(t, s); r.Removed != 0 || !r.Healthy() { // about to be removed
+		t.Errorf("%+v", r)
+	}
+	remove(m1.RawBlobKey)
+	r := check(t, s)
+	if r.Removed != 1 || !r.Healthy() || r.Manifests != 3 || r.Records != 5 {
+		t.Errorf("%+v", r)
+	}
+	if through, ok := r.Ledgers[boot].AcceptedThrough(); !ok || through != 10 {
+		t.Errorf("accepted through %d, %v", through, ok)
+	}
+	remove(m2.RawBlobKey)
+	if r := check(t, s); r.Removed != 1 || r.Found != 1 || r.Findings[0].Problem != BlobMissing || r.Findings[0].Key != layout.Accepted(id2) {
+		t.Errorf("%+v", r)
+	}
+	put(t, s, l.Key(body), body[1:])
+	if r := check(t, s); r.Removed != 0 || r.Found != 3 || r.Findings[2].Problem != BadFrameLog {
+		t.Errorf("%+v", r)
 	}
 }

@@ -57,8 +57,11 @@ func RetentionLog(w window.Window, h window.Hour, d identity.Digest) string {
 // RetentionLogsHour is the prefix of an hour's records of removed sets; it ends in a slash.
 func RetentionLogsHour(h window.Hour) string { return LogPrefix + "retention/" + sampleHour(h) }
 
+// FrameLogsPrefix is where removed raw frames are written down.
+const FrameLogsPrefix = LogPrefix + "frames/"
+
 // FrameLog is the key of a record of raw frames that an operator removed at the given
 // time; d is the hash of its content.
 func FrameLog(at time.Time, d identity.Digest) string {
-	return LogPrefix + "frames/" + fmt.Sprintf("%020d-%s.json", max(at.UnixMilli(), 0), d.String()[:32])
+	return FrameLogsPrefix + fmt.Sprintf("%020d-%s.json", max(at.UnixMilli(), 0), d.String()[:32])
 }

@@ -45,6 +45,9 @@ type Reconciler struct {
 	Now func() time.Time
 	// ID names this reconciler in repair records.
 	ID string
+	// Removed says whether an operator removed the batch's frame on purpose; it is asked
+	// after the frame was found missing. Nil is never.
+	Removed func(ctx context.Context, id identity.Batch) (bool, error)
 
 	own atomic.Pointer[string] // the store's authority record, once read
 }
@@ -70,6 +73,8 @@ type Result struct {
 	Created []Kind
 	// Cause is what is wrong and stands in the repair record; empty when all is well.
 	Cause Cause
+	// Removed: the frame is gone, as an operator ordered. All is well.
+	Removed bool
 	// Opened: the repair record was not there before. Healed: it was removed.
 	Opened, Healed bool
 }
@@ -128,6 +133,14 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 	rec.digest, rec.blobKey = m.FrameSHA256, m.RawBlobKey
 	if rec.cause, rec.detail, err = r.checkBlob(ctx, m.RawBlobKey, m.FrameSHA256, m.FrameBytes); err != nil {
 		return res, err
+	}
+	if rec.cause != "" && r.Removed != nil {
+		if res.Removed, err = r.Removed(ctx, id); err != nil {
+			return res, err
+		}
+		if res.Removed {
+			rec.cause, rec.detail = "", ""
+		}
 	}
 	// Before the derived keys: where accepted-by-time is, the blob was looked at.
 	if err := r.settle(ctx, &res, rec, o); err != nil {

@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, now func
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}}),
 		items:   vec("items_total", "Manifests that were queued, by how they were found.", "source"),
 		hints:   vec("hints_total", "Hints from events and collectors, by result: queued, known, dropped, ignored.", "source", "result"),
-		ends:    vec("outcomes_total", "Ends of passes: ok, reported, absent, unknown, retry, given_up.", "result"),
+		ends:    vec("outcomes_total", "Ends of passes: ok, removed (the frame is gone by retention), reported, absent, unknown, retry, given_up.", "result"),
 		created: vec("derived_created_total", "Derived keys written, by kind.", "kind"),
 		repairs: vec("repairs_total", "Derived keys that a scan or audit found missing and wrote, by kind.", "kind"),
 		opened:  vec("repair_records_opened_total", "Repair records opened, by cause.", "cause"),

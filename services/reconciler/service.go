@@ -18,6 +18,7 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -107,6 +108,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		indexed: newSeen(rememberIndexed), bad: newSeen(rememberBad),
 		ready: make(chan struct{}), stopping: make(chan struct{}),
 	}
+	s.core.Removed = framelog.NewIndex(d.Store, cfg.AuthorityID).Removed
 	if cfg.Intake.Shards > 0 {
 		s.stage = newStage(d.Store, cfg.Intake)
 		s.book.barrier = s.stage.barrier

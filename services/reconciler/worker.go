@@ -67,7 +67,7 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 	fresh := first && (it.src == fromEvent || it.src == fromNotify || it.src == fromFrontier)
 	change, err := s.book.add(ctx, m.Identity.BootOf(), e, fresh, func(c ledger.Change) {
 		// Whoever reads the intake wants frames that are there; a healed one comes again.
-		if res.Cause == "" && (c.Kind == ledger.Added || c.Kind == ledger.Covered && it.src != fromFullAudit || first || res.Healed) {
+		if res.Cause == "" && !res.Removed && (c.Kind == ledger.Added || c.Kind == ledger.Covered && it.src != fromFullAudit || first || res.Healed) {
 			s.stage.add(intake.EntryOf(m))
 		}
 	})
@@ -104,8 +104,10 @@ func (s *Service) countCreated(it *item, res reconcile.Result) {
 
 // report tells of what is wrong with a manifest or its blob.
 func (s *Service) report(it *item, res reconcile.Result) {
-	switch res.Cause {
-	case "":
+	switch {
+	case res.Removed:
+		s.m.ends.WithLabelValues("removed").Inc()
+	case res.Cause == "":
 		s.m.ends.WithLabelValues("ok").Inc()
 	default:
 		s.m.ends.WithLabelValues("reported").Inc()
