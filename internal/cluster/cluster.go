@@ -74,7 +74,6 @@ type Addresses struct {
 	AgentHTTP      string
 	// The coordinator's, where there is one.
 	CoordinatorHTTP, CoordinatorGRPC string
-	CoordinatorEtcd, CoordinatorPeer string
 	// Rollups are the workers' HTTP addresses.
 	Rollups []string
 }
@@ -161,7 +160,6 @@ func (c *Cluster) choosePorts() error {
 	c.Addr.AgentHTTP = port("agent", 4320)
 	if c.o.Coordinator {
 		c.Addr.CoordinatorHTTP, c.Addr.CoordinatorGRPC = port("coordinator", 4780), port("coordinator", 4781)
-		c.Addr.CoordinatorEtcd, c.Addr.CoordinatorPeer = port("coordinator", 4782), port("coordinator", 4783)
 	}
 	for i := range c.o.Rollups {
 		c.Addr.Rollups = append(c.Addr.Rollups, port(RollupName(i), 4775+i))
@@ -235,7 +233,7 @@ func (c *Cluster) StartQuery(ctx context.Context) (err error) {
 
 // StartCoordinator starts the coordinator.
 func (c *Cluster) StartCoordinator(ctx context.Context) (err error) {
-	c.Coordinator, err = c.start(ctx, "coordinator", "coordinator", c.Addr.CoordinatorHTTP, c.Addr.CoordinatorGRPC, c.Addr.CoordinatorEtcd, c.Addr.CoordinatorPeer)
+	c.Coordinator, err = c.start(ctx, "coordinator", "coordinator", c.Addr.CoordinatorHTTP, c.Addr.CoordinatorGRPC)
 	return err
 }
 

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -124,13 +123,9 @@ func (c *Cluster) rollupSettings(i int) section {
 	}
 }
 
-// coordinatorSettings keep etcd on loopback, wherever the coordinator lives: its clients
-// have no credentials.
+// coordinatorSettings of one with an etcd member inside.
 func (c *Cluster) coordinatorSettings() section {
-	etcd := section{
-		"data_dir":      filepath.Join(c.o.Dir, "coordinator"),
-		"client_listen": loopback(c.Addr.CoordinatorEtcd), "peer_listen": loopback(c.Addr.CoordinatorPeer),
-	}
+	etcd := section{"data_dir": filepath.Join(c.o.Dir, "coordinator")}
 	return section{
 		"http":  section{"listen": c.Addr.CoordinatorHTTP},
 		"grpc":  section{"listen": c.Addr.CoordinatorGRPC},
@@ -138,12 +133,6 @@ func (c *Cluster) coordinatorSettings() section {
 		"etcd":  section{"embedded": etcd},
 		"store": c.bucketSettings(),
 	}
-}
-
-// loopback is the port of an address, on loopback.
-func loopback(address string) string {
-	_, port, _ := net.SplitHostPort(address)
-	return net.JoinHostPort("127.0.0.1", port)
 }
 
 func (c *Cluster) querySettings() section {

@@ -29,11 +29,10 @@ type EtcdConfig struct {
 type EmbeddedConfig struct {
 	DataDir string `koanf:"data_dir" help:"directory of the embedded member"`
 	Name    string `koanf:"name" help:"name of the embedded member"`
-	Client  string `koanf:"client_listen" help:"host:port for etcd clients; loopback"`
-	Peer    string `koanf:"peer_listen" help:"host:port for the other members"`
+	Peer    string `koanf:"peer_listen" help:"host:port for the other members of a cluster; a single member does not listen"`
 	// Cluster lists every member, this one too, as name=host:port of its peer_listen.
 	Cluster []string `koanf:"cluster" help:"all members as name=host:port of their peer_listen, this one too; empty is a single member"`
-	// PeerTLS protects traffic between members, both ways.
+	// PeerTLS lets nobody but members in, both ways; whoever its CA signs is one.
 	PeerTLS         rpc.ServerTLS `koanf:"peer_tls"`
 	Quota           config.Bytes  `koanf:"quota" help:"size of the database at which writes are refused"`
 	Compaction      time.Duration `koanf:"compaction" help:"how long old revisions are kept"`
@@ -45,7 +44,7 @@ func DefaultEtcdConfig() EtcdConfig {
 	return EtcdConfig{
 		Prefix: "/lightmetrics", RequestTimeout: 2 * time.Second,
 		Embedded: EmbeddedConfig{
-			DataDir: "coordinator", Name: "coordinator", Client: "127.0.0.1:4782", Peer: "127.0.0.1:4783",
+			DataDir: "coordinator", Name: "coordinator", Peer: "127.0.0.1:4783",
 			Quota: 512 << 20, Compaction: 5 * time.Minute, ElectionTimeout: time.Second,
 		},
 	}
@@ -87,17 +86,22 @@ func (c EtcdConfig) Validate() error {
 	return errors.Join(append(errs, c.Embedded.Validate())...)
 }
 
+// Single reports whether the member is the only one.
+func (c EmbeddedConfig) Single() bool { return len(c.Cluster) < 2 }
+
 // Validate checks a member's settings.
 func (c EmbeddedConfig) Validate() error {
 	var errs []error
 	if c.DataDir == "" || c.Name == "" || strings.ContainsAny(c.Name, ",=") {
 		errs = append(errs, errors.New("etcd.embedded: needs data_dir and name, without ',' and '='"))
 	}
-	if !rpc.Loopback(c.Client) {
-		errs = append(errs, fmt.Errorf("etcd.embedded.client_listen %q: must be on loopback; it has no authentication", c.Client))
+	// Loopback too: who may speak as a member may write everything, and not every user
+	// of the machine may.
+	if !c.Single() && c.PeerTLS.ClientCAFile == "" {
+		errs = append(errs, errors.New("etcd.embedded.cluster: members need peer_tls with client_ca_file"))
 	}
-	if !rpc.Loopback(c.Peer) && c.PeerTLS.ClientCAFile == "" {
-		errs = append(errs, fmt.Errorf("etcd.embedded.peer_listen %q: needs peer_tls with client_ca_file off loopback", c.Peer))
+	if n := len(c.socket()); n > maxSocketPath {
+		errs = append(errs, fmt.Errorf("etcd.embedded.data_dir: %s has %d bytes, and the name of a socket at most %d", c.socket(), n, maxSocketPath))
 	}
 	if c.Quota < 16<<20 {
 		errs = append(errs, errors.New("etcd.embedded.quota: must be at least 16MiB"))

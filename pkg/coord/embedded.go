@@ -15,13 +15,24 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
-// Embedded is an etcd member inside the process.
+// Embedded is an etcd member inside the process. Its clients come through a socket that
+// only the process's own user can open.
 type Embedded struct {
 	e       *embed.Etcd
+	socket  string
+	lock    *os.File
 	closing *atomic.Bool
 }
+
+// ErrInUse: another process has the data directory.
+var ErrInUse = errors.New("another process has the directory")
+
+// maxSocketPath is what every system takes as the name of a socket, less its end.
+const maxSocketPath = 103
 
 // startTimeout bounds the wait for a member to be of use; others of its cluster may
 // have to come first.
@@ -32,16 +43,21 @@ func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Em
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	// Everything that is known of owners is in there: nobody else's to read.
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("etcd member: %w", err)
+	lock, err := c.enter()
+	if err != nil {
+		return nil, fmt.Errorf("etcd member %s in %s: %w", c.Name, c.DataDir, err)
 	}
 	closing := new(atomic.Bool)
 	e, err := embed.StartEtcd(c.embed(zapToSlog{h: log.With("part", "etcd").Handler(), closing: closing}))
 	if err != nil {
-		return nil, fmt.Errorf("start etcd member %s in %s: %w", c.Name, c.DataDir, err)
+		return nil, errors.Join(fmt.Errorf("start etcd member %s in %s: %w", c.Name, c.DataDir, err), lock.Close())
 	}
-	m := &Embedded{e: e, closing: closing}
+	m := &Embedded{e: e, socket: c.socket(), lock: lock, closing: closing}
+	// The directory has kept others out meanwhile.
+	if err := os.Chmod(m.socket, 0o600); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("etcd member %s: %w", c.Name, err)
+	}
 	timer := time.NewTimer(startTimeout)
 	defer timer.Stop()
 	select {
@@ -57,9 +73,32 @@ func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Em
 	return nil, fmt.Errorf("etcd member %s: waiting until it serves: %w", c.Name, err)
 }
 
+// dir is the member's own; socket is where its clients come in.
+func (c EmbeddedConfig) dir() string    { return filepath.Join(c.DataDir, "etcd") }
+func (c EmbeddedConfig) socket() string { return filepath.Join(c.dir(), "client.sock") }
+
+// enter makes the member's directory, closes it to other users, and locks it: a second
+// process would take the first one's socket away.
+func (c EmbeddedConfig) enter() (*os.File, error) {
+	if err := os.MkdirAll(c.dir(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(c.dir(), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(c.dir(), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := run.Flock(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrInUse, err), f.Close())
+	}
+	return f, nil
+}
+
 func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 	cfg := embed.NewConfig()
-	cfg.Name, cfg.Dir = c.Name, filepath.Join(c.DataDir, "etcd")
+	cfg.Name, cfg.Dir = c.Name, c.dir()
 	peers := "http"
 	if c.PeerTLS.Enabled() {
 		peers = "https"
@@ -68,9 +107,12 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 			TrustedCAFile: c.PeerTLS.ClientCAFile, ClientCertAuth: c.PeerTLS.ClientCAFile != "",
 		}
 	}
-	client, peer := url.URL{Scheme: "http", Host: c.Client}, url.URL{Scheme: peers, Host: c.Peer}
+	client, peer := url.URL{Scheme: "unix", Path: c.socket()}, url.URL{Scheme: peers, Host: c.Peer}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = nil, []url.URL{peer}
+	if !c.Single() {
+		cfg.ListenPeerUrls = []url.URL{peer}
+	}
 	cfg.InitialCluster = c.Name + "=" + peer.String()
 	if len(c.Cluster) > 0 {
 		members := make([]string, len(c.Cluster))
@@ -92,13 +134,16 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 }
 
 // Endpoint is where clients reach the member.
-func (m *Embedded) Endpoint() string { return "http://" + m.e.Clients[0].Addr().String() }
+func (m *Embedded) Endpoint() string { return "unix:" + m.socket }
 
 // Err gives the member's end, when it ends by itself.
 func (m *Embedded) Err() <-chan error { return m.e.Err() }
 
-// Close stops the member.
+// Close stops the member; more than once is harmless.
 func (m *Embedded) Close() {
-	m.closing.Store(true)
+	if m.closing.Swap(true) {
+		return
+	}
 	m.e.Close()
+	_ = m.lock.Close() // nothing was written to it
 }

@@ -59,7 +59,7 @@ func secured(t *testing.T, certs string) EtcdConfig {
 	must(t, err)
 	info.TrustedCAFile, info.ClientCertAuth = info.CertFile, true
 	cfg := DefaultEtcdConfig().Embedded
-	cfg.Client, cfg.Peer, cfg.DataDir = "127.0.0.1:0", "127.0.0.1:0", t.TempDir()
+	cfg.DataDir = t.TempDir()
 	e := cfg.embed(zapToSlog{h: discard.Handler()})
 	client := url.URL{Scheme: "https", Host: "127.0.0.1:0"}
 	e.ListenClientUrls, e.AdvertiseClientUrls, e.ClientTLSInfo = []url.URL{client}, []url.URL{client}, info

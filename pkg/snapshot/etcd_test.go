@@ -21,7 +21,7 @@ func TestThousandJobsOverEtcd(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	cfg := coord.DefaultEtcdConfig()
-	cfg.Embedded.DataDir, cfg.Embedded.Client, cfg.Embedded.Peer = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Embedded.DataDir = t.TempDir()
 	quiet := slog.New(slog.DiscardHandler)
 	member, err := coord.StartEmbedded(t.Context(), cfg.Embedded, quiet)
 	if err != nil {

@@ -51,8 +51,8 @@ func TestWorkersKilledAndPaused(t *testing.T) {
 func TestCoordinatorKilledMovesNothing(t *testing.T) {
 	t.Parallel()
 	cfg := quick(t.TempDir())
-	p := ports(t, 4)
-	cfg.HTTP.Listen, cfg.GRPC.Listen, cfg.Etcd.Embedded.Client, cfg.Etcd.Embedded.Peer = p[0], p[1], p[2], p[3]
+	p := ports(t, 2)
+	cfg.HTTP.Listen, cfg.GRPC.Listen = p[0], p[1]
 	cfg.Lease.Worker = 30 * time.Second // longer than a restart on a busy machine
 	first := coordinate(t, cfg)
 	b := newBook(t, 32)
@@ -81,16 +81,19 @@ func TestCoordinatorKilledMovesNothing(t *testing.T) {
 func TestThreeMembers(t *testing.T) {
 	t.Parallel()
 	const n = 3
-	p, dir := ports(t, 4*n), t.TempDir()
+	p, dir := ports(t, 3*n), t.TempDir()
+	members, addrs := []string{}, []string{}
+	ca := newAuthority(t)
+	cert, key := ca.issue("member")
 	var cfgs [n]Config
-	var addrs, members []string
 	for i := range n {
-		members = append(members, fmt.Sprintf("m%d=%s", i, p[4*i+3]))
-		addrs = append(addrs, p[4*i+1])
+		members = append(members, fmt.Sprintf("m%d=%s", i, p[3*i+2]))
+		addrs = append(addrs, p[3*i+1])
 	}
 	for i := range n {
 		c := quick(filepath.Join(dir, fmt.Sprint(i)))
-		c.HTTP.Listen, c.GRPC.Listen, c.Etcd.Embedded.Client, c.Etcd.Embedded.Peer = p[4*i], p[4*i+1], p[4*i+2], p[4*i+3]
+		c.HTTP.Listen, c.GRPC.Listen, c.Etcd.Embedded.Peer = p[3*i], p[3*i+1], p[3*i+2]
+		c.Etcd.Embedded.PeerTLS = rpc.ServerTLS{CertFile: cert, KeyFile: key, ClientCAFile: ca.file}
 		c.Etcd.Embedded.Name, c.Etcd.Embedded.Cluster = fmt.Sprintf("m%d", i), members
 		c.Lease.Worker, c.ID = 60*time.Second, fmt.Sprintf("m%d", i)
 		cfgs[i] = c
@@ -123,10 +126,9 @@ func TestThreeMembers(t *testing.T) {
 }
 
 // external is an etcd that coordinators share.
-func external(t testing.TB, dir string, client string) *coord.Embedded {
+func external(t testing.TB, dir string) *coord.Embedded {
 	t.Helper()
 	c := quick(dir).Etcd.Embedded
-	c.Client = client
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	m, err := coord.StartEmbedded(ctx, c, slog.New(slog.DiscardHandler))
@@ -134,9 +136,9 @@ func external(t testing.TB, dir string, client string) *coord.Embedded {
 	return m
 }
 
-func shared(client string) Config {
+func shared(m *coord.Embedded) Config {
 	c := quick("")
-	c.Etcd.Endpoints = []string{"http://" + client}
+	c.Etcd.Endpoints = []string{m.Endpoint()}
 	return c
 }
 
@@ -144,10 +146,10 @@ func shared(client string) Config {
 // they own again when etcd is back.
 func TestEtcdLost(t *testing.T) {
 	t.Parallel()
-	dir, client := t.TempDir(), ports(t, 1)[0]
-	m := external(t, dir, client)
+	dir := t.TempDir()
+	m := external(t, dir)
 	t.Cleanup(func() { m.Close() }) // after the workers and coordinators, which need it to leave
-	s1, s2 := start(t, shared(client), nil), start(t, shared(client), nil)
+	s1, s2 := start(t, shared(m), nil), start(t, shared(m), nil)
 	b := newBook(t, 8)
 	b.work("w0", s1.addr(), s2.addr())
 	b.work("w1", s2.addr(), s1.addr())
@@ -159,7 +161,7 @@ func TestEtcdLost(t *testing.T) {
 	if _, err := s1.client().ListShards(context.Background(), &coordinatorv1.ListShardsRequest{Kind: "rollup"}); rpc.Reason(err) != reasonEtcd {
 		t.Errorf("a list without etcd: %v", err)
 	}
-	m = external(t, dir, client)
+	m = external(t, dir)
 	until(t, "two workers with all shards, again", func() bool { return b.balanced("w0", "w1") })
 	if b.grants() != given+8 {
 		t.Errorf("%d grants, want 8 more than %d", b.grants(), given)
@@ -180,11 +182,11 @@ func TestEtcdLost(t *testing.T) {
 // grow all the same, by the terms in the object store.
 func TestEtcdRestored(t *testing.T) {
 	t.Parallel()
-	dir, client := t.TempDir(), ports(t, 1)[0]
+	dir := t.TempDir()
 	terms := coord.StoreTerms{Store: mem.New(time.Now)}
-	m := external(t, dir, client)
+	m := external(t, dir)
 	t.Cleanup(func() { m.Close() }) // after the workers and coordinators, which need it to leave
-	s := start(t, shared(client), terms)
+	s := start(t, shared(m), terms)
 	b := newBook(t, 8)
 	b.work("w0", s.addr())
 	until(t, "the first worker's shards", func() bool { return b.balanced("w0") })
@@ -192,7 +194,7 @@ func TestEtcdRestored(t *testing.T) {
 	m.Close()
 	backup := t.TempDir()
 	must(t, os.CopyFS(backup, os.DirFS(dir)))
-	m = external(t, dir, client)
+	m = external(t, dir)
 	until(t, "the first worker's shards, again", func() bool { return b.balanced("w0") })
 	for i := range 3 {
 		w := b.work(fmt.Sprintf("v%d", i), s.addr())
@@ -204,7 +206,7 @@ func TestEtcdRestored(t *testing.T) {
 	m.Close()
 	must(t, os.RemoveAll(dir))
 	must(t, os.CopyFS(dir, os.DirFS(backup)))
-	m = external(t, dir, client)
+	m = external(t, dir)
 	b.work("w9", s.addr())
 	until(t, "two workers with all shards after the restore", func() bool { return b.balanced("w0", "w9") })
 	if b.grants() == given { // the book has checked them

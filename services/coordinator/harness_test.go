@@ -42,7 +42,7 @@ func must(t testing.TB, err error) {
 func quick(dir string) Config {
 	c := DefaultConfig()
 	c.HTTP.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	c.Etcd.Embedded.DataDir, c.Etcd.Embedded.Client, c.Etcd.Embedded.Peer = dir, "127.0.0.1:0", "127.0.0.1:0"
+	c.Etcd.Embedded.DataDir = dir
 	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
 	c.Lease = LeaseConfig{Worker: 2 * time.Second, Leader: time.Second}
 	c.Settle = SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}

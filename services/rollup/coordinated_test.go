@@ -16,7 +16,7 @@ func coordinatorOf(t *testing.T) string {
 	t.Helper()
 	c := coordinator.DefaultConfig()
 	c.HTTP.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	c.Etcd.Embedded.DataDir, c.Etcd.Embedded.Client, c.Etcd.Embedded.Peer = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	c.Etcd.Embedded.DataDir = t.TempDir()
 	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
 	c.Lease = coordinator.LeaseConfig{Worker: 2 * time.Second, Leader: time.Second}
 	c.Settle = coordinator.SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}

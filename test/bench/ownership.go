@@ -32,7 +32,7 @@ func benchOwnership(ctx context.Context, e *env) ([]Result, error) {
 		return nil, err
 	}
 	defer r.close()
-	addrs := make([]string, 4)
+	addrs := make([]string, 2)
 	for i := range addrs {
 		if addrs[i], err = proc.FreePort(0); err != nil {
 			return nil, err
@@ -40,7 +40,7 @@ func benchOwnership(ctx context.Context, e *env) ([]Result, error) {
 	}
 	p, err := r.start(ctx, "coordinator", "http://"+addrs[0]+"/-/ready", section{
 		"http": section{"listen": addrs[0]}, "grpc": section{"listen": addrs[1]},
-		"etcd":   section{"embedded": section{"data_dir": filepath.Join(r.dir, "etcd"), "client_listen": addrs[2], "peer_listen": addrs[3]}},
+		"etcd":   section{"embedded": section{"data_dir": filepath.Join(r.dir, "etcd")}},
 		"lease":  section{"worker": ownedLease.String()},
 		"settle": section{"quiet": ownedSettle.String(), "most": (4 * ownedSettle).String()},
 	})
