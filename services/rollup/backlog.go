@@ -13,13 +13,17 @@ import (
 // this worker knows. It is rebuilt from the intake by whoever owns the shard next. Not
 // for concurrent use.
 type backlog struct {
-	batches map[identity.Batch]*pending
-	hours   map[window.Hour]*hourWork
-	// segments by key, with the number of their batches that are not covered.
-	segments map[string]int
-	spent    []string // segments that may be deleted
-	unjudged bool     // batches or hours came since rivals looked
+	batches  map[identity.Batch]*pending
+	hours    map[window.Hour]*hourWork
+	segments map[string]segment // by key
+	spent    []string           // segments that may be deleted
+	shelved  int                // batches that were forgotten since the last second look began
+	unjudged bool               // batches or hours came since rivals looked
 }
+
+// segment counts the batches of one that are not covered: those that are pending, and
+// those that this worker has forgotten. A segment with the latter is never spent.
+type segment struct{ open, shelved int }
 
 // pending is a batch that is not covered in some hours.
 type pending struct {
@@ -36,18 +40,22 @@ type hourWork struct {
 	since time.Time // when the first of them was seen
 	next  time.Time // not looked at before
 	fails int
+	stuck int // failures in a row that a later try does not mend
+	// crowded: there is no room, and the hour is not to wait for its end.
+	crowded bool
 }
 
 func newBacklog() *backlog {
-	return &backlog{batches: map[identity.Batch]*pending{}, hours: map[window.Hour]*hourWork{}, segments: map[string]int{}}
+	return &backlog{batches: map[identity.Batch]*pending{}, hours: map[window.Hour]*hourWork{}, segments: map[string]segment{}}
 }
 
 // add notes a segment; hours gives the hours that a batch is an input of.
 func (b *backlog) add(key string, entries []intake.Entry, hours func(intake.Entry) []window.Hour, now time.Time) {
-	if _, ok := b.segments[key]; ok {
+	if b.knows(key) {
 		return
 	}
-	b.segments[key] = 0
+	n := 0
+	b.segments[key] = segment{}
 	for _, e := range entries {
 		id := e.Identity()
 		p := b.batches[id]
@@ -64,10 +72,17 @@ func (b *backlog) add(key string, entries []intake.Entry, hours func(intake.Entr
 		}
 		if !slices.Contains(p.segments, key) {
 			p.segments = append(p.segments, key)
-			b.segments[key]++
+			n++
 		}
 	}
+	b.segments[key] = segment{open: n}
 	b.settle(key)
+}
+
+// knows reports whether the segment was read and is not spent and gone.
+func (b *backlog) knows(key string) bool {
+	_, ok := b.segments[key]
+	return ok
 }
 
 // need makes the batch an input of the hour.
@@ -106,7 +121,9 @@ func (b *backlog) covered(h window.Hour, covers func(identity.Batch) bool) {
 		}
 		delete(b.batches, id)
 		for _, key := range p.segments {
-			b.segments[key]--
+			s := b.segments[key]
+			s.open--
+			b.segments[key] = s
 			b.settle(key)
 		}
 	}
@@ -115,8 +132,13 @@ func (b *backlog) covered(h window.Hour, covers func(identity.Batch) bool) {
 	}
 }
 
+// settle looks whether something of the segment is still pending.
 func (b *backlog) settle(key string) {
-	if b.segments[key] == 0 {
+	switch s := b.segments[key]; {
+	case s.open > 0:
+	case s.shelved > 0:
+		delete(b.segments, key) // a second look reads it anew
+	default:
 		b.spent = append(b.spent, key)
 	}
 }
@@ -141,7 +163,8 @@ func (b *backlog) inputs(h window.Hour) []intake.Entry {
 	return out
 }
 
-// due gives the hours to look at now, the oldest first.
+// due gives the hours to look at now, the one first that waits the longest; so hours that
+// fail again and again take no other's turn.
 func (b *backlog) due(now time.Time) []*hourWork {
 	var out []*hourWork
 	for _, w := range b.hours {
@@ -149,7 +172,12 @@ func (b *backlog) due(now time.Time) []*hourWork {
 			out = append(out, w)
 		}
 	}
-	slices.SortFunc(out, func(x, y *hourWork) int { return int(x.hour - y.hour) })
+	slices.SortFunc(out, func(x, y *hourWork) int {
+		if c := x.next.Compare(y.next); c != 0 {
+			return c
+		}
+		return int(x.hour - y.hour)
+	})
 	return out
 }
 

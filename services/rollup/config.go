@@ -45,6 +45,8 @@ type ListenConfig struct {
 type ScheduleConfig struct {
 	FirstAfter time.Duration `koanf:"first_after" help:"time after an hour's end before its first generation; negative rolls up the current hour"`
 	LateAfter  time.Duration `koanf:"late_after" help:"how long late batches gather, and the least time between two generations of an hour"`
+	Ahead      time.Duration `koanf:"ahead" help:"hours that begin so much later than now are those of a clock that is wrong"`
+	AheadAfter time.Duration `koanf:"ahead_after" help:"how long batches of such hours gather before they are rolled up"`
 	RetryBase  time.Duration `koanf:"retry_base" help:"wait after a failed job; it doubles with each failure"`
 	RetryMax   time.Duration `koanf:"retry_max" help:"longest wait after a failed job"`
 }
@@ -53,7 +55,8 @@ type ScheduleConfig struct {
 type IntakeConfig struct {
 	Interval   time.Duration `koanf:"interval" help:"time between two listings of a shard's intake"`
 	Queue      time.Duration `koanf:"queue_interval" help:"time between two looks for messages, which only shorten the former"`
-	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together; further segments wait in the store"`
+	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together; when they are there, hours are rolled up early"`
+	Recheck    time.Duration `koanf:"recheck" help:"time between two looks at segments that were put off: what can't be rolled up, or could not be read"`
 }
 
 // JobsConfig bounds jobs.
@@ -87,8 +90,8 @@ func DefaultConfig() Config {
 		Shards:       shard.Default,
 		DrainTimeout: 10 * time.Second,
 		Coordinator:  alone,
-		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
-		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000},
+		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
+		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000, Recheck: time.Hour},
 		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
 		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:     DefaultSnapshotConfig(),
@@ -108,11 +111,14 @@ func (c Config) Validate() error {
 	}
 	positive("drain_timeout", c.DrainTimeout > 0)
 	positive("schedule.late_after", c.Schedule.LateAfter > 0)
+	positive("schedule.ahead", c.Schedule.Ahead > 0)
+	positive("schedule.ahead_after", c.Schedule.AheadAfter > 0)
 	positive("schedule.retry_base", c.Schedule.RetryBase > 0)
 	positive("schedule.retry_max", c.Schedule.RetryMax >= c.Schedule.RetryBase)
 	positive("intake.interval", c.Intake.Interval > 0)
 	positive("intake.queue_interval", c.Intake.Queue > 0)
 	positive("intake.max_pending", c.Intake.MaxPending > 0)
+	positive("intake.recheck", c.Intake.Recheck > 0)
 	positive("jobs.concurrency", c.Jobs.Concurrency > 0)
 	positive("jobs.memory", c.Jobs.Memory > 0)
 	positive("jobs.readers", c.Jobs.Readers > 0)

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -75,7 +76,7 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 	if len(open) == 0 {
 		return nil // decided by whoever had the job before
 	}
-	in, err := h.o.readable(ctx, h.h)
+	in, _, err := h.o.readable(ctx, h.h)
 	if err != nil {
 		return err
 	}
@@ -176,16 +177,25 @@ func (h handler) failed(ctx context.Context, p *planned, pub *published, open []
 		return err
 	}
 	s.m.unreadable.Inc()
-	if set := pub.newest(); len(open) < len(window.All()) || set != nil && set.Inputs.Covers(bad.Entry.Identity()) {
+	set := pub.newest()
+	covered := func(e intake.Entry) bool { return set != nil && set.Inputs.Covers(e.Identity()) }
+	if len(open) < len(window.All()) || covered(bad.Entry) {
 		return err
 	}
-	s.log.Error("a batch is left out until its frame is back", "identity", bad.Entry.Identity(), "shard", p.Shard, "hour", p.Hour, "err", bad.Err)
+	all, derr := s.damaged(ctx, slices.DeleteFunc(slices.Clone(p.Inputs), covered))
+	if derr != nil {
+		return errors.Join(err, derr)
+	}
+	s.m.unreadable.Add(float64(max(len(all)-1, 0)))
+	s.log.Error("batches are left out until their frames are back", "batches", len(all), "first", bad.Entry.Identity(), "shard", p.Shard, "hour", p.Hour, "err", bad.Err)
 	for _, w := range slices.Backward(open) {
 		n := catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation}
 		if _, aerr := s.publisher.Abort(ctx, n, "frame can not be read"); aerr != nil {
 			return errors.Join(err, aerr)
 		}
 	}
-	h.o.leaveOut(bad.Entry.Identity())
+	for _, one := range all {
+		h.o.leaveOut(one.Entry.Identity())
+	}
 	return fmt.Errorf("generation %d is aborted: %w", p.Generation, err)
 }

@@ -11,8 +11,12 @@ import (
 // metrics of a worker. The guide lists them.
 type metrics struct {
 	shards       prometheus.Gauge
-	pending      *prometheus.GaugeVec   // shard
-	lag          *prometheus.GaugeVec   // shard
+	pending      *prometheus.GaugeVec // shard
+	lag          *prometheus.GaugeVec // shard
+	behind       *prometheus.GaugeVec // shard, why
+	ahead        prometheus.Counter
+	early        *prometheus.CounterVec // why
+	clockSteps   prometheus.Counter
 	generations  *prometheus.CounterVec // window
 	late         prometheus.Counter
 	extended     prometheus.Counter
@@ -47,6 +51,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		shards:       prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "shards", Help: "Shards that this worker owns."}),
 		pending:      gauge("pending_batches", "Batches that no published set covers yet, by shard.", "shard"),
 		lag:          gauge("lag_seconds", "Time since the end of the oldest ended hour that has batches to roll up, by shard; 0 when there is none.", "shard"),
+		behind:       gauge("put_off_batches", "Batches that wait for something else than their hour, by shard: left_out (the frame can't be read), stuck (of hours that fail for good), shelved (forgotten to make room, until the next look at all segments); and segments that can't be taken now.", "shard", "why"),
+		ahead:        counter("batches_ahead_total", "Batches with samples of hours far ahead: an agent's clock is wrong, or this worker's."),
+		early:        vec("early_generations_total", "Generations of hours that were not over: far ahead, or crowded (no room for more pending batches).", "why"),
+		clockSteps:   counter("clock_steps_total", "Times that a shard's loop saw the clock go back by more than a minute."),
 		generations:  vec("generations_published_total", "Generations that this worker committed, by window.", "window"),
 		late:         counter("late_generations_total", "Generations above the first that this worker committed, raw window: hours rolled up again for late batches."),
 		extended:     counter("generations_extended_total", "Generations that were made of the former one and new frames, and not of all frames."),
@@ -60,17 +68,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		samples:    vec("samples_published_total", "Rows of committed sets, by window.", "window"),
 		bytes:      vec("published_bytes_total", "Bytes of chunks and indexes of committed sets, by window.", "window"),
 		frameBytes: counter("frame_bytes_read_total", "Bytes of frames that were read."),
-		segments:   vec("intake_segments_total", "Intake segments: read, corrupt, deleted.", "what"),
+		segments:   vec("intake_segments_total", "Intake segments: read, deleted; corrupt and foreign (of another number of shards) ones, which are left alone; and tries that are to be made again later.", "what"),
 		phase: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "publication_phase_seconds",
 			Help: "Length of the phases of publications.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"phase"}),
 		collected: vec("collected_total", "Keys that the delayed collection decided about, by action.", "action"),
 		swept:     counter("swept_keys_total", "Superseded sets and objects of no set that a sweep put on the delayed queue."),
 	}
-	reg.MustRegister(m.shards, m.pending, m.lag, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
+	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
 		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept)
 	m.compact = newCompactMetrics(reg)
 	for _, w := range window.All() {
 		m.generations.WithLabelValues(w.String())
+	}
+	for _, why := range []early{isAhead, isCrowded} {
+		m.early.WithLabelValues(string(why))
 	}
 	for _, r := range []string{"exists", "lost", string(publish.OutcomeConflict), string(publish.OutcomeAborted), string(publish.OutcomeFenced),
 		string(publish.OutcomeUndecided), string(publish.OutcomeFailed)} {

@@ -22,18 +22,17 @@ type owner struct {
 	s      *Service
 	grant  Grant
 	reader *intake.Reader
+	second *intake.Reader // of a second look; nil between two
+	looked time.Time      // when the last one ended, or the ownership began
 	log    *backlog
 	snaps  *snapshots // nil: none are made
-	// out are batches whose frames can't be read, and when to try them again.
-	out   map[identity.Batch]time.Time
-	swept time.Time
+	out    map[identity.Batch]leftOut
+	swept  time.Time
+	seen   time.Time // the clock at the last round
 }
 
-// outFor is how long a batch with an unreadable frame is left out of plans.
-const outFor = 5 * time.Minute
-
 func (s *Service) newOwner(g Grant) *owner {
-	return &owner{s: s, grant: g, reader: intake.NewReader(s.store, g.Shard), log: newBacklog(), out: map[identity.Batch]time.Time{}}
+	return &owner{s: s, grant: g, reader: intake.NewReader(s.store, g.Shard), looked: s.now(), log: newBacklog(), out: map[identity.Batch]leftOut{}}
 }
 
 // own works on a shard until ctx ends: the grant is lost, or the service stops.
@@ -53,11 +52,10 @@ func (s *Service) own(ctx context.Context, g Grant) error {
 		}
 		wait = s.cfg.Intake.Interval
 		again, err := o.round(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn("round failed; it is tried again", "shard", g.Shard, "err", err)
-		case again:
+		}
+		if again { // what failed has waits of its own
 			wait = 0
 		}
 		s.note(o)
@@ -98,21 +96,20 @@ func (o *owner) told(ctx context.Context) bool {
 }
 
 // round follows the intake, does what is due and deletes what is spent. again: there may
-// be more to do at once.
+// be more to do at once. What fails is told and tried again; it keeps nothing else from
+// going on, but a store that is down ends the round.
 func (o *owner) round(ctx context.Context) (again bool, err error) {
-	more, err := o.follow(ctx)
-	if err != nil {
-		return false, err
-	}
-	if err := o.sweep(ctx); err != nil {
-		return false, err
-	}
+	o.watchClock()
+	again, err = o.follow(ctx)
+	err = errors.Join(err, o.sweep(ctx))
+	o.relieve()
+	down := 0
 	for i, w := range o.log.due(o.s.now()) {
 		if err := ctx.Err(); err != nil {
 			return false, err
 		}
 		if i == hoursAtOnce {
-			more = true // a look at the intake, and at what to say of the shard, comes first
+			again = true // a look at the intake, and at what to say of the shard, comes first
 			break
 		}
 		did, herr := o.hour(ctx, w)
@@ -120,125 +117,26 @@ func (o *owner) round(ctx context.Context) (again bool, err error) {
 		if herr != nil {
 			err = errors.Join(err, fmt.Errorf("hour %s: %w", w.hour, herr))
 		}
+		if !isDown(herr) {
+			down = 0
+		} else if down++; down == downAtOnce {
+			break
+		}
 	}
-	return again || more, errors.Join(err, o.clean(ctx))
-}
-
-// hoursAtOnce bounds the hours between two looks at the intake: a batch may span thousands.
-const hoursAtOnce = 32
-
-// follow reads new segments, as many as there is room for.
-func (o *owner) follow(ctx context.Context) (more bool, err error) {
-	if !o.s.room(o) {
-		return false, nil
-	}
-	lctx, cancel := context.WithTimeout(ctx, segmentsTimeout)
-	defer cancel()
-	return o.reader.Poll(lctx, segmentsAtOnce, func(key string) error {
-		seg, err := intake.ReadSegment(lctx, o.s.store, key)
-		switch {
-		case errors.Is(err, intake.ErrSegment):
-			o.s.m.segments.WithLabelValues("corrupt").Inc()
-			o.s.log.Error("intake segment can't be read; its batches are found by a full audit only", "key", key, "err", err)
-			return nil
-		case errors.Is(err, objstore.ErrNotFound):
-			return nil // a former owner deleted it
-		case err != nil:
-			return err
-		}
-		if seg.Shards != o.s.cfg.Shards {
-			return fmt.Errorf("segment %q is of %d shards, not %d", key, seg.Shards, o.s.cfg.Shards)
-		}
-		o.s.m.segments.WithLabelValues("read").Inc()
-		now := o.s.now()
-		hours := make(map[identity.Batch][]window.Hour, len(seg.Entries))
-		for _, e := range seg.Entries {
-			hs, err := o.s.hours(lctx, e)
-			if err != nil {
-				return err
-			}
-			hours[e.Identity()] = hs
-		}
-		o.snaps.offer(seg.Entries)
-		o.log.add(key, seg.Entries, func(e intake.Entry) []window.Hour { return hours[e.Identity()] }, now)
-		return nil
-	})
+	return again, errors.Join(err, o.clean(ctx))
 }
 
 const (
-	segmentsAtOnce  = 200
-	segmentsTimeout = time.Minute
+	// hoursAtOnce bounds the hours between two looks at the intake: a batch may span thousands.
+	hoursAtOnce = 32
+	// downAtOnce hours, or deletes, one after the other that the store does not answer end
+	// the round: each of them may wait for its deadline.
+	downAtOnce = 3
 )
 
-// hours gives the hours that the batch has records in. Between the first and the last of
-// a batch that spans three or more there may be none: its frame tells.
-func (s *Service) hours(ctx context.Context, e intake.Entry) ([]window.Hour, error) {
-	first, last := e.Hours()
-	if last <= first+1 {
-		return slices.Compact([]window.Hour{first, last}), nil
-	}
-	raw, err := s.frames.get(ctx, e)
-	var bad *UnreadableError
-	if errors.As(err, &bad) {
-		return []window.Hour{first, last}, nil // its job will say so
-	}
-	if err != nil {
-		return nil, err
-	}
-	f, err := s.decoder().decode(raw)
-	if err != nil {
-		return []window.Hour{first, last}, nil
-	}
-	var hs []window.Hour
-	for i := range f.Groups {
-		for _, t := range f.Groups[i].Timestamps {
-			if h := window.HourOfNS(t); len(hs) == 0 || hs[len(hs)-1] != h {
-				hs = append(hs, h)
-			}
-		}
-	}
-	slices.Sort(hs)
-	return slices.Compact(hs), nil
-}
-
-// readable are the pending inputs of the hour but for those whose frames can't be read.
-func (o *owner) readable(ctx context.Context, h window.Hour) ([]intake.Entry, error) {
-	all := o.log.inputs(h)
-	in := make([]intake.Entry, 0, len(all))
-	for _, e := range all {
-		until, out := o.out[e.Identity()]
-		if out && o.s.now().Before(until) {
-			continue
-		}
-		if out {
-			err := o.s.check(ctx, e)
-			var bad *UnreadableError
-			if errors.As(err, &bad) {
-				o.leaveOut(e.Identity())
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			delete(o.out, e.Identity())
-		}
-		in = append(in, e)
-	}
-	return in, nil
-}
-
-func (o *owner) leaveOut(id identity.Batch) { o.out[id] = o.s.now().Add(outFor) }
-
-// check reads and decodes a frame: *UnreadableError when that can't be.
-func (s *Service) check(ctx context.Context, e intake.Entry) error {
-	raw, err := s.frames.get(ctx, e)
-	if err != nil {
-		return err
-	}
-	if _, err := s.decoder().decode(raw); err != nil {
-		return &UnreadableError{e, err}
-	}
-	return nil
+// isDown: the store did not answer.
+func isDown(err error) bool {
+	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // hour looks at the published sets of an hour with pending batches, and does its job when
@@ -247,7 +145,7 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 	s := o.s
 	pub, err := s.published(ctx, w.hour, o.grant.Shard)
 	if err != nil {
-		o.failed(w)
+		o.failed(w, err)
 		return false, err
 	}
 	o.log.covered(w.hour, pub.covers)
@@ -255,28 +153,32 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 	if len(w.ids) == 0 && !pub.unfinished() {
 		return false, nil
 	}
-	if at := o.dueAt(w, pub); now.Before(at) {
+	at, early := o.dueAt(w, pub)
+	if now.Before(at) {
 		w.next = at
 		return false, nil
 	}
 	if err := o.rivals(ctx, w.hour); err != nil {
-		o.failed(w)
+		o.failed(w, err)
 		return false, err
 	}
-	in, err := o.readable(ctx, w.hour)
+	in, again, err := o.readable(ctx, w.hour)
 	if err != nil {
-		o.failed(w)
+		o.failed(w, err)
 		return false, err
 	}
 	if !pub.unfinished() && len(in) == 0 {
-		w.next = now.Add(outFor) // all that is left can't be read
+		w.next = again // all that is left can't be read
 		return false, nil
 	}
 	gen := pub.next()
 	outcome, err := s.do(ctx, o, w.hour, gen)
 	switch outcome {
 	case work.Completed:
-		w.fails, w.next = 0, now
+		w.fails, w.stuck, w.crowded, w.next = 0, 0, false, now
+		if early != onTime {
+			s.m.early.WithLabelValues(string(early)).Inc()
+		}
 		return true, err
 	case work.Duplicate:
 		w.next = now.Add(s.cfg.Schedule.RetryBase)
@@ -285,7 +187,7 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 		w.next = now.Add(s.cfg.Schedule.RetryBase)
 		return false, err
 	}
-	o.failed(w)
+	o.failed(w, err)
 	return false, err
 }
 
@@ -304,42 +206,24 @@ func (o *owner) reconcile(ctx context.Context, h window.Hour, gen uint64) error 
 	return o.s.table.Forget(ctx, l)
 }
 
-// dueAt is when the hour's next generation is to be made. What was begun is finished at once.
-func (o *owner) dueAt(w *hourWork, pub *published) time.Time {
-	c := o.s.cfg.Schedule
-	set := pub.sets[window.Raw]
-	switch {
-	case pub.unfinished():
-		return time.Time{}
-	case set == nil:
-		return w.hour.End().Add(c.FirstAfter)
-	}
-	at := time.Unix(0, set.CreatedAt)
-	if w.since.After(at) {
-		at = w.since
-	}
-	return at.Add(c.LateAfter)
-}
-
-func (o *owner) failed(w *hourWork) {
-	c := o.s.cfg.Schedule
-	w.next = o.s.now().Add(min(c.RetryBase<<min(w.fails, 16), c.RetryMax))
-	w.fails++
-}
-
 // clean deletes segments whose batches are covered in all their hours.
-func (o *owner) clean(ctx context.Context) error {
+func (o *owner) clean(ctx context.Context) (err error) {
+	down := 0
 	for _, key := range slices.Clone(o.log.spent) {
 		dctx, cancel := context.WithTimeout(ctx, storeTimeout)
-		err := o.s.store.Delete(dctx, key)
+		derr := o.s.store.Delete(dctx, key)
 		cancel()
-		if err != nil {
-			return fmt.Errorf("delete %q: %w", key, err)
+		if derr != nil { // one that is not to be deleted keeps none of the others
+			err = fmt.Errorf("delete %q: %w", key, derr)
+			if down++; down == downAtOnce {
+				return err
+			}
+			continue
 		}
 		o.s.m.segments.WithLabelValues("deleted").Inc()
 		o.log.deleted(key)
 	}
-	return nil
+	return err
 }
 
 // sweep removes rows that a former owner left of generations that are decided, and forgets

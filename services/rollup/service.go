@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
@@ -96,8 +97,13 @@ type ShardStatus struct {
 	// PendingBatches are not covered by published sets, PendingHours what they lie in.
 	PendingBatches int      `json:"pending_batches"`
 	PendingHours   []string `json:"pending_hours"`
-	// LeftOut are pending batches whose frames can't be read.
+	// LeftOut are pending batches whose frames can't be read, Stuck those of hours that fail
+	// for good, Shelved those that were forgotten to make room, until a second look.
 	LeftOut int `json:"left_out"`
+	Stuck   int `json:"stuck"`
+	Shelved int `json:"shelved"`
+	// PutAside are segments of the intake that can't be taken now.
+	PutAside int `json:"segments_put_aside"`
 }
 
 // New builds a worker; it does nothing before Run.
@@ -365,6 +371,7 @@ func (s *Service) leave(o *owner) {
 	id := o.grant.Shard.String()
 	s.m.pending.DeleteLabelValues(id)
 	s.m.lag.DeleteLabelValues(id)
+	s.m.behind.DeletePartialMatch(prometheus.Labels{"shard": id})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.status, o.grant.Shard)
@@ -392,9 +399,18 @@ const maxStatusHours = 100
 // note shows where the shard stands.
 func (s *Service) note(o *owner) {
 	id := o.grant.Shard.String()
-	st := ShardStatus{Shard: id, Fence: o.grant.Fence, PendingBatches: len(o.log.batches), LeftOut: len(o.out), PendingHours: []string{}}
-	for h := range o.log.hours {
+	st := ShardStatus{
+		Shard: id, Fence: o.grant.Fence, PendingBatches: len(o.log.batches), PendingHours: []string{},
+		LeftOut: len(o.out), Shelved: o.log.shelved, PutAside: o.reader.Aside(),
+	}
+	for h, w := range o.log.hours {
 		st.PendingHours = append(st.PendingHours, h.String())
+		if w.stuck > 0 {
+			st.Stuck += len(w.ids)
+		}
+	}
+	for why, n := range map[string]int{"left_out": st.LeftOut, "stuck": st.Stuck, "shelved": st.Shelved, "segments": st.PutAside} {
+		s.m.behind.WithLabelValues(id, why).Set(float64(n))
 	}
 	slices.Sort(st.PendingHours)
 	st.PendingHours = st.PendingHours[:min(len(st.PendingHours), maxStatusHours)]

@@ -1,0 +1,182 @@
+package rollup
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// one is a batch of one sample in the hour.
+func one(h window.Hour, d time.Duration) point {
+	return point{"load", frame.Gauge, at(h, d), float64(h)}
+}
+
+// enter writes entries of one shard into the intake.
+func (w *world) enter(id shard.ID, entries []intake.Entry) {
+	w.t.Helper()
+	for len(entries) > 0 {
+		n := min(len(entries), intake.MaxEntries)
+		must(w.t, w.writer.Write(w.t.Context(), id, entries[:n]))
+		entries = entries[n:]
+	}
+}
+
+// generation of the committed raw set, 0 for none.
+func (w *world) generation(h window.Hour, id shard.ID) uint64 {
+	w.t.Helper()
+	if s := w.set(h, id, window.Raw); s != nil {
+		return s.Name.Generation
+	}
+	return 0
+}
+
+// settled drives rounds, with the clock going on between them, until nothing is pending
+// and nothing stands in the intake. most bounds what is pending after any round.
+func (w *world) settled(o *owner, step time.Duration, most int) (took time.Duration) {
+	w.t.Helper()
+	began := w.now()
+	for range 2000 {
+		again, err := o.round(w.t.Context())
+		must(w.t, err)
+		if n := len(o.log.batches); n > most {
+			w.t.Fatalf("%d batches are pending, at most %d", n, most)
+		}
+		if len(o.log.batches) == 0 && !again && len(w.left(o.grant.Shard)) == 0 {
+			return w.now().Sub(began)
+		}
+		if !again {
+			w.advance(step)
+		}
+	}
+	w.t.Fatalf("does not come to rest: %d batches of %d hours, %d segments", len(o.log.batches), len(o.log.hours), len(w.left(o.grant.Shard)))
+	return 0
+}
+
+// Agents whose clocks are wrong give batches of a thousand hours of the years to come,
+// more than may be pending at once. They are rolled up without waiting for their hours,
+// with as many requests for each hour as any other, and what comes meanwhile is too.
+func TestHoursFarAhead(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Intake.MaxPending, cfg.Schedule.FirstAfter = 300, 5*time.Minute
+	w.clock.Store(at(hour0, 10*time.Minute).UnixNano())
+	broken, right := agentOf(0, 0), agentOf(0, 1)
+	const hours, group = 500, 50
+	var hs []window.Hour
+	for i := range hours {
+		h := hour0 + 3 + window.Hour(i*(i%7+1))
+		hs = append(hs, h)
+	}
+	var es []intake.Entry
+	for i, h := range hs {
+		es = append(es, w.acceptSilently(broken, uint64(i), one(h, time.Duration(i+1)*time.Millisecond)))
+		if len(es) == group {
+			w.enter(0, es)
+			es = nil
+		}
+	}
+	w.some(right, hour0, 20, 2, 0)
+	late := w.accept(right, 100, one(hour0-5, time.Minute))
+
+	counted := fault.New(w.store, 1)
+	svc := w.worker(cfg, counted)
+	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	took := w.settled(o, time.Minute, cfg.Intake.MaxPending+group)
+	if took > 3*time.Hour {
+		t.Errorf("it took %v", took)
+	}
+	distinct := map[window.Hour]bool{hour0: true, hour0 - 5: true}
+	for _, h := range hs {
+		distinct[h] = true
+	}
+	n := counted.Count("", "")
+	t.Logf("%d requests for %d hours, in %v", n, len(distinct), took)
+	if n > 60*len(distinct) {
+		t.Errorf("%d requests for %d hours", n, len(distinct))
+	}
+	if got := testutil.ToFloat64(svc.m.ahead); got != hours {
+		t.Errorf("%v batches are counted as ahead, want %d", got, hours)
+	}
+	if got := testutil.ToFloat64(svc.m.early.WithLabelValues(string(isAhead))) + testutil.ToFloat64(svc.m.early.WithLabelValues(string(isCrowded))); got < float64(len(distinct)/2) {
+		t.Errorf("%v early generations", got)
+	}
+	for i, h := range hs {
+		if s := w.set(h, 0, window.OneHour); s == nil || !s.Inputs.Covers(w.accepted[i].Identity()) {
+			t.Fatalf("%s: %+v does not cover %s", h, s, w.accepted[i].Identity())
+		}
+	}
+	if s := w.set(hour0-5, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity()) {
+		t.Errorf("the late batch: %+v", s)
+	}
+	for _, h := range []window.Hour{hour0, hour0 - 5, hs[0], hs[hours-1]} {
+		w.check(h, 0, w.generation(h, 0))
+	}
+
+	// When its time has come, an hour is rolled up again with what its agents sent then, at its end.
+	h := hs[3]
+	w.clock.Store(at(h, 30*time.Minute).UnixNano())
+	before := w.generation(h, 0)
+	seq := w.some(right, h, 0, 3, 1000)
+	for range 10 {
+		must(t, rounds(t.Context(), o))
+		w.advance(2 * time.Minute)
+	}
+	if g := w.generation(h, 0); g != before {
+		t.Errorf("generation %d before the hour's end, %d before", g, before)
+	}
+	w.clock.Store(h.End().Add(cfg.Schedule.FirstAfter).UnixNano())
+	w.some(right, h, 10, 1, seq)
+	w.settled(o, time.Minute, cfg.Intake.MaxPending)
+	if g := w.generation(h, 0); g != before+1 {
+		t.Errorf("generation %d after the hour's end, %d before", g, before)
+	}
+	w.check(h, 0, before+1)
+}
+
+// A worker whose clock is wrong by an hour or a year, either way, rolls everything up, and
+// so does the next one, or the same after its clock was put right.
+func TestWorkersClock(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for _, wrong := range []time.Duration{-year, -time.Hour, time.Hour, year} {
+		for _, same := range []bool{true, false} {
+			w := newWorld(t, newMem())
+			cfg := testConfig()
+			agent := agentOf(0, 0)
+			seq := w.some(agent, hour0, 0, 3, 0)
+			w.advance(wrong)
+			svc := w.worker(cfg, w.store)
+			o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+			must(t, err)
+			if took := w.settled(o, time.Minute, 10); took > 2*time.Hour {
+				t.Errorf("%v wrong: it took %v", wrong, took)
+			}
+			w.check(hour0, 0, 1)
+			seq = w.some(agent, hour0, 20, 1, seq)
+			must(t, rounds(t.Context(), o)) // it waits
+			w.advance(-wrong)
+			if !same {
+				o, err = w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+				must(t, err)
+			}
+			if took := w.settled(o, time.Minute, 10); took > 10*time.Minute {
+				t.Errorf("%v wrong, same worker %v: it took %v after the clock was right", wrong, same, took)
+			}
+			w.some(agent, hour0, 30, 1, seq)
+			if took := w.settled(o, time.Minute, 10); took > 10*time.Minute {
+				t.Errorf("%v wrong, same worker %v: a late batch took %v", wrong, same, took)
+			}
+			w.check(hour0, 0, 3)
+			if steps := testutil.ToFloat64(svc.m.clockSteps); same && steps != map[bool]float64{true: 1, false: 0}[wrong > 0] {
+				t.Errorf("%v wrong: %v steps back", wrong, steps)
+			}
+		}
+	}
+}

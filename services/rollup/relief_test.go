@@ -1,0 +1,234 @@
+package rollup
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// A shard with more batches of the current hour than may be pending keeps neither itself
+// from late batches that stand behind them, nor another shard from anything.
+func TestHotShard(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Intake.MaxPending, cfg.Schedule.FirstAfter = 60, 5*time.Minute
+	w.clock.Store(at(hour0, 20*time.Minute).UnixNano())
+	hot, calm := agentOf(0, 0), agentOf(1, 0)
+	seq := w.some(hot, hour0, 0, 150, 0)
+	late := w.accept(hot, 10_000, one(hour0-3, time.Minute))
+	w.some(calm, hour0-2, 0, 5, 0)
+	w.some(calm, hour0, 0, 5, 10_000)
+
+	svc := w.worker(cfg, w.store)
+	a, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	b, err := w.owner(svc, Grant{Shard: 1, Fence: 1})
+	must(t, err)
+	svc.enter(a)
+	svc.enter(b)
+	both := func() {
+		t.Helper()
+		for _, o := range []*owner{a, b} {
+			must(t, rounds(t.Context(), o))
+			svc.note(o)
+		}
+		if n := len(a.log.batches) + len(b.log.batches); n > 2*cfg.Intake.MaxPending {
+			t.Fatalf("%d batches are pending", n)
+		}
+	}
+	both()
+	if w.generation(hour0-2, 1) != 1 || len(b.log.batches) == 0 {
+		t.Errorf("the calm shard: generation %d, %d batches pending", w.generation(hour0-2, 1), len(b.log.batches))
+	}
+	for range 10 { // well before the hour's end
+		w.advance(cfg.Schedule.LateAfter)
+		both()
+	}
+	if s := w.set(hour0-3, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity()) {
+		t.Errorf("the late batch: %+v", s)
+	}
+	w.check(hour0-3, 0, 1)
+	crowded := w.generation(hour0, 0)
+	if crowded == 0 || crowded > 5 {
+		t.Errorf("%d generations of the crowded hour", crowded)
+	}
+	if n := testutil.ToFloat64(svc.m.early.WithLabelValues(string(isCrowded))); n < float64(crowded) {
+		t.Errorf("%v early generations, %d of the crowded hour", n, crowded)
+	}
+	w.some(hot, hour0, 200, 3, seq)
+	w.clock.Store(hour0.End().Add(cfg.Schedule.FirstAfter).UnixNano())
+	w.settled(a, time.Minute, cfg.Intake.MaxPending)
+	w.settled(b, time.Minute, cfg.Intake.MaxPending)
+	w.check(hour0, 0, w.generation(hour0, 0))
+	w.check(hour0, 1, w.generation(hour0, 1))
+}
+
+// lose takes the frames of entries away.
+func (w *world) lose(es []intake.Entry) {
+	w.t.Helper()
+	for _, e := range es {
+		must(w.t, w.store.Delete(w.t.Context(), e.RawBlobKey))
+	}
+}
+
+// restore brings them back.
+func (w *world) restore(es []intake.Entry) {
+	w.t.Helper()
+	for _, e := range es {
+		_, err := w.store.Create(w.t.Context(), layout.Blob(e.FrameSHA256, 1), w.frames[e.Identity()], objstore.PutOptions{})
+		must(w.t, err)
+	}
+}
+
+// More batches without frames than may be pending: one generation is given up for all that
+// are pending, they make room, others are rolled up, and the requests for them do not grow
+// with their number. When the frames are back, they are rolled up as well.
+func TestManyFramesAreGone(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Intake.MaxPending = 100
+	agent := agentOf(0, 0)
+	const lost, group = 400, 20
+	for i := range lost / group {
+		var es []intake.Entry
+		for k := range group {
+			es = append(es, w.acceptSilently(agent, uint64(i*group+k), one(hour0, time.Duration(i*group+k+1)*time.Second)))
+		}
+		w.enter(0, es)
+	}
+	gone := w.accepted[:lost:lost]
+	w.lose(gone)
+	for i := range uint64(10) {
+		w.accept(agent, 1000+i, one(hour0, 59*time.Minute+time.Duration(i)*time.Second))
+	}
+	good := w.accepted[lost:]
+	counted := fault.New(w.store, 1)
+	svc := w.worker(cfg, counted)
+	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	run := func(d time.Duration) {
+		t.Helper()
+		for end := w.now().Add(d); w.now().Before(end); w.advance(time.Minute) {
+			_ = rounds(t.Context(), o) // it tells of what is gone
+			if n := len(o.log.batches); n > cfg.Intake.MaxPending+group {
+				t.Fatalf("%d batches are pending", n)
+			}
+		}
+	}
+	run(2 * time.Hour)
+	set := w.set(hour0, 0, window.Raw)
+	if set == nil || set.Inputs.Batches() != uint64(len(good)) {
+		t.Fatalf("those with frames: %+v", set)
+	}
+	if g := set.Name.Generation; g > 20 {
+		t.Errorf("%d generations", g)
+	}
+	svc.note(o)
+	if st := svc.Shards()[0]; st.Shelved == 0 && st.LeftOut == 0 {
+		t.Errorf("nothing tells of them: %+v", st)
+	}
+	before := counted.Count("", "")
+	run(6 * time.Hour)
+	n := counted.Count("", "") - before
+	t.Logf("%d requests in 6 hours with %d lost frames", n, lost)
+	if n > 20_000 {
+		t.Errorf("%d requests in 6 hours", n)
+	}
+
+	w.restore(gone)
+	run(13 * time.Hour)
+	w.check(hour0, 0, w.generation(hour0, 0))
+	if set := w.set(hour0, 0, window.Raw); set.Inputs.Batches() != uint64(lost+len(good)) {
+		t.Errorf("after they are back: %d batches", set.Inputs.Batches())
+	}
+	if left := w.left(0); len(left) > 0 || len(o.log.batches)+len(o.out)+len(o.log.segments) > 0 {
+		t.Errorf("left: %d segments, %d batches, %d left out", len(left), len(o.log.batches), len(o.out))
+	}
+}
+
+// An hour that can't be rolled up at all, as a published set has batches whose rows and
+// frames are gone, does not fill the shard with what comes for it.
+func TestHourThatIsStuck(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Intake.MaxPending, cfg.Retention.Raw = 30, 24*time.Hour
+	agent := agentOf(0, 0)
+	seq := w.some(agent, hour0, 0, 5, 0)
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	m := w.compactor(cfg)
+	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
+	must(t, m.retain(t.Context()))
+	gone := w.accepted[:5:5]
+	w.lose(gone)
+	seq = w.some(agent, hour0, 50, 80, seq) // late ones
+	for i := range window.Hour(3) {
+		seq = w.some(agent, hour0+5+i, 0, 2, seq)
+	}
+	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 10})
+	must(t, err)
+	for range 60 {
+		_ = rounds(t.Context(), o)
+		w.advance(time.Minute)
+	}
+	for i := range window.Hour(3) {
+		w.check(hour0+5+i, 0, 1)
+	}
+	if g := w.set(hour0, 0, window.OneMinute).Name.Generation; g != 1 {
+		t.Errorf("generation %d of the hour", g)
+	}
+	if o.log.shelved == 0 {
+		t.Error("nothing is shelved")
+	}
+	w.restore(gone)
+	for range 4 * 60 {
+		_ = rounds(t.Context(), o)
+		w.advance(time.Minute)
+	}
+	w.check(hour0, 0, w.generation(hour0, 0))
+	if left := w.left(0); len(left) > 0 {
+		t.Errorf("%d segments are left", len(left))
+	}
+}
+
+// A segment is not deleted while a batch of it was forgotten, whatever becomes of others.
+func TestShelvedBatchesKeepTheirSegments(t *testing.T) {
+	b := newBacklog()
+	entry := func(n uint64) intake.Entry {
+		return intake.Entry{AgentID: "a", BootID: "b", SeqStart: n, SeqEnd: n}
+	}
+	hours := func(e intake.Entry) []window.Hour { return []window.Hour{window.Hour(e.SeqStart)} }
+	all := func(identity.Batch) bool { return true }
+	now := time.Unix(0, 0)
+	b.add("both", []intake.Entry{entry(1), entry(2)}, hours, now)
+	b.add("second", []intake.Entry{entry(2)}, hours, now)
+	if n := b.shelve(func(p *pending) bool { return p.SeqStart == 2 }); n != 1 || b.shelved != 1 {
+		t.Fatalf("%d shelved, %d", n, b.shelved)
+	}
+	if b.knows("second") || !b.knows("both") || len(b.hours) != 1 {
+		t.Fatalf("segments %v, hours %v", b.segments, b.hours)
+	}
+	// It comes back by the one that is not known, and is done there; the other has it, too.
+	b.add("second", []intake.Entry{entry(2)}, hours, now)
+	b.covered(2, all)
+	if len(b.spent) != 1 || b.spent[0] != "second" {
+		t.Fatalf("spent %v", b.spent)
+	}
+	b.covered(1, all)
+	if len(b.spent) != 1 || b.knows("both") {
+		t.Fatalf("spent %v, segments %v", b.spent, b.segments)
+	}
+	b.add("both", []intake.Entry{entry(1), entry(2)}, hours, now)
+	b.covered(1, all)
+	b.covered(2, all)
+	if len(b.spent) != 2 || len(b.batches)+len(b.hours) > 0 {
+		t.Fatalf("spent %v", b.spent)
+	}
+}
