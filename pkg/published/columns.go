@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // columnKey is a stretch of a series' parts. Indexes have numbers of their own, so that a
@@ -16,31 +18,99 @@ type columnKey struct {
 	first, last int // parts, both included
 }
 
-// columns are decoded rows of a series of floats. They never change: readers copy.
+// columns are decoded rows of a series of floats. They never change, and queries read
+// them where they are.
 type columns struct {
 	first, last int // parts
-	t           []int64
 	v           []float64
-	start       []int64 // or nil
+	// ms and st are the times and the starts as queries want them; ms is nil when two rows
+	// lie in one millisecond.
+	ms, st []int64
+	// t and start are those of the chunk; nil when ms and st say the same.
+	t, start []int64
+}
+
+func newColumns(first, last int, c *chunk.Columns) *columns {
+	k := &columns{first: first, last: last, v: slices.Clone(c.V), ms: make([]int64, len(c.T))}
+	whole := true
+	for i, ns := range c.T {
+		k.ms[i] = window.Millisecond(ns)
+		whole = whole && ns == k.ms[i]*nsPerMS
+		if i > 0 && k.ms[i] == k.ms[i-1] {
+			k.ms, k.t, k.start = nil, slices.Clone(c.T), slices.Clone(c.Start)
+			return k
+		}
+	}
+	if c.Start != nil {
+		k.st = make([]int64, len(c.Start))
+		for i, ns := range c.Start {
+			k.st[i] = startMS(ns)
+			whole = whole && ns == k.st[i]*nsPerMS
+		}
+	}
+	if !whole {
+		k.t, k.start = slices.Clone(c.T), slices.Clone(c.Start)
+	}
+	return k
 }
 
 // columnOverhead is about what an entry of the cache takes beside its rows.
 const columnOverhead = 256 + int64(unsafe.Sizeof(columns{}))
 
 func (c *columns) bytes() int64 {
-	return 8*int64(cap(c.t)+cap(c.v)+cap(c.start)) + columnOverhead
+	return 8*int64(cap(c.ms)+cap(c.t)+cap(c.v)+cap(c.st)+cap(c.start)) + columnOverhead
+}
+
+// run is what lies in the hour, to be read only.
+func (c *columns) run(h window.Hour) live.Run {
+	i, j := between(c.ms, h.StartMS()+1, h.EndMS())
+	r := live.Run{T: c.ms[i:j:j], V: c.v[i:j:j]}
+	if c.st != nil {
+		r.STs = c.st[i:j:j]
+	}
+	return r
+}
+
+// between gives the bounds of the times in [from, to].
+func between(t []int64, from, to int64) (i, j int) {
+	n := len(t)
+	if n == 0 || t[0] >= from && t[n-1] <= to {
+		return 0, n
+	}
+	i = sort.Search(n, func(k int) bool { return t[k] >= from })
+	return i, i + sort.Search(n-i, func(k int) bool { return t[i+k] > to })
 }
 
 // copyTo fills into, in its own memory, with the rows in [mint, maxt].
 func (c *columns) copyTo(into *chunk.Columns, mint, maxt int64) {
-	i := sort.Search(len(c.t), func(k int) bool { return c.t[k] >= mint })
-	j := i + sort.Search(len(c.t)-i, func(k int) bool { return c.t[i+k] > maxt })
+	if c.t == nil {
+		first, last := window.Millisecond(mint), window.Millisecond(maxt)
+		if first*nsPerMS < mint {
+			first++
+		}
+		i, j := between(c.ms, first, last)
+		*into = chunk.Columns{T: nanoseconds(into.T[:0], c.ms[i:j]), V: append(into.V[:0], c.v[i:j]...), Start: into.Start}
+		if c.st == nil {
+			into.Start = nil
+		} else {
+			into.Start = nanoseconds(into.Start[:0], c.st[i:j])
+		}
+		return
+	}
+	i, j := between(c.t, mint, maxt)
 	*into = chunk.Columns{T: append(into.T[:0], c.t[i:j]...), V: append(into.V[:0], c.v[i:j]...), Start: into.Start}
 	if c.start == nil {
 		into.Start = nil
 	} else {
 		into.Start = append(into.Start[:0], c.start[i:j]...)
 	}
+}
+
+func nanoseconds(into, ms []int64) []int64 {
+	for _, t := range ms {
+		into = append(into, t*nsPerMS)
+	}
+	return into
 }
 
 // hold takes what the cache has of the handle's series, and gives the series that are to
@@ -65,22 +135,36 @@ func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
 	return rest
 }
 
+// have gives the rows of series i that were there decoded, and hold all of [mint, maxt]; or nil.
+func (h *handle) have(i int, mint, maxt int64) *columns {
+	if h.held == nil {
+		return nil
+	}
+	k, ok := slices.BinarySearch(h.series, i)
+	if !ok || h.held[k] == nil {
+		return nil
+	}
+	first, last, any := h.x.Parts(i, mint, maxt)
+	if c := h.held[k]; any && c.first <= first && last <= c.last {
+		return c
+	}
+	return nil
+}
+
 // rows fills c with the rows of series i in [mint, maxt], nanoseconds; rows outside may be
 // among them. It gives the number of rows of the parts they stand in.
 func (h *handle) rows(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
-	first, last, any := h.x.Parts(i, mint, maxt)
-	if k, ok := slices.BinarySearch(h.series, i); ok && any && h.held != nil {
-		if have := h.held[k]; have != nil && have.first <= first && last <= have.last {
-			have.copyTo(c, mint, maxt)
-			return len(have.t), nil
-		}
+	if have := h.have(i, mint, maxt); have != nil {
+		have.copyTo(c, mint, maxt)
+		return len(have.v), nil
 	}
+	first, last, any := h.x.Parts(i, mint, maxt)
 	h.mu.Lock()
 	rows, err := h.decoder().Series(i, mint, maxt, chunk.ColV|chunk.ColH|chunk.ColStart, c)
 	h.mu.Unlock()
 	// What is read once is not worth a copy: only rows whose blocks were in memory are kept.
 	if err == nil && any && h.warm && c.V != nil && c.H == nil {
-		kept := &columns{first, last, slices.Clone(c.T), slices.Clone(c.V), slices.Clone(c.Start)}
+		kept := newColumns(first, last, c)
 		h.q.r.columns.put(columnKey{h.x.id, i, first, last}, kept, kept.bytes())
 	}
 	return rows, err

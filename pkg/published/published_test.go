@@ -54,6 +54,12 @@ const (
 func newFixture(t *testing.T) *fixture { return newFixtureOf(t, chunk.Options{BlockSeries: 64}) }
 
 func newFixtureOf(t *testing.T, o chunk.Options) *fixture {
+	return newFixtureAt(t, o, func(_, k int) int64 { return int64(k+1) * 60_000 * 1e6 })
+}
+
+// newFixtureAt has samples at times after the start of the first hour, nanoseconds, by
+// series and number.
+func newFixtureAt(t *testing.T, o chunk.Options, at func(s, k int) int64) *fixture {
 	t.Helper()
 	f := &fixture{store: &counting{Store: mem.New(time.Now)}, first: window.HourStarting(time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC))}
 	must := func(err error) {
@@ -69,7 +75,7 @@ func newFixtureOf(t *testing.T, o chunk.Options) *fixture {
 			id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: fmt.Sprintf("m%d", s%3)}, {Name: "agent", Value: fmt.Sprint(a)}, {Name: "s", Value: fmt.Sprint(s)}}, frame.Gauge, "", 0)
 			must(err)
 			for k := range 120 {
-				must(b.Append(id, (f.first.StartMS()+int64(k+1)*60_000)*1e6, float64(s*k%97)/7))
+				must(b.Append(id, f.first.StartMS()*1e6+at(s, k), float64(s*k%97)/7))
 			}
 		}
 		built, err := b.Build(identity.Boot{Agent: fmt.Sprintf("agent%d", a), Boot: "b"}, 10)

@@ -38,6 +38,7 @@ type Reader struct {
 	indexes *lru[string, *index]
 	blocks  *lru[blockKey, []byte]
 	columns *lru[columnKey, *columns]
+	plans   plans
 	one     singleflight.Group // indexes by key
 	slots   *semaphore.Weighted
 

@@ -30,11 +30,8 @@ func matchers(ms []*labels.Matcher) []chunk.Matcher {
 	return out
 }
 
-// mayHold leaves out chunks by what the manifest says of them.
-func mayHold(o *catalog.Object, mint, maxt int64, ms []*labels.Matcher) bool {
-	if o.MinTime > lastNS(maxt) || o.MaxTime < firstNS(mint) {
-		return false
-	}
+// mayMatch and inTime leave out chunks by what the manifest says of them.
+func mayMatch(o *catalog.Object, ms []*labels.Matcher) bool {
 	if o.Metric == layout.MixedMetrics {
 		return true
 	}
@@ -44,6 +41,10 @@ func mayHold(o *catalog.Object, mint, maxt int64, ms []*labels.Matcher) bool {
 		}
 	}
 	return true
+}
+
+func inTime(o *catalog.Object, mint, maxt int64) bool {
+	return o.MinTime <= lastNS(maxt) && o.MaxTime >= firstNS(mint)
 }
 
 const nsPerMS = 1_000_000
@@ -64,59 +65,62 @@ func lastNS(ms int64) int64 {
 // compaction is given once for each of its hours, with one handle.
 func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*object, error) {
 	var handles []*handle
-	at := map[string]*handle{}
-	cms, key := matchers(ms), selectionKey(ms)
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(q.r.cfg.Parallel)
+	key := selectionKey(ms)
+	plan := q.r.plans.of(sets)
+	none := plan.nothing(key)
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	var mu sync.Mutex
 	series := 0
-	pieces := catalog.Pieces(sets)
-	for k := range pieces {
-		p := &pieces[k]
-		for i := range p.Set.Objects {
-			o := &p.Set.Objects[i]
-			if !mayHold(o, mint, maxt, ms) {
-				continue
-			}
-			if h := at[o.ChunkKey]; h != nil {
-				h.uses = append(h.uses, *p)
-				continue
-			}
-			x, ok := q.r.indexes.get(o.IndexKey)
-			if ok {
-				q.stats.indexHits.Add(1)
-				if len(x.selected(key, cms)) == 0 {
-					continue
-				}
-			}
-			h := &handle{q: q, key: o.ChunkKey, uses: []catalog.Piece{*p}, raw: w == window.Raw}
-			handles, at[o.ChunkKey] = append(handles, h), h
-			found := func(x *index) error {
-				h.x, h.series = x, x.selected(key, cms)
-				mu.Lock()
-				defer mu.Unlock()
-				if series += len(h.series); w == window.Raw && q.limits.Series > 0 && series > q.limits.Series*maxHoursAtOnce {
-					return &LimitError{"limits.series", int64(q.limits.Series)}
-				}
-				return nil
-			}
-			if ok {
-				if err := found(x); err != nil {
-					return nil, joined(g, err)
-				}
-				continue
-			}
-			g.Go(func() error {
-				x, err := q.index(gctx, o)
-				if err != nil {
-					h.broken.Store(true)
-					return q.failed(ctx, p.From, o.IndexKey, err)
-				}
-				return found(x)
-			})
+	for n := range plan.units {
+		if none.has(n) {
+			continue
 		}
+		u := &plan.units[n]
+		if !mayMatch(u.o, ms) {
+			none.add(n)
+			continue
+		}
+		if !inTime(u.o, mint, maxt) {
+			continue
+		}
+		x, ok := q.r.indexes.get(u.o.IndexKey)
+		if ok {
+			q.stats.indexHits.Add(1)
+			if len(x.selected(key, ms)) == 0 {
+				none.add(n)
+				continue
+			}
+		}
+		h := &handle{q: q, key: u.o.ChunkKey, uses: u.uses, raw: w == window.Raw}
+		handles = append(handles, h)
+		found := func(x *index) error {
+			h.x, h.series = x, x.selected(key, ms)
+			if len(h.series) == 0 {
+				none.add(n)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if series += len(h.series); w == window.Raw && q.limits.Series > 0 && series > q.limits.Series*maxHoursAtOnce {
+				return &LimitError{"limits.series", int64(q.limits.Series)}
+			}
+			return nil
+		}
+		if ok {
+			if err := found(x); err != nil {
+				return nil, reads.refused(err)
+			}
+			continue
+		}
+		reads.Go(func(ctx context.Context) error {
+			x, err := q.index(ctx, u.o)
+			if err != nil {
+				h.broken.Store(true)
+				return q.failed(reads.ctx, u.uses[0].From, u.o.IndexKey, err)
+			}
+			return found(x)
+		})
 	}
-	if err := g.Wait(); err != nil {
+	if err := reads.Wait(); err != nil {
 		return nil, err
 	}
 	var out []*object
@@ -142,7 +146,9 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *object) int { return cmp.Compare(a.hour, b.hour) })
+	if byHour := func(a, b *object) int { return cmp.Compare(a.hour, b.hour) }; !slices.IsSortedFunc(out, byHour) {
+		slices.SortStableFunc(out, byHour)
+	}
 	return out, nil
 }
 
@@ -152,27 +158,55 @@ const maxHoursAtOnce = 1000
 
 // load fetches the blocks of all objects, in parallel.
 func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(q.r.cfg.Parallel)
-	seen := map[*handle]bool{}
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	for _, ob := range objects {
-		if seen[ob.handle] {
+		if ob.asked {
 			continue
 		}
-		seen[ob.handle] = true
+		ob.asked = true
 		missing := q.cached(ob.handle, firstNS(mint), lastNS(maxt))
 		if len(missing) == 0 {
 			continue
 		}
-		g.Go(func() error {
-			err := q.fetch(gctx, ob.handle, missing)
+		reads.Go(func(ctx context.Context) error {
+			err := q.fetch(ctx, ob.handle, missing)
 			if err != nil {
 				ob.broken.Store(true)
 			}
-			return q.failed(ctx, ob.hour, ob.key, err)
+			return q.failed(reads.ctx, ob.hour, ob.key, err)
 		})
 	}
-	return g.Wait()
+	return reads.Wait()
+}
+
+// group runs requests at once; the first error ends them. Where all is in memory it costs
+// nothing.
+type group struct {
+	ctx   context.Context
+	limit int
+	g     *errgroup.Group
+	gctx  context.Context
+}
+
+func (g *group) Go(fn func(context.Context) error) {
+	if g.g == nil {
+		g.g, g.gctx = errgroup.WithContext(g.ctx)
+		g.g.SetLimit(g.limit)
+	}
+	g.g.Go(func() error { return fn(g.gctx) })
+}
+
+func (g *group) Wait() error {
+	if g.g == nil {
+		return nil
+	}
+	return g.g.Wait()
+}
+
+// refused waits for what was started; the refusal is the cause.
+func (g *group) refused(cause error) error {
+	_ = g.Wait() // a later error than the cause
+	return cause
 }
 
 // Select gives the raw series that match all matchers and may have samples in [mint, maxt]
@@ -199,7 +233,11 @@ func (q *Query) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matc
 func (q *Query) setsOf(w window.Window, from, to window.Hour) []*catalog.Set {
 	var sets []*catalog.Set
 	for h := from; h <= to; h++ {
-		sets = append(sets, q.Sets(h, w)...)
+		if of := q.Sets(h, w); sets == nil {
+			sets = of
+		} else {
+			sets = append(sets, of...)
+		}
 	}
 	return sets
 }

@@ -5,8 +5,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
-
-	"lightmetrics.dev/lightmetrics/pkg/chunk"
 )
 
 // selections are the answers of an index to matchers, which most often is that it has
@@ -28,7 +26,11 @@ func selectionBytes(series int) int64 { return selectionKeys + 8*int64(series) }
 
 // selectionKey says all of matchers: no two lists have the same.
 func selectionKey(ms []*labels.Matcher) string {
-	var b []byte
+	size := 0
+	for _, m := range ms {
+		size += len(m.Name) + len(m.Value) + 12
+	}
+	b := make([]byte, 0, size)
 	for _, m := range ms {
 		b = strconv.AppendInt(b, int64(m.Type), 10)
 		b = append(strconv.AppendInt(append(b, ' '), int64(len(m.Name)), 10), ' ')
@@ -40,7 +42,7 @@ func selectionKey(ms []*labels.Matcher) string {
 }
 
 // selected are the series that match, ascending: not to be changed.
-func (x *index) selected(key string, ms []chunk.Matcher) []int {
+func (x *index) selected(key string, ms []*labels.Matcher) []int {
 	s := &x.selections
 	s.mu.Lock()
 	found, ok := s.at[key]
@@ -48,7 +50,7 @@ func (x *index) selected(key string, ms []chunk.Matcher) []int {
 	if ok {
 		return found
 	}
-	found = x.Select(ms...)
+	found = x.Select(matchers(ms)...)
 	size := int64(len(key)+8*cap(found)) + selectionOverhead
 	s.mu.Lock()
 	defer s.mu.Unlock()

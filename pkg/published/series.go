@@ -26,6 +26,7 @@ type handle struct {
 	uses   []catalog.Piece // what counts of it
 	x      *index
 	series []int       // that match; the index's, not to be changed
+	asked  bool        // its blocks were
 	broken atomic.Bool // it could not be read: a Problem was noted
 
 	raw  bool       // rows are samples
@@ -57,8 +58,9 @@ type piece struct {
 }
 
 // Runs reads a series in time order. Not for concurrent use. A run is valid until the
-// next call of Next. Samples of one millisecond are one: that with the greatest time in
-// nanoseconds; of equal ones that of the chunk that the manifest names last.
+// next call of Next, and to be read only: queries share it. Samples of one millisecond are
+// one: that with the greatest time in nanoseconds; of equal ones that of the chunk that
+// the manifest names last.
 type Runs struct {
 	pieces     []piece
 	mint, maxt int64
@@ -69,6 +71,8 @@ type Runs struct {
 	hour chunk.Columns // the rows of cols in one hour
 	last decoded
 	buf  buffers
+	// counted is what ready has counted.
+	counted decoded
 }
 
 // decoded says what the columns hold: a chunk of a compaction has many hours, and is
@@ -93,7 +97,7 @@ func (s *Series) Runs(mint, maxt int64) *Runs {
 
 // Reset starts anew on s and keeps the memory.
 func (r *Runs) Reset(s *Series, mint, maxt int64) {
-	r.pieces, r.mint, r.maxt, r.err, r.before, r.last = nil, mint, maxt, nil, nil, decoded{}
+	r.pieces, r.mint, r.maxt, r.err, r.before, r.last, r.counted = nil, mint, maxt, nil, nil, decoded{}, decoded{}
 	if s != nil {
 		r.pieces = s.pieces
 	}
@@ -120,7 +124,10 @@ func (r *Runs) Next() (live.Run, bool) {
 		}
 		var run live.Run
 		if n == 1 {
-			run = r.read(group[0])
+			var ok bool
+			if run, ok = r.ready(group[0]); !ok {
+				run = r.read(group[0])
+			}
 		} else {
 			run = r.merge(group)
 		}
@@ -135,6 +142,25 @@ func (r *Runs) Next() (live.Run, bool) {
 		}
 	}
 	return live.Run{}, false
+}
+
+// ready gives a piece whose rows are there, decoded, one for each millisecond; without a copy.
+func (r *Runs) ready(p piece) (live.Run, bool) {
+	ob := p.ob
+	if ob.held == nil || ob.broken.Load() {
+		return live.Run{}, false
+	}
+	c := ob.have(p.i, firstNS(r.mint), lastNS(r.maxt))
+	if c == nil || c.ms == nil {
+		return live.Run{}, false
+	}
+	if l := r.counted; l.h != ob.handle || l.i != p.i {
+		r.counted = decoded{h: ob.handle, i: p.i}
+		if r.err = ob.q.decoded(len(c.v)); r.err != nil {
+			return live.Run{}, true
+		}
+	}
+	return c.run(ob.hour), true
 }
 
 // read decodes one piece into the buffers, a row for each millisecond.
@@ -319,8 +345,7 @@ func (r *Runs) merge(group []piece) live.Run {
 
 // cut leaves the rows of [mint, maxt].
 func cut(r *live.Run, mint, maxt int64) {
-	i := sort.Search(len(r.T), func(k int) bool { return r.T[k] >= mint })
-	j := i + sort.Search(len(r.T)-i, func(k int) bool { return r.T[i+k] > maxt })
+	i, j := between(r.T, mint, maxt)
 	if i > 0 && r.H != nil {
 		r.Before = r.H[i-1]
 	}
