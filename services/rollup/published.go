@@ -2,6 +2,7 @@ package rollup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -19,6 +21,9 @@ type published struct {
 	top map[window.Window]uint64
 	// sets is the highest committed one; no entry when there is none.
 	sets map[window.Window]*catalog.Set
+	// expired are the inputs of the highest one where retention removed it: it covers what
+	// it did, and a batch that stands in the intake again brings it back for nobody.
+	expired map[window.Window]catalog.Inputs
 }
 
 // storeTimeout of one small request.
@@ -26,7 +31,8 @@ const storeTimeout = 10 * time.Second
 
 // published lists the manifests and reads those that count.
 func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*published, error) {
-	p := &published{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}}
+	p := &published{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}, expired: map[window.Window]catalog.Inputs{}}
+	expired := map[window.Window]uint64{}
 	gens := map[window.Window][]uint64{}
 	prefix := layout.RollupSetsHour(h)
 	// Keys of a shard stand together; its windows are in the order of their names.
@@ -60,11 +66,39 @@ func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*p
 				p.sets[w] = r.Set
 			}
 			if r.Removed != nil {
+				expired[w] = all[i]
 				break // it expired, and hides what it had superseded
 			}
 		}
 	}
-	return p, nil
+	return p, s.expired(ctx, h, id, p, expired)
+}
+
+// expired finds the inputs of generations that retention removed: windows of a generation
+// have the same, and its plan has them.
+func (s *Service) expired(ctx context.Context, h window.Hour, id shard.ID, p *published, gens map[window.Window]uint64) error {
+	plans := map[uint64]catalog.Inputs{}
+	for _, set := range p.sets {
+		plans[set.Name.Generation] = set.Inputs
+	}
+	for w, gen := range gens {
+		in, ok := plans[gen]
+		if !ok {
+			plan, err := s.readPlan(ctx, h, id, gen)
+			if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, rollup.ErrPlan) || objstore.Unreadable(err) {
+				continue // nobody knows: what is pending is rolled up again
+			}
+			if err != nil {
+				return err
+			}
+			if in, err = plan.InputSet(); err != nil {
+				return err
+			}
+			plans[gen] = in
+		}
+		p.expired[w] = in
+	}
+	return nil
 }
 
 // setsPage is some generations of the windows of one shard.
@@ -105,13 +139,17 @@ func (p *published) unfinished() bool {
 	return false
 }
 
-// covers reports whether the committed sets of all windows have the batch as an input.
+// covers reports whether the committed sets of all windows have the batch as an input, or
+// had it when they expired.
 func (p *published) covers(id identity.Batch) bool {
 	var last *catalog.Set
 	for _, w := range window.All() {
 		set := p.sets[w]
 		if set == nil {
-			return false
+			if in, ok := p.expired[w]; !ok || !in.Covers(id) {
+				return false
+			}
+			continue
 		}
 		// Windows of one plan have the same inputs.
 		if last != nil && set.PlanSHA256 == last.PlanSHA256 {

@@ -198,6 +198,53 @@ func TestHourThatIsStuck(t *testing.T) {
 	}
 }
 
+// Batches that stand in the intake again after their sets have expired are done: they are
+// not rolled up again, though some of their frames are gone.
+func TestExpiredHoursStayExpired(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Retention = RetentionConfig{Raw: 24 * time.Hour, Interval: time.Hour}
+	agent := agentOf(0, 0)
+	w.some(agent, hour0, 0, 4, 0)
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	for _, all := range []bool{false, true} {
+		if all {
+			cfg.Retention.Minute, cfg.Retention.Five, cfg.Retention.Hour = 48*time.Hour, 48*time.Hour, 48*time.Hour
+		}
+		m := w.compactor(cfg)
+		w.advance(72 * time.Hour)
+		must(t, m.retain(t.Context()))
+		if raw, hour := w.set(hour0, 0, window.Raw), w.set(hour0, 0, window.OneHour); raw != nil || (hour == nil) != all {
+			t.Fatalf("after retention: %v, %v", raw, hour)
+		}
+		if !all {
+			w.lose(w.accepted[:2])
+		}
+		w.enter(0, w.accepted)
+		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		w.settled(o, time.Minute, 10)
+		for _, win := range window.All() {
+			if s := w.set(hour0, 0, win); s != nil && s.Name.Generation != 1 {
+				t.Errorf("%s was made again: generation %d", win, s.Name.Generation)
+			}
+		}
+		n := 0
+		must(t, objstore.ListAll(t.Context(), w.store, layout.RollupSetsHour(hour0), "", func(objstore.Info) error { n++; return nil }))
+		if n != len(window.All()) {
+			t.Errorf("%d records, want those of the first generation", n)
+		}
+	}
+	// A batch that is new is rolled up all the same, with those that have frames.
+	w.restore(w.accepted[:2])
+	w.accept(agent, 100, one(hour0, 30*time.Minute))
+	cfg.Retention = DefaultRetentionConfig()
+	w.drive(cfg, Grant{Shard: 0, Fence: 3})
+	if s := w.set(hour0, 0, window.Raw); s == nil || s.Name.Generation != 2 {
+		t.Errorf("a late batch: %+v", s)
+	}
+}
+
 // A segment is not deleted while a batch of it was forgotten, whatever becomes of others.
 func TestShelvedBatchesKeepTheirSegments(t *testing.T) {
 	b := newBacklog()
