@@ -291,6 +291,12 @@ func (p *pass) spend() error {
 	return nil
 }
 
+// Unreadable reports that the store answered, and what it has is no record: it is
+// damaged, too long, or of another authority. No later try can give it.
+func Unreadable(err error) bool {
+	return errors.Is(err, ErrCorruptRecord) || err != nil && objstore.Unreadable(err)
+}
+
 // Getter is the one request that reading a record takes.
 type Getter interface {
 	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)

@@ -93,3 +93,20 @@ func FuzzParseRollup(f *testing.F) {
 		}
 	})
 }
+
+func TestOrdersParse(t *testing.T) {
+	h := window.HourStarting(time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC))
+	key := RollupOrder(h, 7)
+	if want := "rollup/v1/orders/shard=0007/date=2026-11-21/hour=13.json"; key != want {
+		t.Errorf("%q, want %q", key, want)
+	}
+	if got, s, err := ParseRollupOrder(key); err != nil || got != h || s != 7 {
+		t.Errorf("%v, %v, %v", got, s, err)
+	}
+	for _, bad := range []string{"", RollupOrders(7), key + "x", "rollup/v1/orders/shard=7/date=2026-11-21/hour=13.json",
+		"rollup/v1/orders/shard=0007/date=2026-11-21/hour=13/x.json", "rollup/v1/orders/shard=0007/date=2026-11-21/hour=25.json"} {
+		if _, _, err := ParseRollupOrder(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}

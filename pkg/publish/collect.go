@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -43,7 +44,7 @@ func (x *collection) objects(ctx context.Context, h window.Hour, keys []string, 
 	}
 	// Only now, after every condemnation is confirmed.
 	named, err := x.c.named(ctx, h)
-	if errors.Is(err, catalog.ErrCorruptRecord) || err != nil && objstore.Unreadable(err) {
+	if catalog.Unreadable(err) {
 		for _, key := range condemned { // what that record names is not known
 			x.log(key, Later, err.Error())
 		}
@@ -52,9 +53,15 @@ func (x *collection) objects(ctx context.Context, h window.Hour, keys []string, 
 	if err != nil {
 		return nil, err
 	}
+	var stale error
 	for _, key := range condemned {
 		if by := named[key]; by != "" {
 			x.log(key, Kept, "named by "+by)
+			if x.founding.wrote(key) {
+				// It had no reference of that set, whose transaction added one before it committed.
+				stale = fmt.Errorf("%w: %q, named by %q", ErrRefsStale, key, by)
+				x.c.stale.Store(true)
+			}
 			continue
 		}
 		wait, err := x.remove(ctx, key)
@@ -65,7 +72,7 @@ func (x *collection) objects(ctx context.Context, h window.Hour, keys []string, 
 			later = append(later, key)
 		}
 	}
-	return later, nil
+	return later, stale
 }
 
 // verdict on one object: Deleted means condemned, so that it may be deleted.
@@ -143,7 +150,18 @@ const (
 // undecided one of keys that are long on the queue is aborted.
 func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64) (state, error) {
 	r, err := x.record(ctx, t.ManifestKey())
-	if errors.Is(err, catalog.ErrCorruptRecord) || err != nil && objstore.Unreadable(err) {
+	if catalog.Unreadable(err) {
+		n, perr := layout.ParseRollupSet(t.ManifestKey())
+		if perr != nil {
+			return live, nil
+		}
+		over, err := x.c.over(ctx, n)
+		if err != nil {
+			return 0, err
+		}
+		if over {
+			return dead, nil
+		}
 		return live, nil // in doubt keep
 	}
 	if err != nil {

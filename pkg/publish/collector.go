@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -45,6 +46,8 @@ type Report struct {
 type Collector struct {
 	core
 	remembered remembered
+	// stale: this collector has seen that the metadata store is an older copy.
+	stale atomic.Bool
 }
 
 // NewCollector checks the settings; it makes no request.

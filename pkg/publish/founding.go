@@ -86,15 +86,20 @@ func (c *core) refsFounding(ctx context.Context) (*Founding, error) {
 // or was restored from a copy (then with force), and to finish what an earlier call left
 // unsettled. It is safe at any time, in parallel too: at worst it costs generations of
 // publications that are under way. rand gives the founding's id. Where object store and
-// metadata store agree and are settled it does nothing, unless forced.
+// metadata store agree and are settled it does nothing, unless forced, or unless a step of
+// this collector ended with ErrRefsStale.
 //
 // Reference sets of the former founding are gone, and with them those of transactions
 // under way. So every transaction that has a plan and is not decided is aborted; before
 // that is done nothing is deleted. Objects of the new founding have other keys.
 func (c *Collector) Found(ctx context.Context, rand io.Reader, force bool) (Founding, error) {
-	f, err := c.found(ctx, rand, force)
+	stale := c.stale.Load()
+	f, err := c.found(ctx, rand, force || stale)
 	if err != nil {
 		return f, fmt.Errorf("found reference sets: %w", err)
+	}
+	if stale {
+		c.stale.Store(false)
 	}
 	return f, nil
 }

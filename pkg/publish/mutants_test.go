@@ -36,15 +36,15 @@ var mutants = []mutant{
 		return verdict{Later,`},
 	{"delete-without-condemning", 20, "missing", "collect.go", `next := Record{Key: key, Condemned: true}`,
 		`next := Record{Key: key, Condemned: true}; if mutant == "delete-without-condemning" { return verdict{action: Deleted}, nil }`},
-	{"no-references", 16, "missing", "prepare.go", `		if len(batch) == 0 {`, `		if len(batch) == 0 || mutant == "no-references" {`},
-	{"references-unknown-is-done", 1590, "missing", "prepare.go", `		case err != nil:
+	{"no-references", 16, "missing end", "prepare.go", `		if len(batch) == 0 {`, `		if len(batch) == 0 || mutant == "no-references" {`},
+	{"references-unknown-is-done", 1590, "missing end", "prepare.go", `		case err != nil:
 			return nil, err
 		default:
 			for _, o := range batch {`, `		case err != nil && mutant != "references-unknown-is-done":
 			return nil, err
 		default:
 			for _, o := range batch {`},
-	{"condemned-is-passed-over", 1, "missing", "prepare.go", `if err := t.renew(ctx, batch, condemned.Keys); err != nil {`,
+	{"condemned-is-passed-over", 1, "missing end", "prepare.go", `if err := t.renew(ctx, batch, condemned.Keys); err != nil {`,
 		`if mutant == "condemned-is-passed-over" { for _, o := range batch { o.referred = true } } else if err := t.renew(ctx, batch, condemned.Keys); err != nil {`},
 	{"exists-is-right", 1, "missing", "prepare.go", `			if why != "" {`, `			if why != "" && mutant != "exists-is-right" {`},
 	{"object-unknown-is-created", 1, "missing", "prepare.go", `		case err != nil:

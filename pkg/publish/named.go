@@ -2,8 +2,10 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"sync"
 
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -41,12 +43,20 @@ func (m *remembered) put(key, etag string, names []string) {
 func (c *Collector) named(ctx context.Context, h window.Hour) (map[string]string, error) {
 	named := map[string]string{}
 	err := c.listAll(ctx, layout.RollupSetsHour(h), func(i objstore.Info) error {
-		if _, err := layout.ParseRollupSet(i.Key); err != nil {
+		n, err := layout.ParseRollupSet(i.Key)
+		if err != nil {
 			return nil // not a set's
 		}
 		names, ok := c.remembered.get(i.Key, i.ETag)
 		if !ok {
 			r, info, err := c.record(ctx, i.Key)
+			if catalog.Unreadable(err) {
+				over, serr := c.over(ctx, n)
+				if over && serr == nil {
+					return nil // nobody reads it, whatever it named
+				}
+				return errors.Join(err, serr)
+			}
 			if err != nil {
 				return err
 			}
@@ -63,4 +73,15 @@ func (c *Collector) named(ctx context.Context, h window.Hour) (map[string]string
 		return nil
 	})
 	return named, err
+}
+
+// over reports whether a higher generation of the set was committed, so that nobody reads
+// it: for records that can't be read. Of a compaction it is not known: its sources may
+// point at it whatever came after.
+func (c *core) over(ctx context.Context, n catalog.Name) (bool, error) {
+	if n.Span > 0 {
+		return false, nil
+	}
+	by, err := c.superseding(ctx, n)
+	return by > 0, err
 }

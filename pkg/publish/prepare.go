@@ -62,7 +62,7 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 		}
 		switch {
 		case exists(err):
-			why, err := t.p.look(ctx, key, o)
+			why, err := t.p.look(ctx, key, o, t.pub.Verify)
 			if err != nil {
 				return err
 			}
@@ -85,12 +85,13 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 	return nil
 }
 
-// look compares what is there with the body; "" is equal.
-func (c *core) look(ctx context.Context, key string, o *object) (Skip, error) {
+// look compares what is there with the body; "" is equal. read reads it even where the
+// store keeps a checksum.
+func (c *core) look(ctx context.Context, key string, o *object, read bool) (Skip, error) {
 	var info objstore.Info
 	err := c.attempt(ctx, StepObject, key, func(ctx context.Context) (err error) {
 		info, err = c.cfg.Store.Head(ctx, key)
-		if err == nil && info.SHA256.IsZero() && info.Size == int64(len(o.body)) {
+		if err == nil && (read || info.SHA256.IsZero()) && info.Size == int64(len(o.body)) {
 			var b []byte
 			b, info, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(len(o.body)) + 1})
 			info.SHA256 = identity.Sum(b)

@@ -41,6 +41,12 @@ type Publication struct {
 	Supersedes uint64
 	// Sources of a compaction, whose Name has a span; else nil.
 	Sources []catalog.Name
+	// Verify reads objects that are there already, whatever the store says of them: a
+	// damaged one gets its next generation. For generations that replace damaged ones.
+	Verify bool
+	// Damaged are keys of earlier generations' records that can't be read and that an
+	// operator ordered to be replaced. Others that can't be read refuse the publication.
+	Damaged []string
 }
 
 // Result of a publication that is committed.
@@ -105,6 +111,7 @@ type transaction struct {
 
 	founding Founding
 	set      *catalog.Set
+	before   *catalog.Set // that is superseded, nil for none
 	// objects in the order of outputs: chunk, index, chunk, …
 	objects []*object
 	// made by this call, or found: what is left behind by a failure.
@@ -194,6 +201,9 @@ func (t *transaction) check(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	f, err := t.p.founding(ctx)
+	if err == nil {
+		err = t.checkReferences(ctx, f)
+	}
 	t.founding = f
 	for _, o := range t.objects {
 		o.name.Generation = f.FirstGeneration()
@@ -224,6 +234,8 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 	for n.Generation--; n.Generation > 0; n.Generation-- {
 		r, _, err := t.p.record(ctx, n.Key())
 		switch {
+		case catalog.Unreadable(err) && slices.Contains(t.pub.Damaged, n.Key()):
+			continue // it was decided; what it named, and its fence, is not known any more
 		case err != nil:
 			return err
 		case r == nil:
@@ -235,6 +247,7 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 		case r.Removed != nil && r.Removed.Fence > t.pub.Fence:
 			return fmt.Errorf("%w: generation %d had fence %d, this is %d", ErrFenced, n.Generation, r.Removed.Fence, t.pub.Fence)
 		case r.Set != nil || r.Removed != nil:
+			t.before = r.Set
 			return nil
 		}
 	}

@@ -26,6 +26,9 @@ var (
 	// ErrRefsLost: the metadata store has another founding than the caller's, or none: its
 	// sets can't be trusted. Nothing was written.
 	ErrRefsLost = errors.New("reference sets are not those of this founding")
+	// ErrRefsStale: a committed set is missing from the reference sets of this founding: the
+	// metadata store was restored from an older copy. It wraps ErrRefsLost.
+	ErrRefsStale = fmt.Errorf("%w: a committed set is missing, the metadata store is an older copy", ErrRefsLost)
 	// ErrRefsFull: an object of the batch has MaxTxns references; nothing was added.
 	ErrRefsFull = errors.New("too many references")
 	// ErrRefsUnknown: a request failed; a write may have been applied, or may be at any later time.

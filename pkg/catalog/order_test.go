@@ -1,0 +1,33 @@
+package catalog
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+func TestOrdersRoundTrip(t *testing.T) {
+	h := window.Hour(498_000)
+	o := Order{AuthorityID: "a", Shard: 3, Hour: h, Above: 4, Damaged: []string{layout.RollupSet(h, 3, window.Raw, 4)}, Reason: "damaged", By: "lmctl", OrderedAt: 5}
+	b := o.Marshal()
+	got, err := ParseOrder(o.Key(), b)
+	if err != nil || string(got.Marshal()) != string(b) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	other := o
+	other.Shard = 2
+	for name, bad := range map[string]string{
+		"empty": "", "cut": string(b[:len(b)-1]), "space": string(b) + " ", "of another": string(other.Marshal()),
+		"schema":     strings.Replace(string(b), "order.v1", "order.v2", 1),
+		"above":      strings.Replace(string(b), `"above":4`, `"above":0`, 1),
+		"generation": strings.Replace(string(b), `"above":4`, `"above":3`, 1),
+		"reason":     strings.Replace(string(b), `"reason":"damaged"`, `"reason":""`, 1),
+	} {
+		if _, err := ParseOrder(o.Key(), []byte(bad)); !errors.Is(err, ErrCorruptRecord) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
