@@ -17,8 +17,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
-// reachedWithin is how long the load may take to reach a point.
-const reachedWithin = 20 * time.Second
+// reachedWithin is how long the load may take to reach a point: on a machine with other
+// work to do, a point that waits for an agent's next boot took 20 s.
+const reachedWithin = 90 * time.Second
 
 // slow rounds are told of.
 const slow = 3 * time.Second
