@@ -199,7 +199,10 @@ func (q *Query) GoneHours() (first, last window.Hour, ok bool) {
 	return first, last, ok
 }
 
-// Hours that were pinned; what each of them has in a window.
+// Pinned reports that something of the hour was asked for.
+func (q *Query) Pinned(h window.Hour) bool { return q.view(h) != nil }
+
+// Sets of an hour that was pinned, in a window.
 func (q *Query) Sets(h window.Hour, w window.Window) []*catalog.Set { return q.view(h).Sets(h, w) }
 
 func (q *Query) view(h window.Hour) *catalog.View {

@@ -96,7 +96,8 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 }
 
 // beforeHistory says that the range begins before the hours whose sets are read, or names
-// its first hour before the window that no set holds and no batch in memory has samples in.
+// its first hour before the window that no set holds and no batch in memory has samples
+// in. Hours between those that selectors asked for do not matter.
 func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
 	if pub == nil || mint >= snap.From {
 		return "", false
@@ -107,7 +108,7 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 	}
 	late := snap.Late()
 	for h := first; h <= last; h++ {
-		if _, ok := slices.BinarySearch(late, h); !ok && len(pub.Sets(h, window.Raw)) == 0 {
+		if _, ok := slices.BinarySearch(late, h); !ok && pub.Pinned(h) && len(pub.Sets(h, window.Raw)) == 0 {
 			return "no published set holds the hour from " + h.Start().Format(time.RFC3339), true
 		}
 	}

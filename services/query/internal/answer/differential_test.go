@@ -1,0 +1,614 @@
+package answer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/teststorage"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
+)
+
+// lab is a node's evaluator over a store, and upstream's engine over the same samples.
+type lab struct {
+	t       *testing.T
+	rnd     *rand.Rand
+	now     time.Time
+	store   *mem.Store
+	eval    *Evaluator
+	ref     *teststorage.TestStorage
+	engine  *promql.Engine
+	follow  *follow.Follower
+	keeper  *sets.Keeper
+	publish publishedtest.Publisher
+	batches []publishedtest.Batch
+	windows map[string]int // calls that were answered from each
+	asked   int
+	failed  int
+	values  int
+}
+
+const labShards = 3
+
+func newLab(t *testing.T, seed uint64) *lab {
+	l := &lab{t: t, rnd: rand.New(rand.NewPCG(seed, 31)), now: time.Date(2026, 11, 21, 9, 20, 0, 0, time.UTC), windows: map[string]int{}}
+	now := func() time.Time { return l.now }
+	l.store = mem.New(now)
+	l.must(intake.EnsureShards(t.Context(), l.store, labShards))
+	l.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
+	l.publish = publishedtest.Publisher{Store: l.store, Authority: "test", Shards: labShards, PerChunk: 6}
+	log, reg := telemetry.Discard().Log, prometheus.NewRegistry()
+	const history = 2 * time.Hour
+	ls, err := live.New(live.Config{History: history, MaxBytes: 1 << 30, MaxSeries: 10_000})
+	l.must(err)
+	l.keeper, err = sets.New(sets.DefaultConfig(), sets.Deps{Store: l.store, Window: history, Log: log, Registry: reg, Now: now})
+	l.must(err)
+	ls.SetCover(func(id identity.Batch, hours []window.Hour) live.Held {
+		if held, _ := l.keeper.Held(id, hours); held {
+			return live.Published
+		}
+		return live.OnlyHere
+	})
+	cfg := follow.DefaultConfig()
+	l.follow, err = follow.New(cfg, follow.Deps{Store: l.store, Live: ls, History: history, Needed: l.keeper.Needed, Log: log, Registry: reg, Now: now})
+	l.must(err)
+	l.keeper.SetTake(l.follow.Take)
+	l.eval = New(Config{Limits: DefaultLimits(), Lookback: 5 * time.Minute, StaleAfter: time.Minute},
+		Deps{Live: ls, Follower: l.follow, Sets: l.keeper, Log: log, Registry: reg, Now: now})
+	t.Cleanup(func() { l.must(l.eval.Close()) })
+	l.engine = promqltest.NewTestEngineWithOpts(t, promql.EngineOpts{
+		MaxSamples: 10_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
+		NoStepSubqueryIntervalFn: func(int64) int64 { return defaultSubqueryStep.Milliseconds() }, EnableAtModifier: true, EnableNegativeOffset: true,
+	})
+	l.ref = teststorage.New(t)
+	t.Cleanup(func() { l.must(l.ref.Close()) })
+	return l
+}
+
+func (l *lab) must(err error) {
+	if err != nil {
+		l.t.Helper()
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) put(key string, body []byte) {
+	_, err := l.store.Put(context.Background(), key, body, objstore.PutOptions{})
+	l.must(err)
+}
+
+// observation is a sample of one series.
+type observation struct {
+	ms int64
+	v  float64
+	h  *frame.Histogram
+}
+
+// track is a series and all its samples, ascending and apart.
+type track struct {
+	agent  int
+	labels []frame.Label
+	typ    frame.MetricType
+	at     []observation
+}
+
+// tracks gives the series of six hours: counters with resets, some of them exactly where
+// windows meet, a classic and native histograms, gauges; gaps of whole windows, stale markers, samples on the stroke.
+func (l *lab) tracks() []track {
+	end := l.now.UnixMilli()
+	start := l.first().StartMS()
+	var out []track
+	for s := range 6 {
+		agent, every := s%3, int64([]int{20_000, 31_000, 60_000}[s%3])
+		id := []frame.Label{{Name: "s", Value: fmt.Sprint(s)}, {Name: "job", Value: fmt.Sprintf("j%d", s%2)}}
+		add := func(name string, typ frame.MetricType, more ...frame.Label) *track {
+			out = append(out, track{agent: agent, labels: append([]frame.Label{{Name: "__name__", Value: name}}, append(more, id...)...), typ: typ})
+			return &out[len(out)-1]
+		}
+		names := []string{"c_total", "g", "lat_count", "lat_bucket", "lat_bucket", "lat_bucket", "h"}
+		first := len(out)
+		for i, name := range names {
+			switch {
+			case name == "g":
+				add(name, frame.Gauge)
+			case name == "h":
+				add(name, frame.HistogramCumulative)
+			case name == "lat_bucket":
+				add(name, frame.Counter, frame.Label{Name: "le", Value: []string{"1", "5", "+Inf"}[i-3]})
+			default:
+				add(name, frame.Counter)
+			}
+		}
+		count, le, hist := 0.0, [3]float64{}, [2]float64{}
+		schema := int32(2)
+		for ms := start + 1 + l.rnd.Int64N(every); ms < end; {
+			at := ms
+			switch l.rnd.IntN(12) {
+			case 0:
+				at = (ms + 30_000) / 60_000 * 60_000 // on the stroke
+			case 1:
+				at = (ms+30_000)/60_000*60_000 + 1 // the first of a window
+			}
+			at = max(at, start+1)
+			boundary := at%60_000 <= 1
+			if n := l.rnd.IntN(40); n == 0 || boundary && n < 8 {
+				count, le, hist = 0, [3]float64{}, [2]float64{}
+			}
+			if l.rnd.IntN(200) == 0 {
+				schema = int32(1 + l.rnd.IntN(3))
+			}
+			count += float64(l.rnd.IntN(60))
+			for i := range le {
+				le[i] += float64(l.rnd.IntN(5))
+			}
+			le[1], le[2] = max(le[0], le[1]), max(le[0], le[1], le[2])
+			hist[0], hist[1] = hist[0]+float64(l.rnd.IntN(5)), hist[1]+float64(l.rnd.IntN(5))
+			stale := l.rnd.IntN(60) == 0
+			for i := range names {
+				tr := &out[first+i]
+				if n := len(tr.at); n > 0 && tr.at[n-1].ms >= at {
+					continue
+				}
+				o := observation{ms: at}
+				switch names[i] {
+				case "g":
+					o.v = math.Round(l.rnd.NormFloat64()*800) / 8
+				case "lat_bucket":
+					o.v = le[i-3]
+				case "h":
+					o.h = &frame.Histogram{Schema: schema, ZeroThreshold: 0.001, ZeroCount: hist[0], Count: 2*hist[0] + hist[1], Sum: 3*hist[0] + hist[1],
+						PositiveSpans: []int32{2, 2}, PositiveBuckets: []float64{hist[0], hist[1]}}
+				default:
+					o.v = count
+				}
+				if stale {
+					o.v = math.Float64frombits(value.StaleNaN)
+					if o.h != nil {
+						o.h = &frame.Histogram{Sum: o.v}
+					}
+				}
+				tr.at = append(tr.at, o)
+			}
+			ms += every + l.rnd.Int64N(1+every/6)
+			if l.rnd.IntN(70) == 0 {
+				ms += l.rnd.Int64N(2_400_000) // empty windows
+			}
+		}
+	}
+	return out
+}
+
+// fill gives the samples to both sides: to the store in batches of minutes, of which some
+// are accepted late, and to upstream in order.
+func (l *lab) fill(all []track, late float64) (onTime, delayed []publishedtest.Batch) {
+	app := l.ref.AppenderV2(l.t.Context())
+	for i := range all {
+		b := labels.NewScratchBuilder(8)
+		for _, x := range all[i].labels {
+			b.Add(x.Name, x.Value)
+		}
+		b.Add("instance", fmt.Sprintf("a%d", all[i].agent))
+		b.Sort()
+		for _, o := range all[i].at {
+			var h *histogram.FloatHistogram
+			if o.h != nil {
+				h = rollup.FloatHistogram(o.h, all[i].typ).Copy()
+			}
+			_, err := app.Append(0, b.Labels(), 0, o.ms, o.v, nil, h, storage.AppendV2Options{})
+			l.must(err)
+		}
+	}
+	l.must(app.Commit())
+	for a := range 3 {
+		boot := identity.Boot{Agent: fmt.Sprintf("a%d", a), Boot: "b"}
+		l.put(layout.Boot(boot), []byte("{}"))
+		next := make([]int, len(all))
+		seq := uint64(0)
+		for from := l.now.Add(-7 * time.Hour).UnixMilli(); from < l.now.UnixMilli(); {
+			to := from + 60_000*int64(1+l.rnd.IntN(12)) + l.rnd.Int64N(60_000)
+			b := frame.NewBuilder()
+			l.must(b.SetResource(frame.Label{Name: "instance", Value: boot.Agent}))
+			n, newest := 0, int64(0)
+			for i := range all {
+				if all[i].agent != a {
+					continue
+				}
+				var id frame.SeriesID
+				for k := 0; next[i] < len(all[i].at) && all[i].at[next[i]].ms < to; k++ {
+					o := all[i].at[next[i]]
+					next[i]++
+					if k == 0 {
+						var err error
+						id, err = b.AddSeries(all[i].labels, all[i].typ, "", 0)
+						l.must(err)
+					}
+					if o.h != nil {
+						l.must(b.AppendHistogram(id, o.ms*1e6, *o.h))
+					} else {
+						l.must(b.Append(id, o.ms*1e6, o.v))
+					}
+					n++
+					newest = max(newest, o.ms)
+				}
+			}
+			from = to
+			if n == 0 {
+				continue
+			}
+			f, err := b.Build(boot, seq)
+			l.must(err)
+			seq = f.Identity.SeqEnd + 1
+			raw, err := frame.Encode(nil, f)
+			l.must(err)
+			own := &frame.Batch{}
+			l.must(frame.Decode(raw, own, frame.Limits{}))
+			batch := publishedtest.Batch{Frame: own, AcceptedAt: newest * 1e6}
+			if l.rnd.Float64() < late {
+				batch.AcceptedAt = l.now.UnixNano() - 1
+				delayed = append(delayed, batch)
+			} else {
+				onTime = append(onTime, batch)
+			}
+			l.accept(batch, raw)
+		}
+	}
+	return onTime, delayed
+}
+
+// accept makes a batch accepted and enters it into the intake.
+func (l *lab) accept(b publishedtest.Batch, raw []byte) {
+	sum := identity.Sum(raw)
+	least, most := int64(math.MaxInt64), int64(math.MinInt64)
+	for i := range b.Frame.Groups {
+		ts := b.Frame.Groups[i].Timestamps
+		least, most = min(least, slices.Min(ts)), max(most, slices.Max(ts))
+	}
+	m := accept.Manifest{AuthorityID: "test", Identity: b.Frame.Identity, FrameSHA256: sum, FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(sum, 0),
+		AcceptedAt: b.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
+		RecordCount: b.Frame.Identity.Count(), MinTime: least, MaxTime: most}
+	l.put(m.RawBlobKey, raw)
+	l.put(layout.Accepted(m.Identity), m.Marshal())
+}
+
+// open makes everything accepted visible.
+func (l *lab) open() {
+	_, err := l.keeper.Poll(l.t.Context())
+	l.must(err)
+	_, err = l.keeper.PollIntake(l.t.Context())
+	l.must(err)
+	l.must(l.follow.Audit(l.t.Context(), true))
+}
+
+// first is the first hour that has samples.
+func (l *lab) first() window.Hour { return window.HourStarting(l.now.Add(-6 * time.Hour)) }
+
+// before reports that the session read hours before all samples, which no set holds.
+func (l *lab) before(s *Session) bool {
+	mint, _, ok := s.Touched()
+	return ok && window.HourOf(mint) < l.first()
+}
+
+// fail notes a difference; a few are enough.
+func (l *lab) fail(format string, args ...any) {
+	l.t.Helper()
+	l.t.Errorf(format, args...)
+	if l.failed++; l.failed == 6 {
+		l.t.FailNow()
+	}
+}
+
+// question is an expression with its times, milliseconds; step 0 is an instant.
+type question struct {
+	expr             string
+	start, end, step int64
+}
+
+func (q question) String() string {
+	return fmt.Sprintf("%s from %d to %d by %d", q.expr, q.start, q.end, q.step)
+}
+
+func pick[T any](rnd *rand.Rand, list ...T) T { return list[rnd.IntN(len(list))] }
+
+// question draws one. Most ranges and steps are such that windows may answer.
+func (l *lab) question() question {
+	w := pick(l.rnd, int64(60_000), 60_000, 300_000, 300_000, 3600_000)
+	step := w * int64(1+l.rnd.IntN(3))
+	if l.rnd.IntN(8) == 0 {
+		step += int64(l.rnd.IntN(2000)) * 10
+	}
+	end := l.now.UnixMilli() / w * w
+	start := end - w*int64(l.rnd.IntN(int(4*3600_000/w)))
+	if l.rnd.IntN(8) == 0 {
+		start += l.rnd.Int64N(w)
+	}
+	q := question{expr: l.expr(w, 2), start: start, step: step}
+	q.end = min(start+step*int64(l.rnd.IntN(10)), max(start, end))
+	if l.rnd.IntN(4) == 0 {
+		q.step, q.end = 0, start
+	}
+	return q
+}
+
+// ranged draws a range selector of a metric.
+func (l *lab) ranged(w int64, metric string) string {
+	span := w * int64(4+l.rnd.IntN(4))
+	switch l.rnd.IntN(10) {
+	case 0:
+		span = w * int64(1+l.rnd.IntN(3))
+	case 1:
+		span += int64(l.rnd.IntN(500)) * 100
+	}
+	return fmt.Sprintf("%s%s[%dms]%s", metric, pick(l.rnd, "", "", "", `{s=~"[0-2]"}`, `{s="1"}`, `{job!="j0"}`, `{s="9"}`), span, l.modifier(w))
+}
+
+func (l *lab) modifier(w int64) string {
+	switch l.rnd.IntN(12) {
+	case 0, 1:
+		return fmt.Sprintf(" offset %dms", w*int64(1+l.rnd.IntN(3)))
+	case 2:
+		return fmt.Sprintf(" offset %dms", 1+l.rnd.IntN(100_000))
+	case 3:
+		return pick(l.rnd, " @ start()", " @ end()", fmt.Sprintf(" @ %d", l.now.Unix()-int64(l.rnd.IntN(4*3600))))
+	}
+	return ""
+}
+
+// expr draws an expression that is a vector of numbers or, one in some, of histograms.
+func (l *lab) expr(w int64, depth int) string {
+	if depth > 0 && l.rnd.IntN(2) == 0 {
+		sub := func() string { return l.expr(w, depth-1) }
+		switch l.rnd.IntN(9) {
+		case 0, 1:
+			return fmt.Sprintf("%s by (%s) (%s)", pick(l.rnd, "sum", "avg", "min", "max", "count", "group"), pick(l.rnd, "job", "s", "", "instance, job"), sub())
+		case 2:
+			return fmt.Sprintf("histogram_quantile(0.%d, sum by (le, job) (rate(%s)))", 1+l.rnd.IntN(9), l.ranged(w, "lat_bucket"))
+		case 3:
+			return fmt.Sprintf("%s(%s)", pick(l.rnd, "histogram_count", "histogram_sum", "histogram_avg", "abs"), sub())
+		case 4:
+			return fmt.Sprintf("histogram_quantile(0.%d, %s(%s))", 1+l.rnd.IntN(9), pick(l.rnd, "rate", "increase"), l.ranged(w, "h"))
+		case 5:
+			return fmt.Sprintf("%s_over_time(%s(%s)[%dms:%dms]%s)", pick(l.rnd, "max", "min", "avg", "sum", "count", "last", "quantile"),
+				pick(l.rnd, "rate", "increase"), l.ranged(w, "c_total"), w*int64(2+l.rnd.IntN(3)), w, l.modifier(w))
+		case 6:
+			return fmt.Sprintf("(%s) %s on (s, instance, job) group_left () sum by (s, instance, job) (%s)", l.plain(w), pick(l.rnd, "+", "-", "*"), l.plain(w))
+		case 7:
+			return fmt.Sprintf("(%s) %s (%s)", sub(), pick(l.rnd, "or", "and", "unless"), sub())
+		default:
+			return fmt.Sprintf("%s(%s)", pick(l.rnd, "absent", "-", "sort_desc", "scalar"), sub())
+		}
+	}
+	return l.plain(w)
+}
+
+// plain draws a function over a range, or a selector.
+func (l *lab) plain(w int64) string {
+	counter := pick(l.rnd, "c_total", "c_total", "lat_bucket", "lat_count")
+	switch l.rnd.IntN(12) {
+	case 0, 1, 2:
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "rate", "increase"), l.ranged(w, counter))
+	case 3, 4, 5:
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "sum_over_time", "avg_over_time", "min_over_time", "max_over_time", "delta", "stddev_over_time"), l.ranged(w, pick(l.rnd, "g", "g", "g", "c_total")))
+	case 6, 7:
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "count_over_time", "last_over_time", "present_over_time"), l.ranged(w, pick(l.rnd, "g", counter, "h")))
+	case 8:
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "rate", "increase", "sum_over_time", "avg_over_time"), l.ranged(w, "h"))
+	case 9:
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "resets", "changes", "irate", "idelta", "deriv", "absent_over_time"), l.ranged(w, pick(l.rnd, "g", counter)))
+	case 10:
+		return fmt.Sprintf("quantile_over_time(0.%d, %s)", 1+l.rnd.IntN(9), l.ranged(w, "g"))
+	default:
+		return pick(l.rnd, "g", counter, "h", "timestamp(g)") + strings.TrimSuffix(l.modifier(w), " ")
+	}
+}
+
+// valid leaves out a modifier behind a call, and what is of two types.
+func (q question) valid(p parser.Parser) bool {
+	_, err := p.ParseExpr(q.expr)
+	return err == nil
+}
+
+// ask compares one answer.
+func (l *lab) ask(q question) {
+	l.t.Helper()
+	s, err := l.eval.Open(l.t.Context())
+	l.must(err)
+	defer s.Close()
+	var got Result
+	var ref promql.Query
+	start, end, step := time.UnixMilli(q.start), time.UnixMilli(q.end), time.Duration(q.step)*time.Millisecond
+	if q.step == 0 {
+		got, err = s.Instant(l.t.Context(), q.expr, start, Options{})
+		ref, _ = l.engine.NewInstantQuery(l.t.Context(), l.ref, nil, q.expr, start)
+	} else {
+		got, err = s.Range(l.t.Context(), q.expr, start, end, step, Options{})
+		ref, _ = l.engine.NewRangeQuery(l.t.Context(), l.ref, nil, q.expr, start, end, step)
+	}
+	defer ref.Close()
+	want := ref.Exec(l.t.Context())
+	l.asked++
+	var qe *QueryError
+	if errors.As(err, &qe) {
+		l.fail("%s: %v", q, err)
+		return
+	}
+	if (err != nil) != (want.Err != nil) {
+		l.fail("%s: %v, want %v", q, err, want.Err)
+		return
+	}
+	if err != nil {
+		return
+	}
+	if st := s.Published(); st != nil {
+		for w, n := range st.Windows {
+			l.windows[w] += n
+		}
+	}
+	if c, before := s.Completeness(), l.before(s); c.Partial != before || before && c.Reasons[0].Code != ReasonBeforeHistory {
+		l.fail("%s: partial %v, reads what is before the samples %v: %v", q, c.Partial, before, c.Reasons)
+	}
+	g, w := flatten(got.Value), flatten(want.Value)
+	l.values += len(w)
+	if diff := differ(g, w); diff != "" {
+		l.fail("%s: %s; windows %v", q, diff, s.Published().Windows)
+	}
+	if g, w := remarks(got.Warnings), remarks(want.Warnings); !slices.Equal(g, w) {
+		l.fail("%s: remarks %q, want %q", q, g, w)
+	}
+}
+
+func remarks(a annotations.Annotations) []string {
+	var out []string
+	for _, e := range a.AsErrors() {
+		text, _, _ := strings.Cut(e.Error(), " (") // positions are those of the text that was evaluated
+		out = append(out, text)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+type flatPoint struct {
+	v float64
+	h *histogram.FloatHistogram
+}
+
+// flatten has the points of an answer by series and time.
+func flatten(v parser.Value) map[string]flatPoint {
+	out := map[string]flatPoint{}
+	switch v := v.(type) {
+	case promql.Scalar:
+		out[fmt.Sprint("scalar ", v.T)] = flatPoint{v: v.V}
+	case promql.Vector:
+		for _, s := range v {
+			out[fmt.Sprint(s.Metric, s.T)] = flatPoint{s.F, s.H}
+		}
+	case promql.Matrix:
+		for _, s := range v {
+			for _, p := range s.Floats {
+				out[fmt.Sprint(s.Metric, p.T)] = flatPoint{v: p.F}
+			}
+			for _, p := range s.Histograms {
+				out[fmt.Sprint(s.Metric, p.T)] = flatPoint{h: p.H}
+			}
+		}
+	}
+	return out
+}
+
+func differ(got, want map[string]flatPoint) string {
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		w := want[k]
+		g, ok := got[k]
+		if !ok {
+			return fmt.Sprintf("%s is missing", k)
+		}
+		if (g.h == nil) != (w.h == nil) || g.h != nil && !sameHistogram(g.h, w.h) || g.h == nil && !closeTo(g.v, w.v) {
+			return fmt.Sprintf("%s is %v %v, want %v %v", k, g.v, g.h, w.v, w.h)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[k]; !ok {
+			return fmt.Sprintf("%s is %v, want nothing", k, got[k])
+		}
+	}
+	return ""
+}
+
+// closeTo allows for rounding: means and rates are put together in another order, and what
+// is left of a difference of two has their error.
+func closeTo(a, b float64) bool {
+	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-11*max(math.Abs(a), math.Abs(b), 1)
+}
+
+func sameHistogram(a, b *histogram.FloatHistogram) bool {
+	if a.Schema != b.Schema || a.ZeroThreshold != b.ZeroThreshold || !closeTo(a.Count, b.Count) || !closeTo(a.Sum, b.Sum) || !closeTo(a.ZeroCount, b.ZeroCount) {
+		return false
+	}
+	buckets := func(h *histogram.FloatHistogram) (out []histogram.Bucket[float64]) {
+		for it := h.AllBucketIterator(); it.Next(); {
+			if it.At().Count != 0 {
+				out = append(out, it.At())
+			}
+		}
+		return out
+	}
+	return slices.EqualFunc(buckets(a), buckets(b), func(x, y histogram.Bucket[float64]) bool {
+		return cmp.Compare(x.Lower, y.Lower) == 0 && closeTo(x.Count, y.Count)
+	})
+}
+
+// TestAnswersEqualUpstream: random expressions over published sets, batches that came
+// late, and the tail in memory give what upstream gives over the raw samples.
+func TestAnswersEqualUpstream(t *testing.T) {
+	const each = 800
+	asked, values, windows := 0, 0, map[string]int{}
+	for seed := range uint64(4) {
+		l := newLab(t, seed)
+		t.Logf("seed %d", seed)
+		onTime, delayed := l.fill(l.tracks(), []float64{0, 0.05, 0.1, 0}[seed])
+		newest := window.HourOf(l.now.UnixMilli())
+		for _, h := range publishedtest.Hours(append(slices.Clone(onTime), delayed...)) {
+			if seed != 3 && h >= newest {
+				continue // the tail is in memory
+			}
+			batches := onTime
+			if seed == 1 || seed == 2 && h%2 == 0 {
+				// What came late is in a next generation, which replaced the first.
+				_, err := l.publish.Publish(t.Context(), h, 1, onTime, window.All()...)
+				l.must(err)
+				batches = append(slices.Clone(onTime), delayed...)
+				_, err = l.publish.Publish(t.Context(), h, 2, batches, window.All()...)
+				l.must(err)
+				continue
+			}
+			_, err := l.publish.Publish(t.Context(), h, 1, batches, window.All()...)
+			l.must(err)
+		}
+		l.open()
+		for n := 0; n < each; {
+			q := l.question()
+			if q.valid(l.eval.Parser) {
+				l.ask(q)
+				n++
+			}
+		}
+		asked, values = asked+l.asked, values+l.values
+		for w, n := range l.windows {
+			windows[w] += n
+		}
+	}
+	t.Logf("%d expressions, %d values, calls answered from windows: %v", asked, values, windows)
+	if !t.Failed() && (windows["1m"] < 100 || windows["5m"] < 100 || windows["1h"] < 20 || values < 5*asked) {
+		t.Error("too little was compared")
+	}
+}
