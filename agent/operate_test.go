@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
+	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -132,12 +133,11 @@ func TestOperateAsides(t *testing.T) {
 // arrives in order when they are back.
 func TestOutageAndRestart(t *testing.T) {
 	store := sendtest.NewStore()
-	c := &sendtest.Collector{Store: store}
-	addr, err := c.Start("")
+	away, err := proc.Fixed(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Stop()
+	addr := away[0]
 	cfg := testConfig(t, addr)
 	cfg.DrainTimeout = 10 * time.Millisecond
 	cfg.Batch.MaxRecords = 50 // several batches a read

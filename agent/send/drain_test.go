@@ -3,23 +3,22 @@ package send_test
 import (
 	"context"
 	"errors"
-	"net"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
+	"lightmetrics.dev/lightmetrics/internal/proc"
 )
 
 // closedPort is an address where nobody listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addrs, err := proc.Fixed(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addrs[0]
 }
 
 // refused waits until every collector was tried and failed.

@@ -70,7 +70,7 @@ func (f *fixture) open() {
 func (f *fixture) collector(c *sendtest.Collector) *sendtest.Collector {
 	f.t.Helper()
 	c.Store = f.store
-	addr, err := c.Start("")
+	addr, err := c.Start(closedPort(f.t)) // a test may start another one there
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -4,9 +4,7 @@ package proc
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -158,34 +156,4 @@ func (p *Process) Tail(n int) string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-// Port is a loopback port that is held until the process that will listen on it starts,
-// so that two trees that start at the same time do not choose the same one.
-type Port struct {
-	Addr string
-	l    net.Listener
-}
-
-// Reserve holds the wanted port, or another one where that is taken or want is 0.
-func Reserve(want int) (*Port, error) {
-	for _, port := range []int{want, 0} {
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return &Port{Addr: l.Addr().String(), l: l}, nil
-		}
-	}
-	return nil, errors.New("no free loopback port")
-}
-
-// Release lets the port go; more than once is harmless.
-func (p *Port) Release() { _ = p.l.Close() }
-
-// FreePort gives a loopback address that is free now.
-func FreePort(want int) (string, error) {
-	p, err := Reserve(want)
-	if err != nil {
-		return "", err
-	}
-	p.Release()
-	return p.Addr, nil
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -208,12 +208,7 @@ func (p *process) started() bool {
 // ports finds addresses for who must be found again after a restart.
 func ports(t testing.TB, n int) []string {
 	t.Helper()
-	var all []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		defer l.Close()
-		all = append(all, l.Addr().String())
-	}
+	all, err := proc.Fixed(n)
+	must(t, err)
 	return all
 }

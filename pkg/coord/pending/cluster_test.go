@@ -2,24 +2,19 @@ package pending
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/work/worktest"
 )
 
 // freePorts finds addresses for members that must know one another before they listen.
 func freePorts(t *testing.T, n int) []string {
 	t.Helper()
-	var free []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		free = append(free, l.Addr().String())
+	free, err := proc.Fixed(n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return free
 }

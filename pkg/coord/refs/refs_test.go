@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/publish/refstest"
 )
@@ -22,12 +22,11 @@ import (
 // startEtcd gives a client, and what stops etcd.
 func startEtcd(t *testing.T) (func(), *clientv3.Client) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	peers, err := proc.Fixed(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := url.URL{Scheme: "http", Host: l.Addr().String()}
-	l.Close()
+	peer := url.URL{Scheme: "http", Host: peers[0]}
 	client := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	c := embed.NewConfig()
 	c.Name, c.Dir = "m", t.TempDir()
