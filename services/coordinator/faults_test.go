@@ -20,7 +20,7 @@ import (
 // at most ceil(K/n) shards each time; who wakes up again gets shards under new epochs.
 func TestWorkersKilledAndPaused(t *testing.T) {
 	t.Parallel()
-	s := start(t, quick(t.TempDir()), nil)
+	s := start(t, brief(t.TempDir()), nil)
 	c := s.client()
 	b := newBook(t, 32)
 	ps := map[string]*process{}
@@ -50,7 +50,7 @@ func TestWorkersKilledAndPaused(t *testing.T) {
 // TestCoordinatorKilledMovesNothing: kill -9 of the only coordinator, with the etcd member in it.
 func TestCoordinatorKilledMovesNothing(t *testing.T) {
 	t.Parallel()
-	cfg := quick(t.TempDir())
+	cfg := brief(t.TempDir())
 	p := ports(t, 2)
 	cfg.HTTP.Listen, cfg.GRPC.Listen = p[0], p[1]
 	cfg.Lease.Worker = 30 * time.Second // longer than a restart on a busy machine
@@ -91,7 +91,7 @@ func TestThreeMembers(t *testing.T) {
 		addrs = append(addrs, p[3*i+1])
 	}
 	for i := range n {
-		c := quick(filepath.Join(dir, fmt.Sprint(i)))
+		c := brief(filepath.Join(dir, fmt.Sprint(i)))
 		c.HTTP.Listen, c.GRPC.Listen, c.Etcd.Embedded.Peer = p[3*i], p[3*i+1], p[3*i+2]
 		c.Etcd.Embedded.PeerTLS = rpc.ServerTLS{CertFile: cert, KeyFile: key, ClientCAFile: ca.file}
 		c.Etcd.Embedded.Name, c.Etcd.Embedded.Cluster = fmt.Sprintf("m%d", i), members
@@ -128,7 +128,7 @@ func TestThreeMembers(t *testing.T) {
 // external is an etcd that coordinators share.
 func external(t testing.TB, dir string) *coord.Embedded {
 	t.Helper()
-	c := quick(dir).Etcd.Embedded
+	c := brief(dir).Etcd.Embedded
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	m, err := coord.StartEmbedded(ctx, c, slog.New(slog.DiscardHandler))
@@ -137,7 +137,7 @@ func external(t testing.TB, dir string) *coord.Embedded {
 }
 
 func shared(m *coord.Embedded) Config {
-	c := quick("")
+	c := brief("")
 	c.Etcd.Endpoints = []string{m.Endpoint()}
 	return c
 }
@@ -163,9 +163,10 @@ func TestEtcdLost(t *testing.T) {
 	}
 	m = external(t, dir)
 	until(t, "two workers with all shards, again", func() bool { return b.balanced("w0", "w1") })
-	if b.grants() != given+8 {
+	if b.grants() < given+8 { // more where one of them came late
 		t.Errorf("%d grants, want 8 more than %d", b.grants(), given)
 	}
+	checkMoves(t, 8, moves(t, s1.client()))
 	until(t, "one leader", func() bool { return s1.Leading() != s2.Leading() })
 	// The other one leads when it goes.
 	leader, other := s1, s2

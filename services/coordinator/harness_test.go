@@ -38,14 +38,24 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// quick is a configuration with short times over a member of its own in dir.
+// quick is a configuration with short times over a member of its own in dir. Leases and
+// requests are not lost because the machine is slow.
 func quick(dir string) Config {
 	c := DefaultConfig()
 	c.HTTP.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	c.Etcd.Embedded.DataDir = dir
 	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
-	c.Lease = LeaseConfig{Worker: 2 * time.Second, Leader: time.Second}
+	c.Etcd.RequestTimeout = patience / 2
+	c.Lease = LeaseConfig{Worker: 10 * time.Second, Leader: 10 * time.Second}
 	c.Settle = SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}
+	return c
+}
+
+// brief is quick for faults: who has died is missed within seconds.
+func brief(dir string) Config {
+	c := quick(dir)
+	c.Etcd.RequestTimeout = DefaultConfig().Etcd.RequestTimeout
+	c.Lease = LeaseConfig{Worker: 2 * time.Second, Leader: time.Second}
 	return c
 }
 

@@ -171,7 +171,7 @@ func checkMoves(t testing.TB, k int, ms []*coordinatorv1.Move) {
 
 func TestThreeWorkersShareShards(t *testing.T) {
 	cfg := quick(t.TempDir())
-	cfg.Lease.Worker = 30 * time.Second // no other moves than those of the test
+	cfg.Lease.Worker = patience // no other moves than those of the test
 	s := start(t, cfg, nil)
 	c := s.client()
 	b := newBook(t, 32)
