@@ -27,6 +27,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
+// patience bounds every wait of a test; nothing is timed.
+const patience = 30 * time.Second
+
 // whoami answers with the principal's name, or panics.
 type whoami struct {
 	ingestv1.UnimplementedIngestServiceServer
@@ -75,7 +78,7 @@ func call(t *testing.T, addr string, c ClientConfig, req *ingestv1.SubmitBatchRe
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	resp, err := ingestv1.NewIngestServiceClient(conn).SubmitBatch(ctx, req, grpc.WaitForReady(false))
 	return resp.GetAcceptance().GetCollectorId(), err
@@ -99,7 +102,7 @@ func TestTokensOverGRPC(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	h, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	if err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
@@ -214,7 +217,7 @@ func TestCompressedMessagesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	client := ingestv1.NewIngestServiceClient(conn)
 	// The handler panics over a frame: it must not see one.
