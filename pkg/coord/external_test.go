@@ -63,12 +63,14 @@ func secured(t *testing.T, certs string) EtcdConfig {
 	e := cfg.embed(zapToSlog{h: discard.Handler()})
 	client := url.URL{Scheme: "https", Host: "127.0.0.1:0"}
 	e.ListenClientUrls, e.AdvertiseClientUrls, e.ClientTLSInfo = []url.URL{client}, []url.URL{client}, info
+	e.BcryptCost = 4 // passwords are checked within a dial
 	m, err := embed.StartEtcd(e)
 	must(t, err)
 	t.Cleanup(m.Close)
 	<-m.Server.ReadyNotify()
 	c := DefaultEtcdConfig()
 	c.Endpoints = []string{"https://" + m.Clients[0].Addr().String()}
+	c.RequestTimeout = patience / 2
 	c.TLS = rpc.ClientTLS{Enabled: true, CAFile: info.CertFile, CertFile: info.CertFile, KeyFile: info.KeyFile}
 
 	admin, err := Dial(c, "", discard)
@@ -104,15 +106,15 @@ func TestExternalEtcdWithTLSAndUsers(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { cl.Close() })
 	m := NewMirror(cl, discard)
-	l := &Leader{Client: cl, Mirror: m, ID: "c1", TTL: 2 * time.Second, Log: discard, Now: time.Now}
+	l := &Leader{Client: cl, Mirror: m, ID: "c1", TTL: patience / 4, Log: discard, Now: time.Now}
 	ctx, cancel := context.WithCancel(context.Background())
 	g := run.NewGroup(ctx)
 	g.Go("mirror", m.Run)
 	g.Go("leader", l.Run)
-	s := NewSessions(cl, m, 10*time.Second)
+	s := NewSessions(cl, m, patience)
 	h, ttl, err := s.Begin(ctx, ownership.Rollup, "w0", "", "p", 4, time.Now())
 	must(t, err)
-	if ttl < 10*time.Second {
+	if ttl < patience {
 		t.Errorf("time to live %s", ttl)
 	}
 	held := func() int { return m.State(ownership.Rollup).Held()[h.ID] }
