@@ -49,13 +49,10 @@ type blockWriter struct {
 	first  map[columnKey]int // slot of the first column with a hash
 	body   []byte
 	lens   []int
-	dear   []dearColumn
+	kin    map[uint64]int32 // slots of dear columns by what later ones may have in common with them
 	// Settings of measurements.
 	noRefs bool
 }
-
-// dearColumn is a float column that costs more than dearBits a value by itself.
-type dearColumn struct{ slot, col, set int }
 
 type columnKey struct {
 	hash uint64
@@ -65,12 +62,12 @@ type columnKey struct {
 func (w *blockWriter) reset() {
 	clear(w.slots)
 	w.slots, w.cells, w.pieces, w.lits, w.litAt = w.slots[:0], w.cells[:0], w.pieces[:0], w.lits[:0], 0
-	w.dear = w.dear[:0]
 	w.coder.reset()
 	if w.first == nil {
-		w.first = map[columnKey]int{}
+		w.first, w.kin = map[columnKey]int{}, map[uint64]int32{}
 	}
 	clear(w.first)
+	clear(w.kin)
 }
 
 // add appends a slot.
@@ -106,6 +103,32 @@ func (w *blockWriter) flush() {
 		w.pieces = append(w.pieces, piece{-1, w.litAt, len(w.lits)})
 		w.litAt = len(w.lits)
 	}
+}
+
+// trial is where a column, or a further way to write it, begins.
+type trial struct{ pieces, lits, streams int }
+
+func (w *blockWriter) begin() trial {
+	w.flush()
+	return trial{len(w.pieces), len(w.lits), len(w.coder.streams)}
+}
+
+// undo takes back what was written since t.
+func (w *blockWriter) undo(t trial) {
+	for len(w.coder.streams) > t.streams {
+		w.coder.drop()
+	}
+	w.pieces, w.lits, w.litAt = w.pieces[:t.pieces], w.lits[:t.lits], t.lits
+}
+
+// replace leaves what was written since later in the place of what was written since t.
+func (w *blockWriter) replace(t, later trial) {
+	w.flush()
+	for i := t.streams; i < later.streams; i++ {
+		w.coder.kill(i)
+	}
+	n := copy(w.pieces[t.pieces:], w.pieces[later.pieces:])
+	w.pieces = w.pieces[:t.pieces+n]
 }
 
 func (w *blockWriter) stream(i int) {

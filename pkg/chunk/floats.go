@@ -132,6 +132,47 @@ restart:
 	return exp, true
 }
 
+// Decimals fills ints, as long as v, with v * 10^exp for the least exp from 0 to 15 for which
+// float64(ints[i]) / 10^exp is v[i] to the bit for all of them, and ints are below 2^53. False
+// when there is none; -0, infinities and NaN have none.
+func Decimals(v []float64, ints []int64) (exp int, ok bool) {
+	i := 0
+	for ; i < len(v); i++ {
+		x := v[i]
+		n := int64(x)
+		if float64(n) != x || uint64(n+maxExact) >= 2*maxExact || n == 0 && math.Float64bits(x) != 0 {
+			break
+		}
+		ints[i] = n
+	}
+	for i < len(v) {
+		if special(v[i]) {
+			return 0, false
+		}
+		if exp = exponent(v[i], exp+1); exp < 0 {
+			return 0, false
+		}
+		p := pow10[exp]
+		for i = 0; i < len(v); i++ {
+			s := v[i] * p
+			n := int64(math.RoundToEven(s))
+			if math.Float64bits(float64(n)/p) != math.Float64bits(v[i]) || !(math.Abs(s) < maxExact) {
+				break
+			}
+			ints[i] = n
+		}
+	}
+	return exp, true
+}
+
+// FromDecimal is n / 10^exp, exp from 0 to 15.
+func FromDecimal(n int64, exp int) float64 {
+	if exp == 0 {
+		return float64(n)
+	}
+	return float64(n) / pow10[exp]
+}
+
 // shift divides ints by the greatest power of two in all, at most 2^52, and returns its exponent.
 func (f *floatCoder) shift() int {
 	var all int64

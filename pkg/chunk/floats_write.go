@@ -74,72 +74,47 @@ func (w *blockWriter) increase(i int, v []float64) bool {
 // values writes a float column in the cheapest mode that was found; slot -1 has no others to refer to.
 func (w *blockWriter) values(v []float64, slot, col int) {
 	w.floats.grow(len(v))
-	w.flush() // so that undo finds the end of the pieces before this column
-	pieces, lits := len(w.pieces), len(w.lits)
-	undo := func(streams int) {
-		for range streams {
-			w.coder.drop()
-		}
-		w.pieces, w.lits, w.litAt = w.pieces[:pieces], w.lits[:lits], lits
-	}
+	start := w.begin()
 	exp, cost := w.decimal(v)
 	if exp >= 0 && cost <= dearBits*len(v) {
 		return
 	}
-	best := tryBits
-	if exp >= 0 {
-		best = tryDecimal
-		undo(1)
-	} else {
-		cost = math.MaxInt
+	if exp < 0 {
+		cost = math.MaxInt // nothing was written
 	}
-	if slot >= 0 {
-		w.dear = append(w.dear, dearColumn{slot, col, w.slots[slot].set})
-		if !w.noRefs && w.refer(v, slot, col, min(cost, dearBits*len(v))/2) {
+	keep := func(later trial, c int) {
+		if c >= cost {
+			w.undo(later)
+			return
+		}
+		w.replace(start, later)
+		cost = c
+	}
+	if slot >= 0 && !w.noRefs {
+		later := w.begin()
+		if w.refer(v, slot, col, min(cost, dearBits*len(v))/2) {
+			w.replace(start, later)
 			return
 		}
 	}
 	if exp < 0 || exp >= manyDigits { // few digits need no second look
+		later := w.begin()
 		if c, ok := w.nearDecimal(v); ok {
-			undo(2)
-			if c < cost {
-				best, cost = tryNear, c
-			}
+			keep(later, c)
 		}
 	}
-	if cost > veryDearBits*len(v) {
+	if cost > veryDearBits*len(v) && exp != 0 { // whole numbers have no shorter integers
+		later := w.begin()
 		if c, ok := w.dyadic(v); ok {
-			undo(1)
-			if c < cost {
-				best, cost = tryDyadic, c
-			}
-		} else if best != tryBits {
-			c := w.bits(v)
-			undo(1)
-			if c < cost {
-				best = tryBits
-			}
+			keep(later, c)
+		} else if exp > 0 {
+			keep(later, w.bits(v))
 		}
 	}
-	switch best {
-	case tryDecimal:
-		w.decimal(v)
-	case tryNear:
-		w.nearDecimal(v)
-	case tryDyadic:
-		w.dyadic(v)
-	default:
+	if cost == math.MaxInt {
 		w.bits(v)
 	}
 }
-
-// What values tries.
-const (
-	tryDecimal = iota
-	tryNear
-	tryDyadic
-	tryBits
-)
 
 // decimal writes v as exact decimals; it returns the exponent, -1 when there is none and
 // nothing was written, and about the bits.

@@ -5,19 +5,21 @@ import "math"
 // group gives every stream a table and builds the codes.
 func (c *coder) group() {
 	tables := 0
-	var costs [maxTables][tokens]float32
-	var sums, next [maxTables]float32 // of tokens; and when to look at the costs again
-	recost := func(t int, n float32) {
+	// Costs of a token by table, side by side.
+	var costs [tokens][maxTables + 1]uint32
+	var sums, next [maxTables]uint32 // of tokens; and when to look at the costs again
+	recost := func(t int, n uint32) {
 		if sums[t] += n; sums[t] < next[t] {
 			return
 		}
-		next[t] = sums[t] * 1.5
-		sum := float64(sums[t])
-		rare := float32(math.Log2(sum+1) + 2)
+		next[t] = sums[t] + sums[t]/2
+		sum := logOf(sums[t] + 1)
+		rare := sum + 2*logUnit
 		for tok, k := range c.totals[t] {
-			costs[t][tok] = rare
-			if k > 0 {
-				costs[t][tok] = min(rare, float32(math.Log2((sum+1)/float64(k))))
+			if k == 0 {
+				costs[tok][t] = rare
+			} else {
+				costs[tok][t] = sum - logOf(k)
 			}
 		}
 	}
@@ -27,22 +29,20 @@ func (c *coder) group() {
 		if len(hist) == 0 {
 			continue
 		}
-		var own, sum float32
+		sum := uint32(0)
+		var all [maxTables + 1]uint64
 		for _, h := range hist {
-			sum += float32(h.n)
-		}
-		for _, h := range hist {
-			own += float32(h.n)*float32(math.Log2(float64(sum/float32(h.n)))) + 8
-		}
-		best, cost := -1, own
-		if tables == maxTables {
-			cost = math.MaxFloat32
-		}
-		for t := range tables {
-			var k float32
-			for _, h := range hist {
-				k += float32(h.n) * costs[t][h.token]
+			sum += h.n
+			row := &costs[h.token]
+			for t := range tables {
+				all[t] += uint64(h.n) * uint64(row[t])
 			}
+		}
+		best, cost := -1, s.own+uint64(8*len(hist))<<logBits
+		if tables == maxTables {
+			cost = math.MaxUint64
+		}
+		for t, k := range all[:tables] {
 			if k < cost {
 				best, cost = t, k
 			}

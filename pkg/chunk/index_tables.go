@@ -16,12 +16,48 @@ type tableWriter struct {
 	order []uint32 // of keys by their sets
 	parts []seriesPart
 	last  []seenLabel // by place
+	given []givenSeries
+	all   []frame.Label // of given
+	swap  []*Series
 }
 
 type seriesKey struct {
-	s                      *Series
+	at                     int // number in the order of adding
+	typ                    frame.MetricType
 	name, agent, unit, set uint32
 	from, to               int // labels but the name, in refs
+}
+
+// givenSeries is what fill was called for: the windows of an hour mostly have the same series.
+type givenSeries struct {
+	agent, unit string
+	typ         frame.MetricType
+	labels      int // end in all
+}
+
+// same reports whether the tables are those of these series.
+func (w *tableWriter) same(series []*Series) bool {
+	if len(series) != len(w.given) {
+		return false
+	}
+	from := 0
+	for i, s := range series {
+		g := &w.given[i]
+		if s.Type != g.typ || s.Agent != g.agent || s.Unit != g.unit || !slices.Equal(s.Labels, w.all[from:g.labels]) {
+			return false
+		}
+		from = g.labels
+	}
+	return true
+}
+
+// arrange brings the series into the order of the keys.
+func (w *tableWriter) arrange(series []*Series) {
+	w.swap = append(w.swap[:0], series...)
+	for i := range w.keys {
+		series[i] = w.swap[w.keys[i].at]
+	}
+	clear(w.swap)
 }
 
 type seenLabel struct {
@@ -46,18 +82,25 @@ func (w *tableWriter) id(x *Index, s string) uint32 {
 
 // fill resets x, sorts the series and fills x's tables of symbols, sets and series.
 func (w *tableWriter) fill(x *Index, series []*Series) error {
+	if w.same(series) {
+		x.parts, x.blocks, x.timeBlocks, x.times = x.parts[:0], x.blocks[:0], x.timeBlocks[:0], x.times[:0]
+		w.parts = w.parts[:0]
+		w.arrange(series)
+		return nil
+	}
+	clear(w.all)
+	w.given, w.all = w.given[:0], w.all[:0]
 	*x = Index{symbols: x.symbols[:0], sets: labelSets{x.sets.ends[:0], x.sets.refs[:0]}, series: x.series[:0],
 		parts: x.parts[:0], blocks: x.blocks[:0], timeBlocks: x.timeBlocks[:0], times: x.times[:0]}
 	if w.ids == nil {
 		w.ids = map[string]uint32{}
 	}
 	clear(w.ids)
-	clear(w.keys)
 	clear(w.last[:cap(w.last)])
 	w.keys, w.refs, w.order, w.parts = w.keys[:0], w.refs[:0], w.order[:0], w.parts[:0]
 	w.id(x, "")
-	for _, s := range series {
-		k := seriesKey{s: s, from: len(w.refs), agent: w.id(x, s.Agent), unit: w.id(x, s.Unit)}
+	for i, s := range series {
+		k := seriesKey{at: i, typ: s.Type, from: len(w.refs), agent: w.id(x, s.Agent), unit: w.id(x, s.Unit)}
 		for i, l := range s.Labels {
 			if l.Name == nameLabel {
 				k.name = w.id(x, l.Value)
@@ -78,17 +121,21 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 	for i := range w.keys {
 		k := &w.keys[i]
 		if i > 0 && compareKeys(w.keys[i-1], *k) == 0 {
-			return refuse(BadSeries, "%q of agent %q stands twice", k.s.Labels, k.s.Agent)
+			return refuse(BadSeries, "%q of agent %q stands twice", series[k.at].Labels, series[k.at].Agent)
 		}
-		series[i] = k.s
-		x.series = append(x.series, indexSeries{name: k.name, set: k.set, agent: k.agent, unit: k.unit, typ: k.s.Type})
+		x.series = append(x.series, indexSeries{name: k.name, set: k.set, agent: k.agent, unit: k.unit, typ: k.typ})
 	}
+	for _, s := range series {
+		w.all = append(w.all, s.Labels...)
+		w.given = append(w.given, givenSeries{s.Agent, s.Unit, s.Type, len(w.all)})
+	}
+	w.arrange(series)
 	return nil
 }
 
 func compareKeys(a, b seriesKey) int {
 	return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.set, b.set), cmp.Compare(a.agent, b.agent),
-		cmp.Compare(a.s.Type, b.s.Type), cmp.Compare(a.unit, b.unit))
+		cmp.Compare(a.typ, b.typ), cmp.Compare(a.unit, b.unit))
 }
 
 // sortSymbols replaces ids in the order of seeing by ranks.

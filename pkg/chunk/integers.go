@@ -1,6 +1,7 @@
 package chunk
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/bits"
@@ -17,14 +18,14 @@ const (
 
 // stream is a sequence of integers that waits for its block's codes.
 type stream struct {
-	predictor  uint8
-	table      uint8
-	p0, p1     int64
-	syms       [2]int // range of coder.syms
-	extras     int    // start in coder.extras
-	residual   int
-	hist       [2]int // range of coder.hist
-	extraTotal int    // bits
+	predictor uint8
+	table     uint8
+	p0, p1    int64
+	syms      [2]int // range of coder.syms
+	extras    int    // start in coder.extras
+	residual  int
+	hist      [2]int // range of coder.hist
+	own       uint64 // Shannon's bound of its tokens, in logUnits
 }
 
 // tokenCount is how often a token stands in a stream.
@@ -41,8 +42,8 @@ type coder struct {
 	old     []uint64 // scratch of runs
 	hist    []tokenCount
 	codes   []code
-	count   [256]uint32
-	long    int // bits that follow the tokens of the stream
+	count   [256]uint32 // all 0 between streams
+	long    int         // bits that follow the tokens of the stream
 	totals  [maxTables][tokens]uint32
 }
 
@@ -69,6 +70,12 @@ func (c *coder) drop() {
 	s := &c.streams[len(c.streams)-1]
 	c.syms, c.extras, c.hist = c.syms[:s.syms[0]], c.extras[:s.extras], c.hist[:s.hist[0]]
 	c.streams = c.streams[:len(c.streams)-1]
+}
+
+// kill takes back an earlier stream, whose tokens stay.
+func (c *coder) kill(i int) {
+	s := &c.streams[i]
+	s.predictor, s.hist[1], s.own = predictConst, s.hist[0], 0
 }
 
 // predict picks the predictor whose residuals have the fewest bits in all, and its parameters.
@@ -172,35 +179,52 @@ func (c *coder) tokenize(s *stream, v []int64) int {
 		}
 	}
 	extraBits := c.long
-	clear(c.count[:])
-	var odd [256]uint32 // a second counter spares waiting for the first
-	k := 0
-	for ; k+1 < len(syms); k += 2 {
-		c.count[syms[k]]++
-		odd[syms[k+1]]++
-	}
-	if k < len(syms) {
-		c.count[syms[k]]++
-	}
-	for t := range tokens {
-		c.count[t] += odd[t]
-	}
-	if int(c.count[0]) > n/2 {
+	if bytes.Count(syms, zeroToken) > n/2 {
 		extraBits += c.runs(s, syms)
 		syms = syms[:s.syms[1]]
 	}
 	c.syms = c.syms[:start+len(syms)]
-	s.extraTotal = extraBits
-	// Shannon's bound, by the token.
-	cost := float64(extraBits)
-	total := math.Log2(float64(len(syms)))
-	for t, k := range c.count[:tokens] {
-		if k > 0 {
-			cost += float64(k) * (total - math.Log2(float64(k)))
-			c.hist = append(c.hist, tokenCount{byte(t), k})
+	c.countTokens(s, syms)
+	return extraBits + int(s.own/logUnit)
+}
+
+var zeroToken = []byte{0}
+
+// longStream is the number of tokens from which on looking at every count is cheaper than
+// remembering which are not 0.
+const longStream = 512
+
+// countTokens appends the histogram of a stream's tokens and sums its cost.
+func (c *coder) countTokens(s *stream, syms []byte) {
+	at := len(c.hist)
+	if len(syms) < longStream {
+		for _, t := range syms {
+			if c.count[t]++; c.count[t] == 1 {
+				c.hist = append(c.hist, tokenCount{token: t})
+			}
+		}
+	} else {
+		var odd [256]uint32 // a second counter spares waiting for the first
+		k := 0
+		for ; k+1 < len(syms); k += 2 {
+			c.count[syms[k]]++
+			odd[syms[k+1]]++
+		}
+		if k < len(syms) {
+			c.count[syms[k]]++
+		}
+		for t := range tokens {
+			if c.count[t] += odd[t]; c.count[t] > 0 {
+				c.hist = append(c.hist, tokenCount{token: byte(t)})
+			}
 		}
 	}
-	return int(cost)
+	s.own = uint64(len(syms)) * uint64(logOf(uint32(len(syms))))
+	for i := at; i < len(c.hist); i++ {
+		h := &c.hist[i]
+		h.n, c.count[h.token] = c.count[h.token], 0
+		s.own -= uint64(h.n) * uint64(logOf(h.n))
+	}
 }
 
 // other gives the token of a residual that is no direct one, and keeps the bits that follow.
@@ -211,8 +235,7 @@ func (c *coder) other(u uint64) byte {
 	return t
 }
 
-// runs replaces zeros in syms in place, keeps c.count, and leaves the new length in
-// s.syms[1]. Extras of runs go between those of the other tokens.
+// runs replaces zeros in syms in place and leaves the new length in s.syms[1]. Extras of runs go between those of the other tokens.
 func (c *coder) runs(s *stream, syms []byte) int {
 	c.old = append(c.old[:0], c.extras[s.extras:]...)
 	old := c.old
@@ -239,10 +262,8 @@ func (c *coder) runs(s *stream, syms []byte) int {
 		for zeros >= minRun {
 			class := min(bits.Len(uint(zeros))-1, maxRunClass)
 			take := min(zeros, 2<<class-1)
-			c.count[0] -= uint32(take)
 			zeros -= take
 			syms[out] = byte(firstRun + class - 1)
-			c.count[syms[out]]++
 			out++
 			c.extras = append(c.extras, uint64(take-1<<class))
 			extraBits += class
