@@ -1,116 +1,121 @@
 package rollup
 
 import (
-	"math"
-
-	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/util/kahansum"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// Coarsen rolls rolled rows up further, to w, whose width is a multiple of theirs. It
-// gives what Roll gives for the raw samples, but for the rounding of sums and of increases
-// with resets; an increase that the finer rows do not determine is NaN.
-func Coarsen(s *chunk.Series, w window.Window) chunk.Series {
-	out := chunk.Series{Agent: s.Agent, Labels: s.Labels, Type: s.Type, Unit: s.Unit}
-	for from := 0; from < s.Rows(); {
-		end := w.BucketEnd(window.Millisecond(s.T[from]))
-		to := from + 1
-		for to < s.Rows() && window.Millisecond(s.T[to]) <= end {
-			to++
-		}
-		out.T = append(out.T, nanos(end))
-		appendCoarse(&s.Columns, from, to, s.Type, &out.Columns)
-		from = to
+// coarse makes the rows of a gauge of finer ones, whose ends the grid has.
+func (r *Roller) coarse(fine, c *chunk.Columns) {
+	r.columns(&c.First, &c.Last, &c.Sum, &c.Min, &c.Max)
+	if !r.plainOf(fine) {
+		r.columns(&c.SumC)
+		r.coarseStale(fine, c)
+		return
 	}
-	return out
+	r.plain.give(c)
+	for i, b := range r.buckets {
+		lo, hi := fine.Min[b.from], fine.Max[b.from]
+		for k := b.from + 1; k < b.to; k++ {
+			lo, hi = lesser(lo, fine.Min[k]), greater(hi, fine.Max[k])
+		}
+		c.First[i], c.Last[i], c.Min[i], c.Max[i] = fine.First[b.from], fine.Last[b.to-1], lo, hi
+	}
+	if r.decimalSums(fine, c) {
+		return
+	}
+	r.columns(&c.SumC)
+	for i, b := range r.buckets {
+		c.Sum[i], c.SumC[i] = sumRows(fine, b.from, b.to)
+	}
 }
 
-// appendCoarse appends the other columns of one row made of rows [from, to).
-func appendCoarse(c *chunk.Columns, from, to int, typ frame.MetricType, out *chunk.Columns) {
-	var stale uint32
-	first, last, n := -1, -1, uint32(0)
-	for i := from; i < to; i++ {
-		stale += c.Stale[i]
-		if n += c.Count[i]; c.Count[i] == 0 {
+// plainOf reports whether no stale marker is in the rows, and finds the columns that such
+// rows share.
+func (r *Roller) plainOf(fine *chunk.Columns) bool {
+	if len(r.buckets) == 0 {
+		return false
+	}
+	if r.plain != nil && r.plain.of == &fine.FirstT[0] {
+		return true
+	}
+	for _, n := range fine.Stale {
+		if n > 0 {
+			return false
+		}
+	}
+	p := newPlain(len(r.buckets))
+	p.of = &fine.FirstT[0]
+	for i, b := range r.buckets {
+		for _, n := range fine.Count[b.from:b.to] {
+			p.count[i] += n
+		}
+		p.firstT[i], p.lastT[i] = fine.FirstT[b.from], fine.LastT[b.to-1]
+	}
+	r.plain = p
+	return true
+}
+
+// decimalSums sums decimals as decimals. False when there are other values.
+func (r *Roller) decimalSums(fine, c *chunk.Columns) bool {
+	for _, x := range fine.SumC {
+		if x != 0 { // NaN too
+			return false
+		}
+	}
+	if cap(r.ints) < len(fine.Sum) {
+		r.ints = make([]int64, len(fine.Sum))
+	}
+	ints := r.ints[:len(fine.Sum)]
+	exp, ok := chunk.Decimals(fine.Sum, ints)
+	if !ok {
+		return false
+	}
+	for i, b := range r.buckets {
+		sum := int64(0)
+		for _, n := range ints[b.from:b.to] { // at most sixty
+			sum += n
+		}
+		if sum <= -maxDecimal || sum >= maxDecimal {
+			return false
+		}
+		c.Sum[i] = chunk.FromDecimal(sum, exp)
+	}
+	c.SumC = r.plain.zero
+	return true
+}
+
+// sumRows sums rows with their compensation.
+func sumRows(fine *chunk.Columns, from, to int) (sum, comp float64) {
+	for k := from; k < to; k++ {
+		if fine.Count[k] == 0 {
 			continue
 		}
-		if last = i; first < 0 {
-			first = i
+		sum, comp = kahansum.Inc(fine.Sum[k], sum, comp)
+		if both := comp + fine.SumC[k]; finite(both) {
+			comp = both
 		}
 	}
-	out.Count, out.Stale = append(out.Count, n), append(out.Stale, stale)
-	out.FirstT, out.LastT = append(out.FirstT, pickAt(c.FirstT, first)), append(out.LastT, pickAt(c.LastT, last))
-	switch {
-	case c.FirstH != nil:
-		out.FirstH, out.LastH = append(out.FirstH, pickAt(c.FirstH, first)), append(out.LastH, pickAt(c.LastH, last))
-		if c.IncreaseH != nil {
-			out.IncreaseH = append(out.IncreaseH, coarseIncrease(c, from, to, n))
-		} else {
-			out.SumH = append(out.SumH, coarseSum(c, from, to, typ))
-		}
-	case c.Increase != nil:
-		var r CounterRange
-		for i := from; i < to; i++ {
-			r.AddRow(c, i)
-		}
-		out.First, out.Last = append(out.First, r.first), append(out.Last, r.last)
-		inc := r.last - r.first + r.resets
-		if r.inexact {
-			inc = math.NaN()
-		}
-		out.Increase = append(out.Increase, inc)
-	default:
-		var g GaugeRange
-		for i := from; i < to; i++ {
-			g.AddRow(c, i)
-		}
-		out.First, out.Last = append(out.First, g.first), append(out.Last, g.last)
-		out.Min, out.Max = append(out.Min, g.min), append(out.Max, g.max)
-		out.Sum, out.SumC = append(out.Sum, g.sum), append(out.SumC, g.comp)
-	}
+	return sum, comp
 }
 
-// pickAt is the zero value where there is no such row.
-func pickAt[T any](column []T, i int) (v T) {
-	if i >= 0 {
-		v = column[i]
-	}
-	return v
-}
-
-func coarseIncrease(c *chunk.Columns, from, to int, count uint32) frame.Histogram {
-	var r HistogramRange
-	for i := from; i < to; i++ {
-		r.AddRow(c, i)
-	}
-	switch {
-	case count == 0:
-		return frame.Histogram{}
-	case r.inexact:
-		return incompatible()
-	case r.change == nil:
-		return frameHistogram(increase([]*histogram.FloatHistogram{r.first}))
-	}
-	h := r.change.Copy()
-	h.Sum = r.last.Sum - r.first.Sum + r.resets
-	return frameHistogram(h.Compact(0))
-}
-
-func coarseSum(c *chunk.Columns, from, to int, typ frame.MetricType) frame.Histogram {
-	var hs []*histogram.FloatHistogram
-	for i := from; i < to; i++ {
-		if c.Count[i] > 0 {
-			hs = append(hs, FloatHistogram(&c.SumH[i], typ))
+// coarseStale makes rows of which some samples are stale markers.
+func (r *Roller) coarseStale(fine, c *chunk.Columns) {
+	r.own(c)
+	for i, b := range r.buckets {
+		for k := b.from; k < b.to; k++ {
+			c.Stale[i] += fine.Stale[k]
+			if fine.Count[k] == 0 {
+				continue
+			}
+			if c.Count[i] == 0 {
+				c.First[i], c.Min[i], c.Max[i], c.FirstT[i] = fine.First[k], fine.Min[k], fine.Max[k], fine.FirstT[k]
+			}
+			c.Count[i] += fine.Count[k]
+			c.Last[i], c.LastT[i] = fine.Last[k], fine.LastT[k]
+			c.Min[i], c.Max[i] = lesser(c.Min[i], fine.Min[k]), greater(c.Max[i], fine.Max[k])
 		}
+		c.Sum[i], c.SumC[i] = sumRows(fine, b.from, b.to)
 	}
-	if len(hs) == 0 {
-		return frame.Histogram{}
-	}
-	if sum := total(hs); sum != nil {
-		return frameHistogram(sum)
-	}
-	return incompatible()
 }

@@ -14,8 +14,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// TestCoarsenEqualsRoll: five minutes and hours made from minutes are those made from raw.
-func TestCoarsenEqualsRoll(t *testing.T) {
+// TestRollFromEqualsRoll: five minutes made of minutes, and hours of those, are those made of
+// samples. Whole numbers lose nothing on the way: their rows are the same as when each
+// bucket is summed by itself.
+func TestRollFromEqualsRoll(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		typ := []frame.MetricType{frame.Counter, frame.Gauge, frame.HistogramCumulative, frame.HistogramDelta}[seed%4]
@@ -37,16 +39,68 @@ func TestCoarsenEqualsRoll(t *testing.T) {
 			}
 		}
 		minutes := NewRoller(window.OneMinute).Roll(&raw)
-		five := NewRoller(window.FiveMinutes).Roll(&raw)
-		hour := NewRoller(window.OneHour).Roll(&raw)
+		five, hour := NewRoller(window.FiveMinutes), NewRoller(window.OneHour)
+		fives := five.RollFrom(&raw, &minutes)
 		for name, pair := range map[string][2]chunk.Series{
-			"5m from 1m": {Coarsen(&minutes, window.FiveMinutes), five},
-			"1h from 1m": {Coarsen(&minutes, window.OneHour), hour},
-			"1h from 5m": {Coarsen(&five, window.OneHour), hour},
+			"5m from 1m": {fives, five.Roll(&raw)},
+			"1h from 5m": {hour.RollFrom(&raw, &fives), hour.Roll(&raw)},
 		} {
 			if got, want := pair[0], pair[1]; !reflect.DeepEqual(got, want) && fmt.Sprintf("%v", got) != fmt.Sprintf("%v", want) {
 				t.Fatalf("seed %d, %s:\n%v\nwant\n%v", seed, name, got, want)
 			}
+		}
+		if typ != frame.Gauge {
+			continue
+		}
+		for w, got := range map[window.Window]chunk.Series{window.OneMinute: minutes, window.FiveMinutes: fives, window.OneHour: hour.Roll(&raw)} {
+			for i, want := range byHand(&raw, w) {
+				c := &got.Columns
+				if g := [...]float64{float64(got.T[i]), float64(c.Count[i]), float64(c.Stale[i]), float64(c.FirstT[i]), float64(c.LastT[i]), c.First[i], c.Last[i],
+					c.Min[i], c.Max[i], c.Sum[i], c.SumC[i]}; g != want {
+					t.Fatalf("seed %d, %s, row %d: %v, want %v", seed, w, i, g, want)
+				}
+			}
+		}
+	}
+}
+
+// byHand gives the rows of a gauge of whole numbers: end, count, stale, times and values of
+// first and last, least, greatest, sum, compensation.
+func byHand(raw *chunk.Series, w window.Window) (rows [][11]float64) {
+	last := int64(-1)
+	for i, ns := range raw.T {
+		ms := window.Millisecond(ns)
+		if i+1 < len(raw.T) && window.Millisecond(raw.T[i+1]) == ms {
+			continue
+		}
+		if end := w.BucketEnd(ms); end != last {
+			last = end
+			rows = append(rows, [11]float64{float64(end * 1e6)})
+		}
+		r := &rows[len(rows)-1]
+		x, t := raw.V[i], float64(ns)
+		if value.IsStaleNaN(x) {
+			r[2]++
+			continue
+		}
+		if r[1]++; r[1] == 1 {
+			r[3], r[5], r[7], r[8] = t, x, x, x
+		}
+		r[4], r[6], r[7], r[8], r[9] = t, x, min(r[7], x), max(r[8], x), r[9]+x
+	}
+	return rows
+}
+
+// Decimals are summed as decimals, to the nearest float64.
+func TestDecimalSums(t *testing.T) {
+	raw := chunk.Series{Type: frame.Gauge}
+	for i := range 360 {
+		raw.T = append(raw.T, (testHour.StartMS()+int64(i+1)*10_000)*1e6)
+		raw.V = append(raw.V, float64(i%7+1)/10)
+	}
+	for w, want := range map[window.Window]float64{window.OneMinute: 2.1, window.FiveMinutes: 11.5, window.OneHour: 143.4} {
+		if got := NewRoller(w).Roll(&raw); got.Sum[0] != want || got.SumC[0] != 0 {
+			t.Errorf("%s: %v and %v, want %v", w, got.Sum[0], got.SumC[0], want)
 		}
 	}
 }

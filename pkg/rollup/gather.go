@@ -25,6 +25,7 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 	})
 	out := make([]chunk.Series, 0, len(b.series))
 	lines := map[string]*timeline{}
+	var all []*timeline
 	var key []byte
 	for _, s := range b.series {
 		slices.SortFunc(s.places, func(x, y place) int {
@@ -38,12 +39,20 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 		if l == nil {
 			l = b.timeline(s.places)
 			lines[string(key)] = l
+			all = append(all, l)
 		}
+		l.series = append(l.series, s)
+	}
+	for _, l := range all {
 		if l.plain {
-			l.fill(s)
-		} else {
+			l.fill()
+			continue
+		}
+		for _, s := range l.series {
 			b.gather(s)
 		}
+	}
+	for _, s := range b.series {
 		if s.Rows() > 0 {
 			b.counts.Published += uint64(s.Rows())
 			out = append(out, s.Series)
@@ -68,7 +77,8 @@ type timeline struct {
 	cells []cell
 	t     []int64
 	// plain: no two segments touch in time and every record counts.
-	plain bool
+	plain  bool
+	series []*series
 }
 
 type cell struct {
@@ -102,40 +112,50 @@ func (b *Builder) timeline(places []place) *timeline {
 	return l
 }
 
-// fill copies the columns of a series without looking at single records.
-func (l *timeline) fill(s *series) {
-	s.T = l.t
-	if len(l.t) == 0 {
+// fill copies the columns of all series without looking at single records: segment by
+// segment, which lie together as they came.
+func (l *timeline) fill() {
+	n := len(l.t)
+	if n == 0 {
 		return
 	}
 	floats := l.cells[0].h == nil
 	if floats {
-		s.V = make([]float64, 0, len(l.t))
+		values := make([]float64, n*len(l.series))
+		for k, s := range l.series {
+			s.V = values[k*n : (k+1)*n : (k+1)*n]
+		}
 	} else {
-		s.H = make([]frame.Histogram, 0, len(l.t))
-	}
-	for _, c := range l.cells {
-		at, rows := s.places[c.place].at, len(c.t)
-		if floats {
-			s.V = append(s.V, c.v[at*rows:(at+1)*rows]...)
-		} else {
-			s.H = append(s.H, c.h[at*rows:(at+1)*rows]...)
+		for _, s := range l.series {
+			s.H = make([]frame.Histogram, n)
 		}
-		if c.starts != nil && c.starts[at] != 0 && s.Start == nil {
-			s.Start = make([]int64, len(l.t))
-		}
-	}
-	if s.Start == nil {
-		return
 	}
 	row := 0
 	for _, c := range l.cells {
-		for range c.t {
-			if c.starts != nil {
-				s.Start[row] = c.starts[s.places[c.place].at]
+		rows := len(c.t)
+		for _, s := range l.series {
+			at := s.places[c.place].at
+			switch {
+			case !floats:
+				copy(s.H[row:row+rows], c.h[at*rows:])
+			case rows == 1:
+				s.V[row] = c.v[at]
+			default:
+				copy(s.V[row:row+rows], c.v[at*rows:])
 			}
-			row++
+			if c.starts != nil && c.starts[at] != 0 {
+				if s.Start == nil {
+					s.Start = make([]int64, n)
+				}
+				for i := range rows {
+					s.Start[row+i] = c.starts[at]
+				}
+			}
 		}
+		row += rows
+	}
+	for _, s := range l.series {
+		s.T = l.t
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -40,11 +41,15 @@ func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, win
 			return nil, err
 		}
 		m.counts.Add(counts)
-		for _, w := range windows {
+		series := raw
+		for _, w := range window.All() {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			outs, err := s.encode(raw, w)
+			if series = roll(raw, series, w); !slices.Contains(windows, w) {
+				continue
+			}
+			outs, err := s.encode(series)
 			if err != nil {
 				return nil, fmt.Errorf("encode %s: %w", w, err)
 			}
@@ -101,17 +106,22 @@ func (d *frameDecoder) decode(raw []byte) (*frame.Batch, error) {
 	return &d.b, nil
 }
 
-// encode rolls the raw series up to w and makes chunks: a metric of many rows has chunks
-// of its own, the others share. Raw series stand in the order of metrics.
-func (s *Service) encode(raw []chunk.Series, w window.Window) ([]publish.Output, error) {
-	series := raw
-	if w != window.Raw {
-		roller := rollup.NewRoller(w)
-		series = make([]chunk.Series, len(raw))
-		for i := range raw {
-			series[i] = roller.Roll(&raw[i])
-		}
+// roll rolls the raw series up to w, given their rows in the next finer window.
+func roll(raw, finer []chunk.Series, w window.Window) []chunk.Series {
+	if w == window.Raw {
+		return raw
 	}
+	roller := rollup.NewRoller(w)
+	out := make([]chunk.Series, len(raw))
+	for i := range raw {
+		out[i] = roller.RollFrom(&raw[i], &finer[i])
+	}
+	return out
+}
+
+// encode makes chunks of series in the order of metrics: a metric of many rows has chunks
+// of its own, the others share.
+func (s *Service) encode(series []chunk.Series) ([]publish.Output, error) {
 	var outs []publish.Output
 	mixed := s.newSheaf(layout.MixedMetrics)
 	defer mixed.free()
