@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec that this one wraps
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -144,32 +145,71 @@ func (r *wireReader) field() (field, n int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	num := tag >> 3
-	if num == 0 || num > 1<<29-1 {
-		return 0, 0, errWire
+	length, err := r.value(tag, protowire.DefaultRecursionLimit)
+	if err != nil {
+		return 0, 0, err
 	}
+	field = int(tag >> 3)
+	if protowire.Type(tag&7) != protowire.BytesType {
+		field = -field // not one of ours: they are all length-delimited
+	}
+	return field, length, nil
+}
+
+// value gives how many bytes of the tag's value are left to skip: of a varint and of a
+// group none.
+func (r *wireReader) value(tag uint64, depth int) (int, error) {
+	num := tag >> 3
+	if num < uint64(protowire.MinValidNumber) || num > uint64(protowire.MaxValidNumber) {
+		return 0, errWire
+	}
+	var err error
 	length := uint64(0)
-	switch tag & 7 {
-	case 0:
+	switch protowire.Type(tag & 7) {
+	case protowire.VarintType:
 		_, err = r.varint()
-		field = -int(num) // not one of ours: they are all length-delimited
-	case 1:
-		field, length = -int(num), 8
-	case 5:
-		field, length = -int(num), 4
-	case 2:
-		field = int(num)
+	case protowire.Fixed64Type:
+		length = 8
+	case protowire.Fixed32Type:
+		length = 4
+	case protowire.BytesType:
 		length, err = r.varint()
+	case protowire.StartGroupType:
+		err = r.group(num, depth-1)
 	default:
 		err = fmt.Errorf("%w: wire type %d", errWire, tag&7)
 	}
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	if length > uint64(r.remaining()) {
-		return 0, 0, fmt.Errorf("%w: field %d of %d bytes is cut", errWire, num, length)
+		return 0, fmt.Errorf("%w: field %d of %d bytes is cut", errWire, num, length)
 	}
-	return field, int(length), nil
+	return int(length), nil
+}
+
+// group skips an unknown group up to its end.
+func (r *wireReader) group(num uint64, depth int) error {
+	if depth < 0 {
+		return fmt.Errorf("%w: groups are nested too deeply", errWire)
+	}
+	for {
+		tag, err := r.varint()
+		if err != nil {
+			return err
+		}
+		if protowire.Type(tag&7) == protowire.EndGroupType {
+			if tag>>3 != num {
+				return fmt.Errorf("%w: group %d ends as %d", errWire, num, tag>>3)
+			}
+			return nil
+		}
+		n, err := r.value(tag, depth)
+		if err != nil {
+			return err
+		}
+		r.skip(n)
+	}
 }
 
 func (r *wireReader) copy(dst []byte) {

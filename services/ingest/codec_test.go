@@ -90,8 +90,9 @@ func FuzzCodec(f *testing.F) {
 	f.Add([]byte{0x12, 0x03, 1, 2, 3}, uint64(1))
 	f.Add([]byte{0x0a, 0x02, 0x0a, 0x00, 0x12, 0x00}, uint64(2))
 	f.Add(bytes.Repeat([]byte{0xff}, 20), uint64(3))
-	f.Add([]byte("\n\x0200"), uint64(1))                         // an unknown field within the hello
-	f.Add([]byte{0x12, 0xff, 0xff, 0xff, 0xff, 0x0f}, uint64(4)) // longer than the message
+	f.Add([]byte("\n\x0200"), uint64(1))                                           // an unknown field within the hello
+	f.Add([]byte{0x12, 0xff, 0xff, 0xff, 0xff, 0x0f}, uint64(4))                   // longer than the message
+	f.Add([]byte{0x43, 0x4b, 0x08, 0x01, 0x4c, 0x12, 0x01, 0x00, 0x44}, uint64(5)) // groups
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		check[*ingestv1.StreamBatchesRequest](t, pieces(r, b), b)
