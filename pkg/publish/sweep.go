@@ -26,15 +26,21 @@ func (c *Collector) Sweep(ctx context.Context, h window.Hour) (int, error) {
 // indexes. A service calls it from time to time with what it gave, and starts over with
 // the least hour when more is false: so every hour has its turn, whatever queued nothing.
 func (c *Collector) SweepAfter(ctx context.Context, after window.Hour) (h window.Hour, more bool, queued int, err error) {
-	h, more, err = c.hourAfter(ctx, after)
-	if err != nil {
-		return after, false, 0, fmt.Errorf("sweep after %s: %w", after, err)
-	}
-	if !more {
-		return after, false, 0, nil
+	h, more, err = c.NextHour(ctx, after)
+	if err != nil || !more {
+		return after, false, 0, err
 	}
 	queued, err = c.Sweep(ctx, h)
 	return h, true, queued, err
+}
+
+// NextHour is the first hour after the given one that there is something to sweep in. It
+// costs a listing of a few keys for each family. Services that share the hours ask for it.
+func (c *Collector) NextHour(ctx context.Context, after window.Hour) (h window.Hour, found bool, err error) {
+	if h, found, err = c.hourAfter(ctx, after); err != nil {
+		return after, false, fmt.Errorf("sweep after %s: %w", after, err)
+	}
+	return h, found, nil
 }
 
 // hourAfter looks where each family of keys goes on.

@@ -7,6 +7,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -58,8 +60,10 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	must(t, err)
 
 	svc := w.worker(cfg, w.store)
-	if _, err := w.owner(svc, Grant{Shard: 0, Fence: 6}); err != nil {
-		t.Fatal(err)
+	for id := range shard.ID(testShards) {
+		o, err := w.owner(svc, Grant{Shard: id, Fence: 6})
+		must(t, err)
+		svc.enter(o)
 	}
 	swept := earliest - 1
 	var seen []window.Hour
@@ -100,5 +104,56 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 		if slices.Sort(there); !slices.Equal(there, slices.Compact(named)) {
 			t.Errorf("%s: %d objects, its sets name %d; stray there: %v", h, len(there), len(named), slices.Contains(there, stray[h]))
 		}
+	}
+}
+
+// Workers that share the shards share the hours of the sweep: together they look at each
+// once in a round, one that owns nothing asks the store nothing, and one that takes over
+// has all.
+func TestWorkersShareTheSweep(t *testing.T) {
+	w := newWorld(t, newMem())
+	agent, seq := agentOf(0, 0), uint64(0)
+	hours := []window.Hour{-3, hour0 - 50, hour0 - 49, hour0 - 3, hour0 - 2, hour0 - 1, hour0}
+	for _, h := range hours {
+		seq = w.some(agent, h, 0, 1, seq)
+	}
+	w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+	counted := [3]*fault.Store{}
+	var svcs [3]*Service
+	for i := range svcs {
+		counted[i] = fault.New(w.store, 1)
+		svcs[i] = w.worker(testConfig(), counted[i])
+		o, err := w.owner(svcs[i], Grant{Shard: shard.ID(i % testShards), Fence: 2})
+		must(t, err)
+		if i < testShards {
+			svcs[i].enter(o)
+		}
+	}
+	round := func(svc *Service) (seen []window.Hour) {
+		for at := earliest - 1; ; {
+			var err error
+			if at, _, err = svc.sweepNext(t.Context(), at); err != nil {
+				t.Fatal(err)
+			}
+			if at < earliest {
+				return seen
+			}
+			seen = append(seen, at)
+		}
+	}
+	a, b := round(svcs[0]), round(svcs[1])
+	both := slices.Concat(a, b)
+	if slices.Sort(both); !slices.Equal(both, hours) || len(a) == 0 || len(b) == 0 {
+		t.Errorf("one swept %v, the other %v", a, b)
+	}
+	before := counted[2].Count("", "")
+	if at, n, err := svcs[2].sweepNext(t.Context(), hour0); at != hour0 || n != 0 || err != nil || counted[2].Count("", "") != before {
+		t.Errorf("without a shard: %v, %d, %v", at, n, err)
+	}
+	o, err := w.owner(svcs[0], Grant{Shard: 1, Fence: 3})
+	must(t, err)
+	svcs[0].enter(o)
+	if all := round(svcs[0]); !slices.Equal(all, hours) {
+		t.Errorf("alone: %v", all)
 	}
 }

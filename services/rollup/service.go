@@ -302,8 +302,8 @@ func (s *Service) collect(ctx context.Context) error {
 	}
 }
 
-// collectOnce works off what is due and sweeps the hour after swept: crashes left things
-// that nobody queued. It gives the hour to go on from, the first one after the last.
+// collectOnce works off what is due and sweeps an hour after swept: crashes left things
+// that nobody queued. It gives the hour to go on from.
 func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Hour, error) {
 	err := s.found(ctx)
 	for err == nil {
@@ -313,10 +313,8 @@ func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Ho
 		}
 	}
 	// A bad item, or an hour that can't be read, does not keep the sweep from the others.
-	h, more, queued, serr := s.collector.SweepAfter(ctx, swept)
-	if err = errors.Join(err, serr); !more && serr == nil {
-		h = earliest - 1
-	}
+	h, queued, serr := s.sweepNext(ctx, swept)
+	err = errors.Join(err, serr)
 	s.m.swept.Add(float64(queued))
 	return h, err
 }
