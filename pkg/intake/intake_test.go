@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
@@ -250,6 +251,26 @@ func TestRefusedSegmentsComeBack(t *testing.T) {
 	got := map[identity.Batch]int{}
 	if poll(t, r, s, 0, got); len(got) != 1 {
 		t.Errorf("%d batches after the refusal", len(got))
+	}
+}
+
+// A segment that was written after all and is damaged at rest does not end the log.
+func TestWriterPassesADamagedSegment(t *testing.T) {
+	s := &lossy{Store: mem.New(time.Now), after: true}
+	w := NewWriter(s, "aa", shards)
+	entries := []Entry{entry(agentOf(1), 0)}
+	if err := w.Write(bg, 1, entries); !errors.Is(err, objstore.ErrUnknown) {
+		t.Fatal(err)
+	}
+	s.after = false
+	w.Store = fault.New(s, 1, fault.Refused("get", layout.IntakeSegment(1, "aa", 0), objstore.ErrChecksum))
+	for range 2 {
+		if err := w.Write(bg, 1, entries); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Head(bg, layout.IntakeSegment(1, "aa", 2)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -43,9 +43,10 @@ func (w *Writer) Write(ctx context.Context, s shard.ID, entries []Entry) error {
 	_, err = w.Store.Create(ctx, key, body, objstore.PutOptions{})
 	if errors.Is(err, objstore.ErrExists) {
 		// Nobody else writes under this run: an earlier try of ours was applied late, with
-		// these entries or with the first of them.
+		// these entries or with the first of them. Where it is damaged, or gone, they go on
+		// under the next number.
 		old, _, gerr := w.Store.Get(ctx, key, objstore.GetOptions{Limit: MaxSegmentBytes})
-		if gerr != nil && !errors.Is(gerr, objstore.ErrNotFound) {
+		if gerr != nil && !errors.Is(gerr, objstore.ErrNotFound) && !objstore.Unreadable(gerr) {
 			return fmt.Errorf("write intake segment %q: %w", key, gerr)
 		}
 		w.next[s] = n + 1
