@@ -115,7 +115,8 @@ func TestAnswers(t *testing.T) {
 				if err != nil && n != 1 {
 					t.Errorf("%v wraps %d sentinels", err, n)
 				}
-				if got := requests.Load(); strings.Contains(writes, op) && got != 1 {
+				// A deadline may pass before the request is sent.
+				if got := requests.Load(); strings.Contains(writes, op) && got != 1 && (got != 0 || row.change == nil) {
 					t.Errorf("a write was sent %d times", got)
 				}
 			})
