@@ -171,8 +171,7 @@ func testConfig() ingest.Config {
 	c := ingest.DefaultConfig()
 	c.GRPC.Listen, c.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	c.CollectorID = "collector-a"
-	c.AcceptTimeout = 5 * time.Second
-	c.DrainTimeout = 10 * time.Second
+	c.AcceptTimeout, c.DrainTimeout = testTimeout, testTimeout
 	return c
 }
 

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
@@ -131,32 +134,40 @@ func TestMemoryWith64AgentsAt4MiB(t *testing.T) {
 	}
 }
 
-// sendAndWait sends a frame several times, as fast as the collector takes it, and
-// again when it is told to retry.
+// sendAndWait sends a frame several times, as fast as the collector takes it, and again when
+// it is told to retry or loses its connection.
 func sendAndWait(t *testing.T, address string, b identity.Boot, f []byte, rounds int) (shed int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	for done := 0; done < rounds; {
+		n, told, err := sendOver(ctx, address, b, f, rounds-done)
+		done, shed = done+n, shed+told
+		switch {
+		case err == nil:
+		case status.Code(err) != codes.Unavailable || ctx.Err() != nil:
+			t.Errorf("%s: %v", b.Agent, err)
+			return shed
+		default: // not ready yet, or others waited for the slot of a slow connection
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return shed
+}
+
+// sendOver sends a frame several times over one stream; it gives how many were answered finally and how many with RETRY.
+func sendOver(ctx context.Context, address string, b identity.Boot, f []byte, rounds int) (done int, shed int64, err error) {
 	conn, err := rpc.Dial(address, rpc.ClientConfig{})
 	if err != nil {
-		t.Error(err)
-		return shed
+		return 0, 0, err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	client := ingestv1.NewIngestServiceClient(conn)
-	var st ingestv1.IngestService_StreamBatchesClient
-	for { // until the collector is ready
-		if st, err = client.StreamBatches(ctx); err != nil {
-			t.Error(err)
-			return shed
-		}
-		_ = st.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: &ingestv1.Hello{AgentId: b.Agent, BootId: b.Boot}}})
-		if _, err = st.Recv(); err == nil {
-			break
-		}
-		if rpc.Reason(err) != rpc.ReasonNotReady {
-			t.Errorf("%s: hello: %v", b.Agent, err)
-			return shed
-		}
+	st, err := ingestv1.NewIngestServiceClient(conn).StreamBatches(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	_ = st.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: &ingestv1.Hello{AgentId: b.Agent, BootId: b.Boot}}})
+	if _, err = st.Recv(); err != nil {
+		return 0, 0, err
 	}
 	due := make(chan struct{}, rounds) // a frame that is shed is due again
 	defer close(due)
@@ -168,11 +179,10 @@ func sendAndWait(t *testing.T, address string, b identity.Boot, f []byte, rounds
 			_ = st.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Frame{Frame: f}})
 		}
 	}()
-	for done := 0; done < rounds; {
+	for done < rounds {
 		m, err := st.Recv()
 		if err != nil {
-			t.Errorf("%s: %v", b.Agent, err)
-			return shed
+			return done, shed, err
 		}
 		switch m.GetResult().GetStatus() {
 		case ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED, ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE:
@@ -181,11 +191,10 @@ func sendAndWait(t *testing.T, address string, b identity.Boot, f []byte, rounds
 			shed++
 			due <- struct{}{}
 		default:
-			t.Errorf("%s: %v", b.Agent, m)
-			return shed
+			return done, shed, fmt.Errorf("answered %v", m)
 		}
 	}
-	return shed
+	return done, shed, nil
 }
 
 // statusKiB reads a field of /proc/<pid>/status.

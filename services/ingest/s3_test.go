@@ -89,7 +89,7 @@ func TestOverS3(t *testing.T) {
 	e := newEmbedded(t)
 	began := time.Now()
 	a := start(t, &faulty{Store: e.client(t)}, func(c *ingest.Config) {
-		c.CollectorID, c.AuthorityID, c.AcceptTimeout = "a", "x", 300*time.Millisecond
+		c.CollectorID, c.AuthorityID, c.AcceptTimeout = "a", "x", 3*time.Second
 	})
 	s, _ := a.mustOpen(t, boot, 0)
 	first, other := encode(t, boot, 0, 10, 0), encode(t, boot, 0, 10, 1)
