@@ -24,7 +24,7 @@ const racers = 16
 func TestTwoCollectorsRaceOneIdentity(t *testing.T) {
 	n := size(t, "RACES", 10_000, 100_000)
 	c := newCluster(t, cluster.Options{Collectors: 2})
-	must(t, c.StartStore(within(t, 20*time.Second)))
+	must(t, c.StartStore(within(t, time.Minute)))
 	race(t, c, n)
 }
 
@@ -41,7 +41,7 @@ type tally struct{ equal, different map[string]int }
 
 func race(t *testing.T, c *cluster.Cluster, n int) {
 	for i := range c.Collectors {
-		must(t, c.StartCollector(within(t, 20*time.Second), i))
+		must(t, c.StartCollector(within(t, time.Minute), i))
 	}
 	start := time.Now()
 	ctx := within(t, 10*time.Minute)

@@ -65,7 +65,7 @@ func TestSleepErrorAndStopAtFailpoints(t *testing.T) {
 		}
 		return []string{failpoint.Env + "=" + armed[process]}
 	}})
-	ctx := within(t, 5*time.Minute)
+	ctx := within(t, 10*time.Minute)
 	startAll(ctx, t, c)
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 10 * time.Millisecond, BootBatches: 8, HTTPEvery: 4, Races: true})
 	sc, err := startScratch(ctx, c, seed)
@@ -92,7 +92,7 @@ func TestSleepErrorAndStopAtFailpoints(t *testing.T) {
 			}
 			must(t, p.start(ctx))
 		}
-		acted, cancel := context.WithTimeout(ctx, 30*time.Second)
+		acted, cancel := context.WithTimeout(ctx, reachedWithin)
 		must(t, cluster.Poll(acted, "every point to act: "+a.name, func() (bool, error) {
 			for process, points := range chosen {
 				log, err := os.ReadFile(filepath.Join(c.Dir(), process+".log"))

@@ -123,13 +123,13 @@ func (s *site) round(ctx context.Context, t *testing.T, c *cluster.Cluster, f *l
 	time.Sleep(length)
 	if p.unknown {
 		// However slow the machine is, such a fault lasts until it did what it is for.
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		must(t, cluster.Poll(ctx, "creates whose outcome is unknown: "+p.name, func() (bool, error) { return unknown() > was, nil }))
 	}
 	during := len(f.Sent().Acked) - acked
 	must(t, s.net.Heal())
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	start, n := time.Now(), len(f.Sent().Acked)
 	must(t, cluster.Poll(ctx, "acknowledgements after "+p.name, func() (bool, error) { return len(f.Sent().Acked) > n+6, f.Err() }))

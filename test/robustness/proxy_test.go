@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -50,6 +51,13 @@ func (p *proxy) heal() map[string]int {
 	defer p.mu.Unlock()
 	p.rate = 0
 	return p.counts
+}
+
+// missing are the kinds of faults that did not come yet.
+func (p *proxy) missing() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return p.counts[k] > 0 })
 }
 
 // kinds of faults. "412" says exists of a key that is not there: nothing was applied.
