@@ -69,9 +69,12 @@ func Describe(err error) Failure {
 		retry   *accept.RetryError
 		refused *accept.RefusedError
 		bad     *frame.Error
+		denied  *DeniedError
 	)
 	f := Failure{Code: codes.Internal, Reason: ReasonInternal, Message: err.Error()}
 	switch {
+	case errors.As(err, &denied):
+		return denied.failure()
 	case errors.As(err, &retry):
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, string(retry.Reason), retry.After
 		if f.RetryAfter <= 0 {

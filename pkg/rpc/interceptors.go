@@ -21,10 +21,8 @@ func open(method string) bool {
 	return strings.HasPrefix(method, "/grpc.health.v1.") || strings.HasPrefix(method, "/grpc.reflection.")
 }
 
-func (a *Authenticator) fromContext(ctx context.Context) (context.Context, error) {
-	if _, ok := PrincipalFrom(ctx); ok {
-		return ctx, nil // by Tap
-	}
+// identify authenticates a call by its metadata and connection, with these principals.
+func (a *Authenticator) identify(ctx context.Context, ps *principals) (Principal, error) {
 	var token string
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		if v := md.Get("authorization"); len(v) == 1 {
@@ -37,19 +35,36 @@ func (a *Authenticator) fromContext(ctx context.Context) (context.Context, error
 			conn = &t.State
 		}
 	}
-	pr, err := a.Authenticate(token, conn)
+	p, err := a.among(ps, token, conn)
 	if err != nil {
-		return ctx, Failure{Code: codes.Unauthenticated, Reason: ReasonUnauthenticated, Message: err.Error()}.Err()
+		return p, Failure{Code: codes.Unauthenticated, Reason: ReasonUnauthenticated, Message: err.Error()}.Err()
 	}
-	return WithPrincipal(ctx, pr), nil
+	return p, nil
+}
+
+// judge says who calls, if that one may call the method.
+func (a *Authenticator) judge(ctx context.Context, ps *principals, method string) (Principal, error) {
+	p, err := a.identify(ctx, ps)
+	if err != nil {
+		return p, err
+	}
+	return p, Status(Authorize(p, method))
 }
 
 func (a *Authenticator) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if !open(info.FullMethod) {
+	if open(info.FullMethod) {
+		return next(ctx, req)
+	}
+	p, known := PrincipalFrom(ctx) // by Tap
+	if !known {
 		var err error
-		if ctx, err = a.fromContext(ctx); err != nil {
+		if p, err = a.identify(ctx, a.current()); err != nil {
 			return nil, err
 		}
+		ctx = WithPrincipal(ctx, p)
+	}
+	if err := Authorize(p, info.FullMethod); err != nil {
+		return nil, Status(err)
 	}
 	return next(ctx, req)
 }
@@ -58,19 +73,15 @@ func (a *Authenticator) stream(srv any, ss grpc.ServerStream, info *grpc.StreamS
 	if open(info.FullMethod) {
 		return next(srv, ss)
 	}
-	ctx, err := a.fromContext(ss.Context())
+	ps := a.current()
+	p, err := a.judge(ss.Context(), ps, info.FullMethod)
 	if err != nil {
 		return err
 	}
-	return next(srv, &streamWithContext{ServerStream: ss, ctx: ctx})
+	s := &judged{ServerStream: ss, a: a, ctx: WithPrincipal(ss.Context(), p), info: info, caller: p}
+	s.seen.Store(ps)
+	return next(srv, s)
 }
-
-type streamWithContext struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *streamWithContext) Context() context.Context { return s.ctx }
 
 // Middleware authenticates HTTP requests and puts the principal into their context.
 // deny writes the refusal.

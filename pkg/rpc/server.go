@@ -29,7 +29,7 @@ type Server struct {
 	Health *health.Server
 }
 
-// NewServer wires TLS, authentication, recovery, traces, health, channelz and
+// NewServer wires TLS, authentication and roles, recovery, traces, health, channelz and
 // reflection. auth may be nil: then every caller is let in without a principal.
 func NewServer(t ServerTLS, auth *Authenticator, tel *telemetry.Telemetry, extra ...grpc.ServerOption) (*Server, error) {
 	cfg, err := t.Config()
@@ -39,6 +39,7 @@ func NewServer(t ServerTLS, auth *Authenticator, tel *telemetry.Telemetry, extra
 	unary := []grpc.UnaryServerInterceptor{refuseEncoded}
 	stream := []grpc.StreamServerInterceptor{refuseEncodedStream}
 	if auth != nil {
+		auth.logTo(tel.Log)
 		unary, stream = append(unary, auth.unary), append(stream, auth.stream)
 	}
 	log := tel.Log

@@ -14,11 +14,11 @@ func (a *Authenticator) Tap(known func(context.Context, Principal)) tap.ServerIn
 		if open(info.FullMethodName) {
 			return ctx, nil
 		}
-		own, err := a.fromContext(ctx)
+		p, err := a.identify(ctx, a.current())
 		if err != nil {
 			return ctx, nil
 		}
-		p, _ := PrincipalFrom(own)
+		own := WithPrincipal(ctx, p)
 		known(own, p)
 		return own, nil
 	}

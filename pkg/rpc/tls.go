@@ -115,6 +115,15 @@ type reloader[T any] struct {
 	value   *T
 	stamp   string
 	checked time.Time
+	refused string      // stamp of what was refused last
+	told    func(error) // nil: nobody
+}
+
+// tell has fn called for each version of the files that is refused.
+func (r *reloader[T]) tell(fn func(error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = fn
 }
 
 func (r *reloader[T]) get() (*T, error) {
@@ -139,8 +148,22 @@ func (r *reloader[T]) get() (*T, error) {
 		r.value, r.stamp = v, stamp
 	case r.value == nil:
 		return nil, err
+	case r.told != nil && r.refused != stamp:
+		r.refused = stamp
+		r.told(err)
 	}
 	return r.value, nil
+}
+
+// reload reads the files now; an error keeps the old value.
+func (r *reloader[T]) reload() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, err := r.load()
+	if err == nil {
+		r.value, r.stamp, r.checked = v, "", time.Now() // read again in a while, whatever it is then
+	}
+	return err
 }
 
 func loadPair(cert, key string) func() (*tls.Certificate, error) {

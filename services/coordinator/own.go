@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"google.golang.org/grpc"
@@ -72,6 +71,7 @@ type owned struct {
 	held     coord.Held
 	requests chan *coordinatorv1.OwnRequest
 	answers  chan *coordinatorv1.OwnResponse
+	gone     error // why requests was closed
 
 	// Only tell uses these: what the worker was told.
 	known   map[shard.ID]ownership.Epoch
@@ -83,12 +83,14 @@ func (o *owned) receive(ctx context.Context) {
 	defer close(o.requests)
 	for {
 		req, err := o.stream.Recv()
-		if err != nil { // the worker has gone, or the handler returned
+		if err != nil { // the worker has gone, may not go on, or the handler returned
+			o.gone = err
 			return
 		}
 		select {
 		case o.requests <- req:
 		case <-ctx.Done():
+			o.gone = ctx.Err()
 			return
 		}
 	}
@@ -98,7 +100,7 @@ func (o *owned) next(ctx context.Context) (*coordinatorv1.OwnRequest, error) {
 	select {
 	case req, ok := <-o.requests:
 		if !ok {
-			return nil, io.EOF
+			return nil, o.gone
 		}
 		return req, nil
 	case <-o.v.s.stopping:
@@ -128,6 +130,9 @@ func (o *owned) register(ctx context.Context) error {
 		return invalid(fmt.Errorf("address has at most %d bytes, session %d", maxAddress, maxToken))
 	}
 	p, _ := rpc.PrincipalFrom(ctx)
+	if err := rpc.AuthorizeWorker(p, coordinatorv1.OwnershipService_Own_FullMethodName, r.GetWorkerId()); err != nil {
+		return rpc.Status(err)
+	}
 	var ttl time.Duration
 	if r.GetSession() == "" {
 		o.held, ttl, err = o.b.sessions.Begin(ctx, kind, r.GetWorkerId(), r.GetAddress(), p.Name, r.GetShards(), o.v.s.now())

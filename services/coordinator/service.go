@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"lightmetrics.dev/lightmetrics/pkg/coord"
@@ -154,12 +155,15 @@ func (s *Service) serve(ctx context.Context) error {
 		return err
 	}
 	api := &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)}
-	coordinatorv1.RegisterOwnershipServiceServer(gs.Server, api)
 	store := pending.New(b.client.Etcd, pending.Options{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
 	work := workserver.New(store, store)
-	work.Register(gs.Server)
+	local := &rpc.Local{}
+	for _, r := range []grpc.ServiceRegistrar{gs.Server, local} {
+		coordinatorv1.RegisterOwnershipServiceServer(r, api)
+		work.Register(r)
+	}
 	refserver.New(refs.New(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(gs.Server)
-	if err := s.route(ctx, api, work); err != nil {
+	if err := s.route(ctx, local); err != nil {
 		return err
 	}
 	gl, err := s.listen(ctx, s.cfg.GRPC.Listen)
@@ -206,14 +210,14 @@ func (s *Service) connect(ctx context.Context, closers *[]func()) error {
 }
 
 // route makes the JSON API.
-func (s *Service) route(ctx context.Context, api *server, work *workserver.Server) error {
+func (s *Service) route(ctx context.Context, local *rpc.Local) error {
 	gw := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
 		MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true},
 		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
 	}))
 	if err := errors.Join(
-		coordinatorv1.RegisterOwnershipServiceHandlerServer(ctx, gw, api),
-		coordinatorv1.RegisterWorkServiceHandlerServer(ctx, gw, work)); err != nil {
+		coordinatorv1.RegisterOwnershipServiceHandlerClient(ctx, gw, coordinatorv1.NewOwnershipServiceClient(local)),
+		coordinatorv1.RegisterWorkServiceHandlerClient(ctx, gw, coordinatorv1.NewWorkServiceClient(local))); err != nil {
 		return err
 	}
 	s.gateway.Store(gw)

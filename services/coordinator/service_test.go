@@ -2,22 +2,10 @@ package coordinator
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -245,52 +233,6 @@ func TestWorkThatPanics(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a bug") {
 		t.Errorf("Run: %v", err)
 	}
-}
-
-// TestTokensOverTLS: workers and operators show a token; who has none is not let in.
-func TestTokensOverTLS(t *testing.T) {
-	dir := t.TempDir()
-	ca := selfSigned(t, dir)
-	sum := sha256.Sum256([]byte("secret"))
-	principals := filepath.Join(dir, "principals.yaml")
-	must(t, os.WriteFile(principals, fmt.Appendf(nil, "principals:\n- {name: worker, token_sha256: %s}\n", hex.EncodeToString(sum[:])), 0o600))
-	cfg := quick(dir)
-	cfg.TLS = rpc.ServerTLS{CertFile: ca + ".crt", KeyFile: ca + ".key"}
-	cfg.Auth = rpc.AuthConfig{Mode: rpc.AuthToken, PrincipalsFile: principals}
-	s := start(t, cfg, nil)
-	b := newBook(t, 4)
-	wc := ownerclient.DefaultConfig()
-	wc.Addresses, wc.WorkerID = []string{s.addr()}, "w0"
-	wc.Client.TLS, wc.Client.Token = rpc.ClientTLS{Enabled: true, CAFile: ca + ".crt"}, "secret"
-	b.workWith(wc)
-	until(t, "all shards", func() bool { return b.balanced("w0") })
-
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	bad := wc.Client
-	bad.Token = "guess"
-	conn, err := rpc.Dial(s.addr(), bad)
-	must(t, err)
-	defer conn.Close()
-	if _, err := coordinatorv1.NewOwnershipServiceClient(conn).ListShards(ctx, &coordinatorv1.ListShardsRequest{Kind: "rollup"}); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("a wrong token: %v", err)
-	}
-}
-
-// selfSigned writes a certificate for 127.0.0.1 and its key.
-func selfSigned(t *testing.T, dir string) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	must(t, err)
-	kb, err := x509.MarshalECPrivateKey(key)
-	must(t, err)
-	name := filepath.Join(dir, "server")
-	must(t, os.WriteFile(name+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	must(t, os.WriteFile(name+".key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: kb}), 0o600))
-	return name
 }
 
 func TestSettings(t *testing.T) {

@@ -1,0 +1,60 @@
+package rpc
+
+import (
+	"context"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+)
+
+// ReasonCredentialsChanged: the principal of a stream may do other things than when the
+// stream began; a new stream is judged by them.
+const ReasonCredentialsChanged = "CREDENTIALS_CHANGED"
+
+// judged is a stream whose caller is looked at again when the principals have changed:
+// with each message that comes, or that goes where none comes after the first. A stream
+// may last for months; whoever is taken out of the file must not stay that long.
+type judged struct {
+	grpc.ServerStream
+	a      *Authenticator
+	ctx    context.Context
+	info   *grpc.StreamServerInfo
+	caller Principal
+	seen   atomic.Pointer[principals]
+}
+
+func (s *judged) Context() context.Context { return s.ctx }
+
+func (s *judged) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.again()
+}
+
+func (s *judged) SendMsg(m any) error {
+	if !s.info.IsClientStream {
+		if err := s.again(); err != nil {
+			return err
+		}
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+func (s *judged) again() error {
+	now := s.a.current()
+	if now == s.seen.Load() {
+		return nil
+	}
+	p, err := s.a.judge(s.ServerStream.Context(), now, s.info.FullMethod)
+	if err != nil {
+		return err
+	}
+	if !p.same(s.caller) {
+		return Failure{Code: codes.Unavailable, Reason: ReasonCredentialsChanged, RetryAfter: defaultRetryAfter,
+			Message: "what principal " + p.Name + " may do has changed; come again"}.Err()
+	}
+	s.seen.Store(now)
+	return nil
+}

@@ -1,0 +1,276 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	_ "google.golang.org/grpc/channelz/grpc_channelz_v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	_ "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+)
+
+// TestEveryMethodIsInTheTable, and the table has no other: by the descriptors of all
+// services that are linked in.
+func TestEveryMethodIsInTheTable(t *testing.T) {
+	left := map[string]bool{}
+	for s, ms := range allowed {
+		for m, rs := range ms {
+			if len(rs) == 0 {
+				t.Errorf("%s/%s has no role", s, m)
+			}
+			left["/"+s+"/"+m] = true
+		}
+	}
+	ours := 0
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			for j := range s.Methods().Len() {
+				m := fmt.Sprintf("/%s/%s", s.FullName(), s.Methods().Get(j).Name())
+				if strings.HasPrefix(m, "/lightmetrics.") {
+					ours++
+				}
+				if !left[m] && !open(m) && (strings.HasPrefix(m, "/lightmetrics.") || strings.HasPrefix(m, "/grpc.")) {
+					t.Errorf("%s is not in the table", m)
+				}
+				delete(left, m)
+			}
+		}
+		return true
+	})
+	if len(left) > 0 || ours < 40 {
+		t.Errorf("%d methods of ours; no such methods: %v", ours, slices.Sorted(maps.Keys(left)))
+	}
+}
+
+func TestWhatTheTableMissesIsNobodys(t *testing.T) {
+	for _, m := range []string{"", "/", "/lightmetrics.coordinator.v1.WorkService/Purge", "/lightmetrics.coordinator.v2.WorkService/GetJob", "lightmetrics"} {
+		var d *DeniedError
+		if err := Authorize(anonymous, m); !errors.As(err, &d) || d.Method != m || len(d.Roles) > 0 {
+			t.Errorf("%q: %v", m, err)
+		}
+	}
+	if err := Authorize(Principal{Name: "p"}, ingestv1.IngestService_SubmitBatch_FullMethodName); err != nil {
+		t.Errorf("a method of everybody: %v", err)
+	}
+}
+
+func TestNamesOfWorkers(t *testing.T) {
+	own := coordinatorv1.OwnershipService_Own_FullMethodName
+	p := Principal{Name: "p", Roles: []Role{RoleWorker}, Workers: []string{"rollup-*", "one"}}
+	for id, want := range map[string]bool{"rollup-1": true, "rollup-": true, "one": true, "one2": false, "xrollup-1": false, "": false} {
+		err := AuthorizeWorker(p, own, id)
+		if (err == nil) != want {
+			t.Errorf("%q: %v", id, err)
+		}
+		var d *DeniedError
+		if !want && (!errors.As(err, &d) || d.Worker != id || Describe(err).Metadata["role"] != "worker") {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+	for _, p := range []Principal{{Name: "no role", Workers: []string{"*"}}, {Name: "no names", Roles: []Role{RoleWorker}}} {
+		if err := AuthorizeWorker(p, own, "w"); err == nil {
+			t.Errorf("%s: let in", p.Name)
+		}
+	}
+	if err := AuthorizeWorker(anonymous, own, "w"); err != nil {
+		t.Errorf("where nobody is asked: %v", err)
+	}
+}
+
+func TestBadRolesAreRefused(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown role":         "principals: [{name: a, tls_name: b, roles: [admin]}]",
+		"the table's anybody":  "principals: [{name: a, tls_name: b, roles: [\"*\"]}]",
+		"empty role":           "principals: [{name: a, tls_name: b, roles: [\"\"]}]",
+		"upper case":           "principals: [{name: a, tls_name: b, roles: [Worker]}]",
+		"null role":            "principals: [{name: a, tls_name: b, roles: [null]}]",
+		"null worker":          "principals: [{name: a, tls_name: b, roles: [worker], workers: [~]}]",
+		"roles as text":        "principals: [{name: a, tls_name: b, roles: {worker: true}}]",
+		"workers without role": "principals: [{name: a, tls_name: b, roles: [reader], workers: [w]}]",
+		"bad worker pattern":   "principals: [{name: a, tls_name: b, roles: [worker], workers: [\"[\"]}]",
+		"null principal":       "principals: [null]",
+		"null beside a good":   "principals: [{name: a, tls_name: b}, null]",
+		"null by an alias":     "principals: [{name: &n a, tls_name: b, agents: &x }, *x]",
+		"empty principal":      "principals: [{}]",
+		"no list":              "principals:",
+	} {
+		file := principalsFileWith(t, text)
+		if err := (AuthConfig{Mode: AuthToken, PrincipalsFile: file}).Validate(); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"no roles":    "principals: [{name: a, tls_name: b}]",
+		"empty roles": "principals: [{name: a, tls_name: b, roles: [], workers: []}]",
+		"roles: null": "principals: [{name: a, tls_name: b, roles: }]",
+	} {
+		ps, err := parsePrincipals("p", []byte(text))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for s, ms := range allowed {
+			for m, rs := range ms {
+				if err := Authorize(ps.byName["b"], "/"+s+"/"+m); (err == nil) != slices.Contains(rs, anybody) {
+					t.Errorf("%s: %s/%s: %v", name, s, m, err)
+				}
+			}
+		}
+	}
+	if err := (AuthConfig{Mode: AuthToken, PrincipalsFile: t.TempDir() + "/later"}).Validate(); err != nil {
+		t.Errorf("a file that is not there yet: %v", err)
+	}
+}
+
+func TestARefusedFileIsToldOnce(t *testing.T) {
+	f := principalsFileWith(t, "principals: [{name: a, token_sha256: "+hashOf("one")+"}]")
+	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	a.logTo(slog.New(slog.NewTextHandler(&b, nil)))
+	for _, text := range []string{"principals: [null]", "principals: [null]", "principals: [{name: a, roles: [king]}]"} {
+		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stamp := time.Unix(int64(1000+len(text)), 0) // the first two are one version
+		if err := os.Chtimes(f, stamp, stamp); err != nil {
+			t.Fatal(err)
+		}
+		a.principals.checked = time.Time{}
+		if _, err := a.Authenticate("one", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(b.String(), "\n"); n != 2 {
+		t.Errorf("%d lines: %s", n, &b)
+	}
+}
+
+// watched is a reconciler whose watch sends as long as it is let.
+type watched struct {
+	reconcilerv1.UnimplementedReconcilerServiceServer
+	next chan struct{}
+}
+
+func (w watched) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, st grpc.ServerStreamingServer[reconcilerv1.WatchAcceptedResponse]) error {
+	for range w.next {
+		if err := st.Send(&reconcilerv1.WatchAcceptedResponse{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestAWatcherIsTakenOut: a stream on which only the server speaks ends, too.
+func TestAWatcherIsTakenOut(t *testing.T) {
+	one, two := "{name: a, token_sha256: "+hashOf("one")+"}", "{name: b, token_sha256: "+hashOf("two")+"}"
+	f := principalsFileWith(t, "principals: ["+one+","+two+"]")
+	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewServer(ServerTLS{}, a, telemetry.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := watched{next: make(chan struct{})}
+	reconcilerv1.RegisterReconcilerServiceServer(s.Server, w)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Server.Serve(l) }() // until Stop
+	defer s.Stop()
+	conn, err := Dial(l.Addr().String(), ClientConfig{Token: "one", TokenOverPlaintext: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	st, err := reconcilerv1.NewReconcilerServiceClient(conn).WatchAccepted(ctx, &reconcilerv1.WatchAcceptedRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.next <- struct{}{}
+	if _, err := st.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		text string
+		want codes.Code
+	}{{"principals: [" + two + "," + one + "]", codes.OK}, {"principals: [" + two + "]", codes.Unauthenticated}} {
+		if err := os.WriteFile(f, []byte(step.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		w.next <- struct{}{}
+		if _, err := st.Recv(); status.Code(err) != step.want {
+			t.Errorf("%s: %v", step.text, err)
+		}
+	}
+}
+
+// jobs is a WorkService that knows one method.
+type jobs struct {
+	coordinatorv1.UnimplementedWorkServiceServer
+}
+
+func (jobs) GetLog(_ context.Context, r *coordinatorv1.GetLogRequest) (*coordinatorv1.GetLogResponse, error) {
+	if r.GetName() == "" {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return &coordinatorv1.GetLogResponse{Log: &coordinatorv1.JobLog{Name: r.GetName(), Last: 7}}, nil
+}
+
+func TestLocalAsksForRoles(t *testing.T) {
+	l := &Local{}
+	coordinatorv1.RegisterWorkServiceServer(l, jobs{})
+	c := coordinatorv1.NewWorkServiceClient(l)
+	reader := WithPrincipal(t.Context(), Principal{Name: "r", Roles: []Role{RoleReader}})
+	resp, err := c.GetLog(reader, &coordinatorv1.GetLogRequest{Name: "x"})
+	if err != nil || resp.GetLog().GetName() != "x" || resp.GetLog().GetLast() != 7 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	if _, err := c.GetLog(reader, &coordinatorv1.GetLogRequest{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the handler's error: %v", err)
+	}
+	for name, ctx := range map[string]context.Context{"nobody": t.Context(), "no role": WithPrincipal(t.Context(), Principal{Name: "n"})} {
+		if _, err := c.GetLog(ctx, &coordinatorv1.GetLogRequest{Name: "x"}); Reason(err) != ReasonForbidden {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := c.RedriveDeadLetter(reader, &coordinatorv1.RedriveDeadLetterRequest{}); Reason(err) != ReasonForbidden {
+		t.Errorf("another role's method: %v", err)
+	}
+	if _, err := coordinatorv1.NewRefsServiceClient(l).GetFounding(reader, &coordinatorv1.GetFoundingRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a service that is not there: %v", err)
+	}
+	if _, err := coordinatorv1.NewOwnershipServiceClient(l).Own(reader); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a stream: %v", err)
+	}
+}
