@@ -10,44 +10,24 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/remote"
 )
 
 // pendingWork is how to reach the coordinator's pending work.
-type pendingWork struct {
-	addr   string
-	client rpc.ClientConfig
-}
+type pendingWork struct{ service }
 
 func (p *pendingWork) flags(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVar(&p.addr, "addr", "127.0.0.1:4781", "gRPC address of a coordinator")
-	config.Flags(cmd.PersistentFlags(), "client", &p.client)
+	p.service.flags(cmd, "127.0.0.1:4781", "coordinator")
 }
 
-// ask calls fn with the queue and table, and gives failures their exit codes.
+// ask has no deadline of its own: each call has one, and a watch lasts.
 func (p *pendingWork) ask(fn func(*remote.Store) error) error {
-	conn, err := rpc.Dial(p.addr, p.client)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return p.exit(fn(remote.New(conn, 0)))
-}
-
-func (p *pendingWork) exit(err error) error {
-	switch {
-	case errors.Is(err, work.ErrUnavailable), errors.Is(err, work.ErrUnknown):
-		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", p.addr, err)}
-	case errors.Is(err, work.ErrInvalid):
-		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
-	}
-	return err
+	return p.over(func(conn grpc.ClientConnInterface) error { return fn(remote.New(conn, 0)) })
 }
 
 // stuckAttempts without progress make a job a finding.

@@ -8,45 +8,25 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 )
 
-const (
-	askTimeout = 30 * time.Second
-	pageSize   = 1000
-)
+const pageSize = 1000
 
 // server is how to reach a query service.
-type server struct {
-	addr   string
-	client rpc.ClientConfig
-}
+type server struct{ service }
 
 func (s *server) flags(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVar(&s.addr, "addr", "127.0.0.1:4761", "gRPC address of a query service")
-	config.Flags(cmd.PersistentFlags(), "client", &s.client)
+	s.service.flags(cmd, "127.0.0.1:4761", "query service")
 }
 
-// ask calls fn with a client and gives failures their exit codes.
 func (s *server) ask(ctx context.Context, fn func(context.Context, queryv1.QueryServiceClient) error) error {
-	conn, err := rpc.Dial(s.addr, s.client)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	err = fn(ctx, queryv1.NewQueryServiceClient(conn))
-	if c := status.Code(err); err != nil && (c == codes.Unavailable || c == codes.DeadlineExceeded) {
-		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", s.addr, err)}
-	}
-	return err
+	return s.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		return fn(ctx, queryv1.NewQueryServiceClient(conn))
+	})
 }
 
 type agentView struct {

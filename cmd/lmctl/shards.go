@@ -8,45 +8,27 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
 // coordinator is how to reach a coordinator, and of which kind of workers it is asked.
 type coordinator struct {
-	addr   string
-	kind   string
-	client rpc.ClientConfig
+	service
+	kind string
 }
 
 func (c *coordinator) flags(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVar(&c.addr, "addr", "127.0.0.1:4781", "gRPC address of a coordinator")
+	c.service.flags(cmd, "127.0.0.1:4781", "coordinator")
 	cmd.PersistentFlags().StringVar(&c.kind, "kind", "rollup", "kind of workers: rollup, reconciler or snapshotter")
-	config.Flags(cmd.PersistentFlags(), "client", &c.client)
 }
 
-// ask calls fn with a client and gives failures their exit codes.
 func (c *coordinator) ask(ctx context.Context, fn func(context.Context, coordinatorv1.OwnershipServiceClient) error) error {
-	conn, err := rpc.Dial(c.addr, c.client)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	err = fn(ctx, coordinatorv1.NewOwnershipServiceClient(conn))
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded:
-		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", c.addr, err)}
-	case codes.InvalidArgument:
-		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
-	}
-	return err
+	return c.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		return fn(ctx, coordinatorv1.NewOwnershipServiceClient(conn))
+	})
 }
 
 func shardsCommand(out *format) *cobra.Command {

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+)
+
+// askTimeout bounds one question to a service.
+const askTimeout = 30 * time.Second
+
+// service is how to reach a service over gRPC.
+type service struct {
+	addr   string
+	client rpc.ClientConfig
+}
+
+// flags adds --addr, of what, and --client.*.
+func (s *service) flags(cmd *cobra.Command, addr, what string) {
+	cmd.PersistentFlags().StringVar(&s.addr, "addr", addr, "gRPC address of a "+what)
+	config.Flags(cmd.PersistentFlags(), "client", &s.client)
+}
+
+// over calls fn with a connection and gives failures their exit codes.
+func (s *service) over(fn func(grpc.ClientConnInterface) error) error {
+	conn, err := rpc.Dial(s.addr, s.client)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return s.exit(fn(conn))
+}
+
+// ask is over with askTimeout for all of fn.
+func (s *service) ask(ctx context.Context, fn func(context.Context, grpc.ClientConnInterface) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return s.over(func(conn grpc.ClientConnInterface) error { return fn(ctx, conn) })
+}
+
+// exit gives err its exit code. A service that refuses who asks was reached.
+func (s *service) exit(err error) error {
+	code := status.Code(err)
+	switch {
+	case err == nil, code == codes.PermissionDenied, code == codes.Unauthenticated:
+		return err
+	case code == codes.Unavailable, code == codes.DeadlineExceeded, errors.Is(err, work.ErrUnavailable), errors.Is(err, work.ErrUnknown):
+		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", s.addr, err)}
+	case code == codes.InvalidArgument, errors.Is(err, work.ErrInvalid):
+		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+	}
+	return err
+}
