@@ -6,13 +6,14 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -36,7 +37,7 @@ const RolledLabel = "__rolled__"
 // the samples would; then nothing has changed. Errors: *LimitError, a context error.
 func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, ok bool, err error) {
 	fn, known := rangeFuncs[c.Func]
-	if q.pub == nil || !known || !plain(c, fn) {
+	if q.pub == nil || !known || !plain(c) {
 		return "", false, nil
 	}
 	mark := q.pub.Mark()
@@ -65,21 +66,24 @@ func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, o
 }
 
 // plain wants one metric by its name: the engine drops the name, and equal label sets
-// would meet. The engine also remarks on rates of what is not called like a counter.
-func plain(c RangeCall, fn rangeFunc) bool {
+// would meet.
+func plain(c RangeCall) bool { return metric(c) != "" }
+
+// metric is the name that the selector wants; empty when it may find several.
+func metric(c RangeCall) string {
 	for _, m := range c.Matchers {
 		if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
-			return !fn.counter || slices.ContainsFunc([]string{"_total", "_sum", "_count", "_bucket"}, func(s string) bool { return strings.HasSuffix(m.Value, s) })
+			return m.Value
 		}
 	}
-	return false
+	return ""
 }
 
 func aligned(c RangeCall, w int64) bool {
 	return c.Range >= 4*w && c.Range%w == 0 && (c.Start-c.Offset)%w == 0 && (c.Step == 0 || c.Step >= w && c.Step%w == 0)
 }
 
-// maxPrepared bounds the values that are prepared for a query.
+// maxPrepared bounds the values that are prepared for a call, those of a histogram one by one.
 const maxPrepared = 50_000_000
 
 func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w window.Window) ([]rolledSeries, bool, error) {
@@ -92,7 +96,8 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w win
 		return nil, false, err
 	}
 	ls, hours := inMemory(ls, mint, maxt)
-	found, ok, err := q.pub.SelectRolled(ctx, w, mint, maxt, func(h window.Hour) bool { return hours[h] }, c.Matchers...)
+	found, ok, err := q.pub.SelectRolled(ctx, w, mint, maxt, func(h window.Hour) bool { return hours[h] },
+		func(typ frame.MetricType) bool { return fn.takes(typ, metric(c)) }, c.Matchers...)
 	if err != nil || !ok {
 		return nil, false, err
 	}
@@ -108,13 +113,13 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w win
 	for i := range times {
 		times[i] = c.Start + int64(i)*c.Step
 	}
-	ev := evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times}
+	ev := evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times, left: maxPrepared - steps*int64(len(all))}
 	out := make([]rolledSeries, 0, len(all))
 	for i := range all {
 		if i%checkEvery == 0 && ctx.Err() != nil {
 			return nil, false, ctx.Err()
 		}
-		values, any, err := ev.series(&all[i])
+		values, hists, any, err := ev.series(&all[i])
 		if err != nil {
 			return nil, false, err
 		}
@@ -128,7 +133,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w win
 		if !fn.keepsName {
 			lset = labels.NewBuilder(lset).Del(labels.MetricName).Labels()
 		}
-		out = append(out, rolledSeries{lset, times, values})
+		out = append(out, rolledSeries{lset, times, values, hists})
 	}
 	slices.SortFunc(out, func(a, b rolledSeries) int { return labels.Compare(a.labels, b.labels) })
 	return out, true, q.touch(mint, maxt, len(all))
@@ -201,6 +206,7 @@ type rolledSeries struct {
 	labels labels.Labels
 	t      []int64
 	v      []float64
+	h      []*histogram.FloatHistogram // nil, or with nil where v counts
 }
 
 func (s *rolledSeries) Labels() labels.Labels { return s.labels }
@@ -211,7 +217,7 @@ func (s *rolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 		it = &iterator[int64]{}
 	}
 	it.runs.reset(&merged{}, math.MinInt64, math.MaxInt64)
-	it.run, it.i, it.done = live.Run{T: s.t, V: s.v}, -1, true
+	it.run, it.i, it.done = live.Run{T: s.t, V: s.v, H: s.h}, -1, true
 	return it
 }
 

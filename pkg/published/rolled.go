@@ -69,8 +69,9 @@ func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Colu
 // SelectRolled gives the series that match with rows of window w, in place of raw samples,
 // for each shard's hour whose set of that window was made with the raw one, but of the
 // hours that raw names. Label sets that stand in several series of one such hour make it
-// give up: ok is false, as it is when no set can stand in.
-func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt int64, raw func(window.Hour) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
+// give up, and so does a series of a type that takes refuses, before rows are read: ok is
+// false, as it is when no set can stand in.
+func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt int64, raw func(window.Hour) bool, takes func(frame.MetricType) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
 	from, to, any := q.span(mint, maxt)
 	if !any {
 		return nil, false, nil
@@ -95,6 +96,13 @@ func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt in
 	rows, err := q.objects(ctx, w, rolled, mint, maxt, ms)
 	if err != nil {
 		return nil, false, err
+	}
+	for _, ob := range rows {
+		for _, i := range ob.series {
+			if !takes(ob.x.meta(i).typ) {
+				return nil, false, nil
+			}
+		}
 	}
 	samples, err := q.objects(ctx, window.Raw, rest, mint, maxt, ms)
 	if err != nil {

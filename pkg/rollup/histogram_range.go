@@ -41,9 +41,13 @@ func (c *HistogramRange) AddRow(cols *chunk.Columns, i int) {
 
 // AddSample adds a raw sample at t (Unix nanoseconds) that is no stale marker.
 func (c *HistogramRange) AddSample(t int64, h *frame.Histogram) {
-	f := FloatHistogram(h, frame.HistogramCumulative)
-	c.add(f, 1, t, t)
-	c.last = f
+	c.AddFloat(t, FloatHistogram(h, frame.HistogramCumulative))
+}
+
+// AddFloat adds a raw sample as Prometheus code has it; it is kept, and never changed.
+func (c *HistogramRange) AddFloat(t int64, h *histogram.FloatHistogram) {
+	c.add(h, 1, t, t)
+	c.last = h
 }
 
 func (c *HistogramRange) add(first *histogram.FloatHistogram, count uint32, firstT, lastT int64) {

@@ -529,7 +529,7 @@ func TestWindowsAnswerAlignedRanges(t *testing.T) {
 		{`avg_over_time(g[25m])`, "300", "5m"},
 		{`min_over_time(g[1h]) - max_over_time(g[1h])`, "600", "5m 5m"},
 		{`count_over_time(g[5m])`, "120", "1m"},
-		{`count_over_time(h[20m])`, "300", ""}, // histograms in memory
+		{`count_over_time(h[20m])`, "300", "5m"},
 		{`last_over_time(c_total[20m])`, "300", "5m"},
 		{`delta(g[20m] offset 1h)`, "300", "5m"},
 		{`rate(c_total[30m] offset 10m)`, "300", "5m"},
@@ -547,7 +547,11 @@ func TestWindowsAnswerAlignedRanges(t *testing.T) {
 		{`rate({__name__=~"c_total"}[5m])`, "60", ""},
 		{`absent(rate(c_total{dev="9"}[5m]))`, "60", ""},
 		{`quantile_over_time(0.5, g[5m])`, "60", ""},
-		{`rate(h[20m])`, "300", ""},
+		{`rate(h[20m])`, "300", "5m"},
+		{`histogram_quantile(0.9, sum by (job) (rate(h[1h])))`, "300", "5m"},
+		{`histogram_count(increase(h[5m]))`, "60", "1m"},
+		{`last_over_time(h[20m])`, "300", "5m"},
+		{`sum_over_time(h[20m])`, "300", ""}, // cumulative ones have no sums
 	} {
 		params := []string{"query", q.expr, "start", unix(from), "end", unix(end.Add(15 * time.Minute)), "step", q.step, "stats", "all"}
 		got, want := whole.get("/api/v1/query_range", params...), plain.get("/api/v1/query_range", params...)

@@ -55,6 +55,7 @@ type lab struct {
 	batches []publishedtest.Batch
 	windows map[string]int // calls that were answered from each
 	asked   int
+	native  int // of expressions with native histograms
 	failed  int
 	values  int
 }
@@ -136,7 +137,7 @@ func (l *lab) tracks() []track {
 			out = append(out, track{agent: agent, labels: append([]frame.Label{{Name: "__name__", Value: name}}, append(more, id...)...), typ: typ})
 			return &out[len(out)-1]
 		}
-		names := []string{"c_total", "g", "lat_count", "lat_bucket", "lat_bucket", "lat_bucket", "h"}
+		names := []string{"c_total", "g", "lat_count", "lat_bucket", "lat_bucket", "lat_bucket", "h", "dh", "d"}
 		first := len(out)
 		for i, name := range names {
 			switch {
@@ -144,6 +145,10 @@ func (l *lab) tracks() []track {
 				add(name, frame.Gauge)
 			case name == "h":
 				add(name, frame.HistogramCumulative)
+			case name == "dh":
+				add(name, frame.HistogramDelta)
+			case name == "d":
+				add(name, frame.DeltaCounter)
 			case name == "lat_bucket":
 				add(name, frame.Counter, frame.Label{Name: "le", Value: []string{"1", "5", "+Inf"}[i-3]})
 			default:
@@ -186,7 +191,9 @@ func (l *lab) tracks() []track {
 					o.v = math.Round(l.rnd.NormFloat64()*800) / 8
 				case "lat_bucket":
 					o.v = le[i-3]
-				case "h":
+				case "d":
+					o.v = float64(l.rnd.IntN(9))
+				case "h", "dh":
 					o.h = &frame.Histogram{Schema: schema, ZeroThreshold: 0.001, ZeroCount: hist[0], Count: 2*hist[0] + hist[1], Sum: 3*hist[0] + hist[1],
 						PositiveSpans: []int32{2, 2}, PositiveBuckets: []float64{hist[0], hist[1]}}
 				default:
@@ -418,11 +425,11 @@ func (l *lab) plain(w int64) string {
 	case 0, 1, 2:
 		return fmt.Sprintf("%s(%s)", pick(l.rnd, "rate", "increase"), l.ranged(w, counter))
 	case 3, 4, 5:
-		return fmt.Sprintf("%s(%s)", pick(l.rnd, "sum_over_time", "avg_over_time", "min_over_time", "max_over_time", "delta", "stddev_over_time"), l.ranged(w, pick(l.rnd, "g", "g", "g", "c_total")))
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "sum_over_time", "avg_over_time", "min_over_time", "max_over_time", "delta", "stddev_over_time"), l.ranged(w, pick(l.rnd, "g", "g", "g", "d", "c_total")))
 	case 6, 7:
-		return fmt.Sprintf("%s(%s)", pick(l.rnd, "count_over_time", "last_over_time", "present_over_time"), l.ranged(w, pick(l.rnd, "g", counter, "h")))
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "count_over_time", "last_over_time", "present_over_time"), l.ranged(w, pick(l.rnd, "g", counter, "h", "dh")))
 	case 8:
-		return fmt.Sprintf("%s(%s)", pick(l.rnd, "rate", "increase", "sum_over_time", "avg_over_time"), l.ranged(w, "h"))
+		return fmt.Sprintf("%s(%s)", pick(l.rnd, "rate", "increase", "increase", "sum_over_time", "avg_over_time"), l.ranged(w, pick(l.rnd, "h", "h", "dh")))
 	case 9:
 		return fmt.Sprintf("%s(%s)", pick(l.rnd, "resets", "changes", "irate", "idelta", "deriv", "absent_over_time"), l.ranged(w, pick(l.rnd, "g", counter)))
 	case 10:
@@ -469,9 +476,10 @@ func (l *lab) ask(q question) {
 	if err != nil {
 		return
 	}
-	if st := s.Published(); st != nil {
-		for w, n := range st.Windows {
-			l.windows[w] += n
+	for w, n := range s.Published().Windows {
+		l.windows[w] += n
+		if strings.Contains(q.expr, "(h") || strings.Contains(q.expr, "(dh") {
+			l.native += n
 		}
 	}
 	if c, before := s.Completeness(), l.before(s); c.Partial != before || before && c.Reasons[0].Code != ReasonBeforeHistory {
@@ -571,18 +579,18 @@ func sameHistogram(a, b *histogram.FloatHistogram) bool {
 // late, and the tail in memory give what upstream gives over the raw samples.
 func TestAnswersEqualUpstream(t *testing.T) {
 	const each = 800
-	asked, values, windows := 0, 0, map[string]int{}
+	asked, values, native, windows := 0, 0, 0, map[string]int{}
 	for seed := range uint64(4) {
 		l := newLab(t, seed)
 		t.Logf("seed %d", seed)
-		onTime, delayed := l.fill(l.tracks(), []float64{0, 0.05, 0.1, 0}[seed])
+		onTime, delayed := l.fill(l.tracks(), []float64{0, 0.05, 0.1, 0}[seed%4])
 		newest := window.HourOf(l.now.UnixMilli())
 		for _, h := range publishedtest.Hours(append(slices.Clone(onTime), delayed...)) {
-			if seed != 3 && h >= newest {
+			if seed%4 != 3 && h >= newest {
 				continue // the tail is in memory
 			}
 			batches := onTime
-			if seed == 1 || seed == 2 && h%2 == 0 {
+			if seed%4 == 1 || seed%4 == 2 && h%2 == 0 {
 				// What came late is in a next generation, which replaced the first.
 				_, err := l.publish.Publish(t.Context(), h, 1, onTime, window.All()...)
 				l.must(err)
@@ -602,13 +610,13 @@ func TestAnswersEqualUpstream(t *testing.T) {
 				n++
 			}
 		}
-		asked, values = asked+l.asked, values+l.values
+		asked, values, native = asked+l.asked, values+l.values, native+l.native
 		for w, n := range l.windows {
 			windows[w] += n
 		}
 	}
-	t.Logf("%d expressions, %d values, calls answered from windows: %v", asked, values, windows)
-	if !t.Failed() && (windows["1m"] < 100 || windows["5m"] < 100 || windows["1h"] < 20 || values < 5*asked) {
+	t.Logf("%d expressions, %d values, calls answered from windows: %v, in expressions with native histograms %d", asked, values, windows, native)
+	if !t.Failed() && (windows["1m"] < 100 || windows["5m"] < 100 || windows["1h"] < 20 || native < 50 || values < 5*asked) {
 		t.Error("too little was compared")
 	}
 }
