@@ -62,6 +62,23 @@ func (x *Index) Removed(ctx context.Context, id identity.Batch) (bool, error) {
 	return x.covers(id), nil
 }
 
+// Look reads the logs that came since the last look.
+func (x *Index) Look(ctx context.Context) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.look(ctx); err != nil {
+		return fmt.Errorf("logs of removed frames: %w", err)
+	}
+	return nil
+}
+
+// Names reports whether a log that was read names the accepted batch.
+func (x *Index) Names(id identity.Batch) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.covers(id)
+}
+
 // Unread are the logs that could not be read so far.
 func (x *Index) Unread() []Unread {
 	x.mu.Lock()

@@ -60,7 +60,8 @@ func (handler) Job(context.Context, work.Message) (work.Key, uint64, error) {
 // Run makes the generation and publishes it window by window.
 func (h handler) Run(ctx context.Context, j *work.Job) error {
 	s, id, gen := h.o.s, h.o.grant.Shard, j.Key().Number
-	pub, err := s.published(ctx, h.h, id)
+	ord := h.o.orders[h.h]
+	pub, err := s.publishedBut(ctx, h.h, id, ord.damaged())
 	if err != nil {
 		return err
 	}
@@ -80,8 +81,14 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 	if err != nil {
 		return err
 	}
+	if err := s.ordered(ctx, ord, pub, gen); err != nil {
+		return err
+	}
 	p, err := s.plan(ctx, h.h, id, gen, pub, in)
 	if err != nil {
+		if unreadablePlan(err) {
+			s.m.damage(err)
+		}
 		return err
 	}
 	failpoint.Hit("rollup.job.planned.after")
@@ -92,7 +99,8 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		}
 		return j.Checkpoint(ctx, b)
 	}
-	m, err := s.make(ctx, p, pub.sets[window.Raw], open, func() error { state.Parts++; return checkpoint() })
+	step := func() error { state.Parts++; return checkpoint() }
+	m, err := s.makeOrdered(ctx, ord, p, pub.sets[window.Raw], open, step)
 	if err != nil {
 		return h.failed(ctx, p, pub, open, err)
 	}
@@ -126,6 +134,7 @@ func (h handler) publish(ctx context.Context, j *work.Job, p *planned, pub *publ
 		Shards: p.Shards, Fence: j.Fence(), PlanSHA256: p.sha, Inputs: inputs,
 		Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
 		Outputs: m.outputs[w], Supersedes: pub.before(w, p.Generation),
+		Verify: h.o.orders[h.h] != nil, Damaged: pub.damaged,
 	})
 	log := s.log.With("shard", p.Shard, "hour", p.Hour, "window", w, "generation", p.Generation)
 	switch {
@@ -179,8 +188,8 @@ func (h handler) failed(ctx context.Context, p *planned, pub *published, open []
 	s.m.unreadable.Inc()
 	set := pub.newest()
 	covered := func(e intake.Entry) bool { return set != nil && set.Inputs.Covers(e.Identity()) }
-	if len(open) < len(window.All()) || covered(bad.Entry) {
-		return err
+	if len(open) < len(window.All()) || covered(bad.Entry) || h.o.orders[h.h] != nil {
+		return err // of an order, too: only its plan may know the inputs
 	}
 	all, derr := s.damaged(ctx, slices.DeleteFunc(slices.Clone(p.Inputs), covered))
 	if derr != nil {

@@ -33,6 +33,9 @@ type metrics struct {
 	phase        *prometheus.HistogramVec
 	collected    *prometheus.CounterVec // action
 	swept        prometheus.Counter
+	damaged      *prometheus.CounterVec // what
+	orders       *prometheus.CounterVec // outcome
+	ordered      *prometheus.GaugeVec   // shard
 	compact      *compactMetrics
 }
 
@@ -72,13 +75,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		phase: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "publication_phase_seconds",
 			Help: "Length of the phases of publications.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"phase"}),
 		collected: vec("collected_total", "Keys that the delayed collection decided about, by action.", "action"),
+		damaged:   vec("damaged_total", "Looks that met a published record, or a plan, that can't be read: its hour waits for lmctl rollup repair.", "what"),
+		orders:    vec("orders_total", "Generations made, or tried, on an operator's order: done, failed.", "outcome"),
+		ordered:   gauge("orders_pending", "Hours that operators ordered to be made anew, by shard.", "shard"),
 		swept:     counter("swept_keys_total", "Superseded sets and objects of no set that a sweep put on the delayed queue."),
 	}
 	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
-		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept)
+		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept, m.damaged, m.orders, m.ordered)
 	m.compact = newCompactMetrics(reg)
 	for _, w := range window.All() {
 		m.generations.WithLabelValues(w.String())
+	}
+	for _, what := range []string{"record", "plan", "object"} {
+		m.damaged.WithLabelValues(what)
+	}
+	for _, outcome := range []string{"done", "failed"} {
+		m.orders.WithLabelValues(outcome)
 	}
 	for _, why := range []early{isAhead, isCrowded} {
 		m.early.WithLabelValues(string(why))

@@ -28,7 +28,9 @@ type owner struct {
 	snaps  *snapshots // nil: none are made
 	out    map[identity.Batch]leftOut
 	swept  time.Time
-	seen   time.Time // the clock at the last round
+	orders map[window.Hour]*order // of operators, pending
+	listed time.Time              // when orders were listed
+	seen   time.Time              // the clock at the last round
 }
 
 func (s *Service) newOwner(g Grant) *owner {
@@ -102,6 +104,8 @@ func (o *owner) round(ctx context.Context) (again bool, err error) {
 	o.watchClock()
 	again, err = o.follow(ctx)
 	err = errors.Join(err, o.sweep(ctx))
+	did, oerr := o.obey(ctx)
+	again, err = again || did, errors.Join(err, oerr)
 	o.relieve()
 	down := 0
 	for i, w := range o.log.due(o.s.now()) {
@@ -145,6 +149,7 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 	s := o.s
 	pub, err := s.published(ctx, w.hour, o.grant.Shard)
 	if err != nil {
+		s.m.damage(err)
 		o.failed(w, err)
 		return false, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -24,6 +25,8 @@ type published struct {
 	// expired are the inputs of the highest one where retention removed it: it covers what
 	// it did, and a batch that stands in the intake again brings it back for nobody.
 	expired map[window.Window]catalog.Inputs
+	// damaged are records that can't be read and that an order passes over.
+	damaged []string
 }
 
 // storeTimeout of one small request.
@@ -31,6 +34,11 @@ const storeTimeout = 10 * time.Second
 
 // published lists the manifests and reads those that count.
 func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*published, error) {
+	return s.publishedBut(ctx, h, id, nil)
+}
+
+// publishedBut passes over those of the named records that can't be read.
+func (s *Service) publishedBut(ctx context.Context, h window.Hour, id shard.ID, damaged []string) (*published, error) {
 	p := &published{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}, expired: map[window.Window]catalog.Inputs{}}
 	expired := map[window.Window]uint64{}
 	gens := map[window.Window][]uint64{}
@@ -58,7 +66,12 @@ func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*p
 	for w, all := range gens {
 		p.top[w] = all[len(all)-1]
 		for i := len(all) - 1; i >= 0 && p.sets[w] == nil; i-- {
-			r, err := s.record(ctx, layout.RollupSet(h, id, w, all[i]))
+			key := layout.RollupSet(h, id, w, all[i])
+			r, err := s.record(ctx, key)
+			if catalog.Unreadable(err) && slices.Contains(damaged, key) {
+				p.damaged = append(p.damaged, key)
+				continue
+			}
 			if err != nil {
 				return nil, err
 			}

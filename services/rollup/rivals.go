@@ -26,6 +26,14 @@ func (o *owner) rivals(ctx context.Context, h window.Hour) error {
 	pend := o.log.inputs(h)
 	for _, beside := range []window.Hour{h - 1, h + 1} {
 		pub, err := o.s.published(ctx, beside, o.grant.Shard)
+		if catalog.Unreadable(err) {
+			// It waits for a repair; who overlaps is told by what was accepted.
+			o.s.m.damage(err)
+			if err := o.rivalsAccepted(ctx, pend, beside, h); err != nil {
+				return err
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -56,6 +64,10 @@ func (o *owner) join(ctx context.Context, h window.Hour, set *catalog.Set, ids [
 	p, err := o.s.readPlan(ctx, set.Name.Hour, o.grant.Shard, set.Name.Generation)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil // too old to be looked after
+	}
+	if unreadablePlan(err) {
+		o.s.m.damage(err)
+		return o.joinAccepted(ctx, ids, h)
 	}
 	if err != nil {
 		return err

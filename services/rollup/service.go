@@ -369,6 +369,7 @@ func (s *Service) leave(o *owner) {
 	id := o.grant.Shard.String()
 	s.m.pending.DeleteLabelValues(id)
 	s.m.lag.DeleteLabelValues(id)
+	s.m.ordered.DeleteLabelValues(id)
 	s.m.behind.DeletePartialMatch(prometheus.Labels{"shard": id})
 	s.mu.Lock()
 	defer s.mu.Unlock()

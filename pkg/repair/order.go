@@ -1,0 +1,412 @@
+package repair
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Why an hour can't be ordered.
+var (
+	// ErrNothing: nothing was published of the hour, and no generation is in work.
+	ErrNothing = errors.New("nothing is published of this hour")
+	// ErrUnknown: nothing tells which batches the damaged generation had, and there was no scan.
+	ErrUnknown = errors.New("the inputs of the hour are not known")
+	// ErrLost: frames were removed by retention, and the raw rows that were made of them
+	// can't be read: there is nothing left to make the hour of.
+	ErrLost = errors.New("neither frames nor raw rows are left")
+)
+
+// Ordered is what an order says, or would say.
+type Ordered struct {
+	Hour  window.Hour
+	Shard shard.ID
+	// Generation that is to be made.
+	Generation uint64
+	Batches    int
+	// Removed are batches whose frames retention removed: their rows come from the raw set.
+	Removed int
+	// Source of the inputs: plan (that of the generation is there already), plans,
+	// manifests (identity manifests of what a set lists), scan.
+	Source string
+	// Damaged records that are superseded, and Aborted generations whose plan can't be read.
+	Damaged []string
+	Aborted []uint64
+	// Pending: the same was ordered before and is not done yet.
+	Pending bool
+}
+
+// state of a shard's hour.
+type state struct {
+	top     map[window.Window]uint64
+	sets    map[window.Window]*catalog.Set // highest that can be read
+	damaged []catalog.Name
+	seen    bool
+}
+
+// Order gives the order to make the hour anew: it fixes the plan of the next generation,
+// with the inputs of all that was published of the hour, and creates the order. dry only
+// tells. Repeats are harmless.
+func (r *Repairer) Order(ctx context.Context, h window.Hour, s shard.ID, reason string, dry bool) (Ordered, error) {
+	o := Ordered{Hour: h, Shard: s}
+	err := r.order(ctx, &o, reason, dry)
+	if err != nil {
+		err = fmt.Errorf("order hour %s of shard %s: %w", h, s, err)
+	}
+	return o, err
+}
+
+func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry bool) error {
+	st, err := r.state(ctx, o.Hour, o.Shard)
+	if err != nil {
+		return err
+	}
+	least, most := ^uint64(0), uint64(0)
+	for _, w := range window.All() {
+		least, most = min(least, st.top[w]), max(most, st.top[w])
+	}
+	// Plans of generations that are not decided everywhere: a damaged one can never be made.
+	plans := map[uint64]*rollup.Plan{}
+	var next *rollup.Plan
+	for gen := least + 1; next == nil; gen++ {
+		p, _, err := r.plan(ctx, layout.RollupPlan(o.Hour, o.Shard, gen))
+		switch {
+		case errors.Is(err, objstore.ErrNotFound) && gen > most:
+			o.Generation = gen
+		case errors.Is(err, objstore.ErrNotFound):
+			continue
+		case badPlan(err):
+			o.Aborted = append(o.Aborted, gen)
+			if most = max(most, gen); dry {
+				continue
+			}
+			if err := r.abort(ctx, o.Hour, o.Shard, gen, st.top); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		case gen <= most:
+			plans[gen] = p
+			continue
+		default:
+			next, o.Generation, o.Source, o.Batches = p, gen, "plan", len(p.Inputs)
+		}
+		break
+	}
+	if most == 0 {
+		return ErrNothing
+	}
+	for _, n := range st.damaged {
+		o.Damaged = append(o.Damaged, n.Key())
+	}
+	if next == nil {
+		if next, err = r.inputs(ctx, o, st, plans); err != nil {
+			return err
+		}
+	}
+	if err := r.possible(ctx, o, next, st); err != nil || dry {
+		return err
+	}
+	if o.Source != "plan" {
+		if o.Removed > 0 {
+			next.Parts = 1 // rows of a former set are not split up
+		}
+		if err := r.createPlan(ctx, next); err != nil {
+			return err
+		}
+	}
+	return r.create(ctx, o, catalog.Order{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: most, Damaged: o.Damaged,
+		Reason: reason, By: r.cfg.By, OrderedAt: max(r.cfg.Now().UnixNano(), 0)})
+}
+
+// state reads the records of all windows down to the highest committed one.
+func (r *Repairer) state(ctx context.Context, h window.Hour, s shard.ID) (*state, error) {
+	st := &state{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}}
+	gens := map[window.Window][]uint64{}
+	err := r.list(ctx, layout.RollupSetsHour(h), "", func(i objstore.Info) error {
+		if n, err := layout.ParseRollupSet(i.Key); err == nil && n.Span == 0 && n.Shard == s {
+			gens[n.Window] = append(gens[n.Window], n.Generation)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for w, all := range gens {
+		st.top[w] = all[len(all)-1]
+		for _, gen := range slices.Backward(all) {
+			n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
+			rec, err := r.record(ctx, n.Key())
+			if catalog.Unreadable(err) {
+				st.damaged = append(st.damaged, n)
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			if rec.Set != nil {
+				st.sets[w] = rec.Set
+			}
+			if rec.Aborted == nil {
+				break
+			}
+		}
+	}
+	return st, nil
+}
+
+// abort decides a generation that can't be made, in the windows that have not decided it.
+func (r *Repairer) abort(ctx context.Context, h window.Hour, s shard.ID, gen uint64, top map[window.Window]uint64) error {
+	for _, w := range slices.Backward(window.All()) {
+		if top[w] >= gen {
+			continue
+		}
+		if top[w] < gen-1 {
+			return fmt.Errorf("generation %d of %s is in work: wait until it is decided", gen-1, w)
+		}
+		n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
+		a := catalog.Record{Aborted: &catalog.Aborted{AuthorityID: r.cfg.AuthorityID, Name: n, Reason: "plan can not be read", WorkerID: r.cfg.By, AbortedAt: max(r.cfg.Now().UnixNano(), 0)}}
+		actx, cancel := context.WithTimeout(ctx, recordTimeout)
+		_, err := r.cfg.Store.Create(actx, n.Key(), a.Marshal(), objstore.PutOptions{ContentType: "application/json"})
+		cancel()
+		if err != nil && !errors.Is(err, objstore.ErrExists) {
+			return err // unknown too: give the order again
+		}
+		top[w] = gen
+	}
+	return nil
+}
+
+// recordBytes is about what a worker takes of memory for a record of an hour, memory what
+// it has for one by default: together they make the parts of a plan.
+const (
+	recordBytes = 48
+	memory      = 256 << 20
+)
+
+// inputs makes the plan of the next generation: everything that a generation had, or may
+// have had, which counts.
+func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[uint64]*rollup.Plan) (*rollup.Plan, error) {
+	o.Source = "plans"
+	known := map[uint64]bool{} // generations whose inputs are known
+	for _, set := range st.sets {
+		known[set.Name.Generation] = true
+	}
+	wanted := []uint64{}
+	for gen := range known {
+		wanted = append(wanted, gen)
+	}
+	for _, n := range st.damaged {
+		wanted = append(wanted, n.Generation)
+	}
+	parts := uint32(1)
+	entries := map[identity.Batch]intake.Entry{}
+	add := func(p *rollup.Plan) {
+		for _, e := range p.Inputs {
+			entries[e.Identity()] = e
+		}
+		known[p.Generation], parts = true, max(parts, p.Parts)
+	}
+	for _, gen := range wanted {
+		if plans[gen] != nil {
+			continue
+		}
+		p, _, err := r.plan(ctx, layout.RollupPlan(o.Hour, o.Shard, gen))
+		switch {
+		case err == nil:
+			plans[gen] = p
+		case !badPlan(err) && !errors.Is(err, objstore.ErrNotFound):
+			return nil, err
+		}
+	}
+	for _, p := range plans {
+		add(p)
+	}
+	for _, set := range st.sets {
+		for id := range set.Inputs.All() {
+			if _, ok := entries[id]; ok {
+				continue
+			}
+			o.Source = "manifests"
+			m, err := r.manifest(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			entries[id] = intake.EntryOf(m)
+		}
+	}
+	scan := slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return !known[n.Generation] })
+	if len(st.damaged) == 0 && len(entries) == 0 {
+		scan = true // only plans were there, and they are damaged
+	}
+	if scan {
+		if r.cfg.Scan == nil {
+			return nil, ErrUnknown
+		}
+		o.Source = "scan"
+		err := r.cfg.Scan(ctx, o.Hour, o.Shard, func(m accept.Manifest) error {
+			e := intake.EntryOf(m)
+			if first, last := e.Hours(); shard.Of(e.AgentID, r.cfg.Shards) == o.Shard && first <= o.Hour && o.Hour <= last {
+				entries[e.Identity()] = e
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(entries) == 0 {
+		return nil, ErrNothing
+	}
+	p := &rollup.Plan{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Shards: r.cfg.Shards, Hour: o.Hour, Generation: o.Generation}
+	for _, e := range entries {
+		p.Inputs = append(p.Inputs, e)
+	}
+	slices.SortFunc(p.Inputs, func(a, b intake.Entry) int { return a.Identity().Compare(b.Identity()) })
+	p.Parts = min(max(parts, uint32(min((p.Records()*recordBytes+memory-1)/memory, rollup.MaxParts))), rollup.MaxParts)
+	o.Batches = len(p.Inputs)
+	return p, nil
+}
+
+func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Manifest, error) {
+	b, _, err := r.get(ctx, layout.Accepted(id), accept.MaxRecordBytes, recordTimeout)
+	if err != nil {
+		return accept.Manifest{}, err
+	}
+	m, err := accept.ParseManifest(b)
+	if err == nil && m.Identity != id {
+		err = fmt.Errorf("%w: the manifest of %s is under the key of %s", accept.ErrCorruptRecord, m.Identity, id)
+	}
+	return m, err
+}
+
+// possible refuses an order that can't be done: frames are gone for good, and the raw rows
+// are not whole.
+func (r *Repairer) possible(ctx context.Context, o *Ordered, p *rollup.Plan, st *state) error {
+	if err := r.removed.Look(ctx); err != nil {
+		return err
+	}
+	for _, e := range p.Inputs {
+		if r.removed.Names(e.Identity()) {
+			o.Removed++
+		}
+	}
+	if o.Removed == 0 {
+		return nil
+	}
+	raw := st.sets[window.Raw]
+	lost := fmt.Errorf("%w: %d frames of %d were removed by retention", ErrLost, o.Removed, len(p.Inputs))
+	if raw == nil || slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return n.Window == window.Raw }) {
+		return lost
+	}
+	v := &verifier{r: r}
+	if err := v.set(ctx, Finding{}, raw, map[string]bool{raw.PlanKey: true}); err != nil {
+		return err
+	}
+	if v.rep.Found > 0 {
+		return lost
+	}
+	return nil
+}
+
+func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) error {
+	body, err := p.Marshal()
+	if err != nil {
+		return err
+	}
+	cctx, cancel := context.WithTimeout(ctx, objectTimeout)
+	defer cancel()
+	_, err = r.cfg.Store.Create(cctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"})
+	if err == nil || errors.Is(err, objstore.ErrExists) {
+		return nil // the shard's owner was first: its plan has all that was published, too
+	}
+	if there, _, rerr := r.get(ctx, p.Key(), rollup.MaxPlanBytes, objectTimeout); rerr == nil && bytes.Equal(there, body) {
+		return nil
+	}
+	return err
+}
+
+// create puts the order there, or adds what is damaged to the one that is.
+func (r *Repairer) create(ctx context.Context, o *Ordered, ord catalog.Order) error {
+	if err := ord.Validate(); err != nil {
+		return err
+	}
+	put := objstore.PutOptions{ContentType: "application/json"}
+	for range orderTries {
+		cctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		_, err := r.cfg.Store.Create(cctx, ord.Key(), ord.Marshal(), put)
+		cancel()
+		if err == nil || !errors.Is(err, objstore.ErrExists) {
+			return err
+		}
+		b, info, err := r.get(ctx, ord.Key(), catalog.MaxOrderBytes, recordTimeout)
+		if errors.Is(err, objstore.ErrNotFound) {
+			continue // done meanwhile
+		}
+		if err != nil && !objstore.Unreadable(err) {
+			return err
+		}
+		if there, perr := catalog.ParseOrder(ord.Key(), b); err == nil && perr == nil && there.Above >= ord.Above && contains(there.Damaged, ord.Damaged) {
+			o.Pending = true
+			return nil
+		}
+		rctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		_, err = r.cfg.Store.Replace(rctx, ord.Key(), ord.Marshal(), info.ETag, put)
+		cancel()
+		if !errors.Is(err, objstore.ErrPreconditionFailed) && !errors.Is(err, objstore.ErrNotFound) {
+			return err
+		}
+	}
+	return errors.New("the order changes again and again")
+}
+
+const orderTries = 5
+
+func contains(all, some []string) bool {
+	for _, s := range some {
+		if !slices.Contains(all, s) {
+			return false
+		}
+	}
+	return true
+}
+
+// Orders lists the orders that are pending. One that can't be read is given to bad.
+func (r *Repairer) Orders(ctx context.Context, bad func(key string, err error)) ([]catalog.Order, error) {
+	var out []catalog.Order
+	err := r.list(ctx, layout.RollupOrdersPrefix, "", func(i objstore.Info) error {
+		b, _, err := r.get(ctx, i.Key, catalog.MaxOrderBytes, recordTimeout)
+		if errors.Is(err, objstore.ErrNotFound) {
+			return nil
+		}
+		var ord catalog.Order
+		if err == nil {
+			ord, err = catalog.ParseOrder(i.Key, b)
+		}
+		if catalog.Unreadable(err) {
+			bad(i.Key, err)
+			return nil
+		}
+		if err == nil {
+			out = append(out, ord)
+		}
+		return err
+	})
+	if err != nil {
+		return out, fmt.Errorf("orders: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,115 @@
+// Package repair checks published sets against their bytes, and gives orders to make the
+// hours anew that are damaged. It deletes nothing: the owner of a shard publishes the next
+// generation, and the damaged one is superseded. docs/protocol/rollup.md has the way.
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/framelog"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Store is what checks and orders need of an object store.
+type Store interface {
+	objstore.Reader
+	objstore.Creator
+	Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error)
+}
+
+// Config of a Repairer. Scan is only for hours whose inputs nothing else tells; all others
+// are required.
+type Config struct {
+	Store       Store
+	AuthorityID string
+	// Shards of the authority.
+	Shards uint32
+	// By names who orders.
+	By  string
+	Now func() time.Time
+	// Scan gives every accepted batch of the shard that may have samples in the hour, and
+	// may give more.
+	Scan func(ctx context.Context, h window.Hour, s shard.ID, fn func(accept.Manifest) error) error
+}
+
+// Repairer checks and orders. For one caller at a time.
+type Repairer struct {
+	cfg     Config
+	removed *framelog.Index
+	// compactions that were checked, by key: what is wrong with them, "" for nothing.
+	compactions map[string]checked
+}
+
+// New checks the settings; it makes no request.
+func New(c Config) (*Repairer, error) {
+	if c.Store == nil || c.AuthorityID == "" || c.By == "" || c.Now == nil {
+		return nil, errors.New("repair: store, authority, name and clock are needed")
+	}
+	if err := shard.CheckCount(c.Shards); err != nil {
+		return nil, fmt.Errorf("repair: %w", err)
+	}
+	return &Repairer{cfg: c, removed: framelog.NewIndex(c.Store, c.AuthorityID), compactions: map[string]checked{}}, nil
+}
+
+const (
+	recordTimeout = 30 * time.Second
+	objectTimeout = 5 * time.Minute
+)
+
+func (r *Repairer) record(ctx context.Context, key string) (catalog.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	rec, _, err := catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, key)
+	return rec, err
+}
+
+func (r *Repairer) get(ctx context.Context, key string, limit int64, timeout time.Duration) ([]byte, objstore.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return r.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: limit})
+}
+
+func (r *Repairer) list(ctx context.Context, prefix, after string, fn func(objstore.Info) error) error {
+	for {
+		lctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		page, err := r.cfg.Store.List(lctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, i := range page.Objects {
+			if err := fn(i); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+// badPlan: the store answers, and what it has is no plan of this authority.
+func badPlan(err error) bool {
+	return errors.Is(err, rollup.ErrPlan) || err != nil && objstore.Unreadable(err)
+}
+
+// plan reads a plan; objstore.ErrNotFound when there is none, badPlan when it is damaged.
+func (r *Repairer) plan(ctx context.Context, key string) (*rollup.Plan, []byte, error) {
+	b, _, err := r.get(ctx, key, rollup.MaxPlanBytes, objectTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := rollup.ParsePlan(b)
+	if err == nil && (p.Key() != key || p.AuthorityID != r.cfg.AuthorityID) {
+		err = fmt.Errorf("%w: it is of %s, authority %.128q", rollup.ErrPlan, p.Key(), p.AuthorityID)
+	}
+	return p, b, err
+}

@@ -1,0 +1,393 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Problem is a stable code of a finding.
+type Problem string
+
+// Problems.
+const (
+	RecordUnreadable     Problem = "RECORD_UNREADABLE"     // the record that decides what counts
+	PlanMissing          Problem = "PLAN_MISSING"          // of the set that counts: no late batch can be added
+	PlanUnreadable       Problem = "PLAN_UNREADABLE"       // of the set that counts, or of a generation in work
+	ObjectMissing        Problem = "OBJECT_MISSING"        // a chunk or an index of the set that counts
+	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes are not those that the record says
+	CompactionUnreadable Problem = "COMPACTION_UNREADABLE" // the record that a set points at
+)
+
+// Finding is one thing that does not hold of a shard's hour.
+type Finding struct {
+	Problem Problem
+	Hour    window.Hour
+	Shard   shard.ID
+	Window  window.Window
+	Key     string
+	Detail  string
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s %s shard %s %s %s: %s", f.Problem, f.Hour, f.Shard, f.Window, f.Key, f.Detail)
+}
+
+// maxFindings bounds the findings that are kept; Report.Found counts all.
+const maxFindings = 10_000
+
+// Report is what a check found.
+type Report struct {
+	Hours    int
+	Sets     int // that count, compactions included
+	Plans    int
+	Objects  int
+	Bytes    uint64
+	Found    uint64
+	Findings []Finding
+	// Superseded records that can't be read: nobody reads them, and they are no findings.
+	Superseded int
+}
+
+// Options of a check.
+type Options struct {
+	// From and To are the hours that are checked, both included.
+	From, To window.Hour
+	// Shard that is checked, nil for all.
+	Shard *shard.ID
+	// Heads looks at sizes and at the store's checksums, and reads no object: it misses
+	// what rotted since it was written.
+	Heads bool
+	// Progress is told after every hour; it may be nil.
+	Progress func(window.Hour, Report)
+}
+
+// Verify checks what readers and workers rely on: of every shard's hour and window the
+// records down to the set that counts, its plan, its chunks and indexes; and the plans of
+// generations in work. An error is a store that could not be asked.
+func (r *Repairer) Verify(ctx context.Context, o Options) (Report, error) {
+	v := &verifier{r: r, o: o, tops: map[place]uint64{}}
+	err := v.sets(ctx)
+	if err == nil {
+		err = v.undecided(ctx)
+	}
+	if err != nil {
+		return v.rep, fmt.Errorf("verify: %w", err)
+	}
+	return v.rep, nil
+}
+
+type place struct {
+	hour  window.Hour
+	shard shard.ID
+}
+
+type slot struct {
+	shard  shard.ID
+	window window.Window
+}
+
+type verifier struct {
+	r   *Repairer
+	o   Options
+	rep Report
+	// tops is the least of the highest generations of the windows.
+	tops map[place]uint64
+}
+
+func (v *verifier) found(f Finding) {
+	v.rep.Found++
+	if len(v.rep.Findings) < maxFindings {
+		v.rep.Findings = append(v.rep.Findings, f)
+	}
+}
+
+// sets goes from hour to hour.
+func (v *verifier) sets(ctx context.Context) error {
+	at, gens := v.o.From, map[slot][]uint64{}
+	flush := func() error {
+		if len(gens) == 0 {
+			return nil
+		}
+		if err := v.hour(ctx, at, gens); err != nil {
+			return err
+		}
+		v.rep.Hours++
+		if v.o.Progress != nil {
+			v.o.Progress(at, v.rep)
+		}
+		return nil
+	}
+	stop := errors.New("stop")
+	err := v.r.list(ctx, layout.ManifestsPrefix, layout.RollupSetsHour(v.o.From), func(i objstore.Info) error {
+		n, err := layout.ParseRollupSet(i.Key)
+		if err != nil || n.Span > 0 || v.o.Shard != nil && n.Shard != *v.o.Shard {
+			return nil
+		}
+		if n.Hour > v.o.To {
+			return stop
+		}
+		if n.Hour != at {
+			if err := flush(); err != nil {
+				return err
+			}
+			at, gens = n.Hour, map[slot][]uint64{}
+		}
+		k := slot{n.Shard, n.Window}
+		gens[k] = append(gens[k], n.Generation)
+		return nil
+	})
+	if err != nil && !errors.Is(err, stop) {
+		return err
+	}
+	return flush()
+}
+
+func (v *verifier) hour(ctx context.Context, h window.Hour, gens map[slot][]uint64) error {
+	shards := map[shard.ID]bool{}
+	for k := range gens {
+		shards[k.shard] = true
+	}
+	for s := range shards {
+		plans := map[string]bool{} // windows share their plan
+		least := ^uint64(0)
+		for _, w := range window.All() {
+			all := gens[slot{s, w}]
+			if len(all) == 0 {
+				least = 0
+				continue
+			}
+			least = min(least, all[len(all)-1])
+			if err := v.slot(ctx, h, s, w, all, plans); err != nil {
+				return err
+			}
+		}
+		v.tops[place{h, s}] = least
+	}
+	return nil
+}
+
+// slot checks the records from the highest generation down to the one that counts.
+func (v *verifier) slot(ctx context.Context, h window.Hour, s shard.ID, w window.Window, gens []uint64, plans map[string]bool) error {
+	for i, gen := range slices.Backward(gens) {
+		key := layout.RollupSet(h, s, w, gen)
+		rec, err := v.r.record(ctx, key)
+		f := Finding{Hour: h, Shard: s, Window: w, Key: key}
+		switch {
+		case catalog.Unreadable(err):
+			f.Problem, f.Detail = RecordUnreadable, err.Error()
+			v.found(f)
+			continue // what is below may count, and is to be whole
+		case errors.Is(err, objstore.ErrNotFound):
+			continue // gone since it was listed
+		case err != nil:
+			return err
+		case rec.Aborted != nil:
+			continue
+		}
+		if rec.Set != nil {
+			v.rep.Sets++
+			if err := v.set(ctx, f, rec.Set, plans); err != nil {
+				return err
+			}
+		}
+		return v.below(ctx, h, s, w, gens[:i])
+	}
+	return nil
+}
+
+// below counts superseded records that can't be read.
+func (v *verifier) below(ctx context.Context, h window.Hour, s shard.ID, w window.Window, gens []uint64) error {
+	for _, gen := range gens {
+		_, err := v.r.record(ctx, layout.RollupSet(h, s, w, gen))
+		if catalog.Unreadable(err) {
+			v.rep.Superseded++
+		} else if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// set checks a set's plan and objects, or the compaction that has its rows.
+func (v *verifier) set(ctx context.Context, f Finding, set *catalog.Set, plans map[string]bool) error {
+	if set.Name.Span == 0 && !plans[set.PlanKey] {
+		plans[set.PlanKey] = true
+		if err := v.plan(ctx, f, set.PlanKey, set.PlanSHA256); err != nil {
+			return err
+		}
+	}
+	if set.Into != nil {
+		c, err := v.compaction(ctx, set.Into.Name)
+		if err != nil {
+			return err
+		}
+		for _, wrong := range c.findings {
+			g := f
+			g.Problem, g.Key, g.Detail = wrong.Problem, wrong.Key, wrong.Detail
+			v.found(g)
+		}
+		return nil
+	}
+	for i := range set.Objects {
+		wrong, err := v.object(ctx, &set.Objects[i])
+		if err != nil {
+			return err
+		}
+		for _, g := range wrong {
+			f.Problem, f.Key, f.Detail = g.Problem, g.Key, g.Detail
+			v.found(f)
+		}
+	}
+	return nil
+}
+
+func (v *verifier) plan(ctx context.Context, f Finding, key string, want identity.Digest) error {
+	v.rep.Plans++
+	_, body, err := v.r.plan(ctx, key)
+	f.Key = key
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		f.Problem, f.Detail = PlanMissing, "no late batch can be added to the hour"
+	case badPlan(err):
+		f.Problem, f.Detail = PlanUnreadable, err.Error()
+	case err != nil:
+		return err
+	case !want.IsZero() && identity.Sum(body) != want:
+		f.Problem, f.Detail = PlanUnreadable, "it is another plan than the set's"
+	default:
+		return nil
+	}
+	v.found(f)
+	return nil
+}
+
+// checked is what is wrong with a compaction.
+type checked struct{ findings []Finding }
+
+// maxChecked bounds the compactions that are remembered.
+const maxChecked = 10_000
+
+func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, error) {
+	key := n.Key()
+	if c, ok := v.r.compactions[key]; ok {
+		return c, nil
+	}
+	var c checked
+	rec, err := v.r.record(ctx, key)
+	switch {
+	case catalog.Unreadable(err) || errors.Is(err, objstore.ErrNotFound):
+		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: err.Error()}}
+	case err != nil:
+		return c, err
+	case rec.Set == nil:
+		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: "it is not committed, or removed"}}
+	default:
+		v.rep.Sets++
+		for i := range rec.Set.Objects {
+			wrong, err := v.object(ctx, &rec.Set.Objects[i])
+			if err != nil {
+				return c, err
+			}
+			c.findings = append(c.findings, wrong...)
+		}
+	}
+	if len(v.r.compactions) >= maxChecked {
+		clear(v.r.compactions)
+	}
+	v.r.compactions[key] = c
+	return c, nil
+}
+
+// object checks a chunk and its index.
+func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, error) {
+	var out []Finding
+	for _, part := range []struct {
+		key   string
+		bytes uint64
+		sha   identity.Digest
+		index bool
+	}{{o.ChunkKey, o.ChunkBytes, o.ChunkSHA256, false}, {o.IndexKey, o.IndexBytes, o.IndexSHA256, true}} {
+		p, detail, err := v.bytes(ctx, part.key, part.bytes, part.sha, part.index)
+		if err != nil {
+			return nil, err
+		}
+		if p != "" {
+			out = append(out, Finding{Problem: p, Key: part.key, Detail: detail})
+		}
+	}
+	return out, nil
+}
+
+func (v *verifier) bytes(ctx context.Context, key string, size uint64, sha identity.Digest, index bool) (Problem, string, error) {
+	v.rep.Objects++
+	v.rep.Bytes += size
+	if v.o.Heads {
+		hctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		info, err := v.r.cfg.Store.Head(hctx, key)
+		switch {
+		case errors.Is(err, objstore.ErrNotFound):
+			return ObjectMissing, "no such object", nil
+		case err != nil && !objstore.Unreadable(err):
+			return "", "", err
+		case err != nil || uint64(info.Size) != size || !info.SHA256.IsZero() && info.SHA256 != sha:
+			return ObjectDamaged, fmt.Sprintf("%d bytes of %s, want %d of %s", info.Size, info.SHA256, size, sha), nil
+		}
+		return "", "", nil
+	}
+	body, _, err := v.r.get(ctx, key, int64(size)+1, objectTimeout)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return ObjectMissing, "no such object", nil
+	case err != nil && objstore.Unreadable(err):
+		return ObjectDamaged, err.Error(), nil
+	case err != nil:
+		return "", "", err
+	case identity.Sum(body) != sha:
+		return ObjectDamaged, fmt.Sprintf("%d bytes that hash to %s, want %d of %s", len(body), identity.Sum(body), size, sha), nil
+	}
+	if index {
+		if _, err := chunk.ReadIndex(body, chunk.Limits{}); err != nil {
+			return ObjectDamaged, err.Error(), nil
+		}
+	}
+	return "", "", nil
+}
+
+// undecided checks the plans of generations that some window has not decided.
+func (v *verifier) undecided(ctx context.Context) error {
+	for s := range shard.ID(v.r.cfg.Shards) {
+		if v.o.Shard != nil && s != *v.o.Shard {
+			continue
+		}
+		stop := errors.New("stop")
+		prefix := layout.PlansPrefix + "shard=" + s.String() + "/"
+		err := v.r.list(ctx, prefix, layout.RollupPlans(v.o.From, s), func(i objstore.Info) error {
+			h, id, gen, err := layout.ParseRollupPlan(i.Key)
+			if err != nil || id != s {
+				return nil
+			}
+			if h > v.o.To {
+				return stop
+			}
+			if gen <= v.tops[place{h, s}] {
+				return nil
+			}
+			return v.plan(ctx, Finding{Hour: h, Shard: s, Window: window.Raw}, i.Key, identity.Digest{})
+		})
+		if err != nil && !errors.Is(err, stop) {
+			return err
+		}
+	}
+	return nil
+}

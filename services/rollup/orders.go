@@ -1,0 +1,234 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/pkg/work"
+)
+
+// An operator's order says that an hour is to be made anew: of its plan's frames, with
+// every object looked at, over records that can't be read. The order is deleted when every
+// window has a generation above what there was.
+
+// order is one that is pending.
+type order struct {
+	catalog.Order
+	next  time.Time // not looked at before
+	fails int
+}
+
+// damaged are the records that may be passed over; none without an order.
+func (o *order) damaged() []string {
+	if o == nil {
+		return nil
+	}
+	return o.Damaged
+}
+
+const (
+	ordersEvery = time.Minute // between two listings
+	// ordersAtOnce bounds those that are done between two looks at the intake, and
+	// maxOrders those that are remembered of a shard: the others are listed again.
+	ordersAtOnce = 4
+	maxOrders    = 1000
+)
+
+// obey does orders of the shard. One that can't be done keeps nothing else from going on.
+func (o *owner) obey(ctx context.Context) (again bool, err error) {
+	if err := o.listOrders(ctx); err != nil {
+		return false, err
+	}
+	now, did := o.s.now(), 0
+	for _, h := range sortedOrders(o.orders) {
+		ord := o.orders[h]
+		if now.Before(ord.next) {
+			continue
+		}
+		if did++; did > ordersAtOnce {
+			return true, err
+		}
+		one, oerr := o.obeyOne(ctx, ord)
+		again = again || one
+		if oerr != nil && ctx.Err() == nil {
+			c := o.s.cfg.Schedule
+			ord.next = o.s.now().Add(min(c.RetryBase<<min(ord.fails, 16), c.RetryMax))
+			ord.fails++
+			o.s.m.orders.WithLabelValues("failed").Inc()
+			err = errors.Join(err, fmt.Errorf("order for hour %s: %w", h, oerr))
+		}
+	}
+	o.s.m.ordered.WithLabelValues(o.grant.Shard.String()).Set(float64(len(o.orders)))
+	return again, err
+}
+
+func sortedOrders(m map[window.Hour]*order) []window.Hour {
+	hs := make([]window.Hour, 0, len(m))
+	for h := range m {
+		hs = append(hs, h)
+	}
+	slices.Sort(hs)
+	return hs
+}
+
+// listOrders looks for orders that came, or changed, or went, now and then.
+func (o *owner) listOrders(ctx context.Context) error {
+	now := o.s.now()
+	if o.orders != nil && now.Sub(o.listed) < ordersEvery {
+		return nil
+	}
+	orders := map[window.Hour]*order{}
+	prefix := layout.RollupOrders(o.grant.Shard)
+	for after := ""; ; {
+		page, err := o.s.list(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+		if err != nil {
+			return fmt.Errorf("list %q: %w", prefix, err)
+		}
+		for _, i := range page.Objects {
+			if len(orders) == maxOrders {
+				break
+			}
+			ord, err := o.readOrder(ctx, i.Key)
+			if err != nil {
+				return err
+			}
+			if ord == nil {
+				continue
+			}
+			if was := o.orders[ord.Hour]; was != nil {
+				ord.next, ord.fails = was.next, was.fails
+			}
+			orders[ord.Hour] = ord
+		}
+		if after = page.Next; after == "" || len(orders) == maxOrders {
+			break
+		}
+	}
+	o.orders, o.listed = orders, now
+	return nil
+}
+
+// readOrder gives nil for what is gone, or is no order of this authority.
+func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: catalog.MaxOrderBytes})
+	if errors.Is(err, objstore.ErrNotFound) {
+		return nil, nil
+	}
+	var ord catalog.Order
+	if err == nil {
+		ord, err = catalog.ParseOrder(key, b)
+	}
+	switch {
+	case catalog.Unreadable(err):
+		o.s.log.Error("an order can't be read; give it again", "key", key, "err", err)
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read %q: %w", key, err)
+	case ord.AuthorityID != o.s.cfg.AuthorityID:
+		o.s.log.Error("an order is of another authority", "key", key, "authority", ord.AuthorityID)
+		return nil, nil
+	}
+	return &order{Order: ord}, nil
+}
+
+// obeyOne makes the next generation of an ordered hour, or deletes an order that is done.
+func (o *owner) obeyOne(ctx context.Context, ord *order) (did bool, err error) {
+	s, id := o.s, o.grant.Shard
+	pub, err := s.publishedBut(ctx, ord.Hour, id, ord.Damaged)
+	if err != nil {
+		s.m.damage(err)
+		return false, err
+	}
+	if pub.above(ord.Above) {
+		dctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		defer cancel()
+		if err := s.store.Delete(dctx, ord.Key()); err != nil {
+			return false, fmt.Errorf("delete %q: %w", ord.Key(), err)
+		}
+		delete(o.orders, ord.Hour)
+		s.m.orders.WithLabelValues("done").Inc()
+		s.log.Info("an order is done", "shard", id, "hour", ord.Hour, "above", ord.Above, "reason", ord.Reason, "by", ord.By)
+		return false, nil
+	}
+	gen := pub.next()
+	outcome, err := s.do(ctx, o, ord.Hour, gen)
+	switch outcome {
+	case work.Completed:
+		return true, err
+	case work.Duplicate:
+		err = errors.Join(err, o.reconcile(ctx, ord.Hour, gen))
+	}
+	if err == nil {
+		err = fmt.Errorf("generation %d: %s", gen, outcome)
+	}
+	return false, err
+}
+
+// above reports whether every window has a committed generation above gen.
+func (p *published) above(gen uint64) bool {
+	for _, w := range window.All() {
+		if set := p.sets[w]; set == nil || set.Name.Generation <= gen {
+			return false
+		}
+	}
+	return true
+}
+
+// errNoPlan: only the plan that came with the order knows the inputs of what is damaged.
+var errNoPlan = errors.New("the order's plan is not there: give the order again")
+
+// ordered makes sure that a generation over damaged records has the plan that was made for
+// it: what they had as inputs, nothing else tells.
+func (s *Service) ordered(ctx context.Context, ord *order, pub *published, gen uint64) error {
+	if ord == nil || len(pub.damaged) == 0 || gen <= ord.Above {
+		return nil
+	}
+	_, err := s.readPlan(ctx, ord.Hour, ord.Shard, gen)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return errNoPlan
+	}
+	return err
+}
+
+// makeOrdered makes an ordered generation of all its frames, so that nothing of former
+// generations is taken over. Where a frame is gone for good, and the rows of the former raw
+// set can be read and have the hashes that its manifest says, they are as good.
+func (s *Service) makeOrdered(ctx context.Context, ord *order, p *planned, raw *catalog.Set, windows []window.Window, step func() error) (*made, error) {
+	if ord == nil {
+		return s.make(ctx, p, raw, windows, step)
+	}
+	m, err := s.make(ctx, p, nil, windows, step)
+	var bad *UnreadableError
+	if errors.As(err, &bad) && raw != nil {
+		s.log.Warn("a frame can't be read; the rows of the former raw set are tried", "shard", p.Shard, "hour", p.Hour, "identity", bad.Entry.Identity(), "set", raw.Name.Key())
+		return s.make(ctx, p, raw, windows, step)
+	}
+	return m, err
+}
+
+// unreadablePlan: the store answers, and what it has is no plan.
+func unreadablePlan(err error) bool {
+	return errors.Is(err, rollup.ErrPlan) || err != nil && objstore.Unreadable(err)
+}
+
+// damage counts looks that met something that can't be read.
+func (m *metrics) damage(err error) {
+	switch {
+	case errors.Is(err, catalog.ErrCorruptRecord):
+		m.damaged.WithLabelValues("record").Inc()
+	case errors.Is(err, rollup.ErrPlan):
+		m.damaged.WithLabelValues("plan").Inc()
+	case err != nil && objstore.Unreadable(err):
+		m.damaged.WithLabelValues("object").Inc()
+	}
+}

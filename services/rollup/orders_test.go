@@ -1,0 +1,301 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// manifests writes the identity manifests of what was accepted.
+func (w *world) manifests() (all []accept.Manifest) {
+	w.t.Helper()
+	for _, e := range w.accepted {
+		m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity(), FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
+			AcceptedAt: e.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
+			RecordCount: e.Identity().Count(), MinTime: e.MinTime, MaxTime: e.MaxTime}
+		w.spoil(layout.Accepted(e.Identity()), string(m.Marshal()))
+		all = append(all, m)
+	}
+	return all
+}
+
+// spoil puts other bytes under a key.
+func (w *world) spoil(key, body string) {
+	w.t.Helper()
+	_, err := w.store.Put(w.t.Context(), key, []byte(body), objstore.PutOptions{})
+	must(w.t, err)
+}
+
+func (w *world) repairer() *repair.Repairer {
+	w.t.Helper()
+	r, err := repair.New(repair.Config{Store: w.store, AuthorityID: testAuthority, Shards: testShards, By: "test", Now: w.now,
+		Scan: func(_ context.Context, _ window.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+			for _, m := range w.manifests() {
+				if err := fn(m); err != nil {
+					return err
+				}
+			}
+			return nil
+		}})
+	must(w.t, err)
+	return r
+}
+
+// verify checks everything, and wants these problems.
+func (w *world) verify(want ...repair.Problem) []repair.Finding {
+	w.t.Helper()
+	rep, err := w.repairer().Verify(w.t.Context(), repair.Options{From: hour0 - 5, To: hour0 + 5})
+	must(w.t, err)
+	got := map[repair.Problem]bool{}
+	for _, f := range rep.Findings {
+		got[f.Problem] = true
+	}
+	for _, p := range want {
+		if !got[p] {
+			w.t.Fatalf("not found: %s; found %v", p, rep.Findings)
+		}
+	}
+	if len(got) != len(want) {
+		w.t.Fatalf("found %v, want %v", rep.Findings, want)
+	}
+	return rep.Findings
+}
+
+// turns lets the owner look at its shard some times, minutes apart.
+func (w *world) turns(o *owner) (failed error) {
+	w.t.Helper()
+	for range 8 {
+		w.advance(4 * time.Minute)
+		if _, err := o.round(w.t.Context()); err != nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// Whatever is damaged of a published hour: the hour waits, the hours beside it go on, and
+// an order makes it anew. Generations only grow and the damaged record stays.
+func TestADamagedHourIsMadeAnew(t *testing.T) {
+	type damage struct {
+		name   string
+		spoil  func(w *world)
+		finds  []repair.Problem
+		source string
+		held   bool // the hour takes no late batch before it is repaired
+	}
+	record := func(w window.Window) string { return layout.RollupSet(hour0, 0, w, 1) }
+	for _, d := range []damage{
+		{"raw record", func(w *world) { w.spoil(record(window.Raw), "{") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
+		{"1m record", func(w *world) { w.spoil(record(window.OneMinute), "") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
+		{"plan", func(w *world) { w.spoil(layout.RollupPlan(hour0, 0, 1), "x") }, []repair.Problem{repair.PlanUnreadable}, "manifests", true},
+		{"plan gone", func(w *world) { must(t, w.store.Delete(t.Context(), layout.RollupPlan(hour0, 0, 1))) }, []repair.Problem{repair.PlanMissing}, "manifests", true},
+		{"all", func(w *world) {
+			for _, win := range window.All() {
+				w.spoil(record(win), "x")
+			}
+			w.spoil(layout.RollupPlan(hour0, 0, 1), "x")
+		}, []repair.Problem{repair.RecordUnreadable}, "scan", true},
+		{"raw chunk", func(w *world) { w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "rotten") }, []repair.Problem{repair.ObjectDamaged}, "plans", false},
+		{"5m index gone", func(w *world) {
+			must(t, w.store.Delete(t.Context(), w.set(hour0, 0, window.FiveMinutes).Objects[0].IndexKey))
+		}, []repair.Problem{repair.ObjectMissing}, "plans", false},
+	} {
+		t.Run(d.name, func(t *testing.T) {
+			w := newWorld(t, newMem())
+			cfg := testConfig()
+			a := agentOf(0, 0)
+			seq := w.some(a, hour0-1, 340, 5, 0)
+			seq = w.some(a, hour0, 0, 20, seq)
+			seq = w.some(a, hour0+1, 0, 5, seq)
+			w.clock.Store((hour0 + 1).End().Add(time.Hour).UnixNano())
+			w.drive(cfg, Grant{Shard: 0, Fence: 3})
+			w.manifests()
+			w.verify()
+			d.spoil(w)
+			w.verify(d.finds...)
+
+			// Late batches of the hours beside are rolled up whatever became of this one.
+			seq = w.some(a, hour0-1, 350, 1, seq)
+			seq = w.some(a, hour0+1, 350, 1, seq)
+			if d.held {
+				w.some(a, hour0, 350, 1, seq)
+			}
+			o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 4})
+			must(t, err)
+			if err := w.turns(o); (err != nil) != d.held {
+				t.Fatalf("held up %v: %v", d.held, err)
+			}
+			w.check(hour0-1, 0, 2)
+			w.check(hour0+1, 0, 2)
+			if d.held && testutil.ToFloat64(o.s.m.damaged.WithLabelValues("record"))+testutil.ToFloat64(o.s.m.damaged.WithLabelValues("plan")) == 0 &&
+				d.name != "plan gone" {
+				t.Error("nobody was told of the damage")
+			}
+
+			w.manifests()
+			dry, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", true)
+			must(t, err)
+			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+				t.Fatalf("a dry run ordered %d", n)
+			}
+			got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+			must(t, err)
+			if got.Generation != 2 || got.Source != d.source || dry.Batches != got.Batches || got.Batches < 20 {
+				t.Fatalf("%+v, %+v", got, dry)
+			}
+			if got, err = w.repairer().Order(t.Context(), hour0, 0, "damaged", false); err != nil || !got.Pending || got.Source != "plan" {
+				t.Fatalf("again: %+v, %v", got, err)
+			}
+			must(t, w.turns(o))
+			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+				t.Fatal("the order is still there")
+			}
+			w.verify()
+			gen := uint64(2)
+			if d.held && d.source != "scan" { // what came late is the next generation; a scan had it
+				gen = 3
+			}
+			w.check(hour0, 0, gen)
+			if set := w.set(hour0, 0, window.Raw); set.Fence != 4 {
+				t.Errorf("fence %d", set.Fence)
+			}
+			if testutil.ToFloat64(o.s.m.orders.WithLabelValues("done")) != 1 {
+				t.Error("not counted")
+			}
+		})
+	}
+}
+
+// A plan that was damaged before its generation was made is aborted by the order; the next
+// one is made of what was accepted.
+func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
+	for _, published := range []bool{false, true} {
+		w := newWorld(t, newMem())
+		cfg := testConfig()
+		a := agentOf(0, 0)
+		seq := w.some(a, hour0, 0, 20, 0)
+		gen := uint64(1)
+		if published {
+			w.drive(cfg, Grant{Shard: 0, Fence: 1})
+			w.some(a, hour0, 20, 2, seq)
+			gen = 2
+		}
+		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		w.spoil(layout.RollupPlan(hour0, 0, gen), "x") // after the founding, which aborts what is not decided
+		if err := w.turns(o); err == nil {
+			t.Fatalf("published %v: a generation was made without its plan", published)
+		}
+		w.manifests()
+		if f := w.verify(repair.PlanUnreadable); !strings.Contains(f[0].Key, "plans") {
+			t.Error(f)
+		}
+		got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+		must(t, err)
+		if len(got.Aborted) != 1 || got.Aborted[0] != gen || got.Generation != gen+1 {
+			t.Fatalf("%+v", got)
+		}
+		must(t, w.turns(o))
+		w.verify()
+		if set := w.set(hour0, 0, window.Raw); set == nil || set.Inputs.Batches() != uint64(len(w.accepted)) {
+			t.Fatalf("%+v", set)
+		}
+		w.check(hour0, 0, w.set(hour0, 0, window.Raw).Name.Generation)
+	}
+}
+
+// Rivals are found among what was accepted when the published set beside can't be read.
+func TestRivalsOfADamagedHour(t *testing.T) {
+	for _, what := range []string{"record", "plan"} {
+		w := newWorld(t, newMem())
+		cfg := testConfig()
+		a := agentOf(0, 0)
+		w.clock.Store((hour0 + 1).End().Add(time.Hour).UnixNano())
+		first := w.accept(a, 10, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"requests_total", frame.Counter, at(hour0, 59*time.Minute), 1})
+		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		rival := w.accept(a, 11, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", frame.Counter, at(hour0+1, time.Minute), 2})
+		w.manifests()
+		if what == "record" {
+			w.spoil(layout.RollupSet(hour0, 0, window.Raw, 1), "x")
+		} else {
+			w.spoil(layout.RollupPlan(hour0, 0, 1), "x")
+		}
+		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		w.advance(cfg.Schedule.LateAfter)
+		_, _ = o.round(t.Context()) // the damaged hour fails
+		set := w.set(hour0+1, 0, window.Raw)
+		if set == nil || !set.Inputs.Covers(first.Identity()) || !set.Inputs.Covers(rival.Identity()) || set.Counts.Published != 1 || set.Counts.Overlapped != 1 {
+			t.Fatalf("%s: %+v", what, set)
+		}
+		w.check(hour0+1, 0, 1)
+	}
+}
+
+// Frames that retention removed are no longer there to make an hour of: its raw rows are,
+// when they are whole; else the order is refused.
+func TestAnOrderWithoutFrames(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	w.some(agentOf(0, 0), hour0, 0, 20, 0)
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.manifests()
+	w.clock.Store((hour0 + 48).End().UnixNano())
+	f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
+	must(t, err)
+	if rep, err := f.Run(t.Context(), hour0.End(), false); err != nil || rep.Batches != 20 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	w.spoil(layout.RollupSet(hour0, 0, window.OneHour, 1), "x")
+	got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+	if err != nil || got.Removed != 20 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+	must(t, err)
+	must(t, rounds(t.Context(), o))
+	w.verify()
+	w.check(hour0, 0, 2)
+	w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "x")
+	if _, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false); !errors.Is(err, repair.ErrLost) {
+		t.Fatal(err)
+	}
+}
+
+// Orders that can't be read, or are another authority's, hold nothing up; a shard has many.
+func TestBadOrders(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	w.some(agentOf(0, 0), hour0, 0, 3, 0)
+	w.spoil(layout.RollupOrder(hour0-3, 0), "x")
+	foreign := catalog.Order{AuthorityID: "other", Shard: 0, Hour: hour0 - 2, Above: 1, Reason: "r", By: "b"}
+	w.spoil(foreign.Key(), string(foreign.Marshal()))
+	empty := foreign
+	empty.AuthorityID, empty.Hour = testAuthority, hour0-1
+	w.spoil(empty.Key(), string(empty.Marshal()))
+	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	for range 3 {
+		if _, err := o.round(t.Context()); err != nil && !errors.Is(err, errNoInputs) {
+			t.Fatal(err)
+		}
+	}
+	w.check(hour0, 0, 1)
+	if _, err := w.repairer().Order(t.Context(), hour0+4, 0, "r", false); !errors.Is(err, repair.ErrNothing) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,113 @@
+package rollup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// Where the published set of an hour beside can't be read, the identity manifests tell who
+// overlaps: a rival is an accepted batch, published or not. So a damaged hour does not
+// hold up the hours beside it.
+
+// rivalsAccepted makes accepted batches with samples in beside that overlap the pending
+// ones of h inputs of h, and those inputs of beside.
+func (o *owner) rivalsAccepted(ctx context.Context, pend []intake.Entry, beside, h window.Hour) error {
+	for i := 0; i < len(pend); {
+		boot, end := pend[i].Identity().BootOf(), pend[i].SeqEnd
+		j := i
+		for ; j < len(pend) && pend[j].Identity().BootOf() == boot; j++ {
+			end = max(end, pend[j].SeqEnd)
+		}
+		if err := o.overlaps(ctx, boot, pend[i:j], end, beside, h); err != nil {
+			return err
+		}
+		i = j
+	}
+	return nil
+}
+
+// overlaps lists the accepted batches of one boot that may overlap; pend is in their order.
+func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []intake.Entry, end uint64, beside, h window.Hour) error {
+	prefix := layout.AcceptedBoot(boot)
+	from := pend[0].SeqStart - min(pend[0].SeqStart, uint64(frame.DefaultLimits().Records))
+	for after := prefix + layout.SeqName(from, 0); ; {
+		page, err := o.s.list(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+		if err != nil {
+			return fmt.Errorf("list %q: %w", prefix, err)
+		}
+		for _, i := range page.Objects {
+			id, err := layout.ParseAccepted(i.Key)
+			if err != nil {
+				continue // foreign, or of a boot whose name goes on
+			}
+			if id.SeqStart > end {
+				return nil
+			}
+			var mine []intake.Entry
+			for _, e := range pend {
+				if e.Identity() != id && e.Identity().Intersects(id) {
+					mine = append(mine, e)
+				}
+			}
+			if len(mine) == 0 || slices.ContainsFunc(pend, func(e intake.Entry) bool { return e.Identity() == id }) {
+				continue
+			}
+			e, err := o.s.acceptedEntry(ctx, id)
+			if err != nil {
+				return err
+			}
+			if first, last := e.Hours(); beside < first || beside > last {
+				continue
+			}
+			o.log.join(e, h, o.s.now())
+			for _, m := range mine {
+				o.log.need(o.log.batches[m.Identity()], beside, o.s.now())
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+// joinAccepted makes published batches of another hour inputs of h when the plan that has
+// their entries can't be read.
+func (o *owner) joinAccepted(ctx context.Context, ids []identity.Batch, h window.Hour) error {
+	for _, id := range ids {
+		e, err := o.s.acceptedEntry(ctx, id)
+		if errors.Is(err, objstore.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		o.log.join(e, h, o.s.now())
+	}
+	return nil
+}
+
+// acceptedEntry is what the identity manifest says of a batch.
+func (s *Service) acceptedEntry(ctx context.Context, id identity.Batch) (intake.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	key := layout.Accepted(id)
+	b, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	if err != nil {
+		return intake.Entry{}, fmt.Errorf("read %q: %w", key, err)
+	}
+	m, err := accept.ParseManifest(b)
+	if err != nil {
+		return intake.Entry{}, fmt.Errorf("read %q: %w", key, err)
+	}
+	return intake.EntryOf(m), nil
+}
