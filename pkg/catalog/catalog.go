@@ -23,6 +23,10 @@ const (
 // refresh finds it and goes on from there.
 var ErrBudget = errors.New("the refresh ran out of requests")
 
+// ErrReplaced is the problem of an hour whose listing is older than what its records say: a
+// generation that was not listed replaced the highest one that was. The next refresh has it.
+var ErrReplaced = errors.New("replaced by a generation that was not there when it was listed")
+
 // Config of a Catalog. Reader and AuthorityID are required.
 type Config struct {
 	Reader      objstore.Reader
@@ -216,6 +220,9 @@ func (p *pass) decide(ctx context.Context, hr *hour, key string) error {
 	if s.record.Set != nil {
 		hr.sets[at] = s.record.Set
 		hr.shards = s.record.Set.Shards
+	}
+	if r := s.record.Removed; r != nil && r.SupersededBy > hr.top[at] {
+		hr.doubt = append(hr.doubt, Problem{key, fmt.Errorf("%w: by %d", ErrReplaced, r.SupersededBy)})
 	}
 	// One that was committed, and expired, hides what it had superseded.
 	hr.closed[at] = s.record.Aborted == nil

@@ -168,8 +168,13 @@ func (s *Set) Compacted(c Name, at int64, worker string) *Set {
 	return &next
 }
 
-// Earlier reports whether i gives way to a compaction named n: rows move to longer spans
-// only, so that no record ever points back. It is true of nil.
+// Earlier reports whether i gives way to a compaction named n: rows move to longer spans,
+// or to a higher generation of the same compaction, so that no record ever points back. Of
+// two compactions of one span that begin with different shards neither gives way: whoever
+// made the other one may be gone, and it would be waited for for ever. It is true of nil.
 func (i *Into) Earlier(n Name) bool {
-	return i == nil || cmp.Or(cmp.Compare(i.Name.Span, n.Span), cmp.Compare(i.Name.Generation, n.Generation)) < 0
+	if i == nil || i.Name.Span != n.Span {
+		return i == nil || i.Name.Span < n.Span
+	}
+	return i.Name.Hour == n.Hour && i.Name.Shard == n.Shard && i.Name.Generation < n.Generation
 }

@@ -38,11 +38,12 @@ func NewLooker(r objstore.Reader, authority string) *Looker {
 type Seen struct {
 	// Sets are highest committed generations.
 	Sets []*catalog.Set
-	// Compactions that begin in the hours; what became of them is not read.
+	// Compactions that begin in the hours; only those that no set points at are read.
 	Compactions []catalog.Name
 	// Skipped hours of shards have a record that can't be read.
 	Skipped  int
 	from, to window.Hour
+	idle     []*catalog.Set // committed compactions that no set points at
 }
 
 // Look reads the hours from to to, both included, of the shards that of names.
@@ -54,12 +55,14 @@ func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour
 	}
 	gens := map[slot][]objstore.Info{}
 	var order []slot
+	var compactions []objstore.Info
 	err := listHours(ctx, l.store, from, to, func(n catalog.Name, i objstore.Info) error {
 		if n.Window != w || !of(n.Shard) {
 			return nil
 		}
 		if n.Span > 0 {
 			seen.Compactions = append(seen.Compactions, n)
+			compactions = append(compactions, i)
 			return nil
 		}
 		at := slot{n.Hour, n.Shard}
@@ -93,6 +96,9 @@ func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour
 			}
 		}
 	}
+	if err := l.idle(ctx, &seen, compactions); err != nil {
+		return seen, err
+	}
 	for key, r := range l.known {
 		if n, err := layout.ParseRollupSet(key); err == nil && !r.used && (n.Window == w || n.Hour < from) {
 			delete(l.known, key)
@@ -101,24 +107,46 @@ func (l *Looker) Look(ctx context.Context, w window.Window, from, to window.Hour
 	return seen, nil
 }
 
-// Unneeded are the compactions of whose hours and shards every set is in another one: a
-// worker died before it made any point there, and a longer span was merged since.
-func (s Seen) Unneeded() []catalog.Name {
-	var out []catalog.Name
-	for _, c := range s.Compactions {
-		end := c.Hour + window.Hour(c.Span)
-		if s.Skipped > 0 || c.Hour < s.from || end-1 > s.to {
+// idle reads the compactions that no set points at.
+func (l *Looker) idle(ctx context.Context, seen *Seen, compactions []objstore.Info) error {
+	pointed := map[catalog.Name]bool{}
+	for _, s := range seen.Sets {
+		if s.Into != nil {
+			pointed[s.Into.Name] = true
+		}
+	}
+	for k, i := range compactions {
+		if pointed[seen.Compactions[k]] {
 			continue
 		}
-		needed := false
-		for _, set := range s.Sets {
-			if set.Name.Hour >= c.Hour && set.Name.Hour < end && set.Name.Shard >= c.Shard && (set.Into.Earlier(c) || set.Into.Name == c) {
-				needed = true
-				break
-			}
+		r, err := l.read(ctx, i)
+		if unreadable(err) {
+			continue // it stays
 		}
-		if !needed {
-			out = append(out, c)
+		if err != nil {
+			return err
+		}
+		if r.set != nil {
+			seen.idle = append(seen.idle, r.set)
+		}
+	}
+	return nil
+}
+
+// Unneeded are the compactions that no source points at, or may still be made to: a
+// worker died before it did, and the sources are in a longer span, or replaced, since.
+func (s Seen) Unneeded() []catalog.Name {
+	at := map[catalog.Name]*catalog.Set{}
+	for _, set := range s.Sets {
+		at[set.Name] = set
+	}
+	var out []catalog.Name
+	for _, c := range s.idle {
+		if s.Skipped > 0 || c.Name.Hour < s.from || c.Name.Hour+window.Hour(c.Name.Span)-1 > s.to {
+			continue
+		}
+		if !slices.ContainsFunc(c.Sources, func(src catalog.Name) bool { return at[src] != nil && at[src].Into.Earlier(c.Name) }) {
+			out = append(out, c.Name)
 		}
 	}
 	return out
@@ -160,7 +188,7 @@ func (l *Looker) record(ctx context.Context, key string) (catalog.Record, objsto
 
 func (l *Looker) compaction(ctx context.Context, n catalog.Name) (*catalog.Set, error) {
 	key := n.Key()
-	if r := l.known[key]; r != nil {
+	if r := l.known[key]; r != nil && r.set != nil {
 		r.used = true
 		return r.set, nil
 	}

@@ -43,6 +43,7 @@ type sim struct {
 	txns       map[string]string // manifest key -> transaction that committed it
 	parsed     map[string]*catalog.Record
 	crash      crash
+	ledger     *ledger // of records, where there are some
 	violations []string
 	trace      []string
 	published  int
@@ -278,6 +279,9 @@ func (w *sim) check(key string) {
 	if n, err := layout.ParseRollupSet(key); err == nil {
 		w.checkRecord(n)
 	}
+	if w.ledger != nil {
+		w.ledger.checkLog(key)
+	}
 	if _, err := layout.ParseRollupObject(key); err != nil {
 		return
 	}
@@ -314,7 +318,10 @@ func (w *sim) checkRecord(n catalog.Name) {
 		w.published++
 		w.checkCommit(r.Set)
 	}
-	if r.Removed != nil {
+	if w.ledger != nil {
+		w.ledger.changed(n, r)
+	}
+	if r.Removed != nil && (w.ledger == nil || r.Removed.SupersededBy != 0) {
 		higher := n
 		higher.Generation = r.Removed.SupersededBy
 		if h := w.record(higher.Key()); higher.Generation == 0 || h == nil || h.Aborted != nil {
@@ -343,6 +350,8 @@ func (w *sim) checkCommit(s *catalog.Set) {
 			w.violated("order: %s is committed, generation %d is not decided", s.Name.Key(), n.Generation)
 		case r.Set != nil && r.Set.Fence > s.Fence:
 			w.violated("fence: %s has fence %d, generation %d has %d", s.Name.Key(), s.Fence, n.Generation, r.Set.Fence)
+		case r.Removed != nil && r.Removed.Fence > s.Fence:
+			w.violated("fence: %s has fence %d, generation %d had %d", s.Name.Key(), s.Fence, n.Generation, r.Removed.Fence)
 		}
 	}
 }
@@ -473,28 +482,42 @@ func (w *sim) spoil() {
 	}
 }
 
-// runSim plays one schedule to its end.
-func runSim(seed uint64) *sim {
-	rng := rand.New(rand.NewPCG(seed, 1))
+func newSim(rng *rand.Rand) *sim {
 	w := &sim{rng: rng, store: objmem.New(nil), refs: refmem.New(), clock: &simClock{hour0.End()}, txns: map[string]string{}, parsed: map[string]*catalog.Record{}}
 	w.policy = simPolicy(rng)
 	w.chaos = []float64{0, 0.02, 0.1, 0.3}[rng.IntN(4)]
-	losses, kills := rng.IntN(3) == 0, rng.IntN(2) == 0
+	return w
+}
+
+// runSim plays one schedule to its end.
+func runSim(seed uint64) *sim {
+	w := newSim(rand.New(rand.NewPCG(seed, 1)))
+	losses, kills := w.rng.IntN(3) == 0, w.rng.IntN(2) == 0
 	w.founded(false)
-	if rng.IntN(4) == 0 {
+	if w.rng.IntN(4) == 0 {
 		w.spoil()
 	}
-	spawn, burst, last := 5+rng.IntN(15), 1+rng.IntN(60), 0
-	for step := 0; (spawn > 0 || len(w.tasks) > 0) && step < 20_000 && len(w.violations) == 0; step++ {
+	w.play(5+w.rng.IntN(15), losses, kills, func() {
+		if w.rng.IntN(3) > 0 {
+			w.start("p"+strconv.Itoa(w.n), w.publish)
+		} else {
+			w.start("c"+strconv.Itoa(w.n), w.collect)
+		}
+	}, func() {})
+	w.finish()
+	return w
+}
+
+// play lets tasks go on until so many have ended; spawn starts one, event happens now and then.
+func (w *sim) play(left int, losses, kills bool, spawn, event func()) {
+	rng := w.rng
+	burst, last := 1+rng.IntN(60), 0
+	for step := 0; (left > 0 || len(w.tasks) > 0) && step < 20_000 && len(w.violations) == 0; step++ {
 		switch e := rng.IntN(1000); {
-		case e < 60 && spawn > 0 && len(w.tasks) < 5:
-			spawn--
+		case e < 60 && left > 0 && len(w.tasks) < 5:
+			left--
 			w.n++
-			if rng.IntN(3) > 0 {
-				w.start("p"+strconv.Itoa(w.n), w.publish)
-			} else {
-				w.start("c"+strconv.Itoa(w.n), w.collect)
-			}
+			spawn()
 		case e < 90:
 			w.clock.now = w.clock.now.Add(time.Duration(rng.IntN(4)) * time.Minute)
 		case e < 120 && len(w.late) > 0:
@@ -510,6 +533,8 @@ func runSim(seed uint64) *sim {
 			w.lose()
 		case e >= 130 && e < 135 && losses:
 			w.saved, _, _ = w.refs.List(context.Background(), "", 0)
+		case e >= 135 && e < 170 && w.ledger != nil:
+			event()
 		case len(w.tasks) > 0:
 			// Bursts: while one runs the others stand still for long.
 			if rng.IntN(burst) == 0 || last >= len(w.tasks) {
@@ -524,14 +549,16 @@ func runSim(seed uint64) *sim {
 	for _, t := range w.tasks {
 		t.stop()
 	}
-	w.finish()
-	return w
 }
 
 // stray puts keys on the queue that may well be in use: an item proves nothing.
 func (w *sim) stray() {
 	ctx := context.Background()
-	prefix := []string{layout.RollupSetsHour(hour0), layout.RollupChunksHour(window.Raw, hour0), layout.RollupIndexesHour(hour0)}[w.rng.IntN(3)]
+	h := hour0
+	if w.ledger != nil {
+		h += window.Hour(w.rng.IntN(lifeHours))
+	}
+	prefix := []string{layout.RollupSetsHour(h), layout.RollupChunksHour(window.Raw, h), layout.RollupIndexesHour(h)}[w.rng.IntN(3)]
 	page, err := w.store.List(ctx, objstore.ListOptions{Prefix: prefix})
 	if err != nil || len(page.Objects) == 0 {
 		return
