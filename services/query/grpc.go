@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"google.golang.org/grpc"
@@ -20,11 +21,10 @@ import (
 
 // Reasons of this service's errors, beside those of pkg/rpc.
 const (
-	reasonBadQuery    = "BAD_QUERY"
-	reasonLimit       = "LIMIT_EXCEEDED"
-	reasonTimeout     = "QUERY_TIMEOUT"
-	reasonExecution   = "QUERY_FAILED"
-	reasonNoHistogram = "NATIVE_HISTOGRAM"
+	reasonBadQuery  = "BAD_QUERY"
+	reasonLimit     = "LIMIT_EXCEEDED"
+	reasonTimeout   = "QUERY_TIMEOUT"
+	reasonExecution = "QUERY_FAILED"
 )
 
 // server is the QueryService.
@@ -32,9 +32,6 @@ type server struct {
 	queryv1.UnimplementedQueryServiceServer
 	s *Service
 }
-
-// errHistogram: Point has no place for a native histogram.
-var errHistogram = errors.New("the result has native histograms, which this call can't carry: use /api/v1, or a function that makes numbers of them")
 
 func failure(err error) error {
 	var (
@@ -57,8 +54,6 @@ func failure(err error) error {
 		f.Code, f.Reason = codes.DeadlineExceeded, reasonTimeout
 	case errors.As(err, &gone), errors.Is(err, context.Canceled):
 		f.Code, f.Reason = codes.Canceled, rpc.ReasonCanceled
-	case errors.Is(err, errHistogram):
-		f.Reason = reasonNoHistogram
 	}
 	return f.Err()
 }
@@ -88,18 +83,15 @@ func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1
 		out.Series = []*queryv1.Series{{Points: []*queryv1.Point{{TimeUnixMs: val.T, Value: val.V}}}}
 	case promql.Vector:
 		for _, s := range val {
+			point := &queryv1.Point{TimeUnixMs: s.T, Value: s.F}
 			if s.H != nil {
-				return nil, failure(errHistogram)
+				point = protoHistogram(s.T, s.H)
 			}
-			out.Series = append(out.Series, &queryv1.Series{Labels: labelMap(s.Metric), Points: []*queryv1.Point{{TimeUnixMs: s.T, Value: s.F}}})
+			out.Series = append(out.Series, &queryv1.Series{Labels: labelMap(s.Metric), Points: []*queryv1.Point{point}})
 		}
 	case promql.Matrix:
 		for _, s := range val {
-			series, err := protoSeries(s)
-			if err != nil {
-				return nil, failure(err)
-			}
-			out.Series = append(out.Series, series)
+			out.Series = append(out.Series, protoSeries(s))
 		}
 	}
 	out.Completeness = protoCompleteness(ses.Completeness())
@@ -125,26 +117,39 @@ func (v *server) QueryRange(req *queryv1.QueryRangeRequest, stream grpc.ServerSt
 		return failure(err)
 	}
 	for _, s := range matrix {
-		series, err := protoSeries(s)
-		if err != nil {
-			return failure(err)
-		}
-		if err := stream.Send(&queryv1.QueryRangeResponse{Series: series}); err != nil {
+		if err := stream.Send(&queryv1.QueryRangeResponse{Series: protoSeries(s)}); err != nil {
 			return err
 		}
 	}
 	return stream.Send(&queryv1.QueryRangeResponse{Completeness: protoCompleteness(ses.Completeness())})
 }
 
-func protoSeries(s promql.Series) (*queryv1.Series, error) {
-	if len(s.Histograms) > 0 {
-		return nil, errHistogram
+// protoSeries puts floats and histograms together in time order.
+func protoSeries(s promql.Series) *queryv1.Series {
+	out := &queryv1.Series{Labels: labelMap(s.Metric), Points: make([]*queryv1.Point, 0, len(s.Floats)+len(s.Histograms))}
+	hs := s.Histograms
+	for _, p := range s.Floats {
+		for ; len(hs) > 0 && hs[0].T < p.T; hs = hs[1:] {
+			out.Points = append(out.Points, protoHistogram(hs[0].T, hs[0].H))
+		}
+		out.Points = append(out.Points, &queryv1.Point{TimeUnixMs: p.T, Value: p.F})
 	}
-	out := &queryv1.Series{Labels: labelMap(s.Metric), Points: make([]*queryv1.Point, len(s.Floats))}
-	for i, p := range s.Floats {
-		out.Points[i] = &queryv1.Point{TimeUnixMs: p.T, Value: p.F}
+	for _, p := range hs {
+		out.Points = append(out.Points, protoHistogram(p.T, p.H))
 	}
-	return out, nil
+	return out
+}
+
+func protoHistogram(t int64, h *histogram.FloatHistogram) *queryv1.Point {
+	out := &queryv1.Histogram{Count: h.Count, Sum: h.Sum}
+	for it := h.AllBucketIterator(); it.Next(); {
+		if b := it.At(); b.Count != 0 {
+			out.Buckets = append(out.Buckets, &queryv1.Bucket{
+				Lower: b.Lower, Upper: b.Upper, LowerInclusive: b.LowerInclusive, UpperInclusive: b.UpperInclusive, Count: b.Count,
+			})
+		}
+	}
+	return &queryv1.Point{TimeUnixMs: t, Histogram: out}
 }
 
 func labelMap(ls labels.Labels) map[string]string { return ls.Map() }

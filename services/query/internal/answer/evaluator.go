@@ -250,20 +250,40 @@ func (e *Evaluator) CheckRange(start, end time.Time, step time.Duration) error {
 	return nil
 }
 
-// run evaluates. When an object was not there, perhaps since its generation was replaced
-// and removed while the query ran, it evaluates once more over the sets as they are now.
+// run evaluates, once more when the sets changed under it.
 func (s *Session) run(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
 	res, err := s.once(ctx, newQuery)
-	if s.pub == nil || !s.pub.Gone() || ctx.Err() != nil {
-		return res, err
+	if s.again(ctx) {
+		return s.once(ctx, newQuery)
 	}
-	if from, to, ok := s.pub.GoneHours(); ok {
-		if rerr := s.e.d.Sets.Refresh(ctx, from, to); rerr != nil {
-			s.e.d.Log.Warn("the published sets can't be listed again", "err", rerr)
-		}
+	return res, err
+}
+
+// Read reads what is no expression, by fn, which may be called twice: see again. What the
+// first call gave is void then.
+func (s *Session) Read(ctx context.Context, fn func() error) error {
+	err := fn()
+	if s.again(ctx) {
+		return fn()
+	}
+	return err
+}
+
+// again reports that an object was not there, perhaps since its generation was replaced
+// and removed while it was read; then the session reads anew, over the sets as they are now.
+func (s *Session) again(ctx context.Context) bool {
+	if s.pub == nil || ctx.Err() != nil {
+		return false
+	}
+	from, to, gone := s.pub.GoneHours()
+	if !gone {
+		return false
+	}
+	if err := s.e.d.Sets.Refresh(ctx, from, to); err != nil {
+		s.e.d.Log.Warn("the published sets can't be listed again", "err", err)
 	}
 	s.begin()
-	return s.once(ctx, newQuery)
+	return true
 }
 
 func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {

@@ -284,13 +284,17 @@ func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn fun
 	if !sel.start.IsZero() {
 		start = timestamp.FromTime(sel.start)
 	}
-	q, err := s.Querier(start, timestamp.FromTime(sel.end))
-	if err != nil {
+	var data []byte
+	var notes annotations.Annotations
+	if err := s.Read(ctx, func() error {
+		q, err := s.Querier(start, timestamp.FromTime(sel.end))
+		if err != nil {
+			return err
+		}
+		defer q.Close()
+		data, notes, err = fn(ctx, q)
 		return err
-	}
-	defer q.Close()
-	data, notes, err := fn(ctx, q)
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	c := s.Completeness()

@@ -340,8 +340,10 @@ type Point struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unix milliseconds.
 	TimeUnixMs int64 `protobuf:"varint,1,opt,name=time_unix_ms,json=timeUnixMs,proto3" json:"time_unix_ms,omitempty"`
-	// The value.
-	Value         float64 `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	// The value; 0 where histogram is set.
+	Value float64 `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	// The native histogram, where that is the value.
+	Histogram     *Histogram `protobuf:"bytes,3,opt,name=histogram,proto3" json:"histogram,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -390,6 +392,159 @@ func (x *Point) GetValue() float64 {
 	return 0
 }
 
+func (x *Point) GetHistogram() *Histogram {
+	if x != nil {
+		return x.Histogram
+	}
+	return nil
+}
+
+// Histogram is a native histogram.
+type Histogram struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Observations, perhaps a fraction.
+	Count float64 `protobuf:"fixed64,1,opt,name=count,proto3" json:"count,omitempty"`
+	// Sum of the observations.
+	Sum float64 `protobuf:"fixed64,2,opt,name=sum,proto3" json:"sum,omitempty"`
+	// The buckets that are not empty, ascending.
+	Buckets       []*Bucket `protobuf:"bytes,3,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Histogram) Reset() {
+	*x = Histogram{}
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Histogram) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Histogram) ProtoMessage() {}
+
+func (x *Histogram) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Histogram.ProtoReflect.Descriptor instead.
+func (*Histogram) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Histogram) GetCount() float64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Histogram) GetSum() float64 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
+func (x *Histogram) GetBuckets() []*Bucket {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+// Bucket is a bucket of a native histogram.
+type Bucket struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Lower bound.
+	Lower float64 `protobuf:"fixed64,1,opt,name=lower,proto3" json:"lower,omitempty"`
+	// Upper bound.
+	Upper float64 `protobuf:"fixed64,2,opt,name=upper,proto3" json:"upper,omitempty"`
+	// The bucket holds its lower bound.
+	LowerInclusive bool `protobuf:"varint,3,opt,name=lower_inclusive,json=lowerInclusive,proto3" json:"lower_inclusive,omitempty"`
+	// The bucket holds its upper bound.
+	UpperInclusive bool `protobuf:"varint,4,opt,name=upper_inclusive,json=upperInclusive,proto3" json:"upper_inclusive,omitempty"`
+	// Observations, perhaps a fraction.
+	Count         float64 `protobuf:"fixed64,5,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Bucket) Reset() {
+	*x = Bucket{}
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bucket) ProtoMessage() {}
+
+func (x *Bucket) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bucket.ProtoReflect.Descriptor instead.
+func (*Bucket) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Bucket) GetLower() float64 {
+	if x != nil {
+		return x.Lower
+	}
+	return 0
+}
+
+func (x *Bucket) GetUpper() float64 {
+	if x != nil {
+		return x.Upper
+	}
+	return 0
+}
+
+func (x *Bucket) GetLowerInclusive() bool {
+	if x != nil {
+		return x.LowerInclusive
+	}
+	return false
+}
+
+func (x *Bucket) GetUpperInclusive() bool {
+	if x != nil {
+		return x.UpperInclusive
+	}
+	return false
+}
+
+func (x *Bucket) GetCount() float64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Completeness says what an answer could see.
 type Completeness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -407,7 +562,7 @@ type Completeness struct {
 
 func (x *Completeness) Reset() {
 	*x = Completeness{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[6]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +574,7 @@ func (x *Completeness) String() string {
 func (*Completeness) ProtoMessage() {}
 
 func (x *Completeness) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[6]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +587,7 @@ func (x *Completeness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Completeness.ProtoReflect.Descriptor instead.
 func (*Completeness) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{6}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Completeness) GetPartial() bool {
@@ -478,7 +633,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[7]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +645,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[7]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +658,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{7}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListAgentsRequest) GetAgentId() string {
@@ -542,7 +697,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[8]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +709,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[8]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +722,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{8}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -620,7 +775,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +787,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +800,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Agent) GetAgentId() string {
@@ -731,7 +886,7 @@ type SeqRange struct {
 
 func (x *SeqRange) Reset() {
 	*x = SeqRange{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +898,7 @@ func (x *SeqRange) String() string {
 func (*SeqRange) ProtoMessage() {}
 
 func (x *SeqRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +911,7 @@ func (x *SeqRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqRange.ProtoReflect.Descriptor instead.
 func (*SeqRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{10}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SeqRange) GetStart() uint64 {
@@ -788,7 +943,7 @@ type ListConflictsRequest struct {
 
 func (x *ListConflictsRequest) Reset() {
 	*x = ListConflictsRequest{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -800,7 +955,7 @@ func (x *ListConflictsRequest) String() string {
 func (*ListConflictsRequest) ProtoMessage() {}
 
 func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -813,7 +968,7 @@ func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{11}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListConflictsRequest) GetAgentId() string {
@@ -850,7 +1005,7 @@ type ListConflictsResponse struct {
 
 func (x *ListConflictsResponse) Reset() {
 	*x = ListConflictsResponse{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +1017,7 @@ func (x *ListConflictsResponse) String() string {
 func (*ListConflictsResponse) ProtoMessage() {}
 
 func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1030,7 @@ func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{12}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListConflictsResponse) GetConflicts() []*IdentityConflict {
@@ -917,7 +1072,7 @@ type IdentityConflict struct {
 
 func (x *IdentityConflict) Reset() {
 	*x = IdentityConflict{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1084,7 @@ func (x *IdentityConflict) String() string {
 func (*IdentityConflict) ProtoMessage() {}
 
 func (x *IdentityConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1097,7 @@ func (x *IdentityConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityConflict.ProtoReflect.Descriptor instead.
 func (*IdentityConflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *IdentityConflict) GetAgentId() string {
@@ -1034,11 +1189,22 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x06points\x18\x02 \x03(\v2\x1c.lightmetrics.query.v1.PointR\x06points\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x7f\n" +
 	"\x05Point\x12 \n" +
 	"\ftime_unix_ms\x18\x01 \x01(\x03R\n" +
 	"timeUnixMs\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value\"\xb1\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\x12>\n" +
+	"\thistogram\x18\x03 \x01(\v2 .lightmetrics.query.v1.HistogramR\thistogram\"l\n" +
+	"\tHistogram\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x01R\x05count\x12\x10\n" +
+	"\x03sum\x18\x02 \x01(\x01R\x03sum\x127\n" +
+	"\abuckets\x18\x03 \x03(\v2\x1d.lightmetrics.query.v1.BucketR\abuckets\"\x9c\x01\n" +
+	"\x06Bucket\x12\x14\n" +
+	"\x05lower\x18\x01 \x01(\x01R\x05lower\x12\x14\n" +
+	"\x05upper\x18\x02 \x01(\x01R\x05upper\x12'\n" +
+	"\x0flower_inclusive\x18\x03 \x01(\bR\x0elowerInclusive\x12'\n" +
+	"\x0fupper_inclusive\x18\x04 \x01(\bR\x0eupperInclusive\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x01R\x05count\"\xb1\x01\n" +
 	"\fCompleteness\x12\x18\n" +
 	"\apartial\x18\x01 \x01(\bR\apartial\x127\n" +
 	"\x18complete_through_unix_ns\x18\x02 \x01(\x03R\x15completeThroughUnixNs\x12\x18\n" +
@@ -1107,7 +1273,7 @@ func file_lightmetrics_query_v1_query_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_query_v1_query_proto_rawDescData
 }
 
-var file_lightmetrics_query_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_lightmetrics_query_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_lightmetrics_query_v1_query_proto_goTypes = []any{
 	(*QueryRequest)(nil),          // 0: lightmetrics.query.v1.QueryRequest
 	(*QueryResponse)(nil),         // 1: lightmetrics.query.v1.QueryResponse
@@ -1115,42 +1281,46 @@ var file_lightmetrics_query_v1_query_proto_goTypes = []any{
 	(*QueryRangeResponse)(nil),    // 3: lightmetrics.query.v1.QueryRangeResponse
 	(*Series)(nil),                // 4: lightmetrics.query.v1.Series
 	(*Point)(nil),                 // 5: lightmetrics.query.v1.Point
-	(*Completeness)(nil),          // 6: lightmetrics.query.v1.Completeness
-	(*ListAgentsRequest)(nil),     // 7: lightmetrics.query.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),    // 8: lightmetrics.query.v1.ListAgentsResponse
-	(*Agent)(nil),                 // 9: lightmetrics.query.v1.Agent
-	(*SeqRange)(nil),              // 10: lightmetrics.query.v1.SeqRange
-	(*ListConflictsRequest)(nil),  // 11: lightmetrics.query.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil), // 12: lightmetrics.query.v1.ListConflictsResponse
-	(*IdentityConflict)(nil),      // 13: lightmetrics.query.v1.IdentityConflict
-	nil,                           // 14: lightmetrics.query.v1.Series.LabelsEntry
+	(*Histogram)(nil),             // 6: lightmetrics.query.v1.Histogram
+	(*Bucket)(nil),                // 7: lightmetrics.query.v1.Bucket
+	(*Completeness)(nil),          // 8: lightmetrics.query.v1.Completeness
+	(*ListAgentsRequest)(nil),     // 9: lightmetrics.query.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),    // 10: lightmetrics.query.v1.ListAgentsResponse
+	(*Agent)(nil),                 // 11: lightmetrics.query.v1.Agent
+	(*SeqRange)(nil),              // 12: lightmetrics.query.v1.SeqRange
+	(*ListConflictsRequest)(nil),  // 13: lightmetrics.query.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil), // 14: lightmetrics.query.v1.ListConflictsResponse
+	(*IdentityConflict)(nil),      // 15: lightmetrics.query.v1.IdentityConflict
+	nil,                           // 16: lightmetrics.query.v1.Series.LabelsEntry
 }
 var file_lightmetrics_query_v1_query_proto_depIdxs = []int32{
 	4,  // 0: lightmetrics.query.v1.QueryResponse.series:type_name -> lightmetrics.query.v1.Series
-	6,  // 1: lightmetrics.query.v1.QueryResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
+	8,  // 1: lightmetrics.query.v1.QueryResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
 	4,  // 2: lightmetrics.query.v1.QueryRangeResponse.series:type_name -> lightmetrics.query.v1.Series
-	6,  // 3: lightmetrics.query.v1.QueryRangeResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
-	14, // 4: lightmetrics.query.v1.Series.labels:type_name -> lightmetrics.query.v1.Series.LabelsEntry
+	8,  // 3: lightmetrics.query.v1.QueryRangeResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
+	16, // 4: lightmetrics.query.v1.Series.labels:type_name -> lightmetrics.query.v1.Series.LabelsEntry
 	5,  // 5: lightmetrics.query.v1.Series.points:type_name -> lightmetrics.query.v1.Point
-	9,  // 6: lightmetrics.query.v1.Completeness.agents:type_name -> lightmetrics.query.v1.Agent
-	9,  // 7: lightmetrics.query.v1.ListAgentsResponse.agents:type_name -> lightmetrics.query.v1.Agent
-	6,  // 8: lightmetrics.query.v1.ListAgentsResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
-	10, // 9: lightmetrics.query.v1.Agent.gaps:type_name -> lightmetrics.query.v1.SeqRange
-	10, // 10: lightmetrics.query.v1.Agent.overlaps:type_name -> lightmetrics.query.v1.SeqRange
-	13, // 11: lightmetrics.query.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.query.v1.IdentityConflict
-	0,  // 12: lightmetrics.query.v1.QueryService.Query:input_type -> lightmetrics.query.v1.QueryRequest
-	2,  // 13: lightmetrics.query.v1.QueryService.QueryRange:input_type -> lightmetrics.query.v1.QueryRangeRequest
-	7,  // 14: lightmetrics.query.v1.QueryService.ListAgents:input_type -> lightmetrics.query.v1.ListAgentsRequest
-	11, // 15: lightmetrics.query.v1.QueryService.ListConflicts:input_type -> lightmetrics.query.v1.ListConflictsRequest
-	1,  // 16: lightmetrics.query.v1.QueryService.Query:output_type -> lightmetrics.query.v1.QueryResponse
-	3,  // 17: lightmetrics.query.v1.QueryService.QueryRange:output_type -> lightmetrics.query.v1.QueryRangeResponse
-	8,  // 18: lightmetrics.query.v1.QueryService.ListAgents:output_type -> lightmetrics.query.v1.ListAgentsResponse
-	12, // 19: lightmetrics.query.v1.QueryService.ListConflicts:output_type -> lightmetrics.query.v1.ListConflictsResponse
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	6,  // 6: lightmetrics.query.v1.Point.histogram:type_name -> lightmetrics.query.v1.Histogram
+	7,  // 7: lightmetrics.query.v1.Histogram.buckets:type_name -> lightmetrics.query.v1.Bucket
+	11, // 8: lightmetrics.query.v1.Completeness.agents:type_name -> lightmetrics.query.v1.Agent
+	11, // 9: lightmetrics.query.v1.ListAgentsResponse.agents:type_name -> lightmetrics.query.v1.Agent
+	8,  // 10: lightmetrics.query.v1.ListAgentsResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
+	12, // 11: lightmetrics.query.v1.Agent.gaps:type_name -> lightmetrics.query.v1.SeqRange
+	12, // 12: lightmetrics.query.v1.Agent.overlaps:type_name -> lightmetrics.query.v1.SeqRange
+	15, // 13: lightmetrics.query.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.query.v1.IdentityConflict
+	0,  // 14: lightmetrics.query.v1.QueryService.Query:input_type -> lightmetrics.query.v1.QueryRequest
+	2,  // 15: lightmetrics.query.v1.QueryService.QueryRange:input_type -> lightmetrics.query.v1.QueryRangeRequest
+	9,  // 16: lightmetrics.query.v1.QueryService.ListAgents:input_type -> lightmetrics.query.v1.ListAgentsRequest
+	13, // 17: lightmetrics.query.v1.QueryService.ListConflicts:input_type -> lightmetrics.query.v1.ListConflictsRequest
+	1,  // 18: lightmetrics.query.v1.QueryService.Query:output_type -> lightmetrics.query.v1.QueryResponse
+	3,  // 19: lightmetrics.query.v1.QueryService.QueryRange:output_type -> lightmetrics.query.v1.QueryRangeResponse
+	10, // 20: lightmetrics.query.v1.QueryService.ListAgents:output_type -> lightmetrics.query.v1.ListAgentsResponse
+	14, // 21: lightmetrics.query.v1.QueryService.ListConflicts:output_type -> lightmetrics.query.v1.ListConflictsResponse
+	18, // [18:22] is the sub-list for method output_type
+	14, // [14:18] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_query_v1_query_proto_init() }
@@ -1165,7 +1335,7 @@ func file_lightmetrics_query_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_query_v1_query_proto_rawDesc), len(file_lightmetrics_query_v1_query_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
