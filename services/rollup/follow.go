@@ -76,12 +76,10 @@ func (o *owner) segment(ctx context.Context, key string) error {
 	var foreign *ForeignSegmentError
 	switch {
 	case errors.Is(err, intake.ErrSegment):
-		o.s.m.segments.WithLabelValues("corrupt").Inc()
-		o.s.log.Error("intake segment can't be read; its batches are found by a full audit only", "key", key, "err", err)
+		o.leaveAlone(ctx, "corrupt", key, err)
 		return nil
 	case errors.As(err, &foreign):
-		o.s.m.segments.WithLabelValues("foreign").Inc()
-		o.s.log.Error("intake segment is of another number of shards and is left alone; lmctl reprocess enters its batches", "key", key, "err", err)
+		o.leaveAlone(ctx, "foreign", key, err)
 		return nil
 	case errors.Is(err, objstore.ErrNotFound):
 		return nil // a former owner deleted it
@@ -109,6 +107,19 @@ func (o *owner) segment(ctx context.Context, key string) error {
 	o.snaps.offer(seg.Entries)
 	o.log.add(key, seg.Entries, func(e intake.Entry) []window.Hour { return hours[e.Identity()] }, now)
 	return nil
+}
+
+// leaveAlone tells of a segment that is none of this authority's. The batches that it was
+// to name are in the reconcilers' ledgers, so that only an operator enters them again.
+func (o *owner) leaveAlone(ctx context.Context, what, key string, err error) {
+	o.s.m.segments.WithLabelValues(what).Inc()
+	hctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	written := "unknown"
+	if info, herr := o.s.store.Head(hctx, key); herr == nil {
+		written = info.LastModified.UTC().Format(time.RFC3339)
+	}
+	o.s.log.Error("intake segment is "+what+" and is left alone; lmctl reprocess enters what was accepted until it was written", "key", key, "written", written, "err", err)
 }
 
 // later tells of a segment that is put aside.

@@ -146,7 +146,7 @@ func TestWhatFailsKeepsNothingElse(t *testing.T) {
 	w.check(hour0, 0, 2)
 }
 
-const seeds = 6
+const seeds = 4
 
 // TestMovesAndFaults: batches of all kinds in an order by seed, requests that fail or whose
 // answers are lost, clocks that jump, owners that change without a word: in the end every
