@@ -248,6 +248,9 @@ func (m *matrix) goOn(s *session, rng *rand.Rand, fail func(error)) {
 	}
 }
 
+// leastStates of the store alone in a run of the tests.
+const leastStates = 10_000
+
 // TestStorePowerLoss: power fails behind every call of random histories. What was acknowledged is
 // there byte for byte, what was not is absent or whole, in the order of the log; LIST, HEAD
 // and GET agree; and a second crash during recovery, or one behind it, changes nothing.
@@ -262,6 +265,9 @@ func TestStorePowerLoss(t *testing.T) {
 		calls += crashSeed(t, m, nil, seed, steps, perCall)
 	}
 	t.Logf("seeds 1 to %d: %d calls, %d crash states, and %d second crashes", seeds, calls, m.states.Load(), m.nested.Load())
+	if n := m.states.Load() + m.nested.Load(); n < leastStates && !m.failed() {
+		t.Errorf("only %d states, at least %d are promised", n, leastStates)
+	}
 	for _, f := range m.failures {
 		t.Error(f)
 	}
