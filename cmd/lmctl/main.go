@@ -32,6 +32,7 @@ func main() {
 		jobsCommand(&out),
 		reprocessCommand(&out),
 		retentionCommand(&out),
+		rollupCommand(&out),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), telemetry.Version()) }},
 	)

@@ -20,7 +20,7 @@ import (
 
 // Why an hour can't be ordered.
 var (
-	// ErrNothing: nothing was published of the hour, and no generation is in work.
+	// ErrNothing: nothing is published of the hour, or not any more, and no generation is in work.
 	ErrNothing = errors.New("nothing is published of this hour")
 	// ErrUnknown: nothing tells which batches the damaged generation had, and there was no scan.
 	ErrUnknown = errors.New("the inputs of the hour are not known")
@@ -53,7 +53,6 @@ type state struct {
 	top     map[window.Window]uint64
 	sets    map[window.Window]*catalog.Set // highest that can be read
 	damaged []catalog.Name
-	seen    bool
 }
 
 // Order gives the order to make the hour anew: it fixes the plan of the next generation,
@@ -249,7 +248,7 @@ func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[
 		}
 	}
 	scan := slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return !known[n.Generation] })
-	if len(st.damaged) == 0 && len(entries) == 0 {
+	if len(o.Aborted) > 0 && len(entries) == 0 {
 		scan = true // only plans were there, and they are damaged
 	}
 	if scan {

@@ -391,3 +391,30 @@ func (v *verifier) undecided(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Published gives the shards' hours of the range that have records, hour by hour, shards
+// ascending.
+func (r *Repairer) Published(ctx context.Context, o Options, fn func(window.Hour, shard.ID) error) error {
+	stop := errors.New("stop")
+	last := place{}
+	first := true
+	err := r.list(ctx, layout.ManifestsPrefix, layout.RollupSetsHour(o.From), func(i objstore.Info) error {
+		n, err := layout.ParseRollupSet(i.Key)
+		if err != nil || n.Span > 0 || o.Shard != nil && n.Shard != *o.Shard {
+			return nil
+		}
+		if n.Hour > o.To {
+			return stop
+		}
+		at := place{n.Hour, n.Shard}
+		if !first && at == last {
+			return nil
+		}
+		first, last = false, at
+		return fn(n.Hour, n.Shard)
+	})
+	if err != nil && !errors.Is(err, stop) {
+		return fmt.Errorf("published hours: %w", err)
+	}
+	return nil
+}

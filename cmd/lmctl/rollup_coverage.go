@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/repair"
+)
+
+// settle is how long a batch may take from its acceptance to the intake.
+const settle = 10 * time.Minute
+
+type uncoveredView struct {
+	Hour    string `json:"hour"`
+	Shard   string `json:"shard"`
+	Batches uint64 `json:"batches"`
+	Records uint64 `json:"records"`
+	First   string `json:"first_accepted_at"`
+	Last    string `json:"last_accepted_at"`
+	Example string `json:"example"`
+	None    bool   `json:"nothing_published"`
+}
+
+type coverageView struct {
+	Batches    uint64          `json:"batches"`
+	Pending    uint64          `json:"pending"`
+	Unreadable int             `json:"unreadable_hours"`
+	Uncovered  []uncoveredView `json:"uncovered"`
+}
+
+func rollupCoverage(out *format) *cobra.Command {
+	var from, to string
+	cmd := &cobra.Command{
+		Use:   "coverage URL --from T",
+		Short: "Find accepted batches that no published set has and that do not wait in the intake",
+		Long: "Walks the batches that were accepted from --from until before --to (default 10 minutes ago), and looks whether\n" +
+			"the sets of their hours have them. An hour with a set counts as whole: this finds the hours that are not, those\n" +
+			"of before there were rollups or whose intake was lost. Exits 3 when there are any: lmctl reprocess with the same\n" +
+			"times mends them.\n\n" + bucketHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o := reprocessOrder{To: time.Now().UTC().Add(-settle)}
+			var err error
+			if from == "" {
+				return usageError("--from is needed")
+			}
+			if o.From, err = parseTime(from); err != nil {
+				return usageError("--from: %w", err)
+			}
+			if to != "" {
+				if o.To, err = parseTime(to); err != nil {
+					return usageError("--to: %w", err)
+				}
+			}
+			if err := o.validate(); err != nil {
+				return usageError("%w", err)
+			}
+			store, err := openBucket(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			v, err := coverage(cmd.Context(), store, o, time.Now, func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) })
+			if err != nil {
+				return reached(err)
+			}
+			t := table{header: []string{"HOUR", "SHARD", "BATCHES", "RECORDS", "FIRST ACCEPTED AT", "LAST", "NOTHING PUBLISHED"}}
+			for _, u := range v.Uncovered {
+				t.rows = append(t.rows, []string{u.Hour, u.Shard, fmt.Sprint(u.Batches), fmt.Sprint(u.Records), u.First, u.Last, fmt.Sprint(u.None)})
+			}
+			if err := out.write(cmd.OutOrStdout(), v, t); err != nil {
+				return err
+			}
+			if len(v.Uncovered) > 0 || v.Unreadable > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d hours of shards lack accepted batches, %d hours can't be judged", len(v.Uncovered), v.Unreadable)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "first time of acceptance: RFC 3339, or a date (UTC)")
+	cmd.Flags().StringVar(&to, "to", "", "time of acceptance to end before")
+	return cmd
+}
+
+func coverage(ctx context.Context, store objstore.Store, o reprocessOrder, now func() time.Time, tell func(string)) (coverageView, error) {
+	v := coverageView{Uncovered: []uncoveredView{}}
+	r, err := newRepairer(ctx, store, now)
+	if err != nil {
+		return v, err
+	}
+	c, err := r.Coverage(ctx)
+	if err != nil {
+		return v, err
+	}
+	w := &reprocess{store: store, page: reprocessPage, now: now}
+	err = w.walk(ctx, o, reprocessProgress{}, func(p reprocessProgress, ms []accept.Manifest) error {
+		for _, m := range ms {
+			if err := c.Check(ctx, m); err != nil {
+				return err
+			}
+		}
+		tell(fmt.Sprintf("%s: %d batches so far", p.Hour.Format(time.RFC3339), p.Batches))
+		return nil
+	})
+	if err != nil {
+		return v, errors.Join(err)
+	}
+	v.Batches, v.Pending, v.Unreadable = c.Batches, c.Pending, len(c.Unreadable)
+	for _, u := range c.Uncovered() {
+		v.Uncovered = append(v.Uncovered, viewUncovered(u))
+	}
+	return v, nil
+}
+
+func viewUncovered(u repair.Uncovered) uncoveredView {
+	return uncoveredView{u.Hour.String(), u.Shard.String(), u.Batches, u.Records, when(u.First), when(u.Last), u.Example.String(), u.None}
+}

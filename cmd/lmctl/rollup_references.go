@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/publish/remote"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+)
+
+type referencesView struct {
+	Founding   uint32   `json:"founding"`
+	Sets       int      `json:"sets"`
+	Objects    int      `json:"objects"`
+	Missing    int      `json:"missing"`
+	Condemned  int      `json:"condemned"`
+	Unreadable []string `json:"unreadable"`
+	Rebuilt    bool     `json:"rebuilt"`
+}
+
+func (v referencesView) table() table {
+	missing := "objects without their reference"
+	if v.Rebuilt {
+		missing = "references that were added"
+	}
+	return table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
+		{"founding", fmt.Sprint(v.Founding)}, {"published sets", fmt.Sprint(v.Sets)}, {"objects", fmt.Sprint(v.Objects)},
+		{missing, fmt.Sprint(v.Missing)}, {"condemned objects of published sets", fmt.Sprint(v.Condemned)},
+		{"records that can't be read", fmt.Sprint(len(v.Unreadable))}}}
+}
+
+func rollupReferences(out *format) *cobra.Command {
+	s := &service{}
+	cmd := &cobra.Command{
+		Use:   "references URL",
+		Short: "Compare the coordinator's reference sets with the published sets",
+		Long: "Compares the reference sets of chunks and indexes, which the coordinator keeps, with all published sets. Exits 3\n" +
+			"when some are missing: etcd was restored from an older copy, or founded anew. After a restore run\n" +
+			"lmctl rollup references rebuild.\n\n" + bucketHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return askReferences(cmd, out, s, args[0], false)
+		},
+	}
+	var yes, dry bool
+	rebuild := &cobra.Command{
+		Use:   "rebuild URL (--dry-run | --yes)",
+		Short: "Found the reference sets anew and make them again from the published sets",
+		Long: "For after etcd was restored from a copy: sets that came later than the copy are missing in it, and what was\n" +
+			"condemned since is not. Founds the reference sets anew, which aborts what is being published (the workers make\n" +
+			"the next generation), and then adds the references of every published set. Collectors delete nothing in between.\n" +
+			"Safe at any time and to repeat; workers may run.\n\n" + bucketHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if yes == dry {
+				return usageError("say either --dry-run or --yes")
+			}
+			return askReferences(cmd, out, s, args[0], yes)
+		},
+	}
+	rebuild.Flags().BoolVar(&dry, "dry-run", false, "only compare")
+	rebuild.Flags().BoolVar(&yes, "yes", false, "found them anew and add what is missing")
+	s.flags(cmd, "127.0.0.1:4781", "coordinator")
+	cmd.AddCommand(rebuild)
+	return cmd
+}
+
+func askReferences(cmd *cobra.Command, out *format, s *service, url string, rebuild bool) error {
+	ctx := cmd.Context()
+	store, err := openBucket(ctx, url)
+	if err != nil {
+		return err
+	}
+	var v referencesView
+	err = s.over(func(conn grpc.ClientConnInterface) (err error) {
+		v, err = references(ctx, store, remote.New(conn, 0), rebuild, cmd.ErrOrStderr())
+		return err
+	})
+	if errors.Is(err, publish.ErrRefsUnknown) {
+		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", s.addr, err)}
+	}
+	if errors.Is(err, publish.ErrRefsLost) {
+		return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%w; run lmctl rollup references rebuild, or start a rollup worker, which founds them anew", err)}
+	}
+	if err != nil {
+		return reached(err)
+	}
+	if err := out.write(cmd.OutOrStdout(), v, v.table()); err != nil {
+		return err
+	}
+	if !rebuild && v.Missing > 0 || len(v.Unreadable) > 0 {
+		return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d references are missing, %d records can't be read", v.Missing, len(v.Unreadable))}
+	}
+	return nil
+}
+
+// wall is the clock of a command.
+type wall struct{ run.WallClock }
+
+// Now is the wall's.
+func (wall) Now() time.Time { return time.Now() }
+
+// references compares, and with rebuild founds anew first and adds what is missing.
+func references(ctx context.Context, store objstore.Store, refs publish.Refs, rebuild bool, progress io.Writer) (referencesView, error) {
+	authority, _, err := rollupFacts(ctx, store)
+	if err != nil {
+		return referencesView{}, err
+	}
+	c, err := publish.NewCollector(publish.Config{Store: store, Refs: refs, Queue: publish.NewObjectQueue(store, nil), Clock: wall{}, AuthorityID: authority, WorkerID: "lmctl"})
+	if err != nil {
+		return referencesView{}, err
+	}
+	if rebuild {
+		f, err := c.Found(ctx, rand.Reader, true)
+		if err != nil {
+			return referencesView{}, err
+		}
+		fmt.Fprintf(progress, "founded anew: founding %d\n", f.Number)
+	}
+	sets := 0
+	rep, err := c.References(ctx, rebuild, func(r publish.References) {
+		if r.Sets/1000 > sets/1000 {
+			fmt.Fprintf(progress, "%d sets, %d objects, %d missing so far\n", r.Sets, r.Objects, r.Missing)
+		}
+		sets = r.Sets
+	})
+	if err != nil {
+		return referencesView{}, err
+	}
+	f, err := refs.Founding(ctx)
+	return referencesView{f.Number, rep.Sets, rep.Objects, rep.Missing, rep.Condemned, rep.Unreadable, rebuild}, err
+}

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	refserver "lightmetrics.dev/lightmetrics/pkg/publish/server"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/services/objectstore"
+	"lightmetrics.dev/lightmetrics/services/rollup"
+)
+
+// plant is a bucket over HTTP, a rollup worker over it, and reference sets over gRPC.
+type plant struct {
+	*testing.T
+	url   string
+	refs  string // address
+	sets  *refmem.Refs
+	store objstore.Store
+	clock atomic.Int64
+	all   []intake.Entry
+}
+
+var plantHour = window.HourStarting(time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC))
+
+func (p *plant) must(err error) {
+	p.Helper()
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *plant) now() time.Time { return time.Unix(0, p.clock.Load()).UTC() }
+
+// runs a service until the test ends.
+func (p *plant) runs(run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	p.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			p.Error(err)
+		}
+	})
+}
+
+func newPlant(t *testing.T) *plant {
+	p := &plant{T: t, sets: refmem.New()}
+	p.clock.Store(plantHour.End().Add(time.Hour).UnixNano())
+	c := objectstore.DefaultConfig()
+	c.Listen, c.AdminListen, c.Dir = "127.0.0.1:0", "", t.TempDir()
+	c.Users = []objectstore.User{{Name: "test", AccessKeyID: "test-user", Secret: config.Secret("test-secret-0123456789")}}
+	c.Buckets = []string{"metrics"}
+	svc, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
+	p.must(err)
+	p.runs(svc.Run)
+	<-svc.Ready()
+	t.Setenv("AWS_ACCESS_KEY_ID", "test-user")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test-secret-0123456789")
+	p.url = "http://" + svc.Addr() + "/metrics/team/"
+	p.store, err = openBucket(t.Context(), p.url)
+	p.must(err)
+	p.must(accept.EnsureAuthority(t.Context(), p.store, "authority", true))
+	p.must(intake.EnsureShards(t.Context(), p.store, 1))
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p.must(err)
+	gs := grpc.NewServer()
+	refserver.New(p.sets).Register(gs)
+	p.refs = l.Addr().String()
+	p.runs(func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, gs.Stop)
+		defer stop()
+		return gs.Serve(l)
+	})
+	return p
+}
+
+// worker starts one that owns everything.
+func (p *plant) worker() {
+	cfg := rollup.DefaultConfig()
+	cfg.HTTP.Listen, cfg.Shards, cfg.Compact.Interval = "127.0.0.1:0", 1, 0
+	cfg.Intake.Interval, cfg.Intake.Queue, cfg.Schedule.RetryBase, cfg.Schedule.RetryMax = 20*time.Millisecond, 5*time.Millisecond, time.Millisecond, time.Millisecond
+	svc, err := rollup.New(cfg, rollup.Deps{Store: p.store, Telemetry: telemetry.Discard(), Refs: p.sets, Now: p.now})
+	p.must(err)
+	p.runs(svc.Run)
+	<-svc.Ready()
+}
+
+// accept lays n accepted batches of the hour down; told ones reach the intake.
+func (p *plant) accept(h window.Hour, n int, told bool) {
+	p.Helper()
+	for range n {
+		b := frame.NewBuilder()
+		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "up"}}, frame.Gauge, "", 0)
+		p.must(err)
+		seq := uint64(len(p.all))
+		p.must(b.Append(id, h.Start().Add(time.Duration(seq+1)*time.Second).UnixNano(), float64(seq)))
+		f, err := b.Build(identity.Boot{Agent: "a", Boot: "b"}, seq)
+		p.must(err)
+		raw, err := frame.Encode(nil, f)
+		p.must(err)
+		d := identity.Sum(raw)
+		lo, hi := frame.TimeRange(f)
+		m := accept.Manifest{AuthorityID: "authority", Identity: f.Identity, FrameSHA256: d, FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(d, 0),
+			AcceptedAt: h.Start().UnixNano() + int64(seq), CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
+			RecordCount: 1, MinTime: lo, MaxTime: hi}
+		p.put(m.RawBlobKey, raw)
+		p.put(layout.Accepted(m.Identity), m.Marshal())
+		p.put(layout.AcceptedByTime(m.AcceptedTime(), m.Identity), m.Marshal())
+		p.all = append(p.all, intake.EntryOf(m))
+		if told {
+			p.must(intake.NewWriter(p.store, identity.Sum([]byte{byte(seq)}).String()[:16], 1).Write(p.Context(), 0, p.all[seq:]))
+		}
+	}
+}
+
+func (p *plant) put(key string, body []byte) {
+	p.Helper()
+	_, err := p.store.Put(p.Context(), key, body, objstore.PutOptions{})
+	p.must(err)
+}
+
+// lmctl runs a command line and reads what it prints; the code is that of its exit.
+func (p *plant) lmctl(into any, args ...string) int {
+	p.Helper()
+	var out format
+	root := &cobra.Command{Use: "lmctl", SilenceUsage: true, SilenceErrors: true}
+	root.PersistentFlags().VarP(&out, "output", "o", "")
+	root.AddCommand(rollupCommand(&out), fsckCommand(&out))
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	root.SetArgs(append(args, "-o", "json"))
+	err := root.ExecuteContext(p.Context())
+	if into != nil && stdout.Len() > 0 {
+		p.must(json.Unmarshal(stdout.Bytes(), into))
+	}
+	var exit *cli.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		p.Logf("%s: %v", strings.Join(args, " "), err)
+		return exit.Code
+	}
+	p.Logf("%s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	return 1
+}
+
+func (p *plant) eventually(what string, ok func() bool) {
+	p.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func (p *plant) set(w window.Window) *catalog.Set {
+	p.Helper()
+	c, err := catalog.New(catalog.Config{Reader: p.store, AuthorityID: "authority"})
+	p.must(err)
+	v, err := c.Refresh(p.Context(), plantHour, plantHour)
+	p.must(err)
+	return v.Set(plantHour, 0, w)
+}
+
+// published waits until every window has the generation.
+func (p *plant) published(gen uint64) {
+	p.Helper()
+	p.eventually("a generation", func() bool {
+		p.clock.Add(int64(time.Minute))
+		for _, w := range window.All() {
+			if s := p.set(w); s == nil || s.Name.Generation < gen {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// An operator finds damage, orders a repair, and finds all well; renews an hour; and finds
+// what was never rolled up.
+func TestRollupCommands(t *testing.T) {
+	p := newPlant(t)
+	p.accept(plantHour, 20, true)
+	p.worker()
+	p.published(1)
+	var rep verifyView
+	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Found != 0 || rep.Sets != 4 || rep.Objects == 0 {
+		t.Fatalf("exit %d, %+v", code, rep)
+	}
+	raw := p.set(window.Raw)
+	p.put(raw.Objects[0].ChunkKey, []byte("rotten"))
+	p.put(layout.RollupSet(plantHour, 0, window.OneHour, 1), []byte("{"))
+	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != cli.ExitFindings || rep.Found != 2 {
+		t.Fatalf("exit %d, %+v", code, rep)
+	}
+	if code := p.lmctl(&rep, "rollup", "verify", p.url, "--from", "2026-03-01T11"); code != 0 {
+		t.Errorf("another hour: exit %d, %+v", code, rep)
+	}
+	var orders []orderView
+	for _, wrong := range [][]string{{}, {"--yes", "--dry-run"}, {"--yes", "--hour", "2026-03-01T10"}, {"--yes", "--from", "x"}, {"--yes", "--shard", "99999"}} {
+		if code := p.lmctl(nil, append([]string{"rollup", "repair", p.url}, wrong...)...); code != cli.ExitUsage {
+			t.Errorf("%v: exit %d", wrong, code)
+		}
+	}
+	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--dry-run"); code != 0 || len(orders) != 1 || orders[0].Generation != 2 || orders[0].Batches != 20 {
+		t.Fatalf("exit %d, %+v", code, orders)
+	}
+	var pending []pendingOrder
+	if code := p.lmctl(&pending, "rollup", "orders", p.url); code != 0 || len(pending) != 0 {
+		t.Fatalf("exit %d, a dry run ordered: %+v", code, pending)
+	}
+	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--yes"); code != 0 || orders[0].State != "ordered" {
+		t.Fatalf("exit %d, %+v", code, orders)
+	}
+	p.published(2)
+	done := func() bool {
+		p.clock.Add(int64(time.Minute))
+		pending = nil
+		return p.lmctl(&pending, "rollup", "orders", p.url) == 0 && len(pending) == 0
+	}
+	p.eventually("the order is done", done)
+	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Superseded != 1 {
+		t.Fatalf("exit %d, %+v", code, rep)
+	}
+	if s := p.set(window.Raw); s.Objects[0].ChunkSHA256 != raw.Objects[0].ChunkSHA256 || s.Objects[0].ChunkKey == raw.Objects[0].ChunkKey {
+		t.Errorf("%+v", s.Objects[0])
+	}
+
+	// Made anew without need.
+	if code := p.lmctl(nil, "rollup", "renew", p.url, "--yes"); code != cli.ExitUsage {
+		t.Errorf("without --from: exit %d", code)
+	}
+	if code := p.lmctl(&orders, "rollup", "renew", p.url, "--from", "2026-03-01", "--yes"); code != 0 || len(orders) != 1 || orders[0].Generation != 3 {
+		t.Fatalf("exit %d, %+v", code, orders)
+	}
+	p.published(3)
+	p.eventually("the order is done", done)
+
+	// The hour has a set, but not all that was accepted.
+	var cov coverageView
+	args := []string{"rollup", "coverage", p.url, "--from", "2026-03-01", "--to", "2026-03-02"}
+	if code := p.lmctl(&cov, args...); code != 0 || cov.Batches != 20 {
+		t.Fatalf("exit %d, %+v", code, cov)
+	}
+	p.accept(plantHour, 2, false)
+	p.accept(plantHour+1, 1, false)
+	cov = coverageView{}
+	if code := p.lmctl(&cov, args...); code != cli.ExitFindings || len(cov.Uncovered) != 2 || cov.Uncovered[0].Batches != 2 || cov.Uncovered[0].None || !cov.Uncovered[1].None {
+		t.Fatalf("exit %d, %+v", code, cov)
+	}
+	p.must(intake.NewWriter(p.store, "feed", 1).Write(t.Context(), 0, p.all[20:])) // what lmctl reprocess does
+	p.published(4)
+	p.eventually("covered", func() bool { p.clock.Add(int64(time.Minute)); return p.lmctl(nil, args...) == 0 })
+}
+
+// References that a restored metadata store lacks are found and made again.
+func TestReferencesCommand(t *testing.T) {
+	p := newPlant(t)
+	p.accept(plantHour, 5, true)
+	copied := func() []publish.Record {
+		rs, _, err := p.sets.List(t.Context(), "", 1000)
+		p.must(err)
+		return rs
+	}
+	p.worker()
+	p.published(1)
+	var v referencesView
+	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Sets != 4 || v.Missing != 0 || len(copied()) != v.Objects {
+		t.Fatalf("exit %d, %+v, %d records", code, v, len(copied()))
+	}
+	f, err := p.sets.Founding(t.Context())
+	p.must(err)
+	for _, r := range copied()[:3] {
+		p.must(p.sets.Delete(t.Context(), f.ID, r))
+	}
+	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != cli.ExitFindings || v.Missing != 3 {
+		t.Fatalf("exit %d, %+v", code, v)
+	}
+	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refs); code != cli.ExitUsage {
+		t.Errorf("exit %d", code)
+	}
+	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refs, "--yes"); code != 0 || !v.Rebuilt || v.Missing != 3 || v.Founding != 1 {
+		t.Fatalf("exit %d, %+v", code, v)
+	}
+	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Missing != 0 || v.Rebuilt {
+		t.Fatalf("exit %d, %+v", code, v)
+	}
+}
