@@ -98,14 +98,15 @@ func (n *Net) at(last int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// freePrefix is a private /24 that no interface of this machine is in.
+// freePrefix is a private /24 that no interface of this machine is in. Each process
+// begins at another one: two may look at the same time.
 func freePrefix() (netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return netip.Prefix{}, err
 	}
 	for i := range 256 {
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte(i), 0}), 24)
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte(os.Getpid() + i), 0}), 24)
 		taken := false
 		for _, a := range addrs {
 			q, err := netip.ParsePrefix(a.String())
