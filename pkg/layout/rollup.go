@@ -22,6 +22,8 @@ const (
 	DelayedPrefix   = "gc/v1/delayed/"
 	// RollupConfigKey holds what a deployment's rollups can't change: the number of shards.
 	RollupConfigKey = RollupPrefix + "config.json"
+	// RollupClockKey is written to learn the store's time.
+	RollupClockKey = RollupPrefix + "clock.json"
 )
 
 // MixedMetrics is the metric directory of chunks that hold several metrics.

@@ -1,6 +1,7 @@
 package rollup
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -178,5 +181,42 @@ func TestWorkersClock(t *testing.T) {
 				t.Errorf("%v wrong: %v steps back", wrong, steps)
 			}
 		}
+	}
+}
+
+// A worker whose clock is ahead removes nothing for its age, and says why; one that is
+// behind, or right, does.
+func TestRetentionAsksTheStoresClock(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Retention = RetentionConfig{Raw: 24 * time.Hour, Interval: time.Hour}
+	w.some(agentOf(0, 0), hour0, 0, 3, 0)
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.wrong = 365 * 24 * time.Hour
+	w.advance(w.wrong)
+	m := w.compactor(cfg)
+	var clock *ClockError
+	if err := m.retain(t.Context()); !errors.As(err, &clock) || clock.Ahead != w.wrong {
+		t.Errorf("with a clock that is a year ahead: %v", err)
+	}
+	if w.generation(hour0, 0) != 1 {
+		t.Error("a set is removed by a clock that is wrong")
+	}
+	if n := testutil.ToFloat64(m.s.m.clockAhead); n != w.wrong.Seconds() {
+		t.Errorf("%v s ahead", n)
+	}
+	// The store can't be asked: nothing is removed either.
+	m.s.store = fault.New(m.s.store, 1, fault.NotApplied("put", layout.RollupClockKey))
+	if err := m.retain(t.Context()); !errors.Is(err, objstore.ErrUnknown) {
+		t.Errorf("without the store's time: %v", err)
+	}
+	m = w.compactor(cfg)
+	for _, wrong := range []time.Duration{-time.Hour, maxClockAhead} {
+		w.wrong = wrong
+		w.advance(time.Hour)
+		must(t, m.retain(t.Context()))
+	}
+	if w.generation(hour0, 0) != 0 {
+		t.Error("nothing is removed by a clock that is right")
 	}
 }

@@ -61,7 +61,8 @@ type world struct {
 	store    objstore.Store // whole; workers may get a faulty one over it
 	refs     *refmem.Refs
 	pending  *workmem.Store
-	clock    atomic.Int64 // Unix nanoseconds
+	clock    atomic.Int64  // Unix nanoseconds
+	wrong    time.Duration // that workers' clocks are ahead of the store's
 	writer   *intake.Writer
 	accepted []intake.Entry
 	frames   map[identity.Batch][]byte
@@ -161,10 +162,28 @@ var testPolicy = publish.Policy{
 	Attempts: 1, RequestTimeout: 10 * time.Second, Generations: 6, Delay: time.Minute, Grace: time.Minute, AbortAfter: 10 * time.Minute,
 }
 
+// timed is a store with the world's clock, as far as workers ask it for the time.
+type timed struct {
+	objstore.Store
+	now func() time.Time
+}
+
+func (s timed) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	info, err := s.Store.Put(ctx, key, body, o)
+	if key == layout.RollupClockKey {
+		info.LastModified = s.now()
+	}
+	return info, err
+}
+
+// storeNow is the store's clock: the world's, but for what the test says that workers'
+// clocks are wrong.
+func (w *world) storeNow() time.Time { return w.now().Add(-w.wrong) }
+
 // worker makes a worker over s, which is the world's store or something around it.
 func (w *world) worker(cfg Config, s objstore.Store) *Service {
 	w.t.Helper()
-	svc, err := New(cfg, Deps{Store: s, Telemetry: telemetry.Discard(), Queue: w.pending, Table: w.pending, Refs: w.refs, Now: w.now, Policy: testPolicy})
+	svc, err := New(cfg, Deps{Store: timed{s, w.storeNow}, Telemetry: telemetry.Discard(), Queue: w.pending, Table: w.pending, Refs: w.refs, Now: w.now, Policy: testPolicy})
 	must(w.t, err)
 	return svc
 }

@@ -17,6 +17,7 @@ type metrics struct {
 	ahead        prometheus.Counter
 	early        *prometheus.CounterVec // why
 	clockSteps   prometheus.Counter
+	clockAhead   prometheus.Gauge
 	generations  *prometheus.CounterVec // window
 	late         prometheus.Counter
 	extended     prometheus.Counter
@@ -58,6 +59,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		ahead:        counter("batches_ahead_total", "Batches with samples of hours far ahead: an agent's clock is wrong, or this worker's."),
 		early:        vec("early_generations_total", "Generations of hours that were not over: far ahead, or crowded (no room for more pending batches).", "why"),
 		clockSteps:   counter("clock_steps_total", "Times that a shard's loop saw the clock go back by more than a minute."),
+		clockAhead:   prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "clock_ahead_seconds", Help: "How far this machine's clock was ahead of the store's when retention last asked; by more than 300 it removes nothing."}),
 		generations:  vec("generations_published_total", "Generations that this worker committed, by window.", "window"),
 		late:         counter("late_generations_total", "Generations above the first that this worker committed, raw window: hours rolled up again for late batches."),
 		extended:     counter("generations_extended_total", "Generations that were made of the former one and new frames, and not of all frames."),
@@ -80,7 +82,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		ordered:   gauge("orders_pending", "Hours that operators ordered to be made anew, by shard.", "shard"),
 		swept:     counter("swept_keys_total", "Superseded sets and objects of no set that a sweep put on the delayed queue."),
 	}
-	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
+	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.clockAhead, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
 		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept, m.damaged, m.orders, m.ordered)
 	m.compact = newCompactMetrics(reg)
 	for _, w := range window.All() {

@@ -62,10 +62,17 @@ func (m *compactions) retain(ctx context.Context) error {
 	}
 	var failed []error
 	now := m.s.now()
+	confirmed := false
 	for w, keep := range m.s.cfg.Retention.windows() {
 		last := m.retained[w]
 		if keep == 0 || now.Sub(last.at) < m.s.cfg.Retention.Interval {
 			continue
+		}
+		if !confirmed {
+			if err := m.s.confirmClock(ctx); err != nil {
+				return err
+			}
+			confirmed = true
 		}
 		// The last hour that ended so long ago.
 		to := window.HourOf(now.Add(-keep).UnixMilli()) - 1
