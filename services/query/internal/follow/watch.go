@@ -34,7 +34,7 @@ func (f *Follower) watch(ctx context.Context, addr string) error {
 		n, err := f.watchOnce(ctx, client)
 		if n > 0 {
 			wait = watchRetry
-			f.auditSoon() // what came between this watch and the next is found now
+			f.auditSoon() // hints may have been lost with it
 		}
 		f.m.watchEnds.Inc()
 		f.d.Log.Debug("watch ended", "reconciler", addr, "messages", n, "err", err)
@@ -68,7 +68,8 @@ func (f *Follower) watchOnce(ctx context.Context, client reconcilerv1.Reconciler
 			}
 			n++
 			if msg.GetManifestKey() == "" {
-				continue // the watch is on
+				f.auditSoon() // the watch is on: what came before it is found now
+				continue
 			}
 			select {
 			case hints <- msg:
