@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -18,12 +20,24 @@ func coordinatorOf(t *testing.T) string {
 	c.HTTP.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	c.Etcd.Embedded.DataDir = t.TempDir()
 	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
-	c.Lease = coordinator.LeaseConfig{Worker: 2 * time.Second, Leader: time.Second}
+	c.Lease = coordinator.LeaseConfig{Worker: patience, Leader: 10 * time.Second} // none is lost
+	c.Etcd.RequestTimeout = patience
 	c.Settle = coordinator.SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}
 	s, err := coordinator.New(c, coordinator.Deps{Telemetry: telemetry.Discard()})
 	must(t, err)
 	runs(t, s.Run, s.Ready())
 	return s.GRPCAddr().String()
+}
+
+// together is some in one segment of the intake: a worker sees all of it or nothing.
+func (w *world) together(agent string, from, n int, seq uint64) {
+	w.t.Helper()
+	var es []intake.Entry
+	for i := range n {
+		p := point{"load", frame.Gauge, at(hour0, time.Duration(from+i+1)*10*time.Second), float64(i)}
+		es = append(es, w.acceptSilently(agent, seq+uint64(i), p))
+	}
+	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), es))
 }
 
 // runs runs a service until the test, or the function that it gives, ends it.
@@ -75,7 +89,7 @@ func TestCoordinated(t *testing.T) {
 	}
 	eventually(t, "every shard has an owner", func() bool { return owned() == testShards })
 	for id := range shard.ID(testShards) {
-		w.some(agentOf(id, 0), hour0, 0, 3, 0)
+		w.together(agentOf(id, 0), 0, 3, 0)
 	}
 	published := func(gen uint64) func() bool {
 		return func() bool {
@@ -97,7 +111,7 @@ func TestCoordinated(t *testing.T) {
 	stops[0]()
 	eventually(t, "the other owns all", func() bool { return len(workers[1].Shards()) == testShards })
 	for id := range shard.ID(testShards) {
-		w.some(agentOf(id, 0), hour0, 10, 2, 100)
+		w.together(agentOf(id, 0), 10, 2, 100)
 	}
 	next := published(2)
 	eventually(t, "the second generation", func() bool { w.advance(time.Minute); return next() })
