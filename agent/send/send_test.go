@@ -46,7 +46,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	f := &fixture{t: t, ctx: ctx, dir: filepath.Join(t.TempDir(), "q"), store: sendtest.NewStore(),
 		reg: prometheus.NewRegistry(), cfg: send.DefaultConfig(), frames: map[identity.Batch][]byte{}}
