@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,7 +127,8 @@ func FuzzBearerToken(f *testing.F) {
 
 func FuzzPrincipals(f *testing.F) {
 	good := "principals:\n- {name: web, token_sha256: " + hashOf("s3cret") + ", agents: [\"web-*\", db-1]}\n"
-	for _, s := range []string{good, good + "- {name: tls, tls_name: web-1, agents: [\"*\"]}\n", "principals: []", "", "principals: [{name: a, tls_name: b, agents: [\"[\"]}]",
+	for _, s := range []string{good, good + "- {name: tls, tls_name: web-1, agents: [\"*\"]}\n", good + "- {name: w, tls_name: w, roles: [worker, reader], workers: [\"w*\"]}\n", "principals: [null]",
+		"principals: []", "", "principals: [{name: a, tls_name: b, agents: [\"[\"]}]",
 		"a: &a [x,x]\nb: [*a,*a]", good + "---\n" + good, "principals: [{name: a, tls_name: b, agents: [\"[a-\\\\]*\"]}]"} {
 		f.Add([]byte(s), "web-1")
 	}
@@ -149,6 +151,9 @@ func FuzzPrincipals(f *testing.F) {
 				t.Fatalf("%x has no name", h)
 			}
 			p.MayWrite(agent)
+			if p.MayWorkAs(agent) && (len(p.Workers) == 0 || !slices.Contains(p.Roles, RoleWorker)) {
+				t.Fatalf("%v works as %q", p, agent)
+			}
 		}
 		for n, p := range ps.byName {
 			if n == "" || p.Name == "" {

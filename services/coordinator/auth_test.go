@@ -349,3 +349,21 @@ func TestCertificatesAreTheWorkers(t *testing.T) {
 		t.Errorf("a worker under another name: %v", err)
 	}
 }
+
+// TestPrincipalsAreChecked: --config.check looks into the file of principals.
+func TestPrincipalsAreChecked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "principals.yaml")
+	check := func(principals string) error {
+		must(t, os.WriteFile(file, []byte(principals), 0o600))
+		cmd := Command()
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs([]string{"--config.check", "--coordinator.auth.mode", rpc.AuthToken, "--coordinator.auth.principals_file", file})
+		return cmd.ExecuteContext(t.Context())
+	}
+	must(t, check("principals: [{name: a, tls_name: b, roles: [worker, operator, reader], workers: [w]}]"))
+	for _, bad := range []string{"principals: [null]", "principals: [{}]", "principals: [{name: a, tls_name: b, roles: [king]}]", "principals:", ""} {
+		if err := check(bad); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -105,6 +106,9 @@ func TestThreeMembers(t *testing.T) {
 	for i := range n {
 		ps[i].ready()
 	}
+	for i := range n {
+		nobodysMember(t, cfgs[i].Etcd.Embedded.Peer, ca)
+	}
 	b := newBook(t, 12)
 	b.work("w0", addrs...)
 	b.work("w1", addrs[1], addrs[2], addrs[0])
@@ -122,6 +126,31 @@ func TestThreeMembers(t *testing.T) {
 			t.Errorf("round %d: %d grants, want %d: only the new worker's shards move", round, got, given)
 		}
 		ps[round] = coordinate(t, cfgs[round])
+	}
+}
+
+// nobodysMember: who has no certificate of the members' authority may not speak to a peer's port.
+func nobodysMember(t *testing.T, peer string, ca *authority) {
+	t.Helper()
+	cert, key := newAuthority(t).issue("stranger")
+	stranger := rpc.ClientTLS{Enabled: true, CAFile: ca.file, CertFile: cert, KeyFile: key}
+	without := stranger
+	without.CertFile, without.KeyFile = "", ""
+	for what, c := range map[string]rpc.ClientTLS{"a certificate of another authority": stranger, "no certificate": without, "no TLS": {}} {
+		cfg, err := c.Config()
+		must(t, err)
+		tr := &http.Transport{TLSClientConfig: cfg}
+		scheme := "https://"
+		if cfg == nil {
+			scheme = "http://"
+		}
+		req, err := http.NewRequestWithContext(bounded(t), http.MethodGet, scheme+peer+"/members", nil)
+		must(t, err)
+		if resp, err := tr.RoundTrip(req); err == nil {
+			t.Errorf("%s: a member answers %s", what, resp.Status)
+			resp.Body.Close()
+		}
+		tr.CloseIdleConnections()
 	}
 }
 
