@@ -361,6 +361,9 @@ func TestPrincipalsAreChecked(t *testing.T) {
 		return cmd.ExecuteContext(t.Context())
 	}
 	must(t, check("principals: [{name: a, tls_name: b, roles: [worker, operator, reader], workers: [w]}]"))
+	deployed, err := os.ReadFile("../../deploy/principals/coordinator.yaml")
+	must(t, err)
+	must(t, check(string(deployed)))
 	for _, bad := range []string{"principals: [null]", "principals: [{}]", "principals: [{name: a, tls_name: b, roles: [king]}]", "principals:", ""} {
 		if err := check(bad); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%q: %v", bad, err)
