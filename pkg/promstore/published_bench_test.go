@@ -49,7 +49,7 @@ func publishHosts(b *testing.B, r *rolled, d *tsbs.Dataset) {
 }
 
 // BenchmarkPublishedQuery: queries over chunks with warm caches, from raw samples and, where
-// they are aligned, from rolled rows; test/bench has the Prometheus block next to it.
+// they are aligned, from rolled rows, and with nothing cached; test/bench has the Prometheus block next to it.
 func BenchmarkPublishedQuery(b *testing.B) {
 	d := devops(b)
 	r := newRolled(b, 1, 1, true)
@@ -86,7 +86,7 @@ func BenchmarkPublishedQuery(b *testing.B) {
 		{"all-hosts", "avg_over_time", name, time.Minute, time.Minute},
 		{"all-hosts-20m", "max_over_time", name, 20 * time.Minute, 5 * time.Minute},
 	} {
-		for _, kind := range []string{"raw", "rolled"} {
+		for _, kind := range []string{"raw", "rolled", "cold"} {
 			if kind == "rolled" && q.rng < 4*time.Minute {
 				continue
 			}
@@ -94,7 +94,13 @@ func BenchmarkPublishedQuery(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					snap := r.store.Snapshot(testNow)
-					pub := r.reader.Query(fixed{view}, 32, span, published.Limits{})
+					reader := r.reader
+					if kind == "cold" {
+						if reader, err = published.New(published.Config{Store: r.publish.Store}); err != nil {
+							b.Fatal(err)
+						}
+					}
+					pub := reader.Query(fixed{view}, 32, span, published.Limits{})
 					qb := promstore.New(snap, promstore.Limits{}).WithPublished(pub)
 					expr := fmt.Sprintf("%s(%s[%dms])", q.fn, q.sel, q.rng.Milliseconds())
 					start := end.Add(-time.Hour)

@@ -44,6 +44,9 @@ type fixture struct {
 	views publishedtest.Views
 	first window.Hour
 	ids   []identity.Batch
+
+	publisher publishedtest.Publisher
+	batches   []publishedtest.Batch
 }
 
 const (
@@ -83,15 +86,23 @@ func newFixtureAt(t *testing.T, o chunk.Options, at func(s, k int) int64) *fixtu
 		f.ids = append(f.ids, built.Identity)
 		batches = append(batches, publishedtest.Batch{Frame: built})
 	}
-	p := publishedtest.Publisher{Store: f.store.Store, Authority: "test", Shards: fixtureShards, Chunk: o}
-	for h := range window.Hour(2) {
-		_, err := p.Publish(t.Context(), f.first+h, 1, batches, window.Raw)
-		must(err)
-	}
+	f.publisher = publishedtest.Publisher{Store: f.store.Store, Authority: "test", Shards: fixtureShards, Chunk: o}
+	f.batches = batches
+	f.publish(t, 1)
 	var err error
 	f.views, err = publishedtest.NewViews(f.store.Store, "test")
 	must(err)
 	return f
+}
+
+// publish writes a generation of both hours, of samples and in windows.
+func (f *fixture) publish(t *testing.T, gen uint64, windows ...window.Window) {
+	t.Helper()
+	for h := range window.Hour(2) {
+		if _, err := f.publisher.Publish(t.Context(), f.first+h, gen, f.batches, append([]window.Window{window.Raw}, windows...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (f *fixture) query(t *testing.T, r *published.Reader, l published.Limits) *published.Query {

@@ -93,20 +93,25 @@ func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt in
 	if len(rolled) == 0 {
 		return nil, false, nil
 	}
-	rows, err := q.objects(ctx, w, rolled, mint, maxt, ms)
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
+	ofRolled, err := q.seek(&reads, w, rolled, mint, maxt, ms)
 	if err != nil {
 		return nil, false, err
 	}
+	ofRest, err := q.seek(&reads, window.Raw, rest, mint, maxt, ms)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := reads.Wait(); err != nil {
+		return nil, false, err
+	}
+	rows, samples := expand(ofRolled, mint, maxt), expand(ofRest, mint, maxt)
 	for _, ob := range rows {
 		for _, i := range ob.series {
 			if !takes(ob.x.meta(i).typ) {
 				return nil, false, nil
 			}
 		}
-	}
-	samples, err := q.objects(ctx, window.Raw, rest, mint, maxt, ms)
-	if err != nil {
-		return nil, false, err
 	}
 	if err := q.load(ctx, append(slices.Clone(rows), samples...), mint, maxt); err != nil {
 		return nil, false, err

@@ -64,11 +64,23 @@ func lastNS(ms int64) int64 {
 // chunks that have a series that matches, by hour and place in the view. A chunk of a
 // compaction is given once for each of its hours, with one handle.
 func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*object, error) {
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
+	handles, err := q.seek(&reads, w, sets, mint, maxt, ms)
+	if err == nil {
+		err = reads.Wait()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return expand(handles, mint, maxt), nil
+}
+
+// seek starts the reads of indexes; what it gives is there when they are done.
+func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*handle, error) {
 	var handles []*handle
 	key := selectionKey(ms)
 	plan := q.r.plans.of(sets)
 	none := plan.nothing(key)
-	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	var mu sync.Mutex
 	series := 0
 	for n := range plan.units {
@@ -120,9 +132,11 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 			return found(x)
 		})
 	}
-	if err := reads.Wait(); err != nil {
-		return nil, err
-	}
+	return handles, nil
+}
+
+// expand gives the hours of chunks that have a series that matches.
+func expand(handles []*handle, mint, maxt int64) []*object {
 	var out []*object
 	for _, h := range handles {
 		for k := range h.uses {
@@ -149,7 +163,7 @@ func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Se
 	if byHour := func(a, b *object) int { return cmp.Compare(a.hour, b.hour) }; !slices.IsSortedFunc(out, byHour) {
 		slices.SortStableFunc(out, byHour)
 	}
-	return out, nil
+	return out
 }
 
 // maxHoursAtOnce: a series stands in every hour, so the early check of the limit is wide;
