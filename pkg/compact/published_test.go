@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -54,7 +55,7 @@ func (w *world) queried(mint, maxt int64) map[string]string {
 		}
 	}
 	rolled, _, err := q.SelectRolled(w.t.Context(), window.OneMinute, mint, maxt, func(window.Hour) bool { return false },
-		all, labels.MustNewMatcher(labels.MatchEqual, "zone", "b"), labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "load"))
+		func(frame.MetricType) bool { return true }, all, labels.MustNewMatcher(labels.MatchEqual, "zone", "b"), labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "load"))
 	w.must(err)
 	for i := range rolled {
 		var b strings.Builder
