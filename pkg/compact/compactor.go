@@ -83,6 +83,9 @@ func (c *Compactor) compact(ctx context.Context, cand Candidate, fence uint64) (
 	name := cand.Name
 	name.Generation = slot.top + 1
 	p, sum, err := c.plan(ctx, name, cand)
+	if errors.Is(err, ErrPlan) || err != nil && objstore.Unreadable(err) {
+		return Result{}, c.giveUp(ctx, name, err) // nobody can make it
+	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -102,6 +105,8 @@ func (c *Compactor) compact(ctx context.Context, cand Candidate, fence uint64) (
 	}
 	got, err := c.cfg.Publisher.Publish(ctx, publish.Publication{
 		Name: name, Shards: p.Shards, Fence: fence, PlanSHA256: sum, Outputs: m.Outputs, Supersedes: slot.committed(), Sources: p.Sources,
+		// Equal rows are equal objects: those of an earlier generation may have rotted.
+		Verify: slot.top > 0, Damaged: slot.damaged,
 	})
 	if err != nil {
 		return Result{}, err
@@ -125,6 +130,8 @@ func wants(c *catalog.Set, sets []*catalog.Set) bool {
 type slot struct {
 	top  uint64
 	sets []*catalog.Set // committed ones, ascending
+	// damaged are records that can't be read.
+	damaged []string
 }
 
 func (s *slot) committed() uint64 {
@@ -146,6 +153,11 @@ func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 		}
 		s.top = m.Generation
 		r, _, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, i.Key)
+		if catalog.Unreadable(err) {
+			// Whoever points at it can't be read either, and is no source until it is made anew.
+			s.damaged = append(s.damaged, i.Key)
+			return nil
+		}
 		if err != nil {
 			return err
 		}

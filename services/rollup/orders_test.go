@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -218,6 +219,66 @@ func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 	}
 }
 
+// A compaction that is damaged is a finding of every hour in it; they are made anew from
+// frames, and merged again.
+func TestADamagedCompaction(t *testing.T) {
+	for _, what := range []string{"record", "chunk", "record and the next plan"} {
+		w := newWorld(t, newMem())
+		cfg := testConfig()
+		cfg.Compact.Group, cfg.Compact.After, cfg.Compact.Back, cfg.Compact.Raw, cfg.Compact.Minute = testShards, time.Hour, 10, []string{"2h"}, nil
+		cfg.Compact.Five, cfg.Compact.Hour = nil, nil
+		h := hour0 - hour0%2
+		w.clock.Store((h + 4).End().UnixNano())
+		seq := w.some(agentOf(0, 0), h, 0, 20, 0)
+		w.some(agentOf(0, 0), h+1, 0, 20, seq)
+		w.drive(cfg, Grant{Shard: 0, Fence: 5})
+		m := w.compactor(cfg)
+		must(t, m.compact(t.Context()))
+		w.collected(m)
+		w.checkCompacted(h, 0)
+		w.manifests()
+		c := w.set(h, 0, window.Raw).Into.Set
+		problem := repair.CompactionUnreadable
+		if what == "chunk" {
+			problem = repair.ObjectDamaged
+			w.spoil(c.Objects[0].ChunkKey, "rotten")
+		} else {
+			w.spoil(c.Name.Key(), "x")
+		}
+		if n := len(w.verify(problem)); n != 2 {
+			t.Fatalf("%s: %d findings", what, n)
+		}
+		for k := range window.Hour(2) {
+			got, err := w.repairer().Order(t.Context(), h+k, 0, "damaged", false)
+			must(t, err)
+			if got.Generation != 2 {
+				t.Fatalf("%+v", got)
+			}
+		}
+		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 10})
+		must(t, err)
+		must(t, w.turns(o))
+		w.verify()
+		w.check(h, 0, 2)
+		w.check(h+1, 0, 2)
+		if what == "record and the next plan" {
+			n := c.Name
+			n.Generation++
+			w.spoil(layout.SetPlan(n), "x")
+		}
+		for range 3 {
+			w.advance(3 * time.Hour)
+			must(t, m.compact(t.Context()))
+		}
+		w.checkCompacted(h, 0)
+		w.checkCompacted(h+1, 0)
+		w.verify()
+		if set := w.set(h, 0, window.Raw); set.Into.Name.Generation == c.Name.Generation {
+			t.Errorf("%s: it points at the damaged one", what)
+		}
+	}
+}
+
 // Rivals are found among what was accepted when the published set beside can't be read.
 func TestRivalsOfADamagedHour(t *testing.T) {
 	for _, what := range []string{"record", "plan"} {
@@ -243,6 +304,48 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 			t.Fatalf("%s: %+v", what, set)
 		}
 		w.check(hour0+1, 0, 1)
+	}
+}
+
+// An owner that is gone from its n-th store call on, for every n of an order, and the next
+// one: the hour is made anew once, over the damaged record, and the order goes.
+func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for n := 1; ; n++ {
+			w := newWorld(t, newMem())
+			cfg := testConfig()
+			w.some(agentOf(0, 0), hour0, 0, 4, 0)
+			w.drive(cfg, Grant{Shard: 0, Fence: 1})
+			w.spoil(w.set(hour0, 0, window.OneMinute).Objects[0].IndexKey, "rotten")
+			w.spoil(layout.RollupSet(hour0, 0, window.Raw, 1), "x")
+			_, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+			must(t, err)
+			rules := []fault.Rule{{Skip: n - 1, Kind: fault.Before}}
+			if lost {
+				rules = append([]fault.Rule{{Skip: n - 1, Times: 1, Kind: fault.After}}, rules...)
+			}
+			dying := fault.New(w.store, 1, rules...)
+			o, err := w.owner(w.worker(cfg, dying), Grant{Shard: 0, Fence: 2})
+			if err == nil {
+				err = w.turns(o)
+			}
+			finished := err == nil && dying.Count("", "") < n
+			o, oerr := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 3})
+			must(t, oerr)
+			must(t, w.turns(o))
+			w.check(hour0, 0, 2)
+			w.verify()
+			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+				t.Fatal("the order is still there")
+			}
+			if finished {
+				t.Logf("%d calls, answers lost: %v", n-1, lost)
+				break
+			}
+			if n > 500 {
+				t.Fatal("does not come to an end")
+			}
+		}
 	}
 }
 
