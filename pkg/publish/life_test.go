@@ -44,6 +44,7 @@ func playLife(seed uint64) *life {
 	w := newSim(rng)
 	l := &life{sim: w, ledger: newLedger(w), settings: compact.DefaultSettings(), windows: []window.Window{window.Raw}}
 	w.ledger = l.ledger
+	w.chaos = min(w.chaos, 0.15) // a compaction makes many requests, and is to get far
 	l.settings.Spans = map[window.Window][]uint16{window.Raw: {2, 4}, window.OneMinute: {4}}
 	l.settings.After = 0
 	l.settings.ObjectBytes = []int64{1, 1 << 20}[rng.IntN(2)]
@@ -57,7 +58,7 @@ func playLife(seed uint64) *life {
 		l.spoil()
 	}
 	l.begin()
-	w.play(10+rng.IntN(30), rng.IntN(4) == 0, rng.IntN(2) == 0, l.spawn, l.event)
+	w.play(10+rng.IntN(30), rng.IntN(3) == 0, rng.IntN(2) == 0, l.spawn, l.event)
 	l.finish()
 	return l
 }
@@ -241,7 +242,11 @@ func (l *life) compact(p *port) {
 				continue
 			}
 			sets = seen.Sets
-			for _, n := range seen.Unneeded() {
+			ask := seen.Unneeded()
+			if k := len(seen.Compactions); k > 0 && l.rng.IntN(2) == 0 { // an item proves nothing
+				ask = append(ask, seen.Compactions[l.rng.IntN(k)])
+			}
+			for _, n := range ask {
 				l.note(p.name, "released "+n.Key(), p.publisher().Release(context.Background(), n))
 			}
 		} else if v := l.lookOrGuess(p); v != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,67 @@ var mutants = []mutant{
 	{"generations-start-over", 0, "TestLateDeleteMeetsNoNewObject", "refs.go", `return f.Number << 16`, `if mutant == "generations-start-over" { return 0 }; return f.Number << 16`},
 }
 
+// lifeMutants are bugs of compaction, retention and views, which TestLifeSchedules finds.
+var lifeMutants = []mutant{
+	{name: "points-back", seed: 1, finds: "turn collected", file: "../catalog/compaction.go", old: `	if i == nil || i.Name.Span != n.Span {`,
+		new: `	if mutant == "points-back" { return true }
+	if i == nil || i.Name.Span != n.Span {`},
+	{name: "rows-unmasked", seed: 1, finds: "rows", file: "../catalog/pieces.go", old: `Piece{Set: of[0].Into.Set, From: h, To: h, Shards: byHour[h]})`,
+		new: `Piece{Set: of[0].Into.Set, From: h, To: h, Shards: byHour[h]})
+		if mutant == "rows-unmasked" { out[len(out)-1].Shards = nil }`},
+	{name: "replaced-in-silence", seed: 0, finds: "TestViewThatMissesTheNextGeneration", file: "../catalog/catalog.go", old: `r != nil && r.SupersededBy > hr.top[at] {`,
+		new: `r != nil && r.SupersededBy > hr.top[at] && mutant != "replaced-in-silence" {`},
+	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `		body := to.Marshal()`,
+		new: `		body := to.Marshal()
+		if i, err := p.cfg.Store.Head(ctx, n.Key()); err == nil && mutant == "turn-unconditional" { info = i }`},
+	{name: "needed-by-what-points-there-only", seed: 433, finds: "needed", file: "compaction.go", old: `	case r.Set.Into != nil && r.Set.Into.Name != compaction:`,
+		new: `	case r.Set.Into == nil && mutant == "needed-by-what-points-there-only":
+		return false, nil
+	case r.Set.Into != nil && r.Set.Into.Name != compaction:`},
+	{name: "needed-by-the-first-source-only", seed: 1, finds: "needed", file: "compaction.go", old: `slices.Backward(s.Sources) {`,
+		new: `slices.Backward(s.Sources) {
+		if mutant == "needed-by-the-first-source-only" && src != s.Sources[0] { continue }`},
+	{name: "superseded-sources-need-it", seed: 11, finds: "collected", file: "compaction.go", old: `	by, err := c.superseding(ctx, src)`,
+		new: `	if mutant == "superseded-sources-need-it" { return true, nil }
+	by, err := c.superseding(ctx, src)`},
+	{name: "compaction-is-superseded", seed: 1, finds: "lost rows missing collected", file: "collector.go", old: `	if n.Span > 0 {`, new: `	if n.Span > 0 && mutant != "compaction-is-superseded" {`},
+	{name: "superseding-mixes-spans", seed: 1, finds: "superseded record", file: "record.go", old: `m.Window != n.Window || m.Span != n.Span {`,
+		new: `m.Window != n.Window || m.Span != n.Span && mutant != "superseding-mixes-spans" {`},
+	{name: "compactions-unread", seed: 1, finds: "missing", file: "named.go", old: `			if r != nil && r.Set != nil {`,
+		new: `			if r != nil && r.Set != nil && (r.Set.Name.Span == 0 || mutant != "compactions-unread") {`},
+	{name: "compactions-under-way-survive", seed: 0, finds: "TestCompactionUnderWayWhenReferencesAreLost", file: "settle.go", old: `layout.ParseCompactionPlan(key); err == nil {`,
+		new: `layout.ParseCompactionPlan(key); err == nil {
+		if mutant == "compactions-under-way-survive" { return nil }`},
+	{name: "compacted-still-names-it", seed: 1, finds: "collected", file: "collect.go", old: `	// Committed by another plan, or without this object: this reference never counts.`,
+		new: `	if mutant == "compacted-still-names-it" && r.Set != nil && r.Set.Into != nil { return live, nil }`},
+	{name: "turned-before-the-commit", seed: 1, finds: "lost", file: "../compact/compactor.go", old: `	got, err := c.cfg.Publisher.Publish(ctx,`,
+		new: `	if mutant == "turned-before-the-commit" {
+		for _, src := range p.Sources {
+			_, _ = c.cfg.Publisher.Compact(ctx, src, name)
+		}
+	}
+	got, err := c.cfg.Publisher.Publish(ctx,`},
+	{name: "merge-unmasked", seed: 5, finds: "conserved end", file: "../compact/lane.go", old: `r := x.Series(i); p.Holds(r.Agent) &&`,
+		new: `r := x.Series(i); (p.Holds(r.Agent) || mutant == "merge-unmasked") &&`},
+	{name: "unneeded-is-never-said", seed: 50, finds: "collected", file: "../compact/look.go", old: `	at := map[catalog.Name]*catalog.Set{}
+	for _, set`, new: `	if mutant == "unneeded-is-never-said" { return nil }
+	at := map[catalog.Name]*catalog.Set{}
+	for _, set`},
+	{name: "retention-of-all-windows", seed: 1, finds: "expired", file: "../compact/retain.go", old: `if n.Window != w || n.Span > 0 {`,
+		new: `if n.Window != w && mutant != "retention-of-all-windows" || n.Span > 0 {`},
+	{name: "retention-of-an-hour-more", seed: 1, finds: "expired", file: "../compact/look.go", old: `			if n.Hour > to {`,
+		new: `			if n.Hour > to && (mutant != "retention-of-an-hour-more" || n.Hour > to+1) {`},
+	{name: "log-before-it-is-done", seed: 1, finds: "log", file: "../compact/retain.go", old: `	for _, n := range names {
+		line, err`, new: `	if mutant == "log-before-it-is-done" {
+		early := log
+		for _, n := range names { early.Sets = append(early.Sets, removedSet{Key: n.Key()}) }
+		b, _ := json.Marshal(early)
+		_ = create(ctx, r.cfg.Store, key, b)
+	}
+	for _, n := range names {
+		line, err`},
+}
+
 const mutantVariable = `package %s
 
 import "os"
@@ -91,8 +153,11 @@ func overlay(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sources := map[string][]byte{"mutant.go": fmt.Appendf(nil, mutantVariable, "publish"), "mem/mutant.go": fmt.Appendf(nil, mutantVariable, "mem")}
-	for _, m := range mutants {
+	sources := map[string][]byte{}
+	for _, dir := range []string{"../publish", "mem", "../catalog", "../compact"} {
+		sources[filepath.Join(dir, "mutant.go")] = fmt.Appendf(nil, mutantVariable, filepath.Base(dir))
+	}
+	for _, m := range slices.Concat(mutants, lifeMutants) {
 		src := sources[m.file]
 		if src == nil {
 			if src, err = os.ReadFile(m.file); err != nil {
@@ -134,44 +199,55 @@ func TestMutantsAreFound(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out, err := play(t, binary, mutant{seed: 1}, 20); err != nil {
-		t.Fatalf("without a mutant: %v\n%s", err, out)
-	}
-	for _, m := range mutants {
-		out, err := play(t, binary, m, 4000)
-		if m.seed == 0 {
-			if err == nil || !strings.Contains(out, "--- FAIL: "+m.finds) {
-				t.Errorf("%s: not found by %s: %v\n%.2000s", m.name, m.finds, err, out)
-			}
-			continue
+	for _, of := range []struct {
+		mutants   []mutant
+		in        string
+		schedules int
+	}{{mutants, "TestSchedules", 4000}, {lifeMutants, "TestLifeSchedules", 1000}} {
+		if out, err := play(t, binary, of.in, mutant{seed: 1}, 20); err != nil {
+			t.Fatalf("without a mutant: %v\n%s", err, out)
 		}
-		line := ""
-		for l := range strings.Lines(out) {
-			if strings.Contains(l, "seed ") {
-				line = strings.TrimSpace(l)
-				break
-			}
+		for _, m := range of.mutants {
+			find(t, binary, of.in, m, of.schedules)
 		}
-		_, found, _ := strings.Cut(line, "seed ")
-		_, violation, ok := strings.Cut(found, ": ")
-		word, _, _ := strings.Cut(violation, ":")
-		if err == nil || !ok || !strings.Contains(m.finds, word) {
-			t.Errorf("%s: not found as %q: %v\n%.2000s", m.name, m.finds, err, out)
-			continue
-		}
-		t.Logf("%-32s %.150s", m.name, line)
 	}
 }
 
-func play(t *testing.T, binary string, m mutant, schedules int) (string, error) {
+// find plays schedules until one finds the mutant, or the test that does.
+func find(t *testing.T, binary, in string, m mutant, schedules int) {
+	t.Helper()
+	out, err := play(t, binary, in, m, schedules)
+	if m.seed == 0 {
+		if err == nil || !strings.Contains(out, "--- FAIL: "+m.finds) {
+			t.Errorf("%s: not found by %s: %v\n%.2000s", m.name, m.finds, err, out)
+		}
+		return
+	}
+	line := ""
+	for l := range strings.Lines(out) {
+		if strings.Contains(l, "seed ") {
+			line = strings.TrimSpace(l)
+			break
+		}
+	}
+	_, found, _ := strings.Cut(line, "seed ")
+	_, violation, ok := strings.Cut(found, ": ")
+	word, _, _ := strings.Cut(violation, ":")
+	if err == nil || !ok || !strings.Contains(m.finds, word) {
+		t.Errorf("%s: not found as %q: %v\n%.2000s", m.name, m.finds, err, out)
+		return
+	}
+	t.Logf("%-32s %.150s", m.name, line)
+}
+
+func play(t *testing.T, binary, in string, m mutant, schedules int) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	run := "TestSchedules"
 	if m.seed == 0 {
-		run = m.finds
+		in = m.finds
 	}
-	cmd := exec.CommandContext(ctx, binary, "-test.run", "^"+run+"$", "-test.v")
+	cmd := exec.CommandContext(ctx, binary, "-test.run", "^"+in+"$", "-test.v")
 	cmd.Env = append(os.Environ(), "LIGHTMETRICS_MUTANT="+m.name, fmt.Sprintf("LIGHTMETRICS_SCHEDULES=%d", schedules), fmt.Sprintf("LIGHTMETRICS_SEED=%d", m.seed))
 	out, err := cmd.CombinedOutput()
 	return string(out), err

@@ -1,0 +1,66 @@
+package publish_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+)
+
+// The reference sets are lost while a compaction has all but its commit, and are founded
+// anew: its generation is decided before anything is deleted, so that it never commits and
+// names what is gone.
+func TestCompactionUnderWayWhenReferencesAreLost(t *testing.T) {
+	w := newWorld(t)
+	putPlan(t, w.store, 1)
+	source := publication(1, 0, "x")
+	if _, err := w.publisher().Publish(t.Context(), source); err != nil {
+		t.Fatal(err)
+	}
+	body := []byte("compaction plan")
+	pub := publication(1, 0, "y")
+	pub.Name.Span, pub.PlanSHA256 = 2, identity.Sum(body)
+	pub.Inputs, pub.Counts, pub.Sources = catalog.Inputs{}, catalog.Counts{}, []catalog.Name{source.Name}
+	if _, err := w.store.Create(t.Context(), layout.SetPlan(pub.Name), body, objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gate, done := make(chan struct{}), make(chan error, 1)
+	held := fault.New(w.store, 1, fault.Rule{Op: "create", Prefix: layout.ManifestsPrefix, Kind: fault.Hold, Gate: gate})
+	slow := w.config()
+	slow.Store, slow.Clock = held, newClock()
+	p, err := publish.NewPublisher(slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, err := p.Publish(context.Background(), pub); done <- err }()
+	for held.Count("create", "manifests") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	w.refs = newRefs()
+	if f, err := w.collector().Found(t.Context(), &w.ids, false); err != nil || !f.Settled {
+		t.Fatal(f, err)
+	}
+	w.collect()
+	close(gate)
+	err = <-done
+	r, _, rerr := catalog.Read(t.Context(), w.store, "a", pub.Name.Key())
+	if rerr != nil {
+		t.Fatal(rerr)
+	}
+	if err == nil || r.Set != nil {
+		t.Errorf("it is committed: %v", err)
+	}
+	if r.Set != nil {
+		for _, key := range r.Set.Keys() {
+			if _, err := w.store.Head(t.Context(), key); err != nil {
+				t.Errorf("it names what is gone: %v", err)
+			}
+		}
+	}
+}
