@@ -274,7 +274,7 @@ func (b *block) values(c *cursor, out []float64, slot, col, depth int) {
 		for i, n := range b.ints {
 			out[i] = math.Float64frombits(uint64(n))
 		}
-	case head >= modeCopy && head <= modeDiff && slot >= 0:
+	case head >= modeCopy && head <= modeSame && slot >= 0:
 		b.reference(c, head, out, slot, col, depth)
 	default:
 		c.fail("values: unknown mode 0x%02x", head)
@@ -341,16 +341,23 @@ func (b *block) reference(c *cursor, mode byte, out []float64, slot, col, depth 
 		c.fail("values: more than %d references to references", maxDepth)
 		return
 	}
+	if mode == modeSame {
+		o := int(c.byte())
+		if c.err == nil && (o < colFirst || o >= col || b.slots[slot].mask&(1<<o) == 0) {
+			c.fail("values: the same as column %d, which is not there", o)
+		}
+		b.other(c, out, slot, o, depth)
+		return
+	}
 	if mode == modeDiff {
-		const first, last = 5, 6
 		if 1<<col != ColIncrease || b.slots[slot].mask&ColFirst == 0 || b.slots[slot].mask&ColLast == 0 {
 			c.fail("values: difference of columns that are not there")
 			return
 		}
-		b.other(c, out, slot, last, depth)
+		b.other(c, out, slot, colLast, depth)
 		b.scratch[depth] = grow(b.scratch[depth], len(out))
 		y := b.scratch[depth]
-		b.other(c, y, slot, first, depth)
+		b.other(c, y, slot, colFirst, depth)
 		for i := range out {
 			out[i] -= y[i]
 		}

@@ -15,6 +15,7 @@ const (
 	modeSum     = 0x13 // c - x of a column before it, plus ulps
 	modeScale   = 0x14 // x * m / d of a column before it, plus ulps
 	modeDiff    = 0x15 // Last - First of the same series, plus ulps
+	modeSame    = 0x16 // of an earlier column of the same series
 
 	flagUlps    = 0x40 // decimal: integers to add to the bits follow
 	flagPatches = 0x80 // values to put in afterwards follow
@@ -29,6 +30,8 @@ const (
 	minShift, maxShift = -1022, 900
 	// maxDyadic bounds integers of the dyadic mode.
 	maxDyadic = 62
+	// Numbers of columns that others of their series refer to.
+	colFirst, colLast, colIncrease = 5, 6, 7
 	// maxDepth bounds references to columns that are references.
 	maxDepth = 4
 )

@@ -19,7 +19,7 @@ func (w *blockWriter) column(i, col int) {
 	s := &w.slots[i]
 	bit := Mask(1) << col
 	v := *s.c.float(bit)
-	if bit == ColIncrease && w.increase(i, v) {
+	if bit == ColIncrease && w.increase(i, v) || bit&likeFirst != 0 && w.same(i, col, v) {
 		return
 	}
 	key := columnKey{}
@@ -38,6 +38,23 @@ func (w *blockWriter) column(i, col int) {
 	}
 }
 
+// likeFirst are columns that First or Last often is: what grows has its least value first.
+const likeFirst = ColLast | ColSum | ColMin | ColMax
+
+// same writes a column as First or Last when it is that to the bit.
+func (w *blockWriter) same(i, col int, v []float64) bool {
+	s := &w.slots[i]
+	for _, o := range [...]int{colFirst, colLast} {
+		if o >= col || s.mask&(1<<o) == 0 || w.noRefs || s.depth[o]+1 > maxDepth || !sameBits(*s.c.float(1 << o), v) {
+			continue
+		}
+		w.lits = append(w.lits, modeSame, byte(o))
+		s.depth[col] = s.depth[o] + 1
+		return true
+	}
+	return false
+}
+
 func constant(v []float64) bool {
 	u := math.Float64bits(v[0])
 	for _, x := range v[1:] {
@@ -51,7 +68,7 @@ func constant(v []float64) bool {
 // increase writes Increase as Last - First where that is nearly always exact.
 func (w *blockWriter) increase(i int, v []float64) bool {
 	c := &w.slots[i].c
-	if w.noRefs || len(c.First) != len(v) || len(c.Last) != len(v) || w.slots[i].depth[5]+1 > maxDepth || w.slots[i].depth[6]+1 > maxDepth {
+	if w.noRefs || len(c.First) != len(v) || len(c.Last) != len(v) || w.slots[i].depth[colFirst]+1 > maxDepth || w.slots[i].depth[colLast]+1 > maxDepth {
 		return false
 	}
 	w.floats.grow(len(v))
@@ -67,7 +84,7 @@ func (w *blockWriter) increase(i int, v []float64) bool {
 	}
 	w.lits = append(w.lits, modeDiff)
 	w.integers(w.floats.ints)
-	w.slots[i].depth[7] = 1 + max(w.slots[i].depth[5], w.slots[i].depth[6])
+	w.slots[i].depth[colIncrease] = 1 + max(w.slots[i].depth[colFirst], w.slots[i].depth[colLast])
 	return true
 }
 

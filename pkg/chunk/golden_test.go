@@ -96,12 +96,15 @@ func goldenRolled() []*Series {
 		c.Count, c.Stale = append(c.Count, 30), append(c.Stale, uint32(i/11))
 		c.FirstT, c.LastT = append(c.FirstT, c.T[i]-290e9), append(c.LastT, c.T[i])
 	}
-	counter, gauge, hist := c, c, c
+	counter, gauge, grows, hist := c, c, c, c
 	counter.First, counter.Last = floats(func(i float64) float64 { return 30 * i }), floats(func(i float64) float64 { return 30*i + 29 })
 	counter.Increase = floats(func(i float64) float64 { return 29 })
 	gauge.First, gauge.Last = floats(math.Sin), floats(math.Cos)
 	gauge.Sum, gauge.SumC = floats(func(i float64) float64 { return 30 * math.Sin(i) }), floats(func(float64) float64 { return 0 })
 	gauge.Min, gauge.Max = floats(func(float64) float64 { return -1 }), floats(func(float64) float64 { return 1 })
+	grows.First, grows.Last = counter.First, counter.Last
+	grows.Sum, grows.SumC = floats(func(i float64) float64 { return 30*30*i + 435 }), gauge.SumC
+	grows.Min, grows.Max = grows.First, grows.Last
 	hs := func(k float64) []frame.Histogram {
 		out := make([]frame.Histogram, rows)
 		for i := range out {
@@ -113,6 +116,7 @@ func goldenRolled() []*Series {
 	return []*Series{
 		{Agent: "host-1", Labels: labels(nameLabel, "requests_total"), Type: frame.Counter, Columns: counter},
 		{Agent: "host-1", Labels: labels(nameLabel, "load"), Type: frame.Gauge, Columns: gauge},
+		{Agent: "host-1", Labels: labels(nameLabel, "grows"), Type: frame.Gauge, Columns: grows},
 		{Agent: "host-1", Labels: labels(nameLabel, "latency"), Type: frame.HistogramCumulative, Unit: "s", Columns: hist},
 	}
 }
@@ -202,7 +206,7 @@ func TestGoldenFilesHaveEveryMode(t *testing.T) {
 			}
 		}
 	}
-	for _, mode := range []byte{modeDecimal, modeDyadic, modeBits, modeCopy, modeSum, modeScale, modeDiff, flagPatches, flagUlps} {
+	for _, mode := range []byte{modeDecimal, modeDyadic, modeBits, modeCopy, modeSum, modeScale, modeDiff, modeSame, flagPatches, flagUlps} {
 		if !seen[mode] {
 			t.Errorf("no column in mode 0x%02x", mode)
 		}

@@ -16,8 +16,7 @@ type tableWriter struct {
 	order []uint32 // of keys by their sets
 	parts []seriesPart
 	last  []seenLabel // by place
-	given []givenSeries
-	all   []frame.Label // of given
+	whole bool        // keys and refs are those of the tables
 	swap  []*Series
 }
 
@@ -28,25 +27,34 @@ type seriesKey struct {
 	from, to               int // labels but the name, in refs
 }
 
-// givenSeries is what fill was called for: the windows of an hour mostly have the same series.
-type givenSeries struct {
-	agent, unit string
-	typ         frame.MetricType
-	labels      int // end in all
-}
-
-// same reports whether the tables are those of these series.
-func (w *tableWriter) same(series []*Series) bool {
-	if len(series) != len(w.given) {
+// same reports whether the tables of x are those of these series: the windows of an hour
+// mostly have the same ones.
+func (w *tableWriter) same(x *Index, series []*Series) bool {
+	if !w.whole || len(series) != len(w.keys) {
 		return false
 	}
-	from := 0
-	for i, s := range series {
-		g := &w.given[i]
-		if s.Type != g.typ || s.Agent != g.agent || s.Unit != g.unit || !slices.Equal(s.Labels, w.all[from:g.labels]) {
+	for i := range w.keys {
+		k := &w.keys[i]
+		s := series[k.at]
+		if s.Type != k.typ || s.Agent != x.symbols[k.agent] || s.Unit != x.symbols[k.unit] {
 			return false
 		}
-		from = g.labels
+		ref := k.from
+		for _, l := range s.Labels {
+			if l.Name == nameLabel {
+				if l.Value != x.symbols[k.name] {
+					return false
+				}
+				continue
+			}
+			if ref == k.to || l.Name != x.symbols[w.refs[ref].name] || l.Value != x.symbols[w.refs[ref].value] {
+				return false
+			}
+			ref++
+		}
+		if ref != k.to {
+			return false
+		}
 	}
 	return true
 }
@@ -82,14 +90,13 @@ func (w *tableWriter) id(x *Index, s string) uint32 {
 
 // fill resets x, sorts the series and fills x's tables of symbols, sets and series.
 func (w *tableWriter) fill(x *Index, series []*Series) error {
-	if w.same(series) {
+	if w.same(x, series) {
 		x.parts, x.blocks, x.timeBlocks, x.times = x.parts[:0], x.blocks[:0], x.timeBlocks[:0], x.times[:0]
 		w.parts = w.parts[:0]
 		w.arrange(series)
 		return nil
 	}
-	clear(w.all)
-	w.given, w.all = w.given[:0], w.all[:0]
+	w.whole = false
 	*x = Index{symbols: x.symbols[:0], sets: labelSets{x.sets.ends[:0], x.sets.refs[:0]}, series: x.series[:0],
 		parts: x.parts[:0], blocks: x.blocks[:0], timeBlocks: x.timeBlocks[:0], times: x.times[:0]}
 	if w.ids == nil {
@@ -98,6 +105,12 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 	clear(w.ids)
 	clear(w.last[:cap(w.last)])
 	w.keys, w.refs, w.order, w.parts = w.keys[:0], w.refs[:0], w.order[:0], w.parts[:0]
+	labels := 0
+	for _, s := range series {
+		labels += len(s.Labels)
+	}
+	w.keys, w.refs, w.order = slices.Grow(w.keys, len(series)), slices.Grow(w.refs, labels), slices.Grow(w.order, len(series))
+	x.series = slices.Grow(x.series, len(series))
 	w.id(x, "")
 	for i, s := range series {
 		k := seriesKey{at: i, typ: s.Type, from: len(w.refs), agent: w.id(x, s.Agent), unit: w.id(x, s.Unit)}
@@ -125,10 +138,7 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 		}
 		x.series = append(x.series, indexSeries{name: k.name, set: k.set, agent: k.agent, unit: k.unit, typ: k.typ})
 	}
-	for _, s := range series {
-		w.all = append(w.all, s.Labels...)
-		w.given = append(w.given, givenSeries{s.Agent, s.Unit, s.Type, len(w.all)})
-	}
+	w.whole = true
 	w.arrange(series)
 	return nil
 }
