@@ -2,9 +2,11 @@ package rollup
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -100,14 +102,6 @@ type planBatch struct {
 	minT, maxT int64
 }
 
-func (b planBatch) MarshalJSON() ([]byte, error) {
-	key, err := json.Marshal(b.key)
-	if err != nil {
-		return nil, err
-	}
-	return fmt.Appendf(nil, `[%d,%d,"%s",%d,%d,%d,%d,%s]`, b.start, b.end, b.sha, b.bytes, b.acceptedAt, b.minT, b.maxT, key), nil
-}
-
 func (b *planBatch) UnmarshalJSON(raw []byte) error {
 	fields := []any{&b.start, &b.end, &b.sha, &b.bytes, &b.acceptedAt, &b.minT, &b.maxT, &b.key}
 	n := len(fields)
@@ -128,32 +122,57 @@ func (p *Plan) Marshal() ([]byte, error) {
 	if err := p.validate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
 	}
-	j := planJSON{
-		Schema: PlanSchema, AuthorityID: p.AuthorityID, Shard: uint32(p.Shard), Shards: p.Shards, Hour: p.Hour.String(),
-		Generation: p.Generation, Parts: p.Parts, Boots: []planBoot{},
-	}
+	b := make([]byte, 0, 512+planBatchBytes*len(p.Inputs))
+	b = appendString(append(b, `{"schema":`...), PlanSchema)
+	b = appendString(append(b, `,"authority_id":`...), p.AuthorityID)
+	b = fmt.Appendf(b, `,"shard":%d,"shards":%d,"hour":"%s","generation":%d,"parts":%d,"boots":[`, uint32(p.Shard), p.Shards, p.Hour, p.Generation, p.Parts)
 	for i := range p.Inputs {
 		e := &p.Inputs[i]
-		if n := len(j.Boots); n == 0 || j.Boots[n-1].Agent != e.AgentID || j.Boots[n-1].Boot != e.BootID {
-			j.Boots = append(j.Boots, planBoot{Agent: e.AgentID, Boot: e.BootID})
+		switch {
+		case i > 0 && p.Inputs[i-1].AgentID == e.AgentID && p.Inputs[i-1].BootID == e.BootID:
+			b = append(b, ',')
+		default:
+			if i > 0 {
+				b = append(b, `]},`...)
+			}
+			b = appendString(append(b, `{"agent_id":`...), e.AgentID)
+			b = appendString(append(b, `,"boot_id":`...), e.BootID)
+			b = append(b, `,"batches":[`...)
 		}
-		b := planBatch{
-			start: e.SeqStart, end: e.SeqEnd, sha: e.FrameSHA256, bytes: e.FrameBytes,
-			acceptedAt: e.AcceptedAt, minT: e.MinTime, maxT: e.MaxTime,
-		}
-		if e.RawBlobKey != layout.Blob(e.FrameSHA256, 0) {
-			b.key = e.RawBlobKey
-		}
-		boot := &j.Boots[len(j.Boots)-1]
-		boot.Batches = append(boot.Batches, b)
+		b = appendBatch(b, e)
+	}
+	return append(b, `]}]}`...), nil
+}
+
+// planBatchBytes is about the size of a batch in a plan.
+const planBatchBytes = 176
+
+// appendBatch writes what planBatch reads.
+func appendBatch(b []byte, e *intake.Entry) []byte {
+	b = strconv.AppendUint(append(b, '['), e.SeqStart, 10)
+	b = strconv.AppendUint(append(b, ','), e.SeqEnd, 10)
+	b = append(hex.AppendEncode(append(b, `,"`...), e.FrameSHA256[:]), '"')
+	b = strconv.AppendUint(append(b, ','), e.FrameBytes, 10)
+	for _, t := range [...]int64{e.AcceptedAt, e.MinTime, e.MaxTime} {
+		b = strconv.AppendInt(append(b, ','), t, 10)
+	}
+	key := e.RawBlobKey
+	if key == layout.Blob(e.FrameSHA256, 0) {
+		key = ""
+	}
+	return append(appendString(append(b, ','), key), ']')
+}
+
+// appendString writes a JSON string without escapes for HTML.
+func appendString(b []byte, s string) []byte {
+	if s == "" {
+		return append(b, `""`...)
 	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(j); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}), nil
+	_ = enc.Encode(s) // strings always encode
+	return append(b, bytes.TrimSuffix(buf.Bytes(), []byte{'\n'})...)
 }
 
 // ParsePlan reads what Marshal writes, and nothing else. Errors wrap ErrPlan.

@@ -29,6 +29,8 @@ type made struct {
 // records are not conserved is given.
 func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, windows []window.Window, step func() error) (*made, error) {
 	m := &made{outputs: map[window.Window][]publish.Output{}}
+	mixed := s.newSheaf(layout.MixedMetrics) // one for all windows: they have the same labels
+	defer mixed.free()
 	for part := range p.Parts {
 		raw, counts, err := s.extend(ctx, p, before)
 		if err == nil {
@@ -49,7 +51,7 @@ func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, win
 			if series = roll(raw, series, w); !slices.Contains(windows, w) {
 				continue
 			}
-			outs, err := s.encode(series)
+			outs, err := s.encode(series, mixed)
 			if err != nil {
 				return nil, fmt.Errorf("encode %s: %w", w, err)
 			}
@@ -120,11 +122,9 @@ func roll(raw, finer []chunk.Series, w window.Window) []chunk.Series {
 }
 
 // encode makes chunks of series in the order of metrics: a metric of many rows has chunks
-// of its own, the others share.
-func (s *Service) encode(series []chunk.Series) ([]publish.Output, error) {
+// of its own, the others share mixed.
+func (s *Service) encode(series []chunk.Series, mixed *sheaf) ([]publish.Output, error) {
 	var outs []publish.Output
-	mixed := s.newSheaf(layout.MixedMetrics)
-	defer mixed.free()
 	for from := 0; from < len(series); {
 		name, rows, to := series[from].Name(), 0, from
 		for to < len(series) && series[to].Name() == name {
