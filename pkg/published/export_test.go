@@ -20,3 +20,20 @@ func (r *Reader) SelectionBytes() (most float64) {
 	}
 	return most
 }
+
+// PlanBytes is the most that a plan holds about matchers, as a part of what it may hold;
+// and how many plans there are.
+func (r *Reader) PlanBytes() (most float64, plans int) {
+	r.plans.mu.Lock()
+	defer r.plans.mu.Unlock()
+	for _, p := range r.plans.last {
+		p.mu.Lock()
+		var held int64
+		for k, v := range p.none {
+			held += int64(len(k)+8*len(v.bits)) + selectionOverhead
+		}
+		most = max(most, float64(held)/float64(planBytes+len(p.units)))
+		p.mu.Unlock()
+	}
+	return most, len(r.plans.last)
+}
