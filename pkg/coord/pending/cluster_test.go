@@ -19,21 +19,26 @@ func freePorts(t *testing.T, n int) []string {
 	return free
 }
 
+// leaderOf waits until a member leads: on a busy machine they may elect anew.
+func leaderOf(t *testing.T, members []member) int {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for i, m := range members {
+			if uint64(m.Server.Leader()) == uint64(m.Server.MemberID()) {
+				return i
+			}
+		}
+	}
+	t.Fatal("no member is the leader")
+	return -1
+}
+
 // TestClusterWithAMemberStopped: two members of three, after the leader has stopped, keep every promise.
 func TestClusterWithAMemberStopped(t *testing.T) {
 	t.Parallel()
 	members := startMembers(t, 3)
 	c := dial(t, members)
-	leader := -1
-	for i, m := range members {
-		if uint64(m.Server.Leader()) == uint64(m.Server.MemberID()) {
-			leader = i
-		}
-	}
-	if leader < 0 {
-		t.Fatal("no member is the leader")
-	}
-	members[leader].stop()
+	members[leaderOf(t, members)].stop()
 	deadline := time.Now().Add(time.Minute)
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

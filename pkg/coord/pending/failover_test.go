@@ -111,15 +111,7 @@ func TestChainOverALostLeader(t *testing.T) {
 		}
 	}
 	reached(jobs / 4)
-	lost := -1
-	for i, m := range members {
-		if uint64(m.Server.Leader()) == uint64(m.Server.MemberID()) {
-			lost = i
-		}
-	}
-	if lost < 0 {
-		t.Fatal("no member is the leader")
-	}
+	lost := leaderOf(t, members)
 	members[lost].stop()
 	reached(jobs / 2)
 	members[lost].restart(t)
