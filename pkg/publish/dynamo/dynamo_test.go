@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"os/exec"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,40 +15,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/publish/refstest"
+	"lightmetrics.dev/lightmetrics/pkg/work/worktest"
 )
-
-// startEmulator starts moto, which emulates DynamoDB; the test is skipped where it is
-// not installed.
-func startEmulator(t *testing.T) string {
-	t.Helper()
-	if out, err := exec.Command("python3", "-c", "import moto.server, flask").CombinedOutput(); err != nil {
-		t.Skipf("moto (pip package moto[server]) is not installed, so the DynamoDB back end is not tested here: %v: %.200s", err, out)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	host, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command("python3", "-m", "moto.server", "-H", host, "-p", port)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	for range 600 {
-		if resp, err := http.Get("http://" + addr + "/moto-api/"); err == nil {
-			resp.Body.Close()
-			return "http://" + addr
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatal("moto does not answer")
-	return ""
-}
 
 func client(endpoint string) *dynamodb.Client {
 	return dynamodb.New(dynamodb.Options{
@@ -59,7 +25,7 @@ func client(endpoint string) *dynamodb.Client {
 }
 
 func TestConformance(t *testing.T) {
-	c := client(startEmulator(t))
+	c := client(worktest.Moto(t))
 	var n atomic.Int64
 	refstest.Run(t, func(t *testing.T) publish.Refs {
 		table := fmt.Sprintf("refs-%d", n.Add(1))
@@ -84,7 +50,7 @@ func TestNoTableAndNoServer(t *testing.T) {
 	if _, err := r.Get(context.Background(), "k"); !errors.Is(err, publish.ErrRefsUnknown) {
 		t.Errorf("without a server: %v", err)
 	}
-	r = New(client(startEmulator(t)), "none", 10*time.Second)
+	r = New(client(worktest.Moto(t)), "none", 10*time.Second)
 	if _, err := r.Get(context.Background(), "k"); !errors.Is(err, publish.ErrRefsInvalid) {
 		t.Errorf("without a table: %v", err)
 	}
