@@ -119,15 +119,21 @@ func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry boo
 	if err := r.possible(ctx, o, next, st); err != nil || dry {
 		return err
 	}
-	if o.Source != "plan" {
+	above := most
+	switch {
+	case o.Source != "plan":
 		if o.Removed > 0 {
 			next.Parts = 1 // rows of a former set are not split up
 		}
 		if err := r.createPlan(ctx, next); err != nil {
 			return err
 		}
+	case len(o.Damaged) == 0:
+		// Its owner may be making this generation now, without knowing of the order: only
+		// the one after it counts. Over damaged records it can make none without.
+		above = o.Generation
 	}
-	return r.create(ctx, o, catalog.Order{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: most, Damaged: o.Damaged,
+	return r.create(ctx, o, most, catalog.Order{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: above, Damaged: o.Damaged,
 		Reason: reason, By: r.cfg.By, OrderedAt: max(r.cfg.Now().UnixNano(), 0)})
 }
 
@@ -338,8 +344,9 @@ func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) error {
 	return err
 }
 
-// create puts the order there, or adds what is damaged to the one that is.
-func (r *Repairer) create(ctx context.Context, o *Ordered, ord catalog.Order) error {
+// create puts the order there, or adds what is damaged to the one that is. One that asks
+// for a generation above those that are decided will do.
+func (r *Repairer) create(ctx context.Context, o *Ordered, decided uint64, ord catalog.Order) error {
 	if err := ord.Validate(); err != nil {
 		return err
 	}
@@ -358,7 +365,7 @@ func (r *Repairer) create(ctx context.Context, o *Ordered, ord catalog.Order) er
 		if err != nil && !objstore.Unreadable(err) {
 			return err
 		}
-		if there, perr := catalog.ParseOrder(ord.Key(), b); err == nil && perr == nil && there.Above >= ord.Above && contains(there.Damaged, ord.Damaged) {
+		if there, perr := catalog.ParseOrder(ord.Key(), b); err == nil && perr == nil && there.Above >= decided && contains(there.Damaged, ord.Damaged) {
 			o.Pending = true
 			return nil
 		}

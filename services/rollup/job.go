@@ -60,7 +60,10 @@ func (handler) Job(context.Context, work.Message) (work.Key, uint64, error) {
 // Run makes the generation and publishes it window by window.
 func (h handler) Run(ctx context.Context, j *work.Job) error {
 	s, id, gen := h.o.s, h.o.grant.Shard, j.Key().Number
-	ord := h.o.orders[h.h]
+	ord, err := h.o.orderOf(ctx, h.h)
+	if err != nil {
+		return err
+	}
 	pub, err := s.publishedBut(ctx, h.h, id, ord.damaged())
 	if err != nil {
 		return err

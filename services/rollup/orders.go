@@ -116,6 +116,23 @@ func (o *owner) listOrders(ctx context.Context) error {
 	return nil
 }
 
+// orderOf is the hour's order, also when it came since they were listed: whoever makes a
+// generation after an order was given makes it as ordered.
+func (o *owner) orderOf(ctx context.Context, h window.Hour) (*order, error) {
+	if ord := o.orders[h]; ord != nil {
+		return ord, nil
+	}
+	ord, err := o.readOrder(ctx, layout.RollupOrder(h, o.grant.Shard))
+	if err != nil || ord == nil {
+		return nil, err
+	}
+	if o.orders == nil {
+		o.orders = map[window.Hour]*order{}
+	}
+	o.orders[h] = ord
+	return ord, nil
+}
+
 // readOrder gives nil for what is gone, or is no order of this authority.
 func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)

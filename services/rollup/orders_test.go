@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
@@ -376,6 +377,58 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "x")
 	if _, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false); !errors.Is(err, repair.ErrLost) {
 		t.Fatal(err)
+	}
+}
+
+// An order that comes while a generation is in work, or just before one is begun, is not
+// done by a generation that takes over what is damaged.
+func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		w := newWorld(t, newMem())
+		cfg := testConfig()
+		seq := w.some(agentOf(0, 0), hour0, 0, 20, 0)
+		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		// Of five minutes' rows: the late batch changes no other chunk.
+		e := w.accept(agentOf(0, 0), seq, point{"other", frame.Gauge, at(hour0, 50*time.Minute), 1})
+		w.manifests()
+		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		_, err = o.round(t.Context()) // it has listed orders
+		must(t, err)
+		if begun {
+			pub, err := o.s.published(t.Context(), hour0, 0)
+			must(t, err)
+			_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e})
+			must(t, err)
+		}
+		w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "rotten")
+		got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+		must(t, err)
+		if again, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false); err != nil || !again.Pending {
+			t.Fatalf("%+v, %v", again, err)
+		}
+		want := uint64(3) // the ordered one, then the late batch; or the begun one, then the ordered one
+		if got.Generation != 2 {
+			t.Fatalf("%+v", got)
+		}
+		if begun { // by somebody who does not know of the order
+			ord, _, err := w.store.Get(t.Context(), layout.RollupOrder(hour0, 0), objstore.GetOptions{})
+			must(t, err)
+			must(t, w.store.Delete(t.Context(), layout.RollupOrder(hour0, 0)))
+			w.drive(cfg, Grant{Shard: 0, Fence: 2})
+			w.spoil(layout.RollupOrder(hour0, 0), string(ord))
+		}
+		w.advance(cfg.Schedule.LateAfter - ordersEvery/2)
+		for range 3 {
+			_, err = o.round(t.Context())
+			must(t, err)
+		}
+		must(t, w.turns(o))
+		if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+			t.Fatal("the order is still there")
+		}
+		w.verify()
+		w.check(hour0, 0, want)
 	}
 }
 
