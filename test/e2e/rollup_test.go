@@ -63,16 +63,26 @@ func TestRollupWorkers(t *testing.T) {
 	}
 	f := load.StartFleet(ctx, c, fo)
 	done := map[string]int{}
-	for end := time.Now().Add(length); time.Now().Before(end); {
+	first := faultsOf(hosts) // each at least once, then at random
+	rnd.Shuffle(len(first), func(i, k int) { first[i], first[k] = first[k], first[i] })
+	for end := time.Now().Add(length); len(first) > 0 || time.Now().Before(end); {
 		must(t, f.Err())
-		what, err := disturb(ctx, c, hosts, rnd)
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+		next := mostOften(faultsOf(hosts), rnd)
+		if len(first) > 0 {
+			next, first = first[0], first[1:]
 		}
-		done[what]++
+		if err := disturb(ctx, c, hosts, rnd, next); err != nil {
+			t.Fatalf("%s: %v", next, err)
+		}
+		done[next]++
 	}
 	sent, err := f.Stop()
 	must(t, err)
+	for _, what := range faultsOf(hosts) {
+		if done[what] == 0 {
+			t.Errorf("no %s", what)
+		}
+	}
 	t.Logf("faults %v; fleet: %d batches acknowledged, %d duplicates, %d conflicts", done, len(sent.Acked), sent.Duplicates, sent.Conflicts)
 
 	var r *load.Rollups
@@ -106,8 +116,36 @@ func quickWorkers(process string, settings map[string]any) {
 	}
 }
 
+// Faults of the workers and of what they lean on.
+const (
+	workerKilled      = "worker killed"
+	workerPaused      = "worker paused"
+	cutOffCoordinator = "worker cut off from the coordinator"
+	cutOffStore       = "worker cut off from the store"
+	coordinatorKilled = "coordinator killed"
+	reconcilerKilled  = "reconciler killed"
+	storeKilled       = "store killed"
+)
+
+// faultsOf are those that can be had.
+func faultsOf(h *hosts) []string {
+	all := []string{workerKilled, workerPaused, coordinatorKilled, reconcilerKilled, storeKilled}
+	if h != nil {
+		all = append(all, cutOffCoordinator, cutOffStore)
+	}
+	return all
+}
+
+// mostOften prefers what befalls the workers.
+func mostOften(all []string, rnd *rand.Rand) string {
+	if n := rnd.IntN(10); n < 5 {
+		return []string{workerKilled, workerKilled, workerKilled, workerPaused, workerPaused}[n]
+	}
+	return all[2+rnd.IntN(len(all)-2)]
+}
+
 // disturb does one thing to the workers and what they lean on, and mends it.
-func disturb(ctx context.Context, c *cluster.Cluster, h *hosts, rnd *rand.Rand) (string, error) {
+func disturb(ctx context.Context, c *cluster.Cluster, h *hosts, rnd *rand.Rand, what string) error {
 	i := rnd.IntN(rollupWorkers)
 	rest := func(d time.Duration) { time.Sleep(d/2 + time.Duration(rnd.Int64N(int64(d)))) }
 	restart := func(p **proc.Process, start func(context.Context) error) error {
@@ -115,32 +153,35 @@ func disturb(ctx context.Context, c *cluster.Cluster, h *hosts, rnd *rand.Rand) 
 		rest(workerLease)
 		return start(ctx)
 	}
-	defer rest(time.Second)
-	switch n := rnd.IntN(10); {
-	case n < 3:
-		return "worker killed", restart(&c.Rollups[i], func(ctx context.Context) error { return c.StartRollup(ctx, i) })
-	case n < 5:
-		if err := c.Rollups[i].Pause(); err != nil {
-			return "worker paused", err
-		}
-		rest(3 * workerLease)
-		return "worker paused", c.Rollups[i].Resume()
-	case n < 7 && h != nil:
-		what, from, to := "worker cut off from the coordinator", h.workers[i], h.control
-		if rnd.IntN(2) == 0 {
-			what, to = "worker cut off from the store", h.store
-		}
-		if err := h.net.CutBoth(from, to); err != nil {
-			return what, err
+	cut := func(to *netns.Host) error {
+		if err := h.net.CutBoth(h.workers[i], to); err != nil {
+			return err
 		}
 		rest(2 * workerLease)
-		return what, h.net.Heal()
-	case n < 8:
-		return "coordinator killed", restart(&c.Coordinator, c.StartCoordinator)
-	case n < 9:
-		return "reconciler killed", restart(&c.Reconciler, c.StartReconciler)
+		return h.net.Heal()
+	}
+	defer rest(time.Second)
+	switch what {
+	case workerKilled:
+		return restart(&c.Rollups[i], func(ctx context.Context) error { return c.StartRollup(ctx, i) })
+	case workerPaused:
+		if err := c.Rollups[i].Pause(); err != nil {
+			return err
+		}
+		// Always longer than its lease.
+		time.Sleep(workerLease)
+		rest(2 * workerLease)
+		return c.Rollups[i].Resume()
+	case cutOffCoordinator:
+		return cut(h.control)
+	case cutOffStore:
+		return cut(h.store)
+	case coordinatorKilled:
+		return restart(&c.Coordinator, c.StartCoordinator)
+	case reconcilerKilled:
+		return restart(&c.Reconciler, c.StartReconciler)
 	default:
-		return "store killed", restart(&c.Store, c.StartStore)
+		return restart(&c.Store, c.StartStore)
 	}
 }
 
