@@ -220,6 +220,9 @@ func TestRollupCommands(t *testing.T) {
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != cli.ExitFindings || rep.Found != 2 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}
+	if code := p.lmctl(&rep, "rollup", "verify", p.url, "--heads", "--shard", "0"); code != cli.ExitFindings || rep.Found != 2 {
+		t.Fatalf("exit %d, %+v", code, rep)
+	}
 	if code := p.lmctl(&rep, "rollup", "verify", p.url, "--from", "2026-03-01T11"); code != 0 {
 		t.Errorf("another hour: exit %d, %+v", code, rep)
 	}
