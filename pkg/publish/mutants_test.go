@@ -88,6 +88,21 @@ var lifeMutants = []mutant{
 		if mutant == "rows-unmasked" { out[len(out)-1].Shards = nil }`},
 	{name: "replaced-in-silence", seed: 0, finds: "TestViewThatMissesTheNextGeneration", file: "../catalog/catalog.go", old: `r != nil && r.SupersededBy > hr.top[at] {`,
 		new: `r != nil && r.SupersededBy > hr.top[at] && mutant != "replaced-in-silence" {`},
+	{name: "compaction-gone-is-nothing", seed: 0, finds: "TestViewOfACompactionThatIsGone", file: "../catalog/catalog.go", old: `			hr.doubt = append(hr.doubt, Problem{key, err})
+			return false, nil
+		}
+		c = r.Set`, new: `			if mutant != "compaction-gone-is-nothing" {
+				hr.doubt = append(hr.doubt, Problem{key, err})
+			}
+			return false, nil
+		}
+		c = r.Set`},
+	{name: "lowest-generation-counts", seed: 1, finds: "silent old end", file: "../catalog/catalog.go", old: `	for _, info := range slices.Backward(listed) {`,
+		new: `	if mutant == "lowest-generation-counts" {
+		listed = slices.Clone(listed)
+		slices.Reverse(listed)
+	}
+	for _, info := range slices.Backward(listed) {`},
 	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `		body := to.Marshal()`,
 		new: `		body := to.Marshal()
 		if i, err := p.cfg.Store.Head(ctx, n.Key()); err == nil && mutant == "turn-unconditional" { info = i }`},

@@ -13,6 +13,19 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 )
 
+// compaction of one set, with its plan in the store.
+func (w *world) compaction(source catalog.Name) publish.Publication {
+	w.t.Helper()
+	body := []byte("compaction plan")
+	p := publication(1, 0, "y")
+	p.Name.Span, p.PlanSHA256 = 2, identity.Sum(body)
+	p.Inputs, p.Counts, p.Sources = catalog.Inputs{}, catalog.Counts{}, []catalog.Name{source}
+	if _, err := w.store.Create(w.t.Context(), layout.SetPlan(p.Name), body, objstore.PutOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
 // The reference sets are lost while a compaction has all but its commit, and are founded
 // anew: its generation is decided before anything is deleted, so that it never commits and
 // names what is gone.
@@ -23,13 +36,7 @@ func TestCompactionUnderWayWhenReferencesAreLost(t *testing.T) {
 	if _, err := w.publisher().Publish(t.Context(), source); err != nil {
 		t.Fatal(err)
 	}
-	body := []byte("compaction plan")
-	pub := publication(1, 0, "y")
-	pub.Name.Span, pub.PlanSHA256 = 2, identity.Sum(body)
-	pub.Inputs, pub.Counts, pub.Sources = catalog.Inputs{}, catalog.Counts{}, []catalog.Name{source.Name}
-	if _, err := w.store.Create(t.Context(), layout.SetPlan(pub.Name), body, objstore.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	pub := w.compaction(source.Name)
 	gate, done := make(chan struct{}), make(chan error, 1)
 	held := fault.New(w.store, 1, fault.Rule{Op: "create", Prefix: layout.ManifestsPrefix, Kind: fault.Hold, Gate: gate})
 	slow := w.config()

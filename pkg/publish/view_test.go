@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -68,5 +69,66 @@ func TestViewThatMissesTheNextGeneration(t *testing.T) {
 	}
 	if s := v.Set(hour0, 1, window.Raw); s != nil || len(v.Problems(hour0)) > 0 {
 		t.Errorf("the last view has %v and the problems %v", s, v.Problems(hour0))
+	}
+}
+
+// A set whose rows are in a compaction that can't be read is a problem of its hour, and
+// covers nothing meanwhile; when the compaction can be read again all is well.
+func TestViewOfACompactionThatIsGone(t *testing.T) {
+	w := newWorld(t)
+	putPlan(t, w.store, 1)
+	putPlan(t, w.store, 2)
+	if _, err := w.publisher().Publish(t.Context(), publication(1, 0, "x")); err != nil {
+		t.Fatal(err)
+	}
+	source := publication(2, 1, "x", "y")
+	if _, err := w.publisher().Publish(t.Context(), source); err != nil {
+		t.Fatal(err)
+	}
+	into := w.compaction(source.Name)
+	if _, err := w.publisher().Publish(t.Context(), into); err != nil {
+		t.Fatal(err)
+	}
+	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Turned {
+		t.Fatal(ch, err)
+	}
+	key := into.Name.Key()
+	good, _, err := w.store.Get(t.Context(), key, objstore.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := catalog.ParseRecord(key, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, body := range map[string][]byte{"absent": nil, "damaged": []byte("{}"), "removed": r.Set.Remove(0, 1, "w").Marshal()} {
+		cat, err := catalog.New(catalog.Config{Reader: w.store, AuthorityID: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := func(body []byte) *catalog.View {
+			t.Helper()
+			if err := w.store.Delete(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			if body != nil {
+				if _, err := w.store.Put(t.Context(), key, body, objstore.PutOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v, err := cat.Refresh(t.Context(), hour0, hour0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		v := look(body)
+		if ps := v.Problems(hour0); len(ps) == 0 || ps[0].Key != source.Name.Key() || v.Covers(identity.Batch{Agent: "h", Boot: "b", SeqEnd: 19}, hour0, window.Raw) {
+			t.Errorf("%s: the problems %v", what, ps)
+		}
+		v = look(good)
+		if s := v.Set(hour0, 1, window.Raw); s == nil || s.Name != source.Name || s.Into.Set == nil || len(v.Problems(hour0)) > 0 {
+			t.Errorf("%s, and back: %+v and the problems %v", what, s, v.Problems(hour0))
+		}
 	}
 }
