@@ -22,10 +22,13 @@ func resumeStopped(ctx context.Context) (end func() int) {
 	var wg sync.WaitGroup
 	n := 0
 	wg.Go(func() {
-		for ctx.Err() == nil {
+		for {
 			pids := stoppedChildren()
 			select {
 			case <-ctx.Done():
+				if len(pids) == 0 {
+					return
+				}
 			case <-time.After(stopFor):
 			}
 			for _, pid := range pids { // at the end too: nobody else would
