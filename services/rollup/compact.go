@@ -78,7 +78,8 @@ type compactions struct {
 	looked   map[window.Window]time.Time
 	// retained windows: when, to which hour, and when from the beginning of time.
 	retained map[window.Window]retained
-	released map[catalog.Name]bool
+	// released compactions of a window, as long as looks find them.
+	released map[window.Window]map[catalog.Name]bool
 }
 
 // compactMetrics count what merging and retention did. The guide lists them.
@@ -114,7 +115,7 @@ func (s *Service) newCompactions() (*compactions, error) {
 	}
 	m := &compactions{
 		s: s, settings: st, looks: map[window.Window]*compact.Looker{}, looked: map[window.Window]time.Time{},
-		retained: map[window.Window]retained{}, released: map[catalog.Name]bool{},
+		retained: map[window.Window]retained{}, released: map[window.Window]map[catalog.Name]bool{},
 	}
 	m.c, err = compact.NewCompactor(compact.Config{Store: s.store, Publisher: s.publisher, AuthorityID: s.cfg.AuthorityID, Settings: st})
 	if err != nil {
@@ -197,15 +198,16 @@ func (m *compactions) window(ctx context.Context, w window.Window, now time.Time
 		m.s.log.Warn("hours are not merged: a record can't be read", "window", w, "hours", seen.Skipped)
 	}
 	var failed []error
+	released := map[catalog.Name]bool{}
 	for _, n := range seen.Unneeded() {
-		if m.released[n] {
-			continue
+		if !m.released[w][n] {
+			if err := m.s.publisher.Release(ctx, n); err != nil {
+				return err
+			}
 		}
-		if err := m.s.publisher.Release(ctx, n); err != nil {
-			return err
-		}
-		m.released[n] = true
+		released[n] = true
 	}
+	m.released[w] = released
 	for first, fence := range fences {
 		for _, c := range m.settings.Choose(w, seen.Sets, first, now) {
 			if err := m.one(ctx, c, fence); err != nil {
