@@ -208,7 +208,32 @@ func (t *transaction) check(ctx context.Context) (*Result, error) {
 	for _, o := range t.objects {
 		o.name.Generation = f.FirstGeneration()
 	}
+	t.passOver()
 	return nil, err
+}
+
+// passOver begins with the generations of equal objects that the superseded set names: a
+// former transaction had a reason to pass over those below, and it may be one that the
+// store's checksum does not tell.
+func (t *transaction) passOver() {
+	if t.before == nil {
+		return
+	}
+	base := func(n layout.RollupObjectName) string {
+		n.Generation = 0
+		return n.Key()
+	}
+	named := map[string]uint32{}
+	for _, key := range t.before.Keys() {
+		if n, err := layout.ParseRollupObject(key); err == nil && t.founding.wrote(key) {
+			named[base(n)] = n.Generation
+		}
+	}
+	for _, o := range t.objects {
+		if gen, ok := named[base(o.name)]; ok {
+			o.name.Generation = gen
+		}
+	}
 }
 
 // decided reads the manifest's key; nil and no error: nothing is there.

@@ -119,22 +119,29 @@ func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry boo
 	if err := r.possible(ctx, o, next, st); err != nil || dry {
 		return err
 	}
-	above := most
-	switch {
-	case o.Source != "plan":
-		if o.Removed > 0 {
-			next.Parts = 1 // rows of a former set are not split up
+	ord := catalog.Order{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: most, Damaged: o.Damaged,
+		Reason: reason, By: r.cfg.By, OrderedAt: max(r.cfg.Now().UnixNano(), 0)}
+	// Where the owner made the plan it may be making this generation now, without knowing
+	// of the order: only the one after it counts. Over damaged records it can make none
+	// without.
+	if o.Source == "plan" {
+		if len(o.Damaged) == 0 {
+			ord.Above = o.Generation
 		}
-		if err := r.createPlan(ctx, next); err != nil {
-			return err
-		}
-	case len(o.Damaged) == 0:
-		// Its owner may be making this generation now, without knowing of the order: only
-		// the one after it counts. Over damaged records it can make none without.
-		above = o.Generation
+		return r.create(ctx, o, most, ord)
 	}
-	return r.create(ctx, o, most, catalog.Order{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: above, Damaged: o.Damaged,
-		Reason: reason, By: r.cfg.By, OrderedAt: max(r.cfg.Now().UnixNano(), 0)})
+	// The order comes first: whoever finds its plan finds it.
+	if err := r.create(ctx, o, most, ord); err != nil {
+		return err
+	}
+	if o.Removed > 0 {
+		next.Parts = 1 // rows of a former set are not split up
+	}
+	if mine, err := r.createPlan(ctx, next); err != nil || mine || len(o.Damaged) > 0 {
+		return err
+	}
+	ord.Above = o.Generation
+	return r.create(ctx, o, o.Generation, ord)
 }
 
 // state reads the records of all windows down to the highest committed one.
@@ -327,21 +334,23 @@ func (r *Repairer) possible(ctx context.Context, o *Ordered, p *rollup.Plan, st 
 	return nil
 }
 
-func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) error {
+// createPlan reports whether the plan is surely not one that the shard's owner made: that
+// has all that was published, too.
+func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) (mine bool, err error) {
 	body, err := p.Marshal()
 	if err != nil {
-		return err
+		return false, err
 	}
 	cctx, cancel := context.WithTimeout(ctx, objectTimeout)
 	defer cancel()
 	_, err = r.cfg.Store.Create(cctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"})
 	if err == nil || errors.Is(err, objstore.ErrExists) {
-		return nil // the shard's owner was first: its plan has all that was published, too
+		return err == nil, nil
 	}
 	if there, _, rerr := r.get(ctx, p.Key(), rollup.MaxPlanBytes, objectTimeout); rerr == nil && bytes.Equal(there, body) {
-		return nil
+		return false, nil
 	}
-	return err
+	return false, err
 }
 
 // create puts the order there, or adds what is damaged to the one that is. One that asks

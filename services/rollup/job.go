@@ -94,6 +94,12 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		}
 		return err
 	}
+	if ord == nil && p.found {
+		// An order stands before its plan does: this may be the plan of one that came since.
+		if ord, err = h.o.orderOf(ctx, h.h); err != nil {
+			return err
+		}
+	}
 	failpoint.Hit("rollup.job.planned.after")
 	checkpoint := func() error {
 		b, err := json.Marshal(state)
@@ -191,7 +197,7 @@ func (h handler) failed(ctx context.Context, p *planned, pub *published, open []
 	s.m.unreadable.Inc()
 	set := pub.newest()
 	covered := func(e intake.Entry) bool { return set != nil && set.Inputs.Covers(e.Identity()) }
-	if len(open) < len(window.All()) || covered(bad.Entry) || h.o.orders[h.h] != nil {
+	if pub.committed(p.Generation, open) || covered(bad.Entry) || h.o.orders[h.h] != nil {
 		return err // of an order, too: only its plan may know the inputs
 	}
 	all, derr := s.damaged(ctx, slices.DeleteFunc(slices.Clone(p.Inputs), covered))

@@ -167,6 +167,13 @@ func (o *owner) obeyOne(ctx context.Context, ord *order) (did bool, err error) {
 		return false, err
 	}
 	if pub.above(ord.Above) {
+		// It may have been given again since it was listed.
+		if now, err := o.readOrder(ctx, ord.Key()); err != nil {
+			return false, err
+		} else if now != nil && !pub.above(now.Above) {
+			o.orders[ord.Hour] = now
+			return true, nil
+		}
 		dctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
 		if err := s.store.Delete(dctx, ord.Key()); err != nil {

@@ -42,9 +42,11 @@ func (w *world) spoil(key, body string) {
 	must(w.t, err)
 }
 
-func (w *world) repairer() *repair.Repairer {
+func (w *world) repairer() *repair.Repairer { return w.repairerOver(w.store) }
+
+func (w *world) repairerOver(s objstore.Store) *repair.Repairer {
 	w.t.Helper()
-	r, err := repair.New(repair.Config{Store: w.store, AuthorityID: testAuthority, Shards: testShards, By: "test", Now: w.now,
+	r, err := repair.New(repair.Config{Store: s, AuthorityID: testAuthority, Shards: testShards, By: "test", Now: w.now,
 		Scan: func(_ context.Context, _ window.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
 			for _, m := range w.manifests() {
 				if err := fn(m); err != nil {

@@ -18,7 +18,8 @@ import (
 // planned is a plan as it stands in the store.
 type planned struct {
 	*rollup.Plan
-	sha identity.Digest
+	sha   identity.Digest
+	found bool // it was there: another's, or of a former try
 }
 
 // planTimeout of reading or writing a plan, which may have megabytes.
@@ -40,7 +41,7 @@ func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen 
 	if p.Key() != key || p.AuthorityID != s.cfg.AuthorityID || p.Shards != s.cfg.Shards {
 		return nil, fmt.Errorf("read %q: %w: it is of %s, authority %q, %d shards", key, rollup.ErrPlan, p.Key(), p.AuthorityID, p.Shards)
 	}
-	return &planned{p, identity.Sum(body)}, nil
+	return &planned{p, identity.Sum(body), true}, nil
 }
 
 // plan gives the generation's plan: the one that is there, or one that is made now of
@@ -70,7 +71,7 @@ func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint
 	cctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	if _, err := s.store.Create(cctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"}); err == nil {
-		return &planned{p, identity.Sum(body)}, nil
+		return &planned{p, identity.Sum(body), false}, nil
 	} else if got, rerr := s.readPlan(ctx, h, id, gen); rerr == nil {
 		return got, nil
 	} else if errors.Is(rerr, objstore.ErrNotFound) {

@@ -152,6 +152,20 @@ func (p *published) unfinished() bool {
 	return false
 }
 
+// committed reports whether some window that is not open has the generation committed, or
+// may have had it: those of one that was given up half-way have not.
+func (p *published) committed(gen uint64, open []window.Window) bool {
+	for _, w := range window.All() {
+		if slices.Contains(open, w) {
+			continue
+		}
+		if _, expired := p.expired[w]; expired || p.sets[w] != nil && p.sets[w].Name.Generation >= gen {
+			return true
+		}
+	}
+	return len(p.damaged) > 0
+}
+
 // covers reports whether the committed sets of all windows have the batch as an input, or
 // had it when they expired.
 func (p *published) covers(id identity.Batch) bool {

@@ -100,7 +100,10 @@ func (o *owner) watchClock() {
 			out.until = time.Time{}
 			o.out[id] = out
 		}
-		o.swept = time.Time{}
+		for _, ord := range o.orders {
+			ord.next = time.Time{}
+		}
+		o.swept, o.listed = time.Time{}, time.Time{}
 		if o.looked.After(now) {
 			o.looked = now
 		}

@@ -1,0 +1,177 @@
+package rollup
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// afterwards does something once, after an object was created.
+type afterwards struct {
+	objstore.Store
+	key  string
+	do   func()
+	done bool
+}
+
+func (a *afterwards) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	info, err := a.Store.Create(ctx, key, body, o)
+	if key == a.key && !a.done {
+		a.done = true
+		a.do()
+	}
+	return info, err
+}
+
+// rotting is a store that gives other bytes of some objects than it took, with the
+// checksum that it remembers.
+type rotting struct {
+	objstore.Store
+	rotten map[string]bool
+}
+
+func (r *rotting) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	b, info, err := r.Store.Get(ctx, key, o)
+	if r.rotten[key] && len(b) > 0 {
+		b[len(b)/2] ^= 1
+	}
+	return b, info, err
+}
+
+func (w *world) rot(key string) { w.store.(*rotting).rotten[key] = true }
+
+// damagedHour is one with an index that rotted; a late batch, if there is one, changes
+// another chunk.
+func damagedHour(t *testing.T, late bool) (*world, *owner, Config) {
+	w := newWorld(t, &rotting{newMem(), map[string]bool{}})
+	cfg := testConfig()
+	cfg.Chunks.MetricSamples = 2 // a chunk for each metric
+	seq := w.some(agentOf(0, 0), hour0, 0, 40, 0)
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	if late {
+		w.accept(agentOf(0, 0), seq, point{"other", frame.Gauge, at(hour0, 50*time.Minute), 1}, point{"other", frame.Gauge, at(hour0, 51*time.Minute), 1})
+	}
+	w.manifests()
+	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+	must(t, err)
+	_, err = o.round(t.Context()) // it has listed orders
+	must(t, err)
+	w.rot(w.set(hour0, 0, window.FiveMinutes).Objects[0].IndexKey)
+	w.verify(repair.ObjectDamaged)
+	return w, o, cfg
+}
+
+// ordering gives the order through s.
+func (w *world) ordering(s objstore.Store) {
+	w.t.Helper()
+	r := w.repairerOver(s)
+	_, err := r.Order(w.t.Context(), hour0, 0, "damaged", false)
+	must(w.t, err)
+}
+
+// An owner that does not know of an order, and makes the generation that it asks for
+// while it is being given, does not have it for done.
+func TestAnOrderThatIsBeingGiven(t *testing.T) {
+	for _, first := range []string{"order", "plan of the order", "plan of the owner"} {
+		t.Run(first, func(t *testing.T) {
+			w, o, cfg := damagedHour(t, true)
+			w.advance(cfg.Schedule.LateAfter - ordersEvery/2)
+			plan := layout.RollupPlan(hour0, 0, 2)
+			late := func() { must(t, rounds(t.Context(), o)) }
+			switch first {
+			case "order":
+				w.ordering(&afterwards{Store: w.store, key: layout.RollupOrder(hour0, 0), do: late})
+			case "plan of the order":
+				w.ordering(&afterwards{Store: w.store, key: plan, do: late})
+			default:
+				// It looked for an order before there was one, and makes its plan.
+				o.s.store = &aborting{Store: w.store, before: plan, do: func() { w.ordering(w.store) }}
+				late()
+			}
+			must(t, w.turns(o))
+			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+				t.Fatal("the order is still there")
+			}
+			w.verify()
+		})
+	}
+}
+
+// An order that is given again while the former one is taken for done is not lost.
+func TestAnOrderThatIsGivenAgain(t *testing.T) {
+	w, o, _ := damagedHour(t, false)
+	w.ordering(w.store)
+	w.advance(ordersEvery)
+	for range 20 { // until it is made, and not yet deleted
+		if w.generation(hour0, 0) == 2 {
+			break
+		}
+		_, err := o.round(t.Context())
+		must(t, err)
+	}
+	w.rot(w.set(hour0, 0, window.OneMinute).Objects[0].IndexKey)
+	if w.there(layout.RollupOrdersPrefix) != 1 {
+		t.Fatal("the order is gone already")
+	}
+	w.ordering(w.store)
+	must(t, rounds(t.Context(), o))
+	must(t, w.turns(o))
+	if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+		t.Fatal("the order is still there")
+	}
+	w.verify()
+}
+
+// A clock that goes back does not keep orders waiting.
+func TestOrdersWhenTheClockGoesBack(t *testing.T) {
+	w, o, cfg := damagedHour(t, true)
+	w.advance(365 * 24 * time.Hour)
+	must(t, rounds(t.Context(), o))
+	w.advance(-365 * 24 * time.Hour)
+	w.ordering(w.store)
+	w.advance(cfg.Schedule.LateAfter)
+	must(t, w.turns(o))
+	if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+		t.Fatal("the order is still there")
+	}
+	w.verify()
+}
+
+// A worker that dies while it gives a generation up, window by window, leaves no hour that
+// waits for its frame.
+func TestAnAbortThatWasCutShort(t *testing.T) {
+	for n := range len(window.All()) {
+		w := newWorld(t, newMem())
+		cfg := testConfig()
+		seq := w.some(agentOf(0, 0), hour0, 0, 3, 0)
+		bad := w.accept(agentOf(0, 0), seq, one(hour0, 10*time.Minute))
+		body, _, err := w.store.Get(t.Context(), bad.RawBlobKey, objstore.GetOptions{})
+		must(t, err)
+		must(t, w.store.Delete(t.Context(), bad.RawBlobKey))
+		dying := fault.New(w.store, 1, fault.Rule{Op: "create", Prefix: layout.RollupSetsHour(hour0), Skip: n, Kind: fault.Before})
+		o, err := w.owner(w.worker(cfg, dying), Grant{Shard: 0, Fence: 1})
+		must(t, err)
+		_ = rounds(t.Context(), o)
+		o, err = w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		_ = w.turns(o)
+		if s := w.set(hour0, 0, window.Raw); s == nil || s.Inputs.Batches() != 3 {
+			t.Fatalf("%d windows were given up: %+v", n, s)
+		}
+		must(t, func() error {
+			_, err := w.store.Create(t.Context(), bad.RawBlobKey, body, objstore.PutOptions{SHA256: bad.FrameSHA256})
+			return err
+		}())
+		w.advance(24 * time.Hour)
+		_ = w.turns(o)
+		must(t, w.turns(o))
+		w.check(hour0, 0, w.generation(hour0, 0))
+	}
+}
