@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
@@ -21,6 +23,7 @@ type Problem string
 // Problems.
 const (
 	RecordUnreadable     Problem = "RECORD_UNREADABLE"     // the record that decides what counts
+	RecordMissing        Problem = "RECORD_MISSING"        // of a generation that other records speak of
 	PlanMissing          Problem = "PLAN_MISSING"          // of the set that counts: no late batch can be added
 	PlanUnreadable       Problem = "PLAN_UNREADABLE"       // of the set that counts, or of a generation in work
 	ObjectMissing        Problem = "OBJECT_MISSING"        // a chunk or an index of the set that counts
@@ -159,19 +162,69 @@ func (v *verifier) hour(ctx context.Context, h window.Hour, gens map[slot][]uint
 	}
 	for s := range shards {
 		plans := map[string]bool{} // windows share their plan
-		least := ^uint64(0)
+		least, most := ^uint64(0), uint64(0)
 		for _, w := range window.All() {
 			all := gens[slot{s, w}]
 			if len(all) == 0 {
 				least = 0
 				continue
 			}
-			least = min(least, all[len(all)-1])
+			top := all[len(all)-1]
+			least, most = min(least, top), max(most, top)
 			if err := v.slot(ctx, h, s, w, all, plans); err != nil {
 				return err
 			}
 		}
 		v.tops[place{h, s}] = least
+		if least < most {
+			if err := v.unfinished(ctx, h, s, gens, most); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unfinishedFor is how long the windows of a generation may be decided one after the other.
+const unfinishedFor = time.Hour
+
+// unfinished looks whether a generation that some windows have and others have not is in
+// work, or was that long ago: then a record was lost, or nobody works on the hour.
+func (v *verifier) unfinished(ctx context.Context, h window.Hour, s shard.ID, gens map[slot][]uint64, most uint64) error {
+	top := func(w window.Window) uint64 {
+		if all := gens[slot{s, w}]; len(all) > 0 {
+			return all[len(all)-1]
+		}
+		return 0
+	}
+	since := int64(math.MinInt64)
+	for _, w := range window.All() {
+		if top(w) < most {
+			continue
+		}
+		rec, err := v.r.record(ctx, layout.RollupSet(h, s, w, most))
+		switch {
+		case catalog.Unreadable(err):
+			return nil // is a finding already, and its repair mends this
+		case errors.Is(err, objstore.ErrNotFound):
+			continue
+		case err != nil:
+			return err
+		case rec.Set != nil:
+			since = max(since, rec.Set.CreatedAt)
+		case rec.Aborted != nil:
+			since = max(since, rec.Aborted.AbortedAt)
+		case rec.Removed != nil:
+			since = max(since, rec.Removed.RemovedAt)
+		}
+	}
+	if v.r.cfg.Now().Sub(time.Unix(0, since)) < unfinishedFor {
+		return nil
+	}
+	for _, w := range window.All() {
+		if gen := top(w) + 1; gen <= most {
+			v.found(Finding{RecordMissing, h, s, w, layout.RollupSet(h, s, w, gen), fmt.Sprintf("other windows have generation %d", most)})
+		}
 	}
 	return nil
 }
@@ -193,6 +246,10 @@ func (v *verifier) slot(ctx context.Context, h window.Hour, s shard.ID, w window
 			return err
 		case rec.Aborted != nil:
 			continue
+		}
+		if r := rec.Removed; r != nil && r.SupersededBy > 0 && i == len(gens)-1 {
+			f.Problem, f.Key, f.Detail = RecordMissing, layout.RollupSet(h, s, w, r.SupersededBy), "it superseded the highest one that there is"
+			v.found(f)
 		}
 		if rec.Set != nil {
 			v.rep.Sets++

@@ -457,3 +457,47 @@ func TestBadOrders(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Records that somebody deleted are found by what is left of their generation, or by what
+// they superseded, and made again; a generation in work is no finding.
+func TestDeletedRecords(t *testing.T) {
+	for _, windows := range [][]window.Window{{window.Raw}, {window.OneHour, window.OneMinute}, window.All()} {
+		w := newWorld(t, newMem())
+		cfg := testConfig()
+		seq := w.some(agentOf(0, 0), hour0, 0, 20, 0)
+		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		w.some(agentOf(0, 0), hour0, 30, 1, seq)
+		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		w.manifests()
+		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		for range 5 { // what is superseded is removed
+			w.advance(time.Hour)
+			_, err := o.s.collectOnce(t.Context(), earliest-1)
+			must(t, err)
+		}
+		w.verify()
+		w.check(hour0, 0, 2)
+		for _, win := range windows {
+			must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, win, 2)))
+		}
+		w.verify(repair.RecordMissing)
+		_, err = w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+		must(t, err)
+		_ = w.turns(o) // the table of pending work has it for completed, and is told otherwise
+		must(t, w.turns(o))
+		if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+			t.Fatal("the order is still there")
+		}
+		w.verify()
+		w.check(hour0, 0, 3)
+	}
+	// Windows of a generation that is in work differ.
+	w := newWorld(t, newMem())
+	w.some(agentOf(0, 0), hour0, 0, 3, 0)
+	w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+	must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, window.OneHour, 1)))
+	w.verify()
+	w.advance(time.Hour)
+	w.verify(repair.RecordMissing)
+}
