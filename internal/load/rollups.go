@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
@@ -48,8 +51,15 @@ func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Roll
 	if err != nil {
 		return nil, err
 	}
+	// All inputs first: that reads no frame, and what is not rolled up yet shows.
+	tops := map[place]map[window.Window]*catalog.Set{}
 	for at, ids := range wanted {
-		if err := x.check(at, ids); err != nil {
+		if tops[at], err = x.top(at, ids); err != nil {
+			return nil, fmt.Errorf("shard %s, hour %s: %w", at.shard, at.hour, err)
+		}
+	}
+	for at, top := range tops {
+		if err := x.check(at, top); err != nil {
 			return nil, fmt.Errorf("shard %s, hour %s: %w", at.shard, at.hour, err)
 		}
 	}
@@ -125,29 +135,42 @@ func (x *rollups) read() error {
 // accepted gives the batches of every shard and hour.
 func (x *rollups) accepted(shards uint32) (map[place][]identity.Batch, error) {
 	all := map[place][]identity.Batch{}
-	err := objstore.ListAll(x.ctx, x.store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
-		body, _, err := x.store.Get(x.ctx, i.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-		if err != nil {
-			return err
-		}
-		m, err := accept.ParseManifest(body)
-		if err != nil {
-			return err
-		}
-		for h := window.HourOfNS(m.MinTime); h <= window.HourOfNS(m.MaxTime); h++ {
-			at := place{shard.Of(m.Identity.Agent, shards), h}
-			all[at] = append(all[at], m.Identity)
-		}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(x.ctx)
+	g.SetLimit(readers)
+	err := objstore.ListAll(ctx, x.store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
+		g.Go(func() error { return x.manifest(ctx, i.Key, shards, &mu, all) })
 		return nil
 	})
-	return all, err
+	return all, errors.Join(err, g.Wait())
 }
 
-// check compares the highest generation with what it should be.
-func (x *rollups) check(at place, ids []identity.Batch) error {
-	want, err := catalog.NewInputs(ids)
+// readers of objects at one time.
+const readers = 16
+
+func (x *rollups) manifest(ctx context.Context, key string, shards uint32, mu *sync.Mutex, all map[place][]identity.Batch) error {
+	body, _, err := x.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	if err != nil {
 		return err
+	}
+	m, err := accept.ParseManifest(body)
+	if err != nil {
+		return err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for h := window.HourOfNS(m.MinTime); h <= window.HourOfNS(m.MaxTime); h++ {
+		at := place{shard.Of(m.Identity.Agent, shards), h}
+		all[at] = append(all[at], m.Identity)
+	}
+	return nil
+}
+
+// top is the highest generation, if it has the inputs that it should.
+func (x *rollups) top(at place, ids []identity.Batch) (map[window.Window]*catalog.Set, error) {
+	want, err := catalog.NewInputs(ids)
+	if err != nil {
+		return nil, err
 	}
 	top := map[window.Window]*catalog.Set{}
 	for _, w := range window.All() {
@@ -157,14 +180,19 @@ func (x *rollups) check(at place, ids []identity.Batch) error {
 		}
 		switch s := top[w]; {
 		case s == nil:
-			return fmt.Errorf("%w: no %s set", ErrNotRolledUp, w)
+			return nil, fmt.Errorf("%w: no %s set", ErrNotRolledUp, w)
 		case s.Inputs.Digest() != want.Digest():
 			if want.Contains(s.Inputs) {
-				return fmt.Errorf("%w: %s has %d of %d batches", ErrNotRolledUp, w, s.Inputs.Batches(), want.Batches())
+				return nil, fmt.Errorf("%w: %s has %d of %d batches", ErrNotRolledUp, w, s.Inputs.Batches(), want.Batches())
 			}
-			return fmt.Errorf("%s has %d batches, of %d accepted ones, and some that are not accepted", w, s.Inputs.Batches(), want.Batches())
+			return nil, fmt.Errorf("%s has %d batches, of %d accepted ones, and some that are not accepted", w, s.Inputs.Batches(), want.Batches())
 		}
 	}
+	return top, nil
+}
+
+// check compares the chunks of a shard's hour with its frames.
+func (x *rollups) check(at place, top map[window.Window]*catalog.Set) error {
 	raw, err := x.again(at.hour, top[window.Raw])
 	if err != nil {
 		return err
@@ -192,17 +220,25 @@ func (x *rollups) again(h window.Hour, s *catalog.Set) ([]chunk.Series, error) {
 	for i, e := range plan.Inputs {
 		inputs[i] = rollup.Input{Identity: e.Identity(), AcceptedAt: e.AcceptedAt}
 	}
-	b := rollup.NewBuilder(h, inputs, rollup.Part{})
+	frames := make([][]byte, len(plan.Inputs))
+	g, ctx := errgroup.WithContext(x.ctx)
+	g.SetLimit(readers)
 	for i, e := range plan.Inputs {
-		raw, _, err := x.store.Get(x.ctx, e.RawBlobKey, objstore.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		if identity.Sum(raw) != e.FrameSHA256 {
-			return nil, fmt.Errorf("%s is not the frame of %s", e.RawBlobKey, e.Identity())
-		}
+		g.Go(func() (err error) {
+			frames[i], _, err = x.store.Get(ctx, e.RawBlobKey, objstore.GetOptions{})
+			if err == nil && identity.Sum(frames[i]) != e.FrameSHA256 {
+				err = fmt.Errorf("%s is not the frame of %s", e.RawBlobKey, e.Identity())
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	b := rollup.NewBuilder(h, inputs, rollup.Part{})
+	for i := range plan.Inputs {
 		var f frame.Batch
-		if err := frame.Decode(raw, &f, frame.DefaultLimits()); err != nil {
+		if err := frame.Decode(frames[i], &f, frame.DefaultLimits()); err != nil {
 			return nil, err
 		}
 		if err := b.Add(i, &f); err != nil {

@@ -45,7 +45,7 @@ func TestRollupWorkers(t *testing.T) {
 		o.Host = hosts.of
 	}
 	c := newCluster(t, o)
-	ctx := within(t, length+6*time.Minute)
+	ctx := within(t, 2*length+6*time.Minute) // what was sent is read again
 	must(t, c.StartStore(ctx))
 	for i := range c.Collectors {
 		must(t, c.StartCollector(ctx, i))
