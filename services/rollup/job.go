@@ -197,8 +197,16 @@ func (h handler) failed(ctx context.Context, p *planned, pub *published, open []
 	s.m.unreadable.Inc()
 	set := pub.newest()
 	covered := func(e intake.Entry) bool { return set != nil && set.Inputs.Covers(e.Identity()) }
-	if pub.committed(p.Generation, open) || covered(bad.Entry) || h.o.orders[h.h] != nil {
-		return err // of an order, too: only its plan may know the inputs
+	if pub.committed(p.Generation, open) || covered(bad.Entry) {
+		return err
+	}
+	if h.o.orders[h.h] != nil {
+		if set == nil {
+			return err // only the order's plan may know the inputs
+		}
+		if _, perr := s.readPlan(ctx, p.Hour, p.Shard, set.Name.Generation); perr != nil {
+			return errors.Join(err, perr)
+		}
 	}
 	all, derr := s.damaged(ctx, slices.DeleteFunc(slices.Clone(p.Inputs), covered))
 	if derr != nil {

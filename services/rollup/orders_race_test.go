@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
@@ -173,5 +174,27 @@ func TestAnAbortThatWasCutShort(t *testing.T) {
 		_ = w.turns(o)
 		must(t, w.turns(o))
 		w.check(hour0, 0, w.generation(hour0, 0))
+	}
+}
+
+// An order meets a generation in work with a late batch whose frame is lost: that
+// generation is given up, and the order is done without the batch.
+func TestAnOrderMeetsALostFrame(t *testing.T) {
+	w, o, _ := damagedHour(t, false)
+	e := w.accept(agentOf(0, 0), 1000, one(hour0, 50*time.Minute))
+	w.manifests()
+	must(t, w.store.Delete(t.Context(), e.RawBlobKey))
+	pub, err := o.s.published(t.Context(), hour0, 0)
+	must(t, err)
+	_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e})
+	must(t, err)
+	w.ordering(w.store)
+	_ = w.turns(o) // tells of the frame
+	if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+		t.Fatal("the order is still there")
+	}
+	w.verify()
+	if s := w.set(hour0, 0, window.Raw); s.Inputs.Covers(e.Identity()) || s.Inputs.Batches() != 40 {
+		t.Fatalf("%+v", s.Inputs)
 	}
 }
