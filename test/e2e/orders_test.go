@@ -55,7 +55,7 @@ func TestDamagedRollups(t *testing.T) {
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 12, Rows: 5, Pause: 400 * time.Millisecond, BootBatches: 15})
 	wrong := startWrongClocks(ctx, c)
 	v := &vandal{c: c, rnd: rnd, was: map[string][]byte{}}
-	orders, faults := 0, 0
+	orders, faults, began := 0, 0, time.Now()
 	for end := time.Now().Add(length); time.Now().Before(end); {
 		must(t, f.Err())
 		for range 3 {
@@ -96,6 +96,14 @@ func TestDamagedRollups(t *testing.T) {
 	}))
 	t.Logf("%d things spoiled (%v), %d orders, %d faults, %d batches of wrong clocks; %d sets in %d hours of shards, %d raw generations, %d aborted",
 		v.count, v.done, orders, faults, skewed, r.Sets, r.Hours, r.Generations, r.Aborted)
+	most, where, err := mostGenerations(ctx, c)
+	must(t, err)
+	t.Logf("at most %d generations, %s", most, where)
+	// Late batches gather for two seconds; an order takes a generation that was in work and
+	// its own.
+	if bound := uint64(time.Since(began)/(2*time.Second)) + 2*uint64(orders) + 2; most > bound {
+		t.Errorf("%d generations of %s, at most %d are accounted for", most, where, bound)
+	}
 	var count, sum float64
 	err = cluster.Poll(ctx, "PromQL to count every record once", func() (bool, error) {
 		now := time.Now()
@@ -251,6 +259,21 @@ func operator(ctx context.Context, c *cluster.Cluster, shards uint32) (orders in
 		}
 	}
 	return orders, nil
+}
+
+// mostGenerations of any shard's hour and window.
+func mostGenerations(ctx context.Context, c *cluster.Cluster) (most uint64, key string, err error) {
+	store, err := c.OpenStore(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	err = objstore.ListAll(ctx, store, layout.ManifestsPrefix, "", func(i objstore.Info) error {
+		if n, err := layout.ParseRollupSet(i.Key); err == nil && n.Generation > most {
+			most, key = n.Generation, i.Key
+		}
+		return nil
+	})
+	return most, key, err
 }
 
 // vandal is an admin who spoils objects of a live bucket.
