@@ -127,6 +127,11 @@ func TestOperateAsides(t *testing.T) {
 	if len(st.Parked)+len(st.DeadLetters)+len(st.Alerts) != 0 {
 		t.Errorf("status after settling: %+v", st)
 	}
+	for _, path := range []string{"/conflicts", "/dead-letters"} {
+		if got := strings.TrimSpace(getText(t, base+path)); got != "[]" {
+			t.Errorf("%s without any: %s", path, got)
+		}
+	}
 }
 
 // TestOutageAndRestart: collectors are away, the agent is restarted meanwhile, and everything

@@ -61,7 +61,7 @@ func (a *Agent) Status() Status {
 		Boot: a.bootStatus(), Started: a.started, Sender: a.sender.Status(),
 		Queue: QueueStatus{Pending: st.Pending, PendingBytes: st.PendingBytes, Parked: st.Parked, Dead: st.Dead,
 			DiskBytes: st.DiskBytes, MaxBytes: st.MaxBytes, Policy: a.cfg.Queue.Policy},
-		Parked: listed(a.queue.Asides(queue.Parked)), DeadLetters: listed(a.queue.Asides(queue.Dead)),
+		Parked: a.Conflicts(), DeadLetters: a.DeadLetters(),
 		Alerts: []string{},
 	}
 	if st.Oldest != nil {
@@ -94,13 +94,13 @@ func listed(list []queue.Aside) []queue.Aside {
 }
 
 // Conflicts lists the parked batches.
-func (a *Agent) Conflicts() []queue.Aside { return a.queue.Asides(queue.Parked) }
+func (a *Agent) Conflicts() []queue.Aside { return listed(a.queue.Asides(queue.Parked)) }
 
 // ResolveAcceptExisting drops a parked batch: what is accepted already stays the truth.
 func (a *Agent) ResolveAcceptExisting(id string) error { return a.queue.RemoveAside(queue.Parked, id) }
 
 // DeadLetters lists the rejected batches.
-func (a *Agent) DeadLetters() []queue.Aside { return a.queue.Asides(queue.Dead) }
+func (a *Agent) DeadLetters() []queue.Aside { return listed(a.queue.Asides(queue.Dead)) }
 
 // Requeue sends a rejected batch again, with its bytes and its identity.
 func (a *Agent) Requeue(id string) error {

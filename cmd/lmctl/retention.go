@@ -29,7 +29,7 @@ func retentionCommand(out *format) *cobra.Command {
 	var frames, dry, yes bool
 	var before string
 	cmd := &cobra.Command{
-		Use:   "retention URL --raw-frames --before TIME",
+		Use:   "retention URL --raw-frames --before TIME (--dry-run | --yes)",
 		Short: "Remove raw frames that published raw sets cover",
 		Long: "Published sets expire by the rollup workers' retention settings. Raw frames never do by themselves: this\n" +
 			"removes those whose samples all lie before TIME, if a committed raw set covers them in every hour. What is\n" +

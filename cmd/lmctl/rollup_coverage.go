@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -109,7 +108,7 @@ func coverage(ctx context.Context, store objstore.Store, o reprocessOrder, now f
 		return nil
 	})
 	if err != nil {
-		return v, errors.Join(err)
+		return v, err
 	}
 	v.Batches, v.Pending, v.Unreadable = c.Batches, c.Pending, len(c.Unreadable)
 	for _, u := range c.Uncovered() {

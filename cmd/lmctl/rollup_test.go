@@ -227,7 +227,7 @@ func TestRollupCommands(t *testing.T) {
 		t.Errorf("another hour: exit %d, %+v", code, rep)
 	}
 	var orders []orderView
-	for _, wrong := range [][]string{{}, {"--yes", "--dry-run"}, {"--yes", "--hour", "2026-03-01T10"}, {"--yes", "--from", "x"}, {"--yes", "--shard", "99999"}} {
+	for _, wrong := range [][]string{{}, {"--yes", "--dry-run"}, {"--yes", "--hour", "2026-03-01T10"}, {"--yes", "--from", "x"}, {"--yes", "--shard", "99999"}, {"--yes", "--shard", "1"}, {"--yes", "--shard=-2"}} {
 		if code := p.lmctl(nil, append([]string{"rollup", "repair", p.url}, wrong...)...); code != cli.ExitUsage {
 			t.Errorf("%v: exit %d", wrong, code)
 		}
@@ -255,6 +255,17 @@ func TestRollupCommands(t *testing.T) {
 	if s := p.set(window.Raw); s.Objects[0].ChunkSHA256 != raw.Objects[0].ChunkSHA256 || s.Objects[0].ChunkKey == raw.Objects[0].ChunkKey {
 		t.Errorf("%+v", s.Objects[0])
 	}
+
+	// The generation before a damaged plan is decided in one window only.
+	later := plantHour + 5
+	p.put(layout.RollupSet(later, 0, window.Raw, 1), catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "authority",
+		Name: catalog.Name{Hour: later, Window: window.Raw, Generation: 1}, Reason: "given up", WorkerID: "w"}}.Marshal())
+	p.put(layout.RollupPlan(later, 0, 2), []byte("{"))
+	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--hour", "2026-03-01T15", "--shard", "0", "--yes"); code != cli.ExitFindings || len(orders) != 1 || orders[0].State != "in work" {
+		t.Fatalf("exit %d, %+v", code, orders)
+	}
+	p.must(p.store.Delete(t.Context(), layout.RollupSet(later, 0, window.Raw, 1)))
+	p.must(p.store.Delete(t.Context(), layout.RollupPlan(later, 0, 2)))
 
 	// Made anew without need.
 	if code := p.lmctl(nil, "rollup", "renew", p.url, "--yes"); code != cli.ExitUsage {

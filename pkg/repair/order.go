@@ -24,6 +24,8 @@ var (
 	ErrNothing = errors.New("nothing is published of this hour")
 	// ErrUnknown: nothing tells which batches the damaged generation had, and there was no scan.
 	ErrUnknown = errors.New("the inputs of the hour are not known")
+	// ErrInWork: an older generation has to be decided first, by its owner. Give the order again.
+	ErrInWork = errors.New("in work: wait until it is decided")
 	// ErrLost: frames were removed by retention, and the raw rows that were made of them
 	// can't be read: there is nothing left to make the hour of.
 	ErrLost = errors.New("neither frames nor raw rows are left")
@@ -187,7 +189,7 @@ func (r *Repairer) abort(ctx context.Context, h window.Hour, s shard.ID, gen uin
 			continue
 		}
 		if top[w] < gen-1 {
-			return fmt.Errorf("generation %d of %s is in work: wait until it is decided", gen-1, w)
+			return fmt.Errorf("generation %d of %s: %w", gen-1, w, ErrInWork)
 		}
 		n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
 		a := catalog.Record{Aborted: &catalog.Aborted{AuthorityID: r.cfg.AuthorityID, Name: n, Reason: "plan can not be read", WorkerID: r.cfg.By, AbortedAt: max(r.cfg.Now().UnixNano(), 0)}}

@@ -59,6 +59,9 @@ func New(c Config) (*Repairer, error) {
 	return &Repairer{cfg: c, removed: framelog.NewIndex(c.Store, c.AuthorityID), compactions: map[string]checked{}}, nil
 }
 
+// Shards of the authority.
+func (r *Repairer) Shards() uint32 { return r.cfg.Shards }
+
 const (
 	recordTimeout = 30 * time.Second
 	objectTimeout = 5 * time.Minute

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
@@ -265,7 +266,10 @@ func (s *Service) flush(ctx context.Context) {
 
 // handler is the HTTP face: webhook, JSON API, admin paths.
 func (s *Service) handler(ctx context.Context, api server) (http.Handler, error) {
-	gw := runtime.NewServeMux()
+	gw := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
+		MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true},
+		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
+	}))
 	if err := reconcilerv1.RegisterReconcilerServiceHandlerServer(ctx, gw, api); err != nil {
 		return nil, err
 	}

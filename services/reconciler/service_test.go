@@ -90,7 +90,7 @@ func TestEventToWatcher(t *testing.T) {
 		t.Errorf("%v", l)
 	}
 	code, body := r.get("/v1/ledgers?agent_id=a")
-	if code != 200 || !strings.Contains(body, `"acceptedThrough":"10"`) {
+	if code != 200 || !strings.Contains(body, `"accepted_through":"10"`) {
 		t.Errorf("%d %s", code, body)
 	}
 	if code, body = r.get("/v1/status"); code != 200 || !strings.Contains(body, `"reconciled":"1"`) {

@@ -50,6 +50,10 @@ func (s *screen) urls(c *cluster.Cluster) {
 	for i := range c.Addr.Collectors {
 		rows = append(rows, []string{fmt.Sprintf("collector %d", i+1), "grpc " + c.Addr.Collectors[i].GRPC + ", http://" + c.Addr.Collectors[i].HTTP})
 	}
+	for i, worker := range c.Addr.Rollups {
+		rows = append(rows, []string{fmt.Sprintf("rollup worker %d", i+1), "http://" + worker + "/v1/rollup/shards"})
+	}
+	rows = append(rows, []string{"coordinator", "grpc " + c.Addr.CoordinatorGRPC + ", http://" + c.Addr.CoordinatorHTTP + "; lmctl shards list"})
 	rows = append(rows, []string{"object store", "http://" + c.Addr.Store + " (bucket " + c.Bucket() + ", credentials in the settings)"})
 	tw := tabwriter.NewWriter(s.w, 0, 4, 3, ' ', 0)
 	for _, r := range rows {

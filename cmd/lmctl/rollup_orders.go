@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+type orderView struct {
+	Hour       string   `json:"hour"`
+	Shard      string   `json:"shard"`
+	Generation uint64   `json:"generation"`
+	Batches    int      `json:"batches"`
+	Removed    int      `json:"frames_removed"`
+	Source     string   `json:"inputs_from"`
+	Damaged    []string `json:"damaged"`
+	Aborted    []uint64 `json:"aborted_generations"`
+	State      string   `json:"state"`
+}
+
+// place of an hour that is ordered.
+type place struct {
+	hour  window.Hour
+	shard shard.ID
+}
+
+// order gives or counts orders; one that can't be given is a finding, and the others go on.
+func order(ctx context.Context, r *repair.Repairer, places []place, reason string, dry bool, progress io.Writer) ([]orderView, error) {
+	views, refused := []orderView{}, 0
+	for _, p := range places {
+		o, err := r.Order(ctx, p.hour, p.shard, reason, dry)
+		v := orderView{Hour: p.hour.String(), Shard: p.shard.String(), Generation: o.Generation, Batches: o.Batches, Removed: o.Removed, Source: o.Source,
+			Damaged: append([]string{}, o.Damaged...), Aborted: append([]uint64{}, o.Aborted...), State: "ordered"}
+		switch {
+		case errors.Is(err, repair.ErrNothing): // never, or expired
+			v.State = "nothing published"
+		case errors.Is(err, repair.ErrInWork): // give the order again
+			v.State = "in work"
+			refused++
+			fmt.Fprintln(progress, err)
+		case errors.Is(err, repair.ErrLost), errors.Is(err, repair.ErrUnknown):
+			v.State = "impossible"
+			refused++
+			fmt.Fprintln(progress, err)
+		case err != nil:
+			return views, err
+		case dry:
+			v.State = "to be ordered"
+		case o.Pending:
+			v.State = "pending"
+		}
+		views = append(views, v)
+	}
+	if refused > 0 {
+		return views, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d of %d hours can't be made anew, or not now", refused, len(places))}
+	}
+	return views, nil
+}
+
+func orderTable(views []orderView) table {
+	t := table{header: []string{"HOUR", "SHARD", "GENERATION", "BATCHES", "FRAMES REMOVED", "INPUTS FROM", "DAMAGED RECORDS", "STATE"}}
+	for _, v := range views {
+		t.rows = append(t.rows, []string{v.Hour, v.Shard, fmt.Sprint(v.Generation), fmt.Sprint(v.Batches), fmt.Sprint(v.Removed), orDash(v.Source),
+			fmt.Sprint(len(v.Damaged)), v.State})
+	}
+	return t
+}
+
+// write prints what was ordered, also when some could not be.
+func (f *format) orders(w io.Writer, views []orderView, err error) error {
+	if werr := f.write(w, views, orderTable(views)); werr != nil {
+		return werr
+	}
+	return reached(err)
+}
+
+func dryOrYes(cmd *cobra.Command) (dry, yes *bool) {
+	return cmd.Flags().Bool("dry-run", false, "only tell what would be ordered"), cmd.Flags().Bool("yes", false, "give the orders")
+}
+
+func rollupRepair(out *format) *cobra.Command {
+	hours := &rollupHours{}
+	var hour string
+	var heads bool
+	cmd := &cobra.Command{
+		Use:   "repair URL (--dry-run | --yes)",
+		Short: "Order damaged hours to be made anew",
+		Long: "Checks as verify does, and orders every shard's hour with a finding to be made anew; with --hour and --shard\n" +
+			"that hour alone, whatever it is like. The inputs are fixed in the next generation's plan: those of the\n" +
+			"plans, sets and identity manifests that can be read. The shard's owner makes the generation from frames within\n" +
+			"about a minute of its next look, in all windows, and deletes the order (lmctl rollup orders). Nothing is\n" +
+			"deleted: what is damaged is superseded, and stays. Exits 3 when an hour can't be made anew: its frames were\n" +
+			"removed and its raw rows are damaged.\n\n" + bucketHelp,
+		Args: cobra.ExactArgs(1),
+	}
+	hours.flags(cmd)
+	cmd.Flags().StringVar(&hour, "hour", "", "this hour only, by its start; needs --shard")
+	cmd.Flags().BoolVar(&heads, "heads", false, "read no object to find what is damaged")
+	dry, yes := dryOrYes(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *dry == *yes {
+			return usageError("say either --dry-run or --yes")
+		}
+		o, err := hours.options()
+		if err != nil {
+			return err
+		}
+		if hour != "" && (o.Shard == nil || hours.from != "" || hours.to != "") {
+			return usageError("--hour needs --shard, and no --from or --to")
+		}
+		ctx := cmd.Context()
+		r, err := openRepairer(ctx, args[0], o.Shard)
+		if err != nil {
+			return err
+		}
+		var places []place
+		if hour != "" {
+			h, err := parseHour(hour)
+			if err != nil {
+				return usageError("--hour: %w", err)
+			}
+			places = []place{{h, *o.Shard}}
+		} else {
+			o.Heads, o.Progress = heads, verifyProgress(cmd.ErrOrStderr())
+			rep, err := r.Verify(ctx, o)
+			if err != nil {
+				return reached(err)
+			}
+			places = damagedPlaces(rep, cmd.ErrOrStderr())
+		}
+		views, err := order(ctx, r, places, "damaged", *dry, cmd.ErrOrStderr())
+		return out.orders(cmd.OutOrStdout(), views, err)
+	}
+	return cmd
+}
+
+// damagedPlaces are the hours with findings, each once, in the order of the findings.
+func damagedPlaces(rep repair.Report, progress io.Writer) []place {
+	var places []place
+	seen := map[place]bool{}
+	for _, f := range rep.Findings {
+		fmt.Fprintln(progress, f)
+		if p := (place{f.Hour, f.Shard}); !seen[p] {
+			seen[p] = true
+			places = append(places, p)
+		}
+	}
+	return places
+}
+
+func rollupRenew(out *format) *cobra.Command {
+	hours := &rollupHours{}
+	cmd := &cobra.Command{
+		Use:   "renew URL --from HOUR [--to HOUR] (--dry-run | --yes)",
+		Short: "Order published hours to be made anew from their frames, damaged or not",
+		Long: "Orders every published hour of the range to be rolled up again: the next generation, of the same inputs, from\n" +
+			"their frames, with every object looked at. It costs as much as the first time.\n\n" + bucketHelp,
+		Args: cobra.ExactArgs(1),
+	}
+	hours.flags(cmd)
+	dry, yes := dryOrYes(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *dry == *yes || hours.from == "" {
+			return usageError("say --from, and either --dry-run or --yes")
+		}
+		o, err := hours.options()
+		if err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		r, err := openRepairer(ctx, args[0], o.Shard)
+		if err != nil {
+			return err
+		}
+		var places []place
+		err = r.Published(ctx, o, func(h window.Hour, s shard.ID) error {
+			places = append(places, place{h, s})
+			return nil
+		})
+		if err != nil {
+			return reached(err)
+		}
+		views, err := order(ctx, r, places, "renew", *dry, cmd.ErrOrStderr())
+		return out.orders(cmd.OutOrStdout(), views, err)
+	}
+	return cmd
+}
+
+type pendingOrder struct {
+	Hour      string   `json:"hour"`
+	Shard     string   `json:"shard"`
+	Above     uint64   `json:"above_generation"`
+	Damaged   []string `json:"damaged"`
+	Reason    string   `json:"reason"`
+	By        string   `json:"by"`
+	OrderedAt string   `json:"ordered_at"`
+}
+
+func rollupOrders(out *format) *cobra.Command {
+	return &cobra.Command{
+		Use:   "orders URL",
+		Short: "List orders that are not done yet",
+		Long:  "Lists hours that are ordered to be made anew. Exits 3 when an order can't be read: give it again.\n\n" + bucketHelp,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := openRepairer(cmd.Context(), args[0], nil)
+			if err != nil {
+				return err
+			}
+			bad := 0
+			orders, err := r.Orders(cmd.Context(), func(key string, err error) {
+				bad++
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", key, err)
+			})
+			if err != nil {
+				return reached(err)
+			}
+			views, t := []pendingOrder{}, table{header: []string{"HOUR", "SHARD", "ABOVE", "REASON", "BY", "ORDERED AT"}}
+			for _, o := range orders {
+				v := pendingOrder{o.Hour.String(), o.Shard.String(), o.Above, append([]string{}, o.Damaged...), o.Reason, o.By, when(o.OrderedAt)}
+				views = append(views, v)
+				t.rows = append(t.rows, []string{v.Hour, v.Shard, fmt.Sprint(v.Above), v.Reason, v.By, v.OrderedAt})
+			}
+			if err := out.write(cmd.OutOrStdout(), views, t); err != nil {
+				return err
+			}
+			if bad > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d orders can't be read", bad)}
+			}
+			return nil
+		},
+	}
+}
