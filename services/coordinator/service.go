@@ -14,7 +14,6 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/coord/pending"
@@ -211,10 +210,7 @@ func (s *Service) connect(ctx context.Context, closers *[]func()) error {
 
 // route makes the JSON API.
 func (s *Service) route(ctx context.Context, local *rpc.Local) error {
-	gw := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
-		MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true},
-		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
-	}))
+	gw := runtime.NewServeMux(rpc.JSON())
 	if err := errors.Join(
 		coordinatorv1.RegisterOwnershipServiceHandlerClient(ctx, gw, coordinatorv1.NewOwnershipServiceClient(local)),
 		coordinatorv1.RegisterWorkServiceHandlerClient(ctx, gw, coordinatorv1.NewWorkServiceClient(local))); err != nil {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
@@ -266,10 +265,7 @@ func (s *Service) flush(ctx context.Context) {
 
 // handler is the HTTP face: webhook, JSON API, admin paths.
 func (s *Service) handler(ctx context.Context, api server) (http.Handler, error) {
-	gw := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
-		MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true},
-		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
-	}))
+	gw := runtime.NewServeMux(rpc.JSON())
 	if err := reconcilerv1.RegisterReconcilerServiceHandlerServer(ctx, gw, api); err != nil {
 		return nil, err
 	}
