@@ -20,7 +20,7 @@ type plan struct {
 	none map[string]*nothing // by selectionKey
 }
 
-// unit is a chunk; one of a compaction has rows of many hours.
+// unit is a chunk with its index; one of a compaction has rows of many hours.
 type unit struct {
 	o    *catalog.Object
 	uses []catalog.Piece // at least one
@@ -38,19 +38,25 @@ func (n *nothing) add(unit int) { n.bits[unit>>6].Or(1 << (unit & 63)) }
 // planBytes bounds what a plan keeps about matchers, beside a byte for each unit.
 const planBytes = 128 << 10
 
+// unitKey tells units apart. A chunk holds values and no labels, so sets of different
+// agents name the same chunk where these measured the same; its index has the labels and
+// the agents of its series.
+type unitKey struct{ chunk, index string }
+
 func newPlan(sets []*catalog.Set) *plan {
 	p := &plan{sets: slices.Clone(sets)}
-	at := map[string]int{}
+	at := map[unitKey]int{}
 	pieces := catalog.Pieces(sets)
 	for k := range pieces {
 		piece := pieces[k]
 		for i := range piece.Set.Objects {
 			o := &piece.Set.Objects[i]
-			if n, ok := at[o.ChunkKey]; ok {
+			key := unitKey{o.ChunkKey, o.IndexKey}
+			if n, ok := at[key]; ok {
 				p.units[n].uses = append(p.units[n].uses, piece)
 				continue
 			}
-			at[o.ChunkKey] = len(p.units)
+			at[key] = len(p.units)
 			p.units = append(p.units, unit{o, pieces[k : k+1 : k+1]})
 		}
 	}

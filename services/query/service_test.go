@@ -112,7 +112,16 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 func (n *node) value(expr string) string {
 	n.t.Helper()
-	e := n.get("/api/v1/query", "query", expr)
+	return n.get("/api/v1/query", "query", expr).value()
+}
+
+func (n *node) valueAt(expr string, at time.Time) string {
+	n.t.Helper()
+	return n.get("/api/v1/query", "query", expr, "time", unix(at)).value()
+}
+
+// value is that of the only series of a vector; empty when there is not one.
+func (e envelope) value() string {
 	var d struct {
 		Result []struct{ Value [2]any }
 	}
