@@ -58,6 +58,7 @@ type Config struct {
 	Drain            time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
 	ReclaimBelow     float64       `koanf:"reclaim_below" help:"a segment is rewritten when a smaller fraction of it is in use; 0 turns it off"`
 	ReclaimInterval  time.Duration `koanf:"reclaim_interval" help:"time between looks for such segments"`
+	EncryptedAtRest  bool          `koanf:"encrypted_at_rest" help:"the file system below dir encrypts: writes that ask for server-side encryption AES256 are served"`
 	IfMatchAbsent412 bool          `koanf:"if_match_absent_412" help:"answer If-Match on an absent key with 412 instead of 404 as AWS does"`
 	WebhookBacklog   config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted"`
 	Pprof            bool          `koanf:"pprof" help:"serve /debug/pprof/ on the admin address"`

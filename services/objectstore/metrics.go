@@ -19,6 +19,7 @@ type metrics struct {
 	webhookSent  *prometheus.CounterVec
 	webhookLost  *prometheus.CounterVec
 	reclaimed    prometheus.Counter
+	slowBodies   prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, e *engine.Engine) (*metrics, error) {
@@ -38,6 +39,7 @@ func newMetrics(reg prometheus.Registerer, e *engine.Engine) (*metrics, error) {
 		webhookPosts: prometheus.NewCounterVec(opts("webhook_posts_total", "POSTs to webhooks by outcome."), []string{"webhook", "outcome"}),
 		webhookSent:  prometheus.NewCounterVec(opts("webhook_events_total", "Events that webhooks took."), []string{"webhook"}),
 		webhookLost:  prometheus.NewCounterVec(opts("webhook_missed_records_total", "Log records that were reclaimed before a webhook read them."), []string{"webhook"}),
+		slowBodies:   prometheus.NewCounter(opts("slow_bodies_total", "Bodies that were cut off because they stalled while others waited for their memory.")),
 		reclaimed:    prometheus.NewCounter(opts("reclaimed_bytes_total", "Bytes of log segments that were dropped.")),
 	}
 	gauge := func(name, help string, f func(engine.Stats) float64) prometheus.Collector {
@@ -45,7 +47,7 @@ func newMetrics(reg prometheus.Registerer, e *engine.Engine) (*metrics, error) {
 			func() float64 { return f(e.Stats()) })
 	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed,
+		m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_objectstore_fsyncs_total", Help: "Fsyncs of the log, of body files and of their directories."},
 			func() float64 { return float64(e.Stats().Fsyncs) }),
 		gauge("objects", "Objects in the store.", func(s engine.Stats) float64 { return float64(s.Objects) }),

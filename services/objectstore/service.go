@@ -145,7 +145,7 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		Engine: eng, Users: s.users(), Log: s.deps.Telemetry.Log, Now: s.deps.Now,
 		Region: s.cfg.Region, Domain: s.cfg.Domain, MaxObjectBytes: int64(s.cfg.MaxObject),
 		MaxRequests: s.cfg.MaxRequests, MaxInFlightBytes: int64(s.cfg.MaxInFlight), IdleTimeout: s.cfg.BodyIdle,
-		MatchAbsent412: s.cfg.IfMatchAbsent412, Observe: m.request,
+		MatchAbsent412: s.cfg.IfMatchAbsent412, EncryptedAtRest: s.cfg.EncryptedAtRest, Observe: m.request, SlowBody: m.slowBodies.Inc,
 	})
 	addr := l.Addr().String()
 	s.addr.Store(&addr)

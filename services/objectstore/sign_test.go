@@ -6,10 +6,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"sort"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -149,4 +152,45 @@ func (s *signer) presign(method, target string, expires time.Duration) string {
 	sig := hex.EncodeToString(mac(s.signingKey(), "AWS4-HMAC-SHA256\n"+s.date()+"\n"+s.scope()+"\n"+hash([]byte(text))))
 	u.RawQuery = query + "&X-Amz-Signature=" + sig
 	return u.String()
+}
+
+// signedByDate signs a request of request again with a Date header in the layout in
+// place of X-Amz-Date.
+func signedByDate(r *http.Request, layout string) *http.Request {
+	s := newSigner()
+	r.Header.Del("X-Amz-Date")
+	r.Header.Set("Date", s.time.Format(layout))
+	text := fmt.Sprintf("%s\n%s\n\ndate:%s\nhost:%s\n\ndate;host\n%s", r.Method, r.URL.EscapedPath(), r.Header.Get("Date"), r.URL.Host, r.Header.Get("X-Amz-Content-Sha256"))
+	// The hash of the body is an x-amz- header, so it has to be signed.
+	text = strings.Replace(text, "\n\ndate;host\n", "\nx-amz-content-sha256:"+r.Header.Get("X-Amz-Content-Sha256")+"\n\ndate;host;x-amz-content-sha256\n", 1)
+	sig := hex.EncodeToString(mac(s.signingKey(), "AWS4-HMAC-SHA256\n"+s.date()+"\n"+s.scope()+"\n"+hash([]byte(text))))
+	r.Header.Set("Authorization", fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=date;host;x-amz-content-sha256, Signature=%s", s.key, s.scope(), sig))
+	return r
+}
+
+// rawHeaders gives the head of the answer to a HEAD request as it is on the wire.
+func rawHeaders(t testing.TB, s *server, target string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r := newSigner().request("HEAD", target, nil)
+	r.Close = true
+	if err := r.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func must(r *http.Request, err error) *http.Request {
+	if err != nil {
+		panic(err)
+	}
+	return r
 }

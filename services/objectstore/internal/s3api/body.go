@@ -2,7 +2,6 @@ package s3api
 
 import (
 	"bytes"
-	"context"
 	"crypto/md5"
 	"encoding/base64"
 	"encoding/hex"
@@ -58,9 +57,9 @@ type digest struct {
 func (c *call) expectations() (*digest, error) {
 	h := c.r.Header
 	d := &digest{md5: md5.New(), wantSHA: c.auth.SHA256, decodedLen: c.r.ContentLength}
-	if v := h.Get("Content-Md5"); v != "" {
-		b, err := base64.StdEncoding.DecodeString(v)
-		if err != nil || len(b) != md5.Size {
+	if vs := h["Content-Md5"]; len(vs) > 0 {
+		b, err := base64.StdEncoding.DecodeString(vs[0])
+		if err != nil || len(b) != md5.Size || len(vs) > 1 {
 			return nil, s3err.InvalidDigest
 		}
 		d.wantMD5 = b
@@ -175,38 +174,64 @@ func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
 	return engine.Checksum{Algorithm: d.algorithm, Type: "FULL_OBJECT", Value: got}, nil
 }
 
-// source gives the reader of the decoded body, with a deadline for every piece.
-func (c *call) source(d *digest) (io.Reader, func() http.Header) {
-	var body io.Reader = &paced{c.r.Body, http.NewResponseController(c.w), c.IdleTimeout, time.Time{}}
-	if c.auth.Chunked() {
-		ch := c.auth.NewChunks(body, d.decodedLen, d.trailers)
-		return ch, ch.Trailer
-	}
-	return body, func() http.Header { return nil }
+// source is the decoded body of a request, with a deadline for every piece.
+type source struct {
+	io.Reader
+	trailer func() http.Header
+	pace    *paced // nil: the bytes come from the store itself
 }
 
-// paced gives a client so long for each next piece of its body.
+func (c *call) source(d *digest) *source {
+	pace := &paced{r: c.r.Body, rc: http.NewResponseController(c.w), idle: c.IdleTimeout}
+	if c.auth.Chunked() {
+		ch := c.auth.NewChunks(pace, d.decodedLen, d.trailers)
+		return &source{ch, ch.Trailer, pace}
+	}
+	return &source{pace, func() http.Header { return nil }, pace}
+}
+
+// paced gives a client so long for each next piece of its body, and tells the body's
+// share of the memory how it comes along.
 type paced struct {
-	r    io.Reader
-	rc   *http.ResponseController
-	idle time.Duration
-	set  time.Time
+	r     io.Reader
+	rc    *http.ResponseController
+	idle  time.Duration
+	set   time.Time
+	share *share // nil until there is one
 }
 
 func (p *paced) Read(b []byte) (int, error) {
 	// A socket deadline is wall time by nature.
-	if now := time.Now(); now.Sub(p.set) > p.idle/4 {
+	now := time.Now()
+	if now.Sub(p.set) > p.idle/4 {
 		p.set = now
 		if err := p.rc.SetReadDeadline(now.Add(p.idle)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return 0, err
 		}
 	}
+	if p.share != nil {
+		p.share.reading.Store(now.UnixNano())
+		// Looked at after the deadline was set: a share that is revoked from here on has
+		// its own deadline set behind ours.
+		if p.share.revoked.Load() {
+			return 0, errTooSlow
+		}
+	}
 	n, err := p.r.Read(b)
+	if p.share != nil {
+		p.share.reading.Store(0)
+		p.share.arrived.Add(int64(n))
+		if err != nil && p.share.revoked.Load() {
+			return n, errTooSlow
+		}
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = s3err.IncompleteBody.With("The body could not be read to its end: %v", err)
 	}
 	return n, err
 }
+
+var errTooSlow = s3err.RequestTimeout.With("The body came too slowly while other requests waited for the memory that it held.")
 
 // receive reads and verifies a body. Small ones stay in memory, others go to a file.
 func (c *call) receive(d *digest) (*upload, error) {
@@ -216,7 +241,7 @@ func (c *call) receive(d *digest) (*upload, error) {
 // receiveWithin is receive with the largest body that stays in memory.
 func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 	u := &upload{size: d.decodedLen}
-	src, trailer := c.source(d)
+	src := c.source(d)
 	var err error
 	if d.decodedLen <= inline {
 		err = c.receiveInline(u, d, src)
@@ -225,7 +250,7 @@ func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 	}
 	if err == nil {
 		u.etag = hex.EncodeToString(d.md5.Sum(nil))
-		u.sum, err = d.verify(trailer())
+		u.sum, err = d.verify(src.trailer())
 	}
 	if err != nil {
 		u.release()
@@ -234,18 +259,28 @@ func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 	return u, nil
 }
 
-func (c *call) receiveInline(u *upload, d *digest, src io.Reader) error {
-	n := max(d.decodedLen, 1)
-	if err := c.reserve(n); err != nil {
+func (c *call) receiveInline(u *upload, d *digest, src *source) error {
+	first := c.buffer(int(min(d.decodedLen, firstPiece)))
+	have, err := io.ReadFull(src, first[:min(d.decodedLen, firstPiece)])
+	if err != nil {
+		return bodyError(err)
+	}
+	s, err := c.reserve(max(d.decodedLen, 1), src.pace)
+	if err != nil {
 		return err
 	}
-	buf := c.buffer(int(n))
+	buf := first
+	if d.decodedLen > int64(have) {
+		buf = c.buffer(int(d.decodedLen))
+		copy(buf, first[:have])
+		c.buffers.Put(&first)
+	}
 	u.memo = func() {
 		c.buffers.Put(&buf)
-		c.memory.Release(n)
+		s.release()
 	}
 	u.body = buf[:d.decodedLen]
-	if _, err := io.ReadFull(src, u.body); err != nil {
+	if _, err := io.ReadFull(src, u.body[have:]); err != nil {
 		return bodyError(err)
 	}
 	if err := atEnd(src); err != nil {
@@ -255,14 +290,15 @@ func (c *call) receiveInline(u *upload, d *digest, src io.Reader) error {
 	return nil
 }
 
-func (c *call) receiveFile(u *upload, d *digest, src io.Reader) (err error) {
-	if err := c.reserve(engine.BlockSize); err != nil {
+func (c *call) receiveFile(u *upload, d *digest, src *source) error {
+	s, err := c.reserve(engine.BlockSize, src.pace)
+	if err != nil {
 		return err
 	}
 	buf := c.buffer(128 << 10)
 	u.memo = func() {
 		c.buffers.Put(&buf)
-		c.memory.Release(engine.BlockSize)
+		s.release()
 	}
 	if u.blob, err = c.Engine.NewBlob(); err != nil {
 		return err
@@ -306,17 +342,13 @@ func bodyError(err error) error {
 	return err
 }
 
-// reserve waits for a share of the memory for bodies.
-func (c *call) reserve(n int64) error {
-	if c.memory.TryAcquire(n) {
-		return nil
+// reserve waits for a share of the memory for bodies; pace is the body that fills it.
+func (c *call) reserve(n int64, pace *paced) (*share, error) {
+	s, err := c.memory.acquire(c.r.Context(), n, http.NewResponseController(c.w))
+	if err == nil && pace != nil {
+		pace.share = s
 	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), memoryWait)
-	defer cancel()
-	if err := c.memory.Acquire(ctx, n); err != nil {
-		return s3err.SlowDown
-	}
-	return nil
+	return s, err
 }
 
 // buffer gives a buffer of at least n bytes.

@@ -61,15 +61,18 @@ func (c *call) createBucket() error {
 	}
 	if len(body) > 0 {
 		var conf struct {
-			XMLName            xml.Name `xml:"CreateBucketConfiguration"`
-			LocationConstraint string
+			XMLName                xml.Name `xml:"CreateBucketConfiguration"`
+			LocationConstraint     string
+			Location, Bucket, Tags *struct{}
 		}
-		if xml.Unmarshal(body, &conf) != nil {
+		switch {
+		case xml.Unmarshal(body, &conf) != nil:
 			return s3err.MalformedXML
+		case conf.LocationConstraint != "" && conf.LocationConstraint != c.Region:
+			return s3err.InvalidLocation.With("The location constraint %q is not valid: buckets of this store are in %q.", conf.LocationConstraint, c.Region)
+		case conf.Location != nil || conf.Bucket != nil || conf.Tags != nil:
+			return s3err.NotImplemented.With("Location, Bucket and Tags of CreateBucketConfiguration are not implemented.")
 		}
-	}
-	if err := refuseHeaders(c.r.Header); err != nil {
-		return err
 	}
 	err = c.Engine.CreateBucket(c.r.Context(), c.bucket, c.Now())
 	if errors.Is(err, engine.ErrTooLarge) {

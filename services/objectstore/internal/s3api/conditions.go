@@ -12,6 +12,11 @@ import (
 // writeCondition reads If-Match and If-None-Match of a write.
 func writeCondition(h http.Header) (engine.Cond, error) {
 	var c engine.Cond
+	for _, name := range []string{"If-Modified-Since", "If-Unmodified-Since"} {
+		if len(h[name]) > 0 {
+			return c, s3err.NotImplemented.With("%s is not implemented for writes.", name)
+		}
+	}
 	none, match := h["If-None-Match"], h["If-Match"]
 	switch {
 	case len(none)+len(match) > 1:

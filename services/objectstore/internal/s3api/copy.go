@@ -133,7 +133,7 @@ func (c *call) copyBody(src *engine.Handle, algorithm string) (*upload, error) {
 			return nil, s3err.InvalidRequest.With("Checksum algorithm provided is unsupported.")
 		}
 	}
-	pr := &blockReader{h: src, size: from.Size}
+	pr := &source{Reader: &blockReader{h: src, size: from.Size}}
 	u := &upload{size: from.Size}
 	var err error
 	if from.Size <= c.Engine.InlineBytes() {

@@ -11,9 +11,6 @@ import (
 )
 
 func (c *call) deleteObject() error {
-	if err := refuseHeaders(c.r.Header); err != nil {
-		return err
-	}
 	if len(c.r.Header["If-None-Match"]) > 0 {
 		return s3err.NotImplemented.With("If-None-Match is not implemented for DELETE.")
 	}
@@ -45,7 +42,10 @@ func (c *call) deleteObjects() error {
 	var in struct {
 		XMLName xml.Name `xml:"Delete"`
 		Quiet   bool
-		Object  []struct{ Key, VersionId, ETag string }
+		Object  []struct {
+			Key, VersionId, ETag   string
+			Size, LastModifiedTime *string
+		}
 	}
 	if xml.Unmarshal(body, &in) != nil || len(in.Object) == 0 || len(in.Object) > maxListKeys {
 		return s3err.MalformedXML
@@ -68,6 +68,9 @@ func (c *call) deleteObjects() error {
 		switch {
 		case err == nil && x.VersionId != "" && x.VersionId != "null":
 			err = s3err.NotImplemented.With("Versions are not implemented.")
+		case err == nil && (x.Size != nil || x.LastModifiedTime != nil):
+			// These are conditions: to ignore one would delete what the client wants kept.
+			err = s3err.NotImplemented.With("Size and LastModifiedTime are not implemented as conditions of a delete.")
 		case err == nil:
 			err = c.authorize("DeleteObject", c.bucket, x.Key, writeContextOf(x.ETag))
 		}

@@ -16,9 +16,6 @@ func (c *call) getObject() error {
 	if err := c.authorize("GetObject", c.bucket, c.key, nil); err != nil {
 		return err
 	}
-	if err := refuseHeaders(c.r.Header); err != nil {
-		return err
-	}
 	head := c.r.Method == http.MethodHead
 	var o engine.Object
 	var body *engine.Handle
@@ -62,12 +59,15 @@ func (c *call) getObject() error {
 // describeObject sets the headers that come with the object.
 func (c *call) describeObject(h http.Header, o *engine.Object, status int) {
 	h.Set("Accept-Ranges", "bytes")
+	c.setEncryption(h)
 	h.Set("Content-Type", "binary/octet-stream")
 	for _, p := range o.Headers {
 		h.Set(p.Name, p.Value)
 	}
 	for _, p := range o.User {
-		h.Set("X-Amz-Meta-"+p.Name, p.Value)
+		// Not Set, which would write X-Amz-Meta-Name: SDKs show the name as it comes, and
+		// programs that look their own lower-case name up would not find it.
+		h["x-amz-meta-"+p.Name] = []string{p.Value}
 	}
 	if len(o.Tags) > 0 {
 		h.Set("X-Amz-Tagging-Count", strconv.Itoa(len(o.Tags)))

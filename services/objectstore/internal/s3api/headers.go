@@ -22,16 +22,34 @@ var kept = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", 
 var refusedHeaders = []string{
 	"x-amz-server-side-encryption", "x-amz-object-lock", "x-amz-bucket-object-lock", "x-amz-grant", "x-amz-website-redirect-location",
 	"x-amz-write-offset-bytes", "x-amz-copy-source-server-side", "x-amz-if-match", "x-amz-mfa", "x-amz-rename-source",
+	"x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner", "x-amz-object-ownership",
 }
 
-func refuseHeaders(h http.Header) error {
+const sseHeader = "X-Amz-Server-Side-Encryption"
+
+// harmless says whether a header that is refused otherwise asks for no more than what
+// is there already; SDKs and tools send such headers without being asked to.
+func (s *Server) harmless(low, value string) bool {
+	switch low {
+	case "x-amz-server-side-encryption":
+		return s.EncryptedAtRest && value == "AES256"
+	case "x-amz-bucket-object-lock-enabled":
+		return strings.EqualFold(value, "false")
+	case "x-amz-object-ownership":
+		return value == "BucketOwnerEnforced" // there are no ACLs that could say otherwise
+	}
+	return false
+}
+
+// refuseHeaders is asked for every operation before it does anything.
+func (s *Server) refuseHeaders(h http.Header) error {
 	for name := range h {
 		if len(name) < 6 || name[:6] != "X-Amz-" {
 			continue
 		}
 		low := strings.ToLower(name)
 		for _, p := range refusedHeaders {
-			if strings.HasPrefix(low, p) {
+			if strings.HasPrefix(low, p) && !s.harmless(low, h.Get(name)) {
 				return s3err.NotImplemented.With("The header %s is not implemented.", low)
 			}
 		}

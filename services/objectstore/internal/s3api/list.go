@@ -107,7 +107,8 @@ func (c *call) listV2() error {
 	if err != nil {
 		return err
 	}
-	l := c.listing("ListBucketResult", q)
+	l := c.listing(q)
+	l.name("Prefix", q.Prefix)
 	l.elem("KeyCount", strconv.Itoa(len(page.Objects)+len(page.Prefixes)))
 	if token != "" {
 		l.elem("ContinuationToken", token)
@@ -131,7 +132,10 @@ func (c *call) listV1() error {
 	if err != nil {
 		return err
 	}
-	l := c.listing("ListBucketResult", q)
+	l := c.listing(q)
+	// Version 1 repeats the prefix as it came, also under encoding-type=url: clients of
+	// version 1 decode every other name of the answer, but not this one.
+	l.elem("Prefix", q.Prefix)
 	l.name("Marker", q.After)
 	if page.Truncated && q.Delimiter != "" {
 		l.name("NextMarker", page.Next)
@@ -139,11 +143,11 @@ func (c *call) listV1() error {
 	return c.sendListing(l, page, true)
 }
 
-func (c *call) listing(root string, q engine.ListQuery) *listing {
+// listing begins an answer with what both versions have in common.
+func (c *call) listing(q engine.ListQuery) *listing {
 	l := &listing{b: make([]byte, 0, 4096), url: c.query.get("encoding-type") == "url"}
-	l.raw("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<" + root + " xmlns=\"" + xmlns + "\">")
+	l.raw("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult xmlns=\"" + xmlns + "\">")
 	l.elem("Name", c.bucket)
-	l.name("Prefix", q.Prefix)
 	if q.Delimiter != "" {
 		l.name("Delimiter", q.Delimiter)
 	}

@@ -12,9 +12,6 @@ import (
 // newObject begins the object that a write makes.
 func (c *call) newObject() (engine.Object, engine.Cond, error) {
 	o := engine.Object{Bucket: c.bucket, Key: c.key}
-	if err := refuseHeaders(c.r.Header); err != nil {
-		return o, engine.Cond{}, err
-	}
 	cond, err := writeCondition(c.r.Header)
 	if err != nil {
 		return o, cond, err
@@ -75,6 +72,7 @@ func (c *call) putObject() error {
 	}
 	h := c.w.Header()
 	h["ETag"] = []string{`"` + o.ETag + `"`}
+	c.setEncryption(h)
 	setChecksum(h, o.Checksum)
 	c.w.WriteHeader(http.StatusOK)
 	return nil
@@ -108,6 +106,13 @@ func (c *call) unwrapCondition(cond engine.Cond, err error) error {
 		return c.conditionError(cond, engine.ErrNotFound)
 	}
 	return err
+}
+
+// setEncryption says that the object is encrypted at rest, where the operator says so.
+func (s *Server) setEncryption(h http.Header) {
+	if s.EncryptedAtRest {
+		h.Set(sseHeader, "AES256")
+	}
 }
 
 func setChecksum(h http.Header, s engine.Checksum) {

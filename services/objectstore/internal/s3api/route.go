@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
@@ -33,7 +32,7 @@ func (q query) get(name string) string { return url.Values(q).Get(name) }
 // allow refuses parameters that the operation does not know.
 func (q query) allow(op operation) error {
 	for name := range q {
-		if name == "x-id" || strings.HasPrefix(name, "X-Amz-") || slices.Contains(op.params, name) {
+		if name == "x-id" || slices.Contains(op.params, name) {
 			continue
 		}
 		return s3err.NotImplemented.With("The parameter %q is not implemented for %s.", name, op.name)

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
@@ -26,7 +24,7 @@ type User struct {
 	Policy *policy.Document // nil: everything that no bucket policy denies
 }
 
-// Options of a Server. Every field is needed but Domain and Observe.
+// Options of a Server. Every field is needed but Domain, Observe and SlowBody.
 type Options struct {
 	Engine *engine.Engine
 	Users  map[string]User // by access key id
@@ -43,10 +41,14 @@ type Options struct {
 	MaxInFlightBytes int64
 	// IdleTimeout is how long a client may take for the next piece of a body.
 	IdleTimeout time.Duration
+	// EncryptedAtRest: what is below the engine encrypts; requests for AES256 are served.
+	EncryptedAtRest bool
 	// MatchAbsent412 answers If-Match on an absent key with 412 instead of AWS's 404.
 	MatchAbsent412 bool
 	// Observe sees every answered request.
 	Observe func(op string, status int, took time.Duration)
+	// SlowBody hears of every body that was cut off because others waited for its memory.
+	SlowBody func()
 }
 
 // Server is an http.Handler.
@@ -54,7 +56,7 @@ type Server struct {
 	Options
 	auth     *sigv4.Verifier
 	requests chan struct{}
-	memory   *semaphore.Weighted
+	memory   *memory
 	idBase   uint64
 	ids      atomic.Uint64
 	buffers  sync.Pool
@@ -67,7 +69,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{
 		Options: o, requests: make(chan struct{}, o.MaxRequests),
-		memory: semaphore.NewWeighted(o.MaxInFlightBytes),
+		memory: newMemory(o.MaxInFlightBytes, o.SlowBody),
 		idBase: uint64(o.Now().UnixNano()), policies: map[string]parsedPolicy{},
 	}
 	s.auth = sigv4.New(func(id string) (string, bool) {
@@ -76,9 +78,6 @@ func New(o Options) *Server {
 	}, o.Now)
 	return s
 }
-
-// memoryWait is how long a request waits for its share of the memory for bodies.
-const memoryWait = 10 * time.Second
 
 // call is one request on its way.
 type call struct {
@@ -200,20 +199,31 @@ func (c *call) serve() error {
 	if c.query, err = parseQuery(c.r.URL.RawQuery); err != nil {
 		return err
 	}
-	op, err := c.route()
-	if err != nil {
-		// Say nothing of what is there to who has no key.
-		if _, aerr := c.Server.auth.Verify(c.r); aerr != nil {
-			return aerr
-		}
-		return err
+	op, routeErr := c.route()
+	if routeErr == nil {
+		c.op = op.name // metrics name also what is refused below
 	}
-	c.op = op.name
+	// The signature comes before every other answer: say nothing of what is there to
+	// who has no key.
 	if c.auth, err = c.Server.auth.Verify(c.r); err != nil {
 		return err
 	}
 	c.user = c.Users[c.auth.AccessKey]
+	if c.auth.Presigned {
+		if err := c.hoistedHeaders(); err != nil {
+			return err
+		}
+		if op, routeErr = c.route(); routeErr == nil { // x-amz-copy-source makes a PUT a copy
+			c.op = op.name
+		}
+	}
+	if routeErr != nil {
+		return routeErr
+	}
 	if err := c.query.allow(op); err != nil {
+		return err
+	}
+	if err := c.refuseHeaders(c.r.Header); err != nil {
 		return err
 	}
 	return op.do(c)
@@ -226,7 +236,9 @@ func (c *call) address() error {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host = host[:i]
 	}
-	if b, ok := strings.CutSuffix(host, "."+c.Domain); ok && c.Domain != "" {
+	// Host names have no case, bucket names are lower-case.
+	host = strings.ToLower(host)
+	if b, ok := strings.CutSuffix(host, "."+strings.ToLower(c.Domain)); ok && c.Domain != "" {
 		c.bucket, c.key = b, path
 	} else {
 		c.bucket, c.key, _ = strings.Cut(path, "/")

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"net/http"
+	"net/mail"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,7 @@ type Auth struct {
 	AccessKey string
 	Payload   Payload
 	SHA256    []byte // of the body, when Payload is Hashed
+	Presigned bool   // the signature came in the query
 	key       []byte
 	date      string
 	scope     string
@@ -86,7 +88,7 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	if err := checkSigned(r, c); err != nil {
 		return nil, err
 	}
-	a := &Auth{AccessKey: c.access, date: c.time, scope: c.scope, signature: c.signature}
+	a := &Auth{AccessKey: c.access, Presigned: c.presigned, date: c.time, scope: c.scope, signature: c.signature}
 	payload, err := a.payload(r, c, query)
 	if err != nil {
 		return nil, err
@@ -120,6 +122,9 @@ func claimOf(r *http.Request, query []param) (c claim, err error) {
 	}
 	auth := r.Header.Get("Authorization")
 	presigned := get("X-Amz-Algorithm") != "" || get("X-Amz-Signature") != ""
+	if get("AWSAccessKeyId") != "" && get("Signature") != "" {
+		return c, errMechanism // a URL that was presigned with Signature Version 2
+	}
 	switch {
 	case auth != "" && presigned:
 		return c, s3err.InvalidArgument.With("Only one auth mechanism allowed")
@@ -130,7 +135,7 @@ func claimOf(r *http.Request, query []param) (c claim, err error) {
 	}
 	rest, ok := strings.CutPrefix(auth, algorithm+" ")
 	if !ok {
-		return c, s3err.InvalidRequest.With("The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.")
+		return c, errMechanism
 	}
 	var credential, headers string
 	for part := range strings.SplitSeq(rest, ",") {
@@ -152,13 +157,25 @@ func claimOf(r *http.Request, query []param) (c claim, err error) {
 	}
 	c.signed = strings.Split(headers, ";")
 	if c.time = r.Header.Get("X-Amz-Date"); c.time == "" {
-		t, err := http.ParseTime(r.Header.Get("Date"))
+		t, err := parseDate(r.Header.Get("Date"))
 		if err != nil {
 			return c, s3err.AccessDenied.With("AWS authentication requires a valid Date or x-amz-date header")
 		}
 		c.time = t.UTC().Format(dateFormat)
 	}
 	return c, nil
+}
+
+// errMechanism answers Signature Version 2, as AWS does where it was never served.
+var errMechanism = s3err.InvalidRequest.With("The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.")
+
+// parseDate reads a Date header: an HTTP date, or one of RFC 5322, whose zone may be
+// numeric; old mail libraries write "-0000".
+func parseDate(s string) (time.Time, error) {
+	if t, err := http.ParseTime(s); err == nil {
+		return t, nil
+	}
+	return mail.ParseDate(s)
 }
 
 func queryClaim(get func(string) string) (c claim, err error) {
@@ -227,7 +244,7 @@ func (a *Auth) payload(r *http.Request, c claim, query []param) (string, error) 
 	text := r.Header.Get("X-Amz-Content-Sha256")
 	if text == "" && c.presigned {
 		for _, p := range query {
-			if p.name == "X-Amz-Content-Sha256" {
+			if strings.EqualFold(p.name, "X-Amz-Content-Sha256") {
 				text = p.value
 			}
 		}
