@@ -73,6 +73,9 @@ func LimitMemory(c Config) {
 	if limit == 0 {
 		l := c.Limits
 		limit = int64(l.InFlightBytes) + int64(l.DecodingBytes) + int64(l.Receivers)*int64(l.FrameBytes) + processMemory
+		if l.AgentSeries > 0 {
+			limit += int64(l.AgentsTracked) * agentSeriesBytes
+		}
 	}
 	debug.SetMemoryLimit(limit)
 }

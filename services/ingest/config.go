@@ -76,6 +76,14 @@ type Limits struct {
 	// Span bounds the hours that a batch touches: each is rolled up anew for it.
 	Span time.Duration `koanf:"span" help:"longest time between the first and the last sample of a frame"`
 
+	// These bound what an agent makes of rollup workers and query nodes.
+	BatchSeries  int           `koanf:"batch_series" help:"most series of a frame"`
+	SeriesBytes  config.Bytes  `koanf:"series_bytes" help:"most bytes of the label names and values of a series"`
+	AgentSeries  int           `koanf:"agent_series" help:"most active series of an agent, an estimate within a few percent; 0 is unlimited"`
+	SeriesWindow time.Duration `koanf:"series_window" help:"how long a series counts as active after its last sample came, at least; at most twice as long"`
+	// Future bounds how far samples may lie ahead of the later of this machine's clock and the store's.
+	Future time.Duration `koanf:"future" help:"how far samples may lie ahead of now; 0 is without a bound"`
+
 	// InFlightBytes bounds the frames between admission and outcome, of all senders together.
 	InFlightBytes config.Bytes `koanf:"in_flight_bytes" help:"bytes of admitted frames, all senders together"`
 	// DecodingBytes bounds the decoded payloads that are alive at once.
@@ -96,7 +104,7 @@ type Limits struct {
 	StreamBytes          config.Bytes  `koanf:"stream_bytes" help:"in-flight window of a stream, bytes"`
 	AgentBatchesPerSec   float64       `koanf:"agent_batches_per_second" help:"most batches of one agent a second; 0 is unlimited"`
 	AgentBatchesBurst    int           `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second"`
-	AgentsTracked        int           `koanf:"agents_tracked" help:"agents whose rate is remembered"`
+	AgentsTracked        int           `koanf:"agents_tracked" help:"agents whose rate and series are remembered"`
 	StreamsPerConnection int           `koanf:"streams_per_connection" help:"most streams of one gRPC connection"`
 }
 
@@ -124,6 +132,7 @@ func DefaultConfig() Config {
 			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
 			SeriesLabels: f.SeriesLabels, LabelNameBytes: config.Bytes(f.LabelNameBytes),
 			LabelValueBytes: config.Bytes(f.LabelValueBytes), Ratio: f.Ratio, Span: 48 * time.Hour,
+			BatchSeries: 200_000, SeriesBytes: 16 << 10, AgentSeries: 200_000, SeriesWindow: time.Hour, Future: time.Hour,
 			InFlightBytes: 64 << 20, DecodingBytes: 64 << 20, Receivers: 6,
 			ShedAfter: 2 * time.Second, RetryAfter: time.Second,
 			BodyTimeout: time.Minute, HelloTimeout: 10 * time.Second, Streams: 4096, StreamBatches: 64, StreamBytes: 8 << 20,
@@ -156,6 +165,9 @@ func (c Config) validate() error {
 	positive("limits.label_value_bytes", l.LabelValueBytes > 0)
 	positive("limits.ratio", l.Ratio > 0)
 	positive("limits.span", l.Span > 0)
+	positive("limits.batch_series", l.BatchSeries > 0)
+	positive("limits.series_bytes", l.SeriesBytes > 0)
+	positive("limits.series_window", l.SeriesWindow > 0)
 	positive("limits.receivers", l.Receivers > 0)
 	positive("limits.shed_after", l.ShedAfter > 0)
 	positive("limits.retry_after", l.RetryAfter > 0)
@@ -183,6 +195,9 @@ func (c Config) validate() error {
 	}
 	if l.AgentBatchesPerSec < 0 || l.AgentBatchesPerSec > 0 && l.AgentBatchesBurst <= 0 {
 		errs = append(errs, errors.New("limits.agent_batches_per_second must not be negative, and its burst must be positive"))
+	}
+	if l.AgentSeries < 0 || l.Future < 0 {
+		errs = append(errs, errors.New("limits.agent_series and limits.future must not be negative; 0 is without a bound"))
 	}
 	switch accept.Mode(c.Acceptance) {
 	case accept.ModeS3Manifest:

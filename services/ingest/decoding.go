@@ -15,7 +15,14 @@ type decoding struct {
 	limits   frame.Limits
 	bytes    int64
 	budget   *semaphore.Weighted
-	decoders chan *frame.Decoder
+	decoders chan *inspector
+}
+
+// inspector decodes one frame at a time.
+type inspector struct {
+	*frame.Decoder
+	batch frame.Batch
+	measurer
 }
 
 // keepDecoded is the largest payload after which a decoder keeps its memory.
@@ -25,7 +32,7 @@ func newDecoding(l Limits) *decoding {
 	d := &decoding{
 		limits: l.frameLimits(), bytes: int64(l.DecodingBytes),
 		budget:   semaphore.NewWeighted(int64(l.DecodingBytes)),
-		decoders: make(chan *frame.Decoder, runtime.GOMAXPROCS(0)),
+		decoders: make(chan *inspector, runtime.GOMAXPROCS(0)),
 	}
 	for range cap(d.decoders) {
 		d.decoders <- nil
@@ -33,21 +40,21 @@ func newDecoding(l Limits) *decoding {
 	return d
 }
 
-// inspect decodes and validates the frame whose header is h.
-func (d *decoding) inspect(ctx context.Context, b []byte, h frame.Header) (frame.Summary, error) {
+// inspect decodes and validates the frame whose header is h, and measures it.
+func (d *decoding) inspect(ctx context.Context, b []byte, h frame.Header, sh *shape) (frame.Summary, error) {
 	need := min(decodedBytes(h, d.limits), d.bytes)
 	if err := d.budget.Acquire(ctx, need); err != nil {
 		return frame.Summary{}, err
 	}
 	defer d.budget.Release(need)
-	var dec *frame.Decoder
+	var dec *inspector
 	select {
 	case dec = <-d.decoders:
 	case <-ctx.Done():
 		return frame.Summary{}, ctx.Err()
 	}
 	if dec == nil {
-		dec = frame.NewDecoder()
+		dec = &inspector{Decoder: frame.NewDecoder()}
 	}
 	defer func() {
 		if need > keepDecoded {
@@ -55,7 +62,11 @@ func (d *decoding) inspect(ctx context.Context, b []byte, h frame.Header) (frame
 		}
 		d.decoders <- dec
 	}()
-	return dec.Inspect(b, d.limits)
+	sum, err := dec.DecodeSummary(b, &dec.batch, d.limits)
+	if err == nil {
+		dec.measure(&dec.batch, sh)
+	}
+	return sum, err
 }
 
 // decodedBytes estimates what decoding takes: the payload, a value for each record

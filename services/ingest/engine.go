@@ -19,7 +19,11 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := qualify.Run(ctx, s.probed, qualify.Options{RunID: rand.Text(), Now: s.now}); err != nil {
+	runID := rand.Text()
+	if _, err := qualify.Run(ctx, s.probed, qualify.Options{RunID: runID, Now: s.now}); err != nil {
+		return nil, err
+	}
+	if err := s.clock.ask(ctx, layout.ProbePrefix+runID+"/clock"); err != nil {
 		return nil, err
 	}
 	if a := s.last; a != nil && a.authorityID == id {

@@ -183,13 +183,19 @@ func launch(t testing.TB, store *faulty, client rpc.ClientConfig, change func(*i
 
 func launchWith(t testing.TB, store *faulty, client rpc.ClientConfig, tel *telemetry.Telemetry, change func(*ingest.Config)) *collector {
 	t.Helper()
+	return launchAt(t, store, client, tel, nil, change)
+}
+
+// launchAt is launchWith, with a clock; nil is time.Now.
+func launchAt(t testing.TB, store *faulty, client rpc.ClientConfig, tel *telemetry.Telemetry, now func() time.Time, change func(*ingest.Config)) *collector {
+	t.Helper()
 	cfg := testConfig()
 	if change != nil {
 		change(&cfg)
 	}
 	c := &collector{tel: tel, store: store}
 	var err error
-	if c.Service, err = ingest.New(cfg, ingest.Deps{Store: store, Telemetry: c.tel}); err != nil {
+	if c.Service, err = ingest.New(cfg, ingest.Deps{Store: store, Telemetry: c.tel, Now: now}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

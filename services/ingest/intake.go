@@ -25,6 +25,12 @@ const (
 	ReasonIdentityConflict = "IDENTITY_CONFLICT"
 	ReasonForeignIdentity  = "FOREIGN_IDENTITY" // a frame of another agent or boot than the stream's hello
 	ReasonRateLimited      = "RATE_LIMITED"
+	// ReasonSeriesLimit: the agent would have too many active series.
+	ReasonSeriesLimit = "SERIES_LIMIT"
+	// ReasonBatchSeriesLimit and ReasonLabelBytesLimit are of the batch alone.
+	ReasonBatchSeriesLimit = "BATCH_SERIES_LIMIT"
+	ReasonLabelBytesLimit  = "LABEL_BYTES_LIMIT"
+	ReasonTimeInFuture     = "TIME_IN_FUTURE" // samples too far ahead of the collector's clock and the store's
 	ReasonTooManyStreams   = "TOO_MANY_STREAMS"
 	ReasonBadHello         = "BAD_HELLO"
 	ReasonBadSpoolID       = "BAD_SPOOL_ID"
@@ -157,7 +163,8 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 	if wait, ok := s.rates.take(h.Identity.Agent); !ok {
 		return none, failed(grpccodes.ResourceExhausted, ReasonRateLimited, "agent %q sends more batches than it may", h.Identity.Agent).after(wait)
 	}
-	sum, err := s.decoding.inspect(ctx, sub.frame, h)
+	var sh shape
+	sum, err := s.decoding.inspect(ctx, sub.frame, h, &sh)
 	if err != nil {
 		return none, err
 	}
@@ -166,11 +173,11 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 		return none, err
 	}
 	v.id = sum.Identity
-	if err := s.cfg.Limits.checkSpan(sum); err != nil {
-		return none, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
 	defer cancel()
+	if err := s.bounded(ctx, acceptor, sum, &sh); err != nil {
+		return none, err
+	}
 	failpoint.Hit("ingest.accept.decide.before")
 	return acceptor.Accept(ctx, accept.Submission{
 		Frame: sub.frame, Identity: sum.Identity, SHA256: v.sha256, Records: sum.Records,

@@ -53,6 +53,8 @@ type Service struct {
 	buffers *buffers
 	gate    *gate
 	rates   *rates
+	series  *activeSeries
+	clock   *storeClock
 	notify  *notifier
 
 	decoding *decoding
@@ -106,6 +108,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
 		reprobe: make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}), up: make(chan struct{}),
 	}
+	s.series = newActiveSeries(l, d.Now)
+	s.clock = &storeClock{Store: d.Store, now: d.Now}
 	s.bodiesRoom = int64(max(l.InFlightBytes/2, l.FrameBytes))
 	s.bodies = semaphore.NewWeighted(s.bodiesRoom)
 	s.hard, s.kill = context.WithCancel(context.Background())
@@ -113,7 +117,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if s.metrics, err = newMetrics(d.Telemetry.Registry, s); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
-	s.store = objstore.Observe(failstore.Wrap(d.Store, "ingest"), s.metrics.observe, d.Now)
+	s.store = objstore.Observe(failstore.Wrap(s.clock, "ingest"), s.metrics.observe, d.Now)
 	if s.notify, err = newNotifier(cfg.Notify, d.Telemetry.Log, s.metrics); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}

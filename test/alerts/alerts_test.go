@@ -46,7 +46,7 @@ func TestEveryAlertHasAPageAndAMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code strings.Builder
-	for _, dir := range []string{"rollup", "reconciler", "coordinator"} {
+	for _, dir := range []string{"ingest", "rollup", "reconciler", "coordinator"} {
 		files, err := filepath.Glob(filepath.Join(root, "services", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestEveryAlertHasAPageAndAMetric(t *testing.T) {
 			code.Write(b)
 		}
 	}
-	metric := regexp.MustCompile(`lightmetrics_(rollup|reconciler|coordinator)_([a-z_]+)`)
+	metric := regexp.MustCompile(`lightmetrics_(ingest|rollup|reconciler|coordinator)_([a-z_]+)`)
 	for name, r := range rules(t) {
 		page := r.Annotations["runbook"]
 		b, err := os.ReadFile(filepath.Join(root, page))
@@ -101,6 +101,9 @@ func TestAlertsFire(t *testing.T) {
 			`lightmetrics_rollup_maintenance_failures_total{what="compaction"} 0x100 1x20`},
 		"RollupOrdersFail": {"lightmetrics_rollup_orders_total{outcome=\"failed\"} 0+1x120\n  lightmetrics_rollup_orders_pending{shard=\"0001\"} 1x120",
 			"lightmetrics_rollup_orders_total{outcome=\"failed\"} 0+1x120\n  lightmetrics_rollup_orders_pending{shard=\"0001\"} 0x120"},
+		"IngestOutOfBounds": {`lightmetrics_ingest_batches_total{outcome="rejected",reason="SERIES_LIMIT"} 0x100 1x20`,
+			"lightmetrics_ingest_batches_total{outcome=\"accepted\",reason=\"\"} 0+9x120\n  lightmetrics_ingest_batches_total{outcome=\"rejected\",reason=\"BAD_MAGIC\"} 0+1x120"},
+		"IngestClockBehind":          {`lightmetrics_ingest_clock_behind_seconds{instance="a"} -90x120`, `lightmetrics_ingest_clock_behind_seconds{instance="a"} -2x120`},
 		"ReconcilerBehind":           {`lightmetrics_reconciler_complete_through_timestamp_seconds 0x120`, `lightmetrics_reconciler_complete_through_timestamp_seconds 0+60x120`},
 		"ReconcilerRepairsOpen":      {`lightmetrics_reconciler_open_repairs 1x120`, `lightmetrics_reconciler_open_repairs 0x120`},
 		"ReconcilerIntakeFails":      {`lightmetrics_reconciler_intake_failures_total 0+1x120`, `lightmetrics_reconciler_intake_failures_total 7x120`},

@@ -1,0 +1,102 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	grpccodes "google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// Bounds on a valid batch. A frame's own limits keep a collector safe; these keep what
+// comes after it safe: rollup workers and query nodes, which one agent must not fill.
+//
+// A refusal is final: the sender puts the batch into its dead letters, where it stays
+// until a person sends it again or drops it. An answer to come back would be kinder to
+// that batch and worse for all others: the sender's queue would fill behind it.
+
+// bounded checks a batch against the bounds. A batch that is accepted already passes:
+// its sender must be told so, whatever the bounds are by now.
+func (s *Service) bounded(ctx context.Context, a *authority, sum frame.Summary, sh *shape) error {
+	refused := s.outOfBounds(sum, sh)
+	if refused == nil {
+		return nil
+	}
+	accepted, err := s.isAccepted(ctx, a, sum.Identity)
+	switch {
+	case err != nil: // nothing is known: the sender comes back
+		return err
+	case accepted:
+		return nil
+	}
+	return refused
+}
+
+// outOfBounds gives the refusal of a batch, or nil. What depends on the frame alone comes
+// first, and the agent's series last: they are counted only of batches that pass the rest.
+func (s *Service) outOfBounds(sum frame.Summary, sh *shape) error {
+	l := s.cfg.Limits
+	if err := l.checkSpan(sum); err != nil {
+		return err
+	}
+	if sh.series > l.BatchSeries {
+		return failed(grpccodes.FailedPrecondition, ReasonBatchSeriesLimit, "the batch has %d series, at most %d (limits.batch_series)", sh.series, l.BatchSeries)
+	}
+	if sh.labelBytes > l.SeriesBytes.Int() {
+		return failed(grpccodes.FailedPrecondition, ReasonLabelBytesLimit,
+			"the labels of a series have %d bytes, at most %d (limits.series_bytes)", sh.labelBytes, l.SeriesBytes.Int())
+	}
+	if err := s.checkFuture(sum.MaxTime); err != nil {
+		return err
+	}
+	if n, ok := s.series.take(sum.Identity.Agent, &sh.seen); !ok {
+		return failed(grpccodes.FailedPrecondition, ReasonSeriesLimit,
+			"agent %q would have about %d active series, at most %d (limits.agent_series); batches without new series are taken", sum.Identity.Agent, n, l.AgentSeries)
+	}
+	return nil
+}
+
+// checkFuture refuses samples that lie too far ahead of now.
+func (s *Service) checkFuture(last int64) error {
+	future := s.cfg.Limits.Future
+	if future == 0 {
+		return nil
+	}
+	now := s.clock.latest()
+	if ahead := time.Unix(0, last).Sub(now); ahead > future {
+		return failed(grpccodes.FailedPrecondition, ReasonTimeInFuture,
+			"the last sample is of %s, %v ahead of this collector's clock (%s), at most %v (limits.future): check the clock of the sender, or of what it scraped",
+			time.Unix(0, last).UTC().Format(time.RFC3339), ahead.Round(time.Second), now.UTC().Format(time.RFC3339), future)
+	}
+	return nil
+}
+
+// isAccepted reports whether the identity is accepted. An error says that this is not known now.
+func (s *Service) isAccepted(ctx context.Context, a *authority, id identity.Batch) (bool, error) {
+	found := false
+	a.Pending(id.BootOf(), id.SeqStart, func(start, end uint64) {
+		found = found || start == id.SeqStart && end == id.SeqEnd
+	})
+	if found {
+		return true, nil
+	}
+	_, err := s.store.Head(ctx, layout.Accepted(id))
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, objstore.ErrNotFound):
+		return false, nil
+	}
+	reason := accept.ReasonStoreUnavailable
+	if errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) {
+		reason = accept.ReasonStoreDenied
+	}
+	return false, &accept.RetryError{Reason: reason, After: s.cfg.Limits.RetryAfter, Err: fmt.Errorf("look for an acceptance: %w", err)}
+}

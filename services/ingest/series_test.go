@@ -1,0 +1,151 @@
+package ingest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// TestSketchEstimates holds estimates to four standard errors, over the whole range and
+// both changes of regime of the older estimators.
+func TestSketchEstimates(t *testing.T) {
+	const standardError = 0.023
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{0, 1, 2, 10, 100, 1000, 3000, 5000, 8000, 20_000, 200_000, 2_000_000} {
+		var s sketch
+		for range n {
+			s.add(r.Uint64())
+		}
+		if got := s.estimate(); math.Abs(got-float64(n)) > max(0.6, 4*standardError*float64(n)) {
+			t.Errorf("%d different hashes are estimated as %.1f", n, got)
+		}
+	}
+}
+
+func TestSketchMergeIsTheUnion(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var a, b, both sketch
+	for i := range 10_000 {
+		h := r.Uint64()
+		both.add(h)
+		if i%3 != 0 {
+			a.add(h)
+		}
+		if i%3 != 1 {
+			b.add(h)
+		}
+	}
+	a.merge(&b)
+	if a != both {
+		t.Error("the merge of two sketches is not the sketch of both")
+	}
+}
+
+// batchOf has one series for each value of the label i, in [from, to).
+func batchOf(t testing.TB, resource bool, from, to int) *frame.Batch {
+	t.Helper()
+	fb := frame.NewBuilder()
+	host := frame.Label{Name: "host", Value: "web-1"}
+	if resource {
+		if err := fb.SetResource(host); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := from; i < to; i++ {
+		labels := []frame.Label{{Name: "__name__", Value: "m"}}
+		if !resource || i%2 == 0 { // half of them say again what the resource says
+			labels = append(labels, host)
+		}
+		id, err := fb.AddSeries(append(labels, frame.Label{Name: "i", Value: fmt.Sprint(i)}), frame.Gauge, "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := fb.Append(id, 1, float64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := fb.Build(identity.Boot{Agent: "web-1", Boot: "b"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestMeasure: a series is its resolved labels, wherever they stand.
+func TestMeasure(t *testing.T) {
+	var m measurer
+	var own, shared, more shape
+	m.measure(batchOf(t, false, 0, 100), &own)
+	m.measure(batchOf(t, true, 0, 100), &shared)
+	m.measure(batchOf(t, true, 0, 101), &more)
+	if own.series != 100 || own.seen != shared.seen {
+		t.Errorf("%d series; labels of the resource make other series of them: %v", own.series, own.seen != shared.seen)
+	}
+	if want := len("__name__m" + "hostweb-1" + "i99"); own.labelBytes != want || shared.labelBytes != want {
+		t.Errorf("labels of %d and %d bytes, want %d", own.labelBytes, shared.labelBytes, want)
+	}
+	if n := more.seen.estimate(); n < 95 || n > 107 {
+		t.Errorf("101 series are estimated as %.1f", n)
+	}
+}
+
+func seenOf(t testing.TB, from, to int) *sketch {
+	t.Helper()
+	var s sketch
+	for i := from; i < to; i++ {
+		s.add(mix(uint64(i), uint64(i)+1))
+	}
+	return &s
+}
+
+// TestActiveSeriesWindow: a series counts for one window at least and for two at most.
+func TestActiveSeriesWindow(t *testing.T) {
+	now := time.Unix(0, 0)
+	a := newActiveSeries(Limits{AgentSeries: 1000, SeriesWindow: time.Hour, AgentsTracked: 10}, func() time.Time { return now })
+	take := func(from, to int, want bool) {
+		t.Helper()
+		if _, ok := a.take("a", seenOf(t, from, to)); ok != want {
+			t.Errorf("at %v: series %d to %d are taken: %v, want %v", now.Sub(time.Unix(0, 0)), from, to, ok, want)
+		}
+	}
+	take(0, 800, true)
+	take(800, 1600, false)
+	if a.atLimit() != 1 {
+		t.Errorf("%d agents at their limit, want 1", a.atLimit())
+	}
+	take(0, 800, true) // nothing of what was refused is counted
+	now = now.Add(61 * time.Minute)
+	take(800, 1600, false) // the first ones may be 61 minutes old, or 1
+	take(0, 100, true)
+	now = now.Add(60 * time.Minute)
+	take(800, 1600, true) // now only those 100 count
+	take(1600, 2000, false)
+	if a.atLimit() != 1 {
+		t.Errorf("%d agents at their limit, want 1", a.atLimit())
+	}
+	now = now.Add(5 * time.Hour)
+	take(5000, 5900, true)
+	if a.atLimit() != 0 {
+		t.Errorf("%d agents at their limit after hours without a refusal, want 0", a.atLimit())
+	}
+}
+
+// TestActiveSeriesAreBounded: memory is of the agents that sent last, however many there are.
+func TestActiveSeriesAreBounded(t *testing.T) {
+	a := newActiveSeries(Limits{AgentSeries: 10, SeriesWindow: time.Hour, AgentsTracked: 5}, time.Now)
+	for i := range 100 {
+		a.take(fmt.Sprint("agent-", i), seenOf(t, 0, 8))
+		a.take("steady", seenOf(t, 0, 8))
+	}
+	if len(a.byID) != 5 || a.recent.Len() != 5 {
+		t.Errorf("%d agents remembered in a list of %d, want 5", len(a.byID), a.recent.Len())
+	}
+	if _, ok := a.take("steady", seenOf(t, 8, 16)); ok {
+		t.Error("an agent that sends all the time was forgotten")
+	}
+}
