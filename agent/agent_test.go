@@ -132,7 +132,7 @@ func TestEndToEnd(t *testing.T) {
 	store := sendtest.NewStore()
 	cfg := testConfig(t, collector(t, &sendtest.Collector{Store: store}))
 	cfg.Labels = map[string]string{"region": "north"}
-	cfg.Scrape = []scrape.Target{{Job: "app", URL: app.URL + "/metrics"}}
+	cfg.Scrape = []scrape.Target{{Job: "app", URL: config.URL(app.URL + "/metrics")}}
 	a, stop := start(t, cfg)
 	ids, err := store.Wait(testContext(t), 8)
 	if err != nil {

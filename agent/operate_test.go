@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -134,15 +135,21 @@ func TestOperateAsides(t *testing.T) {
 	}
 }
 
+// closedAddress is one where nobody listens.
+func closedAddress(t *testing.T) string {
+	t.Helper()
+	addrs, err := proc.Fixed(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addrs[0]
+}
+
 // TestOutageAndRestart: collectors are away, the agent is restarted meanwhile, and everything
 // arrives in order when they are back.
 func TestOutageAndRestart(t *testing.T) {
 	store := sendtest.NewStore()
-	away, err := proc.Fixed(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := away[0]
+	addr := closedAddress(t)
 	cfg := testConfig(t, addr)
 	cfg.DrainTimeout = 10 * time.Millisecond
 	cfg.Batch.MaxRecords = 50 // several batches a read
@@ -191,7 +198,7 @@ func TestMemory(t *testing.T) {
 	cfg := testConfig(t, collector(t, &sendtest.Collector{Store: store}))
 	cfg.Interval = 20 * time.Millisecond
 	cfg.Batch.MaxAge = 100 * time.Millisecond
-	cfg.Scrape = []scrape.Target{{Job: "app", URL: app.URL}}
+	cfg.Scrape = []scrape.Target{{Job: "app", URL: config.URL(app.URL)}}
 	_, stop := start(t, cfg)
 	ids, err := store.Wait(testContext(t), 20)
 	if err != nil {

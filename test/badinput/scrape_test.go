@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
+	"lightmetrics.dev/lightmetrics/pkg/config"
 )
 
 type scrapeCase struct {
@@ -69,7 +70,7 @@ func TestScrapes(t *testing.T) {
 			}))
 			defer srv.Close()
 			var got input.Scrape
-			s, err := scrape.New(scrape.Target{Job: "j", URL: srv.URL + "/metrics", SampleLimit: 1000}.WithDefaults(10*time.Second),
+			s, err := scrape.New(scrape.Target{Job: "j", URL: config.URL(srv.URL + "/metrics"), SampleLimit: 1000}.WithDefaults(10*time.Second),
 				func(in input.Scrape) bool { got = in; return true }, quietTelemetry().Log, time.Now)
 			if err != nil {
 				t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 
 // Target is one Prometheus endpoint.
 type Target struct {
-	Job string `koanf:"job" help:"label job"`
-	URL string `koanf:"url" help:"where the metrics are, with the path"`
+	Job string     `koanf:"job" help:"label job"`
+	URL config.URL `koanf:"url" help:"where the metrics are, with the path"`
 	// Instance label; host:port of URL when empty.
 	Instance string            `koanf:"instance" help:"label instance; host:port of the URL when empty"`
 	Interval time.Duration     `koanf:"interval" help:"time between scrapes; the agent's interval when 0"`
@@ -26,6 +26,9 @@ type Target struct {
 	SampleLimit      int  `koanf:"sample_limit" help:"a scrape with more samples fails; 0 takes the default of 50,000"`
 	// BodyLimit after decompression.
 	BodyLimit config.Bytes `koanf:"body_limit" help:"a longer body fails; 0 takes the default of 16MiB"`
+
+	// FollowRedirects as in Prometheus; but credentials only ever go to the URL's own scheme, host and port.
+	FollowRedirects *bool `koanf:"follow_redirects" help:"follow redirects (default true); with credentials only within the URL's scheme, host and port"`
 
 	BearerToken config.Secret `koanf:"bearer_token" help:"bearer token"`
 	Username    string        `koanf:"username" help:"user of basic authentication"`
@@ -53,33 +56,69 @@ func (t Target) WithDefaults(interval time.Duration) Target {
 	if t.BodyLimit == 0 {
 		t.BodyLimit = defaultBodyLimit
 	}
-	if u, err := url.Parse(t.URL); err == nil && t.Instance == "" {
+	if t.FollowRedirects == nil {
+		follow := true
+		t.FollowRedirects = &follow
+	}
+	if u, err := url.Parse(t.URL.Reveal()); err == nil && t.Instance == "" {
 		t.Instance = u.Host
 	}
 	return t
 }
 
-// Validate checks a target that has its defaults.
+// Validate checks a target that has its defaults. A setting that would have no effect is an
+// error: whoever wrote it believes that it is in force.
 func (t Target) Validate() error {
-	u, err := url.Parse(t.URL)
+	u, err := url.Parse(t.URL.Reveal())
 	switch {
 	case t.Job == "":
 		return errors.New("job is empty")
 	case err != nil:
-		return fmt.Errorf("url: %w", err)
-	case (u.Scheme != "http" && u.Scheme != "https") || u.Host == "":
+		// The parser's error quotes what may be a password with a stray character in it.
+		return errors.New("url: can't be parsed; percent-encode what is special in a password, or use username and password")
+	case (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "":
 		return fmt.Errorf("url %q: want http://host:port/path or https", t.URL)
 	case t.Interval <= 0 || t.Timeout <= 0 || t.Timeout > t.Interval:
 		return fmt.Errorf("interval %s and timeout %s: want 0 < timeout <= interval", t.Interval, t.Timeout)
 	case t.SampleLimit < 0 || t.BodyLimit < 0:
 		return errors.New("sample_limit and body_limit: want 0 or more")
-	case t.BearerToken != "" && t.Username != "":
-		return errors.New("bearer_token and username: want one of them")
+	}
+	if err := errors.Join(t.checkCredentials(u), t.checkTLS(u)); err != nil {
+		return err
 	}
 	for name := range t.Labels {
-		if name == "" || name == "__name__" {
+		switch name {
+		case "", "__name__":
 			return fmt.Errorf("labels: name %q is not allowed", name)
+		case "job", "instance":
+			return fmt.Errorf("labels: %s has no effect here, because %s is a setting of its own", name, name)
 		}
 	}
 	return nil
+}
+
+func (t Target) checkCredentials(u *url.URL) error {
+	switch {
+	case t.BearerToken != "" && t.Username != "":
+		return errors.New("bearer_token and username: want one of them")
+	case u.User != nil && (t.BearerToken != "" || t.Username != ""):
+		return errors.New("url has a user, and bearer_token or username is set: want one of them")
+	case t.Password != "" && t.Username == "":
+		return errors.New("password has no effect without username")
+	}
+	return nil
+}
+
+func (t Target) checkTLS(u *url.URL) error {
+	c := t.TLS
+	if c.Enabled && u.Scheme == "http" {
+		return errors.New("tls.enabled has no effect on an http url: write https")
+	}
+	for name, text := range map[string]string{"ca_file": c.CAFile, "cert_file": c.CertFile, "key_file": c.KeyFile, "server_name": c.ServerName} {
+		if text != "" && !c.Enabled {
+			return fmt.Errorf("tls.%s has no effect without tls.enabled", name)
+		}
+	}
+	_, err := c.Config()
+	return err
 }

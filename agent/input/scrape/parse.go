@@ -152,14 +152,19 @@ func (p *parser) labels(tp textparse.Parser) []frame.Label {
 	var ls labels.Labels
 	tp.Labels(&ls)
 	out := make([]frame.Label, 0, ls.Len()+len(p.own))
+	var empty []string
 	ls.Range(func(l labels.Label) {
-		if l.Value != "" {
-			out = append(out, frame.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
+		if l.Value == "" {
+			empty = append(empty, l.Name)
+			return
 		}
+		out = append(out, frame.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
 	})
 	for _, o := range p.own {
 		i := slices.IndexFunc(out, func(l frame.Label) bool { return l.Name == o.Name })
 		switch {
+		case i < 0 && p.target.HonorLabels && slices.Contains(empty, o.Name):
+			// A federating server writes instance="" on a series that has no instance.
 		case i < 0:
 			out = append(out, o)
 		case p.target.HonorLabels:

@@ -54,6 +54,8 @@ func New(t Target, push func(input.Scrape) bool, log *slog.Logger, now func() ti
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("scrape target %q: %w", t.URL, err)
 	}
+	shown := t.URL.String()
+	t = t.liftUserInfo()
 	tls, err := t.TLS.Config()
 	if err != nil {
 		return nil, fmt.Errorf("scrape target %q: %w", t.URL, err)
@@ -61,9 +63,9 @@ func New(t Target, push func(input.Scrape) bool, log *slog.Logger, now func() ti
 	s := &Scraper{
 		target: t, push: push, log: log.With("job", t.Job, "instance", t.Instance), now: now,
 		// gzip is asked for by hand, so that the limit counts what comes out of it.
-		client:  &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableCompression: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: 5 * time.Minute, Proxy: http.ProxyFromEnvironment}},
+		client:  &http.Client{CheckRedirect: t.redirect, Transport: &http.Transport{TLSClientConfig: tls, DisableCompression: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: 5 * time.Minute, Proxy: http.ProxyFromEnvironment}},
 		reports: map[string]*input.Series{},
-		status:  Status{Job: t.Job, Instance: t.Instance, URL: t.URL},
+		status:  Status{Job: t.Job, Instance: t.Instance, URL: shown},
 	}
 	s.parser = newParser(t)
 	return s, nil
@@ -74,7 +76,7 @@ func New(t Target, push func(input.Scrape) bool, log *slog.Logger, now func() ti
 func (s *Scraper) Run(ctx context.Context) error {
 	defer s.client.CloseIdleConnections()
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(s.target.Job + "\x00" + s.target.URL))
+	_, _ = h.Write([]byte(s.target.Job + "\x00" + s.target.URL.Reveal()))
 	offset := time.Duration(h.Sum32()) * time.Nanosecond % min(s.target.Interval, time.Second)
 	first := time.NewTimer(offset)
 	defer first.Stop()
@@ -109,6 +111,9 @@ func (s *Scraper) Scrape(ctx context.Context) {
 	at := start.Truncate(time.Millisecond).UnixNano()
 	s.parser.tracker.Begin()
 	samples, err := s.fetch(ctx, at)
+	if err != nil {
+		err = s.target.describe(err)
+	}
 	if ctx.Err() != nil {
 		return // the agent stops: this says nothing about the target
 	}
@@ -139,7 +144,7 @@ func (s *Scraper) note(err error, scraped int, took time.Duration, at time.Time)
 	}
 	switch {
 	case err != nil && (was.Up || was.At.IsZero()):
-		s.log.Warn("scrape failed", "err", err)
+		s.log.Warn("scrape failed", "error", err)
 	case err == nil && !was.Up && !was.At.IsZero():
 		s.log.Info("target is up again")
 	}
@@ -157,7 +162,7 @@ func (s *Scraper) report(name, unit string, at int64, v float64) input.Sample {
 func (s *Scraper) fetch(ctx context.Context, at int64) ([]input.Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.target.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.target.URL, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.target.URL.Reveal(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -80,14 +80,14 @@ func (f *fixture) scrape() map[string]sample {
 	return f.last
 }
 
-func serve(t *testing.T, h http.Handler) string {
+func serve(t *testing.T, h http.Handler) config.URL {
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	return srv.URL + "/metrics"
+	return config.URL(srv.URL + "/metrics")
 }
 
 // text serves a body that can be changed.
-func text(t *testing.T, body *string, contentType string) string {
+func text(t *testing.T, body *string, contentType string) config.URL {
 	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
 		_, _ = io.WriteString(w, *body)
@@ -213,7 +213,7 @@ func TestVanishedTarget(t *testing.T) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = io.WriteString(w, body)
 	}))
-	f := newFixture(t, Target{Job: "j", URL: srv.URL})
+	f := newFixture(t, Target{Job: "j", URL: config.URL(srv.URL)})
 	f.scrape()
 	srv.Close()
 	if got := f.scrape(); !got["a"].stale() || got["up"].v != 0 {
@@ -275,8 +275,16 @@ func TestClashingLabels(t *testing.T) {
 	if got := find(false); got["job"] != "ours" || got["exported_exported_job"] != "theirs" || got["exported_job"] != "x" {
 		t.Errorf("clash: %v", got)
 	}
-	if got := find(true); got["job"] != "theirs" {
+	if got := find(true); got["job"] != "theirs" || got["exported_job"] != "x" || got["instance"] == "" {
 		t.Errorf("honored: %v", got)
+	}
+	// As in Prometheus: an empty label of a target that is honored keeps ours away.
+	body = `a{instance="",job="theirs"} 1` + "\n"
+	if got := find(true); got["job"] != "theirs" || got["instance"] != "" {
+		t.Errorf("honored, empty: %v", got)
+	}
+	if got := find(false); got["instance"] == "" || got["exported_instance"] != "" {
+		t.Errorf("empty, not honored: %v", got)
 	}
 }
 
