@@ -16,12 +16,21 @@ type Config struct {
 	MaxBytes int64
 	// MaxSeries bounds distinct label sets.
 	MaxSeries int
+	// AgentShare is the percentage of each bound beyond which an agent's own oldest samples
+	// are evicted before those of agents below it; 0 takes the oldest of all agents.
+	AgentShare int
+	// Future is how far after now a sample may lie before it is evicted ahead of all others;
+	// 0 takes the oldest first whatever there is.
+	Future time.Duration
 }
 
 // Validate wants positive bounds.
 func (c Config) Validate() error {
 	if c.History <= 0 || c.MaxBytes <= 0 || c.MaxSeries <= 0 {
 		return errors.New("live: history, bytes and series must be positive")
+	}
+	if c.AgentShare < 0 || c.AgentShare > 100 || c.Future < 0 {
+		return errors.New("live: the share of an agent must be 0 to 100 percent, the bound on the future not negative")
 	}
 	return nil
 }

@@ -18,12 +18,12 @@ func (s *Store) Expire(now time.Time) {
 func (s *Store) expire(now time.Time) {
 	horizon := s.Horizon(now)
 	old := false
-	for len(s.full) > 0 && s.full[0].maxT < horizon {
+	for s.full.Len() > 0 && s.full.top().maxT < horizon {
 		if !old {
 			s.version++
 			old = true
 		}
-		b := s.full[0]
+		b := s.full.top()
 		if s.missing(b.Identity, b.hours) {
 			heap.Pop(&s.full)
 			b.late = true
@@ -33,59 +33,78 @@ func (s *Store) expire(now time.Time) {
 		s.evict(b)
 		s.forget(b)
 	}
-	for len(s.ghosts) > 0 && s.ghosts[0].maxT < horizon {
-		b := heap.Pop(&s.ghosts).(*batch)
-		s.bytes -= ghostBytes
-		s.forget(b)
+	for s.ghosts.Len() > 0 && s.ghosts.top().maxT < horizon {
+		s.forgetGhost()
 	}
 	s.vacuum()
 }
 
-// shrink evicts the oldest samples until the bounds hold. Their identities stay
-// known, as ghosts, which still mask what they won; those may take a quarter of the memory.
-func (s *Store) shrink() {
+// shrink evicts batches until the bounds hold. Their identities stay known, as ghosts,
+// which still mask what they won; those may take a quarter of the memory.
+func (s *Store) shrink(now time.Time) {
 	if !s.over() {
 		return
 	}
 	s.version++
-	for s.over() && len(s.late)+len(s.full)+len(s.ghosts) > 0 {
-		if int64(len(s.ghosts))*ghostBytes > s.cfg.MaxBytes/4 || len(s.late)+len(s.full) == 0 {
-			b := heap.Pop(&s.ghosts).(*batch)
-			s.bytes -= ghostBytes
-			s.forget(b)
+	for s.over() && s.newest.Len()+s.ghosts.Len() > 0 {
+		if int64(s.ghosts.Len())*ghostBytes > s.cfg.MaxBytes/4 || s.newest.Len() == 0 {
+			s.forgetGhost()
 			continue
 		}
-		b := s.oldest()
-		switch held := s.held(b.Identity, b.hours); {
-		case held == Published: // read there
-		case b.late:
-			s.lose(b)
-		default:
-			s.lostThrough = max(s.lostThrough, b.maxT)
+		b, why := s.victim(now)
+		*why++
+		if s.heldBy(b.Identity, b.hours) != Published {
+			s.lost.add(b)
 		}
 		s.evict(b)
-		heap.Push(&s.ghosts, b)
-		s.bytes += ghostBytes
-		s.vacuum()
+		s.ghost(b)
 	}
+	s.vacuum()
+}
+
+// victim is the batch that goes next, and the counter of why: first what lies in the far
+// future, then the oldest of the agent that is farthest beyond its share, then the oldest.
+func (s *Store) victim(now time.Time) (*batch, *uint64) {
+	if b := s.newest.top(); s.cfg.Future > 0 && b.maxT > now.Add(s.cfg.Future).UnixMilli() {
+		return b, &s.evicted.Future
+	}
+	if a := s.heaviest(); a != nil {
+		return a.batches.top(), &s.evicted.Agent
+	}
+	return s.oldest(), &s.evicted.Oldest
 }
 
 func (s *Store) over() bool {
-	return s.bytes > s.cfg.MaxBytes || len(s.series) > s.cfg.MaxSeries
+	return s.bytes > s.cfg.MaxBytes || s.seriesHeld > s.cfg.MaxSeries
 }
 
 // evict marks b removed since this version; vacuum takes its columns away.
 func (s *Store) evict(b *batch) {
-	heap.Remove(s.heapOf(b), b.heapAt)
+	heap.Remove(s.heapOf(b), b.at[slotRole])
+	heap.Remove(&s.newest, b.at[slotNewest])
+	heap.Remove(&b.agent.batches, b.at[slotAgent])
 	b.removed.Store(s.version)
-	s.bytes -= b.bytes
+	s.release(b.shape)
+	s.charge(b.agent, -b.bytes, 0)
 	s.samples -= int64(b.Identity.Count())
 	s.removed = append(s.removed, b)
 }
 
+// ghost keeps the identity of a batch without columns.
+func (s *Store) ghost(b *batch) {
+	heap.Push(&s.ghosts, b)
+	s.bytes += ghostBytes + b.rivalBytes()
+}
+
 func (s *Store) unghost(b *batch) {
-	heap.Remove(&s.ghosts, b.heapAt)
-	s.bytes -= ghostBytes
+	heap.Remove(&s.ghosts, b.at[slotRole])
+	s.bytes -= ghostBytes + b.rivalBytes()
+}
+
+func (s *Store) forgetGhost() {
+	b := s.ghosts.top()
+	s.unghost(b)
+	s.forget(b)
 }
 
 // forget drops the identity.

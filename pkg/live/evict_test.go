@@ -72,8 +72,8 @@ func TestMemoryBoundEvictsTheOldest(t *testing.T) {
 	snap := s.Snapshot(start)
 	defer snap.Close()
 	lost := start.Add(time.Duration(499-st.Batches) * time.Second).UnixMilli()
-	if snap.LostThrough != lost {
-		t.Errorf("lost through %d, want %d", snap.LostThrough, lost)
+	if got, ok := snap.Lost(before, after); !ok || got != (live.Span{Min: start.UnixMilli(), Max: lost}) {
+		t.Errorf("lost %v, %v, want through %d", got, ok, lost)
 	}
 	for name, by := range read(t, snap, before, after) {
 		if len(by) != st.Batches {

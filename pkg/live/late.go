@@ -27,7 +27,7 @@ type Cover func(id identity.Batch, hours []window.Hour) Held
 // within the memory bound. Before the first Insert.
 func (s *Store) SetCover(c Cover) { s.cover = c }
 
-func (s *Store) held(id identity.Batch, hours []window.Hour) Held {
+func (s *Store) heldBy(id identity.Batch, hours []window.Hour) Held {
 	if s.cover == nil {
 		return Unknown
 	}
@@ -36,44 +36,10 @@ func (s *Store) held(id identity.Batch, hours []window.Hour) Held {
 
 // missing reports that published sets exist and lack the batch.
 func (s *Store) missing(id identity.Batch, hours []window.Hour) bool {
-	return s.held(id, hours) == OnlyHere
+	return s.heldBy(id, hours) == OnlyHere
 }
 
-// lateLoss is a batch that was evicted for memory before the window and is in no set yet.
-type lateLoss struct {
-	id    identity.Batch
-	hours []window.Hour
-	maxT  int64
-}
-
-// maxLateLosses bounds what is known one by one; the rest is never taken for published.
-const maxLateLosses = 10_000
-
-func (s *Store) lose(b *batch) {
-	s.lateLost = max(s.lateLost, b.maxT)
-	if len(s.losses) == maxLateLosses {
-		s.lossesPast = max(s.lossesPast, b.maxT)
-		return
-	}
-	s.losses = append(s.losses, lateLoss{b.Identity, b.hours, b.maxT})
-}
-
-// foundLosses forgets the losses that sets hold by now.
-func (s *Store) foundLosses() {
-	if len(s.losses) == 0 {
-		return
-	}
-	s.lateLost = s.lossesPast
-	s.losses = slices.DeleteFunc(s.losses, func(l lateLoss) bool {
-		if !s.missing(l.id, l.hours) {
-			return true
-		}
-		s.lateLost = max(s.lateLost, l.maxT)
-		return false
-	})
-}
-
-func (s *Store) heapOf(b *batch) *byAge {
+func (s *Store) heapOf(b *batch) *batchHeap {
 	if b.late {
 		return &s.late
 	}
@@ -82,17 +48,17 @@ func (s *Store) heapOf(b *batch) *byAge {
 
 // oldest of the batches with columns.
 func (s *Store) oldest() *batch {
-	if len(s.late) > 0 && (len(s.full) == 0 || s.late[0].maxT <= s.full[0].maxT) {
-		return s.late[0]
+	if s.late.Len() > 0 && (s.full.Len() == 0 || s.late.top().maxT <= s.full.top().maxT) {
+		return s.late.top()
 	}
-	return s.full[0]
+	return s.full.top()
 }
 
 // dropCovered drops late batches that published sets hold by now.
 func (s *Store) dropCovered() {
-	s.foundLosses()
+	s.lost.forget(func(id identity.Batch, hours []window.Hour) bool { return s.heldBy(id, hours) == Published })
 	var done []*batch
-	for _, b := range s.late {
+	for _, b := range s.late.list {
 		if !s.missing(b.Identity, b.hours) {
 			done = append(done, b)
 		}
@@ -115,7 +81,7 @@ func (p *Snapshot) Late() []window.Hour {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	set := map[window.Hour]struct{}{}
-	for _, b := range s.late {
+	for _, b := range s.late.list {
 		if b.visible(p.version) {
 			for _, h := range b.hours {
 				set[h] = struct{}{}

@@ -69,7 +69,7 @@ func TestLateLoss(t *testing.T) {
 	for _, c := range []struct {
 		held       live.Held
 		late, lost bool
-	}{{live.OnlyHere, true, false}, {live.Published, false, false}, {live.Unknown, false, true}} {
+	}{{live.OnlyHere, true, true}, {live.OnlyHere, false, true}, {live.Published, false, false}, {live.Unknown, false, true}} {
 		s := newStore(t, live.Config{History: time.Hour, MaxBytes: 6000})
 		kind := live.OnlyHere
 		s.SetCover(func(identity.Batch, []window.Hour) live.Held { return kind })
@@ -87,14 +87,14 @@ func TestLateLoss(t *testing.T) {
 			}
 		}
 		snap := s.Snapshot(start.Add(time.Minute))
-		if late, lost := snap.LateLost != live.Nothing, snap.LostThrough != live.Nothing; late != c.late || lost != c.lost {
-			t.Errorf("%d: late loss %v, loss %v", c.held, late, lost)
+		if _, lost := snap.Lost(before, after); lost != c.lost {
+			t.Errorf("%d: lost %v", c.held, lost)
 		}
 		snap.Close()
 		kind = live.Published
 		s.Expire(start.Add(time.Minute))
 		snap = s.Snapshot(start.Add(time.Minute))
-		if snap.LateLost != live.Nothing {
+		if _, lost := snap.Lost(before, after); lost {
 			t.Errorf("%d: the loss is told although a set holds it", c.held)
 		}
 		snap.Close()

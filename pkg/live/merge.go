@@ -119,6 +119,6 @@ func (s *Store) resize(run []*segment, m *segment) {
 	share := saved / int64(len(m.parts))
 	for _, p := range m.parts {
 		p.batch.bytes -= share
+		s.charge(p.batch.agent, -share, 0)
 	}
-	s.bytes -= share * int64(len(m.parts))
 }

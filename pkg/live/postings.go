@@ -18,22 +18,36 @@ func newPostings() postings {
 	return postings{values: map[string]map[string][]uint32{}, dead: map[uint32]struct{}{}}
 }
 
-func (p *postings) add(id uint32, ls labels.Labels) {
+// Estimates of the heap bytes that a name or a value takes that is new to the index.
+const (
+	nameOverhead  = 400
+	valueOverhead = 168
+)
+
+// add gives an estimate of the heap bytes that the names and values take that are new.
+func (p *postings) add(id uint32, ls labels.Labels) (bytes int64) {
 	p.all = append(p.all, id)
 	ls.Range(func(l labels.Label) {
 		vs := p.values[l.Name]
 		if vs == nil {
 			vs = map[string][]uint32{}
 			p.values[l.Name] = vs
+			bytes += nameOverhead
 		}
-		vs[l.Value] = append(vs[l.Value], id)
+		ids, ok := vs[l.Value]
+		if !ok {
+			bytes += valueOverhead
+		}
+		vs[l.Value] = append(ids, id)
 	})
+	return bytes
 }
 
-// remove marks ids; lists are swept once a quarter of them is dead.
+// remove marks ids; lists are swept once a sixteenth of them is dead: what is dead is not
+// in the estimate of the heap any more.
 func (p *postings) remove(id uint32) {
 	p.dead[id] = struct{}{}
-	if 4*len(p.dead) > len(p.all) {
+	if 16*len(p.dead) > len(p.all) {
 		p.sweep()
 	}
 }

@@ -15,7 +15,9 @@ import (
 type shape struct {
 	key     [sha256.Size]byte
 	groups  []*shapeGroup
-	batches int
+	batches int    // those whose columns are in the groups
+	live    int    // those of them that are not evicted
+	owner   *agent // that is charged for it
 	bytes   int64
 }
 
@@ -102,7 +104,6 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 		}
 	}
 	s.shapes[key] = sh
-	s.bytes += sh.bytes
 	return sh
 }
 
@@ -110,7 +111,6 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 // stand nowhere else.
 func (s *Store) dropShape(sh *shape) {
 	delete(s.shapes, sh.key)
-	s.bytes -= sh.bytes
 	mine := make(map[*shapeGroup]bool, len(sh.groups))
 	for _, g := range sh.groups {
 		mine[g] = true
@@ -143,4 +143,6 @@ type series struct {
 	typ    frame.MetricType
 	unit   string
 	bytes  int64
+	live   int    // places in shapes that have a batch with columns
+	owner  *agent // that is charged for it
 }

@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	"math"
 	"slices"
 	"sort"
 	"time"
@@ -21,12 +20,7 @@ type Snapshot struct {
 
 	// From is the oldest sample time of the history window, milliseconds.
 	From int64
-	// LostThrough is the newest sample time that was evicted for memory,
-	// milliseconds; math.MinInt64 when nothing was.
-	LostThrough int64
-	// LateLost is the newest sample time of batches before the window that were evicted
-	// for memory although no published set covers them; math.MinInt64 when there were none.
-	LateLost int64
+	lost []Span // see Lost
 
 	coverage Coverage // nil: nothing is published
 }
@@ -36,7 +30,7 @@ func (s *Store) Snapshot(now time.Time) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[s.version]++
-	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), LostThrough: s.lostThrough, LateLost: s.lateLost}
+	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), lost: s.lost.spans()}
 }
 
 // Close lets the store drop what only this snapshot could see. Not for concurrent use with reads.
@@ -295,6 +289,3 @@ func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error
 	})
 	return out, err
 }
-
-// Nothing is LostThrough when nothing was evicted for memory.
-const Nothing = math.MinInt64

@@ -14,15 +14,19 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Estimates of heap bytes beside the columns.
+// Estimates of heap bytes beside the columns. Those of maps are what an entry takes after
+// many others have come and gone (TestMemoryBoundHolds).
 const (
-	batchOverhead   = 360
+	batchOverhead   = 400
 	segmentOverhead = 232
 	shapeOverhead   = 256
 	groupOverhead   = 128
 	placeBytes      = 24
-	seriesOverhead  = 208
-	ghostBytes      = 240
+	seriesOverhead  = 264
+	labelOverhead   = 6 // of a label: its lengths, and its entry in the list of series
+	ghostBytes      = 280
+	rivalOverhead   = 32
+	rivalSize       = 24
 )
 
 // Store of accepted batches.
@@ -39,23 +43,23 @@ type Store struct {
 	nextID  uint32
 	strings map[string]string // units
 
-	full    byAge // batches with columns
-	ghosts  byAge // identities without columns
-	late    byAge // batches with columns before the window that no published set covers
-	removed []*batch
-	bytes   int64
-	samples int64
-	open    map[uint64]int // snapshots by version
+	full       batchHeap // batches with columns, the oldest first
+	ghosts     batchHeap // identities without columns
+	late       batchHeap // batches with columns before the window that no published set covers
+	newest     batchHeap // all batches with columns, the newest first
+	removed    []*batch
+	bytes      int64
+	seriesHeld int // series of batches with columns
+	samples    int64
+	agents     map[string]*agent
+	heavy      map[string]*agent // those beyond their share of a bound
+	open       map[uint64]int    // snapshots by version
 
-	// lostThrough is the newest sample time that was evicted for memory, milliseconds.
-	lostThrough int64
-	// lateLost is the same of batches that no published set covered.
-	lateLost   int64
-	losses     []lateLoss
-	lossesPast int64 // the newest of those beyond the bound
-	cover      Cover
-	hasher     shapeHasher
-	builder    labels.ScratchBuilder
+	lost    losses
+	evicted Evicted
+	cover   Cover
+	hasher  shapeHasher
+	builder labels.ScratchBuilder
 }
 
 // New makes an empty store.
@@ -64,18 +68,21 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	return &Store{
-		cfg:         cfg,
-		boots:       map[identity.Boot]*bootIndex{},
-		shapes:      map[[sha256.Size]byte]*shape{},
-		series:      map[uint32]*series{},
-		byHash:      map[uint64][]uint32{},
-		index:       newPostings(),
-		strings:     map[string]string{},
-		open:        map[uint64]int{},
-		lostThrough: math.MinInt64,
-		lateLost:    math.MinInt64,
-		lossesPast:  math.MinInt64,
-		builder:     labels.NewScratchBuilder(16),
+		cfg:     cfg,
+		boots:   map[identity.Boot]*bootIndex{},
+		shapes:  map[[sha256.Size]byte]*shape{},
+		series:  map[uint32]*series{},
+		byHash:  map[uint64][]uint32{},
+		index:   newPostings(),
+		strings: map[string]string{},
+		full:    batchHeap{slot: slotRole, before: older},
+		ghosts:  batchHeap{slot: slotRole, before: older},
+		late:    batchHeap{slot: slotRole, before: older},
+		newest:  batchHeap{slot: slotNewest, before: newer},
+		agents:  map[string]*agent{},
+		heavy:   map[string]*agent{},
+		open:    map[uint64]int{},
+		builder: labels.NewScratchBuilder(16),
 	}, nil
 }
 
@@ -97,7 +104,9 @@ func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, erro
 	if b.Identity != a.Identity {
 		return 0, &MismatchError{Manifest: a.Identity, Frame: b.Identity}
 	}
-	a.MaxTime = maxTime(b)
+	var minTime int64
+	minTime, a.MaxTime = timesOf(b)
+	minT, _ := floorMS(minTime)
 	maxT, _ := floorMS(a.MaxTime)
 	hours := hoursOf(b)
 
@@ -118,15 +127,15 @@ func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, erro
 	s.version++
 	nb := old
 	if nb == nil {
-		nb = &batch{Accepted: a, maxT: maxT, added: s.version}
+		nb = &batch{Accepted: a, added: s.version}
 		s.place(nb)
 	} else {
 		s.unghost(nb)
-		nb.maxT, nb.added = maxT, s.version
+		nb.added = s.version
 	}
-	nb.hours, nb.late = hours, late
+	nb.minT, nb.maxT, nb.hours, nb.late = minT, maxT, hours, late
 	s.fill(nb, b)
-	s.shrink()
+	s.shrink(now)
 	return Inserted, nil
 }
 
@@ -146,8 +155,7 @@ func (s *Store) Note(a Accepted, now time.Time) (Outcome, error) {
 	s.version++
 	nb := &batch{Accepted: a, maxT: maxT, added: s.version}
 	s.place(nb)
-	heap.Push(&s.ghosts, nb)
-	s.bytes += ghostBytes
+	s.ghost(nb)
 	return Inserted, nil
 }
 
@@ -173,10 +181,17 @@ func (s *Store) place(b *batch) {
 		s.boots[boot] = x
 	}
 	x.intersecting(b, func(o *batch) {
-		if b.wins(o) {
-			o.addRival(b, s.version)
+		if !b.wins(o) {
+			b.addRival(o, s.version, len(s.open) > 0)
+			return
+		}
+		had := o.rivalBytes()
+		o.addRival(b, s.version, len(s.open) > 0)
+		if more := o.rivalBytes() - had; o.columns() {
+			o.bytes += more
+			s.charge(o.agent, more, 0)
 		} else {
-			b.addRival(o, s.version)
+			s.bytes += more
 		}
 	})
 	x.add(b)
@@ -184,11 +199,13 @@ func (s *Store) place(b *batch) {
 
 // fill copies the columns of f into b.
 func (s *Store) fill(b *batch, f *frame.Batch) {
+	b.agent = s.agent(b.Identity.Agent)
 	sh := s.shapeOf(f)
 	sh.batches++
 	b.shape = sh
-	b.bytes = batchOverhead
-	s.bytes += batchOverhead
+	s.hold(sh, b.agent)
+	b.bytes = batchOverhead + int64(len(b.hours))*8 + b.rivalBytes()
+	s.charge(b.agent, b.bytes, 0)
 	first := b.Identity.SeqStart
 	for i := range f.Groups {
 		g := &f.Groups[i]
@@ -200,13 +217,18 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 		}
 		n := seg.bytes()
 		b.bytes += n
-		s.bytes += n
+		s.charge(b.agent, n, 0)
 		sg.insert(seg)
 		s.merge(sg)
 	}
 	s.samples += int64(b.Identity.Count())
 	heap.Push(s.heapOf(b), b)
+	heap.Push(&s.newest, b)
+	heap.Push(&b.agent.batches, b)
 }
+
+// columns reports whether b has its columns.
+func (b *batch) columns() bool { return b.shape != nil && b.removed.Load() == 0 }
 
 func (s *Store) seriesOf(ls labels.Labels) (uint32, *series) {
 	h := ls.Hash()
@@ -218,18 +240,15 @@ func (s *Store) seriesOf(ls labels.Labels) (uint32, *series) {
 	id := s.nextID
 	s.nextID++
 	ser := &series{labels: ls}
-	ls.Range(func(l labels.Label) { ser.bytes += int64(len(l.Name)+len(l.Value)) + 6 })
-	ser.bytes += seriesOverhead
-	s.bytes += ser.bytes
+	ls.Range(func(l labels.Label) { ser.bytes += int64(len(l.Name)+len(l.Value)) + labelOverhead })
 	s.series[id] = ser
 	s.byHash[h] = append(s.byHash[h], id)
-	s.index.add(id, ls)
+	ser.bytes += seriesOverhead + s.index.add(id, ls)
 	return id, ser
 }
 
 func (s *Store) dropSeries(id uint32, ser *series) {
 	delete(s.series, id)
-	s.bytes -= ser.bytes
 	h := ser.labels.Hash()
 	if ids := slices.DeleteFunc(s.byHash[h], func(o uint32) bool { return o == id }); len(ids) == 0 {
 		delete(s.byHash, h)
@@ -253,14 +272,15 @@ func (s *Store) intern(v string) string {
 	return v
 }
 
-func maxTime(b *frame.Batch) int64 {
-	t := int64(math.MinInt64)
+// timesOf are the times of the first and the last sample, nanoseconds.
+func timesOf(b *frame.Batch) (first, last int64) {
+	first, last = math.MaxInt64, math.MinInt64
 	for i := range b.Groups {
 		if ts := b.Groups[i].Timestamps; len(ts) > 0 {
-			t = max(t, ts[len(ts)-1])
+			first, last = min(first, ts[0]), max(last, ts[len(ts)-1])
 		}
 	}
-	return t
+	return first, last
 }
 
 // Stats of a store.
@@ -269,14 +289,23 @@ type Stats struct {
 	Batches, Late          int
 	Ghosts, Series, Shapes int
 	Samples, Bytes         int64
+	Evicted                Evicted
 }
 
-// Stats counts what is kept. Bytes is an estimate of heap bytes.
+// Evicted counts batches that were evicted because a bound was met, by why they went first.
+type Evicted struct {
+	Future uint64 // they have samples in the far future
+	Agent  uint64 // their agent was beyond its share
+	Oldest uint64
+}
+
+// Stats counts what is kept. Bytes is an estimate of heap bytes, without what only open
+// snapshots see.
 func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return Stats{
-		Batches: len(s.full) + len(s.late), Late: len(s.late), Ghosts: len(s.ghosts), Series: len(s.series), Shapes: len(s.shapes),
-		Samples: s.samples, Bytes: s.bytes,
+		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Ghosts: s.ghosts.Len(), Series: len(s.series), Shapes: len(s.shapes),
+		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted,
 	}
 }

@@ -44,6 +44,9 @@ type HistoryConfig struct {
 	Window   time.Duration `koanf:"window" help:"how far back samples are kept in memory, by sample time"`
 	MaxBytes config.Bytes  `koanf:"max_bytes" help:"most memory for samples and indexes, estimated; beyond it the oldest samples go"`
 	Series   int           `koanf:"series" help:"most series in memory; beyond it the oldest samples go"`
+	// AgentShare and Future say what goes before the oldest samples.
+	AgentShare int           `koanf:"agent_share" help:"percentage of max_bytes and series beyond which an agent's own oldest samples go first"`
+	Future     time.Duration `koanf:"future" help:"how far after now a sample may lie before it goes first of all when a bound is met"`
 }
 
 // DefaultConfig listens on loopback and keeps two hours.
@@ -52,7 +55,7 @@ func DefaultConfig() Config {
 		HTTP: ListenConfig{Listen: "127.0.0.1:4760"}, GRPC: ListenConfig{Listen: "127.0.0.1:4761"},
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		DrainTimeout: 5 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
-		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000},
+		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000, AgentShare: 25, Future: time.Hour},
 		Follow:  follow.DefaultConfig(),
 		Rollup:  sets.DefaultConfig(),
 		Limits:  answer.DefaultLimits(),
@@ -63,11 +66,14 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	var errs []error
 	for name, d := range map[string]time.Duration{
-		"drain_timeout": c.DrainTimeout, "lookback": c.Lookback, "stale_after": c.StaleAfter,
+		"drain_timeout": c.DrainTimeout, "lookback": c.Lookback, "stale_after": c.StaleAfter, "history.future": c.History.Future,
 	} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s: must be greater than 0", name))
 		}
+	}
+	if c.History.AgentShare < 1 || c.History.AgentShare > 100 {
+		errs = append(errs, errors.New("history.agent_share: must be a percentage from 1 to 100"))
 	}
 	if c.StaleAfter <= c.Follow.AuditInterval {
 		errs = append(errs, errors.New("stale_after: must be greater than follow.audit_interval"))
@@ -81,5 +87,6 @@ func (c Config) validateExposure() error {
 }
 
 func (c Config) live() live.Config {
-	return live.Config{History: c.History.Window, MaxBytes: int64(c.History.MaxBytes), MaxSeries: c.History.Series}
+	h := c.History
+	return live.Config{History: h.Window, MaxBytes: int64(h.MaxBytes), MaxSeries: h.Series, AgentShare: h.AgentShare, Future: h.Future}
 }

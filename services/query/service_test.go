@@ -32,6 +32,12 @@ type node struct {
 
 func start(t testing.TB, a *authority, change func(*query.Config)) *node {
 	t.Helper()
+	return startAt(t, a, time.Now, change)
+}
+
+// startAt has a clock of its own.
+func startAt(t testing.TB, a *authority, now func() time.Time, change func(*query.Config)) *node {
+	t.Helper()
 	cfg := query.DefaultConfig()
 	cfg.HTTP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Follow.AuditInterval = 20 * time.Millisecond
@@ -39,7 +45,7 @@ func start(t testing.TB, a *authority, change func(*query.Config)) *node {
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := query.New(cfg, query.Deps{Store: a, Telemetry: telemetry.Discard()})
+	s, err := query.New(cfg, query.Deps{Store: a, Telemetry: telemetry.Discard(), Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}

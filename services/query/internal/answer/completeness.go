@@ -26,9 +26,9 @@ const (
 	ReasonStale         = "AUDIT_STALE"      // the last audit that succeeded is too old
 	ReasonUnreadable    = "BATCH_UNREADABLE" // accepted batches of the range can't be read
 	ReasonBeforeHistory = "BEFORE_HISTORY"   // the range begins before the history window
-	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory
+	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory and are in no set
 	ReasonSet           = "SET_UNREADABLE"   // published sets of the range can't be read
-	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // batches before the window are neither in a set nor in memory
+	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // which batches before the window are in no set is not known
 )
 
 // Completeness says what an answer could see.
@@ -72,9 +72,9 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 			add(ReasonBeforeHistory, "the range begins before the history that is kept, which begins at %s",
 				time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
-		if mint <= snap.LostThrough && snap.LostThrough >= snap.From {
-			add(ReasonMemory, "samples up to %s were evicted because the memory bound was met",
-				time.UnixMilli(snap.LostThrough).UTC().Format(time.RFC3339Nano))
+		if lost, ok := snap.Lost(mint, maxt); ok {
+			add(ReasonMemory, "samples between %s and %s were evicted because the memory bound was met, and no published set holds them",
+				time.UnixMilli(lost.Min).UTC().Format(time.RFC3339Nano), time.UnixMilli(lost.Max).UTC().Format(time.RFC3339Nano))
 		}
 		e.published(add, snap, pub, mint)
 		list, more := e.d.Follower.Unreadable(mint, maxt)
@@ -128,13 +128,7 @@ func (e *Evaluator) published(add func(code, format string, args ...any), snap *
 		}
 		add(ReasonSet, "published set of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
-	if mint < snap.From {
-		switch {
-		case !e.d.Sets.Known():
-			add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
-		case mint <= snap.LateLost:
-			add(ReasonNotRolledUp, "batches with samples up to %s are not rolled up, and were evicted because the memory bound was met",
-				time.UnixMilli(snap.LateLost).UTC().Format(time.RFC3339Nano))
-		}
+	if mint < snap.From && !e.d.Sets.Known() {
+		add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 	}
 }

@@ -57,6 +57,14 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 	stat("lightmetrics_query_live_samples", "Records in memory.", func(s live.Stats) float64 { return float64(s.Samples) })
 	stat("lightmetrics_query_live_batches", "Batches in memory.", func(s live.Stats) float64 { return float64(s.Batches) })
 	stat("lightmetrics_query_live_bytes", "Estimated heap bytes of the data in memory.", func(s live.Stats) float64 { return float64(s.Bytes) })
+	evicted := func(why string, fn func(live.Evicted) uint64) {
+		p.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_query_live_evicted_batches_total",
+			Help:        "Batches that were evicted because a memory bound was met, by why they went first.",
+			ConstLabels: prometheus.Labels{"reason": why}}, func() float64 { return float64(fn(f.d.Live.Stats().Evicted)) })
+	}
+	evicted("future", func(e live.Evicted) uint64 { return e.Future })
+	evicted("agent_share", func(e live.Evicted) uint64 { return e.Agent })
+	evicted("oldest", func(e live.Evicted) uint64 { return e.Oldest })
 	return m
 }
 
