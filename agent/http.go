@@ -15,6 +15,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
@@ -40,15 +41,22 @@ func humanBytes(n int64) string {
 }
 
 func (a *Agent) handler() http.Handler {
-	mux := http.NewServeMux()
+	mux := run.NewMux("lightmetrics agent", telemetry.Version(), nil)
 	telemetry.Admin{Telemetry: a.tele, Config: a.cfg, Pprof: a.cfg.HTTP.Pprof}.Register(mux)
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Status()) })
-	mux.HandleFunc("GET /{$}", a.page)
-	mux.HandleFunc("GET /conflicts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Conflicts()) })
-	mux.HandleFunc("GET /dead-letters", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.DeadLetters()) })
-	mux.HandleFunc("POST /conflicts/{id}/accept-existing", a.change(a.ResolveAcceptExisting))
-	mux.HandleFunc("POST /dead-letters/{id}/requeue", a.change(a.Requeue))
-	mux.HandleFunc("POST /dead-letters/{id}/drop", a.change(a.DropDeadLetter))
+	for _, r := range []struct {
+		pattern, about string
+		fn             http.HandlerFunc
+	}{
+		{"GET /{$}", "status page", a.page},
+		{"GET /status", "status as JSON", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Status()) }},
+		{"GET /conflicts", "batches whose identity holds other bytes", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.Conflicts()) }},
+		{"GET /dead-letters", "batches that collectors refuse", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, a.DeadLetters()) }},
+		{"POST /conflicts/{id}/accept-existing", "drop ours", a.change(a.ResolveAcceptExisting)},
+		{"POST /dead-letters/{id}/requeue", "send it again", a.change(a.Requeue)},
+		{"POST /dead-letters/{id}/drop", "drop it", a.change(a.DropDeadLetter)},
+	} {
+		mux.Handle(run.Route{Pattern: r.pattern, About: r.about, Handler: r.fn})
+	}
 	return mux
 }
 

@@ -28,8 +28,8 @@ func hashOf(token string) string {
 
 func TestTokenGivesItsPrincipal(t *testing.T) {
 	f := principalsFileWith(t, "principals:\n"+
-		"- {name: web, token_sha256: "+hashOf("s3cret")+", agents: [\"web-*\", db-1]}\n"+
-		"- {name: all, token_sha256: "+hashOf("other")+", agents: [\"*\"]}\n")
+		"- {name: web, token_sha256: "+hashOf("s3cret")+", roles: [sender], agents: [\"web-*\", db-1]}\n"+
+		"- {name: all, token_sha256: "+hashOf("other")+", roles: [sender], agents: [\"*\"]}\n")
 	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestTokenGivesItsPrincipal(t *testing.T) {
 }
 
 func TestPrincipalsAreReadAgainAndABrokenFileChangesNothing(t *testing.T) {
-	f := principalsFileWith(t, "principals: [{name: a, token_sha256: "+hashOf("one")+", agents: [x]}]")
+	f := principalsFileWith(t, "principals: [{name: a, token_sha256: "+hashOf("one")+", roles: [sender], agents: [x]}]")
 	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestPrincipalsAreReadAgainAndABrokenFileChangesNothing(t *testing.T) {
 	if _, err := a.Authenticate("one", nil); err != nil {
 		t.Fatalf("a broken file shut the door: %v", err)
 	}
-	write("principals: [{name: b, token_sha256: " + hashOf("two") + ", agents: [x, y]}]")
+	write("principals: [{name: b, token_sha256: " + hashOf("two") + ", roles: [sender], agents: [x, y]}]")
 	if _, err := a.Authenticate("one", nil); !errors.Is(err, ErrUnauthenticated) {
 		t.Errorf("the removed token: %v", err)
 	}
@@ -85,7 +85,7 @@ func TestBadPrincipalsAreRefused(t *testing.T) {
 		"one token twice": "principals: [{name: a, token_sha256: " + hashOf("x") + "}, {name: b, token_sha256: " + hashOf("x") + "}]",
 		"one name twice":  "principals: [{name: a, tls_name: x}, {name: b, tls_name: x}]",
 		"two documents":   "principals: [{name: a, tls_name: x}]\n---\nprincipals: []",
-		"bad pattern":     "principals: [{name: a, tls_name: b, agents: [\"[\"]}]",
+		"bad pattern":     "principals: [{name: a, tls_name: b, roles: [sender], agents: [\"[\"]}]",
 	} {
 		if _, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: principalsFileWith(t, text)}); err == nil {
 			t.Errorf("%s: taken", name)
@@ -126,10 +126,10 @@ func FuzzBearerToken(f *testing.F) {
 }
 
 func FuzzPrincipals(f *testing.F) {
-	good := "principals:\n- {name: web, token_sha256: " + hashOf("s3cret") + ", agents: [\"web-*\", db-1]}\n"
-	for _, s := range []string{good, good + "- {name: tls, tls_name: web-1, agents: [\"*\"]}\n", good + "- {name: w, tls_name: w, roles: [worker, reader], workers: [\"w*\"]}\n", "principals: [null]",
-		"principals: []", "", "principals: [{name: a, tls_name: b, agents: [\"[\"]}]",
-		"a: &a [x,x]\nb: [*a,*a]", good + "---\n" + good, "principals: [{name: a, tls_name: b, agents: [\"[a-\\\\]*\"]}]"} {
+	good := "principals:\n- {name: web, token_sha256: " + hashOf("s3cret") + ", roles: [sender], agents: [\"web-*\", db-1]}\n"
+	for _, s := range []string{good, good + "- {name: tls, tls_name: web-1, roles: [sender], agents: [\"*\"]}\n", good + "- {name: w, tls_name: w, roles: [worker, reader], workers: [\"w*\"]}\n", "principals: [null]",
+		"principals: []", "", "principals: [{name: a, tls_name: b, roles: [sender], agents: [\"[\"]}]",
+		"a: &a [x,x]\nb: [*a,*a]", good + "---\n" + good, "principals: [{name: a, tls_name: b, roles: [sender], agents: [\"[a-\\\\]*\"]}]"} {
 		f.Add([]byte(s), "web-1")
 	}
 	f.Fuzz(func(t *testing.T, b []byte, agent string) {

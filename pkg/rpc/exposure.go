@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // CheckExposure refuses settings that let everybody in from the network: addresses beyond
@@ -23,7 +24,7 @@ func CheckExposure(auth AuthConfig, tls ServerTLS, addresses map[string]string) 
 	for _, name := range slices.Sorted(maps.Keys(addresses)) {
 		a := addresses[name]
 		switch {
-		case a == "" || Loopback(a):
+		case a == "" || run.Loopback(a):
 		case auth.Mode == AuthNone:
 			errs = append(errs, fmt.Errorf("%s %q: auth.mode none is for loopback, unless auth.allow_insecure", name, a))
 		case auth.Mode == AuthToken && !tls.Enabled():
@@ -31,15 +32,4 @@ func CheckExposure(auth AuthConfig, tls ServerTLS, addresses map[string]string) 
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Loopback reports whether an address (host:port) can only be reached from this machine.
-// What can't be read as one can be reached from anywhere.
-func Loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

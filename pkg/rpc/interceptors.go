@@ -3,9 +3,7 @@ package rpc
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"runtime/debug"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,11 +13,6 @@ import (
 
 	"crypto/tls"
 )
-
-// open methods need no credentials.
-func open(method string) bool {
-	return strings.HasPrefix(method, "/grpc.health.v1.") || strings.HasPrefix(method, "/grpc.reflection.")
-}
 
 // identify authenticates a call by its metadata and connection, with these principals.
 func (a *Authenticator) identify(ctx context.Context, ps *principals) (Principal, error) {
@@ -42,58 +35,51 @@ func (a *Authenticator) identify(ctx context.Context, ps *principals) (Principal
 	return p, nil
 }
 
+// door asks every call of a server who it is, and whether that one may.
+type door struct {
+	*Authenticator
+	access Access
+}
+
 // judge says who calls, if that one may call the method.
-func (a *Authenticator) judge(ctx context.Context, ps *principals, method string) (Principal, error) {
-	p, err := a.identify(ctx, ps)
+func (d door) judge(ctx context.Context, ps *principals, method string) (Principal, error) {
+	p, err := d.identify(ctx, ps)
 	if err != nil {
 		return p, err
 	}
-	return p, Status(Authorize(p, method))
+	return p, Status(d.access.Authorize(p, method))
 }
 
-func (a *Authenticator) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (d door) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if open(info.FullMethod) {
 		return next(ctx, req)
 	}
 	p, known := PrincipalFrom(ctx) // by Tap
 	if !known {
 		var err error
-		if p, err = a.identify(ctx, a.current()); err != nil {
+		if p, err = d.identify(ctx, d.current()); err != nil {
 			return nil, err
 		}
 		ctx = WithPrincipal(ctx, p)
 	}
-	if err := Authorize(p, info.FullMethod); err != nil {
+	if err := d.access.Authorize(p, info.FullMethod); err != nil {
 		return nil, Status(err)
 	}
 	return next(ctx, req)
 }
 
-func (a *Authenticator) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (d door) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	if open(info.FullMethod) {
 		return next(srv, ss)
 	}
-	ps := a.current()
-	p, err := a.judge(ss.Context(), ps, info.FullMethod)
+	ps := d.current()
+	p, err := d.judge(ss.Context(), ps, info.FullMethod)
 	if err != nil {
 		return err
 	}
-	s := &judged{ServerStream: ss, a: a, ctx: WithPrincipal(ss.Context(), p), info: info, caller: p}
+	s := &judged{ServerStream: ss, door: d, ctx: WithPrincipal(ss.Context(), p), info: info, caller: p}
 	s.seen.Store(ps)
 	return next(srv, s)
-}
-
-// Middleware authenticates HTTP requests and puts the principal into their context.
-// deny writes the refusal.
-func (a *Authenticator) Middleware(next http.Handler, deny func(http.ResponseWriter, *http.Request, error)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := a.Authenticate(BearerToken(Authorization(r.Header)), r.TLS)
-		if err != nil {
-			deny(w, r, err)
-			return
-		}
-		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
-	})
 }
 
 // recovered turns a panic of a handler into INTERNAL and logs its stack.

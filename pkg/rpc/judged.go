@@ -17,7 +17,7 @@ const ReasonCredentialsChanged = "CREDENTIALS_CHANGED"
 // may last for months; whoever is taken out of the file must not stay that long.
 type judged struct {
 	grpc.ServerStream
-	a      *Authenticator
+	door   door
 	ctx    context.Context
 	info   *grpc.StreamServerInfo
 	caller Principal
@@ -43,11 +43,11 @@ func (s *judged) SendMsg(m any) error {
 }
 
 func (s *judged) again() error {
-	now := s.a.current()
+	now := s.door.current()
 	if now == s.seen.Load() {
 		return nil
 	}
-	p, err := s.a.judge(s.ServerStream.Context(), now, s.info.FullMethod)
+	p, err := s.door.judge(s.ServerStream.Context(), now, s.info.FullMethod)
 	if err != nil {
 		return err
 	}

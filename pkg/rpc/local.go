@@ -13,6 +13,8 @@ import (
 // asked for as they are of calls from outside; the principal is the context's. Streams
 // are not served.
 type Local struct {
+	// Access has the methods that are registered.
+	Access  Access
 	methods map[string]localMethod
 }
 
@@ -43,7 +45,7 @@ func (l *Local) Invoke(ctx context.Context, method string, args, reply any, _ ..
 		return Failure{Code: codes.Unimplemented, Reason: ReasonNotFound, Message: "no method " + method}.Err()
 	}
 	p, _ := PrincipalFrom(ctx)
-	if err := Authorize(p, method); err != nil {
+	if err := l.Access.Authorize(p, method); err != nil {
 		return Status(err)
 	}
 	out, err := m.call(m.impl, ctx, func(in any) error {

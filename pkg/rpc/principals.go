@@ -13,6 +13,8 @@ import (
 	"slices"
 
 	"gopkg.in/yaml.v3"
+
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // Principal is who calls.
@@ -20,21 +22,26 @@ type Principal struct {
 	Name string
 	// Agents are path.Match patterns of the agent ids that it may write.
 	Agents []string
-	// Roles say what else it may call; docs/guide/coordinator.md has the table.
+	// Roles say what it may call; docs/guide/access.md has the table.
 	Roles []Role
 	// Workers are path.Match patterns of the worker ids as which it may own shards.
 	Workers []string
 }
 
 // anonymous is everybody where nobody is asked for credentials.
-var anonymous = Principal{Name: "anonymous", Agents: []string{"*"}, Roles: roles, Workers: []string{"*"}}
+var anonymous = Principal{Name: "anonymous", Agents: []string{"*"}, Roles: run.Roles(), Workers: []string{"*"}}
+
+// Has reports whether the principal has the role.
+func (p Principal) Has(r Role) bool { return slices.Contains(p.Roles, r) }
 
 // MayWrite reports whether the principal may write the agent's batches.
-func (p Principal) MayWrite(agentID string) bool { return matches(p.Agents, agentID) }
+func (p Principal) MayWrite(agentID string) bool {
+	return p.Has(RoleSender) && matches(p.Agents, agentID)
+}
 
 // MayWorkAs reports whether the principal may own shards under the worker's name.
 func (p Principal) MayWorkAs(workerID string) bool {
-	return slices.Contains(p.Roles, RoleWorker) && matches(p.Workers, workerID)
+	return p.Has(RoleWorker) && matches(p.Workers, workerID)
 }
 
 // same reports whether two principals may do the same, under the same name.
@@ -93,13 +100,19 @@ func (e principalEntry) principal() (Principal, error) {
 	}
 	for _, name := range e.Roles {
 		r := Role(name)
-		if !slices.Contains(roles, r) {
-			return p, fmt.Errorf("role %q: want one of %v", name, roles)
+		if !slices.Contains(run.Roles(), r) {
+			return p, fmt.Errorf("role %q: want one of %v", name, run.Roles())
 		}
 		p.Roles = append(p.Roles, r)
 	}
-	if len(e.Workers) > 0 && !slices.Contains(p.Roles, RoleWorker) {
-		return p, errors.New("workers without the role worker")
+	// Half of a permission is a mistake that would show up as refused calls much later.
+	switch {
+	case len(e.Agents) > 0 && !p.Has(RoleSender):
+		return p, errors.New("agents without the role sender: add roles: [sender]")
+	case len(e.Agents) == 0 && p.Has(RoleSender):
+		return p, errors.New("the role sender without agents: name the agents that it may write, [\"*\"] is all")
+	case len(e.Workers) > 0 && !p.Has(RoleWorker):
+		return p, errors.New("workers without the role worker: add roles: [worker]")
 	}
 	return p, nil
 }

@@ -30,8 +30,9 @@ type Server struct {
 }
 
 // NewServer wires TLS, authentication and roles, recovery, traces, health, channelz and
-// reflection. auth may be nil: then every caller is let in without a principal.
-func NewServer(t ServerTLS, auth *Authenticator, tel *telemetry.Telemetry, extra ...grpc.ServerOption) (*Server, error) {
+// reflection. access has the methods that are registered later. auth may be nil: then
+// every caller is let in without a principal.
+func NewServer(t ServerTLS, auth *Authenticator, access Access, tel *telemetry.Telemetry, extra ...grpc.ServerOption) (*Server, error) {
 	cfg, err := t.Config()
 	if err != nil {
 		return nil, err
@@ -40,7 +41,8 @@ func NewServer(t ServerTLS, auth *Authenticator, tel *telemetry.Telemetry, extra
 	stream := []grpc.StreamServerInterceptor{refuseEncodedStream}
 	if auth != nil {
 		auth.logTo(tel.Log)
-		unary, stream = append(unary, auth.unary), append(stream, auth.stream)
+		d := door{Authenticator: auth, access: access.withCommon()}
+		unary, stream = append(unary, d.unary), append(stream, d.stream)
 	}
 	log := tel.Log
 	unary = append(unary, func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {

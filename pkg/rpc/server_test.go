@@ -49,7 +49,7 @@ func serve(t *testing.T, tls ServerTLS, auth AuthConfig) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewServer(tls, a, telemetry.Discard())
+	s, err := NewServer(tls, a, Access{ingestv1.IngestService_SubmitBatch_FullMethodName: {RoleSender}, ingestv1.IngestService_StreamBatches_FullMethodName: {RoleSender}}, telemetry.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func call(t *testing.T, addr string, c ClientConfig, req *ingestv1.SubmitBatchRe
 }
 
 func TestTokensOverGRPC(t *testing.T) {
-	f := principalsFileWith(t, "principals: [{name: web, token_sha256: "+hashOf("tok")+", agents: [x]}]")
+	f := principalsFileWith(t, "principals: [{name: web, token_sha256: "+hashOf("tok")+", roles: [sender], agents: [x]}]")
 	addr := serve(t, ServerTLS{}, AuthConfig{Mode: AuthToken, PrincipalsFile: f})
 	if name, err := call(t, addr, ClientConfig{Token: "tok", TokenOverPlaintext: true}, &ingestv1.SubmitBatchRequest{}); err != nil || name != "web" {
 		t.Errorf("right token: %q, %v", name, err)
@@ -188,7 +188,7 @@ func TestMutualTLSGivesThePrincipalOfTheCertificate(t *testing.T) {
 	cert, key := ca.issue("collector")
 	good, goodKey := ca.issue("web-agent")
 	stranger, strangerKey := ca.issue("stranger")
-	f := principalsFileWith(t, "principals: [{name: web, tls_name: web-agent, agents: [x]}]")
+	f := principalsFileWith(t, "principals: [{name: web, tls_name: web-agent, roles: [sender], agents: [x]}]")
 	addr := serve(t, ServerTLS{CertFile: cert, KeyFile: key, ClientCAFile: caFile}, AuthConfig{Mode: AuthMTLS, PrincipalsFile: f})
 
 	with := func(cert, key string) ClientConfig {

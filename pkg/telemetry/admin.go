@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // Admin is what the admin paths of a service show.
@@ -23,29 +24,40 @@ type Admin struct {
 }
 
 // Register adds /metrics, /-/healthy, /-/ready, /config and, on request, /debug/pprof/.
-func (a Admin) Register(mux *http.ServeMux) {
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Telemetry.Registry,
-		promhttp.HandlerOpts{Registry: a.Telemetry.Registry, EnableOpenMetrics: true, MaxRequestsInFlight: 8}))
-	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
-		if a.Ready != nil {
-			if err := a.Ready(); err != nil {
-				http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-		}
-		fmt.Fprintln(w, "ready")
-	})
-	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		_ = e.Encode(config.Redacted(a.Config)) // the client went away: nothing to do
-	})
-	if a.Pprof {
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+func (a Admin) Register(mux *run.Mux) {
+	sees, operates := []run.Role{run.RoleReader, run.RoleOperator}, []run.Role{run.RoleOperator}
+	mux.Handle(run.Route{Pattern: "GET /metrics", About: "metrics of this process, for Prometheus", Roles: sees,
+		Handler: promhttp.HandlerFor(a.Telemetry.Registry,
+			promhttp.HandlerOpts{Registry: a.Telemetry.Registry, EnableOpenMetrics: true, MaxRequestsInFlight: 8})})
+	mux.Handle(run.Route{Pattern: "GET /-/healthy", About: "200 while the process runs", Open: true,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })})
+	mux.Handle(run.Route{Pattern: "GET /-/ready", About: "200 while it can do its work, else 503 and why not", Open: true,
+		Handler: http.HandlerFunc(a.ready)})
+	mux.Handle(run.Route{Pattern: "GET /config", About: "settings in force, secrets left out", Roles: operates,
+		Handler: http.HandlerFunc(a.config)})
+	if !a.Pprof {
+		return
 	}
+	for path, h := range map[string]http.HandlerFunc{
+		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+	} {
+		mux.Handle(run.Route{Pattern: "GET /debug/pprof/" + path, About: "profiles of the Go runtime", Roles: operates, Handler: h})
+	}
+}
+
+func (a Admin) ready(w http.ResponseWriter, _ *http.Request) {
+	if a.Ready != nil {
+		if err := a.Ready(); err != nil {
+			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	fmt.Fprintln(w, "ready")
+}
+
+func (a Admin) config(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(config.Redacted(a.Config)) // the client went away: nothing to do
 }

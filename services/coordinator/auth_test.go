@@ -120,7 +120,7 @@ const everybody = `
 - {name: worker, token_sha256: {work}, roles: [worker], workers: ["w*"]}
 - {name: operator, token_sha256: {operate}, roles: [operator]}
 - {name: reader, token_sha256: {read}, roles: [reader]}
-- {name: nobody, token_sha256: {nothing}, agents: ["*"], roles: []}
+- {name: nobody, token_sha256: {nothing}, agents: ["*"], roles: [sender]}
 - {name: other, token_sha256: {other}, roles: [worker], workers: ["other-?"]}
 `
 
@@ -361,7 +361,7 @@ func TestPrincipalsAreChecked(t *testing.T) {
 		return cmd.ExecuteContext(t.Context())
 	}
 	must(t, check("principals: [{name: a, tls_name: b, roles: [worker, operator, reader], workers: [w]}]"))
-	deployed, err := os.ReadFile("../../deploy/principals/coordinator.yaml")
+	deployed, err := os.ReadFile("../../deploy/principals/principals.yaml")
 	must(t, err)
 	must(t, check(string(deployed)))
 	for _, bad := range []string{"principals: [null]", "principals: [{}]", "principals: [{name: a, tls_name: b, roles: [king]}]", "principals:", ""} {

@@ -130,7 +130,7 @@ func (o *owned) register(ctx context.Context) error {
 		return invalid(fmt.Errorf("address has at most %d bytes, session %d", maxAddress, maxToken))
 	}
 	p, _ := rpc.PrincipalFrom(ctx)
-	if err := rpc.AuthorizeWorker(p, coordinatorv1.OwnershipService_Own_FullMethodName, r.GetWorkerId()); err != nil {
+	if err := access.AuthorizeWorker(p, coordinatorv1.OwnershipService_Own_FullMethodName, r.GetWorkerId()); err != nil {
 		return rpc.Status(err)
 	}
 	var ttl time.Duration

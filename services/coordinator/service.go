@@ -14,6 +14,7 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/coord/pending"
@@ -149,14 +150,14 @@ func (s *Service) listen(ctx context.Context, address string) (net.Listener, err
 // serve is everything that needs etcd.
 func (s *Service) serve(ctx context.Context) error {
 	b := s.back.Load()
-	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, s.tel)
+	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, access, s.tel)
 	if err != nil {
 		return err
 	}
 	api := &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)}
 	store := pending.New(b.client.Etcd, pending.Options{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
 	work := workserver.New(store, store)
-	local := &rpc.Local{}
+	local := &rpc.Local{Access: access}
 	for _, r := range []grpc.ServiceRegistrar{gs.Server, local} {
 		coordinatorv1.RegisterOwnershipServiceServer(r, api)
 		work.Register(r)
@@ -226,22 +227,23 @@ func (s *Service) handler() http.Handler {
 		gw := s.gateway.Load()
 		if gw == nil {
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, errNoEtcd.Error(), http.StatusServiceUnavailable)
+			run.WriteError(w, http.StatusServiceUnavailable, "not_ready", errNoEtcd.Error(), nil)
 			return
 		}
-		http.MaxBytesHandler(gw, maxBody).ServeHTTP(w, r)
+		gw.ServeHTTP(w, r)
 	})
-	mux := http.NewServeMux()
-	mux.Handle("/v1/", s.auth.Middleware(api, func(w http.ResponseWriter, r *http.Request, err error) {
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		http.Error(w, err.Error(), http.StatusUnauthorized)
-	}))
+	mux := run.NewMux("lightmetrics coordinator", telemetry.Version(), s.auth.Guard(nil))
+	for _, d := range []protoreflect.ServiceDescriptor{
+		coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto.Services().ByName("OwnershipService"),
+		coordinatorv1.File_lightmetrics_coordinator_v1_work_proto.Services().ByName("WorkService"),
+	} {
+		for _, r := range rpc.GatewayRoutes(d, access, api) {
+			mux.Handle(r)
+		}
+	}
 	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 	return mux
 }
-
-// maxBody bounds the body of a JSON request.
-const maxBody = 1 << 20
 
 var errNoEtcd = errors.New("etcd is not there yet")
 

@@ -48,6 +48,7 @@ func TestTokensDecideWhoMayWriteWhat(t *testing.T) {
 principals:
   - name: web
     token_sha256: %v
+    roles: [sender]
     agents: ["web-*"]
   - name: nobody
     token_sha256: %v
@@ -177,7 +178,7 @@ func TestMutualTLS(t *testing.T) {
 	clientTLS := func(a *ca, name string) rpc.ClientConfig {
 		return rpc.ClientConfig{TLS: rpc.ClientTLS{Enabled: true, CAFile: authority.file("ca.crt"), CertFile: a.file(name + ".crt"), KeyFile: a.file(name + ".key")}}
 	}
-	principals := write(t, "principals.yaml", "principals: [{name: web, tls_name: web-1, agents: [web-1]}]")
+	principals := write(t, "principals.yaml", "principals: [{name: web, tls_name: web-1, roles: [sender], agents: [web-1]}]")
 	store := newStore()
 	c := launch(t, store, clientTLS(authority, "web-1"), func(c *ingest.Config) {
 		c.TLS = rpc.ServerTLS{CertFile: authority.file("server.crt"), KeyFile: authority.file("server.key"), ClientCAFile: authority.file("ca.crt")}

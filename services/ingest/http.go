@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
@@ -26,7 +27,7 @@ const SpoolIDHeader = "X-Lightmetrics-Spool-Id"
 // gateway serves POST /v1/batches through grpc-gateway. Its handler calls the
 // service directly, so authentication, admission and the bounded read of the body
 // stand before it.
-func (s *Service) gateway(ctx context.Context) (http.Handler, error) {
+func (s *Service) gateway(ctx context.Context) ([]run.Route, error) {
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(frame.MediaType, frameMarshaler{}),
 		runtime.WithErrorHandler(s.writeError),
@@ -35,11 +36,23 @@ func (s *Service) gateway(ctx context.Context) (http.Handler, error) {
 	if err := ingestv1.RegisterIngestServiceHandlerServer(ctx, mux, httpServer{s}); err != nil {
 		return nil, err
 	}
-	h := s.auth.Middleware(s.takeBody(mux), func(w http.ResponseWriter, r *http.Request, err error) {
-		s.refuse(w, r, failed(codes.Unauthenticated, rpc.ReasonUnauthenticated, "%v", err))
-	})
-	return otelhttp.NewHandler(h, "POST /v1/batches", otelhttp.WithTracerProvider(s.tel.Tracer),
-		otelhttp.WithPropagators(propagation.TraceContext{})), nil
+	h := otelhttp.NewHandler(s.takeBody(mux), "POST /v1/batches", otelhttp.WithTracerProvider(s.tel.Tracer),
+		otelhttp.WithPropagators(propagation.TraceContext{}))
+	rs := rpc.GatewayRoutes(ingestv1.File_lightmetrics_ingest_v1_ingest_proto.Services().ByName("IngestService"), access, h)
+	for i := range rs {
+		rs[i].About, rs[i].OwnBody = "takes one batch: a frame", true
+	}
+	return rs, nil
+}
+
+// deny answers who may not send, or not do what else there is on this port.
+func (s *Service) deny(w http.ResponseWriter, r *http.Request, err error) {
+	var denied *rpc.DeniedError
+	if errors.As(err, &denied) {
+		s.refuse(w, r, err)
+		return
+	}
+	s.refuse(w, r, failed(codes.Unauthenticated, rpc.ReasonUnauthenticated, "%v", err))
 }
 
 type bodyKey struct{}
@@ -55,10 +68,6 @@ type frameBody struct {
 // takeBody admits a request and reads its body into a lent buffer.
 func (s *Service) takeBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost {
-			next.ServeHTTP(w, r) // the gateway knows the answer
-			return
-		}
 		limit := int64(s.cfg.Limits.FrameBytes)
 		if err := checkHeaders(r, limit); err != nil {
 			s.refuse(w, r, err)

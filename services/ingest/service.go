@@ -121,7 +121,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if s.notify, err = newNotifier(cfg.Notify, d.Telemetry.Log, s.metrics); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
-	if s.grpcServer, err = rpc.NewServer(cfg.TLS, auth, d.Telemetry, s.grpcOptions()...); err != nil {
+	if s.grpcServer, err = rpc.NewServer(cfg.TLS, auth, access, d.Telemetry, s.grpcOptions()...); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
 	ingestv1.RegisterIngestServiceServer(s.grpcServer, s)
@@ -167,13 +167,15 @@ func (s *Service) buildHTTP() error {
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/", api)
+	mux := run.NewMux("lightmetrics ingest", telemetry.Version(), s.auth.Guard(s.deny))
+	for _, r := range api {
+		mux.Handle(r)
+	}
 	admin := telemetry.Admin{Telemetry: s.tel, Ready: s.NotReady, Config: s.cfg, Pprof: s.cfg.Admin.Pprof}
 	if s.cfg.Admin.Listen == "" {
 		admin.Register(mux)
 	} else {
-		am := http.NewServeMux()
+		am := run.NewMux("lightmetrics ingest, admin paths", telemetry.Version(), s.auth.Guard(nil))
 		admin.Register(am)
 		s.adminHTTP = run.NewHTTPServer(am)
 	}

@@ -16,7 +16,7 @@ import (
 // TestStrangersLargeMessagesAreNotReceived: over real connections, a large message without
 // credentials ends its connection and never waits for a slot; with them it is accepted.
 func TestStrangersLargeMessagesAreNotReceived(t *testing.T) {
-	principals := write(t, "principals.yaml", fmt.Sprintf("principals: [{name: web, token_sha256: %v, agents: [\"web-*\"]}]", identity.Sum([]byte("web-token"))))
+	principals := write(t, "principals.yaml", fmt.Sprintf("principals: [{name: web, token_sha256: %v, roles: [sender], agents: [\"web-*\"]}]", identity.Sum([]byte("web-token"))))
 	c := launch(t, newStore(), bearer("web-token"), func(c *ingest.Config) {
 		c.Auth = rpc.AuthConfig{Mode: rpc.AuthToken, PrincipalsFile: principals}
 		c.Limits.Receivers = 1

@@ -137,7 +137,7 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		}
 		a := al.Addr().String()
 		s.admin.Store(&a)
-		mux := http.NewServeMux()
+		mux := run.NewMux("lightmetrics objectstore, admin paths", telemetry.Version(), nil)
 		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: eng.Err, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 		g.Go("admin", func(ctx context.Context) error { return run.ServeHTTP(ctx, run.NewHTTPServer(mux), al, s.cfg.Drain) })
 	}

@@ -280,7 +280,8 @@ func TestGRPCAndGateway(t *testing.T) {
 		"/v1/agents":                  `"agent_id":"host1"`,
 		"/v1/conflicts":               `"collector_id":"c9"`,
 		"/v1/query_range?expression=up&start_unix_ms=0&end_unix_ms=1&step_ms=1": `"completeness"`,
-		"/":        "Accepted through",
+		"/status":  "Accepted through",
+		"/":        `"path":"/v1/agents"`,
 		"/metrics": "lightmetrics_query_live_series",
 		"/config":  "audit_interval",
 	} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -158,7 +159,7 @@ func (s *Service) notReady() error {
 // Run serves and follows until ctx ends, then lets queries finish.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.eval.Close()
-	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, s.tel)
+	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, access, s.tel)
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
@@ -166,7 +167,7 @@ func (s *Service) Run(ctx context.Context) error {
 	queryv1.RegisterQueryServiceServer(gs.Server, api)
 
 	// The gateway reaches the service in memory: callers were authenticated before it.
-	inner, err := rpc.NewServer(rpc.ServerTLS{}, nil, s.tel)
+	inner, err := rpc.NewServer(rpc.ServerTLS{}, nil, nil, s.tel)
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
@@ -223,17 +224,28 @@ func (s *Service) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// prometheusPrefix is before the paths of the Prometheus HTTP API; it refuses in its own form.
+const prometheusPrefix = "/api/v1/"
+
 func (s *Service) handler(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
 	gw, err := gateway(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	private := http.NewServeMux()
-	s.api.Register(private)
-	private.Handle("/v1/", gw)
-	private.HandleFunc("GET /{$}", s.page)
-	mux := http.NewServeMux()
+	prometheus := http.NewServeMux()
+	s.api.Register(prometheus)
+	mux := run.NewMux("lightmetrics query", telemetry.Version(), s.auth.Guard(func(w http.ResponseWriter, r *http.Request, err error) {
+		if strings.HasPrefix(r.URL.Path, prometheusPrefix) {
+			s.api.Refuse(w, r, err)
+			return
+		}
+		rpc.Deny(w, r, err)
+	}))
+	mux.Handle(run.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: prometheus})
+	for _, r := range rpc.GatewayRoutes(queryv1.File_lightmetrics_query_v1_query_proto.Services().ByName("QueryService"), access, gw) {
+		mux.Handle(r)
+	}
+	mux.Handle(run.Route{Pattern: "GET /status", About: "how complete answers are, agents, conflicts", Roles: sees, Handler: http.HandlerFunc(s.page)})
 	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
-	mux.Handle("/", s.auth.Middleware(private, s.api.Unauthorized))
 	return mux, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -177,7 +178,7 @@ func (c Config) Validate() error {
 // validateExposure refuses to let the network in without credentials.
 func (c Config) validateExposure() error {
 	err := rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
-	if !c.Auth.AllowInsecure && c.Events.Secret == "" && c.Auth.Mode != rpc.AuthNone && !rpc.Loopback(c.HTTP.Listen) {
+	if !c.Auth.AllowInsecure && c.Events.Secret == "" && c.Auth.Mode != rpc.AuthNone && !run.Loopback(c.HTTP.Listen) {
 		err = errors.Join(err, fmt.Errorf("http.listen %q: events.secret is needed off loopback, unless auth.allow_insecure", c.HTTP.Listen))
 	}
 	return err

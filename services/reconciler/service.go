@@ -136,7 +136,7 @@ func (s *Service) GRPCAddr() net.Addr { return s.grpcAddr }
 // Run serves, scans and reconciles until ctx ends; then it ends what is in work and
 // writes the changed ledgers. What waits in the queue is found again by a scan.
 func (s *Service) Run(ctx context.Context) error {
-	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, s.tel)
+	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, access, s.tel)
 	if err != nil {
 		return fmt.Errorf("reconciler: %w", err)
 	}
@@ -269,12 +269,11 @@ func (s *Service) handler(ctx context.Context, api server) (http.Handler, error)
 	if err := reconcilerv1.RegisterReconcilerServiceHandlerServer(ctx, gw, api); err != nil {
 		return nil, err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/events", s.events)
-	mux.Handle("GET /v1/", s.auth.Middleware(gw, func(w http.ResponseWriter, r *http.Request, err error) {
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		http.Error(w, err.Error(), http.StatusUnauthorized)
-	}))
+	mux := run.NewMux("lightmetrics reconciler", telemetry.Version(), s.auth.Guard(nil))
+	mux.Handle(s.eventsRoute())
+	for _, r := range rpc.GatewayRoutes(reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto.Services().ByName("ReconcilerService"), access, gw) {
+		mux.Handle(r)
+	}
 	telemetry.Admin{Telemetry: s.tel, Ready: s.notListed, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 	return mux, nil
 }

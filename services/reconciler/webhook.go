@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // eventsAnswer is the body of the answer to POST /v1/events.
@@ -20,6 +21,17 @@ type eventsAnswer struct {
 	Ignored int    `json:"ignored"`
 	Dropped int    `json:"dropped"`
 	Error   string `json:"error,omitempty"`
+}
+
+// eventsRoute is for whoever has the webhook's secret. Without one, hints are taken from
+// those that may give them over gRPC.
+func (s *Service) eventsRoute() run.Route {
+	r := run.Route{Pattern: "POST /v1/events", About: "webhook for events of the object store", Roles: works,
+		OwnBody: true, Handler: http.HandlerFunc(s.events)}
+	if s.cfg.Events.Secret != "" {
+		r.Open, r.About = true, r.About+", with its own secret"
+	}
+	return r
 }
 
 // events takes S3 event JSON. 503 when the queue is full: the sender tries again,

@@ -161,7 +161,7 @@ func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
 
 // Run owns shards and rolls up until ctx ends; a job in work is handed over.
 func (s *Service) Run(ctx context.Context) error {
-	mux := http.NewServeMux()
+	mux := run.NewMux("lightmetrics rollup", telemetry.Version(), s.auth.Guard(nil))
 	s.routes(mux)
 	hs := run.NewHTTPServer(mux)
 	var err error
@@ -319,11 +319,9 @@ func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Ho
 	return h, err
 }
 
-func (s *Service) routes(mux *http.ServeMux) {
-	mux.Handle("GET /v1/rollup/shards", s.auth.Middleware(http.HandlerFunc(s.listShards), func(w http.ResponseWriter, _ *http.Request, err error) {
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		http.Error(w, err.Error(), http.StatusUnauthorized)
-	}))
+func (s *Service) routes(mux *run.Mux) {
+	mux.Handle(run.Route{Pattern: "GET /v1/rollup/shards", About: "shards of this worker, and what is pending",
+		Roles: []rpc.Role{rpc.RoleReader, rpc.RoleOperator}, Handler: http.HandlerFunc(s.listShards)})
 	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 }
 

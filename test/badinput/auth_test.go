@@ -62,10 +62,10 @@ const (
 func principalsFile(t testing.TB) string {
 	t.Helper()
 	text := fmt.Sprintf(`principals:
-- {name: web, token_sha256: %v, agents: ["web-*", host-1]}
-- {name: db, token_sha256: %v, agents: ["db-?", "db-[0-9]*"]}
+- {name: web, token_sha256: %v, roles: [sender], agents: ["web-*", host-1]}
+- {name: db, token_sha256: %v, roles: [sender], agents: ["db-?", "db-[0-9]*"]}
 - {name: nobody, token_sha256: %v}
-- {name: empty, token_sha256: %v, agents: ["*"]}
+- {name: empty, token_sha256: %v, roles: [sender], agents: ["*"]}
 `, identity.Sum([]byte(webToken)), identity.Sum([]byte(dbToken)), identity.Sum([]byte(nobodyToken)), identity.Sum(nil))
 	file := filepath.Join(t.TempDir(), "principals.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -182,7 +182,7 @@ func TestMTLS(t *testing.T) {
 	caFile, _ := by["ca"].files(t, dir, "ca")
 	cert, key := server.files(t, dir, "server")
 	principals := filepath.Join(dir, "principals.yaml")
-	if err := os.WriteFile(principals, []byte("principals: [{name: web, tls_name: web-1, agents: [web-1]}, {name: spiffe, tls_name: \"spiffe://lm/agent/db-1\", agents: [db-1]}]"), 0o600); err != nil {
+	if err := os.WriteFile(principals, []byte("principals: [{name: web, tls_name: web-1, roles: [sender], agents: [web-1]}, {name: spiffe, tls_name: \"spiffe://lm/agent/db-1\", roles: [sender], agents: [db-1]}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()

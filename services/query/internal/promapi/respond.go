@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 )
 
@@ -32,8 +33,9 @@ var (
 	internal    = errorType{"internal", http.StatusInternalServerError}
 	unavailable = errorType{"unavailable", http.StatusServiceUnavailable}
 	notFound    = errorType{"not_found", http.StatusNotFound}
-	// Unauthorized is Prometheus' name for 401.
+	// Prometheus has no names of its own for what a proxy before it refuses.
 	unauthorized = errorType{"unauthorized", http.StatusUnauthorized}
+	forbidden    = errorType{"forbidden", http.StatusForbidden}
 )
 
 type apiError struct {
@@ -93,9 +95,14 @@ func (a *API) fail(w http.ResponseWriter, err error) {
 	_, _ = w.Write(b) // the client went away: nothing to do
 }
 
-// Unauthorized writes the refusal of a caller without valid credentials.
-func (a *API) Unauthorized(w http.ResponseWriter, _ *http.Request, err error) {
-	w.Header().Set("WWW-Authenticate", "Bearer")
+// Refuse answers a caller without valid credentials, or without the role.
+func (a *API) Refuse(w http.ResponseWriter, _ *http.Request, err error) {
+	var denied *rpc.DeniedError
+	if errors.As(err, &denied) {
+		a.fail(w, &apiError{forbidden, err})
+		return
+	}
+	rpc.Challenge(w)
 	a.fail(w, &apiError{unauthorized, err})
 }
 

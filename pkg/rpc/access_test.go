@@ -3,10 +3,8 @@ package rpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
 	"slices"
@@ -15,62 +13,45 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/channelz/grpc_channelz_v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
-	_ "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
-// TestEveryMethodIsInTheTable, and the table has no other: by the descriptors of all
-// services that are linked in.
-func TestEveryMethodIsInTheTable(t *testing.T) {
-	left := map[string]bool{}
-	for s, ms := range allowed {
-		for m, rs := range ms {
-			if len(rs) == 0 {
-				t.Errorf("%s/%s has no role", s, m)
-			}
-			left["/"+s+"/"+m] = true
-		}
-	}
-	ours := 0
-	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
-		for i := range f.Services().Len() {
-			s := f.Services().Get(i)
-			for j := range s.Methods().Len() {
-				m := fmt.Sprintf("/%s/%s", s.FullName(), s.Methods().Get(j).Name())
-				if strings.HasPrefix(m, "/lightmetrics.") {
-					ours++
-				}
-				if !left[m] && !open(m) && (strings.HasPrefix(m, "/lightmetrics.") || strings.HasPrefix(m, "/grpc.")) {
-					t.Errorf("%s is not in the table", m)
-				}
-				delete(left, m)
-			}
-		}
-		return true
-	})
-	if len(left) > 0 || ours < 40 {
-		t.Errorf("%d methods of ours; no such methods: %v", ours, slices.Sorted(maps.Keys(left)))
-	}
+// testAccess is a table of a few methods.
+var testAccess = Access{
+	coordinatorv1.OwnershipService_Own_FullMethodName:           {RoleWorker},
+	coordinatorv1.OwnershipService_ListShards_FullMethodName:    {RoleReader, RoleOperator},
+	coordinatorv1.WorkService_GetLog_FullMethodName:             {RoleReader},
+	coordinatorv1.WorkService_RedriveDeadLetter_FullMethodName:  {RoleOperator},
+	ingestv1.IngestService_SubmitBatch_FullMethodName:           {RoleSender},
+	reconcilerv1.ReconcilerService_WatchAccepted_FullMethodName: {RoleWorker},
 }
 
 func TestWhatTheTableMissesIsNobodys(t *testing.T) {
 	for _, m := range []string{"", "/", "/lightmetrics.coordinator.v1.WorkService/Purge", "/lightmetrics.coordinator.v2.WorkService/GetJob", "lightmetrics"} {
 		var d *DeniedError
-		if err := Authorize(anonymous, m); !errors.As(err, &d) || d.Method != m || len(d.Roles) > 0 {
+		if err := testAccess.Authorize(anonymous, m); !errors.As(err, &d) || d.Method != m || len(d.Roles) > 0 {
 			t.Errorf("%q: %v", m, err)
 		}
 	}
-	if err := Authorize(Principal{Name: "p"}, ingestv1.IngestService_SubmitBatch_FullMethodName); err != nil {
-		t.Errorf("a method of everybody: %v", err)
+}
+
+// TestNoRoleImpliesAnother: each role alone is let in exactly where it is named.
+func TestNoRoleImpliesAnother(t *testing.T) {
+	for m, rs := range testAccess.withCommon() {
+		for _, r := range []Role{RoleSender, RoleReader, RoleOperator, RoleWorker} {
+			if err := testAccess.withCommon().Authorize(Principal{Name: "p", Roles: []Role{r}}, m); (err == nil) != slices.Contains(rs, r) {
+				t.Errorf("%s as %s: %v", m, r, err)
+			}
+		}
+		if err := testAccess.withCommon().Authorize(Principal{Name: "p", Agents: []string{"*"}}, m); err == nil {
+			t.Errorf("%s without a role: let in", m)
+		}
 	}
 }
 
@@ -78,7 +59,7 @@ func TestNamesOfWorkers(t *testing.T) {
 	own := coordinatorv1.OwnershipService_Own_FullMethodName
 	p := Principal{Name: "p", Roles: []Role{RoleWorker}, Workers: []string{"rollup-*", "one"}}
 	for id, want := range map[string]bool{"rollup-1": true, "rollup-": true, "one": true, "one2": false, "xrollup-1": false, "": false} {
-		err := AuthorizeWorker(p, own, id)
+		err := testAccess.AuthorizeWorker(p, own, id)
 		if (err == nil) != want {
 			t.Errorf("%q: %v", id, err)
 		}
@@ -88,11 +69,11 @@ func TestNamesOfWorkers(t *testing.T) {
 		}
 	}
 	for _, p := range []Principal{{Name: "no role", Workers: []string{"*"}}, {Name: "no names", Roles: []Role{RoleWorker}}} {
-		if err := AuthorizeWorker(p, own, "w"); err == nil {
+		if err := testAccess.AuthorizeWorker(p, own, "w"); err == nil {
 			t.Errorf("%s: let in", p.Name)
 		}
 	}
-	if err := AuthorizeWorker(anonymous, own, "w"); err != nil {
+	if err := testAccess.AuthorizeWorker(anonymous, own, "w"); err != nil {
 		t.Errorf("where nobody is asked: %v", err)
 	}
 }
@@ -100,7 +81,7 @@ func TestNamesOfWorkers(t *testing.T) {
 func TestBadRolesAreRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"unknown role":         "principals: [{name: a, tls_name: b, roles: [admin]}]",
-		"the table's anybody":  "principals: [{name: a, tls_name: b, roles: [\"*\"]}]",
+		"everything":           "principals: [{name: a, tls_name: b, roles: [\"*\"]}]",
 		"empty role":           "principals: [{name: a, tls_name: b, roles: [\"\"]}]",
 		"upper case":           "principals: [{name: a, tls_name: b, roles: [Worker]}]",
 		"null role":            "principals: [{name: a, tls_name: b, roles: [null]}]",
@@ -108,6 +89,9 @@ func TestBadRolesAreRefused(t *testing.T) {
 		"roles as text":        "principals: [{name: a, tls_name: b, roles: {worker: true}}]",
 		"workers without role": "principals: [{name: a, tls_name: b, roles: [reader], workers: [w]}]",
 		"bad worker pattern":   "principals: [{name: a, tls_name: b, roles: [worker], workers: [\"[\"]}]",
+		"agents, no sender":    "principals: [{name: a, tls_name: b, agents: [x]}]",
+		"agents of a reader":   "principals: [{name: a, tls_name: b, agents: [x], roles: [reader]}]",
+		"sender, no agents":    "principals: [{name: a, tls_name: b, roles: [sender, reader]}]",
 		"null principal":       "principals: [null]",
 		"null beside a good":   "principals: [{name: a, tls_name: b}, null]",
 		"null by an alias":     "principals: [{name: &n a, tls_name: b, agents: &x }, *x]",
@@ -129,11 +113,9 @@ func TestBadRolesAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for s, ms := range allowed {
-			for m, rs := range ms {
-				if err := Authorize(ps.byName["b"], "/"+s+"/"+m); (err == nil) != slices.Contains(rs, anybody) {
-					t.Errorf("%s: %s/%s: %v", name, s, m, err)
-				}
+		for m := range testAccess {
+			if err := testAccess.Authorize(ps.byName["b"], m); err == nil {
+				t.Errorf("%s: %s: let in", name, m)
 			}
 		}
 	}
@@ -185,13 +167,13 @@ func (w watched) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, st grpc.Ser
 
 // TestAWatcherIsTakenOut: a stream on which only the server speaks ends, too.
 func TestAWatcherIsTakenOut(t *testing.T) {
-	one, two := "{name: a, token_sha256: "+hashOf("one")+"}", "{name: b, token_sha256: "+hashOf("two")+"}"
+	one, two := "{name: a, roles: [worker], token_sha256: "+hashOf("one")+"}", "{name: b, roles: [worker], token_sha256: "+hashOf("two")+"}"
 	f := principalsFileWith(t, "principals: ["+one+","+two+"]")
 	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewServer(ServerTLS{}, a, telemetry.Discard())
+	s, err := NewServer(ServerTLS{}, a, testAccess, telemetry.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +230,7 @@ func (jobs) GetLog(_ context.Context, r *coordinatorv1.GetLogRequest) (*coordina
 }
 
 func TestLocalAsksForRoles(t *testing.T) {
-	l := &Local{}
+	l := &Local{Access: testAccess}
 	coordinatorv1.RegisterWorkServiceServer(l, jobs{})
 	c := coordinatorv1.NewWorkServiceClient(l)
 	reader := WithPrincipal(t.Context(), Principal{Name: "r", Roles: []Role{RoleReader}})

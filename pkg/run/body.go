@@ -1,0 +1,84 @@
+package run
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+// bodyTimeout bounds the time that a request's body takes to arrive. What is bounded by
+// MaxBody is small: a client that needs longer holds the connection, not data.
+const bodyTimeout = 20 * time.Second
+
+// boundBody gives the body of a request a deadline, whoever reads it: its handler, or the
+// server, which reads what a refused request has left. It gives a copy of the request: the
+// server knows by the type of its own body when not to wait for the rest.
+func boundBody(w http.ResponseWriter, r *http.Request) *http.Request {
+	if r.ContentLength == 0 {
+		return r
+	}
+	c := http.NewResponseController(w)
+	_ = c.SetReadDeadline(time.Now().Add(bodyTimeout)) // not supported by a recorder in a test
+	r = r.WithContext(r.Context())
+	r.Body = &timedBody{ReadCloser: r.Body, c: c}
+	return r
+}
+
+// timedBody takes the deadline off once the body is there. The server goes on reading, to
+// notice a client that goes away; past the deadline that would end the request's context.
+type timedBody struct {
+	io.ReadCloser
+	c *http.ResponseController
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.c.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// readBody reads the body, at most limit bytes, before next is called: a body that
+// trickles in holds a connection for a bounded time, and nothing else.
+func readBody(next http.Handler, limit int64) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		var tooLarge *http.MaxBytesError
+		switch {
+		case errors.As(err, &tooLarge):
+			WriteError(w, http.StatusRequestEntityTooLarge, "body_too_large", err.Error(), map[string]any{"max_bytes": limit})
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			closeAfter(w, r)
+			WriteError(w, http.StatusRequestTimeout, "body_timeout", "the body took longer than "+bodyTimeout.String(), nil)
+			return
+		case err != nil:
+			closeAfter(w, r)
+			WriteError(w, http.StatusBadRequest, "body_truncated", "the body ended early: "+err.Error(), nil)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		next.ServeHTTP(w, r)
+	})
+}
+
+func closeAfter(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close") // the rest of the body is not read
+	}
+}
+
+// withoutBody hides a body that nobody asked for.
+func withoutBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			closeAfter(w, r)
+			r.Body = http.NoBody
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,130 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	refsmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/services/coordinator"
+	"lightmetrics.dev/lightmetrics/services/ingest"
+	"lightmetrics.dev/lightmetrics/services/query"
+	"lightmetrics.dev/lightmetrics/services/reconciler"
+	"lightmetrics.dev/lightmetrics/services/rollup"
+)
+
+// patience bounds every wait; no test measures time.
+const patience = 60 * time.Second
+
+// tokens are the principals' names too: one with each role alone, and one without any.
+var tokens = []string{"sender", "reader", "operator", "worker", "nothing"}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func authConfig(t testing.TB) rpc.AuthConfig {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("principals:\n")
+	for _, name := range tokens {
+		h := sha256.Sum256([]byte(name))
+		more := map[string]string{"sender": ", roles: [sender], agents: [\"*\"]", "reader": ", roles: [reader]",
+			"operator": ", roles: [operator]", "worker": ", roles: [worker], workers: [\"*\"]"}[name]
+		fmt.Fprintf(&b, "- {name: %s, token_sha256: %s%s}\n", name, hex.EncodeToString(h[:]), more)
+	}
+	file := filepath.Join(t.TempDir(), "principals.yaml")
+	must(t, os.WriteFile(file, []byte(b.String()), 0o600))
+	return rpc.AuthConfig{Mode: rpc.AuthToken, PrincipalsFile: file}
+}
+
+// up runs a service until the test ends.
+func up(t testing.TB, name string, s run.Service, err error) {
+	t.Helper()
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }() // ends with ctx
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	wctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	must(t, run.Started(wctx, name, s, done))
+}
+
+// system has the addresses of all services by their names in the tables.
+type system struct {
+	http map[string]string
+	grpc map[string]string
+}
+
+const here = "127.0.0.1:0"
+
+func start(t testing.TB) system {
+	t.Helper()
+	auth := authConfig(t)
+	var store objstore.Store = mem.New(time.Now)
+	tel := telemetry.Discard
+	sys := system{http: map[string]string{}, grpc: map[string]string{}}
+
+	for _, own := range []bool{false, true} {
+		c := ingest.DefaultConfig()
+		c.GRPC.Listen, c.HTTP.Listen, c.Auth, c.AuthorityID, c.Admin.Pprof = here, here, auth, "authority", true
+		if own {
+			c.Admin.Listen = here
+		}
+		s, err := ingest.New(c, ingest.Deps{Store: store, Telemetry: tel()})
+		up(t, "ingest", s, err)
+		if own {
+			sys.http["ingest admin"] = s.AdminAddr()
+			continue
+		}
+		sys.http["ingest"], sys.grpc["lightmetrics.ingest.v1"] = s.HTTPAddr(), s.GRPCAddr()
+	}
+	for name, secret := range map[string]string{"reconciler": "", "reconciler with a secret": "secret"} {
+		c := reconciler.DefaultConfig()
+		c.HTTP.Listen, c.GRPC.Listen, c.Auth, c.Pprof = here, here, auth, true
+		c.Events.Secret = config.Secret(secret)
+		s, err := reconciler.New(c, reconciler.Deps{Store: store, Telemetry: tel()})
+		up(t, name, s, err)
+		sys.http[name], sys.grpc["lightmetrics.reconciler.v1"] = s.HTTPAddr().String(), s.GRPCAddr().String()
+	}
+	qc := query.DefaultConfig()
+	qc.HTTP.Listen, qc.GRPC.Listen, qc.Auth, qc.Pprof = here, here, auth, true
+	q, err := query.New(qc, query.Deps{Store: store, Telemetry: tel()})
+	up(t, "query", q, err)
+	sys.http["query"], sys.grpc["lightmetrics.query.v1"] = q.HTTPAddr().String(), q.GRPCAddr().String()
+
+	rc := rollup.DefaultConfig()
+	rc.HTTP.Listen, rc.Auth, rc.Pprof, rc.Shards = here, auth, true, 4
+	r, err := rollup.New(rc, rollup.Deps{Store: store, Telemetry: tel(), Refs: refsmem.New()})
+	up(t, "rollup", r, err)
+	sys.http["rollup"] = r.HTTPAddr().String()
+
+	cc := coordinator.DefaultConfig()
+	cc.HTTP.Listen, cc.GRPC.Listen, cc.Auth, cc.Pprof = here, here, auth, true
+	cc.Etcd.Embedded.DataDir, cc.Etcd.Embedded.ElectionTimeout = t.TempDir(), 500*time.Millisecond
+	c, err := coordinator.New(cc, coordinator.Deps{Telemetry: tel()})
+	up(t, "coordinator", c, err)
+	sys.http["coordinator"], sys.grpc["lightmetrics.coordinator.v1"] = c.HTTPAddr().String(), c.GRPCAddr().String()
+	return sys
+}
