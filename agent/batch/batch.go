@@ -56,6 +56,8 @@ const (
 // Appender is the part of the queue that batches go to.
 type Appender interface {
 	Append(...queue.Part) ([]queue.Entry, error)
+	// Skip takes the numbers of records that Append refused.
+	Skip(records uint64) error
 }
 
 // Batcher is one loop's state; use Run.
@@ -187,16 +189,25 @@ func (b *Batcher) flush() {
 	failpoint.Hit("agent.batch.close.after")
 	switch {
 	case errors.Is(err, queue.ErrFull):
-		b.log.Warn("queue is full: dropped new samples", "samples", n, "err", err)
-		b.drop(DropQueueFull, n)
+		b.log.Warn("queue is full: dropped new samples", "samples", n, "error", err)
+		b.refused(DropQueueFull, n)
 	case err != nil:
-		b.log.Error("could not queue a batch: dropped its samples", "samples", n, "err", err)
-		b.drop(DropQueue, n)
+		b.log.Error("could not queue a batch: dropped its samples", "samples", n, "error", err)
+		b.refused(DropQueue, n)
 	default:
 		b.queued(entries[0])
 	}
 	if err := b.reset(); err != nil {
 		b.log.Error("batch: resource labels", "err", err) // New took the same labels
+	}
+}
+
+// refused counts samples that the queue did not take. Their numbers are skipped, so that
+// everybody who asks the ledger sees that they are missing.
+func (b *Batcher) refused(reason string, n int) {
+	b.drop(reason, n)
+	if err := b.queue.Skip(uint64(n)); err != nil {
+		b.log.Error("could not note dropped samples; the next batch that is queued does", "samples", n, "error", err)
 	}
 }
 

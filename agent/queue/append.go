@@ -18,7 +18,7 @@ type Part struct {
 
 // Append gives identities to the parts in order, writes their frames, and syncs once.
 // When it returns nil they are durable; when it returns an error none of them was queued and
-// their numbers are still free. ErrFull: the bound or the disk is reached.
+// their numbers are still free: who drops them calls Skip. ErrFull: the bound or the disk is reached.
 func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -40,6 +40,7 @@ func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 		q.next.nextSeq = e.seqEnd + 1
 		out[i] = e.public()
 	}
+	q.appended()
 	q.notify()
 	return out, nil
 }

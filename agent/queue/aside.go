@@ -133,8 +133,25 @@ func (q *Queue) boundDead() error {
 	return nil
 }
 
-// writeDurable makes name appear with all of its bytes, or not at all.
+// writeDurable makes the file of an aside appear with all of its bytes, or not at all.
 func (q *Queue) writeDurable(dir, name string, data []byte) error {
+	return q.persist(dir, name, data, moments{
+		synced:  func() { failpoint.Hit("agent.queue.aside.synced") },
+		renamed: func() { failpoint.Hit("agent.queue.aside.renamed") },
+	})
+}
+
+// moments are called while a file is made durable; nil ones are not.
+type moments struct{ synced, renamed func() }
+
+func call(f func()) {
+	if f != nil {
+		f()
+	}
+}
+
+// persist makes name appear with all of its bytes, or not at all.
+func (q *Queue) persist(dir, name string, data []byte, m moments) error {
 	path := filepath.Join(dir, name)
 	f, err := q.fs.Create(path + tmpExt)
 	if err != nil {
@@ -147,11 +164,11 @@ func (q *Queue) writeDurable(dir, name string, data []byte) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	failpoint.Hit("agent.queue.aside.synced")
+	call(m.synced)
 	if err := q.fs.Rename(path+tmpExt, path); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	failpoint.Hit("agent.queue.aside.renamed")
+	call(m.renamed)
 	if err := q.fs.SyncDir(dir); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}

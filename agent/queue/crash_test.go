@@ -158,7 +158,7 @@ func (d *diary) append(f *crashfs.FS, q *Queue, rng *rand.Rand, i int) error {
 	from := f.Len()
 	entries, err := q.Append(parts...)
 	if errors.Is(err, ErrFull) {
-		return nil
+		return q.Skip(uint64(1 + rng.IntN(50)))
 	}
 	for _, e := range entries {
 		d.facts[e.Identity] = &fact{id: e.Identity, frame: frames[e.Identity], from: from, to: f.Len()}

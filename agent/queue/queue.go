@@ -104,6 +104,9 @@ type Queue struct {
 	boot     *bootRef
 	next     origin // next numbers of the current boot
 	repair   bool   // the written segment may have bytes after its size
+	skip     skips
+	skipFile File // nil while the disk has no room for it
+	refusing bool // the last batch was dropped
 	pending  int
 	pendingB int64
 	aside    map[State][]Aside
@@ -230,6 +233,7 @@ func (q *Queue) closeFiles() error {
 	for _, s := range q.segments {
 		errs = append(errs, s.f.Close())
 	}
+	errs = append(errs, q.closeSkips())
 	return errors.Join(errs...)
 }
 

@@ -46,7 +46,7 @@ func (q *Queue) recover() error {
 	}
 	failpoint.Hit("agent.queue.recover.listed")
 	slices.Sort(nos)
-	if err := q.loadAsides(); err != nil {
+	if err := errors.Join(q.loadAsides(), q.loadSkips(names)); err != nil {
 		return err
 	}
 	newBoot := ""
@@ -219,6 +219,7 @@ func (q *Queue) settle(nos []uint64, newBoot string) error {
 		}
 		return 1
 	})
+	q.recoverSkips()
 	switch {
 	case len(q.segments) == 0 && newBoot == "":
 		newBoot = "the queue is new"
@@ -259,9 +260,15 @@ func (q *Queue) startBoot(no uint64, spool, why string) error {
 		return err
 	}
 	q.segments = append(q.segments, s)
+	q.carrySkips()
 	q.next = o
 	q.boot = q.bootRefOf(o.boot, o.spool)
 	q.repair = false
+	if q.skip.owed > 0 {
+		if err := q.writeSkips(); err != nil {
+			q.opts.Log.Warn("queue: could not note the skipped numbers of the boot before", "error", err)
+		}
+	}
 	q.opts.Log.Info("queue: new boot", "agent_id", o.boot.Agent, "boot_id", o.boot.Boot, "why", why)
 	return q.removeDone()
 }

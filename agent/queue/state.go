@@ -148,6 +148,10 @@ type Stats struct {
 	DiskBytes int64
 	MaxBytes  int64
 	Segments  int
+	// Skipped counts the records that got numbers and were dropped, for the life of the directory.
+	Skipped uint64
+	// Refusing: the last batch was dropped.
+	Refusing bool
 	// Oldest pending entry; nil when there is none.
 	Oldest *Entry
 }
@@ -161,6 +165,7 @@ func (q *Queue) Stats() Stats {
 		Parked: len(q.aside[Parked]), ParkedBytes: q.asideB[Parked],
 		Dead: len(q.aside[Dead]), DeadBytes: q.asideB[Dead],
 		DiskBytes: q.diskBytes(), MaxBytes: q.opts.MaxBytes, Segments: len(q.segments),
+		Skipped: q.skip.total, Refusing: q.refusing,
 	}
 	if len(q.entries) > 0 {
 		e := q.entries[0].public()
