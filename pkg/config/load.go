@@ -9,10 +9,6 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/go-viper/mapstructure/v2"
-	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/file"
-	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
 )
 
@@ -25,9 +21,12 @@ type Validator interface{ Validate() error }
 // Load fills cfg (a pointer to a settings struct that holds the defaults), in
 // this order: the file at path (YAML; "" is none), the environment, the flags that were
 // set on fs. Unknown keys in the file, and unknown LIGHTMETRICS_ variables below
-// prefix, are errors. Then it calls Validate, where cfg has it.
+// prefix, are errors. Then secrets are read from their files, and everything is checked
+// that a start would refuse: settings without effect, Validate where cfg has it, and
+// Check of each part.
 func Load(fs *pflag.FlagSet, path, prefix string, cfg any, environ []string) error {
 	root := reflect.ValueOf(cfg).Elem()
+	defaults := clone(root)
 	set := map[string]string{}
 	fs.Visit(func(f *pflag.Flag) {
 		if v, ok := f.Value.(*flagValue); ok && v.set {
@@ -51,10 +50,11 @@ func Load(fs *pflag.FlagSet, path, prefix string, cfg any, environ []string) err
 			}
 		}
 	}
-	if v, ok := cfg.(Validator); ok {
-		if err := v.Validate(); err != nil {
-			return fmt.Errorf("config: %w", err)
-		}
+	if err := readSecrets(root, prefix); err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	if err := check(root, defaults, prefix, cfg); err != nil {
+		return fmt.Errorf("config: %w", err)
 	}
 	return nil
 }
@@ -65,8 +65,8 @@ func CheckSections(path string, known ...string) error {
 	if path == "" {
 		return nil
 	}
-	k := koanf.New("\x00") // no key is split
-	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+	k, err := readFile(path, "\x00") // no key is split
+	if err != nil {
 		return fmt.Errorf("config file %s: %w", path, err)
 	}
 	var unknown []string
@@ -82,45 +82,31 @@ func CheckSections(path string, known ...string) error {
 	return nil
 }
 
+// clone copies settings with their lists and maps, which the decoder changes in place.
+func clone(v reflect.Value) reflect.Value {
+	c := reflect.New(v.Type()).Elem()
+	c.Set(v)
+	walk(c, "", func(f field) {
+		switch {
+		case f.val.Kind() == reflect.Slice && !f.val.IsNil():
+			f.val.Set(reflect.AppendSlice(reflect.MakeSlice(f.val.Type(), 0, f.val.Len()), f.val))
+		case f.val.Kind() == reflect.Map && !f.val.IsNil():
+			m := reflect.MakeMap(f.val.Type())
+			for _, k := range f.val.MapKeys() {
+				m.SetMapIndex(k, f.val.MapIndex(k))
+			}
+			f.val.Set(m)
+		}
+	})
+	return c
+}
+
 func rawText(v reflect.Value) string {
 	if s, ok := v.Interface().(Secret); ok {
 		return s.Reveal()
 	}
 	f := flagValue{field: field{val: v}}
 	return f.String()
-}
-
-func loadFile(path, prefix string, cfg any) error {
-	k := koanf.New(".")
-	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
-		return err
-	}
-	var md mapstructure.Metadata
-	// Keys of other sections (other services in one file) are not ours to judge:
-	// only what lies below prefix must be known.
-	err := k.UnmarshalWithConf(prefix, cfg, koanf.UnmarshalConf{
-		Tag: "koanf",
-		DecoderConfig: &mapstructure.DecoderConfig{
-			Result:           cfg,
-			TagName:          "koanf",
-			Metadata:         &md,
-			WeaklyTypedInput: true,
-			Squash:           true,
-			DecodeHook: mapstructure.ComposeDecodeHookFunc(
-				mapstructure.StringToTimeDurationHookFunc(),
-				mapstructure.TextUnmarshallerHookFunc(),
-				mapstructure.StringToSliceHookFunc(","),
-			),
-		},
-	})
-	if err != nil {
-		return err
-	}
-	if len(md.Unused) > 0 {
-		sort.Strings(md.Unused)
-		return fmt.Errorf("unknown keys: %s", strings.Join(md.Unused, ", "))
-	}
-	return nil
 }
 
 func loadEnv(leaves map[string]field, prefix string, environ []string) error {
