@@ -20,7 +20,7 @@ import (
 type Config struct {
 	AgentID string `koanf:"agent_id" help:"name of this agent, unique in the deployment; the host name when empty"`
 	// DataDir has the queue and is this agent's alone.
-	DataDir  string        `koanf:"data_dir" help:"directory of the queue"`
+	DataDir  string        `koanf:"data_dir" help:"directory of the queue" check:"dir"`
 	Interval time.Duration `koanf:"interval" help:"time between reads of every input that has no interval of its own"`
 	// Labels of every series, beside host.
 	Labels map[string]string `koanf:"labels" help:"labels of every series"`
@@ -47,10 +47,12 @@ type QueueConfig struct {
 
 // HTTPConfig is the agent's own server.
 type HTTPConfig struct {
-	Listen string `koanf:"listen" help:"host:port of /metrics, /status and the status page; empty is none"`
+	Listen string `koanf:"listen" help:"host:port of /metrics, /status and the status page; empty is none" check:"listen"`
 	// Token that changing requests need; without one they must come from this machine.
-	Token config.Secret `koanf:"token" help:"bearer token that changing requests need, beside coming from this machine"`
-	Pprof bool          `koanf:"pprof" help:"serve /debug/pprof/"`
+	Token config.Secret `koanf:"token" help:"bearer token that changing requests need, beside coming from this machine" needs:"listen"`
+	// TokenFile fills Token when settings are loaded.
+	TokenFile string `koanf:"token_file" help:"file that holds that token, in place of token" needs:"listen"`
+	Pprof     bool   `koanf:"pprof" help:"serve /debug/pprof/" needs:"listen"`
 }
 
 // DefaultConfig reads this host and sends to a collector on it.

@@ -11,7 +11,7 @@ import (
 
 // Config of the sender.
 type Config struct {
-	Collectors []string         `koanf:"collectors" help:"host:port of each collector's gRPC; one is used at a time, the others are for failover"`
+	Collectors []string         `koanf:"collectors" help:"host:port of each collector's gRPC; one is used at a time, the others are for failover" check:"address"`
 	Client     rpc.ClientConfig `koanf:"client"`
 
 	MaxInFlightBatches int           `koanf:"max_in_flight_batches" help:"batches that wait for an answer; the collector may allow fewer"`

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -62,6 +63,11 @@ func sections() []string {
 	return []string{"agent", "coordinator", "ingest", "objectstore", "query", "reconciler", "rollup", "telemetry"}
 }
 
+// notSettings are variables that other things than settings read: failpoints, and the
+// tests, whose environment the processes under test inherit.
+var notSettings = []string{failpoint.Env, "LIGHTMETRICS_SOAK", "LIGHTMETRICS_SEED", "LIGHTMETRICS_SCHEDULES", "LIGHTMETRICS_MUTANT",
+	"LIGHTMETRICS_TEST_", "LIGHTMETRICS_BENCH_"}
+
 // Command builds the command of a service.
 func Command[C any](s Spec[C]) *cobra.Command {
 	cfg, tcfg := s.Default(), telemetry.DefaultConfig()
@@ -78,9 +84,13 @@ func Command[C any](s Spec[C]) *cobra.Command {
 	config.Flags(fs, s.Name, &cfg)
 	config.Flags(fs, "telemetry", &tcfg)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		environ := config.Environ()
-		if err := config.CheckSections(file, sections()...); err != nil {
-			return &ExitError{Code: ExitUsage, Err: err} // once, not for each section
+		environ, links := config.SplitServiceLinks(config.Environ())
+		if len(links) > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "these variables are taken for Kubernetes service links, not for settings: %s\n", strings.Join(links, ", "))
+		}
+		// Once, not for each section.
+		if err := errors.Join(config.CheckSections(file, sections()...), config.CheckEnvironment(environ, sections(), notSettings)); err != nil {
+			return &ExitError{Code: ExitUsage, Err: err}
 		}
 		if err := errors.Join(
 			config.Load(fs, file, s.Name, &cfg, environ),

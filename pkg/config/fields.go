@@ -20,6 +20,7 @@ type field struct {
 var (
 	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
 	durationType = reflect.TypeFor[time.Duration]()
+	secretType   = reflect.TypeFor[Secret]()
 )
 
 // walk calls fn for every leaf below v, in order of declaration.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -77,29 +78,30 @@ func isSection(t reflect.Type) bool {
 }
 
 // parseNeed evaluates a needs tag against the struct v at path: "enabled" wants the
-// setting of that name to be given, "!endpoints" that it is not, "mode=token|mtls" one of
-// these values, "store.bucket" one of a section beside it.
+// setting of that name to be given, "raw|1m" one of both, "!endpoints" that it is not,
+// "mode=token|mtls" one of these values, "store.bucket" one of a section beside it.
 func parseNeed(v reflect.Value, path, tag string) need {
-	name, values, compare := strings.Cut(strings.TrimPrefix(tag, "!"), "=")
-	got := lookUp(v, name)
-	if !got.IsValid() {
-		panic(fmt.Sprintf("config: %s: tag needs:%q names no setting", path, tag))
+	names, values, compare := strings.Cut(strings.TrimPrefix(tag, "!"), "=")
+	var full []string
+	var text string
+	given := false
+	for name := range strings.SplitSeq(names, "|") {
+		got := lookUp(v, name)
+		if !got.IsValid() {
+			panic(fmt.Sprintf("config: %s: tag needs:%q names no setting", path, tag))
+		}
+		full = append(full, strings.TrimPrefix(path+"."+name, "."))
+		given = given || !isEmpty(got)
+		text = fmt.Sprint(got.Interface())
 	}
-	full := strings.TrimPrefix(path+"."+name, ".")
-	given := !isEmpty(got)
 	switch {
 	case compare:
-		text := fmt.Sprint(got.Interface())
-		for want := range strings.SplitSeq(values, "|") {
-			if text == want {
-				return need{met: true}
-			}
-		}
-		return need{text: fmt.Sprintf("%s is %q, and it needs %s", full, text, strings.ReplaceAll(values, "|", " or "))}
+		return need{text: fmt.Sprintf("%s is %q, and it needs %s", full[0], text, strings.ReplaceAll(values, "|", " or ")),
+			met: slices.Contains(strings.Split(values, "|"), text)}
 	case strings.HasPrefix(tag, "!"):
-		return need{text: full + " is set", met: !given}
+		return need{text: full[0] + " is set", met: !given}
 	}
-	return need{text: "it needs " + full, met: given}
+	return need{text: "it needs " + strings.Join(full, " or "), met: given}
 }
 
 // lookUp finds the setting of a dotted name below v.

@@ -26,7 +26,10 @@ type Validator interface{ Validate() error }
 // Check of each part.
 func Load(fs *pflag.FlagSet, path, prefix string, cfg any, environ []string) error {
 	root := reflect.ValueOf(cfg).Elem()
-	defaults := clone(root)
+	defaults, err := defaultsOf(fs, prefix, root)
+	if err != nil {
+		return err
+	}
 	set := map[string]string{}
 	fs.Visit(func(f *pflag.Flag) {
 		if v, ok := f.Value.(*flagValue); ok && v.set {
@@ -80,6 +83,19 @@ func CheckSections(path string, known ...string) error {
 		return fmt.Errorf("config file %s: unknown sections: %s; want %s", path, strings.Join(unknown, ", "), strings.Join(known, ", "))
 	}
 	return nil
+}
+
+// defaultsOf are the defaults that root holds before it is loaded. Flags that were parsed
+// have changed it already.
+func defaultsOf(fs *pflag.FlagSet, prefix string, root reflect.Value) (reflect.Value, error) {
+	c := clone(root)
+	var errs []error
+	walk(c, prefix, func(f field) {
+		if fl := fs.Lookup(f.path); fl != nil && fl.Changed {
+			errs = append(errs, setText(f.val, fl.DefValue))
+		}
+	})
+	return c, errors.Join(errs...)
 }
 
 // clone copies settings with their lists and maps, which the decoder changes in place.

@@ -98,6 +98,9 @@ func refuseLossy(_, to reflect.Type, data any) (any, error) {
 		return nil, fmt.Errorf("missing unit in duration: want such as %vs", data)
 	}
 	target := reflect.New(to).Elem()
+	if to.Kind() == reflect.String && !reflect.PointerTo(to).Implements(textType) || to == secretType {
+		return nil, errors.New("a number where text is wanted: put it into quotes") // it may have been 007 or 1e3
+	}
 	if !target.CanInt() && !target.CanUint() {
 		return data, nil
 	}

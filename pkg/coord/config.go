@@ -17,23 +17,25 @@ import (
 type EtcdConfig struct {
 	Endpoints []string      `koanf:"endpoints" help:"URLs of an external etcd cluster; empty runs a member in this process"`
 	Prefix    string        `koanf:"prefix" help:"begins every key; deployments that share an etcd differ in it"`
-	TLS       rpc.ClientTLS `koanf:"tls"`
-	Username  string        `koanf:"username" help:"user of etcd's own authentication"`
-	Password  config.Secret `koanf:"password" help:"password of that user"`
+	TLS       rpc.ClientTLS `koanf:"tls" needs:"endpoints"`
+	Username  string        `koanf:"username" help:"user of etcd's own authentication" needs:"endpoints"`
+	Password  config.Secret `koanf:"password" help:"password of that user" needs:"endpoints"`
+	// PasswordFile fills Password when settings are loaded.
+	PasswordFile string `koanf:"password_file" help:"file that holds that password, in place of password" needs:"endpoints"`
 	// RequestTimeout bounds each request; while etcd elects a leader requests fail.
 	RequestTimeout time.Duration  `koanf:"request_timeout" help:"longest time for one request to etcd"`
-	Embedded       EmbeddedConfig `koanf:"embedded"`
+	Embedded       EmbeddedConfig `koanf:"embedded" needs:"!endpoints"`
 }
 
 // EmbeddedConfig is the member that runs inside the process.
 type EmbeddedConfig struct {
-	DataDir string `koanf:"data_dir" help:"directory of the embedded member"`
+	DataDir string `koanf:"data_dir" help:"directory of the embedded member" check:"dir"`
 	Name    string `koanf:"name" help:"name of the embedded member"`
-	Peer    string `koanf:"peer_listen" help:"host:port for the other members of a cluster; a single member does not listen"`
+	Peer    string `koanf:"peer_listen" help:"host:port for the other members of a cluster; a single member does not listen" needs:"cluster" check:"listen"`
 	// Cluster lists every member, this one too, as name=host:port of its peer_listen.
 	Cluster []string `koanf:"cluster" help:"all members as name=host:port of their peer_listen, this one too; empty is a single member"`
 	// PeerTLS lets nobody but members in, both ways; whoever its CA signs is one.
-	PeerTLS         rpc.ServerTLS `koanf:"peer_tls"`
+	PeerTLS         rpc.ServerTLS `koanf:"peer_tls" needs:"cluster"`
 	Quota           config.Bytes  `koanf:"quota" help:"size of the database at which writes are refused"`
 	Compaction      time.Duration `koanf:"compaction" help:"how long old revisions are kept"`
 	ElectionTimeout time.Duration `koanf:"election_timeout" help:"how long members wait for a lost leader; a lease lasts at least 1.5 times as long"`

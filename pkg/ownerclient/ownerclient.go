@@ -34,12 +34,12 @@ var (
 
 // Config of a worker's session.
 type Config struct {
-	Addresses []string         `koanf:"addresses" help:"gRPC addresses of coordinators, host:port; the next one is tried when one fails"`
-	Client    rpc.ClientConfig `koanf:"client"`
-	WorkerID  string           `koanf:"worker_id" help:"stable name of this worker: the same name gets the same shards again; empty is the host's name"`
-	Advertise string           `koanf:"advertise" help:"where people reach this worker; shown in lists"`
+	Addresses []string         `koanf:"addresses" help:"gRPC addresses of coordinators, host:port; the next one is tried when one fails" check:"address"`
+	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
+	WorkerID  string           `koanf:"worker_id" help:"stable name of this worker: the same name gets the same shards again; empty is the host's name" needs:"addresses"`
+	Advertise string           `koanf:"advertise" help:"where people reach this worker; shown in lists" needs:"addresses"`
 	// DrainTimeout bounds the wait for the function to return when Run ends.
-	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for work on shards"`
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for work on shards" needs:"addresses"`
 }
 
 // DefaultConfig reaches a coordinator on loopback.

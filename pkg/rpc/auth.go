@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -25,12 +24,11 @@ const (
 type AuthConfig struct {
 	Mode string `koanf:"mode" help:"none (loopback only), token or mtls"`
 	// PrincipalsFile lists principals (YAML); read again when it changes.
-	PrincipalsFile string `koanf:"principals_file" help:"YAML file of principals: name, token_sha256 or tls_name, agents, roles, workers"`
+	PrincipalsFile string `koanf:"principals_file" help:"YAML file of principals: name, token_sha256 or tls_name, agents, roles, workers" needs:"mode=token|mtls" check:"file"`
 	AllowInsecure  bool   `koanf:"allow_insecure" help:"allow mode none, or tokens without TLS, on an address that is not loopback"`
 }
 
-// Validate checks the mode, and the file of principals where there is one: settings may
-// be checked on another machine than that of the service.
+// Validate checks the mode.
 func (c AuthConfig) Validate() error {
 	switch c.Mode {
 	case AuthNone:
@@ -39,12 +37,18 @@ func (c AuthConfig) Validate() error {
 		if c.PrincipalsFile == "" {
 			return fmt.Errorf("auth: mode %s needs principals_file", c.Mode)
 		}
-		if _, err := readPrincipals(c.PrincipalsFile); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
 		return nil
 	}
 	return fmt.Errorf("auth: mode %q: want none, token or mtls", c.Mode)
+}
+
+// Check reads the file of principals, as a start does.
+func (c AuthConfig) Check() error {
+	if c.PrincipalsFile == "" {
+		return nil
+	}
+	_, err := readPrincipals(c.PrincipalsFile)
+	return err
 }
 
 type principalKey struct{}

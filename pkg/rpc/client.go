@@ -21,9 +21,21 @@ import (
 type ClientConfig struct {
 	TLS   ClientTLS     `koanf:"tls"`
 	Token config.Secret `koanf:"token" help:"bearer token"`
+	// TokenFile fills Token when settings are loaded.
+	TokenFile string `koanf:"token_file" help:"file that holds the bearer token, in place of token"`
 	// TokenOverPlaintext sends the token without TLS.
-	TokenOverPlaintext bool `koanf:"token_over_plaintext" help:"send the token even without TLS (loopback, tests)"`
+	TokenOverPlaintext bool `koanf:"token_over_plaintext" help:"send the token even without TLS (loopback, tests)" needs:"token"`
 }
+
+// Check refuses a token that would not be sent.
+func (c ClientConfig) Check() error {
+	if c.Token != "" && !c.TLS.Enabled && !c.TokenOverPlaintext {
+		return errTokenInTheClear
+	}
+	return nil
+}
+
+var errTokenInTheClear = errors.New("client: a token needs tls.enabled (or token_over_plaintext)")
 
 // maxReconnectDelay bounds the back-off between connection attempts.
 const maxReconnectDelay = 5 * time.Second
@@ -47,8 +59,8 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
 	}
 	if c.Token != "" {
-		if cfg == nil && !c.TokenOverPlaintext {
-			return nil, errors.New("client: a token needs tls.enabled (or token_over_plaintext)")
+		if err := c.Check(); err != nil {
+			return nil, err
 		}
 		opts = append(opts, grpc.WithPerRPCCredentials(bearer{token: c.Token, plaintext: c.TokenOverPlaintext}))
 	}

@@ -12,22 +12,38 @@ import (
 
 // ServerTLS is a server's TLS. Files are read again when they change.
 type ServerTLS struct {
-	CertFile     string `koanf:"cert_file" help:"PEM certificate chain; empty serves plaintext"`
-	KeyFile      string `koanf:"key_file" help:"PEM private key"`
-	ClientCAFile string `koanf:"client_ca_file" help:"PEM certificates that sign client certificates; set requires and verifies them"`
+	CertFile     string `koanf:"cert_file" help:"PEM certificate chain; empty serves plaintext" check:"file"`
+	KeyFile      string `koanf:"key_file" help:"PEM private key" check:"file"`
+	ClientCAFile string `koanf:"client_ca_file" help:"PEM certificates that sign client certificates; set requires and verifies them" check:"file"`
 }
 
 // ClientTLS is a client's TLS. Files are read again when they change.
 type ClientTLS struct {
 	Enabled    bool   `koanf:"enabled" help:"use TLS"`
-	CAFile     string `koanf:"ca_file" help:"PEM certificates that sign the server's; empty uses the system's"`
-	CertFile   string `koanf:"cert_file" help:"PEM client certificate chain, for mTLS"`
-	KeyFile    string `koanf:"key_file" help:"PEM private key, for mTLS"`
-	ServerName string `koanf:"server_name" help:"name to verify instead of the address"`
+	CAFile     string `koanf:"ca_file" help:"PEM certificates that sign the server's; empty uses the system's" needs:"enabled" check:"file"`
+	CertFile   string `koanf:"cert_file" help:"PEM client certificate chain, for mTLS" needs:"enabled" check:"file"`
+	KeyFile    string `koanf:"key_file" help:"PEM private key, for mTLS" needs:"enabled" check:"file"`
+	ServerName string `koanf:"server_name" help:"name to verify instead of the address" needs:"enabled"`
 }
 
 // Enabled reports whether TLS is on.
 func (c ServerTLS) Enabled() bool { return c.CertFile != "" }
+
+// HTTPScheme is the scheme of URLs that this server answers.
+func (c ServerTLS) HTTPScheme() string {
+	if c.Enabled() {
+		return "https"
+	}
+	return "http"
+}
+
+// GRPCScheme is grpcs with TLS and grpc without, as lmctl takes them.
+func (c ServerTLS) GRPCScheme() string {
+	if c.Enabled() {
+		return "grpcs"
+	}
+	return "grpc"
+}
 
 // Validate checks that what belongs together is together.
 func (c ServerTLS) Validate() error {
@@ -38,6 +54,15 @@ func (c ServerTLS) Validate() error {
 		return errors.New("tls: client_ca_file needs cert_file")
 	}
 	return nil
+}
+
+// Check reads the files, as a start does.
+func (c ServerTLS) Check() error {
+	if c.Validate() != nil {
+		return nil // said by whoever validates the settings
+	}
+	_, err := c.Config()
+	return err
 }
 
 // Config gives the tls.Config, or nil when TLS is off. The files must be readable now.
@@ -74,6 +99,12 @@ func (c ServerTLS) Config() (*tls.Config, error) {
 		return cfg, nil
 	}
 	return base, nil
+}
+
+// Check reads the files, as a start does.
+func (c ClientTLS) Check() error {
+	_, err := c.Config()
+	return err
 }
 
 // Config gives the tls.Config, or nil when TLS is off.

@@ -22,9 +22,9 @@ type Config struct {
 	LogLevel  string `koanf:"log_level" help:"lowest level that is logged: debug, info, warn, error"`
 	LogFormat string `koanf:"log_format" help:"text or json"`
 	// OTLPEndpoint takes traces by OTLP gRPC; empty turns traces off.
-	OTLPEndpoint string  `koanf:"otlp_endpoint" help:"host:port that takes traces by OTLP gRPC; empty turns traces off"`
-	OTLPInsecure bool    `koanf:"otlp_insecure" help:"send traces without TLS"`
-	SampleRatio  float64 `koanf:"trace_sample_ratio" help:"fraction of traces that are kept, 0 to 1"`
+	OTLPEndpoint string  `koanf:"otlp_endpoint" help:"host:port that takes traces by OTLP gRPC; empty turns traces off" check:"address"`
+	OTLPInsecure bool    `koanf:"otlp_insecure" help:"send traces without TLS" needs:"otlp_endpoint"`
+	SampleRatio  float64 `koanf:"trace_sample_ratio" help:"fraction of traces that are kept, 0 to 1" needs:"otlp_endpoint"`
 }
 
 // DefaultConfig logs info as text and traces nothing.

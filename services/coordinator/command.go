@@ -21,7 +21,7 @@ const credentialsTimeout = 30 * time.Second
 // settings of the command: the service's, and the store that counts terms.
 type settings struct {
 	Config
-	Store s3.Config `koanf:"store"`
+	Store s3.Config `koanf:"store" needs:"store.bucket"`
 }
 
 // Validate checks both parts; a store is not needed.
@@ -65,8 +65,8 @@ func Command() *cobra.Command {
 				fences = "terms in " + c.Store.Bucket + "/" + c.Store.Prefix
 			}
 			return [][2]string{
-				{"http", "http://" + s.HTTPAddr().String()}, {"grpc", s.GRPCAddr().String()}, {"etcd", etcd}, {"fences", fences},
-				{"next", "lmctl shards list --addr " + s.GRPCAddr().String()},
+				{"http", c.TLS.HTTPScheme() + "://" + s.HTTPAddr().String()}, {"grpc", c.TLS.GRPCScheme() + "://" + s.GRPCAddr().String()}, {"etcd", etcd}, {"fences", fences},
+				{"next", "lmctl shards list --addr " + c.TLS.GRPCScheme() + "://" + s.GRPCAddr().String()},
 			}
 		},
 	})

@@ -31,7 +31,7 @@ type Config struct {
 
 // ListenConfig is one address.
 type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on"`
+	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // LeaseConfig are the times to live.

@@ -37,16 +37,16 @@ func Command() *cobra.Command {
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
 			s := svc.(*Service)
-			scheme := "http"
-			if c.TLS.Enabled() {
-				scheme = "https"
+			scheme, admin := c.TLS.HTTPScheme(), c.TLS.HTTPScheme()
+			if c.Admin.Listen != "" {
+				admin = "http"
 			}
 			return [][2]string{
-				{"gRPC", s.GRPCAddr()},
-				{"HTTP", fmt.Sprintf("%s://%s/v1/batches", scheme, s.HTTPAddr())},
+				{"grpc", fmt.Sprintf("%s://%s", c.TLS.GRPCScheme(), s.GRPCAddr())},
+				{"http", fmt.Sprintf("%s://%s/v1/batches", scheme, s.HTTPAddr())},
 				{"store", fmt.Sprintf("%s bucket %s prefix %q", c.Store.Endpoint, c.Store.Bucket, c.Store.Prefix)},
 				{"acceptance", c.Acceptance},
-				{"ready", fmt.Sprintf("curl %s://%s/-/ready", scheme, s.AdminAddr())},
+				{"ready", fmt.Sprintf("curl %s://%s/-/ready", admin, s.AdminAddr())},
 			}
 		},
 	})

@@ -39,25 +39,25 @@ type Config struct {
 	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 derives it from the limits, the environment's GOMEMLIMIT wins"`
 
 	Store  s3.Config    `koanf:"store"`
-	Spool  SpoolConfig  `koanf:"spool"`
+	Spool  SpoolConfig  `koanf:"spool" needs:"acceptance=local_spool"`
 	Limits Limits       `koanf:"limits"`
 	Notify NotifyConfig `koanf:"notify"`
 }
 
 // ListenConfig is one address.
 type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on"`
+	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // AdminConfig is where the admin paths are.
 type AdminConfig struct {
-	Listen string `koanf:"listen" help:"host:port of the admin paths, without TLS; empty serves them on the HTTP port"`
+	Listen string `koanf:"listen" help:"host:port of the admin paths, without TLS; empty serves them on the HTTP port" check:"listen"`
 	Pprof  bool   `koanf:"pprof" help:"serve /debug/pprof/"`
 }
 
 // SpoolConfig is for acceptance local_spool.
 type SpoolConfig struct {
-	Dir string `koanf:"dir" help:"directory of the local spool (acceptance local_spool)"`
+	Dir string `koanf:"dir" help:"directory of the local spool (acceptance local_spool)" check:"dir"`
 	// LandingIntervalMS is ingest.object_landing_interval_ms of the design.
 	LandingIntervalMS int          `koanf:"object_landing_interval_ms" help:"time between two landings of the spool, milliseconds"`
 	MaxBytes          config.Bytes `koanf:"max_bytes" help:"largest spool; beyond it batches are answered RETRY"`
@@ -103,16 +103,16 @@ type Limits struct {
 	StreamBatches        int           `koanf:"stream_batches" help:"in-flight window of a stream, batches"`
 	StreamBytes          config.Bytes  `koanf:"stream_bytes" help:"in-flight window of a stream, bytes"`
 	AgentBatchesPerSec   float64       `koanf:"agent_batches_per_second" help:"most batches of one agent a second; 0 is unlimited"`
-	AgentBatchesBurst    int           `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second"`
-	AgentsTracked        int           `koanf:"agents_tracked" help:"agents whose rate and series are remembered"`
+	AgentBatchesBurst    int           `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second" needs:"agent_batches_per_second"`
+	AgentsTracked        int           `koanf:"agents_tracked" help:"agents whose rate and series are remembered" needs:"agent_batches_per_second|agent_series"`
 	StreamsPerConnection int           `koanf:"streams_per_connection" help:"most streams of one gRPC connection"`
 }
 
 // NotifyConfig is the shortcut to reconcilers.
 type NotifyConfig struct {
-	Addresses []string         `koanf:"addresses" help:"host:port of reconcilers that are told of accepted manifests"`
-	Client    rpc.ClientConfig `koanf:"client"`
-	Queue     int              `koanf:"queue" help:"manifests that wait for each reconciler; more are dropped and found by its scans"`
+	Addresses []string         `koanf:"addresses" help:"host:port of reconcilers that are told of accepted manifests" check:"address"`
+	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
+	Queue     int              `koanf:"queue" help:"manifests that wait for each reconciler; more are dropped and found by its scans" needs:"addresses"`
 }
 
 // DefaultConfig has the defaults of every setting.

@@ -19,6 +19,8 @@ type User struct {
 	Name        string        `koanf:"name"`
 	AccessKeyID string        `koanf:"access_key_id"`
 	Secret      config.Secret `koanf:"secret"`
+	// SecretFile fills Secret when settings are loaded.
+	SecretFile string `koanf:"secret_file"`
 	// Policy is a JSON policy without principals; empty: everything that no bucket policy denies.
 	Policy string `koanf:"policy"`
 }
@@ -35,19 +37,23 @@ type Webhook struct {
 	Events []string `koanf:"events"`
 	// Authorization is sent as the header of this name; empty sends none.
 	Authorization config.Secret `koanf:"authorization"`
+	// AuthorizationFile fills Authorization when settings are loaded.
+	AuthorizationFile string `koanf:"authorization_file"`
+	// TLS of an https URL: who may answer, and the certificate of this store.
+	TLS notify.TLS `koanf:"tls"`
 }
 
 // Config of the object store.
 type Config struct {
-	Listen      string `koanf:"listen" help:"host:port of the S3 face"`
-	AdminListen string `koanf:"admin_listen" help:"host:port of metrics and health; empty turns them off"`
-	Dir         string `koanf:"dir" help:"directory of the data; one process per directory"`
+	Listen      string `koanf:"listen" help:"host:port of the S3 face" check:"listen"`
+	AdminListen string `koanf:"admin_listen" help:"host:port of metrics and health; empty turns them off" check:"listen"`
+	Dir         string `koanf:"dir" help:"directory of the data; one process per directory" check:"dir"`
 	Region      string `koanf:"region" help:"region that is reported; signatures of any region are taken"`
 	Domain      string `koanf:"domain" help:"host <bucket>.<domain> addresses a bucket; empty: path-style only"`
 
 	Users    []User    `koanf:"users" help:"list in the file: name, access_key_id, secret, policy"`
 	Buckets  []string  `koanf:"buckets" help:"buckets that are made at start"`
-	Webhooks []Webhook `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization"`
+	Webhooks []Webhook `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization, tls"`
 
 	MaxObject        config.Bytes  `koanf:"max_object" help:"largest body of one PUT"`
 	InlineObject     config.Bytes  `koanf:"inline_object" help:"largest body that is kept in the log; larger ones get a file; at most 4MiB"`
@@ -57,11 +63,11 @@ type Config struct {
 	BodyIdle         time.Duration `koanf:"body_idle_timeout" help:"how long a client may take for the next piece of a body"`
 	Drain            time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
 	ReclaimBelow     float64       `koanf:"reclaim_below" help:"a segment is rewritten when a smaller fraction of it is in use; 0 turns it off"`
-	ReclaimInterval  time.Duration `koanf:"reclaim_interval" help:"time between looks for such segments"`
+	ReclaimInterval  time.Duration `koanf:"reclaim_interval" help:"time between looks for such segments" needs:"reclaim_below"`
 	EncryptedAtRest  bool          `koanf:"encrypted_at_rest" help:"the file system below dir encrypts: writes that ask for server-side encryption AES256 are served"`
 	IfMatchAbsent412 bool          `koanf:"if_match_absent_412" help:"answer If-Match on an absent key with 412 instead of 404 as AWS does"`
-	WebhookBacklog   config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted"`
-	Pprof            bool          `koanf:"pprof" help:"serve /debug/pprof/ on the admin address"`
+	WebhookBacklog   config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted" needs:"webhooks"`
+	Pprof            bool          `koanf:"pprof" help:"serve /debug/pprof/ on the admin address" needs:"admin_listen"`
 }
 
 // DefaultConfig is for one machine. Users and Dir must be given.
@@ -148,6 +154,9 @@ func checkWebhooks(hooks []Webhook) (errs []error) {
 		u, err := url.Parse(h.URL)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			errs = append(errs, fmt.Errorf("webhooks: %q is no http URL", h.URL))
+		}
+		if err == nil && u.Scheme == "http" && h.TLS != (notify.TLS{}) {
+			errs = append(errs, fmt.Errorf("webhooks: %q: tls has no effect without https", h.URL))
 		}
 		if n := h.id(); names[n] {
 			errs = append(errs, fmt.Errorf("webhooks: %q is there twice; give each a name", n))

@@ -212,7 +212,7 @@ func (s *Service) senders(eng *engine.Engine, m *metrics) ([]*notify.Sender, err
 		name := h.id()
 		sender, err := notify.New(notify.Options{
 			Engine: eng, Dir: filepath.Join(s.cfg.Dir, "webhooks"), Region: s.cfg.Region, Log: s.deps.Telemetry.Log,
-			Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+			Client: notify.Client(h.TLS),
 			Hook: notify.Hook{
 				Name: name, URL: h.URL, Bucket: h.Bucket, Prefix: h.Prefix, Events: h.Events, Authorization: h.Authorization.Reveal(),
 			},

@@ -36,7 +36,7 @@ type Config struct {
 
 // ListenConfig is one address.
 type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on"`
+	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // HistoryConfig bounds what is kept in memory.

@@ -44,9 +44,9 @@ func Command() *cobra.Command {
 		},
 		Banner: func(c settings, svc run.Service) [][2]string {
 			s := svc.(*Service)
-			http := "http://" + s.HTTPAddr().String()
+			http := c.TLS.HTTPScheme() + "://" + s.HTTPAddr().String()
 			return [][2]string{
-				{"http", http}, {"grpc", s.GRPCAddr().String()}, {"bucket", c.Store.Bucket + "/" + c.Store.Prefix},
+				{"http", http}, {"grpc", c.TLS.GRPCScheme() + "://" + s.GRPCAddr().String()}, {"bucket", c.Store.Bucket + "/" + c.Store.Prefix},
 				{"events", http + "/v1/events"}, {"status", "curl " + http + "/v1/status"},
 			}
 		},

@@ -38,7 +38,7 @@ type Config struct {
 
 // ListenConfig is one address.
 type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on"`
+	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // QueueConfig bounds what waits.
@@ -51,9 +51,11 @@ type QueueConfig struct {
 
 // EventsConfig is the webhook.
 type EventsConfig struct {
-	Secret    config.Secret `koanf:"secret" help:"value that POST /v1/events must carry as Authorization, alone or as a bearer token; empty asks for none"`
-	MaxBody   config.Bytes  `koanf:"max_body" help:"longest body of POST /v1/events"`
-	KeyPrefix string        `koanf:"key_prefix" help:"prefix of the acceptance authority in the bucket, as it stands before the keys of events"`
+	Secret config.Secret `koanf:"secret" help:"value that POST /v1/events must carry as Authorization, alone or as a bearer token; empty asks for none"`
+	// SecretFile fills Secret when settings are loaded.
+	SecretFile string       `koanf:"secret_file" help:"file that holds that value, in place of secret"`
+	MaxBody    config.Bytes `koanf:"max_body" help:"longest body of POST /v1/events"`
+	KeyPrefix  string       `koanf:"key_prefix" help:"prefix of the acceptance authority in the bucket, as it stands before the keys of events"`
 }
 
 // TimeScanConfig is the scan of accepted-by-time.
@@ -98,16 +100,16 @@ type WatchConfig struct {
 // IntakeConfig is the log that rollup workers follow.
 type IntakeConfig struct {
 	Shards   uint32        `koanf:"shards" help:"shards of the rollup workers, the same for ever; 0 writes no intake: no rollups"`
-	Interval time.Duration `koanf:"interval" help:"time between two rounds of segments"`
-	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; work waits beyond it"`
+	Interval time.Duration `koanf:"interval" help:"time between two rounds of segments" needs:"shards"`
+	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; work waits beyond it" needs:"shards"`
 
-	Coordinator CoordinatorConfig `koanf:"coordinator"`
+	Coordinator CoordinatorConfig `koanf:"coordinator" needs:"shards"`
 }
 
 // CoordinatorConfig is where the owners of shards are told that their intake has grown.
 type CoordinatorConfig struct {
-	Address string           `koanf:"address" help:"host:port of the coordinator's queue; empty tells nobody: owners find out when they list"`
-	Client  rpc.ClientConfig `koanf:"client"`
+	Address string           `koanf:"address" help:"host:port of the coordinator's queue; empty tells nobody: owners find out when they list" check:"address"`
+	Client  rpc.ClientConfig `koanf:"client" needs:"address"`
 }
 
 // DefaultConfig listens on loopback.

@@ -48,7 +48,7 @@ func Command() *cobra.Command {
 			return New(c.Config, Deps{Store: store, Telemetry: tel, Refs: refmem.New()})
 		},
 		Banner: func(c settings, svc run.Service) [][2]string {
-			http := "http://" + svc.(*Service).HTTPAddr().String()
+			http := c.TLS.HTTPScheme() + "://" + svc.(*Service).HTTPAddr().String()
 			owner := "this worker alone: all shards; no other may run"
 			if len(c.Coordinator.Addresses) > 0 {
 				owner = strings.Join(c.Coordinator.Addresses, ", ")

@@ -38,7 +38,7 @@ type Config struct {
 
 // ListenConfig is one address.
 type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on"`
+	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // ScheduleConfig says when an hour is rolled up.

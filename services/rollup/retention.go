@@ -19,7 +19,7 @@ type RetentionConfig struct {
 	Five   time.Duration `koanf:"5m" help:"how long 5m rows stay; 0 is for ever"`
 	Hour   time.Duration `koanf:"1h" help:"how long 1h rows stay; 0 is for ever"`
 	// Interval between two looks.
-	Interval time.Duration `koanf:"interval" help:"time between two looks for sets whose time is over"`
+	Interval time.Duration `koanf:"interval" help:"time between two looks for sets whose time is over" needs:"raw|1m|5m|1h"`
 }
 
 // DefaultRetentionConfig keeps everything.

@@ -21,7 +21,7 @@ import (
 // SnapshotConfig is the live-state snapshots that query nodes start from.
 type SnapshotConfig struct {
 	Interval time.Duration `koanf:"interval" help:"time between two live-state snapshots of a shard; 0 makes none"`
-	Window   time.Duration `koanf:"window" help:"how far back snapshots hold frames, by sample time: history.window of the query nodes"`
+	Window   time.Duration `koanf:"window" help:"how far back snapshots hold frames, by sample time: history.window of the query nodes" needs:"interval"`
 }
 
 // DefaultSnapshotConfig fits the defaults of query nodes.

@@ -20,12 +20,12 @@ import (
 // Config of the host input.
 type Config struct {
 	Enabled  bool          `koanf:"enabled" help:"read this machine"`
-	Interval time.Duration `koanf:"interval" help:"time between reads; the agent's interval when 0"`
-	Job      string        `koanf:"job" help:"label job"`
+	Interval time.Duration `koanf:"interval" help:"time between reads; the agent's interval when 0" needs:"enabled"`
+	Job      string        `koanf:"job" help:"label job" needs:"enabled"`
 	// FilesystemTypesExclude and MountPointsExclude are added to the built-in lists.
-	FilesystemTypesExclude []string `koanf:"filesystem_types_exclude" help:"further file system types that are left out"`
-	MountPointsExclude     []string `koanf:"mount_points_exclude" help:"further mount points (with all below them) that are left out"`
-	NetworkExclude         []string `koanf:"network_exclude" help:"network devices that are left out, by prefix"`
+	FilesystemTypesExclude []string `koanf:"filesystem_types_exclude" help:"further file system types that are left out" needs:"enabled"`
+	MountPointsExclude     []string `koanf:"mount_points_exclude" help:"further mount points (with all below them) that are left out" needs:"enabled"`
+	NetworkExclude         []string `koanf:"network_exclude" help:"network devices that are left out, by prefix" needs:"enabled"`
 }
 
 // DefaultConfig reads everything.

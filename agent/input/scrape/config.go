@@ -31,9 +31,12 @@ type Target struct {
 	FollowRedirects *bool `koanf:"follow_redirects" help:"follow redirects (default true); with credentials only within the URL's scheme, host and port"`
 
 	BearerToken config.Secret `koanf:"bearer_token" help:"bearer token"`
-	Username    string        `koanf:"username" help:"user of basic authentication"`
-	Password    config.Secret `koanf:"password" help:"password of basic authentication"`
-	TLS         rpc.ClientTLS `koanf:"tls"`
+	// BearerTokenFile fills BearerToken when settings are loaded, PasswordFile Password.
+	BearerTokenFile string        `koanf:"bearer_token_file" help:"file that holds the bearer token, in place of bearer_token"`
+	Username        string        `koanf:"username" help:"user of basic authentication"`
+	Password        config.Secret `koanf:"password" help:"password of basic authentication"`
+	PasswordFile    string        `koanf:"password_file" help:"file that holds the password, in place of password"`
+	TLS             rpc.ClientTLS `koanf:"tls"`
 }
 
 // Defaults of a target.

@@ -24,11 +24,13 @@ type Config struct {
 	Prefix          string        `koanf:"prefix" help:"prefix of every key, empty or ending in a slash"`
 	AccessKeyID     string        `koanf:"access_key_id" help:"access key; empty takes the AWS default credential chain"`
 	SecretAccessKey config.Secret `koanf:"secret_access_key" help:"secret of the access key"`
-	PathStyle       bool          `koanf:"path_style" help:"put the bucket into the path, not into the host name"`
-	CAFile          string        `koanf:"ca_file" help:"PEM file of the authorities that the endpoint's certificate is checked against; empty takes the system's"`
-	RequestTimeout  time.Duration `koanf:"request_timeout" help:"deadline of one request, its body included"`
-	ReadAttempts    int           `koanf:"read_attempts" help:"tries of a read that failed in a way that a later try can mend; writes are never retried here"`
-	MaxConnections  int           `koanf:"max_connections" help:"most connections to the service; more requests wait for one"`
+	// SecretAccessKeyFile fills SecretAccessKey when settings are loaded.
+	SecretAccessKeyFile string        `koanf:"secret_access_key_file" help:"file that holds the secret of the access key, in place of secret_access_key"`
+	PathStyle           bool          `koanf:"path_style" help:"put the bucket into the path, not into the host name"`
+	CAFile              string        `koanf:"ca_file" help:"PEM file of the authorities that the endpoint's certificate is checked against; empty takes the system's" check:"file"`
+	RequestTimeout      time.Duration `koanf:"request_timeout" help:"deadline of one request, its body included"`
+	ReadAttempts        int           `koanf:"read_attempts" help:"tries of a read that failed in a way that a later try can mend; writes are never retried here"`
+	MaxConnections      int           `koanf:"max_connections" help:"most connections to the service; more requests wait for one"`
 }
 
 // DefaultConfig leaves Endpoint, Bucket and credentials to the operator.
@@ -82,6 +84,9 @@ func (c Config) Validate() error {
 	if (c.AccessKeyID == "") != (c.SecretAccessKey == "") {
 		bad("access_key_id and secret_access_key go together")
 	}
+	if c.CAFile != "" && strings.HasPrefix(c.Endpoint, "http://") {
+		bad("ca_file has no effect: endpoint %q is without TLS", c.Endpoint)
+	}
 	if c.RequestTimeout <= 0 {
 		bad("request_timeout %v is not positive", c.RequestTimeout)
 	}
@@ -92,6 +97,12 @@ func (c Config) Validate() error {
 		bad("max_connections %d is not positive", c.MaxConnections)
 	}
 	return errors.Join(errs...)
+}
+
+// Check reads the certificates, as New does.
+func (c Config) Check() error {
+	_, err := c.transport()
+	return err
 }
 
 func checkEndpoint(s string) error {

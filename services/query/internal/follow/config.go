@@ -18,7 +18,7 @@ type Config struct {
 	AuditTimeout      time.Duration `koanf:"audit_timeout" help:"longest time for one audit, the frames that it found included"`
 	FullAuditInterval time.Duration `koanf:"full_audit_interval" help:"time between two audits that list every boot from its start; 0 is only the first"`
 	PollInterval      time.Duration `koanf:"poll_interval" help:"time between two looks at accepted-by-time; 0 is never"`
-	PollLookback      time.Duration `koanf:"poll_lookback" help:"how far before its newest find a poll looks: clock skew, slow reconcilers"`
+	PollLookback      time.Duration `koanf:"poll_lookback" help:"how far before its newest find a poll looks: clock skew, slow reconcilers" needs:"poll_interval"`
 	Settle            time.Duration `koanf:"settle" help:"age after which a gap no longer holds a boot's frontier back"`
 	Back              int           `koanf:"back" help:"identities before the frontier that an audit lists again, for overlaps"`
 	Listers           int           `koanf:"listers" help:"boots that are listed at once"`
@@ -26,8 +26,8 @@ type Config struct {
 	FetchTimeout      time.Duration `koanf:"fetch_timeout" help:"longest time for one batch: its manifest, its frame"`
 	Snapshots         bool          `koanf:"snapshots" help:"start from live-state snapshots where rollup workers make them"`
 	// Watch is where reconcilers are; empty only scans.
-	Watch       []string         `koanf:"watch" help:"reconcilers' gRPC addresses to watch; empty relies on polls and audits"`
-	WatchClient rpc.ClientConfig `koanf:"watch_client"`
+	Watch       []string         `koanf:"watch" help:"reconcilers' gRPC addresses to watch; empty relies on polls and audits" check:"address"`
+	WatchClient rpc.ClientConfig `koanf:"watch_client" needs:"watch"`
 }
 
 // DefaultConfig audits every ten seconds.
