@@ -190,6 +190,12 @@ func (x *Index) LabelNames() []string {
 	return out
 }
 
+// HasLabel reports whether a series has the label, other than __name__. It builds no postings.
+func (x *Index) HasLabel(name string) bool {
+	id, ok := slices.BinarySearch(x.symbols, name)
+	return ok && slices.ContainsFunc(x.sets.refs, func(l labelRef) bool { return int(l.name) == id })
+}
+
 // LabelValues are the values of a label, sorted.
 func (x *Index) LabelValues(name string) []string {
 	var out []string

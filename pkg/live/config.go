@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -22,9 +23,12 @@ type Config struct {
 	// Future is how far after now a sample may lie before it is evicted ahead of all others;
 	// 0 takes the oldest first whatever there is.
 	Future time.Duration
+	// AgentLabel names the label that each series has beside its own, with its agent. The
+	// empty name adds none: equal labels of several agents are one series then.
+	AgentLabel agentlabel.Name
 }
 
-// Validate wants positive bounds.
+// Validate wants positive bounds, and a label name.
 func (c Config) Validate() error {
 	if c.History <= 0 || c.MaxBytes <= 0 || c.MaxSeries <= 0 {
 		return errors.New("live: history, bytes and series must be positive")
@@ -32,7 +36,7 @@ func (c Config) Validate() error {
 	if c.AgentShare < 0 || c.AgentShare > 100 || c.Future < 0 {
 		return errors.New("live: the share of an agent must be 0 to 100 percent, the bound on the future not negative")
 	}
-	return nil
+	return c.AgentLabel.Validate()
 }
 
 // Accepted is what is known of an accepted identity before its frame is read.

@@ -11,7 +11,7 @@ import (
 )
 
 // shape is the series of a batch: which label set stands at which place. Batches of
-// one shape share it.
+// one shape share it; where series have a label with their agent, batches of one agent only.
 type shape struct {
 	key     [sha256.Size]byte
 	groups  []*shapeGroup
@@ -41,11 +41,14 @@ type shapeHasher struct {
 	buf []byte
 }
 
-func (s *shapeHasher) sum(b *frame.Batch) (key [sha256.Size]byte) {
+// sum of the series of b; agent is empty where it does not tell series apart.
+func (s *shapeHasher) sum(agent string, b *frame.Batch) (key [sha256.Size]byte) {
 	if s.h == nil {
 		s.h = sha256.New()
 	}
 	buf := s.buf[:0]
+	buf = binary.AppendUvarint(buf, uint64(len(agent)))
+	buf = append(buf, agent...)
 	buf = binary.AppendUvarint(buf, uint64(len(b.Strings)))
 	for _, v := range b.Strings {
 		buf = binary.AppendUvarint(buf, uint64(len(v)))
@@ -80,7 +83,11 @@ func appendRefs(buf []byte, refs []frame.LabelRef) []byte {
 
 // shapeOf finds or builds the shape of b. Under the write lock.
 func (s *Store) shapeOf(b *frame.Batch) *shape {
-	key := s.hasher.sum(b)
+	agent := ""
+	if s.cfg.AgentLabel != "" {
+		agent = b.Identity.Agent
+	}
+	key := s.hasher.sum(agent, b)
 	if sh := s.shapes[key]; sh != nil {
 		return sh
 	}
@@ -92,12 +99,7 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 		sh.bytes += groupOverhead + int64(len(g.Series))*(4+placeBytes)
 		for j := range g.Series {
 			r := &g.Series[j]
-			s.builder.Reset()
-			for name, value := range b.Labels(r) {
-				s.builder.Add(name, value)
-			}
-			s.builder.Sort()
-			id, ser := s.seriesOf(s.builder.Labels())
+			id, ser := s.seriesOf(s.cfg.AgentLabel.Labels(&s.builder, b.Labels(r), agent))
 			ser.typ, ser.unit = r.Type, s.intern(b.Strings[r.Unit])
 			ser.places = append(ser.places, place{sg, uint32(j)})
 			sg.series[j] = id

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
@@ -32,6 +33,9 @@ func (s *Store) Snapshot(now time.Time) *Snapshot {
 	s.open[s.version]++
 	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), lost: s.lost.spans()}
 }
+
+// AgentLabel is the store's Config.AgentLabel.
+func (p *Snapshot) AgentLabel() agentlabel.Name { return p.store.cfg.AgentLabel }
 
 // Close lets the store drop what only this snapshot could see. Not for concurrent use with reads.
 func (p *Snapshot) Close() {
@@ -65,6 +69,9 @@ type cell struct {
 type segmentView struct {
 	*segment
 	plain bool // every row counts
+	// agents that have rows in the range that was asked for; none where series have a label
+	// with their agent.
+	agents agentlabel.Seen
 }
 
 // checkEvery bounds how many series are looked at between two checks of the context.
@@ -184,9 +191,9 @@ func (p *Snapshot) look(segs []*segment, mint, maxt int64) []*segmentView {
 		}
 		switch p.publishedOf(seg) {
 		case nothing:
-			out = append(out, &segmentView{seg, seg.plain(p.version)})
+			out = append(out, &segmentView{seg, seg.plain(p.version), p.agentsOf(seg, mint, maxt)})
 		case something:
-			out = append(out, &segmentView{seg, false})
+			out = append(out, &segmentView{seg, false, p.agentsOf(seg, mint, maxt)})
 		}
 	}
 	return out

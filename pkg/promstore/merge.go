@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 )
@@ -16,6 +17,17 @@ type merged struct {
 	labels    labels.Labels
 	live      *live.Series
 	published *published.Series
+}
+
+// agents whose samples the series has in [mint, maxt]; none where a label names its agent.
+func (m *merged) agents(mint, maxt int64) (seen agentlabel.Seen) {
+	if m.live != nil {
+		seen = m.live.Agents()
+	}
+	if m.published != nil {
+		seen.Merge(m.published.Agents(mint, maxt))
+	}
+	return seen
 }
 
 // join puts together series with equal labels, and sorts them.

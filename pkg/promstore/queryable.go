@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 )
@@ -34,6 +35,47 @@ type Queryable struct {
 	mint, maxt int64 // the touched range; empty while mint > maxt
 	series     int
 	prepared   [][]rolledSeries // by number: what Rolled gave
+	merges     Merges
+}
+
+// Merges are series that have samples of several agents: their labels are equal, and no label
+// tells the agents apart (agentlabel).
+type Merges struct {
+	// Series that selectors found; one that several of them found counts as often.
+	Series int
+	// First of them, and two of its agents.
+	First  labels.Labels
+	Agents agentlabel.Seen
+}
+
+// Merges that contributed to what was read so far.
+func (q *Queryable) Merges() Merges {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.merges
+}
+
+// noteMerges finds the series among n that have samples of several agents; of gives one. A
+// label with the agent tells all of them apart: nothing is searched then.
+func (q *Queryable) noteMerges(n int, of func(i int) (labels.Labels, agentlabel.Seen)) {
+	if q.snap.AgentLabel() != "" {
+		return
+	}
+	var found Merges
+	for i := range n {
+		if ls, seen := of(i); seen.Several() {
+			if found.Series++; found.Series == 1 {
+				found.First, found.Agents = ls, seen
+			}
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.merges.Series == 0 {
+		q.merges = found
+	} else {
+		q.merges.Series += found.Series
+	}
 }
 
 var _ storage.Queryable = (*Queryable)(nil)
@@ -141,7 +183,9 @@ func (q *querier) find(ctx context.Context, mint, maxt int64, ms []*labels.Match
 	if err != nil {
 		return nil, err
 	}
-	return join(ls, ps), nil
+	found := join(ls, ps)
+	q.q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
+	return found, nil
 }
 
 // LabelValues gives the values of a label, sorted.

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/published"
@@ -136,6 +137,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w win
 		out = append(out, rolledSeries{lset, times, values, hists})
 	}
 	slices.SortFunc(out, func(a, b rolledSeries) int { return labels.Compare(a.labels, b.labels) })
+	q.noteMerges(len(all), func(i int) (labels.Labels, agentlabel.Seen) { return all[i].labels, all[i].agents(mint, maxt) })
 	return out, true, q.touch(mint, maxt, len(all))
 }
 
@@ -178,6 +180,15 @@ func countThrough(ts []int64, end int64) int {
 type rolledInput struct {
 	merged
 	rolled *published.Rolled
+}
+
+// agents is that of merged, with the rolled rows.
+func (in *rolledInput) agents(mint, maxt int64) agentlabel.Seen {
+	seen := in.merged.agents(mint, maxt)
+	if in.rolled != nil {
+		seen.Merge(in.rolled.Agents(mint, maxt))
+	}
+	return seen
 }
 
 func joinRolled(ls []live.Series, rs []published.Rolled) []rolledInput {

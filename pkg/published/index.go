@@ -3,10 +3,12 @@ package published
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -17,6 +19,8 @@ import (
 type index struct {
 	*chunk.Index
 	id         uint64 // no other has it
+	label      agentlabel.Name
+	renames    bool // series have an own label of that name
 	metas      []atomic.Pointer[meta]
 	selections selections
 }
@@ -37,14 +41,21 @@ func (x *index) meta(i int) *meta {
 		return p
 	}
 	ref := x.Series(i)
-	b := labels.NewScratchBuilder(len(ref.Labels))
-	for _, l := range ref.Labels {
-		b.Add(l.Name, l.Value)
-	}
-	ls := b.Labels()
+	b := labels.NewScratchBuilder(len(ref.Labels) + 1)
+	ls := x.label.Labels(&b, own(ref.Labels), ref.Agent)
 	m := &meta{ls, ls.Hash(), ref.Type}
 	x.metas[i].Store(m)
 	return m
+}
+
+func own(ls []frame.Label) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for _, l := range ls {
+			if !yield(l.Name, l.Value) {
+				return
+			}
+		}
+	}
 }
 
 func (x *index) labels(i int) labels.Labels { return x.meta(i).labels }
@@ -87,7 +98,8 @@ func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, erro
 	if x.Chunk != o.ChunkSHA256 || x.Size != int64(o.ChunkBytes) {
 		return nil, fmt.Errorf("index %q: %w: it is of chunk %s", o.IndexKey, chunk.BadIndex, x.Chunk)
 	}
-	in := &index{Index: x, id: r.lastIndex.Add(1), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
+	label := r.cfg.AgentLabel
+	in := &index{Index: x, id: r.lastIndex.Add(1), label: label, renames: label != "" && x.HasLabel(string(label)), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
 	r.indexes.put(o.IndexKey, in, int64(len(b))*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
 	return in, nil
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
@@ -30,6 +31,9 @@ type Config struct {
 	RequestTimeout time.Duration
 	// Limits of what is decoded.
 	Limits chunk.Limits
+	// AgentLabel names the label that each series has beside its own, with its agent. The
+	// empty name adds none: equal labels of several agents are one series then.
+	AgentLabel agentlabel.Name
 }
 
 // Reader has the caches that all queries share. Safe for concurrent use.
@@ -57,6 +61,9 @@ func New(c Config) (*Reader, error) {
 	}
 	if c.IndexCache < 0 || c.BlockCache < 0 || c.Gap < 0 || c.MaxRange < 0 || c.Parallel < 0 || c.RequestTimeout < 0 {
 		return nil, errors.New("published: bounds must not be negative")
+	}
+	if err := c.AgentLabel.Validate(); err != nil {
+		return nil, fmt.Errorf("published: agent label: %w", err)
 	}
 	set := func(v *int64, def int64) {
 		if *v == 0 {

@@ -81,6 +81,7 @@ func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, m
 	key := selectionKey(ms)
 	plan := q.r.plans.of(sets)
 	none := plan.nothing(key)
+	ofAgent := q.r.cfg.AgentLabel.Split(ms, false).Agent
 	var mu sync.Mutex
 	series := 0
 	for n := range plan.units {
@@ -88,7 +89,7 @@ func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, m
 			continue
 		}
 		u := &plan.units[n]
-		if !mayMatch(u.o, ms) {
+		if !mayMatch(u.o, ms) || !u.mayHoldAgent(ofAgent) {
 			none.add(n)
 			continue
 		}
@@ -288,33 +289,13 @@ func gather(objects []*object) []Series {
 
 // LabelNames gives the names on series that match and may have samples in the range.
 func (q *Query) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
-	return q.texts(ctx, mint, maxt, ms, func(x *index, all bool, series []int, add func(string)) {
-		if all {
-			for _, n := range x.LabelNames() {
-				add(n)
-			}
-			return
-		}
-		for _, i := range series {
-			x.labels(i).Range(func(l labels.Label) { add(l.Name) })
-		}
-	})
+	return q.texts(ctx, mint, maxt, ms, (*index).labelNames)
 }
 
 // LabelValues gives the values of a label on series that match and may have samples in the range.
 func (q *Query) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
 	return q.texts(ctx, mint, maxt, ms, func(x *index, all bool, series []int, add func(string)) {
-		if all {
-			for _, v := range x.LabelValues(name) {
-				add(v)
-			}
-			return
-		}
-		for _, i := range series {
-			if v := x.labels(i).Get(name); v != "" {
-				add(v)
-			}
-		}
+		x.labelValues(name, all, series, add)
 	})
 }
 

@@ -50,7 +50,7 @@ func (x *index) selected(key string, ms []*labels.Matcher) []int {
 	if ok {
 		return found
 	}
-	found = x.Select(matchers(ms)...)
+	found = x.match(ms)
 	size := int64(len(key)+8*cap(found)) + selectionOverhead
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -28,6 +29,7 @@ type Config struct {
 	// StaleAfter is compared with the age of complete_through.
 	StaleAfter time.Duration `koanf:"stale_after" help:"age of the last audit that succeeded from which answers are partial"`
 
+	Series  SeriesConfig  `koanf:"series"`
 	History HistoryConfig `koanf:"history"`
 	Follow  follow.Config `koanf:"follow"`
 	Rollup  sets.Config   `koanf:"rollup"`
@@ -37,6 +39,11 @@ type Config struct {
 // ListenConfig is one address.
 type ListenConfig struct {
 	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
+}
+
+// SeriesConfig is how series are told apart.
+type SeriesConfig struct {
+	AgentLabel agentlabel.Name `koanf:"agent_label" help:"label of every series with the agent that sent it; empty: none, series of different agents with equal labels are one"`
 }
 
 // HistoryConfig bounds what is kept in memory.
@@ -55,6 +62,7 @@ func DefaultConfig() Config {
 		HTTP: ListenConfig{Listen: "127.0.0.1:4760"}, GRPC: ListenConfig{Listen: "127.0.0.1:4761"},
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		DrainTimeout: 5 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
+		Series:  SeriesConfig{AgentLabel: agentlabel.Default},
 		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000, AgentShare: 25, Future: time.Hour},
 		Follow:  follow.DefaultConfig(),
 		Rollup:  sets.DefaultConfig(),
@@ -78,6 +86,9 @@ func (c Config) Validate() error {
 	if c.StaleAfter <= c.Follow.AuditInterval {
 		errs = append(errs, errors.New("stale_after: must be greater than follow.audit_interval"))
 	}
+	if err := c.Series.AgentLabel.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("series.agent_label: %w", err))
+	}
 	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
 }
 
@@ -88,5 +99,5 @@ func (c Config) validateExposure() error {
 
 func (c Config) live() live.Config {
 	h := c.History
-	return live.Config{History: h.Window, MaxBytes: int64(h.MaxBytes), MaxSeries: h.Series, AgentShare: h.AgentShare, Future: h.Future}
+	return live.Config{History: h.Window, MaxBytes: int64(h.MaxBytes), MaxSeries: h.Series, AgentShare: h.AgentShare, Future: h.Future, AgentLabel: c.Series.AgentLabel}
 }

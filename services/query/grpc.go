@@ -162,6 +162,9 @@ func protoCompleteness(c answer.Completeness) *queryv1.Completeness {
 	for _, r := range c.Reasons {
 		out.Reasons = append(out.Reasons, r.String())
 	}
+	for _, n := range c.Notes {
+		out.Notes = append(out.Notes, n.String())
+	}
 	for _, a := range c.Gaps {
 		out.Agents = append(out.Agents, protoAgent(a))
 	}

@@ -77,7 +77,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("query: %w", err)
 	}
 	keeper, err := sets.New(cfg.Rollup, sets.Deps{
-		Store: d.Store, Window: cfg.History.Window, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now,
+		Store: d.Store, Window: cfg.History.Window, AgentLabel: cfg.Series.AgentLabel, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)

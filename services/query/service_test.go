@@ -76,7 +76,7 @@ type envelope struct {
 	Lightmetrics             struct {
 		Partial         bool
 		CompleteThrough string `json:"complete_through"`
-		Reasons         []string
+		Reasons, Notes  []string
 		AgentsWithGaps  int `json:"agents_with_gaps"`
 	}
 	code int
@@ -172,7 +172,7 @@ func TestClientReadsWhatWasAccepted(t *testing.T) {
 		t.Errorf("series %v, %v", series, err)
 	}
 	names, _, _, err := p.LabelNames(ctx, nil, now.Add(-time.Hour), now)
-	if err != nil || names.String() != "__name__, instance, job" {
+	if err != nil || names.String() != "__name__, agent, instance, job" {
 		t.Errorf("labels %v, %v", names, err)
 	}
 	values, _, _, err := p.LabelValues(ctx, "__name__", nil, now.Add(-time.Hour), now)

@@ -14,6 +14,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -88,7 +89,7 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 		return nil, err
 	}
 	r := &rawSamples{}
-	if r.store, err = live.New(live.Config{History: 24 * time.Hour, MaxBytes: 1 << 30, MaxSeries: 1 << 20}); err != nil {
+	if r.store, err = live.New(live.Config{History: 24 * time.Hour, MaxBytes: 1 << 30, MaxSeries: 1 << 20, AgentLabel: agentlabel.Default}); err != nil {
 		return nil, err
 	}
 	first, last := int64(math.MaxInt64), int64(math.MinInt64)

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/promstore"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
-// Reason says why an answer is partial: a stable code, and text for people.
+// Reason says why an answer is partial, or what else is to be known of it: a stable code, and
+// text for people.
 type Reason struct {
 	Code string
 	Text string
@@ -31,12 +33,19 @@ const (
 	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // which batches before the window are in no set is not known
 )
 
+// Codes of notes.
+const (
+	NoteMerged = "MERGED_AGENTS" // series have samples of several agents
+)
+
 // Completeness says what an answer could see.
 type Completeness struct {
 	Partial bool
 	// CompleteThrough: everything accepted before it was looked at; zero when nothing was proved yet.
 	CompleteThrough time.Time
 	Reasons         []Reason
+	// Notes are what is to be known of the answer although nothing is missing from it.
+	Notes []Reason
 	// Gaps are boots with gaps or overlaps, at most maxAgents; AgentsWithGaps counts all of them.
 	Gaps           []follow.Agent
 	AgentsWithGaps int
@@ -93,6 +102,16 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 	c.Partial = len(c.Reasons) > 0
 	c.Gaps, c.AgentsWithGaps = e.d.Follower.WithGaps(maxAgents)
 	return c
+}
+
+// mergeNote says which series have samples of several agents: nothing of them is missing but
+// samples of one millisecond, and the values are those of no single machine.
+func mergeNote(m promstore.Merges) (Reason, bool) {
+	if m.Series == 0 {
+		return Reason{}, false
+	}
+	return Reason{NoteMerged, fmt.Sprintf("%d selected series have samples of several agents with equal labels, such as %s of %s and %s (series.agent_label is empty)",
+		m.Series, m.First, m.Agents.One, m.Agents.Other)}, true
 }
 
 // beforeHistory says that the range begins before the hours whose sets are read, or names

@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -77,9 +78,9 @@ func newLab(t *testing.T, seed uint64) *lab {
 	l.publish = publishedtest.Publisher{Store: l.store, Authority: "test", Shards: labShards, PerChunk: []int{1, 6, 2, 6}[seed%4]}
 	log, reg := telemetry.Discard().Log, prometheus.NewRegistry()
 	const history = 2 * time.Hour
-	ls, err := live.New(live.Config{History: history, MaxBytes: 1 << 30, MaxSeries: 10_000})
+	ls, err := live.New(live.Config{History: history, MaxBytes: 1 << 30, MaxSeries: 10_000, AgentLabel: agentlabel.Default})
 	l.must(err)
-	l.keeper, err = sets.New(sets.DefaultConfig(), sets.Deps{Store: l.store, Window: history, Log: log, Registry: reg, Now: now})
+	l.keeper, err = sets.New(sets.DefaultConfig(), sets.Deps{Store: l.store, Window: history, AgentLabel: agentlabel.Default, Log: log, Registry: reg, Now: now})
 	l.must(err)
 	ls.SetCover(func(id identity.Batch, hours []window.Hour) live.Held {
 		if held, _ := l.keeper.Held(id, hours); held {
@@ -130,7 +131,8 @@ type track struct {
 	at     []observation
 }
 
-// tracks gives the series of six hours: counters with resets, some of them exactly where
+// tracks gives the series of six hours, each label set by three agents, of which the third
+// has a label "agent" of its own: counters with resets, some of them exactly where
 // windows meet, a classic and native histograms, gauges; gaps of whole windows, stale markers, samples on the stroke.
 func (l *lab) tracks() []track {
 	end := l.now.UnixMilli()
@@ -138,7 +140,10 @@ func (l *lab) tracks() []track {
 	var out []track
 	for s := range 6 {
 		agent, every := s%3, int64([]int{20_000, 31_000, 60_000}[s%3])
-		id := []frame.Label{{Name: "s", Value: fmt.Sprint(s)}, {Name: "job", Value: fmt.Sprintf("j%d", s%2)}}
+		id := []frame.Label{{Name: "s", Value: fmt.Sprint(s / 3)}, {Name: "job", Value: fmt.Sprintf("j%d", s/3)}}
+		if agent == 2 {
+			id = append(id, frame.Label{Name: "agent", Value: "inner"})
+		}
 		add := func(name string, typ frame.MetricType, more ...frame.Label) *track {
 			out = append(out, track{agent: agent, labels: append([]frame.Label{{Name: "__name__", Value: name}}, append(more, id...)...), typ: typ})
 			return &out[len(out)-1]
@@ -235,9 +240,14 @@ func (l *lab) fill(all []track, late float64) (onTime, delayed []publishedtest.B
 	for i := range all {
 		b := labels.NewScratchBuilder(8)
 		for _, x := range all[i].labels {
-			b.Add(x.Name, x.Value)
+			name := x.Name
+			if name == "agent" {
+				name = "exported_agent"
+			}
+			b.Add(name, x.Value)
 		}
-		b.Add("instance", fmt.Sprintf("a%d", all[i].agent))
+		b.Add("agent", fmt.Sprintf("a%d", all[i].agent))
+		b.Add("instance", "host")
 		b.Sort()
 		for _, o := range all[i].at {
 			var h *histogram.FloatHistogram
@@ -257,7 +267,7 @@ func (l *lab) fill(all []track, late float64) (onTime, delayed []publishedtest.B
 		for from := l.now.Add(-7 * time.Hour).UnixMilli(); from < l.now.UnixMilli(); {
 			to := from + 60_000*int64(1+l.rnd.IntN(12)) + l.rnd.Int64N(60_000)
 			b := frame.NewBuilder()
-			l.must(b.SetResource(frame.Label{Name: "instance", Value: boot.Agent}))
+			l.must(b.SetResource(frame.Label{Name: "instance", Value: "host"}))
 			n, newest := 0, int64(0)
 			for i := range all {
 				if all[i].agent != a {
@@ -404,7 +414,8 @@ func (l *lab) ranged(w int64, metric string) string {
 	case 1:
 		span += int64(l.rnd.IntN(500)) * 100
 	}
-	return fmt.Sprintf("%s%s[%dms]%s", metric, pick(l.rnd, "", "", "", `{s=~"[0-2]"}`, `{s="1"}`, `{job!="j0"}`, `{s="9"}`), span, l.modifier(w))
+	return fmt.Sprintf("%s%s[%dms]%s", metric, pick(l.rnd, "", "", "", `{s=~"[0-2]"}`, `{s="1"}`, `{job!="j0"}`, `{s="9"}`,
+		`{agent="a1"}`, `{agent=~"a[12]"}`, `{agent!="a0",s="1"}`, `{agent="inner"}`, `{exported_agent="inner"}`, `{exported_agent=""}`), span, l.modifier(w))
 }
 
 func (l *lab) modifier(w int64) string {
@@ -425,7 +436,7 @@ func (l *lab) expr(w int64, depth int) string {
 		sub := func() string { return l.expr(w, depth-1) }
 		switch l.rnd.IntN(9) {
 		case 0, 1:
-			return fmt.Sprintf("%s by (%s) (%s)", pick(l.rnd, "sum", "avg", "min", "max", "count", "group"), pick(l.rnd, "job", "s", "", "instance, job"), sub())
+			return fmt.Sprintf("%s by (%s) (%s)", pick(l.rnd, "sum", "avg", "min", "max", "count", "group"), pick(l.rnd, "job", "s", "", "agent, job", "exported_agent"), sub())
 		case 2:
 			return fmt.Sprintf("histogram_quantile(0.%d, sum by (le, job) (rate(%s)))", 1+l.rnd.IntN(9), l.ranged(w, "lat_bucket"))
 		case 3:
@@ -436,7 +447,7 @@ func (l *lab) expr(w int64, depth int) string {
 			return fmt.Sprintf("%s_over_time(%s(%s)[%dms:%dms]%s)", pick(l.rnd, "max", "min", "avg", "sum", "count", "last", "quantile"),
 				pick(l.rnd, "rate", "increase"), l.ranged(w, "c_total"), w*int64(2+l.rnd.IntN(3)), w, l.modifier(w))
 		case 6:
-			return fmt.Sprintf("(%s) %s on (s, instance, job) group_left () sum by (s, instance, job) (%s)", l.plain(w), pick(l.rnd, "+", "-", "*"), l.plain(w))
+			return fmt.Sprintf("(%s) %s on (agent, s, job) group_left () sum by (agent, s, job) (%s)", l.plain(w), pick(l.rnd, "+", "-", "*"), l.plain(w))
 		case 7:
 			return fmt.Sprintf("(%s) %s (%s)", sub(), pick(l.rnd, "or", "and", "unless"), sub())
 		default:

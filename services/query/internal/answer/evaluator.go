@@ -190,7 +190,11 @@ func (s *Session) Published() *published.Stats {
 // Completeness judges what was read so far.
 func (s *Session) Completeness() Completeness {
 	mint, maxt, ok := s.Touched()
-	return s.e.complete(s.status, s.Snapshot, s.pub, mint, maxt, ok)
+	c := s.e.complete(s.status, s.Snapshot, s.pub, mint, maxt, ok)
+	if n, merged := mergeNote(s.Merges()); merged {
+		c.Notes = append(c.Notes, n)
+	}
+	return c
 }
 
 // Result of an evaluation; valid until the session is closed.

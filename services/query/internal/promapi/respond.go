@@ -114,6 +114,7 @@ type completeness struct {
 	Partial         bool     `json:"partial"`
 	CompleteThrough string   `json:"complete_through,omitempty"`
 	Reasons         []string `json:"reasons,omitempty"`
+	Notes           []string `json:"notes,omitempty"`
 	AgentsWithGaps  int      `json:"agents_with_gaps"`
 }
 
@@ -130,6 +131,11 @@ func (a *API) succeed(w http.ResponseWriter, data []byte, query string, notes an
 			reasons[i] = r.String()
 			warnings = append(warnings, "partial answer: "+reasons[i])
 		}
+		noted := make([]string, len(c.Notes))
+		for i, n := range c.Notes {
+			noted[i] = n.String()
+			warnings = append(warnings, noted[i])
+		}
 		for _, g := range c.Gaps {
 			if n := len(g.Gaps); n > 0 {
 				infos = append(infos, fmt.Sprintf("%s has %d gaps in its sequence, the first is %d-%d", g.Boot, n, g.Gaps[0].Start, g.Gaps[0].End))
@@ -138,7 +144,7 @@ func (a *API) succeed(w http.ResponseWriter, data []byte, query string, notes an
 				infos = append(infos, fmt.Sprintf("%s has %d overlaps in its sequence, the first is %d-%d; each number is counted once", g.Boot, n, g.Overlaps[0].Start, g.Overlaps[0].End))
 			}
 		}
-		j := completeness{Partial: c.Partial, Reasons: reasons, AgentsWithGaps: c.AgentsWithGaps}
+		j := completeness{Partial: c.Partial, Reasons: reasons, Notes: noted, AgentsWithGaps: c.AgentsWithGaps}
 		if !c.CompleteThrough.IsZero() {
 			j.CompleteThrough = c.CompleteThrough.UTC().Format(time.RFC3339Nano)
 		}

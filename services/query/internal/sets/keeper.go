@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -26,10 +27,12 @@ import (
 type Deps struct {
 	Store objstore.Reader
 	// Window is how far back the live store keeps samples.
-	Window   time.Duration
-	Log      *slog.Logger
-	Registry prometheus.Registerer
-	Now      func() time.Time
+	Window time.Duration
+	// AgentLabel is the live store's.
+	AgentLabel agentlabel.Name
+	Log        *slog.Logger
+	Registry   prometheus.Registerer
+	Now        func() time.Time
 	// Take sees an accepted batch through, by the key of its manifest.
 	Take func(ctx context.Context, key string) error
 }
@@ -76,7 +79,7 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	}
 	r, err := published.New(published.Config{
 		Store: d.Store, IndexCache: int64(cfg.IndexCache), BlockCache: int64(cfg.BlockCache), Gap: int64(cfg.Gap),
-		Parallel: cfg.Parallel, RequestTimeout: cfg.RequestTimeout,
+		Parallel: cfg.Parallel, RequestTimeout: cfg.RequestTimeout, AgentLabel: d.AgentLabel,
 	})
 	if err != nil {
 		return nil, err

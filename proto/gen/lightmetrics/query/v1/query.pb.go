@@ -555,7 +555,9 @@ type Completeness struct {
 	// Why the answer is partial.
 	Reasons []string `protobuf:"bytes,3,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	// Agents with gaps or overlaps.
-	Agents        []*Agent `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`
+	Agents []*Agent `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`
+	// What is to be known about the answer although nothing is missing from it: "CODE: text".
+	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -614,6 +616,13 @@ func (x *Completeness) GetReasons() []string {
 func (x *Completeness) GetAgents() []*Agent {
 	if x != nil {
 		return x.Agents
+	}
+	return nil
+}
+
+func (x *Completeness) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -769,8 +778,11 @@ type Agent struct {
 	Overlaps []*SeqRange `protobuf:"bytes,9,rep,name=overlaps,proto3" json:"overlaps,omitempty"`
 	// Newest acceptance, Unix nanoseconds.
 	LastAcceptedAtUnixNs int64 `protobuf:"varint,10,opt,name=last_accepted_at_unix_ns,json=lastAcceptedAtUnixNs,proto3" json:"last_accepted_at_unix_ns,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// Other boots of the agent that send samples of the same minutes: two machines have one
+	// agent id. At most 8.
+	ConcurrentBootIds []string `protobuf:"bytes,11,rep,name=concurrent_boot_ids,json=concurrentBootIds,proto3" json:"concurrent_boot_ids,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -871,6 +883,13 @@ func (x *Agent) GetLastAcceptedAtUnixNs() int64 {
 		return x.LastAcceptedAtUnixNs
 	}
 	return 0
+}
+
+func (x *Agent) GetConcurrentBootIds() []string {
+	if x != nil {
+		return x.ConcurrentBootIds
+	}
+	return nil
 }
 
 // SeqRange is a closed range of sequence numbers.
@@ -1204,12 +1223,13 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x05upper\x18\x02 \x01(\x01R\x05upper\x12'\n" +
 	"\x0flower_inclusive\x18\x03 \x01(\bR\x0elowerInclusive\x12'\n" +
 	"\x0fupper_inclusive\x18\x04 \x01(\bR\x0eupperInclusive\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x01R\x05count\"\xb1\x01\n" +
+	"\x05count\x18\x05 \x01(\x01R\x05count\"\xc7\x01\n" +
 	"\fCompleteness\x12\x18\n" +
 	"\apartial\x18\x01 \x01(\bR\apartial\x127\n" +
 	"\x18complete_through_unix_ns\x18\x02 \x01(\x03R\x15completeThroughUnixNs\x12\x18\n" +
 	"\areasons\x18\x03 \x03(\tR\areasons\x124\n" +
-	"\x06agents\x18\x04 \x03(\v2\x1c.lightmetrics.query.v1.AgentR\x06agents\"j\n" +
+	"\x06agents\x18\x04 \x03(\v2\x1c.lightmetrics.query.v1.AgentR\x06agents\x12\x14\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\"j\n" +
 	"\x11ListAgentsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -1218,7 +1238,7 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x12ListAgentsResponse\x124\n" +
 	"\x06agents\x18\x01 \x03(\v2\x1c.lightmetrics.query.v1.AgentR\x06agents\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12G\n" +
-	"\fcompleteness\x18\x03 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\x8c\x03\n" +
+	"\fcompleteness\x18\x03 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\xbc\x03\n" +
 	"\x05Agent\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
@@ -1231,7 +1251,8 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x04gaps\x18\b \x03(\v2\x1f.lightmetrics.query.v1.SeqRangeR\x04gaps\x12;\n" +
 	"\boverlaps\x18\t \x03(\v2\x1f.lightmetrics.query.v1.SeqRangeR\boverlaps\x126\n" +
 	"\x18last_accepted_at_unix_ns\x18\n" +
-	" \x01(\x03R\x14lastAcceptedAtUnixNs\"2\n" +
+	" \x01(\x03R\x14lastAcceptedAtUnixNs\x12.\n" +
+	"\x13concurrent_boot_ids\x18\v \x03(\tR\x11concurrentBootIds\"2\n" +
 	"\bSeqRange\x12\x14\n" +
 	"\x05start\x18\x01 \x01(\x04R\x05start\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x04R\x03end\"m\n" +
