@@ -95,6 +95,12 @@ type faulty struct {
 	denied atomic.Bool
 	hold   atomic.Pointer[chan struct{}]
 	held   atomic.Int64
+	most   atomic.Int64 // of held, ever
+	// unlisted fails listings alone; panics is how many creates still panic.
+	unlisted atomic.Bool
+	panics   atomic.Int64
+	// keep is given the bodies of blobs, whose creates fail, as a client that still sends them.
+	keep atomic.Pointer[func(body []byte)]
 }
 
 func (f *faulty) fail(write bool) error {
@@ -124,7 +130,11 @@ func (f *faulty) Head(ctx context.Context, key string) (objstore.Info, error) {
 }
 
 func (f *faulty) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
-	if err := f.fail(false); err != nil {
+	err := f.fail(false)
+	if f.unlisted.Load() {
+		err = objstore.ErrUnavailable
+	}
+	if err != nil {
 		return objstore.Page{}, &objstore.Error{Op: "list", Key: o.Prefix, Err: err}
 	}
 	return f.Store.List(ctx, o)
@@ -132,12 +142,28 @@ func (f *faulty) List(ctx context.Context, o objstore.ListOptions) (objstore.Pag
 
 func (f *faulty) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
 	if h := f.hold.Load(); h != nil && objstore.Family(key) == "accepted" {
-		f.held.Add(1)
+		n := f.held.Add(1)
+		for most := f.most.Load(); n > most && !f.most.CompareAndSwap(most, n); most = f.most.Load() {
+		}
+		var gone error
 		select {
 		case <-*h:
 		case <-ctx.Done():
+			gone = objstore.ErrUnknown
 		}
 		f.held.Add(-1)
+		if gone != nil {
+			return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: gone}
+		}
+	}
+	if objstore.Family(key) == "raw-blobs" {
+		if f.panics.Add(-1) >= 0 {
+			panic("a store that panics")
+		}
+		if keep := f.keep.Load(); keep != nil {
+			(*keep)(body)
+			return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrUnknown}
+		}
 	}
 	if err := f.fail(true); err != nil {
 		return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: err}

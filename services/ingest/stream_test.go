@@ -4,12 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -43,6 +49,16 @@ func (c *collector) mustOpen(t testing.TB, b identity.Boot, from uint64) (sender
 		t.Fatalf("hello: %v", err)
 	}
 	return s, w
+}
+
+// others opens and ends n streams of other boots, one after the other: what the collector
+// has to do by then that takes no longer, it has done.
+func (c *collector) others(t testing.TB, n int) {
+	t.Helper()
+	for i := range n {
+		s, _ := c.mustOpen(t, identity.Boot{Agent: "other", Boot: fmt.Sprint(i)}, 0)
+		s.done()
+	}
 }
 
 func (s sender) send(f []byte) {
@@ -111,6 +127,10 @@ func TestStreamAnswersEveryOutcomeAndGoesOn(t *testing.T) {
 	if r := s.ask(foreign); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_REJECTED || r.GetReason() != ingest.ReasonForeignIdentity {
 		t.Fatalf("foreign: %v", r)
 	}
+	foreign = encode(t, identity.Boot{Agent: "web-1", Boot: "boot-2"}, 1, 5, 0)
+	if r := s.ask(foreign); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_REJECTED || r.GetReason() != ingest.ReasonForeignIdentity {
+		t.Fatalf("another boot of the agent: %v", r)
+	}
 	if r := s.ask(encode(t, boot, 11, 5, 0)); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED {
 		t.Fatalf("after conflicts and rejects: %v", r)
 	}
@@ -122,6 +142,39 @@ func TestStreamAnswersEveryOutcomeAndGoesOn(t *testing.T) {
 	for outcome, want := range map[string]float64{"accepted": 2, "duplicate": 1, "conflict": 1} {
 		if got := c.batches(t, outcome, ""); got != want {
 			t.Errorf("%s: counted %v, want %v", outcome, got, want)
+		}
+	}
+}
+
+// The manifest says of the frame what is true of it: queries and rollups take it from there.
+func TestManifestDescribesTheFrame(t *testing.T) {
+	c := start(t, newStore(), nil)
+	s, _ := c.mustOpen(t, boot, 7)
+	f := encode(t, boot, 7, 10, 0)
+	began := time.Now()
+	r := s.ask(f)
+	s.done()
+	b, _, err := c.store.Get(t.Context(), r.GetAcceptance().GetManifestKey(), objstore.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := accept.ParseManifest(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := m.AcceptedTime(); at.Before(began) || at.After(time.Now()) || at.UnixNano() != r.GetAcceptance().GetAcceptedAtUnixNs() {
+		t.Errorf("accepted at %v, answered %d", at, r.GetAcceptance().GetAcceptedAtUnixNs())
+	}
+	h, err := frame.ParseHeader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []any{m.Identity, m.FrameSHA256, m.FrameBytes, m.RawBlobKey, m.CollectorID, m.RecordCount, m.MinTime, m.MaxTime}
+	const first = int64(1_700_000_000_000_000_000)
+	want := []any{h.Identity, identity.Sum(f), uint64(len(f)), layout.Blob(identity.Sum(f), 0), "collector-a", uint64(10), first, first + int64(9e9)}
+	for i := range want {
+		if fmt.Sprint(got[i]) != fmt.Sprint(want[i]) {
+			t.Errorf("field %d is %v, want %v", i, got[i], want[i])
 		}
 	}
 }
@@ -205,17 +258,29 @@ func TestHelloIsRefused(t *testing.T) {
 	}
 }
 
+// A sender that sends more than its window is not read on until answers make room: by
+// number of batches, and by their bytes.
 func TestWindowPausesReading(t *testing.T) {
-	c := start(t, newStore(), func(c *ingest.Config) { c.Limits.StreamBatches = 3 })
+	t.Run("batches", func(t *testing.T) {
+		testWindow(t, 3, func(l *ingest.Limits) { l.StreamBatches = 3 })
+	})
+	t.Run("bytes", func(t *testing.T) {
+		testWindow(t, 2, func(l *ingest.Limits) { l.StreamBytes = config.Bytes(len(encode(t, boot, 0, 10, 0)) + 1) })
+	})
+}
+
+func testWindow(t *testing.T, window int64, change func(*ingest.Limits)) {
+	c := start(t, newStore(), func(c *ingest.Config) { change(&c.Limits) })
 	release := c.store.block()
-	s, w := c.mustOpen(t, boot, 0)
-	if w.GetMaxInFlightBatches() != 3 {
-		t.Fatalf("window %d", w.GetMaxInFlightBatches())
-	}
+	s, _ := c.mustOpen(t, boot, 0)
 	for i := range uint64(10) {
 		s.send(encode(t, boot, i*10, 10, 0))
 	}
-	eventually(t, "three in flight", func() bool { return c.store.held.Load() == 3 })
+	eventually(t, "a full window in flight", func() bool { return c.store.held.Load() == window })
+	c.others(t, 20) // time for a reader that does not stop
+	if most := c.store.most.Load(); most != window {
+		t.Errorf("%d batches in flight, the window is %d", most, window)
+	}
 	release()
 	seen := map[uint64]bool{}
 	for range 10 {
@@ -224,6 +289,85 @@ func TestWindowPausesReading(t *testing.T) {
 			t.Fatalf("%v", r)
 		}
 		seen[r.GetSeqStart()] = true
+	}
+	s.done()
+}
+
+// What was read of a sender that goes away is accepted all the same.
+func TestWhatWasReadIsFinished(t *testing.T) {
+	c := start(t, newStore(), nil)
+	release := c.store.block()
+	ctx, cancel := context.WithCancel(t.Context())
+	g, err := c.client.StreamBatches(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sender{g, t}
+	hello := &ingestv1.Hello{AgentId: boot.Agent, BootId: boot.Boot}
+	if err := s.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: hello}}); err != nil {
+		t.Fatal(err)
+	}
+	f := encode(t, boot, 0, 10, 0)
+	s.send(f)
+	eventually(t, "in flight", func() bool { return c.store.held.Load() == 1 })
+	cancel()
+	c.others(t, 20) // time for a collector that gives up
+	held := c.store.held.Load()
+	release()
+	if held != 1 {
+		t.Fatal("the submission ended with its sender")
+	}
+	eventually(t, "accepted", func() bool {
+		_, err := c.store.Head(t.Context(), layout.Accepted(identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: 0, SeqEnd: 9}))
+		return err == nil
+	})
+}
+
+// A boot of which the store does not list what is accepted is not welcomed as a new one.
+func TestHelloOverAFailedListing(t *testing.T) {
+	c := start(t, newStore(), nil)
+	c.store.unlisted.Store(true)
+	if _, _, err := c.open(t, &ingestv1.Hello{AgentId: boot.Agent, BootId: boot.Boot, SpoolId: "spool-1"}); status.Code(err) != codes.Unavailable {
+		t.Errorf("%v", err)
+	}
+	c.store.unlisted.Store(false)
+	s, _ := c.mustOpen(t, boot, 0)
+	s.done()
+}
+
+// A failure that nobody knows is a matter of coming again: nothing may be assumed of it.
+func TestPanicIsRetry(t *testing.T) {
+	c := start(t, newStore(), nil)
+	s, _ := c.mustOpen(t, boot, 0)
+	f := encode(t, boot, 0, 10, 0)
+	c.store.panics.Store(1)
+	if r := s.ask(f); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_RETRY || r.GetRetryDelay().AsDuration() <= 0 {
+		t.Errorf("after a panic: %v", r)
+	}
+	if r := s.ask(f); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED {
+		t.Errorf("the same bytes again: %v", r)
+	}
+	s.done()
+}
+
+// The bytes of a frame whose acceptance failed may still be on their way to the store:
+// they do not change.
+func TestBytesOfAFailedFrameStay(t *testing.T) {
+	c := start(t, newStore(), func(c *ingest.Config) { c.AcceptTimeout = 100 * time.Millisecond })
+	s, _ := c.mustOpen(t, boot, 0)
+	var kept atomic.Pointer[[]byte]
+	keep := func(body []byte) { kept.Store(&body) }
+	c.store.keep.Store(&keep)
+	f := encode(t, boot, 0, 10, 0)
+	if r := s.ask(f); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_RETRY {
+		t.Fatalf("%v", r)
+	}
+	c.store.keep.Store(nil)
+	for i := range uint64(20) {
+		s.ask(encode(t, boot, 100+10*i, 10, float64(i)))
+	}
+	if b := kept.Load(); b == nil || !bytes.Equal(*b, f) {
+		t.Error("the bytes that the store's client may be sending are another frame's now")
 	}
 	s.done()
 }

@@ -1,0 +1,44 @@
+package ingest_test
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/mutants"
+)
+
+// TestMutantsAreCaught plants known bugs of the collector's own part: who may send what,
+// what a manifest says, what a sender is told, and that what was read is finished. The
+// acceptance protocol below it has the simulation's mutants.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{
+		// The tests that find them, so that the run without a bug is short too.
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent",
+		Mutants: []mutants.Mutant{
+			{Name: "max time is min time", File: "intake.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
+			{Name: "record count is of the range before", File: "intake.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
+			{Name: "a stream takes frames of another boot", File: "intake.go", Old: "only != nil && id.BootOf() != *only", New: "only != nil && id.Agent != only.Agent", By: "TestStreamAnswers"},
+			{Name: "a stream takes frames of another agent", File: "intake.go", Old: "only != nil && id.BootOf() != *only", New: "false", By: "TestStreamAnswers"},
+			{Name: "any principal may write any agent", File: "intake.go", Old: "if !p.MayWrite(id.Agent) {", New: "if false {", By: "TestTokensDecide"},
+			{Name: "a hello of any agent is welcome", File: "welcome.go", Old: "if !ok || !p.MayWrite(boot.Agent) {", New: "if !ok {", By: "TestTokensDecide"},
+			{Name: "an unknown failure is a reject", File: "intake.go", Old: "f.Code == grpccodes.Internal || f.Code == grpccodes.Canceled", New: "false", By: "TestPanicIsRetry"},
+			{Name: "overload is a reject", File: "intake.go", Old: "f.Code == grpccodes.Unavailable || f.Code == grpccodes.ResourceExhausted", New: "f.Code == grpccodes.Unavailable", By: "TestShedsWhenFull"},
+			{Name: "a conflict is a duplicate", File: "stream.go", Old: "r.Status = ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT", New: "r.Status = ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE", By: "TestStreamAnswers"},
+			{Name: "a duplicate is accepted over HTTP", File: "submit.go", Old: "Duplicate: v.result.Outcome == accept.Duplicate,", New: "Duplicate: false,", By: "TestHTTPOutcomes"},
+			{Name: "a conflict is a success over HTTP", File: "submit.go", Old: "if v.result.Outcome == accept.Conflict {", New: "if false {", By: "TestHTTPOutcomes"},
+			{Name: "a retry has no delay", File: "stream.go", Old: "			r.RetryDelay = durationpb.New(f.RetryAfter)\n", New: "", By: "TestShedsWhenFull"},
+			{Name: "what was read ends with the call", File: "stream.go", Old: "context.WithCancel(context.WithoutCancel(ctx))", New: "context.WithCancel(ctx)", By: "TestWhatWasReadIsFinished"},
+			{Name: "drain does not wait for what was read", File: "stream.go", Old: "for st.batches > 0 {", New: "for false {", By: "TestDrainFinishes"},
+			{Name: "the window is unbounded", File: "stream.go", Old: "return st.batches >= l.StreamBatches || st.bytes >= int64(l.StreamBytes)", New: "return l == nil", By: "TestWindowPausesReading/batches"},
+			{Name: "the window forgets bytes", File: "stream.go", Old: "st.bytes >= int64(l.StreamBytes)", New: "false", By: "TestWindowPausesReading/bytes"},
+			{Name: "accepted is told before the first pending number", File: "welcome.go", Old: "l.AcceptedThroughFrom(firstPending)", New: "l.AcceptedThroughFrom(0)", By: "TestWelcomeTells"},
+			{Name: "a failed listing is an empty one", File: "welcome.go", Old: "return &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}", New: "return nil", By: "TestHelloOverAFailedListing"},
+			{Name: "a compressed body is taken", File: "http.go", Old: `if e != "" && e != "identity" {`, New: "if false {", By: "TestHTTPRefuses"},
+			{Name: "a buffer is used again while the store may read it", File: "admission.go", Old: "if v.err == nil {", New: "if true {", By: "TestBytesOfAFailedFrameStay"},
+			{Name: "duplicates are notified", File: "intake.go", Old: "	case accept.Accepted:\n		failpoint", New: "	case accept.Accepted, accept.Duplicate:\n		failpoint", By: "TestReconcilersAreTold"},
+			{Name: "bounds come before duplicates", File: "bounds.go", Old: "	case accepted:\n		return nil\n", New: "	case accepted:\n", By: "TestAcceptedBatchesStay"},
+			{Name: "an unknown acceptance is a refusal", File: "bounds.go", Old: "	case err != nil: // nothing is known: the sender comes back\n		return err\n", New: "	case err != nil:\n", By: "TestAcceptedBatchesStay"},
+			{Name: "a refused batch counts its series", File: "series.go", Old: "			s.refused = now\n", New: "			s.refused = now\n			s.cur.merge(seen)\n", By: "TestActiveSeriesWindow"},
+			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
+		},
+	})
+}
