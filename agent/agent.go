@@ -158,6 +158,9 @@ var errOtherStage = errors.New("another stage failed")
 // httpDrain bounds how long a stop waits for requests.
 const httpDrain = 2 * time.Second
 
+// maxConnections of the agent's own server.
+const maxConnections = 256
+
 // Run works until ctx ends. Then inputs stop, the unfinished batch is queued, and the
 // sender has DrainTimeout for what is pending; the rest stays on disk.
 func (a *Agent) Run(ctx context.Context) error {
@@ -203,7 +206,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	outer.Go("sender", func(context.Context) error { return a.sender.Run(senderCtx) })
 	if a.listener != nil {
 		outer.Go("http", func(context.Context) error {
-			return run.ServeHTTP(senderCtx, run.NewHTTPServer(a.handler()), a.listener, httpDrain)
+			return run.ServeHTTP(senderCtx, run.NewHTTPServer(run.CheckHosts(a.cfg.HTTP.Listen, a.cfg.HTTP.Hosts, a.handler())), run.LimitConnections(a.listener, maxConnections), httpDrain)
 		})
 	}
 	close(a.ready)

@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // Config of an agent. docs/guide/agent.md has the table.
@@ -52,7 +53,9 @@ type HTTPConfig struct {
 	Token config.Secret `koanf:"token" help:"bearer token that changing requests need, beside coming from this machine" needs:"listen"`
 	// TokenFile fills Token when settings are loaded.
 	TokenFile string `koanf:"token_file" help:"file that holds that token, in place of token" needs:"listen"`
-	Pprof     bool   `koanf:"pprof" help:"serve /debug/pprof/" needs:"listen"`
+	Pprof     bool   `koanf:"pprof" help:"serve /debug/pprof/; on loopback only" needs:"listen"`
+	// Hosts are for a proxy on this machine that passes its own name on.
+	Hosts []string `koanf:"hosts" help:"names under which requests are taken: on loopback beside its own names, elsewhere instead of all; IP addresses always are" needs:"listen"`
 }
 
 // DefaultConfig reads this host and sends to a collector on it.
@@ -100,6 +103,9 @@ func (c Config) Validate() error {
 	}
 	if p := queue.Policy(q.Policy); p != queue.RefuseNew && p != queue.DropOldest {
 		errs = append(errs, fmt.Errorf("queue.policy %q: want %s or %s", q.Policy, queue.RefuseNew, queue.DropOldest))
+	}
+	if c.HTTP.Pprof && c.HTTP.Listen != "" && !run.Loopback(c.HTTP.Listen) {
+		errs = append(errs, fmt.Errorf("http.listen %q: pprof is for loopback", c.HTTP.Listen))
 	}
 	add("host", c.Host.Validate())
 	add("batch", c.Batch.Validate())

@@ -65,8 +65,10 @@ func (c *Cluster) storeSettings() section {
 	return section{
 		"listen":       c.Addr.Store,
 		"admin_listen": c.Addr.StoreAdmin,
-		"dir":          filepath.Join(c.o.Dir, "objects"),
-		"buckets":      []string{c.o.Bucket},
+		// As auth does, in a network that is the test's own.
+		"allow_insecure": c.host("objectstore") != nil,
+		"dir":            filepath.Join(c.o.Dir, "objects"),
+		"buckets":        []string{c.o.Bucket},
 		"users": []section{{
 			"name": "local", "access_key_id": c.o.AccessKeyID, "secret": c.o.SecretAccessKey.Reveal(),
 		}},

@@ -99,7 +99,7 @@ func TestBadRolesAreRefused(t *testing.T) {
 		"no list":              "principals:",
 	} {
 		file := principalsFileWith(t, text)
-		if err := (AuthConfig{Mode: AuthToken, PrincipalsFile: file}).Validate(); err == nil || !strings.Contains(err.Error(), file) {
+		if err := (AuthConfig{Mode: AuthToken, PrincipalsFile: file}).Check(); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

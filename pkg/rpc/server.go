@@ -23,6 +23,12 @@ import (
 // gRPC's own default would let each stream of a connection hold 16 MiB.
 const maxHeaderListBytes = 64 << 10
 
+// Bounds of connections: a client says hello at once, and one without calls dials again.
+const (
+	handshakeTimeout = 10 * time.Second
+	idleTimeout      = 2 * time.Minute
+)
+
 // Server is a gRPC server with health and reflection.
 type Server struct {
 	*grpc.Server
@@ -61,7 +67,8 @@ func NewServer(t ServerTLS, auth *Authenticator, access Access, tel *telemetry.T
 		//lint:ignore SA1019 the registry that replaces it is the process's, not the server's
 		grpc.RPCDecompressor(unfolded{}),
 		grpc.MaxHeaderListSize(maxHeaderListBytes),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg != nil {

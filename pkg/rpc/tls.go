@@ -65,8 +65,25 @@ func (c ServerTLS) Check() error {
 	return err
 }
 
+// Suites are those of TLS 1.2 that authenticate what they encrypt and keep past traffic
+// secret when a key leaks; CBC has neither a safe implementation everywhere nor a use.
+// TLS 1.3 has its own.
+func Suites() []uint16 {
+	return []uint16{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+	}
+}
+
+// ProbeConfig is Config for admin paths of their own: client certificates are asked for,
+// and checked, but probes need none.
+func (c ServerTLS) ProbeConfig() (*tls.Config, error) { return c.config(tls.VerifyClientCertIfGiven) }
+
 // Config gives the tls.Config, or nil when TLS is off. The files must be readable now.
-func (c ServerTLS) Config() (*tls.Config, error) {
+func (c ServerTLS) Config() (*tls.Config, error) { return c.config(tls.RequireAndVerifyClientCert) }
+
+func (c ServerTLS) config(clients tls.ClientAuthType) (*tls.Config, error) {
 	if err := c.Validate(); err != nil || !c.Enabled() {
 		return nil, err
 	}
@@ -75,7 +92,7 @@ func (c ServerTLS) Config() (*tls.Config, error) {
 		return nil, err
 	}
 	base := &tls.Config{
-		MinVersion: tls.VersionTLS12,
+		MinVersion: tls.VersionTLS12, CipherSuites: Suites(),
 		NextProtos: []string{"h2", "http/1.1"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return cert.get()
@@ -88,7 +105,7 @@ func (c ServerTLS) Config() (*tls.Config, error) {
 	if _, err := cas.get(); err != nil {
 		return nil, err
 	}
-	base.ClientAuth = tls.RequireAndVerifyClientCert
+	base.ClientAuth = clients
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		pool, err := cas.get()
 		if err != nil {
@@ -112,7 +129,7 @@ func (c ClientTLS) Config() (*tls.Config, error) {
 	if !c.Enabled {
 		return nil, nil
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: Suites(), ServerName: c.ServerName}
 	if c.CAFile != "" {
 		pool, err := loadPool(c.CAFile)()
 		if err != nil {

@@ -10,12 +10,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // Config of a coordinator. docs/guide/coordinator.md explains every setting.
 type Config struct {
-	HTTP  ListenConfig   `koanf:"http"`
-	GRPC  ListenConfig   `koanf:"grpc"`
+	HTTP  run.HTTPConfig `koanf:"http"`
+	GRPC  run.GRPCConfig `koanf:"grpc"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
@@ -27,11 +28,6 @@ type Config struct {
 	Lease        LeaseConfig      `koanf:"lease"`
 	Settle       SettleConfig     `koanf:"settle"`
 	MaxStreams   int              `koanf:"max_streams" help:"most workers that this coordinator serves"`
-}
-
-// ListenConfig is one address.
-type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // LeaseConfig are the times to live.
@@ -49,7 +45,7 @@ type SettleConfig struct {
 // DefaultConfig listens on loopback and runs a single etcd member.
 func DefaultConfig() Config {
 	return Config{
-		HTTP: ListenConfig{Listen: "127.0.0.1:4780"}, GRPC: ListenConfig{Listen: "127.0.0.1:4781"},
+		HTTP: run.DefaultHTTP("127.0.0.1:4780"), GRPC: run.DefaultGRPC("127.0.0.1:4781"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		DrainTimeout: 5 * time.Second,
 		Etcd:         coord.DefaultEtcdConfig(),
@@ -73,8 +69,8 @@ func (c Config) Validate() error {
 	if c.MaxStreams < 1 {
 		errs = append(errs, errors.New("max_streams: must be greater than 0"))
 	}
-	return errors.Join(append(errs, c.settle().Validate(), c.Etcd.Validate(), c.TLS.Validate(), c.Auth.Validate(),
-		rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen}))...)
+	return errors.Join(append(errs, c.settle().Validate(), c.Etcd.Validate(), c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.Auth.Validate(),
+		rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen}))...)
 }
 
 func (c Config) settle() ownership.Settle {

@@ -111,12 +111,12 @@ func (s *Service) Leading() bool {
 // HTTP is served at once, so that a member that waits for its quorum can be looked at;
 // gRPC only once etcd is there, so that workers go to another coordinator until then.
 func (s *Service) Run(ctx context.Context) error {
-	hl, err := s.listen(ctx, s.cfg.HTTP.Listen)
+	hl, err := s.cfg.HTTP.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("coordinator: http: %w", err)
 	}
 	s.httpAddr = hl.Addr()
-	hs := run.NewHTTPServer(s.handler())
+	hs := s.cfg.HTTP.Server(s.handler())
 	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
 		return fmt.Errorf("coordinator: %w", errors.Join(err, hl.Close()))
 	}
@@ -142,11 +142,6 @@ func (s *Service) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (s *Service) listen(ctx context.Context, address string) (net.Listener, error) {
-	var lc net.ListenConfig
-	return lc.Listen(ctx, "tcp", address)
-}
-
 // serve is everything that needs etcd.
 func (s *Service) serve(ctx context.Context) error {
 	b := s.back.Load()
@@ -166,7 +161,7 @@ func (s *Service) serve(ctx context.Context) error {
 	if err := s.route(ctx, local); err != nil {
 		return err
 	}
-	gl, err := s.listen(ctx, s.cfg.GRPC.Listen)
+	gl, err := s.cfg.GRPC.Open(ctx)
 	if err != nil {
 		return err
 	}

@@ -170,7 +170,7 @@ func (c *ca) file(name string) string { return filepath.Join(c.dir, name) }
 
 func TestMutualTLS(t *testing.T) {
 	authority := newCA(t)
-	for _, n := range []string{"server", "web-1", "stranger"} {
+	for _, n := range []string{"server", "web-1", "prom", "stranger"} {
 		authority.issue(n, authority.cert)
 	}
 	other := newCA(t)
@@ -178,11 +178,12 @@ func TestMutualTLS(t *testing.T) {
 	clientTLS := func(a *ca, name string) rpc.ClientConfig {
 		return rpc.ClientConfig{TLS: rpc.ClientTLS{Enabled: true, CAFile: authority.file("ca.crt"), CertFile: a.file(name + ".crt"), KeyFile: a.file(name + ".key")}}
 	}
-	principals := write(t, "principals.yaml", "principals: [{name: web, tls_name: web-1, roles: [sender], agents: [web-1]}]")
+	principals := write(t, "principals.yaml", "principals: [{name: web, tls_name: web-1, roles: [sender], agents: [web-1]}, {name: prometheus, tls_name: prom, roles: [reader]}]")
 	store := newStore()
 	c := launch(t, store, clientTLS(authority, "web-1"), func(c *ingest.Config) {
 		c.TLS = rpc.ServerTLS{CertFile: authority.file("server.crt"), KeyFile: authority.file("server.key"), ClientCAFile: authority.file("ca.crt")}
 		c.Auth = rpc.AuthConfig{Mode: rpc.AuthMTLS, PrincipalsFile: principals}
+		c.Admin.Listen = "127.0.0.1:0"
 	})
 	eventually(t, "ready", func() bool { return c.NotReady() == nil })
 	good := encode(t, boot, 0, 3, 0)
@@ -236,6 +237,27 @@ func TestMutualTLS(t *testing.T) {
 		resp.Body.Close()
 		t.Errorf("HTTPS without a certificate: %s", resp.Status)
 	}
+	// The admin address takes probes without a certificate, and checks those that there are.
+	prom, err := clientTLS(authority, "prom").TLS.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scraper := &http.Client{Transport: &http.Transport{TLSClientConfig: prom}}
+	defer scraper.CloseIdleConnections()
+	for _, r := range []struct {
+		client *http.Client
+		path   string
+		want   int
+	}{{bare, "/-/ready", 200}, {bare, "/metrics", 401}, {hc, "/metrics", 403}, {scraper, "/metrics", 200}, {scraper, "/config", 403}} {
+		resp, err := r.client.Get("https://" + c.AdminAddr() + r.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != r.want {
+			t.Errorf("admin %s: %s, want %d", r.path, resp.Status, r.want)
+		}
+	}
 }
 
 func TestExposureIsRefused(t *testing.T) {
@@ -254,10 +276,14 @@ func TestExposureIsRefused(t *testing.T) {
 			c.TLS.CertFile, c.TLS.KeyFile = "c", "k"
 		}, true},
 		"mtls without authorities": {func(c *ingest.Config) { c.Auth = tokens; c.Auth.Mode = rpc.AuthMTLS }, false},
-		"room for no frame":        {func(c *ingest.Config) { c.Limits.InFlightBytes = 1 << 20 }, false},
-		"spool without folder":     {func(c *ingest.Config) { c.Acceptance = "local_spool" }, false},
-		"unknown acceptance":       {func(c *ingest.Config) { c.Acceptance = "hope" }, false},
-		"no window":                {func(c *ingest.Config) { c.Limits.StreamBatches = 0 }, false},
+		"admin paths everywhere":   {func(c *ingest.Config) { c.Admin.Listen = ":4752" }, false},
+		"profiles of everybody": {func(c *ingest.Config) {
+			c.Admin.Listen, c.Admin.Pprof, c.Auth.AllowInsecure = ":4752", true, true
+		}, false},
+		"room for no frame":    {func(c *ingest.Config) { c.Limits.InFlightBytes = 1 << 20 }, false},
+		"spool without folder": {func(c *ingest.Config) { c.Acceptance = "local_spool" }, false},
+		"unknown acceptance":   {func(c *ingest.Config) { c.Acceptance = "hope" }, false},
+		"no window":            {func(c *ingest.Config) { c.Limits.StreamBatches = 0 }, false},
 	} {
 		c := ingest.DefaultConfig()
 		c.Store.Bucket = "bucket"

@@ -11,12 +11,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // Config of a collector. docs/guide/ingest.md explains every setting.
 type Config struct {
-	GRPC ListenConfig `koanf:"grpc"`
-	HTTP ListenConfig `koanf:"http"`
+	GRPC run.GRPCConfig `koanf:"grpc"`
+	HTTP run.HTTPConfig `koanf:"http"`
 	// Admin moves /metrics, /-/healthy, /-/ready and /config off the HTTP port.
 	Admin AdminConfig    `koanf:"admin"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
@@ -44,14 +45,9 @@ type Config struct {
 	Notify NotifyConfig `koanf:"notify"`
 }
 
-// ListenConfig is one address.
-type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
-}
-
 // AdminConfig is where the admin paths are.
 type AdminConfig struct {
-	Listen string `koanf:"listen" help:"host:port of the admin paths, without TLS; empty serves them on the HTTP port" check:"listen"`
+	Listen string `koanf:"listen" help:"host:port of the admin paths; with TLS where there is any, client certificates asked for but not required; empty serves them on the HTTP port" check:"listen"`
 	Pprof  bool   `koanf:"pprof" help:"serve /debug/pprof/"`
 }
 
@@ -119,8 +115,8 @@ type NotifyConfig struct {
 func DefaultConfig() Config {
 	f := frame.DefaultLimits()
 	return Config{
-		GRPC:            ListenConfig{Listen: "127.0.0.1:4750"},
-		HTTP:            ListenConfig{Listen: "127.0.0.1:4751"},
+		GRPC:            run.GRPCConfig{Listen: "127.0.0.1:4750", MaxConnections: 8192},
+		HTTP:            run.DefaultHTTP("127.0.0.1:4751"),
 		Auth:            rpc.AuthConfig{Mode: rpc.AuthNone},
 		Acceptance:      string(accept.ModeS3Manifest),
 		AcceptTimeout:   30 * time.Second,
@@ -213,7 +209,8 @@ func (c Config) validate() error {
 
 // validateExposure refuses to let everybody in from everywhere.
 func (c Config) validateExposure() error {
-	return rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"grpc.listen": c.GRPC.Listen, "http.listen": c.HTTP.Listen})
+	return errors.Join(c.HTTP.Validate(), c.GRPC.Validate(), rpc.CheckExposure(c.Auth, c.TLS, c.Admin.Pprof,
+		map[string]string{"grpc.listen": c.GRPC.Listen, "http.listen": c.HTTP.Listen, "admin.listen": c.Admin.Listen}))
 }
 
 // checkSpan refuses a batch over too many hours. The answer depends on the frame alone, so

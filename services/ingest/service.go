@@ -177,9 +177,12 @@ func (s *Service) buildHTTP() error {
 	} else {
 		am := run.NewMux("lightmetrics ingest, admin paths", telemetry.Version(), s.auth.Guard(nil))
 		admin.Register(am)
-		s.adminHTTP = run.NewHTTPServer(am)
+		s.adminHTTP = s.admin().Server(am)
+		if s.adminHTTP.TLSConfig, err = s.cfg.TLS.ProbeConfig(); err != nil {
+			return err
+		}
 	}
-	s.httpServer = run.NewHTTPServer(mux)
+	s.httpServer = s.cfg.HTTP.Server(mux)
 	s.httpServer.ErrorLog = slog.NewLogLogger(s.tel.Log.Handler(), slog.LevelDebug)
 	s.httpServer.TLSConfig, err = s.cfg.TLS.Config()
 	return err
@@ -208,7 +211,7 @@ func (s *Service) AdminAddr() string {
 func (s *Service) Run(ctx context.Context) (err error) {
 	defer s.kill()
 	defer func() { err = errors.Join(err, s.notify.close()) }()
-	if err := s.listen(); err != nil {
+	if err := s.listen(ctx); err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
 	if s.collectorID, err = s.name(); err != nil {
@@ -256,25 +259,34 @@ func (s *Service) drainWhenDone(ctx context.Context) error {
 	return nil
 }
 
-func (s *Service) listen() error {
-	for _, l := range []struct {
-		address string
-		to      *net.Listener
-	}{{s.cfg.GRPC.Listen, &s.grpcL}, {s.cfg.HTTP.Listen, &s.httpL}, {s.cfg.Admin.Listen, &s.adminL}} {
-		if l.address == "" {
-			continue
+// admin is the listener of the admin paths, which has the HTTP port's bounds.
+func (s *Service) admin() run.HTTPConfig {
+	c := s.cfg.HTTP
+	c.Listen = s.cfg.Admin.Listen
+	return c
+}
+
+func (s *Service) listen(ctx context.Context) (err error) {
+	defer func() {
+		if err == nil {
+			return
 		}
-		var err error
-		if *l.to, err = net.Listen("tcp", l.address); err != nil {
-			for _, open := range []net.Listener{s.grpcL, s.httpL} {
-				if open != nil {
-					_ = open.Close()
-				}
+		for _, open := range []net.Listener{s.grpcL, s.httpL} {
+			if open != nil {
+				_ = open.Close()
 			}
-			return err
 		}
+	}()
+	if s.grpcL, err = s.cfg.GRPC.Open(ctx); err != nil {
+		return err
 	}
-	return nil
+	if s.httpL, err = s.cfg.HTTP.Open(ctx); err != nil {
+		return err
+	}
+	if s.cfg.Admin.Listen != "" {
+		s.adminL, err = s.admin().Open(ctx)
+	}
+	return err
 }
 
 // name is the collector's id: configured, or the host with the gRPC port.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
@@ -47,9 +48,13 @@ type Webhook struct {
 type Config struct {
 	Listen      string `koanf:"listen" help:"host:port of the S3 face" check:"listen"`
 	AdminListen string `koanf:"admin_listen" help:"host:port of metrics and health; empty turns them off" check:"listen"`
-	Dir         string `koanf:"dir" help:"directory of the data; one process per directory" check:"dir"`
-	Region      string `koanf:"region" help:"region that is reported; signatures of any region are taken"`
-	Domain      string `koanf:"domain" help:"host <bucket>.<domain> addresses a bucket; empty: path-style only"`
+	// AdminHosts are for a proxy on this machine that passes its own name on.
+	AdminHosts    []string `koanf:"admin_hosts" help:"names under which the admin address takes requests: on loopback beside its own names, elsewhere instead of all; IP addresses always are" needs:"admin_listen"`
+	AllowInsecure bool     `koanf:"allow_insecure" help:"allow addresses that are not loopback: requests are signed, but bodies and answers travel in the clear, and the admin paths ask nobody"`
+
+	Dir    string `koanf:"dir" help:"directory of the data; one process per directory" check:"dir"`
+	Region string `koanf:"region" help:"region that is reported; signatures of any region are taken"`
+	Domain string `koanf:"domain" help:"host <bucket>.<domain> addresses a bucket; empty: path-style only"`
 
 	Users    []User    `koanf:"users" help:"list in the file: name, access_key_id, secret, policy"`
 	Buckets  []string  `koanf:"buckets" help:"buckets that are made at start"`
@@ -94,6 +99,14 @@ func (c Config) Validate() error {
 	}
 	if _, _, err := net.SplitHostPort(c.AdminListen); err != nil && c.AdminListen != "" {
 		bad("admin_listen %q: %w", c.AdminListen, err)
+	}
+	for name, a := range map[string]string{"listen": c.Listen, "admin_listen": c.AdminListen} {
+		if a != "" && !run.Loopback(a) && !c.AllowInsecure {
+			bad("%s %q: S3 and admin paths are served in the clear, which is for loopback, unless allow_insecure; a proxy before it can have TLS", name, a)
+		}
+	}
+	if c.Pprof && c.AdminListen != "" && !run.Loopback(c.AdminListen) {
+		bad("admin_listen %q: pprof is for loopback", c.AdminListen)
 	}
 	if c.Dir == "" {
 		bad("dir: is needed")

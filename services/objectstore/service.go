@@ -129,7 +129,9 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 // start begins the loops that end with the service's context.
 func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
 	if s.cfg.AdminListen != "" {
-		al, err := net.Listen("tcp", s.cfg.AdminListen)
+		ac := run.DefaultHTTP(s.cfg.AdminListen)
+		ac.Hosts = s.cfg.AdminHosts
+		al, err := ac.Open(context.Background())
 		if err != nil {
 			g.Go("admin", func(context.Context) error { return err })
 			return nil
@@ -138,7 +140,7 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		s.admin.Store(&a)
 		mux := run.NewMux("lightmetrics objectstore, admin paths", telemetry.Version(), nil)
 		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: eng.Err, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
-		g.Go("admin", func(ctx context.Context) error { return run.ServeHTTP(ctx, run.NewHTTPServer(mux), al, s.cfg.Drain) })
+		g.Go("admin", func(ctx context.Context) error { return run.ServeHTTP(ctx, ac.Server(mux), al, s.cfg.Drain) })
 	}
 	api := s3api.New(s3api.Options{
 		Engine: eng, Users: s.users(), Log: s.deps.Telemetry.Log, Now: s.deps.Now,

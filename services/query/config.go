@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
@@ -18,8 +19,8 @@ import (
 
 // Config of a query node. docs/guide/query.md explains every setting.
 type Config struct {
-	HTTP  ListenConfig   `koanf:"http"`
-	GRPC  ListenConfig   `koanf:"grpc"`
+	HTTP  run.HTTPConfig `koanf:"http"`
+	GRPC  run.GRPCConfig `koanf:"grpc"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
@@ -34,11 +35,6 @@ type Config struct {
 	Follow  follow.Config `koanf:"follow"`
 	Rollup  sets.Config   `koanf:"rollup"`
 	Limits  answer.Limits `koanf:"limits"`
-}
-
-// ListenConfig is one address.
-type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // SeriesConfig is how series are told apart.
@@ -59,7 +55,7 @@ type HistoryConfig struct {
 // DefaultConfig listens on loopback and keeps two hours.
 func DefaultConfig() Config {
 	return Config{
-		HTTP: ListenConfig{Listen: "127.0.0.1:4760"}, GRPC: ListenConfig{Listen: "127.0.0.1:4761"},
+		HTTP: run.DefaultHTTP("127.0.0.1:4760"), GRPC: run.DefaultGRPC("127.0.0.1:4761"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		DrainTimeout: 5 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
 		Series:  SeriesConfig{AgentLabel: agentlabel.Default},
@@ -89,12 +85,12 @@ func (c Config) Validate() error {
 	if err := c.Series.AgentLabel.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("series.agent_label: %w", err))
 	}
-	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
 }
 
 // validateExposure refuses to show everything to the network.
 func (c Config) validateExposure() error {
-	return rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
+	return rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
 }
 
 func (c Config) live() live.Config {

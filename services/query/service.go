@@ -183,16 +183,15 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
-	hs := run.NewHTTPServer(handler)
+	hs := s.cfg.HTTP.Server(handler)
 	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
-	var lc net.ListenConfig
-	hl, err := lc.Listen(ctx, "tcp", s.cfg.HTTP.Listen)
+	hl, err := s.cfg.HTTP.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("query: http: %w", err)
 	}
-	gl, err := lc.Listen(ctx, "tcp", s.cfg.GRPC.Listen)
+	gl, err := s.cfg.GRPC.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("query: grpc: %w", errors.Join(err, hl.Close()))
 	}

@@ -13,8 +13,8 @@ import (
 
 // Config of a reconciler. docs/guide/reconciler.md explains every setting.
 type Config struct {
-	HTTP  ListenConfig   `koanf:"http"`
-	GRPC  ListenConfig   `koanf:"grpc"`
+	HTTP  run.HTTPConfig `koanf:"http"`
+	GRPC  run.GRPCConfig `koanf:"grpc"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
@@ -36,11 +36,6 @@ type Config struct {
 	Intake    IntakeConfig    `koanf:"intake"`
 }
 
-// ListenConfig is one address.
-type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
-}
-
 // QueueConfig bounds what waits.
 type QueueConfig struct {
 	Capacity   int           `koanf:"capacity" help:"most manifests that wait, are in work or wait for a retry; hints beyond it are dropped"`
@@ -51,7 +46,7 @@ type QueueConfig struct {
 
 // EventsConfig is the webhook.
 type EventsConfig struct {
-	Secret config.Secret `koanf:"secret" help:"value that POST /v1/events must carry as Authorization, alone or as a bearer token; empty asks for none"`
+	Secret config.Secret `koanf:"secret" help:"value that POST /v1/events must carry as Authorization, alone or as a bearer token; empty asks for the role worker"`
 	// SecretFile fills Secret when settings are loaded.
 	SecretFile string       `koanf:"secret_file" help:"file that holds that value, in place of secret"`
 	MaxBody    config.Bytes `koanf:"max_body" help:"longest body of POST /v1/events"`
@@ -115,8 +110,8 @@ type CoordinatorConfig struct {
 // DefaultConfig listens on loopback.
 func DefaultConfig() Config {
 	return Config{
-		HTTP:         ListenConfig{Listen: "127.0.0.1:4770"},
-		GRPC:         ListenConfig{Listen: "127.0.0.1:4771"},
+		HTTP:         run.DefaultHTTP("127.0.0.1:4770"),
+		GRPC:         run.DefaultGRPC("127.0.0.1:4771"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		Workers:      16,
 		ItemTimeout:  30 * time.Second,
@@ -174,14 +169,10 @@ func (c Config) Validate() error {
 	if p := c.Events.KeyPrefix; p != "" && p[len(p)-1] != '/' {
 		errs = append(errs, fmt.Errorf("events.key_prefix %q: must end in a slash", p))
 	}
-	return errors.Join(append(errs, c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
+	return errors.Join(append(errs, c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
 }
 
 // validateExposure refuses to let the network in without credentials.
 func (c Config) validateExposure() error {
-	err := rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
-	if !c.Auth.AllowInsecure && c.Events.Secret == "" && c.Auth.Mode != rpc.AuthNone && !run.Loopback(c.HTTP.Listen) {
-		err = errors.Join(err, fmt.Errorf("http.listen %q: events.secret is needed off loopback, unless auth.allow_insecure", c.HTTP.Listen))
-	}
-	return err
+	return rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
 }

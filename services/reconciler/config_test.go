@@ -20,8 +20,14 @@ func TestConfigValidate(t *testing.T) {
 		"auth: mode":              func(c *Config) { c.Auth.Mode = "maybe" },
 		"tls":                     func(c *Config) { c.TLS.CertFile = "x" },
 		"auth.mode none":          func(c *Config) { c.GRPC.Listen = "0.0.0.0:4771" },
-		"events.secret is needed": func(c *Config) {
+		"tokens need tls.cert_file": func(c *Config) {
 			c.HTTP.Listen, c.Auth.Mode, c.Auth.PrincipalsFile = ":4770", "token", "p.yaml"
+		},
+		"http.hosts":           func(c *Config) { c.HTTP.Hosts = []string{"http://x"} },
+		"http.max_connections": func(c *Config) { c.HTTP.MaxConnections = 1 },
+		"grpc.max_connections": func(c *Config) { c.GRPC.MaxConnections = 0 },
+		"pprof": func(c *Config) {
+			c.HTTP.Listen, c.Pprof, c.Auth.AllowInsecure = ":4770", true, true
 		},
 	} {
 		c := DefaultConfig()

@@ -149,16 +149,15 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reconciler: %w", err)
 	}
-	hs := run.NewHTTPServer(mux)
+	hs := s.cfg.HTTP.Server(mux)
 	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
 		return fmt.Errorf("reconciler: %w", err)
 	}
-	var lc net.ListenConfig
-	hl, err := lc.Listen(ctx, "tcp", s.cfg.HTTP.Listen)
+	hl, err := s.cfg.HTTP.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("reconciler: http: %w", err)
 	}
-	gl, err := lc.Listen(ctx, "tcp", s.cfg.GRPC.Listen)
+	gl, err := s.cfg.GRPC.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("reconciler: grpc: %w", errors.Join(err, hl.Close()))
 	}

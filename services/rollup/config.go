@@ -8,12 +8,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
 // Config of a rollup worker. docs/guide/rollup.md explains every setting.
 type Config struct {
-	HTTP  ListenConfig   `koanf:"http"`
+	HTTP  run.HTTPConfig `koanf:"http"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
@@ -34,11 +35,6 @@ type Config struct {
 
 	Compact   CompactConfig   `koanf:"compact"`
 	Retention RetentionConfig `koanf:"retention"`
-}
-
-// ListenConfig is one address.
-type ListenConfig struct {
-	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 }
 
 // ScheduleConfig says when an hour is rolled up.
@@ -85,7 +81,7 @@ func DefaultConfig() Config {
 	alone := ownerclient.DefaultConfig()
 	alone.Addresses = nil
 	return Config{
-		HTTP:         ListenConfig{Listen: "127.0.0.1:4775"},
+		HTTP:         run.DefaultHTTP("127.0.0.1:4775"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		Shards:       shard.Default,
 		DrainTimeout: 10 * time.Second,
@@ -137,7 +133,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("coordinator: %w", err))
 		}
 	}
-	errs = append(errs, c.Snapshot.Validate(), c.Compact.Validate(), c.Retention.Validate(), c.TLS.Validate(), c.Auth.Validate(),
-		rpc.CheckExposure(c.Auth, c.TLS, map[string]string{"http.listen": c.HTTP.Listen}))
+	errs = append(errs, c.Snapshot.Validate(), c.Compact.Validate(), c.Retention.Validate(), c.HTTP.Validate(), c.TLS.Validate(), c.Auth.Validate(),
+		rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen}))
 	return errors.Join(errs...)
 }

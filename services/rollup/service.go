@@ -163,13 +163,12 @@ func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
 func (s *Service) Run(ctx context.Context) error {
 	mux := run.NewMux("lightmetrics rollup", telemetry.Version(), s.auth.Guard(nil))
 	s.routes(mux)
-	hs := run.NewHTTPServer(mux)
+	hs := s.cfg.HTTP.Server(mux)
 	var err error
 	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
 		return fmt.Errorf("rollup: %w", err)
 	}
-	var lc net.ListenConfig
-	hl, err := lc.Listen(ctx, "tcp", s.cfg.HTTP.Listen)
+	hl, err := s.cfg.HTTP.Open(ctx)
 	if err != nil {
 		return fmt.Errorf("rollup: http: %w", err)
 	}

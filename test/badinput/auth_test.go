@@ -228,7 +228,7 @@ func (k authCase) send(t testing.TB, c *collector, f []byte, agent, boot string)
 	key := or(k.Key, "authorization")
 	if k.Face == "http" {
 		var b bytes.Buffer
-		fmt.Fprintf(&b, "POST /v1/batches HTTP/1.1\r\nHost: c\r\nContent-Type: application/vnd.lightmetrics.batch\r\nContent-Length: %d\r\n", len(f))
+		fmt.Fprintf(&b, "POST /v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/vnd.lightmetrics.batch\r\nContent-Length: %d\r\n", len(f))
 		for _, v := range k.headers() {
 			fmt.Fprintf(&b, "%s: %s\r\n", key, v)
 		}

@@ -39,7 +39,7 @@ func (k faceCase) bytes(f face) []byte {
 	for i := range k.Repeat {
 		fmt.Fprintf(&headers, "X-Name-%d-%s: v\r\n", i, strings.Repeat("x", i%7))
 	}
-	usual := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: c\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s\r\n%s", f.method, f.path, f.kind, len(f.body), f.auth, f.body)
+	usual := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s\r\n%s", f.method, f.path, f.kind, len(f.body), f.auth, f.body)
 	fill := func(s, good string) string {
 		return strings.NewReplacer("{good}", good, "{path}", f.path, "{method}", f.method, "{kind}", f.kind, "{len}", itoa(len(f.body)), "{auth}", f.auth,
 			"{fill}", strings.Repeat("a", k.Repeat), "{headers}", strings.TrimSuffix(headers.String(), "\r\n"), "{ff}", "\xff").Replace(s)
@@ -53,7 +53,7 @@ func (k faceCase) bytes(f face) []byte {
 	}
 	var b bytes.Buffer
 	b.WriteString(fill(or(k.Line, "{method} {path} HTTP/1.1"), "") + "\r\n")
-	for _, h := range []string{"Host: c", "Content-Type: " + f.kind, "Content-Length: " + itoa(len(body))} {
+	for _, h := range []string{"Host: localhost", "Content-Type: " + f.kind, "Content-Length: " + itoa(len(body))} {
 		if name, _, _ := strings.Cut(h, ":"); !strings.Contains(k.Drop, name) {
 			b.WriteString(h + "\r\n")
 		}

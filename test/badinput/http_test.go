@@ -51,7 +51,7 @@ func (k httpCase) bytes(t testing.TB, frame []byte) []byte {
 		line = "POST /v1/batches HTTP/1.1"
 	}
 	b.WriteString(fill.Replace(line) + "\r\n")
-	for _, h := range []string{"Host: collector", "Content-Type: application/vnd.lightmetrics.batch", "Content-Length: " + itoa(len(body))} {
+	for _, h := range []string{"Host: localhost", "Content-Type: application/vnd.lightmetrics.batch", "Content-Length: " + itoa(len(body))} {
 		if name, _, _ := strings.Cut(h, ":"); !strings.Contains(k.Drop, name) {
 			b.WriteString(h + "\r\n")
 		}

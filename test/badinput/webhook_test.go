@@ -59,7 +59,7 @@ func TestWebhookSecret(t *testing.T) {
 			auth = *k.Auth
 		}
 		var b bytes.Buffer
-		fmt.Fprintf(&b, "POST /v1/events%s HTTP/1.1\r\nHost: c\r\nContent-Length: %d\r\n", strings.ReplaceAll(k.Query, "{secret}", eventSecret), len(body))
+		fmt.Fprintf(&b, "POST /v1/events%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", strings.ReplaceAll(k.Query, "{secret}", eventSecret), len(body))
 		for _, v := range auth {
 			v = strings.NewReplacer("{secret}", eventSecret, "{fill}", strings.Repeat("a", k.Repeat), "{ff}", "\xff").Replace(v)
 			fmt.Fprintf(&b, "%s: %s\r\n", or(k.Key, "Authorization"), v)

@@ -41,7 +41,7 @@ func (s *screen) rows(header string, rows [][]string) {
 func (s *screen) urls(c *cluster.Cluster) {
 	s.title("Running until interrupted (logs and settings in %s):", c.Dir())
 	rows := [][]string{
-		{"query page", "http://" + c.Addr.QueryHTTP + "/"},
+		{"query page", "http://" + c.Addr.QueryHTTP + "/status"},
 		{"PromQL", "http://" + c.Addr.QueryHTTP + "/api/v1/query?query=node_load1"},
 		{"Grafana", "add a Prometheus data source with the URL http://" + c.Addr.QueryHTTP},
 		{"agent status", "http://" + c.Addr.AgentHTTP + "/"},

@@ -1,0 +1,148 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// HTTPConfig is where, and under which names, a service's HTTP face is served.
+type HTTPConfig struct {
+	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
+	// Hosts are for a proxy on this machine that passes its own name on.
+	Hosts          []string `koanf:"hosts" help:"names under which requests are taken: on loopback beside its own names, elsewhere instead of all; IP addresses always are"`
+	MaxConnections int      `koanf:"max_connections" help:"most connections at once, half of them from one address; more are closed"`
+}
+
+// GRPCConfig is where gRPC is served.
+type GRPCConfig struct {
+	Listen         string `koanf:"listen" help:"host:port to listen on" check:"listen"`
+	MaxConnections int    `koanf:"max_connections" help:"most connections at once, half of them from one address; more are closed"`
+}
+
+// DefaultMaxConnections of one listener.
+const DefaultMaxConnections = 2048
+
+// DefaultHTTP listens on an address.
+func DefaultHTTP(address string) HTTPConfig {
+	return HTTPConfig{Listen: address, MaxConnections: DefaultMaxConnections}
+}
+
+// DefaultGRPC listens on an address.
+func DefaultGRPC(address string) GRPCConfig {
+	return GRPCConfig{Listen: address, MaxConnections: DefaultMaxConnections}
+}
+
+// Validate checks names and the bound.
+func (c HTTPConfig) Validate() error {
+	errs := []error{checkConnections("http", c.MaxConnections)}
+	for _, h := range c.Hosts {
+		if h == "" || strings.ContainsAny(h, ":/ ") {
+			errs = append(errs, fmt.Errorf("http.hosts %q: want a name without scheme and port", h))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Validate checks the bound.
+func (c GRPCConfig) Validate() error { return checkConnections("grpc", c.MaxConnections) }
+
+func checkConnections(section string, n int) error {
+	if n < 2 {
+		return fmt.Errorf("%s.max_connections %d: want at least 2", section, n)
+	}
+	return nil
+}
+
+// Open listens, within the bounds.
+func (c HTTPConfig) Open(ctx context.Context) (net.Listener, error) {
+	return listen(ctx, c.Listen, c.MaxConnections)
+}
+
+// Open listens, within the bounds.
+func (c GRPCConfig) Open(ctx context.Context) (net.Listener, error) {
+	return listen(ctx, c.Listen, c.MaxConnections)
+}
+
+// Server serves h to requests for hosts that are this service's.
+func (c HTTPConfig) Server(h http.Handler) *http.Server {
+	return NewHTTPServer(CheckHosts(c.Listen, c.Hosts, h))
+}
+
+func listen(ctx context.Context, address string, most int) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return LimitConnections(l, most), nil
+}
+
+// LimitConnections closes connections beyond most, and beyond half of that from one
+// address, as soon as they come: waiting ones would keep others out, and a client that is
+// closed goes elsewhere.
+func LimitConnections(l net.Listener, most int) net.Listener {
+	return &limited{Listener: l, most: most, from: map[string]int{}}
+}
+
+type limited struct {
+	net.Listener
+	most int
+
+	mu   sync.Mutex
+	all  int
+	from map[string]int // by address
+}
+
+// Accept gives the next connection within the bounds.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		address := c.RemoteAddr().String()
+		if host, _, err := net.SplitHostPort(address); err == nil {
+			address = host
+		}
+		if l.enter(address) {
+			return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(address) })}, nil
+		}
+		_ = c.Close() // it is not served
+	}
+}
+
+func (l *limited) enter(address string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all >= l.most || l.from[address] >= l.most/2 {
+		return false
+	}
+	l.all++
+	l.from[address]++
+	return true
+}
+
+func (l *limited) leave(address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all--
+	if l.from[address]--; l.from[address] == 0 {
+		delete(l.from, address)
+	}
+}
+
+type limitedConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close frees the connection's place.
+func (c *limitedConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
