@@ -15,7 +15,6 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/batch"
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/input/host"
-	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -42,7 +41,7 @@ type Agent struct {
 	batcher  *batch.Batcher
 	inputs   *input.Channel
 	host     *host.Host
-	scrapers []*scrape.Scraper
+	targets  targets
 	listener net.Listener
 	ready    chan struct{}
 	started  time.Time
@@ -103,12 +102,8 @@ func (a *Agent) build() error {
 			return fmt.Errorf("host input: %w", err)
 		}
 	}
-	for _, t := range a.cfg.Scrape {
-		s, err := scrape.New(t.WithDefaults(a.cfg.Interval), a.inputs.Push, a.log, a.now)
-		if err != nil {
-			return err
-		}
-		a.scrapers = append(a.scrapers, s)
+	if err := a.Reload(a.cfg); err != nil {
+		return err
 	}
 	if a.cfg.HTTP.Listen != "" {
 		if a.listener, err = net.Listen("tcp", a.cfg.HTTP.Listen); err != nil {
@@ -176,9 +171,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.host != nil {
 		inputs.Go("host input", a.host.Run)
 	}
-	for _, s := range a.scrapers {
-		inputs.Go("scrape", s.Run)
-	}
+	a.targets.start(inputs)
 	outer.Go("inputs", func(outerCtx context.Context) error {
 		defer stopBatcher()
 		inputs.Go("end", func(ictx context.Context) error { // also when another stage failed

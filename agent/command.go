@@ -20,6 +20,7 @@ func Command() *cobra.Command {
 		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
 			return New(c, Deps{Telemetry: tel})
 		},
+		Reload: func(c Config, svc run.Service) error { return svc.(*Agent).Reload(c) },
 		Banner: func(c Config, svc run.Service) [][2]string {
 			a := svc.(*Agent)
 			rows := [][2]string{

@@ -29,7 +29,7 @@ type Config struct {
 	InputBuffer int `koanf:"input_buffer" help:"scrapes that may wait for the batcher; the next ones are dropped and counted"`
 
 	Host   host.Config     `koanf:"host"`
-	Scrape []scrape.Target `koanf:"scrape" help:"Prometheus endpoints"`
+	Scrape []scrape.Target `koanf:"scrape" help:"Prometheus endpoints" reload:"yes"`
 	Batch  batch.Config    `koanf:"batch"`
 	Queue  QueueConfig     `koanf:"queue"`
 	Send   send.Config     `koanf:"send"`

@@ -69,7 +69,7 @@ func (a *Agent) Status() Status {
 		s.Queue.OldestPending = st.Oldest.Identity.String()
 		s.Queue.OldestAgeSeconds = max(0, a.now().Sub(st.Oldest.Created).Seconds())
 	}
-	for _, t := range a.scrapers {
+	for _, t := range a.targets.scraping() {
 		s.Targets = append(s.Targets, t.Status())
 	}
 	s.Alerts = append([]Alert{}, a.alerts(s, a.now())...)

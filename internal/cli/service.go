@@ -54,6 +54,9 @@ type Spec[C any] struct {
 	Default func() C
 	// New builds the service from valid settings.
 	New func(C, *telemetry.Telemetry) (run.Service, error)
+	// Reload applies settings of which only those with the tag reload:"yes" differ from the
+	// ones before. nil: the service takes none while it runs. An error leaves everything as it was.
+	Reload func(C, run.Service) error
 	// Banner lists what a person wants to know once the service is ready: label, value.
 	Banner func(C, run.Service) [][2]string
 }
@@ -83,31 +86,40 @@ func Command[C any](s Spec[C]) *cobra.Command {
 	fs.BoolVar(&check, "config.check", false, "check the settings and exit")
 	config.Flags(fs, s.Name, &cfg)
 	config.Flags(fs, "telemetry", &tcfg)
+	load := func(cfg *C, tcfg *telemetry.Config, environ []string) error {
+		// Once, not for each section.
+		if err := errors.Join(config.CheckSections(file, sections()...), config.CheckEnvironment(environ, sections(), notSettings)); err != nil {
+			return err
+		}
+		return errors.Join(config.Load(fs, file, s.Name, cfg, environ), config.Load(fs, file, "telemetry", tcfg, environ))
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		environ, links := config.SplitServiceLinks(config.Environ())
 		if len(links) > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "these variables are taken for Kubernetes service links, not for settings: %s\n", strings.Join(links, ", "))
 		}
-		// Once, not for each section.
-		if err := errors.Join(config.CheckSections(file, sections()...), config.CheckEnvironment(environ, sections(), notSettings)); err != nil {
-			return &ExitError{Code: ExitUsage, Err: err}
-		}
-		if err := errors.Join(
-			config.Load(fs, file, s.Name, &cfg, environ),
-			config.Load(fs, file, "telemetry", &tcfg, environ),
-			failpoint.Arm(os.Getenv(failpoint.Env))); err != nil {
+		if err := errors.Join(load(&cfg, &tcfg, environ), failpoint.Arm(os.Getenv(failpoint.Env))); err != nil {
 			return &ExitError{Code: ExitUsage, Err: err}
 		}
 		if check {
 			fmt.Fprintln(cmd.OutOrStdout(), "settings are valid")
 			return nil
 		}
-		return serve(cmd.Context(), s, cfg, tcfg, file, cmd.ErrOrStderr())
+		again := func() (C, telemetry.Config, error) {
+			cfg, tcfg := s.Default(), telemetry.DefaultConfig()
+			err := load(&cfg, &tcfg, environ)
+			return cfg, tcfg, err
+		}
+		return serve(cmd.Context(), s, cfg, tcfg, again, file, cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
-func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, file string, w io.Writer) error {
+func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, again func() (C, telemetry.Config, error), file string, w io.Writer) error {
+	// From here on a hang-up reads the settings again, and never ends the process.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	tel, err := telemetry.New(ctx, tcfg, s.Name, w)
 	if err != nil {
 		return err
@@ -137,7 +149,15 @@ func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, 
 	for _, r := range rows {
 		fmt.Fprintf(w, "  %-10s %s\n", r[0], r[1])
 	}
-	return ended(ctx, <-done)
+	r := newReloader(s, svc, tel, cfg, tcfg, again)
+	for {
+		select {
+		case <-hangups:
+			r.reload()
+		case err := <-done:
+			return ended(ctx, err)
+		}
+	}
 }
 
 // ended: a service that was told to stop and stopped has not failed.

@@ -20,8 +20,8 @@ import (
 // ClientConfig is how to reach a gRPC server.
 type ClientConfig struct {
 	TLS   ClientTLS     `koanf:"tls"`
-	Token config.Secret `koanf:"token" help:"bearer token"`
-	// TokenFile fills Token when settings are loaded.
+	Token config.Secret `koanf:"token" help:"bearer token" reload:"file"`
+	// TokenFile fills Token when settings are loaded, and is read again when it changes.
 	TokenFile string `koanf:"token_file" help:"file that holds the bearer token, in place of token"`
 	// TokenOverPlaintext sends the token without TLS.
 	TokenOverPlaintext bool `koanf:"token_over_plaintext" help:"send the token even without TLS (loopback, tests)" needs:"token"`
@@ -62,7 +62,7 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 		if err := c.Check(); err != nil {
 			return nil, err
 		}
-		opts = append(opts, grpc.WithPerRPCCredentials(bearer{token: c.Token, plaintext: c.TokenOverPlaintext}))
+		opts = append(opts, grpc.WithPerRPCCredentials(c.bearer()))
 	}
 	conn, err := grpc.NewClient(address, append(opts, extra...)...)
 	if err != nil {
@@ -71,13 +71,30 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 	return conn, nil
 }
 
+// bearer sends the token of a setting, or what its file has by now.
 type bearer struct {
-	token     config.Secret
+	token     *reloader[config.Secret]
 	plaintext bool
 }
 
+func (c ClientConfig) bearer() bearer {
+	b := bearer{token: &reloader[config.Secret]{load: func() (*config.Secret, error) { return &c.Token, nil }}, plaintext: c.TokenOverPlaintext}
+	if c.TokenFile != "" {
+		b.token.files = []string{c.TokenFile}
+		b.token.load = func() (*config.Secret, error) {
+			s, err := config.ReadSecret(c.TokenFile)
+			return &s, err
+		}
+	}
+	return b
+}
+
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + b.token.Reveal()}, nil
+	token, err := b.token.get()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + token.Reveal()}, nil
 }
 
 func (b bearer) RequireTransportSecurity() bool { return !b.plaintext }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,7 +18,8 @@ type ServerTLS struct {
 	ClientCAFile string `koanf:"client_ca_file" help:"PEM certificates that sign client certificates; set requires and verifies them" check:"file"`
 }
 
-// ClientTLS is a client's TLS. Files are read again when they change.
+// ClientTLS is a client's TLS. The client certificate is read again when its files change,
+// the CA at the start.
 type ClientTLS struct {
 	Enabled    bool   `koanf:"enabled" help:"use TLS"`
 	CAFile     string `koanf:"ca_file" help:"PEM certificates that sign the server's; empty uses the system's" needs:"enabled" check:"file"`
@@ -153,6 +155,13 @@ func (c ClientTLS) Config() (*tls.Config, error) {
 // reloadEvery bounds how often files are looked at.
 const reloadEvery = 5 * time.Second
 
+// refreshed counts calls of RefreshFiles.
+var refreshed atomic.Int64
+
+// RefreshFiles has every certificate, token and file of principals of this process looked
+// at when it is used next, and not within the next seconds: the operator asked for it.
+func RefreshFiles() { refreshed.Add(1) }
+
 // reloader keeps what was read from files and reads again when one of them
 // changed. A failed read keeps the old value, so a half-written file breaks nothing.
 type reloader[T any] struct {
@@ -163,6 +172,7 @@ type reloader[T any] struct {
 	value   *T
 	stamp   string
 	checked time.Time
+	asked   int64       // value of refreshed when the files were looked at last
 	refused string      // stamp of what was refused last
 	told    func(error) // nil: nobody
 }
@@ -177,10 +187,11 @@ func (r *reloader[T]) tell(fn func(error)) {
 func (r *reloader[T]) get() (*T, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.value != nil && time.Since(r.checked) < reloadEvery {
+	asked := refreshed.Load()
+	if r.value != nil && asked == r.asked && time.Since(r.checked) < reloadEvery {
 		return r.value, nil
 	}
-	r.checked = time.Now()
+	r.checked, r.asked = time.Now(), asked
 	stamp := ""
 	for _, f := range r.files {
 		if st, err := os.Stat(f); err == nil {

@@ -19,7 +19,7 @@ import (
 
 // Config of log and traces.
 type Config struct {
-	LogLevel  string `koanf:"log_level" help:"lowest level that is logged: debug, info, warn, error"`
+	LogLevel  string `koanf:"log_level" help:"lowest level that is logged: debug, info, warn, error" reload:"yes"`
 	LogFormat string `koanf:"log_format" help:"text or json"`
 	// OTLPEndpoint takes traces by OTLP gRPC; empty turns traces off.
 	OTLPEndpoint string  `koanf:"otlp_endpoint" help:"host:port that takes traces by OTLP gRPC; empty turns traces off" check:"address"`
@@ -53,6 +53,7 @@ type Telemetry struct {
 	Registry *prometheus.Registry
 	Tracer   trace.TracerProvider
 	stop     func(context.Context) error
+	level    *slog.LevelVar
 }
 
 // New starts telemetry for one service of this process; log lines go to w.
@@ -63,9 +64,8 @@ func New(ctx context.Context, c Config, service string, w io.Writer) (*Telemetry
 	t := Discard()
 	t.Registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(service))
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.LogLevel)) // Validate parsed it
-	opts := &slog.HandlerOptions{Level: level}
+	t.SetLevel(c.LogLevel)
+	opts := &slog.HandlerOptions{Level: t.level}
 	var h slog.Handler = slog.NewTextHandler(w, opts)
 	if c.LogFormat == "json" {
 		h = slog.NewJSONHandler(w, opts)
@@ -97,6 +97,15 @@ func Discard() *Telemetry {
 		Registry: prometheus.NewRegistry(),
 		Tracer:   noop.NewTracerProvider(),
 		stop:     func(context.Context) error { return nil },
+		level:    new(slog.LevelVar),
+	}
+}
+
+// SetLevel changes the lowest level that is logged to one that Config.Validate takes.
+func (t *Telemetry) SetLevel(name string) {
+	var l slog.Level
+	if l.UnmarshalText([]byte(name)) == nil {
+		t.level.Set(l)
 	}
 }
 

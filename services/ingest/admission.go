@@ -13,7 +13,7 @@ import (
 func (s *Service) admit(ctx context.Context, n int) error {
 	w := s.weight(n)
 	if !s.room.TryAcquire(w) {
-		wait, cancel := context.WithTimeout(ctx, s.cfg.Limits.ShedAfter)
+		wait, cancel := context.WithTimeout(ctx, s.limits().ShedAfter)
 		defer cancel()
 		if err := s.room.Acquire(wait, w); err != nil {
 			s.metrics.sheds.WithLabelValues("in_flight_bytes").Inc()
@@ -29,7 +29,7 @@ func (s *Service) admit(ctx context.Context, n int) error {
 // room: who has sent a frame need not wait for one who has not.
 func (s *Service) expect(ctx context.Context, n int) (arrived func(), err error) {
 	w := min(int64(n), s.bodiesRoom)
-	wait, cancel := context.WithTimeout(ctx, s.cfg.Limits.ShedAfter)
+	wait, cancel := context.WithTimeout(ctx, s.limits().ShedAfter)
 	defer cancel()
 	if err := s.bodies.Acquire(wait, w); err != nil {
 		s.metrics.sheds.WithLabelValues("bodies").Inc()

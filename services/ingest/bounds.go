@@ -42,7 +42,7 @@ func (s *Service) bounded(ctx context.Context, a *authority, sum frame.Summary, 
 // outOfBounds gives the refusal of a batch, or nil. What depends on the frame alone comes
 // first, and the agent's series last: they are counted only of batches that pass the rest.
 func (s *Service) outOfBounds(sum frame.Summary, sh *shape) error {
-	l := s.cfg.Limits
+	l := s.limits()
 	if err := l.checkSpan(sum); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (s *Service) outOfBounds(sum frame.Summary, sh *shape) error {
 
 // checkFuture refuses samples that lie too far ahead of now.
 func (s *Service) checkFuture(last int64) error {
-	future := s.cfg.Limits.Future
+	future := s.limits().Future
 	if future == 0 {
 		return nil
 	}

@@ -35,6 +35,10 @@ func Command() *cobra.Command {
 			LimitMemory(c)
 			return New(c, Deps{Store: store, Telemetry: tel})
 		},
+		Reload: func(c Config, svc run.Service) error {
+			svc.(*Service).Reload(c)
+			return nil
+		},
 		Banner: func(c Config, svc run.Service) [][2]string {
 			s := svc.(*Service)
 			scheme, admin := c.TLS.HTTPScheme(), c.TLS.HTTPScheme()

@@ -73,12 +73,12 @@ type Limits struct {
 	Span time.Duration `koanf:"span" help:"longest time between the first and the last sample of a frame"`
 
 	// These bound what an agent makes of rollup workers and query nodes.
-	BatchSeries  int           `koanf:"batch_series" help:"most series of a frame"`
-	SeriesBytes  config.Bytes  `koanf:"series_bytes" help:"most bytes of the label names and values of a series"`
+	BatchSeries  int           `koanf:"batch_series" help:"most series of a frame" reload:"yes"`
+	SeriesBytes  config.Bytes  `koanf:"series_bytes" help:"most bytes of the label names and values of a series" reload:"yes"`
 	AgentSeries  int           `koanf:"agent_series" help:"most active series of an agent, an estimate within a few percent; 0 is unlimited"`
 	SeriesWindow time.Duration `koanf:"series_window" help:"how long a series counts as active after its last sample came, at least; at most twice as long"`
 	// Future bounds how far samples may lie ahead of the later of this machine's clock and the store's.
-	Future time.Duration `koanf:"future" help:"how far samples may lie ahead of now; 0 is without a bound"`
+	Future time.Duration `koanf:"future" help:"how far samples may lie ahead of now; 0 is without a bound" reload:"yes"`
 
 	// InFlightBytes bounds the frames between admission and outcome, of all senders together.
 	InFlightBytes config.Bytes `koanf:"in_flight_bytes" help:"bytes of admitted frames, all senders together"`
@@ -87,19 +87,19 @@ type Limits struct {
 	// Receivers bounds the connections that receive a large frame at once.
 	Receivers int `koanf:"receivers" help:"gRPC connections that may receive a large frame at the same time; others wait by flow control"`
 	// ShedAfter is how long a received frame waits for admission before it is answered RETRY.
-	ShedAfter time.Duration `koanf:"shed_after" help:"how long a frame waits for room before it is answered RETRY"`
+	ShedAfter time.Duration `koanf:"shed_after" help:"how long a frame waits for room before it is answered RETRY" reload:"yes"`
 	// RetryAfter goes with every shed.
 	RetryAfter time.Duration `koanf:"retry_after" help:"when a shed sender is told to come back"`
 
 	// BodyTimeout bounds the reading of one HTTP body.
-	BodyTimeout time.Duration `koanf:"body_timeout" help:"how long an HTTP body may take to arrive; half of in_flight_bytes, at most, waits for bodies"`
+	BodyTimeout time.Duration `koanf:"body_timeout" help:"how long an HTTP body may take to arrive; half of in_flight_bytes, at most, waits for bodies" reload:"yes"`
 	// HelloTimeout bounds the time from the start of a stream to its hello.
-	HelloTimeout         time.Duration `koanf:"hello_timeout" help:"how long a new stream may take to say hello"`
-	Streams              int           `koanf:"streams" help:"most gRPC streams, and most HTTP requests, at once"`
+	HelloTimeout         time.Duration `koanf:"hello_timeout" help:"how long a new stream may take to say hello" reload:"yes"`
+	Streams              int           `koanf:"streams" help:"most gRPC streams, and most HTTP requests, at once" reload:"yes"`
 	StreamBatches        int           `koanf:"stream_batches" help:"in-flight window of a stream, batches"`
 	StreamBytes          config.Bytes  `koanf:"stream_bytes" help:"in-flight window of a stream, bytes"`
-	AgentBatchesPerSec   float64       `koanf:"agent_batches_per_second" help:"most batches of one agent a second; 0 is unlimited"`
-	AgentBatchesBurst    int           `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second" needs:"agent_batches_per_second"`
+	AgentBatchesPerSec   float64       `koanf:"agent_batches_per_second" help:"most batches of one agent a second; 0 is unlimited" reload:"yes"`
+	AgentBatchesBurst    int           `koanf:"agent_batches_burst" help:"burst of agent_batches_per_second" needs:"agent_batches_per_second" reload:"yes"`
 	AgentsTracked        int           `koanf:"agents_tracked" help:"agents whose rate and series are remembered" needs:"agent_batches_per_second|agent_series"`
 	StreamsPerConnection int           `koanf:"streams_per_connection" help:"most streams of one gRPC connection"`
 }

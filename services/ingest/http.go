@@ -77,7 +77,7 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 			s.refuse(w, r, err)
 			return
 		}
-		if n := s.requests.Add(1); n > int64(s.cfg.Limits.Streams) {
+		if n := s.requests.Add(1); n > int64(s.limits().Streams) {
 			s.requests.Add(-1)
 			s.metrics.sheds.WithLabelValues("requests").Inc()
 			s.refuse(w, r, failed(codes.ResourceExhausted, rpc.ReasonOverloaded, "%d requests are open", n-1).after(s.cfg.Limits.RetryAfter))
@@ -95,11 +95,11 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		}
 		defer s.release(n)
 		b := s.buffers.get(n)
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.Limits.BodyTimeout)) // not supported: the server's idle timeout stays
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits().BodyTimeout)) // not supported: the server's idle timeout stays
 		b, err = readBody(http.MaxBytesReader(w, r.Body, limit), b, r.ContentLength >= 0)
 		arrived()
 		if errors.Is(err, os.ErrDeadlineExceeded) { // the line's fault, not the frame's
-			err = failed(codes.Unavailable, rpc.ReasonDeadline, "the body took longer than %v", s.cfg.Limits.BodyTimeout).after(s.cfg.Limits.RetryAfter)
+			err = failed(codes.Unavailable, rpc.ReasonDeadline, "the body took longer than %v", s.limits().BodyTimeout).after(s.cfg.Limits.RetryAfter)
 			w.Header().Set("Connection", "close")
 		}
 		if err != nil {

@@ -33,11 +33,12 @@ func newRates(perSecond float64, burst, most int, now func() time.Time) *rates {
 
 // take counts one batch of the agent; false with the time to wait when it is one too many.
 func (r *rates) take(agent string) (time.Duration, bool) {
-	if r.limit <= 0 {
+	limiter := r.of(agent)
+	if limiter == nil {
 		return 0, true
 	}
 	now := r.now()
-	res := r.of(agent).ReserveN(now, 1)
+	res := limiter.ReserveN(now, 1)
 	wait := res.DelayFrom(now)
 	if wait > 0 {
 		res.CancelAt(now)
@@ -46,9 +47,26 @@ func (r *rates) take(agent string) (time.Duration, bool) {
 	return 0, true
 }
 
+// set changes the rate of every agent; 0 is unlimited.
+func (r *rates) set(perSecond float64, burst int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.limit, r.burst = rate.Limit(perSecond), burst
+	now := r.now()
+	for e := r.recent.Front(); e != nil; e = e.Next() {
+		l := e.Value.(*agentRate).limiter
+		l.SetLimitAt(now, r.limit)
+		l.SetBurstAt(now, burst)
+	}
+}
+
+// of is the agent's limiter; nil when there is no limit.
 func (r *rates) of(agent string) *rate.Limiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.limit <= 0 {
+		return nil
+	}
 	if e, ok := r.byID[agent]; ok {
 		r.recent.MoveToFront(e)
 		return e.Value.(*agentRate).limiter

@@ -57,6 +57,8 @@ type Service struct {
 	clock   *storeClock
 	notify  *notifier
 
+	// live are the limits in force: Reload exchanges those that need nothing but a comparison.
+	live     atomic.Pointer[Limits]
 	decoding *decoding
 	room     *semaphore.Weighted
 	// bodies bounds what of room is promised to HTTP bodies that are not here yet.
@@ -113,6 +115,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.bodiesRoom = int64(max(l.InFlightBytes/2, l.FrameBytes))
 	s.bodies = semaphore.NewWeighted(s.bodiesRoom)
 	s.hard, s.kill = context.WithCancel(context.Background())
+	s.live.Store(&l)
 	s.state.Store(&state{err: errStarting})
 	if s.metrics, err = newMetrics(d.Telemetry.Registry, s); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
@@ -187,6 +190,15 @@ func (s *Service) buildHTTP() error {
 	s.httpServer.TLSConfig, err = s.cfg.TLS.Config()
 	return err
 }
+
+// Reload takes the limits of new settings, which are valid.
+func (s *Service) Reload(c Config) {
+	s.live.Store(&c.Limits)
+	s.rates.set(c.Limits.AgentBatchesPerSec, c.Limits.AgentBatchesBurst)
+}
+
+// limits are those in force now.
+func (s *Service) limits() *Limits { return s.live.Load() }
 
 // Ready is closed when the service listens and its addresses are known. Whether it
 // takes submissions is NotReady's answer.

@@ -44,7 +44,7 @@ func (s *Service) StreamBatches(g batchStream) error {
 		return s.draining()
 	}
 	defer s.leave()
-	if n := s.streams.Add(1); n > int64(s.cfg.Limits.Streams) {
+	if n := s.streams.Add(1); n > int64(s.limits().Streams) {
 		s.streams.Add(-1)
 		s.metrics.sheds.WithLabelValues("streams").Inc()
 		return failed(codes.ResourceExhausted, ReasonTooManyStreams, "%d streams are open", n-1).after(s.cfg.Limits.RetryAfter).Err()
@@ -73,7 +73,7 @@ func (st *stream) run() error {
 	}()
 	// The sender's part alone is timed here: a store that is slow to say what is
 	// accepted is no fault of the sender's.
-	limit := st.s.cfg.Limits.HelloTimeout
+	limit := st.s.limits().HelloTimeout
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {

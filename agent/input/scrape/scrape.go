@@ -133,6 +133,22 @@ func (s *Scraper) Scrape(ctx context.Context) {
 	s.note(err, scraped, took, start)
 }
 
+// EndSeries pushes stale markers for every series of a target that is scraped no more,
+// once Run has returned.
+func (s *Scraper) EndSeries() {
+	at := s.now().Truncate(time.Millisecond).UnixNano()
+	s.parser.tracker.Begin()
+	samples := s.parser.tracker.AppendAllStale(nil, at)
+	for _, name := range []string{"up", "scrape_duration_seconds", "scrape_samples_scraped"} {
+		if _, seen := s.reports[name]; seen {
+			samples = append(samples, s.report(name, "", at, input.StaleNaN))
+		}
+	}
+	if len(samples) > 0 {
+		s.push(input.Scrape{Source: s.target.Job, Samples: samples})
+	}
+}
+
 func (s *Scraper) note(err error, scraped int, took time.Duration, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,74 @@
+package agent_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent"
+	"lightmetrics.dev/lightmetrics/agent/input/scrape"
+	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+)
+
+// TestReloadExchangesScrapeTargets: a target that is gone is scraped no more, a new one is,
+// one that stays goes on, and a target that is refused changes nothing.
+func TestReloadExchangesScrapeTargets(t *testing.T) {
+	counts := map[string]*atomic.Int64{}
+	target := func(job string) scrape.Target {
+		n := &atomic.Int64{}
+		counts[job] = n
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, "m %d\n", n.Add(1))
+		}))
+		t.Cleanup(srv.Close)
+		return scrape.Target{Job: job, URL: config.URL(srv.URL), Interval: 20 * time.Millisecond}
+	}
+	scraped := func(job string) {
+		t.Helper()
+		n := counts[job]
+		for from, end := n.Load(), time.Now().Add(deadline); n.Load() < from+2; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s is not scraped", job)
+			}
+		}
+	}
+	cfg := testConfig(t, collector(t, &sendtest.Collector{Store: sendtest.NewStore()}))
+	cfg.Host.Enabled = false
+	gone, stays, comes := target("gone"), target("stays"), target("comes")
+	cfg.Scrape = []scrape.Target{gone, stays}
+	a, stop := start(t, cfg)
+	scraped("gone")
+	scraped("stays")
+
+	bad := cfg
+	bad.Scrape = []scrape.Target{comes, {Job: "", URL: comes.URL}}
+	if err := a.Reload(bad); err == nil {
+		t.Error("a target without a job is taken")
+	}
+	scraped("gone")
+	if n := counts["comes"].Load(); n != 0 {
+		t.Errorf("a target of refused settings was scraped %d times", n)
+	}
+
+	next := cfg
+	next.Scrape = []scrape.Target{stays, comes}
+	if err := a.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	last := counts["gone"].Load()
+	scraped("comes")
+	scraped("stays")
+	if n := counts["gone"].Load(); n != last {
+		t.Errorf("the target that is gone was scraped %d times more", n-last)
+	}
+	var st agent.Status
+	getJSON(t, "http://"+a.HTTPAddr()+"/status", &st)
+	if len(st.Targets) != 2 || st.Targets[0].Job != "stays" || st.Targets[1].Job != "comes" {
+		t.Errorf("status: %+v", st.Targets)
+	}
+	stop()
+}
