@@ -239,6 +239,8 @@ func TestMergedAgentsAreMarked(t *testing.T) {
 				{`load{agent="inner"}`, map[string]string{"agent=inner exported_agent=middle host=web": "3"}, false},
 				{`count_over_time(load{agent="inner"}[1h])`, map[string]string{"agent=inner exported_agent=middle host=web": "180"}, false},
 				{`count(load{agent="a"}) or vector(0)`, map[string]string{"": "0"}, false},
+				// A sample of the first agent, before one of the second: of chunks only the times of all rows are told.
+				{`count_over_time(load{agent=""}[100ms] offset 19900ms)`, map[string]string{"host=web": "1"}, name == "chunks"},
 				// A sample of the second agent, after the last of the first.
 				{`count_over_time(load{agent=""}[100ms] offset 19800ms)`, map[string]string{"host=web": "1"}, false},
 			} {
@@ -250,6 +252,40 @@ func TestMergedAgentsAreMarked(t *testing.T) {
 					t.Errorf("%s: %s: %+v, warnings %q; merged: %v", name, q.expr, e.Lightmetrics, e.Warnings, q.merged)
 				}
 			}
+		}
+	}
+}
+
+// TestMergedWindowsAreMarked: where an agent follows another one, hours of both are answered
+// from windows, and the answer says so; with the label there are two series.
+func TestMergedWindowsAreMarked(t *testing.T) {
+	end := window.HourOf(time.Now().UnixMilli()).Start()
+	c := oneHost(t, end, oneShard)
+	half := end.Add(-time.Hour).UnixNano()
+	for _, label := range []agentlabel.Name{"", agentlabel.Default} {
+		a := newAuthority(t)
+		a.rollups()
+		var kept []publishedtest.Batch
+		for i, b := range c.builts {
+			if first := b.manifest.MaxTime < half; b.manifest.Identity.Agent == "a" && first || b.manifest.Identity.Agent == "b" && !first {
+				a.accept(b)
+				kept = append(kept, c.batches[i])
+			}
+		}
+		for _, h := range publishedtest.Hours(kept) {
+			a.publish(h, 1, kept)
+		}
+		n := start1(t, a, func(cfg *query.Config) { cfg.Series.AgentLabel, cfg.History.Window = label, time.Millisecond })
+		e := n.get("/api/v1/query", "query", "count_over_time(load[2h])", "time", unix(end), "stats", "all")
+		want := map[string]string{"host=web": "360"}
+		if label != "" {
+			want = map[string]string{"agent=a host=web": "180", "agent=b host=web": "180"}
+		}
+		if got := n.vector(e); !maps.Equal(got, want) || !strings.Contains(string(e.Data), `"windows":{`) {
+			t.Errorf("label %q: %v, want %v from windows: %s", label, got, want, e.Data)
+		}
+		if e.Lightmetrics.Partial || has(e.Lightmetrics.Notes, "MERGED_AGENTS") != (label == "") {
+			t.Errorf("label %q: %+v", label, e.Lightmetrics)
 		}
 	}
 }
