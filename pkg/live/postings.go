@@ -1,6 +1,7 @@
 package live
 
 import (
+	"context"
 	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -83,9 +84,47 @@ func (p *postings) alive(ids []uint32, next uint32) bool {
 	return false
 }
 
-// match gives the ids that satisfy all matchers, ascending. The result may share
-// memory with the index: it is valid under the lock only.
-func (p *postings) match(ms []*labels.Matcher) []uint32 {
+// scanned are the values that a matcher finds, or refuses where it takes series without
+// the label.
+type scanned map[*labels.Matcher][]string
+
+// scans reports that the values for m are found by trying all of them.
+func scans(m *labels.Matcher) bool {
+	switch m.Type {
+	case labels.MatchEqual, labels.MatchNotEqual:
+		return m.Value == "" // what has the label at all
+	}
+	return len(m.SetMatches()) == 0 || m.Matches("") == (m.Type == labels.MatchRegexp)
+}
+
+// valuesOf are all values of a label, in no order.
+func (p *postings) valuesOf(name string) []string {
+	vs := p.values[name]
+	out := make([]string, 0, len(vs))
+	for v := range vs {
+		out = append(out, v)
+	}
+	return out
+}
+
+// scan tries m on values. Not under the lock: an expression over many values may take long.
+func scan(ctx context.Context, m *labels.Matcher, values []string) ([]string, error) {
+	want := !m.Matches("") // else those that it refuses
+	out := values[:0]
+	for _, v := range values {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if m.Matches(v) == want {
+			out = append(out, v)
+		}
+	}
+	return out, nil
+}
+
+// match gives the ids that satisfy all matchers, ascending; sc has what was scanned. The
+// result may share memory with the index: it is valid under the lock only.
+func (p *postings) match(ms []*labels.Matcher, sc scanned) []uint32 {
 	var ids []uint32
 	started := false
 	var filters []*labels.Matcher
@@ -95,7 +134,7 @@ func (p *postings) match(ms []*labels.Matcher) []uint32 {
 			filters = append(filters, m)
 			continue
 		}
-		got := p.having(m)
+		got := p.lists(m, sc)
 		if started {
 			got = intersect(ids, got)
 		}
@@ -108,43 +147,25 @@ func (p *postings) match(ms []*labels.Matcher) []uint32 {
 	}
 	for _, m := range filters {
 		// Series whose label has a value that does not match; those without the label stay.
-		ids = without(ids, p.refused(m))
+		ids = without(ids, p.lists(m, sc))
 	}
 	return ids
 }
 
-// having: series that have the label with a matching value.
-func (p *postings) having(m *labels.Matcher) []uint32 {
+// lists are the series that have the label with a value that m finds, or with one that it
+// refuses where it takes series without the label.
+func (p *postings) lists(m *labels.Matcher, sc scanned) []uint32 {
 	vs := p.values[m.Name]
-	if m.Type == labels.MatchEqual {
-		return vs[m.Value]
-	}
-	var lists [][]uint32
-	if set := m.SetMatches(); len(set) > 0 && m.Type == labels.MatchRegexp {
-		for _, v := range set {
-			if ids := vs[v]; ids != nil {
-				lists = append(lists, ids)
-			}
+	values, ok := sc[m]
+	if !ok {
+		if m.Type == labels.MatchEqual || m.Type == labels.MatchNotEqual {
+			return vs[m.Value]
 		}
-		return union(lists)
+		values = m.SetMatches()
 	}
-	for v, ids := range vs {
-		if m.Matches(v) {
-			lists = append(lists, ids)
-		}
-	}
-	return union(lists)
-}
-
-// refused: series that have the label with a value that does not match.
-func (p *postings) refused(m *labels.Matcher) []uint32 {
-	vs := p.values[m.Name]
-	if m.Type == labels.MatchNotEqual {
-		return vs[m.Value]
-	}
-	var lists [][]uint32
-	for v, ids := range vs {
-		if !m.Matches(v) {
+	lists := make([][]uint32, 0, len(values))
+	for _, v := range values {
+		if ids := vs[v]; ids != nil {
 			lists = append(lists, ids)
 		}
 	}

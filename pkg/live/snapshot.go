@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sort"
 	"time"
@@ -57,6 +58,18 @@ type Series struct {
 	Labels labels.Labels
 	snap   *Snapshot
 	cells  []cell
+}
+
+// Bytes is about what the series takes beside its labels, which the store holds.
+func (s *Series) Bytes() int64 { return int64(cap(s.cells)) * 24 }
+
+// Times are those of its first and its last row in memory, in the range or about it.
+func (s *Series) Times() (first, last int64) {
+	first, last = s.cells[0].view.minT(), math.MinInt64
+	for _, c := range s.cells {
+		last = max(last, c.view.maxT())
+	}
+	return first, last
 }
 
 // cell is where a series stands in one segment.
@@ -141,9 +154,13 @@ type foundPlace struct {
 
 func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, error) {
 	s := p.store
+	sc, err := p.scan(ctx, ms)
+	if err != nil {
+		return nil, err
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	ids := s.index.match(ms)
+	ids := s.index.match(ms, sc)
 	out := make([]found, 0, len(ids))
 	total := 0
 	for _, id := range ids {
@@ -165,6 +182,25 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 			places = append(places, foundPlace{pl.group, pl.group.segments, pl.pos})
 		}
 		out = append(out, found{ser.labels, places[at:len(places):len(places)], ser.typ, ser.unit})
+	}
+	return out, nil
+}
+
+// scan tries the matchers that need it on the values that are there. Values that come
+// afterwards belong to series that the snapshot does not see.
+func (p *Snapshot) scan(ctx context.Context, ms []*labels.Matcher) (scanned, error) {
+	out := scanned{}
+	for _, m := range ms {
+		if !scans(m) {
+			continue
+		}
+		p.store.mu.RLock()
+		values := p.store.index.valuesOf(m.Name)
+		p.store.mu.RUnlock()
+		var err error
+		if out[m], err = scan(ctx, m, values); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }

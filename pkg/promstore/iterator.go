@@ -22,27 +22,51 @@ func (it *iterator[T]) Seek(t T) chunkenc.ValueType { return it.seek(int64(t)) }
 
 // cursor reads the runs of a series one after the other.
 type cursor struct {
+	read *reading // nil of what was prepared
+	err  error    // of the guard
 	runs runs
 	run  live.Run
 	i    int
 	done bool
 }
 
-func (it *cursor) reset(m *merged, mint, maxt int64) {
-	it.runs.reset(m, mint, maxt)
+func (it *cursor) reset(r *reading, m *merged) {
+	it.read, it.err = r, nil
+	it.runs.reset(m, r.mint, r.maxt)
 	it.run, it.i, it.done = live.Run{}, -1, false
+	if g := r.q.guard; g != nil && !r.all {
+		it.fail(g.Points(r.points(m), false))
+	}
+}
+
+// fail ends the cursor when there is an error.
+func (it *cursor) fail(err error) {
+	if err != nil {
+		it.err, it.done, it.run = err, true, live.Run{}
+	}
 }
 
 // Next moves to the next sample.
 func (it *cursor) Next() chunkenc.ValueType {
 	if it.i++; it.i < len(it.run.T) {
+		if it.i%checkSamples == 0 && !it.goesOn() {
+			return chunkenc.ValNone
+		}
 		return it.kind()
 	}
 	return it.nextRun()
 }
 
+// goesOn asks the guard; after its error the cursor is at its end.
+func (it *cursor) goesOn() bool {
+	if it.read != nil && it.err == nil {
+		it.fail(it.read.q.check())
+	}
+	return it.err == nil
+}
+
 func (it *cursor) nextRun() chunkenc.ValueType {
-	if it.done {
+	if it.done || !it.goesOn() {
 		return chunkenc.ValNone
 	}
 	run, ok := it.runs.Next()
@@ -51,6 +75,11 @@ func (it *cursor) nextRun() chunkenc.ValueType {
 		return chunkenc.ValNone
 	}
 	it.run, it.i = run, 0
+	if it.read != nil && it.read.q.guard != nil && (it.read.all || run.H != nil) {
+		if it.fail(it.read.q.guard.Points(int64(len(run.T)), run.H != nil)); it.err != nil {
+			return chunkenc.ValNone
+		}
+	}
 	return it.kind()
 }
 
@@ -118,5 +147,10 @@ func (it *cursor) AtST() int64 {
 	return it.run.ST
 }
 
-// Err is a *LimitError of what is decoded, or nil.
-func (it *cursor) Err() error { return it.runs.Err() }
+// Err is a *LimitError of what is decoded, the guard's error, or nil.
+func (it *cursor) Err() error {
+	if it.err != nil {
+		return it.err
+	}
+	return it.runs.Err()
+}

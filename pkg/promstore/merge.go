@@ -1,6 +1,7 @@
 package promstore
 
 import (
+	"math"
 	"slices"
 	"sort"
 
@@ -28,6 +29,19 @@ func (m *merged) agents(mint, maxt int64) (seen agentlabel.Seen) {
 		seen.Merge(m.published.Agents(mint, maxt))
 	}
 	return seen
+}
+
+// times are the first and the last that the series may have samples at.
+func (m *merged) times() (first, last int64) {
+	first, last = math.MaxInt64, math.MinInt64
+	if m.live != nil {
+		first, last = m.live.Times()
+	}
+	if m.published != nil {
+		a, b := m.published.Times()
+		first, last = min(first, a), max(last, b)
+	}
+	return first, last
 }
 
 // join puts together series with equal labels, and sorts them.

@@ -30,6 +30,7 @@ type Queryable struct {
 	snap   *live.Snapshot
 	pub    *published.Query // nil: there are no published sets
 	limits Limits
+	guard  Guard // may be nil
 
 	mu         sync.Mutex
 	mint, maxt int64 // the touched range; empty while mint > maxt
@@ -141,17 +142,24 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	if err == nil {
 		err = q.q.touch(mint, maxt, len(found))
 	}
+	if err == nil {
+		err = q.q.reserve(sizeOf(found))
+	}
 	if err != nil {
 		return storage.ErrSeriesSet(err)
 	}
 	if hints != nil && hints.Func == "series" {
 		var r runs
 		found = slices.DeleteFunc(found, func(m merged) bool {
+			if err == nil {
+				err = q.q.check()
+			}
+			if err != nil {
+				return true
+			}
 			r.reset(&m, mint, maxt)
 			_, ok := r.Next()
-			if r.Err() != nil {
-				err = r.Err()
-			}
+			err = r.Err()
 			return !ok
 		})
 		if err != nil {
@@ -166,7 +174,12 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	if limit > 0 && len(found) > limit {
 		found = found[:limit]
 	}
-	return &seriesSet{found: found, at: -1, mint: mint, maxt: maxt}
+	read := reading{q: q.q, mint: mint, maxt: maxt}
+	if hints != nil {
+		read.step, read.span = hints.Step, hints.Range
+		read.all = hints.Range > 0 && hints.Func == ""
+	}
+	return &seriesSet{reading: read, found: found, at: -1}
 }
 
 // find asks the published sets first: they fix, for every hour of the range, what the
@@ -186,6 +199,17 @@ func (q *querier) find(ctx context.Context, mint, maxt int64, ms []*labels.Match
 	found := join(ls, ps)
 	q.q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
 	return found, nil
+}
+
+// sizeOf is about what the found series take while the query runs.
+func sizeOf(found []merged) int64 {
+	n := int64(len(found)) * seriesBytes
+	for i := range found {
+		if l := found[i].live; l != nil {
+			n += l.Bytes()
+		}
+	}
+	return n
 }
 
 // LabelValues gives the values of a label, sorted.

@@ -110,6 +110,9 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w win
 	if steps*int64(len(all)) > maxPrepared {
 		return nil, false, nil
 	}
+	if err := q.reserve(8*steps*int64(len(all)) + seriesBytes*int64(len(all))); err != nil {
+		return nil, false, err
+	}
 	times := make([]int64, steps)
 	for i := range times {
 		times[i] = c.Start + int64(i)*c.Step
@@ -227,6 +230,7 @@ func (s *rolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	if !ok {
 		it = &iterator[int64]{}
 	}
+	it.read, it.err = nil, nil
 	it.runs.reset(&merged{}, math.MinInt64, math.MaxInt64)
 	it.run, it.i, it.done = live.Run{T: s.t, V: s.v, H: s.h}, -1, true
 	return it

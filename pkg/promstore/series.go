@@ -8,9 +8,9 @@ import (
 )
 
 type seriesSet struct {
-	found      []merged
-	at         int
-	mint, maxt int64
+	reading
+	found []merged
+	at    int
 }
 
 func (s *seriesSet) Next() bool {
@@ -19,15 +19,15 @@ func (s *seriesSet) Next() bool {
 }
 
 func (s *seriesSet) At() storage.Series {
-	return &series{merged: &s.found[s.at], mint: s.mint, maxt: s.maxt}
+	return &series{&s.reading, &s.found[s.at]}
 }
 
 func (*seriesSet) Err() error                        { return nil }
 func (*seriesSet) Warnings() annotations.Annotations { return nil }
 
 type series struct {
+	*reading
 	*merged
-	mint, maxt int64
 }
 
 func (s *series) Labels() labels.Labels { return s.labels }
@@ -37,6 +37,6 @@ func (s *series) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	if !ok {
 		it = &iterator[int64]{}
 	}
-	it.reset(s.merged, s.mint, s.maxt)
+	it.reset(s.reading, s.merged)
 	return it
 }

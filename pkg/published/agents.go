@@ -1,6 +1,7 @@
 package published
 
 import (
+	"context"
 	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -10,16 +11,16 @@ import (
 )
 
 // match gives the series that all matchers take, ascending: the index knows the series' own
-// labels, and beside them each one's agent.
-func (x *index) match(ms []*labels.Matcher) []int {
+// labels, and beside them each one's agent. Once ctx is done it is too short.
+func (x *index) match(ctx context.Context, ms []*labels.Matcher) []int {
 	split := x.label.Split(ms, x.renames)
-	found := x.Select(matchers(split.Own)...)
+	found := x.Select(matchers(ctx, split.Own)...)
 	if len(split.Agent) > 0 {
 		takes := takesAgent(split.Agent)
 		found = slices.DeleteFunc(found, func(i int) bool { return !takes(x.Agent(i)) })
 	}
 	for _, m := range split.Exported {
-		found = slices.DeleteFunc(found, func(i int) bool { return !m.Matches(x.labels(i).Get(m.Name)) })
+		found = slices.DeleteFunc(found, func(i int) bool { return ctx.Err() != nil || !m.Matches(x.labels(i).Get(m.Name)) })
 	}
 	if len(found) < cap(found)/2 {
 		found = slices.Clone(found) // it is kept, and charged by its capacity

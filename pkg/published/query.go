@@ -27,6 +27,9 @@ type Limits struct {
 	Objects int   // limits.objects: requests for parts of objects
 	Bytes   int64 // limits.bytes: read by these requests
 	Samples int64 // limits.chunk_samples: decoded
+	// Reserve is asked before bytes are read that the query holds to its end; its error is
+	// the query's. nil asks nobody. Called from any goroutine.
+	Reserve func(bytes int64) error
 }
 
 // LimitError says which limit a query met.
@@ -157,7 +160,8 @@ func (q *Query) problem(p Problem) {
 // failed judges an error of an object: nil when the answer goes on without it, partial.
 func (q *Query) failed(ctx context.Context, h window.Hour, key string, err error) error {
 	var limit *LimitError
-	if err == nil || errors.As(err, &limit) || ctx.Err() != nil {
+	var refused *refusedError
+	if err == nil || errors.As(err, &limit) || errors.As(err, &refused) || ctx.Err() != nil {
 		return err
 	}
 	q.mu.Lock()
@@ -224,8 +228,19 @@ func (q *Query) spend(bytes int64) error {
 	if l := q.limits.Bytes; l > 0 && total > l {
 		return &LimitError{"limits.bytes", l}
 	}
+	if q.limits.Reserve != nil {
+		if err := q.limits.Reserve(bytes); err != nil {
+			return &refusedError{err}
+		}
+	}
 	return nil
 }
+
+// refusedError is an error of Limits.Reserve: it ends the query, and is no Problem.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
 
 func (q *Query) decoded(rows int) error {
 	if n, l := q.stats.samples.Add(int64(rows)), q.limits.Samples; l > 0 && n > l {

@@ -15,8 +15,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// matchers turns PromQL matchers into those of an index.
-func matchers(ms []*labels.Matcher) []chunk.Matcher {
+// matchers turns PromQL matchers into those of an index. Once ctx is done regular
+// expressions match nothing more.
+func matchers(ctx context.Context, ms []*labels.Matcher) []chunk.Matcher {
 	out := make([]chunk.Matcher, len(ms))
 	for i, m := range ms {
 		switch m.Type {
@@ -24,7 +25,7 @@ func matchers(ms []*labels.Matcher) []chunk.Matcher {
 			out[i] = chunk.Equal(m.Name, m.Value)
 			out[i].Not = m.Type == labels.MatchNotEqual
 		default:
-			out[i] = chunk.Matcher{Name: m.Name, Match: m.Matches}
+			out[i] = chunk.Matcher{Name: m.Name, Match: func(v string) bool { return ctx.Err() == nil && m.Matches(v) }}
 		}
 	}
 	return out
@@ -99,15 +100,23 @@ func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, m
 		x, ok := q.r.indexes.get(u.o.IndexKey)
 		if ok {
 			q.stats.indexHits.Add(1)
-			if len(x.selected(key, ms)) == 0 {
+			series, err := x.selected(reads.ctx, key, ms)
+			if err != nil {
+				return nil, reads.refused(err)
+			}
+			if len(series) == 0 {
 				none.add(n)
 				continue
 			}
 		}
 		h := &handle{q: q, key: u.o.ChunkKey, uses: u.uses, raw: w == window.Raw}
 		handles = append(handles, h)
-		found := func(x *index) error {
-			h.x, h.series = x, x.selected(key, ms)
+		found := func(ctx context.Context, x *index) error {
+			held, err := x.selected(ctx, key, ms)
+			if err != nil {
+				return err
+			}
+			h.x, h.series = x, held
 			if len(h.series) == 0 {
 				none.add(n)
 			}
@@ -119,7 +128,7 @@ func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, m
 			return nil
 		}
 		if ok {
-			if err := found(x); err != nil {
+			if err := found(reads.ctx, x); err != nil {
 				return nil, reads.refused(err)
 			}
 			continue
@@ -130,7 +139,7 @@ func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, m
 				h.broken.Store(true)
 				return q.failed(reads.ctx, u.uses[0].From, u.o.IndexKey, err)
 			}
-			return found(x)
+			return found(ctx, x)
 		})
 	}
 	return handles, nil

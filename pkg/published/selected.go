@@ -1,6 +1,7 @@
 package published
 
 import (
+	"context"
 	"strconv"
 	"sync"
 
@@ -42,24 +43,28 @@ func selectionKey(ms []*labels.Matcher) string {
 }
 
 // selected are the series that match, ascending: not to be changed.
-func (x *index) selected(key string, ms []*labels.Matcher) []int {
+// An error is the context's: one expression over many values may take long.
+func (x *index) selected(ctx context.Context, key string, ms []*labels.Matcher) ([]int, error) {
 	s := &x.selections
 	s.mu.Lock()
 	found, ok := s.at[key]
 	s.mu.Unlock()
 	if ok {
-		return found
+		return found, nil
 	}
-	found = x.match(ms)
+	found = x.match(ctx, ms)
+	if err := ctx.Err(); err != nil {
+		return nil, err // it may be short
+	}
 	size := int64(len(key)+8*cap(found)) + selectionOverhead
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.at[key]; ok || size > s.max {
-		return found
+		return found, nil
 	}
 	if s.used += size; s.used > s.max || s.at == nil {
 		s.at, s.used = map[string][]int{}, size
 	}
 	s.at[key] = found
-	return found
+	return found, nil
 }

@@ -51,6 +51,11 @@ type Series struct {
 	pieces []piece // by hour
 }
 
+// Times are the bounds of the hours that have rows of it, milliseconds.
+func (s *Series) Times() (first, last int64) {
+	return s.pieces[0].ob.hour.StartMS(), s.pieces[len(s.pieces)-1].ob.hour.EndMS()
+}
+
 // piece is a series of one chunk.
 type piece struct {
 	ob *object

@@ -26,6 +26,7 @@ type Config struct {
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
 
 	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for queries"`
+	WriteTimeout time.Duration `koanf:"write_timeout" help:"longest time that a client may leave an answer unread; one of HTTP may take one second more for every 256 KiB"`
 	Lookback     time.Duration `koanf:"lookback" help:"how long an instant selector takes the last sample for the present one"`
 	// StaleAfter is compared with the age of complete_through.
 	StaleAfter time.Duration `koanf:"stale_after" help:"age of the last audit that succeeded from which answers are partial"`
@@ -57,7 +58,7 @@ func DefaultConfig() Config {
 	return Config{
 		HTTP: run.DefaultHTTP("127.0.0.1:4760"), GRPC: run.DefaultGRPC("127.0.0.1:4761"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
-		DrainTimeout: 5 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
+		DrainTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
 		Series:  SeriesConfig{AgentLabel: agentlabel.Default},
 		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000, AgentShare: 25, Future: time.Hour},
 		Follow:  follow.DefaultConfig(),
@@ -70,7 +71,7 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	var errs []error
 	for name, d := range map[string]time.Duration{
-		"drain_timeout": c.DrainTimeout, "lookback": c.Lookback, "stale_after": c.StaleAfter, "history.future": c.History.Future,
+		"drain_timeout": c.DrainTimeout, "write_timeout": c.WriteTimeout, "lookback": c.Lookback, "stale_after": c.StaleAfter, "history.future": c.History.Future,
 	} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s: must be greater than 0", name))

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -38,6 +39,7 @@ func failure(err error) error {
 		bad   *answer.QueryError
 		limit *promstore.LimitError
 		busy  *answer.BusyError
+		full  *answer.MemoryError
 		late  promql.ErrQueryTimeout
 		gone  promql.ErrQueryCanceled
 	)
@@ -48,7 +50,7 @@ func failure(err error) error {
 	case errors.As(err, &limit):
 		f.Code, f.Reason = codes.ResourceExhausted, reasonLimit
 		f.Metadata = map[string]string{"limit": limit.Limit}
-	case errors.As(err, &busy):
+	case errors.As(err, &busy), errors.As(err, &full):
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, rpc.ReasonOverloaded, time.Second
 	case errors.As(err, &late), errors.Is(err, context.DeadlineExceeded):
 		f.Code, f.Reason = codes.DeadlineExceeded, reasonTimeout
@@ -73,6 +75,9 @@ func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1
 	}
 	res, err := ses.Instant(ctx, req.GetExpression(), at, answer.Options{})
 	if err != nil {
+		return nil, failure(err)
+	}
+	if err := ses.Reserve(protoBytes(res.Value)); err != nil {
 		return nil, failure(err)
 	}
 	out := &queryv1.QueryResponse{ResultType: string(res.Value.Type())}
@@ -116,12 +121,30 @@ func (v *server) QueryRange(req *queryv1.QueryRangeRequest, stream grpc.ServerSt
 	if err != nil {
 		return failure(err)
 	}
+	out := newSender(stream, v.s.cfg.WriteTimeout)
+	defer out.close()
 	for _, s := range matrix {
-		if err := stream.Send(&queryv1.QueryRangeResponse{Series: protoSeries(s)}); err != nil {
+		if err := out.send(ctx, &queryv1.QueryRangeResponse{Series: protoSeries(s)}); err != nil {
 			return err
 		}
 	}
-	return stream.Send(&queryv1.QueryRangeResponse{Completeness: protoCompleteness(ses.Completeness())})
+	return out.send(ctx, &queryv1.QueryRangeResponse{Completeness: protoCompleteness(ses.Completeness())})
+}
+
+// protoBytes is about what a result takes as messages: points are objects there.
+func protoBytes(v parser.Value) int64 {
+	const point, series = 96, 512
+	switch v := v.(type) {
+	case promql.Vector:
+		return int64(len(v)) * (series + point)
+	case promql.Matrix:
+		n := int64(len(v)) * series
+		for i := range v {
+			n += int64(len(v[i].Floats)+len(v[i].Histograms)) * point
+		}
+		return n
+	}
+	return series
 }
 
 // protoSeries puts floats and histograms together in time order.

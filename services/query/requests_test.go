@@ -36,6 +36,7 @@ func TestBadRequests(t *testing.T) {
 		{"/api/v1/series", nil, 400, "bad_data", "no match[] parameter"},
 		{"/api/v1/series", []string{"match[]", `{a=~".*"}`}, 400, "bad_data", "non-empty matcher"},
 		{"/api/v1/series", []string{"match[]", `{`}, 400, "bad_data", "match[]"},
+		{"/api/v1/series", []string{"match[]", `{a=~"` + strings.Repeat("x{1000}", 200) + `"}`}, 400, "bad_data", "regular expressions"},
 		{"/api/v1/labels", []string{"start", "x"}, 400, "bad_data", `"start"`},
 		{"/api/v1/metadata", []string{"limit", "x"}, 400, "bad_data", "limit must be a number"},
 		{"/api/v1/format_query", []string{"query", "a+"}, 400, "bad_data", `"query"`},

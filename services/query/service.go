@@ -183,7 +183,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
-	hs := s.cfg.HTTP.Server(handler)
+	hs := s.cfg.HTTP.Server(run.LimitWrites(handler, s.cfg.WriteTimeout))
 	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
 		return fmt.Errorf("query: %w", err)
 	}

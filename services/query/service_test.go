@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +105,31 @@ func (n *node) get(path string, params ...string) envelope {
 	}
 	e.code = resp.StatusCode
 	return e
+}
+
+// number reads a metric without labels.
+func (n *node) number(name string) float64 {
+	n.t.Helper()
+	resp, err := http.Get(n.url + "/metrics")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if v, ok := strings.CutPrefix(line, name+" "); ok {
+			f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			return f
+		}
+	}
+	n.t.Fatalf("no metric %s", name)
+	return 0
 }
 
 // eventually waits for a condition that the node comes to by itself.

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -35,16 +37,18 @@ type Limits struct {
 	Timeout      time.Duration `koanf:"timeout" help:"longest time of one query, its wait included"`
 	Concurrency  int           `koanf:"concurrency" help:"queries that run at once; others wait"`
 	QueueWait    time.Duration `koanf:"queue_wait" help:"longest time that a query waits to run"`
+	Queue        int           `koanf:"queue" help:"queries that wait to run; beyond it they are refused at once"`
+	Memory       config.Bytes  `koanf:"memory" help:"most memory for samples, results and unsent answers of all queries together, estimated"`
 }
 
 // DefaultLimits are the Prometheus server's where it has them.
 func DefaultLimits() Limits {
-	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Objects: 20_000, Bytes: 1 << 30, ChunkSamples: 500_000_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second}
+	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Objects: 20_000, Bytes: 1 << 30, ChunkSamples: 500_000_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second, Queue: 100, Memory: 1 << 30}
 }
 
 // Validate wants positive limits.
 func (l Limits) Validate() error {
-	if l.Series <= 0 || l.Samples <= 0 || l.Points <= 0 || l.Objects <= 0 || l.Bytes <= 0 || l.ChunkSamples <= 0 || l.Timeout <= 0 || l.Concurrency <= 0 || l.QueueWait <= 0 {
+	if l.Series <= 0 || l.Samples <= 0 || l.Points <= 0 || l.Objects <= 0 || l.Bytes <= 0 || l.ChunkSamples <= 0 || l.Timeout <= 0 || l.Concurrency <= 0 || l.QueueWait <= 0 || l.Queue <= 0 || l.Memory <= 0 {
 		return errors.New("limits: every limit must be greater than 0")
 	}
 	return nil
@@ -74,6 +78,8 @@ type Evaluator struct {
 	engine *promql.Engine
 	Parser parser.Parser
 	slots  *semaphore.Weighted
+	queued atomic.Int64
+	memory *budget
 }
 
 // defaultSubqueryStep is the step of subqueries that name none, as in Prometheus' default.
@@ -82,8 +88,8 @@ const defaultSubqueryStep = time.Minute
 // New makes an Evaluator; Close it.
 func New(cfg Config, d Deps) *Evaluator {
 	p := parser.NewParser(parser.Options{})
-	return &Evaluator{
-		cfg: cfg, d: d, Parser: p,
+	e := &Evaluator{
+		cfg: cfg, d: d, Parser: p, memory: &budget{max: int64(cfg.Limits.Memory)},
 		slots: semaphore.NewWeighted(int64(cfg.Limits.Concurrency)),
 		engine: promql.NewEngine(promql.EngineOpts{
 			Logger: d.Log, Reg: prometheus.WrapRegistererWithPrefix("lightmetrics_", d.Registry),
@@ -93,7 +99,16 @@ func New(cfg Config, d Deps) *Evaluator {
 			Parser: p,
 		}),
 	}
+	reg := promauto.With(d.Registry)
+	reg.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_query_memory_bytes",
+		Help: "Part of limits.memory that is reserved by queries and unsent answers."}, func() float64 { return float64(e.memory.inUse()) })
+	reg.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_query_waiting",
+		Help: "Queries that wait to run."}, func() float64 { return float64(e.queued.Load()) })
+	return e
 }
+
+// Reserve begins a reservation of limits.memory, for an answer that is not sent yet.
+func (e *Evaluator) Reserve() *Reservation { return &Reservation{b: e.memory} }
 
 // Close ends the engine.
 func (e *Evaluator) Close() error { return e.engine.Close() }
@@ -104,10 +119,16 @@ func (e *Evaluator) Now() time.Time { return e.d.Now() }
 // Limits of the evaluator.
 func (e *Evaluator) Limits() Limits { return e.cfg.Limits }
 
-// BusyError: the concurrency limit was met for too long.
-type BusyError struct{ Limits Limits }
+// BusyError: the concurrency limit was met for too long, or too many queries wait already.
+type BusyError struct {
+	Limits Limits
+	Full   bool // the query did not wait: limits.queue is met
+}
 
 func (e *BusyError) Error() string {
+	if e.Full {
+		return fmt.Sprintf("limits.queue of %d queries wait to run", e.Limits.Queue)
+	}
 	return fmt.Sprintf("query waited %s to run: limits.concurrency of %d is met", e.Limits.QueueWait, e.Limits.Concurrency)
 }
 
@@ -128,22 +149,42 @@ type Session struct {
 	status   follow.Status
 	pub      *published.Query // nil: there are no published sets
 	query    promql.Query
+	account  *account
+	unwatch  func() bool
+	closed   bool
 }
 
-// Open waits for a slot and opens a snapshot. Errors: *BusyError, a context error.
-func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
+// slot waits for the turn to run. Errors: *BusyError, a context error.
+func (e *Evaluator) slot(ctx context.Context) error {
+	if e.slots.TryAcquire(1) {
+		return nil
+	}
+	defer e.queued.Add(-1)
+	if e.queued.Add(1) > int64(e.cfg.Limits.Queue) {
+		return &BusyError{Limits: e.cfg.Limits, Full: true}
+	}
 	wctx, cancel := context.WithTimeout(ctx, e.cfg.Limits.QueueWait)
 	defer cancel()
-	if err := e.slots.Acquire(wctx, 1); err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, &BusyError{e.cfg.Limits}
+	switch err := e.slots.Acquire(wctx, 1); {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return &BusyError{Limits: e.cfg.Limits}
+}
+
+// Open waits for a slot and opens a snapshot. What is read of the session ends with ctx.
+// Errors: *BusyError, a context error.
+func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
+	if err := e.slot(ctx); err != nil {
+		return nil, err
 	}
 	// The status first: what it promises was inserted before, so the snapshot has it.
 	st := e.d.Follower.Status()
 	snap := e.d.Live.Snapshot(e.d.Now())
-	s := &Session{Snapshot: snap, e: e, status: st}
+	s := &Session{Snapshot: snap, e: e, status: st, account: &account{Reservation: e.Reserve()}}
+	s.unwatch = s.account.watch(ctx)
 	s.begin()
 	return s, nil
 }
@@ -153,8 +194,10 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 func (s *Session) begin() {
 	l := s.e.cfg.Limits
 	s.done()
-	s.Queryable = promstore.New(s.Snapshot, promstore.Limits{Series: l.Series})
-	s.pub = s.e.d.Sets.Query(published.Limits{Series: l.Series, Objects: l.Objects, Bytes: int64(l.Bytes), Samples: l.ChunkSamples})
+	s.Queryable = promstore.New(s.Snapshot, promstore.Limits{Series: l.Series}).WithGuard(s.account)
+	s.pub = s.e.d.Sets.Query(published.Limits{
+		Series: l.Series, Objects: l.Objects, Bytes: int64(l.Bytes), Samples: l.ChunkSamples, Reserve: s.account.Reserve,
+	})
 	if s.pub != nil {
 		s.Queryable.WithPublished(s.pub)
 	}
@@ -165,14 +208,20 @@ func (s *Session) done() {
 		s.query.Close()
 		s.query = nil
 	}
+	s.account.reset()
 	if s.pub != nil {
 		s.e.d.Sets.Done(s.pub)
 		s.pub = nil
 	}
 }
 
-// Close gives the slot and the snapshot back.
+// Close gives the slot, the snapshot and the memory back. A second call does nothing.
 func (s *Session) Close() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.unwatch()
 	s.done()
 	s.Snapshot.Close()
 	s.e.slots.Release(1)
@@ -212,7 +261,7 @@ type Options struct {
 
 // Instant evaluates at one time. A wrong expression is a *QueryError.
 func (s *Session) Instant(ctx context.Context, expr string, at time.Time, o Options) (Result, error) {
-	if err := s.e.check(expr, 0); err != nil {
+	if err := s.e.check(expr, 0, 1); err != nil {
 		return Result{}, err
 	}
 	return s.run(ctx, func() (promql.Query, error) {
@@ -229,7 +278,7 @@ func (s *Session) Range(ctx context.Context, expr string, start, end time.Time, 
 	if err := s.e.CheckRange(start, end, step); err != nil {
 		return Result{}, err
 	}
-	if err := s.e.check(expr, end.Sub(start)); err != nil {
+	if err := s.e.check(expr, end.Sub(start), int64(end.Sub(start)/step)+1); err != nil {
 		return Result{}, err
 	}
 	return s.run(ctx, func() (promql.Query, error) {
@@ -299,20 +348,29 @@ func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error
 	case err != nil:
 		return Result{}, &QueryError{err}
 	}
-	s.query = q
+	s.query, s.account.query = q, q
 	res := q.Exec(ctx)
 	var many promql.ErrTooManySamples
 	var late promql.ErrQueryTimeout
 	switch {
 	case errors.As(res.Err, &many):
 		return Result{}, &promstore.LimitError{Limit: "limits.samples", Max: int64(s.e.cfg.Limits.Samples)}
-	case errors.As(res.Err, &late) && ctx.Err() == nil:
-		return Result{}, fmt.Errorf("%w (limits.timeout of %s)", res.Err, s.e.cfg.Limits.Timeout)
+	case errors.Is(res.Err, context.DeadlineExceeded): // of a guard: the engine has an error of its own
+		return Result{}, fmt.Errorf("%w (limits.timeout is %s)", promql.ErrQueryTimeout("the reading of samples"), s.e.cfg.Limits.Timeout)
+	case errors.As(res.Err, &late):
+		return Result{}, fmt.Errorf("%w (limits.timeout is %s)", res.Err, s.e.cfg.Limits.Timeout)
 	case res.Err != nil:
 		return Result{}, res.Err
 	}
 	return Result{Value: res.Value, Warnings: res.Warnings, Stats: q.Stats()}, nil
 }
+
+// Check is to be called while a result is written: writing may take long. Errors: a
+// context error.
+func (s *Session) Check() error { return s.account.Check() }
+
+// Reserve takes memory for what is made of a result, until the session is closed.
+func (s *Session) Reserve(bytes int64) error { return s.account.Reserve(bytes) }
 
 // Matrix is the value of a range evaluation.
 func (r Result) Matrix() (promql.Matrix, error) {

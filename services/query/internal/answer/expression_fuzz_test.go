@@ -16,7 +16,7 @@ func FuzzExpression(f *testing.F) {
 	}
 	e := &Evaluator{Parser: parser.NewParser(parser.Options{})}
 	f.Fuzz(func(t *testing.T, s string) {
-		err := e.check(s, time.Hour)
+		err := e.check(s, time.Hour, 100)
 		var q *QueryError
 		if err != nil && !errors.As(err, &q) {
 			t.Fatalf("%v", err)

@@ -153,6 +153,8 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 		return err
 	}
 	statsParam := r.FormValue("stats")
+	out := a.body()
+	defer out.release()
 	s, err := a.eval.Open(ctx)
 	if err != nil {
 		return err
@@ -169,24 +171,27 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 	if limit > 0 && truncate(&res, limit) {
 		res.Warnings.Add(errTruncated)
 	}
-	data := append(make([]byte, 0, 1024), `{"resultType":`...)
-	data = appendString(data, string(res.Value.Type()))
-	data = appendValue(append(data, `,"result":`...), res.Value)
+	out.b = append(appendString(append(out.b, `{"resultType":`...), string(res.Value.Type())), `,"result":`...)
+	if err := out.value(res.Value, s.Check); err != nil {
+		return err
+	}
 	if statsParam != "" {
 		text, err := json.Marshal(stats.NewQueryStats(res.Stats))
 		if err != nil {
 			return &apiError{internal, err}
 		}
-		data = append(append(data, `,"stats":`...), text...)
+		out.b = append(append(out.b, `,"stats":`...), text...)
 		if st := s.Published(); st != nil {
 			if text, err = json.Marshal(st); err != nil {
 				return &apiError{internal, err}
 			}
-			data = append(append(append(data[:len(data)-1], `,"published":`...), text...), '}')
+			out.b = append(append(append(out.b[:len(out.b)-1], `,"published":`...), text...), '}')
 		}
 	}
+	out.b = append(out.b, '}')
 	c := s.Completeness()
-	a.succeed(w, append(data, '}'), r.FormValue("query"), res.Warnings, &c)
+	s.Close()
+	a.succeed(w, out, r.FormValue("query"), res.Warnings, &c)
 	return nil
 }
 
@@ -225,7 +230,7 @@ func (a *API) formatQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badParam("query", err)
 	}
-	a.succeed(w, appendString(nil, expr.Pretty(0)), "", nil, nil)
+	a.small(w, appendString(nil, expr.Pretty(0)))
 	return nil
 }
 
@@ -245,7 +250,7 @@ func (a *API) exemplars(w http.ResponseWriter, r *http.Request) error {
 	if _, err := a.eval.Parse(r.FormValue("query")); err != nil {
 		return &apiError{badData, err}
 	}
-	a.succeed(w, []byte("[]"), "", nil, nil)
+	a.small(w, []byte("[]"))
 	return nil
 }
 
@@ -267,14 +272,16 @@ func (a *API) selection(r *http.Request) (s selection, err error) {
 	if s.end, err = timeParam(r, "end", maxTime); err != nil {
 		return s, err
 	}
-	s.matchers, err = matchersParam(a.eval.Parser, r)
+	s.matchers, err = matchersParam(a.eval, r)
 	return s, err
 }
 
-// with opens a session and a querier over the selection's range.
-func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn func(context.Context, storage.Querier) ([]byte, annotations.Annotations, error)) error {
+// with opens a session and a querier over the selection's range. fn writes the data.
+func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn func(context.Context, storage.Querier, *body) (annotations.Annotations, error)) error {
 	ctx, cancel := context.WithTimeout(r.Context(), a.eval.Limits().Timeout)
 	defer cancel()
+	out := a.body()
+	defer out.release()
 	s, err := a.eval.Open(ctx)
 	if err != nil {
 		return err
@@ -284,7 +291,6 @@ func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn fun
 	if !sel.start.IsZero() {
 		start = timestamp.FromTime(sel.start)
 	}
-	var data []byte
 	var notes annotations.Annotations
 	if err := s.Read(ctx, func() error {
 		q, err := s.Querier(start, timestamp.FromTime(sel.end))
@@ -292,13 +298,17 @@ func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn fun
 			return err
 		}
 		defer q.Close()
-		data, notes, err = fn(ctx, q)
-		return err
+		out.restart()
+		if notes, err = fn(ctx, q, out); err != nil {
+			return err
+		}
+		return out.grown()
 	}); err != nil {
 		return err
 	}
 	c := s.Completeness()
-	a.succeed(w, data, "", notes, &c)
+	s.Close()
+	a.succeed(w, out, "", notes, &c)
 	return nil
 }
 
@@ -310,7 +320,7 @@ func (a *API) series(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return a.with(w, r, sel, func(ctx context.Context, q storage.Querier) ([]byte, annotations.Annotations, error) {
+	return a.with(w, r, sel, func(ctx context.Context, q storage.Querier, out *body) (annotations.Annotations, error) {
 		hints := &storage.SelectHints{Func: "series", DisableTrimming: true}
 		sets := make([]storage.SeriesSet, len(sel.matchers))
 		for i, ms := range sel.matchers {
@@ -318,19 +328,24 @@ func (a *API) series(w http.ResponseWriter, r *http.Request) error {
 		}
 		var notes annotations.Annotations
 		set := storage.NewMergeSeriesSet(sets, 0, storage.ChainedSeriesMerge)
-		b, n := []byte{'['}, 0
+		out.b = append(out.b, '[')
+		n := 0
 		for set.Next() {
+			if err := errors.Join(ctx.Err(), out.grown()); err != nil {
+				return nil, err
+			}
 			if sel.limit > 0 && n == sel.limit {
 				notes.Add(errTruncated)
 				break
 			}
 			if n > 0 {
-				b = append(b, ',')
+				out.b = append(out.b, ',')
 			}
 			n++
-			b = appendLabels(b, set.At().Labels())
+			out.b = appendLabels(out.b, set.At().Labels())
 		}
-		return append(b, ']'), notes, set.Err()
+		out.b = append(out.b, ']')
+		return notes, set.Err()
 	})
 }
 
@@ -363,12 +378,12 @@ func (a *API) names(w http.ResponseWriter, r *http.Request, read func(context.Co
 	if len(sel.matchers) == 0 {
 		sel.matchers = [][]*labels.Matcher{nil}
 	}
-	return a.with(w, r, sel, func(ctx context.Context, q storage.Querier) ([]byte, annotations.Annotations, error) {
+	return a.with(w, r, sel, func(ctx context.Context, q storage.Querier, out *body) (annotations.Annotations, error) {
 		var all []string
 		for _, ms := range sel.matchers {
 			list, err := read(ctx, q, ms...)
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			all = append(all, list...)
 		}
@@ -379,7 +394,8 @@ func (a *API) names(w http.ResponseWriter, r *http.Request, read func(context.Co
 			all = all[:sel.limit]
 			notes.Add(errTruncated)
 		}
-		return appendList(nil, all), notes, nil
+		out.b = appendList(out.b, all)
+		return notes, nil
 	})
 }
 
@@ -406,12 +422,16 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
 			*to = n
 		}
 	}
-	s, err := a.eval.Open(r.Context())
+	ctx, cancel := context.WithTimeout(r.Context(), a.eval.Limits().Timeout)
+	defer cancel()
+	body := a.body()
+	defer body.release()
+	s, err := a.eval.Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	list, err := s.Snapshot.Metadata(r.Context(), r.FormValue("metric"))
+	list, err := s.Snapshot.Metadata(ctx, r.FormValue("metric"))
 	if err != nil {
 		return err
 	}
@@ -429,8 +449,13 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return &apiError{internal, err}
 	}
+	body.b = append(body.b, data...)
+	if err := body.grown(); err != nil {
+		return err
+	}
 	c := s.Completeness()
-	a.succeed(w, data, "", nil, &c)
+	s.Close()
+	a.succeed(w, body, "", nil, &c)
 	return nil
 }
 
@@ -445,6 +470,14 @@ func (a *API) buildInfo(w http.ResponseWriter, _ *http.Request) error {
 	if err != nil {
 		return &apiError{internal, err}
 	}
-	a.succeed(w, data, "", nil, nil)
+	a.small(w, data)
 	return nil
+}
+
+// small sends an answer that nothing was read for.
+func (a *API) small(w http.ResponseWriter, data []byte) {
+	out := a.body()
+	defer out.release()
+	out.b = append(out.b, data...)
+	a.succeed(w, out, "", nil, nil)
 }

@@ -1,6 +1,7 @@
 package promapi
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -160,30 +161,35 @@ func appendSeries(b []byte, s promql.Series) []byte {
 	return append(b, '}')
 }
 
-// appendValue writes the result of an expression.
-func appendValue(b []byte, v any) []byte {
-	list := func(n int, fn func(i int)) {
-		b = append(b, '[')
+// value writes the result of an expression. check is asked between elements: a large
+// result takes long, and its text more memory than itself.
+func (o *body) value(v any, check func() error) error {
+	list := func(n int, fn func(i int)) error {
+		o.b = append(o.b, '[')
 		for i := range n {
 			if i > 0 {
-				b = append(b, ',')
+				o.b = append(o.b, ',')
 			}
 			fn(i)
+			if err := errors.Join(check(), o.grown()); err != nil {
+				return err
+			}
 		}
-		b = append(b, ']')
+		o.b = append(o.b, ']')
+		return nil
 	}
 	switch v := v.(type) {
 	case promql.Vector:
-		list(len(v), func(i int) { b = appendSample(b, v[i]) })
+		return list(len(v), func(i int) { o.b = appendSample(o.b, v[i]) })
 	case promql.Matrix:
-		list(len(v), func(i int) { b = appendSeries(b, v[i]) })
+		return list(len(v), func(i int) { o.b = appendSeries(o.b, v[i]) })
 	case promql.Scalar:
-		b = appendPoint(b, v.T, v.V)
+		o.b = appendPoint(o.b, v.T, v.V)
 	case promql.String:
-		b = appendTime(append(b, '['), v.T)
-		b = append(appendString(append(b, ','), v.V), ']')
+		o.b = appendTime(append(o.b, '['), v.T)
+		o.b = append(appendString(append(o.b, ','), v.V), ']')
 	default:
-		b = append(b, "null"...)
+		o.b = append(o.b, "null"...)
 	}
-	return b
+	return o.grown()
 }

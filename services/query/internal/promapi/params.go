@@ -10,7 +10,8 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql/parser"
+
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 )
 
 // Bounds of times, as Prometheus has them.
@@ -107,11 +108,11 @@ func limitParam(r *http.Request) (int, error) {
 	return n, nil
 }
 
-func matchersParam(p parser.Parser, r *http.Request) ([][]*labels.Matcher, error) {
+func matchersParam(e *answer.Evaluator, r *http.Request) ([][]*labels.Matcher, error) {
 	if err := r.ParseForm(); err != nil {
 		return nil, &apiError{badData, fmt.Errorf("error parsing form values: %w", err)}
 	}
-	sets, err := p.ParseMetricSelectors(r.Form["match[]"])
+	sets, err := e.ParseSelectors(r.Form["match[]"])
 	if err != nil {
 		return nil, badParam("match[]", err)
 	}

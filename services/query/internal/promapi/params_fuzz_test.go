@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 )
 
 // FuzzParams: parameters are read, or refused as bad_data; a time lies in Prometheus' range.
@@ -39,7 +41,7 @@ func FuzzParams(f *testing.F) {
 		if n < 0 {
 			t.Fatalf("limit %d of %q", n, limit)
 		}
-		_, err = matchersParam(p, r)
+		_, err = matchersParam(&answer.Evaluator{Parser: p}, r)
 		want(err)
 	})
 }

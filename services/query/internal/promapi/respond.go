@@ -57,6 +57,7 @@ func classify(err error) errorType {
 		query *answer.QueryError
 		limit *promstore.LimitError
 		busy  *answer.BusyError
+		full  *answer.MemoryError
 		eqc   promql.ErrQueryCanceled
 		eqt   promql.ErrQueryTimeout
 		es    promql.ErrStorage
@@ -68,7 +69,7 @@ func classify(err error) errorType {
 		return badData
 	case errors.As(err, &limit):
 		return execution
-	case errors.As(err, &busy):
+	case errors.As(err, &busy), errors.As(err, &full):
 		return unavailable
 	case errors.As(err, &eqc):
 		return canceled
@@ -118,13 +119,13 @@ type completeness struct {
 	AgentsWithGaps  int      `json:"agents_with_gaps"`
 }
 
-// succeed writes data, which is JSON already. c may be nil.
-func (a *API) succeed(w http.ResponseWriter, data []byte, query string, notes annotations.Annotations, c *answer.Completeness) {
+// succeed ends the answer and writes it. c may be nil. No session may be open: the client
+// decides how long this takes.
+func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annotations.Annotations, c *answer.Completeness) {
 	warnings, infos := notes.AsStrings(query, maxAnnotations, maxAnnotations)
 	slices.Sort(warnings)
 	slices.Sort(infos)
-	b := append(make([]byte, 0, len(data)+512), `{"status":"success","data":`...)
-	b = append(b, data...)
+	b := o.b
 	if c != nil {
 		reasons := make([]string, len(c.Reasons))
 		for i, r := range c.Reasons {

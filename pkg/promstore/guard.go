@@ -1,0 +1,61 @@
+package promstore
+
+// Guard bounds a query while it reads. Its errors end the reading and are the query's.
+type Guard interface {
+	// Check is called every few samples, by the goroutine that reads them.
+	Check() error
+	// Points is called before so many points of a series are made, by the same goroutine.
+	Points(n int64, histograms bool) error
+	// Reserve is called before the query holds so many bytes more. From any goroutine.
+	Reserve(bytes int64) error
+}
+
+// WithGuard has g asked. Before the first read.
+func (q *Queryable) WithGuard(g Guard) *Queryable {
+	q.guard = g
+	return q
+}
+
+func (q *Queryable) check() error {
+	if q.guard == nil {
+		return nil
+	}
+	return q.guard.Check()
+}
+
+func (q *Queryable) reserve(bytes int64) error {
+	if q.guard == nil {
+		return nil
+	}
+	return q.guard.Reserve(bytes)
+}
+
+// lookback is how long after its last sample a series may still have points: the engine's
+// default; what a query wants instead is not known here.
+const lookback = 5 * 60 * 1000
+
+// reading is what a selector wants of its series, milliseconds.
+type reading struct {
+	q          *Queryable
+	mint, maxt int64
+	step       int64 // 0 is one time
+	span       int64 // of a range selector
+	all        bool  // every sample of the range is a point
+}
+
+// points is the most that the engine makes of a series: one for each step at which it has
+// samples, as far as its place in memory and in the sets tells.
+func (r *reading) points(m *merged) int64 {
+	from, to := m.times()
+	from, to = max(from, r.mint), min(to, r.maxt)
+	if r.step <= 0 || to < from {
+		return 1
+	}
+	return min(to-from+max(r.span, lookback), r.maxt-r.mint)/r.step + 1
+}
+
+// checkSamples is how many samples are read between two checks: a power of two.
+const checkSamples = 16
+
+// seriesBytes is about what a series takes that a selector found, beside its labels.
+const seriesBytes = 256

@@ -1,0 +1,61 @@
+package query
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+)
+
+// reasonSlowReader: the client did not read the answer.
+const reasonSlowReader = "SLOW_READER"
+
+// sender sends the messages of one stream and waits for each at most so long: a stream
+// blocks for as long as its client does not read, and a query keeps its slot and memory
+// until all is sent.
+type sender struct {
+	in    chan *queryv1.QueryRangeResponse
+	out   chan error
+	timer *time.Timer
+	wait  time.Duration
+}
+
+// newSender starts it. Close it before the handler returns; what is blocked then ends with
+// the stream, which ends with the handler.
+func newSender(stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse], wait time.Duration) *sender {
+	s := &sender{
+		in: make(chan *queryv1.QueryRangeResponse), out: make(chan error, 1),
+		timer: time.NewTimer(wait), wait: wait,
+	}
+	go func() {
+		for m := range s.in {
+			s.out <- stream.Send(m)
+		}
+	}()
+	return s
+}
+
+// send returns when m is handed on, the wait is over or ctx is done; after an error nothing
+// more may be sent.
+func (s *sender) send(ctx context.Context, m *queryv1.QueryRangeResponse) error {
+	s.timer.Reset(s.wait)
+	s.in <- m // the one before was handed on
+	select {
+	case err := <-s.out:
+		return err
+	case <-s.timer.C:
+		return rpc.Failure{Code: codes.DeadlineExceeded, Reason: reasonSlowReader,
+			Message: "the answer was not read for write_timeout of " + s.wait.String()}.Err()
+	case <-ctx.Done():
+		return failure(ctx.Err())
+	}
+}
+
+func (s *sender) close() {
+	s.timer.Stop()
+	close(s.in)
+}
