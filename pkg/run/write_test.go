@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -60,10 +61,15 @@ func TestWritesAreLimited(t *testing.T) {
 	if err := <-wrote; err == nil {
 		t.Error("nobody read the answer, and it was written")
 	}
-	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
-	defer client.CloseIdleConnections()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	br := bufio.NewReader(c)
 	for _, size := range []int{1 << 20, 0} {
-		resp, err := client.Get(fmt.Sprintf("http://%s/?n=%d", addr, size))
+		fmt.Fprintf(c, "GET /?n=%d HTTP/1.1\r\nHost: x\r\n\r\n", size)
+		resp, err := http.ReadResponse(br, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
