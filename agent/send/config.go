@@ -3,7 +3,6 @@ package send
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
@@ -46,9 +45,6 @@ func (c Config) Validate() error {
 	for i, a := range c.Collectors {
 		if a == "" {
 			return fmt.Errorf("collectors[%d] is empty", i)
-		}
-		if slices.Contains(c.Collectors[:i], a) {
-			return fmt.Errorf("collectors[%d]: %s is there twice", i, a)
 		}
 	}
 	if c.MaxInFlightBatches < 1 || c.MaxInFlightBytes < 1 {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/agent"
+	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/all"
 	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/demo"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -28,6 +29,7 @@ func main() {
 	}
 	root.AddCommand(
 		demo.Command(),
+		all.Command(),
 		objectstore.Command(),
 		ingest.Command(),
 		reconciler.Command(),

@@ -63,13 +63,29 @@ type Spec[C any] struct {
 
 // sections are the names that may stand at the top of a settings file, which services may share.
 func sections() []string {
-	return []string{"agent", "coordinator", "ingest", "objectstore", "query", "reconciler", "rollup", "telemetry"}
+	return []string{"agent", "all", "coordinator", "ingest", "objectstore", "query", "reconciler", "rollup", "telemetry"}
 }
 
 // notSettings are variables that other things than settings read: failpoints, and the
 // tests, whose environment the processes under test inherit.
 var notSettings = []string{failpoint.Env, "LIGHTMETRICS_SOAK", "LIGHTMETRICS_SEED", "LIGHTMETRICS_SCHEDULES", "LIGHTMETRICS_MUTANT",
 	"LIGHTMETRICS_TEST_", "LIGHTMETRICS_BENCH_"}
+
+// Environ gives the variables that may be settings. It says on w which others are taken
+// for Kubernetes service links.
+func Environ(w io.Writer) []string {
+	environ, links := config.SplitServiceLinks(config.Environ())
+	if len(links) > 0 {
+		fmt.Fprintf(w, "these variables are taken for Kubernetes service links, not for settings: %s\n", strings.Join(links, ", "))
+	}
+	return environ
+}
+
+// CheckNames refuses what would be a mistake in the settings of any service: sections of
+// the file ("" is none), and variables, that none of them knows.
+func CheckNames(file string, environ []string) error {
+	return errors.Join(config.CheckSections(file, sections()...), config.CheckEnvironment(environ, sections(), notSettings))
+}
 
 // Command builds the command of a service.
 func Command[C any](s Spec[C]) *cobra.Command {
@@ -88,16 +104,13 @@ func Command[C any](s Spec[C]) *cobra.Command {
 	config.Flags(fs, "telemetry", &tcfg)
 	load := func(cfg *C, tcfg *telemetry.Config, environ []string) error {
 		// Once, not for each section.
-		if err := errors.Join(config.CheckSections(file, sections()...), config.CheckEnvironment(environ, sections(), notSettings)); err != nil {
+		if err := CheckNames(file, environ); err != nil {
 			return err
 		}
 		return errors.Join(config.Load(fs, file, s.Name, cfg, environ), config.Load(fs, file, "telemetry", tcfg, environ))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		environ, links := config.SplitServiceLinks(config.Environ())
-		if len(links) > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "these variables are taken for Kubernetes service links, not for settings: %s\n", strings.Join(links, ", "))
-		}
+		environ := Environ(cmd.ErrOrStderr())
 		if err := errors.Join(load(&cfg, &tcfg, environ), failpoint.Arm(os.Getenv(failpoint.Env))); err != nil {
 			return &ExitError{Code: ExitUsage, Err: err}
 		}

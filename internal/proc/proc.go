@@ -1,5 +1,5 @@
-// Package proc runs child processes for the demo and for tests of whole systems:
-// each logs to a file, dies with its parent, and can be killed at any moment.
+// Package proc runs child processes, for "lightmetrics all", the demo and tests of whole
+// systems: each logs to a file, dies with its parent, and can be killed at any moment.
 package proc
 
 import (
@@ -25,7 +25,7 @@ type Spec struct {
 	Bin  string
 	Args []string
 	Env  []string // added to the parent's
-	// Dir keeps <name>.log.
+	// Dir keeps <name>.log; "" lets the child write to the parent's standard error.
 	Dir string
 	// ReadyURL answers 200 when the child is ready; "" is ready at once.
 	ReadyURL string
@@ -45,7 +45,7 @@ type Process struct {
 
 // Start starts the child; it is killed when the parent dies.
 func Start(s Spec) (*Process, error) {
-	log, err := os.OpenFile(filepath.Join(s.Dir, s.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := openLog(s)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", s.Name, err)
 	}
@@ -79,6 +79,20 @@ func Start(s Spec) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", s.Name, err)
 	}
 	return p, nil
+}
+
+// openLog opens the file that the child writes to. It is the child's process that keeps
+// it open, so the parent closes its own when the child ends.
+func openLog(s Spec) (*os.File, error) {
+	if s.Dir != "" {
+		return os.OpenFile(filepath.Join(s.Dir, s.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	}
+	fd, err := syscall.Dup(int(os.Stderr.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	syscall.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), os.Stderr.Name()), nil
 }
 
 // Pid of the child.
@@ -123,6 +137,9 @@ func (p *Process) Ready(ctx context.Context) error {
 // Kill sends SIGKILL and waits.
 func (p *Process) Kill() { p.signal(syscall.SIGKILL, 0) }
 
+// Signal sends a signal, such as SIGHUP.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
 // Pause stops the child's threads; Resume lets them go on.
 func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
@@ -148,8 +165,11 @@ func (p *Process) signal(s syscall.Signal, grace time.Duration) {
 	<-p.exited
 }
 
-// Tail gives the last n lines of the log.
+// Tail gives the last n lines of the log; nothing where the log is not a file of its own.
 func (p *Process) Tail(n int) string {
+	if p.Spec.Dir == "" {
+		return ""
+	}
 	b, err := os.ReadFile(p.log.Name())
 	if err != nil {
 		return err.Error()

@@ -16,7 +16,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 )
 
 // Deps of a Follower.
@@ -44,7 +43,6 @@ type Follower struct {
 	first chan struct{}
 	// restore is what came from live-state snapshots.
 	restore *restorer
-	shared  *sharedid.Detector
 
 	mu       sync.Mutex
 	ledgers  map[identity.Boot]*ledger.Ledger
@@ -70,7 +68,6 @@ func New(cfg Config, d Deps) (*Follower, error) {
 		cfg: cfg, d: d,
 		slot: semaphore.NewWeighted(int64(cfg.Fetchers)),
 		kick: make(chan struct{}, 1), first: make(chan struct{}),
-		shared:  sharedid.New(),
 		ledgers: map[identity.Boot]*ledger.Ledger{}, unread: map[string]*Unread{}, recent: map[string]int64{},
 	}
 	f.m = newMetrics(d.Registry, f)

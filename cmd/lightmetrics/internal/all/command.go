@@ -1,0 +1,242 @@
+// Package all runs every service of Lightmetrics on one machine as one group of
+// processes, for production: data in one directory, settings in one file, credentials
+// made at the first start. It fits the services together, starts them in order, starts
+// again what ends, and stops them in reverse order.
+package all
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+)
+
+// stopGrace is how long a service may take to drain before it is killed: longer than
+// every drain_timeout by default. The systemd unit gives the group time for all.
+const stopGrace = 45 * time.Second
+
+// checkTimeout bounds the check of one service's settings.
+const checkTimeout = time.Minute
+
+// Command is "lightmetrics all".
+func Command() *cobra.Command {
+	cfg := DefaultConfig()
+	var file string
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "all",
+		Short: "Run every service on this machine as one group of processes",
+		Long: "Runs the embedded object store, coordinator, reconciler, collector, rollup worker, query service and an agent\n" +
+			"that reads this host: Lightmetrics on one machine, for production. Everything it keeps is in all.data_dir. The first\n" +
+			"start makes the credentials. One settings file has the section \"all\" and, where a default does not fit, the section\n" +
+			"of any service. SIGHUP reads it again. A service that ends is started again.",
+		Example: "  lightmetrics all --all.data_dir /var/lib/lightmetrics\n" +
+			"  lightmetrics all --config /etc/lightmetrics/lightmetrics.yaml --config.check",
+		Args: cobra.NoArgs,
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&file, "config", "", "settings file (YAML)")
+	fs.BoolVar(&check, "config.check", false, "check the settings of every service and exit")
+	config.Flags(fs, "all", &cfg)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		environ := cli.Environ(cmd.ErrOrStderr())
+		if err := errors.Join(cli.CheckNames(file, environ), config.Load(fs, file, "all", &cfg, environ)); err != nil {
+			return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+		}
+		bin, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		if cfg.DataDir, err = filepath.Abs(cfg.DataDir); err != nil {
+			return err
+		}
+		if check {
+			return checkSettings(cmd.Context(), cfg, bin, file, cmd.OutOrStdout())
+		}
+		return serve(cmd.Context(), cfg, bin, file, cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// serve runs the group until ctx ends.
+func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error {
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return err
+	}
+	lock, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	creds, err := openCredentials(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	p, err := readPlan(cfg, creds, file)
+	if err != nil {
+		return err
+	}
+	settings, err := p.write(p.dir("settings"))
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(w, nil)).With("service", "all")
+	var members []member
+	for _, s := range cfg.services() {
+		members = append(members, member{name: s, grace: stopGrace, spec: proc.Spec{
+			Name: s, Bin: bin, Args: []string{s, "--config", settings[s]}, ReadyURL: p.readyURL(s),
+		}})
+	}
+	g := newGroup(members, func(name, what string, err error) {
+		if err != nil {
+			log.Warn(what, "member", name, "error", err)
+			return
+		}
+		log.Info(what, "member", name)
+	})
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	rctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		for {
+			select {
+			case <-hup:
+				if err := reload(p, g, file); err != nil {
+					log.Error("the settings are not reloaded; those before stay in force", "error", err)
+				}
+			case <-rctx.Done():
+				return
+			}
+		}
+	}()
+	err = g.run(ctx, func() {
+		banner(w, p, file)
+		_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // where nobody listens there is nobody to tell
+	})
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+	}
+	return err
+}
+
+// reload writes the settings of the services again and has each read them. The section
+// "all" itself is fixed until the next start.
+func reload(p *plan, g *group, file string) error {
+	next, err := readPlan(p.cfg, p.creds, file)
+	if err != nil {
+		return err
+	}
+	if _, err := next.write(next.dir("settings")); err != nil {
+		return err
+	}
+	return g.reload()
+}
+
+// checkSettings has every service check its settings.
+func checkSettings(ctx context.Context, cfg Config, bin, file string, w io.Writer) error {
+	dir, err := os.MkdirTemp("", "lightmetrics-check-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	// Credentials of the check's own, so that nothing is made in the data directory.
+	creds, err := openCredentials(dir)
+	if err != nil {
+		return err
+	}
+	p, err := readPlan(cfg, creds, file)
+	if err != nil {
+		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+	}
+	settings, err := p.write(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range cfg.services() {
+		cctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		out, err := exec.CommandContext(cctx, bin, s, "--config", settings[s], "--config.check").CombinedOutput()
+		cancel()
+		if err != nil {
+			text := strings.TrimPrefix(strings.TrimSpace(string(out)), "error: ")
+			errs = append(errs, fmt.Errorf("%s: %s", s, strings.ReplaceAll(text, settings[s], file)))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+	}
+	fmt.Fprintln(w, "settings are valid")
+	return nil
+}
+
+// lockDir keeps a second group out of the data directory.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := run.Flock(f); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("data_dir %s: another \"lightmetrics all\" has it: %w", dir, err)
+	}
+	return f, nil
+}
+
+// readyURL is where a service says that it is ready.
+func (p *plan) readyURL(service string) string {
+	scheme := "http"
+	if p.file[service]["tls"] != nil {
+		scheme = "https"
+	}
+	addr := map[string]string{
+		objectstore: p.address("127.0.0.1:4791", objectstore, "admin_listen"),
+		coordinator: p.address("127.0.0.1:4780", coordinator, "http", "listen"),
+		reconciler:  p.reconcilerHTTP(),
+		ingest:      p.address(p.address("127.0.0.1:4751", ingest, "http", "listen"), ingest, "admin", "listen"),
+		rollup:      p.address("127.0.0.1:4775", rollup, "http", "listen"),
+		query:       p.address("127.0.0.1:4760", query, "http", "listen"),
+		agent:       p.address("127.0.0.1:4320", agent, "http", "listen"),
+	}[service]
+	return scheme + "://" + addr + "/-/ready"
+}
+
+// banner says what runs where. Secrets are printed by the start that made them, once.
+func banner(w io.Writer, p *plan, file string) {
+	if file == "" {
+		file = "defaults, environment, flags"
+	}
+	fmt.Fprintf(w, "lightmetrics all\n  %-12s %s\n  %-12s %s\n  %-12s %s\n", "version", telemetry.Version(), "settings", file, "data", p.cfg.DataDir)
+	fmt.Fprintf(w, "  %-12s %s\n  %-12s http://%s\n", "agents to", p.ingestAddress(), "queries to", p.address("127.0.0.1:4760", query, "http", "listen"))
+	fmt.Fprintf(w, "  %-12s %s\n", "credentials", p.creds.dir)
+	for _, name := range []string{senderToken, readerToken, operatorToken} {
+		for _, made := range p.creds.made {
+			if made != name {
+				continue
+			}
+			if secret, err := p.creds.read(name); err == nil {
+				fmt.Fprintf(w, "  %-12s %s (%s; not printed again)\n", "", secret, name)
+			}
+		}
+	}
+	fmt.Fprintf(w, "  %-12s curl -H \"Authorization: Bearer $(cat %s)\" 'http://%s/api/v1/query?query=node_load1'\n",
+		"next", p.creds.path(readerToken), p.address("127.0.0.1:4760", query, "http", "listen"))
+}

@@ -1,0 +1,181 @@
+package all
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/internal/proc"
+)
+
+// member is one service of the group.
+type member struct {
+	name string
+	spec proc.Spec
+	// grace is how long it may take to drain before it is killed.
+	grace time.Duration
+}
+
+// Restart policy of a member that ends by itself.
+const (
+	firstRestart = time.Second
+	lastRestart  = 30 * time.Second
+	// steady is how long a member has to run for its next restart to be quick again.
+	steady = time.Minute
+	// readyWait is how long the start of the group waits for each member. A member that
+	// is not ready by then (a slow disk, an index that is rebuilt) goes on starting.
+	readyWait = time.Minute
+)
+
+// group runs members in order, starts again what ends, and stops them in reverse order:
+// who sends stops before who receives, so each drains into one that still runs.
+type group struct {
+	members []member
+	// event tells of what happens: member, what, error or nil.
+	event func(name, what string, err error)
+
+	mu      sync.Mutex
+	running map[string]*proc.Process
+}
+
+func newGroup(members []member, event func(name, what string, err error)) *group {
+	return &group{members: members, event: event, running: map[string]*proc.Process{}}
+}
+
+// run starts the members and keeps them running until ctx ends, or one of them says that
+// its settings are wrong, which no restart mends. started is called once every member was
+// started and given its time to become ready.
+func (g *group) run(ctx context.Context, started func()) error {
+	var wg sync.WaitGroup
+	fatal := make(chan error, len(g.members))
+	keepers := make([]context.CancelFunc, 0, len(g.members))
+	ends := make([]chan struct{}, 0, len(g.members))
+	var err error
+	for _, m := range g.members {
+		// Each keeper ends by its own cancel, not by ctx: the order is the group's.
+		kctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		ready, end := make(chan struct{}), make(chan struct{})
+		keepers, ends = append(keepers, cancel), append(ends, end)
+		wg.Go(func() {
+			defer close(end)
+			if err := g.keep(kctx, m, sync.OnceFunc(func() { close(ready) })); err != nil {
+				fatal <- err
+			}
+		})
+		select {
+		case <-ready:
+		case <-time.After(readyWait):
+			g.event(m.name, "is not ready yet; going on", nil)
+		case err = <-fatal:
+		case <-ctx.Done():
+		}
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err == nil && ctx.Err() == nil {
+		started()
+		select {
+		case err = <-fatal:
+		case <-ctx.Done():
+		}
+	}
+	for i := range slices.Backward(keepers) {
+		keepers[i]()
+		<-ends[i]
+	}
+	wg.Wait()
+	return err
+}
+
+// keep runs one member and starts it again when it ends, until ctx ends; then it stops
+// it. ready is called when the member is ready. The error is a member's that refuses its
+// settings.
+func (g *group) keep(ctx context.Context, m member, ready func()) error {
+	wait := firstRestart
+	for {
+		began := time.Now()
+		p, err := proc.Start(m.spec)
+		if err == nil {
+			g.set(m.name, p)
+			g.event(m.name, fmt.Sprintf("started, pid %d", p.Pid()), nil)
+			err = g.watch(ctx, p, m, ready)
+			g.set(m.name, nil)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if code := exitCode(err); code == cli.ExitUsage {
+			return fmt.Errorf("%s refuses its settings: %w", m.name, err)
+		}
+		if time.Since(began) > steady {
+			wait = firstRestart
+		}
+		g.event(m.name, fmt.Sprintf("ended; starting it again in %s", wait), err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+		wait = min(2*wait, lastRestart)
+	}
+}
+
+// watch waits for the end of a member, or for that of ctx, which stops it.
+func (g *group) watch(ctx context.Context, p *proc.Process, m member, ready func()) error {
+	rctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		if p.Ready(rctx) == nil {
+			ready()
+		}
+	}()
+	select {
+	case <-p.Exited():
+		return p.Wait()
+	case <-ctx.Done():
+	}
+	g.event(m.name, "stopping", nil)
+	err := p.Stop(m.grace)
+	g.event(m.name, "stopped", err)
+	return err
+}
+
+func (g *group) set(name string, p *proc.Process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p == nil {
+		delete(g.running, name)
+		return
+	}
+	g.running[name] = p
+}
+
+// reload passes SIGHUP on to every running member.
+func (g *group) reload() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for name, p := range g.running {
+		if err := p.Signal(syscall.SIGHUP); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			errs = append(errs, fmt.Errorf("reload %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// exitCode of a child's error; 0 when it is none of an exit.
+func exitCode(err error) int {
+	var e *exec.ExitError
+	if errors.As(err, &e) {
+		return e.ExitCode()
+	}
+	return 0
+}

@@ -1,0 +1,246 @@
+package all
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"gopkg.in/yaml.v3"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+)
+
+// Config is the section "all" of the settings file.
+type Config struct {
+	DataDir     string `koanf:"data_dir" help:"directory of everything: objects, etcd, the agent's queue, credentials"`
+	Agent       bool   `koanf:"agent" help:"run an agent that reads this host"`
+	AuthorityID string `koanf:"authority_id" help:"name of the acceptance authority, fixed by the first start"`
+	Bucket      string `koanf:"bucket" help:"bucket in the embedded store"`
+	Shards      int    `koanf:"shards" help:"shards of the rollups, fixed by the first start"`
+}
+
+// DefaultConfig is for a machine of its own.
+func DefaultConfig() Config {
+	return Config{DataDir: "/var/lib/lightmetrics", Agent: true, AuthorityID: "lightmetrics", Bucket: "lightmetrics", Shards: 4}
+}
+
+// Validate checks what only this section knows; each service checks its own.
+func (c Config) Validate() error {
+	var errs []error
+	if c.DataDir == "" {
+		errs = append(errs, errors.New("data_dir: is needed"))
+	}
+	if c.AuthorityID == "" {
+		errs = append(errs, errors.New("authority_id: is needed"))
+	}
+	if c.Shards < 1 {
+		errs = append(errs, fmt.Errorf("shards %d: want at least 1", c.Shards))
+	}
+	return errors.Join(errs...)
+}
+
+// section is a part of a settings file.
+type section = map[string]any
+
+// Services in the order of their start: each comes after those that it calls.
+const (
+	objectstore = "objectstore"
+	coordinator = "coordinator"
+	reconciler  = "reconciler"
+	ingest      = "ingest"
+	rollup      = "rollup"
+	query       = "query"
+	agent       = "agent"
+)
+
+func (c Config) services() []string {
+	names := []string{objectstore, coordinator, reconciler, ingest, rollup, query}
+	if c.Agent {
+		names = append(names, agent)
+	}
+	return names
+}
+
+// plan is the settings of every service: what fits them together, and over it what the
+// operator's file says.
+type plan struct {
+	cfg   Config
+	creds *credentials
+	file  map[string]section // the operator's sections
+}
+
+// readPlan reads the operator's sections of the file at path; "" is none.
+func readPlan(cfg Config, creds *credentials, path string) (*plan, error) {
+	p := &plan{cfg: cfg, creds: creds, file: map[string]section{}}
+	if path == "" {
+		return p, nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var sections map[string]any
+	if err := yaml.Unmarshal(b, &sections); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for name, v := range sections {
+		switch s := v.(type) {
+		case nil:
+		case section:
+			p.file[name] = s
+		default:
+			return nil, fmt.Errorf("%s: section %s: want settings, not %v", path, name, v)
+		}
+	}
+	return p, nil
+}
+
+// of gives the settings file of a service.
+func (p *plan) of(service string) section {
+	out := section{service: merge(p.own(service), p.file[service])}
+	if t := p.file["telemetry"]; t != nil {
+		out["telemetry"] = t
+	}
+	return out
+}
+
+// merge lays over over base, section by section. Lists and values replace.
+func merge(base, over section) section {
+	out := maps.Clone(base)
+	for k, v := range over {
+		b, isBase := out[k].(section)
+		o, isOver := v.(section)
+		if isBase && isOver {
+			out[k] = merge(b, o)
+		} else {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// address is what a service listens on, for those that call it: the operator's setting
+// at path, or def.
+func (p *plan) address(def, service string, path ...string) string {
+	var v any = p.file[service]
+	for _, k := range path {
+		s, _ := v.(section)
+		v = s[k]
+	}
+	if s, ok := v.(string); ok && s != "" {
+		return s
+	}
+	return def
+}
+
+func (p *plan) storeAddress() string  { return p.address("127.0.0.1:4790", objectstore, "listen") }
+func (p *plan) ingestAddress() string { return p.address("127.0.0.1:4750", ingest, "grpc", "listen") }
+func (p *plan) reconcilerHTTP() string {
+	return p.address("127.0.0.1:4770", reconciler, "http", "listen")
+}
+func (p *plan) reconcilerGRPC() string {
+	return p.address("127.0.0.1:4771", reconciler, "grpc", "listen")
+}
+func (p *plan) coordinatorGRPC() string {
+	return p.address("127.0.0.1:4781", coordinator, "grpc", "listen")
+}
+
+// own are the settings of a service that make it one of this group.
+func (p *plan) own(service string) section {
+	switch service {
+	case objectstore:
+		return p.storeSettings()
+	case coordinator:
+		return section{"auth": p.auth(), "store": p.bucket(),
+			"etcd": section{"embedded": section{"data_dir": p.dir("coordinator")}}}
+	case reconciler:
+		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
+			"events": section{"secret_file": p.creds.path(eventsSecret)},
+			"intake": section{"shards": p.cfg.Shards,
+				"coordinator": section{"address": p.coordinatorGRPC(), "client": p.client(workerToken)}}}
+	case ingest:
+		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
+			"notify": section{"addresses": []string{p.reconcilerGRPC()}, "client": p.client(workerToken)}}
+	case rollup:
+		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID, "shards": p.cfg.Shards,
+			"id":          "rollup", // the same at every start, so it gets its shards back at once
+			"coordinator": section{"addresses": []string{p.coordinatorGRPC()}, "client": p.client(workerToken)}}
+	case query:
+		return section{"auth": p.auth(), "store": p.bucket(),
+			"follow": section{"watch": []string{p.reconcilerGRPC()}, "watch_client": p.client(workerToken)}}
+	case agent:
+		return section{"data_dir": p.dir("agent"),
+			"send": section{"collectors": []string{p.ingestAddress()}, "client": p.client(senderToken)}}
+	}
+	return section{}
+}
+
+func (p *plan) dir(name string) string { return filepath.Join(p.cfg.DataDir, name) }
+
+// auth asks for tokens everywhere, on loopback too: other users of the machine are not
+// the services.
+func (p *plan) auth() section {
+	return section{"mode": "token", "principals_file": p.creds.path(principalsFile)}
+}
+
+// client presents a token. Between the services of one machine there is no TLS.
+func (p *plan) client(token string) section {
+	return section{"token_file": p.creds.path(token), "token_over_plaintext": true}
+}
+
+// bucket is how every service reaches the store.
+func (p *plan) bucket() section {
+	return section{"endpoint": "http://" + p.storeAddress(), "bucket": p.cfg.Bucket, "path_style": true,
+		"access_key_id": "lightmetrics", "secret_access_key_file": p.creds.path(storeSecret)}
+}
+
+func (p *plan) storeSettings() section {
+	hook := func(name, prefix string) section {
+		return section{"name": name, "bucket": p.cfg.Bucket, "prefix": prefix,
+			"url": "http://" + p.reconcilerHTTP() + "/v1/events", "authorization_file": p.creds.path(eventsSecret)}
+	}
+	return section{
+		"dir": p.dir("objects"), "buckets": []string{p.cfg.Bucket},
+		"users": []section{{"name": "lightmetrics", "access_key_id": "lightmetrics",
+			"secret_file": p.creds.path(storeSecret), "policy": p.policy()}},
+		"webhooks": []section{hook("accepted", layout.AcceptedPrefix), hook("quarantine", layout.QuarantinePrefix)},
+	}
+}
+
+// policy lets the services do everything but change what was accepted, whatever bug or
+// mistake asks for it.
+func (p *plan) policy() string {
+	accepted := "arn:aws:s3:::" + p.cfg.Bucket + "/" + layout.AcceptedPrefix + "*"
+	b, err := json.Marshal(map[string]any{"Version": "2012-10-17", "Statement": []any{
+		section{"Effect": "Allow", "Action": "s3:*", "Resource": "*"},
+		section{"Effect": "Deny", "Action": "s3:PutObject", "Resource": accepted, "Condition": section{"Null": section{"s3:if-none-match": "true"}}},
+		section{"Effect": "Deny", "Action": "s3:DeleteObject", "Resource": accepted},
+	}})
+	if err != nil {
+		panic(err) // it is made of strings
+	}
+	return string(b)
+}
+
+// write writes the settings file of every service, 0600, and gives their paths.
+func (p *plan) write(dir string) (map[string]string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	paths := map[string]string{}
+	for _, s := range p.cfg.services() {
+		text, err := yaml.Marshal(p.of(s))
+		if err != nil {
+			return nil, err
+		}
+		paths[s] = filepath.Join(dir, s+".yaml")
+		head := "# Made by \"lightmetrics all\" at every start and reload, of its own settings file: change that one.\n"
+		if err := writeFile(paths[s], append([]byte(head), text...)); err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
+}
