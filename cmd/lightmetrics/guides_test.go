@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"lightmetrics.dev/lightmetrics/agent"
+	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/all"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/services/coordinator"
 	"lightmetrics.dev/lightmetrics/services/ingest"
@@ -31,6 +32,7 @@ func TestGuidesNameEverySetting(t *testing.T) {
 		cfg any // its lists and maps are no flags
 	}{
 		{agent.Command(), agent.DefaultConfig()},
+		{all.Command(), all.DefaultConfig()},
 		{coordinator.Command(), coordinator.DefaultConfig()},
 		{ingest.Command(), ingest.DefaultConfig()},
 		{objectstore.Command(), objectstore.DefaultConfig()},
