@@ -228,6 +228,16 @@ func TestAllOnOneMachine(t *testing.T) {
 	}
 	m.waitForMetrics(ctx)
 	before := m.secret("reader-token")
+
+	// SIGHUP reaches every service, and ends none.
+	ended := strings.Count(m.out.String(), "starting it again")
+	must(t, m.cmd.Process.Signal(syscall.SIGHUP))
+	for ctx.Err() == nil && strings.Count(m.out.String(), "reloaded") < 7 {
+		time.Sleep(50 * time.Millisecond)
+	}
+	if n := strings.Count(m.out.String(), "starting it again"); n != ended || ctx.Err() != nil {
+		t.Errorf("SIGHUP ended %d services\n%s", n-ended, m.out.String())
+	}
 	m.stop(ctx)
 	order := []int{}
 	for _, name := range []string{"agent", "query", "rollup", "ingest", "reconciler", "coordinator", "objectstore"} {
