@@ -295,6 +295,36 @@ func TestRollupCommands(t *testing.T) {
 }
 
 // References that a restored metadata store lacks are found and made again.
+// An operator sees who is set aside, and has one tried again.
+func TestRollupAsideCommand(t *testing.T) {
+	p := newPlant(t)
+	var views []asideView
+	if code := p.lmctl(&views, "rollup", "aside", p.url); code != 0 || len(views) != 0 {
+		t.Fatalf("exit %d, %+v", code, views)
+	}
+	a := catalog.Aside{AuthorityID: "authority", Hour: plantHour, Agent: "noisy", Series: 5, Records: 6, Bytes: 7, Limit: 1 << 62, Reason: "too large", By: "w", At: 1}
+	b := a
+	b.Agent = "loud"
+	p.put(a.Key(), a.Marshal())
+	p.put(b.Key(), b.Marshal())
+	if code := p.lmctl(&views, "rollup", "aside", p.url); code != cli.ExitFindings || len(views) != 2 {
+		t.Fatalf("exit %d, %+v", code, views)
+	}
+	if code := p.lmctl(&views, "rollup", "aside", p.url, "--release", "nobody"); code != cli.ExitFindings {
+		t.Errorf("exit %d", code)
+	}
+	if code := p.lmctl(&views, "rollup", "aside", p.url, "--release", "noisy"); code != 0 {
+		t.Fatalf("exit %d", code)
+	}
+	if code := p.lmctl(&views, "rollup", "aside", p.url); code != cli.ExitFindings || len(views) != 1 || views[0].Agent != "loud" || views[0].Series != 5 {
+		t.Fatalf("exit %d, %+v", code, views)
+	}
+	p.put(b.Key(), []byte("{"))
+	if code := p.lmctl(&views, "rollup", "aside", p.url); code != cli.ExitFindings || len(views) != 0 {
+		t.Errorf("a record that can't be read: exit %d, %+v", code, views)
+	}
+}
+
 func TestReferencesCommand(t *testing.T) {
 	p := newPlant(t)
 	p.accept(plantHour, 5, true)

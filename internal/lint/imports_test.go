@@ -67,6 +67,7 @@ var core = []string{
 	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/compact", "pkg/coord/ownership",
 	"pkg/agentlabel",
+	"pkg/sketch",
 }
 
 // awsClients are the back ends on AWS.
@@ -82,6 +83,7 @@ var leaves = map[string][]string{
 	"pkg/frame":    {"pkg/identity"},
 	"pkg/ledger":   {"pkg/identity"},
 	"pkg/config":   nil,
+	"pkg/sketch":   nil,
 	"pkg/run":      nil,
 
 	"pkg/agentlabel": nil,

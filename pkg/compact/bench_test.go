@@ -66,7 +66,7 @@ func benchmarkMerge(b *testing.B, d *tsbs.Dataset, win window.Window, span uint1
 	})
 	after := 0
 	for _, o := range m.Outputs {
-		after += len(o.Chunk) + len(o.Index)
+		after += int(o.Chunk.Size()) + int(o.Index.Size())
 	}
 	b.ReportMetric(float64(objects), "chunks-before")
 	b.ReportMetric(float64(len(m.Outputs)), "chunks-after")
@@ -169,7 +169,7 @@ func (w *world) publish(h window.Hour, id shard.ID, win window.Window, series []
 	r, err := w.publisher().Publish(w.t.Context(), publish.Publication{
 		Name: catalog.Name{Hour: h, Shard: id, Window: win, Generation: 1}, Shards: shards, Fence: 7, PlanSHA256: identity.Sum(plan),
 		Inputs: in, Counts: catalog.Counts{Records: in.Records(), Published: in.Records()},
-		Outputs: []publish.Output{{Metric: layout.MixedMetrics, Chunk: f.Chunk, Index: f.Index, FooterOffset: uint64(f.FooterOffset),
+		Outputs: []publish.Output{{Metric: layout.MixedMetrics, Chunk: publish.Bytes(f.Chunk), Index: publish.Bytes(f.Index), FooterOffset: uint64(f.FooterOffset),
 			Series: uint64(f.Series), Samples: f.Samples, MinTime: f.MinT, MaxTime: f.MaxT}},
 	})
 	w.must(err)

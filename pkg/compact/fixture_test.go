@@ -302,7 +302,7 @@ func (w *world) roll(h window.Hour, id shard.ID, windows ...window.Window) {
 			}
 			f, err := cw.Finish()
 			w.must(err)
-			pub.Outputs = append(pub.Outputs, publish.Output{Metric: layout.MixedMetrics, Chunk: f.Chunk, Index: f.Index, FooterOffset: uint64(f.FooterOffset),
+			pub.Outputs = append(pub.Outputs, publish.Output{Metric: layout.MixedMetrics, Chunk: publish.Bytes(f.Chunk), Index: publish.Bytes(f.Index), FooterOffset: uint64(f.FooterOffset),
 				Series: uint64(f.Series), Samples: f.Samples, MinTime: f.MinT, MaxTime: f.MaxT})
 		}
 		w.must1(w.publisher().Publish(w.t.Context(), pub))

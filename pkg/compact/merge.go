@@ -248,7 +248,7 @@ func (m *merge) end() error {
 		metric = layout.MixedMetrics
 	}
 	m.outputs = append(m.outputs, publish.Output{
-		Metric: metric, Chunk: f.Chunk, Index: f.Index, FooterOffset: uint64(f.FooterOffset),
+		Metric: metric, Chunk: publish.Bytes(f.Chunk), Index: publish.Bytes(f.Index), FooterOffset: uint64(f.FooterOffset),
 		Series: uint64(f.Series), Samples: f.Samples, MinTime: f.MinT, MaxTime: f.MaxT,
 	})
 	m.stream = nil // its memory is the output's

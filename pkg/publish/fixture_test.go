@@ -97,7 +97,7 @@ func publication(gen, supersedes uint64, texts ...string) publish.Publication {
 	}
 	for _, s := range texts {
 		p.Outputs = append(p.Outputs, publish.Output{
-			Metric: "up", Chunk: []byte("chunk " + s), Index: []byte("index " + s), FooterOffset: 1, Series: 1, Samples: 10, MinTime: 1, MaxTime: 2,
+			Metric: "up", Chunk: publish.Bytes([]byte("chunk " + s)), Index: publish.Bytes([]byte("index " + s)), FooterOffset: 1, Series: 1, Samples: 10, MinTime: 1, MaxTime: 2,
 		})
 	}
 	return p
@@ -140,3 +140,12 @@ func keys(t *testing.T, s objstore.Reader, prefix string) []string {
 func sum(b []byte) identity.Digest { return identity.Sum(b) }
 
 func newRefs() *refmem.Refs { return refmem.New() }
+
+// load gives content that is in memory.
+func load(c publish.Content) []byte {
+	b, err := c.Load()
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

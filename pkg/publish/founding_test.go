@@ -67,8 +67,8 @@ func TestNothingIsDeletedBeforeItIsSettled(t *testing.T) {
 func TestLateDeleteMeetsNoNewObject(t *testing.T) {
 	w := newWorld(t)
 	pub := publication(1, 0, "x")
-	key := layout.RollupChunk(window.Raw, hour0, "up", sum(pub.Outputs[0].Chunk), 0)
-	if _, err := w.store.Create(t.Context(), key, pub.Outputs[0].Chunk, objstore.PutOptions{}); err != nil {
+	key := layout.RollupChunk(window.Raw, hour0, "up", sum(load(pub.Outputs[0].Chunk)), 0)
+	if _, err := w.store.Create(t.Context(), key, load(pub.Outputs[0].Chunk), objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	late := fault.New(w.store, 1, fault.Delayed("delete", layout.RollupPrefix).Once())

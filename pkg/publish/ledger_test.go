@@ -109,7 +109,7 @@ func lifeOutputs(at place, n int) []publish.Output {
 			panic(err)
 		}
 		out = append(out, publish.Output{
-			Metric: of[k].Name(), Chunk: f.Chunk, Index: f.Index, FooterOffset: uint64(f.FooterOffset),
+			Metric: of[k].Name(), Chunk: publish.Bytes(f.Chunk), Index: publish.Bytes(f.Index), FooterOffset: uint64(f.FooterOffset),
 			Series: uint64(f.Series), Samples: f.Samples, MinTime: f.MinT, MaxTime: f.MaxT,
 		})
 	}

@@ -130,7 +130,7 @@ func (l *life) anyWindow() window.Window { return l.windows[l.rng.IntN(len(l.win
 func (l *life) spoil() {
 	at := l.anyPlace()
 	o := lifeOutputs(at, 1+l.rng.IntN(3))[0]
-	if _, err := l.store.Put(context.Background(), layout.RollupChunk(window.Raw, at.hour, o.Metric, sum(o.Chunk), 0), []byte("rotten"), objstore.PutOptions{}); err != nil {
+	if _, err := l.store.Put(context.Background(), layout.RollupChunk(window.Raw, at.hour, o.Metric, sum(load(o.Chunk)), 0), []byte("rotten"), objstore.PutOptions{}); err != nil {
 		panic(err)
 	}
 }

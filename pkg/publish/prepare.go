@@ -13,12 +13,12 @@ import (
 // object is a chunk or an index on its way.
 type object struct {
 	name     layout.RollupObjectName
-	body     []byte
+	body     Content
 	ready    bool // it is in the store with these bytes
 	referred bool
 }
 
-func newObject(key string, body []byte) *object {
+func newObject(key string, body Content) *object {
 	n, _ := layout.ParseRollupObject(key) // of a key that was just built
 	return &object{name: n, body: body}
 }
@@ -48,10 +48,17 @@ func (t *transaction) prepare(ctx context.Context) (*Result, error) {
 }
 
 func (t *transaction) put(ctx context.Context, o *object) error {
+	if o.ready {
+		return nil
+	}
+	body, err := o.body.Load()
+	if err != nil {
+		return fmt.Errorf("load what %q is to hold: %w", o.name.Key(), err)
+	}
 	for !o.ready {
 		key := o.name.Key()
 		err := t.p.attempt(ctx, StepObject, key, func(ctx context.Context) error {
-			_, err := t.p.cfg.Store.Create(ctx, key, o.body, objstore.PutOptions{
+			_, err := t.p.cfg.Store.Create(ctx, key, body, objstore.PutOptions{
 				SHA256: o.name.SHA256, ContentType: "application/zstd",
 				Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
 			})
@@ -76,7 +83,7 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 		case err != nil:
 			return err
 		default:
-			t.p.cfg.Events.objectCreated(key, len(o.body))
+			t.p.cfg.Events.objectCreated(key, len(body))
 		}
 		// Also when it was there: another's failed publication may have left it.
 		t.touched = append(t.touched, key)
@@ -91,9 +98,9 @@ func (c *core) look(ctx context.Context, key string, o *object, read bool) (Skip
 	var info objstore.Info
 	err := c.attempt(ctx, StepObject, key, func(ctx context.Context) (err error) {
 		info, err = c.cfg.Store.Head(ctx, key)
-		if err == nil && (read || info.SHA256.IsZero()) && info.Size == int64(len(o.body)) {
+		if err == nil && (read || info.SHA256.IsZero()) && info.Size == int64(o.body.size) {
 			var b []byte
-			b, info, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(len(o.body)) + 1})
+			b, info, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(o.body.size) + 1})
 			info.SHA256 = identity.Sum(b)
 		}
 		return
@@ -103,7 +110,7 @@ func (c *core) look(ctx context.Context, key string, o *object, read bool) (Skip
 		return SkipGone, nil
 	case err != nil && !objstore.Unreadable(err):
 		return "", err
-	case err != nil || info.Size != int64(len(o.body)) || info.SHA256 != o.name.SHA256:
+	case err != nil || info.Size != int64(o.body.size) || info.SHA256 != o.name.SHA256:
 		return SkipCorrupt, nil
 	}
 	return "", nil

@@ -102,8 +102,8 @@ func TestOrphansAreCollectedAndCondemnedForGood(t *testing.T) {
 	w := newWorld(t)
 	pub := publication(1, 0, "x")
 	o := pub.Outputs[0]
-	key := layout.RollupChunk(window.Raw, hour0, o.Metric, sum(o.Chunk), 0)
-	if _, err := w.store.Create(t.Context(), key, o.Chunk, objstore.PutOptions{}); err != nil {
+	key := layout.RollupChunk(window.Raw, hour0, o.Metric, sum(load(o.Chunk)), 0)
+	if _, err := w.store.Create(t.Context(), key, load(o.Chunk), objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.collect()
@@ -115,7 +115,7 @@ func TestOrphansAreCollectedAndCondemnedForGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := layout.RollupChunk(window.Raw, hour0, o.Metric, sum(o.Chunk), 1); res.Set.Objects[0].ChunkKey != want {
+	if want := layout.RollupChunk(window.Raw, hour0, o.Metric, sum(load(o.Chunk)), 1); res.Set.Objects[0].ChunkKey != want {
 		t.Errorf("%s, want %s", res.Set.Objects[0].ChunkKey, want)
 	}
 	w.collect()

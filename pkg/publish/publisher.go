@@ -16,14 +16,37 @@ import (
 type Output struct {
 	// Metric that the chunk is of, or layout.MixedMetrics.
 	Metric string
-	Chunk  []byte
-	Index  []byte
+	Chunk  Content
+	Index  Content
 	// FooterOffset in Chunk.
 	FooterOffset    uint64
 	Series, Samples uint64
 	// MinTime and MaxTime of the rows, Unix nanoseconds.
 	MinTime, MaxTime int64
 }
+
+// Content is the bytes of an object to be, in memory or where they were put aside.
+type Content struct {
+	size uint64
+	sum  identity.Digest
+	load func() ([]byte, error)
+}
+
+// Bytes is content in memory. b must not change until it is published.
+func Bytes(b []byte) Content {
+	return Content{uint64(len(b)), identity.Sum(b), func() ([]byte, error) { return b, nil }}
+}
+
+// Stored is content of a size and hash that load reads, each time that it is asked.
+func Stored(size int, sum identity.Digest, load func() ([]byte, error)) Content {
+	return Content{uint64(size), sum, load}
+}
+
+// Size in bytes.
+func (c Content) Size() uint64 { return c.size }
+
+// Load gives the bytes.
+func (c Content) Load() ([]byte, error) { return c.load() }
 
 // Publication is one generation of a shard's hour in a window.
 type Publication struct {
@@ -156,12 +179,11 @@ func (t *transaction) draft() error {
 		o := &pub.Outputs[i]
 		s.Counts.Series += o.Series
 		s.Counts.Samples += o.Samples
-		chunk, index := identity.Sum(o.Chunk), identity.Sum(o.Index)
 		s.Objects = append(s.Objects, catalog.Object{
 			Metric:   o.Metric,
-			ChunkKey: layout.RollupChunk(pub.Name.Window, pub.Name.Hour, o.Metric, chunk, 0), ChunkBytes: uint64(len(o.Chunk)), ChunkSHA256: chunk,
+			ChunkKey: layout.RollupChunk(pub.Name.Window, pub.Name.Hour, o.Metric, o.Chunk.sum, 0), ChunkBytes: o.Chunk.size, ChunkSHA256: o.Chunk.sum,
 			FooterOffset: o.FooterOffset,
-			IndexKey:     layout.RollupIndex(pub.Name.Hour, index, 0), IndexBytes: uint64(len(o.Index)), IndexSHA256: index,
+			IndexKey:     layout.RollupIndex(pub.Name.Hour, o.Index.sum, 0), IndexBytes: o.Index.size, IndexSHA256: o.Index.sum,
 			Series: o.Series, Samples: o.Samples, MinTime: o.MinTime, MaxTime: o.MaxTime,
 		})
 	}

@@ -31,8 +31,8 @@ func TestAReferenceThatComesInBetween(t *testing.T) {
 	w := newWorld(t)
 	putPlan(t, w.store, 1)
 	pub := publication(1, 0, "x")
-	orphan := layout.RollupIndex(hour0, sum(pub.Outputs[0].Index), 0)
-	if _, err := w.store.Create(t.Context(), orphan, pub.Outputs[0].Index, objstore.PutOptions{}); err != nil {
+	orphan := layout.RollupIndex(hour0, sum(load(pub.Outputs[0].Index)), 0)
+	if _, err := w.store.Create(t.Context(), orphan, load(pub.Outputs[0].Index), objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.collector().Sweep(t.Context(), hour0); err != nil {

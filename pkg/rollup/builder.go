@@ -29,6 +29,23 @@ func (p Part) holds(seriesKey []byte) bool {
 	return uint32(h.Sum64()>>32)%p.Of == p.Index
 }
 
+// Holds reports whether the series is in the part.
+func (p Part) Holds(s *chunk.Series) bool {
+	return p.Of <= 1 || p.holds(appendKey(nil, s))
+}
+
+// KeyBytes is the size of what tells the series apart: agent, labels, type and unit.
+func KeyBytes(s *chunk.Series) int { return len(appendKey(nil, s)) }
+
+// appendKey is seriesKey of a series that is made.
+func appendKey(buf []byte, s *chunk.Series) []byte {
+	buf = appendText(buf, s.Agent)
+	for _, l := range s.Labels {
+		buf = appendText(appendText(buf, l.Name), l.Value)
+	}
+	return appendText(append(buf, 0, byte(s.Type)), s.Unit)
+}
+
 // Builder gathers the frames of an hour's inputs, in any order, into raw series. Not for
 // concurrent use.
 type Builder struct {
@@ -46,7 +63,14 @@ type Builder struct {
 	text   map[string]string
 	groups int
 	bytes  int64
+	limit  int64 // of bytes; 0 is none
+	// shapeBytes are of the keys of shapes, which all parts have alike.
+	shapeBytes int64
 }
+
+// shapesShare of the limit is for the keys of shapes. Beyond it they are forgotten: a table
+// that comes again has new groups then, which costs a place for each of its series.
+const shapesShare = 16
 
 // NewBuilder makes a builder of the part of hour h that the inputs have records in. Inputs
 // of other hours are welcome: they win sequence numbers.
@@ -57,10 +81,19 @@ func NewBuilder(h window.Hour, inputs []Input, part Part) *Builder {
 	}
 }
 
-// Bytes is an estimate of the memory of what was added.
+// Limit bounds Bytes: Add fails with *TooLargeError where a frame would pass it. 0 is no bound.
+func (b *Builder) Limit(bytes int64) { b.limit = bytes }
+
+// Bytes is an estimate of what was added costs in memory until its chunks of all windows are made.
 func (b *Builder) Bytes() int64 { return b.bytes }
 
-// Add copies what f, the frame of inputs[i], has in the hour. Errors wrap ErrInput.
+// full reports whether the limit is passed.
+func (b *Builder) full() bool { return b.limit > 0 && b.bytes > b.limit }
+
+func (b *Builder) tooLarge() error { return &TooLargeError{b.limit, b.part.Of} }
+
+// Add copies what f, the frame of inputs[i], has in the hour. Errors wrap ErrInput, or are
+// *TooLargeError; after an error the builder is of no use.
 func (b *Builder) Add(i int, f *frame.Batch) error {
 	if i < 0 || i >= len(b.inputs) || b.seen[i] {
 		return fmt.Errorf("%w: input %d of %d, or a second time", ErrInput, i, len(b.inputs))
@@ -74,11 +107,17 @@ func (b *Builder) Add(i int, f *frame.Batch) error {
 	}
 	b.seen[i] = true
 	sh := b.shapeOf(f)
+	if b.full() {
+		return b.tooLarge()
+	}
 	seq := in.Identity.SeqStart
 	for k := range f.Groups {
 		g := &f.Groups[k]
 		b.addGroup(sh.groups[k], i, seq, g)
 		seq += uint64(len(g.Series)) * uint64(len(g.Timestamps))
+		if b.full() {
+			return b.tooLarge()
+		}
 	}
 	return nil
 }
@@ -112,17 +151,19 @@ func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 		s.h = make([]frame.Histogram, 0, n*(to-from))
 		for _, k := range sg.kept {
 			for row := from; row < to; row++ {
-				s.h = append(s.h, cloneHistogram(&g.Histograms[k*rows+row]))
+				h := &g.Histograms[k*rows+row]
+				s.h = append(s.h, cloneHistogram(h))
+				b.bytes += costOfHistogram(h, sg.rows+row-from < rolledRows)
 			}
 		}
-		b.bytes += int64(len(s.h)) * 400
 	} else {
 		s.v = make([]float64, 0, n*(to-from))
 		for _, k := range sg.kept {
 			s.v = append(s.v, g.Values[k*rows+from:k*rows+to]...)
 		}
-		b.bytes += int64(len(s.v)) * 8
 	}
+	b.bytes += int64(n) * int64((to-from)*recordCost+max(0, min(to-from, rolledRows-sg.rows))*rowCost)
+	sg.rows += to - from
 	for at, k := range sg.kept {
 		if t := g.Series[k].StartTime; t != 0 {
 			if s.starts == nil {
@@ -131,7 +172,7 @@ func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 			s.starts[at] = t
 		}
 	}
-	b.bytes += int64(len(s.t)+len(s.starts))*8 + 128
+	b.bytes += int64(len(s.starts))*16 + 128
 	sg.segments = append(sg.segments, s)
 }
 
@@ -160,6 +201,7 @@ type shape struct{ groups []*group }
 type group struct {
 	id       int
 	kept     []int // places in the frame's group that are in this part
+	rows     int   // of all segments
 	segments []*segment
 }
 
@@ -204,8 +246,11 @@ func (b *Builder) shapeOf(f *frame.Batch) *shape {
 		return sh
 	}
 	sh := &shape{groups: make([]*group, len(f.Groups))}
+	if b.shapeBytes += int64(len(key)) + 64; b.limit > 0 && b.shapeBytes > b.limit/shapesShare {
+		clear(b.shapes)
+		b.shapeBytes = int64(len(key)) + 64
+	}
 	b.shapes[string(key)] = sh
-	b.bytes += int64(len(key)) + 64
 	for i := range f.Groups {
 		sh.groups[i] = b.newGroup(f, &f.Groups[i])
 	}
@@ -223,6 +268,9 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 		if !b.part.holds(buf) {
 			continue
 		}
+		if b.full() { // Add says so
+			return sg
+		}
 		s := b.byKey[string(buf)]
 		if s == nil {
 			s = &series{name: b.intern(f.Name(r))}
@@ -232,7 +280,7 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 			}
 			b.byKey[string(buf)] = s
 			b.series = append(b.series, s)
-			b.bytes += int64(len(buf) + 256 + 32*len(s.Labels))
+			b.bytes += seriesCost + int64(labelCost*len(buf))
 		}
 		s.places = append(s.places, place{sg, len(sg.kept)})
 		sg.kept = append(sg.kept, j)
@@ -267,7 +315,6 @@ func (b *Builder) intern(s string) string {
 	}
 	v := string([]byte(s))
 	b.text[v] = v
-	b.bytes += int64(len(v)) + 48
 	return v
 }
 

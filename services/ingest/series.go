@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/sketch"
 )
 
 // shape is what the bounds on a batch look at, besides its summary.
 type shape struct {
 	series     int
-	labelBytes int    // of the series with the longest labels, names and values
-	seen       sketch // of the batch's series
+	labelBytes int           // of the series with the longest labels, names and values
+	seen       sketch.Sketch // of the batch's series
 }
 
 // measurer finds the shape of batches. It reuses its memory; not for concurrent use.
@@ -40,7 +41,7 @@ func (m *measurer) measure(b *frame.Batch, sh *shape) {
 		for k := range g.Series {
 			hash, size := m.one(b, &g.Series[k])
 			sh.labelBytes = max(sh.labelBytes, size)
-			sh.seen.add(hash)
+			sh.seen.Add(hash)
 		}
 	}
 }
@@ -50,16 +51,16 @@ func (m *measurer) measure(b *frame.Batch, sh *shape) {
 func (m *measurer) one(b *frame.Batch, s *frame.Series) (hash uint64, size int) {
 	hash = m.hashes[s.Unit] ^ uint64(s.Type)
 	for _, l := range s.Labels {
-		hash += mix(m.hashes[l.Name], m.hashes[l.Value])
+		hash += sketch.Mix(m.hashes[l.Name], m.hashes[l.Value])
 		size += m.sizes[l.Name] + m.sizes[l.Value]
 	}
 	for _, l := range b.Resource {
 		if !m.has(s.Labels, m.hashes[l.Name]) {
-			hash += mix(m.hashes[l.Name], m.hashes[l.Value])
+			hash += sketch.Mix(m.hashes[l.Name], m.hashes[l.Value])
 			size += m.sizes[l.Name] + m.sizes[l.Value]
 		}
 	}
-	return mix(hash, hash), size
+	return sketch.Mix(hash, hash), size
 }
 
 // has reports whether the series has a label of its own with that name, which wins over the resource's.
@@ -70,16 +71,6 @@ func (m *measurer) has(labels []frame.LabelRef, name uint64) bool {
 		}
 	}
 	return false
-}
-
-// mix combines two hashes; the finalizer is that of MurmurHash3.
-func mix(a, b uint64) uint64 {
-	x := a*0x9e3779b97f4a7c15 + b
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
-	return x ^ x>>33
 }
 
 // activeSeries estimates how many series each agent has sent in the last one to two
@@ -98,13 +89,13 @@ type activeSeries struct {
 
 type agentSeries struct {
 	agent    string
-	began    time.Time // of the current window
-	cur, old sketch    // series of the current window, and of the one before
-	refused  time.Time // when a batch last was
+	began    time.Time     // of the current window
+	cur, old sketch.Sketch // series of the current window, and of the one before
+	refused  time.Time     // when a batch last was
 }
 
 // agentSeriesBytes is about the memory of one agent.
-const agentSeriesBytes = 2*sketchRegisters + 256
+const agentSeriesBytes = 2*sketch.Bytes + 256
 
 func newActiveSeries(l Limits, now func() time.Time) *activeSeries {
 	return &activeSeries{limit: l.AgentSeries, window: l.SeriesWindow, most: l.AgentsTracked, now: now,
@@ -114,7 +105,7 @@ func newActiveSeries(l Limits, now func() time.Time) *activeSeries {
 // take counts the series of a batch as the agent's, unless that makes them more than the
 // limit: then it gives their estimated number, and nothing is counted. A batch without a
 // new series always passes, so an agent at its limit goes on with those that it has.
-func (a *activeSeries) take(agent string, seen *sketch) (estimate int, ok bool) {
+func (a *activeSeries) take(agent string, seen *sketch.Sketch) (estimate int, ok bool) {
 	if a.limit <= 0 {
 		return 0, true
 	}
@@ -123,16 +114,16 @@ func (a *activeSeries) take(agent string, seen *sketch) (estimate int, ok bool) 
 	now := a.now()
 	s := a.of(agent, now)
 	known := s.cur
-	known.merge(&s.old)
+	known.Merge(&s.old)
 	union := known
-	union.merge(seen)
+	union.Merge(seen)
 	if union != known {
-		if n := int(union.estimate()); n > a.limit {
+		if n := int(union.Estimate()); n > a.limit {
 			s.refused = now
 			return n, false
 		}
 	}
-	s.cur.merge(seen)
+	s.cur.Merge(seen)
 	return 0, true
 }
 
@@ -152,9 +143,9 @@ func (a *activeSeries) of(agent string, now time.Time) *agentSeries {
 	s := e.Value.(*agentSeries)
 	switch age := now.Sub(s.began); {
 	case age >= 2*a.window || age < 0:
-		s.began, s.cur, s.old = now, sketch{}, sketch{}
+		s.began, s.cur, s.old = now, sketch.Sketch{}, sketch.Sketch{}
 	case age >= a.window:
-		s.began, s.old, s.cur = now, s.cur, sketch{}
+		s.began, s.old, s.cur = now, s.cur, sketch.Sketch{}
 	}
 	return s
 }

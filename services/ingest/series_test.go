@@ -2,49 +2,13 @@ package ingest
 
 import (
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/sketch"
 )
-
-// TestSketchEstimates holds estimates to four standard errors, over the whole range and
-// both changes of regime of the older estimators.
-func TestSketchEstimates(t *testing.T) {
-	const standardError = 0.023
-	r := rand.New(rand.NewPCG(1, 2))
-	for _, n := range []int{0, 1, 2, 10, 100, 1000, 3000, 5000, 8000, 20_000, 200_000, 2_000_000} {
-		var s sketch
-		for range n {
-			s.add(r.Uint64())
-		}
-		if got := s.estimate(); math.Abs(got-float64(n)) > max(0.6, 4*standardError*float64(n)) {
-			t.Errorf("%d different hashes are estimated as %.1f", n, got)
-		}
-	}
-}
-
-func TestSketchMergeIsTheUnion(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	var a, b, both sketch
-	for i := range 10_000 {
-		h := r.Uint64()
-		both.add(h)
-		if i%3 != 0 {
-			a.add(h)
-		}
-		if i%3 != 1 {
-			b.add(h)
-		}
-	}
-	a.merge(&b)
-	if a != both {
-		t.Error("the merge of two sketches is not the sketch of both")
-	}
-}
 
 // batchOf has one series for each value of the label i, in [from, to).
 func batchOf(t testing.TB, resource bool, from, to int) *frame.Batch {
@@ -89,16 +53,16 @@ func TestMeasure(t *testing.T) {
 	if want := len("__name__m" + "hostweb-1" + "i99"); own.labelBytes != want || shared.labelBytes != want {
 		t.Errorf("labels of %d and %d bytes, want %d", own.labelBytes, shared.labelBytes, want)
 	}
-	if n := more.seen.estimate(); n < 95 || n > 107 {
+	if n := more.seen.Estimate(); n < 95 || n > 107 {
 		t.Errorf("101 series are estimated as %.1f", n)
 	}
 }
 
-func seenOf(t testing.TB, from, to int) *sketch {
+func seenOf(t testing.TB, from, to int) *sketch.Sketch {
 	t.Helper()
-	var s sketch
+	var s sketch.Sketch
 	for i := from; i < to; i++ {
-		s.add(mix(uint64(i), uint64(i)+1))
+		s.Add(sketch.Mix(uint64(i), uint64(i)+1))
 	}
 	return &s
 }

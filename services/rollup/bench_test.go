@@ -70,7 +70,7 @@ func BenchmarkHour(b *testing.B) {
 				for _, win := range window.All() {
 					n := 0
 					for _, o := range m.outputs[win] {
-						n += len(o.Chunk) + len(o.Index)
+						n += int(o.Chunk.Size()) + int(o.Index.Size())
 					}
 					b.ReportMetric(float64(n)/float64(samples), win.String()+"-B/sample")
 				}

@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -58,7 +59,9 @@ type IntakeConfig struct {
 // JobsConfig bounds jobs.
 type JobsConfig struct {
 	Concurrency int           `koanf:"concurrency" help:"hours that are rolled up at once; each takes its memory"`
-	Memory      config.Bytes  `koanf:"memory" help:"about how much memory the raw samples of one job may take; a larger hour is built in parts"`
+	Memory      config.Bytes  `koanf:"memory" help:"about how much memory one job may take for series, samples and chunks; a larger hour is built in parts"`
+	MaxParts    uint32        `koanf:"max_parts" help:"parts that an hour is built in, each of them from all of its frames, before large agents are set aside"`
+	Dir         string        `koanf:"dir" help:"where the chunks of an hour in parts wait for their publication; empty is the system's directory of temporary files"`
 	Readers     int           `koanf:"readers" help:"frames of a job that are read at once"`
 	Hold        time.Duration `koanf:"hold" help:"longest time between two checkpoints of a job; after it another worker may take it"`
 	MaxFrame    config.Bytes  `koanf:"max_frame" help:"longest frame that is read"`
@@ -88,7 +91,7 @@ func DefaultConfig() Config {
 		Coordinator:  alone,
 		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
 		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000, Recheck: time.Hour},
-		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
+		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
 		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:     DefaultSnapshotConfig(),
 		Collect:      CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
@@ -117,6 +120,9 @@ func (c Config) Validate() error {
 	positive("intake.recheck", c.Intake.Recheck > 0)
 	positive("jobs.concurrency", c.Jobs.Concurrency > 0)
 	positive("jobs.memory", c.Jobs.Memory > 0)
+	if c.Jobs.MaxParts == 0 || c.Jobs.MaxParts > rollup.MaxParts {
+		errs = append(errs, fmt.Errorf("jobs.max_parts: 1 to %d", rollup.MaxParts))
+	}
 	positive("jobs.readers", c.Jobs.Readers > 0)
 	positive("jobs.hold", c.Jobs.Hold >= time.Second)
 	positive("jobs.max_frame", c.Jobs.MaxFrame > 0)

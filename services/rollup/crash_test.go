@@ -230,7 +230,7 @@ func TestPlanOfAFormerOwnerIsUsed(t *testing.T) {
 	svc := w.worker(testConfig(), w.store)
 	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
 	must(t, err)
-	p, err := svc.plan(t.Context(), hour0, 0, 1, &published{}, w.accepted[:1])
+	p, err := svc.plan(t.Context(), hour0, 0, 1, &published{}, w.accepted[:1], 0)
 	must(t, err)
 	if p.sha.IsZero() {
 		t.Fatal("no digest")

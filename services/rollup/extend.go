@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
@@ -17,11 +18,11 @@ import (
 // errNotExtendable: the former generation does not help, all frames are to be read.
 var errNotExtendable = errors.New("not extendable")
 
-// extend makes the plan's raw series of the former raw generation and the frames that are
-// new: what reading all frames gives, to the bit. errNotExtendable where that can't be.
-func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set) ([]chunk.Series, rollup.Counts, error) {
+// extend makes a part of the plan's raw series of the former raw generation and the frames
+// that are new: what reading all frames gives, to the bit. errNotExtendable where that can't be.
+func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set, part rollup.Part) ([]chunk.Series, rollup.Counts, error) {
 	none := rollup.Counts{}
-	if before == nil || before.Name.Generation >= p.Generation || p.Parts != 1 {
+	if before == nil || before.Name.Generation >= p.Generation {
 		return nil, none, errNotExtendable
 	}
 	var fresh []intake.Entry
@@ -36,16 +37,18 @@ func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set) (
 	if uint64(len(oldIn)) != before.Inputs.Batches() || 2*len(fresh) > len(oldIn) || !rollup.Extendable(oldIn, freshIn) {
 		return nil, none, errNotExtendable
 	}
-	b := rollup.NewBuilder(p.Hour, freshIn, rollup.Part{})
+	b := rollup.NewBuilder(p.Hour, freshIn, part)
+	b.Limit(int64(s.cfg.Jobs.Memory))
 	if err := s.read(ctx, b, fresh); err != nil {
 		return nil, none, err
 	}
+	cost := b.Bytes()
 	more, counts, err := b.Finish()
 	if err != nil {
 		return nil, none, err
 	}
-	old, err := s.series(ctx, before)
-	if err != nil && ctx.Err() == nil {
+	old, err := s.series(ctx, before, part, cost)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, rollup.ErrTooLarge) {
 		s.log.Info("the former generation can't be read; all frames are", "set", before.Name.Key(), "err", err)
 		return nil, none, errNotExtendable
 	}
@@ -56,19 +59,24 @@ func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set) (
 	if !ok {
 		return nil, none, errNotExtendable
 	}
+	if part.Index > 0 {
+		return raw, counts, nil // those of the former generation count once
+	}
 	c := before.Counts
 	counts.Add(rollup.Counts{Inputs: c.Records, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates})
 	return raw, counts, nil
 }
 
-// series reads the raw series of a set, in the order of rollup.Builder.
-func (s *Service) series(ctx context.Context, set *catalog.Set) ([]chunk.Series, error) {
+// series reads the raw series of a set that are in the part, in the order of rollup.Builder.
+// cost is taken already of what a job may take: *rollup.TooLargeError beyond that.
+func (s *Service) series(ctx context.Context, set *catalog.Set, part rollup.Part, cost int64) ([]chunk.Series, error) {
 	if set.Into != nil {
 		out, err := compact.Series(ctx, s.store, s.cfg.AuthorityID, set)
+		out = slices.DeleteFunc(out, func(one chunk.Series) bool { return !part.Holds(&one) })
 		rollup.SortSeries(out)
 		return out, err
 	}
-	out := make([]chunk.Series, 0, set.Counts.Series)
+	var out []chunk.Series
 	for _, o := range set.Objects {
 		body, err := s.object(ctx, o.ChunkKey, o.ChunkBytes, o.ChunkSHA256)
 		if err != nil {
@@ -87,10 +95,16 @@ func (s *Service) series(ctx context.Context, set *catalog.Set) ([]chunk.Series,
 		for i := range x.Len() {
 			ref := x.Series(i)
 			one := chunk.Series{Agent: ref.Agent, Labels: ref.Labels, Type: ref.Type, Unit: ref.Unit}
+			if !part.Holds(&one) {
+				continue
+			}
 			if _, err := d.Series(i, ref.MinT, ref.MaxT, chunk.AllColumns, &one.Columns); err != nil {
 				return nil, fmt.Errorf("read %q: %w", o.ChunkKey, err)
 			}
 			out = append(out, one)
+			if cost += rollup.Cost(1, uint64(one.Rows()), rollup.KeyBytes(&one)); cost > int64(s.cfg.Jobs.Memory) {
+				return nil, &rollup.TooLargeError{Limit: int64(s.cfg.Jobs.Memory), Parts: part.Of}
+			}
 		}
 	}
 	rollup.SortSeries(out)

@@ -87,7 +87,7 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 	if err := s.ordered(ctx, ord, pub, gen); err != nil {
 		return err
 	}
-	p, err := s.plan(ctx, h.h, id, gen, pub, in)
+	p, err := s.plan(ctx, h.h, id, gen, pub, in, h.o.perRecord)
 	if err != nil {
 		if unreadablePlan(err) {
 			s.m.damage(err)
@@ -109,9 +109,25 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		return j.Checkpoint(ctx, b)
 	}
 	step := func() error { state.Parts++; return checkpoint() }
+	died, err := h.begin(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer h.end(ctx)
+	if died {
+		return h.failed(ctx, p, pub, open, errDied)
+	}
 	m, err := s.makeOrdered(ctx, ord, p, pub.sets[window.Raw], open, step)
 	if err != nil {
 		return h.failed(ctx, p, pub, open, err)
+	}
+	defer func() {
+		if err := m.close(); err != nil {
+			s.log.Warn("chunks of an hour in parts", "error", err)
+		}
+	}()
+	if m.cost > 0 {
+		h.o.perRecord = float64(m.cost) / float64(max(p.Records(), 1))
 	}
 	inputs, err := p.InputSet()
 	if err != nil {
@@ -191,6 +207,13 @@ func (h handler) failed(ctx context.Context, p *planned, pub *published, open []
 		return err
 	}
 	var bad *UnreadableError
+	if errors.Is(err, rollup.ErrTooLarge) || errors.Is(err, errDied) {
+		rerr := h.resize(ctx, p, pub, open, err)
+		if !errors.As(rerr, &bad) {
+			return rerr // nil: the generation is decided, and the next is due at once
+		}
+		err = rerr // the survey met a frame that can't be read
+	}
 	if !errors.As(err, &bad) {
 		return err
 	}

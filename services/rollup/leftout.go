@@ -36,12 +36,15 @@ func (o *owner) leaveOut(id identity.Batch) {
 	o.out[id] = l
 }
 
-// readable are the pending inputs of the hour but for those whose frames can't be read,
-// and when to try one of these again.
+// readable are the pending inputs of the hour but for those whose frames can't be read and
+// those of agents that are set aside, and when to try one of these again.
 func (o *owner) readable(ctx context.Context, h window.Hour) (in []intake.Entry, again time.Time, err error) {
 	now, checks := o.s.now(), 0
 	again = now.Add(outFor)
 	for _, e := range o.log.inputs(h) {
+		if o.isAside(h, e.AgentID) {
+			continue
+		}
 		l, out := o.out[e.Identity()]
 		if out && now.Before(l.until) {
 			continue

@@ -37,6 +37,10 @@ type metrics struct {
 	damaged      *prometheus.CounterVec // what
 	orders       *prometheus.CounterVec // outcome
 	ordered      *prometheus.GaugeVec   // shard
+	resized      prometheus.Counter
+	died         prometheus.Counter
+	setAside     prometheus.Counter
+	asides       *prometheus.GaugeVec // shard
 	compact      *compactMetrics
 }
 
@@ -55,7 +59,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		shards:       prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "shards", Help: "Shards that this worker owns."}),
 		pending:      gauge("pending_batches", "Batches that no published set covers yet, by shard.", "shard"),
 		lag:          gauge("lag_seconds", "Time since the end of the oldest ended hour that has batches to roll up, by shard; 0 when there is none.", "shard"),
-		behind:       gauge("put_off_batches", "Batches that wait for something else than their hour, by shard: left_out (the frame can't be read), stuck (of hours that fail for good), shelved (forgotten to make room, until the next look at all segments); and segments that can't be taken now.", "shard", "why"),
+		behind:       gauge("put_off_batches", "Batches that wait for something else than their hour, by shard: left_out (the frame can't be read), stuck (of hours that fail for good), shelved (forgotten to make room, until the next look at all segments), set_aside (their agent has too much in an hour); and segments that can't be taken now.", "shard", "why"),
 		ahead:        counter("batches_ahead_total", "Batches with samples of hours far ahead: an agent's clock is wrong, or this worker's."),
 		early:        vec("early_generations_total", "Generations of hours that were not over: far ahead, or crowded (no room for more pending batches).", "why"),
 		clockSteps:   counter("clock_steps_total", "Times that a shard's loop saw the clock go back by more than a minute."),
@@ -80,10 +84,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		damaged:   vec("damaged_total", "Looks that met a published record, or a plan, that can't be read: its hour waits for lmctl rollup repair.", "what"),
 		orders:    vec("orders_total", "Generations made, or tried, on an operator's order: done, failed.", "outcome"),
 		ordered:   gauge("orders_pending", "Hours that operators ordered to be made anew, by shard.", "shard"),
+		resized:   counter("generations_resized_total", "Generations that were given up because a part took more than jobs.memory, or killed its worker; the next has more parts."),
+		died:      counter("jobs_died_total", "Jobs whose worker was killed while it made an hour, as the next worker found."),
+		setAside:  counter("agents_set_aside_total", "Agents that were set aside for an hour, since it does not fit into memory with them."),
+		asides:    gauge("agent_hours_aside", "Hours of agents that are set aside, by shard: too large to be rolled up.", "shard"),
 		swept:     counter("swept_keys_total", "Superseded sets and objects of no set that a sweep put on the delayed queue."),
 	}
 	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.clockAhead, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
-		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept, m.damaged, m.orders, m.ordered)
+		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept, m.damaged, m.orders, m.ordered, m.resized, m.died, m.setAside, m.asides)
 	m.compact = newCompactMetrics(reg)
 	for _, w := range window.All() {
 		m.generations.WithLabelValues(w.String())

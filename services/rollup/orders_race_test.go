@@ -186,7 +186,7 @@ func TestAnOrderMeetsALostFrame(t *testing.T) {
 	must(t, w.store.Delete(t.Context(), e.RawBlobKey))
 	pub, err := o.s.published(t.Context(), hour0, 0)
 	must(t, err)
-	_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e})
+	_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e}, 0)
 	must(t, err)
 	w.ordering(w.store)
 	_ = w.turns(o) // tells of the frame

@@ -400,7 +400,7 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 		if begun {
 			pub, err := o.s.published(t.Context(), hour0, 0)
 			must(t, err)
-			_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e})
+			_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e}, 0)
 			must(t, err)
 		}
 		w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "rotten")

@@ -22,22 +22,44 @@ import (
 type made struct {
 	counts  rollup.Counts
 	outputs map[window.Window][]publish.Output
+	// cost is the estimate of what was made of frames took of memory; 0 where it was not.
+	cost int64
+	kept *spill // of outputs; nil when they are in memory
 }
+
+// close lets go of outputs that are not in memory.
+func (m *made) close() error { return m.kept.close() }
 
 // make makes the chunks of the windows, of the plan's frames or of the former generation
 // (nil for none) and what is new; step is called after each part. Nothing of a plan whose
-// records are not conserved is given.
-func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, windows []window.Window, step func() error) (*made, error) {
+// records are not conserved is given. The caller closes what it gets. Where a part takes
+// more than jobs.memory the error wraps rollup.ErrTooLarge.
+func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, windows []window.Window, step func() error) (out *made, err error) {
 	m := &made{outputs: map[window.Window][]publish.Output{}}
-	mixed := s.newSheaf(layout.MixedMetrics) // one for all windows: they have the same labels
+	if p.Parts > 1 {
+		if m.kept, err = newSpill(s.cfg.Jobs.Dir); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if out != m || err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	mixed := s.newSheaf(layout.MixedMetrics, m.kept) // one for all windows: they have the same labels
 	defer mixed.free()
-	for part := range p.Parts {
-		raw, counts, err := s.extend(ctx, p, before)
-		if err == nil {
-			s.m.extended.Inc()
+	for i := range p.Parts {
+		part := rollup.Part{Index: i, Of: p.Parts}
+		raw, counts, err := s.extend(ctx, p, before, part)
+		if errors.Is(err, errNotExtendable) && i > 0 && before != nil {
+			// The parts before were made of the former generation, whose counts are of all parts.
+			return s.make(ctx, p, nil, windows, step)
 		}
 		if errors.Is(err, errNotExtendable) {
-			raw, counts, err = s.whole(ctx, p, part)
+			before = nil
+			var cost int64
+			raw, counts, cost, err = s.whole(ctx, p, part)
+			m.cost += cost
 		}
 		if err != nil {
 			return nil, err
@@ -61,6 +83,9 @@ func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, win
 			return nil, err
 		}
 	}
+	if before != nil {
+		s.m.extended.Inc()
+	}
 	// The parts together must have every record, too.
 	if m.counts.Inputs != p.Records() {
 		return nil, &rollup.ConservationError{Counts: m.counts}
@@ -69,12 +94,15 @@ func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, win
 }
 
 // whole makes the raw series of a part of the plan from all of its frames.
-func (s *Service) whole(ctx context.Context, p *planned, part uint32) ([]chunk.Series, rollup.Counts, error) {
-	b := rollup.NewBuilder(p.Hour, p.Order(), rollup.Part{Index: part, Of: p.Parts})
+func (s *Service) whole(ctx context.Context, p *planned, part rollup.Part) ([]chunk.Series, rollup.Counts, int64, error) {
+	b := rollup.NewBuilder(p.Hour, p.Order(), part)
+	b.Limit(int64(s.cfg.Jobs.Memory))
 	if err := s.read(ctx, b, p.Inputs); err != nil {
-		return nil, rollup.Counts{}, err
+		return nil, rollup.Counts{}, 0, err
 	}
-	return b.Finish()
+	cost := b.Bytes()
+	series, counts, err := b.Finish()
+	return series, counts, cost, err
 }
 
 // read gives the builder its frames.
@@ -133,7 +161,7 @@ func (s *Service) encode(series []chunk.Series, mixed *sheaf) ([]publish.Output,
 		}
 		into := mixed
 		if rows >= s.cfg.Chunks.MetricSamples {
-			into = s.newSheaf(name)
+			into = s.newSheaf(name, mixed.kept)
 		}
 		for i := from; i < to; i++ {
 			if err := into.add(&series[i], &outs); err != nil {
@@ -162,10 +190,11 @@ type sheaf struct {
 	w      *chunk.Writer
 	rows   int
 	series int
+	kept   *spill // where its chunks are put; nil is memory
 }
 
-func (s *Service) newSheaf(metric string) *sheaf {
-	return &sheaf{metric: metric, limit: s.cfg.Chunks.MaxSamples, w: writers.Get().(*chunk.Writer)}
+func (s *Service) newSheaf(metric string, kept *spill) *sheaf {
+	return &sheaf{metric: metric, limit: s.cfg.Chunks.MaxSamples, w: writers.Get().(*chunk.Writer), kept: kept}
 }
 
 func (f *sheaf) free() {
@@ -192,11 +221,27 @@ func (f *sheaf) end(outs *[]publish.Output) error {
 	if err != nil {
 		return err
 	}
+	body, err := f.content(files.Chunk)
+	if err != nil {
+		return err
+	}
+	index, err := f.content(files.Index)
+	if err != nil {
+		return err
+	}
 	*outs = append(*outs, publish.Output{
-		Metric: f.metric, Chunk: bytes.Clone(files.Chunk), Index: bytes.Clone(files.Index), FooterOffset: uint64(files.FooterOffset),
+		Metric: f.metric, Chunk: body, Index: index, FooterOffset: uint64(files.FooterOffset),
 		Series: uint64(files.Series), Samples: files.Samples, MinTime: files.MinT, MaxTime: files.MaxT,
 	})
 	f.w.Reset()
 	f.rows, f.series = 0, 0
 	return nil
+}
+
+// content keeps what the writer lends until its next chunk.
+func (f *sheaf) content(b []byte) (publish.Content, error) {
+	if f.kept != nil {
+		return f.kept.keep(b)
+	}
+	return publish.Bytes(bytes.Clone(b)), nil
 }

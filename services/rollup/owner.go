@@ -31,10 +31,15 @@ type owner struct {
 	orders map[window.Hour]*order // of operators, pending
 	listed time.Time              // when orders were listed
 	seen   time.Time              // the clock at the last round
+	aside  asides
+	// attempts are the keys of notes that this owner has in the store.
+	attempts map[string]struct{}
+	// perRecord is the memory that a record of the shard took when its last hour was made; 0: not known.
+	perRecord float64
 }
 
 func (s *Service) newOwner(g Grant) *owner {
-	return &owner{s: s, grant: g, reader: intake.NewReader(s.store, g.Shard), looked: s.now(), log: newBacklog(), out: map[identity.Batch]leftOut{}}
+	return &owner{s: s, grant: g, reader: intake.NewReader(s.store, g.Shard), looked: s.now(), log: newBacklog(), out: map[identity.Batch]leftOut{}, attempts: map[string]struct{}{}}
 }
 
 // own works on a shard until ctx ends: the grant is lost, or the service stops.
@@ -103,7 +108,10 @@ func (o *owner) told(ctx context.Context) bool {
 func (o *owner) round(ctx context.Context) (again bool, err error) {
 	o.watchClock()
 	again, err = o.follow(ctx)
-	err = errors.Join(err, o.sweep(ctx))
+	err = errors.Join(err, o.sweep(ctx), o.listAsides(ctx))
+	if o.aside.of == nil {
+		return again, err // a job must not begin before it is known who is set aside
+	}
 	did, oerr := o.obey(ctx)
 	again, err = again || did, errors.Join(err, oerr)
 	o.relieve()

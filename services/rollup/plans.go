@@ -45,8 +45,9 @@ func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen 
 }
 
 // plan gives the generation's plan: the one that is there, or one that is made now of
-// the former generation's inputs and the pending ones. What is in the store counts.
-func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint64, pub *published, more []intake.Entry) (*planned, error) {
+// the former generation's inputs and the pending ones. What is in the store counts. perRecord
+// is the memory that a record of the shard took lately, 0 when that is not known.
+func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint64, pub *published, more []intake.Entry, perRecord float64) (*planned, error) {
 	old, err := s.readPlan(ctx, h, id, gen)
 	if !errors.Is(err, objstore.ErrNotFound) {
 		return old, err
@@ -63,7 +64,7 @@ func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint
 		return nil, errNoInputs
 	}
 	p := &rollup.Plan{AuthorityID: s.cfg.AuthorityID, Shard: id, Shards: s.cfg.Shards, Hour: h, Generation: gen, Inputs: inputs}
-	p.Parts = parts(p.Records(), int64(s.cfg.Jobs.Memory))
+	p.Parts = min(max(parts(p.Records(), int64(s.cfg.Jobs.Memory)), s.partsOf(int64(perRecord*float64(p.Records())))), s.cfg.Jobs.MaxParts)
 	body, err := p.Marshal()
 	if err != nil {
 		return nil, err
@@ -91,8 +92,8 @@ func merge(a, b []intake.Entry) []intake.Entry {
 	return slices.CompactFunc(out, func(x, y intake.Entry) bool { return x.Identity() == y.Identity() })
 }
 
-// recordBytes is about what a raw record takes while its hour is built: times and values
-// as they came and as they leave, and a part of the encoder.
+// recordBytes is about what a raw record takes at least while its hour is built, where a
+// series has many: times and values as they came and as they leave, and a part of the encoder.
 const recordBytes = 48
 
 func parts(records uint64, memory int64) uint32 {

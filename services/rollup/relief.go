@@ -26,7 +26,9 @@ func (o *owner) relieve() {
 			delete(o.out, p.Identity())
 			return true
 		}
-		return !slices.ContainsFunc(p.hours, func(h window.Hour) bool { return o.log.hours[h].stuck < stuckAfter })
+		return !slices.ContainsFunc(p.hours, func(h window.Hour) bool {
+			return o.log.hours[h].stuck < stuckAfter && !o.isAside(h, p.AgentID)
+		})
 	})
 	if n > 0 {
 		o.s.log.Warn("batches that can't be rolled up make room for others; they are tried again later", "shard", o.grant.Shard,

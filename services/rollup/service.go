@@ -104,6 +104,9 @@ type ShardStatus struct {
 	Shelved int `json:"shelved"`
 	// PutAside are segments of the intake that can't be taken now.
 	PutAside int `json:"segments_put_aside"`
+	// Aside are pending batches of agents that are set aside for an hour of theirs, AgentHours those.
+	Aside      int `json:"set_aside"`
+	AgentHours int `json:"agent_hours_set_aside"`
 }
 
 // New builds a worker; it does nothing before Run.
@@ -367,6 +370,7 @@ func (s *Service) leave(o *owner) {
 	s.m.pending.DeleteLabelValues(id)
 	s.m.lag.DeleteLabelValues(id)
 	s.m.ordered.DeleteLabelValues(id)
+	s.m.asides.DeleteLabelValues(id)
 	s.m.behind.DeletePartialMatch(prometheus.Labels{"shard": id})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -397,7 +401,7 @@ func (s *Service) note(o *owner) {
 	id := o.grant.Shard.String()
 	st := ShardStatus{
 		Shard: id, Fence: o.grant.Fence, PendingBatches: len(o.log.batches), PendingHours: []string{},
-		LeftOut: len(o.out), Shelved: o.log.shelved, PutAside: o.reader.Aside(),
+		Aside: o.asideBatches(), AgentHours: len(o.aside.of), LeftOut: len(o.out), Shelved: o.log.shelved, PutAside: o.reader.Aside(),
 	}
 	for h, w := range o.log.hours {
 		st.PendingHours = append(st.PendingHours, h.String())
@@ -405,9 +409,10 @@ func (s *Service) note(o *owner) {
 			st.Stuck += len(w.ids)
 		}
 	}
-	for why, n := range map[string]int{"left_out": st.LeftOut, "stuck": st.Stuck, "shelved": st.Shelved, "segments": st.PutAside} {
+	for why, n := range map[string]int{"left_out": st.LeftOut, "stuck": st.Stuck, "shelved": st.Shelved, "segments": st.PutAside, "set_aside": st.Aside} {
 		s.m.behind.WithLabelValues(id, why).Set(float64(n))
 	}
+	s.m.asides.WithLabelValues(id).Set(float64(st.AgentHours))
 	slices.Sort(st.PendingHours)
 	st.PendingHours = st.PendingHours[:min(len(st.PendingHours), maxStatusHours)]
 	lag := time.Duration(0)

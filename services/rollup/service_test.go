@@ -262,17 +262,38 @@ func TestParts(t *testing.T) {
 		w.some(agentOf(0, n), hour0, 0, 10, 0)
 	}
 	cfg := testConfig()
-	cfg.Jobs.Memory = 48 * 30
+	cfg.Jobs.Memory = 12 << 10
 	cfg.Chunks.MetricSamples, cfg.Chunks.MaxSamples = 8, 15
 	w.drive(cfg, Grant{Shard: 0, Fence: 1})
-	w.check(hour0, 0, 1)
 	set := w.set(hour0, 0, window.Raw)
+	first := set.Name.Generation
+	if first == 1 {
+		t.Error("the hour was made in one part")
+	}
+	w.check(hour0, 0, first)
 	metrics := map[string]bool{}
 	for _, o := range set.Objects {
 		metrics[o.Metric] = true
 	}
 	if len(set.Objects) < 4 || !metrics["load"] {
 		t.Errorf("%d objects of %v", len(set.Objects), metrics)
+	}
+
+	// A former generation that does not fit whole is extended part by part.
+	w.some(agentOf(0, 5), hour0, 20, 3, 0)
+	svc := w.worker(cfg, w.store)
+	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	toRest(t, w, o)
+	last := w.set(hour0, 0, window.Raw).Name.Generation
+	if last == first {
+		t.Fatal("the late batches are not rolled up")
+	}
+	w.check(hour0, 0, last)
+	p, err := svc.readPlan(t.Context(), hour0, 0, last)
+	must(t, err)
+	if n := testutil.ToFloat64(svc.m.extended); n != 1 || p.Parts < 2 {
+		t.Errorf("%v generations extended, the last in %d parts", n, p.Parts)
 	}
 }
 

@@ -1,0 +1,39 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+)
+
+// Asides lists the agents that workers set aside, by shard and hour. bad is called for
+// records that can't be read: workers try those agents again.
+func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) ([]catalog.Aside, error) {
+	var out []catalog.Aside
+	err := r.list(ctx, layout.RollupAsidePrefix, "", func(i objstore.Info) error {
+		b, _, err := r.get(ctx, i.Key, catalog.MaxAsideBytes, recordTimeout)
+		if errors.Is(err, objstore.ErrNotFound) {
+			return nil
+		}
+		var a catalog.Aside
+		if err == nil {
+			a, err = catalog.ParseAside(i.Key, b)
+		}
+		if catalog.Unreadable(err) {
+			bad(i.Key, err)
+			return nil
+		}
+		if err == nil {
+			out = append(out, a)
+		}
+		return err
+	})
+	if err != nil {
+		return out, fmt.Errorf("agents that are set aside: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,55 @@
+package rollup
+
+import (
+	"fmt"
+	"os"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+)
+
+// spill keeps the chunks of an hour that is built in parts until they are published: all
+// parts together have more than a job may take. Its file has no name, so that it goes with
+// the process, however that ends.
+type spill struct {
+	f  *os.File
+	at int64
+}
+
+// newSpill makes a spill in dir; "" is the system's directory of temporary files.
+func newSpill(dir string) (*spill, error) {
+	f, err := os.CreateTemp(dir, "lightmetrics-rollup-*")
+	if err != nil {
+		return nil, fmt.Errorf("chunks of an hour in parts: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		_ = f.Close() // the error that counts is the other
+		return nil, fmt.Errorf("chunks of an hour in parts: %w", err)
+	}
+	return &spill{f: f}, nil
+}
+
+// keep writes b, which may be changed afterwards. What is read back is checked by whoever
+// stores it, by its hash.
+func (s *spill) keep(b []byte) (publish.Content, error) {
+	at, n := s.at, len(b)
+	if _, err := s.f.WriteAt(b, at); err != nil {
+		return publish.Content{}, fmt.Errorf("chunks of an hour in parts: %w", err)
+	}
+	s.at += int64(n)
+	return publish.Stored(n, identity.Sum(b), func() ([]byte, error) {
+		body := make([]byte, n)
+		if _, err := s.f.ReadAt(body, at); err != nil {
+			return nil, err
+		}
+		return body, nil
+	}), nil
+}
+
+// close lets go of the space.
+func (s *spill) close() error {
+	if s == nil {
+		return nil
+	}
+	return s.f.Close()
+}
