@@ -63,6 +63,7 @@ type Config struct {
 	MaxObject        config.Bytes  `koanf:"max_object" help:"largest body of one PUT"`
 	InlineObject     config.Bytes  `koanf:"inline_object" help:"largest body that is kept in the log; larger ones get a file; at most 4MiB"`
 	Segment          config.Bytes  `koanf:"segment" help:"length at which a log segment is closed"`
+	Reserve          config.Bytes  `koanf:"reserve" help:"disk that is kept for deletes, reclaiming and the index when the disk is full; 0: none"`
 	MaxRequests      int           `koanf:"max_requests" help:"requests at the same time; more are told SlowDown"`
 	MaxInFlight      config.Bytes  `koanf:"max_in_flight" help:"memory for bodies on their way"`
 	BodyIdle         time.Duration `koanf:"body_idle_timeout" help:"how long a client may take for the next piece of a body"`
@@ -79,7 +80,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:4790", AdminListen: "127.0.0.1:4791", Region: "us-east-1",
-		MaxObject: 5 << 30, InlineObject: 1 << 20, Segment: 256 << 20,
+		MaxObject: 5 << 30, InlineObject: 1 << 20, Segment: 256 << 20, Reserve: 64 << 20,
 		MaxRequests: 512, MaxInFlight: 64 << 20, BodyIdle: 30 * time.Second, Drain: 15 * time.Second,
 		ReclaimBelow: 0.4, ReclaimInterval: time.Minute, WebhookBacklog: 4 << 30,
 	}
@@ -88,6 +89,8 @@ func DefaultConfig() Config {
 const (
 	minSecret  = 8
 	minSegment = 64 << 10
+	// minReserve has room for a flush of the index.
+	minReserve = 16 << 20
 )
 
 // Validate checks the settings.
@@ -127,6 +130,8 @@ func (c Config) Validate() error {
 		bad("max_in_flight %s: want at least 4MiB", c.MaxInFlight)
 	case c.Segment < minSegment || c.Segment > 2<<30:
 		bad("segment %s: want 64KiB to 2GiB", c.Segment)
+	case c.Reserve < 0 || c.Reserve > 0 && c.Reserve < minReserve:
+		bad("reserve %s: want 0 or at least 16MiB", c.Reserve)
 	case c.MaxRequests < 1:
 		bad("max_requests %d: want at least 1", c.MaxRequests)
 	case c.BodyIdle <= 0 || c.Drain <= 0 || c.ReclaimInterval <= 0:

@@ -2,6 +2,7 @@ package objectstore
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,9 +21,21 @@ type metrics struct {
 	webhookLost  *prometheus.CounterVec
 	reclaimed    prometheus.Counter
 	slowBodies   prometheus.Counter
+
+	engine atomic.Pointer[engine.Engine] // another one after the index was built again
+	fsyncs atomic.Int64                  // of the engines before it
 }
 
-func newMetrics(reg prometheus.Registerer, e *engine.Engine) (*metrics, error) {
+// stats are those of the open engine; none while the index is built again.
+func (m *metrics) stats() (s engine.Stats) {
+	if e := m.engine.Load(); e != nil {
+		s = e.Stats()
+	}
+	s.Fsyncs += m.fsyncs.Load()
+	return s
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	opts := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: "lightmetrics_objectstore_" + name, Help: help}
 	}
@@ -44,30 +57,37 @@ func newMetrics(reg prometheus.Registerer, e *engine.Engine) (*metrics, error) {
 	}
 	gauge := func(name, help string, f func(engine.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_objectstore_" + name, Help: help},
-			func() float64 { return f(e.Stats()) })
+			func() float64 { return f(m.stats()) })
 	}
 	for _, c := range []prometheus.Collector{
 		m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_objectstore_fsyncs_total", Help: "Fsyncs of the log, of body files and of their directories."},
-			func() float64 { return float64(e.Stats().Fsyncs) }),
+			func() float64 { return float64(m.stats().Fsyncs) }),
 		gauge("objects", "Objects in the store.", func(s engine.Stats) float64 { return float64(s.Objects) }),
 		gauge("object_bytes", "Sum of the sizes of all objects.", func(s engine.Stats) float64 { return float64(s.ObjectBytes) }),
 		gauge("segments", "Segments of the log.", func(s engine.Stats) float64 { return float64(s.Segments) }),
 		gauge("log_bytes", "Length of all segments.", func(s engine.Stats) float64 { return float64(s.LogBytes) }),
 		gauge("log_live_bytes", "Bytes of the log that are in use.", func(s engine.Stats) float64 { return float64(s.LiveBytes) }),
 		gauge("index_disk_bytes", "Size of the index on disk.", func(s engine.Stats) float64 { return float64(s.IndexDiskBytes) }),
-		gauge("poisoned", "1 after a failed fsync: the store only reads.", func(s engine.Stats) float64 {
-			if s.Poisoned {
-				return 1
-			}
-			return 0
-		}),
+		gauge("damaged", "Places of the store that were found damaged and not repaired.", func(s engine.Stats) float64 { return float64(s.Damaged) }),
+		gauge("uncertain", "1 while lost writes have unknown keys: conditions of absent keys are refused until lmctl store repair.",
+			func(s engine.Stats) float64 { return truth(s.Uncertain) }),
+		gauge("full", "1 while the disk is full: objects are read and deleted only.", func(s engine.Stats) float64 { return truth(s.Full) }),
+		gauge("reserve_bytes", "Disk that is kept for deletes, reclaiming and the index.", func(s engine.Stats) float64 { return float64(s.ReserveBytes) }),
+		gauge("poisoned", "1 after a failed fsync: the store only reads.", func(s engine.Stats) float64 { return truth(s.Poisoned) }),
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (m *metrics) batch(s engine.BatchStats) {

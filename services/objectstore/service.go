@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +34,7 @@ type Service struct {
 	addr    atomic.Pointer[string]
 	admin   atomic.Pointer[string]
 	started atomic.Bool
+	isReady sync.Once
 }
 
 // New checks the settings. Nothing is opened before Run.
@@ -70,11 +73,25 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	if s.started.Swap(true) {
 		return errors.New("objectstore: Run was called before")
 	}
-	var m *metrics
+	m, err := newMetrics(s.deps.Telemetry.Registry)
+	if err != nil {
+		return fmt.Errorf("objectstore: %w", err)
+	}
+	for {
+		err := s.open(ctx, m)
+		if !errors.Is(err, engine.ErrIndexDamaged) || ctx.Err() != nil {
+			return err
+		}
+		s.deps.Telemetry.Log.Error("the store is opened again: its index was found damaged", "error", err)
+	}
+}
+
+// open opens the engine and serves until ctx ends, or until the index is found damaged.
+func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 	opt := engine.Options{
 		Dir: s.cfg.Dir, Log: s.deps.Telemetry.Log,
 		SegmentBytes: int64(s.cfg.Segment), InlineBytes: int64(s.cfg.InlineObject), ReclaimBelow: s.cfg.ReclaimBelow,
-		Observe: func(b engine.BatchStats) { m.batch(b) }, // m is set before the engine runs
+		Reserve: int64(s.cfg.Reserve), Observe: m.batch,
 	}
 	if s.cfg.ReclaimBelow == 0 {
 		opt.ReclaimBelow = -1
@@ -86,14 +103,14 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
+	m.engine.Store(eng)
 	defer func() {
+		m.fsyncs.Add(eng.Stats().Fsyncs)
+		m.engine.Store(nil)
 		if cerr := eng.Close(); err == nil && cerr != nil {
 			err = fmt.Errorf("objectstore: close: %w", cerr)
 		}
 	}()
-	if m, err = newMetrics(s.deps.Telemetry.Registry, eng); err != nil {
-		return fmt.Errorf("objectstore: %w", err)
-	}
 	if err := s.serve(ctx, eng, m); err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
@@ -107,7 +124,7 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 		return err
 	}
 	eng.Hold(s.floor(eng, senders))
-	l, err := net.Listen("tcp", s.cfg.Listen)
+	l, err := net.Listen("tcp", again(s.Addr(), s.cfg.Listen))
 	if err != nil {
 		return err
 	}
@@ -129,7 +146,7 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 // start begins the loops that end with the service's context.
 func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
 	if s.cfg.AdminListen != "" {
-		ac := run.DefaultHTTP(s.cfg.AdminListen)
+		ac := run.DefaultHTTP(again(s.AdminAddr(), s.cfg.AdminListen))
 		ac.Hosts = s.cfg.AdminHosts
 		al, err := ac.Open(context.Background())
 		if err != nil {
@@ -139,7 +156,9 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		a := al.Addr().String()
 		s.admin.Store(&a)
 		mux := run.NewMux("lightmetrics objectstore, admin paths", telemetry.Version(), nil)
-		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: eng.Err, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: func() error { return ready(eng) }, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+		mux.Handle(run.Route{Pattern: "GET /damage", About: "what was found damaged, with the keys", Roles: []run.Role{run.RoleOperator},
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeDamage(w, eng) })})
 		g.Go("admin", func(ctx context.Context) error { return run.ServeHTTP(ctx, ac.Server(mux), al, s.cfg.Drain) })
 	}
 	api := s3api.New(s3api.Options{
@@ -151,6 +170,14 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 	addr := l.Addr().String()
 	s.addr.Store(&addr)
 	g.Go("s3", func(ctx context.Context) error { return run.ServeHTTP(ctx, run.NewHTTPServer(api), l, s.cfg.Drain) })
+	g.Go("index", func(ctx context.Context) error {
+		select {
+		case <-eng.IndexDamaged():
+			return engine.ErrIndexDamaged
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	for _, sender := range senders {
 		g.Go("webhook", sender.Run)
 	}
@@ -158,8 +185,33 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		g.Go("reclaim", func(ctx context.Context) error { return s.reclaim(ctx, eng, m) })
 	}
 	s.deps.Telemetry.Log.Info("object store is ready", "s3", "http://"+addr, "admin", s.AdminAddr(), "dir", s.cfg.Dir)
-	close(s.ready)
+	s.isReady.Do(func() { close(s.ready) })
 	return nil
+}
+
+// again gives the address that was listened on before, so that clients find it.
+func again(before, configured string) string {
+	if before != "" {
+		return before
+	}
+	return configured
+}
+
+// ready says why the store can't do all of its work: take objects, and decide conditions.
+func ready(eng *engine.Engine) error {
+	return errors.Join(eng.Err(), eng.Room(), eng.Uncertain())
+}
+
+// writeDamage shows what was found damaged.
+func writeDamage(w http.ResponseWriter, eng *engine.Engine) {
+	out := struct {
+		Uncertain bool            `json:"uncertain"`
+		Damages   []engine.Damage `json:"damages"`
+	}{eng.Uncertain() != nil, eng.Damages()}
+	if out.Damages == nil {
+		out.Damages = []engine.Damage{}
+	}
+	run.WriteJSON(w, http.StatusOK, out)
 }
 
 // reclaim drops segments that hold little. A failure is logged and tried again later.
@@ -188,7 +240,11 @@ func (s *Service) reclaim(ctx context.Context, eng *engine.Engine, m *metrics) e
 
 func (s *Service) makeBuckets(ctx context.Context, eng *engine.Engine) error {
 	for _, b := range s.cfg.Buckets {
-		if err := eng.CreateBucket(ctx, b, s.deps.Now()); err != nil && !errors.Is(err, engine.ErrBucketExists) {
+		err := eng.CreateBucket(ctx, b, s.deps.Now())
+		switch {
+		case errors.Is(err, engine.ErrFull):
+			s.deps.Telemetry.Log.Error("a bucket could not be made", "bucket", b, "error", err)
+		case err != nil && !errors.Is(err, engine.ErrBucketExists):
 			return err
 		}
 	}

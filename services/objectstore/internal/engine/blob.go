@@ -28,7 +28,7 @@ type Blob struct {
 
 // NewBlob begins a body file.
 func (e *Engine) NewBlob() (*Blob, error) {
-	if err := e.Err(); err != nil {
+	if err := errors.Join(e.Err(), e.room()); err != nil {
 		return nil, err
 	}
 	var raw [16]byte
@@ -38,7 +38,7 @@ func (e *Engine) NewBlob() (*Blob, error) {
 	id := hex.EncodeToString(raw[:])
 	f, err := e.fs.Create(tmpDir + "/" + id)
 	if err != nil {
-		return nil, fmt.Errorf("create body file: %w", err)
+		return nil, fmt.Errorf("create body file: %w", full(err))
 	}
 	failpoint.Hit("objectstore.body.create.after")
 	return &Blob{e: e, id: id, file: f, buf: make([]byte, 0, BlockSize), ext: Extent{File: id}}, nil
@@ -63,8 +63,11 @@ func (b *Blob) block() error {
 	if len(b.buf) == 0 {
 		return nil
 	}
-	if _, err := b.file.WriteAt(b.buf, b.ext.Size); err != nil {
+	if err := b.e.room(); err != nil {
 		return fmt.Errorf("write body file: %w", err)
+	}
+	if _, err := b.file.WriteAt(b.buf, b.ext.Size); err != nil {
+		return fmt.Errorf("write body file: %w", full(err))
 	}
 	failpoint.Hit("objectstore.body.write.after")
 	b.ext.Blocks = append(b.ext.Blocks, crc32.Checksum(b.buf, castagnoli))
@@ -80,13 +83,15 @@ func (b *Blob) Finish() (Extent, error) {
 		return b.ext, err
 	}
 	failpoint.Hit("objectstore.body.sync.before")
-	if err := b.file.Sync(); err != nil {
+	if err := b.file.Sync(); diskFull(err) {
+		return b.ext, fmt.Errorf("fsync body file: %w", full(err)) // it is thrown away
+	} else if err != nil {
 		return b.ext, b.e.fail(fmt.Errorf("fsync body file: %w", err))
 	}
 	b.e.counts.fsyncs.Add(1)
 	failpoint.Hit("objectstore.body.rename.before")
 	if err := b.land(); err != nil {
-		return b.ext, fmt.Errorf("land body file: %w", err)
+		return b.ext, fmt.Errorf("land body file: %w", full(err))
 	}
 	failpoint.Hit("objectstore.body.rename.after")
 	if err := b.e.fs.SyncDir(blobDir + "/" + b.id[:2]); err != nil {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
 // maxBuckets bounds the list of buckets, which is one record.
@@ -100,6 +102,9 @@ func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
 		if len(page.Objects) > 0 {
 			return ErrBucketNotEmpty
 		}
+		if err := e.Uncertain(); err != nil {
+			return err
+		}
 		delete(m, name)
 		return nil
 	})
@@ -139,6 +144,40 @@ func (e *Engine) Buckets() []Bucket {
 	list := slices.Collect(maps.Values(e.buckets))
 	slices.SortFunc(list, func(a, b Bucket) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// recoveredPolicy is of buckets of which only the objects are left: what their policies
+// have denied is not known, so everything that changes objects is denied.
+const recoveredPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Principal":"*",` +
+	`"Action":["s3:PutObject","s3:DeleteObject"],"Resource":"arn:aws:s3:::%s/*"}]}`
+
+// recoverBuckets finds objects whose bucket is not in the list: the list was lost, and
+// with it an unknown part of the log.
+func (e *Engine) recoverBuckets() (found bool, err error) {
+	it, err := e.idx.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceObject}, UpperBound: []byte{spaceObject + 1}})
+	if err != nil {
+		return false, fmt.Errorf("read index: %w", err)
+	}
+	buckets := maps.Clone(e.buckets)
+	for ok := it.First(); ok; {
+		name, _, _ := strings.Cut(string(it.Key()[1:]), "\x00")
+		if _, known := buckets[name]; !known {
+			found = true
+			buckets[name] = Bucket{name, time.Unix(0, 0), fmt.Appendf(nil, recoveredPolicy, name)}
+			e.quarantine(Damage{File: logDir, Bucket: name, Reason: "the bucket of objects is not in the list of buckets",
+				First: 1, Last: max(1, e.head.nextSeq-1)})
+		}
+		ok = it.SeekGE(append(objectKey(name, "")[:len(name)+1], 1))
+	}
+	if err := errors.Join(it.Error(), it.Close()); err != nil || !found {
+		return found, err
+	}
+	body, err := encodeBuckets(buckets)
+	if err != nil {
+		return found, err
+	}
+	e.buckets = buckets
+	return found, e.idx.db.Set([]byte{spaceBuckets}, body, pebble.NoSync)
 }
 
 // loadBuckets reads the list that the index has.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -43,7 +44,8 @@ type op struct {
 	flush bool // decide nothing, write nothing: flush the index and answer
 	stone bool // a tombstone that is kept only while the key is absent (reclaiming space)
 
-	change func(map[string]Bucket) error // of the buckets
+	change  func(map[string]Bucket) error // of the buckets
+	declare bool                          // the damages with unknown keys
 
 	done  chan struct{}
 	entry *entry   // the new entry
@@ -97,6 +99,9 @@ func (e *Engine) wait(o *op) error {
 	return o.err
 }
 
+// markDelay is how long there was no write when the mark is synced.
+const markDelay = time.Second
+
 // Run commits until ctx ends. Operations that were taken are finished.
 func (e *Engine) Run(ctx context.Context) error {
 	if e.started.Swap(true) {
@@ -104,12 +109,18 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer close(e.stopped)
 	var alone *op
+	idle := time.NewTimer(0)
+	<-idle.C
 	for {
 		first := alone
 		alone = nil
-		if first == nil {
+		for first == nil {
+			idle.Reset(markDelay)
 			select {
 			case first = <-e.ops:
+			case <-idle.C:
+				e.syncMark()
+				continue
 			case <-ctx.Done():
 				select {
 				case first = <-e.ops:
@@ -141,7 +152,7 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // exclusive operations are a batch of their own.
-func (o *op) exclusive() bool { return o.flush || o.change != nil }
+func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare }
 
 // overlay is the state of keys as the batch leaves them.
 type overlay struct {
@@ -164,10 +175,16 @@ func (e *Engine) commit(batch []*op) {
 	}
 	if batch[0].flush {
 		failpoint.Hit("objectstore.index.flush.before")
-		batch[0].err = e.idx.db.Flush()
+		batch[0].err = e.idx.flush()
+		e.syncMark() // an old one must not name a segment that is dropped now
 		failpoint.Hit("objectstore.index.flush.after")
 		return
 	}
+	if err := e.idx.stalls(); err != nil {
+		failAll(batch, fmt.Errorf("the index takes nothing: %w", full(err)))
+		return
+	}
+	e.batchFull = e.room()
 	if e.head.pos.off >= e.opt.SegmentBytes {
 		if err := e.roll(); err != nil {
 			failAll(batch, err)
@@ -181,7 +198,7 @@ func (e *Engine) commit(batch []*op) {
 	defer func() { e.keepBuffer(buf) }()
 	written := make([]*op, 0, len(batch))
 	for _, o := range batch {
-		if o.err = e.decide(view, o); o.err != nil || o.skipped() {
+		if o.err = e.decide(view, o); o.err != nil || e.skipped(o) {
 			continue
 		}
 		o.rec.seq, o.rec.batch = next.nextSeq, uint64(start)
@@ -190,7 +207,7 @@ func (e *Engine) commit(batch []*op) {
 		buf = append(o.rec.appendHead(buf, e.active.salt), o.rec.body...)
 		name := o.rec.bucket + "\x00" + o.rec.key
 		switch o.rec.kind {
-		case kindPut:
+		case kindPut, kindLost:
 			o.entry = entryOf(&o.rec, &o.obj, pos)
 			view.keys[name] = o.entry
 		case kindDelete:
@@ -213,6 +230,7 @@ func (e *Engine) commit(batch []*op) {
 			failAll(batch, e.fail(err))
 			return
 		}
+		e.keepMark()
 	}
 	if e.opt.Observe != nil {
 		e.opt.Observe(stats)
@@ -246,13 +264,20 @@ func failAll(batch []*op, err error) {
 	}
 }
 
-// skipped: decided without an error, but nothing is to be written.
-func (o *op) skipped() bool { return o.rec.kind == kindDelete && o.prev == nil && !o.stone }
+// skipped: decided without an error, but nothing is to be written. A delete of an absent
+// key is written where lost writes may have put it.
+func (e *Engine) skipped(o *op) bool {
+	return o.rec.kind == kindDelete && o.prev == nil && !o.stone && e.uncertain(nil) == nil
+}
 
 func (e *Engine) decide(v *overlay, o *op) (err error) {
 	r := &o.rec
 	if o.change != nil {
 		return e.decideBuckets(o)
+	}
+	if o.declare {
+		o.rec, err = e.declaration()
+		return err
 	}
 	if !o.stone {
 		if _, err := e.Bucket(r.bucket); err != nil {
@@ -262,23 +287,46 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 	if o.prev, err = v.get(r.bucket, r.key); err != nil {
 		return err
 	}
+	if r.kind == kindPut && !o.cond.atIsSet && e.batchFull != nil {
+		if err := e.checkCondition(o.cond, r.key, o.prev); err != nil {
+			return err // this stays so, however much room there will be
+		}
+		return e.batchFull
+	}
 	switch {
 	case o.stone && o.prev != nil, o.cond.atIsSet && (o.prev == nil || o.prev.pos != o.cond.at):
 		return ErrPrecondition
 	case o.stone || o.cond.atIsSet:
 		return nil
-	case o.prev == nil:
-		return o.cond.Check(nil)
 	}
-	brief := o.prev.brief(r.key)
-	return o.cond.Check(&brief)
+	return e.checkCondition(o.cond, r.key, o.prev)
+}
+
+// checkCondition decides a condition of a key; nil is absent. It is not decided where a
+// write that was lost may have been the last one of the key, but a key that is known is
+// never created again.
+func (e *Engine) checkCondition(c Cond, key string, x *entry) error {
+	if c != (Cond{}) && !(c.Absent && x != nil) {
+		if err := e.uncertain(x); err != nil {
+			return err
+		}
+	}
+	if x == nil {
+		return c.Check(nil)
+	}
+	brief := x.brief(key)
+	return c.Check(&brief)
 }
 
 // append makes a batch durable. A write that failed is cut off again; a failed fsync,
 // or a cut that failed, ends all writing.
 func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 	failpoint.Hit("objectstore.log.write.before")
-	if _, err := e.active.file.WriteAt(buf, at); err != nil {
+	_, err := e.active.file.WriteAt(buf, at)
+	if diskFull(err) && e.relieve() {
+		_, err = e.active.file.WriteAt(buf, at)
+	}
+	if err = full(err); err != nil {
 		werr := fmt.Errorf("write %s at %d: %w", segName(e.active.number), at, err)
 		if terr := e.active.file.Truncate(at); terr != nil {
 			return 0, e.fail(errors.Join(werr, terr))
@@ -298,8 +346,21 @@ func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 // roll begins a new segment.
 func (e *Engine) roll() error {
 	failpoint.Hit("objectstore.log.roll.before")
-	s, err := createSegment(e.fs, e.head.pos.seg+1, e.head.nextSeq)
+	num := e.head.pos.seg + 1
+	s, err := createSegment(e.fs, num, e.head.nextSeq)
+	if diskFull(err) { // of nothing that was acknowledged: it can be tried again
+		if rerr := e.fs.Remove(segName(num)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+			return e.fail(errors.Join(err, rerr))
+		}
+		if e.relieve() {
+			s, err = createSegment(e.fs, num, e.head.nextSeq)
+		}
+	}
 	if err != nil {
+		if diskFull(err) {
+			_ = e.fs.Remove(segName(num)) // one that stays poisons the store at the next try
+			return full(err)
+		}
 		return e.fail(err)
 	}
 	e.mu.Lock()
@@ -328,6 +389,8 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 			if buckets, err = decodeBuckets(o.rec.body); err == nil {
 				err = set([]byte{spaceBuckets}, o.rec.body)
 			}
+		} else if o.rec.kind == kindDamages {
+			err = e.declare(b, o.rec.body)
 		} else {
 			err = e.applyObject(b, o, &next, delta)
 		}
@@ -336,15 +399,19 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		}
 	}
 	e.mu.Lock()
+	delta[next.pos.seg] += 0
 	for _, o := range ops { // all of them are in one segment
 		if o.rec.kind == kindDelete {
 			e.tombs[next.pos.seg] += o.rec.size()
-			delta[next.pos.seg] += 0
 		}
 	}
 	for seg, d := range delta {
 		e.live[seg] += d
-		if err := set(segmentKey(seg), encodeUse(e.live[seg], e.tombs[seg])); err != nil {
+		u := use{live: e.live[seg], tombs: e.tombs[seg]}
+		if s := e.segments[seg]; s != nil {
+			u.salt, u.firstSeq = s.salt, s.firstSeq
+		}
+		if err := set(segmentKey(seg), u.encode()); err != nil {
 			e.mu.Unlock()
 			return fmt.Errorf("update index: %w", err)
 		}
@@ -353,11 +420,12 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 	if err := set([]byte{spaceCheckpoint}, next.encode()); err != nil {
 		return fmt.Errorf("update index: %w", err)
 	}
+	e.idx.unflushed.Add(int64(b.Len()))
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("update index: %w", err)
 	}
 	failpoint.Hit("objectstore.index.apply.after")
-	e.sinceSync += next.pos.off - e.head.pos.off
+	e.sinceSync += max(0, next.pos.off-e.head.pos.off)
 	e.head = next
 	e.counts.objects.Store(next.objects)
 	e.counts.bytes.Store(next.bytes)
@@ -371,7 +439,7 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 	close(e.changed)
 	e.changed = make(chan struct{})
 	e.mu.Unlock()
-	if e.sinceSync >= flushEvery {
+	if e.sinceSync >= flushEvery && e.idx.healthy() == nil {
 		e.sinceSync = 0
 		if _, err := e.idx.db.AsyncFlush(); err != nil {
 			return fmt.Errorf("flush index: %w", err)
@@ -394,18 +462,20 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 		delta[p.pos.seg] -= p.recordSize()
 		next.objects--
 		next.bytes -= p.size
-		if p.flags&flagFile != 0 {
-			old, err := e.readHead(p, o.rec.bucket, o.rec.key)
-			if err != nil {
+		at := p.pos.off
+		if err := e.forget(b, segName(p.pos.seg), func(d Damage) bool { return d.Offset == at && d.Last == 0 }); err != nil {
+			return err
+		}
+		for _, f := range p.files {
+			if kept[f] {
+				continue
+			}
+			o.trash = append(o.trash, f)
+			if err := b.Delete(spaceKey(spaceFile, f), nil); err != nil {
 				return err
 			}
-			for _, x := range old.Extents {
-				if !kept[x.File] {
-					o.trash = append(o.trash, x.File)
-					if err := b.Delete(spaceKey(spaceFile, x.File), nil); err != nil {
-						return err
-					}
-				}
+			if err := e.forget(b, blobName(f), func(Damage) bool { return true }); err != nil {
+				return err
 			}
 		}
 	}

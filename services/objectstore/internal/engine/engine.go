@@ -24,6 +24,8 @@ type Options struct {
 	InlineBytes int64
 	// ReclaimBelow: a segment with a smaller live fraction is rewritten; default 0.4, negative is never.
 	ReclaimBelow float64
+	// Reserve is the room that is kept for deletes, reclaiming and the index on a full disk; 0: none.
+	Reserve int64
 	// Observe sees every batch after its fsync; nil is none.
 	Observe func(BatchStats)
 }
@@ -66,11 +68,23 @@ type Engine struct {
 	stopped chan struct{} // closed when Run has ended
 	poison  atomic.Pointer[error]
 
+	damages damages
+	space   space
+	// indexed: the index was not built again at this start, so no segment behind its
+	// position can have been reclaimed.
+	indexed bool
+
 	// Owned by Open, then by the committer.
 	head      checkpoint // the durable end of the log
 	active    *segment
 	sinceSync int64  // log bytes since the last index flush
 	scratch   []byte // of the last batch
+	batchFull error  // whether there was no room for objects when the batch began
+	mark      struct {
+		file             File
+		was              mark // at open
+		unsynced, warned bool
+	}
 
 	mu       sync.RWMutex
 	segments map[uint64]*segment
@@ -99,6 +113,12 @@ type Stats struct {
 	Fsyncs, Batches, Records int64
 	IndexDiskBytes           int64
 	Poisoned                 bool
+	// Damaged counts the places that were found damaged; Uncertain: some held keys that nobody knows.
+	Damaged   int64
+	Uncertain bool
+	// Full: only deletes are taken. ReserveBytes is what is left of the reserve.
+	Full         bool
+	ReserveBytes int64
 }
 
 // Stats gives the figures now.
@@ -106,8 +126,12 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		Objects: e.counts.objects.Load(), ObjectBytes: e.counts.bytes.Load(),
 		Fsyncs: e.counts.fsyncs.Load(), Batches: e.counts.batches.Load(), Records: e.counts.records.Load(),
-		Poisoned: e.Err() != nil, IndexDiskBytes: int64(e.idx.db.Metrics().DiskSpaceUsage()),
+		Poisoned: e.Err() != nil, IndexDiskBytes: e.idx.diskBytes(),
+		Damaged: e.damages.kept.Load(), Uncertain: e.Uncertain() != nil, Full: e.Room() != nil,
 	}
+	e.space.mu.Lock()
+	s.ReserveBytes = e.space.held
+	e.space.mu.Unlock()
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	s.Segments = len(e.segments)
@@ -137,6 +161,19 @@ func (e *Engine) fail(cause error) error {
 	return e.Err()
 }
 
+// closeIndex closes the index, and removes it when it was found damaged.
+func (e *Engine) closeIndex() error {
+	err := e.idx.close()
+	if e.idx.corrupt.Load() {
+		err = e.opt.IndexFS.RemoveAll(e.opt.IndexDir)
+	}
+	return err
+}
+
+// IndexDamaged is closed when a read has found the index damaged. Close removes it then,
+// and the next Open builds it again.
+func (e *Engine) IndexDamaged() <-chan struct{} { return e.idx.damaged }
+
 // InlineBytes is the largest body that Put takes; larger ones go through NewBlob.
 func (e *Engine) InlineBytes() int64 { return e.opt.InlineBytes }
 
@@ -153,9 +190,17 @@ func (e *Engine) Close() error {
 		}
 	}
 	if e.Err() == nil {
-		keep(e.idx.db.Flush())
+		// What the index lacks is replayed at the next open.
+		if err := e.idx.flush(); err != nil {
+			e.opt.Log.Warn("the index could not be made durable; the next start replays the log", "error", err)
+		}
 	}
-	keep(e.idx.close())
+	keep(e.closeIndex())
+	e.syncMark()
+	keep(e.mark.file.Close())
+	if e.space.file != nil {
+		keep(e.space.file.Close())
+	}
 	e.mu.Lock()
 	for n, s := range e.segments {
 		s.release()

@@ -17,7 +17,7 @@ var (
 	ErrBucketNotEmpty = errors.New("bucket not empty")
 	// ErrPrecondition: a condition did not hold; nothing was written.
 	ErrPrecondition = errors.New("precondition failed")
-	// ErrPoisoned: a write or fsync failed before; the store only reads until it is opened anew.
+	// ErrPoisoned: a write or fsync failed before; the store only reads until it is opened again.
 	ErrPoisoned = errors.New("store is poisoned by a failed write")
 	// ErrClosed: the engine is closed or not running.
 	ErrClosed = errors.New("store is closed")
@@ -25,6 +25,12 @@ var (
 	ErrLocked = errors.New("directory is locked")
 	// ErrCorrupt: stored bytes do not match their checksum. The error is a *CorruptError.
 	ErrCorrupt = errors.New("corrupt")
+	// ErrUncertain: writes of unknown keys were lost, and one of them may decide this.
+	ErrUncertain = errors.New("not decidable: the log is damaged")
+	// ErrFull: the disk is full but for the reserve. Deletes work.
+	ErrFull = errors.New("disk is full")
+	// ErrIndexDamaged: the index has to be built again from the log.
+	ErrIndexDamaged = errors.New("index is damaged")
 	// ErrTooLarge: a record's name or metadata is over its limit.
 	ErrTooLarge = errors.New("too large")
 )

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // FS is the part of a file system that the engine needs. Names are slash-separated
@@ -25,6 +26,8 @@ type FS interface {
 	List(name string) ([]string, error)
 	// SyncDir makes the entries of a directory durable.
 	SyncDir(name string) error
+	// Free gives the bytes that can still be written.
+	Free() (int64, error)
 	// Lock takes the exclusive lock of the store until the closer is closed.
 	Lock(name string) (io.Closer, error)
 }
@@ -111,6 +114,15 @@ func (d DirFS) SyncDir(name string) error {
 		err = cerr
 	}
 	return err
+}
+
+// Free implements FS.
+func (d DirFS) Free() (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(string(d), &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
 }
 
 type osFile struct{ *os.File }

@@ -18,6 +18,11 @@ func (f osFile) Sync() error {
 	}
 }
 
+// Allocate takes room on the disk.
+func (f osFile) Allocate(off, n int64) error {
+	return syscall.Fallocate(int(f.Fd()), 0, off, n)
+}
+
 // Lock implements FS.
 func (d DirFS) Lock(name string) (io.Closer, error) { return flock(d.path(name)) }
 

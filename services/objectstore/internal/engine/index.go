@@ -4,6 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -15,10 +19,15 @@ import (
 const (
 	spaceCheckpoint = 'c' // position, next sequence, totals
 	spaceBuckets    = 'b' // the list of buckets
+	spaceDamage     = 'd' // file @ offset -> Damage as JSON
 	spaceFile       = 'f' // body file -> nothing
+	spaceBuilding   = 'i' // there while the index is built
 	spaceObject     = 'o' // bucket 0x00 key -> entry
-	spaceSegment    = 's' // segment -> bytes of live records, bytes of tombstones
+	spaceSegment    = 's' // segment -> bytes of live records, bytes of tombstones, salt, first sequence
 )
+
+// indexVersion is of all values; an index of another version is built again.
+const indexVersion = 2
 
 // checkpoint is the state of the log that the index reflects.
 type checkpoint struct {
@@ -30,7 +39,7 @@ type checkpoint struct {
 }
 
 func (c checkpoint) encode() []byte {
-	b := []byte{1}
+	b := []byte{indexVersion}
 	for _, v := range [...]uint64{c.pos.seg, uint64(c.pos.off), uint64(c.salt), c.nextSeq, uint64(c.objects), uint64(c.bytes)} {
 		b = binary.AppendUvarint(b, v)
 	}
@@ -38,7 +47,7 @@ func (c checkpoint) encode() []byte {
 }
 
 func decodeCheckpoint(b []byte) (checkpoint, error) {
-	if len(b) == 0 || b[0] != 1 {
+	if len(b) == 0 || b[0] != indexVersion {
 		return checkpoint{}, fmt.Errorf("%w: index checkpoint of an unknown version", ErrCorrupt)
 	}
 	s := scanner{b: b[1:]}
@@ -57,41 +66,156 @@ const (
 	indexMemtable = 8 << 20
 )
 
+// index is a Pebble store that must not stop or block its owner: what fails in its
+// background is kept here, and callers ask before they might wait for it.
 type index struct {
 	db    *pebble.DB
 	cache *pebble.Cache
+
+	open      atomic.Bool
+	failed    atomic.Pointer[error] // of the background; nil again when a flush succeeds
+	dead      chan struct{}         // closed when Pebble would have ended the process
+	kill      sync.Once
+	corrupt   atomic.Bool
+	damaged   chan struct{} // closed when a table was found damaged
+	unflushed atomic.Int64  // bytes since the last flush
 }
 
-// quietLogger keeps pebble's chatter out of the log; its errors come back from calls.
-type quietLogger struct{}
+// Infof implements pebble.Logger. Pebble's chatter is kept out of the log; its errors come back from calls.
+func (*index) Infof(string, ...any) {}
 
-func (quietLogger) Infof(string, ...any)  {}
-func (quietLogger) Errorf(string, ...any) {}
-func (quietLogger) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf("index: "+format, args...))
+// Errorf implements pebble.Logger.
+func (*index) Errorf(string, ...any) {}
+
+// Fatalf implements pebble.Logger. It must not return; it ends only the goroutine.
+func (x *index) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("index: "+format, args...)
+	x.failed.Store(&err)
+	if !x.open.Load() {
+		panic(err)
+	}
+	x.kill.Do(func() { close(x.dead) })
+	runtime.Goexit()
 }
 
-func openIndex(fsys vfs.FS, dir string) (*index, error) {
-	cache := pebble.NewCache(indexCache)
-	db, err := pebble.Open(dir, &pebble.Options{
-		FS: fsys, Cache: cache, DisableWAL: true, Logger: quietLogger{},
+func openIndex(fsys vfs.FS, dir string) (x *index, err error) {
+	x = &index{cache: pebble.NewCache(indexCache), dead: make(chan struct{}), damaged: make(chan struct{})}
+	defer func() {
+		if r := recover(); r != nil {
+			perr, ok := r.(error)
+			if !ok {
+				panic(r)
+			}
+			x, err = nil, fmt.Errorf("open index: %w", perr)
+		}
+	}()
+	x.db, err = pebble.Open(dir, &pebble.Options{
+		FS: fsys, Cache: x.cache, DisableWAL: true, Logger: x,
 		FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize:       indexMemtable, MemTableStopWritesThreshold: 3,
-		MaxOpenFiles: 256, L0CompactionThreshold: 4,
-		// Damage comes back from the call that met it; by default it ends the process.
-		EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
+		MaxOpenFiles: 256, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) { x.failed.Store(&err) },
+			FlushEnd: func(i pebble.FlushInfo) {
+				if i.Err == nil {
+					x.failed.Store(nil)
+					x.unflushed.Store(0)
+				}
+			},
+			// Damage comes back from the call that met it; by default it ends the process.
+			DataCorruption: func(pebble.DataCorruptionInfo) {
+				if !x.corrupt.Swap(true) {
+					close(x.damaged)
+				}
+			},
+		},
 	})
 	if err != nil {
-		cache.Unref()
+		x.cache.Unref()
 		return nil, fmt.Errorf("open index: %w", err)
 	}
-	return &index{db, cache}, nil
+	x.open.Store(true)
+	return x, nil
 }
 
+// healthy gives what failed in the background; nil when nothing did since the last flush.
+func (x *index) healthy() error {
+	if p := x.failed.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// stalls says whether a write might have to wait for a flush that fails.
+func (x *index) stalls() error {
+	if x.unflushed.Load() < indexMemtable {
+		return nil
+	}
+	return x.healthy()
+}
+
+// indexPatience bounds what waits for a flush: it is tried again for ever by the index.
+const indexPatience = 30 * time.Second
+
+// flush makes everything that was applied durable, or says why it could not be done.
+func (x *index) flush() error {
+	if err := x.stalls(); err != nil {
+		return fmt.Errorf("flush index: %w", full(err))
+	}
+	done, err := x.db.AsyncFlush()
+	if err != nil {
+		return fmt.Errorf("flush index: %w", err)
+	}
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(indexPatience); ; {
+		select {
+		case <-done:
+			return nil
+		case <-poll.C:
+		}
+		if err := x.healthy(); err != nil {
+			return fmt.Errorf("flush index: %w", full(err))
+		}
+		if time.Now().After(end) {
+			return errors.New("flush index: it takes too long")
+		}
+	}
+}
+
+// close ends the index. One that failed is left: closing it may wait for ever.
 func (x *index) close() error {
-	err := x.db.Close()
-	x.cache.Unref()
-	return err
+	select {
+	case <-x.dead:
+		return nil
+	default:
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := x.db.Close()
+		x.cache.Unref()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if x.healthy() != nil {
+			return nil // known, and nothing is lost by it
+		}
+		return err
+	case <-x.dead:
+		return nil
+	case <-time.After(indexPatience):
+		return errors.New("close index: it takes too long")
+	}
+}
+
+func (x *index) diskBytes() int64 {
+	select {
+	case <-x.dead:
+		return 0
+	default:
+		return int64(x.db.Metrics().DiskSpaceUsage())
+	}
 }
 
 func spaceKey(space byte, name string) []byte {
@@ -162,6 +286,27 @@ func (x *index) scan(space byte, fn func(name, value []byte) error) (err error) 
 	return it.Error()
 }
 
-func encodeUse(live, tombs int64) []byte {
-	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(live)), uint64(tombs))
+// use is what the index keeps of a segment. The salt makes its records readable when the
+// segment's own header is damaged.
+type use struct {
+	live, tombs int64
+	salt        uint32
+	firstSeq    uint64
+}
+
+func (u use) encode() []byte {
+	var b []byte
+	for _, v := range [...]uint64{uint64(u.live), uint64(u.tombs), uint64(u.salt), u.firstSeq} {
+		b = binary.AppendUvarint(b, v)
+	}
+	return b
+}
+
+func decodeUse(v []byte) (use, error) {
+	s := scanner{b: v}
+	u := use{int64(s.num()), int64(s.num()), uint32(s.num()), s.num()}
+	if s.bad {
+		return u, fmt.Errorf("%w: a segment's use ends early", errForeignIndex)
+	}
+	return u, nil
 }

@@ -25,6 +25,8 @@ type ListPage struct {
 	// Next is the After of the next page when Truncated.
 	Next      string
 	Truncated bool
+	// Uncertain: keys of lost writes may be missing.
+	Uncertain bool
 }
 
 // List reads one page. A common prefix costs one seek, however many keys it stands for.
@@ -35,6 +37,7 @@ func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
 	if q.Max <= 0 {
 		return page, nil
 	}
+	page.Uncertain = e.Uncertain() != nil
 	base := objectKey(bucket, "")
 	upper := successor(objectKey(bucket, q.Prefix))
 	it, err := e.idx.db.NewIter(&pebble.IterOptions{LowerBound: objectKey(bucket, q.Prefix), UpperBound: upper})
@@ -76,7 +79,9 @@ func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
 		if err != nil {
 			return page, fmt.Errorf("list %q: %w", bucket, err)
 		}
-		page.Objects = append(page.Objects, x.brief(key))
+		b := x.brief(key)
+		b.Damaged = x.flags&flagLost != 0 || e.damages.of(&x) != nil
+		page.Objects = append(page.Objects, b)
 		page.Next = key
 		ok = it.Next()
 	}

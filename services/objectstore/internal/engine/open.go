@@ -32,8 +32,11 @@ func Open(opt Options) (_ *Engine, err error) {
 			err = fmt.Errorf("open store in %s: %w", opt.Dir, err)
 		}
 	}()
-	if err := e.makeDirs(); err != nil {
+	if err := e.openReserve(); err != nil {
 		return nil, err
+	}
+	if err := e.makeDirs(); err != nil {
+		return nil, full(err)
 	}
 	numbers, err := e.openSegments()
 	if err != nil {
@@ -83,6 +86,12 @@ func (e *Engine) abandon() {
 	if e.idx != nil {
 		_ = e.idx.close()
 	}
+	if e.mark.file != nil {
+		_ = e.mark.file.Close()
+	}
+	if e.space.file != nil {
+		_ = e.space.file.Close()
+	}
 	_ = e.lock.Close()
 }
 
@@ -91,6 +100,9 @@ func (e *Engine) makeDirs() error {
 		if err := e.fs.MkdirAll(d); err != nil {
 			return err
 		}
+	}
+	if err := e.openMark(); err != nil {
+		return err
 	}
 	return e.fs.SyncDir(".")
 }
@@ -106,24 +118,20 @@ func (e *Engine) openSegments() ([]uint64, error) {
 	for _, n := range names {
 		num, ok := parseSegName(n)
 		if !ok {
-			return nil, fmt.Errorf("%w: %s/%s is not ours", ErrCorrupt, logDir, n)
+			e.opt.Log.Warn("a file is not the store's, and is left alone", "file", logDir+"/"+n)
+			continue
 		}
 		numbers = append(numbers, num)
 	}
 	for i, num := range numbers {
 		s, err := openSegment(e.fs, num)
 		if err != nil {
-			if i == len(numbers)-1 && i > 0 && errors.Is(err, ErrCorrupt) && e.neverUsed(num) {
-				e.opt.Log.Warn("removed a segment that a crash left unfinished", "segment", num)
-				if err := errors.Join(e.fs.Remove(segName(num)), e.fs.SyncDir(logDir)); err != nil {
-					return nil, err
-				}
-				return numbers[:i], nil
-			}
-			if len(numbers) == 1 && errors.Is(err, ErrCorrupt) && e.neverUsed(num) {
-				return nil, errors.Join(e.fs.Remove(segName(num)), e.fs.SyncDir(logDir))
-			}
 			return nil, err
+		}
+		if s.bad != nil && i == len(numbers)-1 && e.neverUsed(s) {
+			s.release()
+			e.opt.Log.Warn("removed a segment that a crash left unfinished", "segment", num)
+			return numbers[:i], errors.Join(e.fs.Remove(segName(num)), e.fs.SyncDir(logDir))
 		}
 		e.segments[num] = s
 	}
@@ -147,14 +155,10 @@ func (e *Engine) settle(numbers []uint64) error {
 	return nil
 }
 
-func (e *Engine) neverUsed(num uint64) bool {
-	f, err := e.fs.Open(segName(num))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	n, err := f.Size()
-	return err == nil && n <= segHeaderSize
+// neverUsed says whether a crash cut off the making of a segment; nothing was acknowledged in it then.
+func (e *Engine) neverUsed(s *segment) bool {
+	n, err := s.file.Size()
+	return err == nil && n <= segHeaderSize && e.mark.was.pos.seg < s.number
 }
 
 // catchUp brings the index to the end of the log. Where the index turns out to be damaged
@@ -179,6 +183,9 @@ func (e *Engine) readLog(numbers []uint64) error {
 	if err := e.replay(numbers); err != nil {
 		return err
 	}
+	if err := e.idx.db.Delete([]byte{spaceBuilding}, pebble.NoSync); err != nil {
+		return fmt.Errorf("update index: %w", err)
+	}
 	failpoint.Hit("objectstore.open.sweep.before")
 	return e.sweep()
 }
@@ -188,14 +195,16 @@ func (e *Engine) dropIndex(cause error) error {
 		_ = e.idx.close()
 		e.idx = nil
 	}
-	e.opt.Log.Warn("the index is built anew from the log", "reason", cause)
+	e.opt.Log.Warn("the index is built again from the log", "reason", cause)
 	return e.opt.IndexFS.RemoveAll(e.opt.IndexDir)
 }
 
 // openIndex opens the index, or begins a new one when it is damaged or of another log.
 func (e *Engine) openIndex(numbers []uint64) (err error) {
 	for try := 0; ; try++ {
-		if e.idx, err = openIndex(e.opt.IndexFS, e.opt.IndexDir); err == nil {
+		if e.idx, err = openIndex(vfs.OnDiskFull(e.opt.IndexFS, e.relieveIndex), e.opt.IndexDir); diskFull(err) {
+			return full(err) // nothing is wrong with the index
+		} else if err == nil {
 			if err = e.loadCheckpoint(numbers); err == nil {
 				return nil
 			}
@@ -214,48 +223,57 @@ func (e *Engine) openIndex(numbers []uint64) (err error) {
 
 var errForeignIndex = errors.New("the index is not of this log")
 
+// loadCheckpoint reads what the index knows of the log. Segments that are missing, and
+// those whose header only the index still knows, are found here.
 func (e *Engine) loadCheckpoint(numbers []uint64) error {
+	e.live, e.tombs, e.buckets = map[uint64]int64{}, map[uint64]int64{}, map[string]Bucket{}
+	e.head, e.indexed = checkpoint{nextSeq: 1}, false
+	e.damages.clear()
 	err := e.idx.get([]byte{spaceCheckpoint}, func(v []byte) (err error) {
 		e.head, err = decodeCheckpoint(v)
 		return err
 	})
-	if errors.Is(err, ErrNotFound) {
-		e.head = checkpoint{nextSeq: 1}
-		e.live, e.tombs, e.buckets = map[uint64]int64{}, map[uint64]int64{}, map[string]Bucket{}
-		return nil
-	}
-	if err != nil {
+	building := e.idx.get([]byte{spaceBuilding}, func([]byte) error { return nil })
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return e.idx.db.Set([]byte{spaceBuilding}, nil, pebble.NoSync)
+	case err != nil:
 		return fmt.Errorf("%w: %w", errForeignIndex, err)
+	case building == nil:
+		return fmt.Errorf("%w: it was not finished", errForeignIndex)
+	case !errors.Is(building, ErrNotFound):
+		return building
 	}
-	s := e.segments[e.head.pos.seg]
-	if s == nil && len(numbers) > 0 && e.head.pos.seg < numbers[len(numbers)-1] {
-		return errForeignIndex
-	}
-	if s == nil {
-		return &CorruptError{segName(e.head.pos.seg), 0, "the index knows records of a segment that is missing"}
-	}
-	if s.salt != e.head.salt {
-		return errForeignIndex
-	}
-	size, err := s.file.Size()
-	if err != nil {
-		return err
-	}
-	if size < e.head.pos.off {
-		return &CorruptError{segName(s.number), size, fmt.Sprintf("durable records up to byte %d are missing", e.head.pos.off)}
-	}
+	uses, same := map[uint64]use{}, len(numbers) == 0
 	err = e.idx.scan(spaceSegment, func(name, value []byte) error {
-		num := decodeSegmentKey(name)
-		live, tombs := decodeUse(value)
-		if e.segments[num] != nil {
-			e.live[num], e.tombs[num] = live, tombs
-		} else if live != 0 {
-			return &CorruptError{segName(num), 0, fmt.Sprintf("a segment with %d bytes in use is missing", live)}
+		u, err := decodeUse(value)
+		if s := e.segments[decodeSegmentKey(name)]; s != nil && s.bad == nil {
+			if s.salt != u.salt {
+				return errForeignIndex
+			}
+			same = true
 		}
-		return nil
+		uses[decodeSegmentKey(name)] = u
+		return err
 	})
 	if err != nil {
 		return err
+	}
+	if s := e.segments[e.head.pos.seg]; !same && (s == nil || s.bad == nil) && numbers[0] <= e.head.pos.seg {
+		return errForeignIndex
+	}
+	e.indexed = true
+	if err := e.loadDamages(); err != nil {
+		return err
+	}
+	for num, u := range uses {
+		if s := e.segments[num]; s != nil {
+			s.adopt(u.salt, u.firstSeq)
+			e.live[num], e.tombs[num] = u.live, u.tombs
+		} else if u.live != 0 {
+			e.live[num] = u.live
+			e.quarantine(Damage{File: segName(num), Length: maxSegment, Reason: fmt.Sprintf("the segment is missing, with %d bytes in use", u.live)})
+		}
 	}
 	return e.loadBuckets()
 }
@@ -290,7 +308,10 @@ func (e *Engine) sweep() error {
 		for _, n := range names {
 			err := e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil })
 			if errors.Is(err, ErrNotFound) {
-				err = drop(blobName(n))
+				err = nil
+				if e.Uncertain() == nil { // else a lost record may have named it
+					err = drop(blobName(n))
+				}
 			}
 			if err != nil {
 				return err

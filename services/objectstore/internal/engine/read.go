@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -21,6 +22,18 @@ func (e *Engine) Peek(bucket, key string) (*Brief, error) {
 	return &b, nil
 }
 
+// CheckCond decides a condition now; a write decides it again.
+func (e *Engine) CheckCond(bucket, key string, c Cond) error {
+	if _, err := e.Bucket(bucket); err != nil {
+		return err
+	}
+	x, err := e.idx.object(bucket, key)
+	if err != nil {
+		return err
+	}
+	return e.checkCondition(c, key, x)
+}
+
 // segmentOf takes a reference to a segment; nil when it was dropped.
 func (e *Engine) segmentOf(n uint64) *segment {
 	e.mu.RLock()
@@ -37,6 +50,9 @@ var errMoved = errors.New("the record was moved")
 func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte, error) {
 	seg := e.segmentOf(x.pos.seg)
 	if seg == nil {
+		if d := e.damages.of(x); d != nil && d.File == segName(x.pos.seg) {
+			return record{}, nil, d.err()
+		}
 		return record{}, nil, errMoved
 	}
 	defer seg.release()
@@ -50,6 +66,9 @@ func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte
 		}
 		return record{}, nil, fmt.Errorf("read %s: %w", segName(seg.number), err)
 	}
+	if seg.blind {
+		return bad(seg.bad.Reason)
+	}
 	r, _, err := decodeHead(b, seg.salt)
 	if err != nil {
 		return bad(err.Error())
@@ -57,16 +76,32 @@ func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte
 	if r.seq != x.seq || r.bucket != bucket || r.key != key || int(r.bodyLen) != x.bodyLen {
 		return bad("the record is not the one that the index names")
 	}
+	if r.kind == kindLost {
+		return record{}, nil, lostError(b[x.headLen:], seg, x)
+	}
 	return r, b[x.headLen:], nil
 }
 
 // readHead reads an object's metadata from the log.
 func (e *Engine) readHead(x *entry, bucket, key string) (Object, error) {
-	r, _, err := e.readRecord(x, bucket, key, x.headLen)
+	n := x.headLen
+	if x.flags&flagLost != 0 {
+		n += x.bodyLen // says what was lost
+	}
+	r, _, err := e.readRecord(x, bucket, key, n)
 	if err != nil {
 		return Object{}, err
 	}
 	return objectOf(&r)
+}
+
+// lostError reads from the record of a lost object what happened to it.
+func lostError(body []byte, seg *segment, x *entry) error {
+	var d Damage
+	if json.Unmarshal(body, &d) != nil {
+		return &CorruptError{segName(seg.number), x.pos.off, "the object was lost"}
+	}
+	return d.err()
 }
 
 func objectOf(r *record) (Object, error) {
@@ -86,9 +121,13 @@ func (e *Engine) lookup(bucket, key string, fn func(*entry) error) error {
 			return err
 		}
 		if x == nil {
+			if err := e.uncertain(nil); err != nil {
+				return fmt.Errorf("get %q: %w", key, err)
+			}
 			return fmt.Errorf("get %q: %w", key, ErrNotFound)
 		}
 		if err = fn(x); !errors.Is(err, errMoved) {
+			e.quarantineRead(x, bucket, key, err)
 			return err
 		}
 	}
@@ -98,8 +137,13 @@ func (e *Engine) lookup(bucket, key string, fn func(*entry) error) error {
 // Stat gives an object's description.
 func (e *Engine) Stat(bucket, key string) (o Object, err error) {
 	err = e.lookup(bucket, key, func(x *entry) error {
-		o, err = e.readHead(x, bucket, key)
-		return err
+		if o, err = e.readHead(x, bucket, key); err != nil {
+			return err
+		}
+		if d := e.damages.of(x); d != nil { // of the body, which is not read here
+			return d.err()
+		}
+		return nil
 	})
 	return o, err
 }
@@ -108,6 +152,7 @@ func (e *Engine) Stat(bucket, key string) (o Object, err error) {
 type Handle struct {
 	Object Object
 	e      *Engine
+	entry  *entry
 	body   []byte
 	files  []File
 }
@@ -116,6 +161,7 @@ type Handle struct {
 func (e *Engine) Get(bucket, key string) (*Handle, error) {
 	h := &Handle{e: e}
 	err := e.lookup(bucket, key, func(x *entry) error {
+		h.entry = x
 		r, body, err := e.readRecord(x, bucket, key, x.headLen+x.bodyLen)
 		if err != nil {
 			return err
@@ -169,7 +215,9 @@ func (h *Handle) Copy(w io.Writer, off, n int64) error {
 		_, err := w.Write(h.body[off : off+n])
 		return err
 	}
-	return h.copyExtents(w, off, n)
+	err := h.copyExtents(w, off, n)
+	h.e.quarantineRead(h.entry, h.Object.Bucket, h.Object.Key, err)
+	return err
 }
 
 // Close lets go of the files.

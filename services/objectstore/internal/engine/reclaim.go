@@ -20,46 +20,120 @@ const tombstoneShare = 0.25
 // need; segments from there on are not dropped. Call it before Reclaim is used.
 func (e *Engine) Hold(floor func() uint64) { e.floor = floor }
 
+// A copy takes so many records or bytes before it waits for them: they share their fsyncs,
+// and the writes of clients need not wait for more than that.
+const (
+	copyRecords = 512
+	copyBytes   = 1 << 20
+)
+
 // Reclaim rewrites the emptiest closed segment below the threshold and drops it. It
-// gives the bytes freed; 0 when there is nothing to do. One call at a time.
+// gives the bytes freed; 0 when there is nothing to do. One call at a time. A segment
+// with a damaged record that is in use, or of which nobody knows what it was, is kept,
+// and the next one is tried.
 //
 // Order: what is live is copied to the end of the log and fsynced (as ordinary writes
 // that hold only while the index still names the old place), the index is flushed, so
 // that no replay begins in the old segment, and then the file goes.
 func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
-	seg, oldest := e.victim()
-	if seg == nil {
-		return 0, nil
+	for {
+		seg, oldest := e.victim()
+		if seg == nil {
+			return 0, nil
+		}
+		n, err := e.rewrite(ctx, seg, oldest)
+		seg.release()
+		if errors.Is(err, errKept) {
+			continue
+		}
+		return n, err
 	}
-	defer seg.release()
+}
+
+// errKept: the segment has damage, which is in quarantine now, and stays.
+var errKept = errors.New("the segment is damaged and stays")
+
+func (e *Engine) rewrite(ctx context.Context, seg *segment, oldest bool) (int64, error) {
 	failpoint.Hit("objectstore.reclaim.begin.before")
 	size := e.segmentLength(seg.number)
-	sc := newScanner(seg, segHeaderSize, size)
-	for {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		r, at, err := sc.next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return 0, fmt.Errorf("reclaim: %w", err)
-		}
-		if err := e.relocate(ctx, r, position{seg.number, at}, oldest); err != nil && !errors.Is(err, ErrPrecondition) {
-			return 0, fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
-		}
+	if err := e.copyLive(ctx, seg, size, oldest, false); err != nil {
+		return 0, err
 	}
 	failpoint.Hit("objectstore.reclaim.copy.after")
-	keep := func(map[string]Bucket) error { return nil }
-	if err := e.submit(ctx, &op{rec: record{kind: kindBuckets, flags: flagQuiet}, change: keep}); err != nil {
-		return 0, fmt.Errorf("reclaim: %w", err)
-	}
-	if err := e.submit(ctx, &op{flush: true}); err != nil {
-		return 0, fmt.Errorf("reclaim: %w", err)
+	if err := e.closeCopy(ctx); err != nil {
+		return 0, err
 	}
 	failpoint.Hit("objectstore.reclaim.drop.before")
 	return size, e.drop(seg)
+}
+
+// closeCopy repeats the lists of buckets and damages behind what was copied, and makes the
+// index durable.
+func (e *Engine) closeCopy(ctx context.Context) error {
+	keep := func(map[string]Bucket) error { return nil }
+	if err := e.submit(ctx, &op{rec: record{kind: kindBuckets, flags: flagQuiet}, change: keep}); err != nil {
+		return fmt.Errorf("reclaim: %w", err)
+	}
+	if err := e.submit(ctx, &op{declare: true}); err != nil {
+		return fmt.Errorf("reclaim: %w", err)
+	}
+	if err := e.submit(ctx, &op{flush: true}); err != nil {
+		return fmt.Errorf("reclaim: %w", err)
+	}
+	return nil
+}
+
+// copyLive copies what is still needed of a segment to the end of the log. Damage ends it
+// with errKept, unless pass says that what is damaged is to be passed.
+func (e *Engine) copyLive(ctx context.Context, seg *segment, size int64, oldest, pass bool) error {
+	sc := newScanner(seg, segHeaderSize, size)
+	c := &copier{e: e, ctx: ctx, oldest: oldest}
+	for {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(err, c.wait())
+		}
+		r, at, err := sc.next()
+		var bad *CorruptError
+		switch {
+		case errors.Is(err, io.EOF):
+			return c.wait()
+		case errors.As(err, &bad):
+			kept, err := e.damagedCopy(sc, r, at, bad)
+			if err == nil && kept && !pass {
+				err = errKept
+			}
+			if err != nil {
+				return errors.Join(err, c.wait())
+			}
+		default:
+			err = c.relocate(r, position{seg.number, at})
+		}
+		if err != nil && bad == nil {
+			return errors.Join(fmt.Errorf("reclaim %s: %w", segName(seg.number), err), c.wait())
+		}
+	}
+}
+
+// damagedCopy passes a damaged record; kept says that it went into quarantine, because it
+// is in use, or because nobody knows what it was.
+func (e *Engine) damagedCopy(sc *logScanner, r record, at int64, bad *CorruptError) (kept bool, err error) {
+	d := Damage{File: bad.File, Offset: at, Reason: bad.Reason}
+	if r.kind == kindPut || r.kind == kindLost {
+		x, err := e.idx.object(r.bucket, r.key)
+		if err != nil {
+			return false, err
+		}
+		sc.pass(at + r.size())
+		if x == nil || x.pos != (position{sc.seg.number, at}) {
+			return false, nil
+		}
+		d.Length, d.Bucket, d.Key = r.size(), r.bucket, r.key
+	} else {
+		sc.pass(sc.find(0, nil))
+		d.Length = sc.off - at
+	}
+	e.quarantine(d)
+	return true, nil
 }
 
 func (e *Engine) segmentLength(n uint64) int64 {
@@ -88,15 +162,19 @@ func (e *Engine) victim() (best *segment, oldest bool) {
 			break
 		}
 		tombs, total = tombs+e.tombs[n], total+e.length[n]
+		if e.damages.in(segName(n)) {
+			continue
+		}
 		kept := e.live[n]
 		if i > 0 { // those of the oldest hide nothing
 			kept += e.tombs[n]
 		}
-		if f := float64(kept) / float64(max(1, e.length[n])); f < share {
+		if f := float64(kept) / float64(max(1, e.length[n])); f < share && e.roomFor(kept) {
 			best, oldest, share = e.segments[n], i == 0, f
 		}
 	}
-	if best == nil && share > 0 && float64(tombs) > tombstoneShare*float64(total) {
+	if best == nil && share > 0 && float64(tombs) > tombstoneShare*float64(total) &&
+		!e.damages.in(segName(numbers[0])) && e.roomFor(e.live[numbers[0]]) {
 		best, oldest = e.segments[numbers[0]], true
 	}
 	if best == nil || !best.acquire() {
@@ -105,34 +183,63 @@ func (e *Engine) victim() (best *segment, oldest bool) {
 	return best, oldest
 }
 
+// copier copies records; those on their way share batches.
+type copier struct {
+	e      *Engine
+	ctx    context.Context
+	oldest bool
+	ops    []*op
+	bytes  int64
+}
+
 // relocate copies one record if it is still needed.
-func (e *Engine) relocate(ctx context.Context, r record, at position, oldest bool) error {
+func (c *copier) relocate(r record, at position) error {
+	o := &op{rec: record{kind: r.kind, flags: r.flags | flagQuiet, bucket: r.bucket, key: r.key, meta: r.meta}}
 	switch r.kind {
-	case kindPut:
-		x, err := e.idx.object(r.bucket, r.key)
+	case kindPut, kindLost:
+		x, err := c.e.idx.object(r.bucket, r.key)
 		if err != nil || x == nil || x.pos != at {
 			return err
 		}
-		o, err := objectOf(&r)
-		if err != nil {
+		if o.obj, err = objectOf(&r); err != nil {
 			return err
 		}
 		failpoint.Hit("objectstore.reclaim.copy.before")
-		_, err = e.put(ctx, o, append([]byte(nil), r.body...), Cond{at: at, atIsSet: true}, flagQuiet)
-		return err
+		o.rec.body, o.rec.bodyLen, o.rec.bodyCRC = append([]byte(nil), r.body...), r.bodyLen, r.bodyCRC
+		o.cond = Cond{at: at, atIsSet: true}
 	case kindDelete:
 		// A tombstone hides puts of older segments from a rebuild of the index.
-		if oldest {
+		if c.oldest {
 			return nil
 		}
-		x, err := e.idx.object(r.bucket, r.key)
+		x, err := c.e.idx.object(r.bucket, r.key)
 		if err != nil || x != nil {
 			return err
 		}
-		r.flags |= flagQuiet
-		return e.submit(ctx, &op{rec: r, stone: true})
+		o.stone = true
+	default:
+		return nil
+	}
+	if err := c.e.enqueue(c.ctx, o); err != nil {
+		return err
+	}
+	c.ops = append(c.ops, o)
+	if c.bytes += o.rec.size(); len(c.ops) >= copyRecords || c.bytes >= copyBytes {
+		return c.wait()
 	}
 	return nil
+}
+
+// wait lets the copies on their way end. One that gave way to a newer write is no error.
+func (c *copier) wait() error {
+	var first error
+	for _, o := range c.ops {
+		if err := c.e.wait(o); err != nil && !errors.Is(err, ErrPrecondition) && first == nil {
+			first = err
+		}
+	}
+	c.ops, c.bytes = c.ops[:0], 0
+	return first
 }
 
 // drop removes a segment that holds nothing live.
@@ -141,7 +248,8 @@ func (e *Engine) drop(seg *segment) error {
 	live := e.live[seg.number]
 	if live != 0 {
 		e.mu.Unlock()
-		return fmt.Errorf("reclaim %s: %d bytes are still in use", segName(seg.number), live)
+		e.quarantine(Damage{File: segName(seg.number), Reason: fmt.Sprintf("%d bytes are in use that are not there", live)})
+		return errKept
 	}
 	delete(e.segments, seg.number)
 	delete(e.live, seg.number)

@@ -13,6 +13,8 @@ const (
 	kindPut     kind = 1 // an object; body inline, or in files named by the meta
 	kindDelete  kind = 2 // a tombstone
 	kindBuckets kind = 3 // body is the list of all buckets and replaces what was known
+	kindLost    kind = 4 // an object whose bytes were lost; the body says where and why
+	kindDamages kind = 5 // body is the list of damages with unknown keys and replaces the one before
 )
 
 // Flags of a record.
@@ -100,9 +102,9 @@ func decodeHead(b []byte, salt uint32) (r record, need int, err error) {
 	r.seq = binary.LittleEndian.Uint64(b[24:])
 	r.batch = binary.LittleEndian.Uint64(b[32:])
 	switch {
-	case r.kind < kindPut || r.kind > kindBuckets, r.flags&^knownFlags != 0, b[10]|b[11] != 0:
+	case r.kind < kindPut || r.kind > kindDamages, r.flags&^knownFlags != 0, b[10]|b[11] != 0:
 		return r, 0, errors.New("unknown kind or flags")
-	case (nb == 0) != (r.kind == kindBuckets) || nb > maxBucketLen || nk > maxKeyLen || nm > maxMetaLen || r.bodyLen > maxInlineBody:
+	case (nb == 0) != (r.kind == kindBuckets || r.kind == kindDamages) || nb > maxBucketLen || nk > maxKeyLen || nm > maxMetaLen || r.bodyLen > maxInlineBody:
 		return r, 0, errors.New("length out of bounds")
 	}
 	need = headSize + nb + nk + nm

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 )
 
@@ -11,114 +13,251 @@ const replayBatch = 1000
 
 func decodeSegmentKey(name []byte) uint64 { return binary.BigEndian.Uint64(name) }
 
-// decodeUse gives a segment's bytes of live records and of tombstones; an index of an
-// earlier version has none of the latter.
-func decodeUse(v []byte) (live, tombs int64) {
-	l, n := binary.Uvarint(v)
-	t, _ := binary.Uvarint(v[max(n, 0):])
-	return int64(l), int64(t)
-}
-
-// replay brings the index from its checkpoint to the end of the log, and makes the
-// first segment of a new store.
+// replay brings the index from its checkpoint to the end of the log. Damage is kept and
+// passed; writing goes on in a new segment then, so that nothing of a damaged one is
+// overwritten. A new store gets its first segment.
 func (e *Engine) replay(numbers []uint64) error {
-	if len(numbers) == 0 {
-		s, err := createSegment(e.fs, 1, 1)
-		if err != nil {
-			return err
-		}
-		e.segments[1], e.active = s, s
-		e.head.pos, e.head.salt = position{1, segHeaderSize}, s.salt
-		e.end, e.endSeq = e.head.pos, e.head.nextSeq
-		return nil
-	}
+	healthy := len(numbers) > 0
 	for i, num := range numbers {
 		seg := e.segments[num]
 		size, err := seg.file.Size()
 		if err != nil {
 			return err
 		}
-		last := i == len(numbers)-1
-		if !last {
-			e.length[num] = size
+		e.length[num] = size
+		if seg.bad != nil {
+			e.quarantine(Damage{File: segName(num), Length: segHeaderSize, Reason: seg.bad.Reason})
 		}
 		if num < e.head.pos.seg {
 			continue
 		}
-		from := int64(segHeaderSize)
-		if num == e.head.pos.seg {
-			from = e.head.pos.off
-		} else {
-			if i > 0 && numbers[i-1] == num-1 && seg.firstSeq != e.head.nextSeq {
-				return &CorruptError{segName(num - 1), e.head.pos.off,
-					fmt.Sprintf("ends before record %d, but the next segment begins with %d", e.head.nextSeq, seg.firstSeq)}
-			}
-			e.head.nextSeq = seg.firstSeq
+		last := i == len(numbers)-1
+		prev := uint64(0)
+		if i > 0 {
+			prev = numbers[i-1]
 		}
-		e.active = seg
-		e.head.pos, e.head.salt = position{num, from}, seg.salt
+		from := e.enter(seg, e.indexed || prev == num-1 && i > 0 || prev < e.mark.was.pos.seg && e.mark.was.pos.seg < num, size)
 		if err := e.replaySegment(seg, from, size, last); err != nil {
 			return err
 		}
+		if last {
+			healthy = seg.bad == nil && !e.damages.in(segName(num)) && e.head.pos.off >= e.acked(seg)
+		}
+	}
+	if e.lostEnd(numbers) {
+		healthy = false
+	}
+	found, err := e.recoverBuckets()
+	if err != nil {
+		return err
+	}
+	if healthy && !found && e.head.pos.seg == numbers[len(numbers)-1] {
+		e.active = e.segments[e.head.pos.seg]
+		delete(e.length, e.head.pos.seg)
+	} else if err := e.startSegment(numbers); err != nil {
+		return err
 	}
 	e.end, e.endSeq = e.head.pos, e.head.nextSeq
 	e.counts.objects.Store(e.head.objects)
 	e.counts.bytes.Store(e.head.bytes)
-	return nil
+	return e.declareFound()
+}
+
+// enter puts the head at the first record of a segment that is not in the index yet. It
+// follows when no segment between it and the head can have been reclaimed.
+func (e *Engine) enter(seg *segment, follows bool, size int64) int64 {
+	if seg.number == e.head.pos.seg {
+		if size < e.head.pos.off {
+			e.quarantine(Damage{File: segName(seg.number), Offset: size, Length: e.head.pos.off - size,
+				Reason: fmt.Sprintf("durable records up to byte %d are missing", e.head.pos.off)})
+		}
+		return e.head.pos.off
+	}
+	if seg.firstSeq > e.head.nextSeq && follows {
+		prev := seg.number - 1
+		e.quarantine(Damage{File: segName(prev), Offset: e.length[prev], First: e.head.nextSeq, Last: seg.firstSeq - 1,
+			Reason: fmt.Sprintf("ends before record %d, but the next segment begins with %d", e.head.nextSeq, seg.firstSeq)})
+	}
+	e.head.nextSeq = max(e.head.nextSeq, seg.firstSeq)
+	e.head.pos, e.head.salt = position{seg.number, segHeaderSize}, seg.salt
+	return segHeaderSize
+}
+
+// lostEnd says whether writes that were acknowledged are not in the log, and keeps that.
+func (e *Engine) lostEnd(numbers []uint64) bool {
+	m := e.mark.was
+	if s := e.segments[m.pos.seg]; s != nil && s.bad == nil && s.salt != m.salt {
+		return false // of another log
+	}
+	if m.nextSeq <= e.head.nextSeq {
+		return false
+	}
+	d := Damage{File: segName(m.pos.seg), First: e.head.nextSeq, Last: m.nextSeq - 1,
+		Reason: fmt.Sprintf("acknowledged records %d to %d are missing", e.head.nextSeq, m.nextSeq-1)}
+	if len(numbers) > 0 && e.head.pos.seg == m.pos.seg {
+		d.Offset = e.head.pos.off
+	}
+	e.quarantine(d)
+	e.head.nextSeq = m.nextSeq
+	return true
+}
+
+// startSegment makes the first segment, or one behind everything that is or was there.
+func (e *Engine) startSegment(numbers []uint64) error {
+	num := max(e.head.pos.seg, e.mark.was.pos.seg) + 1
+	if n := len(numbers); n > 0 {
+		num = max(num, numbers[n-1]+1)
+	}
+	s, err := createSegment(e.fs, num, e.head.nextSeq)
+	if err != nil {
+		return err
+	}
+	next := e.head
+	e.segments[num], e.active = s, s
+	next.pos, next.salt = position{num, segHeaderSize}, s.salt
+	return e.apply(nil, next)
 }
 
 func (e *Engine) replaySegment(seg *segment, from, size int64, last bool) error {
 	sc := newScanner(seg, from, size)
-	keys := map[string]*entry{}
-	view := &overlay{e: e, keys: keys}
-	var ops []*op
-	next := e.head
-	flush := func(to int64) error {
-		next.pos.off = to
-		err := e.apply(ops, next)
-		clear(keys)
-		ops = ops[:0]
-		next = e.head
-		return err
-	}
+	p := &replayer{e: e, seg: seg, sc: sc, view: &overlay{e: e, keys: map[string]*entry{}}, next: e.head}
 	for {
 		r, at, err := sc.next()
-		if errors.Is(err, io.EOF) {
-			return flush(at)
-		}
 		var bad *CorruptError
-		if errors.As(err, &bad) && last {
-			if terr := tornTail(seg, at, size, bad); terr != nil {
-				return terr
+		switch {
+		case errors.Is(err, io.EOF):
+			return p.flush(at)
+		case errors.As(err, &bad):
+			if last && !errors.Is(err, errUnreadable) && torn(seg, at, size, e.acked(seg)) {
+				e.opt.Log.Warn("cut off a torn tail", "file", bad.File, "offset", at, "bytes", size-at, "reason", bad.Reason)
+				if err := errors.Join(seg.file.Truncate(at), seg.file.Sync()); err != nil {
+					return fmt.Errorf("cut off torn tail: %w", err)
+				}
+				e.length[seg.number] = at
+				return p.flush(at)
 			}
-			e.opt.Log.Warn("cut off a torn tail", "file", bad.File, "offset", at, "bytes", size-at, "reason", bad.Reason)
-			if err := errors.Join(seg.file.Truncate(at), seg.file.Sync()); err != nil {
-				return fmt.Errorf("cut off torn tail: %w", err)
-			}
-			return flush(at)
+			err = p.damaged(r, at, bad)
+		case err == nil:
+			err = p.take(r, at)
 		}
 		if err != nil {
 			return err
 		}
-		if r.seq != next.nextSeq {
-			return &CorruptError{segName(seg.number), at, fmt.Sprintf("record %d where %d was due", r.seq, next.nextSeq)}
+	}
+}
+
+// replayer brings the records of one segment into the index.
+type replayer struct {
+	e    *Engine
+	seg  *segment
+	sc   *logScanner
+	view *overlay
+	ops  []*op
+	next checkpoint
+}
+
+func (p *replayer) flush(to int64) error {
+	p.next.pos.off = max(to, p.next.pos.off)
+	err := p.e.apply(p.ops, p.next)
+	clear(p.view.keys)
+	p.ops = p.ops[:0]
+	p.next = p.e.head
+	return err
+}
+
+// take applies a record. One that is not where its sequence belongs shows that others are
+// missing, or is a copy of an old one, which must not count twice.
+func (p *replayer) take(r record, at int64) error {
+	if r.seq != p.next.nextSeq {
+		d := Damage{File: segName(p.seg.number), Offset: at, Length: r.size(), Reason: fmt.Sprintf("record %d where %d was due", r.seq, p.next.nextSeq)}
+		if r.seq > p.next.nextSeq {
+			d.Length, d.First, d.Last = 0, p.next.nextSeq, r.seq-1
 		}
-		next.nextSeq++
-		o, err := view.replayed(r, position{seg.number, at})
-		if err != nil {
-			return fmt.Errorf("%s at byte %d: %w", segName(seg.number), at, err)
-		}
-		if ops = append(ops, o); len(ops) >= replayBatch {
-			if err := flush(at + r.size()); err != nil {
-				return err
-			}
+		p.e.quarantine(d)
+		if r.seq < p.next.nextSeq {
+			return nil
 		}
 	}
+	p.next.nextSeq = r.seq + 1
+	o, err := p.view.replayed(r, position{p.seg.number, at})
+	if err != nil {
+		return fmt.Errorf("%s at byte %d: %w", segName(p.seg.number), at, err)
+	}
+	if p.ops = append(p.ops, o); len(p.ops) >= replayBatch {
+		return p.flush(at + r.size())
+	}
+	return nil
+}
+
+// damaged keeps the damage at the scanner's offset, applies what is known of the record,
+// and passes it.
+func (p *replayer) damaged(r record, at int64, bad *CorruptError) error {
+	file := segName(p.seg.number)
+	known := r.kind != 0
+	if !known {
+		r, known = p.sc.correct(p.next.nextSeq)
+	}
+	if known && r.seq >= p.next.nextSeq {
+		d := Damage{File: file, Offset: at, Length: r.size(), Reason: bad.Reason, Bucket: r.bucket, Key: r.key}
+		p.sc.pass(at + r.size())
+		if r.kind == kindBuckets || r.kind == kindDamages {
+			body, ok := p.listOf(&r, at)
+			if !ok {
+				d.First, d.Last = r.seq, r.seq
+				p.e.quarantine(d)
+				p.next.nextSeq = r.seq + 1
+				return nil
+			}
+			r.body = body
+		}
+		p.e.quarantine(d)
+		return p.take(r, at)
+	}
+	end := p.sc.find(p.next.nextSeq, nil)
+	d := Damage{File: file, Offset: at, Length: end - at, Reason: bad.Reason, First: p.next.nextSeq, Last: p.next.nextSeq}
+	p.sc.pass(end)
+	if r, _, err := p.sc.next(); err == nil || r.kind != 0 {
+		d.Last = max(d.First, r.seq-1)
+		if r.seq == d.First { // what is damaged was no record: nothing is lost
+			d.First, d.Last = 0, 0
+		} else {
+			p.next.nextSeq = r.seq
+		}
+	} else {
+		d.Last = max(d.First, p.lastOf())
+		p.next.nextSeq = d.Last + 1
+	}
+	p.e.quarantine(d)
+	p.sc.pass(end)
+	return nil
+}
+
+// lastOf is the last sequence that the segment can have had, as far as that is known.
+func (p *replayer) lastOf() uint64 {
+	if s := p.e.segments[p.seg.number+1]; s != nil && s.firstSeq > 0 {
+		return s.firstSeq - 1
+	}
+	if m := p.e.mark.was; m.pos.seg == p.seg.number && m.nextSeq > 0 {
+		return m.nextSeq - 1
+	}
+	return 0
+}
+
+// listOf reads the list of buckets, or of damages, from a damaged record, of which one byte is wrong.
+func (p *replayer) listOf(r *record, at int64) ([]byte, bool) {
+	b := make([]byte, r.bodyLen)
+	if n, _ := p.seg.file.ReadAt(b, at+int64(r.headLen())); n < len(b) {
+		return nil, false
+	}
+	if crc32.Checksum(b, castagnoli) != r.bodyCRC && !correctBody(b, r.bodyCRC) {
+		return nil, false
+	}
+	return b, json.Valid(b)
 }
 
 // replayed makes of a record the operation that wrote it.
 func (v *overlay) replayed(r record, pos position) (*op, error) {
-	if r.kind == kindBuckets {
+	if r.kind == kindBuckets || r.kind == kindDamages {
 		r.body = append([]byte(nil), r.body...)
 		return &op{rec: r}, nil
 	}
@@ -128,7 +267,7 @@ func (v *overlay) replayed(r record, pos position) (*op, error) {
 	if o.prev, err = v.get(r.bucket, r.key); err != nil {
 		return nil, err
 	}
-	if r.kind == kindPut {
+	if r.kind != kindDelete {
 		if o.obj, err = decodeMeta(r.meta); err != nil {
 			return nil, err
 		}

@@ -51,22 +51,31 @@ func (s *logScanner) window(n int) ([]byte, error) {
 	return s.buf[:min(n, got)], nil
 }
 
+// errUnreadable: the disk gave an error. What it holds there is not known, so it is
+// never cut off.
+var errUnreadable = errors.New("unreadable")
+
 // next gives the next record and its offset; the body is valid until the next call.
-// io.EOF is the end. A *CorruptError names a damaged record.
+// io.EOF is the end. A *CorruptError names a damaged record; the record comes with it when
+// its head is whole, and pass goes on behind it.
 func (s *logScanner) next() (record, int64, error) {
 	at := s.off
 	if at >= s.end {
 		return record{}, at, io.EOF
 	}
-	bad := func(reason string) (record, int64, error) {
-		return record{}, at, &CorruptError{segName(s.seg.number), at, reason}
+	bad := func(r record, reason string) (record, int64, error) {
+		return r, at, &CorruptError{segName(s.seg.number), at, reason}
+	}
+	if s.seg.blind {
+		return bad(record{}, s.seg.bad.Reason)
 	}
 	need := headSize
 	var r record
 	for {
 		b, err := s.window(need)
 		if err != nil {
-			return record{}, at, err
+			_, _, cerr := bad(record{}, "cannot be read: "+err.Error())
+			return record{}, at, errors.Join(cerr, errUnreadable)
 		}
 		var n int
 		if r, n, err = decodeHead(b, s.seg.salt); err == nil {
@@ -76,53 +85,98 @@ func (s *logScanner) next() (record, int64, error) {
 			need = n
 			continue
 		} else if errors.Is(err, errShort) {
-			return bad("record is cut off")
+			return bad(record{}, "record is cut off")
 		}
-		return bad(err.Error())
+		return bad(record{}, err.Error())
 	}
 	if at+r.size() > s.end {
-		return bad("body is cut off")
+		return bad(r, "body is cut off")
 	}
 	if !s.skip {
 		b, err := s.window(need + int(r.bodyLen))
 		if err != nil {
-			return record{}, at, err
+			_, _, cerr := bad(r, "cannot be read: "+err.Error())
+			return r, at, errors.Join(cerr, errUnreadable)
 		}
 		if len(b) < need+int(r.bodyLen) {
-			return bad("body is cut off")
+			return bad(r, "body is cut off")
 		}
 		r.body = b[need:]
 		if crc32.Checksum(r.body, castagnoli) != r.bodyCRC {
-			return bad("body checksum mismatch")
+			return bad(r, "body checksum mismatch")
 		}
 	}
 	s.off += r.size()
 	return r, at, nil
 }
 
-// tornTail decides whether the damage at off of the last segment is what a crash
-// leaves: then no valid record behind it belongs to a batch that began behind it,
-// since a batch is written only after the one before is durable.
-func tornTail(seg *segment, off, end int64, cause *CorruptError) error {
-	if end-off > tailLimit {
-		return cause
+// pass goes on at an offset behind damage.
+func (s *logScanner) pass(to int64) { s.off = min(to, s.end) }
+
+// correct gives the record at the scanner's offset, of whose head one byte is damaged. It
+// must have the sequence that is due, and a record, or the end, where it ends. Its body
+// is not read.
+func (s *logScanner) correct(due uint64) (record, bool) {
+	if s.seg.blind {
+		return record{}, false
 	}
-	b := make([]byte, end-off)
-	if _, err := seg.file.ReadAt(b, off); err != nil && !errors.Is(err, io.EOF) {
-		return err
+	at := s.off
+	b, err := s.window(int(min(maxCorrected, s.end-at)))
+	if err != nil {
+		return record{}, false
 	}
-	for i := 1; i+headSize <= len(b); i++ {
-		j := bytes.IndexByte(b[i+4:], recordMagic)
-		if j < 0 {
-			return nil
+	b = bytes.Clone(b)
+	r, _, ok := correctHead(b, s.seg.salt, func(r *record) bool {
+		end := at + r.size()
+		if r.seq != due || int64(r.batch) > at || end > s.end {
+			return false
 		}
-		i += j
-		if i+headSize > len(b) {
-			return nil
+		if end == s.end {
+			return true
 		}
-		if r, _, err := decodeHead(b[i:], seg.salt); err == nil && int64(r.batch) > off {
-			return cause
+		follows := newScanner(s.seg, end, s.end)
+		follows.skip = true
+		n, _, err := follows.next()
+		return err == nil && n.seq == due+1
+	})
+	return r, ok
+}
+
+// find gives the offset of the first valid head behind the scanner's offset whose
+// sequence is at least from and that want takes; the end when there is none.
+func (s *logScanner) find(from uint64, want func(*record) bool) int64 {
+	if s.seg.blind {
+		return s.end
+	}
+	const step = 1 << 20
+	const longest = headSize + maxBucketLen + maxKeyLen + maxMetaLen
+	b := make([]byte, step+longest)
+	for at := s.off + 1; at < s.end; at += step {
+		n, err := s.seg.file.ReadAt(b[:min(int64(len(b)), s.end-at)], at)
+		if err != nil && !errors.Is(err, io.EOF) && n == 0 {
+			continue // unreadable: what is behind it may be whole
+		}
+		for i := 0; i < min(n, step); i++ {
+			j := bytes.IndexByte(b[min(i+4, n):n], recordMagic)
+			if j < 0 || i+j >= step {
+				break
+			}
+			i += j
+			if r, _, err := decodeHead(b[i:n], s.seg.salt); err == nil && r.seq >= from && (want == nil || want(&r)) {
+				return at + int64(i)
+			}
 		}
 	}
-	return nil
+	return s.end
+}
+
+// torn decides whether the damage at off of the last segment is what a crash leaves.
+// Then it was not acknowledged, and no valid record behind it belongs to a batch that
+// began behind it, since a batch is written only after the one before is durable.
+func torn(seg *segment, off, end, acked int64) bool {
+	if off < acked || end-off > tailLimit || seg.blind {
+		return false
+	}
+	sc := newScanner(seg, off, end)
+	return sc.find(0, func(r *record) bool { return int64(r.batch) > off }) == end
 }

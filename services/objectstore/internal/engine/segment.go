@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -14,11 +17,13 @@ import (
 
 const (
 	segMagic      = "LMSEGLOG"
-	segVersion    = 1
+	segVersion    = 2 // 1 had no records of lost objects
 	segHeaderSize = 40
 	logDir        = "log"
 	// tailLimit is more than one batch can hold; a longer damaged tail is no torn write.
 	tailLimit = 16 << 20
+	// maxSegment is longer than any segment.
+	maxSegment = 1 << 40
 )
 
 // segment is one file of the log.
@@ -27,7 +32,9 @@ type segment struct {
 	salt     uint32 // seeds the checksums of heads, so that no client can forge a record
 	firstSeq uint64
 	file     File
-	refs     atomic.Int64 // the engine's own and one per reader; the file is closed at 0
+	bad      *CorruptError // the header's damage; nil: it is whole
+	blind    bool          // the salt is not known: no record can be verified
+	refs     atomic.Int64  // the engine's own and one per reader; the file is closed at 0
 }
 
 func segName(n uint64) string { return fmt.Sprintf("%s/%016x.seg", logDir, n) }
@@ -60,6 +67,17 @@ func (s *segment) release() {
 	}
 }
 
+func encodeHeader(version uint32, number uint64, salt uint32, firstSeq uint64) []byte {
+	h := make([]byte, segHeaderSize)
+	copy(h, segMagic)
+	binary.LittleEndian.PutUint32(h[8:], version)
+	binary.LittleEndian.PutUint32(h[12:], salt)
+	binary.LittleEndian.PutUint64(h[16:], number)
+	binary.LittleEndian.PutUint64(h[24:], firstSeq)
+	binary.LittleEndian.PutUint32(h[32:], crc32.Checksum(h[:32], castagnoli))
+	return h
+}
+
 // createSegment makes a durable segment with only its header.
 func createSegment(fsys FS, number, firstSeq uint64) (*segment, error) {
 	var salt [4]byte
@@ -67,13 +85,7 @@ func createSegment(fsys FS, number, firstSeq uint64) (*segment, error) {
 		return nil, err
 	}
 	s := &segment{number: number, salt: binary.LittleEndian.Uint32(salt[:]), firstSeq: firstSeq}
-	h := make([]byte, segHeaderSize)
-	copy(h, segMagic)
-	binary.LittleEndian.PutUint32(h[8:], segVersion)
-	binary.LittleEndian.PutUint32(h[12:], s.salt)
-	binary.LittleEndian.PutUint64(h[16:], number)
-	binary.LittleEndian.PutUint64(h[24:], firstSeq)
-	binary.LittleEndian.PutUint32(h[32:], crc32.Checksum(h[:32], castagnoli))
+	h := encodeHeader(segVersion, number, s.salt, firstSeq)
 	f, err := fsys.Create(segName(number))
 	if err != nil {
 		return nil, fmt.Errorf("create segment %d: %w", number, err)
@@ -93,37 +105,77 @@ func createSegment(fsys FS, number, firstSeq uint64) (*segment, error) {
 	return s, nil
 }
 
-// openSegment reads the header of an existing segment.
+// openSegment opens an existing segment. One whose header is damaged is given with the
+// reason in bad: adopt may find out its salt elsewhere.
 func openSegment(fsys FS, number uint64) (*segment, error) {
 	f, err := fsys.Open(segName(number))
 	if err != nil {
 		return nil, fmt.Errorf("open segment %d: %w", number, err)
 	}
+	s := &segment{number: number, file: f}
+	s.refs.Store(1)
 	h := make([]byte, segHeaderSize)
 	if _, err := f.ReadAt(h, 0); err != nil {
-		_ = f.Close()
-		return nil, &CorruptError{segName(number), 0, "header cannot be read: " + err.Error()}
+		s.bad, s.blind = &CorruptError{segName(number), 0, "header cannot be read: " + err.Error()}, true
+		return s, nil
 	}
+	s.salt, s.firstSeq = binary.LittleEndian.Uint32(h[12:]), binary.LittleEndian.Uint64(h[24:])
 	reason := ""
 	switch {
 	case string(h[:8]) != segMagic:
 		reason = "not a segment"
 	case binary.LittleEndian.Uint32(h[32:]) != crc32.Checksum(h[:32], castagnoli):
 		reason = "header checksum mismatch"
-	case binary.LittleEndian.Uint32(h[8:]) != segVersion:
-		reason = fmt.Sprintf("version %d is not known", binary.LittleEndian.Uint32(h[8:]))
 	case binary.LittleEndian.Uint64(h[16:]) != number:
 		reason = fmt.Sprintf("header says segment %d", binary.LittleEndian.Uint64(h[16:]))
+	case h[8] == 0 || binary.LittleEndian.Uint32(h[8:]) > segVersion:
+		s.release()
+		return nil, fmt.Errorf("%s: version %d is not known", segName(number), binary.LittleEndian.Uint32(h[8:]))
 	}
 	if reason != "" {
-		_ = f.Close()
-		return nil, &CorruptError{segName(number), 0, reason}
+		s.bad = &CorruptError{segName(number), 0, reason}
+		s.blind = !s.deriveSalt(h)
 	}
-	s := &segment{
-		number: number, file: f,
-		salt:     binary.LittleEndian.Uint32(h[12:]),
-		firstSeq: binary.LittleEndian.Uint64(h[24:]),
-	}
-	s.refs.Store(1)
 	return s, nil
+}
+
+// deriveSalt finds out the salt of a segment whose header is damaged from its first
+// record: the header's own salt may be whole, and else the checksum tells it.
+func (s *segment) deriveSalt(header []byte) bool {
+	b := make([]byte, 64<<10)
+	n, err := s.file.ReadAt(b, segHeaderSize)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false
+	}
+	b = b[:n]
+	if r, _, err := decodeHead(b, s.salt); err == nil {
+		s.firstSeq = r.seq
+		return true
+	}
+	if len(b) < headSize || b[4] != recordMagic {
+		return false
+	}
+	size := headSize + int(b[7]) + int(binary.LittleEndian.Uint16(b[8:])) + int(binary.LittleEndian.Uint32(b[12:]))
+	if size < headSize || size > len(b) {
+		return false
+	}
+	salt, ok := saltOf(b[:size])
+	if !ok {
+		return false
+	}
+	r, _, err := decodeHead(b, salt)
+	for version := uint32(1); err == nil && version <= segVersion; version++ {
+		if bytes.Equal(encodeHeader(version, s.number, salt, r.seq)[32:36], header[32:36]) {
+			s.salt, s.firstSeq = salt, r.seq
+			return true
+		}
+	}
+	return false
+}
+
+// adopt gives a segment without a readable header the salt that something else knows.
+func (s *segment) adopt(salt uint32, firstSeq uint64) {
+	if s.blind {
+		s.salt, s.firstSeq, s.blind = salt, firstSeq, false
+	}
 }

@@ -28,7 +28,7 @@ type Cursor struct {
 
 // Tail gives a cursor that begins with the record of sequence from, or with the first
 // record behind it that is still there.
-func (e *Engine) Tail(from uint64) *Cursor { return &Cursor{e: e, next: from} }
+func (e *Engine) Tail(from uint64) *Cursor { return &Cursor{e: e, next: max(from, 1)} }
 
 // End gives the sequence of the next write, and a channel that is closed by it.
 func (e *Engine) End() (uint64, <-chan struct{}) {
@@ -45,7 +45,7 @@ const tailStep = 10000
 
 // Read gives up to limit events from the cursor on, and moves it behind them. No event
 // and more false is the end of the log; missed counts records that were reclaimed
-// before they were read.
+// before they were read, or were damaged.
 func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed uint64, more bool, err error) {
 	for range tailStep {
 		seg, end, skipped, err := c.segment()
@@ -60,19 +60,21 @@ func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil {
-				seg.release()
-				return events, missed, false, err
+			if err != nil { // events of damaged records are missed, not those behind them
+				sc.pass(sc.find(c.next, nil))
+				c.pos.off = sc.off
+				continue
 			}
 			c.pos.off = at + r.size()
 			if r.seq < c.next {
 				continue
 			}
+			missed += r.seq - c.next
 			c.next = r.seq + 1
 			ev, ok, err := eventOf(&r)
 			if err != nil {
-				seg.release()
-				return events, missed, false, err
+				missed++
+				continue
 			}
 			if ok && want(&ev) {
 				events = append(events, ev)
@@ -142,7 +144,7 @@ func (e *Engine) segmentEnd(n uint64) int64 {
 func eventOf(r *record) (Event, bool, error) {
 	ev := Event{Seq: r.seq, Bucket: r.bucket, Key: r.key}
 	switch {
-	case r.flags&flagQuiet != 0 || r.kind == kindBuckets:
+	case r.flags&flagQuiet != 0 || r.kind >= kindBuckets:
 		return ev, false, nil
 	case r.kind == kindDelete:
 		ev.Removed = true

@@ -160,6 +160,7 @@ func (c *call) listing(q engine.ListQuery) *listing {
 
 func (c *call) sendListing(l *listing, page engine.ListPage, owner bool) error {
 	l.elem("IsTruncated", strconv.FormatBool(page.Truncated))
+	damaged := 0
 	for _, o := range page.Objects {
 		l.raw("<Contents>")
 		l.name("Key", o.Key)
@@ -171,7 +172,12 @@ func (c *call) sendListing(l *listing, page engine.ListPage, owner bool) error {
 			l.elem("ID", c.user.Name)
 			l.raw("</Owner>")
 		}
-		l.raw("<StorageClass>STANDARD</StorageClass></Contents>")
+		l.raw("<StorageClass>STANDARD</StorageClass>")
+		if o.Damaged { // clients pass what they do not know
+			damaged++
+			l.elem("Damaged", "true")
+		}
+		l.raw("</Contents>")
 	}
 	for _, p := range page.Prefixes {
 		l.raw("<CommonPrefixes>")
@@ -179,7 +185,14 @@ func (c *call) sendListing(l *listing, page engine.ListPage, owner bool) error {
 		l.raw("</CommonPrefixes>")
 	}
 	l.raw("</ListBucketResult>")
-	c.w.Header().Set("Content-Type", "application/xml")
+	h := c.w.Header()
+	h.Set("Content-Type", "application/xml")
+	if damaged > 0 {
+		h.Set(damagedHeader, strconv.Itoa(damaged))
+	}
+	if page.Uncertain {
+		h.Set(incompleteHeader, "true")
+	}
 	_, _ = c.w.Write(l.b) // the client went away: nothing to do
 	return nil
 }

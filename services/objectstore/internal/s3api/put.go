@@ -40,11 +40,7 @@ func (c *call) early(cond engine.Cond) error {
 	if cond == (engine.Cond{}) {
 		return nil
 	}
-	b, err := c.Engine.Peek(c.bucket, c.key)
-	if err != nil {
-		return err
-	}
-	return c.conditionError(cond, cond.Check(b))
+	return c.unwrapCondition(cond, c.Engine.CheckCond(c.bucket, c.key, cond))
 }
 
 func (c *call) putObject() error {

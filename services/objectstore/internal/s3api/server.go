@@ -162,7 +162,25 @@ func (c *call) fail(err error) {
 		c.Log.Error("an answer was cut off", "op", c.op, "bucket", c.bucket, "key", c.key, "request", c.id, "error", err)
 		panic(http.ErrAbortHandler)
 	}
+	if errors.Is(err, engine.ErrCorrupt) {
+		c.w.Header().Set(damagedHeader, damageText(err)) // an answer to HEAD has nothing else
+	}
 	c.errorOf(err).Write(c.w, c.r, c.id)
+}
+
+const (
+	// damagedHeader says in an error what is damaged, and in a listing how many keys of the page are.
+	damagedHeader = "X-Lightmetrics-Damaged"
+	// incompleteHeader says that keys of lost writes may be missing from a listing.
+	incompleteHeader = "X-Lightmetrics-Incomplete"
+)
+
+func damageText(err error) string {
+	var bad *engine.CorruptError
+	if errors.As(err, &bad) {
+		return bad.Error()
+	}
+	return "corrupt"
 }
 
 // errorOf gives the S3 error of an error.
@@ -181,6 +199,12 @@ func (c *call) errorOf(err error) *s3err.Error {
 		return s3err.BucketExists
 	case errors.Is(err, engine.ErrBucketNotEmpty):
 		return s3err.BucketNotEmpty
+	case errors.Is(err, engine.ErrCorrupt):
+		return s3err.ObjectDamaged.With("%s", damageText(err))
+	case errors.Is(err, engine.ErrUncertain):
+		return s3err.Undecidable
+	case errors.Is(err, engine.ErrFull):
+		return s3err.InsufficientStorage
 	case errors.Is(err, engine.ErrPoisoned), errors.Is(err, engine.ErrClosed):
 		return s3err.ServiceUnavailable
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

@@ -1,0 +1,291 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Damage is a place of the store whose bytes do not verify, or are missing. It is kept
+// until nothing needs the place any more, and stays where it is until Repair.
+type Damage struct {
+	File   string `json:"file"`
+	Offset int64  `json:"offset"`
+	Length int64  `json:"length"` // bytes; 0: something is missing there
+	Reason string `json:"reason"`
+	// Bucket and Key name the object, where they are known.
+	Bucket string `json:"bucket,omitempty"`
+	Key    string `json:"key,omitempty"`
+	// First and Last bound the sequences of writes whose keys nobody knows; 0: none.
+	First uint64 `json:"first_lost,omitempty"`
+	Last  uint64 `json:"last_lost,omitempty"`
+	// Declared: the log says so, though the damaged place may be gone.
+	Declared bool `json:"declared,omitempty"`
+}
+
+func (d Damage) err() error { return &CorruptError{d.File, d.Offset, d.Reason} }
+
+// maxDamagePerFile bounds what is kept of one file; further places widen the last one.
+const maxDamagePerFile = 256
+
+// damages are the known places. Reads never refuse because of them: bytes that verify
+// are served. They tell HEAD, LIST, reclaiming and conditions what reads have met.
+type damages struct {
+	kept    atomic.Int64 // places; readers take the lock only when there is one
+	mu      sync.RWMutex
+	places  map[string][]Damage // by file
+	unknown uint64              // the last write whose key nobody knows
+}
+
+// add keeps a place; false when it is known already.
+func (s *damages) add(d Damage) (Damage, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.places[d.File]
+	for i, k := range list {
+		if k.Offset == d.Offset {
+			if d.Last < k.Last || d.Last == k.Last && d.Declared == k.Declared {
+				return k, false
+			}
+			list[i] = d
+			s.unknown = max(s.unknown, d.Last)
+			return d, true
+		}
+	}
+	if n := len(list); n >= maxDamagePerFile {
+		w := &list[n-1]
+		end := max(w.Offset+w.Length, d.Offset+d.Length)
+		w.Offset = min(w.Offset, d.Offset)
+		w.Length, w.Reason, w.Bucket, w.Key = end-w.Offset, "many damaged places", "", ""
+		if d.Last > 0 {
+			w.First, w.Last = d.First, max(w.Last, d.Last)
+			s.unknown = max(s.unknown, d.Last)
+		}
+		return *w, true
+	}
+	if s.places == nil {
+		s.places = map[string][]Damage{}
+	}
+	s.places[d.File] = append(list, d)
+	s.unknown = max(s.unknown, d.Last)
+	s.kept.Add(1)
+	return d, true
+}
+
+// remove forgets the places of a file for which gone holds, and gives them.
+func (s *damages) remove(file string, gone func(Damage) bool) (removed []Damage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.places[file] = slices.DeleteFunc(s.places[file], func(d Damage) bool {
+		if !gone(d) {
+			return false
+		}
+		removed = append(removed, d)
+		return true
+	})
+	if len(s.places[file]) == 0 {
+		delete(s.places, file)
+	}
+	s.kept.Add(-int64(len(removed)))
+	s.unknown = 0
+	for _, list := range s.places {
+		for _, d := range list {
+			s.unknown = max(s.unknown, d.Last)
+		}
+	}
+	return removed
+}
+
+// in says whether a file has a damaged place.
+func (s *damages) in(file string) bool {
+	if s.kept.Load() == 0 {
+		return false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.places[file]) > 0
+}
+
+// of gives the damage of an entry's record or body; nil when none is known.
+func (s *damages) of(x *entry) *Damage {
+	if s.kept.Load() == 0 {
+		return nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, d := range s.places[segName(x.pos.seg)] {
+		if d.Offset < x.pos.off+x.recordSize() && x.pos.off < d.Offset+d.Length {
+			return &d
+		}
+	}
+	for _, f := range x.files {
+		for _, d := range s.places[blobName(f)] {
+			return &d
+		}
+	}
+	return nil
+}
+
+func (s *damages) all() (list []Damage) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, file := range slices.Sorted(maps.Keys(s.places)) {
+		list = append(list, s.places[file]...)
+	}
+	return list
+}
+
+func (s *damages) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.places, s.unknown = nil, 0
+	s.kept.Store(0)
+}
+
+// lastUnknown is the last write whose key nobody knows; 0: every key is known.
+func (s *damages) lastUnknown() uint64 {
+	if s.kept.Load() == 0 {
+		return 0
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.unknown
+}
+
+func damageKey(d Damage) []byte {
+	return spaceKey(spaceDamage, fmt.Sprintf("%s@%016x", d.File, d.Offset))
+}
+
+// quarantine keeps a damaged place: it is logged, counted, shown, and kept in the index,
+// so that a restart knows of it.
+func (e *Engine) quarantine(d Damage) {
+	d, added := e.damages.add(d)
+	if !added {
+		return
+	}
+	e.opt.Log.Error("damage was found; everything else is served", "file", d.File, "offset", d.Offset, "length", d.Length,
+		"reason", d.Reason, "bucket", d.Bucket, "key", d.Key, "first_lost", d.First, "last_lost", d.Last)
+	b, err := json.Marshal(d)
+	if err == nil && e.idx.healthy() == nil {
+		err = e.idx.db.Set(damageKey(d), b, pebble.NoSync)
+	}
+	if err != nil {
+		e.opt.Log.Warn("damage is not kept in the index, and will be found again", "error", err)
+	}
+}
+
+// quarantineRead keeps what a read has met, unless the object was replaced meanwhile.
+func (e *Engine) quarantineRead(x *entry, bucket, key string, err error) {
+	var bad *CorruptError
+	if !errors.As(err, &bad) || x.flags&flagLost != 0 {
+		return
+	}
+	if now, ierr := e.idx.object(bucket, key); ierr != nil || now == nil || now.pos != x.pos {
+		return
+	}
+	d := Damage{File: bad.File, Offset: bad.Offset, Length: x.recordSize(), Reason: bad.Reason, Bucket: bucket, Key: key}
+	if strings.HasPrefix(d.File, blobDir) {
+		d.Offset, d.Length = 0, 0
+		d.Reason = fmt.Sprintf("at byte %d: %s", bad.Offset, bad.Reason)
+	}
+	e.quarantine(d)
+}
+
+// declaration is the record that keeps damages with unknown keys in the log itself: a
+// later rebuild of the index may not find the place again.
+func (e *Engine) declaration() (record, error) {
+	list := []Damage{}
+	for _, d := range e.damages.all() {
+		if d.Last > 0 {
+			d.Declared = true
+			list = append(list, d)
+		}
+	}
+	body, err := json.Marshal(list)
+	r := record{kind: kindDamages, flags: flagQuiet, body: body, bodyLen: uint32(len(body)), bodyCRC: crc32.Checksum(body, castagnoli)}
+	return r, err
+}
+
+// declare takes the list of a declaration in place of the one before.
+func (e *Engine) declare(b *pebble.Batch, body []byte) error {
+	var list []Damage
+	if err := json.Unmarshal(body, &list); err != nil {
+		return fmt.Errorf("%w: list of damages: %w", ErrCorrupt, err)
+	}
+	for _, d := range e.damages.all() {
+		if d.Declared {
+			if err := e.forget(b, d.File, func(k Damage) bool { return k.Declared && k.Offset == d.Offset }); err != nil {
+				return err
+			}
+		}
+	}
+	for _, d := range list {
+		e.quarantine(d)
+	}
+	return nil
+}
+
+// declareFound writes down what this start has found, when keys of it are unknown.
+func (e *Engine) declareFound() error {
+	for _, d := range e.damages.all() {
+		if d.Last > 0 && !d.Declared {
+			o := &op{declare: true}
+			e.commit([]*op{o})
+			if o.err != nil {
+				return fmt.Errorf("write down the damage: %w", o.err)
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// loadDamages reads the places that the index keeps, but those of files that are gone.
+func (e *Engine) loadDamages() error {
+	e.damages.clear()
+	return e.idx.scan(spaceDamage, func(_, value []byte) error {
+		var d Damage
+		if err := json.Unmarshal(value, &d); err != nil {
+			return fmt.Errorf("%w: list of damages: %w", errForeignIndex, err)
+		}
+		e.damages.add(d)
+		return nil
+	})
+}
+
+// forget removes places that nothing needs any more.
+func (e *Engine) forget(b *pebble.Batch, file string, gone func(Damage) bool) error {
+	if !e.damages.in(file) {
+		return nil
+	}
+	for _, d := range e.damages.remove(file, gone) {
+		if err := b.Delete(damageKey(d), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Damages lists the damaged places that are known.
+func (e *Engine) Damages() []Damage { return e.damages.all() }
+
+// Uncertain says why conditions of absent keys cannot be decided; nil when they can.
+// The index was lost, and the log has damage in which writes of unknown keys were.
+func (e *Engine) Uncertain() error { return e.uncertain(nil) }
+
+// uncertain is an error when a lost write may have been a later one of the key; nil is absent.
+func (e *Engine) uncertain(x *entry) error {
+	last := e.damages.lastUnknown()
+	if last == 0 || x != nil && x.seq > last {
+		return nil
+	}
+	return fmt.Errorf("%w: writes up to %d were lost with unknown keys", ErrUncertain, last)
+}

@@ -1,0 +1,95 @@
+package engine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+)
+
+const (
+	markName  = "ACKED"
+	markMagic = "LMACKED1"
+	markSize  = 40
+)
+
+// mark says how far the log was acknowledged. It is written after a batch's fsync and
+// before its answers, without an fsync of its own: it outlives a killed process, which
+// is all that tells a damaged last batch from one that was never written to its end.
+// The committer syncs it when it has nothing to do, so that a power loss seldom takes it.
+type mark struct {
+	pos     position // the durable end of the log
+	salt    uint32   // of that segment
+	nextSeq uint64
+}
+
+func (m mark) encode() []byte {
+	b := append(make([]byte, 0, markSize), markMagic...)
+	b = binary.LittleEndian.AppendUint64(b, m.pos.seg)
+	b = binary.LittleEndian.AppendUint64(b, uint64(m.pos.off))
+	b = binary.LittleEndian.AppendUint64(b, m.nextSeq)
+	b = binary.LittleEndian.AppendUint32(b, m.salt)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// decodeMark gives the zero mark for anything that is none: less is known then.
+func decodeMark(b []byte) (m mark) {
+	if len(b) != markSize || string(b[:8]) != markMagic || crc32.Checksum(b[:36], castagnoli) != binary.LittleEndian.Uint32(b[36:]) {
+		return m
+	}
+	m.pos = position{binary.LittleEndian.Uint64(b[8:]), int64(binary.LittleEndian.Uint64(b[16:]))}
+	m.nextSeq, m.salt = binary.LittleEndian.Uint64(b[24:]), binary.LittleEndian.Uint32(b[32:])
+	return m
+}
+
+func (e *Engine) openMark() error {
+	f, err := e.fs.Open(markName)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = e.fs.Create(markName)
+	}
+	if err != nil {
+		return fmt.Errorf("open the mark of what was acknowledged: %w", err)
+	}
+	e.mark.file = f
+	b := make([]byte, markSize)
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		e.opt.Log.Warn("the mark of what was acknowledged cannot be read", "error", err)
+		return nil
+	}
+	e.mark.was = decodeMark(b)
+	return nil
+}
+
+// keepMark writes down that everything up to head is acknowledged from now on.
+func (e *Engine) keepMark() {
+	m := mark{e.head.pos, e.head.salt, e.head.nextSeq}
+	if _, err := e.mark.file.WriteAt(m.encode(), 0); err != nil {
+		if !e.mark.warned {
+			e.opt.Log.Warn("the mark of what was acknowledged cannot be written", "error", err)
+		}
+		e.mark.warned = true
+		return
+	}
+	e.mark.warned, e.mark.unsynced = false, true
+}
+
+// syncMark makes the mark durable, when that is free of charge for writers.
+func (e *Engine) syncMark() {
+	if e.mark.unsynced {
+		e.mark.unsynced = false
+		if err := e.mark.file.Sync(); err != nil {
+			e.opt.Log.Warn("fsync of the mark of what was acknowledged", "error", err)
+		}
+	}
+}
+
+// acked is the offset up to which a segment was acknowledged at least.
+func (e *Engine) acked(s *segment) int64 {
+	m := e.mark.was
+	if m.pos.seg == s.number && m.salt == s.salt {
+		return m.pos.off
+	}
+	return 0
+}
