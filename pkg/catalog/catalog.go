@@ -31,6 +31,9 @@ var ErrReplaced = errors.New("replaced by a generation that was not there when i
 type Config struct {
 	Reader      objstore.Reader
 	AuthorityID string
+	// Records: for who publishes sets, and no reader of samples. Hours do not expire as a
+	// whole in the views: they have the sets that the records say.
+	Records bool
 	// MaxRequests of one refresh; 0 means 10,000.
 	MaxRequests int
 	// RequestTimeout of one request; 0 means 10 s.
@@ -70,7 +73,7 @@ func (c *Catalog) View() *View { return c.view }
 
 // Forget drops what was read of the hours outside from to to, so that memory is bounded.
 func (c *Catalog) Forget(from, to window.Hour) {
-	next := &View{hours: map[window.Hour]*hour{}}
+	next := &View{hours: map[window.Hour]*hour{}, expiry: c.view.expiry, doubt: c.view.doubt}
 	for h, got := range c.view.hours {
 		if h >= from && h <= to {
 			next.hours[h] = got
@@ -86,8 +89,13 @@ func (c *Catalog) Refresh(ctx context.Context, from, to window.Hour) (*View, err
 	if to < from {
 		return c.view, nil
 	}
-	p := &pass{c: c, left: c.cfg.MaxRequests, next: &View{hours: maps.Clone(c.view.hours)}}
+	p := &pass{c: c, left: c.cfg.MaxRequests, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, doubt: c.view.doubt}}
 	err := p.read(ctx, from, to)
+	if err == nil && !c.cfg.Records {
+		// After the listings: whatever retention had removed by then was decided before.
+		err = p.expiry(ctx)
+	}
+	p.next.records = c.cfg.Records
 	c.view = p.next
 	if err != nil {
 		return c.view, fmt.Errorf("refresh catalog %s to %s: %w", from, to, err)
@@ -156,7 +164,7 @@ func (p *pass) take(ctx context.Context, h window.Hour, listed []objstore.Info) 
 		return nil
 	}
 	old := p.c.view.at(h)
-	hr := &hour{seen: make(map[string]seen, len(listed)), sets: map[slot]*Set{}, top: map[slot]uint64{}, closed: map[slot]bool{}}
+	hr := &hour{seen: make(map[string]seen, len(listed)), sets: map[slot]*Set{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[window.Window]bool{}}
 	changed := len(listed) != len(old.seen)
 	for _, info := range listed {
 		n, _ := layout.ParseRollupSet(info.Key)
@@ -194,7 +202,7 @@ func (p *pass) decide(ctx context.Context, hr *hour, key string) error {
 	s := hr.seen[key]
 	at := slot{s.name.Shard, s.name.Window}
 	hr.top[at] = max(hr.top[at], s.name.Generation)
-	if hr.closed[at] {
+	if hr.committed[at] > 0 {
 		return nil
 	}
 	if s.record == nil {
@@ -223,9 +231,33 @@ func (p *pass) decide(ctx context.Context, hr *hour, key string) error {
 	}
 	if r := s.record.Removed; r != nil && r.SupersededBy > hr.top[at] {
 		hr.doubt = append(hr.doubt, Problem{key, fmt.Errorf("%w: by %d", ErrReplaced, r.SupersededBy)})
+	} else if r != nil && r.SupersededBy == 0 {
+		hr.expired[at.window] = true
 	}
 	// One that was committed, and expired, hides what it had superseded.
-	hr.closed[at] = s.record.Aborted == nil
+	if s.record.Aborted == nil {
+		hr.committed[at] = s.name.Generation
+	}
+	return nil
+}
+
+// expiry reads what retention has decided. A record that can't be read is a doubt about
+// all hours.
+func (p *pass) expiry(ctx context.Context) error {
+	if err := p.spend(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.c.cfg.RequestTimeout)
+	defer cancel()
+	e, _, err := ReadExpiry(ctx, p.c.cfg.Reader, p.c.cfg.AuthorityID)
+	if Unreadable(err) {
+		p.next.doubt = []Problem{{layout.RollupExpiryKey, err}}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %q: %w", layout.RollupExpiryKey, err)
+	}
+	p.next.expiry, p.next.doubt = e, nil
 	return nil
 }
 

@@ -12,7 +12,11 @@ import (
 // View is a snapshot of the published sets of the hours that were read. It never
 // changes and is safe for concurrent use.
 type View struct {
-	hours map[window.Hour]*hour
+	hours  map[window.Hour]*hour
+	expiry Expiry
+	doubt  []Problem // of what has expired
+	// records: see Config.
+	records bool
 }
 
 type slot struct {
@@ -27,9 +31,11 @@ type hour struct {
 	// ordered has them by window, ascending by shard.
 	ordered map[window.Window][]*Set
 	top     map[slot]uint64 // the highest generation with any record
-	// closed slots have met the highest generation that was ever committed.
-	closed map[slot]bool
-	doubt  []Problem
+	// committed is the highest generation that was ever committed; no entry when there is none.
+	committed map[slot]uint64
+	// expired windows have a slot whose highest committed generation retention removed.
+	expired map[window.Window]bool
+	doubt   []Problem
 	// shards of the deployment, as the sets say.
 	shards uint32
 }
@@ -68,12 +74,64 @@ func (v *View) Hours() []window.Hour {
 	return slices.Sorted(maps.Keys(v.hours))
 }
 
-// Set is the highest committed generation; nil when there is none.
-func (v *View) Set(h window.Hour, s shard.ID, w window.Window) *Set { return v.at(h).sets[slot{s, w}] }
+// Set is the highest committed generation; nil when there is none, or the hour has expired.
+func (v *View) Set(h window.Hour, s shard.ID, w window.Window) *Set {
+	if v.Expired(h, w) {
+		return nil
+	}
+	return v.at(h).sets[slot{s, w}]
+}
 
-// Sets are the highest committed generations of all shards of an hour, by shard.
+// Sets are the highest committed generations of all shards of an hour, by shard; none when
+// the hour has expired.
 func (v *View) Sets(h window.Hour, w window.Window) []*Set {
+	if v.Expired(h, w) {
+		return nil
+	}
 	return slices.Clone(v.at(h).ordered[w])
+}
+
+// Expired reports whether rows of the hour were published in the window and are over: by
+// the decision of retention, or since the sets of some shard were removed. Either counts
+// for all shards: what is left of such an hour, or is made of it by late batches, is not
+// what there was.
+func (v *View) Expired(h window.Hour, w window.Window) bool {
+	if v == nil || v.records {
+		return false
+	}
+	hr := v.at(h)
+	return hr.expired[w] || v.expiry.Covers(h, w) && hr.has(w)
+}
+
+// has reports whether anything was ever committed in the window.
+func (hr *hour) has(w window.Window) bool {
+	for at := range hr.committed {
+		if at.window == w {
+			return true
+		}
+	}
+	return false
+}
+
+// Empty reports whether nothing was ever committed of the hour, in any window.
+func (v *View) Empty(h window.Hour) bool { return len(v.at(h).committed) == 0 }
+
+// Instead gives the sets of a window that have rows for all samples of an expired hour:
+// of every shard that had samples, a generation that is not older. False when there are none.
+func (v *View) Instead(h window.Hour, w window.Window) ([]*Set, bool) {
+	hr := v.at(h)
+	if w == window.Raw || v.Expired(h, w) {
+		return nil, false
+	}
+	for at, gen := range hr.committed {
+		if at.window != window.Raw {
+			continue
+		}
+		if s := hr.sets[slot{at.shard, w}]; s == nil || s.Name.Generation < gen {
+			return nil, false
+		}
+	}
+	return slices.Clone(hr.ordered[w]), len(hr.ordered[w]) > 0
 }
 
 // byShard puts the sets in order, once they are known.
@@ -91,12 +149,37 @@ func (hr *hour) byShard() {
 func (v *View) Top(h window.Hour, s shard.ID, w window.Window) uint64 { return v.at(h).top[slot{s, w}] }
 
 // Covers reports whether the records of the batch in this hour are in the published
-// chunks of the window: it is an input of its shard's highest committed generation.
+// chunks of the window: it is an input of its shard's highest committed generation. The
+// expiry of the hour changes nothing, since nobody needs the batch from elsewhere: raw sets
+// that were removed have covered what the rolled ones do.
 func (v *View) Covers(id identity.Batch, h window.Hour, w window.Window) bool {
 	hr := v.at(h)
 	s := hr.sets[slot{shard.Of(id.Agent, max(hr.shards, 1)), w}]
+	if s == nil && w == window.Raw && hr.expired[w] {
+		return v.RowsCover(id, h)
+	}
 	return s != nil && s.Inputs.Covers(id)
 }
 
+// RowsCover reports whether the records of the batch in this hour are in the rolled rows
+// of every window that its shard has.
+func (v *View) RowsCover(id identity.Batch, h window.Hour) bool {
+	hr, any := v.at(h), false
+	for _, w := range window.All()[1:] {
+		if s := hr.sets[slot{shard.Of(id.Agent, max(hr.shards, 1)), w}]; s != nil {
+			if any = s.Inputs.Covers(id); !any {
+				return false
+			}
+		}
+	}
+	return any
+}
+
 // Problems of an hour: records that could not be used.
-func (v *View) Problems(h window.Hour) []Problem { return v.at(h).doubt }
+func (v *View) Problems(h window.Hour) []Problem {
+	doubt := v.at(h).doubt
+	if v != nil && len(v.doubt) > 0 {
+		return slices.Concat(doubt, v.doubt)
+	}
+	return doubt
+}

@@ -54,7 +54,7 @@ func (w *world) queried(mint, maxt int64) map[string]string {
 			out["raw "+series[i].Labels.String()] = b.String()
 		}
 	}
-	rolled, _, err := q.SelectRolled(w.t.Context(), window.OneMinute, mint, maxt, func(window.Hour) bool { return false },
+	rolled, _, err := q.SelectRolled(w.t.Context(), published.Rows{Window: window.OneMinute}, mint, maxt, func(window.Hour) bool { return false },
 		func(frame.MetricType) bool { return true }, all, labels.MustNewMatcher(labels.MatchEqual, "zone", "b"), labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "load"))
 	w.must(err)
 	for i := range rolled {

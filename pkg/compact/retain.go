@@ -22,12 +22,18 @@ const RetentionSchema = "lightmetrics.retention_log.v1"
 
 // RetainConfig of a Retainer. All are required.
 type RetainConfig struct {
-	Store       Store
+	Store       RetainStore
 	Publisher   *publish.Publisher
 	AuthorityID string
 	WorkerID    string
-	// Now stamps the log.
+	// Now stamps the decision and the log; nothing is decided by it.
 	Now func() time.Time
+}
+
+// RetainStore is what retention needs of an object store.
+type RetainStore interface {
+	Store
+	Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error)
 }
 
 // Retainer removes published sets whose time is over. It has no state; two that do the
@@ -67,10 +73,15 @@ type removedSet struct {
 	Into    string `json:"into,omitempty"`
 }
 
-// Retain removes every set of the window in the hours from to to, both included, and
-// writes down what it removed. Hours whose sets are written down already cost a request.
+// Retain decides that the window's rows of all hours through to are over, then removes
+// every set of the hours from to to, both included, and writes down what it removed. Hours
+// whose sets are written down already cost a request. From when it is decided no reader
+// takes a row of these hours, whichever sets are left and for how long.
 func (r *Retainer) Retain(ctx context.Context, w window.Window, from, to window.Hour) (RetainReport, error) {
 	var rep RetainReport
+	if err := r.decide(ctx, w, to, r.cfg.Now()); err != nil {
+		return rep, err
+	}
 	var names []catalog.Name
 	flush := func() error {
 		if len(names) == 0 {

@@ -22,6 +22,8 @@ const (
 	DelayedPrefix   = "gc/v1/delayed/"
 	// RollupConfigKey holds what a deployment's rollups can't change: the number of shards.
 	RollupConfigKey = RollupPrefix + "config.json"
+	// RollupExpiryKey holds up to which hour the rows of each window have expired.
+	RollupExpiryKey = RollupPrefix + "expiry.json"
 	// RollupClockKey is written to learn the store's time.
 	RollupClockKey = RollupPrefix + "clock.json"
 )

@@ -75,8 +75,9 @@ func (s *Store) dropCovered() {
 }
 
 // Late are the hours of the batches that the snapshot sees although they lie before the
-// window, ascending.
-func (p *Snapshot) Late() []window.Hour {
+// window, ascending; but those of batches that held says of that they are elsewhere, nil
+// for none. held must not call the store.
+func (p *Snapshot) Late(held func(identity.Batch, window.Hour) bool) []window.Hour {
 	s := p.store
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -84,7 +85,9 @@ func (p *Snapshot) Late() []window.Hour {
 	for _, b := range s.late.list {
 		if b.visible(p.version) {
 			for _, h := range b.hours {
-				set[h] = struct{}{}
+				if held == nil || !held(b.Identity, h) {
+					set[h] = struct{}{}
+				}
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func TestLateBatches(t *testing.T) {
 	}
 	snap := s.Snapshot(later)
 	want := []window.Hour{window.HourOfNS(start.Add(-2*time.Hour).UnixNano() + 1), window.HourOfNS(start.UnixNano())}
-	if got := snap.Late(); !slices.Equal(got, want) {
+	if got := snap.Late(nil); !slices.Equal(got, want) {
 		t.Errorf("hours of late batches %v, want %v", got, want)
 	}
 	// A set holds one of them now; an open snapshot still reads it.

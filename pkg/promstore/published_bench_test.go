@@ -101,7 +101,7 @@ func BenchmarkPublishedQuery(b *testing.B) {
 						}
 					}
 					pub := reader.Query(fixed{view}, 32, span, published.Limits{})
-					qb := promstore.New(snap, promstore.Limits{}).WithPublished(pub)
+					qb := promstore.New(snap, promstore.Limits{}).WithPublished(pub).WithWindows(true)
 					expr := fmt.Sprintf("%s(%s[%dms])", q.fn, q.sel, q.rng.Milliseconds())
 					start := end.Add(-time.Hour)
 					if kind == "rolled" {

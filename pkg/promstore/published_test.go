@@ -107,7 +107,7 @@ func (r *rolled) open(snap *live.Snapshot) (*promstore.Queryable, *published.Que
 		r.views = fixed{view}
 	}
 	q := r.reader.Query(r.views, testShards, published.Span{Oldest: -2, Newest: 500_000}, published.Limits{})
-	return promstore.New(snap, promstore.Limits{}).WithPublished(q), q, nil
+	return promstore.New(snap, promstore.Limits{}).WithPublished(q).WithWindows(true), q, nil
 }
 
 // fixed is one view.

@@ -31,6 +31,8 @@ type Queryable struct {
 	pub    *published.Query // nil: there are no published sets
 	limits Limits
 	guard  Guard // may be nil
+	// windows: rolled rows may answer where there are samples, too.
+	windows bool
 
 	mu         sync.Mutex
 	mint, maxt int64 // the touched range; empty while mint > maxt
@@ -94,6 +96,13 @@ func (q *Queryable) WithPublished(p *published.Query) *Queryable {
 	return q
 }
 
+// WithWindows lets Rolled answer from rolled rows where there are samples, too; else only
+// where these have expired. Before the first read.
+func (q *Queryable) WithWindows(on bool) *Queryable {
+	q.windows = on
+	return q
+}
+
 // Querier reads [mint, maxt], milliseconds.
 func (q *Queryable) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &querier{q: q, mint: mint, maxt: maxt}, nil
@@ -138,7 +147,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		}
 		limit = hints.Limit
 	}
-	found, err := q.find(ctx, mint, maxt, ms)
+	found, err := q.find(ctx, hintOf(hints), mint, maxt, ms)
 	if err == nil {
 		err = q.q.touch(mint, maxt, len(found))
 	}
@@ -182,13 +191,21 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	return &seriesSet{reading: read, found: found, at: -1}
 }
 
+// hintOf is what a selector's samples are for.
+func hintOf(h *storage.SelectHints) published.Hint {
+	if h == nil {
+		return published.Hint{}
+	}
+	return published.Hint{Func: h.Func, Range: h.Range}
+}
+
 // find asks the published sets first: they fix, for every hour of the range, what the
 // snapshot leaves out.
-func (q *querier) find(ctx context.Context, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
+func (q *querier) find(ctx context.Context, hint published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
 	var ps []published.Series
 	if q.q.pub != nil {
 		var err error
-		if ps, err = q.q.pub.Select(ctx, mint, maxt, ms...); err != nil {
+		if ps, err = q.q.pub.SelectFor(ctx, hint, mint, maxt, ms...); err != nil {
 			return nil, err
 		}
 	}

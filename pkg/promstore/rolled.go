@@ -35,18 +35,21 @@ const RolledLabel = "__rolled__"
 // Rolled evaluates c from rolled rows, and from raw samples where no rolled set can stand
 // in for them. What it gives stands for the call: a selector whose series have the values
 // of the call at the times of evaluation. ok is false where rolled rows do not give what
-// the samples would; then nothing has changed. Errors: *LimitError, a context error.
+// the samples would; then nothing has changed. Where samples have expired that is no
+// reason: what the rows give is nearer than what could be made of them as samples, and
+// published.Query tells which hours it is of. Errors: *LimitError, a context error.
 func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, ok bool, err error) {
 	fn, known := rangeFuncs[c.Func]
 	if q.pub == nil || !known || !plain(c) {
 		return "", false, nil
 	}
+	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
+	if err := q.pub.Pin(ctx, mint, maxt); err != nil {
+		return "", false, err
+	}
 	mark := q.pub.Mark()
-	for _, w := range []window.Window{window.OneHour, window.FiveMinutes, window.OneMinute} {
-		if !aligned(c, w.Millis()) {
-			continue
-		}
-		series, ok, err := q.rolled(ctx, c, fn, w)
+	for _, rows := range q.ways(c, q.pub.AnyExpired(mint, maxt)) {
+		series, ok, err := q.rolled(ctx, c, fn, rows)
 		if errors.Is(err, errNotRolled) { // nor will finer rows
 			q.pub.Undo(mark)
 			return "", false, nil
@@ -55,7 +58,6 @@ func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, o
 			return "", false, err
 		}
 		if ok && !q.pub.Failed(mark) {
-			q.pub.Used(w)
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.prepared = append(q.prepared, series)
@@ -64,6 +66,38 @@ func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, o
 		q.pub.Undo(mark)
 	}
 	return "", false, nil
+}
+
+// coarsest are the windows from the one with the fewest rows.
+var coarsest = []window.Window{window.OneHour, window.FiveMinutes, window.OneMinute}
+
+// ways are the rows that may answer, the best first: exact ones of coarse windows, then
+// exact ones where samples have expired and samples elsewhere, then what is near.
+func (q *Queryable) ways(c RangeCall, expired bool) []published.Rows {
+	var whole, near []window.Window
+	if expired {
+		for _, w := range coarsest {
+			if onBuckets(c, w.Millis()) {
+				whole = append(whole, w)
+			}
+			if c.Range >= w.Millis() {
+				near = append([]window.Window{w}, near...)
+			}
+		}
+	}
+	var out []published.Rows
+	for _, w := range coarsest {
+		if q.windows && aligned(c, w.Millis()) {
+			out = append(out, published.Rows{Window: w, Expired: whole})
+		}
+	}
+	if len(whole) > 0 {
+		out = append(out, published.Rows{Expired: whole})
+	}
+	if len(near) > 0 {
+		out = append(out, published.Rows{Expired: near, Nearly: true})
+	}
+	return out
 }
 
 // plain wants one metric by its name: the engine drops the name, and equal label sets
@@ -80,27 +114,37 @@ func metric(c RangeCall) string {
 	return ""
 }
 
-func aligned(c RangeCall, w int64) bool {
-	return c.Range >= 4*w && c.Range%w == 0 && (c.Start-c.Offset)%w == 0 && (c.Step == 0 || c.Step >= w && c.Step%w == 0)
+// aligned wants buckets to be worth their while: enough in a range, and no more than steps.
+func aligned(c RangeCall, w int64) bool { return c.Range >= 4*w && onBuckets(c, w) }
+
+// onBuckets reports that every range is exactly some buckets.
+func onBuckets(c RangeCall, w int64) bool {
+	return c.Range >= w && c.Range%w == 0 && (c.Start-c.Offset)%w == 0 && (c.Step == 0 || c.Step >= w && c.Step%w == 0)
 }
 
 // maxPrepared bounds the values that are prepared for a call, those of a histogram one by one.
 const maxPrepared = 50_000_000
 
-func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w window.Window) ([]rolledSeries, bool, error) {
+func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows published.Rows) ([]rolledSeries, bool, error) {
 	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
-	if err := q.pub.Pin(ctx, mint, maxt); err != nil {
-		return nil, false, err
-	}
 	ls, err := q.snap.Select(ctx, mint, maxt, c.Matchers...)
 	if err != nil {
 		return nil, false, err
 	}
 	ls, hours := inMemory(ls, mint, maxt)
-	found, ok, err := q.pub.SelectRolled(ctx, w, mint, maxt, func(h window.Hour) bool { return hours[h] },
+	found, ok, err := q.pub.SelectRolled(ctx, rows, mint, maxt, func(h window.Hour) bool { return hours[h] },
 		func(typ frame.MetricType) bool { return fn.takes(typ, metric(c)) }, c.Matchers...)
 	if err != nil || !ok {
 		return nil, false, err
+	}
+	windows := map[window.Window]bool{}
+	if rows.Window != window.Raw {
+		windows[rows.Window] = true
+	}
+	for i := range found {
+		for k := range found[i].Parts() {
+			windows[found[i].Window(k)] = true
+		}
 	}
 	all := joinRolled(ls, found)
 	steps := int64(1)
@@ -141,6 +185,9 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, w win
 	}
 	slices.SortFunc(out, func(a, b rolledSeries) int { return labels.Compare(a.labels, b.labels) })
 	q.noteMerges(len(all), func(i int) (labels.Labels, agentlabel.Seen) { return all[i].labels, all[i].agents(mint, maxt) })
+	for w := range windows {
+		q.pub.Used(w)
+	}
 	return out, true, q.touch(mint, maxt, len(all))
 }
 

@@ -373,7 +373,7 @@ func (w *sim) publish(p *port) {
 	ctx := context.Background()
 	s := shard.ID(w.rng.IntN(2))
 	fence := uint64(w.n)
-	cat, err := catalog.New(catalog.Config{Reader: p, AuthorityID: "a"})
+	cat, err := catalog.New(catalog.Config{Reader: p, AuthorityID: "a", Records: true})
 	if err != nil {
 		panic(err)
 	}

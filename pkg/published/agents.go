@@ -124,6 +124,10 @@ func agents(pieces []piece, mint, maxt int64) (seen agentlabel.Seen) {
 		if p.ob.x.label != "" {
 			return seen
 		}
+		mint, maxt := mint, maxt
+		if p.ob.as != nil {
+			mint, maxt = widen(mint, maxt)
+		}
 		if _, _, any := p.ob.x.Parts(p.i, firstNS(max(mint, p.ob.hour.StartMS()+1)), lastNS(min(maxt, p.ob.hour.EndMS()))); any {
 			seen.Add(p.ob.x.Agent(p.i))
 		}

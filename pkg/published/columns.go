@@ -151,6 +151,23 @@ func (h *handle) have(i int, mint, maxt int64) *columns {
 	return nil
 }
 
+// samples fills c with the samples of series i in [mint, maxt], milliseconds, or with what
+// stands in for them; others may be among them. It gives the number of rows of the parts
+// they stand in.
+func (h *handle) samples(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
+	if h.as == nil {
+		return h.rows(i, firstNS(mint), lastNS(maxt), c)
+	}
+	mint, maxt = widen(mint, maxt)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n, err := h.decoder().Series(i, firstNS(mint), lastNS(maxt), reducedColumns, c)
+	if err == nil {
+		*c = h.as.samples(c, h.x.meta(i).typ, h.w)
+	}
+	return n, err
+}
+
 // rows fills c with the rows of series i in [mint, maxt], nanoseconds; rows outside may be
 // among them. It gives the number of rows of the parts they stand in.
 func (h *handle) rows(i int, mint, maxt int64, c *chunk.Columns) (int, error) {

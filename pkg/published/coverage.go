@@ -23,11 +23,15 @@ type bootHour struct {
 }
 
 // Covered are the sequence numbers that the raw set of the hour counts: a live.Coverage.
-// Hours that were not asked for yet have none; whoever reads one asks for it first.
+// Hours that were not asked for yet have none; whoever reads one asks for it first. Of an
+// hour whose samples have expired all are covered: none is shown.
 func (q *Query) Covered(boot identity.Boot, h window.Hour) []ledger.Range {
 	v := q.view(h)
 	if v == nil {
 		return nil
+	}
+	if v.Expired(h, window.Raw) {
+		return everything
 	}
 	c := &q.ranges
 	c.mu.Lock()

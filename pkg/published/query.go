@@ -82,6 +82,7 @@ type Query struct {
 	more     int           // problems beyond the bound
 	gone     []window.Hour // of objects that were not there
 	windows  map[string]int
+	reduced  map[window.Hour]window.Window // what stood in for samples; Raw for nothing
 	ranges   coverage
 }
 

@@ -42,6 +42,9 @@ func partsOf(pieces []piece) []part {
 // Parts with rolled rows, in time order.
 func (r *Rolled) Parts() int { return len(r.rows) }
 
+// Window of the rows of part i.
+func (r *Rolled) Window(i int) window.Window { return r.rows[i].ob.w }
+
 // Type of the rows of part i.
 func (r *Rolled) Type(i int) frame.MetricType { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
 
@@ -66,12 +69,24 @@ func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Colu
 	return from, to, true, p.ob.q.decoded(rows)
 }
 
-// SelectRolled gives the series that match with rows of window w, in place of raw samples,
-// for each shard's hour whose set of that window was made with the raw one, but of the
-// hours that raw names. Label sets that stand in several series of one such hour make it
-// give up, and so does a series of a type that takes refuses, before rows are read: ok is
-// false, as it is when no set can stand in.
-func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt int64, raw func(window.Hour) bool, takes func(frame.MetricType) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
+// Rows says which windows may be read in place of samples.
+type Rows struct {
+	// Window is read where there are samples, too; window.Raw for the samples themselves.
+	Window window.Window
+	// Expired are the windows that stand in where samples have expired: the first that has
+	// all of an hour.
+	Expired []window.Window
+	// Nearly: the buckets are not those of the range, or hours of which nothing is left are
+	// left out. Reduced then tells them.
+	Nearly bool
+}
+
+// SelectRolled gives the series that match with rows in place of raw samples: for each
+// shard's hour whose set of the window was made with the raw one, but of the hours that
+// raw names; and for hours whose samples have expired. Label sets that stand in several
+// series of one such hour make it give up, and so does a series of a type that takes
+// refuses, before rows are read: ok is false, as it is when no set can stand in.
+func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw func(window.Hour) bool, takes func(frame.MetricType) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
 	from, to, any := q.span(mint, maxt)
 	if !any {
 		return nil, false, nil
@@ -79,24 +94,33 @@ func (q *Query) SelectRolled(ctx context.Context, w window.Window, mint, maxt in
 	if err := q.pin(ctx, from, to); err != nil {
 		return nil, false, err
 	}
-	var rolled, rest []*catalog.Set
+	instead := q.standIns(from, to, r.Expired)
+	if instead.missing() && !r.Nearly {
+		return nil, false, nil
+	}
+	rolled := instead.sets
+	var rest []*catalog.Set
 	for h := from; h <= to; h++ {
 		for _, s := range q.Sets(h, window.Raw) {
-			r := q.set(h, s.Name.Shard, w)
-			if r == nil || r.Name.Generation != s.Name.Generation || r.PlanSHA256 != s.PlanSHA256 || raw(h) {
+			of := q.set(h, s.Name.Shard, r.Window)
+			if r.Window == window.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
 				rest = append(rest, s)
 				continue
 			}
-			rolled = append(rolled, r)
+			rolled[r.Window] = append(rolled[r.Window], of)
 		}
 	}
 	if len(rolled) == 0 {
 		return nil, false, nil
 	}
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
-	ofRolled, err := q.seek(&reads, w, rolled, mint, maxt, ms)
-	if err != nil {
-		return nil, false, err
+	var ofRolled []*handle
+	for _, w := range instead.windows() {
+		more, err := q.seek(&reads, w, rolled[w], mint, maxt, ms)
+		if err != nil {
+			return nil, false, err
+		}
+		ofRolled = append(ofRolled, more...)
 	}
 	ofRest, err := q.seek(&reads, window.Raw, rest, mint, maxt, ms)
 	if err != nil {
@@ -141,6 +165,9 @@ next:
 			}
 		}
 		out = append(out, Rolled{Labels: s.Labels, Raw: s})
+	}
+	if r.Nearly {
+		q.reduceFound(instead, rows)
 	}
 	return out, true, nil
 }

@@ -68,14 +68,14 @@ func TestColdQueriesTakeTwoRounds(t *testing.T) {
 				return len(list), err
 			},
 			"rolled rows": func(q *published.Query) (int, error) {
-				list, ok, err := q.SelectRolled(t.Context(), window.OneMinute, mint, maxt, func(window.Hour) bool { return false }, all, ends)
+				list, ok, err := q.SelectRolled(t.Context(), published.Rows{Window: window.OneMinute}, mint, maxt, func(window.Hour) bool { return false }, all, ends)
 				if !ok {
 					t.Error("not from rolled rows")
 				}
 				return len(list), err
 			},
 			"rolled rows and samples": func(q *published.Query) (int, error) {
-				list, ok, err := q.SelectRolled(t.Context(), window.OneMinute, mint, maxt, func(h window.Hour) bool { return h == f.first }, all, ends)
+				list, ok, err := q.SelectRolled(t.Context(), published.Rows{Window: window.OneMinute}, mint, maxt, func(h window.Hour) bool { return h == f.first }, all, ends)
 				if !ok {
 					t.Error("not from rolled rows")
 				}

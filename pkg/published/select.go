@@ -61,19 +61,33 @@ func lastNS(ms int64) int64 {
 	return max(ns, ns+(nsPerMS-1))
 }
 
-// objects reads, in parallel, the indexes of a window's sets of some hours, and gives the
-// chunks that have a series that matches, by hour and place in the view. A chunk of a
-// compaction is given once for each of its hours, with one handle.
-func (q *Query) objects(ctx context.Context, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*object, error) {
+// objects reads, in parallel, the indexes of the raw sets of some hours, and of those that
+// stand in for them where samples have expired. It gives the chunks that have a series
+// that matches, by hour and place in the view. A chunk of a compaction is given once for
+// each of its hours, with one handle.
+func (q *Query) objects(ctx context.Context, hint Hint, from, to window.Hour, mint, maxt int64, ms []*labels.Matcher) ([]*object, standIns, error) {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
-	handles, err := q.seek(&reads, w, sets, mint, maxt, ms)
+	instead := q.standIns(from, to, finest)
+	handles, err := q.seek(&reads, window.Raw, q.setsOf(window.Raw, from, to), mint, maxt, ms)
+	for _, w := range instead.windows() {
+		if err != nil {
+			return nil, instead, err
+		}
+		var more []*handle
+		least, most := widen(mint, maxt)
+		more, err = q.seek(&reads, w, instead.sets[w], least, most, ms)
+		for _, h := range more {
+			h.as = &hint
+		}
+		handles = append(handles, more...)
+	}
 	if err == nil {
 		err = reads.Wait()
 	}
 	if err != nil {
-		return nil, err
+		return nil, instead, err
 	}
-	return expand(handles, mint, maxt), nil
+	return expand(handles, mint, maxt), instead, nil
 }
 
 // seek starts the reads of indexes; what it gives is there when they are done.
@@ -109,7 +123,7 @@ func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, m
 				continue
 			}
 		}
-		h := &handle{q: q, key: u.o.ChunkKey, uses: u.uses, raw: w == window.Raw}
+		h := &handle{q: q, key: u.o.ChunkKey, uses: u.uses, raw: w == window.Raw, w: w}
 		handles = append(handles, h)
 		found := func(ctx context.Context, x *index) error {
 			held, err := x.selected(ctx, key, ms)
@@ -188,7 +202,11 @@ func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) e
 			continue
 		}
 		ob.asked = true
-		missing := q.cached(ob.handle, firstNS(mint), lastNS(maxt))
+		least, most := mint, maxt
+		if ob.as != nil {
+			least, most = widen(mint, maxt)
+		}
+		missing := q.cached(ob.handle, firstNS(least), lastNS(most))
 		if len(missing) == 0 {
 			continue
 		}
@@ -234,9 +252,15 @@ func (g *group) refused(cause error) error {
 }
 
 // Select gives the raw series that match all matchers and may have samples in [mint, maxt]
-// (milliseconds, inclusive), in no order. An object that can't be read is a Problem, and
-// its series are left out. Errors: *LimitError, a context error.
+// (milliseconds, inclusive), in no order. Where samples have expired, what is left stands
+// in for them, which Reduced tells. An object that can't be read is a Problem, and its
+// series are left out. Errors: *LimitError, a context error.
 func (q *Query) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	return q.SelectFor(ctx, Hint{}, mint, maxt, ms...)
+}
+
+// SelectFor is Select with what the samples are for.
+func (q *Query) SelectFor(ctx context.Context, hint Hint, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
 	from, to, ok := q.span(mint, maxt)
 	if !ok {
 		return nil, nil
@@ -244,10 +268,11 @@ func (q *Query) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matc
 	if err := q.pin(ctx, from, to); err != nil {
 		return nil, err
 	}
-	objects, err := q.objects(ctx, window.Raw, q.setsOf(window.Raw, from, to), mint, maxt, ms)
+	objects, instead, err := q.objects(ctx, hint, from, to, mint, maxt, ms)
 	if err != nil {
 		return nil, err
 	}
+	q.reduceFound(instead, objects)
 	if err := q.load(ctx, objects, mint, maxt); err != nil {
 		return nil, err
 	}
@@ -316,10 +341,12 @@ func (q *Query) texts(ctx context.Context, mint, maxt int64, ms []*labels.Matche
 	if err := q.pin(ctx, from, to); err != nil {
 		return nil, err
 	}
-	objects, err := q.objects(ctx, window.Raw, q.setsOf(window.Raw, from, to), mint, maxt, ms)
+	objects, instead, err := q.objects(ctx, Hint{}, from, to, mint, maxt, ms)
 	if err != nil {
 		return nil, err
 	}
+	// Rolled rows have the labels of all samples: only where none are left, some may be missing.
+	q.reduceFound(instead, nil)
 	set := map[string]struct{}{}
 	var out []string
 	for _, ob := range objects {

@@ -29,7 +29,9 @@ type handle struct {
 	asked  bool        // its blocks were
 	broken atomic.Bool // it could not be read: a Problem was noted
 
-	raw  bool       // rows are samples
+	raw  bool // rows are samples
+	w    window.Window
+	as   *Hint      // rows stand in for samples; nil where they are read as they are
 	held []*columns // of series; nil for those to be decoded
 	warm bool       // all blocks to be decoded were in memory
 
@@ -224,7 +226,7 @@ func (r *Runs) decode(p piece) (frame.MetricType, bool) {
 		return 0, false
 	}
 	if l := r.last; l.h != ob.handle || l.i != p.i || l.mint > r.mint || l.maxt != r.maxt {
-		rows, err := ob.handle.rows(p.i, firstNS(r.mint), lastNS(r.maxt), &r.cols)
+		rows, err := ob.handle.samples(p.i, r.mint, r.maxt, &r.cols)
 		r.last = decoded{ob.handle, p.i, r.mint, r.maxt}
 		if err != nil {
 			r.last = decoded{}

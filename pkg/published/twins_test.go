@@ -75,7 +75,7 @@ func TestEqualChunksOfSeveralAgents(t *testing.T) {
 				if hosts, err := q.LabelValues(t.Context(), "host", h.StartMS(), h.EndMS()); err != nil || len(hosts) != agents {
 					t.Errorf("%d shards, %d a chunk: %d values of host, %v", shards, perChunk, len(hosts), err)
 				}
-				rolled, ok, err := q.SelectRolled(t.Context(), window.FiveMinutes, h.StartMS()+1, h.EndMS(), func(window.Hour) bool { return false },
+				rolled, ok, err := q.SelectRolled(t.Context(), published.Rows{Window: window.FiveMinutes}, h.StartMS()+1, h.EndMS(), func(window.Hour) bool { return false },
 					func(frame.MetricType) bool { return true }, up)
 				if err != nil || !ok {
 					t.Fatal(ok, err)

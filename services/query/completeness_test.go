@@ -156,13 +156,34 @@ func TestNotReadyBeforeTheFirstAudit(t *testing.T) {
 	eventually(t, "ready", func() bool { return ready() == http.StatusOK })
 }
 
+// A range that begins before the history is partial where something was written then: not
+// on an empty authority, nor before the first sample of every boot.
 func TestRangeBeforeHistoryIsPartial(t *testing.T) {
 	a := newAuthority(t)
 	n := start(t, a, nil)
 	<-n.Complete()
-	e := n.get("/api/v1/query", "query", "up[3h]")
-	if !has(e.Lightmetrics.Reasons, "BEFORE_HISTORY") {
-		t.Errorf("not marked: %+v", e.Lightmetrics)
+	before := func() bool {
+		t.Helper()
+		return has(n.get("/api/v1/query", "query", "up[3h]").Lightmetrics.Reasons, "BEFORE_HISTORY")
+	}
+	if before() {
+		t.Error("nothing was ever written, and the answer is marked")
+	}
+	now := time.Now()
+	young, old := now.Add(-time.Hour), now.Add(-150*time.Minute)
+	a.accept(a.build(host, 1, young, point{"up", 1, young}))
+	eventually(t, "the first batch", func() bool { return n.value("count_over_time(up[3h])") == "1" })
+	if before() {
+		t.Error("nothing was written before the history, and the answer is marked")
+	}
+	a.accept(a.build(identity.Boot{Agent: "other", Boot: "b"}, 1, old, point{"up", 1, old}))
+	eventually(t, "another boot began before the history", before)
+
+	// A node that starts later reads the first manifests of boots that it never shows.
+	n = start(t, a, nil)
+	<-n.Complete()
+	if !before() {
+		t.Error("after a start: not marked")
 	}
 }
 

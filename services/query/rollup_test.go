@@ -388,9 +388,13 @@ func TestBatchesThatAreNotRolledUp(t *testing.T) {
 	eventually(t, "memory lets go", func() bool { return n.LateBatches() == 0 })
 	check("all of them in a set")
 
-	e := n.get("/api/v1/query", "query", "g", "time", unix(end.Add(-2*time.Hour)))
+	e := n.get("/api/v1/query", "query", "g", "time", unix(end.Add(90*time.Minute)))
 	if !has(e.Lightmetrics.Reasons, "BEFORE_HISTORY") {
 		t.Errorf("an hour without a set: %+v", e.Lightmetrics)
+	}
+	e = n.get("/api/v1/query", "query", "g", "time", unix(end.Add(-2*time.Hour)))
+	if e.Lightmetrics.Partial {
+		t.Errorf("an hour before the first sample: %+v", e.Lightmetrics)
 	}
 }
 

@@ -20,8 +20,9 @@ func (e *ClockError) Error() string {
 	return fmt.Sprintf("this machine's clock is %v ahead of the store's: nothing is removed for its age", e.Ahead.Round(time.Second))
 }
 
-// clockAhead tells how far the clock is ahead of the store's, by an object that it writes.
-func (s *Service) clockAhead(ctx context.Context) (time.Duration, error) {
+// clocks gives the store's time, by an object that it writes, and how far the clock is
+// ahead of it.
+func (s *Service) clocks(ctx context.Context) (stored time.Time, ahead time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	now := s.now() // before the store's, so that a slow answer makes it no less right
@@ -30,18 +31,26 @@ func (s *Service) clockAhead(ctx context.Context) (time.Duration, error) {
 		info, err = s.store.Head(ctx, layout.RollupClockKey)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("ask the store's time: %w", err)
+		return stored, 0, fmt.Errorf("ask the store's time: %w", err)
 	}
-	ahead := now.Sub(info.LastModified)
+	ahead = now.Sub(info.LastModified)
 	s.m.clockAhead.Set(ahead.Seconds())
-	return ahead, nil
+	return info.LastModified, ahead, nil
 }
 
-// confirmClock is asked before something is removed because it is old: that can't be undone.
-func (s *Service) confirmClock(ctx context.Context) error {
-	ahead, err := s.clockAhead(ctx)
-	if err == nil && ahead > maxClockAhead {
-		err = &ClockError{ahead}
+// confirmedNow is the time by which something may be removed because it is old, which
+// can't be undone: the store's, or this machine's where that is earlier. A *ClockError
+// where they are far apart.
+func (s *Service) confirmedNow(ctx context.Context) (time.Time, error) {
+	stored, ahead, err := s.clocks(ctx)
+	if err != nil {
+		return stored, err
 	}
-	return err
+	if ahead > maxClockAhead {
+		return stored, &ClockError{ahead}
+	}
+	if ahead < 0 {
+		return stored.Add(ahead), nil
+	}
+	return stored, nil
 }

@@ -220,14 +220,21 @@ func (w *world) drive(cfg Config, g Grant) {
 	must(w.t, rounds(w.t.Context(), o))
 }
 
-// set reads the committed set of a window; nil when there is none.
+// set reads the committed set of a window, also of an hour that has expired for readers;
+// nil when there is none.
 func (w *world) set(h window.Hour, id shard.ID, win window.Window) *catalog.Set {
 	w.t.Helper()
-	c, err := catalog.New(catalog.Config{Reader: w.store, AuthorityID: testAuthority})
+	return w.view(h, true).Set(h, id, win)
+}
+
+// view is what readers see of an hour, or what its records say.
+func (w *world) view(h window.Hour, records bool) *catalog.View {
+	w.t.Helper()
+	c, err := catalog.New(catalog.Config{Reader: w.store, AuthorityID: testAuthority, Records: records})
 	must(w.t, err)
 	v, err := c.Refresh(w.t.Context(), h, h)
 	must(w.t, err)
-	return v.Set(h, id, win)
+	return v
 }
 
 // series reads the chunks of a set back.

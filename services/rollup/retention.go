@@ -62,20 +62,20 @@ func (m *compactions) retain(ctx context.Context) error {
 	}
 	var failed []error
 	now := m.s.now()
-	confirmed := false
+	var confirmed time.Time
 	for w, keep := range m.s.cfg.Retention.windows() {
 		last := m.retained[w]
 		if keep == 0 || now.Sub(last.at) < m.s.cfg.Retention.Interval {
 			continue
 		}
-		if !confirmed {
-			if err := m.s.confirmClock(ctx); err != nil {
+		if confirmed.IsZero() {
+			var err error
+			if confirmed, err = m.s.confirmedNow(ctx); err != nil {
 				return err
 			}
-			confirmed = true
 		}
 		// The last hour that ended so long ago.
-		to := window.HourOf(now.Add(-keep).UnixMilli()) - 1
+		to := window.HourOf(confirmed.Add(-keep).UnixMilli()) - 1
 		from, full := last.to, last.full
 		if now.Sub(full) >= fullEvery {
 			from, full = earliest, now

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
 	"lightmetrics.dev/lightmetrics/pkg/published"
@@ -27,7 +28,8 @@ const (
 	ReasonNoAudit       = "NO_AUDIT"         // nothing was proved complete yet
 	ReasonStale         = "AUDIT_STALE"      // the last audit that succeeded is too old
 	ReasonUnreadable    = "BATCH_UNREADABLE" // accepted batches of the range can't be read
-	ReasonBeforeHistory = "BEFORE_HISTORY"   // the range begins before the history window
+	ReasonBeforeHistory = "BEFORE_HISTORY"   // samples of the range were written and are not kept
+	ReasonDownsampled   = "DOWNSAMPLED"      // samples of the range have expired; rolled rows stood in for them
 	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory and are in no set
 	ReasonSet           = "SET_UNREADABLE"   // published sets of the range can't be read
 	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // which batches before the window are in no set is not known
@@ -73,11 +75,12 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 			st.CompleteThrough.UTC().Format(time.RFC3339))
 	}
 	if touched {
-		if before, ok := e.beforeHistory(snap, pub, mint, maxt); ok {
+		first := window.Millisecond(st.First)
+		if before, ok := e.beforeHistory(snap, pub, max(mint, first), maxt); ok {
 			add(ReasonBeforeHistory, "%s, and the history in memory begins at %s",
 				before, time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
-		if mint < snap.From && pub == nil {
+		if max(mint, first) < snap.From && pub == nil {
 			add(ReasonBeforeHistory, "the range begins before the history that is kept, which begins at %s",
 				time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
@@ -116,22 +119,41 @@ func mergeNote(m promstore.Merges) (Reason, bool) {
 
 // beforeHistory says that the range begins before the hours whose sets are read, or names
 // its first hour before the window that no set holds and no batch in memory has samples
-// in. Hours between those that selectors asked for do not matter.
+// in. Hours between those that selectors asked for do not matter. The range begins where
+// something was written.
 func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
 	if pub == nil || mint >= snap.From {
 		return "", false
 	}
 	first, last := window.HourOf(mint), window.HourOf(min(maxt, snap.From-1))
-	if oldest := pub.Span().Oldest; first < oldest {
+	if oldest := pub.Span().Oldest; first < oldest && first <= last {
 		return "published sets are read from " + oldest.Start().Format(time.RFC3339) + " on", true
 	}
-	late := snap.Late()
+	late := snap.Late(nil)
 	for h := first; h <= last; h++ {
-		if _, ok := slices.BinarySearch(late, h); !ok && pub.Pinned(h) && len(pub.Sets(h, window.Raw)) == 0 {
+		if _, ok := slices.BinarySearch(late, h); !ok && pub.Pinned(h) && !pub.Expired(h) && len(pub.Sets(h, window.Raw)) == 0 {
 			return "no published set holds the hour from " + h.Start().Format(time.RFC3339), true
 		}
 	}
 	return "", false
+}
+
+// expired adds what the answer lacks of hours whose samples have expired.
+func expired(add func(code, format string, args ...any), snap *live.Snapshot, pub *published.Query) {
+	hour := func(h window.Hour) string { return h.Start().Format(time.RFC3339) }
+	for _, r := range pub.Reduced() {
+		if r.Window == window.Raw {
+			add(ReasonBeforeHistory, "the samples of %d hours between %s and %s have expired, and no rolled rows of them are left", r.Hours, hour(r.From), hour(r.To+1))
+			continue
+		}
+		add(ReasonDownsampled, "the samples of %d hours between %s and %s have expired: what is shown is made of their %s rows", r.Hours, hour(r.From), hour(r.To+1), r.Window)
+	}
+	elsewhere := func(id identity.Batch, h window.Hour) bool {
+		return !pub.Pinned(h) || !pub.Expired(h) || pub.RowsHold(id, h)
+	}
+	if late := snap.Late(elsewhere); len(late) > 0 {
+		add(ReasonNotRolledUp, "late batches of the hour from %s, whose other samples have expired, are not rolled up yet", hour(late[0]))
+	}
 }
 
 // published adds what the published sets, and the batches that are not in one yet, leave open.
@@ -147,6 +169,7 @@ func (e *Evaluator) published(add func(code, format string, args ...any), snap *
 		}
 		add(ReasonSet, "published set of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
+	expired(add, snap, pub)
 	if mint < snap.From && !e.d.Sets.Known() {
 		add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 	}

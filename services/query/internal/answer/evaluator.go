@@ -199,7 +199,7 @@ func (s *Session) begin() {
 		Series: l.Series, Objects: l.Objects, Bytes: int64(l.Bytes), Samples: l.ChunkSamples, Reserve: s.account.Reserve,
 	})
 	if s.pub != nil {
-		s.Queryable.WithPublished(s.pub)
+		s.Queryable.WithPublished(s.pub).WithWindows(s.e.d.Sets.Windows())
 	}
 }
 

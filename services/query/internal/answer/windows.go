@@ -14,7 +14,7 @@ import (
 // windowed replaces range functions that rolled sets answer exactly by selectors of what
 // was prepared from them. The expression comes back as it is when there is none.
 func (s *Session) windowed(ctx context.Context, text string, start, end time.Time, step time.Duration) (string, error) {
-	if s.pub == nil || !s.e.d.Sets.Windows() {
+	if s.pub == nil {
 		return text, nil
 	}
 	expr, err := s.e.Parse(text)

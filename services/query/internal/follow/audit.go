@@ -81,16 +81,19 @@ func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(f.cfg.Fetchers)
+	begins := after == "" // with the boot's first batch
 	err := objstore.ListAll(ctx, f.d.Store, prefix, after, func(o objstore.Info) error {
 		id, err := layout.ParseAccepted(o.Key)
 		if err != nil {
 			f.d.Log.Warn("unknown key among the manifests", "key", o.Key, "err", err)
 			return nil
 		}
-		if f.seen(id, o.LastModified) {
-			return nil
+		if !f.seen(id, o.LastModified) {
+			g.Go(func() error { return f.take(ctx, o.Key, nil) })
+		} else if begins {
+			g.Go(func() error { return f.readFirst(ctx, id) })
 		}
-		g.Go(func() error { return f.take(ctx, o.Key, nil) })
+		begins = false
 		return ctx.Err()
 	})
 	if werr := g.Wait(); werr != nil {

@@ -43,6 +43,7 @@ type Follower struct {
 	first chan struct{}
 	// restore is what came from live-state snapshots.
 	restore *restorer
+	firsts  *firsts
 
 	mu       sync.Mutex
 	ledgers  map[identity.Boot]*ledger.Ledger
@@ -71,7 +72,7 @@ func New(cfg Config, d Deps) (*Follower, error) {
 		ledgers: map[identity.Boot]*ledger.Ledger{}, unread: map[string]*Unread{}, recent: map[string]int64{},
 	}
 	f.m = newMetrics(d.Registry, f)
-	f.restore = newRestorer(d.Registry)
+	f.restore, f.firsts = newRestorer(d.Registry), newFirsts()
 	return f, nil
 }
 

@@ -170,6 +170,7 @@ func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref
 
 func (f *Follower) restoreBatch(e intake.Entry, raw []byte) error {
 	id := e.Identity()
+	f.firsts.note(id, e.MinTime)
 	if e.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, e.MinTime, e.MaxTime)) {
 		f.restore.take(id)
 		f.add(id, e.AcceptedAt)

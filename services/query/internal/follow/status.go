@@ -17,7 +17,11 @@ type Status struct {
 	// AuditError of the last audit; nil when it succeeded.
 	AuditError error
 	Unread     int
-	Boots      int
+	// First is the time of the oldest sample of any boot's first batch, Unix nanoseconds:
+	// before it nothing was written. math.MaxInt64 where nothing was accepted. It is known
+	// once an audit has succeeded.
+	First int64
+	Boots int
 }
 
 // Status reads the state.
@@ -25,7 +29,7 @@ func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return Status{
-		CompleteThrough: f.complete, FullAuditAt: f.fullAt, AuditError: f.lastErr,
+		CompleteThrough: f.complete, FullAuditAt: f.fullAt, AuditError: f.lastErr, First: f.firsts.time(),
 		Unread: len(f.unread) + f.overflow, Boots: len(f.ledgers),
 	}
 }

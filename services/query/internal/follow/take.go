@@ -56,10 +56,12 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 		// The identity is accepted, whatever the manifest holds; its times are unknown.
 		f.noteUnread(key, Unread{Identity: id, Cause: CauseManifest, Err: err.Error(), MinTime: minInt64, MaxTime: maxInt64})
 		f.add(id, 0)
+		f.firsts.note(id, minInt64)
 		return nil
 	case err != nil:
 		return err
 	}
+	f.firsts.note(id, m.MinTime)
 	acc := live.Accepted{Identity: id, SHA256: m.FrameSHA256, AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
 	if m.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, m.MinTime, m.MaxTime)) {
 		f.add(id, m.AcceptedAt)

@@ -1,0 +1,86 @@
+package rollup
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// What expires is told by the store's clock, whatever the worker's says: one that is ahead
+// by less than is refused removes nothing early, one that is far ahead nothing at all, and
+// one that is behind nothing that it does not know to be old.
+func TestRetentionGoesByTheStoresClock(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		wrong   time.Duration // that the worker is ahead
+		stored  time.Duration // store's time after the hour's end, beyond the retention
+		expired bool
+		refused bool
+	}{
+		{"right", 0, time.Minute, true, false},
+		{"right, not yet", 0, -time.Minute, false, false},
+		{"ahead", 4 * time.Minute, -2 * time.Minute, false, false},
+		{"ahead, over by both", 4 * time.Minute, time.Minute, true, false},
+		{"far ahead", 48 * time.Hour, -time.Hour, false, true},
+		{"behind", -2 * time.Hour, time.Hour, false, false},
+		{"behind, over by both", -2 * time.Hour, 3 * time.Hour, true, false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			w := newWorld(t, newMem())
+			cfg := testConfig()
+			cfg.Retention.Raw = 24 * time.Hour
+			w.some(agentOf(0, 0), hour0, 0, 3, 0)
+			w.drive(cfg, Grant{Shard: 0, Fence: 1})
+			m := w.compactor(cfg)
+			w.wrong = x.wrong
+			w.clock.Store(hour0.End().Add(24*time.Hour + x.stored + x.wrong).UnixNano())
+			err := m.retain(t.Context())
+			var clock *ClockError
+			if errors.As(err, &clock) != x.refused || err != nil && !x.refused {
+				t.Fatalf("%v", err)
+			}
+			if got := w.view(hour0, false).Expired(hour0, window.Raw); got != x.expired {
+				t.Errorf("expired: %v", got)
+			}
+			e, _, err := catalog.ReadExpiry(t.Context(), w.store, testAuthority)
+			must(t, err)
+			if through, ok := e.Through[window.Raw]; ok && through >= hour0 != x.expired {
+				t.Errorf("decided through %s", through)
+			}
+		})
+	}
+}
+
+// A worker that is killed or paused in the middle of an expiry leaves an hour that is over
+// for every reader, and whose rolled rows have all of it.
+func TestRetentionThatStopsHalfWay(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Retention.Raw = 24 * time.Hour
+	for id := range shard.ID(testShards) {
+		w.some(agentOf(id, 0), hour0, 0, 3, 0)
+		w.drive(cfg, Grant{Shard: id, Fence: 1})
+	}
+	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
+	first := w.view(hour0, true).Set(hour0, 0, window.Raw)
+	m := w.compactor(cfg)
+	must(t, m.retain(t.Context()))
+	if v := w.view(hour0, false); !v.Expired(hour0, window.Raw) || len(v.Sets(hour0, window.Raw)) > 0 {
+		t.Error("not expired")
+	}
+	// The set of one shard is back, as if the worker had stopped before it.
+	_, err := w.store.Put(t.Context(), first.Name.Key(), first.Marshal(), objstore.PutOptions{})
+	must(t, err)
+	v := w.view(hour0, false)
+	if !v.Expired(hour0, window.Raw) || len(v.Sets(hour0, window.Raw)) > 0 || v.Set(hour0, 0, window.Raw) != nil {
+		t.Error("a part of the hour counts")
+	}
+	if sets, ok := v.Instead(hour0, window.OneMinute); !ok || len(sets) != testShards {
+		t.Errorf("1m rows of %d shards stand in", len(sets))
+	}
+}
