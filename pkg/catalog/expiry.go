@@ -24,7 +24,8 @@ type Expiry struct {
 	AuthorityID string
 	// Through is the last hour that is over, by window; a window without one keeps all.
 	Through map[window.Window]window.Hour
-	// DecidedAt is when the last hour joined, by the store's clock, Unix nanoseconds.
+	// DecidedAt is when the last hour joined, by the worker's clock, Unix nanoseconds. It
+	// decides nothing.
 	DecidedAt int64
 	WorkerID  string
 }

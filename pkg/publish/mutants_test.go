@@ -106,7 +106,7 @@ var lifeMutants = []mutant{
 	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `		body := to.Marshal()`,
 		new: `		body := to.Marshal()
 		if i, err := p.cfg.Store.Head(ctx, n.Key()); err == nil && mutant == "turn-unconditional" { info = i }`},
-	{name: "needed-by-what-points-there-only", seed: 433, finds: "needed", file: "compaction.go", old: `	case r.Set.Into != nil && r.Set.Into.Name != compaction:`,
+	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Set.Into != nil && r.Set.Into.Name != compaction:`,
 		new: `	case r.Set.Into == nil && mutant == "needed-by-what-points-there-only":
 		return false, nil
 	case r.Set.Into != nil && r.Set.Into.Name != compaction:`},
@@ -139,6 +139,16 @@ var lifeMutants = []mutant{
 	for _, set`, new: `	if mutant == "unneeded-is-never-said" { return nil }
 	at := map[catalog.Name]*catalog.Set{}
 	for _, set`},
+	{name: "expiry-of-some-shards-is-none", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/view.go", old: `	return hr.expired[w] || v.expiry`,
+		new: `	return hr.expired[w] && mutant != "expiry-of-some-shards-is-none" || v.expiry`},
+	{name: "expiry-is-not-read", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/catalog.go", old: `	p.next.expiry, p.next.doubt = e, nil`,
+		new: `	if mutant != "expiry-is-not-read" { p.next.expiry, p.next.doubt = e, nil }`},
+	{name: "expiry-goes-back", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../compact/expiry.go", old: `	if e.Covers(to, w) {`,
+		new: `	if e.Covers(to, w) && mutant != "expiry-goes-back" {`},
+	{name: "removed-before-it-is-decided", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../compact/retain.go", old: `	if err := r.decide(ctx, w, to, r.cfg.Now()); err != nil {`,
+		new: `	if mutant == "removed-before-it-is-decided" { defer r.decide(ctx, w, to, r.cfg.Now()) } else if err := r.decide(ctx, w, to, r.cfg.Now()); err != nil {`},
+	{name: "older-rows-stand-in", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/view.go", old: `s == nil || s.Name.Generation < gen {`,
+		new: `s == nil || s.Name.Generation < gen && mutant != "older-rows-stand-in" {`},
 	{name: "retention-of-all-windows", seed: 1, finds: "expired", file: "../compact/retain.go", old: `if n.Window != w || n.Span > 0 {`,
 		new: `if n.Window != w && mutant != "retention-of-all-windows" || n.Span > 0 {`},
 	{name: "retention-of-an-hour-more", seed: 1, finds: "expired", file: "../compact/look.go", old: `			if n.Hour > to {`,

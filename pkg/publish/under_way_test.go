@@ -71,3 +71,36 @@ func TestCompactionUnderWayWhenReferencesAreLost(t *testing.T) {
 		}
 	}
 }
+
+// A worker dies between the commit of a compaction and the turn of its source. Whoever
+// looks meanwhile, when nothing points at the compaction yet, keeps it: the next worker
+// turns the source.
+func TestCompactionThatNothingPointsAtYet(t *testing.T) {
+	w := newWorld(t)
+	putPlan(t, w.store, 1)
+	source := publication(1, 0, "x")
+	if _, err := w.publisher().Publish(t.Context(), source); err != nil {
+		t.Fatal(err)
+	}
+	into := w.compaction(source.Name)
+	if _, err := w.publisher().Publish(t.Context(), into); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.publisher().Release(t.Context(), into.Name); err != nil {
+		t.Fatal(err)
+	}
+	w.collect()
+	r, _, err := catalog.Read(t.Context(), w.store, "a", into.Name.Key())
+	if err != nil || r.Set == nil {
+		t.Fatalf("it is removed: %v", err)
+	}
+	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Turned {
+		t.Fatal(ch, err)
+	}
+	w.collect()
+	for _, key := range r.Set.Keys() {
+		if _, err := w.store.Head(t.Context(), key); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
