@@ -64,7 +64,18 @@ type built struct {
 	frame    []byte
 }
 
+// buildUnit is a batch of one sample, with a type and a unit.
+func (a *authority) buildUnit(boot identity.Boot, seq uint64, at time.Time, name string, typ frame.MetricType, unit string) built {
+	a.t.Helper()
+	return a.buildAs(boot, seq, at, typ, unit, point{name, 1, at})
+}
+
 func (a *authority) build(boot identity.Boot, seq uint64, acceptedAt time.Time, points ...point) built {
+	a.t.Helper()
+	return a.buildAs(boot, seq, acceptedAt, frame.Counter, "", points...)
+}
+
+func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time, typ frame.MetricType, unit string, points ...point) built {
 	a.t.Helper()
 	b := frame.NewBuilder()
 	must := func(err error) {
@@ -76,7 +87,7 @@ func (a *authority) build(boot identity.Boot, seq uint64, acceptedAt time.Time, 
 	must(b.SetResource(frame.Label{Name: "instance", Value: boot.Agent + ":1"}, frame.Label{Name: "job", Value: "node"}))
 	minT, maxT := points[0].at, points[0].at
 	for _, p := range points {
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: p.name}}, frame.Counter, "", 0)
+		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: p.name}}, typ, unit, 0)
 		must(err)
 		must(b.Append(id, p.at.UnixNano(), p.value))
 		if p.at.Before(minT) {

@@ -22,6 +22,7 @@ type Config struct {
 	HTTP  run.HTTPConfig `koanf:"http"`
 	GRPC  run.GRPCConfig `koanf:"grpc"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
+	CORS  run.CORSConfig `koanf:"cors"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
 
@@ -86,7 +87,7 @@ func (c Config) Validate() error {
 	if err := c.Series.AgentLabel.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("series.agent_label: %w", err))
 	}
-	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.CORS.Validate(), c.Auth.Validate(), c.validateExposure())...)
 }
 
 // validateExposure refuses to show everything to the network.

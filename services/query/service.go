@@ -183,7 +183,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
-	hs := s.cfg.HTTP.Server(run.LimitWrites(handler, s.cfg.WriteTimeout))
+	hs := s.cfg.HTTP.Server(run.LimitWrites(s.cfg.CORS.Handler(handler), s.cfg.WriteTimeout))
 	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
@@ -233,6 +233,10 @@ func (s *Service) handler(ctx context.Context, conn *grpc.ClientConn) (http.Hand
 	}
 	prometheus := http.NewServeMux()
 	s.api.Register(prometheus)
+	compressed, err := run.Compress(prometheus)
+	if err != nil {
+		return nil, err
+	}
 	mux := run.NewMux("lightmetrics query", telemetry.Version(), s.auth.Guard(func(w http.ResponseWriter, r *http.Request, err error) {
 		if strings.HasPrefix(r.URL.Path, prometheusPrefix) {
 			s.api.Refuse(w, r, err)
@@ -240,7 +244,7 @@ func (s *Service) handler(ctx context.Context, conn *grpc.ClientConn) (http.Hand
 		}
 		rpc.Deny(w, r, err)
 	}))
-	mux.Handle(run.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: prometheus})
+	mux.Handle(run.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: compressed})
 	for _, r := range rpc.GatewayRoutes(queryv1.File_lightmetrics_query_v1_query_proto.Services().ByName("QueryService"), access, gw) {
 		mux.Handle(r)
 	}

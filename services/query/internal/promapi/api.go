@@ -93,6 +93,11 @@ func (a *API) Register(mux *http.ServeMux) {
 		for _, m := range h.methods {
 			mux.HandleFunc(m+" "+h.path, handler)
 		}
+		allow := strings.Join(append([]string{http.MethodHead}, h.methods...), ", ")
+		mux.HandleFunc(h.path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", allow)
+			a.fail(w, &apiError{wrongMethod, errors.New(r.Method + " is not for " + r.URL.Path + "; " + allow + " is")})
+		})
 	}
 	mux.HandleFunc("/api/v1/", func(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, &apiError{notFound, errors.New("no such path: " + r.URL.Path)})

@@ -33,6 +33,7 @@ var (
 	internal    = errorType{"internal", http.StatusInternalServerError}
 	unavailable = errorType{"unavailable", http.StatusServiceUnavailable}
 	notFound    = errorType{"not_found", http.StatusNotFound}
+	wrongMethod = errorType{"method_not_allowed", http.StatusMethodNotAllowed}
 	// Prometheus has no names of its own for what a proxy before it refuses.
 	unauthorized = errorType{"unauthorized", http.StatusUnauthorized}
 	forbidden    = errorType{"forbidden", http.StatusForbidden}
