@@ -42,11 +42,24 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// LimitBody is http.MaxBytesReader. That one tells the server's own writer, and no other,
+// to wait a moment before it closes the connection, so that a client that is still sending
+// reads the refusal.
+func LimitBody(w http.ResponseWriter, body io.ReadCloser, limit int64) io.ReadCloser {
+	for {
+		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return http.MaxBytesReader(w, body, limit)
+		}
+		w = inner.Unwrap()
+	}
+}
+
 // readBody reads the body, at most limit bytes, before next is called: a body that
 // trickles in holds a connection for a bounded time, and nothing else.
 func readBody(next http.Handler, limit int64) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		b, err := io.ReadAll(LimitBody(w, r.Body, limit))
 		var tooLarge *http.MaxBytesError
 		switch {
 		case errors.As(err, &tooLarge):

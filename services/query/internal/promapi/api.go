@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 )
 
@@ -81,7 +82,7 @@ func (a *API) Register(mux *http.ServeMux) {
 		handler := func(w http.ResponseWriter, r *http.Request) {
 			timer := prometheus.NewTimer(seconds)
 			defer timer.ObserveDuration()
-			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			r.Body = run.LimitBody(w, r.Body, maxBody)
 			if err := r.ParseForm(); err != nil {
 				a.fail(w, &apiError{badData, err})
 				return
