@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,6 +98,8 @@ type Owner struct {
 	shards uint32
 	log    *slog.Logger
 	m      *metrics
+
+	session atomic.Pointer[lease] // nil without one
 }
 
 // New makes an owner. kind is "rollup", "reconciler" or "snapshotter"; shards is the
@@ -118,6 +121,18 @@ func New(cfg Config, kind string, shards uint32, d Deps) (*Owner, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Owner{cfg: cfg, kind: kind, shards: shards, log: d.Log.With("worker", cfg.WorkerID), m: newMetrics(d.Registry)}, nil
+}
+
+// ErrNoSession: no coordinator has given the worker a lease.
+var ErrNoSession = errors.New("no session with a coordinator")
+
+// Err is nil while the worker holds a lease under which it may own shards.
+func (o *Owner) Err() error {
+	l := o.session.Load()
+	if l == nil {
+		return ErrNoSession
+	}
+	return l.check()
 }
 
 // WorkerID is the worker's name.

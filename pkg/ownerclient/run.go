@@ -232,6 +232,7 @@ func (r *runner) message(m *coordinatorv1.OwnResponse) {
 		} else {
 			r.endLease(ErrLost)
 			r.lease = newLease(r.base, m.Registered.GetSession(), s.registered, r.ttl)
+			r.o.session.Store(r.lease)
 			r.o.m.sessions.Inc()
 		}
 		s.registered = time.Time{}
@@ -377,6 +378,7 @@ func (r *runner) endLease(cause error) {
 	}
 	r.lease.end(cause)
 	r.lease = nil
+	r.o.session.Store(nil)
 	r.held, r.seen = map[shard.ID]*holding{}, map[shard.ID]uint64{}
 }
 

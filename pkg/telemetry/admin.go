@@ -15,8 +15,8 @@ import (
 // Admin is what the admin paths of a service show.
 type Admin struct {
 	Telemetry *Telemetry
-	// Ready says why the service is not ready; nil when it is.
-	Ready func() error
+	// Ready is what the service needs to do its work; nil is nothing.
+	Ready *run.Readiness
 	// Config is the service's settings struct; secrets are redacted.
 	Config any
 	// Pprof turns /debug/pprof/ on.
@@ -32,7 +32,7 @@ func (a Admin) Register(mux *run.Mux) {
 	mux.Handle(run.Route{Pattern: "GET /-/healthy", About: "200 while the process runs", Open: true,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })})
 	mux.Handle(run.Route{Pattern: "GET /-/ready", About: "200 while it can do its work, else 503 and why not", Open: true,
-		Handler: http.HandlerFunc(a.ready)})
+		Handler: a.ready()})
 	mux.Handle(run.Route{Pattern: "GET /config", About: "settings in force, secrets left out", Roles: operates,
 		Handler: http.HandlerFunc(a.config)})
 	if !a.Pprof {
@@ -45,14 +45,11 @@ func (a Admin) Register(mux *run.Mux) {
 	}
 }
 
-func (a Admin) ready(w http.ResponseWriter, _ *http.Request) {
-	if a.Ready != nil {
-		if err := a.Ready(); err != nil {
-			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
+func (a Admin) ready() http.Handler {
+	if a.Ready == nil {
+		return run.NewReadiness(a.Telemetry.Log)
 	}
-	fmt.Fprintln(w, "ready")
+	return a.Ready
 }
 
 func (a Admin) config(w http.ResponseWriter, _ *http.Request) {

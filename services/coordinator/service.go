@@ -46,6 +46,8 @@ type Service struct {
 	auth  *rpc.Authenticator
 	m     *metrics
 
+	readiness          *run.Readiness
+	etcdPart           *run.Part
 	ready              chan struct{}
 	stopping           chan struct{}
 	httpAddr, grpcAddr net.Addr
@@ -86,6 +88,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		cfg: cfg, tel: d.Telemetry, terms: d.Terms, log: d.Telemetry.Log, now: d.Now, auth: auth,
 		ready: make(chan struct{}), stopping: make(chan struct{}),
 	}
+	s.readiness = run.NewReadiness(d.Telemetry.Log)
+	s.etcdPart = s.readiness.Probed("etcd")
 	s.m = newMetrics(d.Telemetry.Registry, s)
 	return s, nil
 }
@@ -128,6 +132,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}()
 	g := run.NewGroup(ctx)
 	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
+	g.Go("ready", func(ctx context.Context) error {
+		return s.etcdPart.Probe(ctx, func(context.Context) error { return s.notReady() })
+	})
 	g.Go("stop", func(ctx context.Context) error {
 		<-ctx.Done()
 		close(s.stopping) // ends the streams, so that the server can drain
@@ -171,7 +178,7 @@ func (s *Service) serve(ctx context.Context) error {
 	g.Go("leader", b.leader.Run)
 	g.Go("forget", func(ctx context.Context) error { return s.forget(ctx, store, store) })
 	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
-	gs.SetServing(true)
+	g.Go("health", func(ctx context.Context) error { return s.readiness.Watch(ctx, gs.SetServing) })
 	close(s.ready)
 	return g.Wait()
 }
@@ -236,7 +243,7 @@ func (s *Service) handler() http.Handler {
 			mux.Handle(r)
 		}
 	}
-	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 	return mux
 }
 

@@ -18,8 +18,10 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
@@ -80,6 +82,8 @@ type Service struct {
 	hard    context.Context // ends when the drain's time is over
 	kill    context.CancelFunc
 
+	readiness             *run.Readiness
+	storePart             *run.Part
 	up                    chan struct{}
 	grpcL, httpL, adminL  net.Listener
 	grpcServer            *rpc.Server
@@ -117,6 +121,11 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.hard, s.kill = context.WithCancel(context.Background())
 	s.live.Store(&l)
 	s.state.Store(&state{err: errStarting})
+	s.readiness = run.NewReadiness(d.Telemetry.Log)
+	s.readiness.Check("submissions", s.NotReady)
+	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // a local spool is there to do without the store
+		s.storePart = s.readiness.Probed("store")
+	}
 	if s.metrics, err = newMetrics(d.Telemetry.Registry, s); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
@@ -174,7 +183,7 @@ func (s *Service) buildHTTP() error {
 	for _, r := range api {
 		mux.Handle(r)
 	}
-	admin := telemetry.Admin{Telemetry: s.tel, Ready: s.NotReady, Config: s.cfg, Pprof: s.cfg.Admin.Pprof}
+	admin := telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Admin.Pprof}
 	if s.cfg.Admin.Listen == "" {
 		admin.Register(mux)
 	} else {
@@ -249,6 +258,12 @@ func (s *Service) Run(ctx context.Context) (err error) {
 		})
 	}
 	g.Go("qualify", s.keepQualified)
+	if s.storePart != nil {
+		g.Go("store", func(ctx context.Context) error {
+			return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.probed, layout.AuthorityKey) })
+		})
+	}
+	g.Go("health", func(ctx context.Context) error { return s.readiness.Watch(ctx, s.grpcServer.SetServing) })
 	failpoint.Hit("ingest.start.ready.before")
 	close(s.up)
 	s.tel.Log.Info("collector listens", "grpc", s.GRPCAddr(), "http", s.HTTPAddr(), "admin", s.AdminAddr(),

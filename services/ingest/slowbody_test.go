@@ -24,7 +24,7 @@ func promise(t testing.TB, c *collector, n int) *bufio.Reader {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err = fmt.Fprintf(conn, "POST /v1/batches HTTP/1.1\r\nHost: c\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", frame.MediaType, n)
+	_, err = fmt.Fprintf(conn, "POST /v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", frame.MediaType, n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,9 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		a := al.Addr().String()
 		s.admin.Store(&a)
 		mux := run.NewMux("lightmetrics objectstore, admin paths", telemetry.Version(), nil)
-		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: func() error { return ready(eng) }, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+		state := run.NewReadiness(s.deps.Telemetry.Log)
+		state.Check("log", func() error { return ready(eng) })
+		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: state, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 		mux.Handle(run.Route{Pattern: "GET /damage", About: "what was found damaged, with the keys", Roles: []run.Role{run.RoleOperator},
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeDamage(w, eng) })})
 		g.Go("admin", func(ctx context.Context) error { return run.ServeHTTP(ctx, ac.Server(mux), al, s.cfg.Drain) })

@@ -16,6 +16,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -51,6 +52,8 @@ type Service struct {
 	eval   *answer.Evaluator
 	api    *promapi.API
 
+	readiness          *run.Readiness
+	storePart          *run.Part
 	ready              chan struct{}
 	draining           atomic.Bool
 	httpAddr, grpcAddr net.Addr
@@ -94,11 +97,15 @@ func New(cfg Config, d Deps) (*Service, error) {
 	eval := answer.New(
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
 		answer.Deps{Live: ls, Follower: f, Sets: keeper, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now})
-	return &Service{
+	s := &Service{
 		cfg: cfg, store: d.Store, tel: d.Telemetry, now: d.Now, auth: auth, live: ls, follow: f, sets: keeper, eval: eval,
 		api:   promapi.New(eval, telemetry.Version(), d.Telemetry.Log, d.Telemetry.Registry),
 		ready: make(chan struct{}),
-	}, nil
+	}
+	s.readiness = run.NewReadiness(d.Telemetry.Log)
+	s.storePart = s.readiness.Probed("store")
+	s.readiness.Check("completeness", s.incomplete)
+	return s, nil
 }
 
 // cover tells the live store which batches published sets hold.
@@ -137,23 +144,27 @@ func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
 // GRPCAddr is valid after Ready.
 func (s *Service) GRPCAddr() net.Addr { return s.grpcAddr }
 
-func (s *Service) notReady() error {
+// incomplete says why answers are not complete up to now.
+func (s *Service) incomplete() error {
 	if s.draining.Load() {
 		return errors.New("shutting down")
 	}
 	st := s.follow.Status()
-	if !st.CompleteThrough.IsZero() {
-		select {
-		case <-s.sets.Settled():
-			return nil
-		default:
-			return errors.New("the published sets were not read yet")
+	if st.CompleteThrough.IsZero() {
+		if st.AuditError != nil {
+			return fmt.Errorf("the first audit has not succeeded: %w", st.AuditError)
 		}
+		return errors.New("the first audit is not done")
 	}
-	if st.AuditError != nil {
-		return fmt.Errorf("the first audit has not succeeded: %w", st.AuditError)
+	select {
+	case <-s.sets.Settled():
+	default:
+		return errors.New("the published sets were not read yet")
 	}
-	return errors.New("the first audit is not done")
+	if age := s.now().Sub(st.CompleteThrough); age > s.cfg.StaleAfter {
+		return fmt.Errorf("no audit has succeeded for %s", age.Round(time.Second))
+	}
+	return nil
 }
 
 // Run serves and follows until ctx ends, then lets queries finish.
@@ -209,15 +220,12 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
 	g.Go("follow", s.follow.Run)
 	g.Go("sets", s.sets.Run)
+	g.Go("store", func(ctx context.Context) error {
+		return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
+	})
 	g.Go("health", func(ctx context.Context) error {
-		select {
-		case <-s.follow.First():
-			gs.SetServing(true)
-		case <-ctx.Done():
-		}
-		<-ctx.Done()
-		s.draining.Store(true)
-		return nil
+		defer s.draining.Store(true)
+		return s.readiness.Watch(ctx, gs.SetServing)
 	})
 	close(s.ready)
 	return g.Wait()
@@ -249,6 +257,6 @@ func (s *Service) handler(ctx context.Context, conn *grpc.ClientConn) (http.Hand
 		mux.Handle(r)
 	}
 	mux.Handle(run.Route{Pattern: "GET /status", About: "how complete answers are, agents, conflicts", Roles: sees, Handler: http.HandlerFunc(s.page)})
-	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 	return mux, nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -73,6 +74,8 @@ type Service struct {
 	openRepairs atomic.Int64
 	repairs     tally
 
+	readiness          *run.Readiness
+	storePart          *run.Part
 	ready              chan struct{}
 	stopping           chan struct{}
 	httpAddr, grpcAddr net.Addr
@@ -108,6 +111,9 @@ func New(cfg Config, d Deps) (*Service, error) {
 		indexed: newSeen(rememberIndexed), bad: newSeen(rememberBad),
 		ready: make(chan struct{}), stopping: make(chan struct{}),
 	}
+	s.readiness = run.NewReadiness(d.Telemetry.Log)
+	s.storePart = s.readiness.Probed("store")
+	s.readiness.Check("boots", s.notListed)
 	s.core.Removed = framelog.NewIndex(d.Store, cfg.AuthorityID).Removed
 	if cfg.Intake.Shards > 0 {
 		s.stage = newStage(d.Store, cfg.Intake)
@@ -159,11 +165,14 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("reconciler: grpc: %w", errors.Join(err, hl.Close()))
 	}
 	s.httpAddr, s.grpcAddr = hl.Addr(), gl.Addr()
-	gs.SetServing(true)
 
 	g := run.NewGroup(ctx)
 	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
 	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
+	g.Go("store", func(ctx context.Context) error {
+		return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
+	})
+	g.Go("health", func(ctx context.Context) error { return s.readiness.Watch(ctx, gs.SetServing) })
 	g.Go("stop", func(ctx context.Context) error {
 		<-ctx.Done()
 		close(s.stopping) // ends the streams, so that the servers can drain
@@ -273,7 +282,7 @@ func (s *Service) handler(ctx context.Context, api server) (http.Handler, error)
 	for _, r := range rpc.GatewayRoutes(reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto.Services().ByName("ReconcilerService"), access, gw) {
 		mux.Handle(r)
 	}
-	telemetry.Admin{Telemetry: s.tel, Ready: s.notListed, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 	return mux, nil
 }
 

@@ -74,6 +74,9 @@ func host(address string) string {
 // granted is the ownership that a coordinator gives.
 type granted struct{ o *ownerclient.Owner }
 
+// Err says why the worker can own nothing now: no lease of a coordinator.
+func (g granted) Err() error { return g.o.Err() }
+
 // Own holds a session with a coordinator.
 func (g granted) Own(ctx context.Context, _ uint32, work func(context.Context, Grant) error) error {
 	return g.o.Run(ctx, func(ctx context.Context, og ownerclient.Grant) error {

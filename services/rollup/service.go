@@ -85,9 +85,11 @@ type Service struct {
 	mu     sync.Mutex
 	status map[shard.ID]ShardStatus
 
-	founded  atomic.Bool
-	ready    chan struct{}
-	httpAddr net.Addr
+	founded   atomic.Bool
+	readiness *run.Readiness
+	storePart *run.Part
+	ready     chan struct{}
+	httpAddr  net.Addr
 }
 
 // ShardStatus is what a worker says of a shard that it owns.
@@ -145,7 +147,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rollup: %w", err)
 	}
-	return &Service{
+	s := &Service{
 		cfg: cfg, store: d.Store, tel: d.Telemetry, log: d.Telemetry.Log, now: d.Now, auth: auth,
 		m:         newMetrics(d.Telemetry.Registry),
 		ownership: d.Ownership, queue: d.Queue, table: d.Table, refs: d.Refs, policy: d.Policy, close: d.Close,
@@ -153,7 +155,14 @@ func New(cfg Config, d Deps) (*Service, error) {
 		slots:  semaphore.NewWeighted(int64(cfg.Jobs.Concurrency)), run: name,
 		snapshots: newSnapshotter(d.Telemetry.Registry),
 		status:    map[shard.ID]ShardStatus{}, ready: make(chan struct{}),
-	}, nil
+	}
+	s.readiness = run.NewReadiness(d.Telemetry.Log)
+	s.storePart = s.readiness.Probed("store")
+	s.readiness.Check("authority", s.notFounded)
+	if o, ok := d.Ownership.(interface{ Err() error }); ok {
+		s.readiness.Check("coordinator", o.Err)
+	}
+	return s, nil
 }
 
 // Ready is closed when the service listens.
@@ -179,6 +188,9 @@ func (s *Service) Run(ctx context.Context) error {
 	g := run.NewGroup(ctx)
 	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
 	g.Go("shards", s.work)
+	g.Go("store", func(ctx context.Context) error {
+		return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
+	})
 	close(s.ready)
 	return errors.Join(g.Wait(), s.close())
 }
@@ -324,12 +336,13 @@ func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Ho
 func (s *Service) routes(mux *run.Mux) {
 	mux.Handle(run.Route{Pattern: "GET /v1/rollup/shards", About: "shards of this worker, and what is pending",
 		Roles: []rpc.Role{rpc.RoleReader, rpc.RoleOperator}, Handler: http.HandlerFunc(s.listShards)})
-	telemetry.Admin{Telemetry: s.tel, Ready: s.notReady, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
+	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 }
 
 var errNotFounded = errors.New("authority and reference sets are not there yet")
 
-func (s *Service) notReady() error {
+// notFounded says that the worker does not know yet what it works on.
+func (s *Service) notFounded() error {
 	if s.founded.Load() {
 		return nil
 	}
