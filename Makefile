@@ -15,7 +15,7 @@ PKG     ?=
 SYSTEM   = $(shell $(GO) list ./test/...)
 SAY     := @printf '\n== %s\n'
 
-.PHONY: help build demo test vet lint unit race fuzz badinput conformance robustness models sim mutants soak bench proto tidy clean
+.PHONY: help build install demo test vet lint unit race fuzz badinput conformance robustness models sim mutants soak bench proto tidy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -23,6 +23,25 @@ help: ## list the targets
 build: ## build the binaries into bin/
 	$(SAY) "build: bin/lightmetrics, bin/lmctl"
 	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+
+# make install DESTDIR=/tmp/stage PREFIX=/usr is how packages are made.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+UNITS   ?= $(PREFIX)/lib/systemd/system
+SHARE    = $(DESTDIR)$(PREFIX)/share
+
+install: build ## install binaries, systemd units, settings and shell completion (PREFIX, DESTDIR)
+	$(SAY) "install: $(DESTDIR)$(PREFIX)"
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITS) $(SHARE)/doc/lightmetrics/settings \
+	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	install -m 0755 bin/lightmetrics bin/lmctl $(DESTDIR)$(PREFIX)/bin/
+	install -m 0644 deploy/settings/*.yaml $(SHARE)/doc/lightmetrics/settings/
+	for u in deploy/systemd/*.service; do sed 's#/usr/local/bin/#$(PREFIX)/bin/#' $$u >$(DESTDIR)$(UNITS)/$$(basename $$u); chmod 0644 $(DESTDIR)$(UNITS)/$$(basename $$u); done
+	for b in lightmetrics lmctl; do \
+	  bin/$$b completion bash >$(SHARE)/bash-completion/completions/$$b; \
+	  bin/$$b completion zsh >$(SHARE)/zsh/site-functions/_$$b; \
+	  bin/$$b completion fish >$(SHARE)/fish/vendor_completions.d/$$b.fish; \
+	done
 
 demo: build ## run the main job on this machine (ONCE=1: run through and exit)
 	$(SAY) "demo: embedded store, two collectors, reconciler, query, and an agent that reads this host"

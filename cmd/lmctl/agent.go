@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +29,22 @@ const (
 func agentCommand(out *format) *cobra.Command {
 	var addr string
 	cmd := &cobra.Command{Use: "agent", Short: "Look at an agent and resolve its conflicts"}
-	cmd.PersistentFlags().StringVar(&addr, "addr", "http://127.0.0.1:4320", "URL of the agent's HTTP address")
+	cmd.PersistentFlags().StringVar(&addr, "addr", "http://127.0.0.1:4320", "[http|https://]host:port of the agent's HTTP address; LMCTL_AGENT_ADDR, or the context in use")
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("addr") {
+			d, err := currentDeployment()
+			if err != nil {
+				return err
+			}
+			addr = cmp.Or(os.Getenv("LMCTL_AGENT_ADDR"), d.Agent, addr)
+		}
+		hostport, scheme, err := parseAddress(addr, true)
+		if err != nil {
+			return err
+		}
+		addr = cmp.Or(scheme, "http") + "://" + hostport
+		return nil
+	}
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "status",

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,19 +24,27 @@ const askTimeout = 30 * time.Second
 
 // service is how to reach a service over gRPC.
 type service struct {
-	addr   string
-	client rpc.ClientConfig
+	name    string // query or coordinator
+	addr    string
+	client  rpc.ClientConfig
+	flagset *pflag.FlagSet // nil: the address is as it stands
 }
 
 // flags adds --addr, of what, and --client.*.
 func (s *service) flags(cmd *cobra.Command, addr, what string) {
-	cmd.PersistentFlags().StringVar(&s.addr, "addr", addr, "gRPC address of a "+what)
-	config.Flags(cmd.PersistentFlags(), "client", &s.client)
+	s.flagset = cmd.PersistentFlags()
+	s.name, _, _ = strings.Cut(what, " ")
+	s.flagset.StringVar(&s.addr, "addr", addr, "[grpc|grpcs://]host:port of a "+what+"; LMCTL_"+strings.ToUpper(s.name)+"_ADDR, or the context in use")
+	config.Flags(s.flagset, "client", &s.client)
 }
 
 // over calls fn with a connection and gives failures their exit codes.
 func (s *service) over(fn func(grpc.ClientConnInterface) error) error {
-	conn, err := rpc.Dial(s.addr, s.client)
+	addr, client, err := s.resolve()
+	if err != nil {
+		return err
+	}
+	conn, err := rpc.Dial(addr, client)
 	if err != nil {
 		return err
 	}

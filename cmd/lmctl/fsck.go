@@ -8,6 +8,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/fsck"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 // fsckView is the report as data.
@@ -29,6 +31,9 @@ type findingView struct {
 	Detail  string `json:"detail"`
 }
 
+// errNoAuthority: a misspelled prefix must not look like a healthy bucket.
+var errNoAuthority = errors.New("no acceptance authority at this prefix: there is no id object (" + layout.AuthorityKey + ") and no batch")
+
 func fsckCommand(out *format) *cobra.Command {
 	var authority string
 	cmd := &cobra.Command{
@@ -45,6 +50,15 @@ func fsckCommand(out *format) *cobra.Command {
 			}
 			r, err := fsck.Run(cmd.Context(), store, fsck.Options{AuthorityID: authority})
 			if err != nil {
+				return reached(err)
+			}
+			if _, err := store.Head(cmd.Context(), layout.AuthorityKey); errors.Is(err, objstore.ErrNotFound) {
+				if r.Manifests == 0 && r.Quarantined == 0 && r.Found == 0 {
+					return &cli.ExitError{Code: cli.ExitFailed, Err: errNoAuthority}
+				}
+				r.Found++
+				r.Findings = append(r.Findings, fsck.Finding{Problem: "AUTHORITY_MISSING", Key: layout.AuthorityKey, Detail: "there are batches, and no id object"})
+			} else if err != nil {
 				return reached(err)
 			}
 			v := fsckView{Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,

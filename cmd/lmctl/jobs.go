@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -14,6 +16,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/remote"
 )
@@ -291,12 +294,31 @@ type letterView struct {
 	Body   any    `json:"body"`
 }
 
+// topics are those that services use: one for each shard, after these words.
+var topics = []string{"rollup", "snapshot"}
+
+// checkTopic refuses a topic that nobody uses: an empty list would look like good news.
+func checkTopic(topic string) error {
+	kind, number, ok := strings.Cut(topic, "-")
+	if ok && slices.Contains(topics, kind) {
+		if _, err := shard.Parse(number); err == nil {
+			return nil
+		}
+	}
+	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("topic %q: want one of %s, and a shard as in lmctl shards list: rollup-0007", topic, strings.Join(topics, ", "))}
+}
+
 func jobsDead(out *format, p *pendingWork) *cobra.Command {
 	return &cobra.Command{
-		Use:   "dead TOPIC",
-		Short: "List a topic's dead letters; exits 3 when there are any",
-		Args:  cobra.ExactArgs(1),
+		Use:               "dead TOPIC",
+		ValidArgsFunction: p.completeTopics,
+		Short:             "List a topic's dead letters; exits 3 when there are any",
+		Example:           "  lmctl jobs dead rollup-0007",
+		Args:              cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkTopic(args[0]); err != nil {
+				return err
+			}
 			views, rows := []letterView{}, [][]string{}
 			err := p.ask(func(s *remote.Store) error {
 				for after := ""; ; {
@@ -330,10 +352,14 @@ func jobsDead(out *format, p *pendingWork) *cobra.Command {
 
 func jobsRedrive(p *pendingWork) *cobra.Command {
 	return &cobra.Command{
-		Use:   "redrive TOPIC ID",
-		Short: "Send a dead letter again",
-		Args:  cobra.ExactArgs(2),
+		Use:               "redrive TOPIC ID",
+		ValidArgsFunction: p.completeTopics,
+		Short:             "Send a dead letter again",
+		Args:              cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkTopic(args[0]); err != nil {
+				return err
+			}
 			return p.ask(func(s *remote.Store) error { return s.Redrive(cmd.Context(), args[0], args[1]) })
 		},
 	}

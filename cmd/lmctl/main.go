@@ -18,6 +18,11 @@ func main() {
 		Short:         "Operate Lightmetrics",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       telemetry.Version(),
+		Long: "Operate Lightmetrics. Exit status: 0 ok, 1 failed, 2 wrong usage, 3 something was found that needs a person, 4 not reached.\n" +
+			"docs/guide/lmctl.md has addresses, contexts and examples.",
+		Example: "  lmctl context add prod --query grpcs://query.example:4761 --coordinator grpcs://coordinator.example:4781\n" +
+			"  lmctl agents\n  lmctl shards list -o json\n  lmctl fsck s3://bucket/prefix/",
 	}
 	root.PersistentFlags().VarP(&out, "output", "o", "output: table, json or yaml")
 	root.AddCommand(
@@ -33,6 +38,7 @@ func main() {
 		reprocessCommand(&out),
 		retentionCommand(&out),
 		rollupCommand(&out),
+		contextCommand(&out),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), telemetry.Version()) }},
 	)

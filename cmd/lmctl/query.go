@@ -114,6 +114,7 @@ func agentsCommand(out *format) *cobra.Command {
 	}
 	s.flags(cmd)
 	cmd.Flags().StringVar(&agent, "agent", "", "only this agent")
+	_ = cmd.RegisterFlagCompletionFunc("agent", s.completeAgents) // the flag is there
 	return cmd
 }
 
@@ -171,6 +172,7 @@ func conflictsCommand(out *format) *cobra.Command {
 		},
 	}
 	list.Flags().StringVar(&agent, "agent", "", "only this agent")
+	_ = list.RegisterFlagCompletionFunc("agent", s.completeAgents) // the flag is there
 	s.flags(cmd)
 	cmd.AddCommand(list)
 	return cmd

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/qualify"
 )
 
@@ -31,13 +33,21 @@ func storeCommand(out *format) *cobra.Command {
 			if werr := out.write(cmd.OutOrStdout(), report, qualifyTable(report)); werr != nil {
 				return werr
 			}
-			if err != nil {
-				err = reached(err)
-				if _, ok := err.(*cli.ExitError); !ok {
-					err = &cli.ExitError{Code: cli.ExitFailed, Err: err}
+			if err == nil {
+				return nil
+			}
+			failed := 0
+			for _, row := range report.Rows {
+				if row.Status == qualify.Fail {
+					failed++
 				}
 			}
-			return err
+			// The table has the causes.
+			e := &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("the store does not qualify: %d of %d checks failed", failed, len(report.Rows))}
+			if qualify.Unanswered(err) || errors.As(reached(err), new(*cli.ExitError)) {
+				e.Code = cli.ExitUnreachable
+			}
+			return e
 		},
 	}
 	q.Flags().BoolVar(&strict, "strict", false, "probe the bucket's policy too")
@@ -52,8 +62,26 @@ func runID() string {
 
 func qualifyTable(r qualify.Report) table {
 	t := table{header: []string{"CHECK", "RESULT", "TOOK", "DETAIL"}}
+	first := map[string]string{} // check that had a cause first
 	for _, row := range r.Rows {
-		t.rows = append(t.rows, []string{row.Check, string(row.Status), row.Took.Round(10 * time.Microsecond).String(), row.Detail})
+		detail := row.Detail
+		if c := cause(row.Err); c != "" {
+			if other, ok := first[c]; ok {
+				detail = "as " + other
+			} else {
+				first[c] = row.Check
+			}
+		}
+		t.rows = append(t.rows, []string{row.Check, string(row.Status), row.Took.Round(10 * time.Microsecond).String(), detail})
 	}
 	return t
+}
+
+// cause is what a failed request to the store met, without its operation and key.
+func cause(err error) string {
+	var e *objstore.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Err.Error()
 }

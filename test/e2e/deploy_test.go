@@ -40,7 +40,7 @@ func TestDeployedSettingsAreValid(t *testing.T) {
 			t.Errorf("%s: %v\n%s", service, err, out)
 		}
 		unit := "../../deploy/systemd/lightmetrics-" + service + ".service"
-		if b, err := os.ReadFile(unit); err != nil || !strings.Contains(string(b), "lightmetrics "+service+" --config") {
+		if b, err := os.ReadFile(unit); err != nil || !strings.Contains(string(b), "lightmetrics "+service+" --config") || !strings.Contains(string(b), "ExecReload=/bin/kill -HUP $MAINPID") {
 			t.Errorf("%s: %v", unit, err)
 		}
 	}

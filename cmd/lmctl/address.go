@@ -1,0 +1,97 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+)
+
+// parseAddress reads [scheme://]host:port, the one form of every address: grpc and grpcs,
+// or http and https, of which those with an s use TLS. An agent speaks HTTP alone. plain
+// is true where a scheme without TLS is written.
+func parseAddress(s string, agent bool) (hostport string, scheme string, err error) {
+	scheme, hostport, ok := strings.Cut(s, "://")
+	if !ok {
+		scheme, hostport = "", s
+	}
+	hostport = strings.TrimSuffix(hostport, "/")
+	switch {
+	case scheme == "", scheme == "http", scheme == "https":
+	case !agent && (scheme == "grpc" || scheme == "grpcs"):
+	default:
+		err = fmt.Errorf("scheme %q is not known here", scheme)
+	}
+	if err == nil {
+		err = config.CheckAddress(hostport)
+	}
+	if err != nil {
+		return "", "", &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("address %q: want [grpc|grpcs|http|https://]host:port: %w", s, err)}
+	}
+	return hostport, scheme, nil
+}
+
+// resolve gives the address and the client of a service: flags win over variables
+// (LMCTL_QUERY_ADDR, LMCTL_TOKEN, …), those over the context, that over the default.
+func (s *service) resolve() (string, rpc.ClientConfig, error) {
+	d, c := deployment{}, s.client
+	if s.flagset != nil {
+		var err error
+		if d, err = currentDeployment(); err != nil {
+			return "", c, err
+		}
+		c = withEnvironment(c, d)
+	}
+	addr := s.addr
+	if s.flagset != nil && !s.flagset.Changed("addr") {
+		of := d.Query
+		if s.name == "coordinator" {
+			of = d.Coordinator
+		}
+		addr = cmp.Or(os.Getenv("LMCTL_"+strings.ToUpper(s.name)+"_ADDR"), of, s.addr)
+	}
+	hostport, scheme, err := parseAddress(addr, false)
+	if err != nil {
+		return "", c, err
+	}
+	secure := scheme == "grpcs" || scheme == "https"
+	t := c.TLS
+	switch {
+	case scheme != "" && !secure && t.Enabled:
+		err = fmt.Errorf("address %q is without TLS, and client.tls.enabled is set", addr)
+	case !secure && !t.Enabled && (t.CAFile != "" || t.CertFile != "" || t.KeyFile != "" || t.ServerName != ""):
+		err = fmt.Errorf("address %q: certificates have no effect without TLS: write grpcs://%s", addr, hostport)
+	}
+	if err != nil {
+		return "", c, &cli.ExitError{Code: cli.ExitUsage, Err: err}
+	}
+	c.TLS.Enabled = t.Enabled || secure
+	if c.TokenFile != "" && c.Token == "" {
+		if c.Token, err = config.ReadSecret(c.TokenFile); err != nil {
+			return "", c, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("token: %w", err)}
+		}
+	}
+	if err := c.Check(); err != nil {
+		return "", c, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("address %q: %w", addr, err)}
+	}
+	return hostport, c, nil
+}
+
+// withEnvironment fills what flags left open.
+func withEnvironment(c rpc.ClientConfig, d deployment) rpc.ClientConfig {
+	if c.Token == "" && c.TokenFile == "" {
+		c.Token = config.Secret(os.Getenv("LMCTL_TOKEN"))
+		if c.Token == "" {
+			c.TokenFile = cmp.Or(os.Getenv("LMCTL_TOKEN_FILE"), d.TokenFile)
+		}
+	}
+	c.TLS.CAFile = cmp.Or(c.TLS.CAFile, os.Getenv("LMCTL_CA_FILE"), d.CAFile)
+	c.TLS.CertFile = cmp.Or(c.TLS.CertFile, os.Getenv("LMCTL_CERT_FILE"), d.CertFile)
+	c.TLS.KeyFile = cmp.Or(c.TLS.KeyFile, os.Getenv("LMCTL_KEY_FILE"), d.KeyFile)
+	c.TLS.ServerName = cmp.Or(c.TLS.ServerName, os.Getenv("LMCTL_SERVER_NAME"), d.ServerName)
+	return c
+}

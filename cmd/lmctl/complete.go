@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+)
+
+// completeTimeout bounds a question for completion: a shell waits for the answer, and
+// none is better than a late one.
+const completeTimeout = 2 * time.Second
+
+// completeAgents gives the ids of agents that the query service knows.
+func (s *server) completeAgents(cmd *cobra.Command, _ []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	_ = s.ask(ctx, func(ctx context.Context, c queryv1.QueryServiceClient) error {
+		resp, err := c.ListAgents(ctx, &queryv1.ListAgentsRequest{PageSize: pageSize})
+		for _, a := range resp.GetAgents() {
+			ids = append(ids, a.GetAgentId())
+		}
+		return err
+	})
+	slices.Sort(ids)
+	return slices.Compact(ids), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeTopics gives the topics of the shards that the coordinator knows.
+func (p *pendingWork) completeTopics(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	_ = p.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		resp, err := coordinatorv1.NewOwnershipServiceClient(conn).ListShards(ctx, &coordinatorv1.ListShardsRequest{Kind: "rollup"})
+		for _, kind := range topics {
+			for _, s := range resp.GetShards() {
+				names = append(names, kind+"-"+shard.ID(s.GetShard()).String())
+			}
+		}
+		return err
+	})
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

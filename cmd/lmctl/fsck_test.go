@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+)
+
+// TestFsckOfAPrefixThatIsNoAuthority: nothing found in a prefix that nobody uses is no
+// good news; an authority without batches is.
+func TestFsckOfAPrefixThatIsNoAuthority(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Query().Has("list-type"):
+			fmt.Fprintf(w, `<ListBucketResult><Name>bucket</Name><Prefix>%s</Prefix><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>`, r.URL.Query().Get("prefix"))
+		case strings.Trim(r.URL.Path, "/") == "bucket": // it is there
+		case r.URL.Path == "/bucket/prod/"+layout.AuthorityKey:
+			w.Header().Set("ETag", `"x"`)
+			w.Header().Set("Content-Length", "2")
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer srv.Close()
+	out, code := command(t, fsckCommand, "fsck", srv.URL+"/bucket/porduction/")
+	if code != cli.ExitFailed || !strings.Contains(out, "no acceptance authority") {
+		t.Errorf("a prefix that is none: exit status %d: %s", code, out)
+	}
+	if out, code = command(t, fsckCommand, "fsck", srv.URL+"/bucket/prod/"); code != cli.ExitOK {
+		t.Errorf("an empty authority: exit status %d: %s", code, out)
+	}
+}
