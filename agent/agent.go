@@ -72,11 +72,11 @@ func (a *Agent) build() error {
 	if err := a.openQueue(m); err != nil {
 		return err
 	}
-	a.tele.Registry.MustRegister(queueCollector{a.queue, a.now})
 	var err error
 	if a.sender, err = send.New(a.cfg.Send, a.queue, a.tele.Registry, a.log, a.now); err != nil {
 		return fmt.Errorf("sender: %w", err)
 	}
+	a.tele.Registry.MustRegister(stateCollector{a})
 	hostname, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)

@@ -1,12 +1,11 @@
 package agent
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/agent/batch"
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send"
 )
 
 type metrics struct {
@@ -54,26 +53,36 @@ func (m *metrics) batch(e queue.Entry) {
 	m.bytes.Add(float64(e.Bytes))
 }
 
-// queueCollector shows the queue as it is when it is asked.
-type queueCollector struct {
-	queue *queue.Queue
-	now   func() time.Time
-}
+// stateCollector shows the agent as it is when it is asked.
+type stateCollector struct{ agent *Agent }
 
 var (
-	descBatches = prometheus.NewDesc("lightmetrics_agent_queue_batches", "Batches on disk by state.", []string{"state"}, nil)
-	descBytes   = prometheus.NewDesc("lightmetrics_agent_queue_bytes", "Frame bytes on disk by state.", []string{"state"}, nil)
-	descDisk    = prometheus.NewDesc("lightmetrics_agent_queue_disk_bytes", "Disk that the queue uses.", nil, nil)
-	descMax     = prometheus.NewDesc("lightmetrics_agent_queue_max_bytes", "Disk that the queue may use.", nil, nil)
-	descLag     = prometheus.NewDesc("lightmetrics_agent_lag_seconds", "Age of the oldest pending batch; 0 without one.", nil, nil)
-	descParked  = prometheus.NewDesc("lightmetrics_agent_conflicts_parked", "Batches that wait for an operator because another frame, or another queue, holds their identity. Alert above 0.", nil, nil)
-	descNextSeq = prometheus.NewDesc("lightmetrics_agent_next_sequence", "Next sequence number of the current boot.", nil, nil)
+	descBatches      = prometheus.NewDesc("lightmetrics_agent_queue_batches", "Batches on disk by state.", []string{"state"}, nil)
+	descBytes        = prometheus.NewDesc("lightmetrics_agent_queue_bytes", "Frame bytes on disk by state.", []string{"state"}, nil)
+	descDisk         = prometheus.NewDesc("lightmetrics_agent_queue_disk_bytes", "Disk that the queue uses.", nil, nil)
+	descMax          = prometheus.NewDesc("lightmetrics_agent_queue_max_bytes", "Disk that the queue may use.", nil, nil)
+	descLag          = prometheus.NewDesc("lightmetrics_agent_lag_seconds", "Age of the oldest pending batch; 0 without one.", nil, nil)
+	descParked       = prometheus.NewDesc("lightmetrics_agent_conflicts_parked", "Batches that wait for an operator because another frame, or another queue, holds their identity. Alert above 0.", nil, nil)
+	descSkipped      = prometheus.NewDesc("lightmetrics_agent_skipped_records_total", "Records that could not be queued and left a gap of sequence numbers, in the life of the queue directory.", nil, nil)
+	descRefusing     = prometheus.NewDesc("lightmetrics_agent_queue_refusing", "1 when the last batch could not be queued.", nil, nil)
+	descDisconnected = prometheus.NewDesc("lightmetrics_agent_disconnected_seconds", "Time without a stream to any collector; 0 with one.", nil, nil)
+	descFailing      = prometheus.NewDesc("lightmetrics_agent_collector_failing", "1 when the last attempt to use the collector failed.", []string{"collector"}, nil)
+	descAlert        = prometheus.NewDesc("lightmetrics_agent_alert", "1 while a person is needed, by the id that /status gives the alert.", []string{"id"}, nil)
+	descCertificate  = prometheus.NewDesc("lightmetrics_agent_client_certificate_expiry_timestamp_seconds", "When a client certificate ends, Unix seconds.", []string{"file"}, nil)
+	descNextSeq      = prometheus.NewDesc("lightmetrics_agent_next_sequence", "Next sequence number of the current boot.", nil, nil)
 )
 
-func (c queueCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+func flag(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
 
-func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
-	st := c.queue.Stats()
+func (c stateCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
+	st, now := c.agent.queue.Stats(), c.agent.now()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
@@ -87,10 +96,31 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descMax, float64(st.MaxBytes))
 	lag := 0.0
 	if st.Oldest != nil {
-		lag = max(0, c.now().Sub(st.Oldest.Created).Seconds())
+		lag = max(0, now.Sub(st.Oldest.Created).Seconds())
 	}
 	gauge(descLag, lag)
 	gauge(descParked, float64(st.Parked))
-	_, _, next := c.queue.Boot()
+	_, _, next := c.agent.queue.Boot()
 	gauge(descNextSeq, float64(next))
+	ch <- prometheus.MustNewConstMetric(descSkipped, prometheus.CounterValue, float64(st.Skipped))
+	gauge(descRefusing, flag(st.Refusing))
+	status := c.agent.Status()
+	disconnected := 0.0
+	if d := status.Sender.DisconnectedSince; d != nil {
+		disconnected = max(0, now.Sub(*d).Seconds())
+	}
+	gauge(descDisconnected, disconnected)
+	for _, s := range status.Sender.Collectors {
+		gauge(descFailing, flag(s.State == send.Failing), s.Address)
+	}
+	raised := map[string]bool{}
+	for _, a := range status.Alerts {
+		raised[a.ID] = true
+	}
+	for _, id := range alertIDs() {
+		gauge(descAlert, flag(raised[id]), id)
+	}
+	for _, x := range c.agent.certificates() {
+		gauge(descCertificate, float64(x.notAfter.Unix()), x.file)
+	}
 }

@@ -19,7 +19,7 @@ type Status struct {
 	Parked      []queue.Aside `json:"parked"`
 	DeadLetters []queue.Aside `json:"dead_letters"`
 	// Alerts are for people, and for the exit status of "lmctl agent status".
-	Alerts []string `json:"alerts"`
+	Alerts []Alert `json:"alerts"`
 }
 
 // BootStatus is the current boot.
@@ -41,10 +41,11 @@ type QueueStatus struct {
 	Policy           string  `json:"policy"`
 	OldestPending    string  `json:"oldest_pending,omitempty"`
 	OldestAgeSeconds float64 `json:"oldest_pending_age_seconds"`
+	// SkippedRecords were dropped because they could not be queued; their numbers are a gap.
+	SkippedRecords uint64 `json:"skipped_records"`
+	// Refusing: the last batch was dropped so.
+	Refusing bool `json:"refusing"`
 }
-
-// staleAfter is the age of a pending batch at which a person should look.
-const staleAfter = 10 * time.Minute
 
 // maxListed bounds the lists of a status.
 const maxListed = 100
@@ -60,9 +61,9 @@ func (a *Agent) Status() Status {
 	s := Status{
 		Boot: a.bootStatus(), Started: a.started, Sender: a.sender.Status(),
 		Queue: QueueStatus{Pending: st.Pending, PendingBytes: st.PendingBytes, Parked: st.Parked, Dead: st.Dead,
-			DiskBytes: st.DiskBytes, MaxBytes: st.MaxBytes, Policy: a.cfg.Queue.Policy},
+			DiskBytes: st.DiskBytes, MaxBytes: st.MaxBytes, Policy: a.cfg.Queue.Policy,
+			SkippedRecords: st.Skipped, Refusing: st.Refusing},
 		Parked: a.Conflicts(), DeadLetters: a.DeadLetters(),
-		Alerts: []string{},
 	}
 	if st.Oldest != nil {
 		s.Queue.OldestPending = st.Oldest.Identity.String()
@@ -71,18 +72,7 @@ func (a *Agent) Status() Status {
 	for _, t := range a.targets.scraping() {
 		s.Targets = append(s.Targets, t.Status())
 	}
-	if st.Parked > 0 {
-		s.Alerts = append(s.Alerts, "batches are parked: another frame, or another queue, holds their identity")
-	}
-	if st.Dead > 0 {
-		s.Alerts = append(s.Alerts, "batches were rejected and are in the dead-letter folder")
-	}
-	if st.DiskBytes > st.MaxBytes/10*9 {
-		s.Alerts = append(s.Alerts, "the queue is more than 90% full")
-	}
-	if s.Queue.OldestAgeSeconds > staleAfter.Seconds() {
-		s.Alerts = append(s.Alerts, "the oldest pending batch waits for more than "+staleAfter.String())
-	}
+	s.Alerts = append([]Alert{}, a.alerts(s, a.now())...)
 	return s
 }
 

@@ -36,6 +36,7 @@ func (x *session) answer(r *ingestv1.BatchResult) error {
 	x.s.metrics.latency.Observe(x.s.now().Sub(f.at).Seconds())
 	switch r.GetStatus() {
 	case ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED:
+		x.s.noteClock(f.at, r.GetAcceptance().GetAcceptedAtUnixNs())
 		return x.accepted(f.entry, statusAccepted)
 	case ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE:
 		return x.accepted(f.entry, statusDuplicate)

@@ -3,6 +3,7 @@ package send
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
@@ -45,6 +46,9 @@ func (c Config) Validate() error {
 	for i, a := range c.Collectors {
 		if a == "" {
 			return fmt.Errorf("collectors[%d] is empty", i)
+		}
+		if slices.Contains(c.Collectors[:i], a) {
+			return fmt.Errorf("collectors[%d]: %s is there twice", i, a)
 		}
 	}
 	if c.MaxInFlightBatches < 1 || c.MaxInFlightBytes < 1 {

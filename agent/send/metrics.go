@@ -14,6 +14,8 @@ type metrics struct {
 	connected *prometheus.GaugeVec
 	inFlight  prometheus.Gauge
 	damaged   prometheus.Counter
+
+	clockOffset prometheus.Gauge
 }
 
 // Statuses of lightmetrics_agent_batches_total.
@@ -48,6 +50,8 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 	}
 	m.damaged = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "lightmetrics_agent_damaged_batches_total", Help: "Queued batches that were given up because their bytes on disk are damaged."})
+	m.clockOffset = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "lightmetrics_agent_clock_offset_seconds", Help: "How far the collectors' clock is ahead of this machine's, at least; below 0 it is behind."})
 	for _, s := range []string{statusAccepted, statusDuplicate, statusConflict, statusRejected, statusRetry, statusUnknown} {
 		m.answers.WithLabelValues(s)
 	}
@@ -56,6 +60,6 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 		m.errors.WithLabelValues(c)
 		m.connected.WithLabelValues(c)
 	}
-	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged)
+	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged, m.clockOffset)
 	return m
 }

@@ -66,7 +66,7 @@ func New(cfg Config, q *queue.Queue, reg prometheus.Registerer, log *slog.Logger
 			return nil, fmt.Errorf("collector %s: %w", a, err)
 		}
 		s.targets = append(s.targets, &target{address: a, backoff: cfg.newBackoff()})
-		s.status.Collectors = append(s.status.Collectors, CollectorStatus{Address: a})
+		s.status.Collectors = append(s.status.Collectors, CollectorStatus{Address: a, State: Standby})
 	}
 	return s, nil
 }
@@ -87,6 +87,8 @@ func (s *Sender) Run(ctx context.Context) error {
 		t.backoff.Reset()
 	}
 	s.waits.backoff.Reset()
+	began := s.now()
+	s.update(func(st *Status) { st.DisconnectedSince = &began })
 	// Agents of a fleet begin at different collectors.
 	h := fnv.New32a()
 	boot, _, _ := s.queue.Boot()
@@ -101,7 +103,12 @@ func (s *Sender) Run(ctx context.Context) error {
 		boot, spool := s.nextBoot()
 		s.stopping.opened = false
 		progressed, err := s.session(ctx, t, i, boot, spool)
-		s.disconnected(i, err, ctx.Err() == nil)
+		failed := err != nil && ctx.Err() == nil && !errors.Is(err, errOtherBoot)
+		fault := Fault("")
+		if failed && !s.stopping.opened && !s.stopping.hurried {
+			fault = s.faultOf(ctx, t.address, err)
+		}
+		s.disconnected(i, err, failed, fault)
 		s.stopping.tried(len(s.targets))
 		if progressed {
 			t.backoff.Reset()

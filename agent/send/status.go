@@ -1,7 +1,6 @@
 package send
 
 import (
-	"errors"
 	"time"
 )
 
@@ -18,12 +17,31 @@ type Status struct {
 	LastAccepted    *time.Time    `json:"last_accepted_at,omitempty"`
 	Drain           *DrainStatus  `json:"drain,omitempty"`
 	LastErrors      []ErrorStatus `json:"last_errors,omitempty"`
+	// DisconnectedSince is when the last stream ended, or the sender began; absent while one is open.
+	DisconnectedSince *time.Time `json:"disconnected_since,omitempty"`
+	// ClockOffsetSeconds is how far the collectors' clock is ahead of this machine's, by the
+	// times of the last accepted batch; below 0 it is behind. 0 when they can be the same.
+	ClockOffsetSeconds float64 `json:"clock_offset_seconds"`
 }
+
+// State of a collector.
+type State string
+
+// States of a collector.
+const (
+	Connected State = "connected"
+	// Standby: not in use, and nothing is known against it.
+	Standby State = "standby"
+	// Failing: the last attempt to use it failed.
+	Failing State = "failing"
+)
 
 // CollectorStatus is one collector as this agent sees it.
 type CollectorStatus struct {
 	Address     string     `json:"address"`
 	Connected   bool       `json:"connected"`
+	State       State      `json:"state"`
+	Fault       Fault      `json:"fault,omitempty"`
 	CollectorID string     `json:"collector_id,omitempty"`
 	Since       *time.Time `json:"since,omitempty"`
 	LastError   string     `json:"last_error,omitempty"`
@@ -81,22 +99,28 @@ func (s *Sender) connected(i int, collectorID string) {
 	s.metrics.sessions.WithLabelValues(address).Inc()
 	s.update(func(st *Status) {
 		c := &st.Collectors[i]
-		c.Connected, c.CollectorID, c.Since, c.LastError, c.LastErrorAt = true, collectorID, &now, "", nil
+		*c = CollectorStatus{Address: address, Connected: true, State: Connected, CollectorID: collectorID, Since: &now}
+		st.DisconnectedSince = nil
 	})
 	s.log.Info("connected", "collector", address, "collector_id", collectorID)
 }
 
-// disconnected notes the end of a session; failed is false when the agent stops.
-func (s *Sender) disconnected(i int, err error, failed bool) {
+// disconnected notes the end of a session, and why where it failed; failed is false when the agent stops.
+func (s *Sender) disconnected(i int, err error, failed bool, fault Fault) {
 	now, address := s.now(), s.targets[i].address
 	s.metrics.connected.WithLabelValues(address).Set(0)
 	s.metrics.inFlight.Set(0)
-	failed = failed && err != nil && !errors.Is(err, errOtherBoot)
 	s.update(func(st *Status) {
 		c := &st.Collectors[i]
 		c.Connected, c.Since, st.InFlight = false, nil, 0
-		if failed {
-			c.LastError, c.LastErrorAt = err.Error(), &now
+		if st.DisconnectedSince == nil {
+			st.DisconnectedSince = &now
+		}
+		switch {
+		case failed:
+			c.State, c.Fault, c.LastError, c.LastErrorAt = Failing, fault, err.Error(), &now
+		case c.State == Connected:
+			c.State = Standby
 		}
 	})
 	if !failed {
@@ -104,5 +128,5 @@ func (s *Sender) disconnected(i int, err error, failed bool) {
 	}
 	s.metrics.errors.WithLabelValues(address).Inc()
 	s.noteError("collector " + address + ": " + err.Error())
-	s.log.Warn("stream ended", "collector", address, "err", err, "pending", s.queue.Stats().Pending)
+	s.log.Warn("stream ended", "collector", address, "error", err, "fault", fault, "pending", s.queue.Stats().Pending)
 }

@@ -63,7 +63,11 @@ func agentCommand(out *format) *cobra.Command {
 					return err
 				}
 				if len(st.Alerts) > 0 {
-					return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New(strings.Join(st.Alerts, "; "))}
+					lines := make([]string, len(st.Alerts))
+					for i, a := range st.Alerts {
+						lines[i] = a.String()
+					}
+					return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New(strings.Join(lines, "\n"))}
 				}
 				return nil
 			},
@@ -90,9 +94,9 @@ func statusTable(st agent.Status) table {
 		{"dead letters", fmt.Sprint(st.Queue.Dead)},
 	}}
 	for _, c := range st.Sender.Collectors {
-		state := "not connected"
-		if c.Connected {
-			state = "connected"
+		state := string(c.State)
+		if c.Fault != "" {
+			state += ", " + string(c.Fault)
 		}
 		if c.LastError != "" {
 			state += ", last error: " + c.LastError

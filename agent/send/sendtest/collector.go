@@ -96,6 +96,8 @@ type Collector struct {
 	// OnFrame answers a frame by calling reply, now or later, or never; an error ends the
 	// stream. nil accepts through Store.
 	OnFrame func(b []byte, reply func(*ingestv1.BatchResult)) error
+	// Options of the server, such as TLS.
+	Options []grpc.ServerOption
 
 	mu     sync.Mutex
 	hellos []*ingestv1.Hello
@@ -112,7 +114,7 @@ func (c *Collector) Start(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.server = grpc.NewServer(grpc.MaxRecvMsgSize(16 << 20))
+	c.server = grpc.NewServer(append(c.Options, grpc.MaxRecvMsgSize(16<<20))...)
 	ingestv1.RegisterIngestServiceServer(c.server, c)
 	c.addr = l.Addr().String()
 	go func() { _ = c.server.Serve(l) }()

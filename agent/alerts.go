@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/send"
+)
+
+// Alert is something that only a person can mend.
+type Alert struct {
+	// ID is stable: rules and scripts branch on it.
+	ID string `json:"id"`
+	// Message says what is wrong, Action what to do about it.
+	Message string `json:"message"`
+	Action  string `json:"action"`
+}
+
+func (a Alert) String() string { return a.ID + ": " + a.Message + ". " + a.Action }
+
+// Alerts beside the sender's faults, whose ids are send.Faults.
+const (
+	alertNoCollector = "NO_COLLECTOR"
+	alertClock       = "CLOCK_OFFSET"
+	alertCertificate = "CERTIFICATE_EXPIRES"
+	alertParked      = "PARKED"
+	alertDead        = "DEAD_LETTERS"
+	alertNearlyFull  = "QUEUE_NEARLY_FULL"
+	alertRefusing    = "QUEUE_REFUSES"
+	alertStale       = "OLDEST_PENDING"
+)
+
+// What is an alert.
+const (
+	// unreachableAfter is how long no collector could be reached.
+	unreachableAfter = time.Minute
+	// staleAfter is the age of a pending batch.
+	staleAfter = 10 * time.Minute
+	// clockTolerance is the offset of clocks: samples are this far from where others see them.
+	clockTolerance = 10 * time.Second
+	// certificateNotice is how long before its end a client certificate is an alert.
+	certificateNotice = 7 * 24 * time.Hour
+)
+
+// alertIDs are all that there can be.
+func alertIDs() []string {
+	ids := []string{alertNoCollector, alertClock, alertCertificate, alertParked, alertDead, alertNearlyFull, alertRefusing, alertStale}
+	for _, f := range send.Faults() {
+		ids = append(ids, string(f))
+	}
+	return ids
+}
+
+// faultAlerts say what a fault of a collector is, and what to do.
+var faultAlerts = map[send.Fault][2]string{
+	send.FaultUnauthenticated: {"does not know this agent's credentials",
+		"Set send.client.token (or the client certificate) to one that the collector's principals have."},
+	send.FaultForbidden: {"does not let this agent's principal send for its agent id",
+		"Add the agent id to the principal's agents, with the role sender, or correct agent_id."},
+	send.FaultNotACollector: {"is a gRPC server that takes no batches",
+		"Set send.collectors to the ingest service's gRPC address."},
+	send.FaultServerUntrusted: {"has a certificate that is signed by nobody whom this agent trusts",
+		"Set send.client.tls.ca_file to the authority that signed the collector's certificate."},
+	send.FaultServerName: {"has a certificate for another name",
+		"Use a name of the certificate in send.collectors, or set send.client.tls.server_name to it."},
+	send.FaultServerExpired: {"has a certificate that is not valid at this machine's time",
+		"Renew the collector's certificate, or set this machine's clock."},
+	send.FaultClientCertificate: {"refuses this agent's client certificate, or wants one",
+		"Set send.client.tls.cert_file and key_file to a certificate that the collector's client_ca_file signed."},
+	send.FaultServerIsPlaintext: {"does not speak TLS, which the settings want",
+		"Turn TLS on at the collector, or set send.client.tls.enabled to false."},
+	send.FaultServerIsTLS: {"wants TLS, which the settings do not have",
+		"Set send.client.tls.enabled to true, and ca_file where the certificate needs it."},
+}
+
+// alerts judges a status.
+func (a *Agent) alerts(s Status, now time.Time) []Alert {
+	out := senderAlerts(s.Sender, now)
+	add := func(when bool, id, message, action string) {
+		if when {
+			out = append(out, Alert{id, message, action})
+		}
+	}
+	for _, c := range a.certificates() {
+		left := c.notAfter.Sub(now)
+		add(left < certificateNotice, alertCertificate, fmt.Sprintf("the client certificate %s is valid until %s", c.file, c.notAfter.UTC().Format(time.RFC3339)),
+			"Put a new certificate and key in its place; no restart is needed for those of collectors.")
+	}
+	q := s.Queue
+	add(q.Parked > 0, alertParked, fmt.Sprintf("%d batches are parked: another frame, or another queue, holds their identity", q.Parked),
+		"Compare the frames (lmctl conflicts), then run lmctl agent accept-existing for each.")
+	add(q.Dead > 0, alertDead, fmt.Sprintf("%d batches were rejected and are in the dead-letter folder", q.Dead),
+		"Mend the reason that is listed with each, then requeue or drop it.")
+	add(q.Refusing, alertRefusing, fmt.Sprintf("new samples are dropped because they can't be queued; %d records since the queue was made", q.SkippedRecords),
+		"Make room on the disk, raise queue.max_bytes, or mend what keeps collectors from taking batches.")
+	add(q.DiskBytes > q.MaxBytes/10*9, alertNearlyFull, "the queue is more than 90% full",
+		"Mend what keeps collectors from taking batches, or raise queue.max_bytes.")
+	add(q.OldestAgeSeconds > staleAfter.Seconds(), alertStale, "the oldest pending batch waits for more than "+staleAfter.String(),
+		"See the collectors' last errors; a store that is away needs nothing done here.")
+	return out
+}
+
+// senderAlerts has one alert for each fault while no collector takes batches. What
+// another collector than the one in use said long ago is no alert: nobody has asked it since.
+func senderAlerts(s send.Status, now time.Time) []Alert {
+	var out []Alert
+	if d := s.DisconnectedSince; d != nil {
+		with := map[send.Fault][]string{}
+		for _, c := range s.Collectors {
+			with[c.Fault] = append(with[c.Fault], c.Address)
+		}
+		for _, f := range send.Faults() {
+			if list := with[f]; len(list) > 0 {
+				out = append(out, Alert{string(f), "collector " + strings.Join(list, ", ") + " " + faultAlerts[f][0], faultAlerts[f][1]})
+			}
+		}
+		if age := now.Sub(*d); age >= unreachableAfter {
+			out = append(out, Alert{alertNoCollector, "no collector could be used for " + age.Round(time.Second).String(),
+				"Check send.collectors, the network, and that a collector is ready; each one's last error is in the status."})
+		}
+	}
+	if off := s.ClockOffsetSeconds; max(off, -off) > clockTolerance.Seconds() {
+		direction := "behind"
+		if off < 0 {
+			off, direction = -off, "ahead of"
+		}
+		out = append(out, Alert{alertClock, fmt.Sprintf("this machine's clock is %.0f s %s the collector's", off, direction),
+			"Set the clock of the one that is wrong (NTP); samples carry this machine's time."})
+	}
+	return out
+}
