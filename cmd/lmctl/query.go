@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,8 @@ type agentView struct {
 	Gaps            []string `json:"gaps"`
 	Overlaps        []string `json:"overlaps"`
 	LastAcceptedAt  string   `json:"last_accepted_at"`
+	// Concurrent boots of the agent: another machine sends under its id.
+	Concurrent []string `json:"concurrent_boot_ids"`
 }
 
 func ranges(rs []*queryv1.SeqRange) []string {
@@ -68,11 +71,12 @@ func agentsCommand(out *format) *cobra.Command {
 		Use:   "agents",
 		Short: "Watermarks, gaps and overlaps of every agent and boot",
 		Long: "Lists what a query service knows of every agent and boot. Exits 3 when there are gaps or\n" +
-			"overlaps, or when the list is partial.",
+			"overlaps, when several machines send as one agent (CONCURRENT WITH names the other boots),\n" +
+			"or when the list is partial.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			views, rows, findings := []agentView{}, [][]string{}, 0
-			var partial []string
+			var partial, shared []string
 			err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error {
 				req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: pageSize}
 				for {
@@ -85,11 +89,14 @@ func agentsCommand(out *format) *cobra.Command {
 					}
 					for _, a := range resp.GetAgents() {
 						v := agentView{a.GetAgentId(), a.GetBootId(), a.GetFirstSeq(), a.GetAcceptedThrough(), a.GetLastSeq(), a.GetRecordCount(),
-							a.GetBatchCount(), ranges(a.GetGaps()), ranges(a.GetOverlaps()), time.Unix(0, a.GetLastAcceptedAtUnixNs()).UTC().Format(time.RFC3339)}
+							a.GetBatchCount(), ranges(a.GetGaps()), ranges(a.GetOverlaps()), time.Unix(0, a.GetLastAcceptedAtUnixNs()).UTC().Format(time.RFC3339), append([]string{}, a.GetConcurrentBootIds()...)}
 						findings += len(v.Gaps) + len(v.Overlaps)
+						if len(v.Concurrent) > 0 {
+							shared = append(shared, v.AgentID)
+						}
 						views = append(views, v)
 						rows = append(rows, []string{v.AgentID, v.BootID, fmt.Sprint(v.Batches), fmt.Sprint(v.Records),
-							fmt.Sprintf("%d..%d", v.FirstSeq, v.AcceptedThrough), some(v.Gaps), some(v.Overlaps), v.LastAcceptedAt})
+							fmt.Sprintf("%d..%d", v.FirstSeq, v.AcceptedThrough), some(v.Gaps), some(v.Overlaps), v.LastAcceptedAt, some(v.Concurrent)})
 					}
 					if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
 						return nil
@@ -100,11 +107,14 @@ func agentsCommand(out *format) *cobra.Command {
 				return err
 			}
 			if err := out.write(cmd.OutOrStdout(), views, table{
-				header: []string{"AGENT", "BOOT", "BATCHES", "RECORDS", "SEQUENCE", "GAPS", "OVERLAPS", "LAST ACCEPTED"}, rows: rows}); err != nil {
+				header: []string{"AGENT", "BOOT", "BATCHES", "RECORDS", "SEQUENCE", "GAPS", "OVERLAPS", "LAST ACCEPTED", "CONCURRENT WITH"}, rows: rows}); err != nil {
 				return err
 			}
 			if len(partial) > 0 {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New(strings.Join(partial, ": "))}
+			}
+			if len(shared) > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("several machines send as agent %s", strings.Join(slices.Compact(shared), ", "))}
 			}
 			if findings > 0 {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d gaps and overlaps", findings)}

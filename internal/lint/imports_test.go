@@ -66,8 +66,7 @@ func within(path string, roots ...string) bool {
 var core = []string{
 	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/compact", "pkg/coord/ownership",
-	"pkg/agentlabel",
-	"pkg/sketch",
+	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch",
 }
 
 // awsClients are the back ends on AWS.
@@ -87,6 +86,7 @@ var leaves = map[string][]string{
 	"pkg/run":      nil,
 
 	"pkg/agentlabel": nil,
+	"pkg/sharedid":   {"pkg/identity"},
 
 	"pkg/failpoint": nil,
 }

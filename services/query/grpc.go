@@ -198,7 +198,7 @@ func protoAgent(a follow.Agent) *queryv1.Agent {
 	return &queryv1.Agent{
 		AgentId: a.Boot.Agent, BootId: a.Boot.Boot, FirstSeq: a.FirstSeq, AcceptedThrough: a.AcceptedThrough, LastSeq: a.LastSeq,
 		RecordCount: a.Records, BatchCount: a.Batches, Gaps: protoRanges(a.Gaps), Overlaps: protoRanges(a.Overlaps),
-		LastAcceptedAtUnixNs: a.LastAcceptedAt,
+		LastAcceptedAtUnixNs: a.LastAcceptedAt, ConcurrentBootIds: a.Concurrent,
 	}
 }
 

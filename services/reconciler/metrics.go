@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 )
 
 // metrics of a reconciler. The guide lists them.
@@ -30,7 +31,7 @@ type metrics struct {
 	intakeFailures, announceFailures prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, now func() time.Time) *metrics {
+func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, shared *sharedid.Detector, now func() time.Time) *metrics {
 	const p = "lightmetrics_reconciler_"
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
@@ -79,6 +80,8 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, now func
 				}
 				return 0
 			}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "shared_agent_ids", Help: "Agent ids that several machines use at once: boots that send samples of the same minutes at the same time."},
+			func() float64 { return float64(len(shared.All(now()))) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "watchers", Help: "Open watches."},
 			func() float64 { return float64(h.count()) }))
 	for _, s := range sources() {

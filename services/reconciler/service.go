@@ -24,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
@@ -60,6 +61,7 @@ type Service struct {
 	core      *reconcile.Reconciler
 	queue     *queue
 	book      *book
+	shared    *sharedid.Detector
 	hub       *hub
 	stage     *stage     // nil: no rollups
 	announcer *announcer // nil: nobody is told
@@ -107,6 +109,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		core:    &reconcile.Reconciler{Store: d.Store, AuthorityID: cfg.AuthorityID, Now: d.Now, ID: cfg.ID},
 		queue:   newQueue(cfg.Queue.Capacity, cfg.Queue.MaxRetries),
 		book:    newBook(d.Store, d.Telemetry.Log, cfg.Ledgers.MaxInMemory),
+		shared:  sharedid.New(),
 		hub:     newHub(cfg.Watch.Buffer, cfg.Watch.MaxWatchers),
 		indexed: newSeen(rememberIndexed), bad: newSeen(rememberBad),
 		ready: make(chan struct{}), stopping: make(chan struct{}),
@@ -126,7 +129,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 			s.stage.announce = s.announcer.announce
 		}
 	}
-	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.stage, d.Now)
+	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.stage, s.shared, d.Now)
 	return s, nil
 }
 

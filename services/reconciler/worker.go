@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
@@ -75,6 +76,10 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 		return nil, err
 	}
 	failpoint.Hit("reconciler.work.counted.after")
+	b := sharedid.Batch{Boot: m.Identity.BootOf(), AcceptedAt: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime}
+	if boots := s.shared.Add(s.now(), b); boots != nil {
+		s.log.Warn("several machines send as one agent", "agent", b.Boot.Agent, "boots", boots)
+	}
 	if len(change.Overlap) > 0 {
 		s.m.overlaps.Inc()
 		s.log.Warn("identities overlap", "identity", m.Identity.String(), "ranges", change.Overlap)

@@ -110,6 +110,7 @@ func TestAlertsFire(t *testing.T) {
 		"ReconcilerRepairsOpen":      {`lightmetrics_reconciler_open_repairs 1x120`, `lightmetrics_reconciler_open_repairs 0x120`},
 		"ReconcilerIntakeFails":      {`lightmetrics_reconciler_intake_failures_total 0+1x120`, `lightmetrics_reconciler_intake_failures_total 7x120`},
 		"ReconcilerForeignKeys":      {`lightmetrics_reconciler_foreign_keys_total{family="accepted"} 0x100 1x20`, `lightmetrics_reconciler_foreign_keys_total{family="accepted"} 1x120`},
+		"AgentIDShared":              {`lightmetrics_reconciler_shared_agent_ids{instance="a"} 1x120`, `lightmetrics_reconciler_shared_agent_ids{instance="a"} 0x120`},
 		"CoordinatorEtcdDown":        {`lightmetrics_coordinator_etcd_up{instance="a"} 0x120`, "lightmetrics_coordinator_etcd_up{instance=\"a\"} 0x120\n  lightmetrics_coordinator_etcd_up{instance=\"b\"} 1x120"},
 		"CoordinatorNotLeading":      {"lightmetrics_coordinator_leading{instance=\"a\"} 0x120\n  lightmetrics_coordinator_leading{instance=\"b\"} 0x120", "lightmetrics_coordinator_leading{instance=\"a\"} 1x120\n  lightmetrics_coordinator_leading{instance=\"b\"} 0x120"},
 		"CoordinatorShardsMisplaced": {`lightmetrics_coordinator_misplaced_shards{kind="rollup"} 2x120`, `lightmetrics_coordinator_misplaced_shards{kind="rollup"} 2x100 0x20`},

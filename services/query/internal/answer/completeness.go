@@ -3,12 +3,14 @@ package answer
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
 	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
@@ -37,7 +39,8 @@ const (
 
 // Codes of notes.
 const (
-	NoteMerged = "MERGED_AGENTS" // series have samples of several agents
+	NoteMerged   = "MERGED_AGENTS"   // series have samples of several agents
+	NoteSharedID = "SHARED_AGENT_ID" // several machines send as one agent
 )
 
 // Completeness says what an answer could see.
@@ -103,6 +106,7 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 		}
 	}
 	c.Partial = len(c.Reasons) > 0
+	c.Notes = sharedNotes(e.d.Follower.SharedIDs())
 	c.Gaps, c.AgentsWithGaps = e.d.Follower.WithGaps(maxAgents)
 	return c
 }
@@ -115,6 +119,17 @@ func mergeNote(m promstore.Merges) (Reason, bool) {
 	}
 	return Reason{NoteMerged, fmt.Sprintf("%d selected series have samples of several agents with equal labels, such as %s of %s and %s (series.agent_label is empty)",
 		m.Series, m.First, m.Agents.One, m.Agents.Other)}, true
+}
+
+// sharedNotes name the agents whose series are those of several machines.
+func sharedNotes(list []sharedid.Shared) (notes []Reason) {
+	for i, s := range list {
+		if i == maxNamed {
+			return append(notes, Reason{NoteSharedID, fmt.Sprintf("so do those of %d more agents", len(list)-maxNamed)})
+		}
+		notes = append(notes, Reason{NoteSharedID, fmt.Sprintf("several machines send as agent %q, by boots %s: series of it have samples of all of them", s.Agent, strings.Join(s.Boots, " and "))})
+	}
+	return notes
 }
 
 // beforeHistory says that the range begins before the hours whose sets are read, or names

@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 )
 
 // Deps of a Follower.
@@ -44,6 +45,7 @@ type Follower struct {
 	// restore is what came from live-state snapshots.
 	restore *restorer
 	firsts  *firsts
+	shared  *sharedid.Detector
 
 	mu       sync.Mutex
 	ledgers  map[identity.Boot]*ledger.Ledger
@@ -69,6 +71,7 @@ func New(cfg Config, d Deps) (*Follower, error) {
 		cfg: cfg, d: d,
 		slot: semaphore.NewWeighted(int64(cfg.Fetchers)),
 		kick: make(chan struct{}, 1), first: make(chan struct{}),
+		shared:  sharedid.New(),
 		ledgers: map[identity.Boot]*ledger.Ledger{}, unread: map[string]*Unread{}, recent: map[string]int64{},
 	}
 	f.m = newMetrics(d.Registry, f)

@@ -44,6 +44,9 @@ type Agent struct {
 	Batches         uint64
 	Gaps, Overlaps  []ledger.Range // at most maxRanges each
 	LastAcceptedAt  int64          // Unix nanoseconds
+	// Concurrent are other boots of the agent that send samples of the same minutes: several
+	// machines use its id.
+	Concurrent []string
 }
 
 // maxRanges bounds the gaps and overlaps of one agent in an answer.
@@ -97,6 +100,7 @@ func (f *Follower) list(limit int, want func(*ledger.Ledger) bool) []Agent {
 	out := make([]Agent, len(found))
 	for i, l := range found {
 		out[i] = describe(l)
+		out[i].Concurrent = f.shared.With(l.Boot(), f.d.Now())
 	}
 	return out
 }

@@ -65,6 +65,7 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	acc := live.Accepted{Identity: id, SHA256: m.FrameSHA256, AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
 	if m.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, m.MinTime, m.MaxTime)) {
 		f.add(id, m.AcceptedAt)
+		f.watchID(m)
 		f.readable(key)
 		f.m.taken.WithLabelValues("expired").Inc()
 		return nil
@@ -83,6 +84,7 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 		f.m.lag(f.d.Now().Sub(m.AcceptedTime()))
 	}
 	f.add(id, m.AcceptedAt)
+	f.watchID(m)
 	return nil
 }
 

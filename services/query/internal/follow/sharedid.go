@@ -1,0 +1,17 @@
+package follow
+
+import (
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/sharedid"
+)
+
+// watchID counts the batch in where agent ids are watched.
+func (f *Follower) watchID(m accept.Manifest) {
+	b := sharedid.Batch{Boot: m.Identity.BootOf(), AcceptedAt: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime}
+	if boots := f.shared.Add(f.d.Now(), b); boots != nil {
+		f.d.Log.Warn("several machines send as one agent", "agent", b.Boot.Agent, "boots", boots)
+	}
+}
+
+// SharedIDs gives the agent ids that several machines use now, in order.
+func (f *Follower) SharedIDs() []sharedid.Shared { return f.shared.All(f.d.Now()) }
