@@ -46,6 +46,9 @@ type op struct {
 
 	change  func(map[string]Bucket) error // of the buckets
 	declare bool                          // the damages with unknown keys
+	rolling bool                          // write nothing: begin a new segment
+
+	keepFiles bool // body files that nothing needs any more stay
 
 	done  chan struct{}
 	entry *entry   // the new entry
@@ -88,6 +91,9 @@ func (e *Engine) wait(o *op) error {
 		default:
 			return ErrClosed
 		}
+	}
+	if o.keepFiles {
+		return o.err
 	}
 	for _, f := range o.trash {
 		failpoint.Hit("objectstore.body.remove.before")
@@ -152,7 +158,7 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // exclusive operations are a batch of their own.
-func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare }
+func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare || o.rolling }
 
 // overlay is the state of keys as the batch leaves them.
 type overlay struct {
@@ -178,6 +184,10 @@ func (e *Engine) commit(batch []*op) {
 		batch[0].err = e.idx.flush()
 		e.syncMark() // an old one must not name a segment that is dropped now
 		failpoint.Hit("objectstore.index.flush.after")
+		return
+	}
+	if batch[0].rolling {
+		batch[0].err = e.roll()
 		return
 	}
 	if err := e.idx.stalls(); err != nil {

@@ -305,6 +305,17 @@ func reclaimCall() call {
 	return call{func(e *Engine) error { _, err := e.Reclaim(context.Background()); return err }, nil}
 }
 
+// sealCall writes the footers that are missing.
+func sealCall() call {
+	return call{func(e *Engine) error {
+		for {
+			if more, err := e.Seal(); !more || err != nil {
+				return err
+			}
+		}
+	}, nil}
+}
+
 // flushCall makes the index durable up to here.
 func flushCall() call {
 	return call{func(e *Engine) error { return e.submit(context.Background(), &op{flush: true}) }, nil}

@@ -41,7 +41,7 @@ func workload(s *session, seed uint64, steps int) error {
 		var calls []call
 		switch rng.IntN(14) {
 		case 0:
-			calls = []call{reclaimCall()}
+			calls = []call{sealCall(), reclaimCall()}
 		case 1:
 			calls = []call{policyCall(etag())}
 		case 2:

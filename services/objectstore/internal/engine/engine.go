@@ -74,6 +74,8 @@ type Engine struct {
 	// position can have been reclaimed.
 	indexed bool
 
+	footed map[uint64]bool // closed segments with a footer; owned by Open, then by Seal and Reclaim
+
 	// Owned by Open, then by the committer.
 	head      checkpoint // the durable end of the log
 	active    *segment

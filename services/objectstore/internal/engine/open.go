@@ -21,7 +21,7 @@ func Open(opt Options) (_ *Engine, err error) {
 		opt: opt, fs: opt.FS,
 		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
 		segments: map[uint64]*segment{}, live: map[uint64]int64{}, tombs: map[uint64]int64{}, length: map[uint64]int64{},
-		blobDirs: map[string]bool{},
+		blobDirs: map[string]bool{}, footed: map[uint64]bool{},
 	}
 	if e.lock, err = e.fs.Lock("LOCK"); err != nil {
 		return nil, fmt.Errorf("open store in %s: %w", opt.Dir, err)
@@ -96,7 +96,7 @@ func (e *Engine) abandon() {
 }
 
 func (e *Engine) makeDirs() error {
-	for _, d := range []string{logDir, tmpDir, blobDir} {
+	for _, d := range []string{logDir, tmpDir, blobDir, footerDir} {
 		if err := e.fs.MkdirAll(d); err != nil {
 			return err
 		}

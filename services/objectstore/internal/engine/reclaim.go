@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
@@ -56,7 +57,7 @@ var errKept = errors.New("the segment is damaged and stays")
 func (e *Engine) rewrite(ctx context.Context, seg *segment, oldest bool) (int64, error) {
 	failpoint.Hit("objectstore.reclaim.begin.before")
 	size := e.segmentLength(seg.number)
-	if err := e.copyLive(ctx, seg, size, oldest, false); err != nil {
+	if _, err := e.copyLive(ctx, seg, size, oldest, false); err != nil {
 		return 0, err
 	}
 	failpoint.Hit("objectstore.reclaim.copy.after")
@@ -84,34 +85,36 @@ func (e *Engine) closeCopy(ctx context.Context) error {
 }
 
 // copyLive copies what is still needed of a segment to the end of the log. Damage ends it
-// with errKept, unless pass says that what is damaged is to be passed.
-func (e *Engine) copyLive(ctx context.Context, seg *segment, size int64, oldest, pass bool) error {
+// with errKept, unless it repairs: then records of which one byte is damaged are copied
+// too, and counted, and the others are passed.
+func (e *Engine) copyLive(ctx context.Context, seg *segment, size int64, oldest, repairs bool) (salvaged int64, err error) {
 	sc := newScanner(seg, segHeaderSize, size)
 	c := &copier{e: e, ctx: ctx, oldest: oldest}
-	for {
-		if err := ctx.Err(); err != nil {
-			return errors.Join(err, c.wait())
-		}
+	defer func() { err = errors.Join(err, c.wait()) }()
+	due := seg.firstSeq
+	for ctx.Err() == nil {
 		r, at, err := sc.next()
 		var bad *CorruptError
-		switch {
-		case errors.Is(err, io.EOF):
-			return c.wait()
-		case errors.As(err, &bad):
-			kept, err := e.damagedCopy(sc, r, at, bad)
-			if err == nil && kept && !pass {
-				err = errKept
-			}
-			if err != nil {
-				return errors.Join(err, c.wait())
-			}
-		default:
-			err = c.relocate(r, position{seg.number, at})
+		if errors.Is(err, io.EOF) {
+			return salvaged, nil
 		}
-		if err != nil && bad == nil {
-			return errors.Join(fmt.Errorf("reclaim %s: %w", segName(seg.number), err), c.wait())
+		if errors.As(err, &bad) {
+			if fixed, ok := sc.salvage(due, at); repairs && ok {
+				r, err = fixed, nil
+				sc.pass(at + r.size())
+				salvaged++
+			} else if kept, err := e.damagedCopy(sc, r, at, bad); err != nil || kept && !repairs {
+				return salvaged, errors.Join(err, errKept)
+			} else {
+				continue
+			}
+		}
+		due = r.seq + 1
+		if err = c.relocate(r, position{seg.number, at}); err != nil {
+			return salvaged, fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
 		}
 	}
+	return salvaged, ctx.Err()
 }
 
 // damagedCopy passes a damaged record; kept says that it went into quarantine, because it
@@ -242,6 +245,18 @@ func (c *copier) wait() error {
 	return first
 }
 
+func (e *Engine) removeFooter(num uint64) error {
+	err := e.fs.Remove(footerName(num))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	delete(e.footed, num)
+	if err := errors.Join(err, e.fs.SyncDir(footerDir)); err != nil {
+		return fmt.Errorf("remove footer: %w", err)
+	}
+	return nil
+}
+
 // drop removes a segment that holds nothing live.
 func (e *Engine) drop(seg *segment) error {
 	e.mu.Lock()
@@ -251,6 +266,12 @@ func (e *Engine) drop(seg *segment) error {
 		e.quarantine(Damage{File: segName(seg.number), Reason: fmt.Sprintf("%d bytes are in use that are not there", live)})
 		return errKept
 	}
+	e.mu.Unlock()
+	// The footer first: one without its segment says that the segment is missing.
+	if err := e.removeFooter(seg.number); err != nil {
+		return err
+	}
+	e.mu.Lock()
 	delete(e.segments, seg.number)
 	delete(e.live, seg.number)
 	delete(e.tombs, seg.number)

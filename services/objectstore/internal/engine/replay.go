@@ -18,13 +18,18 @@ func decodeSegmentKey(name []byte) uint64 { return binary.BigEndian.Uint64(name)
 // overwritten. A new store gets its first segment.
 func (e *Engine) replay(numbers []uint64) error {
 	healthy := len(numbers) > 0
-	for i, num := range numbers {
-		seg := e.segments[num]
-		size, err := seg.file.Size()
+	for _, num := range numbers {
+		size, err := e.segments[num].file.Size()
 		if err != nil {
 			return err
 		}
 		e.length[num] = size
+	}
+	if err := e.findFooters(numbers); err != nil {
+		return err
+	}
+	for i, num := range numbers {
+		seg, size := e.segments[num], e.length[num]
 		if seg.bad != nil {
 			e.quarantine(Damage{File: segName(num), Length: segHeaderSize, Reason: seg.bad.Reason})
 		}
@@ -36,7 +41,7 @@ func (e *Engine) replay(numbers []uint64) error {
 		if i > 0 {
 			prev = numbers[i-1]
 		}
-		from := e.enter(seg, e.indexed || prev == num-1 && i > 0 || prev < e.mark.was.pos.seg && e.mark.was.pos.seg < num, size)
+		from := e.enter(seg, e.indexed || e.head.pos.seg == num-1 || prev < e.mark.was.pos.seg && e.mark.was.pos.seg < num, size)
 		if err := e.replaySegment(seg, from, size, last); err != nil {
 			return err
 		}
@@ -61,6 +66,27 @@ func (e *Engine) replay(numbers []uint64) error {
 	e.counts.objects.Store(e.head.objects)
 	e.counts.bytes.Store(e.head.bytes)
 	return e.declareFound()
+}
+
+// findFooters learns which closed segments have a footer, and builds an index from them
+// that begins.
+func (e *Engine) findFooters(numbers []uint64) error {
+	clear(e.footed)
+	if !e.indexed {
+		built, err := e.buildFromFooters(numbers)
+		if err != nil || built {
+			return err
+		}
+		clear(e.live)
+		clear(e.tombs)
+	}
+	names, err := e.fs.List(footerDir)
+	for _, n := range names {
+		if num, ok := parseSegName(n + ".seg"); ok {
+			e.footed[num] = true
+		}
+	}
+	return err
 }
 
 // enter puts the head at the first record of a segment that is not in the index yet. It

@@ -2,7 +2,9 @@ package engine
 
 import (
 	"bytes"
+	"crypto/md5"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 )
@@ -140,6 +142,37 @@ func (s *logScanner) correct(due uint64) (record, bool) {
 		return err == nil && n.seq == due+1
 	})
 	return r, ok
+}
+
+// salvage gives the record at an offset whole, when one byte of its head, or of a short
+// body, is all that is damaged. A checksum of 32 bits is too short to correct what clients
+// have stored by it alone: a body must have the MD5 that its ETag is, too.
+func (s *logScanner) salvage(due uint64, at int64) (record, bool) {
+	s.pass(at)
+	head := newScanner(s.seg, at, s.end)
+	head.skip = true
+	r, _, err := head.next()
+	if err != nil {
+		var ok bool
+		if r, ok = s.correct(due); !ok {
+			return r, false
+		}
+	}
+	if at+r.size() > s.end {
+		return r, false
+	}
+	r.body = make([]byte, r.bodyLen)
+	if n, _ := s.seg.file.ReadAt(r.body, at+int64(r.headLen())); n < len(r.body) {
+		return r, false
+	}
+	if crc32.Checksum(r.body, castagnoli) == r.bodyCRC {
+		return r, true
+	}
+	o, merr := decodeMeta(r.meta)
+	if err != nil || merr != nil || !correctBody(r.body, r.bodyCRC) {
+		return r, false
+	}
+	return r, fmt.Sprintf("%x", md5.Sum(r.body)) == o.ETag
 }
 
 // find gives the offset of the first valid head behind the scanner's offset whose

@@ -1,0 +1,292 @@
+package engine
+
+import (
+	"bytes"
+	"container/heap"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// rebuildBatch is how much goes into the index at once while it is built.
+const rebuildBatch = 1 << 20
+
+// buildFromFooters fills an empty index with what the closed segments have, and puts the
+// head behind the last of them. Of every key the record with the highest sequence counts,
+// so the runs of all footers are merged, and neither the log nor the index is read. False:
+// that cannot be done, and the whole log has to be replayed.
+func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
+	var closed []uint64
+	if len(numbers) > 0 {
+		closed = numbers[:len(numbers)-1]
+	}
+	names, err := e.fs.List(footerDir)
+	if err != nil {
+		return false, err
+	}
+	for _, n := range names {
+		if num, ok := parseSegName(n + ".seg"); ok && e.segments[num] == nil {
+			closed = append(closed, num) // its segment is missing
+		}
+	}
+	if len(closed) == 0 {
+		return false, nil
+	}
+	slices.Sort(closed)
+	b := &rebuild{e: e, named: map[position]Damage{}}
+	defer b.close()
+	for _, num := range closed {
+		if ok, err := b.open(num); !ok || err != nil {
+			return false, err
+		}
+	}
+	if err := b.merge(); err != nil {
+		return false, err
+	}
+	return true, b.finish()
+}
+
+// rebuild is an index that is built from footers.
+type rebuild struct {
+	e       *Engine
+	footers []footer
+	files   []File
+	runs    runHeap
+	named   map[position]Damage // damages whose key is known, by the place of their record
+	next    checkpoint
+}
+
+func (b *rebuild) close() {
+	for _, f := range b.files {
+		_ = f.Close()
+	}
+}
+
+// open reads a segment's footer, and makes it when it is missing, damaged, or of something else.
+func (b *rebuild) open(num uint64) (bool, error) {
+	e := b.e
+	s := e.segments[num]
+	out, f, err := readFooter(e.fs, num)
+	if err == nil {
+		err = verifyRuns(num, f, out)
+		if err == nil && s != nil && s.bad == nil && s.salt != out.Salt {
+			err = &CorruptError{footerName(num), 0, "the footer is of another segment"}
+		}
+		if err != nil {
+			_ = f.Close()
+		}
+	}
+	switch {
+	case err == nil:
+	case s == nil:
+		e.quarantine(Damage{File: segName(num), Length: maxSegment, First: 1, Last: e.seqBehind(num),
+			Reason: "the segment is missing, and its footer cannot be read: " + err.Error()})
+		return true, nil
+	case s.blind:
+		return false, nil
+	default:
+		if err := e.writeFooter(s); err != nil {
+			e.opt.Log.Warn("a footer could not be made; the whole log is replayed", "error", err)
+			return false, nil
+		}
+		if out, f, err = readFooter(e.fs, num); err != nil {
+			return false, err
+		}
+	}
+	b.footers, b.files = append(b.footers, out), append(b.files, f)
+	e.footed[num] = true
+	b.check(s, out)
+	for _, r := range out.Runs {
+		rd := newRunReader(num, f, r)
+		if err := rd.next(); err == nil {
+			b.runs = append(b.runs, rd)
+		} else if !errors.Is(err, io.EOF) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// check compares a segment with its footer, and takes over the damages that the footer has.
+func (b *rebuild) check(s *segment, out footer) {
+	e, file := b.e, segName(out.Segment)
+	if s == nil {
+		e.quarantine(Damage{File: file, Length: maxSegment, Reason: "the segment is missing"})
+	} else {
+		s.adopt(out.Salt, out.FirstSeq)
+		if size := e.length[out.Segment]; size < out.Length {
+			e.quarantine(Damage{File: file, Offset: size, Length: out.Length - size, Reason: fmt.Sprintf("records up to byte %d are missing", out.Length)})
+		}
+	}
+	if n := len(b.footers); n > 1 {
+		if p := b.footers[n-2]; p.Segment == out.Segment-1 && p.NextSeq < out.FirstSeq {
+			e.quarantine(Damage{File: segName(p.Segment), Offset: p.Length, First: p.NextSeq, Last: out.FirstSeq - 1,
+				Reason: fmt.Sprintf("ends before record %d, but the next segment begins with %d", p.NextSeq, out.FirstSeq)})
+		}
+	}
+	for _, d := range out.Damages {
+		if d.Last > 0 {
+			e.quarantine(d)
+		} else {
+			b.named[position{out.Segment, d.Offset}] = d
+		}
+	}
+}
+
+// seqBehind is the last sequence before the first segment behind a number.
+func (e *Engine) seqBehind(num uint64) uint64 {
+	best := uint64(0)
+	for n, s := range e.segments {
+		if n > num && s.firstSeq > 1 && (best == 0 || s.firstSeq-1 < best) {
+			best = s.firstSeq - 1
+		}
+	}
+	return max(1, best, e.mark.was.nextSeq)
+}
+
+func verifyRuns(num uint64, f File, out footer) error {
+	for _, r := range out.Runs {
+		rd := newRunReader(num, f, r)
+		var err error
+		for err == nil {
+			err = rd.next()
+		}
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	return nil
+}
+
+// runHeap gives the readers in the order of their items.
+type runHeap []*runReader
+
+func (h runHeap) Len() int           { return len(h) }
+func (h runHeap) Less(i, j int) bool { return h[i].item.compare(h[j].item) < 0 }
+func (h runHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *runHeap) Push(x any)        { *h = append(*h, x.(*runReader)) }
+func (h *runHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return x
+}
+
+// merge puts the last record of each key into the index.
+func (b *rebuild) merge() error {
+	heap.Init(&b.runs)
+	batch := b.e.idx.db.NewBatch()
+	defer func() { _ = batch.Close() }()
+	var last footerItem
+	for len(b.runs) > 0 {
+		r := b.runs[0]
+		if last.key != nil && !bytes.Equal(last.key, r.item.key) {
+			if err := b.put(batch, last); err != nil {
+				return err
+			}
+		}
+		last = r.item // of one key the highest sequence comes last
+		switch err := r.next(); {
+		case err == nil:
+			heap.Fix(&b.runs, 0)
+		case errors.Is(err, io.EOF):
+			heap.Pop(&b.runs)
+		default:
+			return err
+		}
+		if batch.Len() >= rebuildBatch {
+			if err := batch.Commit(pebble.NoSync); err != nil {
+				return fmt.Errorf("build index: %w", err)
+			}
+			_ = batch.Close()
+			batch = b.e.idx.db.NewBatch()
+		}
+	}
+	if last.key != nil {
+		if err := b.put(batch, last); err != nil {
+			return err
+		}
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("build index: %w", err)
+	}
+	return nil
+}
+
+func (b *rebuild) put(batch *pebble.Batch, it footerItem) error {
+	if len(it.entry) == 0 {
+		return nil // deleted
+	}
+	x, err := decodeEntry(it.entry)
+	if err != nil {
+		return fmt.Errorf("%s: %w", footerName(x.pos.seg), err)
+	}
+	b.e.live[x.pos.seg] += x.recordSize()
+	b.next.objects++
+	b.next.bytes += x.size
+	if d, ok := b.named[x.pos]; ok {
+		b.e.quarantine(d)
+	}
+	for _, f := range x.files {
+		if err := batch.Set(spaceKey(spaceFile, f), nil, nil); err != nil {
+			return err
+		}
+	}
+	return batch.Set(append([]byte{spaceObject}, it.key...), it.entry, nil)
+}
+
+// finish writes what goes with the objects, and the position that the index has.
+func (b *rebuild) finish() error {
+	e := b.e
+	if len(b.footers) == 0 {
+		return nil
+	}
+	var buckets, declared footer
+	for _, f := range b.footers {
+		e.tombs[f.Segment] = f.Tombs
+		if f.BucketsSeq > buckets.BucketsSeq {
+			buckets = f
+		}
+		if f.DeclareSeq > declared.DeclareSeq {
+			declared = f
+		}
+	}
+	last := b.footers[len(b.footers)-1]
+	b.next.pos, b.next.salt, b.next.nextSeq = position{last.Segment, last.Length}, last.Salt, last.NextSeq
+	if s := e.segments[last.Segment]; s != nil {
+		b.next.pos.off = min(last.Length, e.length[last.Segment])
+	}
+	batch := e.idx.db.NewBatch()
+	defer batch.Close()
+	for _, f := range b.footers {
+		u := use{e.live[f.Segment], e.tombs[f.Segment], f.Salt, f.FirstSeq}
+		if err := batch.Set(segmentKey(f.Segment), u.encode(), nil); err != nil {
+			return err
+		}
+	}
+	if buckets.BucketsSeq > 0 {
+		var err error
+		if e.buckets, err = decodeBuckets(buckets.Buckets); err == nil {
+			err = batch.Set([]byte{spaceBuckets}, buckets.Buckets, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if declared.DeclareSeq > 0 {
+		if err := e.declare(batch, declared.Declared); err != nil {
+			return err
+		}
+	}
+	if err := batch.Set([]byte{spaceCheckpoint}, b.next.encode(), nil); err != nil {
+		return err
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("build index: %w", err)
+	}
+	e.head = b.next
+	return nil
+}

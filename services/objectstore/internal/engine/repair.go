@@ -1,0 +1,227 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// quarantineDir holds the damaged files that a repair has taken out of the store.
+const quarantineDir = "quarantine"
+
+// Repaired is what a repair has done.
+type Repaired struct {
+	Before Verified `json:"before"`
+	// Salvaged counts the records of which one damaged byte was put right.
+	Salvaged int64 `json:"salvaged"`
+	// Lost objects stay in listings, and reading them is an error, until they are written or deleted.
+	Lost []LostObject `json:"lost"`
+	// Files were moved into quarantine.
+	Files []string `json:"files"`
+}
+
+// Repair takes everything damaged out of the store: it verifies, copies what survives of
+// damaged segments to the end of the log, writes down the objects that are lost, and moves
+// damaged files into quarantine; no byte is deleted. From then on keys that nobody knows
+// count as absent. Run must run, and nothing else may write. It can be repeated.
+func (e *Engine) Repair(ctx context.Context) (Repaired, error) {
+	var r Repaired
+	var err error
+	if r.Before, err = e.Verify(ctx); err != nil {
+		return r, err
+	}
+	if err := e.fs.MkdirAll(quarantineDir); err != nil {
+		return r, err
+	}
+	if err := e.submit(ctx, &op{rolling: true}); err != nil {
+		return r, fmt.Errorf("repair: %w", err)
+	}
+	p := &repair{e: e, ctx: ctx, out: &r}
+	for _, step := range []func() error{p.copySurvivors, p.writeLosses, p.moveSegments, p.moveBodies, p.forgetAll} {
+		if err := step(); err != nil {
+			return r, fmt.Errorf("repair: %w", err)
+		}
+	}
+	return r, nil
+}
+
+type repair struct {
+	e        *Engine
+	ctx      context.Context
+	out      *Repaired
+	segments []uint64 // damaged ones
+}
+
+// copySurvivors copies what can be read of damaged segments.
+func (p *repair) copySurvivors() error {
+	e := p.e
+	for _, num := range e.closed() {
+		s := e.segmentOf(num)
+		if s == nil {
+			continue
+		}
+		var err error
+		if s.bad != nil || e.damages.in(segName(num)) {
+			p.segments = append(p.segments, num)
+			var n int64
+			n, err = e.copyLive(p.ctx, s, e.segmentLength(num), false, true)
+			p.out.Salvaged += n
+		}
+		s.release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeLosses puts a record of its loss in the place of every object that cannot be read.
+func (p *repair) writeLosses() error {
+	e := p.e
+	for _, l := range p.out.Before.Lost {
+		if l.Earlier {
+			continue
+		}
+		now, err := e.idx.object(l.Bucket, l.Key)
+		if err != nil {
+			return err
+		}
+		if now == nil || now.pos != l.entry.pos {
+			continue // it was salvaged
+		}
+		d := Damage{File: segName(l.entry.pos.seg), Offset: l.entry.pos.off, Length: l.entry.recordSize(), Reason: l.Reason, Bucket: l.Bucket, Key: l.Key}
+		body, err := json.Marshal(d)
+		if err != nil {
+			return err
+		}
+		o := Object{Size: l.Size, ETag: l.ETag, Modified: time.Unix(0, l.entry.modified)}
+		err = e.submit(p.ctx, &op{
+			rec: record{kind: kindLost, flags: flagQuiet, bucket: l.Bucket, key: l.Key, meta: encodeMeta(&o),
+				body: body, bodyLen: uint32(len(body)), bodyCRC: crc32.Checksum(body, castagnoli)},
+			obj: o, cond: Cond{at: l.entry.pos, atIsSet: true}, keepFiles: true,
+		})
+		if err != nil {
+			return err
+		}
+		p.out.Lost = append(p.out.Lost, l)
+	}
+	return nil
+}
+
+// moveSegments takes damaged segments out of the log, and forgets those that are missing.
+func (p *repair) moveSegments() error {
+	e := p.e
+	if err := e.closeCopy(p.ctx); err != nil {
+		return err
+	}
+	for _, num := range p.segments {
+		if err := e.removeFooter(num); err != nil {
+			return err
+		}
+		if err := p.move(segName(num)); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		s := e.segments[num]
+		delete(e.segments, num)
+		e.mu.Unlock()
+		s.release()
+	}
+	if err := e.fs.SyncDir(logDir); err != nil {
+		return err
+	}
+	for _, d := range e.damages.all() {
+		if num, ok := parseSegName(strings.TrimPrefix(d.File, logDir+"/")); ok && e.segmentOf(num) == nil {
+			if err := e.removeFooter(num); err != nil {
+				return err
+			}
+			p.segments = append(p.segments, num)
+		}
+		if num, ok := parseSegName(strings.TrimPrefix(d.File, footerDir+"/") + ".seg"); ok {
+			if err := e.removeFooter(num); err != nil { // it is made again
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// move puts a file into quarantine. One of the same name there is another one's.
+func (p *repair) move(name string) error {
+	to := quarantineDir + "/" + strings.ReplaceAll(name, "/", "-")
+	have, err := p.e.fs.List(quarantineDir)
+	if err != nil {
+		return err
+	}
+	for base, i := to, 1; slices.Contains(have, strings.TrimPrefix(to, quarantineDir+"/")); i++ {
+		to = fmt.Sprintf("%s.%d", base, i)
+	}
+	if err := p.e.fs.Rename(name, to); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	p.out.Files = append(p.out.Files, to)
+	return p.e.fs.SyncDir(quarantineDir)
+}
+
+// moveBodies takes body files that no object names out of the store: those of lost objects,
+// and those of which the record was lost.
+func (p *repair) moveBodies() error {
+	e := p.e
+	dirs, err := e.fs.List(blobDir)
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		names, err := e.fs.List(blobDir + "/" + d)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			err := e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil })
+			if errors.Is(err, ErrNotFound) {
+				err = p.move(blobName(n))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// forgetAll writes down that nothing is damaged any more.
+func (p *repair) forgetAll() error {
+	e := p.e
+	b := e.idx.db.NewBatch()
+	defer b.Close()
+	for _, d := range e.damages.all() {
+		if err := e.forget(b, d.File, func(Damage) bool { return true }); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	for _, num := range p.segments {
+		delete(e.live, num)
+		delete(e.tombs, num)
+		delete(e.length, num)
+		if err := b.Delete(segmentKey(num), nil); err != nil {
+			e.mu.Unlock()
+			return err
+		}
+	}
+	e.mu.Unlock()
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return err
+	}
+	return e.closeCopy(p.ctx)
+}
