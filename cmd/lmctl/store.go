@@ -51,7 +51,7 @@ func storeCommand(out *format) *cobra.Command {
 		},
 	}
 	q.Flags().BoolVar(&strict, "strict", false, "probe the bucket's policy too")
-	cmd.AddCommand(q)
+	cmd.AddCommand(q, storeCheckCommand(out), storeRepairCommand(out))
 	return cmd
 }
 

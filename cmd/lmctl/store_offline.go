@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/services/objectstore"
+)
+
+func storeCheckCommand(out *format) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check DIR",
+		Short: "Read everything in the directory of an embedded object store that is not running",
+		Long: "Reads every record, object and footer, verifies every checksum, and names what is damaged and which objects\n" +
+			"are lost. Nothing is changed. The index is read into memory. Exits 3 on findings.",
+		Example: "  lmctl store check /var/lib/lightmetrics/objects",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v, err := objectstore.Check(cmd.Context(), args[0], slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			if v.Damages == nil {
+				v.Damages = v.Damages[:0:0]
+			}
+			if err := out.write(cmd.OutOrStdout(), v, verifiedTable(v)); err != nil {
+				return err
+			}
+			if len(v.Damages)+len(v.Lost) > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the store is damaged; lmctl store repair takes the damage out of it")}
+			}
+			return nil
+		},
+	}
+}
+
+func storeRepairCommand(out *format) *cobra.Command {
+	return &cobra.Command{
+		Use:   "repair DIR",
+		Short: "Take what is damaged out of an embedded object store that is not running",
+		Long: "Copies what survives of damaged files, moves these to DIR/quarantine, and names the objects that are lost.\n" +
+			"No byte is deleted. Lost objects stay in listings, and reading them is an error, until they are written or\n" +
+			"deleted. Keys of lost writes that nobody knows count as absent from then on: compare the report with what the\n" +
+			"clients have. Exits 3 when something is lost.",
+		Example: "  lmctl store repair /var/lib/lightmetrics/objects",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := objectstore.Repair(cmd.Context(), args[0], slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			t := verifiedTable(r.Before)
+			t.rows = append(t.rows, []string{"records put right", fmt.Sprint(r.Salvaged)})
+			for _, f := range r.Files {
+				t.rows = append(t.rows, []string{"quarantined", f})
+			}
+			if err := out.write(cmd.OutOrStdout(), r, t); err != nil {
+				return err
+			}
+			if len(r.Lost) > 0 || r.Before.Uncertain {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the store is whole again, and something was lost")}
+			}
+			return nil
+		},
+	}
+}
+
+func verifiedTable(v objectstore.Verified) table {
+	t := table{header: []string{"WHAT", ""}, rows: [][]string{
+		{"objects", fmt.Sprint(v.Objects)}, {"object bytes", fmt.Sprint(v.ObjectBytes)},
+		{"segments", fmt.Sprint(v.Segments)}, {"records", fmt.Sprint(v.Records)},
+		{"damaged places", fmt.Sprint(len(v.Damages))}, {"lost objects", fmt.Sprint(len(v.Lost))},
+	}}
+	for _, d := range v.Damages {
+		text := fmt.Sprintf("%s at byte %d: %s", d.File, d.Offset, d.Reason)
+		if d.Last > 0 {
+			text += fmt.Sprintf("; writes %d to %d are lost, their keys are not known", d.First, d.Last)
+		}
+		t.rows = append(t.rows, []string{"damaged", text})
+	}
+	for _, l := range v.Lost {
+		t.rows = append(t.rows, []string{"lost", fmt.Sprintf("%s/%s: %s", l.Bucket, l.Key, l.Reason)})
+	}
+	return t
+}
