@@ -183,9 +183,7 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 	for _, sender := range senders {
 		g.Go("webhook", sender.Run)
 	}
-	if s.cfg.ReclaimBelow > 0 {
-		g.Go("reclaim", func(ctx context.Context) error { return s.reclaim(ctx, eng, m) })
-	}
+	g.Go("reclaim", func(ctx context.Context) error { return s.keepLog(ctx, eng, m) })
 	s.deps.Telemetry.Log.Info("object store is ready", "s3", "http://"+addr, "admin", s.AdminAddr(), "dir", s.cfg.Dir)
 	s.isReady.Do(func() { close(s.ready) })
 	return nil
@@ -216,17 +214,32 @@ func writeDamage(w http.ResponseWriter, eng *engine.Engine) {
 	run.WriteJSON(w, http.StatusOK, out)
 }
 
-// reclaim drops segments that hold little. A failure is logged and tried again later.
-func (s *Service) reclaim(ctx context.Context, eng *engine.Engine, m *metrics) error {
-	t := time.NewTicker(s.cfg.ReclaimInterval)
-	defer t.Stop()
+// sealInterval is the time between looks for segments that were closed.
+const sealInterval = 5 * time.Second
+
+// keepLog writes the footers of closed segments, and drops segments that hold little. A
+// failure is logged and tried again later.
+func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) error {
+	seal, reclaim := time.NewTicker(sealInterval), time.NewTicker(s.cfg.ReclaimInterval)
+	defer seal.Stop()
+	defer reclaim.Stop()
 	for {
+		due := false
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.C:
+		case <-seal.C:
+		case <-reclaim.C:
+			due = s.cfg.ReclaimBelow > 0
 		}
-		for ctx.Err() == nil && eng.Err() == nil {
+		for more := true; more && ctx.Err() == nil && eng.Room() == nil; {
+			var err error
+			if more, err = eng.Seal(); err != nil {
+				s.deps.Telemetry.Log.Warn("a segment's footer could not be written; the next rebuild of the index reads the segment", "error", err)
+				break
+			}
+		}
+		for due && ctx.Err() == nil && eng.Err() == nil {
 			n, err := eng.Reclaim(ctx)
 			if err != nil && ctx.Err() == nil {
 				s.deps.Telemetry.Log.Error("space could not be reclaimed", "error", err)

@@ -72,7 +72,6 @@ type index struct {
 	db    *pebble.DB
 	cache *pebble.Cache
 
-	open      atomic.Bool
 	failed    atomic.Pointer[error] // of the background; nil again when a flush succeeds
 	dead      chan struct{}         // closed when Pebble would have ended the process
 	kill      sync.Once
@@ -90,25 +89,34 @@ func (*index) Errorf(string, ...any) {}
 // Fatalf implements pebble.Logger. It must not return; it ends only the goroutine.
 func (x *index) Fatalf(format string, args ...any) {
 	err := fmt.Errorf("index: "+format, args...)
-	x.failed.Store(&err)
-	if !x.open.Load() {
-		panic(err)
+	for _, a := range args {
+		if cause, ok := a.(error); ok {
+			err = errors.Join(err, cause)
+		}
 	}
+	x.failed.Store(&err)
 	x.kill.Do(func() { close(x.dead) })
 	runtime.Goexit()
 }
 
-func openIndex(fsys vfs.FS, dir string) (x *index, err error) {
-	x = &index{cache: pebble.NewCache(indexCache), dead: make(chan struct{}), damaged: make(chan struct{})}
-	defer func() {
-		if r := recover(); r != nil {
-			perr, ok := r.(error)
-			if !ok {
-				panic(r)
-			}
-			x, err = nil, fmt.Errorf("open index: %w", perr)
+// openIndex opens an index in a goroutine of its own, which Fatalf may end.
+func openIndex(fsys vfs.FS, dir string) (*index, error) {
+	x := &index{cache: pebble.NewCache(indexCache), dead: make(chan struct{}), damaged: make(chan struct{})}
+	done := make(chan error, 1)
+	go func() { done <- x.start(fsys, dir) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			x.cache.Unref()
+			return nil, fmt.Errorf("open index: %w", err)
 		}
-	}()
+		return x, nil
+	case <-x.dead:
+		return nil, fmt.Errorf("open index: %w", x.healthy())
+	}
+}
+
+func (x *index) start(fsys vfs.FS, dir string) (err error) {
 	x.db, err = pebble.Open(dir, &pebble.Options{
 		FS: fsys, Cache: x.cache, DisableWAL: true, Logger: x,
 		FormatMajorVersion: pebble.FormatNewest,
@@ -130,12 +138,7 @@ func openIndex(fsys vfs.FS, dir string) (x *index, err error) {
 			},
 		},
 	})
-	if err != nil {
-		x.cache.Unref()
-		return nil, fmt.Errorf("open index: %w", err)
-	}
-	x.open.Store(true)
-	return x, nil
+	return err
 }
 
 // healthy gives what failed in the background; nil when nothing did since the last flush.

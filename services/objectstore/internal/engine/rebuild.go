@@ -14,14 +14,55 @@ import (
 // rebuildBatch is how much goes into the index at once while it is built.
 const rebuildBatch = 1 << 20
 
+// replayedShare of a full segment is replayed record by record; a longer last segment is
+// closed, and gets a footer, too.
+const replayedShare = 8
+
+// closeTail cuts off what a crash has torn of the last segment.
+func (e *Engine) closeTail(s *segment) error {
+	size := e.length[s.number]
+	sc := newScanner(s, segHeaderSize, size)
+	for {
+		r, at, err := sc.next()
+		var bad *CorruptError
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.As(err, &bad):
+			if !errors.Is(err, errUnreadable) && torn(s, at, size, e.acked(s)) {
+				return e.cutTail(s, at, bad)
+			}
+			if r.kind != 0 {
+				sc.pass(at + r.size())
+			} else {
+				sc.pass(sc.find(0, nil))
+			}
+		}
+	}
+}
+
+// cutTail cuts off a torn write.
+func (e *Engine) cutTail(s *segment, at int64, bad *CorruptError) error {
+	e.opt.Log.Warn("cut off a torn tail", "file", bad.File, "offset", at, "bytes", e.length[s.number]-at, "reason", bad.Reason)
+	if err := errors.Join(s.file.Truncate(at), s.file.Sync()); err != nil {
+		return fmt.Errorf("cut off torn tail: %w", err)
+	}
+	e.length[s.number] = at
+	return nil
+}
+
 // buildFromFooters fills an empty index with what the closed segments have, and puts the
 // head behind the last of them. Of every key the record with the highest sequence counts,
 // so the runs of all footers are merged, and neither the log nor the index is read. False:
 // that cannot be done, and the whole log has to be replayed.
 func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
-	var closed []uint64
-	if len(numbers) > 0 {
-		closed = numbers[:len(numbers)-1]
+	closed := slices.Clone(numbers)
+	if n := len(numbers); n > 0 {
+		if last := e.segments[numbers[n-1]]; last.blind || e.length[last.number] < e.opt.SegmentBytes/replayedShare {
+			closed = closed[:n-1]
+		} else if err := e.closeTail(last); err != nil {
+			return false, err
+		}
 	}
 	names, err := e.fs.List(footerDir)
 	if err != nil {

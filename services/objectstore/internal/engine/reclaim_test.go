@@ -149,3 +149,83 @@ func TestConditions(t *testing.T) {
 		}
 	}
 }
+
+// TestReclaimSharesFsyncs: copies share their batches.
+func TestReclaimSharesFsyncs(t *testing.T) {
+	opt := Options{Dir: t.TempDir(), SegmentBytes: 256 << 10, ReclaimBelow: 0.6}
+	e := openTest(t, opt)
+	want := map[string][]byte{}
+	many := make([]Deletion, 0, 600)
+	for i := range 1200 {
+		k := fmt.Sprintf("k/%04d", i)
+		body := pattern(200, byte(i))
+		e.put(k, body)
+		if i%2 == 0 {
+			many = append(many, Deletion{Key: k})
+		} else {
+			want[k] = body
+		}
+	}
+	e.DeleteMany(context.Background(), "bkt", many)
+	before := e.Stats()
+	freed, err := e.Reclaim(context.Background())
+	if err != nil || freed == 0 {
+		t.Fatalf("freed %d, %v", freed, err)
+	}
+	after := e.Stats()
+	copied := after.Records - before.Records
+	t.Logf("%d records were copied with %d fsyncs", copied, after.Fsyncs-before.Fsyncs)
+	if copied < 200 || after.Fsyncs-before.Fsyncs > copied/10 {
+		t.Errorf("%d fsyncs for %d records", after.Fsyncs-before.Fsyncs, copied)
+	}
+	e.wantAll(want)
+}
+
+// TestOneDamagedRecordDoesNotStopReclaiming: the segment with it stays, the others go.
+func TestOneDamagedRecordDoesNotStopReclaiming(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	e := openTest(t, Options{Dir: dir, SegmentBytes: 16 << 10, InlineBytes: 8 << 10, ReclaimBelow: 0.9})
+	want := map[string][]byte{}
+	for i := range 12 { // three or so a segment, two of which are replaced
+		k := fmt.Sprintf("keep/%d", i)
+		want[k] = pattern(5<<10, byte(i))
+		e.put(k, want[k])
+		e.put("again", pattern(6<<10, byte(i)))
+		e.put("again", pattern(6<<10, byte(i)))
+	}
+	want["again"] = pattern(6<<10, 11)
+	x, err := e.idx.object("bkt", "keep/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipOnDisk(t, dir+"/"+segName(x.pos.seg), x.pos.off+int64(x.headLen)+100)
+	segments := e.Stats().Segments
+	for n := 0; ; n++ {
+		freed, err := e.Reclaim(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if freed == 0 {
+			break
+		}
+		if n > 100 {
+			t.Fatal("no end")
+		}
+	}
+	s := e.Stats()
+	if s.Segments >= segments || e.segments[x.pos.seg] == nil || s.Damaged != 1 {
+		t.Errorf("%d segments, before %d, %+v", s.Segments, segments, e.Damages())
+	}
+	if _, err := e.body("keep/0"); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the damaged object: %v", err)
+	}
+	if err := e.Delete(ctx, "bkt", "keep/0", Cond{}); err != nil {
+		t.Fatal(err)
+	}
+	if freed, err := e.Reclaim(ctx); err != nil || freed == 0 || e.segments[x.pos.seg] != nil {
+		t.Errorf("nothing needs the record any more: freed %d, %v", freed, err)
+	}
+	delete(want, "keep/0")
+	e.wantAll(want)
+}

@@ -46,7 +46,7 @@ func (e *Engine) replay(numbers []uint64) error {
 			return err
 		}
 		if last {
-			healthy = seg.bad == nil && !e.damages.in(segName(num)) && e.head.pos.off >= e.acked(seg)
+			healthy = seg.bad == nil && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.acked(seg)
 		}
 	}
 	if e.lostEnd(numbers) {
@@ -155,11 +155,9 @@ func (e *Engine) replaySegment(seg *segment, from, size int64, last bool) error 
 			return p.flush(at)
 		case errors.As(err, &bad):
 			if last && !errors.Is(err, errUnreadable) && torn(seg, at, size, e.acked(seg)) {
-				e.opt.Log.Warn("cut off a torn tail", "file", bad.File, "offset", at, "bytes", size-at, "reason", bad.Reason)
-				if err := errors.Join(seg.file.Truncate(at), seg.file.Sync()); err != nil {
-					return fmt.Errorf("cut off torn tail: %w", err)
+				if err := e.cutTail(seg, at, bad); err != nil {
+					return err
 				}
-				e.length[seg.number] = at
 				return p.flush(at)
 			}
 			err = p.damaged(r, at, bad)
