@@ -19,7 +19,7 @@ type certificate struct {
 // files change under a running agent, so they are read each time; one that can't be read is left out.
 func (a *Agent) certificates() []certificate {
 	files := []string{a.cfg.Send.Client.TLS.CertFile}
-	for _, t := range a.cfg.Scrape {
+	for _, t := range a.targets.settings() {
 		files = append(files, t.TLS.CertFile)
 	}
 	slices.Sort(files)

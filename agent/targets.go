@@ -35,6 +35,17 @@ func (t *targets) scraping() []*scrape.Scraper {
 	return out
 }
 
+// settings are the targets' own, as the last reload left them.
+func (t *targets) settings() []scrape.Target {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]scrape.Target, 0, len(t.active))
+	for _, a := range t.active {
+		out = append(out, a.target)
+	}
+	return out
+}
+
 // start begins to scrape all targets in the group.
 func (t *targets) start(g *run.Group) {
 	t.mu.Lock()

@@ -136,6 +136,31 @@ func TestBounds(t *testing.T) {
 	if len(q.got) < 5 {
 		t.Fatalf("%d batches for 500 series and 4 KiB", len(q.got))
 	}
+	q = &memQueue{t: t}
+	b, _ = newBatcher(t, cfg, q)
+	one := seriesN(1)
+	for i := range int64(500) {
+		b.add(scrapeOf(one, i))
+	}
+	b.flush()
+	if len(q.got) < 2 {
+		t.Fatalf("%d batches for 500 records of one series and 4 KiB", len(q.got))
+	}
+}
+
+// TestStopTakesWhatWaits: what stands in the channel when the agent stops is queued.
+func TestStopTakesWhatWaits(t *testing.T) {
+	q := &memQueue{t: t}
+	b, _ := newBatcher(t, DefaultConfig(), q)
+	ch := input.NewChannel(20, func(n int) { t.Errorf("%d samples dropped", n) })
+	for i := range int64(20) {
+		ch.Push(scrapeOf(seriesN(1), i))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Run(ctx, ch.C()); err != nil || q.next != 20 {
+		t.Errorf("%d of 20 records are queued, %v", q.next, err)
+	}
 }
 
 // What no collector would take is dropped alone and counted; a full queue drops the batch.
@@ -144,8 +169,7 @@ func TestDrops(t *testing.T) {
 	b, d := newBatcher(t, DefaultConfig(), q)
 	s := seriesN(3)
 	bad := &input.Series{Type: frame.Gauge, Labels: []frame.Label{{Name: "__name__", Value: "m"}, {Name: "x", Value: string(make([]byte, 3000))}}}
-	b.add(scrapeOf(s, 10))
-	b.add(scrapeOf([]*input.Series{bad}, 10))
+	b.add(scrapeOf(append([]*input.Series{bad}, s...), 10))
 	b.add(scrapeOf(s[:2], 9))
 	b.flush()
 	if d[DropSeries] != 1 || d[DropOrder] != 2 || q.next != 3 {

@@ -179,3 +179,36 @@ func TestSkipsSurviveEveryCrash(t *testing.T) {
 		}
 	}
 }
+
+// TestTornNoteOfSkippedNumbers: the note that was being written is lost, the one before it is not.
+func TestTornNoteOfSkippedNumbers(t *testing.T) {
+	fsys := newCrashFS(35)
+	q := open(t, fsys, testOptions())
+	mustAppend(t, q, part(10, "a", 100))
+	mustSkip(t, q, 5)
+	mustSkip(t, q, 2)
+	newest := int(q.skip.generation%2) * skipSlot
+	fsys = fsys.crash()
+	fsys.names["/q/"+skipName].data[newest+20] ^= 0xff
+	q = open(t, fsys, testOptions())
+	if _, _, next := q.Boot(); next != 16 || q.Stats().Skipped != 5 {
+		t.Errorf("next %d, %+v; want what the older note says", next, q.Stats())
+	}
+	mustSkip(t, q, 1)
+	q = open(t, fsys.crash(), testOptions())
+	if _, _, next := q.Boot(); next != 17 {
+		t.Errorf("next %d: the damaged slot was not overwritten", next)
+	}
+}
+
+func TestRefusingEndsWithTheNextBatch(t *testing.T) {
+	q := open(t, newCrashFS(36), testOptions())
+	mustSkip(t, q, 1)
+	if !q.Stats().Refusing {
+		t.Error("a queue that refused does not say so")
+	}
+	mustAppend(t, q, part(1, "a", 10))
+	if q.Stats().Refusing {
+		t.Error("a queue that takes batches says that it refuses")
+	}
+}

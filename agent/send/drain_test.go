@@ -63,6 +63,7 @@ func TestDrainTriesAtOnce(t *testing.T) {
 	f := newFixture(t)
 	back := closedPort(t)
 	f.cfg.Collectors = []string{closedPort(t), back}
+	f.beginAtFirst()
 	f.cfg.BackoffInitial, f.cfg.BackoffMax = time.Hour, time.Hour
 	es := f.append(3)
 	f.run()

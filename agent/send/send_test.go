@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
+	"lightmetrics.dev/lightmetrics/internal/mutants"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -46,7 +48,11 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	patience := 2 * time.Minute
+	if mutants.Playing() {
+		patience = 2 * time.Second // most of them make something wait for ever
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	f := &fixture{t: t, ctx: ctx, dir: filepath.Join(t.TempDir(), "q"), store: sendtest.NewStore(),
 		reg: prometheus.NewRegistry(), cfg: send.DefaultConfig(), frames: map[identity.Batch][]byte{}}
@@ -77,6 +83,16 @@ func (f *fixture) collector(c *sendtest.Collector) *sendtest.Collector {
 	f.t.Cleanup(c.Stop)
 	f.cfg.Collectors = append(f.cfg.Collectors, addr)
 	return c
+}
+
+// beginAtFirst puts the collectors in an order in which the first one that was added is tried
+// first: agents begin by the hash of their id.
+func (f *fixture) beginAtFirst() {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte("a1"))
+	n := len(f.cfg.Collectors)
+	at := int(h.Sum32() % uint32(n))
+	f.cfg.Collectors = append(slices.Clone(f.cfg.Collectors[n-at:]), f.cfg.Collectors[:n-at]...)
 }
 
 // append queues n real frames.
@@ -171,16 +187,21 @@ func (f *fixture) checkAccepted(want []queue.Entry) {
 }
 
 func (f *fixture) answers(label string) float64 {
+	return f.metric("lightmetrics_agent_batches_total", label)
+}
+
+// metric is a counter with a label of that value, or with none; -1 when there is no such one.
+func (f *fixture) metric(name, label string) float64 {
 	list, err := f.reg.Gather()
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	for _, mf := range list {
-		if mf.GetName() != "lightmetrics_agent_batches_total" {
+		if mf.GetName() != name {
 			continue
 		}
 		for _, m := range mf.GetMetric() {
-			if m.GetLabel()[0].GetValue() == label {
+			if len(m.GetLabel()) == 0 || m.GetLabel()[0].GetValue() == label {
 				return m.GetCounter().GetValue()
 			}
 		}
@@ -258,6 +279,9 @@ func TestAllStatusesOutOfOrder(t *testing.T) {
 	}})
 	f.run()
 	f.drained()
+	if got := f.metric("lightmetrics_agent_sent_batches_total", ""); got != 13 {
+		t.Errorf("%v batches were sent, want each once and one twice", got)
+	}
 	for status, want := range map[string]float64{"accepted": 9, "duplicate": 1, "identity_conflict": 1, "rejected": 1, "retry": 1, "unknown": 0} {
 		if got := f.answers(status); got != want {
 			t.Errorf("%s: %v answers, want %v", status, got, want)
@@ -339,6 +363,7 @@ func TestStalledStream(t *testing.T) {
 	es := f.append(5)
 	f.collector(&sendtest.Collector{OnFrame: func([]byte, func(*ingestv1.BatchResult)) error { return nil }})
 	f.collector(&sendtest.Collector{})
+	f.beginAtFirst()
 	f.run()
 	f.drained()
 	f.checkAccepted(es)
@@ -356,6 +381,7 @@ func TestSilentCollector(t *testing.T) {
 		return nil, errors.New("too late")
 	}})
 	f.collector(&sendtest.Collector{})
+	f.beginAtFirst()
 	f.run()
 	f.drained()
 	f.checkAccepted(es)
@@ -534,26 +560,47 @@ func TestBootClash(t *testing.T) {
 
 // TestForeignRecords: collectors have numbers that this queue never gave out, so another
 // one uses its boot id; new batches get a new boot, old ones are still sent as they are.
+// The highest number that it did give out is no such sign.
 func TestForeignRecords(t *testing.T) {
-	f := newFixture(t)
-	es := f.append(3)
-	old, _, next := f.queue.Boot()
-	f.collector(&sendtest.Collector{OnHello: func(h *ingestv1.Hello) (*ingestv1.Welcome, error) {
-		w := &ingestv1.Welcome{}
-		if h.GetBootId() == old.Boot {
+	for name, c := range map[string]struct {
+		welcome func(w *ingestv1.Welcome, next uint64)
+		foreign bool
+	}{
+		"beyond": {func(w *ingestv1.Welcome, next uint64) {
 			w.AcceptedBeyond = []*ingestv1.SeqRange{{Start: next, End: next + 5}}
-		}
-		return w, nil
-	}})
-	f.run()
-	f.drained()
-	f.checkAccepted(es)
-	if b, _, _ := f.queue.Boot(); b == old {
-		t.Error("the boot is still the old one")
+		}, true},
+		"beyond, the next one": {func(w *ingestv1.Welcome, next uint64) {
+			w.AcceptedBeyond = []*ingestv1.SeqRange{{Start: next, End: next}}
+		}, true},
+		"through the next one": {func(w *ingestv1.Welcome, next uint64) { w.AcceptedThrough = &next }, true},
+		"beyond, the last one": {func(w *ingestv1.Welcome, next uint64) {
+			w.AcceptedBeyond = []*ingestv1.SeqRange{{Start: 1, End: next - 1}}
+		}, false},
+		"through the last one":  {func(w *ingestv1.Welcome, next uint64) { next--; w.AcceptedThrough = &next }, false},
+		"nothing that is known": {func(*ingestv1.Welcome, uint64) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			es := f.append(3)
+			old, _, next := f.queue.Boot()
+			f.collector(&sendtest.Collector{OnHello: func(h *ingestv1.Hello) (*ingestv1.Welcome, error) {
+				w := &ingestv1.Welcome{}
+				if h.GetBootId() == old.Boot {
+					c.welcome(w, next)
+				}
+				return w, nil
+			}})
+			f.run()
+			f.drained()
+			f.checkAccepted(es)
+			if b, _, _ := f.queue.Boot(); (b != old) != c.foreign {
+				t.Errorf("a new boot was started: %v, want %v", b != old, c.foreign)
+			}
+			es = append(es, f.append(3)...)
+			f.drained()
+			f.checkAccepted(es)
+		})
 	}
-	es = append(es, f.append(3)...)
-	f.drained()
-	f.checkAccepted(es)
 }
 
 // TestTooLargeForCollector: a frame that would end the stream each time is set aside.

@@ -55,6 +55,10 @@ type List struct {
 // Variable of the environment that names the mutant which is played.
 const Variable = "LIGHTMETRICS_MUTANT"
 
+// Playing reports whether this process plays a mutant: tests that wait for what never comes
+// may wait less then.
+func Playing() bool { return os.Getenv(Variable) != "" }
+
 // Check builds the package's tests with every mutant, wants them to pass without one, and to
 // fail with each. Within the binary that it builds, and in short mode, it does nothing.
 func Check(t *testing.T, l List) {
@@ -71,6 +75,7 @@ func Check(t *testing.T, l List) {
 	}
 	for _, m := range l.Mutants {
 		t.Run(strings.ReplaceAll(m.Name, " ", "_"), func(t *testing.T) {
+			t.Parallel() // a bug often makes a test wait
 			by, err := l.find(t.Context(), program, m)
 			if err != nil {
 				t.Error(err)

@@ -4,6 +4,8 @@ package sendtest
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"sync"
 
@@ -94,7 +96,8 @@ type Collector struct {
 	// OnHello may change the welcome or refuse; nil welcomes.
 	OnHello func(*ingestv1.Hello) (*ingestv1.Welcome, error)
 	// OnFrame answers a frame by calling reply, now or later, or never; an error ends the
-	// stream. nil accepts through Store.
+	// stream, io.EOF with OK. nil accepts through Store. Frames of another boot than the
+	// hello's never come here: they are rejected, as by every collector.
 	OnFrame func(b []byte, reply func(*ingestv1.BatchResult)) error
 	// Options of the server, such as TLS.
 	Options []grpc.ServerOption
@@ -161,9 +164,19 @@ func (c *Collector) StreamBatches(st grpc.BidiStreamingServer[ingestv1.StreamBat
 		if err != nil {
 			return err
 		}
+		info, err := frame.Inspect(m.GetFrame(), frame.Limits{})
+		if err == nil && (info.Identity.Agent != hello.GetAgentId() || info.Identity.Boot != hello.GetBootId()) {
+			reply(Answer(m.GetFrame(), ingestv1.BatchStatus_BATCH_STATUS_REJECTED, "FOREIGN_IDENTITY"))
+			continue
+		}
 		if c.OnFrame == nil {
 			reply(c.Store.Accept(m.GetFrame()))
-		} else if err := c.OnFrame(m.GetFrame(), reply); err != nil {
+			continue
+		}
+		switch err := c.OnFrame(m.GetFrame(), reply); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
 			return err
 		}
 	}

@@ -1,0 +1,104 @@
+package send_test
+
+import (
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/mutants"
+)
+
+// planted are known bugs of the sender.
+var planted = []mutants.Mutant{
+	// Answers.
+	{Name: "an unknown status is an acceptance", File: "answer.go", Old: `return fmt.Errorf("answer with status %s", r.GetStatus())`,
+		New: `return x.accepted(f.entry, statusAccepted)`, By: "TestUnknownStatus"},
+	{Name: "an unknown status is a reject", File: "answer.go", Old: `return fmt.Errorf("answer with status %s", r.GetStatus())`,
+		New: `return x.deadLetter(f.entry, queue.Verdict{})`, By: "TestUnknownStatus"},
+	{Name: "RETRY is an acceptance", File: "answer.go", Old: `return x.retry(f.entry, r)`, New: `return x.accepted(f.entry, statusRetry)`, By: "TestStoreDown"},
+	{Name: "RETRY is a reject", File: "answer.go", Old: `return x.retry(f.entry, r)`, New: `return x.deadLetter(f.entry, queue.Verdict{})`, By: "TestStoreDown"},
+	{Name: "a rejected batch is deleted", File: "answer.go", Old: `return x.deadLetter(f.entry, queue.Verdict{Reason: r.GetReason(),`,
+		New: `return x.accepted(f.entry, statusRejected); return x.deadLetter(f.entry, queue.Verdict{Reason: r.GetReason(),`, By: "TestAllStatuses"},
+	{Name: "a conflict is an acceptance", File: "answer.go", Old: `return x.conflict(f.entry, r)`, New: `return x.accepted(f.entry, statusConflict)`, By: "TestAllStatuses"},
+	{Name: "a conflict is sent for ever", File: "answer.go", Old: `return x.conflict(f.entry, r)`, New: `return x.retry(f.entry, r)`, By: "TestAllStatuses"},
+	{Name: "a conflict is dead-lettered", File: "answer.go", Old: `if err := x.park(e, v); err != nil {
+		return err
+	}
+	x.s.tick(1)`, New: `if err := x.deadLetter(e, v); err != nil {
+		return err
+	}
+	x.s.tick(1)`, By: "TestAllStatuses"},
+	{Name: "a parked batch forgets who was accepted", File: "answer.go", Old: `v.AcceptedSHA256 = d.String()`, New: `_ = d`, By: "TestAllStatuses"},
+	{Name: "answers are matched by their range", File: "answer.go", Old: `	if err != nil || f == nil {`,
+		New: `	for k, o := range x.flights {
+		if o.entry.Identity.SeqStart == r.GetSeqStart() && f == nil {
+			d, f, err = k, o, nil
+		}
+	}
+	if err != nil || f == nil {`, By: "TestAnswersAreMatched"},
+	{Name: "an answer to nothing ends the agent", File: "answer.go", Old: `if err != nil || f == nil {`, New: `if err != nil {`, By: "TestAnswersAreMatched"},
+	{Name: "a batch that can't be set aside is dropped", File: "answer.go", Old: `x.s.waits.retry(e.No, 0, x.s.now())`,
+		New: `_ = x.s.queue.Drop(e.No)`, By: "TestAsideThatCannot"},
+	{Name: "a clash parks other boots too", File: "answer.go", Old: `if e.Identity.BootOf() != x.boot || e.Spool != x.spool {`, New: `if false {`, By: "TestClashSpares"},
+	{Name: "any clash starts a new boot", File: "answer.go", Old: `boot == x.boot {
+		if err := x.s.queue.NewBoot`, New: `boot.Agent != "" {
+		if err := x.s.queue.NewBoot`, By: "TestClashSpares"},
+	{Name: "a clash keeps the boot", File: "answer.go", Old: `x.s.queue.NewBoot("BOOT_ID_CLASH")`, New: `error(nil)`, By: "TestBootClash/hello"},
+	{Name: "a clash in an answer is a reject", File: "answer.go", Old: `r.GetReason() == reasonBootClash`, New: `false`, By: "TestBootClash/answer"},
+	{Name: "a collector that only says RETRY is kept", File: "answer.go", Old: `x.retries >= retriesBeforeMove`, New: `false`, By: "TestRetryMovesOn"},
+
+	// Streams.
+	{Name: "a stream has the frames of every boot", File: "session.go", Old: `return e.Identity.BootOf() == x.boot && e.Spool == x.spool`, New: `return true`, By: "TestStreamsHaveOneBoot"},
+	{Name: "the hello has the current boot", File: "session.go", Old: `BootId: x.boot.Boot,`,
+		New: `BootId: func() string { b, _, _ := x.s.queue.Boot(); return b.Boot }(),`, By: "TestStreamsHaveOneBoot"},
+	{Name: "the hello has no spool", File: "session.go", Old: `SpoolId: x.spool`, New: `SpoolId: ""`, By: "TestHelloAndOrder"},
+	{Name: "the hello asks from the start", File: "session.go", Old: `FirstPendingSeq: x.firstPending()`, New: `FirstPendingSeq: 1`, By: "TestHelloAndOrder"},
+	{Name: "a cut connection is an orderly end", File: "session.go", Old: `return fmt.Errorf("receive: %w", err)`, New: `return nil`, By: "TestCutAnywhere"},
+	{Name: "an orderly end answers what is open", File: "session.go", Old: `return errors.New("the collector ended the stream")`,
+		New: `for _, f := range x.flights { _ = x.s.queue.Ack(f.entry.No) }; return errors.New("the collector ended the stream")`, By: "TestStreamsThatEnd"},
+	{Name: "an orderly end is not noticed", File: "session.go", Old: `return errors.New("the collector ended the stream")`, New: `return nil`, By: "TestStreamsThatEnd"},
+	{Name: "a batch in flight is sent again", File: "sender.go", Old: `!inFlight[e.No] && `, New: ``, By: "TestAllStatuses"},
+	{Name: "the window of batches is not kept", File: "session.go", Old: `min(x.maxBatches, w.window)`, New: `w.window`, By: "TestWindows"},
+	{Name: "the window of bytes is not kept", File: "session.go", Old: `x.bytes > 0 && x.bytes+int64(e.Bytes) > x.maxBytes`, New: `false`, By: "TestWindows"},
+	{Name: "a batch above the window of bytes is never sent", File: "session.go", Old: `x.bytes > 0 && x.bytes+int64(e.Bytes) > x.maxBytes`,
+		New: `x.bytes+int64(e.Bytes) > x.maxBytes`, By: "TestWindows"},
+	{Name: "flights that landed keep their bytes", File: "session.go", Old: `x.bytes -= int64(f.entry.Bytes)`, New: ``, By: "TestWindows"},
+	{Name: "a frame above the collector's limit is sent", File: "session.go", Old: `x.maxFrame > 0 && uint64(len(b)) > x.maxFrame`, New: `false`, By: "TestTooLarge"},
+	{Name: "damage on disk ends the stream", File: "session.go", Old: `case errors.Is(err, queue.ErrCorrupt):`, New: `case false:`, By: "TestDamagedOnDisk"},
+	{Name: "foreign numbers are not noticed", File: "session.go", Old: `top < next {`, New: `true {`, By: "TestForeignRecords"},
+	{Name: "foreign numbers are noticed one late", File: "session.go", Old: `top < next {`, New: `top <= next {`, By: "TestForeignRecords"},
+	{Name: "the last number given out is foreign", File: "session.go", Old: `top < next {`, New: `top+1 < next {`, By: "TestForeignRecords"},
+	{Name: "ranges beyond a gap are not looked at", File: "session.go", Old: `top, known = max(top, r.GetEnd()), true`, New: `_ = r`, By: "TestForeignRecords"},
+	{Name: "a collector that never answers is kept", File: "session.go", Old: `return errStalled`, New: ``, By: "TestStalledStream"},
+	{Name: "a collector that never welcomes is kept", File: "session.go", Old: `time.AfterFunc(x.s.cfg.ConnectTimeout, cancel)`, New: `time.AfterFunc(time.Hour, cancel)`, By: "TestSilentCollector"},
+
+	// Waits, and the end.
+	{Name: "the collector's delay is not kept", File: "waits.go", Old: `now.Add(max(hint, w.backoff.NextBackOff()))`, New: `now.Add(w.backoff.NextBackOff())`, By: "TestWaits$"},
+	{Name: "the collector's delay is unbounded", File: "waits.go", Old: `min(max(hint, 0), w.cfg.BackoffMax)`, New: `max(hint, 0)`, By: "TestWaits$"},
+	{Name: "a shorter wait opens the gate", File: "waits.go", Old: `until.After(w.gate)`, New: `!until.IsZero()`, By: "TestWaits$"},
+	{Name: "a batch has no wait of its own", File: "waits.go", Old: `e.until = now.Add(max(hint, e.backoff.NextBackOff()))`, New: `e.until = now`, By: "TestWaits$"},
+	{Name: "the window opens at once", File: "waits.go", Old: `w.window = min(w.window*2, max)`, New: `w.window = max`, By: "TestWaits$"},
+	{Name: "the window stays shut", File: "waits.go", Old: `w.window = min(w.window*2, max)`, New: ``, By: "TestWaits$"},
+	{Name: "the gate stays shut", File: "waits.go", Old: `w.gate = time.Time{}`, New: ``, By: "TestWaits$"},
+	{Name: "waits are remembered for ever", File: "waits.go", Old: `delete(w.byNo, no)
+		}`, New: `_ = no
+		}`, By: "TestWaitsAreBounded"},
+	{Name: "a drain waits for back-offs", File: "sender.go", Old: `t.notBefore = time.Time{}`, New: `_ = t`, By: "TestDrainTriesAtOnce"},
+	{Name: "a drain is lost with the first collector", File: "drain.go", Old: `if d.failed++; d.failed == targets {`, New: `if d.failed++; d.failed == 1 {`, By: "TestDrainTriesAtOnce"},
+
+	// What people are told.
+	{Name: "plaintext to a TLS port has no name", File: "fault.go", Old: `return FaultServerIsTLS`, New: `return ""`, By: "TestFaults"},
+	{Name: "an alert behind the handshake is not read", File: "fault.go", Old: `_, err = c.Read(make([]byte, 1))`, New: ``, By: "TestFaults"},
+	{Name: "a wrong name counts as a wrong CA", File: "fault.go", Old: `return FaultServerName`, New: `return FaultServerUntrusted`, By: "TestFaults"},
+	{Name: "a collector that is not ready has a fault", File: "fault.go", Old: `if rpc.Reason(err) != "" {
+		return ""`, New: `if rpc.Reason(err) != "" {
+		return FaultForbidden`, By: "TestFaults"},
+	{Name: "what failed is on standby", File: "status.go", Old: `c.State, c.Fault, c.LastError`, New: `c.State, c.Fault = Standby, fault; _, _, c.LastError`, By: "TestFaults"},
+	{Name: "a fault outlives a stream", File: "status.go", Old: `*c = CollectorStatus{Address: address, Connected: true, State: Connected, CollectorID: collectorID, Since: &now}`,
+		New: `c.Connected, c.CollectorID, c.Since = true, collectorID, &now`, By: "TestNobodyListens"},
+	{Name: "the clock's offset has the wrong sign", File: "clock.go", Old: `offset = at.Sub(now)`, New: `offset = now.Sub(at)`, By: "TestClockOffset"},
+	{Name: "the way of an answer counts as an offset", File: "clock.go", Old: `case at.Before(sent):`, New: `case at.Before(now):`, By: "TestClockOffset"},
+}
+
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{Mutants: planted, Timeout: 20 * time.Second})
+}
