@@ -89,7 +89,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	allow := said.header.Get("Allow")
 	w.Header().Set("Allow", allow)
-	WriteError(w, http.StatusMethodNotAllowed, "method_not_allowed", r.Method+" is not for "+r.URL.Path+"; "+allow+" is",
+	WriteError(w, http.StatusMethodNotAllowed, "method_not_allowed", fmt.Sprintf("%.32q is not for %s; %s is", r.Method, r.URL.Path, allow),
 		map[string]any{"allow": strings.Split(allow, ", ")})
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -97,7 +98,7 @@ func (a *API) Register(mux *http.ServeMux) {
 		allow := strings.Join(append([]string{http.MethodHead}, h.methods...), ", ")
 		mux.HandleFunc(h.path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", allow)
-			a.fail(w, &apiError{wrongMethod, errors.New(r.Method + " is not for " + r.URL.Path + "; " + allow + " is")})
+			a.fail(w, &apiError{wrongMethod, fmt.Errorf("%.32q is not for %s; %s is", r.Method, r.URL.Path, allow)})
 		})
 	}
 	mux.HandleFunc("/api/v1/", func(w http.ResponseWriter, r *http.Request) {
