@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/load"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// requests are what a store was asked, as S3 is paid: PUT and LIST, GET and HEAD.
+type requests struct{ writes, reads, lists float64 }
+
+func (r requests) minus(o requests) requests {
+	return requests{r.writes - o.writes, r.reads - o.reads, r.lists - o.lists}
+}
+
+// TestRequestsOfTheGuide counts, at the store, what each service asks it for a batch and for a
+// boot of an audit, and holds docs/guide/requests.csv against it. One service runs at a time, and
+// asks by itself for next to nothing but the audits.
+func TestRequestsOfTheGuide(t *testing.T) {
+	const boots, batches = 40, 400
+	ctx := within(t, 4*time.Minute)
+	c := newCluster(t, cluster.Options{Collectors: 1, Rollups: 1, Shards: 1, Adjust: quietServices})
+	must(t, c.StartStore(ctx))
+	guide := guideRequests(t)
+
+	must(t, c.StartCollector(ctx, 0))
+	before := asked(ctx, t, c)
+	submit(ctx, t, c, boots, batches/boots)
+	got := asked(ctx, t, c).minus(before)
+	// The first stream of a boot also lists it, and writes its boot record.
+	got.writes -= boots
+	guide.check(t, "collector", "batch", got, batches)
+	must(t, cluster.Stop(&c.Collectors[0]))
+
+	must(t, c.StartCoordinator(ctx))
+	before = asked(ctx, t, c)
+	must(t, c.StartReconciler(ctx))
+	audits := func() float64 {
+		return metric(ctx, t, c.Addr.ReconcilerHTTP, `lightmetrics_reconciler_audits_total{kind="frontier_audit",result="ok"}`)
+	}
+	must(t, cluster.Poll(ctx, "the batches to be reconciled", func() (bool, error) {
+		n := metric(ctx, t, c.Addr.ReconcilerHTTP, `lightmetrics_reconciler_derived_created_total{kind="accepted_by_time"}`)
+		return n >= batches && audits() >= 1, fmt.Errorf("%v keys", n)
+	}))
+	// An audit also writes the clock, and reads it.
+	n := audits()
+	got = asked(ctx, t, c).minus(before)
+	// For each boot a ledger snapshot is looked for at the start.
+	got.writes, got.reads = got.writes-n, got.reads-n-boots
+	guide.check(t, "reconciler", "batch", got, batches)
+	guide.check(t, "reconciler", "boot-audit", perAudit(ctx, t, c, audits), boots)
+	must(t, cluster.Stop(&c.Reconciler))
+
+	before = asked(ctx, t, c)
+	must(t, c.StartRollup(ctx, 0))
+	must(t, cluster.Poll(ctx, "the batches to be rolled up", func() (bool, error) {
+		sets, err := c.RawSets(ctx, time.Now().Add(-3*time.Hour), time.Now().Add(time.Hour))
+		if err != nil || len(sets) != 1 {
+			return false, err
+		}
+		return sets[0].Inputs.Batches() == batches, nil
+	}))
+	must(t, cluster.Stop(&c.Rollups[0]))
+	got = asked(ctx, t, c).minus(before)
+	t.Logf("rollup worker: %.0f writes, %.0f lists and %.0f reads for one hour of a shard of %d batches", got.writes, got.lists, got.reads, batches)
+	guide.check(t, "rollup worker", "batch", got, batches)
+
+	before = asked(ctx, t, c)
+	must(t, c.StartQuery(ctx))
+	must(t, cluster.Poll(ctx, "the batches to be answered", func() (bool, error) {
+		v, w, err := c.Scalar(ctx, "sum(count_over_time(requests[3h]))", time.Now())
+		return v == batches*2 && len(w) == 0, errors.Join(err, fmt.Errorf("%v, %v", v, w))
+	}))
+	guide.check(t, "query node", "batch", asked(ctx, t, c).minus(before), batches)
+	guide.check(t, "query node", "boot-audit", perAudit(ctx, t, c, func() float64 {
+		return metric(ctx, t, c.Addr.QueryHTTP, `lightmetrics_query_audits_total{outcome="ok",scope="frontier"}`)
+	}), boots)
+}
+
+// quietServices ask the store for little but their work.
+func quietServices(process string, settings map[string]any) {
+	switch process {
+	case "objectstore":
+		delete(settings, "webhooks") // else batches are found twice
+	case "reconciler":
+		settings["ledgers"] = map[string]any{"flush_interval": "1h"}
+		settings["frontier_audit"] = map[string]any{"interval": "300ms"}
+		settings["time_scan"] = map[string]any{"interval": "1h"}
+		settings["repairs"] = map[string]any{"interval": "1h"}
+	case "rollup-1":
+		settings["snapshot"] = map[string]any{"interval": "0s"}
+	case "query":
+		settings["follow"] = map[string]any{"poll_interval": "0s", "audit_interval": "300ms", "snapshots": false}
+		settings["rollup"] = map[string]any{"poll": "1h", "intake": "1h"}
+	}
+}
+
+// submit has each of the boots send n batches, all of one hour.
+func submit(ctx context.Context, t *testing.T, c *cluster.Cluster, boots, n int) {
+	t.Helper()
+	at := time.Now().Truncate(time.Hour).Add(-30 * time.Minute)
+	for i := range boots {
+		s := load.NewSender(identity.Boot{Agent: fmt.Sprintf("counted-%d", i), Boot: "boot"}, c.Addr.Collectors[0].GRPC)
+		for k := range n {
+			r, err := s.Send(ctx, makeFrame(t, s.Boot, "requests", uint64(2*k+1), 1, at.Add(time.Duration(k)*time.Minute), 1))
+			must(t, err)
+			if r.GetStatus().String() != load.Accepted {
+				t.Fatalf("answered %v", r)
+			}
+		}
+		s.Close()
+	}
+}
+
+// asked are the store's requests so far.
+func asked(ctx context.Context, t *testing.T, c *cluster.Cluster) requests {
+	t.Helper()
+	var r requests
+	for _, line := range strings.Split(page(ctx, t, c.Addr.StoreAdmin), "\n") {
+		m := storeRequests.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		n, err := strconv.ParseFloat(m[2], 64)
+		must(t, err)
+		switch op := m[1]; {
+		case op == "PutObject":
+			r.writes += n
+		case strings.HasPrefix(op, "List"):
+			r.lists += n
+		case op == "GetObject" || op == "HeadObject" || op == "HeadBucket":
+			r.reads += n
+		}
+	}
+	return r
+}
+
+var storeRequests = regexp.MustCompile(`^lightmetrics_objectstore_requests_total\{op="([^"]+)".*\} (.+)$`)
+
+// perAudit is what audits ask for, each, while nothing is new.
+func perAudit(ctx context.Context, t *testing.T, c *cluster.Cluster, audits func() float64) requests {
+	t.Helper()
+	first, before := audits(), asked(ctx, t, c)
+	must(t, cluster.Poll(ctx, "audits", func() (bool, error) { return audits() >= first+20, nil }))
+	got, n := asked(ctx, t, c).minus(before), audits()-first
+	return requests{writes: got.lists / n} // lists are paid as writes
+}
+
+// metric is a value of a service's /metrics; 0 when it is not there yet.
+func metric(ctx context.Context, t *testing.T, addr, series string) float64 {
+	t.Helper()
+	for _, line := range strings.Split(page(ctx, t, addr), "\n") {
+		if v, ok := strings.CutPrefix(line, series+" "); ok {
+			n, err := strconv.ParseFloat(v, 64)
+			must(t, err)
+			return n
+		}
+	}
+	return 0
+}
+
+func page(ctx context.Context, t *testing.T, addr string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	must(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return string(b)
+}
+
+// requestTable is docs/guide/requests.csv.
+type requestTable map[[2]string]requests
+
+func guideRequests(t *testing.T) requestTable {
+	t.Helper()
+	f, err := os.Open("../../docs/guide/requests.csv")
+	must(t, err)
+	defer f.Close()
+	r := csv.NewReader(f)
+	r.Comment = '#'
+	rows, err := r.ReadAll()
+	must(t, err)
+	table := requestTable{}
+	for _, row := range rows[1:] {
+		w, err := strconv.ParseFloat(row[3], 64)
+		must(t, err)
+		n, err := strconv.ParseFloat(row[4], 64)
+		must(t, err)
+		table[[2]string{row[0], row[2]}] = requests{writes: w, reads: n}
+	}
+	return table
+}
+
+// check holds a line of the table against a count for n units, of which a few requests more are
+// those of starts and clocks.
+func (g requestTable) check(t *testing.T, service, per string, got requests, n float64) {
+	t.Helper()
+	want, ok := g[[2]string{service, per}]
+	if !ok {
+		t.Fatalf("the guide has no line for %s, %s", service, per)
+	}
+	t.Logf("%s, %s: %.3f writes, %.3f reads (%.0f lists); the guide has %v and %v", service, per, got.writes/n, got.reads/n, got.lists, want.writes, want.reads)
+	const slack = 0.15
+	if math.Abs(got.writes/n-want.writes) > slack || math.Abs(got.reads/n-want.reads) > slack {
+		t.Errorf("%s: %.3f writes and %.3f reads for each %s, the guide has %v and %v", service, got.writes/n, got.reads/n, per, want.writes, want.reads)
+	}
+}
