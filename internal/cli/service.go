@@ -142,6 +142,7 @@ func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, 
 		defer cancel()
 		_ = tel.Shutdown(sctx) // the process ends; lost spans are all there is to lose
 	}()
+	tel.Registry.MustRegister(certificateCollector{})
 	svc, err := s.New(cfg, tel)
 	if err != nil {
 		return err

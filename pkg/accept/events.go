@@ -13,6 +13,11 @@ const (
 	StepAuthority  Step = "authority"
 )
 
+// Steps lists all.
+func Steps() []Step {
+	return []Step{StepBoot, StepBlob, StepManifest, StepQuarantine, StepMarker, StepAuthority}
+}
+
 // Skip says why a generation of a blob was passed over.
 type Skip string
 

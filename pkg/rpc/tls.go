@@ -89,8 +89,8 @@ func (c ServerTLS) config(clients tls.ClientAuthType) (*tls.Config, error) {
 	if err := c.Validate(); err != nil || !c.Enabled() {
 		return nil, err
 	}
-	cert := &reloader[tls.Certificate]{files: []string{c.CertFile, c.KeyFile}, load: loadPair(c.CertFile, c.KeyFile)}
-	if _, err := cert.get(); err != nil {
+	cert, err := loadCertificate(c.CertFile, c.KeyFile)
+	if err != nil {
 		return nil, err
 	}
 	base := &tls.Config{
@@ -143,8 +143,8 @@ func (c ClientTLS) Config() (*tls.Config, error) {
 		return nil, errors.New("tls: cert_file and key_file go together")
 	}
 	if c.CertFile != "" {
-		cert := &reloader[tls.Certificate]{files: []string{c.CertFile, c.KeyFile}, load: loadPair(c.CertFile, c.KeyFile)}
-		if _, err := cert.get(); err != nil {
+		cert, err := loadCertificate(c.CertFile, c.KeyFile)
+		if err != nil {
 			return nil, err
 		}
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.get() }

@@ -25,6 +25,7 @@ type Admin struct {
 
 // Register adds /metrics, /-/healthy, /-/ready, /config and, on request, /debug/pprof/.
 func (a Admin) Register(mux *run.Mux) {
+	a.Telemetry.ready.of.Store(a.Ready)
 	sees, operates := []run.Role{run.RoleReader, run.RoleOperator}, []run.Role{run.RoleOperator}
 	mux.Handle(run.Route{Pattern: "GET /metrics", About: "metrics of this process, for Prometheus", Roles: sees,
 		Handler: promhttp.HandlerFor(a.Telemetry.Registry,

@@ -54,6 +54,7 @@ type Telemetry struct {
 	Tracer   trace.TracerProvider
 	stop     func(context.Context) error
 	level    *slog.LevelVar
+	ready    *readyCollector
 }
 
 // New starts telemetry for one service of this process; log lines go to w.
@@ -92,13 +93,16 @@ func New(ctx context.Context, c Config, service string, w io.Writer) (*Telemetry
 
 // Discard logs nothing and traces nothing; metrics go to a registry of its own.
 func Discard() *Telemetry {
-	return &Telemetry{
+	t := &Telemetry{
 		Log:      slog.New(slog.DiscardHandler),
 		Registry: prometheus.NewRegistry(),
 		Tracer:   noop.NewTracerProvider(),
 		stop:     func(context.Context) error { return nil },
 		level:    new(slog.LevelVar),
+		ready:    &readyCollector{},
 	}
+	t.Registry.MustRegister(t.ready)
+	return t
 }
 
 // SetLevel changes the lowest level that is logged to one that Config.Validate takes.

@@ -92,7 +92,22 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 			return nil, err
 		}
 	}
+	m.begin()
 	return m, nil
+}
+
+// begin gives counters that alerts watch their first 0: the increase from no series to 1 is none.
+func (m *metrics) begin() {
+	m.batches.WithLabelValues(accept.Conflict.String(), "")
+	for _, reason := range []string{ReasonSeriesLimit, ReasonBatchSeriesLimit, ReasonLabelBytesLimit, ReasonTimeInFuture} {
+		m.batches.WithLabelValues("rejected", reason)
+	}
+	for _, resource := range []string{"in_flight_bytes", "bodies", "requests", "streams"} {
+		m.sheds.WithLabelValues(resource)
+	}
+	for _, step := range accept.Steps() {
+		m.corrupt.WithLabelValues(string(step))
+	}
 }
 
 func (m *metrics) failed(f rpc.Failure, took time.Duration) {

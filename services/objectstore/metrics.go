@@ -1,6 +1,7 @@
 package objectstore
 
 import (
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -74,6 +75,12 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			func(s engine.Stats) float64 { return truth(s.Uncertain) }),
 		gauge("full", "1 while the disk is full: objects are read and deleted only.", func(s engine.Stats) float64 { return truth(s.Full) }),
 		gauge("reserve_bytes", "Disk that is kept for deletes, reclaiming and the index.", func(s engine.Stats) float64 { return float64(s.ReserveBytes) }),
+		gauge("disk_free_bytes", "Free disk beside the reserve; NaN when it is not known.", func(s engine.Stats) float64 {
+			if s.FreeBytes < 0 {
+				return math.NaN()
+			}
+			return float64(s.FreeBytes)
+		}),
 		gauge("poisoned", "1 after a failed fsync: the store only reads.", func(s engine.Stats) float64 { return truth(s.Poisoned) }),
 	} {
 		if err := reg.Register(c); err != nil {
@@ -101,6 +108,15 @@ func (m *metrics) batch(s engine.BatchStats) {
 func (m *metrics) request(op string, status int, took time.Duration) {
 	m.requests.WithLabelValues(op, strconv.Itoa(status)).Inc()
 	m.seconds.WithLabelValues(op).Observe(took.Seconds())
+}
+
+// hook begins the counters of a webhook at 0, so that alerts see the first of anything.
+func (m *metrics) hook(name string) {
+	for _, outcome := range []string{"taken", "failed"} {
+		m.webhookPosts.WithLabelValues(name, outcome)
+	}
+	m.webhookSent.WithLabelValues(name)
+	m.webhookLost.WithLabelValues(name)
 }
 
 func (m *metrics) post(hook string) func(int, error) {

@@ -282,6 +282,7 @@ func (s *Service) senders(eng *engine.Engine, m *metrics) ([]*notify.Sender, err
 	var out []*notify.Sender
 	for _, h := range s.cfg.Webhooks {
 		name := h.id()
+		m.hook(name)
 		sender, err := notify.New(notify.Options{
 			Engine: eng, Dir: filepath.Join(s.cfg.Dir, "webhooks"), Region: s.cfg.Region, Log: s.deps.Telemetry.Log,
 			Client: notify.Client(h.TLS),

@@ -121,6 +121,8 @@ type Stats struct {
 	// Full: only deletes are taken. ReserveBytes is what is left of the reserve.
 	Full         bool
 	ReserveBytes int64
+	// FreeBytes of the disk, the reserve not counted; -1 when it is not known.
+	FreeBytes int64
 }
 
 // Stats gives the figures now.
@@ -130,6 +132,11 @@ func (e *Engine) Stats() Stats {
 		Fsyncs: e.counts.fsyncs.Load(), Batches: e.counts.batches.Load(), Records: e.counts.records.Load(),
 		Poisoned: e.Err() != nil, IndexDiskBytes: e.idx.diskBytes(),
 		Damaged: e.damages.kept.Load(), Uncertain: e.Uncertain() != nil, Full: e.Room() != nil,
+	}
+	if free, err := e.fs.Free(); err == nil {
+		s.FreeBytes = free
+	} else {
+		s.FreeBytes = -1
 	}
 	e.space.mu.Lock()
 	s.ReserveBytes = e.space.held

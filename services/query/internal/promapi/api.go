@@ -47,7 +47,7 @@ type metrics struct {
 // New makes an API.
 func New(eval *answer.Evaluator, version string, log *slog.Logger, reg prometheus.Registerer) *API {
 	p := promauto.With(reg)
-	return &API{eval: eval, version: version, log: log, m: metrics{
+	a := &API{eval: eval, version: version, log: log, m: metrics{
 		seconds: p.NewHistogramVec(prometheus.HistogramOpts{Name: "lightmetrics_query_request_seconds",
 			Help: "Time of a request of the Prometheus API.", Buckets: prometheus.ExponentialBuckets(.001, 4, 9)}, []string{"path"}),
 		errors: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_errors_total",
@@ -55,6 +55,10 @@ func New(eval *answer.Evaluator, version string, log *slog.Logger, reg prometheu
 		partial: p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_partial_answers_total",
 			Help: "Answers that were marked partial."}),
 	}}
+	for _, t := range []errorType{unavailable, timeout} {
+		a.m.errors.WithLabelValues(t.name) // alerts see the first one
+	}
+	return a
 }
 
 // maxBody bounds the form of a POST.
