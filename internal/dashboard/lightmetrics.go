@@ -1,0 +1,153 @@
+package dashboard
+
+// UID of the dashboard: links to it last.
+const UID = "lightmetrics"
+
+// Lightmetrics is the dashboard of a whole deployment, scraped as docs/guide/monitoring.md
+// says. $instance filters every panel.
+func Lightmetrics() ([]byte, error) {
+	return JSON(UID, "Lightmetrics", []Row{overview(), ingest(), reconciler(), rollup(), query(), store(), agents()})
+}
+
+// of is the filter that every selector has.
+const of = `instance=~"$instance"`
+
+// by aggregates, by labels where there are any.
+func by(function, labels, selector string) string {
+	if labels == "" {
+		return function + "(" + selector + ")"
+	}
+	return function + " by (" + labels + ") (" + selector + ")"
+}
+
+// metric is a selector of this deployment; more are further matchers.
+func metric(name, more string) string {
+	if more != "" {
+		more = "," + more
+	}
+	return "lightmetrics_" + name + "{" + of + more + "}"
+}
+
+// rate is the sum of a counter's rates.
+func rate(labels, name, more string) string {
+	return by("sum", labels, "rate("+metric(name, more)+"[$__rate_interval])")
+}
+
+// quantiles are the median and the 99th percentile of a histogram.
+func quantiles(labels, name, more string) []Query {
+	var out []Query
+	le, legend := "le", ""
+	if labels != "" {
+		le, legend = labels+", le", " {{"+labels+"}}"
+	}
+	for _, q := range [][2]string{{"0.5", "median"}, {"0.99", "99 %"}} {
+		out = append(out, Query{"histogram_quantile(" + q[0] + ", " + rate(le, name+"_bucket", more) + ")", q[1] + legend})
+	}
+	return out
+}
+
+// ago turns a time into its age.
+func ago(expression string) string { return "time() - " + expression }
+
+func one(expr, legend string) []Query { return []Query{{expr, legend}} }
+
+func overview() Row {
+	return Row{"Overview", []Panel{
+		{Title: "Records accepted", Unit: "ops", Stat: true, Queries: one(rate("", "ingest_records_total", `outcome="accepted"`), "")},
+		{Title: "Agents with a stream", Unit: "short", Stat: true, Queries: one(by("sum", "", metric("ingest_streams", "")), "")},
+		{Title: "Reconciled through", About: "Everything accepted before is reconciled or reported.", Unit: "s", Stat: true,
+			Queries: one(ago(by("max", "", metric("reconciler_complete_through_timestamp_seconds", ""))), "")},
+		{Title: "Rollups behind", About: "Age of the oldest ended hour that is not rolled up.", Unit: "s", Stat: true, Queries: one(by("max", "", metric("rollup_lag_seconds", "")), "")},
+		{Title: "Open repairs", About: "Accepted batches that are damaged or missing.", Unit: "short", Stat: true, Queries: one(by("max", "", metric("reconciler_open_repairs", "")), "")},
+		{Title: "Samples dropped by agents", About: "In a day.", Unit: "short", Stat: true, Queries: one("sum(increase("+metric("agent_dropped_samples_total", "")+"[1d]))", "")},
+		{Title: "Parts that are not ready", About: "0 is ready; /-/ready of the instance says why it is not.", Unit: "short",
+			Queries: one("1 - "+by("min", "job, instance, part", metric("ready", "")), "{{job}} {{instance}} {{part}}")},
+		{Title: "Memory", Unit: "bytes", Queries: one(by("max", "job, instance", `process_resident_memory_bytes{job=~"lightmetrics-.+",`+of+`}`), "{{job}} {{instance}}")},
+		{Title: "CPU", About: "Cores in use.", Unit: "short", Queries: one(by("sum", "job, instance", `rate(process_cpu_seconds_total{job=~"lightmetrics-.+",`+of+`}[$__rate_interval])`), "{{job}} {{instance}}")},
+	}}
+}
+
+func ingest() Row {
+	return Row{"Ingest", []Panel{
+		{Title: "Batches by outcome", Unit: "ops", Queries: one(rate("outcome", "ingest_batches_total", ""), "{{outcome}}")},
+		{Title: "Acknowledgement", About: "Admission of a batch to its answer.", Unit: "s", Queries: quantiles("", "ingest_ack_duration_seconds", `outcome="accepted"`)},
+		{Title: "Refused, retried", About: "Batches that were not accepted, by reason.", Unit: "ops", Queries: one(rate("outcome, reason", "ingest_batches_total", `outcome=~"rejected|retry|conflict"`), "{{outcome}} {{reason}}")},
+		{Title: "Store requests", Unit: "ops", Queries: one(rate("op, outcome", "ingest_store_requests_total", ""), "{{op}} {{outcome}}")},
+		{Title: "Store latency", Unit: "s", Queries: quantiles("op", "ingest_store_request_duration_seconds", "")},
+		{Title: "Frame bytes", Unit: "Bps", Queries: one(rate("instance", "ingest_frame_bytes_total", ""), "{{instance}}")},
+		{Title: "Turned away for want of room", Unit: "ops", Queries: one(rate("instance, resource", "ingest_sheds_total", ""), "{{instance}} {{resource}}")},
+		{Title: "Streams", Unit: "short", Queries: one(by("sum", "instance", metric("ingest_streams", "")), "{{instance}}")},
+		{Title: "Admitted and not answered", Unit: "bytes", Queries: one(by("sum", "instance", metric("ingest_in_flight_bytes", "")), "{{instance}}")},
+	}}
+}
+
+func reconciler() Row {
+	return Row{"Reconciler", []Panel{
+		{Title: "Manifests by source", About: "Frontier items without events: events do not arrive.", Unit: "ops", Queries: one(rate("source", "reconciler_items_total", ""), "{{source}}")},
+		{Title: "Acceptance to derived keys", Unit: "s", Queries: quantiles("", "reconciler_lag_seconds", "")},
+		{Title: "Outcomes", Unit: "ops", Queries: one(rate("result", "reconciler_outcomes_total", ""), "{{result}}")},
+		{Title: "Queue", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_queue_length", "")), "{{instance}}")},
+		{Title: "Queue age", Unit: "s", Queries: one(by("max", "instance", metric("reconciler_queue_age_seconds", "")), "{{instance}}")},
+		{Title: "Audits", Unit: "ops", Queries: one(rate("kind, result", "reconciler_audits_total", ""), "{{kind}} {{result}}")},
+	}}
+}
+
+func rollup() Row {
+	return Row{"Rollup", []Panel{
+		{Title: "Behind, by shard", Unit: "s", Queries: one(by("max", "shard", metric("rollup_lag_seconds", "")), "{{shard}}")},
+		{Title: "Pending batches", Unit: "short", Queries: one(by("sum", "instance", metric("rollup_pending_batches", "")), "{{instance}}")},
+		{Title: "Generations published", Unit: "ops", Queries: one(rate("window", "rollup_generations_published_total", ""), "{{window}}")},
+		{Title: "Jobs by outcome", Unit: "ops", Queries: one(rate("outcome", "rollup_jobs_total", ""), "{{outcome}}")},
+		{Title: "Job duration", Unit: "s", Queries: quantiles("", "rollup_job_duration_seconds", "")},
+		{Title: "Shards by worker", Unit: "short", Queries: one(by("max", "instance", metric("rollup_shards", "")), "{{instance}}")},
+		{Title: "Publications refused", Unit: "ops", Queries: one(rate("reason", "rollup_publications_refused_total", ""), "{{reason}}")},
+		{Title: "Shards that are misplaced", Unit: "short", Queries: one(by("max", "kind", metric("coordinator_misplaced_shards", "")), "{{kind}}")},
+		{Title: "Coordinators that lead", About: "One, always.", Unit: "short", Queries: one(by("sum", "", metric("coordinator_leading", "")), "leading")},
+	}}
+}
+
+func query() Row {
+	return Row{"Query", []Panel{
+		{Title: "Requests", Unit: "ops", Queries: one(rate("path", "query_request_seconds_count", ""), "{{path}}")},
+		{Title: "Time to answer", Unit: "s", Queries: quantiles("", "query_request_seconds", `path=~"/api/v1/query|/api/v1/query_range"`)},
+		{Title: "Errors, partial answers", Unit: "ops", Queries: []Query{{rate("type", "query_errors_total", ""), "{{type}}"}, {rate("", "query_partial_answers_total", ""), "partial"}}},
+		{Title: "Complete through", About: "Age of what is proved complete.", Unit: "s", Queries: one(ago(by("max", "instance", metric("query_complete_through_timestamp_seconds", ""))), "{{instance}}")},
+		{Title: "Acceptance to visible", Unit: "s", Queries: quantiles("", "query_visible_seconds", "")},
+		{Title: "Data in memory", Unit: "bytes", Queries: one(by("max", "instance", metric("query_live_bytes", "")), "{{instance}}")},
+		{Title: "Series in memory", Unit: "short", Queries: one(by("max", "instance", metric("query_live_series", "")), "{{instance}}")},
+		{Title: "Batches evicted", Unit: "ops", Queries: one(rate("instance, reason", "query_live_evicted_batches_total", ""), "{{instance}} {{reason}}")},
+		{Title: "Memory of queries, queries that wait", Unit: "short", Queries: []Query{
+			{by("max", "instance", metric("query_memory_bytes", "")), "{{instance}} bytes"}, {by("max", "instance", metric("query_waiting", "")), "{{instance}} waiting"}}},
+	}}
+}
+
+func store() Row {
+	return Row{"Object store", []Panel{
+		{Title: "Requests", Unit: "ops", Queries: one(rate("op, status", "objectstore_requests_total", ""), "{{op}} {{status}}")},
+		{Title: "Time to answer", Unit: "s", Queries: quantiles("op", "objectstore_request_seconds", "")},
+		{Title: "Fsync", Unit: "s", Queries: quantiles("", "objectstore_fsync_seconds", "")},
+		{Title: "Log", Unit: "bytes", Queries: []Query{{by("max", "instance", metric("objectstore_log_bytes", "")), "{{instance}} all"}, {by("max", "instance", metric("objectstore_log_live_bytes", "")), "{{instance}} in use"}}},
+		{Title: "Free disk", Unit: "bytes", Queries: []Query{{by("min", "instance", metric("objectstore_disk_free_bytes", "")), "{{instance}} free"}, {by("min", "instance", metric("objectstore_reserve_bytes", "")), "{{instance}} reserve"}}},
+		{Title: "Objects", Unit: "short", Queries: one(by("max", "instance", metric("objectstore_objects", "")), "{{instance}}")},
+		{Title: "Damaged, full, read-only", About: "All 0 when the store is well.", Unit: "short", Queries: []Query{
+			{by("max", "instance", metric("objectstore_damaged", "")), "{{instance}} damaged places"}, {by("max", "instance", metric("objectstore_full", "")), "{{instance}} full"},
+			{by("max", "instance", metric("objectstore_poisoned", "")), "{{instance}} read-only"}, {by("max", "instance", metric("objectstore_uncertain", "")), "{{instance}} keys unknown"}}},
+		{Title: "Webhooks", Unit: "ops", Queries: one(rate("webhook, outcome", "objectstore_webhook_posts_total", ""), "{{webhook}} {{outcome}}")},
+		{Title: "Slow bodies cut off", Unit: "ops", Queries: one(rate("instance", "objectstore_slow_bodies_total", ""), "{{instance}}")},
+	}}
+}
+
+func agents() Row {
+	top := func(expr string) string { return "topk(10, " + expr + ")" }
+	return Row{"Agents", []Panel{
+		{Title: "Agents by alert", About: "Only a person can mend these; lmctl agent status says how.", Unit: "short", Queries: one(by("sum", "id", metric("agent_alert", "")), "{{id}}")},
+		{Title: "Oldest pending batch", About: "The ten oldest.", Unit: "s", Queries: one(top(by("max", "instance", metric("agent_lag_seconds", ""))), "{{instance}}")},
+		{Title: "Queue", About: "The ten fullest.", Unit: "percentunit", Queries: one(top("max by (instance) ("+metric("agent_queue_disk_bytes", "")+" / "+metric("agent_queue_max_bytes", "")+")"), "{{instance}}")},
+		{Title: "Answers", Unit: "ops", Queries: one(rate("status", "agent_batches_total", ""), "{{status}}")},
+		{Title: "Batch to answer", Unit: "s", Queries: quantiles("", "agent_answer_seconds", "")},
+		{Title: "Samples dropped", Unit: "ops", Queries: one(rate("reason", "agent_dropped_samples_total", ""), "{{reason}}")},
+		{Title: "Dead letters and parked batches", Unit: "short", Queries: one(by("sum", "state", metric("agent_queue_batches", `state=~"dead|parked"`)), "{{state}}")},
+		{Title: "Without a collector", Unit: "s", Queries: one(top(by("max", "instance", metric("agent_disconnected_seconds", ""))), "{{instance}}")},
+		{Title: "Clock offset", Unit: "s", Queries: one(top(by("max", "instance", "abs("+metric("agent_clock_offset_seconds", "")+")")), "{{instance}}")},
+	}}
+}
