@@ -120,7 +120,7 @@ func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error
 		for {
 			select {
 			case <-hup:
-				if err := reload(p, g, file); err != nil {
+				if err := reload(rctx, p, g, bin, file); err != nil {
 					log.Error("the settings are not reloaded; those before stay in force", "error", err)
 				}
 			case <-rctx.Done():
@@ -138,11 +138,16 @@ func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error
 	return err
 }
 
-// reload writes the settings of the services again and has each read them. The section
-// "all" itself is fixed until the next start.
-func reload(p *plan, g *group, file string) error {
+// reload writes the settings of the services again and has each read them, once every
+// service has taken its part: what is written is what a service that ends is started with,
+// so a mistake would stay unseen until then. The section "all" itself is fixed until the
+// next start.
+func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
 	next, err := readPlan(p.cfg, p.creds, file)
 	if err != nil {
+		return err
+	}
+	if err := next.check(ctx, bin, file); err != nil {
 		return err
 	}
 	if _, err := next.write(next.dir("settings")); err != nil {
@@ -164,15 +169,30 @@ func checkSettings(ctx context.Context, cfg Config, bin, file string, w io.Write
 		return err
 	}
 	p, err := readPlan(cfg, creds, file)
+	if err == nil {
+		err = p.check(ctx, bin, file)
+	}
 	if err != nil {
 		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
 	}
+	fmt.Fprintln(w, "settings are valid")
+	return nil
+}
+
+// check has every service check its part of the plan, in files that nothing else reads.
+// The error names the services that refuse theirs.
+func (p *plan) check(ctx context.Context, bin, file string) error {
+	dir, err := os.MkdirTemp("", "lightmetrics-check-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
 	settings, err := p.write(dir)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, s := range cfg.services() {
+	for _, s := range p.cfg.services() {
 		cctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		out, err := exec.CommandContext(cctx, bin, s, "--config", settings[s], "--config.check").CombinedOutput()
 		cancel()
@@ -181,11 +201,7 @@ func checkSettings(ctx context.Context, cfg Config, bin, file string, w io.Write
 			errs = append(errs, fmt.Errorf("%s: %s", s, strings.ReplaceAll(text, settings[s], file)))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
-	}
-	fmt.Fprintln(w, "settings are valid")
-	return nil
+	return errors.Join(errs...)
 }
 
 // lockDir keeps a second group out of the data directory.

@@ -49,8 +49,8 @@ func newGroup(members []member, event func(name, what string, err error)) *group
 	return &group{members: members, event: event, running: map[string]*proc.Process{}}
 }
 
-// run starts the members and keeps them running until ctx ends, or one of them says that
-// its settings are wrong, which no restart mends. started is called once every member was
+// run starts the members and keeps them running until ctx ends, or the first start of one
+// of them says that its settings are wrong, which no restart mends. started is called once every member was
 // started and given its time to become ready.
 func (g *group) run(ctx context.Context, started func()) error {
 	var wg sync.WaitGroup
@@ -96,11 +96,12 @@ func (g *group) run(ctx context.Context, started func()) error {
 }
 
 // keep runs one member and starts it again when it ends, until ctx ends; then it stops
-// it. ready is called when the member is ready. The error is a member's that refuses its
-// settings.
+// it. ready is called when the member is ready. The error is a member's whose first start
+// refuses its settings. One that refuses them later had others before: somebody is changing
+// a file, and the other members do not end for it.
 func (g *group) keep(ctx context.Context, m member, ready func()) error {
 	wait := firstRestart
-	for {
+	for first := true; ; first = false {
 		began := time.Now()
 		p, err := proc.Start(m.spec)
 		if err == nil {
@@ -112,7 +113,7 @@ func (g *group) keep(ctx context.Context, m member, ready func()) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if code := exitCode(err); code == cli.ExitUsage {
+		if code := exitCode(err); code == cli.ExitUsage && first {
 			return fmt.Errorf("%s refuses its settings: %w", m.name, err)
 		}
 		if time.Since(began) > steady {

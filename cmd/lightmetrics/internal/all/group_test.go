@@ -20,13 +20,21 @@ import (
 // TestMain lets the test binary play a member of the group: it writes what happens to it
 // into a file that all members share.
 func TestMain(m *testing.M) {
+	if refuses := os.Getenv("ALL_REFUSES"); refuses != "" && slices.Contains(os.Args, "--config.check") {
+		if b, _ := os.ReadFile(os.Args[3]); strings.Contains(string(b), refuses) {
+			fmt.Fprintln(os.Stderr, "error: "+os.Args[3]+": unknown keys: "+refuses)
+			os.Exit(2)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv("ALL_MEMBER") == "" {
 		os.Exit(m.Run())
 	}
 	os.Exit(play(os.Getenv("ALL_MEMBER"), os.Getenv("ALL_JOURNAL")))
 }
 
-// play is a member: "refuse" has wrong settings, "crash" ends once by itself, others stay.
+// play is a member: "refuse" has wrong settings, "crash" ends once by itself, "spoiled" too,
+// and has wrong settings when it is started again, others stay.
 func play(name, journal string) int {
 	note := func(what string) {
 		f, err := os.OpenFile(journal, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -41,7 +49,21 @@ func play(name, journal string) int {
 	note("started")
 	switch name {
 	case "refuse":
+		// Not before the member ahead of it has got as far as its signals.
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if b, _ := os.ReadFile(journal); strings.Contains(string(b), "store started") {
+				break
+			}
+		}
 		return 2
+	case "spoiled":
+		b, _ := os.ReadFile(journal)
+		switch strings.Count(string(b), "spoiled started") {
+		case 1:
+			return 7
+		case 2:
+			return 2
+		}
 	case "crash":
 		if b, _ := os.ReadFile(journal); strings.Count(string(b), "crash started") == 1 {
 			return 7
@@ -185,5 +207,70 @@ func TestGroupEndsWhereSettingsAreWrong(t *testing.T) {
 	}
 	if got := s.lines(); !slices.Contains(got, "store stopped") {
 		t.Errorf("the others were not stopped: %q", got)
+	}
+}
+
+// TestGroupOutlivesSettingsThatAreSpoiledLater: a file that is wrong while one member is
+// started again does not end the others.
+func TestGroupOutlivesSettingsThatAreSpoiledLater(t *testing.T) {
+	s := newStage(t, "store", "spoiled")
+	ctx, cancel := context.WithCancel(context.Background())
+	done := s.run(ctx, func() {})
+	for end := time.Now().Add(30 * time.Second); strings.Count(strings.Join(s.lines(), "\n"), "spoiled started") < 3; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) || slices.Contains(s.lines(), "store stopped") {
+			t.Fatalf("it was not tried again: %q", s.lines())
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReloadRefusesBeforeItWrites: settings that a service refuses are not what it would be
+// started with after a crash.
+func TestReloadRefusesBeforeItWrites(t *testing.T) {
+	t.Setenv("ALL_REFUSES", "mistake")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig()
+	cfg.DataDir = t.TempDir()
+	creds, err := openCredentials(cfg.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "all.yaml")
+	set := func(text string) error {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, err := readPlan(cfg, creds, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reload(context.Background(), p, newGroup(nil, nil), self, file)
+	}
+	written := func() string {
+		b, err := os.ReadFile(filepath.Join(cfg.DataDir, "settings", "query.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if err := set("query: {lookback: 4m}"); err != nil {
+		t.Fatal(err)
+	}
+	before := written()
+	if !strings.Contains(before, "lookback: 4m") {
+		t.Fatalf("not reloaded: %s", before)
+	}
+	err = set("query: {mistake: 1}\ningest: {collector_id: c}")
+	if err == nil || !strings.Contains(err.Error(), "query: "+file+": unknown keys: mistake") {
+		t.Errorf("got %v", err)
+	}
+	if got := written(); got != before {
+		t.Errorf("what was refused was written:\n%s", got)
 	}
 }
