@@ -89,7 +89,7 @@ func (a *API) Register(mux *http.ServeMux) {
 			defer timer.ObserveDuration()
 			r.Body = run.LimitBody(w, r.Body, maxBody)
 			if err := r.ParseForm(); err != nil {
-				a.fail(w, &apiError{badData, err})
+				a.fail(w, badBody(err))
 				return
 			}
 			if err := h.fn(w, r); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
@@ -34,6 +35,8 @@ var (
 	unavailable = errorType{"unavailable", http.StatusServiceUnavailable}
 	notFound    = errorType{"not_found", http.StatusNotFound}
 	wrongMethod = errorType{"method_not_allowed", http.StatusMethodNotAllowed}
+	slowBody    = errorType{"timeout", http.StatusRequestTimeout}
+	largeBody   = errorType{"bad_data", http.StatusRequestEntityTooLarge}
 	// Prometheus has no names of its own for what a proxy before it refuses.
 	unauthorized = errorType{"unauthorized", http.StatusUnauthorized}
 	forbidden    = errorType{"forbidden", http.StatusForbidden}
@@ -49,6 +52,18 @@ func (e *apiError) Unwrap() error { return e.err }
 
 func badParam(name string, err error) error {
 	return &apiError{badData, fmt.Errorf("invalid parameter %q: %w", name, err)}
+}
+
+// badBody is the answer to a form that can't be read: how the body came, or what it says.
+func badBody(err error) *apiError {
+	var large *http.MaxBytesError
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded): // its text names the connection
+		return &apiError{slowBody, errors.New("the body took too long to arrive")}
+	case errors.As(err, &large):
+		return &apiError{largeBody, err}
+	}
+	return &apiError{badData, err}
 }
 
 // classify maps an error to its type.
