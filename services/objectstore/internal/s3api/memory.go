@@ -20,10 +20,13 @@ const (
 	// memoryWait is how long a request waits for its share of the memory for bodies.
 	memoryWait = 10 * time.Second
 	// pressureStall and pressureRate are what a body must keep up while others wait for
-	// the memory that it holds.
-	pressureStall = time.Second
-	pressureRate  = 16 << 10 // bytes a second
-	pressureCheck = 250 * time.Millisecond
+	// the memory that it holds. The more wait, the shorter it may stall, down to
+	// pressureStallLeast, so that a queue of stalled bodies is through before those that
+	// wait behind it are sent away.
+	pressureStall      = time.Second
+	pressureStallLeast = 250 * time.Millisecond
+	pressureRate       = 16 << 10 // bytes a second
+	pressureCheck      = 50 * time.Millisecond
 )
 
 // memory shares the memory for bodies out among requests. Nobody who waits holds a
@@ -104,8 +107,9 @@ func (m *memory) takeBack() {
 		return
 	}
 	now := time.Now()
+	stall := max(pressureStall/time.Duration(1+m.waiters/max(len(m.holders), 1)), pressureStallLeast)
 	for s := range m.holders {
-		if s.slow(now) && s.revoked.CompareAndSwap(false, true) {
+		if s.slow(now, stall) && s.revoked.CompareAndSwap(false, true) {
 			m.onCut()
 			_ = s.conn.SetReadDeadline(now) // of a connection that is gone at worst
 		}
@@ -115,12 +119,12 @@ func (m *memory) takeBack() {
 
 // slow says whether a share waits for its client, who stalls or trickles. One whose
 // bytes are being hashed or written waits for nobody but us.
-func (s *share) slow(now time.Time) bool {
+func (s *share) slow(now time.Time, stall time.Duration) bool {
 	began := s.reading.Load()
 	if began == 0 {
 		return false
 	}
 	held := now.Sub(s.since)
-	return now.Sub(time.Unix(0, began)) > pressureStall ||
+	return now.Sub(time.Unix(0, began)) > stall ||
 		held > pressureStall && float64(s.arrived.Load()) < held.Seconds()*pressureRate
 }
