@@ -106,12 +106,17 @@ func TestCostOfAnHour(t *testing.T) {
 		must(t, err)
 		p, err := svc.plan(t.Context(), hour0, 0, 1, &published{}, w.accepted, 0)
 		must(t, err)
-		idle := liveHeap(func() { time.Sleep(20 * time.Millisecond) })
 		var m *made
-		peak := liveHeap(func() {
-			m, err = svc.make(t.Context(), p, nil, window.All(), func() error { return nil })
-			must(t, err)
-		}) - idle
+		var peak int64
+		// The heap is known at the ends of collections alone, which may all miss the peak on
+		// a busy machine: such a try says too little, never too much.
+		for try := 0; try < 5 && (m == nil || peak < m.cost/4); try++ {
+			idle := liveHeap(func() { time.Sleep(20 * time.Millisecond) })
+			peak = max(peak, liveHeap(func() {
+				m, err = svc.make(t.Context(), p, nil, window.All(), func() error { return nil })
+				must(t, err)
+			})-idle)
+		}
 		t.Logf("%d series, %d rows: %d bytes a series, estimate %d", c.series, c.rows, peak/int64(c.series), m.cost/int64(c.series))
 		if peak > m.cost*5/4 || peak < m.cost/4 {
 			t.Errorf("%d series of %d rows take %d bytes, the estimate is %d", c.series, c.rows, peak, m.cost)

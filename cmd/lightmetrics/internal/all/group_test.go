@@ -126,6 +126,27 @@ func (s *stage) lines() []string {
 	return out
 }
 
+// pid is that of a member's first start.
+func (s *stage) pid(name string) int {
+	s.t.Helper()
+	s.waitFor(name + " started")
+	b, err := os.ReadFile(s.journal)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for l := range strings.Lines(string(b)) {
+		if f := strings.Fields(l); f[0] == name {
+			pid, err := strconv.Atoi(f[2])
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	s.t.Fatalf("no pid of %s", name)
+	return 0
+}
+
 // waitFor waits until a line was written.
 func (s *stage) waitFor(line string) {
 	s.t.Helper()
@@ -177,15 +198,7 @@ func TestGroupStartsAgainWhatEnds(t *testing.T) {
 		}
 	}
 	// One that is killed comes back as well.
-	b, err := os.ReadFile(s.journal)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.Fields(string(b))[2])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(s.pid("store"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(30 * time.Second); strings.Count(strings.Join(s.lines(), "\n"), "store started") < 2; time.Sleep(10 * time.Millisecond) {
