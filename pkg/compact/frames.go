@@ -8,11 +8,11 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -26,34 +26,51 @@ type FrameStore interface {
 	Delete(ctx context.Context, key string) error
 }
 
-// FrameConfig of a FrameRemover. All but Progress are required.
+// FrameConfig of a FrameRemover. Pending, Each and Progress may be nil.
 type FrameConfig struct {
 	Store       FrameStore
 	AuthorityID string
 	// By names who removes, in the log.
 	By  string
 	Now func() time.Time
-	// Progress is told after every hour; it may be nil.
+	// Pending reports that a batch which no published set has yet may need the frames of the
+	// shard's hour; nil reads the shard's intake.
+	Pending func(id shard.ID, h window.Hour) bool
+	// Each calls fn for 0 to n-1, some at once where it likes; nil is one after the other.
+	Each func(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error
+	// Progress is told after every hour.
 	Progress func(h window.Hour, r FrameReport)
 }
 
-// FrameRemover removes raw frames that published raw sets cover. The identity manifests
-// stay: what was accepted, and its hash, is known for ever.
-type FrameRemover struct {
-	cfg FrameConfig
-	cat *catalog.Catalog
-}
+// FrameRemover removes raw frames that published raw sets cover, or covered until they
+// expired. The identity manifests stay: what was accepted, and its hash, is known for ever.
+// It has no state; two that do the same at once are harmless.
+type FrameRemover struct{ cfg FrameConfig }
 
 // NewFrameRemover checks the settings; it makes no request.
 func NewFrameRemover(c FrameConfig) (*FrameRemover, error) {
-	if c.Store == nil || c.By == "" || c.Now == nil {
-		return nil, errors.New("compact: store, name and clock are needed")
+	if c.Store == nil || c.AuthorityID == "" || c.By == "" || c.Now == nil {
+		return nil, errors.New("compact: store, authority, name and clock are needed")
 	}
-	cat, err := catalog.New(catalog.Config{Reader: c.Store, AuthorityID: c.AuthorityID})
-	if err != nil {
-		return nil, err
+	if c.Each == nil {
+		c.Each = func(ctx context.Context, n int, fn func(context.Context, int) error) error {
+			for i := range n {
+				if err := fn(ctx, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
 	}
-	return &FrameRemover{c, cat}, nil
+	return &FrameRemover{c}, nil
+}
+
+// FrameLimits say which frames are old enough.
+type FrameLimits struct {
+	// Ended: all samples lie in hours that ended at or before it.
+	Ended time.Time
+	// Rolled: the store has not changed a record of these hours since; the zero time asks for nothing.
+	Rolled time.Time
 }
 
 // FrameReport counts batches, and the bytes of the frames that are removed, or would be.
@@ -68,25 +85,45 @@ type FrameReport struct {
 
 // Reasons why a batch of an hour before the time is kept.
 const (
-	KeptUncovered = "an hour of it is not covered by a committed raw set"
-	KeptWide      = "it spans more than two hours"
-	KeptHour      = "the plan or a record of its hour can't be read"
+	KeptUncovered  = "an hour of it is not covered by a committed raw set"
+	KeptWide       = "it spans more than two hours"
+	KeptHour       = "the plan or a record of its hour can't be read"
+	KeptUnfinished = "a generation of its hour is not decided in all windows"
+	KeptYoung      = "its hour was published too short a time ago"
+	KeptPending    = "a late batch beside it is not rolled up yet"
+	KeptOrdered    = "its hour is ordered to be made anew"
+	KeptAside      = "an agent is set aside for its hour"
+	KeptRepair     = "the reconciler has a repair record of it"
+	KeptConflict   = "another frame was submitted as the same batch"
 )
 
-// Run looks at the batches whose samples all lie in hours that ended at or before the
-// time, and removes the frames of those that committed raw sets cover in every hour they
-// have samples in; dry only counts them. What is removed is written down first: what a
-// log names is gone, or is about to be. A repeat goes on where a former run ended.
+// passes reports that a later look may find the batch removable.
+func passes(why string) bool { return why != KeptWide && why != KeptConflict }
+
+// stepOfRun bounds the batches of a step where nobody waits.
+const stepOfRun = framelog.MaxFrames
+
+// Run looks at the batches of all shards whose samples all lie in hours that ended at or
+// before the time, and removes the frames of those that FrameHour finds not to be needed;
+// dry only counts them. A repeat goes on where a former run ended.
 func (f *FrameRemover) Run(ctx context.Context, before time.Time, dry bool) (FrameReport, error) {
 	rep := FrameReport{Kept: map[string]int{}}
-	last := window.HourOf(before.UnixMilli()+1) - 1 // ends at or before
+	last := LastEnded(before)
+	pending := map[shard.ID]map[window.Hour]bool{}
 	for next := earliest; next <= last; {
-		h, ok, err := f.firstHour(ctx, next, last)
+		h, shards, ok, err := f.firstHour(ctx, next, last)
 		if err != nil || !ok {
 			return rep, err
 		}
-		if err := f.hour(ctx, h, before, dry, &rep); err != nil {
-			return rep, fmt.Errorf("raw frames of %s: %w", h, err)
+		for _, id := range shards {
+			if f.cfg.Pending == nil && pending[id] == nil {
+				if pending[id], err = f.pendingHours(ctx, id); err != nil {
+					return rep, err
+				}
+			}
+			if err := f.hour(ctx, id, h, before, dry, pending[id], &rep); err != nil {
+				return rep, fmt.Errorf("raw frames of %s, shard %s: %w", h, id, err)
+			}
 		}
 		rep.Hours++
 		if f.cfg.Progress != nil {
@@ -97,140 +134,86 @@ func (f *FrameRemover) Run(ctx context.Context, before time.Time, dry bool) (Fra
 	return rep, nil
 }
 
+func (f *FrameRemover) hour(ctx context.Context, id shard.ID, h window.Hour, before time.Time, dry bool, pending map[window.Hour]bool, rep *FrameReport) error {
+	x, err := f.Open(ctx, id, h, FrameLimits{Ended: before})
+	if err != nil {
+		return err
+	}
+	if f.cfg.Pending == nil {
+		x.pending = func(_ shard.ID, h window.Hour) bool { return pending[h] }
+	}
+	for done := false; !done; {
+		if done, err = x.Step(ctx, stepOfRun, dry, rep); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LastEnded is the last hour that ended at or before the time.
+func LastEnded(t time.Time) window.Hour { return window.HourOf(t.UnixMilli()+1) - 1 }
+
 // earliest hour that is looked at: the epoch's first.
 const earliest = window.Hour(0)
 
-// firstHour is the first one from from on that has manifests.
-func (f *FrameRemover) firstHour(ctx context.Context, from, to window.Hour) (window.Hour, bool, error) {
-	found := window.Hour(0)
-	err := listHours(ctx, f.cfg.Store, from, to, func(n catalog.Name, _ objstore.Info) error {
-		found = n.Hour
-		return errStop
+// firstHour is the first one from from on that has manifests, and the shards that have.
+func (f *FrameRemover) firstHour(ctx context.Context, from, to window.Hour) (h window.Hour, shards []shard.ID, ok bool, err error) {
+	err = listHours(ctx, f.cfg.Store, from, to, func(n catalog.Name, _ objstore.Info) error {
+		if ok && n.Hour != h {
+			return errStop
+		}
+		h, ok = n.Hour, true
+		if k := len(shards); k == 0 || shards[k-1] != n.Shard {
+			shards = append(shards, n.Shard)
+		}
+		return nil
 	})
 	if errors.Is(err, errStop) {
-		return found, true, nil
+		err = nil
 	}
-	return 0, false, err
+	return h, shards, ok, err
 }
 
 var errStop = errors.New("stop")
 
-// hour looks at the batches whose last samples lie in the hour.
-func (f *FrameRemover) hour(ctx context.Context, h window.Hour, before time.Time, dry bool, rep *FrameReport) error {
-	v, err := f.cat.Refresh(ctx, h-1, h)
-	if err != nil {
-		return err
-	}
-	f.cat.Forget(h, h)
-	for _, set := range v.Sets(h, window.Raw) {
-		p, err := f.plan(ctx, set)
-		if unreadable(err) || errors.Is(err, rollup.ErrPlan) {
-			rep.Kept[KeptHour] += int(set.Inputs.Batches())
-			continue
+// maxPendingHours bounds what is noted of a batch whose samples lie far apart.
+const maxPendingHours = 24 * 366
+
+// pendingHours are the hours of the batches in the shard's intake: some set lacks a batch
+// of each segment that is there. A segment that can't be read is an error: nobody knows
+// which frames it needs.
+func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[window.Hour]bool, error) {
+	out := map[window.Hour]bool{}
+	_, err := intake.NewReader(f.cfg.Store, id).Poll(ctx, 0, func(key string) error {
+		rctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		seg, err := intake.ReadSegment(rctx, f.cfg.Store, key)
+		if errors.Is(err, objstore.ErrNotFound) {
+			return nil // spent meanwhile
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("read %q: %w", key, err)
 		}
-		var found []framelog.Frame
-		for i := range p.Inputs {
-			e := &p.Inputs[i]
+		for _, e := range seg.Entries {
 			first, last := e.Hours()
-			if last != h {
-				continue // another hour's
+			for h := max(first, last-maxPendingHours); h <= last; h++ {
+				out[h] = true
 			}
-			if why := f.kept(v, e, first, last); why != "" {
-				rep.Kept[why]++
-				continue
-			}
-			r, err := f.frame(ctx, e)
-			if err != nil {
-				return err
-			}
-			if len(r.Keys) == 0 {
-				continue // gone already
-			}
-			rep.Batches++
-			rep.Frames += len(r.Keys)
-			rep.Bytes += e.FrameBytes * uint64(len(r.Keys))
-			if found = append(found, r); len(found) == framelog.MaxFrames {
-				if err := f.remove(ctx, found, before, dry); err != nil {
-					return err
-				}
-				found = nil
-			}
-		}
-		if err := f.remove(ctx, found, before, dry); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// kept says why the batch stays, "" when it may go.
-func (f *FrameRemover) kept(v *catalog.View, e *intake.Entry, first, last window.Hour) string {
-	if first < last-1 {
-		return KeptWide
-	}
-	for h := first; h <= last; h++ {
-		if len(v.Problems(h)) > 0 {
-			return KeptHour
-		}
-		if !v.Covers(e.Identity(), h, window.Raw) {
-			return KeptUncovered
-		}
-	}
-	return ""
-}
-
-func (f *FrameRemover) plan(ctx context.Context, set *catalog.Set) (*rollup.Plan, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	body, _, err := f.cfg.Store.Get(ctx, set.PlanKey, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
-	if err != nil {
-		return nil, err
-	}
-	if identity.Sum(body) != set.PlanSHA256 {
-		return nil, fmt.Errorf("%w: %q is not the plan of %s", rollup.ErrPlan, set.PlanKey, set.Name.Key())
-	}
-	return rollup.ParsePlan(body)
-}
-
-// frame finds the generations of a batch's blob.
-func (f *FrameRemover) frame(ctx context.Context, e *intake.Entry) (framelog.Frame, error) {
-	r := framelog.Frame{AgentID: e.AgentID, BootID: e.BootID, SeqStart: e.SeqStart, SeqEnd: e.SeqEnd, SHA256: e.FrameSHA256, Bytes: e.FrameBytes}
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
-	err := objstore.ListAll(ctx, f.cfg.Store, layout.BlobStem(e.FrameSHA256), "", func(i objstore.Info) error {
-		if d, _, err := layout.ParseBlob(i.Key); err == nil && d == e.FrameSHA256 {
-			r.Keys = append(r.Keys, i.Key)
+			out[first] = true
 		}
 		return nil
 	})
-	return r, err
+	return out, err
 }
 
-// remove writes the frames down, and then deletes them.
-func (f *FrameRemover) remove(ctx context.Context, frames []framelog.Frame, before time.Time, dry bool) error {
-	if len(frames) == 0 || dry {
-		return nil
-	}
-	l := framelog.Log{AuthorityID: f.cfg.AuthorityID, By: f.cfg.By, Before: before.UnixNano(), RemovedAt: f.cfg.Now().UnixNano(), Frames: frames}
-	body, err := l.Marshal()
+// plan reads the plan of the generation that the records name.
+func (f *FrameRemover) plan(ctx context.Context, c *cover) (*rollup.Plan, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	key := layout.RollupPlan(c.hour, c.shard, c.generation)
+	body, _, err := f.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := create(ctx, f.cfg.Store, l.Key(body), body); err != nil {
-		return err
-	}
-	for _, r := range frames {
-		for _, key := range r.Keys {
-			dctx, cancel := context.WithTimeout(ctx, recordTimeout)
-			err := f.cfg.Store.Delete(dctx, key)
-			cancel()
-			if err != nil && !errors.Is(err, objstore.ErrNotFound) {
-				return err
-			}
-		}
-	}
-	return nil
+	return c.check(key, body, f.cfg.AuthorityID)
 }

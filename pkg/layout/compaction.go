@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -65,3 +66,9 @@ const FrameLogsPrefix = LogPrefix + "frames/"
 func FrameLog(at time.Time, d identity.Digest) string {
 	return FrameLogsPrefix + fmt.Sprintf("%020d-%s.json", max(at.UnixMilli(), 0), d.String()[:32])
 }
+
+// RollupFramesPrefix is where workers note how far they have removed raw frames.
+const RollupFramesPrefix = RollupPrefix + "frames/"
+
+// RollupFrames is the key of a shard's note how far its raw frames are removed.
+func RollupFrames(s shard.ID) string { return RollupFramesPrefix + "shard=" + s.String() + ".json" }

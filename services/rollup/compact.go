@@ -89,6 +89,7 @@ type compactMetrics struct {
 	bytes       *prometheus.CounterVec // window, of: sources, objects
 	failures    *prometheus.CounterVec // what
 	expired     *prometheus.CounterVec // window
+	frames      prometheus.Counter
 }
 
 func newCompactMetrics(reg prometheus.Registerer) *compactMetrics {
@@ -100,10 +101,11 @@ func newCompactMetrics(reg prometheus.Registerer) *compactMetrics {
 		compactions: vec("compactions_total", "Compactions that this worker committed, by window.", "window"),
 		sources:     vec("compacted_sets_total", "Published sets that point at a compaction by this worker, by window.", "window"),
 		bytes:       vec("compaction_bytes_total", "Bytes of what compactions merged (sources) and what they wrote (objects), by window.", "window", "of"),
-		failures:    vec("maintenance_failures_total", "Looks of compaction and retention that failed and are tried again.", "what"),
+		failures:    vec("maintenance_failures_total", "Looks of compaction, retention and the removal of raw frames that failed and are tried again.", "what"),
 		expired:     vec("expired_sets_total", "Published sets that retention removed, by window.", "window"),
+		frames:      prometheus.NewCounter(prometheus.CounterOpts{Name: p + "removed_raw_frames_total", Help: "Accepted batches whose raw frames retention removed."}),
 	}
-	reg.MustRegister(m.compactions, m.sources, m.bytes, m.failures, m.expired)
+	reg.MustRegister(m.compactions, m.sources, m.bytes, m.failures, m.expired, m.frames)
 	return m
 }
 

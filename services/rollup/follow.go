@@ -55,7 +55,7 @@ func (o *owner) lookAgain(ctx context.Context) (more bool, err error) {
 			return false, nil
 		}
 		o.second = intake.NewReader(o.s.store, o.grant.Shard)
-		o.log.shelved = 0
+		o.log.shelved, o.alone = 0, 0
 	}
 	more, err = o.second.Poll(ctx, segmentsAtOnce, func(key string) error { return o.segment(ctx, key) })
 	if err == nil && !more {
@@ -112,6 +112,7 @@ func (o *owner) segment(ctx context.Context, key string) error {
 // leaveAlone tells of a segment that is none of this authority's. The batches that it was
 // to name are in the reconcilers' ledgers, so that only an operator enters them again.
 func (o *owner) leaveAlone(ctx context.Context, what, key string, err error) {
+	o.alone++
 	o.s.m.segments.WithLabelValues(what).Inc()
 	hctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()

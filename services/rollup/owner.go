@@ -32,6 +32,8 @@ type owner struct {
 	listed time.Time              // when orders were listed
 	seen   time.Time              // the clock at the last round
 	aside  asides
+	frames rawFrames
+	alone  int // segments that are left alone; nobody knows which batches they name
 	// attempts are the keys of notes that this owner has in the store.
 	attempts map[string]struct{}
 	// perRecord is the memory that a record of the shard took when its last hour was made; 0: not known.
@@ -108,6 +110,7 @@ func (o *owner) told(ctx context.Context) bool {
 func (o *owner) round(ctx context.Context) (again bool, err error) {
 	o.watchClock()
 	again, err = o.follow(ctx)
+	idle := err == nil && !again
 	err = errors.Join(err, o.sweep(ctx), o.listAsides(ctx))
 	if o.aside.of == nil {
 		return again, err // a job must not begin before it is known who is set aside
@@ -135,7 +138,7 @@ func (o *owner) round(ctx context.Context) (again bool, err error) {
 			break
 		}
 	}
-	return again, errors.Join(err, o.clean(ctx))
+	return again, errors.Join(err, o.clean(ctx), o.removeFrames(ctx, idle && o.second == nil))
 }
 
 const (

@@ -1,15 +1,24 @@
 package rollup
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/framelog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -20,8 +29,8 @@ func (w *world) there(prefix string) (n int) {
 	return n
 }
 
-// Only frames whose every hour is covered go, when all their hours are before the time;
-// what went is written down first.
+// Only frames whose every hour is covered go, when all their hours are before the time,
+// and no late batch waits beside them; what went is written down first.
 func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
@@ -31,8 +40,6 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	both := w.accept(a, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2})
 	seq = w.some(a, hour0+1, 10, 5, both.SeqEnd+1)
 	w.drive(cfg, Grant{Shard: 0, Fence: 1})
-	late := w.accept(a, seq, point{"load", frame.Gauge, at(hour0, 58*time.Minute), 3})
-	wide := w.accept(a, late.SeqEnd+1, point{"load", frame.Gauge, at(hour0-5, time.Minute), 1}, point{"load", frame.Gauge, at(hour0, 30*time.Minute), 2})
 	remover := func() *compact.FrameRemover {
 		f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
 		must(t, err)
@@ -58,10 +65,13 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 		t.Errorf("a dry run wrote %d logs", n)
 	}
 	run(hour0.End().Add(-time.Millisecond), false, 0, "map[]")
-	run(hour0.End(), false, 10, "map[]") // both reaches into the next hour; late and wide are in no set
+	run(hour0.End(), false, 10, "map[]") // both reaches into the next hour
 	run(hour0.End(), false, 0, "map[]")
-	run((hour0 + 1).End(), false, 6, "map[]")
-	if n := w.there(layout.LogPrefix); n != 2 {
+	late := w.accept(a, seq, point{"load", frame.Gauge, at(hour0, 58*time.Minute), 3})
+	wide := w.accept(a, late.SeqEnd+1, point{"load", frame.Gauge, at(hour0-5, time.Minute), 1}, point{"load", frame.Gauge, at(hour0, 30*time.Minute), 2})
+	all += 2
+	run((hour0 + 1).End(), false, 0, fmt.Sprintf("map[%s:17]", compact.KeptPending))
+	if n := w.there(layout.LogPrefix); n != 1 {
 		t.Errorf("%d logs", n)
 	}
 	// Rolled up by its rows, without the frames: the late ones are covered, and may go.
@@ -70,14 +80,297 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	if set.Name.Generation != 2 || !set.Inputs.Covers(late.Identity()) || !set.Inputs.Covers(wide.Identity()) {
 		t.Fatalf("%+v", set)
 	}
-	run((hour0 + 1).End(), false, 1, fmt.Sprintf("map[%s:1]", compact.KeptWide))
-	for _, key := range []string{layout.LogPrefix} {
-		must(t, objstore.ListAll(t.Context(), w.store, key, "", func(i objstore.Info) error {
-			b, _, err := w.store.Get(t.Context(), i.Key, objstore.GetOptions{})
-			if err == nil && (!strings.HasPrefix(i.Key, layout.LogPrefix+"frames/") || !strings.Contains(string(b), compact.FrameLogSchema)) {
-				t.Errorf("%s: %s", i.Key, b)
-			}
-			return err
-		}))
+	run((hour0 + 1).End(), false, 7, fmt.Sprintf("map[%s:1]", compact.KeptWide))
+	must(t, objstore.ListAll(t.Context(), w.store, layout.LogPrefix, "", func(i objstore.Info) error {
+		b, _, err := w.store.Get(t.Context(), i.Key, objstore.GetOptions{})
+		if err == nil && (!strings.HasPrefix(i.Key, layout.LogPrefix+"frames/") || !strings.Contains(string(b), compact.FrameLogSchema)) {
+			t.Errorf("%s: %s", i.Key, b)
+		}
+		return err
+	}))
+}
+
+// frameWorld has an authority whose store has the world's clock, one hour of ten batches,
+// published, and a setting that removes frames after two days.
+func frameWorld(t *testing.T) (w *world, cfg Config, agent string, seq uint64) {
+	t.Helper()
+	w = newWorld(t, mem.New(func() time.Time {
+		if w == nil {
+			return hour0.End()
+		}
+		return w.storeNow()
+	}))
+	cfg = testConfig()
+	cfg.Retention.RawFrames = 48 * time.Hour
+	agent = agentOf(0, 0)
+	seq = w.some(agent, hour0, 0, 10, 0)
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	return w, cfg, agent, seq
+}
+
+// removing drives a new owner of shard 0 some rounds, and gives how many frames are left.
+func (w *world) removing(cfg Config, s objstore.Store, fence uint64) (int, error) {
+	w.t.Helper()
+	o, err := w.owner(w.worker(cfg, s), Grant{Shard: 0, Fence: fence})
+	must(w.t, err)
+	for range 4 {
+		if _, rerr := o.round(w.t.Context()); rerr != nil {
+			err = rerr
+		}
+		w.advance(2 * frameRetry)
 	}
+	return w.there(layout.RawBlobsPrefix), err
+}
+
+func (w *world) removesNothing(cfg Config, want int, why string) {
+	w.t.Helper()
+	if n, err := w.removing(cfg, w.store, 5); n != want || err != nil {
+		w.t.Errorf("%s: %d frames are left, want %d; %v", why, n, want, err)
+	}
+}
+
+// logged are the batches that logs of removed frames name.
+func (w *world) logged() (n int) {
+	w.t.Helper()
+	x := framelog.NewIndex(w.store, testAuthority)
+	must(w.t, x.Look(w.t.Context()))
+	for _, e := range w.accepted {
+		if x.Names(e.Identity()) {
+			n++
+		}
+	}
+	return n
+}
+
+// The setting removes frames when they are old by the store's clock, since the hour ended
+// and since it was published; off by default; a clock a year off removes nothing.
+func TestRawFramesExpireByTheStoresClock(t *testing.T) {
+	w, cfg, agent, seq := frameWorld(t)
+	published := w.now()
+	w.clock.Store(published.Add(48*time.Hour - time.Minute - 5*2*frameRetry).UnixNano())
+	w.removesNothing(cfg, 10, "published too short a time ago")
+	w.clock.Store(published.Add(49 * time.Hour).UnixNano())
+	off := cfg
+	off.Retention.RawFrames = 0
+	w.removesNothing(off, 10, "off")
+	w.clock.Store(published.Add(24 * time.Hour).UnixNano())
+	for _, wrong := range []time.Duration{365 * 24 * time.Hour, -365 * 24 * time.Hour} {
+		w.wrong = wrong
+		w.clock.Store(published.Add(24*time.Hour + wrong).UnixNano())
+		n, err := w.removing(cfg, w.store, 5)
+		var clock *ClockError
+		if n != 10 || errors.As(err, &clock) != (wrong > 0) {
+			t.Errorf("a worker's clock that is %v wrong: %d frames, %v", wrong, n, err)
+		}
+	}
+	w.wrong = 0
+	w.clock.Store(published.Add(49 * time.Hour).UnixNano())
+	if n, err := w.removing(cfg, w.store, 5); n != 0 || err != nil || w.logged() != 10 {
+		t.Fatalf("%d frames are left, %d logged, %v", n, w.logged(), err)
+	}
+	// A late batch afterwards is rolled up from the published rows, and has its own time.
+	w.some(agent, hour0, 30, 1, seq)
+	w.drive(cfg, Grant{Shard: 0, Fence: 6})
+	w.check(hour0, 0, 2)
+	w.removesNothing(cfg, 1, "the late batch's own time")
+	w.advance(framesFullEvery + 49*time.Hour)
+	if n, err := w.removing(cfg, w.store, 7); n != 0 || err != nil || w.logged() != 11 {
+		t.Errorf("the late batch: %d frames are left, %d logged, %v", n, w.logged(), err)
+	}
+}
+
+// Frames stay while something may read them again, and go when it is gone.
+func TestRawFramesThatAreNeededStay(t *testing.T) {
+	order := catalog.Order{AuthorityID: testAuthority, Shard: 0, Hour: hour0 + 1, Above: 9, Reason: "r", By: "b"}
+	aside := catalog.Aside{AuthorityID: testAuthority, Shard: 0, Hour: hour0, Agent: agentOf(0, 1), Series: 1, Records: 1, Bytes: 1 << 50, Limit: 1 << 50, Reason: "r", By: "b", At: 1}
+	for name, x := range map[string]struct {
+		key  func(e intake.Entry) string
+		body string
+		left int
+	}{
+		"an agent set aside": {func(intake.Entry) string { return aside.Key() }, string(aside.Marshal()), 10},
+		"a repair record":    {func(e intake.Entry) string { return layout.Repair(e.Identity()) }, "{}", 1},
+		"a conflict":         {func(e intake.Entry) string { return layout.Quarantine(e.Identity(), identity.Sum(nil)) }, "{}", 1},
+		"a window that is not decided": {func(intake.Entry) string {
+			return layout.RollupSet(hour0, 0, window.OneHour, 1)
+		}, "", 10},
+		"a segment that can't be read": {func(intake.Entry) string { return layout.IntakeSegment(0, "cdef", 1) }, "x", 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, cfg, _, _ := frameWorld(t)
+			w.advance(50 * time.Hour)
+			key := x.key(w.accepted[3])
+			if name == "a window that is not decided" {
+				was, _, err := w.store.Get(t.Context(), key, objstore.GetOptions{})
+				must(t, err)
+				must(t, w.store.Delete(t.Context(), key))
+				f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
+				must(t, err)
+				rep, err := f.Run(t.Context(), hour0.End(), false)
+				if err != nil || rep.Batches != 0 || rep.Kept[compact.KeptUnfinished] == 0 {
+					t.Errorf("%+v, %v", rep, err)
+				}
+				w.spoil(key, string(was))
+			} else {
+				w.spoil(key, x.body)
+				w.removesNothing(cfg, x.left, name)
+				must(t, w.store.Delete(t.Context(), key))
+			}
+			w.advance(50 * time.Hour)
+			left := 0
+			if name == "a conflict" {
+				left = 1 // it stood for good when it was met
+			}
+			if n, err := w.removing(cfg, w.store, 7); n != left || err != nil {
+				t.Errorf("without it: %d frames are left, want %d; %v", n, left, err)
+			}
+		})
+	}
+	t.Run("an order", func(t *testing.T) {
+		w, _, _, _ := frameWorld(t)
+		w.spoil(order.Key(), string(order.Marshal()))
+		f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
+		must(t, err)
+		rep, err := f.Run(t.Context(), hour0.End(), false)
+		if err != nil || rep.Batches != 0 || rep.Kept[compact.KeptOrdered] != 10 {
+			t.Errorf("%+v, %v", rep, err)
+		}
+	})
+	t.Run("a late batch that waits", func(t *testing.T) {
+		w, cfg, agent, seq := frameWorld(t)
+		w.advance(50 * time.Hour)
+		cfg.Schedule.LateAfter = time.Hour
+		w.accept(agent, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 3})
+		w.removesNothing(cfg, 11, "a late batch waits")
+		w.advance(50 * time.Hour)
+		w.drive(cfg, Grant{Shard: 0, Fence: 6})
+		w.check(hour0, 0, 2)
+		w.advance(50 * time.Hour)
+		if n, err := w.removing(cfg, w.store, 7); n != 0 || err != nil {
+			t.Errorf("rolled up: %d frames are left, %v", n, err)
+		}
+	})
+}
+
+// Hours whose raw sets have expired gave up their frames never: what covered them is gone.
+// Their plans and removed records prove that they were covered, also when rolled rows, or
+// the rows of the hour beside, have expired.
+func TestRawFramesOfExpiredHoursGo(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		w, cfg, agent, seq := frameWorld(t)
+		w.accept(agent, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2})
+		w.clock.Store((hour0 + 2).End().UnixNano())
+		w.drive(cfg, Grant{Shard: 0, Fence: 2})
+		w.clock.Store((hour0 + 1).End().Add(25 * time.Hour).UnixNano())
+		expiring := cfg
+		expiring.Retention.Raw = 24 * time.Hour
+		if all {
+			expiring.Retention.Minute, expiring.Retention.Five, expiring.Retention.Hour = expiring.Retention.Raw, expiring.Retention.Raw, expiring.Retention.Raw
+		}
+		must(t, w.compactor(expiring).retain(t.Context()))
+		if v := w.view(hour0, false); !v.Expired(hour0, window.Raw) || v.Expired(hour0, window.OneHour) != all {
+			t.Fatal("not expired as it should be")
+		}
+		w.removesNothing(expiring, 11, "expired, but not long ago")
+		w.advance(50 * time.Hour)
+		if n, err := w.removing(expiring, w.store, 7); n != 0 || err != nil || w.logged() != 11 {
+			t.Errorf("all windows expired %v: %d frames are left, %d logged, %v", all, n, w.logged(), err)
+		}
+		// The plan proves it, and nothing else.
+		w, cfg, _, _ = frameWorld(t)
+		w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
+		expiring.Retention.RawFrames = cfg.Retention.RawFrames
+		must(t, w.compactor(expiring).retain(t.Context()))
+		w.spoil(layout.RollupPlan(hour0, 0, 1), "{}")
+		w.advance(50 * time.Hour)
+		w.removesNothing(expiring, 10, "no plan")
+	}
+}
+
+// A worker is stopped at each of its requests in turn, once unsent and once unheard, and
+// another one, or two at once, finish: every frame that is gone is in a log, and nothing
+// else is gone.
+func TestRawFramesAfterACrash(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for n := 1; ; n++ {
+			w, cfg, _, _ := frameWorld(t)
+			w.advance(50 * time.Hour)
+			rules := []fault.Rule{{Skip: n - 1, Kind: fault.Before}}
+			if lost {
+				rules = append([]fault.Rule{{Skip: n - 1, Times: 1, Kind: fault.After}}, rules...)
+			}
+			o, err := w.owner(w.worker(cfg, fault.New(w.store, 1, rules...)), Grant{Shard: 0, Fence: 5})
+			if err == nil {
+				for range 3 {
+					_, err = o.round(t.Context())
+				}
+			}
+			left := w.there(layout.RawBlobsPrefix)
+			if logged := w.logged(); 10-left > logged {
+				t.Fatalf("call %d: %d frames are gone, %d are logged", n, 10-left, logged)
+			}
+			finished := err == nil && left == 0
+			one, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 6})
+			must(t, err)
+			two, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 7})
+			must(t, err)
+			for range 3 {
+				for _, o := range []*owner{one, two} {
+					_, err := o.round(t.Context())
+					must(t, err)
+				}
+			}
+			if left, logged := w.there(layout.RawBlobsPrefix), w.logged(); left != 0 || logged != 10 {
+				t.Fatalf("call %d: %d frames are left, %d are logged", n, left, logged)
+			}
+			w.check(hour0, 0, 1)
+			if finished {
+				break
+			}
+			if n > 200 {
+				t.Fatal("does not come to an end")
+			}
+		}
+	}
+}
+
+// What is done is not done again: a new owner reads a note, and asks for no frame.
+func TestRemovedRawFramesAreNotLookedAtAgain(t *testing.T) {
+	w, cfg, _, _ := frameWorld(t)
+	w.advance(50 * time.Hour)
+	if n, err := w.removing(cfg, w.store, 5); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	b, _, err := w.store.Get(t.Context(), layout.RollupFrames(0), objstore.GetOptions{})
+	must(t, err)
+	p, err := compact.ParseFrameProgress(b)
+	must(t, err)
+	if p.Through < hour0 || len(p.Again) > 0 || p.Shard != shard.ID(0) {
+		t.Errorf("%+v", p)
+	}
+	again := func(why string, want bool) {
+		t.Helper()
+		counting := &countingStore{Store: w.store, prefix: layout.RawBlobsPrefix}
+		if _, err := w.removing(cfg, counting, 6); err != nil || counting.lists > 0 != want {
+			t.Errorf("%s: %d listings of frames, %v", why, counting.lists, err)
+		}
+	}
+	again("a new owner", false)
+	w.advance(framesFullEvery)
+	again("all hours", false)
+	w.spoil(layout.RollupFrames(0), "{}")
+	again("a damaged note", true)
+}
+
+type countingStore struct {
+	objstore.Store
+	prefix string
+	lists  int
+}
+
+func (s *countingStore) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	if strings.HasPrefix(o.Prefix, s.prefix) {
+		s.lists++
+	}
+	return s.Store.List(ctx, o)
 }

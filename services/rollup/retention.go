@@ -18,8 +18,11 @@ type RetentionConfig struct {
 	Minute time.Duration `koanf:"1m" help:"how long 1m rows stay; 0 is for ever"`
 	Five   time.Duration `koanf:"5m" help:"how long 5m rows stay; 0 is for ever"`
 	Hour   time.Duration `koanf:"1h" help:"how long 1h rows stay; 0 is for ever"`
+	// RawFrames is how long the frames of accepted batches stay after all their hours ended
+	// and were published.
+	RawFrames time.Duration `koanf:"raw_frames" help:"how long frames of accepted batches stay after they are rolled up; 0 is for ever"`
 	// Interval between two looks.
-	Interval time.Duration `koanf:"interval" help:"time between two looks for sets whose time is over" needs:"raw|1m|5m|1h"`
+	Interval time.Duration `koanf:"interval" help:"time between two looks for sets and frames whose time is over" needs:"raw|1m|5m|1h|raw_frames"`
 }
 
 // DefaultRetentionConfig keeps everything.
@@ -31,6 +34,9 @@ func (c RetentionConfig) Validate() error {
 		if d < 0 || d > 0 && d < 24*time.Hour {
 			return fmt.Errorf("retention.%s: 0, or at least 24h", w)
 		}
+	}
+	if c.RawFrames < 0 || c.RawFrames > 0 && c.RawFrames < 24*time.Hour {
+		return errors.New("retention.raw_frames: 0, or at least 24h")
 	}
 	if c.Interval <= 0 {
 		return errors.New("retention.interval: must be greater than 0")

@@ -1,0 +1,140 @@
+package compact
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+// FrameProgressSchema names the JSON schema of layout.RollupFrames.
+const FrameProgressSchema = "lightmetrics.rollup_frames.v1"
+
+// Bounds of a FrameProgress.
+const (
+	MaxFramesAgain        = 1000
+	MaxFrameProgressBytes = 64 << 10
+)
+
+// ErrFrameProgress is wrapped by every error of a note that can't be read as one.
+var ErrFrameProgress = errors.New("invalid note of removed frames")
+
+// FrameProgress says how far the raw frames of a shard are removed: nothing of the hours to
+// Through that the store has not changed since they were looked at is left to remove, but in
+// Again. Each was looked at after Keep from its end, and, if it was there, after Since. What
+// it says stays true, so that of two that are written the last may be the older one; and
+// without it everything is looked at again.
+type FrameProgress struct {
+	AuthorityID string
+	Shard       shard.ID
+	Through     window.Hour
+	// Since and Full are when the last look, and the last look at all hours, began, by the
+	// store's clock; Unix nanoseconds.
+	Since int64
+	Full  int64
+	// Keep is the shortest time that an hour's frames stayed after its end: it was not looked
+	// at before that was over.
+	Keep time.Duration
+	// Again are hours whose frames were needed still, ascending.
+	Again []window.Hour
+}
+
+type frameProgressJSON struct {
+	Schema      string   `json:"schema"`
+	AuthorityID string   `json:"authority_id"`
+	Shard       uint32   `json:"shard"`
+	Through     string   `json:"through"`
+	Since       int64    `json:"since_unix_ns"`
+	Full        int64    `json:"full_unix_ns"`
+	Keep        int64    `json:"keep_ns"`
+	Again       []string `json:"again"`
+}
+
+const frameHourLayout = "2006-01-02T15"
+
+// Key of the note's object.
+func (p FrameProgress) Key() string { return layout.RollupFrames(p.Shard) }
+
+// Marshal writes the canonical JSON. It does not validate.
+func (p FrameProgress) Marshal() []byte {
+	j := frameProgressJSON{FrameProgressSchema, p.AuthorityID, uint32(p.Shard), p.Through.Start().Format(frameHourLayout), p.Since, p.Full, int64(p.Keep), []string{}}
+	for _, h := range p.Again {
+		j.Again = append(j.Again, h.Start().Format(frameHourLayout))
+	}
+	b, err := json.Marshal(j)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return b
+}
+
+// ParseFrameProgress reads what Marshal writes, and nothing else. Errors wrap ErrFrameProgress.
+func ParseFrameProgress(b []byte) (FrameProgress, error) {
+	p, err := parseFrameProgress(b)
+	if err == nil && !bytes.Equal(p.Marshal(), b) {
+		err = errors.New("not in canonical form")
+	}
+	if err != nil {
+		return FrameProgress{}, fmt.Errorf("%w: %w", ErrFrameProgress, err)
+	}
+	return p, nil
+}
+
+func parseFrameProgress(b []byte) (FrameProgress, error) {
+	var j frameProgressJSON
+	if len(b) > MaxFrameProgressBytes {
+		return FrameProgress{}, fmt.Errorf("%d bytes, at most %d", len(b), MaxFrameProgressBytes)
+	}
+	if err := json.Unmarshal(b, &j); err != nil {
+		return FrameProgress{}, err
+	}
+	if j.Schema != FrameProgressSchema || len(j.Again) > MaxFramesAgain || j.Shard >= shard.Max {
+		return FrameProgress{}, fmt.Errorf("schema %.64q, shard %d, %d hours", j.Schema, j.Shard, len(j.Again))
+	}
+	p := FrameProgress{AuthorityID: j.AuthorityID, Shard: shard.ID(j.Shard), Since: j.Since, Full: j.Full, Keep: time.Duration(j.Keep)}
+	hour := func(text string) (window.Hour, error) {
+		t, err := time.Parse(frameHourLayout, text)
+		if err != nil {
+			return 0, err
+		}
+		return window.HourStarting(t), nil
+	}
+	var err error
+	if p.Through, err = hour(j.Through); err != nil {
+		return p, err
+	}
+	for _, text := range j.Again {
+		h, err := hour(text)
+		if err != nil {
+			return p, err
+		}
+		p.Again = append(p.Again, h)
+	}
+	if !slices.IsSorted(p.Again) {
+		return p, errors.New("hours out of order")
+	}
+	return p, nil
+}
+
+// maxSkew is how much a store's times of change may be apart: they are of whole seconds, and
+// of several machines.
+const maxSkew = time.Minute
+
+// Done reports that nothing of the hour is left to remove.
+func (p FrameProgress) Done(at ShardHour) bool {
+	seen := at.Hour.End().Add(p.Keep)
+	if since := time.Unix(0, p.Since); seen.Before(since) {
+		seen = since
+	}
+	if at.Hour > p.Through || at.Changed.IsZero() || !at.Changed.Before(seen.Add(-maxSkew)) {
+		return false
+	}
+	_, again := slices.BinarySearch(p.Again, at.Hour)
+	return !again
+}
