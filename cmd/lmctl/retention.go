@@ -31,10 +31,11 @@ func retentionCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retention URL --raw-frames --before TIME (--dry-run | --yes)",
 		Short: "Remove raw frames that published raw sets cover",
-		Long: "Published sets expire by the rollup workers' retention settings. Raw frames never do by themselves: this\n" +
-			"removes those whose samples all lie before TIME, if a committed raw set covers them in every hour. What is\n" +
-			"removed is written down under gc/v1/log/frames/ first; identity manifests stay. Afterwards these batches can't\n" +
-			"be rolled up from their frames again; checks of the bucket (fsck, audits) count them as removed by retention.\n\n" + bucketHelp,
+		Long: "Published sets, and raw frames with retention.raw_frames, expire by the rollup workers' settings. This removes\n" +
+			"raw frames once: those whose samples all lie before TIME, if committed sets cover them in every hour, and no\n" +
+			"late batch, order, agent set aside, repair record or conflict needs them. What is removed is written\n" +
+			"down under gc/v1/log/frames/ first; identity manifests stay. Afterwards these batches can't be rolled up from\n" +
+			"their frames again; checks of the bucket (fsck, audits) count them as removed by retention.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := time.Parse(time.RFC3339, before)

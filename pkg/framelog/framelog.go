@@ -1,4 +1,4 @@
-// Package framelog has the record of raw frames that an operator removed on purpose: what
+// Package framelog has the record of raw frames that were removed on purpose: what
 // retention writes before it deletes, and what checks of a bucket ask before they call a
 // frame missing. The identity manifests of removed frames stay.
 package framelog

@@ -2,6 +2,7 @@ package query_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +20,23 @@ type authority struct {
 	t testing.TB
 	*mem.Store
 	down atomic.Bool // reads fail
+	// began is when rollups were set up, by the store's clock; zero: long ago.
+	began time.Time
+	// aged is when the store wrote the identity manifests; zero: when it did.
+	aged time.Time
+}
+
+func (a *authority) Head(ctx context.Context, key string) (objstore.Info, error) {
+	if err := a.failing("head", key); err != nil {
+		return objstore.Info{}, err
+	}
+	info, err := a.Store.Head(ctx, key)
+	if key == layout.RollupConfigKey && err == nil {
+		if info.LastModified = a.began; a.began.IsZero() {
+			info.LastModified = time.Now().AddDate(-1, 0, 0)
+		}
+	}
+	return info, err
 }
 
 func newAuthority(t testing.TB) *authority { return &authority{t: t, Store: mem.New(time.Now)} }
@@ -41,7 +59,13 @@ func (a *authority) List(ctx context.Context, o objstore.ListOptions) (objstore.
 	if err := a.failing("list", o.Prefix); err != nil {
 		return objstore.Page{}, err
 	}
-	return a.Store.List(ctx, o)
+	page, err := a.Store.List(ctx, o)
+	for i := range page.Objects {
+		if strings.HasPrefix(page.Objects[i].Key, layout.AcceptedPrefix) && !a.aged.IsZero() {
+			page.Objects[i].LastModified = a.aged
+		}
+	}
+	return page, err
 }
 
 func (a *authority) put(key string, body []byte) {

@@ -236,6 +236,26 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 			t.Errorf("%+v, %v", rep, err)
 		}
 	})
+	t.Run("a generation above in one window", func(t *testing.T) {
+		w, cfg, _, _ := frameWorld(t)
+		above := catalog.Aborted{AuthorityID: testAuthority, Name: layout.RollupSetName{Hour: hour0, Shard: 0, Window: window.Raw, Generation: 2}, Reason: "r", WorkerID: "w"}
+		w.spoil(above.Name.Key(), string(catalog.Record{Aborted: &above}.Marshal()))
+		w.advance(50 * time.Hour)
+		w.removesNothing(cfg, 10, "raw has a generation that the others have not")
+	})
+	t.Run("the hour before is not published", func(t *testing.T) {
+		w, cfg, agent, seq := frameWorld(t)
+		w.accept(agent, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2})
+		w.clock.Store((hour0 + 2).End().UnixNano())
+		w.drive(cfg, Grant{Shard: 0, Fence: 2})
+		for _, win := range window.All() {
+			for gen := range uint64(3) {
+				must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, win, gen)))
+			}
+		}
+		w.advance(50 * time.Hour)
+		w.removesNothing(cfg, 11, "its frames, and the one that lies in both hours")
+	})
 	t.Run("a late batch that waits", func(t *testing.T) {
 		w, cfg, agent, seq := frameWorld(t)
 		w.advance(50 * time.Hour)

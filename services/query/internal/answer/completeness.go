@@ -134,7 +134,7 @@ func sharedNotes(list []sharedid.Shared) (notes []Reason) {
 
 // beforeHistory says that the range begins before the hours whose sets are read, or names
 // its first hour before the window that no set holds and no batch in memory has samples
-// in. Hours between those that selectors asked for do not matter. The range begins where
+// in, or perhaps not all. Hours between those that selectors asked for do not matter. The range begins where
 // something was written.
 func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
 	if pub == nil || mint >= snap.From {
@@ -146,8 +146,14 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 	}
 	late := snap.Late(nil)
 	for h := first; h <= last; h++ {
-		if _, ok := slices.BinarySearch(late, h); !ok && pub.Pinned(h) && !pub.Expired(h) && len(pub.Sets(h, window.Raw)) == 0 {
+		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Sets(h, window.Raw)) > 0 {
+			continue
+		}
+		if _, ok := slices.BinarySearch(late, h); !ok {
 			return "no published set holds the hour from " + h.Start().Format(time.RFC3339), true
+		}
+		if e.d.Sets.MayLack(h) {
+			return "no published set holds the hour from " + h.Start().Format(time.RFC3339) + ", and its batches in memory may be some of those that were accepted, since rollups began later", true
 		}
 	}
 	return "", false

@@ -50,6 +50,7 @@ type Keeper struct {
 	// state is replaced, never changed; nil until the authority is known to have shards.
 	state atomic.Pointer[state]
 
+	started  time.Time        // when this node was made
 	intake   []*intake.Reader // by shard; only the poll of the intake uses it
 	damaged  atomic.Bool      // a segment of the intake could not be read
 	known    atomic.Bool      // the intake was read to its end once
@@ -64,7 +65,9 @@ type Keeper struct {
 // state is a view and what it is good for.
 type state struct {
 	shards uint32
-	view   *catalog.View
+	// began is when the authority got its intake, by the store's clock; zero: not known.
+	began time.Time
+	view  *catalog.View
 	// read has when each hour was read.
 	read map[window.Hour]time.Time
 }
@@ -84,7 +87,7 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{cfg: cfg, d: d, reader: r, turn: semaphore.NewWeighted(1), wanted: map[window.Hour]struct{}{}, settled: make(chan struct{})}
+	k := &Keeper{cfg: cfg, d: d, reader: r, started: d.Now(), turn: semaphore.NewWeighted(1), wanted: map[window.Hour]struct{}{}, settled: make(chan struct{})}
 	k.m = newMetrics(d.Registry, k)
 	return k, nil
 }
@@ -114,6 +117,22 @@ func (k *Keeper) Windows() bool { return k.cfg.Windows }
 // where there are no sets.
 func (k *Keeper) Known() bool {
 	return k.state.Load() == nil || k.known.Load() && !k.damaged.Load()
+}
+
+// unlisted is how much earlier than the window a batch may have been accepted that the
+// first audits still look at: clocks of collectors differ.
+const unlisted = 15 * time.Minute
+
+// MayLack reports that batches of an hour without a set may have been accepted before the
+// authority had an intake: they are in none, and nobody rolls them up. Not where this node
+// knows of every batch that can have samples in the hour, since it ran already then or
+// looked that far back when it started.
+func (k *Keeper) MayLack(h window.Hour) bool {
+	s := k.state.Load()
+	if s == nil || s.began.IsZero() {
+		return false
+	}
+	return h.Start().Before(s.began) && h.Start().Before(k.started.Add(-k.d.Window-unlisted))
 }
 
 func (k *Keeper) recent(now time.Time) window.Hour {
@@ -185,7 +204,7 @@ func (k *Keeper) refresh(ctx context.Context, from, to window.Hour) error {
 	view, err := k.cat.Refresh(ctx, from, to)
 	k.m.refreshed(err)
 	old := k.state.Load()
-	s := &state{shards: old.shards, view: view, read: make(map[window.Hour]time.Time, len(old.read)+8)}
+	s := &state{shards: old.shards, began: old.began, view: view, read: make(map[window.Hour]time.Time, len(old.read)+8)}
 	for h, at := range old.read {
 		s.read[h] = at
 	}
@@ -252,24 +271,30 @@ func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 	return !held
 }
 
-// authority reads who and how many shards the bucket has; false when it has no sets.
-func (k *Keeper) authority(ctx context.Context) (id string, shards uint32, ok bool, err error) {
+// authority reads who and how many shards the bucket has, and since when; false when it
+// has no sets.
+func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.RequestTimeout)
 	defer cancel()
-	shards, err = intake.ReadShards(ctx, k.d.Store)
+	s.shards, err = intake.ReadShards(ctx, k.d.Store)
 	if errors.Is(err, objstore.ErrNotFound) {
-		return "", 0, false, nil
+		return "", s, false, nil
 	}
 	if err != nil {
-		return "", 0, false, err
+		return "", s, false, err
 	}
+	info, err := k.d.Store.Head(ctx, layout.RollupConfigKey)
+	if err != nil {
+		return "", s, false, fmt.Errorf("head %q: %w", layout.RollupConfigKey, err)
+	}
+	s.began = info.LastModified
 	body, _, err := k.d.Store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	if err != nil {
-		return "", 0, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
+		return "", s, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
 	}
 	r, err := accept.ParseAuthorityRecord(body)
 	if err != nil {
-		return "", 0, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
+		return "", s, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
 	}
-	return r.AuthorityID, shards, true, nil
+	return r.AuthorityID, s, true, nil
 }

@@ -54,7 +54,7 @@ func (k *Keeper) every(ctx context.Context, wait time.Duration, poll func(contex
 // that there is nothing more to do before the next time.
 func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 	if k.state.Load() == nil {
-		id, shards, ok, err := k.authority(ctx)
+		id, first, ok, err := k.authority(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -67,10 +67,11 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		k.cat = cat
-		for s := range shards {
+		for s := range first.shards {
 			k.intake = append(k.intake, intake.NewReader(k.d.Store, shard.ID(s)))
 		}
-		k.state.Store(&state{shards: shards, view: cat.View(), read: map[window.Hour]time.Time{}})
+		first.view, first.read = cat.View(), map[window.Hour]time.Time{}
+		k.state.Store(&first)
 	}
 	now := k.d.Now()
 	if err := k.Refresh(ctx, k.recent(now), k.newest(now)); err != nil {
@@ -125,7 +126,7 @@ func (k *Keeper) forget(now time.Time) {
 	defer k.turn.Release(1)
 	recent, newest := k.recent(now), k.newest(now)
 	old := k.state.Load()
-	s := &state{shards: old.shards, read: map[window.Hour]time.Time{}}
+	s := &state{shards: old.shards, began: old.began, read: map[window.Hour]time.Time{}}
 	for h, at := range old.read {
 		if h >= recent && h <= newest {
 			s.read[h] = at
