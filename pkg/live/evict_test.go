@@ -60,6 +60,22 @@ func TestWindowMovesOn(t *testing.T) {
 	}
 }
 
+// TestLastOfItsShape: a snapshot sees a batch that leaves the window in the very next version,
+// although nothing else has its series; when it is closed, nothing is left.
+func TestLastOfItsShape(t *testing.T) {
+	s := newStore(t, live.Config{History: time.Hour})
+	insert(t, s, one(t, 1, "x", start), start, live.Inserted)
+	snap := s.Snapshot(start)
+	s.Expire(start.Add(2 * time.Hour))
+	if got := read(t, snap, before, after); len(got) != 2 {
+		t.Errorf("the open snapshot has %d series, want 2", len(got))
+	}
+	snap.Close()
+	if st := s.Stats(); st.Series != 0 || st.Shapes != 0 || st.Bytes != 0 {
+		t.Errorf("an empty store has %+v", st)
+	}
+}
+
 func TestMemoryBoundEvictsTheOldest(t *testing.T) {
 	s := newStore(t, live.Config{MaxBytes: 128 << 10})
 	for i := range 500 {

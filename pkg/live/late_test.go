@@ -100,3 +100,64 @@ func TestLateLoss(t *testing.T) {
 		snap.Close()
 	}
 }
+
+// TestLateAtTheEdge: a batch whose last sample is on the window's edge is within it, whether
+// it is inserted, noted or grows old; behind the edge it stays only while no set holds it.
+func TestLateAtTheEdge(t *testing.T) {
+	const beyond = time.Millisecond
+	for _, kind := range []live.Held{live.Unknown, live.Published} {
+		s := newStore(t, live.Config{History: time.Hour})
+		s.SetCover(func(identity.Batch, []window.Hour) live.Held { return kind })
+		edge := start.Add(-time.Hour)
+		insert(t, s, one(t, 1, "x", edge), start, live.Inserted)
+		insert(t, s, one(t, 11, "x", edge.Add(-beyond)), start, live.Expired)
+		for seq, c := range map[uint64]struct {
+			at   time.Time
+			want live.Outcome
+		}{21: {edge, live.Inserted}, 31: {edge.Add(-beyond), live.Expired}} {
+			if got, err := s.Note(one(t, seq, "x", c.at).Accepted, start); err != nil || got != c.want {
+				t.Errorf("%d: noted at %s: %v, %v, want %v", kind, c.at, got, err, c.want)
+			}
+		}
+		s.Expire(start)
+		if st := s.Stats(); st.Batches != 1 || st.Late != 0 || st.Ghosts != 1 {
+			t.Errorf("%d: on the edge: %+v", kind, st)
+		}
+		s.Expire(start.Add(beyond))
+		if st := s.Stats(); st.Batches != 0 || st.Late != 0 || st.Ghosts != 0 {
+			t.Errorf("%d: behind the edge: %+v", kind, st)
+		}
+	}
+	// What expire meets first is not made late and dropped again: a set holds it.
+	s := newStore(t, live.Config{History: time.Hour})
+	s.SetCover(func(identity.Batch, []window.Hour) live.Held { return live.Published })
+	insert(t, s, one(t, 1, "x", start), start, live.Inserted)
+	insert(t, s, one(t, 11, "x", start.Add(3*time.Hour)), start.Add(3*time.Hour), live.Inserted) // expires the first
+	if st := s.Stats(); st.Batches != 1 || st.Late != 0 {
+		t.Errorf("%+v, want the second alone", st)
+	}
+}
+
+// TestLateHoursOfASnapshot: the hours of late batches are all hours that these have samples
+// in, of those batches that the snapshot sees, but what is held elsewhere.
+func TestLateHoursOfASnapshot(t *testing.T) {
+	s := newStore(t, live.Config{History: time.Hour})
+	s.SetCover(func(identity.Batch, []window.Hour) live.Held { return live.OnlyHere })
+	hours := []window.Hour{window.HourOfNS(start.UnixNano()) - 8, window.HourOfNS(start.UnixNano()) - 5}
+	across := build(t, boot, 1, 1, "x", 1, []int64{hours[0].EndMS() * 1e6, hours[1].EndMS() * 1e6}, func(int) float64 { return 1 })
+	insert(t, s, across, start, live.Inserted)
+	snap := s.Snapshot(start)
+	defer snap.Close()
+	insert(t, s, one(t, 11, "x", (hours[0]-1).End()), start, live.Inserted) // the snapshot does not see it
+	if got := snap.Late(nil); !slices.Equal(got, hours) {
+		t.Errorf("late hours %v, want %v", got, hours)
+	}
+	if got := snap.Late(func(id identity.Batch, h window.Hour) bool { return id == across.Identity && h == hours[0] }); !slices.Equal(got, hours[1:]) {
+		t.Errorf("late hours that are not held elsewhere %v, want %v", got, hours[1:])
+	}
+	after := s.Snapshot(start)
+	defer after.Close()
+	if got := after.Late(nil); len(got) != 3 || got[0] != hours[0]-1 {
+		t.Errorf("late hours of a later snapshot: %v", got)
+	}
+}

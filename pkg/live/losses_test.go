@@ -149,3 +149,41 @@ func TestLossBetweenDistantSamples(t *testing.T) {
 		}
 	}
 }
+
+// TestLossOfDistantBatches: a range with several losses is told from the first to the last.
+func TestLossOfDistantBatches(t *testing.T) {
+	s := newStore(t, live.Config{MaxSeries: 2})
+	times := []time.Time{start, start.Add(2 * time.Hour), start.Add(4 * time.Hour)}
+	for i, at := range append(times, start.Add(6*time.Hour)) {
+		insert(t, s, one(t, uint64(1+10*i), fmt.Sprint(i), at), start, live.Inserted)
+	}
+	ms := func(i int) int64 { return times[i].UnixMilli() }
+	for _, c := range []struct{ mint, maxt, first, last int64 }{
+		{before, after, ms(0), ms(2)}, {ms(0) + 1, after, ms(1), ms(2)}, {before, ms(2) - 1, ms(0), ms(1)}, {ms(1), ms(1), ms(1), ms(1)},
+	} {
+		if got, ok := lost(s, start, c.mint, c.maxt); !ok || got != (live.Span{Min: c.first, Max: c.last}) {
+			t.Errorf("[%d, %d]: %v, %v, want [%d, %d]", c.mint, c.maxt, got, ok, c.first, c.last)
+		}
+	}
+}
+
+// TestLossStaysWhileNothingIsKnown: that nothing is known of published sets is no reason to
+// forget a loss; that one of them holds the batch is.
+func TestLossStaysWhileNothingIsKnown(t *testing.T) {
+	s := newStore(t, live.Config{MaxSeries: 2})
+	kind := live.Unknown
+	s.SetCover(func(identity.Batch, []window.Hour) live.Held { return kind })
+	for i := range 2 {
+		insert(t, s, one(t, uint64(1+10*i), fmt.Sprint(i), start.Add(time.Duration(i)*time.Second)), start, live.Inserted)
+	}
+	for _, c := range []struct {
+		kind live.Held
+		want bool
+	}{{live.Unknown, true}, {live.OnlyHere, true}, {live.Published, false}} {
+		kind = c.kind
+		s.Expire(start)
+		if _, ok := lost(s, start, before, after); ok != c.want {
+			t.Errorf("%d: lost %v, want %v", c.kind, ok, c.want)
+		}
+	}
+}
