@@ -87,7 +87,7 @@ func (w *world) step(audits, failed, lost *int) string {
 		before := w.follow.Status().CompleteThrough
 		if w.rnd.IntN(3) == 0 {
 			w.mu.Lock()
-			w.onList = func() { w.accept(false) }
+			w.onList = func() { w.accept(false); w.tick(time.Millisecond) }
 			w.mu.Unlock()
 		}
 		*audits++

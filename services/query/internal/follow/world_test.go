@@ -167,20 +167,28 @@ func (w *world) accept(old bool) *batch {
 		w.next[boot] = seq - uint64(w.rnd.IntN(8)) // the gap is filled later
 	}
 	w.tick(time.Millisecond)
-	now := w.now()
-	base := now.Add(-time.Minute)
+	base := w.now().Add(-time.Minute)
 	if old {
-		base = now.Add(-history - time.Hour)
+		base = w.now().Add(-history - time.Hour)
 	}
-	b := &batch{old: old}
+	ms := make([]int64, n)
+	for i := range ms {
+		w.records++
+		ms[i] = base.UnixMilli()/1_000_000*1_000_000 + w.records
+	}
+	b := w.acceptAt(boot, seq, ms...)
+	b.old = old
+	return b
+}
+
+// acceptAt makes a batch of these samples accepted now.
+func (w *world) acceptAt(boot identity.Boot, seq uint64, ms ...int64) *batch {
+	b := &batch{ms: ms}
 	fb := frame.NewBuilder()
 	id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: boot.Agent}}, frame.Gauge, "", 0)
 	w.must(err)
-	for range n {
-		w.records++
-		ms := base.UnixMilli()/1_000_000*1_000_000 + w.records
-		b.ms = append(b.ms, ms)
-		w.must(fb.Append(id, ms*1e6, float64(w.records)))
+	for _, at := range ms {
+		w.must(fb.Append(id, at*1e6, float64(at)))
 	}
 	f, err := fb.Build(boot, seq)
 	w.must(err)
@@ -189,8 +197,8 @@ func (w *world) accept(old bool) *batch {
 	sum := identity.Sum(b.frame)
 	b.manifest = accept.Manifest{
 		AuthorityID: "test", Identity: f.Identity, FrameSHA256: sum, FrameBytes: uint64(len(b.frame)), RawBlobKey: layout.Blob(sum, 0),
-		AcceptedAt: now.UnixNano(), CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
-		RecordCount: f.Identity.Count(), MinTime: b.ms[0] * 1e6, MaxTime: b.ms[n-1] * 1e6,
+		AcceptedAt: w.now().UnixNano(), CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
+		RecordCount: f.Identity.Count(), MinTime: ms[0] * 1e6, MaxTime: ms[len(ms)-1] * 1e6,
 	}
 	w.put(layout.Boot(boot), []byte("{}"))
 	w.put(b.manifest.RawBlobKey, b.frame)
