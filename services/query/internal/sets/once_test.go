@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ type world struct {
 	rnd     *rand.Rand
 	clock   time.Time
 	store   *mem.Store
+	failing string // "list", or what keys begin with whose reads fail
 	keeper  *Keeper
 	live    *live.Store
 	publish publishedtest.Publisher
@@ -50,6 +52,16 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	w.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
 	w.publish = publishedtest.Publisher{Store: w.store, Authority: "test", Shards: 2}
+	w.restart()
+	if _, err := w.keeper.Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// restart is a node that knows nothing.
+func (w *world) restart() {
+	t := w.t
 	var err error
 	w.live, err = live.New(live.Config{History: 20 * time.Minute, MaxBytes: 1 << 30, MaxSeries: 1000})
 	if err != nil {
@@ -57,7 +69,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	cfg := DefaultConfig()
 	cfg.TTL = time.Minute
-	w.keeper, err = New(cfg, Deps{Store: w.store, Window: 20 * time.Minute, Log: telemetry.Discard().Log, Registry: prometheus.NewRegistry(),
+	w.keeper, err = New(cfg, Deps{Store: w, Window: 20 * time.Minute, Log: telemetry.Discard().Log, Registry: prometheus.NewRegistry(),
 		Now: func() time.Time { return w.clock }})
 	if err != nil {
 		t.Fatal(err)
@@ -71,10 +83,31 @@ func newWorld(t *testing.T, seed uint64) *world {
 		}
 		return live.OnlyHere
 	})
-	if _, err := w.keeper.Poll(t.Context()); err != nil {
-		t.Fatal(err)
+}
+
+func (w *world) down(op, key string) error {
+	if w.failing != "" && (op == w.failing || op == "get" && strings.HasPrefix(key, w.failing)) {
+		return &objstore.Error{Op: op, Key: key, Err: objstore.ErrUnavailable}
 	}
-	return w
+	return nil
+}
+
+func (w *world) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if err := w.down("get", key); err != nil {
+		return nil, objstore.Info{}, err
+	}
+	return w.store.Get(ctx, key, o)
+}
+
+func (w *world) Head(ctx context.Context, key string) (objstore.Info, error) {
+	return w.store.Head(ctx, key)
+}
+
+func (w *world) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	if err := w.down("list", o.Prefix); err != nil {
+		return objstore.Page{}, err
+	}
+	return w.store.List(ctx, o)
 }
 
 func (w *world) put(key string, body []byte) {
@@ -104,22 +137,29 @@ func (w *world) step() {
 // accept makes a batch of one series accepted and visible: recent, late, or both sides of a stroke.
 func (w *world) accept() {
 	agent := fmt.Sprintf("a%d", w.rnd.IntN(4))
-	b := frame.NewBuilder()
-	id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: agent}}, frame.Gauge, "", 0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	at := w.clock.Add(-time.Duration(w.rnd.IntN(30)) * time.Minute)
 	if w.rnd.IntN(4) == 0 {
 		at = w.clock.Add(-time.Duration(w.rnd.IntN(180)) * time.Minute)
 	}
 	// A nanosecond apart for each batch, so that every record is told from every other.
-	ns := at.UnixNano() + int64(len(w.accepted)+1)*1e6
-	for range 1 + w.rnd.IntN(4) {
-		if err := b.Append(id, ns, float64(len(w.accepted))); err != nil {
+	ns := []int64{at.UnixNano() + int64(len(w.accepted)+1)*1e6}
+	for range w.rnd.IntN(4) {
+		ns = append(ns, ns[len(ns)-1]+w.rnd.Int64N(20)*60e9/4+1e9)
+	}
+	w.acceptAt(agent, ns...)
+}
+
+// acceptAt makes a batch of samples at these times accepted and visible.
+func (w *world) acceptAt(agent string, ns ...int64) publishedtest.Batch {
+	b := frame.NewBuilder()
+	id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: agent}}, frame.Gauge, "", 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, at := range ns {
+		if err := b.Append(id, at, float64(len(w.accepted))); err != nil {
 			w.t.Fatal(err)
 		}
-		ns += w.rnd.Int64N(20)*60e9/4 + 1e9
 	}
 	f, err := b.Build(identity.Boot{Agent: agent, Boot: "b"}, w.seq[agent])
 	if err != nil {
@@ -141,6 +181,7 @@ func (w *world) accept() {
 	}
 	w.lost = w.lost || out == live.Expired
 	w.accepted = append(w.accepted, a)
+	return a
 }
 
 // roll publishes the next generation of an hour that has something new.
