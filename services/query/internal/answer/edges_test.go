@@ -1,0 +1,165 @@
+package answer
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+)
+
+// codes of the reasons, in order.
+func codes(c Completeness) []string {
+	out := []string{}
+	for _, r := range c.Reasons {
+		out = append(out, r.Code)
+	}
+	return out
+}
+
+// TestStatusIsReadBeforeTheSnapshot: what complete_through promises must be in the snapshot,
+// so an audit that succeeds after the status was read, and before the snapshot is opened,
+// does not count. The clock is asked between the two.
+func TestStatusIsReadBeforeTheSnapshot(t *testing.T) {
+	e := small(t, 1, 1, time.Second, nil)
+	audits := 0
+	e.d.Now = func() time.Time {
+		if audits++; audits == 1 {
+			if err := e.d.Follower.Audit(context.Background(), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return limitsNow
+	}
+	for i, want := range []bool{true, false} {
+		s, err := e.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Completeness().CompleteThrough.IsZero(); got != want {
+			t.Errorf("session %d: nothing is complete: %v, want %v", i, got, want)
+		}
+		s.Close()
+	}
+}
+
+// TestReasonsAtTheirEdges: what makes an answer partial does so from its very edge on, and
+// not before it.
+func TestReasonsAtTheirEdges(t *testing.T) {
+	e := small(t, 1, 1, time.Second, nil)
+	snap := e.d.Live.Snapshot(limitsNow)
+	defer snap.Close()
+	fresh := follow.Status{CompleteThrough: limitsNow.Add(-e.cfg.StaleAfter), First: 0}
+	written := func(ms int64) follow.Status {
+		st := fresh
+		st.First = ms * 1e6
+		return st
+	}
+	now := limitsNow.UnixMilli()
+	for name, c := range map[string]struct {
+		st         follow.Status
+		mint, maxt int64
+		untouched  bool
+		want       []string
+	}{
+		"no audit":                           {follow.Status{}, snap.From, now, false, []string{ReasonNoAudit}},
+		"no audit, no samples":               {follow.Status{}, 0, 0, true, []string{ReasonNoAudit}},
+		"an audit that is just not stale":    {fresh, snap.From, now, false, []string{}},
+		"an audit that is stale":             {follow.Status{CompleteThrough: fresh.CompleteThrough.Add(-1)}, snap.From, now, false, []string{ReasonStale}},
+		"from the history's first time":      {fresh, snap.From, now, false, []string{}},
+		"from before the history":            {fresh, snap.From - 1, now, false, []string{ReasonBeforeHistory}},
+		"before what was ever written":       {written(snap.From), 0, now, false, []string{}},
+		"before what was written and is not": {written(snap.From - 1), 0, now, false, []string{ReasonBeforeHistory}},
+		"nothing was ever written":           {follow.Status{CompleteThrough: fresh.CompleteThrough, First: math.MaxInt64}, 0, now, false, []string{}},
+		"no samples were asked for":          {fresh, 0, now, true, []string{}},
+	} {
+		got := e.complete(c.st, snap, nil, c.mint, c.maxt, !c.untouched)
+		if !slices.Equal(codes(got), c.want) || got.Partial != (len(c.want) > 0) {
+			t.Errorf("%s: %v, partial %v, want %v", name, got.Reasons, got.Partial, c.want)
+		}
+	}
+}
+
+// TestLossesMarkTheirTimes: samples that were evicted for memory mark answers that touch
+// their times, to the millisecond.
+func TestLossesMarkTheirTimes(t *testing.T) {
+	e := small(t, 1, 1, time.Second, nil)
+	ls, err := live.New(live.Config{History: 2 * time.Hour, MaxBytes: 1 << 30, MaxSeries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := limitsNow.Add(-time.Hour)
+	for i, name := range []string{"x", "y"} { // of two series one must go
+		b := frame.NewBuilder()
+		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: name}}, frame.Gauge, "", 0)
+		if err == nil {
+			err = b.Append(id, at.Add(time.Duration(i)*time.Minute).UnixNano(), 1)
+		}
+		var own *frame.Batch
+		if err == nil {
+			own, err = b.Build(identity.Boot{Agent: "a", Boot: "b"}, uint64(1+i))
+		}
+		if err == nil {
+			_, err = ls.Insert(live.Accepted{Identity: own.Identity, AcceptedAt: 1}, own, limitsNow)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	snap := ls.Snapshot(limitsNow)
+	defer snap.Close()
+	ms := at.UnixMilli()
+	st := follow.Status{CompleteThrough: limitsNow, First: math.MaxInt64}
+	for _, c := range []struct {
+		mint, maxt int64
+		want       []string
+	}{{ms, ms, []string{ReasonMemory}}, {ms - 5, ms, []string{ReasonMemory}}, {ms, ms + 5, []string{ReasonMemory}}, {ms - 5, ms - 1, []string{}}, {ms + 1, ms + 5, []string{}}} {
+		if got := e.complete(st, snap, nil, c.mint, c.maxt, true); !slices.Equal(codes(got), c.want) {
+			t.Errorf("[%d, %d]: %v, want %v", c.mint-ms, c.maxt-ms, got.Reasons, c.want)
+		}
+	}
+}
+
+// TestManyUnreadableBatchesAreNamedAndCounted: three by their identity, the others by number.
+func TestManyUnreadableBatchesAreNamedAndCounted(t *testing.T) {
+	for n, want := range map[int]int{0: 0, 1: 1, 3: 3, 4: 4, 9: 4} {
+		l := newLab(t, 1)
+		for i := range n {
+			id := identity.Batch{Agent: "a", Boot: "b", SeqStart: uint64(i), SeqEnd: uint64(i)}
+			l.put(layout.Accepted(id), []byte("{"))
+			l.put(layout.Boot(id.BootOf()), []byte("{}"))
+		}
+		l.must(l.follow.Audit(t.Context(), true))
+		s, err := l.eval.Open(t.Context())
+		l.must(err)
+		_, err = s.Instant(t.Context(), "up", l.now, Options{})
+		l.must(err)
+		got := codes(s.Completeness())
+		s.Close()
+		if slices.ContainsFunc(got, func(c string) bool { return c != ReasonUnreadable }) || len(got) != want {
+			t.Errorf("%d unreadable batches: %v", n, got)
+		}
+	}
+}
+
+// TestRangesAtTheirBounds: as many points as are allowed, and one more; a range of one time.
+func TestRangesAtTheirBounds(t *testing.T) {
+	e := small(t, 1, 1, time.Second, func(l *Limits) { l.Points = 60 })
+	for _, c := range []struct {
+		length, step time.Duration
+		ok           bool
+	}{{time.Hour, time.Minute, true}, {61 * time.Minute, time.Minute, false}, {0, time.Minute, true}, {-1, time.Minute, false}, {time.Hour, 0, false}} {
+		err := e.CheckRange(limitsNow, limitsNow.Add(c.length), c.step)
+		var query *QueryError
+		if (err == nil) != c.ok || err != nil && !errors.As(err, &query) {
+			t.Errorf("%s by %s: %v", c.length, c.step, err)
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package answer
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/mutants"
+)
+
+// TestMutantsAreCaught plants known bugs of what an answer is read from and says of itself:
+// the order of status, snapshot and sets, the edges of every reason, bounds, expired hours.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{
+		// Without the comparisons with upstream, which take seconds.
+		Run: "TestStatusIs|TestReasonsAt|TestLossesMark|TestManyUnreadable|TestRangesAt|TestQueueIs|TestReservations|TestNearlyRight",
+		Mutants: []mutants.Mutant{
+			{Name: "the snapshot is opened before the status is read", File: "evaluator.go", Old: "	st := e.d.Follower.Status()\n	snap := e.d.Live.Snapshot(e.d.Now())", New: "	snap := e.d.Live.Snapshot(e.d.Now())\n	st := e.d.Follower.Status()", By: "TestStatusIsReadBeforeTheSnapshot"},
+			{Name: "an answer without an audit is whole", File: "completeness.go", Old: "	case st.CompleteThrough.IsZero():", New: "	case touched && st.CompleteThrough.IsZero():", By: "TestReasonsAtTheirEdges"},
+			{Name: "an audit is stale on the edge", File: "completeness.go", Old: "case age > e.cfg.StaleAfter:", New: "case age >= e.cfg.StaleAfter:", By: "TestReasonsAtTheirEdges"},
+			{Name: "no audit is ever stale", File: "completeness.go", Old: "case age > e.cfg.StaleAfter:", New: "case age < 0:", By: "TestReasonsAtTheirEdges"},
+			{Name: "the history's first time is before it", File: "completeness.go", Old: "max(mint, first) < snap.From && pub == nil", New: "max(mint, first) <= snap.From && pub == nil", By: "TestReasonsAtTheirEdges"},
+			{Name: "what was written before the history is not missed", File: "completeness.go", Old: "max(mint, first) < snap.From && pub == nil", New: "max(mint, first) < snap.From && pub != nil", By: "TestReasonsAtTheirEdges"},
+			{Name: "what was never written is missed", File: "completeness.go", Old: "max(mint, first) < snap.From && pub == nil", New: "mint < snap.From && pub == nil", By: "TestReasonsAtTheirEdges"},
+			{Name: "what no samples were asked of is judged by its range", File: "completeness.go", Old: "	if touched {", New: "	if snap != nil {", By: "TestReasonsAtTheirEdges"},
+			{Name: "reasons are no reason to be partial", File: "completeness.go", Old: "c.Partial = len(c.Reasons) > 0", New: "c.Partial = len(c.Reasons) > 1", By: "TestReasonsAtTheirEdges"},
+			{Name: "a loss at the range's end is not told", File: "completeness.go", Old: "snap.Lost(mint, maxt)", New: "snap.Lost(mint, maxt-1)", By: "TestLossesMarkTheirTimes"},
+			{Name: "a loss at the range's begin is not told", File: "completeness.go", Old: "snap.Lost(mint, maxt)", New: "snap.Lost(mint+1, maxt)", By: "TestLossesMarkTheirTimes"},
+			{Name: "batches beyond those that are named are not told", File: "completeness.go", Old: "add(ReasonUnreadable, \"%d more accepted batches can't be read\", len(list)-maxNamed+more)", New: "_ = u", By: "TestManyUnreadable"},
+			{Name: "the last batch that is named is not", File: "completeness.go", Old: "		for i, u := range list {\n			if i == maxNamed {", New: "		for i, u := range list {\n			if i == maxNamed-1 {", By: "TestManyUnreadable"},
+			{Name: "one point too many", File: "evaluator.go", Old: "> int64(e.cfg.Limits.Points)", New: "> int64(e.cfg.Limits.Points)+1", By: "TestRangesAtTheirBounds"},
+			{Name: "a range of one time is refused", File: "evaluator.go", Old: "case end.Before(start):", New: "case !end.After(start):", By: "TestRangesAtTheirBounds"},
+			{Name: "who waited is counted for ever", File: "evaluator.go", Old: "	defer e.queued.Add(-1)\n", New: "", By: "TestQueueIsBounded"},
+			{Name: "a session that is closed twice gives back two slots", File: "evaluator.go", Old: "	s.closed = true\n", New: "", By: "TestQueueIsBounded"},
+			{Name: "what stands in for expired samples is not told", File: "completeness.go", Old: "	expired(add, snap, pub)\n", New: "", By: "TestNearlyRightAnswers"},
+			{Name: "expired samples have left nothing", File: "completeness.go", Old: "if r.Window == window.Raw {", New: "if r.Window != window.Raw {", By: "TestNearlyRightAnswers"},
+		},
+	})
+}
