@@ -1,6 +1,8 @@
 package reconciler
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -67,7 +69,9 @@ func TestUnchangedLedgersAreNotWritten(t *testing.T) {
 }
 
 func TestSnapshotThatCannotBeRead(t *testing.T) {
-	other, err := ledger.New(identity.Boot{Agent: "x", Boot: "y"}).Marshal()
+	of := ledger.New(identity.Boot{Agent: "x", Boot: "y"})
+	of.AddNew(seq(1))
+	other, err := of.Marshal()
 	must(t, err)
 	for _, body := range []string{"", "{", string(other)} {
 		s := newStore()
@@ -129,5 +133,41 @@ func TestLedgersArePutAwayAndReadAgain(t *testing.T) {
 	}
 	if got := b.after(boot(3), "", 2); len(got) != 2 || got[0] != boot(4) || got[1] != boot(5) {
 		t.Errorf("after agent3: %v", got)
+	}
+}
+
+// A snapshot whose write failed, or had to wait for the intake in vain, is written by a
+// later flush; until then its ledger is not put away.
+func TestSnapshotsThatFailAreWrittenAgain(t *testing.T) {
+	s := newStore()
+	f := newFlaky(t, s, 100)
+	f.on.Store(false)
+	b := testBook(f, 0)
+	_, err := b.add(bg, oneBoot, seq(1), true, func(ledger.Change) {})
+	must(t, err)
+	refused := errors.New("the intake is behind")
+	barrier := b.barrier
+	b.barrier = func(context.Context) error { return refused }
+	fails := func(what string) {
+		t.Helper()
+		if err := b.flush(bg); err == nil {
+			t.Errorf("%s: the flush has succeeded", what)
+		}
+		if a := b.accounts()[0]; a.l == nil || a.l.BatchCount() != 1 {
+			t.Fatalf("%s: what was not written is put away", what)
+		}
+		if n := testBook(s, 10).count(t, oneBoot); n != 0 {
+			t.Errorf("%s: a snapshot has %d batches", what, n)
+		}
+	}
+	fails("the intake")
+	b.barrier = barrier
+	f.on.Store(true)
+	f.before = true
+	fails("the store")
+	f.on.Store(false)
+	must(t, b.flush(bg))
+	if n := testBook(s, 10).count(t, oneBoot); n != 1 {
+		t.Errorf("the snapshot has %d batches, want 1", n)
 	}
 }

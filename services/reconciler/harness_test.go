@@ -236,6 +236,7 @@ type flaky struct {
 	objstore.Store
 	on      atomic.Bool
 	percent int
+	before  bool // fail calls before they take effect
 	mu      sync.Mutex
 	rnd     *rand.Rand
 	// lists counts listings that were failed.
@@ -257,7 +258,11 @@ func (f *flaky) fails() (before, after bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.rnd.IntN(200)
-	return n < f.percent, n >= 200-f.percent
+	before, after = n < f.percent, n >= 200-f.percent
+	if f.before {
+		return before || after, false
+	}
+	return before, after
 }
 
 func (f *flaky) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {

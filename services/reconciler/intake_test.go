@@ -133,6 +133,9 @@ func TestStageIsBounded(t *testing.T) {
 	}
 	s.on.Store(false)
 	must(t, st.barrier(bg))
+	if n := st.pending(); n != 0 {
+		t.Fatalf("%d entries wait behind a barrier", n)
+	}
 	must(t, st.wait(bg))
 	if got := taken(t, s); len(got) != 2 {
 		t.Errorf("%d batches, want 2", len(got))

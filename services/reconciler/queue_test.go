@@ -39,6 +39,9 @@ func TestQueueHoldsEachKeyOnce(t *testing.T) {
 		t.Error("more retries than there is room for")
 	}
 	q.promote(now)
+	if q.head < len(q.ready) {
+		t.Error("a retry is ready before its time")
+	}
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
 	if _, err := q.take(ctx); !errors.Is(err, context.Canceled) {
@@ -68,6 +71,11 @@ func TestRoundsJoinWhatIsKnown(t *testing.T) {
 		t.Errorf("ended before its work: %v", err)
 	}
 	for range 2 {
+		select {
+		case <-r.done:
+			t.Error("ended before its work")
+		default:
+		}
 		it, err := q.take(bg)
 		must(t, err)
 		q.finish(it, it.key == "a", &ledger.Entry{Start: uint64(it.key[0]), End: uint64(it.key[0])})
