@@ -245,12 +245,16 @@ func TestBadConflictsAreReportedAndNotTrusted(t *testing.T) {
 	foreign := c
 	foreign.AuthorityID = "another"
 	other, _ := conflict(batch(10, 20))
+	swapped := c // of the same identity, and of another frame
+	swapped.SubmittedSHA256 = other.SubmittedSHA256
+	swapped.SubmittedBlobKey = layout.Blob(other.SubmittedSHA256, 0)
 	for name, bad := range map[string]struct {
 		body  []byte
 		cause Cause
 	}{
 		"cut":              {c.Marshal()[:50], CauseBadManifest},
 		"another identity": {other.Marshal(), CauseBadManifest},
+		"another frame":    {swapped.Marshal(), CauseBadManifest},
 		"foreign":          {foreign.Marshal(), CauseForeign},
 	} {
 		s := newStore()

@@ -49,7 +49,7 @@ func TestRetentionGoesByTheStoresClock(t *testing.T) {
 			}
 			e, _, err := catalog.ReadExpiry(t.Context(), w.store, testAuthority)
 			must(t, err)
-			if through, ok := e.Through[window.Raw]; ok && through >= hour0 != x.expired {
+			if through, ok := e.Through[window.Raw]; (ok && through >= hour0) != x.expired {
 				t.Errorf("decided through %s", through)
 			}
 		})
@@ -82,5 +82,34 @@ func TestRetentionThatStopsHalfWay(t *testing.T) {
 	}
 	if sets, ok := v.Instead(hour0, window.OneMinute); !ok || len(sets) != testShards {
 		t.Errorf("1m rows of %d shards stand in", len(sets))
+	}
+}
+
+// Sets of the last hour that is over are removed with the others, and those of the hour
+// behind it stay; rolled rows of other windows do.
+func TestRetentionRemoves(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Retention.Raw = 24 * time.Hour
+	seq := uint64(0)
+	w.clock.Store((hour0 + 3).End().UnixNano())
+	for h := range 3 {
+		seq = w.some(agentOf(0, 0), hour0+window.Hour(h), 10*h, 3, seq)
+	}
+	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	m := w.compactor(cfg)
+	w.clock.Store((hour0 + 1).End().Add(24*time.Hour + time.Minute).UnixNano())
+	must(t, m.retain(t.Context()))
+	for h, gone := range []bool{true, true, false} {
+		for _, x := range []struct {
+			of   window.Window
+			gone bool
+		}{{window.Raw, gone}, {window.OneMinute, false}} {
+			key := catalog.Name{Hour: hour0 + window.Hour(h), Window: x.of, Generation: 1}.Key()
+			r, _, err := catalog.Read(t.Context(), w.store, testAuthority, key)
+			if err != nil || (r.Set == nil) != x.gone || (r.Removed != nil) != x.gone {
+				t.Errorf("hour %d, %s: set %v, removed %v, %v", h, x.of, r.Set != nil, r.Removed != nil, err)
+			}
+		}
 	}
 }
