@@ -40,7 +40,7 @@ func Command() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			return New(c.Config, Deps{Store: store, Telemetry: tel})
+			return New(c.Config, Deps{Store: store, Telemetry: tel, SetMemoryLimit: setMemoryLimit()})
 		},
 		Banner: func(c settings, svc run.Service) [][2]string {
 			s := svc.(*Service)

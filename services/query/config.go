@@ -31,6 +31,8 @@ type Config struct {
 	Lookback     time.Duration `koanf:"lookback" help:"how long an instant selector takes the last sample for the present one"`
 	// StaleAfter is compared with the age of complete_through.
 	StaleAfter time.Duration `koanf:"stale_after" help:"age of the last audit that succeeded from which answers are partial"`
+	// MemoryLimit is the Go runtime's soft limit, where Deps.SetMemoryLimit is given.
+	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 follows what is held, the environment's GOMEMLIMIT wins"`
 
 	Series  SeriesConfig  `koanf:"series"`
 	History HistoryConfig `koanf:"history"`
@@ -86,6 +88,9 @@ func (c Config) Validate() error {
 	}
 	if err := c.Series.AgentLabel.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("series.agent_label: %w", err))
+	}
+	if c.MemoryLimit < 0 {
+		errs = append(errs, errors.New("memory_limit: must not be negative"))
 	}
 	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.CORS.Validate(), c.Auth.Validate(), c.validateExposure())...)
 }

@@ -37,6 +37,8 @@ type Deps struct {
 	Telemetry *telemetry.Telemetry
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// SetMemoryLimit sets the soft limit of the process's memory; nil leaves it alone.
+	SetMemoryLimit func(bytes int64)
 }
 
 // Service is one query node. Any number may run over one authority.
@@ -45,6 +47,7 @@ type Service struct {
 	store  objstore.Reader
 	tel    *telemetry.Telemetry
 	now    func() time.Time
+	setMem func(bytes int64) // nil: the process's memory has no limit, or another's
 	auth   *rpc.Authenticator
 	live   *live.Store
 	follow *follow.Follower
@@ -98,7 +101,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
 		answer.Deps{Live: ls, Follower: f, Sets: keeper, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now})
 	s := &Service{
-		cfg: cfg, store: d.Store, tel: d.Telemetry, now: d.Now, auth: auth, live: ls, follow: f, sets: keeper, eval: eval,
+		cfg: cfg, store: d.Store, tel: d.Telemetry, now: d.Now, setMem: d.SetMemoryLimit, auth: auth, live: ls, follow: f, sets: keeper, eval: eval,
 		api:   promapi.New(eval, telemetry.Version(), d.Telemetry.Log, d.Telemetry.Registry),
 		ready: make(chan struct{}),
 	}
@@ -227,6 +230,9 @@ func (s *Service) Run(ctx context.Context) error {
 		defer s.draining.Store(true)
 		return s.readiness.Watch(ctx, gs.SetServing)
 	})
+	if s.setMem != nil {
+		g.Go("memory", s.limitMemory)
+	}
 	close(s.ready)
 	return g.Wait()
 }

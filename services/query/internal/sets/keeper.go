@@ -92,6 +92,9 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	return k, nil
 }
 
+// CacheBytes is what the caches hold: of indexes; of blocks, and columns decoded of them.
+func (k *Keeper) CacheBytes() (indexes, blocks int64) { return k.reader.CacheBytes() }
+
 // SetTake sets Deps.Take. Before Run.
 func (k *Keeper) SetTake(fn func(ctx context.Context, key string) error) { k.d.Take = fn }
 

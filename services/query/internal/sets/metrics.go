@@ -28,7 +28,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
 	for i, name := range []string{"index", "block"} {
 		p.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_query_cache_bytes", Help: "Memory of a cache of published objects, estimated.",
 			ConstLabels: prometheus.Labels{"cache": name}}, func() float64 {
-			x, b := k.reader.CacheBytes()
+			x, b := k.CacheBytes()
 			return float64([]int64{x, b}[i])
 		})
 	}
