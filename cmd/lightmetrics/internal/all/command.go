@@ -93,6 +93,9 @@ func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error
 	if err != nil {
 		return err
 	}
+	if err := awaitAddresses(ctx, p.listeners(), addressWait); err != nil {
+		return err
+	}
 	settings, err := p.write(p.dir("settings"))
 	if err != nil {
 		return err
@@ -143,6 +146,9 @@ func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error
 // so a mistake would stay unseen until then. The section "all" itself is fixed until the
 // next start.
 func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
+	if err := cli.CheckNames(file, nil); err != nil {
+		return err
+	}
 	next, err := readPlan(p.cfg, p.creds, file)
 	if err != nil {
 		return err
@@ -219,10 +225,6 @@ func lockDir(dir string) (*os.File, error) {
 
 // readyURL is where a service says that it is ready.
 func (p *plan) readyURL(service string) string {
-	scheme := "http"
-	if p.file[service]["tls"] != nil {
-		scheme = "https"
-	}
 	addr := map[string]string{
 		objectstore: p.address("127.0.0.1:4791", objectstore, "admin_listen"),
 		coordinator: p.address("127.0.0.1:4780", coordinator, "http", "listen"),
@@ -232,7 +234,15 @@ func (p *plan) readyURL(service string) string {
 		query:       p.address("127.0.0.1:4760", query, "http", "listen"),
 		agent:       p.address("127.0.0.1:4320", agent, "http", "listen"),
 	}[service]
-	return scheme + "://" + addr + "/-/ready"
+	return p.scheme(service) + "://" + addr + "/-/ready"
+}
+
+// scheme is what a service serves on its HTTP address.
+func (p *plan) scheme(service string) string {
+	if p.file[service]["tls"] != nil {
+		return "https"
+	}
+	return "http"
 }
 
 // banner says what runs where. Secrets are printed by the start that made them, once.
@@ -240,8 +250,9 @@ func banner(w io.Writer, p *plan, file string) {
 	if file == "" {
 		file = "defaults, environment, flags"
 	}
+	queries := p.scheme(query) + "://" + p.address("127.0.0.1:4760", query, "http", "listen")
 	fmt.Fprintf(w, "lightmetrics all\n  %-12s %s\n  %-12s %s\n  %-12s %s\n", "version", telemetry.Version(), "settings", file, "data", p.cfg.DataDir)
-	fmt.Fprintf(w, "  %-12s %s\n  %-12s http://%s\n", "agents to", p.ingestAddress(), "queries to", p.address("127.0.0.1:4760", query, "http", "listen"))
+	fmt.Fprintf(w, "  %-12s %s\n  %-12s %s\n", "agents to", p.ingestAddress(), "queries to", queries)
 	fmt.Fprintf(w, "  %-12s %s\n", "credentials", p.creds.dir)
 	for _, name := range []string{senderToken, readerToken, operatorToken} {
 		for _, made := range p.creds.made {
@@ -253,6 +264,6 @@ func banner(w io.Writer, p *plan, file string) {
 			}
 		}
 	}
-	fmt.Fprintf(w, "  %-12s curl -H \"Authorization: Bearer $(cat %s)\" 'http://%s/api/v1/query?query=node_load1'\n",
-		"next", p.creds.path(readerToken), p.address("127.0.0.1:4760", query, "http", "listen"))
+	fmt.Fprintf(w, "  %-12s curl -H \"Authorization: Bearer $(cat %s)\" '%s/api/v1/query?query=node_load1'\n",
+		"next", p.creds.path(readerToken), queries)
 }

@@ -102,6 +102,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("X-Amz-Request-Id", c.id)
 	h["Server"] = serverName
+	if r.ContentLength == 0 && strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+		// net/http leaves it out before an empty body, and botocore takes a final answer that
+		// comes instead for that of the next request on the connection as well.
+		w.WriteHeader(http.StatusContinue)
+	}
 	err := s.admitted(c)
 	if err != nil {
 		c.fail(err)
