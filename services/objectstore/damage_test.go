@@ -154,6 +154,19 @@ func TestLostKeysAsClientsSeeThem(t *testing.T) {
 	}
 	wantCode(t, create(), "ServiceUnavailable", http.StatusServiceUnavailable)
 	put(t, c, "new", []byte("unconditional"))
+	// The lost write may have been one of "first"; it was none of what was written later.
+	for key, want := range map[string]string{"first": "true", "last": "", "new": ""} {
+		for _, method := range []string{"GET", "HEAD"} {
+			resp, err := http.DefaultClient.Do(newSigner().request(method, s.url()+"/"+bucket+"/"+key, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if got := resp.Header.Get("X-Lightmetrics-Uncertain"); resp.StatusCode != 200 || got != want {
+				t.Errorf("%s %s: %d, uncertain %q, want %q", method, key, resp.StatusCode, got, want)
+			}
+		}
+	}
 	if code, _ := adminGet(t, s, "/-/ready"); code != 503 {
 		t.Errorf("ready: %d", code)
 	}

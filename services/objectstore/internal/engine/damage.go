@@ -281,6 +281,10 @@ func (e *Engine) Damages() []Damage { return e.damages.all() }
 // The index was lost, and the log has damage in which writes of unknown keys were.
 func (e *Engine) Uncertain() error { return e.uncertain(nil) }
 
+// MaybeOlder says whether a lost write may have replaced or deleted the object whose record has
+// the sequence seq: what is stored is whole, and may not be the last that was acknowledged.
+func (e *Engine) MaybeOlder(seq uint64) bool { return seq <= e.damages.lastUnknown() }
+
 // uncertain is an error when a lost write may have been a later one of the key; nil is absent.
 func (e *Engine) uncertain(x *entry) error {
 	last := e.damages.lastUnknown()

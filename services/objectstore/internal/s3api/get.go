@@ -30,6 +30,9 @@ func (c *call) getObject() error {
 		return err
 	}
 	h := c.w.Header()
+	if c.Engine.MaybeOlder(o.Seq) {
+		h.Set(uncertainHeader, "true")
+	}
 	h["ETag"] = []string{`"` + o.ETag + `"`}
 	h.Set("Last-Modified", o.Modified.UTC().Format(http.TimeFormat))
 	for _, p := range o.Headers {

@@ -178,6 +178,8 @@ const (
 	damagedHeader = "X-Lightmetrics-Damaged"
 	// incompleteHeader says that keys of lost writes may be missing from a listing.
 	incompleteHeader = "X-Lightmetrics-Incomplete"
+	// uncertainHeader says that a lost write may have replaced or deleted this object.
+	uncertainHeader = "X-Lightmetrics-Uncertain"
 )
 
 func damageText(err error) string {
