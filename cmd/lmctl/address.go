@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -75,10 +77,23 @@ func (s *service) resolve() (string, rpc.ClientConfig, error) {
 			return "", c, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("token: %w", err)}
 		}
 	}
+	// What goes to this machine itself crosses no network.
+	c.TokenOverPlaintext = c.TokenOverPlaintext || c.Token != "" && !c.TLS.Enabled && isLoopback(hostport)
 	if err := c.Check(); err != nil {
 		return "", c, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("address %q: %w", addr, err)}
 	}
 	return hostport, c, nil
+}
+
+// isLoopback reports whether host:port is of this machine: a loopback address, or the name
+// that RFC 6761 reserves for it.
+func isLoopback(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback() || host == "localhost"
 }
 
 // withEnvironment fills what flags left open.

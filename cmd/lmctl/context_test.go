@@ -81,6 +81,11 @@ func TestWhereServicesAre(t *testing.T) {
 		t.Fatalf("use: exit status %d", code)
 	}
 	refused("a token needs", "--client.token=t")
+	refused("a token needs", "--addr", "10.0.0.1:4", "--client.token=t")
+	refused("a token needs", "--addr", "127.0.0.1.example:4", "--client.token=t")
+	for _, here := range []string{"127.0.0.1:4", "[::1]:4", "localhost:4"} { // crosses no network
+		expect(here+" tls=off token=t ca=.", "--addr", here, "--client.token=t")
+	}
 	t.Setenv("LMCTL_TOKEN", "")
 	expect("lab:2 tls=off token= ca=.")
 	t.Setenv("LMCTL_CONTEXT", "prod")

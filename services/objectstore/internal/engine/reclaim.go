@@ -31,12 +31,17 @@ const (
 // Reclaim rewrites the emptiest closed segment below the threshold and drops it. It
 // gives the bytes freed; 0 when there is nothing to do. One call at a time. A segment
 // with a damaged record that is in use, or of which nobody knows what it was, is kept,
-// and the next one is tried.
+// and the next one is tried. While writes of unknown keys are lost, nothing is reclaimed:
+// a copy is a later record than the lost ones, so an object that one of them may have
+// replaced would pass for its last version. An operator's repair ends that state.
 //
 // Order: what is live is copied to the end of the log and fsynced (as ordinary writes
 // that hold only while the index still names the old place), the index is flushed, so
 // that no replay begins in the old segment, and then the file goes.
 func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
+	if e.Uncertain() != nil {
+		return 0, nil
+	}
 	for {
 		seg, oldest := e.victim()
 		if seg == nil {
