@@ -113,7 +113,7 @@ func DefaultConfig() Config {
 		HTTP:         run.DefaultHTTP("127.0.0.1:4770"),
 		GRPC:         run.DefaultGRPC("127.0.0.1:4771"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
-		Workers:      16,
+		Workers:      64,
 		ItemTimeout:  30 * time.Second,
 		DrainTimeout: 5 * time.Second,
 		Queue:        QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
