@@ -67,6 +67,10 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, shared *
 
 		announceFailures: counter("intake_announcements_failed_total", "Announcements of intake segments that the coordinator's queue did not take."),
 	}
+	// They begin at 0, or an alert on their increase would miss the first drop.
+	for _, src := range []source{fromEvent, fromNotify} {
+		m.hints.WithLabelValues(string(src), "dropped").Add(0)
+	}
 	reg.MustRegister(m.lag, m.items, m.hints, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
 		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes, m.intakeFailures, m.announceFailures,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "intake_pending", Help: "New batches that wait for an intake segment."},
