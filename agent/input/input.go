@@ -13,6 +13,8 @@ type Series struct {
 	Labels []frame.Label
 	Type   frame.MetricType
 	Unit   string
+	// Help says what the metric means, at most 2 KiB of UTF-8; empty when unknown.
+	Help string
 	// Start of the accumulation, Unix nanoseconds; 0 when unknown.
 	Start int64
 }
