@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
@@ -48,7 +49,7 @@ func TestAFaultIsAnAlert(t *testing.T) {
 	}}))
 	soon, key := pki.Issue("scraper", time.Now().Add(time.Hour))
 	cfg.Scrape = []scrape.Target{{Job: "x", URL: config.URL("https://" + closedAddress(t) + "/"),
-		TLS: rpc.ClientTLS{Enabled: true, CertFile: soon, KeyFile: key}}}
+		TLS: tlsfile.Client{Enabled: true, CertFile: soon, KeyFile: key}}}
 	a, _ := start(t, cfg)
 	st := waitFor(t, a, "no alert", func(st agent.Status) bool { return len(st.Alerts) == 2 })
 	if st.Alerts[0].ID != "UNAUTHENTICATED" || st.Alerts[1].ID != "CERTIFICATE_EXPIRES" || !strings.Contains(st.Alerts[1].Message, soon) {

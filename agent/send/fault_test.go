@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
@@ -32,31 +33,31 @@ func refuses(err error) func(*ingestv1.Hello) (*ingestv1.Welcome, error) {
 func TestFaultsAreNamed(t *testing.T) {
 	ours, theirs := sendtest.NewPKI(t), sendtest.NewPKI(t)
 	year := time.Now().Add(365 * 24 * time.Hour)
-	trust := rpc.ClientTLS{Enabled: true, CAFile: ours.CAFile, ServerName: "collector"}
+	trust := tlsfile.Client{Enabled: true, CAFile: ours.CAFile, ServerName: "collector"}
 	strange := trust
 	strange.CertFile, strange.KeyFile = theirs.Issue("agent", year)
 	good := []grpc.ServerOption{ours.ServerOption("collector", year, "")}
 	mutual := []grpc.ServerOption{ours.ServerOption("collector", year, ours.CAFile)}
 	for name, c := range map[string]struct {
 		collector *sendtest.Collector
-		tls       rpc.ClientTLS
+		tls       tlsfile.Client
 		want      send.Fault
 	}{
 		"unknown token": {&sendtest.Collector{OnHello: refuses(rpc.Failure{Code: codes.Unauthenticated, Reason: rpc.ReasonUnauthenticated}.Err())},
-			rpc.ClientTLS{}, send.FaultUnauthenticated},
+			tlsfile.Client{}, send.FaultUnauthenticated},
 		"not permitted": {&sendtest.Collector{OnHello: refuses(rpc.Failure{Code: codes.PermissionDenied, Reason: rpc.ReasonForbidden}.Err())},
-			rpc.ClientTLS{}, send.FaultForbidden},
-		"another service":           {&sendtest.Collector{OnHello: refuses(status.Error(codes.Unimplemented, "unknown service"))}, rpc.ClientTLS{}, send.FaultNotACollector},
+			tlsfile.Client{}, send.FaultForbidden},
+		"another service":           {&sendtest.Collector{OnHello: refuses(status.Error(codes.Unimplemented, "unknown service"))}, tlsfile.Client{}, send.FaultNotACollector},
 		"wrong CA":                  {&sendtest.Collector{Options: []grpc.ServerOption{theirs.ServerOption("collector", year, "")}}, trust, send.FaultServerUntrusted},
 		"another name":              {&sendtest.Collector{Options: []grpc.ServerOption{ours.ServerOption("other", year, "")}}, trust, send.FaultServerName},
 		"expired":                   {&sendtest.Collector{Options: []grpc.ServerOption{ours.ServerOption("collector", time.Now().Add(-time.Hour), "")}}, trust, send.FaultServerExpired},
 		"no client certificate":     {&sendtest.Collector{Options: mutual}, trust, send.FaultClientCertificate},
 		"strange client's":          {&sendtest.Collector{Options: mutual}, strange, send.FaultClientCertificate},
 		"TLS to a plaintext port":   {&sendtest.Collector{}, trust, send.FaultServerIsPlaintext},
-		"plaintext to a TLS port":   {&sendtest.Collector{Options: good}, rpc.ClientTLS{}, send.FaultServerIsTLS},
-		"plaintext to a mutual one": {&sendtest.Collector{Options: mutual}, rpc.ClientTLS{}, send.FaultServerIsTLS},
-		"not ready":                 {&sendtest.Collector{OnHello: refuses(rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady}.Err())}, rpc.ClientTLS{}, ""},
-		"cut":                       {&sendtest.Collector{OnHello: refuses(status.Error(codes.Unavailable, "cut"))}, rpc.ClientTLS{}, ""},
+		"plaintext to a TLS port":   {&sendtest.Collector{Options: good}, tlsfile.Client{}, send.FaultServerIsTLS},
+		"plaintext to a mutual one": {&sendtest.Collector{Options: mutual}, tlsfile.Client{}, send.FaultServerIsTLS},
+		"not ready":                 {&sendtest.Collector{OnHello: refuses(rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady}.Err())}, tlsfile.Client{}, ""},
+		"cut":                       {&sendtest.Collector{OnHello: refuses(status.Error(codes.Unavailable, "cut"))}, tlsfile.Client{}, ""},
 		"cut, over TLS":             {&sendtest.Collector{Options: good, OnHello: refuses(status.Error(codes.Unavailable, "cut"))}, trust, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

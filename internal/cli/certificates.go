@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 var descCertificate = prometheus.NewDesc("lightmetrics_tls_certificate_expiry_timestamp_seconds",
@@ -17,7 +17,7 @@ func (certificateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- descCer
 
 // Collect implements prometheus.Collector.
 func (certificateCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range rpc.Certificates() {
+	for _, c := range tlsfile.Certificates() {
 		ch <- prometheus.MustNewConstMetric(descCertificate, prometheus.GaugeValue, float64(c.NotAfter.Unix()), c.File)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // reloader reads the settings of a running service again. Settings that a start would
@@ -75,7 +75,7 @@ func (r *reloader[C]) apply() (applied, waiting []string, err error) {
 		}
 	}
 	r.tel.SetLevel(tcfg.LogLevel)
-	rpc.RefreshFiles()
+	tlsfile.Refresh()
 	r.cfg, r.tcfg = cfg, tcfg
 	return append(applied, tapplied...), append(waiting, twaiting...), nil
 }

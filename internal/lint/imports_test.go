@@ -84,6 +84,7 @@ var leaves = map[string][]string{
 	"pkg/config":   nil,
 	"pkg/sketch":   nil,
 	"pkg/run":      nil,
+	"pkg/tlsfile":  nil,
 
 	"pkg/agentlabel": nil,
 	"pkg/sharedid":   {"pkg/identity"},

@@ -11,15 +11,16 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // EtcdConfig is how to reach etcd. Without endpoints a member runs inside the process.
 type EtcdConfig struct {
-	Endpoints []string      `koanf:"endpoints" help:"URLs of an external etcd cluster; empty runs a member in this process"`
-	Prefix    string        `koanf:"prefix" help:"begins every key; deployments that share an etcd differ in it"`
-	TLS       rpc.ClientTLS `koanf:"tls" needs:"endpoints"`
-	Username  string        `koanf:"username" help:"user of etcd's own authentication" needs:"endpoints"`
-	Password  config.Secret `koanf:"password" help:"password of that user" needs:"endpoints"`
+	Endpoints []string       `koanf:"endpoints" help:"URLs of an external etcd cluster; empty runs a member in this process"`
+	Prefix    string         `koanf:"prefix" help:"begins every key; deployments that share an etcd differ in it"`
+	TLS       tlsfile.Client `koanf:"tls" needs:"endpoints"`
+	Username  string         `koanf:"username" help:"user of etcd's own authentication" needs:"endpoints"`
+	Password  config.Secret  `koanf:"password" help:"password of that user" needs:"endpoints"`
 	// PasswordFile fills Password when settings are loaded.
 	PasswordFile string `koanf:"password_file" help:"file that holds that password, in place of password" needs:"endpoints"`
 	// RequestTimeout bounds each request; while etcd elects a leader requests fail.

@@ -16,8 +16,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // Embedded is an etcd member inside the process. Its clients come through a socket that
@@ -105,7 +105,7 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 		peers = "https"
 		cfg.PeerTLSInfo = transport.TLSInfo{
 			CertFile: c.PeerTLS.CertFile, KeyFile: c.PeerTLS.KeyFile,
-			TrustedCAFile: c.PeerTLS.ClientCAFile, ClientCertAuth: c.PeerTLS.ClientCAFile != "", CipherSuites: rpc.Suites(),
+			TrustedCAFile: c.PeerTLS.ClientCAFile, ClientCertAuth: c.PeerTLS.ClientCAFile != "", CipherSuites: tlsfile.Suites(),
 		}
 	}
 	client, peer := url.URL{Scheme: "unix", Path: c.socket()}, url.URL{Scheme: peers, Host: c.Peer}

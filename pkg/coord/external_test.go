@@ -21,8 +21,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,7 @@ func secured(t *testing.T, certs string) EtcdConfig {
 	c := DefaultEtcdConfig()
 	c.Endpoints = []string{"https://" + m.Clients[0].Addr().String()}
 	c.RequestTimeout = patience / 2
-	c.TLS = rpc.ClientTLS{Enabled: true, CAFile: info.CertFile, CertFile: info.CertFile, KeyFile: info.KeyFile}
+	c.TLS = tlsfile.Client{Enabled: true, CAFile: info.CertFile, CertFile: info.CertFile, KeyFile: info.KeyFile}
 
 	admin, err := Dial(c, "", discard)
 	must(t, err)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
@@ -140,7 +141,7 @@ func TestARefusedFileIsToldOnce(t *testing.T) {
 		if err := os.Chtimes(f, stamp, stamp); err != nil {
 			t.Fatal(err)
 		}
-		a.principals.checked = time.Time{}
+		tlsfile.Refresh()
 		if _, err := a.Authenticate("one", nil); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // ErrUnauthenticated: no credentials, or wrong ones.
@@ -67,7 +69,7 @@ func PrincipalFrom(ctx context.Context) (Principal, bool) {
 // Authenticator turns credentials into a principal.
 type Authenticator struct {
 	mode       string
-	principals *reloader[principals]
+	principals *tlsfile.Value[principals]
 }
 
 // NewAuthenticator reads the principals file.
@@ -79,17 +81,15 @@ func NewAuthenticator(c AuthConfig) (*Authenticator, error) {
 	if c.Mode == AuthNone {
 		return a, nil
 	}
-	a.principals = &reloader[principals]{files: []string{c.PrincipalsFile}, load: func() (*principals, error) {
-		return readPrincipals(c.PrincipalsFile)
-	}}
-	_, err := a.principals.get()
+	a.principals = tlsfile.NewValue(func() (*principals, error) { return readPrincipals(c.PrincipalsFile) }, c.PrincipalsFile)
+	_, err := a.principals.Get()
 	return a, err
 }
 
 // logTo has a file of principals that is refused when it changed told to log.
 func (a *Authenticator) logTo(log *slog.Logger) {
 	if a.principals != nil {
-		a.principals.tell(func(err error) {
+		a.principals.OnRefused(func(err error) {
 			log.Warn("the file of principals is refused; the one before stays in force", "err", err)
 		})
 	}
@@ -101,7 +101,7 @@ func (a *Authenticator) Reload() error {
 	if a.principals == nil {
 		return nil
 	}
-	return a.principals.reload()
+	return a.principals.Reload()
 }
 
 // current are the principals in force; nil when nobody is asked.
@@ -109,7 +109,7 @@ func (a *Authenticator) current() *principals {
 	if a.principals == nil {
 		return nil
 	}
-	ps, _ := a.principals.get() // there is one since NewAuthenticator
+	ps, _ := a.principals.Get() // there is one since NewAuthenticator
 	return ps
 }
 

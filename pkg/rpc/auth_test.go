@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 func principalsFileWith(t *testing.T, text string) string {
@@ -60,7 +61,7 @@ func TestPrincipalsAreReadAgainAndABrokenFileChangesNothing(t *testing.T) {
 		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a.principals.checked = time.Time{} // the period is over
+		tlsfile.Refresh() // the period is over
 	}
 	write("principals: [broken")
 	if _, err := a.Authenticate("one", nil); err != nil {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // TestCertificatesInUse: every certificate that a server or a client shows is listed once
@@ -17,13 +19,13 @@ func TestCertificatesInUse(t *testing.T) {
 		if _, err := (ServerTLS{CertFile: cert, KeyFile: key}).Config(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (ClientTLS{Enabled: true, CertFile: clientCert, KeyFile: clientKey}).Config(); err != nil {
+		if _, err := (tlsfile.Client{Enabled: true, CertFile: clientCert, KeyFile: clientKey}).Config(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ends := func() map[string]time.Time {
 		out, dir := map[string]time.Time{}, filepath.Dir(cert)
-		for _, c := range Certificates() {
+		for _, c := range tlsfile.Certificates() {
 			if filepath.Dir(c.File) != dir {
 				continue // another test's
 			}
@@ -40,7 +42,7 @@ func TestCertificatesInUse(t *testing.T) {
 	}
 	ca.lasts = 48 * time.Hour
 	ca.issue("server")
-	RefreshFiles()
+	tlsfile.Refresh()
 	if after := ends(); !after[cert].After(before[cert].Add(24*time.Hour)) || !after[clientCert].Equal(before[clientCert]) {
 		t.Errorf("renewed: %v, before %v", after, before)
 	}
@@ -48,7 +50,7 @@ func TestCertificatesInUse(t *testing.T) {
 	if err := os.WriteFile(cert, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	RefreshFiles()
+	tlsfile.Refresh()
 	if got := ends()[cert]; !got.Equal(renewed) {
 		t.Errorf("broken: %v, want %v", got, renewed)
 	}

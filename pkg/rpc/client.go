@@ -15,12 +15,13 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // ClientConfig is how to reach a gRPC server.
 type ClientConfig struct {
-	TLS   ClientTLS     `koanf:"tls"`
-	Token config.Secret `koanf:"token" help:"bearer token" reload:"file"`
+	TLS   tlsfile.Client `koanf:"tls"`
+	Token config.Secret  `koanf:"token" help:"bearer token" reload:"file"`
 	// TokenFile fills Token when settings are loaded, and is read again when it changes.
 	TokenFile string `koanf:"token_file" help:"file that holds the bearer token, in place of token"`
 	// TokenOverPlaintext sends the token without TLS.
@@ -73,24 +74,23 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 
 // bearer sends the token of a setting, or what its file has by now.
 type bearer struct {
-	token     *reloader[config.Secret]
+	token     *tlsfile.Value[config.Secret]
 	plaintext bool
 }
 
 func (c ClientConfig) bearer() bearer {
-	b := bearer{token: &reloader[config.Secret]{load: func() (*config.Secret, error) { return &c.Token, nil }}, plaintext: c.TokenOverPlaintext}
+	b := bearer{token: tlsfile.NewValue(func() (*config.Secret, error) { return &c.Token, nil }), plaintext: c.TokenOverPlaintext}
 	if c.TokenFile != "" {
-		b.token.files = []string{c.TokenFile}
-		b.token.load = func() (*config.Secret, error) {
+		b.token = tlsfile.NewValue(func() (*config.Secret, error) {
 			s, err := config.ReadSecret(c.TokenFile)
 			return &s, err
-		}
+		}, c.TokenFile)
 	}
 	return b
 }
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := b.token.get()
+	token, err := b.token.Get()
 	if err != nil {
 		return nil, err
 	}

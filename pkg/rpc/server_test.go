@@ -26,6 +26,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // patience bounds every wait of a test; nothing is timed.
@@ -195,7 +196,7 @@ func TestMutualTLSGivesThePrincipalOfTheCertificate(t *testing.T) {
 	addr := serve(t, ServerTLS{CertFile: cert, KeyFile: key, ClientCAFile: caFile}, AuthConfig{Mode: AuthMTLS, PrincipalsFile: f})
 
 	with := func(cert, key string) ClientConfig {
-		return ClientConfig{TLS: ClientTLS{Enabled: true, CAFile: caFile, CertFile: cert, KeyFile: key}}
+		return ClientConfig{TLS: tlsfile.Client{Enabled: true, CAFile: caFile, CertFile: cert, KeyFile: key}}
 	}
 	if name, err := call(t, addr, with(good, goodKey), &ingestv1.SubmitBatchRequest{}); err != nil || name != "web" {
 		t.Errorf("known certificate: %q, %v", name, err)

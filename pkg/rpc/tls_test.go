@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"net"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // TestSuitesAreAEAD: a client that only has CBC gets no connection, in TLS 1.2 or any other.
@@ -31,7 +33,7 @@ func TestSuitesAreAEAD(t *testing.T) {
 			}()
 		}
 	}()
-	roots, err := loadPool(ca.dir + "/ca.pem")()
+	roots, err := tlsfile.ReadPool(ca.dir + "/ca.pem")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,7 @@ func TestSuitesAreAEAD(t *testing.T) {
 	for _, s := range tls.InsecureCipherSuites() {
 		insecure[s.ID] = true
 	}
-	for _, s := range Suites() {
+	for _, s := range tlsfile.Suites() {
 		if insecure[s] {
 			t.Errorf("%s is insecure", tls.CipherSuiteName(s))
 		}

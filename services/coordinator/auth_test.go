@@ -28,6 +28,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/publish/refstest"
 	refremote "lightmetrics.dev/lightmetrics/pkg/publish/remote"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
@@ -65,7 +66,7 @@ func (g *guarded) write(t *testing.T, principals string) {
 }
 
 func (g *guarded) as(token string) rpc.ClientConfig {
-	return rpc.ClientConfig{TLS: rpc.ClientTLS{Enabled: true, CAFile: g.ca.file}, Token: config.Secret(token)}
+	return rpc.ClientConfig{TLS: tlsfile.Client{Enabled: true, CAFile: g.ca.file}, Token: config.Secret(token)}
 }
 
 func (g *guarded) dial(c rpc.ClientConfig) *grpc.ClientConn {
@@ -326,7 +327,7 @@ func TestCertificatesAreTheWorkers(t *testing.T) {
 `)
 	with := func(ca *authority, name string) rpc.ClientConfig {
 		cert, key := ca.issue(name)
-		return rpc.ClientConfig{TLS: rpc.ClientTLS{Enabled: true, CAFile: g.ca.file, CertFile: cert, KeyFile: key}}
+		return rpc.ClientConfig{TLS: tlsfile.Client{Enabled: true, CAFile: g.ca.file, CertFile: cert, KeyFile: key}}
 	}
 	b := newBook(t, 4)
 	g.worker(b, "w0", with(g.ca, "rollup.example"))

@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
@@ -133,10 +134,10 @@ func TestThreeMembers(t *testing.T) {
 func nobodysMember(t *testing.T, peer string, ca *authority) {
 	t.Helper()
 	cert, key := newAuthority(t).issue("stranger")
-	stranger := rpc.ClientTLS{Enabled: true, CAFile: ca.file, CertFile: cert, KeyFile: key}
+	stranger := tlsfile.Client{Enabled: true, CAFile: ca.file, CertFile: cert, KeyFile: key}
 	without := stranger
 	without.CertFile, without.KeyFile = "", ""
-	for what, c := range map[string]rpc.ClientTLS{"a certificate of another authority": stranger, "no certificate": without, "no TLS": {}} {
+	for what, c := range map[string]tlsfile.Client{"a certificate of another authority": stranger, "no certificate": without, "no TLS": {}} {
 		cfg, err := c.Config()
 		must(t, err)
 		tr := &http.Transport{TLSClientConfig: cfg}

@@ -26,6 +26,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )
@@ -176,7 +177,7 @@ func TestMutualTLS(t *testing.T) {
 	other := newCA(t)
 	other.issue("web-1", other.cert)
 	clientTLS := func(a *ca, name string) rpc.ClientConfig {
-		return rpc.ClientConfig{TLS: rpc.ClientTLS{Enabled: true, CAFile: authority.file("ca.crt"), CertFile: a.file(name + ".crt"), KeyFile: a.file(name + ".key")}}
+		return rpc.ClientConfig{TLS: tlsfile.Client{Enabled: true, CAFile: authority.file("ca.crt"), CertFile: a.file(name + ".crt"), KeyFile: a.file(name + ".key")}}
 	}
 	principals := write(t, "principals.yaml", "principals: [{name: web, tls_name: web-1, roles: [sender], agents: [web-1]}, {name: prometheus, tls_name: prom, roles: [reader]}]")
 	store := newStore()

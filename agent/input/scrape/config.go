@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 // Target is one Prometheus endpoint.
@@ -32,11 +32,11 @@ type Target struct {
 
 	BearerToken config.Secret `koanf:"bearer_token" help:"bearer token"`
 	// BearerTokenFile fills BearerToken when settings are loaded, PasswordFile Password.
-	BearerTokenFile string        `koanf:"bearer_token_file" help:"file that holds the bearer token, in place of bearer_token"`
-	Username        string        `koanf:"username" help:"user of basic authentication"`
-	Password        config.Secret `koanf:"password" help:"password of basic authentication"`
-	PasswordFile    string        `koanf:"password_file" help:"file that holds the password, in place of password"`
-	TLS             rpc.ClientTLS `koanf:"tls"`
+	BearerTokenFile string         `koanf:"bearer_token_file" help:"file that holds the bearer token, in place of bearer_token"`
+	Username        string         `koanf:"username" help:"user of basic authentication"`
+	Password        config.Secret  `koanf:"password" help:"password of basic authentication"`
+	PasswordFile    string         `koanf:"password_file" help:"file that holds the password, in place of password"`
+	TLS             tlsfile.Client `koanf:"tls"`
 }
 
 // Defaults of a target.

@@ -13,7 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
 
 const secret = "hunter2"
@@ -178,13 +178,13 @@ func TestNothingShowsCredentials(t *testing.T) {
 func TestSettingsWithoutEffect(t *testing.T) {
 	ok := Target{Job: "j", URL: "http://h/"}
 	for want, change := range map[string]func(*Target){
-		"tls.ca_file has no effect without tls.enabled": func(t *Target) { t.URL, t.TLS = "https://h/", rpc.ClientTLS{CAFile: "/ca.pem"} },
-		"tls.server_name has no effect":                 func(t *Target) { t.URL, t.TLS = "https://h/", rpc.ClientTLS{ServerName: "x"} },
-		"tls.cert_file has no effect":                   func(t *Target) { t.TLS = rpc.ClientTLS{CertFile: "/c.pem"} },
-		"tls.key_file has no effect":                    func(t *Target) { t.TLS = rpc.ClientTLS{KeyFile: "/k.pem"} },
-		"tls.enabled has no effect on an http url":      func(t *Target) { t.TLS = rpc.ClientTLS{Enabled: true} },
-		"/absent/ca.pem":                                func(t *Target) { t.URL, t.TLS = "https://h/", rpc.ClientTLS{Enabled: true, CAFile: "/absent/ca.pem"} },
-		"cert_file and key_file go together":            func(t *Target) { t.URL, t.TLS = "https://h/", rpc.ClientTLS{Enabled: true, CertFile: "/c.pem"} },
+		"tls.ca_file has no effect without tls.enabled": func(t *Target) { t.URL, t.TLS = "https://h/", tlsfile.Client{CAFile: "/ca.pem"} },
+		"tls.server_name has no effect":                 func(t *Target) { t.URL, t.TLS = "https://h/", tlsfile.Client{ServerName: "x"} },
+		"tls.cert_file has no effect":                   func(t *Target) { t.TLS = tlsfile.Client{CertFile: "/c.pem"} },
+		"tls.key_file has no effect":                    func(t *Target) { t.TLS = tlsfile.Client{KeyFile: "/k.pem"} },
+		"tls.enabled has no effect on an http url":      func(t *Target) { t.TLS = tlsfile.Client{Enabled: true} },
+		"/absent/ca.pem":                                func(t *Target) { t.URL, t.TLS = "https://h/", tlsfile.Client{Enabled: true, CAFile: "/absent/ca.pem"} },
+		"cert_file and key_file go together":            func(t *Target) { t.URL, t.TLS = "https://h/", tlsfile.Client{Enabled: true, CertFile: "/c.pem"} },
 		"password has no effect without username":       func(t *Target) { t.Password = secret },
 		"bearer_token and username":                     func(t *Target) { t.BearerToken, t.Username = secret, "u" },
 		"url has a user":                                func(t *Target) { t.URL, t.BearerToken = "http://u:"+secret+"@h/", secret },

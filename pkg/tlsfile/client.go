@@ -1,0 +1,48 @@
+package tlsfile
+
+import (
+	"crypto/tls"
+	"errors"
+)
+
+// Client is a client's TLS settings. The client certificate is read again when its files
+// change, the CA at the start.
+type Client struct {
+	Enabled    bool   `koanf:"enabled" help:"use TLS"`
+	CAFile     string `koanf:"ca_file" help:"PEM certificates that sign the server's; empty uses the system's" needs:"enabled" check:"file"`
+	CertFile   string `koanf:"cert_file" help:"PEM client certificate chain, for mTLS" needs:"enabled" check:"file"`
+	KeyFile    string `koanf:"key_file" help:"PEM private key, for mTLS" needs:"enabled" check:"file"`
+	ServerName string `koanf:"server_name" help:"name to verify instead of the address" needs:"enabled"`
+}
+
+// Check reads the files, as a start does.
+func (c Client) Check() error {
+	_, err := c.Config()
+	return err
+}
+
+// Config gives the tls.Config, or nil when TLS is off.
+func (c Client) Config() (*tls.Config, error) {
+	if !c.Enabled {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: Suites(), ServerName: c.ServerName}
+	if c.CAFile != "" {
+		pool, err := ReadPool(c.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		cfg.RootCAs = pool
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return nil, errors.New("tls: cert_file and key_file go together")
+	}
+	if c.CertFile != "" {
+		cert, err := LoadCertificate(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.Get() }
+	}
+	return cfg, nil
+}
