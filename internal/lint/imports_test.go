@@ -66,7 +66,7 @@ func within(path string, roots ...string) bool {
 var core = []string{
 	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/compact", "pkg/coord/ownership",
-	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch",
+	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/lru",
 }
 
 // awsClients are the back ends on AWS.
@@ -90,6 +90,7 @@ var leaves = map[string][]string{
 	"pkg/sharedid":   {"pkg/identity"},
 
 	"pkg/failpoint": nil,
+	"pkg/lru":       nil,
 }
 
 func TestImportsRunDownwards(t *testing.T) {

@@ -27,13 +27,13 @@ func (p *Protocol) ClaimBoot(ctx context.Context, boot identity.Boot, spoolID st
 }
 
 func (p *Protocol) claimBoot(ctx context.Context, boot identity.Boot, spoolID string) error {
-	owner, ok := p.boots.get(boot)
+	owner, ok := p.boots.Get(boot)
 	if !ok {
 		var err error
 		if owner, err = p.bootOwner(ctx, boot, spoolID); err != nil {
 			return err
 		}
-		p.boots.put(boot, owner)
+		p.boots.Put(boot, owner, 1)
 	}
 	if owner != spoolID {
 		p.events.bootClash(layout.Boot(boot))

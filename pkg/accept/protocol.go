@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/lru"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
@@ -52,8 +53,10 @@ type Protocol struct {
 	clock       Clock
 	rand        io.Reader
 	policy      Policy
-	boots       *bootCache
-	events      Events
+	// boots has the owners of the boots used last. Boot records never change, so an
+	// entry is never stale.
+	boots  *lru.Cache[identity.Boot, string]
+	events Events
 }
 
 // New checks the settings; it makes no request.
@@ -84,7 +87,7 @@ func New(c Config) (*Protocol, error) {
 	}
 	return &Protocol{
 		store: c.Store, authorityID: c.AuthorityID, collectorID: c.CollectorID, mode: c.Mode,
-		clock: c.Clock, rand: c.Rand, policy: c.Policy, boots: newBootCache(c.BootCache), events: c.Events,
+		clock: c.Clock, rand: c.Rand, policy: c.Policy, boots: lru.New[identity.Boot, string](int64(c.BootCache)), events: c.Events,
 	}, nil
 }
 

@@ -27,7 +27,7 @@ func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 	}
 	dec := o.decoder()
 	for _, b := range o.x.Plan(rest, mint, maxt, -1) { // -1: every block for itself
-		if raw, ok := r.blocks.get(blockKey{o.key, b.Offset, b.Length}); ok {
+		if raw, ok := r.blocks.Get(blockKey{o.key, b.Offset, b.Length}); ok {
 			q.stats.blockHits.Add(1)
 			dec.Put(b.Offset, raw)
 			continue
@@ -59,7 +59,7 @@ func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) err
 				if len(span) > 1 {
 					part = bytes.Clone(part) // so that the cache keeps no gaps and evicts one by one
 				}
-				r.blocks.put(blockKey{o.key, b.Offset, b.Length}, part, int64(len(part))+blockOverhead)
+				r.blocks.Put(blockKey{o.key, b.Offset, b.Length}, part, int64(len(part))+blockOverhead)
 				o.decoder().Put(b.Offset, part)
 			}
 			return nil

@@ -125,7 +125,7 @@ func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
 		if !ok {
 			continue // no rows
 		}
-		if c, ok := q.r.columns.get(columnKey{h.x.id, i, first, last}); ok {
+		if c, ok := q.r.columns.Get(columnKey{h.x.id, i, first, last}); ok {
 			h.held[k] = c
 			q.stats.columnHits.Add(1)
 			continue
@@ -182,7 +182,7 @@ func (h *handle) rows(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
 	// What is read once is not worth a copy: only rows whose blocks were in memory are kept.
 	if err == nil && any && h.warm && c.V != nil && c.H == nil {
 		kept := newColumns(first, last, c)
-		h.q.r.columns.put(columnKey{h.x.id, i, first, last}, kept, kept.bytes())
+		h.q.r.columns.Put(columnKey{h.x.id, i, first, last}, kept, kept.bytes())
 	}
 	return rows, err
 }

@@ -1,15 +1,13 @@
 package published
 
 // ColumnBytes is what the cache of decoded columns holds, and may hold.
-func (r *Reader) ColumnBytes() (held, bound int64) { return r.columns.bytes(), r.columns.max }
+func (r *Reader) ColumnBytes() (held, bound int64) { return r.columns.Weight(), r.columns.Limit() }
 
 // SelectionBytes is the most that an index holds of answers to matchers, as a part of what
 // it may hold; 0 when no index does.
 func (r *Reader) SelectionBytes() (most float64) {
-	r.indexes.mu.Lock()
-	defer r.indexes.mu.Unlock()
-	for _, e := range r.indexes.at {
-		s := &e.Value.(*lruEntry[string, *index]).v.selections
+	for _, x := range r.indexes.Values() {
+		s := &x.selections
 		s.mu.Lock()
 		var held int64
 		for k, v := range s.at {

@@ -63,7 +63,7 @@ func (x *index) labels(i int) labels.Labels { return x.meta(i).labels }
 // index reads and checks the index of o, or takes it from the cache.
 func (q *Query) index(ctx context.Context, o *catalog.Object) (*index, error) {
 	r := q.r
-	if x, ok := r.indexes.get(o.IndexKey); ok {
+	if x, ok := r.indexes.Get(o.IndexKey); ok {
 		q.stats.indexHits.Add(1)
 		return x, nil
 	}
@@ -100,6 +100,6 @@ func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, erro
 	}
 	label := r.cfg.AgentLabel
 	in := &index{Index: x, id: r.lastIndex.Add(1), label: label, renames: label != "" && x.HasLabel(string(label)), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
-	r.indexes.put(o.IndexKey, in, int64(len(b))*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
+	r.indexes.Put(o.IndexKey, in, int64(len(b))*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
 	return in, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/lru"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
@@ -39,9 +40,9 @@ type Config struct {
 // Reader has the caches that all queries share. Safe for concurrent use.
 type Reader struct {
 	cfg     Config
-	indexes *lru[string, *index]
-	blocks  *lru[blockKey, []byte]
-	columns *lru[columnKey, *columns]
+	indexes *lru.Cache[string, *index]
+	blocks  *lru.Cache[blockKey, []byte]
+	columns *lru.Cache[columnKey, *columns]
 	plans   plans
 	one     singleflight.Group // indexes by key
 	slots   *semaphore.Weighted
@@ -81,15 +82,15 @@ func New(c Config) (*Reader, error) {
 		c.RequestTimeout = 10 * time.Second
 	}
 	return &Reader{
-		cfg: c, indexes: newLRU[string, *index](c.IndexCache), blocks: newLRU[blockKey, []byte](c.BlockCache - c.BlockCache/4),
-		columns: newLRU[columnKey, *columns](c.BlockCache / 4),
+		cfg: c, indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4),
+		columns: lru.New[columnKey, *columns](c.BlockCache / 4),
 		slots:   semaphore.NewWeighted(int64(c.Parallel)),
 	}, nil
 }
 
 // CacheBytes is what the caches hold: of indexes; of blocks, and columns decoded of them.
 func (r *Reader) CacheBytes() (indexes, blocks int64) {
-	return r.indexes.bytes(), r.blocks.bytes() + r.columns.bytes()
+	return r.indexes.Weight(), r.blocks.Weight() + r.columns.Weight()
 }
 
 // get is one bounded request for exactly length bytes.

@@ -111,7 +111,7 @@ func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, m
 		if !inTime(u.o, mint, maxt) {
 			continue
 		}
-		x, ok := q.r.indexes.get(u.o.IndexKey)
+		x, ok := q.r.indexes.Get(u.o.IndexKey)
 		if ok {
 			q.stats.indexHits.Add(1)
 			series, err := x.selected(reads.ctx, key, ms)

@@ -257,7 +257,7 @@ func (ob *object) corrupt(err error) {
 		return
 	}
 	for _, b := range ob.x.Plan(ob.series, -1<<63, 1<<63-1, -1) {
-		ob.q.r.blocks.remove(blockKey{ob.key, b.Offset, b.Length})
+		ob.q.r.blocks.Remove(blockKey{ob.key, b.Offset, b.Length})
 	}
 	ob.q.mu.Lock()
 	defer ob.q.mu.Unlock()

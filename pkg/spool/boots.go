@@ -46,12 +46,13 @@ func (s *Spool) claimBoot(id identity.Boot, spoolID string) (boot, error) {
 func (s *Spool) bootOf(id identity.Boot, spoolID string) (boot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	el, ok := s.boots[id]
+	b, ok := s.boots.Get(id)
 	if !ok {
 		if s.failed != nil {
 			return boot{}, s.retry(accept.ReasonSpoolFailed, s.failed)
 		}
-		b, err := s.loadBoot(id, spoolID)
+		var err error
+		b, err = s.loadBoot(id, spoolID)
 		var full *accept.RetryError
 		if errors.As(err, &full) {
 			return boot{}, err
@@ -59,16 +60,8 @@ func (s *Spool) bootOf(id identity.Boot, spoolID string) (boot, error) {
 		if err != nil {
 			return boot{}, s.retry(accept.ReasonSpoolFailed, fmt.Errorf("spool: claim boot %s: %w", id, err))
 		}
-		el = s.bootUsed.PushFront(b)
-		s.boots[id] = el
-		for s.bootUsed.Len() > maxBootsCached {
-			last := s.bootUsed.Back()
-			delete(s.boots, last.Value.(*boot).id)
-			s.bootUsed.Remove(last)
-		}
+		s.boots.Put(id, b, 1)
 	}
-	s.bootUsed.MoveToFront(el)
-	b := el.Value.(*boot)
 	if b.spoolID != spoolID || b.clash {
 		return boot{}, &accept.RefusedError{Reason: accept.ReasonBootIDClash, Err: fmt.Errorf("boot %s belongs to another spool", id)}
 	}
@@ -78,7 +71,7 @@ func (s *Spool) bootOf(id identity.Boot, spoolID string) (boot, error) {
 // loadBoot reads the boot's record, or writes it for spoolID.
 func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 	dir := bootPath(bootsDir, id)
-	b := &boot{id: id, spoolID: spoolID}
+	b := &boot{spoolID: spoolID}
 	raw, _, err := s.cfg.FS.ReadFile(s.tree.abs(filepath.Join(dir, claimFile)), accept.MaxRecordBytes+1)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.diskRoom(cost(accept.MaxRecordBytes)); err != nil {
@@ -156,8 +149,7 @@ func (s *Spool) replaceLocked(dir, name string, body []byte) error {
 func (s *Spool) noteClash(id identity.Boot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if el, ok := s.boots[id]; ok {
-		b := el.Value.(*boot)
+	if b, ok := s.boots.Get(id); ok {
 		if b.clash {
 			return
 		}
@@ -179,11 +171,12 @@ func (s *Spool) raiseMark(id identity.Boot, seq uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dir := bootPath(bootsDir, id)
-	b := &boot{id: id}
-	if el, ok := s.boots[id]; ok {
-		b = el.Value.(*boot)
-	} else if err := s.loadLanded(dir, b); err != nil {
-		return err
+	b, ok := s.boots.Get(id)
+	if !ok {
+		b = &boot{}
+		if err := s.loadLanded(dir, b); err != nil {
+			return err
+		}
 	}
 	if b.any && b.landed >= seq {
 		return nil

@@ -4,7 +4,6 @@
 package spool
 
 import (
-	"container/list"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -21,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/lru"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
@@ -73,20 +73,19 @@ type Spool struct {
 	cfg  Config
 	lock io.Closer
 
-	mu       sync.Mutex
-	tree     tree
-	failed   error
-	entries  map[identity.Batch]*entry
-	losers   []*entry // in quarantine, oldest first
-	busy     map[identity.Batch]chan struct{}
-	used     int64
-	parked   int64 // bytes in conflicts whose frame the store has as well
-	pending  int   // batches being written
-	writing  int64 // their cost
-	order    uint64
-	temp     uint64
-	boots    map[identity.Boot]*list.Element // of *boot
-	bootUsed *list.List
+	mu      sync.Mutex
+	tree    tree
+	failed  error
+	entries map[identity.Batch]*entry
+	losers  []*entry // in quarantine, oldest first
+	busy    map[identity.Batch]chan struct{}
+	used    int64
+	parked  int64 // bytes in conflicts whose frame the store has as well
+	pending int   // batches being written
+	writing int64 // their cost
+	order   uint64
+	temp    uint64
+	boots   *lru.Cache[identity.Boot, *boot]
 }
 
 type entry struct {
@@ -101,7 +100,6 @@ type entry struct {
 
 // boot is what the disk has about a boot.
 type boot struct {
-	id      identity.Boot
 	spoolID string
 	// landed is the largest seq_end that ever left the spool; -1 in effect when !any.
 	landed uint64
@@ -411,7 +409,7 @@ func Open(cfg Config) (*Spool, error) {
 	s := &Spool{
 		cfg: cfg, tree: tree{fs: cfg.FS, root: dir, known: map[string]bool{}},
 		entries: map[identity.Batch]*entry{}, busy: map[identity.Batch]chan struct{}{},
-		boots: map[identity.Boot]*list.Element{}, bootUsed: list.New(),
+		boots: lru.New[identity.Boot, *boot](maxBootsCached),
 	}
 	if err := mkdirAll(cfg.FS, dir); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)

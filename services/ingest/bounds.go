@@ -56,7 +56,7 @@ func (s *Service) outOfBounds(sum frame.Summary, sh *shape) error {
 	if err := s.checkFuture(sum.MaxTime); err != nil {
 		return err
 	}
-	if n, ok := s.series.take(sum.Identity.Agent, &sh.seen); !ok {
+	if n, ok := s.agents.takeSeries(sum.Identity.Agent, &sh.seen); !ok {
 		return failed(grpccodes.FailedPrecondition, ReasonSeriesLimit,
 			"agent %q would have about %d active series, at most %d (limits.agent_series); batches without new series are taken", sum.Identity.Agent, n, l.AgentSeries)
 	}

@@ -204,23 +204,23 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestRatesForgetTheOldestAgent(t *testing.T) {
 	now := time.Unix(0, 0)
-	r := newRates(1, 1, 2, func() time.Time { return now })
-	take := func(agent string) bool { _, ok := r.take(agent); return ok }
+	r := newAgents(Limits{AgentBatchesPerSec: 1, AgentBatchesBurst: 1, AgentsTracked: 2}, func() time.Time { return now })
+	take := func(agent string) bool { _, ok := r.takeBatch(agent); return ok }
 	if !take("a") || !take("b") || take("a") {
 		t.Error("burst of one")
 	}
-	if wait, ok := r.take("b"); ok || wait != time.Second {
+	if wait, ok := r.takeBatch("b"); ok || wait != time.Second {
 		t.Errorf("wait %v, %v", wait, ok)
 	}
-	if !take("c") || len(r.byID) != 2 || r.recent.Len() != 2 {
-		t.Errorf("%d agents are remembered", len(r.byID))
+	if !take("c") || r.recent.Len() != 2 {
+		t.Errorf("%d agents are remembered", r.recent.Len())
 	}
 	now = now.Add(time.Second)
 	if !take("b") {
 		t.Error("a second later")
 	}
 	for range 10 {
-		if wait, ok := newRates(0, 0, 1, func() time.Time { return now }).take("x"); !ok || wait != 0 {
+		if wait, ok := newAgents(Limits{AgentsTracked: 1}, func() time.Time { return now }).takeBatch("x"); !ok || wait != 0 {
 			t.Error("no limit is a limit")
 		}
 	}

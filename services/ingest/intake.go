@@ -160,7 +160,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 	if err := s.allowed(ctx, h.Identity, sub.only); err != nil {
 		return none, err
 	}
-	if wait, ok := s.rates.take(h.Identity.Agent); !ok {
+	if wait, ok := s.agents.takeBatch(h.Identity.Agent); !ok {
 		return none, failed(grpccodes.ResourceExhausted, ReasonRateLimited, "agent %q sends more batches than it may", h.Identity.Agent).after(wait)
 	}
 	var sh shape

@@ -69,7 +69,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		gauge("in_flight_bytes", "Bytes of admitted frames that are not answered yet.", func() float64 { return float64(s.inFlight.Load()) }),
 		gauge("streams", "Open streams.", func() float64 { return float64(s.streams.Load()) }),
 		gauge("receivers_waiting", "Connections whose large message waits for a receive slot.", func() float64 { return float64(s.gate.waiting.Load()) }),
-		gauge("agents_at_series_limit", "Agents of which a batch was refused for its series within the last limits.series_window.", func() float64 { return float64(s.series.atLimit()) }),
+		gauge("agents_at_series_limit", "Agents of which a batch was refused for its series within the last limits.series_window.", func() float64 { return float64(s.agents.atSeriesLimit()) }),
 		gauge("clock_behind_seconds", "How far this machine's clock was behind the store's at the last create; negative is ahead.", func() float64 {
 			return time.Duration(s.clock.behind.Load()).Seconds()
 		}),

@@ -37,7 +37,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "duplicates are notified", File: "intake.go", Old: "	case accept.Accepted:\n		failpoint", New: "	case accept.Accepted, accept.Duplicate:\n		failpoint", By: "TestReconcilersAreTold"},
 			{Name: "bounds come before duplicates", File: "bounds.go", Old: "	case accepted:\n		return nil\n", New: "	case accepted:\n", By: "TestAcceptedBatchesStay"},
 			{Name: "an unknown acceptance is a refusal", File: "bounds.go", Old: "	case err != nil: // nothing is known: the sender comes back\n		return err\n", New: "	case err != nil:\n", By: "TestAcceptedBatchesStay"},
-			{Name: "a refused batch counts its series", File: "series.go", Old: "			s.refused = now\n", New: "			s.refused = now\n			s.cur.Merge(seen)\n", By: "TestActiveSeriesWindow"},
+			{Name: "a refused batch counts its series", File: "series.go", Old: "			s.refused = now\n", New: "			s.refused = now\n			w.cur.Merge(seen)\n", By: "TestActiveSeriesWindow"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},
 	})

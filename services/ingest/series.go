@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"container/list"
 	"hash/maphash"
 	"sync"
 	"time"
@@ -73,92 +72,58 @@ func (m *measurer) has(labels []frame.LabelRef, name uint64) bool {
 	return false
 }
 
-// activeSeries estimates how many series each agent has sent in the last one to two
-// windows. Only so many agents are remembered, in 4 KiB each: the one that sent least
-// recently is forgotten, which can only let it send more.
+// activeSeries estimates how many series one agent has sent in the last one to two windows.
 type activeSeries struct {
-	limit  int
-	window time.Duration
-	most   int
-	now    func() time.Time
-
-	mu     sync.Mutex
-	recent *list.List // of *agentSeries, most recent first
-	byID   map[string]*list.Element
+	mu      sync.Mutex
+	windows *seriesWindows // nil before the first batch
+	refused time.Time      // when a batch last was
 }
 
-type agentSeries struct {
-	agent    string
+type seriesWindows struct {
 	began    time.Time     // of the current window
 	cur, old sketch.Sketch // series of the current window, and of the one before
-	refused  time.Time     // when a batch last was
 }
 
 // agentSeriesBytes is about the memory of one agent.
 const agentSeriesBytes = 2*sketch.Bytes + 256
 
-func newActiveSeries(l Limits, now func() time.Time) *activeSeries {
-	return &activeSeries{limit: l.AgentSeries, window: l.SeriesWindow, most: l.AgentsTracked, now: now,
-		recent: list.New(), byID: map[string]*list.Element{}}
-}
-
-// take counts the series of a batch as the agent's, unless that makes them more than the
-// limit: then it gives their estimated number, and nothing is counted. A batch without a
-// new series always passes, so an agent at its limit goes on with those that it has.
-func (a *activeSeries) take(agent string, seen *sketch.Sketch) (estimate int, ok bool) {
-	if a.limit <= 0 {
-		return 0, true
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := a.now()
-	s := a.of(agent, now)
-	known := s.cur
-	known.Merge(&s.old)
+// take counts the series that were seen in a batch, unless they are too many with those counted before.
+func (s *activeSeries) take(seen *sketch.Sketch, l seriesLimit, now time.Time) (estimate int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.at(now, l.window)
+	known := w.cur
+	known.Merge(&w.old)
 	union := known
 	union.Merge(seen)
 	if union != known {
-		if n := int(union.Estimate()); n > a.limit {
+		if n := int(union.Estimate()); n > l.most {
 			s.refused = now
 			return n, false
 		}
 	}
-	s.cur.Merge(seen)
+	w.cur.Merge(seen)
 	return 0, true
 }
 
-func (a *activeSeries) of(agent string, now time.Time) *agentSeries {
-	e, ok := a.byID[agent]
-	if ok {
-		a.recent.MoveToFront(e)
-	} else {
-		if a.recent.Len() >= a.most {
-			last := a.recent.Back()
-			delete(a.byID, last.Value.(*agentSeries).agent)
-			a.recent.Remove(last)
-		}
-		e = a.recent.PushFront(&agentSeries{agent: agent, began: now})
-		a.byID[agent] = e
+// at moves the windows on to now.
+func (s *activeSeries) at(now time.Time, window time.Duration) *seriesWindows {
+	if s.windows == nil {
+		s.windows = &seriesWindows{began: now}
 	}
-	s := e.Value.(*agentSeries)
-	switch age := now.Sub(s.began); {
-	case age >= 2*a.window || age < 0:
-		s.began, s.cur, s.old = now, sketch.Sketch{}, sketch.Sketch{}
-	case age >= a.window:
-		s.began, s.old, s.cur = now, s.cur, sketch.Sketch{}
+	w := s.windows
+	switch age := now.Sub(w.began); {
+	case age >= 2*window || age < 0:
+		*w = seriesWindows{began: now}
+	case age >= window:
+		w.began, w.old, w.cur = now, w.cur, sketch.Sketch{}
 	}
-	return s
+	return w
 }
 
-// atLimit counts the agents of which a batch was refused within the last window.
-func (a *activeSeries) atLimit() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n, now := 0, a.now()
-	for e := a.recent.Front(); e != nil; e = e.Next() {
-		if t := e.Value.(*agentSeries).refused; !t.IsZero() && now.Sub(t) < a.window {
-			n++
-		}
-	}
-	return n
+// refusedSince reports whether a batch was refused after t.
+func (s *activeSeries) refusedSince(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused.After(t)
 }

@@ -70,17 +70,17 @@ func seenOf(t testing.TB, from, to int) *sketch.Sketch {
 // TestActiveSeriesWindow: a series counts for one window at least and for two at most.
 func TestActiveSeriesWindow(t *testing.T) {
 	now := time.Unix(0, 0)
-	a := newActiveSeries(Limits{AgentSeries: 1000, SeriesWindow: time.Hour, AgentsTracked: 10}, func() time.Time { return now })
+	a := newAgents(Limits{AgentSeries: 1000, SeriesWindow: time.Hour, AgentsTracked: 10}, func() time.Time { return now })
 	take := func(from, to int, want bool) {
 		t.Helper()
-		if _, ok := a.take("a", seenOf(t, from, to)); ok != want {
+		if _, ok := a.takeSeries("a", seenOf(t, from, to)); ok != want {
 			t.Errorf("at %v: series %d to %d are taken: %v, want %v", now.Sub(time.Unix(0, 0)), from, to, ok, want)
 		}
 	}
 	take(0, 800, true)
 	take(800, 1600, false)
-	if a.atLimit() != 1 {
-		t.Errorf("%d agents at their limit, want 1", a.atLimit())
+	if a.atSeriesLimit() != 1 {
+		t.Errorf("%d agents at their limit, want 1", a.atSeriesLimit())
 	}
 	take(0, 800, true) // nothing of what was refused is counted
 	now = now.Add(61 * time.Minute)
@@ -89,27 +89,27 @@ func TestActiveSeriesWindow(t *testing.T) {
 	now = now.Add(60 * time.Minute)
 	take(800, 1600, true) // now only those 100 count
 	take(1600, 2000, false)
-	if a.atLimit() != 1 {
-		t.Errorf("%d agents at their limit, want 1", a.atLimit())
+	if a.atSeriesLimit() != 1 {
+		t.Errorf("%d agents at their limit, want 1", a.atSeriesLimit())
 	}
 	now = now.Add(5 * time.Hour)
 	take(5000, 5900, true)
-	if a.atLimit() != 0 {
-		t.Errorf("%d agents at their limit after hours without a refusal, want 0", a.atLimit())
+	if a.atSeriesLimit() != 0 {
+		t.Errorf("%d agents at their limit after hours without a refusal, want 0", a.atSeriesLimit())
 	}
 }
 
 // TestActiveSeriesAreBounded: memory is of the agents that sent last, however many there are.
 func TestActiveSeriesAreBounded(t *testing.T) {
-	a := newActiveSeries(Limits{AgentSeries: 10, SeriesWindow: time.Hour, AgentsTracked: 5}, time.Now)
+	a := newAgents(Limits{AgentSeries: 10, SeriesWindow: time.Hour, AgentsTracked: 5}, time.Now)
 	for i := range 100 {
-		a.take(fmt.Sprint("agent-", i), seenOf(t, 0, 8))
-		a.take("steady", seenOf(t, 0, 8))
+		a.takeSeries(fmt.Sprint("agent-", i), seenOf(t, 0, 8))
+		a.takeSeries("steady", seenOf(t, 0, 8))
 	}
-	if len(a.byID) != 5 || a.recent.Len() != 5 {
-		t.Errorf("%d agents remembered in a list of %d, want 5", len(a.byID), a.recent.Len())
+	if a.recent.Len() != 5 {
+		t.Errorf("%d agents remembered, want 5", a.recent.Len())
 	}
-	if _, ok := a.take("steady", seenOf(t, 8, 16)); ok {
+	if _, ok := a.takeSeries("steady", seenOf(t, 8, 16)); ok {
 		t.Error("an agent that sends all the time was forgotten")
 	}
 }

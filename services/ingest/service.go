@@ -54,8 +54,7 @@ type Service struct {
 	errlog  *errlog
 	buffers *buffers
 	gate    *gate
-	rates   *rates
-	series  *activeSeries
+	agents  *agents
 	clock   *storeClock
 	notify  *notifier
 
@@ -110,11 +109,10 @@ func New(cfg Config, d Deps) (*Service, error) {
 		cfg: cfg, tel: d.Telemetry, now: d.Now, probed: d.Store, auth: auth,
 		tracer: d.Telemetry.Tracer.Tracer("lightmetrics.dev/lightmetrics/services/ingest"),
 		errlog: newErrlog(d.Telemetry.Log, d.Now), buffers: &buffers{}, gate: newGate(l.Receivers),
-		rates:    newRates(l.AgentBatchesPerSec, l.AgentBatchesBurst, l.AgentsTracked, d.Now),
+		agents:   newAgents(l, d.Now),
 		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
 		reprobe: make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}), up: make(chan struct{}),
 	}
-	s.series = newActiveSeries(l, d.Now)
 	s.clock = &storeClock{Store: d.Store, now: d.Now}
 	s.bodiesRoom = int64(max(l.InFlightBytes/2, l.FrameBytes))
 	s.bodies = semaphore.NewWeighted(s.bodiesRoom)
@@ -203,7 +201,7 @@ func (s *Service) buildHTTP() error {
 // Reload takes the limits of new settings, which are valid.
 func (s *Service) Reload(c Config) {
 	s.live.Store(&c.Limits)
-	s.rates.set(c.Limits.AgentBatchesPerSec, c.Limits.AgentBatchesBurst)
+	s.agents.setRate(c.Limits.AgentBatchesPerSec, c.Limits.AgentBatchesBurst)
 }
 
 // limits are those in force now.
