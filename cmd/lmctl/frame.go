@@ -23,6 +23,7 @@ type frameView struct {
 	DecodedBytes int             `json:"decoded_bytes"`
 	Records      uint64          `json:"records"`
 	Series       int             `json:"series"`
+	Helps        int             `json:"helps"`
 	MinTime      time.Time       `json:"min_time"`
 	MaxTime      time.Time       `json:"max_time"`
 }
@@ -54,7 +55,7 @@ func frameCommand(out *format) *cobra.Command {
 				return err
 			}
 			v := frameView{AgentID: s.Identity.Agent, BootID: s.Identity.Boot, SeqStart: s.Identity.SeqStart, SeqEnd: s.Identity.SeqEnd,
-				SHA256: identity.Sum(b), FrameBytes: s.FrameBytes, DecodedBytes: s.DecodedBytes, Records: s.Records,
+				SHA256: identity.Sum(b), FrameBytes: s.FrameBytes, DecodedBytes: s.DecodedBytes, Records: s.Records, Helps: len(batch.Helps),
 				MinTime: time.Unix(0, s.MinTime).UTC(), MaxTime: time.Unix(0, s.MaxTime).UTC()}
 			for _, g := range batch.Groups {
 				v.Series += len(g.Series)
@@ -62,7 +63,7 @@ func frameCommand(out *format) *cobra.Command {
 			return out.write(cmd.OutOrStdout(), v, table{header: []string{"FIELD", "VALUE"}, rows: [][]string{
 				{"agent", v.AgentID}, {"boot", v.BootID}, {"sequence", fmt.Sprintf("%d..%d", v.SeqStart, v.SeqEnd)},
 				{"sha256", v.SHA256.String()}, {"bytes", fmt.Sprintf("%d (decoded %d)", v.FrameBytes, v.DecodedBytes)},
-				{"records", fmt.Sprint(v.Records)}, {"series", fmt.Sprint(v.Series)},
+				{"records", fmt.Sprint(v.Records)}, {"series", fmt.Sprint(v.Series)}, {"helps", fmt.Sprint(v.Helps)},
 				{"from", v.MinTime.Format(time.RFC3339Nano)}, {"to", v.MaxTime.Format(time.RFC3339Nano)},
 			}})
 		},

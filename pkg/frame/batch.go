@@ -17,6 +17,8 @@ type Batch struct {
 	Resource []LabelRef
 	// Groups in record order.
 	Groups []Group
+	// Helps by ascending Name. Most batches have none: see docs/format/frame.md.
+	Helps []Help
 
 	arena arena
 }

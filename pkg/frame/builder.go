@@ -17,6 +17,7 @@ type Builder struct {
 	refs     []LabelRef // of all series, one after the other
 	series   []built
 	used     int // of series
+	helps    []Help
 	byHash   map[uint64]int32
 	records  int
 
@@ -62,6 +63,8 @@ func (b *Builder) Reset() {
 	b.intern[""] = 0
 	b.refs, b.resource = b.refs[:0], nil
 	b.used, b.records = 0, 0
+	clear(b.helps)
+	b.helps = b.helps[:0]
 }
 
 // SetResource sets the labels that every series has, before the first series of
@@ -197,6 +200,7 @@ func (b *Builder) Build(boot identity.Boot, seqStart uint64) (*Batch, error) {
 	b.out.Identity, b.out.Strings, b.out.Resource = id, b.strings, b.resource
 	b.group()
 	b.fill()
+	b.keepHelps()
 	return &b.out, nil
 }
 

@@ -26,6 +26,7 @@ const (
 	BadLabels           Reason = "BAD_LABELS"
 	BadColumn           Reason = "BAD_COLUMN"
 	BadHistogram        Reason = "BAD_HISTOGRAM"
+	BadHelp             Reason = "BAD_HELP"
 	BadPayload          Reason = "BAD_PAYLOAD"
 	BadCompression      Reason = "BAD_COMPRESSION"
 	// TimeSpanTooWide is a receiver's refusal: the package itself takes any times.

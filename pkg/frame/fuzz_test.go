@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 func addGoldens(f *testing.F) {
@@ -76,16 +78,15 @@ func FuzzDecode(f *testing.F) {
 // FuzzPayload decodes the input as an uncompressed payload.
 func FuzzPayload(f *testing.F) {
 	var w payloadWriter
-	s, h := sampleBatch(f), histogramBatch(f)
-	f.Add(bytes.Clone(w.write(s)), false)
-	f.Add(bytes.Clone(w.write(h)), true)
+	ids := [3]identity.Batch{}
+	for i, b := range []*Batch{sampleBatch(f), histogramBatch(f), helpBatch(f)} {
+		ids[i] = b.Identity
+		f.Add(bytes.Clone(w.write(b)), uint8(i))
+	}
 	lim := Limits{DecodedBytes: 1 << 20, Records: 1 << 14}
 	d := NewDecoder()
-	f.Fuzz(func(t *testing.T, payload []byte, histograms bool) {
-		id := s.Identity
-		if histograms {
-			id = h.Identity
-		}
+	f.Fuzz(func(t *testing.T, payload []byte, of uint8) {
+		id := ids[of%3]
 		var b Batch
 		if err := d.Decode(rawFrame(id, None, payload, len(payload)), &b, lim); err != nil {
 			typed(t, err)

@@ -26,6 +26,8 @@ var goldens = []golden{
 	{"samples-zstd", sampleBatch, Options{}},
 	{"histograms-plain", histogramBatch, Options{Uncompressed: true}},
 	{"histograms-zstd", histogramBatch, Options{}},
+	{"helps-plain", helpBatch, Options{Uncompressed: true}},
+	{"helps-zstd", helpBatch, Options{}},
 }
 
 func (g golden) read(tb testing.TB) []byte {

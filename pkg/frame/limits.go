@@ -10,6 +10,7 @@ type Limits struct {
 	SeriesLabels    int // resource labels included, 64
 	LabelNameBytes  int // 256
 	LabelValueBytes int // 2 KiB
+	HelpBytes       int // of a metric's help, 2 KiB
 	// Ratio bounds decoded to encoded payload bytes: 100. Applies above 64 KiB decoded.
 	Ratio int
 }
@@ -27,6 +28,7 @@ func DefaultLimits() Limits {
 		SeriesLabels:    64,
 		LabelNameBytes:  256,
 		LabelValueBytes: 2 << 10,
+		HelpBytes:       2 << 10,
 		Ratio:           100,
 	}
 }
@@ -44,6 +46,7 @@ func (l Limits) orDefault() Limits {
 	set(&l.SeriesLabels, d.SeriesLabels)
 	set(&l.LabelNameBytes, d.LabelNameBytes)
 	set(&l.LabelValueBytes, d.LabelValueBytes)
+	set(&l.HelpBytes, d.HelpBytes)
 	set(&l.Ratio, d.Ratio)
 	return l
 }

@@ -60,7 +60,11 @@ func (b *Batch) read(payload []byte, lim *Limits) error {
 		n++
 	}
 	b.Groups = b.Groups[:n]
+	names, lengths, texts := f.bytes(9), f.bytes(10), f.bytes(11)
 	if err := f.end("batch"); err != nil {
+		return err
+	}
+	if err := r.helps(names, lengths, texts); err != nil {
 		return err
 	}
 	if r.records != 0 {

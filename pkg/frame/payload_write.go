@@ -54,6 +54,7 @@ func (w *payloadWriter) write(b *Batch) []byte {
 		next = w.writeGroup(&b.Groups[i], next)
 		w.buf = appendBytes(w.buf, 6, w.group)
 	}
+	w.writeHelps(b.Helps)
 	return w.buf
 }
 

@@ -11,7 +11,7 @@ import (
 // The payload is the protobuf message that the schema says, for readers and
 // writers in other languages.
 func TestPayloadIsProtobuf(t *testing.T) {
-	for _, batch := range []*Batch{sampleBatch(t), histogramBatch(t)} {
+	for _, batch := range []*Batch{sampleBatch(t), histogramBatch(t), helpBatch(t)} {
 		var w payloadWriter
 		var m framev1.Batch
 		must(t, proto.UnmarshalOptions{DiscardUnknown: false}.Unmarshal(w.write(batch), &m))

@@ -73,7 +73,7 @@ func TestLimitsAreChecked(t *testing.T) {
 	must(t, Decode(f, &Batch{}, Limits{EncodedBytes: len(f), Records: 55, SeriesLabels: 4}))
 
 	// Writer and reader count the memory of tables alike.
-	for _, b := range []*Batch{sampleBatch(t), histogramBatch(t)} {
+	for _, b := range []*Batch{sampleBatch(t), histogramBatch(t), helpBatch(t)} {
 		f, cost := encode(t, b, Options{}), b.tableCost()
 		must(t, Decode(f, &Batch{}, Limits{DecodedBytes: cost}))
 		wantReason(t, Decode(f, &Batch{}, Limits{DecodedBytes: cost - 1}), DecodedTooLarge)

@@ -87,6 +87,11 @@ func TestRoundTrip(t *testing.T) {
 				}
 			}
 		}
+		for _, name := range []string{"up", "load"} {
+			if help := text.Draw(t, "help"); rapid.Bool().Draw(t, "helps") && b.intern[name] > 0 {
+				check(t, b.SetHelp(name, help))
+			}
+		}
 		batch, err := b.Build(boot, rapid.Uint64Range(0, math.MaxUint64-1e6).Draw(t, "seq"))
 		check(t, err)
 		for _, e := range []*Encoder{e, plain} {

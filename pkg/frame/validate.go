@@ -39,7 +39,7 @@ func (b *Batch) Validate(lim Limits) error {
 	if records != b.Identity.Count() {
 		return refuse(RecordCountMismatch, "%d records or more, the identity has %d", records, b.Identity.Count())
 	}
-	return nil
+	return b.validateHelps(&lim)
 }
 
 // tableCost is the memory that a reader counts against DecodedBytes.
@@ -47,6 +47,9 @@ func (b *Batch) tableCost() int {
 	n := len(b.Strings)*stringCost + len(b.Resource)*labelCost
 	for _, s := range b.Strings {
 		n += len(s)
+	}
+	for _, h := range b.Helps {
+		n += helpCost + len(h.Text)
 	}
 	for i := range b.Groups {
 		g := &b.Groups[i]

@@ -120,7 +120,14 @@ type Batch struct {
 	// indexes; sorted by name, unique, without __name__. A series label of the same name wins.
 	Resource []uint32 `protobuf:"varint,5,rep,packed,name=resource,proto3" json:"resource,omitempty"`
 	// Series that share their timestamps.
-	Groups        []*Group `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
+	Groups []*Group `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Metrics whose help this batch carries, as string indexes of their names: each as the
+	// difference from the one before, at least 1. Absent, like the next two, when there are none.
+	HelpNames []uint32 `protobuf:"varint,9,rep,packed,name=help_names,json=helpNames,proto3" json:"help_names,omitempty"`
+	// The length of each help text in bytes, 1 to 2,048.
+	HelpLengths []uint32 `protobuf:"varint,10,rep,packed,name=help_lengths,json=helpLengths,proto3" json:"help_lengths,omitempty"`
+	// The help texts, one after the other.
+	Helps         string `protobuf:"bytes,11,opt,name=helps,proto3" json:"helps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,6 +202,27 @@ func (x *Batch) GetGroups() []*Group {
 		return x.Groups
 	}
 	return nil
+}
+
+func (x *Batch) GetHelpNames() []uint32 {
+	if x != nil {
+		return x.HelpNames
+	}
+	return nil
+}
+
+func (x *Batch) GetHelpLengths() []uint32 {
+	if x != nil {
+		return x.HelpLengths
+	}
+	return nil
+}
+
+func (x *Batch) GetHelps() string {
+	if x != nil {
+		return x.Helps
+	}
+	return ""
 }
 
 // Identity names a batch.
@@ -541,14 +569,19 @@ var File_lightmetrics_frame_v1_batch_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_frame_v1_batch_proto_rawDesc = "" +
 	"\n" +
-	"!lightmetrics/frame/v1/batch.proto\x12\x15lightmetrics.frame.v1\"\xac\x02\n" +
+	"!lightmetrics/frame/v1/batch.proto\x12\x15lightmetrics.frame.v1\"\x84\x03\n" +
 	"\x05Batch\x12;\n" +
 	"\bidentity\x18\x01 \x01(\v2\x1f.lightmetrics.frame.v1.IdentityR\bidentity\x12'\n" +
 	"\x0fstring_prefixes\x18\x02 \x03(\rR\x0estringPrefixes\x12%\n" +
 	"\x0estring_lengths\x18\x03 \x03(\rR\rstringLengths\x12\x18\n" +
 	"\astrings\x18\x04 \x01(\tR\astrings\x12\x1a\n" +
 	"\bresource\x18\x05 \x03(\rR\bresource\x124\n" +
-	"\x06groups\x18\x06 \x03(\v2\x1c.lightmetrics.frame.v1.GroupR\x06groupsJ\x04\b\a\x10\bJ\x04\b\b\x10\tR\x13series_table_sha256R\texemplars\"t\n" +
+	"\x06groups\x18\x06 \x03(\v2\x1c.lightmetrics.frame.v1.GroupR\x06groups\x12\x1d\n" +
+	"\n" +
+	"help_names\x18\t \x03(\rR\thelpNames\x12!\n" +
+	"\fhelp_lengths\x18\n" +
+	" \x03(\rR\vhelpLengths\x12\x14\n" +
+	"\x05helps\x18\v \x01(\tR\x05helpsJ\x04\b\a\x10\bJ\x04\b\b\x10\tR\x13series_table_sha256R\texemplars\"t\n" +
 	"\bIdentity\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
