@@ -15,7 +15,7 @@ PKG     ?=
 SYSTEM   = $(shell $(GO) list ./test/...)
 SAY     := @printf '\n== %s\n'
 
-.PHONY: help build install demo test vet lint unit race fuzz badinput conformance robustness models sim mutants soak bench proto tidy clean
+.PHONY: help build install demo test vet house lint unit race fuzz badinput conformance robustness models sim mutants soak bench proto tidy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -50,11 +50,21 @@ demo: build ## run the main job on this machine (ONCE=1: run through and exit)
 test: vet lint unit ## everything that must pass in CI
 	$(SAY) "test: all passed"
 
-vet: ## gofmt, go vet, and staticcheck where it is installed
+# The checkers have their versions in tools/go.mod, apart from the versions of the build.
+CHECKERS := bin/staticcheck bin/deadcode bin/house
+$(CHECKERS) &: tools/go.mod tools/go.sum $(wildcard tools/house/*.go)
+	cd tools && GOWORK=off GOBIN=$(CURDIR)/bin $(GO) install honnef.co/go/tools/cmd/staticcheck golang.org/x/tools/cmd/deadcode ./house
+	@touch $(CHECKERS)
+
+vet: bin/staticcheck ## gofmt, go vet and staticcheck: no findings
 	$(SAY) "vet: gofmt, go vet, staticcheck"
 	@bad=$$(gofmt -l $$(git ls-files '*.go' | grep -v '^proto/gen/')); if [ -n "$$bad" ]; then echo "gofmt would change:"; echo "$$bad"; exit 1; fi
 	$(GO) vet -stdmethods=false ./... # Prometheus iterators have a Seek of their own
-	@if command -v staticcheck >/dev/null; then staticcheck ./...; else echo "staticcheck is not installed: skipped"; fi
+	bin/staticcheck ./...
+
+house: $(CHECKERS) ## measure the tree: size, complexity, unreachable functions, arrows between files (V=1: name them)
+	$(SAY) "house: how the tree is built"
+	@bin/house $(if $(V),-v)
 
 lint: ## the rules of the house: imports, determinism of the core
 	$(SAY) "lint: imports run downwards, the core is deterministic"

@@ -138,7 +138,7 @@ func TestEndToEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := checkContiguous(t, ids, 1)
+	checkContiguous(t, ids, 1)
 	got := values(t, store, ids, "kind", "job", "region")
 	if v := got["jobs_total kind=a job=app region=north"]; v != 41 {
 		t.Errorf("jobs_total is %v, want 41; have %d series", v, len(got))
@@ -168,7 +168,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 	stop()
 	ids, _ = store.Accepted()
-	next = checkContiguous(t, ids, 1)
+	next := checkContiguous(t, ids, 1)
 
 	_, stop = start(t, cfg)
 	defer stop()

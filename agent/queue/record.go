@@ -19,8 +19,6 @@ const (
 
 	// maxBody bounds a record's body before memory is taken for it.
 	maxBody = 64 << 20
-	// maxText bounds agent, boot and spool ids.
-	maxText = 255
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

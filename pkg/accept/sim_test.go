@@ -283,8 +283,8 @@ func (a *actor) collectOne(key string) {
 	a.write("delete", key, func() error { return a.store.Delete(context.Background(), key) })
 }
 
-// runSim plays one schedule and returns the first broken promise.
-func runSim(seed uint64, blind blindness) (error, []string) {
+// runSim plays one schedule and returns its trace, and the first broken promise as its error.
+func runSim(seed uint64, blind blindness) ([]string, error) {
 	s := &sim{
 		rng: rand.New(rand.NewPCG(seed, 1)), store: mem.New(nil), blind: blind,
 		ids: map[identity.Digest]identity.Batch{}, frames: map[identity.Digest][]byte{},
@@ -354,7 +354,7 @@ func runSim(seed uint64, blind blindness) (error, []string) {
 		s.landOne()
 	}
 	s.finish()
-	return s.violate, s.trace
+	return s.trace, s.violate
 }
 
 // landOne lets a late write land, or be lost for good.
@@ -407,7 +407,7 @@ func TestSimulation(t *testing.T) {
 		first, seeds = n, 1
 	}
 	for seed := first; seed < first+seeds; seed++ {
-		if err, trace := runSim(seed, sighted); err != nil {
+		if trace, err := runSim(seed, sighted); err != nil {
 			t.Fatalf("ACCEPT_SIM_SEED=%d: %v\n%s", seed, err, strings.Join(trace, "\n"))
 		}
 	}
@@ -423,7 +423,7 @@ func TestSimulationFindsMissingGuard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= 20000; seed++ {
-				if err, _ := runSim(seed, blind); err != nil {
+				if _, err := runSim(seed, blind); err != nil {
 					t.Logf("seed %d: %v", seed, err)
 					return
 				}

@@ -19,7 +19,6 @@ type block struct {
 
 	lim     Limits
 	ints    []int64
-	near    []int64
 	column  []float64
 	scratch [maxDepth + 2][]float64
 }

@@ -226,6 +226,3 @@ func (w *blockWriter) finish(dst []byte, kind byte) []byte {
 	}
 	return seal(append(dst, w.body...), start)
 }
-
-// size is about the bytes that the block has so far.
-func (w *blockWriter) size() int { return len(w.coder.syms)/3 + len(w.lits) + 4*len(w.coder.extras) }

@@ -130,12 +130,6 @@ func (s *Series) values(rows int) int {
 	return (popcount(m) + (histogramValues-1)*popcount(m&histColumns)) * rows
 }
 
-// Len is the number of series that were added; the last Pending of them are still kept.
-func (s *Stream) Len() int { return len(s.shells) }
-
-// Pending is the number of series whose columns are kept.
-func (s *Stream) Pending() int { return len(s.group) }
-
 // Bytes is the size of the chunk so far, without pending series, times and footer.
 func (s *Stream) Bytes() int { return len(s.w.chunk) }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
@@ -55,7 +56,7 @@ func (w *world) queried(mint, maxt int64) map[string]string {
 		}
 	}
 	rolled, _, err := q.SelectRolled(w.t.Context(), published.Rows{Window: window.OneMinute}, mint, maxt, func(window.Hour) bool { return false },
-		func(frame.MetricType) bool { return true }, all, labels.MustNewMatcher(labels.MatchEqual, "zone", "b"), labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "load"))
+		func(frame.MetricType) bool { return true }, all, labels.MustNewMatcher(labels.MatchEqual, "zone", "b"), labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, "load"))
 	w.must(err)
 	for i := range rolled {
 		var b strings.Builder

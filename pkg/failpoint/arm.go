@@ -37,12 +37,14 @@ type arming struct {
 	hits   atomic.Int64
 }
 
-// Arm arms what spec says; "" arms nothing. It is called once, before anything runs.
+// Arm arms what spec says and nothing else; "" disarms every point. A process calls it once,
+// before anything runs; a test that ends operations and not processes calls it around each.
 // An unknown point or action is an error, so that no test passes because of a misspelt name.
 func Arm(spec string) error { return arm(spec, os.Stderr) }
 
 func arm(spec string, out io.Writer) error {
 	if spec == "" {
+		armed.Store(nil)
 		return nil
 	}
 	t := &table{points: map[string]*arming{}, out: out}

@@ -78,9 +78,6 @@ func Points() []Point {
 	return list
 }
 
-// Disarm forgets what was armed, for tests that end operations and not processes.
-func Disarm() { armed.Store(nil) }
-
 // Armed reports whether any point is armed.
 func Armed() bool { return armed.Load() != nil }
 

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
@@ -310,12 +311,12 @@ type Metadata struct {
 func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error) {
 	var ms []*labels.Matcher
 	if name != "" {
-		ms = append(ms, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, name))
+		ms = append(ms, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, name))
 	}
 	all, err := p.find(ctx, ms)
 	set := map[Metadata]struct{}{}
 	for i := range all {
-		set[Metadata{all[i].labels.Get(labels.MetricName), all[i].typ, all[i].unit}] = struct{}{}
+		set[Metadata{all[i].labels.Get(model.MetricNameLabel), all[i].typ, all[i].unit}] = struct{}{}
 	}
 	out := make([]Metadata, 0, len(set))
 	for m := range set {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
@@ -107,7 +108,7 @@ func plain(c RangeCall) bool { return metric(c) != "" }
 // metric is the name that the selector wants; empty when it may find several.
 func metric(c RangeCall) string {
 	for _, m := range c.Matchers {
-		if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 			return m.Value
 		}
 	}
@@ -179,7 +180,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 			return nil, false, nil // the engine drops these too, and label sets might meet
 		}
 		if !fn.keepsName {
-			lset = labels.NewBuilder(lset).Del(labels.MetricName).Labels()
+			lset = labels.NewBuilder(lset).Del(model.MetricNameLabel).Labels()
 		}
 		out = append(out, rolledSeries{lset, times, values, hists})
 	}

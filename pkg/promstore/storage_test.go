@@ -29,7 +29,6 @@ type framed struct {
 	store *live.Store
 	rnd   *rand.Rand
 	seq   uint64
-	boots uint64
 }
 
 var (

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"golang.org/x/sync/errgroup"
 
@@ -37,7 +38,7 @@ func mayMatch(o *catalog.Object, ms []*labels.Matcher) bool {
 		return true
 	}
 	for _, m := range ms {
-		if m.Name == labels.MetricName && !m.Matches(o.Metric) {
+		if m.Name == model.MetricNameLabel && !m.Matches(o.Metric) {
 			return false
 		}
 	}

@@ -128,7 +128,7 @@ func TestCrashMatrix(t *testing.T) {
 				if state[layout.Repair(id)] == "" {
 					t.Errorf("call %d: accepted-by-time is there, and the blob that is missing is not reported", n)
 				}
-				for _, d := range DerivedOf(m) {
+				for _, d := range DerivedOf(m, m.Marshal()) {
 					if _, ok := state[d.Key]; !ok {
 						t.Errorf("call %d: accepted-by-time is there, %s is not", n, d.Kind)
 					}

@@ -38,10 +38,9 @@ type reference struct {
 	ObservedAtNS int64  `json:"observed_at_unix_ns,omitempty"`
 }
 
-// DerivedOf lists what follows from an identity manifest, in the order of writing.
-func DerivedOf(m accept.Manifest) []Derived { return derivedOfManifest(m, m.Marshal()) }
-
-func derivedOfManifest(m accept.Manifest, body []byte) []Derived {
+// DerivedOf lists what follows from an identity manifest, in the order of writing. body is
+// the manifest as it is stored.
+func DerivedOf(m accept.Manifest, body []byte) []Derived {
 	at := m.AcceptedTime()
 	ref := reference{
 		Schema:      AcceptedByBlobSchema,

@@ -146,7 +146,7 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 	if err := r.settle(ctx, &res, rec, o); err != nil {
 		return res, err
 	}
-	return res, r.derive(ctx, &res, derivedOfManifest(m, body), o)
+	return res, r.derive(ctx, &res, DerivedOf(m, body), o)
 }
 
 func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Batch, d identity.Digest, o Options) (Result, error) {

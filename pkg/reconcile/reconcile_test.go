@@ -33,7 +33,7 @@ func TestDerivedKeys(t *testing.T) {
 	}
 	state := derivedState(t, s)
 	want := map[string]string{}
-	for _, d := range DerivedOf(m) {
+	for _, d := range DerivedOf(m, m.Marshal()) {
 		want[d.Key] = string(d.Body)
 	}
 	if diff := cmp.Diff(want, state); diff != "" {
@@ -61,7 +61,7 @@ func TestMissingKeyIsRepaired(t *testing.T) {
 	_, err := r.Reconcile(ctx, layout.Accepted(m.Identity), Options{})
 	must(t, err)
 	want := derivedState(t, s)
-	for _, d := range DerivedOf(m) {
+	for _, d := range DerivedOf(m, m.Marshal()) {
 		must(t, s.Delete(ctx, d.Key))
 		res, err := r.Reconcile(ctx, layout.Accepted(m.Identity), Options{Look: true})
 		must(t, err)
@@ -312,10 +312,10 @@ func TestUnknownAndAbsent(t *testing.T) {
 
 func TestReferenceBodiesAreCanonical(t *testing.T) {
 	m, _ := manifest(batch(10, 19))
-	for _, d := range DerivedOf(m) {
+	for _, d := range DerivedOf(m, m.Marshal()) {
 		var v map[string]any
 		must(t, json.Unmarshal(d.Body, &v))
-		if again := DerivedOf(m); string(again[0].Body) == "" || v["schema"] == "" {
+		if again := DerivedOf(m, m.Marshal()); string(again[0].Body) == "" || v["schema"] == "" {
 			t.Errorf("%s: %s", d.Kind, d.Body)
 		}
 	}

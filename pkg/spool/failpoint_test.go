@@ -36,7 +36,7 @@ func ends(t *testing.T, point string, nth int, f func() error) (ended bool) {
 	if err := failpoint.Arm(fmt.Sprintf("%s=%s@%d", point, failpoint.Panic, nth)); err != nil {
 		t.Fatal(err)
 	}
-	defer failpoint.Disarm()
+	defer func() { _ = failpoint.Arm("") }()
 	defer func() {
 		switch r := recover(); r {
 		case nil:

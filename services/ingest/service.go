@@ -155,7 +155,6 @@ func (s *Service) grpcOptions() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(uint32(l.StreamsPerConnection)),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(1 << 20),
-		grpc.SharedWriteBuffer(true),
 		grpc.ReadBufferSize(16 << 10),
 		grpc.WriteBufferSize(16 << 10),
 		grpc.WaitForHandlers(true),

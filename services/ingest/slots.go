@@ -93,10 +93,3 @@ func (s *slots) settle(sender string) {
 	delete(s.waiting, sender)
 	s.turns = slices.DeleteFunc(s.turns, func(t string) bool { return t == sender })
 }
-
-// held is how many places are taken.
-func (s *slots) held() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.taken
-}

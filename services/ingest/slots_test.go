@@ -9,6 +9,13 @@ import (
 	"time"
 )
 
+// held is how many places are taken.
+func (s *slots) held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken
+}
+
 // connected makes a connection of a sender behind the gate; read takes what comes.
 func connected(g *gate, sender string) (*gateConn, net.Conn, chan int, chan error) {
 	c, from := gated(g)

@@ -197,7 +197,7 @@ func derived(t testing.TB, s objstore.Store) map[string]string {
 func wanted(ms ...accept.Manifest) map[string]string {
 	out := map[string]string{}
 	for _, m := range ms {
-		for _, d := range reconcile.DerivedOf(m) {
+		for _, d := range reconcile.DerivedOf(m, m.Marshal()) {
 			out[d.Key] = string(d.Body)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	promparser "github.com/prometheus/prometheus/promql/parser"
 )
@@ -90,7 +91,7 @@ func metricsOf(t *testing.T, expression string) []string {
 		if !ok {
 			return nil
 		}
-		i := slices.IndexFunc(v.LabelMatchers, func(m *labels.Matcher) bool { return m.Name == labels.MetricName && m.Type == labels.MatchEqual })
+		i := slices.IndexFunc(v.LabelMatchers, func(m *labels.Matcher) bool { return m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual })
 		if i < 0 {
 			t.Errorf("%s: a selector without a metric", expression)
 			return nil

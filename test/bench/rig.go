@@ -30,9 +30,6 @@ const (
 // readyTimeout bounds the start of a process.
 const readyTimeout = 60 * time.Second
 
-// stopGrace is how long a process may take to drain.
-const stopGrace = 15 * time.Second
-
 // rig is an embedded store and a collector over it, each a process of its own, with
 // default settings but for addresses, credentials and pprof.
 type rig struct {

@@ -58,9 +58,9 @@ func (c crashVFS) ReuseForWrite(old, name string, _ vfs.DiskWriteCategory) (vfs.
 
 func (c crashVFS) MkdirAll(dir string, _ os.FileMode) error { return c.FS.MkdirAll(dir) }
 
-func (c crashVFS) List(dir string) ([]string, error) { return crashFS{c.FS}.List(dir) }
+func (c crashVFS) List(dir string) ([]string, error) { return crashFS(c).List(dir) }
 
-func (c crashVFS) Lock(name string) (io.Closer, error) { return crashFS{c.FS}.Lock(name) }
+func (c crashVFS) Lock(name string) (io.Closer, error) { return crashFS(c).Lock(name) }
 
 func (c crashVFS) Stat(name string) (vfs.FileInfo, error) {
 	f, err := c.FS.Open(name)

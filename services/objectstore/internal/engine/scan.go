@@ -15,10 +15,6 @@ type position struct {
 	off int64
 }
 
-func (p position) less(q position) bool {
-	return p.seg < q.seg || p.seg == q.seg && p.off < q.off
-}
-
 // logScanner reads the records of a segment in order and verifies them.
 type logScanner struct {
 	seg  *segment

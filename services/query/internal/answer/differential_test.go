@@ -53,7 +53,6 @@ type lab struct {
 	follow  *follow.Follower
 	keeper  *sets.Keeper
 	publish publishedtest.Publisher
-	batches []publishedtest.Batch
 	windows map[string]int // calls that were answered from each
 	asked   int
 	native  int // of expressions with native histograms

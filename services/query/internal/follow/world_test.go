@@ -53,7 +53,6 @@ type batch struct {
 	ms       []int64
 	at       time.Time // when it was accepted, by the store
 	old      bool      // its samples lie before the window
-	damaged  bool
 }
 
 const history = 2 * time.Hour
