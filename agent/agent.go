@@ -20,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Deps of an agent.
@@ -199,7 +200,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	outer.Go("sender", func(context.Context) error { return a.sender.Run(senderCtx) })
 	if a.listener != nil {
 		outer.Go("http", func(context.Context) error {
-			return run.ServeHTTP(senderCtx, run.NewHTTPServer(run.CheckHosts(a.cfg.HTTP.Listen, a.cfg.HTTP.Hosts, a.handler())), run.LimitConnections(a.listener, maxConnections), httpDrain)
+			return web.ServeHTTP(senderCtx, web.NewHTTPServer(web.CheckHosts(a.cfg.HTTP.Listen, a.cfg.HTTP.Hosts, a.handler())), web.LimitConnections(a.listener, maxConnections), httpDrain)
 		})
 	}
 	close(a.ready)

@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Config of an agent. docs/guide/agent.md has the table.
@@ -104,7 +104,7 @@ func (c Config) Validate() error {
 	if p := queue.Policy(q.Policy); p != queue.RefuseNew && p != queue.DropOldest {
 		errs = append(errs, fmt.Errorf("queue.policy %q: want %s or %s", q.Policy, queue.RefuseNew, queue.DropOldest))
 	}
-	if c.HTTP.Pprof && c.HTTP.Listen != "" && !run.Loopback(c.HTTP.Listen) {
+	if c.HTTP.Pprof && c.HTTP.Listen != "" && !web.Loopback(c.HTTP.Listen) {
 		errs = append(errs, fmt.Errorf("http.listen %q: pprof is for loopback", c.HTTP.Listen))
 	}
 	add("host", c.Host.Validate())

@@ -15,8 +15,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 //go:embed status.html
@@ -41,7 +41,7 @@ func humanBytes(n int64) string {
 }
 
 func (a *Agent) handler() http.Handler {
-	mux := run.NewMux("lightmetrics agent", telemetry.Version(), nil)
+	mux := web.NewMux("lightmetrics agent", telemetry.Version(), nil)
 	telemetry.Admin{Telemetry: a.tele, Config: a.cfg, Pprof: a.cfg.HTTP.Pprof}.Register(mux)
 	for _, r := range []struct {
 		pattern, about string
@@ -55,7 +55,7 @@ func (a *Agent) handler() http.Handler {
 		{"POST /dead-letters/{id}/requeue", "send it again", a.change(a.Requeue)},
 		{"POST /dead-letters/{id}/drop", "drop it", a.change(a.DropDeadLetter)},
 	} {
-		mux.Handle(run.Route{Pattern: r.pattern, About: r.about, Handler: r.fn})
+		mux.Handle(web.Route{Pattern: r.pattern, About: r.about, Handler: r.fn})
 	}
 	return mux
 }

@@ -83,8 +83,9 @@ var leaves = map[string][]string{
 	"pkg/ledger":   {"pkg/identity"},
 	"pkg/config":   nil,
 	"pkg/sketch":   nil,
-	"pkg/run":      nil,
 	"pkg/tlsfile":  nil,
+	"pkg/web":      nil,
+	"pkg/run":      {"pkg/web"},
 
 	"pkg/agentlabel": nil,
 	"pkg/sharedid":   {"pkg/identity"},
@@ -132,7 +133,7 @@ func refused(from, to, imp string, ours bool) string {
 	switch {
 	case within(from, "pkg") && within(to, "services", "agent", "cmd", "test", "internal"):
 		return "pkg stands below services, agent and cmd"
-	case within(from, "services/objectstore") && !within(to, "services/objectstore", "pkg/run", "pkg/telemetry", "pkg/config", "internal/cli") && to != "pkg/failpoint":
+	case within(from, "services/objectstore") && !within(to, "services/objectstore", "pkg/run", "pkg/web", "pkg/telemetry", "pkg/config", "internal/cli") && to != "pkg/failpoint":
 		return "the object store stands on its own"
 	case within(from, "services") && within(to, "services") && service(from) != service(to):
 		return "services talk over proto/gen clients"

@@ -8,18 +8,18 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Role is what a principal may do.
-type Role = run.Role
+type Role = web.Role
 
 // The roles. A principal may have several; none implies another.
 const (
-	RoleSender   = run.RoleSender
-	RoleReader   = run.RoleReader
-	RoleOperator = run.RoleOperator
-	RoleWorker   = run.RoleWorker
+	RoleSender   = web.RoleSender
+	RoleReader   = web.RoleReader
+	RoleOperator = web.RoleOperator
+	RoleWorker   = web.RoleWorker
 )
 
 // Access says of which roles one is enough for a method (/package.Service/Method). Each
@@ -29,8 +29,8 @@ type Access map[string][]Role
 // common are the methods of every gRPC server. Health is open: probes have no
 // credentials. Reflection shows the API's descriptors to whoever may call any of it.
 var common = Access{
-	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      run.Roles(),
-	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": run.Roles(),
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      web.Roles(),
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": web.Roles(),
 
 	"/grpc.channelz.v1.Channelz/GetTopChannels":   {RoleOperator},
 	"/grpc.channelz.v1.Channelz/GetServers":       {RoleOperator},

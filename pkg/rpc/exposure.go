@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // CheckExposure refuses settings that let everybody in from the network: addresses beyond
@@ -22,7 +22,7 @@ func CheckExposure(auth AuthConfig, tls ServerTLS, pprof bool, addresses map[str
 	for _, name := range slices.Sorted(maps.Keys(addresses)) {
 		a := addresses[name]
 		switch {
-		case a == "" || run.Loopback(a):
+		case a == "" || web.Loopback(a):
 		case pprof && auth.Mode == AuthNone:
 			errs = append(errs, fmt.Errorf("%s %q: pprof off loopback needs auth.mode token or mtls", name, a))
 		case auth.AllowInsecure:

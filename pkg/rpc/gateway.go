@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // maxJSONBody bounds the body of a JSON request.
@@ -18,8 +18,8 @@ const maxJSONBody = 1 << 20
 // GatewayRoutes are the HTTP routes of a service's methods, by their google.api.http
 // annotations, each for the roles of its method. gw serves them; the gateway's own
 // handlers don't ask for roles.
-func GatewayRoutes(service protoreflect.ServiceDescriptor, access Access, gw http.Handler) []run.Route {
-	var rs []run.Route
+func GatewayRoutes(service protoreflect.ServiceDescriptor, access Access, gw http.Handler) []web.Route {
+	var rs []web.Route
 	for i := range service.Methods().Len() {
 		m := service.Methods().Get(i)
 		rule, _ := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule)
@@ -27,7 +27,7 @@ func GatewayRoutes(service protoreflect.ServiceDescriptor, access Access, gw htt
 		if path == "" {
 			continue
 		}
-		r := run.Route{
+		r := web.Route{
 			Pattern: verb + " " + path, Handler: gw, MaxBody: maxJSONBody,
 			About: fmt.Sprintf("%s.%s as JSON", service.Name(), m.Name()),
 			Roles: access[fmt.Sprintf("/%s/%s", service.FullName(), m.Name())],

@@ -5,12 +5,12 @@ import (
 	"net/http"
 	"strings"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Guard lets HTTP requests through whose principal has one of a route's roles, and puts
 // the principal into their context. deny writes the refusal of the others; nil is Deny.
-func (a *Authenticator) Guard(deny func(http.ResponseWriter, *http.Request, error)) run.Guard {
+func (a *Authenticator) Guard(deny func(http.ResponseWriter, *http.Request, error)) web.Guard {
 	if deny == nil {
 		deny = Deny
 	}
@@ -34,14 +34,14 @@ func Deny(w http.ResponseWriter, _ *http.Request, err error) {
 	var denied *DeniedError
 	if !errors.As(err, &denied) {
 		Challenge(w)
-		run.WriteError(w, http.StatusUnauthorized, strings.ToLower(ReasonUnauthenticated), err.Error(), nil)
+		web.WriteError(w, http.StatusUnauthorized, strings.ToLower(ReasonUnauthenticated), err.Error(), nil)
 		return
 	}
 	more := map[string]any{}
 	for k, v := range denied.metadata() {
 		more[k] = v
 	}
-	run.WriteError(w, http.StatusForbidden, strings.ToLower(ReasonForbidden), err.Error(), more)
+	web.WriteError(w, http.StatusForbidden, strings.ToLower(ReasonForbidden), err.Error(), more)
 }
 
 // Challenge says which credentials are asked for; it goes with 401.

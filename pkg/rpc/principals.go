@@ -14,7 +14,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Principal is who calls.
@@ -29,7 +29,7 @@ type Principal struct {
 }
 
 // anonymous is everybody where nobody is asked for credentials.
-var anonymous = Principal{Name: "anonymous", Agents: []string{"*"}, Roles: run.Roles(), Workers: []string{"*"}}
+var anonymous = Principal{Name: "anonymous", Agents: []string{"*"}, Roles: web.Roles(), Workers: []string{"*"}}
 
 // Has reports whether the principal has the role.
 func (p Principal) Has(r Role) bool { return slices.Contains(p.Roles, r) }
@@ -100,8 +100,8 @@ func (e principalEntry) principal() (Principal, error) {
 	}
 	for _, name := range e.Roles {
 		r := Role(name)
-		if !slices.Contains(run.Roles(), r) {
-			return p, fmt.Errorf("role %q: want one of %v", name, run.Roles())
+		if !slices.Contains(web.Roles(), r) {
+			return p, fmt.Errorf("role %q: want one of %v", name, web.Roles())
 		}
 		p.Roles = append(p.Roles, r)
 	}

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Readiness says whether a service is able to do its work now, part by part: its store,
@@ -190,5 +192,5 @@ func (r *Readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 			code = http.StatusServiceUnavailable
 		}
 	}
-	WriteJSON(w, code, map[string]any{"ready": code == http.StatusOK, "parts": parts})
+	web.WriteJSON(w, code, map[string]any{"ready": code == http.StatusOK, "parts": parts})
 }

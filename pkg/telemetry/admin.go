@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Admin is what the admin paths of a service show.
@@ -24,17 +25,17 @@ type Admin struct {
 }
 
 // Register adds /metrics, /-/healthy, /-/ready, /config and, on request, /debug/pprof/.
-func (a Admin) Register(mux *run.Mux) {
+func (a Admin) Register(mux *web.Mux) {
 	a.Telemetry.ready.of.Store(a.Ready)
-	sees, operates := []run.Role{run.RoleReader, run.RoleOperator}, []run.Role{run.RoleOperator}
-	mux.Handle(run.Route{Pattern: "GET /metrics", About: "metrics of this process, for Prometheus", Roles: sees,
+	sees, operates := []web.Role{web.RoleReader, web.RoleOperator}, []web.Role{web.RoleOperator}
+	mux.Handle(web.Route{Pattern: "GET /metrics", About: "metrics of this process, for Prometheus", Roles: sees,
 		Handler: promhttp.HandlerFor(a.Telemetry.Registry,
 			promhttp.HandlerOpts{Registry: a.Telemetry.Registry, EnableOpenMetrics: true, MaxRequestsInFlight: 8})})
-	mux.Handle(run.Route{Pattern: "GET /-/healthy", About: "200 while the process runs", Open: true,
+	mux.Handle(web.Route{Pattern: "GET /-/healthy", About: "200 while the process runs", Open: true,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })})
-	mux.Handle(run.Route{Pattern: "GET /-/ready", About: "200 while it can do its work, else 503 and why not", Open: true,
+	mux.Handle(web.Route{Pattern: "GET /-/ready", About: "200 while it can do its work, else 503 and why not", Open: true,
 		Handler: a.ready()})
-	mux.Handle(run.Route{Pattern: "GET /config", About: "settings in force, secrets left out", Roles: operates,
+	mux.Handle(web.Route{Pattern: "GET /config", About: "settings in force, secrets left out", Roles: operates,
 		Handler: http.HandlerFunc(a.config)})
 	if !a.Pprof {
 		return
@@ -42,7 +43,7 @@ func (a Admin) Register(mux *run.Mux) {
 	for path, h := range map[string]http.HandlerFunc{
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 	} {
-		mux.Handle(run.Route{Pattern: "GET /debug/pprof/" + path, About: "profiles of the Go runtime", Roles: operates, Handler: h})
+		mux.Handle(web.Route{Pattern: "GET /debug/pprof/" + path, About: "profiles of the Go runtime", Roles: operates, Handler: h})
 	}
 }
 

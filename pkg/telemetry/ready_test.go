@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // TestReadinessIsAMetric: /metrics says of each part what /-/ready says, of the readiness
@@ -19,7 +20,7 @@ func TestReadinessIsAMetric(t *testing.T) {
 		r := run.NewReadiness(tel.Log)
 		r.Check("store", func() error { return away })
 		r.Check("coordinator", func() error { return nil })
-		m := run.NewMux("test", "1", nil)
+		m := web.NewMux("test", "1", nil)
 		Admin{Telemetry: tel, Ready: r}.Register(m)
 		return m
 	}

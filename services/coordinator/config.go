@@ -10,13 +10,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Config of a coordinator. docs/guide/coordinator.md explains every setting.
 type Config struct {
-	HTTP  run.HTTPConfig `koanf:"http"`
-	GRPC  run.GRPCConfig `koanf:"grpc"`
+	HTTP  web.HTTPConfig `koanf:"http"`
+	GRPC  web.GRPCConfig `koanf:"grpc"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
@@ -45,7 +45,7 @@ type SettleConfig struct {
 // DefaultConfig listens on loopback and runs a single etcd member.
 func DefaultConfig() Config {
 	return Config{
-		HTTP: run.DefaultHTTP("127.0.0.1:4780"), GRPC: run.DefaultGRPC("127.0.0.1:4781"),
+		HTTP: web.DefaultHTTP("127.0.0.1:4780"), GRPC: web.DefaultGRPC("127.0.0.1:4781"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		DrainTimeout: 5 * time.Second,
 		Etcd:         coord.DefaultEtcdConfig(),

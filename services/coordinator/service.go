@@ -23,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	workserver "lightmetrics.dev/lightmetrics/pkg/work/server"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
@@ -131,7 +132,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	}()
 	g := run.NewGroup(ctx)
-	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
+	g.Go("http", func(ctx context.Context) error { return web.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
 	g.Go("ready", func(ctx context.Context) error {
 		return s.etcdPart.Probe(ctx, func(context.Context) error { return s.notReady() })
 	})
@@ -229,12 +230,12 @@ func (s *Service) handler() http.Handler {
 		gw := s.gateway.Load()
 		if gw == nil {
 			w.Header().Set("Retry-After", "1")
-			run.WriteError(w, http.StatusServiceUnavailable, "not_ready", errNoEtcd.Error(), nil)
+			web.WriteError(w, http.StatusServiceUnavailable, "not_ready", errNoEtcd.Error(), nil)
 			return
 		}
 		gw.ServeHTTP(w, r)
 	})
-	mux := run.NewMux("lightmetrics coordinator", telemetry.Version(), s.auth.Guard(nil))
+	mux := web.NewMux("lightmetrics coordinator", telemetry.Version(), s.auth.Guard(nil))
 	for _, d := range []protoreflect.ServiceDescriptor{
 		coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto.Services().ByName("OwnershipService"),
 		coordinatorv1.File_lightmetrics_coordinator_v1_work_proto.Services().ByName("WorkService"),

@@ -11,13 +11,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Config of a collector. docs/guide/ingest.md explains every setting.
 type Config struct {
-	GRPC run.GRPCConfig `koanf:"grpc"`
-	HTTP run.HTTPConfig `koanf:"http"`
+	GRPC web.GRPCConfig `koanf:"grpc"`
+	HTTP web.HTTPConfig `koanf:"http"`
 	// Admin moves /metrics, /-/healthy, /-/ready and /config off the HTTP port.
 	Admin AdminConfig    `koanf:"admin"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
@@ -115,8 +115,8 @@ type NotifyConfig struct {
 func DefaultConfig() Config {
 	f := frame.DefaultLimits()
 	return Config{
-		GRPC:            run.GRPCConfig{Listen: "127.0.0.1:4750", MaxConnections: 8192},
-		HTTP:            run.DefaultHTTP("127.0.0.1:4751"),
+		GRPC:            web.GRPCConfig{Listen: "127.0.0.1:4750", MaxConnections: 8192},
+		HTTP:            web.DefaultHTTP("127.0.0.1:4751"),
 		Auth:            rpc.AuthConfig{Mode: rpc.AuthNone},
 		Acceptance:      string(accept.ModeS3Manifest),
 		AcceptTimeout:   30 * time.Second,

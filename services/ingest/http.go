@@ -17,7 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
@@ -27,7 +27,7 @@ const SpoolIDHeader = "X-Lightmetrics-Spool-Id"
 // gateway serves POST /v1/batches through grpc-gateway. Its handler calls the
 // service directly, so authentication, admission and the bounded read of the body
 // stand before it.
-func (s *Service) gateway(ctx context.Context) ([]run.Route, error) {
+func (s *Service) gateway(ctx context.Context) ([]web.Route, error) {
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(frame.MediaType, frameMarshaler{}),
 		runtime.WithErrorHandler(s.writeError),

@@ -27,6 +27,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/spool"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
@@ -176,7 +177,7 @@ func (s *Service) buildHTTP() error {
 	if err != nil {
 		return fmt.Errorf("ingest: %w", err)
 	}
-	mux := run.NewMux("lightmetrics ingest", telemetry.Version(), s.auth.Guard(s.deny))
+	mux := web.NewMux("lightmetrics ingest", telemetry.Version(), s.auth.Guard(s.deny))
 	for _, r := range api {
 		mux.Handle(r)
 	}
@@ -184,7 +185,7 @@ func (s *Service) buildHTTP() error {
 	if s.cfg.Admin.Listen == "" {
 		admin.Register(mux)
 	} else {
-		am := run.NewMux("lightmetrics ingest, admin paths", telemetry.Version(), s.auth.Guard(nil))
+		am := web.NewMux("lightmetrics ingest, admin paths", telemetry.Version(), s.auth.Guard(nil))
 		admin.Register(am)
 		s.adminHTTP = s.admin().Server(am)
 		if s.adminHTTP.TLSConfig, err = s.cfg.TLS.ProbeConfig(); err != nil {
@@ -247,11 +248,11 @@ func (s *Service) Run(ctx context.Context) (err error) {
 		return s.grpcServer.Serve(ctx, s.gate.listener(s.grpcL), s.cfg.DrainTimeout)
 	})
 	g.Go("http", func(ctx context.Context) error {
-		return run.ServeHTTP(ctx, s.httpServer, s.httpL, s.cfg.DrainTimeout)
+		return web.ServeHTTP(ctx, s.httpServer, s.httpL, s.cfg.DrainTimeout)
 	})
 	if s.adminL != nil {
 		g.Go("admin", func(ctx context.Context) error {
-			return run.ServeHTTP(ctx, s.adminHTTP, s.adminL, s.cfg.DrainTimeout)
+			return web.ServeHTTP(ctx, s.adminHTTP, s.adminL, s.cfg.DrainTimeout)
 		})
 	}
 	g.Go("qualify", s.keepQualified)
@@ -284,7 +285,7 @@ func (s *Service) drainWhenDone(ctx context.Context) error {
 }
 
 // admin is the listener of the admin paths, which has the HTTP port's bounds.
-func (s *Service) admin() run.HTTPConfig {
+func (s *Service) admin() web.HTTPConfig {
 	c := s.cfg.HTTP
 	c.Listen = s.cfg.Admin.Listen
 	return c

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
@@ -104,11 +104,11 @@ func (c Config) Validate() error {
 		bad("admin_listen %q: %w", c.AdminListen, err)
 	}
 	for name, a := range map[string]string{"listen": c.Listen, "admin_listen": c.AdminListen} {
-		if a != "" && !run.Loopback(a) && !c.AllowInsecure {
+		if a != "" && !web.Loopback(a) && !c.AllowInsecure {
 			bad("%s %q: S3 and admin paths are served in the clear, which is for loopback, unless allow_insecure; a proxy before it can have TLS", name, a)
 		}
 	}
-	if c.Pprof && c.AdminListen != "" && !run.Loopback(c.AdminListen) {
+	if c.Pprof && c.AdminListen != "" && !web.Loopback(c.AdminListen) {
 		bad("admin_listen %q: pprof is for loopback", c.AdminListen)
 	}
 	if c.Dir == "" {

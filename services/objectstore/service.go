@@ -13,6 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
@@ -146,7 +147,7 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 // start begins the loops that end with the service's context.
 func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
 	if s.cfg.AdminListen != "" {
-		ac := run.DefaultHTTP(again(s.AdminAddr(), s.cfg.AdminListen))
+		ac := web.DefaultHTTP(again(s.AdminAddr(), s.cfg.AdminListen))
 		ac.Hosts = s.cfg.AdminHosts
 		al, err := ac.Open(context.Background())
 		if err != nil {
@@ -155,13 +156,13 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		}
 		a := al.Addr().String()
 		s.admin.Store(&a)
-		mux := run.NewMux("lightmetrics objectstore, admin paths", telemetry.Version(), nil)
+		mux := web.NewMux("lightmetrics objectstore, admin paths", telemetry.Version(), nil)
 		state := run.NewReadiness(s.deps.Telemetry.Log)
 		state.Check("log", func() error { return ready(eng) })
 		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: state, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
-		mux.Handle(run.Route{Pattern: "GET /damage", About: "what was found damaged, with the keys", Roles: []run.Role{run.RoleOperator},
+		mux.Handle(web.Route{Pattern: "GET /damage", About: "what was found damaged, with the keys", Roles: []web.Role{web.RoleOperator},
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeDamage(w, eng) })})
-		g.Go("admin", func(ctx context.Context) error { return run.ServeHTTP(ctx, ac.Server(mux), al, s.cfg.Drain) })
+		g.Go("admin", func(ctx context.Context) error { return web.ServeHTTP(ctx, ac.Server(mux), al, s.cfg.Drain) })
 	}
 	api := s3api.New(s3api.Options{
 		Engine: eng, Users: s.users(), Log: s.deps.Telemetry.Log, Now: s.deps.Now,
@@ -171,7 +172,7 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 	})
 	addr := l.Addr().String()
 	s.addr.Store(&addr)
-	g.Go("s3", func(ctx context.Context) error { return run.ServeHTTP(ctx, run.NewHTTPServer(api), l, s.cfg.Drain) })
+	g.Go("s3", func(ctx context.Context) error { return web.ServeHTTP(ctx, web.NewHTTPServer(api), l, s.cfg.Drain) })
 	g.Go("index", func(ctx context.Context) error {
 		select {
 		case <-eng.IndexDamaged():
@@ -211,7 +212,7 @@ func writeDamage(w http.ResponseWriter, eng *engine.Engine) {
 	if out.Damages == nil {
 		out.Damages = []engine.Damage{}
 	}
-	run.WriteJSON(w, http.StatusOK, out)
+	web.WriteJSON(w, http.StatusOK, out)
 }
 
 // sealInterval is the time between looks for segments that were closed.

@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
@@ -19,10 +19,10 @@ import (
 
 // Config of a query node. docs/guide/query.md explains every setting.
 type Config struct {
-	HTTP  run.HTTPConfig `koanf:"http"`
-	GRPC  run.GRPCConfig `koanf:"grpc"`
+	HTTP  web.HTTPConfig `koanf:"http"`
+	GRPC  web.GRPCConfig `koanf:"grpc"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
-	CORS  run.CORSConfig `koanf:"cors"`
+	CORS  web.CORSConfig `koanf:"cors"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
 
@@ -59,7 +59,7 @@ type HistoryConfig struct {
 // DefaultConfig listens on loopback and keeps two hours.
 func DefaultConfig() Config {
 	return Config{
-		HTTP: run.DefaultHTTP("127.0.0.1:4760"), GRPC: run.DefaultGRPC("127.0.0.1:4761"),
+		HTTP: web.DefaultHTTP("127.0.0.1:4760"), GRPC: web.DefaultGRPC("127.0.0.1:4761"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		DrainTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
 		Series:  SeriesConfig{AgentLabel: agentlabel.Default},

@@ -22,6 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
@@ -197,7 +198,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
-	hs := s.cfg.HTTP.Server(run.LimitWrites(s.cfg.CORS.Handler(handler), s.cfg.WriteTimeout))
+	hs := s.cfg.HTTP.Server(web.LimitWrites(s.cfg.CORS.Handler(handler), s.cfg.WriteTimeout))
 	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
@@ -217,7 +218,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g := run.NewGroup(ctx)
 	g.Go("http", func(ctx context.Context) error {
 		defer stopInside()
-		return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout)
+		return web.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout)
 	})
 	g.Go("gateway", func(context.Context) error { return inner.Serve(inside, pipe, s.cfg.DrainTimeout) })
 	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
@@ -247,22 +248,22 @@ func (s *Service) handler(ctx context.Context, conn *grpc.ClientConn) (http.Hand
 	}
 	prometheus := http.NewServeMux()
 	s.api.Register(prometheus)
-	compressed, err := run.Compress(prometheus)
+	compressed, err := web.Compress(prometheus)
 	if err != nil {
 		return nil, err
 	}
-	mux := run.NewMux("lightmetrics query", telemetry.Version(), s.auth.Guard(func(w http.ResponseWriter, r *http.Request, err error) {
+	mux := web.NewMux("lightmetrics query", telemetry.Version(), s.auth.Guard(func(w http.ResponseWriter, r *http.Request, err error) {
 		if strings.HasPrefix(r.URL.Path, prometheusPrefix) {
 			s.api.Refuse(w, r, err)
 			return
 		}
 		rpc.Deny(w, r, err)
 	}))
-	mux.Handle(run.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: compressed})
+	mux.Handle(web.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: compressed})
 	for _, r := range rpc.GatewayRoutes(queryv1.File_lightmetrics_query_v1_query_proto.Services().ByName("QueryService"), access, gw) {
 		mux.Handle(r)
 	}
-	mux.Handle(run.Route{Pattern: "GET /status", About: "how complete answers are, agents, conflicts", Roles: sees, Handler: http.HandlerFunc(s.page)})
+	mux.Handle(web.Route{Pattern: "GET /status", About: "how complete answers are, agents, conflicts", Roles: sees, Handler: http.HandlerFunc(s.page)})
 	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 	return mux, nil
 }

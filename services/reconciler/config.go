@@ -7,14 +7,14 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Config of a reconciler. docs/guide/reconciler.md explains every setting.
 type Config struct {
-	HTTP  run.HTTPConfig `koanf:"http"`
-	GRPC  run.GRPCConfig `koanf:"grpc"`
+	HTTP  web.HTTPConfig `koanf:"http"`
+	GRPC  web.GRPCConfig `koanf:"grpc"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
@@ -110,8 +110,8 @@ type CoordinatorConfig struct {
 // DefaultConfig listens on loopback.
 func DefaultConfig() Config {
 	return Config{
-		HTTP:         run.DefaultHTTP("127.0.0.1:4770"),
-		GRPC:         run.DefaultGRPC("127.0.0.1:4771"),
+		HTTP:         web.DefaultHTTP("127.0.0.1:4770"),
+		GRPC:         web.DefaultGRPC("127.0.0.1:4771"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		Workers:      64,
 		ItemTimeout:  30 * time.Second,

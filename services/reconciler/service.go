@@ -26,6 +26,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
@@ -170,7 +171,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.httpAddr, s.grpcAddr = hl.Addr(), gl.Addr()
 
 	g := run.NewGroup(ctx)
-	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
+	g.Go("http", func(ctx context.Context) error { return web.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
 	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
 	g.Go("store", func(ctx context.Context) error {
 		return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
@@ -280,7 +281,7 @@ func (s *Service) handler(ctx context.Context, api server) (http.Handler, error)
 	if err := reconcilerv1.RegisterReconcilerServiceHandlerServer(ctx, gw, api); err != nil {
 		return nil, err
 	}
-	mux := run.NewMux("lightmetrics reconciler", telemetry.Version(), s.auth.Guard(nil))
+	mux := web.NewMux("lightmetrics reconciler", telemetry.Version(), s.auth.Guard(nil))
 	mux.Handle(s.eventsRoute())
 	for _, r := range rpc.GatewayRoutes(reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto.Services().ByName("ReconcilerService"), access, gw) {
 		mux.Handle(r)

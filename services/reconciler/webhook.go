@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // eventsAnswer is the body of the answer to POST /v1/events.
@@ -25,8 +25,8 @@ type eventsAnswer struct {
 
 // eventsRoute is for whoever has the webhook's secret. Without one, hints are taken from
 // those that may give them over gRPC.
-func (s *Service) eventsRoute() run.Route {
-	r := run.Route{Pattern: "POST /v1/events", About: "webhook for events of the object store", Roles: works,
+func (s *Service) eventsRoute() web.Route {
+	r := web.Route{Pattern: "POST /v1/events", About: "webhook for events of the object store", Roles: works,
 		OwnBody: true, Handler: http.HandlerFunc(s.events)}
 	if s.cfg.Events.Secret != "" {
 		r.Open, r.About = true, r.About+", with its own secret"

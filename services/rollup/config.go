@@ -9,13 +9,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Config of a rollup worker. docs/guide/rollup.md explains every setting.
 type Config struct {
-	HTTP  run.HTTPConfig `koanf:"http"`
+	HTTP  web.HTTPConfig `koanf:"http"`
 	TLS   rpc.ServerTLS  `koanf:"tls"`
 	Auth  rpc.AuthConfig `koanf:"auth"`
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
@@ -84,7 +84,7 @@ func DefaultConfig() Config {
 	alone := ownerclient.DefaultConfig()
 	alone.Addresses = nil
 	return Config{
-		HTTP:         run.DefaultHTTP("127.0.0.1:4775"),
+		HTTP:         web.DefaultHTTP("127.0.0.1:4775"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		Shards:       shard.Default,
 		DrainTimeout: 10 * time.Second,

@@ -32,6 +32,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
@@ -173,7 +174,7 @@ func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
 
 // Run owns shards and rolls up until ctx ends; a job in work is handed over.
 func (s *Service) Run(ctx context.Context) error {
-	mux := run.NewMux("lightmetrics rollup", telemetry.Version(), s.auth.Guard(nil))
+	mux := web.NewMux("lightmetrics rollup", telemetry.Version(), s.auth.Guard(nil))
 	s.routes(mux)
 	hs := s.cfg.HTTP.Server(mux)
 	var err error
@@ -186,7 +187,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	s.httpAddr = hl.Addr()
 	g := run.NewGroup(ctx)
-	g.Go("http", func(ctx context.Context) error { return run.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
+	g.Go("http", func(ctx context.Context) error { return web.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
 	g.Go("shards", s.work)
 	g.Go("store", func(ctx context.Context) error {
 		return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
@@ -333,8 +334,8 @@ func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Ho
 	return h, err
 }
 
-func (s *Service) routes(mux *run.Mux) {
-	mux.Handle(run.Route{Pattern: "GET /v1/rollup/shards", About: "shards of this worker, and what is pending",
+func (s *Service) routes(mux *web.Mux) {
+	mux.Handle(web.Route{Pattern: "GET /v1/rollup/shards", About: "shards of this worker, and what is pending",
 		Roles: []rpc.Role{rpc.RoleReader, rpc.RoleOperator}, Handler: http.HandlerFunc(s.listShards)})
 	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 }

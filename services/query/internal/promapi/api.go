@@ -26,7 +26,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 )
 
@@ -87,7 +87,7 @@ func (a *API) Register(mux *http.ServeMux) {
 		handler := func(w http.ResponseWriter, r *http.Request) {
 			timer := prometheus.NewTimer(seconds)
 			defer timer.ObserveDuration()
-			r.Body = run.LimitBody(w, r.Body, maxBody)
+			r.Body = web.LimitBody(w, r.Body, maxBody)
 			if err := r.ParseForm(); err != nil {
 				a.fail(w, badBody(err))
 				return

@@ -1,4 +1,4 @@
-package run
+package web
 
 // Role is what a principal may do. A principal may have several; none implies another,
 // so that a leaked credential is worth no more than what it was made for.

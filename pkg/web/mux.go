@@ -1,4 +1,6 @@
-package run
+// Package web is the HTTP face of every process: routes that say who may use them, and bounds
+// on what a client may send, hold and leave unread.
+package web
 
 import (
 	_ "embed"
