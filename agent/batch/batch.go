@@ -72,6 +72,7 @@ type Batcher struct {
 	builder *frame.Builder
 	encoder *frame.Encoder
 	ids     map[*input.Series]frame.SeriesID
+	helps   *helps
 	bytes   int
 	// first and last time of the batch's samples, Unix nanoseconds.
 	first, last int64
@@ -86,7 +87,7 @@ func New(cfg Config, resource []frame.Label, q Appender, drop func(string, int),
 	b := &Batcher{
 		cfg: cfg, resource: resource, queue: q, drop: drop, queued: queued, log: log,
 		builder: frame.NewBuilder(), encoder: frame.NewEncoder(frame.Options{}),
-		ids: map[*input.Series]frame.SeriesID{},
+		ids: map[*input.Series]frame.SeriesID{}, helps: newHelps(),
 	}
 	if err := b.reset(); err != nil {
 		return nil, fmt.Errorf("resource labels: %w", err)
@@ -146,6 +147,7 @@ func (b *Batcher) add(s input.Scrape) {
 				continue
 			}
 			b.ids[sample.Series] = id
+			b.helps.add(b.builder, sample.Series)
 			b.bytes += seriesBytes(sample.Series)
 		}
 		if err := b.builder.Append(id, sample.Time, sample.Value); err != nil {
@@ -197,6 +199,7 @@ func (b *Batcher) flush() {
 	default:
 		b.queued(entries[0])
 	}
+	b.helps.next(err == nil)
 	if err := b.reset(); err != nil {
 		b.log.Error("batch: resource labels", "err", err) // New took the same labels
 	}

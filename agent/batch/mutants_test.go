@@ -27,6 +27,13 @@ var planted = []mutants.Mutant{
 					take(s)
 					continue
 				default:`, New: `				default:`},
+	{Name: "every batch has all helps", File: "helps.go", Old: `at == h.hour`, New: `at == 0`},
+	{Name: "a help is sent once", File: "helps.go", Old: `at == h.hour`, New: `at <= h.hour`},
+	{Name: "helps of a batch that was refused are forgotten", File: "batch.go", Old: `b.helps.next(err == nil)`, New: `b.helps.next(true)`},
+	{Name: "helps fill a frame", File: "helps.go", Old: `h.bytes += len(name) + len(s.Help)`, New: ``},
+	{Name: "names of helps are not bounded", File: "helps.go", Old: `!ok && !h.room()`, New: `false`},
+	{Name: "a name that is gone is remembered", File: "helps.go", Old: `at < h.hour-1 || at > h.hour`, New: `at > h.hour && name != ""`},
+	{Name: "a name of the last hour is forgotten", File: "helps.go", Old: `at < h.hour-1 ||`, New: `at < h.hour ||`},
 	{Name: "a batch has no greatest age", File: "batch.go", Old: `timer.Reset(b.cfg.MaxAge)`, New: ``},
 }
 

@@ -147,7 +147,7 @@ func (h *Host) add(t frame.MetricType, name string, v float64, labels []string) 
 	}
 	s, ok := h.tracker.Get(h.key, true)
 	if !ok {
-		s = &input.Series{Type: t, Labels: append([]frame.Label{{Name: "__name__", Value: name}}, h.own...)}
+		s = &input.Series{Type: t, Help: help[name], Labels: append([]frame.Label{{Name: "__name__", Value: name}}, h.own...)}
 		for i := 0; i+1 < len(labels); i += 2 {
 			if labels[i+1] != "" {
 				s.Labels = append(s.Labels, frame.Label{Name: labels[i], Value: labels[i+1]})

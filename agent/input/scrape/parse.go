@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -26,13 +27,17 @@ type parser struct {
 	samples []input.Sample
 	key     []byte
 
-	family []byte // of the last TYPE or UNIT line
+	family []byte // of the last HELP, TYPE or UNIT line
 	typ    model.MetricType
 	unit   string
+	help   string
+
+	helps     map[string]string // by the text of the target
+	helpBytes int
 }
 
 func newParser(t Target) *parser {
-	p := &parser{target: t, tracker: input.NewTracker(), symbols: labels.NewSymbolTable()}
+	p := &parser{target: t, tracker: input.NewTracker(), symbols: labels.NewSymbolTable(), helps: map[string]string{}}
 	own := map[string]string{}
 	for k, v := range t.Labels {
 		own[k] = v
@@ -64,7 +69,7 @@ func nanos(ms int64) (int64, error) {
 // parse gives the samples of a body; the tracker's scrape has begun. On an error nothing of the scrape counts.
 func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sample, error) {
 	p.samples = nil // the last slice is with the batcher
-	p.family, p.unit, p.typ = p.family[:0], "", model.MetricTypeUnknown
+	p.family, p.unit, p.help, p.typ = p.family[:0], "", "", model.MetricTypeUnknown
 	// An error beside a parser says that the fallback type was used, which is meant.
 	tp, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{
 		OpenMetricsSkipSTSeries: true, FallbackContentType: "text/plain"})
@@ -85,6 +90,10 @@ func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sampl
 			name, t := tp.Type()
 			p.startFamily(name)
 			p.typ = t
+		case textparse.EntryHelp:
+			name, text := tp.Help()
+			p.startFamily(name)
+			p.help = p.helpOf(text)
 		case textparse.EntryUnit:
 			name, u := tp.Unit()
 			p.startFamily(name)
@@ -102,8 +111,27 @@ func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sampl
 
 func (p *parser) startFamily(name []byte) {
 	if !bytes.Equal(name, p.family) {
-		p.family, p.unit, p.typ = append(p.family[:0], name...), "", model.MetricTypeUnknown
+		p.family, p.unit, p.help, p.typ = append(p.family[:0], name...), "", "", model.MetricTypeUnknown
 	}
+}
+
+// maxHelpBytes bounds the table of texts; one that is full begins again.
+const maxHelpBytes = 1 << 20
+
+// helpOf is the text as frames may carry it, in a string that all series of the family and
+// later scrapes share.
+func (p *parser) helpOf(text []byte) string {
+	text = text[:min(len(text), frame.DefaultLimits().HelpBytes+utf8.UTFMax)] // more makes no difference
+	help, ok := p.helps[string(text)]
+	if !ok {
+		if p.helpBytes += len(text); p.helpBytes > maxHelpBytes {
+			clear(p.helps)
+			p.helpBytes = len(text)
+		}
+		help = frame.HelpText(text)
+		p.helps[string(text)] = help
+	}
+	return help
 }
 
 func (p *parser) sample(tp textparse.Parser, at int64) error {
@@ -119,9 +147,13 @@ func (p *parser) sample(tp textparse.Parser, at int64) error {
 	if i := bytes.IndexByte(raw, '{'); i >= 0 {
 		name = raw[:i]
 	}
-	t, unit := frame.Unknown, ""
+	t, unit, help := frame.Unknown, "", ""
 	if suffix, ok := bytes.CutPrefix(name, p.family); len(p.family) > 0 && (ok || len(name) == 0) {
 		t, unit = typeOf(p.typ, string(suffix)), p.unit
+		// A longer name to which the type does not extend is another metric.
+		if t != frame.Unknown || len(suffix) == 0 || len(name) == 0 {
+			help = p.help
+		}
 	}
 	p.key = append(p.key[:0], raw...)
 	series, known := p.tracker.Get(p.key, live)
@@ -138,8 +170,8 @@ func (p *parser) sample(tp textparse.Parser, at int64) error {
 			return err
 		}
 	}
-	if !known || series.Type != t || series.Start != start || series.Unit != unit {
-		series = &input.Series{Labels: ls, Type: t, Unit: unit, Start: start}
+	if !known || series.Type != t || series.Start != start || series.Unit != unit || series.Help != help {
+		series = &input.Series{Labels: ls, Type: t, Unit: unit, Help: help, Start: start}
 		p.tracker.Put(p.key, series, live)
 	}
 	p.samples = append(p.samples, input.Sample{Series: series, Time: at, Value: v})

@@ -166,10 +166,17 @@ func (s *Scraper) note(err error, scraped int, took time.Duration, at time.Time)
 	}
 }
 
+// reportHelp says what the samples about a scrape mean.
+var reportHelp = map[string]string{
+	"up":                      "1 when the last scrape of the target succeeded, 0 when it failed.",
+	"scrape_duration_seconds": "How long the last scrape of the target took.",
+	"scrape_samples_scraped":  "How many samples the last scrape of the target gave.",
+}
+
 func (s *Scraper) report(name, unit string, at int64, v float64) input.Sample {
 	series, ok := s.reports[name]
 	if !ok {
-		series = &input.Series{Labels: append([]frame.Label{{Name: "__name__", Value: name}}, s.parser.own...), Type: frame.Gauge, Unit: unit}
+		series = &input.Series{Labels: append([]frame.Label{{Name: "__name__", Value: name}}, s.parser.own...), Type: frame.Gauge, Unit: unit, Help: reportHelp[name]}
 		s.reports[name] = series
 	}
 	return input.Sample{Series: series, Time: at, Value: v}
