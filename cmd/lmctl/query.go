@@ -64,6 +64,60 @@ func some(rs []string) string {
 	return strings.Join(rs, ",")
 }
 
+// agentList is what a query service says of its agents, and what of it is amiss.
+type agentList struct {
+	views   []agentView
+	rows    [][]string
+	partial []string // why the list is partial
+	shared  []string // agents that several machines send as
+	gaps    int      // gaps and overlaps
+}
+
+// read asks for all pages.
+func (l *agentList) read(ctx context.Context, c queryv1.QueryServiceClient, agent string) error {
+	req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: pageSize}
+	for {
+		resp, err := c.ListAgents(ctx, req)
+		if err != nil {
+			return err
+		}
+		if c := resp.GetCompleteness(); c.GetPartial() {
+			l.partial = append([]string{"the list is partial"}, c.GetReasons()...)
+		}
+		for _, a := range resp.GetAgents() {
+			l.add(a)
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+			return nil
+		}
+	}
+}
+
+func (l *agentList) add(a *queryv1.Agent) {
+	v := agentView{a.GetAgentId(), a.GetBootId(), a.GetFirstSeq(), a.GetAcceptedThrough(), a.GetLastSeq(), a.GetRecordCount(),
+		a.GetBatchCount(), ranges(a.GetGaps()), ranges(a.GetOverlaps()), time.Unix(0, a.GetLastAcceptedAtUnixNs()).UTC().Format(time.RFC3339), append([]string{}, a.GetConcurrentBootIds()...)}
+	l.gaps += len(v.Gaps) + len(v.Overlaps)
+	if len(v.Concurrent) > 0 {
+		l.shared = append(l.shared, v.AgentID)
+	}
+	l.views = append(l.views, v)
+	l.rows = append(l.rows, []string{v.AgentID, v.BootID, fmt.Sprint(v.Batches), fmt.Sprint(v.Records),
+		fmt.Sprintf("%d..%d", v.FirstSeq, v.AcceptedThrough), some(v.Gaps), some(v.Overlaps), v.LastAcceptedAt, some(v.Concurrent)})
+}
+
+// findings says what is amiss, the gravest alone; nil when nothing is.
+func (l *agentList) findings() error {
+	switch {
+	case len(l.partial) > 0:
+		return errors.New(strings.Join(l.partial, ": "))
+	case len(l.shared) > 0:
+		return fmt.Errorf("several machines send as agent %s", strings.Join(slices.Compact(l.shared), ", "))
+	case l.gaps > 0:
+		return fmt.Errorf("%d gaps and overlaps", l.gaps)
+	}
+	return nil
+}
+
 func agentsCommand(out *format) *cobra.Command {
 	s := &server{}
 	var agent string
@@ -75,49 +129,16 @@ func agentsCommand(out *format) *cobra.Command {
 			"or when the list is partial.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			views, rows, findings := []agentView{}, [][]string{}, 0
-			var partial, shared []string
-			err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error {
-				req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: pageSize}
-				for {
-					resp, err := c.ListAgents(ctx, req)
-					if err != nil {
-						return err
-					}
-					if c := resp.GetCompleteness(); c.GetPartial() {
-						partial = append([]string{"the list is partial"}, c.GetReasons()...)
-					}
-					for _, a := range resp.GetAgents() {
-						v := agentView{a.GetAgentId(), a.GetBootId(), a.GetFirstSeq(), a.GetAcceptedThrough(), a.GetLastSeq(), a.GetRecordCount(),
-							a.GetBatchCount(), ranges(a.GetGaps()), ranges(a.GetOverlaps()), time.Unix(0, a.GetLastAcceptedAtUnixNs()).UTC().Format(time.RFC3339), append([]string{}, a.GetConcurrentBootIds()...)}
-						findings += len(v.Gaps) + len(v.Overlaps)
-						if len(v.Concurrent) > 0 {
-							shared = append(shared, v.AgentID)
-						}
-						views = append(views, v)
-						rows = append(rows, []string{v.AgentID, v.BootID, fmt.Sprint(v.Batches), fmt.Sprint(v.Records),
-							fmt.Sprintf("%d..%d", v.FirstSeq, v.AcceptedThrough), some(v.Gaps), some(v.Overlaps), v.LastAcceptedAt, some(v.Concurrent)})
-					}
-					if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
-						return nil
-					}
-				}
-			})
-			if err != nil {
+			var l agentList
+			if err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error { return l.read(ctx, c, agent) }); err != nil {
 				return err
 			}
-			if err := out.write(cmd.OutOrStdout(), views, table{
-				header: []string{"AGENT", "BOOT", "BATCHES", "RECORDS", "SEQUENCE", "GAPS", "OVERLAPS", "LAST ACCEPTED", "CONCURRENT WITH"}, rows: rows}); err != nil {
+			if err := out.write(cmd.OutOrStdout(), append([]agentView{}, l.views...), table{
+				header: []string{"AGENT", "BOOT", "BATCHES", "RECORDS", "SEQUENCE", "GAPS", "OVERLAPS", "LAST ACCEPTED", "CONCURRENT WITH"}, rows: l.rows}); err != nil {
 				return err
 			}
-			if len(partial) > 0 {
-				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New(strings.Join(partial, ": "))}
-			}
-			if len(shared) > 0 {
-				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("several machines send as agent %s", strings.Join(slices.Compact(shared), ", "))}
-			}
-			if findings > 0 {
-				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d gaps and overlaps", findings)}
+			if err := l.findings(); err != nil {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: err}
 			}
 			return nil
 		},

@@ -19,56 +19,85 @@ const maxBelongs = 12
 // shrink cuts and zeroes recorded choices as long as still says that the list does
 // the same. A zeroed choice is a fault, an actor or a switch that is not there.
 func shrink(list []uint32, still func([]uint32) bool) []uint32 {
-	runs := 0
-	fails := func(try []uint32) bool {
-		runs++
-		return still(try)
-	}
-	for again := true; again && runs < shrinkRuns; {
+	s := &shrinker{list: list, still: still}
+	for again := true; again && s.left(); {
 		again = false
-		for size := max(len(list)/2, 1); size > 0 && runs < shrinkRuns; size /= 2 {
-			for at := 0; at < len(list) && runs < shrinkRuns; {
-				end := min(at+size, len(list))
-				if cut := slices.Concat(list[:at], list[end:]); fails(cut) {
-					list, again = cut, true
-					continue
-				}
-				if slices.ContainsFunc(list[at:end], func(v uint32) bool { return v != 0 }) {
-					zero := slices.Clone(list)
-					clear(zero[at:end])
-					if fails(zero) {
-						list, again = zero, true
-					}
-				}
-				at = end
-			}
+		for size := max(len(s.list)/2, 1); size > 0 && s.left(); size /= 2 {
+			again = s.cutSpans(size) || again
 		}
-		// An actor or a fault is a choice and those that belong to it.
-		for at := 0; at < len(list) && runs < shrinkRuns; at++ {
-			for cut := range min(maxBelongs, len(list)-at) {
-				if list[at] == 0 {
-					break
-				}
-				try := slices.Concat(list[:at+1], list[at+1+cut:])
-				try[at] = 0
-				if fails(try) {
-					list, again = try, true
-				}
-			}
-			for list[at] > 1 && runs < shrinkRuns {
-				try := slices.Clone(list)
-				try[at] /= 2
-				if !fails(try) {
-					break
-				}
-				list, again = try, true
-			}
+		for at := 0; at < len(s.list) && s.left(); at++ {
+			again = s.cutActor(at) || again
+			again = s.halve(at) || again
 		}
 	}
-	for len(list) > 0 && list[len(list)-1] == 0 {
-		list = list[:len(list)-1]
+	for len(s.list) > 0 && s.list[len(s.list)-1] == 0 {
+		s.list = s.list[:len(s.list)-1]
 	}
-	return list
+	return s.list
+}
+
+// shrinker holds the smallest list so far that still does the same.
+type shrinker struct {
+	list  []uint32
+	still func([]uint32) bool
+	runs  int
+}
+
+func (s *shrinker) left() bool { return s.runs < shrinkRuns }
+
+// keep makes try the list when it still does the same.
+func (s *shrinker) keep(try []uint32) bool {
+	s.runs++
+	if !s.still(try) {
+		return false
+	}
+	s.list = try
+	return true
+}
+
+// cutSpans cuts spans of size choices, and zeroes those that can't be cut.
+func (s *shrinker) cutSpans(size int) (smaller bool) {
+	for at := 0; at < len(s.list) && s.left(); {
+		end := min(at+size, len(s.list))
+		if s.keep(slices.Concat(s.list[:at], s.list[end:])) {
+			smaller = true
+			continue
+		}
+		if slices.ContainsFunc(s.list[at:end], func(v uint32) bool { return v != 0 }) {
+			zero := slices.Clone(s.list)
+			clear(zero[at:end])
+			smaller = s.keep(zero) || smaller
+		}
+		at = end
+	}
+	return smaller
+}
+
+// cutActor zeroes a choice together with those that follow it: an actor or a fault is a
+// choice and those that belong to it.
+func (s *shrinker) cutActor(at int) (smaller bool) {
+	for cut := range min(maxBelongs, len(s.list)-at) {
+		if s.list[at] == 0 {
+			break
+		}
+		try := slices.Concat(s.list[:at+1], s.list[at+1+cut:])
+		try[at] = 0
+		smaller = s.keep(try) || smaller
+	}
+	return smaller
+}
+
+// halve makes a choice as small as it can be.
+func (s *shrinker) halve(at int) (smaller bool) {
+	for s.list[at] > 1 && s.left() {
+		try := slices.Clone(s.list)
+		try[at] /= 2
+		if !s.keep(try) {
+			break
+		}
+		smaller = true
+	}
+	return smaller
 }
 
 // explain prints a failing schedule: its seed, and a small trace, shrunk from it, or
