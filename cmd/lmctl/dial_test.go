@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/work/remote"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
@@ -46,11 +46,11 @@ func TestExitCodes(t *testing.T) {
 	defer g.Stop()
 	at := service{addr: l.Addr().String()}
 	ask := func(at service) [2]error {
-		c, p := &coordinator{service: at, kind: "rollup"}, &pendingWork{service: at}
+		c, p := &ownershipAPI{service: at, kind: "rollup"}, &pendingWork{service: at}
 		return [2]error{c.ask(t.Context(), func(ctx context.Context, cl coordinatorv1.OwnershipServiceClient) error {
 			_, err := cl.ListShards(ctx, &coordinatorv1.ListShardsRequest{})
 			return err
-		}), p.ask(func(s *remote.Store) error {
+		}), p.ask(func(s *coordinator.PendingWork) error {
 			_, err := s.Get(t.Context(), work.Key{Log: "x", Number: 1})
 			return err
 		})}

@@ -18,7 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/work/remote"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // pendingWork is how to reach the coordinator's pending work.
@@ -29,8 +29,8 @@ func (p *pendingWork) flags(cmd *cobra.Command) {
 }
 
 // ask has no deadline of its own: each call has one, and a watch lasts.
-func (p *pendingWork) ask(fn func(*remote.Store) error) error {
-	return p.over(func(conn grpc.ClientConnInterface) error { return fn(remote.New(conn, 0)) })
+func (p *pendingWork) ask(fn func(*coordinator.PendingWork) error) error {
+	return p.over(func(conn grpc.ClientConnInterface) error { return fn(coordinator.NewPendingWork(conn, 0)) })
 }
 
 // stuckAttempts without progress make a job a finding.
@@ -130,7 +130,7 @@ func jobsList(out *format, p *pendingWork) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			views, rows, stuck := []jobView{}, [][]string{}, 0
-			err := p.ask(func(s *remote.Store) error {
+			err := p.ask(func(s *coordinator.PendingWork) error {
 				all, err := allRows(cmd.Context(), s, prefix)
 				for _, r := range all {
 					v := viewJob(r)
@@ -204,7 +204,7 @@ func jobsWatch(out *format, p *pendingWork) *cobra.Command {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--interval: at least 100ms")}
 			}
 			ctx := cmd.Context()
-			return p.ask(func(s *remote.Store) error {
+			return p.ask(func(s *coordinator.PendingWork) error {
 				var last []work.Row
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				for {
@@ -273,7 +273,7 @@ func jobsCancel(out *format, p *pendingWork) *cobra.Command {
 			if err != nil {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("NUMBER %q: %w", args[1], err)}
 			}
-			return p.ask(func(s *remote.Store) error {
+			return p.ask(func(s *coordinator.PendingWork) error {
 				r, err := cancelJob(cmd.Context(), s, work.Key{Log: args[0], Number: n})
 				if err != nil {
 					return err
@@ -320,7 +320,7 @@ func jobsDead(out *format, p *pendingWork) *cobra.Command {
 				return err
 			}
 			views, rows := []letterView{}, [][]string{}
-			err := p.ask(func(s *remote.Store) error {
+			err := p.ask(func(s *coordinator.PendingWork) error {
 				for after := ""; ; {
 					ds, next, err := s.DeadLetters(cmd.Context(), args[0], after, work.MaxPage)
 					if err != nil {
@@ -360,7 +360,7 @@ func jobsRedrive(p *pendingWork) *cobra.Command {
 			if err := checkTopic(args[0]); err != nil {
 				return err
 			}
-			return p.ask(func(s *remote.Store) error { return s.Redrive(cmd.Context(), args[0], args[1]) })
+			return p.ask(func(s *coordinator.PendingWork) error { return s.Redrive(cmd.Context(), args[0], args[1]) })
 		},
 	}
 }

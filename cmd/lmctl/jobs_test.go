@@ -16,7 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/mem"
-	workserver "lightmetrics.dev/lightmetrics/pkg/work/server"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // serveWork gives the address of a coordinator's pending work over memory.
@@ -27,7 +27,7 @@ func serveWork(t *testing.T, m *mem.Store) string {
 		t.Fatal(err)
 	}
 	g := grpc.NewServer()
-	workserver.New(m, m).Register(g)
+	coordinator.NewPendingServer(m, m).Register(g)
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }()
 	t.Cleanup(func() {

@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/work/remote"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // reprocessView is how far an order came.
@@ -101,7 +101,7 @@ func reprocessCommand(out *format) *cobra.Command {
 			if dry {
 				v.Done, err = r.count(ctx, order)
 			} else {
-				err = p.ask(func(s *remote.Store) error {
+				err = p.ask(func(s *coordinator.PendingWork) error {
 					r.queue, r.table = s, s
 					v.ID, v.Order, v.Done, err = r.do(ctx, order, resume)
 					return err

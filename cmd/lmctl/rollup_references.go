@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/publish/remote"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
@@ -83,7 +83,7 @@ func askReferences(cmd *cobra.Command, out *format, s *service, url string, rebu
 	}
 	var v referencesView
 	err = s.over(func(conn grpc.ClientConnInterface) (err error) {
-		v, err = references(ctx, store, remote.New(conn, 0), rebuild, cmd.ErrOrStderr())
+		v, err = references(ctx, store, coordinator.NewRefs(conn, 0), rebuild, cmd.ErrOrStderr())
 		return err
 	})
 	if errors.Is(err, publish.ErrRefsUnknown) {

@@ -25,7 +25,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
-	refserver "lightmetrics.dev/lightmetrics/pkg/publish/server"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
@@ -89,7 +89,7 @@ func newPlant(t *testing.T) *plant {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	p.must(err)
 	gs := grpc.NewServer()
-	refserver.New(p.sets).Register(gs)
+	coordinator.NewRefsServer(p.sets).Register(gs)
 	p.refs = l.Addr().String()
 	p.runs(func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, gs.Stop)

@@ -14,25 +14,25 @@ import (
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
-// coordinator is how to reach a coordinator, and of which kind of workers it is asked.
-type coordinator struct {
+// ownershipAPI is how to reach a coordinator, and of which kind of workers it is asked.
+type ownershipAPI struct {
 	service
 	kind string
 }
 
-func (c *coordinator) flags(cmd *cobra.Command) {
+func (c *ownershipAPI) flags(cmd *cobra.Command) {
 	c.service.flags(cmd, "127.0.0.1:4781", "coordinator")
 	cmd.PersistentFlags().StringVar(&c.kind, "kind", "rollup", "kind of workers: rollup, reconciler or snapshotter")
 }
 
-func (c *coordinator) ask(ctx context.Context, fn func(context.Context, coordinatorv1.OwnershipServiceClient) error) error {
+func (c *ownershipAPI) ask(ctx context.Context, fn func(context.Context, coordinatorv1.OwnershipServiceClient) error) error {
 	return c.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		return fn(ctx, coordinatorv1.NewOwnershipServiceClient(conn))
 	})
 }
 
 func shardsCommand(out *format) *cobra.Command {
-	c := &coordinator{}
+	c := &ownershipAPI{}
 	cmd := &cobra.Command{Use: "shards", Short: "Shards, their owners and moves; drain a worker"}
 	cmd.AddCommand(shardsList(out, c), shardsWorkers(out, c), shardsMoves(out, c), shardsDrain(out, c))
 	c.flags(cmd)
@@ -63,7 +63,7 @@ func orDash(s string) string {
 	return s
 }
 
-func shardsList(out *format, c *coordinator) *cobra.Command {
+func shardsList(out *format, c *ownershipAPI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List shards with owner and epoch; exits 3 when one is not where it should be",
@@ -105,7 +105,7 @@ type workerView struct {
 	RegisteredAt string `json:"registered_at"`
 }
 
-func shardsWorkers(out *format, c *coordinator) *cobra.Command {
+func shardsWorkers(out *format, c *ownershipAPI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "workers",
 		Short: "List live workers",
@@ -143,7 +143,7 @@ type moveView struct {
 	Shards  []uint32 `json:"shards"`
 }
 
-func shardsMoves(out *format, c *coordinator) *cobra.Command {
+func shardsMoves(out *format, c *ownershipAPI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "moves",
 		Short: "List the last changes of the assignment, the newest first",
@@ -182,7 +182,7 @@ type drainView struct {
 // drainEvery is how often --wait asks.
 const drainEvery = 200 * time.Millisecond
 
-func shardsDrain(out *format, c *coordinator) *cobra.Command {
+func shardsDrain(out *format, c *ownershipAPI) *cobra.Command {
 	var undo bool
 	var wait time.Duration
 	cmd := &cobra.Command{

@@ -51,39 +51,14 @@ func (e *Error) Error() string { return fmt.Sprintf("work: %s %q: %v", e.Op, e.K
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// reasons are the stable names of the sentinels on the wire.
-var reasons = []struct {
-	err    error
-	reason string
-}{
-	{ErrExists, "WORK_EXISTS"},
-	{ErrCompleted, "WORK_COMPLETED"},
-	{ErrLive, "WORK_LIVE"},
-	{ErrMoved, "WORK_MOVED"},
-	{ErrFenced, "WORK_FENCED"},
-	{ErrNotFound, "WORK_NOT_FOUND"},
-	{ErrGone, "WORK_GONE"},
-	{ErrFull, "WORK_FULL"},
-	{ErrInvalid, "WORK_INVALID"},
-	{ErrUnknown, "WORK_UNKNOWN"},
-	{ErrUnavailable, "WORK_UNAVAILABLE"},
-}
+// decisions are all of them.
+var decisions = []error{ErrExists, ErrCompleted, ErrLive, ErrMoved, ErrFenced, ErrNotFound, ErrGone, ErrFull, ErrInvalid, ErrUnknown, ErrUnavailable}
 
-// Reason is the stable name of the sentinel that err wraps; "" when it wraps none.
-func Reason(err error) string {
-	for _, r := range reasons {
-		if errors.Is(err, r.err) {
-			return r.reason
-		}
-	}
-	return ""
-}
-
-// FromReason is the sentinel of a stable name; nil when there is none.
-func FromReason(reason string) error {
-	for _, r := range reasons {
-		if r.reason == reason {
-			return r.err
+// Decision is the sentinel that err wraps; nil when it wraps none.
+func Decision(err error) error {
+	for _, d := range decisions {
+		if errors.Is(err, d) {
+			return d
 		}
 	}
 	return nil

@@ -23,10 +23,9 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/publish/refstest"
-	refremote "lightmetrics.dev/lightmetrics/pkg/publish/remote"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
@@ -79,7 +78,7 @@ func (g *guarded) dial(c rpc.ClientConfig) *grpc.ClientConn {
 
 // worker owns shards of b with these credentials.
 func (g *guarded) worker(b *book, name string, c rpc.ClientConfig) *worker {
-	wc := ownerclient.DefaultConfig()
+	wc := coordinator.DefaultConfig()
 	wc.Addresses, wc.WorkerID, wc.Client = []string{g.addr()}, name, c
 	return b.workWith(wc)
 }
@@ -234,7 +233,7 @@ func TestRoleIsLost(t *testing.T) {
 	g.worker(b, "w0", g.as("work"))
 	g.worker(b, "other-1", g.as("other"))
 	until(t, "both to own", func() bool { return b.balanced("w0", "other-1") })
-	refs := refremote.New(g.dial(g.as("work")), 0)
+	refs := coordinator.NewRefs(g.dial(g.as("work")), 0)
 	if _, err := refs.Founding(bounded(t)); err != nil && !errors.Is(err, publish.ErrNoRecord) {
 		t.Fatal(err)
 	}

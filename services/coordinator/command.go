@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 )
 
 // credentialsTimeout bounds the look-up of credentials at the start.
@@ -50,7 +50,7 @@ func Command() *cobra.Command {
 				if err != nil {
 					return nil, err
 				}
-				d.Terms = coord.StoreTerms{Store: store}
+				d.Terms = etcd.StoreTerms{Store: store}
 			}
 			return New(c.Config, d)
 		},

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/coord"
-	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/web"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
 // Config of a coordinator. docs/guide/coordinator.md explains every setting.
@@ -22,12 +22,12 @@ type Config struct {
 	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
 
 	// ID names this coordinator in the election; "" is a random one.
-	ID           string           `koanf:"id" help:"name of this coordinator; empty is a random one"`
-	DrainTimeout time.Duration    `koanf:"drain_timeout" help:"longest time that a shutdown waits for calls"`
-	Etcd         coord.EtcdConfig `koanf:"etcd"`
-	Lease        LeaseConfig      `koanf:"lease"`
-	Settle       SettleConfig     `koanf:"settle"`
-	MaxStreams   int              `koanf:"max_streams" help:"most workers that this coordinator serves"`
+	ID           string        `koanf:"id" help:"name of this coordinator; empty is a random one"`
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for calls"`
+	Etcd         etcd.Config   `koanf:"etcd"`
+	Lease        LeaseConfig   `koanf:"lease"`
+	Settle       SettleConfig  `koanf:"settle"`
+	MaxStreams   int           `koanf:"max_streams" help:"most workers that this coordinator serves"`
 }
 
 // LeaseConfig are the times to live.
@@ -48,7 +48,7 @@ func DefaultConfig() Config {
 		HTTP: web.DefaultHTTP("127.0.0.1:4780"), GRPC: web.DefaultGRPC("127.0.0.1:4781"),
 		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
 		DrainTimeout: 5 * time.Second,
-		Etcd:         coord.DefaultEtcdConfig(),
+		Etcd:         etcd.DefaultConfig(),
 		Lease:        LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
 		Settle:       SettleConfig{Quiet: 2 * time.Second, Most: 10 * time.Second},
 		MaxStreams:   1024,

@@ -11,11 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/coord"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 )
 
 // TestWorkersKilledAndPaused: kill -9, and SIGSTOP past the lease. The others take over
@@ -156,17 +157,17 @@ func nobodysMember(t *testing.T, peer string, ca *authority) {
 }
 
 // external is an etcd that coordinators share.
-func external(t testing.TB, dir string) *coord.Embedded {
+func external(t testing.TB, dir string) *etcd.Embedded {
 	t.Helper()
 	c := brief(dir).Etcd.Embedded
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	m, err := coord.StartEmbedded(ctx, c, slog.New(slog.DiscardHandler))
+	m, err := etcd.StartEmbedded(ctx, c, slog.New(slog.DiscardHandler))
 	must(t, err)
 	return m
 }
 
-func shared(m *coord.Embedded) Config {
+func shared(m *etcd.Embedded) Config {
 	c := brief("")
 	c.Etcd.Endpoints = []string{m.Endpoint()}
 	return c
@@ -188,7 +189,7 @@ func TestEtcdLost(t *testing.T) {
 	until(t, "all to stop", func() bool { return len(b.loads()) == 0 })
 	until(t, "the coordinators not to be ready", func() bool { return s1.notReady() != nil && s2.notReady() != nil })
 	given := b.grants()
-	if _, err := s1.client().ListShards(context.Background(), &coordinatorv1.ListShardsRequest{Kind: "rollup"}); rpc.Reason(err) != reasonEtcd {
+	if _, err := s1.client().ListShards(context.Background(), &coordinatorv1.ListShardsRequest{Kind: "rollup"}); rpc.Reason(err) != coordinator.ReasonEtcd {
 		t.Errorf("a list without etcd: %v", err)
 	}
 	m = external(t, dir)
@@ -214,7 +215,7 @@ func TestEtcdLost(t *testing.T) {
 func TestEtcdRestored(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	terms := coord.StoreTerms{Store: mem.New(time.Now)}
+	terms := etcd.StoreTerms{Store: mem.New(time.Now)}
 	m := external(t, dir)
 	t.Cleanup(func() { m.Close() }) // after the workers and coordinators, which need it to leave
 	s := start(t, shared(m), terms)

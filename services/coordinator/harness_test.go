@@ -9,10 +9,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"lightmetrics.dev/lightmetrics/pkg/coord"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 )
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ type running struct {
 	done chan error
 }
 
-func start(t testing.TB, c Config, terms coord.Terms) *running {
+func start(t testing.TB, c Config, terms etcd.Terms) *running {
 	t.Helper()
 	tel := telemetry.Discard()
 	if os.Getenv("LM_TEST_LOG") != "" {

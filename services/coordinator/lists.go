@@ -5,13 +5,13 @@ import (
 	"context"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/coord"
-	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
 // state of a kind, for a list. While etcd does not answer there is none: it might be old.
-func (v *server) state(name string) (*coord.State, error) {
+func (v *server) state(name string) (*etcd.State, error) {
 	kind, err := ownership.ParseKind(name)
 	if err != nil {
 		return nil, invalid(err)
@@ -48,11 +48,11 @@ func (v *server) ListWorkers(_ context.Context, req *coordinatorv1.ListWorkersRe
 	for _, w := range st.Targets {
 		target[w]++
 	}
-	sessions := make([]coord.Session, 0, len(st.Sessions))
+	sessions := make([]etcd.Session, 0, len(st.Sessions))
 	for _, s := range st.Sessions {
 		sessions = append(sessions, s)
 	}
-	slices.SortFunc(sessions, func(a, b coord.Session) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Since, a.Since)) })
+	slices.SortFunc(sessions, func(a, b etcd.Session) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.Since, a.Since)) })
 	out := &coordinatorv1.ListWorkersResponse{}
 	for _, s := range sessions {
 		w := &coordinatorv1.Worker{

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"lightmetrics.dev/lightmetrics/pkg/coord"
-	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
 // metrics of a coordinator. The guide lists them.
@@ -57,9 +57,9 @@ func number(on bool) float64 {
 	return 0
 }
 
-func (m *metrics) observer() coord.Observer {
-	return coord.Observer{
-		Moved: func(k ownership.Kind, mv coord.Move) {
+func (m *metrics) observer() etcd.Observer {
+	return etcd.Observer{
+		Moved: func(k ownership.Kind, mv etcd.Move) {
 			m.changes.WithLabelValues(string(k)).Inc()
 			m.moved.WithLabelValues(string(k)).Add(float64(len(mv.Shards)))
 		},
@@ -73,7 +73,7 @@ func (m *metrics) renewed(err error) {
 	switch {
 	case err == nil:
 		m.renewals.WithLabelValues("ok").Inc()
-	case errors.Is(err, coord.ErrSessionLost):
+	case errors.Is(err, etcd.ErrSessionLost):
 		m.renewals.WithLabelValues("lost").Inc()
 	default:
 		m.renewals.WithLabelValues("failed").Inc()

@@ -9,13 +9,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"lightmetrics.dev/lightmetrics/pkg/coord"
-	"lightmetrics.dev/lightmetrics/pkg/coord/ownership"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
 // server is the OwnershipService.
@@ -44,7 +45,7 @@ func (v *server) Own(stream ownStream) error {
 	case v.streams <- struct{}{}:
 		defer func() { <-v.streams }()
 	default:
-		return rpc.Failure{Code: codes.ResourceExhausted, Reason: reasonTooMany, Message: "this coordinator serves no more workers", RetryAfter: retryAfter}.Err()
+		return rpc.Failure{Code: codes.ResourceExhausted, Reason: coordinator.ReasonTooMany, Message: "this coordinator serves no more workers", RetryAfter: coordinator.RetryAfter}.Err()
 	}
 	o := &owned{v: v, b: v.b, stream: stream, requests: make(chan *coordinatorv1.OwnRequest), answers: make(chan *coordinatorv1.OwnResponse, 1),
 		known: map[shard.ID]ownership.Epoch{}, revoked: map[shard.ID]ownership.Epoch{}}
@@ -68,7 +69,7 @@ type owned struct {
 	v        *server
 	b        *backend
 	stream   ownStream
-	held     coord.Held
+	held     etcd.Held
 	requests chan *coordinatorv1.OwnRequest
 	answers  chan *coordinatorv1.OwnResponse
 	gone     error // why requests was closed
@@ -161,7 +162,7 @@ func (o *owned) register(ctx context.Context) error {
 	return o.stream.Send(&coordinatorv1.OwnResponse{Message: &coordinatorv1.OwnResponse_Held{Held: held}})
 }
 
-func granted(n shard.ID, g coord.Grant) *coordinatorv1.ShardGranted {
+func granted(n shard.ID, g etcd.Grant) *coordinatorv1.ShardGranted {
 	return &coordinatorv1.ShardGranted{Shard: uint32(n), Epoch: uint64(g.Epoch), Fence: uint64(g.Fence)}
 }
 
@@ -223,7 +224,7 @@ func (o *owned) tell(ctx context.Context) error {
 				return err
 			}
 		} else if seen {
-			return coord.ErrSessionLost
+			return etcd.ErrSessionLost
 		} // else the mirror is not there yet
 		for wait := true; wait; {
 			select {
@@ -242,7 +243,7 @@ func (o *owned) tell(ctx context.Context) error {
 
 // changes sends what the worker was not told yet. A mirror that lags repeats old grants;
 // the worker knows better by their epochs.
-func (o *owned) changes(st *coord.State) error {
+func (o *owned) changes(st *etcd.State) error {
 	for i, g := range st.Grants {
 		n := shard.ID(i)
 		if g.Session != o.held.ID {

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
@@ -68,17 +68,17 @@ func ended(err error) {
 func workerProcess() {
 	var s workerSetup
 	ctx := child(&s)
-	c := ownerclient.DefaultConfig()
+	c := coordinator.DefaultConfig()
 	c.WorkerID, c.Addresses = s.Name, s.Addresses
-	o, err := ownerclient.New(c, "rollup", s.Shards, ownerclient.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	o, err := coordinator.NewOwner(c, "rollup", s.Shards, coordinator.Deps{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		ended(err)
 	}
-	say := func(event string, g ownerclient.Grant, cause string) {
+	say := func(event string, g coordinator.Grant, cause string) {
 		b, _ := json.Marshal(line{event, g.Shard, g.Epoch, g.Fence, cause})
 		_, _ = os.Stdout.Write(append(b, '\n')) // one write: lines do not mix
 	}
-	ended(o.Run(ctx, func(ctx context.Context, g ownerclient.Grant) error {
+	ended(o.Run(ctx, func(ctx context.Context, g coordinator.Grant) error {
 		say("begin", g, "")
 		<-ctx.Done()
 		say("end", g, context.Cause(ctx).Error())
@@ -164,7 +164,7 @@ func (b *book) workProcess(name string, addresses ...string) *process {
 				b.t.Errorf("worker %s says %q", name, p.out.Text())
 				return
 			}
-			g := ownerclient.Grant{Shard: l.Shard, Epoch: l.Epoch, Fence: l.Fence}
+			g := coordinator.Grant{Shard: l.Shard, Epoch: l.Epoch, Fence: l.Fence}
 			if l.Event == "begin" {
 				b.begin(name, g)
 			} else {

@@ -16,23 +16,20 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"lightmetrics.dev/lightmetrics/pkg/coord"
-	"lightmetrics.dev/lightmetrics/pkg/coord/pending"
-	"lightmetrics.dev/lightmetrics/pkg/coord/refs"
-	refserver "lightmetrics.dev/lightmetrics/pkg/publish/server"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/web"
-	workserver "lightmetrics.dev/lightmetrics/pkg/work/server"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 )
 
 // Deps are what a coordinator is built over.
 type Deps struct {
 	Telemetry *telemetry.Telemetry
 	// Terms outlive a restore of etcd; nil is none, and then fences may repeat after one.
-	Terms coord.Terms
+	Terms etcd.Terms
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -41,7 +38,7 @@ type Deps struct {
 type Service struct {
 	cfg   Config
 	tel   *telemetry.Telemetry
-	terms coord.Terms
+	terms etcd.Terms
 	log   *slog.Logger
 	now   func() time.Time
 	auth  *rpc.Authenticator
@@ -59,10 +56,10 @@ type Service struct {
 
 // backend is what needs etcd.
 type backend struct {
-	client   *coord.Client
-	mirror   *coord.Mirror
-	sessions *coord.Sessions
-	leader   *coord.Leader
+	client   *etcd.Client
+	mirror   *etcd.Mirror
+	sessions *etcd.Sessions
+	leader   *etcd.Leader
 }
 
 // New builds a coordinator; it does nothing before Run.
@@ -158,14 +155,14 @@ func (s *Service) serve(ctx context.Context) error {
 		return err
 	}
 	api := &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)}
-	store := pending.New(b.client.Etcd, pending.Options{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
-	work := workserver.New(store, store)
+	store := etcd.NewPendingWork(b.client.Etcd, etcd.PendingOptions{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
+	work := coordinator.NewPendingServer(store, store)
 	local := &rpc.Local{Access: access}
 	for _, r := range []grpc.ServiceRegistrar{gs.Server, local} {
 		coordinatorv1.RegisterOwnershipServiceServer(r, api)
 		work.Register(r)
 	}
-	refserver.New(refs.New(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(gs.Server)
+	coordinator.NewRefsServer(etcd.NewRefs(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(gs.Server)
 	if err := s.route(ctx, local); err != nil {
 		return err
 	}
@@ -188,23 +185,23 @@ func (s *Service) serve(ctx context.Context) error {
 func (s *Service) connect(ctx context.Context, closers *[]func()) error {
 	var endpoint string
 	if !s.cfg.Etcd.External() {
-		m, err := coord.StartEmbedded(ctx, s.cfg.Etcd.Embedded, s.log)
+		m, err := etcd.StartEmbedded(ctx, s.cfg.Etcd.Embedded, s.log)
 		if err != nil {
 			return err
 		}
 		*closers = append(*closers, m.Close)
 		endpoint = m.Endpoint()
 	}
-	c, err := coord.Dial(s.cfg.Etcd, endpoint, s.log)
+	c, err := etcd.Dial(s.cfg.Etcd, endpoint, s.log)
 	if err != nil {
 		return err
 	}
 	*closers = append(*closers, func() { _ = c.Close() }) // nothing is in flight
-	mirror := coord.NewMirror(c, s.log)
+	mirror := etcd.NewMirror(c, s.log)
 	s.back.Store(&backend{
 		client: c, mirror: mirror,
-		sessions: coord.NewSessions(c, mirror, s.cfg.Lease.Worker),
-		leader: &coord.Leader{
+		sessions: etcd.NewSessions(c, mirror, s.cfg.Lease.Worker),
+		leader: &etcd.Leader{
 			Client: c, Mirror: mirror, ID: s.cfg.ID, TTL: s.cfg.Lease.Leader, Settle: s.cfg.settle(),
 			Terms: s.terms, Log: s.log, Now: s.now, Observe: s.m.observer(),
 		},

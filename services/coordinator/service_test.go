@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 
-	cfg := ownerclient.DefaultConfig()
+	cfg := coordinator.DefaultConfig()
 	cfg.Addresses, cfg.WorkerID = []string{s.addr()}, "w1"
 	for what, o := range map[string]struct {
 		kind   string
@@ -118,12 +118,12 @@ func TestRefusals(t *testing.T) {
 		shards uint32
 		reason string
 	}{
-		"another number of shards": {"rollup", "w1", 5, reasonShardCount},
+		"another number of shards": {"rollup", "w1", 5, coordinator.ReasonShardCount},
 		"an unknown kind":          {"cook", "w1", 4, rpc.ReasonInvalidArgument},
 		"a bad name":               {"rollup", "w/1", 4, rpc.ReasonInvalidArgument},
 	} {
 		cfg.WorkerID = o.worker
-		owner, err := ownerclient.New(cfg, o.kind, o.shards, ownerclient.Deps{})
+		owner, err := coordinator.NewOwner(cfg, o.kind, o.shards, coordinator.Deps{})
 		must(t, err)
 		if err := owner.Run(ctx, nil); rpc.Reason(err) != o.reason {
 			t.Errorf("%s: %v", what, err)
@@ -142,7 +142,7 @@ func TestRefusals(t *testing.T) {
 		"nothing first":    {[]*coordinatorv1.OwnRequest{{}}, rpc.ReasonInvalidArgument},
 		"register twice":   {[]*coordinatorv1.OwnRequest{good, good}, rpc.ReasonInvalidArgument},
 		"an old session": {[]*coordinatorv1.OwnRequest{register(&coordinatorv1.RegisterWorker{Kind: "rollup", WorkerId: "w", Shards: 4,
-			Session: "0000000000000001-x"})}, reasonSessionLost},
+			Session: "0000000000000001-x"})}, coordinator.ReasonSessionLost},
 		"a long address": {[]*coordinatorv1.OwnRequest{register(&coordinatorv1.RegisterWorker{Kind: "rollup", WorkerId: "w", Shards: 4,
 			Address: strings.Repeat("x", 1000)})}, rpc.ReasonInvalidArgument},
 	} {
@@ -166,9 +166,9 @@ func TestRefusals(t *testing.T) {
 // TestWorkThatReturns: a shard whose work returned by itself is given back, and granted anew.
 func TestWorkThatReturns(t *testing.T) {
 	s := start(t, quick(t.TempDir()), nil)
-	cfg := ownerclient.DefaultConfig()
+	cfg := coordinator.DefaultConfig()
 	cfg.Addresses, cfg.WorkerID = []string{s.addr()}, "w0"
-	o, err := ownerclient.New(cfg, "rollup", 2, ownerclient.Deps{})
+	o, err := coordinator.NewOwner(cfg, "rollup", 2, coordinator.Deps{})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -177,7 +177,7 @@ func TestWorkThatReturns(t *testing.T) {
 	active := map[shard.ID]int{}
 	done := make(chan error, 1)
 	go func() {
-		done <- o.Run(ctx, func(ctx context.Context, g ownerclient.Grant) error {
+		done <- o.Run(ctx, func(ctx context.Context, g coordinator.Grant) error {
 			mu.Lock()
 			epochs[g.Shard] = append(epochs[g.Shard], g.Epoch)
 			if active[g.Shard]++; active[g.Shard] > 1 {
@@ -196,7 +196,7 @@ func TestWorkThatReturns(t *testing.T) {
 				return errors.New("can't")
 			}
 			<-ctx.Done()
-			if !errors.Is(context.Cause(ctx), ownerclient.ErrDraining) {
+			if !errors.Is(context.Cause(ctx), coordinator.ErrDraining) {
 				t.Errorf("ended by %v", context.Cause(ctx))
 			}
 			return nil
@@ -219,11 +219,11 @@ func TestWorkThatReturns(t *testing.T) {
 // TestWorkThatPanics ends Run with an error, and the session with it.
 func TestWorkThatPanics(t *testing.T) {
 	s := start(t, quick(t.TempDir()), nil)
-	cfg := ownerclient.DefaultConfig()
+	cfg := coordinator.DefaultConfig()
 	cfg.Addresses, cfg.WorkerID = []string{s.addr()}, "w0"
-	o, err := ownerclient.New(cfg, "rollup", 2, ownerclient.Deps{})
+	o, err := coordinator.NewOwner(cfg, "rollup", 2, coordinator.Deps{})
 	must(t, err)
-	err = o.Run(context.Background(), func(ctx context.Context, g ownerclient.Grant) error {
+	err = o.Run(context.Background(), func(ctx context.Context, g coordinator.Grant) error {
 		if g.Shard == 1 {
 			panic("a bug")
 		}

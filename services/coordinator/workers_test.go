@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
@@ -32,7 +32,7 @@ func newBook(t testing.TB, shards uint32) *book {
 
 // begin notes a grant: epochs and fences grow, so no epoch is granted twice. It does not
 // demand that the former owner has noticed: one that was paused could not.
-func (b *book) begin(worker string, g ownerclient.Grant) {
+func (b *book) begin(worker string, g coordinator.Grant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if g.Epoch <= b.epoch[g.Shard] || g.Fence <= b.fence[g.Shard] {
@@ -42,7 +42,7 @@ func (b *book) begin(worker string, g ownerclient.Grant) {
 	b.given++
 }
 
-func (b *book) end(worker string, g ownerclient.Grant) {
+func (b *book) end(worker string, g coordinator.Grant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.epoch[g.Shard] == g.Epoch {
@@ -105,23 +105,23 @@ type worker struct {
 
 func (b *book) work(name string, addresses ...string) *worker {
 	b.t.Helper()
-	c := ownerclient.DefaultConfig()
+	c := coordinator.DefaultConfig()
 	c.Addresses, c.WorkerID, c.Advertise = addresses, name, "here:"+name
 	return b.workWith(c)
 }
 
-func (b *book) workWith(c ownerclient.Config) *worker {
+func (b *book) workWith(c coordinator.Config) *worker {
 	b.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("LM_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	o, err := ownerclient.New(c, "rollup", b.shards, ownerclient.Deps{Log: log})
+	o, err := coordinator.NewOwner(c, "rollup", b.shards, coordinator.Deps{Log: log})
 	must(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &worker{name: c.WorkerID, stop: cancel, done: make(chan error, 1)}
 	go func() {
-		w.done <- o.Run(ctx, func(ctx context.Context, g ownerclient.Grant) error {
+		w.done <- o.Run(ctx, func(ctx context.Context, g coordinator.Grant) error {
 			b.begin(w.name, g)
 			<-ctx.Done()
 			b.end(w.name, g)

@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/work/remote"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 const (
@@ -78,6 +78,6 @@ func (s *Service) announceIntake(ctx context.Context) (err error) {
 		return fmt.Errorf("intake.coordinator: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	s.announcer.queue = remote.New(conn, announceTimeout)
+	s.announcer.queue = coordinator.NewPendingWork(conn, announceTimeout)
 	return s.announcer.run(ctx)
 }

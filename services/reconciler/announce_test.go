@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/mem"
-	workserver "lightmetrics.dev/lightmetrics/pkg/work/server"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // The owner of the shard, and nobody else, is told of new segments over the coordinator's queue.
@@ -22,7 +22,7 @@ func TestOwnersAreTold(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	g := grpc.NewServer()
-	workserver.New(q, q).Register(g)
+	coordinator.NewPendingServer(q, q).Register(g)
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }()
 	t.Cleanup(func() {

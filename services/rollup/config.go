@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -25,7 +25,7 @@ type Config struct {
 	Shards       uint32        `koanf:"shards" help:"number of shards of the authority, fixed for ever by whoever says it first"`
 	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for requests and hand-over"`
 
-	Coordinator ownerclient.Config `koanf:"coordinator"`
+	Coordinator coordinator.Config `koanf:"coordinator"`
 
 	Schedule ScheduleConfig `koanf:"schedule"`
 	Intake   IntakeConfig   `koanf:"intake"`
@@ -81,7 +81,7 @@ type CollectConfig struct {
 
 // DefaultConfig listens on loopback, and knows of no coordinator: a worker alone.
 func DefaultConfig() Config {
-	alone := ownerclient.DefaultConfig()
+	alone := coordinator.DefaultConfig()
 	alone.Addresses = nil
 	return Config{
 		HTTP:         web.DefaultHTTP("127.0.0.1:4775"),

@@ -6,16 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/resolver/manual"
-
-	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
-	refremote "lightmetrics.dev/lightmetrics/pkg/publish/remote"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	workremote "lightmetrics.dev/lightmetrics/pkg/work/remote"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // Coordinated makes a worker among others: a coordinator gives it shards, and keeps
@@ -31,18 +23,18 @@ func Coordinated(cfg Config, d Deps) (*Service, error) {
 	if c.WorkerID == "" {
 		c.WorkerID = cfg.ID // not the host's name: two workers of a host are two
 	}
-	o, err := ownerclient.New(c, "rollup", cfg.Shards, ownerclient.Deps{Log: d.Telemetry.Log, Registry: d.Telemetry.Registry})
+	o, err := coordinator.NewOwner(c, "rollup", cfg.Shards, coordinator.Deps{Log: d.Telemetry.Log, Registry: d.Telemetry.Registry})
 	if err != nil {
 		return nil, fmt.Errorf("rollup: %w", err)
 	}
-	conn, err := dial(c)
+	conn, err := coordinator.Dial(c)
 	if err != nil {
-		return nil, fmt.Errorf("rollup: coordinator: %w", err)
+		return nil, fmt.Errorf("rollup: %w", err)
 	}
-	pending := workremote.New(conn, 0)
+	pending := coordinator.NewPendingWork(conn, 0)
 	d.Ownership, d.Queue, d.Table, d.Close = granted{o}, pending, pending, conn.Close
 	if d.Refs == nil {
-		d.Refs = refremote.New(conn, 0)
+		d.Refs = coordinator.NewRefs(conn, 0)
 	}
 	s, err := New(cfg, d)
 	if err != nil {
@@ -51,35 +43,15 @@ func Coordinated(cfg Config, d Deps) (*Service, error) {
 	return s, nil
 }
 
-// dial makes one connection to whichever coordinator answers.
-func dial(c ownerclient.Config) (*grpc.ClientConn, error) {
-	r := manual.NewBuilderWithScheme("coordinators")
-	var st resolver.State
-	for _, a := range c.Addresses {
-		st.Addresses = append(st.Addresses, resolver.Address{Addr: a, ServerName: host(a)})
-	}
-	r.InitialState(st)
-	return rpc.Dial("coordinators:///any", c.Client, grpc.WithResolvers(r))
-}
-
-// host is what the coordinator's certificate must name.
-func host(address string) string {
-	h, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return h
-}
-
 // granted is the ownership that a coordinator gives.
-type granted struct{ o *ownerclient.Owner }
+type granted struct{ o *coordinator.Owner }
 
 // Err says why the worker can own nothing now: no lease of a coordinator.
 func (g granted) Err() error { return g.o.Err() }
 
 // Own holds a session with a coordinator.
 func (g granted) Own(ctx context.Context, _ uint32, work func(context.Context, Grant) error) error {
-	return g.o.Run(ctx, func(ctx context.Context, og ownerclient.Grant) error {
+	return g.o.Run(ctx, func(ctx context.Context, og coordinator.Grant) error {
 		return work(ctx, Grant{Shard: og.Shard, Fence: og.Fence, Check: og.Check})
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/ownerclient"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -129,9 +129,9 @@ func (o *ownership) start(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	cfg := ownerclient.DefaultConfig()
+	cfg := coordinator.DefaultConfig()
 	cfg.Addresses, cfg.WorkerID = []string{link.listener.Addr().String()}, fmt.Sprintf("worker-%d", i)
-	w, err := ownerclient.New(cfg, "rollup", ownedShards, ownerclient.Deps{Log: slog.New(slog.DiscardHandler)})
+	w, err := coordinator.NewOwner(cfg, "rollup", ownedShards, coordinator.Deps{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		link.cut()
 		return err
@@ -146,7 +146,7 @@ func (o *ownership) start(ctx context.Context, i int) error {
 	o.mu.Unlock()
 	go func() {
 		defer close(done)
-		_ = w.Run(ctx, func(ctx context.Context, g ownerclient.Grant) error {
+		_ = w.Run(ctx, func(ctx context.Context, g coordinator.Grant) error {
 			o.set(g.Shard, i)
 			<-ctx.Done()
 			o.unset(g.Shard, i)

@@ -516,7 +516,7 @@ func (t *suite) oneWinner(what string, answers map[string]int, losers ...error) 
 	t.Helper()
 	n := answers[""]
 	for _, l := range losers {
-		n += answers[work.Reason(l)]
+		n += answers[l.Error()]
 	}
 	if answers[""] != 1 || n != racers {
 		t.Fatalf("%s: %v, want one winner of %d", what, answers, racers)

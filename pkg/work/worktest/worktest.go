@@ -151,8 +151,8 @@ func together(n int, fn func(i int) error) map[string]int {
 			err := fn(i)
 			key := ""
 			if err != nil {
-				if key = work.Reason(err); key == "" {
-					key = err.Error()
+				if key = err.Error(); work.Decision(err) != nil {
+					key = work.Decision(err).Error()
 				}
 			}
 			mu.Lock()

@@ -1,0 +1,150 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+
+	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
+)
+
+// Embedded is an etcd member inside the process. Its clients come through a socket that
+// only the process's own user can open.
+type Embedded struct {
+	e       *embed.Etcd
+	socket  string
+	lock    *os.File
+	closing *atomic.Bool
+}
+
+// ErrInUse: another process has the data directory.
+var ErrInUse = errors.New("another process has the directory")
+
+// maxSocketPath is what every system takes as the name of a socket, less its end.
+const maxSocketPath = 103
+
+// startTimeout bounds the wait for a member to be of use; others of its cluster may
+// have to come first.
+const startTimeout = 2 * time.Minute
+
+// StartEmbedded starts a member and waits until it serves. Close it.
+func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Embedded, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	lock, err := c.enter()
+	if err != nil {
+		return nil, fmt.Errorf("etcd member %s in %s: %w", c.Name, c.DataDir, err)
+	}
+	closing := new(atomic.Bool)
+	e, err := embed.StartEtcd(c.embed(zapToSlog{h: log.With("part", "etcd").Handler(), closing: closing}))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start etcd member %s in %s: %w", c.Name, c.DataDir, err), lock.Close())
+	}
+	m := &Embedded{e: e, socket: c.socket(), lock: lock, closing: closing}
+	// The directory has kept others out meanwhile.
+	if err := os.Chmod(m.socket, 0o600); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("etcd member %s: %w", c.Name, err)
+	}
+	timer := time.NewTimer(startTimeout)
+	defer timer.Stop()
+	select {
+	case <-e.Server.ReadyNotify():
+		return m, nil
+	case err = <-e.Err():
+	case <-timer.C:
+		err = errors.New("no quorum")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	m.Close()
+	return nil, fmt.Errorf("etcd member %s: waiting until it serves: %w", c.Name, err)
+}
+
+// dir is the member's own; socket is where its clients come in.
+func (c EmbeddedConfig) dir() string    { return filepath.Join(c.DataDir, "etcd") }
+func (c EmbeddedConfig) socket() string { return filepath.Join(c.dir(), "client.sock") }
+
+// enter makes the member's directory, closes it to other users, and locks it: a second
+// process would take the first one's socket away.
+func (c EmbeddedConfig) enter() (*os.File, error) {
+	if err := os.MkdirAll(c.dir(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(c.dir(), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(c.dir(), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := run.Flock(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrInUse, err), f.Close())
+	}
+	return f, nil
+}
+
+func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir = c.Name, c.dir()
+	peers := "http"
+	if c.PeerTLS.Enabled() {
+		peers = "https"
+		cfg.PeerTLSInfo = transport.TLSInfo{
+			CertFile: c.PeerTLS.CertFile, KeyFile: c.PeerTLS.KeyFile,
+			TrustedCAFile: c.PeerTLS.ClientCAFile, ClientCertAuth: c.PeerTLS.ClientCAFile != "", CipherSuites: tlsfile.Suites(),
+		}
+	}
+	client, peer := url.URL{Scheme: "unix", Path: c.socket()}, url.URL{Scheme: peers, Host: c.Peer}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = nil, []url.URL{peer}
+	if !c.Single() {
+		cfg.ListenPeerUrls = []url.URL{peer}
+	}
+	cfg.InitialCluster = c.Name + "=" + peer.String()
+	if len(c.Cluster) > 0 {
+		members := make([]string, len(c.Cluster))
+		for i, m := range c.Cluster {
+			name, host, _ := strings.Cut(m, "=")
+			members[i] = name + "=" + peers + "://" + host
+		}
+		cfg.InitialCluster = strings.Join(members, ",")
+	}
+	cfg.InitialClusterToken = "lightmetrics"
+	cfg.QuotaBackendBytes = int64(c.Quota)
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", c.Compaction.String()
+	cfg.ElectionMs = uint(c.ElectionTimeout.Milliseconds())
+	cfg.TickMs = cfg.ElectionMs / 10
+	cfg.EnableGRPCGateway = false
+	cfg.LogLevel = "info"
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log))
+	return cfg
+}
+
+// Endpoint is where clients reach the member.
+func (m *Embedded) Endpoint() string { return "unix:" + m.socket }
+
+// Err gives the member's end, when it ends by itself.
+func (m *Embedded) Err() <-chan error { return m.e.Err() }
+
+// Close stops the member; more than once is harmless.
+func (m *Embedded) Close() {
+	if m.closing.Swap(true) {
+		return
+	}
+	m.e.Close()
+	_ = m.lock.Close() // nothing was written to it
+}

@@ -1,0 +1,128 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
+)
+
+// Terms hands out numbers that only grow, from a place that does not forget when etcd
+// is restored from a backup. Nil: fences and epochs grow as long as etcd forgets nothing.
+type Terms interface {
+	// Next gives a number that is greater than all that were given before, to anybody.
+	Next(ctx context.Context) (uint64, error)
+}
+
+// Leader assigns and grants shards while it leads; of all coordinators of an etcd one does.
+type Leader struct {
+	Client *Client
+	Mirror *Mirror
+	// ID names this coordinator in the election.
+	ID string
+	// TTL of the election's lease: how long nobody leads after a leader died.
+	TTL    time.Duration
+	Settle ownership.Settle
+	Terms  Terms
+	Log    *slog.Logger
+	Now    func() time.Time
+	// Observe is told of what was done; every field may be nil.
+	Observe Observer
+
+	leading atomic.Bool
+	term    atomic.Uint64
+}
+
+// Observer is told of what a leader did.
+type Observer struct {
+	Moved   func(kind ownership.Kind, m Move)
+	Granted func(kind ownership.Kind, n int)
+	Refused func(kind ownership.Kind) // a write whose comparison failed
+	Failed  func(kind ownership.Kind)
+	Leading func(bool)
+}
+
+// Waits of the leader.
+const (
+	campaignAgain = 500 * time.Millisecond
+	// retryAfter is the wait after a write that was refused or failed, when nothing changes before.
+	retryAfter = 250 * time.Millisecond
+	termsTime  = 30 * time.Second
+)
+
+// Leading reports whether this coordinator leads, as far as it knows.
+func (l *Leader) Leading() bool { return l.leading.Load() }
+
+// Term is the number of the present term; 0 without Terms.
+func (l *Leader) Term() uint64 { return l.term.Load() }
+
+// Run campaigns and leads until ctx ends; then it resigns.
+func (l *Leader) Run(ctx context.Context) error {
+	for {
+		err := l.lead(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		l.Log.Warn("leadership ended, or could not be had; trying again", "err", err)
+		select {
+		case <-time.After(campaignAgain):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// lead is one candidacy and the term that may follow.
+func (l *Leader) lead(ctx context.Context) error {
+	gctx, cancel := l.Client.Bound(ctx)
+	lease, err := l.Client.Etcd.Grant(gctx, int64((l.TTL+time.Second-1)/time.Second))
+	cancel()
+	if err != nil {
+		return fmt.Errorf("etcd: grant the leader's lease: %w", err)
+	}
+	// Its context is the client's: it must not end before Close revokes the lease, within the TTL.
+	session, err := concurrency.NewSession(l.Client.Etcd, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(lease.TTL)))
+	if err != nil {
+		return fmt.Errorf("etcd: keep the leader's lease: %w", err)
+	}
+	defer session.Close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() { // ends with the session, which Close ends, or with ctx
+		select {
+		case <-session.Done():
+			stop(errors.New("the leader's lease has ended"))
+		case <-ctx.Done():
+		}
+	}()
+	election := concurrency.NewElection(session, keys{l.Client.Prefix}.election())
+	// A campaign lasts as long as another leads.
+	if err := election.Campaign(ctx, l.ID); err != nil {
+		return fmt.Errorf("etcd: campaign: %w", errors.Join(err, context.Cause(ctx)))
+	}
+	t := &term{l: l, restores: l.Client.Restores(), keys: keys{l.Client.Prefix}, lead: clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev()),
+		machines: map[ownership.Kind]*ownership.Machine{}}
+	if err := t.next(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("coordinator.leader.elected.after")
+	l.Log.Info("leading", "id", l.ID, "term", t.number)
+	l.setLeading(true)
+	defer l.setLeading(false)
+	return t.run(ctx)
+}
+
+func (l *Leader) setLeading(on bool) {
+	l.leading.Store(on)
+	if l.Observe.Leading != nil {
+		l.Observe.Leading(on)
+	}
+}

@@ -1,0 +1,326 @@
+// Package refs keeps the reference sets of published objects in etcd.
+//
+// Every change is one transaction. Keys are below the prefix; \0 ends an object's key, so
+// that the order of objects is that of their keys:
+//
+//	founding/id                 the founding's id
+//	founding/state              the founding, JSON
+//	record/<object>\0b          the base of the record, JSON: what Swap wrote
+//	record/<object>\0c          the object is condemned
+//	record/<object>\0t<txn>     a reference that was added since
+//
+// A reference is a small key of its own, so that adding one to 99 objects needs no
+// reading and stays far below etcd's bounds of a request, however long the sets are.
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+)
+
+// Refs is safe for concurrent use.
+type Refs struct {
+	c       *clientv3.Client
+	prefix  string
+	timeout time.Duration
+}
+
+var _ publish.Refs = (*Refs)(nil)
+
+// DefaultTimeout bounds a request.
+const DefaultTimeout = 2 * time.Second
+
+// NewRefs makes a store over a client, which stays the caller's. prefix has no slash at its
+// end, such as /lightmetrics/refs/v1. timeout 0 means DefaultTimeout.
+func NewRefs(c *clientv3.Client, prefix string, timeout time.Duration) *Refs {
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	return &Refs{c, prefix, timeout}
+}
+
+func (r *Refs) foundingID() string       { return r.prefix + "/founding/id" }
+func (r *Refs) foundingState() string    { return r.prefix + "/founding/state" }
+func (r *Refs) records() string          { return r.prefix + "/record/" }
+func (r *Refs) record(key string) string { return r.records() + key + "\x00" }
+func (r *Refs) founded(id string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(r.foundingID()), "=", id)
+}
+
+// txn runs one transaction.
+func (r *Refs) txn(ctx context.Context, op, key string, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s %q: %w: %w", op, key, publish.ErrRefsUnknown, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	resp, err := r.c.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
+	if err == nil {
+		return resp, nil
+	}
+	kind := publish.ErrRefsUnknown
+	if errors.Is(err, rpctypes.ErrRequestTooLarge) || errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrDuplicateKey) {
+		kind = publish.ErrRefsInvalid
+	}
+	return nil, fmt.Errorf("%s %q: %w: etcd: %w", op, key, kind, err)
+}
+
+// Founding reads the founding.
+func (r *Refs) Founding(ctx context.Context) (publish.Founding, error) {
+	var f publish.Founding
+	resp, err := r.txn(ctx, "founding", "", nil, []clientv3.Op{clientv3.OpGet(r.foundingState())}, nil)
+	if err != nil {
+		return f, err
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return f, fmt.Errorf("founding: %w", publish.ErrNoRecord)
+	}
+	if err := json.Unmarshal(kvs[0].Value, &f); err != nil {
+		return f, fmt.Errorf("founding: %w: %w", publish.ErrRefsInvalid, err)
+	}
+	return f, nil
+}
+
+// Found replaces the founding if it still is old.
+func (r *Refs) Found(ctx context.Context, old *publish.Founding, next publish.Founding) error {
+	cmp := clientv3.Compare(clientv3.CreateRevision(r.foundingState()), "=", 0)
+	if old != nil {
+		cmp = clientv3.Compare(clientv3.Value(r.foundingState()), "=", string(state(*old)))
+	}
+	resp, err := r.txn(ctx, "found", "", []clientv3.Cmp{cmp}, []clientv3.Op{
+		clientv3.OpPut(r.foundingState(), string(state(next))), clientv3.OpPut(r.foundingID(), next.ID),
+	}, nil)
+	if err == nil && !resp.Succeeded {
+		err = fmt.Errorf("found: %w", publish.ErrChanged)
+	}
+	return err
+}
+
+func state(f publish.Founding) []byte {
+	b, err := json.Marshal(f)
+	if err != nil {
+		panic(err) // numbers and text always marshal
+	}
+	return b
+}
+
+// Add puts t into the sets of keys, all or none. That sets are not over MaxTxns is
+// looked up before, so that racing transactions can exceed it by their number.
+func (r *Refs) Add(ctx context.Context, founding string, t publish.Txn, keys []string) error {
+	if err := publish.CheckAdd(t, keys); err != nil {
+		return err
+	}
+	if err := r.room(ctx, t, keys); err != nil {
+		return err
+	}
+	cmps := []clientv3.Cmp{r.founded(founding)}
+	var puts, marks []clientv3.Op
+	marks = append(marks, clientv3.OpGet(r.foundingID()))
+	for _, k := range keys {
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(r.record(k)+"c"), "=", 0))
+		puts = append(puts, clientv3.OpPut(r.record(k)+"t"+string(t), ""))
+		marks = append(marks, clientv3.OpGet(r.record(k)+"c", clientv3.WithCountOnly()))
+	}
+	resp, err := r.txn(ctx, "add", keys[0], cmps, puts, marks)
+	if err != nil || resp.Succeeded {
+		return err
+	}
+	var condemned []string
+	for i, k := range keys {
+		if resp.Responses[i+1].GetResponseRange().Count > 0 {
+			condemned = append(condemned, k)
+		}
+	}
+	if id := resp.Responses[0].GetResponseRange().Kvs; len(id) == 0 || string(id[0].Value) != founding || condemned == nil {
+		return fmt.Errorf("add %q: %w", keys[0], publish.ErrRefsLost)
+	}
+	return &publish.CondemnedError{Keys: condemned}
+}
+
+// room looks for sets that are full and do not have t.
+func (r *Refs) room(ctx context.Context, t publish.Txn, keys []string) error {
+	ops := make([]clientv3.Op, len(keys))
+	for i, k := range keys {
+		// The base comes first, when there is one; it may hold many.
+		ops[i] = clientv3.OpGet(r.record(k), clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	}
+	resp, err := r.txn(ctx, "add", keys[0], nil, ops, nil)
+	if err != nil {
+		return err
+	}
+	for i, k := range keys {
+		page := resp.Responses[i].GetResponseRange()
+		if n := page.Count; n == 0 || n < publish.MaxTxns && string(page.Kvs[0].Key) != r.record(k)+"b" {
+			continue
+		}
+		rec, err := r.Get(ctx, k)
+		if errors.Is(err, publish.ErrNoRecord) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if _, isNew := rec.With(t); isNew && len(rec.Txns) >= publish.MaxTxns {
+			return fmt.Errorf("add to %q: %w", k, publish.ErrRefsFull)
+		}
+	}
+	return nil
+}
+
+// base is what Swap writes.
+type base struct {
+	Txns      []publish.Txn `json:"txns"`
+	Condemned bool          `json:"condemned"`
+}
+
+// Get reads a record.
+func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
+	resp, err := r.txn(ctx, "get", key, nil, []clientv3.Op{clientv3.OpGet(r.record(key), clientv3.WithPrefix())}, nil)
+	if err != nil {
+		return publish.Record{}, err
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return publish.Record{}, fmt.Errorf("record %q: %w", key, publish.ErrNoRecord)
+	}
+	return r.parse(key, kvs)
+}
+
+// parse makes the record of an object's keys. Its version is the newest of them and its revision.
+func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error) {
+	rec := publish.Record{Key: key}
+	var rev int64
+	for _, kv := range kvs {
+		part := strings.TrimPrefix(string(kv.Key), r.record(key))
+		if kv.ModRevision >= rev {
+			rev = kv.ModRevision
+			rec.Version = strconv.FormatInt(rev, 10) + "/" + part
+		}
+		switch {
+		case part == "b":
+			var b base
+			if err := json.Unmarshal(kv.Value, &b); err != nil {
+				return rec, fmt.Errorf("record %q: %w: %w", key, publish.ErrRefsInvalid, err)
+			}
+			rec.Txns = append(rec.Txns, b.Txns...)
+		case part == "c":
+			rec.Condemned = true
+		case strings.HasPrefix(part, "t"):
+			rec.Txns = append(rec.Txns, publish.Txn(part[1:]))
+		}
+	}
+	slices.Sort(rec.Txns)
+	rec.Txns = slices.Compact(rec.Txns)
+	return rec, nil
+}
+
+// Swap writes next if the record is as it was read.
+func (r *Refs) Swap(ctx context.Context, founding string, old, next publish.Record) error {
+	b, err := json.Marshal(base{next.Txns, next.Condemned})
+	if err != nil {
+		return fmt.Errorf("swap %q: %w: %w", old.Key, publish.ErrRefsInvalid, err)
+	}
+	at := r.record(old.Key)
+	ops := []clientv3.Op{
+		clientv3.OpDelete(at+"t", clientv3.WithRange(at+"u")),
+		clientv3.OpPut(at+"b", string(b)),
+	}
+	if next.Condemned {
+		ops = append(ops, clientv3.OpPut(at+"c", ""))
+	} else {
+		ops = append(ops, clientv3.OpDelete(at+"c"))
+	}
+	return r.change(ctx, "swap", founding, old, ops)
+}
+
+// Delete drops the record if it is as it was read.
+func (r *Refs) Delete(ctx context.Context, founding string, old publish.Record) error {
+	return r.change(ctx, "delete", founding, old, []clientv3.Op{clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix())})
+}
+
+func (r *Refs) change(ctx context.Context, op, founding string, old publish.Record, ops []clientv3.Op) error {
+	at := r.record(old.Key)
+	cmps := []clientv3.Cmp{r.founded(founding)}
+	if old.Version == "" {
+		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at), "=", 0).WithPrefix())
+	} else {
+		text, part, ok := strings.Cut(old.Version, "/")
+		rev, err := strconv.ParseInt(text, 10, 64)
+		if !ok || err != nil {
+			return fmt.Errorf("%s %q: %w: version %q", op, old.Key, publish.ErrRefsInvalid, old.Version)
+		}
+		// The newest key is as it was, and none is newer.
+		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at+part), "=", rev), clientv3.Compare(clientv3.ModRevision(at), "<", rev+1).WithPrefix())
+	}
+	resp, err := r.txn(ctx, op, old.Key, cmps, ops, []clientv3.Op{clientv3.OpGet(r.foundingID())})
+	if err != nil || resp.Succeeded {
+		return err
+	}
+	if id := resp.Responses[0].GetResponseRange().Kvs; len(id) == 0 || string(id[0].Value) != founding {
+		return fmt.Errorf("%s %q: %w", op, old.Key, publish.ErrRefsLost)
+	}
+	return fmt.Errorf("%s %q: %w", op, old.Key, publish.ErrChanged)
+}
+
+// listPage is how many keys of etcd one request of a listing reads.
+const listPage = 2000
+
+// List reads records in the order of keys.
+func (r *Refs) List(ctx context.Context, after string, limit int) ([]publish.Record, string, error) {
+	from, end := r.records(), clientv3.GetPrefixRangeEnd(r.records())
+	if after != "" {
+		from = r.records() + after + "\x01"
+	}
+	var records []publish.Record
+	var of string
+	var kvs []*mvccpb.KeyValue
+	flush := func() error {
+		if len(kvs) == 0 {
+			return nil
+		}
+		rec, err := r.parse(of, kvs)
+		records, kvs = append(records, rec), nil
+		return err
+	}
+	for {
+		resp, err := r.txn(ctx, "list", after, nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(listPage))}, nil)
+		if err != nil {
+			return nil, "", err
+		}
+		page := resp.Responses[0].GetResponseRange()
+		for _, kv := range page.Kvs {
+			key, _, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), r.records()), "\x00")
+			if !ok {
+				return nil, "", fmt.Errorf("list: %w: key %q", publish.ErrRefsInvalid, kv.Key)
+			}
+			if key != of {
+				if err := flush(); err != nil {
+					return nil, "", err
+				}
+				if limit > 0 && len(records) == limit {
+					return records, of, nil
+				}
+				of = key
+			}
+			kvs = append(kvs, kv)
+		}
+		if !page.More {
+			err := flush()
+			return records, "", err
+		}
+		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	}
+}
