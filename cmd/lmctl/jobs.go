@@ -15,10 +15,10 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // pendingWork is how to reach the coordinator's pending work.

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/mem"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // serveWork gives the address of a coordinator's pending work over memory.

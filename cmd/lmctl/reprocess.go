@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // reprocessView is how far an order came.

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 

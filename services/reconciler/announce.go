@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 const (

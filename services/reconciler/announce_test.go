@@ -9,11 +9,11 @@ import (
 
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/mem"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 )
 
 // The owner of the shard, and nobody else, is told of new segments over the coordinator's queue.
