@@ -1,0 +1,244 @@
+package record
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// scanner compares a record with the canonical form of what this release understood of it.
+// What it did not understand are fields behind those that it knows, in the same object.
+type scanner struct {
+	rest    string // of the record
+	own     string // what this release would write from here on
+	unknown string // the first unknown field
+	err     error  // why the record is not canonical
+}
+
+// judge says what a scan found: nothing unusual, a damaged record, or an unknown field in a
+// record whose kind must be understood whole.
+func (k Kind) judge(s *scanner) error {
+	switch {
+	case s.err != nil:
+		return k.Corrupt("", "not in canonical form: %v", s.err)
+	case s.unknown != "" && k.Exact:
+		return k.newer("it has the field %.64q, which this release does not know and must not ignore: upgrade this program", s.unknown)
+	}
+	return nil
+}
+
+func (s *scanner) fail(format string, args ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf(format, args...)
+	}
+}
+
+// take reports whether both go on with c, and reads it.
+func (s *scanner) take(c byte) bool {
+	if s.err == nil && s.own != "" && s.own[0] == c && s.rest != "" && s.rest[0] == c {
+		s.own, s.rest = s.own[1:], s.rest[1:]
+		return true
+	}
+	return false
+}
+
+// value compares one value of type t; t is nil where unknown fields can't be told, as in the values of a
+// type with its own JSON form.
+func (s *scanner) value(t reflect.Type) {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t != nil && (t.Implements(marshaler) || reflect.PointerTo(t).Implements(marshaler)) {
+		t = nil
+	}
+	switch {
+	case s.err != nil:
+	case t != nil && t.Kind() == reflect.Struct && s.take('{'):
+		s.object(t)
+	case t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && s.take('['):
+		for first := true; s.err == nil && !s.take(']'); first = false {
+			if !first && !s.take(',') {
+				s.fail("a list has other values than it should, or white space")
+			}
+			s.value(t.Elem())
+		}
+	default:
+		n := lenValue(s.own)
+		if !strings.HasPrefix(s.rest, s.own[:n]) {
+			s.fail("%.64q, canonical is %.64q", s.rest[:min(n, len(s.rest))], s.own[:n])
+			return
+		}
+		s.own, s.rest = s.own[n:], s.rest[n:]
+	}
+}
+
+// object compares the fields of a struct, behind its brace.
+func (s *scanner) object(t reflect.Type) {
+	fields := fieldsOf(t)
+	first := true
+	for ; s.err == nil && s.own[0] != '}'; first = false {
+		if !first && !s.take(',') {
+			s.fail("a field is missing, or there is white space")
+			return
+		}
+		name, rest, err := cutString(s.own)
+		got, after, err2 := cutString(s.rest)
+		if err != nil || err2 != nil || got != name {
+			s.fail("the field %.64q is not where it belongs", name)
+			return
+		}
+		s.own, s.rest = rest, after
+		if !s.take(':') {
+			s.fail("white space behind the name %.64q", name)
+			return
+		}
+		s.value(fields[name])
+	}
+	if s.err != nil {
+		return
+	}
+	s.own = s.own[1:]
+	s.extraFields(first, func(name string) bool { _, ok := fields[name]; return ok })
+}
+
+// extraFields reads fields of unknown names up to the end of an object, and that end.
+func (s *scanner) extraFields(first bool, known func(name string) bool) {
+	seen := map[string]bool{}
+	for s.err == nil && !strings.HasPrefix(s.rest, "}") {
+		if !first {
+			s.literal(",")
+		}
+		first = false
+		if s.err != nil {
+			return
+		}
+		name, rest, err := cutString(s.rest)
+		if err != nil {
+			s.fail("%v", err)
+			return
+		}
+		if known(name) || seen[name] || len(seen) == maxUnknown {
+			s.fail("the field %.64q is not where it belongs", name)
+			return
+		}
+		seen[name] = true
+		s.rest = rest
+		s.literal(":")
+		s.skip(maxDepth)
+		if s.unknown == "" {
+			s.unknown = name
+		}
+	}
+	s.literal("}")
+}
+
+// Bounds of what is skipped.
+const (
+	maxUnknown = 64
+	maxDepth   = 16
+)
+
+func (s *scanner) literal(l string) {
+	if s.err != nil {
+		return
+	}
+	rest, ok := strings.CutPrefix(s.rest, l)
+	if !ok {
+		s.fail("%.16q where %q belongs", s.rest, l)
+	}
+	s.rest = rest
+}
+
+// skip reads a value of an unknown field: any canonical JSON.
+func (s *scanner) skip(depth int) {
+	switch {
+	case s.err != nil:
+	case s.rest == "" || depth == 0:
+		s.fail("a value does not end, or is nested too deeply")
+	case s.rest[0] == '"':
+		_, rest, err := cutString(s.rest)
+		if err != nil {
+			s.fail("%v", err)
+		}
+		s.rest = rest
+	case s.rest[0] == '{':
+		inner := scanner{rest: s.rest[1:]}
+		for first := true; inner.err == nil && !strings.HasPrefix(inner.rest, "}"); first = false {
+			if !first {
+				inner.literal(",")
+			}
+			inner.name()
+			inner.skip(depth - 1)
+		}
+		inner.literal("}")
+		s.rest, s.err = inner.rest, inner.err
+	case s.rest[0] == '[':
+		s.rest = s.rest[1:]
+		for first := true; s.err == nil && !strings.HasPrefix(s.rest, "]"); first = false {
+			if !first {
+				s.literal(",")
+			}
+			s.skip(depth - 1)
+		}
+		s.literal("]")
+	default:
+		n := lenNumber(s.rest)
+		for _, word := range []string{"true", "false", "null"} {
+			if strings.HasPrefix(s.rest, word) {
+				n = len(word)
+			}
+		}
+		if n == 0 || s.rest[0] <= '9' && (!shortest(s.rest[:n]) || strings.Contains(s.rest[1:n], "-")) {
+			s.fail("%.16q is no canonical value", s.rest)
+			return
+		}
+		s.rest = s.rest[n:]
+	}
+}
+
+func (s *scanner) name() {
+	if s.err != nil {
+		return
+	}
+	_, rest, err := cutString(s.rest)
+	if err != nil {
+		s.fail("%v", err)
+		return
+	}
+	s.rest = rest
+	s.literal(":")
+}
+
+// lenValue is the length of the first value in canonical JSON of our own.
+func lenValue(s string) int {
+	depth, text := 0, false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case text && c == '\\':
+			i++
+			continue
+		case c == '"':
+			text = !text
+		case text:
+			continue
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			if depth == 0 {
+				return i
+			}
+			depth--
+		case c == ',' || c == ':':
+			if depth == 0 {
+				return i
+			}
+			continue
+		default:
+			continue
+		}
+		if depth == 0 && !text {
+			return i + 1
+		}
+	}
+	return len(s)
+}
