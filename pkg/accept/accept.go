@@ -91,6 +91,8 @@ const (
 	ReasonCorruptManifest Reason = "CORRUPT_MANIFEST" // the manifest is there but unreadable: an operator must look
 	// ReasonCorruptBootRecord is the same of a boot record.
 	ReasonCorruptBootRecord Reason = "CORRUPT_BOOT_RECORD"
+	// ReasonNewerRecord: a newer release wrote a record that this collector must not interpret.
+	ReasonNewerRecord Reason = "NEWER_RECORD"
 	// ReasonSpoolFull and ReasonSpoolFailed are those of local_spool.
 	ReasonSpoolFull   Reason = "SPOOL_FULL"
 	ReasonSpoolFailed Reason = "SPOOL_FAILED" // a local disk error: nothing is accepted until a restart

@@ -7,10 +7,11 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// AuthoritySchema names the authority record's JSON schema.
-const AuthoritySchema = "lightmetrics.authority.v1"
+// AuthorityKind is the kind of the authority record.
+var AuthorityKind = record.Kind{Schema: "lightmetrics.authority.v1", Title: "authority record", MaxBytes: MaxRecordBytes}
 
 // AuthorityRecord names the acceptance authority: one bucket and one prefix.
 type AuthorityRecord struct {
@@ -19,17 +20,17 @@ type AuthorityRecord struct {
 
 // Marshal writes the canonical JSON.
 func (r AuthorityRecord) Marshal() []byte {
-	var e encoder
-	e.begin(AuthoritySchema)
-	e.text("authority_id", r.AuthorityID)
-	return e.end()
+	var e record.Writer
+	e.Begin(AuthorityKind, 128)
+	e.Text("authority_id", r.AuthorityID)
+	return e.End()
 }
 
-// ParseAuthorityRecord reads canonical JSON and nothing else; every error wraps ErrCorruptRecord.
+// ParseAuthorityRecord reads the record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseAuthorityRecord(b []byte) (AuthorityRecord, error) {
-	d := newDecoder("authority record", AuthoritySchema, b)
-	r := AuthorityRecord{AuthorityID: d.nonEmpty("authority_id", MaxNameBytes)}
-	if err := d.end(); err != nil {
+	d := record.NewReader(AuthorityKind, b)
+	r := AuthorityRecord{AuthorityID: d.NonEmpty("authority_id", MaxNameBytes)}
+	if err := d.End(); err != nil {
 		return AuthorityRecord{}, err
 	}
 	return r, nil
@@ -52,7 +53,7 @@ const authorityRounds = 4
 
 // EnsureAuthority compares the store's authority record with id, and with create
 // makes it so where there is none. Errors: *AuthorityError (refuse to run),
-// ErrNoAuthority, ErrCorruptRecord, *RetryError (call again, after a wait), or a context error.
+// ErrNoAuthority, record.ErrCorrupt, *RetryError (call again, after a wait), or a context error.
 func EnsureAuthority(ctx context.Context, store Store, id string, create bool) error {
 	if err := validName("authority id", id); err != nil {
 		return err
@@ -86,7 +87,7 @@ func ensureAuthority(ctx context.Context, store Store, id string, create bool) (
 		return true, nil
 	}
 	if objstore.Unreadable(err) { // too long for an authority record
-		return true, fmt.Errorf("%q: %w: %w", layout.AuthorityKey, ErrCorruptRecord, err)
+		return true, fmt.Errorf("%q: %w: %w", layout.AuthorityKey, record.ErrCorrupt, err)
 	}
 	if errors.Is(err, objstore.ErrNotFound) {
 		if !create {

@@ -1,9 +1,12 @@
 package accept
 
-import "lightmetrics.dev/lightmetrics/pkg/identity"
+import (
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/record"
+)
 
-// BootSchema names the boot record's JSON schema.
-const BootSchema = "lightmetrics.boot.v1"
+// BootKind is the kind of the boot record.
+var BootKind = record.Kind{Schema: "lightmetrics.boot.v1", Title: "boot record", MaxBytes: MaxRecordBytes}
 
 // BootRecord is the first use of a boot id. It is created once and never changes.
 type BootRecord struct {
@@ -35,38 +38,38 @@ func (m Mode) Valid() bool {
 
 // Marshal writes the canonical JSON.
 func (r BootRecord) Marshal() []byte {
-	e := encoder{b: make([]byte, 0, 512)}
-	e.begin(BootSchema)
-	e.text("authority_id", r.AuthorityID)
-	e.text("agent_id", r.Boot.Agent)
-	e.text("boot_id", r.Boot.Boot)
-	e.text("spool_id", r.SpoolID)
-	e.text("acceptance", string(r.Mode))
-	e.int("first_seen_unix_ns", r.FirstSeen)
-	e.text("collector_id", r.CollectorID)
-	return e.end()
+	var e record.Writer
+	e.Begin(BootKind, 512)
+	e.Text("authority_id", r.AuthorityID)
+	e.Text("agent_id", r.Boot.Agent)
+	e.Text("boot_id", r.Boot.Boot)
+	e.Text("spool_id", r.SpoolID)
+	e.Text("acceptance", string(r.Mode))
+	e.Int("first_seen_unix_ns", r.FirstSeen)
+	e.Text("collector_id", r.CollectorID)
+	return e.End()
 }
 
-// ParseBootRecord reads canonical JSON and nothing else; every error wraps ErrCorruptRecord.
+// ParseBootRecord reads the record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseBootRecord(b []byte) (BootRecord, error) {
-	d := newDecoder("boot record", BootSchema, b)
+	d := record.NewReader(BootKind, b)
 	var r BootRecord
-	r.AuthorityID = d.nonEmpty("authority_id", MaxNameBytes)
-	r.Boot.Agent = d.text("agent_id", identity.MaxAgentIDBytes)
-	r.Boot.Boot = d.text("boot_id", identity.MaxBootIDBytes)
-	r.SpoolID = d.text("spool_id", MaxNameBytes)
-	r.Mode = Mode(d.text("acceptance", MaxNameBytes))
-	r.FirstSeen = d.unixNano("first_seen_unix_ns")
-	r.CollectorID = d.nonEmpty("collector_id", MaxNameBytes)
-	if d.err == nil {
+	r.AuthorityID = d.NonEmpty("authority_id", MaxNameBytes)
+	r.Boot.Agent = d.Text("agent_id", identity.MaxAgentIDBytes)
+	r.Boot.Boot = d.Text("boot_id", identity.MaxBootIDBytes)
+	r.SpoolID = d.Text("spool_id", MaxNameBytes)
+	r.Mode = Mode(d.Text("acceptance", MaxNameBytes))
+	r.FirstSeen = d.UnixNano("first_seen_unix_ns")
+	r.CollectorID = d.NonEmpty("collector_id", MaxNameBytes)
+	if d.Err() == nil {
 		if err := r.Boot.Validate(); err != nil {
-			d.fail("%v", err)
+			d.Fail("%w", err)
 		}
 		if !r.Mode.Valid() {
-			d.fail("acceptance is %q", r.Mode)
+			d.Fail("acceptance is %q", r.Mode)
 		}
 	}
-	if err := d.end(); err != nil {
+	if err := d.End(); err != nil {
 		return BootRecord{}, err
 	}
 	return r, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // call is one use of the protocol: its deadline and its waits.
@@ -77,6 +78,10 @@ func (c call) retry(reason Reason, err error) error {
 // corrupt ends a call at a record that is there and can't be used. Only an operator
 // can mend that; the sender keeps its bytes.
 func (c call) corrupt(name Step, key string, reason Reason, err error) error {
+	if errors.Is(err, record.ErrNewerVersion) {
+		// Nothing is damaged: a collector of that release, or this one after its upgrade, can answer.
+		return c.retry(ReasonNewerRecord, fmt.Errorf("%s record %q: %w", name, key, err))
+	}
 	c.p.events.corruptRecord(name, key, err)
 	return c.retry(reason, fmt.Errorf("%s record %q: %w", name, key, err))
 }

@@ -77,9 +77,9 @@ func (p *Protocol) ownerIn(c call, key string, stored []byte, boot identity.Boot
 	switch {
 	case err != nil:
 	case r.Boot != boot:
-		err = fmt.Errorf("%w: it names the boot %s", ErrCorruptRecord, r.Boot)
+		err = BootKind.Corrupt("", "it names the boot %s", r.Boot)
 	case r.AuthorityID != p.authorityID:
-		err = fmt.Errorf("%w: it is of the authority %q, ours is %q", ErrCorruptRecord, r.AuthorityID, p.authorityID)
+		err = BootKind.Corrupt("", "it is of the authority %q, ours is %q", r.AuthorityID, p.authorityID)
 	default:
 		return r.SpoolID, nil
 	}

@@ -3,10 +3,11 @@ package accept
 import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// CondemnedSchema names the condemned marker's JSON schema.
-const CondemnedSchema = "lightmetrics.condemned_blob.v1"
+// CondemnedKind is the kind of the condemned marker.
+var CondemnedKind = record.Kind{Schema: "lightmetrics.condemned_blob.v1", Title: "condemned marker", MaxBytes: MaxRecordBytes}
 
 // CondemnedMarker says that a generation is, or may be, deleted. It is permanent.
 // Its presence alone decides: the protocol never looks inside, so that a marker
@@ -25,24 +26,24 @@ func (c CondemnedMarker) Key() string { return layout.Condemned(c.FrameSHA256, c
 
 // Marshal writes the canonical JSON.
 func (c CondemnedMarker) Marshal() []byte {
-	e := encoder{b: make([]byte, 0, 256)}
-	e.begin(CondemnedSchema)
-	e.digest("frame_sha256", c.FrameSHA256)
-	e.uint("generation", uint64(c.Generation))
-	e.int("condemned_at_unix_ns", c.CondemnedAt)
-	e.text("plan_id", c.PlanID)
-	return e.end()
+	var e record.Writer
+	e.Begin(CondemnedKind, 256)
+	e.Digest("frame_sha256", c.FrameSHA256)
+	e.Uint("generation", uint64(c.Generation))
+	e.Int("condemned_at_unix_ns", c.CondemnedAt)
+	e.Text("plan_id", c.PlanID)
+	return e.End()
 }
 
-// ParseCondemnedMarker reads canonical JSON and nothing else; every error wraps ErrCorruptRecord.
+// ParseCondemnedMarker reads the record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseCondemnedMarker(b []byte) (CondemnedMarker, error) {
-	d := newDecoder("condemned marker", CondemnedSchema, b)
+	d := record.NewReader(CondemnedKind, b)
 	var c CondemnedMarker
-	c.FrameSHA256 = d.digest("frame_sha256")
-	c.Generation = d.uint32("generation")
-	c.CondemnedAt = d.unixNano("condemned_at_unix_ns")
-	c.PlanID = d.nonEmpty("plan_id", MaxNameBytes)
-	if err := d.end(); err != nil {
+	c.FrameSHA256 = d.Digest("frame_sha256")
+	c.Generation = d.Uint32("generation")
+	c.CondemnedAt = d.UnixNano("condemned_at_unix_ns")
+	c.PlanID = d.NonEmpty("plan_id", MaxNameBytes)
+	if err := d.End(); err != nil {
 		return CondemnedMarker{}, err
 	}
 	return c, nil

@@ -3,10 +3,11 @@ package accept
 import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// ConflictSchema names the quarantine record's JSON schema.
-const ConflictSchema = "lightmetrics.identity_conflict.v1"
+// ConflictKind is the kind of the quarantine record.
+var ConflictKind = record.Kind{Schema: "lightmetrics.identity_conflict.v1", Title: "quarantine record", MaxBytes: MaxRecordBytes}
 
 // ConflictRecord is the quarantine record: a submitted frame that lost its identity
 // to another. It is the reference that keeps the loser's blob.
@@ -26,44 +27,44 @@ type ConflictRecord struct {
 
 // Marshal writes the canonical JSON.
 func (c ConflictRecord) Marshal() []byte {
-	e := encoder{b: make([]byte, 0, 1024)}
-	e.begin(ConflictSchema)
-	e.text("authority_id", c.AuthorityID)
-	e.batch(c.Identity)
-	e.text("accepted_blob_key", c.AcceptedBlobKey)
-	e.digest("accepted_sha256", c.AcceptedSHA256)
-	e.text("submitted_blob_key", c.SubmittedBlobKey)
-	e.digest("submitted_sha256", c.SubmittedSHA256)
-	e.text("accepted_manifest_key", c.AcceptedManifestKey)
-	e.int("observed_at_unix_ns", c.ObservedAt)
-	e.text("collector_id", c.CollectorID)
-	return e.end()
+	var e record.Writer
+	e.Begin(ConflictKind, 1024)
+	e.Text("authority_id", c.AuthorityID)
+	e.Batch(c.Identity)
+	e.Text("accepted_blob_key", c.AcceptedBlobKey)
+	e.Digest("accepted_sha256", c.AcceptedSHA256)
+	e.Text("submitted_blob_key", c.SubmittedBlobKey)
+	e.Digest("submitted_sha256", c.SubmittedSHA256)
+	e.Text("accepted_manifest_key", c.AcceptedManifestKey)
+	e.Int("observed_at_unix_ns", c.ObservedAt)
+	e.Text("collector_id", c.CollectorID)
+	return e.End()
 }
 
-// ParseConflictRecord reads canonical JSON and nothing else; every error wraps ErrCorruptRecord.
+// ParseConflictRecord reads the record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseConflictRecord(b []byte) (ConflictRecord, error) {
-	d := newDecoder("quarantine record", ConflictSchema, b)
+	d := record.NewReader(ConflictKind, b)
 	var c ConflictRecord
-	c.AuthorityID = d.nonEmpty("authority_id", MaxNameBytes)
-	c.Identity = d.batch()
-	c.AcceptedBlobKey = d.text("accepted_blob_key", maxKeyBytes)
-	c.AcceptedSHA256 = d.digest("accepted_sha256")
-	c.SubmittedBlobKey = d.text("submitted_blob_key", maxKeyBytes)
-	c.SubmittedSHA256 = d.digest("submitted_sha256")
-	c.AcceptedManifestKey = d.text("accepted_manifest_key", maxKeyBytes)
-	c.ObservedAt = d.unixNano("observed_at_unix_ns")
-	c.CollectorID = d.nonEmpty("collector_id", MaxNameBytes)
-	if d.err == nil {
-		d.blobKey("accepted_blob_key", c.AcceptedBlobKey, c.AcceptedSHA256)
-		d.blobKey("submitted_blob_key", c.SubmittedBlobKey, c.SubmittedSHA256)
+	c.AuthorityID = d.NonEmpty("authority_id", MaxNameBytes)
+	c.Identity = d.Batch()
+	c.AcceptedBlobKey = d.Text("accepted_blob_key", maxKeyBytes)
+	c.AcceptedSHA256 = d.Digest("accepted_sha256")
+	c.SubmittedBlobKey = d.Text("submitted_blob_key", maxKeyBytes)
+	c.SubmittedSHA256 = d.Digest("submitted_sha256")
+	c.AcceptedManifestKey = d.Text("accepted_manifest_key", maxKeyBytes)
+	c.ObservedAt = d.UnixNano("observed_at_unix_ns")
+	c.CollectorID = d.NonEmpty("collector_id", MaxNameBytes)
+	if d.Err() == nil {
+		checkBlobKey(d, "accepted_blob_key", c.AcceptedBlobKey, c.AcceptedSHA256)
+		checkBlobKey(d, "submitted_blob_key", c.SubmittedBlobKey, c.SubmittedSHA256)
 		if c.AcceptedSHA256 == c.SubmittedSHA256 {
-			d.fail("both frames have the hash %s", c.AcceptedSHA256)
+			d.Fail("both frames have the hash %s", c.AcceptedSHA256)
 		}
 		if c.AcceptedManifestKey != layout.Accepted(c.Identity) {
-			d.fail("accepted_manifest_key %q is not that of %s", c.AcceptedManifestKey, c.Identity)
+			d.Fail("accepted_manifest_key %q is not that of %s", c.AcceptedManifestKey, c.Identity)
 		}
 	}
-	if err := d.end(); err != nil {
+	if err := d.End(); err != nil {
 		return ConflictRecord{}, err
 	}
 	return c, nil

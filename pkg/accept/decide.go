@@ -3,7 +3,6 @@ package accept
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -79,11 +78,11 @@ func (b *blob) compare(ctx context.Context, s *step, m Manifest) (Result, error)
 func belongs(there, ours Manifest) error {
 	switch {
 	case there.Identity != ours.Identity:
-		return fmt.Errorf("%w: it names the identity %s", ErrCorruptRecord, there.Identity)
+		return ManifestKind.Corrupt("", "it names the identity %s", there.Identity)
 	case there.AuthorityID != ours.AuthorityID:
-		return fmt.Errorf("%w: it is of the authority %q, ours is %q", ErrCorruptRecord, there.AuthorityID, ours.AuthorityID)
+		return ManifestKind.Corrupt("", "it is of the authority %q, ours is %q", there.AuthorityID, ours.AuthorityID)
 	case there.FrameSHA256 == ours.FrameSHA256 && there.FrameBytes != ours.FrameBytes:
-		return fmt.Errorf("%w: it has %d frame bytes, the frame of this hash has %d", ErrCorruptRecord, there.FrameBytes, ours.FrameBytes)
+		return ManifestKind.Corrupt("", "it has %d frame bytes, the frame of this hash has %d", there.FrameBytes, ours.FrameBytes)
 	}
 	return nil
 }

@@ -4,10 +4,11 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// ManifestSchema names the identity manifest's JSON schema.
-const ManifestSchema = "lightmetrics.accepted_batch.v1"
+// ManifestKind is the kind of the identity manifest.
+var ManifestKind = record.Kind{Schema: "lightmetrics.accepted_batch.v1", Title: "identity manifest", MaxBytes: MaxRecordBytes}
 
 // Manifest is the identity manifest: the one object whose creation is the acceptance
 // of a batch. docs/format/manifests.md has its JSON, byte-exact.
@@ -33,6 +34,10 @@ type Manifest struct {
 	MinTime, MaxTime int64
 	// Traceparent is W3C trace context; empty is absent.
 	Traceparent string
+	// HomeRegion of the identity and ClaimEpoch of its claim, where one linearizer serves
+	// several regions; empty and 0 are absent. Nothing writes them yet.
+	HomeRegion string
+	ClaimEpoch uint64
 }
 
 // AcceptedTime is AcceptedAt in UTC.
@@ -40,63 +45,62 @@ func (m Manifest) AcceptedTime() time.Time { return time.Unix(0, m.AcceptedAt).U
 
 // Marshal writes the canonical JSON: equal manifests are equal bytes.
 func (m Manifest) Marshal() []byte {
-	e := encoder{b: make([]byte, 0, 1024)}
-	e.begin(ManifestSchema)
-	e.text("authority_id", m.AuthorityID)
-	e.batch(m.Identity)
-	e.digest("frame_sha256", m.FrameSHA256)
-	e.uint("frame_bytes", m.FrameBytes)
-	e.text("raw_blob_key", m.RawBlobKey)
-	e.int("accepted_at_unix_ns", m.AcceptedAt)
-	e.text("collector_id", m.CollectorID)
-	e.uint("wire_version", uint64(m.WireVersion))
-	e.uint("frame_version", uint64(m.FrameVersion))
-	e.text("attempt_id", m.AttemptID)
-	e.uint("record_count", m.RecordCount)
-	e.int("min_time_unix_ns", m.MinTime)
-	e.int("max_time_unix_ns", m.MaxTime)
-	if m.Traceparent != "" {
-		e.text("traceparent", m.Traceparent)
-	}
-	return e.end()
+	var e record.Writer
+	e.Begin(ManifestKind, 1024)
+	e.Text("authority_id", m.AuthorityID)
+	e.Batch(m.Identity)
+	e.Digest("frame_sha256", m.FrameSHA256)
+	e.Uint("frame_bytes", m.FrameBytes)
+	e.Text("raw_blob_key", m.RawBlobKey)
+	e.Int("accepted_at_unix_ns", m.AcceptedAt)
+	e.Text("collector_id", m.CollectorID)
+	e.Uint("wire_version", uint64(m.WireVersion))
+	e.Uint("frame_version", uint64(m.FrameVersion))
+	e.Text("attempt_id", m.AttemptID)
+	e.Uint("record_count", m.RecordCount)
+	e.Int("min_time_unix_ns", m.MinTime)
+	e.Int("max_time_unix_ns", m.MaxTime)
+	e.OptionalText("traceparent", m.Traceparent)
+	e.OptionalText("home_region", m.HomeRegion)
+	e.OptionalUint("claim_epoch", m.ClaimEpoch)
+	return e.End()
 }
 
-// ParseManifest reads canonical JSON and nothing else; every error wraps ErrCorruptRecord.
+// ParseManifest reads the record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseManifest(b []byte) (Manifest, error) {
-	d := newDecoder("identity manifest", ManifestSchema, b)
+	d := record.NewReader(ManifestKind, b)
 	var m Manifest
-	m.AuthorityID = d.nonEmpty("authority_id", MaxNameBytes)
-	m.Identity = d.batch()
-	m.FrameSHA256 = d.digest("frame_sha256")
-	m.FrameBytes = d.uint("frame_bytes")
-	m.RawBlobKey = d.text("raw_blob_key", maxKeyBytes)
-	d.blobKey("raw_blob_key", m.RawBlobKey, m.FrameSHA256)
-	m.AcceptedAt = d.unixNano("accepted_at_unix_ns")
-	m.CollectorID = d.nonEmpty("collector_id", MaxNameBytes)
-	m.WireVersion = d.uint32("wire_version")
-	m.FrameVersion = d.uint32("frame_version")
-	m.AttemptID = d.text("attempt_id", attemptIDDigits)
-	m.RecordCount = d.uint("record_count")
-	m.MinTime = d.int("min_time_unix_ns")
-	m.MaxTime = d.int("max_time_unix_ns")
-	if d.has("traceparent") {
-		m.Traceparent = d.text("traceparent", traceparentBytes)
-		if !ValidTraceparent(m.Traceparent) {
-			d.fail("traceparent is not W3C trace context")
-		}
+	m.AuthorityID = d.NonEmpty("authority_id", MaxNameBytes)
+	m.Identity = d.Batch()
+	m.FrameSHA256 = d.Digest("frame_sha256")
+	m.FrameBytes = d.Uint("frame_bytes")
+	m.RawBlobKey = d.Text("raw_blob_key", maxKeyBytes)
+	checkBlobKey(d, "raw_blob_key", m.RawBlobKey, m.FrameSHA256)
+	m.AcceptedAt = d.UnixNano("accepted_at_unix_ns")
+	m.CollectorID = d.NonEmpty("collector_id", MaxNameBytes)
+	m.WireVersion = d.Uint32("wire_version")
+	m.FrameVersion = d.Uint32("frame_version")
+	m.AttemptID = d.Text("attempt_id", attemptIDDigits)
+	m.RecordCount = d.Uint("record_count")
+	m.MinTime = d.Int("min_time_unix_ns")
+	m.MaxTime = d.Int("max_time_unix_ns")
+	if m.Traceparent = d.OptionalText("traceparent", traceparentBytes); m.Traceparent != "" && !ValidTraceparent(m.Traceparent) {
+		d.Fail("traceparent is not W3C trace context")
 	}
+	m.HomeRegion = d.OptionalText("home_region", MaxNameBytes)
+	m.ClaimEpoch = d.OptionalUint("claim_epoch")
 	switch {
-	case d.err != nil:
+	case d.Err() != nil:
 	case !validAttemptID(m.AttemptID):
-		d.fail("attempt_id is not %d hex digits", attemptIDDigits)
+		d.Fail("attempt_id is not %d hex digits", attemptIDDigits)
 	case m.FrameBytes == 0:
-		d.fail("frame_bytes is 0")
+		d.Fail("frame_bytes is 0")
 	case m.RecordCount != m.Identity.Count():
-		d.fail("record_count is %d, the identity has %d", m.RecordCount, m.Identity.Count())
+		d.Fail("record_count is %d, the identity has %d", m.RecordCount, m.Identity.Count())
 	case m.MaxTime < m.MinTime:
-		d.fail("max_time_unix_ns is before min_time_unix_ns")
+		d.Fail("max_time_unix_ns is before min_time_unix_ns")
 	}
-	if err := d.end(); err != nil {
+	if err := d.End(); err != nil {
 		return Manifest{}, err
 	}
 	return m, nil

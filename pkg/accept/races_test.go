@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 func TestAcceptedDuplicateConflict(t *testing.T) {
@@ -387,6 +388,30 @@ func TestRaceTwoAuthorities(t *testing.T) {
 	}
 	_, err = p.Accept(ctx, sub)
 	wantRetry(t, err, accept.ReasonCorruptManifest)
+}
+
+// A record of a newer release is not called corrupt, and nothing is decided from it; a field that may be ignored changes nothing.
+func TestRecordsOfANewerRelease(t *testing.T) {
+	sub := submission(testID, "a")
+	for _, key := range []string{layout.Accepted(testID), layout.Boot(testID.BootOf())} {
+		s := mem.New(nil)
+		mustAccept(t, protocol(t, s, "c1", nil), sub, accept.Accepted)
+		b, _, err := s.Get(t.Context(), key, objstore.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, key, append(bytes.TrimSuffix(b, []byte("}")), `,"later":{"x":1}}`...))
+		mustAccept(t, protocol(t, s, "c2", nil), sub, accept.Duplicate)
+		put(t, s, key, bytes.Replace(b, []byte(".v1"), []byte(".v2"), 1))
+		corrupt := 0
+		_, err = protocol(t, s, "c3", func(c *accept.Config) {
+			c.Events.CorruptRecord = func(accept.Step, string, error) { corrupt++ }
+		}).Accept(t.Context(), sub)
+		wantRetry(t, err, accept.ReasonNewerRecord)
+		if corrupt > 0 || !errors.Is(err, record.ErrNewerVersion) {
+			t.Errorf("%s: %v, %d reports of a corrupt record", key, err, corrupt)
+		}
+	}
 }
 
 // A manifest of our hash with another length is not believed.

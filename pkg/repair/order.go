@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -302,7 +303,7 @@ func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Mani
 	}
 	m, err := accept.ParseManifest(b)
 	if err == nil && m.Identity != id {
-		err = fmt.Errorf("%w: the manifest of %s is under the key of %s", accept.ErrCorruptRecord, m.Identity, id)
+		err = fmt.Errorf("%w: the manifest of %s is under the key of %s", record.ErrCorrupt, m.Identity, id)
 	}
 	return m, err
 }

@@ -146,7 +146,7 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 
 // ofThisAlone reports that others may land where this one can't.
 func ofThisAlone(r accept.Reason) bool {
-	return r == accept.ReasonCorruptManifest || r == accept.ReasonCorruptBootRecord || r == accept.ReasonStoreRefused
+	return r == accept.ReasonCorruptManifest || r == accept.ReasonCorruptBootRecord || r == accept.ReasonNewerRecord || r == accept.ReasonStoreRefused
 }
 
 // leave takes landed files out of the spool: watermarks first, then the index,

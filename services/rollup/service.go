@@ -28,6 +28,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -231,7 +232,7 @@ func (s *Service) until(ctx context.Context, what string, fn func(context.Contex
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &shards), errors.Is(err, intake.ErrConfig), errors.Is(err, errAuthority), errors.Is(err, accept.ErrCorruptRecord):
+		case errors.As(err, &shards), errors.Is(err, intake.ErrConfig), errors.Is(err, errAuthority), errors.Is(err, record.ErrCorrupt):
 			return fmt.Errorf("rollup: %w", err)
 		}
 		s.log.Warn("not there yet; it is tried again", "what", what, "err", err)

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
@@ -47,7 +48,7 @@ func TestCondemned(t *testing.T) {
 			right := accept.CondemnedMarker{FrameSHA256: sub.SHA256, CondemnedAt: 1_700_000_000_000_000_000, PlanID: "plan-1"}
 			body := recordCase{Set: k.Set, Drop: k.Drop, Twice: k.Twice, Recipe: k.Recipe}.spoil(t, right.Marshal())
 			_, err := accept.ParseCondemnedMarker(body)
-			if (err == nil) != k.Holds || err != nil && !errors.Is(err, accept.ErrCorruptRecord) {
+			if (err == nil) != k.Holds || err != nil && !errors.Is(err, record.ErrCorrupt) {
 				t.Errorf("the marker itself: %v, want it to hold %t", err, k.Holds)
 			}
 			sha := sub.SHA256.String()

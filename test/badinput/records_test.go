@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
@@ -222,7 +223,7 @@ func acceptAgain(t testing.TB, store objstore.Store, sub accept.Submission) stri
 	if err := accept.EnsureAuthority(ctx, store, authority, false); err != nil {
 		var foreign *accept.AuthorityError
 		switch {
-		case errors.Is(err, accept.ErrCorruptRecord):
+		case errors.Is(err, record.ErrCorrupt):
 			return "corrupt authority"
 		case errors.As(err, &foreign):
 			return "foreign authority"
