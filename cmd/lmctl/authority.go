@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 func authorityCommand(out *format) *cobra.Command {
@@ -22,15 +22,15 @@ func authorityCommand(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			b, info, err := store.Get(cmd.Context(), layout.AuthorityKey, objstore.GetOptions{})
-			if errors.Is(err, objstore.ErrNotFound) {
+			id, err := accept.ReadAuthority(cmd.Context(), store)
+			if errors.Is(err, accept.ErrNoAuthority) {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the bucket is no acceptance authority yet: no collector ever started on it")}
 			}
 			if err != nil {
 				return reached(err)
 			}
-			return out.write(cmd.OutOrStdout(), map[string]any{"key": info.Key, "object": string(b)},
-				table{header: []string{"KEY", "OBJECT"}, rows: [][]string{{info.Key, string(b)}}})
+			return out.write(cmd.OutOrStdout(), map[string]any{"key": layout.AuthorityKey, "authority_id": id},
+				table{header: []string{"KEY", "AUTHORITY"}, rows: [][]string{{layout.AuthorityKey, id}}})
 		},
 	})
 	return cmd

@@ -14,8 +14,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -71,16 +69,12 @@ func removeFrames(ctx context.Context, store frameStore, progress io.Writer, bef
 	case before.After(now().Add(-youngestFrames)):
 		return compact.FrameReport{}, usage(fmt.Sprintf("--before must lie at least %s back: recent frames are needed by queries and for late batches", youngestFrames))
 	}
-	body, _, err := store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-	if err != nil {
-		return compact.FrameReport{}, err
-	}
-	a, err := accept.ParseAuthorityRecord(body)
+	id, err := accept.ReadAuthority(ctx, store)
 	if err != nil {
 		return compact.FrameReport{}, err
 	}
 	f, err := compact.NewFrameRemover(compact.FrameConfig{
-		Store: store, AuthorityID: a.AuthorityID, By: "lmctl", Now: now,
+		Store: store, AuthorityID: id, By: "lmctl", Now: now,
 		Progress: func(h window.Hour, r compact.FrameReport) {
 			fmt.Fprintf(progress, "%s: %d batches, %d bytes so far\n", h, r.Batches, r.Bytes)
 		},

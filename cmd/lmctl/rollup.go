@@ -12,7 +12,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -127,20 +126,16 @@ const scanBefore = 48 * time.Hour
 
 // rollupFacts reads the authority's id and its number of shards.
 func rollupFacts(ctx context.Context, store objstore.Reader) (string, uint32, error) {
-	body, _, err := store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-	if errors.Is(err, objstore.ErrNotFound) {
+	id, err := accept.ReadAuthority(ctx, store)
+	if errors.Is(err, accept.ErrNoAuthority) {
 		return "", 0, &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket is no acceptance authority")}
 	}
 	if err != nil {
 		return "", 0, reached(err)
 	}
-	a, err := accept.ParseAuthorityRecord(body)
-	if err != nil {
-		return "", 0, err
-	}
 	shards, err := intake.ReadShards(ctx, store)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return "", 0, &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket has no rollups: their number of shards is not fixed")}
 	}
-	return a.AuthorityID, shards, reached(err)
+	return id, shards, reached(err)
 }

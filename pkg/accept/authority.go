@@ -39,6 +39,16 @@ func ParseAuthorityRecord(b []byte) (AuthorityRecord, error) {
 // ErrNoAuthority: the store has no authority record, and none was to be created.
 var ErrNoAuthority = errors.New("the store has no authority record")
 
+// ReadAuthority gives the id of the store's authority. Errors: ErrNoAuthority, which wraps
+// objstore.ErrNotFound too, record.ErrCorrupt, record.ErrNewerVersion, or the store's.
+func ReadAuthority(ctx context.Context, g record.Getter) (string, error) {
+	r, _, err := record.Read(ctx, g, layout.AuthorityKey, AuthorityKind, ParseAuthorityRecord)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return "", fmt.Errorf("%w: %w", ErrNoAuthority, err)
+	}
+	return r.AuthorityID, err
+}
+
 // AuthorityError: the store belongs to another authority. A collector must refuse to run.
 type AuthorityError struct {
 	Want, Got string
@@ -53,7 +63,7 @@ const authorityRounds = 4
 
 // EnsureAuthority compares the store's authority record with id, and with create
 // makes it so where there is none. Errors: *AuthorityError (refuse to run),
-// ErrNoAuthority, record.ErrCorrupt, *RetryError (call again, after a wait), or a context error.
+// ErrNoAuthority, record.ErrCorrupt, record.ErrNewerVersion, *RetryError (call again, after a wait), or a context error.
 func EnsureAuthority(ctx context.Context, store Store, id string, create bool) error {
 	if err := validName("authority id", id); err != nil {
 		return err
@@ -75,23 +85,17 @@ func EnsureAuthority(ctx context.Context, store Store, id string, create bool) e
 func ensureAuthority(ctx context.Context, store Store, id string, create bool) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, DefaultPolicy().RequestTimeout)
 	defer cancel()
-	stored, _, err := store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: MaxRecordBytes})
-	if err == nil {
-		r, err := ParseAuthorityRecord(stored)
-		if err != nil {
-			return true, fmt.Errorf("%q: %w", layout.AuthorityKey, err)
-		}
-		if r.AuthorityID != id {
-			return true, &AuthorityError{Want: id, Got: r.AuthorityID}
-		}
+	got, err := ReadAuthority(ctx, store)
+	switch {
+	case err == nil && got != id:
+		return true, &AuthorityError{Want: id, Got: got}
+	case err == nil:
 		return true, nil
-	}
-	if objstore.Unreadable(err) { // too long for an authority record
-		return true, fmt.Errorf("%q: %w: %w", layout.AuthorityKey, record.ErrCorrupt, err)
-	}
-	if errors.Is(err, objstore.ErrNotFound) {
+	case errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
+		return true, err
+	case errors.Is(err, ErrNoAuthority):
 		if !create {
-			return true, fmt.Errorf("%q: %w", layout.AuthorityKey, ErrNoAuthority)
+			return true, err
 		}
 		if _, err = store.Create(ctx, layout.AuthorityKey, AuthorityRecord{AuthorityID: id}.Marshal(), jsonContent); err == nil {
 			return true, nil

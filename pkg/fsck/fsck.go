@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // Problem is a stable code of a finding.
@@ -26,6 +27,7 @@ type Problem string
 const (
 	UnknownKey      Problem = "UNKNOWN_KEY"      // a key under our prefix that is none of ours
 	BadManifest     Problem = "BAD_MANIFEST"     // unreadable, or not the identity that its key says
+	NewerRecord     Problem = "NEWER_RECORD"     // a newer release wrote the record: check with that release's lmctl
 	BadQuarantine   Problem = "BAD_QUARANTINE"   // unreadable, or not what its key says
 	BlobMissing     Problem = "BLOB_MISSING"     // no generation of the frame hashes to its digest
 	FrameInvalid    Problem = "FRAME_INVALID"    // the frame's bytes are right but it does not decode
@@ -138,6 +140,9 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 	}
 	m, err := accept.ParseManifest(raw)
 	switch {
+	case errors.Is(err, record.ErrNewerVersion):
+		c.found(NewerRecord, key, "%v", err)
+		return nil
 	case err != nil:
 		c.found(BadManifest, key, "%v", err)
 		return nil
@@ -240,6 +245,9 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 	}
 	q, err := accept.ParseConflictRecord(raw)
 	switch {
+	case errors.Is(err, record.ErrNewerVersion):
+		c.found(NewerRecord, key, "%v", err)
+		return nil
 	case err != nil:
 		c.found(BadQuarantine, key, "%v", err)
 		return nil

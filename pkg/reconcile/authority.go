@@ -5,8 +5,6 @@ import (
 	"errors"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 // authority is the id that manifests must carry: the configured one, else the
@@ -18,19 +16,15 @@ func (r *Reconciler) authority(ctx context.Context) (string, error) {
 	if id := r.own.Load(); id != nil {
 		return *id, nil
 	}
-	body, _, err := r.Store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-	if errors.Is(err, objstore.ErrNotFound) {
+	id, err := accept.ReadAuthority(ctx, r.Store)
+	if errors.Is(err, accept.ErrNoAuthority) {
 		return "", nil
 	}
 	if err != nil {
 		return "", err
 	}
-	rec, err := accept.ParseAuthorityRecord(body)
-	if err != nil {
-		return "", err
-	}
-	r.own.Store(&rec.AuthorityID)
-	return rec.AuthorityID, nil
+	r.own.Store(&id)
+	return id, nil
 }
 
 // CheckAuthority compares the configured authority with the store's own record. It

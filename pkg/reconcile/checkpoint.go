@@ -2,68 +2,68 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// CheckpointSchema names the checkpoint's JSON schema.
-const CheckpointSchema = "lightmetrics.reconcile_checkpoint.v1"
-
-const maxCheckpointBytes = 4 << 10
+// CheckpointKind is the kind of the checkpoint.
+var CheckpointKind = record.Kind{Schema: "lightmetrics.reconcile_checkpoint.v1", Title: "reconcile checkpoint", MaxBytes: 4 << 10}
 
 // checkpointTries bounds how often a lost race is run again; each loss means that
 // another reconciler moved it forward.
 const checkpointTries = 8
 
-// ErrCheckpoint: the checkpoint object can't be read as one.
-var ErrCheckpoint = errors.New("invalid checkpoint")
-
 type checkpoint struct {
-	Schema  string `json:"schema"`
-	Through int64  `json:"scanned_through_unix_ns"`
+	Through int64 `json:"scanned_through_unix_ns"`
 }
 
+// ParseCheckpoint gives the time that a checkpoint says; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseCheckpoint(b []byte) (int64, error) {
+	var c checkpoint
+	err := CheckpointKind.Unmarshal(b, &c)
+	if err == nil && c.Through < 0 {
+		err = CheckpointKind.Corrupt("", "scanned_through_unix_ns is negative")
+	}
+	return c.Through, err
+}
+
+// MarshalCheckpoint writes the canonical JSON of a checkpoint.
+func MarshalCheckpoint(through int64) []byte { return CheckpointKind.Marshal(checkpoint{through}) }
+
 // ReadCheckpoint gives the time (Unix nanoseconds) up to which accepted-by-time was
-// scanned; 0 when there is none yet.
+// scanned; 0 when there is none yet. A checkpoint that can't be read is record.ErrCorrupt.
 func (r *Reconciler) ReadCheckpoint(ctx context.Context) (int64, error) {
 	c, _, err := r.readCheckpoint(ctx)
 	return c, err
 }
 
 func (r *Reconciler) readCheckpoint(ctx context.Context) (int64, string, error) {
-	body, info, err := r.Store.Get(ctx, layout.CheckpointKey, objstore.GetOptions{Limit: maxCheckpointBytes})
+	c, info, err := record.Read(ctx, r.Store, layout.CheckpointKey, CheckpointKind, ParseCheckpoint)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return 0, "", nil
 	}
-	if objstore.Unreadable(err) { // as one that does not parse: its ETag lets it be replaced
-		body = nil
-		info, err = r.Store.Head(ctx, layout.CheckpointKey)
+	if record.Unreadable(err) && info.ETag == "" { // not even its bytes: its ETag lets it be replaced
+		head, herr := r.Store.Head(ctx, layout.CheckpointKey)
+		if herr != nil {
+			return 0, "", herr
+		}
+		info = head
 	}
-	if err != nil {
-		return 0, "", err
-	}
-	var c checkpoint
-	if err := json.Unmarshal(body, &c); err != nil || c.Schema != CheckpointSchema || c.Through < 0 {
-		return 0, info.ETag, fmt.Errorf("read %q: %w", layout.CheckpointKey, ErrCheckpoint)
-	}
-	return c.Through, info.ETag, nil
+	return c, info.ETag, err
 }
 
 // AdvanceCheckpoint moves the checkpoint forward to through, never back, and gives
 // where it stands. A lost race is run again from what the winner wrote.
 func (r *Reconciler) AdvanceCheckpoint(ctx context.Context, through int64) (int64, error) {
-	body, err := json.Marshal(checkpoint{CheckpointSchema, through})
-	if err != nil {
-		return 0, err
-	}
+	body := MarshalCheckpoint(through)
 	opts := objstore.PutOptions{ContentType: "application/json"}
 	for range checkpointTries {
 		now, etag, err := r.readCheckpoint(ctx)
-		if err != nil && !errors.Is(err, ErrCheckpoint) {
+		if err != nil && !errors.Is(err, record.ErrCorrupt) {
 			return 0, err
 		}
 		if err == nil && now >= through {

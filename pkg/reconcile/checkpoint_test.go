@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -8,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 func TestCheckpointOnlyForward(t *testing.T) {
@@ -79,12 +81,55 @@ func (o *overtaken) Replace(ctx context.Context, key string, b []byte, etag stri
 	return o.Store.Replace(ctx, key, b, etag, p)
 }
 
+// What a newer release wrote is not replaced.
+func TestRecordsOfANewerRelease(t *testing.T) {
+	newer := func(b []byte) []byte { return bytes.Replace(b, []byte(`.v1"`), []byte(`.v2"`), 1) }
+	s := newStore()
+	put := func(t *testing.T, s objstore.Store, key string, b []byte) {
+		t.Helper()
+		must(t, s.Delete(ctx, key))
+		put(t, s, key, b)
+	}
+	body := newer(MarshalCheckpoint(5))
+	put(t, s, layout.CheckpointKey, body)
+	if _, err := newCore(s).ReadCheckpoint(ctx); !errors.Is(err, record.ErrNewerVersion) {
+		t.Error(err)
+	}
+	if _, err := newCore(s).AdvanceCheckpoint(ctx, 9); !errors.Is(err, record.ErrNewerVersion) {
+		t.Error(err)
+	}
+	if got, _, err := s.Get(ctx, layout.CheckpointKey, objstore.GetOptions{}); err != nil || !bytes.Equal(got, body) {
+		t.Errorf("%s, %v", got, err)
+	}
+
+	m := acceptBatch(t, s, batch(0, 9))
+	key := layout.Accepted(m.Identity)
+	put(t, s, key, newer(m.Marshal()))
+	res, err := newCore(s).Reconcile(ctx, key, Options{})
+	if err != nil || res.Cause != CauseNewer || !res.Opened || len(res.Created) > 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	repair, _, err := s.Get(ctx, layout.Repair(m.Identity), objstore.GetOptions{})
+	must(t, err)
+	put(t, s, layout.Repair(m.Identity), newer(repair))
+	if _, err := newCore(s).Reconcile(ctx, key, Options{}); err != nil {
+		t.Error(err)
+	}
+	if got, _, err := s.Get(ctx, layout.Repair(m.Identity), objstore.GetOptions{}); err != nil || !bytes.Equal(got, newer(repair)) {
+		t.Errorf("a newer repair record became %s, %v", got, err)
+	}
+	put(t, s, key, m.Marshal()) // as a newer reconciler reads it
+	if res, err := newCore(s).Reconcile(ctx, key, Options{Recheck: true}); err != nil || res.Cause != "" || !res.Healed || len(res.Created) != 3 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
 func TestCorruptCheckpoint(t *testing.T) {
 	for _, body := range []string{"", "{}", `{"schema":"lightmetrics.reconcile_checkpoint.v1","scanned_through_unix_ns":-4}`} {
 		s := newStore()
 		put(t, s, layout.CheckpointKey, []byte(body))
 		r := newCore(s)
-		if _, err := r.ReadCheckpoint(ctx); !errors.Is(err, ErrCheckpoint) {
+		if _, err := r.ReadCheckpoint(ctx); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%q: %v", body, err)
 		}
 		if got, err := r.AdvanceCheckpoint(ctx, 3); err != nil || got != 3 {

@@ -2,20 +2,20 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// Schemas of the derived objects. accepted-by-time holds the manifest's own bytes.
-const (
-	AcceptedByBlobSchema   = "lightmetrics.accepted_by_blob.v1"
-	RawBlobByTimeSchema    = "lightmetrics.raw_blob_by_time.v1"
-	QuarantineByBlobSchema = "lightmetrics.quarantine_by_blob.v1"
+// Kinds of the derived objects. accepted-by-time holds the manifest's own bytes.
+var (
+	AcceptedByBlobKind   = record.Kind{Schema: "lightmetrics.accepted_by_blob.v1", Title: "reference of a blob to its manifest", MaxBytes: accept.MaxRecordBytes}
+	RawBlobByTimeKind    = record.Kind{Schema: "lightmetrics.raw_blob_by_time.v1", Title: "index entry of a blob", MaxBytes: accept.MaxRecordBytes}
+	QuarantineByBlobKind = record.Kind{Schema: "lightmetrics.quarantine_by_blob.v1", Title: "reference of a blob to its quarantine record", MaxBytes: accept.MaxRecordBytes}
 )
 
 // Derived is one object that follows from a manifest. Key and Body are functions of
@@ -26,16 +26,14 @@ type Derived struct {
 	Body []byte
 }
 
-// reference is the body of the reverse references. All its text is keys and hex,
-// so encoding/json has one form for it.
+// reference is the body of the reverse references.
 type reference struct {
-	Schema       string `json:"schema"`
-	ManifestKey  string `json:"manifest_key"`
-	FrameSHA256  string `json:"frame_sha256"`
-	FrameBytes   uint64 `json:"frame_bytes,omitempty"`
-	RawBlobKey   string `json:"raw_blob_key"`
-	AcceptedAtNS int64  `json:"accepted_at_unix_ns,omitempty"`
-	ObservedAtNS int64  `json:"observed_at_unix_ns,omitempty"`
+	ManifestKey  string          `json:"manifest_key"`
+	FrameSHA256  identity.Digest `json:"frame_sha256"`
+	FrameBytes   uint64          `json:"frame_bytes,omitempty"`
+	RawBlobKey   string          `json:"raw_blob_key"`
+	AcceptedAtNS int64           `json:"accepted_at_unix_ns,omitempty"`
+	ObservedAtNS int64           `json:"observed_at_unix_ns,omitempty"`
 }
 
 // DerivedOf lists what follows from an identity manifest, in the order of writing. body is
@@ -43,33 +41,21 @@ type reference struct {
 func DerivedOf(m accept.Manifest, body []byte) []Derived {
 	at := m.AcceptedTime()
 	ref := reference{
-		Schema:      AcceptedByBlobSchema,
 		ManifestKey: layout.Accepted(m.Identity),
-		FrameSHA256: m.FrameSHA256.String(), FrameBytes: m.FrameBytes, RawBlobKey: m.RawBlobKey,
+		FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.RawBlobKey,
 		AcceptedAtNS: m.AcceptedAt,
 	}
-	byTime := ref
-	byTime.Schema = RawBlobByTimeSchema
 	return []Derived{
-		{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), encode(ref)},
-		{RawBlobByTime, layout.RawBlobByTime(at, m.FrameSHA256), encode(byTime)},
+		{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},
+		{RawBlobByTime, layout.RawBlobByTime(at, m.FrameSHA256), RawBlobByTimeKind.Marshal(ref)},
 		{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},
 	}
 }
 
 func derivedOfConflict(c accept.ConflictRecord, key string) []Derived {
-	return []Derived{{QuarantineByBlob, layout.QuarantineByBlob(c.SubmittedSHA256, c.Identity), encode(reference{
-		Schema: QuarantineByBlobSchema, ManifestKey: key,
-		FrameSHA256: c.SubmittedSHA256.String(), RawBlobKey: c.SubmittedBlobKey, ObservedAtNS: c.ObservedAt,
+	return []Derived{{QuarantineByBlob, layout.QuarantineByBlob(c.SubmittedSHA256, c.Identity), QuarantineByBlobKind.Marshal(reference{
+		ManifestKey: key, FrameSHA256: c.SubmittedSHA256, RawBlobKey: c.SubmittedBlobKey, ObservedAtNS: c.ObservedAt,
 	})}}
-}
-
-func encode(r reference) []byte {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic(fmt.Sprintf("encode reference: %v", err)) // strings and numbers only
-	}
-	return b
 }
 
 func (r *Reconciler) derive(ctx context.Context, res *Result, ds []Derived, o Options) error {

@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
-func record(event, key string) string {
+func eventRecord(event, key string) string {
 	return fmt.Sprintf(`{"eventVersion":"2.1","eventName":%q,"s3":{"bucket":{"name":"b"},"object":{"key":%q,"size":1}}}`, event, key)
 }
 
@@ -27,18 +27,18 @@ func TestParseEvent(t *testing.T) {
 		keys    []string
 		ignored int
 	}{
-		"one":              {[]string{record("ObjectCreated:Put", acc)}, "", []string{acc}, 0},
-		"escaped":          {[]string{record("ObjectCreated:Put", esc(acc))}, "", []string{acc}, 0},
-		"prefix":           {[]string{record("ObjectCreated:Put", esc("team a/"+acc))}, "team a/", []string{acc}, 0},
-		"other prefix":     {[]string{record("ObjectCreated:Put", acc)}, "p/", nil, 1},
-		"s3: name":         {[]string{record("s3:ObjectCreated:CompleteMultipartUpload", acc)}, "", []string{acc}, 0},
-		"removed":          {[]string{record("ObjectRemoved:Delete", acc)}, "", nil, 1},
-		"quarantine":       {[]string{record("ObjectCreated:Put", quar)}, "", []string{quar}, 0},
-		"not a manifest":   {[]string{record("ObjectCreated:Put", "raw-blobs/v1/x"), record("ObjectCreated:Put", acc)}, "", []string{acc}, 1},
-		"bad escape":       {[]string{record("ObjectCreated:Put", "%zz")}, "", nil, 1},
-		"empty key":        {[]string{record("ObjectCreated:Put", "")}, "", nil, 1},
-		"traversal":        {[]string{record("ObjectCreated:Put", "accepted/v1/../"+acc)}, "", nil, 1},
-		"several, doubled": {[]string{record("ObjectCreated:Put", acc), record("ObjectCreated:Put", acc)}, "", []string{acc, acc}, 0},
+		"one":              {[]string{eventRecord("ObjectCreated:Put", acc)}, "", []string{acc}, 0},
+		"escaped":          {[]string{eventRecord("ObjectCreated:Put", esc(acc))}, "", []string{acc}, 0},
+		"prefix":           {[]string{eventRecord("ObjectCreated:Put", esc("team a/"+acc))}, "team a/", []string{acc}, 0},
+		"other prefix":     {[]string{eventRecord("ObjectCreated:Put", acc)}, "p/", nil, 1},
+		"s3: name":         {[]string{eventRecord("s3:ObjectCreated:CompleteMultipartUpload", acc)}, "", []string{acc}, 0},
+		"removed":          {[]string{eventRecord("ObjectRemoved:Delete", acc)}, "", nil, 1},
+		"quarantine":       {[]string{eventRecord("ObjectCreated:Put", quar)}, "", []string{quar}, 0},
+		"not a manifest":   {[]string{eventRecord("ObjectCreated:Put", "raw-blobs/v1/x"), eventRecord("ObjectCreated:Put", acc)}, "", []string{acc}, 1},
+		"bad escape":       {[]string{eventRecord("ObjectCreated:Put", "%zz")}, "", nil, 1},
+		"empty key":        {[]string{eventRecord("ObjectCreated:Put", "")}, "", nil, 1},
+		"traversal":        {[]string{eventRecord("ObjectCreated:Put", "accepted/v1/../"+acc)}, "", nil, 1},
+		"several, doubled": {[]string{eventRecord("ObjectCreated:Put", acc), eventRecord("ObjectCreated:Put", acc)}, "", []string{acc, acc}, 0},
 		"none":             {nil, "", nil, 0},
 	} {
 		keys, ignored, err := ParseEvent([]byte(`{"Records":[`+strings.Join(c.records, ",")+`]}`), c.prefix)
@@ -58,7 +58,7 @@ func TestParseEvent(t *testing.T) {
 }
 
 func FuzzParseEvent(f *testing.F) {
-	f.Add([]byte(`{"Records":[`+record("ObjectCreated:Put", layout.Accepted(batch(1, 2)))+`]}`), "")
+	f.Add([]byte(`{"Records":[`+eventRecord("ObjectCreated:Put", layout.Accepted(batch(1, 2)))+`]}`), "")
 	f.Fuzz(func(t *testing.T, b []byte, prefix string) {
 		keys, _, err := ParseEvent(b, prefix)
 		if err != nil && !errors.Is(err, ErrEvent) {

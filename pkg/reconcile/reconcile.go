@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // ErrUnknownKey: the key is neither an identity manifest's nor a quarantine record's.
@@ -119,7 +120,7 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 	case err != nil: // too long to be a manifest, or damaged
 		rec.cause, rec.detail = CauseBadManifest, err.Error()
 	case perr != nil:
-		rec.cause, rec.detail = CauseBadManifest, perr.Error()
+		rec.cause, rec.detail = causeOf(perr), perr.Error()
 	case m.Identity != id:
 		rec.cause, rec.detail = CauseBadManifest, fmt.Sprintf("identity %s under the key of another", m.Identity)
 	case authority != "" && m.AuthorityID != authority:
@@ -165,7 +166,7 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 	case err != nil:
 		rec.cause, rec.detail = CauseBadManifest, err.Error()
 	case perr != nil:
-		rec.cause, rec.detail = CauseBadManifest, perr.Error()
+		rec.cause, rec.detail = causeOf(perr), perr.Error()
 	case c.Identity != id || c.SubmittedSHA256 != d:
 		rec.cause, rec.detail = CauseBadManifest, fmt.Sprintf("conflict %s %s under the key of another", c.Identity, c.SubmittedSHA256)
 	case authority != "" && c.AuthorityID != authority:
@@ -183,6 +184,14 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 		return res, err
 	}
 	return res, r.derive(ctx, &res, derivedOfConflict(c, key), o)
+}
+
+// causeOf says what is wrong with a record that does not parse.
+func causeOf(err error) Cause {
+	if errors.Is(err, record.ErrNewerVersion) {
+		return CauseNewer
+	}
+	return CauseBadManifest
 }
 
 // read gets a record; objstore.Unreadable when it is too long to be one, or damaged.

@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 var ctx = context.Background()
@@ -340,7 +341,7 @@ func TestDamagedAtRest(t *testing.T) {
 	s := newStore()
 	put(t, s, layout.CheckpointKey, []byte("{}"))
 	damaged := fault.New(s, 1, fault.Refused("get", layout.CheckpointKey, objstore.ErrChecksum))
-	if _, err := newCore(damaged).ReadCheckpoint(ctx); !errors.Is(err, ErrCheckpoint) {
+	if _, err := newCore(damaged).ReadCheckpoint(ctx); !errors.Is(err, record.ErrCorrupt) {
 		t.Errorf("damaged checkpoint: %v", err)
 	}
 }

@@ -2,16 +2,15 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// RepairSchema names the repair record's JSON schema.
-const RepairSchema = "lightmetrics.repair.v1"
+// RepairKind is the kind of the repair record.
+var RepairKind = record.Kind{Schema: "lightmetrics.repair.v1", Title: "repair record", MaxBytes: 16 << 10}
 
 // Cause is what is wrong with a manifest or its blob.
 type Cause string
@@ -22,14 +21,16 @@ const (
 	CauseCorrupt     Cause = "corrupt_blob"      // generations are there, but none has the frame's hash
 	CauseBadManifest Cause = "bad_manifest"      // the record can't be read, or stands under another's key
 	CauseForeign     Cause = "foreign_authority" // the record belongs to another acceptance authority
+	CauseNewer       Cause = "newer_release"     // the record is of a newer release, and nothing is wrong with it
 )
 
 // Causes lists all of them.
-func Causes() []Cause { return []Cause{CauseMissing, CauseCorrupt, CauseBadManifest, CauseForeign} }
+func Causes() []Cause {
+	return []Cause{CauseMissing, CauseCorrupt, CauseBadManifest, CauseForeign, CauseNewer}
+}
 
 // RepairRecord is what an operator sees under repair/v1/ while something is wrong.
 type RepairRecord struct {
-	Schema      string          `json:"schema"`
 	ManifestKey string          `json:"manifest_key"`
 	Cause       Cause           `json:"cause"`
 	Detail      string          `json:"detail"`
@@ -40,20 +41,11 @@ type RepairRecord struct {
 	ReconcilerID string `json:"reconciler_id"`
 }
 
-// MaxRepairBytes bounds a repair record.
-const MaxRepairBytes = 16 << 10
+// Marshal writes the canonical JSON.
+func (r RepairRecord) Marshal() []byte { return RepairKind.Marshal(r) }
 
-// ParseRepair reads a repair record.
-func ParseRepair(b []byte) (RepairRecord, error) {
-	var r RepairRecord
-	if err := json.Unmarshal(b, &r); err != nil {
-		return r, fmt.Errorf("repair record: %w", err)
-	}
-	if r.Schema != RepairSchema {
-		return r, fmt.Errorf("repair record: schema %q, want %q", r.Schema, RepairSchema)
-	}
-	return r, nil
-}
+// ParseRepair reads a repair record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseRepair(b []byte) (r RepairRecord, err error) { return r, RepairKind.Unmarshal(b, &r) }
 
 type repair struct {
 	key, manifestKey string
@@ -77,10 +69,10 @@ func (r *Reconciler) settle(ctx context.Context, res *Result, p repair, o Option
 		return nil
 	}
 	rec := RepairRecord{
-		Schema: RepairSchema, ManifestKey: p.manifestKey, Cause: p.cause, Detail: clip(p.detail),
+		ManifestKey: p.manifestKey, Cause: p.cause, Detail: clip(p.detail),
 		FrameSHA256: p.digest, RawBlobKey: p.blobKey, FirstSeen: r.Now().UnixNano(), ReconcilerID: r.ID,
 	}
-	_, err := r.Store.Create(ctx, p.key, encodeRepair(rec), objstore.PutOptions{ContentType: "application/json"})
+	_, err := r.Store.Create(ctx, p.key, rec.Marshal(), objstore.PutOptions{ContentType: "application/json"})
 	if err == nil {
 		res.Opened = true
 		return nil
@@ -93,15 +85,14 @@ func (r *Reconciler) settle(ctx context.Context, res *Result, p repair, o Option
 
 // correct brings an existing record to the cause of now and keeps its first-seen time.
 func (r *Reconciler) correct(ctx context.Context, key string, rec RepairRecord) error {
-	body, info, err := r.Store.Get(ctx, key, objstore.GetOptions{Limit: MaxRepairBytes})
-	if errors.Is(err, objstore.ErrNotFound) {
-		return nil // healed by another reconciler since; the next pass looks again
+	old, info, err := record.Read(ctx, r.Store, key, RepairKind, ParseRepair)
+	if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, record.ErrNewerVersion) {
+		return nil // healed by another reconciler since, and the next pass reads again; or that one's to correct
 	}
-	if err != nil && !objstore.Unreadable(err) {
+	if err != nil && !record.Unreadable(err) {
 		return err
 	}
-	old, perr := ParseRepair(body)
-	if perr == nil {
+	if err == nil {
 		if old.Cause == rec.Cause && old.ManifestKey == rec.ManifestKey {
 			return nil
 		}
@@ -112,19 +103,11 @@ func (r *Reconciler) correct(ctx context.Context, key string, rec RepairRecord) 
 			return err
 		}
 	}
-	_, err = r.Store.Replace(ctx, key, encodeRepair(rec), info.ETag, objstore.PutOptions{ContentType: "application/json"})
+	_, err = r.Store.Replace(ctx, key, rec.Marshal(), info.ETag, objstore.PutOptions{ContentType: "application/json"})
 	if errors.Is(err, objstore.ErrPreconditionFailed) {
 		return nil // another reconciler corrected it
 	}
 	return err
-}
-
-func encodeRepair(r RepairRecord) []byte {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic(fmt.Sprintf("encode repair record: %v", err)) // strings and numbers only
-	}
-	return b
 }
 
 func clip(s string) string {

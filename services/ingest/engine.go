@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -55,18 +54,11 @@ func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
 	if id := s.cfg.AuthorityID; id != "" {
 		return id, accept.EnsureAuthority(ctx, s.store, id, true)
 	}
-	b, _, err := s.store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-	switch {
-	case err == nil:
-		r, err := accept.ParseAuthorityRecord(b)
-		if err != nil {
-			return "", fmt.Errorf("%q: %w", layout.AuthorityKey, err)
-		}
-		return r.AuthorityID, nil
-	case !errors.Is(err, objstore.ErrNotFound):
-		return "", err
+	id, err := accept.ReadAuthority(ctx, s.store)
+	if !errors.Is(err, accept.ErrNoAuthority) {
+		return id, err
 	}
-	id := "authority-" + rand.Text()
+	id = "authority-" + rand.Text()
 	err = accept.EnsureAuthority(ctx, s.store, id, true)
 	var other *accept.AuthorityError
 	if errors.As(err, &other) { // another collector was first

@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // timeScan lists accepted-by-time from the checkpoint, less the lookback, to now
@@ -24,7 +24,7 @@ func (s *Service) timeScan(ctx context.Context) error {
 		return err
 	}
 	through, err := s.core.ReadCheckpoint(ctx)
-	if errors.Is(err, reconcile.ErrCheckpoint) {
+	if errors.Is(err, record.ErrCorrupt) {
 		s.log.Error("checkpoint can't be read; it is written anew", "err", err)
 		through, err = 0, nil
 	}

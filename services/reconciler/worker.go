@@ -117,7 +117,7 @@ func (s *Service) report(it *item, res reconcile.Result) {
 	default:
 		s.m.ends.WithLabelValues("reported").Inc()
 	}
-	if res.Cause == reconcile.CauseBadManifest || res.Cause == reconcile.CauseForeign {
+	if res.Cause == reconcile.CauseBadManifest || res.Cause == reconcile.CauseForeign || res.Cause == reconcile.CauseNewer {
 		s.bad.add(it.key) // not in any ledger: or each audit would queue it again
 	} else {
 		s.bad.remove(it.key)

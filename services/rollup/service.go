@@ -232,7 +232,7 @@ func (s *Service) until(ctx context.Context, what string, fn func(context.Contex
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &shards), errors.Is(err, intake.ErrConfig), errors.Is(err, errAuthority), errors.Is(err, record.ErrCorrupt):
+		case errors.As(err, &shards), errors.Is(err, intake.ErrConfig), errors.Is(err, errAuthority), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
 			return fmt.Errorf("rollup: %w", err)
 		}
 		s.log.Warn("not there yet; it is tried again", "what", what, "err", err)
@@ -248,18 +248,14 @@ var errAuthority = errors.New("the bucket is of another authority")
 func (s *Service) authority(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	body, _, err := s.store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-	if err != nil {
-		return fmt.Errorf("authority: %w", err)
-	}
-	r, err := accept.ParseAuthorityRecord(body)
+	id, err := accept.ReadAuthority(ctx, s.store)
 	if err != nil {
 		return err
 	}
-	if s.cfg.AuthorityID != "" && s.cfg.AuthorityID != r.AuthorityID {
-		return fmt.Errorf("%w: %q, configured is %q", errAuthority, r.AuthorityID, s.cfg.AuthorityID)
+	if s.cfg.AuthorityID != "" && s.cfg.AuthorityID != id {
+		return fmt.Errorf("%w: %q, configured is %q", errAuthority, id, s.cfg.AuthorityID)
 	}
-	s.cfg.AuthorityID = r.AuthorityID
+	s.cfg.AuthorityID = id
 	return nil
 }
 

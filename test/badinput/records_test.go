@@ -263,7 +263,7 @@ func reconcileOf(t testing.TB, store objstore.Store, what, key, manifest string)
 	r := &reconcile.Reconciler{Store: store, Now: time.Now, ID: "r"}
 	if what == "checkpoint" {
 		_, err := r.ReadCheckpoint(ctx)
-		if !errors.Is(err, reconcile.ErrCheckpoint) {
+		if !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("checkpoint: %v", err)
 		}
 		if at, err := r.AdvanceCheckpoint(ctx, 2000); err != nil || at != 2000 {

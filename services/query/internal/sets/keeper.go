@@ -291,13 +291,9 @@ func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, er
 		return "", s, false, fmt.Errorf("head %q: %w", layout.RollupConfigKey, err)
 	}
 	s.began = info.LastModified
-	body, _, err := k.d.Store.Get(ctx, layout.AuthorityKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	authority, err := accept.ReadAuthority(ctx, k.d.Store)
 	if err != nil {
-		return "", s, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
+		return "", s, false, err
 	}
-	r, err := accept.ParseAuthorityRecord(body)
-	if err != nil {
-		return "", s, false, fmt.Errorf("read %q: %w", layout.AuthorityKey, err)
-	}
-	return r.AuthorityID, s, true, nil
+	return authority, s, true, nil
 }
