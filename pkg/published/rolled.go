@@ -98,78 +98,98 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 	if instead.missing() && !r.Nearly {
 		return nil, false, nil
 	}
-	rolled := instead.sets
-	var rest []*catalog.Set
-	for h := from; h <= to; h++ {
-		for _, s := range q.Sets(h, window.Raw) {
-			of := q.set(h, s.Name.Shard, r.Window)
-			if r.Window == window.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
-				rest = append(rest, s)
-				continue
-			}
-			rolled[r.Window] = append(rolled[r.Window], of)
-		}
-	}
-	if len(rolled) == 0 {
+	rest := q.chooseRolled(&instead, r.Window, from, to, raw)
+	if len(instead.sets) == 0 {
 		return nil, false, nil
 	}
-	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
-	var ofRolled []*handle
-	for _, w := range instead.windows() {
-		more, err := q.seek(&reads, w, rolled[w], mint, maxt, ms)
-		if err != nil {
-			return nil, false, err
-		}
-		ofRolled = append(ofRolled, more...)
-	}
-	ofRest, err := q.seek(&reads, window.Raw, rest, mint, maxt, ms)
+	rows, samples, err := q.seekRolled(ctx, instead, rest, mint, maxt, ms)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := reads.Wait(); err != nil {
-		return nil, false, err
-	}
-	rows, samples := expand(ofRolled, mint, maxt), expand(ofRest, mint, maxt)
 	for _, ob := range rows {
-		for _, i := range ob.series {
-			if !takes(ob.x.meta(i).typ) {
-				return nil, false, nil
-			}
+		if slices.ContainsFunc(ob.series, func(i int) bool { return !takes(ob.x.meta(i).typ) }) {
+			return nil, false, nil
 		}
 	}
 	if err := q.load(ctx, append(slices.Clone(rows), samples...), mint, maxt); err != nil {
 		return nil, false, err
 	}
-	ofRows, ofSamples := gather(rows), gather(samples)
-	at := make(map[uint64][]int, len(ofRows))
-	for i := range ofRows {
-		s := &ofRows[i]
-		for k := 1; k < len(s.pieces); k++ {
-			if s.pieces[k].ob.hour == s.pieces[k-1].ob.hour {
-				return nil, false, nil
-			}
-		}
-		at[s.Labels.Hash()] = append(at[s.Labels.Hash()], len(out))
-		out = append(out, Rolled{Labels: s.Labels, rows: partsOf(s.pieces)})
-	}
-next:
-	for i := range ofSamples {
-		s := &ofSamples[i]
-		for _, k := range at[s.Labels.Hash()] {
-			if labels.Equal(out[k].Labels, s.Labels) {
-				if overlaps(out[k].rows, s.pieces) {
-					return nil, false, nil
-				}
-				out[k].Raw = s
-				continue next
-			}
-		}
-		out = append(out, Rolled{Labels: s.Labels, Raw: s})
+	if out, ok = joinRolled(gather(rows), gather(samples)); !ok {
+		return nil, false, nil
 	}
 	if r.Nearly {
 		q.reduceFound(instead, rows)
 	}
 	return out, true, nil
+}
+
+// chooseRolled adds to the stand-ins the sets of a window that were made with their raw
+// ones, and gives the raw sets that must be read themselves: those without such a set, and
+// those of the hours that raw names.
+func (q *Query) chooseRolled(instead *standIns, w window.Window, from, to window.Hour, raw func(window.Hour) bool) (rest []*catalog.Set) {
+	for h := from; h <= to; h++ {
+		for _, s := range q.Sets(h, window.Raw) {
+			of := q.set(h, s.Name.Shard, w)
+			if w == window.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
+				rest = append(rest, s)
+				continue
+			}
+			instead.sets[w] = append(instead.sets[w], of)
+		}
+	}
+	return rest
+}
+
+// seekRolled reads, in parallel, the indexes of rows and of the raw samples beside them.
+func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) (rows, samples []*object, err error) {
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
+	var ofRows []*handle
+	for _, w := range instead.windows() {
+		more, err := q.seek(&reads, w, instead.sets[w], mint, maxt, ms)
+		if err != nil {
+			return nil, nil, err
+		}
+		ofRows = append(ofRows, more...)
+	}
+	ofSamples, err := q.seek(&reads, window.Raw, rest, mint, maxt, ms)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := reads.Wait(); err != nil {
+		return nil, nil, err
+	}
+	return expand(ofRows, mint, maxt), expand(ofSamples, mint, maxt), nil
+}
+
+// joinRolled puts rows and samples of equal label sets together. It is false where that
+// can't be done: where an hour has several series with one label set, or rows and samples
+// of one.
+func joinRolled(ofRows, ofSamples []Series) (out []Rolled, ok bool) {
+	at := make(map[uint64][]int, len(ofRows))
+	for i := range ofRows {
+		s := &ofRows[i]
+		for k := 1; k < len(s.pieces); k++ {
+			if s.pieces[k].ob.hour == s.pieces[k-1].ob.hour {
+				return nil, false
+			}
+		}
+		at[s.Labels.Hash()] = append(at[s.Labels.Hash()], len(out))
+		out = append(out, Rolled{Labels: s.Labels, rows: partsOf(s.pieces)})
+	}
+	for i := range ofSamples {
+		s := &ofSamples[i]
+		same := at[s.Labels.Hash()]
+		k := slices.IndexFunc(same, func(k int) bool { return labels.Equal(out[k].Labels, s.Labels) })
+		if k < 0 {
+			out = append(out, Rolled{Labels: s.Labels, Raw: s})
+			continue
+		}
+		if overlaps(out[same[k]].rows, s.pieces) {
+			return nil, false
+		}
+		out[same[k]].Raw = s
+	}
+	return out, true
 }
 
 // overlaps: rows and samples of one hour, of two shards, can't be put together.

@@ -93,71 +93,81 @@ func (q *Query) objects(ctx context.Context, hint Hint, from, to window.Hour, mi
 
 // seek starts the reads of indexes; what it gives is there when they are done.
 func (q *Query) seek(reads *group, w window.Window, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*handle, error) {
-	var handles []*handle
 	key := selectionKey(ms)
 	plan := q.r.plans.of(sets)
-	none := plan.nothing(key)
-	ofAgent := q.r.cfg.AgentLabel.Split(ms, false).Agent
-	var mu sync.Mutex
-	series := 0
+	s := &seek{q: q, w: w, ms: ms, key: key, agent: q.r.cfg.AgentLabel.Split(ms, false).Agent, none: plan.nothing(key)}
+	var handles []*handle
 	for n := range plan.units {
-		if none.has(n) {
-			continue
-		}
 		u := &plan.units[n]
-		if !mayMatch(u.o, ms) || !u.mayHoldAgent(ofAgent) {
-			none.add(n)
+		if !s.mayHold(n, u) || !inTime(u.o, mint, maxt) {
 			continue
-		}
-		if !inTime(u.o, mint, maxt) {
-			continue
-		}
-		x, ok := q.r.indexes.Get(u.o.IndexKey)
-		if ok {
-			q.stats.indexHits.Add(1)
-			series, err := x.selected(reads.ctx, key, ms)
-			if err != nil {
-				return nil, reads.refused(err)
-			}
-			if len(series) == 0 {
-				none.add(n)
-				continue
-			}
 		}
 		h := &handle{q: q, key: u.o.ChunkKey, uses: u.uses, raw: w == window.Raw, w: w}
-		handles = append(handles, h)
-		found := func(ctx context.Context, x *index) error {
-			held, err := x.selected(ctx, key, ms)
-			if err != nil {
-				return err
-			}
-			h.x, h.series = x, held
-			if len(h.series) == 0 {
-				none.add(n)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if series += len(h.series); w == window.Raw && q.limits.Series > 0 && series > q.limits.Series*maxHoursAtOnce {
-				return &LimitError{"limits.series", int64(q.limits.Series)}
-			}
-			return nil
-		}
-		if ok {
-			if err := found(reads.ctx, x); err != nil {
-				return nil, reads.refused(err)
-			}
+		x, ok := q.r.indexes.Get(u.o.IndexKey)
+		if !ok {
+			handles = append(handles, h)
+			reads.Go(func(ctx context.Context) error {
+				x, err := q.index(ctx, u.o)
+				if err != nil {
+					h.broken.Store(true)
+					return q.failed(reads.ctx, u.uses[0].From, u.o.IndexKey, err)
+				}
+				return s.found(ctx, n, h, x)
+			})
 			continue
 		}
-		reads.Go(func(ctx context.Context) error {
-			x, err := q.index(ctx, u.o)
-			if err != nil {
-				h.broken.Store(true)
-				return q.failed(reads.ctx, u.uses[0].From, u.o.IndexKey, err)
-			}
-			return found(ctx, x)
-		})
+		q.stats.indexHits.Add(1)
+		if err := s.found(reads.ctx, n, h, x); err != nil {
+			return nil, reads.refused(err)
+		}
+		if len(h.series) > 0 {
+			handles = append(handles, h)
+		}
 	}
 	return handles, nil
+}
+
+// seek is one selection over the units of a plan.
+type seek struct {
+	q     *Query
+	w     window.Window
+	ms    []*labels.Matcher
+	key   string
+	agent []*labels.Matcher // of the label with the agent
+	none  *nothing          // units that were found to hold nothing that matches
+
+	mu     sync.Mutex
+	series int // found so far
+}
+
+// mayHold is false when unit n is known to hold nothing that matches.
+func (s *seek) mayHold(n int, u *unit) bool {
+	if s.none.has(n) {
+		return false
+	}
+	if mayMatch(u.o, s.ms) && u.mayHoldAgent(s.agent) {
+		return true
+	}
+	s.none.add(n)
+	return false
+}
+
+// found notes which series of the index of unit n match.
+func (s *seek) found(ctx context.Context, n int, h *handle, x *index) error {
+	held, err := x.selected(ctx, s.key, s.ms)
+	if err != nil {
+		return err
+	}
+	h.x, h.series = x, held
+	if len(held) == 0 {
+		s.none.add(n)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.series += len(held); s.w == window.Raw && s.q.limits.Series > 0 && s.series > s.q.limits.Series*maxHoursAtOnce {
+		return &LimitError{"limits.series", int64(s.q.limits.Series)}
+	}
+	return nil
 }
 
 // expand gives the hours of chunks that have a series that matches.

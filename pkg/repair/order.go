@@ -215,27 +215,65 @@ const (
 // inputs makes the plan of the next generation: everything that a generation had, or may
 // have had, which counts.
 func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[uint64]*rollup.Plan) (*rollup.Plan, error) {
-	o.Source = "plans"
-	known := map[uint64]bool{} // generations whose inputs are known
-	for _, set := range st.sets {
-		known[set.Name.Generation] = true
+	if err := r.readPlans(ctx, o, st, plans); err != nil {
+		return nil, err
 	}
-	wanted := []uint64{}
-	for gen := range known {
-		wanted = append(wanted, gen)
+	o.Source = "plans"
+	g := gathered{entries: map[identity.Batch]intake.Entry{}, known: map[uint64]bool{}, parts: 1}
+	for _, set := range st.sets {
+		g.known[set.Name.Generation] = true
+	}
+	for _, p := range plans {
+		g.add(p)
+	}
+	if err := r.addSets(ctx, o, st, g.entries); err != nil {
+		return nil, err
+	}
+	unknown := slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return !g.known[n.Generation] })
+	// Where nothing was found although generations were aborted, only their plans were there, and they are damaged.
+	if unknown || len(o.Aborted) > 0 && len(g.entries) == 0 {
+		if err := r.addAccepted(ctx, o, g.entries); err != nil {
+			return nil, err
+		}
+	}
+	if len(g.entries) == 0 {
+		return nil, ErrNothing
+	}
+	p := &rollup.Plan{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Shards: r.cfg.Shards, Hour: o.Hour, Generation: o.Generation}
+	for _, e := range g.entries {
+		p.Inputs = append(p.Inputs, e)
+	}
+	slices.SortFunc(p.Inputs, func(a, b intake.Entry) int { return a.Identity().Compare(b.Identity()) })
+	p.Parts = min(max(g.parts, uint32(min((p.Records()*recordBytes+memory-1)/memory, rollup.MaxParts))), rollup.MaxParts)
+	o.Batches = len(p.Inputs)
+	return p, nil
+}
+
+// gathered is what is known of the batches of an hour.
+type gathered struct {
+	entries map[identity.Batch]intake.Entry
+	known   map[uint64]bool // generations whose inputs are known
+	parts   uint32          // the most that a plan has
+}
+
+func (g *gathered) add(p *rollup.Plan) {
+	for _, e := range p.Inputs {
+		g.entries[e.Identity()] = e
+	}
+	g.known[p.Generation], g.parts = true, max(g.parts, p.Parts)
+}
+
+// readPlans reads the plans of all generations that committed, or may have. One that is
+// gone or damaged stays out.
+func (r *Repairer) readPlans(ctx context.Context, o *Ordered, st *state, plans map[uint64]*rollup.Plan) error {
+	wanted := map[uint64]bool{}
+	for _, set := range st.sets {
+		wanted[set.Name.Generation] = true
 	}
 	for _, n := range st.damaged {
-		wanted = append(wanted, n.Generation)
+		wanted[n.Generation] = true
 	}
-	parts := uint32(1)
-	entries := map[identity.Batch]intake.Entry{}
-	add := func(p *rollup.Plan) {
-		for _, e := range p.Inputs {
-			entries[e.Identity()] = e
-		}
-		known[p.Generation], parts = true, max(parts, p.Parts)
-	}
-	for _, gen := range wanted {
+	for gen := range wanted {
 		if plans[gen] != nil {
 			continue
 		}
@@ -244,12 +282,14 @@ func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[
 		case err == nil:
 			plans[gen] = p
 		case !badPlan(err) && !errors.Is(err, objstore.ErrNotFound):
-			return nil, err
+			return err
 		}
 	}
-	for _, p := range plans {
-		add(p)
-	}
+	return nil
+}
+
+// addSets adds what the sets hold and no plan has, by the identity manifests.
+func (r *Repairer) addSets(ctx context.Context, o *Ordered, st *state, entries map[identity.Batch]intake.Entry) error {
 	for _, set := range st.sets {
 		for id := range set.Inputs.All() {
 			if _, ok := entries[id]; ok {
@@ -258,42 +298,27 @@ func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[
 			o.Source = "manifests"
 			m, err := r.manifest(ctx, id)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			entries[id] = intake.EntryOf(m)
 		}
 	}
-	scan := slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return !known[n.Generation] })
-	if len(o.Aborted) > 0 && len(entries) == 0 {
-		scan = true // only plans were there, and they are damaged
+	return nil
+}
+
+// addAccepted adds every accepted batch of the shard that has samples in the hour.
+func (r *Repairer) addAccepted(ctx context.Context, o *Ordered, entries map[identity.Batch]intake.Entry) error {
+	if r.cfg.Scan == nil {
+		return ErrUnknown
 	}
-	if scan {
-		if r.cfg.Scan == nil {
-			return nil, ErrUnknown
+	o.Source = "scan"
+	return r.cfg.Scan(ctx, o.Hour, o.Shard, func(m accept.Manifest) error {
+		e := intake.EntryOf(m)
+		if first, last := e.Hours(); shard.Of(e.AgentID, r.cfg.Shards) == o.Shard && first <= o.Hour && o.Hour <= last {
+			entries[e.Identity()] = e
 		}
-		o.Source = "scan"
-		err := r.cfg.Scan(ctx, o.Hour, o.Shard, func(m accept.Manifest) error {
-			e := intake.EntryOf(m)
-			if first, last := e.Hours(); shard.Of(e.AgentID, r.cfg.Shards) == o.Shard && first <= o.Hour && o.Hour <= last {
-				entries[e.Identity()] = e
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	if len(entries) == 0 {
-		return nil, ErrNothing
-	}
-	p := &rollup.Plan{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Shards: r.cfg.Shards, Hour: o.Hour, Generation: o.Generation}
-	for _, e := range entries {
-		p.Inputs = append(p.Inputs, e)
-	}
-	slices.SortFunc(p.Inputs, func(a, b intake.Entry) int { return a.Identity().Compare(b.Identity()) })
-	p.Parts = min(max(parts, uint32(min((p.Records()*recordBytes+memory-1)/memory, rollup.MaxParts))), rollup.MaxParts)
-	o.Batches = len(p.Inputs)
-	return p, nil
+		return nil
+	})
 }
 
 func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Manifest, error) {
