@@ -11,7 +11,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without TestMemoryBoundHolds, which measures heaps for seconds.
-		Run: "TestLoss|TestLate|TestWindowMovesOn|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf",
+		Run: "TestLoss|TestLate|TestWindowMovesOn|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata",
 		Mutants: []mutants.Mutant{
 			{Name: "a loss at the range's end is not told", File: "losses.go", Old: "if s.Min > maxt {", New: "if s.Min >= maxt {", By: "TestLossOutlivesTheWindow"},
 			{Name: "a loss at the range's begin is not told", File: "losses.go", Old: "if s.Max < t {", New: "if s.Max <= t {", By: "TestLossOutlivesTheWindow"},
@@ -47,6 +47,14 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "the first number that a set counts is shown", File: "coverage.go", Old: "rs[i].Start <= seq\n", New: "rs[i].Start < seq\n", By: "TestPublishedRecordsAreHidden"},
 			{Name: "a set of one hour hides another", File: "coverage.go", Old: "if !p.asked || p.hour != h {", New: "if !p.asked {", By: "TestPublishedRecordsAreHidden"},
 			{Name: "a batch whose end a set counts is not hidden", File: "coverage.go", Old: "rs[i].Start > id.SeqEnd:", New: "rs[i].Start >= id.SeqEnd:", By: "TestPublishedRecordsAreHidden"},
+			{Name: "the last help that comes wins", File: "helps.go", Old: "case !newerHelp(a, h.by):", New: "case false:", By: "TestNewestHelpWins"},
+			{Name: "the first help that comes wins", File: "helps.go", Old: "case !newerHelp(a, h.by):", New: "case true:", By: "TestNewestHelpWins"},
+			{Name: "of two helps of one time the first wins", File: "helps.go", Old: "cmp.Or(cmp.Compare(a.MaxTime, b.MaxTime), a.Identity.Compare(b.Identity)) > 0", New: "a.MaxTime > b.MaxTime", By: "TestNewestHelpWins"},
+			{Name: "helps stay without their metrics", File: "helps.go", Old: "_, ok := names[name]; !ok {", New: "_, ok := names[name]; !ok && false {", By: "TestHelpsGoWithTheirMetrics"},
+			{Name: "helps are not bounded", File: "helps.go", Old: "s.helpBytes > limit {", New: "s.helpBytes < 0 {", By: "TestHelpsAreBounded"},
+			{Name: "who makes up helps takes those of others", File: "helps.go", Old: "if a.bytes > most {", New: "if true {\n\t\t\tmost = 0", By: "TestHelpsAreBounded"},
+			{Name: "the newest helps go", File: "helps.go", Old: "cmp.Compare(x.by.MaxTime, y.by.MaxTime)", New: "cmp.Compare(y.by.MaxTime, x.by.MaxTime)", By: "TestHelpsAreBounded"},
+			{Name: "a help that changes is counted again", File: "helps.go", Old: "int64(len(t.Text) - len(h.text))", New: "h.bytes()", By: "TestHelpsGoWithTheirMetrics"},
 			{Name: "the far future stays", File: "evict.go", Old: "b.maxT > now.Add(s.cfg.Future).UnixMilli()", New: "b.maxT < now.Add(-s.cfg.Future).UnixMilli()", By: "TestFarFutureGoesFirst"},
 			{Name: "nobody is beyond its share", File: "agents.go", Old: "if s.beyondShare(a) {", New: "if false {", By: "TestAgentBeyondItsShareGoesFirst"},
 			{Name: "an evicted winner masks nothing", File: "evict.go", Old: "		s.evict(b)\n		s.ghost(b)", New: "		s.evict(b)\n		s.forget(b)", By: "TestEvictedWinnerStillMasks"},

@@ -45,12 +45,13 @@ func (p *postings) add(id uint32, ls labels.Labels) (bytes int64) {
 }
 
 // remove marks ids; lists are swept once a sixteenth of them is dead: what is dead is not
-// in the estimate of the heap any more.
-func (p *postings) remove(id uint32) {
+// in the estimate of the heap any more. It reports whether they were.
+func (p *postings) remove(id uint32) (swept bool) {
 	p.dead[id] = struct{}{}
-	if 16*len(p.dead) > len(p.all) {
+	if swept = 16*len(p.dead) > len(p.all); swept {
 		p.sweep()
 	}
+	return swept
 }
 
 func (p *postings) sweep() {

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -299,15 +300,17 @@ func sortedKeys(set map[string]struct{}) []string {
 	return out
 }
 
-// Metadata is the type and unit of a metric.
+// Metadata is the type, the unit and the help of a metric. Its series may differ in type
+// and unit; the help is the same for all.
 type Metadata struct {
 	Name string
 	Type frame.MetricType
 	Unit string
+	Help string
 }
 
-// Metadata lists the distinct (name, type, unit), sorted by name; of one metric when
-// name is not empty.
+// Metadata lists the distinct (name, type, unit), sorted, with the newest help of each
+// name; of one metric when name is not empty.
 func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error) {
 	var ms []*labels.Matcher
 	if name != "" {
@@ -316,20 +319,15 @@ func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error
 	all, err := p.find(ctx, ms)
 	set := map[Metadata]struct{}{}
 	for i := range all {
-		set[Metadata{all[i].labels.Get(model.MetricNameLabel), all[i].typ, all[i].unit}] = struct{}{}
+		set[Metadata{Name: all[i].labels.Get(model.MetricNameLabel), Type: all[i].typ, Unit: all[i].unit}] = struct{}{}
 	}
 	out := make([]Metadata, 0, len(set))
 	for m := range set {
 		out = append(out, m)
 	}
 	slices.SortFunc(out, func(a, b Metadata) int {
-		if a.Name != b.Name {
-			if a.Name < b.Name {
-				return -1
-			}
-			return 1
-		}
-		return int(a.Type) - int(b.Type)
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Unit, b.Unit))
 	})
+	p.store.helpsOf(out)
 	return out, err
 }

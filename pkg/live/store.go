@@ -42,6 +42,7 @@ type Store struct {
 	index   postings
 	nextID  uint32
 	strings map[string]string // units
+	helps   map[string]*help  // by metric name
 
 	full       batchHeap // batches with columns, the oldest first
 	ghosts     batchHeap // identities without columns
@@ -49,7 +50,8 @@ type Store struct {
 	newest     batchHeap // all batches with columns, the newest first
 	removed    []*batch
 	bytes      int64
-	seriesHeld int // series of batches with columns
+	helpBytes  int64 // of bytes
+	seriesHeld int   // series of batches with columns
 	samples    int64
 	agents     map[string]*agent
 	heavy      map[string]*agent // those beyond their share of a bound
@@ -75,6 +77,7 @@ func New(cfg Config) (*Store, error) {
 		byHash:  map[uint64][]uint32{},
 		index:   newPostings(),
 		strings: map[string]string{},
+		helps:   map[string]*help{},
 		full:    batchHeap{slot: slotRole, before: older},
 		ghosts:  batchHeap{slot: slotRole, before: older},
 		late:    batchHeap{slot: slotRole, before: older},
@@ -135,6 +138,7 @@ func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, erro
 	}
 	nb.minT, nb.maxT, nb.hours, nb.late = minT, maxT, hours, late
 	s.fill(nb, b)
+	s.learn(a, b)
 	s.shrink(now)
 	return Inserted, nil
 }
@@ -255,7 +259,9 @@ func (s *Store) dropSeries(id uint32, ser *series) {
 	} else {
 		s.byHash[h] = ids
 	}
-	s.index.remove(id)
+	if s.index.remove(id) {
+		s.dropHelps()
+	}
 }
 
 // maxInterned bounds the table of units.

@@ -88,18 +88,18 @@ type built struct {
 	frame    []byte
 }
 
-// buildUnit is a batch of one sample, with a type and a unit.
-func (a *authority) buildUnit(boot identity.Boot, seq uint64, at time.Time, name string, typ frame.MetricType, unit string) built {
+// buildMeta is a batch of one sample, with a type, a unit and a help.
+func (a *authority) buildMeta(boot identity.Boot, seq uint64, at time.Time, name string, typ frame.MetricType, unit, help string) built {
 	a.t.Helper()
-	return a.buildAs(boot, seq, at, typ, unit, point{name, 1, at})
+	return a.buildAs(boot, seq, at, typ, unit, help, point{name, 1, at})
 }
 
 func (a *authority) build(boot identity.Boot, seq uint64, acceptedAt time.Time, points ...point) built {
 	a.t.Helper()
-	return a.buildAs(boot, seq, acceptedAt, frame.Counter, "", points...)
+	return a.buildAs(boot, seq, acceptedAt, frame.Counter, "", "", points...)
 }
 
-func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time, typ frame.MetricType, unit string, points ...point) built {
+func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time, typ frame.MetricType, unit, help string, points ...point) built {
 	a.t.Helper()
 	b := frame.NewBuilder()
 	must := func(err error) {
@@ -114,6 +114,9 @@ func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time
 		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: p.name}}, typ, unit, 0)
 		must(err)
 		must(b.Append(id, p.at.UnixNano(), p.value))
+		if help != "" {
+			must(b.SetHelp(p.name, help))
+		}
 		if p.at.Before(minT) {
 			minT = p.at
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -122,16 +123,50 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestMetadataHasUnits: types and units come from the frames; those have no help.
+// TestMetadataHasUnits, types and helps, as the frames have them, in the shape and order of
+// Prometheus, with its parameters. Of two helps the newest batch's is answered.
 func TestMetadataHasUnits(t *testing.T) {
 	a := newAuthority(t)
 	now := time.Now()
-	b := a.buildUnit(host, 1, now, "request_duration_seconds", frame.Gauge, "seconds")
-	a.accept(b)
+	for seq, b := range []struct {
+		name       string
+		typ        frame.MetricType
+		unit, help string
+	}{
+		{"request_duration_seconds", frame.Gauge, "seconds", "How long a \"request\" took."},
+		{"bare", frame.Unknown, "", ""},
+		{"changed", frame.Counter, "", "Before."},
+		{"changed", frame.Counter, "", "After."},
+	} {
+		a.accept(a.buildMeta(host, uint64(1+seq), now.Add(time.Duration(seq)*time.Millisecond), b.name, b.typ, b.unit, b.help))
+	}
+	// A series is its labels: the same of another agent, with the label agent, has another type.
+	a.accept(a.buildMeta(identity.Boot{Agent: "other", Boot: "b"}, 1, now.Add(-time.Second), "changed", frame.Gauge, "", "Oldest."))
 	n := start(t, a, nil)
 	<-n.Complete()
-	e := n.get("/api/v1/metadata", "metric", "request_duration_seconds")
-	if got := string(e.Data); got != `{"request_duration_seconds":[{"type":"gauge","help":"","unit":"seconds"}]}` {
-		t.Errorf("metadata %s", got)
+	const (
+		bare    = `"bare":[{"type":"unknown","unit":"","help":""}]`
+		gauge   = `{"type":"gauge","unit":"","help":"After."}`
+		changed = `"changed":[` + gauge + `,{"type":"counter","unit":"","help":"After."}]`
+		request = `"request_duration_seconds":[{"type":"gauge","unit":"seconds","help":"How long a \"request\" took."}]`
+	)
+	for _, c := range []struct {
+		params []string
+		want   string
+	}{
+		{nil, `{` + bare + `,` + changed + `,` + request + `}`},
+		{[]string{"metric", "request_duration_seconds"}, `{` + request + `}`},
+		{[]string{"metric", "none"}, `{}`},
+		{[]string{"limit", "2"}, `{` + bare + `,` + changed + `}`},
+		{[]string{"limit", "0"}, `{}`},
+		{[]string{"limit", "-1", "limit_per_metric", "1"}, `{` + bare + `,"changed":[` + gauge + `],` + request + `}`},
+		{[]string{"limit_per_metric", "0", "metric", "changed"}, `{` + changed + `}`},
+	} {
+		if e := n.get("/api/v1/metadata", c.params...); e.Status != "success" || string(e.Data) != c.want {
+			t.Errorf("%v: %s, want %s", c.params, e.Data, c.want)
+		}
+	}
+	if e := n.get("/api/v1/metadata", "limit_per_metric", "x"); e.code != 400 || e.ErrorType != "bad_data" {
+		t.Errorf("limit_per_metric=x: %d %+v", e.code, e)
 	}
 }

@@ -418,8 +418,8 @@ var typeNames = map[frame.MetricType]string{
 
 type metadata struct {
 	Type string `json:"type"`
-	Help string `json:"help"` // frames carry none
 	Unit string `json:"unit"`
+	Help string `json:"help"`
 }
 
 func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
@@ -452,7 +452,7 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
 		if !ok && limit >= 0 && len(out) >= limit || perMetric > 0 && len(have) >= perMetric {
 			continue
 		}
-		if md := (metadata{Type: typeNames[m.Type], Unit: m.Unit}); !slices.Contains(have, md) {
+		if md := (metadata{Type: typeNames[m.Type], Unit: m.Unit, Help: m.Help}); !slices.Contains(have, md) {
 			out[m.Name] = append(have, md)
 		}
 	}
