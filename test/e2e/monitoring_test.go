@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/api"
+	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -38,7 +42,7 @@ var onlyAfter = map[string]string{
 
 // TestMonitoringOfARunningSystem: with the jobs that the guide shows, every panel of the
 // dashboard has data and every alert's selectors do, of a system that runs; no alert of
-// one that is well holds.
+// one that is well holds; metadata has the HELP of what is scraped.
 func TestMonitoringOfARunningSystem(t *testing.T) {
 	ctx := within(t, 4*time.Minute)
 	c := newCluster(t, cluster.Options{Collectors: 1, Rollups: 1, Shards: 2})
@@ -101,6 +105,7 @@ func TestMonitoringOfARunningSystem(t *testing.T) {
 			t.Errorf("%s holds in a healthy system: %v", name, v)
 		}
 	}
+	checkHelps(t, ctx, c)
 }
 
 // scrapeEverything has the agent scrape every service and itself under the jobs of the
@@ -213,4 +218,52 @@ func count(ctx context.Context, c *cluster.Cluster, expression string) (int, err
 		return 0, fmt.Errorf("%s: %w", expression, err)
 	}
 	return len(v), nil
+}
+
+// checkHelps compares the helps that Prometheus' own client gets with the HELP lines of a collector,
+// which the agent scrapes, and then those of a query node that starts later.
+func checkHelps(t *testing.T, ctx context.Context, c *cluster.Cluster) {
+	t.Helper()
+	resp, err := http.Get("http://" + c.Addr.Collectors[0].HTTP + "/metrics")
+	must(t, err)
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	must(t, err)
+	want := map[string]string{"node_load1": "Load average of 1 minute.", "up": "1 when the last scrape of the target succeeded, 0 when it failed."}
+	for line := range strings.Lines(string(page)) {
+		line, is := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "# HELP ")
+		name, text, _ := strings.Cut(line, " ")
+		if is && strings.HasPrefix(name, "lightmetrics_ingest_") && !strings.Contains(text, `\`) {
+			want[name] = text
+			want[name+"_bucket"] = text // if it is a histogram
+		}
+	}
+	client, err := api.NewClient(api.Config{Address: "http://" + c.Addr.QueryHTTP})
+	must(t, err)
+	check := func(when string) {
+		right, buckets, wrong := 0, 0, []string(nil)
+		err := cluster.Poll(ctx, "helps", func() (bool, error) {
+			got, err := promv1.NewAPI(client).Metadata(ctx, "", "")
+			right, buckets, wrong = 0, 0, wrong[:0]
+			for name, text := range want {
+				switch list := got[name]; {
+				case len(list) == 0: // a family without series, or the name of a histogram
+				case list[0].Help != text:
+					wrong = append(wrong, fmt.Sprintf("%s: %q, want %q", name, list[0].Help, text))
+				case strings.HasSuffix(name, "_bucket"):
+					buckets++
+				default:
+					right++
+				}
+			}
+			return len(wrong) == 0 && right >= 10 && buckets > 0 && len(got["node_load1"]) == 1 && len(got["up"]) == 1, err
+		})
+		if err != nil {
+			t.Errorf("%s: %v; %d and %d helps are right, not %v", when, err, right, buckets, wrong)
+		}
+	}
+	check("the node that saw the batches come")
+	cluster.Kill(&c.Query)
+	must(t, c.StartQuery(ctx))
+	check("a node that starts later")
 }
