@@ -69,7 +69,7 @@ func within(path string, roots ...string) bool {
 var core = []string{
 	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/compact",
-	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/lru", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
+	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
 }
 
 // awsClients are the back ends on AWS.
@@ -84,7 +84,8 @@ var leaves = map[string][]string{
 	"pkg/window":   nil,
 	"pkg/shard":    nil,
 	"pkg/layout":   {"pkg/identity", "pkg/window", "pkg/shard"},
-	"pkg/objstore": {"pkg/identity"},
+	"pkg/retry":    nil,
+	"pkg/objstore": {"pkg/identity", "pkg/retry"},
 	"pkg/record":   {"pkg/identity", "pkg/objstore"},
 	"pkg/frame":    {"pkg/identity"},
 	"pkg/ledger":   {"pkg/identity", "pkg/record"},

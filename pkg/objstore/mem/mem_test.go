@@ -12,16 +12,6 @@ func TestConformance(t *testing.T) {
 	storetest.Run(t, func(*testing.T) objstore.Store { return New(nil) }, storetest.Features{})
 }
 
-func TestConformanceUnderPrefix(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) objstore.Store {
-		s := New(nil)
-		if _, err := s.Create(t.Context(), "outside", nil, objstore.PutOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		return objstore.WithPrefix(s, "tenant/one/")
-	}, storetest.Features{})
-}
-
 func TestLastModifiedIsTheClocks(t *testing.T) {
 	at := time.Unix(1234567890, 5)
 	s := New(func() time.Time { return at })

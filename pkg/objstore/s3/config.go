@@ -29,7 +29,7 @@ type Config struct {
 	PathStyle           bool          `koanf:"path_style" help:"put the bucket into the path, not into the host name"`
 	CAFile              string        `koanf:"ca_file" help:"PEM file of the authorities that the endpoint's certificate is checked against; empty takes the system's" check:"file"`
 	RequestTimeout      time.Duration `koanf:"request_timeout" help:"deadline of one request, its body included"`
-	ReadAttempts        int           `koanf:"read_attempts" help:"tries of a read that failed in a way that a later try can mend; writes are never retried here"`
+	Attempts            int           `koanf:"attempts" help:"attempts at an operation that failed in a way that a later attempt can mend"`
 	MaxConnections      int           `koanf:"max_connections" help:"most connections to the service; more requests wait for one"`
 }
 
@@ -37,8 +37,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Region:         "us-east-1",
-		RequestTimeout: 20 * time.Second,
-		ReadAttempts:   3,
+		RequestTimeout: objstore.DefaultPolicy().Timeout,
+		Attempts:       objstore.DefaultPolicy().Retry.Attempts,
 		MaxConnections: 512,
 	}
 }
@@ -90,13 +90,20 @@ func (c Config) Validate() error {
 	if c.RequestTimeout <= 0 {
 		bad("request_timeout %v is not positive", c.RequestTimeout)
 	}
-	if c.ReadAttempts < 1 || c.ReadAttempts > 10 {
-		bad("read_attempts %d: want 1 to 10", c.ReadAttempts)
+	if c.Attempts < 1 || c.Attempts > 10 {
+		bad("attempts %d: want 1 to 10", c.Attempts)
 	}
 	if c.MaxConnections < 1 {
 		bad("max_connections %d is not positive", c.MaxConnections)
 	}
 	return errors.Join(errs...)
+}
+
+// Policy is how requests are to be made.
+func (c Config) Policy() objstore.Policy {
+	p := objstore.DefaultPolicy()
+	p.Timeout, p.Retry.Attempts = c.RequestTimeout, c.Attempts
+	return p
 }
 
 // Check reads the certificates, as New does.

@@ -29,7 +29,7 @@ func TestValidate(t *testing.T) {
 		"prefix of dots":       {func(c *Config) { c.Prefix = "../" }, "dots"},
 		"half a key":           {func(c *Config) { c.SecretAccessKey = "" }, "together"},
 		"no timeout":           {func(c *Config) { c.RequestTimeout = 0 }, "request_timeout"},
-		"no attempts":          {func(c *Config) { c.ReadAttempts = 0 }, "read_attempts"},
+		"no attempts":          {func(c *Config) { c.Attempts = 0 }, "attempts"},
 		"no connections":       {func(c *Config) { c.MaxConnections = 0 }, "max_connections"},
 	} {
 		cfg := testConfig("http://127.0.0.1:4790")

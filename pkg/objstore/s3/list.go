@@ -25,12 +25,8 @@ func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	if o.Limit <= 0 || o.Limit > objstore.MaxListLimit {
 		o.Limit = objstore.MaxListLimit
 	}
-	var page objstore.Page
-	err := s.read(ctx, "list", o.Prefix, func(ctx context.Context) (err error) {
-		page, err = s.list(ctx, o)
-		return err
-	})
-	return page, err
+	page, err := s.list(ctx, o)
+	return page, s.wrap("list", o.Prefix, err)
 }
 
 func (s *Store) list(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -18,67 +17,28 @@ import (
 // Get reads an object into memory. A whole object is compared with the SHA-256
 // that the store keeps of it, if any.
 func (s *Store) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
-	var body []byte
-	var info objstore.Info
-	err := s.read(ctx, "get", key, func(ctx context.Context) (err error) {
-		body, info, err = s.get(ctx, key, o)
-		return err
-	})
-	if err != nil {
-		return nil, objstore.Info{}, err
+	err := s.check(key)
+	if err == nil {
+		var body []byte
+		var info objstore.Info
+		if body, info, err = s.get(ctx, key, o); err == nil {
+			return body, info, nil
+		}
 	}
-	return body, info, nil
+	return nil, objstore.Info{}, s.wrap("get", key, err)
 }
 
 // Head describes an object. A HEAD's 404 has no body that could tell a missing key
 // from a missing bucket, so it is followed by a HEAD of the bucket.
 func (s *Store) Head(ctx context.Context, key string) (objstore.Info, error) {
-	var info objstore.Info
-	err := s.read(ctx, "head", key, func(ctx context.Context) (err error) {
-		info, err = s.head(ctx, key)
-		return err
-	})
-	if err != nil {
-		return objstore.Info{}, err
-	}
-	return info, nil
-}
-
-// read runs fn under its deadline, again with backoff while it says ErrUnavailable, or
-// ErrChecksum, which may have happened on the way.
-func (s *Store) read(ctx context.Context, op, key string, fn func(context.Context) error) error {
-	start := s.now()
-	var err error
-	if op != "list" {
-		err = s.check(key)
-	}
-	for attempt := 1; err == nil; attempt++ {
-		one, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-		err = fn(one)
-		cancel()
-		if !errors.Is(err, objstore.ErrUnavailable) && !errors.Is(err, objstore.ErrChecksum) || attempt >= s.cfg.ReadAttempts || !s.wait(ctx, attempt, err) {
-			break
+	err := s.check(key)
+	if err == nil {
+		var info objstore.Info
+		if info, err = s.head(ctx, key); err == nil {
+			return info, nil
 		}
-		err = nil
 	}
-	err = s.wrap(op, key, err)
-	s.observe(op, objstore.Family(key), s.now().Sub(start), err)
-	return err
-}
-
-func (s *Store) wait(ctx context.Context, attempt int, cause error) bool {
-	d, err := s.backoff.BackoffDelay(attempt, cause)
-	if err != nil {
-		return false
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return objstore.Info{}, s.wrap("head", key, err)
 }
 
 func (s *Store) get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -69,23 +68,5 @@ func TestListRefusesAnAnswerOutOfOrder(t *testing.T) {
 	p, err := open(t, page("p/a", "p/b")).List(t.Context(), objstore.ListOptions{Prefix: "p/"})
 	if err != nil || len(p.Objects) != 2 {
 		t.Errorf("%+v, %v", p, err)
-	}
-}
-
-func TestObserver(t *testing.T) {
-	var seen []string
-	s := open(t, says(503, "SlowDown"))
-	s.observe = func(op, family string, took time.Duration, err error) {
-		if err == nil || took < 0 {
-			t.Errorf("%s: %v after %v", op, err, took)
-		}
-		seen = append(seen, op+" "+family)
-	}
-	s.Create(t.Context(), "accepted/v1/x", nil, objstore.PutOptions{})
-	s.Head(t.Context(), "raw-blobs/v1/x")
-	s.List(t.Context(), objstore.ListOptions{Prefix: "boots/v1/"})
-	s.Delete(t.Context(), "probe/v1/x")
-	if got := strings.Join(seen, ","); got != "create accepted,head raw-blobs,list boots,delete probe" {
-		t.Error(got)
 	}
 }

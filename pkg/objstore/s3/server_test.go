@@ -33,7 +33,6 @@ func testConfig(endpoint string) Config {
 	cfg := DefaultConfig()
 	cfg.Endpoint, cfg.Bucket, cfg.PathStyle = endpoint, "bucket", true
 	cfg.AccessKeyID, cfg.SecretAccessKey = "key", "secret"
-	cfg.ReadAttempts = 1
 	return cfg
 }
 
@@ -68,30 +67,30 @@ func hangs(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// impatient is a config for servers that hang.
-func impatient(c *Config) { c.RequestTimeout = 50 * time.Millisecond }
+// impatient is a client of servers that hang.
+func impatient(s objstore.Store) objstore.Store { return objstore.Deadline(s, 50*time.Millisecond) }
 
 // ops are all operations by name.
-var ops = map[string]func(context.Context, *Store) error{
-	"create": func(ctx context.Context, s *Store) error {
+var ops = map[string]func(context.Context, objstore.Store) error{
+	"create": func(ctx context.Context, s objstore.Store) error {
 		_, err := s.Create(ctx, "k", []byte("body"), objstore.PutOptions{})
 		return err
 	},
-	"replace": func(ctx context.Context, s *Store) error {
+	"replace": func(ctx context.Context, s objstore.Store) error {
 		_, err := s.Replace(ctx, "k", []byte("body"), `"e"`, objstore.PutOptions{})
 		return err
 	},
-	"put": func(ctx context.Context, s *Store) error {
+	"put": func(ctx context.Context, s objstore.Store) error {
 		_, err := s.Put(ctx, "k", []byte("body"), objstore.PutOptions{})
 		return err
 	},
-	"delete": func(ctx context.Context, s *Store) error { return s.Delete(ctx, "k") },
-	"get": func(ctx context.Context, s *Store) error {
+	"delete": func(ctx context.Context, s objstore.Store) error { return s.Delete(ctx, "k") },
+	"get": func(ctx context.Context, s objstore.Store) error {
 		_, _, err := s.Get(ctx, "k", objstore.GetOptions{})
 		return err
 	},
-	"head": func(ctx context.Context, s *Store) error { _, err := s.Head(ctx, "k"); return err },
-	"list": func(ctx context.Context, s *Store) error {
+	"head": func(ctx context.Context, s objstore.Store) error { _, err := s.Head(ctx, "k"); return err },
+	"list": func(ctx context.Context, s objstore.Store) error {
 		_, err := s.List(ctx, objstore.ListOptions{})
 		return err
 	},

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -30,30 +29,25 @@ import (
 
 // Options are what the program gives besides the settings; the zero value serves.
 type Options struct {
-	// Observe is told of every finished operation.
-	Observe objstore.Observer
-	// Now is the clock that requests are signed and timed with; nil is time.Now.
+	// Now is the clock that requests are signed with; nil is time.Now.
 	Now func() time.Time
 	// Transport replaces the HTTP transport, for instrumentation.
 	Transport http.RoundTripper
 }
 
-// Store is a bucket, or the part of it under a prefix. It is safe for concurrent use.
+// Store is a bucket, or the part of it under a prefix. It is safe for concurrent use. Each
+// operation is one request, without a deadline of its own and sent once: both are for
+// objstore.WithPolicy, with the settings that Config.Policy gives.
 type Store struct {
-	cfg     Config
-	base    url.URL // of the bucket
-	creds   aws.CredentialsProvider
-	signer  *v4.Signer
-	rt      http.RoundTripper
-	backoff *retry.ExponentialJitterBackoff
-	observe objstore.Observer
-	now     func() time.Time
+	cfg    Config
+	base   url.URL // of the bucket
+	creds  aws.CredentialsProvider
+	signer *v4.Signer
+	rt     http.RoundTripper
+	now    func() time.Time
 }
 
 var _ objstore.Store = (*Store)(nil)
-
-// maxBackoff bounds the wait between two tries of a read.
-const maxBackoff = 250 * time.Millisecond
 
 // New prepares the store; it sends no request to it. ctx bounds the look-up of
 // credentials and endpoint.
@@ -61,13 +55,9 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, signer: newSigner(), rt: o.Transport, observe: o.Observe, now: o.Now,
-		backoff: retry.NewExponentialJitterBackoff(maxBackoff)}
+	s := &Store{cfg: cfg, signer: newSigner(), rt: o.Transport, now: o.Now}
 	if s.now == nil {
 		s.now = time.Now
-	}
-	if s.observe == nil {
-		s.observe = func(string, string, time.Duration, error) {}
 	}
 	if s.rt == nil {
 		t, err := cfg.transport()
@@ -144,18 +134,14 @@ func (s *Store) CreateMismatched(ctx context.Context, key string, body []byte, c
 
 // Delete removes the object; an absent key is no error.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	start := s.now()
 	_, err := s.write(ctx, "delete", request{method: http.MethodDelete, key: key, header: emptyHeader(2)})
 	if errors.Is(err, objstore.ErrNotFound) {
 		err = nil
 	}
-	err = s.wrap("delete", key, err)
-	s.observe("delete", objstore.Family(key), s.now().Sub(start), err)
-	return err
+	return s.wrap("delete", key, err)
 }
 
 func (s *Store) put(ctx context.Context, op, key string, body []byte, o objstore.PutOptions, condition, value string) (objstore.Info, error) {
-	start := s.now()
 	if o.SHA256.IsZero() {
 		o.SHA256 = identity.Sum(body)
 	}
@@ -166,9 +152,7 @@ func (s *Store) put(ctx context.Context, op, key string, body []byte, o objstore
 		info = objstore.Info{Key: key, Size: int64(len(body)), SHA256: o.SHA256, ETag: answer.Get("Etag")}
 		info.LastModified, _ = http.ParseTime(answer.Get("Date"))
 	}
-	err = s.wrap(op, key, err)
-	s.observe(op, objstore.Family(key), s.now().Sub(start), err)
-	return info, err
+	return info, s.wrap(op, key, err)
 }
 
 // putHeader has one hash of the body in both its roles: payload hash of the
@@ -203,8 +187,6 @@ func (s *Store) write(ctx context.Context, op string, r request) (http.Header, e
 	if err := s.check(r.key); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-	defer cancel()
 	resp, err := s.send(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)

@@ -20,18 +20,13 @@ var _ objstore.Tagger = (*Store)(nil)
 
 // SetTags replaces all tags of the object: one PutObjectTagging.
 func (s *Store) SetTags(ctx context.Context, key string, tags map[string]string) error {
-	start := s.now()
-	err := s.wrap("tag", key, s.tag(ctx, key, taggingBody(tags)))
-	s.observe("tag", objstore.Family(key), s.now().Sub(start), err)
-	return err
+	return s.wrap("tag", key, s.tag(ctx, key, taggingBody(tags)))
 }
 
 func (s *Store) tag(ctx context.Context, key string, body []byte) error {
 	if err := s.check(key); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-	defer cancel()
 	sum := identity.Sum(body)
 	h := emptyHeader(3)
 	h["X-Amz-Content-Sha256"] = []string{sum.String()}
