@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/storage"
 )
 
 const bucketHelp = `URL names the acceptance authority's bucket:
@@ -63,12 +64,12 @@ func bucketConfig(raw string) (s3.Config, error) {
 }
 
 // openBucket opens a bucket URL.
-func openBucket(ctx context.Context, raw string) (*s3.Store, error) {
+func openBucket(ctx context.Context, raw string) (objstore.Store, error) {
 	cfg, err := bucketConfig(raw)
 	if err != nil {
 		return nil, &cli.ExitError{Code: cli.ExitUsage, Err: err}
 	}
-	return s3.New(ctx, cfg, s3.Options{})
+	return storage.Open(ctx, cfg, storage.Options{})
 }
 
 // reached gives store failures the exit code for "unreachable".

@@ -16,7 +16,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/netns"
 	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/storage"
 )
 
 // Names that every part of a cluster shares.
@@ -318,8 +320,8 @@ func (c *Cluster) StoreConfig() s3.Config {
 }
 
 // OpenStore opens the bucket beside all services.
-func (c *Cluster) OpenStore(ctx context.Context) (*s3.Store, error) {
-	return s3.New(ctx, c.StoreConfig(), s3.Options{})
+func (c *Cluster) OpenStore(ctx context.Context) (objstore.Store, error) {
+	return storage.Open(ctx, c.StoreConfig(), storage.Options{})
 }
 
 func (c *Cluster) endpoint() string {

@@ -72,8 +72,6 @@ func ingest() Row {
 		{Title: "Batches by outcome", Unit: "ops", Queries: one(rate("outcome", "ingest_batches_total", ""), "{{outcome}}")},
 		{Title: "Acknowledgement", About: "Admission of a batch to its answer.", Unit: "s", Queries: quantiles("", "ingest_ack_duration_seconds", `outcome="accepted"`)},
 		{Title: "Refused, retried", About: "Batches that were not accepted, by reason.", Unit: "ops", Queries: one(rate("outcome, reason", "ingest_batches_total", `outcome=~"rejected|retry|conflict"`), "{{outcome}} {{reason}}")},
-		{Title: "Store requests", Unit: "ops", Queries: one(rate("op, outcome", "ingest_store_requests_total", ""), "{{op}} {{outcome}}")},
-		{Title: "Store latency", Unit: "s", Queries: quantiles("op", "ingest_store_request_duration_seconds", "")},
 		{Title: "Frame bytes", Unit: "Bps", Queries: one(rate("instance", "ingest_frame_bytes_total", ""), "{{instance}}")},
 		{Title: "Turned away for want of room", Unit: "ops", Queries: one(rate("instance, resource", "ingest_sheds_total", ""), "{{instance}} {{resource}}")},
 		{Title: "Streams", Unit: "short", Queries: one(by("sum", "instance", metric("ingest_streams", "")), "{{instance}}")},
@@ -123,6 +121,8 @@ func query() Row {
 
 func store() Row {
 	return Row{"Object store", []Panel{
+		{Title: "Requests of services", About: "To the object store, whichever it is.", Unit: "ops", Queries: one(rate("job, op, outcome", "store_requests_total", ""), "{{job}} {{op}} {{outcome}}")},
+		{Title: "Time of services' requests", Unit: "s", Queries: quantiles("op", "store_request_duration_seconds", "")},
 		{Title: "Requests", Unit: "ops", Queries: one(rate("op, status", "objectstore_requests_total", ""), "{{op}} {{status}}")},
 		{Title: "Time to answer", Unit: "s", Queries: quantiles("op", "objectstore_request_seconds", "")},
 		{Title: "Fsync", Unit: "s", Queries: quantiles("", "objectstore_fsync_seconds", "")},

@@ -111,7 +111,7 @@ func checksumRefusal(ctx context.Context, p *probe) error {
 		return err
 	}
 	p.detail = "payload hash"
-	if m, ok := p.store.(Mismatcher); ok {
+	if m, ok := p.back.(Mismatcher); ok {
 		err := m.CreateMismatched(ctx, key, body, wrong)
 		if err := refused("a create whose checksum alone is wrong", err, objstore.ErrChecksum); err != nil {
 			return err

@@ -16,11 +16,20 @@ import (
 // probe is one run. Its keys are under layout.ProbePrefix and the run id, but for
 // the policy checks'.
 type probe struct {
-	store  objstore.Store
+	back   objstore.Store // the back end itself
+	store  objstore.Store // back's writes, and reads by the caller's policy
 	opts   Options
 	mu     sync.Mutex
 	keys   []string // written, or perhaps written, by this run
 	detail string   // of the running check
+}
+
+func newProbe(store objstore.Store, o Options) *probe {
+	back := objstore.Unwrap(store)
+	return &probe{opts: o, back: back, store: struct {
+		objstore.Reader
+		objstore.Writer
+	}{store, back}}
 }
 
 // skipped is the reason of a check that could not run.

@@ -81,7 +81,8 @@ var policy = []check{
 	{"policy: delete of a record", deniedDelete},
 }
 
-// Run probes the store and removes its probe objects. A check that fails does not
+// Run probes the store and removes its probe objects. Each write goes once to the back
+// end below the decorators of store: further attempts would hide what it answers. A check that fails does not
 // stop the others. The error wraps accept.ErrNotQualified when a check failed, or
 // when ctx ended first; the report is there in both cases.
 func Run(ctx context.Context, store objstore.Store, o Options) (Report, error) {
@@ -89,7 +90,7 @@ func Run(ctx context.Context, store objstore.Store, o Options) (Report, error) {
 		return Report{}, fmt.Errorf("qualify: run id %q: %w", o.RunID, objstore.ErrInvalid)
 	}
 	o = o.withDefaults()
-	p := &probe{store: store, opts: o}
+	p := newProbe(store, o)
 	report := Report{RunID: o.RunID}
 	for _, c := range semantics {
 		report.Rows = append(report.Rows, p.row(ctx, c))

@@ -4,19 +4,16 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/storage"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 )
-
-// credentialsTimeout bounds the look-up of credentials at the start.
-const credentialsTimeout = 30 * time.Second
 
 // settings of the command: the service's, and the store that counts terms.
 type settings struct {
@@ -44,9 +41,7 @@ func Command() *cobra.Command {
 		New: func(c settings, tel *telemetry.Telemetry) (run.Service, error) {
 			d := Deps{Telemetry: tel}
 			if c.Store.Bucket != "" {
-				ctx, cancel := context.WithTimeout(context.Background(), credentialsTimeout)
-				defer cancel()
-				store, err := s3.New(ctx, c.Store, s3.Options{})
+				store, err := storage.Open(context.Background(), c.Store, storage.Options{Registry: tel.Registry})
 				if err != nil {
 					return nil, err
 				}

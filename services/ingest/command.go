@@ -5,18 +5,14 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/storage"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
-
-// openTimeout bounds the look-up of the store's credentials.
-const openTimeout = 10 * time.Second
 
 // Command is the collector as a command.
 func Command() *cobra.Command {
@@ -26,9 +22,9 @@ func Command() *cobra.Command {
 		Long:    "Run a collector: it authenticates senders, validates frames and accepts batches into the object store.\nAny number of collectors may share one bucket and prefix.",
 		Default: DefaultConfig,
 		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
-			defer cancel()
-			store, err := s3.New(ctx, c.Store, s3.Options{})
+			store, err := storage.Open(context.Background(), c.Store, storage.Options{
+				Process: "ingest", Registry: tel.Registry, Policy: c.storePolicy(),
+			})
 			if err != nil {
 				return nil, err
 			}

@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/web"
@@ -229,4 +230,13 @@ func (l Limits) frameLimits() frame.Limits {
 		SeriesLabels: l.SeriesLabels, LabelNameBytes: l.LabelNameBytes.Int(),
 		LabelValueBytes: l.LabelValueBytes.Int(), Ratio: l.Ratio,
 	}
+}
+
+// storePolicy leaves room for further attempts within the time of a submission, and ends
+// them before the submission's time ends: then the answer names the store, not the time.
+func (c Config) storePolicy() objstore.Policy {
+	p := c.Store.Policy()
+	p.Timeout = min(p.Timeout, c.AcceptTimeout/3)
+	p.Retry.Elapsed = c.AcceptTimeout * 3 / 4
+	return p
 }

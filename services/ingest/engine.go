@@ -19,7 +19,7 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		return nil, err
 	}
 	runID := rand.Text()
-	if _, err := qualify.Run(ctx, s.probed, qualify.Options{RunID: runID, Now: s.now}); err != nil {
+	if _, err := qualify.Run(ctx, s.store, qualify.Options{RunID: runID, Now: s.now}); err != nil {
 		return nil, err
 	}
 	if err := s.clock.ask(ctx, layout.ProbePrefix+runID+"/clock"); err != nil {

@@ -1,15 +1,12 @@
 package ingest
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 )
 
@@ -21,13 +18,10 @@ type metrics struct {
 	latency  *prometheus.HistogramVec
 	hellos   *prometheus.CounterVec // reason; empty is welcomed
 	sheds    *prometheus.CounterVec // what was short
-	requests *prometheus.CounterVec // op, family, outcome
-	storeSec *prometheus.HistogramVec
 	notified *prometheus.CounterVec // outcome
 	landed   *prometheus.CounterVec // outcome
 	probes   *prometheus.CounterVec // outcome
 
-	again     *prometheus.CounterVec // step
 	ownWrites *prometheus.CounterVec
 	skipped   *prometheus.CounterVec // why
 	corrupt   *prometheus.CounterVec // step
@@ -47,16 +41,10 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		}, []string{"outcome"}),
 		hellos:   counter("hellos_total", "Streams that said hello, by the reason of their refusal; empty is welcomed.", "reason"),
 		sheds:    counter("sheds_total", "Batches and streams that were turned away for want of room, by what was short.", "resource"),
-		requests: counter("store_requests_total", "Requests to the object store, by operation, key family and outcome.", "op", "family", "outcome"),
-		storeSec: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "lightmetrics_ingest_store_request_duration_seconds", Help: "Time of a request to the object store.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}, []string{"op"}),
 		notified: counter("notifications_total", "Manifests that were handed to a reconciler (sent) or not (dropped).", "outcome"),
 		landed:   counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
 		probes:   counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
 
-		again:     counter("store_retries_total", "Steps of acceptance that were tried again, by step.", "step"),
 		ownWrites: counter("own_writes_total", "Creates whose answer was lost and whose object was found to be ours."),
 		skipped:   counter("generations_skipped_total", "Generations of blobs that could not be relied on, by why.", "why"),
 		corrupt:   counter("corrupt_records_total", "Records in the bucket that do not parse, by step.", "step"),
@@ -65,7 +53,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_" + name, Help: help}, fn)
 	}
 	for _, c := range []prometheus.Collector{
-		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.again, m.ownWrites, m.skipped, m.corrupt, m.requests, m.storeSec, m.notified, m.landed, m.probes,
+		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
 		gauge("in_flight_bytes", "Bytes of admitted frames that are not answered yet.", func() float64 { return float64(s.inFlight.Load()) }),
 		gauge("streams", "Open streams.", func() float64 { return float64(s.streams.Load()) }),
 		gauge("receivers_waiting", "Connections whose large message waits for a receive slot.", func() float64 { return float64(s.gate.waiting.Load()) }),
@@ -139,7 +127,6 @@ func (m *metrics) decided(r accept.Result, bytes int, took time.Duration) {
 // events are what the acceptance protocol reports.
 func (m *metrics) events(log *slog.Logger) accept.Events {
 	return accept.Events{
-		Again:             func(step accept.Step, _ string, _ error) { m.again.WithLabelValues(string(step)).Inc() },
 		OwnWrite:          func(string) { m.ownWrites.WithLabelValues().Inc() },
 		GenerationSkipped: func(_ string, why accept.Skip) { m.skipped.WithLabelValues(string(why)).Inc() },
 		CorruptRecord: func(step accept.Step, key string, err error) {
@@ -147,32 +134,4 @@ func (m *metrics) events(log *slog.Logger) accept.Events {
 			log.Error("corrupt record: an operator must look", "step", step, "key", key, "error", err)
 		},
 	}
-}
-
-// observe is an objstore.Observer.
-func (m *metrics) observe(op, family string, took time.Duration, err error) {
-	m.requests.WithLabelValues(op, family, storeOutcome(err)).Inc()
-	m.storeSec.WithLabelValues(op).Observe(took.Seconds())
-}
-
-func storeOutcome(err error) string {
-	for _, o := range []struct {
-		err  error
-		name string
-	}{
-		{objstore.ErrNotFound, "not_found"}, {objstore.ErrExists, "exists"},
-		{objstore.ErrPreconditionFailed, "precondition_failed"}, {objstore.ErrConflict, "conflict"},
-		{objstore.ErrUnknown, "unknown"}, {objstore.ErrUnavailable, "unavailable"},
-		{objstore.ErrChecksum, "checksum"}, {objstore.ErrDenied, "denied"},
-		{objstore.ErrNoBucket, "no_bucket"}, {objstore.ErrInvalid, "invalid"},
-		{context.Canceled, "canceled"}, {context.DeadlineExceeded, "deadline"},
-	} {
-		if errors.Is(err, o.err) {
-			return o.name
-		}
-	}
-	if err != nil {
-		return "error"
-	}
-	return "ok"
 }

@@ -20,7 +20,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
@@ -48,8 +47,7 @@ type Service struct {
 	tel     *telemetry.Telemetry
 	tracer  trace.Tracer
 	now     func() time.Time
-	probed  objstore.Store // as given, with the extras that the probe looks for
-	store   objstore.Store // observed
+	store   objstore.Store
 	auth    *rpc.Authenticator
 	metrics *metrics
 	errlog  *errlog
@@ -107,7 +105,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	l := cfg.Limits
 	s := &Service{
-		cfg: cfg, tel: d.Telemetry, now: d.Now, probed: d.Store, auth: auth,
+		cfg: cfg, tel: d.Telemetry, now: d.Now, auth: auth,
 		tracer: d.Telemetry.Tracer.Tracer("lightmetrics.dev/lightmetrics/services/ingest"),
 		errlog: newErrlog(d.Telemetry.Log, d.Now), buffers: &buffers{}, gate: newGate(l.Receivers),
 		agents:   newAgents(l, d.Now),
@@ -128,7 +126,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if s.metrics, err = newMetrics(d.Telemetry.Registry, s); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
-	s.store = objstore.Observe(failstore.Wrap(s.clock, "ingest"), s.metrics.observe, d.Now)
+	s.store = s.clock
 	if s.notify, err = newNotifier(cfg.Notify, d.Telemetry.Log, s.metrics); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
@@ -258,7 +256,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	g.Go("qualify", s.keepQualified)
 	if s.storePart != nil {
 		g.Go("store", func(ctx context.Context) error {
-			return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.probed, layout.AuthorityKey) })
+			return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
 		})
 	}
 	g.Go("health", func(ctx context.Context) error { return s.readiness.Watch(ctx, s.grpcServer.SetServing) })

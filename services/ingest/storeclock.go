@@ -21,8 +21,8 @@ type storeClock struct {
 	behind atomic.Int64 // nanoseconds, by the last create; negative: ahead
 }
 
-// clockTimeout bounds the requests of ask.
-const clockTimeout = 10 * time.Second
+// Unwrap is for objstore.Unwrap.
+func (c *storeClock) Unwrap() objstore.Store { return c.Store }
 
 // Create implements objstore.Creator.
 func (c *storeClock) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
@@ -37,8 +37,6 @@ func (c *storeClock) Create(ctx context.Context, key string, body []byte, o objs
 
 // ask compares the clocks before the first batch is judged, by an object that it writes and removes.
 func (c *storeClock) ask(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
-	defer cancel()
 	if _, err := c.Create(ctx, key, []byte("{}"), objstore.PutOptions{ContentType: "application/json"}); err != nil {
 		return fmt.Errorf("ask the store's time: %w", err)
 	}

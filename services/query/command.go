@@ -3,18 +3,15 @@ package query
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/storage"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
-
-// credentialsTimeout bounds the look-up of credentials at the start.
-const credentialsTimeout = 30 * time.Second
 
 // settings of the command: the service's, and its store.
 type settings struct {
@@ -34,9 +31,7 @@ func Command() *cobra.Command {
 			"it is. Any number of query nodes may run; each sees everything that was accepted.",
 		Default: func() settings { return settings{Config: DefaultConfig(), Store: s3.DefaultConfig()} },
 		New: func(c settings, tel *telemetry.Telemetry) (run.Service, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), credentialsTimeout)
-			defer cancel()
-			store, err := s3.New(ctx, c.Store, s3.Options{})
+			store, err := storage.Open(context.Background(), c.Store, storage.Options{Process: "query", Registry: tel.Registry})
 			if err != nil {
 				return nil, err
 			}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -95,7 +94,6 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	d.Store = failstore.Wrap(d.Store, "reconciler")
 	if cfg.ID == "" {
 		var b [8]byte
 		_, _ = rand.Read(b[:]) // never fails

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,11 +11,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/storage"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
-
-// credentialsTimeout bounds the look-up of credentials at the start.
-const credentialsTimeout = 30 * time.Second
 
 // settings of the command: the service's, and its store.
 type settings struct {
@@ -36,9 +33,7 @@ func Command() *cobra.Command {
 			"Late batches make the next generation of exactly their hours.",
 		Default: func() settings { return settings{Config: DefaultConfig(), Store: s3.DefaultConfig()} },
 		New: func(c settings, tel *telemetry.Telemetry) (run.Service, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), credentialsTimeout)
-			defer cancel()
-			store, err := s3.New(ctx, c.Store, s3.Options{})
+			store, err := storage.Open(context.Background(), c.Store, storage.Options{Process: "rollup", Registry: tel.Registry})
 			if err != nil {
 				return nil, err
 			}

@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -183,7 +184,7 @@ func (w *world) storeNow() time.Time { return w.now().Add(-w.wrong) }
 // worker makes a worker over s, which is the world's store or something around it.
 func (w *world) worker(cfg Config, s objstore.Store) *Service {
 	w.t.Helper()
-	svc, err := New(cfg, Deps{Store: timed{s, w.storeNow}, Telemetry: telemetry.Discard(), Queue: w.pending, Table: w.pending, Refs: w.refs, Now: w.now, Policy: testPolicy})
+	svc, err := New(cfg, Deps{Store: failstore.Wrap(timed{s, w.storeNow}, "rollup"), Telemetry: telemetry.Discard(), Queue: w.pending, Table: w.pending, Refs: w.refs, Now: w.now, Policy: testPolicy})
 	must(w.t, err)
 	return svc
 }

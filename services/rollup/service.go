@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -138,7 +137,6 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if d.Close == nil {
 		d.Close = func() error { return nil }
 	}
-	d.Store = failstore.Wrap(d.Store, "rollup")
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	name := hex.EncodeToString(b[:])

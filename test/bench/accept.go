@@ -103,7 +103,7 @@ func benchAcceptOne(ctx context.Context, e *env, agents, samples int) ([]Result,
 	}
 	n := float64(len(a.acked) - warm)
 	requests := func(labels ...string) float64 {
-		const name = "lightmetrics_ingest_store_requests_total"
+		const name = "lightmetrics_store_requests_total"
 		return after.sum(name, labels...) - before.sum(name, labels...)
 	}
 	greetings := requests(`family="boots"`) + requests(`op="list"`) // of new streams

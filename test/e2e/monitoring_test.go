@@ -32,7 +32,7 @@ var onlyAfter = map[string]string{
 	`lightmetrics_agent_client_certificate_expiry_timestamp_seconds`: "the cluster has no TLS",
 	// These begin with a fault. The rules of the last three fire on a series that is new.
 	`lightmetrics_ingest_batches_total{outcome="retry",reason!="DRAINING"}`:                                                            "nothing is tried again",
-	`lightmetrics_ingest_store_requests_total{outcome=~"unknown|unavailable|checksum|denied|no_bucket|invalid|deadline|error"}`:        "the store answers",
+	`lightmetrics_store_requests_total{outcome=~"unknown|unavailable|checksum|denied|no_bucket|invalid|deadline|error"}`:               "the store answers",
 	`lightmetrics_objectstore_requests_total{status=~"5.."}`:                                                                           "the store answers",
 	`lightmetrics_rollup_maintenance_failures_total`:                                                                                   "compaction and retention succeed",
 	`lightmetrics_ingest_batches_total{outcome="rejected",reason!~"SERIES_LIMIT|BATCH_SERIES_LIMIT|LABEL_BYTES_LIMIT|TIME_IN_FUTURE"}`: "no frame is refused",

@@ -116,7 +116,7 @@ func TestPartitions(t *testing.T) {
 func (s *site) round(ctx context.Context, t *testing.T, c *cluster.Cluster, f *load.Fleet, p partition, length time.Duration) {
 	t.Helper()
 	unknown := func() float64 {
-		return metric(ctx, t, c, "lightmetrics_ingest_store_requests_total", `op="create"`, `outcome="unknown"`)
+		return metric(ctx, t, c, "lightmetrics_store_requests_total", `op="create"`, `outcome="unknown"`)
 	}
 	was, acked := unknown(), len(f.Sent().Acked)
 	must(t, p.cut(s.net))
