@@ -41,10 +41,9 @@ func (p *pendingWork) completeTopics(cmd *cobra.Command, args []string, _ string
 	defer cancel()
 	_ = p.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		resp, err := coordinatorv1.NewOwnershipServiceClient(conn).ListShards(ctx, &coordinatorv1.ListShardsRequest{Kind: "rollup"})
-		for _, kind := range topics {
-			for _, s := range resp.GetShards() {
-				names = append(names, kind+"-"+shard.ID(s.GetShard()).String())
-			}
+		names = append(names, reprocessTopic)
+		for _, s := range resp.GetShards() {
+			names = append(names, snapshotTopics+shard.ID(s.GetShard()).String())
 		}
 		return err
 	})

@@ -111,7 +111,7 @@ func TestWhereServicesAre(t *testing.T) {
 }
 
 func TestUnknownTopicsAreRefused(t *testing.T) {
-	for _, topic := range []string{"rollups-0001", "rollup", "rollup-x", "rollup-", "-0001", ""} {
+	for _, topic := range []string{"snapshots-0001", "snapshot", "snapshot-x", "snapshot-", "-0001", "rollup-0001", ""} {
 		for _, args := range [][]string{{"jobs", "dead", topic}, {"jobs", "redrive", topic, "id"}} {
 			if _, code := command(t, jobsCommand, args...); code != cli.ExitUsage {
 				t.Errorf("%q: exit status %d", args, code)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -153,7 +152,7 @@ func jobsList(out *format, p *pendingWork) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&prefix, "log", "", "only logs at and below this one, such as rollup/0001")
+	cmd.Flags().StringVar(&prefix, "log", "", "only logs at and below this one, such as snapshot/0001")
 	return cmd
 }
 
@@ -294,18 +293,20 @@ type letterView struct {
 	Body   any    `json:"body"`
 }
 
-// topics are those that services use: one for each shard, after these words.
-var topics = []string{"rollup", "snapshot"}
+// snapshotTopics is what the topics of snapshots begin with: each shard has one.
+const snapshotTopics = "snapshot-"
 
 // checkTopic refuses a topic that nobody uses: an empty list would look like good news.
 func checkTopic(topic string) error {
-	kind, number, ok := strings.Cut(topic, "-")
-	if ok && slices.Contains(topics, kind) {
+	if topic == reprocessTopic {
+		return nil
+	}
+	if number, ok := strings.CutPrefix(topic, snapshotTopics); ok {
 		if _, err := shard.Parse(number); err == nil {
 			return nil
 		}
 	}
-	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("topic %q: want one of %s, and a shard as in lmctl shards list: rollup-0007", topic, strings.Join(topics, ", "))}
+	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("topic %q: want %s, or %s and a shard as in lmctl shards list: %s0007", topic, reprocessTopic, snapshotTopics, snapshotTopics)}
 }
 
 func jobsDead(out *format, p *pendingWork) *cobra.Command {
@@ -313,7 +314,7 @@ func jobsDead(out *format, p *pendingWork) *cobra.Command {
 		Use:               "dead TOPIC",
 		ValidArgsFunction: p.completeTopics,
 		Short:             "List a topic's dead letters; exits 3 when there are any",
-		Example:           "  lmctl jobs dead rollup-0007",
+		Example:           "  lmctl jobs dead snapshot-0007",
 		Args:              cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkTopic(args[0]); err != nil {

@@ -65,7 +65,7 @@ func TestJobs(t *testing.T) {
 	ctx := context.Background()
 	addr := serveWork(t, m)
 	row := func(log string, n uint64) work.Row {
-		return work.Row{Key: work.Key{Log: log, Number: n}, Topic: "rollup-0001", Body: []byte("x")}
+		return work.Row{Key: work.Key{Log: log, Number: n}, Topic: "snapshot-0001", Body: []byte("x")}
 	}
 	c := work.Claim{Owner: "w1", Hold: time.Minute}
 	running, err := m.Create(ctx, row("rollup/0001/2026-01-01T15", 3), &c)
@@ -129,21 +129,21 @@ func TestJobs(t *testing.T) {
 func TestJobsDeadLetters(t *testing.T) {
 	m := mem.New(func() time.Time { return time.Unix(1, 0) }, mem.Options{})
 	addr := serveWork(t, m)
-	if err := m.Send(t.Context(), "rollup-0001", []byte(`{"shard":1}`), work.SendOptions{}); err != nil {
+	if err := m.Send(t.Context(), "snapshot-0001", []byte(`{"shard":1}`), work.SendOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	ms, err := m.Receive(t.Context(), "rollup-0001", 1, time.Minute)
+	ms, err := m.Receive(t.Context(), "snapshot-0001", 1, time.Minute)
 	if err != nil || m.Bury(t.Context(), ms[0], "no such hour") != nil {
 		t.Fatal(err)
 	}
-	out, code := command(t, jobsCommand, "jobs", "dead", "rollup-0001", "--addr", addr)
+	out, code := command(t, jobsCommand, "jobs", "dead", "snapshot-0001", "--addr", addr)
 	if code != cli.ExitFindings || !strings.Contains(out, "no such hour") {
 		t.Fatalf("exit %d: %s", code, out)
 	}
-	if out, code := command(t, jobsCommand, "jobs", "redrive", "rollup-0001", ms[0].ID, "--addr", addr); code != cli.ExitOK {
+	if out, code := command(t, jobsCommand, "jobs", "redrive", "snapshot-0001", ms[0].ID, "--addr", addr); code != cli.ExitOK {
 		t.Fatalf("exit %d: %s", code, out)
 	}
-	if out, code := command(t, jobsCommand, "jobs", "dead", "rollup-0001", "--addr", addr); code != cli.ExitOK {
+	if out, code := command(t, jobsCommand, "jobs", "dead", "snapshot-0001", "--addr", addr); code != cli.ExitOK {
 		t.Fatalf("exit %d: %s", code, out)
 	}
 }

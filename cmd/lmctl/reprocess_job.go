@@ -229,8 +229,7 @@ func hoursOf(e intake.Entry) []window.Hour {
 	return hs
 }
 
-// give writes the batches into the intake of their shards, then tells the owners. The
-// other order could wake an owner who finds nothing.
+// give writes the batches into the intake of their shards, where the owners find them.
 func (r *reprocess) give(ctx context.Context, batches []accept.Manifest) (segments, messages uint64, err error) {
 	entries := map[shard.ID][]intake.Entry{}
 	told := map[dirty]bool{}
@@ -248,16 +247,6 @@ func (r *reprocess) give(ctx context.Context, batches []accept.Manifest) (segmen
 				return 0, 0, err
 			}
 			segments++
-		}
-	}
-	for d := range told {
-		body, err := json.Marshal(map[string]any{"shard": uint32(d.Shard), "hour": d.Hour.String(), "reason": "reprocess"})
-		if err != nil {
-			return 0, 0, err
-		}
-		// A hint, as the reconciler's: the owner looks at its intake without it, only later.
-		if err := r.queue.Send(ctx, "rollup-"+d.Shard.String(), body, work.SendOptions{DedupeKey: d.Hour.String()}); err != nil && !errors.Is(err, work.ErrFull) && !errors.Is(err, work.ErrUnknown) {
-			return 0, 0, err
 		}
 	}
 	return segments, uint64(len(told)), nil

@@ -103,7 +103,7 @@ func newPlant(t *testing.T) *plant {
 func (p *plant) worker() {
 	cfg := rollup.DefaultConfig()
 	cfg.HTTP.Listen, cfg.Shards, cfg.Compact.Interval = "127.0.0.1:0", 1, 0
-	cfg.Intake.Interval, cfg.Intake.Queue, cfg.Schedule.RetryBase, cfg.Schedule.RetryMax = 20*time.Millisecond, 5*time.Millisecond, time.Millisecond, time.Millisecond
+	cfg.Intake.Interval, cfg.Schedule.RetryBase, cfg.Schedule.RetryMax = 20*time.Millisecond, time.Millisecond, time.Millisecond
 	svc, err := rollup.New(cfg, rollup.Deps{Store: p.store, Telemetry: telemetry.Discard(), Refs: p.sets, Now: p.now})
 	p.must(err)
 	p.runs(svc.Run)

@@ -97,14 +97,6 @@ type IntakeConfig struct {
 	Shards   uint32        `koanf:"shards" help:"shards of the rollup workers, the same for ever; 0 writes no intake: no rollups"`
 	Interval time.Duration `koanf:"interval" help:"time between two rounds of segments" needs:"shards"`
 	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; work waits beyond it" needs:"shards"`
-
-	Coordinator CoordinatorConfig `koanf:"coordinator" needs:"shards"`
-}
-
-// CoordinatorConfig is where the owners of shards are told that their intake has grown.
-type CoordinatorConfig struct {
-	Address string           `koanf:"address" help:"host:port of the coordinator's queue; empty tells nobody: owners find out when they list" check:"address"`
-	Client  rpc.ClientConfig `koanf:"client" needs:"address"`
 }
 
 // DefaultConfig listens on loopback.

@@ -22,9 +22,8 @@ const segmentWriters = 8
 // A ledger snapshot and the scan's checkpoint say that a batch need not be looked at
 // again. So both wait (barrier) until the batch stands in a segment.
 type stage struct {
-	w        *intake.Writer
-	room     int
-	announce func(shard.ID) // told of what was written; must not wait
+	w    *intake.Writer
+	room int
 
 	mu      sync.Mutex
 	cond    *sync.Cond // entries were written
@@ -41,8 +40,7 @@ func newStage(s objstore.Store, cfg IntakeConfig) *stage {
 	_, _ = rand.Read(run[:]) // never fails
 	st := &stage{
 		w: intake.NewWriter(s, hex.EncodeToString(run[:]), cfg.Shards), room: cfg.Buffer,
-		announce: func(shard.ID) {},
-		waiting:  map[shard.ID][]intake.Entry{},
+		waiting: map[shard.ID][]intake.Entry{},
 	}
 	st.cond = sync.NewCond(&st.mu)
 	return st
@@ -129,7 +127,6 @@ func (st *stage) write(ctx context.Context, ids []shard.ID) error {
 					return err
 				}
 				st.written(id, len(entries))
-				st.announce(id)
 			}
 		})
 	}

@@ -28,7 +28,7 @@ type metrics struct {
 	lagged    prometheus.Counter
 	flushes   *prometheus.CounterVec // result
 
-	intakeFailures, announceFailures prometheus.Counter
+	intakeFailures prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, shared *sharedid.Detector, now func() time.Time) *metrics {
@@ -64,15 +64,13 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, shared *
 		flushes:  vec("ledger_flushes_total", "Rounds of writing changed ledgers, by result.", "result"),
 
 		intakeFailures: counter("intake_failures_total", "Rounds in which not all intake segments could be written."),
-
-		announceFailures: counter("intake_announcements_failed_total", "Announcements of intake segments that the coordinator's queue did not take."),
 	}
 	// They begin at 0, or an alert on their increase would miss the first drop.
 	for _, src := range []source{fromEvent, fromNotify} {
 		m.hints.WithLabelValues(string(src), "dropped").Add(0)
 	}
 	reg.MustRegister(m.lag, m.items, m.hints, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
-		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes, m.intakeFailures, m.announceFailures,
+		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes, m.intakeFailures,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "intake_pending", Help: "New batches that wait for an intake segment."},
 			func() float64 { return float64(st.pending()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are in work or wait for a retry."},

@@ -58,14 +58,13 @@ type Service struct {
 	now   func() time.Time
 	auth  *rpc.Authenticator
 
-	core      *reconcile.Reconciler
-	queue     *queue
-	book      *book
-	shared    *sharedid.Detector
-	hub       *hub
-	stage     *stage     // nil: no rollups
-	announcer *announcer // nil: nobody is told
-	m         *metrics
+	core   *reconcile.Reconciler
+	queue  *queue
+	book   *book
+	shared *sharedid.Detector
+	hub    *hub
+	stage  *stage // nil: no rollups
+	m      *metrics
 
 	indexed *seen // accepted-by-time keys that this process has seen through
 	bad     *seen // keys that were reported and that no scan need queue again
@@ -120,13 +119,6 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if cfg.Intake.Shards > 0 {
 		s.stage = newStage(d.Store, cfg.Intake)
 		s.book.barrier = s.stage.barrier
-		if cfg.Intake.Coordinator.Address != "" {
-			s.announcer = newAnnouncer(func(err error) {
-				s.m.announceFailures.Inc()
-				s.log.Debug("the owner of a shard was not told", "err", err)
-			})
-			s.stage.announce = s.announcer.announce
-		}
 	}
 	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.stage, s.shared, d.Now)
 	return s, nil
@@ -218,9 +210,6 @@ func (s *Service) loops(g *run.Group) {
 	g.Go("full_audit", s.fullAudits)
 	if s.stage != nil {
 		g.Go("intake", s.feedIntake)
-		if s.announcer != nil {
-			g.Go("announcements", s.announceIntake)
-		}
 	}
 	g.Go("ledgers", func(ctx context.Context) error {
 		return every(ctx, s.cfg.Ledgers.FlushInterval, func() { s.flush(ctx) })

@@ -51,7 +51,6 @@ type ScheduleConfig struct {
 // IntakeConfig is how a shard's new batches are followed.
 type IntakeConfig struct {
 	Interval   time.Duration `koanf:"interval" help:"time between two listings of a shard's intake"`
-	Queue      time.Duration `koanf:"queue_interval" help:"time between two looks for messages, which only shorten the former"`
 	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together; when they are there, hours are rolled up early"`
 	Recheck    time.Duration `koanf:"recheck" help:"time between two looks at segments that were put off: what can't be rolled up, or could not be read"`
 }
@@ -90,7 +89,7 @@ func DefaultConfig() Config {
 		DrainTimeout: 10 * time.Second,
 		Coordinator:  alone,
 		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
-		Intake:       IntakeConfig{Interval: 5 * time.Second, Queue: time.Second, MaxPending: 200_000, Recheck: time.Hour},
+		Intake:       IntakeConfig{Interval: 5 * time.Second, MaxPending: 200_000, Recheck: time.Hour},
 		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
 		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:     DefaultSnapshotConfig(),
@@ -115,7 +114,6 @@ func (c Config) Validate() error {
 	positive("schedule.retry_base", c.Schedule.RetryBase > 0)
 	positive("schedule.retry_max", c.Schedule.RetryMax >= c.Schedule.RetryBase)
 	positive("intake.interval", c.Intake.Interval > 0)
-	positive("intake.queue_interval", c.Intake.Queue > 0)
 	positive("intake.max_pending", c.Intake.MaxPending > 0)
 	positive("intake.recheck", c.Intake.Recheck > 0)
 	positive("jobs.concurrency", c.Jobs.Concurrency > 0)

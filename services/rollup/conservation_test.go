@@ -29,7 +29,7 @@ func TestLostRecordsAreNotPublished(t *testing.T) {
 	if m != nil || !errors.As(err, &lost) {
 		t.Fatalf("without a part: %v", err)
 	}
-	h := handler{o: o, h: hour0}
+	h := job{o: o, h: hour0}
 	if err := h.failed(t.Context(), p, &published{}, nil, err); !errors.As(err, &lost) {
 		t.Errorf("the job ends with %v", err)
 	}

@@ -154,7 +154,7 @@ func testConfig() Config {
 	c := DefaultConfig()
 	c.HTTP.Listen, c.Shards, c.Collect.Interval = "127.0.0.1:0", testShards, 0
 	c.Schedule.RetryBase, c.Schedule.RetryMax = time.Millisecond, time.Millisecond
-	c.Intake.Interval, c.Intake.Queue = 20*time.Millisecond, 5*time.Millisecond
+	c.Intake.Interval = 20 * time.Millisecond
 	c.Chunks.MetricSamples = 1000
 	return c
 }

@@ -2,10 +2,8 @@ package rollup
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -14,52 +12,51 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
-	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
-// do does one generation of an hour, when there is room for a job.
-func (s *Service) do(ctx context.Context, o *owner, h window.Hour, gen uint64) (work.Outcome, error) {
+// outcome of a job, for its metric.
+type outcome string
+
+const (
+	completed outcome = "completed" // every resolution of the generation is decided
+	failed    outcome = "failed"    // it is tried again later
+	canceled  outcome = "canceled"  // the grant is over, or the service stops
+)
+
+// do makes one generation of an hour, when there is room for a job. No row of pending work
+// stands for it: the grant keeps others away most of the time, and where two workers make
+// the same generation its plan and its manifests, which are created conditionally, decide.
+func (s *Service) do(ctx context.Context, o *owner, h window.Hour, gen uint64) error {
 	if err := s.slots.Acquire(ctx, 1); err != nil {
-		return work.HandedOver, err
+		return err
 	}
 	defer s.slots.Release(1)
-	w, err := work.NewWorker(s.queue, s.table, handler{o, h}, work.Config{
-		Topic: rollup.Topic(o.grant.Shard), Owner: fmt.Sprintf("%s.%d", s.run, s.jobs.Add(1)), Hold: s.cfg.Jobs.Hold,
-		MaxAttempts: math.MaxUint32, // the loop has its own waits, and what is due stays due
-	}, s.now)
-	if err != nil {
-		return work.Failed, err
-	}
 	start := s.now()
-	k := work.Key{Log: rollup.Log(o.grant.Shard, h), Number: gen}
-	outcome, err := w.Do(ctx, k, o.grant.Fence, []byte(k.String()))
-	s.m.jobs.WithLabelValues(string(outcome)).Inc()
+	err := job{o, h, gen}.run(ctx)
+	what := completed
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || o.grant.lost() != nil:
+		what = canceled
+	default:
+		what = failed
+	}
+	s.m.jobs.WithLabelValues(string(what)).Inc()
 	s.m.jobTime.Observe(s.now().Sub(start).Seconds())
-	return outcome, err
+	return err
 }
 
-// jobState is the checkpoint: what is decided. It is for people; a worker that resumes
-// looks at the manifests.
-type jobState struct {
-	Parts   uint32   `json:"parts_read"`
-	Windows []string `json:"windows"`
+// job makes one generation of an hour of an owned shard.
+type job struct {
+	o   *owner
+	h   window.Hour
+	gen uint64
 }
 
-// handler does the jobs of one owned shard. Jobs are not brought by messages: the shard's
-// loop finds them.
-type handler struct {
-	o *owner
-	h window.Hour // of the job in work
-}
-
-// Job is not asked: messages are hints to the loop.
-func (handler) Job(context.Context, work.Message) (work.Key, uint64, error) {
-	return work.Key{}, 0, work.ErrSkip
-}
-
-// Run makes the generation and publishes it window by window.
-func (h handler) Run(ctx context.Context, j *work.Job) error {
-	s, id, gen := h.o.s, h.o.grant.Shard, j.Key().Number
+// run makes the generation and publishes it resolution by resolution. What a former job has
+// decided of it stays: the manifests say what is left to do.
+func (h job) run(ctx context.Context) error {
+	s, id, gen := h.o.s, h.o.grant.Shard, h.gen
 	ord, err := h.o.orderOf(ctx, h.h)
 	if err != nil {
 		return err
@@ -69,12 +66,9 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		return err
 	}
 	var open []window.Window
-	state := jobState{Windows: []string{}}
 	for _, w := range window.All() {
 		if pub.top[w] < gen {
 			open = append(open, w)
-		} else {
-			state.Windows = append(state.Windows, w.String())
 		}
 	}
 	if len(open) == 0 {
@@ -101,14 +95,6 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		}
 	}
 	failpoint.Hit("rollup.job.planned.after")
-	checkpoint := func() error {
-		b, err := json.Marshal(state)
-		if err != nil {
-			return err
-		}
-		return j.Checkpoint(ctx, b)
-	}
-	step := func() error { state.Parts++; return checkpoint() }
 	died, err := h.begin(ctx, p)
 	if err != nil {
 		return err
@@ -117,7 +103,7 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 	if died {
 		return h.failed(ctx, p, pub, open, errDied)
 	}
-	m, err := s.makeOrdered(ctx, ord, p, pub.sets[window.Raw], open, step)
+	m, err := s.makeOrdered(ctx, ord, p, pub.sets[window.Raw], open, h.o.grant.lost)
 	if err != nil {
 		return h.failed(ctx, p, pub, open, err)
 	}
@@ -134,20 +120,16 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 		return err
 	}
 	for _, w := range open {
-		if err := h.publish(ctx, j, p, pub, m, inputs, w); err != nil {
+		if err := h.publish(ctx, p, pub, m, inputs, w); err != nil {
 			return err
 		}
 		failpoint.Hit("rollup.job.published.after")
-		state.Windows = append(state.Windows, w.String())
-		if err := checkpoint(); err != nil {
-			return err
-		}
 	}
 	return nil
 }
 
 // publish commits one window, or finds it decided.
-func (h handler) publish(ctx context.Context, j *work.Job, p *planned, pub *published, m *made, inputs catalog.Inputs, w window.Window) error {
+func (h job) publish(ctx context.Context, p *planned, pub *published, m *made, inputs catalog.Inputs, w window.Window) error {
 	s := h.o.s
 	if err := h.o.grant.lost(); err != nil {
 		s.m.refused.WithLabelValues("lost").Inc()
@@ -156,7 +138,7 @@ func (h handler) publish(ctx context.Context, j *work.Job, p *planned, pub *publ
 	c := m.counts
 	res, err := s.publisher.Publish(ctx, publish.Publication{
 		Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation},
-		Shards: p.Shards, Fence: j.Fence(), PlanSHA256: p.sha, Inputs: inputs,
+		Shards: p.Shards, Fence: h.o.grant.Fence, PlanSHA256: p.sha, Inputs: inputs,
 		Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
 		Outputs: m.outputs[w], Supersedes: pub.before(w, p.Generation),
 		Verify: h.o.orders[h.h] != nil, Damaged: pub.damaged,
@@ -198,7 +180,7 @@ func refusal(err error) publish.Outcome {
 // hold its hour back for ever: the generation is aborted, and the next is planned without
 // the batch, which stays pending. Not so when a published set has the batch: then the
 // next generation would lose records, and the hour waits until the frame is back.
-func (h handler) failed(ctx context.Context, p *planned, pub *published, open []window.Window, err error) error {
+func (h job) failed(ctx context.Context, p *planned, pub *published, open []window.Window, err error) error {
 	s := h.o.s
 	var conservation *rollup.ConservationError
 	if errors.As(err, &conservation) {

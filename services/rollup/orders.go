@@ -12,7 +12,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
-	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
 // An operator's order says that an hour is to be made anew: of its plan's frames, with
@@ -184,18 +183,10 @@ func (o *owner) obeyOne(ctx context.Context, ord *order) (did bool, err error) {
 		s.log.Info("an order is done", "shard", id, "hour", ord.Hour, "above", ord.Above, "reason", ord.Reason, "by", ord.By)
 		return false, nil
 	}
-	gen := pub.next()
-	outcome, err := s.do(ctx, o, ord.Hour, gen)
-	switch outcome {
-	case work.Completed:
-		return true, err
-	case work.Duplicate:
-		err = errors.Join(err, o.reconcile(ctx, ord.Hour, gen))
+	if err := s.do(ctx, o, ord.Hour, pub.next()); err != nil {
+		return false, err
 	}
-	if err == nil {
-		err = fmt.Errorf("generation %d: %s", gen, outcome)
-	}
-	return false, err
+	return true, nil
 }
 
 // above reports whether every window has a committed generation above gen.

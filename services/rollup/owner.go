@@ -10,14 +10,12 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/window"
-	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
 // owner is the loop of one owned shard. Everything it needs is found by listing: intake,
-// manifests, plans. Messages only shorten the wait.
+// manifests, plans.
 type owner struct {
 	s      *Service
 	grant  Grant
@@ -27,7 +25,6 @@ type owner struct {
 	log    *backlog
 	snaps  *snapshots // nil: none are made
 	out    map[identity.Batch]leftOut
-	swept  time.Time
 	orders map[window.Hour]*order // of operators, pending
 	listed time.Time              // when orders were listed
 	seen   time.Time              // the clock at the last round
@@ -55,7 +52,7 @@ func (s *Service) own(ctx context.Context, g Grant) error {
 	s.log.Info("owns shard", "shard", g.Shard, "fence", g.Fence)
 	wait := time.Duration(0)
 	for {
-		if err := o.sleep(ctx, wait); err != nil {
+		if err := (run.WallClock{}).Sleep(ctx, wait); err != nil {
 			s.log.Info("shard is given back", "shard", g.Shard)
 			return nil // the grant is over
 		}
@@ -71,39 +68,6 @@ func (s *Service) own(ctx context.Context, g Grant) error {
 	}
 }
 
-// sleep waits for d, or for a message of the shard's topic.
-func (o *owner) sleep(ctx context.Context, d time.Duration) error {
-	q := o.s.queue
-	for d > 0 {
-		nap := d
-		if q != nil {
-			nap = min(d, o.s.cfg.Intake.Queue)
-		}
-		if err := (run.WallClock{}).Sleep(ctx, nap); err != nil {
-			return err
-		}
-		d -= nap
-		if q != nil && o.told(ctx) {
-			break
-		}
-	}
-	return ctx.Err()
-}
-
-// told takes messages off the shard's topic: something is new. What it is, the intake says.
-func (o *owner) told(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	ms, err := o.s.queue.Receive(ctx, rollup.Topic(o.grant.Shard), work.MaxReceive, storeTimeout)
-	if err != nil {
-		return false
-	}
-	for _, m := range ms {
-		_ = o.s.queue.Delete(ctx, m) // it comes again, and is as harmless
-	}
-	return len(ms) > 0
-}
-
 // round follows the intake, does what is due and deletes what is spent. again: there may
 // be more to do at once. What fails is told and tried again; it keeps nothing else from
 // going on, but a store that is down ends the round.
@@ -111,7 +75,7 @@ func (o *owner) round(ctx context.Context) (again bool, err error) {
 	o.watchClock()
 	again, err = o.follow(ctx)
 	idle := err == nil && !again
-	err = errors.Join(err, o.sweep(ctx), o.listAsides(ctx))
+	err = errors.Join(err, o.listAsides(ctx))
 	if o.aside.of == nil {
 		return again, err // a job must not begin before it is known who is set aside
 	}
@@ -188,38 +152,20 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 		return false, nil
 	}
 	gen := pub.next()
-	outcome, err := s.do(ctx, o, w.hour, gen)
-	switch outcome {
-	case work.Completed:
+	switch err := s.do(ctx, o, w.hour, gen); {
+	case err == nil:
 		w.fails, w.stuck, w.crowded, w.next = 0, 0, false, now
 		if early != onTime {
 			s.m.early.WithLabelValues(string(early)).Inc()
 		}
-		return true, err
-	case work.Duplicate:
-		w.next = now.Add(s.cfg.Schedule.RetryBase)
-		return false, errors.Join(err, o.reconcile(ctx, w.hour, gen))
-	case work.Busy, work.Deferred, work.Fenced, work.Lost, work.HandedOver:
+		return true, nil
+	case ctx.Err() != nil || o.grant.lost() != nil: // not the hour's fault
 		w.next = now.Add(s.cfg.Schedule.RetryBase)
 		return false, err
+	default:
+		o.failed(w, err)
+		return false, err
 	}
-	o.failed(w, err)
-	return false, err
-}
-
-// reconcile settles a table that has a generation for completed: the manifests have the
-// last word, and where they have not decided it, the table forgets.
-func (o *owner) reconcile(ctx context.Context, h window.Hour, gen uint64) error {
-	pub, err := o.s.published(ctx, h, o.grant.Shard)
-	if err != nil || pub.next() > gen {
-		return err
-	}
-	l, err := o.s.table.Log(ctx, rollup.Log(o.grant.Shard, h))
-	if err != nil {
-		return err
-	}
-	o.s.log.Warn("pending work has a generation for completed that is not published", "shard", o.grant.Shard, "hour", h, "generation", gen)
-	return o.s.table.Forget(ctx, l)
 }
 
 // clean deletes segments whose batches are covered in all their hours.
@@ -241,58 +187,3 @@ func (o *owner) clean(ctx context.Context) (err error) {
 	}
 	return err
 }
-
-// sweep removes rows that a former owner left of generations that are decided, and forgets
-// the logs of hours that are long done: manifests have the last word on them.
-func (o *owner) sweep(ctx context.Context) error {
-	s := o.s
-	now := s.now()
-	if now.Sub(o.swept) < sweepEvery {
-		return nil
-	}
-	prefix := rollup.LogPrefix(o.grant.Shard)
-	var rows []work.Row
-	for after := ""; ; {
-		page, next, err := s.table.Rows(ctx, prefix, after, work.MaxPage)
-		if err != nil {
-			return fmt.Errorf("rows of %s: %w", prefix, err)
-		}
-		rows = append(rows, page...)
-		if after = next; after == "" {
-			break
-		}
-	}
-	for _, r := range rows {
-		h, err := rollup.ParseLog(o.grant.Shard, r.Log)
-		if r.Live && r.Fence >= o.grant.Fence || err != nil {
-			continue
-		}
-		pub, err := s.published(ctx, h, o.grant.Shard)
-		if err != nil { // a record that can't be read holds up its hour, not the shard
-			s.log.Warn("a job that was left can't be judged yet", "job", r.Key, "err", err)
-			continue
-		}
-		if pub.next() <= r.Number {
-			continue // not decided: the hour's pending batches bring it up when it is due
-		}
-		if _, err := s.do(ctx, o, h, r.Number); err != nil {
-			s.log.Warn("a job that was left is not finished yet", "job", r.Key, "err", err)
-		}
-	}
-	logs, _, err := s.table.Logs(ctx, prefix, "", work.MaxPage)
-	for _, l := range logs {
-		if now.Sub(l.Completed) > forgetAfter && err == nil {
-			err = s.table.Forget(ctx, l)
-		}
-	}
-	if err != nil && !errors.Is(err, work.ErrMoved) {
-		return fmt.Errorf("logs of %s: %w", prefix, err)
-	}
-	o.swept = now
-	return nil
-}
-
-const (
-	sweepEvery  = time.Minute
-	forgetAfter = 48 * time.Hour
-)

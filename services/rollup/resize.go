@@ -37,7 +37,7 @@ const (
 
 // resize gives the generation up and fixes the plan of the next one. An error says that it
 // could not, and the job is tried again.
-func (h handler) resize(ctx context.Context, p *planned, pub *published, open []window.Window, cause error) error {
+func (h job) resize(ctx context.Context, p *planned, pub *published, open []window.Window, cause error) error {
 	s, o := h.o.s, h.o
 	sizes, err := s.survey(ctx, p)
 	if err != nil {
@@ -184,7 +184,7 @@ const attemptBytes = 1 << 20
 
 // begin notes that this process makes the generation. died: another one began it and did
 // not live to say how that ended.
-func (h handler) begin(ctx context.Context, p *planned) (died bool, err error) {
+func (h job) begin(ctx context.Context, p *planned) (died bool, err error) {
 	s := h.o.s
 	var n uint64
 	for i := range p.Inputs {
@@ -218,7 +218,7 @@ func (h handler) begin(ctx context.Context, p *planned) (died bool, err error) {
 
 // end takes the note back, also when the job was stopped. Where that fails, the next try of
 // this process does; another process takes it for a death, which costs parts and no more.
-func (h handler) end(ctx context.Context) {
+func (h job) end(ctx context.Context) {
 	key := layout.RollupAttempt(h.h, h.o.grant.Shard)
 	if _, ok := h.o.attempts[key]; !ok {
 		return

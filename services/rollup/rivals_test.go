@@ -6,9 +6,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
-	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
 // A batch that gets another hour takes those that overlap with it there, also when they
@@ -33,8 +31,7 @@ func TestRivalsFollowIntoLaterHours(t *testing.T) {
 	}
 }
 
-// A record that can't be read holds up its hour, also where a job of it was left; not the
-// other hours of its shard.
+// A record that can't be read holds up its hour, and not the other hours of its shard.
 func TestCorruptRecordHoldsUpItsHourOnly(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
@@ -43,8 +40,6 @@ func TestCorruptRecordHoldsUpItsHourOnly(t *testing.T) {
 	w.drive(cfg, Grant{Shard: 1, Fence: 5})
 	key := layout.RollupSet(hour0-5, 1, window.Raw, 2)
 	_, err := w.store.Create(t.Context(), key, []byte("{"), objstore.PutOptions{})
-	must(t, err)
-	_, err = w.pending.Create(t.Context(), work.Row{Key: work.Key{Log: rollup.Log(1, hour0-5), Number: 2}, Fence: 5, Topic: rollup.Topic(1), Body: []byte("job")}, nil)
 	must(t, err)
 	w.some(a, hour0, 0, 2, seq)
 	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 1, Fence: 6})

@@ -103,7 +103,7 @@ func (o *owner) watchClock() {
 		for _, ord := range o.orders {
 			ord.next = time.Time{}
 		}
-		o.swept, o.listed = time.Time{}, time.Time{}
+		o.listed = time.Time{}
 		if o.looked.After(now) {
 			o.looked = now
 		}

@@ -15,10 +15,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
-	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
 // patience bounds every wait of a test; no test measures time.
@@ -332,19 +330,4 @@ func TestUnreadableFrame(t *testing.T) {
 	if len(w.left(0)) != 0 {
 		t.Errorf("segments left: %v", w.left(0))
 	}
-}
-
-// A message shortens the wait for the next listing.
-func TestMessageShortensTheWait(t *testing.T) {
-	w := newWorld(t, newMem())
-	cfg := testConfig()
-	cfg.Intake.Interval = time.Hour
-	s := w.start(t, cfg, w.store)
-	eventually(t, "both shards are owned", func() bool { return len(s.Shards()) == testShards })
-	w.some(agentOf(0, 0), hour0, 0, 1, 0)
-	eventually(t, "published", func() bool {
-		must(t, w.pending.Send(t.Context(), rollup.Topic(0), rollup.Message(hour0), work.SendOptions{DedupeKey: rollup.MessageKey(0, hour0)}))
-		return w.set(hour0, 0, window.OneHour) != nil
-	})
-	w.check(hour0, 0, 1)
 }
