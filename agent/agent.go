@@ -14,7 +14,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/batch"
 	"lightmetrics.dev/lightmetrics/agent/input"
-	"lightmetrics.dev/lightmetrics/agent/input/host"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -40,9 +39,8 @@ type Agent struct {
 	queue    *queue.Queue
 	sender   *send.Sender
 	batcher  *batch.Batcher
-	inputs   *input.Channel
-	host     *host.Host
-	targets  targets
+	buffer   *input.Buffer
+	sources  sources
 	listener net.Listener
 	ready    chan struct{}
 	started  time.Time
@@ -93,16 +91,13 @@ func (a *Agent) build() error {
 	if a.batcher, err = batch.New(a.cfg.Batch, resource, a.queue, m.drop, m.batch, a.log); err != nil {
 		return fmt.Errorf("batcher: %w", err)
 	}
-	a.inputs = input.NewChannel(a.cfg.InputBuffer, func(n int) { m.drop(batch.DropInputBusy, n) })
-	if a.cfg.Host.Enabled {
-		hc := a.cfg.Host
-		if hc.Interval == 0 {
-			hc.Interval = a.cfg.Interval
-		}
-		if a.host, err = host.New(hc, hostname, a.inputs.Push, a.log, a.now); err != nil {
-			return fmt.Errorf("host input: %w", err)
-		}
+	committer, err := batch.NewCommitter(a.cfg.Batch, resource, a.queue, m.batch)
+	if err != nil {
+		return fmt.Errorf("committer: %w", err)
 	}
+	a.buffer = input.NewBuffer(a.cfg.InputBuffer, func(n int) { m.drop(batch.DropInputBusy, n) })
+	a.sources.env = input.Env{Hostname: hostname, Log: a.log, Now: a.now}
+	a.sources.sink = sink{a.buffer, committer}
 	if err := a.Reload(a.cfg); err != nil {
 		return err
 	}
@@ -112,6 +107,12 @@ func (a *Agent) build() error {
 		}
 	}
 	return nil
+}
+
+// sink is an input.Sink: what is offered goes through the batcher, what is appended does not.
+type sink struct {
+	*input.Buffer
+	*batch.Committer
 }
 
 func (a *Agent) openQueue(m *metrics) error {
@@ -139,6 +140,9 @@ func (a *Agent) openQueue(m *metrics) error {
 
 // Ready is closed when Run listens and everything is started.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+// ID is the agent id that new batches carry.
+func (a *Agent) ID() string { return a.id }
 
 // HTTPAddr is the address of the own server; "" when it has none.
 func (a *Agent) HTTPAddr() string {
@@ -169,10 +173,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stopSender()
 
 	inputs := run.NewGroup(ctx)
-	if a.host != nil {
-		inputs.Go("host input", a.host.Run)
-	}
-	a.targets.start(inputs)
+	a.sources.start(inputs)
 	outer.Go("inputs", func(outerCtx context.Context) error {
 		defer stopBatcher()
 		inputs.Go("end", func(ictx context.Context) error { // also when another stage failed
@@ -187,7 +188,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	outer.Go("batcher", func(context.Context) error {
 		defer stopSender()
-		if err := a.batcher.Run(batcherCtx, a.inputs.C()); err != nil {
+		if err := a.batcher.Run(batcherCtx, a.buffer); err != nil {
 			return err
 		}
 		drainCtx, cancel := context.WithTimeout(outer.Context(), a.cfg.DrainTimeout)

@@ -15,13 +15,10 @@ type certificate struct {
 	notAfter time.Time
 }
 
-// certificates reads when the client certificates of the collectors and targets end. The
+// certificates reads when the client certificates of the collectors and inputs end. The
 // files change under a running agent, so they are read each time; one that can't be read is left out.
 func (a *Agent) certificates() []certificate {
-	files := []string{a.cfg.Send.Client.TLS.CertFile}
-	for _, t := range a.targets.settings() {
-		files = append(files, t.TLS.CertFile)
-	}
+	files := append(a.sources.certFiles(), a.cfg.Send.Client.TLS.CertFile)
 	slices.Sort(files)
 	var out []certificate
 	for _, f := range slices.Compact(files) {

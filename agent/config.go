@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/batch"
-	"lightmetrics.dev/lightmetrics/agent/input/host"
-	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/pkg/config"
@@ -25,15 +23,15 @@ type Config struct {
 	Interval time.Duration `koanf:"interval" help:"time between reads of every input that has no interval of its own"`
 	// Labels of every series, beside host.
 	Labels map[string]string `koanf:"labels" help:"labels of every series"`
-	// InputBuffer is the channel between inputs and batcher.
-	InputBuffer int `koanf:"input_buffer" help:"scrapes that may wait for the batcher; the next ones are dropped and counted"`
+	// InputBuffer is between the inputs and the batcher.
+	InputBuffer int `koanf:"input_buffer" help:"reads of inputs that may wait for the batcher; the next ones are dropped, counted and leave a gap"`
 
-	Host   host.Config     `koanf:"host"`
-	Scrape []scrape.Target `koanf:"scrape" help:"Prometheus endpoints" reload:"yes"`
-	Batch  batch.Config    `koanf:"batch"`
-	Queue  QueueConfig     `koanf:"queue"`
-	Send   send.Config     `koanf:"send"`
-	HTTP   HTTPConfig      `koanf:"http"`
+	Inputs `koanf:",squash"`
+
+	Batch batch.Config `koanf:"batch"`
+	Queue QueueConfig  `koanf:"queue"`
+	Send  send.Config  `koanf:"send"`
+	HTTP  HTTPConfig   `koanf:"http"`
 
 	DrainTimeout time.Duration `koanf:"drain_timeout" help:"how long a stop waits for queued batches to be sent; what is left is sent after the next start"`
 }
@@ -64,7 +62,7 @@ func DefaultConfig() Config {
 		DataDir:     filepath.Join("data", "agent"),
 		Interval:    10 * time.Second,
 		InputBuffer: 64,
-		Host:        host.DefaultConfig(),
+		Inputs:      DefaultInputs(),
 		Batch:       batch.DefaultConfig(),
 		Queue: QueueConfig{MaxBytes: 1 << 30, SegmentBytes: 16 << 20, DeadLetterBytes: 128 << 20,
 			Policy: string(queue.RefuseNew)},
@@ -107,18 +105,12 @@ func (c Config) Validate() error {
 	if c.HTTP.Pprof && c.HTTP.Listen != "" && !web.Loopback(c.HTTP.Listen) {
 		errs = append(errs, fmt.Errorf("http.listen %q: pprof is for loopback", c.HTTP.Listen))
 	}
-	add("host", c.Host.Validate())
 	add("batch", c.Batch.Validate())
 	add("send", c.Send.Validate())
-	seen := map[string]bool{}
-	for i, t := range c.Scrape {
-		t = t.WithDefaults(c.Interval)
-		add(fmt.Sprintf("scrape[%d]", i), t.Validate())
-		key := t.Job + "\x00" + t.Instance
-		if seen[key] {
-			errs = append(errs, fmt.Errorf("scrape[%d]: job %q and instance %q are taken", i, t.Job, t.Instance))
+	for _, in := range c.Inputs.all() {
+		if err := in.Validate(c.Interval); err != nil {
+			errs = append(errs, err)
 		}
-		seen[key] = true
 	}
 	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,8 +68,8 @@ func TestReloadExchangesScrapeTargets(t *testing.T) {
 	}
 	var st agent.Status
 	getJSON(t, "http://"+a.HTTPAddr()+"/status", &st)
-	if len(st.Targets) != 2 || st.Targets[0].Job != "stays" || st.Targets[1].Job != "comes" {
-		t.Errorf("status: %+v", st.Targets)
+	if len(st.Inputs) != 2 || st.Inputs[0].Input != "scrape" || !strings.HasPrefix(st.Inputs[0].Name, "stays ") || !strings.HasPrefix(st.Inputs[1].Name, "comes ") {
+		t.Errorf("status: %+v", st.Inputs)
 	}
 	stop()
 }

@@ -27,8 +27,8 @@ func TestNoPageShowsCredentials(t *testing.T) {
 	ctx := testContext(t)
 	for tried := 0; tried < len(cfg.Scrape) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		tried = 0
-		for _, s := range a.Status().Targets {
-			if s.LastError != "" {
+		for _, s := range a.Status().Inputs {
+			if s.Input == "scrape" && s.LastError != "" {
 				tried++
 			}
 		}

@@ -3,18 +3,17 @@ package agent
 import (
 	"time"
 
-	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
 )
 
 // Status is what /status answers.
 type Status struct {
-	Boot    BootStatus      `json:"boot"`
-	Started time.Time       `json:"started_at"`
-	Queue   QueueStatus     `json:"queue"`
-	Sender  send.Status     `json:"sender"`
-	Targets []scrape.Status `json:"targets,omitempty"`
+	Boot    BootStatus    `json:"boot"`
+	Started time.Time     `json:"started_at"`
+	Queue   QueueStatus   `json:"queue"`
+	Sender  send.Status   `json:"sender"`
+	Inputs  []InputStatus `json:"inputs"`
 	// Parked batches wait for an operator; at most maxListed, oldest first.
 	Parked      []queue.Aside `json:"parked"`
 	DeadLetters []queue.Aside `json:"dead_letters"`
@@ -69,9 +68,7 @@ func (a *Agent) Status() Status {
 		s.Queue.OldestPending = st.Oldest.Identity.String()
 		s.Queue.OldestAgeSeconds = max(0, a.now().Sub(st.Oldest.Created).Seconds())
 	}
-	for _, t := range a.targets.scraping() {
-		s.Targets = append(s.Targets, t.Status())
-	}
+	s.Inputs = a.sources.status()
 	s.Alerts = append([]Alert{}, a.alerts(s, a.now())...)
 	return s
 }

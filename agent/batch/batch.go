@@ -1,7 +1,7 @@
-// Package batch makes frames of scrapes: it collects several scrapes into one batch,
-// so that series with equal timestamps become dense matrices, and appends the
-// frame to the queue, where the batch gets its identity. What is in memory here has no
-// identity yet; a crash loses it and leaves no gap.
+// Package batch makes frames of samples and appends them to the queue, where they get
+// their identities. The Batcher collects what sources read over some time, so that series
+// with equal timestamps become dense matrices; what is in memory here has no identity yet,
+// and a crash loses it and leaves no gap. The Committer writes at once what others wait for.
 package batch
 
 import (
@@ -16,7 +16,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // Config bounds a batch; whichever bound is reached first closes it.
@@ -62,49 +61,35 @@ type Appender interface {
 
 // Batcher is one loop's state; use Run.
 type Batcher struct {
-	cfg      Config
-	resource []frame.Label
-	queue    Appender
-	drop     func(reason string, samples int)
-	queued   func(queue.Entry)
-	log      *slog.Logger
-
-	builder *frame.Builder
-	encoder *frame.Encoder
-	ids     map[*input.Series]frame.SeriesID
-	helps   *helps
-	bytes   int
-	// first and last time of the batch's samples, Unix nanoseconds.
-	first, last int64
+	cfg    Config
+	queue  Appender
+	drop   func(reason string, samples int)
+	queued func(queue.Entry)
+	log    *slog.Logger
+	open   *open
 }
-
-// recordBytes is more than a record costs in any encoding of the columns.
-const recordBytes = 20
 
 // New makes a Batcher whose batches carry the resource labels. drop counts samples
-// that are not queued; queued is told of each batch that is.
+// that are not queued; queued is called with each batch that is.
 func New(cfg Config, resource []frame.Label, q Appender, drop func(string, int), queued func(queue.Entry), log *slog.Logger) (*Batcher, error) {
-	b := &Batcher{
-		cfg: cfg, resource: resource, queue: q, drop: drop, queued: queued, log: log,
-		builder: frame.NewBuilder(), encoder: frame.NewEncoder(frame.Options{}),
-		ids: map[*input.Series]frame.SeriesID{}, helps: newHelps(),
-	}
-	if err := b.reset(); err != nil {
+	o, err := newOpen(resource, frame.NewEncoder(frame.Options{}), newHelps())
+	if err != nil {
 		return nil, fmt.Errorf("resource labels: %w", err)
 	}
-	return b, nil
+	return &Batcher{cfg: cfg, queue: q, drop: drop, queued: queued, log: log, open: o}, nil
 }
 
-// Run takes scrapes until ctx ends, then takes what still waits in the channel, and
-// queues the unfinished batch.
-func (b *Batcher) Run(ctx context.Context, in <-chan input.Scrape) error {
+// Run takes batches until ctx ends, then takes what still waits in the buffer, and
+// queues the unfinished frame.
+func (b *Batcher) Run(ctx context.Context, in *input.Buffer) error {
 	timer := time.NewTimer(b.cfg.MaxAge)
 	timer.Stop()
 	defer timer.Stop()
-	take := func(s input.Scrape) {
-		empty := b.builder.Records() == 0
+	take := func(s input.Batch) {
+		b.skip(in.TakeDropped())
+		empty := b.open.records() == 0
 		b.add(s)
-		switch n := b.builder.Records(); {
+		switch n := b.open.records(); {
 		case n == 0:
 			timer.Stop()
 		case empty:
@@ -113,18 +98,19 @@ func (b *Batcher) Run(ctx context.Context, in <-chan input.Scrape) error {
 	}
 	for {
 		select {
-		case s := <-in:
+		case s := <-in.C():
 			take(s)
 		case <-timer.C:
 			b.flush()
 		case <-ctx.Done():
 			for {
 				select {
-				case s := <-in:
+				case s := <-in.C():
 					take(s)
 					continue
 				default:
 				}
+				b.skip(in.TakeDropped())
 				b.flush()
 				return nil
 			}
@@ -132,62 +118,32 @@ func (b *Batcher) Run(ctx context.Context, in <-chan input.Scrape) error {
 	}
 }
 
-func (b *Batcher) add(s input.Scrape) {
+func (b *Batcher) add(s input.Batch) {
 	for _, sample := range s.Samples {
-		if b.builder.Records() >= b.cfg.MaxRecords || b.bytes >= int(b.cfg.MaxBytes) || b.jumps(sample.Time) {
+		if !b.open.takes(sample.Time, b.cfg) {
 			b.flush()
 		}
-		id, ok := b.ids[sample.Series]
-		if !ok {
-			var err error
-			id, err = b.builder.AddSeries(sample.Series.Labels, sample.Series.Type, sample.Series.Unit, sample.Series.Start)
-			if err != nil {
-				b.log.Debug("series refused", "source", s.Source, "err", err)
-				b.drop(DropSeries, 1)
-				continue
-			}
-			b.ids[sample.Series] = id
-			b.helps.add(b.builder, sample.Series)
-			b.bytes += seriesBytes(sample.Series)
+		id, err := b.open.series(sample.Series)
+		if err != nil {
+			b.log.Debug("series refused", "source", s.Source, "error", err)
+			b.drop(DropSeries, 1)
+			continue
 		}
-		if err := b.builder.Append(id, sample.Time, sample.Value); err != nil {
+		if err := b.open.append(id, sample); err != nil {
 			b.drop(DropOrder, 1)
 			continue
 		}
-		b.bytes += recordBytes
-		if b.builder.Records() == 1 {
-			b.first, b.last = sample.Time, sample.Time
-		}
-		b.first, b.last = min(b.first, sample.Time), max(b.last, sample.Time)
 	}
-}
-
-// maxSpan is well below what collectors take.
-const maxSpan = 12 * time.Hour
-
-// jumps reports whether a sample at t (Unix nanoseconds) lies too far from the others of
-// the batch: the clock was set, or a target makes up its times. It begins a new batch, or
-// collectors would refuse the whole.
-func (b *Batcher) jumps(t int64) bool {
-	return b.builder.Records() > 0 && uint64(max(b.last, t))-uint64(min(b.first, t)) > uint64(maxSpan)
-}
-
-func seriesBytes(s *input.Series) int {
-	n := 32 + len(s.Unit)
-	for _, l := range s.Labels {
-		n += len(l.Name) + len(l.Value) + 12
-	}
-	return n
 }
 
 // flush queues the batch, or counts it as dropped.
 func (b *Batcher) flush() {
-	n := b.builder.Records()
+	n := b.open.records()
 	if n == 0 {
 		return
 	}
 	failpoint.Hit("agent.batch.close.before")
-	entries, err := b.queue.Append(queue.Part{Records: uint64(n), Encode: b.encode})
+	entries, err := b.queue.Append(b.open.part())
 	failpoint.Hit("agent.batch.close.after")
 	switch {
 	case errors.Is(err, queue.ErrFull):
@@ -199,32 +155,25 @@ func (b *Batcher) flush() {
 	default:
 		b.queued(entries[0])
 	}
-	b.helps.next(err == nil)
-	if err := b.reset(); err != nil {
-		b.log.Error("batch: resource labels", "err", err) // New took the same labels
+	b.open.helps.next(err == nil)
+	if err := b.open.reset(); err != nil {
+		b.log.Error("batch: resource labels", "error", err) // New took the same labels
 	}
 }
 
-// refused counts samples that the queue did not take. Their numbers are skipped, so that
-// everybody who asks the ledger sees that they are missing.
+// refused counts samples that the queue did not take.
 func (b *Batcher) refused(reason string, n int) {
 	b.drop(reason, n)
-	if err := b.queue.Skip(uint64(n)); err != nil {
+	b.skip(uint64(n))
+}
+
+// skip takes the numbers of samples that were dropped, so that everybody who asks the
+// ledger sees that they are missing.
+func (b *Batcher) skip(n uint64) {
+	if n == 0 {
+		return
+	}
+	if err := b.queue.Skip(n); err != nil {
 		b.log.Error("could not note dropped samples; the next batch that is queued does", "samples", n, "error", err)
 	}
-}
-
-func (b *Batcher) encode(id identity.Batch) ([]byte, error) {
-	batch, err := b.builder.Build(id.BootOf(), id.SeqStart)
-	if err != nil {
-		return nil, err
-	}
-	return b.encoder.Encode(nil, batch)
-}
-
-func (b *Batcher) reset() error {
-	b.builder.Reset()
-	clear(b.ids)
-	b.bytes = 0
-	return b.builder.SetResource(b.resource...)
 }

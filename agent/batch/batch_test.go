@@ -27,6 +27,7 @@ type memQueue struct {
 	err   error
 	sizes []int
 	got   []frame.Batch
+	calls int // of Append that were taken
 }
 
 func (q *memQueue) Append(parts ...queue.Part) ([]queue.Entry, error) {
@@ -35,11 +36,26 @@ func (q *memQueue) Append(parts ...queue.Part) ([]queue.Entry, error) {
 	if q.err != nil {
 		return nil, q.err
 	}
-	p := parts[0]
+	// All or none, as the queue does.
+	next, sizes, got := q.next, q.sizes, q.got
+	var entries []queue.Entry
+	for _, p := range parts {
+		e, err := q.append(p)
+		if err != nil {
+			q.next, q.sizes, q.got = next, sizes, got
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	q.calls++
+	return entries, nil
+}
+
+func (q *memQueue) append(p queue.Part) (queue.Entry, error) {
 	id := identity.Batch{Agent: "a", Boot: "b", SeqStart: q.next + 1, SeqEnd: q.next + p.Records}
 	enc, err := p.Encode(id)
 	if err != nil {
-		return nil, err
+		return queue.Entry{}, err
 	}
 	var b frame.Batch
 	// Not a pooled decoder, whose channels may be of another test's bubble.
@@ -51,7 +67,7 @@ func (q *memQueue) Append(parts ...queue.Part) ([]queue.Entry, error) {
 	}
 	q.next = id.SeqEnd
 	q.sizes, q.got = append(q.sizes, len(enc)), append(q.got, b)
-	return []queue.Entry{{Identity: id, Bytes: len(enc)}}, nil
+	return queue.Entry{Identity: id, Bytes: len(enc)}, nil
 }
 
 func (q *memQueue) Skip(records uint64) error {
@@ -88,8 +104,8 @@ func seriesN(n int) []*input.Series {
 	return out
 }
 
-func scrapeOf(series []*input.Series, at int64) input.Scrape {
-	s := input.Scrape{Source: "t"}
+func scrapeOf(series []*input.Series, at int64) input.Batch {
+	s := input.Batch{Source: "t"}
 	for i, x := range series {
 		s.Samples = append(s.Samples, input.Sample{Series: x, Time: at, Value: float64(i)})
 	}
@@ -113,7 +129,7 @@ func TestSeveralScrapesAreOneMatrix(t *testing.T) {
 	if n := len(q.got[0].Groups); n != 2 {
 		t.Fatalf("%d groups, want the 19 series of one set of timestamps and the merged one", n)
 	}
-	if b.builder.Records() != 0 || len(b.ids) != 0 {
+	if b.open.records() != 0 || len(b.open.ids) != 0 {
 		t.Fatal("not reset")
 	}
 }
@@ -153,13 +169,13 @@ func TestBounds(t *testing.T) {
 func TestStopTakesWhatWaits(t *testing.T) {
 	q := &memQueue{t: t}
 	b, _ := newBatcher(t, DefaultConfig(), q)
-	ch := input.NewChannel(20, func(n int) { t.Errorf("%d samples dropped", n) })
+	ch := input.NewBuffer(20, func(n int) { t.Errorf("%d samples dropped", n) })
 	for i := range int64(20) {
-		ch.Push(scrapeOf(seriesN(1), i))
+		ch.Offer(scrapeOf(seriesN(1), i))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := b.Run(ctx, ch.C()); err != nil || q.next != 20 {
+	if err := b.Run(ctx, ch); err != nil || q.next != 20 {
 		t.Errorf("%d of 20 records are queued, %v", q.next, err)
 	}
 }
@@ -192,13 +208,47 @@ func TestDrops(t *testing.T) {
 	}
 }
 
+// TestBusyBatcherLeavesAGap: what found no room in the buffer takes numbers before the
+// batch that follows, or at the stop where none does.
+func TestBusyBatcherLeavesAGap(t *testing.T) {
+	q := &memQueue{t: t}
+	cfg := DefaultConfig()
+	cfg.MaxRecords = 3
+	b, _ := newBatcher(t, cfg, q)
+	in := input.NewBuffer(2, func(int) {})
+	s := seriesN(3)
+	in.Offer(scrapeOf(s, 1))
+	in.Offer(scrapeOf(s, 2))
+	for i := range int64(4) {
+		if in.Offer(scrapeOf(s, 3+i)) {
+			t.Fatal("a full buffer takes more")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Run(ctx, in); err != nil {
+		t.Fatal(err)
+	}
+	if len(q.got) != 2 || q.got[0].Identity.SeqStart != 13 || q.next != 18 {
+		t.Errorf("%d batches up to %d, want two of 13 to 18 behind a gap of 12", len(q.got), q.next)
+	}
+	for i := range int64(3) {
+		in.Offer(scrapeOf(s, 10+i))
+	}
+	<-in.C()
+	<-in.C() // nothing follows what was dropped
+	if err := b.Run(ctx, in); err != nil || q.next != 21 {
+		t.Errorf("numbers up to %d after a last drop of 3, %v", q.next, err)
+	}
+}
+
 // A stale marker arrives with its bits; any other NaN, too.
 func TestStaleMarkerIsBitExact(t *testing.T) {
 	q := &memQueue{t: t}
 	b, _ := newBatcher(t, DefaultConfig(), q)
 	s := seriesN(2)
 	other := math.Float64frombits(0x7ff8000000000009)
-	b.add(input.Scrape{Samples: []input.Sample{{Series: s[0], Time: 1, Value: input.StaleNaN}, {Series: s[1], Time: 1, Value: other}}})
+	b.add(input.Batch{Samples: []input.Sample{{Series: s[0], Time: 1, Value: input.StaleNaN}, {Series: s[1], Time: 1, Value: other}}})
 	b.flush()
 	got := q.got[0].Groups[0].Values
 	if math.Float64bits(got[0]) != value.StaleNaN || math.Float64bits(got[1]) != 0x7ff8000000000009 {
@@ -213,11 +263,11 @@ func TestAge(t *testing.T) {
 		b, _ := newBatcher(t, cfg, q)
 		ctx, cancel := context.WithCancel(t.Context())
 		dropped := 0
-		ch := input.NewChannel(2, func(n int) { dropped += n })
+		ch := input.NewBuffer(2, func(n int) { dropped += n })
 		done := make(chan error)
-		go func() { done <- b.Run(ctx, ch.C()) }()
+		go func() { done <- b.Run(ctx, ch) }()
 		s := seriesN(4)
-		ch.Push(scrapeOf(s, 1))
+		ch.Offer(scrapeOf(s, 1))
 		time.Sleep(cfg.MaxAge - time.Second)
 		synctest.Wait()
 		if q.batches() != 0 {
@@ -228,7 +278,7 @@ func TestAge(t *testing.T) {
 		if n := q.batches(); n != 1 {
 			t.Errorf("%d batches after max_age", n)
 		}
-		ch.Push(scrapeOf(s, 2))
+		ch.Offer(scrapeOf(s, 2))
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -237,7 +287,7 @@ func TestAge(t *testing.T) {
 			t.Errorf("%d records: the unfinished batch is not queued at a stop", q.next)
 		}
 		for i := range int64(3) {
-			ch.Push(scrapeOf(s, 10+i))
+			ch.Offer(scrapeOf(s, 10+i))
 		}
 		if dropped != 4 {
 			t.Errorf("%d samples dropped by a full channel, want the newest scrape's 4", dropped)

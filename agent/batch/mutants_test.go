@@ -7,34 +7,62 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/mutants"
 )
 
-// planted are known bugs of the batcher.
+// planted are known bugs of the batcher and the committer.
 var planted = []mutants.Mutant{
-	{Name: "a batch has one record too many", File: "batch.go", Old: `b.builder.Records() >= b.cfg.MaxRecords`, New: `b.builder.Records() > b.cfg.MaxRecords`},
-	{Name: "bytes are not counted", File: "batch.go", Old: `b.bytes += recordBytes`, New: ``},
-	{Name: "a jump of the clock stays in the batch", File: "batch.go", Old: ` || b.jumps(sample.Time) {`, New: ` {`},
-	{Name: "a jump backwards is none", File: "batch.go", Old: `min(b.first, t)`, New: `b.first`},
+	{Name: "a batch has one record too many", File: "open.go", Old: `o.builder.Records() < cfg.MaxRecords`, New: `o.builder.Records() <= cfg.MaxRecords`},
+	{Name: "bytes are not counted", File: "open.go", Old: `o.bytes += sampleBytes(s)`, New: ``},
+	{Name: "a jump of the clock stays in the batch", File: "open.go", Old: ` && !o.jumps(t)`, New: ``},
+	{Name: "a jump backwards is none", File: "open.go", Old: `min(o.first, t)`, New: `o.first`},
+	{Name: "histograms are sent as their values", File: "open.go", Old: `if s.Histogram != nil {`, New: `if s.Histogram == nil && s.Histogram != nil {`},
 	{Name: "samples out of order are sent", File: "batch.go", Old: `b.drop(DropOrder, 1)`, New: `b.drop(DropSeries, 1)`},
 	{Name: "a bad series ends the scrape", File: "batch.go", Old: `b.drop(DropSeries, 1)
-				continue`, New: `b.drop(DropSeries, 1)
-				return`},
+			continue`, New: `b.drop(DropSeries, 1)
+			return`},
 	{Name: "a full queue is not counted", File: "batch.go", Old: `b.refused(DropQueueFull, n)`, New: ``},
-	{Name: "what a full queue refuses leaves no gap", File: "batch.go", Old: `if err := b.queue.Skip(uint64(n)); err != nil {`, New: `if err := error(nil); err != nil {`},
+	{Name: "what is dropped leaves no gap", File: "batch.go", Old: `if err := b.queue.Skip(n); err != nil {`, New: `if err := error(nil); err != nil {`},
+	{Name: "what a busy batcher drops leaves no gap", File: "batch.go", Old: `b.skip(in.TakeDropped())
+		empty`, New: `empty`},
+	{Name: "what a busy batcher drops last leaves no gap", File: "batch.go", Old: `b.skip(in.TakeDropped())
+				b.flush()`, New: `b.flush()`},
 	{Name: "an error of the disk counts as a full queue", File: "batch.go", Old: `b.refused(DropQueue, n)`, New: `b.refused(DropQueueFull, n)`},
-	{Name: "series of the batch before are kept", File: "batch.go", Old: `clear(b.ids)`, New: ``},
+	{Name: "series of the batch before are kept", File: "open.go", Old: `clear(o.ids)`, New: ``},
 	{Name: "a stop forgets the unfinished batch", File: "batch.go", Old: `				b.flush()
 				return nil`, New: `				return nil`},
-	{Name: "a stop forgets what waits in the channel", File: "batch.go", Old: `				case s := <-in:
+	{Name: "a stop forgets what waits in the buffer", File: "batch.go", Old: `				case s := <-in.C():
 					take(s)
 					continue
 				default:`, New: `				default:`},
 	{Name: "every batch has all helps", File: "helps.go", Old: `at == h.hour`, New: `at == 0`},
 	{Name: "a help is sent once", File: "helps.go", Old: `at == h.hour`, New: `at <= h.hour`},
-	{Name: "helps of a batch that was refused are forgotten", File: "batch.go", Old: `b.helps.next(err == nil)`, New: `b.helps.next(true)`},
+	{Name: "helps of a batch that was refused are forgotten", File: "batch.go", Old: `b.open.helps.next(err == nil)`, New: `b.open.helps.next(true)`},
 	{Name: "helps fill a frame", File: "helps.go", Old: `h.bytes += len(name) + len(s.Help)`, New: ``},
 	{Name: "names of helps are not bounded", File: "helps.go", Old: `!ok && !h.room()`, New: `false`},
 	{Name: "a name that is gone is remembered", File: "helps.go", Old: `at < h.hour-1 || at > h.hour`, New: `at > h.hour && name != ""`},
 	{Name: "a name of the last hour is forgotten", File: "helps.go", Old: `at < h.hour-1 ||`, New: `at < h.hour ||`},
 	{Name: "a batch has no greatest age", File: "batch.go", Old: `timer.Reset(b.cfg.MaxAge)`, New: ``},
+
+	{Name: "an append is answered before it is queued", File: "commit.go", Old: `	c.write(g)
+			return g.answer(at)`, New: `	return nil`},
+	{Name: "a call that joins is answered at once", File: "commit.go", Old: `		select {
+		case <-g.done:
+			return g.answer(at)
+		case`, New: `		if at > 0 {
+			return nil
+		}
+		select {
+		case <-g.done:
+			return g.answer(at)
+		case`},
+	{Name: "only the first bad sample is named", File: "commit.go", Old: `rejected = append(rejected, input.Rejection{Index: i, Err: err})`, New: `return 0, &input.RejectedError{Samples: []input.Rejection{{Index: i, Err: err}}}`},
+	{Name: "a bad sample is left out silently", File: "commit.go", Old: `if rejected != nil {`, New: `if len(rejected) > 5 {`},
+	{Name: "a frame that can't be encoded costs the calls beside it", File: "commit.go", Old: `len(g.batches) > 1 && isFrameError(err)`, New: `len(g.batches) < 0 && isFrameError(err)`},
+	{Name: "a full group takes more", File: "commit.go", Old: `if !first && (g.samples`, New: `if first && (g.samples`},
+	{Name: "the sample that begins a frame is lost", File: "commit.go", Old: `if err := add(c.frames[n-1], s); err != nil {`, New: `if err := error(nil); err != nil {`},
+	{Name: "frames of the group before are sent again", File: "commit.go", Old: `		for _, o := range c.frames[:n] {
+			_ = o.reset() // its labels were taken before
+		}`, New: ``},
+	{Name: "the group that is written still collects", File: "commit.go", Old: `	c.next = nil
+`, New: ``},
 }
 
 func TestMutantsAreCaught(t *testing.T) {

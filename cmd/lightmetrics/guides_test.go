@@ -31,7 +31,7 @@ func TestGuidesNameEverySetting(t *testing.T) {
 		cmd *cobra.Command
 		cfg any // its lists and maps are no flags
 	}{
-		{agent.Command(), agent.DefaultConfig()},
+		{agentCommand(), agent.DefaultConfig()},
 		{all.Command(), all.DefaultConfig()},
 		{coordinator.Command(), coordinator.DefaultConfig()},
 		{ingest.Command(), ingest.DefaultConfig()},

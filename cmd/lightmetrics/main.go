@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/all"
 	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/demo"
 	"lightmetrics.dev/lightmetrics/internal/cli"
@@ -36,7 +35,7 @@ func main() {
 		query.Command(),
 		coordinator.Command(),
 		rollup.Command(),
-		agent.Command(),
+		agentCommand(),
 		failpoints(),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: cobra.NoArgs,

@@ -30,7 +30,7 @@ var services = map[string]struct {
 	command func() *cobra.Command
 	least   []string
 }{
-	"agent":       {agent.Command, nil},
+	"agent":       {agentCommand, nil},
 	"coordinator": {coordinator.Command, nil},
 	"ingest":      {ingest.Command, []string{"--ingest.store.bucket=bucket"}},
 	"objectstore": {objectstore.Command, []string{"--objectstore.dir=data"}},

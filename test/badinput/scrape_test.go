@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/input/inputtest"
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 )
@@ -69,13 +70,14 @@ func TestScrapes(t *testing.T) {
 				_, _ = w.Write(body)
 			}))
 			defer srv.Close()
-			var got input.Scrape
+			var got input.Batch
+			sink := inputtest.Sink(func(in input.Batch) bool { got = in; return true })
 			s, err := scrape.New(scrape.Target{Job: "j", URL: config.URL(srv.URL + "/metrics"), SampleLimit: 1000}.WithDefaults(10*time.Second),
-				func(in input.Scrape) bool { got = in; return true }, quietTelemetry().Log, time.Now)
+				input.Env{Log: quietTelemetry().Log, Now: time.Now})
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Scrape(context.Background())
+			s.Scrape(context.Background(), sink)
 			st := s.Status()
 			if st.Up != (k.Error == "") || !strings.Contains(st.LastError, k.Error) || st.Samples != k.Samples {
 				t.Errorf("up %t, %d samples, error %q, want %d samples, error %q", st.Up, st.Samples, st.LastError, k.Samples, k.Error)
@@ -84,7 +86,7 @@ func TestScrapes(t *testing.T) {
 				t.Errorf("%d samples are pushed", len(got.Samples))
 			}
 			bad = false
-			if s.Scrape(context.Background()); !s.Status().Up {
+			if s.Scrape(context.Background(), sink); !s.Status().Up {
 				t.Errorf("a good target afterwards: %s", s.Status().LastError)
 			}
 		})

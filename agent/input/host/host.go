@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/shirou/gopsutil/v4/process"
@@ -33,25 +34,35 @@ func DefaultConfig() Config {
 	return Config{Enabled: true, Job: "host", NetworkExclude: []string{"veth", "cali"}}
 }
 
-// Validate checks ranges.
-func (c Config) Validate() error {
+// Validate implements input.Settings.
+func (c Config) Validate(time.Duration) error {
 	if c.Enabled && c.Job == "" {
-		return errors.New("job is empty")
+		return errors.New("host: job is empty")
 	}
 	if c.Interval < 0 {
-		return fmt.Errorf("interval %s: want 0 or more", c.Interval)
+		return fmt.Errorf("host: interval %s: want 0 or more", c.Interval)
 	}
 	return nil
+}
+
+// Specs implements input.Settings.
+func (c Config) Specs(interval time.Duration) []input.Spec {
+	if !c.Enabled {
+		return nil
+	}
+	if c.Interval == 0 {
+		c.Interval = interval
+	}
+	return []input.Spec{{Kind: "host", Name: c.Job, Settings: c, New: func(e input.Env) (input.Source, error) { return New(c, e) }}}
 }
 
 // collectTimeout bounds one read of the machine.
 const collectTimeout = 5 * time.Second
 
-// Host is the input; use Run.
+// Host is an input.Source.
 type Host struct {
 	cfg     Config
 	own     []frame.Label
-	push    func(input.Scrape) bool
 	log     *slog.Logger
 	now     func() time.Time
 	self    *process.Process
@@ -62,6 +73,9 @@ type Host struct {
 	at      int64
 	samples []input.Sample
 	key     []byte
+
+	mu     sync.Mutex
+	status input.Status
 }
 
 // collector is one part of the machine.
@@ -76,43 +90,52 @@ var collectors = []collector{
 	{"time", readTime}, {"uname", readUname}, {"process", readProcess},
 }
 
-// New makes the input; instance is the label instance. push takes each read.
-func New(cfg Config, instance string, push func(input.Scrape) bool, log *slog.Logger, now func() time.Time) (*Host, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
+// New makes the source; the host name is the label instance.
+func New(cfg Config, env input.Env) (*Host, error) {
 	self, err := process.NewProcess(int32(os.Getpid()))
 	if err != nil {
 		return nil, fmt.Errorf("host input: own process: %w", err)
 	}
 	return &Host{
-		cfg: cfg, push: push, log: log.With("input", "host"), now: now, self: self,
-		own:     []frame.Label{{Name: "instance", Value: instance}, {Name: "job", Value: cfg.Job}},
+		cfg: cfg, log: env.Log.With("input", "host"), now: env.Now, self: self,
+		own:     []frame.Label{{Name: "instance", Value: env.Hostname}, {Name: "job", Value: cfg.Job}},
 		tracker: input.NewTracker(), failed: map[string]bool{},
 	}, nil
 }
 
 // Run reads at once and then at every interval until ctx ends.
-func (h *Host) Run(ctx context.Context) error {
+func (h *Host) Run(ctx context.Context, sink input.Sink) error {
 	tick := time.NewTicker(h.cfg.Interval)
 	defer tick.Stop()
 	for {
-		h.Collect(ctx)
+		h.Collect(ctx, sink)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			if input.Removed(ctx) {
+				sink.Offer(input.Batch{Source: h.cfg.Job, Samples: h.tracker.AppendAllStale(nil, h.now().Truncate(time.Millisecond).UnixNano())})
+			}
 			return nil
 		}
 	}
 }
 
-// Collect reads the machine once and pushes what it saw.
-func (h *Host) Collect(ctx context.Context) {
+// Status implements input.Source.
+func (h *Host) Status() input.Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.status
+}
+
+// Collect reads the machine once and offers what it saw.
+func (h *Host) Collect(ctx context.Context, sink input.Sink) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
-	h.at = h.now().Truncate(time.Millisecond).UnixNano()
+	began := h.now()
+	h.at = began.Truncate(time.Millisecond).UnixNano()
 	h.samples = make([]input.Sample, 0, h.tracker.Len()+8)
 	h.tracker.Begin()
+	var firstErr error
 	for _, c := range collectors {
 		start := h.now()
 		err := c.read(ctx, h)
@@ -120,17 +143,28 @@ func (h *Host) Collect(ctx context.Context) {
 			return
 		}
 		if err != nil && !h.failed[c.name] {
-			h.log.Warn("can't read a part of this machine", "collector", c.name, "err", err)
+			h.log.Warn("can't read a part of this machine", "collector", c.name, "error", err)
 		}
 		h.failed[c.name] = err != nil
 		ok := 1.0
 		if err != nil {
 			ok = 0
+			if firstErr == nil {
+				firstErr = fmt.Errorf("%s: %w", c.name, err)
+			}
 		}
 		h.gauge("node_scrape_collector_success", ok, "collector", c.name)
 		h.gauge("node_scrape_collector_duration_seconds", h.now().Sub(start).Seconds(), "collector", c.name)
 	}
-	h.push(input.Scrape{Source: h.cfg.Job, Samples: h.tracker.AppendStale(h.samples, h.at)})
+	// A container may hide a part for good: the rest was read, so the source is up.
+	st := input.Status{Up: true, At: began, Samples: len(h.samples), Series: h.tracker.Len(), Duration: h.now().Sub(began)}
+	if firstErr != nil {
+		st.LastError = firstErr.Error()
+	}
+	sink.Offer(input.Batch{Source: h.cfg.Job, Samples: h.tracker.AppendStale(h.samples, h.at)})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.status = st
 }
 
 func (h *Host) gauge(name string, v float64, labels ...string) { h.add(frame.Gauge, name, v, labels) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/input/inputtest"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
@@ -20,7 +21,7 @@ type series struct {
 func collect(t *testing.T, cfg Config) map[string][]series {
 	t.Helper()
 	out := map[string][]series{}
-	h, err := New(cfg, "box", func(sc input.Scrape) bool {
+	sink := inputtest.Sink(func(sc input.Batch) bool {
 		clear(out)
 		for _, s := range sc.Samples {
 			ls := map[string]string{}
@@ -30,12 +31,13 @@ func collect(t *testing.T, cfg Config) map[string][]series {
 			out[ls["__name__"]] = append(out[ls["__name__"]], series{ls, s.Series.Type, s.Value})
 		}
 		return true
-	}, slog.New(slog.DiscardHandler), time.Now)
+	})
+	h, err := New(cfg, input.Env{Hostname: "box", Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Collect(t.Context())
-	h.Collect(t.Context()) // known series are reused
+	h.Collect(t.Context(), sink)
+	h.Collect(t.Context(), sink) // known series are reused
 	return out
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
@@ -37,6 +38,41 @@ type Target struct {
 	Password        config.Secret  `koanf:"password" help:"password of basic authentication"`
 	PasswordFile    string         `koanf:"password_file" help:"file that holds the password, in place of password"`
 	TLS             tlsfile.Client `koanf:"tls"`
+}
+
+// Config are all targets.
+type Config []Target
+
+// Validate implements input.Settings.
+func (c Config) Validate(interval time.Duration) error {
+	var errs []error
+	seen := map[[2]string]bool{}
+	for i, t := range c {
+		t = t.WithDefaults(interval)
+		if err := t.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("scrape[%d]: %w", i, err))
+		}
+		name := [2]string{t.Job, t.Instance}
+		if seen[name] {
+			errs = append(errs, fmt.Errorf("scrape[%d]: job %q and instance %q are taken", i, t.Job, t.Instance))
+		}
+		seen[name] = true
+	}
+	return errors.Join(errs...)
+}
+
+// Specs implements input.Settings.
+func (c Config) Specs(interval time.Duration) []input.Spec {
+	specs := make([]input.Spec, 0, len(c))
+	for _, t := range c {
+		t = t.WithDefaults(interval)
+		spec := input.Spec{Kind: "scrape", Name: t.Job + " " + t.Instance, Settings: t, New: func(e input.Env) (input.Source, error) { return New(t, e) }}
+		if t.TLS.CertFile != "" {
+			spec.CertFiles = []string{t.TLS.CertFile}
+		}
+		specs = append(specs, spec)
+	}
+	return specs
 }
 
 // Defaults of a target.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/input/inputtest"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 )
@@ -150,20 +151,22 @@ func TestNothingShowsCredentials(t *testing.T) {
 			if path == "/away" {
 				u = base + path + "?token=" + secret + "-query"
 			}
-			s, err := New(Target{Job: "j", URL: config.URL(u)}.WithDefaults(10*time.Second), func(sc input.Scrape) bool {
+			sink := inputtest.Sink(func(sc input.Batch) bool {
 				for _, x := range sc.Samples {
 					if text := fmt.Sprint(*x.Series); strings.Contains(text, secret) {
 						t.Errorf("%s: labels %s", path, text)
 					}
 				}
 				return true
-			}, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
+			})
+			s, err := New(Target{Job: "j", URL: config.URL(u)}.WithDefaults(10*time.Second),
+				input.Env{Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now})
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Scrape(t.Context())
+			s.Scrape(t.Context(), sink)
 			st := s.Status()
-			if st.Up || st.LastError == "" || st.URL == "" {
+			if st.Up || st.LastError == "" || st.Address == "" {
 				t.Errorf("%s: status %+v", u, st)
 			}
 			if text := fmt.Sprintf("%+v", st) + log.String(); strings.Contains(text, secret) {

@@ -20,37 +20,23 @@ import (
 // accept prefers OpenMetrics, which has units and start times.
 const accept = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 
-// Scraper reads one target.
+// Scraper is an input.Source of one target.
 type Scraper struct {
 	target Target
 	client *http.Client
 	log    *slog.Logger
 	now    func() time.Time
-	push   func(input.Scrape) bool
 
 	parser  *parser
 	body    []byte
 	reports map[string]*input.Series
 
 	mu     sync.Mutex
-	status Status
+	status input.Status
 }
 
-// Status of a target.
-type Status struct {
-	Job       string        `json:"job"`
-	Instance  string        `json:"instance"`
-	URL       string        `json:"url"`
-	Up        bool          `json:"up"`
-	Samples   int           `json:"samples"`
-	Series    int           `json:"series"`
-	Duration  time.Duration `json:"duration_ns"`
-	LastError string        `json:"last_error,omitempty"`
-	At        time.Time     `json:"at"`
-}
-
-// New makes a scraper of a target that has its defaults. push takes each scrape.
-func New(t Target, push func(input.Scrape) bool, log *slog.Logger, now func() time.Time) (*Scraper, error) {
+// New makes a scraper of a target that has its defaults.
+func New(t Target, env input.Env) (*Scraper, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("scrape target %q: %w", t.URL, err)
 	}
@@ -61,11 +47,11 @@ func New(t Target, push func(input.Scrape) bool, log *slog.Logger, now func() ti
 		return nil, fmt.Errorf("scrape target %q: %w", t.URL, err)
 	}
 	s := &Scraper{
-		target: t, push: push, log: log.With("job", t.Job, "instance", t.Instance), now: now,
+		target: t, log: env.Log.With("job", t.Job, "instance", t.Instance), now: env.Now,
 		// gzip is asked for by hand, so that the limit counts what comes out of it.
 		client:  &http.Client{CheckRedirect: t.redirect, Transport: &http.Transport{TLSClientConfig: tls, DisableCompression: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: 5 * time.Minute, Proxy: http.ProxyFromEnvironment}},
 		reports: map[string]*input.Series{},
-		status:  Status{Job: t.Job, Instance: t.Instance, URL: shown},
+		status:  input.Status{Address: shown},
 	}
 	s.parser = newParser(t)
 	return s, nil
@@ -73,8 +59,13 @@ func New(t Target, push func(input.Scrape) bool, log *slog.Logger, now func() ti
 
 // Run scrapes at every interval until ctx ends. The first scrape is within a second; targets are
 // spread over it.
-func (s *Scraper) Run(ctx context.Context) error {
+func (s *Scraper) Run(ctx context.Context, sink input.Sink) error {
 	defer s.client.CloseIdleConnections()
+	defer func() {
+		if input.Removed(ctx) {
+			s.endSeries(sink)
+		}
+	}()
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(s.target.Job + "\x00" + s.target.URL.Reveal()))
 	offset := time.Duration(h.Sum32()) * time.Nanosecond % min(s.target.Interval, time.Second)
@@ -88,7 +79,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.target.Interval)
 	defer tick.Stop()
 	for {
-		s.Scrape(ctx)
+		s.Scrape(ctx, sink)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -98,15 +89,15 @@ func (s *Scraper) Run(ctx context.Context) error {
 }
 
 // Status of the last scrape.
-func (s *Scraper) Status() Status {
+func (s *Scraper) Status() input.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// Scrape reads the target once and pushes what it saw: the target's samples, stale
+// Scrape reads the target once and offers what it saw: the target's samples, stale
 // markers for what is gone, and the samples about the scrape itself.
-func (s *Scraper) Scrape(ctx context.Context) {
+func (s *Scraper) Scrape(ctx context.Context, sink input.Sink) {
 	start := s.now()
 	at := start.Truncate(time.Millisecond).UnixNano()
 	s.parser.tracker.Begin()
@@ -129,13 +120,12 @@ func (s *Scraper) Scrape(ctx context.Context) {
 		s.report("up", "", at, up),
 		s.report("scrape_duration_seconds", "seconds", at, took.Seconds()),
 		s.report("scrape_samples_scraped", "", at, float64(scraped)))
-	s.push(input.Scrape{Source: s.target.Job, Samples: samples})
+	sink.Offer(input.Batch{Source: s.target.Job, Samples: samples})
 	s.note(err, scraped, took, start)
 }
 
-// EndSeries pushes stale markers for every series of a target that is scraped no more,
-// once Run has returned.
-func (s *Scraper) EndSeries() {
+// endSeries offers stale markers for every series of a target that is scraped no more.
+func (s *Scraper) endSeries(sink input.Sink) {
 	at := s.now().Truncate(time.Millisecond).UnixNano()
 	s.parser.tracker.Begin()
 	samples := s.parser.tracker.AppendAllStale(nil, at)
@@ -145,7 +135,7 @@ func (s *Scraper) EndSeries() {
 		}
 	}
 	if len(samples) > 0 {
-		s.push(input.Scrape{Source: s.target.Job, Samples: samples})
+		sink.Offer(input.Batch{Source: s.target.Job, Samples: samples})
 	}
 }
 

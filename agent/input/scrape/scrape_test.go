@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/input/inputtest"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
@@ -53,6 +55,7 @@ func render(s *input.Series) string {
 type fixture struct {
 	t    *testing.T
 	s    *Scraper
+	sink inputtest.Sink
 	last map[string]sample
 	now  time.Time
 }
@@ -60,13 +63,14 @@ type fixture struct {
 func newFixture(t *testing.T, target Target) *fixture {
 	t.Helper()
 	f := &fixture{t: t, now: time.Unix(1_700_000_000, 123_456_789)}
-	s, err := New(target.WithDefaults(10*time.Second), func(sc input.Scrape) bool {
+	f.sink = func(sc input.Batch) bool {
 		f.last = map[string]sample{}
 		for _, x := range sc.Samples {
 			f.last[render(x.Series)] = sample{x.Value, x.Time, x.Series.Type, x.Series.Unit, x.Series.Start}
 		}
 		return true
-	}, slog.New(slog.DiscardHandler), func() time.Time { return f.now })
+	}
+	s, err := New(target.WithDefaults(10*time.Second), input.Env{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return f.now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +80,7 @@ func newFixture(t *testing.T, target Target) *fixture {
 
 func (f *fixture) scrape() map[string]sample {
 	f.now = f.now.Add(10 * time.Second)
-	f.s.Scrape(f.t.Context())
+	f.s.Scrape(f.t.Context(), f.sink)
 	return f.last
 }
 
@@ -263,7 +267,7 @@ func TestClashingLabels(t *testing.T) {
 	find := func(honor bool) map[string]string {
 		f := newFixture(t, Target{Job: "ours", URL: url, HonorLabels: honor})
 		out := map[string]string{}
-		f.s.push = func(sc input.Scrape) bool {
+		f.sink = func(sc input.Batch) bool {
 			for _, l := range sc.Samples[0].Series.Labels {
 				out[l.Name] = l.Value
 			}
@@ -311,7 +315,7 @@ func TestTypeChange(t *testing.T) {
 	f.scrape()
 	body = "# TYPE a counter\na 2\n"
 	var got []input.Sample
-	f.s.push = func(sc input.Scrape) bool {
+	f.sink = func(sc input.Batch) bool {
 		for _, x := range sc.Samples {
 			if render(x.Series) == "a" {
 				got = append(got, x)
@@ -340,4 +344,27 @@ func BenchmarkScrape(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(1000*b.N)/b.Elapsed().Seconds(), "samples/s")
+}
+
+// TestRemovedTargetEndsItsSeries: a target that left the settings gets stale markers for all
+// its series; at a stop of the agent they go on.
+func TestRemovedTargetEndsItsSeries(t *testing.T) {
+	for _, removed := range []bool{true, false} {
+		body := "a 1\n"
+		f := newFixture(t, Target{Job: "j", URL: text(t, &body, "text/plain")})
+		f.scrape()
+		f.last = nil
+		ctx, end := context.WithCancelCause(t.Context())
+		cause := input.ErrRemoved
+		if !removed {
+			cause = context.Canceled
+		}
+		end(cause)
+		if err := f.s.Run(ctx, f.sink); err != nil {
+			t.Fatal(err)
+		}
+		if removed != (len(f.last) == 4 && f.last["a"].stale() && f.last["up"].stale()) || !removed && f.last != nil {
+			t.Errorf("removed %t: got %v", removed, f.last)
+		}
+	}
 }

@@ -1,30 +1,31 @@
-package agent
+package main
 
 import (
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
-// Command is the agent as a command.
-func Command() *cobra.Command {
-	return cli.Command(cli.Spec[Config]{
+// agentCommand is the agent as a command.
+func agentCommand() *cobra.Command {
+	return cli.Command(cli.Spec[agent.Config]{
 		Name:    "agent",
 		Short:   "Run an agent: queue this host's metrics and scrapes, send them to collectors",
 		Long:    "Run an agent: it reads this host and Prometheus endpoints, keeps batches on disk until a collector has\naccepted them, and sends each to one collector after the other until one does.",
-		Default: DefaultConfig,
-		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
-			return New(c, Deps{Telemetry: tel})
+		Default: agent.DefaultConfig,
+		New: func(c agent.Config, tel *telemetry.Telemetry) (run.Service, error) {
+			return agent.New(c, agent.Deps{Telemetry: tel})
 		},
-		Reload: func(c Config, svc run.Service) error { return svc.(*Agent).Reload(c) },
-		Banner: func(c Config, svc run.Service) [][2]string {
-			a := svc.(*Agent)
+		Reload: func(c agent.Config, svc run.Service) error { return svc.(*agent.Agent).Reload(c) },
+		Banner: func(c agent.Config, svc run.Service) [][2]string {
+			a := svc.(*agent.Agent)
 			rows := [][2]string{
-				{"agent id", a.id},
+				{"agent id", a.ID()},
 				{"queue", c.DataDir},
 				{"collectors", strings.Join(c.Send.Collectors, ", ")},
 			}

@@ -1,0 +1,252 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// Bounds of one Append.
+const (
+	MaxAppendSamples = 100_000
+	// maxAppendBytes is of the estimate that also closes frames.
+	maxAppendBytes = 32 << 20
+)
+
+// Committer is the Append side of an input.Sink. Calls that wait at the same time share
+// frames and one fsync (group commit): the more callers, the larger the frames.
+type Committer struct {
+	cfg      Config
+	resource []frame.Label
+	queue    Appender
+	queued   func(queue.Entry)
+
+	// checks are frames that samples are tried in before they join a group.
+	checks sync.Pool
+
+	mu   sync.Mutex
+	next *group // collects calls; nil: the next call begins one
+
+	// writing holds a token while a call writes its group, for all the calls in it.
+	writing chan struct{}
+	// frames are reused by whoever holds writing, and so are the encoder, which is large, and
+	// the memory of helps.
+	frames  []*open
+	encoder *frame.Encoder
+	helps   *helps
+}
+
+// group are calls that are written together.
+type group struct {
+	batches []input.Batch
+	samples int
+	bytes   int
+	// done is closed when errs has the answer of each call; nil is for all of them nil.
+	done chan struct{}
+	errs []error
+}
+
+// NewCommitter makes a Committer whose frames carry the resource labels. queued is called
+// with each frame that is on disk.
+func NewCommitter(cfg Config, resource []frame.Label, q Appender, queued func(queue.Entry)) (*Committer, error) {
+	encoder, helps := frame.NewEncoder(frame.Options{}), newHelps()
+	o, err := newOpen(resource, encoder, helps)
+	if err != nil {
+		return nil, fmt.Errorf("resource labels: %w", err)
+	}
+	c := &Committer{cfg: cfg, resource: resource, queue: q, queued: queued, writing: make(chan struct{}, 1), frames: []*open{o}, encoder: encoder, helps: helps}
+	c.checks.New = func() any {
+		o, _ := newOpen(resource, nil, nil) // the same labels were taken above
+		return o
+	}
+	return c, nil
+}
+
+// Append implements input.Sink.
+func (c *Committer) Append(ctx context.Context, b input.Batch) error {
+	if len(b.Samples) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	bytes, err := c.check(b)
+	if err != nil {
+		return err
+	}
+	for {
+		g, at, first := c.join(b, bytes)
+		switch {
+		case first:
+			c.write(g)
+			return g.answer(at)
+		case at < 0: // it is full: wait until it is written
+			select {
+			case <-g.done:
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		select {
+		case <-g.done:
+			return g.answer(at)
+		case <-ctx.Done():
+			return fmt.Errorf("the samples may have been queued: %w", ctx.Err())
+		}
+	}
+}
+
+func (g *group) answer(at int) error {
+	if g.errs == nil {
+		return nil
+	}
+	return g.errs[at]
+}
+
+// join puts a call into the group that collects now, and gives its place in it; -1 when
+// the group is full. The first call of a group is the one that writes it.
+func (c *Committer) join(b input.Batch, bytes int) (g *group, at int, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g = c.next
+	if g == nil {
+		g = &group{done: make(chan struct{})}
+		c.next, first = g, true
+	}
+	if !first && (g.samples+len(b.Samples) > MaxAppendSamples || g.bytes+bytes > maxAppendBytes) {
+		return g, -1, false
+	}
+	g.batches = append(g.batches, b)
+	g.samples += len(b.Samples)
+	g.bytes += bytes
+	return g, len(g.batches) - 1, first
+}
+
+// check tries the samples in a frame of their own, so that a call that can't be taken
+// disturbs no other. It gives the estimate of their bytes.
+func (c *Committer) check(b input.Batch) (bytes int, err error) {
+	if len(b.Samples) > MaxAppendSamples {
+		return 0, fmt.Errorf("%w: %d, at most %d", input.ErrTooLarge, len(b.Samples), MaxAppendSamples)
+	}
+	o := c.checks.Get().(*open)
+	defer func() {
+		_ = o.reset() // its labels were taken before
+		c.checks.Put(o)
+	}()
+	var rejected []input.Rejection
+	for i, s := range b.Samples {
+		id, err := o.series(s.Series)
+		if err == nil {
+			err = o.append(id, s)
+		}
+		if err == nil && sampleBytes(s)+seriesBytes(s.Series) > int(c.cfg.MaxBytes) {
+			err = &frame.Error{Reason: frame.TooLarge, Detail: fmt.Sprintf("the sample alone has more than %s", c.cfg.MaxBytes)}
+		}
+		if err != nil {
+			rejected = append(rejected, input.Rejection{Index: i, Err: err})
+		}
+		if o.bytes > maxAppendBytes {
+			return 0, fmt.Errorf("%w: more than %d bytes", input.ErrTooLarge, maxAppendBytes)
+		}
+	}
+	if rejected != nil {
+		return 0, &input.RejectedError{Samples: rejected}
+	}
+	return o.bytes, nil
+}
+
+// write waits for the group before to be written, during which others join, and writes.
+func (c *Committer) write(g *group) {
+	c.writing <- struct{}{}
+	defer func() { <-c.writing }()
+	c.mu.Lock()
+	c.next = nil
+	c.mu.Unlock()
+	defer close(g.done)
+	err := c.commit(g.batches)
+	if err == nil {
+		return
+	}
+	g.errs = make([]error, len(g.batches))
+	for i := range g.batches {
+		// A frame that can't be encoded is the fault of one call; a full disk is everybody's.
+		if g.errs[i] = err; len(g.batches) > 1 && isFrameError(err) {
+			g.errs[i] = c.commit(g.batches[i : i+1])
+		}
+	}
+}
+
+func isFrameError(err error) bool {
+	var fe *frame.Error
+	return errors.As(err, &fe)
+}
+
+// commit queues the batches as one or several frames, all or none of them.
+func (c *Committer) commit(batches []input.Batch) (err error) {
+	n, err := c.fill(batches)
+	defer func() {
+		c.helps.next(err == nil)
+		for _, o := range c.frames[:n] {
+			_ = o.reset() // its labels were taken before
+		}
+		c.frames = c.frames[:1] // memory of a large call goes
+	}()
+	if err != nil {
+		return err
+	}
+	parts := make([]queue.Part, n)
+	for i, o := range c.frames[:n] {
+		parts[i] = o.part()
+	}
+	entries, err := c.queue.Append(parts...)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		c.queued(e)
+	}
+	return nil
+}
+
+// fill puts the samples into c.frames and gives how many of them are used. A sample that
+// is not later than what another call has of its series begins the next frame.
+func (c *Committer) fill(batches []input.Batch) (n int, err error) {
+	n = 1
+	for _, b := range batches {
+		for _, s := range b.Samples {
+			o := c.frames[n-1]
+			if o.takes(s.Time, c.cfg) {
+				if err := add(o, s); err == nil {
+					continue
+				} else if o.records() == 0 {
+					return n, err
+				}
+			}
+			if n++; n > len(c.frames) {
+				o, err := newOpen(c.resource, c.encoder, c.helps)
+				if err != nil {
+					return n - 1, err
+				}
+				c.frames = append(c.frames, o)
+			}
+			if err := add(c.frames[n-1], s); err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
+func add(o *open, s input.Sample) error {
+	id, err := o.series(s.Series)
+	if err != nil {
+		return err
+	}
+	return o.append(id, s)
+}

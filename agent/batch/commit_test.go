@@ -1,0 +1,289 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+func newCommitter(t *testing.T, cfg Config, q Appender) *Committer {
+	t.Helper()
+	c, err := NewCommitter(cfg, []frame.Label{{Name: "host", Value: "h"}}, q, func(queue.Entry) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// gatedQueue holds every Append until the gate opens.
+type gatedQueue struct {
+	*memQueue
+	gate chan struct{}
+}
+
+func (q gatedQueue) Append(parts ...queue.Part) ([]queue.Entry, error) {
+	<-q.gate
+	return q.memQueue.Append(parts...)
+}
+
+// TestAppendAnswersAfterTheQueue: no call returns before the queue has its samples, and
+// calls that wait together share a frame and one write.
+func TestAppendAnswersAfterTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := gatedQueue{&memQueue{t: t}, make(chan struct{})}
+		c := newCommitter(t, DefaultConfig(), q)
+		var mu sync.Mutex
+		answered := 0
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				if err := c.Append(t.Context(), scrapeOf(seriesN(3), int64(1+i))); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				answered++
+			})
+			synctest.Wait()
+		}
+		if answered != 0 {
+			t.Fatalf("%d calls are answered while the queue has nothing", answered)
+		}
+		close(q.gate)
+		wg.Wait()
+		if q.calls != 2 || len(q.got) != 2 || q.next != 60 {
+			t.Errorf("%d writes of %d frames, %d records; want the first call's, and one for the 19 that waited", q.calls, len(q.got), q.next)
+		}
+	})
+}
+
+// TestAppendCarriesHistogramsAndStarts: and neither changes what it hands over.
+func TestAppendCarriesHistogramsAndStarts(t *testing.T) {
+	q := &memQueue{t: t}
+	c := newCommitter(t, DefaultConfig(), q)
+	h := frame.Histogram{Schema: 2, Count: 3, Sum: 7, ZeroThreshold: 1e-9, PositiveSpans: []int32{1, 2}, PositiveBuckets: []float64{1, 2}}
+	s := &input.Series{Labels: []frame.Label{{Name: "__name__", Value: "latency"}}, Type: frame.HistogramCumulative, Unit: "seconds", Start: 5}
+	gauge := seriesN(1)[0]
+	if err := c.Append(t.Context(), input.Batch{Samples: []input.Sample{{Series: s, Time: 10, Histogram: &h}, {Series: gauge, Time: 10, Value: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	var found bool
+	for _, g := range q.got[0].Groups {
+		if g.Histograms != nil {
+			found = true
+			if got := g.Histograms[0]; got.Count != 3 || got.Sum != 7 || len(got.PositiveBuckets) != 2 || g.Series[0].StartTime != 5 || g.Series[0].Type != frame.HistogramCumulative {
+				t.Errorf("got %+v of %+v", got, g.Series[0])
+			}
+		}
+	}
+	if !found || q.next != 2 {
+		t.Errorf("no histogram among %d records", q.next)
+	}
+}
+
+// TestAppendCarriesHelps: once in an hour, and again where the write failed.
+func TestAppendCarriesHelps(t *testing.T) {
+	q := &memQueue{t: t, err: errors.New("disk")}
+	c := newCommitter(t, DefaultConfig(), q)
+	s := []*input.Series{helped("m", "help")}
+	if err := c.Append(t.Context(), scrapeOf(s, 1)); err == nil {
+		t.Fatal("no error")
+	}
+	q.err = nil
+	for at := range int64(2) {
+		if err := c.Append(t.Context(), scrapeOf(s, 2+at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := fmt.Sprint(sentHelps(q)); got != "[map[m:help] map[]]" && got != "[map[m:help] map[m:help]]" { // the hour may change
+		t.Errorf("helps %s", got)
+	}
+}
+
+// TestAppendRefusesAsAWhole: a call with samples that no collector would take queues
+// nothing, names each of them with its reason, and is taken without them.
+func TestAppendRefusesAsAWhole(t *testing.T) {
+	q := &memQueue{t: t}
+	c := newCommitter(t, DefaultConfig(), q)
+	s := seriesN(2)
+	long := &input.Series{Type: frame.Gauge, Labels: []frame.Label{{Name: "__name__", Value: "m"}, {Name: "x", Value: strings.Repeat("x", 3000)}}}
+	b := input.Batch{Samples: []input.Sample{
+		{Series: s[0], Time: 5, Value: 1},
+		{Series: long, Time: 5},
+		{Series: s[0], Time: 5, Value: 2}, // the time is taken
+		{Series: s[1], Time: 5, Histogram: &frame.Histogram{}},
+		{Series: s[1], Time: 5},
+	}}
+	err := c.Append(t.Context(), b)
+	var rejected *input.RejectedError
+	if !errors.As(err, &rejected) || len(rejected.Samples) != 3 || q.calls != 0 {
+		t.Fatalf("got %v, %d writes", err, q.calls)
+	}
+	for i, want := range []struct {
+		index  int
+		reason frame.Reason
+	}{{1, frame.BadLabels}, {2, frame.BadColumn}, {3, frame.BadColumn}} {
+		if got := rejected.Samples[i]; got.Index != want.index || !errors.Is(got.Err, want.reason) {
+			t.Errorf("rejection %d: %d %v, want %d %s", i, got.Index, got.Err, want.index, want.reason)
+		}
+	}
+	if !errors.Is(err, frame.BadLabels) {
+		t.Errorf("the error's reason: %v", err)
+	}
+	b.Samples = []input.Sample{b.Samples[0], b.Samples[4]}
+	if err := c.Append(t.Context(), b); err != nil || q.next != 2 {
+		t.Errorf("without them: %v, %d records", err, q.next)
+	}
+}
+
+// TestAppendLargeCalls: a call over several frames is one write; beyond the bound it is refused.
+func TestAppendLargeCalls(t *testing.T) {
+	q := &memQueue{t: t}
+	cfg := DefaultConfig()
+	cfg.MaxRecords = 100
+	c := newCommitter(t, cfg, q)
+	if err := c.Append(t.Context(), scrapeOf(seriesN(250), 1)); err != nil {
+		t.Fatal(err)
+	}
+	if len(q.got) != 3 || q.calls != 1 || q.next != 250 || q.got[0].Records() != 100 {
+		t.Errorf("%d frames in %d writes, %d records", len(q.got), q.calls, q.next)
+	}
+	if err := c.Append(t.Context(), input.Batch{Samples: make([]input.Sample, MaxAppendSamples+1)}); !errors.Is(err, input.ErrTooLarge) {
+		t.Errorf("got %v", err)
+	}
+	many := make([]input.Sample, 0, 5000)
+	value := strings.Repeat("v", 2000)
+	for i := range 5000 {
+		ls := []frame.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}
+		for k := range 4 {
+			ls = append(ls, frame.Label{Name: fmt.Sprint("l", k), Value: value})
+		}
+		many = append(many, input.Sample{Series: &input.Series{Labels: ls}, Time: 1})
+	}
+	if err := c.Append(t.Context(), input.Batch{Samples: many}); !errors.Is(err, input.ErrTooLarge) {
+		t.Errorf("40 MB of labels: %v", err)
+	}
+	if q.next != 250 {
+		t.Errorf("%d records after refused calls", q.next)
+	}
+}
+
+// TestAppendOlderThanAnotherCall: the order of calls is not that of times.
+func TestAppendOlderThanAnotherCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := gatedQueue{&memQueue{t: t}, make(chan struct{})}
+		c := newCommitter(t, DefaultConfig(), q)
+		var wg sync.WaitGroup
+		for _, at := range []int64{1, 30, 20, 20, 40} {
+			wg.Go(func() {
+				if err := c.Append(t.Context(), scrapeOf(seriesN(2), at)); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		close(q.gate)
+		wg.Wait()
+		var records []uint64
+		for i := range q.got {
+			records = append(records, q.got[i].Records())
+		}
+		// The first call; 30; 20; 20 again with 40 behind it.
+		if fmt.Sprint(records) != "[2 2 2 4]" || q.calls != 2 {
+			t.Errorf("frames of %v records in %d writes", records, q.calls)
+		}
+	})
+}
+
+// TestAppendFails: a full or broken queue fails each call that waited and gives no numbers
+// away; a frame that can't be encoded fails its own call only.
+func TestAppendFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := gatedQueue{&memQueue{t: t, err: fmt.Errorf("x: %w", queue.ErrFull)}, make(chan struct{})}
+		c := newCommitter(t, DefaultConfig(), q)
+		group := func(batches ...input.Batch) []error {
+			errs := make([]error, len(batches))
+			var wg sync.WaitGroup
+			for i, b := range batches {
+				wg.Go(func() { errs[i] = c.Append(t.Context(), b) })
+				synctest.Wait()
+			}
+			close(q.gate)
+			wg.Wait()
+			return errs
+		}
+		for i, err := range group(scrapeOf(seriesN(2), 1), scrapeOf(seriesN(2), 2), scrapeOf(seriesN(2), 3)) {
+			if !errors.Is(err, queue.ErrFull) {
+				t.Errorf("call %d: %v", i, err)
+			}
+		}
+		if q.next != 0 {
+			t.Errorf("%d numbers are gone", q.next)
+		}
+		q.err, q.gate = nil, make(chan struct{})
+		c.queue = failSecond{q, 4}
+		errs := group(scrapeOf(seriesN(1), 1), scrapeOf(seriesN(2), 2), scrapeOf(seriesN(4), 3), scrapeOf(seriesN(1), 4))
+		if errs[0] != nil || errs[1] != nil || !errors.Is(errs[2], frame.TooLarge) || errs[3] != nil || q.next != 4 {
+			t.Errorf("got %v, %d records", errs, q.next)
+		}
+	})
+}
+
+// failSecond refuses a frame that has at least so many records, as the encoder does with one that is too large.
+type failSecond struct {
+	Appender
+	records uint64
+}
+
+func (q failSecond) Append(parts ...queue.Part) ([]queue.Entry, error) {
+	for _, p := range parts {
+		if p.Records >= q.records {
+			return nil, fmt.Errorf("encode: %w", &frame.Error{Reason: frame.TooLarge})
+		}
+	}
+	return q.Appender.Append(parts...)
+}
+
+// TestAppendWaitsForRoom: a group is bounded; what does not fit waits for the next, and a
+// caller that stops waiting does not know.
+func TestAppendWaitsForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := gatedQueue{&memQueue{t: t}, make(chan struct{})}
+		c := newCommitter(t, DefaultConfig(), q)
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		large := MaxAppendSamples/2 + 1
+		errs := make([]error, 4)
+		for i, n := range []int{1, large, large, 1} {
+			wg.Go(func() { errs[i] = c.Append(ctx, scrapeOf(seriesN(n), int64(10+i))) })
+			synctest.Wait()
+		}
+		c.mu.Lock()
+		if got := len(c.next.batches); got != 2 || c.next.samples > MaxAppendSamples {
+			t.Errorf("%d calls, %d samples in a group", got, c.next.samples)
+		}
+		c.mu.Unlock()
+		cancel()
+		synctest.Wait()
+		close(q.gate)
+		wg.Wait()
+		// The first two are writers and know; the third had no place; the fourth had one.
+		if errs[0] != nil || errs[1] != nil || !errors.Is(errs[2], context.Canceled) || !errors.Is(errs[3], context.Canceled) {
+			t.Errorf("got %v", errs)
+		}
+		if !strings.Contains(errs[3].Error(), "may have been queued") || strings.Contains(errs[2].Error(), "may have") {
+			t.Errorf("outcomes: %v; %v", errs[2], errs[3])
+		}
+		if q.next != uint64(large)+2 {
+			t.Errorf("%d records", q.next)
+		}
+	})
+}

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/pkg/run"
+)
+
+// sources are the running inputs, which a reload exchanges while the agent runs.
+type sources struct {
+	env  input.Env
+	sink input.Sink
+
+	mu     sync.Mutex
+	group  *run.Group // of the running agent
+	active []*activeSource
+}
+
+type activeSource struct {
+	spec    input.Spec
+	source  input.Source
+	stop    context.CancelCauseFunc // nil before it runs
+	stopped chan struct{}
+}
+
+// InputStatus is one source of the agent.
+type InputStatus struct {
+	// Input is the kind, such as "scrape"; Name tells the sources of a kind apart.
+	Input string `json:"input"`
+	Name  string `json:"name"`
+	input.Status
+}
+
+// status lists all of them, in the order of the settings.
+func (s *sources) status() []InputStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]InputStatus, 0, len(s.active))
+	for _, a := range s.active {
+		out = append(out, InputStatus{Input: a.spec.Kind, Name: a.spec.Name, Status: a.source.Status()})
+	}
+	return out
+}
+
+// certFiles are the client certificates that they show.
+func (s *sources) certFiles() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, a := range s.active {
+		out = append(out, a.spec.CertFiles...)
+	}
+	return out
+}
+
+// start runs all of them in the group.
+func (s *sources) start(g *run.Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.group = g
+	for _, a := range s.active {
+		s.run(a)
+	}
+}
+
+func (s *sources) run(a *activeSource) {
+	ctx, stop := context.WithCancelCause(s.group.Context())
+	a.stop, a.stopped = stop, make(chan struct{})
+	s.group.Go("input "+a.spec.Kind, func(context.Context) error {
+		defer close(a.stopped)
+		defer stop(nil)
+		return a.source.Run(ctx, s.sink)
+	})
+}
+
+// exchange goes over to other specs: a source whose settings are as before goes on
+// without a gap, the series of those that are gone end. An error changes nothing.
+func (s *sources) exchange(specs []input.Spec) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := append([]*activeSource(nil), s.active...)
+	next := make([]*activeSource, 0, len(specs))
+	for _, spec := range specs {
+		a, err := s.keepOrMake(spec, &old)
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", spec.Kind, spec.Name, err)
+		}
+		next = append(next, a)
+	}
+	for _, gone := range old {
+		if gone.stop != nil {
+			gone.stop(input.ErrRemoved)
+			<-gone.stopped
+		}
+	}
+	for _, a := range next {
+		if a.stop == nil && s.group != nil {
+			s.run(a)
+		}
+	}
+	s.active = next
+	return nil
+}
+
+// keepOrMake takes the spec's source out of those that are there, or makes one.
+func (s *sources) keepOrMake(spec input.Spec, old *[]*activeSource) (*activeSource, error) {
+	for i, a := range *old {
+		if a.spec.Kind == spec.Kind && reflect.DeepEqual(a.spec.Settings, spec.Settings) {
+			*old = append((*old)[:i:i], (*old)[i+1:]...)
+			return a, nil
+		}
+	}
+	source, err := spec.New(s.env)
+	if err != nil {
+		return nil, err
+	}
+	return &activeSource{spec: spec, source: source}, nil
+}
+
+// Reload takes the inputs of new settings, which are valid.
+func (a *Agent) Reload(c Config) error {
+	var specs []input.Spec
+	for _, in := range c.Inputs.all() {
+		specs = append(specs, in.Specs(c.Interval)...)
+	}
+	return a.sources.exchange(specs)
+}
