@@ -21,6 +21,8 @@ type Series struct {
 	Labels []frame.Label
 	Type   frame.MetricType
 	Unit   string
+	// Help is what the metric means, a text that frames take (frame.HelpText); "" when unknown.
+	Help string
 	// Start of the accumulation, Unix nanoseconds; 0 when unknown.
 	Start int64
 }

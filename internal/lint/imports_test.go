@@ -151,7 +151,11 @@ func refused(from, to, imp string, ours bool) string {
 		return "the agent talks to services over the network"
 	case within(to, "cmd") && !(within(from, "cmd") && service(from) == service(to)):
 		return "nothing imports a main"
-	case within(from, "services", "agent", "pkg") && within(to, "internal") && !within(to, "internal/cli"):
+	case within(from, "agent") && within(to, "internal"):
+		return "the agent is a library: its command is made in cmd/lightmetrics"
+	case within(from, "agent/input") && within(to, "pkg/rpc", "agent/send"):
+		return "an input knows no collector"
+	case within(from, "services", "pkg") && within(to, "internal") && !within(to, "internal/cli"):
 		return "internal tools are for tests and mains"
 	}
 	return ""
@@ -175,6 +179,8 @@ func TestRefusedFindsWhatItShould(t *testing.T) {
 		{"services/ingest", module + "services/query"},
 		{"services/objectstore/internal/engine", module + "pkg/identity"},
 		{"agent", module + "services/ingest"},
+		{"agent", module + "internal/cli"},
+		{"agent/input/scrape", module + "pkg/rpc"},
 		{"services/query", "go.etcd.io/etcd/client/v3"},
 		{"pkg/coordinator", "go.etcd.io/etcd/client/v3"},
 		{"pkg/work", "google.golang.org/grpc"},
