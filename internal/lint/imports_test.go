@@ -68,7 +68,7 @@ func within(path string, roots ...string) bool {
 // kit, is not core unless it is named too.
 var core = []string{
 	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
-	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/compact",
+	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/block", "pkg/compact",
 	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
 }
 

@@ -206,9 +206,12 @@ func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[windo
 	return out, err
 }
 
+// planTimeout of reading a plan, which has up to rollup.MaxPlanBytes.
+const planTimeout = 30 * time.Second
+
 // plan reads the plan of the generation that the records name.
 func (f *FrameRemover) plan(ctx context.Context, c *cover) (*rollup.Plan, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	key := layout.RollupPlan(c.hour, c.shard, c.generation)
 	body, _, err := f.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: rollup.MaxPlanBytes})

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
 
+	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // Decisions of a merge.
@@ -38,8 +41,8 @@ type Merged struct {
 // Merge reads the plan's sources, which are sets in the plan's order, and makes the chunks
 // of the compaction. Beside the outputs it keeps the sources' indexes, and of their rows
 // one group of series.
-func Merge(ctx context.Context, g Getter, p *Plan, sources []*catalog.Set) (*Merged, error) {
-	m := &merge{store: g, plan: p, dec: chunk.NewDecoder(&chunk.Index{}, chunk.Limits{}), counts: map[catalog.Name]uint64{}}
+func Merge(ctx context.Context, g block.Getter, p *Plan, sources []*catalog.Set) (*Merged, error) {
+	m := &merge{fetch: block.From(g), plan: p, dec: chunk.NewDecoder(&chunk.Index{}, chunk.Limits{}), counts: map[catalog.Name]uint64{}}
 	if err := m.run(ctx, sources); err != nil {
 		return nil, fmt.Errorf("merge %s: %w", p.Name.Key(), err)
 	}
@@ -47,9 +50,9 @@ func Merge(ctx context.Context, g Getter, p *Plan, sources []*catalog.Set) (*Mer
 }
 
 type merge struct {
-	store   Getter
+	fetch   block.Fetch
 	plan    *Plan
-	lanes   lanes
+	cursors cursors
 	dec     *chunk.Decoder
 	counts  map[catalog.Name]uint64
 	stream  *chunk.Stream
@@ -58,24 +61,24 @@ type merge struct {
 	samples uint64
 }
 
-// place is a series of a lane.
-type place struct {
-	l      *lane
+// source is a series of a cursor's chunk.
+type source struct {
+	c      *block.Cursor
 	series int
 }
 
-// entry is one series with its places, by time.
+// entry is one series with its sources, by time.
 type entry struct {
-	ref    chunk.SeriesRef
-	places []place
-	cols   chunk.Columns
+	ref     chunk.SeriesRef
+	sources []source
+	cols    chunk.Columns
 }
 
 func (m *merge) run(ctx context.Context, sources []*catalog.Set) error {
 	if err := m.open(ctx, sources); err != nil {
 		return err
 	}
-	for len(m.lanes) > 0 {
+	for len(m.cursors) > 0 {
 		group := m.group()
 		if err := m.load(ctx, group); err != nil {
 			return err
@@ -116,34 +119,33 @@ func (m *merge) open(ctx context.Context, sources []*catalog.Set) error {
 	}
 	for _, p := range catalog.Pieces(sources) {
 		for i := range p.Set.Objects {
-			l, err := openLane(ctx, m.store, p, &p.Set.Objects[i])
+			c, err := m.fetch.Open(ctx, p, &p.Set.Objects[i])
 			if err != nil {
 				return err
 			}
-			if len(l.series) > 0 {
-				m.lanes = append(m.lanes, l)
+			if !c.Done() {
+				m.cursors = append(m.cursors, c)
 			}
 		}
 	}
-	heap.Init(&m.lanes)
+	heap.Init(&m.cursors)
 	return nil
 }
 
-// group takes the next series off the lanes.
+// group takes the next series off the cursors.
 func (m *merge) group() []*entry {
 	var out []*entry
 	values := 0
-	for len(m.lanes) > 0 && len(out) < groupSeries && values < groupValues {
-		e := &entry{ref: m.lanes[0].ref}
-		for len(m.lanes) > 0 && chunk.Compare(&m.lanes[0].ref, &e.ref) == 0 {
-			l := m.lanes[0]
-			e.places = append(e.places, place{l, l.series[l.at]})
-			values += l.ref.Rows
-			l.at++
-			if l.enter() {
-				heap.Fix(&m.lanes, 0)
+	for len(m.cursors) > 0 && len(out) < groupSeries && values < groupValues {
+		e := &entry{ref: *m.cursors[0].Current()}
+		for len(m.cursors) > 0 && chunk.Compare(m.cursors[0].Current(), &e.ref) == 0 {
+			c := m.cursors[0]
+			e.sources = append(e.sources, source{c, c.At()})
+			values += c.Current().Rows
+			if c.Next() {
+				heap.Fix(&m.cursors, 0)
 			} else {
-				heap.Pop(&m.lanes)
+				heap.Pop(&m.cursors)
 			}
 		}
 		out = append(out, e)
@@ -151,66 +153,77 @@ func (m *merge) group() []*entry {
 	return out
 }
 
-// load decodes the rows of a group, lane by lane: a series' lanes are in the order of time.
+// load decodes the rows of a group, chunk by chunk, and puts those of each series together:
+// its sources are in the order of time.
 func (m *merge) load(ctx context.Context, group []*entry) error {
-	var order []*lane
-	wanted := map[*lane][]int{}
+	var order []*block.Cursor
+	wanted := map[*block.Cursor][]int{}
 	for _, e := range group {
-		for _, p := range e.places {
-			if wanted[p.l] == nil {
-				order = append(order, p.l)
+		for _, s := range e.sources {
+			if wanted[s.c] == nil {
+				order = append(order, s.c)
 			}
-			wanted[p.l] = append(wanted[p.l], p.series)
+			wanted[s.c] = append(wanted[s.c], s.series)
 		}
 	}
-	rows := map[place]rowsOf{}
-	for _, l := range order {
-		if err := l.load(ctx, wanted[l]); err != nil {
+	rows := map[source]block.Rows{}
+	for _, c := range order {
+		if err := c.Load(ctx, m.dec, wanted[c]); err != nil {
 			return err
 		}
-		m.dec.Reset(l.x)
-		for r, raw := range l.held {
-			m.dec.Put(r.Offset, raw)
-		}
-		for _, series := range wanted[l] {
-			c, from, to, err := l.read(m.dec, series)
+		for _, series := range wanted[c] {
+			r, err := c.Rows(m.dec, series)
 			if err != nil {
 				return err
 			}
-			rows[place{l, series}] = rowsOf{c, from, to}
+			rows[source{c, series}] = r
 		}
 	}
 	for _, e := range group {
-		for _, p := range e.places {
-			r := rows[p]
-			if r.from == r.to {
-				continue
-			}
-			if n := len(e.cols.T); n > 0 && e.cols.T[n-1] >= r.c.T[r.from] {
-				return fmt.Errorf("%w: %v stands twice at one time", ErrSources, e.ref.Labels)
-			}
-			count(m.counts, m.source(p.l, &e.ref), r.c.T[r.from:r.to])
-			if err := e.cols.AppendRows(r.c, r.from, r.to); err != nil {
-				return fmt.Errorf("%w: %v: %w", ErrSources, e.ref.Labels, err)
+		for _, s := range e.sources {
+			if err := m.join(e, s.c, rows[s]); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-type rowsOf struct {
-	c        *chunk.Columns
-	from, to int
+// join appends the rows of one source to those of the sources before it.
+func (m *merge) join(e *entry, c *block.Cursor, r block.Rows) error {
+	if r.From == r.To {
+		return nil
+	}
+	if n := len(e.cols.T); n > 0 && e.cols.T[n-1] >= r.T[r.From] {
+		return fmt.Errorf("%w: %v stands twice at one time", ErrSources, e.ref.Labels)
+	}
+	m.count(m.sourceOf(c.Piece(), &e.ref), r.T[r.From:r.To])
+	if err := e.cols.AppendRows(r.Columns, r.From, r.To); err != nil {
+		return fmt.Errorf("%w: %v: %w", ErrSources, e.ref.Labels, err)
+	}
+	return nil
 }
 
-// source is the name of the source but for its hour.
-func (m *merge) source(l *lane, r *chunk.SeriesRef) catalog.Name {
-	id := l.p.Set.Name.Shard
-	if l.p.Shards != nil {
-		id = shard.Of(r.Agent, l.p.Set.Shards)
+// sourceOf is the name of the set that a series of p is of, but for its hour.
+func (m *merge) sourceOf(p *catalog.Piece, r *chunk.SeriesRef) catalog.Name {
+	id := p.Set.Name.Shard
+	if p.Shards != nil {
+		id = shard.Of(r.Agent, p.Set.Shards)
 	}
 	// The generation is the plan's; there is one for each hour and shard.
 	return catalog.Name{Shard: id, Window: m.plan.Name.Window}
+}
+
+// count adds rows at times t to the counts of the sets that they are of, hour by hour.
+func (m *merge) count(of catalog.Name, t []int64) {
+	for i := 0; i < len(t); {
+		h := window.HourOfNS(t[i])
+		end := (h.EndMS() + 1) * 1_000_000
+		n := sort.Search(len(t)-i, func(k int) bool { return t[i+k] >= end })
+		of.Hour = h
+		m.counts[of] += uint64(n)
+		i += n
+	}
 }
 
 // add gives the next series to the chunk.
@@ -255,25 +268,20 @@ func (m *merge) end() error {
 	return nil
 }
 
-// lanes is a heap by the series that they are at, then by time.
-type lanes []*lane
+// cursors is a heap by the series that they are at, then by time.
+type cursors []*block.Cursor
 
-func (h lanes) Len() int { return len(h) }
+func (h cursors) Len() int { return len(h) }
 
-func (h lanes) Less(i, j int) bool {
-	if c := chunk.Compare(&h[i].ref, &h[j].ref); c != 0 {
-		return c < 0
-	}
-	return h[i].from < h[j].from
-}
+func (h cursors) Less(i, j int) bool { return h[i].Before(h[j]) }
 
-func (h lanes) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h cursors) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
 // Push is of heap.Interface.
-func (h *lanes) Push(x any) { *h = append(*h, x.(*lane)) }
+func (h *cursors) Push(x any) { *h = append(*h, x.(*block.Cursor)) }
 
 // Pop is of heap.Interface.
-func (h *lanes) Pop() any {
+func (h *cursors) Pop() any {
 	old := *h
 	l := old[len(old)-1]
 	*h = old[:len(old)-1]

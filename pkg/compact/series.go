@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -28,27 +29,23 @@ func Series(ctx context.Context, r objstore.Reader, authority string, set *catal
 	d := chunk.NewDecoder(&chunk.Index{}, chunk.Limits{})
 	for _, p := range catalog.Pieces([]*catalog.Set{set}) {
 		for i := range p.Set.Objects {
-			l, err := openLane(ctx, r, p, &p.Set.Objects[i])
+			c, err := block.From(r).Open(ctx, p, &p.Set.Objects[i])
 			if err != nil {
 				return nil, err
 			}
-			if err := l.load(ctx, l.series); err != nil {
+			if err := c.Load(ctx, d, c.Series()); err != nil {
 				return nil, err
 			}
-			d.Reset(l.x)
-			for at, raw := range l.held {
-				d.Put(at.Offset, raw)
-			}
-			for _, k := range l.series {
-				c, from, to, err := l.read(d, k)
+			for _, k := range c.Series() {
+				rs, err := c.Rows(d, k)
 				if err != nil {
 					return nil, err
 				}
-				if from == to {
+				if rs.From == rs.To {
 					continue
 				}
-				ref := l.x.Series(k)
-				s := chunk.Series{Agent: ref.Agent, Labels: ref.Labels, Type: ref.Type, Unit: ref.Unit, Columns: c.Cut(from, to)}
+				ref := c.Ref(k)
+				s := chunk.Series{Agent: ref.Agent, Labels: ref.Labels, Type: ref.Type, Unit: ref.Unit, Columns: rs.Cut(rs.From, rs.To)}
 				rows += uint64(s.Rows())
 				out = append(out, s)
 			}

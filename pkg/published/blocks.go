@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -42,26 +43,24 @@ func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) error {
 	r := q.r
 	g, gctx := errgroup.WithContext(ctx)
-	for _, span := range coalesce(missing, r.cfg.Gap, r.cfg.MaxRange) {
-		from, to := span[0].Offset, span[len(span)-1].End()
-		if err := q.spend(to - from); err != nil {
+	for _, span := range block.Coalesce(missing, r.cfg.Gap, r.cfg.MaxRange) {
+		if err := q.spend(span.Length); err != nil {
 			return joined(g, err)
 		}
 		g.Go(func() error {
-			raw, err := r.get(gctx, o.key, from, to-from)
+			raw, err := r.get(gctx, o.key, span.Offset, span.Length)
 			if err != nil {
 				return err
 			}
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			for _, b := range span {
-				part := raw[b.Offset-from : b.End()-from]
-				if len(span) > 1 {
+			span.Cut(raw, func(b chunk.Range, part []byte) {
+				if len(span.Ranges) > 1 {
 					part = bytes.Clone(part) // so that the cache keeps no gaps and evicts one by one
 				}
 				r.blocks.Put(blockKey{o.key, b.Offset, b.Length}, part, int64(len(part))+blockOverhead)
 				o.decoder().Put(b.Offset, part)
-			}
+			})
 			return nil
 		})
 	}
@@ -75,18 +74,4 @@ const blockOverhead = 256
 func joined(g *errgroup.Group, cause error) error {
 	_ = g.Wait() // a later error than the cause
 	return cause
-}
-
-// coalesce makes requests of ascending blocks: those with at most gap bytes between them,
-// of at most size bytes unless one block is larger.
-func coalesce(blocks []chunk.Range, gap, size int64) [][]chunk.Range {
-	var out [][]chunk.Range
-	for i, b := range blocks {
-		if n := len(out); n > 0 && b.Offset-blocks[i-1].End() <= gap && b.End()-out[n-1][0].Offset <= size {
-			out[n-1] = append(out[n-1], b)
-			continue
-		}
-		out = append(out, []chunk.Range{b})
-	}
-	return out
 }

@@ -2,17 +2,16 @@ package published
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
+	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // index is a parsed index with the series that were asked for.
@@ -84,22 +83,12 @@ func (q *Query) index(ctx context.Context, o *catalog.Object) (*index, error) {
 }
 
 func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, error) {
-	b, err := r.get(ctx, o.IndexKey, 0, int64(o.IndexBytes))
+	x, err := block.Fetch(r.get).Index(ctx, o, r.cfg.Limits)
 	if err != nil {
 		return nil, err
 	}
-	if sum := identity.Sum(b); sum != o.IndexSHA256 {
-		return nil, fmt.Errorf("index %q: %w: it hashes to %s", o.IndexKey, chunk.ChecksumMismatch, sum)
-	}
-	x, err := chunk.ReadIndex(b, r.cfg.Limits)
-	if err != nil {
-		return nil, fmt.Errorf("index %q: %w", o.IndexKey, err)
-	}
-	if x.Chunk != o.ChunkSHA256 || x.Size != int64(o.ChunkBytes) {
-		return nil, fmt.Errorf("index %q: %w: it is of chunk %s", o.IndexKey, chunk.BadIndex, x.Chunk)
-	}
 	label := r.cfg.AgentLabel
 	in := &index{Index: x, id: r.lastIndex.Add(1), label: label, renames: label != "" && x.HasLabel(string(label)), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
-	r.indexes.Put(o.IndexKey, in, int64(len(b))*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
+	r.indexes.Put(o.IndexKey, in, int64(o.IndexBytes)*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
 	return in, nil
 }

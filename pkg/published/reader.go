@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
+	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/lru"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -40,6 +41,7 @@ type Config struct {
 // Reader has the caches that all queries share. Safe for concurrent use.
 type Reader struct {
 	cfg     Config
+	fetch   block.Fetch
 	indexes *lru.Cache[string, *index]
 	blocks  *lru.Cache[blockKey, []byte]
 	columns *lru.Cache[columnKey, *columns]
@@ -73,8 +75,8 @@ func New(c Config) (*Reader, error) {
 	}
 	set(&c.IndexCache, 256<<20)
 	set(&c.BlockCache, 256<<20)
-	set(&c.Gap, 512<<10)
-	set(&c.MaxRange, 8<<20)
+	set(&c.Gap, block.DefaultGap)
+	set(&c.MaxRange, block.DefaultMaxRange)
 	if c.Parallel == 0 {
 		c.Parallel = 32
 	}
@@ -82,7 +84,7 @@ func New(c Config) (*Reader, error) {
 		c.RequestTimeout = 10 * time.Second
 	}
 	return &Reader{
-		cfg: c, indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4),
+		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4),
 		columns: lru.New[columnKey, *columns](c.BlockCache / 4),
 		slots:   semaphore.NewWeighted(int64(c.Parallel)),
 	}, nil
@@ -101,12 +103,5 @@ func (r *Reader) get(ctx context.Context, key string, offset, length int64) ([]b
 	defer r.slots.Release(1)
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.RequestTimeout)
 	defer cancel()
-	b, _, err := r.cfg.Store.Get(ctx, key, objstore.GetOptions{Offset: offset, Length: length, Limit: max(length, 1)})
-	if err != nil {
-		return nil, fmt.Errorf("read %q at %d: %w", key, offset, err)
-	}
-	if int64(len(b)) != length {
-		return nil, fmt.Errorf("read %q at %d: %w: %d bytes, want %d", key, offset, chunk.Truncated, len(b), length)
-	}
-	return b, nil
+	return r.fetch(ctx, key, offset, length)
 }

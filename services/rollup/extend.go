@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 )
 
@@ -77,18 +76,16 @@ func (s *Service) series(ctx context.Context, set *catalog.Set, part rollup.Part
 		return out, err
 	}
 	var out []chunk.Series
-	for _, o := range set.Objects {
-		body, err := s.object(ctx, o.ChunkKey, o.ChunkBytes, o.ChunkSHA256)
+	fetch := block.From(s.store)
+	for i := range set.Objects {
+		o := &set.Objects[i]
+		body, err := fetch.Chunk(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		ib, err := s.object(ctx, o.IndexKey, o.IndexBytes, o.IndexSHA256)
+		x, err := fetch.Index(ctx, o, chunk.Limits{})
 		if err != nil {
 			return nil, err
-		}
-		x, err := chunk.ReadIndex(ib, chunk.Limits{})
-		if err != nil {
-			return nil, fmt.Errorf("read %q: %w", o.IndexKey, err)
 		}
 		d := chunk.NewDecoder(x, chunk.Limits{})
 		d.Put(0, body)
@@ -109,18 +106,4 @@ func (s *Service) series(ctx context.Context, set *catalog.Set, part rollup.Part
 	}
 	rollup.SortSeries(out)
 	return out, nil
-}
-
-// object reads a published object whole.
-func (s *Service) object(ctx context.Context, key string, size uint64, want identity.Digest) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, planTimeout)
-	defer cancel()
-	body, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(size)})
-	if err == nil && identity.Sum(body) != want {
-		err = errors.New("hash differs")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", key, err)
-	}
-	return body, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -56,7 +57,7 @@ func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
 				t.Fatalf("seed %d, %s: %d objects, want %d", seed, win, len(set.Objects), len(all.outputs[win]))
 			}
 			for i, obj := range set.Objects {
-				body, err := svc.object(t.Context(), obj.ChunkKey, obj.ChunkBytes, obj.ChunkSHA256)
+				body, err := block.From(svc.store).Chunk(t.Context(), &obj)
 				must(t, err)
 				want, err := all.outputs[win][i].Chunk.Load()
 				must(t, err)
