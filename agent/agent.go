@@ -19,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
@@ -47,7 +48,7 @@ type Agent struct {
 }
 
 // New opens the queue (and holds its lock) and the HTTP listener; nothing runs before Run. A
-// queue of another process gives queue.ErrLocked.
+// queue of another process gives vfs.ErrLocked.
 func New(cfg Config, d Deps) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -117,7 +118,7 @@ type sink struct {
 
 func (a *Agent) openQueue(m *metrics) error {
 	dir := filepath.Join(a.cfg.DataDir, "queue")
-	if err := (queue.OS{}).MkdirAll(dir); err != nil {
+	if err := vfs.MkdirAll(vfs.OS, dir); err != nil {
 		return err
 	}
 	print, err := fingerprint(dir)
@@ -125,7 +126,7 @@ func (a *Agent) openQueue(m *metrics) error {
 		return err
 	}
 	q := a.cfg.Queue
-	a.queue, err = queue.Open(queue.OS{}, dir, queue.Options{
+	a.queue, err = queue.Open(vfs.OS, dir, queue.Options{
 		Agent: a.id, Fingerprint: print, MaxBytes: int64(q.MaxBytes), SegmentBytes: int64(q.SegmentBytes),
 		DeadBytes: int64(q.DeadLetterBytes), Policy: queue.Policy(q.Policy), OnDrop: m.dropOldest, Now: a.now, Log: a.log,
 	})

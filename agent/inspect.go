@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Inspect reads the queue of an agent that is not running, as its next start would:
@@ -18,7 +19,7 @@ func Inspect(c Config) (BootStatus, queue.Stats, error) {
 	if err != nil {
 		return BootStatus{}, queue.Stats{}, err
 	}
-	q, err := queue.Open(queue.OS{}, dir, queue.Options{
+	q, err := queue.Open(vfs.OS, dir, queue.Options{
 		Agent: c.AgentID, Fingerprint: print, MaxBytes: int64(c.Queue.MaxBytes), SegmentBytes: int64(c.Queue.SegmentBytes),
 		DeadBytes: int64(c.Queue.DeadLetterBytes), Policy: queue.Policy(c.Queue.Policy), Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})

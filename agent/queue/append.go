@@ -6,6 +6,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Part is one batch to be queued.
@@ -103,7 +104,7 @@ func (q *Queue) write(buf []byte, fresh []*entry) error {
 	if err != nil {
 		// Try at once, so that a restart in this state finds nothing; prepare insists.
 		_ = q.repairTail()
-		if isNoSpace(err) {
+		if vfs.IsFull(err) {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 		return err
@@ -157,7 +158,7 @@ func (q *Queue) rotate() error {
 	o.created, o.fingerprint = q.opts.Now(), q.opts.Fingerprint
 	next, err := createSegment(q.fs, q.dir, s.no+1, o)
 	if err != nil {
-		if isNoSpace(err) {
+		if vfs.IsFull(err) {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 		return err

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const (
@@ -153,7 +154,7 @@ func call(f func()) {
 // persist makes name appear with all of its bytes, or not at all.
 func (q *Queue) persist(dir, name string, data []byte, m moments) error {
 	path := filepath.Join(dir, name)
-	f, err := q.fs.Create(path + tmpExt)
+	f, err := vfs.CreateEmpty(q.fs, path+tmpExt)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -176,22 +177,11 @@ func (q *Queue) persist(dir, name string, data []byte, m moments) error {
 }
 
 func (q *Queue) readFile(path string, limit int64) ([]byte, error) {
-	f, err := q.fs.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	size, err := f.Size()
+	b, size, err := vfs.ReadFile(q.fs, path, limit)
 	if err == nil && size > limit {
-		err = fmt.Errorf("%s has %d bytes, at most %d", path, size, limit)
+		return nil, fmt.Errorf("%s has %d bytes, at most %d", path, size, limit)
 	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	b := make([]byte, size)
-	if size > 0 {
-		_, err = f.ReadAt(b, 0)
-	}
-	return b, errors.Join(err, f.Close())
+	return b, err
 }
 
 // loadAsides reads both folders. A frame without its reason is half of a write whose
@@ -204,7 +194,7 @@ func (q *Queue) loadAsides() error {
 		if err := q.fs.SyncDir(dir); err != nil {
 			return err
 		}
-		names, err := q.fs.ReadDir(dir)
+		names, err := q.files(dir)
 		if err != nil {
 			return err
 		}

@@ -8,15 +8,15 @@ import (
 
 // TestDamageUnderAnOpenQueue: bytes that changed on the disk after the start are not given out.
 func TestDamageUnderAnOpenQueue(t *testing.T) {
-	fsys := newCrashFS(41)
+	fsys := newDisk(41)
 	q := open(t, fsys, testOptions())
 	es := mustAppend(t, q, part(1, "a", 100), part(1, "b", 100))
-	data := fsys.names["/q/00000000000000000001.lmq"].data
-	at := bytes.Index(data, frameOf(es[0].Identity, "a", 100))
+	const segment = "/q/00000000000000000001.lmq"
+	at := bytes.Index(fsys.read(t, segment), frameOf(es[0].Identity, "a", 100))
 	if at < 0 {
 		t.Fatal("the frame is not in the segment")
 	}
-	data[at+50] ^= 1
+	fsys.flip(t, segment, int64(at+50), 1)
 	if b, err := q.Frame(es[0].No); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("damaged frame: %d bytes, %v", len(b), err)
 	}
@@ -26,7 +26,7 @@ func TestDamageUnderAnOpenQueue(t *testing.T) {
 // TestRequeueKeepsIdentityAndBytes: what may have been accepted under one identity must not
 // count again under another.
 func TestRequeueKeepsIdentityAndBytes(t *testing.T) {
-	fsys := newCrashFS(42)
+	fsys := newDisk(42)
 	q := open(t, fsys, testOptions())
 	es := mustAppend(t, q, part(5, "a", 100), part(5, "b", 100))
 	a, err := q.DeadLetter(es[0].No, Verdict{Reason: "x"})
@@ -54,7 +54,7 @@ func TestRequeueKeepsIdentityAndBytes(t *testing.T) {
 // refused once they fill the disk that it may use.
 func TestParkedBatchesCountAgainstTheBound(t *testing.T) {
 	o := testOptions()
-	q := open(t, newCrashFS(43), o)
+	q := open(t, newDisk(43), o)
 	for n := 0; ; n++ {
 		es, err := q.Append(part(1, "a", 20_000))
 		if errors.Is(err, ErrFull) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -16,45 +15,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
-
-// powerFS puts the crashable file system of the whole project behind the queue's seam.
-type powerFS struct{ *crashfs.FS }
-
-func powerFile(f *crashfs.File, err error) (File, error) {
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
-
-func (p powerFS) Create(name string) (File, error) { return powerFile(p.FS.CreateOrTruncate(name)) }
-func (p powerFS) Open(name string) (File, error)   { return powerFile(p.FS.Open(name)) }
-
-// MkdirAll syncs the parents, as OS does.
-func (p powerFS) MkdirAll(dir string) error {
-	if _, err := p.FS.Open(dir); err == nil {
-		return p.SyncDir(filepath.Dir(dir))
-	}
-	if parent := filepath.Dir(dir); parent != dir {
-		if err := p.MkdirAll(parent); err != nil {
-			return err
-		}
-	}
-	return errors.Join(p.Mkdir(dir), p.SyncDir(filepath.Dir(dir)))
-}
-
-func (p powerFS) ReadDir(dir string) ([]string, error) {
-	list, err := p.FS.ReadDir(dir)
-	var names []string
-	for _, e := range list {
-		if !e.Dir {
-			names = append(names, e.Name)
-		}
-	}
-	return names, err
-}
-
-func (p powerFS) Lock(name string) (io.Closer, error) { return p.FS.Lock(name) }
 
 // fact is what a call of the queue's user was told, and when: the calls of the disk that
 // were recorded before it was made and when it was answered.
@@ -168,7 +128,7 @@ func (d *diary) append(f *crashfs.FS, q *Queue, rng *rand.Rand, i int) error {
 
 // check opens a disk whose power went behind so many calls. Rules: docs/protocol/crash.md.
 func (d *diary) check(f *crashfs.FS, calls int) (*Queue, error) {
-	q, err := Open(powerFS{f}, "/q", d.options)
+	q, err := Open(f, "/q", d.options)
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +247,7 @@ func (o *outage) explore(t *testing.T, seed uint64, steps, perCall int, lie func
 	f := crashfs.New()
 	f.Lie = lie
 	d := &diary{facts: map[identity.Batch]*fact{}, tried: map[identity.Batch][][]byte{}, options: powerOptions()}
-	q, err := Open(powerFS{f}, "/q", d.options)
+	q, err := Open(f, "/q", d.options)
 	if err == nil {
 		err = d.run(f, q, rand.New(rand.NewPCG(seed, 1)), steps)
 	}
@@ -368,7 +328,7 @@ func (o *outage) goOn(d *diary, f *crashfs.FS, q *Queue, rng *rand.Rand) {
 
 // TestQueuePowerLoss: the power fails behind every call of random histories.
 func TestQueuePowerLoss(t *testing.T) {
-	seeds, steps, perCall := uint64(2), 60, 4
+	seeds, steps, perCall := uint64(2), 64, 4
 	if os.Getenv("LIGHTMETRICS_SOAK") != "" {
 		seeds, steps, perCall = 30, 100, 8
 	}

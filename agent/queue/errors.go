@@ -1,16 +1,11 @@
 package queue
 
-import (
-	"errors"
-	"syscall"
-)
+import "errors"
 
 // Errors that callers branch on.
 var (
 	// ErrFull: the bound of the disk, or the disk itself, is reached; nothing was queued.
 	ErrFull = errors.New("queue is full")
-	// ErrLocked: another process has the queue open.
-	ErrLocked = errors.New("queue is in use by another process")
 	// ErrCorrupt: bytes on disk are not what was written.
 	ErrCorrupt = errors.New("queue record is corrupt")
 	// ErrNotFound: no such entry, or it is done.
@@ -18,7 +13,3 @@ var (
 	// ErrClosed: the queue was closed.
 	ErrClosed = errors.New("queue is closed")
 )
-
-func isNoSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}

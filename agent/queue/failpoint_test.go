@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // ends runs f up to the nth hit of a point, at which the process ends; false when f came to its own end.
@@ -85,7 +86,7 @@ func TestCrashAtEveryFailpoint(t *testing.T) {
 
 // stuck keeps every seventh batch pending while the others are acknowledged.
 func stuck(d *diary, f *crashfs.FS, rng *rand.Rand) error {
-	q, err := Open(powerFS{f}, "/q", d.options)
+	q, err := Open(f, "/q", d.options)
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func TestCrashAtCut(t *testing.T) {
 			reached := true
 			for range round {
 				reached = reached && ends(t, p.Name, 1, func() error {
-					_, err := Open(powerFS{f}, "/q", testOptions())
+					_, err := Open(f, "/q", testOptions())
 					return err
 				})
 				w := f.Walk()
@@ -138,14 +139,14 @@ func TestCrashAtCut(t *testing.T) {
 				continue
 			}
 			for how, g := range disks(f) {
-				q, err := Open(powerFS{g}, "/q", testOptions())
+				q, err := Open(g, "/q", testOptions())
 				if err != nil {
 					t.Errorf("%s, %s: %v", p.Name, how, err)
 					continue
 				}
 				list := q.Pending(0, 9)
 				b, _, _ := q.Boot()
-				names, err := powerFS{g}.ReadDir("/q")
+				names, err := vfs.Names(g, "/q")
 				if len(list) != 1 || list[0].Identity != first || b == boot || !strings.Contains(strings.Join(names, " "), ".cut") || err != nil {
 					t.Errorf("%s, %s: boot %v, pending %v, files %v, %v", p.Name, how, b, list, names, err)
 				}
@@ -164,7 +165,7 @@ func TestCrashBehindADamagedHeader(t *testing.T) {
 		f := crashfs.New()
 		o := testOptions()
 		o.SegmentBytes = 4 << 10
-		q := open(t, powerFS{f}, o)
+		q := open(t, f, o)
 		boot, _, _ := q.Boot()
 		for q.active().no < uint64(segments) || q.active().size < 1000 {
 			mustAppend(t, q, part(1, "a", 900))
@@ -174,14 +175,14 @@ func TestCrashBehindADamagedHeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !ends(t, "agent.queue.roll.header", 1, func() error {
-			_, err := Open(powerFS{f}, "/q", o)
+			_, err := Open(f, "/q", o)
 			return err
 		}) {
 			t.Fatal("no new segment")
 		}
 		for how, g := range disks(f) {
 			for start := range 2 {
-				q, err := Open(powerFS{g}, "/q", o)
+				q, err := Open(g, "/q", o)
 				if err != nil {
 					t.Fatalf("%s: %v", how, err)
 				}
@@ -200,7 +201,7 @@ func TestCrashBehindADamagedHeader(t *testing.T) {
 // damagedTail leaves three records, of which the second is damaged and the third is whole.
 func damagedTail(t *testing.T, f *crashfs.FS) (identity.Boot, identity.Batch) {
 	t.Helper()
-	q := open(t, powerFS{f}, testOptions())
+	q := open(t, f, testOptions())
 	boot, _, _ := q.Boot()
 	first := mustAppend(t, q, part(1, "a", 60))[0]
 	s := q.active()

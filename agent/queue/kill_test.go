@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // childEnv makes the test binary the child that is killed.
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 func child(dir string) error {
 	o := testOptions()
 	o.SegmentBytes = 16 << 10
-	q, err := Open(OS{}, dir, o)
+	q, err := Open(vfs.OS, dir, o)
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func TestKill9UnderLoad(t *testing.T) {
 				t.Fatalf("child: %s", l)
 			}
 		}
-		q, err := Open(OS{}, dir, testOptions())
+		q, err := Open(vfs.OS, dir, testOptions())
 		if err != nil {
 			t.Fatal(err)
 		}

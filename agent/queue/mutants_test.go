@@ -15,8 +15,8 @@ var planted = []mutants.Mutant{
 	{Name: "a start forgets what was acknowledged", File: "recover.go", Old: `if e := q.byNo[h.no]; e != nil {`, New: `if e := q.byNo[h.no]; e != nil && false {`, By: "TestAppendAckReopen"},
 	{Name: "an acknowledged batch stays", File: "state.go", Old: `err := q.note(e.no, s)`, New: `err := q.note(e.no, s); if s == Acked { return err }`, By: "TestAppendAckReopen"},
 	{Name: "a failed write leaves its bytes", File: "append.go", Old: `_ = q.repairTail()
-		if isNoSpace(err) {`, New: `q.repair = false
-		if isNoSpace(err) {`, By: "TestFailed|TestBroken|TestNoSpace"},
+		if vfs.IsFull(err) {`, New: `q.repair = false
+		if vfs.IsFull(err) {`, By: "TestFailed|TestBroken|TestNoSpace"},
 	{Name: "the bound counts no parked batches", File: "bound.go", Old: `n := q.asideB[Parked] + q.asideB[Dead]`, New: `n := int64(0)`, By: "TestParked"},
 	{Name: "damaged bytes are sent", File: "state.go", Old: `err = h.check(rec[recordHeader:])`, New: `err = nil`, By: "TestDamage"},
 	{Name: "a copy of the directory goes on with the numbers", File: "recover.go", Old: `case q.next.fingerprint != q.opts.Fingerprint:`, New: `case false:`, By: "TestNewBoots"},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // FuzzOpen: a directory with any segments opens, or is corrupt; what is pending can be read
@@ -33,7 +34,7 @@ func FuzzOpen(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		q, err := Open(OS{}, dir, Options{Agent: "a", MaxBytes: 1 << 20, SegmentBytes: 1 << 18, Policy: RefuseNew,
+		q, err := Open(vfs.OS, dir, Options{Agent: "a", MaxBytes: 1 << 20, SegmentBytes: 1 << 18, Policy: RefuseNew,
 			Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {

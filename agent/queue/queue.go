@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Policy says what gives way when the disk is full.
@@ -91,7 +92,7 @@ func (e *entry) public() Entry {
 
 // Queue is open on one directory. Its methods may be called concurrently.
 type Queue struct {
-	fs   FS
+	fs   vfs.FS
 	dir  string
 	opts Options
 	lock io.Closer
@@ -105,8 +106,8 @@ type Queue struct {
 	next     origin // next numbers of the current boot
 	repair   bool   // the written segment may have bytes after its size
 	skip     skips
-	skipFile File // nil while the disk has no room for it
-	refusing bool // the last batch was dropped
+	skipFile vfs.File // nil while the disk has no room for it
+	refusing bool     // the last batch was dropped
 	pending  int
 	pendingB int64
 	aside    map[State][]Aside
@@ -130,7 +131,7 @@ type Recovery struct {
 
 // Open locks the directory, makes it when it is absent, and recovers. Everything that it
 // finds is durable when it returns.
-func Open(fsys FS, dir string, opts Options) (*Queue, error) {
+func Open(fsys vfs.FS, dir string, opts Options) (*Queue, error) {
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func Open(fsys FS, dir string, opts Options) (*Queue, error) {
 		changed: make(chan struct{}),
 	}
 	for _, d := range []string{dir, q.asideDir(Parked), q.asideDir(Dead)} {
-		if err := fsys.MkdirAll(d); err != nil {
+		if err := vfs.MkdirAll(fsys, d); err != nil {
 			return nil, fmt.Errorf("open queue %s: %w", dir, err)
 		}
 	}

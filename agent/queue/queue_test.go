@@ -8,10 +8,14 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/crashfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
 )
 
 func testOptions() Options {
@@ -20,7 +24,7 @@ func testOptions() Options {
 		Now: func() time.Time { at = at.Add(time.Second); return at }, Log: slog.New(slog.DiscardHandler)}
 }
 
-func open(t *testing.T, fsys FS, o Options) *Queue {
+func open(t *testing.T, fsys vfs.FS, o Options) *Queue {
 	t.Helper()
 	q, err := Open(fsys, "/q", o)
 	if err != nil {
@@ -60,7 +64,7 @@ func wantFrame(t *testing.T, q *Queue, e Entry, want []byte) {
 }
 
 func TestAppendAckReopen(t *testing.T) {
-	fsys := newCrashFS(1)
+	fsys := newDisk(1)
 	q := open(t, fsys, testOptions())
 	boot, spool, next := q.Boot()
 	if next != 1 || q.Recovered().NewBoot == "" {
@@ -101,15 +105,15 @@ func TestAppendAckReopen(t *testing.T) {
 
 // An Encode that fails, and a write that fails, leave the numbers free and the log whole.
 func TestFailedAppendLeavesNoTrace(t *testing.T) {
-	fsys := newCrashFS(2)
+	fsys := newDisk(2)
 	q := open(t, fsys, testOptions())
 	mustAppend(t, q, part(1, "a", 50))
 	boom := errors.New("boom")
 	if _, err := q.Append(part(2, "x", 50), Part{Records: 1, Encode: func(identity.Batch) ([]byte, error) { return nil, boom }}); !errors.Is(err, boom) {
 		t.Fatalf("got %v", err)
 	}
-	for _, op := range []string{"write", "sync"} {
-		fsys.fail = func(o, _ string) error {
+	for _, op := range []errorfs.Kind{errorfs.Write, errorfs.Sync} {
+		fsys.fail = func(o errorfs.Kind, _ string) error {
 			if o == op {
 				fsys.fail = nil
 				return boom
@@ -119,8 +123,8 @@ func TestFailedAppendLeavesNoTrace(t *testing.T) {
 		if _, err := q.Append(part(2, "y", 5000)); !errors.Is(err, boom) {
 			t.Fatalf("failing %s: got %v", op, err)
 		}
-		e := mustAppend(t, q, part(2, "z"+op, 40))[0]
-		wantFrame(t, q, e, frameOf(e.Identity, "z"+op, 40))
+		e := mustAppend(t, q, part(2, "z"+string(op), 40))[0]
+		wantFrame(t, q, e, frameOf(e.Identity, "z"+string(op), 40))
 	}
 	if _, _, next := q.Boot(); next != 6 {
 		t.Fatalf("next is %d, want 6", next)
@@ -133,12 +137,12 @@ func TestFailedAppendLeavesNoTrace(t *testing.T) {
 
 // While the tail can't be repaired nothing is queued, so that no number is used twice.
 func TestBrokenTailRefusesUntilRepaired(t *testing.T) {
-	fsys := newCrashFS(3)
+	fsys := newDisk(3)
 	q := open(t, fsys, testOptions())
 	mustAppend(t, q, part(1, "a", 50))
 	boom := errors.New("boom")
-	fsys.fail = func(op, _ string) error {
-		if op == "sync" || op == "truncate" {
+	fsys.fail = func(op errorfs.Kind, _ string) error {
+		if op == errorfs.Sync || op == errorfs.Truncate {
 			return boom
 		}
 		return nil
@@ -160,12 +164,12 @@ func TestBrokenTailRefusesUntilRepaired(t *testing.T) {
 
 // What only the page cache has after a kill is durable once Open has shown it.
 func TestOpenSyncsWhatItFinds(t *testing.T) {
-	fsys := newCrashFS(14)
+	fsys := newDisk(14)
 	q := open(t, fsys, testOptions())
+	fsys.mem.Lie = func(o crashfs.Op) bool { return o.Kind == crashfs.Sync }
 	mustAppend(t, q, part(1, "a", 500))
-	f := fsys.names[q.active().name]
-	f.synced = f.synced[:len(f.synced)-400] // written, not synced, then killed
-	fsys = fsys.kill()
+	fsys.mem.Lie = nil
+	fsys = fsys.kill() // written, not synced, then killed
 	list := open(t, fsys, testOptions()).Pending(0, 10)
 	if len(list) != 1 {
 		t.Fatalf("pending %v", list)
@@ -177,7 +181,7 @@ func TestOpenSyncsWhatItFinds(t *testing.T) {
 }
 
 func TestTornTailAtEveryByte(t *testing.T) {
-	fsys := newCrashFS(4)
+	fsys := newDisk(4)
 	q := open(t, fsys, testOptions())
 	first := mustAppend(t, q, part(2, "a", 60))[0]
 	whole := q.active().size
@@ -186,11 +190,12 @@ func TestTornTailAtEveryByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := q.active().name
-	full := fsys.names[name].data
+	full := fsys.read(t, name)
 	for cut := int(whole); cut <= len(full); cut++ {
-		torn := fsys.kill()
-		torn.names = map[string]*inode{name: {data: append([]byte(nil), full[:cut]...)}}
-		torn.durable = map[string]*inode{}
+		torn := newDisk(uint64(cut))
+		if err := errors.Join(torn.Mkdir("/q"), vfs.WriteFile(torn, name, full[:cut])); err != nil {
+			t.Fatal(err)
+		}
 		q := open(t, torn, testOptions())
 		list := q.Pending(0, 10)
 		_, _, next := q.Boot()
@@ -217,27 +222,27 @@ func TestTornTailAtEveryByte(t *testing.T) {
 
 // Damage before the tail's end may hide numbers that were sent: a new boot, and the bytes kept.
 func TestDamageInsideTailStartsANewBoot(t *testing.T) {
-	fsys := newCrashFS(5)
+	fsys := newDisk(5)
 	q := open(t, fsys, testOptions())
 	boot, _, _ := q.Boot()
 	mustAppend(t, q, part(1, "a", 60))
 	at := q.active().size
 	mustAppend(t, q, part(1, "b", 60))
 	mustAppend(t, q, part(1, "c", 60))
-	fsys.names[q.active().name].data[at+recordHeader+40] ^= 1
+	fsys.flip(t, q.active().name, at+recordHeader+40, 1)
 	disk := fsys.kill()
 	q = open(t, disk, testOptions())
 	if b, _, next := q.Boot(); b == boot || next != 1 || len(q.Pending(0, 9)) != 1 {
 		t.Fatalf("boot %v next %d pending %v", b, next, q.Pending(0, 9))
 	}
-	if !strings.Contains(disk.list(), ".cut") {
-		t.Fatalf("the tail is not kept:\n%s", disk.list())
+	if !strings.Contains(disk.list(t), ".cut") {
+		t.Fatalf("the tail is not kept:\n%s", disk.list(t))
 	}
 }
 
 // Damage in a sealed segment costs that record alone; the file is kept when it is done.
 func TestDamageInSealedSegment(t *testing.T) {
-	fsys := newCrashFS(6)
+	fsys := newDisk(6)
 	o := testOptions()
 	o.SegmentBytes = 8 << 10
 	q := open(t, fsys, o)
@@ -245,7 +250,7 @@ func TestDamageInSealedSegment(t *testing.T) {
 		mustAppend(t, q, part(1, "a", 3000))
 	}
 	s := q.segments[0]
-	fsys.names[s.name].data[q.entries[0].off+100] ^= 1
+	fsys.flip(t, s.name, q.entries[0].off+100, 1)
 	boot, _, next := q.Boot()
 	disk := fsys.kill()
 	q = open(t, disk, o)
@@ -260,13 +265,13 @@ func TestDamageInSealedSegment(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !strings.Contains(disk.list(), filepath.Base(s.name)+".corrupt") {
-		t.Fatalf("damaged segment is gone:\n%s", disk.list())
+	if !strings.Contains(disk.list(t), filepath.Base(s.name)+".corrupt") {
+		t.Fatalf("damaged segment is gone:\n%s", disk.list(t))
 	}
 }
 
 func TestSegmentsAreRemovedAndNumbersStay(t *testing.T) {
-	fsys := newCrashFS(7)
+	fsys := newDisk(7)
 	o := testOptions()
 	o.SegmentBytes = 8 << 10
 	q := open(t, fsys, o)
@@ -290,7 +295,7 @@ func TestSegmentsAreRemovedAndNumbersStay(t *testing.T) {
 
 // A batch that stays pending must not pin the disk behind it.
 func TestStuckEntryIsRelocated(t *testing.T) {
-	fsys := newCrashFS(8)
+	fsys := newDisk(8)
 	o := testOptions()
 	o.SegmentBytes, o.MaxBytes = 8<<10, 64<<10
 	q := open(t, fsys, o)
@@ -304,7 +309,7 @@ func TestStuckEntryIsRelocated(t *testing.T) {
 	if b := q.Stats().DiskBytes; b > o.MaxBytes {
 		t.Fatalf("disk %d", b)
 	}
-	for i, fsys := range []*crashFS{fsys.kill(), fsys.crash()} {
+	for i, fsys := range []*disk{fsys.kill(), fsys.crash()} {
 		q := open(t, fsys, o)
 		list := q.Pending(0, 10)
 		if len(list) == 0 || list[0] != stuck {
@@ -320,7 +325,7 @@ func TestStuckEntryIsRelocated(t *testing.T) {
 func TestRefuseNew(t *testing.T) {
 	o := testOptions()
 	o.SegmentBytes, o.MaxBytes = 8<<10, 32<<10
-	q := open(t, newCrashFS(9), o)
+	q := open(t, newDisk(9), o)
 	var queued []Entry
 	for {
 		es, err := q.Append(part(1, "a", 3000))
@@ -352,7 +357,7 @@ func TestDropOldest(t *testing.T) {
 	o.SegmentBytes, o.MaxBytes, o.Policy = 8<<10, 32<<10, DropOldest
 	var dropped []Entry
 	o.OnDrop = func(e Entry) { dropped = append(dropped, e) }
-	fsys := newCrashFS(10)
+	fsys := newDisk(10)
 	q := open(t, fsys, o)
 	for range 50 {
 		mustAppend(t, q, part(1, "a", 3000))
@@ -377,19 +382,19 @@ func TestNoSpace(t *testing.T) {
 			o.SegmentBytes, o.Policy = 8<<10, policy
 			dropped := 0
 			o.OnDrop = func(Entry) { dropped++ }
-			fsys := newCrashFS(11)
+			fsys := newDisk(11)
 			q := open(t, fsys, o)
 			for range 6 {
 				mustAppend(t, q, part(1, "a", 3000))
 			}
 			free := 0 // writes that fit after each removal
-			fsys.fail = func(op, name string) error {
+			fsys.fail = func(op errorfs.Kind, name string) error {
 				switch {
-				case op == "remove":
+				case op == errorfs.Remove:
 					free += 2
-				case op == "write" && free == 0:
-					return fmt.Errorf("write %s: %w", name, errNoSpace)
-				case op == "write":
+				case op == errorfs.Write && free == 0:
+					return fmt.Errorf("write %s: %w", name, syscall.ENOSPC)
+				case op == errorfs.Write:
 					free--
 				}
 				return nil
@@ -414,7 +419,7 @@ func TestNoSpace(t *testing.T) {
 }
 
 func TestAsides(t *testing.T) {
-	fsys := newCrashFS(12)
+	fsys := newDisk(12)
 	o := testOptions()
 	o.DeadBytes = 500
 	q := open(t, fsys, o)
@@ -435,7 +440,7 @@ func TestAsides(t *testing.T) {
 		got[0].Identity() != es[1].Identity || !got[0].AcceptedAt.Equal(at) {
 		t.Fatalf("parked %+v", got)
 	}
-	if got := disk.names["/q/parked/"+parked.ID+".lmbatch"]; !bytes.Equal(got.data, frameOf(es[1].Identity, "b", 300)) {
+	if got := disk.read(t, "/q/parked/"+parked.ID+".lmbatch"); !bytes.Equal(got, frameOf(es[1].Identity, "b", 300)) {
 		t.Fatal("parked bytes differ")
 	}
 	dead := q.Asides(Dead)
@@ -471,7 +476,7 @@ func TestAsides(t *testing.T) {
 }
 
 func TestNewBoots(t *testing.T) {
-	fsys := newCrashFS(13)
+	fsys := newDisk(13)
 	o := testOptions()
 	q := open(t, fsys, o)
 	boot, spool, _ := q.Boot()
@@ -507,17 +512,17 @@ func TestNewBoots(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "q")
-	q, err := Open(OS{}, dir, testOptions())
+	q, err := Open(vfs.OS, dir, testOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(OS{}, dir, testOptions()); !errors.Is(err, ErrLocked) {
+	if _, err := Open(vfs.OS, dir, testOptions()); !errors.Is(err, vfs.ErrLocked) {
 		t.Fatalf("second open: %v", err)
 	}
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}
-	q, err = Open(OS{}, dir, testOptions())
+	q, err = Open(vfs.OS, dir, testOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -531,9 +536,6 @@ func TestLock(t *testing.T) {
 		t.Fatalf("append after close: %v", err)
 	}
 }
-
-// errNoSpace is what a full disk says.
-var errNoSpace = noSpace()
 
 // script runs a random mix of calls until the disk crashes or n calls are done. It notes
 // what was acknowledged to the caller.
@@ -621,7 +623,7 @@ func crashOnce(t *testing.T, seed uint64, k int) bool {
 		o.OnDrop = func(e Entry) { s.ended[e.Identity] = true }
 	}
 	rng := rand.New(rand.NewPCG(seed, 7))
-	fsys := newCrashFS(seed*1000 + uint64(k))
+	fsys := newDisk(seed*1000 + uint64(k))
 	fsys.crashAt = k
 	if q, err := Open(fsys, "/q", o); err == nil {
 		s.run(q, rng, 60)
@@ -693,14 +695,14 @@ func (s *script) check(t *testing.T, q *Queue, at string) {
 
 // A dead letter whose bytes are not what was set aside never gets its identity back.
 func TestRequeueChecksTheBytes(t *testing.T) {
-	fsys := newCrashFS(1)
+	fsys := newDisk(1)
 	q := open(t, fsys, testOptions())
 	e := mustAppend(t, q, part(1, "a", 100))[0]
 	dead, err := q.DeadLetter(e.No, Verdict{Reason: "FRAME_CRC"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	fsys.names["/q/dead/"+dead.ID+".lmbatch"].data[50] ^= 1
+	fsys.flip(t, "/q/dead/"+dead.ID+".lmbatch", 50, 1)
 	if _, err := q.Requeue(dead.ID); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("requeue: %v", err)
 	}

@@ -21,10 +21,25 @@ const (
 // errStop ends a scan at a damaged record.
 var errStop = errors.New("stop")
 
+// files gives the names of the regular files in dir, in order.
+func (q *Queue) files(dir string) ([]string, error) {
+	list, err := q.fs.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(list))
+	for _, e := range list {
+		if e.Type.IsRegular() {
+			names = append(names, e.Name)
+		}
+	}
+	return names, nil
+}
+
 // recover reads the log. The last segment's torn tail is cut; a damaged record in
 // an older segment was durable once, so it is counted and its file is kept.
 func (q *Queue) recover() error {
-	names, err := q.fs.ReadDir(q.dir)
+	names, err := q.files(q.dir)
 	if err != nil {
 		return err
 	}

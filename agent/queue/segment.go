@@ -15,6 +15,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const (
@@ -87,7 +88,7 @@ func parseOrigin(b []byte) (origin, int, error) {
 type segment struct {
 	no   uint64
 	name string
-	f    File
+	f    vfs.File
 	size int64 // end of the last whole record
 	live int   // pending entries whose newest copy is here
 	// liveBytes of those entries, records included.
@@ -109,9 +110,9 @@ func parseSegmentName(name string) (uint64, bool) {
 }
 
 // createSegment writes a header and makes the segment durable before it has its name.
-func createSegment(fsys FS, dir string, no uint64, o origin) (*segment, error) {
+func createSegment(fsys vfs.FS, dir string, no uint64, o origin) (*segment, error) {
 	name := segmentName(dir, no)
-	f, err := fsys.Create(name + tmpExt)
+	f, err := vfs.CreateEmpty(fsys, name+tmpExt)
 	if err != nil {
 		return nil, fmt.Errorf("create segment %d: %w", no, err)
 	}

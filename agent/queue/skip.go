@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 	"path/filepath"
 	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // The file of skipped numbers has its full size from the start and is only ever
@@ -156,7 +158,7 @@ func (q *Queue) createSkips() error {
 func (q *Queue) loadSkips(names []string) error {
 	if !slices.Contains(names, skipName) {
 		if err := q.createSkips(); err != nil {
-			if !isNoSpace(err) {
+			if !vfs.IsFull(err) {
 				return err
 			}
 			q.opts.Log.Warn("queue: no room to note skipped numbers", "error", err)

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
 )
 
 // lost counts the numbers that a queue skipped, as the ledger would see them once all that
@@ -36,7 +38,7 @@ func mustSkip(t *testing.T, q *Queue, n uint64) {
 }
 
 func TestSkippedNumbersAreAGap(t *testing.T) {
-	fsys := newCrashFS(31)
+	fsys := newDisk(31)
 	q := open(t, fsys, testOptions())
 	mustAppend(t, q, part(10, "a", 100))
 	mustSkip(t, q, 5)
@@ -63,12 +65,12 @@ func TestSkippedNumbersAreAGap(t *testing.T) {
 // TestSkipOnAFullDisk: nothing can be created and no file can grow, and yet a kill forgets
 // nothing of what was refused.
 func TestSkipOnAFullDisk(t *testing.T) {
-	fsys := newCrashFS(32)
+	fsys := newDisk(32)
 	q := open(t, fsys, testOptions())
 	mustAppend(t, q, part(10, "a", 100))
-	fsys.fail = func(op, name string) error {
-		if op == "create" || op == "write" && !strings.HasSuffix(name, "/"+skipName) {
-			return fmt.Errorf("%s %s: %w", op, name, errNoSpace)
+	fsys.fail = func(op errorfs.Kind, name string) error {
+		if op == errorfs.Create || op == errorfs.Write && !strings.HasSuffix(name, "/"+skipName) {
+			return fmt.Errorf("%s %s: %w", op, name, syscall.ENOSPC)
 		}
 		return nil
 	}
@@ -78,7 +80,7 @@ func TestSkipOnAFullDisk(t *testing.T) {
 		}
 		mustSkip(t, q, 4)
 	}
-	if n := len(fsys.names["/q/"+skipName].data); n != 2*skipSlot {
+	if n := len(fsys.read(t, "/q/"+skipName)); n != 2*skipSlot {
 		t.Errorf("the file grew to %d bytes", n)
 	}
 	q = open(t, fsys.crash(), testOptions())
@@ -90,12 +92,12 @@ func TestSkipOnAFullDisk(t *testing.T) {
 // TestSkipThatCannotBeNoted: a disk that takes nothing at all. What it could not note is in
 // the numbers of the next batch that it takes.
 func TestSkipThatCannotBeNoted(t *testing.T) {
-	fsys := newCrashFS(33)
+	fsys := newDisk(33)
 	q := open(t, fsys, testOptions())
 	mustAppend(t, q, part(10, "a", 100))
 	broken := errors.New("read-only file system")
-	fsys.fail = func(op, _ string) error {
-		if op == "write" || op == "sync" {
+	fsys.fail = func(op errorfs.Kind, _ string) error {
+		if op == errorfs.Write || op == errorfs.Sync {
 			return broken
 		}
 		return nil
@@ -114,7 +116,7 @@ func TestSkipThatCannotBeNoted(t *testing.T) {
 // TestSkipAtTheStartOfABoot: below the first number of a boot nobody sees a gap, so it
 // follows the first batch; and what no batch followed goes to the next boot.
 func TestSkipAtTheStartOfABoot(t *testing.T) {
-	fsys := newCrashFS(34)
+	fsys := newDisk(34)
 	q := open(t, fsys, testOptions())
 	mustSkip(t, q, 5)
 	fsys = fsys.crash()
@@ -147,7 +149,7 @@ func TestSkipAtTheStartOfABoot(t *testing.T) {
 func TestSkipsSurviveEveryCrash(t *testing.T) {
 	for seed := range uint64(4) {
 		for crashAt := 1; ; crashAt++ {
-			fsys := newCrashFS(seed)
+			fsys := newDisk(seed)
 			fsys.crashAt = crashAt
 			rng := rand.New(rand.NewPCG(seed, 9))
 			noted, tried := uint64(0), uint64(0)
@@ -182,14 +184,14 @@ func TestSkipsSurviveEveryCrash(t *testing.T) {
 
 // TestTornNoteOfSkippedNumbers: the note that was being written is lost, the one before it is not.
 func TestTornNoteOfSkippedNumbers(t *testing.T) {
-	fsys := newCrashFS(35)
+	fsys := newDisk(35)
 	q := open(t, fsys, testOptions())
 	mustAppend(t, q, part(10, "a", 100))
 	mustSkip(t, q, 5)
 	mustSkip(t, q, 2)
 	newest := int(q.skip.generation%2) * skipSlot
 	fsys = fsys.crash()
-	fsys.names["/q/"+skipName].data[newest+20] ^= 0xff
+	fsys.flip(t, "/q/"+skipName, int64(newest+20), 0xff)
 	q = open(t, fsys, testOptions())
 	if _, _, next := q.Boot(); next != 16 || q.Stats().Skipped != 5 {
 		t.Errorf("next %d, %+v; want what the older note says", next, q.Stats())
@@ -202,7 +204,7 @@ func TestTornNoteOfSkippedNumbers(t *testing.T) {
 }
 
 func TestRefusingEndsWithTheNextBatch(t *testing.T) {
-	q := open(t, newCrashFS(36), testOptions())
+	q := open(t, newDisk(36), testOptions())
 	mustSkip(t, q, 1)
 	if !q.Stats().Refusing {
 		t.Error("a queue that refused does not say so")

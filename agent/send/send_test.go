@@ -27,6 +27,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/mutants"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
@@ -63,7 +64,7 @@ func newFixture(t *testing.T) *fixture {
 }
 
 func (f *fixture) open() {
-	q, err := queue.Open(queue.OS{}, f.dir, queue.Options{Agent: "a1", MaxBytes: 64 << 20, SegmentBytes: 1 << 20,
+	q, err := queue.Open(vfs.OS, f.dir, queue.Options{Agent: "a1", MaxBytes: 64 << 20, SegmentBytes: 1 << 20,
 		Policy: queue.RefuseNew, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
@@ -17,7 +18,7 @@ const frameSize = 1000
 // windowSession has twelve batches of frameSize bytes to send, and no stream.
 func windowSession(t *testing.T) *session {
 	t.Helper()
-	q, err := queue.Open(queue.OS{}, t.TempDir(), queue.Options{Agent: "a", MaxBytes: 1 << 20, SegmentBytes: 64 << 10,
+	q, err := queue.Open(vfs.OS, t.TempDir(), queue.Options{Agent: "a", MaxBytes: 1 << 20, SegmentBytes: 64 << 10,
 		Policy: queue.RefuseNew, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

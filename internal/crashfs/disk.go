@@ -1,6 +1,7 @@
 package crashfs
 
 import (
+	"io/fs"
 	"maps"
 	"slices"
 )
@@ -22,6 +23,13 @@ type inode struct {
 }
 
 func (n *inode) isDir() bool { return n.live != nil }
+
+func (n *inode) mode() fs.FileMode {
+	if n.isDir() {
+		return fs.ModeDir
+	}
+	return 0
+}
 
 // change is what happens to one name.
 type change struct {

@@ -3,6 +3,8 @@ package crashfs
 import (
 	"io"
 	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // File is an open file, or an open directory.
@@ -11,9 +13,6 @@ type File struct {
 	n    *inode
 	name string
 }
-
-// IsDir tells a directory from a file.
-func (f *File) IsDir() bool { return f.n.isDir() }
 
 // ReadAt implements io.ReaderAt.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
@@ -51,6 +50,9 @@ func (f *File) Truncate(size int64) error {
 	}
 	return nil
 }
+
+// Allocate adds zeros.
+func (f *File) Allocate(off, n int64) error { return vfs.WriteZeros(f, off, n) }
 
 // Sync makes a file's bytes and length durable, or a directory's names.
 func (f *File) Sync() error {

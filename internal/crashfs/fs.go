@@ -1,6 +1,7 @@
 package crashfs
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -9,10 +10,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
-// FS is the disk in use. Paths are slash-separated; a leading slash is the same as
-// none, "." and "/" are the root. Errors wrap fs.ErrExist and fs.ErrNotExist.
+// FS is the disk in use, a vfs.FS. A leading slash of a name is the same as none; "." and
+// "/" are the root.
 type FS struct {
 	// Lie makes calls of choice succeed without doing anything, as a disk does that
 	// ignores a flush; nil is honest. Set it before use; crashed and killed disks inherit it.
@@ -22,14 +25,14 @@ type FS struct {
 	base   *node
 	disk   *disk
 	trace  []Op
-	locked map[string]bool
+	locked map[*inode]bool
 }
 
 // New is an empty disk.
 func New() *FS { return newFS(&node{kids: map[string]*node{}}, nil) }
 
 func newFS(base *node, lie func(Op) bool) *FS {
-	return &FS{Lie: lie, base: base, disk: newDisk(base), locked: map[string]bool{}}
+	return &FS{Lie: lie, base: base, disk: newDisk(base), locked: map[*inode]bool{}}
 }
 
 // Len is the number of calls recorded.
@@ -92,26 +95,8 @@ func (f *FS) Mkdir(name string) error {
 	return nil
 }
 
-// MkdirAll makes a directory and its parents.
-func (f *FS) MkdirAll(name string) error {
-	p := clean(name)
-	if p == "/" {
-		return nil
-	}
-	if err := f.MkdirAll(path.Dir(p)); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	there := f.find(p)
-	f.mu.Unlock()
-	if there != nil && there.isDir() {
-		return nil
-	}
-	return f.Mkdir(p)
-}
-
 // Create makes a file that must not be there.
-func (f *FS) Create(name string) (*File, error) {
+func (f *FS) Create(name string) (vfs.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.find(name) != nil {
@@ -125,17 +110,8 @@ func (f *FS) Create(name string) (*File, error) {
 	return &File{f, dir.live[base], name}, nil
 }
 
-// CreateOrTruncate makes a file, or empties the one that is there.
-func (f *FS) CreateOrTruncate(name string) (*File, error) {
-	h, err := f.Open(name)
-	if err != nil {
-		return f.Create(name)
-	}
-	return h, h.Truncate(0)
-}
-
 // Open opens a file or a directory that is there.
-func (f *FS) Open(name string) (*File, error) {
+func (f *FS) Open(name string) (vfs.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.find(name)
@@ -208,13 +184,13 @@ func (f *FS) Remove(name string) error {
 
 // RemoveAll deletes a tree, one call for each name.
 func (f *FS) RemoveAll(name string) error {
-	list, err := f.ReadDir(name)
+	list, err := f.List(name)
 	if err != nil {
 		return nil // nothing is there, or a file
 	}
 	for _, e := range list {
 		p := path.Join(name, e.Name)
-		if e.Dir {
+		if e.Type.IsDir() {
 			err = f.RemoveAll(p)
 		} else {
 			err = f.Remove(p)
@@ -226,26 +202,34 @@ func (f *FS) RemoveAll(name string) error {
 	return f.Remove(name)
 }
 
-// Entry is a name in a directory.
-type Entry struct {
-	Name string
-	Dir  bool
-}
-
-// ReadDir lists a directory in name order.
-func (f *FS) ReadDir(name string) ([]Entry, error) {
+// List gives the names in a directory, in order.
+func (f *FS) List(name string) ([]vfs.Entry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.find(name)
 	if n == nil || !n.isDir() {
-		return nil, failure("readdir", name, fs.ErrNotExist)
+		return nil, failure("list", name, fs.ErrNotExist)
 	}
-	list := make([]Entry, 0, len(n.live))
+	list := make([]vfs.Entry, 0, len(n.live))
 	for _, k := range slices.Sorted(maps.Keys(n.live)) {
-		list = append(list, Entry{k, n.live[k].isDir()})
+		list = append(list, vfs.Entry{Name: k, Type: n.live[k].mode()})
 	}
 	return list, nil
 }
+
+// Stat describes a file or a directory.
+func (f *FS) Stat(name string) (vfs.Info, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.find(name)
+	if n == nil {
+		return vfs.Info{}, failure("stat", name, fs.ErrNotExist)
+	}
+	return vfs.Info{Size: int64(len(n.data)), Type: n.mode()}, nil
+}
+
+// Free is never short.
+func (f *FS) Free(string) (bytes, files int64, err error) { return 1 << 40, 1 << 40, nil }
 
 // SyncDir makes the names in a directory durable.
 func (f *FS) SyncDir(name string) error {
@@ -256,25 +240,33 @@ func (f *FS) SyncDir(name string) error {
 	return h.Sync()
 }
 
-// Lock takes a lock that ends with the process. It makes no file.
+// Lock takes a lock that ends with the process, on a file that it makes.
 func (f *FS) Lock(name string) (io.Closer, error) {
+	h, err := f.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		h, err = f.Create(name)
+	}
+	if err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.locked[name] {
-		return nil, failure("lock", name, fs.ErrExist)
+	n := h.(*File).n
+	if f.locked[n] {
+		return nil, failure("lock", name, vfs.ErrLocked)
 	}
-	f.locked[name] = true
-	return unlock{f, name}, nil
+	f.locked[n] = true
+	return unlock{f, n}, nil
 }
 
 type unlock struct {
-	f    *FS
-	name string
+	f *FS
+	n *inode
 }
 
 func (u unlock) Close() error {
 	u.f.mu.Lock()
 	defer u.f.mu.Unlock()
-	delete(u.f.locked, u.name)
+	delete(u.f.locked, u.n)
 	return nil
 }

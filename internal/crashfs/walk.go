@@ -57,6 +57,21 @@ func (w *Walker) Kill() *FS {
 	return f
 }
 
+// PowerLoss gives the disk after a power loss now.
+func (f *FS) PowerLoss(m Model, seed uint64) *FS {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return newFS(f.disk.crash(m, seed), f.Lie)
+}
+
+// Restart gives the disk as the next process finds it when this one dies now.
+func (f *FS) Restart() *FS {
+	w := f.Walk()
+	for w.Step() {
+	}
+	return w.Kill()
+}
+
 // hashSeed is the same for all disks of the process.
 var hashSeed = maphash.MakeSeed()
 

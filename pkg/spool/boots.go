@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const (
@@ -72,7 +73,7 @@ func (s *Spool) bootOf(id identity.Boot, spoolID string) (boot, error) {
 func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 	dir := bootPath(bootsDir, id)
 	b := &boot{spoolID: spoolID}
-	raw, _, err := s.cfg.FS.ReadFile(s.tree.abs(filepath.Join(dir, claimFile)), accept.MaxRecordBytes+1)
+	raw, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(filepath.Join(dir, claimFile)), accept.MaxRecordBytes+1)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.diskRoom(cost(accept.MaxRecordBytes)); err != nil {
 			return nil, err
@@ -90,7 +91,7 @@ func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 		return nil, fmt.Errorf("%w: it names the boot %s", ErrCorrupt, r.Boot)
 	}
 	b.spoolID = r.SpoolID
-	switch _, _, err := s.cfg.FS.ReadFile(s.tree.abs(filepath.Join(dir, clashFile)), 1); {
+	switch _, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(filepath.Join(dir, clashFile)), 1); {
 	case err == nil:
 		b.clash = true
 	case !errors.Is(err, fs.ErrNotExist):
@@ -100,7 +101,7 @@ func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 }
 
 func (s *Spool) loadLanded(dir string, b *boot) error {
-	raw, _, err := s.cfg.FS.ReadFile(s.tree.abs(filepath.Join(dir, landedFile)), 32)
+	raw, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(filepath.Join(dir, landedFile)), 32)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -127,7 +128,7 @@ func (s *Spool) replaceLocked(dir, name string, body []byte) error {
 	}
 	s.temp++
 	temp := s.tree.abs(filepath.Join(tempDir, strconv.FormatUint(s.temp, 10)))
-	if err := s.cfg.FS.WriteFile(temp, body); err != nil {
+	if err := vfs.WriteFile(s.cfg.FS, temp, body); err != nil {
 		s.cfg.FS.Remove(temp)
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/spool"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // points are those that this package drives.
@@ -167,18 +168,17 @@ func TestCrashAtDamage(t *testing.T) {
 // spoil damages every batch: its frame, or its head.
 func spoil(t *testing.T, f *crashfs.FS, dir string, frame bool) {
 	t.Helper()
-	p := powerFS{f}
-	list, err := p.ReadDir(dir)
+	list, err := f.List(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range list {
 		name := dir + "/" + e.Name
-		if e.Dir {
+		if e.Type.IsDir() {
 			spoil(t, f, name, frame)
 			continue
 		}
-		b, _, err := p.ReadFile(name, 0)
+		b, _, err := vfs.ReadFile(f, name, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func spoil(t *testing.T, f *crashfs.FS, dir string, frame bool) {
 		} else {
 			b = b[:10]
 		}
-		if err := errors.Join(p.Remove(name), p.WriteFile(name, b), p.SyncDir(dir)); err != nil {
+		if err := errors.Join(f.Remove(name), vfs.WriteFile(f, name, b), f.SyncDir(dir)); err != nil {
 			t.Fatal(err)
 		}
 	}

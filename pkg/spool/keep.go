@@ -9,11 +9,12 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // read gives the frame of an entry, and the head that stands before it.
 func (s *Spool) read(e *entry) (header, []byte, error) {
-	raw, _, err := s.cfg.FS.ReadFile(s.tree.abs(e.path), 0)
+	raw, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(e.path), 0)
 	if err != nil {
 		return header{}, nil, err
 	}
@@ -94,7 +95,7 @@ func (s *Spool) rewrite(sub accept.Submission, e *entry) error {
 	if err != nil {
 		return err
 	}
-	if err := s.cfg.FS.WriteFile(temp, encodeHead(e.manifestBytes, e.spoolID, len(sub.Frame)), sub.Frame); err != nil {
+	if err := vfs.WriteFile(s.cfg.FS, temp, encodeHead(e.manifestBytes, e.spoolID, len(sub.Frame)), sub.Frame); err != nil {
 		s.cfg.FS.Remove(temp)
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -18,56 +17,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/spool"
 )
-
-// powerFS puts the crashable file system of the whole project behind the spool's seam.
-type powerFS struct{ *crashfs.FS }
-
-// WriteFile takes the steps that OS takes.
-func (p powerFS) WriteFile(name string, parts ...[]byte) error {
-	f, err := p.Create(name)
-	if err != nil {
-		return err
-	}
-	var off int64
-	for _, b := range parts {
-		n, err := f.WriteAt(b, off)
-		if off += int64(n); err != nil {
-			return err
-		}
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-func (p powerFS) ReadFile(name string, limit int64) ([]byte, int64, error) {
-	f, err := p.Open(name)
-	if err != nil {
-		return nil, 0, err
-	}
-	size, err := f.Size()
-	n := size
-	if limit > 0 {
-		n = min(n, limit)
-	}
-	b := make([]byte, n)
-	if n > 0 {
-		_, err = f.ReadAt(b, 0)
-	}
-	return b, size, err
-}
-
-func (p powerFS) ReadDir(name string) ([]spool.DirEntry, error) {
-	list, err := p.FS.ReadDir(name)
-	out := make([]spool.DirEntry, len(list))
-	for i, e := range list {
-		out[i] = spool.DirEntry{Name: e.Name, Dir: e.Dir}
-	}
-	return out, err
-}
-
-// Free is never short: full disks are TestFullDiskDrains' business.
-func (powerFS) Free(string) (bytes, files int64, err error) { return 1 << 40, 1 << 40, nil }
-
-func (p powerFS) Lock(name string) (io.Closer, error) { return p.FS.Lock(name) }
 
 // remote stands for the store: the first hash of an identity holds. It loses nothing, so
 // for a crash behind so many calls it is cut back to what had landed by then.
@@ -123,7 +72,7 @@ type spooling struct {
 }
 
 func (s *spooling) config() spool.Config {
-	c := config(s.t, "/spool", powerFS{s.fs}, s.to)
+	c := config(s.t, "/spool", s.fs, s.to)
 	c.Events.Corrupt = nil // asked of by state
 	return c
 }

@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // ErrNotFound: the batch is not in the spool; it never was, or it has landed.
@@ -52,7 +53,7 @@ func (s *Spool) Read(id identity.Batch) ([]byte, accept.Manifest, error) {
 	if e == nil {
 		return nil, accept.Manifest{}, fmt.Errorf("read %s: %w", id, ErrNotFound)
 	}
-	raw, _, err := s.cfg.FS.ReadFile(s.tree.abs(e.path), 0)
+	raw, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(e.path), 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, accept.Manifest{}, fmt.Errorf("read %s: %w", id, ErrNotFound)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // recover takes in what is on disk. A file that is there was, or may have been,
@@ -21,7 +22,7 @@ func (s *Spool) recover() error {
 			return err
 		}
 	}
-	temps, err := s.cfg.FS.ReadDir(s.tree.abs(tempDir))
+	temps, err := s.cfg.FS.List(s.tree.abs(tempDir))
 	if err != nil {
 		return err
 	}
@@ -53,8 +54,8 @@ func (s *Spool) recover() error {
 		return err // synced, as the batches are: their answers rest on it
 	}
 	if err := s.walk(corruptDir, func(path string) error {
-		_, size, err := s.cfg.FS.ReadFile(s.tree.abs(path), 1)
-		s.used += cost(int(size))
+		st, err := s.cfg.FS.Stat(s.tree.abs(path))
+		s.used += cost(int(st.Size))
 		return err
 	}); err != nil {
 		return err
@@ -80,14 +81,14 @@ func (s *Spool) walk(rel string, fn func(path string) error) error {
 	if err := s.cfg.FS.SyncDir(s.tree.abs(rel)); err != nil {
 		return err
 	}
-	list, err := s.cfg.FS.ReadDir(s.tree.abs(rel))
+	list, err := s.cfg.FS.List(s.tree.abs(rel))
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
 		path := filepath.Join(rel, e.Name)
 		switch {
-		case e.Dir:
+		case e.Type.IsDir():
 			err = s.walk(path, fn)
 		case strings.HasSuffix(e.Name, fileSuffix):
 			err = fn(path)
@@ -101,7 +102,7 @@ func (s *Spool) walk(rel string, fn func(path string) error) error {
 
 // load reads the head of a file, charges for it, and checks that its name is its identity's.
 func (s *Spool) load(path string) (*entry, error) {
-	b, size, err := s.cfg.FS.ReadFile(s.tree.abs(path), int64(maxFileHead))
+	b, size, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(path), int64(maxFileHead))
 	if err != nil {
 		return nil, err
 	}

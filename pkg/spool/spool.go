@@ -22,6 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/lru"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Config of a Spool. Dir, AuthorityID, CollectorID and Target are required.
@@ -37,8 +38,8 @@ type Config struct {
 	MaxBytes int64
 	// MaxBatches in the spool, which bounds memory (about 1 KiB each); 0 means 65,536.
 	MaxBatches int
-	// FS is OS when nil; Clock is run.WallClock when nil; Rand is crypto/rand when nil.
-	FS    FS
+	// FS is vfs.OS when nil; Clock is run.WallClock when nil; Rand is crypto/rand when nil.
+	FS    vfs.FS
 	Clock accept.Clock
 	Rand  io.Reader
 	// RetryAfter is the hint when the spool is full; 0 means one second.
@@ -325,7 +326,7 @@ func (s *Spool) place(path string, parts ...[]byte) error {
 	}
 	failpoint.Hit("ingest.spool.append.before")
 	defer s.cfg.FS.Remove(temp) // a left-over is removed at the next start
-	if err := s.cfg.FS.WriteFile(temp, parts...); err != nil {
+	if err := vfs.WriteFile(s.cfg.FS, temp, parts...); err != nil {
 		return err
 	}
 	failpoint.Hit("ingest.spool.append.synced")
@@ -391,7 +392,7 @@ func Open(cfg Config) (*Spool, error) {
 		return nil, errors.New("spool: negative bound")
 	}
 	if cfg.FS == nil {
-		cfg.FS = OS{}
+		cfg.FS = vfs.OS
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = run.WallClock{}
@@ -411,7 +412,7 @@ func Open(cfg Config) (*Spool, error) {
 		entries: map[identity.Batch]*entry{}, busy: map[identity.Batch]chan struct{}{},
 		boots: lru.New[identity.Boot, *boot](maxBootsCached),
 	}
-	if err := mkdirAll(cfg.FS, dir); err != nil {
+	if err := vfs.MkdirAll(cfg.FS, dir); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
 	if s.lock, err = cfg.FS.Lock(s.tree.abs("lock")); err != nil {

@@ -20,6 +20,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/spool"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
 )
 
 type fastClock struct{ run.WallClock }
@@ -35,7 +37,7 @@ func target(t testing.TB, s accept.Store, collector string) *accept.Protocol {
 	return p
 }
 
-func config(t testing.TB, dir string, f spool.FS, to accept.Acceptor) spool.Config {
+func config(t testing.TB, dir string, f vfs.FS, to accept.Acceptor) spool.Config {
 	return spool.Config{
 		Dir: dir, FS: f, AuthorityID: "authority-1", CollectorID: "c1", Target: to, Clock: fastClock{},
 		Events: spool.Events{
@@ -376,13 +378,20 @@ func TestDamagedFiles(t *testing.T) {
 
 // TestFailedSyncEndsAcceptance: after a failed directory sync nothing is acknowledged until a restart.
 func TestFailedSyncEndsAcceptance(t *testing.T) {
-	f := newCrashFS()
+	f := newDisk()
 	c := config(t, "/spool", f, target(t, mem.New(nil), "c1"))
 	failed := 0
 	c.Events.Failed = func(error) { failed++ }
 	s := open(t, c)
 	mustAccept(t, s, batch(0, "a"), accept.Accepted)
-	f.failAt, f.only = f.ops+2, true // write, link, sync
+	broken := true
+	f.failed = func(op errorfs.Op) error {
+		if broken && op.Kind == errorfs.SyncDir {
+			broken = false
+			return errPower
+		}
+		return nil
+	}
 	for range 2 {
 		_, err := s.Accept(t.Context(), batch(1, "a"))
 		var retry *accept.RetryError
@@ -394,7 +403,6 @@ func TestFailedSyncEndsAcceptance(t *testing.T) {
 		t.Errorf("%d events", failed)
 	}
 	s.Close()
-	f.failAt = -1
 	s = open(t, c)
 	mustAccept(t, s, batch(1, "a"), accept.Duplicate)
 	s.Close()
@@ -407,12 +415,12 @@ func TestPowerLossMatrix(t *testing.T) {
 	for cut := 0; ; cut++ {
 		finished := false
 		for seed := range uint64(6) {
-			f, st := newCrashFS(), mem.New(nil)
+			f, st := newDisk(), mem.New(nil)
 			c := config(t, "/spool", f, target(t, st, "c1"))
 			acked := map[identity.Batch]accept.Submission{}
 			f.failAt, f.done = cut/2, cut%2 == 1
 			finished = script(t, c, acked)
-			f.powerLoss(rand.New(rand.NewPCG(seed, uint64(cut))))
+			c.FS = f.powerLoss(rand.New(rand.NewPCG(seed, uint64(cut))))
 			s, err := spool.Open(c)
 			if err != nil {
 				t.Fatalf("cut %d, seed %d: %v", cut, seed, err)
@@ -625,7 +633,7 @@ func TestOneRefusedBatchHoldsUpNoOther(t *testing.T) {
 
 // smallDisk is the machine's file system with room for so many bytes and files of ours.
 type smallDisk struct {
-	spool.OS
+	vfs.FS       // of the machine
 	root         string
 	bytes, files int64
 }
@@ -646,15 +654,24 @@ func (d smallDisk) Free(string) (bytes, files int64, err error) {
 	return d.bytes - b, d.files - f, nil
 }
 
-func (d smallDisk) WriteFile(path string, parts ...[]byte) error {
-	n := int64(0)
-	for _, p := range parts {
-		n += int64(len(p))
+func (d smallDisk) Create(path string) (vfs.File, error) {
+	if _, files, _ := d.Free(path); files < 1 {
+		return nil, syscall.ENOSPC
 	}
-	if b, f, _ := d.Free(path); b < n || f < 1 {
-		return syscall.ENOSPC
+	f, err := d.FS.Create(path)
+	return smallFile{f, d}, err
+}
+
+type smallFile struct {
+	vfs.File
+	disk smallDisk
+}
+
+func (f smallFile) WriteAt(p []byte, off int64) (int, error) {
+	if bytes, _, _ := f.disk.Free(""); bytes < int64(len(p)) {
+		return 0, syscall.ENOSPC
 	}
-	return d.OS.WriteFile(path, parts...)
+	return f.File.WriteAt(p, off)
 }
 
 // TestFullDiskDrains: a disk that is smaller than the spool's bound is not filled to
@@ -665,7 +682,7 @@ func TestFullDiskDrains(t *testing.T) {
 		"files": {bytes: 1 << 40, files: 300},
 	} {
 		st := mem.New(nil)
-		d.root = t.TempDir()
+		d.FS, d.root = vfs.OS, t.TempDir()
 		c := config(t, d.root, d, target(t, st, "c1"))
 		s := open(t, c)
 		accepted := 0

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 
@@ -18,7 +19,7 @@ type Verified = engine.Verified
 type Repaired = engine.Repaired
 
 // ErrLocked: a process has the directory open.
-var ErrLocked = engine.ErrLocked
+var ErrLocked = vfs.ErrLocked
 
 // Check reads everything in the directory of a store that is not running, and changes nothing.
 func Check(ctx context.Context, dir string, log *slog.Logger) (Verified, error) {

@@ -13,6 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
@@ -97,7 +98,7 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 	if s.cfg.ReclaimBelow == 0 {
 		opt.ReclaimBelow = -1
 	}
-	if err := engine.MakeDir(s.cfg.Dir); err != nil {
+	if err := vfs.MkdirAll(vfs.OS, s.cfg.Dir); err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
 	eng, err := engine.Open(opt)

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // segmentCase spoils a queue of a segment with four batches and one with two.
@@ -33,7 +34,7 @@ type segmentCase struct {
 }
 
 func openQueue(dir string) (*queue.Queue, error) {
-	return queue.Open(queue.OS{}, dir, queue.Options{Agent: "a", MaxBytes: 1 << 20, SegmentBytes: 4 << 10, Policy: queue.RefuseNew,
+	return queue.Open(vfs.OS, dir, queue.Options{Agent: "a", MaxBytes: 1 << 20, SegmentBytes: 4 << 10, Policy: queue.RefuseNew,
 		Now: time.Now, Log: quietTelemetry().Log})
 }
 

@@ -5,33 +5,34 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/spool"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // disk is a spooling collector's file system. Every call takes effect at one moment,
 // or is the one at which the process, or the machine, ends. What was not synced is
-// lost with the power, name by name.
+// lost with the power, name by name and file by file.
 type disk struct {
 	w             *world
 	p             *process
-	live, durable map[string]file
+	live, durable map[string]*file
 	locked        bool
 	crashIn       int // calls until the end; 0 is never
 }
 
 type file struct {
-	dir  bool
-	body []byte
+	dir          bool
+	body, synced []byte
 }
 
 func newDisk(w *world, p *process) *disk {
-	root := file{dir: true}
-	return &disk{w: w, p: p, live: map[string]file{"/": root}, durable: map[string]file{"/": root}}
+	root := &file{dir: true}
+	return &disk{w: w, p: p, live: map[string]*file{"/": root}, durable: map[string]*file{"/": root}}
 }
 
 func (d *disk) call(what, path string, f func() error) error {
@@ -54,8 +55,13 @@ func (d *disk) call(what, path string, f func() error) error {
 
 func missing(op, path string) error { return &fs.PathError{Op: op, Path: path, Err: fs.ErrNotExist} }
 
-func (d *disk) add(path string, f file, over bool) error {
-	if !d.live[filepath.Dir(path)].dir {
+func (d *disk) isDir(path string) bool {
+	f, ok := d.live[path]
+	return ok && f.dir
+}
+
+func (d *disk) add(path string, f *file, over bool) error {
+	if !d.isDir(filepath.Dir(path)) {
 		return missing("add", path)
 	}
 	if _, ok := d.live[path]; ok && !over {
@@ -66,11 +72,26 @@ func (d *disk) add(path string, f file, over bool) error {
 }
 
 func (d *disk) Mkdir(path string) error {
-	return d.call("mkdir", path, func() error { return d.add(path, file{dir: true}, false) })
+	return d.call("mkdir", path, func() error { return d.add(path, &file{dir: true}, false) })
 }
 
-func (d *disk) WriteFile(path string, parts ...[]byte) error {
-	return d.call("write", path, func() error { return d.add(path, file{body: slices.Concat(parts...)}, false) })
+func (d *disk) Create(path string) (vfs.File, error) {
+	f := &file{}
+	if err := d.call("create", path, func() error { return d.add(path, f, false) }); err != nil {
+		return nil, err
+	}
+	return &handle{d, path, f}, nil
+}
+
+func (d *disk) Open(path string) (vfs.File, error) {
+	if d.p.crashed {
+		return nil, errKilled
+	}
+	f, ok := d.live[path]
+	if !ok || f.dir {
+		return nil, missing("open", path)
+	}
+	return &handle{d, path, f}, nil
 }
 
 func (d *disk) Link(from, to string) error {
@@ -111,7 +132,7 @@ func (d *disk) Remove(path string) error {
 
 func (d *disk) SyncDir(path string) error {
 	return d.call("sync", path, func() error {
-		if !d.live[path].dir {
+		if !d.isDir(path) {
 			return missing("sync", path)
 		}
 		for name := range d.durable {
@@ -128,43 +149,46 @@ func (d *disk) SyncDir(path string) error {
 	})
 }
 
-func (d *disk) ReadFile(path string, limit int64) ([]byte, int64, error) {
-	if d.p.crashed {
-		return nil, 0, errKilled
-	}
-	f, ok := d.live[path]
-	if !ok || f.dir {
-		return nil, 0, missing("read", path)
-	}
-	b := f.body
-	if limit > 0 {
-		b = b[:min(limit, int64(len(b)))]
-	}
-	return slices.Clone(b), int64(len(f.body)), nil
-}
-
-func (d *disk) ReadDir(path string) ([]spool.DirEntry, error) {
+func (d *disk) List(path string) ([]vfs.Entry, error) {
 	if d.p.crashed {
 		return nil, errKilled
 	}
-	if !d.live[path].dir {
-		return nil, missing("read", path)
+	if !d.isDir(path) {
+		return nil, missing("list", path)
 	}
-	var out []spool.DirEntry
+	var out []vfs.Entry
 	for name, f := range d.live {
 		if name != path && filepath.Dir(name) == path {
-			out = append(out, spool.DirEntry{Name: filepath.Base(name), Dir: f.dir})
+			out = append(out, vfs.Entry{Name: filepath.Base(name), Type: f.mode()})
 		}
 	}
-	slices.SortFunc(out, func(a, b spool.DirEntry) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b vfs.Entry) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+func (d *disk) Stat(path string) (vfs.Info, error) {
+	if d.p.crashed {
+		return vfs.Info{}, errKilled
+	}
+	f, ok := d.live[path]
+	if !ok {
+		return vfs.Info{}, missing("stat", path)
+	}
+	return vfs.Info{Size: int64(len(f.body)), Type: f.mode()}, nil
+}
+
+func (f *file) mode() fs.FileMode {
+	if f.dir {
+		return fs.ModeDir
+	}
+	return 0
 }
 
 func (d *disk) Free(string) (bytes, files int64, err error) { return 1 << 40, 1 << 40, nil }
 
 func (d *disk) Lock(path string) (io.Closer, error) {
 	if d.locked {
-		return nil, fmt.Errorf("lock %q: taken", path)
+		return nil, fmt.Errorf("lock %q: %w", path, vfs.ErrLocked)
 	}
 	d.locked = true
 	return unlocked{d}, nil
@@ -176,6 +200,59 @@ func (u unlocked) Close() error {
 	u.d.locked = false
 	return nil
 }
+
+// handle is an open file.
+type handle struct {
+	d    *disk
+	path string
+	f    *file
+}
+
+func (h *handle) ReadAt(p []byte, off int64) (int, error) {
+	if h.d.p.crashed {
+		return 0, errKilled
+	}
+	n := copy(p, h.f.body[min(off, int64(len(h.f.body))):])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (h *handle) WriteAt(p []byte, off int64) (int, error) {
+	err := h.d.call("write", h.path, func() error {
+		body := make([]byte, max(int64(len(h.f.body)), off+int64(len(p))))
+		copy(body, h.f.body)
+		copy(body[off:], p)
+		h.f.body = body
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (h *handle) Truncate(size int64) error {
+	return h.d.call("truncate", h.path, func() error {
+		body := make([]byte, size)
+		copy(body, h.f.body)
+		h.f.body = body
+		return nil
+	})
+}
+
+func (h *handle) Allocate(off, n int64) error { return vfs.WriteZeros(h, off, n) }
+
+func (h *handle) Sync() error {
+	return h.d.call("sync", h.path, func() error {
+		h.f.synced = h.f.body
+		return nil
+	})
+}
+
+func (h *handle) Size() (int64, error) { return int64(len(h.f.body)), nil }
+func (h *handle) Close() error         { return nil }
 
 // powerLoss keeps what is durable, and of the rest what is drawn.
 func (d *disk) powerLoss() {
@@ -189,22 +266,38 @@ func (d *disk) powerLoss() {
 		}
 	}
 	slices.Sort(paths) // a directory before what is in it
-	left := map[string]file{"/": {dir: true}}
+	root := &file{dir: true}
+	left := map[string]*file{"/": root}
+	restored := map[*file]*file{}
 	for _, path := range paths[1:] {
-		now, there := d.live[path]
-		before, was := d.durable[path]
-		same := there == was && now.dir == before.dir && bytes.Equal(now.body, before.body)
-		if !same && d.w.ch.n(2) == 0 {
-			now, there = before, was
+		f := d.live[path]
+		if before := d.durable[path]; f != before && d.w.ch.n(2) == 0 {
+			f = before
 		}
-		if there && left[filepath.Dir(path)].dir {
-			left[path] = now
+		if parent := left[filepath.Dir(path)]; f == nil || parent == nil || !parent.dir {
+			continue
 		}
+		if restored[f] == nil {
+			body := d.bytesLeft(f)
+			restored[f] = &file{f.dir, body, body}
+		}
+		left[path] = restored[f]
 	}
-	d.live, d.durable = left, map[string]file{}
-	for path, f := range left {
-		d.durable[path] = f
+	d.live, d.durable = left, maps.Clone(left)
+}
+
+// bytesLeft of a file: what was synced, what was written, or a part of it.
+func (d *disk) bytesLeft(f *file) []byte {
+	if bytes.Equal(f.body, f.synced) {
+		return f.synced
 	}
+	switch d.w.ch.n(3) {
+	case 0:
+		return f.synced
+	case 1:
+		return f.body[:len(f.body)/2]
+	}
+	return f.body
 }
 
 // has reports whether a spool file holds the frame of sum: one that survives a loss of power, if it must.
@@ -220,13 +313,15 @@ func (d *disk) has(frame []byte, sum identity.Digest, safe bool) bool {
 	return false
 }
 
-func (d *disk) survives(path string, f file) bool {
-	for path != "/" {
-		g, ok := d.durable[path]
-		if !ok || g.dir != f.dir || !bytes.Equal(g.body, f.body) {
+// survives: the bytes of the file are durable, and so is every name on the path to it.
+func (d *disk) survives(path string, f *file) bool {
+	if d.durable[path] != f || !bytes.Equal(f.body, f.synced) {
+		return false
+	}
+	for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
+		if d.durable[dir] == nil || d.durable[dir] != d.live[dir] {
 			return false
 		}
-		path, f = filepath.Dir(path), file{dir: true}
 	}
 	return true
 }

@@ -23,7 +23,7 @@ func (w *world) openSpool(p *process) {
 	for {
 		p.crashed, p.disk.locked, p.disk.crashIn, p.busy = false, false, 0, map[identity.Batch]int{}
 		if w.faults.kills && p.kills < maxKills && w.ch.oneIn(3) {
-			p.disk.crashIn = 1 + w.ch.n(60)
+			p.disk.crashIn = 1 + w.ch.n(100)
 		}
 		sp, err := spool.Open(spool.Config{
 			Dir: "/spool", AuthorityID: p.authority, CollectorID: p.name, Target: p.protocol,
@@ -91,7 +91,7 @@ func (w *world) kept(d identity.Digest, safe bool) bool {
 func (w *world) readable(d identity.Digest) bool { return w.store.good(d) || w.kept(d, true) }
 
 // checkLeft: a file leaves the spool for the store only.
-func (w *world) checkLeft(d *disk, path string, f file) {
+func (w *world) checkLeft(d *disk, path string, f *file) {
 	if !isSpooled(path) {
 		return
 	}

@@ -24,8 +24,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // stopGrace is how long a service may take to drain before it is killed: longer than
@@ -211,16 +211,12 @@ func (p *plan) check(ctx context.Context, bin, file string) error {
 }
 
 // lockDir keeps a second group out of the data directory.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := run.Flock(f); err != nil {
-		_ = f.Close()
+func lockDir(dir string) (io.Closer, error) {
+	lock, err := vfs.Dir(dir).Lock("lock")
+	if errors.Is(err, vfs.ErrLocked) {
 		return nil, fmt.Errorf("data_dir %s: another \"lightmetrics all\" has it: %w", dir, err)
 	}
-	return f, nil
+	return lock, err
 }
 
 // readyURL is where a service says that it is ready.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -16,8 +17,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Embedded is an etcd member inside the process. Its clients come through a socket that
@@ -25,7 +26,7 @@ import (
 type Embedded struct {
 	e       *embed.Etcd
 	socket  string
-	lock    *os.File
+	lock    io.Closer
 	closing *atomic.Bool
 }
 
@@ -80,21 +81,18 @@ func (c EmbeddedConfig) socket() string { return filepath.Join(c.dir(), "client.
 
 // enter makes the member's directory, closes it to other users, and locks it: a second
 // process would take the first one's socket away.
-func (c EmbeddedConfig) enter() (*os.File, error) {
+func (c EmbeddedConfig) enter() (io.Closer, error) {
 	if err := os.MkdirAll(c.dir(), 0o700); err != nil {
 		return nil, err
 	}
 	if err := os.Chmod(c.dir(), 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(c.dir(), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
+	lock, err := vfs.Dir(c.dir()).Lock("lock")
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, fmt.Errorf("%w: %w", ErrInUse, err)
 	}
-	if err := run.Flock(f); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %w", ErrInUse, err), f.Close())
-	}
-	return f, nil
+	return lock, err
 }
 
 func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {

@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // BlockSize is the unit of a body file's checksums, bytes.
@@ -20,7 +21,7 @@ func blobName(id string) string { return blobDir + "/" + id[:min(2, len(id))] + 
 type Blob struct {
 	e      *Engine
 	id     string
-	file   File
+	file   vfs.File
 	buf    []byte
 	ext    Extent
 	landed bool
@@ -83,7 +84,7 @@ func (b *Blob) Finish() (Extent, error) {
 		return b.ext, err
 	}
 	failpoint.Hit("objectstore.body.sync.before")
-	if err := b.file.Sync(); diskFull(err) {
+	if err := b.file.Sync(); vfs.IsFull(err) {
 		return b.ext, fmt.Errorf("fsync body file: %w", full(err)) // it is thrown away
 	} else if err != nil {
 		return b.ext, b.e.fail(fmt.Errorf("fsync body file: %w", err))
@@ -122,7 +123,7 @@ func (e *Engine) blobFolder(name string) error {
 	if e.blobDirs[name] {
 		return nil
 	}
-	if err := e.fs.MkdirAll(blobDir + "/" + name); err != nil {
+	if err := vfs.EnsureDir(e.fs, blobDir+"/"+name); err != nil {
 		return err
 	}
 	if err := e.fs.SyncDir(blobDir); err != nil {
@@ -172,7 +173,7 @@ func (h *Handle) copyExtents(w io.Writer, off, n int64) error {
 	return nil
 }
 
-func copyExtent(w io.Writer, f File, x Extent, off, n int64, buf []byte) error {
+func copyExtent(w io.Writer, f vfs.File, x Extent, off, n int64, buf []byte) error {
 	for n > 0 {
 		i := off / BlockSize
 		start := i * BlockSize

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Cond is what must hold of the key when a write is decided.
@@ -333,7 +334,7 @@ func (e *Engine) checkCondition(c Cond, key string, x *entry) error {
 func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 	failpoint.Hit("objectstore.log.write.before")
 	_, err := e.active.file.WriteAt(buf, at)
-	if diskFull(err) && e.relieve() {
+	if vfs.IsFull(err) && e.relieve() {
 		_, err = e.active.file.WriteAt(buf, at)
 	}
 	if err = full(err); err != nil {
@@ -358,7 +359,7 @@ func (e *Engine) roll() error {
 	failpoint.Hit("objectstore.log.roll.before")
 	num := e.head.pos.seg + 1
 	s, err := createSegment(e.fs, num, e.head.nextSeq)
-	if diskFull(err) { // of nothing that was acknowledged: it can be tried again
+	if vfs.IsFull(err) { // of nothing that was acknowledged: it can be tried again
 		if rerr := e.fs.Remove(segName(num)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 			return e.fail(errors.Join(err, rerr))
 		}
@@ -367,7 +368,7 @@ func (e *Engine) roll() error {
 		}
 	}
 	if err != nil {
-		if diskFull(err) {
+		if vfs.IsFull(err) {
 			_ = e.fs.Remove(segName(num)) // one that stays poisons the store at the next try
 			return full(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // crashKeys are all keys that a workload uses.
@@ -42,7 +43,7 @@ type session struct {
 
 func crashOptions(f *crashfs.FS) Options {
 	return Options{
-		FS: crashFS{f}, IndexFS: crashVFS{f}, Dir: "/", IndexDir: "/index",
+		FS: f, IndexFS: crashVFS{f}, Dir: "/", IndexDir: "/index",
 		SegmentBytes: 6 << 10, InlineBytes: 2 << 10, ReclaimBelow: 0.6,
 	}
 }
@@ -177,9 +178,9 @@ func look(e *Engine) (world, error) {
 
 // tidy: every body file belongs to an object, and the log can be read from its start.
 func tidy(e *Engine) error {
-	dirs, err := e.fs.List(blobDir)
+	dirs, err := vfs.Names(e.fs, blobDir)
 	for _, d := range dirs {
-		names, lerr := e.fs.List(blobDir + "/" + d)
+		names, lerr := vfs.Names(e.fs, blobDir+"/"+d)
 		err = errors.Join(err, lerr)
 		for _, n := range names {
 			if e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil }) != nil {

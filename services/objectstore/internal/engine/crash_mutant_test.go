@@ -3,12 +3,11 @@ package engine
 import (
 	"errors"
 	"hash/crc32"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // skip makes calls of one class do nothing.
@@ -75,7 +74,7 @@ func TestStoreIndexDamaged(t *testing.T) {
 	w := f.Walk()
 	for w.Step() {
 	}
-	names, err := crashFS{w.Crash(crashfs.Dropped, 1)}.List("index")
+	names, err := vfs.Names(w.Crash(crashfs.Dropped, 1), "index")
 	if err != nil || len(names) < 5 {
 		t.Fatalf("%d files of the index, %v", len(names), err)
 	}
@@ -135,25 +134,5 @@ func TestStoreFolderOfBodies(t *testing.T) {
 	}
 	if _, err := b.Finish(); err != nil || !checked {
 		t.Errorf("folder made durable: %t, %v", checked, err)
-	}
-}
-
-// TestMakeDir makes what is missing, and takes what is there.
-func TestMakeDir(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "a", "b", "c")
-	for range 2 {
-		if err := MakeDir(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if st, err := os.Stat(dir); err != nil || !st.IsDir() || st.Mode().Perm() != 0o700 {
-		t.Errorf("%v, %v", st, err)
-	}
-	file := filepath.Join(dir, "f")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := MakeDir(filepath.Join(file, "d")); err == nil {
-		t.Error("made a directory below a file")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // damageHistory fills a store with every kind of record in several segments: bodies in
@@ -169,9 +170,9 @@ func (s *session) damages(t *testing.T, every int) (list []damaged) {
 	for at := int64(0); at < markSize; at += 5 {
 		add(fmt.Sprintf("byte %d of %s", at, markName), 0, func(f *crashfs.FS) { flipByte(t, f, markName, at, 1) })
 	}
-	dirs, _ := crashFS{s.fs}.List(blobDir)
+	dirs, _ := vfs.Names(s.fs, blobDir)
 	for _, d := range dirs {
-		names, _ := crashFS{s.fs}.List(blobDir + "/" + d)
+		names, _ := vfs.Names(s.fs, blobDir+"/"+d)
 		for _, n := range names {
 			add("byte 77 of body file "+n, 1, func(f *crashfs.FS) { flipByte(t, f, blobName(n), 77, 4) })
 			add("body file "+n+" is missing", 1, func(f *crashfs.FS) { _ = f.Remove(blobName(n)) })

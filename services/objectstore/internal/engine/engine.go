@@ -8,15 +8,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Options of an engine. The zero value of a field means its default.
 type Options struct {
-	FS       FS     // default: DirFS(Dir)
-	Dir      string // the directory
-	IndexFS  vfs.FS // default: the real one
-	IndexDir string // default: Dir/index
+	FS       vfs.FS       // default: vfs.Dir(Dir)
+	Dir      string       // the directory
+	IndexFS  pebblevfs.FS // default: the real one
+	IndexDir string       // default: Dir/index
 	Log      *slog.Logger
 	// SegmentBytes is the length at which a new segment is begun; default 256 MiB.
 	SegmentBytes int64
@@ -59,7 +61,7 @@ type Bucket struct {
 // Engine is an open store. Reads work from Open on; writes while Run runs.
 type Engine struct {
 	opt  Options
-	fs   FS
+	fs   vfs.FS
 	lock io.Closer
 	idx  *index
 
@@ -83,7 +85,7 @@ type Engine struct {
 	scratch   []byte // of the last batch
 	batchFull error  // whether there was no room for objects when the batch began
 	mark      struct {
-		file             File
+		file             vfs.File
 		was              mark // at open
 		unsynced, warned bool
 	}
@@ -133,7 +135,7 @@ func (e *Engine) Stats() Stats {
 		Poisoned: e.Err() != nil, IndexDiskBytes: e.idx.diskBytes(),
 		Damaged: e.damages.kept.Load(), Uncertain: e.Uncertain() != nil, Full: e.Room() != nil,
 	}
-	if free, err := e.fs.Free(); err == nil {
+	if free, _, err := e.fs.Free("."); err == nil {
 		s.FreeBytes = free
 	} else {
 		s.FreeBytes = -1

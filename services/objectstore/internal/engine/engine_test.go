@@ -12,7 +12,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 func runTest(t testing.TB, e *Engine) *testEngine {
@@ -256,7 +258,7 @@ func TestTornTailAtEveryByteOfTheLastRecord(t *testing.T) {
 			if err := os.WriteFile(lastSegment(t, d), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			index := vfs.NewMem()
+			index := pebblevfs.NewMem()
 			e := openTest(t, Options{Dir: d, IndexFS: index})
 			e.want("whole", pattern(100, 1))
 			if _, err := e.body("last"); !errors.Is(err, ErrNotFound) {
@@ -321,8 +323,8 @@ func TestReadsVerify(t *testing.T) {
 }
 
 func TestFailedFsyncPoisons(t *testing.T) {
-	fsys := &faultFS{FS: DirFS(t.TempDir())}
-	dir := string(fsys.FS.(DirFS))
+	dir := t.TempDir()
+	fsys := newFaultFS(dir)
 	e := openTest(t, Options{Dir: dir, FS: fsys})
 	e.put("before", []byte("b"))
 	fsys.failSync.Store(true)
@@ -348,8 +350,9 @@ func TestFailedFsyncPoisons(t *testing.T) {
 }
 
 func TestFailedWriteIsCutOffAndWritingGoesOn(t *testing.T) {
-	fsys := &faultFS{FS: DirFS(t.TempDir())}
-	opt := Options{Dir: string(fsys.FS.(DirFS)), FS: fsys}
+	dir := t.TempDir()
+	fsys := newFaultFS(dir)
+	opt := Options{Dir: dir, FS: fsys}
 	e := openTest(t, opt)
 	e.put("before", []byte("b"))
 	fsys.failWrite.Store(true)
@@ -392,8 +395,8 @@ func TestOneCreateWins(t *testing.T) {
 func TestSecondOpenIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	openTest(t, Options{Dir: dir})
-	if _, err := Open(Options{Dir: dir}); !errors.Is(err, ErrLocked) {
-		t.Errorf("open: %v, want ErrLocked", err)
+	if _, err := Open(Options{Dir: dir}); !errors.Is(err, vfs.ErrLocked) {
+		t.Errorf("open: %v, want vfs.ErrLocked", err)
 	}
 }
 

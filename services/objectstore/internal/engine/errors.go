@@ -21,8 +21,6 @@ var (
 	ErrPoisoned = errors.New("store is poisoned by a failed write")
 	// ErrClosed: the engine is closed or not running.
 	ErrClosed = errors.New("store is closed")
-	// ErrLocked: another process has the directory.
-	ErrLocked = errors.New("directory is locked")
 	// ErrCorrupt: stored bytes do not match their checksum. The error is a *CorruptError.
 	ErrCorrupt = errors.New("corrupt")
 	// ErrUncertain: writes of unknown keys were lost, and one of them may decide this.

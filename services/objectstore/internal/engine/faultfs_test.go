@@ -5,47 +5,35 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
 )
 
 var errInjected = errors.New("injected")
 
 // faultFS fails syncs and writes on request.
 type faultFS struct {
-	FS
+	vfs.FS
 	failSync, failWrite atomic.Bool
 	syncs               atomic.Int64
 }
 
-type faultFile struct {
-	File
-	fs *faultFS
-}
-
-func (f *faultFS) Create(name string) (File, error) { return f.wrap(f.FS.Create(name)) }
-func (f *faultFS) Open(name string) (File, error)   { return f.wrap(f.FS.Open(name)) }
-
-func (f *faultFS) wrap(file File, err error) (File, error) {
-	if err != nil {
-		return nil, err
-	}
-	return &faultFile{file, f}, nil
-}
-
-func (f *faultFile) Sync() error {
-	f.fs.syncs.Add(1)
-	if f.fs.failSync.Load() {
-		return errInjected
-	}
-	return f.File.Sync()
-}
-
-// WriteAt writes half and fails, as a full disk does.
-func (f *faultFile) WriteAt(p []byte, off int64) (int, error) {
-	if f.fs.failWrite.Load() {
-		n, _ := f.File.WriteAt(p[:len(p)/2], off)
-		return n, errInjected
-	}
-	return f.File.WriteAt(p, off)
+func newFaultFS(dir string) *faultFS {
+	f := &faultFS{}
+	f.FS = errorfs.Wrap(vfs.Dir(dir), func(op errorfs.Op) errorfs.Fault {
+		switch {
+		case op.Kind == errorfs.Sync:
+			f.syncs.Add(1)
+			if f.failSync.Load() {
+				return errorfs.Fault{Err: errInjected}
+			}
+		case op.Kind == errorfs.Write && f.failWrite.Load(): // half of it, as on a full disk
+			return errorfs.Fault{Err: errInjected, Written: op.Size / 2}
+		}
+		return errorfs.Fault{}
+	})
+	return f
 }
 
 // testEngine is an open engine whose committer runs.

@@ -12,6 +12,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // A closed segment has a footer: its index, in a file of its own, so that an index that
@@ -81,7 +83,7 @@ func cmpSeq(a, b uint64) int {
 
 // footerWriter writes a footer.
 type footerWriter struct {
-	f     File
+	f     vfs.File
 	at    int64
 	items []footerItem
 	block []byte
@@ -158,13 +160,13 @@ func (w *footerWriter) finish() error {
 }
 
 // readFooter reads a footer's trailer. Its runs are verified when they are read.
-func readFooter(fsys FS, num uint64) (footer, File, error) {
+func readFooter(fsys vfs.FS, num uint64) (footer, vfs.File, error) {
 	var out footer
 	f, err := fsys.Open(footerName(num))
 	if err != nil {
 		return out, nil, err
 	}
-	bad := func(reason string) (footer, File, error) {
+	bad := func(reason string) (footer, vfs.File, error) {
 		_ = f.Close()
 		return out, nil, &CorruptError{footerName(num), 0, reason}
 	}
@@ -199,7 +201,7 @@ type runReader struct {
 	item  footerItem
 }
 
-func newRunReader(num uint64, f File, r run) *runReader {
+func newRunReader(num uint64, f vfs.File, r run) *runReader {
 	return &runReader{name: footerName(num), in: bufio.NewReaderSize(io.NewSectionReader(f, r.Offset, r.Length), 16<<10), left: r.Entries}
 }
 

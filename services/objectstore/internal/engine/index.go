@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // The index is a cache of the log: its own write-ahead log is off, each batch carries the
@@ -100,7 +100,7 @@ func (x *index) Fatalf(format string, args ...any) {
 }
 
 // openIndex opens an index in a goroutine of its own, which Fatalf may end.
-func openIndex(fsys vfs.FS, dir string) (*index, error) {
+func openIndex(fsys pebblevfs.FS, dir string) (*index, error) {
 	x := &index{cache: pebble.NewCache(indexCache), dead: make(chan struct{}), damaged: make(chan struct{})}
 	done := make(chan error, 1)
 	go func() { done <- x.start(fsys, dir) }()
@@ -116,7 +116,7 @@ func openIndex(fsys vfs.FS, dir string) (*index, error) {
 	}
 }
 
-func (x *index) start(fsys vfs.FS, dir string) (err error) {
+func (x *index) start(fsys pebblevfs.FS, dir string) (err error) {
 	x.db, err = pebble.Open(dir, &pebble.Options{
 		FS: fsys, Cache: x.cache, DisableWAL: true, Logger: x,
 		FormatMajorVersion: pebble.FormatNewest,

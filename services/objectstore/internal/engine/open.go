@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Open opens or makes the store in a directory: it takes the lock, makes durable what an
@@ -54,10 +55,10 @@ func Open(opt Options) (_ *Engine, err error) {
 
 func (o Options) withDefaults() Options {
 	if o.FS == nil {
-		o.FS = DirFS(o.Dir)
+		o.FS = vfs.Dir(o.Dir)
 	}
 	if o.IndexFS == nil {
-		o.IndexFS = vfs.Default
+		o.IndexFS = pebblevfs.Default
 	}
 	if o.IndexDir == "" {
 		o.IndexDir = filepath.Join(o.Dir, "index")
@@ -97,7 +98,7 @@ func (e *Engine) abandon() {
 
 func (e *Engine) makeDirs() error {
 	for _, d := range []string{logDir, tmpDir, blobDir, footerDir} {
-		if err := e.fs.MkdirAll(d); err != nil {
+		if err := vfs.EnsureDir(e.fs, d); err != nil {
 			return err
 		}
 	}
@@ -110,7 +111,7 @@ func (e *Engine) makeDirs() error {
 // openSegments opens all segments and gives their numbers in order. A last segment
 // whose header is not whole was never used: segments are durable before their first record.
 func (e *Engine) openSegments() ([]uint64, error) {
-	names, err := e.fs.List(logDir)
+	names, err := vfs.Names(e.fs, logDir)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +203,7 @@ func (e *Engine) dropIndex(cause error) error {
 // openIndex opens the index, or begins a new one when it is damaged or of another log.
 func (e *Engine) openIndex(numbers []uint64) (err error) {
 	for try := 0; ; try++ {
-		if e.idx, err = openIndex(vfs.OnDiskFull(e.opt.IndexFS, e.relieveIndex), e.opt.IndexDir); diskFull(err) {
+		if e.idx, err = openIndex(pebblevfs.OnDiskFull(e.opt.IndexFS, e.relieveIndex), e.opt.IndexDir); vfs.IsFull(err) {
 			return full(err) // nothing is wrong with the index
 		} else if err == nil {
 			if err = e.loadCheckpoint(numbers); err == nil {
@@ -286,7 +287,7 @@ func (e *Engine) sweep() error {
 		}
 		return nil
 	}
-	names, err := e.fs.List(tmpDir)
+	names, err := vfs.Names(e.fs, tmpDir)
 	if err != nil {
 		return err
 	}
@@ -295,13 +296,13 @@ func (e *Engine) sweep() error {
 			return err
 		}
 	}
-	dirs, err := e.fs.List(blobDir)
+	dirs, err := vfs.Names(e.fs, blobDir)
 	if err != nil {
 		return err
 	}
 	for _, d := range dirs {
 		e.blobDirs[d] = true // durable: settle synced their names
-		names, err := e.fs.List(blobDir + "/" + d)
+		names, err := vfs.Names(e.fs, blobDir+"/"+d)
 		if err != nil {
 			return err
 		}

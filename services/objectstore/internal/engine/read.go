@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Peek gives what the index knows of an object; nil when the key is absent.
@@ -154,7 +156,7 @@ type Handle struct {
 	e      *Engine
 	entry  *entry
 	body   []byte
-	files  []File
+	files  []vfs.File
 }
 
 // Get opens an object. An inline body is read and verified at once.

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // rebuildBatch is how much goes into the index at once while it is built.
@@ -64,7 +66,7 @@ func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 			return false, err
 		}
 	}
-	names, err := e.fs.List(footerDir)
+	names, err := vfs.Names(e.fs, footerDir)
 	if err != nil {
 		return false, err
 	}
@@ -94,7 +96,7 @@ func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 type rebuild struct {
 	e       *Engine
 	footers []footer
-	files   []File
+	files   []vfs.File
 	runs    runHeap
 	named   map[position]Damage // damages whose key is known, by the place of their record
 	next    checkpoint
@@ -188,7 +190,7 @@ func (e *Engine) seqBehind(num uint64) uint64 {
 	return max(1, best, e.mark.was.nextSeq)
 }
 
-func verifyRuns(num uint64, f File, out footer) error {
+func verifyRuns(num uint64, f vfs.File, out footer) error {
 	for _, r := range out.Runs {
 		rd := newRunReader(num, f, r)
 		var err error

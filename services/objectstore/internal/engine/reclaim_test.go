@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // TestDeletedStaysDeletedWithoutTheIndex: the segment with the delete is reclaimed while the one with the
@@ -37,7 +37,7 @@ func TestDeletedStaysDeletedWithoutTheIndex(t *testing.T) {
 	e.wantAll(want)
 	e.done()
 	for range 2 {
-		opt.IndexFS = vfs.NewMem() // built anew, each time
+		opt.IndexFS = pebblevfs.NewMem() // built anew, each time
 		e = openTest(t, opt)
 		if _, err := e.body("old/gone"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("a deleted object came back: %v", err)
@@ -89,7 +89,7 @@ func TestReclaimOfTombstonesEnds(t *testing.T) {
 	}
 	e.wantAll(want)
 	e.done()
-	opt.IndexFS = vfs.NewMem()
+	opt.IndexFS = pebblevfs.NewMem()
 	e = openTest(t, opt)
 	e.wantAll(want)
 }

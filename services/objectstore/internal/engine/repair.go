@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // quarantineDir holds the damaged files that a repair has taken out of the store.
@@ -38,7 +40,7 @@ func (e *Engine) Repair(ctx context.Context) (Repaired, error) {
 	if r.Before, err = e.Verify(ctx); err != nil {
 		return r, err
 	}
-	if err := e.fs.MkdirAll(quarantineDir); err != nil {
+	if err := vfs.EnsureDir(e.fs, quarantineDir); err != nil {
 		return r, err
 	}
 	if err := e.submit(ctx, &op{rolling: true}); err != nil {
@@ -157,7 +159,7 @@ func (p *repair) moveSegments() error {
 // move puts a file into quarantine. One of the same name there is another one's.
 func (p *repair) move(name string) error {
 	to := quarantineDir + "/" + strings.ReplaceAll(name, "/", "-")
-	have, err := p.e.fs.List(quarantineDir)
+	have, err := vfs.Names(p.e.fs, quarantineDir)
 	if err != nil {
 		return err
 	}
@@ -177,12 +179,12 @@ func (p *repair) move(name string) error {
 // and those of which the record was lost.
 func (p *repair) moveBodies() error {
 	e := p.e
-	dirs, err := e.fs.List(blobDir)
+	dirs, err := vfs.Names(e.fs, blobDir)
 	if err != nil {
 		return err
 	}
 	for _, d := range dirs {
-		names, err := e.fs.List(blobDir + "/" + d)
+		names, err := vfs.Names(e.fs, blobDir+"/"+d)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const replayBatch = 1000
@@ -80,7 +82,7 @@ func (e *Engine) findFooters(numbers []uint64) error {
 		clear(e.live)
 		clear(e.tombs)
 	}
-	names, err := e.fs.List(footerDir)
+	names, err := vfs.Names(e.fs, footerDir)
 	for _, n := range names {
 		if num, ok := parseSegName(n + ".seg"); ok {
 			e.footed[num] = true

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // recordsOf gives the bytes of a segment's header and of each of its records.
@@ -21,7 +23,7 @@ func recordsOf(t *testing.T, file string) (header []byte, records [][]byte, salt
 	if !ok {
 		t.Fatalf("%s is no segment", file)
 	}
-	seg, err := openSegment(DirFS(dir), num)
+	seg, err := openSegment(vfs.Dir(dir), num)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,7 @@ func recordsOf(t *testing.T, file string) (header []byte, records [][]byte, salt
 // can be read, and what was found.
 func reopened(t *testing.T, dir string) (objects int, e *testEngine) {
 	t.Helper()
-	e = openTest(t, Options{Dir: dir, IndexFS: vfs.NewMem()})
+	e = openTest(t, Options{Dir: dir, IndexFS: pebblevfs.NewMem()})
 	page, err := e.List("bkt", ListQuery{Max: 100})
 	if err != nil {
 		t.Fatal(err)

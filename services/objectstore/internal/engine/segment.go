@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const (
@@ -31,7 +32,7 @@ type segment struct {
 	number   uint64
 	salt     uint32 // seeds the checksums of heads, so that no client can forge a record
 	firstSeq uint64
-	file     File
+	file     vfs.File
 	bad      *CorruptError // the header's damage; nil: it is whole
 	blind    bool          // the salt is not known: no record can be verified
 	refs     atomic.Int64  // the engine's own and one per reader; the file is closed at 0
@@ -79,7 +80,7 @@ func encodeHeader(version uint32, number uint64, salt uint32, firstSeq uint64) [
 }
 
 // createSegment makes a durable segment with only its header.
-func createSegment(fsys FS, number, firstSeq uint64) (*segment, error) {
+func createSegment(fsys vfs.FS, number, firstSeq uint64) (*segment, error) {
 	var salt [4]byte
 	if _, err := rand.Read(salt[:]); err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func createSegment(fsys FS, number, firstSeq uint64) (*segment, error) {
 
 // openSegment opens an existing segment. One whose header is damaged is given with the
 // reason in bad: adopt may find out its salt elsewhere.
-func openSegment(fsys FS, number uint64) (*segment, error) {
+func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	f, err := fsys.Open(segName(number))
 	if err != nil {
 		return nil, fmt.Errorf("open segment %d: %w", number, err)

@@ -6,8 +6,9 @@ import (
 	"io/fs"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const reserveName = "RESERVE"
@@ -17,7 +18,7 @@ const reserveName = "RESERVE"
 // index, so that a full disk can be emptied, and the store stopped and started, whoever filled it.
 type space struct {
 	mu     sync.Mutex
-	file   File
+	file   vfs.File
 	want   int64 // 0: no reserve
 	held   int64 // length of the file
 	full   atomic.Bool
@@ -32,14 +33,9 @@ const (
 	reserveStep = 8
 )
 
-// diskFull says whether an error is of a full disk or an exhausted quota.
-func diskFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
-
 // full makes ErrFull of an error of a full disk, and leaves others alone.
 func full(err error) error {
-	if err != nil && diskFull(err) {
+	if err != nil && vfs.IsFull(err) {
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return err
@@ -52,7 +48,7 @@ func (e *Engine) openReserve() error {
 	}
 	f, err := e.fs.Open(reserveName)
 	if errors.Is(err, fs.ErrNotExist) {
-		if f, err = e.fs.Create(reserveName); diskFull(err) {
+		if f, err = e.fs.Create(reserveName); vfs.IsFull(err) {
 			return nil // there is room for nothing; room says so
 		}
 	}
@@ -86,7 +82,7 @@ func (e *Engine) room() error {
 	if s.want <= 0 {
 		return nil
 	}
-	free, err := e.fs.Free()
+	free, _, err := e.fs.Free(".")
 	if err != nil {
 		return nil // what cannot be known refuses nothing
 	}
@@ -100,13 +96,13 @@ func (e *Engine) room() error {
 		if !e.release(step) {
 			break
 		}
-		if free, err = e.fs.Free(); err != nil {
+		if free, _, err = e.fs.Free("."); err != nil {
 			return nil
 		}
 	}
 	for s.file != nil && s.held < s.want && free >= s.want/resumeShare+step {
 		n := min(step, s.want-s.held)
-		if err := allocate(s.file, s.held, n); err != nil {
+		if err := s.file.Allocate(s.held, n); err != nil {
 			_ = s.file.Truncate(s.held)
 			break
 		}
@@ -166,24 +162,8 @@ func (e *Engine) roomFor(n int64) bool {
 	if e.space.want <= 0 {
 		return true
 	}
-	free, err := e.fs.Free()
+	free, _, err := e.fs.Free(".")
 	e.space.mu.Lock()
 	defer e.space.mu.Unlock()
 	return err != nil || n < (free+e.space.held)/2
-}
-
-// allocate takes room for n bytes from off of a file.
-func allocate(f File, off, n int64) error {
-	if a, ok := f.(interface{ Allocate(off, n int64) error }); ok {
-		if err := a.Allocate(off, n); err == nil || diskFull(err) {
-			return err
-		}
-	}
-	zeros := make([]byte, min(n, 1<<20))
-	for ; n > 0; off, n = off+int64(len(zeros)), n-int64(len(zeros)) {
-		if _, err := f.WriteAt(zeros[:min(n, int64(len(zeros)))], off); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -9,26 +9,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // smallFS is a disk with little room: what the files of the engine grow by is taken from it.
 type smallFS struct {
-	FS
+	vfs.FS
 	room atomic.Int64
 }
 
 type smallFile struct {
-	File
+	vfs.File
 	fs *smallFS
 }
 
-func (s *smallFS) Free() (int64, error) { return max(0, s.room.Load()), nil }
+func (s *smallFS) Free(string) (bytes, files int64, err error) {
+	return max(0, s.room.Load()), 1 << 40, nil
+}
 
-func (s *smallFS) Create(name string) (File, error) { return s.wrap(s.FS.Create(name)) }
-func (s *smallFS) Open(name string) (File, error)   { return s.wrap(s.FS.Open(name)) }
+func (s *smallFS) Create(name string) (vfs.File, error) { return s.wrap(s.FS.Create(name)) }
+func (s *smallFS) Open(name string) (vfs.File, error)   { return s.wrap(s.FS.Open(name)) }
 
-func (s *smallFS) wrap(f File, err error) (File, error) {
+func (s *smallFS) wrap(f vfs.File, err error) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +51,8 @@ func (f *smallFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
+func (f *smallFile) Allocate(off, n int64) error { return vfs.WriteZeros(f, off, n) }
+
 func (f *smallFile) Truncate(n int64) error {
 	size, err := f.Size()
 	if err == nil {
@@ -60,9 +66,10 @@ func (f *smallFile) Truncate(n int64) error {
 // for these when somebody else takes the rest, and grows again.
 func TestReserve(t *testing.T) {
 	ctx := context.Background()
-	fsys := &smallFS{FS: DirFS(t.TempDir())}
+	dir := t.TempDir()
+	fsys := &smallFS{FS: vfs.Dir(dir)}
 	fsys.room.Store(4 << 20)
-	e := openTest(t, Options{Dir: string(fsys.FS.(DirFS)), FS: fsys, Reserve: 1 << 20, SegmentBytes: 256 << 10})
+	e := openTest(t, Options{Dir: dir, FS: fsys, Reserve: 1 << 20, SegmentBytes: 256 << 10})
 	var keys []string
 	var err error
 	for i := 0; err == nil; i++ {
@@ -111,16 +118,16 @@ func TestReserve(t *testing.T) {
 
 // fullVFS is an index's disk that gets full.
 type fullVFS struct {
-	vfs.FS
+	pebblevfs.FS
 	full atomic.Bool
 }
 
 type fullVFile struct {
-	vfs.File
+	pebblevfs.File
 	fs *fullVFS
 }
 
-func (f *fullVFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (f *fullVFS) Create(name string, c pebblevfs.DiskWriteCategory) (pebblevfs.File, error) {
 	if f.full.Load() {
 		return nil, syscall.ENOSPC
 	}
@@ -145,7 +152,7 @@ func (f *fullVFile) Sync() error {
 // TestIndexOnAFullDiskStopsNothing: an index that can't write its tables neither blocks
 // commits nor the end, and nothing is lost by it.
 func TestIndexOnAFullDiskStopsNothing(t *testing.T) {
-	fsys := &fullVFS{FS: vfs.NewMem()}
+	fsys := &fullVFS{FS: pebblevfs.NewMem()}
 	opt := Options{Dir: t.TempDir(), IndexFS: fsys, IndexDir: "index"}
 	e := openTest(t, opt)
 	e.put("before", pattern(100, 1))

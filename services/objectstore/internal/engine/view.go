@@ -10,18 +10,20 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Check opens the store of a directory, reads everything and says what is damaged. It
 // changes nothing: what an open writes stays in memory, the index too.
 func Check(ctx context.Context, opt Options) (Verified, error) {
 	opt = opt.withDefaults()
-	mem := vfs.NewMem()
-	if _, err := vfs.Clone(opt.IndexFS, mem, opt.IndexDir, "index"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	mem := pebblevfs.NewMem()
+	if _, err := pebblevfs.Clone(opt.IndexFS, mem, opt.IndexDir, "index"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// What cannot be read of the index is not worth more than the log.
 		opt.Log.Warn("the index cannot be read, and is built from the log", "error", err)
-		mem = vfs.NewMem()
+		mem = pebblevfs.NewMem()
 	}
 	opt.FS, opt.IndexFS, opt.IndexDir, opt.Reserve = &viewFS{FS: opt.FS, files: map[string]*memFile{}}, mem, "index", 0
 	e, err := Open(opt)
@@ -34,13 +36,13 @@ func Check(ctx context.Context, opt Options) (Verified, error) {
 
 // viewFS shows a directory, and keeps what is written to it in memory.
 type viewFS struct {
-	FS
+	vfs.FS
 	mu    sync.Mutex
 	files map[string]*memFile // new ones, and those that were written to
 }
 
-// Create implements FS.
-func (v *viewFS) Create(name string) (File, error) {
+// Create implements vfs.FS.
+func (v *viewFS) Create(name string) (vfs.File, error) {
 	if f, err := v.Open(name); err == nil {
 		return nil, errors.Join(fs.ErrExist, f.Close())
 	}
@@ -51,8 +53,8 @@ func (v *viewFS) Create(name string) (File, error) {
 	return f, nil
 }
 
-// Open implements FS.
-func (v *viewFS) Open(name string) (File, error) {
+// Open implements vfs.FS.
+func (v *viewFS) Open(name string) (vfs.File, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if f := v.files[name]; f != nil {
@@ -65,7 +67,7 @@ func (v *viewFS) Open(name string) (File, error) {
 	return &viewFile{File: f, cut: -1}, nil
 }
 
-// Rename implements FS, of new files.
+// Rename implements vfs.FS, of new files.
 func (v *viewFS) Rename(oldname, newname string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -78,7 +80,7 @@ func (v *viewFS) Rename(oldname, newname string) error {
 	return nil
 }
 
-// Remove implements FS. What is on the disk stays.
+// Remove implements vfs.FS. What is on the disk stays.
 func (v *viewFS) Remove(name string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -86,37 +88,45 @@ func (v *viewFS) Remove(name string) error {
 	return nil
 }
 
-// MkdirAll implements FS.
-func (v *viewFS) MkdirAll(string) error { return nil }
+// Mkdir implements vfs.FS.
+func (v *viewFS) Mkdir(string) error { return nil }
 
-// SyncDir implements FS.
+// Link implements vfs.FS.
+func (v *viewFS) Link(_, newname string) error {
+	return fmt.Errorf("link %s: %w", newname, errors.ErrUnsupported)
+}
+
+// SyncDir implements vfs.FS.
 func (v *viewFS) SyncDir(string) error { return nil }
 
-// List implements FS.
-func (v *viewFS) List(name string) ([]string, error) {
-	names, err := v.FS.List(name)
+// List implements vfs.FS.
+func (v *viewFS) List(name string) ([]vfs.Entry, error) {
+	list, err := v.FS.List(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for f := range v.files {
-		if base, ok := strings.CutPrefix(f, name+"/"); ok && !slices.Contains(names, base) {
-			names = append(names, base)
+		base, ok := strings.CutPrefix(f, name+"/")
+		if ok && !slices.ContainsFunc(list, func(e vfs.Entry) bool { return e.Name == base }) {
+			list = append(list, vfs.Entry{Name: base})
 		}
 	}
-	slices.Sort(names)
-	return names, err
+	slices.SortFunc(list, func(a, b vfs.Entry) int { return strings.Compare(a.Name, b.Name) })
+	return list, err
 }
 
 // viewFile is a file of the disk that is not written to.
 type viewFile struct {
-	File
+	vfs.File
 	cut int64 // its length, when it was cut off; -1: as it is
 }
 
 func (f *viewFile) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 func (f *viewFile) Sync() error                            { return nil }
+
+func (f *viewFile) Allocate(int64, int64) error { return nil }
 
 func (f *viewFile) Truncate(size int64) error {
 	f.cut = size
@@ -167,6 +177,8 @@ func (f *memFile) Size() (int64, error) {
 	defer f.mu.Unlock()
 	return int64(len(f.b)), nil
 }
+
+func (f *memFile) Allocate(off, n int64) error { return vfs.WriteZeros(f, off, n) }
 
 func (f *memFile) Sync() error  { return nil }
 func (f *memFile) Close() error { return nil }

@@ -1,4 +1,4 @@
-package run
+package vfs
 
 import (
 	"bufio"
@@ -58,7 +58,7 @@ func TestFlock(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "lock")
 			other, f := lockFile(t, path), lockFile(t, path)
 			if c.freed != 0 {
-				if err := Flock(other); err != nil {
+				if err := lock(other); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -100,7 +100,7 @@ const holderEnv = "LIGHTMETRICS_TEST_FLOCK"
 // TestFlockOfAKilledProcess: the holder is another process, killed while this one waits.
 func TestFlockOfAKilledProcess(t *testing.T) {
 	if path := os.Getenv(holderEnv); path != "" {
-		if err := Flock(lockFile(t, path)); err != nil {
+		if err := lock(lockFile(t, path)); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println("held")

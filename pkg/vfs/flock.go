@@ -1,4 +1,4 @@
-package run
+package vfs
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ const (
 	flockRetry = 10 * time.Millisecond
 )
 
-// Flock takes an exclusive flock(2) on f. The kernel may let go of a killed process's
+// lock takes an exclusive flock(2) on f. The kernel may let go of a killed process's
 // lock a moment after the process is gone, so a lock that is held is tried again for a
 // second; then it is EWOULDBLOCK.
-func Flock(f *os.File) error { return flock(f, time.Now, time.Sleep) }
+func lock(f *os.File) error { return flock(f, time.Now, time.Sleep) }
 
 func flock(f *os.File, now func() time.Time, sleep func(time.Duration)) error {
 	for end := now().Add(flockWait); ; sleep(flockRetry) {
