@@ -1,27 +1,20 @@
 package catalog
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// AsideSchema and AttemptSchema name the JSON schemas of these records.
-const (
-	AsideSchema   = "lightmetrics.rollup_aside.v1"
-	AttemptSchema = "lightmetrics.rollup_attempt.v1"
-)
-
-// Bounds of these records.
-const (
-	MaxAsideBytes   = 16 << 10
-	MaxAttemptBytes = 16 << 10
+// Kinds of these records.
+var (
+	AsideKind   = record.Kind{Schema: "lightmetrics.rollup_aside.v1", Title: "aside record", MaxBytes: 16 << 10}
+	AttemptKind = record.Kind{Schema: "lightmetrics.rollup_attempt.v1", Title: "attempt record", MaxBytes: 16 << 10}
 )
 
 // Aside says that an agent's batches are not rolled up for an hour, since they do not fit
@@ -45,7 +38,6 @@ type Aside struct {
 }
 
 type asideJSON struct {
-	Schema      string `json:"schema"`
 	AuthorityID string `json:"authority_id"`
 	Shard       uint32 `json:"shard"`
 	Hour        string `json:"hour"`
@@ -64,34 +56,32 @@ func (a *Aside) Key() string { return layout.RollupAside(a.Hour, a.Shard, a.Agen
 
 // Marshal writes the canonical JSON. It does not validate.
 func (a *Aside) Marshal() []byte {
-	return canonical(asideJSON{AsideSchema, a.AuthorityID, uint32(a.Shard), a.Hour.Start().Format(hourLayout), a.Agent, a.Series, a.Records, a.Bytes, a.Limit, a.Reason, a.By, a.At})
+	return AsideKind.Marshal(asideJSON{a.AuthorityID, uint32(a.Shard), a.Hour.Start().Format(hourLayout), a.Agent, a.Series, a.Records, a.Bytes, a.Limit, a.Reason, a.By, a.At})
 }
 
-// ParseAside reads what the key of such a record holds. Errors wrap ErrCorruptRecord.
+// ParseAside reads what the key of such a record holds. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseAside(key string, b []byte) (Aside, error) {
 	a, err := parseAside(key, b)
 	if err != nil {
-		return Aside{}, fmt.Errorf("record %q: %w: %w", key, ErrCorruptRecord, err)
+		return Aside{}, AsideKind.Wrap(key, err)
 	}
 	return a, nil
 }
 
 func parseAside(key string, b []byte) (Aside, error) {
 	var j asideJSON
-	h, err := parseJob(b, MaxAsideBytes, &j, func() string { return j.Hour })
+	if err := AsideKind.Decode(b, &j); err != nil {
+		return Aside{}, err
+	}
+	h, err := parseHour(j.Hour)
 	if err != nil {
 		return Aside{}, err
 	}
 	a := Aside{j.AuthorityID, shard.ID(j.Shard), h, j.Agent, j.Series, j.Records, j.Bytes, j.Limit, j.Reason, j.By, j.At}
-	switch {
-	case j.Schema != AsideSchema:
-		return Aside{}, fmt.Errorf("schema %.64q", j.Schema)
-	case j.Shard >= shard.Max || a.Key() != key:
+	if j.Shard >= shard.Max || a.Key() != key {
 		return Aside{}, fmt.Errorf("it is of shard %d, hour %s, agent %.64q", j.Shard, j.Hour, j.Agent)
-	case !bytes.Equal(a.Marshal(), b):
-		return Aside{}, errors.New("not in canonical form")
 	}
-	return a, errors.Join(text("authority_id", a.AuthorityID, MaxNameBytes), text("reason", a.Reason, MaxNameBytes), text("by", a.By, MaxNameBytes),
+	return a, errors.Join(AsideKind.Verify(b, a.Marshal(), j), text("authority_id", a.AuthorityID, MaxNameBytes), text("reason", a.Reason, MaxNameBytes), text("by", a.By, MaxNameBytes),
 		notNegative("bytes", a.Bytes), notNegative("limit_bytes", a.Limit), notNegative("at_unix_ns", a.At))
 }
 
@@ -109,7 +99,6 @@ type Attempt struct {
 }
 
 type attemptJSON struct {
-	Schema      string `json:"schema"`
 	AuthorityID string `json:"authority_id"`
 	Shard       uint32 `json:"shard"`
 	Hour        string `json:"hour"`
@@ -123,40 +112,33 @@ func (a *Attempt) Key() string { return layout.RollupAttempt(a.Hour, a.Shard) }
 
 // Marshal writes the canonical JSON. It does not validate.
 func (a *Attempt) Marshal() []byte {
-	return canonical(attemptJSON{AttemptSchema, a.AuthorityID, uint32(a.Shard), a.Hour.Start().Format(hourLayout), a.Generation, a.By, a.At})
+	return AttemptKind.Marshal(attemptJSON{a.AuthorityID, uint32(a.Shard), a.Hour.Start().Format(hourLayout), a.Generation, a.By, a.At})
 }
 
-// ParseAttempt reads what the key of such a record holds. Errors wrap ErrCorruptRecord.
+// ParseAttempt reads what the key of such a record holds. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseAttempt(key string, b []byte) (Attempt, error) {
 	var j attemptJSON
-	h, err := parseJob(b, MaxAttemptBytes, &j, func() string { return j.Hour })
+	if err := AttemptKind.Decode(b, &j); err != nil {
+		return Attempt{}, AttemptKind.Wrap(key, err)
+	}
+	h, err := parseHour(j.Hour)
 	a := Attempt{j.AuthorityID, shard.ID(j.Shard), h, j.Generation, j.By, j.At}
 	switch {
 	case err != nil:
-	case j.Schema != AttemptSchema:
-		err = fmt.Errorf("schema %.64q", j.Schema)
 	case j.Shard >= shard.Max || a.Key() != key:
 		err = fmt.Errorf("it is of shard %d, hour %s", j.Shard, j.Hour)
-	case !bytes.Equal(a.Marshal(), b):
-		err = errors.New("not in canonical form")
 	default:
-		err = errors.Join(text("authority_id", a.AuthorityID, MaxNameBytes), text("by", a.By, MaxNameBytes), notNegative("at_unix_ns", a.At))
+		err = errors.Join(AttemptKind.Verify(b, a.Marshal(), j), text("authority_id", a.AuthorityID, MaxNameBytes), text("by", a.By, MaxNameBytes), notNegative("at_unix_ns", a.At))
 	}
 	if err != nil {
-		return Attempt{}, fmt.Errorf("record %q: %w: %w", key, ErrCorruptRecord, err)
+		return Attempt{}, AttemptKind.Wrap(key, err)
 	}
 	return a, nil
 }
 
-// parseJob decodes a record into j and gives the hour that it names.
-func parseJob(b []byte, limit int, j any, hour func() string) (window.Hour, error) {
-	if len(b) > limit {
-		return 0, fmt.Errorf("%d bytes, at most %d", len(b), limit)
-	}
-	if err := json.Unmarshal(b, j); err != nil {
-		return 0, err
-	}
-	t, err := time.Parse(hourLayout, hour())
+// parseHour reads an hour's start.
+func parseHour(s string) (window.Hour, error) {
+	t, err := time.Parse(hourLayout, s)
 	if err != nil {
 		return 0, err
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -19,12 +20,12 @@ func TestAsidesRoundTrip(t *testing.T) {
 	other.Agent = "web-2"
 	for name, bad := range map[string]string{
 		"empty": "", "cut": string(b[:len(b)-1]), "space": string(b) + " ", "of another agent": string(other.Marshal()),
-		"schema": strings.Replace(string(b), "aside.v1", "aside.v2", 1),
+		"schema": strings.Replace(string(b), "aside.v1", "beside.v1", 1),
 		"bytes":  strings.Replace(string(b), `"bytes":9`, `"bytes":-9`, 1),
 		"reason": strings.Replace(string(b), `"too large"`, `""`, 1),
-		"long":   string(b) + strings.Repeat(" ", MaxAsideBytes),
+		"long":   string(b) + strings.Repeat(" ", AsideKind.MaxBytes),
 	} {
-		if _, err := ParseAside(a.Key(), []byte(bad)); !errors.Is(err, ErrCorruptRecord) {
+		if _, err := ParseAside(a.Key(), []byte(bad)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -41,9 +42,9 @@ func TestAttemptsRoundTrip(t *testing.T) {
 	other.Hour++
 	for name, bad := range map[string]string{
 		"empty": "", "cut": string(b[:len(b)-1]), "of another hour": string(other.Marshal()), "by": strings.Replace(string(b), `"0011"`, `""`, 1),
-		"schema": strings.Replace(string(b), "attempt.v1", "attempt.v2", 1), "long": string(b) + strings.Repeat(" ", MaxAttemptBytes),
+		"schema": strings.Replace(string(b), "attempt.v1", "attempted.v1", 1), "long": string(b) + strings.Repeat(" ", AttemptKind.MaxBytes),
 	} {
-		if _, err := ParseAttempt(a.Key(), []byte(bad)); !errors.Is(err, ErrCorruptRecord) {
+		if _, err := ParseAttempt(a.Key(), []byte(bad)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -207,7 +208,7 @@ func (p *pass) decide(ctx context.Context, hr *hour, key string) error {
 	}
 	if s.record == nil {
 		r, err := p.record(ctx, key)
-		if err != nil && (errors.Is(err, ErrCorruptRecord) || objstore.Unreadable(err) || errors.Is(err, objstore.ErrNotFound)) {
+		if record.Opaque(err) || errors.Is(err, objstore.ErrNotFound) {
 			hr.doubt = append(hr.doubt, Problem{key, err})
 			return nil
 		}
@@ -250,12 +251,12 @@ func (p *pass) expiry(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.c.cfg.RequestTimeout)
 	defer cancel()
 	e, _, err := ReadExpiry(ctx, p.c.cfg.Reader, p.c.cfg.AuthorityID)
-	if Unreadable(err) {
+	if record.Opaque(err) {
 		p.next.doubt = []Problem{{layout.RollupExpiryKey, err}}
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read %q: %w", layout.RollupExpiryKey, err)
+		return err
 	}
 	p.next.expiry, p.next.doubt = e, nil
 	return nil
@@ -267,11 +268,11 @@ func (p *pass) compaction(ctx context.Context, hr *hour, key string, into *Into)
 	c := p.c.compactions[at]
 	if c == nil {
 		r, err := p.record(ctx, at)
-		if err != nil && !errors.Is(err, ErrCorruptRecord) && !objstore.Unreadable(err) && !errors.Is(err, objstore.ErrNotFound) {
+		if err != nil && !record.Opaque(err) && !errors.Is(err, objstore.ErrNotFound) {
 			return false, err
 		}
 		if err == nil && r.Set == nil {
-			err = fmt.Errorf("%w: %q is not committed, or removed", ErrCorruptRecord, at)
+			err = CompactionKind.Corrupt(at, "it is not committed, or removed")
 		}
 		if err != nil {
 			hr.doubt = append(hr.doubt, Problem{key, err})
@@ -330,26 +331,11 @@ func (p *pass) spend() error {
 	return nil
 }
 
-// Unreadable reports that the store answered, and what it has is no record: it is
-// damaged, too long, or of another authority. No later try can give it.
-func Unreadable(err error) bool {
-	return errors.Is(err, ErrCorruptRecord) || err != nil && objstore.Unreadable(err)
-}
-
-// Getter is the one request that reading a record takes.
-type Getter interface {
-	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
-}
-
 // Read reads the record of a generation. A record of another authority is corrupt.
-func Read(ctx context.Context, g Getter, authority, key string) (Record, objstore.Info, error) {
-	b, info, err := g.Get(ctx, key, objstore.GetOptions{Limit: MaxRecordBytes})
-	if err != nil {
-		return Record{}, info, err
-	}
-	r, err := ParseRecord(key, b)
+func Read(ctx context.Context, g record.Getter, authority, key string) (Record, objstore.Info, error) {
+	r, info, err := record.Read(ctx, g, key, SetKind, func(b []byte) (Record, error) { return ParseRecord(key, b) })
 	if err == nil && r.authority() != authority {
-		err = fmt.Errorf("record %q: %w: it is of the authority %.128q", key, ErrCorruptRecord, r.authority())
+		err = SetKind.Corrupt(key, "it is of the authority %.128q", r.authority())
 	}
 	if err != nil {
 		return Record{}, info, err

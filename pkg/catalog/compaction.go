@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -101,14 +102,14 @@ func parseSources(of Name, in []sourceJSON) ([]Name, error) {
 	return out, nil
 }
 
-func (s *Set) schema() string {
+func (s *Set) kind() record.Kind {
 	switch {
 	case s.Name.Span > 0:
-		return CompactionSchema
+		return CompactionKind
 	case s.Into != nil:
-		return CompactedSchema
+		return CompactedKind
 	}
-	return SetSchema
+	return SetKind
 }
 
 // CompareSources is the order of sources: hours, then shards.

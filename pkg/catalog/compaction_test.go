@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -95,7 +96,7 @@ func TestBadRecordsOfCompactions(t *testing.T) {
 	} {
 		_, s := source()
 		spoil(s)
-		if _, err := ParseRecord(s.Name.Key(), s.Marshal()); !errors.Is(err, ErrCorruptRecord) {
+		if _, err := ParseRecord(s.Name.Key(), s.Marshal()); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,20 +1,17 @@
 package catalog
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// ExpirySchema names the JSON schema of layout.RollupExpiryKey.
-const ExpirySchema = "lightmetrics.rollup_expiry.v1"
+// ExpiryKind is the kind of the record under layout.RollupExpiryKey.
+var ExpiryKind = record.Kind{Schema: "lightmetrics.rollup_expiry.v1", Title: "decision of retention", MaxBytes: 4 << 10, Exact: true}
 
 // Expiry is the decision of retention: up to which hour the rows of each window are over.
 // It is written before the first set of an hour is removed, and hours only ever join it.
@@ -31,7 +28,6 @@ type Expiry struct {
 }
 
 type expiryJSON struct {
-	Schema      string            `json:"schema"`
 	AuthorityID string            `json:"authority_id"`
 	Through     map[string]string `json:"through"`
 	DecidedAt   int64             `json:"decided_at_unix_ns"`
@@ -50,60 +46,45 @@ func (e Expiry) Marshal() []byte {
 	for w, h := range e.Through {
 		through[w.String()] = h.Start().Format(hourLayout)
 	}
-	return canonical(expiryJSON{ExpirySchema, e.AuthorityID, through, e.DecidedAt, e.WorkerID})
+	return ExpiryKind.Marshal(expiryJSON{e.AuthorityID, through, e.DecidedAt, e.WorkerID})
 }
 
-// ParseExpiry reads what Marshal writes, and nothing else. Errors wrap ErrCorruptRecord.
+// ParseExpiry reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseExpiry(b []byte) (Expiry, error) {
 	e, err := parseExpiry(b)
-	if err == nil && !bytes.Equal(e.Marshal(), b) {
-		err = errors.New("not in canonical form")
-	}
 	if err != nil {
-		return Expiry{}, fmt.Errorf("record %q: %w: %w", layout.RollupExpiryKey, ErrCorruptRecord, err)
+		return Expiry{}, ExpiryKind.Wrap("", err)
 	}
 	return e, nil
 }
 
 func parseExpiry(b []byte) (Expiry, error) {
 	var j expiryJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := ExpiryKind.Decode(b, &j); err != nil {
 		return Expiry{}, err
 	}
 	e := Expiry{AuthorityID: j.AuthorityID, Through: map[window.Window]window.Hour{}, DecidedAt: j.DecidedAt, WorkerID: j.WorkerID}
-	if j.Schema != ExpirySchema {
-		return e, fmt.Errorf("schema %.64q", j.Schema)
-	}
 	for name, text := range j.Through {
 		w, err := window.Parse(name)
 		if err != nil {
 			return e, err
 		}
-		t, err := time.Parse(hourLayout, text)
-		if err != nil {
+		if e.Through[w], err = parseHour(text); err != nil {
 			return e, err
 		}
-		e.Through[w] = window.HourStarting(t)
 	}
-	return e, errors.Join(text("authority_id", e.AuthorityID, MaxNameBytes), text("worker_id", e.WorkerID, MaxNameBytes), notNegative("decided_at_unix_ns", e.DecidedAt))
+	return e, errors.Join(ExpiryKind.Verify(b, e.Marshal(), j), text("authority_id", e.AuthorityID, MaxNameBytes), text("worker_id", e.WorkerID, MaxNameBytes), notNegative("decided_at_unix_ns", e.DecidedAt))
 }
-
-// maxExpiryBytes bounds the record.
-const maxExpiryBytes = 4 << 10
 
 // ReadExpiry reads the decision. Where nothing has expired yet there is no record: the
 // zero Expiry, an Info without ETag, and no error. A record of another authority is corrupt.
-func ReadExpiry(ctx context.Context, g Getter, authority string) (Expiry, objstore.Info, error) {
-	b, info, err := g.Get(ctx, layout.RollupExpiryKey, objstore.GetOptions{Limit: maxExpiryBytes})
+func ReadExpiry(ctx context.Context, g record.Getter, authority string) (Expiry, objstore.Info, error) {
+	e, info, err := record.Read(ctx, g, layout.RollupExpiryKey, ExpiryKind, ParseExpiry)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return Expiry{}, objstore.Info{}, nil
 	}
-	if err != nil {
-		return Expiry{}, info, err
-	}
-	e, err := ParseExpiry(b)
 	if err == nil && e.AuthorityID != authority {
-		err = fmt.Errorf("record %q: %w: it is of the authority %.128q", layout.RollupExpiryKey, ErrCorruptRecord, e.AuthorityID)
+		err = ExpiryKind.Corrupt(layout.RollupExpiryKey, "it is of the authority %.128q", e.AuthorityID)
 	}
 	if err != nil {
 		return Expiry{}, info, err

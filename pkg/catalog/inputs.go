@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // MaxInputBatches bounds the batches of one input set.
@@ -194,7 +195,7 @@ func (in Inputs) Contains(o Inputs) bool {
 }
 
 // Digest of the set: SHA-256 of its canonical JSON.
-func (in Inputs) Digest() identity.Digest { return identity.Sum(canonical(in)) }
+func (in Inputs) Digest() identity.Digest { return identity.Sum(record.JSON(in)) }
 
 // MarshalJSON writes the canonical form: an array of boots with their runs.
 func (in Inputs) MarshalJSON() ([]byte, error) {
@@ -204,9 +205,9 @@ func (in Inputs) MarshalJSON() ([]byte, error) {
 			b = append(b, ',')
 		}
 		b = append(b, `{"agent_id":`...)
-		b = append(b, canonical(boot.Agent)...)
+		b = record.AppendString(b, boot.Agent)
 		b = append(b, `,"boot_id":`...)
-		b = append(b, canonical(boot.Boot)...)
+		b = record.AppendString(b, boot.Boot)
 		b = append(b, `,"runs":[`...)
 		for k, r := range boot.Runs {
 			if k > 0 {

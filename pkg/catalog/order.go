@@ -1,25 +1,20 @@
 package catalog
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// OrderSchema names the JSON schema of orders.
-const OrderSchema = "lightmetrics.rollup_order.v1"
+// OrderKind is the kind of orders.
+var OrderKind = record.Kind{Schema: "lightmetrics.rollup_order.v1", Title: "order", MaxBytes: 1 << 20, Exact: true}
 
-// Bounds of an order.
-const (
-	MaxOrderBytes = 1 << 20
-	maxDamaged    = 1000
-)
+// maxDamaged bounds an order's list of damaged records.
+const maxDamaged = 1000
 
 // Order is an operator's word that a shard's hour is to be made anew: its owner publishes
 // a generation above Above in every window, from frames, and then deletes the order.
@@ -39,7 +34,6 @@ type Order struct {
 }
 
 type orderJSON struct {
-	Schema      string   `json:"schema"`
 	AuthorityID string   `json:"authority_id"`
 	Shard       uint32   `json:"shard"`
 	Hour        string   `json:"hour"`
@@ -81,38 +75,30 @@ func (o *Order) Marshal() []byte {
 	if damaged == nil {
 		damaged = []string{}
 	}
-	return canonical(orderJSON{OrderSchema, o.AuthorityID, uint32(o.Shard), o.Hour.Start().Format(hourLayout), o.Above, damaged, o.Reason, o.By, o.OrderedAt})
+	return OrderKind.Marshal(orderJSON{o.AuthorityID, uint32(o.Shard), o.Hour.Start().Format(hourLayout), o.Above, damaged, o.Reason, o.By, o.OrderedAt})
 }
 
-// ParseOrder reads what the key of an order holds. Errors wrap ErrCorruptRecord.
+// ParseOrder reads what the key of an order holds. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseOrder(key string, b []byte) (Order, error) {
 	o, err := parseOrder(key, b)
 	if err != nil {
-		return Order{}, fmt.Errorf("order %q: %w: %w", key, ErrCorruptRecord, err)
+		return Order{}, OrderKind.Wrap(key, err)
 	}
 	return o, nil
 }
 
 func parseOrder(key string, b []byte) (Order, error) {
-	if len(b) > MaxOrderBytes {
-		return Order{}, fmt.Errorf("%d bytes, at most %d", len(b), MaxOrderBytes)
-	}
 	var j orderJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := OrderKind.Decode(b, &j); err != nil {
 		return Order{}, err
 	}
-	t, err := time.Parse(hourLayout, j.Hour)
+	h, err := parseHour(j.Hour)
 	if err != nil {
 		return Order{}, err
 	}
-	o := Order{j.AuthorityID, shard.ID(j.Shard), window.HourStarting(t), j.Above, j.Damaged, j.Reason, j.By, j.OrderedAt}
-	switch {
-	case j.Schema != OrderSchema:
-		return Order{}, fmt.Errorf("schema %.64q", j.Schema)
-	case j.Shard >= shard.Max || o.Key() != key:
+	o := Order{j.AuthorityID, shard.ID(j.Shard), h, j.Above, j.Damaged, j.Reason, j.By, j.OrderedAt}
+	if j.Shard >= shard.Max || o.Key() != key {
 		return Order{}, fmt.Errorf("it is of shard %d, hour %s", j.Shard, j.Hour)
-	case !bytes.Equal(o.Marshal(), b):
-		return Order{}, errors.New("not in canonical form")
 	}
-	return o, o.Validate()
+	return o, errors.Join(OrderKind.Verify(b, o.Marshal(), j), o.Validate())
 }

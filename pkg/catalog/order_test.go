@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -21,12 +22,12 @@ func TestOrdersRoundTrip(t *testing.T) {
 	other.Shard = 2
 	for name, bad := range map[string]string{
 		"empty": "", "cut": string(b[:len(b)-1]), "space": string(b) + " ", "of another": string(other.Marshal()),
-		"schema":     strings.Replace(string(b), "order.v1", "order.v2", 1),
+		"schema":     strings.Replace(string(b), "order.v1", "ordered.v1", 1),
 		"above":      strings.Replace(string(b), `"above":4`, `"above":0`, 1),
 		"generation": strings.Replace(string(b), `"above":4`, `"above":3`, 1),
 		"reason":     strings.Replace(string(b), `"reason":"damaged"`, `"reason":""`, 1),
 	} {
-		if _, err := ParseOrder(o.Key(), []byte(bad)); !errors.Is(err, ErrCorruptRecord) {
+		if _, err := ParseOrder(o.Key(), []byte(bad)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -7,8 +7,6 @@
 package catalog
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -16,18 +14,19 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// Schemas of the records.
-const (
-	SetSchema     = "lightmetrics.rollup_set.v1"
-	AbortedSchema = "lightmetrics.rollup_set_aborted.v1"
-	RemovedSchema = "lightmetrics.rollup_set_removed.v1"
-	// CompactionSchema is of sets with Name.Span, CompactedSchema of those with Into.
-	CompactionSchema = "lightmetrics.rollup_compaction.v1"
-	CompactedSchema  = "lightmetrics.rollup_set_compacted.v1"
+// Kinds of the records.
+var (
+	SetKind     = record.Kind{Schema: "lightmetrics.rollup_set.v1", Title: "published set", MaxBytes: MaxRecordBytes}
+	AbortedKind = record.Kind{Schema: "lightmetrics.rollup_set_aborted.v1", Title: "aborted set", MaxBytes: MaxRecordBytes}
+	RemovedKind = record.Kind{Schema: "lightmetrics.rollup_set_removed.v1", Title: "removed set", MaxBytes: MaxRecordBytes}
+	// CompactionKind is of sets with Name.Span, CompactedKind of those with Into.
+	CompactionKind = record.Kind{Schema: "lightmetrics.rollup_compaction.v1", Title: "compaction", MaxBytes: MaxRecordBytes}
+	CompactedKind  = record.Kind{Schema: "lightmetrics.rollup_set_compacted.v1", Title: "compacted set", MaxBytes: MaxRecordBytes}
 )
 
 // Bounds of records. A reader refuses longer ones unread.
@@ -38,9 +37,6 @@ const (
 	MaxMetricBytes = 2048
 	MaxTxnBytes    = 256
 )
-
-// ErrCorruptRecord is wrapped by every parse error.
-var ErrCorruptRecord = errors.New("corrupt record")
 
 // Name of a generation of a shard's hour in a window.
 type Name = layout.RollupSetName
@@ -142,7 +138,6 @@ const hourLayout = "2006-01-02T15"
 
 // head has the fields that all records start with.
 type head struct {
-	Schema      string `json:"schema"`
 	AuthorityID string `json:"authority_id"`
 	Shard       uint32 `json:"shard"`
 	Hour        string `json:"hour"`
@@ -151,8 +146,8 @@ type head struct {
 	Span        uint16 `json:"span_hours,omitempty"`
 }
 
-func newHead(schema, authority string, n Name) head {
-	return head{schema, authority, uint32(n.Shard), n.Hour.Start().Format(hourLayout), n.Window.String(), n.Generation, n.Span}
+func newHead(authority string, n Name) head {
+	return head{authority, uint32(n.Shard), n.Hour.Start().Format(hourLayout), n.Window.String(), n.Generation, n.Span}
 }
 
 func (h head) name() (Name, error) {
@@ -168,6 +163,15 @@ func (h head) name() (Name, error) {
 		return Name{}, fmt.Errorf("shard %d, generation %d", h.Shard, h.Generation)
 	}
 	return Name{Hour: window.HourStarting(t), Shard: shard.ID(h.Shard), Window: w, Generation: h.Generation, Span: h.Span}, text("authority_id", h.AuthorityID, MaxNameBytes)
+}
+
+// is refuses a record of another generation than n.
+func (h *head) is(n Name) error {
+	name, err := h.name()
+	if err == nil && name != n {
+		err = fmt.Errorf("it is of %s", name.Key())
+	}
+	return err
 }
 
 type setJSON struct {
@@ -211,8 +215,8 @@ func (s *Set) Marshal() []byte {
 	if objects == nil {
 		objects = []Object{}
 	}
-	return canonical(setJSON{
-		newHead(s.schema(), s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
+	return s.kind().Marshal(setJSON{
+		newHead(s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
 		s.Inputs.Digest(), s.Counts, objects, s.Supersedes, s.CreatedAt, s.WorkerID, s.Inputs,
 		s.sourcesJSON(), s.Into.json(),
 	})
@@ -220,7 +224,7 @@ func (s *Set) Marshal() []byte {
 
 // Marshal writes the canonical JSON.
 func (a *Aborted) Marshal() []byte {
-	return canonical(abortedJSON{newHead(AbortedSchema, a.AuthorityID, a.Name), a.Reason, a.AbortedAt, a.WorkerID})
+	return AbortedKind.Marshal(abortedJSON{newHead(a.AuthorityID, a.Name), a.Reason, a.AbortedAt, a.WorkerID})
 }
 
 // Marshal writes the canonical JSON.
@@ -229,57 +233,48 @@ func (r *Removed) Marshal() []byte {
 	if keys == nil {
 		keys = []string{}
 	}
-	return canonical(removedJSON{newHead(RemovedSchema, r.AuthorityID, r.Name), r.TransactionID, r.Fence, r.SupersededBy, r.RemovedAt, r.WorkerID, keys})
+	return RemovedKind.Marshal(removedJSON{newHead(r.AuthorityID, r.Name), r.TransactionID, r.Fence, r.SupersededBy, r.RemovedAt, r.WorkerID, keys})
 }
 
 // ParseRecord reads what the manifest key holds: canonical JSON of one of the three
-// schemas, of the generation that the key names, and nothing else.
+// schemas, of the generation that the key names. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseRecord(key string, b []byte) (Record, error) {
-	r, err := parseRecord(key, b)
+	kind, err := record.OneOf(b, SetKind, CompactionKind, CompactedKind, AbortedKind, RemovedKind)
 	if err != nil {
-		return Record{}, fmt.Errorf("record %q: %w: %w", key, ErrCorruptRecord, err)
+		return Record{}, SetKind.Wrap(key, err)
+	}
+	r, err := parseRecord(key, b, kind)
+	if err != nil {
+		return Record{}, kind.Wrap(key, err)
 	}
 	return r, nil
 }
 
-func parseRecord(key string, b []byte) (Record, error) {
-	if len(b) > MaxRecordBytes {
-		return Record{}, fmt.Errorf("%d bytes, at most %d", len(b), MaxRecordBytes)
-	}
+func parseRecord(key string, b []byte, kind record.Kind) (Record, error) {
 	want, err := layout.ParseRollupSet(key)
 	if err != nil {
 		return Record{}, err
 	}
-	var h head
-	if err := json.Unmarshal(b, &h); err != nil {
-		return Record{}, err
-	}
-	name, err := h.name()
-	if err != nil {
-		return Record{}, err
-	}
-	if name != want {
-		return Record{}, fmt.Errorf("it is of %s", name.Key())
-	}
 	var r Record
-	switch h.Schema {
-	case SetSchema, CompactionSchema, CompactedSchema:
-		r.Set, err = parseSet(name, b)
-	case AbortedSchema:
-		r.Aborted, err = parseAborted(name, b)
-	case RemovedSchema:
-		r.Removed, err = parseRemoved(name, b)
+	var form any
+	switch kind {
+	case AbortedKind:
+		var j abortedJSON
+		r.Aborted, err = parseAborted(want, b, &j)
+		form = j
+	case RemovedKind:
+		var j removedJSON
+		r.Removed, err = parseRemoved(want, b, &j)
+		form = j
 	default:
-		err = fmt.Errorf("schema %.64q", h.Schema)
+		var j setJSON
+		r.Set, err = parseSet(want, b, kind, &j)
+		form = j
 	}
 	if err != nil {
 		return Record{}, err
 	}
-	// One byte string per value: whatever was not written so is refused.
-	if !bytes.Equal(r.Marshal(), b) {
-		return Record{}, errors.New("not in canonical form")
-	}
-	return r, nil
+	return r, kind.Verify(b, r.Marshal(), form)
 }
 
 // Marshal writes the canonical JSON of the one that is there.
@@ -293,9 +288,8 @@ func (r Record) Marshal() []byte {
 	return r.Removed.Marshal()
 }
 
-func parseSet(n Name, b []byte) (*Set, error) {
-	var j setJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+func parseSet(n Name, b []byte, kind record.Kind, j *setJSON) (*Set, error) {
+	if err := errors.Join(kind.Decode(b, j), j.is(n)); err != nil {
 		return nil, err
 	}
 	s := &Set{
@@ -313,18 +307,16 @@ func parseSet(n Name, b []byte) (*Set, error) {
 	return s, s.Validate()
 }
 
-func parseAborted(n Name, b []byte) (*Aborted, error) {
-	var j abortedJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+func parseAborted(n Name, b []byte, j *abortedJSON) (*Aborted, error) {
+	if err := errors.Join(AbortedKind.Decode(b, j), j.is(n)); err != nil {
 		return nil, err
 	}
 	a := &Aborted{j.AuthorityID, n, j.Reason, j.AbortedAt, j.WorkerID}
 	return a, errors.Join(text("worker_id", a.WorkerID, MaxNameBytes), text("reason", a.Reason, MaxNameBytes), notNegative("aborted_at_unix_ns", a.AbortedAt))
 }
 
-func parseRemoved(n Name, b []byte) (*Removed, error) {
-	var j removedJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+func parseRemoved(n Name, b []byte, j *removedJSON) (*Removed, error) {
+	if err := errors.Join(RemovedKind.Decode(b, j), j.is(n)); err != nil {
 		return nil, err
 	}
 	r := &Removed{j.AuthorityID, n, j.TransactionID, j.Fence, j.SupersededBy, j.RemovedAt, j.WorkerID, j.Keys}
@@ -341,17 +333,6 @@ func parseRemoved(n Name, b []byte) (*Removed, error) {
 		}
 	}
 	return r, errors.Join(text("worker_id", r.WorkerID, MaxNameBytes), text("transaction_id", r.TransactionID, MaxTxnBytes), notNegative("removed_at_unix_ns", r.RemovedAt))
-}
-
-// canonical marshals values that can't fail.
-func canonical(v any) []byte {
-	var buf bytes.Buffer
-	e := json.NewEncoder(&buf)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		panic(err) // types of this package always marshal
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte{'\n'})
 }
 
 func text(name, s string, limit int) error {

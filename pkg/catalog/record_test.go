@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -87,7 +88,7 @@ func TestParserRefuses(t *testing.T) {
 	key, b := r.key(), string(r.Marshal())
 	refused := func(what, key, text string) {
 		t.Helper()
-		if _, err := ParseRecord(key, []byte(text)); !errors.Is(err, ErrCorruptRecord) {
+		if _, err := ParseRecord(key, []byte(text)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -98,7 +99,7 @@ func TestParserRefuses(t *testing.T) {
 	for what, edit := range map[string][2]string{
 		"white space": {`{"schema"`, `{ "schema"`}, "a field more": {`"fence"`, `"x":1,"fence"`}, "a field twice": {`"shards":4,`, `"shards":4,"shards":4,`},
 		"upper-case name": {`"fence"`, `"Fence"`}, "number as text": {`"shards":4`, `"shards":"4"`}, "fraction": {`"shards":4`, `"shards":4.0`},
-		"needless escape": {`"collected"`, `"collecte\u0064"`}, "other schema": {`rollup_set.v1`, `rollup_set.v2`}, "shards": {`"shards":4`, `"shards":3`},
+		"needless escape": {`"collected"`, `"collecte\u0064"`}, "other schema": {`rollup_set.v1`, `rollup_sets.v1`}, "shards": {`"shards":4`, `"shards":3`},
 		"records": {`"records":21`, `"records":22`}, "published": {`"published":21`, `"published":20`}, "samples": {`"samples":20},`, `"samples":21},`},
 		"digest of inputs": {`"inputs_sha256":"`, `"inputs_sha256":"0`}, "inputs": {`[[0,10,2]]`, `[[0,10,1],[10,10,1]]`}, "supersedes": {`"supersedes":1`, `"supersedes":2`},
 		"footer": {`"footer_offset":3`, `"footer_offset":5`}, "chunk of another window": {`window=1m`, `window=5m`}, "plan of another generation": {`0000000002.json"`, `0000000001.json"`},
@@ -129,7 +130,7 @@ func FuzzParseRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string, b []byte) {
 		r, err := ParseRecord(key, b)
 		if err != nil {
-			if !errors.Is(err, ErrCorruptRecord) {
+			if !errors.Is(err, record.ErrCorrupt) {
 				t.Fatal(err)
 			}
 			return

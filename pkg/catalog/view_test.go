@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -96,7 +97,7 @@ func TestUnreadableRecordIsAProblem(t *testing.T) {
 	foreign.AuthorityID = "another"
 	put(t, s, Record{Set: foreign})
 	v := refresh(t, c)
-	if p := v.Problems(testHour); len(p) != 2 || !errors.Is(p[0].Err, ErrCorruptRecord) || !errors.Is(p[1].Err, ErrCorruptRecord) {
+	if p := v.Problems(testHour); len(p) != 2 || !errors.Is(p[0].Err, record.ErrCorrupt) || !errors.Is(p[1].Err, record.ErrCorrupt) {
 		t.Errorf("%v", p)
 	}
 	put(t, s, Record{Set: testSet(1, window.Raw, 2, 1)})

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // Store is what compaction and retention need of an object store.
@@ -153,7 +154,7 @@ func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 		}
 		s.top = m.Generation
 		r, _, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, i.Key)
-		if catalog.Unreadable(err) {
+		if record.Unreadable(err) {
 			// Whoever points at it can't be read either, and is no source until it is made anew.
 			s.damaged = append(s.damaged, i.Key)
 			return nil

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -45,7 +46,7 @@ func (r *Retainer) advance(ctx context.Context, w window.Window, to window.Hour,
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	e, info, err := catalog.ReadExpiry(ctx, r.cfg.Store, r.cfg.AuthorityID)
-	damaged := catalog.Unreadable(err)
+	damaged := record.Unreadable(err)
 	if damaged {
 		// A read that was refused may have no ETag.
 		info, err = r.cfg.Store.Head(ctx, layout.RollupExpiryKey)

@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -193,7 +194,7 @@ func TestDamagedExpiry(t *testing.T) {
 	v, err := w.reader(w.store)
 	w.must(err)
 	for h := hour0; h < hour0+3; h++ {
-		if ps := v.Problems(h); len(ps) != 1 || ps[0].Key != layout.RollupExpiryKey || !errors.Is(ps[0].Err, catalog.ErrCorruptRecord) {
+		if ps := v.Problems(h); len(ps) != 1 || ps[0].Key != layout.RollupExpiryKey || !errors.Is(ps[0].Err, record.ErrCorrupt) {
 			t.Errorf("hour %d: %v", h-hour0, ps)
 		}
 		w.expired("its sets are removed", v, h)
@@ -217,7 +218,7 @@ func TestExpiryRecordsAreCanonical(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, bad := range []string{"", "{}", want + " ", want[:len(want)-1], want[:12] + "x" + want[13:]} {
-		if _, err := catalog.ParseExpiry([]byte(bad)); !errors.Is(err, catalog.ErrCorruptRecord) {
+		if _, err := catalog.ParseExpiry([]byte(bad)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -153,7 +154,7 @@ func (s Seen) Unneeded() []catalog.Name {
 }
 
 func unreadable(err error) bool {
-	return errors.Is(err, catalog.ErrCorruptRecord) || errors.Is(err, objstore.ErrNotFound) || err != nil && objstore.Unreadable(err)
+	return record.Opaque(err) || errors.Is(err, objstore.ErrNotFound)
 }
 
 // read reads a record, and the compaction that it points at.
@@ -197,7 +198,7 @@ func (l *Looker) compaction(ctx context.Context, n catalog.Name) (*catalog.Set, 
 		return nil, err
 	}
 	if rec.Set == nil {
-		return nil, fmt.Errorf("%w: %q is removed", catalog.ErrCorruptRecord, key)
+		return nil, fmt.Errorf("%w: %q is removed", record.ErrCorrupt, key)
 	}
 	l.known[key] = &remembered{etag: info.ETag, set: rec.Set, used: true}
 	return rec.Set, nil

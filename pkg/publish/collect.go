@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -44,7 +45,7 @@ func (x *collection) objects(ctx context.Context, h window.Hour, keys []string, 
 	}
 	// Only now, after every condemnation is confirmed.
 	named, err := x.c.named(ctx, h)
-	if catalog.Unreadable(err) {
+	if record.Opaque(err) {
 		for _, key := range condemned { // what that record names is not known
 			x.log(key, Later, err.Error())
 		}
@@ -150,7 +151,7 @@ const (
 // undecided one of keys that are long on the queue is aborted.
 func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64) (state, error) {
 	r, err := x.record(ctx, t.ManifestKey())
-	if catalog.Unreadable(err) {
+	if record.Unreadable(err) {
 		n, perr := layout.ParseRollupSet(t.ManifestKey())
 		if perr != nil {
 			return live, nil

@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -171,7 +172,7 @@ func (x *collection) removeSet(ctx context.Context, n catalog.Name) (keys []stri
 	key := n.Key()
 	r, info, err := x.c.record(ctx, key)
 	switch {
-	case errors.Is(err, catalog.ErrCorruptRecord):
+	case record.Opaque(err):
 		x.log(key, Kept, err.Error())
 		return nil, false, nil
 	case err != nil:

@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // removeCompaction turns a compaction that no source needs any more into its Removed
@@ -19,7 +20,7 @@ func (x *collection) removeCompaction(ctx context.Context, s *catalog.Set, etag 
 	key := s.Name.Key()
 	for _, src := range slices.Backward(s.Sources) {
 		needed, err := x.c.needs(ctx, src, s.Name)
-		if errors.Is(err, catalog.ErrCorruptRecord) || err != nil && objstore.Unreadable(err) {
+		if record.Opaque(err) {
 			needed, err = true, nil // in doubt keep
 		}
 		if err != nil {

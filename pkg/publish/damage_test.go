@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -49,11 +50,11 @@ func TestADamagedRecordIsSuperseded(t *testing.T) {
 	damaged := w.mustPublish(publication(2, 1, "x", "y"))
 	w.put(damaged.Name.Key(), []byte("{}"))
 	next := publication(3, 1, "x", "z")
-	if _, err := w.publish(next); !errors.Is(err, catalog.ErrCorruptRecord) {
+	if _, err := w.publish(next); !errors.Is(err, record.ErrCorrupt) {
 		t.Fatalf("without an order: %v", err)
 	}
 	next.Damaged = []string{first.Name.Key()}
-	if _, err := w.publish(next); !errors.Is(err, catalog.ErrCorruptRecord) {
+	if _, err := w.publish(next); !errors.Is(err, record.ErrCorrupt) {
 		t.Fatalf("ordered for another: %v", err)
 	}
 	next.Damaged = []string{damaged.Name.Key()}

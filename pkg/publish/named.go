@@ -8,6 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -50,7 +51,7 @@ func (c *Collector) named(ctx context.Context, h window.Hour) (map[string]string
 		names, ok := c.remembered.get(i.Key, i.ETag)
 		if !ok {
 			r, info, err := c.record(ctx, i.Key)
-			if catalog.Unreadable(err) {
+			if record.Unreadable(err) {
 				over, serr := c.over(ctx, n)
 				if over && serr == nil {
 					return nil // nobody reads it, whatever it named

@@ -18,6 +18,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // Decisions that callers branch on.
@@ -149,7 +150,7 @@ func (c *core) once(ctx context.Context, f func(context.Context) error) error {
 
 // hopeless errors are those that a repeat can't mend.
 func hopeless(err error) bool {
-	for _, e := range []error{objstore.ErrDenied, objstore.ErrNoBucket, objstore.ErrInvalid, catalog.ErrCorruptRecord, ErrRefsInvalid, ErrRefsLost, ErrRefsFull} {
+	for _, e := range []error{objstore.ErrDenied, objstore.ErrNoBucket, objstore.ErrInvalid, record.ErrCorrupt, record.ErrNewerVersion, ErrRefsInvalid, ErrRefsLost, ErrRefsFull} {
 		if errors.Is(err, e) {
 			return true
 		}

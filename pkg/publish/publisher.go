@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // Output is one chunk and its index, to be published.
@@ -281,7 +282,7 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 	for n.Generation--; n.Generation > 0; n.Generation-- {
 		r, _, err := t.p.record(ctx, n.Key())
 		switch {
-		case catalog.Unreadable(err) && slices.Contains(t.pub.Damaged, n.Key()):
+		case record.Unreadable(err) && slices.Contains(t.pub.Damaged, n.Key()):
 			continue // it was decided; what it named, and its fence, is not known any more
 		case err != nil:
 			return err

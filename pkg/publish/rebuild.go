@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // References is what a look at all published sets found of their reference sets.
@@ -59,7 +59,7 @@ func (c *Collector) References(ctx context.Context, add bool, progress func(Refe
 
 func (c *Collector) references(ctx context.Context, f Founding, key string, add bool, rep *References) error {
 	r, _, err := c.record(ctx, key)
-	if catalog.Unreadable(err) {
+	if record.Unreadable(err) {
 		if len(rep.Unreadable) < maxUnreadable {
 			rep.Unreadable = append(rep.Unreadable, key)
 		}

@@ -7,6 +7,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // superseding gives the lowest generation above n that was ever committed, 0 when there
@@ -31,7 +32,7 @@ func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) 
 				return 0, nil // keys of one shard and window stand together
 			}
 			r, _, err := c.record(ctx, info.Key)
-			if err != nil && !errors.Is(err, catalog.ErrCorruptRecord) {
+			if err != nil && !errors.Is(err, record.ErrCorrupt) {
 				return 0, err
 			}
 			if r != nil && r.Aborted == nil {

@@ -8,6 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -152,7 +153,7 @@ func (c *core) sets(ctx context.Context, h window.Hour) (named map[string]bool, 
 			return nil
 		}
 		r, _, err := c.record(ctx, i.Key)
-		if errors.Is(err, catalog.ErrCorruptRecord) {
+		if record.Opaque(err) {
 			return nil // what it names is looked at, found doubtful, and kept
 		}
 		if err != nil || r == nil || r.Aborted != nil {

@@ -12,6 +12,15 @@ import (
 
 // Unmarshal reads into v, a pointer to a struct, what Marshal writes. Errors wrap ErrCorrupt or ErrNewerVersion.
 func (k Kind) Unmarshal(b []byte, v any) error {
+	if err := k.Decode(b, v); err != nil {
+		return err
+	}
+	return k.Verify(b, k.Marshal(v), v)
+}
+
+// Decode is the first half of Unmarshal, for records that are read into one struct and written from
+// another: it takes JSON of the schema that is not canonical as well, so Verify has to follow.
+func (k Kind) Decode(b []byte, v any) error {
 	if len(b) > k.MaxBytes {
 		return k.Corrupt("", "%d bytes, at most %d", len(b), k.MaxBytes)
 	}
@@ -21,12 +30,20 @@ func (k Kind) Unmarshal(b []byte, v any) error {
 	if err := json.Unmarshal(b, v); err != nil {
 		return k.Corrupt("", "%w", err)
 	}
-	own := k.Marshal(v)
+	return nil
+}
+
+// Verify compares b with own, which is what this release writes of what it read in b. v is of the
+// type that Decode filled, or a pointer to it; it says which fields are known.
+func (k Kind) Verify(b, own []byte, v any) error {
 	if string(own) == string(b) {
 		return nil
 	}
 	// Not what this release writes: damaged, or with fields that it does not know.
-	t := reflect.TypeOf(v).Elem()
+	t := reflect.TypeOf(v)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
 	s := scanner{own: string(own), rest: string(b)}
 	if prefix := head + k.Schema + `"`; strings.HasPrefix(s.rest, prefix) {
 		s.own, s.rest = s.own[len(prefix):], s.rest[len(prefix):]

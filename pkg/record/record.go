@@ -69,6 +69,10 @@ func Unreadable(err error) bool {
 	return errors.Is(err, ErrCorrupt) || objstore.Unreadable(err)
 }
 
+// Opaque reports whether a record is there whose content this release can't have: unreadable, or of a
+// newer release. Who only reads notes the doubt and goes on. Who would repair, replace or delete asks Unreadable.
+func Opaque(err error) bool { return errors.Is(err, ErrNewerVersion) || Unreadable(err) }
+
 // Kind is one kind of record. Values of it are package variables of the packages that own the records.
 type Kind struct {
 	// Schema with the version that this release writes, such as "lightmetrics.accepted_batch.v1".

@@ -8,6 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // Asides lists the agents that workers set aside, by shard and hour. bad is called for
@@ -15,7 +16,7 @@ import (
 func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) ([]catalog.Aside, error) {
 	var out []catalog.Aside
 	err := r.list(ctx, layout.RollupAsidePrefix, "", func(i objstore.Info) error {
-		b, _, err := r.get(ctx, i.Key, catalog.MaxAsideBytes, recordTimeout)
+		b, _, err := r.get(ctx, i.Key, int64(catalog.AsideKind.MaxBytes), recordTimeout)
 		if errors.Is(err, objstore.ErrNotFound) {
 			return nil
 		}
@@ -23,7 +24,7 @@ func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) 
 		if err == nil {
 			a, err = catalog.ParseAside(i.Key, b)
 		}
-		if catalog.Unreadable(err) {
+		if record.Unreadable(err) {
 			bad(i.Key, err)
 			return nil
 		}

@@ -165,7 +165,7 @@ func (r *Repairer) state(ctx context.Context, h window.Hour, s shard.ID) (*state
 		for _, gen := range slices.Backward(all) {
 			n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
 			rec, err := r.record(ctx, n.Key())
-			if catalog.Unreadable(err) {
+			if record.Unreadable(err) {
 				st.damaged = append(st.damaged, n)
 				continue
 			}
@@ -395,7 +395,7 @@ func (r *Repairer) create(ctx context.Context, o *Ordered, decided uint64, ord c
 		if err == nil || !errors.Is(err, objstore.ErrExists) {
 			return err
 		}
-		b, info, err := r.get(ctx, ord.Key(), catalog.MaxOrderBytes, recordTimeout)
+		b, info, err := r.get(ctx, ord.Key(), int64(catalog.OrderKind.MaxBytes), recordTimeout)
 		if errors.Is(err, objstore.ErrNotFound) {
 			continue // done meanwhile
 		}
@@ -431,7 +431,7 @@ func contains(all, some []string) bool {
 func (r *Repairer) Orders(ctx context.Context, bad func(key string, err error)) ([]catalog.Order, error) {
 	var out []catalog.Order
 	err := r.list(ctx, layout.RollupOrdersPrefix, "", func(i objstore.Info) error {
-		b, _, err := r.get(ctx, i.Key, catalog.MaxOrderBytes, recordTimeout)
+		b, _, err := r.get(ctx, i.Key, int64(catalog.OrderKind.MaxBytes), recordTimeout)
 		if errors.Is(err, objstore.ErrNotFound) {
 			return nil
 		}
@@ -439,7 +439,7 @@ func (r *Repairer) Orders(ctx context.Context, bad func(key string, err error)) 
 		if err == nil {
 			ord, err = catalog.ParseOrder(i.Key, b)
 		}
-		if catalog.Unreadable(err) {
+		if record.Unreadable(err) {
 			bad(i.Key, err)
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -204,7 +205,7 @@ func (v *verifier) unfinished(ctx context.Context, h window.Hour, s shard.ID, ge
 		}
 		rec, err := v.r.record(ctx, layout.RollupSet(h, s, w, most))
 		switch {
-		case catalog.Unreadable(err):
+		case record.Unreadable(err):
 			return nil // is a finding already, and its repair mends this
 		case errors.Is(err, objstore.ErrNotFound):
 			continue
@@ -236,7 +237,7 @@ func (v *verifier) slot(ctx context.Context, h window.Hour, s shard.ID, w window
 		rec, err := v.r.record(ctx, key)
 		f := Finding{Hour: h, Shard: s, Window: w, Key: key}
 		switch {
-		case catalog.Unreadable(err):
+		case record.Unreadable(err):
 			f.Problem, f.Detail = RecordUnreadable, err.Error()
 			v.found(f)
 			continue // what is below may count, and is to be whole
@@ -266,7 +267,7 @@ func (v *verifier) slot(ctx context.Context, h window.Hour, s shard.ID, w window
 func (v *verifier) below(ctx context.Context, h window.Hour, s shard.ID, w window.Window, gens []uint64) error {
 	for _, gen := range gens {
 		_, err := v.r.record(ctx, layout.RollupSet(h, s, w, gen))
-		if catalog.Unreadable(err) {
+		if record.Unreadable(err) {
 			v.rep.Superseded++
 		} else if err != nil && !errors.Is(err, objstore.ErrNotFound) {
 			return err
@@ -342,7 +343,7 @@ func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, err
 	var c checked
 	rec, err := v.r.record(ctx, key)
 	switch {
-	case catalog.Unreadable(err) || errors.Is(err, objstore.ErrNotFound):
+	case record.Unreadable(err) || errors.Is(err, objstore.ErrNotFound):
 		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: err.Error()}}
 	case err != nil:
 		return c, err

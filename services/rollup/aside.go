@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -113,7 +114,7 @@ func (o *owner) readAside(ctx context.Context, key string) (catalog.Aside, bool,
 	s := o.s
 	rctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	b, _, err := s.store.Get(rctx, key, objstore.GetOptions{Limit: catalog.MaxAsideBytes})
+	b, _, err := s.store.Get(rctx, key, objstore.GetOptions{Limit: int64(catalog.AsideKind.MaxBytes)})
 	if errors.Is(err, objstore.ErrNotFound) {
 		return catalog.Aside{}, false, nil
 	}
@@ -122,7 +123,7 @@ func (o *owner) readAside(ctx context.Context, key string) (catalog.Aside, bool,
 		a, err = catalog.ParseAside(key, b)
 	}
 	switch {
-	case catalog.Unreadable(err):
+	case record.Unreadable(err):
 		// Without it the agent is tried, and set aside again if that is needed.
 		s.log.Error("the record of an agent that was set aside can't be read; it is tried again", "key", key, "error", err)
 	case err != nil:

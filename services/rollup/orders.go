@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -136,7 +137,7 @@ func (o *owner) orderOf(ctx context.Context, h window.Hour) (*order, error) {
 func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: catalog.MaxOrderBytes})
+	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(catalog.OrderKind.MaxBytes)})
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil, nil
 	}
@@ -145,7 +146,7 @@ func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
 		ord, err = catalog.ParseOrder(key, b)
 	}
 	switch {
-	case catalog.Unreadable(err):
+	case record.Unreadable(err):
 		o.s.log.Error("an order can't be read; give it again", "key", key, "err", err)
 		return nil, nil
 	case err != nil:
@@ -239,7 +240,7 @@ func unreadablePlan(err error) bool {
 // damage counts looks that met something that can't be read.
 func (m *metrics) damage(err error) {
 	switch {
-	case errors.Is(err, catalog.ErrCorruptRecord):
+	case errors.Is(err, record.ErrCorrupt):
 		m.damaged.WithLabelValues("record").Inc()
 	case errors.Is(err, rollup.ErrPlan):
 		m.damaged.WithLabelValues("plan").Inc()

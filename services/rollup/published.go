@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -68,7 +69,7 @@ func (s *Service) publishedBut(ctx context.Context, h window.Hour, id shard.ID, 
 		for i := len(all) - 1; i >= 0 && p.sets[w] == nil; i-- {
 			key := layout.RollupSet(h, id, w, all[i])
 			r, err := s.record(ctx, key)
-			if catalog.Unreadable(err) && slices.Contains(damaged, key) {
+			if record.Unreadable(err) && slices.Contains(damaged, key) {
 				p.damaged = append(p.damaged, key)
 				continue
 			}

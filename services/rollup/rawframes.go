@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -213,7 +213,7 @@ func (o *owner) readFrameProgress(ctx context.Context) (*compact.FrameProgress, 
 		p, err = compact.ParseFrameProgress(b)
 	}
 	switch {
-	case errors.Is(err, compact.ErrFrameProgress) || catalog.Unreadable(err):
+	case errors.Is(err, compact.ErrFrameProgress) || record.Unreadable(err):
 		o.s.log.Error("the note of removed raw frames can't be read; all hours are looked at again", "key", key, "error", err)
 		return none, nil
 	case err != nil:

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -196,13 +197,13 @@ func (h job) begin(ctx context.Context, p *planned) (died bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	key := layout.RollupAttempt(p.Hour, p.Shard)
-	b, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: catalog.MaxAttemptBytes})
+	b, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(catalog.AttemptKind.MaxBytes)})
 	if err == nil {
 		var was catalog.Attempt
 		was, err = catalog.ParseAttempt(key, b)
 		died = err == nil && was.AuthorityID == p.AuthorityID && was.Generation == p.Generation && was.By != s.run
 	}
-	if err != nil && !errors.Is(err, objstore.ErrNotFound) && !catalog.Unreadable(err) {
+	if err != nil && !errors.Is(err, objstore.ErrNotFound) && !record.Unreadable(err) {
 		return false, fmt.Errorf("read %q: %w", key, err)
 	}
 	if died {

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -26,7 +27,7 @@ func (o *owner) rivals(ctx context.Context, h window.Hour) error {
 	pend := o.log.inputs(h)
 	for _, beside := range []window.Hour{h - 1, h + 1} {
 		pub, err := o.s.published(ctx, beside, o.grant.Shard)
-		if catalog.Unreadable(err) {
+		if record.Unreadable(err) {
 			// It waits for a repair; who overlaps is told by what was accepted.
 			o.s.m.damage(err)
 			if err := o.rivalsAccepted(ctx, pend, beside, h); err != nil {

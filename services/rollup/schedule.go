@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -76,7 +76,7 @@ func (o *owner) failed(w *hourWork, err error) {
 func isStuck(err error) bool {
 	var frame *UnreadableError
 	var records *rollup.ConservationError
-	return errors.As(err, &frame) || errors.As(err, &records) || errors.Is(err, rollup.ErrPlan) || errors.Is(err, catalog.ErrCorruptRecord) ||
+	return errors.As(err, &frame) || errors.As(err, &records) || errors.Is(err, rollup.ErrPlan) || errors.Is(err, record.ErrCorrupt) ||
 		objstore.Unreadable(err) || errors.Is(err, objstore.ErrNotFound)
 }
 
