@@ -17,6 +17,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
 )
 
 const (
@@ -27,45 +28,31 @@ const (
 )
 
 func agentCommand(out *format) *cobra.Command {
-	var addr string
+	var a agentAddress
 	cmd := &cobra.Command{Use: "agent", Short: "Look at an agent and resolve its conflicts"}
-	cmd.PersistentFlags().StringVar(&addr, "addr", "http://127.0.0.1:4320", "[http|https://]host:port of the agent's HTTP address; LMCTL_AGENT_ADDR, or the context in use")
-	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if !cmd.Flags().Changed("addr") {
-			d, err := currentDeployment()
-			if err != nil {
-				return err
-			}
-			addr = cmp.Or(os.Getenv("LMCTL_AGENT_ADDR"), d.Agent, addr)
-		}
-		hostport, scheme, err := parseAddress(addr, true)
-		if err != nil {
-			return err
-		}
-		addr = cmp.Or(scheme, "http") + "://" + hostport
-		return nil
-	}
+	cmd.PersistentFlags().StringVar(&a.url, "addr", "http://127.0.0.1:4320", "[http|https://]host:port of the agent's HTTP address; LMCTL_AGENT_ADDR, or the context in use")
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.resolve(cmd.Flags().Changed("addr")) }
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "status",
 			Short: "Queue, collectors, parked conflicts; exits 3 when something needs a person",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				b, err := agentRequest(cmd.Context(), http.MethodGet, addr, "/status")
+				b, err := a.request(cmd.Context(), http.MethodGet, "/status")
 				if err != nil {
 					return err
 				}
 				var st agent.Status
 				if err := json.Unmarshal(b, &st); err != nil {
-					return fmt.Errorf("%s/status: %w", addr, err)
+					return fmt.Errorf("%s/status: %w", a.url, err)
 				}
 				if err := out.write(cmd.OutOrStdout(), st, statusTable(st)); err != nil {
 					return err
 				}
 				if len(st.Alerts) > 0 {
 					lines := make([]string, len(st.Alerts))
-					for i, a := range st.Alerts {
-						lines[i] = a.String()
+					for i, alert := range st.Alerts {
+						lines[i] = alert.String()
 					}
 					return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New(strings.Join(lines, "\n"))}
 				}
@@ -79,7 +66,7 @@ func agentCommand(out *format) *cobra.Command {
 				" holds the agent's token where it wants one.",
 			Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				_, err := agentRequest(cmd.Context(), http.MethodPost, addr, "/conflicts/"+url.PathEscape(args[0])+"/accept-existing")
+				_, err := a.request(cmd.Context(), http.MethodPost, "/conflicts/"+url.PathEscape(args[0])+"/accept-existing")
 				return err
 			},
 		})
@@ -109,18 +96,60 @@ func statusTable(st agent.Status) table {
 	return t
 }
 
-// agentRequest calls the agent's HTTP address.
-func agentRequest(ctx context.Context, method, addr, path string) ([]byte, error) {
+// agentAddress is an agent's HTTP address, and how it is asked. The agent itself speaks HTTP;
+// where it is asked over a network, a proxy before it has TLS.
+type agentAddress struct {
+	url    string
+	token  string
+	client http.Client
+}
+
+// resolve finds the address, unless a flag has it, and the certificates of https.
+func (a *agentAddress) resolve(given bool) error {
+	d, err := currentDeployment()
+	if err != nil {
+		return err
+	}
+	if !given {
+		a.url = cmp.Or(os.Getenv("LMCTL_AGENT_ADDR"), d.Agent, a.url)
+	}
+	hostport, scheme, err := parseAddress(a.url, true)
+	if err != nil {
+		return err
+	}
+	a.url = cmp.Or(scheme, "http") + "://" + hostport
+	a.token = os.Getenv(tokenVariable)
+	// An agent redirects nobody, and the token is for nobody else.
+	a.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if scheme != "https" {
+		if a.token != "" && !isLoopback(hostport) {
+			return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("address %q: a token is sent without TLS to this machine alone: write https://%s", a.url, hostport)}
+		}
+		return nil // certificates of a context are for the services that it names with TLS
+	}
+	tls := withEnvironment(rpc.ClientConfig{}, d).TLS
+	tls.Enabled = true
+	config, err := tls.Config()
+	if err != nil {
+		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = config
+	a.client.Transport = transport
+	return nil
+}
+
+func (a *agentAddress) request(ctx context.Context, method, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(addr, "/")+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, a.url+path, nil)
 	if err != nil {
 		return nil, &cli.ExitError{Code: cli.ExitUsage, Err: err}
 	}
-	if token := os.Getenv(tokenVariable); token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := a.client.Do(req)
 	if err != nil {
 		return nil, &cli.ExitError{Code: cli.ExitUnreachable, Err: err}
 	}

@@ -3,7 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
 	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -62,5 +69,55 @@ func TestAgentStatusExits3(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "failing, PERMISSION_DENIED") {
 		t.Errorf("the table:\n%s", &out)
+	}
+}
+
+// TestAgentOverTLS: the context's certificates are those of an agent behind https, variables win
+// over them, and a token goes to no other machine without TLS, nor along a redirect.
+func TestAgentOverTLS(t *testing.T) {
+	var tokens []string
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tokens = append(tokens, r.Header.Get("Authorization"))
+		if r.Method == http.MethodPost {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+			return
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LMCTL_CONFIG", filepath.Join(dir, "lmctl.yaml"))
+	t.Setenv(tokenVariable, "secret")
+	ask := func(want int, args ...string) {
+		t.Helper()
+		if out, code := command(t, agentCommand, append([]string{"agent"}, args...)...); code != want {
+			t.Errorf("%q: exit status %d, want %d: %s", args, code, want, out)
+		}
+	}
+	ask(cli.ExitUnreachable, "status", "--addr", srv.URL)
+	if out, code := command(t, contextCommand, "context", "add", "prod", "--agent", srv.URL, "--ca-file", ca); code != cli.ExitOK {
+		t.Fatalf("context add: %d %s", code, out)
+	}
+	ask(cli.ExitOK, "status")
+	ask(cli.ExitOK, "status", "--addr", srv.URL)
+	ask(cli.ExitFailed, "accept-existing", "x")
+	if len(tokens) != 3 || tokens[0] != "Bearer secret" || tokens[2] != "Bearer secret" {
+		t.Errorf("requests with %q", tokens)
+	}
+	t.Setenv("LMCTL_SERVER_NAME", "another.example")
+	ask(cli.ExitUnreachable, "status")
+	t.Setenv("LMCTL_SERVER_NAME", "")
+	t.Setenv("LMCTL_CA_FILE", filepath.Join(dir, "none.pem"))
+	ask(cli.ExitUsage, "status")
+	ask(cli.ExitUsage, "status", "--addr", "http://192.0.2.1:4320")
+	ask(cli.ExitUsage, "status", "--addr", "192.0.2.1:4320")
+	if len(tokens) != 3 {
+		t.Errorf("requests with %q", tokens)
 	}
 }
