@@ -62,3 +62,50 @@ func BenchmarkColdSeries(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkWrite makes the chunk and the index of 2,525 series of 359 rows.
+func BenchmarkWrite(b *testing.B) {
+	var series []*Series
+	for _, ss := range pieces(tsbs.Generate(1, 25, 359), 1) {
+		if len(ss[0].T) > 100 {
+			series = ss
+		}
+	}
+	w := NewWriter(Options{})
+	b.ReportAllocs()
+	samples := 0
+	for b.Loop() {
+		w.Reset()
+		samples = 0
+		for _, s := range series {
+			if err := w.Add(s); err != nil {
+				b.Fatal(err)
+			}
+		}
+		f, err := w.Finish()
+		if err != nil {
+			b.Fatal(err)
+		}
+		samples = int(f.Samples)
+	}
+	b.ReportMetric(float64(b.N)*float64(samples)/b.Elapsed().Seconds()/1e6, "Msamples/s")
+}
+
+// BenchmarkReadAll decodes every series of the chunk of BenchmarkWrite.
+func BenchmarkReadAll(b *testing.B) {
+	f := benchFiles(b)
+	x := readIndex(b, f.Index)
+	d := NewDecoder(x, Limits{})
+	var c Columns
+	b.ReportAllocs()
+	for b.Loop() {
+		d.Reset(x)
+		d.Put(0, f.Chunk)
+		for i := range x.Len() {
+			if _, err := d.Series(i, math.MinInt64, math.MaxInt64, AllColumns, &c); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.N)*float64(f.Samples)/b.Elapsed().Seconds()/1e6, "Msamples/s")
+}
