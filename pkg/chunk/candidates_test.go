@@ -231,7 +231,7 @@ func TestMeasureCandidates(t *testing.T) {
 			}
 		}
 		t.Logf("%s: this format: %v", name, measure(t, ps, Options{}, rounds))
-		t.Logf("%s: without references: %v", name, measure(t, ps, Options{noReferences: true}, rounds))
+		t.Logf("%s: without references: %v", name, measure(t, ps, Options{codec: integerCodec{noReferences: true}}, rounds))
 		for _, c := range all {
 			enc, dec, size := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64), 0
 			for range rounds {

@@ -9,6 +9,7 @@ import (
 type Decoder struct {
 	x     *Index
 	lim   Limits
+	known codecs
 	parts []fetched
 	// Parsed blocks of values and times, by number; the latest ones.
 	values, times map[uint32]*block
@@ -30,7 +31,7 @@ const maxParsed = 8
 
 // NewDecoder returns a decoder of the chunk of x.
 func NewDecoder(x *Index, lim Limits) *Decoder {
-	return &Decoder{x: x, lim: lim.orDefault(), values: map[uint32]*block{}, times: map[uint32]*block{}, sets: map[uint32]*Columns{}}
+	return &Decoder{x: x, lim: lim.orDefault(), known: codecOf, values: map[uint32]*block{}, times: map[uint32]*block{}, sets: map[uint32]*Columns{}}
 }
 
 // Put hands in bytes of the chunk from offset on; they must not change until Reset.
@@ -87,7 +88,7 @@ func (d *Decoder) open(m map[uint32]*block, ranges []Range, i uint32, kind byte)
 	if n := len(d.spare); n > 0 {
 		b, d.spare = d.spare[n-1], d.spare[:n-1]
 	}
-	if err := b.parse(raw, &d.lim); err != nil {
+	if err := b.parse(raw, d.known, &d.lim); err != nil {
 		d.spare = append(d.spare, b)
 		return nil, err
 	}
@@ -165,7 +166,7 @@ func (d *Decoder) read(p part, t *timeInfo, want Mask, into *Columns) error {
 	if int(p.slot) >= len(b.slots) || b.slots[p.slot].rows != int(t.rows) {
 		return refuse(BadBlock, "no series of %d rows in slot %d", t.rows, p.slot)
 	}
-	return b.read(int(p.slot), want, into)
+	return b.readValues(int(p.slot), want, into)
 }
 
 // maxTimes bounds the times that a decoder keeps.
@@ -176,28 +177,4 @@ func wanted(dst, src []int64, want Mask) []int64 {
 		return nil
 	}
 	return append(dst[:0], src...)
-}
-
-// append adds rows of the next part, which has the same columns.
-func (c *Columns) append(o *Columns) error {
-	if c.mask() != o.mask() {
-		return refuse(BadBlock, "parts of a series with columns %#x and %#x", c.mask(), o.mask())
-	}
-	c.T = append(c.T, o.T...)
-	c.Start = append(c.Start, o.Start...)
-	c.FirstT = append(c.FirstT, o.FirstT...)
-	c.LastT = append(c.LastT, o.LastT...)
-	for i := range columns {
-		bit := Mask(1) << i
-		switch {
-		case bit == ColStart:
-		case bit&histColumns != 0:
-			*c.hist(bit) = append(*c.hist(bit), *o.hist(bit)...)
-		case bit&countColumns != 0:
-			*c.count(bit) = append(*c.count(bit), *o.count(bit)...)
-		default:
-			*c.float(bit) = append(*c.float(bit), *o.float(bit)...)
-		}
-	}
-	return nil
 }

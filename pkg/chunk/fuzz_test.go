@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -58,12 +59,22 @@ func FuzzBlock(f *testing.F) {
 			}
 		}
 	}
+	for _, k := range []codec{plainCodec{}, integerCodec{}} {
+		files := write(f, Options{codec: k}, minimal())
+		x := readIndex(f, files.Index)
+		raw := slices.Clone(files.Chunk[x.blocks[0].Offset:x.blocks[0].End()])
+		f.Add(slices.Clone(raw))
+		for _, e := range []Encoding{DefaultEncoding, 2, 255} { // which there is no codec for
+			raw[1] = byte(e)
+			f.Add(slices.Clone(raw))
+		}
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		raw = resealed(raw)
 		lim := fuzzLimits.orDefault()
 		var b block
 		taken := allocated(func() {
-			if err := b.parse(raw, &lim); err != nil {
+			if err := b.parse(raw, testCodecs, &lim); err != nil {
 				typed(t, err)
 				return
 			}
@@ -73,7 +84,7 @@ func FuzzBlock(f *testing.F) {
 				if b.kind == kindTimes {
 					err = b.readTimes(i, &c)
 				} else {
-					err = b.read(i, AllColumns, &c)
+					err = b.readValues(i, AllColumns, &c)
 				}
 				if err != nil {
 					typed(t, err)
@@ -97,7 +108,7 @@ func FuzzIndex(f *testing.F) {
 		}
 		f.Add(payload, true)
 	}
-	var w fileWriter
+	var w indexFile
 	f.Fuzz(func(t *testing.T, b []byte, payload bool) {
 		if payload {
 			b = w.wrap(b)
@@ -153,13 +164,13 @@ func FuzzFooter(f *testing.F) {
 		f.Add(chunk[x.FooterOffset:], x.FooterOffset)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, offset int64) {
-		ft, err := ReadFooter(resealed(b), offset, Limits{FooterBytes: 1 << 16})
+		ft, err := readFooter(resealed(b), offset, Limits{FooterBytes: 1 << 16})
 		if err != nil {
 			typed(t, err)
 			return
 		}
 		at := int64(len(chunkMagic))
-		for _, r := range append(ft.Values, ft.Times...) {
+		for _, r := range append(ft.values, ft.times...) {
 			if r.Offset != at || r.Length <= 0 {
 				t.Fatalf("range %+v at %d", r, at)
 			}

@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func labels(pairs ...string) []frame.Label {
 	var out []frame.Label
@@ -198,7 +198,7 @@ func TestGoldenFilesHaveEveryMode(t *testing.T) {
 				if b.slots[p.slot].mask&bit == 0 || bit&(histColumns|countColumns|ColStart) != 0 {
 					continue
 				}
-				mode := b.cell(int(p.slot), col)[0]
+				mode := b.dec.(*integerDecoder).cell(int(p.slot), col)[0]
 				if seen[mode&(flagPatches|flagUlps)] = true; mode&0x3f <= maxExponent {
 					mode = 0
 				}

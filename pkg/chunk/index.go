@@ -1,7 +1,11 @@
 package chunk
 
 import (
+	"slices"
+	"sort"
 	"sync"
+
+	"github.com/RoaringBitmap/roaring/v2"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -141,4 +145,246 @@ func (x *Index) partsOf(i int) []part {
 		to = x.series[i+1].parts
 	}
 	return x.parts[from:to]
+}
+
+// Plan gives the ranges of the chunk that hold rows with mint <= T <= maxt of the series
+// (numbers in the index), ascending; ranges with at most gap bytes between them are one.
+func (x *Index) Plan(series []int, mint, maxt, gap int64) []Range {
+	values := make([]bool, len(x.blocks))
+	times := make([]bool, len(x.timeBlocks))
+	for _, i := range series {
+		for _, p := range x.partsOf(i) {
+			if t := &x.times[p.times]; t.minT <= maxt && t.maxT >= mint {
+				values[p.block] = true
+				times[t.block] = true
+			}
+		}
+	}
+	var out []Range
+	for _, k := range [...]struct {
+		want   []bool
+		ranges []Range
+	}{{values, x.blocks}, {times, x.timeBlocks}} {
+		for i, want := range k.want {
+			if !want {
+				continue
+			}
+			r := k.ranges[i]
+			if n := len(out); n > 0 && r.Offset-out[n-1].End() <= gap {
+				out[n-1].Length = r.End() - out[n-1].Offset
+			} else {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// Matcher selects series by one label. A series without the label has the value "".
+type Matcher struct {
+	Name string
+	// Values that match; nil when Match decides.
+	Values []string
+	// Match decides for a value when Values is nil; called once a distinct value.
+	Match func(value string) bool
+	// Not turns the matcher around.
+	Not bool
+}
+
+// Equal matches one value.
+func Equal(name, value string) Matcher { return Matcher{Name: name, Values: []string{value}} }
+
+// labelPostings are the sets that have a label, by value.
+type labelPostings struct {
+	values []uint32 // symbols, ascending
+	sets   []*roaring.Bitmap
+	all    *roaring.Bitmap
+}
+
+// seriesOf are the series of a set, ascending.
+func (x *Index) seriesOf(set uint32) []uint32 {
+	from := uint32(0)
+	if set > 0 {
+		from = x.setEnds[set-1]
+	}
+	return x.setSeries[from:x.setEnds[set]]
+}
+
+// matches reports whether the matcher takes a value.
+func (m *Matcher) matches(value string) bool {
+	if m.Values != nil {
+		return slices.Contains(m.Values, value) != m.Not
+	}
+	return m.Match(value) != m.Not
+}
+
+// prepare builds the postings, once.
+func (x *Index) prepare() {
+	x.postings = map[string]*labelPostings{}
+	x.setEnds = make([]uint32, len(x.sets.ends))
+	for i := range x.series {
+		x.setEnds[x.series[i].set]++
+	}
+	var end uint32
+	for k, n := range x.setEnds {
+		x.setEnds[k] = end // of the sets before, for now
+		end += n
+	}
+	x.setSeries = make([]uint32, len(x.series))
+	for i := range x.series {
+		s := x.series[i].set
+		x.setSeries[x.setEnds[s]] = uint32(i)
+		x.setEnds[s]++
+	}
+	byLabel := map[uint32]map[uint32]*roaring.Bitmap{}
+	for i := range x.sets.ends {
+		for _, l := range x.sets.of(uint32(i)) {
+			values := byLabel[l.name]
+			if values == nil {
+				values = map[uint32]*roaring.Bitmap{}
+				byLabel[l.name] = values
+			}
+			b := values[l.value]
+			if b == nil {
+				b = roaring.New()
+				values[l.value] = b
+			}
+			b.Add(uint32(i))
+		}
+	}
+	for name, values := range byLabel {
+		p := &labelPostings{all: roaring.New()}
+		for v := range values {
+			p.values = append(p.values, v)
+		}
+		slices.Sort(p.values)
+		for _, v := range p.values {
+			p.sets = append(p.sets, values[v])
+			p.all.Or(values[v])
+		}
+		x.postings[x.symbols[name]] = p
+	}
+}
+
+// Select gives the numbers of the series that all matchers take, ascending.
+func (x *Index) Select(matchers ...Matcher) []int {
+	var sets *roaring.Bitmap // nil: all
+	var names []*Matcher
+	for i := range matchers {
+		m := &matchers[i]
+		if m.Name == nameLabel {
+			names = append(names, m)
+			continue
+		}
+		x.once.Do(x.prepare)
+		b := x.matching(m)
+		if sets == nil {
+			sets = b
+		} else {
+			sets.And(b)
+		}
+		if sets.IsEmpty() {
+			return nil
+		}
+	}
+	ranges := x.named(names)
+	var out []int
+	if sets != nil && len(names) == 0 {
+		it := sets.Iterator()
+		for it.HasNext() {
+			for _, i := range x.seriesOf(it.Next()) {
+				out = append(out, int(i))
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	for _, r := range ranges {
+		for i := r[0]; i < r[1]; i++ {
+			if sets == nil || sets.Contains(x.series[i].set) {
+				out = append(out, i)
+			}
+		}
+	}
+	return out
+}
+
+// matching gives the sets that m takes, in a bitmap of the caller's.
+func (x *Index) matching(m *Matcher) *roaring.Bitmap {
+	out := roaring.New()
+	p := x.postings[m.Name]
+	if p != nil {
+		for k, v := range p.values {
+			if m.matches(x.symbols[v]) {
+				out.Or(p.sets[k])
+			}
+		}
+	}
+	if m.matches("") {
+		without := roaring.New()
+		without.AddRange(0, uint64(len(x.sets.ends)))
+		if p != nil {
+			without.AndNot(p.all)
+		}
+		out.Or(without)
+	}
+	return out
+}
+
+// named gives the ranges of series whose names all matchers take.
+func (x *Index) named(matchers []*Matcher) [][2]int {
+	if len(matchers) == 0 {
+		return [][2]int{{0, len(x.series)}}
+	}
+	var out [][2]int
+	for i := 0; i < len(x.series); {
+		name := x.series[i].name
+		end := i + sort.Search(len(x.series)-i, func(k int) bool { return x.series[i+k].name > name })
+		take := true
+		for _, m := range matchers {
+			take = take && m.matches(x.symbols[name])
+		}
+		if take {
+			out = append(out, [2]int{i, end})
+		}
+		i = end
+	}
+	return out
+}
+
+// LabelNames are the names of all labels, sorted.
+func (x *Index) LabelNames() []string {
+	x.once.Do(x.prepare)
+	out := []string{nameLabel}
+	for n := range x.postings {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// HasLabel reports whether a series has the label, other than __name__. It builds no postings.
+func (x *Index) HasLabel(name string) bool {
+	id, ok := slices.BinarySearch(x.symbols, name)
+	return ok && slices.ContainsFunc(x.sets.refs, func(l labelRef) bool { return int(l.name) == id })
+}
+
+// LabelValues are the values of a label, sorted.
+func (x *Index) LabelValues(name string) []string {
+	var out []string
+	if name == nameLabel {
+		for i := range x.series {
+			if i == 0 || x.series[i].name != x.series[i-1].name {
+				out = append(out, x.symbols[x.series[i].name])
+			}
+		}
+		return out
+	}
+	x.once.Do(x.prepare)
+	if p := x.postings[name]; p != nil {
+		for _, v := range p.values {
+			out = append(out, x.symbols[v])
+		}
+	}
+	return out
 }

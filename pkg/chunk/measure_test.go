@@ -155,7 +155,7 @@ func TestMeasure(t *testing.T) {
 		d := load(t, path)
 		for _, shards := range []uint32{32, 4} {
 			ps := pieces(d, shards)
-			for _, opt := range []Options{{}, {noReferences: true}, {BlockSeries: 64}, {BlockSeries: 1024, BlockValues: 1 << 20}} {
+			for _, opt := range []Options{{}, {codec: integerCodec{noReferences: true}}, {BlockSeries: 64}, {BlockSeries: 1024, BlockValues: 1 << 20}} {
 				if os.Getenv("CHUNK_ONLY") != "" && opt != (Options{}) {
 					continue
 				}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // readAll decodes everything that the index names.
@@ -53,9 +54,9 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 		var err error
 		switch {
 		case at < int64(len(chunkMagic)):
-			err = CheckHeader(chunk)
+			err = checkHeader(chunk)
 		case at >= f.FooterOffset:
-			_, err = ReadFooter(chunk[f.FooterOffset:], f.FooterOffset, Limits{})
+			_, err = readFooter(chunk[f.FooterOffset:], f.FooterOffset, Limits{})
 		default:
 			err = readAll(index, chunk, Limits{})
 		}
@@ -63,6 +64,9 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 			t.Fatalf("bit %d of the chunk: not noticed", i)
 		}
 		typed(t, err)
+		if _, err := Verify(chunk, index, Limits{}); err == nil {
+			t.Fatalf("bit %d of the chunk: not noticed by Verify", i)
+		}
 		chunk[i/8] ^= 1 << (i % 8)
 	}
 	for i := 0; i < 8*len(index); i += step {
@@ -85,7 +89,7 @@ func TestEveryCutIsFound(t *testing.T) {
 		}
 	}
 	for n := f.FooterOffset; n < int64(len(f.Chunk)); n++ {
-		_, err := ReadFooter(f.Chunk[f.FooterOffset:n], f.FooterOffset, Limits{})
+		_, err := readFooter(f.Chunk[f.FooterOffset:n], f.FooterOffset, Limits{})
 		typed(t, err)
 	}
 	for n := range f.FooterOffset {
@@ -97,20 +101,69 @@ func TestEveryCutIsFound(t *testing.T) {
 
 func TestFooter(t *testing.T) {
 	f := write(t, Options{BlockSeries: 3}, goldenRaw())
-	if err := CheckHeader(f.Chunk); err != nil {
+	if err := checkHeader(f.Chunk); err != nil {
 		t.Fatal(err)
 	}
-	ft, err := ReadFooter(f.Chunk[f.FooterOffset:], f.FooterOffset, Limits{})
+	ft, err := readFooter(f.Chunk[f.FooterOffset:], f.FooterOffset, Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	x := readIndex(t, f.Index)
-	if !slices.Equal(ft.Values, x.blocks) || !slices.Equal(ft.Times, x.timeBlocks) {
+	if !slices.Equal(ft.values, x.blocks) || !slices.Equal(ft.times, x.timeBlocks) {
 		t.Errorf("footer %+v, index %v %v", ft, x.blocks, x.timeBlocks)
 	}
-	_, err = ReadFooter(f.Chunk[f.FooterOffset:], f.FooterOffset-1, Limits{})
+	_, err = readFooter(f.Chunk[f.FooterOffset:], f.FooterOffset-1, Limits{})
 	if !errors.Is(err, BadFooter) {
 		t.Errorf("footer elsewhere: %v", err)
+	}
+}
+
+// TestVerify: a chunk and its index are checked against each other, whatever the checksums say.
+func TestVerify(t *testing.T) {
+	f := write(t, Options{BlockSeries: 3, Rows: 7}, goldenRaw())
+	x, err := Verify(f.Chunk, f.Index, Limits{})
+	if err != nil || x.Len() != f.Series || x.Samples() != f.Samples {
+		t.Fatalf("%d series, %d samples, %v", x.Len(), x.Samples(), err)
+	}
+	// spoil changes a chunk, and an index that is then of that chunk.
+	spoil := func(chunk func(b []byte), index func(x *Index)) ([]byte, []byte) {
+		b, x := slices.Clone(f.Chunk), readIndex(t, f.Index)
+		chunk(b)
+		x.Chunk = identity.Sum(b)
+		index(x)
+		var file indexFile
+		return b, file.append(x)
+	}
+	same := func([]byte) {}
+	reseal := func(b []byte, r Range) { copy(b[r.Offset:], resealed(b[r.Offset:r.End()])) }
+	for name, c := range map[string]struct {
+		chunk func(b []byte)
+		index func(x *Index)
+		want  Reason
+	}{
+		"another chunk":     {same, func(x *Index) { x.Chunk[0]++ }, BadIndex},
+		"another size":      {same, func(x *Index) { x.Size++ }, BadIndex},
+		"header":            {func(b []byte) { b[0]++ }, func(*Index) {}, BadMagic},
+		"header's version":  {func(b []byte) { b[4]++ }, func(*Index) {}, UnsupportedVersion},
+		"footer's checksum": {func(b []byte) { b[len(b)-1]++ }, func(*Index) {}, ChecksumMismatch},
+		"block's checksum":  {func(b []byte) { b[x.blocks[1].End()-1]++ }, func(*Index) {}, ChecksumMismatch},
+		"block's kind":      {func(b []byte) { b[x.blocks[1].Offset] = kindTimes; reseal(b, x.blocks[1]) }, func(*Index) {}, BadBlock},
+		"block's encoding":  {func(b []byte) { b[x.blocks[1].Offset+1] = 9; reseal(b, x.blocks[1]) }, func(*Index) {}, UnknownEncoding},
+		"blocks elsewhere":  {same, func(x *Index) { x.blocks[0].Length--; x.blocks[1].Length++ }, BadFooter},
+		"rows":              {same, func(x *Index) { x.times[0].rows-- }, BadBlock},
+		"first time":        {same, func(x *Index) { x.times[0].minT++ }, BadIndex},
+		"last time":         {same, func(x *Index) { x.times[len(x.times)-1].maxT++ }, BadIndex},
+	} {
+		chunk, index := spoil(c.chunk, c.index)
+		if _, err := Verify(chunk, index, Limits{}); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+	if _, err := Verify(f.Chunk[:5], f.Index, Limits{}); !errors.Is(err, Truncated) {
+		t.Errorf("five bytes: %v", err)
+	}
+	if _, err := Verify(f.Chunk, f.Index[:20], Limits{}); err == nil {
+		t.Error("half an index: not noticed")
 	}
 }
 
@@ -136,7 +189,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
-	if _, err := ReadFooter(f.Chunk[f.FooterOffset:], f.FooterOffset, Limits{FooterBytes: 5}); !errors.Is(err, TooLarge) {
+	if _, err := readFooter(f.Chunk[f.FooterOffset:], f.FooterOffset, Limits{FooterBytes: 5}); !errors.Is(err, TooLarge) {
 		t.Errorf("footer: %v", err)
 	}
 }

@@ -2,10 +2,8 @@ package chunk
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -16,8 +14,10 @@ type Options struct {
 	BlockValues int // 262,144
 	// Rows of a series in one block; longer series are split in time: 8,192.
 	Rows int
+	// Encoding of the blocks: Integers.
+	Encoding Encoding
 
-	noReferences bool // for measurements
+	codec codec // of tests, in the place of that of Encoding
 }
 
 func (o Options) orDefault() Options {
@@ -29,6 +29,12 @@ func (o Options) orDefault() Options {
 	}
 	if o.Rows <= 0 {
 		o.Rows = 8 << 10
+	}
+	if o.Encoding == DefaultEncoding {
+		o.Encoding = Integers
+	}
+	if o.codec == nil {
+		o.codec = codecOf(o.Encoding)
 	}
 	return o
 }
@@ -45,31 +51,38 @@ type Files struct {
 	MinT, MaxT   int64  // of T, Unix nanoseconds
 }
 
+// count adds a series.
+func (f *Files) count(c *Columns) {
+	if first, last := c.T[0], c.T[len(c.T)-1]; f.Series == 0 {
+		f.MinT, f.MaxT = first, last
+	} else {
+		f.MinT, f.MaxT = min(f.MinT, first), max(f.MaxT, last)
+	}
+	f.Series++
+	f.Samples += uint64(len(c.T))
+}
+
 // Writer makes one chunk and its index of all series that are added to it. Equal series
 // give equal files whatever the order of adding. It reuses its memory after Reset.
 type Writer struct {
-	opt    Options
+	builder
 	series []*Series
-	block  blockWriter
-	index  Index
-	tables tableWriter
-	sets   map[uint64][]uint32 // of times, by hash
-	seen   map[timeAddress]int // the same by where they are in memory
-	times  []timeSet
 	parts  []pendingPart
-	chunk  []byte
-	file   fileWriter
 }
 
+// pendingPart is rows of one series that go into one block.
 type pendingPart struct {
 	series   int // in order
 	from, to int // rows
-	slice    int
-	times    int
+	number   int // of the part in its series
 }
 
 // NewWriter returns an empty Writer.
-func NewWriter(o Options) *Writer { return &Writer{opt: o.orDefault()} }
+func NewWriter(o Options) *Writer {
+	w := &Writer{}
+	w.init(o)
+	return w
+}
 
 // Reset forgets all series.
 func (w *Writer) Reset() {
@@ -78,9 +91,12 @@ func (w *Writer) Reset() {
 }
 
 // Add checks s and keeps it until Finish: neither it nor its columns may change until
-// then. Errors are *Error with BadSeries.
+// then. Errors are *Error with BadSeries, or UnknownEncoding for that of the options.
 func (w *Writer) Add(s *Series) error {
-	// Series of one agent mostly share T, which then needs one look.
+	if w.err != nil {
+		return w.err
+	}
+	// Series of one agent mostly share T, which then needs one check.
 	known := len(w.series) > 0 && len(s.T) > 0 && len(w.series[len(w.series)-1].T) == len(s.T) && &w.series[len(w.series)-1].T[0] == &s.T[0]
 	if err := s.validate(known); err != nil {
 		return err
@@ -89,225 +105,156 @@ func (w *Writer) Add(s *Series) error {
 	return nil
 }
 
-// nameLabel holds the metric's name.
-const nameLabel = "__name__"
-
-// Name of the metric: the value of __name__.
-func (s *Series) Name() string {
-	for _, l := range s.Labels {
-		if l.Name == nameLabel {
-			return l.Value
-		}
-	}
-	return ""
-}
-
-func (s *Series) validate(ascends bool) error {
-	named := false
-	lim := DefaultLimits()
-	if len(s.Labels) > lim.SeriesLabels {
-		return refuse(BadSeries, "%d labels, at most %d", len(s.Labels), lim.SeriesLabels)
-	}
-	for i, l := range s.Labels {
-		if l.Name == "" || l.Value == "" || len(l.Name) > lim.StringBytes || len(l.Value) > lim.StringBytes {
-			return refuse(BadSeries, "label %q=%.100q is empty or too long", l.Name, l.Value)
-		}
-		if i > 0 && s.Labels[i-1].Name >= l.Name {
-			return refuse(BadSeries, "label %q is not sorted or stands twice", l.Name)
-		}
-		named = named || l.Name == nameLabel
-	}
-	if !named {
-		return refuse(BadSeries, "no label %s", nameLabel)
-	}
-	if len(s.Agent) > lim.StringBytes || len(s.Unit) > lim.StringBytes {
-		return refuse(BadSeries, "agent or unit is too long")
-	}
-	if len(s.T) == 0 {
-		return refuse(BadSeries, "no rows")
-	}
-	for i := 1; i < len(s.T) && !ascends; i++ {
-		if s.T[i] <= s.T[i-1] {
-			return refuse(BadSeries, "time of row %d is not after that of row %d", i, i-1)
-		}
-	}
-	mask := s.mask()
-	if mask&^timeColumns == 0 {
-		return refuse(BadSeries, "no columns")
-	}
-	for rest := mask; rest != 0; rest &= rest - 1 {
-		bit := rest & -rest
-		if s.length(bit) != len(s.T) {
-			return refuse(BadSeries, "column of %d rows, T has %d", s.length(bit), len(s.T))
-		}
-		if bit&histColumns != 0 {
-			if err := validateHistograms(*s.hist(bit)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// validateHistograms checks what the format needs: spans that fit their buckets.
-func validateHistograms(v []frame.Histogram) error {
-	for i := range v {
-		h := &v[i]
-		for k, spans := range [...][]int32{h.PositiveSpans, h.NegativeSpans} {
-			n := len(h.PositiveBuckets)
-			if k == 1 {
-				n = len(h.NegativeBuckets)
-			}
-			total := 0
-			for j, x := range spans {
-				if j > 0 && x < 0 {
-					return refuse(BadSeries, "histogram of row %d: negative span", i)
-				}
-				if j%2 == 1 {
-					total += int(x)
-				}
-			}
-			if len(spans)%2 != 0 || total != n {
-				return refuse(BadSeries, "histogram of row %d: spans of %d buckets, %d counts", i, total, n)
-			}
-		}
-	}
-	return nil
-}
-
 // Finish encodes all series. Errors are *Error with BadSeries: no series, or one twice.
 func (w *Writer) Finish() (*Files, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
 	if len(w.series) == 0 {
 		return nil, refuse(BadSeries, "no series")
 	}
-	x := &w.index
-	if err := w.tables.fill(x, w.series); err != nil {
+	if err := w.tables.fill(&w.index, w.series); err != nil {
 		return nil, err
 	}
+	w.begin()
 	w.cut()
-	w.chunk = append(w.chunk[:0], chunkMagic...)
-	w.writeValues()
-	w.writeTimes()
-	f := &Files{FooterOffset: int64(len(w.chunk)), Series: len(w.series)}
-	w.chunk = appendFooter(w.chunk, x.blocks, x.timeBlocks)
-	f.Chunk, f.ID = w.chunk, sha256.Sum256(w.chunk)
-	x.Chunk, x.FooterOffset, x.Size = f.ID, f.FooterOffset, int64(len(w.chunk))
-	f.Index = w.file.append(x)
-	f.IndexID = sha256.Sum256(f.Index)
-	for i, s := range w.series {
-		f.Samples += uint64(len(s.T))
-		if i == 0 || s.T[0] < f.MinT {
-			f.MinT = s.T[0]
+	for i, p := range w.parts {
+		if i > 0 && p.number != w.parts[i-1].number {
+			w.endValues()
 		}
-		if i == 0 || s.T[len(s.T)-1] > f.MaxT {
-			f.MaxT = s.T[len(s.T)-1]
-		}
+		w.part = w.series[p.series].Cut(p.from, p.to)
+		w.addPart(p.series, w.times.share(&w.part))
 	}
+	w.endValues()
+	w.tables.sortParts(&w.index)
+	f := &Files{}
+	for _, s := range w.series {
+		f.count(&s.Columns)
+	}
+	w.finish(f)
 	return f, nil
 }
 
-// cut splits series into parts, in the order of the blocks, and finds equal times.
+// cut splits series into parts, in the order of the blocks: the first parts of all series,
+// then the second ones.
 func (w *Writer) cut() {
-	w.parts, w.times = w.parts[:0], w.times[:0]
-	if w.sets == nil {
-		w.sets, w.seen = map[uint64][]uint32{}, map[timeAddress]int{}
-	}
-	clear(w.sets)
-	clear(w.seen)
+	w.parts = w.parts[:0]
 	for i, s := range w.series {
 		for from, k := 0, 0; from < len(s.T); from, k = from+w.opt.Rows, k+1 {
-			w.parts = append(w.parts, pendingPart{series: i, from: from, to: min(from+w.opt.Rows, len(s.T)), slice: k})
+			w.parts = append(w.parts, pendingPart{series: i, from: from, to: min(from+w.opt.Rows, len(s.T)), number: k})
 		}
 	}
 	slices.SortFunc(w.parts, func(a, b pendingPart) int {
-		return cmp.Or(cmp.Compare(a.slice, b.slice), cmp.Compare(a.series, b.series))
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.series, b.series))
 	})
-	for i := range w.parts {
-		p := &w.parts[i]
-		c := w.series[p.series].slice(p.from, p.to)
-		p.times = w.timesOf(timeSet{c.T, c.FirstT, c.LastT})
-	}
 }
 
-// timesOf gives the number of a set of times, new or seen before.
-func (w *Writer) timesOf(s timeSet) int {
-	at := s.address()
-	if k, ok := w.seen[at]; ok {
-		return k
-	}
-	h := s.hash()
-	for _, k := range w.sets[h] {
-		if w.times[k].equal(s) {
-			w.seen[at] = int(k)
-			return int(k)
-		}
-	}
-	w.seen[at] = len(w.times)
-	w.times = append(w.times, s)
-	w.sets[h] = append(w.sets[h], uint32(len(w.times)-1))
-	return len(w.times) - 1
+// Stream makes one chunk and its index of series that come in their order, and keeps of
+// the values no more than a group of series: a Writer keeps them all. Files of a Stream
+// differ from those of a Writer in the order of blocks only where series are split in
+// time: all parts of a group stand together. Equal series give equal files.
+type Stream struct {
+	builder
+	labels []*Series // of all series so far, without columns
+	group  []*Series
+	first  int // values of the group's first parts
+	total  int // of the group
+	f      Files
 }
 
-// histogramValues is how many values a histogram counts for in the size of a block.
-const histogramValues = 32
+// groupValues bounds the values that a Stream keeps before it encodes them.
+const groupValues = 4 << 20
 
-func (w *Writer) writeValues() {
-	b := &w.block
-	b.noRefs = w.opt.noReferences
-	b.reset()
-	values := 0
-	end := func() {
-		if len(b.slots) == 0 {
-			return
-		}
-		from := len(w.chunk)
-		w.chunk = b.finish(w.chunk, kindValues)
-		w.index.blocks = append(w.index.blocks, Range{int64(from), int64(len(w.chunk) - from)})
-		b.reset()
-		values = 0
-	}
-	for i := range w.parts {
-		p := &w.parts[i]
-		c := w.series[p.series].slice(p.from, p.to)
-		mask := c.mask() &^ timeColumns
-		n := (popcount(mask) + (histogramValues-1)*popcount(mask&histColumns)) * c.Rows()
-		if len(b.slots) > 0 && (len(b.slots) >= w.opt.BlockSeries || values+n > w.opt.BlockValues || p.slice != w.parts[i-1].slice) {
-			end()
-		}
-		values += n
-		w.tables.addPart(p.series, part{uint32(len(w.index.blocks)), uint32(len(b.slots)), uint32(p.times)})
-		b.add(c, p.times)
-	}
-	end()
-	w.tables.sortParts(&w.index)
+// NewStream returns an empty Stream.
+func NewStream(o Options) *Stream {
+	s := &Stream{}
+	s.init(o)
+	s.Reset()
+	return s
 }
 
-// timeBlockRows bounds the rows of a block of times.
-const timeBlockRows = 64 << 10
+// Reset forgets everything.
+func (s *Stream) Reset() {
+	if s.codec == nil {
+		return // Add and Finish say so
+	}
+	s.labels, s.group, s.first, s.total, s.f, s.err = s.labels[:0], s.group[:0], 0, 0, Files{}, nil
+	s.tables.parts = s.tables.parts[:0]
+	s.index.blocks, s.index.timeBlocks = s.index.blocks[:0], s.index.timeBlocks[:0]
+	s.begin()
+}
 
-func (w *Writer) writeTimes() {
-	b := &w.block
-	b.reset()
-	rows := 0
-	end := func() {
-		from := len(w.chunk)
-		w.chunk = b.finish(w.chunk, kindTimes)
-		w.index.timeBlocks = append(w.index.timeBlocks, Range{int64(from), int64(len(w.chunk) - from)})
-		b.reset()
-		rows = 0
+// Add takes the next series. It keeps the columns until it has a group of them, of which
+// Bytes then has the size. Errors are *Error with BadSeries, or UnknownEncoding, for good.
+func (s *Stream) Add(x *Series) error {
+	if s.err != nil {
+		return s.err
 	}
-	for _, s := range w.times {
-		n := len(s.t)
-		if s.first != nil {
-			n *= timeCells
-		}
-		if len(b.slots) > 0 && (rows+n > timeBlockRows || len(b.slots) >= w.opt.BlockSeries) {
-			end()
-		}
-		rows += n
-		w.index.times = append(w.index.times, timeInfo{
-			block: uint32(len(w.index.timeBlocks)), slot: uint32(len(b.slots)), rows: uint32(len(s.t)), minT: s.t[0], maxT: s.t[len(s.t)-1]})
-		b.addTimes(s)
+	if s.err = x.validate(false); s.err != nil {
+		return s.err
 	}
-	end()
+	if n := len(s.labels); n > 0 && Compare(s.labels[n-1].ref(), x.ref()) >= 0 {
+		s.err = refuse(BadSeries, "%q of agent %q is out of order", x.Labels, x.Agent)
+		return s.err
+	}
+	n, first := x.values(len(x.T)), x.values(min(len(x.T), s.opt.Rows))
+	if len(s.group) > 0 && (len(s.group) >= s.opt.BlockSeries || s.first+first > s.opt.BlockValues || s.total+n > groupValues) {
+		s.flush()
+	}
+	s.group = append(s.group, x)
+	s.first += first
+	s.total += n
+	s.labels = append(s.labels, &Series{Agent: x.Agent, Labels: x.Labels, Type: x.Type, Unit: x.Unit})
+	s.f.count(&x.Columns)
+	return nil
+}
+
+// Bytes is the size of the chunk so far, without pending series, times and footer.
+func (s *Stream) Bytes() int { return len(s.chunk) }
+
+// TimeValues counts the times that are kept until the end.
+func (s *Stream) TimeValues() int { return s.times.values }
+
+// flush encodes the group: first parts of all series, then second ones, and so on.
+func (s *Stream) flush() {
+	first := len(s.labels) - len(s.group)
+	for row, more := 0, true; more; row += s.opt.Rows {
+		more = false
+		for i, x := range s.group {
+			if row >= len(x.T) {
+				continue
+			}
+			to := min(row+s.opt.Rows, len(x.T))
+			more = more || to < len(x.T)
+			s.part = x.Cut(row, to)
+			s.addPart(first+i, s.times.copy(&s.part))
+		}
+		s.endValues()
+	}
+	clear(s.group)
+	s.group, s.first, s.total = s.group[:0], 0, 0
+}
+
+// Finish ends the chunk. Its files are valid until the next Reset. Errors are *Error.
+func (s *Stream) Finish() (*Files, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	if len(s.labels) == 0 {
+		return nil, refuse(BadSeries, "no series")
+	}
+	s.flush()
+	// Filling the tables forgets blocks and parts, which are known here before the labels are.
+	blocks, parts := slices.Clone(s.index.blocks), slices.Clone(s.tables.parts)
+	order := slices.Clone(s.labels)
+	if err := s.tables.fill(&s.index, s.labels); err != nil {
+		return nil, err
+	}
+	if !slices.Equal(order, s.labels) {
+		return nil, refuse(BadSeries, "series are not in their order")
+	}
+	s.index.blocks, s.tables.parts = blocks, parts
+	s.tables.sortParts(&s.index)
+	s.finish(&s.f)
+	return &s.f, nil
 }

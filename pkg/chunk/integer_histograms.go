@@ -11,15 +11,15 @@ import (
 // A column of histograms: segments of rows with one layout (schema, zero threshold, spans,
 // bounds), and in each one float column for the count, the sum, the zero count and every bucket.
 
-// histograms writes a column.
-func (w *blockWriter) histograms(v []frame.Histogram) {
+// writeHistograms writes a column.
+func (e *integerEncoder) writeHistograms(v []frame.Histogram) {
 	segments := 1
 	for i := range v[1:] {
 		if !sameLayout(&v[i], &v[i+1]) {
 			segments++
 		}
 	}
-	w.lits = binary.AppendUvarint(w.lits, uint64(segments))
+	e.literals = binary.AppendUvarint(e.literals, uint64(segments))
 	column := make([]float64, len(v))
 	for len(v) > 0 {
 		n := 1
@@ -28,13 +28,13 @@ func (w *blockWriter) histograms(v []frame.Histogram) {
 		}
 		rows := v[:n]
 		v = v[n:]
-		w.layout(&rows[0], n)
+		e.writeLayout(&rows[0], n)
 		column = column[:n]
 		write := func(get func(h *frame.Histogram) float64) {
 			for i := range rows {
 				column[i] = get(&rows[i])
 			}
-			w.values(column, -1, 0)
+			e.writeFloats(column, -1, 0)
 		}
 		write(func(h *frame.Histogram) float64 { return h.Count })
 		write(func(h *frame.Histogram) float64 { return h.Sum })
@@ -54,8 +54,8 @@ func sameLayout(a, b *frame.Histogram) bool {
 		slices.Equal(a.PositiveSpans, b.PositiveSpans) && slices.Equal(a.NegativeSpans, b.NegativeSpans) && sameBits(a.CustomValues, b.CustomValues)
 }
 
-func (w *blockWriter) layout(h *frame.Histogram, rows int) {
-	b := binary.AppendUvarint(w.lits, uint64(rows))
+func (e *integerEncoder) writeLayout(h *frame.Histogram, rows int) {
+	b := binary.AppendUvarint(e.literals, uint64(rows))
 	b = appendZigzag(b, int64(h.Schema))
 	b = appendFloat(b, h.ZeroThreshold)
 	for _, spans := range [...][]int32{h.PositiveSpans, h.NegativeSpans} {
@@ -68,7 +68,7 @@ func (w *blockWriter) layout(h *frame.Histogram, rows int) {
 	for _, x := range h.CustomValues {
 		b = appendFloat(b, x)
 	}
-	w.lits = b
+	e.literals = b
 }
 
 // histArena is memory that a decoded column lends to its rows.
@@ -77,8 +77,8 @@ type histArena struct {
 	spans  []int32
 }
 
-// histograms fills out; the arena's memory stays with the rows. limit bounds buckets and bounds in all.
-func (b *block) histograms(c *cursor, out []frame.Histogram, a *histArena, limit int) {
+// readHistograms fills out; the arena's memory stays with the rows. limit bounds buckets and bounds in all.
+func (d *integerDecoder) readHistograms(c *cursor, out []frame.Histogram, a *histArena, limit int) {
 	segments := c.count("segments", 1, len(out))
 	for len(out) > 0 && segments > 0 {
 		segments--
@@ -87,7 +87,7 @@ func (b *block) histograms(c *cursor, out []frame.Histogram, a *histArena, limit
 			c.fail("histograms: segment of %d rows, %d left", n, len(out))
 			return
 		}
-		limit = b.segment(c, out[:n], a, limit)
+		limit = d.readSegment(c, out[:n], a, limit)
 		if c.err != nil {
 			return
 		}
@@ -98,7 +98,7 @@ func (b *block) histograms(c *cursor, out []frame.Histogram, a *histArena, limit
 	}
 }
 
-func (b *block) segment(c *cursor, rows []frame.Histogram, a *histArena, limit int) int {
+func (d *integerDecoder) readSegment(c *cursor, rows []frame.Histogram, a *histArena, limit int) int {
 	schema := c.zigzag()
 	var h frame.Histogram
 	h.ZeroThreshold = math.Float64frombits(c.u64())
@@ -130,12 +130,12 @@ func (b *block) segment(c *cursor, rows []frame.Histogram, a *histArena, limit i
 		rows[i].PositiveBuckets = take(&a.floats, buckets[0])
 		rows[i].NegativeBuckets = take(&a.floats, buckets[1])
 	}
-	if cap(b.column) < len(rows) {
-		b.column = make([]float64, len(rows))
+	if cap(d.column) < len(rows) {
+		d.column = make([]float64, len(rows))
 	}
-	column := b.column[:len(rows)]
+	column := d.column[:len(rows)]
 	read := func(set func(h *frame.Histogram, x float64)) {
-		b.values(c, column, -1, 0, 0)
+		d.readFloats(c, column, -1, 0, 0)
 		if c.err != nil {
 			return
 		}

@@ -1,6 +1,9 @@
 package chunk
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // Tokens of residuals. A residual is zigzagged to u: u below 16 is token u; others have
 // the token of their bit length and the bit below the highest, and their other bits
@@ -53,8 +56,29 @@ type code struct {
 // build makes the code from how often each token stands. Lengths are at most maxCodeBits.
 func (c *code) build(counts *[tokens]uint32) {
 	*c = code{}
-	var order [tokens]int16 // used tokens by count, then by number
-	n := 0
+	var order [tokens]int16
+	n := sortByCount(counts, &order)
+	c.used = n
+	if n == 1 {
+		c.only = int(order[0])
+	}
+	if n < 2 {
+		return
+	}
+	perLength := codeLengths(counts, order[:n])
+	perLength.complete()
+	i := 0
+	for l := maxCodeBits; l > 0; l-- {
+		for range perLength[l] {
+			c.bits[order[i]] = uint8(l)
+			i++
+		}
+	}
+	c.assign()
+}
+
+// sortByCount fills order with the tokens that stand at all, by count, then by number.
+func sortByCount(counts *[tokens]uint32, order *[tokens]int16) (n int) {
 	for t, k := range counts {
 		if k == 0 {
 			continue
@@ -67,18 +91,20 @@ func (c *code) build(counts *[tokens]uint32) {
 		order[i] = int16(t)
 		n++
 	}
-	c.used = n
-	if n == 1 {
-		c.only = int(order[0])
-	}
-	if n < 2 {
-		return
-	}
-	// Two queues: leaves in order, inner nodes in the order of their making.
+	return n
+}
+
+// lengthCounts is how many tokens have codes of a length.
+type lengthCounts [maxCodeBits + 1]int
+
+// codeLengths builds Huffman's tree of at least two tokens from two queues: leaves by count,
+// and inner nodes in the order of their making. Longer codes count as maxCodeBits.
+func codeLengths(counts *[tokens]uint32, order []int16) (perLength lengthCounts) {
+	n := len(order)
 	var weight [2 * tokens]uint64
 	var parent [2 * tokens]int16
-	for i := range n {
-		weight[i] = uint64(counts[order[i]])
+	for i, t := range order {
+		weight[i] = uint64(counts[t])
 	}
 	leaf, inner := 0, n
 	for next := n; next < 2*n-1; next++ {
@@ -95,47 +121,44 @@ func (c *code) build(counts *[tokens]uint32) {
 		}
 	}
 	var depth [2 * tokens]uint8
-	var perLength [maxCodeBits + 1]int
 	for i := 2*n - 3; i >= 0; i-- {
 		depth[i] = depth[parent[i]] + 1
 		if i < n {
 			perLength[min(depth[i], maxCodeBits)]++
 		}
 	}
-	// Too long codes were cut: lengthen the longest that are shorter until the sum fits.
+	return perLength
+}
+
+// complete changes lengths, of which too long ones were cut, to those of a code that uses
+// every prefix once: the sum of 2^-length is 1.
+func (p *lengthCounts) complete() {
 	sum := 0
-	for l, k := range perLength {
+	for l, k := range p {
 		if l > 0 {
 			sum += k << (maxCodeBits - l)
 		}
 	}
+	// Lengthen the longest codes that are shorter than the limit until the sum fits.
 	for sum > 1<<maxCodeBits {
 		l := maxCodeBits - 1
-		for perLength[l] == 0 {
+		for p[l] == 0 {
 			l--
 		}
-		perLength[l]--
-		perLength[l+1]++
+		p[l]--
+		p[l+1]++
 		sum -= 1 << (maxCodeBits - l - 1)
 	}
 	// That may have freed too much: shorten the longest.
 	for l := maxCodeBits; sum < 1<<maxCodeBits; {
-		if perLength[l] == 0 || sum+1<<(maxCodeBits-l) > 1<<maxCodeBits {
+		if p[l] == 0 || sum+1<<(maxCodeBits-l) > 1<<maxCodeBits {
 			l--
 			continue
 		}
-		perLength[l]--
-		perLength[l-1]++
+		p[l]--
+		p[l-1]++
 		sum += 1 << (maxCodeBits - l)
 	}
-	i := 0
-	for l := maxCodeBits; l > 0; l-- {
-		for range perLength[l] {
-			c.bits[order[i]] = uint8(l)
-			i++
-		}
-	}
-	c.assign()
 }
 
 // assign gives each token with a length its value: canonical, in order of length and
@@ -260,4 +283,162 @@ func (t *table) build(c *code) {
 		}
 		t.many[i] = uint32(sum)<<24 | toks | n<<4 | length
 	}
+}
+
+// group gives every stream a table of tokens and builds the codes: first each stream in turn
+// takes the table that is cheapest so far, or a new one; then, with the codes of all tables
+// known, each takes the cheapest again.
+func (c *coder) group() {
+	tables := c.collectTables()
+	c.codes = c.codes[:0]
+	for t := range tables {
+		c.codes = append(c.codes, code{})
+		c.codes[t].build(&c.totals[t])
+		clear(c.totals[t][:])
+	}
+	for i := range c.streams {
+		s := &c.streams[i]
+		hist := c.hist[s.hist[0]:s.hist[1]]
+		if len(hist) == 0 {
+			continue
+		}
+		best, cost := int(s.table), uint64(math.MaxUint64)
+		for t := range tables {
+			if k := c.codes[t].cost(hist); k < cost {
+				best, cost = t, k
+			}
+		}
+		c.take(s, best)
+	}
+	c.compact(tables)
+}
+
+// take adds a stream's tokens to a table.
+func (c *coder) take(s *stream, table int) {
+	s.table = uint8(table)
+	for _, h := range c.hist[s.hist[0]:s.hist[1]] {
+		c.totals[table][h.token] += h.n
+	}
+}
+
+// cost is the bits of the tokens in this code, the greatest number when it lacks one.
+func (c *code) cost(hist []tokenCount) uint64 {
+	sum := uint64(0)
+	for _, h := range hist {
+		l := c.bits[h.token]
+		if l == 0 && (c.used != 1 || c.only != int(h.token)) {
+			return math.MaxUint64
+		}
+		sum += uint64(h.n) * uint64(l)
+	}
+	return sum
+}
+
+// collectTables puts every stream into a table and returns how many there are.
+func (c *coder) collectTables() (tables int) {
+	var costs tokenCosts
+	for i := range c.streams {
+		s := &c.streams[i]
+		hist := c.hist[s.hist[0]:s.hist[1]]
+		if len(hist) == 0 {
+			continue
+		}
+		// A table of its own costs Shannon's bound and a code of about a byte a token.
+		limit := s.own + uint64(8*len(hist))<<logBits
+		if tables == maxTables {
+			limit = math.MaxUint64
+		}
+		best, sum := costs.cheapest(hist, tables, limit)
+		if best < 0 {
+			best = tables
+			clear(c.totals[best][:])
+			tables++
+		}
+		c.take(s, best)
+		costs.update(best, sum, &c.totals[best])
+	}
+	return tables
+}
+
+// tokenCosts are estimates of what a token costs in each table, in logUnits, side by side.
+type tokenCosts struct {
+	costs [tokens][maxTables + 1]uint32
+	sums  [maxTables]uint32 // of tokens in the table
+	next  [maxTables]uint32 // the sum at which the costs are estimated again
+}
+
+// cheapest gives the table where the tokens cost least, -1 when none is under the limit, and
+// the number of tokens.
+func (k *tokenCosts) cheapest(hist []tokenCount, tables int, limit uint64) (best int, sum uint32) {
+	var all [maxTables + 1]uint64
+	for _, h := range hist {
+		sum += h.n
+		row := &k.costs[h.token]
+		for t := range tables {
+			all[t] += uint64(h.n) * uint64(row[t])
+		}
+	}
+	best = -1
+	for t, cost := range all[:tables] {
+		if cost < limit {
+			best, limit = t, cost
+		}
+	}
+	return best, sum
+}
+
+// update counts n further tokens of a table. Costs follow when it has grown by half.
+func (k *tokenCosts) update(t int, n uint32, totals *[tokens]uint32) {
+	if k.sums[t] += n; k.sums[t] < k.next[t] {
+		return
+	}
+	k.next[t] = k.sums[t] + k.sums[t]/2
+	sum := logOf(k.sums[t] + 1)
+	rare := sum + 2*logUnit
+	for tok, n := range totals {
+		if n == 0 {
+			k.costs[tok][t] = rare
+		} else {
+			k.costs[tok][t] = sum - logOf(n)
+		}
+	}
+}
+
+// compact drops tables that nothing uses and builds the others from what they have now.
+func (c *coder) compact(tables int) {
+	var to [maxTables]uint8
+	c.codes = c.codes[:0]
+	for t := range tables {
+		to[t] = uint8(len(c.codes))
+		var k code
+		if k.build(&c.totals[t]); k.used > 0 {
+			c.codes = append(c.codes, k)
+		}
+	}
+	for i := range c.streams {
+		c.streams[i].table = to[c.streams[i].table]
+	}
+}
+
+// Costs count in 1/1024 of a bit: whole numbers are the same on every machine.
+const (
+	logBits = 10
+	logUnit = 1 << logBits
+	logs    = 1 << 12
+)
+
+var logTable = func() (t [logs]uint32) {
+	for i := 1; i < logs; i++ {
+		t[i] = uint32(math.Round(math.Log2(float64(i)) * logUnit))
+	}
+	return t
+}()
+
+// logOf is about log2(n) in logUnits; n is not 0.
+func logOf(n uint32) uint32 {
+	if n < logs {
+		return logTable[n]
+	}
+	shift := bits.Len32(n) - bits.Len32(logs-1)
+	return logTable[n>>shift] + uint32(shift)<<logBits
 }

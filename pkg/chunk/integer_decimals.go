@@ -1,25 +1,11 @@
 package chunk
 
 import (
-	"encoding/binary"
 	"math"
 	"math/bits"
 )
 
-// Modes of a float column: how values follow from integers, bit-exactly.
 const (
-	modeDecimal = 0x00 // + exponent e, 0 to 15: i / 10^e
-	modeDyadic  = 0x10 // i * 2^s
-	modeBits    = 0x11 // the value's bits
-	modeCopy    = 0x12 // of a column before it
-	modeSum     = 0x13 // c - x of a column before it, plus ulps
-	modeScale   = 0x14 // x * m / d of a column before it, plus ulps
-	modeDiff    = 0x15 // Last - First of the same series, plus ulps
-	modeSame    = 0x16 // of an earlier column of the same series
-
-	flagUlps    = 0x40 // decimal: integers to add to the bits follow
-	flagPatches = 0x80 // values to put in afterwards follow
-
 	maxExponent = 15
 	// maxExact bounds integers that every float64 up to them can hold.
 	maxExact = 1 << 53
@@ -30,10 +16,6 @@ const (
 	minShift, maxShift = -1022, 900
 	// maxDyadic bounds integers of the dyadic mode.
 	maxDyadic = 62
-	// Numbers of columns that others of their series refer to.
-	colFirst, colLast, colIncrease = 5, 6, 7
-	// maxDepth bounds references to columns that are references.
-	maxDepth = 4
 )
 
 var pow10 = [maxExponent + 1]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
@@ -59,14 +41,16 @@ func (f *floatCoder) grow(n int) {
 	f.ints, f.near = f.ints[:n], f.near[:n]
 }
 
-// patch leaves row i to the patches: the integer before it stands in.
-func (f *floatCoder) patch(i int) {
+// patch leaves row i to the patches: the integer before it stands in. It reports whether
+// patches are few enough to pay.
+func (f *floatCoder) patch(i int) bool {
 	f.patches = append(f.patches, i)
 	f.ints[i] = 0
 	if i > 0 {
 		f.ints[i] = f.ints[i-1]
 	}
 	f.near[i] = 0
+	return len(f.patches) <= len(f.ints)/4+1
 }
 
 // fillPatches gives patched rows at the start the first integer that is there.
@@ -87,52 +71,62 @@ func (f *floatCoder) fillPatches() {
 }
 
 // decimal fills ints with v * 10^e for the least e for which that is exact.
-func (f *floatCoder) decimal(v []float64) (int, bool) {
-	exp := 0
-restart:
-	f.patches = f.patches[:0]
-	if exp == 0 {
-		for i, x := range v {
-			n := int64(x)
-			if float64(n) == x && uint64(n+maxExact) < 2*maxExact && (n != 0 || math.Float64bits(x) == 0) {
-				f.ints[i] = n
-				continue
-			}
-			if special(x) {
-				if f.patch(i); len(f.patches) > len(v)/4+1 {
-					return 0, false
-				}
-				continue
-			}
-			if exp = exponent(x, 1); exp < 0 {
-				return 0, false
-			}
-			goto restart
+func (f *floatCoder) decimal(v []float64) (e int, ok bool) {
+	for {
+		var at int
+		if e == 0 {
+			at = f.wholes(v)
+		} else {
+			at = f.scaled(v, pow10[e])
 		}
-		f.fillPatches()
-		return 0, true
+		switch {
+		case at == len(v):
+			f.fillPatches()
+			return e, true
+		case at < 0:
+			return 0, false
+		}
+		// v[at] wants more digits. What fits fewer fits those too, or nothing fits.
+		if e = exponent(v[at], e+1); e < 0 {
+			return 0, false
+		}
 	}
-	p := pow10[exp]
+}
+
+// wholes fills ints with v and returns the row of the first value that is no whole number;
+// len(v) when there is none, -1 when there are too many patches.
+func (f *floatCoder) wholes(v []float64) int {
+	f.patches = f.patches[:0]
+	for i, x := range v {
+		n := int64(x)
+		switch {
+		case float64(n) == x && uint64(n+maxExact) < 2*maxExact && (n != 0 || math.Float64bits(x) == 0):
+			f.ints[i] = n
+		case !special(x):
+			return i
+		case !f.patch(i):
+			return -1
+		}
+	}
+	return len(v)
+}
+
+// scaled does the same for v * p, p a power of ten.
+func (f *floatCoder) scaled(v []float64, p float64) int {
+	f.patches = f.patches[:0]
 	for i, x := range v {
 		s := x * p
 		n := int64(math.RoundToEven(s))
-		if math.Float64bits(float64(n)/p) == math.Float64bits(x) && math.Abs(s) < maxExact {
+		switch {
+		case math.Float64bits(float64(n)/p) == math.Float64bits(x) && math.Abs(s) < maxExact:
 			f.ints[i] = n
-			continue
+		case !special(x):
+			return i
+		case !f.patch(i):
+			return -1
 		}
-		if special(x) {
-			if f.patch(i); len(f.patches) > len(v)/4+1 {
-				return 0, false
-			}
-			continue
-		}
-		if exp = exponent(x, exp+1); exp < 0 {
-			return 0, false
-		}
-		goto restart
 	}
-	f.fillPatches()
-	return exp, true
+	return len(v)
 }
 
 // Decimals fills ints, as long as v, with v * 10^exp for the least exp from 0 to 15 for which
@@ -236,7 +230,7 @@ func (f *floatCoder) nearDecimalAt(v []float64, e int) bool {
 	f.patches = f.patches[:0]
 	for i, x := range v {
 		if special(x) {
-			if f.patch(i); len(f.patches) > len(v)/4+1 {
+			if !f.patch(i) {
 				return false
 			}
 			continue
@@ -283,7 +277,7 @@ func (f *floatCoder) dyadic(v []float64) (int, bool) {
 	}
 	for i, x := range v {
 		if special(x) {
-			if f.patch(i); len(f.patches) > len(v)/4+1 {
+			if !f.patch(i) {
 				return 0, false
 			}
 			continue
@@ -311,38 +305,4 @@ func mantissa(x float64) (uint64, int) {
 		return m, -1074
 	}
 	return m | 1<<52, e - 1075
-}
-
-// appendPatches writes the rows and bits of the patches.
-func (f *floatCoder) appendPatches(dst []byte, v []float64) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(f.patches)))
-	last := -1
-	for _, i := range f.patches {
-		dst = binary.AppendUvarint(dst, uint64(i-last-1))
-		dst = appendFloat(dst, v[i])
-		last = i
-	}
-	return dst
-}
-
-// columnHash is equal for equal columns; it looks at some rows only.
-func columnHash(v []float64) uint64 {
-	h := uint64(len(v)) ^ math.Float64bits(v[len(v)-1])
-	for i := 0; i < len(v); i += 1 + len(v)/32 {
-		h = (h ^ math.Float64bits(v[i])) * 0x9e3779b97f4a7c15
-		h ^= h >> 32
-	}
-	return h
-}
-
-func sameBits(a, b []float64) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if math.Float64bits(a[i]) != math.Float64bits(b[i]) {
-			return false
-		}
-	}
-	return true
 }
