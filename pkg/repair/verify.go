@@ -28,7 +28,7 @@ const (
 	PlanMissing          Problem = "PLAN_MISSING"          // of the set that counts: no late batch can be added
 	PlanUnreadable       Problem = "PLAN_UNREADABLE"       // of the set that counts, or of a generation in work
 	ObjectMissing        Problem = "OBJECT_MISSING"        // a chunk or an index of the set that counts
-	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes are not those that the record says
+	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes or its rows are not those that the record says
 	CompactionUnreadable Problem = "COMPACTION_UNREADABLE" // the record that a set points at
 )
 
@@ -76,8 +76,10 @@ type Options struct {
 }
 
 // Verify checks what readers and workers rely on: of every shard's hour and window the
-// records down to the set that counts, its plan, its chunks and indexes; and the plans of
-// generations in work. An error is a store that could not be asked.
+// records down to the set that counts, its plan, its chunks and indexes, of which every row
+// is decoded; and the plans of generations in work. An error is a store that could not be
+// asked, or what a newer release wrote: record.ErrNewerVersion, chunk.UnknownEncoding and
+// chunk.UnsupportedVersion.
 func (r *Repairer) Verify(ctx context.Context, o Options) (Report, error) {
 	v := &verifier{r: r, o: o, tops: map[place]uint64{}}
 	err := v.sets(ctx)
@@ -366,60 +368,79 @@ func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, err
 	return c, nil
 }
 
-// object checks a chunk and its index.
+// object checks a chunk and its index: first that each has the bytes that the record says,
+// then that these are a chunk and an index of the same rows as the record's.
 func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, error) {
 	var out []Finding
-	for _, part := range []struct {
+	var bodies [2][]byte
+	for i, part := range [...]struct {
 		key   string
 		bytes uint64
 		sha   identity.Digest
-		index bool
-	}{{o.ChunkKey, o.ChunkBytes, o.ChunkSHA256, false}, {o.IndexKey, o.IndexBytes, o.IndexSHA256, true}} {
-		p, detail, err := v.bytes(ctx, part.key, part.bytes, part.sha, part.index)
+	}{{o.ChunkKey, o.ChunkBytes, o.ChunkSHA256}, {o.IndexKey, o.IndexBytes, o.IndexSHA256}} {
+		v.rep.Objects++
+		v.rep.Bytes += part.bytes
+		f := Finding{Key: part.key}
+		var err error
+		if v.o.Heads {
+			f.Problem, f.Detail, err = v.head(ctx, part.key, part.bytes, part.sha)
+		} else {
+			bodies[i], f.Problem, f.Detail, err = v.bytes(ctx, part.key, part.bytes, part.sha)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if p != "" {
-			out = append(out, Finding{Problem: p, Key: part.key, Detail: detail})
+		if f.Problem != "" {
+			out = append(out, f)
 		}
+	}
+	if len(out) > 0 || v.o.Heads {
+		return out, nil
+	}
+	x, err := chunk.Verify(bodies[0], bodies[1], chunk.Limits{})
+	switch {
+	case errors.Is(err, chunk.UnknownEncoding) || errors.Is(err, chunk.UnsupportedVersion):
+		// Its hash is right: a newer release wrote it, and making it again would lose what it has.
+		return nil, fmt.Errorf("%s: %w: upgrade this program", o.ChunkKey, err)
+	case err != nil:
+		out = append(out, Finding{Problem: ObjectDamaged, Key: o.ChunkKey, Detail: err.Error()})
+	case uint64(x.Len()) != o.Series || x.Samples() != o.Samples || uint64(x.FooterOffset) != o.FooterOffset:
+		out = append(out, Finding{Problem: ObjectDamaged, Key: o.IndexKey, Detail: fmt.Sprintf("%d series, %d samples, footer at %d; the record says %d, %d, %d",
+			x.Len(), x.Samples(), x.FooterOffset, o.Series, o.Samples, o.FooterOffset)})
 	}
 	return out, nil
 }
 
-func (v *verifier) bytes(ctx context.Context, key string, size uint64, sha identity.Digest, index bool) (Problem, string, error) {
-	v.rep.Objects++
-	v.rep.Bytes += size
-	if v.o.Heads {
-		hctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
-		info, err := v.r.cfg.Store.Head(hctx, key)
-		switch {
-		case errors.Is(err, objstore.ErrNotFound):
-			return ObjectMissing, "no such object", nil
-		case err != nil && !objstore.Unreadable(err):
-			return "", "", err
-		case err != nil || uint64(info.Size) != size || !info.SHA256.IsZero() && info.SHA256 != sha:
-			return ObjectDamaged, fmt.Sprintf("%d bytes of %s, want %d of %s", info.Size, info.SHA256, size, sha), nil
-		}
-		return "", "", nil
-	}
-	body, _, err := v.r.get(ctx, key, int64(size)+1, objectTimeout)
+// head asks the store for an object's size and hash.
+func (v *verifier) head(ctx context.Context, key string, size uint64, sha identity.Digest) (Problem, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	info, err := v.r.cfg.Store.Head(ctx, key)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		return ObjectMissing, "no such object", nil
-	case err != nil && objstore.Unreadable(err):
-		return ObjectDamaged, err.Error(), nil
-	case err != nil:
+	case err != nil && !objstore.Unreadable(err):
 		return "", "", err
-	case identity.Sum(body) != sha:
-		return ObjectDamaged, fmt.Sprintf("%d bytes that hash to %s, want %d of %s", len(body), identity.Sum(body), size, sha), nil
-	}
-	if index {
-		if _, err := chunk.ReadIndex(body, chunk.Limits{}); err != nil {
-			return ObjectDamaged, err.Error(), nil
-		}
+	case err != nil || uint64(info.Size) != size || !info.SHA256.IsZero() && info.SHA256 != sha:
+		return ObjectDamaged, fmt.Sprintf("%d bytes of %s, want %d of %s", info.Size, info.SHA256, size, sha), nil
 	}
 	return "", "", nil
+}
+
+// bytes reads an object and compares its hash.
+func (v *verifier) bytes(ctx context.Context, key string, size uint64, sha identity.Digest) ([]byte, Problem, string, error) {
+	body, _, err := v.r.get(ctx, key, int64(size)+1, objectTimeout)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return nil, ObjectMissing, "no such object", nil
+	case err != nil && objstore.Unreadable(err):
+		return nil, ObjectDamaged, err.Error(), nil
+	case err != nil:
+		return nil, "", "", err
+	case identity.Sum(body) != sha:
+		return nil, ObjectDamaged, fmt.Sprintf("%d bytes that hash to %s, want %d of %s", len(body), identity.Sum(body), size, sha), nil
+	}
+	return body, "", "", nil
 }
 
 // undecided checks the plans of generations that some window has not decided.
