@@ -73,7 +73,7 @@ func (a *Agent) build() error {
 		return err
 	}
 	var err error
-	if a.sender, err = send.New(a.cfg.Send, a.queue, a.tele.Registry, a.log, a.now); err != nil {
+	if a.sender, err = send.New(a.cfg.Send, a.queue, send.Deps{Registry: a.tele.Registry, Log: a.log, Now: a.now}); err != nil {
 		return fmt.Errorf("sender: %w", err)
 	}
 	a.tele.Registry.MustRegister(stateCollector{a})
@@ -121,7 +121,7 @@ func (a *Agent) openQueue(m *metrics) error {
 	if err := vfs.MkdirAll(vfs.OS, dir); err != nil {
 		return err
 	}
-	print, err := fingerprint(dir)
+	print, err := queue.FingerprintOf(dir)
 	if err != nil {
 		return err
 	}

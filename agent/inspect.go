@@ -15,7 +15,7 @@ import (
 // the directory's lock; then it is an error.
 func Inspect(c Config) (BootStatus, queue.Stats, error) {
 	dir := filepath.Join(c.DataDir, "queue")
-	print, err := fingerprint(dir)
+	print, err := queue.FingerprintOf(dir)
 	if err != nil {
 		return BootStatus{}, queue.Stats{}, err
 	}

@@ -205,6 +205,13 @@ func (q *Queue) Boot() (b identity.Boot, spool string, nextSeq uint64) {
 	return q.boot.boot, q.boot.spool, q.next.nextSeq
 }
 
+// Last is the number of the newest entry; 0 before the first.
+func (q *Queue) Last() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.next.nextEntry - 1
+}
+
 // Changed is closed at the next change of what is pending.
 func (q *Queue) Changed() <-chan struct{} {
 	q.mu.Lock()

@@ -16,6 +16,7 @@ const (
 	reasonBootClash = "BOOT_ID_CLASH"
 	reasonConflict  = "IDENTITY_CONFLICT"
 	reasonTooLarge  = "FRAME_TOO_LARGE"
+	reasonDamaged   = "DAMAGED_ON_DISK"
 )
 
 // retriesBeforeMove is how many RETRY answers in a row make another collector worth a try.
@@ -100,7 +101,7 @@ func (x *session) conflict(e queue.Entry, r *ingestv1.BatchResult) error {
 
 func (x *session) park(e queue.Entry, v queue.Verdict) error {
 	failpoint.Hit("agent.send.park.before")
-	a, err := x.s.queue.Park(e.No, v)
+	a, err := x.s.takeOut(queue.Parked, func() (queue.Aside, error) { return x.s.queue.Park(e.No, v) })
 	if err != nil {
 		return x.asideFailed(e, err)
 	}
@@ -112,7 +113,7 @@ func (x *session) park(e queue.Entry, v queue.Verdict) error {
 
 func (x *session) deadLetter(e queue.Entry, v queue.Verdict) error {
 	x.final(e)
-	a, err := x.s.queue.DeadLetter(e.No, v)
+	a, err := x.s.takeOut(queue.Dead, func() (queue.Aside, error) { return x.s.queue.DeadLetter(e.No, v) })
 	if err != nil {
 		return x.asideFailed(e, err)
 	}

@@ -91,7 +91,7 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 	g := newFixture(t)
 	g.cfg.Collectors = []string{closedPort(t)}
 	g.append(1)
-	s, err := send.New(g.cfg, g.queue, g.reg, nil, time.Now) // never runs
+	s, err := send.New(g.cfg, g.queue, send.Deps{Registry: g.reg, Now: time.Now}) // never runs
 	if err != nil {
 		t.Fatal(err)
 	}

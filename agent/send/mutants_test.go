@@ -48,10 +48,10 @@ var planted = []mutants.Mutant{
 
 	// Streams.
 	{Name: "a stream has the frames of every boot", File: "session.go", Old: `return e.Identity.BootOf() == x.boot && e.Spool == x.spool`, New: `return true`, By: "TestStreamsHaveOneBoot"},
-	{Name: "the hello has the current boot", File: "session.go", Old: `BootId: x.boot.Boot,`,
-		New: `BootId: func() string { b, _, _ := x.s.queue.Boot(); return b.Boot }(),`, By: "TestStreamsHaveOneBoot"},
-	{Name: "the hello has no spool", File: "session.go", Old: `SpoolId: x.spool`, New: `SpoolId: ""`, By: "TestHelloAndOrder"},
-	{Name: "the hello asks from the start", File: "session.go", Old: `FirstPendingSeq: x.firstPending()`, New: `FirstPendingSeq: 1`, By: "TestHelloAndOrder"},
+	{Name: "the hello has the current boot", File: "session.go", Old: `Boot: x.boot,`,
+		New: `Boot: func() identity.Boot { b, _, _ := x.s.queue.Boot(); return b }(),`, By: "TestStreamsHaveOneBoot"},
+	{Name: "the hello has no spool", File: "session.go", Old: `Spool: x.spool`, New: `Spool: ""`, By: "TestHelloAndOrder"},
+	{Name: "the hello asks from the start", File: "session.go", Old: `FirstPending: x.firstPending()`, New: `FirstPending: 1`, By: "TestHelloAndOrder"},
 	{Name: "a cut connection is an orderly end", File: "session.go", Old: `return fmt.Errorf("receive: %w", err)`, New: `return nil`, By: "TestCutAnywhere"},
 	{Name: "an orderly end answers what is open", File: "session.go", Old: `return errors.New("the collector ended the stream")`,
 		New: `for _, f := range x.flights { _ = x.s.queue.Ack(f.entry.No) }; return errors.New("the collector ended the stream")`, By: "TestStreamsThatEnd"},
@@ -70,6 +70,14 @@ var planted = []mutants.Mutant{
 	{Name: "ranges beyond a gap are not looked at", File: "session.go", Old: `top, known = max(top, r.GetEnd()), true`, New: `_ = r`, By: "TestForeignRecords"},
 	{Name: "a collector that never answers is kept", File: "session.go", Old: `return errStalled`, New: ``, By: "TestStalledStream"},
 	{Name: "a collector that never welcomes is kept", File: "session.go", Old: `time.AfterFunc(x.s.cfg.ConnectTimeout, cancel)`, New: `time.AfterFunc(time.Hour, cancel)`, By: "TestSilentCollector"},
+
+	{Name: "nobody hears of batches that are taken out", File: "sender.go", Old: `a.AgentID != "" && s.onAside != nil`, New: `false`, By: "TestAsidesAreReported"},
+	{Name: "a damaged batch is parked", File: "session.go", Old: `x.s.takeOut(queue.Dropped,`, New: `x.s.takeOut(queue.Parked,`, By: "TestAsidesAreReported"},
+	{Name: "a flush does not wait for reports", File: "sender.go", Old: `			s.reporting.Lock()
+			defer s.reporting.Unlock()
+			return nil`, New: `			return nil`, By: "TestAsidesAreReported"},
+	{Name: "a flush waits for what was queued after it began", File: "sender.go", Old: `oldest.No > through`, New: `oldest.No < 1`, By: "TestFlushIsBounded"},
+	{Name: "a flush waits for nothing", File: "sender.go", Old: `oldest.No > through`, New: `through > 0`, By: "TestFlushIsBounded"},
 
 	// Waits, and the end.
 	{Name: "the collector's delay is not kept", File: "waits.go", Old: `now.Add(max(hint, w.backoff.NextBackOff()))`, New: `now.Add(w.backoff.NextBackOff())`, By: "TestWaits$"},

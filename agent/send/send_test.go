@@ -46,6 +46,8 @@ type fixture struct {
 	cfg    send.Config
 	frames map[identity.Batch][]byte
 	sender *send.Sender
+	// onAside is the sender's, set before run.
+	onAside func(queue.State, queue.Aside)
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -128,7 +130,7 @@ func (f *fixture) append(n int) []queue.Entry {
 // run starts the sender and gives a function that stops it and waits.
 func (f *fixture) run() (stop func()) {
 	f.t.Helper()
-	s, err := send.New(f.cfg, f.queue, f.reg, slog.New(slog.DiscardHandler), time.Now)
+	s, err := send.New(f.cfg, f.queue, send.Deps{Registry: f.reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, OnAside: f.onAside})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -152,7 +154,7 @@ func (f *fixture) run() (stop func()) {
 // drained waits until nothing is pending.
 func (f *fixture) drained() {
 	f.t.Helper()
-	if err := f.sender.Flush(f.ctx); err != nil {
+	if err := f.sender.Flush(f.ctx, f.queue.Last()); err != nil {
 		f.t.Fatalf("not drained: %v; pending %v; %+v", err, f.queue.Pending(0, 3), f.sender.Status())
 	}
 }
@@ -642,6 +644,81 @@ func TestDamagedOnDisk(t *testing.T) {
 	f.run()
 	f.drained()
 	f.checkAccepted([]queue.Entry{es[0], es[2]})
+}
+
+// TestAsidesAreReported: whoever flushes has heard of every batch that was not accepted,
+// with its reason, before the flush ends.
+func TestAsidesAreReported(t *testing.T) {
+	f := newFixture(t)
+	es := f.append(4)
+	path := filepath.Join(f.dir, "00000000000000000001.lmq")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[bytes.Index(b, f.frames[es[2].Identity])+50] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil { // the same file: it is open in the queue
+		t.Fatal(err)
+	}
+	f.collector(&sendtest.Collector{OnFrame: func(b []byte, reply func(*ingestv1.BatchResult)) error {
+		switch info, _ := frame.Inspect(b, frame.Limits{}); info.Identity {
+		case es[3].Identity: // nothing follows the report of the last one
+			reply(sendtest.Answer(b, rejected, "BAD_LABELS"))
+		case es[1].Identity:
+			reply(sendtest.Answer(b, ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT, ""))
+		default:
+			reply(f.store.Accept(b))
+		}
+		return nil
+	}})
+	var mu sync.Mutex
+	got := map[identity.Batch]string{}
+	f.onAside = func(s queue.State, a queue.Aside) {
+		time.Sleep(20 * time.Millisecond) // a slow listener: the flush waits for it
+		mu.Lock()
+		defer mu.Unlock()
+		got[a.Identity()] = fmt.Sprint(s, " ", a.Reason, " ", a.ID != "")
+	}
+	f.run()
+	f.drained()
+	mu.Lock()
+	defer mu.Unlock()
+	for i, want := range map[int]string{3: "dead BAD_LABELS true", 1: "parked IDENTITY_CONFLICT true", 2: "dropped DAMAGED_ON_DISK false"} {
+		if got[es[i].Identity] != want {
+			t.Errorf("batch %d: %q, want %q", i, got[es[i].Identity], want)
+		}
+	}
+	if len(got) != 3 {
+		t.Errorf("%d reports: %v", len(got), got)
+	}
+	f.checkAccepted(es[:1])
+}
+
+// TestFlushIsBounded: a flush waits for the entries that it is asked for, and for nothing later.
+func TestFlushIsBounded(t *testing.T) {
+	f := newFixture(t)
+	first := f.append(1)
+	hold := make(chan struct{})
+	f.collector(&sendtest.Collector{OnFrame: func(b []byte, reply func(*ingestv1.BatchResult)) error {
+		if info, _ := frame.Inspect(b, frame.Limits{}); info.Identity == first[0].Identity {
+			go func() { <-hold; reply(f.store.Accept(b)) }()
+		}
+		return nil // later ones are never answered
+	}})
+	f.run()
+	later := f.append(1)
+	ctx, cancel := context.WithTimeout(f.ctx, 20*time.Millisecond)
+	defer cancel()
+	if err := f.sender.Flush(ctx, first[0].No); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("flushed before the answer: %v", err)
+	}
+	close(hold)
+	if err := f.sender.Flush(f.ctx, later[0].No-1); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.queue.Stats().Pending; n != 1 {
+		t.Errorf("%d batches are pending", n)
+	}
 }
 
 // TestRandomFaults mixes everything over two collectors that share a store.

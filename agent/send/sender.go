@@ -26,9 +26,12 @@ type Sender struct {
 	queue   *queue.Queue
 	log     *slog.Logger
 	now     func() time.Time
-	metrics *metrics
-	targets []*target
-	waits   *waits
+	onAside func(queue.State, queue.Aside)
+	// reporting is held while a batch leaves the queue without being accepted.
+	reporting sync.Mutex
+	metrics   *metrics
+	targets   []*target
+	waits     *waits
 
 	mu       sync.Mutex
 	status   Status
@@ -51,12 +54,24 @@ var (
 	errStalled   = errors.New("no answer within answer_timeout")
 )
 
+// Deps of a sender.
+type Deps struct {
+	Registry prometheus.Registerer
+	Log      *slog.Logger
+	Now      func() time.Time
+	// OnAside is called for each batch that leaves the queue without being accepted: parked
+	// for a conflict or a clash, dead by a reject, or dropped because its bytes on disk are
+	// damaged (then it has no ID). It must return soon, as nothing is sent meanwhile, and must
+	// not flush. nil: nobody.
+	OnAside func(queue.State, queue.Aside)
+}
+
 // New dials lazily; nothing is sent before Run.
-func New(cfg Config, q *queue.Queue, reg prometheus.Registerer, log *slog.Logger, now func() time.Time) (*Sender, error) {
+func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: log, now: now, metrics: newMetrics(reg, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onAside: d.OnAside, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {
@@ -183,11 +198,26 @@ func (s *Sender) nextEntry(inFlight map[uint64]bool, want func(queue.Entry) bool
 	}
 }
 
-// Flush waits until nothing is pending or ctx ends.
-func (s *Sender) Flush(ctx context.Context) error {
+// takeOut takes a batch that will not be accepted out of the queue and reports it. Flush
+// waits for the report, so that whoever flushed has heard of all that was refused.
+func (s *Sender) takeOut(state queue.State, out func() (queue.Aside, error)) (queue.Aside, error) {
+	s.reporting.Lock()
+	defer s.reporting.Unlock()
+	a, err := out()
+	// An error beside an aside is of something else than this batch.
+	if a.AgentID != "" && s.onAside != nil {
+		s.onAside(state, a)
+	}
+	return a, err
+}
+
+// Flush waits until no entry up to through is pending, or ctx ends.
+func (s *Sender) Flush(ctx context.Context, through uint64) error {
 	for {
 		changed := s.queue.Changed()
-		if s.queue.Stats().Pending == 0 {
+		if oldest := s.queue.Stats().Oldest; oldest == nil || oldest.No > through {
+			s.reporting.Lock()
+			defer s.reporting.Unlock()
 			return nil
 		}
 		select {

@@ -11,13 +11,12 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send/wire"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
-
-type stream = grpc.BidiStreamingClient[ingestv1.StreamBatchesRequest, ingestv1.StreamBatchesResponse]
 
 // flight is a batch that waits for its answer.
 type flight struct {
@@ -31,7 +30,7 @@ type session struct {
 	target   *target
 	boot     identity.Boot
 	spool    string
-	out      chan *ingestv1.StreamBatchesRequest
+	out      chan []byte
 	in       chan *ingestv1.BatchResult
 	flights  map[identity.Digest]*flight
 	inFlight map[uint64]bool
@@ -51,7 +50,7 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 	defer cancel()
 	x := &session{
 		s: s, target: t, boot: boot, spool: spool,
-		out:     make(chan *ingestv1.StreamBatchesRequest),
+		out:     make(chan []byte),
 		in:      make(chan *ingestv1.BatchResult, 64),
 		flights: map[identity.Digest]*flight{}, inFlight: map[uint64]bool{},
 	}
@@ -85,35 +84,17 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 }
 
 // open says hello and waits for the welcome, at most ConnectTimeout.
-func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grpc.ClientConn) (stream, *ingestv1.Welcome, error) {
+func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grpc.ClientConn) (*wire.Stream, *ingestv1.Welcome, error) {
 	timer := time.AfterFunc(x.s.cfg.ConnectTimeout, cancel)
-	st, w, err := x.hello(ctx, conn)
+	failpoint.Hit("agent.send.hello.before")
+	st, w, err := wire.OpenStream(ctx, conn, wire.Hello{Boot: x.boot, Spool: x.spool, FirstPending: x.firstPending()})
+	if err == nil {
+		failpoint.Hit("agent.send.welcome.received")
+	}
 	if !timer.Stop() && err != nil {
 		err = fmt.Errorf("no welcome within %s", x.s.cfg.ConnectTimeout)
 	}
 	return st, w, err
-}
-
-func (x *session) hello(ctx context.Context, conn *grpc.ClientConn) (stream, *ingestv1.Welcome, error) {
-	st, err := ingestv1.NewIngestServiceClient(conn).StreamBatches(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	failpoint.Hit("agent.send.hello.before")
-	hello := &ingestv1.Hello{AgentId: x.boot.Agent, BootId: x.boot.Boot, SpoolId: x.spool, FirstPendingSeq: x.firstPending()}
-	if err := st.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
-		return nil, nil, err
-	}
-	m, err := st.Recv() // has the reason when Send got EOF
-	if err != nil {
-		return nil, nil, err
-	}
-	failpoint.Hit("agent.send.welcome.received")
-	w := m.GetWelcome()
-	if w == nil {
-		return nil, nil, fmt.Errorf("first message is %T, want a welcome", m.GetMessage())
-	}
-	return st, w, nil
 }
 
 // firstPending is the smallest sequence number that the queue still holds of the boot.
@@ -163,12 +144,12 @@ func (x *session) welcome(w *ingestv1.Welcome) error {
 	return x.s.queue.NewBoot("another queue uses the boot id")
 }
 
-func (x *session) write(ctx context.Context, st stream) error {
+func (x *session) write(ctx context.Context, st *wire.Stream) error {
 	for {
 		select {
-		case m := <-x.out:
+		case f := <-x.out:
 			failpoint.Hit("agent.send.frame.before")
-			if err := st.Send(m); err != nil {
+			if err := st.Send(f); err != nil {
 				if errors.Is(err, io.EOF) {
 					return nil // the reader has the reason
 				}
@@ -181,9 +162,9 @@ func (x *session) write(ctx context.Context, st stream) error {
 	}
 }
 
-func (x *session) read(ctx context.Context, st stream) error {
+func (x *session) read(ctx context.Context, st *wire.Stream) error {
 	for {
-		m, err := st.Recv()
+		r, err := st.Receive()
 		if errors.Is(err, io.EOF) {
 			return errors.New("the collector ended the stream")
 		}
@@ -191,10 +172,6 @@ func (x *session) read(ctx context.Context, st stream) error {
 			return fmt.Errorf("receive: %w", err)
 		}
 		failpoint.Hit("agent.send.answer.received")
-		r := m.GetResult()
-		if r == nil {
-			continue
-		}
 		select {
 		case x.in <- r:
 		case <-ctx.Done():
@@ -213,17 +190,17 @@ func (x *session) serve(ctx context.Context) error {
 	stall := time.NewTicker(max(x.s.cfg.AnswerTimeout/4, minStallCheck))
 	defer stall.Stop()
 	x.s.tick(0)
-	var out chan *ingestv1.StreamBatchesRequest
-	var msg *ingestv1.StreamBatchesRequest
+	var out chan []byte
+	var next []byte
 	for {
 		changed := x.s.queue.Changed() // before looking: no change is missed
 		wake := x.s.waits.next(x.s.now())
-		if msg == nil {
+		if next == nil {
 			var err error
-			if msg, err = x.plan(); err != nil {
+			if next, err = x.plan(); err != nil {
 				return err
 			}
-			if msg != nil {
+			if next != nil {
 				out = x.out
 			}
 		}
@@ -235,8 +212,8 @@ func (x *session) serve(ctx context.Context) error {
 				timer = t.C
 			}
 			select {
-			case out <- msg:
-				msg, out = nil, nil
+			case out <- next:
+				next, out = nil, nil
 			case r := <-x.in:
 				return x.answer(r)
 			case <-stall.C:
@@ -284,7 +261,7 @@ func (x *session) stalled() bool {
 
 // plan picks and launches the next batch, if the window, the gate and the queue allow
 // one. errOtherBoot: this boot has nothing more to do.
-func (x *session) plan() (*ingestv1.StreamBatchesRequest, error) {
+func (x *session) plan() ([]byte, error) {
 	w := x.s.waits
 	for len(x.flights) < min(x.maxBatches, w.window) && !x.s.now().Before(w.gate) {
 		e, ok := x.s.nextEntry(x.inFlight, func(e queue.Entry) bool { return e.Identity.BootOf() == x.boot && e.Spool == x.spool })
@@ -294,13 +271,13 @@ func (x *session) plan() (*ingestv1.StreamBatchesRequest, error) {
 		if x.bytes > 0 && x.bytes+int64(e.Bytes) > x.maxBytes {
 			break
 		}
-		msg, err := x.load(e)
+		f, err := x.load(e)
 		if err != nil {
 			return nil, err
 		}
-		if msg != nil {
-			x.launch(e, msg)
-			return msg, nil
+		if f != nil {
+			x.launch(e, f)
+			return f, nil
 		}
 	}
 	return nil, nil
@@ -318,7 +295,7 @@ func (x *session) otherBoot() error {
 }
 
 // load reads a frame; nil when the entry was settled instead.
-func (x *session) load(e queue.Entry) (*ingestv1.StreamBatchesRequest, error) {
+func (x *session) load(e queue.Entry) ([]byte, error) {
 	b, err := x.s.queue.Frame(e.No)
 	switch {
 	case errors.Is(err, queue.ErrNotFound):
@@ -328,7 +305,12 @@ func (x *session) load(e queue.Entry) (*ingestv1.StreamBatchesRequest, error) {
 		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "err", err)
 		x.s.metrics.damaged.Inc()
 		x.s.noteError("damaged on disk: " + e.Identity.String())
-		return nil, ignoreGone(x.s.queue.Drop(e.No))
+		_, dropErr := x.s.takeOut(queue.Dropped, func() (queue.Aside, error) {
+			id := e.Identity
+			return queue.Aside{AgentID: id.Agent, BootID: id.Boot, SpoolID: e.Spool, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd,
+				QueuedAt: e.Created, At: x.s.now(), Verdict: queue.Verdict{Reason: reasonDamaged, Detail: err.Error()}}, x.s.queue.Drop(e.No)
+		})
+		return nil, ignoreGone(dropErr)
 	case err != nil:
 		return nil, err
 	case x.maxFrame > 0 && uint64(len(b)) > x.maxFrame:
@@ -336,13 +318,13 @@ func (x *session) load(e queue.Entry) (*ingestv1.StreamBatchesRequest, error) {
 		return nil, x.deadLetter(e, queue.Verdict{Reason: reasonTooLarge, Collector: x.target.address,
 			Detail: fmt.Sprintf("frame has %d bytes, the collector takes %d", len(b), x.maxFrame)})
 	}
-	return &ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Frame{Frame: b}}, nil
+	return b, nil
 }
 
 // launch counts a batch as in flight before the writer has it, so that no answer is early.
-func (x *session) launch(e queue.Entry, m *ingestv1.StreamBatchesRequest) {
+func (x *session) launch(e queue.Entry, frame []byte) {
 	failpoint.Hit("agent.send.launch.before")
-	x.flights[identity.Sum(m.GetFrame())] = &flight{entry: e, at: x.s.now()}
+	x.flights[identity.Sum(frame)] = &flight{entry: e, at: x.s.now()}
 	x.inFlight[e.No] = true
 	x.bytes += int64(e.Bytes)
 	x.s.metrics.sent.Inc()

@@ -31,7 +31,7 @@ func windowSession(t *testing.T) *session {
 			t.Fatal(err)
 		}
 	}
-	s, err := New(DefaultConfig(), q, prometheus.NewRegistry(), slog.New(slog.DiscardHandler), time.Now)
+	s, err := New(DefaultConfig(), q, Deps{Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,13 @@
 package load
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/agent/send/wire"
 	"lightmetrics.dev/lightmetrics/internal/history"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -21,9 +19,6 @@ const (
 	Duplicate = "BATCH_STATUS_DUPLICATE"
 	Conflict  = "BATCH_STATUS_IDENTITY_CONFLICT"
 )
-
-// spoolHeader carries the spool id over HTTP.
-const spoolHeader = "X-Lightmetrics-Spool-Id"
 
 // Poster sends frames over HTTP.
 type Poster struct {
@@ -66,39 +61,24 @@ func (p *Poster) Post(ctx context.Context, f []byte, addrs ...string) (string, e
 func (p *Poster) post(ctx context.Context, f []byte, addr string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/v1/batches", bytes.NewReader(f))
-	if err != nil {
-		return "failed", err
-	}
-	req.Header.Set("Content-Type", frame.MediaType)
-	req.Header.Set(spoolHeader, p.Spool)
 	client := p.Client
 	if client == nil {
 		client = http.DefaultClient
 	}
-	resp, err := client.Do(req)
-	if err != nil {
+	a, err := wire.Post(ctx, client, "http://"+addr, p.Spool, f)
+	switch {
+	case err != nil:
 		return "", err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return "", err
-	}
-	switch resp.StatusCode {
-	case http.StatusOK:
-		var a struct{ Duplicate bool }
-		if err := json.Unmarshal(b, &a); err != nil {
-			return "failed", fmt.Errorf("answer %q: %w", b, err)
-		}
-		if a.Duplicate {
-			return Duplicate, nil
-		}
+	case a.Durable() && a.Duplicate:
+		return Duplicate, nil
+	case a.Durable():
 		return Accepted, nil
-	case http.StatusConflict:
+	case a.Status == http.StatusConflict:
 		return Conflict, nil
-	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		return "", fmt.Errorf("%s: %s", resp.Status, b)
 	}
-	return "failed", fmt.Errorf("%s: %s", resp.Status, b)
+	err = fmt.Errorf("%d %s: %s", a.Status, a.Reason, a.Message)
+	if a.Retry() {
+		return "", err
+	}
+	return "failed", err
 }

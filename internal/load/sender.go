@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/agent/send/wire"
 	"lightmetrics.dev/lightmetrics/internal/history"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -37,7 +38,7 @@ type Sender struct {
 	addrs  []string
 	next   int
 	conn   *grpc.ClientConn
-	stream ingestv1.IngestService_StreamBatchesClient
+	stream *wire.Stream
 	cancel context.CancelFunc
 }
 
@@ -69,25 +70,10 @@ func (s *Sender) Open(ctx context.Context) error {
 	}
 	sctx, cancel := context.WithCancel(ctx)
 	s.conn, s.cancel = conn, cancel
-	if s.stream, err = ingestv1.NewIngestServiceClient(conn).StreamBatches(sctx); err != nil {
-		return err
-	}
-	hello := &ingestv1.Hello{AgentId: s.Boot.Agent, BootId: s.Boot.Boot, SpoolId: s.Spool}
-	if err := s.stream.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: hello}}); err != nil {
-		return err
-	}
-	m, err := s.recv()
-	if err == nil && m.GetWelcome() == nil {
-		err = fmt.Errorf("%s answered the hello with %v", addr, m)
-	}
+	timer := time.AfterFunc(answerTimeout, cancel)
+	defer timer.Stop()
+	s.stream, _, err = wire.OpenStream(sctx, conn, wire.Hello{Boot: s.Boot, Spool: s.Spool})
 	return err
-}
-
-// recv receives one message or breaks the stream when none comes.
-func (s *Sender) recv() (*ingestv1.StreamBatchesResponse, error) {
-	t := time.AfterFunc(answerTimeout, s.cancel)
-	defer t.Stop()
-	return s.stream.Recv()
 }
 
 // Send sends the frame until it has an outcome: accepted, duplicate, conflict or rejected.
@@ -122,16 +108,17 @@ func (s *Sender) Try(ctx context.Context, f []byte) (*ingestv1.BatchResult, erro
 	d := identity.Sum(f)
 	call, reply := s.Calls.Call(s.Client, h.Identity, d), history.Reply{}
 	defer func() { call.End(reply) }()
-	if err := s.stream.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Frame{Frame: f}}); err != nil {
+	if err := s.stream.Send(f); err != nil {
 		return nil, err
 	}
-	m, err := s.recv()
+	timer := time.AfterFunc(answerTimeout, s.cancel)
+	defer timer.Stop()
+	r, err := s.stream.Receive()
 	if err != nil {
 		return nil, err
 	}
-	r := m.GetResult()
-	if r == nil || string(r.GetFrameSha256()) != string(d[:]) {
-		return nil, fmt.Errorf("answer to another frame: %v", m)
+	if string(r.GetFrameSha256()) != string(d[:]) {
+		return nil, fmt.Errorf("answer to another frame: %v", r)
 	}
 	reply, err = replyOf(r)
 	return r, err

@@ -1,4 +1,4 @@
-package agent
+package queue
 
 import (
 	"crypto/sha256"
@@ -6,15 +6,13 @@ import (
 	"os"
 	"strings"
 	"syscall"
-
-	"lightmetrics.dev/lightmetrics/agent/queue"
 )
 
-// fingerprint tells a queue directory from a copy of it: a restored backup or a
+// FingerprintOf tells a queue directory from a copy of it: a restored backup or a
 // cloned machine must not go on with sequence numbers that the original has used. A
 // false alarm costs nothing but a new boot id.
-func fingerprint(dir string) (queue.Fingerprint, error) {
-	var f queue.Fingerprint
+func FingerprintOf(dir string) (Fingerprint, error) {
+	var f Fingerprint
 	st, err := os.Stat(dir)
 	if err != nil {
 		return f, fmt.Errorf("fingerprint of %s: %w", dir, err)
