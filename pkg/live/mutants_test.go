@@ -11,7 +11,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without TestMemoryBoundHolds, which measures heaps for seconds.
-		Run: "TestLoss|TestLate|TestWindowMovesOn|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata",
+		Run: "TestLoss|TestLate|TestWindowMovesOn|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata|TestUnits",
 		Mutants: []mutants.Mutant{
 			{Name: "a loss at the range's end is not told", File: "losses.go", Old: "if s.Min > maxt {", New: "if s.Min >= maxt {", By: "TestLossOutlivesTheWindow"},
 			{Name: "a loss at the range's begin is not told", File: "losses.go", Old: "if s.Max < t {", New: "if s.Max <= t {", By: "TestLossOutlivesTheWindow"},
@@ -55,6 +55,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "who makes up helps takes those of others", File: "helps.go", Old: "if a.bytes > most {", New: "if true {\n\t\t\tmost = 0", By: "TestHelpsAreBounded"},
 			{Name: "the newest helps go", File: "helps.go", Old: "cmp.Compare(x.by.MaxTime, y.by.MaxTime)", New: "cmp.Compare(y.by.MaxTime, x.by.MaxTime)", By: "TestHelpsAreBounded"},
 			{Name: "a help that changes is counted again", File: "helps.go", Old: "int64(len(t.Text) - len(h.text))", New: "h.bytes()", By: "TestHelpsGoWithTheirMetrics"},
+			{Name: "the type is that of the last shape", File: "metadata.go", Old: "at > best || at == best && m.compare(out) > 0 {", New: "best < math.MaxInt64 {", By: "TestMetadataOfTheNewestSample"},
+			{Name: "of two types of one time the last shape's is told", File: "metadata.go", Old: "at == best && m.compare(out) > 0", New: "at == best", By: "TestMetadataOfTheNewestSample"},
+			{Name: "an open snapshot has types of later samples", File: "metadata.go", Old: "return pt.batch.visible(p.version) })", New: "return true })", By: "TestMetadataOfTheNewestSample"},
+			{Name: "units are not bounded", File: "metadata.go", Old: "len(s.means) >= maxMeanings", New: "false", By: "TestUnitsAreBounded"},
 			{Name: "the far future stays", File: "evict.go", Old: "b.maxT > now.Add(s.cfg.Future).UnixMilli()", New: "b.maxT < now.Add(-s.cfg.Future).UnixMilli()", By: "TestFarFutureGoesFirst"},
 			{Name: "nobody is beyond its share", File: "agents.go", Old: "if s.beyondShare(a) {", New: "if false {", By: "TestAgentBeyondItsShareGoesFirst"},
 			{Name: "an evicted winner masks nothing", File: "evict.go", Old: "		s.evict(b)\n		s.ghost(b)", New: "		s.evict(b)\n		s.forget(b)", By: "TestEvictedWinnerStillMasks"},

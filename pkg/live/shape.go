@@ -24,6 +24,7 @@ type shape struct {
 // shapeGroup is one group of a shape with the columns of all its batches.
 type shapeGroup struct {
 	series []uint32 // series ids by place
+	means  []uint32 // their types and units, indexes of Store.means
 	// segments by minT. Replaced, or appended to, never changed in place: a reader
 	// keeps the slice it took.
 	segments []*segment
@@ -94,13 +95,13 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 	sh := &shape{key: key, groups: make([]*shapeGroup, len(b.Groups)), bytes: shapeOverhead}
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		sg := &shapeGroup{series: make([]uint32, len(g.Series))}
+		sg := &shapeGroup{series: make([]uint32, len(g.Series)), means: make([]uint32, len(g.Series))}
 		sh.groups[i] = sg
-		sh.bytes += groupOverhead + int64(len(g.Series))*(4+placeBytes)
+		sh.bytes += groupOverhead + int64(len(g.Series))*(8+placeBytes)
 		for j := range g.Series {
 			r := &g.Series[j]
 			id, ser := s.seriesOf(s.cfg.AgentLabel.Labels(&s.builder, b.Labels(r), agent))
-			ser.typ, ser.unit = r.Type, s.intern(b.Strings[r.Unit])
+			sg.means[j] = s.meaningOf(r.Type, b.Strings[r.Unit])
 			ser.places = append(ser.places, place{sg, uint32(j)})
 			sg.series[j] = id
 		}
@@ -142,8 +143,6 @@ func (s *Store) dropShape(sh *shape) {
 type series struct {
 	labels labels.Labels
 	places []place
-	typ    frame.MetricType
-	unit   string
 	bytes  int64
 	live   int    // places in shapes that have a batch with columns
 	owner  *agent // that is charged for it

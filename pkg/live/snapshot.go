@@ -1,18 +1,15 @@
 package live
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"slices"
 	"sort"
 	"time"
 
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
 // Snapshot is one version of a store. It must be closed.
@@ -144,8 +141,6 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 type found struct {
 	labels labels.Labels
 	places []foundPlace
-	typ    frame.MetricType
-	unit   string
 }
 
 type foundPlace struct {
@@ -183,7 +178,7 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 		for _, pl := range ser.places {
 			places = append(places, foundPlace{pl.group, pl.group.segments, pl.pos})
 		}
-		out = append(out, found{ser.labels, places[at:len(places):len(places)], ser.typ, ser.unit})
+		out = append(out, found{ser.labels, places[at:len(places):len(places)]})
 	}
 	return out, nil
 }
@@ -298,36 +293,4 @@ func sortedKeys(set map[string]struct{}) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// Metadata is the type, the unit and the help of a metric. Its series may differ in type
-// and unit; the help is the same for all.
-type Metadata struct {
-	Name string
-	Type frame.MetricType
-	Unit string
-	Help string
-}
-
-// Metadata lists the distinct (name, type, unit), sorted, with the newest help of each
-// name; of one metric when name is not empty.
-func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error) {
-	var ms []*labels.Matcher
-	if name != "" {
-		ms = append(ms, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, name))
-	}
-	all, err := p.find(ctx, ms)
-	set := map[Metadata]struct{}{}
-	for i := range all {
-		set[Metadata{Name: all[i].labels.Get(model.MetricNameLabel), Type: all[i].typ, Unit: all[i].unit}] = struct{}{}
-	}
-	out := make([]Metadata, 0, len(set))
-	for m := range set {
-		out = append(out, m)
-	}
-	slices.SortFunc(out, func(a, b Metadata) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Unit, b.Unit))
-	})
-	p.store.helpsOf(out)
-	return out, err
 }

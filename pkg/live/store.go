@@ -41,8 +41,9 @@ type Store struct {
 	byHash  map[uint64][]uint32
 	index   postings
 	nextID  uint32
-	strings map[string]string // units
-	helps   map[string]*help  // by metric name
+	means   []meaning // what series mean; only grows
+	meanIDs map[meaning]uint32
+	helps   map[string]*help // by metric name
 
 	full       batchHeap // batches with columns, the oldest first
 	ghosts     batchHeap // identities without columns
@@ -76,7 +77,7 @@ func New(cfg Config) (*Store, error) {
 		series:  map[uint32]*series{},
 		byHash:  map[uint64][]uint32{},
 		index:   newPostings(),
-		strings: map[string]string{},
+		meanIDs: map[meaning]uint32{},
 		helps:   map[string]*help{},
 		full:    batchHeap{slot: slotRole, before: older},
 		ghosts:  batchHeap{slot: slotRole, before: older},
@@ -262,20 +263,6 @@ func (s *Store) dropSeries(id uint32, ser *series) {
 	if s.index.remove(id) {
 		s.dropHelps()
 	}
-}
-
-// maxInterned bounds the table of units.
-const maxInterned = 10_000
-
-func (s *Store) intern(v string) string {
-	if have, ok := s.strings[v]; ok {
-		return have
-	}
-	v = string([]byte(v)) // not a part of a frame's buffer
-	if len(s.strings) < maxInterned {
-		s.strings[v] = v
-	}
-	return v
 }
 
 // timesOf are the times of the first and the last sample, nanoseconds.

@@ -1,0 +1,119 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// meaning is what a shape says of a series. A series is its labels alone, and those of two
+// shapes may have two meanings: a target was updated, or two targets disagree.
+type meaning struct {
+	typ  frame.MetricType
+	unit string
+}
+
+func (a meaning) compare(b meaning) int {
+	return cmp.Or(cmp.Compare(a.typ, b.typ), cmp.Compare(a.unit, b.unit))
+}
+
+// maxMeanings bounds the table; further units are unknown ones.
+const maxMeanings = 1_000
+
+func (s *Store) meaningOf(t frame.MetricType, unit string) uint32 {
+	m := meaning{t, unit}
+	id, ok := s.meanIDs[m]
+	if !ok && len(s.means) >= maxMeanings {
+		m.unit = ""
+		id, ok = s.meanIDs[m]
+	}
+	if !ok {
+		m.unit = strings.Clone(m.unit) // not a part of a frame's buffer
+		id = uint32(len(s.means))
+		s.means = append(s.means, m)
+		s.meanIDs[m] = id
+	}
+	return id
+}
+
+// Metadata is the type, the unit and the help of a metric. Its series may differ in type
+// and unit; the help is the same for all.
+type Metadata struct {
+	Name string
+	Type frame.MetricType
+	Unit string
+	Help string
+}
+
+// Metadata lists the distinct (name, type, unit), sorted, with the newest help of each
+// name; of one metric when name is not empty. Of a series that changed its type or unit
+// it has those of the newest samples.
+func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error) {
+	var ms []*labels.Matcher
+	if name != "" {
+		ms = append(ms, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, name))
+	}
+	all, err := p.find(ctx, ms)
+	if err != nil {
+		return nil, err
+	}
+	p.store.mu.RLock()
+	means := p.store.means
+	p.store.mu.RUnlock()
+	newest := map[*shapeGroup]int64{}
+	set := map[Metadata]struct{}{}
+	for i := range all {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		m := p.newestMeaning(&all[i], means, newest)
+		set[Metadata{Name: all[i].labels.Get(model.MetricNameLabel), Type: m.typ, Unit: m.unit}] = struct{}{}
+	}
+	out := make([]Metadata, 0, len(set))
+	for m := range set {
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b Metadata) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), meaning{a.Type, a.Unit}.compare(meaning{b.Type, b.Unit}))
+	})
+	p.store.helpsOf(out)
+	return out, nil
+}
+
+// newestMeaning is that of the shape with the latest sample; newest remembers those times.
+func (p *Snapshot) newestMeaning(f *found, means []meaning, newest map[*shapeGroup]int64) (out meaning) {
+	if len(f.places) == 1 {
+		return means[f.places[0].group.means[f.places[0].pos]]
+	}
+	best := int64(math.MinInt64)
+	for i, pl := range f.places {
+		at, ok := newest[pl.group]
+		if !ok {
+			at = p.newestSample(pl.segments)
+			newest[pl.group] = at
+		}
+		m := means[pl.group.means[pl.pos]]
+		if i == 0 || at > best || at == best && m.compare(out) > 0 {
+			best, out = at, m
+		}
+	}
+	return out
+}
+
+// newestSample is the time of the last sample that the snapshot sees, milliseconds.
+func (p *Snapshot) newestSample(segs []*segment) int64 {
+	at := int64(math.MinInt64)
+	for _, seg := range segs {
+		if seg.maxT() > at && slices.ContainsFunc(seg.parts, func(pt part) bool { return pt.batch.visible(p.version) }) {
+			at = seg.maxT()
+		}
+	}
+	return at
+}
