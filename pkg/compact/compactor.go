@@ -84,7 +84,7 @@ func (c *Compactor) compact(ctx context.Context, cand Candidate, fence uint64) (
 	name := cand.Name
 	name.Generation = slot.top + 1
 	p, sum, err := c.plan(ctx, name, cand)
-	if errors.Is(err, ErrPlan) || err != nil && objstore.Unreadable(err) {
+	if record.Unreadable(err) {
 		return Result{}, c.giveUp(ctx, name, err) // nobody can make it
 	}
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate)
 		return p, identity.Sum(body), nil
 	}
 	// Another's, or ours after a lost answer: what is there counts.
-	there, _, rerr := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: MaxPlanBytes})
+	there, _, rerr := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(PlanKind.MaxBytes)})
 	if rerr != nil {
 		return nil, identity.Digest{}, errors.Join(err, rerr)
 	}
@@ -200,7 +200,7 @@ func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate)
 		return nil, identity.Digest{}, err
 	}
 	if p.AuthorityID != c.cfg.AuthorityID {
-		return nil, identity.Digest{}, fmt.Errorf("plan %q: %w: it is of the authority %.128q", key, ErrPlan, p.AuthorityID)
+		return nil, identity.Digest{}, PlanKind.Corrupt(key, "it is of the authority %.128q", p.AuthorityID)
 	}
 	return p, identity.Sum(there), nil
 }

@@ -1,29 +1,22 @@
 package compact
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// FrameProgressSchema names the JSON schema of layout.RollupFrames.
-const FrameProgressSchema = "lightmetrics.rollup_frames.v1"
+// FrameProgressKind is the kind of the record under layout.RollupFrames.
+var FrameProgressKind = record.Kind{Schema: "lightmetrics.rollup_frames.v1", Title: "progress of frame removal", MaxBytes: 64 << 10}
 
-// Bounds of a FrameProgress.
-const (
-	MaxFramesAgain        = 1000
-	MaxFrameProgressBytes = 64 << 10
-)
-
-// ErrFrameProgress is wrapped by every error of a note that can't be read as one.
-var ErrFrameProgress = errors.New("invalid note of removed frames")
+// MaxFramesAgain bounds FrameProgress.Again.
+const MaxFramesAgain = 1000
 
 // FrameProgress says how far the raw frames of a shard are removed: nothing of the hours to
 // Through that the store has not changed since they were looked at is left to remove, but in
@@ -46,7 +39,6 @@ type FrameProgress struct {
 }
 
 type frameProgressJSON struct {
-	Schema      string   `json:"schema"`
 	AuthorityID string   `json:"authority_id"`
 	Shard       uint32   `json:"shard"`
 	Through     string   `json:"through"`
@@ -63,39 +55,29 @@ func (p FrameProgress) Key() string { return layout.RollupFrames(p.Shard) }
 
 // Marshal writes the canonical JSON. It does not validate.
 func (p FrameProgress) Marshal() []byte {
-	j := frameProgressJSON{FrameProgressSchema, p.AuthorityID, uint32(p.Shard), p.Through.Start().Format(frameHourLayout), p.Since, p.Full, int64(p.Keep), []string{}}
+	j := frameProgressJSON{p.AuthorityID, uint32(p.Shard), p.Through.Start().Format(frameHourLayout), p.Since, p.Full, int64(p.Keep), []string{}}
 	for _, h := range p.Again {
 		j.Again = append(j.Again, h.Start().Format(frameHourLayout))
 	}
-	b, err := json.Marshal(j)
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	return b
+	return FrameProgressKind.Marshal(j)
 }
 
-// ParseFrameProgress reads what Marshal writes, and nothing else. Errors wrap ErrFrameProgress.
+// ParseFrameProgress reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseFrameProgress(b []byte) (FrameProgress, error) {
 	p, err := parseFrameProgress(b)
-	if err == nil && !bytes.Equal(p.Marshal(), b) {
-		err = errors.New("not in canonical form")
-	}
 	if err != nil {
-		return FrameProgress{}, fmt.Errorf("%w: %w", ErrFrameProgress, err)
+		return FrameProgress{}, FrameProgressKind.Wrap("", err)
 	}
 	return p, nil
 }
 
 func parseFrameProgress(b []byte) (FrameProgress, error) {
 	var j frameProgressJSON
-	if len(b) > MaxFrameProgressBytes {
-		return FrameProgress{}, fmt.Errorf("%d bytes, at most %d", len(b), MaxFrameProgressBytes)
-	}
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := FrameProgressKind.Decode(b, &j); err != nil {
 		return FrameProgress{}, err
 	}
-	if j.Schema != FrameProgressSchema || len(j.Again) > MaxFramesAgain || j.Shard >= shard.Max {
-		return FrameProgress{}, fmt.Errorf("schema %.64q, shard %d, %d hours", j.Schema, j.Shard, len(j.Again))
+	if len(j.Again) > MaxFramesAgain || j.Shard >= shard.Max {
+		return FrameProgress{}, fmt.Errorf("shard %d, %d hours", j.Shard, len(j.Again))
 	}
 	p := FrameProgress{AuthorityID: j.AuthorityID, Shard: shard.ID(j.Shard), Since: j.Since, Full: j.Full, Keep: time.Duration(j.Keep)}
 	hour := func(text string) (window.Hour, error) {
@@ -119,7 +101,7 @@ func parseFrameProgress(b []byte) (FrameProgress, error) {
 	if !slices.IsSorted(p.Again) {
 		return p, errors.New("hours out of order")
 	}
-	return p, nil
+	return p, FrameProgressKind.Verify(b, p.Marshal(), j)
 }
 
 // maxSkew is how much a store's times of change may be apart: they are of whole seconds, and

@@ -16,9 +16,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// FrameLogSchema names the JSON schema of layout.FrameLog.
-const FrameLogSchema = framelog.Schema
-
 // FrameStore is what the removal of raw frames needs of an object store.
 type FrameStore interface {
 	objstore.Reader

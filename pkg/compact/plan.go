@@ -6,26 +6,18 @@
 package compact
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// PlanSchema names the JSON schema of plans.
-const PlanSchema = "lightmetrics.compaction_plan.v1"
-
-// MaxPlanBytes bounds a plan's object.
-const MaxPlanBytes = 4 << 20
-
-// ErrPlan is wrapped by every error of a plan that can't be read.
-var ErrPlan = errors.New("invalid compaction plan")
+// PlanKind is the kind of plans.
+var PlanKind = record.Kind{Schema: "lightmetrics.compaction_plan.v1", Title: "compaction plan", MaxBytes: 4 << 20, Exact: true}
 
 // Plan is the fixed set of sources of one generation of a compaction, and what else its
 // bytes depend on. Whoever makes the generation makes the same objects.
@@ -42,7 +34,6 @@ type Plan struct {
 }
 
 type planJSON struct {
-	Schema      string      `json:"schema"`
 	AuthorityID string      `json:"authority_id"`
 	Shard       uint32      `json:"shard"`
 	Shards      uint32      `json:"shards"`
@@ -59,47 +50,37 @@ type planJSON struct {
 
 const hourLayout = "2006-01-02T15"
 
-// Marshal writes the canonical JSON: equal plans are equal bytes. Errors wrap ErrPlan.
+// Marshal writes the canonical JSON, of a plan that can be one: equal plans are equal bytes.
 func (p *Plan) Marshal() ([]byte, error) {
 	if err := p.validate(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
+		return nil, fmt.Errorf("compaction plan: %w", err)
 	}
 	j := planJSON{
-		Schema: PlanSchema, AuthorityID: p.AuthorityID, Shard: uint32(p.Name.Shard), Shards: p.Shards, Hour: p.Name.Hour.String(),
+		AuthorityID: p.AuthorityID, Shard: uint32(p.Name.Shard), Shards: p.Shards, Hour: p.Name.Hour.String(),
 		Window: p.Name.Window.String(), Span: p.Name.Span, Generation: p.Name.Generation, ObjectBytes: p.ObjectBytes, Rows: p.Rows, BlockSeries: p.BlockSeries, BlockValues: p.BlockValues,
 	}
 	for _, s := range p.Sources {
 		j.Sources = append(j.Sources, [3]uint64{uint64(s.Hour - p.Name.Hour), uint64(s.Shard), s.Generation})
 	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(j); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}), nil
+	return PlanKind.Marshal(j), nil
 }
 
-// ParsePlan reads what Marshal writes, and nothing else. Errors wrap ErrPlan.
+// ParsePlan reads what Marshal writes, of the compaction that the key names. Errors wrap
+// record.ErrCorrupt or record.ErrNewerVersion.
 func ParsePlan(key string, b []byte) (*Plan, error) {
 	p, err := parsePlan(b)
-	if err != nil {
-		return nil, fmt.Errorf("plan %q: %w: %w", key, ErrPlan, err)
+	if err == nil && layout.SetPlan(p.Name) != key {
+		err = fmt.Errorf("it is of %s", p.Name.Key())
 	}
-	if again, err := p.Marshal(); err != nil {
-		return nil, err
-	} else if !bytes.Equal(again, b) || layout.SetPlan(p.Name) != key {
-		return nil, fmt.Errorf("plan %q: %w: not what its key names, in canonical form", key, ErrPlan)
+	if err != nil {
+		return nil, PlanKind.Wrap(key, err)
 	}
 	return p, nil
 }
 
 func parsePlan(b []byte) (*Plan, error) {
-	if len(b) > MaxPlanBytes {
-		return nil, fmt.Errorf("%d bytes, at most %d", len(b), MaxPlanBytes)
-	}
 	var j planJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := PlanKind.Decode(b, &j); err != nil {
 		return nil, err
 	}
 	t, err := time.Parse(hourLayout, j.Hour)
@@ -110,8 +91,8 @@ func parsePlan(b []byte) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Schema != PlanSchema || j.Shard >= shard.Max || len(j.Sources) > catalog.MaxSources {
-		return nil, fmt.Errorf("schema %.64q, shard %d, %d sources", j.Schema, j.Shard, len(j.Sources))
+	if j.Shard >= shard.Max || len(j.Sources) > catalog.MaxSources {
+		return nil, fmt.Errorf("shard %d, %d sources", j.Shard, len(j.Sources))
 	}
 	n := catalog.Name{Hour: window.HourStarting(t), Shard: shard.ID(j.Shard), Window: w, Generation: j.Generation, Span: j.Span}
 	p := &Plan{AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, ObjectBytes: j.ObjectBytes, Rows: j.Rows, BlockSeries: j.BlockSeries, BlockValues: j.BlockValues}
@@ -121,7 +102,11 @@ func parsePlan(b []byte) (*Plan, error) {
 		}
 		p.Sources = append(p.Sources, catalog.Name{Hour: n.Hour + window.Hour(s[0]), Shard: shard.ID(s[1]), Window: w, Generation: s[2]})
 	}
-	return p, nil
+	own, err := p.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return p, PlanKind.Verify(b, own, j)
 }
 
 func (p *Plan) validate() error {

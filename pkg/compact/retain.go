@@ -3,7 +3,6 @@ package compact
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,11 +13,12 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// RetentionSchema names the JSON schema of layout.RetentionLog.
-const RetentionSchema = "lightmetrics.retention_log.v1"
+// RetentionKind is the kind of the records under layout.RetentionLog. They are for people.
+var RetentionKind = record.Kind{Schema: "lightmetrics.retention_log.v1", Title: "log of retention", MaxBytes: 64 << 20}
 
 // RetainConfig of a Retainer. All are required.
 type RetainConfig struct {
@@ -55,7 +55,6 @@ type RetainReport struct {
 }
 
 type retentionJSON struct {
-	Schema      string       `json:"schema"`
 	AuthorityID string       `json:"authority_id"`
 	Window      string       `json:"window"`
 	Hour        string       `json:"hour"`
@@ -120,7 +119,7 @@ func (r *Retainer) hour(ctx context.Context, w window.Window, names []catalog.Na
 		return err
 	}
 	log := retentionJSON{
-		Schema: RetentionSchema, AuthorityID: r.cfg.AuthorityID, Window: w.String(), Hour: names[0].Hour.String(),
+		AuthorityID: r.cfg.AuthorityID, Window: w.String(), Hour: names[0].Hour.String(),
 		RemovedAt: max(r.cfg.Now().UnixNano(), 0), WorkerID: r.cfg.WorkerID, Sets: []removedSet{},
 	}
 	for _, n := range names {
@@ -134,12 +133,8 @@ func (r *Retainer) hour(ctx context.Context, w window.Window, names []catalog.Na
 			rep.Samples += line.Samples
 		}
 	}
-	body, err := json.Marshal(log)
-	if err != nil {
-		return err
-	}
 	rep.Hours++
-	return create(ctx, r.cfg.Store, key, body)
+	return create(ctx, r.cfg.Store, key, RetentionKind.Marshal(log))
 }
 
 // set removes one set; nil when it was none. What an earlier call removed before it could

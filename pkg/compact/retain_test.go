@@ -90,7 +90,7 @@ func TestRetention(t *testing.T) {
 			Sets   []struct{ Key string }
 		}
 		w.must(json.Unmarshal(b, &log))
-		if log.Schema != compact.RetentionSchema || !strings.HasPrefix(k, layout.LogPrefix+"retention/date=") {
+		if log.Schema != compact.RetentionKind.Schema || !strings.HasPrefix(k, layout.LogPrefix+"retention/date=") {
 			t.Errorf("log %s: %s", k, b)
 		}
 		named += len(log.Sets)

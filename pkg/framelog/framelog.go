@@ -4,27 +4,19 @@
 package framelog
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// Schema names the JSON schema of a log.
-const Schema = "lightmetrics.removed_frames.v1"
+// Kind is the kind of a log.
+var Kind = record.Kind{Schema: "lightmetrics.removed_frames.v1", Title: "log of removed frames", MaxBytes: 8 << 20}
 
-// Bounds of a log. A reader refuses longer ones unread.
-const (
-	MaxFrames = 1000
-	MaxBytes  = 8 << 20
-)
-
-// ErrLog is wrapped by every error of a log that can't be read as one.
-var ErrLog = errors.New("invalid log of removed frames")
+// MaxFrames bounds a log.
+const MaxFrames = 1000
 
 // Log of one removal: what it names is gone, or about to be.
 type Log struct {
@@ -56,7 +48,6 @@ func (f Frame) Identity() identity.Batch {
 }
 
 type logJSON struct {
-	Schema      string  `json:"schema"`
 	AuthorityID string  `json:"authority_id"`
 	By          string  `json:"by"`
 	Before      int64   `json:"before_unix_ns"`
@@ -64,43 +55,32 @@ type logJSON struct {
 	Frames      []Frame `json:"frames"`
 }
 
-// Marshal writes the canonical JSON. Errors wrap ErrLog.
+// Marshal writes the canonical JSON, of a log that can be one.
 func (l Log) Marshal() ([]byte, error) {
 	if err := l.validate(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrLog, err)
+		return nil, fmt.Errorf("log of removed frames: %w", err)
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(logJSON{Schema, l.AuthorityID, l.By, l.Before, l.RemovedAt, l.Frames}); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrLog, err)
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), nil
+	return Kind.Marshal(l.json()), nil
 }
+
+func (l Log) json() logJSON { return logJSON{l.AuthorityID, l.By, l.Before, l.RemovedAt, l.Frames} }
 
 // Key of the log with these bytes.
 func (l Log) Key(body []byte) string {
 	return layout.FrameLog(time.Unix(0, l.RemovedAt), identity.Sum(body))
 }
 
-// Parse reads what Marshal writes, and nothing else. Errors wrap ErrLog.
+// Parse reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func Parse(b []byte) (Log, error) {
-	if len(b) > MaxBytes {
-		return Log{}, fmt.Errorf("%w: %d bytes, at most %d", ErrLog, len(b), MaxBytes)
-	}
 	var j logJSON
-	if err := json.Unmarshal(b, &j); err != nil {
-		return Log{}, fmt.Errorf("%w: %w", ErrLog, err)
-	}
-	if j.Schema != Schema {
-		return Log{}, fmt.Errorf("%w: schema %.64q", ErrLog, j.Schema)
+	if err := Kind.Unmarshal(b, &j); err != nil {
+		return Log{}, err
 	}
 	l := Log{j.AuthorityID, j.By, j.Before, j.RemovedAt, j.Frames}
-	again, err := l.Marshal()
-	if err == nil && !bytes.Equal(again, b) {
-		err = fmt.Errorf("%w: not in its canonical form", ErrLog)
+	if err := l.validate(); err != nil {
+		return Log{}, Kind.Wrap("", err)
 	}
-	return l, err
+	return l, nil
 }
 
 func (l Log) validate() error {

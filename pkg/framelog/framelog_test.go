@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 func batch(start, end uint64) identity.Batch {
@@ -81,7 +82,7 @@ func TestAnUnreadableLogRemovesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := NewIndex(s, "")
-	if removed(t, x, batch(0, 9)) || len(x.Unread()) != 1 || !errors.Is(x.Unread()[0].Err, ErrLog) {
+	if removed(t, x, batch(0, 9)) || len(x.Unread()) != 1 || !errors.Is(x.Unread()[0].Err, record.ErrCorrupt) {
 		t.Errorf("unread %v", x.Unread())
 	}
 }

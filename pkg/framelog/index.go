@@ -2,7 +2,6 @@ package framelog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
 // Index answers whether a frame was removed on purpose. It reads each log once; a boot's
@@ -92,13 +92,9 @@ func (x *Index) look(ctx context.Context) error {
 		if x.read[i.Key] {
 			return nil
 		}
-		b, _, err := x.store.Get(ctx, i.Key, objstore.GetOptions{Limit: MaxBytes})
-		var l Log
-		if err == nil {
-			l, err = Parse(b)
-		}
+		l, _, err := record.Read(ctx, x.store, i.Key, Kind, Parse)
 		switch {
-		case errors.Is(err, ErrLog) || err != nil && objstore.Unreadable(err):
+		case record.Opaque(err):
 			x.bad = append(x.bad, Unread{i.Key, err})
 		case err != nil:
 			return err

@@ -93,10 +93,7 @@ func TestAgainstModel(t *testing.T) {
 			}
 			same(t, l, m)
 		}
-		body, err := l.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := l.Marshal()
 		back, err := Parse(body)
 		if err != nil {
 			t.Fatalf("%s: %v", body, err)

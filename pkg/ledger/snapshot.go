@@ -7,16 +7,13 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// Schema of the snapshot.
-const Schema = "lightmetrics.ledger.v1"
-
-// ErrSnapshot is wrapped by every error of Parse.
-var ErrSnapshot = errors.New("invalid ledger snapshot")
+// SnapshotKind is the kind of a ledger's snapshot: about 400,000 gaps fit.
+var SnapshotKind = record.Kind{Schema: "lightmetrics.ledger.v1", Title: "ledger snapshot", MaxBytes: 32 << 20}
 
 type snapshot struct {
-	Schema      string   `json:"schema"`
 	Agent       string   `json:"agent_id"`
 	Boot        string   `json:"boot_id"`
 	Batches     uint64   `json:"batch_count"`
@@ -56,10 +53,10 @@ func (t *triple) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Marshal writes the snapshot as JSON. Equal ledgers give equal bytes.
-func (l *Ledger) Marshal() ([]byte, error) {
-	return json.Marshal(snapshot{
-		Schema: Schema, Agent: l.boot.Agent, Boot: l.boot.Boot,
+// Marshal writes the snapshot as canonical JSON. Equal ledgers give equal bytes.
+func (l *Ledger) Marshal() []byte {
+	return SnapshotKind.Marshal(snapshot{
+		Agent: l.boot.Agent, Boot: l.boot.Boot,
 		Batches: l.batches, Inexact: l.inexact, LastAt: l.lastAt,
 		Intervals: fromSpans(l.all), Folded: fromSpans(l.folded),
 		Recent: fromEntries(l.recent), Overlapping: fromEntries(l.overlapping),
@@ -68,17 +65,23 @@ func (l *Ledger) Marshal() ([]byte, error) {
 }
 
 // Parse reads a snapshot and checks it: order, bounds, and that the parts fit together.
+// Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func Parse(b []byte) (*Ledger, error) {
+	l, err := parse(b)
+	if err != nil {
+		return nil, SnapshotKind.Wrap("", err)
+	}
+	return l, nil
+}
+
+func parse(b []byte) (*Ledger, error) {
 	var s snapshot
-	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	if err := SnapshotKind.Unmarshal(b, &s); err != nil {
+		return nil, err
 	}
 	boot := identity.Boot{Agent: s.Agent, Boot: s.Boot}
 	if err := boot.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
-	}
-	if s.Schema != Schema {
-		return nil, fmt.Errorf("%w: schema %q, want %q", ErrSnapshot, s.Schema, Schema)
+		return nil, err
 	}
 	l := &Ledger{boot: boot, batches: s.Batches, inexact: s.Inexact, lastAt: s.LastAt, dropped: s.Dropped, window: Window}
 	var err error
@@ -87,14 +90,14 @@ func Parse(b []byte) (*Ledger, error) {
 		to   *intervals
 	}{"intervals": {s.Intervals, &l.all}, "folded": {s.Folded, &l.folded}, "overlaps": {s.Overlaps, &l.overlaps}} {
 		if *p.to, err = toSpans(p.from); err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrSnapshot, name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	if l.recent, err = toEntries(s.Recent, Window); err != nil {
-		return nil, fmt.Errorf("%w: recent: %w", ErrSnapshot, err)
+		return nil, fmt.Errorf("recent: %w", err)
 	}
 	if l.overlapping, err = toEntries(s.Overlapping, MaxOverlapping); err != nil {
-		return nil, fmt.Errorf("%w: overlapping: %w", ErrSnapshot, err)
+		return nil, fmt.Errorf("overlapping: %w", err)
 	}
 	return l, l.check()
 }
@@ -106,23 +109,23 @@ func (l *Ledger) check() error {
 		union.add(e.Range(), e.AcceptedAt)
 	}
 	if !slices.EqualFunc(union, l.all, func(a, b span) bool { return a.Range == b.Range }) {
-		return fmt.Errorf("%w: intervals are not the union of folded and recent", ErrSnapshot)
+		return errors.New("intervals are not the union of folded and recent")
 	}
 	if len(l.overlaps) > MaxOverlapping {
-		return fmt.Errorf("%w: %d overlaps, at most %d", ErrSnapshot, len(l.overlaps), MaxOverlapping)
+		return fmt.Errorf("%d overlaps, at most %d", len(l.overlaps), MaxOverlapping)
 	}
 	for _, r := range l.overlaps {
 		if !l.all.contains(r.Range) {
-			return fmt.Errorf("%w: overlap %d-%d was not accepted", ErrSnapshot, r.Start, r.End)
+			return fmt.Errorf("overlap %d-%d was not accepted", r.Start, r.End)
 		}
 	}
 	for _, e := range l.overlapping {
 		if !l.all.contains(e.Range()) {
-			return fmt.Errorf("%w: overlapping %d-%d was not accepted", ErrSnapshot, e.Start, e.End)
+			return fmt.Errorf("overlapping %d-%d was not accepted", e.Start, e.End)
 		}
 	}
 	if l.batches < uint64(len(l.recent)) {
-		return fmt.Errorf("%w: batch_count %d, but %d are recent", ErrSnapshot, l.batches, len(l.recent))
+		return fmt.Errorf("batch_count %d, but %d are recent", l.batches, len(l.recent))
 	}
 	return nil
 }

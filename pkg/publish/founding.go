@@ -1,57 +1,51 @@
 package publish
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// foundingSchema names the JSON schema of layout.ReferencesKey.
-const foundingSchema = "lightmetrics.references.v1"
+// FoundingKind is the kind of the record under layout.ReferencesKey.
+var FoundingKind = record.Kind{Schema: "lightmetrics.references.v1", Title: "founding of reference sets", MaxBytes: 4096, Exact: true}
 
 type foundingJSON struct {
-	Schema string `json:"schema"`
 	Number uint32 `json:"number"`
 	ID     string `json:"id"`
 }
 
-func (f Founding) marshal() []byte {
-	b, err := json.Marshal(foundingJSON{foundingSchema, f.Number, f.ID})
-	if err != nil {
-		panic(err) // text and numbers always marshal
+// Marshal writes the canonical JSON of the number and the id.
+func (f Founding) Marshal() []byte { return FoundingKind.Marshal(foundingJSON{f.Number, f.ID}) }
+
+// ParseFounding reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseFounding(b []byte) (Founding, error) {
+	var j foundingJSON
+	if err := FoundingKind.Unmarshal(b, &j); err != nil {
+		return Founding{}, err
 	}
-	return b
+	if len(j.ID) != 32 || j.Number >= MaxFoundings {
+		return Founding{}, FoundingKind.Corrupt("", "number %d, id %.64q", j.Number, j.ID)
+	}
+	return Founding{Number: j.Number, ID: j.ID}, nil
 }
 
-func parseFounding(b []byte) (Founding, error) {
-	var j foundingJSON
-	if err := json.Unmarshal(b, &j); err != nil {
-		return Founding{}, fmt.Errorf("%q: %w", layout.ReferencesKey, err)
-	}
-	f := Founding{Number: j.Number, ID: j.ID}
-	if j.Schema != foundingSchema || len(f.ID) != 32 || f.Number >= MaxFoundings || !bytes.Equal(f.marshal(), b) {
-		return Founding{}, fmt.Errorf("%q is not a founding: %.200q", layout.ReferencesKey, b)
-	}
-	return f, nil
+func (c *core) readFounding(ctx context.Context) (f Founding, info objstore.Info, err error) {
+	err = c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) (err error) {
+		f, info, err = record.Read(ctx, c.cfg.Store, layout.ReferencesKey, FoundingKind, ParseFounding)
+		return err
+	}, notFound)
+	return f, info, err
 }
 
 // founding is the one that both the object store and the metadata store have; else
 // ErrRefsLost: the metadata store must be founded anew (Collector.Found).
 func (c *core) founding(ctx context.Context) (Founding, error) {
-	var want Founding
-	err := c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) error {
-		b, _, err := c.cfg.Store.Get(ctx, layout.ReferencesKey, objstore.GetOptions{Limit: 4096})
-		if err == nil {
-			want, err = parseFounding(b)
-		}
-		return err
-	}, notFound)
+	want, _, err := c.readFounding(ctx)
 	if notFound(err) {
 		return Founding{}, fmt.Errorf("%w: never founded", ErrRefsLost)
 	}
@@ -144,29 +138,20 @@ func (c *Collector) found(ctx context.Context, rand io.Reader, force bool) (Foun
 // announce writes the next founding's number and id to the object store.
 func (c *Collector) announce(ctx context.Context, id string) (Founding, error) {
 	f := Founding{ID: id}
-	var b []byte
-	var info objstore.Info
-	err := c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) (err error) {
-		b, info, err = c.cfg.Store.Get(ctx, layout.ReferencesKey, objstore.GetOptions{Limit: 4096})
-		return
-	}, notFound)
+	old, info, err := c.readFounding(ctx)
 	write := func(ctx context.Context) error {
-		_, err := c.cfg.Store.Create(ctx, layout.ReferencesKey, f.marshal(), objstore.PutOptions{ContentType: "application/json"})
+		_, err := c.cfg.Store.Create(ctx, layout.ReferencesKey, f.Marshal(), objstore.PutOptions{ContentType: "application/json"})
 		return err
 	}
 	switch {
 	case err != nil && !notFound(err):
 		return f, err
 	case err == nil:
-		old, err := parseFounding(b)
-		if err != nil {
-			return f, err
-		}
 		if f.Number = old.Number + 1; f.Number >= MaxFoundings {
 			return f, fmt.Errorf("%d foundings", f.Number)
 		}
 		write = func(ctx context.Context) error {
-			_, err := c.cfg.Store.Replace(ctx, layout.ReferencesKey, f.marshal(), info.ETag, objstore.PutOptions{ContentType: "application/json"})
+			_, err := c.cfg.Store.Replace(ctx, layout.ReferencesKey, f.Marshal(), info.ETag, objstore.PutOptions{ContentType: "application/json"})
 			return err
 		}
 	}
@@ -175,11 +160,8 @@ func (c *Collector) announce(ctx context.Context, id string) (Founding, error) {
 		return f, err
 	}
 	// Ours, also after a lost answer, or else another's: the caller tries again later.
-	err = c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) (err error) {
-		b, _, err = c.cfg.Store.Get(ctx, layout.ReferencesKey, objstore.GetOptions{Limit: 4096})
-		return
-	}, never)
-	if err == nil && !bytes.Equal(b, f.marshal()) {
+	there, _, err := c.readFounding(ctx)
+	if err == nil && there != f {
 		err = fmt.Errorf("%w: another founding is under way", ErrChanged)
 	}
 	return f, err

@@ -1,9 +1,7 @@
 package publish
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -12,16 +10,16 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// ItemSchema names the JSON schema of an item of the delayed queue.
-const ItemSchema = "lightmetrics.delayed_gc.v1"
+// ItemKind is the kind of an item of the delayed queue.
+var ItemKind = record.Kind{Schema: "lightmetrics.delayed_gc.v1", Title: "item of the delayed queue", MaxBytes: 2 << 20, Exact: true}
 
 // Bounds of an item.
 const (
-	MaxItemKeys  = 1000
-	maxItemBytes = 2 << 20
-	maxReason    = 64
+	MaxItemKeys = 1000
+	maxReason   = 64
 )
 
 // Item of the delayed queue: keys to look at when it comes due. A repeat is harmless,
@@ -37,7 +35,6 @@ type Item struct {
 }
 
 type itemJSON struct {
-	Schema string   `json:"schema"`
 	Reason string   `json:"reason"`
 	Since  int64    `json:"since_unix_ms"`
 	Due    int64    `json:"due_unix_ms"`
@@ -56,13 +53,7 @@ type Queue interface {
 
 // Marshal writes the item's canonical JSON.
 func (i Item) Marshal() []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(itemJSON{ItemSchema, i.Reason, i.Since, i.Due, i.Keys}); err != nil {
-		panic(err) // text and numbers always marshal
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
+	return ItemKind.Marshal(itemJSON{i.Reason, i.Since, i.Due, i.Keys})
 }
 
 // Key of the item's object.
@@ -70,27 +61,18 @@ func (i Item) Key() string {
 	return layout.Delayed(time.UnixMilli(i.Due), identity.Sum(i.Marshal()))
 }
 
-// ErrCorruptItem is wrapped by every parse error of an item.
-var ErrCorruptItem = errors.New("corrupt item of the delayed queue")
-
-// ParseItem reads what the key of an item holds.
+// ParseItem reads what the key of an item holds. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseItem(key string, b []byte) (Item, error) {
-	fail := func(err error) (Item, error) {
-		return Item{}, fmt.Errorf("item %q: %w: %w", key, ErrCorruptItem, err)
-	}
-	if len(b) > maxItemBytes {
-		return fail(fmt.Errorf("%d bytes, at most %d", len(b), maxItemBytes))
-	}
 	var j itemJSON
-	if err := json.Unmarshal(b, &j); err != nil {
-		return fail(err)
+	if err := ItemKind.Unmarshal(b, &j); err != nil {
+		return Item{}, ItemKind.Wrap(key, err)
 	}
 	i := Item{j.Keys, j.Reason, j.Since, j.Due}
 	if err := i.validate(); err != nil {
-		return fail(err)
+		return Item{}, ItemKind.Wrap(key, err)
 	}
-	if j.Schema != ItemSchema || i.Key() != key || !bytes.Equal(i.Marshal(), b) {
-		return fail(errors.New("not what its key names, in canonical form"))
+	if i.Key() != key {
+		return Item{}, ItemKind.Corrupt(key, "it is of another key")
 	}
 	return i, nil
 }
@@ -175,15 +157,11 @@ func (q *ObjectQueue) Due(ctx context.Context, now time.Time, limit int) ([]Item
 }
 
 func (q *ObjectQueue) item(ctx context.Context, key string) (Item, bool, error) {
-	b, _, err := q.store.Get(ctx, key, objstore.GetOptions{Limit: maxItemBytes})
+	i, _, err := record.Read(ctx, q.store, key, ItemKind, func(b []byte) (Item, error) { return ParseItem(key, b) })
 	if errors.Is(err, objstore.ErrNotFound) {
 		return Item{}, false, nil // done meanwhile
 	}
-	var i Item
-	if err == nil {
-		i, err = ParseItem(key, b)
-	}
-	if errors.Is(err, ErrCorruptItem) || err != nil && objstore.Unreadable(err) {
+	if record.Opaque(err) {
 		if q.corrupt != nil {
 			q.corrupt(key, err)
 		}

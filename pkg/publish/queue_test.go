@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -25,7 +26,7 @@ func TestDueItemsComeInOrder(t *testing.T) {
 	s := mem.New(nil)
 	var corrupt []string
 	q := publish.NewObjectQueue(s, func(key string, err error) {
-		if !errors.Is(err, publish.ErrCorruptItem) {
+		if !errors.Is(err, record.ErrCorrupt) {
 			t.Error(err)
 		}
 		corrupt = append(corrupt, key)
@@ -85,7 +86,7 @@ func FuzzParseItem(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string, b []byte) {
 		i, err := publish.ParseItem(key, b)
 		if err != nil {
-			if !errors.Is(err, publish.ErrCorruptItem) {
+			if !errors.Is(err, record.ErrCorrupt) {
 				t.Error(err)
 			}
 			return

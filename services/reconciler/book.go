@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -18,10 +17,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
-
-// maxLedgerBytes bounds a snapshot: about 400,000 gaps.
-const maxLedgerBytes = 32 << 20
 
 // Bounds of writing snapshots.
 const (
@@ -91,20 +88,22 @@ func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, st
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	key := layout.Ledger(boot)
-	body, info, err := b.store.Get(ctx, key, objstore.GetOptions{Limit: maxLedgerBytes})
+	l, info, err := record.Read(ctx, b.store, key, ledger.SnapshotKind, ledger.Parse)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return ledger.New(boot), "", nil
 	}
-	if objstore.Unreadable(err) { // as one that does not parse
-		body = nil
-		info, err = b.store.Head(ctx, key)
+	if err == nil && l.Boot() != boot {
+		err = ledger.SnapshotKind.Corrupt(key, "it is of boot %s", l.Boot())
 	}
-	if err != nil {
+	if err != nil && !record.Unreadable(err) {
 		return nil, "", err
 	}
-	l, err := ledger.Parse(body)
-	if err == nil && l.Boot() != boot {
-		err = fmt.Errorf("%w: of boot %s", ledger.ErrSnapshot, l.Boot())
+	if err != nil && info.ETag == "" { // not even its bytes: its ETag lets it be replaced
+		head, herr := b.store.Head(ctx, key)
+		if herr != nil {
+			return nil, "", herr
+		}
+		info = head
 	}
 	if err != nil {
 		b.log.Error("ledger snapshot can't be read; it is built anew", "key", key, "err", err)
@@ -139,15 +138,9 @@ func (b *book) replace(ctx context.Context, rebuilt *ledger.Ledger) error {
 		return err
 	}
 	defer a.mu.Unlock()
-	before, err := a.l.Marshal()
-	if err != nil {
-		return err
-	}
+	before := a.l.Marshal()
 	rebuilt.Rebase(a.l)
-	after, err := rebuilt.Marshal()
-	if err != nil {
-		return err
-	}
+	after := rebuilt.Marshal()
 	a.l = rebuilt
 	a.dirty = a.dirty || !bytes.Equal(before, after)
 	return nil
@@ -174,15 +167,13 @@ func (b *book) save(ctx context.Context, a *account) error {
 			a.mu.Unlock()
 			return nil
 		}
-		body, err := a.l.Marshal()
+		body := a.l.Marshal()
 		etag := a.etag
 		a.dirty = false
 		a.mu.Unlock()
-		if err != nil {
-			return err
-		}
 		var info objstore.Info
-		if err = b.barrier(ctx); err == nil {
+		err := b.barrier(ctx)
+		if err == nil {
 			failpoint.Hit("reconciler.ledger.write.before")
 			info, err = b.write(ctx, key, body, etag)
 		}
@@ -224,13 +215,8 @@ func (b *book) merge(ctx context.Context, a *account) error {
 	}
 	a.l.Merge(theirs)
 	a.etag = etag
-	mine, err := a.l.Marshal()
-	if err != nil {
-		return err
-	}
-	other, err := theirs.Marshal()
-	a.dirty = a.dirty || err != nil || !bytes.Equal(mine, other)
-	return err
+	a.dirty = a.dirty || !bytes.Equal(a.l.Marshal(), theirs.Marshal())
+	return nil
 }
 
 // evict puts the longest unused clean ledgers away.

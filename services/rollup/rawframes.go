@@ -204,7 +204,7 @@ func (o *owner) readFrameProgress(ctx context.Context) (*compact.FrameProgress, 
 	defer cancel()
 	key := layout.RollupFrames(o.grant.Shard)
 	none := &compact.FrameProgress{AuthorityID: o.s.cfg.AuthorityID, Shard: o.grant.Shard, Through: earliest}
-	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: compact.MaxFrameProgressBytes})
+	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(compact.FrameProgressKind.MaxBytes)})
 	if errors.Is(err, objstore.ErrNotFound) {
 		return none, nil
 	}
@@ -213,7 +213,7 @@ func (o *owner) readFrameProgress(ctx context.Context) (*compact.FrameProgress, 
 		p, err = compact.ParseFrameProgress(b)
 	}
 	switch {
-	case errors.Is(err, compact.ErrFrameProgress) || record.Unreadable(err):
+	case record.Unreadable(err):
 		o.s.log.Error("the note of removed raw frames can't be read; all hours are looked at again", "key", key, "error", err)
 		return none, nil
 	case err != nil:

@@ -83,7 +83,7 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	run((hour0 + 1).End(), false, 7, fmt.Sprintf("map[%s:1]", compact.KeptWide))
 	must(t, objstore.ListAll(t.Context(), w.store, layout.LogPrefix, "", func(i objstore.Info) error {
 		b, _, err := w.store.Get(t.Context(), i.Key, objstore.GetOptions{})
-		if err == nil && (!strings.HasPrefix(i.Key, layout.LogPrefix+"frames/") || !strings.Contains(string(b), compact.FrameLogSchema)) {
+		if err == nil && (!strings.HasPrefix(i.Key, layout.LogPrefix+"frames/") || !strings.Contains(string(b), framelog.Kind.Schema)) {
 			t.Errorf("%s: %s", i.Key, b)
 		}
 		return err
