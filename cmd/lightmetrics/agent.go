@@ -1,19 +1,19 @@
 package main
 
 import (
+	"lightmetrics.dev/lightmetrics/agent"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/agent"
-	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
 // agentCommand is the agent as a command.
 func agentCommand() *cobra.Command {
-	return cli.Command(cli.Spec[agent.Config]{
+	return service.Command(service.Spec[agent.Config]{
 		Name:    "agent",
 		Short:   "Run an agent: queue this host's metrics and scrapes, send them to collectors",
 		Long:    "Run an agent: it reads this host and Prometheus endpoints, keeps batches on disk until a collector has\naccepted them, and sends each to one collector after the other until one does.",

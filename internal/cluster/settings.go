@@ -87,7 +87,7 @@ func (c *Cluster) collectorSettings(i int) section {
 		"grpc":         section{"listen": a.GRPC},
 		"http":         section{"listen": a.HTTP},
 		"auth":         c.auth(collectorName(i)),
-		"collector_id": collectorName(i),
+		"id":           collectorName(i),
 		"authority_id": Authority,
 		"store":        c.bucketSettings(),
 		"notify":       section{"addresses": []string{c.Addr.ReconcilerGRPC}},

@@ -95,6 +95,10 @@ var leaves = map[string][]string{
 	"pkg/web":      nil,
 	"pkg/run":      {"pkg/web"},
 
+	// The wiring knows no service and no format: services register what they serve, with its errors.
+	"pkg/rpc":     {"pkg/web", "pkg/config", "pkg/telemetry", "pkg/tlsfile"},
+	"pkg/service": {"pkg/web", "pkg/run", "pkg/rpc", "pkg/config", "pkg/telemetry", "pkg/tlsfile", "pkg/failpoint", "pkg/objstore"},
+
 	"pkg/agentlabel": nil,
 	"pkg/sharedid":   {"pkg/identity"},
 
@@ -147,7 +151,7 @@ func refused(from, to, imp string, ours bool) string {
 	switch {
 	case within(from, "pkg") && within(to, "services", "agent", "cmd", "test", "internal"):
 		return "pkg stands below services, agent and cmd"
-	case within(from, "services/objectstore") && !within(to, ofObjectStore...) && to != "pkg/failpoint":
+	case within(from, "services/objectstore") && !within(to, ofObjectStore...) && to != "pkg/failpoint" && to != "pkg/service":
 		return "the object store stands on its own"
 	case within(from, "services") && within(to, "services") && service(from) != service(to):
 		return "services talk over proto/gen clients"

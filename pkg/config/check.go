@@ -18,11 +18,13 @@ type Checker interface{ Check() error }
 // check collects what a start would refuse.
 func check(root, defaults reflect.Value, prefix string, cfg any) error {
 	var errs []error
+	said := map[string]bool{} // a struct has the Check of what it embeds, too
 	inspect(root, defaults, prefix, nil,
 		func(n node) { errs = append(errs, n.effect(), n.form()) },
 		func(path string, v reflect.Value) {
 			if c, ok := v.Interface().(Checker); ok {
-				if err := c.Check(); err != nil {
+				if err := c.Check(); err != nil && !said[path+err.Error()] {
+					said[path+err.Error()] = true
 					errs = append(errs, fmt.Errorf("%s: %w", path, err))
 				}
 			}

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -41,11 +40,13 @@ var common = Access{
 	"/grpc.channelz.v1.Channelz/GetSocket":        {RoleOperator},
 }
 
-// withCommon adds what every server has.
-func (a Access) withCommon() Access {
-	all := maps.Clone(common)
-	maps.Copy(all, a)
-	return all
+// roles gives the roles of a method. The map is read at each call: a service may add its
+// methods until the first one.
+func (a Access) roles(method string) []Role {
+	if roles, ok := a[method]; ok {
+		return roles
+	}
+	return common[method]
 }
 
 // open methods need no credentials.
@@ -54,7 +55,7 @@ func open(method string) bool { return strings.HasPrefix(method, "/grpc.health.v
 // Authorize checks that the principal has a role that method needs; else it gives a
 // *DeniedError.
 func (a Access) Authorize(p Principal, method string) error {
-	return authorize(p, method, a[method])
+	return authorize(p, method, a.roles(method))
 }
 
 // AuthorizeWorker checks that the principal may own shards as workerID by method.

@@ -3,8 +3,8 @@ package rpc
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -44,13 +44,15 @@ func TestWhatTheTableMissesIsNobodys(t *testing.T) {
 
 // TestNoRoleImpliesAnother: each role alone is let in exactly where it is named.
 func TestNoRoleImpliesAnother(t *testing.T) {
-	for m, rs := range testAccess.withCommon() {
+	all := maps.Clone(common)
+	maps.Copy(all, testAccess)
+	for m, rs := range all {
 		for _, r := range []Role{RoleSender, RoleReader, RoleOperator, RoleWorker} {
-			if err := testAccess.withCommon().Authorize(Principal{Name: "p", Roles: []Role{r}}, m); (err == nil) != slices.Contains(rs, r) {
+			if err := testAccess.Authorize(Principal{Name: "p", Roles: []Role{r}}, m); (err == nil) != slices.Contains(rs, r) {
 				t.Errorf("%s as %s: %v", m, r, err)
 			}
 		}
-		if err := testAccess.withCommon().Authorize(Principal{Name: "p", Agents: []string{"*"}}, m); err == nil {
+		if err := testAccess.Authorize(Principal{Name: "p", Agents: []string{"*"}}, m); err == nil {
 			t.Errorf("%s without a role: let in", m)
 		}
 	}
@@ -215,45 +217,5 @@ func TestAWatcherIsTakenOut(t *testing.T) {
 		if _, err := st.Recv(); status.Code(err) != step.want {
 			t.Errorf("%s: %v", step.text, err)
 		}
-	}
-}
-
-// jobs is a WorkService that knows one method.
-type jobs struct {
-	coordinatorv1.UnimplementedWorkServiceServer
-}
-
-func (jobs) GetLog(_ context.Context, r *coordinatorv1.GetLogRequest) (*coordinatorv1.GetLogResponse, error) {
-	if r.GetName() == "" {
-		return nil, io.ErrUnexpectedEOF
-	}
-	return &coordinatorv1.GetLogResponse{Log: &coordinatorv1.JobLog{Name: r.GetName(), Last: 7}}, nil
-}
-
-func TestLocalAsksForRoles(t *testing.T) {
-	l := &Local{Access: testAccess}
-	coordinatorv1.RegisterWorkServiceServer(l, jobs{})
-	c := coordinatorv1.NewWorkServiceClient(l)
-	reader := WithPrincipal(t.Context(), Principal{Name: "r", Roles: []Role{RoleReader}})
-	resp, err := c.GetLog(reader, &coordinatorv1.GetLogRequest{Name: "x"})
-	if err != nil || resp.GetLog().GetName() != "x" || resp.GetLog().GetLast() != 7 {
-		t.Errorf("%v, %v", resp, err)
-	}
-	if _, err := c.GetLog(reader, &coordinatorv1.GetLogRequest{}); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("the handler's error: %v", err)
-	}
-	for name, ctx := range map[string]context.Context{"nobody": t.Context(), "no role": WithPrincipal(t.Context(), Principal{Name: "n"})} {
-		if _, err := c.GetLog(ctx, &coordinatorv1.GetLogRequest{Name: "x"}); Reason(err) != ReasonForbidden {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if _, err := c.RedriveDeadLetter(reader, &coordinatorv1.RedriveDeadLetterRequest{}); Reason(err) != ReasonForbidden {
-		t.Errorf("another role's method: %v", err)
-	}
-	if _, err := coordinatorv1.NewRefsServiceClient(l).GetFounding(reader, &coordinatorv1.GetFoundingRequest{}); status.Code(err) != codes.Unimplemented {
-		t.Errorf("a service that is not there: %v", err)
-	}
-	if _, err := coordinatorv1.NewOwnershipServiceClient(l).Own(reader); status.Code(err) != codes.Unimplemented {
-		t.Errorf("a stream: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package rpc is the wiring that every gRPC server and client shares: TLS with
-// reload, authentication, recovery, health, reflection, traces, and the one table from errors to statuses.
+// Package rpc is gRPC as every process speaks it: servers and clients with TLS from files,
+// callers with roles, recovery, health, reflection and traces, and statuses with stable reasons.
 package rpc
 
 import (
@@ -7,22 +7,18 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 // Domain of every ErrorInfo.
 const Domain = "lightmetrics.dev"
 
-// Reasons that do not come from a package of the core.
+// Reasons that any service may give.
 const (
 	ReasonUnauthenticated = "UNAUTHENTICATED"
 	ReasonForbidden       = "PERMISSION_DENIED"
@@ -35,10 +31,12 @@ const (
 	ReasonInternal        = "INTERNAL"
 	ReasonCanceled        = "CANCELED"
 	ReasonDeadline        = "DEADLINE_EXCEEDED"
+	// ReasonStoreUnavailable: the object store did not answer, or refuses.
+	ReasonStoreUnavailable = "STORE_UNAVAILABLE"
 )
 
-// defaultRetryAfter goes with errors that can be retried and name no time.
-const defaultRetryAfter = time.Second
+// DefaultRetryAfter goes with errors that can be retried and name no time.
+const DefaultRetryAfter = time.Second
 
 // Failure is a status with a stable reason.
 type Failure struct {
@@ -63,51 +61,55 @@ func (f Failure) Err() error {
 	return st.Err()
 }
 
-// Describe maps an error to its failure: the one table.
-func Describe(err error) Failure {
-	var (
-		retry   *accept.RetryError
-		refused *accept.RefusedError
-		bad     *frame.Error
-		denied  *DeniedError
-	)
+// Table gives errors of a package or service their failures; false where it knows none.
+type Table func(error) (Failure, bool)
+
+// Describe maps an error to its failure by the first table that knows it, and then by what
+// every service has: refused callers, ends of contexts, and INTERNAL for the rest.
+func Describe(err error, tables ...Table) Failure {
+	for _, t := range tables {
+		if f, ok := t(err); ok {
+			return f
+		}
+	}
+	var denied *DeniedError
 	f := Failure{Code: codes.Internal, Reason: ReasonInternal, Message: err.Error()}
 	switch {
 	case errors.As(err, &denied):
 		return denied.failure()
-	case errors.As(err, &retry):
-		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, string(retry.Reason), retry.After
-		if f.RetryAfter <= 0 {
-			f.RetryAfter = defaultRetryAfter
-		}
-	case errors.As(err, &refused):
-		f.Code, f.Reason = codes.FailedPrecondition, string(refused.Reason)
-	case errors.As(err, &bad):
-		f.Code, f.Reason = codes.InvalidArgument, string(bad.Reason)
-	case errors.Is(err, identity.ErrInvalid), errors.Is(err, objstore.ErrInvalid):
-		f.Code, f.Reason = codes.InvalidArgument, ReasonInvalidArgument
-	case errors.Is(err, objstore.ErrNotFound):
-		f.Code, f.Reason = codes.NotFound, ReasonNotFound
 	case errors.Is(err, context.Canceled):
 		f.Code, f.Reason = codes.Canceled, ReasonCanceled
 	case errors.Is(err, context.DeadlineExceeded):
-		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, ReasonDeadline, defaultRetryAfter
-	case errors.Is(err, objstore.ErrUnavailable), errors.Is(err, objstore.ErrUnknown),
-		errors.Is(err, objstore.ErrDenied), errors.Is(err, objstore.ErrNoBucket), errors.Is(err, objstore.ErrConflict):
-		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, string(accept.ReasonStoreUnavailable), defaultRetryAfter
+		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, ReasonDeadline, DefaultRetryAfter
 	}
 	return f
 }
 
-// Status makes err a status error; one that already is stays as it is.
-func Status(err error) error {
+// Status makes err a status error by the tables; one that already is stays as it is.
+func Status(err error, tables ...Table) error {
 	if err == nil {
 		return nil
 	}
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	return Describe(err).Err()
+	return Describe(err, tables...).Err()
+}
+
+// FailureOf reads a failure back from a status error. One without a reason gets the name of
+// its code.
+func FailureOf(err error) Failure {
+	st := status.Convert(err)
+	f := Failure{Code: st.Code(), Message: st.Message(), RetryAfter: RetryAfter(err)}
+	for _, d := range st.Details() {
+		if i, ok := d.(*errdetails.ErrorInfo); ok {
+			f.Reason, f.Metadata = i.GetReason(), i.GetMetadata()
+		}
+	}
+	if f.Reason == "" {
+		f.Reason = code.Code(f.Code).String()
+	}
+	return f
 }
 
 // Reason reads the ErrorInfo reason of a status error; "" when it has none.

@@ -9,24 +9,23 @@ import (
 )
 
 // Guard lets HTTP requests through whose principal has one of a route's roles, and puts
-// the principal into their context. deny writes the refusal of the others; nil is Deny.
-func (a *Authenticator) Guard(deny func(http.ResponseWriter, *http.Request, error)) web.Guard {
+// the principal into their context.
+func (a *Authenticator) Guard(rt web.Route, next http.Handler) http.Handler {
+	deny := rt.Deny
 	if deny == nil {
 		deny = Deny
 	}
-	return func(pattern string, roles []Role, next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			p, err := a.Authenticate(BearerToken(Authorization(r.Header)), r.TLS)
-			if err == nil {
-				err = authorize(p, pattern, roles)
-			}
-			if err != nil {
-				deny(w, r, err)
-				return
-			}
-			next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
-		})
-	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := a.Authenticate(BearerToken(Authorization(r.Header)), r.TLS)
+		if err == nil {
+			err = authorize(p, rt.Pattern, rt.Roles)
+		}
+		if err != nil {
+			deny(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
+	})
 }
 
 // Deny answers a caller without credentials with 401, one without the role with 403, in JSON.

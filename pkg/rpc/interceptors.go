@@ -82,8 +82,8 @@ func (d door) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	return next(srv, s)
 }
 
-// recovered turns a panic of a handler into INTERNAL and logs its stack.
-func recovered(log *slog.Logger, method string, err *error) {
+// Recovered turns a panic of a handler into INTERNAL and logs its stack. It is deferred.
+func Recovered(log *slog.Logger, method string, err *error) {
 	if r := recover(); r != nil {
 		log.Error("panic in handler", "method", method, "panic", r, "stack", string(debug.Stack()))
 		*err = Failure{Code: codes.Internal, Reason: ReasonInternal, Message: "internal error"}.Err()

@@ -52,7 +52,7 @@ func (s *judged) again() error {
 		return err
 	}
 	if !p.same(s.caller) {
-		return Failure{Code: codes.Unavailable, Reason: ReasonCredentialsChanged, RetryAfter: defaultRetryAfter,
+		return Failure{Code: codes.Unavailable, Reason: ReasonCredentialsChanged, RetryAfter: DefaultRetryAfter,
 			Message: "what principal " + p.Name + " may do has changed; come again"}.Err()
 	}
 	s.seen.Store(now)

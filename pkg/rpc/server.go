@@ -36,7 +36,7 @@ type Server struct {
 }
 
 // NewServer wires TLS, authentication and roles, recovery, traces, health, channelz and
-// reflection. access has the methods that are registered later. auth may be nil: then
+// reflection. access has, or gets before the first call, the methods that are registered later. auth may be nil: then
 // every caller is let in without a principal.
 func NewServer(t ServerTLS, auth *Authenticator, access Access, tel *telemetry.Telemetry, extra ...grpc.ServerOption) (*Server, error) {
 	cfg, err := t.Config()
@@ -47,16 +47,16 @@ func NewServer(t ServerTLS, auth *Authenticator, access Access, tel *telemetry.T
 	stream := []grpc.StreamServerInterceptor{refuseEncodedStream}
 	if auth != nil {
 		auth.logTo(tel.Log)
-		d := door{Authenticator: auth, access: access.withCommon()}
+		d := door{Authenticator: auth, access: access}
 		unary, stream = append(unary, d.unary), append(stream, d.stream)
 	}
 	log := tel.Log
 	unary = append(unary, func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
-		defer recovered(log, i.FullMethod, &err)
+		defer Recovered(log, i.FullMethod, &err)
 		return next(ctx, req)
 	})
 	stream = append(stream, func(srv any, ss grpc.ServerStream, i *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-		defer recovered(log, i.FullMethod, &err)
+		defer Recovered(log, i.FullMethod, &err)
 		return next(srv, ss)
 	})
 	opts := []grpc.ServerOption{

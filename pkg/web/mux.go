@@ -28,10 +28,12 @@ type Route struct {
 	MaxBody int64
 	OwnBody bool
 	Handler http.Handler
+	// Deny answers those who may not use the route; nil answers as all routes do.
+	Deny func(http.ResponseWriter, *http.Request, error)
 }
 
-// Guard lets callers through to next who have one of the roles. pattern is for the refusal.
-type Guard func(pattern string, roles []Role, next http.Handler) http.Handler
+// Guard lets callers of a route through to next who have one of its roles.
+type Guard func(r Route, next http.Handler) http.Handler
 
 // Mux is the HTTP face of a service: every route says who may use it, wrong paths and
 // methods are answered in JSON, and / lists what there is, unless a route is there.
@@ -59,7 +61,7 @@ func (m *Mux) Handle(r Route) {
 		h = withoutBody(h)
 	}
 	if m.guard != nil && !r.Open {
-		h = m.guard(r.Pattern, r.Roles, h)
+		h = m.guard(r, h)
 	}
 	m.mux.Handle(r.Pattern, h)
 	m.routes = append(m.routes, r)

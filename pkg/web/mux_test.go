@@ -16,9 +16,9 @@ import (
 
 func testMux() *Mux {
 	// The guard takes the token for the role.
-	m := NewMux("lightmetrics test", "v1", func(_ string, roles []Role, next http.Handler) http.Handler {
+	m := NewMux("lightmetrics test", "v1", func(rt Route, next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for _, role := range roles {
+			for _, role := range rt.Roles {
 				if r.Header.Get("Authorization") == string(role) {
 					next.ServeHTTP(w, r)
 					return

@@ -193,7 +193,7 @@ func (g *guarded) overJSON(t *testing.T) {
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	defer tr.CloseIdleConnections()
 	do := func(method, path, token string) (int, string) {
-		req, err := http.NewRequestWithContext(bounded(t), method, "https://"+g.HTTPAddr().String()+path, strings.NewReader("{}"))
+		req, err := http.NewRequestWithContext(bounded(t), method, "https://"+g.HTTPAddr()+path, strings.NewReader("{}"))
 		must(t, err)
 		if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
@@ -241,7 +241,7 @@ func TestRoleIsLost(t *testing.T) {
 	// Unknown roles, entries of nothing, a cut file: what was, stays.
 	for _, bad := range []string{strings.Replace(everybody, "roles: [worker]", "roles: [wroker]", 1), "- null\n", "- {}\n" + everybody, ""} {
 		g.write(t, bad)
-		if err := g.auth.Reload(); err == nil {
+		if err := g.ReloadPrincipals(); err == nil {
 			t.Errorf("taken: %s", bad)
 		}
 	}
@@ -290,7 +290,7 @@ func TestTokenIsSwapped(t *testing.T) {
 
 	both := everybody + "- {name: worker, token_sha256: {fresh}, roles: [worker], workers: [\"w*\"]}\n"
 	g.write(t, both)
-	must(t, g.auth.Reload())
+	must(t, g.ReloadPrincipals())
 	must(t, renew()) // the old one holds
 	next, err := coordinatorv1.NewOwnershipServiceClient(g.dial(g.as("fresh"))).Own(ctx)
 	must(t, err)
@@ -303,7 +303,7 @@ func TestTokenIsSwapped(t *testing.T) {
 	}
 
 	g.write(t, strings.Replace(both, "{name: worker, token_sha256: {work},", "{name: worker, token_sha256: "+fmt.Sprintf("%064d", 0)+",", 1))
-	must(t, g.auth.Reload())
+	must(t, g.ReloadPrincipals())
 	if err := renew(); status.Code(err) != codes.Unauthenticated || rpc.Reason(err) != rpc.ReasonUnauthenticated {
 		t.Errorf("renewed with a token that is gone: %v", err)
 	}
@@ -311,7 +311,7 @@ func TestTokenIsSwapped(t *testing.T) {
 	must(t, renew())
 	// Rights that only change end a stream for another try.
 	g.write(t, strings.ReplaceAll(both, `workers: ["w*"]`, `workers: ["w?"]`))
-	must(t, g.auth.Reload())
+	must(t, g.ReloadPrincipals())
 	if err := renew(); status.Code(err) != codes.Unavailable || rpc.Reason(err) != rpc.ReasonCredentialsChanged {
 		t.Errorf("renewed with other rights: %v", err)
 	}

@@ -7,27 +7,23 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/web"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
 // Config of a coordinator. docs/guide/coordinator.md explains every setting.
 type Config struct {
-	HTTP  web.HTTPConfig `koanf:"http"`
-	GRPC  web.GRPCConfig `koanf:"grpc"`
-	TLS   rpc.ServerTLS  `koanf:"tls"`
-	Auth  rpc.AuthConfig `koanf:"auth"`
-	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
+	service.Base // its ID names this coordinator in the election
 
-	// ID names this coordinator in the election; "" is a random one.
-	ID           string        `koanf:"id" help:"name of this coordinator; empty is a random one"`
-	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for calls"`
-	Etcd         etcd.Config   `koanf:"etcd"`
-	Lease        LeaseConfig   `koanf:"lease"`
-	Settle       SettleConfig  `koanf:"settle"`
-	MaxStreams   int           `koanf:"max_streams" help:"most workers that this coordinator serves"`
+	// Store counts the terms of leaders; without a bucket etcd alone does.
+	Store s3.Config `koanf:"store" needs:"store.bucket"`
+
+	Etcd       etcd.Config  `koanf:"etcd"`
+	Lease      LeaseConfig  `koanf:"lease"`
+	Settle     SettleConfig `koanf:"settle"`
+	MaxStreams int          `koanf:"max_streams" help:"most workers that this coordinator serves"`
 }
 
 // LeaseConfig are the times to live.
@@ -45,21 +41,22 @@ type SettleConfig struct {
 // DefaultConfig listens on loopback and runs a single etcd member.
 func DefaultConfig() Config {
 	return Config{
-		HTTP: web.DefaultHTTP("127.0.0.1:4780"), GRPC: web.DefaultGRPC("127.0.0.1:4781"),
-		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
-		DrainTimeout: 5 * time.Second,
-		Etcd:         etcd.DefaultConfig(),
-		Lease:        LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
-		Settle:       SettleConfig{Quiet: 2 * time.Second, Most: 10 * time.Second},
-		MaxStreams:   1024,
+		Base: service.DefaultBase("127.0.0.1:4780", "127.0.0.1:4781"), Store: s3.DefaultConfig(),
+		Etcd:       etcd.DefaultConfig(),
+		Lease:      LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
+		Settle:     SettleConfig{Quiet: 2 * time.Second, Most: 10 * time.Second},
+		MaxStreams: 1024,
 	}
 }
 
 // Validate checks ranges.
 func (c Config) Validate() error {
 	var errs []error
-	if c.DrainTimeout <= 0 {
-		errs = append(errs, errors.New("drain_timeout: must be greater than 0"))
+	if c.GRPC.Listen == "" {
+		errs = append(errs, errors.New("grpc.listen: is needed"))
+	}
+	if c.Store.Bucket != "" {
+		errs = append(errs, c.Store.Validate())
 	}
 	for name, d := range map[string]time.Duration{"lease.worker": c.Lease.Worker, "lease.leader": c.Lease.Leader} {
 		if d < time.Second || d > 10*time.Minute || d%time.Second != 0 {
@@ -69,8 +66,7 @@ func (c Config) Validate() error {
 	if c.MaxStreams < 1 {
 		errs = append(errs, errors.New("max_streams: must be greater than 0"))
 	}
-	return errors.Join(append(errs, c.settle().Validate(), c.Etcd.Validate(), c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.Auth.Validate(),
-		rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen}))...)
+	return errors.Join(append(errs, c.settle().Validate(), c.Etcd.Validate(), c.Base.Validate())...)
 }
 
 func (c Config) settle() ownership.Settle {

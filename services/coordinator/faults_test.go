@@ -215,7 +215,7 @@ func TestEtcdLost(t *testing.T) {
 func TestEtcdRestored(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	terms := etcd.StoreTerms{Store: mem.New(time.Now)}
+	terms := mem.New(time.Now)
 	m := external(t, dir)
 	t.Cleanup(func() { m.Close() }) // after the workers and coordinators, which need it to leave
 	s := start(t, shared(m), terms)

@@ -9,10 +9,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
-	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 )
 
 func TestMain(m *testing.M) {
@@ -68,13 +68,13 @@ type running struct {
 	done chan error
 }
 
-func start(t testing.TB, c Config, terms etcd.Terms) *running {
+func start(t testing.TB, c Config, terms objstore.Store) *running {
 	t.Helper()
 	tel := telemetry.Discard()
 	if os.Getenv("LM_TEST_LOG") != "" {
 		tel.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	s, err := New(c, Deps{Telemetry: tel, Terms: terms})
+	s, err := New(c, Deps{Telemetry: tel, Store: terms})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{Service: s, t: t, tel: tel, stop: cancel, done: make(chan error, 1)}
@@ -106,7 +106,7 @@ func (r *running) end() {
 	}
 }
 
-func (r *running) addr() string { return r.GRPCAddr().String() }
+func (r *running) addr() string { return r.GRPCAddr() }
 
 // client reaches the service.
 func (r *running) client() coordinatorv1.OwnershipServiceClient {

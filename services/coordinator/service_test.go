@@ -39,7 +39,7 @@ func get(t *testing.T, url string) (int, string) {
 func TestOperatorsFaces(t *testing.T) {
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	s := start(t, quick(t.TempDir()), nil)
-	c, base := s.client(), "http://"+s.HTTPAddr().String()
+	c, base := s.client(), "http://"+s.HTTPAddr()
 	b := newBook(t, 6)
 	b.work("w0", s.addr())
 	b.work("w1", s.addr())

@@ -279,7 +279,7 @@ func TestExposureIsRefused(t *testing.T) {
 		"mtls without authorities": {func(c *ingest.Config) { c.Auth = tokens; c.Auth.Mode = rpc.AuthMTLS }, false},
 		"admin paths everywhere":   {func(c *ingest.Config) { c.Admin.Listen = ":4752" }, false},
 		"profiles of everybody": {func(c *ingest.Config) {
-			c.Admin.Listen, c.Admin.Pprof, c.Auth.AllowInsecure = ":4752", true, true
+			c.Admin.Listen, c.Pprof, c.Auth.AllowInsecure = ":4752", true, true
 		}, false},
 		"room for no frame":    {func(c *ingest.Config) { c.Limits.InFlightBytes = 1 << 20 }, false},
 		"spool without folder": {func(c *ingest.Config) { c.Acceptance = "local_spool" }, false},
@@ -293,7 +293,7 @@ func TestExposureIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := ingest.DefaultConfig().Validate(); err == nil {
+	if err := ingest.DefaultConfig().Check(); err == nil {
 		t.Error("no bucket was named, and nothing was said")
 	}
 }

@@ -139,7 +139,7 @@ func (s *Service) mustStop(err error, failures int) bool {
 
 func (s *Service) setState(st *state) {
 	s.state.Store(st)
-	s.grpcServer.SetServing(s.readiness.Err() == nil)
+	s.UpdateHealth()
 }
 
 // storeDenied takes the collector out of service until a probe passes again.

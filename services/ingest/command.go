@@ -2,21 +2,21 @@ package ingest
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
 	"lightmetrics.dev/lightmetrics/pkg/storage"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
 // Command is the collector as a command.
 func Command() *cobra.Command {
-	return cli.Command(cli.Spec[Config]{
+	return service.Command(service.Spec[Config]{
 		Name:    "ingest",
 		Short:   "Run a collector: accept batches into the object store",
 		Long:    "Run a collector: it authenticates senders, validates frames and accepts batches into the object store.\nAny number of collectors may share one bucket and prefix.",
@@ -36,18 +36,7 @@ func Command() *cobra.Command {
 			return nil
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
-			s := svc.(*Service)
-			scheme, admin := c.TLS.HTTPScheme(), c.TLS.HTTPScheme()
-			if c.Admin.Listen != "" {
-				admin = "http"
-			}
-			return [][2]string{
-				{"grpc", fmt.Sprintf("%s://%s", c.TLS.GRPCScheme(), s.GRPCAddr())},
-				{"http", fmt.Sprintf("%s://%s/v1/batches", scheme, s.HTTPAddr())},
-				{"store", fmt.Sprintf("%s bucket %s prefix %q", c.Store.Endpoint, c.Store.Bucket, c.Store.Prefix)},
-				{"acceptance", c.Acceptance},
-				{"ready", fmt.Sprintf("curl %s://%s/-/ready", admin, s.AdminAddr())},
-			}
+			return [][2]string{bucket.Banner(c.Store), {"acceptance", c.Acceptance}, {"batches", svc.(*Service).HTTPURL() + "/v1/batches"}}
 		},
 	})
 }

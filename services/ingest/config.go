@@ -3,53 +3,35 @@ package ingest
 import (
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/web"
+	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
 )
 
 // Config of a collector. docs/guide/ingest.md explains every setting.
 type Config struct {
-	GRPC web.GRPCConfig `koanf:"grpc"`
-	HTTP web.HTTPConfig `koanf:"http"`
-	// Admin moves /metrics, /-/healthy, /-/ready and /config off the HTTP port.
-	Admin AdminConfig    `koanf:"admin"`
-	TLS   rpc.ServerTLS  `koanf:"tls"`
-	Auth  rpc.AuthConfig `koanf:"auth"`
-
-	// CollectorID is in every manifest that this collector writes.
-	CollectorID string `koanf:"collector_id" help:"name of this collector in manifests and answers; default: host name and gRPC port"`
-	// AuthorityID is what the bucket's id object must hold.
-	AuthorityID string `koanf:"authority_id" help:"acceptance authority that the bucket must be; empty takes, or creates, the bucket's own"`
+	// Base has the id that is in every manifest that this collector writes.
+	service.Base
+	bucket.Bucket
 
 	Acceptance string `koanf:"acceptance" help:"s3_manifest or local_spool"`
 	// AcceptTimeout bounds one submission from its decode to its outcome.
 	AcceptTimeout time.Duration `koanf:"accept_timeout" help:"longest time that one submission may take at the store"`
-	// DrainTimeout bounds the shutdown.
-	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for what was read"`
 	// QualifyInterval is the time between two probes of the store.
 	QualifyInterval time.Duration `koanf:"qualify_interval" help:"time between two probes of the store's semantics"`
 
 	// MemoryLimit is the Go runtime's soft limit; set by the command, not by New.
 	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 derives it from the limits, the environment's GOMEMLIMIT wins"`
 
-	Store  s3.Config    `koanf:"store"`
 	Spool  SpoolConfig  `koanf:"spool" needs:"acceptance=local_spool"`
 	Limits Limits       `koanf:"limits"`
 	Notify NotifyConfig `koanf:"notify"`
-}
-
-// AdminConfig is where the admin paths are.
-type AdminConfig struct {
-	Listen string `koanf:"listen" help:"host:port of the admin paths; with TLS where there is any, client certificates asked for but not required; empty serves them on the HTTP port" check:"listen"`
-	Pprof  bool   `koanf:"pprof" help:"serve /debug/pprof/"`
 }
 
 // SpoolConfig is for acceptance local_spool.
@@ -115,15 +97,13 @@ type NotifyConfig struct {
 // DefaultConfig has the defaults of every setting.
 func DefaultConfig() Config {
 	f := frame.DefaultLimits()
+	base := service.DefaultBase("127.0.0.1:4751", "127.0.0.1:4750")
+	base.GRPC.MaxConnections, base.DrainTimeout = 8192, 30*time.Second
 	return Config{
-		GRPC:            web.GRPCConfig{Listen: "127.0.0.1:4750", MaxConnections: 8192},
-		HTTP:            web.DefaultHTTP("127.0.0.1:4751"),
-		Auth:            rpc.AuthConfig{Mode: rpc.AuthNone},
+		Base: base, Bucket: bucket.Default(),
 		Acceptance:      string(accept.ModeS3Manifest),
 		AcceptTimeout:   30 * time.Second,
-		DrainTimeout:    30 * time.Second,
 		QualifyInterval: 24 * time.Hour,
-		Store:           s3.DefaultConfig(),
 		Spool:           SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
 		Limits: Limits{
 			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
@@ -139,20 +119,16 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks every setting.
-func (c Config) Validate() error { return errors.Join(c.Store.Validate(), c.validate()) }
-
-// validate checks all but the store.
-func (c Config) validate() error {
+// Validate checks all but the store.
+func (c Config) Validate() error {
 	l := c.Limits
-	errs := []error{c.TLS.Validate(), c.Auth.Validate(), c.validateExposure()}
+	errs := []error{c.Base.Validate()}
 	positive := func(name string, ok bool) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%s must be positive", name))
 		}
 	}
 	positive("accept_timeout", c.AcceptTimeout > 0)
-	positive("drain_timeout", c.DrainTimeout > 0)
 	positive("qualify_interval", c.QualifyInterval > 0)
 	positive("limits.frame_bytes", l.FrameBytes > 0)
 	positive("limits.decoded_bytes", l.DecodedBytes > 0)
@@ -176,10 +152,8 @@ func (c Config) validate() error {
 	positive("limits.stream_bytes", l.StreamBytes > 0)
 	positive("limits.agents_tracked", l.AgentsTracked > 0)
 	positive("notify.queue", c.Notify.Queue > 0)
-	for name, a := range map[string]string{"grpc.listen": c.GRPC.Listen, "http.listen": c.HTTP.Listen} {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-		}
+	if c.GRPC.Listen == "" {
+		errs = append(errs, errors.New("grpc.listen: is needed"))
 	}
 	if l.InFlightBytes < l.FrameBytes {
 		errs = append(errs, fmt.Errorf("limits.in_flight_bytes %v is less than limits.frame_bytes %v", l.InFlightBytes, l.FrameBytes))
@@ -206,12 +180,6 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("acceptance %q: want s3_manifest or local_spool", c.Acceptance))
 	}
 	return errors.Join(errs...)
-}
-
-// validateExposure refuses to let everybody in from everywhere.
-func (c Config) validateExposure() error {
-	return errors.Join(c.HTTP.Validate(), c.GRPC.Validate(), rpc.CheckExposure(c.Auth, c.TLS, c.Admin.Pprof,
-		map[string]string{"grpc.listen": c.GRPC.Listen, "http.listen": c.HTTP.Listen, "admin.listen": c.Admin.Listen}))
 }
 
 // checkSpan refuses a batch over too many hours. The answer depends on the frame alone, so

@@ -196,7 +196,7 @@ func newStore() *faulty { return &faulty{Store: mem.New(time.Now)} }
 func testConfig() ingest.Config {
 	c := ingest.DefaultConfig()
 	c.GRPC.Listen, c.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	c.CollectorID = "collector-a"
+	c.ID = "collector-a"
 	c.AcceptTimeout, c.DrainTimeout = testTimeout, testTimeout
 	return c
 }

@@ -9,14 +9,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
-	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/web"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -24,25 +22,17 @@ import (
 // SpoolIDHeader carries SubmitBatchRequest.spool_id.
 const SpoolIDHeader = "X-Lightmetrics-Spool-Id"
 
-// gateway serves POST /v1/batches through grpc-gateway. Its handler calls the
-// service directly, so authentication, admission and the bounded read of the body
-// stand before it.
-func (s *Service) gateway(ctx context.Context) ([]web.Route, error) {
-	mux := runtime.NewServeMux(
-		runtime.WithMarshalerOption(frame.MediaType, frameMarshaler{}),
-		runtime.WithErrorHandler(s.writeError),
-		runtime.WithRoutingErrorHandler(s.writeRoutingError),
-	)
-	if err := ingestv1.RegisterIngestServiceHandlerServer(ctx, mux, httpServer{s}); err != nil {
-		return nil, err
+// api is what a collector offers. Admission and the bounded read of a body stand before the
+// gateway, whose calls go to the service directly.
+func (s *Service) api() service.API {
+	return service.API{
+		Desc: &ingestv1.IngestService_ServiceDesc, Impl: s, Access: access, Errors: failures, Statuses: statuses,
+		JSON: service.JSON(ingestv1.NewIngestServiceClient, ingestv1.RegisterIngestServiceHandlerClient),
+		Route: func(r web.Route) web.Route {
+			r.About, r.OwnBody, r.Deny, r.Handler = "takes one batch: a frame", true, s.deny, s.takeBody(r.Handler)
+			return r
+		},
 	}
-	h := otelhttp.NewHandler(s.takeBody(mux), "POST /v1/batches", otelhttp.WithTracerProvider(s.tel.Tracer),
-		otelhttp.WithPropagators(propagation.TraceContext{}))
-	rs := rpc.GatewayRoutes(ingestv1.File_lightmetrics_ingest_v1_ingest_proto.Services().ByName("IngestService"), access, h)
-	for i := range rs {
-		rs[i].About, rs[i].OwnBody = "takes one batch: a frame", true
-	}
-	return rs, nil
 }
 
 // deny answers who may not send, or not do what else there is on this port.
@@ -159,15 +149,4 @@ func readBody(r io.Reader, b []byte, exact bool) ([]byte, error) {
 		return b, err
 	}
 	return b, &frame.Error{Reason: frame.Truncated, Detail: "body ended early: " + err.Error()}
-}
-
-// httpServer adds what HTTP carries in headers.
-type httpServer struct{ *Service }
-
-// SubmitBatch implements IngestServiceServer.
-func (h httpServer) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequest) (*ingestv1.SubmitBatchResponse, error) {
-	if body, ok := ctx.Value(bodyKey{}).(*frameBody); ok {
-		req.SpoolId = body.spoolID
-	}
-	return h.Service.SubmitBatch(ctx, req)
 }

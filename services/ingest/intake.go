@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 )
 
 // Reasons of this service, next to those of pkg/frame, pkg/accept and pkg/rpc.
@@ -62,7 +63,7 @@ func (s *Service) describe(err error) rpc.Failure {
 	if errors.As(err, &own) {
 		return own.Failure
 	}
-	f := rpc.Describe(err)
+	f := service.Describe(err, failures)
 	if f.Code == grpccodes.Internal || f.Code == grpccodes.Canceled {
 		f.Code, f.RetryAfter = grpccodes.Unavailable, s.cfg.Limits.RetryAfter
 	}

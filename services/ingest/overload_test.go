@@ -213,8 +213,8 @@ func TestAnotherAuthorityEndsTheCollector(t *testing.T) {
 // equal and with different frames: one answer per identity.
 func TestTwoCollectorsRace(t *testing.T) {
 	store := newStore()
-	a := start(t, store, func(c *ingest.Config) { c.CollectorID, c.AuthorityID = "a", "x" })
-	b := start(t, store, func(c *ingest.Config) { c.CollectorID, c.AuthorityID = "b", "x" })
+	a := start(t, store, func(c *ingest.Config) { c.ID, c.AuthorityID = "a", "x" })
+	b := start(t, store, func(c *ingest.Config) { c.ID, c.AuthorityID = "b", "x" })
 	const rounds = 200
 	for i := range uint64(rounds) {
 		equal := i%2 == 0

@@ -89,7 +89,7 @@ func TestOverS3(t *testing.T) {
 	e := newEmbedded(t)
 	began := time.Now()
 	a := start(t, &faulty{Store: e.client(t)}, func(c *ingest.Config) {
-		c.CollectorID, c.AuthorityID, c.AcceptTimeout = "a", "x", 3*time.Second
+		c.ID, c.AuthorityID, c.AcceptTimeout = "a", "x", 3*time.Second
 	})
 	s, _ := a.mustOpen(t, boot, 0)
 	first, other := encode(t, boot, 0, 10, 0), encode(t, boot, 0, 10, 1)
@@ -133,7 +133,7 @@ func TestOverS3(t *testing.T) {
 	s.done()
 
 	// Two collectors race over the same store.
-	b := start(t, &faulty{Store: e.client(t)}, func(c *ingest.Config) { c.CollectorID, c.AuthorityID = "b", "x" })
+	b := start(t, &faulty{Store: e.client(t)}, func(c *ingest.Config) { c.ID, c.AuthorityID = "b", "x" })
 	racing := identity.Boot{Agent: "web-9", Boot: "b"}
 	for i := range uint64(50) {
 		frames := [2][]byte{encode(t, racing, i, 1, 1), encode(t, racing, i, 1, float64(i%2))}

@@ -19,7 +19,11 @@ import (
 // HTTP, where the frame was admitted before its body was read.
 func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequest) (*ingestv1.SubmitBatchResponse, error) {
 	b := req.GetFrame()
+	spoolID := req.GetSpoolId()
 	body, overHTTP := ctx.Value(bodyKey{}).(*frameBody)
+	if overHTTP {
+		spoolID = body.spoolID // from a header
+	}
 	if !s.enter() {
 		if !overHTTP {
 			s.buffers.put(b)
@@ -27,7 +31,7 @@ func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequ
 		return nil, s.draining()
 	}
 	defer s.leave()
-	if err := checkSpoolID(req.GetSpoolId()); err != nil {
+	if err := checkSpoolID(spoolID); err != nil {
 		return nil, s.describe(err).Err()
 	}
 	if !overHTTP {
@@ -43,7 +47,7 @@ func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequ
 	}
 	work, cancel := s.finishing(ctx)
 	defer cancel()
-	v := s.judge(work, submission{frame: b, spoolID: req.GetSpoolId()})
+	v := s.judge(work, submission{frame: b, spoolID: spoolID})
 	if overHTTP {
 		body.verdict = v // the middleware lent the buffer
 	} else {

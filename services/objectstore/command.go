@@ -6,14 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
 // Command is the object store as a command.
 func Command() *cobra.Command {
-	return cli.Command(cli.Spec[Config]{
+	return service.Command(service.Spec[Config]{
 		Name:    "objectstore",
 		Short:   "Run the embedded S3-compatible object store",
 		Long:    "Run the embedded S3-compatible object store: conditional writes, fsynced before every answer.\nUsers are given in the settings file; there are no default credentials.",

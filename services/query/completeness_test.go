@@ -231,7 +231,7 @@ func TestOldManifestsAreCountedNotRead(t *testing.T) {
 
 func client(t *testing.T, n *node) queryv1.QueryServiceClient {
 	t.Helper()
-	conn, err := rpc.Dial(n.GRPCAddr().String(), rpc.ClientConfig{})
+	conn, err := rpc.Dial(n.GRPCAddr(), rpc.ClientConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

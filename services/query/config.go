@@ -10,7 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
 	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
@@ -19,14 +20,10 @@ import (
 
 // Config of a query node. docs/guide/query.md explains every setting.
 type Config struct {
-	HTTP  web.HTTPConfig `koanf:"http"`
-	GRPC  web.GRPCConfig `koanf:"grpc"`
-	TLS   rpc.ServerTLS  `koanf:"tls"`
-	CORS  web.CORSConfig `koanf:"cors"`
-	Auth  rpc.AuthConfig `koanf:"auth"`
-	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
+	service.Base
+	bucket.Bucket
+	CORS web.CORSConfig `koanf:"cors"`
 
-	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for queries"`
 	WriteTimeout time.Duration `koanf:"write_timeout" help:"longest time that a client may leave an answer unread; one of HTTP may take one second more for every 256 KiB"`
 	Lookback     time.Duration `koanf:"lookback" help:"how long an instant selector takes the last sample for the present one"`
 	// StaleAfter is compared with the age of complete_through.
@@ -59,9 +56,8 @@ type HistoryConfig struct {
 // DefaultConfig listens on loopback and keeps two hours.
 func DefaultConfig() Config {
 	return Config{
-		HTTP: web.DefaultHTTP("127.0.0.1:4760"), GRPC: web.DefaultGRPC("127.0.0.1:4761"),
-		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
-		DrainTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
+		Base: service.DefaultBase("127.0.0.1:4760", "127.0.0.1:4761"), Bucket: bucket.Default(),
+		WriteTimeout: 30 * time.Second, Lookback: 5 * time.Minute, StaleAfter: 30 * time.Second,
 		Series:  SeriesConfig{AgentLabel: agentlabel.Default},
 		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000, AgentShare: 25, Future: time.Hour},
 		Follow:  follow.DefaultConfig(),
@@ -74,7 +70,7 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	var errs []error
 	for name, d := range map[string]time.Duration{
-		"drain_timeout": c.DrainTimeout, "write_timeout": c.WriteTimeout, "lookback": c.Lookback, "stale_after": c.StaleAfter, "history.future": c.History.Future,
+		"write_timeout": c.WriteTimeout, "lookback": c.Lookback, "stale_after": c.StaleAfter, "history.future": c.History.Future,
 	} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s: must be greater than 0", name))
@@ -92,12 +88,7 @@ func (c Config) Validate() error {
 	if c.MemoryLimit < 0 {
 		errs = append(errs, errors.New("memory_limit: must not be negative"))
 	}
-	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.CORS.Validate(), c.Auth.Validate(), c.validateExposure())...)
-}
-
-// validateExposure refuses to show everything to the network.
-func (c Config) validateExposure() error {
-	return rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.Base.Validate(), c.CORS.Validate())...)
 }
 
 func (c Config) live() live.Config {

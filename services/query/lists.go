@@ -98,7 +98,7 @@ func (v *server) ListConflicts(ctx context.Context, req *queryv1.ListConflictsRe
 	}
 	list, next, err := conflicts(ctx, v.s.store, prefix, after, n)
 	if err != nil {
-		return nil, rpc.Status(err)
+		return nil, err
 	}
 	out := &queryv1.ListConflictsResponse{Conflicts: list}
 	if next != "" {

@@ -4,22 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
-
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -43,23 +35,18 @@ type Deps struct {
 
 // Service is one query node. Any number may run over one authority.
 type Service struct {
+	*service.Server
 	cfg    Config
 	store  objstore.Reader
-	tel    *telemetry.Telemetry
 	now    func() time.Time
 	setMem func(bytes int64) // nil: the process's memory has no limit, or another's
-	auth   *rpc.Authenticator
 	live   *live.Store
 	follow *follow.Follower
 	sets   *sets.Keeper
 	eval   *answer.Evaluator
 	api    *promapi.API
 
-	readiness          *run.Readiness
-	storePart          *run.Part
-	ready              chan struct{}
-	draining           atomic.Bool
-	httpAddr, grpcAddr net.Addr
+	draining atomic.Bool
 }
 
 // New builds a query node; it does nothing before Run.
@@ -73,16 +60,18 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	auth, err := rpc.NewAuthenticator(cfg.Auth)
+	srv, err := service.New("query", cfg.Base, cfg, d.Telemetry, service.Options{HTTP: func(h http.Handler) http.Handler {
+		return web.LimitWrites(cfg.CORS.Handler(h), cfg.WriteTimeout)
+	}})
 	if err != nil {
-		return nil, fmt.Errorf("query: %w", err)
+		return nil, err
 	}
 	ls, err := live.New(cfg.live())
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
 	keeper, err := sets.New(cfg.Rollup, sets.Deps{
-		Store: d.Store, Window: cfg.History.Window, AgentLabel: cfg.Series.AgentLabel, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now,
+		Store: d.Store, Window: cfg.History.Window, AgentLabel: cfg.Series.AgentLabel, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
@@ -90,7 +79,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	ls.SetCover(cover(keeper))
 	f, err := follow.New(cfg.Follow, follow.Deps{
 		Store: d.Store, Live: ls, History: cfg.History.Window, Needed: keeper.Needed,
-		Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now,
+		Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
@@ -98,16 +87,39 @@ func New(cfg Config, d Deps) (*Service, error) {
 	keeper.SetTake(f.Take)
 	eval := answer.New(
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
-		answer.Deps{Live: ls, Follower: f, Sets: keeper, Log: d.Telemetry.Log, Registry: d.Telemetry.Registry, Now: d.Now})
+		answer.Deps{Live: ls, Follower: f, Sets: keeper, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})
 	s := &Service{
-		cfg: cfg, store: d.Store, tel: d.Telemetry, now: d.Now, setMem: d.SetMemoryLimit, auth: auth, live: ls, follow: f, sets: keeper, eval: eval,
-		api:   promapi.New(eval, telemetry.Version(), d.Telemetry.Log, d.Telemetry.Registry),
-		ready: make(chan struct{}),
+		Server: srv, cfg: cfg, store: d.Store, now: d.Now, setMem: d.SetMemoryLimit, live: ls, follow: f, sets: keeper, eval: eval,
+		api: promapi.New(eval, telemetry.Version(), srv.Log(), d.Telemetry.Registry),
 	}
-	s.readiness = run.NewReadiness(d.Telemetry.Log)
-	s.storePart = s.readiness.Probed("store")
-	s.readiness.Check("completeness", s.incomplete)
-	return s, nil
+	srv.Probe("store", cfg.Probe(s.store))
+	srv.Readiness().Check("completeness", s.incomplete)
+	srv.OnStop(func() { s.draining.Store(true) })
+	srv.Go("follow", f.Run)
+	srv.Go("sets", keeper.Run)
+	if s.setMem != nil {
+		srv.Go("memory", s.limitMemory)
+	}
+	return s, s.register()
+}
+
+// prometheusPrefix is before the paths of the Prometheus HTTP API; it refuses in its own form.
+const prometheusPrefix = "/api/v1/"
+
+// register adds the three faces: the Prometheus HTTP API, gRPC with JSON, and the page.
+func (s *Service) register() error {
+	prometheus := http.NewServeMux()
+	s.api.Register(prometheus)
+	compressed, err := web.Compress(prometheus)
+	if err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	s.Handle(web.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: compressed, Deny: s.api.Refuse})
+	s.Handle(web.Route{Pattern: "GET /status", About: "how complete answers are, agents, conflicts", Roles: sees, Handler: http.HandlerFunc(s.page)})
+	return s.Register(service.API{
+		Desc: &queryv1.QueryService_ServiceDesc, Impl: &server{s: s}, Access: access,
+		JSON: service.JSON(queryv1.NewQueryServiceClient, queryv1.RegisterQueryServiceHandlerClient),
+	})
 }
 
 // cover tells the live store which batches published sets hold.
@@ -123,10 +135,6 @@ func cover(k *sets.Keeper) live.Cover {
 	}
 }
 
-// Ready is closed when the service listens. It answers from then on; until the first
-// audit has succeeded its answers are partial and /-/ready says no.
-func (s *Service) Ready() <-chan struct{} { return s.ready }
-
 // Complete is closed when the first audit has succeeded.
 func (s *Service) Complete() <-chan struct{} { return s.follow.First() }
 
@@ -139,12 +147,6 @@ func (s *Service) IntakeKnown() bool { return s.sets.Known() }
 
 // LateBatches in memory lie before the window and are in no published set.
 func (s *Service) LateBatches() int { return s.live.Stats().Late }
-
-// HTTPAddr is valid after Ready.
-func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
-
-// GRPCAddr is valid after Ready.
-func (s *Service) GRPCAddr() net.Addr { return s.grpcAddr }
 
 // incomplete says why answers are not complete up to now.
 func (s *Service) incomplete() error {
@@ -169,99 +171,9 @@ func (s *Service) incomplete() error {
 	return nil
 }
 
-// Run serves and follows until ctx ends, then lets queries finish.
+// Run serves and follows until ctx ends, then lets queries finish. It answers from the
+// start; until the first audit has succeeded its answers are partial and /-/ready says no.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.eval.Close()
-	gs, err := rpc.NewServer(s.cfg.TLS, s.auth, access, s.tel)
-	if err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	api := &server{s: s}
-	queryv1.RegisterQueryServiceServer(gs.Server, api)
-
-	// The gateway reaches the service in memory: callers were authenticated before it.
-	inner, err := rpc.NewServer(rpc.ServerTLS{}, nil, nil, s.tel)
-	if err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	queryv1.RegisterQueryServiceServer(inner.Server, api)
-	pipe := bufconn.Listen(1 << 20)
-	conn, err := grpc.NewClient("passthrough:gateway", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
-	if err != nil {
-		return fmt.Errorf("query: gateway: %w", err)
-	}
-	defer conn.Close()
-	handler, err := s.handler(ctx, conn)
-	if err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	hs := s.cfg.HTTP.Server(web.LimitWrites(s.cfg.CORS.Handler(handler), s.cfg.WriteTimeout))
-	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	hl, err := s.cfg.HTTP.Open(ctx)
-	if err != nil {
-		return fmt.Errorf("query: http: %w", err)
-	}
-	gl, err := s.cfg.GRPC.Open(ctx)
-	if err != nil {
-		return fmt.Errorf("query: grpc: %w", errors.Join(err, hl.Close()))
-	}
-	s.httpAddr, s.grpcAddr = hl.Addr(), gl.Addr()
-
-	// The gateway outlives the HTTP server that uses it.
-	inside, stopInside := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopInside()
-	g := run.NewGroup(ctx)
-	g.Go("http", func(ctx context.Context) error {
-		defer stopInside()
-		return web.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout)
-	})
-	g.Go("gateway", func(context.Context) error { return inner.Serve(inside, pipe, s.cfg.DrainTimeout) })
-	g.Go("grpc", func(ctx context.Context) error { return gs.Serve(ctx, gl, s.cfg.DrainTimeout) })
-	g.Go("follow", s.follow.Run)
-	g.Go("sets", s.sets.Run)
-	g.Go("store", func(ctx context.Context) error {
-		return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
-	})
-	g.Go("health", func(ctx context.Context) error {
-		defer s.draining.Store(true)
-		return s.readiness.Watch(ctx, gs.SetServing)
-	})
-	if s.setMem != nil {
-		g.Go("memory", s.limitMemory)
-	}
-	close(s.ready)
-	return g.Wait()
-}
-
-// prometheusPrefix is before the paths of the Prometheus HTTP API; it refuses in its own form.
-const prometheusPrefix = "/api/v1/"
-
-func (s *Service) handler(ctx context.Context, conn *grpc.ClientConn) (http.Handler, error) {
-	gw, err := gateway(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	prometheus := http.NewServeMux()
-	s.api.Register(prometheus)
-	compressed, err := web.Compress(prometheus)
-	if err != nil {
-		return nil, err
-	}
-	mux := web.NewMux("lightmetrics query", telemetry.Version(), s.auth.Guard(func(w http.ResponseWriter, r *http.Request, err error) {
-		if strings.HasPrefix(r.URL.Path, prometheusPrefix) {
-			s.api.Refuse(w, r, err)
-			return
-		}
-		rpc.Deny(w, r, err)
-	}))
-	mux.Handle(web.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: compressed})
-	for _, r := range rpc.GatewayRoutes(queryv1.File_lightmetrics_query_v1_query_proto.Services().ByName("QueryService"), access, gw) {
-		mux.Handle(r)
-	}
-	mux.Handle(web.Route{Pattern: "GET /status", About: "how complete answers are, agents, conflicts", Roles: sees, Handler: http.HandlerFunc(s.page)})
-	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
-	return mux, nil
+	return s.Server.Run(ctx)
 }

@@ -67,7 +67,7 @@ func startAt(t testing.TB, a *authority, now func() time.Time, change func(*quer
 		done <- err
 		t.Fatal(err)
 	}
-	return &node{s, t, "http://" + s.HTTPAddr().String()}
+	return &node{s, t, "http://" + s.HTTPAddr()}
 }
 
 // envelope is an answer of the HTTP API.

@@ -35,7 +35,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	body := url.Values{"query": {large()}, "start": {"0"}, "end": {"10000"}, "step": {"1"}}.Encode()
 	var conns []net.Conn
 	for range 6 {
-		c, err := net.Dial("tcp", n.HTTPAddr().String())
+		c, err := net.Dial("tcp", n.HTTPAddr())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 // memory given back.
 func TestUnreadAnswersAreCut(t *testing.T) {
 	n := start(t, newAuthority(t), func(c *query.Config) { c.WriteTimeout = 50 * time.Millisecond })
-	c, err := net.Dial("tcp", n.HTTPAddr().String())
+	c, err := net.Dial("tcp", n.HTTPAddr())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func startOver(t testing.TB, c *counted, snapshots bool) (*node, *counted) {
 		done <- err
 		t.Fatal(err)
 	}
-	return &node{s, t, "http://" + s.HTTPAddr().String()}, c
+	return &node{s, t, "http://" + s.HTTPAddr()}, c
 }
 
 // chains are the snapshot makers of every shard, over what collectors accepted.

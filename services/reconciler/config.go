@@ -6,24 +6,18 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Config of a reconciler. docs/guide/reconciler.md explains every setting.
 type Config struct {
-	HTTP  web.HTTPConfig `koanf:"http"`
-	GRPC  web.GRPCConfig `koanf:"grpc"`
-	TLS   rpc.ServerTLS  `koanf:"tls"`
-	Auth  rpc.AuthConfig `koanf:"auth"`
-	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
+	service.Base
+	bucket.Bucket
 
-	ID           string        `koanf:"id" help:"name of this reconciler in repair records and logs; default: random"`
-	AuthorityID  string        `koanf:"authority_id" help:"acceptance authority that manifests must carry; empty takes the bucket's own"`
-	Workers      int           `koanf:"workers" help:"manifests that are reconciled at once"`
-	ItemTimeout  time.Duration `koanf:"item_timeout" help:"longest time that one try of one manifest may take"`
-	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for requests and the last snapshots"`
+	Workers     int           `koanf:"workers" help:"manifests that are reconciled at once"`
+	ItemTimeout time.Duration `koanf:"item_timeout" help:"longest time that one try of one manifest may take"`
 
 	Queue     QueueConfig     `koanf:"queue"`
 	Events    EventsConfig    `koanf:"events"`
@@ -102,15 +96,13 @@ type IntakeConfig struct {
 // DefaultConfig listens on loopback.
 func DefaultConfig() Config {
 	return Config{
-		HTTP:         web.DefaultHTTP("127.0.0.1:4770"),
-		GRPC:         web.DefaultGRPC("127.0.0.1:4771"),
-		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
-		Workers:      64,
-		ItemTimeout:  30 * time.Second,
-		DrainTimeout: 5 * time.Second,
-		Queue:        QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
-		Events:       EventsConfig{MaxBody: 1 << 20},
-		TimeScan:     TimeScanConfig{Interval: time.Minute, Lookback: 10 * time.Minute, Ahead: 10 * time.Minute},
+		Base:        service.DefaultBase("127.0.0.1:4770", "127.0.0.1:4771"),
+		Bucket:      bucket.Default(),
+		Workers:     64,
+		ItemTimeout: 30 * time.Second,
+		Queue:       QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
+		Events:      EventsConfig{MaxBody: 1 << 20},
+		TimeScan:    TimeScanConfig{Interval: time.Minute, Lookback: 10 * time.Minute, Ahead: 10 * time.Minute},
 		Frontier: FrontierConfig{Interval: 15 * time.Second, Settle: 6 * time.Hour, Back: 32, Concurrency: 8,
 			Timeout: 10 * time.Minute},
 		FullAudit: FullAuditConfig{Interval: 24 * time.Hour},
@@ -131,7 +123,6 @@ func (c Config) Validate() error {
 	}
 	positive("workers", c.Workers > 0)
 	positive("item_timeout", c.ItemTimeout > 0)
-	positive("drain_timeout", c.DrainTimeout > 0)
 	positive("queue.capacity", c.Queue.Capacity > 0)
 	positive("queue.max_retries", c.Queue.MaxRetries > 0)
 	positive("queue.retry_base", c.Queue.RetryBase > 0)
@@ -161,10 +152,5 @@ func (c Config) Validate() error {
 	if p := c.Events.KeyPrefix; p != "" && p[len(p)-1] != '/' {
 		errs = append(errs, fmt.Errorf("events.key_prefix %q: must end in a slash", p))
 	}
-	return errors.Join(append(errs, c.HTTP.Validate(), c.GRPC.Validate(), c.TLS.Validate(), c.Auth.Validate(), c.validateExposure())...)
-}
-
-// validateExposure refuses to let the network in without credentials.
-func (c Config) validateExposure() error {
-	return rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen, "grpc.listen": c.GRPC.Listen})
+	return errors.Join(append(errs, c.Base.Validate())...)
 }

@@ -130,14 +130,14 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 		boots = boots[:size]
 		token, err := json.Marshal(boots[size-1])
 		if err != nil {
-			return nil, rpc.Status(err)
+			return nil, err
 		}
 		res.NextPageToken = string(token)
 	}
 	for _, b := range boots {
 		a, err := g.s.book.open(ctx, b)
 		if err != nil {
-			return nil, rpc.Status(err)
+			return nil, err
 		}
 		if !a.l.Empty() {
 			res.Ledgers = append(res.Ledgers, view(a.l))

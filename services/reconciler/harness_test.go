@@ -98,6 +98,7 @@ func busy() Config {
 
 type running struct {
 	*Service
+	tel  *telemetry.Telemetry
 	t    testing.TB
 	stop func() error
 }
@@ -134,7 +135,7 @@ func start(t testing.TB, cfg Config, s objstore.Store) *running {
 	case err := <-done:
 		t.Fatalf("run: %v", err)
 	}
-	return &running{Service: svc, t: t, stop: stop}
+	return &running{Service: svc, tel: tel, t: t, stop: stop}
 }
 
 type syncBuffer struct {
@@ -157,13 +158,13 @@ func (b *syncBuffer) String() string {
 // client of the service's gRPC face.
 func (r *running) client() reconcilerv1.ReconcilerServiceClient {
 	r.t.Helper()
-	conn, err := rpc.Dial(r.GRPCAddr().String(), rpc.ClientConfig{})
+	conn, err := rpc.Dial(r.GRPCAddr(), rpc.ClientConfig{})
 	must(r.t, err)
 	r.t.Cleanup(func() { conn.Close() })
 	return reconcilerv1.NewReconcilerServiceClient(conn)
 }
 
-func (r *running) url(path string) string { return "http://" + r.HTTPAddr().String() + path }
+func (r *running) url(path string) string { return "http://" + r.HTTPAddr() + path }
 
 // httpClient keeps no connections, so that none outlives its test.
 var httpClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}

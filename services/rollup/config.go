@@ -8,22 +8,17 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Config of a rollup worker. docs/guide/rollup.md explains every setting.
 type Config struct {
-	HTTP  web.HTTPConfig `koanf:"http"`
-	TLS   rpc.ServerTLS  `koanf:"tls"`
-	Auth  rpc.AuthConfig `koanf:"auth"`
-	Pprof bool           `koanf:"pprof" help:"serve /debug/pprof/"`
+	service.Base
+	bucket.Bucket
 
-	ID           string        `koanf:"id" help:"name of this worker in published sets and logs; default: random"`
-	AuthorityID  string        `koanf:"authority_id" help:"acceptance authority of the bucket; empty takes the bucket's own"`
-	Shards       uint32        `koanf:"shards" help:"number of shards of the authority, fixed for ever by whoever says it first"`
-	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for requests and hand-over"`
+	Shards uint32 `koanf:"shards" help:"number of shards of the authority, fixed for ever by whoever says it first"`
 
 	Coordinator coordinator.Config `koanf:"coordinator"`
 
@@ -82,20 +77,21 @@ type CollectConfig struct {
 func DefaultConfig() Config {
 	alone := coordinator.DefaultConfig()
 	alone.Addresses = nil
+	base := service.DefaultBase("127.0.0.1:4775", "")
+	base.DrainTimeout = 10 * time.Second
 	return Config{
-		HTTP:         web.DefaultHTTP("127.0.0.1:4775"),
-		Auth:         rpc.AuthConfig{Mode: rpc.AuthNone},
-		Shards:       shard.Default,
-		DrainTimeout: 10 * time.Second,
-		Coordinator:  alone,
-		Schedule:     ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
-		Intake:       IntakeConfig{Interval: 5 * time.Second, MaxPending: 200_000, Recheck: time.Hour},
-		Jobs:         JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
-		Chunks:       ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
-		Snapshot:     DefaultSnapshotConfig(),
-		Collect:      CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
-		Compact:      DefaultCompactConfig(),
-		Retention:    DefaultRetentionConfig(),
+		Base:        base,
+		Bucket:      bucket.Default(),
+		Shards:      shard.Default,
+		Coordinator: alone,
+		Schedule:    ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
+		Intake:      IntakeConfig{Interval: 5 * time.Second, MaxPending: 200_000, Recheck: time.Hour},
+		Jobs:        JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
+		Chunks:      ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
+		Snapshot:    DefaultSnapshotConfig(),
+		Collect:     CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
+		Compact:     DefaultCompactConfig(),
+		Retention:   DefaultRetentionConfig(),
 	}
 }
 
@@ -107,7 +103,6 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: must be greater than 0", name))
 		}
 	}
-	positive("drain_timeout", c.DrainTimeout > 0)
 	positive("schedule.late_after", c.Schedule.LateAfter > 0)
 	positive("schedule.ahead", c.Schedule.Ahead > 0)
 	positive("schedule.ahead_after", c.Schedule.AheadAfter > 0)
@@ -137,7 +132,6 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("coordinator: %w", err))
 		}
 	}
-	errs = append(errs, c.Snapshot.Validate(), c.Compact.Validate(), c.Retention.Validate(), c.HTTP.Validate(), c.TLS.Validate(), c.Auth.Validate(),
-		rpc.CheckExposure(c.Auth, c.TLS, c.Pprof, map[string]string{"http.listen": c.HTTP.Listen}))
+	errs = append(errs, c.Snapshot.Validate(), c.Compact.Validate(), c.Retention.Validate(), c.Base.Validate())
 	return errors.Join(errs...)
 }

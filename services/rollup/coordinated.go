@@ -2,12 +2,11 @@ package rollup
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/coordinator"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 )
 
 // Coordinated makes a worker among others: a coordinator gives it shards, and keeps
@@ -15,9 +14,7 @@ import (
 // the coordinator's when d has none.
 func Coordinated(cfg Config, d Deps) (*Service, error) {
 	if cfg.ID == "" {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails
-		cfg.ID = "rollup-" + hex.EncodeToString(b[:])
+		cfg.ID = service.RandomID("rollup")
 	}
 	c := cfg.Coordinator
 	if c.WorkerID == "" {

@@ -26,7 +26,7 @@ func coordinatorOf(t *testing.T) string {
 	s, err := coordinator.New(c, coordinator.Deps{Telemetry: telemetry.Discard()})
 	must(t, err)
 	runs(t, s.Run, s.Ready())
-	return s.GRPCAddr().String()
+	return s.GRPCAddr()
 }
 
 // together is some in one segment of the intake: a worker sees all of it or nothing.

@@ -7,12 +7,10 @@ package rollup
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -24,12 +22,11 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/web"
@@ -59,12 +56,11 @@ type Deps struct {
 
 // Service is one worker. Any number may run over one authority.
 type Service struct {
+	*service.Server
 	cfg   Config
 	store objstore.Store
-	tel   *telemetry.Telemetry
 	log   *slog.Logger
 	now   func() time.Time
-	auth  *rpc.Authenticator
 	m     *metrics
 
 	ownership Ownership
@@ -86,11 +82,7 @@ type Service struct {
 	mu     sync.Mutex
 	status map[shard.ID]ShardStatus
 
-	founded   atomic.Bool
-	readiness *run.Readiness
-	storePart *run.Part
-	ready     chan struct{}
-	httpAddr  net.Addr
+	founded atomic.Bool
 }
 
 // ShardStatus is what a worker says of a shard that it owns.
@@ -137,62 +129,34 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if d.Close == nil {
 		d.Close = func() error { return nil }
 	}
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	name := hex.EncodeToString(b[:])
-	if cfg.ID == "" {
-		cfg.ID = "rollup-" + name
-	}
-	auth, err := rpc.NewAuthenticator(cfg.Auth)
+	srv, err := service.New("rollup", cfg.Base, cfg, d.Telemetry, service.Options{})
 	if err != nil {
-		return nil, fmt.Errorf("rollup: %w", err)
+		return nil, err
 	}
+	cfg.ID = srv.ID()
 	s := &Service{
-		cfg: cfg, store: d.Store, tel: d.Telemetry, log: d.Telemetry.Log, now: d.Now, auth: auth,
+		Server: srv, cfg: cfg, store: d.Store, log: srv.Log(), now: d.Now,
 		m:         newMetrics(d.Telemetry.Registry),
 		ownership: d.Ownership, queue: d.Queue, table: d.Table, refs: d.Refs, policy: d.Policy, close: d.Close,
 		frames: frames{store: d.Store, maxFrame: int64(cfg.Jobs.MaxFrame), readers: cfg.Jobs.Readers},
-		slots:  semaphore.NewWeighted(int64(cfg.Jobs.Concurrency)), run: name,
+		slots:  semaphore.NewWeighted(int64(cfg.Jobs.Concurrency)), run: run.RandomID(),
 		snapshots: newSnapshotter(d.Telemetry.Registry),
-		status:    map[shard.ID]ShardStatus{}, ready: make(chan struct{}),
+		status:    map[shard.ID]ShardStatus{},
 	}
-	s.readiness = run.NewReadiness(d.Telemetry.Log)
-	s.storePart = s.readiness.Probed("store")
-	s.readiness.Check("authority", s.notFounded)
+	srv.Probe("store", cfg.Probe(d.Store))
+	srv.Readiness().Check("authority", s.notFounded)
 	if o, ok := d.Ownership.(interface{ Err() error }); ok {
-		s.readiness.Check("coordinator", o.Err)
+		srv.Readiness().Check("coordinator", o.Err)
 	}
+	srv.Handle(web.Route{Pattern: "GET /v1/rollup/shards", About: "shards of this worker, and what is pending",
+		Roles: []web.Role{web.RoleReader, web.RoleOperator}, Handler: http.HandlerFunc(s.listShards)})
+	srv.Go("shards", s.work)
 	return s, nil
 }
 
-// Ready is closed when the service listens.
-func (s *Service) Ready() <-chan struct{} { return s.ready }
-
-// HTTPAddr is valid after Ready.
-func (s *Service) HTTPAddr() net.Addr { return s.httpAddr }
-
 // Run owns shards and rolls up until ctx ends; a job in work is handed over.
 func (s *Service) Run(ctx context.Context) error {
-	mux := web.NewMux("lightmetrics rollup", telemetry.Version(), s.auth.Guard(nil))
-	s.routes(mux)
-	hs := s.cfg.HTTP.Server(mux)
-	var err error
-	if hs.TLSConfig, err = s.cfg.TLS.Config(); err != nil {
-		return fmt.Errorf("rollup: %w", err)
-	}
-	hl, err := s.cfg.HTTP.Open(ctx)
-	if err != nil {
-		return fmt.Errorf("rollup: http: %w", err)
-	}
-	s.httpAddr = hl.Addr()
-	g := run.NewGroup(ctx)
-	g.Go("http", func(ctx context.Context) error { return web.ServeHTTP(ctx, hs, hl, s.cfg.DrainTimeout) })
-	g.Go("shards", s.work)
-	g.Go("store", func(ctx context.Context) error {
-		return s.storePart.Probe(ctx, func(ctx context.Context) error { return objstore.CheckAnswers(ctx, s.store, layout.AuthorityKey) })
-	})
-	close(s.ready)
-	return errors.Join(g.Wait(), s.close())
+	return errors.Join(s.Server.Run(ctx), s.close())
 }
 
 // work finds the authority, founds the reference sets, and owns shards.
@@ -327,12 +291,6 @@ func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Ho
 	err = errors.Join(err, serr)
 	s.m.swept.Add(float64(queued))
 	return h, err
-}
-
-func (s *Service) routes(mux *web.Mux) {
-	mux.Handle(web.Route{Pattern: "GET /v1/rollup/shards", About: "shards of this worker, and what is pending",
-		Roles: []rpc.Role{rpc.RoleReader, rpc.RoleOperator}, Handler: http.HandlerFunc(s.listShards)})
-	telemetry.Admin{Telemetry: s.tel, Ready: s.readiness, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 }
 
 var errNotFounded = errors.New("authority and reference sets are not there yet")

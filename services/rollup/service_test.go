@@ -98,7 +98,7 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 	w.check(hour0, 1, 1)
 	w.check(hour0-1, 0, 1)
 
-	resp, err := http.Get("http://" + a.HTTPAddr().String() + "/v1/rollup/shards")
+	resp, err := http.Get("http://" + a.HTTPAddr() + "/v1/rollup/shards")
 	must(t, err)
 	defer resp.Body.Close()
 	var status struct {
@@ -109,7 +109,7 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 		t.Errorf("shards %+v", status)
 	}
 	for _, path := range []string{"/-/ready", "/metrics", "/config"} {
-		resp, err := http.Get("http://" + b.HTTPAddr().String() + path)
+		resp, err := http.Get("http://" + b.HTTPAddr() + path)
 		must(t, err)
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()

@@ -88,7 +88,7 @@ func start(t testing.TB) system {
 
 	for _, own := range []bool{false, true} {
 		c := ingest.DefaultConfig()
-		c.GRPC.Listen, c.HTTP.Listen, c.Auth, c.AuthorityID, c.Admin.Pprof = here, here, auth, "authority", true
+		c.GRPC.Listen, c.HTTP.Listen, c.Auth, c.AuthorityID, c.Pprof = here, here, auth, "authority", true
 		if own {
 			c.Admin.Listen = here
 		}
@@ -106,25 +106,25 @@ func start(t testing.TB) system {
 		c.Events.Secret = config.Secret(secret)
 		s, err := reconciler.New(c, reconciler.Deps{Store: store, Telemetry: tel()})
 		up(t, name, s, err)
-		sys.http[name], sys.grpc["lightmetrics.reconciler.v1"] = s.HTTPAddr().String(), s.GRPCAddr().String()
+		sys.http[name], sys.grpc["lightmetrics.reconciler.v1"] = s.HTTPAddr(), s.GRPCAddr()
 	}
 	qc := query.DefaultConfig()
 	qc.HTTP.Listen, qc.GRPC.Listen, qc.Auth, qc.Pprof = here, here, auth, true
 	q, err := query.New(qc, query.Deps{Store: store, Telemetry: tel()})
 	up(t, "query", q, err)
-	sys.http["query"], sys.grpc["lightmetrics.query.v1"] = q.HTTPAddr().String(), q.GRPCAddr().String()
+	sys.http["query"], sys.grpc["lightmetrics.query.v1"] = q.HTTPAddr(), q.GRPCAddr()
 
 	rc := rollup.DefaultConfig()
 	rc.HTTP.Listen, rc.Auth, rc.Pprof, rc.Shards = here, auth, true, 4
 	r, err := rollup.New(rc, rollup.Deps{Store: store, Telemetry: tel(), Refs: refsmem.New()})
 	up(t, "rollup", r, err)
-	sys.http["rollup"] = r.HTTPAddr().String()
+	sys.http["rollup"] = r.HTTPAddr()
 
 	cc := coordinator.DefaultConfig()
 	cc.HTTP.Listen, cc.GRPC.Listen, cc.Auth, cc.Pprof = here, here, auth, true
 	cc.Etcd.Embedded.DataDir, cc.Etcd.Embedded.ElectionTimeout = t.TempDir(), 500*time.Millisecond
 	c, err := coordinator.New(cc, coordinator.Deps{Telemetry: tel()})
 	up(t, "coordinator", c, err)
-	sys.http["coordinator"], sys.grpc["lightmetrics.coordinator.v1"] = c.HTTPAddr().String(), c.GRPCAddr().String()
+	sys.http["coordinator"], sys.grpc["lightmetrics.coordinator.v1"] = c.HTTPAddr(), c.GRPCAddr()
 	return sys
 }

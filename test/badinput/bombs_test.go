@@ -71,8 +71,8 @@ func TestBombs(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/lightmetrics").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	c, err := cluster.New(cluster.Options{Bin: bin, Dir: dir, Collectors: 1, Adjust: func(_ string, settings map[string]any) {
-		if settings["collector_id"] != nil {
+	c, err := cluster.New(cluster.Options{Bin: bin, Dir: dir, Collectors: 1, Adjust: func(process string, settings map[string]any) {
+		if process == settings["id"] { // the collector
 			settings["limits"] = map[string]any{"future": 0} // frames of the corpus have fixed times
 		}
 	}})

@@ -32,7 +32,7 @@ func startCollector(t testing.TB, store objstore.Store, set ...func(*ingest.Conf
 	t.Helper()
 	cfg := ingest.DefaultConfig()
 	cfg.GRPC.Listen, cfg.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	cfg.CollectorID, cfg.AuthorityID = "collector-a", authority
+	cfg.ID, cfg.AuthorityID = "collector-a", authority
 	cfg.DrainTimeout, cfg.AcceptTimeout = 5*time.Second, 5*time.Second
 	cfg.Limits.Future = 0 // frames of the corpus have fixed times
 	for _, f := range set {

@@ -34,7 +34,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	runService(t, s.Run, s.Ready())
-	url := "http://" + s.HTTPAddr().String()
+	url := "http://" + s.HTTPAddr()
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	ready := func() bool {

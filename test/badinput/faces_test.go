@@ -81,7 +81,7 @@ func TestFaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	runService(t, r.Run, r.Ready())
-	faces["reconciler"] = face{r.HTTPAddr().String(), "POST", "/v1/events", "{}", "application/json", "Authorization: Bearer event-secret\r\n"}
+	faces["reconciler"] = face{r.HTTPAddr(), "POST", "/v1/events", "{}", "application/json", "Authorization: Bearer event-secret\r\n"}
 	qc := query.DefaultConfig()
 	qc.HTTP.Listen, qc.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	q, err := query.New(qc, query.Deps{Store: store, Telemetry: quietTelemetry()})
@@ -90,7 +90,7 @@ func TestFaces(t *testing.T) {
 	}
 	runService(t, q.Run, q.Ready())
 	<-q.Complete()
-	faces["query"] = face{q.HTTPAddr().String(), "POST", "/api/v1/query", "query=vector(1)", "application/x-www-form-urlencoded", ""}
+	faces["query"] = face{q.HTTPAddr(), "POST", "/api/v1/query", "query=vector(1)", "application/x-www-form-urlencoded", ""}
 	o := startObjectStore(t)
 	bucket := o.open(t)
 	faces["store"] = face{o.Addr(), "PUT", "/bucket-one/new", "body", "text/plain", ""}

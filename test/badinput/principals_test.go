@@ -32,7 +32,7 @@ func TestPrincipals(t *testing.T) {
 			}
 			cfg := ingest.DefaultConfig()
 			cfg.GRPC.Listen, cfg.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
-			cfg.CollectorID, cfg.AuthorityID = "collector-a", authority
+			cfg.ID, cfg.AuthorityID = "collector-a", authority
 			cfg.Auth = rpc.AuthConfig{Mode: rpc.AuthToken, PrincipalsFile: file}
 			_, err := ingest.New(cfg, ingest.Deps{Store: memStore(), Telemetry: quietTelemetry()})
 			if err == nil || !strings.Contains(err.Error(), file) {

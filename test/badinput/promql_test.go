@@ -48,7 +48,7 @@ func TestPromQL(t *testing.T) {
 	}
 	runService(t, s.Run, s.Ready())
 	<-s.Complete()
-	base := "http://" + s.HTTPAddr().String()
+	base := "http://" + s.HTTPAddr()
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	boundMemory(t, 256<<20)

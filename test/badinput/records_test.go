@@ -303,7 +303,7 @@ func queryPartial(t testing.TB, store objstore.Store) bool {
 		t.Fatal("no audit was complete")
 	}
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + s.HTTPAddr().String() + "/api/v1/query?query=count(up)")
+	resp, err := client.Get("http://" + s.HTTPAddr() + "/api/v1/query?query=count(up)")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func TestWebhookSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	runService(t, s.Run, s.Ready())
-	addr := s.HTTPAddr().String()
+	addr := s.HTTPAddr()
 	eventually(t, "first scan", func() bool { return len(listing(t, store)) > 0 })
 	boundMemory(t, 64<<20)
 	before := listing(t, store)

@@ -98,8 +98,8 @@ func (r *rig) startStore(ctx context.Context) (err error) {
 
 func (r *rig) collectorSettings(endpoint string) section {
 	return section{
-		"grpc": section{"listen": r.grpcAddr}, "http": section{"listen": r.httpAddr}, "admin": section{"pprof": true},
-		"collector_id": "bench-1", "authority_id": authority,
+		"grpc": section{"listen": r.grpcAddr}, "http": section{"listen": r.httpAddr}, "pprof": true,
+		"id": "bench-1", "authority_id": authority,
 		"store": section{"endpoint": endpoint, "bucket": bucket, "prefix": oursPrefix, "path_style": true,
 			"access_key_id": r.accessKey, "secret_access_key": r.secret},
 	}

@@ -162,19 +162,19 @@ func TestAStoreOutageIsSeenEverywhere(t *testing.T) {
 	rc.GRPC.Listen, rc.HTTP.Listen = here, here
 	r, err := reconciler.New(rc, reconciler.Deps{Store: store, Telemetry: telemetry.Discard()})
 	up(t, "reconciler", r, err)
-	addrs["reconciler"], health["reconciler"] = r.HTTPAddr().String(), r.GRPCAddr().String()
+	addrs["reconciler"], health["reconciler"] = r.HTTPAddr(), r.GRPCAddr()
 
 	qc := query.DefaultConfig()
 	qc.GRPC.Listen, qc.HTTP.Listen = here, here
 	q, err := query.New(qc, query.Deps{Store: store, Telemetry: telemetry.Discard()})
 	up(t, "query", q, err)
-	addrs["query"], health["query"] = q.HTTPAddr().String(), q.GRPCAddr().String()
+	addrs["query"], health["query"] = q.HTTPAddr(), q.GRPCAddr()
 
 	wc := rollup.DefaultConfig()
 	wc.HTTP.Listen, wc.Shards = here, 4
 	w, err := rollup.New(wc, rollup.Deps{Store: store, Telemetry: telemetry.Discard(), Refs: refsmem.New()})
 	up(t, "rollup", w, err)
-	addrs["rollup"] = w.HTTPAddr().String()
+	addrs["rollup"] = w.HTTPAddr()
 
 	all := func(code int) {
 		t.Helper()
@@ -221,9 +221,9 @@ func TestACoordinatorOutageIsSeenByItsWorkers(t *testing.T) {
 	cc.Lease.Worker, cc.Lease.Leader = 2*time.Second, time.Second
 	c, err := coordinator.New(cc, coordinator.Deps{Telemetry: telemetry.Discard()})
 	stop := up(t, "coordinator", c, err)
-	cc.GRPC.Listen = c.GRPCAddr().String() // it comes back there
-	until(t, "the coordinator to be ready", func() bool { return ask(t, c.HTTPAddr().String()).code == http.StatusOK })
-	if ready, why := ask(t, c.HTTPAddr().String()).part("etcd"); !ready {
+	cc.GRPC.Listen = c.GRPCAddr() // it comes back there
+	until(t, "the coordinator to be ready", func() bool { return ask(t, c.HTTPAddr()).code == http.StatusOK })
+	if ready, why := ask(t, c.HTTPAddr()).part("etcd"); !ready {
 		t.Errorf("etcd: %s", why)
 	}
 
@@ -233,7 +233,7 @@ func TestACoordinatorOutageIsSeenByItsWorkers(t *testing.T) {
 	wc.Coordinator.Addresses = []string{cc.GRPC.Listen}
 	w, err := rollup.Coordinated(wc, rollup.Deps{Store: store, Telemetry: telemetry.Discard()})
 	up(t, "rollup", w, err)
-	addr := w.HTTPAddr().String()
+	addr := w.HTTPAddr()
 	until(t, "the worker to be ready", func() bool { return ask(t, addr).code == http.StatusOK })
 	stop()
 	until(t, "the worker to miss the coordinator", func() bool {

@@ -24,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
@@ -56,8 +57,8 @@ func Command() *cobra.Command {
 	fs.BoolVar(&check, "config.check", false, "check the settings of every service and exit")
 	config.Flags(fs, "all", &cfg)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		environ := cli.Environ(cmd.ErrOrStderr())
-		if err := errors.Join(cli.CheckNames(file, environ), config.Load(fs, file, "all", &cfg, environ)); err != nil {
+		environ := service.Environ(cmd.ErrOrStderr())
+		if err := errors.Join(service.CheckNames(file, environ), config.Load(fs, file, "all", &cfg, environ)); err != nil {
 			return &cli.ExitError{Code: cli.ExitUsage, Err: err}
 		}
 		bin, err := os.Executable()
@@ -146,7 +147,7 @@ func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error
 // so a mistake would stay unseen until then. The section "all" itself is fixed until the
 // next start.
 func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
-	if err := cli.CheckNames(file, nil); err != nil {
+	if err := service.CheckNames(file, nil); err != nil {
 		return err
 	}
 	next, err := readPlan(p.cfg, p.creds, file)

@@ -279,7 +279,7 @@ func TestReloadRefusesBeforeItWrites(t *testing.T) {
 	if !strings.Contains(before, "lookback: 4m") {
 		t.Fatalf("not reloaded: %s", before)
 	}
-	err = set("query: {mistake: 1}\ningest: {collector_id: c}")
+	err = set("query: {mistake: 1}\ningest: {id: c}")
 	if err == nil || !strings.Contains(err.Error(), "query: "+file+": unknown keys: mistake") {
 		t.Errorf("got %v", err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
@@ -30,7 +31,7 @@ func tree() *cobra.Command {
 		&cobra.Command{Use: "stopped", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 			return fmt.Errorf("read all: %w", context.Canceled)
 		}},
-		Command(Spec[settings]{Name: "query", Default: func() settings { return settings{} },
+		service.Command(service.Spec[settings]{Name: "query", Default: func() settings { return settings{} },
 			New: func(settings, *telemetry.Telemetry) (run.Service, error) { return nil, errors.New("no service") }}))
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)

@@ -1,4 +1,4 @@
-package cli
+package service
 
 import (
 	"context"
@@ -82,7 +82,7 @@ func TestHangUpReloads(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- Execute(ctx, cmd) }()
+	go func() { done <- cmd.ExecuteContext(ctx) }()
 	log.wait(t, "lightmetrics query")
 	hup := func(want string) {
 		t.Helper()
