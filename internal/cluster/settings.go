@@ -103,9 +103,7 @@ func (c *Cluster) reconcilerSettings() section {
 		"store":        c.bucketSettings(),
 	}
 	if c.o.Rollups > 0 {
-		s["intake"] = section{
-			"shards": c.o.Shards, "interval": "500ms", "coordinator": section{"address": c.Addr.CoordinatorGRPC},
-		}
+		s["intake"] = section{"shards": c.o.Shards, "interval": "500ms"}
 	}
 	return s
 }

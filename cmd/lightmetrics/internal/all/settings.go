@@ -159,8 +159,7 @@ func (p *plan) own(service string) section {
 	case reconciler:
 		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
 			"events": section{"secret_file": p.creds.path(eventsSecret)},
-			"intake": section{"shards": p.cfg.Shards,
-				"coordinator": section{"address": p.coordinatorGRPC(), "client": p.client(workerToken)}}}
+			"intake": section{"shards": p.cfg.Shards}}
 	case ingest:
 		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
 			"notify": section{"addresses": []string{p.reconcilerGRPC()}, "client": p.client(workerToken)}}
