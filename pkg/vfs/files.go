@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -108,6 +110,28 @@ func ReadFile(fsys FS, name string, limit int64) (b []byte, size int64, err erro
 		return nil, 0, fmt.Errorf("read %s: %w", name, err)
 	}
 	return b, size, nil
+}
+
+// MoveAside moves a file to another directory, durably, under a name made of its path. Where
+// that is taken, by another file of the same path, it gets a number. It gives the new name,
+// and an empty one when there is no such file.
+func MoveAside(fsys FS, name, dir string) (string, error) {
+	have, err := Names(fsys, dir)
+	if err != nil {
+		return "", err
+	}
+	base := strings.ReplaceAll(name, "/", "-")
+	to := base
+	for i := 1; slices.Contains(have, to); i++ {
+		to = fmt.Sprintf("%s.%d", base, i)
+	}
+	to = dir + "/" + to
+	if err := fsys.Rename(name, to); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	return to, fsys.SyncDir(dir)
 }
 
 // Names gives the names in a directory, in order.

@@ -186,6 +186,19 @@ func helpers(t *testing.T, fsys vfs.FS) {
 	if b, size, err := vfs.ReadFile(fsys, "a/f", 2); string(b) != "te" || size != 4 || err != nil {
 		t.Errorf("the first 2 bytes: %q of %d, %v", b, size, err)
 	}
+	must(t, fsys.Mkdir("aside"))
+	for i, want := range []string{"aside/a-b-f", "aside/a-b-f.1", ""} {
+		if i < 2 {
+			create(t, fsys, "a/b/f", want)
+		}
+		to, err := vfs.MoveAside(fsys, "a/b/f", "aside")
+		if to != want || err != nil || i < 2 && content(t, fsys, to) != want {
+			t.Errorf("moved aside to %q, %v; want %q", to, err, want)
+		}
+	}
+	if names, err := vfs.Names(fsys, "."); err != nil || !slices.Equal(names, []string{"a", "aside"}) {
+		t.Errorf("names %v, %v", names, err)
+	}
 	for _, name := range []string{"a/f", "a/new"} {
 		f, err := vfs.CreateEmpty(fsys, name)
 		must(t, err)

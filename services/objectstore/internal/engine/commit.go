@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // Cond is what must hold of the key when a write is decided.
@@ -99,8 +100,8 @@ func (e *Engine) wait(o *op) error {
 	for _, f := range o.trash {
 		failpoint.Hit("objectstore.body.remove.before")
 		// A file that stays is found and removed at the next open.
-		if err := e.fs.Remove(blobName(f)); err != nil {
-			e.opt.Log.Warn("remove a body file", "file", f, "error", err)
+		if err := e.bodies.Remove(f); err != nil {
+			e.opt.Log.Warn("remove a body", "body", f, "error", err)
 		}
 	}
 	return o.err
@@ -485,7 +486,7 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 			if err := b.Delete(spaceKey(spaceFile, f), nil); err != nil {
 				return err
 			}
-			if err := e.forget(b, blobName(f), func(Damage) bool { return true }); err != nil {
+			if err := e.forget(b, body.Name(f), func(Damage) bool { return true }); err != nil {
 				return err
 			}
 		}

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // crashKeys are all keys that a workload uses.
@@ -176,18 +175,9 @@ func look(e *Engine) (world, error) {
 	return w, tidy(e)
 }
 
-// tidy: every body file belongs to an object, and the log can be read from its start.
+// tidy: every body belongs to an object, and the log can be read from its start.
 func tidy(e *Engine) error {
-	dirs, err := vfs.Names(e.fs, blobDir)
-	for _, d := range dirs {
-		names, lerr := vfs.Names(e.fs, blobDir+"/"+d)
-		err = errors.Join(err, lerr)
-		for _, n := range names {
-			if e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil }) != nil {
-				err = errors.Join(err, fmt.Errorf("body file %s belongs to nothing", n))
-			}
-		}
-	}
+	err := e.unnamed(func(id string) error { return fmt.Errorf("body %s belongs to nothing", id) })
 	for c := e.Tail(0); ; {
 		_, _, more, rerr := c.Read(100, func(*Event) bool { return true })
 		if rerr != nil || !more {

@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // skip makes calls of one class do nothing.
@@ -26,8 +27,8 @@ func TestStorePowerLossMutants(t *testing.T) {
 		{"no fsync of segments", skip(crashfs.Sync, logDir+"/"), false, 0},
 		{"no fsync of the log's directory", skip(crashfs.SyncDir, logDir), false, 0},
 		{"no fsync of body files", skip(crashfs.Sync, tmpDir+"/"), false, 0},
-		{"no fsync of a folder of body files", skip(crashfs.SyncDir, blobDir+"/"), false, 0},
-		{"no fsync of the directory of body files", func(o crashfs.Op) bool { return o.Kind == crashfs.SyncDir && o.Path == blobDir }, false, 0},
+		{"no fsync of a folder of body files", skip(crashfs.SyncDir, body.Dir+"/"), false, 0},
+		{"no fsync of the directory of body files", func(o crashfs.Op) bool { return o.Kind == crashfs.SyncDir && o.Path == body.Dir }, false, 0},
 		{"no fsync of the store's directory", func(o crashfs.Op) bool {
 			// The index syncs it too, above its own directory.
 			return o.Kind == crashfs.SyncDir && (o.Path == "." || o.Path == "/")
@@ -102,37 +103,5 @@ func TestStoreIndexDamaged(t *testing.T) {
 			}
 			e.abandon()
 		}
-	}
-}
-
-// TestStoreFolderOfBodies: who finds the folder of another's body file may use it only when
-// its name is durable.
-func TestStoreFolderOfBodies(t *testing.T) {
-	f := crashfs.New()
-	var e *Engine
-	checked := false
-	f.Lie = func(o crashfs.Op) bool {
-		if e != nil && o.Kind == crashfs.SyncDir && o.Path == blobDir {
-			checked = true
-			if e.blobMu.TryLock() {
-				t.Error("the folder is open to others before its name is durable")
-				e.blobMu.Unlock()
-			}
-		}
-		return false
-	}
-	var err error
-	opened, err := Open(crashOptions(f))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer opened.Close()
-	e = opened
-	b, err := e.NewBlob()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Finish(); err != nil || !checked {
-		t.Errorf("folder made durable: %t, %v", checked, err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // Damage is a place of the store whose bytes do not verify, or are missing. It is kept
@@ -127,7 +129,7 @@ func (s *damages) of(x *entry) *Damage {
 		}
 	}
 	for _, f := range x.files {
-		for _, d := range s.places[blobName(f)] {
+		for _, d := range s.places[body.Name(f)] {
 			return &d
 		}
 	}
@@ -192,7 +194,7 @@ func (e *Engine) quarantineRead(x *entry, bucket, key string, err error) {
 		return
 	}
 	d := Damage{File: bad.File, Offset: bad.Offset, Length: x.recordSize(), Reason: bad.Reason, Bucket: bucket, Key: key}
-	if strings.HasPrefix(d.File, blobDir) {
+	if strings.HasPrefix(d.File, body.Dir) {
 		d.Offset, d.Length = 0, 0
 		d.Reason = fmt.Sprintf("at byte %d: %s", bad.Offset, bad.Reason)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/crashfs"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // damageHistory fills a store with every kind of record in several segments: bodies in
@@ -170,12 +171,12 @@ func (s *session) damages(t *testing.T, every int) (list []damaged) {
 	for at := int64(0); at < markSize; at += 5 {
 		add(fmt.Sprintf("byte %d of %s", at, markName), 0, func(f *crashfs.FS) { flipByte(t, f, markName, at, 1) })
 	}
-	dirs, _ := vfs.Names(s.fs, blobDir)
+	dirs, _ := vfs.Names(s.fs, body.Dir)
 	for _, d := range dirs {
-		names, _ := vfs.Names(s.fs, blobDir+"/"+d)
+		names, _ := vfs.Names(s.fs, body.Dir+"/"+d)
 		for _, n := range names {
-			add("byte 77 of body file "+n, 1, func(f *crashfs.FS) { flipByte(t, f, blobName(n), 77, 4) })
-			add("body file "+n+" is missing", 1, func(f *crashfs.FS) { _ = f.Remove(blobName(n)) })
+			add("byte 77 of body file "+n, 1, func(f *crashfs.FS) { flipByte(t, f, body.Name(n), 77, 4) })
+			add("body file "+n+" is missing", 1, func(f *crashfs.FS) { _ = f.Remove(body.Name(n)) })
 		}
 	}
 	return list

@@ -11,10 +11,13 @@ import (
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // Options of an engine. The zero value of a field means its default.
 type Options struct {
+	// Bodies keeps the bodies that are too large for the log; default: files below Dir.
+	Bodies   body.Store
 	FS       vfs.FS       // default: vfs.Dir(Dir)
 	Dir      string       // the directory
 	IndexFS  pebblevfs.FS // default: the real one
@@ -47,7 +50,6 @@ const (
 	maxBatchBytes       = 4 << 20
 	maxBatchOps         = 1024
 	flushEvery          = 64 << 20 // bytes of log between index flushes: bounds the replay at open
-	blobDir             = "blobs"
 	tmpDir              = "tmp"
 )
 
@@ -60,10 +62,11 @@ type Bucket struct {
 
 // Engine is an open store. Reads work from Open on; writes while Run runs.
 type Engine struct {
-	opt  Options
-	fs   vfs.FS
-	lock io.Closer
-	idx  *index
+	opt    Options
+	fs     vfs.FS
+	lock   io.Closer
+	idx    *index
+	bodies body.Store
 
 	ops     chan *op
 	started atomic.Bool
@@ -100,9 +103,6 @@ type Engine struct {
 	endSeq   uint64        // copy of head.nextSeq
 	changed  chan struct{} // closed and replaced when end grows
 	floor    func() uint64 // records from this one on are still needed; nil: none
-
-	blobMu   sync.Mutex
-	blobDirs map[string]bool // folders of body files whose names are durable; at most 256
 
 	counts struct {
 		objects, bytes, fsyncs, batches, records atomic.Int64

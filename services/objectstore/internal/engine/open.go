@@ -12,17 +12,21 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // Open opens or makes the store in a directory: it takes the lock, makes durable what an
-// earlier process left, brings the index to the end of the log, cuts off a torn tail, and removes body files that nothing needs.
+// earlier process left, brings the index to the end of the log, cuts off a torn tail, and removes bodies that nothing needs.
 func Open(opt Options) (_ *Engine, err error) {
 	opt = opt.withDefaults()
 	e := &Engine{
 		opt: opt, fs: opt.FS,
 		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
 		segments: map[uint64]*segment{}, live: map[uint64]int64{}, tombs: map[uint64]int64{}, length: map[uint64]int64{},
-		blobDirs: map[string]bool{}, footed: map[uint64]bool{},
+		footed: map[uint64]bool{},
+	}
+	if e.bodies = opt.Bodies; e.bodies == nil {
+		e.bodies = body.NewFiles(e.fs, func() { e.counts.fsyncs.Add(1) })
 	}
 	if e.lock, err = e.fs.Lock("LOCK"); err != nil {
 		return nil, fmt.Errorf("open store in %s: %w", opt.Dir, err)
@@ -97,7 +101,7 @@ func (e *Engine) abandon() {
 }
 
 func (e *Engine) makeDirs() error {
-	for _, d := range []string{logDir, tmpDir, blobDir, footerDir} {
+	for _, d := range []string{logDir, tmpDir, footerDir} {
 		if err := vfs.EnsureDir(e.fs, d); err != nil {
 			return err
 		}
@@ -148,10 +152,11 @@ func (e *Engine) settle(numbers []uint64) error {
 			return fmt.Errorf("fsync %s: %w", segName(numbers[n-1]), err)
 		}
 	}
-	for _, d := range []string{logDir, blobDir} {
-		if err := e.fs.SyncDir(d); err != nil {
-			return fmt.Errorf("fsync %s: %w", d, err)
-		}
+	if err := e.fs.SyncDir(logDir); err != nil {
+		return fmt.Errorf("fsync %s: %w", logDir, err)
+	}
+	if err := e.bodies.Recover(); err != nil {
+		return fmt.Errorf("recover bodies: %w", err)
 	}
 	return nil
 }
@@ -279,45 +284,36 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	return e.loadBuckets()
 }
 
-// sweep removes body files that were written but never committed, or whose object is gone.
+// sweep removes footers that were not finished, and bodies that were written but never
+// committed, or whose object is gone.
 func (e *Engine) sweep() error {
-	drop := func(name string) error {
-		if err := e.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
 	names, err := vfs.Names(e.fs, tmpDir)
 	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if err := drop(tmpDir + "/" + n); err != nil {
+		if err := e.fs.Remove(tmpDir + "/" + n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	dirs, err := vfs.Names(e.fs, blobDir)
-	if err != nil {
+	return e.unnamed(func(id string) error {
+		if e.Uncertain() != nil {
+			return nil // a lost record may have named it
+		}
+		if err := e.bodies.Remove(id); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
+}
+
+// unnamed calls fn for each body that no object names.
+func (e *Engine) unnamed(fn func(id string) error) error {
+	return e.bodies.List(func(id string) error {
+		err := e.idx.get(spaceKey(spaceFile, id), func([]byte) error { return nil })
+		if errors.Is(err, ErrNotFound) {
+			return fn(id)
+		}
 		return err
-	}
-	for _, d := range dirs {
-		e.blobDirs[d] = true // durable: settle synced their names
-		names, err := vfs.Names(e.fs, blobDir+"/"+d)
-		if err != nil {
-			return err
-		}
-		for _, n := range names {
-			err := e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil })
-			if errors.Is(err, ErrNotFound) {
-				err = nil
-				if e.Uncertain() == nil { // else a lost record may have named it
-					err = drop(blobName(n))
-				}
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	})
 }

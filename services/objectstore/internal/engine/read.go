@@ -8,7 +8,7 @@ import (
 	"io"
 	"io/fs"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // Peek gives what the index knows of an object; nil when the key is absent.
@@ -156,7 +156,7 @@ type Handle struct {
 	e      *Engine
 	entry  *entry
 	body   []byte
-	files  []vfs.File
+	bodies []body.Reader
 }
 
 // Get opens an object. An inline body is read and verified at once.
@@ -178,7 +178,7 @@ func (e *Engine) Get(bucket, key string) (*Handle, error) {
 			h.body = body
 			return nil
 		}
-		return h.openFiles(x)
+		return h.openBodies(x)
 	})
 	if err != nil {
 		return nil, err
@@ -186,13 +186,13 @@ func (e *Engine) Get(bucket, key string) (*Handle, error) {
 	return h, nil
 }
 
-// openFiles opens all body files, so that a replaced object can be read to its end. A
-// missing file means that the object was replaced after the look into the index.
-func (h *Handle) openFiles(x *entry) error {
+// openBodies opens all bodies, so that a replaced object can be read to its end. A
+// missing body means that the object was replaced after the look into the index.
+func (h *Handle) openBodies(x *entry) error {
 	for _, ext := range h.Object.Extents {
-		f, err := h.e.fs.Open(blobName(ext.File))
+		f, err := h.e.bodies.Open(ext.File)
 		if err == nil {
-			h.files = append(h.files, f)
+			h.bodies = append(h.bodies, f)
 			continue
 		}
 		h.Close()
@@ -201,9 +201,9 @@ func (h *Handle) openFiles(x *entry) error {
 			if ierr == nil && (now == nil || now.seq != x.seq) {
 				return errMoved
 			}
-			return &CorruptError{blobName(ext.File), 0, "body file is missing"}
+			return &CorruptError{body.Name(ext.File), 0, "the body is missing"}
 		}
-		return fmt.Errorf("open body file: %w", err)
+		return fmt.Errorf("open body: %w", err)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (h *Handle) Copy(w io.Writer, off, n int64) error {
 	if off < 0 || n < 0 || off+n > h.Object.Size {
 		return fmt.Errorf("read %q: range %d+%d of %d bytes", h.Object.Key, off, n, h.Object.Size)
 	}
-	if h.files == nil {
+	if h.bodies == nil {
 		_, err := w.Write(h.body[off : off+n])
 		return err
 	}
@@ -222,10 +222,10 @@ func (h *Handle) Copy(w io.Writer, off, n int64) error {
 	return err
 }
 
-// Close lets go of the files.
+// Close lets go of the bodies.
 func (h *Handle) Close() {
-	for _, f := range h.files {
+	for _, f := range h.bodies {
 		_ = f.Close()
 	}
-	h.files = nil
+	h.bodies = nil
 }

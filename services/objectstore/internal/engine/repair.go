@@ -3,11 +3,8 @@ package engine
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
-	"slices"
 	"strings"
 	"time"
 
@@ -156,49 +153,23 @@ func (p *repair) moveSegments() error {
 	return nil
 }
 
-// move puts a file into quarantine. One of the same name there is another one's.
+// move puts a file into quarantine.
 func (p *repair) move(name string) error {
-	to := quarantineDir + "/" + strings.ReplaceAll(name, "/", "-")
-	have, err := vfs.Names(p.e.fs, quarantineDir)
-	if err != nil {
-		return err
-	}
-	for base, i := to, 1; slices.Contains(have, strings.TrimPrefix(to, quarantineDir+"/")); i++ {
-		to = fmt.Sprintf("%s.%d", base, i)
-	}
-	if err := p.e.fs.Rename(name, to); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	p.out.Files = append(p.out.Files, to)
-	return p.e.fs.SyncDir(quarantineDir)
+	return p.moved(vfs.MoveAside(p.e.fs, name, quarantineDir))
 }
 
-// moveBodies takes body files that no object names out of the store: those of lost objects,
+// moved notes what was put into quarantine.
+func (p *repair) moved(to string, err error) error {
+	if err == nil && to != "" {
+		p.out.Files = append(p.out.Files, to)
+	}
+	return err
+}
+
+// moveBodies takes bodies that no object names out of the store: those of lost objects,
 // and those of which the record was lost.
 func (p *repair) moveBodies() error {
-	e := p.e
-	dirs, err := vfs.Names(e.fs, blobDir)
-	if err != nil {
-		return err
-	}
-	for _, d := range dirs {
-		names, err := vfs.Names(e.fs, blobDir+"/"+d)
-		if err != nil {
-			return err
-		}
-		for _, n := range names {
-			err := e.idx.get(spaceKey(spaceFile, n), func([]byte) error { return nil })
-			if errors.Is(err, ErrNotFound) {
-				err = p.move(blobName(n))
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return p.e.unnamed(func(id string) error { return p.moved(p.e.bodies.SetAside(id)) })
 }
 
 // forgetAll writes down that nothing is damaged any more.

@@ -1,0 +1,69 @@
+// Package body keeps the bodies of objects that are too large for the engine's log.
+//
+// The log is the only write path and the only truth: an object exists when a record of the
+// log names its bodies. A body is written under an id that was never used, made durable,
+// and only then named by a record; it never changes. A body that no record names is
+// garbage, which the engine removes. So a Store needs neither transactions nor an order
+// among bodies, and another way to keep bytes (several drives, erasure codes, buckets) is
+// another Store.
+package body
+
+import (
+	"errors"
+	"io"
+)
+
+// BlockSize is the unit in which bodies are written and verified, bytes.
+const BlockSize = 1 << 20
+
+// ErrUnsynced: a sync failed, so nobody knows what is durable. The engine takes no more
+// writes until it is opened again, and begins with Store.Recover.
+var ErrUnsynced = errors.New("a body may not be durable")
+
+// Store keeps bodies. All methods but Recover may be called at the same time, for one body
+// too. Ids are 32 hex digits. Errors wrap fs.ErrNotExist for a body that is not there, and
+// syscall.ENOSPC or EDQUOT for lack of room, after which the store goes on.
+type Store interface {
+	// Recover is called first, once. It makes durable what List gives from now on, and
+	// removes what was left unfinished.
+	Recover() error
+	// Create begins a body.
+	Create(id string) (Writer, error)
+	// Open opens a finished body. What is open can be read to its end, even when the body
+	// is removed meanwhile.
+	Open(id string) (Reader, error)
+	// Remove deletes a finished body.
+	Remove(id string) error
+	// List calls fn for each finished body, in no order, until fn fails. fn may remove the
+	// body that it is given. After a crash there may be bodies whose Finish had not returned.
+	List(fn func(id string) error) error
+	// SetAside takes a body out of the store and keeps its bytes for people to look at; it
+	// says where. A body that is not there is none, and gives the empty string.
+	SetAside(id string) (place string, err error)
+}
+
+// Writer writes one body. End it with Finish or Discard.
+type Writer interface {
+	// Write appends a block: BlockSize bytes, or fewer at the end of the body.
+	io.Writer
+	// Finish makes the body durable under its id. An error that is not ErrUnsynced says
+	// that the body is not there, or will be gone after Discard.
+	Finish() error
+	// Discard removes what was written, also after Finish.
+	Discard()
+}
+
+// Reader reads one body.
+type Reader interface {
+	// ReadAt gives the bytes as they are stored. The engine verifies each block against the
+	// checksums that its record has, and reports what does not fit as damage: a Store that
+	// has redundancy must find and mend damage before it gives bytes away.
+	io.ReaderAt
+	io.Closer
+}
+
+// Name is what reports of damage call a body, and where Files keeps it below the store's directory.
+func Name(id string) string { return Dir + "/" + id[:min(2, len(id))] + "/" + id }
+
+// Dir begins every Name.
+const Dir = "blobs"

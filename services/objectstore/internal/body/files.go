@@ -1,0 +1,202 @@
+package body
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
+)
+
+const (
+	tmpDir        = "tmp"
+	quarantineDir = "quarantine"
+)
+
+// Files keeps each body in a file of its own, in 256 folders by the first two digits of its
+// id. A body is written to tmp/, fsynced, renamed into its folder, and the folder is fsynced.
+type Files struct {
+	fs     vfs.FS
+	synced func()
+
+	mu      sync.Mutex
+	folders map[string]bool // whose names are durable; at most 256
+}
+
+// NewFiles keeps bodies below a directory. synced, when set, is called after each fsync.
+func NewFiles(fsys vfs.FS, synced func()) *Files {
+	if synced == nil {
+		synced = func() {}
+	}
+	return &Files{fs: fsys, synced: synced, folders: map[string]bool{}}
+}
+
+// Recover implements Store. The names of the folders are synced, because a process that
+// was killed may have made one and not come to that; a body in a folder was durable before
+// any record named it.
+func (s *Files) Recover() error {
+	for _, d := range []string{tmpDir, Dir} {
+		if err := vfs.EnsureDir(s.fs, d); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{".", Dir} {
+		if err := s.fs.SyncDir(d); err != nil {
+			return fmt.Errorf("fsync directory of body files: %w", err)
+		}
+	}
+	names, err := vfs.Names(s.fs, tmpDir)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if !isID(n) {
+			continue
+		}
+		if err := s.fs.Remove(tmpDir + "/" + n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	folders, err := vfs.Names(s.fs, Dir)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range folders {
+		s.folders[f] = true
+	}
+	return nil
+}
+
+func isID(name string) bool {
+	_, err := hex.DecodeString(name)
+	return err == nil && len(name) == 32
+}
+
+// Open implements Store.
+func (s *Files) Open(id string) (Reader, error) { return s.fs.Open(Name(id)) }
+
+// Remove implements Store. The removal is not synced: a file that comes back with a crash
+// is named by no record, and removed then.
+func (s *Files) Remove(id string) error { return s.fs.Remove(Name(id)) }
+
+// List implements Store.
+func (s *Files) List(fn func(id string) error) error {
+	folders, err := vfs.Names(s.fs, Dir)
+	if err != nil {
+		return err
+	}
+	for _, d := range folders {
+		names, err := vfs.Names(s.fs, Dir+"/"+d)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			if err := fn(n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// SetAside implements Store: the file goes to quarantine/.
+func (s *Files) SetAside(id string) (string, error) {
+	if err := vfs.EnsureDir(s.fs, quarantineDir); err != nil {
+		return "", err
+	}
+	return vfs.MoveAside(s.fs, Name(id), quarantineDir)
+}
+
+// Create implements Store.
+func (s *Files) Create(id string) (Writer, error) {
+	f, err := s.fs.Create(tmpDir + "/" + id)
+	if err != nil {
+		return nil, fmt.Errorf("create body file: %w", err)
+	}
+	failpoint.Hit("objectstore.body.create.after")
+	return &fileWriter{s: s, id: id, file: f}, nil
+}
+
+type fileWriter struct {
+	s     *Files
+	id    string
+	file  vfs.File // nil once closed
+	size  int64
+	named bool
+}
+
+// Write implements Writer.
+func (w *fileWriter) Write(p []byte) (int, error) {
+	n, err := w.file.WriteAt(p, w.size)
+	w.size += int64(n)
+	if err != nil {
+		return n, fmt.Errorf("write body file: %w", err)
+	}
+	failpoint.Hit("objectstore.body.write.after")
+	return n, nil
+}
+
+// Finish implements Writer.
+func (w *fileWriter) Finish() error {
+	failpoint.Hit("objectstore.body.sync.before")
+	if err := w.file.Sync(); vfs.IsFull(err) {
+		return fmt.Errorf("fsync body file: %w", err) // it is thrown away
+	} else if err != nil {
+		return fmt.Errorf("%w: fsync body file: %w", ErrUnsynced, err)
+	}
+	w.s.synced()
+	failpoint.Hit("objectstore.body.rename.before")
+	folder := w.id[:2]
+	if err := w.s.makeFolder(folder); err != nil {
+		return err
+	}
+	if err := w.s.fs.Rename(tmpDir+"/"+w.id, Name(w.id)); err != nil {
+		return fmt.Errorf("rename body file: %w", err)
+	}
+	w.named = true
+	failpoint.Hit("objectstore.body.rename.after")
+	if err := w.s.fs.SyncDir(Dir + "/" + folder); err != nil {
+		return fmt.Errorf("%w: fsync directory of body files: %w", ErrUnsynced, err)
+	}
+	w.s.synced()
+	failpoint.Hit("objectstore.body.durable.after")
+	err := w.file.Close()
+	w.file = nil
+	return err
+}
+
+// makeFolder makes a folder of body files durably. Whoever finds it made must not go on
+// before its name is durable, so the one who makes it holds the lock.
+func (s *Files) makeFolder(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.folders[name] {
+		return nil
+	}
+	if err := vfs.EnsureDir(s.fs, Dir+"/"+name); err != nil {
+		return fmt.Errorf("make a directory of body files: %w", err)
+	}
+	if err := s.fs.SyncDir(Dir); err != nil {
+		return fmt.Errorf("%w: fsync directory of body files: %w", ErrUnsynced, err)
+	}
+	s.folders[name] = true
+	return nil
+}
+
+// Discard implements Writer. A file that stays is removed at the next start.
+func (w *fileWriter) Discard() {
+	if w.file != nil {
+		_ = w.file.Close()
+		w.file = nil
+	}
+	name := tmpDir + "/" + w.id
+	if w.named {
+		name = Name(w.id)
+	}
+	_ = w.s.fs.Remove(name)
+}
