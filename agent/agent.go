@@ -16,8 +16,8 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/web"
@@ -81,13 +81,13 @@ func (a *Agent) build() error {
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
-	resource := []frame.Label{{Name: "host", Value: hostname}}
+	resource := []series.Label{{Name: "host", Value: hostname}}
 	for k, v := range a.cfg.Labels {
 		if k == "host" {
 			resource[0].Value = v
 			continue
 		}
-		resource = append(resource, frame.Label{Name: k, Value: v})
+		resource = append(resource, series.Label{Name: k, Value: v})
 	}
 	if a.batcher, err = batch.New(a.cfg.Batch, resource, a.queue, m.drop, m.batch, a.log); err != nil {
 		return fmt.Errorf("batcher: %w", err)

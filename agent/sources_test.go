@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
@@ -95,8 +96,8 @@ func startAgent(t *testing.T, cfg Config) (*Agent, func()) {
 }
 
 func histogramBatch(at int64) input.Batch {
-	s := &input.Series{Labels: []frame.Label{{Name: "__name__", Value: "latency"}}, Type: frame.HistogramCumulative, Start: 7}
-	return input.Batch{Source: "push", Samples: []input.Sample{{Series: s, Time: at, Histogram: &frame.Histogram{Count: 1, Sum: 2, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{1}}}}}
+	s := &input.Series{Labels: []series.Label{{Name: "__name__", Value: "latency"}}, Type: series.HistogramCumulative, Start: 7}
+	return input.Batch{Source: "push", Samples: []input.Sample{{Series: s, Time: at, Histogram: &series.Histogram{Count: 1, Sum: 2, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{1}}}}}
 }
 
 // TestAcknowledgedInput: what a source appends is on disk when it is answered, with its
@@ -171,7 +172,7 @@ func TestFullQueueIsBackPressure(t *testing.T) {
 	var err error
 	for i := range 10_000 {
 		b := histogramBatch(int64(i))
-		b.Samples[0].Series.Labels = slices.Concat(b.Samples[0].Series.Labels, []frame.Label{{Name: "i", Value: strings.Repeat(fmt.Sprint(i), 300)}})
+		b.Samples[0].Series.Labels = slices.Concat(b.Samples[0].Series.Labels, []series.Label{{Name: "i", Value: strings.Repeat(fmt.Sprint(i), 300)}})
 		l.requests <- b
 		if err = <-l.answers; err != nil {
 			break

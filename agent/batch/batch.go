@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Config bounds a batch; whichever bound is reached first closes it.
@@ -71,7 +72,7 @@ type Batcher struct {
 
 // New makes a Batcher whose batches carry the resource labels. drop counts samples
 // that are not queued; queued is called with each batch that is.
-func New(cfg Config, resource []frame.Label, q Appender, drop func(string, int), queued func(queue.Entry), log *slog.Logger) (*Batcher, error) {
+func New(cfg Config, resource []series.Label, q Appender, drop func(string, int), queued func(queue.Entry), log *slog.Logger) (*Batcher, error) {
 	o, err := newOpen(resource, frame.NewEncoder(frame.Options{}), newHelps())
 	if err != nil {
 		return nil, fmt.Errorf("resource labels: %w", err)

@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // memQueue gives identities as the queue does, and keeps decoded batches.
@@ -88,7 +89,7 @@ func (q *memQueue) batches() int {
 func newBatcher(t *testing.T, cfg Config, q *memQueue) (*Batcher, drops) {
 	t.Helper()
 	d := drops{}
-	b, err := New(cfg, []frame.Label{{Name: "host", Value: "h"}}, q, func(r string, n int) { d[r] += n },
+	b, err := New(cfg, []series.Label{{Name: "host", Value: "h"}}, q, func(r string, n int) { d[r] += n },
 		func(queue.Entry) {}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +100,7 @@ func newBatcher(t *testing.T, cfg Config, q *memQueue) (*Batcher, drops) {
 func seriesN(n int) []*input.Series {
 	out := make([]*input.Series, n)
 	for i := range out {
-		out[i] = &input.Series{Type: frame.Gauge, Labels: []frame.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}}
+		out[i] = &input.Series{Type: series.Gauge, Labels: []series.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}}
 	}
 	return out
 }
@@ -185,7 +186,7 @@ func TestDrops(t *testing.T) {
 	q := &memQueue{t: t}
 	b, d := newBatcher(t, DefaultConfig(), q)
 	s := seriesN(3)
-	bad := &input.Series{Type: frame.Gauge, Labels: []frame.Label{{Name: "__name__", Value: "m"}, {Name: "x", Value: string(make([]byte, 3000))}}}
+	bad := &input.Series{Type: series.Gauge, Labels: []series.Label{{Name: "__name__", Value: "m"}, {Name: "x", Value: string(make([]byte, 3000))}}}
 	b.add(scrapeOf(append([]*input.Series{bad}, s...), 10))
 	b.add(scrapeOf(s[:2], 9))
 	b.flush()

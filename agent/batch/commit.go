@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Bounds of one Append.
@@ -22,7 +23,7 @@ const (
 // frames and one fsync (group commit): the more callers, the larger the frames.
 type Committer struct {
 	cfg      Config
-	resource []frame.Label
+	resource []series.Label
 	queue    Appender
 	queued   func(queue.Entry)
 
@@ -53,7 +54,7 @@ type group struct {
 
 // NewCommitter makes a Committer whose frames carry the resource labels. queued is called
 // with each frame that is on disk.
-func NewCommitter(cfg Config, resource []frame.Label, q Appender, queued func(queue.Entry)) (*Committer, error) {
+func NewCommitter(cfg Config, resource []series.Label, q Appender, queued func(queue.Entry)) (*Committer, error) {
 	encoder, helps := frame.NewEncoder(frame.Options{}), newHelps()
 	o, err := newOpen(resource, encoder, helps)
 	if err != nil {

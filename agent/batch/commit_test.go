@@ -12,11 +12,12 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 func newCommitter(t *testing.T, cfg Config, q Appender) *Committer {
 	t.Helper()
-	c, err := NewCommitter(cfg, []frame.Label{{Name: "host", Value: "h"}}, q, func(queue.Entry) {})
+	c, err := NewCommitter(cfg, []series.Label{{Name: "host", Value: "h"}}, q, func(queue.Entry) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +70,8 @@ func TestAppendAnswersAfterTheQueue(t *testing.T) {
 func TestAppendCarriesHistogramsAndStarts(t *testing.T) {
 	q := &memQueue{t: t}
 	c := newCommitter(t, DefaultConfig(), q)
-	h := frame.Histogram{Schema: 2, Count: 3, Sum: 7, ZeroThreshold: 1e-9, PositiveSpans: []int32{1, 2}, PositiveBuckets: []float64{1, 2}}
-	s := &input.Series{Labels: []frame.Label{{Name: "__name__", Value: "latency"}}, Type: frame.HistogramCumulative, Unit: "seconds", Start: 5}
+	h := series.Histogram{Schema: 2, Count: 3, Sum: 7, ZeroThreshold: 1e-9, PositiveSpans: []int32{1, 2}, PositiveBuckets: []float64{1, 2}}
+	s := &input.Series{Labels: []series.Label{{Name: "__name__", Value: "latency"}}, Type: series.HistogramCumulative, Unit: "seconds", Start: 5}
 	gauge := seriesN(1)[0]
 	if err := c.Append(t.Context(), input.Batch{Samples: []input.Sample{{Series: s, Time: 10, Histogram: &h}, {Series: gauge, Time: 10, Value: 1}}}); err != nil {
 		t.Fatal(err)
@@ -79,7 +80,7 @@ func TestAppendCarriesHistogramsAndStarts(t *testing.T) {
 	for _, g := range q.got[0].Groups {
 		if g.Histograms != nil {
 			found = true
-			if got := g.Histograms[0]; got.Count != 3 || got.Sum != 7 || len(got.PositiveBuckets) != 2 || g.Series[0].StartTime != 5 || g.Series[0].Type != frame.HistogramCumulative {
+			if got := g.Histograms[0]; got.Count != 3 || got.Sum != 7 || len(got.PositiveBuckets) != 2 || g.Series[0].StartTime != 5 || g.Series[0].Type != series.HistogramCumulative {
 				t.Errorf("got %+v of %+v", got, g.Series[0])
 			}
 		}
@@ -114,12 +115,12 @@ func TestAppendRefusesAsAWhole(t *testing.T) {
 	q := &memQueue{t: t}
 	c := newCommitter(t, DefaultConfig(), q)
 	s := seriesN(2)
-	long := &input.Series{Type: frame.Gauge, Labels: []frame.Label{{Name: "__name__", Value: "m"}, {Name: "x", Value: strings.Repeat("x", 3000)}}}
+	long := &input.Series{Type: series.Gauge, Labels: []series.Label{{Name: "__name__", Value: "m"}, {Name: "x", Value: strings.Repeat("x", 3000)}}}
 	b := input.Batch{Samples: []input.Sample{
 		{Series: s[0], Time: 5, Value: 1},
 		{Series: long, Time: 5},
 		{Series: s[0], Time: 5, Value: 2}, // the time is taken
-		{Series: s[1], Time: 5, Histogram: &frame.Histogram{}},
+		{Series: s[1], Time: 5, Histogram: &series.Histogram{}},
 		{Series: s[1], Time: 5},
 	}}
 	err := c.Append(t.Context(), b)
@@ -162,9 +163,9 @@ func TestAppendLargeCalls(t *testing.T) {
 	many := make([]input.Sample, 0, 5000)
 	value := strings.Repeat("v", 2000)
 	for i := range 5000 {
-		ls := []frame.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}
+		ls := []series.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}
 		for k := range 4 {
-			ls = append(ls, frame.Label{Name: fmt.Sprint("l", k), Value: value})
+			ls = append(ls, series.Label{Name: fmt.Sprint("l", k), Value: value})
 		}
 		many = append(many, input.Sample{Series: &input.Series{Labels: ls}, Time: 1})
 	}

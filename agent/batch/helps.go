@@ -5,6 +5,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Help texts cost bytes and hardly ever change, so a metric's is sent once in an hour of the
@@ -85,7 +86,7 @@ func (h *helps) next(queued bool) {
 
 func nameOf(s *input.Series) string {
 	for _, l := range s.Labels {
-		if l.Name == frame.MetricName {
+		if l.Name == series.MetricName {
 			return l.Value
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // sentHelps are the helps of each batch in the queue, by name.
@@ -25,7 +26,7 @@ func sentHelps(q *memQueue) []map[string]string {
 }
 
 func helped(name, help string) *input.Series {
-	return &input.Series{Type: frame.Gauge, Help: help, Labels: []frame.Label{{Name: "a", Value: "b"}, {Name: "__name__", Value: name}}}
+	return &input.Series{Type: series.Gauge, Help: help, Labels: []series.Label{{Name: "a", Value: "b"}, {Name: "__name__", Value: name}}}
 }
 
 // TestHelpOncePerHour: the first batch of an hour that has a metric carries its help, whatever the

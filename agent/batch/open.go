@@ -7,11 +7,12 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // open is a frame that takes samples. It has no identity before the queue gives it one.
 type open struct {
-	resource []frame.Label
+	resource []series.Label
 	builder  *frame.Builder
 	encoder  *frame.Encoder
 	// helps decides which metrics' helps this frame carries; nil: none.
@@ -31,7 +32,7 @@ const recordBytes = 20
 const maxSpan = 12 * time.Hour
 
 // newOpen makes a frame that enc encodes, which frames that are encoded one by one may share.
-func newOpen(resource []frame.Label, enc *frame.Encoder, h *helps) (*open, error) {
+func newOpen(resource []series.Label, enc *frame.Encoder, h *helps) (*open, error) {
 	o := &open{resource: resource, builder: frame.NewBuilder(), encoder: enc, helps: h, ids: map[*input.Series]frame.SeriesID{}}
 	return o, o.reset()
 }

@@ -11,15 +11,15 @@ import (
 	"log/slog"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Series is one label set with its type. Sources keep and share it from batch to
 // batch, so that a known series costs no allocation. Not changed once it was handed over.
 type Series struct {
 	// Labels, __name__ among them; in any order.
-	Labels []frame.Label
-	Type   frame.MetricType
+	Labels []series.Label
+	Type   series.Type
 	Unit   string
 	// Help is what the metric means, a text that frames take (frame.HelpText); "" when unknown.
 	Help string
@@ -34,7 +34,7 @@ type Sample struct {
 	Value  float64
 	// Histogram is the value where it is not nil; the series' type must allow it. Its slices
 	// are kept until the batch is queued and must not change.
-	Histogram *frame.Histogram
+	Histogram *series.Histogram
 }
 
 // Batch is what a source read at one time, or what somebody sent to it.

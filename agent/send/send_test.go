@@ -27,6 +27,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/mutants"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -105,7 +106,7 @@ func (f *fixture) append(n int) []queue.Entry {
 	for i := range n {
 		es, err := f.queue.Append(queue.Part{Records: 2, Encode: func(id identity.Batch) ([]byte, error) {
 			b := frame.NewBuilder()
-			s, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}}, frame.Gauge, "", 0)
+			s, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "m"}}, series.Gauge, "", 0)
 			if err != nil {
 				return nil, err
 			}
@@ -312,7 +313,7 @@ func TestAllStatusesOutOfOrder(t *testing.T) {
 // otherFrame is a valid frame of an identity with bytes that no queue has.
 func otherFrame(t *testing.T, id identity.Batch) []byte {
 	b := frame.NewBuilder()
-	s, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "other"}}, frame.Gauge, "", 0)
+	s, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "other"}}, series.Gauge, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
@@ -115,7 +116,7 @@ func (p *plant) accept(h window.Hour, n int, told bool) {
 	p.Helper()
 	for range n {
 		b := frame.NewBuilder()
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "up"}}, frame.Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "up"}}, series.Gauge, "", 0)
 		p.must(err)
 		seq := uint64(len(p.all))
 		p.must(b.Append(id, h.Start().Add(time.Duration(seq+1)*time.Second).UnixNano(), float64(seq)))

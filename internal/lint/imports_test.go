@@ -67,7 +67,7 @@ func within(path string, roots ...string) bool {
 // The list has exact paths: what lies below a package of it, such as a back end or a test
 // kit, is not core unless it is named too.
 var core = []string{
-	"pkg/identity", "pkg/layout", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
+	"pkg/identity", "pkg/layout", "pkg/series", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/block", "pkg/compact",
 	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
 }
@@ -87,7 +87,9 @@ var leaves = map[string][]string{
 	"pkg/retry":    nil,
 	"pkg/objstore": {"pkg/identity", "pkg/retry"},
 	"pkg/record":   {"pkg/identity", "pkg/objstore"},
-	"pkg/frame":    {"pkg/identity"},
+	"pkg/series":   nil,
+	"pkg/frame":    {"pkg/identity", "pkg/series"},
+	"pkg/chunk":    {"pkg/identity", "pkg/series"},
 	"pkg/ledger":   {"pkg/identity", "pkg/record"},
 	"pkg/config":   nil,
 	"pkg/sketch":   nil,

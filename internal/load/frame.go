@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // RowStep is the time between two rows of a frame: small, so that hours of sending do not reach into the future.
@@ -17,9 +18,9 @@ const RowStep = 20 * time.Millisecond
 func Frame(boot identity.Boot, metric string, seq uint64, rows int, start time.Time, value float64) ([]byte, error) {
 	b := frame.NewBuilder()
 	for _, part := range []string{"a", "b"} {
-		id, err := b.AddSeries([]frame.Label{
+		id, err := b.AddSeries([]series.Label{
 			{Name: "__name__", Value: metric}, {Name: "host", Value: boot.Agent}, {Name: "part", Value: part},
-		}, frame.Gauge, "", 0)
+		}, series.Gauge, "", 0)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,9 @@
 package tsbs
 
-import "lightmetrics.dev/lightmetrics/pkg/frame"
+import (
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
 
 // Fill adds samples from up to from+rows of every series of the host to an empty
 // Builder: the labels that all series share as the resource, gauges, nanoseconds.
@@ -11,10 +14,10 @@ func (h *Host) Fill(b *frame.Builder, from, rows int) error {
 			shared[l]++
 		}
 	}
-	var resource, own []frame.Label
+	var resource, own []series.Label
 	for _, l := range h.Series[0].Labels {
 		if shared[l] == len(h.Series) {
-			resource = append(resource, frame.Label(l))
+			resource = append(resource, series.Label(l))
 		}
 	}
 	if err := b.SetResource(resource...); err != nil {
@@ -25,10 +28,10 @@ func (h *Host) Fill(b *frame.Builder, from, rows int) error {
 		own = own[:0]
 		for _, l := range s.Labels {
 			if shared[l] < len(h.Series) {
-				own = append(own, frame.Label(l))
+				own = append(own, series.Label(l))
 			}
 		}
-		id, err := b.AddSeries(own, frame.Gauge, "", 0)
+		id, err := b.AddSeries(own, series.Gauge, "", 0)
 		if err != nil {
 			return err
 		}

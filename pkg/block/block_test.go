@@ -13,10 +13,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -32,8 +32,8 @@ func (c *counting) Get(ctx context.Context, key string, o objstore.GetOptions) (
 }
 
 const (
-	series = 40
-	rows   = 120
+	count = 40
+	rows  = 120
 )
 
 var hour = window.HourOfNS(time.Date(2026, 11, 21, 13, 30, 0, 0, time.UTC).UnixNano())
@@ -42,9 +42,9 @@ var hour = window.HourOfNS(time.Date(2026, 11, 21, 13, 30, 0, 0, time.UTC).UnixN
 func stored(t *testing.T) (*counting, *catalog.Object, *chunk.Files) {
 	t.Helper()
 	st := chunk.NewStream(chunk.Options{BlockSeries: 4, BlockValues: 512})
-	for i := range series {
-		s := chunk.Series{Agent: fmt.Sprintf("agent-%d", i%2), Type: frame.Gauge,
-			Labels: []frame.Label{{Name: "__name__", Value: fmt.Sprintf("m%02d", i)}}}
+	for i := range count {
+		s := chunk.Series{Agent: fmt.Sprintf("agent-%d", i%2), Type: series.Gauge,
+			Labels: []series.Label{{Name: "__name__", Value: fmt.Sprintf("m%02d", i)}}}
 		for r := range rows {
 			s.T = append(s.T, (hour.StartMS()+int64(r)*60_000+1)*1_000_000)
 			s.V = append(s.V, float64(i*rows+r))
@@ -132,11 +132,11 @@ func TestCursorGivesItsHour(t *testing.T) {
 		}
 		n++
 	}
-	if n != series {
-		t.Errorf("%d series, want %d", n, series)
+	if n != count {
+		t.Errorf("%d series, want %d", n, count)
 	}
 	// One for the index; each group of four series once, its values and perhaps its times.
-	if most := 1 + 2*series/4; s.gets > most {
+	if most := 1 + 2*count/4; s.gets > most {
 		t.Errorf("%d requests, want at most %d", s.gets, most)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // A writer that is used again gives what a new one gives, whether the series are those
@@ -25,12 +25,12 @@ func TestWriterIsUsedAgain(t *testing.T) {
 		"rows":         change(func(s *Series) { s.Columns = s.Cut(3, 9) }),
 		"one less":     goldenRaw()[1:],
 		"label":        change(func(s *Series) { s.Labels[1].Value += "x" }),
-		"more labels":  change(func(s *Series) { s.Labels = append(s.Labels, frame.Label{Name: "z", Value: "z"}) }),
+		"more labels":  change(func(s *Series) { s.Labels = append(s.Labels, series.Label{Name: "z", Value: "z"}) }),
 		"fewer labels": change(func(s *Series) { s.Labels = s.Labels[:1] }),
 		"name":         change(func(s *Series) { s.Labels[0].Value = "other" }),
 		"agent":        change(func(s *Series) { s.Agent = "host-9" }),
 		"unit":         change(func(s *Series) { s.Unit = "" }),
-		"type":         change(func(s *Series) { s.Type = frame.Unknown }),
+		"type":         change(func(s *Series) { s.Type = series.Unknown }),
 		"order":        backwards(goldenRaw()),
 	} {
 		for _, before := range [][]*Series{goldenRaw(), series, goldenRolled()} {

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // A candidate encodes the series of a chunk, without an index, and decodes them again.
@@ -191,16 +191,16 @@ func alp(series []*Series) (out [][]byte) {
 }
 
 // walks are random walks of floats with all digits.
-func walks(series, rows int) []*Series {
+func walks(n, rows int) []*Series {
 	rng := rand.New(rand.NewPCG(7, 7))
 	var out []*Series
 	var t []int64
 	for i := range rows {
 		t = append(t, 1_800_000_000_000_000_000+int64(i)*1e10)
 	}
-	for k := range series {
+	for k := range n {
 		x := 100 * rng.Float64()
-		s := &Series{Agent: "a", Labels: []frame.Label{{Name: nameLabel, Value: "walk"}, {Name: "k", Value: strconv.Itoa(k)}}, Columns: Columns{T: t}}
+		s := &Series{Agent: "a", Labels: []series.Label{{Name: nameLabel, Value: "walk"}, {Name: "k", Value: strconv.Itoa(k)}}, Columns: Columns{T: t}}
 		for range rows {
 			x += rng.NormFloat64()
 			s.V = append(s.V, x)

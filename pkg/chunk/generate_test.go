@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // staleNaN is Prometheus' stale marker.
@@ -64,12 +64,12 @@ func drawFloats(t *rapid.T, rows int) []float64 {
 	return v
 }
 
-func drawHistograms(t *rapid.T, rows int) []frame.Histogram {
-	out := make([]frame.Histogram, rows)
-	var h frame.Histogram
+func drawHistograms(t *rapid.T, rows int) []series.Histogram {
+	out := make([]series.Histogram, rows)
+	var h series.Histogram
 	for i := range out {
 		if i == 0 || rapid.IntRange(0, 5).Draw(t, "relayout") == 0 {
-			h = frame.Histogram{Schema: int32(rapid.IntRange(-9, 52).Draw(t, "schema"))}
+			h = series.Histogram{Schema: int32(rapid.IntRange(-9, 52).Draw(t, "schema"))}
 			h.ZeroThreshold = rapid.SampledFrom([]float64{0, 1e-128, 0.001}).Draw(t, "threshold")
 			for range rapid.IntRange(0, 3).Draw(t, "spans") {
 				n := rapid.Int32Range(0, 4).Draw(t, "length")
@@ -80,7 +80,7 @@ func drawHistograms(t *rapid.T, rows int) []frame.Histogram {
 				h.NegativeSpans, h.NegativeBuckets = []int32{-70000, 2}, make([]float64, 2)
 			}
 			if rapid.IntRange(0, 3).Draw(t, "custom") == 0 {
-				h.Schema, h.CustomValues = frame.CustomBounds, []float64{0.5, 1, 2.5}
+				h.Schema, h.CustomValues = series.CustomBounds, []float64{0.5, 1, 2.5}
 			}
 		}
 		c := h
@@ -123,15 +123,15 @@ func drawSeries(t *rapid.T, n, maxRows int) []*Series {
 	seen := map[string]bool{}
 	for i := range rapid.IntRange(1, n).Draw(t, "series") {
 		s := &Series{Agent: rapid.SampledFrom([]string{"", "host-1", "host-2"}).Draw(t, "agent")}
-		s.Type = frame.MetricType(rapid.IntRange(0, 7).Draw(t, "type"))
+		s.Type = series.Type(rapid.IntRange(0, 7).Draw(t, "type"))
 		s.Unit = rapid.SampledFrom([]string{"", "s", "By"}).Draw(t, "unit")
 		if rapid.Bool().Draw(t, "A") {
-			s.Labels = append(s.Labels, frame.Label{Name: "A", Value: "é"})
+			s.Labels = append(s.Labels, series.Label{Name: "A", Value: "é"})
 		}
-		s.Labels = append(s.Labels, frame.Label{Name: nameLabel, Value: rapid.SampledFrom([]string{"up", "cpu", "cpu_seconds_total"}).Draw(t, "name")})
+		s.Labels = append(s.Labels, series.Label{Name: nameLabel, Value: rapid.SampledFrom([]string{"up", "cpu", "cpu_seconds_total"}).Draw(t, "name")})
 		for _, name := range []string{"a", "job", "zone"} {
 			if v := rapid.SampledFrom([]string{"", "1", "12", "2"}).Draw(t, name); v != "" {
-				s.Labels = append(s.Labels, frame.Label{Name: name, Value: v})
+				s.Labels = append(s.Labels, series.Label{Name: name, Value: v})
 			}
 		}
 		key := fmt.Sprint(s.Agent, s.Labels, s.Type, s.Unit)
@@ -244,7 +244,7 @@ func sameColumns(t testing.TB, what string, got, want *Columns) {
 	}
 }
 
-func sameHistograms(t testing.TB, what string, got, want []frame.Histogram) {
+func sameHistograms(t testing.TB, what string, got, want []series.Histogram) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("%s: %d histograms, want %d", what, len(got), len(want))

@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func labels(pairs ...string) []frame.Label {
-	var out []frame.Label
+func labels(pairs ...string) []series.Label {
+	var out []series.Label
 	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, frame.Label{Name: pairs[i], Value: pairs[i+1]})
+		out = append(out, series.Label{Name: pairs[i], Value: pairs[i+1]})
 	}
 	return out
 }
@@ -53,31 +53,31 @@ func goldenRaw() []*Series {
 		}
 		return 5 * i
 	})
-	h := make([]frame.Histogram, rows)
+	h := make([]series.Histogram, rows)
 	for i := range h {
-		h[i] = frame.Histogram{Schema: 3, ZeroThreshold: 1e-128, ZeroCount: float64(i), Count: float64(6 * i), Sum: float64(i) / 8,
+		h[i] = series.Histogram{Schema: 3, ZeroThreshold: 1e-128, ZeroCount: float64(i), Count: float64(6 * i), Sum: float64(i) / 8,
 			PositiveSpans: []int32{-2, 2, 5, 1}, PositiveBuckets: []float64{float64(i), float64(2 * i), float64(i)}, NegativeSpans: []int32{0, 1}, NegativeBuckets: []float64{float64(i)}}
 		if i >= 30 {
-			h[i] = frame.Histogram{Schema: frame.CustomBounds, Count: float64(i), Sum: 1, PositiveSpans: []int32{1, 1}, PositiveBuckets: []float64{float64(i)}, CustomValues: []float64{0.5, 1}}
+			h[i] = series.Histogram{Schema: series.CustomBounds, Count: float64(i), Sum: 1, PositiveSpans: []int32{1, 1}, PositiveBuckets: []float64{float64(i)}, CustomValues: []float64{0.5, 1}}
 		}
 	}
-	series := func(agent, unit string, typ frame.MetricType, c Columns, l ...string) *Series {
+	one := func(agent, unit string, typ series.Type, c Columns, l ...string) *Series {
 		return &Series{Agent: agent, Unit: unit, Type: typ, Labels: labels(l...), Columns: c}
 	}
 	return []*Series{
-		series("host-1", "", frame.Gauge, Columns{T: t, V: column(func(float64) float64 { return 1 })}, nameLabel, "up", "instance", "host-1:9100", "job", "node"),
-		series("host-2", "", frame.Gauge, Columns{T: late, V: patched}, nameLabel, "up", "instance", "host-2:9100", "job", "node"),
-		series("host-1", "s", frame.Counter, Columns{T: t, V: column(func(i float64) float64 { return i * 0.25 }), Start: start}, nameLabel, "cpu_seconds_total", "cpu", "0"),
-		series("host-1", "s", frame.Counter, Columns{T: t, V: column(func(i float64) float64 { return i * 0.1 })}, nameLabel, "cpu_seconds_total", "cpu", "1"),
-		series("host-1", "By", frame.Gauge, Columns{T: t, V: noise}, nameLabel, "mem_free"),
-		series("host-1", "By", frame.Gauge, Columns{T: t, V: from(func(x float64) float64 { return 8589934592 - x })}, nameLabel, "mem_used"),
-		series("host-1", "", frame.Gauge, Columns{T: t, V: from(func(x float64) float64 { return x * 100 / 8589934592 })}, nameLabel, "mem_free_percent"),
-		series("host-1", "By", frame.Gauge, Columns{T: t, V: noise}, nameLabel, "mem_free_again"),
-		series("host-1", "By", frame.Gauge, Columns{T: t, V: column(func(i float64) float64 { return 4096 * math.Trunc(i*i) })}, nameLabel, "pages"),
-		series("host-1", "", frame.Unknown, Columns{T: t, V: odds}, nameLabel, "odd"),
-		series("host-1", "", frame.Unknown, Columns{T: t, V: column(math.Sqrt)}, nameLabel, "root"),
-		series("host-1", "", frame.Gauge, Columns{T: t, V: column(func(i float64) float64 { return math.Trunc(i / 13) })}, nameLabel, "rare"),
-		series("host-1", "s", frame.HistogramCumulative, Columns{T: t, H: h}, nameLabel, "latency"),
+		one("host-1", "", series.Gauge, Columns{T: t, V: column(func(float64) float64 { return 1 })}, nameLabel, "up", "instance", "host-1:9100", "job", "node"),
+		one("host-2", "", series.Gauge, Columns{T: late, V: patched}, nameLabel, "up", "instance", "host-2:9100", "job", "node"),
+		one("host-1", "s", series.Counter, Columns{T: t, V: column(func(i float64) float64 { return i * 0.25 }), Start: start}, nameLabel, "cpu_seconds_total", "cpu", "0"),
+		one("host-1", "s", series.Counter, Columns{T: t, V: column(func(i float64) float64 { return i * 0.1 })}, nameLabel, "cpu_seconds_total", "cpu", "1"),
+		one("host-1", "By", series.Gauge, Columns{T: t, V: noise}, nameLabel, "mem_free"),
+		one("host-1", "By", series.Gauge, Columns{T: t, V: from(func(x float64) float64 { return 8589934592 - x })}, nameLabel, "mem_used"),
+		one("host-1", "", series.Gauge, Columns{T: t, V: from(func(x float64) float64 { return x * 100 / 8589934592 })}, nameLabel, "mem_free_percent"),
+		one("host-1", "By", series.Gauge, Columns{T: t, V: noise}, nameLabel, "mem_free_again"),
+		one("host-1", "By", series.Gauge, Columns{T: t, V: column(func(i float64) float64 { return 4096 * math.Trunc(i*i) })}, nameLabel, "pages"),
+		one("host-1", "", series.Unknown, Columns{T: t, V: odds}, nameLabel, "odd"),
+		one("host-1", "", series.Unknown, Columns{T: t, V: column(math.Sqrt)}, nameLabel, "root"),
+		one("host-1", "", series.Gauge, Columns{T: t, V: column(func(i float64) float64 { return math.Trunc(i / 13) })}, nameLabel, "rare"),
+		one("host-1", "s", series.HistogramCumulative, Columns{T: t, H: h}, nameLabel, "latency"),
 	}
 }
 
@@ -105,25 +105,25 @@ func goldenRolled() []*Series {
 	grows.First, grows.Last = counter.First, counter.Last
 	grows.Sum, grows.SumC = floats(func(i float64) float64 { return 30*30*i + 435 }), gauge.SumC
 	grows.Min, grows.Max = grows.First, grows.Last
-	hs := func(k float64) []frame.Histogram {
-		out := make([]frame.Histogram, rows)
+	hs := func(k float64) []series.Histogram {
+		out := make([]series.Histogram, rows)
 		for i := range out {
-			out[i] = frame.Histogram{Schema: 0, Count: k * float64(i), Sum: k, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{k * float64(i)}}
+			out[i] = series.Histogram{Schema: 0, Count: k * float64(i), Sum: k, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{k * float64(i)}}
 		}
 		return out
 	}
 	hist.FirstH, hist.LastH, hist.IncreaseH, hist.SumH = hs(1), hs(2), hs(3), hs(4)
 	return []*Series{
-		{Agent: "host-1", Labels: labels(nameLabel, "requests_total"), Type: frame.Counter, Columns: counter},
-		{Agent: "host-1", Labels: labels(nameLabel, "load"), Type: frame.Gauge, Columns: gauge},
-		{Agent: "host-1", Labels: labels(nameLabel, "grows"), Type: frame.Gauge, Columns: grows},
-		{Agent: "host-1", Labels: labels(nameLabel, "latency"), Type: frame.HistogramCumulative, Unit: "s", Columns: hist},
+		{Agent: "host-1", Labels: labels(nameLabel, "requests_total"), Type: series.Counter, Columns: counter},
+		{Agent: "host-1", Labels: labels(nameLabel, "load"), Type: series.Gauge, Columns: gauge},
+		{Agent: "host-1", Labels: labels(nameLabel, "grows"), Type: series.Gauge, Columns: grows},
+		{Agent: "host-1", Labels: labels(nameLabel, "latency"), Type: series.HistogramCumulative, Unit: "s", Columns: hist},
 	}
 }
 
 // minimal is the example of docs/format/chunk.md.
 func minimal() []*Series {
-	return []*Series{{Agent: "h", Labels: labels(nameLabel, "up"), Type: frame.Gauge,
+	return []*Series{{Agent: "h", Labels: labels(nameLabel, "up"), Type: series.Gauge,
 		Columns: Columns{T: []int64{1_800_000_000_000_000_000, 1_800_000_010_000_000_000, 1_800_000_020_000_000_000}, V: []float64{1, 1, 3}}}}
 }
 

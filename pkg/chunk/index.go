@@ -7,8 +7,8 @@ import (
 
 	"github.com/RoaringBitmap/roaring/v2"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Index says which series a chunk has and where. Series are numbered from 0, ordered by
@@ -50,7 +50,7 @@ func (l *labelSets) of(i uint32) []labelRef {
 
 type indexSeries struct {
 	name, set, agent, unit uint32
-	typ                    frame.MetricType
+	typ                    series.Type
 	parts                  uint32 // number of the first
 }
 
@@ -66,8 +66,8 @@ type timeInfo struct {
 type SeriesRef struct {
 	Agent string
 	// Labels sorted by name, __name__ among them.
-	Labels     []frame.Label
-	Type       frame.MetricType
+	Labels     []series.Label
+	Type       series.Type
 	Unit       string
 	Rows       int
 	MinT, MaxT int64 // of T, Unix nanoseconds
@@ -102,18 +102,18 @@ func (x *Index) Series(i int) SeriesRef {
 }
 
 // AppendLabels appends the labels of series i, sorted by name.
-func (x *Index) AppendLabels(dst []frame.Label, i int) []frame.Label {
+func (x *Index) AppendLabels(dst []series.Label, i int) []series.Label {
 	s := &x.series[i]
 	named := false
 	for _, l := range x.sets.of(s.set) {
 		if n := x.symbols[l.name]; !named && n > nameLabel {
-			dst = append(dst, frame.Label{Name: nameLabel, Value: x.symbols[s.name]})
+			dst = append(dst, series.Label{Name: nameLabel, Value: x.symbols[s.name]})
 			named = true
 		}
-		dst = append(dst, frame.Label{Name: x.symbols[l.name], Value: x.symbols[l.value]})
+		dst = append(dst, series.Label{Name: x.symbols[l.name], Value: x.symbols[l.value]})
 	}
 	if !named {
-		dst = append(dst, frame.Label{Name: nameLabel, Value: x.symbols[s.name]})
+		dst = append(dst, series.Label{Name: nameLabel, Value: x.symbols[s.name]})
 	}
 	return dst
 }

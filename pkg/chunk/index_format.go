@@ -7,7 +7,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // indexMagic starts an index: 0x89 "LMI", version 1, compression zstd, zeros.
@@ -372,7 +372,7 @@ func (r *indexReader) series() {
 		x.series[i].agent = uint32(r.below("symbol", len(x.symbols)))
 	}
 	for i := range x.series {
-		x.series[i].typ = frame.MetricType(r.byte())
+		x.series[i].typ = series.Type(r.byte())
 	}
 	for i := range x.series {
 		x.series[i].unit = uint32(r.below("symbol", len(x.symbols)))

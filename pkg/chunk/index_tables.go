@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // tableWriter builds the tables of an index from series.
@@ -22,7 +22,7 @@ type tableWriter struct {
 
 type seriesKey struct {
 	at                     int // number in the order of adding
-	typ                    frame.MetricType
+	typ                    series.Type
 	name, agent, unit, set uint32
 	from, to               int // labels but the name, in refs
 }
@@ -69,7 +69,7 @@ func (w *tableWriter) arrange(series []*Series) {
 }
 
 type seenLabel struct {
-	label frame.Label
+	label series.Label
 	ref   labelRef
 }
 

@@ -5,14 +5,14 @@ import (
 	"math"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // A column of histograms: segments of rows with one layout (schema, zero threshold, spans,
 // bounds), and in each one float column for the count, the sum, the zero count and every bucket.
 
 // writeHistograms writes a column.
-func (e *integerEncoder) writeHistograms(v []frame.Histogram) {
+func (e *integerEncoder) writeHistograms(v []series.Histogram) {
 	segments := 1
 	for i := range v[1:] {
 		if !sameLayout(&v[i], &v[i+1]) {
@@ -30,31 +30,31 @@ func (e *integerEncoder) writeHistograms(v []frame.Histogram) {
 		v = v[n:]
 		e.writeLayout(&rows[0], n)
 		column = column[:n]
-		write := func(get func(h *frame.Histogram) float64) {
+		write := func(get func(h *series.Histogram) float64) {
 			for i := range rows {
 				column[i] = get(&rows[i])
 			}
 			e.writeFloats(column, -1, 0)
 		}
-		write(func(h *frame.Histogram) float64 { return h.Count })
-		write(func(h *frame.Histogram) float64 { return h.Sum })
-		write(func(h *frame.Histogram) float64 { return h.ZeroCount })
+		write(func(h *series.Histogram) float64 { return h.Count })
+		write(func(h *series.Histogram) float64 { return h.Sum })
+		write(func(h *series.Histogram) float64 { return h.ZeroCount })
 		for b := range rows[0].PositiveBuckets {
-			write(func(h *frame.Histogram) float64 { return h.PositiveBuckets[b] })
+			write(func(h *series.Histogram) float64 { return h.PositiveBuckets[b] })
 		}
 		for b := range rows[0].NegativeBuckets {
-			write(func(h *frame.Histogram) float64 { return h.NegativeBuckets[b] })
+			write(func(h *series.Histogram) float64 { return h.NegativeBuckets[b] })
 		}
 	}
 }
 
-func sameLayout(a, b *frame.Histogram) bool {
+func sameLayout(a, b *series.Histogram) bool {
 	return a.Schema == b.Schema && math.Float64bits(a.ZeroThreshold) == math.Float64bits(b.ZeroThreshold) &&
 		len(a.PositiveBuckets) == len(b.PositiveBuckets) && len(a.NegativeBuckets) == len(b.NegativeBuckets) &&
 		slices.Equal(a.PositiveSpans, b.PositiveSpans) && slices.Equal(a.NegativeSpans, b.NegativeSpans) && sameBits(a.CustomValues, b.CustomValues)
 }
 
-func (e *integerEncoder) writeLayout(h *frame.Histogram, rows int) {
+func (e *integerEncoder) writeLayout(h *series.Histogram, rows int) {
 	b := binary.AppendUvarint(e.literals, uint64(rows))
 	b = appendZigzag(b, int64(h.Schema))
 	b = appendFloat(b, h.ZeroThreshold)
@@ -78,7 +78,7 @@ type histArena struct {
 }
 
 // readHistograms fills out; the arena's memory stays with the rows. limit bounds buckets and bounds in all.
-func (d *integerDecoder) readHistograms(c *cursor, out []frame.Histogram, a *histArena, limit int) {
+func (d *integerDecoder) readHistograms(c *cursor, out []series.Histogram, a *histArena, limit int) {
 	segments := c.count("segments", 1, len(out))
 	for len(out) > 0 && segments > 0 {
 		segments--
@@ -98,9 +98,9 @@ func (d *integerDecoder) readHistograms(c *cursor, out []frame.Histogram, a *his
 	}
 }
 
-func (d *integerDecoder) readSegment(c *cursor, rows []frame.Histogram, a *histArena, limit int) int {
+func (d *integerDecoder) readSegment(c *cursor, rows []series.Histogram, a *histArena, limit int) int {
 	schema := c.zigzag()
-	var h frame.Histogram
+	var h series.Histogram
 	h.ZeroThreshold = math.Float64frombits(c.u64())
 	if h.Schema = int32(schema); schema != int64(h.Schema) {
 		c.fail("histograms: schema %d", schema)
@@ -134,7 +134,7 @@ func (d *integerDecoder) readSegment(c *cursor, rows []frame.Histogram, a *histA
 		d.column = make([]float64, len(rows))
 	}
 	column := d.column[:len(rows)]
-	read := func(set func(h *frame.Histogram, x float64)) {
+	read := func(set func(h *series.Histogram, x float64)) {
 		d.readFloats(c, column, -1, 0, 0)
 		if c.err != nil {
 			return
@@ -143,14 +143,14 @@ func (d *integerDecoder) readSegment(c *cursor, rows []frame.Histogram, a *histA
 			set(&rows[i], column[i])
 		}
 	}
-	read(func(h *frame.Histogram, x float64) { h.Count = x })
-	read(func(h *frame.Histogram, x float64) { h.Sum = x })
-	read(func(h *frame.Histogram, x float64) { h.ZeroCount = x })
+	read(func(h *series.Histogram, x float64) { h.Count = x })
+	read(func(h *series.Histogram, x float64) { h.Sum = x })
+	read(func(h *series.Histogram, x float64) { h.ZeroCount = x })
 	for k := range buckets[0] {
-		read(func(h *frame.Histogram, x float64) { h.PositiveBuckets[k] = x })
+		read(func(h *series.Histogram, x float64) { h.PositiveBuckets[k] = x })
 	}
 	for k := range buckets[1] {
-		read(func(h *frame.Histogram, x float64) { h.NegativeBuckets[k] = x })
+		read(func(h *series.Histogram, x float64) { h.NegativeBuckets[k] = x })
 	}
 	return limit
 }

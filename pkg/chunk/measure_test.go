@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -46,10 +46,10 @@ func pieces(d *tsbs.Dataset, shards uint32) map[string][]*Series {
 		times := map[string][]int64{}
 		for i := range h.Series {
 			s := &h.Series[i]
-			var labels []frame.Label
+			var labels []series.Label
 			for _, l := range s.Labels {
 				if l.Value != "" {
-					labels = append(labels, frame.Label(l))
+					labels = append(labels, series.Label(l))
 				}
 			}
 			for from := 0; from < len(s.Timestamps); {
@@ -68,7 +68,7 @@ func pieces(d *tsbs.Dataset, shards uint32) map[string][]*Series {
 					}
 					times[key] = c.T
 				}
-				out[key] = append(out[key], &Series{Agent: agent, Labels: labels, Type: frame.Gauge, Columns: c})
+				out[key] = append(out[key], &Series{Agent: agent, Labels: labels, Type: series.Gauge, Columns: c})
 				from = to
 			}
 		}

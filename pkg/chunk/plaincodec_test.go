@@ -5,7 +5,7 @@ import (
 	"math"
 	"math/bits"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // plainCodec is a second codec, for tests only: every column is its length and its values as
@@ -86,7 +86,7 @@ func (e *plainEncoder) addValues(c *Columns, _ int) {
 	}
 }
 
-func (e *plainEncoder) histogram(h *frame.Histogram) {
+func (e *plainEncoder) histogram(h *series.Histogram) {
 	e.column = appendZigzag(e.column, int64(h.Schema))
 	e.floats(h.ZeroThreshold, h.ZeroCount, h.Count, h.Sum)
 	for _, spans := range [...][]int32{h.PositiveSpans, h.NegativeSpans} {
@@ -203,13 +203,13 @@ func (d *plainDecoder) readValues(i int, want Mask, into *Columns) error {
 	return nil
 }
 
-func (d *plainDecoder) readHistograms(c *cursor, rows int, p *[]frame.Histogram) error {
+func (d *plainDecoder) readHistograms(c *cursor, rows int, p *[]series.Histogram) error {
 	if c == nil {
 		*p = nil
 		return nil
 	}
 	c.reason = BadHistogram
-	*p = make([]frame.Histogram, rows)
+	*p = make([]series.Histogram, rows)
 	limit := d.lim.HistogramValues
 	for i := range *p {
 		h := &(*p)[i]

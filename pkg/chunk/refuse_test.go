@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // readAll decodes everything that the index names.
@@ -212,10 +212,10 @@ func TestBadSeriesAreRefused(t *testing.T) {
 		"short start":         func(s *Series) { s.Start = []int64{1} },
 		"short first time":    func(s *Series) { s.FirstT = []int64{1} },
 		"times in no order":   func(s *Series) { s.T[1] = 1 },
-		"spans and buckets":   func(s *Series) { s.H = []frame.Histogram{{PositiveSpans: []int32{0, 2}}, {}} },
-		"span without length": func(s *Series) { s.H = []frame.Histogram{{}, {NegativeSpans: []int32{0}}} },
+		"spans and buckets":   func(s *Series) { s.H = []series.Histogram{{PositiveSpans: []int32{0, 2}}, {}} },
+		"span without length": func(s *Series) { s.H = []series.Histogram{{}, {NegativeSpans: []int32{0}}} },
 		"negative span": func(s *Series) {
-			s.H = []frame.Histogram{{}, {PositiveSpans: []int32{0, 2, -1, 0}, PositiveBuckets: []float64{1, 2}}}
+			s.H = []series.Histogram{{}, {PositiveSpans: []int32{0, 2, -1, 0}, PositiveBuckets: []float64{1, 2}}}
 		},
 	} {
 		s := ok()

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 func write(t testing.TB, opt Options, series []*Series) *Files {
@@ -146,7 +146,7 @@ func TestOrderOfAddingDoesNotMatter(t *testing.T) {
 func TestTimeRanges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rows := rapid.IntRange(1, 60).Draw(rt, "rows")
-		s := &Series{Agent: "a", Labels: []frame.Label{{Name: nameLabel, Value: "up"}}}
+		s := &Series{Agent: "a", Labels: []series.Label{{Name: nameLabel, Value: "up"}}}
 		for i := range rows {
 			s.T, s.V = append(s.T, int64(i)*10), append(s.V, float64(i*i))
 		}

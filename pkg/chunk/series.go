@@ -10,7 +10,7 @@ import (
 	"cmp"
 	"strings"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Series is one label set of one agent, with its rows in one hour and window. Equal
@@ -19,8 +19,8 @@ type Series struct {
 	Agent string
 	// Labels, resource labels included, sorted by name, unique, without empty values;
 	// __name__ is among them.
-	Labels []frame.Label
-	Type   frame.MetricType
+	Labels []series.Label
+	Type   series.Type
 	Unit   string // "" when unknown
 	Columns
 }
@@ -37,7 +37,7 @@ type Columns struct {
 	T []int64
 
 	V []float64
-	H []frame.Histogram
+	H []series.Histogram
 	// Start of the accumulation of each raw row, Unix nanoseconds, 0 when unknown; nil
 	// when all are unknown.
 	Start []int64
@@ -56,8 +56,8 @@ type Columns struct {
 	Sum, SumC []float64
 	Min, Max  []float64
 
-	FirstH, LastH   []frame.Histogram
-	IncreaseH, SumH []frame.Histogram
+	FirstH, LastH   []series.Histogram
+	IncreaseH, SumH []series.Histogram
 }
 
 // Rows of the series.
@@ -124,7 +124,7 @@ func (s *Series) validate(ascends bool) error {
 }
 
 // validateHistograms checks what the format needs: spans that fit their buckets.
-func validateHistograms(v []frame.Histogram) error {
+func validateHistograms(v []series.Histogram) error {
 	for i := range v {
 		h := &v[i]
 		for k, spans := range [...][]int32{h.PositiveSpans, h.NegativeSpans} {
@@ -160,7 +160,7 @@ func Compare(a, b *SeriesRef) int {
 		strings.Compare(a.Agent, b.Agent), cmp.Compare(a.Type, b.Type), strings.Compare(a.Unit, b.Unit))
 }
 
-func nameOf(ls []frame.Label) string {
+func nameOf(ls []series.Label) string {
 	for _, l := range ls {
 		if l.Name == nameLabel {
 			return l.Value
@@ -170,7 +170,7 @@ func nameOf(ls []frame.Label) string {
 }
 
 // compareLabels leaves out the name.
-func compareLabels(a, b []frame.Label) int {
+func compareLabels(a, b []series.Label) int {
 	i, k := 0, 0
 	for {
 		if i < len(a) && a[i].Name == nameLabel {
@@ -272,7 +272,7 @@ func (c *Columns) float(bit Mask) *[]float64 {
 	return &c.Max
 }
 
-func (c *Columns) hist(bit Mask) *[]frame.Histogram {
+func (c *Columns) hist(bit Mask) *[]series.Histogram {
 	switch bit {
 	case ColH:
 		return &c.H
@@ -352,7 +352,7 @@ func (c *Columns) AppendRows(o *Columns, from, to int) error {
 			switch {
 			case part.mask()&bit == 0 || bit == ColStart:
 			case bit&histColumns != 0:
-				*c.hist(bit) = []frame.Histogram{}
+				*c.hist(bit) = []series.Histogram{}
 			case bit&countColumns != 0:
 				*c.count(bit) = []uint32{}
 			default:

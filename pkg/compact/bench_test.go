@@ -13,12 +13,12 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -114,13 +114,13 @@ func (w *world) load(d *tsbs.Dataset, win window.Window, span uint16) []*catalog
 	hours := map[at][]chunk.Series{}
 	for i := range d.Series {
 		agent := d.Series[i].Label("hostname")
-		var ls []frame.Label
+		var ls []series.Label
 		for _, l := range d.Series[i].Labels {
 			if l.Value != "" {
-				ls = append(ls, frame.Label{Name: l.Name, Value: l.Value})
+				ls = append(ls, series.Label{Name: l.Name, Value: l.Value})
 			}
 		}
-		slices.SortFunc(ls, func(a, b frame.Label) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(ls, func(a, b series.Label) int { return strings.Compare(a.Name, b.Name) })
 		id := shard.Of(agent, shards)
 		byHour := map[window.Hour]*chunk.Columns{}
 		for k, t := range d.Series[i].Timestamps {
@@ -136,7 +136,7 @@ func (w *world) load(d *tsbs.Dataset, win window.Window, span uint16) []*catalog
 			c.T, c.V = append(c.T, t*1_000_000), append(c.V, d.Series[i].Values[k])
 		}
 		for h, c := range byHour {
-			s := chunk.Series{Agent: agent, Labels: ls, Type: frame.Gauge, Columns: *c}
+			s := chunk.Series{Agent: agent, Labels: ls, Type: series.Gauge, Columns: *c}
 			if win != window.Raw {
 				s = rollup.NewRoller(win).Roll(&s)
 			}

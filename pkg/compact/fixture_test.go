@@ -19,7 +19,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -27,6 +26,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -209,10 +209,10 @@ func agents(id shard.ID, n int) []string {
 func rawSeries(h window.Hour, id shard.ID, gen uint64) []chunk.Series {
 	rnd := rand.New(rand.NewPCG(uint64(h)*100+uint64(id), gen))
 	var out []chunk.Series
-	add := func(agent, name, extra string, typ frame.MetricType, c chunk.Columns) {
-		ls := []frame.Label{{Name: "__name__", Value: name}, {Name: "job", Value: "x"}}
+	add := func(agent, name, extra string, typ series.Type, c chunk.Columns) {
+		ls := []series.Label{{Name: "__name__", Value: name}, {Name: "job", Value: "x"}}
 		if extra != "" {
-			ls = append(ls, frame.Label{Name: "zone", Value: extra})
+			ls = append(ls, series.Label{Name: "zone", Value: extra})
 		}
 		out = append(out, chunk.Series{Agent: agent, Labels: ls, Type: typ, Columns: c})
 	}
@@ -244,19 +244,19 @@ func rawSeries(h window.Hour, id shard.ID, gen uint64) []chunk.Series {
 					c.Start = append(c.Start, t[0]-int64(k))
 				}
 			}
-			add(a, "requests_total", zone, frame.Counter, c)
+			add(a, "requests_total", zone, series.Counter, c)
 			g := chunk.Columns{T: t[:1+rnd.IntN(len(t))]}
 			for range g.T {
 				g.V = append(g.V, rnd.NormFloat64())
 			}
-			add(a, "load", zone, frame.Gauge, g)
+			add(a, "load", zone, series.Gauge, g)
 		}
 		hc := chunk.Columns{T: t[:5]}
 		for k := range hc.T {
 			n := float64(k + rnd.IntN(5))
-			hc.H = append(hc.H, frame.Histogram{Count: n, Sum: n, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{n}})
+			hc.H = append(hc.H, series.Histogram{Count: n, Sum: n, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{n}})
 		}
-		add(a, "latency", "", frame.HistogramCumulative, hc)
+		add(a, "latency", "", series.HistogramCumulative, hc)
 	}
 	slices.SortFunc(out, func(a, b chunk.Series) int { return chunk.Compare(refOf(&a), refOf(&b)) })
 	return out
@@ -386,7 +386,7 @@ func rowText(c *chunk.Columns, k int) string {
 			b = binary.BigEndian.AppendUint64(b, uint64(v[k]))
 		}
 	}
-	for _, v := range [][]frame.Histogram{c.H, c.FirstH, c.LastH, c.IncreaseH, c.SumH} {
+	for _, v := range [][]series.Histogram{c.H, c.FirstH, c.LastH, c.IncreaseH, c.SumH} {
 		if b = append(b, '|'); v != nil {
 			b = fmt.Appendf(b, "%+v", v[k])
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -28,11 +28,11 @@ func (w *world) queried(mint, maxt int64) map[string]string {
 	q := r.Query(views, shards, published.Span{Oldest: hour0 - 10, Newest: hour0 + 100}, published.Limits{})
 	all := labels.MustNewMatcher(labels.MatchRegexp, "job", ".+")
 	out := map[string]string{}
-	series, err := q.Select(w.t.Context(), mint, maxt, all)
+	found, err := q.Select(w.t.Context(), mint, maxt, all)
 	w.must(err)
-	for i := range series {
+	for i := range found {
 		var b strings.Builder
-		runs := series[i].Runs(mint, maxt)
+		runs := found[i].Runs(mint, maxt)
 		for run, ok := runs.Next(); ok; run, ok = runs.Next() {
 			for k, t := range run.T {
 				fmt.Fprintf(&b, "%d", t)
@@ -52,11 +52,11 @@ func (w *world) queried(mint, maxt int64) map[string]string {
 		}
 		w.must(runs.Err())
 		if b.Len() > 0 {
-			out["raw "+series[i].Labels.String()] = b.String()
+			out["raw "+found[i].Labels.String()] = b.String()
 		}
 	}
 	rolled, _, err := q.SelectRolled(w.t.Context(), published.Rows{Window: window.OneMinute}, mint, maxt, func(window.Hour) bool { return false },
-		func(frame.MetricType) bool { return true }, all, labels.MustNewMatcher(labels.MatchEqual, "zone", "b"), labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, "load"))
+		func(series.Type) bool { return true }, all, labels.MustNewMatcher(labels.MatchEqual, "zone", "b"), labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, "load"))
 	w.must(err)
 	for i := range rolled {
 		var b strings.Builder

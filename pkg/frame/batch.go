@@ -4,17 +4,17 @@
 // hand, without an allocation per sample. Every bound is checked before memory is taken.
 package frame
 
-import "lightmetrics.dev/lightmetrics/pkg/identity"
+import (
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
 
 // Batch is a decoded payload. Memory is shared between its parts: a Decoder reuses
 // it, so a Batch is valid until the next Decode into it. Strings stay valid for
 // ever, but one of them keeps the batch's whole string table alive.
 type Batch struct {
 	Identity identity.Batch
-	// Strings is the string table; entry 0 is "".
-	Strings []string
-	// Resource labels belong to every series; a series label of the same name wins.
-	Resource []LabelRef
+	series.Table
 	// Groups in record order.
 	Groups []Group
 	// Helps by ascending Name. Most batches have none: see docs/format/frame.md.
@@ -29,13 +29,10 @@ type arena struct {
 	table                         []byte // the columns that Strings were built from; empty when not valid
 	prefixLen, lengthLen, textLen int    // of the table's columns, and of its strings
 	text                          []byte // scratch
-	refs                          []LabelRef
+	refs                          []series.LabelRef
 	floats                        []float64
 	spans                         []int32
 }
-
-// LabelRef is a label as two indexes into Batch.Strings.
-type LabelRef struct{ Name, Value uint32 }
 
 // Group is a dense matrix: every series has one record in every row. Record order
 // in a batch is group by group, series by series, row by row; record k of the batch
@@ -43,51 +40,11 @@ type LabelRef struct{ Name, Value uint32 }
 type Group struct {
 	// Timestamps of the rows, Unix nanoseconds, strictly increasing.
 	Timestamps []int64
-	Series     []Series
+	Series     []series.Ref
 	// Values, series-major, len(Series)*len(Timestamps); nil in a group of histograms.
 	Values []float64
 	// Histograms, series-major; nil in a group of samples.
-	Histograms []Histogram
-}
-
-// Series is one label set with its type.
-type Series struct {
-	// Labels, sorted by name, unique, __name__ among them.
-	Labels []LabelRef
-	Type   MetricType
-	// Unit indexes Batch.Strings; 0 when unknown.
-	Unit uint32
-	// StartTime of the accumulation, Unix nanoseconds; 0 when unknown.
-	StartTime int64
-}
-
-// MetricType says what values mean; the numbers are those of the protobuf enum.
-type MetricType uint8
-
-// Metric types.
-const (
-	Unknown MetricType = iota
-	Gauge
-	Counter
-	DeltaCounter
-	HistogramCumulative
-	HistogramDelta
-	HistogramGauge
-	Info
-)
-
-// Histogram is one record of a native histogram; fields as in the protobuf message.
-type Histogram struct {
-	Schema          int32
-	ZeroThreshold   float64
-	ZeroCount       float64
-	Count           float64
-	Sum             float64
-	PositiveSpans   []int32 // offset, length, offset, length, …
-	PositiveBuckets []float64
-	NegativeSpans   []int32
-	NegativeBuckets []float64
-	CustomValues    []float64
+	Histograms []series.Histogram
 }
 
 // Records counts the records: the sum over groups of series times rows.

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 const (
@@ -142,12 +143,12 @@ func BenchmarkBuilder(b *testing.B) {
 	samples := 0
 	start := cpu(b)
 	b.ReportAllocs()
-	labels := []frame.Label{{Name: frame.MetricName}}
+	labels := []series.Label{{Name: series.MetricName}}
 	for b.Loop() {
 		builder.Reset()
 		for i := range h.Series {
 			labels[0].Value = h.Series[i].Label("__name__")
-			id, err := builder.AddSeries(labels, frame.Gauge, "", 0)
+			id, err := builder.AddSeries(labels, series.Gauge, "", 0)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Builder collects records and lays them out as a Batch: strings are interned,
@@ -13,8 +14,8 @@ type Builder struct {
 	lim      Limits
 	strings  []string
 	intern   map[string]uint32
-	resource []LabelRef
-	refs     []LabelRef // of all series, one after the other
+	resource []series.LabelRef
+	refs     []series.LabelRef // of all series, one after the other
 	series   []built
 	used     int // of series
 	helps    []Help
@@ -27,11 +28,11 @@ type Builder struct {
 
 // built is a series with its records.
 type built struct {
-	Series
+	series.Ref
 	same       int32
 	timestamps []int64
 	values     []float64
-	histograms []Histogram
+	histograms []series.Histogram
 	timeHash   uint64
 	group      int32
 }
@@ -69,7 +70,7 @@ func (b *Builder) Reset() {
 
 // SetResource sets the labels that every series has, before the first series of
 // the batch. Labels with an empty value are left out.
-func (b *Builder) SetResource(labels ...Label) error {
+func (b *Builder) SetResource(labels ...series.Label) error {
 	if b.used > 0 {
 		return refuse(BadLabels, "resource set after a series")
 	}
@@ -93,18 +94,18 @@ func (b *Builder) SetResource(labels ...Label) error {
 // start time (Unix nanoseconds, 0 when unknown), the same one when it was added
 // before. Labels are in any order; those with an empty value are left out. A
 // series that a receiver would refuse is refused here, so that it does not cost the batch.
-func (b *Builder) AddSeries(labels []Label, t MetricType, unit string, start int64) (SeriesID, error) {
+func (b *Builder) AddSeries(labels []series.Label, t series.Type, unit string, start int64) (SeriesID, error) {
 	from, strings := len(b.refs), len(b.strings)
 	b.addLabels(labels)
 	refs := b.refs[from:len(b.refs):len(b.refs)]
-	s := Series{Labels: refs, Type: t, Unit: b.internString(unit), StartTime: start}
+	s := series.Ref{Labels: refs, Type: t, Unit: b.internString(unit), StartTime: start}
 	hash := b.hash(&s)
 	head, ok := b.byHash[hash]
 	if !ok {
 		head = -1
 	}
 	for i := head; i >= 0; i = b.series[i].same {
-		if equalSeries(&b.series[i].Series, &s) {
+		if equalSeries(&b.series[i].Ref, &s) {
 			b.refs = b.refs[:from]
 			return SeriesID(i), nil
 		}
@@ -122,7 +123,7 @@ func (b *Builder) AddSeries(labels []Label, t MetricType, unit string, start int
 	}
 	e := &b.series[b.used]
 	*e = built{
-		Series: s, same: head,
+		Ref: s, same: head,
 		timestamps: e.timestamps[:0], values: e.values[:0], histograms: e.histograms[:0],
 	}
 	b.byHash[hash] = int32(b.used)
@@ -144,12 +145,12 @@ func (b *Builder) Append(id SeriesID, ts int64, value float64) error {
 }
 
 // AppendHistogram adds a histogram to a series. The slices of h are kept, not copied.
-func (b *Builder) AppendHistogram(id SeriesID, ts int64, h Histogram) error {
+func (b *Builder) AppendHistogram(id SeriesID, ts int64, h series.Histogram) error {
 	e := &b.series[id]
-	if len(e.values) > 0 || (e.Type != Unknown && !e.Type.Histogram()) {
+	if len(e.values) > 0 || (e.Type != series.Unknown && !e.Type.Histogram()) {
 		return refuse(BadColumn, "histogram in a series of samples")
 	}
-	if err := h.validate(); err != nil {
+	if err := validateHistogram(&h); err != nil {
 		return err
 	}
 	if err := b.appendTime(e, ts); err != nil {
@@ -230,7 +231,7 @@ func (b *Builder) group() {
 			o := &b.out.Groups[g]
 			o.Timestamps, o.Series, o.Values, o.Histograms = e.timestamps, o.Series[:0], o.Values[:0], nil
 			if histograms {
-				o.Values, o.Histograms = nil, []Histogram{} // tells the kind of group
+				o.Values, o.Histograms = nil, []series.Histogram{} // tells the kind of group
 			}
 			b.grouped[key] = g
 		}
@@ -245,7 +246,7 @@ func (b *Builder) fill() {
 			continue
 		}
 		o := &b.out.Groups[e.group]
-		o.Series = append(o.Series, e.Series)
+		o.Series = append(o.Series, e.Ref)
 		o.Values = append(o.Values, e.values...)
 		o.Histograms = append(o.Histograms, e.histograms...)
 	}
@@ -276,13 +277,13 @@ func (b *Builder) view() *Batch {
 }
 
 // addLabels appends references to refs, sorted by name. Not stable: equal names are refused later.
-func (b *Builder) addLabels(labels []Label) {
+func (b *Builder) addLabels(labels []series.Label) {
 	from := len(b.refs)
 	for _, l := range labels {
 		if l.Value == "" {
 			continue
 		}
-		b.refs = append(b.refs, LabelRef{b.internString(l.Name), b.internString(l.Value)})
+		b.refs = append(b.refs, series.LabelRef{Name: b.internString(l.Name), Value: b.internString(l.Value)})
 		for i := len(b.refs) - 1; i > from && b.strings[b.refs[i].Name] < b.strings[b.refs[i-1].Name]; i-- {
 			b.refs[i], b.refs[i-1] = b.refs[i-1], b.refs[i]
 		}
@@ -299,7 +300,7 @@ func (b *Builder) internString(s string) uint32 {
 	return i
 }
 
-func (b *Builder) hash(s *Series) uint64 {
+func (b *Builder) hash(s *series.Ref) uint64 {
 	h := uint64(s.Type) ^ uint64(s.Unit)<<8 ^ uint64(s.StartTime)*0x9e3779b97f4a7c15
 	for _, l := range s.Labels {
 		h = (h ^ (uint64(l.Name)<<32 | uint64(l.Value))) * 0x9e3779b97f4a7c15
@@ -308,6 +309,6 @@ func (b *Builder) hash(s *Series) uint64 {
 	return h
 }
 
-func equalSeries(a, b *Series) bool {
+func equalSeries(a, b *series.Ref) bool {
 	return a.Type == b.Type && a.Unit == b.Unit && a.StartTime == b.StartTime && slices.Equal(a.Labels, b.Labels)
 }

@@ -3,11 +3,13 @@ package frame
 import (
 	"slices"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-func add(t *testing.T, b *Builder, labels ...Label) SeriesID {
+func add(t *testing.T, b *Builder, labels ...series.Label) SeriesID {
 	t.Helper()
-	id, err := b.AddSeries(labels, Gauge, "", 0)
+	id, err := b.AddSeries(labels, series.Gauge, "", 0)
 	must(t, err)
 	return id
 }
@@ -18,9 +20,9 @@ func TestBuilderRecordOrder(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	var ids []SeriesID
 	for _, n := range names {
-		ids = append(ids, add(t, b, Label{MetricName, n}))
+		ids = append(ids, add(t, b, series.Label{Name: series.MetricName, Value: n}))
 	}
-	idle := add(t, b, Label{MetricName, "idle"})
+	idle := add(t, b, series.Label{Name: series.MetricName, Value: "idle"})
 	for ts := range int64(3) { // as scrapes come: row by row
 		for i, id := range ids {
 			if i == 1 && ts == 1 {
@@ -56,16 +58,16 @@ func TestBuilderRecordOrder(t *testing.T) {
 
 func TestBuilderSeries(t *testing.T) {
 	b := NewBuilder()
-	x := add(t, b, Label{"z", "1"}, Label{MetricName, "up"}, Label{"a", "2"}, Label{"empty", ""})
-	if y := add(t, b, Label{"a", "2"}, Label{"z", "1"}, Label{MetricName, "up"}); y != x {
+	x := add(t, b, series.Label{Name: "z", Value: "1"}, series.Label{Name: series.MetricName, Value: "up"}, series.Label{Name: "a", Value: "2"}, series.Label{Name: "empty", Value: ""})
+	if y := add(t, b, series.Label{Name: "a", Value: "2"}, series.Label{Name: "z", Value: "1"}, series.Label{Name: series.MetricName, Value: "up"}); y != x {
 		t.Errorf("series %d and %d", x, y)
 	}
 	for _, other := range []struct {
-		typ   MetricType
+		typ   series.Type
 		unit  string
 		start int64
-	}{{Counter, "", 0}, {Gauge, "s", 0}, {Gauge, "", 1}} {
-		y, err := b.AddSeries([]Label{{"a", "2"}, {"z", "1"}, {MetricName, "up"}}, other.typ, other.unit, other.start)
+	}{{series.Counter, "", 0}, {series.Gauge, "s", 0}, {series.Gauge, "", 1}} {
+		y, err := b.AddSeries([]series.Label{{Name: "a", Value: "2"}, {Name: "z", Value: "1"}, {Name: series.MetricName, Value: "up"}}, other.typ, other.unit, other.start)
 		if err != nil || y == x {
 			t.Errorf("%v: series %d, %v", other, y, err)
 		}
@@ -74,7 +76,7 @@ func TestBuilderSeries(t *testing.T) {
 	batch, err := b.Build(boot, 0)
 	must(t, err)
 	got := batch.AppendLabels(nil, &batch.Groups[0].Series[0])
-	if want := []Label{{MetricName, "up"}, {"a", "2"}, {"z", "1"}}; !slices.Equal(got, want) {
+	if want := []series.Label{{Name: series.MetricName, Value: "up"}, {Name: "a", Value: "2"}, {Name: "z", Value: "1"}}; !slices.Equal(got, want) {
 		t.Errorf("labels %v", got)
 	}
 }
@@ -82,38 +84,38 @@ func TestBuilderSeries(t *testing.T) {
 // A series that is refused leaves nothing behind, and the batch goes on.
 func TestBuilderRefusesOneSeries(t *testing.T) {
 	b := NewBuilder()
-	for _, labels := range [][]Label{
-		{{"job", "no name"}},
-		{{MetricName, "x"}, {"l", "bad \xff"}},
-		{{MetricName, "x"}, {"l", "1"}, {"l", "2"}},
-		{{MetricName, "x"}, {"", "1"}},
+	for _, labels := range [][]series.Label{
+		{{Name: "job", Value: "no name"}},
+		{{Name: series.MetricName, Value: "x"}, {Name: "l", Value: "bad \xff"}},
+		{{Name: series.MetricName, Value: "x"}, {Name: "l", Value: "1"}, {Name: "l", Value: "2"}},
+		{{Name: series.MetricName, Value: "x"}, {Name: "", Value: "1"}},
 		nil,
 	} {
-		_, err := b.AddSeries(labels, Gauge, "", 0)
+		_, err := b.AddSeries(labels, series.Gauge, "", 0)
 		wantReason(t, err, BadLabels)
 	}
-	_, err := b.AddSeries([]Label{{MetricName, "x"}}, Info+1, "", 0)
+	_, err := b.AddSeries([]series.Label{{Name: series.MetricName, Value: "x"}}, series.Info+1, "", 0)
 	wantReason(t, err, BadPayload)
-	_, err = b.AddSeries([]Label{{MetricName, "x"}}, Gauge, "\xff", 0)
+	_, err = b.AddSeries([]series.Label{{Name: series.MetricName, Value: "x"}}, series.Gauge, "\xff", 0)
 	wantReason(t, err, BadLabels)
-	wantReason(t, b.SetResource(Label{"r", "\xff"}), BadLabels)
-	wantReason(t, b.SetResource(Label{MetricName, "r"}), BadLabels)
+	wantReason(t, b.SetResource(series.Label{Name: "r", Value: "\xff"}), BadLabels)
+	wantReason(t, b.SetResource(series.Label{Name: series.MetricName, Value: "r"}), BadLabels)
 	_, err = b.Build(boot, 1)
 	wantReason(t, err, RecordCountMismatch)
 
-	id := add(t, b, Label{MetricName, "good"})
-	wantReason(t, b.SetResource(Label{"late", "1"}), BadLabels)
+	id := add(t, b, series.Label{Name: series.MetricName, Value: "good"})
+	wantReason(t, b.SetResource(series.Label{Name: "late", Value: "1"}), BadLabels)
 	must(t, b.Append(id, 5, 1))
 	wantReason(t, b.Append(id, 5, 2), BadColumn)
 	wantReason(t, b.Append(id, 4, 2), BadColumn)
-	wantReason(t, b.AppendHistogram(id, 6, Histogram{}), BadColumn)
-	h, err := b.AddSeries([]Label{{MetricName, "h"}}, HistogramGauge, "", 0)
+	wantReason(t, b.AppendHistogram(id, 6, series.Histogram{}), BadColumn)
+	h, err := b.AddSeries([]series.Label{{Name: series.MetricName, Value: "h"}}, series.HistogramGauge, "", 0)
 	must(t, err)
 	wantReason(t, b.Append(h, 6, 1), BadColumn)
-	wantReason(t, b.AppendHistogram(h, 6, Histogram{Schema: 60}), BadHistogram)
+	wantReason(t, b.AppendHistogram(h, 6, series.Histogram{Schema: 60}), BadHistogram)
 	batch, err := b.Build(boot, 1)
 	must(t, err)
-	if want := []string{"", MetricName, "good", "h"}; !slices.Equal(batch.Strings, want) {
+	if want := []string{"", series.MetricName, "good", "h"}; !slices.Equal(batch.Strings, want) {
 		t.Errorf("strings %q, want %q", batch.Strings, want)
 	}
 	if batch.Records() != 1 {
@@ -123,7 +125,7 @@ func TestBuilderRefusesOneSeries(t *testing.T) {
 
 func TestBuilderLimitsRecords(t *testing.T) {
 	b := NewBuilderWithLimits(Limits{Records: 2})
-	id := add(t, b, Label{MetricName, "x"})
+	id := add(t, b, series.Label{Name: series.MetricName, Value: "x"})
 	must(t, b.Append(id, 1, 1))
 	must(t, b.Append(id, 2, 1))
 	wantReason(t, b.Append(id, 3, 1), TooManyRecords)
@@ -132,12 +134,12 @@ func TestBuilderLimitsRecords(t *testing.T) {
 func TestResolvedLabels(t *testing.T) {
 	batch := sampleBatch(t)
 	got := batch.AppendLabels(nil, &batch.Groups[0].Series[1])
-	want := []Label{{MetricName, "requests_total"}, {"host", "h1"}, {"region", "override"}, {"zone", "a"}}
+	want := []series.Label{{Name: series.MetricName, Value: "requests_total"}, {Name: "host", Value: "h1"}, {Name: "region", Value: "override"}, {Name: "zone", Value: "a"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("labels %v, want %v", got, want)
 	}
 	got = batch.AppendLabels(nil, &batch.Groups[1].Series[0])
-	want = []Label{{MetricName, "once"}, {"host", "h1"}, {"region", "eu-west-1"}}
+	want = []series.Label{{Name: series.MetricName, Value: "once"}, {Name: "host", Value: "h1"}, {Name: "region", Value: "eu-west-1"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("labels %v, want %v", got, want)
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -62,7 +64,7 @@ func TestGolden(t *testing.T) {
 // The bytes of the example in docs/format/frame.md.
 func TestExactBytes(t *testing.T) {
 	b := NewBuilder()
-	id, err := b.AddSeries([]Label{{MetricName, "up"}}, Gauge, "", 0)
+	id, err := b.AddSeries([]series.Label{{Name: series.MetricName, Value: "up"}}, series.Gauge, "", 0)
 	must(t, err)
 	must(t, b.Append(id, 1_800_000_000_000_000_000, 1))
 	must(t, b.Append(id, 1_800_000_010_000_000_000, 1))

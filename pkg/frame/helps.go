@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Helps stand beside the series and not among their columns: they belong to a metric
@@ -167,7 +169,7 @@ func (b *Batch) metricNames() stringSet {
 	for i := range b.Groups {
 		for k := range b.Groups[i].Series {
 			for _, l := range b.Groups[i].Series[k].Labels {
-				if b.Strings[l.Name] == MetricName {
+				if b.Strings[l.Name] == series.MetricName {
 					out[l.Value>>6] |= 1 << (l.Value & 63)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	framev1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/frame/v1"
 )
 
@@ -17,7 +18,7 @@ func helpBatch(tb testing.TB) *Batch {
 	tb.Helper()
 	b := NewBuilder()
 	for _, s := range [][2]string{{"load", "1"}, {"other", "1"}, {"up", "1"}, {"up", "2"}} {
-		id, err := b.AddSeries([]Label{{MetricName, s[0]}, {"i", s[1]}}, Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: series.MetricName, Value: s[0]}, {Name: "i", Value: s[1]}}, series.Gauge, "", 0)
 		must(tb, err)
 		must(tb, b.Append(id, 1_800_000_000_000_000_000, 1))
 	}
@@ -63,8 +64,8 @@ func TestHelpsAddToTheEnd(t *testing.T) {
 
 func TestBuilderHelps(t *testing.T) {
 	b := NewBuilder()
-	id := add(t, b, Label{MetricName, "up"}, Label{"job", "j"})
-	add(t, b, Label{MetricName, "no_records"})
+	id := add(t, b, series.Label{Name: series.MetricName, Value: "up"}, series.Label{Name: "job", Value: "j"})
+	add(t, b, series.Label{Name: series.MetricName, Value: "no_records"})
 	must(t, b.Append(id, 1, 1))
 	for name, text := range map[string]string{"down": "x", "": "x", "up": "", "no_records": "\xff"} {
 		wantReason(t, b.SetHelp(name, text), BadHelp)
@@ -81,7 +82,7 @@ func TestBuilderHelps(t *testing.T) {
 	}
 	must(t, batch.Validate(Limits{}))
 	b.Reset()
-	must(t, b.Append(add(t, b, Label{MetricName, "up"}), 1, 1))
+	must(t, b.Append(add(t, b, series.Label{Name: series.MetricName, Value: "up"}), 1, 1))
 	if batch, err = b.Build(boot, 1); err != nil || len(batch.Helps) != 0 {
 		t.Errorf("after Reset: %+v, %v", batch.Helps, err)
 	}

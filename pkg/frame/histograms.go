@@ -3,6 +3,8 @@ package frame
 import (
 	"encoding/binary"
 	"math"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // histograms reads the n histograms of g.
@@ -20,7 +22,7 @@ func (r *reader) histograms(g *Group, n int, f *fields) error {
 		if err := r.spend(1, histogramCost); err != nil {
 			return err
 		}
-		g.Histograms = append(g.Histograms, Histogram{})
+		g.Histograms = append(g.Histograms, series.Histogram{})
 		if err := r.histogram(&g.Histograms[i], body); err != nil {
 			return err
 		}
@@ -28,7 +30,7 @@ func (r *reader) histograms(g *Group, n int, f *fields) error {
 	return nil
 }
 
-func (r *reader) histogram(h *Histogram, body []byte) error {
+func (r *reader) histogram(h *series.Histogram, body []byte) error {
 	f := fields{b: body}
 	schema := unzigzag(f.uvarint(1))
 	if schema != int64(int32(schema)) {
@@ -57,7 +59,7 @@ func (r *reader) histogram(h *Histogram, body []byte) error {
 	if err := f.end("histogram"); err != nil {
 		return err
 	}
-	return h.validate()
+	return validateHistogram(h)
 }
 
 // spans lends arena memory; nil for an empty column.

@@ -3,6 +3,8 @@ package frame
 import (
 	"math/rand/v2"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // A payload beyond the largest zstd window, whose frame is small: what the encoder
@@ -14,7 +16,7 @@ func TestLargePayloadCompresses(t *testing.T) {
 		few[i] = rnd.NormFloat64()
 	}
 	b := NewBuilder()
-	id, err := b.AddSeries([]Label{{MetricName, "x"}}, Gauge, "", 0)
+	id, err := b.AddSeries([]series.Label{{Name: series.MetricName, Value: "x"}}, series.Gauge, "", 0)
 	must(t, err)
 	for i := range 1_000_000 {
 		must(t, b.Append(id, int64(i+1)*1e9, few[rnd.IntN(len(few))]))

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // allocated is what f takes from the heap, in bytes, collected or not.
@@ -89,7 +91,7 @@ func TestTablesHaveABudget(t *testing.T) {
 func matrix(tb testing.TB, rows int) *Batch {
 	b := NewBuilder()
 	for s := range 20 {
-		id, err := b.AddSeries([]Label{{MetricName, "m"}, {"i", string(rune('a' + s))}}, Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: series.MetricName, Value: "m"}, {Name: "i", Value: string(rune('a' + s))}}, series.Gauge, "", 0)
 		must(tb, err)
 		for r := range rows {
 			v := float64(r * s)
@@ -139,13 +141,13 @@ func TestNoAllocationPerSample(t *testing.T) {
 
 func TestBuilderReusesItsMemory(t *testing.T) {
 	b := NewBuilder()
-	labels := []Label{{MetricName, "m"}, {"i", ""}}
+	labels := []series.Label{{Name: series.MetricName, Value: "m"}, {Name: "i", Value: ""}}
 	build := func() {
 		b.Reset()
-		must(t, b.SetResource(Label{"host", "h"}))
+		must(t, b.SetResource(series.Label{Name: "host", Value: "h"}))
 		for s := range 20 {
 			labels[1].Value = "abcdefghijklmnopqrst"[s : s+1]
-			id, err := b.AddSeries(labels, Gauge, "bytes", 0)
+			id, err := b.AddSeries(labels, series.Gauge, "bytes", 0)
 			must(t, err)
 			for r := range 50 {
 				must(t, b.Append(id, int64(r), 1))

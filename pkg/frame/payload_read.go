@@ -1,5 +1,7 @@
 package frame
 
+import "lightmetrics.dev/lightmetrics/pkg/series"
+
 // Memory that table entries cost a reader, in bytes, counted against Limits.DecodedBytes.
 const (
 	stringCost    = 16
@@ -88,13 +90,13 @@ func (r *reader) identity(body []byte) error {
 }
 
 // takeRefs lends n label references of the arena.
-func (r *reader) takeRefs(n int) ([]LabelRef, error) {
+func (r *reader) takeRefs(n int) ([]series.LabelRef, error) {
 	if err := r.spend(n, labelCost); err != nil {
 		return nil, err
 	}
 	a := &r.b.arena.refs
 	if cap(*a)-len(*a) < n {
-		*a = make([]LabelRef, 0, max(n, 2*cap(*a))) // the old one lives on in its series
+		*a = make([]series.LabelRef, 0, max(n, 2*cap(*a))) // the old one lives on in its series
 	}
 	l := len(*a)
 	*a = (*a)[:l+n]
@@ -119,7 +121,7 @@ func (r *reader) resource(col []byte) error {
 		if pos < 0 || max(name, value) >= uint64(len(r.b.Strings)) {
 			return refuse(BadLabels, "resource label %d refers to no string", i)
 		}
-		refs[i] = LabelRef{uint32(name), uint32(value)}
+		refs[i] = series.LabelRef{Name: uint32(name), Value: uint32(value)}
 	}
 	r.b.Resource = refs
 	r.next = nextRef(refs, r.next)
@@ -198,7 +200,7 @@ func resize[T any](s []T, n int) []T {
 }
 
 // series reads the series table from the columns that follow counts.
-func (r *reader) series(out []Series, counts []byte, f *fields) error {
+func (r *reader) series(out []series.Ref, counts []byte, f *fields) error {
 	names, values, types, units, starts := f.bytes(4), f.bytes(5), f.bytes(6), f.bytes(7), f.bytes(8)
 	if f.err != nil {
 		return f.err
@@ -232,7 +234,7 @@ func (r *reader) series(out []Series, counts []byte, f *fields) error {
 			}
 			start += unzigzag(delta)
 		}
-		out[i] = Series{Labels: refs[:n:n], Type: MetricType(types[i]), Unit: uint32(unit), StartTime: start}
+		out[i] = series.Ref{Labels: refs[:n:n], Type: series.Type(types[i]), Unit: uint32(unit), StartTime: start}
 		refs = refs[n:]
 	}
 	if len(refs) > 0 || at != len(counts) || unitAt != len(units) || startAt != len(starts) {
@@ -242,7 +244,7 @@ func (r *reader) series(out []Series, counts []byte, f *fields) error {
 }
 
 // references resolves the label columns.
-func (r *reader) references(refs []LabelRef, names, values []byte) error {
+func (r *reader) references(refs []series.LabelRef, names, values []byte) error {
 	next, limit := r.next, uint64(len(r.b.Strings))
 	var nameAt, valueAt int
 	for i := range refs {

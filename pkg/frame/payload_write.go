@@ -3,6 +3,8 @@ package frame
 import (
 	"encoding/binary"
 	"math"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Protobuf tags: field number and wire type.
@@ -59,7 +61,7 @@ func (w *payloadWriter) write(b *Batch) []byte {
 }
 
 // nextRef is the entry after the highest one that refs, or any label before, refers to.
-func nextRef(refs []LabelRef, next uint32) uint32 {
+func nextRef(refs []series.LabelRef, next uint32) uint32 {
 	for _, l := range refs {
 		next = max(next, l.Name+1, l.Value+1)
 	}
@@ -94,7 +96,7 @@ func (w *payloadWriter) writeGroup(g *Group, next uint32) uint32 {
 	return next
 }
 
-func (w *payloadWriter) writeSeries(series []Series, next uint32) uint32 {
+func (w *payloadWriter) writeSeries(series []series.Ref, next uint32) uint32 {
 	w.col = w.col[:0]
 	units, starts := false, false
 	for i := range series {
@@ -144,7 +146,7 @@ func (w *payloadWriter) writeSeries(series []Series, next uint32) uint32 {
 	return next
 }
 
-func appendHistogram(dst []byte, h *Histogram) []byte {
+func appendHistogram(dst []byte, h *series.Histogram) []byte {
 	if h.Schema != 0 {
 		dst = appendVarint(dst, 1, zigzag(int64(h.Schema)))
 	}

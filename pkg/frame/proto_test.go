@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	framev1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/frame/v1"
 )
 
@@ -50,17 +51,17 @@ func TestPayloadIsProtobuf(t *testing.T) {
 }
 
 func TestMetricTypesAreTheSchemas(t *testing.T) {
-	for typ, want := range map[MetricType]framev1.MetricType{
-		Unknown: framev1.MetricType_METRIC_TYPE_UNSPECIFIED, Gauge: framev1.MetricType_METRIC_TYPE_GAUGE,
-		Counter: framev1.MetricType_METRIC_TYPE_COUNTER, DeltaCounter: framev1.MetricType_METRIC_TYPE_DELTA_COUNTER,
-		HistogramCumulative: framev1.MetricType_METRIC_TYPE_HISTOGRAM, HistogramDelta: framev1.MetricType_METRIC_TYPE_DELTA_HISTOGRAM,
-		HistogramGauge: framev1.MetricType_METRIC_TYPE_GAUGE_HISTOGRAM, Info: framev1.MetricType_METRIC_TYPE_INFO,
+	for typ, want := range map[series.Type]framev1.MetricType{
+		series.Unknown: framev1.MetricType_METRIC_TYPE_UNSPECIFIED, series.Gauge: framev1.MetricType_METRIC_TYPE_GAUGE,
+		series.Counter: framev1.MetricType_METRIC_TYPE_COUNTER, series.DeltaCounter: framev1.MetricType_METRIC_TYPE_DELTA_COUNTER,
+		series.HistogramCumulative: framev1.MetricType_METRIC_TYPE_HISTOGRAM, series.HistogramDelta: framev1.MetricType_METRIC_TYPE_DELTA_HISTOGRAM,
+		series.HistogramGauge: framev1.MetricType_METRIC_TYPE_GAUGE_HISTOGRAM, series.Info: framev1.MetricType_METRIC_TYPE_INFO,
 	} {
 		if int32(typ) != int32(want) {
 			t.Errorf("%d, want %v", typ, want)
 		}
 	}
-	if len(framev1.MetricType_name) != int(Info)+1 {
+	if len(framev1.MetricType_name) != int(series.Info)+1 {
 		t.Errorf("%d types in the schema", len(framev1.MetricType_name))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 func wantReason(t *testing.T, err error, want Reason) {
@@ -96,8 +97,8 @@ func TestBatchRefusals(t *testing.T) {
 		{"not UTF-8", func(b *Batch) { b.Strings[2] = "\xff" }, BadLabels},
 		{"long value", func(b *Batch) { b.Strings[b.Resource[0].Value] = strings.Repeat("v", 2049) }, BadLabels},
 		{"long unit", func(b *Batch) { b.Strings[b.Groups[0].Series[2].Unit] = strings.Repeat("u", 257) }, BadLabels},
-		{"unknown type", func(b *Batch) { b.Groups[0].Series[0].Type = Info + 1 }, BadPayload},
-		{"samples of a histogram type", func(b *Batch) { b.Groups[0].Series[0].Type = HistogramDelta }, BadPayload},
+		{"unknown type", func(b *Batch) { b.Groups[0].Series[0].Type = series.Info + 1 }, BadPayload},
+		{"samples of a histogram type", func(b *Batch) { b.Groups[0].Series[0].Type = series.HistogramDelta }, BadPayload},
 		{"equal timestamps", func(b *Batch) { b.Groups[0].Timestamps[3] = b.Groups[0].Timestamps[2] }, BadColumn},
 		{"a record too few", func(b *Batch) { b.Identity.SeqEnd++ }, RecordCountMismatch},
 		{"a record too many", func(b *Batch) { b.Identity.SeqEnd-- }, RecordCountMismatch},
@@ -118,22 +119,24 @@ func TestBatchRefusals(t *testing.T) {
 }
 
 func TestHistogramRefusals(t *testing.T) {
-	cases := map[string]func(h *Histogram){
-		"schema":              func(h *Histogram) { h.Schema = -10 },
-		"bounds elsewhere":    func(h *Histogram) { h.CustomValues = []float64{1} },
-		"negative count":      func(h *Histogram) { h.Count = -1 },
-		"negative bucket":     func(h *Histogram) { h.PositiveBuckets[0] = -1 },
-		"NaN zero threshold":  func(h *Histogram) { h.ZeroThreshold = -1 },
-		"span without length": func(h *Histogram) { h.PositiveSpans = []int32{0} },
-		"fewer buckets":       func(h *Histogram) { h.PositiveBuckets = h.PositiveBuckets[1:] },
-		"span backwards":      func(h *Histogram) { h.PositiveSpans[2] = -1 },
-		"custom below": func(h *Histogram) {
-			*h = Histogram{Schema: CustomBounds, PositiveSpans: []int32{-1, 1}, PositiveBuckets: []float64{1}}
+	cases := map[string]func(h *series.Histogram){
+		"schema":              func(h *series.Histogram) { h.Schema = -10 },
+		"bounds elsewhere":    func(h *series.Histogram) { h.CustomValues = []float64{1} },
+		"negative count":      func(h *series.Histogram) { h.Count = -1 },
+		"negative bucket":     func(h *series.Histogram) { h.PositiveBuckets[0] = -1 },
+		"NaN zero threshold":  func(h *series.Histogram) { h.ZeroThreshold = -1 },
+		"span without length": func(h *series.Histogram) { h.PositiveSpans = []int32{0} },
+		"fewer buckets":       func(h *series.Histogram) { h.PositiveBuckets = h.PositiveBuckets[1:] },
+		"span backwards":      func(h *series.Histogram) { h.PositiveSpans[2] = -1 },
+		"custom below": func(h *series.Histogram) {
+			*h = series.Histogram{Schema: series.CustomBounds, PositiveSpans: []int32{-1, 1}, PositiveBuckets: []float64{1}}
 		},
-		"custom beyond": func(h *Histogram) {
-			*h = Histogram{Schema: CustomBounds, PositiveSpans: []int32{1, 1}, PositiveBuckets: []float64{1}}
+		"custom beyond": func(h *series.Histogram) {
+			*h = series.Histogram{Schema: series.CustomBounds, PositiveSpans: []int32{1, 1}, PositiveBuckets: []float64{1}}
 		},
-		"custom unsorted": func(h *Histogram) { *h = Histogram{Schema: CustomBounds, CustomValues: []float64{2, 1}} },
+		"custom unsorted": func(h *series.Histogram) {
+			*h = series.Histogram{Schema: series.CustomBounds, CustomValues: []float64{2, 1}}
+		},
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -220,7 +223,7 @@ func TestSequenceAtTheEnd(t *testing.T) {
 		t.Errorf("%+v", info)
 	}
 	builder := NewBuilder()
-	id, err := builder.AddSeries([]Label{{MetricName, "x"}}, Gauge, "", 0)
+	id, err := builder.AddSeries([]series.Label{{Name: series.MetricName, Value: "x"}}, series.Gauge, "", 0)
 	must(t, err)
 	must(t, builder.Append(id, 1, 1))
 	must(t, builder.Append(id, 2, 1))

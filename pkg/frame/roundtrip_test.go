@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 var text = rapid.OneOf(rapid.SampledFrom([]string{"a", "b", "zone", "é", "__aa__", "Z"}), rapid.StringN(1, 8, 32))
@@ -21,17 +23,17 @@ func value() *rapid.Generator[float64] {
 	)
 }
 
-func drawSeries(t *rapid.T, group, i int, histograms bool) ([]Label, MetricType, string, int64) {
-	labels := []Label{{MetricName, rapid.SampledFrom([]string{"up", "load"}).Draw(t, "name")}, {"series", fmt.Sprint(group, "-", i)}}
+func drawSeries(t *rapid.T, group, i int, histograms bool) ([]series.Label, series.Type, string, int64) {
+	labels := []series.Label{{Name: series.MetricName, Value: rapid.SampledFrom([]string{"up", "load"}).Draw(t, "name")}, {Name: "series", Value: fmt.Sprint(group, "-", i)}}
 	for range rapid.IntRange(0, 3).Draw(t, "labels") {
 		name := text.Draw(t, "label")
-		if !slices.ContainsFunc(labels, func(l Label) bool { return l.Name == name }) {
-			labels = append(labels, Label{name, text.Draw(t, "value")})
+		if !slices.ContainsFunc(labels, func(l series.Label) bool { return l.Name == name }) {
+			labels = append(labels, series.Label{Name: name, Value: text.Draw(t, "value")})
 		}
 	}
-	typ := rapid.SampledFrom([]MetricType{Unknown, Gauge, Counter, DeltaCounter, Info}).Draw(t, "type")
+	typ := rapid.SampledFrom([]series.Type{series.Unknown, series.Gauge, series.Counter, series.DeltaCounter, series.Info}).Draw(t, "type")
 	if histograms {
-		typ = rapid.SampledFrom([]MetricType{HistogramCumulative, HistogramDelta, HistogramGauge}).Draw(t, "type")
+		typ = rapid.SampledFrom([]series.Type{series.HistogramCumulative, series.HistogramDelta, series.HistogramGauge}).Draw(t, "type")
 	}
 	return labels, typ, rapid.SampledFrom([]string{"", "bytes", "s"}).Draw(t, "unit"), rapid.SampledFrom([]int64{0, 1, 1_700_000_000_000_000_000}).Draw(t, "start")
 }
@@ -49,8 +51,8 @@ func drawTimes(t *rapid.T) []int64 {
 	return ts
 }
 
-func drawHistogram(t *rapid.T) Histogram {
-	h := Histogram{Schema: int32(rapid.IntRange(-9, 52).Draw(t, "schema")), Sum: value().Draw(t, "sum"), Count: float64(rapid.IntRange(0, 1e6).Draw(t, "count"))}
+func drawHistogram(t *rapid.T) series.Histogram {
+	h := series.Histogram{Schema: int32(rapid.IntRange(-9, 52).Draw(t, "schema")), Sum: value().Draw(t, "sum"), Count: float64(rapid.IntRange(0, 1e6).Draw(t, "count"))}
 	for i := range rapid.IntRange(0, 3).Draw(t, "spans") {
 		n := rapid.IntRange(0, 3).Draw(t, "length")
 		h.PositiveSpans = append(h.PositiveSpans, int32(i+5), int32(n))
@@ -70,7 +72,7 @@ func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b.Reset()
 		if rapid.Bool().Draw(t, "resource") {
-			check(t, b.SetResource(Label{"zone", "z"}, Label{"host", text.Draw(t, "host")}))
+			check(t, b.SetResource(series.Label{Name: "zone", Value: "z"}, series.Label{Name: "host", Value: text.Draw(t, "host")}))
 		}
 		for g := range rapid.IntRange(1, 3).Draw(t, "groups") {
 			times, histograms := drawTimes(t), rapid.IntRange(0, 3).Draw(t, "histograms") == 0

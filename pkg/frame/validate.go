@@ -1,6 +1,10 @@
 package frame
 
-import "math"
+import (
+	"math"
+
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
 
 // Validate checks everything that Decode guarantees about a batch. Errors are *Error.
 func (b *Batch) Validate(lim Limits) error {
@@ -85,18 +89,15 @@ func (b *Batch) validateGroup(g *Group, lim *Limits) error {
 		}
 	}
 	for i := range g.Histograms {
-		if err := g.Histograms[i].validate(); err != nil {
+		if err := validateHistogram(&g.Histograms[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// CustomBounds is the schema of histograms with explicit upper bounds.
-const CustomBounds = -53
-
-func (h *Histogram) validate() error {
-	custom := h.Schema == CustomBounds
+func validateHistogram(h *series.Histogram) error {
+	custom := h.Schema == series.CustomBounds
 	if !custom && (h.Schema < -9 || h.Schema > 52) {
 		return refuse(BadHistogram, "schema %d", h.Schema)
 	}

@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 var boot = identity.Boot{Agent: "a", Boot: "b"}
@@ -22,7 +23,7 @@ var boot = identity.Boot{Agent: "a", Boot: "b"}
 func encode(t *testing.T, seq uint64, n int, salt float64) ([]byte, identity.Batch) {
 	t.Helper()
 	b := frame.NewBuilder()
-	id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}}, frame.Gauge, "", 0)
+	id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "m"}}, series.Gauge, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

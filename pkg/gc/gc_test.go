@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 var storeTime = time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC) // two days after mem's first write
@@ -78,7 +79,7 @@ func collector(t *testing.T, s gc.Store) *gc.Collector {
 func encode(t *testing.T, seq uint64, value float64) accept.Submission {
 	t.Helper()
 	b := frame.NewBuilder()
-	s, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}}, frame.Gauge, "", 0)
+	s, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "m"}}, series.Gauge, "", 0)
 	if err == nil {
 		err = b.Append(s, 1, value)
 	}

@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // fleet inserts a batch of each of n small agents.
@@ -176,10 +177,10 @@ func TestMemoryBoundHolds(t *testing.T) {
 		at := start.Add(time.Duration(i) * time.Second)
 		builder.Reset()
 		for k := range size {
-			id, err := builder.AddSeries([]frame.Label{
+			id, err := builder.AddSeries([]series.Label{
 				{Name: "__name__", Value: fmt.Sprintf("metric_%d_total", k%50)}, {Name: "id", Value: fmt.Sprintf("%08d-%08d", i, k)},
 				{Name: "instance", Value: "host:9100"}, {Name: "job", Value: "node"}, {Name: "trace", Value: fmt.Sprintf("%016x", i*size+k)},
-			}, frame.Counter, "", 0)
+			}, series.Counter, "", 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // maxHelpBytes bounds what is kept of helps; of a small store, a sixteenth of its bound does.
@@ -65,7 +66,7 @@ func (s *Store) dropHelp(h *help) {
 // dropHelps drops those of metrics that the index has not any more. It is called when that
 // was swept, and not for each series: of a metric with a million series that would be slow.
 func (s *Store) dropHelps() {
-	names := s.index.values[frame.MetricName]
+	names := s.index.values[series.MetricName]
 	for name, h := range s.helps {
 		if _, ok := names[name]; !ok {
 			s.dropHelp(h)

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // telling is a batch with a sample of each metric at a time, and their helps: name, help, …
@@ -17,7 +18,7 @@ func telling(t *testing.T, agent string, seq uint64, at time.Time, helps ...stri
 	t.Helper()
 	b := frame.NewBuilder()
 	for i := 0; i < len(helps); i += 2 {
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: helps[i]}, {Name: "agent", Value: agent}}, frame.Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: helps[i]}, {Name: "agent", Value: agent}}, series.Gauge, "", 0)
 		if err == nil {
 			err = b.Append(id, at.UnixNano(), 1)
 		}

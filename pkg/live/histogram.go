@@ -5,12 +5,12 @@ import (
 
 	"github.com/prometheus/prometheus/model/histogram"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // floatHistogram copies a frame's histogram. Deltas and gauges carry the gauge hint:
 // a smaller count after a greater one is no reset.
-func floatHistogram(h *frame.Histogram, t frame.MetricType) *histogram.FloatHistogram {
+func floatHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
 	f := &histogram.FloatHistogram{
 		Schema:          h.Schema,
 		ZeroThreshold:   h.ZeroThreshold,
@@ -23,7 +23,7 @@ func floatHistogram(h *frame.Histogram, t frame.MetricType) *histogram.FloatHist
 		NegativeBuckets: slices.Clone(h.NegativeBuckets),
 		CustomValues:    slices.Clone(h.CustomValues),
 	}
-	if t == frame.HistogramGauge || t == frame.HistogramDelta {
+	if t == series.HistogramGauge || t == series.HistogramDelta {
 		f.CounterResetHint = histogram.GaugeType
 	}
 	return f

@@ -10,13 +10,13 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // meaning is what a shape says of a series. A series is its labels alone, and those of two
 // shapes may have two meanings: a target was updated, or two targets disagree.
 type meaning struct {
-	typ  frame.MetricType
+	typ  series.Type
 	unit string
 }
 
@@ -27,7 +27,7 @@ func (a meaning) compare(b meaning) int {
 // maxMeanings bounds the table; further units are unknown ones.
 const maxMeanings = 1_000
 
-func (s *Store) meaningOf(t frame.MetricType, unit string) uint32 {
+func (s *Store) meaningOf(t series.Type, unit string) uint32 {
 	m := meaning{t, unit}
 	id, ok := s.meanIDs[m]
 	if !ok && len(s.means) >= maxMeanings {
@@ -47,7 +47,7 @@ func (s *Store) meaningOf(t frame.MetricType, unit string) uint32 {
 // and unit; the help is the same for all.
 type Metadata struct {
 	Name string
-	Type frame.MetricType
+	Type series.Type
 	Unit string
 	Help string
 }

@@ -7,13 +7,14 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // meant is a batch of a sample of the series m{i=…}, with a type and a unit.
-func meant(t *testing.T, seq uint64, at time.Time, i string, typ frame.MetricType, unit string) *accepted {
+func meant(t *testing.T, seq uint64, at time.Time, i string, typ series.Type, unit string) *accepted {
 	t.Helper()
 	b := frame.NewBuilder()
-	id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: i}}, typ, unit, 0)
+	id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: i}}, typ, unit, 0)
 	if err == nil {
 		err = b.Append(id, at.UnixNano(), 1)
 	}
@@ -52,9 +53,9 @@ func metadata(t *testing.T, snap *live.Snapshot) string {
 func TestMetadataIsSorted(t *testing.T) {
 	s := newStore(t, live.Config{})
 	for i, m := range []struct {
-		typ  frame.MetricType
+		typ  series.Type
 		unit string
-	}{{frame.Counter, "s"}, {frame.Gauge, "s"}, {frame.Gauge, "bytes"}, {frame.Gauge, ""}, {frame.Gauge, "s"}} {
+	}{{series.Counter, "s"}, {series.Gauge, "s"}, {series.Gauge, "bytes"}, {series.Gauge, ""}, {series.Gauge, "s"}} {
 		insert(t, s, meant(t, uint64(1+i), start, fmt.Sprint(i), m.typ, m.unit), start, live.Inserted)
 	}
 	snap := s.Snapshot(start)
@@ -68,10 +69,10 @@ func TestMetadataIsSorted(t *testing.T) {
 // sample, whatever the order in which batches came; of equal times always the same ones.
 func TestMetadataOfTheNewestSample(t *testing.T) {
 	batches := []*accepted{
-		meant(t, 1, start.Add(time.Minute), "x", frame.Gauge, "s"),
-		meant(t, 2, start.Add(2*time.Minute), "x", frame.Counter, "bytes"),
-		meant(t, 3, start, "x", frame.Info, ""),
-		meant(t, 4, start.Add(2*time.Minute), "x", frame.Counter, "a"),
+		meant(t, 1, start.Add(time.Minute), "x", series.Gauge, "s"),
+		meant(t, 2, start.Add(2*time.Minute), "x", series.Counter, "bytes"),
+		meant(t, 3, start, "x", series.Info, ""),
+		meant(t, 4, start.Add(2*time.Minute), "x", series.Counter, "a"),
 	}
 	for i := range 24 {
 		s := newStore(t, live.Config{})
@@ -86,7 +87,7 @@ func TestMetadataOfTheNewestSample(t *testing.T) {
 			}
 		}
 		first := metadata(t, before)
-		insert(t, s, meant(t, 10, start.Add(time.Hour), "x", frame.Gauge, "late"), start, live.Inserted)
+		insert(t, s, meant(t, 10, start.Add(time.Hour), "x", series.Gauge, "late"), start, live.Inserted)
 		if got := metadata(t, before); got != first {
 			t.Errorf("order %d: an open snapshot has %s, had %s", i, got, first)
 		}
@@ -115,9 +116,9 @@ func TestMetadataOfTheNewestSample(t *testing.T) {
 func TestUnitsAreBounded(t *testing.T) {
 	s := newStore(t, live.Config{})
 	for i := range 1_010 {
-		insert(t, s, meant(t, uint64(1+i), start, "x", frame.Gauge, fmt.Sprint("u", i)), start, live.Inserted)
+		insert(t, s, meant(t, uint64(1+i), start, "x", series.Gauge, fmt.Sprint("u", i)), start, live.Inserted)
 	}
-	insert(t, s, meant(t, 20_000, start.Add(time.Second), "x", frame.Counter, "another"), start, live.Inserted)
+	insert(t, s, meant(t, 20_000, start.Add(time.Second), "x", series.Counter, "another"), start, live.Inserted)
 	snap := s.Snapshot(start)
 	defer snap.Close()
 	if got := metadata(t, snap); got != "[{m 2  m's}]" {

@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 var start = time.Unix(1_700_000_000, 0)
@@ -45,7 +46,7 @@ func build(t testing.TB, boot identity.Boot, seq uint64, at int64, set string, n
 	k := 0
 	for s := range nseries {
 		name := fmt.Sprintf("m%d", s)
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: name}, {Name: "set", Value: set}}, frame.Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: name}, {Name: "set", Value: set}}, series.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ func TestMatchers(t *testing.T) {
 		}
 		ls := b.Labels()
 		all = append(all, ls)
-		s.series[uint32(i)] = &series{labels: ls}
+		s.series[uint32(i)] = &storedSeries{labels: ls}
 		s.index.add(uint32(i), ls)
 	}
 	s.nextID = 60
@@ -86,7 +86,7 @@ func TestScansEnd(t *testing.T) {
 	}
 	for i := range 1000 {
 		ls := labels.FromStrings("a", fmt.Sprint(i))
-		s.series[uint32(i)] = &series{labels: ls}
+		s.series[uint32(i)] = &storedSeries{labels: ls}
 		s.index.add(uint32(i), ls)
 	}
 	p := &Snapshot{store: s, nextID: 1000}

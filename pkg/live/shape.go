@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // shape is the series of a batch: which label set stands at which place. Batches of
@@ -73,7 +74,7 @@ func (s *shapeHasher) sum(agent string, b *frame.Batch) (key [sha256.Size]byte) 
 	return key
 }
 
-func appendRefs(buf []byte, refs []frame.LabelRef) []byte {
+func appendRefs(buf []byte, refs []series.LabelRef) []byte {
 	buf = binary.AppendUvarint(buf, uint64(len(refs)))
 	for _, r := range refs {
 		buf = binary.AppendUvarint(buf, uint64(r.Name))
@@ -139,8 +140,8 @@ func (s *Store) dropShape(sh *shape) {
 	}
 }
 
-// series is one label set.
-type series struct {
+// storedSeries is one label set.
+type storedSeries struct {
 	labels labels.Labels
 	places []place
 	bytes  int64

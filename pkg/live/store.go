@@ -37,7 +37,7 @@ type Store struct {
 	version uint64
 	boots   map[identity.Boot]*bootIndex
 	shapes  map[[sha256.Size]byte]*shape
-	series  map[uint32]*series
+	series  map[uint32]*storedSeries
 	byHash  map[uint64][]uint32
 	index   postings
 	nextID  uint32
@@ -74,7 +74,7 @@ func New(cfg Config) (*Store, error) {
 		cfg:     cfg,
 		boots:   map[identity.Boot]*bootIndex{},
 		shapes:  map[[sha256.Size]byte]*shape{},
-		series:  map[uint32]*series{},
+		series:  map[uint32]*storedSeries{},
 		byHash:  map[uint64][]uint32{},
 		index:   newPostings(),
 		meanIDs: map[meaning]uint32{},
@@ -235,7 +235,7 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 // columns reports whether b has its columns.
 func (b *batch) columns() bool { return b.shape != nil && b.removed.Load() == 0 }
 
-func (s *Store) seriesOf(ls labels.Labels) (uint32, *series) {
+func (s *Store) seriesOf(ls labels.Labels) (uint32, *storedSeries) {
 	h := ls.Hash()
 	for _, id := range s.byHash[h] {
 		if ser := s.series[id]; labels.Equal(ser.labels, ls) {
@@ -244,7 +244,7 @@ func (s *Store) seriesOf(ls labels.Labels) (uint32, *series) {
 	}
 	id := s.nextID
 	s.nextID++
-	ser := &series{labels: ls}
+	ser := &storedSeries{labels: ls}
 	ls.Range(func(l labels.Label) { ser.bytes += int64(len(l.Name)+len(l.Value)) + labelOverhead })
 	s.series[id] = ser
 	s.byHash[h] = append(s.byHash[h], id)
@@ -252,7 +252,7 @@ func (s *Store) seriesOf(ls labels.Labels) (uint32, *series) {
 	return id, ser
 }
 
-func (s *Store) dropSeries(id uint32, ser *series) {
+func (s *Store) dropSeries(id uint32, ser *storedSeries) {
 	delete(s.series, id)
 	h := ser.labels.Hash()
 	if ids := slices.DeleteFunc(s.byHash[h], func(o uint32) bool { return o == id }); len(ids) == 0 {

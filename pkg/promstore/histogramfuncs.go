@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // histogramAccumulator adds the rows and native histograms of one range in time order.
@@ -61,7 +61,7 @@ func (a *histogramLast) samples(h []*histogram.FloatHistogram) bool {
 
 func (a *histogramLast) row(c *chunk.Columns, i int) {
 	if c.Count[i] > 0 {
-		a.h = rollup.FloatHistogram(&c.LastH[i], frame.HistogramCumulative)
+		a.h = rollup.FloatHistogram(&c.LastH[i], series.HistogramCumulative)
 	}
 }
 
@@ -90,7 +90,7 @@ func (a *histogramSum) samples(h []*histogram.FloatHistogram) bool {
 
 func (a *histogramSum) row(c *chunk.Columns, i int) {
 	if c.Count[i] > 0 {
-		a.add(rollup.FloatHistogram(&c.SumH[i], frame.HistogramGauge))
+		a.add(rollup.FloatHistogram(&c.SumH[i], series.HistogramGauge))
 	}
 }
 

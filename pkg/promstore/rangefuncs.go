@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // errNotRolled: the rolled rows do not give what the samples would.
@@ -36,26 +36,26 @@ type accumulator interface {
 }
 
 // Types of native histograms.
-func native(typ frame.MetricType) bool {
-	return typ == frame.HistogramCumulative || delta(typ)
+func native(typ series.Type) bool {
+	return typ == series.HistogramCumulative || delta(typ)
 }
 
-func delta(typ frame.MetricType) bool {
-	return typ == frame.HistogramDelta || typ == frame.HistogramGauge
+func delta(typ series.Type) bool {
+	return typ == series.HistogramDelta || typ == series.HistogramGauge
 }
 
 // takes reports whether rows of the type, of a metric of this name, may answer. The engine
 // remarks on rates of floats that are not called like a counter, and of delta histograms.
-func (f rangeFunc) takes(typ frame.MetricType, name string) bool {
+func (f rangeFunc) takes(typ series.Type, name string) bool {
 	switch {
 	case f.counts:
 		return true
 	case native(typ):
 		return f.histograms != nil && delta(typ) == f.gauge
 	case f.counter:
-		return typ == frame.Counter && calledCounter(name)
+		return typ == series.Counter && calledCounter(name)
 	}
-	return !f.gauge || typ != frame.Counter
+	return !f.gauge || typ != series.Counter
 }
 
 func calledCounter(name string) bool {

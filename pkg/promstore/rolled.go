@@ -15,9 +15,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -134,7 +134,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	}
 	ls, hours := inMemory(ls, mint, maxt)
 	found, ok, err := q.pub.SelectRolled(ctx, rows, mint, maxt, func(h window.Hour) bool { return hours[h] },
-		func(typ frame.MetricType) bool { return fn.takes(typ, metric(c)) }, c.Matchers...)
+		func(typ series.Type) bool { return fn.takes(typ, metric(c)) }, c.Matchers...)
 	if err != nil || !ok {
 		return nil, false, err
 	}

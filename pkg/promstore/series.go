@@ -19,20 +19,20 @@ func (s *seriesSet) Next() bool {
 }
 
 func (s *seriesSet) At() storage.Series {
-	return &series{&s.reading, &s.found[s.at]}
+	return &readSeries{&s.reading, &s.found[s.at]}
 }
 
 func (*seriesSet) Err() error                        { return nil }
 func (*seriesSet) Warnings() annotations.Annotations { return nil }
 
-type series struct {
+type readSeries struct {
 	*reading
 	*merged
 }
 
-func (s *series) Labels() labels.Labels { return s.labels }
+func (s *readSeries) Labels() labels.Labels { return s.labels }
 
-func (s *series) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+func (s *readSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	it, ok := reuse.(*iterator[int64])
 	if !ok {
 		it = &iterator[int64]{}

@@ -19,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // framed is a storage.Storage whose appender writes batch frames: what upstream's
@@ -135,16 +136,16 @@ func (f *framed) insert(b publishedtest.Batch) error {
 func pack(boot identity.Boot, seq uint64, samples []sample) (*frame.Batch, error) {
 	b := frame.NewBuilder()
 	for _, s := range samples {
-		var ls []frame.Label
-		s.labels.Range(func(l labels.Label) { ls = append(ls, frame.Label{Name: l.Name, Value: l.Value}) })
-		typ := frame.Unknown
+		var ls []series.Label
+		s.labels.Range(func(l labels.Label) { ls = append(ls, series.Label{Name: l.Name, Value: l.Value}) })
+		typ := series.Unknown
 		if strings.HasSuffix(s.labels.Get("__name__"), "_total") {
-			typ = frame.Counter
+			typ = series.Counter
 		}
 		if s.h != nil {
-			typ = frame.HistogramCumulative
+			typ = series.HistogramCumulative
 			if s.h.CounterResetHint == histogram.GaugeType {
-				typ = frame.HistogramGauge
+				typ = series.HistogramGauge
 			}
 		}
 		st := int64(0)
@@ -176,14 +177,14 @@ func pack(boot identity.Boot, seq uint64, samples []sample) (*frame.Batch, error
 	return out, frame.Decode(raw, out, frame.Limits{})
 }
 
-func frameHistogram(h *histogram.FloatHistogram) frame.Histogram {
+func frameHistogram(h *histogram.FloatHistogram) series.Histogram {
 	flat := func(spans []histogram.Span) (out []int32) {
 		for _, s := range spans {
 			out = append(out, s.Offset, int32(s.Length))
 		}
 		return out
 	}
-	return frame.Histogram{
+	return series.Histogram{
 		Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, ZeroCount: h.ZeroCount, Count: h.Count, Sum: h.Sum,
 		PositiveSpans: flat(h.PositiveSpans), PositiveBuckets: h.PositiveBuckets,
 		NegativeSpans: flat(h.NegativeSpans), NegativeBuckets: h.NegativeBuckets,

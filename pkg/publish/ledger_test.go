@@ -12,11 +12,11 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -85,7 +85,7 @@ func lifeOutputs(at place, n int) []publish.Output {
 	}
 	of := make([]chunk.Series, 2)
 	for k := range of {
-		of[k] = chunk.Series{Agent: lifeAgents[at.shard], Labels: []frame.Label{{Name: "__name__", Value: []string{"up", "load"}[k]}}, Type: frame.Gauge}
+		of[k] = chunk.Series{Agent: lifeAgents[at.shard], Labels: []series.Label{{Name: "__name__", Value: []string{"up", "load"}[k]}}, Type: series.Gauge}
 	}
 	for minute := range 60 {
 		for i := range n {

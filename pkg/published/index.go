@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // index is a parsed index with the series that were asked for.
@@ -28,7 +28,7 @@ type index struct {
 type meta struct {
 	labels labels.Labels
 	hash   uint64
-	typ    frame.MetricType
+	typ    series.Type
 }
 
 // indexFactor is about how much larger an index is parsed, postings and label sets included.
@@ -47,7 +47,7 @@ func (x *index) meta(i int) *meta {
 	return m
 }
 
-func own(ls []frame.Label) iter.Seq2[string, string] {
+func own(ls []series.Label) iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		for _, l := range ls {
 			if !yield(l.Name, l.Value) {

@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -75,7 +76,7 @@ func newFixtureAt(t *testing.T, o chunk.Options, at func(s, k int) int64) *fixtu
 	for a := range 2 {
 		b := frame.NewBuilder()
 		for s := range fixtureSeries {
-			id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: fmt.Sprintf("m%d", s%3)}, {Name: "agent", Value: fmt.Sprint(a)}, {Name: "s", Value: fmt.Sprint(s)}}, frame.Gauge, "", 0)
+			id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: fmt.Sprintf("m%d", s%3)}, {Name: "agent", Value: fmt.Sprint(a)}, {Name: "s", Value: fmt.Sprint(s)}}, series.Gauge, "", 0)
 			must(err)
 			for k := range 120 {
 				must(b.Append(id, f.first.StartMS()*1e6+at(s, k), float64(s*k%97)/7))

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -35,7 +35,7 @@ func widen(mint, maxt int64) (int64, int64) {
 // others the mean, or what the function wants of them. They stand at the bucket's end;
 // for an instant selector also at each minute of the bucket between its first and its last
 // sample.
-func (hint *Hint) samples(c *chunk.Columns, typ frame.MetricType, w window.Window) chunk.Columns {
+func (hint *Hint) samples(c *chunk.Columns, typ series.Type, w window.Window) chunk.Columns {
 	var out chunk.Columns
 	value, hist := hint.values(c, typ)
 	if value == nil && hist == nil {
@@ -65,23 +65,23 @@ func (hint *Hint) samples(c *chunk.Columns, typ frame.MetricType, w window.Windo
 func minuteAfter(ns int64) int64 { return window.OneMinute.BucketEnd(window.Millisecond(ns)) * nsPerMS }
 
 // values gives what stands for the samples of a bucket: one of both, or nothing.
-func (hint *Hint) values(c *chunk.Columns, typ frame.MetricType) (value func(int) float64, hist func(int) frame.Histogram) {
+func (hint *Hint) values(c *chunk.Columns, typ series.Type) (value func(int) float64, hist func(int) series.Histogram) {
 	column := func(v []float64) func(int) float64 { return func(i int) float64 { return v[i] } }
 	mean := func(i int) float64 { return (c.Sum[i] + c.SumC[i]) / float64(c.Count[i]) }
 	switch {
 	case c.SumH != nil && hint.Func == "sum_over_time":
-		return nil, func(i int) frame.Histogram { return c.SumH[i] }
+		return nil, func(i int) series.Histogram { return c.SumH[i] }
 	case c.SumH != nil:
-		return nil, func(i int) frame.Histogram { return scaled(&c.SumH[i], 1/float64(c.Count[i])) }
+		return nil, func(i int) series.Histogram { return scaled(&c.SumH[i], 1/float64(c.Count[i])) }
 	case c.LastH != nil:
-		return nil, func(i int) frame.Histogram { return c.LastH[i] }
+		return nil, func(i int) series.Histogram { return c.LastH[i] }
 	case c.Min != nil && (hint.Func == "min" || hint.Func == "min_over_time"):
 		return column(c.Min), nil
 	case c.Max != nil && (hint.Func == "max" || hint.Func == "max_over_time"):
 		return column(c.Max), nil
 	case c.Sum != nil && c.SumC != nil && hint.Func == "sum_over_time" && hint.Range > 0:
 		return func(i int) float64 { return c.Sum[i] + c.SumC[i] }, nil
-	case c.Last != nil && (typ == frame.Counter || c.Sum == nil || hint.Func == "last_over_time"):
+	case c.Last != nil && (typ == series.Counter || c.Sum == nil || hint.Func == "last_over_time"):
 		return column(c.Last), nil
 	case c.Sum != nil && c.SumC != nil:
 		return mean, nil
@@ -90,7 +90,7 @@ func (hint *Hint) values(c *chunk.Columns, typ frame.MetricType) (value func(int
 }
 
 // scaled is a histogram of a part of the observations.
-func scaled(h *frame.Histogram, by float64) frame.Histogram {
+func scaled(h *series.Histogram, by float64) series.Histogram {
 	times := func(v []float64) []float64 {
 		v = slices.Clone(v)
 		for i := range v {

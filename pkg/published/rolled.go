@@ -8,7 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -46,7 +46,7 @@ func (r *Rolled) Parts() int { return len(r.rows) }
 func (r *Rolled) Window(i int) window.Window { return r.rows[i].ob.w }
 
 // Type of the rows of part i.
-func (r *Rolled) Type(i int) frame.MetricType { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
+func (r *Rolled) Type(i int) series.Type { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
 
 // Rows fills into with the rolled rows of part i whose buckets end in [mint, maxt], and
 // perhaps others; those of [from, to) count. False when they can't be read: a Problem was
@@ -86,7 +86,7 @@ type Rows struct {
 // raw names; and for hours whose samples have expired. Label sets that stand in several
 // series of one such hour make it give up, and so does a series of a type that takes
 // refuses, before rows are read: ok is false, as it is when no set can stand in.
-func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw func(window.Hour) bool, takes func(frame.MetricType) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
+func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw func(window.Hour) bool, takes func(series.Type) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
 	from, to, any := q.span(mint, maxt)
 	if !any {
 		return nil, false, nil

@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -61,7 +61,7 @@ func TestColdQueriesTakeTwoRounds(t *testing.T) {
 		f.publish(t, 2, window.OneMinute)
 		mint, maxt := f.first.StartMS()+1, (f.first + 1).EndMS()
 		ends := labels.MustNewMatcher(labels.MatchRegexp, "s", "0|599")
-		all := func(frame.MetricType) bool { return true }
+		all := func(series.Type) bool { return true }
 		for name, fn := range map[string]func(*published.Query) (int, error){
 			"samples": func(q *published.Query) (int, error) {
 				list, err := q.Select(t.Context(), mint, maxt, ends)

@@ -12,9 +12,9 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -220,7 +220,7 @@ func (r *Runs) read(p piece) live.Run {
 }
 
 // decode fills the columns; false when there is nothing to read.
-func (r *Runs) decode(p piece) (frame.MetricType, bool) {
+func (r *Runs) decode(p piece) (series.Type, bool) {
 	ob := p.ob
 	if ob.broken.Load() {
 		return 0, false
@@ -282,7 +282,7 @@ func startMS(ns int64) int64 {
 	return window.Millisecond(ns)
 }
 
-func histograms(h []frame.Histogram, rows []int, typ frame.MetricType) []*histogram.FloatHistogram {
+func histograms(h []series.Histogram, rows []int, typ series.Type) []*histogram.FloatHistogram {
 	if h == nil {
 		return nil
 	}

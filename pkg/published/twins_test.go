@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -24,7 +25,7 @@ func TestEqualChunksOfSeveralAgents(t *testing.T) {
 	var batches []publishedtest.Batch
 	for a := range agents {
 		b := frame.NewBuilder()
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "up"}, {Name: "host", Value: fmt.Sprint(a)}}, frame.Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "up"}, {Name: "host", Value: fmt.Sprint(a)}}, series.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +77,7 @@ func TestEqualChunksOfSeveralAgents(t *testing.T) {
 					t.Errorf("%d shards, %d a chunk: %d values of host, %v", shards, perChunk, len(hosts), err)
 				}
 				rolled, ok, err := q.SelectRolled(t.Context(), published.Rows{Window: window.FiveMinutes}, h.StartMS()+1, h.EndMS(), func(window.Hour) bool { return false },
-					func(frame.MetricType) bool { return true }, up)
+					func(series.Type) bool { return true }, up)
 				if err != nil || !ok {
 					t.Fatal(ok, err)
 				}

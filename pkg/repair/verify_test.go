@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -89,7 +90,7 @@ func batch(t *testing.T) *frame.Batch {
 	t.Helper()
 	b := frame.NewBuilder()
 	for k, name := range []string{"a", "b"} { // with other values: chunks have no labels
-		id, err := b.AddSeries([]frame.Label{{Name: frame.MetricName, Value: name}}, frame.Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: series.MetricName, Value: name}}, series.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -57,8 +58,8 @@ type Builder struct {
 	counts Counts
 
 	shapes map[string]*shape
-	series []*series
-	byKey  map[string]*series
+	series []*rawSeries
+	byKey  map[string]*rawSeries
 	key    []byte
 	text   map[string]string
 	groups int
@@ -77,7 +78,7 @@ const shapesShare = 16
 func NewBuilder(h window.Hour, inputs []Input, part Part) *Builder {
 	return &Builder{
 		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
-		shapes: map[string]*shape{}, byKey: map[string]*series{}, text: map[string]string{},
+		shapes: map[string]*shape{}, byKey: map[string]*rawSeries{}, text: map[string]string{},
 	}
 }
 
@@ -148,7 +149,7 @@ func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 	}
 	s := &segment{input: input, first: first, rows: rows, from: from, t: append([]int64(nil), g.Timestamps[from:to]...)}
 	if len(g.Histograms) > 0 {
-		s.h = make([]frame.Histogram, 0, n*(to-from))
+		s.h = make([]series.Histogram, 0, n*(to-from))
 		for _, k := range sg.kept {
 			for row := from; row < to; row++ {
 				h := &g.Histograms[k*rows+row]
@@ -184,7 +185,7 @@ type segment struct {
 	from  int    // row of the frame that is the first here
 	t     []int64
 	v     []float64 // by kept series, then row
-	h     []frame.Histogram
+	h     []series.Histogram
 	// starts of the accumulation by kept series; nil when all are unknown.
 	starts []int64
 }
@@ -205,8 +206,8 @@ type group struct {
 	segments []*segment
 }
 
-// series is one series being built.
-type series struct {
+// rawSeries is one series being built.
+type rawSeries struct {
 	chunk.Series
 	name   string // of the metric
 	places []place
@@ -273,10 +274,10 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 		}
 		s := b.byKey[string(buf)]
 		if s == nil {
-			s = &series{name: b.intern(f.Name(r))}
+			s = &rawSeries{name: b.intern(f.Name(r))}
 			s.Agent, s.Type, s.Unit = b.intern(f.Identity.Agent), typ, b.intern(f.Strings[r.Unit])
 			for name, value := range f.Labels(r) {
-				s.Labels = append(s.Labels, frame.Label{Name: b.intern(name), Value: b.intern(value)})
+				s.Labels = append(s.Labels, series.Label{Name: b.intern(name), Value: b.intern(value)})
 			}
 			b.byKey[string(buf)] = s
 			b.series = append(b.series, s)
@@ -291,15 +292,15 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 
 // typeOf: histograms of unknown type are taken for cumulative ones, so that a series has
 // either floats or histograms.
-func typeOf(r *frame.Series, histograms bool) frame.MetricType {
-	if histograms && r.Type == frame.Unknown {
-		return frame.HistogramCumulative
+func typeOf(r *series.Ref, histograms bool) series.Type {
+	if histograms && r.Type == series.Unknown {
+		return series.HistogramCumulative
 	}
 	return r.Type
 }
 
 // seriesKey tells series apart: agent, labels, type and unit.
-func seriesKey(buf []byte, f *frame.Batch, r *frame.Series, t frame.MetricType) []byte {
+func seriesKey(buf []byte, f *frame.Batch, r *series.Ref, t series.Type) []byte {
 	buf = appendText(buf, f.Identity.Agent)
 	for name, value := range f.Labels(r) {
 		buf = appendText(appendText(buf, name), value)
@@ -322,7 +323,7 @@ func appendText(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-func appendRefs(dst []byte, refs []frame.LabelRef) []byte {
+func appendRefs(dst []byte, refs []series.LabelRef) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(refs)))
 	for _, r := range refs {
 		dst = binary.AppendUvarint(dst, uint64(r.Name))

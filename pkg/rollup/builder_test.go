@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -33,13 +34,13 @@ func randomBatches(rnd *rand.Rand, n int, overlaps bool) []batchOf {
 	for len(out) < n {
 		agent, boot := fmt.Sprintf("a%d", rnd.IntN(3)), fmt.Sprintf("b%d", rnd.IntN(2))
 		b := frame.NewBuilder()
-		if err := b.SetResource(frame.Label{Name: "host", Value: agent}); err != nil {
+		if err := b.SetResource(series.Label{Name: "host", Value: agent}); err != nil {
 			panic(err)
 		}
 		for range 1 + rnd.IntN(4) {
-			typ := []frame.MetricType{frame.Gauge, frame.Counter, frame.Unknown, frame.HistogramCumulative}[rnd.IntN(4)]
-			histograms := typ.Histogram() || typ == frame.Unknown && rnd.IntN(3) == 0
-			id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: fmt.Sprintf("m%d", rnd.IntN(3))}, {Name: "l", Value: fmt.Sprint(rnd.IntN(2))}},
+			typ := []series.Type{series.Gauge, series.Counter, series.Unknown, series.HistogramCumulative}[rnd.IntN(4)]
+			histograms := typ.Histogram() || typ == series.Unknown && rnd.IntN(3) == 0
+			id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: fmt.Sprintf("m%d", rnd.IntN(3))}, {Name: "l", Value: fmt.Sprint(rnd.IntN(2))}},
 				typ, "", int64(rnd.IntN(2)))
 			if err != nil {
 				panic(err)
@@ -47,7 +48,7 @@ func randomBatches(rnd *rand.Rand, n int, overlaps bool) []batchOf {
 			t := base + rnd.Int64N(70*60)*1e9
 			for range 1 + rnd.IntN(4) {
 				if histograms {
-					err = b.AppendHistogram(id, t, frame.Histogram{Count: float64(rnd.IntN(9)), Sum: 1})
+					err = b.AppendHistogram(id, t, series.Histogram{Count: float64(rnd.IntN(9)), Sum: 1})
 				} else {
 					err = b.Append(id, t, float64(rnd.IntN(1000)))
 				}
@@ -89,7 +90,7 @@ type modelRecord struct {
 	in       Input
 	seq      uint64
 	v        float64
-	h        frame.Histogram
+	h        series.Histogram
 }
 
 // model computes record by record what the builder must give.
@@ -127,8 +128,8 @@ func model(bs []batchOf) (map[string][]modelRecord, Counts) {
 						c.OtherHours++
 					default:
 						typ := g.Series[s].Type
-						if typ == frame.Unknown && g.Histograms != nil {
-							typ = frame.HistogramCumulative
+						if typ == series.Unknown && g.Histograms != nil {
+							typ = series.HistogramCumulative
 						}
 						k := fmt.Sprint(b.in.Identity.Agent, b.f.AppendLabels(nil, &g.Series[s]), typ)
 						out[k] = append(out[k], r)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // What an hour costs in memory from its first frame to its last chunk: the series being
@@ -50,7 +50,7 @@ func Cost(series, records uint64, keyBytes int) int64 {
 }
 
 // costOfHistogram is that of one record, in a row of 1m or not.
-func costOfHistogram(h *frame.Histogram, rolled bool) int64 {
+func costOfHistogram(h *series.Histogram, rolled bool) int64 {
 	n := int64(histogramCost + 8*(len(h.PositiveBuckets)+len(h.NegativeBuckets)+len(h.CustomValues)) + 4*(len(h.PositiveSpans)+len(h.NegativeSpans)))
 	if rolled {
 		return histogramRows * n

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Extendable reports whether fresh inputs win no sequence number of old ones and lose
@@ -63,7 +63,7 @@ func extendRows(a, b *chunk.Columns) (chunk.Columns, bool) {
 	if a.V != nil {
 		out.V = make([]float64, 0, n)
 	} else {
-		out.H = make([]frame.Histogram, 0, n)
+		out.H = make([]series.Histogram, 0, n)
 	}
 	if a.Start != nil || b.Start != nil {
 		out.Start = make([]int64, 0, n)

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Finish gives the hour's raw series, by metric, agent, labels, type and unit, and where
@@ -20,7 +20,7 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 			return nil, b.counts, fmt.Errorf("%w: %s was not read", ErrInput, b.inputs[i].Identity)
 		}
 	}
-	slices.SortFunc(b.series, func(x, y *series) int {
+	slices.SortFunc(b.series, func(x, y *rawSeries) int {
 		return cmp.Or(cmp.Compare(x.name, y.name), CompareSeries(&x.Series, &y.Series))
 	})
 	out := make([]chunk.Series, 0, len(b.series))
@@ -66,7 +66,7 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 func CompareSeries(x, y *chunk.Series) int {
 	return cmp.Or(
 		cmp.Compare(x.Agent, y.Agent),
-		slices.CompareFunc(x.Labels, y.Labels, func(a, b frame.Label) int {
+		slices.CompareFunc(x.Labels, y.Labels, func(a, b series.Label) int {
 			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Value, b.Value))
 		}),
 		cmp.Compare(x.Type, y.Type), cmp.Compare(x.Unit, y.Unit))
@@ -78,7 +78,7 @@ type timeline struct {
 	t     []int64
 	// plain: no two segments touch in time and every record counts.
 	plain  bool
-	series []*series
+	series []*rawSeries
 }
 
 type cell struct {
@@ -127,7 +127,7 @@ func (l *timeline) fill() {
 		}
 	} else {
 		for _, s := range l.series {
-			s.H = make([]frame.Histogram, n)
+			s.H = make([]series.Histogram, n)
 		}
 	}
 	row := 0
@@ -165,11 +165,11 @@ type record struct {
 	input    int
 	seq      uint64
 	v        float64
-	h        *frame.Histogram
+	h        *series.Histogram
 }
 
 // gather merges overlapping segments record by record.
-func (b *Builder) gather(s *series) {
+func (b *Builder) gather(s *rawSeries) {
 	var recs []record
 	histograms, starts := false, false
 	for _, p := range s.places {
@@ -207,7 +207,7 @@ func (b *Builder) gather(s *series) {
 	}
 	s.T = make([]int64, len(kept))
 	if histograms {
-		s.H = make([]frame.Histogram, len(kept))
+		s.H = make([]series.Histogram, len(kept))
 	} else {
 		s.V = make([]float64, len(kept))
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/value"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-func cloneHistogram(h *frame.Histogram) frame.Histogram {
+func cloneHistogram(h *series.Histogram) series.Histogram {
 	c := *h
 	c.PositiveSpans = slices.Clone(h.PositiveSpans)
 	c.PositiveBuckets = slices.Clone(h.PositiveBuckets)
@@ -22,21 +22,21 @@ func cloneHistogram(h *frame.Histogram) frame.Histogram {
 
 // FloatHistogram shows h to Prometheus code; the bucket counts are shared. Histograms of
 // deltas and gauges carry the gauge hint.
-func FloatHistogram(h *frame.Histogram, t frame.MetricType) *histogram.FloatHistogram {
+func FloatHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
 	f := &histogram.FloatHistogram{
 		Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, ZeroCount: h.ZeroCount, Count: h.Count, Sum: h.Sum,
 		PositiveSpans: spans(h.PositiveSpans), PositiveBuckets: h.PositiveBuckets,
 		NegativeSpans: spans(h.NegativeSpans), NegativeBuckets: h.NegativeBuckets,
 		CustomValues: h.CustomValues,
 	}
-	if t == frame.HistogramGauge || t == frame.HistogramDelta {
+	if t == series.HistogramGauge || t == series.HistogramDelta {
 		f.CounterResetHint = histogram.GaugeType
 	}
 	return f
 }
 
-func frameHistogram(f *histogram.FloatHistogram) frame.Histogram {
-	return frame.Histogram{
+func frameHistogram(f *histogram.FloatHistogram) series.Histogram {
+	return series.Histogram{
 		Schema: f.Schema, ZeroThreshold: f.ZeroThreshold, ZeroCount: f.ZeroCount, Count: f.Count, Sum: f.Sum,
 		PositiveSpans: flat(f.PositiveSpans), PositiveBuckets: f.PositiveBuckets,
 		NegativeSpans: flat(f.NegativeSpans), NegativeBuckets: f.NegativeBuckets,
@@ -46,7 +46,7 @@ func frameHistogram(f *histogram.FloatHistogram) frame.Histogram {
 
 // incompatible stands where histograms can't be subtracted or summed: exponential and
 // custom buckets in one bucket of time. Its sum is NaN, so that no result built on it is exact.
-func incompatible() frame.Histogram { return frame.Histogram{Sum: math.NaN()} }
+func incompatible() series.Histogram { return series.Histogram{Sum: math.NaN()} }
 
 func spans(flat []int32) []histogram.Span {
 	if len(flat) == 0 {
@@ -70,7 +70,7 @@ func flat(spans []histogram.Span) []int32 {
 	return out
 }
 
-func staleHistogram(h *frame.Histogram) bool { return value.IsStaleNaN(h.Sum) }
+func staleHistogram(h *series.Histogram) bool { return value.IsStaleNaN(h.Sum) }
 
 // increase is what PromQL's increase does with histograms before it extrapolates: the
 // last less the first, at the smallest schema among them, and all before a reset added

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -27,10 +27,10 @@ type engineCase struct {
 	store *teststorage.TestStorage
 }
 
-func newCase(t *testing.T, rnd *rand.Rand, typ frame.MetricType, sample func(i int) (float64, *frame.Histogram)) engineCase {
+func newCase(t *testing.T, rnd *rand.Rand, typ series.Type, sample func(i int) (float64, *series.Histogram)) engineCase {
 	c := engineCase{store: teststorage.New(t)}
 	t.Cleanup(func() { c.store.Close() })
-	c.raw = chunk.Series{Agent: "a", Labels: []frame.Label{{Name: "__name__", Value: "m"}}, Type: typ}
+	c.raw = chunk.Series{Agent: "a", Labels: []series.Label{{Name: "__name__", Value: "m"}}, Type: typ}
 	app := c.store.AppenderV2(t.Context())
 	ms := testHour.StartMS() + 1 + rnd.Int64N(200_000)
 	every := 1000 + rnd.Int64N(40_000)
@@ -61,11 +61,11 @@ func newCase(t *testing.T, rnd *rand.Rand, typ frame.MetricType, sample func(i i
 	return c
 }
 
-func staleOf(h *frame.Histogram) *frame.Histogram {
+func staleOf(h *series.Histogram) *series.Histogram {
 	if h == nil {
 		return nil
 	}
-	return &frame.Histogram{Sum: math.Float64frombits(value.StaleNaN)}
+	return &series.Histogram{Sum: math.Float64frombits(value.StaleNaN)}
 }
 
 // ask gives the engine's answer at endMS.
@@ -121,7 +121,7 @@ func TestCountersEqualEngine(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		whole := seed%2 == 0
 		v := 0.0
-		c := newCase(t, rnd, frame.Counter, func(int) (float64, *frame.Histogram) {
+		c := newCase(t, rnd, series.Counter, func(int) (float64, *series.Histogram) {
 			switch rnd.IntN(20) {
 			case 0:
 				v = 0
@@ -160,7 +160,7 @@ func TestCounterWithRawEdges(t *testing.T) {
 	engine := promqltest.NewTestEngine(t, false, 5*time.Minute, 10_000_000)
 	rnd := rand.New(rand.NewPCG(5, 2))
 	v := 0.0
-	c := newCase(t, rnd, frame.Counter, func(int) (float64, *frame.Histogram) {
+	c := newCase(t, rnd, series.Counter, func(int) (float64, *series.Histogram) {
 		if v += float64(rnd.IntN(9)); rnd.IntN(9) == 0 {
 			v = 0
 		}
@@ -196,7 +196,7 @@ func TestGaugesEqualEngine(t *testing.T) {
 	engine := promqltest.NewTestEngine(t, false, 5*time.Minute, 10_000_000)
 	for seed := range uint64(24) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		c := newCase(t, rnd, frame.Gauge, func(int) (float64, *frame.Histogram) {
+		c := newCase(t, rnd, series.Gauge, func(int) (float64, *series.Histogram) {
 			if seed%4 == 1 {
 				switch rnd.IntN(20) {
 				case 0:
@@ -248,7 +248,7 @@ func TestHistogramsEqualEngine(t *testing.T) {
 		custom := seed%3 == 2
 		var a, b float64
 		schema := int32(3)
-		c := newCase(t, rnd, frame.HistogramCumulative, func(int) (float64, *frame.Histogram) {
+		c := newCase(t, rnd, series.HistogramCumulative, func(int) (float64, *series.Histogram) {
 			if rnd.IntN(15) == 0 {
 				a, b = 0, 0
 			}
@@ -256,12 +256,12 @@ func TestHistogramsEqualEngine(t *testing.T) {
 				schema = int32(rnd.IntN(4))
 			}
 			a, b = a+float64(rnd.IntN(9)), b+float64(rnd.IntN(9))
-			h := &frame.Histogram{
+			h := &series.Histogram{
 				Schema: schema, ZeroThreshold: 0.001, ZeroCount: a, Count: 2*a + b, Sum: 3*a + b,
 				PositiveSpans: []int32{int32(2), 2}, PositiveBuckets: []float64{a, b},
 			}
 			if custom {
-				*h = frame.Histogram{Schema: frame.CustomBounds, Count: a + b, Sum: a, PositiveSpans: []int32{0, 2}, PositiveBuckets: []float64{a, b}, CustomValues: []float64{1, 2}}
+				*h = series.Histogram{Schema: series.CustomBounds, Count: a + b, Sum: a, PositiveSpans: []int32{0, 2}, PositiveBuckets: []float64{a, b}, CustomValues: []float64{1, 2}}
 			}
 			return 0, h
 		})
@@ -321,7 +321,7 @@ func nextFull(it histogram.BucketIterator[float64]) bool {
 func TestInexactIsRefused(t *testing.T) {
 	hour := testHour.StartMS()
 	r := Range{hour, hour + 120_000}
-	raw := chunk.Series{Type: frame.Counter}
+	raw := chunk.Series{Type: series.Counter}
 	for i, v := range []float64{1, math.Inf(1), 2, 3} {
 		raw.T, raw.V = append(raw.T, (hour+30_000*int64(i+1))*1e6), append(raw.V, v)
 	}
@@ -332,10 +332,10 @@ func TestInexactIsRefused(t *testing.T) {
 	if _, _, err := c.Increase(r); !errors.Is(err, ErrInexact) {
 		t.Errorf("infinity: %v", err)
 	}
-	raw = chunk.Series{Type: frame.HistogramCumulative}
+	raw = chunk.Series{Type: series.HistogramCumulative}
 	for i, bounds := range [][]float64{{1, 2}, {1, 2}, {1, 3}} {
 		raw.T = append(raw.T, (hour+30_000*int64(i+1))*1e6)
-		raw.H = append(raw.H, frame.Histogram{Schema: frame.CustomBounds, Count: float64(i), CustomValues: bounds, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{float64(i)}})
+		raw.H = append(raw.H, series.Histogram{Schema: series.CustomBounds, Count: float64(i), CustomValues: bounds, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{float64(i)}})
 	}
 	rolled = NewRoller(window.OneMinute).Roll(&raw)
 	var h HistogramRange
@@ -344,7 +344,7 @@ func TestInexactIsRefused(t *testing.T) {
 	if _, err := h.Rate(r); !errors.Is(err, ErrInexact) {
 		t.Errorf("other bounds: %v", err)
 	}
-	raw.H[1] = frame.Histogram{Schema: 1, Count: 3}
+	raw.H[1] = series.Histogram{Schema: 1, Count: 3}
 	rolled = NewRoller(window.FiveMinutes).Roll(&raw)
 	if !math.IsNaN(rolled.IncreaseH[0].Sum) {
 		t.Errorf("exponential between custom: %+v", rolled.IncreaseH[0])

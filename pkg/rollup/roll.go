@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/util/kahansum"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -59,7 +59,7 @@ func NewRoller(w window.Window) *Roller {
 // Roll gives s in buckets. Of samples in the same millisecond only the last counts, as in
 // a query. The result refers to the labels and histograms of s, and shares columns with others.
 func (r *Roller) Roll(s *chunk.Series) chunk.Series {
-	if r.finer == nil || s.H != nil || s.Type == frame.Counter {
+	if r.finer == nil || s.H != nil || s.Type == series.Counter {
 		return r.RollFrom(s, nil)
 	}
 	fine := r.finer.Roll(s)
@@ -70,7 +70,7 @@ func (r *Roller) Roll(s *chunk.Series) chunk.Series {
 // are made of those, so that nobody looks at the samples again.
 func (r *Roller) RollFrom(s, fine *chunk.Series) chunk.Series {
 	out := chunk.Series{Agent: s.Agent, Labels: s.Labels, Type: s.Type, Unit: s.Unit}
-	gauge := s.H == nil && s.Type != frame.Counter
+	gauge := s.H == nil && s.Type != series.Counter
 	if gauge && r.finer != nil {
 		r.look(fine.T)
 		out.T = r.ends
@@ -347,11 +347,11 @@ func greater(a, b float64) float64 {
 	return a
 }
 
-func (r *Roller) histograms(h []frame.Histogram, out *chunk.Series) {
+func (r *Roller) histograms(h []series.Histogram, out *chunk.Series) {
 	h = pick(h, r.rows)
 	n := len(r.buckets)
-	out.FirstH, out.LastH = make([]frame.Histogram, n), make([]frame.Histogram, n)
-	merged := make([]frame.Histogram, n)
+	out.FirstH, out.LastH = make([]series.Histogram, n), make([]series.Histogram, n)
+	merged := make([]series.Histogram, n)
 	merge := total
 	if cumulative(out.Type) {
 		out.IncreaseH, merge = merged, increase
@@ -386,6 +386,6 @@ func (r *Roller) histograms(h []frame.Histogram, out *chunk.Series) {
 	}
 }
 
-func cumulative(t frame.MetricType) bool {
-	return t != frame.HistogramDelta && t != frame.HistogramGauge
+func cumulative(t series.Type) bool {
+	return t != series.HistogramDelta && t != series.HistogramGauge
 }

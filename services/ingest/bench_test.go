@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )
@@ -27,11 +28,11 @@ type host struct {
 
 func newHost(b testing.TB, rows int) host {
 	fb := frame.NewBuilder()
-	if err := fb.SetResource(frame.Label{Name: "host", Value: "host-1"}, frame.Label{Name: "region", Value: "eu-west-1"}); err != nil {
+	if err := fb.SetResource(series.Label{Name: "host", Value: "host-1"}, series.Label{Name: "region", Value: "eu-west-1"}); err != nil {
 		b.Fatal(err)
 	}
 	for i := range 100 {
-		id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: fmt.Sprintf("cpu_usage_%d", i)}, {Name: "team", Value: "sf"}}, frame.Gauge, "", 0)
+		id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: fmt.Sprintf("cpu_usage_%d", i)}, {Name: "team", Value: "sf"}}, series.Gauge, "", 0)
 		if err != nil {
 			b.Fatal(err)
 		}

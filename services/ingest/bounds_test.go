@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
@@ -24,7 +25,7 @@ func encodeSeries(t testing.TB, b identity.Boot, seq uint64, from, to int, at ti
 	t.Helper()
 	fb := frame.NewBuilder()
 	for i := from; i < to; i++ {
-		id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}, frame.Gauge, "", 0)
+		id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: fmt.Sprint(i)}}, series.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,12 +106,12 @@ func TestSeriesLimit(t *testing.T) {
 // TestBoundsOfABatch: what one batch may be, whatever its agent sent before.
 func TestBoundsOfABatch(t *testing.T) {
 	now := time.Now()
-	label := func(name string, bytes int) frame.Label {
-		return frame.Label{Name: name, Value: strings.Repeat("x", bytes-len(name))}
+	label := func(name string, bytes int) series.Label {
+		return series.Label{Name: name, Value: strings.Repeat("x", bytes-len(name))}
 	}
 	long := func(bytes int) []byte {
 		fb := frame.NewBuilder()
-		id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, label("a", bytes/2), label("b", bytes-bytes/2-9)}, frame.Gauge, "", 0)
+		id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "m"}, label("a", bytes/2), label("b", bytes-bytes/2-9)}, series.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // reheader changes a frame's header and makes its checksum right again.
@@ -23,7 +24,7 @@ func reheader(f []byte, change func([]byte)) []byte {
 func encodeLabel(t testing.TB, b identity.Boot, value string) []byte {
 	t.Helper()
 	fb := frame.NewBuilder()
-	id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "l", Value: value}}, frame.Gauge, "", 0)
+	id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "m"}, {Name: "l", Value: value}}, series.Gauge, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func encodeLabel(t testing.TB, b identity.Boot, value string) []byte {
 func encodeTimes(t testing.TB, b identity.Boot, times ...int64) []byte {
 	t.Helper()
 	fb := frame.NewBuilder()
-	id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}}, frame.Gauge, "", 0)
+	id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "m"}}, series.Gauge, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
@@ -31,7 +32,7 @@ var boot = identity.Boot{Agent: "web-1", Boot: "boot-1"}
 func encode(t testing.TB, b identity.Boot, seq uint64, n int, value float64) []byte {
 	t.Helper()
 	fb := frame.NewBuilder()
-	series, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "requests_total"}, {Name: "job", Value: "test"}}, frame.Counter, "", 0)
+	series, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "requests_total"}, {Name: "job", Value: "test"}}, series.Counter, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func bigFrames(t testing.TB, boots []identity.Boot, seq uint64, size int) [][]by
 	const perRecord, nSeries = 8, 64
 	rows := (size - size/100) / perRecord / nSeries
 	for i := range nSeries {
-		id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "noise"}, {Name: "i", Value: fmt.Sprint(i)}}, frame.Gauge, "", 0)
+		id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "noise"}, {Name: "i", Value: fmt.Sprint(i)}}, series.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

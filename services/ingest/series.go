@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/sketch"
 )
 
@@ -47,7 +48,7 @@ func (m *measurer) measure(b *frame.Batch, sh *shape) {
 
 // one gives the hash of a series, the same whatever the order of its labels, and the
 // bytes of their names and values.
-func (m *measurer) one(b *frame.Batch, s *frame.Series) (hash uint64, size int) {
+func (m *measurer) one(b *frame.Batch, s *series.Ref) (hash uint64, size int) {
 	hash = m.hashes[s.Unit] ^ uint64(s.Type)
 	for _, l := range s.Labels {
 		hash += sketch.Mix(m.hashes[l.Name], m.hashes[l.Value])
@@ -63,7 +64,7 @@ func (m *measurer) one(b *frame.Batch, s *frame.Series) (hash uint64, size int) 
 }
 
 // has reports whether the series has a label of its own with that name, which wins over the resource's.
-func (m *measurer) has(labels []frame.LabelRef, name uint64) bool {
+func (m *measurer) has(labels []series.LabelRef, name uint64) bool {
 	for _, l := range labels {
 		if m.hashes[l.Name] == name {
 			return true

@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/sketch"
 )
 
@@ -14,18 +15,18 @@ import (
 func batchOf(t testing.TB, resource bool, from, to int) *frame.Batch {
 	t.Helper()
 	fb := frame.NewBuilder()
-	host := frame.Label{Name: "host", Value: "web-1"}
+	host := series.Label{Name: "host", Value: "web-1"}
 	if resource {
 		if err := fb.SetResource(host); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := from; i < to; i++ {
-		labels := []frame.Label{{Name: "__name__", Value: "m"}}
+		labels := []series.Label{{Name: "__name__", Value: "m"}}
 		if !resource || i%2 == 0 { // half of them say again what the resource says
 			labels = append(labels, host)
 		}
-		id, err := fb.AddSeries(append(labels, frame.Label{Name: "i", Value: fmt.Sprint(i)}), frame.Gauge, "", 0)
+		id, err := fb.AddSeries(append(labels, series.Label{Name: "i", Value: fmt.Sprint(i)}), series.Gauge, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

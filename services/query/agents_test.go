@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
@@ -35,12 +36,12 @@ func oneHost(t testing.TB, end time.Time, agents [3]string) *corpus {
 		seq := uint64(1)
 		for from := end.Add(-2 * time.Hour); from.Before(end); from = from.Add(10 * time.Minute) {
 			b := frame.NewBuilder()
-			must(b.SetResource(frame.Label{Name: "host", Value: "web"}))
-			ls := []frame.Label{{Name: "__name__", Value: "load"}}
+			must(b.SetResource(series.Label{Name: "host", Value: "web"}))
+			ls := []series.Label{{Name: "__name__", Value: "load"}}
 			if a == 2 {
-				ls = append(ls, frame.Label{Name: "agent", Value: "inner"}, frame.Label{Name: "exported_agent", Value: "middle"})
+				ls = append(ls, series.Label{Name: "agent", Value: "inner"}, series.Label{Name: "exported_agent", Value: "middle"})
 			}
-			id, err := b.AddSeries(ls, frame.Gauge, "", 0)
+			id, err := b.AddSeries(ls, series.Gauge, "", 0)
 			must(err)
 			at := from.Add(time.Duration(a+1) * 100 * time.Millisecond)
 			first := at

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // authority is a store with accepted batches, as collectors leave them.
@@ -89,17 +90,17 @@ type built struct {
 }
 
 // buildMeta is a batch of one sample, with a type, a unit and a help.
-func (a *authority) buildMeta(boot identity.Boot, seq uint64, at time.Time, name string, typ frame.MetricType, unit, help string) built {
+func (a *authority) buildMeta(boot identity.Boot, seq uint64, at time.Time, name string, typ series.Type, unit, help string) built {
 	a.t.Helper()
 	return a.buildAs(boot, seq, at, typ, unit, help, point{name, 1, at})
 }
 
 func (a *authority) build(boot identity.Boot, seq uint64, acceptedAt time.Time, points ...point) built {
 	a.t.Helper()
-	return a.buildAs(boot, seq, acceptedAt, frame.Counter, "", "", points...)
+	return a.buildAs(boot, seq, acceptedAt, series.Counter, "", "", points...)
 }
 
-func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time, typ frame.MetricType, unit, help string, points ...point) built {
+func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time, typ series.Type, unit, help string, points ...point) built {
 	a.t.Helper()
 	b := frame.NewBuilder()
 	must := func(err error) {
@@ -108,10 +109,10 @@ func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time
 			a.t.Fatal(err)
 		}
 	}
-	must(b.SetResource(frame.Label{Name: "instance", Value: boot.Agent + ":1"}, frame.Label{Name: "job", Value: "node"}))
+	must(b.SetResource(series.Label{Name: "instance", Value: boot.Agent + ":1"}, series.Label{Name: "job", Value: "node"}))
 	minT, maxT := points[0].at, points[0].at
 	for _, p := range points {
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: p.name}}, typ, unit, 0)
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: p.name}}, typ, unit, 0)
 		must(err)
 		must(b.Append(id, p.at.UnixNano(), p.value))
 		if help != "" {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -130,18 +130,18 @@ func TestMetadataHasUnits(t *testing.T) {
 	now := time.Now()
 	for seq, b := range []struct {
 		name       string
-		typ        frame.MetricType
+		typ        series.Type
 		unit, help string
 	}{
-		{"request_duration_seconds", frame.Gauge, "seconds", "How long a \"request\" took."},
-		{"bare", frame.Unknown, "", ""},
-		{"changed", frame.Counter, "", "Before."},
-		{"changed", frame.Counter, "", "After."},
+		{"request_duration_seconds", series.Gauge, "seconds", "How long a \"request\" took."},
+		{"bare", series.Unknown, "", ""},
+		{"changed", series.Counter, "", "Before."},
+		{"changed", series.Counter, "", "After."},
 	} {
 		a.accept(a.buildMeta(host, uint64(1+seq), now.Add(time.Duration(seq)*time.Millisecond), b.name, b.typ, b.unit, b.help))
 	}
 	// A series is its labels: the same of another agent, with the label agent, has another type.
-	a.accept(a.buildMeta(identity.Boot{Agent: "other", Boot: "b"}, 1, now.Add(-time.Second), "changed", frame.Gauge, "", "Oldest."))
+	a.accept(a.buildMeta(identity.Boot{Agent: "other", Boot: "b"}, 1, now.Add(-time.Second), "changed", series.Gauge, "", "Oldest."))
 	n := start(t, a, nil)
 	<-n.Complete()
 	const (

@@ -22,6 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query"
@@ -51,9 +52,9 @@ func newCorpus(t testing.TB, rnd *rand.Rand, start, end time.Time) *corpus {
 		seq, count, obs := uint64(0), 0.0, 0.0
 		for at := start; at.Before(end); {
 			b := frame.NewBuilder()
-			must(b.SetResource(frame.Label{Name: "instance", Value: boot.Agent + ":1"}, frame.Label{Name: "job", Value: fmt.Sprintf("j%d", a%2)}))
-			series := func(name, dev string, typ frame.MetricType) frame.SeriesID {
-				id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: name}, {Name: "dev", Value: dev}}, typ, "", start.UnixNano())
+			must(b.SetResource(series.Label{Name: "instance", Value: boot.Agent + ":1"}, series.Label{Name: "job", Value: fmt.Sprintf("j%d", a%2)}))
+			add := func(name, dev string, typ series.Type) frame.SeriesID {
+				id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: name}, {Name: "dev", Value: dev}}, typ, "", start.UnixNano())
 				must(err)
 				return id
 			}
@@ -61,10 +62,10 @@ func newCorpus(t testing.TB, rnd *rand.Rand, start, end time.Time) *corpus {
 			last := at
 			var cs, gs []frame.SeriesID
 			for d := range 3 {
-				cs = append(cs, series("c_total", fmt.Sprint(d), frame.Counter))
-				gs = append(gs, series("g", fmt.Sprint(d), frame.Gauge))
+				cs = append(cs, add("c_total", fmt.Sprint(d), series.Counter))
+				gs = append(gs, add("g", fmt.Sprint(d), series.Gauge))
 			}
-			h := series("h", "x", frame.HistogramCumulative)
+			h := add("h", "x", series.HistogramCumulative)
 			for range 10 {
 				if !at.Before(end) {
 					break
@@ -84,7 +85,7 @@ func newCorpus(t testing.TB, rnd *rand.Rand, start, end time.Time) *corpus {
 					must(b.Append(cs[d], ns, cv))
 					must(b.Append(gs[d], ns, gv))
 				}
-				must(b.AppendHistogram(h, ns, frame.Histogram{Schema: 1, Count: obs * 3, Sum: obs * 2, ZeroThreshold: 0.001,
+				must(b.AppendHistogram(h, ns, series.Histogram{Schema: 1, Count: obs * 3, Sum: obs * 2, ZeroThreshold: 0.001,
 					PositiveSpans: []int32{0, 2}, PositiveBuckets: []float64{obs, obs * 2}}))
 				at = at.Add(30 * time.Second)
 			}

@@ -7,18 +7,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // one is a batch of one sample in the hour.
 func one(h window.Hour, d time.Duration) point {
-	return point{"load", frame.Gauge, at(h, d), float64(h)}
+	return point{"load", series.Gauge, at(h, d), float64(h)}
 }
 
 // enter writes entries of one shard into the intake.

@@ -21,25 +21,26 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // many makes batches of an agent accepted that have the series [0, series) of hour0 with
 // rows each, values random; perFrame series a frame, one row a frame.
-func (w *world) many(agent string, series, rows, perFrame int) (records uint64) {
+func (w *world) many(agent string, n, rows, perFrame int) (records uint64) {
 	w.t.Helper()
-	rnd := rand.New(rand.NewPCG(uint64(series), uint64(rows)))
+	rnd := rand.New(rand.NewPCG(uint64(n), uint64(rows)))
 	fb := frame.NewBuilder()
 	enc := frame.NewEncoder(frame.Options{})
 	var entries []intake.Entry
 	seq := uint64(0)
 	for row := range rows {
-		for from := 0; from < series; from += perFrame {
+		for from := 0; from < n; from += perFrame {
 			fb.Reset()
-			must(w.t, fb.SetResource(frame.Label{Name: "host", Value: agent}))
-			for i := from; i < min(from+perFrame, series); i++ {
-				id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "request_duration_seconds"}, {Name: "id", Value: fmt.Sprintf("request-%08d", i)}}, frame.Gauge, "", 0)
+			must(w.t, fb.SetResource(series.Label{Name: "host", Value: agent}))
+			for i := from; i < min(from+perFrame, n); i++ {
+				id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "request_duration_seconds"}, {Name: "id", Value: fmt.Sprintf("request-%08d", i)}}, series.Gauge, "", 0)
 				must(w.t, err)
 				must(w.t, fb.Append(id, at(hour0, time.Duration(row+1)*time.Hour/time.Duration(rows+1)).UnixNano(), rnd.Float64()))
 			}
@@ -268,7 +269,7 @@ func (w *world) acceptMore(agent string, from, n int) {
 	}
 	var ps []point
 	for i := from; i < from+n; i++ {
-		ps = append(ps, point{fmt.Sprintf("late_%d", i), frame.Gauge, at(hour0, 59*time.Minute), float64(i)})
+		ps = append(ps, point{fmt.Sprintf("late_%d", i), series.Gauge, at(hour0, 59*time.Minute), float64(i)})
 	}
 	w.accept(agent, seq, ps...)
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -34,7 +34,7 @@ func (w *world) together(agent string, from, n int, seq uint64) {
 	w.t.Helper()
 	var es []intake.Entry
 	for i := range n {
-		p := point{"load", frame.Gauge, at(hour0, time.Duration(from+i+1)*10*time.Second), float64(i)}
+		p := point{"load", series.Gauge, at(hour0, time.Duration(from+i+1)*10*time.Second), float64(i)}
 		es = append(es, w.acceptSilently(agent, seq+uint64(i), p))
 	}
 	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), es))

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lightmetrics.dev/lightmetrics/pkg/block"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -31,7 +31,7 @@ func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
 				agent := agents[rnd.IntN(2)]
 				var ps []point
 				for i := range 1 + rnd.IntN(3) {
-					ps = append(ps, point{fmt.Sprint("m", i), frame.MetricType(1 + i%2), at(hour0, time.Duration(rnd.IntN(3700))*time.Second), float64(rnd.IntN(50))})
+					ps = append(ps, point{fmt.Sprint("m", i), series.Type(1 + i%2), at(hour0, time.Duration(rnd.IntN(3700))*time.Second), float64(rnd.IntN(50))})
 				}
 				over := identity.Batch{Agent: agent, Boot: "b", SeqStart: next[agent] - 1, SeqEnd: next[agent] + uint64(len(ps)) - 2}
 				if _, taken := w.frames[over]; rnd.IntN(40) == 0 && next[agent] > 0 && !taken {

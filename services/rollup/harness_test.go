@@ -28,6 +28,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -97,7 +98,7 @@ func agentOf(id shard.ID, n int) string {
 // point is a sample of a series.
 type point struct {
 	name string
-	typ  frame.MetricType
+	typ  series.Type
 	at   time.Time
 	v    float64
 }
@@ -114,7 +115,7 @@ func (w *world) acceptSilently(agent string, seq uint64, points ...point) intake
 	w.t.Helper()
 	b := frame.NewBuilder()
 	for _, p := range points {
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: p.name}, {Name: "host", Value: agent}}, p.typ, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: p.name}, {Name: "host", Value: agent}}, p.typ, "", 0)
 		must(w.t, err)
 		must(w.t, b.Append(id, p.at.UnixNano(), p.v))
 	}
@@ -144,7 +145,7 @@ func (w *world) some(agent string, h window.Hour, from, n int, seq uint64) uint6
 	rnd := rand.New(rand.NewPCG(uint64(from), seq))
 	for i := from; i < from+n; i++ {
 		t := at(h, time.Duration(i+1)*10*time.Second)
-		e := w.accept(agent, seq, point{"requests_total", frame.Counter, t, float64(i * rnd.IntN(3))}, point{"load", frame.Gauge, t, rnd.Float64()})
+		e := w.accept(agent, seq, point{"requests_total", series.Counter, t, float64(i * rnd.IntN(3))}, point{"load", series.Gauge, t, rnd.Float64()})
 		seq = e.SeqEnd + 1
 	}
 	return seq

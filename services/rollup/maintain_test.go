@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -94,7 +94,7 @@ func TestCompactionAndRetention(t *testing.T) {
 	for id := range w.frames {
 		must(t, w.store.Delete(t.Context(), layout.Blob(frameDigest(w, id.SeqStart, id.Agent), 0)))
 	}
-	e := w.accept(late, seqs[late], point{"load", frame.Gauge, at(h+1, 59*time.Minute), 42})
+	e := w.accept(late, seqs[late], point{"load", series.Gauge, at(h+1, 59*time.Minute), 42})
 	w.drive(cfg, Grant{Shard: 1, Fence: 6})
 	w.check(h+1, 1, 2)
 	w.checkCompacted(h, 1)
@@ -121,7 +121,7 @@ func TestCompactionAndRetention(t *testing.T) {
 	w.collected(m)
 	w.checkCompacted(h+3, 0)
 	// Another late one: its frames are there, so that every window is made anew.
-	w.accept(late, e.SeqEnd+1, point{"load", frame.Gauge, at(h+1, 59*time.Minute+time.Second), 43})
+	w.accept(late, e.SeqEnd+1, point{"load", series.Gauge, at(h+1, 59*time.Minute+time.Second), 43})
 	w.drive(cfg, Grant{Shard: 1, Fence: 7})
 	w.check(h+1, 1, 3)
 	w.advance(2 * fullEvery)

@@ -5,12 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -57,7 +57,7 @@ func damagedHour(t *testing.T, late bool) (*world, *owner, Config) {
 	seq := w.some(agentOf(0, 0), hour0, 0, 40, 0)
 	w.drive(cfg, Grant{Shard: 0, Fence: 1})
 	if late {
-		w.accept(agentOf(0, 0), seq, point{"other", frame.Gauge, at(hour0, 50*time.Minute), 1}, point{"other", frame.Gauge, at(hour0, 51*time.Minute), 1})
+		w.accept(agentOf(0, 0), seq, point{"other", series.Gauge, at(hour0, 50*time.Minute), 1}, point{"other", series.Gauge, at(hour0, 51*time.Minute), 1})
 	}
 	w.manifests()
 	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})

@@ -12,12 +12,12 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -289,9 +289,9 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		cfg := testConfig()
 		a := agentOf(0, 0)
 		w.clock.Store((hour0 + 1).End().Add(time.Hour).UnixNano())
-		first := w.accept(a, 10, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"requests_total", frame.Counter, at(hour0, 59*time.Minute), 1})
+		first := w.accept(a, 10, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"requests_total", series.Counter, at(hour0, 59*time.Minute), 1})
 		w.drive(cfg, Grant{Shard: 0, Fence: 1})
-		rival := w.accept(a, 11, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", frame.Counter, at(hour0+1, time.Minute), 2})
+		rival := w.accept(a, 11, point{"load", series.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", series.Counter, at(hour0+1, time.Minute), 2})
 		w.manifests()
 		if what == "record" {
 			w.spoil(layout.RollupSet(hour0, 0, window.Raw, 1), "x")
@@ -391,7 +391,7 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 		seq := w.some(agentOf(0, 0), hour0, 0, 20, 0)
 		w.drive(cfg, Grant{Shard: 0, Fence: 1})
 		// Of five minutes' rows: the late batch changes no other chunk.
-		e := w.accept(agentOf(0, 0), seq, point{"other", frame.Gauge, at(hour0, 50*time.Minute), 1})
+		e := w.accept(agentOf(0, 0), seq, point{"other", series.Gauge, at(hour0, 50*time.Minute), 1})
 		w.manifests()
 		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
 		must(t, err)

@@ -10,7 +10,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -18,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -37,7 +37,7 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	a := agentOf(0, 0)
 	w.clock.Store((hour0 + 3).End().UnixNano())
 	seq := w.some(a, hour0, 0, 10, 0)
-	both := w.accept(a, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2})
+	both := w.accept(a, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", series.Gauge, at(hour0+1, time.Minute), 2})
 	seq = w.some(a, hour0+1, 10, 5, both.SeqEnd+1)
 	w.drive(cfg, Grant{Shard: 0, Fence: 1})
 	remover := func() *compact.FrameRemover {
@@ -67,8 +67,8 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	run(hour0.End().Add(-time.Millisecond), false, 0, "map[]")
 	run(hour0.End(), false, 10, "map[]") // both reaches into the next hour
 	run(hour0.End(), false, 0, "map[]")
-	late := w.accept(a, seq, point{"load", frame.Gauge, at(hour0, 58*time.Minute), 3})
-	wide := w.accept(a, late.SeqEnd+1, point{"load", frame.Gauge, at(hour0-5, time.Minute), 1}, point{"load", frame.Gauge, at(hour0, 30*time.Minute), 2})
+	late := w.accept(a, seq, point{"load", series.Gauge, at(hour0, 58*time.Minute), 3})
+	wide := w.accept(a, late.SeqEnd+1, point{"load", series.Gauge, at(hour0-5, time.Minute), 1}, point{"load", series.Gauge, at(hour0, 30*time.Minute), 2})
 	all += 2
 	run((hour0 + 1).End(), false, 0, fmt.Sprintf("map[%s:17]", compact.KeptPending))
 	if n := w.there(layout.LogPrefix); n != 1 {
@@ -245,7 +245,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 	})
 	t.Run("the hour before is not published", func(t *testing.T) {
 		w, cfg, agent, seq := frameWorld(t)
-		w.accept(agent, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2})
+		w.accept(agent, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", series.Gauge, at(hour0+1, time.Minute), 2})
 		w.clock.Store((hour0 + 2).End().UnixNano())
 		w.drive(cfg, Grant{Shard: 0, Fence: 2})
 		for _, win := range window.All() {
@@ -260,7 +260,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		w, cfg, agent, seq := frameWorld(t)
 		w.advance(50 * time.Hour)
 		cfg.Schedule.LateAfter = time.Hour
-		w.accept(agent, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 3})
+		w.accept(agent, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 3})
 		w.removesNothing(cfg, 11, "a late batch waits")
 		w.advance(50 * time.Hour)
 		w.drive(cfg, Grant{Shard: 0, Fence: 6})
@@ -278,7 +278,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 func TestRawFramesOfExpiredHoursGo(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		w, cfg, agent, seq := frameWorld(t)
-		w.accept(agent, seq, point{"load", frame.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", frame.Gauge, at(hour0+1, time.Minute), 2})
+		w.accept(agent, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", series.Gauge, at(hour0+1, time.Minute), 2})
 		w.clock.Store((hour0 + 2).End().UnixNano())
 		w.drive(cfg, Grant{Shard: 0, Fence: 2})
 		w.clock.Store((hour0 + 1).End().Add(25 * time.Hour).UnixNano())

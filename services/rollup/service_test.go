@@ -11,10 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -135,8 +135,8 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 func TestBatchOverHours(t *testing.T) {
 	w := newWorld(t, newMem())
 	agent := agentOf(1, 0)
-	w.accept(agent, 0, point{"g", frame.Gauge, at(hour0, time.Hour), 1}, point{"g", frame.Gauge, at(hour0, time.Hour+time.Millisecond), 2})
-	w.accept(agent, 10, point{"g", frame.Gauge, at(hour0-3, time.Minute), 1}, point{"g", frame.Gauge, at(hour0, time.Minute), 2})
+	w.accept(agent, 0, point{"g", series.Gauge, at(hour0, time.Hour), 1}, point{"g", series.Gauge, at(hour0, time.Hour+time.Millisecond), 2})
+	w.accept(agent, 10, point{"g", series.Gauge, at(hour0-3, time.Minute), 1}, point{"g", series.Gauge, at(hour0, time.Minute), 2})
 	w.advance(2 * time.Hour)
 	w.drive(testConfig(), Grant{Shard: 1, Fence: 1})
 	for _, h := range []window.Hour{hour0 - 3, hour0, hour0 + 1} {
@@ -205,8 +205,8 @@ func TestLateAndOutOfOrder(t *testing.T) {
 	w.drive(testConfig(), g)
 	w.check(hour0, 0, 2)
 	// An overlap: numbers that are taken already, and one that is not; and a repeated time.
-	w.accept(agent, seq-1, point{"load", frame.Gauge, at(hour0, 105*10*time.Second), 7}, point{"load", frame.Gauge, at(hour0, 106*10*time.Second), 8})
-	w.accept(agent, 8000, point{"load", frame.Gauge, at(hour0, 101*10*time.Second), 9})
+	w.accept(agent, seq-1, point{"load", series.Gauge, at(hour0, 105*10*time.Second), 7}, point{"load", series.Gauge, at(hour0, 106*10*time.Second), 8})
+	w.accept(agent, 8000, point{"load", series.Gauge, at(hour0, 101*10*time.Second), 9})
 	w.advance(time.Hour)
 	w.drive(testConfig(), g)
 	w.check(hour0, 0, 3)
@@ -226,7 +226,7 @@ func TestOverlapOverHours(t *testing.T) {
 		w := newWorld(t, newMem())
 		agent := agentOf(0, 0)
 		two := func(h window.Hour, from time.Duration) []point {
-			return []point{{"g", frame.Gauge, at(h, from), 1}, {"g", frame.Gauge, at(h, from+time.Minute), 2}}
+			return []point{{"g", series.Gauge, at(h, from), 1}, {"g", series.Gauge, at(h, from+time.Minute), 2}}
 		}
 		// 0-1 in the hour before, 1-2 in the hour, 2-3 in the hour: 0 wins 1, 1 wins 2.
 		es := []intake.Entry{w.acceptSilently(agent, 0, two(hour0-1, time.Minute)...),

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -55,7 +55,7 @@ func TestAgentsWithEqualValues(t *testing.T) {
 
 	// Equal late batches: the next generation goes on from the former one.
 	agents(func(a string) {
-		next[a] = w.accept(a, next[a], point{"load", frame.Gauge, at(h, 50*time.Minute), 7}).SeqEnd + 1
+		next[a] = w.accept(a, next[a], point{"load", series.Gauge, at(h, 50*time.Minute), 7}).SeqEnd + 1
 	})
 	drive(6)
 	for id := range shard.ID(testShards) {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // While a batch of hundreds of hours is rolled up, the intake is followed: what comes
@@ -15,7 +15,7 @@ func TestWideBatchDoesNotHideWhatComes(t *testing.T) {
 	const hours = 5 * hoursAtOnce
 	var ps []point
 	for h := hour0 - hours + 1; h <= hour0; h++ {
-		ps = append(ps, point{"load", frame.Gauge, at(h, time.Minute), float64(h)})
+		ps = append(ps, point{"load", series.Gauge, at(h, time.Minute), float64(h)})
 	}
 	e := w.accept(a, 0, ps...)
 	svc := w.worker(testConfig(), w.store)
@@ -27,7 +27,7 @@ func TestWideBatchDoesNotHideWhatComes(t *testing.T) {
 	if st := svc.Shards()[0]; !again || st.PendingBatches != 1 || len(o.log.hours) <= hours/2 {
 		t.Fatalf("after a round: again %v, %d of %d hours are left, %+v", again, len(o.log.hours), hours, st)
 	}
-	w.accept(a, e.SeqEnd+1, point{"load", frame.Gauge, at(hour0, 2*time.Minute), 1})
+	w.accept(a, e.SeqEnd+1, point{"load", series.Gauge, at(hour0, 2*time.Minute), 1})
 	again, err = o.round(t.Context())
 	must(t, err)
 	if !again || len(o.log.batches) != 2 {

@@ -23,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -193,7 +194,7 @@ func TestRecords(t *testing.T) {
 func recent(t testing.TB, agent string, start uint64, value float64) []byte {
 	t.Helper()
 	b := frame.NewBuilder()
-	id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "up"}, {Name: "agent", Value: agent}}, frame.Gauge, "", 0)
+	id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "up"}, {Name: "agent", Value: agent}}, series.Gauge, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

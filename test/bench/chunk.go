@@ -19,7 +19,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -141,10 +141,10 @@ func newChunkWork(d *tsbs.Dataset, shards uint32) (*chunkWork, error) {
 
 // hours cuts a series at hours.
 func hours(s *tsbs.Series) map[window.Hour]*chunk.Series {
-	var ls []frame.Label
+	var ls []series.Label
 	for _, l := range s.Labels {
 		if l.Value != "" {
-			ls = append(ls, frame.Label(l))
+			ls = append(ls, series.Label(l))
 		}
 	}
 	out := map[window.Hour]*chunk.Series{}
@@ -152,7 +152,7 @@ func hours(s *tsbs.Series) map[window.Hour]*chunk.Series {
 		h := window.HourOf(ms)
 		c := out[h]
 		if c == nil {
-			c = &chunk.Series{Labels: ls, Type: frame.Gauge}
+			c = &chunk.Series{Labels: ls, Type: series.Gauge}
 			out[h] = c
 		}
 		c.T, c.V = append(c.T, ms*1e6), append(c.V, s.Values[i])

@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 const mib = 1 << 20
@@ -90,12 +91,12 @@ func ingestMemory(ctx context.Context, e *env) ([]Result, error) {
 
 // largeFeeds makes one frame of 4 MiB less 64 KiB for each agent, of values that do not compress.
 func largeFeeds(agents, round int) ([]feed, error) {
-	const series = 64
-	rows := (4*mib - 64<<10) / 8 / series
+	const n = 64
+	rows := (4*mib - 64<<10) / 8 / n
 	rng := rand.New(rand.NewPCG(4, uint64(round)))
 	fb := frame.NewBuilder()
-	for s := range series {
-		id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: fmt.Sprintf("random_%d", s)}}, frame.Gauge, "", 0)
+	for s := range n {
+		id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: fmt.Sprintf("random_%d", s)}}, series.Gauge, "", 0)
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // The identities that schedules draw from: two agents, ranges that overlap, and
@@ -34,7 +35,7 @@ func frameName(agent string, r, v int) string { return fmt.Sprintf("%s/%d/v%d", 
 
 func encode(id identity.Batch, variant int) accept.Submission {
 	b := frame.NewBuilder()
-	s, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "sim"}}, frame.Gauge, "", 0)
+	s, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "sim"}}, series.Gauge, "", 0)
 	if err != nil {
 		panic(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // TestEveryMetricHasHelp compares the table with the names in the code: a machine has no series
@@ -20,7 +20,7 @@ func TestEveryMetricHasHelp(t *testing.T) {
 		}
 		for _, p := range []struct{ pattern, prefix, suffix string }{
 			{`h\.(?:gauge|counter)\("([a-z0-9_]+)",`, "", ""},
-			{`h\.add\(frame\.\w+, "([a-z0-9_]+)",`, "", ""},
+			{`h\.add\(series\.\w+, "([a-z0-9_]+)",`, "", ""},
 			{`\{"(\w+)", m\.`, "node_memory_", "_bytes"},
 			{`\{"((?:receive|transmit)_\w+)", d\.`, "node_network_", "_total"},
 		} {
@@ -43,7 +43,7 @@ func TestEveryMetricHasHelp(t *testing.T) {
 		t.Errorf("%d names found", len(names))
 	}
 	h := &Host{tracker: input.NewTracker()}
-	h.add(frame.Gauge, "node_load1", 1, nil)
+	h.add(series.Gauge, "node_load1", 1, nil)
 	if s := h.samples[0].Series; s.Help != help["node_load1"] {
 		t.Errorf("%+v", s)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Config of the host input.
@@ -62,7 +62,7 @@ const collectTimeout = 5 * time.Second
 // Host is an input.Source.
 type Host struct {
 	cfg     Config
-	own     []frame.Label
+	own     []series.Label
 	log     *slog.Logger
 	now     func() time.Time
 	self    *process.Process
@@ -98,7 +98,7 @@ func New(cfg Config, env input.Env) (*Host, error) {
 	}
 	return &Host{
 		cfg: cfg, log: env.Log.With("input", "host"), now: env.Now, self: self,
-		own:     []frame.Label{{Name: "instance", Value: env.Hostname}, {Name: "job", Value: cfg.Job}},
+		own:     []series.Label{{Name: "instance", Value: env.Hostname}, {Name: "job", Value: cfg.Job}},
 		tracker: input.NewTracker(), failed: map[string]bool{},
 	}, nil
 }
@@ -167,24 +167,24 @@ func (h *Host) Collect(ctx context.Context, sink input.Sink) {
 	h.status = st
 }
 
-func (h *Host) gauge(name string, v float64, labels ...string) { h.add(frame.Gauge, name, v, labels) }
+func (h *Host) gauge(name string, v float64, labels ...string) { h.add(series.Gauge, name, v, labels) }
 
 func (h *Host) counter(name string, v float64, labels ...string) {
-	h.add(frame.Counter, name, v, labels)
+	h.add(series.Counter, name, v, labels)
 }
 
 // add notes a sample; labels are name, value, name, value, …
-func (h *Host) add(t frame.MetricType, name string, v float64, labels []string) {
+func (h *Host) add(t series.Type, name string, v float64, labels []string) {
 	h.key = append(h.key[:0], name...)
 	for _, l := range labels {
 		h.key = append(append(h.key, 0xff), l...)
 	}
 	s, ok := h.tracker.Get(h.key, true)
 	if !ok {
-		s = &input.Series{Type: t, Help: help[name], Labels: append([]frame.Label{{Name: "__name__", Value: name}}, h.own...)}
+		s = &input.Series{Type: t, Help: help[name], Labels: append([]series.Label{{Name: "__name__", Value: name}}, h.own...)}
 		for i := 0; i+1 < len(labels); i += 2 {
 			if labels[i+1] != "" {
-				s.Labels = append(s.Labels, frame.Label{Name: labels[i], Value: labels[i+1]})
+				s.Labels = append(s.Labels, series.Label{Name: labels[i], Value: labels[i+1]})
 			}
 		}
 		h.tracker.Put(h.key, s, true)

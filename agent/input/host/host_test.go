@@ -9,18 +9,18 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/input/inputtest"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-type series struct {
+type collected struct {
 	labels map[string]string
-	t      frame.MetricType
+	t      series.Type
 	v      float64
 }
 
-func collect(t *testing.T, cfg Config) map[string][]series {
+func collect(t *testing.T, cfg Config) map[string][]collected {
 	t.Helper()
-	out := map[string][]series{}
+	out := map[string][]collected{}
 	sink := inputtest.Sink(func(sc input.Batch) bool {
 		clear(out)
 		for _, s := range sc.Samples {
@@ -28,7 +28,7 @@ func collect(t *testing.T, cfg Config) map[string][]series {
 			for _, l := range s.Series.Labels {
 				ls[l.Name] = l.Value
 			}
-			out[ls["__name__"]] = append(out[ls["__name__"]], series{ls, s.Series.Type, s.Value})
+			out[ls["__name__"]] = append(out[ls["__name__"]], collected{ls, s.Series.Type, s.Value})
 		}
 		return true
 	})
@@ -52,7 +52,7 @@ func TestPlausible(t *testing.T) {
 			if s.v < 0 {
 				t.Errorf("%s%v is %v", name, s.labels, s.v)
 			}
-			if counter := strings.HasSuffix(name, "_total"); counter != (s.t == frame.Counter) && !strings.HasPrefix(name, "node_vmstat_") {
+			if counter := strings.HasSuffix(name, "_total"); counter != (s.t == series.Counter) && !strings.HasPrefix(name, "node_vmstat_") {
 				t.Errorf("%s has type %d", name, s.t)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/shirou/gopsutil/v4/mem"
 	"github.com/shirou/gopsutil/v4/net"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 func readCPU(ctx context.Context, h *Host) error {
@@ -127,7 +127,7 @@ func readUname(ctx context.Context, h *Host) error {
 	if err != nil {
 		return fmt.Errorf("system: %w", err)
 	}
-	h.add(frame.Info, "node_uname_info", 1, []string{"sysname", i.OS, "release", i.KernelVersion, "machine", i.KernelArch,
+	h.add(series.Info, "node_uname_info", 1, []string{"sysname", i.OS, "release", i.KernelVersion, "machine", i.KernelArch,
 		"nodename", i.Hostname, "platform", i.Platform, "platform_version", i.PlatformVersion})
 	return nil
 }

@@ -16,12 +16,13 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // parser turns a body into samples; known series cost no allocation.
 type parser struct {
 	target  Target
-	own     []frame.Label // job, instance and the target's further labels
+	own     []series.Label // job, instance and the target's further labels
 	tracker *input.Tracker
 	symbols *labels.SymbolTable
 	samples []input.Sample
@@ -45,10 +46,10 @@ func newParser(t Target) *parser {
 	own["job"], own["instance"] = t.Job, t.Instance
 	for k, v := range own {
 		if v != "" {
-			p.own = append(p.own, frame.Label{Name: k, Value: v})
+			p.own = append(p.own, series.Label{Name: k, Value: v})
 		}
 	}
-	slices.SortFunc(p.own, func(a, b frame.Label) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(p.own, func(a, b series.Label) int { return strings.Compare(a.Name, b.Name) })
 	return p
 }
 
@@ -147,53 +148,53 @@ func (p *parser) sample(tp textparse.Parser, at int64) error {
 	if i := bytes.IndexByte(raw, '{'); i >= 0 {
 		name = raw[:i]
 	}
-	t, unit, help := frame.Unknown, "", ""
+	t, unit, help := series.Unknown, "", ""
 	if suffix, ok := bytes.CutPrefix(name, p.family); len(p.family) > 0 && (ok || len(name) == 0) {
 		t, unit = typeOf(p.typ, string(suffix)), p.unit
 		// A longer name to which the type does not extend is another metric.
-		if t != frame.Unknown || len(suffix) == 0 || len(name) == 0 {
+		if t != series.Unknown || len(suffix) == 0 || len(name) == 0 {
 			help = p.help
 		}
 	}
 	p.key = append(p.key[:0], raw...)
-	series, known := p.tracker.Get(p.key, live)
-	var ls []frame.Label
-	if known {
-		ls = series.Labels
+	known, ok := p.tracker.Get(p.key, live)
+	var ls []series.Label
+	if ok {
+		ls = known.Labels
 	} else {
 		ls = p.labels(tp)
 	}
 	start := int64(0)
-	if t == frame.Counter {
+	if t == series.Counter {
 		// Reads ahead: nothing else of the sample after it.
 		if start, err = nanos(tp.StartTimestamp()); err != nil {
 			return err
 		}
 	}
-	if !known || series.Type != t || series.Start != start || series.Unit != unit || series.Help != help {
-		series = &input.Series{Labels: ls, Type: t, Unit: unit, Help: help, Start: start}
-		p.tracker.Put(p.key, series, live)
+	if !ok || known.Type != t || known.Start != start || known.Unit != unit || known.Help != help {
+		known = &input.Series{Labels: ls, Type: t, Unit: unit, Help: help, Start: start}
+		p.tracker.Put(p.key, known, live)
 	}
-	p.samples = append(p.samples, input.Sample{Series: series, Time: at, Value: v})
+	p.samples = append(p.samples, input.Sample{Series: known, Time: at, Value: v})
 	return nil
 }
 
 // labels of the current sample with the target's. Strings are copied: the parser's
 // live in the body.
-func (p *parser) labels(tp textparse.Parser) []frame.Label {
+func (p *parser) labels(tp textparse.Parser) []series.Label {
 	var ls labels.Labels
 	tp.Labels(&ls)
-	out := make([]frame.Label, 0, ls.Len()+len(p.own))
+	out := make([]series.Label, 0, ls.Len()+len(p.own))
 	var empty []string
 	ls.Range(func(l labels.Label) {
 		if l.Value == "" {
 			empty = append(empty, l.Name)
 			return
 		}
-		out = append(out, frame.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
+		out = append(out, series.Label{Name: strings.Clone(l.Name), Value: strings.Clone(l.Value)})
 	})
 	for _, o := range p.own {
-		i := slices.IndexFunc(out, func(l frame.Label) bool { return l.Name == o.Name })
+		i := slices.IndexFunc(out, func(l series.Label) bool { return l.Name == o.Name })
 		switch {
 		case i < 0 && p.target.HonorLabels && slices.Contains(empty, o.Name):
 			// A federating server writes instance="" on a series that has no instance.
@@ -208,43 +209,43 @@ func (p *parser) labels(tp textparse.Parser) []frame.Label {
 	return out
 }
 
-func freeName(ls []frame.Label, name string) string {
-	for slices.ContainsFunc(ls, func(l frame.Label) bool { return l.Name == name }) {
+func freeName(ls []series.Label, name string) string {
+	for slices.ContainsFunc(ls, func(l series.Label) bool { return l.Name == name }) {
 		name = "exported_" + name
 	}
 	return name
 }
 
 // typeOf is the meaning of a sample of a family; suffix is what follows the family's name.
-func typeOf(t model.MetricType, suffix string) frame.MetricType {
+func typeOf(t model.MetricType, suffix string) series.Type {
 	switch t {
 	case model.MetricTypeCounter:
 		if suffix == "" || suffix == "_total" {
-			return frame.Counter
+			return series.Counter
 		}
 	case model.MetricTypeGauge:
 		if suffix == "" {
-			return frame.Gauge
+			return series.Gauge
 		}
 	case model.MetricTypeHistogram:
 		if suffix == "_bucket" || suffix == "_count" || suffix == "_sum" {
-			return frame.Counter
+			return series.Counter
 		}
 	case model.MetricTypeGaugeHistogram:
 		if suffix == "_bucket" || suffix == "_gcount" || suffix == "_gsum" {
-			return frame.Gauge
+			return series.Gauge
 		}
 	case model.MetricTypeSummary:
 		switch suffix {
 		case "":
-			return frame.Gauge
+			return series.Gauge
 		case "_count", "_sum":
-			return frame.Counter
+			return series.Counter
 		}
 	case model.MetricTypeInfo, model.MetricTypeStateset:
 		if suffix == "" || suffix == "_info" {
-			return frame.Info
+			return series.Info
 		}
 	}
-	return frame.Unknown
+	return series.Unknown
 }

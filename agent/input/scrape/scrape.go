@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // accept prefers OpenMetrics, which has units and start times.
@@ -164,12 +164,12 @@ var reportHelp = map[string]string{
 }
 
 func (s *Scraper) report(name, unit string, at int64, v float64) input.Sample {
-	series, ok := s.reports[name]
+	known, ok := s.reports[name]
 	if !ok {
-		series = &input.Series{Labels: append([]frame.Label{{Name: "__name__", Value: name}}, s.parser.own...), Type: frame.Gauge, Unit: unit, Help: reportHelp[name]}
-		s.reports[name] = series
+		known = &input.Series{Labels: append([]series.Label{{Name: "__name__", Value: name}}, s.parser.own...), Type: series.Gauge, Unit: unit, Help: reportHelp[name]}
+		s.reports[name] = known
 	}
-	return input.Sample{Series: series, Time: at, Value: v}
+	return input.Sample{Series: known, Time: at, Value: v}
 }
 
 func (s *Scraper) fetch(ctx context.Context, at int64) ([]input.Sample, error) {

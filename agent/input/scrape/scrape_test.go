@@ -20,13 +20,13 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/input/inputtest"
 	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 type sample struct {
 	v     float64
 	at    int64
-	t     frame.MetricType
+	t     series.Type
 	unit  string
 	start int64
 }
@@ -116,17 +116,17 @@ func TestClientGolang(t *testing.T) {
 				promhttp.HandlerOpts{EnableOpenMetrics: om, EnableOpenMetricsTextCreatedSamples: om})), Labels: map[string]string{"zone": "z1"}})
 			got := f.scrape()
 			for series, want := range map[string]sample{
-				`req_total{code="200",zone="z1"}`:         {v: 7, t: frame.Counter},
-				`temp_celsius{zone="z1"}`:                 {v: -3.5, t: frame.Gauge},
-				`lat_seconds_bucket{le="1.0",zone="z1"}`:  {v: 0, t: frame.Counter},
-				`lat_seconds_bucket{le="2.0",zone="z1"}`:  {v: 1, t: frame.Counter},
-				`lat_seconds_bucket{le="+Inf",zone="z1"}`: {v: 1, t: frame.Counter},
-				`lat_seconds_count{zone="z1"}`:            {v: 1, t: frame.Counter},
-				`lat_seconds_sum{zone="z1"}`:              {v: 1.5, t: frame.Counter},
-				`size_bytes{quantile="0.5",zone="z1"}`:    {v: 10, t: frame.Gauge},
-				`size_bytes_count{zone="z1"}`:             {v: 1, t: frame.Counter},
-				`up{zone="z1"}`:                           {v: 1, t: frame.Gauge},
-				`scrape_samples_scraped{zone="z1"}`:       {v: 10, t: frame.Gauge},
+				`req_total{code="200",zone="z1"}`:         {v: 7, t: series.Counter},
+				`temp_celsius{zone="z1"}`:                 {v: -3.5, t: series.Gauge},
+				`lat_seconds_bucket{le="1.0",zone="z1"}`:  {v: 0, t: series.Counter},
+				`lat_seconds_bucket{le="2.0",zone="z1"}`:  {v: 1, t: series.Counter},
+				`lat_seconds_bucket{le="+Inf",zone="z1"}`: {v: 1, t: series.Counter},
+				`lat_seconds_count{zone="z1"}`:            {v: 1, t: series.Counter},
+				`lat_seconds_sum{zone="z1"}`:              {v: 1.5, t: series.Counter},
+				`size_bytes{quantile="0.5",zone="z1"}`:    {v: 10, t: series.Gauge},
+				`size_bytes_count{zone="z1"}`:             {v: 1, t: series.Counter},
+				`up{zone="z1"}`:                           {v: 1, t: series.Gauge},
+				`scrape_samples_scraped{zone="z1"}`:       {v: 10, t: series.Gauge},
 			} {
 				g, ok := got[series]
 				if !ok {
@@ -156,8 +156,8 @@ func TestTypesOfOpenMetrics(t *testing.T) {
 	f := newFixture(t, Target{Job: "j", URL: text(t, &body, "application/openmetrics-text; version=1.0.0; charset=utf-8")})
 	got := f.scrape()
 	for series, want := range map[string]sample{
-		`build_info{v="1"}`: {t: frame.Info}, `state{state="on"}`: {t: frame.Info}, `size_bytes`: {t: frame.Gauge, unit: "bytes"},
-		`x`: {t: frame.Unknown}, `work_total`: {t: frame.Counter},
+		`build_info{v="1"}`: {t: series.Info}, `state{state="on"}`: {t: series.Info}, `size_bytes`: {t: series.Gauge, unit: "bytes"},
+		`x`: {t: series.Unknown}, `work_total`: {t: series.Counter},
 	} {
 		if g := got[series]; g.t != want.t || g.unit != want.unit {
 			t.Errorf("%s is %+v, want %+v", series, g, want)
@@ -324,7 +324,7 @@ func TestTypeChange(t *testing.T) {
 		return true
 	}
 	f.scrape()
-	if len(got) != 1 || got[0].Value != 2 || got[0].Series.Type != frame.Counter {
+	if len(got) != 1 || got[0].Value != 2 || got[0].Series.Type != series.Counter {
 		t.Errorf("got %+v", got)
 	}
 }

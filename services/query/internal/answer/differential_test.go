@@ -35,6 +35,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
@@ -121,14 +122,14 @@ func (l *lab) put(key string, body []byte) {
 type observation struct {
 	ms int64
 	v  float64
-	h  *frame.Histogram
+	h  *series.Histogram
 }
 
 // track is a series and all its samples, ascending and apart.
 type track struct {
 	agent  int
-	labels []frame.Label
-	typ    frame.MetricType
+	labels []series.Label
+	typ    series.Type
 	at     []observation
 }
 
@@ -141,12 +142,12 @@ func (l *lab) tracks() []track {
 	var out []track
 	for s := range 6 {
 		agent, every := s%3, int64([]int{20_000, 31_000, 60_000}[s%3])
-		id := []frame.Label{{Name: "s", Value: fmt.Sprint(s / 3)}, {Name: "job", Value: fmt.Sprintf("j%d", s/3)}}
+		id := []series.Label{{Name: "s", Value: fmt.Sprint(s / 3)}, {Name: "job", Value: fmt.Sprintf("j%d", s/3)}}
 		if agent == 2 {
-			id = append(id, frame.Label{Name: "agent", Value: "inner"})
+			id = append(id, series.Label{Name: "agent", Value: "inner"})
 		}
-		add := func(name string, typ frame.MetricType, more ...frame.Label) *track {
-			out = append(out, track{agent: agent, labels: append([]frame.Label{{Name: "__name__", Value: name}}, append(more, id...)...), typ: typ})
+		add := func(name string, typ series.Type, more ...series.Label) *track {
+			out = append(out, track{agent: agent, labels: append([]series.Label{{Name: "__name__", Value: name}}, append(more, id...)...), typ: typ})
 			return &out[len(out)-1]
 		}
 		names := []string{"c_total", "g", "lat_count", "lat_bucket", "lat_bucket", "lat_bucket", "h", "dh", "d"}
@@ -154,17 +155,17 @@ func (l *lab) tracks() []track {
 		for i, name := range names {
 			switch {
 			case name == "g":
-				add(name, frame.Gauge)
+				add(name, series.Gauge)
 			case name == "h":
-				add(name, frame.HistogramCumulative)
+				add(name, series.HistogramCumulative)
 			case name == "dh":
-				add(name, frame.HistogramDelta)
+				add(name, series.HistogramDelta)
 			case name == "d":
-				add(name, frame.DeltaCounter)
+				add(name, series.DeltaCounter)
 			case name == "lat_bucket":
-				add(name, frame.Counter, frame.Label{Name: "le", Value: []string{"1", "5", "+Inf"}[i-3]})
+				add(name, series.Counter, series.Label{Name: "le", Value: []string{"1", "5", "+Inf"}[i-3]})
 			default:
-				add(name, frame.Counter)
+				add(name, series.Counter)
 			}
 		}
 		count, le, hist := 0.0, [3]float64{}, [2]float64{}
@@ -206,7 +207,7 @@ func (l *lab) tracks() []track {
 				case "d":
 					o.v = float64(l.rnd.IntN(9))
 				case "h", "dh":
-					o.h = &frame.Histogram{Schema: schema, ZeroThreshold: 0.001, ZeroCount: hist[0], Count: 2*hist[0] + hist[1], Sum: 3*hist[0] + hist[1],
+					o.h = &series.Histogram{Schema: schema, ZeroThreshold: 0.001, ZeroCount: hist[0], Count: 2*hist[0] + hist[1], Sum: 3*hist[0] + hist[1],
 						PositiveSpans: []int32{2, 2}, PositiveBuckets: []float64{hist[0], hist[1]}}
 				default:
 					o.v = count
@@ -214,7 +215,7 @@ func (l *lab) tracks() []track {
 				if stale {
 					o.v = math.Float64frombits(value.StaleNaN)
 					if o.h != nil {
-						o.h = &frame.Histogram{Sum: o.v}
+						o.h = &series.Histogram{Sum: o.v}
 					}
 				}
 				tr.at = append(tr.at, o)
@@ -268,7 +269,7 @@ func (l *lab) fill(all []track, late float64) (onTime, delayed []publishedtest.B
 		for from := l.now.Add(-7 * time.Hour).UnixMilli(); from < l.now.UnixMilli(); {
 			to := from + 60_000*int64(1+l.rnd.IntN(12)) + l.rnd.Int64N(60_000)
 			b := frame.NewBuilder()
-			l.must(b.SetResource(frame.Label{Name: "instance", Value: "host"}))
+			l.must(b.SetResource(series.Label{Name: "instance", Value: "host"}))
 			n, newest := 0, int64(0)
 			for i := range all {
 				if all[i].agent != a {

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
@@ -98,7 +99,7 @@ func TestLossesMarkTheirTimes(t *testing.T) {
 	at := limitsNow.Add(-time.Hour)
 	for i, name := range []string{"x", "y"} { // of two series one must go
 		b := frame.NewBuilder()
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: name}}, frame.Gauge, "", 0)
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: name}}, series.Gauge, "", 0)
 		if err == nil {
 			err = b.Append(id, at.Add(time.Duration(i)*time.Minute).UnixNano(), 1)
 		}

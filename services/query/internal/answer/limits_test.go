@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
@@ -25,7 +26,7 @@ import (
 var limitsNow = time.Date(2026, 11, 21, 9, 20, 0, 0, time.UTC)
 
 // small is an evaluator over series of one agent in memory, each with a sample every step to now.
-func small(t *testing.T, series, samples int, step time.Duration, change func(*Limits)) *Evaluator {
+func small(t *testing.T, count, samples int, step time.Duration, change func(*Limits)) *Evaluator {
 	t.Helper()
 	must := func(err error) {
 		if err != nil {
@@ -43,8 +44,8 @@ func small(t *testing.T, series, samples int, step time.Duration, change func(*L
 	f, err := follow.New(follow.DefaultConfig(), follow.Deps{Store: store, Live: ls, History: history, Needed: keeper.Needed, Log: log, Registry: reg, Now: now})
 	must(err)
 	b := frame.NewBuilder()
-	for s := range series {
-		id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "x"}, {Name: "s", Value: fmt.Sprint(s)}}, frame.Gauge, "", 0)
+	for s := range count {
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "x"}, {Name: "s", Value: fmt.Sprint(s)}}, series.Gauge, "", 0)
 		must(err)
 		for i := range samples {
 			must(b.Append(id, limitsNow.Add(-time.Duration(samples-i)*step).UnixNano(), float64(i*7919%samples)))

@@ -22,6 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
@@ -184,7 +185,7 @@ func (w *world) accept(old bool) *batch {
 func (w *world) acceptAt(boot identity.Boot, seq uint64, ms ...int64) *batch {
 	b := &batch{ms: ms}
 	fb := frame.NewBuilder()
-	id, err := fb.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: boot.Agent}}, frame.Gauge, "", 0)
+	id, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: boot.Agent}}, series.Gauge, "", 0)
 	w.must(err)
 	for _, at := range ms {
 		w.must(fb.Append(id, at*1e6, float64(at)))

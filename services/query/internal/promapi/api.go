@@ -25,7 +25,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/web"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 )
@@ -410,10 +410,10 @@ func (a *API) names(w http.ResponseWriter, r *http.Request, read func(context.Co
 	})
 }
 
-var typeNames = map[frame.MetricType]string{
-	frame.Unknown: "unknown", frame.Gauge: "gauge", frame.Counter: "counter", frame.DeltaCounter: "counter",
-	frame.HistogramCumulative: "histogram", frame.HistogramDelta: "histogram", frame.HistogramGauge: "gaugehistogram",
-	frame.Info: "info",
+var typeNames = map[series.Type]string{
+	series.Unknown: "unknown", series.Gauge: "gauge", series.Counter: "counter", series.DeltaCounter: "counter",
+	series.HistogramCumulative: "histogram", series.HistogramDelta: "histogram", series.HistogramGauge: "gaugehistogram",
+	series.Info: "info",
 }
 
 type metadata struct {

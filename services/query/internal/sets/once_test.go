@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -152,7 +153,7 @@ func (w *world) accept() {
 // acceptAt makes a batch of samples at these times accepted and visible.
 func (w *world) acceptAt(agent string, ns ...int64) publishedtest.Batch {
 	b := frame.NewBuilder()
-	id, err := b.AddSeries([]frame.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: agent}}, frame.Gauge, "", 0)
+	id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "m"}, {Name: "agent", Value: agent}}, series.Gauge, "", 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}

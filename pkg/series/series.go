@@ -1,0 +1,47 @@
+// Package series has what every layer says about series in the same words: labels, metric
+// types, native histograms, the label tables of batches, and the identity of a series. It
+// stands below the formats (frame, chunk) and what is built on them.
+package series
+
+// MetricName is the label that every series has: the name of its metric.
+const MetricName = "__name__"
+
+// Label is a name and a value.
+type Label struct{ Name, Value string }
+
+// Type says what values mean; the numbers are those of the protobuf enum MetricType, and
+// stand in frames and indexes.
+type Type uint8
+
+// Metric types.
+const (
+	Unknown Type = iota
+	Gauge
+	Counter
+	DeltaCounter
+	HistogramCumulative
+	HistogramDelta
+	HistogramGauge
+	Info
+)
+
+// Histogram reports whether records of this type are histograms.
+func (t Type) Histogram() bool { return t >= HistogramCumulative && t <= HistogramGauge }
+
+// CustomBounds is the schema of histograms with explicit upper bounds.
+const CustomBounds = -53
+
+// Histogram is one record of a native histogram; fields as in the protobuf message
+// lightmetrics.frame.v1.Histogram, and as in Prometheus' histogram.FloatHistogram.
+type Histogram struct {
+	Schema          int32
+	ZeroThreshold   float64
+	ZeroCount       float64
+	Count           float64
+	Sum             float64
+	PositiveSpans   []int32 // offset, length, offset, length, …
+	PositiveBuckets []float64
+	NegativeSpans   []int32
+	NegativeBuckets []float64
+	CustomValues    []float64
+}

@@ -1,0 +1,73 @@
+package series
+
+import "iter"
+
+// Table is the strings and common labels that the series of a batch refer to.
+type Table struct {
+	// Strings is the string table; entry 0 is "".
+	Strings []string
+	// Resource labels belong to every series; a series label of the same name wins.
+	Resource []LabelRef
+}
+
+// LabelRef is a label as two indexes into Table.Strings.
+type LabelRef struct{ Name, Value uint32 }
+
+// Ref is one label set of a batch with its type.
+type Ref struct {
+	// Labels, sorted by name, unique, __name__ among them.
+	Labels []LabelRef
+	Type   Type
+	// Unit indexes Table.Strings; 0 when unknown.
+	Unit uint32
+	// StartTime of the accumulation, Unix nanoseconds; 0 when unknown.
+	StartTime int64
+}
+
+// Labels yields the resolved labels of a series, sorted by name: its own and the
+// resource's, of which its own win. It allocates nothing.
+func (t *Table) Labels(s *Ref) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		own, res := s.Labels, t.Resource
+		for len(own) > 0 || len(res) > 0 {
+			var l LabelRef
+			switch {
+			case len(res) == 0:
+				l, own = own[0], own[1:]
+			case len(own) == 0:
+				l, res = res[0], res[1:]
+			default:
+				o, r := t.Strings[own[0].Name], t.Strings[res[0].Name]
+				if o > r {
+					l, res = res[0], res[1:]
+					break
+				}
+				if o == r {
+					res = res[1:]
+				}
+				l, own = own[0], own[1:]
+			}
+			if !yield(t.Strings[l.Name], t.Strings[l.Value]) {
+				return
+			}
+		}
+	}
+}
+
+// AppendLabels appends the resolved labels of s to dst.
+func (t *Table) AppendLabels(dst []Label, s *Ref) []Label {
+	for name, value := range t.Labels(s) {
+		dst = append(dst, Label{name, value})
+	}
+	return dst
+}
+
+// Name is the metric name of s, "" in a batch that was not validated.
+func (t *Table) Name(s *Ref) string {
+	for _, l := range s.Labels {
+		if t.Strings[l.Name] == MetricName {
+			return t.Strings[l.Value]
+		}
+	}
+	return ""
+}
