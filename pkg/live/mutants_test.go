@@ -56,7 +56,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "the newest helps go", File: "helps.go", Old: "cmp.Compare(x.by.MaxTime, y.by.MaxTime)", New: "cmp.Compare(y.by.MaxTime, x.by.MaxTime)", By: "TestHelpsAreBounded"},
 			{Name: "a help that changes is counted again", File: "helps.go", Old: "int64(len(t.Text) - len(h.text))", New: "h.bytes()", By: "TestHelpsGoWithTheirMetrics"},
 			{Name: "the type is that of the last shape", File: "metadata.go", Old: "at > best || at == best && m.compare(out) > 0 {", New: "best < math.MaxInt64 {", By: "TestMetadataOfTheNewestSample"},
-			{Name: "of two types of one time the last shape's is told", File: "metadata.go", Old: "at == best && m.compare(out) > 0", New: "at == best", By: "TestMetadataOfTheNewestSample"},
+			{Name: "of two types of one time the last shape wins", File: "metadata.go", Old: "at == best && m.compare(out) > 0", New: "at == best", By: "TestMetadataOfTheNewestSample"},
 			{Name: "an open snapshot has types of later samples", File: "metadata.go", Old: "return pt.batch.visible(p.version) })", New: "return true })", By: "TestMetadataOfTheNewestSample"},
 			{Name: "units are not bounded", File: "metadata.go", Old: "len(s.means) >= maxMeanings", New: "false", By: "TestUnitsAreBounded"},
 			{Name: "the far future stays", File: "evict.go", Old: "b.maxT > now.Add(s.cfg.Future).UnixMilli()", New: "b.maxT < now.Add(-s.cfg.Future).UnixMilli()", By: "TestFarFutureGoesFirst"},
