@@ -19,7 +19,9 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup"
 )
 
-func main() {
+func main() { cli.Main(root()) }
+
+func root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "lightmetrics",
 		Short:         "Metric batches into object storage, accepted once, and back",
@@ -42,5 +44,5 @@ func main() {
 			Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), telemetry.Version()) },
 		},
 	)
-	cli.Main(root)
+	return root
 }

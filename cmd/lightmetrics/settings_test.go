@@ -183,3 +183,18 @@ func TestEverySecretCanComeFromAFile(t *testing.T) {
 		t.Fatalf("only %d secrets: the test misses most", secrets)
 	}
 }
+
+// TestEveryCommandIsASection: a binary of one service takes a settings file with the sections of
+// all others.
+func TestEveryCommandIsASection(t *testing.T) {
+	var have []string
+	for _, c := range root().Commands() {
+		if c.Flags().Lookup("config") != nil {
+			have = append(have, c.Name())
+		}
+	}
+	slices.Sort(have)
+	if len(have) < 8 || !slices.Equal(have, cli.Sections) {
+		t.Errorf("commands with settings are %v, cli.Sections has %v", have, cli.Sections)
+	}
+}

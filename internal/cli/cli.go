@@ -37,11 +37,11 @@ func (e *ExitError) Error() string { return e.Err.Error() }
 // Unwrap gives the cause.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// sections of a settings file that services share; a binary with one of them takes the
+// Sections of a settings file that services share; a binary with one of them takes the
 // others' too.
-var sections = []string{"agent", "all", "coordinator", "ingest", "objectstore", "query", "reconciler", "rollup"}
+var Sections = []string{"agent", "all", "coordinator", "ingest", "objectstore", "query", "reconciler", "rollup"}
 
-func init() { service.Sections(sections...) }
+func init() { service.Sections(Sections...) }
 
 // secondSignal is how long after the first signal another one begins to count: timeout(1)
 // and supervisors send the same one twice, to the process and to its group.

@@ -130,7 +130,9 @@ Written by ` + "`go run ./internal/docgen`" + ` from the protos and the table of
 names of the protos. [Access](../guide/access.md) says what a role is; ` + "`auth.mode: none`" + ` on loopback asks nobody.
 
 Names in answers are those of the protos (` + "`agent_id`" + `), parameters are taken in that form and in camel case (` + "`agentId`" + `). Whole numbers of 64 bits are JSON strings, bytes
-are base64, and fields without a value are there too. An error is a JSON object with a ` + "`message`" + ` under the status that fits it.
+are base64, and fields without a value are there too. An error is a JSON object under the status that fits it:
+` + "`error`" + ` is the reason of the gRPC status in lower case, for programs; ` + "`message`" + ` is for people; what the reason travels with stands beside. Where the request may be made
+again there is ` + "`retry_after_seconds`" + `, and a header Retry-After.
 Pages: ask again with ` + "`page_token`" + ` set to the ` + "`next_page_token`" + ` of the answer, until that is empty.
 `
 
