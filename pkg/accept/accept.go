@@ -127,12 +127,8 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("refused (%s): %v", e
 // Unwrap gives the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Clock is time as the protocol sees it.
-type Clock interface {
-	Now() time.Time
-	// Sleep waits or returns the context's error.
-	Sleep(ctx context.Context, d time.Duration) error
-}
+// Clock is the time of day, which stamps records and decides nothing.
+type Clock interface{ Now() time.Time }
 
 // ErrNotQualified is wrapped by every failure of the start-up probe.
 var ErrNotQualified = errors.New("store is not qualified")

@@ -83,8 +83,6 @@ func EnsureAuthority(ctx context.Context, store Store, id string, create bool) e
 }
 
 func ensureAuthority(ctx context.Context, store Store, id string, create bool) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, DefaultPolicy().RequestTimeout)
-	defer cancel()
 	got, err := ReadAuthority(ctx, store)
 	switch {
 	case err == nil && got != id:

@@ -13,7 +13,7 @@ import (
 
 // blob is the frame of one call and the generation that the call relies on.
 type blob struct {
-	call
+	p     *Protocol
 	frame []byte
 	sha   identity.Digest
 	// gen was created, or seen with the right size and hash, by this call.
@@ -35,63 +35,51 @@ func (b *blob) ensure(ctx context.Context) error {
 }
 
 func (b *blob) ensureGeneration(ctx context.Context) (bool, error) {
-	s := b.step(StepBlob, layout.Blob(b.sha, b.gen))
-	for {
-		err := b.p.create(ctx, s.key, b.frame, objstore.PutOptions{SHA256: b.sha, ContentType: "application/vnd.lightmetrics.batch"})
-		switch {
-		case err == nil:
-			b.p.events.blobCreated(s.key, len(b.frame))
-			return true, nil
-		case errors.Is(err, objstore.ErrExists):
-			why, err := b.verify(ctx, s.key)
-			if err != nil {
-				return false, err
-			}
-			if why == "" {
-				b.p.events.blobExists(s.key)
-				return true, nil
-			}
-			return false, b.skip(why)
-		case errors.Is(err, objstore.ErrChecksum) && identity.Sum(b.frame) != b.sha:
-			return false, &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("the frame does not hash to %s: %w", b.sha, err)}
-		}
-		if err := s.again(ctx, err); err != nil {
+	key := layout.Blob(b.sha, b.gen)
+	_, err := b.p.store.Create(ctx, key, b.frame, objstore.PutOptions{SHA256: b.sha, ContentType: "application/vnd.lightmetrics.batch"})
+	switch {
+	case err == nil:
+		b.p.events.blobCreated(key, len(b.frame))
+		return true, nil
+	case errors.Is(err, objstore.ErrExists):
+		why, err := b.verify(ctx, key)
+		if err != nil {
 			return false, err
 		}
+		if why == "" {
+			b.p.events.blobExists(key)
+			return true, nil
+		}
+		return false, b.skip(why)
+	case errors.Is(err, objstore.ErrChecksum) && identity.Sum(b.frame) != b.sha:
+		return false, &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("the frame does not hash to %s: %w", b.sha, err)}
 	}
+	return false, b.p.failed(ctx, StepBlob, err)
 }
 
-// verify looks at a generation that exists. Empty means its bytes are the frame.
+// verify compares a generation that exists with the frame. Empty means its bytes are the frame.
 func (b *blob) verify(ctx context.Context, key string) (Skip, error) {
-	s := b.step(StepBlob, key)
-	for {
-		info, err := b.p.head(ctx, key)
-		if err == nil && info.Size == int64(len(b.frame)) && info.SHA256.IsZero() {
-			// The store keeps no checksum: the bytes themselves must tell.
-			var got []byte
-			got, err = b.p.get(ctx, key, int64(len(b.frame)))
-			if err == nil && !bytes.Equal(got, b.frame) {
-				return SkipCorrupt, nil
-			}
-			if err == nil {
-				return "", nil
-			}
-			if errors.Is(err, objstore.ErrChecksum) {
-				return SkipCorrupt, nil
-			}
-		}
+	info, err := b.p.store.Head(ctx, key)
+	if err == nil && info.Size == int64(len(b.frame)) && info.SHA256.IsZero() {
+		// The store keeps no checksum: the bytes themselves must tell.
+		var got []byte
+		got, _, err = b.p.store.Get(ctx, key, objstore.GetOptions{Limit: int64(len(b.frame))})
 		switch {
-		case err == nil && info.Size == int64(len(b.frame)) && info.SHA256 == b.sha:
+		case err == nil && bytes.Equal(got, b.frame):
 			return "", nil
-		case err == nil:
+		case err == nil, errors.Is(err, objstore.ErrChecksum):
 			return SkipCorrupt, nil
-		case errors.Is(err, objstore.ErrNotFound):
-			return SkipGone, nil
-		}
-		if err := s.again(ctx, err); err != nil {
-			return "", err
 		}
 	}
+	switch {
+	case err == nil && info.Size == int64(len(b.frame)) && info.SHA256 == b.sha:
+		return "", nil
+	case err == nil:
+		return SkipCorrupt, nil
+	case errors.Is(err, objstore.ErrNotFound):
+		return SkipGone, nil
+	}
+	return "", b.p.failed(ctx, StepBlob, err)
 }
 
 // skip moves to the next generation, a bounded number of times.
@@ -100,7 +88,7 @@ func (b *blob) skip(why Skip) error {
 	b.gen++
 	b.skipped++
 	if b.skipped >= b.p.policy.Generations {
-		return b.retry(ReasonContended, fmt.Errorf("blob %s: %d generations are %s or otherwise unusable", b.sha, b.skipped, why))
+		return b.p.retry(ReasonContended, fmt.Errorf("blob %s: %d generations are %s or otherwise unusable", b.sha, b.skipped, why))
 	}
 	return nil
 }
@@ -126,17 +114,12 @@ func (b *blob) settle(ctx context.Context) error {
 // condemned reads the marker of the generation relied on. Only a plain "not found"
 // is absence; an object of any content is presence.
 func (b *blob) condemned(ctx context.Context) (bool, error) {
-	s := b.step(StepMarker, layout.Condemned(b.sha, b.gen))
-	for {
-		err := b.p.look(ctx, s.key)
-		switch {
-		case err == nil, errors.Is(err, objstore.ErrChecksum):
-			return true, nil
-		case errors.Is(err, objstore.ErrNotFound):
-			return false, nil
-		}
-		if err := s.again(ctx, err); err != nil {
-			return false, err
-		}
+	err := b.p.present(ctx, layout.Condemned(b.sha, b.gen))
+	switch {
+	case err == nil, errors.Is(err, objstore.ErrChecksum):
+		return true, nil
+	case errors.Is(err, objstore.ErrNotFound):
+		return false, nil
 	}
+	return false, b.p.failed(ctx, StepMarker, err)
 }

@@ -45,34 +45,25 @@ func (p *Protocol) claimBoot(ctx context.Context, boot identity.Boot, spoolID st
 // bootOwner returns the spool id in the boot's record, ours if it had none. A boot
 // record never changes, so the answer can be kept.
 func (p *Protocol) bootOwner(ctx context.Context, boot identity.Boot, spoolID string) (string, error) {
-	c := p.newCall()
-	s := c.step(StepBoot, layout.Boot(boot))
+	key := layout.Boot(boot)
 	body := BootRecord{
 		AuthorityID: p.authorityID, Boot: boot, SpoolID: spoolID, Mode: p.mode,
 		FirstSeen: max(p.clock.Now().UnixNano(), 0), CollectorID: p.collectorID,
 	}.Marshal()
-	for {
-		err := p.create(ctx, s.key, body, jsonContent)
-		if err == nil {
-			p.events.bootClaimed(s.key)
-			return spoolID, nil
-		}
-		if errors.Is(err, objstore.ErrExists) {
-			var stored []byte
-			if stored, err = p.get(ctx, s.key, MaxRecordBytes); err == nil {
-				return p.ownerIn(c, s.key, stored, boot)
-			}
-			if objstore.Unreadable(err) {
-				return "", c.corrupt(StepBoot, s.key, ReasonCorruptBootRecord, err)
-			}
-		}
-		if err := s.again(ctx, err); err != nil {
-			return "", err
-		}
+	stored, created, err := objstore.CreateOrGet(ctx, p.store, key, body, MaxRecordBytes, jsonContent)
+	switch {
+	case created:
+		p.events.bootClaimed(key)
+		return spoolID, nil
+	case errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) && ctx.Err() == nil:
+		return "", p.corrupt(StepBoot, key, ReasonCorruptBootRecord, err)
+	case err != nil:
+		return "", p.failed(ctx, StepBoot, err)
 	}
+	return p.ownerIn(key, stored, boot)
 }
 
-func (p *Protocol) ownerIn(c call, key string, stored []byte, boot identity.Boot) (string, error) {
+func (p *Protocol) ownerIn(key string, stored []byte, boot identity.Boot) (string, error) {
 	r, err := ParseBootRecord(stored)
 	switch {
 	case err != nil:
@@ -83,5 +74,5 @@ func (p *Protocol) ownerIn(c call, key string, stored []byte, boot identity.Boot
 	default:
 		return r.SpoolID, nil
 	}
-	return "", c.corrupt(StepBoot, key, ReasonCorruptBootRecord, err)
+	return "", p.corrupt(StepBoot, key, ReasonCorruptBootRecord, err)
 }

@@ -13,62 +13,35 @@ var jsonContent = objstore.PutOptions{ContentType: "application/json"}
 // decide creates the identity manifest or learns who did. It ends only with the
 // manifest observed: a create that said created, or a read that returned it.
 func (b *blob) decide(ctx context.Context, m Manifest) (Result, error) {
-	body := m.Marshal()
-	s := b.step(StepManifest, layout.Accepted(m.Identity))
-	for {
-		err := b.p.create(ctx, s.key, body, jsonContent)
-		if err == nil {
-			return Result{Outcome: Accepted, Manifest: m, ManifestKey: s.key, ManifestBytes: body}, nil
-		}
-		if errors.Is(err, objstore.ErrExists) {
-			var res Result
-			if res, err = b.compare(ctx, &s, m); err == nil {
-				return res, nil
-			}
-			if !errors.Is(err, objstore.ErrNotFound) {
-				return Result{}, err
-			}
-			// Said to exist, then not found: neither is final. Create again.
-		}
-		if err := s.again(ctx, err); err != nil {
-			return Result{}, err
-		}
+	key, body := layout.Accepted(m.Identity), m.Marshal()
+	stored, created, err := objstore.CreateOrGet(ctx, b.p.store, key, body, MaxRecordBytes, jsonContent)
+	switch {
+	case created:
+		return Result{Outcome: Accepted, Manifest: m, ManifestKey: key, ManifestBytes: body}, nil
+	case errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) && ctx.Err() == nil:
+		return Result{}, b.p.corrupt(StepManifest, key, ReasonCorruptManifest, err)
+	case err != nil:
+		return Result{}, b.p.failed(ctx, StepManifest, err)
 	}
+	return b.compare(key, stored, m)
 }
 
-// compare reads the manifest that exists. An error that wraps ErrNotFound means
-// that the key has none; every other error ends the call.
-func (b *blob) compare(ctx context.Context, s *step, m Manifest) (Result, error) {
-	var stored []byte
-	for {
-		var err error
-		stored, err = b.p.get(ctx, s.key, MaxRecordBytes)
-		if err == nil {
-			break
-		}
-		if errors.Is(err, objstore.ErrNotFound) {
-			return Result{}, err
-		}
-		if objstore.Unreadable(err) {
-			return Result{}, b.corrupt(StepManifest, s.key, ReasonCorruptManifest, err)
-		}
-		if err := s.again(ctx, err); err != nil {
-			return Result{}, err
-		}
-	}
+// compare reads the outcome off the manifest that is there, which may be this call's own,
+// from an attempt whose answer was lost.
+func (b *blob) compare(key string, stored []byte, m Manifest) (Result, error) {
 	there, err := ParseManifest(stored)
 	if err == nil {
 		err = belongs(there, m)
 	}
 	if err != nil {
-		return Result{}, b.corrupt(StepManifest, s.key, ReasonCorruptManifest, err)
+		return Result{}, b.p.corrupt(StepManifest, key, ReasonCorruptManifest, err)
 	}
-	res := Result{Outcome: Conflict, Manifest: there, ManifestKey: s.key, ManifestBytes: stored}
+	res := Result{Outcome: Conflict, Manifest: there, ManifestKey: key, ManifestBytes: stored}
 	if there.FrameSHA256 == m.FrameSHA256 {
 		res.Outcome = Duplicate
 		if there.AttemptID == m.AttemptID {
 			res.Outcome = Accepted
-			b.p.events.ownWrite(s.key)
+			b.p.events.ownWrite(key)
 		}
 	}
 	return res, nil
@@ -89,10 +62,11 @@ func belongs(there, ours Manifest) error {
 
 // quarantine writes the record of the submitted frame that lost. The record is the
 // reference that keeps its blob, so it comes before the marker is read. A record
-// that exists says the same: its key names the identity and the submitted hash.
+// that exists says the same, whatever it holds: its key names the identity and the
+// submitted hash. But it has to be there: a conflict is answered of no other.
 func (b *blob) quarantine(ctx context.Context, res *Result) error {
 	m := res.Manifest
-	s := b.step(StepQuarantine, layout.Quarantine(m.Identity, b.sha))
+	key := layout.Quarantine(m.Identity, b.sha)
 	body := ConflictRecord{
 		AuthorityID: b.p.authorityID, Identity: m.Identity,
 		AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: m.FrameSHA256,
@@ -100,23 +74,16 @@ func (b *blob) quarantine(ctx context.Context, res *Result) error {
 		AcceptedManifestKey: res.ManifestKey,
 		ObservedAt:          max(b.p.clock.Now().UnixNano(), 0), CollectorID: b.p.collectorID,
 	}.Marshal()
-	for {
-		err := b.p.create(ctx, s.key, body, jsonContent)
-		if errors.Is(err, objstore.ErrExists) {
-			// Said to exist: a conflict is answered only of a record that is there.
-			if e := b.p.look(ctx, s.key); e != nil && !errors.Is(e, objstore.ErrChecksum) {
-				err = e
-			}
-		}
-		if err == nil || errors.Is(err, objstore.ErrExists) {
-			if err == nil {
-				b.p.events.quarantined(s.key)
-			}
-			res.QuarantineKey = s.key
-			return nil
-		}
-		if err := s.again(ctx, err); err != nil {
-			return err
-		}
+	_, created, err := objstore.CreateOrGet(ctx, b.p.store, key, body, MaxRecordBytes, jsonContent)
+	if errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) {
+		err = nil
 	}
+	if err != nil {
+		return b.p.failed(ctx, StepQuarantine, err)
+	}
+	if created {
+		b.p.events.quarantined(key)
+	}
+	res.QuarantineKey = key
+	return nil
 }

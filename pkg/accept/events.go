@@ -37,8 +37,6 @@ type Events struct {
 	BlobExists func(key string)
 	// GenerationSkipped: a generation can't be relied on; the next is tried.
 	GenerationSkipped func(key string, why Skip)
-	// Again: a step's answer was unknown, unavailable or a 409.
-	Again func(step Step, key string, err error)
 	// OwnWrite: a create said exists and the object is this call's own, after a lost answer.
 	OwnWrite func(key string)
 	// Quarantined: the record of a frame that lost is in place.
@@ -69,12 +67,6 @@ func (e *Events) blobExists(key string) {
 func (e *Events) generationSkipped(key string, why Skip) {
 	if e.GenerationSkipped != nil {
 		e.GenerationSkipped(key, why)
-	}
-}
-
-func (e *Events) again(step Step, key string, err error) {
-	if e.Again != nil {
-		e.Again(step, key, err)
 	}
 }
 

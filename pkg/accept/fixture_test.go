@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 )
 
 // tickClock goes on by a millisecond a look; its sleeps take no time.
@@ -108,16 +109,34 @@ func submission(id identity.Batch, variant string) accept.Submission {
 	}
 }
 
+// attempts at one operation of the store that a protocol gets.
+const attempts = 5
+
+// tried is s behind the attempts that a collector makes; its waits are those of c.
+func tried(s accept.Store, c retry.Clock) accept.Store {
+	type rest interface { // acceptance has neither
+		objstore.Lister
+		objstore.Replacer
+		objstore.Putter
+		objstore.Deleter
+	}
+	return objstore.Retry(struct {
+		accept.Store
+		rest
+	}{Store: s}, retry.Retrier{Policy: retry.Policy{Attempts: attempts, Base: 1, Cap: 4}, Clock: c}, nil)
+}
+
 func protocol(t testing.TB, s accept.Store, collector string, change func(*accept.Config)) *accept.Protocol {
 	t.Helper()
 	p := accept.DefaultPolicy()
 	c := accept.Config{
-		Store: s, AuthorityID: "authority-1", CollectorID: collector, Clock: &tickClock{},
+		AuthorityID: "authority-1", CollectorID: collector, Clock: &tickClock{},
 		Rand: seededRand(uint64(identity.Sum([]byte(collector))[0])<<8 | 7), Policy: p,
 	}
 	if change != nil {
 		change(&c)
 	}
+	c.Store = tried(s, c.Clock.(retry.Clock))
 	out, err := accept.New(c)
 	if err != nil {
 		t.Fatal(err)

@@ -14,12 +14,15 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
-// Store is what the protocol needs of an object store: strongly consistent reads
-// and conditional creates that do not retry by themselves. There is no delete and
-// no overwrite in acceptance.
+// Store is what the protocol needs of an object store: strongly consistent reads and
+// conditional creates. There is no delete and no overwrite in acceptance.
+//
+// The protocol asks once. Deadlines, and further attempts at what failed, are for
+// objstore.WithPolicy around the store that it gets; with them an object that exists may
+// be the call's own, and the protocol compares in any case.
 type Store interface {
-	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
-	Head(ctx context.Context, key string) (objstore.Info, error)
+	objstore.Getter
+	objstore.Header
 	objstore.Creator
 }
 
@@ -34,7 +37,7 @@ type Config struct {
 	Mode Mode
 	// Clock is run.WallClock but in tests.
 	Clock Clock
-	// Rand gives attempt ids and jitter; crypto/rand.Reader but in tests. Must be safe for concurrent use.
+	// Rand gives attempt ids; crypto/rand.Reader but in tests. Must be safe for concurrent use.
 	Rand io.Reader
 	// Policy is DefaultPolicy when zero.
 	Policy Policy
@@ -116,13 +119,13 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 	if err := p.claimBoot(ctx, s.Identity.BootOf(), s.SpoolID); err != nil {
 		return Result{}, err
 	}
-	b := blob{call: p.newCall(), frame: s.Frame, sha: s.SHA256}
+	b := blob{p: p, frame: s.Frame, sha: s.SHA256}
 	if err := b.ensure(ctx); err != nil {
 		return Result{}, err
 	}
 	m, err := p.manifest(&b, s)
 	if err != nil {
-		return Result{}, b.retry(ReasonStoreUnavailable, err)
+		return Result{}, p.retry(ReasonStoreUnavailable, err)
 	}
 	res, err := b.decide(ctx, m)
 	if err != nil {

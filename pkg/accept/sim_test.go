@@ -163,8 +163,8 @@ func (a *actor) Head(ctx context.Context, key string) (i objstore.Info, err erro
 // collector submits frames in a random order, each until it is told an outcome or loses patience.
 func (a *actor) collector(ctx context.Context, work []accept.Submission) {
 	p, err := accept.New(accept.Config{
-		Store: a, AuthorityID: "authority-1", CollectorID: a.name, Clock: &tickClock{}, Rand: seededRand(a.rng.Uint64()),
-		Policy: accept.Policy{Attempts: 4, BackoffBase: 1, BackoffCap: 4, Generations: 6, RequestTimeout: 3600e9, Deadline: 3600e9},
+		Store: tried(a, &tickClock{}), AuthorityID: "authority-1", CollectorID: a.name, Clock: &tickClock{}, Rand: seededRand(a.rng.Uint64()),
+		Policy: accept.Policy{Generations: 6},
 	})
 	if err != nil {
 		panic(err)

@@ -114,18 +114,15 @@ func (c *Collector) condemn(ctx context.Context, k Candidate, plan string) error
 		CondemnedAt: max(c.cfg.Clock.Now().UnixNano(), 0), PlanID: plan,
 	}
 	body := m.Marshal()
-	err := c.attempt(ctx, func(ctx context.Context) error {
-		_, err := c.cfg.Store.Create(ctx, m.Key(), body, objstore.PutOptions{ContentType: "application/json"})
-		return err
-	}, exists)
-	if exists(err) { // ours after a lost answer, or another's: either condemns
+	_, err := c.cfg.Store.Create(ctx, m.Key(), body, objstore.PutOptions{ContentType: "application/json"})
+	if errors.Is(err, objstore.ErrExists) { // ours after a lost answer, or another's: either condemns
 		return nil
 	}
 	return err
 }
 
 func (c *Collector) remove(ctx context.Context, k Candidate) error {
-	return c.attempt(ctx, func(ctx context.Context) error { return c.cfg.Store.Delete(ctx, k.Key) }, notFound)
+	return c.cfg.Store.Delete(ctx, k.Key)
 }
 
 func (x *execution) log(ctx context.Context, k Candidate, a Action, r Reason, detail string) error {

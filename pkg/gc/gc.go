@@ -7,10 +7,8 @@
 package gc
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 	"unicode/utf8"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
@@ -18,13 +16,12 @@ import (
 )
 
 // Store is what garbage collection needs of an object store: strongly consistent
-// reads, conditional creates for markers, and deletes of blobs.
+// reads, conditional creates for markers, and deletes of blobs. The collector asks once:
+// deadlines and further attempts are objstore.WithPolicy's.
 type Store interface {
-	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
-	Head(ctx context.Context, key string) (objstore.Info, error)
-	List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error)
+	objstore.Reader
 	objstore.Creator
-	Delete(ctx context.Context, key string) error
+	objstore.Deleter
 }
 
 // Config of a Collector. Store, AuthorityID and Clock are required.
@@ -33,14 +30,8 @@ type Config struct {
 	// AuthorityID of the bucket and prefix behind Store: a record of another
 	// authority is doubtful, and its blob is kept.
 	AuthorityID string
-	// Clock stamps markers and log entries and waits between attempts. Nothing that it says decides.
+	// Clock stamps markers and log entries. Nothing that it says decides.
 	Clock accept.Clock
-	// Attempts at one request before its blob is kept; 0 means 4.
-	Attempts int
-	// Backoff before the second attempt, doubled per attempt; 0 means 50 ms.
-	Backoff time.Duration
-	// RequestTimeout of one request; 0 means 10 s.
-	RequestTimeout time.Duration
 }
 
 // Collector plans and executes. It has no state of its own and is safe for concurrent use.
@@ -54,18 +45,6 @@ func New(c Config) (*Collector, error) {
 	if err := validName("authority id", c.AuthorityID); err != nil {
 		return nil, err
 	}
-	if c.Attempts < 0 || c.Backoff < 0 || c.RequestTimeout < 0 {
-		return nil, errors.New("gc: attempts, backoff and request timeout must not be negative")
-	}
-	if c.Attempts == 0 {
-		c.Attempts = 4
-	}
-	if c.Backoff == 0 {
-		c.Backoff = 50 * time.Millisecond
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = 10 * time.Second
-	}
 	return &Collector{cfg: c}, nil
 }
 
@@ -75,35 +54,3 @@ func validName(what, s string) error {
 	}
 	return nil
 }
-
-// attempt calls f until it is final: no error, or one that final accepts. The last
-// error comes back after the bound, or when a try can't help (credentials, bucket, request).
-func (c *Collector) attempt(ctx context.Context, f func(context.Context) error, final func(error) bool) error {
-	wait := c.cfg.Backoff
-	for try := 1; ; try++ {
-		err := c.once(ctx, f)
-		if err == nil || final(err) {
-			return err
-		}
-		if ctx.Err() != nil || try >= c.cfg.Attempts || errors.Is(err, objstore.ErrDenied) ||
-			errors.Is(err, objstore.ErrNoBucket) || errors.Is(err, objstore.ErrInvalid) {
-			return err
-		}
-		if e := c.cfg.Clock.Sleep(ctx, wait); e != nil {
-			return fmt.Errorf("%w (%w)", e, err)
-		}
-		wait *= 2
-	}
-}
-
-func (c *Collector) once(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
-	defer cancel()
-	return f(ctx)
-}
-
-func notFound(err error) bool { return errors.Is(err, objstore.ErrNotFound) }
-
-func exists(err error) bool { return errors.Is(err, objstore.ErrExists) }
-
-func never(error) bool { return false }

@@ -15,17 +15,18 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 var storeTime = time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC) // two days after mem's first write
 
 // clock never waits.
-type clock struct{ sleeps int }
+type clock struct{}
 
 func (c *clock) Now() time.Time { return time.Unix(1_700_000_000, 0) }
 
-func (c *clock) Sleep(ctx context.Context, _ time.Duration) error { c.sleeps++; return ctx.Err() }
+func (c *clock) Sleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
 // faulty answers with an error before or after a request takes effect.
 type faulty struct {
@@ -69,11 +70,23 @@ func (f faulty) Delete(ctx context.Context, key string) error {
 
 func collector(t *testing.T, s gc.Store) *gc.Collector {
 	t.Helper()
-	c, err := gc.New(gc.Config{Store: s, AuthorityID: "authority-1", Clock: &clock{}})
+	c, err := gc.New(gc.Config{Store: tried(s), AuthorityID: "authority-1", Clock: &clock{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// tried is s behind the attempts that a collector's store makes.
+func tried(s gc.Store) gc.Store {
+	type rest interface { // collection has neither
+		objstore.Replacer
+		objstore.Putter
+	}
+	return objstore.Retry(struct {
+		gc.Store
+		rest
+	}{Store: s}, retry.Retrier{Policy: retry.Policy{Attempts: 4, Base: 1, Cap: 1}, Clock: &clock{}}, nil)
 }
 
 func encode(t *testing.T, seq uint64, value float64) accept.Submission {

@@ -139,10 +139,9 @@ func (c *Collector) PlanKeys(ctx context.Context, keys []string, of int, o PlanO
 	}
 	p := Plan{ID: o.ID}
 	for _, key := range keys {
-		var info objstore.Info
-		err := c.attempt(ctx, func(ctx context.Context) (err error) { info, err = c.cfg.Store.Head(ctx, key); return }, notFound)
+		info, err := c.cfg.Store.Head(ctx, key)
 		switch {
-		case notFound(err):
+		case errors.Is(err, objstore.ErrNotFound):
 			p.Kept = append(p.Kept, Kept{key, Gone, ""})
 		case err != nil:
 			return Plan{}, planError(p.ID, err)
@@ -201,11 +200,7 @@ func (k *cursor) peek(ctx context.Context) (objstore.Info, bool, error) {
 		if k.done {
 			return objstore.Info{}, false, nil
 		}
-		var page objstore.Page
-		err := k.c.attempt(ctx, func(ctx context.Context) (err error) {
-			page, err = k.c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: k.prefix, StartAfter: k.after})
-			return
-		}, never)
+		page, err := k.c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: k.prefix, StartAfter: k.after})
 		if err != nil {
 			return objstore.Info{}, false, err
 		}

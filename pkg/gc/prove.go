@@ -2,6 +2,7 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
@@ -14,13 +15,9 @@ import (
 // whose reads the frame's identity from its header. The bytes of a hash never
 // change, so it makes no difference when it is read.
 func (c *Collector) whose(ctx context.Context, k Candidate) (identity.Batch, *Kept) {
-	var head []byte
-	err := c.attempt(ctx, func(ctx context.Context) (err error) {
-		head, _, err = c.cfg.Store.Get(ctx, k.Key, objstore.GetOptions{Length: frame.MaxHeaderBytes})
-		return
-	}, notFound)
+	head, _, err := c.cfg.Store.Get(ctx, k.Key, objstore.GetOptions{Length: frame.MaxHeaderBytes})
 	switch {
-	case notFound(err):
+	case errors.Is(err, objstore.ErrNotFound):
 		return identity.Batch{}, keep(k, Gone, "")
 	case objstore.Unreadable(err):
 		return identity.Batch{}, keep(k, FrameUnreadable, err.Error())
@@ -42,7 +39,7 @@ func (c *Collector) whose(ctx context.Context, k Candidate) (identity.Batch, *Ke
 func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *Kept {
 	stored, err := c.read(ctx, layout.Accepted(id))
 	switch {
-	case notFound(err):
+	case errors.Is(err, objstore.ErrNotFound):
 	case objstore.Unreadable(err):
 		return keep(k, RecordUnreadable, err.Error())
 	case err != nil:
@@ -64,17 +61,14 @@ func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *
 	switch _, err := c.read(ctx, quarantine); {
 	case err == nil, objstore.Unreadable(err):
 		return keep(k, Quarantined, quarantine)
-	case !notFound(err):
+	case !errors.Is(err, objstore.ErrNotFound):
 		return keep(k, StoreFailed, err.Error())
 	}
 	return nil
 }
 
-func (c *Collector) read(ctx context.Context, key string) (b []byte, err error) {
-	err = c.attempt(ctx, func(ctx context.Context) (err error) {
-		b, _, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-		return
-	}, func(err error) bool { return notFound(err) || objstore.Unreadable(err) })
+func (c *Collector) read(ctx context.Context, key string) ([]byte, error) {
+	b, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	return b, err
 }
 

@@ -111,34 +111,65 @@ type Page struct {
 	Next string
 }
 
-// Reader is the read half of a store. Reads are strongly consistent.
-type Reader interface {
+// Getter reads objects. Reads are strongly consistent.
+type Getter interface {
 	// Get reads an object into memory.
 	Get(ctx context.Context, key string, o GetOptions) ([]byte, Info, error)
+}
+
+// Header describes objects without their bytes.
+type Header interface {
 	// Head describes an object, its checksum included where the store keeps one.
 	Head(ctx context.Context, key string) (Info, error)
+}
+
+// Lister lists objects; List and Groups go through all pages.
+type Lister interface {
 	// List reads one page.
 	List(ctx context.Context, o ListOptions) (Page, error)
 }
 
+// Reader is the read half of a store.
+type Reader interface {
+	Getter
+	Header
+	Lister
+}
+
 // Creator creates objects that must not exist yet.
 type Creator interface {
-	// Create writes the object if the key is absent (If-None-Match: *), as one
-	// PutObject, without retries of its own. Three outcomes: nil is created, ErrExists is
-	// exists, ErrUnknown is unknown; ErrConflict, ErrChecksum, ErrDenied, ErrNoBucket
-	// and ErrInvalid are refusals that wrote nothing.
+	// Create writes the object if the key is absent (If-None-Match: *). Three outcomes:
+	// nil is created, ErrExists is exists, ErrUnknown is unknown; ErrConflict, ErrChecksum,
+	// ErrDenied, ErrNoBucket and ErrInvalid are refusals that wrote nothing. An error that
+	// wraps ErrUnknown beside another one is of several attempts (see Retry): then an object
+	// that exists may be the caller's own.
 	Create(ctx context.Context, key string, body []byte, o PutOptions) (Info, error)
+}
+
+// Replacer replaces objects that did not change since they were read.
+type Replacer interface {
+	// Replace writes the object if its ETag still is etag (If-Match).
+	Replace(ctx context.Context, key string, body []byte, etag string, o PutOptions) (Info, error)
+}
+
+// Putter writes objects that no decision depends on.
+type Putter interface {
+	// Put writes the object whatever is there.
+	Put(ctx context.Context, key string, body []byte, o PutOptions) (Info, error)
+}
+
+// Deleter removes objects.
+type Deleter interface {
+	// Delete removes the object; an absent key is no error.
+	Delete(ctx context.Context, key string) error
 }
 
 // Writer is the write half of a store.
 type Writer interface {
 	Creator
-	// Replace writes the object if its ETag still is etag (If-Match).
-	Replace(ctx context.Context, key string, body []byte, etag string, o PutOptions) (Info, error)
-	// Put writes the object whatever is there. Only for keys that no decision depends on.
-	Put(ctx context.Context, key string, body []byte, o PutOptions) (Info, error)
-	// Delete removes the object; an absent key is no error.
-	Delete(ctx context.Context, key string) error
+	Replacer
+	Putter
+	Deleter
 }
 
 // Store is both halves.

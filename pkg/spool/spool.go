@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/lru"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
@@ -40,7 +41,7 @@ type Config struct {
 	MaxBatches int
 	// FS is vfs.OS when nil; Clock is run.WallClock when nil; Rand is crypto/rand when nil.
 	FS    vfs.FS
-	Clock accept.Clock
+	Clock retry.Clock
 	Rand  io.Reader
 	// RetryAfter is the hint when the spool is full; 0 means one second.
 	RetryAfter time.Duration

@@ -29,9 +29,6 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		return a, nil
 	}
 	policy := accept.DefaultPolicy()
-	// Short of the context's, so that the answer names the store and not the time.
-	policy.Deadline = s.cfg.AcceptTimeout * 3 / 4
-	policy.RequestTimeout = min(policy.RequestTimeout, s.cfg.AcceptTimeout)
 	policy.RetryAfter = s.cfg.Limits.RetryAfter
 	p, err := accept.New(accept.Config{
 		Store: s.store, AuthorityID: id, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),

@@ -52,7 +52,7 @@ func (w *world) collect(p *process, passes int) {
 
 // collectOnce plans and executes, part by part.
 func (w *world) collectOnce(ctx context.Context, t *task, authority, id string, o collection) error {
-	c, err := gc.New(gc.Config{Store: t, AuthorityID: authority, Clock: t, Attempts: 3, Backoff: time.Millisecond, RequestTimeout: time.Hour})
+	c, err := gc.New(gc.Config{Store: t.proc.tried(t, t), AuthorityID: authority, Clock: t})
 	if err != nil {
 		panic(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/spool"
 )
 
@@ -25,6 +26,7 @@ type process struct {
 	acceptor  accept.Acceptor // the protocol, or the spool in front of it
 	port      *current
 	restart   func() // after a kill
+	once      bool   // makes one attempt at each operation of the store
 
 	collection collection // of a garbage collector
 	// Of a collector of the mode local_spool; crashed: the disk saw it end.
@@ -57,6 +59,30 @@ func (c *current) Create(ctx context.Context, key string, body []byte, o objstor
 	return t.Create(ctx, key, body, o)
 }
 
+func (c *current) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	t := c.t
+	defer c.back(t)
+	return t.List(ctx, o)
+}
+
+func (c *current) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	t := c.t
+	defer c.back(t)
+	return t.Replace(ctx, key, body, etag, o)
+}
+
+func (c *current) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	t := c.t
+	defer c.back(t)
+	return t.Put(ctx, key, body, o)
+}
+
+func (c *current) Delete(ctx context.Context, key string) error {
+	t := c.t
+	defer c.back(t)
+	return t.Delete(ctx, key)
+}
+
 // back is called when a task has its turn again.
 func (c *current) back(t *task) { c.t = t }
 
@@ -78,9 +104,21 @@ func (a attemptIDs) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-var simPolicy = accept.Policy{
-	Attempts: 4, BackoffBase: time.Millisecond, BackoffCap: 8 * time.Millisecond, Generations: 6,
-	RequestTimeout: time.Hour, Deadline: 30 * time.Second, RetryAfter: time.Second,
+var simPolicy = accept.Policy{Generations: 6, RetryAfter: time.Second}
+
+// attempts that processes make at one operation of the store: of half of them one, so that
+// the protocol is seen without any that come from below it.
+const attempts = 4
+
+// tried is the store as the process has it: behind further attempts at what failed, whose
+// waits and requests are turns of the task as all others are.
+func (p *process) tried(s objstore.Store, c retry.Clock) objstore.Store {
+	if p.once {
+		return s
+	}
+	return objstore.Retry(s, retry.Retrier{
+		Policy: retry.Policy{Attempts: attempts, Base: time.Millisecond, Cap: 8 * time.Millisecond, Elapsed: 30 * time.Second}, Clock: c,
+	}, nil)
 }
 
 // boot starts a collector: with empty memory, after the authority check where that is played.
@@ -93,7 +131,7 @@ func (w *world) boot(p *process) {
 		mode = accept.ModeLocalSpool
 	}
 	p.protocol, err = accept.New(accept.Config{
-		Store: p.port, AuthorityID: p.authority, CollectorID: p.name, Clock: p.port, Rand: attemptIDs{w}, Policy: simPolicy, Mode: mode,
+		Store: p.tried(p.port, p.port), AuthorityID: p.authority, CollectorID: p.name, Clock: p.port, Rand: attemptIDs{w}, Policy: simPolicy, Mode: mode,
 	})
 	if err != nil {
 		panic(err)
@@ -107,7 +145,7 @@ func (w *world) boot(p *process) {
 	}
 	w.start(p.name+".start", p, nil, func(t *task, ctx context.Context) {
 		for range 3 {
-			err := accept.EnsureAuthority(ctx, t, p.authority, true)
+			err := accept.EnsureAuthority(ctx, p.tried(t, t), p.authority, true)
 			if t.dead {
 				return
 			}

@@ -94,7 +94,7 @@ func (w *world) setup() {
 		}
 	}
 	for i := range collectors {
-		p := &process{name: fmt.Sprintf("c%d", i), authority: "authority-1"}
+		p := &process{name: fmt.Sprintf("c%d", i), authority: "authority-1", once: i%2 == 1}
 		if w.authorities && w.ch.oneIn(3) {
 			p.authority = "authority-2"
 		}
@@ -104,7 +104,7 @@ func (w *world) setup() {
 		w.boot(p)
 	}
 	for i := range collections {
-		p := &process{name: fmt.Sprintf("gc%d", i), authority: "authority-1", collection: w.drawCollection()}
+		p := &process{name: fmt.Sprintf("gc%d", i), authority: "authority-1", once: i%2 == 1, collection: w.drawCollection()}
 		p.restart = func() { w.collect(p, 1) }
 		w.collect(p, 1+w.ch.n(most[4]))
 	}
