@@ -25,6 +25,7 @@ import (
 	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -66,7 +67,7 @@ func (c *counter) Read(b []byte) (int, error) {
 }
 
 var testPolicy = publish.Policy{
-	Attempts: 2, Backoff: time.Millisecond, RequestTimeout: time.Hour, Generations: 6,
+	Refs: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}, Generations: 6,
 	Delay: time.Minute, Grace: 2 * time.Minute, AbortAfter: 10 * time.Minute,
 }
 

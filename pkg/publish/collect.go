@@ -107,8 +107,7 @@ func (x *collection) condemn(ctx context.Context, key string, since int64) (verd
 		dead = append(dead, t)
 	}
 	next := Record{Key: key, Condemned: true}
-	err = x.c.attempt(ctx, StepRefs, key, func(ctx context.Context) error { return x.c.cfg.Refs.Swap(ctx, x.founding.ID, rec, next) },
-		func(err error) bool { return errors.Is(err, ErrChanged) })
+	err = x.c.cfg.Refs.Swap(ctx, x.founding.ID, rec, next)
 	if errors.Is(err, ErrChanged) {
 		return verdict{Later, "its references changed"}, nil
 	}
@@ -120,20 +119,15 @@ func (x *collection) forget(ctx context.Context, rec Record, dead []Txn) error {
 	if len(dead) < forgetFrom {
 		return nil
 	}
-	err := x.c.once(ctx, func(ctx context.Context) error { return x.c.cfg.Refs.Swap(ctx, x.founding.ID, rec, rec.Without(dead)) })
-	if err != nil && !errors.Is(err, ErrChanged) {
-		x.c.cfg.Events.again(StepRefs, rec.Key, err) // the set stays long, that is all
-	}
+	_ = x.c.cfg.Refs.Swap(ctx, x.founding.ID, rec, rec.Without(dead)) // where it fails the set stays long, that is all
 	return nil
 }
 
 const forgetFrom = 8
 
 func (c *core) refs(ctx context.Context, key string) (Record, error) {
-	var rec Record
-	none := func(err error) bool { return errors.Is(err, ErrNoRecord) }
-	err := c.attempt(ctx, StepRefs, key, func(ctx context.Context) (err error) { rec, err = c.cfg.Refs.Get(ctx, key); return }, none)
-	if none(err) {
+	rec, err := c.cfg.Refs.Get(ctx, key)
+	if errors.Is(err, ErrNoRecord) {
 		return Record{Key: key}, nil
 	}
 	return rec, err
@@ -211,9 +205,9 @@ const maxKnown = 64
 
 // remove deletes a condemned object. wait: it may be gone, and is looked at again.
 func (x *collection) remove(ctx context.Context, key string) (wait bool, err error) {
-	err = x.c.attempt(ctx, StepDelete, key, func(ctx context.Context) error { return x.c.cfg.Store.Delete(ctx, key) }, notFound)
+	err = x.c.cfg.Store.Delete(ctx, key)
 	switch {
-	case err == nil || notFound(err):
+	case err == nil:
 		x.log(key, Deleted, "")
 		return false, nil
 	case errors.Is(err, objstore.ErrUnknown):

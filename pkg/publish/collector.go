@@ -81,12 +81,7 @@ type collection struct {
 }
 
 func (x *collection) step(ctx context.Context, limit int) error {
-	var items []Item
-	now := x.c.cfg.Clock.Now()
-	err := x.c.attempt(ctx, StepQueue, layout.DelayedPrefix, func(ctx context.Context) (err error) {
-		items, err = x.c.cfg.Queue.Due(ctx, now, limit)
-		return
-	}, never)
+	items, err := x.c.cfg.Queue.Due(ctx, x.c.cfg.Clock.Now(), limit)
 	if err != nil || len(items) == 0 {
 		return err
 	}
@@ -144,7 +139,7 @@ func (x *collection) item(ctx context.Context, i Item) error {
 			return err
 		}
 	}
-	err := x.c.attempt(ctx, StepQueue, i.Key(), func(ctx context.Context) error { return x.c.cfg.Queue.Done(ctx, i) }, never)
+	err := x.c.cfg.Queue.Done(ctx, i)
 	if err == nil {
 		x.report.Items++
 	}

@@ -102,6 +102,9 @@ func (p *Publisher) Release(ctx context.Context, n catalog.Name) error {
 	return p.push(ctx, "compaction", []string{n.Key()}, 0, p.cfg.Policy.Grace)
 }
 
+// maxTurns bounds how often a record that others change meanwhile is read again.
+const maxTurns = 4
+
 // turn writes another record over a committed set's, by its ETag.
 func (p *Publisher) turn(ctx context.Context, n catalog.Name, reason string, next func(*catalog.Set) *catalog.Record) (Changed, error) {
 	for try := 0; ; try++ {
@@ -118,7 +121,7 @@ func (p *Publisher) turn(ctx context.Context, n catalog.Name, reason string, nex
 		if to == nil {
 			return Already, nil
 		}
-		if try == p.cfg.Policy.Attempts {
+		if try == maxTurns {
 			return Already, fmt.Errorf("%w: the record changes again and again", ErrUndecided)
 		}
 		// First what is to follow: it is looked at after the grace, and kept if it is in use.
@@ -132,15 +135,11 @@ func (p *Publisher) turn(ctx context.Context, n catalog.Name, reason string, nex
 			return Already, err
 		}
 		body := to.Marshal()
-		changed := func(err error) bool { return errors.Is(err, objstore.ErrPreconditionFailed) }
-		err = p.attempt(ctx, StepRecord, n.Key(), func(ctx context.Context) error {
-			_, err := p.cfg.Store.Replace(ctx, n.Key(), body, info.ETag, objstore.PutOptions{ContentType: "application/json"})
-			return err
-		}, changed)
+		_, err = p.cfg.Store.Replace(ctx, n.Key(), body, info.ETag, jsonContent)
 		if err == nil {
 			return Turned, nil
 		}
-		if !changed(err) {
+		if !errors.Is(err, objstore.ErrPreconditionFailed) {
 			return Already, err
 		}
 		// Ours after a lost answer, or another's: look again.

@@ -110,7 +110,6 @@ func TestVerifyReadsWhatIsThere(t *testing.T) {
 	bad := set.Objects[0].ChunkKey
 	cfg := w.config()
 	cfg.Store = fault.New(w.store, 1, fault.Refused("get", bad, objstore.ErrChecksum))
-	cfg.Policy.Attempts = 1
 	p, err := publish.NewPublisher(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -6,22 +6,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 )
 
-// Step is a stable name of a request, for metric labels and errors.
-type Step string
-
-// Steps.
-const (
-	StepFounding Step = "founding"
-	StepPlan     Step = "plan"
-	StepObject   Step = "object"
-	StepRefs     Step = "references"
-	StepRecord   Step = "record"
-	StepTags     Step = "tags"
-	StepQueue    Step = "queue"
-	StepList     Step = "list"
-	StepDelete   Step = "delete"
-)
-
 // Phase of a publication, for durations.
 type Phase string
 
@@ -73,8 +57,6 @@ type Events struct {
 	GenerationSkipped func(key string, why Skip)
 	// Queued: keys were put on the delayed queue; err when they could not be.
 	Queued func(reason string, keys int, err error)
-	// Again: a request failed and is tried again.
-	Again func(s Step, key string, err error)
 	// AbortedTxn: the collector made sure that the transaction can never commit.
 	AbortedTxn func(t Txn)
 	// Collected: the collector decided about a key.
@@ -114,12 +96,6 @@ func (e *Events) generationSkipped(key string, why Skip) {
 func (e *Events) queued(reason string, keys int, err error) {
 	if e.Queued != nil {
 		e.Queued(reason, keys, err)
-	}
-}
-
-func (e *Events) again(s Step, key string, err error) {
-	if e.Again != nil {
-		e.Again(s, key, err)
 	}
 }
 

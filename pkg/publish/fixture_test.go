@@ -13,6 +13,7 @@ import (
 	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -43,8 +44,13 @@ func (c *counter) Read(b []byte) (int, error) {
 }
 
 var testPolicy = publish.Policy{
-	Attempts: 3, Backoff: time.Millisecond, RequestTimeout: time.Hour, Generations: 6,
+	Refs: retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: time.Second}, Generations: 6,
 	Delay: time.Minute, Grace: 2 * time.Minute, AbortAfter: 10 * time.Minute,
+}
+
+// tried is s behind further attempts at what failed, as a process has it.
+func tried(s objstore.Store, c retry.Clock, p retry.Policy) objstore.Store {
+	return objstore.Retry(s, retry.Retrier{Policy: p, Clock: c}, nil)
 }
 
 type world struct {
@@ -64,8 +70,9 @@ func newWorld(t testing.TB) *world {
 }
 
 func (w *world) config() publish.Config {
+	s := tried(w.store, w.clock, testPolicy.Refs)
 	return publish.Config{
-		Store: w.store, Refs: w.refs, Queue: publish.NewObjectQueue(w.store, nil), Clock: w.clock, AuthorityID: "a", WorkerID: "w", Policy: testPolicy,
+		Store: s, Refs: w.refs, Queue: publish.NewObjectQueue(s, nil), Clock: w.clock, AuthorityID: "a", WorkerID: "w", Policy: testPolicy,
 	}
 }
 

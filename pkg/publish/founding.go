@@ -34,19 +34,15 @@ func ParseFounding(b []byte) (Founding, error) {
 	return Founding{Number: j.Number, ID: j.ID}, nil
 }
 
-func (c *core) readFounding(ctx context.Context) (f Founding, info objstore.Info, err error) {
-	err = c.attempt(ctx, StepFounding, layout.ReferencesKey, func(ctx context.Context) (err error) {
-		f, info, err = record.Read(ctx, c.cfg.Store, layout.ReferencesKey, FoundingKind, ParseFounding)
-		return err
-	}, notFound)
-	return f, info, err
+func (c *core) readFounding(ctx context.Context) (Founding, objstore.Info, error) {
+	return record.Read(ctx, c.cfg.Store, layout.ReferencesKey, FoundingKind, ParseFounding)
 }
 
 // founding is the one that both the object store and the metadata store have; else
 // ErrRefsLost: the metadata store must be founded anew (Collector.Found).
 func (c *core) founding(ctx context.Context) (Founding, error) {
 	want, _, err := c.readFounding(ctx)
-	if notFound(err) {
+	if errors.Is(err, objstore.ErrNotFound) {
 		return Founding{}, fmt.Errorf("%w: never founded", ErrRefsLost)
 	}
 	if err != nil {
@@ -64,10 +60,8 @@ func (c *core) founding(ctx context.Context) (Founding, error) {
 
 // refsFounding reads the metadata store's; nil when it has none.
 func (c *core) refsFounding(ctx context.Context) (*Founding, error) {
-	var f Founding
-	none := func(err error) bool { return errors.Is(err, ErrNoRecord) }
-	err := c.attempt(ctx, StepFounding, "", func(ctx context.Context) (err error) { f, err = c.cfg.Refs.Founding(ctx); return }, none)
-	if none(err) {
+	f, err := c.cfg.Refs.Founding(ctx)
+	if errors.Is(err, ErrNoRecord) {
 		return nil, nil
 	}
 	if err != nil {
@@ -120,8 +114,7 @@ func (c *Collector) found(ctx context.Context, rand io.Reader, force bool) (Foun
 		return f, err
 	}
 	// From here on the former founding's transactions can add nothing.
-	err = c.attempt(ctx, StepFounding, "", func(ctx context.Context) error { return c.cfg.Refs.Found(ctx, old, f) },
-		func(err error) bool { return errors.Is(err, ErrChanged) })
+	err = c.cfg.Refs.Found(ctx, old, f)
 	if err != nil && !errors.Is(err, ErrChanged) {
 		return f, err
 	}
@@ -139,24 +132,16 @@ func (c *Collector) found(ctx context.Context, rand io.Reader, force bool) (Foun
 func (c *Collector) announce(ctx context.Context, id string) (Founding, error) {
 	f := Founding{ID: id}
 	old, info, err := c.readFounding(ctx)
-	write := func(ctx context.Context) error {
-		_, err := c.cfg.Store.Create(ctx, layout.ReferencesKey, f.Marshal(), objstore.PutOptions{ContentType: "application/json"})
-		return err
-	}
 	switch {
-	case err != nil && !notFound(err):
-		return f, err
+	case errors.Is(err, objstore.ErrNotFound):
+		_, err = c.cfg.Store.Create(ctx, layout.ReferencesKey, f.Marshal(), jsonContent)
 	case err == nil:
 		if f.Number = old.Number + 1; f.Number >= MaxFoundings {
 			return f, fmt.Errorf("%d foundings", f.Number)
 		}
-		write = func(ctx context.Context) error {
-			_, err := c.cfg.Store.Replace(ctx, layout.ReferencesKey, f.Marshal(), info.ETag, objstore.PutOptions{ContentType: "application/json"})
-			return err
-		}
+		_, err = c.cfg.Store.Replace(ctx, layout.ReferencesKey, f.Marshal(), info.ETag, jsonContent)
 	}
-	taken := func(err error) bool { return exists(err) || errors.Is(err, objstore.ErrPreconditionFailed) }
-	if err := c.attempt(ctx, StepFounding, layout.ReferencesKey, write, taken); err != nil && !taken(err) {
+	if err != nil && !errors.Is(err, objstore.ErrExists) && !errors.Is(err, objstore.ErrPreconditionFailed) {
 		return f, err
 	}
 	// Ours, also after a lost answer, or else another's: the caller tries again later.

@@ -43,10 +43,13 @@ func (m *remembered) put(key, etag string, names []string) {
 // manifest key. The listing is made now.
 func (c *Collector) named(ctx context.Context, h window.Hour) (map[string]string, error) {
 	named := map[string]string{}
-	err := c.listAll(ctx, layout.RollupSetsHour(h), func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+		if err != nil {
+			return named, err
+		}
 		n, err := layout.ParseRollupSet(i.Key)
 		if err != nil {
-			return nil // not a set's
+			continue // not a set's
 		}
 		names, ok := c.remembered.get(i.Key, i.ETag)
 		if !ok {
@@ -54,12 +57,12 @@ func (c *Collector) named(ctx context.Context, h window.Hour) (map[string]string
 			if record.Unreadable(err) {
 				over, serr := c.over(ctx, n)
 				if over && serr == nil {
-					return nil // nobody reads it, whatever it named
+					continue // nobody reads it, whatever it named
 				}
-				return errors.Join(err, serr)
+				return named, errors.Join(err, serr)
 			}
 			if err != nil {
-				return err
+				return named, err
 			}
 			if r != nil && r.Set != nil {
 				names = r.Set.Keys()
@@ -71,9 +74,8 @@ func (c *Collector) named(ctx context.Context, h window.Hour) (map[string]string
 		for _, k := range names {
 			named[k] = i.Key
 		}
-		return nil
-	})
-	return named, err
+	}
+	return named, nil
 }
 
 // over reports whether a higher generation of the set was committed, so that nobody reads

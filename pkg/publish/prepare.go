@@ -57,18 +57,15 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 	}
 	for !o.ready {
 		key := o.name.Key()
-		err := t.p.attempt(ctx, StepObject, key, func(ctx context.Context) error {
-			_, err := t.p.cfg.Store.Create(ctx, key, body, objstore.PutOptions{
-				SHA256: o.name.SHA256, ContentType: "application/zstd",
-				Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
-			})
-			return err
-		}, exists)
+		_, err := t.p.cfg.Store.Create(ctx, key, body, objstore.PutOptions{
+			SHA256: o.name.SHA256, ContentType: "application/zstd",
+			Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
+		})
 		if err != nil && errors.Is(err, objstore.ErrUnknown) {
 			t.touched = append(t.touched, key) // it may still land
 		}
 		switch {
-		case exists(err):
+		case errors.Is(err, objstore.ErrExists):
 			why, err := t.p.look(ctx, key, o, t.pub.Verify)
 			if err != nil {
 				return err
@@ -95,18 +92,14 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 // look compares what is there with the body; "" is equal. read reads it even where the
 // store keeps a checksum.
 func (c *core) look(ctx context.Context, key string, o *object, read bool) (Skip, error) {
-	var info objstore.Info
-	err := c.attempt(ctx, StepObject, key, func(ctx context.Context) (err error) {
-		info, err = c.cfg.Store.Head(ctx, key)
-		if err == nil && (read || info.SHA256.IsZero()) && info.Size == int64(o.body.size) {
-			var b []byte
-			b, info, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(o.body.size) + 1})
-			info.SHA256 = identity.Sum(b)
-		}
-		return
-	}, func(err error) bool { return notFound(err) || objstore.Unreadable(err) })
+	info, err := c.cfg.Store.Head(ctx, key)
+	if err == nil && (read || info.SHA256.IsZero()) && info.Size == int64(o.body.size) {
+		var b []byte
+		b, info, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(o.body.size) + 1})
+		info.SHA256 = identity.Sum(b)
+	}
 	switch {
-	case notFound(err):
+	case errors.Is(err, objstore.ErrNotFound):
 		return SkipGone, nil
 	case err != nil && !objstore.Unreadable(err):
 		return "", err
@@ -128,9 +121,7 @@ func (t *transaction) refer(ctx context.Context) (*Result, error) {
 		for i, o := range batch {
 			keys[i] = o.name.Key()
 		}
-		err := t.p.attempt(ctx, StepRefs, keys[0], func(ctx context.Context) error {
-			return t.p.cfg.Refs.Add(ctx, t.founding.ID, t.id, keys)
-		}, func(err error) bool { return errors.Is(err, ErrCondemned) })
+		err := t.p.cfg.Refs.Add(ctx, t.founding.ID, t.id, keys)
 		var condemned *CondemnedError
 		switch {
 		case errors.As(err, &condemned):
@@ -180,7 +171,7 @@ func (t *transaction) renew(ctx context.Context, batch []*object, keys []string)
 		}
 	}
 	if renewed == 0 {
-		return fmt.Errorf("%s: %w, but none of those that were asked for", StepRefs, ErrCondemned)
+		return fmt.Errorf("reference sets: %w, but none of those that were asked for", ErrCondemned)
 	}
 	return nil
 }
@@ -193,12 +184,8 @@ func (t *transaction) promote(ctx context.Context) {
 	}
 	for _, o := range t.objects {
 		key := o.name.Key()
-		err := t.p.once(ctx, func(ctx context.Context) error {
-			return tagger.SetTags(ctx, key, map[string]string{"status": "committed", "transaction_id": string(t.id)})
-		})
-		if err != nil {
-			t.p.cfg.Events.again(StepTags, key, err)
-			return // a hint is not worth a second try
+		if err := tagger.SetTags(ctx, key, map[string]string{"status": "committed", "transaction_id": string(t.id)}); err != nil {
+			return // a hint
 		}
 	}
 }

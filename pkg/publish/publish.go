@@ -18,7 +18,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 )
 
 // Decisions that callers branch on.
@@ -41,20 +41,17 @@ var (
 	ErrInvalid = errors.New("invalid publication")
 )
 
-// Store is what publication and collection need of an object store.
+// Store is what publication and collection need of an object store. They ask once:
+// deadlines and further attempts are objstore.WithPolicy's.
 type Store interface {
 	objstore.Reader
 	objstore.Creator
-	Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error)
-	Delete(ctx context.Context, key string) error
+	objstore.Replacer
+	objstore.Deleter
 }
 
 // Clock stamps records and waits between attempts. Nothing that it says decides.
-type Clock interface {
-	Now() time.Time
-	// Sleep returns early with the context's error.
-	Sleep(ctx context.Context, d time.Duration) error
-}
+type Clock = retry.Clock
 
 // Config of a Publisher and of a Collector. All but Policy and Events are required.
 type Config struct {
@@ -71,12 +68,8 @@ type Config struct {
 
 // Policy has every age and bound. Ages select and never prove: any value is safe.
 type Policy struct {
-	// Attempts at one request before its error is final.
-	Attempts int
-	// Backoff before the second attempt, doubled per attempt.
-	Backoff time.Duration
-	// RequestTimeout of one request.
-	RequestTimeout time.Duration
+	// Refs bounds the attempts at one request to the metadata store.
+	Refs retry.Policy
 	// Generations of one object that are tried when earlier ones are condemned or corrupt.
 	Generations int
 	// Delay before what a failed publication created is looked at.
@@ -91,15 +84,18 @@ type Policy struct {
 // DefaultPolicy for production.
 func DefaultPolicy() Policy {
 	return Policy{
-		Attempts: 4, Backoff: 50 * time.Millisecond, RequestTimeout: 10 * time.Second, Generations: 8,
+		Refs: retry.Policy{Attempts: 4, Base: 50 * time.Millisecond, Cap: time.Second}, Generations: 8,
 		Delay: 5 * time.Minute, Grace: 15 * time.Minute, AbortAfter: time.Hour,
 	}
 }
 
 // Validate refuses what could not work.
 func (p Policy) Validate() error {
-	if p.Attempts < 1 || p.Generations < 1 || p.Backoff < 0 || p.RequestTimeout <= 0 || p.Delay < 0 || p.Grace < 0 || p.AbortAfter < 0 {
+	if p.Generations < 1 || p.Delay < 0 || p.Grace < 0 || p.AbortAfter < 0 {
 		return fmt.Errorf("publish: policy %+v", p)
+	}
+	if err := p.Refs.Validate(); err != nil {
+		return fmt.Errorf("publish: reference sets: %w", err)
 	}
 	return nil
 }
@@ -119,59 +115,17 @@ func newCore(c Config) (core, error) {
 	if c.Policy == (Policy{}) {
 		c.Policy = DefaultPolicy()
 	}
+	c.Refs = triedRefs{c.Refs, retry.Retrier{Policy: c.Policy.Refs, Clock: c.Clock}}
 	return core{c}, c.Policy.Validate()
 }
 
-// attempt calls f until it is final: no error, or one that final accepts. The last error
-// comes back after the bound, or when a try can't help.
-func (c *core) attempt(ctx context.Context, step Step, key string, f func(context.Context) error, final func(error) bool) error {
-	wait := c.cfg.Policy.Backoff
-	for try := 1; ; try++ {
-		err := c.once(ctx, f)
-		if err == nil || final(err) {
-			return err
-		}
-		if ctx.Err() != nil || try >= c.cfg.Policy.Attempts || hopeless(err) {
-			return fmt.Errorf("%s: %w", step, err)
-		}
-		c.cfg.Events.again(step, key, err)
-		if e := c.cfg.Clock.Sleep(ctx, wait); e != nil {
-			return fmt.Errorf("%s: %w (%w)", step, e, err)
-		}
-		wait *= 2
-	}
-}
-
-func (c *core) once(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Policy.RequestTimeout)
-	defer cancel()
-	return f(ctx)
-}
-
-// hopeless errors are those that a repeat can't mend.
-func hopeless(err error) bool {
-	for _, e := range []error{objstore.ErrDenied, objstore.ErrNoBucket, objstore.ErrInvalid, record.ErrCorrupt, record.ErrNewerVersion, ErrRefsInvalid, ErrRefsLost, ErrRefsFull} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-func notFound(err error) bool { return errors.Is(err, objstore.ErrNotFound) }
-
-func exists(err error) bool { return errors.Is(err, objstore.ErrExists) }
+var jsonContent = objstore.PutOptions{ContentType: "application/json"}
 
 // record reads what decides a generation; nil when nothing does yet.
 func (c *core) record(ctx context.Context, key string) (*catalog.Record, objstore.Info, error) {
-	var r catalog.Record
-	var info objstore.Info
-	err := c.attempt(ctx, StepRecord, key, func(ctx context.Context) (err error) {
-		r, info, err = catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, key)
-		return
-	}, notFound)
+	r, info, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, key)
 	switch {
-	case notFound(err):
+	case errors.Is(err, objstore.ErrNotFound):
 		return nil, info, nil
 	case err != nil:
 		return nil, info, err
@@ -180,11 +134,8 @@ func (c *core) record(ctx context.Context, key string) (*catalog.Record, objstor
 }
 
 func (c *core) createRecord(ctx context.Context, key string, r catalog.Record) error {
-	body := r.Marshal()
-	return c.attempt(ctx, StepRecord, key, func(ctx context.Context) error {
-		_, err := c.cfg.Store.Create(ctx, key, body, objstore.PutOptions{ContentType: "application/json"})
-		return err
-	}, exists)
+	_, err := c.cfg.Store.Create(ctx, key, r.Marshal(), jsonContent)
+	return err
 }
 
 // push puts keys on the queue, in as many items as they need. What can't be pushed is
@@ -198,11 +149,9 @@ func (c *core) push(ctx context.Context, reason string, keys []string, since int
 		n := min(len(keys), MaxItemKeys)
 		i := Item{Keys: keys[:n], Reason: reason, Since: since, Due: now + wait.Milliseconds()}
 		keys = keys[n:]
-		if err := c.attempt(ctx, StepQueue, i.Key(), func(ctx context.Context) error { return c.cfg.Queue.Push(ctx, i) }, never); err != nil {
+		if err := c.cfg.Queue.Push(ctx, i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-func never(error) bool { return false }

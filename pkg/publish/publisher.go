@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
@@ -308,15 +309,12 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 // checkPlan: every transaction has a plan before its first reference, so that a new
 // founding can find and decide all those of the one before.
 func (t *transaction) checkPlan(ctx context.Context) error {
-	err := t.p.attempt(ctx, StepPlan, t.set.PlanKey, func(ctx context.Context) error {
-		info, err := t.p.cfg.Store.Head(ctx, t.set.PlanKey)
-		if err == nil && !info.SHA256.IsZero() && info.SHA256 != t.pub.PlanSHA256 {
-			return fmt.Errorf("%w: %q has the hash %s", ErrNoPlan, t.set.PlanKey, info.SHA256)
-		}
-		return err
-	}, func(err error) bool { return notFound(err) || errors.Is(err, ErrNoPlan) })
-	if notFound(err) {
+	info, err := t.p.cfg.Store.Head(ctx, t.set.PlanKey)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
 		return fmt.Errorf("%w: %w", ErrNoPlan, err)
+	case err == nil && !info.SHA256.IsZero() && info.SHA256 != t.pub.PlanSHA256:
+		return fmt.Errorf("%w: %q has the hash %s", ErrNoPlan, t.set.PlanKey, info.SHA256)
 	}
 	return err
 }

@@ -94,10 +94,10 @@ func (i Item) validate() error {
 
 // queueStore is what the queue needs of an object store.
 type queueStore interface {
-	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
-	List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error)
+	objstore.Getter
+	objstore.Lister
 	objstore.Creator
-	Delete(ctx context.Context, key string) error
+	objstore.Deleter
 }
 
 // ObjectQueue keeps each item as an object under gc/v1/delayed/, named by when it is due.
@@ -119,7 +119,7 @@ func (q *ObjectQueue) Push(ctx context.Context, i Item) error {
 	if err := i.validate(); err != nil {
 		return fmt.Errorf("delayed queue: %w", err)
 	}
-	_, err := q.store.Create(ctx, i.Key(), i.Marshal(), objstore.PutOptions{ContentType: "application/json"})
+	_, err := q.store.Create(ctx, i.Key(), i.Marshal(), jsonContent)
 	if errors.Is(err, objstore.ErrExists) {
 		return nil
 	}
@@ -129,27 +129,24 @@ func (q *ObjectQueue) Push(ctx context.Context, i Item) error {
 // Due lists items, oldest first.
 func (q *ObjectQueue) Due(ctx context.Context, now time.Time, limit int) ([]Item, error) {
 	var items []Item
-	after := ""
-	for len(items) < limit {
-		page, err := q.store.List(ctx, objstore.ListOptions{Prefix: layout.DelayedPrefix, StartAfter: after, Limit: min(max(limit, 1), objstore.MaxListLimit)})
+	if limit <= 0 {
+		return nil, nil
+	}
+	for info, err := range objstore.List(ctx, q.store, objstore.ListOptions{Prefix: layout.DelayedPrefix, Limit: limit}) {
 		if err != nil {
 			return nil, err
 		}
-		for _, info := range page.Objects {
-			due, err := layout.ParseDelayed(info.Key)
-			if err == nil && due.After(now) {
-				return items, nil
-			}
-			if len(items) == limit {
-				return items, nil
-			}
-			if i, ok, err := q.item(ctx, info.Key); err != nil {
-				return nil, err
-			} else if ok {
-				items = append(items, i)
-			}
+		if due, err := layout.ParseDelayed(info.Key); err == nil && due.After(now) {
+			break
 		}
-		if after = page.Next; after == "" {
+		i, ok, err := q.item(ctx, info.Key)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		if items = append(items, i); len(items) == limit {
 			break
 		}
 	}

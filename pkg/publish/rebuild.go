@@ -38,23 +38,30 @@ func (c *Collector) References(ctx context.Context, add bool, progress func(Refe
 	rep := References{Unreadable: []string{}}
 	f, err := c.founding(ctx)
 	if err == nil {
-		err = c.listAll(ctx, layout.ManifestsPrefix, func(i objstore.Info) error {
-			if _, err := layout.ParseRollupSet(i.Key); err != nil {
-				return nil
-			}
-			if err := c.references(ctx, f, i.Key, add, &rep); err != nil {
-				return err
-			}
-			if progress != nil {
-				progress(rep)
-			}
-			return nil
-		})
+		err = c.allReferences(ctx, f, add, &rep, progress)
 	}
 	if err != nil {
 		return rep, fmt.Errorf("references: %w", err)
 	}
 	return rep, nil
+}
+
+func (c *Collector) allReferences(ctx context.Context, f Founding, add bool, rep *References, progress func(References)) error {
+	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix}) {
+		if err != nil {
+			return err
+		}
+		if _, err := layout.ParseRollupSet(i.Key); err != nil {
+			continue
+		}
+		if err := c.references(ctx, f, i.Key, add, rep); err != nil {
+			return err
+		}
+		if progress != nil {
+			progress(*rep)
+		}
+	}
+	return nil
 }
 
 func (c *Collector) references(ctx context.Context, f Founding, key string, add bool, rep *References) error {
@@ -99,8 +106,7 @@ func (c *Collector) references(ctx context.Context, f Founding, key string, add 
 // refer adds a batch; what was condemned meanwhile is left out.
 func (c *Collector) refer(ctx context.Context, f Founding, t Txn, keys []string, rep *References) error {
 	for len(keys) > 0 {
-		err := c.attempt(ctx, StepRefs, keys[0], func(ctx context.Context) error { return c.cfg.Refs.Add(ctx, f.ID, t, keys) },
-			func(err error) bool { return errors.Is(err, ErrCondemned) })
+		err := c.cfg.Refs.Add(ctx, f.ID, t, keys)
 		var condemned *CondemnedError
 		if !errors.As(err, &condemned) {
 			return err

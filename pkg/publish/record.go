@@ -13,48 +13,33 @@ import (
 // superseding gives the lowest generation above n that was ever committed, 0 when there
 // is none. That n is superseded stays true, whatever becomes of that one.
 func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) {
-	after := n.Key()
-	for {
-		var page objstore.Page
-		err := c.attempt(ctx, StepList, after, func(ctx context.Context) (err error) {
-			page, err = c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: layout.RollupSetsHour(n.Hour), StartAfter: after})
-			return
-		}, never)
+	for info, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(n.Hour), StartAfter: n.Key()}) {
 		if err != nil {
 			return 0, err
 		}
-		for _, info := range page.Objects {
-			m, err := layout.ParseRollupSet(info.Key)
-			if err != nil {
-				continue
-			}
-			if m.Shard != n.Shard || m.Window != n.Window || m.Span != n.Span {
-				return 0, nil // keys of one shard and window stand together
-			}
-			r, _, err := c.record(ctx, info.Key)
-			if err != nil && !errors.Is(err, record.ErrCorrupt) {
-				return 0, err
-			}
-			if r != nil && r.Aborted == nil {
-				return m.Generation, nil
-			}
+		m, err := layout.ParseRollupSet(info.Key)
+		if err != nil {
+			continue
 		}
-		if after = page.Next; after == "" {
-			return 0, nil
+		if m.Shard != n.Shard || m.Window != n.Window || m.Span != n.Span {
+			return 0, nil // keys of one shard and window stand together
+		}
+		r, _, err := c.record(ctx, info.Key)
+		if err != nil && !errors.Is(err, record.ErrCorrupt) {
+			return 0, err
+		}
+		if r != nil && r.Aborted == nil {
+			return m.Generation, nil
 		}
 	}
+	return 0, nil
 }
 
 // replaceRecord writes the Removed record over the set that was read. false: somebody
 // else changed it meanwhile, or the outcome is not known: look again.
 func (c *core) replaceRecord(ctx context.Context, key, etag string, r *catalog.Removed) (bool, error) {
-	body := r.Marshal()
-	changed := func(err error) bool { return errors.Is(err, objstore.ErrPreconditionFailed) }
-	err := c.attempt(ctx, StepRecord, key, func(ctx context.Context) error {
-		_, err := c.cfg.Store.Replace(ctx, key, body, etag, objstore.PutOptions{ContentType: "application/json"})
-		return err
-	}, changed)
-	if changed(err) {
+	_, err := c.cfg.Store.Replace(ctx, key, r.Marshal(), etag, jsonContent)
+	if errors.Is(err, objstore.ErrPreconditionFailed) {
 		return false, nil
 	}
 	return err == nil, err

@@ -14,33 +14,31 @@ import (
 // them. Then objects may be deleted.
 func (c *Collector) settle(ctx context.Context, f Founding) (Founding, error) {
 	hours := decidedHours{c: c}
-	err := c.listAll(ctx, layout.PlansPrefix, func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.PlansPrefix}) {
+		if err != nil {
+			return f, err
+		}
 		names := planned(i.Key)
 		if len(names) == 0 {
-			return nil
+			continue
 		}
 		decided, err := hours.at(ctx, names[0].Hour)
 		if err != nil {
-			return err
+			return f, err
 		}
 		for _, n := range names {
 			if decided[n.Key()] {
 				continue
 			}
 			if _, err := c.abort(ctx, n, "reference sets founded anew"); err != nil {
-				return err
+				return f, err
 			}
 			c.cfg.Events.abortedTxn(Txn(n.Key()))
 		}
-		return nil
-	})
-	if err != nil {
-		return f, err
 	}
 	settled := f
 	settled.Settled = true
-	err = c.attempt(ctx, StepFounding, "", func(ctx context.Context) error { return c.cfg.Refs.Found(ctx, &f, settled) },
-		func(err error) bool { return errors.Is(err, ErrChanged) })
+	err := c.cfg.Refs.Found(ctx, &f, settled)
 	if errors.Is(err, ErrChanged) {
 		if got, e := c.founding(ctx); e == nil && got == settled {
 			return settled, nil // ours after a lost answer, or another's who did the same
@@ -77,9 +75,11 @@ func (d *decidedHours) at(ctx context.Context, h window.Hour) (map[string]bool, 
 		return d.keys, nil
 	}
 	keys := map[string]bool{}
-	err := d.c.listAll(ctx, layout.RollupSetsHour(h), func(i objstore.Info) error { keys[i.Key] = true; return nil })
-	if err != nil {
-		return nil, err
+	for i, err := range objstore.List(ctx, d.c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+		if err != nil {
+			return nil, err
+		}
+		keys[i.Key] = true
 	}
 	d.hour, d.keys = h, keys
 	return keys, nil

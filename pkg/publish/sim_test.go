@@ -20,6 +20,7 @@ import (
 	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -226,9 +227,12 @@ func (r simRefs) List(ctx context.Context, after string, limit int) (rs []publis
 	return
 }
 
+// twice is what a simulated process does at one request, before its error is final.
+var twice = retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}
+
 // simPolicy: mostly no age at all, since no age may matter.
 func simPolicy(rng *rand.Rand) publish.Policy {
-	p := publish.Policy{Attempts: 2, Backoff: time.Millisecond, RequestTimeout: time.Hour, Generations: 1000}
+	p := publish.Policy{Refs: twice, Generations: 1000}
 	if rng.IntN(4) == 0 {
 		p.Delay, p.Grace, p.AbortAfter = time.Minute, 2*time.Minute, 3*time.Minute
 	}
@@ -236,7 +240,8 @@ func simPolicy(rng *rand.Rand) publish.Policy {
 }
 
 func (p *port) config() publish.Config {
-	return publish.Config{Store: p, Refs: simRefs{p}, Queue: publish.NewObjectQueue(p, nil), Clock: p.w.clock, AuthorityID: "a", WorkerID: p.name, Policy: p.w.policy}
+	s := tried(p, p.w.clock, twice)
+	return publish.Config{Store: s, Refs: simRefs{p}, Queue: publish.NewObjectQueue(s, nil), Clock: p.w.clock, AuthorityID: "a", WorkerID: p.name, Policy: p.w.policy}
 }
 
 func (p *port) publisher() *publish.Publisher {

@@ -2,7 +2,6 @@ package publish
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -65,23 +64,18 @@ func (c *core) hourAfter(ctx context.Context, after window.Hour) (first window.H
 
 // firstHour is that of the first key of ours after from.
 func (c *core) firstHour(ctx context.Context, prefix, from string) (window.Hour, bool, error) {
-	var h window.Hour
-	stop := errors.New("found")
-	err := c.listFrom(ctx, prefix, from, 10, func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: prefix, StartAfter: from, Limit: 10}) {
+		if err != nil {
+			return 0, false, err
+		}
 		if n, err := layout.ParseRollupSet(i.Key); err == nil {
-			h = n.Hour
-			return stop
+			return n.Hour, true, nil
 		}
 		if o, err := layout.ParseRollupObject(i.Key); err == nil {
-			h = o.Hour
-			return stop
+			return o.Hour, true, nil
 		}
-		return nil
-	})
-	if err == stop {
-		return h, true, nil
 	}
-	return 0, false, err
+	return 0, false, nil
 }
 
 func (c *Collector) sweep(ctx context.Context, h window.Hour) (int, error) {
@@ -129,14 +123,13 @@ func (c *core) listed(ctx context.Context, h window.Hour) ([]string, error) {
 	}
 	var keys []string
 	for _, prefix := range prefixes {
-		err := c.listAll(ctx, prefix, func(i objstore.Info) error {
+		for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: prefix}) {
+			if err != nil {
+				return nil, err
+			}
 			if _, err := layout.ParseRollupObject(i.Key); err == nil { // foreign keys are never touched
 				keys = append(keys, i.Key)
 			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
 		}
 	}
 	return keys, nil
@@ -147,17 +140,23 @@ func (c *core) listed(ctx context.Context, h window.Hour) ([]string, error) {
 func (c *core) sets(ctx context.Context, h window.Hour) (named map[string]bool, superseded []string, err error) {
 	named = map[string]bool{}
 	var last *catalog.Set // of the shard and window, as the listing ascends
-	err = c.listAll(ctx, layout.RollupSetsHour(h), func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+		if err != nil {
+			return named, superseded, err
+		}
 		n, err := layout.ParseRollupSet(i.Key)
 		if err != nil {
-			return nil
+			continue
 		}
 		r, _, err := c.record(ctx, i.Key)
 		if record.Opaque(err) {
-			return nil // what it names is looked at, found doubtful, and kept
+			continue // what it names is looked at, found doubtful, and kept
 		}
-		if err != nil || r == nil || r.Aborted != nil {
-			return err
+		if err != nil {
+			return named, superseded, err
+		}
+		if r == nil || r.Aborted != nil {
+			continue
 		}
 		if last != nil && last.Name.Shard == n.Shard && last.Name.Window == n.Window && last.Name.Span == n.Span {
 			superseded = append(superseded, last.Name.Key())
@@ -168,32 +167,6 @@ func (c *core) sets(ctx context.Context, h window.Hour) (named map[string]bool, 
 				named[k] = true
 			}
 		}
-		return nil
-	})
-	return named, superseded, err
-}
-
-func (c *core) listAll(ctx context.Context, prefix string, fn func(objstore.Info) error) error {
-	return c.listFrom(ctx, prefix, "", 0, fn)
-}
-
-func (c *core) listFrom(ctx context.Context, prefix, after string, limit int, fn func(objstore.Info) error) error {
-	for {
-		var page objstore.Page
-		err := c.attempt(ctx, StepList, prefix, func(ctx context.Context) (err error) {
-			page, err = c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: limit})
-			return
-		}, never)
-		if err != nil {
-			return err
-		}
-		for _, i := range page.Objects {
-			if err := fn(i); err != nil {
-				return err
-			}
-		}
-		if after = page.Next; after == "" {
-			return nil
-		}
 	}
+	return named, superseded, nil
 }

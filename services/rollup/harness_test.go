@@ -27,6 +27,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -161,7 +162,7 @@ func testConfig() Config {
 }
 
 var testPolicy = publish.Policy{
-	Attempts: 1, RequestTimeout: 10 * time.Second, Generations: 6, Delay: time.Minute, Grace: time.Minute, AbortAfter: 10 * time.Minute,
+	Refs: retry.Policy{Attempts: 1, Base: 1, Cap: 1}, Generations: 6, Delay: time.Minute, Grace: time.Minute, AbortAfter: 10 * time.Minute,
 }
 
 // timed is a store with the world's clock, as far as workers ask it for the time.

@@ -93,7 +93,7 @@ var mutants = []mutant{
 	{"accept-no-boot-claim", "a clone with the same boot id: step 1 left out", []edit{{protocolGo, "if err := p.claimBoot(ctx, s.Identity.BootOf(), s.SpoolID); err != nil {", skipped}}},
 	{"accept-boot-owner-not-compared", "a clone with the same boot id", []edit{{claimGo, "\tif owner != spoolID {", "\tif owner == \"\" {"}}},
 	{"accept-unknown-boot-is-ours", "an unknown outcome of the boot record counts as ours", []edit{{claimGo, "\tcase created:\n", "\tcase created, errors.Is(err, objstore.ErrUnknown):\n"}}},
-	{"accept-authority-not-compared", "two buckets or prefixes", []edit{{authorityGo, "if r.AuthorityID != id {", "if r.AuthorityID == \"\" {"}}},
+	{"accept-authority-not-compared", "two buckets or prefixes", []edit{{authorityGo, "case err == nil && got != id:", "case err == nil && got == \"\":"}}},
 	{"accept-unknown-authority-is-ours", "two buckets or prefixes: an unknown outcome counts as ours", []edit{{authorityGo, "jsonContent); err == nil {", "jsonContent); err == nil || errors.Is(err, objstore.ErrUnknown) {"}}},
 
 	// The store's policy: further attempts (docs/protocol/store.md).
@@ -143,20 +143,20 @@ var mutants = []mutant{
 	{"gc-unreadable-manifest-is-absent", "a manifest that does not parse counts as absent", []edit{{proveGo, "\t\tif err != nil {\n\t\t\treturn keep(k, RecordUnreadable, fmt.Sprintf(\"%s: %v\", layout.Accepted(id), err))\n\t\t}\n", "\t\t_ = fmt.Sprint(err)\n"}}},
 	{"gc-damaged-manifest-is-absent", "a manifest that is damaged at rest, or too long, counts as absent", []edit{{proveGo, "\tcase objstore.Unreadable(err):\n\t\treturn keep(k, RecordUnreadable, err.Error())\n", "\tcase objstore.Unreadable(err):\n"}}},
 	{"gc-foreign-manifest-is-another", "a manifest of another authority or identity counts as one of another frame", []edit{{proveGo, "if err == nil && (m.Identity != id || m.AuthorityID != c.cfg.AuthorityID) {", "if err == nil && m.Identity != id && m.AuthorityID != c.cfg.AuthorityID {"}}},
-	{"gc-damaged-quarantine-is-absent", "a quarantine record that is damaged at rest counts as absent", []edit{{proveGo, "case err == nil, objstore.Unreadable(err):\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !notFound(err):", "case err == nil:\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !notFound(err) && !objstore.Unreadable(err):"}}},
+	{"gc-damaged-quarantine-is-absent", "a quarantine record that is damaged at rest counts as absent", []edit{{proveGo, "case err == nil, objstore.Unreadable(err):\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound):", "case err == nil:\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound) && !objstore.Unreadable(err):"}}},
 	{"gc-delete-not-logged", "the delete comes before its entry in the log", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", ""}}},
 	{"gc-log-failure-ignored", "the log fails, and the delete goes on", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", "\t_ = x.log(ctx, k, Condemned, \"\", \"\")\n"}}},
 
 	// Acceptance: damaged records, 403.
-	{"accept-corrupt-manifest-is-conflict", "a manifest that does not parse counts as another frame's", []edit{{decideGo, "\tif err != nil {\n\t\treturn Result{}, b.corrupt(StepManifest, s.key, ReasonCorruptManifest, err)\n\t}\n\tres := ", "\t_ = err\n\tres := "}}},
+	{"accept-corrupt-manifest-is-conflict", "a manifest that does not parse counts as another frame's", []edit{{decideGo, "\tif err != nil {\n\t\treturn Result{}, b.p.corrupt(StepManifest, key, ReasonCorruptManifest, err)\n\t}\n\tres := ", "\t_ = err\n\tres := "}}},
 	{"accept-foreign-manifest-is-conflict", "a manifest of another authority counts as another frame's", []edit{{decideGo, "case there.AuthorityID != ours.AuthorityID:", "case there.AuthorityID == \"\":"}}},
 	{"accept-misplaced-manifest-is-conflict", "a manifest of another identity counts as another frame's", []edit{{decideGo, "case there.Identity != ours.Identity:", "case there.Identity.Agent == \"\":"}}},
-	{"accept-damaged-manifest-is-tried-for-ever", "a manifest that is damaged at rest is taken for a store that is down", []edit{{decideGo, "if objstore.Unreadable(err) {", "if err == nil {"}}},
+	{"accept-damaged-manifest-is-tried-for-ever", "a manifest that is damaged at rest is taken for a store that is down", []edit{{decideGo, "case errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) && ctx.Err() == nil:", "case created && err != nil:"}}},
 	{"accept-marker-must-parse", "a marker that does not parse counts as absent", []edit{
-		{blobGo, "err := b.p.look(ctx, s.key)\n\t\tswitch {", "body, err := b.p.get(ctx, s.key, MaxRecordBytes)\n\t\tif _, perr := ParseCondemnedMarker(body); err == nil && perr != nil {\n\t\t\treturn false, nil\n\t\t}\n\t\tswitch {"}}},
-	{"accept-damaged-marker-is-tried-for-ever", "a marker that is damaged at rest is taken for a store that is down", []edit{{blobGo, "case err == nil, errors.Is(err, objstore.ErrChecksum):\n\t\t\treturn true, nil", "case err == nil:\n\t\t\treturn true, nil"}}},
-	{"accept-403-marker-is-absent", "a 403 of the marker counts as absence", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\t\treturn false, nil", "case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDenied):\n\t\t\treturn false, nil"}}},
-	{"accept-403-is-refused-for-good", "a 403 ends the batch, not the collector", []edit{{"pkg/accept/call.go", "return s.retry(ReasonStoreDenied, err)", "return &RefusedError{Reason: ReasonInvalidSubmission, Err: err}"}}},
+		{blobGo, "err := b.p.present(ctx, layout.Condemned(b.sha, b.gen))\n\tswitch {", "body, _, err := b.p.store.Get(ctx, layout.Condemned(b.sha, b.gen), objstore.GetOptions{})\n\tif _, perr := ParseCondemnedMarker(body); err == nil && perr != nil {\n\t\treturn false, nil\n\t}\n\tswitch {"}}},
+	{"accept-damaged-marker-is-tried-for-ever", "a marker that is damaged at rest is taken for a store that is down", []edit{{blobGo, "\tcase err == nil, errors.Is(err, objstore.ErrChecksum):\n\t\treturn true, nil", "\tcase err == nil:\n\t\treturn true, nil"}}},
+	{"accept-403-marker-is-absent", "a 403 of the marker counts as absence", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\treturn false, nil", "case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDenied):\n\t\treturn false, nil"}}},
+	{"accept-403-is-refused-for-good", "a 403 ends the batch, not the collector", []edit{{"pkg/accept/call.go", "return p.retry(ReasonStoreDenied, err)", "return &RefusedError{Reason: ReasonInvalidSubmission, Err: err}"}}},
 
 	// The mode local_spool.
 	{"spool-name-not-synced", "the answer comes before the file's name is durable", []edit{{spoolGo, "\tif err := s.cfg.FS.SyncDir(filepath.Dir(to)); err != nil {\n\t\treturn s.fail(err)\n\t}\n", ""}}},
@@ -177,7 +177,7 @@ var mutants = []mutant{
 	{"spool-claim-not-durable", "a clone with the same boot id: a claim does not survive a crash", []edit{{bootsGo, "return b, s.writeClaim(dir, id, spoolID)", "return b, nil"}}},
 
 	// The reconciler.
-	{"reconcile-by-time-first", "derived keys: the key by time comes before the reverse reference", []edit{{derivedGo, "\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), encode(ref)},\n", ""}, {derivedGo, "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n", "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), encode(ref)},\n"}}},
+	{"reconcile-by-time-first", "derived keys: the key by time comes before the reverse reference", []edit{{derivedGo, "\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},\n", ""}, {derivedGo, "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n", "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},\n"}}},
 	{"reconcile-misplaced-manifest", "derived keys of a manifest under another's key", []edit{{reconcileGo, "case m.Identity != id:", "case m.Identity.Agent == \"\":"}}},
 
 	// What stands around the protocol.

@@ -1,0 +1,56 @@
+package objstore
+
+import (
+	"context"
+	"iter"
+)
+
+// List goes through all objects that o selects, in key order, page by page; o.Limit is the
+// most of a page, and o.Delimiter hides what is grouped behind it. Each page is one List of
+// l, with a deadline of its own where l has one for each request. An error is the last
+// that it yields, with the zero Info.
+func List(ctx context.Context, l Lister, o ListOptions) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		for page, err := range pages(ctx, l, o) {
+			if err != nil {
+				yield(Info{}, err)
+				return
+			}
+			for _, i := range page.Objects {
+				if !yield(i, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Groups goes through the common prefixes that o selects, in key order, as List does
+// through the objects.
+func Groups(ctx context.Context, l Lister, o ListOptions) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for page, err := range pages(ctx, l, o) {
+			if err != nil {
+				yield("", err)
+				return
+			}
+			for _, p := range page.CommonPrefixes {
+				if !yield(p, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func pages(ctx context.Context, l Lister, o ListOptions) iter.Seq2[Page, error] {
+	return func(yield func(Page, error) bool) {
+		for {
+			page, err := l.List(ctx, o)
+			if !yield(page, err) || err != nil || page.Next == "" {
+				return
+			}
+			o.StartAfter = page.Next
+		}
+	}
+}
