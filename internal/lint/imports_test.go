@@ -151,8 +151,10 @@ func refused(from, to, imp string, ours bool) string {
 		return "a leaf imports only " + strings.Join(allowed, ", ")
 	}
 	switch {
-	case within(from, "pkg") && within(to, "services", "agent", "cmd", "test", "internal"):
-		return "pkg stands below services, agent and cmd"
+	case within(from, "pkg") && within(to, "services", "agent", "client", "cmd", "test", "internal"):
+		return "pkg stands below services, agent, client and cmd"
+	case within(from, "client") && within(to, "services", "cmd", "test", "internal"):
+		return "the client runs in other people's programs, and talks to services over the network"
 	case within(from, "services/objectstore") && !within(to, ofObjectStore...) && to != "pkg/failpoint" && to != "pkg/service":
 		return "the object store stands on its own"
 	case within(from, "services") && within(to, "services") && service(from) != service(to):
@@ -192,6 +194,7 @@ func TestRefusedFindsWhatItShould(t *testing.T) {
 		{"services/objectstore/internal/engine", module + "pkg/identity"},
 		{"agent", module + "services/ingest"},
 		{"agent", module + "internal/cli"},
+		{"client", module + "services/query"},
 		{"agent/input/scrape", module + "pkg/rpc"},
 		{"services/query", "go.etcd.io/etcd/client/v3"},
 		{"pkg/coordinator", "go.etcd.io/etcd/client/v3"},

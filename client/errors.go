@@ -1,0 +1,145 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
+)
+
+// Errors of a Writer that callers branch on with errors.Is.
+var (
+	// ErrFull: the queue has Options.MaxBytes, or the disk is full. Nothing was queued; the
+	// same call may succeed once collectors have taken something.
+	ErrFull = queue.ErrFull
+	// ErrInUse: another Writer, perhaps of another process, has the directory open.
+	ErrInUse = vfs.ErrLocked
+	// ErrClosed: the Writer was closed.
+	ErrClosed = queue.ErrClosed
+	// ErrTooLarge: one Append has more than 100,000 samples, or 32 MiB of labels and values. Nothing was queued.
+	ErrTooLarge = input.ErrTooLarge
+)
+
+// Invalid is why one sample can't be queued.
+type Invalid struct {
+	// Index of the sample in the arguments of Append.
+	Index int
+	// Reason is stable, such as frame.BadLabels, or frame.BadColumn for two samples of a series
+	// at one time and for a histogram in a series of numbers.
+	Reason frame.Reason
+	Detail string
+}
+
+// InvalidError lists all samples for which Append refused a call. Nothing of the call was queued.
+type InvalidError struct {
+	Samples []Invalid
+}
+
+func (e *InvalidError) Error() string {
+	first := e.Samples[0]
+	text := fmt.Sprintf("sample %d: %s: %s", first.Index, first.Reason, first.Detail)
+	if n := len(e.Samples) - 1; n > 0 {
+		text += fmt.Sprintf(" (and %d more)", n)
+	}
+	return text
+}
+
+// Is reports whether any sample was refused for a frame.Reason.
+func (e *InvalidError) Is(target error) bool {
+	reason, ok := target.(frame.Reason)
+	for _, s := range e.Samples {
+		if ok && s.Reason == reason {
+			return true
+		}
+	}
+	return false
+}
+
+func invalidOf(index int, err error) Invalid {
+	v := Invalid{Index: index, Detail: err.Error()}
+	var fe *frame.Error
+	if errors.As(err, &fe) {
+		v.Reason, v.Detail = fe.Reason, fe.Detail
+	}
+	return v
+}
+
+// Refusal is a batch that collectors will not accept as it is.
+type Refusal struct {
+	// ID names the exact bytes in the Writer's directory, for Requeue and Discard; empty
+	// where nothing is kept.
+	ID string
+	// Batch is its identity: agent, boot and sequence numbers.
+	Batch identity.Batch
+	// Conflict: another frame holds the identity, or another queue the boot. It is kept until
+	// somebody decides. Otherwise the batch was rejected; those are kept up to an eighth of Options.MaxBytes.
+	Conflict bool
+	// Reason is stable: IDENTITY_CONFLICT, BOOT_ID_CLASH, a reject's reason of
+	// docs/protocol/stream.md, or DAMAGED_ON_DISK. Detail is for people.
+	Reason, Detail string
+	// Collector that said so.
+	Collector string
+}
+
+func refusalOf(state queue.State, a queue.Aside) Refusal {
+	return Refusal{ID: a.ID, Batch: a.Identity(), Conflict: state == queue.Parked, Reason: a.Reason, Detail: a.Detail, Collector: a.Collector}
+}
+
+// RefusedError is Flush's answer where batches were refused since the Flush before.
+type RefusedError struct {
+	// Batches that were refused; the first 100 of them have a Refusal.
+	Batches  int
+	Refusals []Refusal
+}
+
+func (e *RefusedError) Error() string {
+	first := e.Refusals[0]
+	return fmt.Sprintf("%d batches were refused, the first, %s, for %s %s", e.Batches, first.Batch, first.Reason, first.Detail)
+}
+
+// Error is a refusal or failure of a service.
+type Error struct {
+	// Reason is stable, such as BAD_QUERY, LIMIT_EXCEEDED or UNAUTHENTICATED; empty where no
+	// service answered.
+	Reason string
+	// Message is for people.
+	Message string
+	// Temporary: the same request may succeed later, RetryAfter from now where it is not 0.
+	Temporary  bool
+	RetryAfter time.Duration
+
+	err error
+}
+
+func (e *Error) Error() string {
+	if e.Reason == "" {
+		return e.Message
+	}
+	return e.Reason + ": " + e.Message
+}
+
+// Unwrap gives the gRPC status.
+func (e *Error) Unwrap() error { return e.err }
+
+// errorOf makes the error of a call.
+func errorOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	st := status.Convert(err)
+	e := &Error{Reason: rpc.Reason(err), Message: st.Message(), RetryAfter: rpc.RetryAfter(err), err: err}
+	switch st.Code() {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted:
+		e.Temporary = true
+	}
+	return e
+}

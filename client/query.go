@@ -1,0 +1,309 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+)
+
+// Querier asks a query service. Its methods may be called concurrently; errors of the
+// service are *Error.
+type Querier struct {
+	conn   io.Closer
+	client queryv1.QueryServiceClient
+}
+
+// DialQuery prepares a connection to the gRPC of a query service, such as "127.0.0.1:4761".
+// It connects with the first question.
+func DialQuery(address string, c Credentials) (*Querier, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	conn, err := rpc.Dial(address, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	return &Querier{conn, queryv1.NewQueryServiceClient(conn)}, nil
+}
+
+// NewQuerier asks over a connection that is there, and leaves closing it to its owner.
+func NewQuerier(conn grpc.ClientConnInterface) *Querier {
+	return &Querier{io.NopCloser(nil), queryv1.NewQueryServiceClient(conn)}
+}
+
+// Close ends the connection that DialQuery made.
+func (q *Querier) Close() error { return q.conn.Close() }
+
+// Answer to a query. Look at Completeness before you rely on it.
+type Answer struct {
+	// Type is "vector", "matrix", "scalar" or "string", as in PromQL.
+	Type string
+	// Series of a vector or matrix; a scalar is one without labels.
+	Series []AnswerSeries
+	// Text of a string.
+	Text string
+	// Completeness says what the answer could see.
+	Completeness Completeness
+}
+
+// AnswerSeries is a series of an answer.
+type AnswerSeries struct {
+	Labels Labels
+	// Points in the order of their times; one in a vector.
+	Points []Point
+}
+
+// Point is a value at a time.
+type Point struct {
+	Time  time.Time
+	Value float64
+	// Histogram is the value in place of Value where it is not nil.
+	Histogram *AnswerHistogram
+}
+
+// AnswerHistogram is a native histogram with its bucket bounds written out.
+type AnswerHistogram struct {
+	Count, Sum float64
+	// Buckets that are not empty, ascending.
+	Buckets []Bucket
+}
+
+// Bucket of a histogram.
+type Bucket struct {
+	Lower, Upper                   float64
+	LowerInclusive, UpperInclusive bool
+	Count                          float64
+}
+
+// Completeness says what an answer could see.
+type Completeness struct {
+	// Partial: something is known to be missing, or it is not known whether something is.
+	// Reasons say what.
+	Partial bool
+	Reasons []Note
+	// CompleteThrough: every batch that was accepted before it was looked at; zero when unknown.
+	CompleteThrough time.Time
+	// Notes are worth knowing although nothing is missing, such as DOWNSAMPLED ranges.
+	Notes []Note
+	// Agents that have gaps or overlaps: their loss is upstream of the answer.
+	Agents []AgentState
+}
+
+// Note is a stable code with a text for people.
+type Note struct {
+	Code, Text string
+}
+
+func (n Note) String() string { return n.Code + ": " + n.Text }
+
+// PartialError is Completeness.Err of a partial answer.
+type PartialError struct{ Reasons []Note }
+
+func (e *PartialError) Error() string {
+	texts := make([]string, len(e.Reasons))
+	for i, r := range e.Reasons {
+		texts[i] = r.String()
+	}
+	return "the answer is partial: " + strings.Join(texts, "; ")
+}
+
+// Err is a *PartialError where the answer is partial, for callers that need all or nothing.
+func (c Completeness) Err() error {
+	if !c.Partial {
+		return nil
+	}
+	return &PartialError{c.Reasons}
+}
+
+// Range of sequence numbers, both included.
+type Range struct{ First, Last uint64 }
+
+func (r Range) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+// AgentState is what is known of one boot of an agent.
+type AgentState struct {
+	Boot identity.Boot
+	// FirstSeq to AcceptedThrough are accepted without a gap; LastSeq is the greatest that is.
+	FirstSeq, AcceptedThrough, LastSeq uint64
+	// Records and Batches that are accepted.
+	Records, Batches uint64
+	// Gaps are missing, Overlaps covered by more than one batch; at most 1,000 each.
+	Gaps, Overlaps []Range
+	LastAccepted   time.Time
+	// Concurrent boots send samples of the same minutes: two machines have one agent id.
+	Concurrent []string
+}
+
+// Conflict is a frame that lost its identity to another one and is kept in quarantine.
+type Conflict struct {
+	Batch identity.Batch
+	// AcceptedSHA256 and SubmittedSHA256 are of the frame that holds the identity and of the
+	// one in quarantine, in lower-case hex.
+	AcceptedSHA256, SubmittedSHA256 string
+	Observed                        time.Time
+	Collector                       string
+}
+
+// Instant evaluates a PromQL expression at a time; zero is now.
+func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) (*Answer, error) {
+	req := &queryv1.QueryRequest{Expression: expression}
+	if !at.IsZero() {
+		ms := at.UnixMilli()
+		req.TimeUnixMs = &ms
+	}
+	resp, err := q.client.Query(ctx, req)
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	a := &Answer{Type: resp.GetResultType(), Text: resp.GetStringValue(), Completeness: completenessOf(resp.GetCompleteness())}
+	for _, s := range resp.GetSeries() {
+		a.Series = append(a.Series, seriesOf(s))
+	}
+	return a, nil
+}
+
+// Range evaluates a PromQL expression at start, start+step, … up to end.
+func (q *Querier) Range(ctx context.Context, expression string, start, end time.Time, step time.Duration) (*Answer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := q.client.QueryRange(ctx, &queryv1.QueryRangeRequest{
+		Expression: expression, StartUnixMs: start.UnixMilli(), EndUnixMs: end.UnixMilli(), StepMs: step.Milliseconds()})
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	a, whole := &Answer{Type: "matrix"}, false
+	for {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF) && whole:
+			return a, nil
+		case errors.Is(err, io.EOF): // without its completeness nothing is known of it
+			return nil, &Error{Message: "the answer ended early", Temporary: true, err: io.ErrUnexpectedEOF}
+		case err != nil:
+			return nil, errorOf(err)
+		}
+		if s := m.GetSeries(); s != nil {
+			a.Series = append(a.Series, seriesOf(s))
+		}
+		if c := m.GetCompleteness(); c != nil {
+			a.Completeness, whole = completenessOf(c), true
+		}
+	}
+}
+
+// listPage is the size of a page of a list.
+const listPage = 1000
+
+// Agents lists every boot of every agent, or of one where agent is not empty, by agent and boot.
+func (q *Querier) Agents(ctx context.Context, agent string) ([]AgentState, Completeness, error) {
+	var out []AgentState
+	var all Completeness
+	req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: listPage}
+	for {
+		resp, err := q.client.ListAgents(ctx, req)
+		if err != nil {
+			return nil, all, errorOf(err)
+		}
+		// The list is as complete as its least complete page.
+		if c := completenessOf(resp.GetCompleteness()); len(out) == 0 || c.Partial {
+			all = c
+		}
+		for _, a := range resp.GetAgents() {
+			out = append(out, agentOf(a))
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+			return out, all, nil
+		}
+	}
+}
+
+// Conflicts lists the frames in quarantine, of one agent where agent is not empty, by identity.
+func (q *Querier) Conflicts(ctx context.Context, agent string) ([]Conflict, error) {
+	var out []Conflict
+	req := &queryv1.ListConflictsRequest{AgentId: agent, PageSize: listPage}
+	for {
+		resp, err := q.client.ListConflicts(ctx, req)
+		if err != nil {
+			return nil, errorOf(err)
+		}
+		for _, c := range resp.GetConflicts() {
+			out = append(out, Conflict{
+				Batch:          identity.Batch{Agent: c.GetAgentId(), Boot: c.GetBootId(), SeqStart: c.GetSeqStart(), SeqEnd: c.GetSeqEnd()},
+				AcceptedSHA256: c.GetAcceptedSha256(), SubmittedSHA256: c.GetSubmittedSha256(),
+				Observed: timeOf(c.GetObservedAtUnixNs()), Collector: c.GetCollectorId(),
+			})
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+			return out, nil
+		}
+	}
+}
+
+func timeOf(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
+}
+
+func seriesOf(s *queryv1.Series) AnswerSeries {
+	out := AnswerSeries{Labels: s.GetLabels(), Points: make([]Point, 0, len(s.GetPoints()))}
+	for _, p := range s.GetPoints() {
+		point := Point{Time: time.UnixMilli(p.GetTimeUnixMs()).UTC(), Value: p.GetValue()}
+		if h := p.GetHistogram(); h != nil {
+			point.Histogram = &AnswerHistogram{Count: h.GetCount(), Sum: h.GetSum()}
+			for _, b := range h.GetBuckets() {
+				point.Histogram.Buckets = append(point.Histogram.Buckets, Bucket{
+					Lower: b.GetLower(), Upper: b.GetUpper(), LowerInclusive: b.GetLowerInclusive(), UpperInclusive: b.GetUpperInclusive(), Count: b.GetCount()})
+			}
+		}
+		out.Points = append(out.Points, point)
+	}
+	return out
+}
+
+func completenessOf(c *queryv1.Completeness) Completeness {
+	if c == nil {
+		return Completeness{Partial: true, Reasons: []Note{{Code: "UNKNOWN", Text: "the service did not say how complete the answer is"}}}
+	}
+	out := Completeness{Partial: c.GetPartial(), CompleteThrough: timeOf(c.GetCompleteThroughUnixNs()), Reasons: notesOf(c.GetReasons()), Notes: notesOf(c.GetNotes())}
+	for _, a := range c.GetAgents() {
+		out.Agents = append(out.Agents, agentOf(a))
+	}
+	return out
+}
+
+func notesOf(texts []string) []Note {
+	var out []Note
+	for _, t := range texts {
+		code, text, _ := strings.Cut(t, ": ")
+		out = append(out, Note{code, text})
+	}
+	return out
+}
+
+func agentOf(a *queryv1.Agent) AgentState {
+	return AgentState{
+		Boot: identity.Boot{Agent: a.GetAgentId(), Boot: a.GetBootId()}, FirstSeq: a.GetFirstSeq(), AcceptedThrough: a.GetAcceptedThrough(), LastSeq: a.GetLastSeq(),
+		Records: a.GetRecordCount(), Batches: a.GetBatchCount(), Gaps: rangesOf(a.GetGaps()), Overlaps: rangesOf(a.GetOverlaps()),
+		LastAccepted: timeOf(a.GetLastAcceptedAtUnixNs()), Concurrent: a.GetConcurrentBootIds(),
+	}
+}
+
+func rangesOf(rs []*queryv1.SeqRange) []Range {
+	var out []Range
+	for _, r := range rs {
+		out = append(out, Range{r.GetStart(), r.GetEnd()})
+	}
+	return out
+}

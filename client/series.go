@@ -1,0 +1,90 @@
+package client
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// Labels by name. Those with an empty value are left out.
+type Labels map[string]string
+
+// Type says what the values of a series mean.
+type Type = series.Type
+
+// Types of series. Histogram types are for native (exponential) histograms.
+const (
+	Unknown             = series.Unknown
+	Gauge               = series.Gauge
+	Counter             = series.Counter
+	DeltaCounter        = series.DeltaCounter
+	HistogramCumulative = series.HistogramCumulative
+	HistogramDelta      = series.HistogramDelta
+	HistogramGauge      = series.HistogramGauge
+	Info                = series.Info
+)
+
+// Histogram is one value of a native histogram.
+type Histogram = series.Histogram
+
+// Series is a metric with its labels. Make one for each, keep it, and use it for all its
+// samples: a series that is known costs nothing to send again. Its fields must not change
+// once a sample of it was made. Two with equal fields are one series.
+type Series struct {
+	// Name of the metric, such as "http_requests_total". Required.
+	Name   string
+	Labels Labels
+	Type   Type
+	// Unit, such as "seconds"; empty when unknown.
+	Unit string
+	// Help says what the metric means, in a sentence.
+	Help string
+	// Start is when a counter or cumulative histogram began to count; zero when unknown.
+	Start time.Time
+
+	once     sync.Once
+	prepared *input.Series
+}
+
+// Sample is a value of a series at a time.
+type Sample struct {
+	Series *Series
+	// Time of the sample; zero is the time of Append.
+	Time  time.Time
+	Value float64
+	// Histogram is the value in place of Value where it is not nil. It must not change any more.
+	Histogram *Histogram
+}
+
+// Now is a sample at the time of Append.
+func (s *Series) Now(value float64) Sample { return Sample{Series: s, Value: value} }
+
+// At is a sample at a time.
+func (s *Series) At(t time.Time, value float64) Sample {
+	return Sample{Series: s, Time: t, Value: value}
+}
+
+// HistogramAt is a sample of a native histogram at a time.
+func (s *Series) HistogramAt(t time.Time, h Histogram) Sample {
+	return Sample{Series: s, Time: t, Histogram: &h}
+}
+
+// prepare gives the series as inputs have it.
+func (s *Series) prepare() *input.Series {
+	s.once.Do(func() {
+		p := &input.Series{Type: s.Type, Unit: s.Unit, Help: frame.HelpText([]byte(s.Help)), Labels: []series.Label{{Name: series.MetricName, Value: s.Name}}}
+		if !s.Start.IsZero() {
+			p.Start = s.Start.UnixNano()
+		}
+		for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
+			p.Labels = append(p.Labels, series.Label{Name: name, Value: s.Labels[name]})
+		}
+		s.prepared = p
+	})
+	return s.prepared
+}

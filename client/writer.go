@@ -1,0 +1,368 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/agent/batch"
+	"lightmetrics.dev/lightmetrics/agent/input"
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/pkg/vfs/memfs"
+)
+
+// Memory, in place of a directory, keeps the queue in memory: for tests. What is not sent
+// when the Writer is closed is lost, and Close says so.
+const Memory = ":memory:"
+
+// Options of a Writer. Agent is required; the zero value of all else is a sensible default.
+type Options struct {
+	// Agent names this program: every series has it as the label "agent". No two running
+	// programs may have the same one, unless they take turns. 1 to 128 bytes.
+	Agent string
+	// Collectors are host:port of their gRPC; one is used at a time, the others are for
+	// failover. Empty is 127.0.0.1:4750.
+	Collectors []string
+	// Credentials for the collectors.
+	Credentials Credentials
+	// Labels of every series, such as the host.
+	Labels Labels
+	// MaxBytes bounds the disk that the queue uses; 0 is 1 GiB, the least is 1 MiB.
+	MaxBytes int64
+	// CloseTimeout is how long Close tries to send what is pending; 0 is 5 s.
+	CloseTimeout time.Duration
+
+	// OnConflict and OnReject are called for each batch that is refused, one at a time. They
+	// must return soon, as nothing is sent meanwhile, and must not call the Writer.
+	OnConflict func(Refusal)
+	OnReject   func(Refusal)
+
+	// Log gets what operators should see; nil is slog.Default().
+	Log *slog.Logger
+	// Metrics gets the sender's metrics, lightmetrics_agent_…; nil is none.
+	Metrics prometheus.Registerer
+}
+
+// Bounds and defaults.
+const (
+	defaultMaxBytes = 1 << 30
+	minMaxBytes     = 1 << 20
+	// maxSegmentBytes is the size of a file of the queue, of which there are at least four.
+	maxSegmentBytes     = 16 << 20
+	defaultCloseTimeout = 5 * time.Second
+	// keptRefusals of one RefusedError.
+	keptRefusals = 100
+)
+
+// Writer queues samples and sends them. Its methods may be called concurrently.
+type Writer struct {
+	opts      Options
+	memory    bool
+	queue     *queue.Queue
+	sender    *send.Sender
+	committer *batch.Committer
+	ctx       context.Context // ends with Close
+	stop      context.CancelFunc
+	done      chan error
+
+	mu       sync.Mutex
+	refused  []Refusal // since the last Flush
+	refusals int
+
+	closing  sync.Once
+	closeErr error
+}
+
+// Open opens the queue in dir, which is made where it is absent, or in Memory, and begins to
+// send what an earlier Writer left there. Not being able to reach a collector is no error.
+func Open(dir string, o Options) (*Writer, error) {
+	w, err := open(dir, o)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	return w, nil
+}
+
+func open(dir string, o Options) (*Writer, error) {
+	o.MaxBytes = cmp.Or(o.MaxBytes, defaultMaxBytes)
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, defaultCloseTimeout)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Metrics == nil {
+		o.Metrics = prometheus.NewRegistry()
+	}
+	sc := send.DefaultConfig()
+	if len(o.Collectors) > 0 {
+		sc.Collectors = o.Collectors
+	}
+	var err error
+	if sc.Client, err = o.Credentials.config(); err != nil {
+		return nil, err
+	}
+	switch err := (identity.Boot{Agent: o.Agent, Boot: "b"}).Validate(); {
+	case err != nil:
+		return nil, err
+	case dir == "":
+		return nil, errors.New("the directory is empty; client.Memory is for tests")
+	case o.MaxBytes < minMaxBytes || o.CloseTimeout < 0:
+		return nil, fmt.Errorf("MaxBytes %d, CloseTimeout %s: want at least %d and not less than 0", o.MaxBytes, o.CloseTimeout, minMaxBytes)
+	}
+	if err := sc.Validate(); err != nil {
+		return nil, err
+	}
+	w := &Writer{opts: o, memory: dir == Memory, done: make(chan error, 1)}
+	if err := w.openQueue(dir); err != nil {
+		return nil, err
+	}
+	if err := w.start(sc); err != nil {
+		return nil, errors.Join(err, w.queue.Close())
+	}
+	return w, nil
+}
+
+// openQueue opens the queue and takes the directory's lock.
+func (w *Writer) openQueue(dir string) error {
+	qo := queue.Options{Agent: w.opts.Agent, MaxBytes: w.opts.MaxBytes, SegmentBytes: min(maxSegmentBytes, w.opts.MaxBytes/4),
+		Policy: queue.RefuseNew, Now: time.Now, Log: w.opts.Log}
+	var fsys vfs.FS = vfs.OS
+	if w.memory {
+		fsys, dir = memfs.New(), "queue"
+		_, _ = rand.Read(qo.Fingerprint[:]) // never fails (crypto/rand)
+	} else {
+		var err error
+		if dir, err = filepath.Abs(dir); err != nil {
+			return err
+		}
+		if err = vfs.MkdirAll(fsys, dir); err != nil {
+			return err
+		}
+		if qo.Fingerprint, err = queue.FingerprintOf(dir); err != nil {
+			return err
+		}
+	}
+	var err error
+	w.queue, err = queue.Open(fsys, dir, qo)
+	return err
+}
+
+// start begins to send.
+func (w *Writer) start(sc send.Config) error {
+	var labels []series.Label
+	for _, name := range slices.Sorted(maps.Keys(w.opts.Labels)) {
+		labels = append(labels, series.Label{Name: name, Value: w.opts.Labels[name]})
+	}
+	var err error
+	if w.committer, err = batch.NewCommitter(batch.DefaultConfig(), labels, w.queue, func(queue.Entry) {}); err != nil {
+		return err
+	}
+	w.sender, err = send.New(sc, w.queue, send.Deps{Registry: w.opts.Metrics, Log: w.opts.Log, Now: time.Now, OnAside: w.refuse})
+	if err != nil {
+		return err
+	}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	go func() { w.done <- w.sender.Run(w.ctx) }()
+	return nil
+}
+
+// refuse is called by the sender for each batch that is taken out of the queue.
+func (w *Writer) refuse(state queue.State, a queue.Aside) {
+	r := refusalOf(state, a)
+	w.mu.Lock()
+	w.refusals++
+	if len(w.refused) < keptRefusals {
+		w.refused = append(w.refused, r)
+	}
+	w.mu.Unlock()
+	switch {
+	case r.Conflict && w.opts.OnConflict != nil:
+		w.opts.OnConflict(r)
+	case !r.Conflict && w.opts.OnReject != nil:
+		w.opts.OnReject(r)
+	}
+}
+
+// Append queues samples, all or none of them. When it returns nil they are on disk (fsynced)
+// and will be sent, by a later Writer of the directory if this one ends first. Samples may be
+// in any order; two of one series may not have the same time.
+//
+// Each call makes at least one batch, but calls at the same time share theirs: hand over many
+// samples at once where you can. Errors: *InvalidError (never as it is), ErrTooLarge,
+// ErrFull, ErrClosed, or one of the disk; with any of them nothing was queued. Only where the
+// error wraps ctx's the samples may have been queued or not.
+func (w *Writer) Append(ctx context.Context, samples ...Sample) error {
+	b, index, err := batchOf(samples, time.Now())
+	if err == nil {
+		err = w.committer.Append(ctx, b)
+	}
+	var rejected *input.RejectedError
+	if errors.As(err, &rejected) {
+		out := &InvalidError{}
+		for _, r := range rejected.Samples {
+			out.Samples = append(out.Samples, invalidOf(index[r.Index], r.Err))
+		}
+		slices.SortFunc(out.Samples, func(a, b Invalid) int { return cmp.Compare(a.Index, b.Index) })
+		err = out
+	}
+	if err != nil {
+		return fmt.Errorf("client: append: %w", err)
+	}
+	return nil
+}
+
+// batchOf puts samples in the order of their times; index has their places in the arguments.
+func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err error) {
+	b.Source = "client"
+	b.Samples = make([]input.Sample, 0, len(samples))
+	index = make([]int, 0, len(samples))
+	missing := &InvalidError{}
+	for i, s := range samples {
+		if s.Series == nil {
+			missing.Samples = append(missing.Samples, Invalid{i, frame.BadLabels, "the sample has no series"})
+			continue
+		}
+		if s.Time.IsZero() {
+			s.Time = now
+		}
+		index = append(index, i)
+		b.Samples = append(b.Samples, input.Sample{Series: s.Series.prepare(), Time: s.Time.UnixNano(), Value: s.Value, Histogram: s.Histogram})
+	}
+	if len(missing.Samples) > 0 {
+		return b, nil, missing
+	}
+	byTime := func(a, b input.Sample) int { return cmp.Compare(a.Time, b.Time) }
+	if slices.IsSortedFunc(b.Samples, byTime) {
+		return b, index, nil
+	}
+	slices.SortStableFunc(index, func(i, j int) int { return byTime(b.Samples[i], b.Samples[j]) })
+	sorted := make([]input.Sample, len(index))
+	for i, at := range index {
+		sorted[i] = b.Samples[at]
+	}
+	b.Samples = sorted
+	return b, index, nil
+}
+
+// Flush waits until collectors have answered every batch that was queued before, or ctx ends
+// (then its error), or the Writer is closed (ErrClosed). nil: all of them are accepted. *RefusedError: some were refused, now or
+// since the Flush before; everything else is accepted.
+func (w *Writer) Flush(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(w.ctx, func() { cancel(ErrClosed) })()
+	if err := w.sender.Flush(ctx, w.queue.Last()); err != nil {
+		return fmt.Errorf("client: flush: %w", context.Cause(ctx))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refusals == 0 {
+		return nil
+	}
+	err := &RefusedError{Batches: w.refusals, Refusals: w.refused}
+	w.refusals, w.refused = 0, nil
+	return fmt.Errorf("client: flush: %w", err)
+}
+
+// Close sends what is pending for as long as Options.CloseTimeout and ends the Writer. What
+// is left stays on disk for the next Open; with Memory it is lost, which is an error.
+func (w *Writer) Close() error {
+	w.closing.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), w.opts.CloseTimeout)
+		defer cancel()
+		drainErr := w.sender.Drain(ctx)
+		w.stop()
+		errs := []error{<-w.done}
+		if n := w.queue.Stats().Pending; w.memory && n > 0 {
+			errs = append(errs, fmt.Errorf("%d batches in memory were not sent and are lost: %w", n, drainErr))
+		}
+		if err := errors.Join(append(errs, w.queue.Close())...); err != nil {
+			w.closeErr = fmt.Errorf("client: close: %w", err)
+		}
+	})
+	return w.closeErr
+}
+
+// Stats is a picture of a Writer.
+type Stats struct {
+	// Pending batches wait for a collector, the oldest since Oldest; zero when there are none.
+	Pending      int
+	PendingBytes int64
+	Oldest       time.Time
+	// Conflicts and Rejected are refused batches whose bytes are kept.
+	Conflicts, Rejected int
+	// DiskBytes is what counts against MaxBytes.
+	DiskBytes, MaxBytes int64
+	// Connected: a collector is connected. Otherwise LastError says why not, if it is known.
+	Connected bool
+	LastError string
+	// NextSeq is the next sequence number of the current boot.
+	Boot    identity.Boot
+	NextSeq uint64
+}
+
+// Stats of now.
+func (w *Writer) Stats() Stats {
+	q, s := w.queue.Stats(), w.sender.Status()
+	boot, _, next := w.queue.Boot()
+	out := Stats{Pending: q.Pending, PendingBytes: q.PendingBytes, Conflicts: q.Parked, Rejected: q.Dead,
+		DiskBytes: q.DiskBytes, MaxBytes: q.MaxBytes, Boot: boot, NextSeq: next}
+	for _, c := range s.Collectors {
+		out.Connected = out.Connected || c.Connected
+	}
+	if q.Oldest != nil {
+		out.Oldest = q.Oldest.Created
+	}
+	if n := len(s.LastErrors); n > 0 && !out.Connected {
+		out.LastError = s.LastErrors[n-1].Text
+	}
+	return out
+}
+
+// Refusals lists the refused batches whose bytes are kept, conflicts first.
+func (w *Writer) Refusals() []Refusal {
+	var out []Refusal
+	for _, state := range []queue.State{queue.Parked, queue.Dead} {
+		for _, a := range w.queue.Asides(state) {
+			out = append(out, refusalOf(state, a))
+		}
+	}
+	return out
+}
+
+// Requeue sends a rejected batch again, with its bytes and identity, after its reason was
+// mended. It can't be done with a conflict: the identity belongs to other bytes for good.
+func (w *Writer) Requeue(id string) error {
+	if _, err := w.queue.Requeue(id); err != nil {
+		return fmt.Errorf("client: requeue %s: %w", id, err)
+	}
+	return nil
+}
+
+// Discard deletes a refused batch: of a conflict, what was accepted stands.
+func (w *Writer) Discard(id string) error {
+	for _, state := range []queue.State{queue.Parked, queue.Dead} {
+		err := w.queue.RemoveAside(state, id)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, queue.ErrNotFound) || state == queue.Dead {
+			return fmt.Errorf("client: discard %s: %w", id, err)
+		}
+	}
+	return nil
+}
