@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -49,6 +48,7 @@ type runner struct {
 	stream   *stream
 	address  int
 	failures int
+	backoff  *run.Backoff
 	retry    *time.Timer
 
 	held     map[shard.ID]*holding
@@ -66,7 +66,7 @@ type runner struct {
 func (o *Owner) Run(ctx context.Context, work ShardFunc) error {
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	r := &runner{o: o, work: work, group: run.NewGroup(base), base: base, retry: time.NewTimer(0),
+	r := &runner{o: o, work: work, group: run.NewGroup(base), base: base, backoff: run.NewBackoff(againMin, againMax), retry: time.NewTimer(0),
 		held: map[shard.ID]*holding{}, seen: map[shard.ID]uint64{}, running: map[shard.ID]chan struct{}{}, finished: make(chan *holding)}
 	defer r.retry.Stop()
 	err := r.loop(ctx)
@@ -160,8 +160,7 @@ func (r *runner) connect() {
 func (r *runner) again() {
 	r.failures++
 	r.address++
-	wait := min(againMin<<min(r.failures, 10), againMax)
-	r.retry.Reset(wait/2 + rand.N(wait/2))
+	r.retry.Reset(r.backoff.Next())
 }
 
 func (r *runner) closeStream() {
@@ -219,6 +218,7 @@ func (r *runner) message(m *coordinatorv1.OwnResponse) {
 	switch m := m.GetMessage().(type) {
 	case *coordinatorv1.OwnResponse_Registered:
 		r.failures = 0
+		r.backoff.Reset()
 		s.answered = time.Now()
 		r.ttl = time.Duration(m.Registered.GetTtlMs()) * time.Millisecond
 		if r.lease != nil && m.Registered.GetContinued() {

@@ -13,12 +13,5 @@ func (WallClock) Now() time.Time { return time.Now() }
 
 // Sleep waits for d or the context's end.
 func (WallClock) Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return Sleep(ctx, d)
 }

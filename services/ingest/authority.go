@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/qualify"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // authority is the acceptance authority once the store passed its probe.
@@ -70,7 +71,7 @@ const (
 // keepQualified probes the store at the start, every QualifyInterval, and when it
 // denied a request. It ends with ctx, or with an error when the bucket is of another authority.
 func (s *Service) keepQualified(ctx context.Context) error {
-	backoff := probeMinBackoff
+	backoff := run.NewBackoff(probeMinBackoff, probeMaxBackoff)
 	asked := false // by a denied request
 	failures := 0  // in a row
 	for {
@@ -89,8 +90,8 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			if s.mustStop(err, failures) {
 				s.setState(&state{err: err})
 			}
-			s.tel.Log.Error("store probe failed", "error", err, "again_in", backoff)
-			wait, backoff = backoff, min(2*backoff, probeMaxBackoff)
+			wait = backoff.Next()
+			s.tel.Log.Error("store probe failed", "error", err, "again_in", wait)
 		default:
 			failpoint.Hit("ingest.qualify.pass.before")
 			failures = 0
@@ -98,7 +99,7 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			s.setState(&state{authority: a})
 			s.tel.Log.Info("store qualified", "authority_id", a.authorityID, "took", s.now().Sub(start))
 			if !asked {
-				backoff = probeMinBackoff
+				backoff.Reset()
 			}
 		}
 		asked = false
@@ -109,10 +110,9 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			// A policy that lets the probe pass and denies the rest must not make this spin.
 			timer.Stop()
 			asked = true
-			if !sleep(ctx, backoff) {
+			if backoff.Sleep(ctx) != nil {
 				return nil
 			}
-			backoff = min(2*backoff, probeMaxBackoff)
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
@@ -151,17 +151,5 @@ func (s *Service) storeDenied(err error) {
 	select {
 	case s.reprobe <- struct{}{}:
 	default: // one is due already
-	}
-}
-
-// sleep waits; false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc"
@@ -85,22 +84,20 @@ func (n *notifier) close() error {
 // run keeps a stream open until ctx ends.
 func (p *peer) run(ctx context.Context) error {
 	client := reconcilerv1.NewReconcilerServiceClient(p.conn)
-	backoff := notifyMinBackoff
+	backoff := run.NewBackoff(notifyMinBackoff, notifyMaxBackoff)
 	for {
 		sent, err := p.stream(ctx, client)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if sent {
-			backoff = notifyMinBackoff
+			backoff.Reset()
 		}
-		p.log.Info("notifications interrupted", "error", err, "again_in", backoff)
-		select {
-		case <-time.After(backoff/2 + rand.N(backoff/2)):
-		case <-ctx.Done():
+		wait := backoff.Next()
+		p.log.Info("notifications interrupted", "error", err, "again_in", wait)
+		if run.Sleep(ctx, wait) != nil {
 			return nil
 		}
-		backoff = min(2*backoff, notifyMaxBackoff)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -161,7 +162,7 @@ func (st *stage) pending() int {
 
 // feedIntake fixes the number of shards and then writes segments until ctx ends.
 func (s *Service) feedIntake(ctx context.Context) error {
-	for wait := s.cfg.Queue.RetryBase; ; wait = min(2*wait, s.cfg.Queue.RetryMax) {
+	for backoff := run.NewBackoff(s.cfg.Queue.RetryBase, s.cfg.Queue.RetryMax); ; {
 		ectx, cancel := context.WithTimeout(ctx, storeTimeout)
 		err := intake.EnsureShards(ectx, s.store, s.cfg.Intake.Shards)
 		cancel()
@@ -173,7 +174,7 @@ func (s *Service) feedIntake(ctx context.Context) error {
 			break
 		}
 		s.log.Warn("the number of shards is not fixed yet", "err", err)
-		if err := sleep(ctx, wait); err != nil {
+		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
 	}

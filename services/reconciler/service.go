@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -139,7 +140,7 @@ func (s *Service) loops() {
 				if s.scan(ctx, name, fn) != nil {
 					wait = min(wait, scanAgain)
 				}
-				if err := sleep(ctx, wait); err != nil {
+				if err := run.Sleep(ctx, wait); err != nil {
 					return err
 				}
 			}
@@ -170,7 +171,7 @@ func (s *Service) fullAudits(ctx context.Context) error {
 		if wait == 0 {
 			return nil
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := run.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		due = true

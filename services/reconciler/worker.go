@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/sharedid"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
@@ -135,11 +136,7 @@ func (s *Service) report(it *item, res reconcile.Result) {
 
 func (s *Service) retry(it *item, err error) {
 	it.tries++
-	wait := s.cfg.Queue.RetryBase << min(it.tries-1, 20)
-	if wait <= 0 || wait > s.cfg.Queue.RetryMax {
-		wait = s.cfg.Queue.RetryMax
-	}
-	wait = wait/2 + rand.N(wait/2+1)
+	wait := retry.Policy{Base: s.cfg.Queue.RetryBase, Cap: s.cfg.Queue.RetryMax}.Wait(it.tries, rand.Float64())
 	if s.queue.retryAt(it, s.now().Add(wait)) {
 		s.m.ends.WithLabelValues("retry").Inc()
 		s.log.Warn("try again later", "key", it.key, "try", it.tries, "wait", wait, "err", err)
@@ -187,17 +184,5 @@ func every(ctx context.Context, interval time.Duration, fn func()) error {
 			return ctx.Err()
 		case <-t.C:
 		}
-	}
-}
-
-// sleep waits, or gives the context's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
 }

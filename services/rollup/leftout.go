@@ -3,6 +3,7 @@ package rollup
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -20,9 +22,9 @@ type leftOut struct {
 }
 
 const (
-	// outFor is how long a batch is left out at first; it doubles with each try, outDoubles times.
-	outFor     = 5 * time.Minute
-	outDoubles = 6
+	// outFor is about how long a batch is left out at first; it doubles with each try, up to outMax.
+	outFor = 5 * time.Minute
+	outMax = outFor << 6
 	// checksAtOnce bounds the frames of an hour that are tried again at once, checkPause is
 	// the time until the next ones are.
 	checksAtOnce = 64
@@ -31,8 +33,8 @@ const (
 
 func (o *owner) leaveOut(id identity.Batch) {
 	l := o.out[id]
-	l.until = o.s.now().Add(outFor << min(l.tries, outDoubles))
 	l.tries++
+	l.until = o.s.now().Add(retry.Policy{Base: outFor, Cap: outMax}.Wait(l.tries, rand.Float64()))
 	o.out[id] = l
 }
 

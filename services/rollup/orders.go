@@ -59,9 +59,8 @@ func (o *owner) obey(ctx context.Context) (again bool, err error) {
 		one, oerr := o.obeyOne(ctx, ord)
 		again = again || one
 		if oerr != nil && ctx.Err() == nil {
-			c := o.s.cfg.Schedule
-			ord.next = o.s.now().Add(min(c.RetryBase<<min(ord.fails, 16), c.RetryMax))
 			ord.fails++
+			ord.next = o.s.now().Add(o.s.retryWait(ord.fails))
 			o.s.m.orders.WithLabelValues("failed").Inc()
 			err = errors.Join(err, fmt.Errorf("order for hour %s: %w", h, oerr))
 		}

@@ -2,10 +2,12 @@ package rollup
 
 import (
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/record"
+	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -61,14 +63,19 @@ func (o *owner) ahead(h window.Hour, now time.Time) bool {
 
 // failed puts the hour off, the longer the more often it failed.
 func (o *owner) failed(w *hourWork, err error) {
-	c := o.s.cfg.Schedule
-	w.next = o.s.now().Add(min(c.RetryBase<<min(w.fails, 16), c.RetryMax))
 	w.fails++
+	w.next = o.s.now().Add(o.s.retryWait(w.fails))
 	if isStuck(err) {
 		w.stuck++
 	} else {
 		w.stuck = 0
 	}
+}
+
+// retryWait is how long to wait after the nth failure in a row, counted from 1.
+func (s *Service) retryWait(n int) time.Duration {
+	c := s.cfg.Schedule
+	return retry.Policy{Base: c.RetryBase, Cap: c.RetryMax}.Wait(n, rand.Float64())
 }
 
 // isStuck: the store answers, and what it holds does not let the hour be rolled up. Only

@@ -188,7 +188,7 @@ func (s *Service) work(ctx context.Context) error {
 
 // until tries again until fn succeeds, or says that it never will.
 func (s *Service) until(ctx context.Context, what string, fn func(context.Context) error) error {
-	for wait := s.cfg.Schedule.RetryBase; ; wait = min(2*wait, s.cfg.Schedule.RetryMax) {
+	for backoff := run.NewBackoff(s.cfg.Schedule.RetryBase, s.cfg.Schedule.RetryMax); ; {
 		err := fn(ctx)
 		var shards *intake.ShardsError
 		switch {
@@ -198,7 +198,7 @@ func (s *Service) until(ctx context.Context, what string, fn func(context.Contex
 			return fmt.Errorf("rollup: %w", err)
 		}
 		s.log.Warn("not there yet; it is tried again", "what", what, "err", err)
-		if err := (run.WallClock{}).Sleep(ctx, wait); err != nil {
+		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
 	}

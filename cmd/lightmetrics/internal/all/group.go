@@ -13,6 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 // member is one service of the group.
@@ -100,7 +101,7 @@ func (g *group) run(ctx context.Context, started func()) error {
 // refuses its settings. One that refuses them later had others before: somebody is changing
 // a file, and the other members do not end for it.
 func (g *group) keep(ctx context.Context, m member, ready func()) error {
-	wait := firstRestart
+	backoff := run.NewBackoff(firstRestart, lastRestart)
 	for first := true; ; first = false {
 		began := time.Now()
 		p, err := proc.Start(m.spec)
@@ -117,15 +118,13 @@ func (g *group) keep(ctx context.Context, m member, ready func()) error {
 			return fmt.Errorf("%s refuses its settings: %w", m.name, err)
 		}
 		if time.Since(began) > steady {
-			wait = firstRestart
+			backoff.Reset()
 		}
-		g.event(m.name, fmt.Sprintf("ended; starting it again in %s", wait), err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		wait := backoff.Next()
+		g.event(m.name, fmt.Sprintf("ended; starting it again in %s", wait.Round(time.Millisecond)), err)
+		if run.Sleep(ctx, wait) != nil {
 			return nil
 		}
-		wait = min(2*wait, lastRestart)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 
@@ -189,7 +189,7 @@ func name(e *engine.Event) string {
 // deliver tries until it is taken; false when ctx ended first.
 func (s *Sender) deliver(ctx context.Context, events []engine.Event) bool {
 	body := s.encode(events)
-	delay := firstDelay
+	backoff := run.NewBackoff(firstDelay, maxDelay)
 	for {
 		err := s.post(ctx, body)
 		if s.Observe != nil {
@@ -201,13 +201,11 @@ func (s *Sender) deliver(ctx context.Context, events []engine.Event) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		s.Log.Warn("webhook will be tried again", "webhook", s.Hook.Name, "events", len(events), "after", delay, "error", err)
-		select {
-		case <-time.After(delay/2 + rand.N(delay)):
-		case <-ctx.Done():
+		wait := backoff.Next()
+		s.Log.Warn("webhook will be tried again", "webhook", s.Hook.Name, "events", len(events), "after", wait, "error", err)
+		if run.Sleep(ctx, wait) != nil {
 			return false
 		}
-		delay = min(2*delay, maxDelay)
 	}
 }
 

@@ -29,22 +29,18 @@ func (f *Follower) watch(ctx context.Context, addr string) error {
 	}
 	defer conn.Close()
 	client := reconcilerv1.NewReconcilerServiceClient(conn)
-	wait := watchRetry
+	backoff := run.NewBackoff(watchRetry, watchRetryMax)
 	for ctx.Err() == nil {
 		n, err := f.watchOnce(ctx, client)
 		if n > 0 {
-			wait = watchRetry
+			backoff.Reset()
 			f.auditSoon() // hints may have been lost with it
 		}
 		f.m.watchEnds.Inc()
 		f.d.Log.Debug("watch ended", "reconciler", addr, "messages", n, "err", err)
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
+		if err := backoff.Sleep(ctx); err != nil {
+			return err
 		}
-		t.Stop()
-		wait = min(2*wait, watchRetryMax)
 	}
 	return ctx.Err()
 }
