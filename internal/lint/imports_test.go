@@ -78,6 +78,10 @@ var awsClients = []string{"pkg/objstore/s3", "pkg/work/sqs", "pkg/work/dynamo", 
 // etcdClient is the only package that reaches etcd.
 const etcdClient = "services/coordinator/internal/etcd"
 
+// backoffs wrap the library of back-off: for loops of processes, and for the agent's sender,
+// which has a wait for each batch.
+var backoffs = []string{"pkg/run", "agent/send"}
+
 // leaves may import only what is listed.
 var leaves = map[string][]string{
 	"pkg/identity": nil,
@@ -129,6 +133,12 @@ func TestImportsRunDownwards(t *testing.T) {
 func refused(from, to, imp string, ours bool) string {
 	if strings.HasPrefix(imp, "github.com/aws/") && !within(from, awsClients...) {
 		return "only " + strings.Join(awsClients, ", ") + " import the AWS SDK"
+	}
+	if imp == "container/list" {
+		return "pkg/lru is the one cache"
+	}
+	if strings.HasPrefix(imp, "github.com/cenkalti/backoff/") && !within(from, backoffs...) {
+		return "loops wait by run.Backoff"
 	}
 	if strings.HasPrefix(imp, "go.etcd.io/etcd/") && from != etcdClient {
 		return "only " + etcdClient + " imports the etcd client"
@@ -202,6 +212,8 @@ func TestRefusedFindsWhatItShould(t *testing.T) {
 		{"pkg/publish", "google.golang.org/grpc/codes"},
 		{"services/coordinator/internal/ownership", "google.golang.org/grpc"},
 		{"services/query", module + "cmd/lmctl"},
+		{"services/query", "container/list"},
+		{"services/query", "github.com/cenkalti/backoff/v5"},
 	} {
 		to, ours := strings.CutPrefix(c.imp, module)
 		if refused(c.from, to, c.imp, ours) == "" {
