@@ -6,8 +6,6 @@
 package queue
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -175,13 +173,6 @@ func (o *Options) check() error {
 		o.DeadBytes = o.MaxBytes / 8
 	}
 	return nil
-}
-
-// randomID is 16 random bytes in hex.
-func randomID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return hex.EncodeToString(b[:])
 }
 
 func (q *Queue) bootRefOf(b identity.Boot, spool string) *bootRef {

@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 )
 
 const (
@@ -258,7 +259,7 @@ func (q *Queue) settle(nos []uint64, newBoot string) error {
 		if len(nos) > 0 {
 			no = nos[len(nos)-1] + 1
 		}
-		return q.startBoot(no, randomID(), newBoot)
+		return q.startBoot(no, run.RandomID(), newBoot)
 	}
 	return q.reclaim()
 }
@@ -266,7 +267,7 @@ func (q *Queue) settle(nos []uint64, newBoot string) error {
 // startBoot opens segment no with a new boot id.
 func (q *Queue) startBoot(no uint64, spool, why string) error {
 	o := origin{
-		boot:  identity.Boot{Agent: q.opts.Agent, Boot: randomID()},
+		boot:  identity.Boot{Agent: q.opts.Agent, Boot: run.RandomID()},
 		spool: spool, nextEntry: max(q.next.nextEntry, 1), nextSeq: 1,
 		created: q.opts.Now(), fingerprint: q.opts.Fingerprint,
 	}

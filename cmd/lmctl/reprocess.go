@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
@@ -94,9 +93,7 @@ func reprocessCommand(out *format) *cobra.Command {
 			if err != nil {
 				return reached(err)
 			}
-			var random [8]byte
-			_, _ = rand.Read(random[:]) // never fails
-			r := &reprocess{store: store, shards: shards, run: hex.EncodeToString(random[:]), page: reprocessPage, now: time.Now, tell: func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }}
+			r := &reprocess{store: store, shards: shards, run: run.RandomID(), page: reprocessPage, now: time.Now, tell: func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }}
 			v := reprocessView{Order: order, Dry: dry}
 			if dry {
 				v.Done, err = r.count(ctx, order)

@@ -15,7 +15,7 @@ import (
 // at the same time, one shard may not.
 type Writer struct {
 	Store objstore.Store
-	// Run names the run, in lower-case hex; random, so that no other process uses it.
+	// Run names the run, of lower-case letters and digits; random, so that no other process uses it.
 	Run    string
 	Shards uint32
 

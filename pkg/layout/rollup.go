@@ -165,7 +165,7 @@ func RollupPlans(h window.Hour, s shard.ID) string {
 }
 
 // IntakeSegment is the key of the n-th segment that a reconciler's run wrote for a shard.
-// run is in lower-case hex.
+// run is of lower-case letters and digits.
 func IntakeSegment(s shard.ID, run string, n uint64) string {
 	return IntakeRun(s, run) + fmt.Sprintf("%020d.json", n)
 }
@@ -186,13 +186,22 @@ func ParseIntakeSegment(key string) (s shard.ID, run string, n uint64, err error
 	s, err = shard.Parse(parts[0])
 	run, isRun := strings.CutPrefix(parts[1], "run=")
 	digits, isJSON := strings.CutSuffix(parts[2], ".json")
-	if err != nil || !isRun || !isHex(run) || !isJSON {
+	if err != nil || !isRun || !isRunID(run) || !isJSON {
 		return 0, "", 0, notAKey(key, "intake")
 	}
 	if n, err = strconv.ParseUint(digits, 10, 64); err != nil || IntakeSegment(s, run, n) != key {
 		return 0, "", 0, notAKey(key, "intake")
 	}
 	return s, run, n, nil
+}
+
+func isRunID(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return s != ""
 }
 
 func isHex(s string) bool {

@@ -2,8 +2,6 @@ package reconciler
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"sync"
 
@@ -37,10 +35,8 @@ type stage struct {
 }
 
 func newStage(s objstore.Store, cfg IntakeConfig) *stage {
-	var run [8]byte
-	_, _ = rand.Read(run[:]) // never fails
 	st := &stage{
-		w: intake.NewWriter(s, hex.EncodeToString(run[:]), cfg.Shards), room: cfg.Buffer,
+		w: intake.NewWriter(s, run.RandomID(), cfg.Shards), room: cfg.Buffer,
 		waiting: map[shard.ID][]intake.Entry{},
 	}
 	st.cond = sync.NewCond(&st.mu)

@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
@@ -23,7 +24,7 @@ func (q *Queue) Send(ctx context.Context, topic string, body []byte, o work.Send
 	if err != nil {
 		return fail("send", topic, false, err)
 	}
-	if err := q.put(ctx, u.live, newID(), body, o.Delay, nil); err != nil {
+	if err := q.put(ctx, u.live, run.RandomID(), body, o.Delay, nil); err != nil {
 		return fail("send", topic, true, err)
 	}
 	return nil

@@ -8,9 +8,7 @@ package sqs
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -192,10 +190,4 @@ func (q *Queue) hide(ctx context.Context, url, receipt string, d time.Duration) 
 	defer cancel()
 	_, err := q.c.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{QueueUrl: aws.String(url), ReceiptHandle: aws.String(receipt), VisibilityTimeout: seconds(d)})
 	return err
-}
-
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }

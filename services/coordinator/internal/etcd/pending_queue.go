@@ -2,8 +2,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
@@ -56,9 +55,7 @@ func (s *PendingWork) Send(ctx context.Context, topic string, body []byte, o wor
 	if counted(r, 0) >= work.MaxMessages {
 		return c.fail(work.ErrFull)
 	}
-	var random [6]byte
-	_, _ = rand.Read(random[:]) // never fails
-	id := fmt.Sprintf("%020d-%s", r.Header.Revision, hex.EncodeToString(random[:]))
+	id := fmt.Sprintf("%020d-%s", r.Header.Revision, run.RandomID())
 	cmps := []clientv3.Cmp{unchanged(s.messageKey(topic, id), nil)}
 	ops := []clientv3.Op{clientv3.OpPut(s.messageKey(topic, id), encode(message{Body: body, Dedupe: o.DedupeKey}))}
 	if o.DedupeKey != "" {
