@@ -67,7 +67,7 @@ func within(path string, roots ...string) bool {
 // The list has exact paths: what lies below a package of it, such as a back end or a test
 // kit, is not core unless it is named too.
 var core = []string{
-	"pkg/identity", "pkg/layout", "pkg/series", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
+	"pkg/identity", "pkg/layout", "pkg/series", "pkg/series/samples", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/block", "pkg/compact",
 	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
 }
@@ -84,22 +84,23 @@ var backoffs = []string{"pkg/run", "agent/send"}
 
 // leaves may import only what is listed.
 var leaves = map[string][]string{
-	"pkg/identity": nil,
-	"pkg/window":   nil,
-	"pkg/shard":    nil,
-	"pkg/layout":   {"pkg/identity", "pkg/window", "pkg/shard"},
-	"pkg/retry":    nil,
-	"pkg/objstore": {"pkg/identity", "pkg/retry"},
-	"pkg/record":   {"pkg/identity", "pkg/objstore"},
-	"pkg/series":   nil,
-	"pkg/frame":    {"pkg/identity", "pkg/series"},
-	"pkg/chunk":    {"pkg/identity", "pkg/series"},
-	"pkg/ledger":   {"pkg/identity", "pkg/record"},
-	"pkg/config":   nil,
-	"pkg/sketch":   nil,
-	"pkg/tlsfile":  nil,
-	"pkg/web":      nil,
-	"pkg/run":      {"pkg/web"},
+	"pkg/identity":       nil,
+	"pkg/window":         nil,
+	"pkg/shard":          nil,
+	"pkg/layout":         {"pkg/identity", "pkg/window", "pkg/shard"},
+	"pkg/retry":          nil,
+	"pkg/objstore":       {"pkg/identity", "pkg/retry"},
+	"pkg/record":         {"pkg/identity", "pkg/objstore"},
+	"pkg/series":         nil,
+	"pkg/series/samples": {"pkg/series"},
+	"pkg/frame":          {"pkg/identity", "pkg/series"},
+	"pkg/chunk":          {"pkg/identity", "pkg/series"},
+	"pkg/ledger":         {"pkg/identity", "pkg/record"},
+	"pkg/config":         nil,
+	"pkg/sketch":         nil,
+	"pkg/tlsfile":        nil,
+	"pkg/web":            nil,
+	"pkg/run":            {"pkg/web"},
 
 	// The wiring knows no service and no format: services register what they serve, with its errors.
 	"pkg/rpc":     {"pkg/web", "pkg/config", "pkg/telemetry", "pkg/tlsfile"},
@@ -165,6 +166,8 @@ func refused(from, to, imp string, ours bool) string {
 		return "pkg stands below services, agent, client and cmd"
 	case within(from, "client") && within(to, "services", "cmd", "test", "internal"):
 		return "the client runs in other people's programs, and talks to services over the network"
+	case within(from, "pkg/published", "pkg/block", "pkg/rollup") && within(to, "pkg/live"):
+		return "what is published does not know what is in memory: pkg/promstore stands over both"
 	case within(from, "services/objectstore") && !within(to, ofObjectStore...) && to != "pkg/failpoint" && to != "pkg/service":
 		return "the object store stands on its own"
 	case within(from, "services") && within(to, "services") && service(from) != service(to):
@@ -197,6 +200,9 @@ func TestRefusedFindsWhatItShould(t *testing.T) {
 		{"pkg/accept", "github.com/aws/aws-sdk-go-v2/aws"},
 		{"pkg/accept", module + "proto/gen/lightmetrics/ingest/v1"},
 		{"pkg/frame", module + "pkg/objstore"},
+		{"pkg/chunk", module + "pkg/frame"},
+		{"pkg/series", module + "pkg/frame"},
+		{"pkg/published", module + "pkg/live"},
 		{"pkg/accept", module + "pkg/failpoint"},
 		{"services/objectstore/internal/engine", module + "pkg/failpoint/failstore"},
 		{"pkg/rpc", module + "services/ingest"},

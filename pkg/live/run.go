@@ -6,21 +6,9 @@ import (
 	"sort"
 
 	"github.com/prometheus/prometheus/model/histogram"
-)
 
-// Run is a stretch of samples of a series; times ascend strictly, also from run to run.
-type Run struct {
-	T []int64 // milliseconds
-	// V are floats; where H is not nil and has an entry, the sample is that histogram.
-	V []float64
-	H []*histogram.FloatHistogram
-	// ST is the start of the accumulation, milliseconds, 0 when unknown; STs by sample when they differ.
-	ST  int64
-	STs []int64
-	// Before is the histogram that stands before T[0] in the series, also one before
-	// the range; nil when there is none or it is not known.
-	Before *histogram.FloatHistogram
-}
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
+)
 
 // Runs reads a series in time order. Not for concurrent use.
 //
@@ -41,7 +29,7 @@ func (s *Series) Runs(mint, maxt int64) Runs { return Runs{series: s, mint: mint
 func (r *Runs) Reset(s *Series, mint, maxt int64) { *r = s.Runs(mint, maxt) }
 
 // Next gives the next stretch that is not empty; false at the end.
-func (r *Runs) Next() (Run, bool) {
+func (r *Runs) Next() (samples.Run, bool) {
 	cells := r.series.cells
 	for r.next < len(cells) {
 		first := r.next
@@ -56,26 +44,19 @@ func (r *Runs) Next() (Run, bool) {
 			r.before = nil
 			continue
 		}
-		var run Run
+		var run samples.Run
 		if plain {
 			run = cells[first].whole()
 		} else {
 			run = gather(cells[first:r.next], r.series.snap)
 		}
-		run.Before, r.before = r.before, run.last()
-		run.cut(r.mint, r.maxt)
+		run.Before, r.before = r.before, run.Last()
+		run.Cut(r.mint, r.maxt)
 		if len(run.T) > 0 {
 			return run, true
 		}
 	}
-	return Run{}, false
-}
-
-func (r *Run) last() *histogram.FloatHistogram {
-	if len(r.H) == 0 {
-		return nil
-	}
-	return r.H[len(r.H)-1]
+	return samples.Run{}, false
 }
 
 // SkipTo lets Next leave out what ends before t.
@@ -96,42 +77,16 @@ func (r *Runs) SkipTo(t int64) {
 	}
 }
 
-func (c cell) whole() Run {
+func (c cell) whole() samples.Run {
 	rows := len(c.view.ms)
 	from, to := int(c.pos)*rows, (int(c.pos)+1)*rows
-	run := Run{T: c.view.ms, ST: c.view.start(c.pos)}
+	run := samples.Run{T: c.view.ms, ST: c.view.start(c.pos)}
 	if c.view.hists != nil {
 		run.H = c.view.hists[from:to]
 	} else {
 		run.V = c.view.values[from:to]
 	}
 	return run
-}
-
-func (r *Run) cut(mint, maxt int64) {
-	i, j := 0, len(r.T)
-	if j > 0 && r.T[0] < mint {
-		i = sort.Search(j, func(k int) bool { return r.T[k] >= mint })
-	}
-	if j > 0 && r.T[j-1] > maxt {
-		j = sort.Search(j, func(k int) bool { return r.T[k] > maxt })
-	}
-	if j < i {
-		j = i
-	}
-	r.T = r.T[i:j]
-	if r.V != nil {
-		r.V = r.V[i:j]
-	}
-	if r.H != nil {
-		if i > 0 {
-			r.Before = r.H[i-1]
-		}
-		r.H = r.H[i:j]
-	}
-	if r.STs != nil {
-		r.STs = r.STs[i:j]
-	}
 }
 
 // record is one sample with what decides between samples of one millisecond.
@@ -161,7 +116,7 @@ func (a *record) before(b *record) int {
 
 // gather merges overlapping segments, leaving out what the snapshot does not see, what
 // another identity has won and what is published.
-func gather(cells []cell, snap *Snapshot) Run {
+func gather(cells []cell, snap *Snapshot) samples.Run {
 	version := snap.version
 	var recs []record
 	kinds := [2]bool{}
@@ -193,7 +148,7 @@ func gather(cells []cell, snap *Snapshot) Run {
 	}
 	slices.SortFunc(recs, func(a, b record) int { return a.before(&b) })
 	recs = slices.CompactFunc(recs, func(a, b record) bool { return a.ms == b.ms })
-	run := Run{T: make([]int64, len(recs)), STs: make([]int64, len(recs))}
+	run := samples.Run{T: make([]int64, len(recs)), STs: make([]int64, len(recs))}
 	if kinds[0] {
 		run.V = make([]float64, len(recs))
 	}

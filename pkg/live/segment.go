@@ -1,11 +1,14 @@
 package live
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/prometheus/prometheus/model/histogram"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 )
 
 // segment is a dense matrix of one shape group: rows by time, values series-major.
@@ -98,7 +101,7 @@ func newSegment(b *batch, first uint64, g *frame.Group) *segment {
 	if len(g.Histograms) > 0 {
 		s.hists = make([]*histogram.FloatHistogram, len(g.Histograms))
 		for i := range g.Histograms {
-			s.hists[i] = floatHistogram(&g.Histograms[i], g.Series[i/rows].Type)
+			s.hists[i] = ownHistogram(&g.Histograms[i], g.Series[i/rows].Type)
 		}
 	} else {
 		s.values = append(make([]float64, 0, len(g.Values)), g.Values...)
@@ -112,6 +115,14 @@ func newSegment(b *batch, first uint64, g *frame.Group) *segment {
 		}
 	}
 	return s
+}
+
+// ownHistogram shares no memory with a frame's.
+func ownHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
+	f := samples.FloatHistogram(h, t)
+	f.PositiveBuckets, f.NegativeBuckets = slices.Clone(f.PositiveBuckets), slices.Clone(f.NegativeBuckets)
+	f.CustomValues = slices.Clone(f.CustomValues)
+	return f
 }
 
 // shareStarts lets s use before's start times when they are equal.

@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 )
 
 // histogramAccumulator adds the rows and native histograms of one range in time order.
@@ -61,7 +62,7 @@ func (a *histogramLast) samples(h []*histogram.FloatHistogram) bool {
 
 func (a *histogramLast) row(c *chunk.Columns, i int) {
 	if c.Count[i] > 0 {
-		a.h = rollup.FloatHistogram(&c.LastH[i], series.HistogramCumulative)
+		a.h = samples.FloatHistogram(&c.LastH[i], series.HistogramCumulative)
 	}
 }
 
@@ -90,7 +91,7 @@ func (a *histogramSum) samples(h []*histogram.FloatHistogram) bool {
 
 func (a *histogramSum) row(c *chunk.Columns, i int) {
 	if c.Count[i] > 0 {
-		a.add(rollup.FloatHistogram(&c.SumH[i], series.HistogramGauge))
+		a.add(samples.FloatHistogram(&c.SumH[i], series.HistogramGauge))
 	}
 }
 

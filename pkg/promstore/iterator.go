@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 )
 
 // iterator is a cursor as the engine wants it. Its type parameter is always int64:
@@ -25,7 +25,7 @@ type cursor struct {
 	read *reading // nil of what was prepared
 	err  error    // of the guard
 	runs runs
-	run  live.Run
+	run  samples.Run
 	i    int
 	done bool
 }
@@ -33,7 +33,7 @@ type cursor struct {
 func (it *cursor) reset(r *reading, m *merged) {
 	it.read, it.err = r, nil
 	it.runs.reset(m, r.mint, r.maxt)
-	it.run, it.i, it.done = live.Run{}, -1, false
+	it.run, it.i, it.done = samples.Run{}, -1, false
 	if g := r.q.guard; g != nil && !r.all {
 		it.fail(g.Points(r.points(m), false))
 	}
@@ -42,7 +42,7 @@ func (it *cursor) reset(r *reading, m *merged) {
 // fail ends the cursor when there is an error.
 func (it *cursor) fail(err error) {
 	if err != nil {
-		it.err, it.done, it.run = err, true, live.Run{}
+		it.err, it.done, it.run = err, true, samples.Run{}
 	}
 }
 
@@ -71,7 +71,7 @@ func (it *cursor) nextRun() chunkenc.ValueType {
 	}
 	run, ok := it.runs.Next()
 	if !ok {
-		it.done, it.run = true, live.Run{}
+		it.done, it.run = true, samples.Run{}
 		return chunkenc.ValNone
 	}
 	it.run, it.i = run, 0

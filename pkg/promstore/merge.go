@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 )
 
 // merged is one label set with its samples in memory, in published sets, or both.
@@ -83,14 +84,14 @@ type runs struct {
 	// both: two parts are merged; else only one of them is read.
 	both, onlyPublished bool
 
-	a, b   live.Run // what is left of the current runs; a is published
+	a, b   samples.Run // what is left of the current runs; a is published
 	ended  [2]bool
 	before *histogram.FloatHistogram
 }
 
 func (r *runs) reset(m *merged, mint, maxt int64) {
 	r.both, r.onlyPublished = m.live != nil && m.published != nil, m.live == nil
-	r.a, r.b, r.ended, r.before = live.Run{}, live.Run{}, [2]bool{}, nil
+	r.a, r.b, r.ended, r.before = samples.Run{}, samples.Run{}, [2]bool{}, nil
 	if m.live != nil {
 		r.live.Reset(m.live, mint, maxt)
 	}
@@ -98,7 +99,7 @@ func (r *runs) reset(m *merged, mint, maxt int64) {
 }
 
 // Next gives the next stretch that is not empty; false at the end.
-func (r *runs) Next() (live.Run, bool) {
+func (r *runs) Next() (samples.Run, bool) {
 	switch {
 	case r.onlyPublished:
 		return r.published.Next()
@@ -107,21 +108,21 @@ func (r *runs) Next() (live.Run, bool) {
 	}
 	r.fill()
 	if len(r.a.T) > 0 && len(r.b.T) > 0 && r.a.T[0] == r.b.T[0] {
-		take(&r.b, 1)
+		r.b.Take(1)
 		r.fill()
 	}
-	var run live.Run
+	var run samples.Run
 	switch {
 	case len(r.a.T) == 0 && len(r.b.T) == 0:
-		return live.Run{}, false
+		return samples.Run{}, false
 	case len(r.a.T) == 0:
-		run = take(&r.b, len(r.b.T))
+		run = r.b.Take(len(r.b.T))
 	case len(r.b.T) == 0:
-		run = take(&r.a, len(r.a.T))
+		run = r.a.Take(len(r.a.T))
 	case r.a.T[0] < r.b.T[0]:
-		run = take(&r.a, sort.Search(len(r.a.T), func(i int) bool { return r.a.T[i] >= r.b.T[0] }))
+		run = r.a.Take(sort.Search(len(r.a.T), func(i int) bool { return r.a.T[i] >= r.b.T[0] }))
 	default:
-		run = take(&r.b, sort.Search(len(r.b.T), func(i int) bool { return r.b.T[i] >= r.a.T[0] }))
+		run = r.b.Take(sort.Search(len(r.b.T), func(i int) bool { return r.b.T[i] >= r.a.T[0] }))
 	}
 	// What stood before it in its own part need not stand before it here.
 	run.Before, r.before = r.before, nil
@@ -142,22 +143,6 @@ func (r *runs) fill() {
 		var ok bool
 		r.b, ok = r.live.Next()
 		r.ended[1] = !ok
-	}
-}
-
-// take cuts the first n samples off.
-func take(r *live.Run, n int) live.Run {
-	out := *r
-	cutSlice(&out.T, &r.T, n)
-	cutSlice(&out.V, &r.V, n)
-	cutSlice(&out.H, &r.H, n)
-	cutSlice(&out.STs, &r.STs, n)
-	return out
-}
-
-func cutSlice[E any](head, rest *[]E, n int) {
-	if *rest != nil {
-		*head, *rest = (*rest)[:n], (*rest)[n:]
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/published"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -280,7 +281,7 @@ func (s *rolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	}
 	it.read, it.err = nil, nil
 	it.runs.reset(&merged{}, math.MinInt64, math.MaxInt64)
-	it.run, it.i, it.done = live.Run{T: s.t, V: s.v, H: s.h}, -1, true
+	it.run, it.i, it.done = samples.Run{T: s.t, V: s.v, H: s.h}, -1, true
 	return it
 }
 

@@ -20,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/promstore"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 )
 
 // framed is a storage.Storage whose appender writes batch frames: what upstream's
@@ -133,9 +134,9 @@ func (f *framed) insert(b publishedtest.Batch) error {
 }
 
 // pack sends samples through a frame.
-func pack(boot identity.Boot, seq uint64, samples []sample) (*frame.Batch, error) {
+func pack(boot identity.Boot, seq uint64, all []sample) (*frame.Batch, error) {
 	b := frame.NewBuilder()
-	for _, s := range samples {
+	for _, s := range all {
 		var ls []series.Label
 		s.labels.Range(func(l labels.Label) { ls = append(ls, series.Label{Name: l.Name, Value: l.Value}) })
 		typ := series.Unknown
@@ -157,7 +158,7 @@ func pack(boot identity.Boot, seq uint64, samples []sample) (*frame.Batch, error
 			return nil, err
 		}
 		if s.h != nil {
-			err = b.AppendHistogram(id, s.t*1e6, frameHistogram(s.h))
+			err = b.AppendHistogram(id, s.t*1e6, samples.Histogram(s.h))
 		} else {
 			err = b.Append(id, s.t*1e6, s.v)
 		}
@@ -175,19 +176,4 @@ func pack(boot identity.Boot, seq uint64, samples []sample) (*frame.Batch, error
 	}
 	out := &frame.Batch{}
 	return out, frame.Decode(raw, out, frame.Limits{})
-}
-
-func frameHistogram(h *histogram.FloatHistogram) series.Histogram {
-	flat := func(spans []histogram.Span) (out []int32) {
-		for _, s := range spans {
-			out = append(out, s.Offset, int32(s.Length))
-		}
-		return out
-	}
-	return series.Histogram{
-		Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, ZeroCount: h.ZeroCount, Count: h.Count, Sum: h.Sum,
-		PositiveSpans: flat(h.PositiveSpans), PositiveBuckets: h.PositiveBuckets,
-		NegativeSpans: flat(h.NegativeSpans), NegativeBuckets: h.NegativeBuckets,
-		CustomValues: h.CustomValues,
-	}
 }

@@ -2,11 +2,10 @@ package published
 
 import (
 	"slices"
-	"sort"
 	"unsafe"
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -62,23 +61,13 @@ func (c *columns) bytes() int64 {
 }
 
 // run is what lies in the hour, to be read only.
-func (c *columns) run(h window.Hour) live.Run {
-	i, j := between(c.ms, h.StartMS()+1, h.EndMS())
-	r := live.Run{T: c.ms[i:j:j], V: c.v[i:j:j]}
+func (c *columns) run(h window.Hour) samples.Run {
+	i, j := samples.Between(c.ms, h.StartMS()+1, h.EndMS())
+	r := samples.Run{T: c.ms[i:j:j], V: c.v[i:j:j]}
 	if c.st != nil {
 		r.STs = c.st[i:j:j]
 	}
 	return r
-}
-
-// between gives the bounds of the times in [from, to].
-func between(t []int64, from, to int64) (i, j int) {
-	n := len(t)
-	if n == 0 || t[0] >= from && t[n-1] <= to {
-		return 0, n
-	}
-	i = sort.Search(n, func(k int) bool { return t[k] >= from })
-	return i, i + sort.Search(n-i, func(k int) bool { return t[i+k] > to })
 }
 
 // copyTo fills into, in its own memory, with the rows in [mint, maxt].
@@ -88,7 +77,7 @@ func (c *columns) copyTo(into *chunk.Columns, mint, maxt int64) {
 		if first*nsPerMS < mint {
 			first++
 		}
-		i, j := between(c.ms, first, last)
+		i, j := samples.Between(c.ms, first, last)
 		*into = chunk.Columns{T: nanoseconds(into.T[:0], c.ms[i:j]), V: append(into.V[:0], c.v[i:j]...), Start: into.Start}
 		if c.st == nil {
 			into.Start = nil
@@ -97,7 +86,7 @@ func (c *columns) copyTo(into *chunk.Columns, mint, maxt int64) {
 		}
 		return
 	}
-	i, j := between(c.t, mint, maxt)
+	i, j := samples.Between(c.t, mint, maxt)
 	*into = chunk.Columns{T: append(into.T[:0], c.t[i:j]...), V: append(into.V[:0], c.v[i:j]...), Start: into.Start}
 	if c.start == nil {
 		into.Start = nil

@@ -12,9 +12,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -117,7 +116,7 @@ func (r *Runs) Err() error { return r.err }
 func (r *Runs) SkipTo(t int64) { r.mint = max(r.mint, t) }
 
 // Next gives the next stretch that is not empty; false at the end or on an error.
-func (r *Runs) Next() (live.Run, bool) {
+func (r *Runs) Next() (samples.Run, bool) {
 	for len(r.pieces) > 0 && r.err == nil {
 		n, h := 1, r.pieces[0].ob.hour
 		for n < len(r.pieces) && r.pieces[n].ob.hour == h {
@@ -129,7 +128,7 @@ func (r *Runs) Next() (live.Run, bool) {
 			r.before = nil
 			continue
 		}
-		var run live.Run
+		var run samples.Run
 		if n == 1 {
 			var ok bool
 			if run, ok = r.ready(group[0]); !ok {
@@ -138,43 +137,39 @@ func (r *Runs) Next() (live.Run, bool) {
 		} else {
 			run = r.merge(group)
 		}
-		run.Before = r.before
-		r.before = nil
-		if k := len(run.H); k > 0 {
-			r.before = run.H[k-1]
-		}
-		cut(&run, r.mint, r.maxt)
+		run.Before, r.before = r.before, run.Last()
+		run.Cut(r.mint, r.maxt)
 		if len(run.T) > 0 && r.err == nil {
 			return run, true
 		}
 	}
-	return live.Run{}, false
+	return samples.Run{}, false
 }
 
 // ready gives a piece whose rows are there, decoded, one for each millisecond; without a copy.
-func (r *Runs) ready(p piece) (live.Run, bool) {
+func (r *Runs) ready(p piece) (samples.Run, bool) {
 	ob := p.ob
 	if ob.held == nil || ob.broken.Load() {
-		return live.Run{}, false
+		return samples.Run{}, false
 	}
 	c := ob.have(p.i, firstNS(r.mint), lastNS(r.maxt))
 	if c == nil || c.ms == nil {
-		return live.Run{}, false
+		return samples.Run{}, false
 	}
 	if l := r.counted; l.h != ob.handle || l.i != p.i {
 		r.counted = decoded{h: ob.handle, i: p.i}
 		if r.err = ob.q.decoded(len(c.v)); r.err != nil {
-			return live.Run{}, true
+			return samples.Run{}, true
 		}
 	}
 	return c.run(ob.hour), true
 }
 
 // read decodes one piece into the buffers, a row for each millisecond.
-func (r *Runs) read(p piece) live.Run {
+func (r *Runs) read(p piece) samples.Run {
 	typ, ok := r.decode(p)
 	if !ok {
-		return live.Run{}
+		return samples.Run{}
 	}
 	c := &r.hour
 	b := &r.buf
@@ -184,7 +179,7 @@ func (r *Runs) read(p piece) live.Run {
 		b.t = append(b.t, window.Millisecond(ns))
 		double = double || i > 0 && b.t[i] == b.t[i-1]
 	}
-	run := live.Run{}
+	run := samples.Run{}
 	if !double {
 		run.V = c.V
 		if c.Start != nil {
@@ -289,19 +284,19 @@ func histograms(h []series.Histogram, rows []int, typ series.Type) []*histogram.
 	if rows == nil {
 		out := make([]*histogram.FloatHistogram, len(h))
 		for i := range h {
-			out[i] = rollup.FloatHistogram(&h[i], typ)
+			out[i] = samples.FloatHistogram(&h[i], typ)
 		}
 		return out
 	}
 	out := make([]*histogram.FloatHistogram, len(rows))
 	for i, k := range rows {
-		out[i] = rollup.FloatHistogram(&h[k], typ)
+		out[i] = samples.FloatHistogram(&h[k], typ)
 	}
 	return out
 }
 
 // merge reads pieces of one hour that have the same labels: of several agents, types or units.
-func (r *Runs) merge(group []piece) live.Run {
+func (r *Runs) merge(group []piece) samples.Run {
 	type row struct {
 		ns, st int64
 		piece  int
@@ -331,7 +326,7 @@ func (r *Runs) merge(group []piece) live.Run {
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.ns, b.ns), cmp.Compare(a.piece, b.piece)) })
-	run := live.Run{}
+	run := samples.Run{}
 	for i, x := range rows {
 		if i+1 < len(rows) && window.Millisecond(rows[i+1].ns) == window.Millisecond(x.ns) {
 			continue
@@ -348,22 +343,4 @@ func (r *Runs) merge(group []piece) live.Run {
 		}
 	}
 	return run
-}
-
-// cut leaves the rows of [mint, maxt].
-func cut(r *live.Run, mint, maxt int64) {
-	i, j := between(r.T, mint, maxt)
-	if i > 0 && r.H != nil {
-		r.Before = r.H[i-1]
-	}
-	r.T = r.T[i:j]
-	if r.V != nil {
-		r.V = r.V[i:j]
-	}
-	if r.H != nil {
-		r.H = r.H[i:j]
-	}
-	if r.STs != nil {
-		r.STs = r.STs[i:j]
-	}
 }

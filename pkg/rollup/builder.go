@@ -153,7 +153,7 @@ func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 		for _, k := range sg.kept {
 			for row := from; row < to; row++ {
 				h := &g.Histograms[k*rows+row]
-				s.h = append(s.h, cloneHistogram(h))
+				s.h = append(s.h, h.Clone())
 				b.bytes += costOfHistogram(h, sg.rows+row-from < rolledRows)
 			}
 		}

@@ -116,7 +116,7 @@ func model(bs []batchOf) (map[string][]modelRecord, Counts) {
 					c.Inputs++
 					r := modelRecord{t: t, start: g.Series[s].StartTime, in: b.in, seq: seq}
 					if g.Histograms != nil {
-						r.h = cloneHistogram(&g.Histograms[s*len(g.Timestamps)+row])
+						r.h = g.Histograms[s*len(g.Timestamps)+row].Clone()
 					} else {
 						r.v = g.Values[s*len(g.Timestamps)+row]
 					}

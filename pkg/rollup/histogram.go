@@ -2,7 +2,6 @@ package rollup
 
 import (
 	"math"
-	"slices"
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/value"
@@ -10,65 +9,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-func cloneHistogram(h *series.Histogram) series.Histogram {
-	c := *h
-	c.PositiveSpans = slices.Clone(h.PositiveSpans)
-	c.PositiveBuckets = slices.Clone(h.PositiveBuckets)
-	c.NegativeSpans = slices.Clone(h.NegativeSpans)
-	c.NegativeBuckets = slices.Clone(h.NegativeBuckets)
-	c.CustomValues = slices.Clone(h.CustomValues)
-	return c
-}
-
-// FloatHistogram shows h to Prometheus code; the bucket counts are shared. Histograms of
-// deltas and gauges carry the gauge hint.
-func FloatHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
-	f := &histogram.FloatHistogram{
-		Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, ZeroCount: h.ZeroCount, Count: h.Count, Sum: h.Sum,
-		PositiveSpans: spans(h.PositiveSpans), PositiveBuckets: h.PositiveBuckets,
-		NegativeSpans: spans(h.NegativeSpans), NegativeBuckets: h.NegativeBuckets,
-		CustomValues: h.CustomValues,
-	}
-	if t == series.HistogramGauge || t == series.HistogramDelta {
-		f.CounterResetHint = histogram.GaugeType
-	}
-	return f
-}
-
-func frameHistogram(f *histogram.FloatHistogram) series.Histogram {
-	return series.Histogram{
-		Schema: f.Schema, ZeroThreshold: f.ZeroThreshold, ZeroCount: f.ZeroCount, Count: f.Count, Sum: f.Sum,
-		PositiveSpans: flat(f.PositiveSpans), PositiveBuckets: f.PositiveBuckets,
-		NegativeSpans: flat(f.NegativeSpans), NegativeBuckets: f.NegativeBuckets,
-		CustomValues: f.CustomValues,
-	}
-}
-
 // incompatible stands where histograms can't be subtracted or summed: exponential and
 // custom buckets in one bucket of time. Its sum is NaN, so that no result built on it is exact.
 func incompatible() series.Histogram { return series.Histogram{Sum: math.NaN()} }
-
-func spans(flat []int32) []histogram.Span {
-	if len(flat) == 0 {
-		return nil
-	}
-	out := make([]histogram.Span, len(flat)/2)
-	for i := range out {
-		out[i] = histogram.Span{Offset: flat[2*i], Length: uint32(flat[2*i+1])}
-	}
-	return out
-}
-
-func flat(spans []histogram.Span) []int32 {
-	if len(spans) == 0 {
-		return nil
-	}
-	out := make([]int32, 0, 2*len(spans))
-	for _, s := range spans {
-		out = append(out, s.Offset, int32(s.Length))
-	}
-	return out
-}
 
 func staleHistogram(h *series.Histogram) bool { return value.IsStaleNaN(h.Sum) }
 

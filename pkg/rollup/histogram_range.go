@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 )
 
 // HistogramRange gives increase and rate of a cumulative histogram over a range from
@@ -27,11 +28,11 @@ func (c *HistogramRange) AddRow(cols *chunk.Columns, i int) {
 	if cols.Count[i] == 0 {
 		return
 	}
-	first := FloatHistogram(&cols.FirstH[i], series.HistogramCumulative)
-	last := FloatHistogram(&cols.LastH[i], series.HistogramCumulative)
+	first := samples.FloatHistogram(&cols.FirstH[i], series.HistogramCumulative)
+	last := samples.FloatHistogram(&cols.LastH[i], series.HistogramCumulative)
 	c.add(first, cols.Count[i], cols.FirstT[i], cols.LastT[i])
 	if cols.Count[i] > 1 {
-		inc := FloatHistogram(&cols.IncreaseH[i], series.HistogramGauge)
+		inc := samples.FloatHistogram(&cols.IncreaseH[i], series.HistogramGauge)
 		c.resets += inc.Sum - (last.Sum - first.Sum)
 		c.grow(inc.Copy())
 		c.compare(last)
@@ -41,7 +42,7 @@ func (c *HistogramRange) AddRow(cols *chunk.Columns, i int) {
 
 // AddSample adds a raw sample at t (Unix nanoseconds) that is no stale marker.
 func (c *HistogramRange) AddSample(t int64, h *series.Histogram) {
-	c.AddFloat(t, FloatHistogram(h, series.HistogramCumulative))
+	c.AddFloat(t, samples.FloatHistogram(h, series.HistogramCumulative))
 }
 
 // AddFloat adds a raw sample as Prometheus code has it; it is kept, and never changed.

@@ -18,6 +18,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -43,7 +44,7 @@ func newCase(t *testing.T, rnd *rand.Rand, typ series.Type, sample func(i int) (
 		var fh *histogram.FloatHistogram
 		if h != nil {
 			c.raw.H = append(c.raw.H, *h)
-			fh = FloatHistogram(h, typ).Copy()
+			fh = samples.FloatHistogram(h, typ).Copy()
 		} else {
 			c.raw.V = append(c.raw.V, v)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -370,7 +371,7 @@ func (r *Roller) histograms(h []series.Histogram, out *chunk.Series) {
 				first = k
 			}
 			last = k
-			hs = append(hs, FloatHistogram(&h[k], out.Type))
+			hs = append(hs, samples.FloatHistogram(&h[k], out.Type))
 		}
 		out.Count[i], out.Stale[i] = uint32(len(hs)), uint32(b.to-b.from-len(hs))
 		if len(hs) == 0 {
@@ -379,7 +380,7 @@ func (r *Roller) histograms(h []series.Histogram, out *chunk.Series) {
 		out.FirstT[i], out.LastT[i] = r.t[first], r.t[last]
 		out.FirstH[i], out.LastH[i] = h[first], h[last]
 		if m := merge(hs); m != nil {
-			merged[i] = frameHistogram(m)
+			merged[i] = samples.Histogram(m)
 		} else {
 			merged[i] = incompatible()
 		}

@@ -3,6 +3,8 @@
 // stands below the formats (frame, chunk) and what is built on them.
 package series
 
+import "slices"
+
 // MetricName is the label that every series has: the name of its metric.
 const MetricName = "__name__"
 
@@ -44,4 +46,15 @@ type Histogram struct {
 	NegativeSpans   []int32
 	NegativeBuckets []float64
 	CustomValues    []float64
+}
+
+// Clone copies h with its slices.
+func (h *Histogram) Clone() Histogram {
+	c := *h
+	c.PositiveSpans = slices.Clone(h.PositiveSpans)
+	c.PositiveBuckets = slices.Clone(h.PositiveBuckets)
+	c.NegativeSpans = slices.Clone(h.NegativeSpans)
+	c.NegativeBuckets = slices.Clone(h.NegativeBuckets)
+	c.CustomValues = slices.Clone(h.CustomValues)
+	return c
 }

@@ -34,8 +34,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/samples"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
@@ -254,7 +254,7 @@ func (l *lab) fill(all []track, late float64) (onTime, delayed []publishedtest.B
 		for _, o := range all[i].at {
 			var h *histogram.FloatHistogram
 			if o.h != nil {
-				h = rollup.FloatHistogram(o.h, all[i].typ).Copy()
+				h = samples.FloatHistogram(o.h, all[i].typ).Copy()
 			}
 			_, err := app.Append(0, b.Labels(), 0, o.ms, o.v, nil, h, storage.AppendV2Options{})
 			l.must(err)
