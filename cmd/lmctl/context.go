@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // deployment is where the services of one deployment are, and what shows who asks.
@@ -94,16 +95,7 @@ func (c contexts) write() error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("contexts: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "lmctl-*") // of mode 0600
-	if err != nil {
-		return fmt.Errorf("contexts: %w", err)
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
+	if err := vfs.ReplaceFile(vfs.OS, path, b); err != nil { // of mode 0600
 		return fmt.Errorf("contexts: %w", err)
 	}
 	return nil

@@ -75,6 +75,45 @@ func TestMkdirAllIsDurable(t *testing.T) {
 	}
 }
 
+// TestReplaceFileIsOneStep: behind every call a loss of power leaves the old bytes or the
+// new ones, and when it has returned the new ones; a call that fails leaves the old ones and no other file.
+func TestReplaceFileIsOneStep(t *testing.T) {
+	f := crashfs.New()
+	if err := vfs.ReplaceFile(f, "/x", []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	from := f.Len()
+	if err := vfs.ReplaceFile(f, "/x", []byte("the new one")); err != nil {
+		t.Fatal(err)
+	}
+	w := f.Walk()
+	for w.Step() {
+		for seed := range uint64(40) {
+			b, _, err := vfs.ReadFile(w.Crash(crashfs.Model(seed%4), seed), "/x", 0)
+			got := string(b)
+			if w.At() >= from && (err != nil || got != "old" && got != "the new one") || w.At() == w.Len() && got != "the new one" {
+				t.Fatalf("behind call %d of %d: %q, %v", w.At(), w.Len(), got, err)
+			}
+		}
+	}
+	for _, kind := range []errorfs.Kind{errorfs.Create, errorfs.Write, errorfs.Sync, errorfs.Rename} {
+		fsys := errorfs.Wrap(f, func(op errorfs.Op) (fault errorfs.Fault) {
+			if op.Kind == kind {
+				fault = errorfs.Fault{Err: syscall.EIO, Written: op.Size / 2}
+			}
+			return fault
+		})
+		if err := vfs.ReplaceFile(fsys, "/x", []byte("another")); !errors.Is(err, syscall.EIO) {
+			t.Errorf("failing %s: %v", kind, err)
+		}
+		names, err := vfs.Names(f, "/")
+		b, _, rerr := vfs.ReadFile(f, "/x", 0)
+		if err := errors.Join(err, rerr); err != nil || len(names) != 1 || string(b) != "the new one" {
+			t.Errorf("after a failing %s: %v, %q, %v", kind, names, b, err)
+		}
+	}
+}
+
 // TestFaults: a call fails before it takes effect, after it did, or in between.
 func TestFaults(t *testing.T) {
 	var fault errorfs.Fault

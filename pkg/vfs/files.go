@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -86,6 +87,22 @@ func WriteFile(fsys FS, name string, parts ...[]byte) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// ReplaceFile puts a file with these bytes under a name, durably and in one step: whatever
+// happens, the name has the bytes of before or all of the new ones. Several processes may
+// do that to one name.
+func ReplaceFile(fsys FS, name string, data []byte) error {
+	temp := name + "." + rand.Text()[:8] + ".tmp"
+	err := WriteFile(fsys, temp, data)
+	if err == nil {
+		err = fsys.Rename(temp, name)
+	}
+	if err != nil {
+		_ = fsys.Remove(temp)
+		return err
+	}
+	return fsys.SyncDir(filepath.Dir(name))
 }
 
 // ReadFile reads at most limit bytes from the start of a file (0: all), and gives the file's size.

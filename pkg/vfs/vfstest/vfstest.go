@@ -186,6 +186,13 @@ func helpers(t *testing.T, fsys vfs.FS) {
 	if b, size, err := vfs.ReadFile(fsys, "a/f", 2); string(b) != "te" || size != 4 || err != nil {
 		t.Errorf("the first 2 bytes: %q of %d, %v", b, size, err)
 	}
+	for _, text := range []string{"first", "second one"} {
+		must(t, vfs.ReplaceFile(fsys, "a/replaced", []byte(text)))
+		if got := content(t, fsys, "a/replaced"); got != text {
+			t.Errorf("replaced by %q: %q", text, got)
+		}
+	}
+	must(t, fsys.Remove("a/replaced"))
 	must(t, fsys.Mkdir("aside"))
 	for i, want := range []string{"aside/a-b-f", "aside/a-b-f.1", ""} {
 		if i < 2 {

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 
 	"gopkg.in/yaml.v3"
+
+	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // The secrets of a group: each a file of this name below <data_dir>/credentials.
@@ -111,26 +113,10 @@ func writeOnce(path string, text []byte) (bool, error) {
 	return true, writeFile(path, text)
 }
 
-// writeFile replaces a file by a synced one with these bytes, 0600.
-func writeFile(path string, text []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
-	if err != nil {
-		return err
+// writeFile replaces a file durably by one with these bytes, 0600.
+func writeFile(path string, text []byte) error {
+	if err := vfs.ReplaceFile(vfs.OS, path, text); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-	}()
-	if _, err = f.Write(text); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
