@@ -67,7 +67,7 @@ func (a *Agent) page(w http.ResponseWriter, _ *http.Request) {
 		Status
 		Now time.Time
 	}{a.Status(), a.now()}); err != nil {
-		a.log.Debug("status page", "err", err) // the client went away
+		a.log.Debug("status page", "error", err) // the client went away
 	}
 }
 

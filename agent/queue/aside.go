@@ -101,7 +101,7 @@ func (q *Queue) setAside(no uint64, s State, v Verdict) (Aside, error) {
 	q.keepAside(s, a)
 	if err := q.endLocked(e, s); err != nil {
 		// The files are there; the note is only a shortcut.
-		q.opts.Log.Warn("queue: could not note an entry's state", "err", err)
+		q.opts.Log.Warn("queue: could not note an entry's state", "error", err)
 	}
 	return a, q.boundDead()
 }
@@ -225,7 +225,7 @@ func (q *Queue) loadAside(s State, dir, id string) {
 		err = fmt.Errorf("%w: it is of %q", ErrCorrupt, a.ID)
 	}
 	if err != nil {
-		q.opts.Log.Error("queue: reason file is unreadable", "file", filepath.Join(dir, id+reasonExt), "err", err)
+		q.opts.Log.Error("queue: reason file is unreadable", "file", filepath.Join(dir, id+reasonExt), "error", err)
 		return
 	}
 	q.keepAside(s, a)

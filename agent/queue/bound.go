@@ -99,7 +99,7 @@ func (q *Queue) relocate() error {
 		rec, _, err := q.read(e)
 		if errors.Is(err, ErrCorrupt) {
 			s.damaged = true
-			q.opts.Log.Error("queue record is damaged", "segment", s.name, "err", err)
+			q.opts.Log.Error("queue record is damaged", "segment", s.name, "error", err)
 			q.settleEntry(e)
 			q.opened.Damaged++
 			return q.removeDone()

@@ -118,7 +118,7 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 	if err != nil {
 		// It had a whole header before it had its name: this is damage, not a torn write.
 		q.opened.Damaged++
-		q.opts.Log.Error("queue segment is unreadable and set aside", "segment", s.name, "err", err)
+		q.opts.Log.Error("queue segment is unreadable and set aside", "segment", s.name, "error", err)
 		return "a segment header is damaged", errors.Join(s.f.Close(), q.fs.Rename(s.name, s.name+corruptExt))
 	}
 	q.segments = append(q.segments, s)
@@ -131,7 +131,7 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 		if damage != nil {
 			s.damaged = true
 			q.opened.Damaged++
-			q.opts.Log.Error("queue record is damaged", "segment", s.name, "offset", off, "err", damage)
+			q.opts.Log.Error("queue record is damaged", "segment", s.name, "offset", off, "error", damage)
 			return nil
 		}
 		return q.replay(s, off, h, body)
@@ -149,7 +149,7 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 	if !last {
 		s.damaged = true
 		q.opened.Damaged++
-		q.opts.Log.Error("queue segment is damaged, its rest is lost", "segment", s.name, "offset", end, "err", tear)
+		q.opts.Log.Error("queue segment is damaged, its rest is lost", "segment", s.name, "offset", end, "error", tear)
 		return "", nil
 	}
 	return q.cutTail(s, end, size)

@@ -66,7 +66,7 @@ func (x *session) accepted(e queue.Entry, status string) error {
 	failpoint.Hit("agent.send.ack.before")
 	if err := ignoreGone(x.s.queue.Ack(e.No)); err != nil {
 		// It is done in memory; at worst a restart sends it again and gets DUPLICATE.
-		x.s.log.Warn("could not note an accepted batch", "identity", e.Identity.String(), "err", err)
+		x.s.log.Warn("could not note an accepted batch", "identity", e.Identity.String(), "error", err)
 	}
 	failpoint.Hit("agent.send.ack.after")
 	x.s.tick(1)
@@ -130,7 +130,7 @@ func (x *session) asideFailed(e queue.Entry, err error) error {
 	if errors.Is(err, queue.ErrNotFound) {
 		return nil
 	}
-	x.s.log.Error("could not set a batch aside; it stays in the queue", "identity", e.Identity.String(), "err", err)
+	x.s.log.Error("could not set a batch aside; it stays in the queue", "identity", e.Identity.String(), "error", err)
 	x.s.noteError("set aside " + e.Identity.String() + ": " + err.Error())
 	x.s.waits.retry(e.No, 0, x.s.now())
 	return nil

@@ -302,7 +302,7 @@ func (x *session) load(e queue.Entry) ([]byte, error) {
 		return nil, nil
 	case errors.Is(err, queue.ErrCorrupt):
 		// The identity's bytes are gone; other bytes must never take its place.
-		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "err", err)
+		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "error", err)
 		x.s.metrics.damaged.Inc()
 		x.s.noteError("damaged on disk: " + e.Identity.String())
 		_, dropErr := x.s.takeOut(queue.Dropped, func() (queue.Aside, error) {

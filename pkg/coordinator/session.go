@@ -143,7 +143,7 @@ func (r *runner) connect() {
 	address := cfg.Addresses[r.address%len(cfg.Addresses)]
 	s, err := open(r.base, address, cfg.Client)
 	if err != nil {
-		r.o.log.Warn("coordinator can't be reached", "address", address, "err", err)
+		r.o.log.Warn("coordinator can't be reached", "address", address, "error", err)
 		r.again()
 		return
 	}
@@ -184,7 +184,7 @@ func (r *runner) streamEnded(err error) error {
 		return fmt.Errorf("owner: %s refuses worker %s: %w", address, r.o.cfg.WorkerID, err)
 	}
 	if r.failures == 1 || r.failures%10 == 0 {
-		r.o.log.Warn("the stream to a coordinator ended; trying again", "address", address, "err", err, "failures", r.failures)
+		r.o.log.Warn("the stream to a coordinator ended; trying again", "address", address, "error", err, "failures", r.failures)
 	}
 	return nil
 }
@@ -329,7 +329,7 @@ func (r *runner) do(ctx context.Context, g Grant) {
 	if ctx.Err() != nil {
 		return
 	}
-	r.o.log.Warn("work on a shard returned; the shard is given back", "shard", g.Shard.String(), "epoch", g.Epoch, "err", err)
+	r.o.log.Warn("work on a shard returned; the shard is given back", "shard", g.Shard.String(), "epoch", g.Epoch, "error", err)
 	select {
 	case <-time.After(restartAfter):
 	case <-ctx.Done():

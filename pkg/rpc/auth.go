@@ -90,7 +90,7 @@ func NewAuthenticator(c AuthConfig) (*Authenticator, error) {
 func (a *Authenticator) logTo(log *slog.Logger) {
 	if a.principals != nil {
 		a.principals.OnRefused(func(err error) {
-			log.Warn("the file of principals is refused; the one before stays in force", "err", err)
+			log.Warn("the file of principals is refused; the one before stays in force", "error", err)
 		})
 	}
 }

@@ -2,8 +2,10 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
@@ -43,13 +45,13 @@ const maxReconnectDelay = 5 * time.Second
 
 // Dial makes a lazy connection to address (host:port).
 func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.ClientConn, error) {
-	cfg, err := c.TLS.Config()
+	configs, err := c.TLS.Configs()
 	if err != nil {
 		return nil, err
 	}
 	creds := insecure.NewCredentials()
-	if cfg != nil {
-		creds = credentials.NewTLS(cfg)
+	if configs != nil {
+		creds = freshTLS{credentials.NewTLS(configs()), configs}
 	}
 	bo := backoff.DefaultConfig
 	bo.BaseDelay, bo.MaxDelay = 100*time.Millisecond, maxReconnectDelay
@@ -70,6 +72,21 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 		return nil, fmt.Errorf("dial %s: %w", address, err)
 	}
 	return conn, nil
+}
+
+// freshTLS asks for its configuration at each connection, so that a CA that was replaced
+// counts from the next one on.
+type freshTLS struct {
+	credentials.TransportCredentials
+	configs func() *tls.Config
+}
+
+func (f freshTLS) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(f.configs()).ClientHandshake(ctx, authority, c)
+}
+
+func (f freshTLS) Clone() credentials.TransportCredentials {
+	return freshTLS{f.TransportCredentials.Clone(), f.configs}
 }
 
 // bearer sends the token of a setting, or what its file has by now.

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -238,5 +239,66 @@ func TestCompressedMessagesAreRefused(t *testing.T) {
 	}
 	if _, err := client.SubmitBatch(ctx, &ingestv1.SubmitBatchRequest{}); err != nil {
 		t.Errorf("uncompressed: %v", err)
+	}
+}
+
+// TestAReplacedCACountsFromTheNextConnection: a client needs no restart for a new authority.
+func TestAReplacedCACountsFromTheNextConnection(t *testing.T) {
+	replace := func(file, by string) {
+		t.Helper()
+		b, err := os.ReadFile(by)
+		if err == nil {
+			err = os.WriteFile(file, b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, after := newAuthority(t), newAuthority(t)
+	cert, key := before.issue("collector")
+	caFile := filepath.Join(before.dir, "ca.pem")
+	addr := serve(t, ServerTLS{CertFile: cert, KeyFile: key}, AuthConfig{Mode: AuthNone})
+	conns := make(chan net.Conn, 1)
+	conn, err := Dial(addr, ClientConfig{TLS: tlsfile.Client{Enabled: true, CAFile: caFile}}, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		select {
+		case conns <- c:
+		default:
+		}
+		return c, err
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ask := func(wait bool) error {
+		_, err := ingestv1.NewIngestServiceClient(conn).SubmitBatch(ctx, &ingestv1.SubmitBatchRequest{}, grpc.WaitForReady(wait))
+		return err
+	}
+	if err := ask(true); err != nil {
+		t.Fatal(err)
+	}
+	newCert, newKey := after.issue("collector")
+	replace(cert, newCert)
+	replace(key, newKey)
+	tlsfile.Refresh()
+	_ = (<-conns).Close()
+	if err := ask(false); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+		for range 100 { // the closed connection itself may be the first answer
+			if err = ask(false); err != nil && strings.Contains(err.Error(), "unknown authority") {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err == nil || !strings.Contains(err.Error(), "unknown authority") {
+			t.Errorf("another authority's certificate: %v", err)
+		}
+	}
+	replace(caFile, filepath.Join(after.dir, "ca.pem"))
+	tlsfile.Refresh()
+	if err := ask(true); err != nil {
+		t.Errorf("after the CA was replaced: %v", err)
 	}
 }

@@ -24,7 +24,7 @@ func (s *Service) forget(ctx context.Context, q work.Queue, t work.Table) error 
 			n, err := forgetOld(ctx, q, t, s.now())
 			switch {
 			case err != nil && ctx.Err() == nil:
-				s.log.Warn("old runs are still remembered; tried again later", "err", err)
+				s.log.Warn("old runs are still remembered; tried again later", "error", err)
 			case n.Forgot > 0:
 				s.log.Info("forgot old runs", "logs", n.Forgot)
 			}

@@ -106,7 +106,7 @@ func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, st
 		info = head
 	}
 	if err != nil {
-		b.log.Error("ledger snapshot can't be read; it is built anew", "key", key, "err", err)
+		b.log.Error("ledger snapshot can't be read; it is built anew", "key", key, "error", err)
 		return ledger.New(boot), info.ETag, nil
 	}
 	return l, info.ETag, nil

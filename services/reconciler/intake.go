@@ -169,7 +169,7 @@ func (s *Service) feedIntake(ctx context.Context) error {
 			}
 			break
 		}
-		s.log.Warn("the number of shards is not fixed yet", "err", err)
+		s.log.Warn("the number of shards is not fixed yet", "error", err)
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (s *Service) feedIntake(ctx context.Context) error {
 	return every(ctx, s.cfg.Intake.Interval, func() {
 		if err := s.stage.barrier(ctx); err != nil && ctx.Err() == nil {
 			s.m.intakeFailures.Inc()
-			s.log.Warn("intake segments were not all written; tried again at the next round", "err", err)
+			s.log.Warn("intake segments were not all written; tried again at the next round", "error", err)
 		}
 	})
 }

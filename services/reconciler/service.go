@@ -122,7 +122,7 @@ func (s *Service) Run(ctx context.Context) error {
 	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
 	if ferr := errors.Join(s.stage.barrier(fctx), s.book.flush(fctx)); ferr != nil {
-		s.log.Warn("intake and ledgers were not all written; the next start lists more", "err", ferr)
+		s.log.Warn("intake and ledgers were not all written; the next start lists more", "error", ferr)
 	}
 	return err
 }
@@ -188,7 +188,7 @@ func (s *Service) scan(ctx context.Context, name string, fn func(context.Context
 	case ctx.Err() != nil: // stopping
 	default:
 		s.m.audits.WithLabelValues(name, "failed").Inc()
-		s.log.Warn("scan failed; the next one begins again", "scan", name, "err", err)
+		s.log.Warn("scan failed; the next one begins again", "scan", name, "error", err)
 	}
 	return err
 }
@@ -200,7 +200,7 @@ func (s *Service) flush(ctx context.Context) {
 		s.m.flushes.WithLabelValues("ok").Inc()
 	case ctx.Err() == nil:
 		s.m.flushes.WithLabelValues("failed").Inc()
-		s.log.Warn("ledgers were not all written; tried again at the next round", "err", err)
+		s.log.Warn("ledgers were not all written; tried again at the next round", "error", err)
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *Service) timeScan(ctx context.Context) error {
 	}
 	through, err := s.core.ReadCheckpoint(ctx)
 	if errors.Is(err, record.ErrCorrupt) {
-		s.log.Error("checkpoint can't be read; it is written anew", "err", err)
+		s.log.Error("checkpoint can't be read; it is written anew", "error", err)
 		through, err = 0, nil
 	}
 	if err != nil {

@@ -139,11 +139,11 @@ func (s *Service) retry(it *item, err error) {
 	wait := retry.Policy{Base: s.cfg.Queue.RetryBase, Cap: s.cfg.Queue.RetryMax}.Wait(it.tries, rand.Float64())
 	if s.queue.retryAt(it, s.now().Add(wait)) {
 		s.m.ends.WithLabelValues("retry").Inc()
-		s.log.Warn("try again later", "key", it.key, "try", it.tries, "wait", wait, "err", err)
+		s.log.Warn("try again later", "key", it.key, "try", it.tries, "wait", wait, "error", err)
 		return
 	}
 	s.m.ends.WithLabelValues("given_up").Inc()
-	s.log.Error("given up until a scan finds it again: too many wait for a retry", "key", it.key, "err", err)
+	s.log.Error("given up until a scan finds it again: too many wait for a retry", "key", it.key, "error", err)
 }
 
 // promote moves due retries back into the queue.

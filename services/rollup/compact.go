@@ -143,7 +143,7 @@ func (s *Service) maintain(ctx context.Context) error {
 		}{{"compaction", m.compact}, {"retention", m.retain}} {
 			if err := what.do(ctx); err != nil && ctx.Err() == nil {
 				s.m.compact.failures.WithLabelValues(what.name).Inc()
-				s.log.Warn("maintenance failed; it is tried again", "what", what.name, "err", err)
+				s.log.Warn("maintenance failed; it is tried again", "what", what.name, "error", err)
 			}
 		}
 	}
@@ -243,7 +243,7 @@ func (m *compactions) one(ctx context.Context, c compact.Candidate, fence uint64
 		m.s.log.Info("merged", "compaction", r.Set.Name.Key(), "sources", len(r.Set.Sources), "objects", len(r.Set.Objects), "samples", r.Set.Counts.Samples)
 	}
 	if errors.Is(err, publish.ErrConflict) || errors.Is(err, publish.ErrAborted) || errors.Is(err, compact.ErrGivenUp) {
-		m.s.log.Info("a compaction is another's, or given up; the next look has what is left", "compaction", c.Name.SlotPrefix(), "err", err)
+		m.s.log.Info("a compaction is another's, or given up; the next look has what is left", "compaction", c.Name.SlotPrefix(), "error", err)
 		return nil
 	}
 	return err

@@ -48,7 +48,7 @@ func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set, p
 	}
 	old, err := s.series(ctx, before, part, cost)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, rollup.ErrTooLarge) {
-		s.log.Info("the former generation can't be read; all frames are", "set", before.Name.Key(), "err", err)
+		s.log.Info("the former generation can't be read; all frames are", "set", before.Name.Key(), "error", err)
 		return nil, none, errNotExtendable
 	}
 	if err != nil {

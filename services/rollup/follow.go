@@ -120,14 +120,14 @@ func (o *owner) leaveAlone(ctx context.Context, what, key string, err error) {
 	if info, herr := o.s.store.Head(hctx, key); herr == nil {
 		written = info.LastModified.UTC().Format(time.RFC3339)
 	}
-	o.s.log.Error("intake segment is "+what+" and is left alone; lmctl reprocess enters what was accepted until it was written", "key", key, "written", written, "err", err)
+	o.s.log.Error("intake segment is "+what+" and is left alone; lmctl reprocess enters what was accepted until it was written", "key", key, "written", written, "error", err)
 }
 
 // later tells of a segment that is put aside.
 func (o *owner) later(key string, err error) error {
 	if errors.Is(err, intake.ErrLater) {
 		o.s.m.segments.WithLabelValues("later").Inc()
-		o.s.log.Warn("intake segment can't be taken now and is tried again; others go on", "key", key, "err", err)
+		o.s.log.Warn("intake segment can't be taken now and is tried again; others go on", "key", key, "error", err)
 	}
 	return err
 }

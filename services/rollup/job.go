@@ -154,7 +154,7 @@ func (h job) publish(ctx context.Context, p *planned, pub *published, m *made, i
 	case errors.Is(err, publish.ErrAborted), errors.Is(err, publish.ErrConflict):
 		// Decided against this worker: the next generation has the inputs.
 		s.m.refused.WithLabelValues(string(refusal(err))).Inc()
-		log.Warn("publication refused", "err", err)
+		log.Warn("publication refused", "error", err)
 	default:
 		s.m.refused.WithLabelValues(string(refusal(err))).Inc()
 		return err
@@ -185,7 +185,7 @@ func (h job) failed(ctx context.Context, p *planned, pub *published, open []wind
 	var conservation *rollup.ConservationError
 	if errors.As(err, &conservation) {
 		s.m.conservation.Inc()
-		s.log.Error("records are not conserved; nothing is published", "shard", p.Shard, "hour", p.Hour, "generation", p.Generation, "err", err)
+		s.log.Error("records are not conserved; nothing is published", "shard", p.Shard, "hour", p.Hour, "generation", p.Generation, "error", err)
 		return err
 	}
 	var bad *UnreadableError
@@ -218,7 +218,7 @@ func (h job) failed(ctx context.Context, p *planned, pub *published, open []wind
 		return errors.Join(err, derr)
 	}
 	s.m.unreadable.Add(float64(max(len(all)-1, 0)))
-	s.log.Error("batches are left out until their frames are back", "batches", len(all), "first", bad.Entry.Identity(), "shard", p.Shard, "hour", p.Hour, "err", bad.Err)
+	s.log.Error("batches are left out until their frames are back", "batches", len(all), "first", bad.Entry.Identity(), "shard", p.Shard, "hour", p.Hour, "error", bad.Err)
 	for _, w := range slices.Backward(open) {
 		n := catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation}
 		if _, aerr := s.publisher.Abort(ctx, n, "frame can not be read"); aerr != nil {

@@ -146,7 +146,7 @@ func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
 	}
 	switch {
 	case record.Unreadable(err):
-		o.s.log.Error("an order can't be read; give it again", "key", key, "err", err)
+		o.s.log.Error("an order can't be read; give it again", "key", key, "error", err)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read %q: %w", key, err)

@@ -59,7 +59,7 @@ func (s *Service) own(ctx context.Context, g Grant) error {
 		wait = s.cfg.Intake.Interval
 		again, err := o.round(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.log.Warn("round failed; it is tried again", "shard", g.Shard, "err", err)
+			s.log.Warn("round failed; it is tried again", "shard", g.Shard, "error", err)
 		}
 		if again { // what failed has waits of its own
 			wait = 0

@@ -197,7 +197,7 @@ func (s *Service) until(ctx context.Context, what string, fn func(context.Contex
 		case errors.As(err, &shards), errors.Is(err, intake.ErrConfig), errors.Is(err, errAuthority), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
 			return fmt.Errorf("rollup: %w", err)
 		}
-		s.log.Warn("not there yet; it is tried again", "what", what, "err", err)
+		s.log.Warn("not there yet; it is tried again", "what", what, "error", err)
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
@@ -225,7 +225,7 @@ func (s *Service) publication() error {
 	c := publish.Config{
 		Store: s.store, Refs: s.refs, Clock: clock{s.now}, AuthorityID: s.cfg.AuthorityID, WorkerID: s.cfg.ID, Policy: s.policy,
 		Queue: publish.NewObjectQueue(s.store, func(key string, err error) {
-			s.log.Error("item of the delayed queue can't be read", "key", key, "err", err)
+			s.log.Error("item of the delayed queue can't be read", "key", key, "error", err)
 		}),
 		Events: publish.Events{
 			Phase: func(p publish.Phase, took time.Duration) {
@@ -271,7 +271,7 @@ func (s *Service) collect(ctx context.Context) error {
 		}
 		var err error
 		if swept, err = s.collectOnce(ctx, swept); err != nil && ctx.Err() == nil {
-			s.log.Warn("delayed collection failed; it goes on at the next interval", "err", err)
+			s.log.Warn("delayed collection failed; it goes on at the next interval", "error", err)
 		}
 	}
 }

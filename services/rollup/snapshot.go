@@ -94,7 +94,7 @@ func (s *Service) startSnapshots(ctx context.Context, g Grant) (p *snapshots, st
 	}
 	p, err := s.newSnapshots(g)
 	if err != nil {
-		s.log.Error("no live-state snapshots of this shard", "shard", g.Shard, "err", err)
+		s.log.Error("no live-state snapshots of this shard", "shard", g.Shard, "error", err)
 		return nil, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -130,12 +130,12 @@ func (s *Service) newSnapshots(g Grant) (*snapshots, error) {
 				m.deleted.WithLabelValues("snapshot").Add(float64(snapshots))
 				m.deleted.WithLabelValues("pack").Add(float64(packs))
 				if err != nil {
-					s.log.Warn("old snapshots are deleted next time", "shard", g.Shard, "err", err)
+					s.log.Warn("old snapshots are deleted next time", "shard", g.Shard, "error", err)
 				}
 			},
 			Lost: func(err error) {
 				m.failures.Inc()
-				s.log.Warn("snapshot goes on without an object that can't be read", "shard", g.Shard, "err", err)
+				s.log.Warn("snapshot goes on without an object that can't be read", "shard", g.Shard, "error", err)
 			},
 		},
 	})
@@ -160,7 +160,7 @@ func (p *snapshots) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := p.round(ctx); err != nil && ctx.Err() == nil {
 			p.s.snapshots.failures.Inc()
-			p.s.log.Warn("snapshot failed; it is tried again", "shard", p.grant.Shard, "err", err)
+			p.s.log.Warn("snapshot failed; it is tried again", "shard", p.grant.Shard, "error", err)
 		}
 		p.s.snapshots.pending.WithLabelValues(name).Set(float64(p.chain.Pending()))
 		if s := p.chain.Newest(); s != nil {
@@ -204,7 +204,7 @@ func (p *snapshots) step(ctx context.Context) (done bool, err error) {
 	case work.Completed:
 		return true, err
 	case work.Fenced, work.Lost, work.Busy, work.Deferred, work.HandedOver:
-		p.s.log.Debug("snapshot is another worker's", "shard", p.grant.Shard, "outcome", o, "err", err)
+		p.s.log.Debug("snapshot is another worker's", "shard", p.grant.Shard, "outcome", o, "error", err)
 		return false, nil
 	default:
 		return false, err

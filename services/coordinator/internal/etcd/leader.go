@@ -71,7 +71,7 @@ func (l *Leader) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		l.Log.Warn("leadership ended, or could not be had; trying again", "err", err)
+		l.Log.Warn("leadership ended, or could not be had; trying again", "error", err)
 		select {
 		case <-time.After(campaignAgain):
 		case <-ctx.Done():

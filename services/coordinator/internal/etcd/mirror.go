@@ -76,7 +76,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		m.fail(err)
-		m.log.Warn("the watch of etcd ended; it begins again", "err", err)
+		m.log.Warn("the watch of etcd ended; it begins again", "error", err)
 		select {
 		case <-time.After(mirrorAgain):
 		case <-ctx.Done():
@@ -132,7 +132,7 @@ func (m *Mirror) load(ctx context.Context) error {
 		return fmt.Errorf("etcd: read %s: %w", m.keys.ownership(), err)
 	}
 	if err := m.c.at(r.Header, before); err != nil {
-		m.log.Warn("etcd was restored, or is another one; everything is read anew", "err", err)
+		m.log.Warn("etcd was restored, or is another one; everything is read anew", "error", err)
 	}
 	states := map[ownership.Kind]*State{}
 	// The numbers of shards first: other keys need them.
@@ -196,7 +196,7 @@ func (m *Mirror) apply(states map[ownership.Kind]*State, key string, v *kv) {
 		states[kind] = s
 	}
 	if err := s.apply(f, name, v); err != nil {
-		m.log.Error("a value in etcd can't be read; it is left out", "key", key, "err", err)
+		m.log.Error("a value in etcd can't be read; it is left out", "key", key, "error", err)
 	}
 }
 

@@ -96,7 +96,7 @@ func (t *term) step(ctx context.Context) time.Duration {
 			observe(t.l.Observe.Refused, kind)
 		case ctx.Err() == nil:
 			observe(t.l.Observe.Failed, kind)
-			t.l.Log.Warn("a decision was not written; it is made again", "kind", kind, "err", err)
+			t.l.Log.Warn("a decision was not written; it is made again", "kind", kind, "error", err)
 		}
 	}
 	return wait

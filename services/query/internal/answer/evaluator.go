@@ -333,7 +333,7 @@ func (s *Session) again(ctx context.Context) bool {
 		return false
 	}
 	if err := s.e.d.Sets.Refresh(ctx, from, to); err != nil {
-		s.e.d.Log.Warn("the published sets can't be listed again", "err", err)
+		s.e.d.Log.Warn("the published sets can't be listed again", "error", err)
 	}
 	s.begin()
 	return true

@@ -60,7 +60,7 @@ func (f *Follower) auditBoots(ctx context.Context, full bool) error {
 	err := objstore.ListAll(ctx, f.d.Store, layout.BootsPrefix, "", func(o objstore.Info) error {
 		boot, err := layout.ParseBoot(o.Key)
 		if err != nil {
-			f.d.Log.Warn("unknown key among the boots", "key", o.Key, "err", err)
+			f.d.Log.Warn("unknown key among the boots", "key", o.Key, "error", err)
 			return nil
 		}
 		g.Go(func() error { return f.auditBoot(ctx, boot, full) })
@@ -85,7 +85,7 @@ func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool)
 	err := objstore.ListAll(ctx, f.d.Store, prefix, after, func(o objstore.Info) error {
 		id, err := layout.ParseAccepted(o.Key)
 		if err != nil {
-			f.d.Log.Warn("unknown key among the manifests", "key", o.Key, "err", err)
+			f.d.Log.Warn("unknown key among the manifests", "key", o.Key, "error", err)
 			return nil
 		}
 		if !f.seen(id, o.LastModified) {

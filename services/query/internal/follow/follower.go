@@ -107,7 +107,7 @@ func (f *Follower) audits(ctx context.Context) error {
 		}
 		err := f.Audit(ctx, f.fullDue())
 		if err != nil && ctx.Err() == nil {
-			f.d.Log.Warn("audit failed; complete_through stays", "err", err)
+			f.d.Log.Warn("audit failed; complete_through stays", "error", err)
 		}
 		f.d.Live.Expire(f.d.Now())
 		wait := f.cfg.AuditInterval

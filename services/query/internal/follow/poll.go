@@ -26,7 +26,7 @@ func (f *Follower) polls(ctx context.Context) error {
 		}
 		if err := f.Poll(ctx); err != nil && ctx.Err() == nil {
 			f.m.pollFailures.Inc()
-			f.d.Log.Debug("poll failed", "err", err)
+			f.d.Log.Debug("poll failed", "error", err)
 		}
 	}
 }

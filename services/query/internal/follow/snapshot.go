@@ -57,7 +57,7 @@ func (f *Follower) Restore(ctx context.Context) error {
 	started := f.d.Now()
 	all, err := snapshot.All(ctx, f.d.Store)
 	if err != nil {
-		f.d.Log.Warn("no start from live-state snapshots yet", "err", err)
+		f.d.Log.Warn("no start from live-state snapshots yet", "error", err)
 		return err
 	}
 	var g errgroup.Group
@@ -83,7 +83,7 @@ func (f *Follower) restoreShard(ctx context.Context, s shard.ID, numbers []uint6
 	for _, n := range numbers[:min(len(numbers), fallbacks)] {
 		snap, err := snapshot.Read(ctx, f.d.Store, s, n)
 		if err != nil {
-			f.d.Log.Warn("live-state snapshot can't be read; an older one may do", "shard", s, "number", n, "err", err)
+			f.d.Log.Warn("live-state snapshot can't be read; an older one may do", "shard", s, "number", n, "error", err)
 			continue
 		}
 		var g errgroup.Group
@@ -109,7 +109,7 @@ func (f *Follower) restoreShard(ctx context.Context, s shard.ID, numbers []uint6
 		if err == nil || ctx.Err() != nil {
 			return batches
 		}
-		f.d.Log.Warn("live-state snapshot is not whole; an older one may do, an audit finds the rest", "shard", s, "number", n, "err", err)
+		f.d.Log.Warn("live-state snapshot is not whole; an older one may do, an audit finds the rest", "shard", s, "number", n, "error", err)
 	}
 	return batches
 }

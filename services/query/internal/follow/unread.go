@@ -53,7 +53,7 @@ func (f *Follower) noteUnread(key string, u Unread) {
 		old.Err = u.Err
 		return
 	}
-	f.d.Log.Warn("accepted batch can't be read; answers that need it are partial", "key", key, "cause", u.Cause, "err", u.Err)
+	f.d.Log.Warn("accepted batch can't be read; answers that need it are partial", "key", key, "cause", u.Cause, "error", u.Err)
 	if len(f.unread) >= maxUnread {
 		f.overflow++
 		return

@@ -37,7 +37,7 @@ func (f *Follower) watch(ctx context.Context, addr string) error {
 			f.auditSoon() // hints may have been lost with it
 		}
 		f.m.watchEnds.Inc()
-		f.d.Log.Debug("watch ended", "reconciler", addr, "messages", n, "err", err)
+		f.d.Log.Debug("watch ended", "reconciler", addr, "messages", n, "error", err)
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (f *Follower) watchOnce(ctx context.Context, client reconcilerv1.Reconciler
 				failpoint.Hit("query.watch.hint.received")
 				f.m.hints.Inc()
 				if err := f.take(ctx, msg.GetManifestKey(), msg.GetManifest()); err != nil && !errors.Is(err, context.Canceled) {
-					f.d.Log.Debug("hint not followed; an audit will", "key", msg.GetManifestKey(), "err", err)
+					f.d.Log.Debug("hint not followed; an audit will", "key", msg.GetManifestKey(), "error", err)
 				}
 			}
 			return nil

@@ -34,7 +34,7 @@ func (k *Keeper) every(ctx context.Context, wait time.Duration, poll func(contex
 		done, err := poll(ctx)
 		if err != nil && ctx.Err() == nil {
 			k.m.failed.Inc()
-			k.d.Log.Warn("poll failed", "of", what, "err", err)
+			k.d.Log.Warn("poll failed", "of", what, "error", err)
 		}
 		d := wait
 		if err != nil || !done {
@@ -174,7 +174,7 @@ func (k *Keeper) segment(ctx context.Context, key string) error {
 	case errors.Is(err, objstore.ErrNotFound):
 		return nil // deleted meanwhile: every batch in it is published
 	case errors.Is(err, intake.ErrSegment):
-		k.d.Log.Warn("intake segment can't be read: what is not rolled up is not known", "key", key, "err", err)
+		k.d.Log.Warn("intake segment can't be read: what is not rolled up is not known", "key", key, "error", err)
 		k.damaged.Store(true)
 		return nil
 	case err != nil:
