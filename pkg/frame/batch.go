@@ -5,6 +5,8 @@
 package frame
 
 import (
+	"iter"
+
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
@@ -45,6 +47,20 @@ type Group struct {
 	Values []float64
 	// Histograms, series-major; nil in a group of samples.
 	Histograms []series.Histogram
+}
+
+// Common are the strings and the resource labels.
+func (b *Batch) Common() *series.Table { return &b.Table }
+
+// SeriesGroups yields the series of each group, and whether it has histograms.
+func (b *Batch) SeriesGroups() iter.Seq2[[]series.Ref, bool] {
+	return func(yield func([]series.Ref, bool) bool) {
+		for i := range b.Groups {
+			if g := &b.Groups[i]; !yield(g.Series, len(g.Histograms) > 0) {
+				return
+			}
+		}
+	}
 }
 
 // Records counts the records: the sum over groups of series times rows.

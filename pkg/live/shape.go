@@ -1,20 +1,16 @@
 package live
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"hash"
-
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/shapes"
 )
 
 // shape is the series of a batch: which label set stands at which place. Batches of
 // one shape share it; where series have a label with their agent, batches of one agent only.
 type shape struct {
-	key     [sha256.Size]byte
+	key     shapes.Key
 	groups  []*shapeGroup
 	batches int    // those whose columns are in the groups
 	live    int    // those of them that are not evicted
@@ -32,56 +28,7 @@ type shapeGroup struct {
 }
 
 // place is where a series stands in a shape.
-type place struct {
-	group *shapeGroup
-	pos   uint32
-}
-
-// shapeHasher reuses its memory. Not for concurrent use.
-type shapeHasher struct {
-	h   hash.Hash
-	buf []byte
-}
-
-// sum of the series of b; agent is empty where it does not tell series apart.
-func (s *shapeHasher) sum(agent string, b *frame.Batch) (key [sha256.Size]byte) {
-	if s.h == nil {
-		s.h = sha256.New()
-	}
-	buf := s.buf[:0]
-	buf = binary.AppendUvarint(buf, uint64(len(agent)))
-	buf = append(buf, agent...)
-	buf = binary.AppendUvarint(buf, uint64(len(b.Strings)))
-	for _, v := range b.Strings {
-		buf = binary.AppendUvarint(buf, uint64(len(v)))
-		buf = append(buf, v...)
-	}
-	buf = appendRefs(buf, b.Resource)
-	for i := range b.Groups {
-		g := &b.Groups[i]
-		buf = binary.AppendUvarint(buf, uint64(len(g.Series)))
-		for j := range g.Series {
-			r := &g.Series[j]
-			buf = appendRefs(buf, r.Labels)
-			buf = append(buf, byte(r.Type))
-			buf = binary.AppendUvarint(buf, uint64(r.Unit))
-		}
-	}
-	s.buf = buf
-	s.h.Reset()
-	s.h.Write(buf)
-	s.h.Sum(key[:0])
-	return key
-}
-
-func appendRefs(buf []byte, refs []series.LabelRef) []byte {
-	buf = binary.AppendUvarint(buf, uint64(len(refs)))
-	for _, r := range refs {
-		buf = binary.AppendUvarint(buf, uint64(r.Name))
-		buf = binary.AppendUvarint(buf, uint64(r.Value))
-	}
-	return buf
-}
+type place = shapes.Place[shapeGroup]
 
 // shapeOf finds or builds the shape of b. Under the write lock.
 func (s *Store) shapeOf(b *frame.Batch) *shape {
@@ -89,11 +36,11 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 	if s.cfg.AgentLabel != "" {
 		agent = b.Identity.Agent
 	}
-	key := s.hasher.sum(agent, b)
-	if sh := s.shapes[key]; sh != nil {
+	key, sh := s.shapes.Find(agent, b)
+	if sh != nil {
 		return sh
 	}
-	sh := &shape{key: key, groups: make([]*shapeGroup, len(b.Groups)), bytes: shapeOverhead}
+	sh = &shape{key: key, groups: make([]*shapeGroup, len(b.Groups)), bytes: shapeOverhead}
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		sg := &shapeGroup{series: make([]uint32, len(g.Series)), means: make([]uint32, len(g.Series))}
@@ -103,18 +50,18 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 			r := &g.Series[j]
 			id, ser := s.seriesOf(s.cfg.AgentLabel.Labels(&s.builder, b.Labels(r), agent))
 			sg.means[j] = s.meaningOf(r.Type, b.Strings[r.Unit])
-			ser.places = append(ser.places, place{sg, uint32(j)})
+			ser.places = append(ser.places, place{Group: sg, At: uint32(j)})
 			sg.series[j] = id
 		}
 	}
-	s.shapes[key] = sh
+	s.shapes.Set(key, sh)
 	return sh
 }
 
 // dropShape takes a shape without batches out of the index, and with it series that
 // stand nowhere else.
 func (s *Store) dropShape(sh *shape) {
-	delete(s.shapes, sh.key)
+	s.shapes.Drop(sh.key)
 	mine := make(map[*shapeGroup]bool, len(sh.groups))
 	for _, g := range sh.groups {
 		mine[g] = true
@@ -127,7 +74,7 @@ func (s *Store) dropShape(sh *shape) {
 			}
 			kept := ser.places[:0]
 			for _, p := range ser.places {
-				if !mine[p.group] {
+				if !mine[p.Group] {
 					kept = append(kept, p)
 				}
 			}

@@ -176,7 +176,7 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 		}
 		at := len(places)
 		for _, pl := range ser.places {
-			places = append(places, foundPlace{pl.group, pl.group.segments, pl.pos})
+			places = append(places, foundPlace{pl.Group, pl.Group.segments, pl.At})
 		}
 		out = append(out, found{ser.labels, places[at:len(places):len(places)]})
 	}

@@ -2,7 +2,6 @@ package live
 
 import (
 	"container/heap"
-	"crypto/sha256"
 	"math"
 	"slices"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series/shapes"
 )
 
 // Estimates of heap bytes beside the columns. Those of maps are what an entry takes after
@@ -36,7 +36,7 @@ type Store struct {
 	mu      sync.RWMutex
 	version uint64
 	boots   map[identity.Boot]*bootIndex
-	shapes  map[[sha256.Size]byte]*shape
+	shapes  *shapes.Table[shape]
 	series  map[uint32]*storedSeries
 	byHash  map[uint64][]uint32
 	index   postings
@@ -61,7 +61,6 @@ type Store struct {
 	lost    losses
 	evicted Evicted
 	cover   Cover
-	hasher  shapeHasher
 	builder labels.ScratchBuilder
 }
 
@@ -73,7 +72,7 @@ func New(cfg Config) (*Store, error) {
 	return &Store{
 		cfg:     cfg,
 		boots:   map[identity.Boot]*bootIndex{},
-		shapes:  map[[sha256.Size]byte]*shape{},
+		shapes:  shapes.NewTable[shape](),
 		series:  map[uint32]*storedSeries{},
 		byHash:  map[uint64][]uint32{},
 		index:   newPostings(),
@@ -298,7 +297,7 @@ func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return Stats{
-		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Ghosts: s.ghosts.Len(), Series: len(s.series), Shapes: len(s.shapes),
+		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Ghosts: s.ghosts.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
 		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted,
 	}
 }

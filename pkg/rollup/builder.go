@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/pkg/series/shapes"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -57,28 +58,29 @@ type Builder struct {
 	seen   []bool
 	counts Counts
 
-	shapes map[string]*shape
+	shapes *shapes.Table[shape]
 	series []*rawSeries
 	byKey  map[string]*rawSeries
-	key    []byte
 	text   map[string]string
 	groups int
 	bytes  int64
 	limit  int64 // of bytes; 0 is none
-	// shapeBytes are of the keys of shapes, which all parts have alike.
-	shapeBytes int64
 }
 
-// shapesShare of the limit is for the keys of shapes. Beyond it they are forgotten: a table
-// that comes again has new groups then, which costs a place for each of its series.
+// shapesShare of the limit is for the table of shapes, which all parts have alike. Beyond it
+// shapes are forgotten: one that comes again has new groups then, which costs a place for
+// each of its series.
 const shapesShare = 16
+
+// shapeCost is about the memory of a shape in the table.
+const shapeCost = 160
 
 // NewBuilder makes a builder of the part of hour h that the inputs have records in. Inputs
 // of other hours are welcome: they win sequence numbers.
 func NewBuilder(h window.Hour, inputs []Input, part Part) *Builder {
 	return &Builder{
 		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
-		shapes: map[string]*shape{}, byKey: map[string]*rawSeries{}, text: map[string]string{},
+		shapes: shapes.NewTable[shape](), byKey: map[string]*rawSeries{}, text: map[string]string{},
 	}
 }
 
@@ -213,45 +215,20 @@ type rawSeries struct {
 	places []place
 }
 
-// place is where a series stands in the frames of a shape.
-type place struct {
-	group *group
-	at    int // index into kept
-}
+// place is where a series stands in the frames of a shape: At is an index into kept.
+type place = shapes.Place[group]
 
-// shapeOf finds or makes the shape of f: agent, strings and series tables.
+// shapeOf finds or makes the shape of f.
 func (b *Builder) shapeOf(f *frame.Batch) *shape {
-	key := appendText(b.key[:0], f.Identity.Agent)
-	key = binary.AppendUvarint(key, uint64(len(f.Strings)))
-	for _, s := range f.Strings {
-		key = appendText(key, s)
-	}
-	key = appendRefs(key, f.Resource)
-	for i := range f.Groups {
-		g := &f.Groups[i]
-		key = binary.AppendUvarint(key, uint64(len(g.Series)))
-		if len(g.Histograms) > 0 {
-			key = append(key, 1)
-		} else {
-			key = append(key, 0)
-		}
-		for j := range g.Series {
-			s := &g.Series[j]
-			key = appendRefs(key, s.Labels)
-			key = append(key, byte(s.Type))
-			key = binary.AppendUvarint(key, uint64(s.Unit))
-		}
-	}
-	b.key = key
-	if sh := b.shapes[string(key)]; sh != nil {
+	key, sh := b.shapes.Find(f.Identity.Agent, f)
+	if sh != nil {
 		return sh
 	}
-	sh := &shape{groups: make([]*group, len(f.Groups))}
-	if b.shapeBytes += int64(len(key)) + 64; b.limit > 0 && b.shapeBytes > b.limit/shapesShare {
-		clear(b.shapes)
-		b.shapeBytes = int64(len(key)) + 64
+	sh = &shape{groups: make([]*group, len(f.Groups))}
+	if b.limit > 0 && int64(b.shapes.Len()+1)*shapeCost > b.limit/shapesShare {
+		b.shapes.Clear()
 	}
-	b.shapes[string(key)] = sh
+	b.shapes.Set(key, sh)
 	for i := range f.Groups {
 		sh.groups[i] = b.newGroup(f, &f.Groups[i])
 	}
@@ -283,7 +260,7 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 			b.series = append(b.series, s)
 			b.bytes += seriesCost + int64(labelCost*len(buf))
 		}
-		s.places = append(s.places, place{sg, len(sg.kept)})
+		s.places = append(s.places, place{Group: sg, At: uint32(len(sg.kept))})
 		sg.kept = append(sg.kept, j)
 	}
 	b.bytes += int64(len(sg.kept)) * 24
@@ -321,13 +298,4 @@ func (b *Builder) intern(s string) string {
 
 func appendText(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
-}
-
-func appendRefs(dst []byte, refs []series.LabelRef) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(refs)))
-	for _, r := range refs {
-		dst = binary.AppendUvarint(dst, uint64(r.Name))
-		dst = binary.AppendUvarint(dst, uint64(r.Value))
-	}
-	return dst
 }

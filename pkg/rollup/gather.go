@@ -29,11 +29,11 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 	var key []byte
 	for _, s := range b.series {
 		slices.SortFunc(s.places, func(x, y place) int {
-			return cmp.Or(cmp.Compare(x.group.id, y.group.id), cmp.Compare(x.at, y.at))
+			return cmp.Or(cmp.Compare(x.Group.id, y.Group.id), cmp.Compare(x.At, y.At))
 		})
 		key = key[:0]
 		for _, p := range s.places {
-			key = binary.AppendUvarint(key, uint64(p.group.id))
+			key = binary.AppendUvarint(key, uint64(p.Group.id))
 		}
 		l := lines[string(key)]
 		if l == nil {
@@ -90,7 +90,7 @@ func (b *Builder) timeline(places []place) *timeline {
 	l := &timeline{plain: true}
 	n := 0
 	for i, p := range places {
-		for _, s := range p.group.segments {
+		for _, s := range p.Group.segments {
 			l.cells = append(l.cells, cell{s, i})
 			n += len(s.t)
 			l.plain = l.plain && b.lost[s.input] == nil
@@ -134,7 +134,7 @@ func (l *timeline) fill() {
 	for _, c := range l.cells {
 		rows := len(c.t)
 		for _, s := range l.series {
-			at := s.places[c.place].at
+			at := int(s.places[c.place].At)
 			switch {
 			case !floats:
 				copy(s.H[row:row+rows], c.h[at*rows:])
@@ -170,30 +170,7 @@ type record struct {
 
 // gather merges overlapping segments record by record.
 func (b *Builder) gather(s *rawSeries) {
-	var recs []record
-	histograms, starts := false, false
-	for _, p := range s.places {
-		for _, seg := range p.group.segments {
-			lost := b.lost[seg.input]
-			rows := len(seg.t)
-			for row, t := range seg.t {
-				rec := record{t: t, input: seg.input, seq: seg.seq(p.group.kept[p.at], row)}
-				if lost != nil && within(lost, rec.seq) {
-					continue
-				}
-				if seg.starts != nil {
-					rec.start = seg.starts[p.at]
-					starts = starts || rec.start != 0
-				}
-				if seg.h != nil {
-					rec.h, histograms = &seg.h[p.at*rows+row], true
-				} else {
-					rec.v = seg.v[p.at*rows+row]
-				}
-				recs = append(recs, rec)
-			}
-		}
-	}
+	recs := b.records(s)
 	slices.SortFunc(recs, func(x, y record) int {
 		if c := cmp.Compare(x.t, y.t); c != 0 {
 			return c
@@ -202,27 +179,59 @@ func (b *Builder) gather(s *rawSeries) {
 	})
 	kept := slices.CompactFunc(recs, func(x, y record) bool { return x.t == y.t })
 	b.counts.Duplicates += uint64(len(recs) - len(kept))
-	if len(kept) == 0 {
-		return
+	if len(kept) > 0 {
+		s.fill(kept)
 	}
-	s.T = make([]int64, len(kept))
+}
+
+// records are those of the series that no other input has won.
+func (b *Builder) records(s *rawSeries) (recs []record) {
+	for _, p := range s.places {
+		at, number := int(p.At), p.Group.kept[p.At]
+		for _, seg := range p.Group.segments {
+			lost := b.lost[seg.input]
+			rows := len(seg.t)
+			for row, t := range seg.t {
+				rec := record{t: t, input: seg.input, seq: seg.seq(number, row)}
+				if lost != nil && within(lost, rec.seq) {
+					continue
+				}
+				if seg.starts != nil {
+					rec.start = seg.starts[at]
+				}
+				if seg.h != nil {
+					rec.h = &seg.h[at*rows+row]
+				} else {
+					rec.v = seg.v[at*rows+row]
+				}
+				recs = append(recs, rec)
+			}
+		}
+	}
+	return recs
+}
+
+// fill makes the columns of the series from its records.
+func (s *rawSeries) fill(recs []record) {
+	s.T = make([]int64, len(recs))
+	histograms := slices.ContainsFunc(recs, func(r record) bool { return r.h != nil })
 	if histograms {
-		s.H = make([]series.Histogram, len(kept))
+		s.H = make([]series.Histogram, len(recs))
 	} else {
-		s.V = make([]float64, len(kept))
+		s.V = make([]float64, len(recs))
 	}
-	if starts {
-		s.Start = make([]int64, len(kept))
+	if slices.ContainsFunc(recs, func(r record) bool { return r.start != 0 }) {
+		s.Start = make([]int64, len(recs))
 	}
-	for i := range kept {
-		r := &kept[i]
+	for i := range recs {
+		r := &recs[i]
 		s.T[i] = r.t
 		if histograms {
 			s.H[i] = *r.h
 		} else {
 			s.V[i] = r.v
 		}
-		if starts {
+		if s.Start != nil {
 			s.Start[i] = r.start
 		}
 	}
