@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -45,11 +46,11 @@ type Config struct {
 type Catalog struct {
 	cfg  Config
 	view *View
-	// half of an hour: what a refresh had read of it when it ran out of requests.
-	half   map[string]seen
-	halfOf window.Hour
-	// compactions that were read, by key.
-	compactions map[string]*Set
+	// records that were read of the hours of the view, and of one where a refresh ran out of requests.
+	records *Reader
+	// left are the requests of the refresh that runs, and sharing the sets of its hour so far.
+	left    int
+	sharing map[slot]*Set
 }
 
 // New makes an empty catalog; it makes no request.
@@ -66,7 +67,9 @@ func New(c Config) (*Catalog, error) {
 	if c.RequestTimeout == 0 {
 		c.RequestTimeout = DefaultRequestTimeout
 	}
-	return &Catalog{cfg: c, view: &View{hours: map[window.Hour]*hour{}}}, nil
+	cat := &Catalog{cfg: c, view: &View{hours: map[window.Hour]*hour{}}}
+	cat.records = NewReader(ReaderConfig{Read: cat.record, Trim: cat.share, Follow: true, Limit: math.MaxInt})
+	return cat, nil
 }
 
 // View is the newest one.
@@ -81,6 +84,7 @@ func (c *Catalog) Forget(from, to window.Hour) {
 		}
 	}
 	c.view = next
+	c.records.Keep(func(n Name) bool { return n.Hour >= from && n.Hour <= to })
 }
 
 // Refresh reads the hours from to to, both included: one listing in key order, and of the
@@ -90,8 +94,10 @@ func (c *Catalog) Refresh(ctx context.Context, from, to window.Hour) (*View, err
 	if to < from {
 		return c.view, nil
 	}
-	p := &pass{c: c, left: c.cfg.MaxRequests, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, doubt: c.view.doubt}}
+	c.left = c.cfg.MaxRequests
+	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, doubt: c.view.doubt}, listed: map[window.Hour]map[Name]bool{}}
 	err := p.read(ctx, from, to)
+	c.records.Keep(func(n Name) bool { return p.listed[n.Hour] == nil || p.listed[n.Hour][n] })
 	if err == nil && !c.cfg.Records {
 		// After the listings: whatever retention had removed by then was decided before.
 		err = p.expiry(ctx)
@@ -107,8 +113,9 @@ func (c *Catalog) Refresh(ctx context.Context, from, to window.Hour) (*View, err
 // pass is one refresh.
 type pass struct {
 	c    *Catalog
-	left int
 	next *View
+	// listed are the generations of hours that changed: others of them need not be remembered.
+	listed map[window.Hour]map[Name]bool
 }
 
 func (p *pass) read(ctx context.Context, from, to window.Hour) error {
@@ -116,7 +123,7 @@ func (p *pass) read(ctx context.Context, from, to window.Hour) error {
 	if from == to {
 		o = objstore.ListOptions{Prefix: layout.RollupSetsHour(from)}
 	}
-	at, listed := from, []objstore.Info(nil)
+	at, listed := from, []Slot(nil)
 	// close takes over the hour that was listed, and those before h, which have nothing.
 	close := func(h window.Hour) error {
 		if at >= h {
@@ -128,124 +135,92 @@ func (p *pass) read(ctx context.Context, from, to window.Hour) error {
 		for old := range p.c.view.hours {
 			if old > at && old < h {
 				delete(p.next.hours, old)
+				p.listed[old] = map[Name]bool{}
 			}
 		}
 		at, listed = h, nil
 		return nil
 	}
-	for {
-		page, err := p.list(ctx, o)
+	for of, err := range Slots(ctx, lister{p.c}, o) {
 		if err != nil {
 			return err
 		}
-		for _, info := range page.Objects {
-			n, err := layout.ParseRollupSet(info.Key)
-			if err != nil || n.Span > 0 {
-				continue // of another family, or foreign; a compaction is found by its sources
-			}
-			if n.Hour > to {
-				return close(to + 1)
-			}
-			if err := close(n.Hour); err != nil {
-				return err
-			}
-			listed = append(listed, info)
+		if of.Name.Hour > to {
+			break
 		}
-		if page.Next == "" {
-			return close(to + 1)
+		if of.Name.Span > 0 {
+			continue // a compaction is found by its sources
 		}
-		o.StartAfter = page.Next
+		if err := close(of.Name.Hour); err != nil {
+			return err
+		}
+		listed = append(listed, of)
 	}
+	return close(to + 1)
 }
 
 // take makes the hour of its listing.
-func (p *pass) take(ctx context.Context, h window.Hour, listed []objstore.Info) error {
+func (p *pass) take(ctx context.Context, h window.Hour, listed []Slot) error {
+	names := map[Name]bool{}
+	var versions []version
+	for _, of := range listed {
+		for _, l := range of.Listed {
+			names[l.Name] = true
+			versions = append(versions, version{l.Name, l.Info.ETag, l.Info.Size})
+		}
+	}
 	if len(listed) == 0 {
+		p.listed[h] = names
 		delete(p.next.hours, h)
 		return nil
 	}
-	old := p.c.view.at(h)
-	hr := &hour{seen: make(map[string]seen, len(listed)), sets: map[slot]*Set{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[window.Window]bool{}}
-	changed := len(listed) != len(old.seen)
-	for _, info := range listed {
-		n, _ := layout.ParseRollupSet(info.Key)
-		s := seen{name: n, etag: info.ETag, size: info.Size}
-		was, ok := old.seen[info.Key]
-		if half, read := p.c.half[info.Key]; read {
-			was, ok = half, true
-		}
-		if ok && was.etag == s.etag && was.size == s.size {
-			s.record = was.record
-		} else {
-			changed = true
-		}
-		hr.seen[info.Key] = s
-	}
-	if !changed && len(old.doubt) == 0 {
+	if old := p.c.view.at(h); slices.Equal(old.listed, versions) && len(old.doubt) == 0 {
 		return nil
 	}
-	// The listing ascends by generation within a slot: from its end, the first committed one counts.
-	for _, info := range slices.Backward(listed) {
-		if err := p.decide(ctx, hr, info.Key); err != nil {
-			p.c.half, p.c.halfOf = hr.seen, h
+	p.listed[h] = names
+	hr := &hour{listed: versions, sets: map[slot]*Set{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[window.Window]bool{}}
+	p.c.sharing = hr.sets
+	defer func() { p.c.sharing = nil }()
+	for _, of := range slices.Backward(listed) {
+		st, err := p.c.records.State(ctx, of)
+		if err != nil {
 			return err
 		}
-	}
-	if p.c.halfOf == h {
-		p.c.half = nil
+		hr.add(of.Name, st)
 	}
 	hr.byShard()
 	p.next.hours[h] = hr
 	return nil
 }
 
-func (p *pass) decide(ctx context.Context, hr *hour, key string) error {
-	s := hr.seen[key]
-	at := slot{s.name.Shard, s.name.Window}
-	hr.top[at] = max(hr.top[at], s.name.Generation)
-	if hr.committed[at] > 0 {
-		return nil
+// add takes over what counts of a slot. What is in doubt is a problem of the hour, and what counts
+// below it is shown.
+func (hr *hour) add(of Name, st State) {
+	at := slot{of.Shard, of.Window}
+	hr.top[at] = st.Top
+	for _, g := range st.Doubt {
+		hr.doubt = append(hr.doubt, Problem{g.Name.Key(), g.Err})
 	}
-	if s.record == nil {
-		r, err := p.record(ctx, key)
-		if record.Opaque(err) || errors.Is(err, objstore.ErrNotFound) {
-			hr.doubt = append(hr.doubt, Problem{key, err})
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		p.share(hr, r.Set)
-		s.record = &r
-		hr.seen[key] = s
+	if st.Committed == 0 {
+		return
 	}
-	if set := s.record.Set; set != nil && set.Into != nil && set.Into.Set == nil {
-		if ok, err := p.compaction(ctx, hr, key, set.Into); !ok || err != nil {
-			s.record = nil // to be read again
-			hr.seen[key] = s
-			return err
-		}
+	hr.committed[at] = st.Committed
+	if st.Set != nil {
+		hr.sets[at] = st.Set
+		hr.shards = st.Set.Shards
 	}
-	if s.record.Set != nil {
-		hr.sets[at] = s.record.Set
-		hr.shards = s.record.Set.Shards
+	if by := st.Missing(); by > 0 {
+		hr.doubt = append(hr.doubt, Problem{st.Removed.Name.Key(), fmt.Errorf("%w: by %d", ErrReplaced, by)})
 	}
-	if r := s.record.Removed; r != nil && r.SupersededBy > hr.top[at] {
-		hr.doubt = append(hr.doubt, Problem{key, fmt.Errorf("%w: by %d", ErrReplaced, r.SupersededBy)})
-	} else if r != nil && r.SupersededBy == 0 {
+	if st.Expired() {
 		hr.expired[at.window] = true
 	}
-	// One that was committed, and expired, hides what it had superseded.
-	if s.record.Aborted == nil {
-		hr.committed[at] = s.name.Generation
-	}
-	return nil
 }
 
 // expiry reads what retention has decided. A record that can't be read is a doubt about
 // all hours.
 func (p *pass) expiry(ctx context.Context) error {
-	if err := p.spend(); err != nil {
+	if err := p.c.spend(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.c.cfg.RequestTimeout)
@@ -262,41 +237,9 @@ func (p *pass) expiry(ctx context.Context) error {
 	return nil
 }
 
-// compaction looks up where the rows of a set are; false: it is a doubt.
-func (p *pass) compaction(ctx context.Context, hr *hour, key string, into *Into) (bool, error) {
-	at := into.Name.Key()
-	c := p.c.compactions[at]
-	if c == nil {
-		r, err := p.record(ctx, at)
-		if err != nil && !record.Opaque(err) && !errors.Is(err, objstore.ErrNotFound) {
-			return false, err
-		}
-		if err == nil && r.Set == nil {
-			err = CompactionKind.Corrupt(at, "it is not committed, or removed")
-		}
-		if err != nil {
-			hr.doubt = append(hr.doubt, Problem{key, err})
-			return false, nil
-		}
-		c = r.Set
-		if p.c.compactions == nil || len(p.c.compactions) >= maxCompactions {
-			p.c.compactions = map[string]*Set{}
-		}
-		p.c.compactions[at] = c
-	}
-	into.Set = c
-	return true, nil
-}
-
-// maxCompactions bounds those that are remembered beside what a view holds.
-const maxCompactions = 1000
-
 // share keeps one copy of inputs that the windows of a plan have in common.
-func (p *pass) share(hr *hour, s *Set) {
-	if s == nil {
-		return
-	}
-	for at, other := range hr.sets {
+func (c *Catalog) share(s *Set) {
+	for at, other := range c.sharing {
 		if at.shard == s.Name.Shard && other.PlanSHA256 == s.PlanSHA256 && other.Inputs.Batches() == s.Inputs.Batches() && other.Inputs.Records() == s.Inputs.Records() {
 			s.Inputs = other.Inputs
 			return
@@ -304,30 +247,32 @@ func (p *pass) share(hr *hour, s *Set) {
 	}
 }
 
-func (p *pass) record(ctx context.Context, key string) (Record, error) {
-	if err := p.spend(); err != nil {
-		return Record{}, err
+func (c *Catalog) record(ctx context.Context, key string) (Record, objstore.Info, error) {
+	if err := c.spend(); err != nil {
+		return Record{}, objstore.Info{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.c.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
-	r, _, err := Read(ctx, p.c.cfg.Reader, p.c.cfg.AuthorityID, key)
-	return r, err
+	return Read(ctx, c.cfg.Reader, c.cfg.AuthorityID, key)
 }
 
-func (p *pass) list(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
-	if err := p.spend(); err != nil {
+// lister lists within the requests of a refresh.
+type lister struct{ c *Catalog }
+
+func (l lister) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	if err := l.c.spend(); err != nil {
 		return objstore.Page{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.c.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.c.cfg.RequestTimeout)
 	defer cancel()
-	return p.c.cfg.Reader.List(ctx, o)
+	return l.c.cfg.Reader.List(ctx, o)
 }
 
-func (p *pass) spend() error {
-	if p.left == 0 {
+func (c *Catalog) spend() error {
+	if c.left == 0 {
 		return ErrBudget
 	}
-	p.left--
+	c.left--
 	return nil
 }
 

@@ -26,8 +26,8 @@ type slot struct {
 
 // hour is what one hour's listing and records say.
 type hour struct {
-	seen map[string]seen // every listed record
-	sets map[slot]*Set   // the highest committed generation
+	listed []version     // every listed record, in key order
+	sets   map[slot]*Set // the highest committed generation
 	// ordered has them by window, ascending by shard.
 	ordered map[window.Window][]*Set
 	top     map[slot]uint64 // the highest generation with any record
@@ -40,12 +40,11 @@ type hour struct {
 	shards uint32
 }
 
-// seen is what the listing said of a record, and what it is when it was read.
-type seen struct {
-	name   Name
-	etag   string
-	size   int64
-	record *Record // nil: not read, since a higher generation is committed
+// version is what the listing said of a record.
+type version struct {
+	name Name
+	etag string
+	size int64
 }
 
 // Problem is a record that could not be used. While there is one, the highest
