@@ -68,7 +68,7 @@ func New(c Config) (*Catalog, error) {
 		c.RequestTimeout = DefaultRequestTimeout
 	}
 	cat := &Catalog{cfg: c, view: &View{hours: map[window.Hour]*hour{}}}
-	cat.records = NewReader(ReaderConfig{Read: cat.record, Trim: cat.share, Follow: true, Limit: math.MaxInt})
+	cat.records = NewReader(ReaderConfig{Read: cat.record, Trim: cat.share, Follow: true, Limit: math.MaxInt64})
 	return cat, nil
 }
 
@@ -95,9 +95,8 @@ func (c *Catalog) Refresh(ctx context.Context, from, to window.Hour) (*View, err
 		return c.view, nil
 	}
 	c.left = c.cfg.MaxRequests
-	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, doubt: c.view.doubt}, listed: map[window.Hour]map[Name]bool{}}
+	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, doubt: c.view.doubt}}
 	err := p.read(ctx, from, to)
-	c.records.Keep(func(n Name) bool { return p.listed[n.Hour] == nil || p.listed[n.Hour][n] })
 	if err == nil && !c.cfg.Records {
 		// After the listings: whatever retention had removed by then was decided before.
 		err = p.expiry(ctx)
@@ -114,8 +113,6 @@ func (c *Catalog) Refresh(ctx context.Context, from, to window.Hour) (*View, err
 type pass struct {
 	c    *Catalog
 	next *View
-	// listed are the generations of hours that changed: others of them need not be remembered.
-	listed map[window.Hour]map[Name]bool
 }
 
 func (p *pass) read(ctx context.Context, from, to window.Hour) error {
@@ -134,8 +131,7 @@ func (p *pass) read(ctx context.Context, from, to window.Hour) error {
 		}
 		for old := range p.c.view.hours {
 			if old > at && old < h {
-				delete(p.next.hours, old)
-				p.listed[old] = map[Name]bool{}
+				p.drop(old)
 			}
 		}
 		at, listed = h, nil
@@ -161,23 +157,20 @@ func (p *pass) read(ctx context.Context, from, to window.Hour) error {
 
 // take makes the hour of its listing.
 func (p *pass) take(ctx context.Context, h window.Hour, listed []Slot) error {
-	names := map[Name]bool{}
+	if len(listed) == 0 {
+		p.drop(h)
+		return nil
+	}
 	var versions []version
 	for _, of := range listed {
 		for _, l := range of.Listed {
-			names[l.Name] = true
 			versions = append(versions, version{l.Name, l.Info.ETag, l.Info.Size})
 		}
 	}
-	if len(listed) == 0 {
-		p.listed[h] = names
-		delete(p.next.hours, h)
+	old := p.c.view.at(h)
+	if slices.Equal(old.listed, versions) && len(old.doubt) == 0 {
 		return nil
 	}
-	if old := p.c.view.at(h); slices.Equal(old.listed, versions) && len(old.doubt) == 0 {
-		return nil
-	}
-	p.listed[h] = names
 	hr := &hour{listed: versions, sets: map[slot]*Set{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[window.Window]bool{}}
 	p.c.sharing = hr.sets
 	defer func() { p.c.sharing = nil }()
@@ -190,7 +183,27 @@ func (p *pass) take(ctx context.Context, h window.Hour, listed []Slot) error {
 	}
 	hr.byShard()
 	p.next.hours[h] = hr
+	p.forget(old, hr)
 	return nil
+}
+
+// drop takes an hour out of which no record is left.
+func (p *pass) drop(h window.Hour) {
+	p.forget(p.c.view.at(h), nothing)
+	delete(p.next.hours, h)
+}
+
+// forget drops the records of an hour that are not there any more.
+func (p *pass) forget(old, now *hour) {
+	there := map[Name]bool{}
+	for _, v := range now.listed {
+		there[v.name] = true
+	}
+	for _, v := range old.listed {
+		if !there[v.name] {
+			p.c.records.Forget(v.name)
+		}
+	}
 }
 
 // add takes over what counts of a slot. What is in doubt is a problem of the hour, and what counts

@@ -212,13 +212,13 @@ func TestReaderIsBounded(t *testing.T) {
 		if _, err := r.All(t.Context(), of); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(r.known); n > 8 || r.weight > 8 {
-			t.Fatalf("%d records, weight %d", n, r.weight)
+		if n := r.known.Len(); n == 0 || n > 8 || r.known.Weight() > 8 {
+			t.Fatalf("%d records, weight %d", n, r.known.Weight())
 		}
 	}
 	none := NewReader(ReaderConfig{Read: s.get})
-	if _, err := none.All(t.Context(), of); err != nil || len(none.known) != 0 || none.weight != 0 {
-		t.Errorf("%v, %d records", err, len(none.known))
+	if _, err := none.All(t.Context(), of); err != nil || none.known.Len() != 0 {
+		t.Errorf("%v, %d records", err, none.known.Len())
 	}
 }
 

@@ -3,8 +3,8 @@ package catalog
 import (
 	"context"
 	"slices"
-	"sync"
 
+	"lightmetrics.dev/lightmetrics/pkg/lru"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
@@ -20,19 +20,16 @@ type ReaderConfig struct {
 	// Follow reads the compactions that sets point at, for Into.Set. A set whose compaction can't be had
 	// counts as one that can't be had itself.
 	Follow bool
-	// Limit of the objects and records that are remembered, about; beyond, all are forgotten. 0 remembers nothing.
-	Limit int
+	// Limit of the objects and records that are remembered, about; 0 remembers nothing.
+	Limit int64
 }
 
 // Reader reads the records of generations. It remembers them by key and ETag, so that a listing tells
 // which have to be read again. It is safe for concurrent use; what it gives must not be changed.
 type Reader struct {
-	cfg ReaderConfig
-
-	mu          sync.Mutex
-	known       map[string]known
-	weight      int
-	compactions map[string]*Set
+	cfg         ReaderConfig
+	known       *lru.Cache[string, known]
+	compactions *lru.Cache[string, *Set]
 }
 
 type known struct {
@@ -42,7 +39,7 @@ type known struct {
 }
 
 // weight is about what a record takes: its objects' keys are the most of it.
-func (k known) weight() int {
+func (k known) weight() int64 {
 	n := 1
 	if k.record.Set != nil {
 		n += 2 * len(k.record.Set.Objects)
@@ -50,12 +47,12 @@ func (k known) weight() int {
 	if k.record.Removed != nil {
 		n += len(k.record.Removed.Keys)
 	}
-	return n
+	return int64(n)
 }
 
 // NewReader makes one that remembers nothing yet; it makes no request.
 func NewReader(c ReaderConfig) *Reader {
-	return &Reader{cfg: c, known: map[string]known{}, compactions: map[string]*Set{}}
+	return &Reader{c, lru.New[string, known](c.Limit), lru.New[string, *Set](maxCompactions)}
 }
 
 // State reads a slot from its highest generation down to the one that counts. An error is a store that
@@ -91,8 +88,8 @@ func (r *Reader) All(ctx context.Context, of Slot) ([]Generation, error) {
 // Generation reads one. A record that can't be had is its Err; an error is a store that could not be asked.
 func (r *Reader) Generation(ctx context.Context, l Listed) (Generation, error) {
 	g := Generation{Name: l.Name}
-	var ok bool
-	if g.Record, ok = r.recall(l); ok {
+	if k, ok := r.known.Get(l.Info.Key); ok && k.etag != "" && k.etag == l.Info.ETag {
+		g.Record = k.record
 		return g, nil
 	}
 	rec, info, err := r.cfg.Read(ctx, l.Info.Key)
@@ -107,7 +104,8 @@ func (r *Reader) Generation(ctx context.Context, l Listed) (Generation, error) {
 		return g, err
 	}
 	g.Record = rec
-	r.remember(l.Info.Key, known{l.Name, info.ETag, rec})
+	k := known{l.Name, info.ETag, rec}
+	r.known.Put(l.Info.Key, k, k.weight())
 	return g, nil
 }
 
@@ -128,10 +126,7 @@ func (r *Reader) prepare(ctx context.Context, s *Set) error {
 // Compaction reads the compaction that a set points at. While one does, its record never changes.
 func (r *Reader) Compaction(ctx context.Context, n Name) (*Set, error) {
 	key := n.Key()
-	r.mu.Lock()
-	c := r.compactions[key]
-	r.mu.Unlock()
-	if c != nil {
+	if c, ok := r.compactions.Get(key); ok {
 		return c, nil
 	}
 	rec, _, err := r.cfg.Read(ctx, key)
@@ -141,50 +136,18 @@ func (r *Reader) Compaction(ctx context.Context, n Name) (*Set, error) {
 	if rec.Set == nil {
 		return nil, CompactionKind.Corrupt(key, "it is not committed, or removed")
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.compactions) >= maxCompactions {
-		clear(r.compactions)
-	}
-	r.compactions[key] = rec.Set
+	r.compactions.Put(key, rec.Set, 1)
 	return rec.Set, nil
 }
 
-func (r *Reader) recall(l Listed) (Record, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	k, ok := r.known[l.Info.Key]
-	return k.record, ok && k.etag != "" && k.etag == l.Info.ETag
-}
-
-func (r *Reader) remember(key string, k known) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.forget(key)
-	if r.weight += k.weight(); r.weight > r.cfg.Limit {
-		clear(r.known)
-		if r.weight = k.weight(); r.weight > r.cfg.Limit {
-			r.weight = 0
-			return
-		}
-	}
-	r.known[key] = k
-}
-
-func (r *Reader) forget(key string) {
-	if k, ok := r.known[key]; ok {
-		r.weight -= k.weight()
-		delete(r.known, key)
-	}
-}
+// Forget forgets a generation's record.
+func (r *Reader) Forget(n Name) { r.known.Remove(n.Key()) }
 
 // Keep forgets the records of all other generations than those that keep reports.
 func (r *Reader) Keep(keep func(Name) bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for key, k := range r.known {
+	for _, k := range r.known.Values() {
 		if !keep(k.name) {
-			r.forget(key)
+			r.Forget(k.name)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -142,32 +141,32 @@ func (s *slot) committed() uint64 {
 	return 0
 }
 
+// slot reads all generations, since sources may point at each that is committed, or be to.
 func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 	s := &slot{}
-	prefix := n.SlotPrefix()
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
-	err := objstore.ListAll(ctx, c.cfg.Store, prefix, "", func(i objstore.Info) error {
-		m, err := layout.ParseRollupSet(i.Key)
-		if err != nil || !strings.HasPrefix(i.Key, prefix) {
-			return nil
-		}
-		s.top = m.Generation
-		r, _, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, i.Key)
-		if record.Unreadable(err) {
-			// Whoever points at it can't be read either, and is no source until it is made anew.
-			s.damaged = append(s.damaged, i.Key)
-			return nil
-		}
+	records := catalog.NewReader(catalog.ReaderConfig{Read: reading(c.cfg.Store, c.cfg.AuthorityID)})
+	for of, err := range catalog.Slots(ctx, timed{c.cfg.Store}, objstore.ListOptions{Prefix: n.SlotPrefix()}) {
 		if err != nil {
-			return err
+			return s, err
 		}
-		if r.Set != nil {
-			s.sets = append(s.sets, r.Set)
+		all, err := records.All(ctx, of)
+		if err != nil {
+			return s, err
 		}
-		return nil
-	})
-	return s, err
+		s.top = of.Top()
+		for _, g := range all {
+			switch {
+			case record.Unreadable(g.Err):
+				// Whoever points at it can't be read either, and is no source until it is made again.
+				s.damaged = append(s.damaged, g.Name.Key())
+			case g.Err != nil:
+				return s, g.Err
+			case g.Record.Set != nil:
+				s.sets = append(s.sets, g.Record.Set)
+			}
+		}
+	}
+	return s, nil
 }
 
 // plan gives the generation's plan: the one that is there, or one of the candidate.

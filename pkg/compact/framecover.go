@@ -2,9 +2,7 @@ package compact
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -41,48 +39,46 @@ type cover struct {
 // that could not be asked.
 func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h window.Hour) (*cover, error) {
 	c := &cover{hour: h, shard: id}
-	gens, err := f.generations(ctx, c)
+	of, err := f.slots(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	top := uint64(0)
-	for i, w := range window.All() {
-		all := gens[w]
-		if len(all) == 0 {
-			c.why = KeptUnfinished
-			if len(gens) == 0 {
-				c.why = KeptUncovered
-			}
-			return c, nil
-		}
-		if n := all[len(all)-1]; i == 0 {
-			top = n
-		} else if n != top {
-			c.why = KeptUnfinished
-			return c, nil
-		}
-	}
-	for i, w := range window.All() {
-		gen, err := f.committed(ctx, c, w, gens[w])
-		if unreadable(err) || errors.Is(err, catalog.ErrReplaced) {
-			c.why = KeptHour
-			return c, nil
-		}
-		if err != nil {
-			return nil, err
-		}
+	for _, w := range window.All() {
 		switch {
-		case gen == 0:
+		case len(of) == 0:
 			c.why = KeptUncovered
-		case i > 0 && gen != c.generation:
+		case of[w].Top() == 0 || of[w].Top() != of[window.Raw].Top():
 			c.why = KeptUnfinished
 		}
 		if c.why != "" {
 			return c, nil
 		}
-		c.generation = gen
 	}
-	if c.plan, err = f.plan(ctx, c); unreadable(err) || isPlan(err) {
+	records := catalog.NewReader(catalog.ReaderConfig{Read: reading(f.cfg.Store, f.cfg.AuthorityID)})
+	for i, w := range window.All() {
+		st, err := records.State(ctx, of[w])
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		// A record that can't be read may be of what counts, and so may one that is not there yet.
+		case len(st.Doubt) > 0, st.Removed != nil && !st.Expired():
+			c.why = KeptHour
+		case st.Committed == 0:
+			c.why = KeptUncovered
+		case i > 0 && st.Committed != c.generation:
+			c.why = KeptUnfinished
+		}
+		if c.why != "" {
+			return c, nil
+		}
+		c.generation = st.Committed
+		if st.Set != nil {
+			c.sets = append(c.sets, st.Set)
+		}
+		c.expired = c.expired || st.Expired() && w == window.Raw
+	}
+	if c.plan, err = f.plan(ctx, c); catalog.Doubtful(err) || isPlan(err) {
 		c.why = KeptHour
 		return c, nil
 	}
@@ -95,55 +91,29 @@ func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h window.Hour) (*
 	return c, nil
 }
 
-// generations of each window of the shard's hour, ascending.
-func (f *FrameRemover) generations(ctx context.Context, c *cover) (map[window.Window][]uint64, error) {
-	gens := map[window.Window][]uint64{}
+// slots of the shard's hour, by window.
+func (f *FrameRemover) slots(ctx context.Context, c *cover) (map[window.Window]catalog.Slot, error) {
+	of := map[window.Window]catalog.Slot{}
 	// Keys of a shard stand together; its windows are in the order of their names.
-	after := layout.RollupSet(c.hour, c.shard, window.OneHour, 0)
-	for after != "" {
-		page, err := listPage(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(c.hour), StartAfter: after})
+	o := objstore.ListOptions{Prefix: layout.RollupSetsHour(c.hour), StartAfter: layout.RollupSet(c.hour, c.shard, window.OneHour, 0)}
+	for slot, err := range catalog.Slots(ctx, timed{f.cfg.Store}, o) {
 		if err != nil {
 			return nil, err
 		}
-		after = page.Next
-		for _, i := range page.Objects {
-			n, err := layout.ParseRollupSet(i.Key)
-			if err != nil || n.Shard < c.shard || n.Span > 0 {
-				continue
-			}
-			if n.Shard > c.shard {
-				return gens, nil
-			}
-			if i.LastModified.After(c.changed) {
-				c.changed = i.LastModified
-			}
-			gens[n.Window] = append(gens[n.Window], n.Generation)
+		if slot.Name.Shard > c.shard {
+			break
 		}
-	}
-	return gens, nil
-}
-
-// committed is the highest generation that was committed, 0 for none.
-func (f *FrameRemover) committed(ctx context.Context, c *cover, w window.Window, gens []uint64) (uint64, error) {
-	for _, gen := range slices.Backward(gens) {
-		rctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		r, _, err := catalog.Read(rctx, f.cfg.Store, f.cfg.AuthorityID, layout.RollupSet(c.hour, c.shard, w, gen))
-		cancel()
-		switch {
-		case err != nil:
-			return 0, err
-		case r.Set != nil:
-			c.sets = append(c.sets, r.Set)
-			return gen, nil
-		case r.Removed != nil && r.Removed.SupersededBy != 0:
-			// It was replaced by one that the listing does not have yet.
-			return 0, fmt.Errorf("%w: generation %d", catalog.ErrReplaced, r.Removed.SupersededBy)
-		case r.Removed != nil:
-			c.expired = c.expired || w == window.Raw
-			return gen, nil
+		if slot.Name.Shard < c.shard || slot.Name.Span > 0 {
+			continue
 		}
+		for _, g := range slot.Listed {
+			if g.Info.LastModified.After(c.changed) {
+				c.changed = g.Info.LastModified
+			}
+		}
+		of[slot.Name.Window] = slot
 	}
-	return 0, nil
+	return of, nil
 }
 
 // check takes the plan's bytes for what the records say that they are.

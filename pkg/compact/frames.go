@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -155,20 +154,19 @@ const earliest = window.Hour(0)
 
 // firstHour is the first one from from on that has manifests, and the shards that have.
 func (f *FrameRemover) firstHour(ctx context.Context, from, to window.Hour) (h window.Hour, shards []shard.ID, ok bool, err error) {
-	err = listHours(ctx, f.cfg.Store, from, to, func(n catalog.Name, _ objstore.Info) error {
-		if ok && n.Hour != h {
-			return errStop
+	for of, err := range slots(ctx, f.cfg.Store, from, to) {
+		if err != nil {
+			return h, shards, ok, err
 		}
-		h, ok = n.Hour, true
-		if k := len(shards); k == 0 || shards[k-1] != n.Shard {
-			shards = append(shards, n.Shard)
+		if ok && of.Name.Hour != h {
+			break
 		}
-		return nil
-	})
-	if errors.Is(err, errStop) {
-		err = nil
+		h, ok = of.Name.Hour, true
+		if k := len(shards); k == 0 || shards[k-1] != of.Name.Shard {
+			shards = append(shards, of.Name.Shard)
+		}
 	}
-	return h, shards, ok, err
+	return h, shards, ok, nil
 }
 
 var errStop = errors.New("stop")

@@ -93,19 +93,24 @@ func (r *Retainer) Retain(ctx context.Context, w window.Window, from, to window.
 		}
 		return nil
 	}
-	err := listHours(ctx, r.cfg.Store, from, to, func(n catalog.Name, _ objstore.Info) error {
+	for of, err := range slots(ctx, r.cfg.Store, from, to) {
+		if err != nil {
+			return rep, errors.Join(err, flush())
+		}
+		n := of.Name
 		if n.Window != w || n.Span > 0 {
-			return nil
+			continue
 		}
 		if len(names) > 0 && names[0].Hour != n.Hour {
 			if err := flush(); err != nil {
-				return err
+				return rep, err
 			}
 		}
-		names = append(names, n)
-		return nil
-	})
-	return rep, errors.Join(err, flush())
+		for _, g := range of.Listed {
+			names = append(names, g.Name)
+		}
+	}
+	return rep, flush()
 }
 
 // hour removes the sets of an hour. Its log is written when that is done.

@@ -14,7 +14,7 @@ import (
 // that counts. Errors: those of the store, and ErrNotConserved when rows are missing.
 func Series(ctx context.Context, r objstore.Reader, authority string, set *catalog.Set) ([]chunk.Series, error) {
 	if set.Into != nil && set.Into.Set == nil {
-		c, err := NewLooker(r, authority).compaction(ctx, set.Into.Name)
+		c, err := NewLooker(r, authority).records.Compaction(ctx, set.Into.Name)
 		if err != nil {
 			return nil, err
 		}

@@ -86,23 +86,21 @@ var lifeMutants = []mutant{
 	{name: "rows-unmasked", seed: 1, finds: "rows", file: "../catalog/pieces.go", old: `Piece{Set: of[0].Into.Set, From: h, To: h, Shards: byHour[h]})`,
 		new: `Piece{Set: of[0].Into.Set, From: h, To: h, Shards: byHour[h]})
 		if mutant == "rows-unmasked" { out[len(out)-1].Shards = nil }`},
-	{name: "replaced-in-silence", seed: 0, finds: "TestViewThatMissesTheNextGeneration", file: "../catalog/catalog.go", old: `r != nil && r.SupersededBy > hr.top[at] {`,
-		new: `r != nil && r.SupersededBy > hr.top[at] && mutant != "replaced-in-silence" {`},
-	{name: "compaction-gone-is-nothing", seed: 0, finds: "TestViewOfACompactionThatIsGone", file: "../catalog/catalog.go", old: `			hr.doubt = append(hr.doubt, Problem{key, err})
-			return false, nil
+	{name: "replaced-in-silence", seed: 0, finds: "TestViewThatMissesTheNextGeneration", file: "../catalog/generations.go", old: `s.Removed.SupersededBy > s.Top {`,
+		new: `s.Removed.SupersededBy > s.Top && mutant != "replaced-in-silence" {`},
+	{name: "compaction-gone-is-nothing", seed: 0, finds: "TestViewOfACompactionThatIsGone", file: "../catalog/reader.go", old: `		c, err := r.Compaction(ctx, s.Into.Name)
+		if err != nil {`, new: `		c, err := r.Compaction(ctx, s.Into.Name)
+		if err != nil && mutant == "compaction-gone-is-nothing" {
+			s.Into = nil
+			return nil
 		}
-		c = r.Set`, new: `			if mutant != "compaction-gone-is-nothing" {
-				hr.doubt = append(hr.doubt, Problem{key, err})
-			}
-			return false, nil
-		}
-		c = r.Set`},
-	{name: "lowest-generation-counts", seed: 1, finds: "silent old end", file: "../catalog/catalog.go", old: `	for _, info := range slices.Backward(listed) {`,
+		if err != nil {`},
+	{name: "lowest-generation-counts", seed: 1, finds: "silent old end", file: "../catalog/reader.go", old: `	for _, l := range slices.Backward(of.Listed) {`,
 		new: `	if mutant == "lowest-generation-counts" {
-		listed = slices.Clone(listed)
-		slices.Reverse(listed)
+		of.Listed = slices.Clone(of.Listed)
+		slices.Reverse(of.Listed)
 	}
-	for _, info := range slices.Backward(listed) {`},
+	for _, l := range slices.Backward(of.Listed) {`},
 	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `		body := to.Marshal()`,
 		new: `		body := to.Marshal()
 		if i, err := p.cfg.Store.Head(ctx, n.Key()); err == nil && mutant == "turn-unconditional" { info = i }`},
@@ -152,8 +150,8 @@ var lifeMutants = []mutant{
 		new: `s == nil || s.Name.Generation < gen && mutant != "older-rows-stand-in" {`},
 	{name: "retention-of-all-windows", seed: 1, finds: "expired", file: "../compact/retain.go", old: `if n.Window != w || n.Span > 0 {`,
 		new: `if n.Window != w && mutant != "retention-of-all-windows" || n.Span > 0 {`},
-	{name: "retention-of-an-hour-more", seed: 1, finds: "expired", file: "../compact/look.go", old: `			if n.Hour > to {`,
-		new: `			if n.Hour > to && (mutant != "retention-of-an-hour-more" || n.Hour > to+1) {`},
+	{name: "retention-of-an-hour-more", seed: 1, finds: "expired", file: "../compact/look.go", old: `err == nil && of.Name.Hour > to {`,
+		new: `err == nil && of.Name.Hour > to && (mutant != "retention-of-an-hour-more" || of.Name.Hour > to+1) {`},
 	{name: "log-before-it-is-done", seed: 1, finds: "log", file: "../compact/retain.go", old: `	for _, n := range names {
 		line, err`, new: `	if mutant == "log-before-it-is-done" {
 		early := log
