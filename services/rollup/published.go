@@ -42,50 +42,49 @@ func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*p
 func (s *Service) publishedBut(ctx context.Context, h window.Hour, id shard.ID, damaged []string) (*published, error) {
 	p := &published{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}, expired: map[window.Window]catalog.Inputs{}}
 	expired := map[window.Window]uint64{}
-	gens := map[window.Window][]uint64{}
-	prefix := layout.RollupSetsHour(h)
+	records := catalog.NewReader(catalog.ReaderConfig{Read: s.record})
 	// Keys of a shard stand together; its windows are in the order of their names.
-	after := layout.RollupSet(h, id, window.OneHour, 0)
-	for after != "" {
-		page, err := s.list(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: setsPage})
+	o := objstore.ListOptions{Prefix: layout.RollupSetsHour(h), StartAfter: layout.RollupSet(h, id, window.OneHour, 0), Limit: setsPage}
+	for of, err := range catalog.Slots(ctx, lister{s}, o) {
 		if err != nil {
-			return nil, fmt.Errorf("list %q: %w", prefix, err)
+			return nil, fmt.Errorf("list %q: %w", o.Prefix, err)
 		}
-		after = page.Next
-		for _, o := range page.Objects {
-			n, err := layout.ParseRollupSet(o.Key)
-			if err != nil || n.Shard < id || n.Shard == id && n.Span > 0 {
-				continue
-			}
-			if n.Shard > id {
-				after = ""
-				break
-			}
-			gens[n.Window] = append(gens[n.Window], n.Generation)
+		if of.Name.Shard > id {
+			break
 		}
-	}
-	for w, all := range gens {
-		p.top[w] = all[len(all)-1]
-		for i := len(all) - 1; i >= 0 && p.sets[w] == nil; i-- {
-			key := layout.RollupSet(h, id, w, all[i])
-			r, err := s.record(ctx, key)
-			if record.Unreadable(err) && slices.Contains(damaged, key) {
-				p.damaged = append(p.damaged, key)
-				continue
+		if of.Name.Shard < id || of.Name.Span > 0 {
+			continue
+		}
+		st, err := records.State(ctx, of)
+		if err != nil {
+			return nil, err
+		}
+		w := of.Name.Window
+		p.top[w] = st.Top
+		for _, g := range st.Doubt {
+			key := g.Name.Key()
+			if !record.Unreadable(g.Err) || !slices.Contains(damaged, key) {
+				return nil, g.Err
 			}
-			if err != nil {
-				return nil, err
-			}
-			if r.Set != nil {
-				p.sets[w] = r.Set
-			}
-			if r.Removed != nil {
-				expired[w] = all[i]
-				break // it expired, and hides what it had superseded
-			}
+			p.damaged = append(p.damaged, key)
+		}
+		if st.Set != nil {
+			p.sets[w] = st.Set
+		}
+		// Where it is gone since another one replaced it, that one is damaged, or lost: what the set
+		// covered is covered.
+		if st.Removed != nil {
+			expired[w] = st.Committed
 		}
 	}
 	return p, s.expired(ctx, h, id, p, expired)
+}
+
+// lister lists with a deadline for each page.
+type lister struct{ s *Service }
+
+func (l lister) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	return l.s.list(ctx, o)
 }
 
 // expired finds the inputs of generations that retention removed: windows of a generation
@@ -124,14 +123,14 @@ func (s *Service) list(ctx context.Context, o objstore.ListOptions) (objstore.Pa
 	return s.store.List(ctx, o)
 }
 
-func (s *Service) record(ctx context.Context, key string) (catalog.Record, error) {
+func (s *Service) record(ctx context.Context, key string) (catalog.Record, objstore.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	r, _, err := catalog.Read(ctx, s.store, s.cfg.AuthorityID, key)
+	r, info, err := catalog.Read(ctx, s.store, s.cfg.AuthorityID, key)
 	if err != nil {
-		return r, fmt.Errorf("read %q: %w", key, err)
+		return r, info, fmt.Errorf("read %q: %w", key, err)
 	}
-	return r, nil
+	return r, info, nil
 }
 
 // next is the generation to make or to finish: the first that some window has not decided.
