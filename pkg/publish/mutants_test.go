@@ -131,7 +131,7 @@ var lifeMutants = []mutant{
 		}
 	}
 	got, err := c.cfg.Publisher.Publish(ctx,`},
-	{name: "merge-unmasked", seed: 5, finds: "conserved end", file: "../compact/lane.go", old: `r := x.Series(i); p.Holds(r.Agent) &&`,
+	{name: "merge-unmasked", seed: 5, finds: "conserved end", file: "../block/cursor.go", old: `r := x.Series(i); p.Holds(r.Agent) &&`,
 		new: `r := x.Series(i); (p.Holds(r.Agent) || mutant == "merge-unmasked") &&`},
 	{name: "unneeded-is-never-said", seed: 50, finds: "collected", file: "../compact/look.go", old: `	at := map[catalog.Name]*catalog.Set{}
 	for _, set`, new: `	if mutant == "unneeded-is-never-said" { return nil }
@@ -156,8 +156,7 @@ var lifeMutants = []mutant{
 		line, err`, new: `	if mutant == "log-before-it-is-done" {
 		early := log
 		for _, n := range names { early.Sets = append(early.Sets, removedSet{Key: n.Key()}) }
-		b, _ := json.Marshal(early)
-		_ = create(ctx, r.cfg.Store, key, b)
+		_ = create(ctx, r.cfg.Store, key, RetentionKind.Marshal(early))
 	}
 	for _, n := range names {
 		line, err`},
@@ -178,7 +177,7 @@ func overlay(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	sources := map[string][]byte{}
-	for _, dir := range []string{"../publish", "mem", "../catalog", "../compact"} {
+	for _, dir := range []string{"../publish", "mem", "../catalog", "../block", "../compact"} {
 		sources[filepath.Join(dir, "mutant.go")] = fmt.Appendf(nil, mutantVariable, filepath.Base(dir))
 	}
 	for _, m := range slices.Concat(mutants, lifeMutants) {
