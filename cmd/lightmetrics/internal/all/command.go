@@ -69,15 +69,15 @@ func Command() *cobra.Command {
 			return err
 		}
 		if check {
-			return checkSettings(cmd.Context(), cfg, bin, file, cmd.OutOrStdout())
+			return checkSettings(cmd.Context(), cfg, bin, file, environ, cmd.OutOrStdout())
 		}
-		return serve(cmd.Context(), cfg, bin, file, cmd.ErrOrStderr())
+		return serve(cmd.Context(), cfg, bin, file, environ, cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
 // serve runs the group until ctx ends.
-func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error {
+func serve(ctx context.Context, cfg Config, bin, file string, environ []string, w io.Writer) error {
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func serve(ctx context.Context, cfg Config, bin, file string, w io.Writer) error
 	if err != nil {
 		return err
 	}
-	p, err := readPlan(cfg, creds, file)
+	p, err := readPlan(cfg, creds, file, environ)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
 	if err := service.CheckNames(file, nil); err != nil {
 		return err
 	}
-	next, err := readPlan(p.cfg, p.creds, file)
+	next, err := readPlan(p.cfg, p.creds, file, p.environ)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
 }
 
 // checkSettings has every service check its settings.
-func checkSettings(ctx context.Context, cfg Config, bin, file string, w io.Writer) error {
+func checkSettings(ctx context.Context, cfg Config, bin, file string, environ []string, w io.Writer) error {
 	dir, err := os.MkdirTemp("", "lightmetrics-check-")
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func checkSettings(ctx context.Context, cfg Config, bin, file string, w io.Write
 	if err != nil {
 		return err
 	}
-	p, err := readPlan(cfg, creds, file)
+	p, err := readPlan(cfg, creds, file, environ)
 	if err == nil {
 		err = p.check(ctx, bin, file)
 	}
@@ -236,7 +236,7 @@ func (p *plan) readyURL(service string) string {
 
 // scheme is what a service serves on its HTTP address.
 func (p *plan) scheme(service string) string {
-	if p.file[service]["tls"] != nil {
+	if p.setting(service, "tls", "cert_file") != "" {
 		return "https"
 	}
 	return "http"

@@ -259,7 +259,7 @@ func TestReloadRefusesBeforeItWrites(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p, err := readPlan(cfg, creds, "")
+		p, err := readPlan(cfg, creds, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,7 @@ func TestReloadOfBadSettingsWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("rollup: {shards: 4}\n")
-	p, err := readPlan(cfg, creds, file)
+	p, err := readPlan(cfg, creds, file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

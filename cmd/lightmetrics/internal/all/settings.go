@@ -7,9 +7,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 
+	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
@@ -70,11 +72,14 @@ type plan struct {
 	cfg   Config
 	creds *credentials
 	file  map[string]section // the operator's sections
+	// environ is NAME=value of what may be settings of the services.
+	environ []string
 }
 
-// readPlan reads the operator's sections of the file at path; "" is none.
-func readPlan(cfg Config, creds *credentials, path string) (*plan, error) {
-	p := &plan{cfg: cfg, creds: creds, file: map[string]section{}}
+// readPlan reads the operator's sections of the file at path; "" is none. environ are the
+// variables that the services have, too, and take before their files.
+func readPlan(cfg Config, creds *credentials, path string, environ []string) (*plan, error) {
+	p := &plan{cfg: cfg, creds: creds, file: map[string]section{}, environ: environ}
 	if path == "" {
 		return p, nil
 	}
@@ -125,15 +130,28 @@ func merge(base, over section) section {
 // address is what a service listens on, for those that call it: the operator's setting
 // at path, or def.
 func (p *plan) address(def, service string, path ...string) string {
+	if s := p.setting(service, path...); s != "" {
+		return s
+	}
+	return def
+}
+
+// setting is the text that the operator gave a service's setting, by a variable or in the
+// file; "" is none.
+func (p *plan) setting(service string, path ...string) string {
+	name := config.EnvName(strings.Join(append([]string{service}, path...), ".")) + "="
+	for _, kv := range p.environ {
+		if v, ok := strings.CutPrefix(kv, name); ok && v != "" {
+			return v
+		}
+	}
 	var v any = p.file[service]
 	for _, k := range path {
 		s, _ := v.(section)
 		v = s[k]
 	}
-	if s, ok := v.(string); ok && s != "" {
-		return s
-	}
-	return def
+	s, _ := v.(string)
+	return s
 }
 
 func (p *plan) storeAddress() string  { return p.address("127.0.0.1:4790", objectstore, "listen") }
