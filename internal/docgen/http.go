@@ -257,7 +257,7 @@ func (d *httpDoc) operation(pattern string, op operation, used map[string]bool) 
 	return nil
 }
 
-const submitAnswer = `Content type ` + "`application/vnd.lightmetrics.batch`" + `. The answer:
+const submitAnswer = `Content type ` + "`application/vnd.lightmetrics.batch`" + `, or ` + "`application/json`" + ` for [the batch as JSON](../format/batch-json.md). The answer:
 
 | Field | Type | |
 |---|---|---|

@@ -69,7 +69,7 @@ func within(path string, roots ...string) bool {
 var core = []string{
 	"pkg/identity", "pkg/layout", "pkg/series", "pkg/series/samples", "pkg/series/shapes", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/block", "pkg/compact",
-	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
+	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/jsonbatch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
 }
 
 // awsClients are the back ends on AWS.

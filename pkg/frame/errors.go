@@ -29,6 +29,8 @@ const (
 	BadHelp             Reason = "BAD_HELP"
 	BadPayload          Reason = "BAD_PAYLOAD"
 	BadCompression      Reason = "BAD_COMPRESSION"
+	// BadJSON is a receiver's refusal of the JSON form of a batch.
+	BadJSON Reason = "BAD_JSON"
 	// TimeSpanTooWide is a receiver's refusal: the package itself takes any times.
 	TimeSpanTooWide Reason = "TIME_SPAN_TOO_WIDE"
 )

@@ -3,7 +3,9 @@ package ingest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/jsonbatch"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/service"
 	"lightmetrics.dev/lightmetrics/pkg/web"
@@ -29,7 +32,7 @@ func (s *Service) api() service.API {
 		Desc: &ingestv1.IngestService_ServiceDesc, Impl: s, Access: access, Errors: failures, Statuses: statuses,
 		JSON: service.JSON(ingestv1.NewIngestServiceClient, ingestv1.RegisterIngestServiceHandlerClient),
 		Route: func(r web.Route) web.Route {
-			r.About, r.OwnBody, r.Deny, r.Handler = "takes one batch: a frame", true, s.deny, s.takeBody(r.Handler)
+			r.About, r.OwnBody, r.Deny, r.Handler = "takes one batch: a frame, or its JSON form", true, s.deny, s.takeBody(r.Handler)
 			return r
 		},
 	}
@@ -49,8 +52,8 @@ type bodyKey struct{}
 
 // frameBody is a body that was read: the gateway's decoder takes its bytes.
 type frameBody struct {
-	io.ReadCloser // empty
-	bytes         []byte
+	io.ReadCloser        // empty
+	bytes         []byte // of the frame
 	spoolID       string
 	verdict       verdict
 }
@@ -58,8 +61,8 @@ type frameBody struct {
 // takeBody admits a request and reads its body into a lent buffer.
 func (s *Service) takeBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		limit := int64(s.cfg.Limits.FrameBytes)
-		if err := checkHeaders(r, limit); err != nil {
+		form, limit, err := s.checkHeaders(r)
+		if err != nil {
 			s.refuse(w, r, err)
 			return
 		}
@@ -78,12 +81,13 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		if n < 0 {
 			n = int(limit)
 		}
-		arrived, err := s.expect(r.Context(), n)
+		room := n * form.room
+		arrived, err := s.expect(r.Context(), room)
 		if err != nil {
 			s.refuse(w, r, err)
 			return
 		}
-		defer s.release(n)
+		defer s.release(room)
 		b := s.buffers.get(n)
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits().BodyTimeout)) // not supported: the server's idle timeout stays
 		b, err = readBody(http.MaxBytesReader(w, r.Body, limit), b, r.ContentLength >= 0)
@@ -99,6 +103,15 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		}
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		failpoint.Hit("ingest.http.body.received")
+		if form.frame != nil {
+			f, err := form.frame(b, s.cfg.Limits.frameLimits())
+			s.buffers.put(b)
+			if err != nil {
+				s.refuse(w, r, err)
+				return
+			}
+			b = f
+		}
 		body := &frameBody{ReadCloser: http.NoBody, bytes: b, spoolID: r.Header.Get(SpoolIDHeader)}
 		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 		r.Body, r.URL.RawQuery = body, "" // the query carries nothing
@@ -108,24 +121,43 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 	})
 }
 
+// form is a form in which a batch may come.
+type form struct {
+	// limit of the body, beside the frame's.
+	limit int64
+	// room that a byte of the body takes while it is worked on.
+	room int
+	// frame makes the frame of the body; nil where the body is the frame.
+	frame func(body []byte, lim frame.Limits) ([]byte, error)
+}
+
+// forms by their media types. Samples are objects while JSON is read, and then a frame.
+var forms = map[string]form{
+	frame.MediaType:     {limit: math.MaxInt64, room: 1},
+	jsonbatch.MediaType: {limit: jsonbatch.MaxBytes, room: 8, frame: jsonbatch.Encode},
+}
+
 // checkHeaders refuses what can be refused before a byte of the body is read.
-func checkHeaders(r *http.Request, limit int64) error {
+func (s *Service) checkHeaders(r *http.Request) (form, int64, error) {
 	for _, e := range r.Header.Values("Content-Encoding") {
 		if e != "" && e != "identity" {
-			return failed(codes.InvalidArgument, ReasonContentEncoding,
+			return form{}, 0, failed(codes.InvalidArgument, ReasonContentEncoding,
 				"Content-Encoding %q: compression lives in the frame, whose exact bytes are hashed", e)
 		}
 	}
-	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != frame.MediaType {
-		return failed(codes.InvalidArgument, ReasonContentType, "Content-Type %q, want %s", r.Header.Get("Content-Type"), frame.MediaType)
+	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	as, ok := forms[t]
+	if err != nil || !ok {
+		return form{}, 0, failed(codes.InvalidArgument, ReasonContentType, "Content-Type %q, want %s or %s", r.Header.Get("Content-Type"), frame.MediaType, jsonbatch.MediaType)
 	}
-	// The gateway finds its marshaler by the exact value.
+	// The gateway finds its marshaler by the exact value; it is given a frame in any case.
 	r.Header.Set("Content-Type", frame.MediaType)
 	r.Header.Set("Accept", frame.MediaType)
+	limit := min(int64(s.cfg.Limits.FrameBytes), as.limit)
 	if r.ContentLength > limit {
-		return &frame.Error{Reason: frame.TooLarge, Detail: "Content-Length is over the limit"}
+		return form{}, 0, &frame.Error{Reason: frame.TooLarge, Detail: fmt.Sprintf("Content-Length is over the limit of %d bytes", limit)}
 	}
-	return nil
+	return as, limit, nil
 }
 
 // readBody fills b, of exactly the content's length or of the limit's.
