@@ -43,8 +43,7 @@ func stored(t *testing.T) (*counting, *catalog.Object, *chunk.Files) {
 	t.Helper()
 	st := chunk.NewStream(chunk.Options{BlockSeries: 4, BlockValues: 512})
 	for i := range count {
-		s := chunk.Series{Agent: fmt.Sprintf("agent-%d", i%2), Type: series.Gauge,
-			Labels: []series.Label{{Name: "__name__", Value: fmt.Sprintf("m%02d", i)}}}
+		s := chunk.Series{ID: series.ID{Agent: fmt.Sprintf("agent-%d", i%2), Type: series.Gauge, Labels: []series.Label{{Name: "__name__", Value: fmt.Sprintf("m%02d", i)}}}}
 		for r := range rows {
 			s.T = append(s.T, (hour.StartMS()+int64(r)*60_000+1)*1_000_000)
 			s.V = append(s.V, float64(i*rows+r))

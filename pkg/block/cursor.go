@@ -79,7 +79,7 @@ func (c *Cursor) enter() bool {
 
 // Before orders cursors by the series that they are at, then by time.
 func (c *Cursor) Before(o *Cursor) bool {
-	if d := chunk.Compare(&c.ref, &o.ref); d != 0 {
+	if d := c.ref.ID.Compare(&o.ref.ID); d != 0 {
 		return d < 0
 	}
 	return c.from < o.from

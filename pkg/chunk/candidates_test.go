@@ -200,7 +200,7 @@ func walks(n, rows int) []*Series {
 	}
 	for k := range n {
 		x := 100 * rng.Float64()
-		s := &Series{Agent: "a", Labels: []series.Label{{Name: nameLabel, Value: "walk"}, {Name: "k", Value: strconv.Itoa(k)}}, Columns: Columns{T: t}}
+		s := &Series{ID: series.ID{Agent: "a", Labels: []series.Label{{Name: nameLabel, Value: "walk"}, {Name: "k", Value: strconv.Itoa(k)}}}, Columns: Columns{T: t}}
 		for range rows {
 			x += rng.NormFloat64()
 			s.V = append(s.V, x)

@@ -167,7 +167,7 @@ func readBlock(t *testing.T, raw []byte) error {
 // TestBlocksOfTwoCodecs: a chunk may have blocks in several encodings.
 func TestBlocksOfTwoCodecs(t *testing.T) {
 	series := goldenRaw()
-	slices.SortFunc(series, func(a, b *Series) int { return Compare(a.ref(), b.ref()) })
+	slices.SortFunc(series, func(a, b *Series) int { return a.ID.Compare(&b.ID) })
 	s := NewStream(Options{})
 	for i, x := range series {
 		if i == len(series)/2 {

@@ -13,7 +13,7 @@ import (
 func Example() {
 	w := chunk.NewWriter(chunk.Options{})
 	for _, host := range []string{"a", "b"} {
-		s := &chunk.Series{Agent: host, Type: series.Gauge, Labels: []series.Label{{Name: "__name__", Value: "load1"}, {Name: "host", Value: host}}}
+		s := &chunk.Series{ID: series.ID{Agent: host, Type: series.Gauge, Labels: []series.Label{{Name: "__name__", Value: "load1"}, {Name: "host", Value: host}}}}
 		s.T, s.V = []int64{10e9, 20e9, 30e9}, []float64{0.5, 0.75, 0.7}
 		if err := w.Add(s); err != nil {
 			fmt.Println(err)

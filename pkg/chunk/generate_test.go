@@ -122,7 +122,7 @@ func drawSeries(t *rapid.T, n, maxRows int) []*Series {
 	var out []*Series
 	seen := map[string]bool{}
 	for i := range rapid.IntRange(1, n).Draw(t, "series") {
-		s := &Series{Agent: rapid.SampledFrom([]string{"", "host-1", "host-2"}).Draw(t, "agent")}
+		s := &Series{ID: series.ID{Agent: rapid.SampledFrom([]string{"", "host-1", "host-2"}).Draw(t, "agent")}}
 		s.Type = series.Type(rapid.IntRange(0, 7).Draw(t, "type"))
 		s.Unit = rapid.SampledFrom([]string{"", "s", "By"}).Draw(t, "unit")
 		if rapid.Bool().Draw(t, "A") {

@@ -62,7 +62,7 @@ func goldenRaw() []*Series {
 		}
 	}
 	one := func(agent, unit string, typ series.Type, c Columns, l ...string) *Series {
-		return &Series{Agent: agent, Unit: unit, Type: typ, Labels: labels(l...), Columns: c}
+		return &Series{ID: series.ID{Agent: agent, Unit: unit, Type: typ, Labels: labels(l...)}, Columns: c}
 	}
 	return []*Series{
 		one("host-1", "", series.Gauge, Columns{T: t, V: column(func(float64) float64 { return 1 })}, nameLabel, "up", "instance", "host-1:9100", "job", "node"),
@@ -114,16 +114,16 @@ func goldenRolled() []*Series {
 	}
 	hist.FirstH, hist.LastH, hist.IncreaseH, hist.SumH = hs(1), hs(2), hs(3), hs(4)
 	return []*Series{
-		{Agent: "host-1", Labels: labels(nameLabel, "requests_total"), Type: series.Counter, Columns: counter},
-		{Agent: "host-1", Labels: labels(nameLabel, "load"), Type: series.Gauge, Columns: gauge},
-		{Agent: "host-1", Labels: labels(nameLabel, "grows"), Type: series.Gauge, Columns: grows},
-		{Agent: "host-1", Labels: labels(nameLabel, "latency"), Type: series.HistogramCumulative, Unit: "s", Columns: hist},
+		{ID: series.ID{Agent: "host-1", Labels: labels(nameLabel, "requests_total"), Type: series.Counter}, Columns: counter},
+		{ID: series.ID{Agent: "host-1", Labels: labels(nameLabel, "load"), Type: series.Gauge}, Columns: gauge},
+		{ID: series.ID{Agent: "host-1", Labels: labels(nameLabel, "grows"), Type: series.Gauge}, Columns: grows},
+		{ID: series.ID{Agent: "host-1", Labels: labels(nameLabel, "latency"), Type: series.HistogramCumulative, Unit: "s"}, Columns: hist},
 	}
 }
 
 // minimal is the example of docs/format/chunk.md.
 func minimal() []*Series {
-	return []*Series{{Agent: "h", Labels: labels(nameLabel, "up"), Type: series.Gauge,
+	return []*Series{{ID: series.ID{Agent: "h", Labels: labels(nameLabel, "up"), Type: series.Gauge},
 		Columns: Columns{T: []int64{1_800_000_000_000_000_000, 1_800_000_010_000_000_000, 1_800_000_020_000_000_000}, V: []float64{1, 1, 3}}}}
 }
 

@@ -64,11 +64,7 @@ type timeInfo struct {
 
 // SeriesRef is a series of an index.
 type SeriesRef struct {
-	Agent string
-	// Labels sorted by name, __name__ among them.
-	Labels     []series.Label
-	Type       series.Type
-	Unit       string
+	series.ID
 	Rows       int
 	MinT, MaxT int64 // of T, Unix nanoseconds
 }
@@ -88,7 +84,7 @@ func (x *Index) Samples() uint64 {
 // Series gives series i. Its strings share memory with the index.
 func (x *Index) Series(i int) SeriesRef {
 	s := &x.series[i]
-	ref := SeriesRef{Agent: x.symbols[s.agent], Type: s.typ, Unit: x.symbols[s.unit]}
+	ref := SeriesRef{ID: series.ID{Agent: x.symbols[s.agent], Type: s.typ, Unit: x.symbols[s.unit]}}
 	ref.Labels = x.AppendLabels(nil, i)
 	for k, p := range x.partsOf(i) {
 		t := &x.times[p.times]

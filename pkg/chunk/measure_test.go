@@ -68,7 +68,7 @@ func pieces(d *tsbs.Dataset, shards uint32) map[string][]*Series {
 					}
 					times[key] = c.T
 				}
-				out[key] = append(out[key], &Series{Agent: agent, Labels: labels, Type: series.Gauge, Columns: c})
+				out[key] = append(out[key], &Series{ID: series.ID{Agent: agent, Labels: labels, Type: series.Gauge}, Columns: c})
 				from = to
 			}
 		}

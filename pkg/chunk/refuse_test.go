@@ -197,7 +197,7 @@ func TestLimits(t *testing.T) {
 // TestBadSeriesAreRefused by the writer, before anything is encoded.
 func TestBadSeriesAreRefused(t *testing.T) {
 	ok := func() *Series {
-		return &Series{Labels: labels(nameLabel, "up", "job", "a"), Columns: Columns{T: []int64{1, 2}, V: []float64{1, 2}}}
+		return &Series{ID: series.ID{Labels: labels(nameLabel, "up", "job", "a")}, Columns: Columns{T: []int64{1, 2}, V: []float64{1, 2}}}
 	}
 	for name, spoil := range map[string]func(s *Series){
 		"no name":             func(s *Series) { s.Labels = s.Labels[1:] },
@@ -246,7 +246,7 @@ func TestNoAllocationPerSample(t *testing.T) {
 	series := func(rows int) []*Series {
 		var out []*Series
 		for k := range 50 {
-			s := &Series{Agent: "a", Labels: labels(nameLabel, "m", "k", string(rune('a'+k)))}
+			s := &Series{ID: series.ID{Agent: "a", Labels: labels(nameLabel, "m", "k", string(rune('a'+k)))}}
 			for i := range rows {
 				s.T, s.V = append(s.T, int64(i)*1e10), append(s.V, float64(i*i%(k+3))/float64(1+k%2*9))
 			}

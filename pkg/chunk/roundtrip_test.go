@@ -146,7 +146,7 @@ func TestOrderOfAddingDoesNotMatter(t *testing.T) {
 func TestTimeRanges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rows := rapid.IntRange(1, 60).Draw(rt, "rows")
-		s := &Series{Agent: "a", Labels: []series.Label{{Name: nameLabel, Value: "up"}}}
+		s := &Series{ID: series.ID{Agent: "a", Labels: []series.Label{{Name: nameLabel, Value: "up"}}}}
 		for i := range rows {
 			s.T, s.V = append(s.T, int64(i)*10), append(s.V, float64(i*i))
 		}
@@ -186,15 +186,15 @@ func TestTimeRanges(t *testing.T) {
 
 // TestPlanCoalesces: ranges cover exactly the wanted blocks, and gaps up to the setting.
 func TestPlanCoalesces(t *testing.T) {
-	var series []*Series
+	var all []*Series
 	for k := range 10 {
-		s := &Series{Labels: labels(nameLabel, "m", "k", string(rune('a'+k)))}
+		s := &Series{ID: series.ID{Labels: labels(nameLabel, "m", "k", string(rune('a'+k)))}}
 		for i := range 20 {
 			s.T, s.V = append(s.T, int64(i)), append(s.V, math.Sqrt(float64(i*k+1)))
 		}
-		series = append(series, s)
+		all = append(all, s)
 	}
-	x := readIndex(t, write(t, Options{BlockSeries: 1}, series).Index)
+	x := readIndex(t, write(t, Options{BlockSeries: 1}, all).Index)
 	block := func(i int) Range { return x.blocks[i] }
 	times := x.timeBlocks[0]
 	far := block(7).Offset - block(2).End()

@@ -7,21 +7,13 @@
 package chunk
 
 import (
-	"cmp"
-	"strings"
-
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Series is one label set of one agent, with its rows in one hour and window. Equal
 // labels of two agents, or with two types or units, are two series.
 type Series struct {
-	Agent string
-	// Labels, resource labels included, sorted by name, unique, without empty values;
-	// __name__ is among them.
-	Labels []series.Label
-	Type   series.Type
-	Unit   string // "" when unknown
+	series.ID
 	Columns
 }
 
@@ -64,17 +56,7 @@ type Columns struct {
 func (c *Columns) Rows() int { return len(c.T) }
 
 // nameLabel holds the metric's name.
-const nameLabel = "__name__"
-
-// Name of the metric: the value of __name__.
-func (s *Series) Name() string {
-	for _, l := range s.Labels {
-		if l.Name == nameLabel {
-			return l.Value
-		}
-	}
-	return ""
-}
+const nameLabel = series.MetricName
 
 func (s *Series) validate(ascends bool) error {
 	named := false
@@ -147,46 +129,6 @@ func validateHistograms(v []series.Histogram) error {
 		}
 	}
 	return nil
-}
-
-func (s *Series) ref() *SeriesRef {
-	return &SeriesRef{Agent: s.Agent, Labels: s.Labels, Type: s.Type, Unit: s.Unit}
-}
-
-// Compare is the order of series: name, other labels, agent, type, unit. a and b are
-// sorted by label name and have __name__.
-func Compare(a, b *SeriesRef) int {
-	return cmp.Or(strings.Compare(nameOf(a.Labels), nameOf(b.Labels)), compareLabels(a.Labels, b.Labels),
-		strings.Compare(a.Agent, b.Agent), cmp.Compare(a.Type, b.Type), strings.Compare(a.Unit, b.Unit))
-}
-
-func nameOf(ls []series.Label) string {
-	for _, l := range ls {
-		if l.Name == nameLabel {
-			return l.Value
-		}
-	}
-	return ""
-}
-
-// compareLabels leaves out the name.
-func compareLabels(a, b []series.Label) int {
-	i, k := 0, 0
-	for {
-		if i < len(a) && a[i].Name == nameLabel {
-			i++
-		}
-		if k < len(b) && b[k].Name == nameLabel {
-			k++
-		}
-		if i >= len(a) || k >= len(b) {
-			return cmp.Compare(len(a)-i, len(b)-k)
-		}
-		if c := cmp.Or(strings.Compare(a[i].Name, b[k].Name), strings.Compare(a[i].Value, b[k].Value)); c != 0 {
-			return c
-		}
-		i, k = i+1, k+1
-	}
 }
 
 // Mask is a set of columns of a series.

@@ -193,7 +193,7 @@ func (s *Stream) Add(x *Series) error {
 	if s.err = x.validate(false); s.err != nil {
 		return s.err
 	}
-	if n := len(s.labels); n > 0 && Compare(s.labels[n-1].ref(), x.ref()) >= 0 {
+	if n := len(s.labels); n > 0 && s.labels[n-1].ID.Compare(&x.ID) >= 0 {
 		s.err = refuse(BadSeries, "%q of agent %q is out of order", x.Labels, x.Agent)
 		return s.err
 	}
@@ -204,7 +204,7 @@ func (s *Stream) Add(x *Series) error {
 	s.group = append(s.group, x)
 	s.first += first
 	s.total += n
-	s.labels = append(s.labels, &Series{Agent: x.Agent, Labels: x.Labels, Type: x.Type, Unit: x.Unit})
+	s.labels = append(s.labels, &Series{ID: x.ID})
 	s.f.count(&x.Columns)
 	return nil
 }

@@ -136,7 +136,7 @@ func (w *world) load(d *tsbs.Dataset, win window.Window, span uint16) []*catalog
 			c.T, c.V = append(c.T, t*1_000_000), append(c.V, d.Series[i].Values[k])
 		}
 		for h, c := range byHour {
-			s := chunk.Series{Agent: agent, Labels: ls, Type: series.Gauge, Columns: *c}
+			s := chunk.Series{ID: series.ID{Agent: agent, Labels: ls, Type: series.Gauge}, Columns: *c}
 			if win != window.Raw {
 				s = rollup.NewRoller(win).Roll(&s)
 			}

@@ -215,7 +215,7 @@ func rawSeries(h window.Hour, id shard.ID, gen uint64) []chunk.Series {
 		if extra != "" {
 			ls = append(ls, series.Label{Name: "zone", Value: extra})
 		}
-		out = append(out, chunk.Series{Agent: agent, Labels: ls, Type: typ, Columns: c})
+		out = append(out, chunk.Series{ID: series.ID{Agent: agent, Labels: ls, Type: typ}, Columns: c})
 	}
 	for _, a := range agents(id, 2) {
 		var t []int64
@@ -259,12 +259,8 @@ func rawSeries(h window.Hour, id shard.ID, gen uint64) []chunk.Series {
 		}
 		add(a, "latency", "", series.HistogramCumulative, hc)
 	}
-	slices.SortFunc(out, func(a, b chunk.Series) int { return chunk.Compare(refOf(&a), refOf(&b)) })
+	slices.SortFunc(out, func(a, b chunk.Series) int { return a.ID.Compare(&b.ID) })
 	return out
-}
-
-func refOf(s *chunk.Series) *chunk.SeriesRef {
-	return &chunk.SeriesRef{Agent: s.Agent, Labels: s.Labels, Type: s.Type, Unit: s.Unit}
 }
 
 // roll publishes the next generation of an hour of a shard in the windows.

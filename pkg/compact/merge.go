@@ -138,7 +138,7 @@ func (m *merge) group() []*entry {
 	values := 0
 	for len(m.cursors) > 0 && len(out) < groupSeries && values < groupValues {
 		e := &entry{ref: *m.cursors[0].Current()}
-		for len(m.cursors) > 0 && chunk.Compare(m.cursors[0].Current(), &e.ref) == 0 {
+		for len(m.cursors) > 0 && m.cursors[0].Current().ID.Compare(&e.ref.ID) == 0 {
 			c := m.cursors[0]
 			e.sources = append(e.sources, source{c, c.At()})
 			values += c.Current().Rows
@@ -231,7 +231,7 @@ func (m *merge) add(e *entry) error {
 	if len(e.cols.T) == 0 {
 		return nil // its rows are all masked
 	}
-	s := &chunk.Series{Agent: e.ref.Agent, Labels: e.ref.Labels, Type: e.ref.Type, Unit: e.ref.Unit, Columns: e.cols}
+	s := &chunk.Series{ID: e.ref.ID, Columns: e.cols}
 	if m.stream == nil {
 		m.stream, m.metric = chunk.NewStream(chunk.Options{Rows: int(m.plan.Rows), BlockSeries: int(m.plan.BlockSeries), BlockValues: int(m.plan.BlockValues)}), s.Name()
 	}

@@ -45,7 +45,7 @@ func Series(ctx context.Context, r objstore.Reader, authority string, set *catal
 					continue
 				}
 				ref := c.Ref(k)
-				s := chunk.Series{Agent: ref.Agent, Labels: ref.Labels, Type: ref.Type, Unit: ref.Unit, Columns: rs.Cut(rs.From, rs.To)}
+				s := chunk.Series{ID: ref.ID, Columns: rs.Cut(rs.From, rs.To)}
 				rows += uint64(s.Rows())
 				out = append(out, s)
 			}

@@ -85,7 +85,7 @@ func lifeOutputs(at place, n int) []publish.Output {
 	}
 	of := make([]chunk.Series, 2)
 	for k := range of {
-		of[k] = chunk.Series{Agent: lifeAgents[at.shard], Labels: []series.Label{{Name: "__name__", Value: []string{"up", "load"}[k]}}, Type: series.Gauge}
+		of[k] = chunk.Series{ID: series.ID{Agent: lifeAgents[at.shard], Labels: []series.Label{{Name: "__name__", Value: []string{"up", "load"}[k]}}, Type: series.Gauge}}
 	}
 	for minute := range 60 {
 		for i := range n {

@@ -1,7 +1,6 @@
 package rollup
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -33,20 +32,11 @@ func (p Part) holds(seriesKey []byte) bool {
 
 // Holds reports whether the series is in the part.
 func (p Part) Holds(s *chunk.Series) bool {
-	return p.Of <= 1 || p.holds(appendKey(nil, s))
+	return p.Of <= 1 || p.holds(s.AppendKey(nil))
 }
 
 // KeyBytes is the size of what tells the series apart: agent, labels, type and unit.
-func KeyBytes(s *chunk.Series) int { return len(appendKey(nil, s)) }
-
-// appendKey is seriesKey of a series that is made.
-func appendKey(buf []byte, s *chunk.Series) []byte {
-	buf = appendText(buf, s.Agent)
-	for _, l := range s.Labels {
-		buf = appendText(appendText(buf, l.Name), l.Value)
-	}
-	return appendText(append(buf, 0, byte(s.Type)), s.Unit)
-}
+func KeyBytes(s *chunk.Series) int { return len(s.AppendKey(nil)) }
 
 // Builder gathers the frames of an hour's inputs, in any order, into raw series. Not for
 // concurrent use.
@@ -242,7 +232,7 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 	for j := range g.Series {
 		r := &g.Series[j]
 		typ := typeOf(r, len(g.Histograms) > 0)
-		buf = seriesKey(buf[:0], f, r, typ)
+		buf = f.AppendKey(buf[:0], f.Identity.Agent, r, typ)
 		if !b.part.holds(buf) {
 			continue
 		}
@@ -276,16 +266,6 @@ func typeOf(r *series.Ref, histograms bool) series.Type {
 	return r.Type
 }
 
-// seriesKey tells series apart: agent, labels, type and unit.
-func seriesKey(buf []byte, f *frame.Batch, r *series.Ref, t series.Type) []byte {
-	buf = appendText(buf, f.Identity.Agent)
-	for name, value := range f.Labels(r) {
-		buf = appendText(appendText(buf, name), value)
-	}
-	buf = append(buf, 0, byte(t)) // no label has an empty name
-	return appendText(buf, f.Strings[r.Unit])
-}
-
 // intern copies a string out of its frame's table, once.
 func (b *Builder) intern(s string) string {
 	if v, ok := b.text[s]; ok {
@@ -294,8 +274,4 @@ func (b *Builder) intern(s string) string {
 	v := string([]byte(s))
 	b.text[v] = v
 	return v
-}
-
-func appendText(dst []byte, s string) []byte {
-	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }

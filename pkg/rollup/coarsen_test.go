@@ -21,7 +21,7 @@ func TestRollFromEqualsRoll(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		typ := []series.Type{series.Counter, series.Gauge, series.HistogramCumulative, series.HistogramDelta}[seed%4]
-		raw := chunk.Series{Agent: "a", Type: typ}
+		raw := chunk.Series{ID: series.ID{Agent: "a", Type: typ}}
 		v := 0.0
 		for ns := testHour.StartMS()*1e6 + 1e6; window.HourOfNS(ns) == testHour; ns += 1 + rnd.Int64N(40e9) {
 			if v += float64(rnd.IntN(10)); rnd.IntN(20) == 0 {
@@ -93,7 +93,7 @@ func byHand(raw *chunk.Series, w window.Window) (rows [][11]float64) {
 
 // Decimals are summed as decimals, to the nearest float64.
 func TestDecimalSums(t *testing.T) {
-	raw := chunk.Series{Type: series.Gauge}
+	raw := chunk.Series{ID: series.ID{Type: series.Gauge}}
 	for i := range 360 {
 		raw.T = append(raw.T, (testHour.StartMS()+int64(i+1)*10_000)*1e6)
 		raw.V = append(raw.V, float64(i%7+1)/10)
@@ -108,7 +108,7 @@ func TestDecimalSums(t *testing.T) {
 // Of samples in one millisecond only the last counts, stale ones too.
 func TestMillisecondsFold(t *testing.T) {
 	ms := testHour.StartMS() + 30_000
-	raw := chunk.Series{Type: series.Gauge}
+	raw := chunk.Series{ID: series.ID{Type: series.Gauge}}
 	raw.T = []int64{ms * 1e6, ms*1e6 + 5, (ms + 1) * 1e6, (ms+1)*1e6 + 1}
 	raw.V = []float64{1, 2, 3, math.Float64frombits(value.StaleNaN)}
 	got := NewRoller(window.OneMinute).Roll(&raw)

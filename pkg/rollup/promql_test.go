@@ -31,7 +31,7 @@ type engineCase struct {
 func newCase(t *testing.T, rnd *rand.Rand, typ series.Type, sample func(i int) (float64, *series.Histogram)) engineCase {
 	c := engineCase{store: teststorage.New(t)}
 	t.Cleanup(func() { c.store.Close() })
-	c.raw = chunk.Series{Agent: "a", Labels: []series.Label{{Name: "__name__", Value: "m"}}, Type: typ}
+	c.raw = chunk.Series{ID: series.ID{Agent: "a", Labels: []series.Label{{Name: "__name__", Value: "m"}}, Type: typ}}
 	app := c.store.AppenderV2(t.Context())
 	ms := testHour.StartMS() + 1 + rnd.Int64N(200_000)
 	every := 1000 + rnd.Int64N(40_000)
@@ -322,7 +322,7 @@ func nextFull(it histogram.BucketIterator[float64]) bool {
 func TestInexactIsRefused(t *testing.T) {
 	hour := testHour.StartMS()
 	r := Range{hour, hour + 120_000}
-	raw := chunk.Series{Type: series.Counter}
+	raw := chunk.Series{ID: series.ID{Type: series.Counter}}
 	for i, v := range []float64{1, math.Inf(1), 2, 3} {
 		raw.T, raw.V = append(raw.T, (hour+30_000*int64(i+1))*1e6), append(raw.V, v)
 	}
@@ -333,7 +333,7 @@ func TestInexactIsRefused(t *testing.T) {
 	if _, _, err := c.Increase(r); !errors.Is(err, ErrInexact) {
 		t.Errorf("infinity: %v", err)
 	}
-	raw = chunk.Series{Type: series.HistogramCumulative}
+	raw = chunk.Series{ID: series.ID{Type: series.HistogramCumulative}}
 	for i, bounds := range [][]float64{{1, 2}, {1, 2}, {1, 3}} {
 		raw.T = append(raw.T, (hour+30_000*int64(i+1))*1e6)
 		raw.H = append(raw.H, series.Histogram{Schema: series.CustomBounds, Count: float64(i), CustomValues: bounds, PositiveSpans: []int32{0, 1}, PositiveBuckets: []float64{float64(i)}})

@@ -70,7 +70,7 @@ func (r *Roller) Roll(s *chunk.Series) chunk.Series {
 // RollFrom is Roll, given the rows of s in the next finer window: nil for OneMinute. Gauges
 // are made of those, so that nobody looks at the samples again.
 func (r *Roller) RollFrom(s, fine *chunk.Series) chunk.Series {
-	out := chunk.Series{Agent: s.Agent, Labels: s.Labels, Type: s.Type, Unit: s.Unit}
+	out := chunk.Series{ID: s.ID}
 	gauge := s.H == nil && s.Type != series.Counter
 	if gauge && r.finer != nil {
 		r.look(fine.T)

@@ -61,7 +61,7 @@ func (s *Survey) Add(f *frame.Batch) {
 		a.records += uint64(to-from) * uint64(len(g.Series))
 		for k := range g.Series {
 			r := &g.Series[k]
-			s.key = seriesKey(s.key[:0], f, r, typeOf(r, len(g.Histograms) > 0))
+			s.key = f.AppendKey(s.key[:0], f.Identity.Agent, r, typeOf(r, len(g.Histograms) > 0))
 			h := fnv.New64a()
 			h.Write(s.key)
 			a.series.Add(sketch.Mix(h.Sum64(), uint64(len(s.key))))

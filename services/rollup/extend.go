@@ -91,7 +91,7 @@ func (s *Service) series(ctx context.Context, set *catalog.Set, part rollup.Part
 		d.Put(0, body)
 		for i := range x.Len() {
 			ref := x.Series(i)
-			one := chunk.Series{Agent: ref.Agent, Labels: ref.Labels, Type: ref.Type, Unit: ref.Unit}
+			one := chunk.Series{ID: ref.ID}
 			if !part.Holds(&one) {
 				continue
 			}

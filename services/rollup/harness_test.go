@@ -255,7 +255,7 @@ func (w *world) series(set *catalog.Set) []chunk.Series {
 		d.Put(0, body)
 		for i := range x.Len() {
 			ref := x.Series(i)
-			s := chunk.Series{Agent: ref.Agent, Labels: x.AppendLabels(nil, i), Type: ref.Type, Unit: ref.Unit}
+			s := chunk.Series{ID: series.ID{Agent: ref.Agent, Labels: x.AppendLabels(nil, i), Type: ref.Type, Unit: ref.Unit}}
 			_, err := d.Series(i, -1<<62, 1<<62, chunk.AllColumns, &s.Columns)
 			must(w.t, err)
 			out = append(out, s)

@@ -152,7 +152,7 @@ func hours(s *tsbs.Series) map[window.Hour]*chunk.Series {
 		h := window.HourOf(ms)
 		c := out[h]
 		if c == nil {
-			c = &chunk.Series{Labels: ls, Type: series.Gauge}
+			c = &chunk.Series{ID: series.ID{Labels: ls, Type: series.Gauge}}
 			out[h] = c
 		}
 		c.T, c.V = append(c.T, ms*1e6), append(c.V, s.Values[i])
