@@ -72,8 +72,8 @@ var core = []string{
 	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/jsonbatch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
 }
 
-// awsClients are the back ends on AWS.
-var awsClients = []string{"pkg/objstore/s3", "pkg/work/sqs", "pkg/work/dynamo", "pkg/publish/dynamo"}
+// awsClient is the only package that uses the AWS SDK.
+const awsClient = "pkg/objstore/s3"
 
 // etcdClient is the only package that reaches etcd.
 const etcdClient = "services/coordinator/internal/etcd"
@@ -133,8 +133,8 @@ func TestImportsRunDownwards(t *testing.T) {
 }
 
 func refused(from, to, imp string, ours bool) string {
-	if strings.HasPrefix(imp, "github.com/aws/") && !within(from, awsClients...) {
-		return "only " + strings.Join(awsClients, ", ") + " import the AWS SDK"
+	if strings.HasPrefix(imp, "github.com/aws/") && from != awsClient {
+		return "only " + awsClient + " imports the AWS SDK"
 	}
 	if imp == "container/list" {
 		return "pkg/lru is the one cache"

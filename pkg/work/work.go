@@ -1,9 +1,9 @@
 // Package work is pending work: a queue that delivers jobs at least once, a table of
 // pending jobs that makes repeats harmless, keeps their order and remembers their
 // progress, and the state machine of a worker over both. It has no goroutines and no
-// clock of its own. Back ends: mem (tests, one process), remote (the coordinator, which
-// keeps both in etcd), sqs, dynamo. All pass pkg/work/worktest. docs/protocol/work.md
-// says what is relied on and why it is safe.
+// clock of its own. Back ends: mem (tests, one process), and the coordinator, which keeps
+// both in etcd (pkg/coordinator). All pass pkg/work/worktest. docs/protocol/work.md says
+// what is relied on and why it is safe.
 package work
 
 import (

@@ -9,5 +9,5 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	refstest.Run(t, func(*testing.T) publish.Refs { return mem.New() }, refstest.Features{Races: true})
+	refstest.Run(t, func(*testing.T) publish.Refs { return mem.New() })
 }

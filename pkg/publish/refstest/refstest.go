@@ -16,13 +16,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// Features of a back end.
-type Features struct {
-	// Races are played; a back end behind an emulator that does not isolate transactions
-	// leaves them out.
-	Races bool
-}
-
 const timeout = 20 * time.Second
 
 var (
@@ -31,14 +24,11 @@ var (
 )
 
 // Run plays the suite; open makes an empty store.
-func Run(t *testing.T, open func(t *testing.T) publish.Refs, f Features) {
+func Run(t *testing.T, open func(t *testing.T) publish.Refs) {
 	tests := map[string]func(*testing.T, publish.Refs){
 		"founding": founding, "sets": sets, "batch": batch, "condemned": condemned, "swap": swap, "delete": drop, "list": list,
 		"full": full, "invalid": invalid, "context": canceled,
-	}
-	if f.Races {
-		tests["race of adds and condemnations"] = race
-		tests["race of foundings"] = raceFound
+		"race of adds and condemnations": race, "race of foundings": raceFound,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })

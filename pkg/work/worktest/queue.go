@@ -94,9 +94,7 @@ func (t *suite) deliver() {
 	t.ok(t.Queue.Delete(t.ctx, m), "delete")
 	t.ok(t.Queue.Delete(t.ctx, m), "delete again")
 	t.none("jobs", "after it was deleted")
-	if !t.LateReceipts {
-		t.want(t.Queue.Extend(t.ctx, m, long), work.ErrGone, "extend after delete")
-	}
+	t.want(t.Queue.Extend(t.ctx, m, long), work.ErrGone, "extend after delete")
 }
 
 func (t *suite) bodies() {
@@ -132,7 +130,7 @@ func (t *suite) order() {
 		t.Fatalf("received %d messages, want %d", len(got), n)
 	}
 	for i, b := range got {
-		if b != fmt.Sprint(i) && !t.NoOrder {
+		if b != fmt.Sprint(i) {
 			t.Fatalf("message %d is %s: %v", i, b, got)
 		}
 	}
@@ -144,9 +142,6 @@ func (t *suite) visibility() {
 	second := t.comes("jobs", "visible again")
 	if second.ID != first.ID || second.Receipt == first.Receipt || second.Tries != 2 {
 		t.Fatalf("first %+v, then %+v", first, second)
-	}
-	if t.LateReceipts {
-		return
 	}
 	t.want(t.Queue.Extend(t.ctx, first, long), work.ErrGone, "extend the old delivery")
 	t.want(t.Queue.Terminate(t.ctx, first), work.ErrGone, "terminate the old delivery")
@@ -177,9 +172,7 @@ func (t *suite) terminate() {
 	if again.ID != m.ID || again.Tries != 2 {
 		t.Fatalf("came %+v", again)
 	}
-	if !t.LateReceipts {
-		t.want(t.Queue.Terminate(t.ctx, m), work.ErrGone, "terminate again")
-	}
+	t.want(t.Queue.Terminate(t.ctx, m), work.ErrGone, "terminate again")
 }
 
 func (t *suite) deferred() {
@@ -207,9 +200,6 @@ func (t *suite) delay() {
 }
 
 func (t *suite) dedupe() {
-	if t.NoDedupe {
-		t.Skip("this back end has no dedupe keys")
-	}
 	send := func(body, key string) {
 		t.Helper()
 		t.ok(t.Queue.Send(t.ctx, "jobs", []byte(body), work.SendOptions{DedupeKey: key}), "send")
@@ -281,9 +271,7 @@ func (t *suite) bury() {
 	if d.ID == "" || d.Topic != "jobs" || d.Tries != 1 || !strings.HasPrefix(d.Reason, "cannot be read: x") || len(d.Reason) > work.MaxReasonBytes || d.Buried.IsZero() {
 		t.Fatalf("dead letter %+v", d)
 	}
-	if !t.LateReceipts {
-		t.want(t.Queue.Extend(t.ctx, m, long), work.ErrGone, "extend a dead letter")
-	}
+	t.want(t.Queue.Extend(t.ctx, m, long), work.ErrGone, "extend a dead letter")
 	t.want(t.Queue.Redrive(t.ctx, "jobs", d.ID+"0"), work.ErrNotFound, "redrive another id")
 	t.ok(t.Queue.Redrive(t.ctx, "jobs", d.ID), "redrive")
 	t.equal(t.one("jobs", long).Body, []byte("bad"), "redriven body")
@@ -295,10 +283,6 @@ func (t *suite) deadPages() {
 	for i := range n {
 		t.send("jobs", fmt.Sprint("bad", i))
 		t.ok(t.Queue.Bury(t.ctx, t.one("jobs", long), "bad"), "bury")
-	}
-	if t.NoPages {
-		t.letters("jobs", n)
-		return
 	}
 	seen := map[string]bool{}
 	for after, pages := "", 0; ; pages++ {
@@ -320,9 +304,6 @@ func (t *suite) deadPages() {
 }
 
 func (t *suite) deadBound() {
-	if t.NoPages {
-		t.Skip("this back end bounds dead letters by time only")
-	}
 	for i := range 4 {
 		t.send("jobs", fmt.Sprint("bad", i))
 		t.ok(t.Queue.Bury(t.ctx, t.one("jobs", long), "bad"), "bury")
@@ -443,7 +424,7 @@ func (t *suite) raceReceive() {
 		seen[string(m.Body)]++ // a receiver may have given up while others had them
 	}
 	for b, n := range seen {
-		if n != 1 && !t.Doubles {
+		if n != 1 {
 			t.Errorf("message %s was delivered %d times", b, n)
 		}
 	}
@@ -453,9 +434,6 @@ func (t *suite) raceReceive() {
 }
 
 func (t *suite) raceSend() {
-	if t.NoDedupe {
-		t.Skip("this back end has no dedupe keys")
-	}
 	const n = 8
 	if a := together(n, func(int) error {
 		return t.Queue.Send(t.ctx, "jobs", []byte("x"), work.SendOptions{DedupeKey: "x"})

@@ -21,21 +21,6 @@ type Env struct {
 	Wait func(d time.Duration)
 	// Short is a time that is cheap to wait out, at least a second.
 	Short time.Duration
-	Features
-}
-
-// Features say where a back end is known to fall short; the zero value is a full one.
-type Features struct {
-	// NoDedupe: dedupe keys do nothing.
-	NoDedupe bool
-	// NoOrder: messages come in any order, and a Receive may find fewer than there are.
-	NoOrder bool
-	// LateReceipts: a delivery that ran out may still be extended, or deferred to a message anew.
-	LateReceipts bool
-	// Doubles: receivers at the same moment may be given the same message.
-	Doubles bool
-	// NoPages: dead letters are read as one page of at most ten, and are bounded by time only.
-	NoPages bool
 }
 
 // Options of the back end that a case wants.

@@ -57,7 +57,7 @@ func startEtcd(t *testing.T) (func(), *clientv3.Client) {
 func TestConformance(t *testing.T) {
 	_, c := startEtcd(t)
 	var n atomic.Int64
-	refstest.Run(t, func(*testing.T) publish.Refs { return NewRefs(c, fmt.Sprintf("/test/%d", n.Add(1)), 10*time.Second) }, refstest.Features{Races: true})
+	refstest.Run(t, func(*testing.T) publish.Refs { return NewRefs(c, fmt.Sprintf("/test/%d", n.Add(1)), 10*time.Second) })
 }
 
 // A listing whose records have more keys than one request reads.
