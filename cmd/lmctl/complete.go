@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/pkg/reprocess"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
@@ -41,7 +42,7 @@ func (p *pendingWork) completeTopics(cmd *cobra.Command, args []string, _ string
 	defer cancel()
 	_ = p.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		resp, err := coordinatorv1.NewOwnershipServiceClient(conn).ListShards(ctx, &coordinatorv1.ListShardsRequest{Kind: "rollup"})
-		names = append(names, reprocessTopic)
+		names = append(names, reprocess.Topic)
 		for _, s := range resp.GetShards() {
 			names = append(names, snapshotTopics+shard.ID(s.GetShard()).String())
 		}

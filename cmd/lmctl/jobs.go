@@ -15,6 +15,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/coordinator"
+	"lightmetrics.dev/lightmetrics/pkg/reprocess"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -31,9 +32,6 @@ func (p *pendingWork) flags(cmd *cobra.Command) {
 func (p *pendingWork) ask(fn func(*coordinator.PendingWork) error) error {
 	return p.over(func(conn grpc.ClientConnInterface) error { return fn(coordinator.NewPendingWork(conn, 0)) })
 }
-
-// stuckAttempts without progress make a job a finding.
-const stuckAttempts = 5
 
 type jobView struct {
 	Log      string `json:"log"`
@@ -54,7 +52,7 @@ func jobStatus(r work.Row) string {
 	switch {
 	case r.Live:
 		return "running"
-	case r.Attempts >= stuckAttempts:
+	case r.Attempts >= work.DefaultMaxAttempts:
 		return "stuck"
 	case r.Active:
 		return "expired"
@@ -298,7 +296,7 @@ const snapshotTopics = "snapshot-"
 
 // checkTopic refuses a topic that nobody uses: an empty list would look like good news.
 func checkTopic(topic string) error {
-	if topic == reprocessTopic {
+	if topic == reprocess.Topic {
 		return nil
 	}
 	if number, ok := strings.CutPrefix(topic, snapshotTopics); ok {
@@ -306,7 +304,7 @@ func checkTopic(topic string) error {
 			return nil
 		}
 	}
-	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("topic %q: want %s, or %s and a shard as in lmctl shards list: %s0007", topic, reprocessTopic, snapshotTopics, snapshotTopics)}
+	return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("topic %q: want %s, or %s and a shard as in lmctl shards list: %s0007", topic, reprocess.Topic, snapshotTopics, snapshotTopics)}
 }
 
 func jobsDead(out *format, p *pendingWork) *cobra.Command {

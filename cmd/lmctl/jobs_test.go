@@ -110,7 +110,7 @@ func TestJobs(t *testing.T) {
 	}
 	// Five attempts without a checkpoint, and nobody at it.
 	r, err := m.Get(ctx, work.Key{Log: "reprocess/x", Number: 1})
-	for range stuckAttempts {
+	for range work.DefaultMaxAttempts {
 		if err == nil {
 			r, err = m.Claim(ctx, r, work.Claim{Owner: "w2", Hold: time.Minute})
 		}

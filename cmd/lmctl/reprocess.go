@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,21 +13,22 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/coordinator"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/reprocess"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
 // reprocessView is how far an order came.
 type reprocessView struct {
-	ID    string            `json:"id"`
-	Order reprocessOrder    `json:"order"`
-	Done  reprocessProgress `json:"done"`
-	Dry   bool              `json:"dry_run"`
+	ID    string             `json:"id"`
+	Order reprocess.Order    `json:"order"`
+	Done  reprocess.Progress `json:"done"`
+	Dry   bool               `json:"dry_run"`
 }
 
 func (v reprocessView) table() table {
 	return table{header: []string{"ID", "ACCEPTED FROM", "TO", "BATCHES", "SEGMENTS", "HOURS"}, rows: [][]string{{
-		orDash(v.ID), v.Order.From.Format(time.RFC3339), v.Order.To.Format(time.RFC3339), fmt.Sprint(v.Done.Batches), fmt.Sprint(v.Done.Segments), fmt.Sprint(v.Done.Messages)}}}
+		v.ID, v.Order.From.Format(time.RFC3339), v.Order.To.Format(time.RFC3339), fmt.Sprint(v.Done.Batches), fmt.Sprint(v.Done.Segments), fmt.Sprint(v.Done.Hours)}}}
 }
 
 // parseTime reads RFC 3339, or a date as its start in UTC.
@@ -41,66 +43,64 @@ func parseTime(s string) (time.Time, error) {
 	return t.UTC(), nil
 }
 
+// reprocessFlags are those of lmctl reprocess.
+type reprocessFlags struct {
+	from, to, agent string
+	dry, detach     bool
+}
+
+// order reads the flags.
+func (f reprocessFlags) order(args []string) (reprocess.Order, error) {
+	o := reprocess.Order{Agent: f.agent, To: time.Now().UTC().Truncate(time.Second)}
+	var err error
+	switch {
+	case f.from == "":
+		return o, usageError("--from is needed")
+	case f.dry != (len(args) == 1):
+		return o, usageError("the URL of a bucket goes with --dry-run, and only with it: workers know their own")
+	case f.dry && f.detach:
+		return o, usageError("--detach has no effect on a dry run")
+	}
+	if o.From, err = parseTime(f.from); err != nil {
+		return o, usageError("--from: %w", err)
+	}
+	if f.to != "" {
+		if o.To, err = parseTime(f.to); err != nil {
+			return o, usageError("--to: %w", err)
+		}
+	}
+	if err := o.Validate(); err != nil {
+		return o, usageError("%w", err)
+	}
+	return o, nil
+}
+
 func reprocessCommand(out *format) *cobra.Command {
-	p := &pendingWork{}
-	var (
-		from, to, agent, resume string
-		dry                     bool
-	)
+	p, f := &pendingWork{}, reprocessFlags{}
 	cmd := &cobra.Command{
-		Use:   "reprocess URL --from T",
-		Short: "Give accepted batches to the rollup workers again",
-		Long: "Walks the batches that were accepted from --from until before --to, writes them into the rollups' intake\n" +
-			"again and wakes the owners of their shards. What a published set holds already changes nothing; what was\n" +
-			"lost on the way makes a new generation of its hours.\n\n" +
-			"The order is a pending job (log reprocess/ID): a run that was interrupted goes on from its last checkpoint\n" +
-			"with the same arguments, or with --resume ID; lmctl jobs shows and cancels it.\n\n" + bucketHelp,
-		Args: cobra.ExactArgs(1),
+		Use:   "reprocess --from T [--dry-run URL]",
+		Short: "Have accepted batches given to the rollup workers again",
+		Long: "Orders that the batches which were accepted from --from until before --to are written into the rollups' intake\n" +
+			"again. What a published set holds already changes nothing; what was lost on the way makes a new generation of\n" +
+			"its hours.\n\n" +
+			"The order is a job of pending work (log reprocess/ID). Some rollup worker does it, and another goes on from the\n" +
+			"last checkpoint if that one ends. This command waits until it is done; when it is interrupted, or with --detach,\n" +
+			"the order goes on: lmctl jobs watch --log reprocess shows it, lmctl jobs cancel ends it. An equal order that is\n" +
+			"pending is not given twice, but waited for.\n\n" +
+			"With --dry-run this command reads the bucket itself and only counts.\n\n" + bucketHelp,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			usage := func(err error) error { return &cli.ExitError{Code: cli.ExitUsage, Err: err} }
-			order := reprocessOrder{Agent: agent, To: time.Now().UTC().Truncate(time.Second)}
-			var err error
-			switch {
-			case resume != "" && (from != "" || to != "" || agent != "" || dry):
-				return usage(errors.New("--resume goes alone: the order has the rest"))
-			case resume == "" && from == "":
-				return usage(errors.New("--from or --resume is needed"))
-			}
-			if from != "" {
-				if order.From, err = parseTime(from); err != nil {
-					return usage(fmt.Errorf("--from: %w", err))
-				}
-			}
-			if to != "" {
-				if order.To, err = parseTime(to); err != nil {
-					return usage(fmt.Errorf("--to: %w", err))
-				}
-			}
-			if resume == "" {
-				if err := order.validate(); err != nil {
-					return usage(err)
-				}
-			}
-			store, err := openBucket(ctx, args[0])
+			o, err := f.order(args)
 			if err != nil {
 				return err
 			}
-			shards, err := intake.ReadShards(ctx, store)
-			if errors.Is(err, objstore.ErrNotFound) {
-				return &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket has no rollups: their number of shards is not fixed")}
-			}
-			if err != nil {
-				return reached(err)
-			}
-			r := &reprocess{store: store, shards: shards, run: run.RandomID(), page: reprocessPage, now: time.Now, tell: func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }}
-			v := reprocessView{Order: order, Dry: dry}
-			if dry {
-				v.Done, err = r.count(ctx, order)
+			v := reprocessView{ID: o.ID(), Order: o, Dry: f.dry}
+			if f.dry {
+				v.Done, err = countOrder(cmd.Context(), args[0], o)
 			} else {
+				tell := func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
 				err = p.ask(func(s *coordinator.PendingWork) error {
-					r.queue, r.table = s, s
-					v.ID, v.Order, v.Done, err = r.do(ctx, order, resume)
+					v.Done, err = giveOrder(cmd.Context(), s, s, o, f.detach, tell)
 					return err
 				})
 			}
@@ -110,50 +110,81 @@ func reprocessCommand(out *format) *cobra.Command {
 			return out.write(cmd.OutOrStdout(), v, v.table())
 		},
 	}
-	cmd.Flags().StringVar(&from, "from", "", "first time of acceptance: RFC 3339, or a date (UTC)")
-	cmd.Flags().StringVar(&to, "to", "", "time of acceptance to end before (default now)")
-	cmd.Flags().StringVar(&agent, "agent", "", "only this agent's batches")
-	cmd.Flags().StringVar(&resume, "resume", "", "id of an order to go on with")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only count")
+	cmd.Flags().StringVar(&f.from, "from", "", "first time of acceptance: RFC 3339, or a date (UTC)")
+	cmd.Flags().StringVar(&f.to, "to", "", "time of acceptance to end before (default now)")
+	cmd.Flags().StringVar(&f.agent, "agent", "", "only this agent's batches")
+	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "only count, in the bucket URL")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "give the order and do not wait for it")
 	p.flags(cmd)
 	return cmd
 }
 
-// reprocessOrder is what is to be done again; it is kept as the job's body.
-type reprocessOrder struct {
-	From  time.Time `json:"from"`
-	To    time.Time `json:"to"` // not included
-	Agent string    `json:"agent,omitempty"`
-}
-
-func (o reprocessOrder) validate() error {
-	if !o.From.Before(o.To) {
-		return fmt.Errorf("from %s is not before to %s", o.From.Format(time.RFC3339), o.To.Format(time.RFC3339))
-	}
-	if o.From.Year() < 2000 || o.To.Sub(o.From) > 20*365*24*time.Hour {
-		return errors.New("times before 2000, or 20 years of them")
-	}
-	return nil
-}
-
-func (o reprocessOrder) body() []byte {
-	b, err := json.Marshal(o)
+// countOrder says what a worker would give.
+func countOrder(ctx context.Context, url string, o reprocess.Order) (reprocess.Progress, error) {
+	store, err := openBucket(ctx, url)
 	if err != nil {
-		panic(err) // plain times
+		return reprocess.Progress{}, err
 	}
-	return b
+	shards, err := intake.ReadShards(ctx, store)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return reprocess.Progress{}, &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket has no rollups: their number of shards is not fixed")}
+	}
+	if err != nil {
+		return reprocess.Progress{}, err
+	}
+	return reprocess.NewHandler(store, "", shards, 0).Count(ctx, o)
 }
 
-// reprocessProgress is the job's checkpoint.
-type reprocessProgress struct {
-	// Hour and After say where to go on: the hour of acceptance, and the last key done in it.
-	Hour  time.Time `json:"hour"`
-	After string    `json:"after"`
-	// What was done so far; a piece that was lost and done again counts once.
-	Batches  uint64 `json:"batches"`
-	Segments uint64 `json:"segments"`
-	Messages uint64 `json:"messages"` // (shard, hour) that owners were told of
+// pollOrder is the time between two looks at an order that is waited for.
+const pollOrder = time.Second
+
+// giveOrder submits the order and, unless detached, waits until it is done.
+func giveOrder(ctx context.Context, q work.Queue, t work.Table, o reprocess.Order, detach bool, tell func(string)) (reprocess.Progress, error) {
+	k, found, err := reprocess.Submit(ctx, q, t, o)
+	if err != nil {
+		return reprocess.Progress{}, err
+	}
+	if found {
+		tell(fmt.Sprintf("an equal order is pending: %s", k))
+	} else {
+		tell(fmt.Sprintf("order %s waits for a rollup worker", k))
+	}
+	if detach {
+		return reprocess.Progress{}, nil
+	}
+	return waitForOrder(ctx, t, k, tell)
 }
 
-// errNoOrder: nothing is pending under the id.
-var errNoOrder = fmt.Errorf("no such order is pending: %w", work.ErrNotFound)
+// waitForOrder follows the job until its row is gone. How it ended, its log says.
+func waitForOrder(ctx context.Context, t work.Table, k work.Key, tell func(string)) (last reprocess.Progress, err error) {
+	for {
+		row, err := t.Get(ctx, k)
+		switch {
+		case errors.Is(err, work.ErrNotFound):
+			return orderResult(ctx, t, k)
+		case ctx.Err() != nil:
+			return last, fmt.Errorf("order %s goes on without this command: %w", k, ctx.Err())
+		case err != nil:
+			return last, err
+		case jobStatus(row) == "stuck":
+			return last, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("order %s failed %d times; lmctl jobs dead %s says why", k, row.Attempts, reprocess.Topic)}
+		}
+		was := last.Batches
+		if len(row.State) > 0 && json.Unmarshal(row.State, &last) == nil && last.Batches != was {
+			tell(fmt.Sprintf("%s: %d batches so far", last.Hour.Format(time.RFC3339), last.Batches))
+		}
+		_ = run.WallClock{}.Sleep(ctx, pollOrder) // the next look finds that it was cut short
+	}
+}
+
+// orderResult is what the log kept of an order that is pending no more.
+func orderResult(ctx context.Context, t work.Table, k work.Key) (p reprocess.Progress, err error) {
+	log, err := t.Log(ctx, k.Log)
+	if err != nil {
+		return p, err
+	}
+	if log.Last != k.Number || len(log.Result) == 0 || json.Unmarshal(log.Result, &p) != nil || !p.Done {
+		return p, &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("order %s was cancelled", k)}
+	}
+	return p, nil
+}

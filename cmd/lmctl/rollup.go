@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/reprocess"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -107,9 +108,8 @@ func newRepairer(ctx context.Context, store objstore.Store, now func() time.Time
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now,
 		Scan: func(ctx context.Context, h window.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
-			r := &reprocess{store: store, shards: shards, page: reprocessPage, now: now}
-			o := reprocessOrder{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
-			return r.walk(ctx, o, reprocessProgress{}, func(_ reprocessProgress, ms []accept.Manifest) error {
+			o := reprocess.Order{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
+			return reprocess.Walker{Store: store}.Walk(ctx, o, reprocess.Progress{}, func(_ reprocess.Progress, ms []accept.Manifest) error {
 				for _, m := range ms {
 					if err := fn(m); err != nil {
 						return err

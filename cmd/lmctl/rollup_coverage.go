@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/accept"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/pkg/reprocess"
 )
 
 // settle is how long a batch may take from its acceptance to the intake.
@@ -45,7 +46,7 @@ func rollupCoverage(out *format) *cobra.Command {
 			"times mends them.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o := reprocessOrder{To: time.Now().UTC().Add(-settle)}
+			o := reprocess.Order{To: time.Now().UTC().Add(-settle)}
 			var err error
 			if from == "" {
 				return usageError("--from is needed")
@@ -58,7 +59,7 @@ func rollupCoverage(out *format) *cobra.Command {
 					return usageError("--to: %w", err)
 				}
 			}
-			if err := o.validate(); err != nil {
+			if err := o.Validate(); err != nil {
 				return usageError("%w", err)
 			}
 			store, err := openBucket(cmd.Context(), args[0])
@@ -87,7 +88,7 @@ func rollupCoverage(out *format) *cobra.Command {
 	return cmd
 }
 
-func coverage(ctx context.Context, store objstore.Store, o reprocessOrder, now func() time.Time, tell func(string)) (coverageView, error) {
+func coverage(ctx context.Context, store objstore.Store, o reprocess.Order, now func() time.Time, tell func(string)) (coverageView, error) {
 	v := coverageView{Uncovered: []uncoveredView{}}
 	r, err := newRepairer(ctx, store, now)
 	if err != nil {
@@ -97,8 +98,7 @@ func coverage(ctx context.Context, store objstore.Store, o reprocessOrder, now f
 	if err != nil {
 		return v, err
 	}
-	w := &reprocess{store: store, page: reprocessPage, now: now}
-	err = w.walk(ctx, o, reprocessProgress{}, func(p reprocessProgress, ms []accept.Manifest) error {
+	err = reprocess.Walker{Store: store}.Walk(ctx, o, reprocess.Progress{}, func(p reprocess.Progress, ms []accept.Manifest) error {
 		for _, m := range ms {
 			if err := c.Check(ctx, m); err != nil {
 				return err

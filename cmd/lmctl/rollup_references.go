@@ -19,7 +19,7 @@ import (
 )
 
 type referencesView struct {
-	Founding   uint32   `json:"founding"`
+	Epoch      uint32   `json:"epoch"`
 	Sets       int      `json:"sets"`
 	Objects    int      `json:"objects"`
 	Missing    int      `json:"missing"`
@@ -34,7 +34,7 @@ func (v referencesView) table() table {
 		missing = "references that were added"
 	}
 	return table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
-		{"founding", fmt.Sprint(v.Founding)}, {"published sets", fmt.Sprint(v.Sets)}, {"objects", fmt.Sprint(v.Objects)},
+		{"epoch", fmt.Sprint(v.Epoch)}, {"published sets", fmt.Sprint(v.Sets)}, {"objects", fmt.Sprint(v.Objects)},
 		{missing, fmt.Sprint(v.Missing)}, {"condemned objects of published sets", fmt.Sprint(v.Condemned)},
 		{"records that can't be read", fmt.Sprint(len(v.Unreadable))}}}
 }
@@ -45,7 +45,7 @@ func rollupReferences(out *format) *cobra.Command {
 		Use:   "references URL",
 		Short: "Compare the coordinator's reference sets with the published sets",
 		Long: "Compares the reference sets of chunks and indexes, which the coordinator keeps, with all published sets. Exits 3\n" +
-			"when some are missing: etcd was restored from an older copy, or founded anew. After a restore run\n" +
+			"when some are missing: etcd was restored from an older copy, or began a new epoch. After a restore run\n" +
 			"lmctl rollup references rebuild.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,7 +69,7 @@ func rollupReferences(out *format) *cobra.Command {
 		},
 	}
 	rebuild.Flags().BoolVar(&dry, "dry-run", false, "only compare")
-	rebuild.Flags().BoolVar(&yes, "yes", false, "found them anew and add what is missing")
+	rebuild.Flags().BoolVar(&yes, "yes", false, "begin a new epoch and add what is missing")
 	s.flags(cmd, "127.0.0.1:4781", "coordinator")
 	cmd.AddCommand(rebuild)
 	return cmd
@@ -89,8 +89,8 @@ func askReferences(cmd *cobra.Command, out *format, s *service, url string, rebu
 	if errors.Is(err, publish.ErrRefsUnknown) {
 		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", s.addr, err)}
 	}
-	if errors.Is(err, publish.ErrRefsLost) {
-		return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%w; run lmctl rollup references rebuild, or start a rollup worker, which founds them anew", err)}
+	if errors.Is(err, publish.ErrEpochMismatch) {
+		return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%w; run lmctl rollup references rebuild, or start a rollup worker, which begins a new epoch of them", err)}
 	}
 	if err != nil {
 		return reached(err)
@@ -110,7 +110,7 @@ type wall struct{ run.WallClock }
 // Now is the wall's.
 func (wall) Now() time.Time { return time.Now() }
 
-// references compares, and with rebuild founds anew first and adds what is missing.
+// references compares, and with rebuild begins a new epoch first and adds what is missing.
 func references(ctx context.Context, store objstore.Store, refs publish.Refs, rebuild bool, progress io.Writer) (referencesView, error) {
 	authority, _, err := rollupFacts(ctx, store)
 	if err != nil {
@@ -121,11 +121,11 @@ func references(ctx context.Context, store objstore.Store, refs publish.Refs, re
 		return referencesView{}, err
 	}
 	if rebuild {
-		f, err := c.Found(ctx, rand.Reader, true)
+		f, err := c.InitEpoch(ctx, rand.Reader, true)
 		if err != nil {
 			return referencesView{}, err
 		}
-		fmt.Fprintf(progress, "founded anew: founding %d\n", f.Number)
+		fmt.Fprintf(progress, "epoch %d has begun\n", f.Number)
 	}
 	sets := 0
 	rep, err := c.References(ctx, rebuild, func(r publish.References) {
@@ -137,6 +137,6 @@ func references(ctx context.Context, store objstore.Store, refs publish.Refs, re
 	if err != nil {
 		return referencesView{}, err
 	}
-	f, err := refs.Founding(ctx)
+	f, err := refs.Epoch(ctx)
 	return referencesView{f.Number, rep.Sets, rep.Objects, rep.Missing, rep.Condemned, rep.Unreadable, rebuild}, err
 }

@@ -340,7 +340,7 @@ func TestReferencesCommand(t *testing.T) {
 	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Sets != 4 || v.Missing != 0 || len(copied()) != v.Objects {
 		t.Fatalf("exit %d, %+v, %d records", code, v, len(copied()))
 	}
-	f, err := p.sets.Founding(t.Context())
+	f, err := p.sets.Epoch(t.Context())
 	p.must(err)
 	for _, r := range copied()[:3] {
 		p.must(p.sets.Delete(t.Context(), f.ID, r))
@@ -351,7 +351,7 @@ func TestReferencesCommand(t *testing.T) {
 	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refs); code != cli.ExitUsage {
 		t.Errorf("exit %d", code)
 	}
-	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refs, "--yes"); code != 0 || !v.Rebuilt || v.Missing != 3 || v.Founding != 1 {
+	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refs, "--yes"); code != 0 || !v.Rebuilt || v.Missing != 3 || v.Epoch != 1 {
 		t.Fatalf("exit %d, %+v", code, v)
 	}
 	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Missing != 0 || v.Rebuilt {

@@ -75,17 +75,17 @@ func (p *tap) Delete(ctx context.Context, key string) error {
 // tapRefs are the requests to the metadata store.
 type tapRefs struct{ p *tap }
 
-func (r tapRefs) Founding(ctx context.Context) (f publish.Founding, err error) {
-	err = r.p.do(false, func() (err error) { f, err = r.p.refs.Founding(ctx); return })
+func (r tapRefs) Epoch(ctx context.Context) (f publish.Epoch, err error) {
+	err = r.p.do(false, func() (err error) { f, err = r.p.refs.Epoch(ctx); return })
 	return
 }
 
-func (r tapRefs) Found(ctx context.Context, old *publish.Founding, next publish.Founding) error {
-	return r.p.do(true, func() error { return r.p.refs.Found(ctx, old, next) })
+func (r tapRefs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
+	return r.p.do(true, func() error { return r.p.refs.InitEpoch(ctx, old, next) })
 }
 
-func (r tapRefs) Add(ctx context.Context, founding string, t publish.Txn, keys []string) error {
-	return r.p.do(true, func() error { return r.p.refs.Add(ctx, founding, t, keys) })
+func (r tapRefs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
+	return r.p.do(true, func() error { return r.p.refs.Add(ctx, epoch, t, keys) })
 }
 
 func (r tapRefs) Get(ctx context.Context, key string) (rec publish.Record, err error) {
@@ -93,12 +93,12 @@ func (r tapRefs) Get(ctx context.Context, key string) (rec publish.Record, err e
 	return
 }
 
-func (r tapRefs) Swap(ctx context.Context, founding string, old, next publish.Record) error {
-	return r.p.do(true, func() error { return r.p.refs.Swap(ctx, founding, old, next) })
+func (r tapRefs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
+	return r.p.do(true, func() error { return r.p.refs.Swap(ctx, epoch, old, next) })
 }
 
-func (r tapRefs) Delete(ctx context.Context, founding string, old publish.Record) error {
-	return r.p.do(true, func() error { return r.p.refs.Delete(ctx, founding, old) })
+func (r tapRefs) Delete(ctx context.Context, epoch string, old publish.Record) error {
+	return r.p.do(true, func() error { return r.p.refs.Delete(ctx, epoch, old) })
 }
 
 func (r tapRefs) List(ctx context.Context, after string, limit int) (rs []publish.Record, next string, err error) {

@@ -95,7 +95,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, parts: parts{objmem.New(nil), refmem.New(), &ticking{now: hour0.End().Add(24 * time.Hour)}}}
-	w.must1(w.collector().Found(t.Context(), &w.ids, false))
+	w.must1(w.collector().InitEpoch(t.Context(), &w.ids, false))
 	return w
 }
 
@@ -119,9 +119,9 @@ func (w *world) clone() *world {
 		}
 		return err
 	}))
-	f, err := w.refs.Founding(ctx)
+	f, err := w.refs.Epoch(ctx)
 	w.must(err)
-	w.must(c.refs.Found(ctx, nil, f))
+	w.must(c.refs.InitEpoch(ctx, nil, f))
 	records, _, err := w.refs.List(ctx, "", math.MaxInt)
 	w.must(err)
 	for _, r := range records {

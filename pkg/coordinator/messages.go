@@ -90,7 +90,7 @@ func decodeLetter(d *coordinatorv1.DeadLetter) work.DeadLetter {
 
 // encodeLog is the log on the wire.
 func encodeLog(l work.Log) *coordinatorv1.JobLog {
-	j := &coordinatorv1.JobLog{Name: l.Name, Last: l.Last, Fence: l.Fence, Increment: l.Increment}
+	j := &coordinatorv1.JobLog{Name: l.Name, Last: l.Last, Fence: l.Fence, Increment: l.Increment, Result: l.Result}
 	if !l.Completed.IsZero() {
 		j.CompletedAtUnixNs = l.Completed.UnixNano()
 	}
@@ -99,7 +99,7 @@ func encodeLog(l work.Log) *coordinatorv1.JobLog {
 
 // decodeLog reads a log.
 func decodeLog(j *coordinatorv1.JobLog) work.Log {
-	l := work.Log{Name: j.GetName(), Last: j.GetLast(), Fence: j.GetFence(), Increment: j.GetIncrement()}
+	l := work.Log{Name: j.GetName(), Last: j.GetLast(), Fence: j.GetFence(), Increment: j.GetIncrement(), Result: j.GetResult()}
 	if ns := j.GetCompletedAtUnixNs(); ns != 0 {
 		l.Completed = at(ns)
 	}
@@ -108,14 +108,14 @@ func decodeLog(j *coordinatorv1.JobLog) work.Log {
 
 func at(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-// encodeFounding is f as a message.
-func encodeFounding(f publish.Founding) *coordinatorv1.Founding {
-	return &coordinatorv1.Founding{Number: f.Number, Id: f.ID, Settled: f.Settled}
+// encodeEpoch is f as a message.
+func encodeEpoch(f publish.Epoch) *coordinatorv1.Epoch {
+	return &coordinatorv1.Epoch{Number: f.Number, Id: f.ID, Decided: f.Decided}
 }
 
-// decodeFounding reads it back.
-func decodeFounding(f *coordinatorv1.Founding) publish.Founding {
-	return publish.Founding{Number: f.GetNumber(), ID: f.GetId(), Settled: f.GetSettled()}
+// decodeEpoch reads it back.
+func decodeEpoch(f *coordinatorv1.Epoch) publish.Epoch {
+	return publish.Epoch{Number: f.GetNumber(), ID: f.GetId(), Decided: f.GetDecided()}
 }
 
 // encodeRecord is r as a message.

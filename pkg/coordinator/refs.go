@@ -35,28 +35,28 @@ func refsCall[Q, A any](ctx context.Context, r *Refs, op, key string, fn func(co
 	return call(ctx, r.service, op, key, publish.ErrRefsUnknown, fn, req)
 }
 
-// Founding reads the store's founding.
-func (r *Refs) Founding(ctx context.Context) (publish.Founding, error) {
-	resp, err := refsCall(ctx, r, "founding", "", r.client.GetFounding, &coordinatorv1.GetFoundingRequest{})
-	return decodeFounding(resp.GetFounding()), err
+// Epoch reads the store's epoch.
+func (r *Refs) Epoch(ctx context.Context) (publish.Epoch, error) {
+	resp, err := refsCall(ctx, r, "epoch", "", r.client.GetEpoch, &coordinatorv1.GetEpochRequest{})
+	return decodeEpoch(resp.GetEpoch()), err
 }
 
-// Found replaces the founding.
-func (r *Refs) Found(ctx context.Context, old *publish.Founding, next publish.Founding) error {
-	req := &coordinatorv1.FoundRefsRequest{Next: encodeFounding(next)}
+// InitEpoch replaces the epoch.
+func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
+	req := &coordinatorv1.InitEpochRequest{Next: encodeEpoch(next)}
 	if old != nil {
-		req.Old = encodeFounding(*old)
+		req.Old = encodeEpoch(*old)
 	}
-	_, err := refsCall(ctx, r, "found", "", r.client.FoundRefs, req)
+	_, err := refsCall(ctx, r, "init epoch", "", r.client.InitEpoch, req)
 	return err
 }
 
 // Add puts t into the sets of keys, all or none.
-func (r *Refs) Add(ctx context.Context, founding string, t publish.Txn, keys []string) error {
+func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
 	if err := publish.CheckAdd(t, keys); err != nil {
 		return err
 	}
-	req := &coordinatorv1.AddRefsRequest{FoundingId: founding, Transaction: string(t), Keys: keys}
+	req := &coordinatorv1.AddRefsRequest{EpochId: epoch, Transaction: string(t), Keys: keys}
 	resp, err := refsCall(ctx, r, "add references", keys[0], r.client.AddRefs, req)
 	if err == nil && len(resp.GetCondemned()) > 0 {
 		return &publish.CondemnedError{Keys: resp.GetCondemned()}
@@ -74,15 +74,15 @@ func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
 }
 
 // Swap writes a record if it is as it was read.
-func (r *Refs) Swap(ctx context.Context, founding string, old, next publish.Record) error {
-	req := &coordinatorv1.SwapRefRecordRequest{FoundingId: founding, Old: encodeRecord(old), Next: encodeRecord(next)}
+func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
+	req := &coordinatorv1.SwapRefRecordRequest{EpochId: epoch, Old: encodeRecord(old), Next: encodeRecord(next)}
 	_, err := refsCall(ctx, r, "swap references", old.Key, r.client.SwapRefRecord, req)
 	return err
 }
 
 // Delete drops a record if it is as it was read.
-func (r *Refs) Delete(ctx context.Context, founding string, old publish.Record) error {
-	req := &coordinatorv1.DeleteRefRecordRequest{FoundingId: founding, Old: encodeRecord(old)}
+func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
+	req := &coordinatorv1.DeleteRefRecordRequest{EpochId: epoch, Old: encodeRecord(old)}
 	_, err := refsCall(ctx, r, "delete references", old.Key, r.client.DeleteRefRecord, req)
 	return err
 }

@@ -27,25 +27,25 @@ func NewRefsServer(refs publish.Refs) *RefsServer { return &RefsServer{refs: ref
 // Register adds it to a gRPC server.
 func (s *RefsServer) Register(r grpc.ServiceRegistrar) { coordinatorv1.RegisterRefsServiceServer(r, s) }
 
-// GetFounding reads the founding.
-func (s *RefsServer) GetFounding(ctx context.Context, _ *coordinatorv1.GetFoundingRequest) (*coordinatorv1.GetFoundingResponse, error) {
-	f, err := s.refs.Founding(ctx)
-	return answerRefs(&coordinatorv1.GetFoundingResponse{Founding: encodeFounding(f)}, err)
+// GetEpoch reads the epoch.
+func (s *RefsServer) GetEpoch(ctx context.Context, _ *coordinatorv1.GetEpochRequest) (*coordinatorv1.GetEpochResponse, error) {
+	f, err := s.refs.Epoch(ctx)
+	return answerRefs(&coordinatorv1.GetEpochResponse{Epoch: encodeEpoch(f)}, err)
 }
 
-// FoundRefs replaces the founding.
-func (s *RefsServer) FoundRefs(ctx context.Context, r *coordinatorv1.FoundRefsRequest) (*coordinatorv1.FoundRefsResponse, error) {
-	var old *publish.Founding
+// InitEpoch replaces the epoch.
+func (s *RefsServer) InitEpoch(ctx context.Context, r *coordinatorv1.InitEpochRequest) (*coordinatorv1.InitEpochResponse, error) {
+	var old *publish.Epoch
 	if r.GetOld() != nil {
-		f := decodeFounding(r.GetOld())
+		f := decodeEpoch(r.GetOld())
 		old = &f
 	}
-	return answerRefs(&coordinatorv1.FoundRefsResponse{}, s.refs.Found(ctx, old, decodeFounding(r.GetNext())))
+	return answerRefs(&coordinatorv1.InitEpochResponse{}, s.refs.InitEpoch(ctx, old, decodeEpoch(r.GetNext())))
 }
 
 // AddRefs puts a transaction into the sets of objects.
 func (s *RefsServer) AddRefs(ctx context.Context, r *coordinatorv1.AddRefsRequest) (*coordinatorv1.AddRefsResponse, error) {
-	err := s.refs.Add(ctx, r.GetFoundingId(), publish.Txn(r.GetTransaction()), r.GetKeys())
+	err := s.refs.Add(ctx, r.GetEpochId(), publish.Txn(r.GetTransaction()), r.GetKeys())
 	var condemned *publish.CondemnedError
 	if errors.As(err, &condemned) {
 		return &coordinatorv1.AddRefsResponse{Condemned: condemned.Keys}, nil
@@ -61,13 +61,13 @@ func (s *RefsServer) GetRefRecord(ctx context.Context, r *coordinatorv1.GetRefRe
 
 // SwapRefRecord writes a record.
 func (s *RefsServer) SwapRefRecord(ctx context.Context, r *coordinatorv1.SwapRefRecordRequest) (*coordinatorv1.SwapRefRecordResponse, error) {
-	err := s.refs.Swap(ctx, r.GetFoundingId(), decodeRecord(r.GetOld()), decodeRecord(r.GetNext()))
+	err := s.refs.Swap(ctx, r.GetEpochId(), decodeRecord(r.GetOld()), decodeRecord(r.GetNext()))
 	return answerRefs(&coordinatorv1.SwapRefRecordResponse{}, err)
 }
 
 // DeleteRefRecord drops a record.
 func (s *RefsServer) DeleteRefRecord(ctx context.Context, r *coordinatorv1.DeleteRefRecordRequest) (*coordinatorv1.DeleteRefRecordResponse, error) {
-	return answerRefs(&coordinatorv1.DeleteRefRecordResponse{}, s.refs.Delete(ctx, r.GetFoundingId(), decodeRecord(r.GetOld())))
+	return answerRefs(&coordinatorv1.DeleteRefRecordResponse{}, s.refs.Delete(ctx, r.GetEpochId(), decodeRecord(r.GetOld())))
 }
 
 // ListRefRecords reads a page.

@@ -38,25 +38,25 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, sentinel)
 		}
 	}
-	_, err := r.Founding(bg)
-	want("founding of an empty store", err, publish.ErrNoRecord)
-	first := publish.Founding{ID: strings.Repeat("a", 32)}
-	want("add before a founding", r.Add(bg, first.ID, txn(1), []string{"k"}), publish.ErrRefsLost)
-	want("found", r.Found(bg, nil, first), nil)
-	want("found again", r.Found(bg, nil, first), publish.ErrChanged)
-	if f, err := r.Founding(bg); err != nil || f != first {
-		t.Errorf("Founding = %+v, %v", f, err)
+	_, err := r.Epoch(bg)
+	want("epoch of an empty store", err, publish.ErrNoRecord)
+	first := publish.Epoch{ID: strings.Repeat("a", 32)}
+	want("add before a epoch", r.Add(bg, first.ID, txn(1), []string{"k"}), publish.ErrEpochMismatch)
+	want("found", r.InitEpoch(bg, nil, first), nil)
+	want("found again", r.InitEpoch(bg, nil, first), publish.ErrChanged)
+	if f, err := r.Epoch(bg); err != nil || f != first {
+		t.Errorf("Epoch = %+v, %v", f, err)
 	}
 	next := first
-	next.Settled = true
-	want("settle", r.Found(bg, &first, next), nil)
+	next.Decided = true
+	want("decide", r.InitEpoch(bg, &first, next), nil)
 
 	keys := []string{"k1", "k2"}
 	want("add", r.Add(bg, first.ID, txn(1), keys), nil)
 	want("add again", r.Add(bg, first.ID, txn(1), keys), nil)
 	want("add another", r.Add(bg, first.ID, txn(2), keys[:1]), nil)
 	want("add without keys", r.Add(bg, first.ID, txn(1), nil), publish.ErrRefsInvalid)
-	want("add under another founding", r.Add(bg, strings.Repeat("b", 32), txn(1), keys), publish.ErrRefsLost)
+	want("add under another epoch", r.Add(bg, strings.Repeat("b", 32), txn(1), keys), publish.ErrEpochMismatch)
 	_, err = r.Get(bg, "nothing")
 	want("get nothing", err, publish.ErrNoRecord)
 	old, err := r.Get(bg, "k1")
@@ -96,12 +96,12 @@ func TestALostAnswerOfRefs(t *testing.T) {
 		_, _ = next(ctx, req)
 		return nil, errors.New("the answer is lost")
 	}))
-	f := publish.Founding{ID: strings.Repeat("a", 32)}
-	if err := r.Found(bg, nil, f); !errors.Is(err, publish.ErrRefsUnknown) {
+	f := publish.Epoch{ID: strings.Repeat("a", 32)}
+	if err := r.InitEpoch(bg, nil, f); !errors.Is(err, publish.ErrRefsUnknown) {
 		t.Errorf("found: %v", err)
 	}
-	if got, err := m.Founding(bg); err != nil || got != f {
-		t.Errorf("the founding was not made: %+v, %v", got, err)
+	if got, err := m.Epoch(bg); err != nil || got != f {
+		t.Errorf("the epoch was not made: %+v, %v", got, err)
 	}
 	ctx, cancel := context.WithTimeout(bg, time.Nanosecond)
 	defer cancel()

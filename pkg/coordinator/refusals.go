@@ -45,7 +45,7 @@ var refusals = []refused{
 
 	{publish.ErrNoRecord, "REFS_NO_RECORD", codes.NotFound},
 	{publish.ErrChanged, "REFS_CHANGED", codes.Aborted},
-	{publish.ErrRefsLost, "REFS_LOST", codes.FailedPrecondition},
+	{publish.ErrEpochMismatch, "REFS_EPOCH_MISMATCH", codes.FailedPrecondition},
 	{publish.ErrRefsFull, "REFS_FULL", codes.ResourceExhausted},
 	{publish.ErrRefsInvalid, "REFS_INVALID", codes.InvalidArgument},
 	{publish.ErrRefsUnknown, "REFS_UNKNOWN", codes.Unavailable},

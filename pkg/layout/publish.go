@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// ReferencesKey is the object that tells which founding of the reference sets counts.
+// ReferencesKey is the object that tells which epoch of the reference sets counts.
 const ReferencesKey = "gc/v1/references.json"
 
 // RollupChunks is the prefix of the chunks of a window; it ends in a slash.

@@ -58,7 +58,7 @@ func (x *collection) objects(ctx context.Context, h window.Hour, keys []string, 
 	for _, key := range condemned {
 		if by := named[key]; by != "" {
 			x.log(key, Kept, "named by "+by)
-			if x.founding.wrote(key) {
+			if x.epoch.wrote(key) {
 				// It had no reference of that set, whose transaction added one before it committed.
 				stale = fmt.Errorf("%w: %q, named by %q", ErrRefsStale, key, by)
 				x.c.stale.Store(true)
@@ -107,7 +107,7 @@ func (x *collection) condemn(ctx context.Context, key string, since int64) (verd
 		dead = append(dead, t)
 	}
 	next := Record{Key: key, Condemned: true}
-	err = x.c.cfg.Refs.Swap(ctx, x.founding.ID, rec, next)
+	err = x.c.cfg.Refs.Swap(ctx, x.epoch.ID, rec, next)
 	if errors.Is(err, ErrChanged) {
 		return verdict{Later, "its references changed"}, nil
 	}
@@ -119,7 +119,7 @@ func (x *collection) forget(ctx context.Context, rec Record, dead []Txn) error {
 	if len(dead) < forgetFrom {
 		return nil
 	}
-	_ = x.c.cfg.Refs.Swap(ctx, x.founding.ID, rec, rec.Without(dead)) // where it fails the set stays long, that is all
+	_ = x.c.cfg.Refs.Swap(ctx, x.epoch.ID, rec, rec.Without(dead)) // where it fails the set stays long, that is all
 	return nil
 }
 

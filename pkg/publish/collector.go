@@ -13,8 +13,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// ErrUnsettled: a new founding of the reference sets is not finished; nothing is deleted.
-var ErrUnsettled = errors.New("the founding of the reference sets is not settled")
+// ErrEpochOpen: transactions of older epochs are not all decided; nothing is deleted.
+var ErrEpochOpen = errors.New("transactions of older epochs of the reference sets are not all decided")
 
 // Action is what a collection did with a key. Values are stable.
 type Action string
@@ -72,9 +72,9 @@ func (c *Collector) Step(ctx context.Context, limit int) (Report, error) {
 
 // collection is one step.
 type collection struct {
-	c        *Collector
-	founding Founding
-	report   Report
+	c      *Collector
+	epoch  Epoch
+	report Report
 	// known are records that were read. They decide for good, but that a set may be
 	// removed meanwhile: then its objects are kept for this once.
 	known map[string]*catalog.Record
@@ -85,11 +85,11 @@ func (x *collection) step(ctx context.Context, limit int) error {
 	if err != nil || len(items) == 0 {
 		return err
 	}
-	if x.founding, err = x.c.founding(ctx); err != nil {
+	if x.epoch, err = x.c.epoch(ctx); err != nil {
 		return err
 	}
-	if !x.founding.Settled {
-		return ErrUnsettled
+	if !x.epoch.Decided {
+		return ErrEpochOpen
 	}
 	var failed []error
 	for _, i := range items {

@@ -90,7 +90,7 @@ func calmWorld() *sim {
 	w := &sim{rng: rand.New(rand.NewPCG(1, 1)), store: objmem.New(nil), refs: refmem.New(), clock: &simClock{hour0.End()}, txns: map[string]string{}, calm: true}
 	w.parsed = map[string]*catalog.Record{}
 	w.policy = testPolicy
-	w.founded(false)
+	w.initEpoch(false)
 	return w
 }
 

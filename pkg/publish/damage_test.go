@@ -132,12 +132,12 @@ func TestVerifyReadsWhatIsThere(t *testing.T) {
 // restore puts an older copy of the metadata store back.
 func (w *world) restore(copied []publish.Record) {
 	w.t.Helper()
-	f, err := w.refs.Founding(w.t.Context())
+	f, err := w.refs.Epoch(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.refs = newRefs()
-	if err := w.refs.Found(w.t.Context(), nil, f); err != nil {
+	if err := w.refs.InitEpoch(w.t.Context(), nil, f); err != nil {
 		w.t.Fatal(err)
 	}
 	for _, r := range copied {
@@ -158,24 +158,24 @@ func (w *world) records() []publish.Record {
 
 // A metadata store that was restored from an older copy gives itself away at the next
 // generation of what it does not know: nothing is published and nothing deleted until the
-// reference sets are founded anew, which the collector then does without an order.
+// reference sets get a new epoch, which the collector then does without an order.
 func TestAnOlderCopyOfTheReferencesIsNoticed(t *testing.T) {
 	w := newWorld(t)
 	copied := w.records()
 	set := w.mustPublish(publication(1, 0, "x"))
 	w.restore(copied)
-	if _, err := w.publish(publication(2, 1, "x", "y")); !errors.Is(err, publish.ErrRefsStale) || !errors.Is(err, publish.ErrRefsLost) {
+	if _, err := w.publish(publication(2, 1, "x", "y")); !errors.Is(err, publish.ErrRefsStale) || !errors.Is(err, publish.ErrEpochMismatch) {
 		t.Fatalf("published over an older copy: %v", err)
 	}
 	c := w.collector()
-	f, err := c.Found(t.Context(), &w.ids, false)
+	f, err := c.InitEpoch(t.Context(), &w.ids, false)
 	if err != nil || f.Number != 0 {
 		t.Fatalf("%+v, %v: it looks intact", f, err)
 	}
 	if _, err := c.Step(t.Context(), 10); !errors.Is(err, publish.ErrRefsStale) {
 		t.Fatalf("collected over an older copy: %v", err)
 	}
-	if f, err = c.Found(t.Context(), &w.ids, false); err != nil || f.Number != 1 || !f.Settled {
+	if f, err = c.InitEpoch(t.Context(), &w.ids, false); err != nil || f.Number != 1 || !f.Decided {
 		t.Fatalf("%+v, %v", f, err)
 	}
 	if _, err := w.publish(publication(2, 1, "x", "y")); !errors.Is(err, publish.ErrAborted) {
@@ -186,8 +186,8 @@ func TestAnOlderCopyOfTheReferencesIsNoticed(t *testing.T) {
 	if _, err := c.Step(t.Context(), 10); err != nil {
 		t.Error(err)
 	}
-	if f, err := c.Found(t.Context(), &w.ids, false); err != nil || f.Number != 1 {
-		t.Errorf("founded once more: %+v, %v", f, err)
+	if f, err := c.InitEpoch(t.Context(), &w.ids, false); err != nil || f.Number != 1 {
+		t.Errorf("begun once more: %+v, %v", f, err)
 	}
 	w.collect()
 	for _, key := range next.Keys() {
@@ -224,19 +224,19 @@ func TestReferencesAreMadeAgain(t *testing.T) {
 	lacking := whole
 	lacking.Missing = 4
 	look(false, lacking)
-	if _, err := w.collector().Found(t.Context(), &w.ids, true); err != nil {
+	if _, err := w.collector().InitEpoch(t.Context(), &w.ids, true); err != nil {
 		t.Fatal(err)
 	}
 	look(true, lacking)
 	look(false, whole)
 	w.refs = newRefs()
-	if _, err := w.collector().References(t.Context(), false, nil); !errors.Is(err, publish.ErrRefsLost) {
-		t.Errorf("without a founding: %v", err)
+	if _, err := w.collector().References(t.Context(), false, nil); !errors.Is(err, publish.ErrEpochMismatch) {
+		t.Errorf("without a epoch: %v", err)
 	}
-	if _, err := w.collector().Found(t.Context(), &w.ids, false); err != nil {
+	if _, err := w.collector().InitEpoch(t.Context(), &w.ids, false); err != nil {
 		t.Fatal(err)
 	}
-	f, _ := w.refs.Founding(t.Context())
+	f, _ := w.refs.Epoch(t.Context())
 	gone := set.Objects[1].ChunkKey
 	if err := w.refs.Swap(t.Context(), f.ID, publish.Record{Key: gone}, publish.Record{Key: gone, Condemned: true}); err != nil {
 		t.Fatal(err)

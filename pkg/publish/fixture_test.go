@@ -63,7 +63,7 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	w := &world{t: t, store: objmem.New(nil), refs: refmem.New(), clock: newClock()}
-	if _, err := w.collector().Found(t.Context(), &w.ids, false); err != nil {
+	if _, err := w.collector().InitEpoch(t.Context(), &w.ids, false); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -53,7 +53,7 @@ func playLife(seed uint64) *life {
 	}
 	l.expires = rng.IntN(3) == 0
 	w.clock.now = (hour0 + 1).End().Add(time.Duration(rng.IntN(3)) * time.Hour)
-	w.founded(false)
+	w.initEpoch(false)
 	if rng.IntN(6) == 0 {
 		l.spoil()
 	}
@@ -394,7 +394,7 @@ func (l *life) finish() {
 	l.calm = true
 	ctx := context.Background()
 	p := &port{w: l.sim, name: "end"}
-	if _, err := p.collector().Found(ctx, &l.ids, false); err != nil {
+	if _, err := p.collector().InitEpoch(ctx, &l.ids, false); err != nil {
 		l.violated("end: %v", err)
 	}
 	if due := dueAt().Add(time.Hour); l.clock.now.Before(due) {

@@ -71,9 +71,9 @@ var mutants = []mutant{
 	if r.Set != nil && r.Set.TransactionID`},
 	{"committed-without-it-is-live", 543, "collected", "collect.go", `&& r.Set.Names(key) {`, `&& (r.Set.Names(key) || mutant == "committed-without-it-is-live") {`},
 	{"sweep-forgets-superseded", 1, "collected", "sweep.go", `&& last.Name.Span == n.Span {`, `&& last.Name.Span == n.Span && mutant != "sweep-forgets-superseded" {`},
-	{"founding-unchecked", 168, "missing", "mem/mem.go", `if r.founding == nil || r.founding.ID != id {`, `if mutant != "founding-unchecked" && (r.founding == nil || r.founding.ID != id) {`},
-	{"transactions-under-way-survive", 858, "missing", "settle.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
-	{"deletes-before-settled", 0, "TestNothingIsDeletedBeforeItIsSettled", "collector.go", `	if !x.founding.Settled {`, `	if !x.founding.Settled && mutant != "deletes-before-settled" {`},
+	{"epoch-unchecked", 168, "missing", "mem/mem.go", `if r.epoch == nil || r.epoch.ID != id {`, `if mutant != "epoch-unchecked" && (r.epoch == nil || r.epoch.ID != id) {`},
+	{"transactions-under-way-survive", 858, "missing", "undecided.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
+	{"deletes-before-decided", 0, "TestNothingIsDeletedBeforeOlderEpochsAreDecided", "collector.go", `	if !x.epoch.Decided {`, `	if !x.epoch.Decided && mutant != "deletes-before-decided" {`},
 	{"manifests-unread", 1, "missing", "collect.go", `if by := named[key]; by != "" {`, `if by := named[key]; by != "" && mutant != "manifests-unread" {`},
 	{"generations-start-over", 0, "TestLateDeleteMeetsNoNewObject", "refs.go", `return f.Number << 16`, `if mutant == "generations-start-over" { return 0 }; return f.Number << 16`},
 }
@@ -119,7 +119,7 @@ var lifeMutants = []mutant{
 		new: `m.Window != n.Window || m.Span != n.Span && mutant != "superseding-mixes-spans" {`},
 	{name: "compactions-unread", seed: 1, finds: "missing", file: "named.go", old: `			if r != nil && r.Set != nil {`,
 		new: `			if r != nil && r.Set != nil && (r.Set.Name.Span == 0 || mutant != "compactions-unread") {`},
-	{name: "compactions-under-way-survive", seed: 0, finds: "TestCompactionUnderWayWhenReferencesAreLost", file: "settle.go", old: `layout.ParseCompactionPlan(key); err == nil {`,
+	{name: "compactions-under-way-survive", seed: 0, finds: "TestCompactionUnderWayWhenReferencesAreLost", file: "undecided.go", old: `layout.ParseCompactionPlan(key); err == nil {`,
 		new: `layout.ParseCompactionPlan(key); err == nil {
 		if mutant == "compactions-under-way-survive" { return nil }`},
 	{name: "compacted-still-names-it", seed: 1, finds: "collected", file: "collect.go", old: `	// Committed by another plan, or without this object: this reference never counts.`,

@@ -31,7 +31,7 @@ func (t *transaction) next(o *object, why Skip) error {
 	t.p.cfg.Events.generationSkipped(o.name.Key(), why)
 	o.ready, o.referred = false, false
 	o.name.Generation++
-	if o.name.Generation >= t.founding.FirstGeneration()+uint32(t.p.cfg.Policy.Generations) {
+	if o.name.Generation >= t.epoch.FirstGeneration()+uint32(t.p.cfg.Policy.Generations) {
 		return fmt.Errorf("%q: %w", o.name.Key(), ErrNoGeneration)
 	}
 	return nil
@@ -121,7 +121,7 @@ func (t *transaction) refer(ctx context.Context) (*Result, error) {
 		for i, o := range batch {
 			keys[i] = o.name.Key()
 		}
-		err := t.p.cfg.Refs.Add(ctx, t.founding.ID, t.id, keys)
+		err := t.p.cfg.Refs.Add(ctx, t.epoch.ID, t.id, keys)
 		var condemned *CondemnedError
 		switch {
 		case errors.As(err, &condemned):

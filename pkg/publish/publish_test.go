@@ -126,7 +126,7 @@ func TestOrphansAreCollectedAndCondemnedForGood(t *testing.T) {
 }
 
 // A metadata store that lost its content, or is another's, stops everything until it is
-// founded anew; then transactions under way can't commit, and nothing that is published goes.
+// in a new epoch; then transactions under way can't commit, and nothing that is published goes.
 func TestLostReferences(t *testing.T) {
 	w := newWorld(t)
 	putPlan(t, w.store, 1)
@@ -135,7 +135,7 @@ func TestLostReferences(t *testing.T) {
 	}
 	putPlan(t, w.store, 2) // under way when the sets are lost
 	w.refs = newRefs()
-	if _, err := w.publisher().Publish(t.Context(), publication(2, 1, "x", "y")); !errors.Is(err, publish.ErrRefsLost) {
+	if _, err := w.publisher().Publish(t.Context(), publication(2, 1, "x", "y")); !errors.Is(err, publish.ErrEpochMismatch) {
 		t.Fatal(err)
 	}
 	c := w.collector()
@@ -154,11 +154,11 @@ func TestLostReferences(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.clock.now = w.clock.now.Add(time.Hour)
-	if _, err := c.Step(t.Context(), 10); !errors.Is(err, publish.ErrRefsLost) {
+	if _, err := c.Step(t.Context(), 10); !errors.Is(err, publish.ErrEpochMismatch) {
 		t.Fatal(err)
 	}
-	f, err := c.Found(t.Context(), &w.ids, false)
-	if err != nil || !f.Settled || f.Number != 1 {
+	f, err := c.InitEpoch(t.Context(), &w.ids, false)
+	if err != nil || !f.Decided || f.Number != 1 {
 		t.Fatal(f, err)
 	}
 	if _, err := w.publisher().Publish(t.Context(), publication(2, 1, "x", "y")); !errors.Is(err, publish.ErrAborted) {

@@ -97,7 +97,7 @@ func NewPublisher(c Config) (*Publisher, error) {
 // Publish commits the generation, or finds it committed by the same plan. It may be
 // called again with the same publication after any error, by anyone. Errors:
 // ErrAborted and ErrConflict (this generation is decided against the caller; the result
-// has the set of a conflict), ErrFenced, ErrGap, ErrNoPlan, ErrInvalid, ErrRefsLost,
+// has the set of a conflict), ErrFenced, ErrGap, ErrNoPlan, ErrInvalid, ErrEpochMismatch,
 // ErrUndecided, and those of store and metadata store.
 func (p *Publisher) Publish(ctx context.Context, pub Publication) (Result, error) {
 	t := &transaction{p: p, pub: pub, id: NewTxn(pub.Name.Key(), pub.PlanSHA256)}
@@ -134,9 +134,9 @@ type transaction struct {
 	pub Publication
 	id  Txn
 
-	founding Founding
-	set      *catalog.Set
-	before   *catalog.Set // that is superseded, nil for none
+	epoch  Epoch
+	set    *catalog.Set
+	before *catalog.Set // that is superseded, nil for none
 	// objects in the order of outputs: chunk, index, chunk, …
 	objects []*object
 	// made by this call, or found: what is left behind by a failure.
@@ -224,11 +224,11 @@ func (t *transaction) check(ctx context.Context) (*Result, error) {
 	if err := t.checkPlan(ctx); err != nil {
 		return nil, err
 	}
-	f, err := t.p.founding(ctx)
+	f, err := t.p.epoch(ctx)
 	if err == nil {
 		err = t.checkReferences(ctx, f)
 	}
-	t.founding = f
+	t.epoch = f
 	for _, o := range t.objects {
 		o.name.Generation = f.FirstGeneration()
 	}
@@ -249,7 +249,7 @@ func (t *transaction) passOver() {
 	}
 	named := map[string]uint32{}
 	for _, key := range t.before.Keys() {
-		if n, err := layout.ParseRollupObject(key); err == nil && t.founding.wrote(key) {
+		if n, err := layout.ParseRollupObject(key); err == nil && t.epoch.wrote(key) {
 			named[base(n)] = n.Generation
 		}
 	}
@@ -307,7 +307,7 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 }
 
 // checkPlan: every transaction has a plan before its first reference, so that a new
-// founding can find and decide all those of the one before.
+// epoch can find and decide all those of the one before.
 func (t *transaction) checkPlan(ctx context.Context) error {
 	info, err := t.p.cfg.Store.Head(ctx, t.set.PlanKey)
 	switch {

@@ -17,12 +17,12 @@ type hooked struct {
 	before func()
 }
 
-func (h *hooked) Swap(ctx context.Context, founding string, old, next publish.Record) error {
+func (h *hooked) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
 	if f := h.before; f != nil {
 		h.before = nil
 		f()
 	}
-	return h.Refs.Swap(ctx, founding, old, next)
+	return h.Refs.Swap(ctx, epoch, old, next)
 }
 
 // A publisher finds an orphan, refers to it after the collector has read its references,

@@ -32,11 +32,11 @@ const maxUnreadable = 1000
 // References walks all committed sets, generations that are superseded and compactions
 // too, and compares the reference sets of their objects. With add it puts missing
 // transactions into them, in batches; progress is told after every set, and may be nil.
-// It needs the founding to be intact: found first. Repeats are harmless: a transaction of
+// It needs the epoch to be intact: begin one first. Repeats are harmless: a transaction of
 // a committed set may be in the set of each of its objects at any time.
 func (c *Collector) References(ctx context.Context, add bool, progress func(References)) (References, error) {
 	rep := References{Unreadable: []string{}}
-	f, err := c.founding(ctx)
+	f, err := c.epoch(ctx)
 	if err == nil {
 		err = c.allReferences(ctx, f, add, &rep, progress)
 	}
@@ -46,7 +46,7 @@ func (c *Collector) References(ctx context.Context, add bool, progress func(Refe
 	return rep, nil
 }
 
-func (c *Collector) allReferences(ctx context.Context, f Founding, add bool, rep *References, progress func(References)) error {
+func (c *Collector) allReferences(ctx context.Context, f Epoch, add bool, rep *References, progress func(References)) error {
 	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix}) {
 		if err != nil {
 			return err
@@ -64,7 +64,7 @@ func (c *Collector) allReferences(ctx context.Context, f Founding, add bool, rep
 	return nil
 }
 
-func (c *Collector) references(ctx context.Context, f Founding, key string, add bool, rep *References) error {
+func (c *Collector) references(ctx context.Context, f Epoch, key string, add bool, rep *References) error {
 	r, _, err := c.record(ctx, key)
 	if record.Unreadable(err) {
 		if len(rep.Unreadable) < maxUnreadable {
@@ -104,7 +104,7 @@ func (c *Collector) references(ctx context.Context, f Founding, key string, add 
 }
 
 // refer adds a batch; what was condemned meanwhile is left out.
-func (c *Collector) refer(ctx context.Context, f Founding, t Txn, keys []string, rep *References) error {
+func (c *Collector) refer(ctx context.Context, f Epoch, t Txn, keys []string, rep *References) error {
 	for len(keys) > 0 {
 		err := c.cfg.Refs.Add(ctx, f.ID, t, keys)
 		var condemned *CondemnedError

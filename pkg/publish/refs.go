@@ -21,14 +21,14 @@ var (
 	ErrNoRecord = errors.New("no record")
 	// ErrCondemned: an object of the batch is condemned; nothing was added.
 	ErrCondemned = errors.New("condemned")
-	// ErrChanged: the record, or founding, is not as it was read; nothing was written.
+	// ErrChanged: the record, or epoch, is not as it was read; nothing was written.
 	ErrChanged = errors.New("changed meanwhile")
-	// ErrRefsLost: the metadata store has another founding than the caller's, or none: its
+	// ErrEpochMismatch: the metadata store has another epoch than the caller's, or none: its
 	// sets can't be trusted. Nothing was written.
-	ErrRefsLost = errors.New("reference sets are not those of this founding")
-	// ErrRefsStale: a committed set is missing from the reference sets of this founding: the
-	// metadata store was restored from an older copy. It wraps ErrRefsLost.
-	ErrRefsStale = fmt.Errorf("%w: a committed set is missing, the metadata store is an older copy", ErrRefsLost)
+	ErrEpochMismatch = errors.New("reference sets are not those of this epoch")
+	// ErrRefsStale: a committed set is missing from the reference sets of this epoch: the
+	// metadata store was restored from an older copy. It wraps ErrEpochMismatch.
+	ErrRefsStale = fmt.Errorf("%w: a committed set is missing, the metadata store is an older copy", ErrEpochMismatch)
 	// ErrRefsFull: an object of the batch has MaxTxns references; nothing was added.
 	ErrRefsFull = errors.New("too many references")
 	// ErrRefsUnknown: a request failed; a write may have been applied, or may be at any later time.
@@ -58,43 +58,43 @@ type Record struct {
 	Version string
 }
 
-// Founding identifies one life of the metadata store. A store that lost its content has
+// Epoch identifies one life of the metadata store. A store that lost its content has
 // none, or another.
-type Founding struct {
-	// Number counts foundings from 0. Objects of founding n are written from generation
+type Epoch struct {
+	// Number counts epochs from 0. Objects of epoch n are written from generation
 	// FirstGeneration(n) on, so that nothing that an older one condemned is met again.
 	Number uint32 `json:"number"`
 	// ID is 32 hex digits, random.
 	ID string `json:"id"`
-	// Settled: every transaction of older foundings is decided, and objects may be deleted.
-	Settled bool `json:"settled"`
+	// Decided: every transaction of older epochs is decided, and objects may be deleted.
+	Decided bool `json:"decided"`
 }
 
-// FirstGeneration of objects under the founding.
-func (f Founding) FirstGeneration() uint32 { return f.Number << 16 }
+// FirstGeneration of objects under the epoch.
+func (f Epoch) FirstGeneration() uint32 { return f.Number << 16 }
 
-// MaxFoundings: beyond that, generations would not fit.
-const MaxFoundings = 1 << 15
+// MaxEpochs: beyond that, generations would not fit.
+const MaxEpochs = 1 << 15
 
 // Refs is the metadata store of reference sets. Every operation is linearizable. Requests
 // have the deadline of their context.
 type Refs interface {
-	// Founding reads the store's founding; ErrNoRecord when there is none.
-	Founding(ctx context.Context) (Founding, error)
-	// Found replaces the founding, if it still is old (nil: none); else ErrChanged.
-	Found(ctx context.Context, old *Founding, next Founding) error
+	// Epoch reads the store's epoch; ErrNoRecord when there is none.
+	Epoch(ctx context.Context) (Epoch, error)
+	// InitEpoch replaces the epoch, if it still is old (nil: none); else ErrChanged.
+	InitEpoch(ctx context.Context, old *Epoch, next Epoch) error
 	// Add puts t into the sets of 1 to MaxAdd distinct keys, in one transaction: all or
 	// none. A set that has t already stays. Refused with a CondemnedError when one of them
-	// is condemned, and with ErrRefsLost when the founding's ID is not the store's.
-	Add(ctx context.Context, founding string, t Txn, keys []string) error
+	// is condemned, and with ErrEpochMismatch when the epoch's ID is not the store's.
+	Add(ctx context.Context, epoch string, t Txn, keys []string) error
 	// Get reads a record; ErrNoRecord when there is none.
 	Get(ctx context.Context, key string) (Record, error)
 	// Swap writes transactions and condemnation of next, if the record still has the
-	// version old.Version, and if the founding's ID is the store's; else ErrChanged, ErrRefsLost.
-	Swap(ctx context.Context, founding string, old, next Record) error
+	// version old.Version, and if the epoch's ID is the store's; else ErrChanged, ErrEpochMismatch.
+	Swap(ctx context.Context, epoch string, old, next Record) error
 	// Delete drops the record, under the same conditions. Condemned records must stay as
 	// long as their key can be written or a delete be in flight: for operators.
-	Delete(ctx context.Context, founding string, old Record) error
+	Delete(ctx context.Context, epoch string, old Record) error
 	// List reads up to limit records with keys greater than after, in key order; next is
 	// "" at the end.
 	List(ctx context.Context, after string, limit int) (records []Record, next string, err error)

@@ -20,7 +20,7 @@ var _ Refs = triedRefs{}
 
 func (t triedRefs) try(ctx context.Context, f func(context.Context) error) error {
 	err := t.r.Do(ctx, f, func(err error) bool {
-		for _, final := range []error{ErrNoRecord, ErrCondemned, ErrChanged, ErrRefsLost, ErrRefsFull, ErrRefsInvalid} {
+		for _, final := range []error{ErrNoRecord, ErrCondemned, ErrChanged, ErrEpochMismatch, ErrRefsFull, ErrRefsInvalid} {
 			if errors.Is(err, final) {
 				return false
 			}
@@ -33,17 +33,17 @@ func (t triedRefs) try(ctx context.Context, f func(context.Context) error) error
 	return nil
 }
 
-func (t triedRefs) Founding(ctx context.Context) (f Founding, err error) {
-	err = t.try(ctx, func(ctx context.Context) (err error) { f, err = t.refs.Founding(ctx); return err })
+func (t triedRefs) Epoch(ctx context.Context) (f Epoch, err error) {
+	err = t.try(ctx, func(ctx context.Context) (err error) { f, err = t.refs.Epoch(ctx); return err })
 	return f, err
 }
 
-func (t triedRefs) Found(ctx context.Context, old *Founding, next Founding) error {
-	return t.try(ctx, func(ctx context.Context) error { return t.refs.Found(ctx, old, next) })
+func (t triedRefs) InitEpoch(ctx context.Context, old *Epoch, next Epoch) error {
+	return t.try(ctx, func(ctx context.Context) error { return t.refs.InitEpoch(ctx, old, next) })
 }
 
-func (t triedRefs) Add(ctx context.Context, founding string, txn Txn, keys []string) error {
-	return t.try(ctx, func(ctx context.Context) error { return t.refs.Add(ctx, founding, txn, keys) })
+func (t triedRefs) Add(ctx context.Context, epoch string, txn Txn, keys []string) error {
+	return t.try(ctx, func(ctx context.Context) error { return t.refs.Add(ctx, epoch, txn, keys) })
 }
 
 func (t triedRefs) Get(ctx context.Context, key string) (r Record, err error) {
@@ -51,12 +51,12 @@ func (t triedRefs) Get(ctx context.Context, key string) (r Record, err error) {
 	return r, err
 }
 
-func (t triedRefs) Swap(ctx context.Context, founding string, old, next Record) error {
-	return t.try(ctx, func(ctx context.Context) error { return t.refs.Swap(ctx, founding, old, next) })
+func (t triedRefs) Swap(ctx context.Context, epoch string, old, next Record) error {
+	return t.try(ctx, func(ctx context.Context) error { return t.refs.Swap(ctx, epoch, old, next) })
 }
 
-func (t triedRefs) Delete(ctx context.Context, founding string, old Record) error {
-	return t.try(ctx, func(ctx context.Context) error { return t.refs.Delete(ctx, founding, old) })
+func (t triedRefs) Delete(ctx context.Context, epoch string, old Record) error {
+	return t.try(ctx, func(ctx context.Context) error { return t.refs.Delete(ctx, epoch, old) })
 }
 
 func (t triedRefs) List(ctx context.Context, after string, limit int) (rs []Record, next string, err error) {

@@ -195,18 +195,18 @@ func (r simRefs) do(what string, write bool, apply func(refs *refmem.Refs) error
 	return r.p.request(what, write, publish.ErrRefsUnknown, func() error { return apply(r.p.w.refs) })
 }
 
-func (r simRefs) Founding(ctx context.Context) (f publish.Founding, err error) {
-	err = r.do("founding", false, func(m *refmem.Refs) (err error) { f, err = m.Founding(context.Background()); return })
+func (r simRefs) Epoch(ctx context.Context) (f publish.Epoch, err error) {
+	err = r.do("epoch", false, func(m *refmem.Refs) (err error) { f, err = m.Epoch(context.Background()); return })
 	return
 }
 
-func (r simRefs) Found(ctx context.Context, old *publish.Founding, next publish.Founding) error {
-	return r.do(fmt.Sprintf("found %v", next), true, func(m *refmem.Refs) error { return m.Found(context.Background(), old, next) })
+func (r simRefs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
+	return r.do(fmt.Sprintf("found %v", next), true, func(m *refmem.Refs) error { return m.InitEpoch(context.Background(), old, next) })
 }
 
-func (r simRefs) Add(ctx context.Context, founding string, t publish.Txn, keys []string) error {
+func (r simRefs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
 	keys = slices.Clone(keys)
-	return r.do(fmt.Sprintf("add %s %q", t, keys), true, func(m *refmem.Refs) error { return m.Add(context.Background(), founding, t, keys) })
+	return r.do(fmt.Sprintf("add %s %q", t, keys), true, func(m *refmem.Refs) error { return m.Add(context.Background(), epoch, t, keys) })
 }
 
 func (r simRefs) Get(ctx context.Context, key string) (rec publish.Record, err error) {
@@ -214,12 +214,12 @@ func (r simRefs) Get(ctx context.Context, key string) (rec publish.Record, err e
 	return
 }
 
-func (r simRefs) Swap(ctx context.Context, founding string, old, next publish.Record) error {
-	return r.do(fmt.Sprintf("swap %v for %v", old, next), true, func(m *refmem.Refs) error { return m.Swap(context.Background(), founding, old, next) })
+func (r simRefs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
+	return r.do(fmt.Sprintf("swap %v for %v", old, next), true, func(m *refmem.Refs) error { return m.Swap(context.Background(), epoch, old, next) })
 }
 
-func (r simRefs) Delete(ctx context.Context, founding string, old publish.Record) error {
-	return r.do("drop "+old.Key, true, func(m *refmem.Refs) error { return m.Delete(context.Background(), founding, old) })
+func (r simRefs) Delete(ctx context.Context, epoch string, old publish.Record) error {
+	return r.do("drop "+old.Key, true, func(m *refmem.Refs) error { return m.Delete(context.Background(), epoch, old) })
 }
 
 func (r simRefs) List(ctx context.Context, after string, limit int) (rs []publish.Record, next string, err error) {
@@ -429,14 +429,14 @@ func (w *sim) collect(p *port) {
 	}
 }
 
-// lose takes the metadata store's content, or puts a copy back, and founds it anew.
+// lose takes the metadata store's content, or puts a copy back, and begins its next epoch.
 func (w *sim) lose() {
 	old := w.refs
 	w.refs = refmem.New()
 	restored := w.rng.IntN(2) == 0
-	if f, err := old.Founding(context.Background()); restored && err == nil {
+	if f, err := old.Epoch(context.Background()); restored && err == nil {
 		ctx := context.Background()
-		for _, err := range []error{w.refs.Found(ctx, nil, f)} {
+		for _, err := range []error{w.refs.InitEpoch(ctx, nil, f)} {
 			if err != nil {
 				panic(err)
 			}
@@ -446,7 +446,7 @@ func (w *sim) lose() {
 				panic(err)
 			}
 		}
-		// An operator who restores a copy stops the collectors until it is founded anew.
+		// An operator who restores a copy stops the collectors until its next epoch has begun.
 		for _, t := range w.tasks {
 			if strings.HasPrefix(t.name, "c") {
 				t.stop()
@@ -456,11 +456,11 @@ func (w *sim) lose() {
 	}
 	w.note("sim", fmt.Sprintf("metadata lost, restored=%t", restored), nil)
 	if restored {
-		w.founded(true)
+		w.initEpoch(true)
 	} else {
 		w.start("f"+strconv.Itoa(w.n), func(p *port) {
 			for range 5 {
-				if _, err := p.collector().Found(context.Background(), &w.ids, false); err == nil {
+				if _, err := p.collector().InitEpoch(context.Background(), &w.ids, false); err == nil {
 					return
 				}
 			}
@@ -468,12 +468,12 @@ func (w *sim) lose() {
 	}
 }
 
-// founded founds the metadata store with nobody in between.
-func (w *sim) founded(force bool) {
+// initEpoch begins an epoch of the metadata store with nobody in between.
+func (w *sim) initEpoch(force bool) {
 	calm := w.calm
 	w.calm = true
 	p := &port{w: w, name: "founder"}
-	if _, err := p.collector().Found(context.Background(), &w.ids, force); err != nil {
+	if _, err := p.collector().InitEpoch(context.Background(), &w.ids, force); err != nil {
 		w.violated("found: %v", err)
 	}
 	w.calm = calm
@@ -498,7 +498,7 @@ func newSim(rng *rand.Rand) *sim {
 func runSim(seed uint64) *sim {
 	w := newSim(rand.New(rand.NewPCG(seed, 1)))
 	losses, kills := w.rng.IntN(3) == 0, w.rng.IntN(2) == 0
-	w.founded(false)
+	w.initEpoch(false)
 	if w.rng.IntN(4) == 0 {
 		w.spoil()
 	}
@@ -595,7 +595,7 @@ func (w *sim) finish() {
 	ctx := context.Background()
 	p := &port{w: w, name: "end"}
 	c := p.collector()
-	if _, err := c.Found(ctx, &w.ids, false); err != nil {
+	if _, err := c.InitEpoch(ctx, &w.ids, false); err != nil {
 		w.violated("end: %v", err)
 	}
 	for range 4 {

@@ -8,21 +8,21 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
-// A metadata store that was restored from an older copy keeps its founding, so that
+// A metadata store that was restored from an older copy keeps its epoch, so that
 // nothing tells by itself that sets are missing. What gives it away: a transaction has
 // its references before it commits, so those of a committed set must be there, in objects
-// that were written under the founding. Publisher and collector meet such sets anyway.
+// that were written under the epoch. Publisher and collector meet such sets anyway.
 
-// wrote reports whether the object was written under this founding.
-func (f Founding) wrote(key string) bool {
+// wrote reports whether the object was written under this epoch.
+func (f Epoch) wrote(key string) bool {
 	o, err := layout.ParseRollupObject(key)
 	return err == nil && o.Generation >= f.FirstGeneration() && o.Generation < f.FirstGeneration()+1<<16
 }
 
 // checkReferences looks whether the set that is superseded has its references: one read.
-// Where it has not, the collector is given the object, so that it sees the same and founds
-// the reference sets anew.
-func (t *transaction) checkReferences(ctx context.Context, f Founding) error {
+// Where it has not, the collector is given the object, so that it sees the same and begins
+// a new epoch of the reference sets.
+func (t *transaction) checkReferences(ctx context.Context, f Epoch) error {
 	if t.before == nil {
 		return nil
 	}

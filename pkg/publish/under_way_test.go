@@ -26,8 +26,8 @@ func (w *world) compaction(source catalog.Name) publish.Publication {
 	return p
 }
 
-// The reference sets are lost while a compaction has all but its commit, and are founded
-// anew: its generation is decided before anything is deleted, so that it never commits and
+// The reference sets are lost while a compaction has all but its commit, and get
+// a new epoch: its generation is decided before anything is deleted, so that it never commits and
 // names what is gone.
 func TestCompactionUnderWayWhenReferencesAreLost(t *testing.T) {
 	w := newWorld(t)
@@ -50,7 +50,7 @@ func TestCompactionUnderWayWhenReferencesAreLost(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	w.refs = newRefs()
-	if f, err := w.collector().Found(t.Context(), &w.ids, false); err != nil || !f.Settled {
+	if f, err := w.collector().InitEpoch(t.Context(), &w.ids, false); err != nil || !f.Decided {
 		t.Fatal(f, err)
 	}
 	w.collect()

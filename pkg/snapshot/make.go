@@ -46,7 +46,7 @@ func (c *Chain) make(ctx context.Context, j *work.Job) error {
 		return err
 	}
 	if n := len(numbers); n > 0 && numbers[n-1] >= m.number {
-		return c.settle(ctx, numbers) // committed by whoever was here before
+		return c.takeOver(ctx, numbers) // committed by whoever was here before
 	}
 	if err := m.resume(ctx, numbers); err != nil {
 		return err
@@ -63,8 +63,8 @@ func (c *Chain) make(ctx context.Context, j *work.Job) error {
 	return nil
 }
 
-// settle takes over the newest snapshot and drops what it has from the pending batches.
-func (c *Chain) settle(ctx context.Context, numbers []uint64) error {
+// takeOver takes over the newest snapshot and drops what it has from the pending batches.
+func (c *Chain) takeOver(ctx context.Context, numbers []uint64) error {
 	s, err := c.base(ctx, numbers, ^uint64(0))
 	if err != nil {
 		return err
@@ -351,7 +351,7 @@ func (m *making) commit(ctx context.Context) error {
 	if m.base != nil {
 		numbers = []uint64{m.base.Number, m.number}
 	}
-	if err := m.c.settle(ctx, numbers); err != nil {
+	if err := m.c.takeOver(ctx, numbers); err != nil {
 		return err
 	}
 	snaps, packs, err := m.c.Collect(ctx)

@@ -82,6 +82,10 @@ func DecideDone(cur *Row, log Log, r Row) (Log, error) {
 	log.Name = r.Log
 	log.Last = max(log.Last, r.Number)
 	log.Fence = max(log.Fence, cur.Fence)
+	log.Result = nil
+	if len(cur.State) <= MaxResult {
+		log.Result = cur.State
+	}
 	return log, nil
 }
 

@@ -60,11 +60,11 @@ func (w *world) chain(order work.Order, logs []string, n int) {
 		case len(todo) > 0 && p < 10:
 			r := todo[0]
 			if alive(func() {
-				if work.Submit(ctx, f, f, r) == nil {
+				if work.Submit(ctx, f, f, r, 0) == nil {
 					todo = todo[1:]
 				}
 			}) && w.rng.Intn(10) == 0 {
-				alive(func() { _ = work.Submit(ctx, f, f, r) }) // the feed repeats itself
+				alive(func() { _ = work.Submit(ctx, f, f, r, 0) }) // the feed repeats itself
 			}
 		case p < 16:
 			step(w.rng.Intn(len(workers)))
@@ -164,7 +164,7 @@ func TestCrashAtEveryCall(t *testing.T) {
 	const pieces = 5
 	for at := 1; ; at++ {
 		w := newWorld(t, 1, pieces)
-		if err := work.Submit(ctx, w.store, w.store, job("log", 1)); err != nil {
+		if err := work.Submit(ctx, w.store, w.store, job("log", 1), 0); err != nil {
 			t.Fatal(err)
 		}
 		w.crashAt = at
@@ -205,7 +205,7 @@ func TestKilledAtEveryCheckpoint(t *testing.T) {
 	ctx := context.Background()
 	const pieces = 12
 	w := newWorld(t, 1, pieces)
-	if err := work.Submit(ctx, w.store, w.store, job("log", 1)); err != nil {
+	if err := work.Submit(ctx, w.store, w.store, job("log", 1), 0); err != nil {
 		t.Fatal(err)
 	}
 	deaths := 0

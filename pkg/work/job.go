@@ -12,7 +12,7 @@ import (
 type Job struct {
 	w       *Worker
 	row     Row
-	msg     *Message // nil when no message brought it
+	msg     Message
 	started time.Time
 	piece   time.Time     // start of the current piece
 	longest time.Duration // of the pieces so far
@@ -51,10 +51,8 @@ func (j *Job) Checkpoint(ctx context.Context, state []byte) error {
 		return err
 	}
 	j.row = row
-	if j.msg != nil {
-		// Only the row counts: a message that is gone comes again and finds the row.
-		_ = j.w.queue.Extend(ctx, *j.msg, j.w.cfg.Visibility)
-	}
+	// Only the row counts: a message that is gone comes again and finds the row.
+	_ = j.w.queue.Extend(ctx, j.msg, j.w.cfg.Visibility)
 	now := j.w.now()
 	j.longest, j.piece = max(j.longest, now.Sub(j.piece)), now
 	if limit := j.w.cfg.TimeLimit; limit > 0 && now.Sub(j.started)+j.longest+j.longest/2 >= limit {
@@ -80,18 +78,15 @@ func (j *Job) finish(ctx context.Context, err error) (Outcome, error) {
 		if _, err := w.table.Release(ctx, j.row, true); err != nil {
 			return Failed, err
 		}
-		return HandedOver, w.settle(j.msg, func(m Message) error { return w.queue.Defer(ctx, m, 0) })
+		return HandedOver, w.queue.Defer(ctx, j.msg, 0)
 	}
 	if _, rerr := w.table.Release(ctx, j.row, false); rerr != nil {
 		err = errors.Join(err, rerr)
 	}
 	if errors.Is(err, ErrPoison) || j.row.Attempts >= w.cfg.MaxAttempts {
-		if j.msg == nil {
-			return Buried, err
-		}
-		return w.bury(ctx, *j.msg, err)
+		return w.bury(ctx, j.msg, err)
 	}
-	return Failed, errors.Join(err, w.settle(j.msg, func(m Message) error { return w.queue.Extend(ctx, m, w.backoff(int(j.row.Attempts))) }))
+	return Failed, errors.Join(err, w.queue.Extend(ctx, j.msg, w.backoff(int(j.row.Attempts))))
 }
 
 // releaseTimeout bounds the hand-over of a worker that must go.
@@ -106,7 +101,7 @@ func (j *Job) complete(ctx context.Context) (Outcome, error) {
 	for range moves {
 		err := w.table.Done(ctx, j.row)
 		if err == nil {
-			return Completed, w.settle(j.msg, func(m Message) error { return w.queue.Delete(ctx, m) })
+			return Completed, w.queue.Delete(ctx, j.msg)
 		}
 		last = err
 		switch {
@@ -117,7 +112,7 @@ func (j *Job) complete(ctx context.Context) (Outcome, error) {
 			// Either ours was made after all, or another took the row: the log tells.
 			if log, err := w.table.Log(ctx, j.row.Log); err == nil {
 				if log.Last >= j.row.Number {
-					return Completed, w.settle(j.msg, func(m Message) error { return w.queue.Delete(ctx, m) })
+					return Completed, w.queue.Delete(ctx, j.msg)
 				}
 				return Lost, last
 			}

@@ -8,15 +8,16 @@ import (
 
 // Submit makes a job pending and sends its message: first the row, so that a message
 // which is lost, or never sent, is found by the sweep. A job that is pending already gets
-// another message, one that is completed none. The job starts where r.State says.
-func Submit(ctx context.Context, q Queue, t Table, r Row) error {
+// another message, one that is completed none. The job starts where r.State says, and not
+// before delay (0 to MaxDelay) is over.
+func Submit(ctx context.Context, q Queue, t Table, r Row, delay time.Duration) error {
 	switch _, err := t.Create(ctx, r, nil); {
 	case errors.Is(err, ErrCompleted):
 		return nil
 	case err != nil && !errors.Is(err, ErrExists):
 		return err
 	}
-	return q.Send(ctx, r.Topic, r.Body, SendOptions{DedupeKey: dedupe(r.Key)})
+	return q.Send(ctx, r.Topic, r.Body, SendOptions{Delay: delay, DedupeKey: dedupe(r.Key)})
 }
 
 // dedupe is the key of a job's message; "" for a log whose name leaves no room for the number.

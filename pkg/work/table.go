@@ -69,6 +69,8 @@ type Log struct {
 	Completed time.Time
 	// Fence is the greatest fence of its owners.
 	Fence uint64
+	// Result is the state of the job that was completed last; empty when that is longer than MaxResult.
+	Result []byte
 	// Increment grows with every change.
 	Increment uint64
 }

@@ -69,6 +69,8 @@ const (
 	// MaxBody and MaxState bound a message and a checkpoint, in bytes.
 	MaxBody  = 64 << 10
 	MaxState = 64 << 10
+	// MaxResult bounds the last state of a completed job that its log keeps, in bytes.
+	MaxResult = 1 << 10
 	// MaxTopic bounds a topic's name: letters, digits, "-" and "_".
 	MaxTopic = 64
 	// MaxName bounds a log's name, an owner and a dedupe key, in bytes.

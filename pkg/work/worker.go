@@ -20,6 +20,12 @@ var (
 	ErrHandOver = errors.New("hand over")
 )
 
+// NotDueError of Handler.Job: the job is not due before so long; its message is put back
+// until then, at most for MaxDelay.
+type NotDueError struct{ Wait time.Duration }
+
+func (e *NotDueError) Error() string { return fmt.Sprintf("not due for %s", e.Wait) }
+
 // Handler knows one kind of jobs.
 type Handler interface {
 	// Job says which job the message brings, and under which fence this worker would do it.
@@ -42,6 +48,9 @@ const (
 	Dense
 )
 
+// DefaultMaxAttempts is how often a job is tried without progress before a person must look at it.
+const DefaultMaxAttempts = 5
+
 // Config of a Worker. Times that are 0 get their defaults.
 type Config struct {
 	Topic string
@@ -53,7 +62,7 @@ type Config struct {
 	Hold, Visibility time.Duration
 	// TimeLimit is how long one worker may stay with a job; 0 has no end.
 	TimeLimit time.Duration
-	// MaxAttempts is how often a job may be claimed without a checkpoint (5).
+	// MaxAttempts is how often a job may be claimed without a checkpoint; 0 is DefaultMaxAttempts.
 	MaxAttempts uint32
 	// OrderDelay puts back a job whose predecessor is pending, or that another worker has (2 s).
 	OrderDelay time.Duration
@@ -72,7 +81,7 @@ func (c *Config) defaults() {
 	set(&c.OrderDelay, 2*time.Second)
 	set(&c.RetryDelay, 5*time.Second)
 	if c.MaxAttempts == 0 {
-		c.MaxAttempts = 5
+		c.MaxAttempts = DefaultMaxAttempts
 	}
 }
 
@@ -113,13 +122,13 @@ func NewWorker(q Queue, t Table, h Handler, cfg Config, now func() time.Time) (*
 // Outcome is what became of a job in this worker's hands.
 type Outcome string
 
-// Outcomes. All but Failed and Lost have settled the message.
+// Outcomes. All but Failed and Lost have put the message back, deleted or buried it.
 const (
 	Idle       Outcome = "idle"        // there was no message
 	Completed  Outcome = "completed"   // done and recorded
 	Duplicate  Outcome = "duplicate"   // was completed before
 	Skipped    Outcome = "skipped"     // the handler has nothing to do
-	Deferred   Outcome = "deferred"    // a predecessor is pending, or it is another worker's
+	Deferred   Outcome = "deferred"    // a predecessor is pending, it is not due, or another worker's
 	Busy       Outcome = "busy"        // another owner is at it
 	Fenced     Outcome = "fenced"      // this worker owns it no more
 	HandedOver Outcome = "handed_over" // the next worker goes on from the checkpoint
@@ -143,7 +152,10 @@ func (w *Worker) Step(ctx context.Context) (Outcome, error) {
 // Handle takes one delivery to its outcome.
 func (w *Worker) Handle(ctx context.Context, m Message) (Outcome, error) {
 	k, fence, err := w.handler.Job(ctx, m)
+	var early *NotDueError
 	switch {
+	case errors.As(err, &early):
+		return Deferred, w.queue.Defer(ctx, m, min(max(early.Wait, 0), MaxDelay))
 	case errors.Is(err, ErrSkip):
 		return Skipped, w.queue.Delete(ctx, m)
 	case errors.Is(err, ErrElsewhere):
@@ -153,20 +165,14 @@ func (w *Worker) Handle(ctx context.Context, m Message) (Outcome, error) {
 	case err != nil:
 		return Failed, errors.Join(err, w.queue.Extend(ctx, m, w.backoff(m.Tries)))
 	}
-	return w.do(ctx, Row{Key: k, Topic: m.Topic, Body: m.Body, Fence: fence}, &m)
+	return w.do(ctx, Row{Key: k, Topic: m.Topic, Body: m.Body, Fence: fence}, m)
 }
 
-// Do does a job that no message brought; topic and body are those of the message that
-// would bring it again if this worker died.
-func (w *Worker) Do(ctx context.Context, k Key, fence uint64, body []byte) (Outcome, error) {
-	return w.do(ctx, Row{Key: k, Topic: w.cfg.Topic, Body: body, Fence: fence}, nil)
-}
-
-func (w *Worker) do(ctx context.Context, want Row, m *Message) (Outcome, error) {
+func (w *Worker) do(ctx context.Context, want Row, m Message) (Outcome, error) {
 	ready, err := w.ordered(ctx, want.Key)
 	switch {
 	case errors.Is(err, ErrCompleted):
-		return Duplicate, w.settle(m, func(m Message) error { return w.queue.Delete(ctx, m) })
+		return Duplicate, w.queue.Delete(ctx, m)
 	case err != nil:
 		return Failed, err
 	case !ready:
@@ -175,16 +181,13 @@ func (w *Worker) do(ctx context.Context, want Row, m *Message) (Outcome, error) 
 	row, err := w.take(ctx, want, m)
 	switch {
 	case errors.Is(err, ErrCompleted):
-		return Duplicate, w.settle(m, func(m Message) error { return w.queue.Delete(ctx, m) })
+		return Duplicate, w.queue.Delete(ctx, m)
 	case errors.Is(err, ErrLive), errors.Is(err, ErrMoved):
 		return w.putBack(ctx, m, Busy)
 	case errors.Is(err, ErrFenced):
 		return w.putBack(ctx, m, Fenced)
 	case errors.Is(err, ErrPoison):
-		if m == nil {
-			return Buried, err
-		}
-		return w.bury(ctx, *m, err)
+		return w.bury(ctx, m, err)
 	case err != nil:
 		return Failed, err
 	}
@@ -225,7 +228,7 @@ func (w *Worker) ordered(ctx context.Context, k Key) (bool, error) {
 const orderPage = 4
 
 // take creates or claims the row.
-func (w *Worker) take(ctx context.Context, want Row, m *Message) (Row, error) {
+func (w *Worker) take(ctx context.Context, want Row, m Message) (Row, error) {
 	c := Claim{Owner: fmt.Sprintf("%s.%d", w.cfg.Owner, w.claims.Add(1)), Fence: want.Fence, Hold: w.cfg.Hold}
 	ours := func(r Row) bool { return r.Active && r.Owner == c.Owner }
 	var last error
@@ -242,7 +245,7 @@ func (w *Worker) take(ctx context.Context, want Row, m *Message) (Row, error) {
 		if err != nil {
 			return Row{}, err
 		}
-		if row.Attempts >= w.cfg.MaxAttempts && !row.Live && (m == nil || m.Tries > 1) {
+		if row.Attempts >= w.cfg.MaxAttempts && !row.Live && m.Tries > 1 {
 			return Row{}, fmt.Errorf("%w: %s: %d attempts without a checkpoint", ErrPoison, want.Key, row.Attempts)
 		}
 		row, err = w.resolve(ctx, row, ours, func() (Row, error) { return w.table.Claim(ctx, row, c) })
@@ -294,15 +297,8 @@ func (w *Worker) resolve(ctx context.Context, row Row, ours func(Row) bool, op f
 	return Row{}, last
 }
 
-func (w *Worker) settle(m *Message, fn func(Message) error) error {
-	if m == nil {
-		return nil
-	}
-	return fn(*m)
-}
-
-func (w *Worker) putBack(ctx context.Context, m *Message, o Outcome) (Outcome, error) {
-	return o, w.settle(m, func(m Message) error { return w.queue.Defer(ctx, m, w.cfg.OrderDelay) })
+func (w *Worker) putBack(ctx context.Context, m Message, o Outcome) (Outcome, error) {
+	return o, w.queue.Defer(ctx, m, w.cfg.OrderDelay)
 }
 
 func (w *Worker) bury(ctx context.Context, m Message, why error) (Outcome, error) {

@@ -3,6 +3,7 @@ package work_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,11 @@ func TestHandlersAnswers(t *testing.T) {
 	b.step(w, work.Deferred)
 	b.step(w, work.Idle)
 	b.now = b.now.Add(time.Minute)
+	answer = fmt.Errorf("the hour is not over: %w", &work.NotDueError{Wait: time.Hour}) // more than a message can wait
+	b.step(w, work.Deferred)
+	b.now = b.now.Add(work.MaxDelay - time.Second)
+	b.step(w, work.Idle)
+	b.now = b.now.Add(time.Second)
 	answer = errors.New("catalog is down")
 	b.step(w, work.Failed)
 	b.now = b.now.Add(time.Hour)
@@ -270,12 +276,12 @@ func TestFencedWorker(t *testing.T) {
 	}
 }
 
-// TestDoWithoutAMessage: an owner that finds work by itself, and dies, is followed by the sweep's message.
-func TestDoWithoutAMessage(t *testing.T) {
+// TestALostMessageIsSentAgain: a worker dies in a job whose message is then lost; the sweep
+// sends another, and forgets the log when it is old.
+func TestALostMessageIsSentAgain(t *testing.T) {
 	b := newBench(t)
-	k := work.Key{Log: "log", Number: 1}
 	die := true
-	h := stub{run: func(ctx context.Context, j *work.Job) error {
+	w := b.worker(work.Config{}, stub{run: func(ctx context.Context, j *work.Job) error {
 		if err := j.Checkpoint(ctx, []byte("half")); err != nil {
 			return err
 		}
@@ -283,14 +289,21 @@ func TestDoWithoutAMessage(t *testing.T) {
 			panic(crashed{})
 		}
 		return nil
-	}}
-	w := b.worker(work.Config{}, h)
-	if alive(func() { _, _ = w.Do(t.Context(), k, 0, []byte("log#1")) }) {
+	}})
+	b.send("x")
+	ms, err := b.store.Receive(t.Context(), "jobs", 1, time.Minute)
+	if err != nil || len(ms) != 1 {
+		t.Fatal(ms, err)
+	}
+	if alive(func() { _, _ = w.Handle(t.Context(), ms[0]) }) {
 		t.Fatal("survived")
 	}
+	if err := b.store.Delete(t.Context(), ms[0]); err != nil {
+		t.Fatal(err)
+	}
 	die = false
-	b.step(w, work.Idle)
 	b.now = b.now.Add(time.Hour)
+	b.step(w, work.Idle)
 	sweep := work.Sweep{Queue: b.store, Table: b.store, Grace: time.Minute, MaxAttempts: 5, Forget: 24 * time.Hour}
 	if n, err := sweep.Run(t.Context(), b.now); err != nil || n.Sent != 1 {
 		t.Fatalf("swept %+v, %v", n, err)
@@ -299,9 +312,11 @@ func TestDoWithoutAMessage(t *testing.T) {
 		t.Fatalf("swept again at once %+v, %v", n, err)
 	}
 	b.step(w, work.Completed)
-	if o, err := w.Do(t.Context(), k, 0, []byte("log#1")); o != work.Duplicate || err != nil {
-		t.Fatalf("again: %s, %v", o, err)
+	if l, err := b.store.Log(t.Context(), "log"); err != nil || string(l.Result) != "half" {
+		t.Fatalf("the log keeps %q, %v", l.Result, err)
 	}
+	b.send("x")
+	b.step(w, work.Duplicate)
 	b.now = b.now.Add(25 * time.Hour)
 	if n, err := sweep.Run(t.Context(), b.now); err != nil || n.Forgot != 1 {
 		t.Fatalf("swept %+v, %v", n, err)

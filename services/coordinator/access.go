@@ -41,11 +41,11 @@ var access = rpc.Access{
 	coordinatorv1.WorkService_ListLogs_FullMethodName:          sees,
 	coordinatorv1.WorkService_ForgetLog_FullMethodName:         acts,
 
-	coordinatorv1.RefsService_FoundRefs_FullMethodName:       works,
+	coordinatorv1.RefsService_InitEpoch_FullMethodName:       works,
 	coordinatorv1.RefsService_AddRefs_FullMethodName:         works,
 	coordinatorv1.RefsService_SwapRefRecord_FullMethodName:   works,
 	coordinatorv1.RefsService_DeleteRefRecord_FullMethodName: works,
-	coordinatorv1.RefsService_GetFounding_FullMethodName:     sees,
+	coordinatorv1.RefsService_GetEpoch_FullMethodName:        sees,
 	coordinatorv1.RefsService_GetRefRecord_FullMethodName:    sees,
 	coordinatorv1.RefsService_ListRefRecords_FullMethodName:  sees,
 }

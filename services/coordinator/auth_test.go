@@ -136,7 +136,7 @@ func TestRoles(t *testing.T) {
 		"CheckpointJob": {"work", "operate"}, "ReleaseJob": {"work", "operate"}, "TouchJob": {"work", "operate"}, "CompleteJob": {"work", "operate"},
 		"ForgetLog": {"work", "operate"},
 	}
-	for _, m := range []string{"ListDeadLetters", "GetDepth", "GetJob", "ListJobs", "GetLog", "ListLogs", "GetFounding", "GetRefRecord", "ListRefRecords"} {
+	for _, m := range []string{"ListDeadLetters", "GetDepth", "GetJob", "ListJobs", "GetLog", "ListLogs", "GetEpoch", "GetRefRecord", "ListRefRecords"} {
 		may[m] = []string{"read", "work", "operate"}
 	}
 	calls := 0
@@ -234,7 +234,7 @@ func TestRoleIsLost(t *testing.T) {
 	g.worker(b, "other-1", g.as("other"))
 	until(t, "both to own", func() bool { return b.balanced("w0", "other-1") })
 	refs := coordinator.NewRefs(g.dial(g.as("work")), 0)
-	if _, err := refs.Founding(bounded(t)); err != nil && !errors.Is(err, publish.ErrNoRecord) {
+	if _, err := refs.Epoch(bounded(t)); err != nil && !errors.Is(err, publish.ErrNoRecord) {
 		t.Fatal(err)
 	}
 

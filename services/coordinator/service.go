@@ -112,7 +112,7 @@ func (s *Service) prepare(ctx context.Context) error {
 	coordinator.NewRefsServer(etcd.NewRefs(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(s)
 	s.Go("mirror", b.mirror.Run)
 	s.Go("leader", b.leader.Run)
-	s.Go("forget", func(ctx context.Context) error { return s.forget(ctx, store, store) })
+	s.Go("sweep", func(ctx context.Context) error { return s.sweep(ctx, store, store) })
 	return nil
 }
 

@@ -57,7 +57,8 @@ type JobsConfig struct {
 	MaxParts    uint32        `koanf:"max_parts" help:"parts that an hour is built in, each of them from all of its frames, before large agents are set aside"`
 	Dir         string        `koanf:"dir" help:"where the chunks of an hour in parts wait for their publication; empty is the system's directory of temporary files"`
 	Readers     int           `koanf:"readers" help:"frames of a job that are read at once"`
-	Hold        time.Duration `koanf:"hold" help:"longest time between two checkpoints of a job; after it another worker may take it"`
+	Hold        time.Duration `koanf:"hold" help:"longest time between two checkpoints of a snapshot or an order to reprocess; after it another worker may take it"`
+	TimeLimit   time.Duration `koanf:"time_limit" help:"longest time that a worker stays with one of these before it hands over; what is done is kept"`
 	MaxFrame    config.Bytes  `koanf:"max_frame" help:"longest frame that is read"`
 }
 
@@ -86,7 +87,7 @@ func DefaultConfig() Config {
 		Coordinator: alone,
 		Schedule:    ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
 		Intake:      IntakeConfig{Interval: 5 * time.Second, MaxPending: 200_000, Recheck: time.Hour},
-		Jobs:        JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, MaxFrame: 4 << 20},
+		Jobs:        JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, TimeLimit: 5 * time.Minute, MaxFrame: 4 << 20},
 		Chunks:      ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:    DefaultSnapshotConfig(),
 		Collect:     CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
@@ -118,6 +119,7 @@ func (c Config) Validate() error {
 	}
 	positive("jobs.readers", c.Jobs.Readers > 0)
 	positive("jobs.hold", c.Jobs.Hold >= time.Second)
+	positive("jobs.time_limit", c.Jobs.TimeLimit > 0)
 	positive("jobs.max_frame", c.Jobs.MaxFrame > 0)
 	positive("chunks.metric_samples", c.Chunks.MetricSamples > 0)
 	positive("chunks.max_samples", c.Chunks.MaxSamples > 0)

@@ -199,7 +199,7 @@ func (w *world) owner(svc *Service, g Grant) (*owner, error) {
 	if err := svc.publication(); err != nil {
 		return nil, err
 	}
-	return svc.newOwner(g), svc.found(w.t.Context())
+	return svc.newOwner(g), svc.initEpoch(w.t.Context())
 }
 
 // rounds drives until nothing more is to be done at once.

@@ -25,6 +25,7 @@ type metrics struct {
 	conservation prometheus.Counter
 	unreadable   prometheus.Counter
 	jobs         *prometheus.CounterVec // outcome
+	reprocessed  *prometheus.CounterVec // outcome
 	jobTime      prometheus.Histogram
 	records      *prometheus.CounterVec // fate
 	samples      *prometheus.CounterVec // window
@@ -70,7 +71,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		refused:      vec("publications_refused_total", "Publications that were not this worker's to commit, or failed: exists, lost, conflict, aborted, fenced, undecided, failed.", "reason"),
 		conservation: counter("conservation_failures_total", "Generations that were not published because records were not conserved. Must be 0."),
 		unreadable:   counter("unreadable_frames_total", "Frames of accepted batches that could not be read; the hour waits or goes on without them."),
-		jobs:         vec("jobs_total", "Jobs by outcome.", "outcome"),
+		jobs:         vec("jobs_total", "Generations of hours by outcome: completed, failed, canceled.", "outcome"),
+		reprocessed:  vec("reprocess_steps_total", "Messages of orders to reprocess, by outcome: completed, handed_over, failed, buried, busy, duplicate, lost.", "outcome"),
 		jobTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "job_duration_seconds",
 			Help: "Length of jobs.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 9)}),
 		records:    vec("records_total", "Records of the inputs of committed raw generations: published, other_hours, overlapped, duplicates.", "fate"),
@@ -90,7 +92,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		asides:    gauge("agent_hours_aside", "Hours of agents that are set aside, by shard: too large to be rolled up.", "shard"),
 		swept:     counter("swept_keys_total", "Superseded sets and objects of no set that a sweep put on the delayed queue."),
 	}
-	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.clockAhead, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.jobTime,
+	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.clockAhead, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.reprocessed, m.jobTime,
 		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept, m.damaged, m.orders, m.ordered, m.resized, m.died, m.setAside, m.asides)
 	m.compact = newCompactMetrics(reg)
 	for _, w := range window.All() {

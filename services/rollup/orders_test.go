@@ -200,7 +200,7 @@ func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 		}
 		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
 		must(t, err)
-		w.spoil(layout.RollupPlan(hour0, 0, gen), "x") // after the founding, which aborts what is not decided
+		w.spoil(layout.RollupPlan(hour0, 0, gen), "x") // after the epoch, which aborts what is not decided
 		if err := w.turns(o); err == nil {
 			t.Fatalf("published %v: a generation was made without its plan", published)
 		}

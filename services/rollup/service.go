@@ -82,7 +82,7 @@ type Service struct {
 	mu     sync.Mutex
 	status map[shard.ID]ShardStatus
 
-	founded atomic.Bool
+	begun atomic.Bool
 }
 
 // ShardStatus is what a worker says of a shard that it owns.
@@ -144,7 +144,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		status:    map[shard.ID]ShardStatus{},
 	}
 	srv.Probe("store", cfg.Probe(d.Store))
-	srv.Readiness().Check("authority", s.notFounded)
+	srv.Readiness().Check("authority", s.notBegun)
 	if o, ok := d.Ownership.(interface{ Err() error }); ok {
 		srv.Readiness().Check("coordinator", o.Err)
 	}
@@ -159,7 +159,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(s.Server.Run(ctx), s.close())
 }
 
-// work finds the authority, founds the reference sets, and owns shards.
+// work finds the authority, begins the epoch of the reference sets, and owns shards.
 func (s *Service) work(ctx context.Context) error {
 	err := s.until(ctx, "authority", func(ctx context.Context) error {
 		if err := s.authority(ctx); err != nil {
@@ -175,14 +175,15 @@ func (s *Service) work(ctx context.Context) error {
 	if err := s.publication(); err != nil {
 		return fmt.Errorf("rollup: %w", err)
 	}
-	if err := s.until(ctx, "reference sets", s.found); err != nil {
+	if err := s.until(ctx, "reference sets", s.initEpoch); err != nil {
 		return err
 	}
-	s.founded.Store(true)
+	s.begun.Store(true)
 	g := run.NewGroup(ctx)
 	g.Go("ownership", func(ctx context.Context) error { return s.ownership.Own(ctx, s.cfg.Shards, s.own) })
 	g.Go("collect", s.collect)
 	g.Go("maintain", s.maintain)
+	g.Go("reprocess", s.reprocess)
 	return g.Wait()
 }
 
@@ -249,15 +250,15 @@ func (c clock) Now() time.Time { return c.now() }
 
 func (clock) Sleep(ctx context.Context, d time.Duration) error { return run.WallClock{}.Sleep(ctx, d) }
 
-func (s *Service) found(ctx context.Context) error {
-	_, err := s.collector.Found(ctx, rand.Reader, false)
+func (s *Service) initEpoch(ctx context.Context) error {
+	_, err := s.collector.InitEpoch(ctx, rand.Reader, false)
 	return err
 }
 
-// collectAtOnce bounds the items of the delayed queue between two looks at the founding.
+// collectAtOnce bounds the items of the delayed queue between two looks at the epoch.
 const collectAtOnce = 100
 
-// collect works the delayed queue off, and founds the reference sets anew where the
+// collect works the delayed queue off, and begins a new epoch of the reference sets where the
 // metadata store lost them.
 func (s *Service) collect(ctx context.Context) error {
 	if s.cfg.Collect.Interval == 0 {
@@ -279,7 +280,7 @@ func (s *Service) collect(ctx context.Context) error {
 // collectOnce works off what is due and sweeps an hour after swept: crashes left things
 // that nobody queued. It gives the hour to go on from.
 func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Hour, error) {
-	err := s.found(ctx)
+	err := s.initEpoch(ctx)
 	for err == nil {
 		var r publish.Report
 		if r, err = s.collector.Step(ctx, collectAtOnce); r.Items < collectAtOnce {
@@ -293,14 +294,14 @@ func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Ho
 	return h, err
 }
 
-var errNotFounded = errors.New("authority and reference sets are not there yet")
+var errNotBegun = errors.New("authority and reference sets are not there yet")
 
-// notFounded says that the worker does not know yet what it works on.
-func (s *Service) notFounded() error {
-	if s.founded.Load() {
+// notBegun says that the worker does not know yet what it works on.
+func (s *Service) notBegun() error {
+	if s.begun.Load() {
 		return nil
 	}
-	return errNotFounded
+	return errNotBegun
 }
 
 // listShards answers with the shards that this worker owns.

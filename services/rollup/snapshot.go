@@ -108,10 +108,12 @@ func (s *Service) startSnapshots(ctx context.Context, g Grant) (p *snapshots, st
 
 func (s *Service) newSnapshots(g Grant) (*snapshots, error) {
 	m := s.snapshots
+	p := &snapshots{s: s, grant: g, reader: intake.NewReader(s.store, g.Shard)}
 	c, err := snapshot.NewChain(snapshot.Config{
 		Store: s.store, Table: s.table, Queue: s.queue, AuthorityID: s.cfg.AuthorityID, Shard: g.Shard, Shards: s.cfg.Shards, Fence: g.Fence,
 		Owner: fmt.Sprintf("%s.snapshot.%d", s.run, s.jobs.Add(1)), Window: s.cfg.Snapshot.Window + snapshotMargin, Hold: s.cfg.Jobs.Hold,
-		MaxPending: s.cfg.Intake.MaxPending, Frames: s.frames.all, Now: s.now,
+		Interval: s.cfg.Snapshot.Interval, TimeLimit: s.cfg.Jobs.TimeLimit,
+		MaxPending: s.cfg.Intake.MaxPending, Frames: s.frames.all, Refill: p.refill, Now: s.now,
 		Events: snapshot.Events{
 			Committed: func(*snapshot.Snapshot) { m.committed.Inc() },
 			Packed: func(r snapshot.Ref, merged bool) {
@@ -142,7 +144,8 @@ func (s *Service) newSnapshots(g Grant) (*snapshots, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &snapshots{s: s, grant: g, chain: c, reader: intake.NewReader(s.store, g.Shard)}, nil
+	p.chain = c
+	return p, nil
 }
 
 // offer hands in what the owner has read of the intake.
@@ -158,7 +161,8 @@ func (p *snapshots) run(ctx context.Context) {
 	defer p.s.snapshots.pending.DeleteLabelValues(name)
 	defer p.s.snapshots.number.DeleteLabelValues(name)
 	for ctx.Err() == nil {
-		if err := p.round(ctx); err != nil && ctx.Err() == nil {
+		again, err := p.step(ctx)
+		if err != nil && ctx.Err() == nil {
 			p.s.snapshots.failures.Inc()
 			p.s.log.Warn("snapshot failed; it is tried again", "shard", p.grant.Shard, "error", err)
 		}
@@ -166,33 +170,17 @@ func (p *snapshots) run(ctx context.Context) {
 		if s := p.chain.Newest(); s != nil {
 			p.s.snapshots.number.WithLabelValues(name).Set(float64(s.Number))
 		}
-		_ = run.WallClock{}.Sleep(ctx, p.s.cfg.Snapshot.Interval) // the loop's condition says when it was cut short
+		if !again {
+			_ = run.WallClock{}.Sleep(ctx, min(p.s.cfg.Snapshot.Interval, pollMessages)) // the loop's condition says when it was cut short
+		}
 	}
 }
 
-// jobsAtOnce bounds the jobs of one round.
-const jobsAtOnce = 100
+// pollMessages is the longest time between two looks for messages of one topic.
+const pollMessages = 5 * time.Second
 
-// round reads what is new in the intake and makes snapshots until they have it.
-func (p *snapshots) round(ctx context.Context) error {
-	for range jobsAtOnce {
-		more, err := p.follow(ctx)
-		if err != nil {
-			return err
-		}
-		done, err := p.step(ctx)
-		if err != nil || !done && !more {
-			return err
-		}
-		if !done && !p.chain.Room() {
-			return nil // another owner is at it, and there is no room
-		}
-	}
-	return nil
-}
-
-// step does one job; done says that there may be another at once.
-func (p *snapshots) step(ctx context.Context) (done bool, err error) {
+// step takes one message; again says that there may be another at once.
+func (p *snapshots) step(ctx context.Context) (again bool, err error) {
 	if err := p.s.snapshots.slots.Acquire(ctx, 1); err != nil {
 		return false, err
 	}
@@ -201,14 +189,25 @@ func (p *snapshots) step(ctx context.Context) (done bool, err error) {
 		return false, fmt.Errorf("the grant is over: %w", err)
 	}
 	switch o, err := p.chain.Step(ctx); o {
-	case work.Completed:
+	case work.Completed, work.Duplicate, work.HandedOver: // what was handed over waits for a slot again
 		return true, err
-	case work.Fenced, work.Lost, work.Busy, work.Deferred, work.HandedOver:
+	case work.Fenced, work.Lost, work.Busy:
 		p.s.log.Debug("snapshot is another worker's", "shard", p.grant.Shard, "outcome", o, "error", err)
 		return false, nil
 	default:
 		return false, err
 	}
+}
+
+// refill reads what is new in the intake, while there is room.
+func (p *snapshots) refill(ctx context.Context) error {
+	for more := true; more && p.chain.Room(); {
+		var err error
+		if more, err = p.follow(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var errNoRoom = errors.New("no room")

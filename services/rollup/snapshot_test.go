@@ -98,7 +98,10 @@ func TestSnapshotsOfOwnedShards(t *testing.T) {
 			}
 			lost := w.accepted[3]
 			must(t, w.store.Delete(t.Context(), lost.RawBlobKey))
-			have := func() bool { return len(w.inSnapshots()) == len(w.accepted)-1 }
+			have := func() bool {
+				w.advance(100 * time.Millisecond) // messages wait by this clock
+				return len(w.inSnapshots()) == len(w.accepted)-1
+			}
 
 			a := run(1)
 			eventually(t, "everything is in a snapshot", have)

@@ -1,5 +1,5 @@
 // Package mem keeps reference sets in memory: for tests, and for a deployment of one
-// process, which founds them anew at every start.
+// process, which begins a new epoch of them at every start.
 package mem
 
 import (
@@ -14,44 +14,44 @@ import (
 
 // Refs is safe for concurrent use. Every operation takes effect at one moment.
 type Refs struct {
-	mu       sync.Mutex
-	founding *publish.Founding
-	records  map[string]publish.Record
-	version  uint64
+	mu      sync.Mutex
+	epoch   *publish.Epoch
+	records map[string]publish.Record
+	version uint64
 }
 
 var _ publish.Refs = (*Refs)(nil)
 
-// New makes an empty store without a founding.
+// New makes an empty store without a epoch.
 func New() *Refs { return &Refs{records: map[string]publish.Record{}} }
 
-// Founding reads the founding.
-func (r *Refs) Founding(ctx context.Context) (publish.Founding, error) {
+// Epoch reads the epoch.
+func (r *Refs) Epoch(ctx context.Context) (publish.Epoch, error) {
 	if err := r.enter(ctx); err != nil {
-		return publish.Founding{}, err
+		return publish.Epoch{}, err
 	}
 	defer r.mu.Unlock()
-	if r.founding == nil {
-		return publish.Founding{}, fmt.Errorf("founding: %w", publish.ErrNoRecord)
+	if r.epoch == nil {
+		return publish.Epoch{}, fmt.Errorf("epoch: %w", publish.ErrNoRecord)
 	}
-	return *r.founding, nil
+	return *r.epoch, nil
 }
 
-// Found replaces the founding if it still is old.
-func (r *Refs) Found(ctx context.Context, old *publish.Founding, next publish.Founding) error {
+// InitEpoch replaces the epoch if it still is old.
+func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
 	if err := r.enter(ctx); err != nil {
 		return err
 	}
 	defer r.mu.Unlock()
-	if (old == nil) != (r.founding == nil) || old != nil && *old != *r.founding {
-		return fmt.Errorf("found: %w", publish.ErrChanged)
+	if (old == nil) != (r.epoch == nil) || old != nil && *old != *r.epoch {
+		return fmt.Errorf("init epoch: %w", publish.ErrChanged)
 	}
-	r.founding = &next
+	r.epoch = &next
 	return nil
 }
 
 // Add puts t into the sets of keys, all or none.
-func (r *Refs) Add(ctx context.Context, founding string, t publish.Txn, keys []string) error {
+func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
 	if err := publish.CheckAdd(t, keys); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (r *Refs) Add(ctx context.Context, founding string, t publish.Txn, keys []s
 		return err
 	}
 	defer r.mu.Unlock()
-	if err := r.found(founding); err != nil {
+	if err := r.inEpoch(epoch); err != nil {
 		return err
 	}
 	var condemned []string
@@ -98,21 +98,21 @@ func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
 }
 
 // Swap writes next if the record is as it was read.
-func (r *Refs) Swap(ctx context.Context, founding string, old, next publish.Record) error {
-	return r.change(ctx, founding, old, func() { next.Key = old.Key; r.put(clone(next)) })
+func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
+	return r.change(ctx, epoch, old, func() { next.Key = old.Key; r.put(clone(next)) })
 }
 
 // Delete drops the record if it is as it was read.
-func (r *Refs) Delete(ctx context.Context, founding string, old publish.Record) error {
-	return r.change(ctx, founding, old, func() { delete(r.records, old.Key) })
+func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
+	return r.change(ctx, epoch, old, func() { delete(r.records, old.Key) })
 }
 
-func (r *Refs) change(ctx context.Context, founding string, old publish.Record, do func()) error {
+func (r *Refs) change(ctx context.Context, epoch string, old publish.Record, do func()) error {
 	if err := r.enter(ctx); err != nil {
 		return err
 	}
 	defer r.mu.Unlock()
-	if err := r.found(founding); err != nil {
+	if err := r.inEpoch(epoch); err != nil {
 		return err
 	}
 	if r.records[old.Key].Version != old.Version {
@@ -156,9 +156,9 @@ func (r *Refs) enter(ctx context.Context) error {
 	return nil
 }
 
-func (r *Refs) found(id string) error {
-	if r.founding == nil || r.founding.ID != id {
-		return publish.ErrRefsLost
+func (r *Refs) inEpoch(id string) error {
+	if r.epoch == nil || r.epoch.ID != id {
+		return publish.ErrEpochMismatch
 	}
 	return nil
 }

@@ -19,16 +19,16 @@ import (
 const timeout = 20 * time.Second
 
 var (
-	one = publish.Founding{Number: 0, ID: "0000000000000000000000000000000a"}
-	two = publish.Founding{Number: 1, ID: "0000000000000000000000000000000b"}
+	one = publish.Epoch{Number: 0, ID: "0000000000000000000000000000000a"}
+	two = publish.Epoch{Number: 1, ID: "0000000000000000000000000000000b"}
 )
 
 // Run plays the suite; open makes an empty store.
 func Run(t *testing.T, open func(t *testing.T) publish.Refs) {
 	tests := map[string]func(*testing.T, publish.Refs){
-		"founding": founding, "sets": sets, "batch": batch, "condemned": condemned, "swap": swap, "delete": drop, "list": list,
+		"epoch": epoch, "sets": sets, "batch": batch, "condemned": condemned, "swap": swap, "delete": drop, "list": list,
 		"full": full, "invalid": invalid, "context": canceled,
-		"race of adds and condemnations": race, "race of foundings": raceFound,
+		"race of adds and condemnations": race, "race of epochs": raceEpochs,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
@@ -67,7 +67,7 @@ func want(t *testing.T, err, target error) {
 func found(t *testing.T, r publish.Refs) context.Context {
 	t.Helper()
 	ctx := bounded(t)
-	want(t, r.Found(ctx, nil, one), nil)
+	want(t, r.InitEpoch(ctx, nil, one), nil)
 	return ctx
 }
 
@@ -81,28 +81,28 @@ func get(t *testing.T, r publish.Refs, key string) publish.Record {
 	return rec
 }
 
-func founding(t *testing.T, r publish.Refs) {
+func epoch(t *testing.T, r publish.Refs) {
 	ctx := bounded(t)
-	_, err := r.Founding(ctx)
+	_, err := r.Epoch(ctx)
 	want(t, err, publish.ErrNoRecord)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), publish.ErrRefsLost)
-	want(t, r.Found(ctx, &one, two), publish.ErrChanged)
-	want(t, r.Found(ctx, nil, one), nil)
-	want(t, r.Found(ctx, nil, two), publish.ErrChanged)
-	settled := one
-	settled.Settled = true
-	want(t, r.Found(ctx, &one, settled), nil)
-	want(t, r.Found(ctx, &one, two), publish.ErrChanged)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), publish.ErrEpochMismatch)
+	want(t, r.InitEpoch(ctx, &one, two), publish.ErrChanged)
+	want(t, r.InitEpoch(ctx, nil, one), nil)
+	want(t, r.InitEpoch(ctx, nil, two), publish.ErrChanged)
+	decided := one
+	decided.Decided = true
+	want(t, r.InitEpoch(ctx, &one, decided), nil)
+	want(t, r.InitEpoch(ctx, &one, two), publish.ErrChanged)
 	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), nil)
-	want(t, r.Found(ctx, &settled, two), nil)
-	if f, err := r.Founding(ctx); err != nil || f != two {
+	want(t, r.InitEpoch(ctx, &decided, two), nil)
+	if f, err := r.Epoch(ctx); err != nil || f != two {
 		t.Fatalf("%+v, %v", f, err)
 	}
-	// The records stay, and nothing changes them for the former founding.
+	// The records stay, and nothing changes them for the former epoch.
 	rec := get(t, r, Key(0))
-	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), publish.ErrRefsLost)
-	want(t, r.Swap(ctx, one.ID, rec, publish.Record{Condemned: true}), publish.ErrRefsLost)
-	want(t, r.Delete(ctx, one.ID, rec), publish.ErrRefsLost)
+	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), publish.ErrEpochMismatch)
+	want(t, r.Swap(ctx, one.ID, rec, publish.Record{Condemned: true}), publish.ErrEpochMismatch)
+	want(t, r.Delete(ctx, one.ID, rec), publish.ErrEpochMismatch)
 	if now := get(t, r, Key(0)); now.Version != rec.Version || len(now.Txns) != 1 {
 		t.Fatalf("%+v", now)
 	}
@@ -295,14 +295,14 @@ func race(t *testing.T, r publish.Refs) {
 	}
 }
 
-func raceFound(t *testing.T, r publish.Refs) {
+func raceEpochs(t *testing.T, r publish.Refs) {
 	ctx := bounded(t)
 	errs := make([]error, 6)
 	var wg sync.WaitGroup
 	for i := range errs {
 		f := one
 		f.ID = fmt.Sprintf("%032x", i)
-		wg.Go(func() { errs[i] = r.Found(ctx, nil, f) })
+		wg.Go(func() { errs[i] = r.InitEpoch(ctx, nil, f) })
 	}
 	wg.Wait()
 	winner := -1
@@ -310,10 +310,10 @@ func raceFound(t *testing.T, r publish.Refs) {
 		if err == nil && winner < 0 {
 			winner = i
 		} else if !errors.Is(err, publish.ErrChanged) {
-			t.Errorf("founding %d: %v", i, err)
+			t.Errorf("epoch %d: %v", i, err)
 		}
 	}
-	if f, err := r.Founding(ctx); err != nil || winner < 0 || f.ID != fmt.Sprintf("%032x", winner) {
+	if f, err := r.Epoch(ctx); err != nil || winner < 0 || f.ID != fmt.Sprintf("%032x", winner) {
 		t.Errorf("%+v, %v, winner %d", f, err, winner)
 	}
 }

@@ -245,6 +245,7 @@ func (t *suite) done() {
 		t.Fatalf("log %+v", l)
 	}
 	t.want(t.Table.Done(t.ctx, r), work.ErrMoved, "done again")
+	t.result()
 	for _, n := range []uint64{1, 3} {
 		_, err = t.Table.Create(t.ctx, row("log", n), &c)
 		t.want(err, work.ErrCompleted, "create a late duplicate")
@@ -257,6 +258,25 @@ func (t *suite) done() {
 	}
 	if l, err = t.Table.Log(t.ctx, "log/below"); err != nil || l.Last != 0 {
 		t.Fatalf("another log %+v, %v", l, err)
+	}
+}
+
+// result: a log keeps the last state of its last job, where that is short.
+func (t *suite) result() {
+	for n, state := range [][]byte{[]byte("all of it"), nil, bytes.Repeat([]byte("x"), work.MaxResult), bytes.Repeat([]byte("x"), work.MaxResult+1)} {
+		c := by("w1", long)
+		r := t.mustCreate(row("results", uint64(n+1)), &c)
+		if state != nil {
+			var err error
+			r, err = t.Table.Checkpoint(t.ctx, r, state, long)
+			t.ok(err, "checkpoint")
+		}
+		t.ok(t.Table.Done(t.ctx, r), "done")
+		l, err := t.Table.Log(t.ctx, "results")
+		t.ok(err, "log")
+		if want := state; len(state) > work.MaxResult && len(l.Result) > 0 || len(state) <= work.MaxResult && !bytes.Equal(l.Result, want) {
+			t.Fatalf("job %d: the log keeps %d bytes of %d", n+1, len(l.Result), len(state))
+		}
 	}
 }
 

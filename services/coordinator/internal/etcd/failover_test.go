@@ -68,7 +68,7 @@ func TestChainOverALostLeader(t *testing.T) {
 	for n := range uint64(jobs) {
 		k := work.Key{Log: "chain", Number: n + 1}
 		for {
-			err := work.Submit(ctx, s, s, work.Row{Key: k, Topic: "chain", Body: []byte(k.String())})
+			err := work.Submit(ctx, s, s, work.Row{Key: k, Topic: "chain", Body: []byte(k.String())}, 0)
 			if err == nil {
 				break
 			}

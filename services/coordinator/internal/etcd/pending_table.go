@@ -38,6 +38,7 @@ type logRecord struct {
 	Last      uint64 `json:"last"`
 	Completed int64  `json:"completed_unix_ns"`
 	Fence     uint64 `json:"fence,omitempty"`
+	Result    []byte `json:"result,omitempty"`
 }
 
 func (s *PendingWork) rowsPrefix() string          { return s.o.Prefix + "/rows/" }
@@ -106,7 +107,7 @@ func (c call) toLog(name string, kv *mvccpb.KeyValue) (work.Log, error) {
 	if err := c.decode(kv, &v); err != nil {
 		return l, err
 	}
-	l.Last, l.Completed, l.Fence, l.Increment = v.Last, unix(v.Completed), v.Fence, uint64(kv.ModRevision)
+	l.Last, l.Completed, l.Fence, l.Result, l.Increment = v.Last, unix(v.Completed), v.Fence, v.Result, uint64(kv.ModRevision)
 	return l, nil
 }
 
@@ -261,7 +262,7 @@ func (s *PendingWork) Done(ctx context.Context, r work.Row) error {
 		}
 		_, ok, err := c.write(ctx, []clientv3.Cmp{unchanged(c.rowKey(r.Key), was.row), unchanged(c.logKey(r.Log), was.log)},
 			clientv3.OpDelete(c.rowKey(r.Key)), clientv3.OpDelete(c.holdKey(r.Key)),
-			clientv3.OpPut(c.logKey(r.Log), encode(logRecord{Last: l.Last, Completed: c.o.Now().UnixNano(), Fence: l.Fence})))
+			clientv3.OpPut(c.logKey(r.Log), encode(logRecord{Last: l.Last, Completed: c.o.Now().UnixNano(), Fence: l.Fence, Result: l.Result})))
 		if err != nil {
 			return err
 		}

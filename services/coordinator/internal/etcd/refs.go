@@ -3,8 +3,8 @@
 // Every change is one transaction. Keys are below the prefix; \0 ends an object's key, so
 // that the order of objects is that of their keys:
 //
-//	founding/id                 the founding's id
-//	founding/state              the founding, JSON
+//	epoch/id                 the epoch's id
+//	epoch/state              the epoch, JSON
 //	record/<object>\0b          the base of the record, JSON: what Swap wrote
 //	record/<object>\0c          the object is condemned
 //	record/<object>\0t<txn>     a reference that was added since
@@ -51,12 +51,12 @@ func NewRefs(c *clientv3.Client, prefix string, timeout time.Duration) *Refs {
 	return &Refs{c, prefix, timeout}
 }
 
-func (r *Refs) foundingID() string       { return r.prefix + "/founding/id" }
-func (r *Refs) foundingState() string    { return r.prefix + "/founding/state" }
+func (r *Refs) epochID() string          { return r.prefix + "/epoch/id" }
+func (r *Refs) epochState() string       { return r.prefix + "/epoch/state" }
 func (r *Refs) records() string          { return r.prefix + "/record/" }
 func (r *Refs) record(key string) string { return r.records() + key + "\x00" }
-func (r *Refs) founded(id string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.Value(r.foundingID()), "=", id)
+func (r *Refs) inEpoch(id string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(r.epochID()), "=", id)
 }
 
 // txn runs one transaction.
@@ -77,39 +77,39 @@ func (r *Refs) txn(ctx context.Context, op, key string, cmps []clientv3.Cmp, the
 	return nil, fmt.Errorf("%s %q: %w: etcd: %w", op, key, kind, err)
 }
 
-// Founding reads the founding.
-func (r *Refs) Founding(ctx context.Context) (publish.Founding, error) {
-	var f publish.Founding
-	resp, err := r.txn(ctx, "founding", "", nil, []clientv3.Op{clientv3.OpGet(r.foundingState())}, nil)
+// Epoch reads the epoch.
+func (r *Refs) Epoch(ctx context.Context) (publish.Epoch, error) {
+	var f publish.Epoch
+	resp, err := r.txn(ctx, "epoch", "", nil, []clientv3.Op{clientv3.OpGet(r.epochState())}, nil)
 	if err != nil {
 		return f, err
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
-		return f, fmt.Errorf("founding: %w", publish.ErrNoRecord)
+		return f, fmt.Errorf("epoch: %w", publish.ErrNoRecord)
 	}
 	if err := json.Unmarshal(kvs[0].Value, &f); err != nil {
-		return f, fmt.Errorf("founding: %w: %w", publish.ErrRefsInvalid, err)
+		return f, fmt.Errorf("epoch: %w: %w", publish.ErrRefsInvalid, err)
 	}
 	return f, nil
 }
 
-// Found replaces the founding if it still is old.
-func (r *Refs) Found(ctx context.Context, old *publish.Founding, next publish.Founding) error {
-	cmp := clientv3.Compare(clientv3.CreateRevision(r.foundingState()), "=", 0)
+// InitEpoch replaces the epoch if it still is old.
+func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
+	cmp := clientv3.Compare(clientv3.CreateRevision(r.epochState()), "=", 0)
 	if old != nil {
-		cmp = clientv3.Compare(clientv3.Value(r.foundingState()), "=", string(state(*old)))
+		cmp = clientv3.Compare(clientv3.Value(r.epochState()), "=", string(epochJSON(*old)))
 	}
-	resp, err := r.txn(ctx, "found", "", []clientv3.Cmp{cmp}, []clientv3.Op{
-		clientv3.OpPut(r.foundingState(), string(state(next))), clientv3.OpPut(r.foundingID(), next.ID),
+	resp, err := r.txn(ctx, "init epoch", "", []clientv3.Cmp{cmp}, []clientv3.Op{
+		clientv3.OpPut(r.epochState(), string(epochJSON(next))), clientv3.OpPut(r.epochID(), next.ID),
 	}, nil)
 	if err == nil && !resp.Succeeded {
-		err = fmt.Errorf("found: %w", publish.ErrChanged)
+		err = fmt.Errorf("init epoch: %w", publish.ErrChanged)
 	}
 	return err
 }
 
-func state(f publish.Founding) []byte {
+func epochJSON(f publish.Epoch) []byte {
 	b, err := json.Marshal(f)
 	if err != nil {
 		panic(err) // numbers and text always marshal
@@ -119,16 +119,16 @@ func state(f publish.Founding) []byte {
 
 // Add puts t into the sets of keys, all or none. That sets are not over MaxTxns is
 // looked up before, so that racing transactions can exceed it by their number.
-func (r *Refs) Add(ctx context.Context, founding string, t publish.Txn, keys []string) error {
+func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
 	if err := publish.CheckAdd(t, keys); err != nil {
 		return err
 	}
 	if err := r.room(ctx, t, keys); err != nil {
 		return err
 	}
-	cmps := []clientv3.Cmp{r.founded(founding)}
+	cmps := []clientv3.Cmp{r.inEpoch(epoch)}
 	var puts, marks []clientv3.Op
-	marks = append(marks, clientv3.OpGet(r.foundingID()))
+	marks = append(marks, clientv3.OpGet(r.epochID()))
 	for _, k := range keys {
 		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(r.record(k)+"c"), "=", 0))
 		puts = append(puts, clientv3.OpPut(r.record(k)+"t"+string(t), ""))
@@ -144,8 +144,8 @@ func (r *Refs) Add(ctx context.Context, founding string, t publish.Txn, keys []s
 			condemned = append(condemned, k)
 		}
 	}
-	if id := resp.Responses[0].GetResponseRange().Kvs; len(id) == 0 || string(id[0].Value) != founding || condemned == nil {
-		return fmt.Errorf("add %q: %w", keys[0], publish.ErrRefsLost)
+	if id := resp.Responses[0].GetResponseRange().Kvs; len(id) == 0 || string(id[0].Value) != epoch || condemned == nil {
+		return fmt.Errorf("add %q: %w", keys[0], publish.ErrEpochMismatch)
 	}
 	return &publish.CondemnedError{Keys: condemned}
 }
@@ -228,7 +228,7 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 }
 
 // Swap writes next if the record is as it was read.
-func (r *Refs) Swap(ctx context.Context, founding string, old, next publish.Record) error {
+func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
 	b, err := json.Marshal(base{next.Txns, next.Condemned})
 	if err != nil {
 		return fmt.Errorf("swap %q: %w: %w", old.Key, publish.ErrRefsInvalid, err)
@@ -243,17 +243,17 @@ func (r *Refs) Swap(ctx context.Context, founding string, old, next publish.Reco
 	} else {
 		ops = append(ops, clientv3.OpDelete(at+"c"))
 	}
-	return r.change(ctx, "swap", founding, old, ops)
+	return r.change(ctx, "swap", epoch, old, ops)
 }
 
 // Delete drops the record if it is as it was read.
-func (r *Refs) Delete(ctx context.Context, founding string, old publish.Record) error {
-	return r.change(ctx, "delete", founding, old, []clientv3.Op{clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix())})
+func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
+	return r.change(ctx, "delete", epoch, old, []clientv3.Op{clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix())})
 }
 
-func (r *Refs) change(ctx context.Context, op, founding string, old publish.Record, ops []clientv3.Op) error {
+func (r *Refs) change(ctx context.Context, op, epoch string, old publish.Record, ops []clientv3.Op) error {
 	at := r.record(old.Key)
-	cmps := []clientv3.Cmp{r.founded(founding)}
+	cmps := []clientv3.Cmp{r.inEpoch(epoch)}
 	if old.Version == "" {
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at), "=", 0).WithPrefix())
 	} else {
@@ -265,12 +265,12 @@ func (r *Refs) change(ctx context.Context, op, founding string, old publish.Reco
 		// The newest key is as it was, and none is newer.
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at+part), "=", rev), clientv3.Compare(clientv3.ModRevision(at), "<", rev+1).WithPrefix())
 	}
-	resp, err := r.txn(ctx, op, old.Key, cmps, ops, []clientv3.Op{clientv3.OpGet(r.foundingID())})
+	resp, err := r.txn(ctx, op, old.Key, cmps, ops, []clientv3.Op{clientv3.OpGet(r.epochID())})
 	if err != nil || resp.Succeeded {
 		return err
 	}
-	if id := resp.Responses[0].GetResponseRange().Kvs; len(id) == 0 || string(id[0].Value) != founding {
-		return fmt.Errorf("%s %q: %w", op, old.Key, publish.ErrRefsLost)
+	if id := resp.Responses[0].GetResponseRange().Kvs; len(id) == 0 || string(id[0].Value) != epoch {
+		return fmt.Errorf("%s %q: %w", op, old.Key, publish.ErrEpochMismatch)
 	}
 	return fmt.Errorf("%s %q: %w", op, old.Key, publish.ErrChanged)
 }

@@ -65,8 +65,8 @@ func TestListingOfLongSets(t *testing.T) {
 	_, c := startEtcd(t)
 	r := NewRefs(c, "/test", 10*time.Second)
 	ctx := context.Background()
-	f := publish.Founding{ID: "0000000000000000000000000000000a"}
-	if err := r.Found(ctx, nil, f); err != nil {
+	f := publish.Epoch{ID: "0000000000000000000000000000000a"}
+	if err := r.InitEpoch(ctx, nil, f); err != nil {
 		t.Fatal(err)
 	}
 	keys := make([]string, publish.MaxAdd)
@@ -105,7 +105,7 @@ func TestNoEtcd(t *testing.T) {
 	stop, c := startEtcd(t)
 	r := NewRefs(c, "/test", 200*time.Millisecond)
 	stop()
-	if _, err := r.Founding(context.Background()); err == nil {
+	if _, err := r.Epoch(context.Background()); err == nil {
 		t.Fatal("an answer without etcd")
 	} else if !isUnknown(err) {
 		t.Error(err)

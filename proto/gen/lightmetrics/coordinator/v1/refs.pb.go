@@ -21,33 +21,33 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Founding identifies one life of the metadata store.
-type Founding struct {
+// Epoch identifies one life of the metadata store: one that lost its content has none, or another.
+type Epoch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counts foundings from 0.
+	// Counts epochs from 0.
 	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// 32 hex digits.
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	// Every transaction of older foundings is decided.
-	Settled       bool `protobuf:"varint,3,opt,name=settled,proto3" json:"settled,omitempty"`
+	// Every transaction of older epochs is decided, and objects may be deleted.
+	Decided       bool `protobuf:"varint,3,opt,name=decided,proto3" json:"decided,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Founding) Reset() {
-	*x = Founding{}
+func (x *Epoch) Reset() {
+	*x = Epoch{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Founding) String() string {
+func (x *Epoch) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Founding) ProtoMessage() {}
+func (*Epoch) ProtoMessage() {}
 
-func (x *Founding) ProtoReflect() protoreflect.Message {
+func (x *Epoch) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -59,28 +59,28 @@ func (x *Founding) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Founding.ProtoReflect.Descriptor instead.
-func (*Founding) Descriptor() ([]byte, []int) {
+// Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
+func (*Epoch) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *Founding) GetNumber() uint32 {
+func (x *Epoch) GetNumber() uint32 {
 	if x != nil {
 		return x.Number
 	}
 	return 0
 }
 
-func (x *Founding) GetId() string {
+func (x *Epoch) GetId() string {
 	if x != nil {
 		return x.Id
 	}
 	return ""
 }
 
-func (x *Founding) GetSettled() bool {
+func (x *Epoch) GetDecided() bool {
 	if x != nil {
-		return x.Settled
+		return x.Decided
 	}
 	return false
 }
@@ -158,27 +158,27 @@ func (x *RefRecord) GetVersion() string {
 	return ""
 }
 
-// GetFoundingRequest asks for the founding.
-type GetFoundingRequest struct {
+// GetEpochRequest asks for the epoch.
+type GetEpochRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetFoundingRequest) Reset() {
-	*x = GetFoundingRequest{}
+func (x *GetEpochRequest) Reset() {
+	*x = GetEpochRequest{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetFoundingRequest) String() string {
+func (x *GetEpochRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetFoundingRequest) ProtoMessage() {}
+func (*GetEpochRequest) ProtoMessage() {}
 
-func (x *GetFoundingRequest) ProtoReflect() protoreflect.Message {
+func (x *GetEpochRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -190,34 +190,34 @@ func (x *GetFoundingRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetFoundingRequest.ProtoReflect.Descriptor instead.
-func (*GetFoundingRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetEpochRequest.ProtoReflect.Descriptor instead.
+func (*GetEpochRequest) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{2}
 }
 
-// GetFoundingResponse is the founding.
-type GetFoundingResponse struct {
+// GetEpochResponse is the epoch.
+type GetEpochResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The founding.
-	Founding      *Founding `protobuf:"bytes,1,opt,name=founding,proto3" json:"founding,omitempty"`
+	// The epoch.
+	Epoch         *Epoch `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetFoundingResponse) Reset() {
-	*x = GetFoundingResponse{}
+func (x *GetEpochResponse) Reset() {
+	*x = GetEpochResponse{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetFoundingResponse) String() string {
+func (x *GetEpochResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetFoundingResponse) ProtoMessage() {}
+func (*GetEpochResponse) ProtoMessage() {}
 
-func (x *GetFoundingResponse) ProtoReflect() protoreflect.Message {
+func (x *GetEpochResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -229,43 +229,43 @@ func (x *GetFoundingResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetFoundingResponse.ProtoReflect.Descriptor instead.
-func (*GetFoundingResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetEpochResponse.ProtoReflect.Descriptor instead.
+func (*GetEpochResponse) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *GetFoundingResponse) GetFounding() *Founding {
+func (x *GetEpochResponse) GetEpoch() *Epoch {
 	if x != nil {
-		return x.Founding
+		return x.Epoch
 	}
 	return nil
 }
 
-// FoundRefsRequest replaces the founding.
-type FoundRefsRequest struct {
+// InitEpochRequest replaces the epoch.
+type InitEpochRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The founding as it was read; absent: none.
-	Old *Founding `protobuf:"bytes,1,opt,name=old,proto3" json:"old,omitempty"`
-	// The founding that is to be.
-	Next          *Founding `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	// The epoch as it was read; absent: none.
+	Old *Epoch `protobuf:"bytes,1,opt,name=old,proto3" json:"old,omitempty"`
+	// The epoch that is to be.
+	Next          *Epoch `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FoundRefsRequest) Reset() {
-	*x = FoundRefsRequest{}
+func (x *InitEpochRequest) Reset() {
+	*x = InitEpochRequest{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FoundRefsRequest) String() string {
+func (x *InitEpochRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FoundRefsRequest) ProtoMessage() {}
+func (*InitEpochRequest) ProtoMessage() {}
 
-func (x *FoundRefsRequest) ProtoReflect() protoreflect.Message {
+func (x *InitEpochRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -277,46 +277,46 @@ func (x *FoundRefsRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FoundRefsRequest.ProtoReflect.Descriptor instead.
-func (*FoundRefsRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use InitEpochRequest.ProtoReflect.Descriptor instead.
+func (*InitEpochRequest) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *FoundRefsRequest) GetOld() *Founding {
+func (x *InitEpochRequest) GetOld() *Epoch {
 	if x != nil {
 		return x.Old
 	}
 	return nil
 }
 
-func (x *FoundRefsRequest) GetNext() *Founding {
+func (x *InitEpochRequest) GetNext() *Epoch {
 	if x != nil {
 		return x.Next
 	}
 	return nil
 }
 
-// FoundRefsResponse says that it is done.
-type FoundRefsResponse struct {
+// InitEpochResponse says that it is done.
+type InitEpochResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FoundRefsResponse) Reset() {
-	*x = FoundRefsResponse{}
+func (x *InitEpochResponse) Reset() {
+	*x = InitEpochResponse{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FoundRefsResponse) String() string {
+func (x *InitEpochResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FoundRefsResponse) ProtoMessage() {}
+func (*InitEpochResponse) ProtoMessage() {}
 
-func (x *FoundRefsResponse) ProtoReflect() protoreflect.Message {
+func (x *InitEpochResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -328,16 +328,16 @@ func (x *FoundRefsResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FoundRefsResponse.ProtoReflect.Descriptor instead.
-func (*FoundRefsResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use InitEpochResponse.ProtoReflect.Descriptor instead.
+func (*InitEpochResponse) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{5}
 }
 
 // AddRefsRequest adds references.
 type AddRefsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the caller's founding.
-	FoundingId string `protobuf:"bytes,1,opt,name=founding_id,json=foundingId,proto3" json:"founding_id,omitempty"`
+	// Id of the caller's epoch.
+	EpochId string `protobuf:"bytes,1,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
 	// The transaction.
 	Transaction string `protobuf:"bytes,2,opt,name=transaction,proto3" json:"transaction,omitempty"`
 	// Keys of 1 to 99 objects.
@@ -376,9 +376,9 @@ func (*AddRefsRequest) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *AddRefsRequest) GetFoundingId() string {
+func (x *AddRefsRequest) GetEpochId() string {
 	if x != nil {
-		return x.FoundingId
+		return x.EpochId
 	}
 	return ""
 }
@@ -538,8 +538,8 @@ func (x *GetRefRecordResponse) GetRecord() *RefRecord {
 // SwapRefRecordRequest writes a record.
 type SwapRefRecordRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the caller's founding.
-	FoundingId string `protobuf:"bytes,1,opt,name=founding_id,json=foundingId,proto3" json:"founding_id,omitempty"`
+	// Id of the caller's epoch.
+	EpochId string `protobuf:"bytes,1,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
 	// The record as it was read.
 	Old *RefRecord `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
 	// The record that is to be.
@@ -578,9 +578,9 @@ func (*SwapRefRecordRequest) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *SwapRefRecordRequest) GetFoundingId() string {
+func (x *SwapRefRecordRequest) GetEpochId() string {
 	if x != nil {
-		return x.FoundingId
+		return x.EpochId
 	}
 	return ""
 }
@@ -639,8 +639,8 @@ func (*SwapRefRecordResponse) Descriptor() ([]byte, []int) {
 // DeleteRefRecordRequest drops a record.
 type DeleteRefRecordRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the caller's founding.
-	FoundingId string `protobuf:"bytes,1,opt,name=founding_id,json=foundingId,proto3" json:"founding_id,omitempty"`
+	// Id of the caller's epoch.
+	EpochId string `protobuf:"bytes,1,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
 	// The record as it was read.
 	Old           *RefRecord `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -677,9 +677,9 @@ func (*DeleteRefRecordRequest) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *DeleteRefRecordRequest) GetFoundingId() string {
+func (x *DeleteRefRecordRequest) GetEpochId() string {
 	if x != nil {
-		return x.FoundingId
+		return x.EpochId
 	}
 	return ""
 }
@@ -842,26 +842,25 @@ var File_lightmetrics_coordinator_v1_refs_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\n" +
-	"&lightmetrics/coordinator/v1/refs.proto\x12\x1blightmetrics.coordinator.v1\"L\n" +
-	"\bFounding\x12\x16\n" +
+	"&lightmetrics/coordinator/v1/refs.proto\x12\x1blightmetrics.coordinator.v1\"I\n" +
+	"\x05Epoch\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
-	"\asettled\x18\x03 \x01(\bR\asettled\"y\n" +
+	"\adecided\x18\x03 \x01(\bR\adecided\"y\n" +
 	"\tRefRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\"\n" +
 	"\ftransactions\x18\x02 \x03(\tR\ftransactions\x12\x1c\n" +
 	"\tcondemned\x18\x03 \x01(\bR\tcondemned\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\"\x14\n" +
-	"\x12GetFoundingRequest\"X\n" +
-	"\x13GetFoundingResponse\x12A\n" +
-	"\bfounding\x18\x01 \x01(\v2%.lightmetrics.coordinator.v1.FoundingR\bfounding\"\x86\x01\n" +
-	"\x10FoundRefsRequest\x127\n" +
-	"\x03old\x18\x01 \x01(\v2%.lightmetrics.coordinator.v1.FoundingR\x03old\x129\n" +
-	"\x04next\x18\x02 \x01(\v2%.lightmetrics.coordinator.v1.FoundingR\x04next\"\x13\n" +
-	"\x11FoundRefsResponse\"g\n" +
-	"\x0eAddRefsRequest\x12\x1f\n" +
-	"\vfounding_id\x18\x01 \x01(\tR\n" +
-	"foundingId\x12 \n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"\x11\n" +
+	"\x0fGetEpochRequest\"L\n" +
+	"\x10GetEpochResponse\x128\n" +
+	"\x05epoch\x18\x01 \x01(\v2\".lightmetrics.coordinator.v1.EpochR\x05epoch\"\x80\x01\n" +
+	"\x10InitEpochRequest\x124\n" +
+	"\x03old\x18\x01 \x01(\v2\".lightmetrics.coordinator.v1.EpochR\x03old\x126\n" +
+	"\x04next\x18\x02 \x01(\v2\".lightmetrics.coordinator.v1.EpochR\x04next\"\x13\n" +
+	"\x11InitEpochResponse\"a\n" +
+	"\x0eAddRefsRequest\x12\x19\n" +
+	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x12 \n" +
 	"\vtransaction\x18\x02 \x01(\tR\vtransaction\x12\x12\n" +
 	"\x04keys\x18\x03 \x03(\tR\x04keys\"/\n" +
 	"\x0fAddRefsResponse\x12\x1c\n" +
@@ -869,16 +868,14 @@ const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\x13GetRefRecordRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"V\n" +
 	"\x14GetRefRecordResponse\x12>\n" +
-	"\x06record\x18\x01 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x06record\"\xad\x01\n" +
-	"\x14SwapRefRecordRequest\x12\x1f\n" +
-	"\vfounding_id\x18\x01 \x01(\tR\n" +
-	"foundingId\x128\n" +
+	"\x06record\x18\x01 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x06record\"\xa7\x01\n" +
+	"\x14SwapRefRecordRequest\x12\x19\n" +
+	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x128\n" +
 	"\x03old\x18\x02 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x03old\x12:\n" +
 	"\x04next\x18\x03 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x04next\"\x17\n" +
-	"\x15SwapRefRecordResponse\"s\n" +
-	"\x16DeleteRefRecordRequest\x12\x1f\n" +
-	"\vfounding_id\x18\x01 \x01(\tR\n" +
-	"foundingId\x128\n" +
+	"\x15SwapRefRecordResponse\"m\n" +
+	"\x16DeleteRefRecordRequest\x12\x19\n" +
+	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x128\n" +
 	"\x03old\x18\x02 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x03old\"\x19\n" +
 	"\x17DeleteRefRecordResponse\"S\n" +
 	"\x15ListRefRecordsRequest\x12\x1d\n" +
@@ -887,10 +884,10 @@ const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\x82\x01\n" +
 	"\x16ListRefRecordsResponse\x12@\n" +
 	"\arecords\x18\x01 \x03(\v2&.lightmetrics.coordinator.v1.RefRecordR\arecords\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xb7\x06\n" +
-	"\vRefsService\x12p\n" +
-	"\vGetFounding\x12/.lightmetrics.coordinator.v1.GetFoundingRequest\x1a0.lightmetrics.coordinator.v1.GetFoundingResponse\x12j\n" +
-	"\tFoundRefs\x12-.lightmetrics.coordinator.v1.FoundRefsRequest\x1a..lightmetrics.coordinator.v1.FoundRefsResponse\x12d\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xae\x06\n" +
+	"\vRefsService\x12g\n" +
+	"\bGetEpoch\x12,.lightmetrics.coordinator.v1.GetEpochRequest\x1a-.lightmetrics.coordinator.v1.GetEpochResponse\x12j\n" +
+	"\tInitEpoch\x12-.lightmetrics.coordinator.v1.InitEpochRequest\x1a..lightmetrics.coordinator.v1.InitEpochResponse\x12d\n" +
 	"\aAddRefs\x12+.lightmetrics.coordinator.v1.AddRefsRequest\x1a,.lightmetrics.coordinator.v1.AddRefsResponse\x12s\n" +
 	"\fGetRefRecord\x120.lightmetrics.coordinator.v1.GetRefRecordRequest\x1a1.lightmetrics.coordinator.v1.GetRefRecordResponse\x12v\n" +
 	"\rSwapRefRecord\x121.lightmetrics.coordinator.v1.SwapRefRecordRequest\x1a2.lightmetrics.coordinator.v1.SwapRefRecordResponse\x12|\n" +
@@ -911,12 +908,12 @@ func file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP() []byte {
 
 var file_lightmetrics_coordinator_v1_refs_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_lightmetrics_coordinator_v1_refs_proto_goTypes = []any{
-	(*Founding)(nil),                // 0: lightmetrics.coordinator.v1.Founding
+	(*Epoch)(nil),                   // 0: lightmetrics.coordinator.v1.Epoch
 	(*RefRecord)(nil),               // 1: lightmetrics.coordinator.v1.RefRecord
-	(*GetFoundingRequest)(nil),      // 2: lightmetrics.coordinator.v1.GetFoundingRequest
-	(*GetFoundingResponse)(nil),     // 3: lightmetrics.coordinator.v1.GetFoundingResponse
-	(*FoundRefsRequest)(nil),        // 4: lightmetrics.coordinator.v1.FoundRefsRequest
-	(*FoundRefsResponse)(nil),       // 5: lightmetrics.coordinator.v1.FoundRefsResponse
+	(*GetEpochRequest)(nil),         // 2: lightmetrics.coordinator.v1.GetEpochRequest
+	(*GetEpochResponse)(nil),        // 3: lightmetrics.coordinator.v1.GetEpochResponse
+	(*InitEpochRequest)(nil),        // 4: lightmetrics.coordinator.v1.InitEpochRequest
+	(*InitEpochResponse)(nil),       // 5: lightmetrics.coordinator.v1.InitEpochResponse
 	(*AddRefsRequest)(nil),          // 6: lightmetrics.coordinator.v1.AddRefsRequest
 	(*AddRefsResponse)(nil),         // 7: lightmetrics.coordinator.v1.AddRefsResponse
 	(*GetRefRecordRequest)(nil),     // 8: lightmetrics.coordinator.v1.GetRefRecordRequest
@@ -929,23 +926,23 @@ var file_lightmetrics_coordinator_v1_refs_proto_goTypes = []any{
 	(*ListRefRecordsResponse)(nil),  // 15: lightmetrics.coordinator.v1.ListRefRecordsResponse
 }
 var file_lightmetrics_coordinator_v1_refs_proto_depIdxs = []int32{
-	0,  // 0: lightmetrics.coordinator.v1.GetFoundingResponse.founding:type_name -> lightmetrics.coordinator.v1.Founding
-	0,  // 1: lightmetrics.coordinator.v1.FoundRefsRequest.old:type_name -> lightmetrics.coordinator.v1.Founding
-	0,  // 2: lightmetrics.coordinator.v1.FoundRefsRequest.next:type_name -> lightmetrics.coordinator.v1.Founding
+	0,  // 0: lightmetrics.coordinator.v1.GetEpochResponse.epoch:type_name -> lightmetrics.coordinator.v1.Epoch
+	0,  // 1: lightmetrics.coordinator.v1.InitEpochRequest.old:type_name -> lightmetrics.coordinator.v1.Epoch
+	0,  // 2: lightmetrics.coordinator.v1.InitEpochRequest.next:type_name -> lightmetrics.coordinator.v1.Epoch
 	1,  // 3: lightmetrics.coordinator.v1.GetRefRecordResponse.record:type_name -> lightmetrics.coordinator.v1.RefRecord
 	1,  // 4: lightmetrics.coordinator.v1.SwapRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
 	1,  // 5: lightmetrics.coordinator.v1.SwapRefRecordRequest.next:type_name -> lightmetrics.coordinator.v1.RefRecord
 	1,  // 6: lightmetrics.coordinator.v1.DeleteRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
 	1,  // 7: lightmetrics.coordinator.v1.ListRefRecordsResponse.records:type_name -> lightmetrics.coordinator.v1.RefRecord
-	2,  // 8: lightmetrics.coordinator.v1.RefsService.GetFounding:input_type -> lightmetrics.coordinator.v1.GetFoundingRequest
-	4,  // 9: lightmetrics.coordinator.v1.RefsService.FoundRefs:input_type -> lightmetrics.coordinator.v1.FoundRefsRequest
+	2,  // 8: lightmetrics.coordinator.v1.RefsService.GetEpoch:input_type -> lightmetrics.coordinator.v1.GetEpochRequest
+	4,  // 9: lightmetrics.coordinator.v1.RefsService.InitEpoch:input_type -> lightmetrics.coordinator.v1.InitEpochRequest
 	6,  // 10: lightmetrics.coordinator.v1.RefsService.AddRefs:input_type -> lightmetrics.coordinator.v1.AddRefsRequest
 	8,  // 11: lightmetrics.coordinator.v1.RefsService.GetRefRecord:input_type -> lightmetrics.coordinator.v1.GetRefRecordRequest
 	10, // 12: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:input_type -> lightmetrics.coordinator.v1.SwapRefRecordRequest
 	12, // 13: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:input_type -> lightmetrics.coordinator.v1.DeleteRefRecordRequest
 	14, // 14: lightmetrics.coordinator.v1.RefsService.ListRefRecords:input_type -> lightmetrics.coordinator.v1.ListRefRecordsRequest
-	3,  // 15: lightmetrics.coordinator.v1.RefsService.GetFounding:output_type -> lightmetrics.coordinator.v1.GetFoundingResponse
-	5,  // 16: lightmetrics.coordinator.v1.RefsService.FoundRefs:output_type -> lightmetrics.coordinator.v1.FoundRefsResponse
+	3,  // 15: lightmetrics.coordinator.v1.RefsService.GetEpoch:output_type -> lightmetrics.coordinator.v1.GetEpochResponse
+	5,  // 16: lightmetrics.coordinator.v1.RefsService.InitEpoch:output_type -> lightmetrics.coordinator.v1.InitEpochResponse
 	7,  // 17: lightmetrics.coordinator.v1.RefsService.AddRefs:output_type -> lightmetrics.coordinator.v1.AddRefsResponse
 	9,  // 18: lightmetrics.coordinator.v1.RefsService.GetRefRecord:output_type -> lightmetrics.coordinator.v1.GetRefRecordResponse
 	11, // 19: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:output_type -> lightmetrics.coordinator.v1.SwapRefRecordResponse

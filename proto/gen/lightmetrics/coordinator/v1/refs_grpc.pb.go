@@ -19,8 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RefsService_GetFounding_FullMethodName     = "/lightmetrics.coordinator.v1.RefsService/GetFounding"
-	RefsService_FoundRefs_FullMethodName       = "/lightmetrics.coordinator.v1.RefsService/FoundRefs"
+	RefsService_GetEpoch_FullMethodName        = "/lightmetrics.coordinator.v1.RefsService/GetEpoch"
+	RefsService_InitEpoch_FullMethodName       = "/lightmetrics.coordinator.v1.RefsService/InitEpoch"
 	RefsService_AddRefs_FullMethodName         = "/lightmetrics.coordinator.v1.RefsService/AddRefs"
 	RefsService_GetRefRecord_FullMethodName    = "/lightmetrics.coordinator.v1.RefsService/GetRefRecord"
 	RefsService_SwapRefRecord_FullMethodName   = "/lightmetrics.coordinator.v1.RefsService/SwapRefRecord"
@@ -36,10 +36,10 @@ const (
 // what they promise. Refusals carry an ErrorInfo whose reason begins with REFS_; a change
 // that answers UNAVAILABLE, or not at all, may have been made.
 type RefsServiceClient interface {
-	// GetFounding reads the store's founding.
-	GetFounding(ctx context.Context, in *GetFoundingRequest, opts ...grpc.CallOption) (*GetFoundingResponse, error)
-	// FoundRefs replaces the founding if it still is the old one.
-	FoundRefs(ctx context.Context, in *FoundRefsRequest, opts ...grpc.CallOption) (*FoundRefsResponse, error)
+	// GetEpoch reads the store's epoch.
+	GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error)
+	// InitEpoch replaces the epoch if it still is the old one.
+	InitEpoch(ctx context.Context, in *InitEpochRequest, opts ...grpc.CallOption) (*InitEpochResponse, error)
 	// AddRefs puts a transaction into the sets of objects, all or none.
 	AddRefs(ctx context.Context, in *AddRefsRequest, opts ...grpc.CallOption) (*AddRefsResponse, error)
 	// GetRefRecord reads the record of an object.
@@ -60,20 +60,20 @@ func NewRefsServiceClient(cc grpc.ClientConnInterface) RefsServiceClient {
 	return &refsServiceClient{cc}
 }
 
-func (c *refsServiceClient) GetFounding(ctx context.Context, in *GetFoundingRequest, opts ...grpc.CallOption) (*GetFoundingResponse, error) {
+func (c *refsServiceClient) GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetFoundingResponse)
-	err := c.cc.Invoke(ctx, RefsService_GetFounding_FullMethodName, in, out, cOpts...)
+	out := new(GetEpochResponse)
+	err := c.cc.Invoke(ctx, RefsService_GetEpoch_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *refsServiceClient) FoundRefs(ctx context.Context, in *FoundRefsRequest, opts ...grpc.CallOption) (*FoundRefsResponse, error) {
+func (c *refsServiceClient) InitEpoch(ctx context.Context, in *InitEpochRequest, opts ...grpc.CallOption) (*InitEpochResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(FoundRefsResponse)
-	err := c.cc.Invoke(ctx, RefsService_FoundRefs_FullMethodName, in, out, cOpts...)
+	out := new(InitEpochResponse)
+	err := c.cc.Invoke(ctx, RefsService_InitEpoch_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -138,10 +138,10 @@ func (c *refsServiceClient) ListRefRecords(ctx context.Context, in *ListRefRecor
 // what they promise. Refusals carry an ErrorInfo whose reason begins with REFS_; a change
 // that answers UNAVAILABLE, or not at all, may have been made.
 type RefsServiceServer interface {
-	// GetFounding reads the store's founding.
-	GetFounding(context.Context, *GetFoundingRequest) (*GetFoundingResponse, error)
-	// FoundRefs replaces the founding if it still is the old one.
-	FoundRefs(context.Context, *FoundRefsRequest) (*FoundRefsResponse, error)
+	// GetEpoch reads the store's epoch.
+	GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error)
+	// InitEpoch replaces the epoch if it still is the old one.
+	InitEpoch(context.Context, *InitEpochRequest) (*InitEpochResponse, error)
 	// AddRefs puts a transaction into the sets of objects, all or none.
 	AddRefs(context.Context, *AddRefsRequest) (*AddRefsResponse, error)
 	// GetRefRecord reads the record of an object.
@@ -162,11 +162,11 @@ type RefsServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedRefsServiceServer struct{}
 
-func (UnimplementedRefsServiceServer) GetFounding(context.Context, *GetFoundingRequest) (*GetFoundingResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetFounding not implemented")
+func (UnimplementedRefsServiceServer) GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetEpoch not implemented")
 }
-func (UnimplementedRefsServiceServer) FoundRefs(context.Context, *FoundRefsRequest) (*FoundRefsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method FoundRefs not implemented")
+func (UnimplementedRefsServiceServer) InitEpoch(context.Context, *InitEpochRequest) (*InitEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method InitEpoch not implemented")
 }
 func (UnimplementedRefsServiceServer) AddRefs(context.Context, *AddRefsRequest) (*AddRefsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddRefs not implemented")
@@ -204,38 +204,38 @@ func RegisterRefsServiceServer(s grpc.ServiceRegistrar, srv RefsServiceServer) {
 	s.RegisterService(&RefsService_ServiceDesc, srv)
 }
 
-func _RefsService_GetFounding_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetFoundingRequest)
+func _RefsService_GetEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetEpochRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RefsServiceServer).GetFounding(ctx, in)
+		return srv.(RefsServiceServer).GetEpoch(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RefsService_GetFounding_FullMethodName,
+		FullMethod: RefsService_GetEpoch_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RefsServiceServer).GetFounding(ctx, req.(*GetFoundingRequest))
+		return srv.(RefsServiceServer).GetEpoch(ctx, req.(*GetEpochRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _RefsService_FoundRefs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(FoundRefsRequest)
+func _RefsService_InitEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InitEpochRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RefsServiceServer).FoundRefs(ctx, in)
+		return srv.(RefsServiceServer).InitEpoch(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RefsService_FoundRefs_FullMethodName,
+		FullMethod: RefsService_InitEpoch_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RefsServiceServer).FoundRefs(ctx, req.(*FoundRefsRequest))
+		return srv.(RefsServiceServer).InitEpoch(ctx, req.(*InitEpochRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -338,12 +338,12 @@ var RefsService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*RefsServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "GetFounding",
-			Handler:    _RefsService_GetFounding_Handler,
+			MethodName: "GetEpoch",
+			Handler:    _RefsService_GetEpoch_Handler,
 		},
 		{
-			MethodName: "FoundRefs",
-			Handler:    _RefsService_FoundRefs_Handler,
+			MethodName: "InitEpoch",
+			Handler:    _RefsService_InitEpoch_Handler,
 		},
 		{
 			MethodName: "AddRefs",

@@ -2245,7 +2245,9 @@ type JobLog struct {
 	// Greatest fence of its owners.
 	Fence uint64 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Grows with every change.
-	Increment     uint64 `protobuf:"varint,5,opt,name=increment,proto3" json:"increment,omitempty"`
+	Increment uint64 `protobuf:"varint,5,opt,name=increment,proto3" json:"increment,omitempty"`
+	// State of the job that was completed last; empty when it is longer than 1 KiB.
+	Result        []byte `protobuf:"bytes,6,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2313,6 +2315,13 @@ func (x *JobLog) GetIncrement() uint64 {
 		return x.Increment
 	}
 	return 0
+}
+
+func (x *JobLog) GetResult() []byte {
+	if x != nil {
+		return x.Result
+	}
+	return nil
 }
 
 // GetLogRequest names a log.
@@ -2757,13 +2766,14 @@ const file_lightmetrics_coordinator_v1_work_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"p\n" +
 	"\x10ListJobsResponse\x124\n" +
 	"\x04jobs\x18\x01 \x03(\v2 .lightmetrics.coordinator.v1.JobR\x04jobs\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x95\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xad\x01\n" +
 	"\x06JobLog\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\x04R\x04last\x12/\n" +
 	"\x14completed_at_unix_ns\x18\x03 \x01(\x03R\x11completedAtUnixNs\x12\x14\n" +
 	"\x05fence\x18\x04 \x01(\x04R\x05fence\x12\x1c\n" +
-	"\tincrement\x18\x05 \x01(\x04R\tincrement\"#\n" +
+	"\tincrement\x18\x05 \x01(\x04R\tincrement\x12\x16\n" +
+	"\x06result\x18\x06 \x01(\fR\x06result\"#\n" +
 	"\rGetLogRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"G\n" +
 	"\x0eGetLogResponse\x125\n" +

@@ -10,9 +10,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// settle decides every transaction that has a plan: those of former foundings are among
-// them. Then objects may be deleted.
-func (c *Collector) settle(ctx context.Context, f Founding) (Founding, error) {
+// abortUndecided aborts every transaction that has a plan and is not decided: those of
+// former epochs are among them. Then objects may be deleted.
+func (c *Collector) abortUndecided(ctx context.Context, f Epoch) (Epoch, error) {
 	hours := decidedHours{c: c}
 	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.PlansPrefix}) {
 		if err != nil {
@@ -30,21 +30,21 @@ func (c *Collector) settle(ctx context.Context, f Founding) (Founding, error) {
 			if decided[n.Key()] {
 				continue
 			}
-			if _, err := c.abort(ctx, n, "reference sets founded anew"); err != nil {
+			if _, err := c.abort(ctx, n, "a new epoch of the reference sets began"); err != nil {
 				return f, err
 			}
 			c.cfg.Events.abortedTxn(Txn(n.Key()))
 		}
 	}
-	settled := f
-	settled.Settled = true
-	err := c.cfg.Refs.Found(ctx, &f, settled)
+	decided := f
+	decided.Decided = true
+	err := c.cfg.Refs.InitEpoch(ctx, &f, decided)
 	if errors.Is(err, ErrChanged) {
-		if got, e := c.founding(ctx); e == nil && got == settled {
-			return settled, nil // ours after a lost answer, or another's who did the same
+		if got, e := c.epoch(ctx); e == nil && got == decided {
+			return decided, nil // ours after a lost answer, or another's who did the same
 		}
 	}
-	return settled, err
+	return decided, err
 }
 
 // planned are the generations that are made from the plan with this key.

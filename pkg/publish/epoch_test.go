@@ -13,8 +13,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// A founding whose transactions under way are not decided yet lets publish, and nothing delete.
-func TestNothingIsDeletedBeforeItIsSettled(t *testing.T) {
+// A epoch whose transactions under way are not decided yet lets publish, and nothing delete.
+func TestNothingIsDeletedBeforeOlderEpochsAreDecided(t *testing.T) {
 	w := newWorld(t)
 	putPlan(t, w.store, 1)
 	half := w.config()
@@ -35,13 +35,13 @@ func TestNothingIsDeletedBeforeItIsSettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := c.Found(t.Context(), &w.ids, false); err == nil || f.Settled {
+	if f, err := c.InitEpoch(t.Context(), &w.ids, false); err == nil || f.Decided {
 		t.Fatal(f, err)
 	}
 	c = w.collector()
 	w.clock.now = w.clock.now.Add(time.Hour)
-	if _, err := c.Step(t.Context(), 10); !errors.Is(err, publish.ErrUnsettled) {
-		t.Errorf("a step before it is settled: %v", err)
+	if _, err := c.Step(t.Context(), 10); !errors.Is(err, publish.ErrEpochOpen) {
+		t.Errorf("a step before it is decided: %v", err)
 	}
 	// The transaction that was under way may still commit, and finds its objects.
 	res, err := w.publisher().Publish(t.Context(), publication(1, 0, "x"))
@@ -53,7 +53,7 @@ func TestNothingIsDeletedBeforeItIsSettled(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if f, err := c.Found(t.Context(), &w.ids, false); err != nil || !f.Settled || f.Number != 1 {
+	if f, err := c.InitEpoch(t.Context(), &w.ids, false); err != nil || !f.Decided || f.Number != 1 {
 		t.Errorf("%+v, %v", f, err)
 	}
 	w.collect()
@@ -62,7 +62,7 @@ func TestNothingIsDeletedBeforeItIsSettled(t *testing.T) {
 	}
 }
 
-// A delete that was sent under the former founding, whose records are lost, lands after
+// A delete that was sent under the former epoch, whose records are lost, lands after
 // the same bytes were published again: it hits a key that nobody uses.
 func TestLateDeleteMeetsNoNewObject(t *testing.T) {
 	w := newWorld(t)
@@ -91,7 +91,7 @@ func TestLateDeleteMeetsNoNewObject(t *testing.T) {
 		t.Fatal("no delete is under way")
 	}
 	w.refs = newRefs()
-	if _, err := w.collector().Found(t.Context(), &w.ids, false); err != nil {
+	if _, err := w.collector().InitEpoch(t.Context(), &w.ids, false); err != nil {
 		t.Fatal(err)
 	}
 	putPlan(t, w.store, 1)
