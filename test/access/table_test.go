@@ -45,7 +45,7 @@ var methods = map[string]string{
 	"/lightmetrics.coordinator.v1.WorkService/ListLogs":          "reader operator worker",
 	"/lightmetrics.coordinator.v1.WorkService/ForgetLog":         "operator worker",
 
-	"/lightmetrics.coordinator.v1.RefsService/GetEpoch":     "reader operator worker",
+	"/lightmetrics.coordinator.v1.RefsService/GetEpoch":        "reader operator worker",
 	"/lightmetrics.coordinator.v1.RefsService/InitEpoch":       "worker",
 	"/lightmetrics.coordinator.v1.RefsService/AddRefs":         "worker",
 	"/lightmetrics.coordinator.v1.RefsService/GetRefRecord":    "reader operator worker",
