@@ -18,12 +18,15 @@ import (
 // none is better than a late one.
 const completeTimeout = 2 * time.Second
 
+// completedAgents bounds what is asked for: nobody reads more suggestions.
+const completedAgents = 1000
+
 // completeAgents gives the ids of agents that the query service knows.
 func (s *server) completeAgents(cmd *cobra.Command, _ []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	_ = s.ask(ctx, func(ctx context.Context, c queryv1.QueryServiceClient) error {
-		resp, err := c.ListAgents(ctx, &queryv1.ListAgentsRequest{PageSize: pageSize})
+		resp, err := c.ListAgents(ctx, &queryv1.ListAgentsRequest{PageSize: completedAgents})
 		for _, a := range resp.GetAgents() {
 			ids = append(ids, a.GetAgentId())
 		}

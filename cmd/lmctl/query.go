@@ -11,11 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/client"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 )
-
-const pageSize = 1000
 
 // server is how to reach a query service.
 type server struct{ service }
@@ -27,6 +26,13 @@ func (s *server) flags(cmd *cobra.Command) {
 func (s *server) ask(ctx context.Context, fn func(context.Context, queryv1.QueryServiceClient) error) error {
 	return s.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		return fn(ctx, queryv1.NewQueryServiceClient(conn))
+	})
+}
+
+// query asks with the public client, as any program does.
+func (s *server) query(ctx context.Context, fn func(context.Context, *client.Querier) error) error {
+	return s.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		return fn(ctx, client.NewQuerier(conn))
 	})
 }
 
@@ -45,10 +51,10 @@ type agentView struct {
 	Concurrent []string `json:"concurrent_boot_ids"`
 }
 
-func ranges(rs []*queryv1.SeqRange) []string {
+func ranges(rs []client.Range) []string {
 	out := []string{}
 	for _, r := range rs {
-		out = append(out, fmt.Sprintf("%d-%d", r.GetStart(), r.GetEnd()))
+		out = append(out, r.String())
 	}
 	return out
 }
@@ -73,29 +79,27 @@ type agentList struct {
 	gaps    int      // gaps and overlaps
 }
 
-// read asks for all pages.
-func (l *agentList) read(ctx context.Context, c queryv1.QueryServiceClient, agent string) error {
-	req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: pageSize}
-	for {
-		resp, err := c.ListAgents(ctx, req)
-		if err != nil {
-			return err
-		}
-		if c := resp.GetCompleteness(); c.GetPartial() {
-			l.partial = append([]string{"the list is partial"}, c.GetReasons()...)
-		}
-		for _, a := range resp.GetAgents() {
-			l.add(a)
-		}
-		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
-			return nil
+// read asks for all of them.
+func (l *agentList) read(ctx context.Context, q *client.Querier, agent string) error {
+	agents, completeness, err := q.Agents(ctx, agent)
+	if err != nil {
+		return err
+	}
+	if completeness.Partial {
+		l.partial = []string{"the list is partial"}
+		for _, r := range completeness.Reasons {
+			l.partial = append(l.partial, r.String())
 		}
 	}
+	for _, a := range agents {
+		l.add(a)
+	}
+	return nil
 }
 
-func (l *agentList) add(a *queryv1.Agent) {
-	v := agentView{a.GetAgentId(), a.GetBootId(), a.GetFirstSeq(), a.GetAcceptedThrough(), a.GetLastSeq(), a.GetRecordCount(),
-		a.GetBatchCount(), ranges(a.GetGaps()), ranges(a.GetOverlaps()), time.Unix(0, a.GetLastAcceptedAtUnixNs()).UTC().Format(time.RFC3339), append([]string{}, a.GetConcurrentBootIds()...)}
+func (l *agentList) add(a client.AgentState) {
+	v := agentView{a.Boot.Agent, a.Boot.Boot, a.FirstSeq, a.AcceptedThrough, a.LastSeq, a.Records,
+		a.Batches, ranges(a.Gaps), ranges(a.Overlaps), a.LastAccepted.Format(time.RFC3339), append([]string{}, a.Concurrent...)}
 	l.gaps += len(v.Gaps) + len(v.Overlaps)
 	if len(v.Concurrent) > 0 {
 		l.shared = append(l.shared, v.AgentID)
@@ -130,7 +134,7 @@ func agentsCommand(out *format) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var l agentList
-			if err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error { return l.read(ctx, c, agent) }); err != nil {
+			if err := s.query(cmd.Context(), func(ctx context.Context, q *client.Querier) error { return l.read(ctx, q, agent) }); err != nil {
 				return err
 			}
 			if err := out.write(cmd.OutOrStdout(), append([]agentView{}, l.views...), table{
@@ -170,24 +174,16 @@ func conflictsCommand(out *format) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			views, rows := []conflictView{}, [][]string{}
-			err := s.ask(cmd.Context(), func(ctx context.Context, c queryv1.QueryServiceClient) error {
-				req := &queryv1.ListConflictsRequest{AgentId: agent, PageSize: pageSize}
-				for {
-					resp, err := c.ListConflicts(ctx, req)
-					if err != nil {
-						return err
-					}
-					for _, q := range resp.GetConflicts() {
-						v := conflictView{q.GetAgentId(), q.GetBootId(), q.GetSeqStart(), q.GetSeqEnd(), q.GetAcceptedSha256(), q.GetSubmittedSha256(),
-							time.Unix(0, q.GetObservedAtUnixNs()).UTC().Format(time.RFC3339), q.GetCollectorId()}
-						views = append(views, v)
-						rows = append(rows, []string{v.AgentID, v.BootID, fmt.Sprintf("%d-%d", v.SeqStart, v.SeqEnd),
-							v.AcceptedSHA256, v.SubmittedSHA256, v.ObservedAt, v.CollectorID})
-					}
-					if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
-						return nil
-					}
+			err := s.query(cmd.Context(), func(ctx context.Context, q *client.Querier) error {
+				conflicts, err := q.Conflicts(ctx, agent)
+				for _, c := range conflicts {
+					v := conflictView{c.Batch.Agent, c.Batch.Boot, c.Batch.SeqStart, c.Batch.SeqEnd, c.AcceptedSHA256, c.SubmittedSHA256,
+						c.Observed.Format(time.RFC3339), c.Collector}
+					views = append(views, v)
+					rows = append(rows, []string{v.AgentID, v.BootID, fmt.Sprintf("%d-%d", v.SeqStart, v.SeqEnd),
+						v.AcceptedSHA256, v.SubmittedSHA256, v.ObservedAt, v.CollectorID})
 				}
+				return err
 			})
 			if err != nil {
 				return err
