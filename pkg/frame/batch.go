@@ -5,8 +5,6 @@
 package frame
 
 import (
-	"iter"
-
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
@@ -52,15 +50,12 @@ type Group struct {
 // Common are the strings and the resource labels.
 func (b *Batch) Common() *series.Table { return &b.Table }
 
-// SeriesGroups yields the series of each group, and whether it has histograms.
-func (b *Batch) SeriesGroups() iter.Seq2[[]series.Ref, bool] {
-	return func(yield func([]series.Ref, bool) bool) {
-		for i := range b.Groups {
-			if g := &b.Groups[i]; !yield(g.Series, len(g.Histograms) > 0) {
-				return
-			}
-		}
-	}
+// Parts is the number of groups, for pkg/series/shapes.
+func (b *Batch) Parts() int { return len(b.Groups) }
+
+// Part gives the series of group i, and whether it has histograms.
+func (b *Batch) Part(i int) (refs []series.Ref, histograms bool) {
+	return b.Groups[i].Series, len(b.Groups[i].Histograms) > 0
 }
 
 // Records counts the records: the sum over groups of series times rows.

@@ -10,7 +10,7 @@ import (
 // shape is the series of a batch: which label set stands at which place. Batches of
 // one shape share it; where series have a label with their agent, batches of one agent only.
 type shape struct {
-	key     shapes.Key
+	key     string
 	groups  []*shapeGroup
 	batches int    // those whose columns are in the groups
 	live    int    // those of them that are not evicted
@@ -36,11 +36,11 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 	if s.cfg.AgentLabel != "" {
 		agent = b.Identity.Agent
 	}
-	key, sh := s.shapes.Find(agent, b)
+	sh := s.shapes.Find(agent, b)
 	if sh != nil {
 		return sh
 	}
-	sh = &shape{key: key, groups: make([]*shapeGroup, len(b.Groups)), bytes: shapeOverhead}
+	sh = &shape{groups: make([]*shapeGroup, len(b.Groups)), bytes: shapeOverhead}
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		sg := &shapeGroup{series: make([]uint32, len(g.Series)), means: make([]uint32, len(g.Series))}
@@ -54,7 +54,7 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 			sg.series[j] = id
 		}
 	}
-	s.shapes.Set(key, sh)
+	sh.key = s.shapes.Enter(sh)
 	return sh
 }
 

@@ -55,6 +55,8 @@ type Builder struct {
 	groups int
 	bytes  int64
 	limit  int64 // of bytes; 0 is none
+	// shapeBytes are of the table of shapes.
+	shapeBytes int64
 }
 
 // shapesShare of the limit is for the table of shapes, which all parts have alike. Beyond it
@@ -62,15 +64,15 @@ type Builder struct {
 // each of its series.
 const shapesShare = 16
 
-// shapeCost is about the memory of a shape in the table.
-const shapeCost = 160
+// shapeCost is about the memory of a shape in the table beside its key.
+const shapeCost = 64
 
 // NewBuilder makes a builder of the part of hour h that the inputs have records in. Inputs
 // of other hours are welcome: they win sequence numbers.
 func NewBuilder(h window.Hour, inputs []Input, part Part) *Builder {
 	return &Builder{
 		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
-		shapes: shapes.NewTable[shape](), byKey: map[string]*rawSeries{}, text: map[string]string{},
+		shapes: shapes.NewExactTable[shape](), byKey: map[string]*rawSeries{}, text: map[string]string{},
 	}
 }
 
@@ -210,15 +212,17 @@ type place = shapes.Place[group]
 
 // shapeOf finds or makes the shape of f.
 func (b *Builder) shapeOf(f *frame.Batch) *shape {
-	key, sh := b.shapes.Find(f.Identity.Agent, f)
+	sh := b.shapes.Find(f.Identity.Agent, f)
 	if sh != nil {
 		return sh
 	}
 	sh = &shape{groups: make([]*group, len(f.Groups))}
-	if b.limit > 0 && int64(b.shapes.Len()+1)*shapeCost > b.limit/shapesShare {
+	cost := int64(b.shapes.KeyBytes()) + shapeCost
+	if b.shapeBytes += cost; b.limit > 0 && b.shapeBytes > b.limit/shapesShare {
 		b.shapes.Clear()
+		b.shapeBytes = cost
 	}
-	b.shapes.Set(key, sh)
+	b.shapes.Enter(sh)
 	for i := range f.Groups {
 		sh.groups[i] = b.newGroup(f, &f.Groups[i])
 	}

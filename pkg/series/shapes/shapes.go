@@ -7,29 +7,28 @@ package shapes
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
-	"iter"
 
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
-
-// Key tells shapes apart: the agent where it does, strings, resource labels, and of every
-// group its kind and its series with their types and units. Start times are not in it.
-type Key [sha256.Size]byte
 
 // Batch is what a shape is made of; frame.Batch is one.
 type Batch interface {
 	// Common are the strings and the resource labels.
 	Common() *series.Table
-	// SeriesGroups yields the series of each group, and whether it has histograms.
-	SeriesGroups() iter.Seq2[[]series.Ref, bool]
+	// Parts is the number of groups.
+	Parts() int
+	// Part gives the series of a group, and whether it has histograms.
+	Part(i int) (refs []series.Ref, histograms bool)
 }
 
-// Table finds what its user keeps of each shape, an S. Not for concurrent use.
+// Table finds what its user keeps of each shape, an S. Its key is made of the agent where
+// that tells series apart, strings, resource labels, and of every group its kind and its
+// series with their types and units. Start times are not in it. Not for concurrent use.
 type Table[S any] struct {
-	shapes map[Key]*S
-	hash   hash.Hash
-	buf    []byte
+	shapes map[string]*S
+	digest bool
+	key    []byte // of the last Find
+	sum    [sha256.Size]byte
 }
 
 // Place is where a series stands in a shape: in one of its groups, which are G.
@@ -38,23 +37,33 @@ type Place[G any] struct {
 	At    uint32
 }
 
-// NewTable returns an empty table.
-func NewTable[S any]() *Table[S] {
-	return &Table[S]{shapes: map[Key]*S{}, hash: sha256.New()}
+// NewTable returns an empty table that keeps a SHA-256 of each key: for shapes that stay long.
+func NewTable[S any]() *Table[S] { return &Table[S]{shapes: map[string]*S{}, digest: true} }
+
+// NewExactTable returns an empty table that keeps whole keys: a batch then costs no SHA-256,
+// and a shape some KiB.
+func NewExactTable[S any]() *Table[S] { return &Table[S]{shapes: map[string]*S{}} }
+
+// Find gives the shape of b; nil when there is none yet. agent is empty where it does not
+// tell series apart.
+func (t *Table[S]) Find(agent string, b Batch) *S {
+	t.key = appendBatch(t.key[:0], agent, b)
+	if t.digest {
+		t.sum = sha256.Sum256(t.key)
+		t.key = append(t.key[:0], t.sum[:]...)
+	}
+	return t.shapes[string(t.key)]
 }
 
-// Find gives the shape of b and its key; nil when there is none yet. agent is empty where it
-// does not tell series apart.
-func (t *Table[S]) Find(agent string, b Batch) (Key, *S) {
-	k := t.key(agent, b)
-	return k, t.shapes[k]
+// Enter keeps s for the batch of the last Find, and returns the key of the shape.
+func (t *Table[S]) Enter(s *S) (key string) {
+	key = string(t.key)
+	t.shapes[key] = s
+	return key
 }
-
-// Set enters a shape.
-func (t *Table[S]) Set(k Key, s *S) { t.shapes[k] = s }
 
 // Drop takes a shape out.
-func (t *Table[S]) Drop(k Key) { delete(t.shapes, k) }
+func (t *Table[S]) Drop(key string) { delete(t.shapes, key) }
 
 // Len is the number of shapes.
 func (t *Table[S]) Len() int { return len(t.shapes) }
@@ -62,15 +71,19 @@ func (t *Table[S]) Len() int { return len(t.shapes) }
 // Clear takes all shapes out.
 func (t *Table[S]) Clear() { clear(t.shapes) }
 
-func (t *Table[S]) key(agent string, b Batch) (k Key) {
+// KeyBytes is the size of the key of the last Find.
+func (t *Table[S]) KeyBytes() int { return len(t.key) }
+
+func appendBatch(buf []byte, agent string, b Batch) []byte {
 	common := b.Common()
-	buf := appendText(t.buf[:0], agent)
+	buf = appendText(buf, agent)
 	buf = binary.AppendUvarint(buf, uint64(len(common.Strings)))
 	for _, v := range common.Strings {
 		buf = appendText(buf, v)
 	}
 	buf = appendRefs(buf, common.Resource)
-	for refs, histograms := range b.SeriesGroups() {
+	for i := range b.Parts() {
+		refs, histograms := b.Part(i)
 		buf = binary.AppendUvarint(buf, uint64(len(refs)))
 		if histograms {
 			buf = append(buf, 1)
@@ -84,11 +97,7 @@ func (t *Table[S]) key(agent string, b Batch) (k Key) {
 			buf = binary.AppendUvarint(buf, uint64(r.Unit))
 		}
 	}
-	t.buf = buf
-	t.hash.Reset()
-	t.hash.Write(buf)
-	t.hash.Sum(k[:0])
-	return k
+	return buf
 }
 
 func appendText(dst []byte, s string) []byte {
