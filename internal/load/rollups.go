@@ -92,7 +92,10 @@ type rollups struct {
 // read reads all manifests; a listing is in the order of generations.
 func (x *rollups) read() error {
 	fences := map[slot]uint64{}
-	return objstore.ListAll(x.ctx, x.store, layout.ManifestsPrefix, "", func(i objstore.Info) error {
+	for i, err := range objstore.List(x.ctx, x.store, objstore.ListOptions{Prefix: layout.ManifestsPrefix}) {
+		if err != nil {
+			return err
+		}
 		name, err := layout.ParseRollupSet(i.Key)
 		if err != nil {
 			return err
@@ -122,14 +125,14 @@ func (x *rollups) read() error {
 			fence = rec.Removed.Fence
 		default:
 			x.report.Aborted++
-			return nil
+			continue
 		}
 		if fence < fences[at] {
 			return fmt.Errorf("%s: fence %d after %d", i.Key, fence, fences[at])
 		}
 		fences[at] = fence
-		return nil
-	})
+	}
+	return nil
 }
 
 // accepted gives the batches of every shard and hour.
@@ -138,11 +141,15 @@ func (x *rollups) accepted(shards uint32) (map[place][]identity.Batch, error) {
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(x.ctx)
 	g.SetLimit(readers)
-	err := objstore.ListAll(ctx, x.store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
+	var failed error
+	for i, err := range objstore.List(ctx, x.store, objstore.ListOptions{Prefix: layout.AcceptedPrefix}) {
+		if err != nil {
+			failed = err
+			break
+		}
 		g.Go(func() error { return x.manifest(ctx, i.Key, shards, &mu, all) })
-		return nil
-	})
-	return all, errors.Join(err, g.Wait())
+	}
+	return all, errors.Join(failed, g.Wait())
 }
 
 // readers of objects at one time.

@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/retry"
 )
 
@@ -168,7 +169,7 @@ func wantRetry(t testing.TB, err error, want accept.Reason) {
 func readable(t testing.TB, s objstore.Store, frame []byte) bool {
 	t.Helper()
 	found := false
-	err := objstore.ListAll(context.Background(), s, layout.BlobStem(identity.Sum(frame)), "", func(i objstore.Info) error {
+	err := storetest.Each(context.Background(), s, layout.BlobStem(identity.Sum(frame)), func(i objstore.Info) error {
 		b, _, err := s.Get(context.Background(), i.Key, objstore.GetOptions{})
 		found = found || err == nil && string(b) == string(frame)
 		return nil

@@ -22,8 +22,6 @@ func (e *FrameError) Error() string { return fmt.Sprintf("frame %s: %v", e.SHA25
 // Unwrap gives the cause.
 func (e *FrameError) Unwrap() error { return e.Cause }
 
-var errFound = errors.New("found")
-
 // ReadFrame reads the bytes of an accepted frame: of the generation under key, where to
 // look first, then of any generation that hashes to d. size is the frame's length in bytes.
 // Errors: *FrameError; else the store's, and a later try may succeed.
@@ -32,21 +30,16 @@ func ReadFrame(ctx context.Context, r objstore.Reader, key string, d identity.Di
 	if err != nil || raw != nil {
 		return raw, err
 	}
-	err = objstore.ListAll(ctx, r, layout.BlobStem(d), "", func(o objstore.Info) error {
-		if _, _, perr := layout.ParseBlob(o.Key); perr != nil || o.Key == key {
-			return nil
+	for o, err := range objstore.List(ctx, r, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
+		if err != nil {
+			return nil, err
 		}
-		var gerr error
-		if raw, _, gerr = readGeneration(ctx, r, o.Key, d, size); gerr == nil && raw != nil {
-			gerr = errFound
+		if _, _, err := layout.ParseBlob(o.Key); err != nil || o.Key == key {
+			continue
 		}
-		return gerr
-	})
-	switch {
-	case errors.Is(err, errFound):
-		return raw, nil
-	case err != nil:
-		return nil, err
+		if raw, _, err := readGeneration(ctx, r, o.Key, d, size); err != nil || raw != nil {
+			return raw, err
+		}
 	}
 	return nil, &FrameError{SHA256: d, Cause: cause}
 }

@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 )
 
 // The simulation runs collectors and a garbage collector as coroutines that stop
@@ -241,7 +242,7 @@ func (a *actor) collect(passes int) {
 		if a.stop() {
 			return
 		}
-		objstore.ListAll(context.Background(), a.store, layout.RawBlobsPrefix, "", func(i objstore.Info) error {
+		storetest.Each(context.Background(), a.store, layout.RawBlobsPrefix, func(i objstore.Info) error {
 			keys = append(keys, i.Key)
 			return nil
 		})

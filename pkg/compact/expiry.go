@@ -43,8 +43,6 @@ func retryable(err error) bool {
 
 // advance is one try; done when the decision stands.
 func (r *Retainer) advance(ctx context.Context, w window.Window, to window.Hour, now time.Time) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	e, info, err := catalog.ReadExpiry(ctx, r.cfg.Store, r.cfg.AuthorityID)
 	damaged := record.Unreadable(err)
 	if damaged {

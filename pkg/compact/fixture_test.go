@@ -23,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
 	"lightmetrics.dev/lightmetrics/pkg/retry"
@@ -112,7 +113,7 @@ func (w *world) must1(_ any, err error) { w.t.Helper(); w.must(err) }
 func (w *world) clone() *world {
 	c := &world{t: w.t, parts: parts{objmem.New(nil), refmem.New(), &ticking{now: w.clock.now}}, ids: w.ids}
 	ctx := context.Background()
-	w.must(objstore.ListAll(ctx, w.store, "", "", func(i objstore.Info) error {
+	w.must(storetest.Each(ctx, w.store, "", func(i objstore.Info) error {
 		b, _, err := w.store.Get(ctx, i.Key, objstore.GetOptions{})
 		if err == nil {
 			_, err = c.store.Put(ctx, i.Key, b, objstore.PutOptions{})
@@ -172,7 +173,7 @@ func (w *world) collect() {
 
 func (w *world) keys(prefix string) []string {
 	var ks []string
-	w.must(objstore.ListAll(w.t.Context(), w.store, prefix, "", func(i objstore.Info) error { ks = append(ks, i.Key); return nil }))
+	w.must(storetest.Each(w.t.Context(), w.store, prefix, func(i objstore.Info) error { ks = append(ks, i.Key); return nil }))
 	return ks
 }
 

@@ -170,12 +170,15 @@ func (x *FrameHour) held(ctx context.Context) (string, error) {
 		}
 	}
 	beside := func(prefix string, hour func(key string) (window.Hour, error)) (bool, error) {
-		found := false
-		err := listAll(ctx, x.f.cfg.Store, prefix, func(i objstore.Info) {
-			at, err := hour(i.Key)
-			found = found || err == nil && at >= h-1 && at <= h+1
-		})
-		return found, err
+		for i, err := range objstore.List(ctx, x.f.cfg.Store, objstore.ListOptions{Prefix: prefix}) {
+			if err != nil {
+				return false, err
+			}
+			if at, err := hour(i.Key); err == nil && at >= h-1 && at <= h+1 {
+				return true, nil
+			}
+		}
+		return false, nil
 	}
 	found, err := beside(layout.RollupOrders(id), func(key string) (window.Hour, error) {
 		at, _, err := layout.ParseRollupOrder(key)
@@ -194,22 +197,6 @@ func (x *FrameHour) held(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// listAll lists page by page, each within its time.
-func listAll(ctx context.Context, r objstore.Reader, prefix string, fn func(objstore.Info)) error {
-	for after := ""; ; {
-		page, err := listPage(ctx, r, objstore.ListOptions{Prefix: prefix, StartAfter: after})
-		if err != nil {
-			return err
-		}
-		for _, i := range page.Objects {
-			fn(i)
-		}
-		if after = page.Next; after == "" {
-			return nil
-		}
-	}
-}
-
 // free leaves out the batches that a repair record or a conflict names.
 func (x *FrameHour) free(ctx context.Context, of []*intake.Entry, kept map[string]int) ([]*intake.Entry, error) {
 	for _, family := range []struct {
@@ -224,7 +211,7 @@ func (x *FrameHour) free(ctx context.Context, of []*intake.Entry, kept map[strin
 			return of, nil
 		}
 		// Mostly there are none, or few: one request tells.
-		page, err := listPage(ctx, x.f.cfg.Store, objstore.ListOptions{Prefix: family.prefix})
+		page, err := x.f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: family.prefix})
 		if err != nil {
 			return nil, err
 		}
@@ -232,7 +219,7 @@ func (x *FrameHour) free(ctx context.Context, of []*intake.Entry, kept map[strin
 		err = x.f.cfg.Each(ctx, len(of), func(ctx context.Context, i int) error {
 			stem, in := family.stem(of[i].Identity()), page.Objects
 			if page.Next != "" {
-				one, err := listPage(ctx, x.f.cfg.Store, objstore.ListOptions{Prefix: stem, Limit: 1})
+				one, err := x.f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: stem, Limit: 1})
 				if err != nil {
 					return err
 				}
@@ -272,12 +259,15 @@ func compareText(a, b string) int {
 // frame finds the generations of a batch's blob.
 func (f *FrameRemover) frame(ctx context.Context, e *intake.Entry) (framelog.Frame, error) {
 	r := framelog.Frame{AgentID: e.AgentID, BootID: e.BootID, SeqStart: e.SeqStart, SeqEnd: e.SeqEnd, SHA256: e.FrameSHA256, Bytes: e.FrameBytes}
-	err := listAll(ctx, f.cfg.Store, layout.BlobStem(e.FrameSHA256), func(i objstore.Info) {
+	for i, err := range objstore.List(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.BlobStem(e.FrameSHA256)}) {
+		if err != nil {
+			return r, err
+		}
 		if d, _, err := layout.ParseBlob(i.Key); err == nil && d == e.FrameSHA256 {
 			r.Keys = append(r.Keys, i.Key)
 		}
-	})
-	return r, err
+	}
+	return r, nil
 }
 
 // remove writes the frames down, and then deletes them.
@@ -295,9 +285,7 @@ func (f *FrameRemover) remove(ctx context.Context, frames []framelog.Frame, befo
 	}
 	return f.cfg.Each(ctx, len(frames), func(ctx context.Context, i int) error {
 		for _, key := range frames[i].Keys {
-			dctx, cancel := context.WithTimeout(ctx, recordTimeout)
-			err := f.cfg.Store.Delete(dctx, key)
-			cancel()
+			err := f.cfg.Store.Delete(ctx, key)
 			if err != nil && !errors.Is(err, objstore.ErrNotFound) {
 				return fmt.Errorf("delete %q: %w", key, err)
 			}
@@ -321,7 +309,7 @@ func (f *FrameRemover) ShardHours(ctx context.Context, id shard.ID, from, to win
 		cursor = layout.RollupSetsHour(from)
 	}
 	for range pages {
-		page, err := listPage(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: cursor})
+		page, err := f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: cursor})
 		if err != nil {
 			return nil, cursor, err
 		}

@@ -180,9 +180,7 @@ const maxPendingHours = 24 * 366
 func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[window.Hour]bool, error) {
 	out := map[window.Hour]bool{}
 	_, err := intake.NewReader(f.cfg.Store, id).Poll(ctx, 0, func(key string) error {
-		rctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
-		seg, err := intake.ReadSegment(rctx, f.cfg.Store, key)
+		seg, err := intake.ReadSegment(ctx, f.cfg.Store, key)
 		if errors.Is(err, objstore.ErrNotFound) {
 			return nil // spent meanwhile
 		}

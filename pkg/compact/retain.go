@@ -145,9 +145,7 @@ func (r *Retainer) hour(ctx context.Context, w window.Window, names []catalog.Na
 // set removes one set; nil when it was none. What an earlier call removed before it could
 // write it down has a line without figures.
 func (r *Retainer) set(ctx context.Context, n catalog.Name) (*removedSet, error) {
-	rctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	rec, _, err := catalog.Read(rctx, r.cfg.Store, r.cfg.AuthorityID, n.Key())
-	cancel()
+	rec, _, err := catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, n.Key())
 	switch {
 	case err != nil:
 		return nil, err
@@ -168,8 +166,6 @@ func (r *Retainer) set(ctx context.Context, n catalog.Name) (*removedSet, error)
 }
 
 func (r *Retainer) exists(ctx context.Context, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	_, err := r.cfg.Store.Head(ctx, key)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return false, nil
@@ -179,8 +175,6 @@ func (r *Retainer) exists(ctx context.Context, key string) (bool, error) {
 
 // create writes an object that may be there already, with the same or an equal meaning.
 func create(ctx context.Context, s Store, key string, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	_, err := s.Create(ctx, key, body, objstore.PutOptions{ContentType: "application/json"})
 	if err == nil || errors.Is(err, objstore.ErrExists) {
 		return nil

@@ -88,9 +88,12 @@ func (x *Index) Unread() []Unread {
 
 // look reads the logs that came since.
 func (x *Index) look(ctx context.Context) error {
-	return objstore.ListAll(ctx, x.store, layout.FrameLogsPrefix, "", func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, x.store, objstore.ListOptions{Prefix: layout.FrameLogsPrefix}) {
+		if err != nil {
+			return err
+		}
 		if x.read[i.Key] {
-			return nil
+			continue
 		}
 		l, _, err := record.Read(ctx, x.store, i.Key, Kind, Parse)
 		switch {
@@ -104,8 +107,8 @@ func (x *Index) look(ctx context.Context) error {
 			}
 		}
 		x.read[i.Key] = true
-		return nil
-	})
+	}
+	return nil
 }
 
 // run is batches of equal size, one behind the other, from the sequence number start.

@@ -88,16 +88,18 @@ func (r *Report) Healthy() bool { return r.Found == 0 }
 func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error) {
 	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(),
 		removed: framelog.NewIndex(store, o.AuthorityID), r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
-	err := objstore.ListAll(ctx, store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
-		return c.manifest(ctx, i.Key)
-	})
-	if err == nil {
-		err = objstore.ListAll(ctx, store, layout.QuarantinePrefix, "", func(i objstore.Info) error {
-			return c.quarantine(ctx, i.Key)
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("fsck: %w", err)
+	for _, family := range []struct {
+		prefix string
+		check  func(context.Context, string) error
+	}{{layout.AcceptedPrefix, c.manifest}, {layout.QuarantinePrefix, c.quarantine}} {
+		for i, err := range objstore.List(ctx, store, objstore.ListOptions{Prefix: family.prefix}) {
+			if err == nil {
+				err = family.check(ctx, i.Key)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("fsck: %w", err)
+			}
+		}
 	}
 	for _, u := range c.removed.Unread() {
 		c.found(BadFrameLog, u.Key, "%v", u.Err)
@@ -286,19 +288,18 @@ func (c *checker) frame(ctx context.Context, d identity.Digest, first string) ([
 	if body != nil || err != nil {
 		return body, err
 	}
-	var keys []string
-	err = objstore.ListAll(ctx, c.store, layout.BlobStem(d), "", func(i objstore.Info) error {
-		if i.Key != first {
-			keys = append(keys, i.Key)
+	for i, err := range objstore.List(ctx, c.store, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	for _, k := range keys {
-		if body, err := c.generation(ctx, d, k); body != nil || err != nil {
+		if i.Key == first {
+			continue
+		}
+		if body, err := c.generation(ctx, d, i.Key); body != nil || err != nil {
 			return body, err
 		}
 	}
-	return nil, err
+	return nil, nil
 }
 
 func (c *checker) generation(ctx context.Context, d identity.Digest, key string) ([]byte, error) {

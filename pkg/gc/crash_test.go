@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 )
 
 // TestCrashMatrix ends a collection before and after each of its requests. Then the
@@ -85,7 +86,7 @@ func execute(t *testing.T, s *mem.Store) {
 func clone(t *testing.T, s *mem.Store) *mem.Store {
 	t.Helper()
 	o := mem.New(nil)
-	err := objstore.ListAll(t.Context(), s, "", "", func(i objstore.Info) error {
+	err := storetest.Each(t.Context(), s, "", func(i objstore.Info) error {
 		b, _, err := s.Get(t.Context(), i.Key, objstore.GetOptions{})
 		put(t, o, i.Key, b)
 		return err
@@ -99,7 +100,7 @@ func clone(t *testing.T, s *mem.Store) *mem.Store {
 func readable(t *testing.T, s *mem.Store, sub accept.Submission) bool {
 	t.Helper()
 	found := false
-	err := objstore.ListAll(t.Context(), s, layout.BlobStem(sub.SHA256), "", func(i objstore.Info) error {
+	err := storetest.Each(t.Context(), s, layout.BlobStem(sub.SHA256), func(i objstore.Info) error {
 		b, _, err := s.Get(t.Context(), i.Key, objstore.GetOptions{})
 		found = found || string(b) == string(sub.Frame)
 		return err

@@ -60,29 +60,23 @@ func (r *Reader) Poll(ctx context.Context, limit int, fn func(key string) error)
 	}
 	given := 0
 	for _, run := range runs {
-		for {
-			page, err := r.store.List(ctx, objstore.ListOptions{Prefix: run, StartAfter: r.last[run]})
+		for o, err := range objstore.List(ctx, r.store, objstore.ListOptions{Prefix: run, StartAfter: r.last[run]}) {
 			if err != nil {
 				return false, fmt.Errorf("list %q: %w", run, err)
 			}
-			for _, o := range page.Objects {
-				if limit > 0 && given == limit {
-					return true, nil
-				}
-				if _, _, _, err := layout.ParseIntakeSegment(o.Key); err == nil {
-					err := fn(o.Key)
-					if errors.Is(err, ErrLater) && len(r.aside) < MaxAside {
-						r.aside = append(r.aside, o.Key)
-					} else if err != nil {
-						return false, err
-					}
-					given++
-				}
-				r.last[run] = o.Key
+			if limit > 0 && given == limit {
+				return true, nil
 			}
-			if page.Next == "" {
-				break
+			if _, _, _, err := layout.ParseIntakeSegment(o.Key); err == nil {
+				err := fn(o.Key)
+				if errors.Is(err, ErrLater) && len(r.aside) < MaxAside {
+					r.aside = append(r.aside, o.Key)
+				} else if err != nil {
+					return false, err
+				}
+				given++
 			}
+			r.last[run] = o.Key
 		}
 	}
 	return false, nil
@@ -119,17 +113,13 @@ func (r *Reader) again(fn func(key string) error) error {
 func (r *Reader) runs(ctx context.Context) ([]string, error) {
 	prefix := layout.IntakeShard(r.shard)
 	var runs []string
-	after := ""
-	for len(runs) <= MaxRuns {
-		page, err := r.store.List(ctx, objstore.ListOptions{Prefix: prefix, Delimiter: "/", StartAfter: after})
+	for run, err := range objstore.Groups(ctx, r.store, objstore.ListOptions{Prefix: prefix, Delimiter: "/"}) {
 		if err != nil {
 			return nil, fmt.Errorf("list %q: %w", prefix, err)
 		}
-		runs = append(runs, page.CommonPrefixes...)
-		if page.Next == "" {
+		if runs = append(runs, run); len(runs) > MaxRuns {
 			break
 		}
-		after = page.Next
 	}
 	if r.more = len(runs) > MaxRuns; r.more {
 		runs = runs[:MaxRuns]

@@ -177,22 +177,3 @@ type Store interface {
 	Reader
 	Writer
 }
-
-// ListAll calls fn for every object under prefix after startAfter, page by page, until fn returns an error.
-func ListAll(ctx context.Context, r Reader, prefix, startAfter string, fn func(Info) error) error {
-	for {
-		page, err := r.List(ctx, ListOptions{Prefix: prefix, StartAfter: startAfter})
-		if err != nil {
-			return err
-		}
-		for _, o := range page.Objects {
-			if err := fn(o); err != nil {
-				return err
-			}
-		}
-		if page.Next == "" {
-			return nil
-		}
-		startAfter = page.Next
-	}
-}

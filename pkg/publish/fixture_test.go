@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
 	"lightmetrics.dev/lightmetrics/pkg/retry"
@@ -137,7 +138,7 @@ func (w *world) collect() {
 func keys(t *testing.T, s objstore.Reader, prefix string) []string {
 	t.Helper()
 	var ks []string
-	err := objstore.ListAll(t.Context(), s, prefix, "", func(i objstore.Info) error { ks = append(ks, i.Key); return nil })
+	err := storetest.Each(t.Context(), s, prefix, func(i objstore.Info) error { ks = append(ks, i.Key); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

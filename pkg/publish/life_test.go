@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -513,7 +514,7 @@ func (l *life) checkEnd() {
 	}
 	ctx := context.Background()
 	for _, prefix := range []string{layout.RollupPrefix + "window=", layout.IndexPrefix, layout.DelayedPrefix} {
-		err := objstore.ListAll(ctx, l.store, prefix, "", func(i objstore.Info) error {
+		err := storetest.Each(ctx, l.store, prefix, func(i objstore.Info) error {
 			if !named[i.Key] {
 				l.violated("collected: %s is left", i.Key)
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
@@ -29,8 +28,6 @@ type Config struct {
 	MaxRange int64
 	// Parallel requests of all queries together: 32.
 	Parallel int
-	// RequestTimeout of one request: 10 s.
-	RequestTimeout time.Duration
 	// Limits of what is decoded.
 	Limits chunk.Limits
 	// AgentLabel names the label that each series has beside its own, with its agent. The
@@ -62,7 +59,7 @@ func New(c Config) (*Reader, error) {
 	if c.Store == nil {
 		return nil, errors.New("published: a store is needed")
 	}
-	if c.IndexCache < 0 || c.BlockCache < 0 || c.Gap < 0 || c.MaxRange < 0 || c.Parallel < 0 || c.RequestTimeout < 0 {
+	if c.IndexCache < 0 || c.BlockCache < 0 || c.Gap < 0 || c.MaxRange < 0 || c.Parallel < 0 {
 		return nil, errors.New("published: bounds must not be negative")
 	}
 	if err := c.AgentLabel.Validate(); err != nil {
@@ -79,9 +76,6 @@ func New(c Config) (*Reader, error) {
 	set(&c.MaxRange, block.DefaultMaxRange)
 	if c.Parallel == 0 {
 		c.Parallel = 32
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = 10 * time.Second
 	}
 	return &Reader{
 		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4),
@@ -101,7 +95,5 @@ func (r *Reader) get(ctx context.Context, key string, offset, length int64) ([]b
 		return nil, err
 	}
 	defer r.slots.Release(1)
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.RequestTimeout)
-	defer cancel()
 	return r.fetch(ctx, key, offset, length)
 }

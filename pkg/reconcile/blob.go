@@ -18,28 +18,25 @@ func (r *Reconciler) checkBlob(ctx context.Context, key string, d identity.Diges
 	if err != nil || cause == "" {
 		return cause, detail, err
 	}
-	err = objstore.ListAll(ctx, r.Store, layout.BlobStem(d), "", func(o objstore.Info) error {
-		if _, _, perr := layout.ParseBlob(o.Key); perr != nil || o.Key == key {
-			return nil // not a generation, or looked at already
+	for o, err := range objstore.List(ctx, r.Store, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
+		if err != nil {
+			return cause, detail, err
+		}
+		if _, _, err := layout.ParseBlob(o.Key); err != nil || o.Key == key {
+			continue // not a generation, or looked at already
 		}
 		c, text, err := r.checkGeneration(ctx, o.Key, d, size)
 		switch {
 		case err != nil:
-			return err
+			return cause, detail, err
 		case c == "":
-			return errFound
+			return "", "", nil
 		case c == CauseCorrupt:
 			cause, detail = c, text
 		}
-		return nil
-	})
-	if errors.Is(err, errFound) {
-		return "", "", nil
 	}
-	return cause, detail, err
+	return cause, detail, nil
 }
-
-var errFound = errors.New("found")
 
 func (r *Reconciler) checkGeneration(ctx context.Context, key string, d identity.Digest, size uint64) (Cause, string, error) {
 	info, err := r.Store.Head(ctx, key)

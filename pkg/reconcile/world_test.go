@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 )
 
 const testAuthority = "authority-1"
@@ -78,7 +79,7 @@ func derivedState(t testing.TB, s objstore.Store) map[string]string {
 	ctx := context.Background()
 	for _, p := range []string{layout.AcceptedByBlobPrefix, layout.AcceptedByTimePrefix, layout.RawBlobsByTimePrefix,
 		layout.QuarantineByBlobPrefix, layout.RepairPrefix} {
-		must(t, objstore.ListAll(ctx, s, p, "", func(o objstore.Info) error {
+		must(t, storetest.Each(ctx, s, p, func(o objstore.Info) error {
 			b, _, err := s.Get(ctx, o.Key, objstore.GetOptions{})
 			out[o.Key] = string(b)
 			return err

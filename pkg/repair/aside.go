@@ -15,10 +15,13 @@ import (
 // records that can't be read: workers try those agents again.
 func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) ([]catalog.Aside, error) {
 	var out []catalog.Aside
-	err := r.list(ctx, layout.RollupAsidePrefix, "", func(i objstore.Info) error {
-		b, _, err := r.get(ctx, i.Key, int64(catalog.AsideKind.MaxBytes), recordTimeout)
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupAsidePrefix}) {
+		if err != nil {
+			return out, fmt.Errorf("agents that are set aside: %w", err)
+		}
+		b, _, err := r.get(ctx, i.Key, int64(catalog.AsideKind.MaxBytes))
 		if errors.Is(err, objstore.ErrNotFound) {
-			return nil
+			continue
 		}
 		var a catalog.Aside
 		if err == nil {
@@ -26,15 +29,12 @@ func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) 
 		}
 		if record.Unreadable(err) {
 			bad(i.Key, err)
-			return nil
+			continue
 		}
-		if err == nil {
-			out = append(out, a)
+		if err != nil {
+			return out, fmt.Errorf("agents that are set aside: %w", err)
 		}
-		return err
-	})
-	if err != nil {
-		return out, fmt.Errorf("agents that are set aside: %w", err)
+		out = append(out, a)
 	}
 	return out, nil
 }

@@ -53,20 +53,20 @@ type Uncovered struct {
 // Coverage begins by reading the intake: a batch that leaves it later is covered by then.
 func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 	c := &Coverage{r: r, pending: map[identity.Batch]bool{}, hours: map[place]*published{}, missing: map[place]*Uncovered{}, Unreadable: map[window.Hour]bool{}}
-	err := r.list(ctx, layout.IntakePrefix, "", func(i objstore.Info) error {
-		gctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
-		seg, err := intake.ReadSegment(gctx, r.cfg.Store, i.Key)
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.IntakePrefix}) {
+		if err != nil {
+			return nil, fmt.Errorf("coverage: intake: %w", err)
+		}
+		seg, err := intake.ReadSegment(ctx, r.cfg.Store, i.Key)
 		if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, intake.ErrSegment) {
-			return nil // taken meanwhile; or of no use to anybody
+			continue // taken meanwhile; or of no use to anybody
+		}
+		if err != nil {
+			return nil, fmt.Errorf("coverage: intake: %w", err)
 		}
 		for _, e := range seg.Entries {
 			c.pending[e.Identity()] = true
 		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("coverage: intake: %w", err)
 	}
 	return c, nil
 }

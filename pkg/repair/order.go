@@ -151,14 +151,13 @@ func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry boo
 func (r *Repairer) state(ctx context.Context, h window.Hour, s shard.ID) (*state, error) {
 	st := &state{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}}
 	gens := map[window.Window][]uint64{}
-	err := r.list(ctx, layout.RollupSetsHour(h), "", func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+		if err != nil {
+			return nil, err
+		}
 		if n, err := layout.ParseRollupSet(i.Key); err == nil && n.Span == 0 && n.Shard == s {
 			gens[n.Window] = append(gens[n.Window], n.Generation)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
 	}
 	for w, all := range gens {
 		st.top[w] = all[len(all)-1]
@@ -194,9 +193,7 @@ func (r *Repairer) abort(ctx context.Context, h window.Hour, s shard.ID, gen uin
 		}
 		n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
 		a := catalog.Record{Aborted: &catalog.Aborted{AuthorityID: r.cfg.AuthorityID, Name: n, Reason: "plan can not be read", WorkerID: r.cfg.By, AbortedAt: max(r.cfg.Now().UnixNano(), 0)}}
-		actx, cancel := context.WithTimeout(ctx, recordTimeout)
-		_, err := r.cfg.Store.Create(actx, n.Key(), a.Marshal(), objstore.PutOptions{ContentType: "application/json"})
-		cancel()
+		_, err := r.cfg.Store.Create(ctx, n.Key(), a.Marshal(), objstore.PutOptions{ContentType: "application/json"})
 		if err != nil && !errors.Is(err, objstore.ErrExists) {
 			return err // unknown too: give the order again
 		}
@@ -322,7 +319,7 @@ func (r *Repairer) addAccepted(ctx context.Context, o *Ordered, entries map[iden
 }
 
 func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Manifest, error) {
-	b, _, err := r.get(ctx, layout.Accepted(id), accept.MaxRecordBytes, recordTimeout)
+	b, _, err := r.get(ctx, layout.Accepted(id), accept.MaxRecordBytes)
 	if err != nil {
 		return accept.Manifest{}, err
 	}
@@ -369,13 +366,11 @@ func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) (mine bool, e
 	if err != nil {
 		return false, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, objectTimeout)
-	defer cancel()
-	_, err = r.cfg.Store.Create(cctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"})
+	_, err = r.cfg.Store.Create(ctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"})
 	if err == nil || errors.Is(err, objstore.ErrExists) {
 		return err == nil, nil
 	}
-	if there, _, rerr := r.get(ctx, p.Key(), rollup.MaxPlanBytes, objectTimeout); rerr == nil && bytes.Equal(there, body) {
+	if there, _, rerr := r.get(ctx, p.Key(), rollup.MaxPlanBytes); rerr == nil && bytes.Equal(there, body) {
 		return false, nil
 	}
 	return false, err
@@ -389,13 +384,11 @@ func (r *Repairer) create(ctx context.Context, o *Ordered, decided uint64, ord c
 	}
 	put := objstore.PutOptions{ContentType: "application/json"}
 	for range orderTries {
-		cctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		_, err := r.cfg.Store.Create(cctx, ord.Key(), ord.Marshal(), put)
-		cancel()
+		_, err := r.cfg.Store.Create(ctx, ord.Key(), ord.Marshal(), put)
 		if err == nil || !errors.Is(err, objstore.ErrExists) {
 			return err
 		}
-		b, info, err := r.get(ctx, ord.Key(), int64(catalog.OrderKind.MaxBytes), recordTimeout)
+		b, info, err := r.get(ctx, ord.Key(), int64(catalog.OrderKind.MaxBytes))
 		if errors.Is(err, objstore.ErrNotFound) {
 			continue // done meanwhile
 		}
@@ -406,9 +399,7 @@ func (r *Repairer) create(ctx context.Context, o *Ordered, decided uint64, ord c
 			o.Pending = true
 			return nil
 		}
-		rctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		_, err = r.cfg.Store.Replace(rctx, ord.Key(), ord.Marshal(), info.ETag, put)
-		cancel()
+		_, err = r.cfg.Store.Replace(ctx, ord.Key(), ord.Marshal(), info.ETag, put)
 		if !errors.Is(err, objstore.ErrPreconditionFailed) && !errors.Is(err, objstore.ErrNotFound) {
 			return err
 		}
@@ -430,10 +421,13 @@ func contains(all, some []string) bool {
 // Orders lists the orders that are pending. One that can't be read is given to bad.
 func (r *Repairer) Orders(ctx context.Context, bad func(key string, err error)) ([]catalog.Order, error) {
 	var out []catalog.Order
-	err := r.list(ctx, layout.RollupOrdersPrefix, "", func(i objstore.Info) error {
-		b, _, err := r.get(ctx, i.Key, int64(catalog.OrderKind.MaxBytes), recordTimeout)
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupOrdersPrefix}) {
+		if err != nil {
+			return out, fmt.Errorf("orders: %w", err)
+		}
+		b, _, err := r.get(ctx, i.Key, int64(catalog.OrderKind.MaxBytes))
 		if errors.Is(err, objstore.ErrNotFound) {
-			return nil
+			continue
 		}
 		var ord catalog.Order
 		if err == nil {
@@ -441,15 +435,12 @@ func (r *Repairer) Orders(ctx context.Context, bad func(key string, err error)) 
 		}
 		if record.Unreadable(err) {
 			bad(i.Key, err)
-			return nil
+			continue
 		}
-		if err == nil {
-			out = append(out, ord)
+		if err != nil {
+			return out, fmt.Errorf("orders: %w", err)
 		}
-		return err
-	})
-	if err != nil {
-		return out, fmt.Errorf("orders: %w", err)
+		out = append(out, ord)
 	}
 	return out, nil
 }

@@ -62,41 +62,13 @@ func New(c Config) (*Repairer, error) {
 // Shards of the authority.
 func (r *Repairer) Shards() uint32 { return r.cfg.Shards }
 
-const (
-	recordTimeout = 30 * time.Second
-	objectTimeout = 5 * time.Minute
-)
-
 func (r *Repairer) record(ctx context.Context, key string) (catalog.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	rec, _, err := catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, key)
 	return rec, err
 }
 
-func (r *Repairer) get(ctx context.Context, key string, limit int64, timeout time.Duration) ([]byte, objstore.Info, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+func (r *Repairer) get(ctx context.Context, key string, limit int64) ([]byte, objstore.Info, error) {
 	return r.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: limit})
-}
-
-func (r *Repairer) list(ctx context.Context, prefix, after string, fn func(objstore.Info) error) error {
-	for {
-		lctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		page, err := r.cfg.Store.List(lctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
-		cancel()
-		if err != nil {
-			return err
-		}
-		for _, i := range page.Objects {
-			if err := fn(i); err != nil {
-				return err
-			}
-		}
-		if after = page.Next; after == "" {
-			return nil
-		}
-	}
 }
 
 // badPlan: the store answers, and what it has is no plan of this authority.
@@ -106,7 +78,7 @@ func badPlan(err error) bool {
 
 // plan reads a plan; objstore.ErrNotFound when there is none, badPlan when it is damaged.
 func (r *Repairer) plan(ctx context.Context, key string) (*rollup.Plan, []byte, error) {
-	b, _, err := r.get(ctx, key, rollup.MaxPlanBytes, objectTimeout)
+	b, _, err := r.get(ctx, key, rollup.MaxPlanBytes)
 	if err != nil {
 		return nil, nil, err
 	}

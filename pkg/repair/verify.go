@@ -133,14 +133,16 @@ func (v *verifier) sets(ctx context.Context) error {
 		}
 		return nil
 	}
-	stop := errors.New("stop")
-	err := v.r.list(ctx, layout.ManifestsPrefix, layout.RollupSetsHour(v.o.From), func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, v.r.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(v.o.From)}) {
+		if err != nil {
+			return err
+		}
 		n, err := layout.ParseRollupSet(i.Key)
 		if err != nil || n.Span > 0 || v.o.Shard != nil && n.Shard != *v.o.Shard {
-			return nil
+			continue
 		}
 		if n.Hour > v.o.To {
-			return stop
+			break
 		}
 		if n.Hour != at {
 			if err := flush(); err != nil {
@@ -150,10 +152,6 @@ func (v *verifier) sets(ctx context.Context) error {
 		}
 		k := slot{n.Shard, n.Window}
 		gens[k] = append(gens[k], n.Generation)
-		return nil
-	})
-	if err != nil && !errors.Is(err, stop) {
-		return err
 	}
 	return flush()
 }
@@ -413,8 +411,6 @@ func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, er
 
 // head asks the store for an object's size and hash.
 func (v *verifier) head(ctx context.Context, key string, size uint64, sha identity.Digest) (Problem, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	info, err := v.r.cfg.Store.Head(ctx, key)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
@@ -429,7 +425,7 @@ func (v *verifier) head(ctx context.Context, key string, size uint64, sha identi
 
 // bytes reads an object and compares its hash.
 func (v *verifier) bytes(ctx context.Context, key string, size uint64, sha identity.Digest) ([]byte, Problem, string, error) {
-	body, _, err := v.r.get(ctx, key, int64(size)+1, objectTimeout)
+	body, _, err := v.r.get(ctx, key, int64(size)+1)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		return nil, ObjectMissing, "no such object", nil
@@ -449,23 +445,21 @@ func (v *verifier) undecided(ctx context.Context) error {
 		if v.o.Shard != nil && s != *v.o.Shard {
 			continue
 		}
-		stop := errors.New("stop")
 		prefix := layout.PlansPrefix + "shard=" + s.String() + "/"
-		err := v.r.list(ctx, prefix, layout.RollupPlans(v.o.From, s), func(i objstore.Info) error {
+		for i, err := range objstore.List(ctx, v.r.cfg.Store, objstore.ListOptions{Prefix: prefix, StartAfter: layout.RollupPlans(v.o.From, s)}) {
+			if err != nil {
+				return err
+			}
 			h, id, gen, err := layout.ParseRollupPlan(i.Key)
-			if err != nil || id != s {
-				return nil
+			if err == nil && id == s && h > v.o.To {
+				break
 			}
-			if h > v.o.To {
-				return stop
+			if err != nil || id != s || gen <= v.tops[place{h, s}] {
+				continue
 			}
-			if gen <= v.tops[place{h, s}] {
-				return nil
+			if err := v.plan(ctx, Finding{Hour: h, Shard: s, Window: window.Raw}, i.Key, identity.Digest{}); err != nil {
+				return err
 			}
-			return v.plan(ctx, Finding{Hour: h, Shard: s, Window: window.Raw}, i.Key, identity.Digest{})
-		})
-		if err != nil && !errors.Is(err, stop) {
-			return err
 		}
 	}
 	return nil
@@ -474,26 +468,27 @@ func (v *verifier) undecided(ctx context.Context) error {
 // Published gives the shards' hours of the range that have records, hour by hour, shards
 // ascending.
 func (r *Repairer) Published(ctx context.Context, o Options, fn func(window.Hour, shard.ID) error) error {
-	stop := errors.New("stop")
 	last := place{}
 	first := true
-	err := r.list(ctx, layout.ManifestsPrefix, layout.RollupSetsHour(o.From), func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(o.From)}) {
+		if err != nil {
+			return fmt.Errorf("published hours: %w", err)
+		}
 		n, err := layout.ParseRollupSet(i.Key)
 		if err != nil || n.Span > 0 || o.Shard != nil && n.Shard != *o.Shard {
-			return nil
+			continue
 		}
 		if n.Hour > o.To {
-			return stop
+			return nil
 		}
 		at := place{n.Hour, n.Shard}
 		if !first && at == last {
-			return nil
+			continue
 		}
 		first, last = false, at
-		return fn(n.Hour, n.Shard)
-	})
-	if err != nil && !errors.Is(err, stop) {
-		return fmt.Errorf("published hours: %w", err)
+		if err := fn(n.Hour, n.Shard); err != nil {
+			return fmt.Errorf("published hours: %w", err)
+		}
 	}
 	return nil
 }

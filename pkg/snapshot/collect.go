@@ -52,23 +52,18 @@ func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
 
 // unnamed lists the packs up to the number that nothing names.
 func (c *Chain) unnamed(ctx context.Context, number uint64, named map[string]bool) (gone []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	err = objstore.ListAll(ctx, c.cfg.Store, layout.LivePacks(c.cfg.Shard), "", func(o objstore.Info) error {
+	for o, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.LivePacks(c.cfg.Shard)}) {
+		if err != nil {
+			return nil, fmt.Errorf("list packs of shard %s: %w", c.cfg.Shard, err)
+		}
 		if _, n, _, err := layout.ParseLivePack(o.Key); err == nil && n <= number && !named[o.Key] {
 			gone = append(gone, o.Key)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list packs of shard %s: %w", c.cfg.Shard, err)
 	}
 	return gone, nil
 }
 
 func (c *Chain) remove(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	if err := c.cfg.Store.Delete(ctx, key); err != nil {
 		return fmt.Errorf("delete %q: %w", key, err)
 	}

@@ -382,8 +382,6 @@ func create(ctx context.Context, s objstore.Store, key string, body []byte, o ob
 }
 
 func createOnce(ctx context.Context, s objstore.Store, key string, body []byte, o objstore.PutOptions) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	_, err := s.Create(ctx, key, body, o)
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -14,22 +13,16 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
-// requestTimeout bounds one request, or one listing.
-const requestTimeout = 30 * time.Second
-
 // Numbers lists the snapshots of a shard, ascending.
 func Numbers(ctx context.Context, r objstore.Reader, s shard.ID) ([]uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	var out []uint64
-	err := objstore.ListAll(ctx, r, layout.LiveSnapshots(s), "", func(o objstore.Info) error {
+	for o, err := range objstore.List(ctx, r, objstore.ListOptions{Prefix: layout.LiveSnapshots(s)}) {
+		if err != nil {
+			return nil, fmt.Errorf("list snapshots of shard %s: %w", s, err)
+		}
 		if _, n, err := layout.ParseLiveSnapshot(o.Key); err == nil {
 			out = append(out, n)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list snapshots of shard %s: %w", s, err)
 	}
 	return out, nil
 }
@@ -37,17 +30,14 @@ func Numbers(ctx context.Context, r objstore.Reader, s shard.ID) ([]uint64, erro
 // All lists the snapshots of all shards, each shard's newest first: one request, unless
 // there are many.
 func All(ctx context.Context, r objstore.Reader) (map[shard.ID][]uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	out := map[shard.ID][]uint64{}
-	err := objstore.ListAll(ctx, r, layout.LiveSnapshotsPrefix, "", func(o objstore.Info) error {
+	for o, err := range objstore.List(ctx, r, objstore.ListOptions{Prefix: layout.LiveSnapshotsPrefix}) {
+		if err != nil {
+			return nil, fmt.Errorf("list snapshots: %w", err)
+		}
 		if s, n, err := layout.ParseLiveSnapshot(o.Key); err == nil {
 			out[s] = append(out[s], n)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
 	for _, ns := range out {
 		slices.Reverse(ns)
@@ -58,8 +48,6 @@ func All(ctx context.Context, r objstore.Reader) (map[shard.ID][]uint64, error) 
 // Read reads one snapshot. ErrCorrupt: it is there and is none of this shard and number;
 // objstore.ErrNotFound; other errors of the store are wrapped.
 func Read(ctx context.Context, r objstore.Reader, s shard.ID, number uint64) (*Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	key := layout.LiveSnapshot(s, number)
 	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: MaxSnapshotBytes})
 	if objstore.Unreadable(err) {
@@ -100,8 +88,6 @@ func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pa
 }
 
 func readPack(ctx context.Context, r objstore.Reader, key string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: MaxPackBytes})
 	if objstore.Unreadable(err) {
 		return nil, fmt.Errorf("read %q: %w: %w", key, ErrCorrupt, err)

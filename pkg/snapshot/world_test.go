@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
@@ -176,7 +177,7 @@ func (w *world) holds(want []intake.Entry) *Snapshot {
 func (w *world) keys(prefix string) []string {
 	w.t.Helper()
 	var out []string
-	w.must(objstore.ListAll(bg, w.store, prefix, "", func(o objstore.Info) error { out = append(out, o.Key); return nil }))
+	w.must(storetest.Each(bg, w.store, prefix, func(o objstore.Info) error { out = append(out, o.Key); return nil }))
 	return out
 }
 

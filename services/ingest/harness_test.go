@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -277,7 +278,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func contents(t testing.TB, s objstore.Store) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	err := objstore.ListAll(t.Context(), s, "", "", func(i objstore.Info) error {
+	err := storetest.Each(t.Context(), s, "", func(i objstore.Info) error {
 		if f := objstore.Family(i.Key); f != "probe" && f != "authority" {
 			all[i.Key] = i.ETag
 		}

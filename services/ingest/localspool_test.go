@@ -6,6 +6,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/spool"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -86,7 +87,7 @@ func TestSpoolOfAnotherAuthorityEndsTheCollector(t *testing.T) {
 
 func manifests(t testing.TB, s objstore.Store) (keys []string) {
 	t.Helper()
-	err := objstore.ListAll(t.Context(), s, layout.AcceptedPrefix, "", func(i objstore.Info) error {
+	err := storetest.Each(t.Context(), s, layout.AcceptedPrefix, func(i objstore.Info) error {
 		keys = append(keys, i.Key)
 		return nil
 	})

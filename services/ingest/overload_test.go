@@ -22,6 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -249,7 +250,7 @@ func TestTwoCollectorsRace(t *testing.T) {
 		}
 	}
 	quarantined := 0
-	if err := objstore.ListAll(t.Context(), store, layout.QuarantinePrefix, "", func(objstore.Info) error { quarantined++; return nil }); err != nil || quarantined != rounds/2 {
+	if err := storetest.Each(t.Context(), store, layout.QuarantinePrefix, func(objstore.Info) error { quarantined++; return nil }); err != nil || quarantined != rounds/2 {
 		t.Errorf("%d quarantine records, %v", quarantined, err)
 	}
 }
@@ -295,7 +296,7 @@ func TestManyAgentsWithLargeFrames(t *testing.T) {
 	}
 	wg.Wait()
 	n := 0
-	if err := objstore.ListAll(t.Context(), c.store, layout.AcceptedPrefix, "", func(objstore.Info) error { n++; return nil }); err != nil || n != agents*each {
+	if err := storetest.Each(t.Context(), c.store, layout.AcceptedPrefix, func(objstore.Info) error { n++; return nil }); err != nil || n != agents*each {
 		t.Errorf("%d accepted, %v", n, err)
 	}
 }

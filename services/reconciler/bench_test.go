@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 )
 
@@ -58,7 +59,7 @@ func filled(b *testing.B, n int) (objstore.Store, []string) {
 func BenchmarkBareListAndHead(b *testing.B) {
 	s, keys := filled(b, b.N)
 	n := 0
-	must(b, objstore.ListAll(bg, s, layout.AcceptedPrefix, "", func(o objstore.Info) error {
+	must(b, storetest.Each(bg, s, layout.AcceptedPrefix, func(o objstore.Info) error {
 		_, err := s.Head(bg, o.Key)
 		n++
 		return err

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -22,8 +21,7 @@ import (
 
 // Bounds of writing snapshots.
 const (
-	storeTimeout     = 10 * time.Second // one request of a scan or of a snapshot
-	saveTries        = 4                // lost races against another reconciler
+	saveTries        = 4 // lost races against another reconciler
 	flushConcurrency = 8
 )
 
@@ -85,8 +83,6 @@ func (b *book) open(ctx context.Context, boot identity.Boot) (*account, error) {
 // read gets a snapshot. One that is absent or can't be read is an empty ledger: the
 // next audit lists the boot from its start.
 func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	key := layout.Ledger(boot)
 	l, info, err := record.Read(ctx, b.store, key, ledger.SnapshotKind, ledger.Parse)
 	if errors.Is(err, objstore.ErrNotFound) {
@@ -198,8 +194,6 @@ func (b *book) save(ctx context.Context, a *account) error {
 }
 
 func (b *book) write(ctx context.Context, key string, body []byte, etag string) (objstore.Info, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	o := objstore.PutOptions{ContentType: "application/json"}
 	if etag == "" {
 		return b.store.Create(ctx, key, body, o)

@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/pkg/run"

@@ -91,8 +91,6 @@ func (s *Service) auditBoot(ctx context.Context, boot identity.Boot, r *round) e
 
 // storeTime is the store's clock: what it stamps a write with. It is rounded down, as Last-Modified is.
 func (s *Service) storeTime(ctx context.Context) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	info, err := s.store.Put(ctx, clockKey, []byte("{}"), objstore.PutOptions{ContentType: "application/json"})
 	if err != nil {
 		return time.Time{}, err
@@ -129,25 +127,17 @@ func (s *Service) strange(key string) {
 	s.log.Warn("unknown key under our prefix", "key", key)
 }
 
-// listAll lists with a deadline for each page. A failed page is an error, never the end.
+// listAll calls fn for every object under prefix after the key. A failed page is an error, never the end.
 func (s *Service) listAll(ctx context.Context, prefix, after string, fn func(objstore.Info) error) error {
-	for {
-		pctx, cancel := context.WithTimeout(ctx, storeTimeout)
-		page, err := s.store.List(pctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
-		cancel()
+	for o, err := range objstore.List(ctx, s.store, objstore.ListOptions{Prefix: prefix, StartAfter: after}) {
+		if err == nil {
+			err = fn(o)
+		}
 		if err != nil {
 			return err
 		}
-		for _, o := range page.Objects {
-			if err := fn(o); err != nil {
-				return err
-			}
-		}
-		if page.Next == "" {
-			return nil
-		}
-		after = page.Next
 	}
+	return nil
 }
 
 // firstError prefers what went wrong over the cancellation that followed it.

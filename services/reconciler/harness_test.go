@@ -19,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -186,7 +187,7 @@ func derived(t testing.TB, s objstore.Store) map[string]string {
 	out := map[string]string{}
 	for _, p := range []string{layout.AcceptedByBlobPrefix, layout.AcceptedByTimePrefix, layout.RawBlobsByTimePrefix,
 		layout.QuarantineByBlobPrefix, layout.RepairPrefix} {
-		must(t, objstore.ListAll(bg, s, p, "", func(o objstore.Info) error {
+		must(t, storetest.Each(bg, s, p, func(o objstore.Info) error {
 			b, _, err := s.Get(bg, o.Key, objstore.GetOptions{})
 			out[o.Key] = string(b)
 			return err

@@ -131,8 +131,6 @@ func (st *stage) write(ctx context.Context, ids []shard.ID) error {
 }
 
 func (st *stage) segment(ctx context.Context, id shard.ID, entries []intake.Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	return st.w.Write(ctx, id, entries)
 }
 
@@ -159,9 +157,7 @@ func (st *stage) pending() int {
 // feedIntake fixes the number of shards and then writes segments until ctx ends.
 func (s *Service) feedIntake(ctx context.Context) error {
 	for backoff := run.NewBackoff(s.cfg.Queue.RetryBase, s.cfg.Queue.RetryMax); ; {
-		ectx, cancel := context.WithTimeout(ctx, storeTimeout)
-		err := intake.EnsureShards(ectx, s.store, s.cfg.Intake.Shards)
-		cancel()
+		err := intake.EnsureShards(ctx, s.store, s.cfg.Intake.Shards)
 		var differ *intake.ShardsError
 		if err == nil || errors.As(err, &differ) || errors.Is(err, intake.ErrConfig) {
 			if err != nil {

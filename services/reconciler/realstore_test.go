@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
@@ -146,7 +147,7 @@ func BenchmarkRealStore(b *testing.B) {
 	}
 	head := func(k string) { _, err := store.Head(bg, k); must(b, err) }
 	list := func() {
-		must(b, objstore.ListAll(bg, store, layout.AcceptedPrefix, "", func(objstore.Info) error { return nil }))
+		must(b, storetest.Each(bg, store, layout.AcceptedPrefix, func(objstore.Info) error { return nil }))
 	}
 	first := true
 	var bare, known, fresh time.Duration

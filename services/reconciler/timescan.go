@@ -70,9 +70,7 @@ func (s *Service) scanHour(ctx context.Context, hour, from time.Time, r *round) 
 			s.strange(o.Key)
 			return nil
 		}
-		gctx, cancel := context.WithTimeout(ctx, storeTimeout)
-		body, _, err := s.store.Get(gctx, o.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-		cancel()
+		body, _, err := s.store.Get(ctx, o.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 		if errors.Is(err, objstore.ErrNotFound) {
 			return nil
 		}

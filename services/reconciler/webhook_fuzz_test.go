@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
 	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -33,7 +34,7 @@ func FuzzWebhook(f *testing.F) {
 	must(f, err)
 	keys := func(t testing.TB) map[string]string {
 		all := map[string]string{}
-		must(t, objstore.ListAll(bg, store, "", "", func(i objstore.Info) error { all[i.Key] = i.ETag; return nil }))
+		must(t, storetest.Each(bg, store, "", func(i objstore.Info) error { all[i.Key] = i.ETag; return nil }))
 		return all
 	}
 	before := keys(f)

@@ -72,30 +72,27 @@ func (o *owner) listAsides(ctx context.Context) error {
 	}
 	found := map[agentHour]catalog.Aside{}
 	prefix := layout.RollupAsides(o.grant.Shard)
-	for after := ""; ; {
-		page, err := o.s.list(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+	for i, err := range objstore.List(ctx, o.s.store, objstore.ListOptions{Prefix: prefix}) {
 		if err != nil {
 			return fmt.Errorf("list %q: %w", prefix, err)
 		}
-		for _, i := range page.Objects {
-			h, _, agent, err := layout.ParseRollupAside(i.Key)
-			if err != nil || len(found) == maxAsides {
-				continue
-			}
-			if old, ok := o.aside.of[agentHour{h, agent}]; ok {
-				found[agentHour{h, agent}] = old
-				continue
-			}
-			a, ok, err := o.readAside(ctx, i.Key)
-			if err != nil {
-				return err
-			}
-			if ok {
-				found[agentHour{h, agent}] = a
-			}
-		}
-		if after = page.Next; after == "" {
+		if len(found) == maxAsides {
 			break
+		}
+		h, _, agent, err := layout.ParseRollupAside(i.Key)
+		if err != nil {
+			continue
+		}
+		if old, ok := o.aside.of[agentHour{h, agent}]; ok {
+			found[agentHour{h, agent}] = old
+			continue
+		}
+		a, ok, err := o.readAside(ctx, i.Key)
+		if err != nil {
+			return err
+		}
+		if ok {
+			found[agentHour{h, agent}] = a
 		}
 	}
 	if o.aside.of != nil {
@@ -112,9 +109,7 @@ func (o *owner) listAsides(ctx context.Context) error {
 // readAside reads one record; false: it counts for nothing, and is deleted where it may be.
 func (o *owner) readAside(ctx context.Context, key string) (catalog.Aside, bool, error) {
 	s := o.s
-	rctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	b, _, err := s.store.Get(rctx, key, objstore.GetOptions{Limit: int64(catalog.AsideKind.MaxBytes)})
+	b, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(catalog.AsideKind.MaxBytes)})
 	if errors.Is(err, objstore.ErrNotFound) {
 		return catalog.Aside{}, false, nil
 	}
@@ -137,9 +132,7 @@ func (o *owner) readAside(ctx context.Context, key string) (catalog.Aside, bool,
 	default:
 		return a, true, nil
 	}
-	dctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	if err := s.store.Delete(dctx, key); err != nil {
+	if err := s.store.Delete(ctx, key); err != nil {
 		return a, false, fmt.Errorf("delete %q: %w", key, err)
 	}
 	return a, false, nil
@@ -154,8 +147,6 @@ func (o *owner) retryHour(h window.Hour) {
 
 // setAside records that the agent is left out of the hour, before any plan leaves it out.
 func (o *owner) setAside(ctx context.Context, a catalog.Aside) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	if _, err := o.s.store.Put(ctx, a.Key(), a.Marshal(), objstore.PutOptions{ContentType: "application/json"}); err != nil {
 		return fmt.Errorf("put %q: %w", a.Key(), err)
 	}

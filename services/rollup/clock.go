@@ -23,8 +23,6 @@ func (e *ClockError) Error() string {
 // clocks gives the store's time, by an object that it writes, and how far the clock is
 // ahead of it.
 func (s *Service) clocks(ctx context.Context) (stored time.Time, ahead time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	now := s.now() // before the store's, so that a slow answer makes it no less right
 	info, err := s.store.Put(ctx, layout.RollupClockKey, []byte("{}"), objstore.PutOptions{ContentType: "application/json"})
 	if err == nil && info.LastModified.IsZero() {

@@ -8,6 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -20,7 +21,7 @@ func (w *world) hoursObjects(h window.Hour) (keys []string) {
 		prefixes = append(prefixes, layout.RollupChunksHour(win, h))
 	}
 	for _, p := range prefixes {
-		must(w.t, objstore.ListAll(w.t.Context(), w.store, p, "", func(o objstore.Info) error {
+		must(w.t, storetest.Each(w.t.Context(), w.store, p, func(o objstore.Info) error {
 			keys = append(keys, o.Key)
 			return nil
 		}))
@@ -52,7 +53,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	_, err := w.store.Create(t.Context(), stray[lone], []byte("left by a crash"), objstore.PutOptions{})
 	must(t, err)
 	// The queue is lost, and with it what the publications put on.
-	must(t, objstore.ListAll(t.Context(), w.store, layout.DelayedPrefix, "", func(o objstore.Info) error {
+	must(t, storetest.Each(t.Context(), w.store, layout.DelayedPrefix, func(o objstore.Info) error {
 		return w.store.Delete(t.Context(), o.Key)
 	}))
 	bad := layout.RollupSet(hours[0], 0, window.Raw, 1)

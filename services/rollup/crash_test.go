@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -83,7 +84,7 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 // and objects for all that they name.
 func (w *world) onlyOneSet(h window.Hour, n int) {
 	w.t.Helper()
-	must(w.t, objstore.ListAll(w.t.Context(), w.store, layout.RollupSetsHour(h), "", func(i objstore.Info) error {
+	must(w.t, storetest.Each(w.t.Context(), w.store, layout.RollupSetsHour(h), func(i objstore.Info) error {
 		r, _, err := catalog.Read(w.t.Context(), w.store, testAuthority, i.Key)
 		if err != nil {
 			return err

@@ -114,10 +114,8 @@ func (o *owner) segment(ctx context.Context, key string) error {
 func (o *owner) leaveAlone(ctx context.Context, what, key string, err error) {
 	o.alone++
 	o.s.m.segments.WithLabelValues(what).Inc()
-	hctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	written := "unknown"
-	if info, herr := o.s.store.Head(hctx, key); herr == nil {
+	if info, herr := o.s.store.Head(ctx, key); herr == nil {
 		written = info.LastModified.UTC().Format(time.RFC3339)
 	}
 	o.s.log.Error("intake segment is "+what+" and is left alone; lmctl reprocess enters what was accepted until it was written", "key", key, "written", written, "error", err)
@@ -135,9 +133,7 @@ func (o *owner) later(key string, err error) error {
 // readSegment reads a segment of this authority: *ForeignSegmentError when it is not. What
 // a later try may mend wraps intake.ErrLater.
 func (s *Service) readSegment(ctx context.Context, key string) (intake.Segment, error) {
-	rctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	seg, err := intake.ReadSegment(rctx, s.store, key)
+	seg, err := intake.ReadSegment(ctx, s.store, key)
 	switch {
 	case err == nil && seg.Shards != s.cfg.Shards:
 		return seg, &ForeignSegmentError{Key: key, Have: seg.Shards, Want: s.cfg.Shards}

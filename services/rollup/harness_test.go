@@ -25,6 +25,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
 	"lightmetrics.dev/lightmetrics/pkg/retry"
@@ -336,7 +337,7 @@ func sameSeries(a, b *chunk.Series) bool {
 // left lists what the shard's intake still has.
 func (w *world) left(id shard.ID) (keys []string) {
 	w.t.Helper()
-	must(w.t, objstore.ListAll(w.t.Context(), w.store, layout.IntakeShard(id), "", func(o objstore.Info) error {
+	must(w.t, storetest.Each(w.t.Context(), w.store, layout.IntakeShard(id), func(o objstore.Info) error {
 		keys = append(keys, o.Key)
 		return nil
 	}))

@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -191,7 +192,7 @@ func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
 		t.Errorf("1m is %+v, was %+v", after, before)
 	}
 	n := 0
-	must(t, objstore.ListAll(t.Context(), w.store, layout.RollupSetsHour(hour0), "", func(objstore.Info) error { n++; return nil }))
+	must(t, storetest.Each(t.Context(), w.store, layout.RollupSetsHour(hour0), func(objstore.Info) error { n++; return nil }))
 	if n != len(window.All()) {
 		t.Errorf("%d records, want those of the first generation", n)
 	}

@@ -86,28 +86,21 @@ func (o *owner) listOrders(ctx context.Context) error {
 	}
 	orders := map[window.Hour]*order{}
 	prefix := layout.RollupOrders(o.grant.Shard)
-	for after := ""; ; {
-		page, err := o.s.list(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+	for i, err := range objstore.List(ctx, o.s.store, objstore.ListOptions{Prefix: prefix}) {
 		if err != nil {
 			return fmt.Errorf("list %q: %w", prefix, err)
 		}
-		for _, i := range page.Objects {
-			if len(orders) == maxOrders {
-				break
-			}
-			ord, err := o.readOrder(ctx, i.Key)
-			if err != nil {
-				return err
-			}
-			if ord == nil {
-				continue
-			}
-			if was := o.orders[ord.Hour]; was != nil {
-				ord.next, ord.fails = was.next, was.fails
-			}
-			orders[ord.Hour] = ord
+		ord, err := o.readOrder(ctx, i.Key)
+		if err != nil {
+			return err
 		}
-		if after = page.Next; after == "" || len(orders) == maxOrders {
+		if ord == nil {
+			continue
+		}
+		if was := o.orders[ord.Hour]; was != nil {
+			ord.next, ord.fails = was.next, was.fails
+		}
+		if orders[ord.Hour] = ord; len(orders) == maxOrders {
 			break
 		}
 	}
@@ -134,8 +127,6 @@ func (o *owner) orderOf(ctx context.Context, h window.Hour) (*order, error) {
 
 // readOrder gives nil for what is gone, or is no order of this authority.
 func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(catalog.OrderKind.MaxBytes)})
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil, nil
@@ -173,9 +164,7 @@ func (o *owner) obeyOne(ctx context.Context, ord *order) (did bool, err error) {
 			o.orders[ord.Hour] = now
 			return true, nil
 		}
-		dctx, cancel := context.WithTimeout(ctx, storeTimeout)
-		defer cancel()
-		if err := s.store.Delete(dctx, ord.Key()); err != nil {
+		if err := s.store.Delete(ctx, ord.Key()); err != nil {
 			return false, fmt.Errorf("delete %q: %w", ord.Key(), err)
 		}
 		delete(o.orders, ord.Hour)

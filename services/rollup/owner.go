@@ -172,9 +172,7 @@ func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 func (o *owner) clean(ctx context.Context) (err error) {
 	down := 0
 	for _, key := range slices.Clone(o.log.spent) {
-		dctx, cancel := context.WithTimeout(ctx, storeTimeout)
-		derr := o.s.store.Delete(dctx, key)
-		cancel()
+		derr := o.s.store.Delete(ctx, key)
 		if derr != nil { // one that is not to be deleted keeps none of the others
 			err = fmt.Errorf("delete %q: %w", key, derr)
 			if down++; down == downAtOnce {

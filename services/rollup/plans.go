@@ -22,13 +22,8 @@ type planned struct {
 	found bool // it was there: another's, or of a former try
 }
 
-// planTimeout of reading or writing a plan, which may have megabytes.
-const planTimeout = storeTimeout * 6
-
 // readPlan reads a generation's plan; objstore.ErrNotFound when there is none.
 func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen uint64) (*planned, error) {
-	ctx, cancel := context.WithTimeout(ctx, planTimeout)
-	defer cancel()
 	key := layout.RollupPlan(h, id, gen)
 	body, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
 	if err != nil {
@@ -69,9 +64,7 @@ func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint
 	if err != nil {
 		return nil, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, planTimeout)
-	defer cancel()
-	if _, err := s.store.Create(cctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"}); err == nil {
+	if _, err := s.store.Create(ctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"}); err == nil {
 		return &planned{p, identity.Sum(body), false}, nil
 	} else if got, rerr := s.readPlan(ctx, h, id, gen); rerr == nil {
 		return got, nil

@@ -187,9 +187,7 @@ func (o *owner) endFrames(ctx context.Context, p *framePass) error {
 	}
 	// Where too many hours wait, the next pass looks at all of them again.
 	if len(next.Again) <= compact.MaxFramesAgain && next.Through >= f.done.Through {
-		pctx, cancel := context.WithTimeout(ctx, storeTimeout)
-		defer cancel()
-		if _, err := o.s.store.Put(pctx, next.Key(), next.Marshal(), objstore.PutOptions{ContentType: "application/json"}); err != nil {
+		if _, err := o.s.store.Put(ctx, next.Key(), next.Marshal(), objstore.PutOptions{ContentType: "application/json"}); err != nil {
 			return fmt.Errorf("put %q: %w", next.Key(), err)
 		}
 		f.done = &next
@@ -200,8 +198,6 @@ func (o *owner) endFrames(ctx context.Context, p *framePass) error {
 
 // readFrameProgress reads the note. One that is not there, or no note, has nothing done.
 func (o *owner) readFrameProgress(ctx context.Context) (*compact.FrameProgress, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	key := layout.RollupFrames(o.grant.Shard)
 	none := &compact.FrameProgress{AuthorityID: o.s.cfg.AuthorityID, Shard: o.grant.Shard, Through: earliest}
 	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(compact.FrameProgressKind.MaxBytes)})

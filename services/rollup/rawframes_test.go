@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -25,7 +26,7 @@ import (
 // there are the raw frames in the store.
 func (w *world) there(prefix string) (n int) {
 	w.t.Helper()
-	must(w.t, objstore.ListAll(w.t.Context(), w.store, prefix, "", func(objstore.Info) error { n++; return nil }))
+	must(w.t, storetest.Each(w.t.Context(), w.store, prefix, func(objstore.Info) error { n++; return nil }))
 	return n
 }
 
@@ -81,7 +82,7 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 		t.Fatalf("%+v", set)
 	}
 	run((hour0 + 1).End(), false, 7, fmt.Sprintf("map[%s:1]", compact.KeptWide))
-	must(t, objstore.ListAll(t.Context(), w.store, layout.LogPrefix, "", func(i objstore.Info) error {
+	must(t, storetest.Each(t.Context(), w.store, layout.LogPrefix, func(i objstore.Info) error {
 		b, _, err := w.store.Get(t.Context(), i.Key, objstore.GetOptions{})
 		if err == nil && (!strings.HasPrefix(i.Key, layout.LogPrefix+"frames/") || !strings.Contains(string(b), framelog.Kind.Schema)) {
 			t.Errorf("%s: %s", i.Key, b)

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -230,7 +231,7 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 			}
 		}
 		n := 0
-		must(t, objstore.ListAll(t.Context(), w.store, layout.RollupSetsHour(hour0), "", func(objstore.Info) error { n++; return nil }))
+		must(t, storetest.Each(t.Context(), w.store, layout.RollupSetsHour(hour0), func(objstore.Info) error { n++; return nil }))
 		if n != len(window.All()) {
 			t.Errorf("%d records, want those of the first generation", n)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -147,8 +148,6 @@ func (s *Service) planNext(ctx context.Context, p *planned, inputs []intake.Entr
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, planTimeout)
-	defer cancel()
 	if _, err := s.store.Create(ctx, next.Key(), body, objstore.PutOptions{ContentType: "application/json"}); err != nil && !errors.Is(err, objstore.ErrExists) {
 		return fmt.Errorf("create plan: %w", err)
 	}
@@ -194,8 +193,6 @@ func (h job) begin(ctx context.Context, p *planned) (died bool, err error) {
 	if n < attemptBytes {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	key := layout.RollupAttempt(p.Hour, p.Shard)
 	b, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(catalog.AttemptKind.MaxBytes)})
 	if err == nil {
@@ -224,7 +221,7 @@ func (h job) end(ctx context.Context) {
 	if _, ok := h.o.attempts[key]; !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := h.o.s.store.Delete(ctx, key); err != nil {
 		h.o.s.log.Warn("the note of a job that ended can't be deleted", "key", key, "error", err)

@@ -40,44 +40,39 @@ func (o *owner) rivalsAccepted(ctx context.Context, pend []intake.Entry, beside,
 func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []intake.Entry, end uint64, beside, h window.Hour) error {
 	prefix := layout.AcceptedBoot(boot)
 	from := pend[0].SeqStart - min(pend[0].SeqStart, uint64(frame.DefaultLimits().Records))
-	for after := prefix + layout.SeqName(from, 0); ; {
-		page, err := o.s.list(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after})
+	for i, err := range objstore.List(ctx, o.s.store, objstore.ListOptions{Prefix: prefix, StartAfter: prefix + layout.SeqName(from, 0)}) {
 		if err != nil {
 			return fmt.Errorf("list %q: %w", prefix, err)
 		}
-		for _, i := range page.Objects {
-			id, err := layout.ParseAccepted(i.Key)
-			if err != nil {
-				continue // foreign, or of a boot whose name goes on
-			}
-			if id.SeqStart > end {
-				return nil
-			}
-			var mine []intake.Entry
-			for _, e := range pend {
-				if e.Identity() != id && e.Identity().Intersects(id) {
-					mine = append(mine, e)
-				}
-			}
-			if len(mine) == 0 || slices.ContainsFunc(pend, func(e intake.Entry) bool { return e.Identity() == id }) {
-				continue
-			}
-			e, err := o.s.acceptedEntry(ctx, id)
-			if err != nil {
-				return err
-			}
-			if first, last := e.Hours(); beside < first || beside > last {
-				continue
-			}
-			o.log.join(e, h, o.s.now())
-			for _, m := range mine {
-				o.log.need(o.log.batches[m.Identity()], beside, o.s.now())
-			}
+		id, err := layout.ParseAccepted(i.Key)
+		if err != nil {
+			continue // foreign, or of a boot whose name goes on
 		}
-		if after = page.Next; after == "" {
+		if id.SeqStart > end {
 			return nil
 		}
+		var mine []intake.Entry
+		for _, e := range pend {
+			if e.Identity() != id && e.Identity().Intersects(id) {
+				mine = append(mine, e)
+			}
+		}
+		if len(mine) == 0 || slices.ContainsFunc(pend, func(e intake.Entry) bool { return e.Identity() == id }) {
+			continue
+		}
+		e, err := o.s.acceptedEntry(ctx, id)
+		if err != nil {
+			return err
+		}
+		if first, last := e.Hours(); beside < first || beside > last {
+			continue
+		}
+		o.log.join(e, h, o.s.now())
+		for _, m := range mine {
+			o.log.need(o.log.batches[m.Identity()], beside, o.s.now())
+		}
 	}
+	return nil
 }
 
 // joinAccepted makes published batches of another hour inputs of h when the plan that has
@@ -98,8 +93,6 @@ func (o *owner) joinAccepted(ctx context.Context, ids []identity.Batch, h window
 
 // acceptedEntry is what the identity manifest says of a batch.
 func (s *Service) acceptedEntry(ctx context.Context, id identity.Batch) (intake.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	key := layout.Accepted(id)
 	b, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	if err != nil {

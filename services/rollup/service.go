@@ -165,9 +165,7 @@ func (s *Service) work(ctx context.Context) error {
 		if err := s.authority(ctx); err != nil {
 			return err
 		}
-		ectx, cancel := context.WithTimeout(ctx, storeTimeout)
-		defer cancel()
-		return intake.EnsureShards(ectx, s.store, s.cfg.Shards)
+		return intake.EnsureShards(ctx, s.store, s.cfg.Shards)
 	})
 	if err != nil {
 		return err
@@ -209,8 +207,6 @@ var errAuthority = errors.New("the bucket is of another authority")
 
 // authority compares the configured id with the bucket's, or takes that.
 func (s *Service) authority(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
 	id, err := accept.ReadAuthority(ctx, s.store)
 	if err != nil {
 		return err

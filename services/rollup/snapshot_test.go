@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/snapshot"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -130,7 +131,7 @@ func TestSnapshotsCanBeOff(t *testing.T) {
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
 	w.start(t, cfg, w.store)
 	eventually(t, "the hour is rolled up", func() bool { return len(w.left(0)) == 0 })
-	must(t, objstore.ListAll(t.Context(), w.store, layout.LivePrefix, "", func(o objstore.Info) error {
+	must(t, storetest.Each(t.Context(), w.store, layout.LivePrefix, func(o objstore.Info) error {
 		t.Errorf("%s is there", o.Key)
 		return nil
 	}))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 )
 
@@ -102,7 +103,7 @@ func listing(t testing.TB, s objstore.Store) map[string]string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	all := map[string]string{}
-	if err := objstore.ListAll(ctx, s, "", "", func(i objstore.Info) error { all[i.Key] = i.ETag; return nil }); err != nil {
+	if err := storetest.Each(ctx, s, "", func(i objstore.Info) error { all[i.Key] = i.ETag; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return all

@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/fsck"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 )
 
 // leftOut are families that no backup needs.
@@ -137,7 +138,7 @@ func copyBucket(ctx context.Context, t *testing.T, from, to *cluster.Cluster) (i
 	for _, prefix := range order {
 		g, gctx := errgroup.WithContext(ctx)
 		g.SetLimit(4)
-		err := objstore.ListAll(gctx, src, prefix+"/", "", func(i objstore.Info) error {
+		err := storetest.Each(gctx, src, prefix+"/", func(i objstore.Info) error {
 			if strings.HasPrefix(i.Key, "gc/v1/delayed/") && prefix == "gc" {
 				return nil // the loop's --exclude
 			}
@@ -150,7 +151,7 @@ func copyBucket(ctx context.Context, t *testing.T, from, to *cluster.Cluster) (i
 		}
 	}
 	// A family that the guide does not know would be lost without a word.
-	return n, objstore.ListAll(ctx, src, "", "", func(i objstore.Info) error {
+	return n, storetest.Each(ctx, src, "", func(i objstore.Info) error {
 		if !slices.ContainsFunc(append(order, leftOut...), func(p string) bool { return strings.HasPrefix(i.Key, p+"/") }) {
 			return fmt.Errorf("the guide copies no %s", i.Key)
 		}

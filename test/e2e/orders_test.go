@@ -20,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/repair"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -200,7 +201,7 @@ func openRepairer(ctx context.Context, c *cluster.Cluster, shards uint32) (*repa
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: cluster.Authority, Shards: shards, By: "test", Now: time.Now,
 		Scan: func(ctx context.Context, _ window.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
-			return objstore.ListAll(ctx, store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
+			return storetest.Each(ctx, store, layout.AcceptedPrefix, func(i objstore.Info) error {
 				b, _, err := store.Get(ctx, i.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 				if err != nil {
 					return err
@@ -271,7 +272,7 @@ func mostGenerations(ctx context.Context, c *cluster.Cluster) (most uint64, key 
 	if err != nil {
 		return 0, "", err
 	}
-	err = objstore.ListAll(ctx, store, layout.ManifestsPrefix, "", func(i objstore.Info) error {
+	err = storetest.Each(ctx, store, layout.ManifestsPrefix, func(i objstore.Info) error {
 		if n, err := layout.ParseRollupSet(i.Key); err == nil && n.Generation > most {
 			most, key = n.Generation, i.Key
 		}
@@ -298,7 +299,7 @@ func (v *vandal) spoil(ctx context.Context) error {
 	}
 	prefix := []string{layout.ManifestsPrefix, layout.PlansPrefix, "rollup/v1/window=", "index/v1/"}[v.rnd.IntN(4)]
 	var keys []string
-	err = objstore.ListAll(ctx, store, prefix, "", func(i objstore.Info) error {
+	err = storetest.Each(ctx, store, prefix, func(i objstore.Info) error {
 		keys = append(keys, i.Key)
 		return nil
 	})

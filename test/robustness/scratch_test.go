@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 )
 
 // scratch overwrites and deletes objects of its own beside the collectors, so that the
@@ -89,7 +90,7 @@ func (s *scratch) stop(ctx context.Context) error {
 	s.wg.Wait()
 	var errs []error
 	listed := map[string]bool{}
-	if err := objstore.ListAll(ctx, s.store, "scratch/", "", func(o objstore.Info) error { listed[o.Key] = true; return nil }); err != nil {
+	if err := storetest.Each(ctx, s.store, "scratch/", func(o objstore.Info) error { listed[o.Key] = true; return nil }); err != nil {
 		return err
 	}
 	for key, want := range s.want {

@@ -23,18 +23,17 @@ func (w *world) index(p *process, passes int) {
 		}
 		for range passes {
 			for _, prefix := range []string{layout.AcceptedPrefix, layout.QuarantinePrefix} {
-				err := objstore.ListAll(ctx, t, prefix, "", func(o objstore.Info) error {
-					_, err := r.Reconcile(ctx, o.Key, reconcile.Options{Look: true})
-					if err != nil {
+				for o, err := range objstore.List(ctx, t, objstore.ListOptions{Prefix: prefix}) {
+					if err != nil || ctx.Err() != nil { // another pass does what this one could not
+						t.note(t.name, "pass", prefix, "", err)
+						break
+					}
+					if _, err := r.Reconcile(ctx, o.Key, reconcile.Options{Look: true}); err != nil {
 						t.note(t.name, "reconcile", o.Key, "", err)
 					}
-					return ctx.Err() // another pass does what this one could not
-				})
+				}
 				if t.pause() {
 					return
-				}
-				if err != nil {
-					t.note(t.name, "pass", prefix, "", err)
 				}
 			}
 		}

@@ -93,34 +93,36 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 		return nil, err
 	}
 	first, last := int64(math.MaxInt64), int64(math.MinInt64)
-	err = objstore.ListAll(ctx, store, layout.AcceptedPrefix, "", func(i objstore.Info) error {
+	for i, err := range objstore.List(ctx, store, objstore.ListOptions{Prefix: layout.AcceptedPrefix}) {
+		if err != nil {
+			return nil, err
+		}
 		body, _, err := store.Get(ctx, i.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		m, err := accept.ParseManifest(body)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		raw, _, err := store.Get(ctx, m.RawBlobKey, objstore.GetOptions{})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var b frame.Batch
 		if err := frame.Decode(raw, &b, frame.DefaultLimits()); err != nil {
-			return fmt.Errorf("%s: %w", m.RawBlobKey, err)
+			return nil, fmt.Errorf("%s: %w", m.RawBlobKey, err)
 		}
 		a := live.Accepted{Identity: m.Identity, SHA256: identity.Sum(raw), AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
 		if _, err := r.store.Insert(a, &b, time.Now()); err != nil {
-			return err
+			return nil, err
 		}
 		r.batches = append(r.batches, m.Identity)
 		r.records += m.RecordCount
 		first, last = min(first, m.MinTime), max(last, m.MaxTime)
-		return nil
-	})
+	}
 	r.from, r.to = time.Unix(0, first).Truncate(time.Second), time.Unix(0, last).Truncate(time.Second)
-	return r, err
+	return r, nil
 }
 
 // rolledUp counts the records that published sets have. The run is shorter than an hour, so

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/snapshot"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -65,7 +66,7 @@ func (d dying) Create(ctx context.Context, key string, b []byte, o objstore.PutO
 func (w *snapshotWorld) keys(prefix string) map[string]bool {
 	w.t.Helper()
 	out := map[string]bool{}
-	must(w.t, objstore.ListAll(w.t.Context(), w.store, prefix, "", func(o objstore.Info) error { out[o.Key] = true; return nil }))
+	must(w.t, storetest.Each(w.t.Context(), w.store, prefix, func(o objstore.Info) error { out[o.Key] = true; return nil }))
 	return out
 }
 

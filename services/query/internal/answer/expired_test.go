@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -23,7 +24,7 @@ func (l *lab) expire(through map[window.Window]window.Hour, share float64) {
 	l.put(layout.RollupExpiryKey, catalog.Expiry{AuthorityID: "test", Through: through, WorkerID: "w"}.Marshal())
 	var removed []*catalog.Set
 	named := map[string]bool{}
-	l.must(objstore.ListAll(l.t.Context(), l.store, layout.ManifestsPrefix, "", func(i objstore.Info) error {
+	l.must(storetest.Each(l.t.Context(), l.store, layout.ManifestsPrefix, func(i objstore.Info) error {
 		r, _, err := catalog.Read(l.t.Context(), l.store, "test", i.Key)
 		if err != nil || r.Set == nil {
 			return err

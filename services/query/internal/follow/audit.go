@@ -57,19 +57,26 @@ func (f *Follower) audit(ctx context.Context, full bool) error {
 func (f *Follower) auditBoots(ctx context.Context, full bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(f.cfg.Listers)
-	err := objstore.ListAll(ctx, f.d.Store, layout.BootsPrefix, "", func(o objstore.Info) error {
+	var failed error
+	for o, err := range objstore.List(ctx, f.d.Store, objstore.ListOptions{Prefix: layout.BootsPrefix}) {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			failed = err
+			break
+		}
 		boot, err := layout.ParseBoot(o.Key)
 		if err != nil {
 			f.d.Log.Warn("unknown key among the boots", "key", o.Key, "error", err)
-			return nil
+			continue
 		}
 		g.Go(func() error { return f.auditBoot(ctx, boot, full) })
-		return ctx.Err()
-	})
+	}
 	if werr := g.Wait(); werr != nil {
 		return werr // the cause; the listing then only says that it was canceled
 	}
-	return err
+	return failed
 }
 
 // auditBoot sees through every key of a boot that is not known.
@@ -82,11 +89,19 @@ func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(f.cfg.Fetchers)
 	begins := after == "" // with the boot's first batch
-	err := objstore.ListAll(ctx, f.d.Store, prefix, after, func(o objstore.Info) error {
+	var failed error
+	for o, err := range objstore.List(ctx, f.d.Store, objstore.ListOptions{Prefix: prefix, StartAfter: after}) {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			failed = err
+			break
+		}
 		id, err := layout.ParseAccepted(o.Key)
 		if err != nil {
 			f.d.Log.Warn("unknown key among the manifests", "key", o.Key, "error", err)
-			return nil
+			continue
 		}
 		if !f.seen(id, o.LastModified) {
 			g.Go(func() error { return f.take(ctx, o.Key, nil) })
@@ -94,12 +109,11 @@ func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool)
 			g.Go(func() error { return f.readFirst(ctx, id) })
 		}
 		begins = false
-		return ctx.Err()
-	})
-	if werr := g.Wait(); werr != nil {
-		err = werr
 	}
-	return err
+	if werr := g.Wait(); werr != nil {
+		return werr
+	}
+	return failed
 }
 
 // listAfter is the key after which an audit lists a boot.

@@ -48,14 +48,20 @@ func (f *Follower) Poll(ctx context.Context) error {
 	for hour := from.UTC().Truncate(time.Hour); !hour.After(now.Add(f.cfg.PollLookback)) && err == nil; hour = hour.Add(time.Hour) {
 		prefix := layout.AcceptedByTimeHour(hour)
 		after := prefix + pad(from.UnixNano())
-		err = objstore.ListAll(ctx, f.d.Store, prefix, after, func(o objstore.Info) error {
+		var o objstore.Info
+		for o, err = range objstore.List(ctx, f.d.Store, objstore.ListOptions{Prefix: prefix, StartAfter: after}) {
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				break
+			}
 			at, ok := timeOf(strings.TrimPrefix(o.Key, prefix))
 			if !ok || f.polledBefore(o.Key) {
-				return nil
+				continue
 			}
 			g.Go(func() error { return f.takeByTime(ctx, o.Key, at) })
-			return ctx.Err()
-		})
+		}
 	}
 	if werr := g.Wait(); werr != nil {
 		err = werr

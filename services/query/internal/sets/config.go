@@ -17,25 +17,24 @@ type Config struct {
 	History time.Duration `koanf:"history" help:"how far back published sets are read"`
 	Windows bool          `koanf:"windows" help:"answer aligned range functions from 1m, 5m and 1h sets where that gives the same result"`
 
-	IndexCache     config.Bytes  `koanf:"index_cache" help:"most memory for indexes of chunks"`
-	BlockCache     config.Bytes  `koanf:"block_cache" help:"most memory for blocks of chunks"`
-	Gap            config.Bytes  `koanf:"gap" help:"most bytes between two wanted blocks that one request reads"`
-	Parallel       int           `koanf:"parallel" help:"requests for parts of objects at once, all queries together"`
-	RequestTimeout time.Duration `koanf:"request_timeout" help:"longest time of one request"`
+	IndexCache config.Bytes `koanf:"index_cache" help:"most memory for indexes of chunks"`
+	BlockCache config.Bytes `koanf:"block_cache" help:"most memory for blocks of chunks"`
+	Gap        config.Bytes `koanf:"gap" help:"most bytes between two wanted blocks that one request reads"`
+	Parallel   int          `koanf:"parallel" help:"requests for parts of objects at once, all queries together"`
 }
 
 // DefaultConfig polls every five seconds.
 func DefaultConfig() Config {
 	return Config{
 		Poll: 5 * time.Second, TTL: time.Minute, Intake: time.Minute, History: 31 * 24 * time.Hour, Windows: true,
-		IndexCache: 256 << 20, BlockCache: 256 << 20, Gap: 512 << 10, Parallel: 32, RequestTimeout: 10 * time.Second,
+		IndexCache: 256 << 20, BlockCache: 256 << 20, Gap: 512 << 10, Parallel: 32,
 	}
 }
 
 // Validate checks ranges.
 func (c Config) Validate() error {
-	if c.Poll <= 0 || c.TTL <= 0 || c.Intake <= 0 || c.History <= 0 || c.RequestTimeout <= 0 || c.Parallel <= 0 {
-		return errors.New("rollup: poll, ttl, intake, history, request_timeout and parallel must be greater than 0")
+	if c.Poll <= 0 || c.TTL <= 0 || c.Intake <= 0 || c.History <= 0 || c.Parallel <= 0 {
+		return errors.New("rollup: poll, ttl, intake, history and parallel must be greater than 0")
 	}
 	if c.IndexCache <= 0 || c.BlockCache <= 0 || c.Gap < 0 {
 		return errors.New("rollup: index_cache and block_cache must be greater than 0, gap must not be negative")

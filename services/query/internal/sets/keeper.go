@@ -82,7 +82,7 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	}
 	r, err := published.New(published.Config{
 		Store: d.Store, IndexCache: int64(cfg.IndexCache), BlockCache: int64(cfg.BlockCache), Gap: int64(cfg.Gap),
-		Parallel: cfg.Parallel, RequestTimeout: cfg.RequestTimeout, AgentLabel: d.AgentLabel,
+		Parallel: cfg.Parallel, AgentLabel: d.AgentLabel,
 	})
 	if err != nil {
 		return nil, err
@@ -277,8 +277,6 @@ func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 // authority reads who and how many shards the bucket has, and since when; false when it
 // has no sets.
 func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.RequestTimeout)
-	defer cancel()
 	s.shards, err = intake.ReadShards(ctx, k.d.Store)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return "", s, false, nil

@@ -62,7 +62,7 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 			k.settling.Do(func() { close(k.settled) })
 			return true, nil
 		}
-		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id, RequestTimeout: k.cfg.RequestTimeout})
+		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id})
 		if err != nil {
 			return false, err
 		}
@@ -167,9 +167,7 @@ func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
 }
 
 func (k *Keeper) segment(ctx context.Context, key string) error {
-	rctx, cancel := context.WithTimeout(ctx, k.cfg.RequestTimeout)
-	defer cancel()
-	seg, err := intake.ReadSegment(rctx, k.d.Store, key)
+	seg, err := intake.ReadSegment(ctx, k.d.Store, key)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		return nil // deleted meanwhile: every batch in it is published
