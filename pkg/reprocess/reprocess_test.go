@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 	"lightmetrics.dev/lightmetrics/pkg/work/mem"
@@ -88,7 +89,7 @@ func (s *site) entries() map[string]int {
 	s.Helper()
 	got := map[string]int{}
 	for id := range shard.ID(4) {
-		err := objstore.ListAll(s.Context(), s.bucket, layout.IntakeShard(id), "", func(o objstore.Info) error {
+		err := storetest.Each(s.Context(), s.bucket, layout.IntakeShard(id), func(o objstore.Info) error {
 			seg, err := intake.ReadSegment(s.Context(), s.bucket, o.Key)
 			for _, e := range seg.Entries {
 				if shard.Of(e.AgentID, 4) != id {

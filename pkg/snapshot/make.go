@@ -368,7 +368,7 @@ const tries = 4
 // earlier try.
 func create(ctx context.Context, s objstore.Store, key string, body []byte, o objstore.PutOptions) (created bool, err error) {
 	for range tries {
-		err = createOnce(ctx, s, key, body, o)
+		_, err = s.Create(ctx, key, body, o)
 		switch {
 		case err == nil:
 			return true, nil
@@ -379,9 +379,4 @@ func create(ctx context.Context, s objstore.Store, key string, body []byte, o ob
 		}
 	}
 	return false, fmt.Errorf("create %q: %w", key, err)
-}
-
-func createOnce(ctx context.Context, s objstore.Store, key string, body []byte, o objstore.PutOptions) error {
-	_, err := s.Create(ctx, key, body, o)
-	return err
 }

@@ -48,12 +48,12 @@ func (f *Follower) Poll(ctx context.Context) error {
 	for hour := from.UTC().Truncate(time.Hour); !hour.After(now.Add(f.cfg.PollLookback)) && err == nil; hour = hour.Add(time.Hour) {
 		prefix := layout.AcceptedByTimeHour(hour)
 		after := prefix + pad(from.UnixNano())
-		var o objstore.Info
-		for o, err = range objstore.List(ctx, f.d.Store, objstore.ListOptions{Prefix: prefix, StartAfter: after}) {
-			if err == nil {
-				err = ctx.Err()
+		for o, lerr := range objstore.List(ctx, f.d.Store, objstore.ListOptions{Prefix: prefix, StartAfter: after}) {
+			if lerr == nil {
+				lerr = ctx.Err()
 			}
-			if err != nil {
+			if lerr != nil {
+				err = lerr
 				break
 			}
 			at, ok := timeOf(strings.TrimPrefix(o.Key, prefix))
