@@ -41,7 +41,7 @@ var ErrNoAuthority = errors.New("the store has no authority record")
 
 // ReadAuthority gives the id of the store's authority. Errors: ErrNoAuthority, which wraps
 // objstore.ErrNotFound too, record.ErrCorrupt, record.ErrNewerVersion, or the store's.
-func ReadAuthority(ctx context.Context, g record.Getter) (string, error) {
+func ReadAuthority(ctx context.Context, g objstore.Getter) (string, error) {
 	r, _, err := record.Read(ctx, g, layout.AuthorityKey, AuthorityKind, ParseAuthorityRecord)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return "", fmt.Errorf("%w: %w", ErrNoAuthority, err)

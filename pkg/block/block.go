@@ -22,16 +22,11 @@ const (
 	DefaultMaxRange = 8 << 20
 )
 
-// Getter is the request that reading makes.
-type Getter interface {
-	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
-}
-
 // Fetch gives exactly length bytes of an object from offset on.
 type Fetch func(ctx context.Context, key string, offset, length int64) ([]byte, error)
 
 // From fetches from a store. An object that ends too early is chunk.Truncated.
-func From(g Getter) Fetch {
+func From(g objstore.Getter) Fetch {
 	return func(ctx context.Context, key string, offset, length int64) ([]byte, error) {
 		b, _, err := g.Get(ctx, key, objstore.GetOptions{Offset: offset, Length: length, Limit: max(length, 1)})
 		if err != nil {

@@ -290,7 +290,7 @@ func (c *Catalog) spend() error {
 }
 
 // Read reads the record of a generation. A record of another authority is corrupt.
-func Read(ctx context.Context, g record.Getter, authority, key string) (Record, objstore.Info, error) {
+func Read(ctx context.Context, g objstore.Getter, authority, key string) (Record, objstore.Info, error) {
 	r, info, err := record.Read(ctx, g, key, SetKind, func(b []byte) (Record, error) { return ParseRecord(key, b) })
 	if err == nil && r.authority() != authority {
 		err = SetKind.Corrupt(key, "it is of the authority %.128q", r.authority())

@@ -78,7 +78,7 @@ func parseExpiry(b []byte) (Expiry, error) {
 
 // ReadExpiry reads the decision. Where nothing has expired yet there is no record: the
 // zero Expiry, an Info without ETag, and no error. A record of another authority is corrupt.
-func ReadExpiry(ctx context.Context, g record.Getter, authority string) (Expiry, objstore.Info, error) {
+func ReadExpiry(ctx context.Context, g objstore.Getter, authority string) (Expiry, objstore.Info, error) {
 	e, info, err := record.Read(ctx, g, layout.RollupExpiryKey, ExpiryKind, ParseExpiry)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return Expiry{}, objstore.Info{}, nil

@@ -19,7 +19,7 @@ import (
 type FrameStore interface {
 	objstore.Reader
 	objstore.Creator
-	Delete(ctx context.Context, key string) error
+	objstore.Deleter
 }
 
 // FrameConfig of a FrameRemover. Pending, Each and Progress may be nil.

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -41,7 +42,7 @@ type Merged struct {
 // Merge reads the plan's sources, which are sets in the plan's order, and makes the chunks
 // of the compaction. Beside the outputs it keeps the sources' indexes, and of their rows
 // one group of series.
-func Merge(ctx context.Context, g block.Getter, p *Plan, sources []*catalog.Set) (*Merged, error) {
+func Merge(ctx context.Context, g objstore.Getter, p *Plan, sources []*catalog.Set) (*Merged, error) {
 	m := &merge{fetch: block.From(g), plan: p, dec: chunk.NewDecoder(&chunk.Index{}, chunk.Limits{}), counts: map[catalog.Name]uint64{}}
 	if err := m.run(ctx, sources); err != nil {
 		return nil, fmt.Errorf("merge %s: %w", p.Name.Key(), err)

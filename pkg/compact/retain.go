@@ -33,7 +33,7 @@ type RetainConfig struct {
 // RetainStore is what retention needs of an object store.
 type RetainStore interface {
 	Store
-	Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error)
+	objstore.Replacer
 }
 
 // Retainer removes published sets whose time is over. It has no state; two that do the

@@ -57,15 +57,10 @@ func (k Kind) Verify(b, own []byte, v any) error {
 	return k.judge(&s)
 }
 
-// Getter is what Read needs of a store.
-type Getter interface {
-	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
-}
-
 // Read gets the record under key and parses it. An object that the store can't give for good
 // (too long, damaged at rest) is corrupt. Other errors of the store are wrapped: objstore.ErrNotFound
 // is one of them. The Info is there with errors of the parser too, so that a caller can replace the object.
-func Read[T any](ctx context.Context, g Getter, key string, k Kind, parse func(b []byte) (T, error)) (T, objstore.Info, error) {
+func Read[T any](ctx context.Context, g objstore.Getter, key string, k Kind, parse func(b []byte) (T, error)) (T, objstore.Info, error) {
 	var zero T
 	b, info, err := g.Get(ctx, key, objstore.GetOptions{Limit: int64(k.MaxBytes)})
 	if objstore.Unreadable(err) {

@@ -22,7 +22,7 @@ import (
 type Store interface {
 	objstore.Reader
 	objstore.Creator
-	Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error)
+	objstore.Replacer
 }
 
 // Config of a Repairer. Scan is only for hours whose inputs nothing else tells; all others

@@ -14,9 +14,9 @@ import (
 
 // TermStore is what StoreTerms needs of the object store.
 type TermStore interface {
-	Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error)
-	Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error)
-	Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error)
+	objstore.Getter
+	objstore.Creator
+	objstore.Replacer
 }
 
 // StoreTerms counts terms in one object, moved by If-Match. An outcome that is unknown
