@@ -29,7 +29,7 @@ type mutant struct {
 var mutants = []mutant{
 	{"no-abort", 259, "missing", "collect.go", `rec, err := x.c.abort(ctx, n, "collected")`,
 		`if mutant == "no-abort" { return dead, nil }; rec, err := x.c.abort(ctx, n, "collected")`},
-	{"abort-unread", 88, "missing", "abort.go", "	if err == nil {\n		return a, nil",
+	{"abort-unread", 2690, "missing end", "abort.go", "	if err == nil {\n		return a, nil",
 		"	if err == nil || mutant == \"abort-unread\" {\n		return a, nil"},
 	{"condemn-without-compare", 0, "TestAReferenceThatComesInBetween", "collect.go", `	if errors.Is(err, ErrChanged) {
 		return verdict{Later,`, `	if errors.Is(err, ErrChanged) && mutant == "condemn-without-compare" { return verdict{action: Deleted}, nil }
