@@ -46,7 +46,8 @@ type Report struct {
 // is safe for concurrent use; two that work at once are harmless.
 type Collector struct {
 	core
-	remembered remembered
+	// known are records whose names were read: a listing tells which are as they were.
+	known *catalog.Reader
 	// stale: this collector has seen that the metadata store is an older copy.
 	stale atomic.Bool
 }
@@ -57,7 +58,7 @@ func NewCollector(c Config) (*Collector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Collector{core: k}, nil
+	return &Collector{core: k, known: catalog.NewReader(catalog.ReaderConfig{Read: k.read, Trim: trim, Limit: maxRemembered})}, nil
 }
 
 // Step works off up to limit due items of the queue. On an error the items that were not

@@ -66,11 +66,14 @@ var mutants = []mutant{
 	{"order-unchecked", 180, "order fence", "publisher.go", `	if err := t.checkOrder(ctx); err != nil {`, `	if err := t.checkOrder(ctx); err != nil && mutant != "order-unchecked" {`},
 	{"fence-unchecked", 180, "fence", "publisher.go", `case r.Set != nil && r.Set.Fence > t.pub.Fence:`, `case mutant != "fence-unchecked" && r.Set != nil && r.Set.Fence > t.pub.Fence:`},
 	{"highest-is-removed", 1, "superseded", "collector.go", `	if by == 0 {`, `	if by == 0 && mutant != "highest-is-removed" {`},
-	{"aborted-supersedes", 1, "superseded", "record.go", `if r != nil && r.Aborted == nil {`, `if r != nil && (r.Aborted == nil || mutant == "aborted-supersedes") {`},
+	{"aborted-supersedes", 1, "superseded", "record.go", `		if err != nil || st.Committed > 0 {`, `		if mutant == "aborted-supersedes" {
+			st.Committed = above.Top()
+		}
+		if err != nil || st.Committed > 0 {`},
 	{"removed-is-live", 1, "collected", "collect.go", `	if r.Set != nil && r.Set.TransactionID`, `	if mutant == "removed-is-live" && r.Removed != nil { return live, nil }
 	if r.Set != nil && r.Set.TransactionID`},
 	{"committed-without-it-is-live", 543, "collected", "collect.go", `&& r.Set.Names(key) {`, `&& (r.Set.Names(key) || mutant == "committed-without-it-is-live") {`},
-	{"sweep-forgets-superseded", 1, "collected", "sweep.go", `&& last.Name.Span == n.Span {`, `&& last.Name.Span == n.Span && mutant != "sweep-forgets-superseded" {`},
+	{"sweep-forgets-superseded", 1, "collected", "sweep.go", `if g.Name.Generation < committed {`, `if g.Name.Generation < committed && mutant != "sweep-forgets-superseded" {`},
 	{"epoch-unchecked", 168, "missing", "mem/mem.go", `if r.epoch == nil || r.epoch.ID != id {`, `if mutant != "epoch-unchecked" && (r.epoch == nil || r.epoch.ID != id) {`},
 	{"transactions-under-way-survive", 858, "missing", "undecided.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
 	{"deletes-before-decided", 0, "TestNothingIsDeletedBeforeOlderEpochsAreDecided", "collector.go", `	if !x.epoch.Decided {`, `	if !x.epoch.Decided && mutant != "deletes-before-decided" {`},
@@ -115,10 +118,13 @@ var lifeMutants = []mutant{
 		new: `	if mutant == "superseded-sources-need-it" { return true, nil }
 	by, err := c.superseding(ctx, src)`},
 	{name: "compaction-is-superseded", seed: 1, finds: "lost rows missing collected", file: "collector.go", old: `	if n.Span > 0 {`, new: `	if n.Span > 0 && mutant != "compaction-is-superseded" {`},
-	{name: "superseding-mixes-spans", seed: 1, finds: "superseded record", file: "record.go", old: `m.Window != n.Window || m.Span != n.Span {`,
-		new: `m.Window != n.Window || m.Span != n.Span && mutant != "superseding-mixes-spans" {`},
-	{name: "compactions-unread", seed: 1, finds: "missing", file: "named.go", old: `			if r != nil && r.Set != nil {`,
-		new: `			if r != nil && r.Set != nil && (r.Set.Name.Span == 0 || mutant != "compactions-unread") {`},
+	{name: "superseding-mixes-spans", seed: 1, finds: "superseded record", file: "record.go", old: `		if above.Name != of {`,
+		new: `		if mutant == "superseding-mixes-spans" {
+			of.Span = above.Name.Span
+		}
+		if above.Name != of {`},
+	{name: "compactions-unread", seed: 1, finds: "missing", file: "named.go", old: `			case g.Record.Set != nil:`,
+		new: `			case g.Record.Set != nil && (g.Name.Span == 0 || mutant != "compactions-unread"):`},
 	{name: "compactions-under-way-survive", seed: 0, finds: "TestCompactionUnderWayWhenReferencesAreLost", file: "undecided.go", old: `layout.ParseCompactionPlan(key); err == nil {`,
 		new: `layout.ParseCompactionPlan(key); err == nil {
 		if mutant == "compactions-under-way-survive" { return nil }`},

@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -15,64 +14,35 @@ import (
 // maxRemembered bounds the object keys that a collector remembers, about 200 bytes each.
 const maxRemembered = 200_000
 
-// remembered is what records named, by manifest key and ETag: a listing tells which
-// records are as they were, and only the others are read again.
-type remembered struct {
-	mu    sync.Mutex
-	names map[[2]string][]string
-	keys  int
-}
-
-func (m *remembered) get(key, etag string) ([]string, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	names, ok := m.names[[2]string{key, etag}]
-	return names, ok && etag != ""
-}
-
-func (m *remembered) put(key, etag string, names []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.keys += len(names) + 1; m.names == nil || m.keys > maxRemembered {
-		m.names, m.keys = map[[2]string][]string{}, len(names)+1
-	}
-	m.names[[2]string{key, etag}] = names
-}
+// trim leaves of a set what it names.
+func trim(s *catalog.Set) { s.Inputs, s.Sources, s.Into = catalog.Inputs{}, nil, nil }
 
 // named gives the objects that the committed sets of an hour name: object key to
 // manifest key. The listing is made now.
 func (c *Collector) named(ctx context.Context, h window.Hour) (map[string]string, error) {
 	named := map[string]string{}
-	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
 		if err != nil {
 			return named, err
 		}
-		n, err := layout.ParseRollupSet(i.Key)
+		all, err := c.known.All(ctx, of)
 		if err != nil {
-			continue // not a set's
+			return named, err
 		}
-		names, ok := c.remembered.get(i.Key, i.ETag)
-		if !ok {
-			r, info, err := c.record(ctx, i.Key)
-			if record.Unreadable(err) {
-				over, serr := c.over(ctx, n)
-				if over && serr == nil {
-					continue // nobody reads it, whatever it named
+		committed := catalog.Fold(all).Committed
+		for _, g := range all {
+			switch {
+			case errors.Is(g.Err, objstore.ErrNotFound):
+			case record.Unreadable(g.Err) && g.Name.Span == 0 && g.Name.Generation < committed:
+				// Nobody reads it, whatever it named. Of a compaction that is not known: its sources
+				// may point at it whatever came after.
+			case g.Err != nil:
+				return named, g.Err
+			case g.Record.Set != nil:
+				for _, k := range g.Record.Set.Keys() {
+					named[k] = g.Name.Key()
 				}
-				return named, errors.Join(err, serr)
 			}
-			if err != nil {
-				return named, err
-			}
-			if r != nil && r.Set != nil {
-				names = r.Set.Keys()
-			}
-			if r != nil {
-				c.remembered.put(i.Key, info.ETag, names)
-			}
-		}
-		for _, k := range names {
-			named[k] = i.Key
 		}
 	}
 	return named, nil

@@ -123,7 +123,7 @@ var jsonContent = objstore.PutOptions{ContentType: "application/json"}
 
 // record reads what decides a generation; nil when nothing does yet.
 func (c *core) record(ctx context.Context, key string) (*catalog.Record, objstore.Info, error) {
-	r, info, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, key)
+	r, info, err := c.read(ctx, key)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		return nil, info, nil
@@ -131,6 +131,10 @@ func (c *core) record(ctx context.Context, key string) (*catalog.Record, objstor
 		return nil, info, err
 	}
 	return &r, info, nil
+}
+
+func (c *core) read(ctx context.Context, key string) (catalog.Record, objstore.Info, error) {
+	return catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, key)
 }
 
 func (c *core) createRecord(ctx context.Context, key string, r catalog.Record) error {

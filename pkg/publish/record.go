@@ -10,29 +10,36 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// superseding gives the lowest generation above n that was ever committed, 0 when there
+// superseding gives the highest generation above n that was ever committed, 0 when there
 // is none. That n is superseded stays true, whatever becomes of that one.
 func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) {
-	for info, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(n.Hour), StartAfter: n.Key()}) {
+	of := n
+	of.Generation = 0
+	for above, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(n.Hour), StartAfter: n.Key()}) {
 		if err != nil {
 			return 0, err
 		}
-		m, err := layout.ParseRollupSet(info.Key)
-		if err != nil {
-			continue
+		if above.Name != of {
+			return 0, nil // none is above it
 		}
-		if m.Shard != n.Shard || m.Window != n.Window || m.Span != n.Span {
-			return 0, nil // keys of one shard and window stand together
+		st, err := c.records().State(ctx, above)
+		if err != nil || st.Committed > 0 {
+			return st.Committed, err
 		}
-		r, _, err := c.record(ctx, info.Key)
-		if err != nil && !errors.Is(err, record.ErrCorrupt) {
-			return 0, err
+		// What this release can't read may supersede it. What is damaged does not: it is repaired first.
+		for _, g := range st.Doubt {
+			if errors.Is(g.Err, record.ErrNewerVersion) {
+				return 0, g.Err
+			}
 		}
-		if r != nil && r.Aborted == nil {
-			return m.Generation, nil
-		}
+		return 0, nil
 	}
 	return 0, nil
+}
+
+// records reads what counts, and remembers nothing.
+func (c *core) records() *catalog.Reader {
+	return catalog.NewReader(catalog.ReaderConfig{Read: c.read})
 }
 
 // replaceRecord writes the Removed record over the set that was read. false: somebody

@@ -7,7 +7,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -139,31 +138,24 @@ func (c *core) listed(ctx context.Context, h window.Hour) ([]string, error) {
 // with a higher committed generation.
 func (c *core) sets(ctx context.Context, h window.Hour) (named map[string]bool, superseded []string, err error) {
 	named = map[string]bool{}
-	var last *catalog.Set // of the shard and window, as the listing ascends
-	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+	records := c.records()
+	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
 		if err != nil {
 			return named, superseded, err
 		}
-		n, err := layout.ParseRollupSet(i.Key)
-		if err != nil {
-			continue
-		}
-		r, _, err := c.record(ctx, i.Key)
-		if record.Opaque(err) {
-			continue // what it names is looked at, found doubtful, and kept
-		}
+		all, err := records.All(ctx, of)
 		if err != nil {
 			return named, superseded, err
 		}
-		if r == nil || r.Aborted != nil {
-			continue
-		}
-		if last != nil && last.Name.Shard == n.Shard && last.Name.Window == n.Window && last.Name.Span == n.Span {
-			superseded = append(superseded, last.Name.Key())
-		}
-		last = r.Set
-		if r.Set != nil {
-			for _, k := range r.Set.Keys() {
+		committed := catalog.Fold(all).Committed
+		for _, g := range all {
+			if g.Record.Set == nil {
+				continue // what one that can't be read names is looked at, found doubtful, and kept
+			}
+			if g.Name.Generation < committed {
+				superseded = append(superseded, g.Name.Key())
+			}
+			for _, k := range g.Record.Set.Keys() {
 				named[k] = true
 			}
 		}

@@ -150,33 +150,27 @@ func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry boo
 // state reads the records of all windows down to the highest committed one.
 func (r *Repairer) state(ctx context.Context, h window.Hour, s shard.ID) (*state, error) {
 	st := &state{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}}
-	gens := map[window.Window][]uint64{}
-	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+	records := r.records()
+	for of, err := range catalog.Slots(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
 		if err != nil {
 			return nil, err
 		}
-		if n, err := layout.ParseRollupSet(i.Key); err == nil && n.Span == 0 && n.Shard == s {
-			gens[n.Window] = append(gens[n.Window], n.Generation)
+		if of.Name.Span > 0 || of.Name.Shard != s {
+			continue
 		}
-	}
-	for w, all := range gens {
-		st.top[w] = all[len(all)-1]
-		for _, gen := range slices.Backward(all) {
-			n := catalog.Name{Hour: h, Shard: s, Window: w, Generation: gen}
-			rec, err := r.record(ctx, n.Key())
-			if record.Unreadable(err) {
-				st.damaged = append(st.damaged, n)
-				continue
+		counts, err := records.State(ctx, of)
+		if err != nil {
+			return nil, err
+		}
+		st.top[of.Name.Window] = counts.Top
+		for _, g := range counts.Doubt {
+			if !record.Unreadable(g.Err) {
+				return nil, g.Err // gone since, or of a newer release: nothing is repaired of it
 			}
-			if err != nil {
-				return nil, err
-			}
-			if rec.Set != nil {
-				st.sets[w] = rec.Set
-			}
-			if rec.Aborted == nil {
-				break
-			}
+			st.damaged = append(st.damaged, g.Name)
+		}
+		if counts.Set != nil {
+			st.sets[of.Name.Window] = counts.Set
 		}
 	}
 	return st, nil

@@ -63,8 +63,17 @@ func New(c Config) (*Repairer, error) {
 func (r *Repairer) Shards() uint32 { return r.cfg.Shards }
 
 func (r *Repairer) record(ctx context.Context, key string) (catalog.Record, error) {
-	rec, _, err := catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, key)
+	rec, _, err := r.read(ctx, key)
 	return rec, err
+}
+
+func (r *Repairer) read(ctx context.Context, key string) (catalog.Record, objstore.Info, error) {
+	return catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, key)
+}
+
+// records reads what counts, and remembers nothing: a repair asks for each record once.
+func (r *Repairer) records() *catalog.Reader {
+	return catalog.NewReader(catalog.ReaderConfig{Read: r.read})
 }
 
 func (r *Repairer) get(ctx context.Context, key string, limit int64) ([]byte, objstore.Info, error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -119,12 +118,12 @@ func (v *verifier) found(f Finding) {
 
 // sets goes from hour to hour.
 func (v *verifier) sets(ctx context.Context) error {
-	at, gens := v.o.From, map[slot][]uint64{}
+	at, slots := v.o.From, map[slot]catalog.Slot{}
 	flush := func() error {
-		if len(gens) == 0 {
+		if len(slots) == 0 {
 			return nil
 		}
-		if err := v.hour(ctx, at, gens); err != nil {
+		if err := v.hour(ctx, at, slots); err != nil {
 			return err
 		}
 		v.rep.Hours++
@@ -133,52 +132,47 @@ func (v *verifier) sets(ctx context.Context) error {
 		}
 		return nil
 	}
-	for i, err := range objstore.List(ctx, v.r.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(v.o.From)}) {
+	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(v.o.From)}
+	for of, err := range catalog.Slots(ctx, v.r.cfg.Store, o) {
 		if err != nil {
 			return err
 		}
-		n, err := layout.ParseRollupSet(i.Key)
-		if err != nil || n.Span > 0 || v.o.Shard != nil && n.Shard != *v.o.Shard {
-			continue
-		}
+		n := of.Name
 		if n.Hour > v.o.To {
 			break
+		}
+		if n.Span > 0 || v.o.Shard != nil && n.Shard != *v.o.Shard {
+			continue
 		}
 		if n.Hour != at {
 			if err := flush(); err != nil {
 				return err
 			}
-			at, gens = n.Hour, map[slot][]uint64{}
+			at, slots = n.Hour, map[slot]catalog.Slot{}
 		}
-		k := slot{n.Shard, n.Window}
-		gens[k] = append(gens[k], n.Generation)
+		slots[slot{n.Shard, n.Window}] = of
 	}
 	return flush()
 }
 
-func (v *verifier) hour(ctx context.Context, h window.Hour, gens map[slot][]uint64) error {
+func (v *verifier) hour(ctx context.Context, h window.Hour, slots map[slot]catalog.Slot) error {
 	shards := map[shard.ID]bool{}
-	for k := range gens {
+	for k := range slots {
 		shards[k.shard] = true
 	}
 	for s := range shards {
 		plans := map[string]bool{} // windows share their plan
 		least, most := ^uint64(0), uint64(0)
 		for _, w := range window.All() {
-			all := gens[slot{s, w}]
-			if len(all) == 0 {
-				least = 0
-				continue
-			}
-			top := all[len(all)-1]
-			least, most = min(least, top), max(most, top)
-			if err := v.slot(ctx, h, s, w, all, plans); err != nil {
+			of := slots[slot{s, w}]
+			least, most = min(least, of.Top()), max(most, of.Top())
+			if err := v.slot(ctx, of, plans); err != nil {
 				return err
 			}
 		}
 		v.tops[place{h, s}] = least
 		if least < most {
-			if err := v.unfinished(ctx, h, s, gens, most); err != nil {
+			if err := v.unfinished(ctx, h, s, slots, most); err != nil {
 				return err
 			}
 		}
@@ -191,13 +185,8 @@ const unfinishedFor = time.Hour
 
 // unfinished looks whether a generation that some windows have and others have not is in
 // work, or was that long ago: then a record was lost, or nobody works on the hour.
-func (v *verifier) unfinished(ctx context.Context, h window.Hour, s shard.ID, gens map[slot][]uint64, most uint64) error {
-	top := func(w window.Window) uint64 {
-		if all := gens[slot{s, w}]; len(all) > 0 {
-			return all[len(all)-1]
-		}
-		return 0
-	}
+func (v *verifier) unfinished(ctx context.Context, h window.Hour, s shard.ID, slots map[slot]catalog.Slot, most uint64) error {
+	top := func(w window.Window) uint64 { return slots[slot{s, w}].Top() }
 	since := int64(math.MinInt64)
 	for _, w := range window.All() {
 		if top(w) < most {
@@ -231,46 +220,52 @@ func (v *verifier) unfinished(ctx context.Context, h window.Hour, s shard.ID, ge
 }
 
 // slot checks the records from the highest generation down to the one that counts.
-func (v *verifier) slot(ctx context.Context, h window.Hour, s shard.ID, w window.Window, gens []uint64, plans map[string]bool) error {
-	for i, gen := range slices.Backward(gens) {
-		key := layout.RollupSet(h, s, w, gen)
-		rec, err := v.r.record(ctx, key)
-		f := Finding{Hour: h, Shard: s, Window: w, Key: key}
-		switch {
-		case record.Unreadable(err):
-			f.Problem, f.Detail = RecordUnreadable, err.Error()
-			v.found(f)
-			continue // what is below may count, and is to be whole
-		case errors.Is(err, objstore.ErrNotFound):
-			continue // gone since it was listed
-		case err != nil:
-			return err
-		case rec.Aborted != nil:
-			continue
-		}
-		if r := rec.Removed; r != nil && r.SupersededBy > 0 && i == len(gens)-1 {
-			f.Problem, f.Key, f.Detail = RecordMissing, layout.RollupSet(h, s, w, r.SupersededBy), "it superseded the highest one that there is"
-			v.found(f)
-		}
-		if rec.Set != nil {
-			v.rep.Sets++
-			if err := v.set(ctx, f, rec.Set, plans); err != nil {
-				return err
-			}
-		}
-		return v.below(ctx, h, s, w, gens[:i])
+func (v *verifier) slot(ctx context.Context, of catalog.Slot, plans map[string]bool) error {
+	records := v.r.records()
+	st, err := records.State(ctx, of)
+	if err != nil {
+		return err
 	}
-	return nil
+	f := Finding{Hour: of.Name.Hour, Shard: of.Name.Shard, Window: of.Name.Window}
+	for _, g := range st.Doubt {
+		switch {
+		case record.Unreadable(g.Err): // what is below may count, and is to be whole
+			bad := f
+			bad.Problem, bad.Key, bad.Detail = RecordUnreadable, g.Name.Key(), g.Err.Error()
+			v.found(bad)
+		case !errors.Is(g.Err, objstore.ErrNotFound): // gone since it was listed
+			return g.Err
+		}
+	}
+	if by := st.Missing(); by > 0 {
+		lost := f
+		lost.Problem, lost.Key, lost.Detail = RecordMissing, layout.RollupSet(f.Hour, f.Shard, f.Window, by), "it superseded the highest one that there is"
+		v.found(lost)
+	}
+	if st.Set != nil {
+		v.rep.Sets++
+		f.Key = st.Set.Name.Key()
+		if err := v.set(ctx, f, st.Set, plans); err != nil {
+			return err
+		}
+	}
+	return v.below(ctx, records, of, st.Committed)
 }
 
 // below counts superseded records that can't be read.
-func (v *verifier) below(ctx context.Context, h window.Hour, s shard.ID, w window.Window, gens []uint64) error {
-	for _, gen := range gens {
-		_, err := v.r.record(ctx, layout.RollupSet(h, s, w, gen))
-		if record.Unreadable(err) {
-			v.rep.Superseded++
-		} else if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+func (v *verifier) below(ctx context.Context, records *catalog.Reader, of catalog.Slot, committed uint64) error {
+	for _, l := range of.Listed {
+		if l.Name.Generation >= committed {
+			break
+		}
+		g, err := records.Generation(ctx, l)
+		switch {
+		case err != nil:
 			return err
+		case record.Unreadable(g.Err):
+			v.rep.Superseded++
+		case g.Err != nil && !errors.Is(g.Err, objstore.ErrNotFound):
+			return g.Err
 		}
 	}
 	return nil
