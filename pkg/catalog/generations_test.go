@@ -96,6 +96,15 @@ func TestWhichGenerationCounts(t *testing.T) {
 	}
 }
 
+// What replaced a set is missed whatever stands between the two.
+func TestMissingAboveAborted(t *testing.T) {
+	of := generations("xa")
+	of[0].Record.Removed.SupersededBy = 3
+	if got, want := describe(Fold(of)), "top 2 committed 1 removed 1 missing 3"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // reference says the same in another way: from the lowest generation up, whatever is
 // committed makes everything below it void.
 func reference(kinds string) string {
