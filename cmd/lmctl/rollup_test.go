@@ -16,6 +16,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/coordinator"
@@ -41,7 +42,7 @@ type plant struct {
 	sets  *refmem.Refs
 	store objstore.Store
 	clock atomic.Int64
-	all   []intake.Entry
+	all   []accepted.Batch
 }
 
 var plantHour = window.HourStarting(time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC))
@@ -132,7 +133,7 @@ func (p *plant) accept(h window.Hour, n int, told bool) {
 		p.put(m.RawBlobKey, raw)
 		p.put(layout.Accepted(m.Identity), m.Marshal())
 		p.put(layout.AcceptedByTime(m.AcceptedTime(), m.Identity), m.Marshal())
-		p.all = append(p.all, intake.EntryOf(m))
+		p.all = append(p.all, m.Batch())
 		if told {
 			p.must(intake.NewWriter(p.store, identity.Sum([]byte{byte(seq)}).String()[:16], 1).Write(p.Context(), 0, p.all[seq:]))
 		}

@@ -67,6 +67,7 @@ func within(path string, roots ...string) bool {
 // The list has exact paths: what lies below a package of it, such as a back end or a test
 // kit, is not core unless it is named too.
 var core = []string{
+	"pkg/accepted",
 	"pkg/identity", "pkg/layout", "pkg/series", "pkg/series/samples", "pkg/series/shapes", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
 	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/block", "pkg/compact",
 	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/jsonbatch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
@@ -94,9 +95,10 @@ var leaves = map[string][]string{
 	"pkg/series":         nil,
 	"pkg/series/samples": {"pkg/series"},
 	"pkg/series/shapes":  {"pkg/series"},
+	"pkg/accepted":       {"pkg/identity", "pkg/window"},
 	"pkg/frame":          {"pkg/identity", "pkg/series"},
 	"pkg/chunk":          {"pkg/identity", "pkg/series"},
-	"pkg/ledger":         {"pkg/identity", "pkg/record"},
+	"pkg/ledger":         {"pkg/identity", "pkg/record", "pkg/accepted"},
 	"pkg/config":         nil,
 	"pkg/sketch":         nil,
 	"pkg/tlsfile":        nil,

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -215,7 +216,7 @@ func (x *rollups) check(at place, top map[window.Window]*catalog.Set) error {
 
 // again rolls the inputs of a set up anew, from their frames.
 func (x *rollups) again(h window.Hour, s *catalog.Set) ([]chunk.Series, error) {
-	body, _, err := x.store.Get(x.ctx, s.PlanKey, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
+	body, _, err := x.store.Get(x.ctx, s.PlanKey, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
 	if err != nil {
 		return nil, err
 	}
@@ -223,9 +224,9 @@ func (x *rollups) again(h window.Hour, s *catalog.Set) ([]chunk.Series, error) {
 	if err != nil {
 		return nil, err
 	}
-	inputs := make([]rollup.Input, len(plan.Inputs))
+	inputs := make([]accepted.Claim, len(plan.Inputs))
 	for i, e := range plan.Inputs {
-		inputs[i] = rollup.Input{Identity: e.Identity(), AcceptedAt: e.AcceptedAt}
+		inputs[i] = e.Claim()
 	}
 	frames := make([][]byte, len(plan.Inputs))
 	g, ctx := errgroup.WithContext(x.ctx)
@@ -234,7 +235,7 @@ func (x *rollups) again(h window.Hour, s *catalog.Set) ([]chunk.Series, error) {
 		g.Go(func() (err error) {
 			frames[i], _, err = x.store.Get(ctx, e.RawBlobKey, objstore.GetOptions{})
 			if err == nil && identity.Sum(frames[i]) != e.FrameSHA256 {
-				err = fmt.Errorf("%s is not the frame of %s", e.RawBlobKey, e.Identity())
+				err = fmt.Errorf("%s is not the frame of %s", e.RawBlobKey, e.Identity)
 			}
 			return err
 		})

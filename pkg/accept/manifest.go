@@ -3,6 +3,7 @@ package accept
 import (
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/record"
 )
@@ -42,6 +43,19 @@ type Manifest struct {
 
 // AcceptedTime is AcceptedAt in UTC.
 func (m Manifest) AcceptedTime() time.Time { return time.Unix(0, m.AcceptedAt).UTC() }
+
+// Claim decides between manifests that cover the same sequence numbers.
+func (m Manifest) Claim() accepted.Claim {
+	return accepted.Claim{Identity: m.Identity, AcceptedAt: m.AcceptedAt}
+}
+
+// Batch is what everything behind the acceptance refers to the batch by.
+func (m Manifest) Batch() accepted.Batch {
+	return accepted.Batch{
+		Identity: m.Identity, FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.RawBlobKey,
+		AcceptedAt: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime, HomeRegion: m.HomeRegion, ClaimEpoch: m.ClaimEpoch,
+	}
+}
 
 // Marshal writes the canonical JSON: equal manifests are equal bytes.
 func (m Manifest) Marshal() []byte {

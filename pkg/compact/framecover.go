@@ -2,7 +2,6 @@ package compact
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
@@ -78,7 +77,7 @@ func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h window.Hour) (*
 		}
 		c.expired = c.expired || st.Expired() && w == window.Raw
 	}
-	if c.plan, err = f.plan(ctx, c); catalog.Doubtful(err) || isPlan(err) {
+	if c.plan, err = f.plan(ctx, c); catalog.Doubtful(err) {
 		c.why = KeptHour
 		return c, nil
 	}
@@ -120,7 +119,7 @@ func (f *FrameRemover) slots(ctx context.Context, c *cover) (map[window.Window]c
 func (c *cover) check(key string, body []byte, authority string) (*rollup.Plan, error) {
 	for _, s := range c.sets {
 		if s.PlanKey != key || identity.Sum(body) != s.PlanSHA256 {
-			return nil, fmt.Errorf("%w: %q is not the plan of %s", rollup.ErrPlan, key, s.Name.Key())
+			return nil, rollup.PlanKind.Corrupt(key, "it is not the plan of %s", s.Name.Key())
 		}
 	}
 	p, err := rollup.ParsePlan(body)
@@ -128,7 +127,7 @@ func (c *cover) check(key string, body []byte, authority string) (*rollup.Plan, 
 		return nil, err
 	}
 	if p.Key() != key || p.AuthorityID != authority {
-		return nil, fmt.Errorf("%w: %q is the plan %s of %q", rollup.ErrPlan, key, p.Key(), p.AuthorityID)
+		return nil, rollup.PlanKind.Corrupt(key, "it is the plan %s of %q", p.Key(), p.AuthorityID)
 	}
 	return p, nil
 }

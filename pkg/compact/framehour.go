@@ -8,13 +8,12 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -30,8 +29,6 @@ type FrameHour struct {
 	next    int    // input of the plan
 	waits   bool
 }
-
-func isPlan(err error) bool { return errors.Is(err, rollup.ErrPlan) }
 
 // Open reads what the records of the shard's hour prove.
 func (f *FrameRemover) Open(ctx context.Context, id shard.ID, h window.Hour, lim FrameLimits) (*FrameHour, error) {
@@ -73,7 +70,7 @@ func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameRep
 		x.keep(why, n, rep)
 		return true, nil
 	}
-	var of []*intake.Entry
+	var of []*accepted.Batch
 	next := x.next
 	kept := map[string]int{}
 	for ; next < len(x.at.plan.Inputs) && len(of) < min(limit, framelog.MaxFrames); next++ {
@@ -110,7 +107,7 @@ func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameRep
 	for _, r := range found {
 		rep.Batches++
 		rep.Frames += len(r.Keys)
-		rep.Bytes += r.Bytes * uint64(len(r.Keys))
+		rep.Bytes += r.FrameBytes * uint64(len(r.Keys))
 	}
 	for why, n := range kept {
 		x.keep(why, n, rep)
@@ -125,7 +122,7 @@ func (x *FrameHour) keep(why string, n int, rep *FrameReport) {
 }
 
 // uncovered says why what is published does not make up for the batch's frame.
-func (x *FrameHour) uncovered(ctx context.Context, first window.Hour, e *intake.Entry) (string, error) {
+func (x *FrameHour) uncovered(ctx context.Context, first window.Hour, e *accepted.Batch) (string, error) {
 	h := x.at.hour
 	switch {
 	case first < h-1:
@@ -145,7 +142,7 @@ func (x *FrameHour) uncovered(ctx context.Context, first window.Hour, e *intake.
 		return x.before.why, nil
 	case x.young(x.before):
 		return KeptYoung, nil
-	case !x.before.inputs.Covers(e.Identity()):
+	case !x.before.inputs.Covers(e.Identity):
 		return KeptUncovered, nil
 	}
 	return "", nil
@@ -198,7 +195,7 @@ func (x *FrameHour) held(ctx context.Context) (string, error) {
 }
 
 // free leaves out the batches that a repair record or a conflict names.
-func (x *FrameHour) free(ctx context.Context, of []*intake.Entry, kept map[string]int) ([]*intake.Entry, error) {
+func (x *FrameHour) free(ctx context.Context, of []*accepted.Batch, kept map[string]int) ([]*accepted.Batch, error) {
 	for _, family := range []struct {
 		prefix string
 		stem   func(identity.Batch) string
@@ -217,7 +214,7 @@ func (x *FrameHour) free(ctx context.Context, of []*intake.Entry, kept map[strin
 		}
 		named := make([]bool, len(of))
 		err = x.f.cfg.Each(ctx, len(of), func(ctx context.Context, i int) error {
-			stem, in := family.stem(of[i].Identity()), page.Objects
+			stem, in := family.stem(of[i].Identity), page.Objects
 			if page.Next != "" {
 				one, err := x.f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: stem, Limit: 1})
 				if err != nil {
@@ -233,7 +230,7 @@ func (x *FrameHour) free(ctx context.Context, of []*intake.Entry, kept map[strin
 		if err != nil {
 			return nil, err
 		}
-		var rest []*intake.Entry
+		var rest []*accepted.Batch
 		for i, e := range of {
 			if named[i] {
 				kept[family.why]++
@@ -257,8 +254,8 @@ func compareText(a, b string) int {
 }
 
 // frame finds the generations of a batch's blob.
-func (f *FrameRemover) frame(ctx context.Context, e *intake.Entry) (framelog.Frame, error) {
-	r := framelog.Frame{AgentID: e.AgentID, BootID: e.BootID, SeqStart: e.SeqStart, SeqEnd: e.SeqEnd, SHA256: e.FrameSHA256, Bytes: e.FrameBytes}
+func (f *FrameRemover) frame(ctx context.Context, e *accepted.Batch) (framelog.Frame, error) {
+	r := framelog.Frame{Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes}
 	for i, err := range objstore.List(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.BlobStem(e.FrameSHA256)}) {
 		if err != nil {
 			return r, err

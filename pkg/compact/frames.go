@@ -199,7 +199,7 @@ func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[windo
 	return out, err
 }
 
-// planTimeout of reading a plan, which has up to rollup.MaxPlanBytes.
+// planTimeout of reading a plan, which has up to int64(rollup.PlanKind.MaxBytes).
 const planTimeout = 30 * time.Second
 
 // plan reads the plan of the generation that the records name.
@@ -207,7 +207,7 @@ func (f *FrameRemover) plan(ctx context.Context, c *cover) (*rollup.Plan, error)
 	ctx, cancel := context.WithTimeout(ctx, planTimeout)
 	defer cancel()
 	key := layout.RollupPlan(c.hour, c.shard, c.generation)
-	body, _, err := f.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
+	body, _, err := f.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
 	if err != nil {
 		return nil, err
 	}

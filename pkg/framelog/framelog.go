@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/record"
@@ -32,19 +33,11 @@ type Log struct {
 
 // Frame is one removed frame: an accepted batch's.
 type Frame struct {
-	AgentID  string          `json:"agent_id"`
-	BootID   string          `json:"boot_id"`
-	SeqStart uint64          `json:"seq_start"`
-	SeqEnd   uint64          `json:"seq_end"`
-	SHA256   identity.Digest `json:"frame_sha256"`
-	Bytes    uint64          `json:"frame_bytes"`
+	accepted.Identity
+	FrameSHA256 identity.Digest `json:"frame_sha256"`
+	FrameBytes  uint64          `json:"frame_bytes"`
 	// Keys of all generations of the blob.
 	Keys []string `json:"keys"`
-}
-
-// Identity of the batch.
-func (f Frame) Identity() identity.Batch {
-	return identity.Batch{Agent: f.AgentID, Boot: f.BootID, SeqStart: f.SeqStart, SeqEnd: f.SeqEnd}
 }
 
 type logJSON struct {
@@ -88,12 +81,12 @@ func (l Log) validate() error {
 		return fmt.Errorf("authority %.128q, by %.128q, %d frames", l.AuthorityID, l.By, len(l.Frames))
 	}
 	for _, f := range l.Frames {
-		if err := f.Identity().Validate(); err != nil {
+		if err := f.Identity.Validate(); err != nil {
 			return err
 		}
 		for _, k := range f.Keys {
-			if d, _, err := layout.ParseBlob(k); err != nil || d != f.SHA256 {
-				return fmt.Errorf("key %.200q is not of the frame %s", k, f.SHA256)
+			if d, _, err := layout.ParseBlob(k); err != nil || d != f.FrameSHA256 {
+				return fmt.Errorf("key %.200q is not of the frame %s", k, f.FrameSHA256)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ func batch(start, end uint64) identity.Batch {
 
 func frameOf(id identity.Batch) Frame {
 	d := identity.Sum([]byte(id.String()))
-	return Frame{AgentID: id.Agent, BootID: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd, SHA256: d, Bytes: 9, Keys: []string{layout.Blob(d, 0)}}
+	return Frame{Identity: id, FrameSHA256: d, FrameBytes: 9, Keys: []string{layout.Blob(d, 0)}}
 }
 
 func write(t *testing.T, s objstore.Store, at int64, ids ...identity.Batch) string {
@@ -33,7 +33,7 @@ func write(t *testing.T, s objstore.Store, at int64, ids ...identity.Batch) stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Parse(b); err != nil || got.Frames[0].Identity() != ids[0] {
+	if got, err := Parse(b); err != nil || got.Frames[0].Identity != ids[0] {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if _, err := s.Create(t.Context(), l.Key(b), b, objstore.PutOptions{}); err != nil {

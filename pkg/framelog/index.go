@@ -103,7 +103,7 @@ func (x *Index) look(ctx context.Context) error {
 			return err
 		case x.authority == "" || l.AuthorityID == x.authority:
 			for _, f := range l.Frames {
-				x.add(f.Identity())
+				x.add(f.Identity)
 			}
 		}
 		x.read[i.Key] = true

@@ -217,7 +217,7 @@ func TestFramesRemovedByRetentionAreNoFinding(t *testing.T) {
 	m2 := accepted(t, s, f2, id2, 3)
 	accepted(t, s, f3, id3, 2)
 	l := framelog.Log{AuthorityID: "auth", By: "test", Before: 1, RemovedAt: 2, Frames: []framelog.Frame{{
-		AgentID: id1.Agent, BootID: id1.Boot, SeqStart: id1.SeqStart, SeqEnd: id1.SeqEnd, SHA256: m1.FrameSHA256, Bytes: m1.FrameBytes, Keys: []string{m1.RawBlobKey}}}}
+		Identity: id1, FrameSHA256: m1.FrameSHA256, FrameBytes: m1.FrameBytes, Keys: []string{m1.RawBlobKey}}}}
 	body, err := l.Marshal()
 	if err != nil {
 		t.Fatal(err)

@@ -25,12 +25,13 @@ type Boot struct {
 }
 
 // Batch is the identity of a batch: a closed range of sequence numbers of a boot.
-// Record k of the batch has the sequence number SeqStart + k.
+// Record k of the batch has the sequence number SeqStart + k. Records that name a batch
+// embed it, so that these four fields have one JSON form.
 type Batch struct {
-	Agent    string
-	Boot     string
-	SeqStart uint64
-	SeqEnd   uint64
+	Agent    string `json:"agent_id"`
+	Boot     string `json:"boot_id"`
+	SeqStart uint64 `json:"seq_start"`
+	SeqEnd   uint64 `json:"seq_end"`
 }
 
 // Validate checks the text parts.

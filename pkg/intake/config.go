@@ -1,24 +1,18 @@
 package intake
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
-// ConfigSchema names the JSON schema of the rollups' configuration.
-const ConfigSchema = "lightmetrics.rollup_config.v1"
-
-const maxConfigBytes = 4 << 10
-
-// ErrConfig: the configuration object can't be read as one.
-var ErrConfig = errors.New("invalid rollup configuration")
+// ConfigKind is the kind of the rollups' configuration.
+var ConfigKind = record.Kind{Schema: "lightmetrics.rollup_config.v1", Title: "configuration of rollups", MaxBytes: 4 << 10, Exact: true}
 
 // ShardsError is the refusal of a number of shards that is not the authority's.
 type ShardsError struct {
@@ -30,7 +24,6 @@ func (e *ShardsError) Error() string {
 }
 
 type configObject struct {
-	Schema string `json:"schema"`
 	Shards uint32 `json:"shards"`
 }
 
@@ -40,11 +33,8 @@ func EnsureShards(ctx context.Context, s objstore.Store, shards uint32) error {
 	if err := shard.CheckCount(shards); err != nil {
 		return err
 	}
-	body, err := json.Marshal(configObject{ConfigSchema, shards})
-	if err != nil {
-		return err
-	}
-	_, err = s.Create(ctx, layout.RollupConfigKey, body, objstore.PutOptions{})
+	body := MarshalConfig(shards)
+	_, err := s.Create(ctx, layout.RollupConfigKey, body, objstore.PutOptions{})
 	if err == nil {
 		return nil
 	}
@@ -61,17 +51,21 @@ func EnsureShards(ctx context.Context, s objstore.Store, shards uint32) error {
 	return nil
 }
 
+// ParseConfig gives the number of shards. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseConfig(b []byte) (uint32, error) {
+	var c configObject
+	err := ConfigKind.Unmarshal(b, &c)
+	if err == nil {
+		err = ConfigKind.Wrap("", shard.CheckCount(c.Shards))
+	}
+	return c.Shards, err
+}
+
+// MarshalConfig writes the canonical JSON.
+func MarshalConfig(shards uint32) []byte { return ConfigKind.Marshal(configObject{shards}) }
+
 // ReadShards gives the authority's number of shards; objstore.ErrNotFound when it is not fixed yet.
 func ReadShards(ctx context.Context, s objstore.Reader) (uint32, error) {
-	body, _, err := s.Get(ctx, layout.RollupConfigKey, objstore.GetOptions{Limit: maxConfigBytes})
-	if err != nil {
-		return 0, fmt.Errorf("read %q: %w", layout.RollupConfigKey, err)
-	}
-	var c configObject
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&c); err != nil || c.Schema != ConfigSchema || shard.CheckCount(c.Shards) != nil {
-		return 0, fmt.Errorf("read %q: %w", layout.RollupConfigKey, ErrConfig)
-	}
-	return c.Shards, nil
+	shards, _, err := record.Read(ctx, s, layout.RollupConfigKey, ConfigKind, ParseConfig)
+	return shards, err
 }

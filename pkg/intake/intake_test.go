@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -20,10 +22,10 @@ var bg = context.Background()
 
 const shards = 4
 
-func entry(agent string, seq uint64) Entry {
+func entry(agent string, seq uint64) accepted.Batch {
 	d := identity.Sum(fmt.Appendf(nil, "%s %d", agent, seq))
-	return Entry{
-		AgentID: agent, BootID: "b", SeqStart: seq, SeqEnd: seq + 9, FrameSHA256: d, FrameBytes: 100,
+	return accepted.Batch{
+		Identity: identity.Batch{Agent: agent, Boot: "b", SeqStart: seq, SeqEnd: seq + 9}, FrameSHA256: d, FrameBytes: 100,
 		RawBlobKey: layout.Blob(d, 0), AcceptedAt: 5, MinTime: 1e18, MaxTime: 1e18 + 1,
 	}
 }
@@ -39,7 +41,7 @@ func agentOf(s shard.ID) string {
 
 func TestSegmentsRoundTrip(t *testing.T) {
 	a := agentOf(2)
-	seg := Segment{Schema: SegmentSchema, Shard: 2, Shards: shards, Entries: []Entry{entry(a, 0), entry(a, 10)}}
+	seg := Segment{Shard: 2, Shards: shards, Entries: []accepted.Batch{entry(a, 0), entry(a, 10)}}
 	b, err := seg.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,7 @@ func TestSegmentsRoundTrip(t *testing.T) {
 
 func TestBadSegmentsAreRefused(t *testing.T) {
 	a := agentOf(2)
-	good, err := Segment{Shard: 2, Shards: shards, Entries: []Entry{entry(a, 0)}}.Marshal()
+	good, err := Segment{Shard: 2, Shards: shards, Entries: []accepted.Batch{entry(a, 0)}}.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,26 +65,26 @@ func TestBadSegmentsAreRefused(t *testing.T) {
 		"empty": "", "not JSON": "x", "cut": string(good[:len(good)-1]), "two": string(good) + string(good),
 		"space":          strings.Replace(string(good), ":", ": ", 1),
 		"unknown field":  strings.Replace(string(good), `"shard":`, `"more":1,"shard":`, 1),
-		"schema":         strings.Replace(string(good), "segment.v1", "segment.v2", 1),
+		"schema":         strings.Replace(string(good), "segment.v1", "segments.v1", 1),
 		"shard":          strings.Replace(string(good), `"shard":2`, `"shard":1`, 1),
 		"no shards":      strings.Replace(string(good), `"shards":4`, `"shards":0`, 1),
 		"no entries":     `{"schema":"lightmetrics.intake_segment.v1","shard":2,"shards":4,"entries":[]}`,
 		"range":          strings.Replace(string(good), `"seq_end":9`, `"seq_end":0,"x":0`, 1),
 		"times":          strings.Replace(string(good), `"max_time_unix_ns":1000000000000000001`, `"max_time_unix_ns":1`, 1),
 		"no frame bytes": strings.Replace(string(good), `"frame_bytes":100`, `"frame_bytes":0`, 1),
-		"long":           string(good) + strings.Repeat(" ", MaxSegmentBytes),
+		"long":           string(good) + strings.Repeat(" ", SegmentKind.MaxBytes),
 	} {
-		if _, err := ParseSegment([]byte(b)); !errors.Is(err, ErrSegment) {
+		if _, err := ParseSegment([]byte(b)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := (Segment{Shard: 2, Shards: shards, Entries: make([]Entry, MaxEntries+1)}).Marshal(); !errors.Is(err, ErrSegment) {
-		t.Errorf("too many entries: %v", err)
+	if _, err := (Segment{Shard: 2, Shards: shards, Entries: make([]accepted.Batch, MaxEntries+1)}).Marshal(); err == nil {
+		t.Error("too many entries are written")
 	}
 }
 
 func FuzzParseSegment(f *testing.F) {
-	good, _ := Segment{Shard: 2, Shards: shards, Entries: []Entry{entry(agentOf(2), 0)}}.Marshal()
+	good, _ := Segment{Shard: 2, Shards: shards, Entries: []accepted.Batch{entry(agentOf(2), 0)}}.Marshal()
 	f.Add(good)
 	f.Add([]byte(`{"schema":"lightmetrics.intake_segment.v1","shard":2,"shards":4,"entries":[{}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -116,8 +118,14 @@ func TestShardsAreFixedOnce(t *testing.T) {
 	if _, err := s.Put(bg, layout.RollupConfigKey, []byte(`{"schema":"lightmetrics.rollup_config.v1","shards":4,"x":1}`), objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := EnsureShards(bg, s, 4); !errors.Is(err, ErrConfig) {
-		t.Errorf("foreign object: %v", err)
+	if err := EnsureShards(bg, s, 4); !errors.Is(err, record.ErrNewerVersion) {
+		t.Errorf("a field that must not be ignored: %v", err)
+	}
+	if _, err := s.Put(bg, layout.RollupConfigKey, []byte(`{"schema":"lightmetrics.rollup_config.v1","shards":0}`), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := EnsureShards(bg, s, 4); !errors.Is(err, record.ErrCorrupt) {
+		t.Errorf("no number of shards: %v", err)
 	}
 }
 
@@ -134,7 +142,7 @@ func poll(t *testing.T, r *Reader, s objstore.Store, limit int, into map[identit
 	more, err := r.Poll(bg, limit, func(key string) error {
 		seg, err := ReadSegment(bg, s, key)
 		for _, e := range seg.Entries {
-			into[e.Identity()]++
+			into[e.Identity]++
 		}
 		return err
 	})
@@ -169,7 +177,7 @@ func TestLostRepliesLoseNothing(t *testing.T) {
 		s := &lossy{Store: mem.New(time.Now), before: c.before, after: c.after}
 		w := NewWriter(s, "aa", shards)
 		a := agentOf(1)
-		entries := []Entry{entry(a, 0), entry(a, 10)}
+		entries := []accepted.Batch{entry(a, 0), entry(a, 10)}
 		if err := w.Write(bg, 1, entries); !errors.Is(err, objstore.ErrUnknown) {
 			t.Fatalf("%+v: %v", c, err)
 		}
@@ -186,15 +194,15 @@ func TestLostRepliesLoseNothing(t *testing.T) {
 		if err := w.Write(bg, 1, entries); err != nil {
 			t.Fatalf("%+v: %v", c, err)
 		}
-		if err := w.Write(bg, 1, []Entry{entry(a, 90)}); err != nil {
+		if err := w.Write(bg, 1, []accepted.Batch{entry(a, 90)}); err != nil {
 			t.Fatalf("%+v: %v", c, err)
 		}
 		for id, n := range all(t, s, 1) {
 			seen[id] += n
 		}
 		for _, e := range append(entries, entry(a, 90)) {
-			if seen[e.Identity()] == 0 {
-				t.Errorf("%+v: %s is lost", c, e.Identity())
+			if seen[e.Identity] == 0 {
+				t.Errorf("%+v: %s is lost", c, e.Identity)
 			}
 		}
 	}
@@ -213,9 +221,9 @@ func TestReadersSeeEachSegmentOnce(t *testing.T) {
 	r := NewReader(s, 3)
 	got := map[identity.Batch]int{}
 	for i := range uint64(5) {
-		must(a.Write(bg, 3, []Entry{entry(agent, 10*i)}))
-		must(b.Write(bg, 3, []Entry{entry(agent, 1000+10*i)}))
-		must(b.Write(bg, 0, []Entry{entry(other, 10*i)}))
+		must(a.Write(bg, 3, []accepted.Batch{entry(agent, 10*i)}))
+		must(b.Write(bg, 3, []accepted.Batch{entry(agent, 1000+10*i)}))
+		must(b.Write(bg, 0, []accepted.Batch{entry(other, 10*i)}))
 		if i == 2 {
 			poll(t, r, s, 0, got)
 			must(s.Delete(bg, layout.IntakeSegment(3, "bb", 0)))
@@ -240,7 +248,7 @@ func TestReadersSeeEachSegmentOnce(t *testing.T) {
 func TestRefusedSegmentsComeBack(t *testing.T) {
 	s := mem.New(time.Now)
 	w := NewWriter(s, "aa", shards)
-	if err := w.Write(bg, 1, []Entry{entry(agentOf(1), 0)}); err != nil {
+	if err := w.Write(bg, 1, []accepted.Batch{entry(agentOf(1), 0)}); err != nil {
 		t.Fatal(err)
 	}
 	r := NewReader(s, 1)
@@ -258,7 +266,7 @@ func TestRefusedSegmentsComeBack(t *testing.T) {
 func TestWriterPassesADamagedSegment(t *testing.T) {
 	s := &lossy{Store: mem.New(time.Now), after: true}
 	w := NewWriter(s, "aa", shards)
-	entries := []Entry{entry(agentOf(1), 0)}
+	entries := []accepted.Batch{entry(agentOf(1), 0)}
 	if err := w.Write(bg, 1, entries); !errors.Is(err, objstore.ErrUnknown) {
 		t.Fatal(err)
 	}
@@ -282,7 +290,7 @@ func TestSegmentsThatArePutAside(t *testing.T) {
 	agent := agentOf(1)
 	const n = MaxAside + 2
 	for i := range uint64(n) {
-		if err := w.Write(bg, 1, []Entry{entry(agent, 10*i)}); err != nil {
+		if err := w.Write(bg, 1, []accepted.Batch{entry(agent, 10*i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -335,7 +343,7 @@ func TestMoreRunsThanAreFollowed(t *testing.T) {
 	agent := agentOf(1)
 	const runs = MaxRuns + 3
 	for i := range uint64(runs) {
-		if err := NewWriter(s, fmt.Sprintf("%08x", i), shards).Write(bg, 1, []Entry{entry(agent, 10*i)}); err != nil {
+		if err := NewWriter(s, fmt.Sprintf("%08x", i), shards).Write(bg, 1, []accepted.Batch{entry(agent, 10*i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -357,7 +365,7 @@ func TestMoreRunsThanAreFollowed(t *testing.T) {
 // A segment under another shard's key is none.
 func TestSegmentOfAnotherShard(t *testing.T) {
 	s := mem.New(time.Now)
-	body, err := Segment{Shard: 2, Shards: shards, Entries: []Entry{entry(agentOf(2), 0)}}.Marshal()
+	body, err := Segment{Shard: 2, Shards: shards, Entries: []accepted.Batch{entry(agentOf(2), 0)}}.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +373,7 @@ func TestSegmentOfAnotherShard(t *testing.T) {
 	if _, err := s.Create(bg, key, body, objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadSegment(bg, s, key); !errors.Is(err, ErrSegment) {
+	if _, err := ReadSegment(bg, s, key); !errors.Is(err, record.ErrCorrupt) {
 		t.Errorf("read: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -136,25 +137,18 @@ func (r *Reader) runs(ctx context.Context) ([]string, error) {
 	return runs, nil
 }
 
-// ReadSegment reads one segment. ErrSegment: it is there and is none of the key's shard.
+// ReadSegment reads one segment. record.ErrCorrupt: it is there and is none of the key's shard.
 func ReadSegment(ctx context.Context, s objstore.Reader, key string) (Segment, error) {
 	id, _, _, err := layout.ParseIntakeSegment(key)
 	if err != nil {
-		return Segment{}, fmt.Errorf("read %q: %w: %w", key, ErrSegment, err)
+		return Segment{}, SegmentKind.Wrap(key, err)
 	}
-	body, _, err := s.Get(ctx, key, objstore.GetOptions{Limit: MaxSegmentBytes})
-	if objstore.Unreadable(err) {
-		return Segment{}, fmt.Errorf("read %q: %w: %w", key, ErrSegment, err)
-	}
+	seg, _, err := record.Read(ctx, s, key, SegmentKind, ParseSegment)
 	if err != nil {
-		return Segment{}, fmt.Errorf("read %q: %w", key, err)
-	}
-	seg, err := ParseSegment(body)
-	if err != nil {
-		return Segment{}, fmt.Errorf("read %q: %w", key, err)
+		return Segment{}, err
 	}
 	if seg.Shard != id {
-		return Segment{}, fmt.Errorf("read %q: %w: it is of shard %s", key, ErrSegment, seg.Shard)
+		return Segment{}, SegmentKind.Corrupt(key, "it is of shard %s", seg.Shard)
 	}
 	return seg, nil
 }

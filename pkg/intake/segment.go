@@ -1,79 +1,62 @@
 package intake
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
-// SegmentSchema names a segment's JSON schema.
-const SegmentSchema = "lightmetrics.intake_segment.v1"
+// SegmentKind is the kind of a segment.
+var SegmentKind = record.Kind{Schema: "lightmetrics.intake_segment.v1", Title: "intake segment", MaxBytes: 4 << 20}
 
-// Bounds of a segment.
-const (
-	MaxEntries      = 1000
-	MaxSegmentBytes = 4 << 20
-	maxKeyBytes     = 1024
-)
-
-// ErrSegment is wrapped by every error of ParseSegment.
-var ErrSegment = errors.New("invalid intake segment")
+// MaxEntries bounds a segment.
+const MaxEntries = 1000
 
 // Segment is some batches of one shard.
 type Segment struct {
-	Schema string `json:"schema"`
 	// Shard of Shards.
-	Shard   shard.ID `json:"shard"`
-	Shards  uint32   `json:"shards"`
-	Entries []Entry  `json:"entries"`
+	Shard   shard.ID         `json:"shard"`
+	Shards  uint32           `json:"shards"`
+	Entries []accepted.Batch `json:"entries"`
 }
 
-// Marshal writes the segment's JSON: equal segments are equal bytes.
+// Marshal writes the canonical JSON, of a segment that can be one: equal segments are equal bytes.
 func (s Segment) Marshal() ([]byte, error) {
-	s.Schema = SegmentSchema
 	if err := s.validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("intake segment: %w", err)
 	}
-	return json.Marshal(s)
+	return SegmentKind.Marshal(s), nil
 }
 
-// ParseSegment reads what Marshal writes, and nothing else.
+// ParseSegment reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseSegment(b []byte) (Segment, error) {
 	var s Segment
-	if len(b) > MaxSegmentBytes {
-		return s, fmt.Errorf("%w: %d bytes, at most %d", ErrSegment, len(b), MaxSegmentBytes)
+	err := SegmentKind.Unmarshal(b, &s)
+	if err == nil {
+		err = s.validate()
 	}
-	if err := json.Unmarshal(b, &s); err != nil {
-		return Segment{}, fmt.Errorf("%w: %w", ErrSegment, err)
-	}
-	if err := s.validate(); err != nil {
-		return Segment{}, err
-	}
-	if again, err := json.Marshal(s); err != nil || !bytes.Equal(again, b) {
-		return Segment{}, fmt.Errorf("%w: not in its canonical form", ErrSegment)
+	if err != nil {
+		return Segment{}, SegmentKind.Wrap("", err)
 	}
 	return s, nil
 }
 
 func (s Segment) validate() error {
-	switch {
-	case s.Schema != SegmentSchema:
-		return fmt.Errorf("%w: schema is %q", ErrSegment, s.Schema)
-	case len(s.Entries) == 0 || len(s.Entries) > MaxEntries:
-		return fmt.Errorf("%w: %d entries, 1 to %d", ErrSegment, len(s.Entries), MaxEntries)
+	if len(s.Entries) == 0 || len(s.Entries) > MaxEntries {
+		return fmt.Errorf("%d entries, 1 to %d", len(s.Entries), MaxEntries)
 	}
 	if err := shard.CheckCount(s.Shards); err != nil {
-		return fmt.Errorf("%w: %w", ErrSegment, err)
+		return err
 	}
-	for _, e := range s.Entries {
+	for i := range s.Entries {
+		e := &s.Entries[i]
 		if err := e.Validate(); err != nil {
-			return fmt.Errorf("%w: %w", ErrSegment, err)
+			return err
 		}
-		if got := shard.Of(e.AgentID, s.Shards); got != s.Shard {
-			return fmt.Errorf("%w: agent %q is of shard %s, not %s", ErrSegment, e.AgentID, got, s.Shard)
+		if got := shard.Of(e.Agent, s.Shards); got != s.Shard {
+			return fmt.Errorf("agent %q is of shard %s, not %s", e.Agent, got, s.Shard)
 		}
 	}
 	return nil

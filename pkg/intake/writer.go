@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -30,9 +31,9 @@ func NewWriter(s objstore.Store, run string, shards uint32) *Writer {
 // Write writes one segment, at most MaxEntries. After an error the same entries have to be
 // given again: the number is not used for others, and a segment that was written
 // after all is found and taken.
-func (w *Writer) Write(ctx context.Context, s shard.ID, entries []Entry) error {
+func (w *Writer) Write(ctx context.Context, s shard.ID, entries []accepted.Batch) error {
 	if uint32(s) >= w.Shards {
-		return fmt.Errorf("%w: shard %s of %d", ErrSegment, s, w.Shards)
+		return fmt.Errorf("write intake segment: shard %s of %d", s, w.Shards)
 	}
 	n := w.next[s]
 	key := layout.IntakeSegment(s, w.Run, n)
@@ -45,7 +46,7 @@ func (w *Writer) Write(ctx context.Context, s shard.ID, entries []Entry) error {
 		// Nobody else writes under this run: an earlier try of ours was applied late, with
 		// these entries or with the first of them. Where it is damaged, or gone, they go on
 		// under the next number.
-		old, _, gerr := w.Store.Get(ctx, key, objstore.GetOptions{Limit: MaxSegmentBytes})
+		old, _, gerr := w.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(SegmentKind.MaxBytes)})
 		if gerr != nil && !errors.Is(gerr, objstore.ErrNotFound) && !objstore.Unreadable(gerr) {
 			return fmt.Errorf("write intake segment %q: %w", key, gerr)
 		}

@@ -20,6 +20,7 @@ import (
 	"cmp"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -40,10 +41,9 @@ type Entry struct {
 // Range of the entry.
 func (e Entry) Range() Range { return Range{e.Start, e.End} }
 
-// Before reports whether e wins the sequence numbers that both cover: the smaller
-// (accepted_at, identity).
-func (e Entry) Before(o Entry) bool {
-	return cmp.Or(cmp.Compare(e.AcceptedAt, o.AcceptedAt), e.compare(o)) < 0
+// Claim of the entry, without the boot that all entries of a ledger have in common.
+func (e Entry) Claim() accepted.Claim {
+	return accepted.Claim{Identity: identity.Batch{SeqStart: e.Start, SeqEnd: e.End}, AcceptedAt: e.AcceptedAt}
 }
 
 func (e Entry) compare(o Entry) int {

@@ -202,7 +202,7 @@ func TestOwnIsAPartition(t *testing.T) {
 			}
 			for _, e := range m.entries {
 				s := m.base + uint64(i)
-				if e.Start <= s && s <= e.End && e.Before(*owner[i]) {
+				if e.Start <= s && s <= e.End && e.Claim().Wins(owner[i].Claim()) {
 					t.Fatalf("%d counts for %v, but %v is before", s, *owner[i], e)
 				}
 			}

@@ -1,14 +1,16 @@
 package ledger
 
-import "math"
+import (
+	"math"
+)
 
 // Own gives the sub-ranges of e that count for e, where others are the identities
-// that may intersect it: each sequence number counts for the one that is Before all
-// others. An entry equal in range to e is e itself and ignored.
+// that may intersect it: each sequence number counts for the one whose claim
+// wins over all others. An entry equal in range to e is e itself and ignored.
 func Own(e Entry, others []Entry) []Range {
 	var lost intervals
 	for _, o := range others {
-		if o.Range() == e.Range() || !o.Before(e) {
+		if o.Range() == e.Range() || !o.Claim().Wins(e.Claim()) {
 			continue
 		}
 		if c, ok := o.Range().Intersect(e.Range()); ok {

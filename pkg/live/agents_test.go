@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -199,7 +200,7 @@ func TestMemoryBoundHolds(t *testing.T) {
 		if err := frame.Decode(raw, batch, frame.Limits{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Insert(live.Accepted{Identity: batch.Identity, AcceptedAt: 1}, batch, start); err != nil {
+		if _, err := s.Insert(accepted.Batch{Identity: batch.Identity, AcceptedAt: 1}, batch, start); err != nil {
 			t.Fatal(err)
 		}
 		if i%50 == 49 {

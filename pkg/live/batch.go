@@ -1,17 +1,19 @@
 package live
 
 import (
-	"cmp"
 	"slices"
 	"sync/atomic"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // batch is one accepted identity: with columns, or a ghost that only holds its
 // sequence numbers (not readable, or evicted for memory).
 type batch struct {
-	Accepted
+	accepted.Claim
+	sha        identity.Digest
 	minT, maxT int64 // of the samples, milliseconds
 	// hours that have samples, ascending; nil for a ghost that never had columns.
 	hours []window.Hour
@@ -31,11 +33,6 @@ type batch struct {
 type rival struct {
 	start, end uint64
 	since      uint64
-}
-
-// wins reports whether b counts the sequence numbers that both cover.
-func (b *batch) wins(o *batch) bool {
-	return cmp.Or(cmp.Compare(b.AcceptedAt, o.AcceptedAt), b.Identity.Compare(o.Identity)) < 0
 }
 
 func (b *batch) visible(version uint64) bool {

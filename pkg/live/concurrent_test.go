@@ -13,7 +13,7 @@ import (
 func TestQueriesWhileInserting(t *testing.T) {
 	s := newStore(t, live.Config{History: 200 * time.Second})
 	const n = 600
-	batches := make([]*accepted, n)
+	batches := make([]*modelBatch, n)
 	for i := range batches {
 		at := start.Add(time.Duration(i) * time.Second)
 		batches[i] = build(t, boot, uint64(1+2*i), at.UnixNano(), "x", 2, []int64{at.UnixNano()}, func(int) float64 { return float64(i) })

@@ -39,16 +39,6 @@ func (c Config) Validate() error {
 	return c.AgentLabel.Validate()
 }
 
-// Accepted is what is known of an accepted identity before its frame is read.
-type Accepted struct {
-	Identity identity.Batch
-	SHA256   identity.Digest
-	// AcceptedAt by the collector's clock, Unix nanoseconds.
-	AcceptedAt int64
-	// MaxTime of the samples, Unix nanoseconds.
-	MaxTime int64
-}
-
 // Outcome says what Insert or Note did.
 type Outcome uint8
 

@@ -34,7 +34,7 @@ func TestPublishedRecordsAreHidden(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		s := newStore(t, live.Config{})
-		var known []*accepted
+		var known []*modelBatch
 		next := map[string]uint64{}
 		clock := stroke.UnixNano() - 150*1e6
 		for step := range 100 {
@@ -53,11 +53,11 @@ func TestPublishedRecordsAreHidden(t *testing.T) {
 			a := build(t, boot, seq, int64(rnd.IntN(40)), fmt.Sprint(rnd.IntN(2)), 1+rnd.IntN(2), rows, func(k int) float64 {
 				return float64(step*100 + k)
 			})
-			if slices.ContainsFunc(known, func(o *accepted) bool { return o.Identity == a.Identity }) {
+			if slices.ContainsFunc(known, func(o *modelBatch) bool { return o.Identity == a.Identity }) {
 				continue
 			}
 			next[boot.Boot] = max(next[boot.Boot], a.Identity.SeqEnd)
-			if _, err := s.Insert(a.Accepted, a.batch, start); err != nil {
+			if _, err := s.Insert(a.Batch, a.batch, start); err != nil {
 				t.Fatal(err)
 			}
 			known = append(known, a)
@@ -74,7 +74,7 @@ func TestPublishedRecordsAreHidden(t *testing.T) {
 			}
 		}
 		hidden := 0
-		want := expectBut(known, func(a *accepted, k int) bool {
+		want := expectBut(known, func(a *modelBatch, k int) bool {
 			ms := time.Unix(0, a.recs[k].ns).UnixMilli()
 			hide := cov.holds(a.Identity.BootOf(), ms, a.Identity.SeqStart+uint64(k))
 			if hide {

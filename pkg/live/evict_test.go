@@ -12,13 +12,13 @@ import (
 
 var boot = identity.Boot{Agent: "a", Boot: "b"}
 
-func one(t testing.TB, seq uint64, set string, at time.Time) *accepted {
+func one(t testing.TB, seq uint64, set string, at time.Time) *modelBatch {
 	return build(t, boot, seq, at.UnixNano(), set, 2, []int64{at.UnixNano()}, func(k int) float64 { return float64(seq) + float64(k) })
 }
 
-func insert(t testing.TB, s *live.Store, a *accepted, now time.Time, want live.Outcome) {
+func insert(t testing.TB, s *live.Store, a *modelBatch, now time.Time, want live.Outcome) {
 	t.Helper()
-	if out, err := s.Insert(a.Accepted, a.batch, now); err != nil || out != want {
+	if out, err := s.Insert(a.Batch, a.batch, now); err != nil || out != want {
 		t.Fatalf("insert %s: %v, %v", a.Identity, out, err)
 	}
 }
@@ -132,7 +132,7 @@ func TestFrameOfAnotherIdentity(t *testing.T) {
 	s := newStore(t, live.Config{})
 	a, b := one(t, 1, "x", start), one(t, 3, "x", start)
 	var mismatch *live.MismatchError
-	if _, err := s.Insert(a.Accepted, b.batch, start); !errors.As(err, &mismatch) {
+	if _, err := s.Insert(a.Batch, b.batch, start); !errors.As(err, &mismatch) {
 		t.Errorf("got %v", err)
 	}
 }

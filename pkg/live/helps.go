@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
@@ -19,18 +21,19 @@ const helpOverhead = 256
 // help is what the newest batch that said so says that a metric means.
 type help struct {
 	name, text string
-	by         Accepted
+	by         identity.Batch
+	maxTime    int64 // of the samples of by
 }
 
 func (h *help) bytes() int64 { return helpOverhead + int64(len(h.name)+len(h.text)) }
 
 // newerHelp: the batch with the later last sample knows best. Any order of arrival gives the same text.
-func newerHelp(a, b Accepted) bool {
-	return cmp.Or(cmp.Compare(a.MaxTime, b.MaxTime), a.Identity.Compare(b.Identity)) > 0
+func newerHelp(a accepted.Batch, than *help) bool {
+	return cmp.Or(cmp.Compare(a.MaxTime, than.maxTime), a.Identity.Compare(than.by)) > 0
 }
 
 // learn takes the helps of a batch, whose series are in the index.
-func (s *Store) learn(a Accepted, b *frame.Batch) {
+func (s *Store) learn(a accepted.Batch, b *frame.Batch) {
 	for _, t := range b.Helps {
 		name := b.Strings[t.Name]
 		h := s.helps[name]
@@ -39,10 +42,10 @@ func (s *Store) learn(a Accepted, b *frame.Batch) {
 			h = &help{name: strings.Clone(name)} // not a part of a frame's buffer
 			s.helps[h.name] = h
 			s.addHelpBytes(h.bytes())
-		case !newerHelp(a, h.by):
+		case !newerHelp(a, h):
 			continue
 		}
-		h.by = a
+		h.by, h.maxTime = a.Identity, a.MaxTime
 		if h.text != t.Text {
 			s.addHelpBytes(int64(len(t.Text) - len(h.text)))
 			h.text = strings.Clone(t.Text)
@@ -84,9 +87,9 @@ func (s *Store) shrinkHelps(limit int64) {
 	}
 	byAgent := map[string]*share{}
 	for _, h := range s.helps {
-		a := byAgent[h.by.Identity.Agent]
+		a := byAgent[h.by.Agent]
 		if a == nil {
-			a = &share{agent: h.by.Identity.Agent}
+			a = &share{agent: h.by.Agent}
 			byAgent[a.agent] = a
 		}
 		a.bytes += h.bytes()
@@ -99,7 +102,7 @@ func (s *Store) shrinkHelps(limit int64) {
 		most := max(0, limit/int64(len(all)-i))
 		if a.bytes > most {
 			slices.SortFunc(a.helps, func(x, y *help) int {
-				return cmp.Or(cmp.Compare(x.by.MaxTime, y.by.MaxTime), cmp.Compare(x.name, y.name))
+				return cmp.Or(cmp.Compare(x.maxTime, y.maxTime), cmp.Compare(x.name, y.name))
 			})
 			for _, h := range a.helps {
 				if a.bytes <= most {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -14,7 +15,7 @@ import (
 )
 
 // telling is a batch with a sample of each metric at a time, and their helps: name, help, …
-func telling(t *testing.T, agent string, seq uint64, at time.Time, helps ...string) *accepted {
+func telling(t *testing.T, agent string, seq uint64, at time.Time, helps ...string) *modelBatch {
 	t.Helper()
 	b := frame.NewBuilder()
 	for i := 0; i < len(helps); i += 2 {
@@ -37,11 +38,11 @@ func telling(t *testing.T, agent string, seq uint64, at time.Time, helps ...stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &accepted{batch: &frame.Batch{}}
+	a := &modelBatch{batch: &frame.Batch{}}
 	if err := frame.Decode(raw, a.batch, frame.Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	a.Accepted = live.Accepted{Identity: a.batch.Identity, SHA256: identity.Sum(raw), AcceptedAt: at.UnixNano(), MaxTime: at.UnixNano()}
+	a.Batch = accepted.Batch{Identity: a.batch.Identity, FrameSHA256: identity.Sum(raw), AcceptedAt: at.UnixNano(), MaxTime: at.UnixNano()}
 	return a
 }
 
@@ -64,7 +65,7 @@ func helpsOf(t *testing.T, s *live.Store, now time.Time) map[string]string {
 // TestNewestHelpWins: whatever the order in which batches come, the text is that of the batch with the
 // later last sample, of two with equal times that of the greater identity.
 func TestNewestHelpWins(t *testing.T) {
-	batches := []*accepted{
+	batches := []*modelBatch{
 		telling(t, "a", 1, start, "m", "a's first", "n", "n's"),
 		telling(t, "a", 10, start.Add(time.Minute), "m", "", "none", ""),
 		telling(t, "a", 20, start.Add(2*time.Minute), "m", "a's second"),
@@ -85,8 +86,8 @@ func TestNewestHelpWins(t *testing.T) {
 }
 
 // permutation is the i-th order of four.
-func permutation(list []*accepted, i int) []*accepted {
-	left, out := slices.Clone(list), []*accepted(nil)
+func permutation(list []*modelBatch, i int) []*modelBatch {
+	left, out := slices.Clone(list), []*modelBatch(nil)
 	for n := len(left); n > 0; n-- {
 		k := i % n
 		i /= n

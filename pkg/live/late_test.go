@@ -24,7 +24,7 @@ func TestLateBatches(t *testing.T) {
 	insert := func(seq uint64, at, now time.Time) live.Outcome {
 		t.Helper()
 		a := build(t, boot, seq, 1, "x", 1, []int64{at.UnixNano()}, func(int) float64 { return float64(seq) })
-		out, err := s.Insert(a.Accepted, a.batch, now)
+		out, err := s.Insert(a.Batch, a.batch, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestLateLoss(t *testing.T) {
 			if !c.late {
 				kind = c.held
 			}
-			if _, err := s.Insert(a.Accepted, a.batch, start.Add(time.Minute)); err != nil {
+			if _, err := s.Insert(a.Batch, a.batch, start.Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -115,7 +115,7 @@ func TestLateAtTheEdge(t *testing.T) {
 			at   time.Time
 			want live.Outcome
 		}{21: {edge, live.Inserted}, 31: {edge.Add(-beyond), live.Expired}} {
-			if got, err := s.Note(one(t, seq, "x", c.at).Accepted, start); err != nil || got != c.want {
+			if got, err := s.Note(one(t, seq, "x", c.at).Batch, start); err != nil || got != c.want {
 				t.Errorf("%d: noted at %s: %v, %v, want %v", kind, c.at, got, err, c.want)
 			}
 		}

@@ -73,7 +73,7 @@ func TestLossesAreNeverForgotten(t *testing.T) {
 			return live.OnlyHere
 		})
 		next := map[string]uint64{}
-		var all []*accepted
+		var all []*modelBatch
 		clock := start
 		for range 150 {
 			b := identity.Boot{Agent: fmt.Sprint(rnd.IntN(3)), Boot: "b"}
@@ -93,7 +93,7 @@ func TestLossesAreNeverForgotten(t *testing.T) {
 				s.Expire(clock)
 			}
 		}
-		here := func(a *accepted) bool {
+		here := func(a *modelBatch) bool {
 			snap := s.Snapshot(clock)
 			defer snap.Close()
 			for _, r := range a.recs {

@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // meant is a batch of a sample of the series m{i=…}, with a type and a unit.
-func meant(t *testing.T, seq uint64, at time.Time, i string, typ series.Type, unit string) *accepted {
+func meant(t *testing.T, seq uint64, at time.Time, i string, typ series.Type, unit string) *modelBatch {
 	t.Helper()
 	b := frame.NewBuilder()
 	id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "m"}, {Name: "i", Value: i}}, typ, unit, 0)
@@ -32,11 +33,11 @@ func meant(t *testing.T, seq uint64, at time.Time, i string, typ series.Type, un
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &accepted{batch: &frame.Batch{}}
+	a := &modelBatch{batch: &frame.Batch{}}
 	if err := frame.Decode(raw, a.batch, frame.Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	a.Accepted = live.Accepted{Identity: a.batch.Identity, AcceptedAt: at.UnixNano(), MaxTime: at.UnixNano()}
+	a.Batch = accepted.Batch{Identity: a.batch.Identity, AcceptedAt: at.UnixNano(), MaxTime: at.UnixNano()}
 	return a
 }
 
@@ -68,7 +69,7 @@ func TestMetadataIsSorted(t *testing.T) {
 // TestMetadataOfTheNewestSample: a series that changed its type or its unit has those of its last
 // sample, whatever the order in which batches came; of equal times always the same ones.
 func TestMetadataOfTheNewestSample(t *testing.T) {
-	batches := []*accepted{
+	batches := []*modelBatch{
 		meant(t, 1, start.Add(time.Minute), "x", series.Gauge, "s"),
 		meant(t, 2, start.Add(2*time.Minute), "x", series.Counter, "bytes"),
 		meant(t, 3, start, "x", series.Info, ""),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -26,23 +27,23 @@ type record struct {
 	value float64
 }
 
-// accepted is one batch of the model.
-type accepted struct {
-	live.Accepted
+// modelBatch is one batch of the model.
+type modelBatch struct {
+	accepted.Batch
 	batch  *frame.Batch
 	series []string // of record k
 	recs   []record
 }
 
-func (a *accepted) wins(o *accepted) bool {
+func (a *modelBatch) wins(o *modelBatch) bool {
 	return cmp.Or(cmp.Compare(a.AcceptedAt, o.AcceptedAt), a.Identity.Compare(o.Identity)) < 0
 }
 
 // build makes a batch: nseries series of a set, in one group, with the given rows.
-func build(t testing.TB, boot identity.Boot, seq uint64, at int64, set string, nseries int, rows []int64, value func(k int) float64) *accepted {
+func build(t testing.TB, boot identity.Boot, seq uint64, at int64, set string, nseries int, rows []int64, value func(k int) float64) *modelBatch {
 	t.Helper()
 	b := frame.NewBuilder()
-	a := &accepted{}
+	a := &modelBatch{}
 	k := 0
 	for s := range nseries {
 		name := fmt.Sprintf("m%d", s)
@@ -72,27 +73,27 @@ func build(t testing.TB, boot identity.Boot, seq uint64, at int64, set string, n
 	if err := frame.Decode(raw, a.batch, frame.Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	a.Accepted = live.Accepted{Identity: a.batch.Identity, SHA256: identity.Sum(raw), AcceptedAt: at, MaxTime: rows[len(rows)-1]}
+	a.Batch = accepted.Batch{Identity: a.batch.Identity, FrameSHA256: identity.Sum(raw), AcceptedAt: at, MaxTime: rows[len(rows)-1]}
 	return a
 }
 
 // expect is what every series shows when exactly these batches are known.
-func expect(batches []*accepted) map[string]map[int64]float64 {
-	return expectBut(batches, func(*accepted, int) bool { return false })
+func expect(batches []*modelBatch) map[string]map[int64]float64 {
+	return expectBut(batches, func(*modelBatch, int) bool { return false })
 }
 
 // expectBut leaves out the hidden records.
-func expectBut(batches []*accepted, hidden func(a *accepted, k int) bool) map[string]map[int64]float64 {
+func expectBut(batches []*modelBatch, hidden func(a *modelBatch, k int) bool) map[string]map[int64]float64 {
 	type kept struct {
 		record
-		from *accepted
+		from *modelBatch
 		k    int
 	}
 	best := map[string]map[int64]kept{}
 	for _, a := range batches {
 		for k, r := range a.recs {
 			seq := a.Identity.SeqStart + uint64(k)
-			lost := slices.ContainsFunc(batches, func(o *accepted) bool {
+			lost := slices.ContainsFunc(batches, func(o *modelBatch) bool {
 				return o != a && o.Identity.BootOf() == a.Identity.BootOf() && o.Identity.SeqStart <= seq && seq <= o.Identity.SeqEnd && o.wins(a)
 			})
 			if lost || hidden(a, k) {
@@ -192,7 +193,7 @@ func TestAgainstModel(t *testing.T) {
 		t.Logf("seed %d", seed)
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		s := newStore(t, live.Config{})
-		var known []*accepted
+		var known []*modelBatch
 		type view struct {
 			snap *live.Snapshot
 			want map[string]map[int64]float64
@@ -203,11 +204,11 @@ func TestAgainstModel(t *testing.T) {
 			boot := identity.Boot{Agent: "a", Boot: fmt.Sprint(rnd.IntN(2))}
 			if len(known) > 0 && rnd.IntN(10) == 0 {
 				old := known[rnd.IntN(len(known))]
-				if out, err := s.Insert(old.Accepted, old.batch, start); err != nil || out != live.Repeat {
+				if out, err := s.Insert(old.Batch, old.batch, start); err != nil || out != live.Repeat {
 					t.Fatalf("repeat: %v, %v", out, err)
 				}
-				other := old.Accepted
-				other.SHA256[0]++
+				other := old.Batch
+				other.FrameSHA256[0]++
 				var conflict *live.ConflictError
 				if _, err := s.Insert(other, old.batch, start); !errors.As(err, &conflict) {
 					t.Fatalf("other hash: %v", err)
@@ -231,16 +232,16 @@ func TestAgainstModel(t *testing.T) {
 			a := build(t, boot, seq, int64(rnd.IntN(40)), fmt.Sprint(rnd.IntN(2)), 1+rnd.IntN(2), rows, func(k int) float64 {
 				return float64(step*100 + k)
 			})
-			if slices.ContainsFunc(known, func(o *accepted) bool { return o.Identity == a.Identity }) {
+			if slices.ContainsFunc(known, func(o *modelBatch) bool { return o.Identity == a.Identity }) {
 				continue
 			}
 			next[boot.Boot] = max(next[boot.Boot], a.Identity.SeqEnd)
 			if rnd.IntN(4) == 0 { // noted before it can be read, at times
-				if _, err := s.Note(a.Accepted, start); err != nil {
+				if _, err := s.Note(a.Batch, start); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if out, err := s.Insert(a.Accepted, a.batch, start); err != nil || out != live.Inserted {
+			if out, err := s.Insert(a.Batch, a.batch, start); err != nil || out != live.Inserted {
 				t.Fatalf("insert: %v, %v", out, err)
 			}
 			known = append(known, a)

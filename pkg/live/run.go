@@ -106,7 +106,7 @@ func (a *record) before(b *record) int {
 		return c
 	}
 	if a.batch != b.batch {
-		if a.batch.wins(b.batch) {
+		if a.batch.Wins(b.batch.Claim) {
 			return -1
 		}
 		return 1

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series/shapes"
@@ -103,7 +104,7 @@ func (s *Store) Known(id identity.Batch) bool {
 // Insert adds a batch; b is copied. The identity of b must be a's. A repeat changes
 // nothing; an identity that is here without columns (Note) gets them. Errors:
 // *ConflictError, *MismatchError.
-func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, error) {
+func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome, error) {
 	if b.Identity != a.Identity {
 		return 0, &MismatchError{Manifest: a.Identity, Frame: b.Identity}
 	}
@@ -130,7 +131,7 @@ func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, erro
 	s.version++
 	nb := old
 	if nb == nil {
-		nb = &batch{Accepted: a, added: s.version}
+		nb = &batch{Claim: a.Claim(), sha: a.FrameSHA256, added: s.version}
 		s.place(nb)
 	} else {
 		s.unghost(nb)
@@ -145,7 +146,7 @@ func (s *Store) Insert(a Accepted, b *frame.Batch, now time.Time) (Outcome, erro
 
 // Note makes an identity known whose frame is not (or not yet) readable: it masks
 // what it wins of others. A later Insert gives it columns.
-func (s *Store) Note(a Accepted, now time.Time) (Outcome, error) {
+func (s *Store) Note(a accepted.Batch, now time.Time) (Outcome, error) {
 	maxT, _ := floorMS(a.MaxTime)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,21 +158,21 @@ func (s *Store) Note(a Accepted, now time.Time) (Outcome, error) {
 		return Repeat, err
 	}
 	s.version++
-	nb := &batch{Accepted: a, maxT: maxT, added: s.version}
+	nb := &batch{Claim: a.Claim(), sha: a.FrameSHA256, maxT: maxT, added: s.version}
 	s.place(nb)
 	s.ghost(nb)
 	return Inserted, nil
 }
 
 // known finds the identity; a *ConflictError when it is here with another hash.
-func (s *Store) known(a Accepted) (*batch, error) {
+func (s *Store) known(a accepted.Batch) (*batch, error) {
 	x := s.boots[a.Identity.BootOf()]
 	if x == nil {
 		return nil, nil
 	}
 	old := x.find(a.Identity.SeqStart, a.Identity.SeqEnd)
-	if old != nil && old.SHA256 != a.SHA256 {
-		return nil, &ConflictError{Identity: a.Identity, Have: old.SHA256, Got: a.SHA256}
+	if old != nil && old.sha != a.FrameSHA256 {
+		return nil, &ConflictError{Identity: a.Identity, Have: old.sha, Got: a.FrameSHA256}
 	}
 	return old, nil
 }
@@ -185,7 +186,7 @@ func (s *Store) place(b *batch) {
 		s.boots[boot] = x
 	}
 	x.intersecting(b, func(o *batch) {
-		if !b.wins(o) {
+		if !b.Wins(o.Claim) {
 			b.addRival(o, s.version, len(s.open) > 0)
 			return
 		}

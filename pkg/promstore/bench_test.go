@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -69,7 +70,7 @@ func fill(b *testing.B, s *live.Store, d *tsbs.Dataset, rows int) time.Duration 
 				b.Fatal(err)
 			}
 			start := time.Now()
-			if _, err := s.Insert(live.Accepted{Identity: batch.Identity, AcceptedAt: int64(from)}, batch, testNow); err != nil {
+			if _, err := s.Insert(accepted.Batch{Identity: batch.Identity, AcceptedAt: int64(from)}, batch, testNow); err != nil {
 				b.Fatal(err)
 			}
 			took += time.Since(start)

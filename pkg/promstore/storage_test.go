@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -129,7 +130,7 @@ func (f *framed) commit(batches []publishedtest.Batch) error {
 }
 
 func (f *framed) insert(b publishedtest.Batch) error {
-	_, err := f.store.Insert(live.Accepted{Identity: b.Frame.Identity, AcceptedAt: b.AcceptedAt}, b.Frame, testNow)
+	_, err := f.store.Insert(accepted.Batch{Identity: b.Frame.Identity, AcceptedAt: b.AcceptedAt}, b.Frame, testNow)
 	return err
 }
 

@@ -112,6 +112,12 @@ func (k Kind) Wrap(key string, err error) error {
 	return &at
 }
 
+// Is reports whether err is about a record of the kind.
+func (k Kind) Is(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Kind == k.Title
+}
+
 func (k Kind) newer(format string, args ...any) error {
 	return &Error{Kind: k.Title, Reason: fmt.Sprintf(format, args...), Err: ErrNewerVersion}
 }

@@ -97,21 +97,23 @@ func canonicalEscapes(b []byte) []byte {
 // Marshal writes the record: its schema, then the fields of v, a struct.
 func (k Kind) Marshal(v any) []byte {
 	body := JSON(v)
-	b := make([]byte, 0, len(head)+len(k.Schema)+2+len(body))
-	b = append(append(append(b, head...), k.Schema...), '"')
+	b := k.Begin(len(head) + len(k.Schema) + 2 + len(body))
 	if len(body) > 2 {
 		b = append(b, ',')
 	}
 	return append(b, body[1:]...)
 }
 
+// Begin starts a record that is written by hand: everything up to the comma before its first field.
+func (k Kind) Begin(capacity int) []byte {
+	return append(append(append(make([]byte, 0, capacity), head...), k.Schema...), '"')
+}
+
 // Writer writes one record field by field. The zero Writer is ready for Begin.
 type Writer struct{ b []byte }
 
 // Begin starts a record, in a buffer of this capacity.
-func (w *Writer) Begin(k Kind, capacity int) {
-	w.b = append(append(append(make([]byte, 0, capacity), head...), k.Schema...), '"')
-}
+func (w *Writer) Begin(k Kind, capacity int) { w.b = k.Begin(capacity) }
 
 func (w *Writer) name(name string) {
 	w.b = append(w.b, ',', '"')

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -58,14 +59,14 @@ func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 			return nil, fmt.Errorf("coverage: intake: %w", err)
 		}
 		seg, err := intake.ReadSegment(ctx, r.cfg.Store, i.Key)
-		if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, intake.ErrSegment) {
+		if errors.Is(err, objstore.ErrNotFound) || record.Unreadable(err) {
 			continue // taken meanwhile; or of no use to anybody
 		}
 		if err != nil {
 			return nil, fmt.Errorf("coverage: intake: %w", err)
 		}
 		for _, e := range seg.Entries {
-			c.pending[e.Identity()] = true
+			c.pending[e.Identity] = true
 		}
 	}
 	return c, nil
@@ -81,9 +82,9 @@ func (c *Coverage) Check(ctx context.Context, m accept.Manifest) error {
 		c.Pending++
 		return nil
 	}
-	e := intake.EntryOf(m)
+	e := m.Batch()
 	first, last := e.Hours()
-	s := shard.Of(e.AgentID, c.r.cfg.Shards)
+	s := shard.Of(e.Agent, c.r.cfg.Shards)
 	// Between the first and the last hour there may be no samples.
 	for _, h := range slices.Compact([]window.Hour{first, last}) {
 		p, err := c.published(ctx, place{h, s})

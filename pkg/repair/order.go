@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/record"
@@ -89,7 +89,7 @@ func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry boo
 			o.Generation = gen
 		case errors.Is(err, objstore.ErrNotFound):
 			continue
-		case badPlan(err):
+		case record.Unreadable(err):
 			o.Aborted = append(o.Aborted, gen)
 			if most = max(most, gen); dry {
 				continue
@@ -210,7 +210,7 @@ func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[
 		return nil, err
 	}
 	o.Source = "plans"
-	g := gathered{entries: map[identity.Batch]intake.Entry{}, known: map[uint64]bool{}, parts: 1}
+	g := gathered{entries: map[identity.Batch]accepted.Batch{}, known: map[uint64]bool{}, parts: 1}
 	for _, set := range st.sets {
 		g.known[set.Name.Generation] = true
 	}
@@ -234,7 +234,7 @@ func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[
 	for _, e := range g.entries {
 		p.Inputs = append(p.Inputs, e)
 	}
-	slices.SortFunc(p.Inputs, func(a, b intake.Entry) int { return a.Identity().Compare(b.Identity()) })
+	slices.SortFunc(p.Inputs, func(a, b accepted.Batch) int { return a.Identity.Compare(b.Identity) })
 	p.Parts = min(max(g.parts, uint32(min((p.Records()*recordBytes+memory-1)/memory, rollup.MaxParts))), rollup.MaxParts)
 	o.Batches = len(p.Inputs)
 	return p, nil
@@ -242,14 +242,14 @@ func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[
 
 // gathered is what is known of the batches of an hour.
 type gathered struct {
-	entries map[identity.Batch]intake.Entry
+	entries map[identity.Batch]accepted.Batch
 	known   map[uint64]bool // generations whose inputs are known
 	parts   uint32          // the most that a plan has
 }
 
 func (g *gathered) add(p *rollup.Plan) {
 	for _, e := range p.Inputs {
-		g.entries[e.Identity()] = e
+		g.entries[e.Identity] = e
 	}
 	g.known[p.Generation], g.parts = true, max(g.parts, p.Parts)
 }
@@ -272,7 +272,7 @@ func (r *Repairer) readPlans(ctx context.Context, o *Ordered, st *state, plans m
 		switch {
 		case err == nil:
 			plans[gen] = p
-		case !badPlan(err) && !errors.Is(err, objstore.ErrNotFound):
+		case !record.Unreadable(err) && !errors.Is(err, objstore.ErrNotFound):
 			return err
 		}
 	}
@@ -280,7 +280,7 @@ func (r *Repairer) readPlans(ctx context.Context, o *Ordered, st *state, plans m
 }
 
 // addSets adds what the sets hold and no plan has, by the identity manifests.
-func (r *Repairer) addSets(ctx context.Context, o *Ordered, st *state, entries map[identity.Batch]intake.Entry) error {
+func (r *Repairer) addSets(ctx context.Context, o *Ordered, st *state, entries map[identity.Batch]accepted.Batch) error {
 	for _, set := range st.sets {
 		for id := range set.Inputs.All() {
 			if _, ok := entries[id]; ok {
@@ -291,22 +291,22 @@ func (r *Repairer) addSets(ctx context.Context, o *Ordered, st *state, entries m
 			if err != nil {
 				return err
 			}
-			entries[id] = intake.EntryOf(m)
+			entries[id] = m.Batch()
 		}
 	}
 	return nil
 }
 
 // addAccepted adds every accepted batch of the shard that has samples in the hour.
-func (r *Repairer) addAccepted(ctx context.Context, o *Ordered, entries map[identity.Batch]intake.Entry) error {
+func (r *Repairer) addAccepted(ctx context.Context, o *Ordered, entries map[identity.Batch]accepted.Batch) error {
 	if r.cfg.Scan == nil {
 		return ErrUnknown
 	}
 	o.Source = "scan"
 	return r.cfg.Scan(ctx, o.Hour, o.Shard, func(m accept.Manifest) error {
-		e := intake.EntryOf(m)
-		if first, last := e.Hours(); shard.Of(e.AgentID, r.cfg.Shards) == o.Shard && first <= o.Hour && o.Hour <= last {
-			entries[e.Identity()] = e
+		e := m.Batch()
+		if first, last := e.Hours(); shard.Of(e.Agent, r.cfg.Shards) == o.Shard && first <= o.Hour && o.Hour <= last {
+			entries[e.Identity] = e
 		}
 		return nil
 	})
@@ -331,7 +331,7 @@ func (r *Repairer) possible(ctx context.Context, o *Ordered, p *rollup.Plan, st 
 		return err
 	}
 	for _, e := range p.Inputs {
-		if r.removed.Names(e.Identity()) {
+		if r.removed.Names(e.Identity) {
 			o.Removed++
 		}
 	}
@@ -364,7 +364,7 @@ func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) (mine bool, e
 	if err == nil || errors.Is(err, objstore.ErrExists) {
 		return err == nil, nil
 	}
-	if there, _, rerr := r.get(ctx, p.Key(), rollup.MaxPlanBytes); rerr == nil && bytes.Equal(there, body) {
+	if there, _, rerr := r.get(ctx, p.Key(), int64(rollup.PlanKind.MaxBytes)); rerr == nil && bytes.Equal(there, body) {
 		return false, nil
 	}
 	return false, err

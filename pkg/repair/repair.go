@@ -80,20 +80,15 @@ func (r *Repairer) get(ctx context.Context, key string, limit int64) ([]byte, ob
 	return r.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: limit})
 }
 
-// badPlan: the store answers, and what it has is no plan of this authority.
-func badPlan(err error) bool {
-	return errors.Is(err, rollup.ErrPlan) || err != nil && objstore.Unreadable(err)
-}
-
-// plan reads a plan; objstore.ErrNotFound when there is none, badPlan when it is damaged.
+// plan reads a plan; objstore.ErrNotFound when there is none, record.ErrCorrupt when it is damaged.
 func (r *Repairer) plan(ctx context.Context, key string) (*rollup.Plan, []byte, error) {
-	b, _, err := r.get(ctx, key, rollup.MaxPlanBytes)
+	b, _, err := r.get(ctx, key, int64(rollup.PlanKind.MaxBytes))
 	if err != nil {
 		return nil, nil, err
 	}
 	p, err := rollup.ParsePlan(b)
 	if err == nil && (p.Key() != key || p.AuthorityID != r.cfg.AuthorityID) {
-		err = fmt.Errorf("%w: it is of %s, authority %.128q", rollup.ErrPlan, p.Key(), p.AuthorityID)
+		err = rollup.PlanKind.Corrupt(key, "it is of %s, authority %.128q", p.Key(), p.AuthorityID)
 	}
 	return p, b, err
 }

@@ -311,7 +311,7 @@ func (v *verifier) plan(ctx context.Context, f Finding, key string, want identit
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		f.Problem, f.Detail = PlanMissing, "no late batch can be added to the hour"
-	case badPlan(err):
+	case record.Unreadable(err):
 		f.Problem, f.Detail = PlanUnreadable, err.Error()
 	case err != nil:
 		return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -86,11 +87,11 @@ type dirty struct {
 
 // sort gives the entries of the batches by shard, and the hours that they lie in. Those of
 // a batch of many hours count as its first and last.
-func (h *Handler) sort(batches []accept.Manifest) (map[shard.ID][]intake.Entry, map[dirty]struct{}) {
-	entries, hours := map[shard.ID][]intake.Entry{}, map[dirty]struct{}{}
+func (h *Handler) sort(batches []accept.Manifest) (map[shard.ID][]accepted.Batch, map[dirty]struct{}) {
+	entries, hours := map[shard.ID][]accepted.Batch{}, map[dirty]struct{}{}
 	for _, m := range batches {
-		e := intake.EntryOf(m)
-		id := shard.Of(e.AgentID, h.shards)
+		e := m.Batch()
+		id := shard.Of(e.Agent, h.shards)
 		entries[id] = append(entries[id], e)
 		first, last := e.Hours()
 		hours[dirty{id, last}] = struct{}{}
@@ -118,7 +119,7 @@ func (h *Handler) give(ctx context.Context, batches []accept.Manifest) (segments
 	return segments, uint64(len(dirtied)), nil
 }
 
-func sortedShards(m map[shard.ID][]intake.Entry) []shard.ID {
+func sortedShards(m map[shard.ID][]accepted.Batch) []shard.ID {
 	ids := make([]shard.ID, 0, len(m))
 	for id := range m {
 		ids = append(ids, id)

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"sort"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
@@ -43,7 +44,7 @@ func KeyBytes(s *chunk.Series) int { return len(s.AppendKey(nil)) }
 type Builder struct {
 	hour   window.Hour
 	part   Part
-	inputs []Input
+	inputs []accepted.Claim
 	lost   [][]ledger.Range
 	seen   []bool
 	counts Counts
@@ -69,7 +70,7 @@ const shapeCost = 64
 
 // NewBuilder makes a builder of the part of hour h that the inputs have records in. Inputs
 // of other hours are welcome: they win sequence numbers.
-func NewBuilder(h window.Hour, inputs []Input, part Part) *Builder {
+func NewBuilder(h window.Hour, inputs []accepted.Claim, part Part) *Builder {
 	return &Builder{
 		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
 		shapes: shapes.NewExactTable[shape](), byKey: map[string]*rawSeries{}, text: map[string]string{},

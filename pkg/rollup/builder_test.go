@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -21,7 +22,7 @@ var testHour = window.HourStarting(time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC
 
 // batchOf is a decoded frame and its input.
 type batchOf struct {
-	in Input
+	in accepted.Claim
 	f  frame.Batch
 }
 
@@ -79,7 +80,7 @@ func randomBatches(rnd *rand.Rand, n int, overlaps bool) []batchOf {
 		if err := frame.Decode(enc, &own.f, frame.Limits{}); err != nil {
 			panic(err)
 		}
-		own.in = Input{id, int64(rnd.IntN(5))}
+		own.in = accepted.Claim{Identity: id, AcceptedAt: int64(rnd.IntN(5))}
 		out = append(out, own)
 	}
 	return out
@@ -87,7 +88,7 @@ func randomBatches(rnd *rand.Rand, n int, overlaps bool) []batchOf {
 
 type modelRecord struct {
 	t, start int64
-	in       Input
+	in       accepted.Claim
 	seq      uint64
 	v        float64
 	h        series.Histogram
@@ -96,12 +97,12 @@ type modelRecord struct {
 // model computes record by record what the builder must give.
 func model(bs []batchOf) (map[string][]modelRecord, Counts) {
 	var c Counts
-	winner := map[string]Input{}
+	winner := map[string]accepted.Claim{}
 	at := func(id identity.Batch, seq uint64) string { return fmt.Sprint(id.BootOf(), seq) }
 	for _, b := range bs {
 		for seq := b.in.Identity.SeqStart; seq <= b.in.Identity.SeqEnd; seq++ {
 			k := at(b.in.Identity, seq)
-			if w, ok := winner[k]; !ok || b.in.Before(w) {
+			if w, ok := winner[k]; !ok || b.in.Wins(w) {
 				winner[k] = b.in
 			}
 		}
@@ -140,7 +141,7 @@ func model(bs []batchOf) (map[string][]modelRecord, Counts) {
 	}
 	for k, rs := range out {
 		slices.SortFunc(rs, func(x, y modelRecord) int {
-			return cmp.Or(cmp.Compare(x.t, y.t), x.in.compare(y.in), cmp.Compare(x.seq, y.seq))
+			return cmp.Or(cmp.Compare(x.t, y.t), x.in.Compare(y.in), cmp.Compare(x.seq, y.seq))
 		})
 		kept := slices.CompactFunc(rs, func(x, y modelRecord) bool { return x.t == y.t })
 		c.Duplicates += uint64(len(rs) - len(kept))
@@ -150,8 +151,8 @@ func model(bs []batchOf) (map[string][]modelRecord, Counts) {
 	return out, c
 }
 
-func inputsOf(bs []batchOf) []Input {
-	inputs := make([]Input, len(bs))
+func inputsOf(bs []batchOf) []accepted.Claim {
+	inputs := make([]accepted.Claim, len(bs))
 	for i := range bs {
 		inputs[i] = bs[i].in
 	}
@@ -229,7 +230,8 @@ func TestBuilderAgainstModel(t *testing.T) {
 // 10-20 and then 15-25 of the design: 15-20 are the first one's.
 func TestLostOfTheDesign(t *testing.T) {
 	id := batchID
-	lost := Lost([]Input{{id(15, 25), 101}, {id(10, 20), 100}, {id(30, 40), 5}, {id(26, 29), 1}})
+	claim := func(id identity.Batch, at int64) accepted.Claim { return accepted.Claim{Identity: id, AcceptedAt: at} }
+	lost := Lost([]accepted.Claim{claim(id(15, 25), 101), claim(id(10, 20), 100), claim(id(30, 40), 5), claim(id(26, 29), 1)})
 	if fmt.Sprint(lost) != "[[{15 20}] [] [] []]" {
 		t.Errorf("lost %v", lost)
 	}
@@ -237,7 +239,7 @@ func TestLostOfTheDesign(t *testing.T) {
 
 func TestBuilderRefuses(t *testing.T) {
 	bs := randomBatches(rand.New(rand.NewPCG(1, 1)), 2, false)
-	b := NewBuilder(testHour, []Input{bs[0].in, bs[1].in}, Part{})
+	b := NewBuilder(testHour, []accepted.Claim{bs[0].in, bs[1].in}, Part{})
 	if err := b.Add(1, &bs[0].f); !errors.Is(err, ErrInput) {
 		t.Errorf("another input's frame: %v", err)
 	}

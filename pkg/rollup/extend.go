@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -12,7 +13,7 @@ import (
 // Extendable reports whether fresh inputs win no sequence number of old ones and lose
 // none to them: then the raw series of both are those of the old and of the fresh
 // together (Extend), and their counts add up.
-func Extendable(old, fresh []Input) bool {
+func Extendable(old, fresh []accepted.Claim) bool {
 	together := Lost(slices.Concat(old, fresh))
 	apart := slices.Concat(Lost(old), Lost(fresh))
 	return slices.EqualFunc(together, apart, func(a, b []ledger.Range) bool { return slices.Equal(a, b) })

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 )
 
@@ -16,7 +17,7 @@ func TestExtendEqualsRecomputation(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 6))
 		bs := randomBatches(rnd, 2+rnd.IntN(12), seed%4 == 0)
 		cut := 1 + rnd.IntN(len(bs)-1)
-		make := func(bs []batchOf) ([]chunk.Series, Counts, []Input) {
+		make := func(bs []batchOf) ([]chunk.Series, Counts, []accepted.Claim) {
 			in := inputsOf(bs)
 			b := NewBuilder(testHour, in, Part{})
 			for i := range bs {
@@ -56,15 +57,15 @@ func TestExtendEqualsRecomputation(t *testing.T) {
 
 // An old batch that loses a number, and a fresh one that does, forces a new reading.
 func TestOverlapIsNotExtendable(t *testing.T) {
-	in := func(a, b uint64, at int64) Input {
-		return Input{batchID(a, b), at}
+	in := func(a, b uint64, at int64) accepted.Claim {
+		return accepted.Claim{Identity: batchID(a, b), AcceptedAt: at}
 	}
 	for _, at := range []int64{1, 9} {
-		if Extendable([]Input{in(0, 9, 5)}, []Input{in(9, 12, at)}) {
+		if Extendable([]accepted.Claim{in(0, 9, 5)}, []accepted.Claim{in(9, 12, at)}) {
 			t.Errorf("accepted at %d", at)
 		}
 	}
-	if !Extendable([]Input{in(0, 9, 5), in(5, 9, 6)}, []Input{in(10, 12, 1), in(12, 13, 2)}) {
+	if !Extendable([]accepted.Claim{in(0, 9, 5), in(5, 9, 6)}, []accepted.Claim{in(10, 12, 1), in(12, 13, 2)}) {
 		t.Error("overlaps among the old and among the fresh are settled apart")
 	}
 }

@@ -159,8 +159,8 @@ func (l *timeline) fill() {
 	}
 }
 
-// record is one sample with what decides between samples of one time.
-type record struct {
+// occurrence is one sample with what decides between samples of one time.
+type occurrence struct {
 	t, start int64
 	input    int
 	seq      uint64
@@ -171,13 +171,13 @@ type record struct {
 // gather merges overlapping segments record by record.
 func (b *Builder) gather(s *rawSeries) {
 	recs := b.records(s)
-	slices.SortFunc(recs, func(x, y record) int {
+	slices.SortFunc(recs, func(x, y occurrence) int {
 		if c := cmp.Compare(x.t, y.t); c != 0 {
 			return c
 		}
-		return cmp.Or(b.inputs[x.input].compare(b.inputs[y.input]), cmp.Compare(x.seq, y.seq))
+		return cmp.Or(b.inputs[x.input].Compare(b.inputs[y.input]), cmp.Compare(x.seq, y.seq))
 	})
-	kept := slices.CompactFunc(recs, func(x, y record) bool { return x.t == y.t })
+	kept := slices.CompactFunc(recs, func(x, y occurrence) bool { return x.t == y.t })
 	b.counts.Duplicates += uint64(len(recs) - len(kept))
 	if len(kept) > 0 {
 		s.fill(kept)
@@ -185,14 +185,14 @@ func (b *Builder) gather(s *rawSeries) {
 }
 
 // records are those of the series that no other input has won.
-func (b *Builder) records(s *rawSeries) (recs []record) {
+func (b *Builder) records(s *rawSeries) (recs []occurrence) {
 	for _, p := range s.places {
 		at, number := int(p.At), p.Group.kept[p.At]
 		for _, seg := range p.Group.segments {
 			lost := b.lost[seg.input]
 			rows := len(seg.t)
 			for row, t := range seg.t {
-				rec := record{t: t, input: seg.input, seq: seg.seq(number, row)}
+				rec := occurrence{t: t, input: seg.input, seq: seg.seq(number, row)}
 				if lost != nil && within(lost, rec.seq) {
 					continue
 				}
@@ -212,15 +212,15 @@ func (b *Builder) records(s *rawSeries) (recs []record) {
 }
 
 // fill makes the columns of the series from its records.
-func (s *rawSeries) fill(recs []record) {
+func (s *rawSeries) fill(recs []occurrence) {
 	s.T = make([]int64, len(recs))
-	histograms := slices.ContainsFunc(recs, func(r record) bool { return r.h != nil })
+	histograms := slices.ContainsFunc(recs, func(r occurrence) bool { return r.h != nil })
 	if histograms {
 		s.H = make([]series.Histogram, len(recs))
 	} else {
 		s.V = make([]float64, len(recs))
 	}
-	if slices.ContainsFunc(recs, func(r record) bool { return r.start != 0 }) {
+	if slices.ContainsFunc(recs, func(r occurrence) bool { return r.start != 0 }) {
 		s.Start = make([]int64, len(recs))
 	}
 	for i := range recs {

@@ -4,28 +4,13 @@ import (
 	"cmp"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 )
 
-// Input is what decides about the records of an accepted batch before its frame is read.
-type Input struct {
-	Identity identity.Batch
-	// AcceptedAt by the collector's clock, Unix nanoseconds.
-	AcceptedAt int64
-}
-
-// Before reports whether i wins the sequence numbers that both cover, and of two records
-// of one series and time the record: the smaller (accepted_at, identity).
-func (i Input) Before(o Input) bool { return i.compare(o) < 0 }
-
-func (i Input) compare(o Input) int {
-	return cmp.Or(cmp.Compare(i.AcceptedAt, o.AcceptedAt), i.Identity.Compare(o.Identity))
-}
-
 // Lost gives, for each input, the sequence numbers that an input before it has won,
 // ascending; nil for most. Inputs are in any order; equal identities are one.
-func Lost(inputs []Input) [][]ledger.Range {
+func Lost(inputs []accepted.Claim) [][]ledger.Range {
 	lost := make([][]ledger.Range, len(inputs))
 	order := make([]int, len(inputs))
 	for i := range order {
@@ -55,10 +40,10 @@ func Lost(inputs []Input) [][]ledger.Range {
 }
 
 // settle hands out the sequence numbers of overlapping inputs of one boot, first come first.
-func settle(inputs []Input, group []int, lost [][]ledger.Range) {
+func settle(inputs []accepted.Claim, group []int, lost [][]ledger.Range) {
 	group = slices.Clone(group)
 	slices.SortFunc(group, func(a, b int) int {
-		return cmp.Or(inputs[a].compare(inputs[b]), cmp.Compare(a, b))
+		return cmp.Or(inputs[a].Compare(inputs[b]), cmp.Compare(a, b))
 	})
 	var won []ledger.Range // ascending, apart
 	for _, i := range group {

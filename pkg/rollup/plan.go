@@ -1,7 +1,6 @@
 package rollup
 
 import (
-	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -9,26 +8,23 @@ import (
 	"strconv"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
-// PlanSchema names the JSON schema of plans; docs/protocol/rollup.md has it.
-const PlanSchema = "lightmetrics.rollup_plan.v1"
+// PlanKind is the kind of plans; docs/protocol/rollup.md has their JSON.
+var PlanKind = record.Kind{Schema: "lightmetrics.rollup_plan.v1", Title: "rollup plan", MaxBytes: 64 << 20, Exact: true}
 
-// Bounds of a plan. A reader refuses longer objects unread.
+// Bounds of a plan.
 const (
 	MaxPlanInputs = 400_000
-	MaxPlanBytes  = 64 << 20
 	MaxParts      = 4096
 )
-
-// ErrPlan is wrapped by every error of a plan that can't be read.
-var ErrPlan = errors.New("invalid rollup plan")
 
 // Plan is the fixed input set of one generation of a shard's hour. Whoever makes the
 // generation makes it from the plan, and so makes the same objects.
@@ -42,17 +38,17 @@ type Plan struct {
 	// Parts that the hour is built in, one after the other; at least 1.
 	Parts uint32
 	// Inputs in the order of their identities.
-	Inputs []intake.Entry
+	Inputs []accepted.Batch
 }
 
 // Key of the plan's object.
 func (p *Plan) Key() string { return layout.RollupPlan(p.Hour, p.Shard, p.Generation) }
 
 // Order of the inputs for a Builder.
-func (p *Plan) Order() []Input {
-	out := make([]Input, len(p.Inputs))
+func (p *Plan) Order() []accepted.Claim {
+	out := make([]accepted.Claim, len(p.Inputs))
 	for i := range p.Inputs {
-		out[i] = Input{p.Inputs[i].Identity(), p.Inputs[i].AcceptedAt}
+		out[i] = p.Inputs[i].Claim()
 	}
 	return out
 }
@@ -61,7 +57,7 @@ func (p *Plan) Order() []Input {
 func (p *Plan) InputSet() (catalog.Inputs, error) {
 	ids := make([]identity.Batch, len(p.Inputs))
 	for i := range p.Inputs {
-		ids[i] = p.Inputs[i].Identity()
+		ids[i] = p.Inputs[i].Identity
 	}
 	return catalog.NewInputs(ids)
 }
@@ -70,13 +66,12 @@ func (p *Plan) InputSet() (catalog.Inputs, error) {
 func (p *Plan) Records() uint64 {
 	var n uint64
 	for i := range p.Inputs {
-		n += p.Inputs[i].Identity().Count()
+		n += p.Inputs[i].Identity.Count()
 	}
 	return n
 }
 
 type planJSON struct {
-	Schema      string     `json:"schema"`
 	AuthorityID string     `json:"authority_id"`
 	Shard       uint32     `json:"shard"`
 	Shards      uint32     `json:"shards"`
@@ -87,23 +82,17 @@ type planJSON struct {
 }
 
 type planBoot struct {
-	Agent   string      `json:"agent_id"`
-	Boot    string      `json:"boot_id"`
-	Batches []planBatch `json:"batches"`
+	Agent   string    `json:"agent_id"`
+	Boot    string    `json:"boot_id"`
+	Batches []planRow `json:"batches"`
 }
 
-// planBatch is written as an array, since an hour has many.
-type planBatch struct {
-	start, end uint64
-	sha        identity.Digest
-	bytes      uint64
-	key        string // "" for generation 0 of the blob
-	acceptedAt int64
-	minT, maxT int64
-}
+// planRow is written as an array: an hour has up to 400,000 batches, and names would double
+// the 170 bytes that each takes. The key is "" for generation 0 of the blob.
+type planRow accepted.Batch
 
-func (b *planBatch) UnmarshalJSON(raw []byte) error {
-	fields := []any{&b.start, &b.end, &b.sha, &b.bytes, &b.acceptedAt, &b.minT, &b.maxT, &b.key}
+func (b *planRow) UnmarshalJSON(raw []byte) error {
+	fields := []any{&b.SeqStart, &b.SeqEnd, &b.FrameSHA256, &b.FrameBytes, &b.AcceptedAt, &b.MinTime, &b.MaxTime, &b.RawBlobKey}
 	n := len(fields)
 	if err := json.Unmarshal(raw, &fields); err != nil {
 		return err
@@ -117,38 +106,37 @@ func (b *planBatch) UnmarshalJSON(raw []byte) error {
 // hourLayout of an hour's start in JSON.
 const hourLayout = "2006-01-02T15"
 
-// Marshal writes the canonical JSON: equal plans are equal bytes. Errors wrap ErrPlan.
+// Marshal writes the canonical JSON, of a plan that can be one: equal plans are equal bytes.
 func (p *Plan) Marshal() ([]byte, error) {
 	if err := p.validate(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
+		return nil, fmt.Errorf("rollup plan: %w", err)
 	}
-	b := make([]byte, 0, 512+planBatchBytes*len(p.Inputs))
-	b = appendString(append(b, `{"schema":`...), PlanSchema)
-	b = appendString(append(b, `,"authority_id":`...), p.AuthorityID)
+	b := PlanKind.Begin(512 + planRowBytes*len(p.Inputs))
+	b = record.AppendString(append(b, `,"authority_id":`...), p.AuthorityID)
 	b = fmt.Appendf(b, `,"shard":%d,"shards":%d,"hour":"%s","generation":%d,"parts":%d,"boots":[`, uint32(p.Shard), p.Shards, p.Hour, p.Generation, p.Parts)
 	for i := range p.Inputs {
 		e := &p.Inputs[i]
 		switch {
-		case i > 0 && p.Inputs[i-1].AgentID == e.AgentID && p.Inputs[i-1].BootID == e.BootID:
+		case i > 0 && p.Inputs[i-1].BootOf() == e.BootOf():
 			b = append(b, ',')
 		default:
 			if i > 0 {
 				b = append(b, `]},`...)
 			}
-			b = appendString(append(b, `{"agent_id":`...), e.AgentID)
-			b = appendString(append(b, `,"boot_id":`...), e.BootID)
+			b = record.AppendString(append(b, `{"agent_id":`...), e.Agent)
+			b = record.AppendString(append(b, `,"boot_id":`...), e.Boot)
 			b = append(b, `,"batches":[`...)
 		}
-		b = appendBatch(b, e)
+		b = appendRow(b, e)
 	}
 	return append(b, `]}]}`...), nil
 }
 
-// planBatchBytes is about the size of a batch in a plan.
-const planBatchBytes = 176
+// planRowBytes is about the size of a batch in a plan.
+const planRowBytes = 176
 
-// appendBatch writes what planBatch reads.
-func appendBatch(b []byte, e *intake.Entry) []byte {
+// appendRow writes what planRow reads.
+func appendRow(b []byte, e *accepted.Batch) []byte {
 	b = strconv.AppendUint(append(b, '['), e.SeqStart, 10)
 	b = strconv.AppendUint(append(b, ','), e.SeqEnd, 10)
 	b = append(hex.AppendEncode(append(b, `,"`...), e.FrameSHA256[:]), '"')
@@ -160,45 +148,22 @@ func appendBatch(b []byte, e *intake.Entry) []byte {
 	if key == layout.Blob(e.FrameSHA256, 0) {
 		key = ""
 	}
-	return append(appendString(append(b, ','), key), ']')
+	return append(record.AppendString(append(b, ','), key), ']')
 }
 
-// appendString writes a JSON string without escapes for HTML.
-func appendString(b []byte, s string) []byte {
-	if s == "" {
-		return append(b, `""`...)
-	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // strings always encode
-	return append(b, bytes.TrimSuffix(buf.Bytes(), []byte{'\n'})...)
-}
-
-// ParsePlan reads what Marshal writes, and nothing else. Errors wrap ErrPlan.
+// ParsePlan reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParsePlan(b []byte) (*Plan, error) {
 	p, err := parsePlan(b)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrPlan, err)
-	}
-	if again, err := p.Marshal(); err != nil {
-		return nil, err
-	} else if !bytes.Equal(again, b) {
-		return nil, fmt.Errorf("%w: not in its canonical form", ErrPlan)
+		return nil, PlanKind.Wrap("", err)
 	}
 	return p, nil
 }
 
 func parsePlan(b []byte) (*Plan, error) {
-	if len(b) > MaxPlanBytes {
-		return nil, fmt.Errorf("%d bytes, at most %d", len(b), MaxPlanBytes)
-	}
 	var j planJSON
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := PlanKind.Decode(b, &j); err != nil {
 		return nil, err
-	}
-	if j.Schema != PlanSchema {
-		return nil, fmt.Errorf("schema is %.64q", j.Schema)
 	}
 	t, err := time.Parse(hourLayout, j.Hour)
 	if err != nil {
@@ -210,16 +175,18 @@ func parsePlan(b []byte) (*Plan, error) {
 	}
 	for _, boot := range j.Boots {
 		for _, b := range boot.Batches {
-			if b.key == "" {
-				b.key = layout.Blob(b.sha, 0)
+			b.Agent, b.Boot = boot.Agent, boot.Boot
+			if b.RawBlobKey == "" {
+				b.RawBlobKey = layout.Blob(b.FrameSHA256, 0)
 			}
-			p.Inputs = append(p.Inputs, intake.Entry{
-				AgentID: boot.Agent, BootID: boot.Boot, SeqStart: b.start, SeqEnd: b.end, FrameSHA256: b.sha,
-				FrameBytes: b.bytes, RawBlobKey: b.key, AcceptedAt: b.acceptedAt, MinTime: b.minT, MaxTime: b.maxT,
-			})
+			p.Inputs = append(p.Inputs, accepted.Batch(b))
 		}
 	}
-	return p, nil
+	own, err := p.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return p, PlanKind.Verify(b, own, j)
 }
 
 func (p *Plan) validate() error {
@@ -243,11 +210,11 @@ func (p *Plan) validate() error {
 		if err := e.Validate(); err != nil {
 			return err
 		}
-		if got := shard.Of(e.AgentID, p.Shards); got != p.Shard {
-			return fmt.Errorf("%s is of shard %s", e.Identity(), got)
+		if got := shard.Of(e.Agent, p.Shards); got != p.Shard {
+			return fmt.Errorf("%s is of shard %s", e.Identity, got)
 		}
-		if i > 0 && p.Inputs[i-1].Identity().Compare(e.Identity()) >= 0 {
-			return fmt.Errorf("%s is out of order", e.Identity())
+		if i > 0 && p.Inputs[i-1].Identity.Compare(e.Identity) >= 0 {
+			return fmt.Errorf("%s is out of order", e.Identity)
 		}
 	}
 	return nil

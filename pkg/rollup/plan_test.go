@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -17,8 +18,8 @@ func testPlan() *Plan {
 	p := &Plan{AuthorityID: "auth", Shards: 4, Shard: shard.Of("a <&> é", 4), Hour: testHour, Generation: 2, Parts: 1}
 	for i := range uint64(3) {
 		d := identity.Sum(fmt.Append(nil, i))
-		p.Inputs = append(p.Inputs, intake.Entry{
-			AgentID: "a <&> é", BootID: fmt.Sprint("b", i/2), SeqStart: 10 * i, SeqEnd: 10*i + 9, FrameSHA256: d, FrameBytes: 100,
+		p.Inputs = append(p.Inputs, accepted.Batch{
+			Identity: identity.Batch{Agent: "a <&> é", Boot: fmt.Sprint("b", i/2), SeqStart: 10 * i, SeqEnd: 10*i + 9}, FrameSHA256: d, FrameBytes: 100,
 			RawBlobKey: layout.Blob(d, uint32(i/2)), AcceptedAt: int64(i), MinTime: testHour.StartMS() * 1e6, MaxTime: testHour.EndMS() * 1e6,
 		})
 	}
@@ -39,7 +40,7 @@ func TestPlanRoundTrip(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, p)
 	}
 	set, err := p.InputSet()
-	if err != nil || set.Records() != p.Records() || !set.Covers(p.Inputs[1].Identity()) {
+	if err != nil || set.Records() != p.Records() || !set.Covers(p.Inputs[1].Identity) {
 		t.Errorf("input set %+v, %v", set, err)
 	}
 }
@@ -52,7 +53,7 @@ func TestBadPlansAreRefused(t *testing.T) {
 	}
 	for name, b := range map[string]string{
 		"empty": "", "cut": string(good[:len(good)-1]), "space": strings.Replace(string(good), ":", ": ", 1),
-		"schema":     strings.Replace(string(good), "plan.v1", "plan.v2", 1),
+		"schema":     strings.Replace(string(good), "plan.v1", "plans.v1", 1),
 		"shard":      strings.Replace(string(good), `"shard":`, `"shard":1`, 1),
 		"generation": strings.Replace(string(good), `"generation":2`, `"generation":0`, 1),
 		"parts":      strings.Replace(string(good), `"parts":1`, `"parts":0`, 1),
@@ -62,7 +63,7 @@ func TestBadPlansAreRefused(t *testing.T) {
 		"authority":  strings.Replace(string(good), `"auth"`, `""`, 1),
 		"hour":       strings.Replace(string(good), `2026-11-21T13`, `2026-11-21T25`, 1),
 	} {
-		if _, err := ParsePlan([]byte(b)); !errors.Is(err, ErrPlan) {
+		if _, err := ParsePlan([]byte(b)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

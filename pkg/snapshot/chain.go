@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -56,7 +56,7 @@ type Config struct {
 	// PackBatches is the most batches of a pack; 0 means MaxPackBatches, which is also the most.
 	PackBatches int
 	// Frames reads the frames of the entries, some at once; nil for one that can't be read.
-	Frames func(ctx context.Context, entries []intake.Entry) ([][]byte, error)
+	Frames func(ctx context.Context, entries []accepted.Batch) ([][]byte, error)
 	// Refill offers what is new, before it is judged whether a snapshot is due; nil does nothing.
 	Refill func(ctx context.Context) error
 	Now    func() time.Time
@@ -70,7 +70,7 @@ type Events struct {
 	// Packed: a pack was written; merged tells packs of packs.
 	Packed func(r Ref, merged bool)
 	// Skipped: a batch is left out, as its frame can't be read or is too long for a pack.
-	Skipped func(intake.Entry)
+	Skipped func(accepted.Batch)
 	// Collected: old objects were deleted; err ended it early.
 	Collected func(snapshots, packs int, err error)
 	// Lost: a snapshot or pack that should be there can't be read; the chain goes on without it.
@@ -87,7 +87,7 @@ type Chain struct {
 	mu      sync.Mutex
 	newest  *Snapshot            // that was seen; nil before, or when there is none
 	recent  map[uint64]*Snapshot // the last keep that were read or made
-	pending map[identity.Batch]intake.Entry
+	pending map[identity.Batch]accepted.Batch
 	refused bool // Offer had no room since the last job
 	backlog bool // the last job had not room for all that waited
 
@@ -124,7 +124,7 @@ func NewChain(c Config) (*Chain, error) {
 	if c.MaxPending == 0 {
 		c.MaxPending = DefaultMaxPending
 	}
-	ch := &Chain{cfg: c, log: Log(c.Shard), recent: map[uint64]*Snapshot{}, pending: map[identity.Batch]intake.Entry{}}
+	ch := &Chain{cfg: c, log: Log(c.Shard), recent: map[uint64]*Snapshot{}, pending: map[identity.Batch]accepted.Batch{}}
 	w, err := work.NewWorker(c.Queue, c.Table, handler{ch}, work.Config{
 		Topic: Topic(c.Shard), Owner: c.Owner, Order: work.Sparse, Hold: c.Hold, TimeLimit: c.TimeLimit,
 		// A chain must not wait for an operator: it is tried for ever.
@@ -139,19 +139,19 @@ func NewChain(c Config) (*Chain, error) {
 
 // Offer hands in accepted batches. Those of other times than the window, and those that
 // the newest snapshot has, are dropped. It reports whether there is room for more.
-func (c *Chain) Offer(entries []intake.Entry) (room bool) {
+func (c *Chain) Offer(entries []accepted.Batch) (room bool) {
 	horizon := c.horizon()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range entries {
-		if lasts(e) < horizon || c.newest != nil && c.newest.Covers(e.Identity()) {
+		if lasts(e) < horizon || c.newest != nil && c.newest.Covers(e.Identity) {
 			continue
 		}
 		if len(c.pending) >= c.cfg.MaxPending {
 			c.refused = true
 			continue
 		}
-		c.pending[e.Identity()] = e
+		c.pending[e.Identity] = e
 	}
 	return len(c.pending) < c.cfg.MaxPending
 }
@@ -341,7 +341,7 @@ func (c *Chain) read(ctx context.Context, number uint64) (*Snapshot, error) {
 		return nil, err
 	}
 	if s.AuthorityID != c.cfg.AuthorityID || s.Shards != c.cfg.Shards {
-		return nil, fmt.Errorf("read %q: %w: it is of authority %q and %d shards", s.Key(), ErrCorrupt, s.AuthorityID, s.Shards)
+		return nil, Kind.Corrupt(s.Key(), "it is of authority %q and %d shards", s.AuthorityID, s.Shards)
 	}
 	c.remember(s)
 	return s, nil
@@ -369,7 +369,7 @@ func (c *Chain) lost(err error) {
 }
 
 // lasts is the time of the batch's newest sample, as far as a snapshot waits for it.
-func lasts(e intake.Entry) int64 { return min(e.MaxTime, e.AcceptedAt+int64(future)) }
+func lasts(e accepted.Batch) int64 { return min(e.MaxTime, e.AcceptedAt+int64(future)) }
 
 // message is the body of a job's message.
 type message struct {

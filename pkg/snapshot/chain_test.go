@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -47,8 +47,8 @@ func TestWhatIsOutOfTheWindowGoes(t *testing.T) {
 		w.step(c, work.Completed)
 		s, got := w.newest()
 		for _, e := range w.entries {
-			if _, ok := got[e.Identity()]; !ok && e.MaxTime >= c.horizon() {
-				t.Fatalf("%s is in the window, and not in snapshot %d", e.Identity(), s.Number)
+			if _, ok := got[e.Identity]; !ok && e.MaxTime >= c.horizon() {
+				t.Fatalf("%s is in the window, and not in snapshot %d", e.Identity, s.Number)
 			}
 		}
 		packs = max(packs, len(s.Packs))
@@ -82,7 +82,7 @@ func TestSamplesFromTheFutureGoToo(t *testing.T) {
 	e := w.accept(1)[0]
 	e.MaxTime += int64(10 * 365 * 24 * time.Hour)
 	w.entries[0] = e
-	c.Offer([]intake.Entry{e})
+	c.Offer([]accepted.Batch{e})
 	w.step(c, work.Completed)
 	w.holds(w.entries)
 	w.now = w.now.Add(time.Hour + future + time.Second)
@@ -93,13 +93,13 @@ func TestSamplesFromTheFutureGoToo(t *testing.T) {
 func TestFramesThatCantBeReadAreLeftOut(t *testing.T) {
 	w := newWorld(t)
 	var skipped []identity.Batch
-	c := w.chain(func(c *Config) { c.Events.Skipped = func(e intake.Entry) { skipped = append(skipped, e.Identity()) } })
+	c := w.chain(func(c *Config) { c.Events.Skipped = func(e accepted.Batch) { skipped = append(skipped, e.Identity) } })
 	es := w.accept(5)
-	w.bad[es[3].Identity()] = true
+	w.bad[es[3].Identity] = true
 	c.Offer(es)
 	w.step(c, work.Completed)
-	w.holds([]intake.Entry{es[0], es[1], es[2], es[4]})
-	if len(skipped) != 1 || skipped[0] != es[3].Identity() {
+	w.holds([]accepted.Batch{es[0], es[1], es[2], es[4]})
+	if len(skipped) != 1 || skipped[0] != es[3].Identity {
 		t.Errorf("skipped %v", skipped)
 	}
 	w.step(c, work.Idle)
@@ -413,8 +413,8 @@ func TestStaleOwnerIsRefused(t *testing.T) {
 				t.Errorf("number %d, fence %d", s.Number, s.Fence)
 			}
 			for _, e := range w.entries[:3] {
-				if _, ok := got[e.Identity()]; !ok {
-					t.Errorf("%s is lost", e.Identity())
+				if _, ok := got[e.Identity]; !ok {
+					t.Errorf("%s is lost", e.Identity)
 				}
 			}
 			successor.Offer(w.accept(1))

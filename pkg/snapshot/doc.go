@@ -10,21 +10,11 @@
 package snapshot
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 )
 
-// ErrCorrupt is wrapped by the errors of objects that are not what this package writes.
-var ErrCorrupt = errors.New("corrupt snapshot object")
-
-// canonical JSON: no white space, keys in the order of the fields, nothing escaped that need not be.
-func canonical(v any) ([]byte, error) {
-	var buf bytes.Buffer
-	e := json.NewEncoder(&buf)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}), nil
-}
+// Kinds of the objects. A pack is frames behind a header, which is a record.
+var (
+	Kind     = record.Kind{Schema: "lightmetrics.live_snapshot.v1", Title: "live snapshot", MaxBytes: MaxSnapshotBytes}
+	PackKind = record.Kind{Schema: "lightmetrics.live_pack.v1", Title: "pack", MaxBytes: MaxPackBytes}
+)

@@ -12,7 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -31,7 +33,7 @@ func sample(t testing.TB) (pack []byte, batches []Batch, snap Snapshot) {
 	ref, err := refOf(5, pack, p)
 	w.must(err)
 	return pack, batches, Snapshot{
-		Schema: Schema, AuthorityID: "golden", Shard: mine, Shards: shards, Number: 7, Fence: 3, CreatedAt: 1_800_000_000_000_000_000, Packs: []Ref{ref},
+		AuthorityID: "golden", Shard: mine, Shards: shards, Number: 7, Fence: 3, CreatedAt: 1_800_000_000_000_000_000, Packs: []Ref{ref},
 	}
 }
 
@@ -69,7 +71,7 @@ func TestPacksRoundTrip(t *testing.T) {
 	}
 	for i, b := range batches {
 		raw, err := p.Frame(i)
-		if err != nil || !bytes.Equal(raw, b.Raw) || p.Entries[i] != b.Entry {
+		if err != nil || !bytes.Equal(raw, b.Raw) || p.Entries[i] != b.Batch {
 			t.Errorf("batch %d is %+v %q, %v", i, p.Entries[i], raw, err)
 		}
 	}
@@ -102,12 +104,12 @@ func TestBadPacksAreRefused(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"empty": nil, "magic": flip(1), "version": flip(7), "length": flip(8), "checksum": flip(12), "header": flip(20), "long header": long,
 		"cut": pack[:len(pack)-1], "tail": append(slices.Clone(pack), 0), "short": pack[:10],
-		"space": rewrite(pack, ":", ": "), "schema": rewrite(pack, "pack.v1", "pack.v2"), "unknown field": rewrite(pack, `{"schema"`, `{"x":1,"schema"`),
+		"space": rewrite(pack, ":", ": "), "schema": rewrite(pack, "pack.v1", "pact.v1"), "unknown field": rewrite(pack, `{"schema"`, `{"x":1,"schema"`),
 		"shard": rewrite(pack, `"shard":2`, `"shard":3`), "shards": rewrite(pack, `"shards":4`, `"shards":0`),
 		"order":    rewrite(pack, `"accepted_at_unix_ns":17`, `"accepted_at_unix_ns":97`),
 		"identity": rewrite(pack, `"seq_start":0`, `"seq_start":10`),
 	} {
-		if _, err := DecodePack(b); !errors.Is(err, ErrCorrupt) {
+		if _, err := DecodePack(b); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -118,7 +120,7 @@ func TestBadPacksAreRefused(t *testing.T) {
 	if _, err := p.Frame(0); err != nil {
 		t.Errorf("the frame beside the damaged one: %v", err)
 	}
-	if _, err := p.Frame(2); !errors.Is(err, ErrCorrupt) {
+	if _, err := p.Frame(2); !errors.Is(err, record.ErrCorrupt) {
 		t.Errorf("the damaged frame: %v", err)
 	}
 
@@ -138,8 +140,8 @@ func TestBadPacksAreRefused(t *testing.T) {
 }
 
 func batchOf(raw []byte) Batch {
-	return Batch{intake.Entry{
-		AgentID: agents[0], BootID: "b", SeqEnd: 9, FrameSHA256: sum(raw), FrameBytes: uint64(len(raw)), AcceptedAt: 1, MaxTime: 1,
+	return Batch{accepted.Batch{
+		Identity: identity.Batch{Agent: agents[0], Boot: "b", SeqEnd: 9}, FrameSHA256: sum(raw), FrameBytes: uint64(len(raw)), AcceptedAt: 1, MaxTime: 1,
 	}, raw}
 }
 
@@ -155,7 +157,7 @@ func TestBadSnapshotsAreRefused(t *testing.T) {
 	}
 	r := func(old, with string) string { return strings.Replace(string(js), old, with, 1) }
 	for name, b := range map[string]string{
-		"empty": "", "cut": string(js[:len(js)-1]), "two": string(js) + string(js), "space": r(":", ": "), "schema": r("snapshot.v1", "snapshot.v2"),
+		"empty": "", "cut": string(js[:len(js)-1]), "two": string(js) + string(js), "space": r(":", ": "), "schema": r("snapshot.v1", "snapshots.v1"),
 		"unknown field": r(`"shard":`, `"x":1,"shard":`), "authority": r(`"golden"`, `""`), "number 0": r(`"number":7`, `"number":0`),
 		"pack of a later number": r(`"number":7`, `"number":4`), "no packs": string(js[:strings.Index(string(js), `"packs"`)]) + `"packs":null}`,
 		"batches": r(`"batches":3`, `"batches":2`), "inputs": r(`[0,10,1]`, `[0,0,1]`), "bytes": r(`"bytes":1`, `"bytes":9999999`),
@@ -164,7 +166,7 @@ func TestBadSnapshotsAreRefused(t *testing.T) {
 		if b == string(js) {
 			t.Fatalf("%s changes nothing", name)
 		}
-		if _, err := Parse([]byte(b)); !errors.Is(err, ErrCorrupt) {
+		if _, err := Parse([]byte(b)); !errors.Is(err, record.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -186,7 +188,7 @@ func FuzzDecodePack(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := DecodePack(b)
 		if err != nil {
-			if !errors.Is(err, ErrCorrupt) {
+			if !errors.Is(err, record.ErrCorrupt) {
 				t.Errorf("%v", err)
 			}
 			return
@@ -216,7 +218,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := Parse(b)
 		if err != nil {
-			if !errors.Is(err, ErrCorrupt) {
+			if !errors.Is(err, record.ErrCorrupt) {
 				t.Errorf("%v", err)
 			}
 			return

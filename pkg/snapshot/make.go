@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
@@ -88,7 +89,7 @@ func (m *making) resume(ctx context.Context, numbers []uint64) error {
 	var err error
 	if s := m.j.State(); len(s) > 0 {
 		if err := json.Unmarshal(s, &m.state); err != nil {
-			m.c.lost(fmt.Errorf("checkpoint of %s: %w: %w", m.j.Key(), ErrCorrupt, err))
+			m.c.lost(fmt.Errorf("checkpoint of %s: %w: %w", m.j.Key(), record.ErrCorrupt, err))
 			m.state = progress{}
 		}
 	}
@@ -200,8 +201,8 @@ func (m *making) merge(ctx context.Context) error {
 					m.c.lost(err)
 					continue
 				}
-				if lasts(e) >= m.c.horizon() && !seen[e.Identity()] {
-					seen[e.Identity()] = true
+				if lasts(e) >= m.c.horizon() && !seen[e.Identity] {
+					seen[e.Identity] = true
 					left = append(left, Batch{e, raw})
 				}
 			}
@@ -215,7 +216,7 @@ func (m *making) merge(ctx context.Context) error {
 
 // pack writes the batches that no pack has.
 func (m *making) pack(ctx context.Context) error {
-	var todo []intake.Entry
+	var todo []accepted.Batch
 	have, horizon := m.packs(), m.c.horizon()
 	m.c.mu.Lock()
 	for id, e := range m.c.pending {
@@ -224,9 +225,9 @@ func (m *making) pack(ctx context.Context) error {
 		}
 	}
 	m.c.mu.Unlock()
-	slices.SortFunc(todo, order)
+	slices.SortFunc(todo, func(a, b accepted.Batch) int { return a.Claim().Compare(b.Claim()) })
 	for n := 0; len(todo) > 0 && n < maxNewPacks; n++ {
-		var part []intake.Entry
+		var part []accepted.Batch
 		part, todo = m.c.cut(todo)
 		if len(part) == 0 {
 			continue
@@ -254,17 +255,16 @@ func (m *making) pack(ctx context.Context) error {
 }
 
 // cut takes the entries of one pack off; none when the first fits in no pack.
-func (c *Chain) cut(todo []intake.Entry) (part, rest []intake.Entry) {
+func (c *Chain) cut(todo []accepted.Batch) (part, rest []accepted.Batch) {
 	const frameOfHeader = 256 // all of the header but the entries
 	size := uint64(prefixBytes + frameOfHeader)
 	for i, e := range todo {
-		js, err := canonical(e)
-		n := e.FrameBytes + uint64(len(js)) + 1
+		n := e.FrameBytes + uint64(len(record.JSON(e))) + 1
 		switch {
-		case i == 0 && (err != nil || size+n > MaxPackBytes):
+		case i == 0 && size+n > MaxPackBytes:
 			c.skip(e)
 			return nil, todo[1:]
-		case i == c.cfg.PackBatches || err != nil || size+n > MaxPackBytes:
+		case i == c.cfg.PackBatches || size+n > MaxPackBytes:
 			return todo[:i], todo[i:]
 		}
 		size += n
@@ -273,9 +273,9 @@ func (c *Chain) cut(todo []intake.Entry) (part, rest []intake.Entry) {
 }
 
 // skip leaves a batch out for as long as this chain lives.
-func (c *Chain) skip(e intake.Entry) {
+func (c *Chain) skip(e accepted.Batch) {
 	c.mu.Lock()
-	delete(c.pending, e.Identity())
+	delete(c.pending, e.Identity)
 	c.mu.Unlock()
 	if f := c.cfg.Events.Skipped; f != nil {
 		f(e)
@@ -320,7 +320,7 @@ func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 // commit creates the snapshot. Where one of the number is there, it counts, whoever made it.
 func (m *making) commit(ctx context.Context) error {
 	s := &Snapshot{
-		Schema: Schema, AuthorityID: m.c.cfg.AuthorityID, Shard: m.c.cfg.Shard, Shards: m.c.cfg.Shards, Number: m.number, Fence: m.j.Fence(),
+		AuthorityID: m.c.cfg.AuthorityID, Shard: m.c.cfg.Shard, Shards: m.c.cfg.Shards, Number: m.number, Fence: m.j.Fence(),
 		CreatedAt: max(m.c.cfg.Now().UnixNano(), 0), Packs: m.packs(),
 	}
 	if s.Packs == nil {

@@ -2,20 +2,15 @@ package snapshot
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
-
-// PackSchema names the JSON schema of a pack's header.
-const PackSchema = "lightmetrics.live_pack.v1"
 
 // Bounds of a pack.
 const (
@@ -32,10 +27,9 @@ const prefixBytes = 16
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 type packHeader struct {
-	Schema  string         `json:"schema"`
-	Shard   shard.ID       `json:"shard"`
-	Shards  uint32         `json:"shards"`
-	Entries []intake.Entry `json:"entries"`
+	Shard   shard.ID         `json:"shard"`
+	Shards  uint32           `json:"shards"`
+	Entries []accepted.Batch `json:"entries"`
 }
 
 // Pack is the exact frames of some batches of one shard. Its slices share the bytes that
@@ -43,42 +37,34 @@ type packHeader struct {
 type Pack struct {
 	Shard   shard.ID
 	Shards  uint32
-	Entries []intake.Entry
+	Entries []accepted.Batch
 	frames  [][]byte
 }
 
 // Batch is an accepted batch with its frame.
 type Batch struct {
-	intake.Entry
+	accepted.Batch
 	Raw []byte
-}
-
-// order of the batches in a pack: by acceptance, then identity.
-func order(a, b intake.Entry) int {
-	return cmp.Or(cmp.Compare(a.AcceptedAt, b.AcceptedAt), a.Identity().Compare(b.Identity()))
 }
 
 // EncodePack writes a pack: the same batches give the same bytes, in whichever order they
 // are. Frames must be those of their entries.
 func EncodePack(s shard.ID, shards uint32, batches []Batch) ([]byte, error) {
 	batches = slices.Clone(batches)
-	slices.SortFunc(batches, func(a, b Batch) int { return order(a.Entry, b.Entry) })
-	h := packHeader{Schema: PackSchema, Shard: s, Shards: shards, Entries: make([]intake.Entry, len(batches))}
+	slices.SortFunc(batches, func(a, b Batch) int { return a.Claim().Compare(b.Claim()) })
+	h := packHeader{Shard: s, Shards: shards, Entries: make([]accepted.Batch, len(batches))}
 	size := uint64(0)
 	for i, b := range batches {
 		if uint64(len(b.Raw)) != b.FrameBytes || identity.Sum(b.Raw) != b.FrameSHA256 {
-			return nil, fmt.Errorf("pack of shard %s: the frame of %s is not the accepted one", s, b.Identity())
+			return nil, fmt.Errorf("pack of shard %s: the frame of %s is not the accepted one", s, b.Identity)
 		}
-		h.Entries[i] = b.Entry
+		h.Entries[i] = b.Batch
 		size += b.FrameBytes
 	}
 	if err := h.validate(); err != nil {
 		return nil, err
 	}
-	js, err := canonical(h)
-	if err != nil {
-		return nil, err
-	}
+	js := PackKind.Marshal(h)
 	if n := prefixBytes + uint64(len(js)) + size; n > MaxPackBytes {
 		return nil, fmt.Errorf("pack of shard %s: %d bytes, at most %d", s, n, MaxPackBytes)
 	}
@@ -93,54 +79,49 @@ func EncodePack(s shard.ID, shards uint32, batches []Batch) ([]byte, error) {
 	return out, nil
 }
 
-// DecodePack reads the header, and cuts the frames without a look into them. Errors wrap ErrCorrupt.
+// DecodePack reads the header, and cuts the frames without a look into them. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func DecodePack(b []byte) (*Pack, error) {
 	if len(b) < prefixBytes || len(b) > MaxPackBytes || !bytes.Equal(b[:8], packMagic[:]) {
-		return nil, fmt.Errorf("%w: %d bytes are no pack", ErrCorrupt, len(b))
+		return nil, PackKind.Corrupt("", "%d bytes are no pack", len(b))
 	}
 	n := binary.LittleEndian.Uint32(b[8:])
 	if uint64(n) > uint64(len(b)-prefixBytes) {
-		return nil, fmt.Errorf("%w: a header of %d bytes in a pack of %d", ErrCorrupt, n, len(b))
+		return nil, PackKind.Corrupt("", "a header of %d bytes in a pack of %d", n, len(b))
 	}
 	js, rest := b[prefixBytes:prefixBytes+int(n)], b[prefixBytes+int(n):]
 	if crc32.Checksum(js, castagnoli) != binary.LittleEndian.Uint32(b[12:]) {
-		return nil, fmt.Errorf("%w: the header's checksum differs", ErrCorrupt)
+		return nil, PackKind.Corrupt("", "the header's checksum differs")
 	}
 	var h packHeader
-	if err := json.Unmarshal(js, &h); err != nil {
-		return nil, fmt.Errorf("%w: header: %w", ErrCorrupt, err)
-	}
-	if again, err := canonical(h); err != nil || !bytes.Equal(again, js) {
-		return nil, fmt.Errorf("%w: the header is not in its canonical form", ErrCorrupt)
+	if err := PackKind.Unmarshal(js, &h); err != nil {
+		return nil, err
 	}
 	if err := h.validate(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return nil, PackKind.Wrap("", err)
 	}
 	p := &Pack{Shard: h.Shard, Shards: h.Shards, Entries: h.Entries, frames: make([][]byte, len(h.Entries))}
 	for i, e := range h.Entries {
 		if e.FrameBytes > uint64(len(rest)) {
-			return nil, fmt.Errorf("%w: the frames are cut short", ErrCorrupt)
+			return nil, PackKind.Corrupt("", "the frames are cut short")
 		}
 		p.frames[i], rest = rest[:e.FrameBytes:e.FrameBytes], rest[e.FrameBytes:]
 	}
 	if len(rest) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes behind the last frame", ErrCorrupt, len(rest))
+		return nil, PackKind.Corrupt("", "%d bytes behind the last frame", len(rest))
 	}
 	return p, nil
 }
 
-// Frame i, if its bytes hash to the entry's digest; else ErrCorrupt.
+// Frame i, if its bytes hash to the entry's digest; else record.ErrCorrupt.
 func (p *Pack) Frame(i int) ([]byte, error) {
 	if identity.Sum(p.frames[i]) != p.Entries[i].FrameSHA256 {
-		return nil, fmt.Errorf("%w: the frame of %s has other bytes", ErrCorrupt, p.Entries[i].Identity())
+		return nil, PackKind.Corrupt("", "the frame of %s has other bytes", p.Entries[i].Identity)
 	}
 	return p.frames[i], nil
 }
 
 func (h *packHeader) validate() error {
 	switch {
-	case h.Schema != PackSchema:
-		return fmt.Errorf("pack: schema is %q", h.Schema)
 	case len(h.Entries) == 0 || len(h.Entries) > MaxPackBatches:
 		return fmt.Errorf("pack: %d batches, 1 to %d", len(h.Entries), MaxPackBatches)
 	}
@@ -152,16 +133,16 @@ func (h *packHeader) validate() error {
 		if err := e.Validate(); err != nil {
 			return fmt.Errorf("pack: %w", err)
 		}
-		if got := shard.Of(e.AgentID, h.Shards); got != h.Shard {
-			return fmt.Errorf("pack: agent %q is of shard %s, not %s", e.AgentID, got, h.Shard)
+		if got := shard.Of(e.Agent, h.Shards); got != h.Shard {
+			return fmt.Errorf("pack: agent %q is of shard %s, not %s", e.Agent, got, h.Shard)
 		}
-		if i > 0 && order(h.Entries[i-1], e) >= 0 {
-			return fmt.Errorf("pack: %s is out of order", e.Identity())
+		if i > 0 && h.Entries[i-1].Claim().Compare(e.Claim()) >= 0 {
+			return fmt.Errorf("pack: %s is out of order", e.Identity)
 		}
-		if _, ok := seen[e.Identity()]; ok {
-			return fmt.Errorf("pack: %s stands twice", e.Identity())
+		if _, ok := seen[e.Identity]; ok {
+			return fmt.Errorf("pack: %s stands twice", e.Identity)
 		}
-		seen[e.Identity()] = struct{}{}
+		seen[e.Identity] = struct{}{}
 	}
 	return nil
 }

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
 
@@ -45,23 +46,16 @@ func All(ctx context.Context, r objstore.Reader) (map[shard.ID][]uint64, error) 
 	return out, nil
 }
 
-// Read reads one snapshot. ErrCorrupt: it is there and is none of this shard and number;
+// Read reads one snapshot. record.ErrCorrupt: it is there and is none of this shard and number;
 // objstore.ErrNotFound; other errors of the store are wrapped.
 func Read(ctx context.Context, r objstore.Reader, s shard.ID, number uint64) (*Snapshot, error) {
 	key := layout.LiveSnapshot(s, number)
-	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: MaxSnapshotBytes})
-	if objstore.Unreadable(err) {
-		return nil, fmt.Errorf("read %q: %w: %w", key, ErrCorrupt, err)
-	}
+	snap, _, err := record.Read(ctx, r, key, Kind, Parse)
 	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", key, err)
-	}
-	snap, err := Parse(b)
-	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", key, err)
+		return nil, err
 	}
 	if snap.Shard != s || snap.Number != number {
-		return nil, fmt.Errorf("read %q: %w: it is number %d of shard %s", key, ErrCorrupt, snap.Number, snap.Shard)
+		return nil, Kind.Corrupt(key, "it is number %d of shard %s", snap.Number, snap.Shard)
 	}
 	return snap, nil
 }
@@ -76,13 +70,13 @@ func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pa
 	}
 	p, err := DecodePack(b)
 	if err == nil && (p.Shard != s.Shard || p.Shards != s.Shards) {
-		err = fmt.Errorf("%w: it is of shard %s of %d", ErrCorrupt, p.Shard, p.Shards)
+		err = PackKind.Corrupt(key, "it is of shard %s of %d", p.Shard, p.Shards)
 	}
-	if err == nil && (uint64(len(p.Entries)) != ref.Batches || slices.ContainsFunc(p.Entries, func(e intake.Entry) bool { return !ref.Inputs.Covers(e.Identity()) })) {
-		err = fmt.Errorf("%w: it has other batches than the snapshot says", ErrCorrupt)
+	if err == nil && (uint64(len(p.Entries)) != ref.Batches || slices.ContainsFunc(p.Entries, func(e accepted.Batch) bool { return !ref.Inputs.Covers(e.Identity) })) {
+		err = PackKind.Corrupt(key, "it has other batches than the snapshot says")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", key, err)
+		return nil, PackKind.Wrap(key, err)
 	}
 	return p, nil
 }
@@ -90,7 +84,7 @@ func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pa
 func readPack(ctx context.Context, r objstore.Reader, key string) ([]byte, error) {
 	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: MaxPackBytes})
 	if objstore.Unreadable(err) {
-		return nil, fmt.Errorf("read %q: %w: %w", key, ErrCorrupt, err)
+		return nil, PackKind.Corrupt(key, "%w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", key, err)
@@ -100,25 +94,25 @@ func readPack(ctx context.Context, r objstore.Reader, key string) ([]byte, error
 
 // absent: the object can't be read, and no later try can change that.
 func absent(err error) bool {
-	return errors.Is(err, objstore.ErrNotFound) || errors.Is(err, ErrCorrupt)
+	return errors.Is(err, objstore.ErrNotFound) || record.Opaque(err)
 }
 
 // readRef reads a pack by its key alone, to describe it anew: all its bytes are checked.
 func readRef(ctx context.Context, r objstore.Reader, key string) (Ref, error) {
 	_, number, sum, err := layout.ParseLivePack(key)
 	if err != nil {
-		return Ref{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return Ref{}, PackKind.Wrap(key, err)
 	}
 	b, err := readPack(ctx, r, key)
 	if err != nil {
 		return Ref{}, err
 	}
 	if identity.Sum(b) != sum {
-		return Ref{}, fmt.Errorf("read %q: %w: its hash differs", key, ErrCorrupt)
+		return Ref{}, PackKind.Corrupt(key, "its hash differs")
 	}
 	p, err := DecodePack(b)
 	if err != nil {
-		return Ref{}, fmt.Errorf("read %q: %w", key, err)
+		return Ref{}, PackKind.Wrap(key, err)
 	}
 	return refOf(number, b, p)
 }

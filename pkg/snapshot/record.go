@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"math"
 
@@ -11,9 +9,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
-
-// Schema names a snapshot's JSON schema.
-const Schema = "lightmetrics.live_snapshot.v1"
 
 // Bounds of a snapshot.
 const (
@@ -25,7 +20,6 @@ var errTooLong = fmt.Errorf("over %d bytes", MaxSnapshotBytes)
 
 // Snapshot names what a query node of one shard starts from.
 type Snapshot struct {
-	Schema      string   `json:"schema"`
 	AuthorityID string   `json:"authority_id"`
 	Shard       shard.ID `json:"shard"`
 	Shards      uint32   `json:"shards"`
@@ -85,7 +79,7 @@ func refOf(number uint64, b []byte, p *Pack) (Ref, error) {
 	ids := make([]identity.Batch, len(p.Entries))
 	maxTime := int64(math.MinInt64)
 	for i, e := range p.Entries {
-		ids[i] = e.Identity()
+		ids[i] = e.Identity
 		maxTime = max(maxTime, lasts(e))
 	}
 	in, err := catalog.NewInputs(ids)
@@ -94,42 +88,34 @@ func refOf(number uint64, b []byte, p *Pack) (Ref, error) {
 
 // Marshal writes the canonical JSON: equal snapshots are equal bytes.
 func (s Snapshot) Marshal() ([]byte, error) {
-	s.Schema = Schema
 	if s.Packs == nil {
 		s.Packs = []Ref{}
 	}
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	b, err := canonical(s)
-	if err == nil && len(b) > MaxSnapshotBytes {
-		err = fmt.Errorf("snapshot %q: %d bytes: %w", s.Key(), len(b), errTooLong)
+	b := Kind.Marshal(s)
+	if len(b) > MaxSnapshotBytes {
+		return nil, fmt.Errorf("snapshot %q: %d bytes: %w", s.Key(), len(b), errTooLong)
 	}
-	return b, err
+	return b, nil
 }
 
-// Parse reads what Marshal writes, and nothing else. Errors wrap ErrCorrupt.
+// Parse reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func Parse(b []byte) (*Snapshot, error) {
-	if len(b) > MaxSnapshotBytes {
-		return nil, fmt.Errorf("%w: a snapshot of %d bytes, at most %d", ErrCorrupt, len(b), MaxSnapshotBytes)
-	}
 	var s Snapshot
-	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("%w: snapshot: %w", ErrCorrupt, err)
+	err := Kind.Unmarshal(b, &s)
+	if err == nil {
+		err = s.validate()
 	}
-	if err := s.validate(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if again, err := canonical(s); err != nil || !bytes.Equal(again, b) {
-		return nil, fmt.Errorf("%w: the snapshot is not in its canonical form", ErrCorrupt)
+	if err != nil {
+		return nil, Kind.Wrap("", err)
 	}
 	return &s, nil
 }
 
 func (s *Snapshot) validate() error {
 	switch {
-	case s.Schema != Schema:
-		return fmt.Errorf("snapshot: schema is %q", s.Schema)
 	case s.AuthorityID == "" || len(s.AuthorityID) > catalog.MaxNameBytes:
 		return fmt.Errorf("snapshot: authority id %q", s.AuthorityID)
 	case s.Number == 0:

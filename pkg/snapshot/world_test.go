@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
@@ -42,7 +42,7 @@ type world struct {
 	store   *mem.Store
 	work    *workmem.Store
 	now     time.Time
-	entries []intake.Entry
+	entries []accepted.Batch
 	frames  map[identity.Digest][]byte
 	bad     map[identity.Batch]bool // their frames can't be read
 	lives   int
@@ -56,15 +56,15 @@ func newWorld(t testing.TB) *world {
 }
 
 // accept makes n more batches, a second apart, the last of them now.
-func (w *world) accept(n int) []intake.Entry {
-	var out []intake.Entry
+func (w *world) accept(n int) []accepted.Batch {
+	var out []accepted.Batch
 	for i := range n {
 		k := len(w.entries)
 		at := w.now.Add(time.Duration(i-n+1) * time.Second).UnixNano()
 		raw := fmt.Appendf(nil, "the frame of batch %d", k)
 		d := identity.Sum(raw)
-		e := intake.Entry{
-			AgentID: agents[k%len(agents)], BootID: "b", SeqStart: uint64(k / len(agents) * 10), SeqEnd: uint64(k/len(agents)*10 + 9),
+		e := accepted.Batch{
+			Identity:    identity.Batch{Agent: agents[k%len(agents)], Boot: "b", SeqStart: uint64(k / len(agents) * 10), SeqEnd: uint64(k/len(agents)*10 + 9)},
 			FrameSHA256: d, FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(d, 0), AcceptedAt: at, MinTime: at - 1e9, MaxTime: at,
 		}
 		w.frames[d] = raw
@@ -90,10 +90,10 @@ func (w *world) chain(change func(*Config)) *Chain {
 	return ch
 }
 
-func (w *world) read(_ context.Context, entries []intake.Entry) ([][]byte, error) {
+func (w *world) read(_ context.Context, entries []accepted.Batch) ([][]byte, error) {
 	out := make([][]byte, len(entries))
 	for i, e := range entries {
-		if !w.bad[e.Identity()] {
+		if !w.bad[e.Identity] {
 			out[i] = w.frames[e.FrameSHA256]
 		}
 	}
@@ -128,7 +128,7 @@ func (w *world) step(c *Chain, want work.Outcome) {
 }
 
 // newest reads what a query node would start from: every frame of the newest snapshot, verified.
-func (w *world) newest() (*Snapshot, map[identity.Batch]intake.Entry) {
+func (w *world) newest() (*Snapshot, map[identity.Batch]accepted.Batch) {
 	w.t.Helper()
 	all, err := All(bg, w.store)
 	w.must(err)
@@ -137,7 +137,7 @@ func (w *world) newest() (*Snapshot, map[identity.Batch]intake.Entry) {
 	}
 	s, err := Read(bg, w.store, mine, all[mine][0])
 	w.must(err)
-	got := map[identity.Batch]intake.Entry{}
+	got := map[identity.Batch]accepted.Batch{}
 	for _, r := range s.Packs {
 		p, err := ReadPack(bg, w.store, s, r)
 		w.must(err)
@@ -145,27 +145,27 @@ func (w *world) newest() (*Snapshot, map[identity.Batch]intake.Entry) {
 			raw, err := p.Frame(i)
 			w.must(err)
 			if string(raw) != string(w.frames[e.FrameSHA256]) {
-				w.t.Errorf("%s has the frame %q", e.Identity(), raw)
+				w.t.Errorf("%s has the frame %q", e.Identity, raw)
 			}
-			if _, twice := got[e.Identity()]; twice {
-				w.t.Errorf("%s stands in two packs", e.Identity())
+			if _, twice := got[e.Identity]; twice {
+				w.t.Errorf("%s stands in two packs", e.Identity)
 			}
-			if !r.Inputs.Covers(e.Identity()) {
-				w.t.Errorf("%s is in a pack, and not in its inputs", e.Identity())
+			if !r.Inputs.Covers(e.Identity) {
+				w.t.Errorf("%s is in a pack, and not in its inputs", e.Identity)
 			}
-			got[e.Identity()] = e
+			got[e.Identity] = e
 		}
 	}
 	return s, got
 }
 
 // holds checks that the newest snapshot has exactly these batches.
-func (w *world) holds(want []intake.Entry) *Snapshot {
+func (w *world) holds(want []accepted.Batch) *Snapshot {
 	w.t.Helper()
 	s, got := w.newest()
 	for _, e := range want {
-		if got[e.Identity()] != e {
-			w.t.Errorf("%s: %+v, want %+v", e.Identity(), got[e.Identity()], e)
+		if got[e.Identity] != e {
+			w.t.Errorf("%s: %+v, want %+v", e.Identity, got[e.Identity], e)
 		}
 	}
 	if len(got) != len(want) {

@@ -1,7 +1,6 @@
 package spool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,7 +61,7 @@ func (s *Spool) recover() error {
 	}
 	failpoint.Hit("ingest.spool.recover.loaded")
 	slices.SortFunc(found, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.manifest.AcceptedAt, b.manifest.AcceptedAt), a.manifest.Identity.Compare(b.manifest.Identity))
+		return a.manifest.Claim().Compare(b.manifest.Claim())
 	})
 	for _, e := range found {
 		s.order++

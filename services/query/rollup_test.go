@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -132,7 +133,7 @@ func (a *authority) publish(h window.Hour, gen uint64, batches []publishedtest.B
 func (a *authority) enter(run string, n uint64, b built) {
 	a.t.Helper()
 	s := shard.Of(b.manifest.Identity.Agent, rollupShards)
-	body, err := intake.Segment{Shard: s, Shards: rollupShards, Entries: []intake.Entry{intake.EntryOf(b.manifest)}}.Marshal()
+	body, err := intake.Segment{Shard: s, Shards: rollupShards, Entries: []accepted.Batch{b.manifest.Batch()}}.Marshal()
 	if err != nil {
 		a.t.Fatal(err)
 	}

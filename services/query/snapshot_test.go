@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
@@ -104,7 +104,7 @@ func newChains(a *authority) *chains {
 	for s := range shard.ID(snapShards) {
 		ch, err := snapshot.NewChain(snapshot.Config{
 			Store: a.Store, Table: table, Queue: table, AuthorityID: "test", Shard: s, Shards: snapShards, Fence: 1, Owner: "o", Now: time.Now,
-			Frames: func(_ context.Context, es []intake.Entry) ([][]byte, error) {
+			Frames: func(_ context.Context, es []accepted.Batch) ([][]byte, error) {
 				out := make([][]byte, len(es))
 				for i, e := range es {
 					out[i] = c.frames[e.FrameSHA256]
@@ -124,8 +124,8 @@ func (c *chains) take(bs ...built) {
 	c.a.t.Helper()
 	for _, b := range bs {
 		c.frames[b.manifest.FrameSHA256] = b.frame
-		e := intake.EntryOf(b.manifest)
-		c.chains[shard.Of(e.AgentID, snapShards)].Offer([]intake.Entry{e})
+		e := b.manifest.Batch()
+		c.chains[shard.Of(e.Agent, snapShards)].Offer([]accepted.Batch{e})
 	}
 	for s, ch := range c.chains {
 		if o, err := ch.Step(context.Background()); err != nil || o != work.Completed {

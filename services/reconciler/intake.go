@@ -7,8 +7,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 )
@@ -26,7 +28,7 @@ type stage struct {
 
 	mu      sync.Mutex
 	cond    *sync.Cond // entries were written
-	waiting map[shard.ID][]intake.Entry
+	waiting map[shard.ID][]accepted.Batch
 	count   int
 	added   uint64
 
@@ -37,7 +39,7 @@ type stage struct {
 func newStage(s objstore.Store, cfg IntakeConfig) *stage {
 	st := &stage{
 		w: intake.NewWriter(s, run.RandomID(), cfg.Shards), room: cfg.Buffer,
-		waiting: map[shard.ID][]intake.Entry{},
+		waiting: map[shard.ID][]accepted.Batch{},
 	}
 	st.cond = sync.NewCond(&st.mu)
 	return st
@@ -67,13 +69,13 @@ func (st *stage) wait(ctx context.Context) error {
 }
 
 // add never waits.
-func (st *stage) add(e intake.Entry) {
+func (st *stage) add(e accepted.Batch) {
 	if st == nil {
 		return
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	id := shard.Of(e.AgentID, st.w.Shards)
+	id := shard.Of(e.Agent, st.w.Shards)
 	st.waiting[id] = append(st.waiting[id], e)
 	st.count++
 	st.added++
@@ -130,7 +132,7 @@ func (st *stage) write(ctx context.Context, ids []shard.ID) error {
 	return g.Wait()
 }
 
-func (st *stage) segment(ctx context.Context, id shard.ID, entries []intake.Entry) error {
+func (st *stage) segment(ctx context.Context, id shard.ID, entries []accepted.Batch) error {
 	return st.w.Write(ctx, id, entries)
 }
 
@@ -159,7 +161,7 @@ func (s *Service) feedIntake(ctx context.Context) error {
 	for backoff := run.NewBackoff(s.cfg.Queue.RetryBase, s.cfg.Queue.RetryMax); ; {
 		err := intake.EnsureShards(ctx, s.store, s.cfg.Intake.Shards)
 		var differ *intake.ShardsError
-		if err == nil || errors.As(err, &differ) || errors.Is(err, intake.ErrConfig) {
+		if err == nil || errors.As(err, &differ) || record.Opaque(err) {
 			if err != nil {
 				return err
 			}

@@ -32,7 +32,7 @@ func taken(t testing.TB, s objstore.Store) map[identity.Batch]int {
 		_, err := intake.NewReader(s, id).Poll(bg, 0, func(key string) error {
 			seg, err := intake.ReadSegment(bg, s, key)
 			for _, e := range seg.Entries {
-				n[e.Identity()]++
+				n[e.Identity]++
 			}
 			return err
 		})
@@ -118,7 +118,7 @@ func TestStageIsBounded(t *testing.T) {
 	st := newStage(s, IntakeConfig{Shards: testShards, Buffer: 2})
 	add := func(seq uint64) {
 		m, _ := manifest(batch("agent", seq, seq))
-		st.add(intake.EntryOf(m))
+		st.add(m.Batch())
 	}
 	add(0)
 	must(t, st.wait(bg))

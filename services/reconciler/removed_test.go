@@ -18,8 +18,7 @@ func removeFrame(t *testing.T, s objstore.Store, m accept.Manifest, logged bool)
 	t.Helper()
 	if logged {
 		l := framelog.Log{AuthorityID: testAuthority, By: "test", Before: 1, RemovedAt: m.AcceptedAt, Frames: []framelog.Frame{{
-			AgentID: m.Identity.Agent, BootID: m.Identity.Boot, SeqStart: m.Identity.SeqStart, SeqEnd: m.Identity.SeqEnd,
-			SHA256: m.FrameSHA256, Bytes: m.FrameBytes, Keys: []string{m.RawBlobKey}}}}
+			Identity: m.Identity, FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, Keys: []string{m.RawBlobKey}}}}
 		b, err := l.Marshal()
 		must(t, err)
 		create(t, s, l.Key(b), b)

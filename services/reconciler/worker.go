@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/reconcile"
@@ -70,7 +69,7 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 	change, err := s.book.add(ctx, m.Identity.BootOf(), e, fresh, func(c ledger.Change) {
 		// Whoever reads the intake wants frames that are there; a healed one comes again.
 		if res.Cause == "" && !res.Removed && (c.Kind == ledger.Added || c.Kind == ledger.Covered && it.src != fromFullAudit || first || res.Healed) {
-			s.stage.add(intake.EntryOf(m))
+			s.stage.add(m.Batch())
 		}
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
@@ -22,7 +23,7 @@ func one(h window.Hour, d time.Duration) point {
 }
 
 // enter writes entries of one shard into the intake.
-func (w *world) enter(id shard.ID, entries []intake.Entry) {
+func (w *world) enter(id shard.ID, entries []accepted.Batch) {
 	w.t.Helper()
 	for len(entries) > 0 {
 		n := min(len(entries), intake.MaxEntries)
@@ -77,7 +78,7 @@ func TestHoursFarAhead(t *testing.T) {
 		h := hour0 + 3 + window.Hour(i*(i%7+1))
 		hs = append(hs, h)
 	}
-	var es []intake.Entry
+	var es []accepted.Batch
 	for i, h := range hs {
 		es = append(es, w.acceptSilently(broken, uint64(i), one(h, time.Duration(i+1)*time.Millisecond)))
 		if len(es) == group {
@@ -112,11 +113,11 @@ func TestHoursFarAhead(t *testing.T) {
 		t.Errorf("%v early generations", got)
 	}
 	for i, h := range hs {
-		if s := w.set(h, 0, window.OneHour); s == nil || !s.Inputs.Covers(w.accepted[i].Identity()) {
-			t.Fatalf("%s: %+v does not cover %s", h, s, w.accepted[i].Identity())
+		if s := w.set(h, 0, window.OneHour); s == nil || !s.Inputs.Covers(w.accepted[i].Identity) {
+			t.Fatalf("%s: %+v does not cover %s", h, s, w.accepted[i].Identity)
 		}
 	}
-	if s := w.set(hour0-5, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity()) {
+	if s := w.set(hour0-5, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity) {
 		t.Errorf("the late batch: %+v", s)
 	}
 	for _, h := range []window.Hour{hour0, hour0 - 5, hs[0], hs[hours-1]} {

@@ -51,7 +51,7 @@ func (o *owner) asideBatches() (n int) {
 	}
 	for _, p := range o.log.batches {
 		for _, h := range p.hours {
-			if o.isAside(h, p.AgentID) {
+			if o.isAside(h, p.Agent) {
 				n++
 				break
 			}

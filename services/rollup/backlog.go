@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -27,7 +27,7 @@ type segment struct{ open, shelved int }
 
 // pending is a batch that is not covered in some hours.
 type pending struct {
-	intake.Entry
+	accepted.Batch
 	all      []window.Hour // that it is an input of
 	hours    []window.Hour // those of them that do not cover it yet
 	segments []string
@@ -50,21 +50,21 @@ func newBacklog() *backlog {
 }
 
 // add notes a segment; hours gives the hours that a batch is an input of.
-func (b *backlog) add(key string, entries []intake.Entry, hours func(intake.Entry) []window.Hour, now time.Time) {
+func (b *backlog) add(key string, entries []accepted.Batch, hours func(accepted.Batch) []window.Hour, now time.Time) {
 	if b.knows(key) {
 		return
 	}
 	n := 0
 	b.segments[key] = segment{}
 	for _, e := range entries {
-		id := e.Identity()
+		id := e.Identity
 		p := b.batches[id]
 		if p == nil {
 			hs := hours(e)
 			if len(hs) == 0 {
 				continue
 			}
-			p = &pending{Entry: e}
+			p = &pending{Batch: e}
 			b.batches[id] = p
 			for _, h := range hs {
 				b.need(p, h, now)
@@ -100,7 +100,7 @@ func (b *backlog) need(p *pending, h window.Hour, now time.Time) {
 	if len(w.ids) == 0 {
 		w.since = now
 	}
-	w.ids[p.Identity()] = struct{}{}
+	w.ids[p.Identity] = struct{}{}
 	p.hours = append(p.hours, h)
 }
 
@@ -150,16 +150,16 @@ func (b *backlog) deleted(key string) {
 }
 
 // inputs are the entries that wait for the hour, in the order of their identities.
-func (b *backlog) inputs(h window.Hour) []intake.Entry {
+func (b *backlog) inputs(h window.Hour) []accepted.Batch {
 	w := b.hours[h]
 	if w == nil {
 		return nil
 	}
-	out := make([]intake.Entry, 0, len(w.ids))
+	out := make([]accepted.Batch, 0, len(w.ids))
 	for id := range w.ids {
-		out = append(out, b.batches[id].Entry)
+		out = append(out, b.batches[id].Batch)
 	}
-	slices.SortFunc(out, func(x, y intake.Entry) int { return x.Identity().Compare(y.Identity()) })
+	slices.SortFunc(out, func(x, y accepted.Batch) int { return x.Identity.Compare(y.Identity) })
 	return out
 }
 

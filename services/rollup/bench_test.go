@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
@@ -43,7 +43,7 @@ func BenchmarkHour(b *testing.B) {
 				lo, hi := frame.TimeRange(f)
 				_, err = w.store.Create(b.Context(), layout.Blob(d, 0), raw, objstore.PutOptions{SHA256: d})
 				must(b, err)
-				plan.Inputs = append(plan.Inputs, intake.Entry{AgentID: agent, BootID: "b", SeqStart: seq, SeqEnd: f.Identity.SeqEnd, FrameSHA256: d,
+				plan.Inputs = append(plan.Inputs, accepted.Batch{Identity: identity.Batch{Agent: agent, Boot: "b", SeqStart: seq, SeqEnd: f.Identity.SeqEnd}, FrameSHA256: d,
 					FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(d, 0), MinTime: lo, MaxTime: hi})
 				samples += int(f.Identity.Count())
 				seq = f.Identity.SeqEnd + 1

@@ -14,11 +14,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/config"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -33,7 +33,7 @@ func (w *world) many(agent string, n, rows, perFrame int) (records uint64) {
 	rnd := rand.New(rand.NewPCG(uint64(n), uint64(rows)))
 	fb := frame.NewBuilder()
 	enc := frame.NewEncoder(frame.Options{})
-	var entries []intake.Entry
+	var entries []accepted.Batch
 	seq := uint64(0)
 	for row := range rows {
 		for from := 0; from < n; from += perFrame {
@@ -52,11 +52,11 @@ func (w *world) many(agent string, n, rows, perFrame int) (records uint64) {
 			lo, hi := frame.TimeRange(f)
 			_, err = w.store.Create(w.t.Context(), layout.Blob(d, 0), raw, objstore.PutOptions{SHA256: d})
 			must(w.t, err)
-			e := intake.Entry{AgentID: agent, BootID: "b", SeqStart: seq, SeqEnd: f.Identity.SeqEnd, FrameSHA256: d, FrameBytes: uint64(len(raw)),
+			e := accepted.Batch{Identity: identity.Batch{Agent: agent, Boot: "b", SeqStart: seq, SeqEnd: f.Identity.SeqEnd}, FrameSHA256: d, FrameBytes: uint64(len(raw)),
 				RawBlobKey: layout.Blob(d, 0), AcceptedAt: w.now().UnixNano() + int64(len(entries)), MinTime: lo, MaxTime: hi}
 			entries = append(entries, e)
 			w.accepted = append(w.accepted, e)
-			w.frames[e.Identity()] = raw
+			w.frames[e.Identity] = raw
 			seq = e.SeqEnd + 1
 		}
 	}
@@ -261,9 +261,9 @@ func TestWhatIsPublishedIsNotSetAside(t *testing.T) {
 // acceptMore is many, for series that come later.
 func (w *world) acceptMore(agent string, from, n int) {
 	w.t.Helper()
-	seq := w.accepted[slices.IndexFunc(w.accepted, func(e intake.Entry) bool { return e.AgentID == agent })].SeqStart
+	seq := w.accepted[slices.IndexFunc(w.accepted, func(e accepted.Batch) bool { return e.Agent == agent })].SeqStart
 	for _, e := range w.accepted {
-		if e.AgentID == agent {
+		if e.Agent == agent {
 			seq = max(seq, e.SeqEnd+1)
 		}
 	}

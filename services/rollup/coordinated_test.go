@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/telemetry"
@@ -32,7 +32,7 @@ func coordinatorOf(t *testing.T) string {
 // together is some in one segment of the intake: a worker sees all of it or nothing.
 func (w *world) together(agent string, from, n int, seq uint64) {
 	w.t.Helper()
-	var es []intake.Entry
+	var es []accepted.Batch
 	for i := range n {
 		p := point{"load", series.Gauge, at(hour0, time.Duration(from+i+1)*10*time.Second), float64(i)}
 		es = append(es, w.acceptSilently(agent, seq+uint64(i), p))

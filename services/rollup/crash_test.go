@@ -222,7 +222,7 @@ func TestPlanOfAFormerOwnerIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, func() error { _, err := o.hour(t.Context(), o.log.hours[hour0]); return err }())
-	if s := w.set(hour0, 0, window.Raw); s.Inputs.Batches() != 1 || !s.Inputs.Covers(first.Identity()) {
+	if s := w.set(hour0, 0, window.Raw); s.Inputs.Batches() != 1 || !s.Inputs.Covers(first.Identity) {
 		t.Fatalf("generation 1: %+v", s.Inputs)
 	}
 	w.advance(time.Hour)

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/block"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 )
 
@@ -24,8 +24,8 @@ func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set, p
 	if before == nil || before.Name.Generation >= p.Generation {
 		return nil, none, errNotExtendable
 	}
-	var fresh []intake.Entry
-	var freshIn, oldIn []rollup.Input
+	var fresh []accepted.Batch
+	var freshIn, oldIn []accepted.Claim
 	for i, in := range p.Order() {
 		if before.Inputs.Covers(in.Identity) {
 			oldIn = append(oldIn, in)

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
@@ -75,7 +77,7 @@ func (o *owner) segment(ctx context.Context, key string) error {
 	seg, err := o.s.readSegment(ctx, key)
 	var foreign *ForeignSegmentError
 	switch {
-	case errors.Is(err, intake.ErrSegment):
+	case errors.Is(err, record.ErrCorrupt):
 		o.leaveAlone(ctx, "corrupt", key, err)
 		return nil
 	case errors.As(err, &foreign):
@@ -97,15 +99,15 @@ func (o *owner) segment(ctx context.Context, key string) error {
 		if err != nil {
 			return o.later(key, err)
 		}
-		hours[e.Identity()] = hs
-		if len(hs) > 0 && o.ahead(hs[len(hs)-1], now) && o.log.batches[e.Identity()] == nil {
+		hours[e.Identity] = hs
+		if len(hs) > 0 && o.ahead(hs[len(hs)-1], now) && o.log.batches[e.Identity] == nil {
 			ahead++
 		}
 	}
 	o.s.m.segments.WithLabelValues("read").Inc()
 	o.s.m.ahead.Add(float64(ahead))
 	o.snaps.offer(seg.Entries)
-	o.log.add(key, seg.Entries, func(e intake.Entry) []window.Hour { return hours[e.Identity()] }, now)
+	o.log.add(key, seg.Entries, func(e accepted.Batch) []window.Hour { return hours[e.Identity] }, now)
 	return nil
 }
 
@@ -137,7 +139,7 @@ func (s *Service) readSegment(ctx context.Context, key string) (intake.Segment, 
 	switch {
 	case err == nil && seg.Shards != s.cfg.Shards:
 		return seg, &ForeignSegmentError{Key: key, Have: seg.Shards, Want: s.cfg.Shards}
-	case err == nil, errors.Is(err, intake.ErrSegment), errors.Is(err, objstore.ErrNotFound), ctx.Err() != nil:
+	case err == nil, errors.Is(err, record.ErrCorrupt), errors.Is(err, objstore.ErrNotFound), ctx.Err() != nil:
 		return seg, err
 	}
 	return seg, fmt.Errorf("%w: %w", intake.ErrLater, err)
@@ -145,7 +147,7 @@ func (s *Service) readSegment(ctx context.Context, key string) (intake.Segment, 
 
 // hours gives the hours that the batch has records in. Between the first and the last of
 // a batch that spans three or more there may be none: its frame tells.
-func (s *Service) hours(ctx context.Context, e intake.Entry) ([]window.Hour, error) {
+func (s *Service) hours(ctx context.Context, e accepted.Batch) ([]window.Hour, error) {
 	first, last := e.Hours()
 	if last <= first+1 {
 		return slices.Compact([]window.Hour{first, last}), nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -28,14 +29,14 @@ func (w *world) badSegments(id shard.ID) (keys []string) {
 	for i := 0; agent == "" || shard.Of(agent, 2*testShards) != id; i++ {
 		agent = fmt.Sprintf("elsewhere-%d", i)
 	}
-	e := intake.Entry{
-		AgentID: agent, BootID: "b", SeqEnd: 1, FrameSHA256: identity.Sum([]byte("x")), FrameBytes: 1,
+	e := accepted.Batch{
+		Identity: identity.Batch{Agent: agent, Boot: "b", SeqEnd: 1}, FrameSHA256: identity.Sum([]byte("x")), FrameBytes: 1,
 		MinTime: at(hour0, time.Minute).UnixNano(), MaxTime: at(hour0, time.Minute).UnixNano(),
 	}
-	foreign, err := intake.Segment{Shard: id, Shards: 2 * testShards, Entries: []intake.Entry{e}}.Marshal()
+	foreign, err := intake.Segment{Shard: id, Shards: 2 * testShards, Entries: []accepted.Batch{e}}.Marshal()
 	must(w.t, err)
-	e.AgentID = agentOf(1-id, 0)
-	misplaced, err := intake.Segment{Shard: 1 - id, Shards: testShards, Entries: []intake.Entry{e}}.Marshal()
+	e.Agent = agentOf(1-id, 0)
+	misplaced, err := intake.Segment{Shard: 1 - id, Shards: testShards, Entries: []accepted.Batch{e}}.Marshal()
 	must(w.t, err)
 	for i, body := range [][]byte{[]byte("{"), foreign, misplaced} {
 		key := layout.IntakeSegment(id, fmt.Sprintf("%04x", i), 0)
@@ -104,7 +105,7 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	}
 	// Somebody puts one right: the next look takes it.
 	e := w.acceptSilently(agent, 500, one(hour0, 50*time.Minute))
-	body, err := intake.Segment{Shard: 0, Shards: testShards, Entries: []intake.Entry{e}}.Marshal()
+	body, err := intake.Segment{Shard: 0, Shards: testShards, Entries: []accepted.Batch{e}}.Marshal()
 	must(t, err)
 	_, err = w.store.Put(t.Context(), bad[0], body, objstore.PutOptions{})
 	must(t, err)
@@ -163,7 +164,7 @@ func TestMovesAndFaults(t *testing.T) {
 				fault.Rule{Op: "write", Kind: fault.After, Chance: 0.02}, fault.Rule{Op: "write", Kind: fault.Before, Chance: 0.02},
 				fault.Rule{Op: "read", Kind: fault.Before, Chance: 0.02})
 			bad := w.badSegments(0)
-			var gone, held []intake.Entry
+			var gone, held []accepted.Batch
 			var lastSeq uint64
 			var o *owner
 			fence := uint64(0)
@@ -183,7 +184,7 @@ func TestMovesAndFaults(t *testing.T) {
 					lastSeq += 2
 					e := w.acceptSilently(agentOf(0, rnd.IntN(3)), lastSeq, one(h, time.Duration(1+rnd.IntN(3500_000))*time.Millisecond))
 					if rnd.IntN(6) == 0 {
-						w.lose([]intake.Entry{e})
+						w.lose([]accepted.Batch{e})
 						gone = append(gone, e)
 					}
 					for range 1 + rnd.IntN(2) { // some stand there twice
@@ -254,7 +255,7 @@ func TestIntakeOverTheEmbeddedStore(t *testing.T) {
 	w.clock.Store(at(hour0, 30*time.Minute).UnixNano())
 	bad := w.badSegments(0)
 	broken, right := agentOf(0, 0), agentOf(0, 1)
-	var es []intake.Entry
+	var es []accepted.Batch
 	for i := range 30 {
 		es = append(es, w.acceptSilently(broken, uint64(i), one(hour0+1000*window.Hour(i%10), time.Duration(i+1)*time.Minute)))
 	}
@@ -263,14 +264,14 @@ func TestIntakeOverTheEmbeddedStore(t *testing.T) {
 	w.some(right, hour0, 0, 30, 0)
 	late := w.accept(right, 1000, one(hour0-9, time.Minute))
 	s := w.start(t, cfg, w.store)
-	done := func(e intake.Entry) bool {
+	done := func(e accepted.Batch) bool {
 		h, _ := e.Hours()
 		set := w.set(h, 0, window.OneHour)
-		return set != nil && set.Inputs.Covers(e.Identity())
+		return set != nil && set.Inputs.Covers(e.Identity)
 	}
 	eventually(t, "the late batch, and those far ahead", func() bool {
 		w.advance(time.Minute)
-		return done(late) && !slices.ContainsFunc(es[:20], func(e intake.Entry) bool { return !done(e) })
+		return done(late) && !slices.ContainsFunc(es[:20], func(e accepted.Batch) bool { return !done(e) })
 	})
 	w.restore(es[20:])
 	eventually(t, "all segments but the bad ones are consumed", func() bool { w.advance(time.Minute); return len(w.left(0)) == len(bad) })

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 // UnreadableError: the store answers, and an accepted batch's frame is not there or damaged.
 type UnreadableError struct {
-	Entry intake.Entry
+	Entry accepted.Batch
 	Err   error
 }
 
 func (e *UnreadableError) Error() string {
-	return fmt.Sprintf("frame of %s can't be read: %v", e.Entry.Identity(), e.Err)
+	return fmt.Sprintf("frame of %s can't be read: %v", e.Entry.Identity, e.Err)
 }
 
 // Unwrap gives the cause.
@@ -39,7 +39,7 @@ type frames struct {
 }
 
 // get reads the generation that the entry names, then any whose bytes hash to its digest.
-func (f *frames) get(ctx context.Context, e intake.Entry) ([]byte, error) {
+func (f *frames) get(ctx context.Context, e accepted.Batch) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	if int64(e.FrameBytes) > f.maxFrame {
@@ -58,7 +58,7 @@ const maxAhead = 32 << 20
 
 // each reads the frames of entries, some at once, and hands them to fn one at a time, in
 // any order. Frames in memory have maxAhead bytes together.
-func (f *frames) each(ctx context.Context, entries []intake.Entry, fn func(i int, raw []byte) error) error {
+func (f *frames) each(ctx context.Context, entries []accepted.Batch, fn func(i int, raw []byte) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	room := semaphore.NewWeighted(maxAhead)
 	size := func(i int) int64 { return min(int64(entries[i].FrameBytes), maxAhead) }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/config"
@@ -68,7 +69,7 @@ type world struct {
 	clock    atomic.Int64  // Unix nanoseconds
 	wrong    time.Duration // that workers' clocks are ahead of the store's
 	writer   *intake.Writer
-	accepted []intake.Entry
+	accepted []accepted.Batch
 	frames   map[identity.Batch][]byte
 }
 
@@ -106,14 +107,14 @@ type point struct {
 }
 
 // accept makes a batch accepted: frame, manifest's facts, intake segment.
-func (w *world) accept(agent string, seq uint64, points ...point) intake.Entry {
+func (w *world) accept(agent string, seq uint64, points ...point) accepted.Batch {
 	w.t.Helper()
 	e := w.acceptSilently(agent, seq, points...)
-	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), []intake.Entry{e}))
+	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), []accepted.Batch{e}))
 	return e
 }
 
-func (w *world) acceptSilently(agent string, seq uint64, points ...point) intake.Entry {
+func (w *world) acceptSilently(agent string, seq uint64, points ...point) accepted.Batch {
 	w.t.Helper()
 	b := frame.NewBuilder()
 	for _, p := range points {
@@ -127,15 +128,15 @@ func (w *world) acceptSilently(agent string, seq uint64, points ...point) intake
 	must(w.t, err)
 	d := identity.Sum(raw)
 	lo, hi := frame.TimeRange(f)
-	e := intake.Entry{
-		AgentID: agent, BootID: "b", SeqStart: f.Identity.SeqStart, SeqEnd: f.Identity.SeqEnd, FrameSHA256: d, FrameBytes: uint64(len(raw)),
+	e := accepted.Batch{
+		Identity: identity.Batch{Agent: agent, Boot: "b", SeqStart: f.Identity.SeqStart, SeqEnd: f.Identity.SeqEnd}, FrameSHA256: d, FrameBytes: uint64(len(raw)),
 		RawBlobKey: layout.Blob(d, 0), AcceptedAt: w.now().UnixNano() + int64(len(w.accepted)), MinTime: lo, MaxTime: hi,
 	}
 	if _, err := w.store.Create(w.t.Context(), e.RawBlobKey, raw, objstore.PutOptions{SHA256: d}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.accepted = append(w.accepted, e)
-	w.frames[e.Identity()] = raw
+	w.frames[e.Identity] = raw
 	return e
 }
 
@@ -281,15 +282,15 @@ func sortSeries(ss []chunk.Series) {
 // raw recomputes the raw series of a shard's hour from the accepted frames.
 func (w *world) raw(h window.Hour, id shard.ID) []chunk.Series {
 	w.t.Helper()
-	var in []rollup.Input
+	var in []accepted.Claim
 	var fs []*frame.Batch
 	for _, e := range w.accepted {
-		if shard.Of(e.AgentID, testShards) != id {
+		if shard.Of(e.Agent, testShards) != id {
 			continue
 		}
 		var f frame.Batch
-		must(w.t, frame.Decode(w.frames[e.Identity()], &f, frame.Limits{}))
-		in, fs = append(in, rollup.Input{Identity: e.Identity(), AcceptedAt: e.AcceptedAt}), append(fs, &f)
+		must(w.t, frame.Decode(w.frames[e.Identity], &f, frame.Limits{}))
+		in, fs = append(in, e.Claim()), append(fs, &f)
 	}
 	b := rollup.NewBuilder(h, in, rollup.Part{})
 	for i, f := range fs {

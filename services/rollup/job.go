@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -83,7 +84,7 @@ func (h job) run(ctx context.Context) error {
 	}
 	p, err := s.plan(ctx, h.h, id, gen, pub, in, h.o.perRecord)
 	if err != nil {
-		if unreadablePlan(err) {
+		if record.Unreadable(err) {
 			s.m.damage(err)
 		}
 		return err
@@ -201,7 +202,7 @@ func (h job) failed(ctx context.Context, p *planned, pub *published, open []wind
 	}
 	s.m.unreadable.Inc()
 	set := pub.newest()
-	covered := func(e intake.Entry) bool { return set != nil && set.Inputs.Covers(e.Identity()) }
+	covered := func(e accepted.Batch) bool { return set != nil && set.Inputs.Covers(e.Identity) }
 	if pub.committed(p.Generation, open) || covered(bad.Entry) {
 		return err
 	}
@@ -218,7 +219,7 @@ func (h job) failed(ctx context.Context, p *planned, pub *published, open []wind
 		return errors.Join(err, derr)
 	}
 	s.m.unreadable.Add(float64(max(len(all)-1, 0)))
-	s.log.Error("batches are left out until their frames are back", "batches", len(all), "first", bad.Entry.Identity(), "shard", p.Shard, "hour", p.Hour, "error", bad.Err)
+	s.log.Error("batches are left out until their frames are back", "batches", len(all), "first", bad.Entry.Identity, "shard", p.Shard, "hour", p.Hour, "error", bad.Err)
 	for _, w := range slices.Backward(open) {
 		n := catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation}
 		if _, aerr := s.publisher.Abort(ctx, n, "frame can not be read"); aerr != nil {
@@ -226,7 +227,7 @@ func (h job) failed(ctx context.Context, p *planned, pub *published, open []wind
 		}
 	}
 	for _, one := range all {
-		h.o.leaveOut(one.Entry.Identity())
+		h.o.leaveOut(one.Entry.Identity)
 	}
 	return fmt.Errorf("generation %d is aborted: %w", p.Generation, err)
 }

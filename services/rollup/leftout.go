@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/retry"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -40,14 +40,14 @@ func (o *owner) leaveOut(id identity.Batch) {
 
 // readable are the pending inputs of the hour but for those whose frames can't be read and
 // those of agents that are set aside, and when to try one of these again.
-func (o *owner) readable(ctx context.Context, h window.Hour) (in []intake.Entry, again time.Time, err error) {
+func (o *owner) readable(ctx context.Context, h window.Hour) (in []accepted.Batch, again time.Time, err error) {
 	now, checks := o.s.now(), 0
 	again = now.Add(outFor)
 	for _, e := range o.log.inputs(h) {
-		if o.isAside(h, e.AgentID) {
+		if o.isAside(h, e.Agent) {
 			continue
 		}
-		l, out := o.out[e.Identity()]
+		l, out := o.out[e.Identity]
 		if out && now.Before(l.until) {
 			continue
 		}
@@ -59,13 +59,13 @@ func (o *owner) readable(ctx context.Context, h window.Hour) (in []intake.Entry,
 			err := o.s.check(ctx, e)
 			var bad *UnreadableError
 			if errors.As(err, &bad) {
-				o.leaveOut(e.Identity())
+				o.leaveOut(e.Identity)
 				continue
 			}
 			if err != nil {
 				return nil, again, err
 			}
-			delete(o.out, e.Identity())
+			delete(o.out, e.Identity)
 		}
 		in = append(in, e)
 	}
@@ -73,7 +73,7 @@ func (o *owner) readable(ctx context.Context, h window.Hour) (in []intake.Entry,
 }
 
 // check reads and decodes a frame: *UnreadableError when that can't be.
-func (s *Service) check(ctx context.Context, e intake.Entry) error {
+func (s *Service) check(ctx context.Context, e accepted.Batch) error {
 	raw, err := s.frames.get(ctx, e)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *Service) check(ctx context.Context, e intake.Entry) error {
 
 // damaged reads the frames of entries and gives those that can't be read, some at once.
 // So an hour with many costs one generation that is given up, and not one for each.
-func (s *Service) damaged(ctx context.Context, entries []intake.Entry) (bad []*UnreadableError, err error) {
+func (s *Service) damaged(ctx context.Context, entries []accepted.Batch) (bad []*UnreadableError, err error) {
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.cfg.Jobs.Readers)

@@ -134,7 +134,7 @@ func TestCompactionAndRetention(t *testing.T) {
 
 func frameDigest(w *world, seq uint64, agent string) (d identity.Digest) {
 	for _, e := range w.accepted {
-		if e.SeqStart == seq && e.AgentID == agent {
+		if e.SeqStart == seq && e.Agent == agent {
 			return e.FrameSHA256
 		}
 	}

@@ -214,24 +214,19 @@ func (s *Service) makeOrdered(ctx context.Context, ord *order, p *planned, raw *
 	m, err := s.make(ctx, p, nil, windows, step)
 	var bad *UnreadableError
 	if errors.As(err, &bad) && raw != nil {
-		s.log.Warn("a frame can't be read; the rows of the former raw set are tried", "shard", p.Shard, "hour", p.Hour, "identity", bad.Entry.Identity(), "set", raw.Name.Key())
+		s.log.Warn("a frame can't be read; the rows of the former raw set are tried", "shard", p.Shard, "hour", p.Hour, "identity", bad.Entry.Identity, "set", raw.Name.Key())
 		return s.make(ctx, p, raw, windows, step)
 	}
 	return m, err
 }
 
-// unreadablePlan: the store answers, and what it has is no plan.
-func unreadablePlan(err error) bool {
-	return errors.Is(err, rollup.ErrPlan) || err != nil && objstore.Unreadable(err)
-}
-
 // damage counts looks that met something that can't be read.
 func (m *metrics) damage(err error) {
 	switch {
+	case errors.Is(err, record.ErrCorrupt) && rollup.PlanKind.Is(err):
+		m.damaged.WithLabelValues("plan").Inc()
 	case errors.Is(err, record.ErrCorrupt):
 		m.damaged.WithLabelValues("record").Inc()
-	case errors.Is(err, rollup.ErrPlan):
-		m.damaged.WithLabelValues("plan").Inc()
 	case err != nil && objstore.Unreadable(err):
 		m.damaged.WithLabelValues("object").Inc()
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
@@ -186,7 +186,7 @@ func TestAnOrderMeetsALostFrame(t *testing.T) {
 	must(t, w.store.Delete(t.Context(), e.RawBlobKey))
 	pub, err := o.s.published(t.Context(), hour0, 0)
 	must(t, err)
-	_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e}, 0)
+	_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []accepted.Batch{e}, 0)
 	must(t, err)
 	w.ordering(w.store)
 	_ = w.turns(o) // tells of the frame
@@ -194,7 +194,7 @@ func TestAnOrderMeetsALostFrame(t *testing.T) {
 		t.Fatal("the order is still there")
 	}
 	w.verify()
-	if s := w.set(hour0, 0, window.Raw); s.Inputs.Covers(e.Identity()) || s.Inputs.Batches() != 40 {
+	if s := w.set(hour0, 0, window.Raw); s.Inputs.Covers(e.Identity) || s.Inputs.Batches() != 40 {
 		t.Fatalf("%+v", s.Inputs)
 	}
 }

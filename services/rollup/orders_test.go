@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
@@ -26,10 +26,10 @@ import (
 func (w *world) manifests() (all []accept.Manifest) {
 	w.t.Helper()
 	for _, e := range w.accepted {
-		m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity(), FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
+		m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
 			AcceptedAt: e.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
-			RecordCount: e.Identity().Count(), MinTime: e.MinTime, MaxTime: e.MaxTime}
-		w.spoil(layout.Accepted(e.Identity()), string(m.Marshal()))
+			RecordCount: e.Identity.Count(), MinTime: e.MinTime, MaxTime: e.MaxTime}
+		w.spoil(layout.Accepted(e.Identity), string(m.Marshal()))
 		all = append(all, m)
 	}
 	return all
@@ -303,7 +303,7 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		w.advance(cfg.Schedule.LateAfter)
 		_, _ = o.round(t.Context()) // the damaged hour fails
 		set := w.set(hour0+1, 0, window.Raw)
-		if set == nil || !set.Inputs.Covers(first.Identity()) || !set.Inputs.Covers(rival.Identity()) || set.Counts.Published != 1 || set.Counts.Overlapped != 1 {
+		if set == nil || !set.Inputs.Covers(first.Identity) || !set.Inputs.Covers(rival.Identity) || set.Counts.Published != 1 || set.Counts.Overlapped != 1 {
 			t.Fatalf("%s: %+v", what, set)
 		}
 		w.check(hour0+1, 0, 1)
@@ -400,7 +400,7 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 		if begun {
 			pub, err := o.s.published(t.Context(), hour0, 0)
 			must(t, err)
-			_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []intake.Entry{e}, 0)
+			_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []accepted.Batch{e}, 0)
 			must(t, err)
 		}
 		w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "rotten")

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/publish"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
@@ -106,7 +106,7 @@ func (s *Service) whole(ctx context.Context, p *planned, part rollup.Part) ([]ch
 }
 
 // read gives the builder its frames.
-func (s *Service) read(ctx context.Context, b *rollup.Builder, entries []intake.Entry) error {
+func (s *Service) read(ctx context.Context, b *rollup.Builder, entries []accepted.Batch) error {
 	dec := s.decoder()
 	return s.frames.each(ctx, entries, func(i int, raw []byte) error {
 		s.m.frameBytes.Add(float64(len(raw)))

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
@@ -25,16 +25,16 @@ type planned struct {
 // readPlan reads a generation's plan; objstore.ErrNotFound when there is none.
 func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen uint64) (*planned, error) {
 	key := layout.RollupPlan(h, id, gen)
-	body, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: rollup.MaxPlanBytes})
+	body, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
 	if err != nil {
 		return nil, fmt.Errorf("read plan: %w", err)
 	}
 	p, err := rollup.ParsePlan(body)
 	if err != nil {
-		return nil, fmt.Errorf("read %q: %w", key, err)
+		return nil, rollup.PlanKind.Wrap(key, err)
 	}
 	if p.Key() != key || p.AuthorityID != s.cfg.AuthorityID || p.Shards != s.cfg.Shards {
-		return nil, fmt.Errorf("read %q: %w: it is of %s, authority %q, %d shards", key, rollup.ErrPlan, p.Key(), p.AuthorityID, p.Shards)
+		return nil, rollup.PlanKind.Corrupt(key, "it is of %s, authority %q, %d shards", p.Key(), p.AuthorityID, p.Shards)
 	}
 	return &planned{p, identity.Sum(body), true}, nil
 }
@@ -42,7 +42,7 @@ func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen 
 // plan gives the generation's plan: the one that is there, or one that is made now of
 // the former generation's inputs and the pending ones. What is in the store counts. perRecord
 // is the memory that a record of the shard took lately, 0 when that is not known.
-func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint64, pub *published, more []intake.Entry, perRecord float64) (*planned, error) {
+func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint64, pub *published, more []accepted.Batch, perRecord float64) (*planned, error) {
 	old, err := s.readPlan(ctx, h, id, gen)
 	if !errors.Is(err, objstore.ErrNotFound) {
 		return old, err
@@ -79,10 +79,10 @@ func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint
 var errNoInputs = errors.New("no inputs")
 
 // merge puts inputs into the order of their identities, each once.
-func merge(a, b []intake.Entry) []intake.Entry {
+func merge(a, b []accepted.Batch) []accepted.Batch {
 	out := slices.Concat(a, b)
-	slices.SortStableFunc(out, func(x, y intake.Entry) int { return x.Identity().Compare(y.Identity()) })
-	return slices.CompactFunc(out, func(x, y intake.Entry) bool { return x.Identity() == y.Identity() })
+	slices.SortStableFunc(out, func(x, y accepted.Batch) int { return x.Identity.Compare(y.Identity) })
+	return slices.CompactFunc(out, func(x, y accepted.Batch) bool { return x.Identity == y.Identity })
 }
 
 // recordBytes is about what a raw record takes at least while its hour is built, where a

@@ -12,7 +12,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
 )
@@ -98,7 +97,7 @@ func (s *Service) expired(ctx context.Context, h window.Hour, id shard.ID, p *pu
 		in, ok := plans[gen]
 		if !ok {
 			plan, err := s.readPlan(ctx, h, id, gen)
-			if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, rollup.ErrPlan) || objstore.Unreadable(err) {
+			if errors.Is(err, objstore.ErrNotFound) || record.Unreadable(err) {
 				continue // nobody knows: what is pending is rolled up again
 			}
 			if err != nil {

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/compact"
 	"lightmetrics.dev/lightmetrics/pkg/framelog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
@@ -78,7 +78,7 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	// Rolled up by its rows, without the frames: the late ones are covered, and may go.
 	w.drive(cfg, Grant{Shard: 0, Fence: 2})
 	set := w.set(hour0, 0, window.Raw)
-	if set.Name.Generation != 2 || !set.Inputs.Covers(late.Identity()) || !set.Inputs.Covers(wide.Identity()) {
+	if set.Name.Generation != 2 || !set.Inputs.Covers(late.Identity) || !set.Inputs.Covers(wide.Identity) {
 		t.Fatalf("%+v", set)
 	}
 	run((hour0 + 1).End(), false, 7, fmt.Sprintf("map[%s:1]", compact.KeptWide))
@@ -136,7 +136,7 @@ func (w *world) logged() (n int) {
 	x := framelog.NewIndex(w.store, testAuthority)
 	must(w.t, x.Look(w.t.Context()))
 	for _, e := range w.accepted {
-		if x.Names(e.Identity()) {
+		if x.Names(e.Identity) {
 			n++
 		}
 	}
@@ -185,17 +185,17 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 	order := catalog.Order{AuthorityID: testAuthority, Shard: 0, Hour: hour0 + 1, Above: 9, Reason: "r", By: "b"}
 	aside := catalog.Aside{AuthorityID: testAuthority, Shard: 0, Hour: hour0, Agent: agentOf(0, 1), Series: 1, Records: 1, Bytes: 1 << 50, Limit: 1 << 50, Reason: "r", By: "b", At: 1}
 	for name, x := range map[string]struct {
-		key  func(e intake.Entry) string
+		key  func(e accepted.Batch) string
 		body string
 		left int
 	}{
-		"an agent set aside": {func(intake.Entry) string { return aside.Key() }, string(aside.Marshal()), 10},
-		"a repair record":    {func(e intake.Entry) string { return layout.Repair(e.Identity()) }, "{}", 1},
-		"a conflict":         {func(e intake.Entry) string { return layout.Quarantine(e.Identity(), identity.Sum(nil)) }, "{}", 1},
-		"a window that is not decided": {func(intake.Entry) string {
+		"an agent set aside": {func(accepted.Batch) string { return aside.Key() }, string(aside.Marshal()), 10},
+		"a repair record":    {func(e accepted.Batch) string { return layout.Repair(e.Identity) }, "{}", 1},
+		"a conflict":         {func(e accepted.Batch) string { return layout.Quarantine(e.Identity, identity.Sum(nil)) }, "{}", 1},
+		"a window that is not decided": {func(accepted.Batch) string {
 			return layout.RollupSet(hour0, 0, window.OneHour, 1)
 		}, "", 10},
-		"a segment that can't be read": {func(intake.Entry) string { return layout.IntakeSegment(0, "cdef", 1) }, "x", 10},
+		"a segment that can't be read": {func(accepted.Batch) string { return layout.IntakeSegment(0, "cdef", 1) }, "x", 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, cfg, _, _ := frameWorld(t)

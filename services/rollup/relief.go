@@ -22,12 +22,12 @@ func (o *owner) relieve() {
 		return
 	}
 	n := o.log.shelve(func(p *pending) bool {
-		if l := o.out[p.Identity()]; l.tries >= stuckAfter {
-			delete(o.out, p.Identity())
+		if l := o.out[p.Identity]; l.tries >= stuckAfter {
+			delete(o.out, p.Identity)
 			return true
 		}
 		return !slices.ContainsFunc(p.hours, func(h window.Hour) bool {
-			return o.log.hours[h].stuck < stuckAfter && !o.isAside(h, p.AgentID)
+			return o.log.hours[h].stuck < stuckAfter && !o.isAside(h, p.Agent)
 		})
 	})
 	if n > 0 {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
@@ -53,7 +53,7 @@ func TestHotShard(t *testing.T) {
 		w.advance(cfg.Schedule.LateAfter)
 		both()
 	}
-	if s := w.set(hour0-3, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity()) {
+	if s := w.set(hour0-3, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity) {
 		t.Errorf("the late batch: %+v", s)
 	}
 	w.check(hour0-3, 0, 1)
@@ -73,7 +73,7 @@ func TestHotShard(t *testing.T) {
 }
 
 // lose takes the frames of entries away.
-func (w *world) lose(es []intake.Entry) {
+func (w *world) lose(es []accepted.Batch) {
 	w.t.Helper()
 	for _, e := range es {
 		must(w.t, w.store.Delete(w.t.Context(), e.RawBlobKey))
@@ -81,10 +81,10 @@ func (w *world) lose(es []intake.Entry) {
 }
 
 // restore brings them back.
-func (w *world) restore(es []intake.Entry) {
+func (w *world) restore(es []accepted.Batch) {
 	w.t.Helper()
 	for _, e := range es {
-		_, err := w.store.Create(w.t.Context(), layout.Blob(e.FrameSHA256, 1), w.frames[e.Identity()], objstore.PutOptions{})
+		_, err := w.store.Create(w.t.Context(), layout.Blob(e.FrameSHA256, 1), w.frames[e.Identity], objstore.PutOptions{})
 		must(w.t, err)
 	}
 }
@@ -99,7 +99,7 @@ func TestManyFramesAreGone(t *testing.T) {
 	agent := agentOf(0, 0)
 	const lost, group = 400, 20
 	for i := range lost / group {
-		var es []intake.Entry
+		var es []accepted.Batch
 		for k := range group {
 			es = append(es, w.acceptSilently(agent, uint64(i*group+k), one(hour0, time.Duration(i*group+k+1)*time.Second)))
 		}
@@ -249,14 +249,14 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 // A segment is not deleted while a batch of it was forgotten, whatever becomes of others.
 func TestShelvedBatchesKeepTheirSegments(t *testing.T) {
 	b := newBacklog()
-	entry := func(n uint64) intake.Entry {
-		return intake.Entry{AgentID: "a", BootID: "b", SeqStart: n, SeqEnd: n}
+	entry := func(n uint64) accepted.Batch {
+		return accepted.Batch{Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: n, SeqEnd: n}}
 	}
-	hours := func(e intake.Entry) []window.Hour { return []window.Hour{window.Hour(e.SeqStart)} }
+	hours := func(e accepted.Batch) []window.Hour { return []window.Hour{window.Hour(e.SeqStart)} }
 	all := func(identity.Batch) bool { return true }
 	now := time.Unix(0, 0)
-	b.add("both", []intake.Entry{entry(1), entry(2)}, hours, now)
-	b.add("second", []intake.Entry{entry(2)}, hours, now)
+	b.add("both", []accepted.Batch{entry(1), entry(2)}, hours, now)
+	b.add("second", []accepted.Batch{entry(2)}, hours, now)
 	if n := b.shelve(func(p *pending) bool { return p.SeqStart == 2 }); n != 1 || b.shelved != 1 {
 		t.Fatalf("%d shelved, %d", n, b.shelved)
 	}
@@ -264,7 +264,7 @@ func TestShelvedBatchesKeepTheirSegments(t *testing.T) {
 		t.Fatalf("segments %v, hours %v", b.segments, b.hours)
 	}
 	// It comes back by the one that is not known, and is done there; the other has it, too.
-	b.add("second", []intake.Entry{entry(2)}, hours, now)
+	b.add("second", []accepted.Batch{entry(2)}, hours, now)
 	b.covered(2, all)
 	if len(b.spent) != 1 || b.spent[0] != "second" {
 		t.Fatalf("spent %v", b.spent)
@@ -273,7 +273,7 @@ func TestShelvedBatchesKeepTheirSegments(t *testing.T) {
 	if len(b.spent) != 1 || b.knows("both") {
 		t.Fatalf("spent %v, segments %v", b.spent, b.segments)
 	}
-	b.add("both", []intake.Entry{entry(1), entry(2)}, hours, now)
+	b.add("both", []accepted.Batch{entry(1), entry(2)}, hours, now)
 	b.covered(1, all)
 	b.covered(2, all)
 	if len(b.spent) != 2 || len(b.batches)+len(b.hours) > 0 {

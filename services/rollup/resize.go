@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/record"
@@ -74,8 +74,8 @@ func (h job) resize(ctx context.Context, p *planned, pub *published, open []wind
 		}
 		if len(out) > 0 {
 			parts = max(s.partsOf(total), 1)
-			inputs = slices.DeleteFunc(slices.Clone(inputs), func(e intake.Entry) bool {
-				return o.isAside(p.Hour, e.AgentID) && !isCovered(pub, e)
+			inputs = slices.DeleteFunc(slices.Clone(inputs), func(e accepted.Batch) bool {
+				return o.isAside(p.Hour, e.Agent) && !isCovered(pub, e)
 			})
 		}
 		parts = min(parts, rollup.MaxParts)
@@ -115,9 +115,9 @@ const largeShare = 8
 func (s *Service) choose(sizes []rollup.Size, total int64, p *planned, pub *published, died bool) ([]rollup.Size, int64) {
 	all, open := map[string]uint64{}, map[string]uint64{}
 	for _, e := range p.Inputs {
-		all[e.AgentID] += e.FrameBytes
+		all[e.Agent] += e.FrameBytes
 		if !isCovered(pub, e) {
-			open[e.AgentID] += e.FrameBytes
+			open[e.Agent] += e.FrameBytes
 		}
 	}
 	var out []rollup.Size
@@ -136,13 +136,13 @@ func (s *Service) choose(sizes []rollup.Size, total int64, p *planned, pub *publ
 }
 
 // isCovered reports whether the highest published generation has the batch as an input.
-func isCovered(pub *published, e intake.Entry) bool {
+func isCovered(pub *published, e accepted.Batch) bool {
 	set := pub.newest()
-	return set != nil && set.Inputs.Covers(e.Identity())
+	return set != nil && set.Inputs.Covers(e.Identity)
 }
 
 // planNext fixes the plan of the generation after p. One that is there counts.
-func (s *Service) planNext(ctx context.Context, p *planned, inputs []intake.Entry, parts uint32) error {
+func (s *Service) planNext(ctx context.Context, p *planned, inputs []accepted.Batch, parts uint32) error {
 	next := &rollup.Plan{AuthorityID: p.AuthorityID, Shard: p.Shard, Shards: p.Shards, Hour: p.Hour, Generation: p.Generation + 1, Parts: parts, Inputs: inputs}
 	body, err := next.Marshal()
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *Service) planNext(ctx context.Context, p *planned, inputs []intake.Entr
 func (s *Service) survey(ctx context.Context, p *planned) ([]rollup.Size, error) {
 	bytes := map[string]uint64{}
 	for _, e := range p.Inputs {
-		bytes[e.AgentID] += e.FrameBytes
+		bytes[e.Agent] += e.FrameBytes
 	}
 	agents := make([]string, 0, len(bytes))
 	for a := range bytes {

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -44,9 +44,9 @@ func (o *owner) rivals(ctx context.Context, h window.Hour) error {
 		}
 		var found []identity.Batch
 		for _, e := range pend {
-			rs := intersecting(set.Inputs, e.Identity())
+			rs := intersecting(set.Inputs, e.Identity)
 			if len(rs) > 0 {
-				o.log.need(o.log.batches[e.Identity()], beside, o.s.now())
+				o.log.need(o.log.batches[e.Identity], beside, o.s.now())
 			}
 			found = append(found, rs...)
 		}
@@ -66,7 +66,7 @@ func (o *owner) join(ctx context.Context, h window.Hour, set *catalog.Set, ids [
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil // too old to be looked after
 	}
-	if unreadablePlan(err) {
+	if record.Unreadable(err) {
 		o.s.m.damage(err)
 		return o.joinAccepted(ctx, ids, h)
 	}
@@ -74,7 +74,7 @@ func (o *owner) join(ctx context.Context, h window.Hour, set *catalog.Set, ids [
 		return err
 	}
 	for _, e := range p.Inputs {
-		if slices.Contains(ids, e.Identity()) {
+		if slices.Contains(ids, e.Identity) {
 			o.log.join(e, h, o.s.now())
 		}
 	}
@@ -114,11 +114,11 @@ func (b *backlog) rivals(now time.Time) {
 		return
 	}
 	all := slices.Collect(maps.Values(b.batches))
-	slices.SortFunc(all, func(x, y *pending) int { return x.Identity().Compare(y.Identity()) })
+	slices.SortFunc(all, func(x, y *pending) int { return x.Identity.Compare(y.Identity) })
 	for i := 0; i < len(all); {
-		first := all[i].Identity()
+		first := all[i].Identity
 		end, j := first.SeqEnd, i+1
-		for j < len(all) && all[j].Identity().BootOf() == first.BootOf() && all[j].SeqStart <= end {
+		for j < len(all) && all[j].Identity.BootOf() == first.BootOf() && all[j].SeqStart <= end {
 			end = max(end, all[j].SeqEnd)
 			j++
 		}
@@ -140,11 +140,11 @@ func (b *backlog) rivals(now time.Time) {
 }
 
 // join makes a batch that is published elsewhere an input of the hour.
-func (b *backlog) join(e intake.Entry, h window.Hour, now time.Time) {
-	p := b.batches[e.Identity()]
+func (b *backlog) join(e accepted.Batch, h window.Hour, now time.Time) {
+	p := b.batches[e.Identity]
 	if p == nil {
-		p = &pending{Entry: e}
-		b.batches[e.Identity()] = p
+		p = &pending{Batch: e}
+		b.batches[e.Identity] = p
 	}
 	b.need(p, h, now)
 }

@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -21,11 +21,11 @@ import (
 
 // rivalsAccepted makes accepted batches with samples in beside that overlap the pending
 // ones of h inputs of h, and those inputs of beside.
-func (o *owner) rivalsAccepted(ctx context.Context, pend []intake.Entry, beside, h window.Hour) error {
+func (o *owner) rivalsAccepted(ctx context.Context, pend []accepted.Batch, beside, h window.Hour) error {
 	for i := 0; i < len(pend); {
-		boot, end := pend[i].Identity().BootOf(), pend[i].SeqEnd
+		boot, end := pend[i].Identity.BootOf(), pend[i].SeqEnd
 		j := i
-		for ; j < len(pend) && pend[j].Identity().BootOf() == boot; j++ {
+		for ; j < len(pend) && pend[j].Identity.BootOf() == boot; j++ {
 			end = max(end, pend[j].SeqEnd)
 		}
 		if err := o.overlaps(ctx, boot, pend[i:j], end, beside, h); err != nil {
@@ -37,7 +37,7 @@ func (o *owner) rivalsAccepted(ctx context.Context, pend []intake.Entry, beside,
 }
 
 // overlaps lists the accepted batches of one boot that may overlap; pend is in their order.
-func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []intake.Entry, end uint64, beside, h window.Hour) error {
+func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []accepted.Batch, end uint64, beside, h window.Hour) error {
 	prefix := layout.AcceptedBoot(boot)
 	from := pend[0].SeqStart - min(pend[0].SeqStart, uint64(frame.DefaultLimits().Records))
 	for i, err := range objstore.List(ctx, o.s.store, objstore.ListOptions{Prefix: prefix, StartAfter: prefix + layout.SeqName(from, 0)}) {
@@ -51,13 +51,13 @@ func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []intake.
 		if id.SeqStart > end {
 			return nil
 		}
-		var mine []intake.Entry
+		var mine []accepted.Batch
 		for _, e := range pend {
-			if e.Identity() != id && e.Identity().Intersects(id) {
+			if e.Identity != id && e.Identity.Intersects(id) {
 				mine = append(mine, e)
 			}
 		}
-		if len(mine) == 0 || slices.ContainsFunc(pend, func(e intake.Entry) bool { return e.Identity() == id }) {
+		if len(mine) == 0 || slices.ContainsFunc(pend, func(e accepted.Batch) bool { return e.Identity == id }) {
 			continue
 		}
 		e, err := o.s.acceptedEntry(ctx, id)
@@ -69,7 +69,7 @@ func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []intake.
 		}
 		o.log.join(e, h, o.s.now())
 		for _, m := range mine {
-			o.log.need(o.log.batches[m.Identity()], beside, o.s.now())
+			o.log.need(o.log.batches[m.Identity], beside, o.s.now())
 		}
 	}
 	return nil
@@ -92,15 +92,15 @@ func (o *owner) joinAccepted(ctx context.Context, ids []identity.Batch, h window
 }
 
 // acceptedEntry is what the identity manifest says of a batch.
-func (s *Service) acceptedEntry(ctx context.Context, id identity.Batch) (intake.Entry, error) {
+func (s *Service) acceptedEntry(ctx context.Context, id identity.Batch) (accepted.Batch, error) {
 	key := layout.Accepted(id)
 	b, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	if err != nil {
-		return intake.Entry{}, fmt.Errorf("read %q: %w", key, err)
+		return accepted.Batch{}, fmt.Errorf("read %q: %w", key, err)
 	}
 	m, err := accept.ParseManifest(b)
 	if err != nil {
-		return intake.Entry{}, fmt.Errorf("read %q: %w", key, err)
+		return accepted.Batch{}, fmt.Errorf("read %q: %w", key, err)
 	}
-	return intake.EntryOf(m), nil
+	return m.Batch(), nil
 }

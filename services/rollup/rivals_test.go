@@ -3,7 +3,8 @@ package rollup
 import (
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -13,17 +14,17 @@ import (
 // were looked at before; what is apart stays where it is.
 func TestRivalsFollowIntoLaterHours(t *testing.T) {
 	b := newBacklog()
-	entry := func(from, to uint64) intake.Entry {
-		return intake.Entry{AgentID: "a", BootID: "b", SeqStart: from, SeqEnd: to}
+	entry := func(from, to uint64) accepted.Batch {
+		return accepted.Batch{Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: from, SeqEnd: to}}
 	}
 	x, y, z := entry(0, 9), entry(5, 14), entry(15, 20)
 	now := hour0.End()
-	b.add("segment", []intake.Entry{x, y, z}, func(intake.Entry) []window.Hour { return []window.Hour{hour0} }, now)
+	b.add("segment", []accepted.Batch{x, y, z}, func(accepted.Batch) []window.Hour { return []window.Hour{hour0} }, now)
 	b.rivals(now)
 	if n := len(b.inputs(hour0)); n != 3 {
 		t.Fatalf("%d inputs", n)
 	}
-	b.need(b.batches[x.Identity()], hour0+1, now)
+	b.need(b.batches[x.Identity], hour0+1, now)
 	b.rivals(now)
 	in := b.inputs(hour0 + 1)
 	if len(in) != 2 || in[0] != x || in[1] != y {

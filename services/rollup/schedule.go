@@ -83,8 +83,7 @@ func (s *Service) retryWait(n int) time.Duration {
 func isStuck(err error) bool {
 	var frame *UnreadableError
 	var records *rollup.ConservationError
-	return errors.As(err, &frame) || errors.As(err, &records) || errors.Is(err, rollup.ErrPlan) || errors.Is(err, record.ErrCorrupt) ||
-		objstore.Unreadable(err) || errors.Is(err, objstore.ErrNotFound)
+	return errors.As(err, &frame) || errors.As(err, &records) || record.Opaque(err) || errors.Is(err, objstore.ErrNotFound)
 }
 
 // clockStep is how far the clock may go back between two rounds before that is noticed.

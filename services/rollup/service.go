@@ -193,7 +193,7 @@ func (s *Service) until(ctx context.Context, what string, fn func(context.Contex
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &shards), errors.Is(err, intake.ErrConfig), errors.Is(err, errAuthority), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
+		case errors.As(err, &shards), errors.Is(err, errAuthority), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
 			return fmt.Errorf("rollup: %w", err)
 		}
 		s.log.Warn("not there yet; it is tried again", "what", what, "error", err)

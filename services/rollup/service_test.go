@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -200,7 +200,7 @@ func TestLateAndOutOfOrder(t *testing.T) {
 	w.check(hour0, 0, 1)
 	w.some(agent, hour0, 0, 5, 0) // before all others
 	again := w.accepted[0]
-	must(t, w.writer.Write(t.Context(), 0, []intake.Entry{again}))
+	must(t, w.writer.Write(t.Context(), 0, []accepted.Batch{again}))
 	w.advance(time.Hour)
 	w.drive(testConfig(), g)
 	w.check(hour0, 0, 2)
@@ -229,12 +229,12 @@ func TestOverlapOverHours(t *testing.T) {
 			return []point{{"g", series.Gauge, at(h, from), 1}, {"g", series.Gauge, at(h, from+time.Minute), 2}}
 		}
 		// 0-1 in the hour before, 1-2 in the hour, 2-3 in the hour: 0 wins 1, 1 wins 2.
-		es := []intake.Entry{w.acceptSilently(agent, 0, two(hour0-1, time.Minute)...),
+		es := []accepted.Batch{w.acceptSilently(agent, 0, two(hour0-1, time.Minute)...),
 			w.acceptSilently(agent, 1, two(hour0, time.Minute)...), w.acceptSilently(agent, 2, two(hour0, 9*time.Minute)...)}
 		for round := range 2 {
 			for i, e := range es {
 				if order[i] == round {
-					must(t, w.writer.Write(t.Context(), 0, []intake.Entry{e}))
+					must(t, w.writer.Write(t.Context(), 0, []accepted.Batch{e}))
 				}
 			}
 			w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
@@ -310,7 +310,7 @@ func TestUnreadableFrame(t *testing.T) {
 	w.advance(time.Minute)
 	must(t, rounds(t.Context(), o))
 	set := w.set(hour0, 0, window.Raw)
-	if set == nil || set.Name.Generation != 2 || set.Inputs.Covers(lost.Identity()) || set.Inputs.Batches() != 2 {
+	if set == nil || set.Name.Generation != 2 || set.Inputs.Covers(lost.Identity) || set.Inputs.Batches() != 2 {
 		t.Fatalf("without the lost one: %+v", set)
 	}
 	if len(w.left(0)) != 1 {
@@ -322,7 +322,7 @@ func TestUnreadableFrame(t *testing.T) {
 	if set := w.set(hour0, 0, window.Raw); set.Name.Generation != 3 || set.Inputs.Batches() != 3 {
 		t.Fatalf("a later one: %+v", set)
 	}
-	_, err = w.store.Create(t.Context(), layout.Blob(lost.FrameSHA256, 3), w.frames[lost.Identity()], objstore.PutOptions{})
+	_, err = w.store.Create(t.Context(), layout.Blob(lost.FrameSHA256, 3), w.frames[lost.Identity], objstore.PutOptions{})
 	must(t, err)
 	w.advance(time.Hour)
 	must(t, rounds(t.Context(), o))

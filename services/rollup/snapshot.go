@@ -11,8 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/snapshot"
 	"lightmetrics.dev/lightmetrics/pkg/work"
@@ -124,9 +126,9 @@ func (s *Service) newSnapshots(g Grant) (*snapshots, error) {
 				m.packs.WithLabelValues(kind).Inc()
 				m.bytes.Add(float64(r.Bytes))
 			},
-			Skipped: func(e intake.Entry) {
+			Skipped: func(e accepted.Batch) {
 				m.skipped.Inc()
-				s.log.Warn("snapshots go without a batch whose frame can't be read", "batch", e.Identity())
+				s.log.Warn("snapshots go without a batch whose frame can't be read", "batch", e.Identity)
 			},
 			Collected: func(snapshots, packs int, err error) {
 				m.deleted.WithLabelValues("snapshot").Add(float64(snapshots))
@@ -149,7 +151,7 @@ func (s *Service) newSnapshots(g Grant) (*snapshots, error) {
 }
 
 // offer hands in what the owner has read of the intake.
-func (p *snapshots) offer(entries []intake.Entry) {
+func (p *snapshots) offer(entries []accepted.Batch) {
 	if p != nil {
 		p.chain.Offer(entries)
 	}
@@ -223,7 +225,7 @@ func (p *snapshots) follow(ctx context.Context) (more bool, err error) {
 		seg, err := p.s.readSegment(ctx, key)
 		var foreign *ForeignSegmentError
 		switch {
-		case errors.Is(err, intake.ErrSegment), errors.As(err, &foreign), errors.Is(err, objstore.ErrNotFound):
+		case errors.Is(err, record.ErrCorrupt), errors.As(err, &foreign), errors.Is(err, objstore.ErrNotFound):
 			return nil // the owner tells of the former two
 		case err != nil:
 			return err
@@ -238,7 +240,7 @@ func (p *snapshots) follow(ctx context.Context) (more bool, err error) {
 }
 
 // all reads the frames of entries, some at once; nil for one that can't be read.
-func (f *frames) all(ctx context.Context, entries []intake.Entry) ([][]byte, error) {
+func (f *frames) all(ctx context.Context, entries []accepted.Batch) ([][]byte, error) {
 	out := make([][]byte, len(entries))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(f.readers, 1))

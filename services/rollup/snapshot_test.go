@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
@@ -40,10 +40,10 @@ func (w *world) inSnapshots() map[identity.Batch]bool {
 			for i, e := range p.Entries {
 				raw, err := p.Frame(i)
 				must(w.t, err)
-				if !bytes.Equal(raw, w.frames[e.Identity()]) {
-					w.t.Errorf("%s has another frame", e.Identity())
+				if !bytes.Equal(raw, w.frames[e.Identity]) {
+					w.t.Errorf("%s has another frame", e.Identity)
 				}
-				got[e.Identity()] = true
+				got[e.Identity] = true
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func TestSnapshotsOfOwnedShards(t *testing.T) {
 				w.some(agentOf(id, 0), hour0, 40, 5, seq[id])
 			}
 			eventually(t, "the other goes on", have)
-			if w.inSnapshots()[lost.Identity()] {
+			if w.inSnapshots()[lost.Identity] {
 				t.Error("a batch without a frame is in a snapshot")
 			}
 		})
@@ -136,5 +136,5 @@ func TestSnapshotsCanBeOff(t *testing.T) {
 		return nil
 	}))
 	var p *snapshots
-	p.offer([]intake.Entry{w.accepted[0]}) // what an owner does without them
+	p.offer([]accepted.Batch{w.accepted[0]}) // what an owner does without them
 }

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/proc"
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -53,7 +54,7 @@ func benchRollup(ctx context.Context, e *env) ([]Result, error) {
 // hourOfFrames is what is accepted of the hour.
 type hourOfFrames struct {
 	hour    window.Hour
-	entries []intake.Entry
+	entries []accepted.Batch
 	frames  [][]byte
 	samples uint64
 }
@@ -78,9 +79,8 @@ func makeHour(hosts, steps, rows int) (*hourOfFrames, error) {
 			}
 			lo, hi := frame.TimeRange(b)
 			d := identity.Sum(raw)
-			h.entries = append(h.entries, intake.Entry{
-				AgentID: b.Identity.Agent, BootID: b.Identity.Boot, SeqStart: seq, SeqEnd: b.Identity.SeqEnd,
-				FrameSHA256: d, FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(d, 0), AcceptedAt: hi, MinTime: lo, MaxTime: hi,
+			h.entries = append(h.entries, accepted.Batch{
+				Identity: b.Identity, FrameSHA256: d, FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(d, 0), AcceptedAt: hi, MinTime: lo, MaxTime: hi,
 			})
 			h.frames = append(h.frames, raw)
 			h.samples += b.Identity.Count()

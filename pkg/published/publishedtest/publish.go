@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/chunk"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -75,10 +76,10 @@ func (p *Publisher) Publish(ctx context.Context, h window.Hour, gen uint64, batc
 }
 
 func (p *Publisher) shard(ctx context.Context, h window.Hour, s shard.ID, gen uint64, batches []Batch, windows []window.Window) ([]*catalog.Set, error) {
-	inputs := make([]rollup.Input, len(batches))
+	inputs := make([]accepted.Claim, len(batches))
 	ids := make([]identity.Batch, len(batches))
 	for i, b := range batches {
-		inputs[i], ids[i] = rollup.Input{Identity: b.Frame.Identity, AcceptedAt: b.AcceptedAt}, b.Frame.Identity
+		inputs[i], ids[i] = accepted.Claim{Identity: b.Frame.Identity, AcceptedAt: b.AcceptedAt}, b.Frame.Identity
 	}
 	builder := rollup.NewBuilder(h, inputs, rollup.Part{})
 	for i, b := range batches {

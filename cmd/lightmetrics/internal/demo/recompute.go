@@ -14,6 +14,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/cluster"
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -113,7 +114,7 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 		if err := frame.Decode(raw, &b, frame.DefaultLimits()); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.RawBlobKey, err)
 		}
-		a := live.Accepted{Identity: m.Identity, SHA256: identity.Sum(raw), AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
+		a := accepted.Batch{Identity: m.Identity, FrameSHA256: identity.Sum(raw), AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
 		if _, err := r.store.Insert(a, &b, time.Now()); err != nil {
 			return nil, err
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
@@ -31,17 +31,17 @@ type snapshotWorld struct {
 const snapshotShard = shard.ID(0)
 
 // accept makes one more batch, now.
-func (w *snapshotWorld) accept() []intake.Entry {
+func (w *snapshotWorld) accept() []accepted.Batch {
 	raw := fmt.Appendf(nil, "the frame of batch %d", w.n)
 	d, at := identity.Sum(raw), w.now.UnixNano()
 	w.frames[d] = raw
-	e := intake.Entry{AgentID: "a", BootID: "b", SeqStart: w.n, SeqEnd: w.n, FrameSHA256: d, FrameBytes: uint64(len(raw)),
+	e := accepted.Batch{Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: w.n, SeqEnd: w.n}, FrameSHA256: d, FrameBytes: uint64(len(raw)),
 		RawBlobKey: layout.Blob(d, 0), AcceptedAt: at, MinTime: at - 1e9, MaxTime: at}
 	w.n++
-	return []intake.Entry{e}
+	return []accepted.Batch{e}
 }
 
-func (w *snapshotWorld) read(_ context.Context, entries []intake.Entry) ([][]byte, error) {
+func (w *snapshotWorld) read(_ context.Context, entries []accepted.Batch) ([][]byte, error) {
 	var out [][]byte
 	for _, e := range entries {
 		out = append(out, w.frames[e.FrameSHA256])

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -108,7 +109,7 @@ func TestLossesMarkTheirTimes(t *testing.T) {
 			own, err = b.Build(identity.Boot{Agent: "a", Boot: "b"}, uint64(1+i))
 		}
 		if err == nil {
-			_, err = ls.Insert(live.Accepted{Identity: own.Identity, AcceptedAt: 1}, own, limitsNow)
+			_, err = ls.Insert(accepted.Batch{Identity: own.Identity, AcceptedAt: 1}, own, limitsNow)
 		}
 		if err != nil {
 			t.Fatal(err)

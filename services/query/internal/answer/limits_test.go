@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/live"
@@ -57,7 +58,7 @@ func small(t *testing.T, count, samples int, step time.Duration, change func(*Li
 	must(err)
 	own := &frame.Batch{}
 	must(frame.Decode(raw, own, frame.Limits{}))
-	_, err = ls.Insert(live.Accepted{Identity: own.Identity, SHA256: identity.Sum(raw), AcceptedAt: 1}, own, limitsNow)
+	_, err = ls.Insert(accepted.Batch{Identity: own.Identity, FrameSHA256: identity.Sum(raw), AcceptedAt: 1}, own, limitsNow)
 	must(err)
 	l := DefaultLimits()
 	if change != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/snapshot"
 )
@@ -145,7 +144,7 @@ func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref
 		if err := ctx.Err(); err != nil {
 			return taken, err
 		}
-		if f.has(e.Identity()) {
+		if f.has(e.Identity) {
 			f.restore.restored.WithLabelValues("known").Inc()
 			continue
 		}
@@ -168,8 +167,8 @@ func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref
 	return taken, err
 }
 
-func (f *Follower) restoreBatch(e intake.Entry, raw []byte) error {
-	id := e.Identity()
+func (f *Follower) restoreBatch(e accepted.Batch, raw []byte) error {
+	id := e.Identity
 	f.firsts.note(id, e.MinTime)
 	if e.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, e.MinTime, e.MaxTime)) {
 		f.restore.take(id)
@@ -177,8 +176,7 @@ func (f *Follower) restoreBatch(e intake.Entry, raw []byte) error {
 		f.restore.restored.WithLabelValues("expired").Inc()
 		return nil
 	}
-	acc := live.Accepted{Identity: id, SHA256: e.FrameSHA256, AcceptedAt: e.AcceptedAt, MaxTime: e.MaxTime}
-	if err := f.show(acc, raw); err != nil {
+	if err := f.show(e, raw); err != nil {
 		return err
 	}
 	f.restore.take(id)

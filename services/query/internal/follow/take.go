@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/live"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
@@ -62,7 +62,7 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 		return err
 	}
 	f.firsts.note(id, m.MinTime)
-	acc := live.Accepted{Identity: id, SHA256: m.FrameSHA256, AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
+	acc := m.Batch()
 	if m.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, m.MinTime, m.MaxTime)) {
 		f.add(id, m.AcceptedAt)
 		f.watchID(m)
@@ -113,7 +113,7 @@ func (f *Follower) manifest(ctx context.Context, key string, id identity.Batch, 
 }
 
 // insert fetches the frame and gives it to the live store.
-func (f *Follower) insert(ctx context.Context, acc live.Accepted, m accept.Manifest) error {
+func (f *Follower) insert(ctx context.Context, acc accepted.Batch, m accept.Manifest) error {
 	raw, err := f.blob(ctx, m)
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (f *Follower) insert(ctx context.Context, acc live.Accepted, m accept.Manif
 }
 
 // show decodes a frame that is at hand and gives it to the live store.
-func (f *Follower) show(acc live.Accepted, raw []byte) error {
+func (f *Follower) show(acc accepted.Batch, raw []byte) error {
 	b := batches.Get().(*frame.Batch)
 	defer batches.Put(b)
 	if err := frame.Decode(raw, b, frame.Limits{}); err != nil {

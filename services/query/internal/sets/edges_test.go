@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
@@ -212,11 +213,11 @@ func TestIntakeIsLookedThrough(t *testing.T) {
 	late, held, inside, across := w.acceptAt("a0", ns), w.acceptAt("a0", ns+1e9), w.acceptAt("a0", edge), w.acceptAt("a0", edge-60e9, edge)
 	before := w.acceptAt("a0", edge-120e9, edge-1)
 	w.published(h, held)
-	var entries []intake.Entry
+	var entries []accepted.Batch
 	for _, b := range []publishedtest.Batch{held, inside, across, late, before} {
 		id, ts := b.Frame.Identity, b.Frame.Groups[0].Timestamps
-		entries = append(entries, intake.EntryOf(accept.Manifest{Identity: id, FrameSHA256: identity.Sum([]byte(id.String())), FrameBytes: 1, RawBlobKey: "k",
-			AcceptedAt: b.AcceptedAt, MinTime: ts[0], MaxTime: ts[len(ts)-1]}))
+		entries = append(entries, accept.Manifest{Identity: id, FrameSHA256: identity.Sum([]byte(id.String())), FrameBytes: 1, RawBlobKey: "k",
+			AcceptedAt: b.AcceptedAt, MinTime: ts[0], MaxTime: ts[len(ts)-1]}.Batch())
 	}
 	s := shard.Of("a0", 2)
 	w.must(intake.NewWriter(w.store, "0a1b", 2).Write(t.Context(), s, entries))

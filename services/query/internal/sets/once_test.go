@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
@@ -176,7 +177,7 @@ func (w *world) acceptAt(agent string, ns ...int64) publishedtest.Batch {
 		w.t.Fatal(err)
 	}
 	a := publishedtest.Batch{Frame: own, AcceptedAt: w.clock.UnixNano()}
-	out, err := w.live.Insert(live.Accepted{Identity: own.Identity, AcceptedAt: a.AcceptedAt}, own, w.clock)
+	out, err := w.live.Insert(accepted.Batch{Identity: own.Identity, AcceptedAt: a.AcceptedAt}, own, w.clock)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -213,16 +214,16 @@ func (w *world) roll() {
 	}
 }
 
-type record struct {
+type sample struct {
 	agent string
 	ms    int64
 	value float64
 }
 
 // read counts every record that the published sets and the snapshot give together.
-func (w *world) read(q *published.Query, snap *live.Snapshot) map[record]int {
+func (w *world) read(q *published.Query, snap *live.Snapshot) map[sample]int {
 	const mint, maxt = 0, 4e12
-	got := map[record]int{}
+	got := map[sample]int{}
 	m := labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")
 	ps, err := q.Select(w.t.Context(), mint, maxt, m)
 	if err != nil {
@@ -235,7 +236,7 @@ func (w *world) read(q *published.Query, snap *live.Snapshot) map[record]int {
 				break
 			}
 			for k, ts := range run.T {
-				got[record{ps[i].Labels.Get("agent"), ts, run.V[k]}]++
+				got[sample{ps[i].Labels.Get("agent"), ts, run.V[k]}]++
 			}
 		}
 	}
@@ -251,7 +252,7 @@ func (w *world) read(q *published.Query, snap *live.Snapshot) map[record]int {
 				break
 			}
 			for k, ts := range run.T {
-				got[record{ls[i].Labels.Get("agent"), ts, run.V[k]}]++
+				got[sample{ls[i].Labels.Get("agent"), ts, run.V[k]}]++
 			}
 		}
 	}
@@ -261,10 +262,10 @@ func (w *world) read(q *published.Query, snap *live.Snapshot) map[record]int {
 	return got
 }
 
-func recordsOf(b publishedtest.Batch) (out []record) {
+func recordsOf(b publishedtest.Batch) (out []sample) {
 	for _, g := range b.Frame.Groups {
 		for i, ts := range g.Timestamps {
-			out = append(out, record{b.Frame.Identity.Agent, window.Millisecond(ts), g.Values[i]})
+			out = append(out, sample{b.Frame.Identity.Agent, window.Millisecond(ts), g.Values[i]})
 		}
 	}
 	return out

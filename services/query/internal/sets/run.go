@@ -9,10 +9,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/catalog"
 	"lightmetrics.dev/lightmetrics/pkg/intake"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/record"
 	"lightmetrics.dev/lightmetrics/pkg/run"
 	"lightmetrics.dev/lightmetrics/pkg/shard"
 	"lightmetrics.dev/lightmetrics/pkg/window"
@@ -171,7 +173,7 @@ func (k *Keeper) segment(ctx context.Context, key string) error {
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		return nil // deleted meanwhile: every batch in it is published
-	case errors.Is(err, intake.ErrSegment):
+	case record.Opaque(err):
 		k.d.Log.Warn("intake segment can't be read: what is not rolled up is not known", "key", key, "error", err)
 		k.damaged.Store(true)
 		return nil
@@ -179,16 +181,16 @@ func (k *Keeper) segment(ctx context.Context, key string) error {
 		return err
 	}
 	for _, e := range seg.Entries {
-		if e.MaxTime >= k.d.Now().Add(-k.d.Window).UnixNano() || !k.Needed(e.Identity(), e.MinTime, e.MaxTime) {
+		if e.MaxTime >= k.d.Now().Add(-k.d.Window).UnixNano() || !k.Needed(e.Identity, e.MinTime, e.MaxTime) {
 			continue
 		}
 		if err := k.readHours(ctx, e); err != nil {
 			return err
 		}
-		if !k.Needed(e.Identity(), e.MinTime, e.MaxTime) {
+		if !k.Needed(e.Identity, e.MinTime, e.MaxTime) {
 			continue
 		}
-		if err := k.d.Take(ctx, layout.Accepted(e.Identity())); err != nil {
+		if err := k.d.Take(ctx, layout.Accepted(e.Identity)); err != nil {
 			return err
 		}
 	}
@@ -196,7 +198,7 @@ func (k *Keeper) segment(ctx context.Context, key string) error {
 }
 
 // readHours reads the sets of an entry's hours when they were never read.
-func (k *Keeper) readHours(ctx context.Context, e intake.Entry) error {
+func (k *Keeper) readHours(ctx context.Context, e accepted.Batch) error {
 	first, last := e.Hours()
 	if last-first >= maxHours {
 		return nil
