@@ -53,7 +53,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "helps stay without their metrics", File: "helps.go", Old: "_, ok := names[name]; !ok {", New: "_, ok := names[name]; !ok && false {", By: "TestHelpsGoWithTheirMetrics"},
 			{Name: "helps are not bounded", File: "helps.go", Old: "s.helpBytes > limit {", New: "s.helpBytes < 0 {", By: "TestHelpsAreBounded"},
 			{Name: "who makes up helps takes those of others", File: "helps.go", Old: "if a.bytes > most {", New: "if true {\n\t\t\tmost = 0", By: "TestHelpsAreBounded"},
-			{Name: "the newest helps go", File: "helps.go", Old: "cmp.Compare(x.maxTime, y.maxTime)", New: "cmp.Compare(y.by.MaxTime, x.by.MaxTime)", By: "TestHelpsAreBounded"},
+			{Name: "the newest helps go", File: "helps.go", Old: "cmp.Compare(x.maxTime, y.maxTime)", New: "cmp.Compare(y.maxTime, x.maxTime)", By: "TestHelpsAreBounded"},
 			{Name: "a help that changes is counted again", File: "helps.go", Old: "int64(len(t.Text) - len(h.text))", New: "h.bytes()", By: "TestHelpsGoWithTheirMetrics"},
 			{Name: "the type is that of the last shape", File: "metadata.go", Old: "at > best || at == best && m.compare(out) > 0 {", New: "best < math.MaxInt64 {", By: "TestMetadataOfTheNewestSample"},
 			{Name: "of two types of one time the last shape wins", File: "metadata.go", Old: "at == best && m.compare(out) > 0", New: "at == best", By: "TestMetadataOfTheNewestSample"},
