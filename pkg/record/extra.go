@@ -11,6 +11,7 @@ import (
 type scanner struct {
 	rest    string // of the record
 	own     string // what this release would write from here on
+	known   string // a name that is known in every object
 	unknown string // the first unknown field
 	err     error  // why the record is not canonical
 }
@@ -117,7 +118,7 @@ func (s *scanner) extraFields(first bool, known func(name string) bool) {
 			s.fail("%v", err)
 			return
 		}
-		if known(name) || seen[name] || len(seen) == maxUnknown {
+		if known(name) || name == s.known || seen[name] || len(seen) == maxUnknown {
 			s.fail("the field %.64q is not where it belongs", name)
 			return
 		}

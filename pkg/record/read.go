@@ -49,6 +49,7 @@ func (k Kind) Verify(b, own []byte, v any) error {
 		s.own, s.rest = s.own[len(prefix):], s.rest[len(prefix):]
 		// Both go on behind the schema as an object whose first field is read.
 		s.own, s.rest = "{"+strings.TrimPrefix(s.own, ","), "{"+strings.TrimPrefix(s.rest, ",")
+		s.known = "schema"
 		s.value(t)
 	}
 	if s.err == nil && s.rest != "" {

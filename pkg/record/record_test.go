@@ -160,6 +160,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"other record":                   {at(`sample`, `simple`), record.ErrCorrupt, record.ErrCorrupt},
 		"unknown field first":            {at(`"agent_id"`, `"x":1,"agent_id"`), record.ErrCorrupt, record.ErrCorrupt},
 		"unknown field twice":            {at(`55"}`, `55","x":1,"x":1}`), record.ErrCorrupt, record.ErrCorrupt},
+		"schema twice":                   {at(`55"}`, `55","schema":"x"}`), record.ErrCorrupt, record.ErrCorrupt},
 		"known field twice":              {at(`55"}`, `55","n":1}`), record.ErrCorrupt, record.ErrCorrupt},
 		"empty field that is left out":   {at(`55"}`, `55","note":""}`), record.ErrCorrupt, record.ErrCorrupt},
 		"unknown with white space":       {at(`55"}`, `55","x": 1}`), record.ErrCorrupt, record.ErrCorrupt},

@@ -1,0 +1,315 @@
+// Package records keeps one file of every version of every kind of stored record, and reads
+// all of them: what a release has written, every later release reads.
+package records
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/pkg/framelog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/intake"
+	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/publish"
+	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/pkg/record"
+	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/pkg/snapshot"
+	"lightmetrics.dev/lightmetrics/pkg/window"
+)
+
+var update = flag.Bool("update", false, "write the files of new kinds; those that are there stay as they are")
+
+// kind is one kind of record: an example for its first file, and its reader, which gives
+// what this release would write of it.
+type kind struct {
+	record.Kind
+	example func() []byte
+	read    func(b []byte) ([]byte, error)
+}
+
+// again is a reader that needs no key.
+func again[T any](parse func([]byte) (T, error), write func(T) []byte) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) {
+		v, err := parse(b)
+		if err != nil {
+			return nil, err
+		}
+		return write(v), nil
+	}
+}
+
+// at is a reader that checks the key of the record.
+func at[T any](key string, parse func(string, []byte) (T, error), write func(*T) []byte) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) {
+		v, err := parse(key, b)
+		if err != nil {
+			return nil, err
+		}
+		return write(&v), nil
+	}
+}
+
+// plain reads a record that no program of ours reads.
+func plain[T any](k record.Kind) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) {
+		var v T
+		err := k.Unmarshal(b, &v)
+		return k.Marshal(v), err
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+type reference struct {
+	ManifestKey string          `json:"manifest_key"`
+	FrameSHA256 identity.Digest `json:"frame_sha256"`
+	FrameBytes  uint64          `json:"frame_bytes,omitempty"`
+	RawBlobKey  string          `json:"raw_blob_key"`
+	AcceptedAt  int64           `json:"accepted_at_unix_ns,omitempty"`
+	ObservedAt  int64           `json:"observed_at_unix_ns,omitempty"`
+}
+
+type retention struct {
+	AuthorityID string `json:"authority_id"`
+	Window      string `json:"window"`
+	Hour        string `json:"hour"`
+	RemovedAt   int64  `json:"removed_at_unix_ns"`
+	WorkerID    string `json:"worker_id"`
+	Sets        []struct {
+		Key     string `json:"key"`
+		Samples uint64 `json:"samples"`
+		Objects int    `json:"objects"`
+		Bytes   uint64 `json:"bytes"`
+		Into    string `json:"into,omitempty"`
+	} `json:"sets"`
+}
+
+type packHeader struct {
+	Shard   shard.ID         `json:"shard"`
+	Shards  uint32           `json:"shards"`
+	Entries []accepted.Batch `json:"entries"`
+}
+
+// readPack puts the header before frames of zeros, which are not looked at.
+func readPack(b []byte) ([]byte, error) {
+	out := append([]byte("\x89LMPACK\x01"), make([]byte, 8)...)
+	binary.LittleEndian.PutUint32(out[8:], uint32(len(b)))
+	binary.LittleEndian.PutUint32(out[12:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	p, err := snapshot.DecodePack(append(append(out, b...), make([]byte, 9)...))
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.PackKind.Marshal(packHeader{p.Shard, p.Shards, p.Entries}), nil
+}
+
+const authority = "authority-1"
+
+func kinds() []kind {
+	digest := identity.Sum([]byte("frame"))
+	agent := "host"
+	for i := 0; shard.Of(agent, 4) != 3; i++ {
+		agent += "x"
+	}
+	m := accept.Manifest{
+		AuthorityID: authority, Identity: identity.Batch{Agent: agent, Boot: "boot-1", SeqStart: 5, SeqEnd: 14}, FrameSHA256: digest, FrameBytes: 9, RawBlobKey: layout.Blob(digest, 0),
+		AcceptedAt: 1_800_000_000_000_000_000, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: strings.Repeat("0", 32), RecordCount: 10, MinTime: -5, MaxTime: 7,
+		Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", HomeRegion: "eu-north-1", ClaimEpoch: 3,
+	}
+	hour := window.HourStarting(time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC))
+	name := catalog.Name{Hour: hour, Shard: 3, Window: window.OneMinute, Generation: 2}
+	span := catalog.Name{Hour: hour, Shard: 3, Window: window.Raw, Generation: 3, Span: 24}
+	source := catalog.Name{Hour: hour, Shard: 3, Window: window.Raw, Generation: 1}
+	inputs := must(catalog.NewInputs([]identity.Batch{m.Identity}))
+	set := &catalog.Set{AuthorityID: authority, Name: source, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.SetPlan(source), PlanSHA256: digest, CreatedAt: 9, WorkerID: "w", Inputs: inputs,
+		Counts: catalog.Counts{Records: 10, Published: 10}}
+	compaction := &catalog.Set{AuthorityID: authority, Name: span, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.SetPlan(span), PlanSHA256: digest, CreatedAt: 9, WorkerID: "w", Sources: []catalog.Name{source}}
+	aside := &catalog.Aside{AuthorityID: authority, Shard: 3, Hour: hour, Agent: agent, Series: 1, Records: 2, Bytes: 3, Limit: 4, Reason: "too large", By: "w", At: 5}
+	attempt := &catalog.Attempt{AuthorityID: authority, Shard: 3, Hour: hour, Generation: 2, By: "w", At: 5}
+	order := &catalog.Order{AuthorityID: authority, Shard: 3, Hour: hour, Above: 2, Damaged: []string{name.Key()}, Reason: "damaged", By: "op", OrderedAt: 5}
+	expiry := catalog.Expiry{AuthorityID: authority, Through: map[window.Window]window.Hour{window.Raw: hour}, DecidedAt: 5, WorkerID: "w"}
+	plan := &rollup.Plan{AuthorityID: authority, Shard: 3, Shards: 4, Hour: hour, Generation: 2, Parts: 1, Inputs: []accepted.Batch{m.Batch()}}
+	compactPlan := &compact.Plan{AuthorityID: authority, Name: span, Shards: 4, Sources: []catalog.Name{source}, ObjectBytes: 1, Rows: 2, BlockSeries: 3, BlockValues: 4}
+	item := publish.Item{Keys: []string{name.Key()}, Reason: "superseded", Since: 4, Due: 5}
+	log := framelog.Log{AuthorityID: authority, By: "w", Before: 8, RemovedAt: 9, Frames: []framelog.Frame{{Identity: m.Identity, FrameSHA256: digest, FrameBytes: 9, Keys: []string{m.RawBlobKey}}}}
+	snap := snapshot.Snapshot{AuthorityID: authority, Shard: 3, Shards: 4, Number: 7, Fence: 3, CreatedAt: 5, Packs: []snapshot.Ref{{Number: 2, SHA256: digest, Bytes: 500, Batches: 1, MaxTime: 7, Inputs: inputs}}}
+	l := ledger.New(m.Identity.BootOf())
+	l.Add(ledger.Entry{Start: 5, End: 14, AcceptedAt: 1})
+	derived := reconcile.DerivedOf(m, m.Marshal())
+	quarantine := accept.ConflictRecord{
+		AuthorityID: authority, Identity: m.Identity, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: digest, SubmittedBlobKey: layout.Blob(identity.Sum(nil), 0), SubmittedSHA256: identity.Sum(nil),
+		AcceptedManifestKey: layout.Accepted(m.Identity), ObservedAt: 9, CollectorID: "c",
+	}
+	records := func(k record.Kind, key string, v interface{ Marshal() []byte }) kind {
+		return kind{k, v.Marshal, at(key, catalog.ParseRecord, func(r *catalog.Record) []byte { return r.Marshal() })}
+	}
+	return []kind{
+		{accept.ManifestKind, m.Marshal, again(accept.ParseManifest, accept.Manifest.Marshal)},
+		{accept.ConflictKind, quarantine.Marshal, again(accept.ParseConflictRecord, accept.ConflictRecord.Marshal)},
+		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
+		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
+		{accept.CondemnedKind, accept.CondemnedMarker{FrameSHA256: digest, Generation: 3, CondemnedAt: 9, PlanID: "p"}.Marshal, again(accept.ParseCondemnedMarker, accept.CondemnedMarker.Marshal)},
+		{reconcile.CheckpointKind, func() []byte { return reconcile.MarshalCheckpoint(5) }, again(reconcile.ParseCheckpoint, reconcile.MarshalCheckpoint)},
+		{reconcile.RepairKind, reconcile.RepairRecord{ManifestKey: layout.Accepted(m.Identity), Cause: reconcile.CauseMissing, Detail: "d", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, FirstSeen: 5, ReconcilerID: "r"}.Marshal,
+			again(reconcile.ParseRepair, reconcile.RepairRecord.Marshal)},
+		{reconcile.AcceptedByBlobKind, func() []byte { return derived[0].Body }, plain[reference](reconcile.AcceptedByBlobKind)},
+		{reconcile.RawBlobByTimeKind, func() []byte { return derived[1].Body }, plain[reference](reconcile.RawBlobByTimeKind)},
+		{reconcile.QuarantineByBlobKind, func() []byte {
+			return reconcile.QuarantineByBlobKind.Marshal(reference{ManifestKey: "k", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, ObservedAt: 9})
+		}, plain[reference](reconcile.QuarantineByBlobKind)},
+		{ledger.SnapshotKind, l.Marshal, again(ledger.Parse, (*ledger.Ledger).Marshal)},
+		{intake.SegmentKind, func() []byte {
+			return must(intake.Segment{Shard: 3, Shards: 4, Entries: []accepted.Batch{m.Batch()}}.Marshal())
+		},
+			again(intake.ParseSegment, func(s intake.Segment) []byte { return must(s.Marshal()) })},
+		{intake.ConfigKind, func() []byte { return intake.MarshalConfig(4) }, again(intake.ParseConfig, intake.MarshalConfig)},
+		records(catalog.SetKind, source.Key(), set),
+		records(catalog.CompactionKind, span.Key(), compaction),
+		records(catalog.CompactedKind, source.Key(), set.Compacted(span, 6, "w")),
+		records(catalog.AbortedKind, name.Key(), &catalog.Aborted{AuthorityID: authority, Name: name, Reason: "r", AbortedAt: 5, WorkerID: "w"}),
+		records(catalog.RemovedKind, source.Key(), set.Remove(2, 6, "w")),
+		{catalog.AsideKind, aside.Marshal, at(aside.Key(), catalog.ParseAside, (*catalog.Aside).Marshal)},
+		{catalog.AttemptKind, attempt.Marshal, at(attempt.Key(), catalog.ParseAttempt, (*catalog.Attempt).Marshal)},
+		{catalog.OrderKind, order.Marshal, at(order.Key(), catalog.ParseOrder, (*catalog.Order).Marshal)},
+		{catalog.ExpiryKind, expiry.Marshal, again(catalog.ParseExpiry, catalog.Expiry.Marshal)},
+		{rollup.PlanKind, func() []byte { return must(plan.Marshal()) }, again(rollup.ParsePlan, func(p *rollup.Plan) []byte { return must(p.Marshal()) })},
+		{compact.PlanKind, func() []byte { return must(compactPlan.Marshal()) },
+			at(layout.SetPlan(span), compact.ParsePlan, func(p **compact.Plan) []byte { return must((*p).Marshal()) })},
+		{compact.FrameProgressKind, compact.FrameProgress{AuthorityID: authority, Shard: 3, Through: hour, Since: 5, Full: 6, Keep: time.Hour, Again: []window.Hour{hour}}.Marshal,
+			again(compact.ParseFrameProgress, compact.FrameProgress.Marshal)},
+		{compact.RetentionKind, func() []byte {
+			return compact.RetentionKind.Marshal(retention{authority, "raw", hour.String(), 5, "w", nil})
+		}, plain[retention](compact.RetentionKind)},
+		{framelog.Kind, func() []byte { return must(log.Marshal()) }, again(framelog.Parse, func(l framelog.Log) []byte { return must(l.Marshal()) })},
+		{snapshot.Kind, func() []byte { return must(snap.Marshal()) }, again(snapshot.Parse, func(s *snapshot.Snapshot) []byte { return must(s.Marshal()) })},
+		{snapshot.PackKind, func() []byte { return snapshot.PackKind.Marshal(packHeader{3, 4, []accepted.Batch{m.Batch()}}) }, readPack},
+		{publish.FoundingKind, publish.Founding{Number: 2, ID: strings.Repeat("0a", 16)}.Marshal, again(publish.ParseFounding, publish.Founding.Marshal)},
+		{publish.ItemKind, item.Marshal, at(item.Key(), publish.ParseItem, func(i *publish.Item) []byte { return i.Marshal() })},
+	}
+}
+
+// Every version of every kind that a release has written is read, for ever.
+func TestEveryVersionIsRead(t *testing.T) {
+	readers := map[string]func([]byte) ([]byte, error){}
+	for _, k := range kinds() {
+		readers[nameOf(k.Schema)] = k.read
+		path := filepath.Join("testdata", k.Schema+".json")
+		if _, err := os.Stat(path); *update && errors.Is(err, fs.ErrNotExist) {
+			if err := os.WriteFile(path, k.example(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("the version that is written now has no file: %v", err)
+		}
+	}
+	files, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(files) < len(readers) {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		schema := strings.TrimSuffix(filepath.Base(path), ".json")
+		read := readers[nameOf(schema)]
+		if read == nil {
+			t.Errorf("%s: no reader", schema)
+			continue
+		}
+		again, err := read(b)
+		if err != nil {
+			t.Errorf("%s: %v", schema, err)
+		} else if record.SchemaOf(again) == schema && !bytes.Equal(again, b) {
+			t.Errorf("%s is written again as\n%s\nwant\n%s", schema, again, b)
+		}
+	}
+}
+
+// A version above is refused as one of a newer release, on every kind; so is an unknown field of an exact kind.
+// One of another kind is ignored at the end of the record. What is damaged is corrupt.
+func TestNewerAndDamagedRecords(t *testing.T) {
+	for _, k := range kinds() {
+		b, err := os.ReadFile(filepath.Join("testdata", k.Schema+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := bytes.Replace(b, []byte(k.Schema), []byte(nameOf(k.Schema)+".v9999"), 1)
+		if _, err := k.read(next); !errors.Is(err, record.ErrNewerVersion) || errors.Is(err, record.ErrCorrupt) {
+			t.Errorf("%s, next version: %v", k.Schema, err)
+		}
+		field := append(bytes.TrimSuffix(bytes.Clone(b), []byte("}")), `,"of_a_newer_release":{"x":[1,"y"]}}`...)
+		again, err := k.read(field)
+		switch {
+		case k.Exact && !errors.Is(err, record.ErrNewerVersion):
+			t.Errorf("%s with a field that must not be ignored: %v", k.Schema, err)
+		case !k.Exact && (err != nil || !bytes.Equal(again, b)):
+			t.Errorf("%s with a field that may be ignored: %s, %v", k.Schema, again, err)
+		}
+		for what, bad := range map[string][]byte{
+			"white space": bytes.Replace(b, []byte(`":`), []byte(`": `), 1), "cut": b[:len(b)-1], "empty": nil, "newline": append(bytes.Clone(b), '\n'),
+			"field first": bytes.Replace(b, []byte(`{"schema"`), []byte(`{"x":1,"schema"`), 1), "schema twice": append(bytes.TrimSuffix(bytes.Clone(b), []byte("}")), `,"schema":"x"}`...),
+		} {
+			if _, err := k.read(bad); !errors.Is(err, record.ErrCorrupt) {
+				t.Errorf("%s, %s: %v", k.Schema, what, err)
+			}
+		}
+	}
+}
+
+// Every schema in the sources is in the list above.
+func TestEveryKindIsListed(t *testing.T) {
+	listed := map[string]bool{}
+	for _, k := range kinds() {
+		listed[k.Schema] = true
+	}
+	schema := regexp.MustCompile(`Schema: +"(lightmetrics\.[a-z_]+\.v[0-9]+)"`)
+	found := 0
+	for _, root := range []string{"pkg", "services", "agent", "cmd"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			for _, line := range strings.Split(string(b), "\n") {
+				if m := schema.FindStringSubmatch(line); m != nil && !strings.HasPrefix(strings.TrimSpace(line), "//") {
+					found++
+					if !listed[m[1]] {
+						t.Errorf("%s: %s is not in the list of kinds", path, m[1])
+					}
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found != len(listed) {
+		t.Errorf("%d schemas in the sources, %d kinds", found, len(listed))
+	}
+}
+
+func nameOf(schema string) string { return schema[:strings.LastIndex(schema, ".v")] }
