@@ -13,7 +13,7 @@ import (
 	objmem "lightmetrics.dev/lightmetrics/pkg/objstore/mem"
 )
 
-var accepted = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+var acceptedFrom = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 
 // Raw frames are removed only when an operator says so, and not the recent ones.
 func TestRetentionOfRawFramesIsExplicit(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/work/mem"
 )
 
-var accepted = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+var acceptedFrom = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 
 // site is a bucket with accepted batches and a coordinator's pending work.
 type site struct {
@@ -31,12 +31,12 @@ type site struct {
 	runs   int
 }
 
-// newSite has 30 batches of three agents, one each 10 minutes from accepted on.
+// newSite has 30 batches of three agents, one each 10 minutes from acceptedFrom on.
 func newSite(t *testing.T) *site {
-	s := &site{T: t, bucket: objmem.New(nil), now: accepted.Add(100 * time.Hour)}
+	s := &site{T: t, bucket: objmem.New(nil), now: acceptedFrom.Add(100 * time.Hour)}
 	s.work = mem.New(func() time.Time { return s.now }, mem.Options{})
 	for i := range 30 {
-		at := accepted.Add(time.Duration(i) * 10 * time.Minute)
+		at := acceptedFrom.Add(time.Duration(i) * 10 * time.Minute)
 		id := identity.Batch{Agent: fmt.Sprint("agent-", i%3), Boot: "boot", SeqStart: uint64(i * 10), SeqEnd: uint64(i*10 + 9)}
 		d := identity.Sum([]byte(fmt.Sprint(i)))
 		m := accept.Manifest{AuthorityID: "authority", Identity: id, FrameSHA256: d, FrameBytes: 100, RawBlobKey: layout.Blob(d, 0), AcceptedAt: at.UnixNano(),
@@ -92,10 +92,10 @@ func (s *site) entries() map[string]int {
 		err := storetest.Each(s.Context(), s.bucket, layout.IntakeShard(id), func(o objstore.Info) error {
 			seg, err := intake.ReadSegment(s.Context(), s.bucket, o.Key)
 			for _, e := range seg.Entries {
-				if shard.Of(e.AgentID, 4) != id {
-					s.Errorf("%s stands in shard %s", e.Identity(), id)
+				if shard.Of(e.Agent, 4) != id {
+					s.Errorf("%s stands in shard %s", e.Identity, id)
 				}
-				got[e.Identity().String()]++
+				got[e.Identity.String()]++
 			}
 			return err
 		})
@@ -108,7 +108,7 @@ func (s *site) entries() map[string]int {
 
 func TestOrder(t *testing.T) {
 	s := newSite(t)
-	order := Order{From: accepted.Add(time.Hour), To: accepted.Add(3 * time.Hour), Agent: "agent-1"}
+	order := Order{From: acceptedFrom.Add(time.Hour), To: acceptedFrom.Add(3 * time.Hour), Agent: "agent-1"}
 	count, err := NewHandler(s.bucket, "", 4, 4).Count(t.Context(), order)
 	if err != nil || count.Batches != 4 || len(s.entries()) != 0 {
 		t.Fatalf("dry run: %+v, %v; %d in the intake", count, err, len(s.entries()))
@@ -227,7 +227,7 @@ func alive(fn func()) (ok bool) {
 // TestKilledAtEveryCall: killed before and after each call, the next worker goes on when the
 // message is visible again, gives at most one page again, and nothing is left behind.
 func TestKilledAtEveryCall(t *testing.T) {
-	order := Order{From: accepted, To: accepted.Add(24 * time.Hour)}
+	order := Order{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}
 	for at := 1; ; at++ {
 		for _, after := range []bool{false, true} {
 			s := newSite(t)
@@ -292,7 +292,7 @@ func (s slow) Create(ctx context.Context, key string, b []byte, o objstore.PutOp
 // at once from where it was; no page is given twice.
 func TestHandOver(t *testing.T) {
 	s := newSite(t)
-	k := s.submit(Order{From: accepted, To: accepted.Add(24 * time.Hour)}, false)
+	k := s.submit(Order{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}, false)
 	over, batches := 0, uint64(0)
 	for {
 		w := s.worker(s.work, s.work, slow{s.bucket, s}, 2*time.Minute)
@@ -330,10 +330,10 @@ func TestBadOrders(t *testing.T) {
 	s := newSite(t)
 	for _, o := range []Order{
 		{},
-		{From: accepted, To: accepted},
-		{From: accepted, To: accepted.Add(-time.Hour)},
-		{From: time.Unix(0, 0).UTC(), To: accepted},
-		{From: accepted, To: accepted.Add(21 * 366 * 24 * time.Hour)},
+		{From: acceptedFrom, To: acceptedFrom},
+		{From: acceptedFrom, To: acceptedFrom.Add(-time.Hour)},
+		{From: time.Unix(0, 0).UTC(), To: acceptedFrom},
+		{From: acceptedFrom, To: acceptedFrom.Add(21 * 366 * 24 * time.Hour)},
 	} {
 		if _, _, err := Submit(t.Context(), s.work, s.work, o); !errors.Is(err, ErrOrder) {
 			t.Errorf("%+v: %v", o, err)

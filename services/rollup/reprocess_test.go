@@ -22,9 +22,9 @@ func TestWorkersReprocess(t *testing.T) {
 	for i := range 5 {
 		e := w.acceptSilently(agentOf(0, 0), seq, point{"load", series.Gauge, at(hour0, time.Duration(i+1)*time.Minute), float64(i)})
 		seq = e.SeqEnd + 1
-		m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity(), FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
+		m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
 			AcceptedAt: e.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "00000000000000000000000000000000", RecordCount: 1, MinTime: e.MinTime, MaxTime: e.MaxTime}
-		_, err := w.store.Create(t.Context(), layout.AcceptedByTime(time.Unix(0, e.AcceptedAt), e.Identity()), m.Marshal(), objstore.PutOptions{})
+		_, err := w.store.Create(t.Context(), layout.AcceptedByTime(time.Unix(0, e.AcceptedAt), e.Identity), m.Marshal(), objstore.PutOptions{})
 		must(t, err)
 	}
 	k, _, err := reprocess.Submit(t.Context(), w.pending, w.pending, reprocess.Order{From: w.now().Add(-time.Hour), To: w.now().Add(time.Hour)})

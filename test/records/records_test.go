@@ -204,7 +204,7 @@ func kinds() []kind {
 		{framelog.Kind, func() []byte { return must(log.Marshal()) }, again(framelog.Parse, func(l framelog.Log) []byte { return must(l.Marshal()) })},
 		{snapshot.Kind, func() []byte { return must(snap.Marshal()) }, again(snapshot.Parse, func(s *snapshot.Snapshot) []byte { return must(s.Marshal()) })},
 		{snapshot.PackKind, func() []byte { return snapshot.PackKind.Marshal(packHeader{3, 4, []accepted.Batch{m.Batch()}}) }, readPack},
-		{publish.FoundingKind, publish.Founding{Number: 2, ID: strings.Repeat("0a", 16)}.Marshal, again(publish.ParseFounding, publish.Founding.Marshal)},
+		{publish.EpochKind, publish.Epoch{Number: 2, ID: strings.Repeat("0a", 16)}.Marshal, again(publish.ParseEpoch, publish.Epoch.Marshal)},
 		{publish.ItemKind, item.Marshal, at(item.Key(), publish.ParseItem, func(i *publish.Item) []byte { return i.Marshal() })},
 	}
 }
