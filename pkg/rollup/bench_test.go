@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/tsbs"
+	"lightmetrics.dev/lightmetrics/pkg/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/rollup"
@@ -17,7 +18,7 @@ func BenchmarkBuilder(b *testing.B) {
 	const rows, batches = 6, 50
 	d := tsbs.Generate(1, 10, rows*batches)
 	var frames []*frame.Batch
-	var inputs []rollup.Input
+	var inputs []accepted.Claim
 	for _, h := range d.Hosts() {
 		seq := uint64(1)
 		for k := range batches {
@@ -31,7 +32,7 @@ func BenchmarkBuilder(b *testing.B) {
 			}
 			seq = f.Identity.SeqEnd + 1
 			frames = append(frames, f)
-			inputs = append(inputs, rollup.Input{Identity: f.Identity, AcceptedAt: int64(k)})
+			inputs = append(inputs, accepted.Claim{Identity: f.Identity, AcceptedAt: int64(k)})
 		}
 	}
 	hour := window.HourOfNS(frames[1].Groups[0].Timestamps[0])
