@@ -169,8 +169,6 @@ func (f *FrameRemover) firstHour(ctx context.Context, from, to window.Hour) (h w
 	return h, shards, ok, nil
 }
 
-var errStop = errors.New("stop")
-
 // maxPendingHours bounds what is noted of a batch whose samples lie far apart.
 const maxPendingHours = 24 * 366
 

@@ -53,10 +53,8 @@ func (l Log) Marshal() ([]byte, error) {
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("log of removed frames: %w", err)
 	}
-	return Kind.Marshal(l.json()), nil
+	return Kind.Marshal(logJSON(l)), nil
 }
-
-func (l Log) json() logJSON { return logJSON{l.AuthorityID, l.By, l.Before, l.RemovedAt, l.Frames} }
 
 // Key of the log with these bytes.
 func (l Log) Key(body []byte) string {
@@ -69,7 +67,7 @@ func Parse(b []byte) (Log, error) {
 	if err := Kind.Unmarshal(b, &j); err != nil {
 		return Log{}, err
 	}
-	l := Log{j.AuthorityID, j.By, j.Before, j.RemovedAt, j.Frames}
+	l := Log(j)
 	if err := l.validate(); err != nil {
 		return Log{}, Kind.Wrap("", err)
 	}
