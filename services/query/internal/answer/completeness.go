@@ -63,8 +63,15 @@ const (
 	maxNamed = 3
 )
 
+// seen is what was known before the snapshot was opened. What came to be known later is no
+// reason to call an answer whole: its snapshot may lack what made it known.
+type seen struct {
+	follow.Status
+	intake bool // the whole intake was read: what no set holds is in memory
+}
+
 // complete judges an answer over [mint, maxt], milliseconds; touched is false when no samples were asked for.
-func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *published.Query, mint, maxt int64, touched bool) Completeness {
+func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query, mint, maxt int64, touched bool) Completeness {
 	c := Completeness{CompleteThrough: st.CompleteThrough}
 	add := func(code, format string, args ...any) {
 		c.Reasons = append(c.Reasons, Reason{code, fmt.Sprintf(format, args...)})
@@ -91,8 +98,8 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 			add(ReasonMemory, "samples between %s and %s were evicted because the memory bound was met, and no published set holds them",
 				time.UnixMilli(lost.Min).UTC().Format(time.RFC3339Nano), time.UnixMilli(lost.Max).UTC().Format(time.RFC3339Nano))
 		}
-		e.published(add, snap, pub, mint)
-		list, more := e.d.Follower.Unreadable(mint, maxt)
+		e.published(add, st, snap, pub, mint)
+		list, more := st.Unreadable(mint, maxt)
 		for i, u := range list {
 			if i == maxNamed {
 				add(ReasonUnreadable, "%d more accepted batches can't be read", len(list)-maxNamed+more)
@@ -178,7 +185,7 @@ func expired(add func(code, format string, args ...any), snap *live.Snapshot, pu
 }
 
 // published adds what the published sets, and the batches that are not in one yet, leave open.
-func (e *Evaluator) published(add func(code, format string, args ...any), snap *live.Snapshot, pub *published.Query, mint int64) {
+func (e *Evaluator) published(add func(code, format string, args ...any), st seen, snap *live.Snapshot, pub *published.Query, mint int64) {
 	if pub == nil {
 		return
 	}
@@ -191,7 +198,7 @@ func (e *Evaluator) published(add func(code, format string, args ...any), snap *
 		add(ReasonSet, "published set of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
 	expired(add, snap, pub)
-	if mint < snap.From && !e.d.Sets.Known() {
+	if mint < snap.From && !(st.intake && e.d.Sets.IntakeRead()) { // it may have a damaged segment since
 		add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/layout"
 	"lightmetrics.dev/lightmetrics/pkg/live"
+	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
@@ -52,6 +53,48 @@ func TestStatusIsReadBeforeTheSnapshot(t *testing.T) {
 	}
 }
 
+// TestWhatIsLearnedLaterMakesNothingWhole: a snapshot lacks what is read after it was
+// opened. So its answer stays partial when an unreadable batch heals, and when the rest of
+// the intake is read, before the answer is judged.
+func TestWhatIsLearnedLaterMakesNothingWhole(t *testing.T) {
+	l := newLab(t, 1)
+	at := l.now.Add(-5 * time.Hour)
+	b := frame.NewBuilder()
+	id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "x"}}, series.Gauge, "", 0)
+	l.must(err)
+	l.must(b.Append(id, at.UnixNano(), 1))
+	own, err := b.Build(identity.Boot{Agent: "a", Boot: "b"}, 1)
+	l.must(err)
+	raw, err := frame.Encode(nil, own)
+	l.must(err)
+	l.put(layout.Boot(own.Identity.BootOf()), []byte("{}"))
+	l.put(layout.Accepted(own.Identity), []byte("{"))
+	_, err = l.keeper.Poll(t.Context())
+	l.must(err)
+	l.must(l.follow.Audit(t.Context(), true))
+	judge := func(s *Session) []string {
+		_, err := s.Instant(t.Context(), "x", at, Options{})
+		l.must(err)
+		return codes(s.Completeness())
+	}
+	before, err := l.eval.Open(t.Context())
+	l.must(err)
+	defer before.Close()
+	l.accept(publishedtest.Batch{Frame: own, AcceptedAt: l.now.UnixNano()}, raw)
+	l.must(l.follow.Audit(t.Context(), true))
+	_, err = l.keeper.PollIntake(t.Context())
+	l.must(err)
+	if got := judge(before); !slices.Contains(got, ReasonNotRolledUp) || !slices.Contains(got, ReasonUnreadable) {
+		t.Errorf("opened before: %v", got)
+	}
+	after, err := l.eval.Open(t.Context())
+	l.must(err)
+	defer after.Close()
+	if got := judge(after); slices.Contains(got, ReasonNotRolledUp) || slices.Contains(got, ReasonUnreadable) {
+		t.Errorf("opened afterwards: %v", got)
+	}
+}
+
 // TestReasonsAtTheirEdges: what makes an answer partial does so from its very edge on, and
 // not before it.
 func TestReasonsAtTheirEdges(t *testing.T) {
@@ -82,7 +125,7 @@ func TestReasonsAtTheirEdges(t *testing.T) {
 		"nothing was ever written":           {follow.Status{CompleteThrough: fresh.CompleteThrough, First: math.MaxInt64}, 0, now, false, []string{}},
 		"no samples were asked for":          {fresh, 0, now, true, []string{}},
 	} {
-		got := e.complete(c.st, snap, nil, c.mint, c.maxt, !c.untouched)
+		got := e.complete(seen{Status: c.st}, snap, nil, c.mint, c.maxt, !c.untouched)
 		if !slices.Equal(codes(got), c.want) || got.Partial != (len(c.want) > 0) {
 			t.Errorf("%s: %v, partial %v, want %v", name, got.Reasons, got.Partial, c.want)
 		}
@@ -123,7 +166,7 @@ func TestLossesMarkTheirTimes(t *testing.T) {
 		mint, maxt int64
 		want       []string
 	}{{ms, ms, []string{ReasonMemory}}, {ms - 5, ms, []string{ReasonMemory}}, {ms, ms + 5, []string{ReasonMemory}}, {ms - 5, ms - 1, []string{}}, {ms + 1, ms + 5, []string{}}} {
-		if got := e.complete(st, snap, nil, c.mint, c.maxt, true); !slices.Equal(codes(got), c.want) {
+		if got := e.complete(seen{Status: st}, snap, nil, c.mint, c.maxt, true); !slices.Equal(codes(got), c.want) {
 			t.Errorf("[%d, %d]: %v, want %v", c.mint-ms, c.maxt-ms, got.Reasons, c.want)
 		}
 	}

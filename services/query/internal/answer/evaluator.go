@@ -146,7 +146,7 @@ type Session struct {
 	*promstore.Queryable
 	Snapshot *live.Snapshot
 	e        *Evaluator
-	status   follow.Status
+	seen     seen
 	pub      *published.Query // nil: there are no published sets
 	query    promql.Query
 	account  *account
@@ -181,9 +181,9 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	// The status first: what it promises was inserted before, so the snapshot has it.
-	st := e.d.Follower.Status()
+	st := seen{e.d.Follower.Status(), e.d.Sets.IntakeRead()}
 	snap := e.d.Live.Snapshot(e.d.Now())
-	s := &Session{Snapshot: snap, e: e, status: st, account: &account{Reservation: e.Reserve()}}
+	s := &Session{Snapshot: snap, e: e, seen: st, account: &account{Reservation: e.Reserve()}}
 	s.unwatch = s.account.watch(ctx)
 	s.begin()
 	return s, nil
@@ -239,7 +239,7 @@ func (s *Session) Published() *published.Stats {
 // Completeness judges what was read so far.
 func (s *Session) Completeness() Completeness {
 	mint, maxt, ok := s.Touched()
-	c := s.e.complete(s.status, s.Snapshot, s.pub, mint, maxt, ok)
+	c := s.e.complete(s.seen, s.Snapshot, s.pub, mint, maxt, ok)
 	if n, merged := mergeNote(s.Merges()); merged {
 		c.Notes = append(c.Notes, n)
 	}
@@ -383,5 +383,5 @@ func (r Result) Matrix() (promql.Matrix, error) {
 
 // Completeness judges an answer that reads no samples.
 func (e *Evaluator) Completeness(st follow.Status) Completeness {
-	return e.complete(st, nil, nil, 0, 0, false)
+	return e.complete(seen{Status: st}, nil, nil, 0, 0, false)
 }

@@ -11,9 +11,11 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without the comparisons with upstream, which take seconds.
-		Run: "TestStatusIs|TestReasonsAt|TestLossesMark|TestManyUnreadable|TestRangesAt|TestQueueIs|TestReservations|TestNearlyRight",
+		Run: "TestStatusIs|TestWhatIsLearned|TestReasonsAt|TestLossesMark|TestManyUnreadable|TestRangesAt|TestQueueIs|TestReservations|TestNearlyRight",
 		Mutants: []mutants.Mutant{
-			{Name: "the snapshot is opened before the status is read", File: "evaluator.go", Old: "	st := e.d.Follower.Status()\n	snap := e.d.Live.Snapshot(e.d.Now())", New: "	snap := e.d.Live.Snapshot(e.d.Now())\n	st := e.d.Follower.Status()", By: "TestStatusIsReadBeforeTheSnapshot"},
+			{Name: "the snapshot is opened before the status is read", File: "evaluator.go", Old: "	st := seen{e.d.Follower.Status(), e.d.Sets.IntakeRead()}\n	snap := e.d.Live.Snapshot(e.d.Now())", New: "	snap := e.d.Live.Snapshot(e.d.Now())\n	st := seen{e.d.Follower.Status(), e.d.Sets.IntakeRead()}", By: "TestStatusIsReadBeforeTheSnapshot"},
+			{Name: "the intake may be read after the snapshot", File: "completeness.go", Old: "!(st.intake && e.d.Sets.IntakeRead())", New: "!e.d.Sets.IntakeRead()", By: "TestWhatIsLearnedLater"},
+			{Name: "a batch may heal after the snapshot", File: "completeness.go", Old: "st.Unreadable(mint, maxt)", New: "e.d.Follower.Status().Unreadable(mint, maxt)", By: "TestWhatIsLearnedLater"},
 			{Name: "an answer without an audit is whole", File: "completeness.go", Old: "	case st.CompleteThrough.IsZero():", New: "	case touched && st.CompleteThrough.IsZero():", By: "TestReasonsAtTheirEdges"},
 			{Name: "an audit is stale on the edge", File: "completeness.go", Old: "case age > e.cfg.StaleAfter:", New: "case age >= e.cfg.StaleAfter:", By: "TestReasonsAtTheirEdges"},
 			{Name: "no audit is ever stale", File: "completeness.go", Old: "case age > e.cfg.StaleAfter:", New: "case age < 0:", By: "TestReasonsAtTheirEdges"},

@@ -173,7 +173,7 @@ func TestUnreadableManifestsAreToldEverywhere(t *testing.T) {
 	w.put(swapped.key(), broken.manifest.Marshal())
 	w.must(w.follow.Audit(t.Context(), true))
 	for _, at := range []int64{0, ms, ms + 1e12} {
-		list, more := w.follow.Unreadable(at, at)
+		list, more := w.follow.Status().Unreadable(at, at)
 		if len(list) != 2 || more != 0 || slices.ContainsFunc(list, func(u Unread) bool { return u.Cause != CauseManifest }) {
 			t.Errorf("at %d: %+v and %d more", at, list, more)
 		}
@@ -198,14 +198,14 @@ func TestUnreadableAtItsEdges(t *testing.T) {
 		mint, maxt int64
 		want       int
 	}{{ms - 5, ms - 1, 0}, {ms - 5, ms, 1}, {ms + 3, ms + 4, 1}, {ms + 10, ms + 20, 1}, {ms + 11, ms + 20, 0}} {
-		if list, _ := w.follow.Unreadable(c.mint, c.maxt); len(list) != c.want {
+		if list, _ := w.follow.Status().Unreadable(c.mint, c.maxt); len(list) != c.want {
 			t.Errorf("[%d, %d]: %+v", c.mint-ms, c.maxt-ms, list)
 		}
 	}
 	w.put(b.manifest.RawBlobKey, b.frame)
 	w.tick(time.Second)
 	w.must(w.follow.Audit(t.Context(), false)) // from the frontier: it lists the batch no more
-	if list, _ := w.follow.Unreadable(ms, ms); len(list) != 0 || !w.shows(b)() {
+	if list, _ := w.follow.Status().Unreadable(ms, ms); len(list) != 0 || !w.shows(b)() {
 		t.Errorf("readable again: %+v", list)
 	}
 }
@@ -218,10 +218,10 @@ func TestUnreadBatchesAreBounded(t *testing.T) {
 		id := identity.Batch{Agent: "a", Boot: "b", SeqStart: i, SeqEnd: i}
 		w.follow.noteUnread(id.String(), Unread{Identity: id, Cause: CauseFrame, MinTime: 5e6, MaxTime: 5e6})
 	}
-	if list, more := w.follow.Unreadable(6, 7); len(list) != 0 || more != 3 {
+	if list, more := w.follow.Status().Unreadable(6, 7); len(list) != 0 || more != 3 {
 		t.Errorf("%d in another range, and %d more, want 3", len(list), more)
 	}
-	if list, more := w.follow.Unreadable(5, 5); len(list) != maxUnread || more != 3 {
+	if list, more := w.follow.Status().Unreadable(5, 5); len(list) != maxUnread || more != 3 {
 		t.Errorf("%d and %d more, want %d and 3", len(list), more, maxUnread)
 	}
 	if n := w.follow.Status().Unread; n != maxUnread+3 {

@@ -22,16 +22,23 @@ type Status struct {
 	// once an audit has succeeded.
 	First int64
 	Boots int
+
+	unread   []Unread // at most maxUnread
+	overflow int      // more of them
 }
 
 // Status reads the state.
 func (f *Follower) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return Status{
+	st := Status{
 		CompleteThrough: f.complete, FullAuditAt: f.fullAt, AuditError: f.lastErr, First: f.firsts.time(),
-		Unread: len(f.unread) + f.overflow, Boots: len(f.ledgers),
+		Unread: len(f.unread) + f.overflow, Boots: len(f.ledgers), overflow: f.overflow,
 	}
+	for _, u := range f.unread {
+		st.unread = append(st.unread, *u)
+	}
+	return st
 }
 
 // Agent is what is known of one boot.

@@ -90,16 +90,14 @@ func (f *Follower) retryUnread(ctx context.Context) error {
 
 // Unreadable lists the unreadable batches with samples in [mint, maxt]
 // (milliseconds), by identity, and how many more there may be.
-func (f *Follower) Unreadable(mint, maxt int64) (list []Unread, more int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, u := range f.unread {
+func (s Status) Unreadable(mint, maxt int64) (list []Unread, more int) {
+	for _, u := range s.unread {
 		if floorMS(u.MinTime) <= maxt && floorMS(u.MaxTime) >= mint {
-			list = append(list, *u)
+			list = append(list, u)
 		}
 	}
 	slices.SortFunc(list, func(a, b Unread) int { return cmp.Or(a.Identity.Compare(b.Identity), cmp.Compare(a.Cause, b.Cause)) })
-	return list, f.overflow
+	return list, s.overflow
 }
 
 func floorMS(ns int64) int64 {

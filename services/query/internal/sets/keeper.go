@@ -119,8 +119,12 @@ func (k *Keeper) Windows() bool { return k.cfg.Windows }
 // Known reports that every batch that the intake held at the start was looked at; true
 // where there are no sets.
 func (k *Keeper) Known() bool {
-	return k.state.Load() == nil || k.known.Load() && !k.damaged.Load()
+	return k.state.Load() == nil || k.IntakeRead()
 }
+
+// IntakeRead reports that the intake was read to its end once, every segment of it: what
+// it held then that no set holds was given to Take before.
+func (k *Keeper) IntakeRead() bool { return k.known.Load() && !k.damaged.Load() }
 
 // unlisted is how much earlier than the window a batch may have been accepted that the
 // first audits still look at: clocks of collectors differ.
