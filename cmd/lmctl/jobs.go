@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -185,6 +186,52 @@ func differences(old, now []work.Row) []jobEvent {
 	return events
 }
 
+// jobWatch reads the pending jobs again and again, and prints what changed.
+type jobWatch struct {
+	prefix     string
+	interval   time.Duration
+	untilEmpty bool
+	print      func(jobEvent) error
+}
+
+// run watches until ctx ends, which is no error.
+func (w *jobWatch) run(ctx context.Context, s *coordinator.PendingWork) error {
+	var last []work.Row
+	for {
+		rows, err := allRows(ctx, s, w.prefix)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range differences(last, rows) {
+			if err := w.print(e); err != nil {
+				return err
+			}
+		}
+		if last = rows; w.untilEmpty && len(rows) == 0 {
+			return nil
+		}
+		if (run.WallClock{}).Sleep(ctx, w.interval) != nil {
+			return nil
+		}
+	}
+}
+
+// printJobEvents prints one line for each event.
+func printJobEvents(to io.Writer, asJSON bool) func(jobEvent) error {
+	enc := json.NewEncoder(to)
+	return func(e jobEvent) error {
+		if asJSON {
+			return enc.Encode(e)
+		}
+		r := e.Job.row()
+		_, err := fmt.Fprintf(to, "%s %-7s %s#%s %s attempts=%s owner=%s %s\n", e.Job.Modified, e.Event, r[0], r[1], r[2], r[3], r[5], r[6])
+		return err
+	}
+}
+
 func jobsWatch(out *format, p *pendingWork) *cobra.Command {
 	var (
 		prefix     string
@@ -200,41 +247,12 @@ func jobsWatch(out *format, p *pendingWork) *cobra.Command {
 			if interval < 100*time.Millisecond {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--interval: at least 100ms")}
 			}
-			ctx := cmd.Context()
-			return p.ask(func(s *coordinator.PendingWork) error {
-				var last []work.Row
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				for {
-					rows, err := allRows(ctx, s, prefix)
-					if ctx.Err() != nil {
-						return nil // interrupted: the watch's ordinary end
-					}
-					if err != nil {
-						return err
-					}
-					for _, e := range differences(last, rows) {
-						if out.String() == "json" {
-							err = enc.Encode(e)
-						} else {
-							r := e.Job.row()
-							_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %-7s %s#%s %s attempts=%s owner=%s %s\n", e.Job.Modified, e.Event, r[0], r[1], r[2], r[3], r[5], r[6])
-						}
-						if err != nil {
-							return err
-						}
-					}
-					if last = rows; untilEmpty && len(rows) == 0 {
-						return nil
-					}
-					if (run.WallClock{}).Sleep(ctx, interval) != nil {
-						return nil
-					}
-				}
-			})
+			w := jobWatch{prefix: prefix, interval: interval, untilEmpty: untilEmpty, print: printJobEvents(cmd.OutOrStdout(), out.String() == "json")}
+			return p.ask(func(s *coordinator.PendingWork) error { return w.run(cmd.Context(), s) })
 		},
 	}
 	cmd.Flags().StringVar(&prefix, "log", "", "only logs at and below this one")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two readings")
 	cmd.Flags().BoolVar(&untilEmpty, "until-empty", false, "end when no job is pending")
 	return cmd
 }
