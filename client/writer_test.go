@@ -132,7 +132,7 @@ func TestWriterManyAtOnce(t *testing.T) {
 		frames++
 		r := store.Accept(b)
 		if frames%20 == 7 {
-			return errors.New("cut: accepted, and nobody is told")
+			return errors.New("connection cut after the acceptance, before the answer")
 		}
 		reply(r)
 		return nil

@@ -27,7 +27,7 @@ type reloadable struct {
 	TokenFile string        `koanf:"token_file"`
 }
 
-// idle is a service that notes what it is told.
+// idle is a service that records the settings that it gets.
 type idle struct {
 	ready chan struct{}
 	mu    sync.Mutex
