@@ -8,8 +8,8 @@ ONCE    ?=
 BENCH   ?=
 QUICK   ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-LDFLAGS := -s -w -X lightmetrics.dev/lightmetrics/pkg/telemetry.version=$(VERSION)
-# The packages to test: all, or "make test PKG=./pkg/accept/...".
+LDFLAGS := -s -w -X lightmetrics.dev/lightmetrics/internal/platform/telemetry.version=$(VERSION)
+# The packages to test: all, or "make test PKG=./internal/acceptance/accept/...".
 PKG     ?=
 # Tests of whole systems share the machine with nothing else.
 SYSTEM   = $(shell $(GO) list ./test/...)
@@ -78,7 +78,7 @@ unit: ## all tests: units, conformance of the stores, crash matrices, then end t
 
 race: ## the packages with goroutines under the race detector
 	$(SAY) "race: go test -race"
-	$(GO) test -race -timeout 40m ./pkg/... ./agent/... ./services/...
+	$(GO) test -race -timeout 40m ./pkg/... ./internal/... ./agent/... ./client/... ./services/...
 
 fuzz: ## every fuzz target for 30 s each (FUZZTIME=…)
 	$(SAY) "fuzz: each target for $(or $(FUZZTIME),30s)"
@@ -93,7 +93,7 @@ badinput: ## the corpus of bad inputs on every face, and 64 decompression bombs 
 
 conformance: ## the store suite against the embedded store and versitygw; PromQL scripts
 	$(SAY) "conformance: objstore/storetest on every back end, promqltest scripts"
-	$(GO) test -count=1 -v -run 'Conformance' ./pkg/objstore/... ./pkg/promstore/... ./test/...
+	$(GO) test -count=1 -v -run 'Conformance' ./internal/objstore/... ./internal/queries/promstore/... ./test/...
 
 models: ## the protocol models and their mutants with spin (LIGHTMETRICS_SOAK=1: larger scopes)
 	$(SAY) "models: docs/protocol/models, every state at small scope; mutants must be violated"
@@ -113,7 +113,7 @@ robustness: ## kill at every failpoint twice, pauses, a faulty store, a cut netw
 
 soak: ## long fault runs (ROUNDS=n SCHEDULES=n): kills, races, failpoints, power loss, models, simulation
 	$(SAY) "soak: kill -9 rounds, races, failpoints, power loss and models at full size, then the simulation"
-	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 12h -v ./agent/queue ./pkg/spool \
+	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 12h -v ./agent/queue ./internal/acceptance/spool \
 	  ./services/objectstore/internal/engine ./test/models ./test/robustness ./test/e2e
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),10000000) -seed $$RANDOM
 

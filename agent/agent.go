@@ -16,11 +16,11 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
-	"lightmetrics.dev/lightmetrics/pkg/web"
 )
 
 // Deps of an agent.

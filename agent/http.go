@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/web"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
 )
 
 //go:embed status.html

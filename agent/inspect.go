@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 // Inspect reads the queue of an agent that is not running, as its next start would:

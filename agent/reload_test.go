@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
 // TestReloadExchangesScrapeTargets: a target that is gone is scraped no more, a new one is,

@@ -7,7 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
 // TestNoPageShowsCredentials: what a scrape's URL and settings hold is on no path of the

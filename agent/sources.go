@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
 
 // sources are the running inputs, which a reload exchanges while the agent runs.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/client"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 	"lightmetrics.dev/lightmetrics/services/query"
 )

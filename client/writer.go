@@ -19,11 +19,11 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs/memfs"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs/memfs"
 )
 
 // Memory, in place of a directory, keeps the queue in memory: for tests. What is not sent

@@ -1,6 +1,6 @@
 package batch
 
-import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 
 // Failpoints of the batcher; docs/protocol/failpoints.md lists them all.
 var _ = failpoint.Register(

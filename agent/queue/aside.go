@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const (

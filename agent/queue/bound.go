@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 func (q *Queue) diskBytes() int64 {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
 )
 
 // errCrashed is what every call says after the crash.

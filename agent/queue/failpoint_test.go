@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // ends runs f up to the nth hit of a point, at which the process ends; false when f came to its own end.

@@ -1,6 +1,6 @@
 package queue
 
-import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 
 // Failpoints of the queue; docs/protocol/failpoints.md lists them all.
 var _ = failpoint.Register(append(failpoint.Driven("agent/queue",

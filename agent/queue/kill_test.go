@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // childEnv makes the test binary the child that is killed.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/mutants"
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
 // planted are known bugs of the queue. TestQueuePowerLossMutants has those that only a loss

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // FuzzOpen: a directory with any segments opens, or is corrupt; what is pending can be read

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // Policy says what gives way when the disk is full.

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 // The file of skipped numbers has its full size from the start and is only ever

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
 )
 
 // lost counts the numbers that a queue skipped, as the ledger would see them once all that

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sort"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 // Pending lists up to limit pending entries with numbers greater than after, oldest first.

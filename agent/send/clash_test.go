@@ -3,7 +3,7 @@ package send_test
 import (
 	"google.golang.org/grpc/codes"
 
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
 func clashError() error {

@@ -8,7 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
-	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 )
 
 // closedPort is an address where nobody listens.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 // failpoints lists what LIGHTMETRICS_FAILPOINTS can arm.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 var update = flag.Bool("update", false, "write docs/protocol/failpoints.md")
@@ -54,7 +54,7 @@ func TestFailpointsPageListsThemAll(t *testing.T) {
 func TestFailpointsAreHitWhereTheyAreRegistered(t *testing.T) {
 	call := regexp.MustCompile(`failpoint\.(?:Hit|Err)\("([^"]+)"\)`)
 	placed := map[string]string{}
-	for _, root := range []string{"../../agent", "../../services", "../../pkg"} {
+	for _, root := range []string{"../../agent", "../../services", "../../internal"} {
 		err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

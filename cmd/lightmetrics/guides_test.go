@@ -13,7 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/all"
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/coordinator"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 	"lightmetrics.dev/lightmetrics/services/objectstore"

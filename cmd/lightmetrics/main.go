@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/all"
 	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/demo"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/services/coordinator"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 	"lightmetrics.dev/lightmetrics/services/objectstore"

@@ -15,8 +15,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/coordinator"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 	"lightmetrics.dev/lightmetrics/services/objectstore"

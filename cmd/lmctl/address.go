@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
 // parseAddress reads [scheme://]host:port, the one form of every address: grpc and grpcs,

@@ -17,7 +17,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
 const (

@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 func authorityCommand(out *format) *cobra.Command {

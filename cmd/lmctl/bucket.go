@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
-	"lightmetrics.dev/lightmetrics/pkg/storage"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
 )
 
 const bucketHelp = `URL names the acceptance authority's bucket:

@@ -14,7 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 // deployment is where the services of one deployment are, and what shows who asks.

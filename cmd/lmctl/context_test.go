@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/qualify"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // resolved runs resolve of a query service's flags.

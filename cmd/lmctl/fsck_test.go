@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 // TestFsckOfAPrefixThatIsNoAuthority: nothing found in a prefix that nobody uses is no

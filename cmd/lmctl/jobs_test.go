@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
-	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
 )
 
 // serveWork gives the address of a coordinator's pending work over memory.

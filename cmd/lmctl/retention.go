@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // youngestFrames that an operator may remove: live state and late batches need them.
@@ -75,7 +75,7 @@ func removeFrames(ctx context.Context, store frameStore, progress io.Writer, bef
 	}
 	f, err := compact.NewFrameRemover(compact.FrameConfig{
 		Store: store, AuthorityID: id, By: "lmctl", Now: now,
-		Progress: func(h window.Hour, r compact.FrameReport) {
+		Progress: func(h timegrid.Hour, r compact.FrameReport) {
 			fmt.Fprintf(progress, "%s: %d batches, %d bytes so far\n", h, r.Batches, r.Bytes)
 		},
 	})

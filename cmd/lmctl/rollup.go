@@ -9,14 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/repair"
-	"lightmetrics.dev/lightmetrics/pkg/reprocess"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 func rollupCommand(out *format) *cobra.Command {
@@ -45,7 +45,7 @@ func (r *rollupHours) flags(cmd *cobra.Command) {
 const allShards = -1
 
 // parseHour names an hour by its start.
-func parseHour(s string) (window.Hour, error) {
+func parseHour(s string) (timegrid.Hour, error) {
 	t, err := time.Parse("2006-01-02T15", s)
 	if err != nil {
 		if t, err = parseTime(s); err != nil {
@@ -55,12 +55,12 @@ func parseHour(s string) (window.Hour, error) {
 	if !t.Equal(t.Truncate(time.Hour)) {
 		return 0, fmt.Errorf("%q is not the start of an hour", s)
 	}
-	return window.HourStarting(t), nil
+	return timegrid.HourStarting(t), nil
 }
 
 // options of a check. The last hour that a time can lie in bounds both sides.
 func (r *rollupHours) options() (repair.Options, error) {
-	o := repair.Options{From: window.HourOfNS(math.MinInt64), To: window.HourOfNS(math.MaxInt64)}
+	o := repair.Options{From: timegrid.HourOfNS(math.MinInt64), To: timegrid.HourOfNS(math.MaxInt64)}
 	var err error
 	if r.from != "" {
 		if o.From, err = parseHour(r.from); err != nil {
@@ -107,7 +107,7 @@ func newRepairer(ctx context.Context, store objstore.Store, now func() time.Time
 		return nil, err
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now,
-		Scan: func(ctx context.Context, h window.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+		Scan: func(ctx context.Context, h timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
 			o := reprocess.Order{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
 			return reprocess.Walker{Store: store}.Walk(ctx, o, reprocess.Progress{}, func(_ reprocess.Progress, ms []accept.Manifest) error {
 				for _, m := range ms {

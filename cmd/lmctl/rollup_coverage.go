@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/repair"
-	"lightmetrics.dev/lightmetrics/pkg/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 )
 
 // settle is how long a batch may take from its acceptance to the intake.

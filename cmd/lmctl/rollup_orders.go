@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/repair"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 type orderView struct {
@@ -28,7 +28,7 @@ type orderView struct {
 
 // place of an hour that is ordered.
 type place struct {
-	hour  window.Hour
+	hour  timegrid.Hour
 	shard shard.ID
 }
 
@@ -96,7 +96,7 @@ func rollupRepair(out *format) *cobra.Command {
 		Long: "Checks as verify does, and orders every shard's hour with a finding to be made anew; with --hour and --shard\n" +
 			"that hour alone, whatever it is like. The inputs are fixed in the next generation's plan: those of the\n" +
 			"plans, sets and identity manifests that can be read. The shard's owner makes the generation from frames within\n" +
-			"about a minute of its next look, in all windows, and deletes the order (lmctl rollup orders). Nothing is\n" +
+			"about a minute of its next look, at all resolutions, and deletes the order (lmctl rollup orders). Nothing is\n" +
 			"deleted: what is damaged is superseded, and stays. Exits 3 when an hour can't be made anew: its frames were\n" +
 			"removed and its raw rows are damaged.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
@@ -181,7 +181,7 @@ func rollupRenew(out *format) *cobra.Command {
 			return err
 		}
 		var places []place
-		err = r.Published(ctx, o, func(h window.Hour, s shard.ID) error {
+		err = r.Published(ctx, o, func(h timegrid.Hour, s shard.ID) error {
 			places = append(places, place{h, s})
 			return nil
 		})

@@ -14,22 +14,22 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	refmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 	"lightmetrics.dev/lightmetrics/services/rollup"
 )
@@ -45,7 +45,7 @@ type plant struct {
 	all   []accepted.Batch
 }
 
-var plantHour = window.HourStarting(time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC))
+var plantHour = timegrid.HourStarting(time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC))
 
 func (p *plant) must(err error) {
 	p.Helper()
@@ -113,7 +113,7 @@ func (p *plant) worker() {
 }
 
 // accept lays n accepted batches of the hour down; told ones reach the intake.
-func (p *plant) accept(h window.Hour, n int, told bool) {
+func (p *plant) accept(h timegrid.Hour, n int, told bool) {
 	p.Helper()
 	for range n {
 		b := frame.NewBuilder()
@@ -182,13 +182,13 @@ func (p *plant) eventually(what string, ok func() bool) {
 	}
 }
 
-func (p *plant) set(w window.Window) *catalog.Set {
+func (p *plant) set(res timegrid.Resolution) *catalog.Set {
 	p.Helper()
 	c, err := catalog.New(catalog.Config{Reader: p.store, AuthorityID: "authority"})
 	p.must(err)
 	v, err := c.Refresh(p.Context(), plantHour, plantHour)
 	p.must(err)
-	return v.Set(plantHour, 0, w)
+	return v.Set(plantHour, 0, res)
 }
 
 // published waits until every window has the generation.
@@ -196,8 +196,8 @@ func (p *plant) published(gen uint64) {
 	p.Helper()
 	p.eventually("a generation", func() bool {
 		p.clock.Add(int64(time.Minute))
-		for _, w := range window.All() {
-			if s := p.set(w); s == nil || s.Name.Generation < gen {
+		for _, res := range timegrid.Resolutions() {
+			if s := p.set(res); s == nil || s.Name.Generation < gen {
 				return false
 			}
 		}
@@ -216,9 +216,9 @@ func TestRollupCommands(t *testing.T) {
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Found != 0 || rep.Sets != 4 || rep.Objects == 0 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}
-	raw := p.set(window.Raw)
+	raw := p.set(timegrid.Raw)
 	p.put(raw.Objects[0].ChunkKey, []byte("rotten"))
-	p.put(layout.RollupSet(plantHour, 0, window.OneHour, 1), []byte("{"))
+	p.put(layout.RollupSet(plantHour, 0, timegrid.OneHour, 1), []byte("{"))
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != cli.ExitFindings || rep.Found != 2 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}
@@ -254,19 +254,19 @@ func TestRollupCommands(t *testing.T) {
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Superseded != 1 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}
-	if s := p.set(window.Raw); s.Objects[0].ChunkSHA256 != raw.Objects[0].ChunkSHA256 || s.Objects[0].ChunkKey == raw.Objects[0].ChunkKey {
+	if s := p.set(timegrid.Raw); s.Objects[0].ChunkSHA256 != raw.Objects[0].ChunkSHA256 || s.Objects[0].ChunkKey == raw.Objects[0].ChunkKey {
 		t.Errorf("%+v", s.Objects[0])
 	}
 
 	// The generation before a damaged plan is decided in one window only.
 	later := plantHour + 5
-	p.put(layout.RollupSet(later, 0, window.Raw, 1), catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "authority",
-		Name: catalog.Name{Hour: later, Window: window.Raw, Generation: 1}, Reason: "given up", WorkerID: "w"}}.Marshal())
+	p.put(layout.RollupSet(later, 0, timegrid.Raw, 1), catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "authority",
+		Name: catalog.Name{Hour: later, Resolution: timegrid.Raw, Generation: 1}, Reason: "given up", WorkerID: "w"}}.Marshal())
 	p.put(layout.RollupPlan(later, 0, 2), []byte("{"))
 	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--hour", "2026-03-01T15", "--shard", "0", "--yes"); code != cli.ExitFindings || len(orders) != 1 || orders[0].State != "in work" {
 		t.Fatalf("exit %d, %+v", code, orders)
 	}
-	p.must(p.store.Delete(t.Context(), layout.RollupSet(later, 0, window.Raw, 1)))
+	p.must(p.store.Delete(t.Context(), layout.RollupSet(later, 0, timegrid.Raw, 1)))
 	p.must(p.store.Delete(t.Context(), layout.RollupPlan(later, 0, 2)))
 
 	// Made anew without need.

@@ -8,17 +8,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/repair"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 type rollupFinding struct {
-	Problem string `json:"problem"`
-	Hour    string `json:"hour"`
-	Shard   string `json:"shard"`
-	Window  string `json:"window"`
-	Key     string `json:"key"`
-	Detail  string `json:"detail"`
+	Problem    string `json:"problem"`
+	Hour       string `json:"hour"`
+	Shard      string `json:"shard"`
+	Resolution string `json:"resolution"`
+	Key        string `json:"key"`
+	Detail     string `json:"detail"`
 }
 
 type verifyView struct {
@@ -40,9 +40,9 @@ func viewVerify(r repair.Report) (verifyView, table) {
 		{"superseded records that can't be read", fmt.Sprint(r.Superseded)}, {"findings", fmt.Sprint(r.Found)},
 	}}
 	for _, f := range r.Findings {
-		one := rollupFinding{string(f.Problem), f.Hour.String(), f.Shard.String(), f.Window.String(), f.Key, f.Detail}
+		one := rollupFinding{string(f.Problem), f.Hour.String(), f.Shard.String(), f.Resolution.String(), f.Key, f.Detail}
 		v.Findings = append(v.Findings, one)
-		t.rows = append(t.rows, []string{one.Problem, fmt.Sprintf("%s shard %s %s %s: %s", one.Hour, one.Shard, one.Window, one.Key, one.Detail)})
+		t.rows = append(t.rows, []string{one.Problem, fmt.Sprintf("%s shard %s %s %s: %s", one.Hour, one.Shard, one.Resolution, one.Key, one.Detail)})
 	}
 	return v, t
 }
@@ -53,7 +53,7 @@ func rollupVerify(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify URL",
 		Short: "Check published sets: records, plans, chunks, indexes",
-		Long: "Reads, of every shard's hour and window, the records down to the set that counts, its plan and every byte of\n" +
+		Long: "Reads, of every shard's hour and resolution, the records down to the set that counts, its plan and every byte of\n" +
 			"its chunks and indexes (of a compaction where they are in one), and the plans of generations in work. Exits 3\n" +
 			"when something can't be read or is not what the record says; lmctl rollup repair mends it.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
@@ -87,8 +87,8 @@ func rollupVerify(out *format) *cobra.Command {
 }
 
 // verifyProgress says something about every hundredth hour.
-func verifyProgress(w io.Writer) func(window.Hour, repair.Report) {
-	return func(h window.Hour, r repair.Report) {
+func verifyProgress(w io.Writer) func(timegrid.Hour, repair.Report) {
+	return func(h timegrid.Hour, r repair.Report) {
 		if r.Hours%100 == 0 {
 			fmt.Fprintf(w, "%s: %d hours, %d objects, %d findings so far\n", h, r.Hours, r.Objects, r.Found)
 		}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/qualify"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 func storeCommand(out *format) *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
 

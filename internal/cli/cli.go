@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/internal/service"
 )
 
 // Exit codes of every command.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/service"
 )
 
 type settings struct {

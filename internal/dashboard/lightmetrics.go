@@ -94,7 +94,7 @@ func rollup() Row {
 	return Row{"Rollup", []Panel{
 		{Title: "Behind, by shard", Unit: "s", Queries: one(by("max", "shard", metric("rollup_lag_seconds", "")), "{{shard}}")},
 		{Title: "Pending batches", Unit: "short", Queries: one(by("sum", "instance", metric("rollup_pending_batches", "")), "{{instance}}")},
-		{Title: "Generations published", Unit: "ops", Queries: one(rate("window", "rollup_generations_published_total", ""), "{{window}}")},
+		{Title: "Generations published", Unit: "ops", Queries: one(rate("resolution", "rollup_generations_published_total", ""), "{{resolution}}")},
 		{Title: "Jobs by outcome", Unit: "ops", Queries: one(rate("outcome", "rollup_jobs_total", ""), "{{outcome}}")},
 		{Title: "Job duration", Unit: "s", Queries: quantiles("", "rollup_job_duration_seconds", "")},
 		{Title: "Shards by worker", Unit: "short", Queries: one(by("max", "instance", metric("rollup_shards", "")), "{{instance}}")},

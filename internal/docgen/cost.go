@@ -117,7 +117,7 @@ func readCSV(root, name string) ([][]string, error) {
 }
 
 // stored are bytes of a sample in frames, by samples of a series in a batch, and in the sets of
-// all four windows (docs/benchmarks.md: frame, rollup).
+// all four resolutions (docs/benchmarks.md: frame, rollup).
 var stored = []struct {
 	perSeries    string
 	frames, sets float64

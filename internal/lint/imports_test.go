@@ -67,60 +67,60 @@ func within(path string, roots ...string) bool {
 // The list has exact paths: what lies below a package of it, such as a back end or a test
 // kit, is not core unless it is named too.
 var core = []string{
-	"pkg/accepted",
-	"pkg/identity", "pkg/layout", "pkg/series", "pkg/series/samples", "pkg/series/shapes", "pkg/frame", "pkg/ledger", "pkg/accept", "pkg/gc", "pkg/reconcile", "pkg/live", "pkg/promstore",
-	"pkg/window", "pkg/shard", "pkg/chunk", "pkg/rollup", "pkg/catalog", "pkg/intake", "pkg/snapshot", "pkg/block", "pkg/compact",
-	"pkg/agentlabel", "pkg/sharedid", "pkg/sketch", "pkg/jsonbatch", "pkg/lru", "pkg/retry", "pkg/record", "pkg/publish", "pkg/work", "services/coordinator/internal/ownership",
+	"internal/accepted",
+	"pkg/identity", "internal/layout", "pkg/series", "internal/series/samples", "internal/series/shapes", "pkg/frame", "internal/derived/ledger", "internal/acceptance/accept", "internal/acceptance/gc", "internal/derived/reconcile", "internal/queries/live", "internal/queries/promstore",
+	"internal/timegrid", "internal/shard", "internal/rollups/chunk", "internal/rollups/rollup", "internal/rollups/catalog", "internal/derived/intake", "internal/queries/snapshot", "internal/rollups/block", "internal/rollups/compact",
+	"internal/series/agentlabel", "internal/acceptance/sharedid", "internal/rollups/sketch", "internal/acceptance/jsonbatch", "internal/platform/lru", "internal/platform/retry", "internal/record", "internal/rollups/publish", "internal/coordination/work", "services/coordinator/internal/ownership",
 }
 
 // awsClient is the only package that uses the AWS SDK.
-const awsClient = "pkg/objstore/s3"
+const awsClient = "internal/objstore/s3"
 
 // etcdClient is the only package that reaches etcd.
 const etcdClient = "services/coordinator/internal/etcd"
 
 // backoffs wrap the library of back-off: for loops of processes, and for the agent's sender,
 // which has a wait for each batch.
-var backoffs = []string{"pkg/run", "agent/send"}
+var backoffs = []string{"internal/platform/run", "agent/send"}
 
 // leaves may import only what is listed.
 var leaves = map[string][]string{
-	"pkg/identity":       nil,
-	"pkg/window":         nil,
-	"pkg/shard":          nil,
-	"pkg/layout":         {"pkg/identity", "pkg/window", "pkg/shard"},
-	"pkg/retry":          nil,
-	"pkg/objstore":       {"pkg/identity", "pkg/retry"},
-	"pkg/record":         {"pkg/identity", "pkg/objstore"},
-	"pkg/series":         nil,
-	"pkg/series/samples": {"pkg/series"},
-	"pkg/series/shapes":  {"pkg/series"},
-	"pkg/accepted":       {"pkg/identity", "pkg/window"},
-	"pkg/frame":          {"pkg/identity", "pkg/series"},
-	"pkg/chunk":          {"pkg/identity", "pkg/series"},
-	"pkg/ledger":         {"pkg/identity", "pkg/record", "pkg/accepted"},
-	"pkg/config":         nil,
-	"pkg/sketch":         nil,
-	"pkg/tlsfile":        nil,
-	"pkg/web":            nil,
-	"pkg/run":            {"pkg/web"},
+	"pkg/identity":              nil,
+	"internal/timegrid":         nil,
+	"internal/shard":            nil,
+	"internal/layout":           {"pkg/identity", "internal/timegrid", "internal/shard"},
+	"internal/platform/retry":   nil,
+	"internal/objstore":         {"pkg/identity", "internal/platform/retry"},
+	"internal/record":           {"pkg/identity", "internal/objstore"},
+	"pkg/series":                nil,
+	"internal/series/samples":   {"pkg/series"},
+	"internal/series/shapes":    {"pkg/series"},
+	"internal/accepted":         {"pkg/identity", "internal/timegrid"},
+	"pkg/frame":                 {"pkg/identity", "pkg/series"},
+	"internal/rollups/chunk":    {"pkg/identity", "pkg/series"},
+	"internal/derived/ledger":   {"pkg/identity", "internal/record", "internal/accepted"},
+	"internal/platform/config":  nil,
+	"internal/rollups/sketch":   nil,
+	"internal/platform/tlsfile": nil,
+	"internal/platform/web":     nil,
+	"internal/platform/run":     {"internal/platform/web"},
 
 	// The wiring knows no service and no format: services register what they serve, with its errors.
-	"pkg/rpc":     {"pkg/web", "pkg/config", "pkg/telemetry", "pkg/tlsfile"},
-	"pkg/service": {"pkg/web", "pkg/run", "pkg/rpc", "pkg/config", "pkg/telemetry", "pkg/tlsfile", "pkg/failpoint", "pkg/objstore"},
+	"internal/platform/rpc": {"internal/platform/web", "internal/platform/config", "internal/platform/telemetry", "internal/platform/tlsfile"},
+	"internal/service":      {"internal/platform/web", "internal/platform/run", "internal/platform/rpc", "internal/platform/config", "internal/platform/telemetry", "internal/platform/tlsfile", "internal/platform/failpoint", "internal/objstore"},
 
-	"pkg/agentlabel": nil,
-	"pkg/sharedid":   {"pkg/identity"},
+	"internal/series/agentlabel":   nil,
+	"internal/acceptance/sharedid": {"pkg/identity"},
 
-	"pkg/failpoint": nil,
-	"pkg/lru":       nil,
-	"pkg/vfs":       nil,
+	"internal/platform/failpoint": nil,
+	"internal/platform/lru":       nil,
+	"internal/platform/vfs":       nil,
 }
 
 // ofObjectStore is what the object store may import beside itself: it is an S3 server that
-// knows nothing of metrics. pkg/vfs is below it, because the queue, the spool and the store
+// knows nothing of metrics. internal/platform/vfs is below it, because the queue, the spool and the store
 // keep the same promises over the same file system, and one model of power loss tests them.
-var ofObjectStore = []string{"services/objectstore", "pkg/run", "pkg/web", "pkg/telemetry", "pkg/config", "pkg/vfs", "internal/cli"}
+var ofObjectStore = []string{"services/objectstore", "internal/platform/run", "internal/platform/web", "internal/platform/telemetry", "internal/platform/config", "internal/platform/vfs", "internal/cli"}
 
 func TestImportsRunDownwards(t *testing.T) {
 	for _, p := range list(t) {
@@ -139,7 +139,7 @@ func refused(from, to, imp string, ours bool) string {
 		return "only " + awsClient + " imports the AWS SDK"
 	}
 	if imp == "container/list" {
-		return "pkg/lru is the one cache"
+		return "internal/platform/lru is the one cache"
 	}
 	if strings.HasPrefix(imp, "github.com/cenkalti/backoff/") && !within(from, backoffs...) {
 		return "loops wait by run.Backoff"
@@ -151,8 +151,8 @@ func refused(from, to, imp string, ours bool) string {
 		if strings.HasPrefix(imp, "google.golang.org/grpc") {
 			return "the core knows no gRPC"
 		}
-		if ours && within(to, "pkg/failpoint") {
-			return "the core stays free of failpoints: pkg/failpoint/failstore stands around its store"
+		if ours && within(to, "internal/platform/failpoint") {
+			return "the core stays free of failpoints: internal/objstore/failstore stands around its store"
 		}
 		if ours && within(to, "proto/gen") && !within(to, "proto/gen/lightmetrics/frame") {
 			return "the core knows no service"
@@ -164,31 +164,66 @@ func refused(from, to, imp string, ours bool) string {
 	if allowed, ok := leaves[from]; ok && !within(to, allowed...) {
 		return "a leaf imports only " + strings.Join(allowed, ", ")
 	}
+	if below, above := floor(to), floor(from); below > above {
+		return strings.Join(floors[below], ", ") + " stand above " + strings.Join(floors[above], ", ")
+	}
 	switch {
-	case within(from, "pkg") && within(to, "services", "agent", "client", "cmd", "test", "internal"):
-		return "pkg stands below services, agent, client and cmd"
-	case within(from, "client") && within(to, "services", "cmd", "test", "internal"):
+	case within(from, "client") && within(to, "internal") && !within(to, "internal/platform"):
 		return "the client runs in other people's programs, and talks to services over the network"
-	case within(from, "pkg/published", "pkg/block", "pkg/rollup") && within(to, "pkg/live"):
-		return "what is published does not know what is in memory: pkg/promstore stands over both"
-	case within(from, "services/objectstore") && !within(to, ofObjectStore...) && to != "pkg/failpoint" && to != "pkg/service":
+	case within(from, "internal/queries/published") && within(to, "internal/queries/live"):
+		return "what is published does not know what is in memory: promstore stands over both"
+	case within(from, "services/objectstore") && !within(to, ofObjectStore...) && to != "internal/platform/failpoint" && to != "internal/service":
 		return "the object store stands on its own"
 	case within(from, "services") && within(to, "services") && service(from) != service(to):
 		return "services talk over proto/gen clients"
-	case within(from, "services", "agent") && within(to, "cmd", "test"):
-		return "services stand below cmd"
-	case within(from, "agent") && within(to, "services"):
-		return "the agent talks to services over the network"
 	case within(to, "cmd") && !(within(from, "cmd") && service(from) == service(to)):
 		return "nothing imports a main"
-	case within(from, "agent") && within(to, "internal"):
+	case within(from, "agent") && within(to, "internal/cli", "internal/service"):
 		return "the agent is a library: its command is made in cmd/lightmetrics"
-	case within(from, "agent/input") && within(to, "pkg/rpc", "agent/send"):
+	case within(from, "agent/input") && within(to, "internal/platform/rpc", "agent/send"):
 		return "an input knows no collector"
-	case within(from, "services", "pkg") && within(to, "internal") && !within(to, "internal/cli"):
-		return "internal tools are for tests and mains"
 	}
 	return ""
+}
+
+// floors are the levels of the house from the ground up. A package imports its own floor
+// and those below, so each floor can be read, tested and changed without what stands on it.
+// The table of rooms in ARCHITECTURE.md is in the same order.
+var floors = [][]string{
+	{"proto"},
+	{"internal/platform", "pkg/identity", "internal/shard", "internal/timegrid"},
+	{"pkg/series", "internal/series"},
+	{"pkg/frame", "internal/layout", "internal/objstore"},
+	{"internal/record", "internal/accepted"},
+	{"internal/acceptance"},
+	{"internal/derived"},
+	{"internal/rollups"},
+	{"internal/coordination"},
+	{"internal/queries"},
+	{"internal/service", "internal/cli"},
+	{"agent"},
+	{"client"},
+	{"services"},
+	{"internal/harness", "internal/docgen", "internal/dashboard", "internal/lint", "cmd", "test"},
+}
+
+// floor is the index in floors, or the top where none is named: TestEveryRoomHasAFloor
+// keeps that from happening.
+func floor(path string) int {
+	for i, roots := range floors {
+		if within(path, roots...) {
+			return i
+		}
+	}
+	return len(floors) - 1
+}
+
+func TestEveryRoomHasAFloor(t *testing.T) {
+	for _, p := range list(t) {
+		if !slices.ContainsFunc(floors, func(roots []string) bool { return within(p.path(), roots...) }) {
+			t.Errorf("%s stands on no floor: name it in floors", p.path())
+		}
+	}
 }
 
 // service is the first two elements of a path below services.
@@ -199,26 +234,30 @@ func service(path string) string {
 
 func TestRefusedFindsWhatItShould(t *testing.T) {
 	for _, c := range []struct{ from, imp string }{
-		{"pkg/accept", "google.golang.org/grpc"},
-		{"pkg/accept", "github.com/aws/aws-sdk-go-v2/aws"},
-		{"pkg/accept", module + "proto/gen/lightmetrics/ingest/v1"},
-		{"pkg/frame", module + "pkg/objstore"},
-		{"pkg/chunk", module + "pkg/frame"},
+		{"internal/acceptance/accept", "google.golang.org/grpc"},
+		{"internal/acceptance/accept", "github.com/aws/aws-sdk-go-v2/aws"},
+		{"internal/acceptance/accept", module + "proto/gen/lightmetrics/ingest/v1"},
+		{"pkg/frame", module + "internal/objstore"},
+		{"internal/rollups/chunk", module + "pkg/frame"},
+		{"internal/derived/ledger", module + "internal/rollups/catalog"},
+		{"internal/rollups/block", module + "internal/queries/live"},
+		{"internal/objstore/s3", module + "internal/acceptance/accept"},
+		{"services/query", module + "internal/harness/cluster"},
 		{"pkg/series", module + "pkg/frame"},
-		{"pkg/published", module + "pkg/live"},
-		{"pkg/accept", module + "pkg/failpoint"},
-		{"services/objectstore/internal/engine", module + "pkg/failpoint/failstore"},
-		{"pkg/rpc", module + "services/ingest"},
+		{"internal/queries/published", module + "internal/queries/live"},
+		{"internal/acceptance/accept", module + "internal/platform/failpoint"},
+		{"services/objectstore/internal/engine", module + "internal/objstore/failstore"},
+		{"internal/platform/rpc", module + "services/ingest"},
 		{"services/ingest", module + "services/query"},
 		{"services/objectstore/internal/engine", module + "pkg/identity"},
 		{"agent", module + "services/ingest"},
 		{"agent", module + "internal/cli"},
 		{"client", module + "services/query"},
-		{"agent/input/scrape", module + "pkg/rpc"},
+		{"agent/input/scrape", module + "internal/platform/rpc"},
 		{"services/query", "go.etcd.io/etcd/client/v3"},
-		{"pkg/coordinator", "go.etcd.io/etcd/client/v3"},
-		{"pkg/work", "google.golang.org/grpc"},
-		{"pkg/publish", "google.golang.org/grpc/codes"},
+		{"internal/coordination/coordinator", "go.etcd.io/etcd/client/v3"},
+		{"internal/coordination/work", "google.golang.org/grpc"},
+		{"internal/rollups/publish", "google.golang.org/grpc/codes"},
 		{"services/coordinator/internal/ownership", "google.golang.org/grpc"},
 		{"services/query", module + "cmd/lmctl"},
 		{"services/query", "container/list"},

@@ -50,7 +50,7 @@ type Group struct {
 // Common are the strings and the resource labels.
 func (b *Batch) Common() *series.Table { return &b.Table }
 
-// Parts is the number of groups, for pkg/series/shapes.
+// Parts is the number of groups, for internal/series/shapes.
 func (b *Batch) Parts() int { return len(b.Groups) }
 
 // Part gives the series of group i, and whether it has histograms.

@@ -1,7 +1,7 @@
 package coordinator
 
 import (
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 

@@ -22,12 +22,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/publish/refstest"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish/refstest"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 

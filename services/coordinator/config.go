@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
-	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )

@@ -1,6 +1,6 @@
 package coordinator
 
-import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 
 // points of a coordinator; docs/protocol/failpoints.md lists them all.
 var points = failpoint.Register(failpoint.Driven("services/coordinator",

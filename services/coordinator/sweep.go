@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/reprocess"
-	"lightmetrics.dev/lightmetrics/pkg/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 )
 
 const (

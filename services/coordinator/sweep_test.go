@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/work"
-	"lightmetrics.dev/lightmetrics/pkg/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
 )
 
 // Orders whose message is lost get another, those that failed too often wait for a person,

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )
 

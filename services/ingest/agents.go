@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"lightmetrics.dev/lightmetrics/pkg/lru"
-	"lightmetrics.dev/lightmetrics/pkg/sketch"
+	"lightmetrics.dev/lightmetrics/internal/platform/lru"
+	"lightmetrics.dev/lightmetrics/internal/rollups/sketch"
 )
 
 // agents bounds what each agent sends: the rate of its batches and the number of its

@@ -22,11 +22,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )

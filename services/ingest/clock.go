@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
 
 // clock is an accept.Clock with the service's time of day.

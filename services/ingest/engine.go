@@ -5,11 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/qualify"
-	"lightmetrics.dev/lightmetrics/pkg/spool"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/spool"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // qualify checks the authority's id and the store's semantics, and makes the acceptor.

@@ -1,8 +1,8 @@
 package ingest
 
 import (
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/failstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 // Failpoints of a collector; docs/protocol/failpoints.md lists them all.

@@ -13,15 +13,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	grpccodes "google.golang.org/grpc/codes"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/service"
 )
 
-// Reasons of this service, next to those of pkg/frame, pkg/accept and pkg/rpc.
+// Reasons of this service, next to those of pkg/frame, internal/acceptance/accept and internal/platform/rpc.
 const (
 	ReasonIdentityConflict = "IDENTITY_CONFLICT"
 	ReasonForeignIdentity  = "FOREIGN_IDENTITY" // a frame of another agent or boot than the stream's hello

@@ -3,7 +3,7 @@ package ingest_test
 import (
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/mutants"
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
 // TestMutantsAreCaught plants known bugs of the collector's own part: who may send what,

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/rollups/sketch"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/sketch"
 )
 
 // shape is what the bounds on a batch look at, besides its summary.

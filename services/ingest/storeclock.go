@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // storeClock compares this machine's clock with the store's, by the time that answers to

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/web"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 

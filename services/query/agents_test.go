@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -79,10 +79,10 @@ var (
 func oneHostNodes(t *testing.T, end time.Time, label agentlabel.Name, agents [3]string) map[string]*node {
 	c := oneHost(t, end, agents)
 	nodes := map[string]*node{}
-	for name, published := range map[string]func(window.Hour) bool{
+	for name, published := range map[string]func(timegrid.Hour) bool{
 		"memory": nil,
-		"mixed":  func(h window.Hour) bool { return h < window.HourOf(end.UnixMilli()) },
-		"chunks": func(window.Hour) bool { return true },
+		"mixed":  func(h timegrid.Hour) bool { return h < timegrid.HourOf(end.UnixMilli()) },
+		"chunks": func(timegrid.Hour) bool { return true },
 	} {
 		a := newAuthority(t)
 		if published != nil {
@@ -145,7 +145,7 @@ func (n *node) list(path string, params ...string) []string {
 // TestAgentsAreToldApart: of agents with equal labels each has its own series, wherever the
 // samples are read from, and matchers and lists know the label.
 func TestAgentsAreToldApart(t *testing.T) {
-	end := window.HourOf(time.Now().UnixMilli()).Start()
+	end := timegrid.HourOf(time.Now().UnixMilli()).Start()
 	const a, b, c = "agent=a host=web", "agent=b host=web", "agent=c exported_agent=middle exported_exported_agent=inner host=web"
 	from, to := unix(end.Add(-2*time.Hour)), unix(end)
 	for name, n := range oneHostNodes(t, end, agentlabel.Default, oneShard) {
@@ -205,7 +205,7 @@ func TestAgentsAreToldApart(t *testing.T) {
 
 // TestAnAgentIsReadAlone: a matcher of one agent keeps a query from the indexes and chunks of others.
 func TestAnAgentIsReadAlone(t *testing.T) {
-	end := window.HourOf(time.Now().UnixMilli()).Start()
+	end := timegrid.HourOf(time.Now().UnixMilli()).Start()
 	gets := func(expr string) int {
 		n := oneHostNodes(t, end, agentlabel.Default, threeShards)["chunks"]
 		e := n.get("/api/v1/query", "query", expr, "time", unix(end), "stats", "all")
@@ -226,7 +226,7 @@ func TestAnAgentIsReadAlone(t *testing.T) {
 // TestMergedAgentsAreMarked: without the label agents with equal labels are one series, and
 // each answer that has such a series says so; it is not partial for that.
 func TestMergedAgentsAreMarked(t *testing.T) {
-	end := window.HourOf(time.Now().UnixMilli()).Start()
+	end := timegrid.HourOf(time.Now().UnixMilli()).Start()
 	for _, agents := range [][3]string{oneShard, threeShards} {
 		for name, n := range oneHostNodes(t, end, "", agents) {
 			for _, q := range []struct {
@@ -260,7 +260,7 @@ func TestMergedAgentsAreMarked(t *testing.T) {
 // TestMergedWindowsAreMarked: where an agent follows another one, hours of both are answered
 // from windows, and the answer says so; with the label there are two series.
 func TestMergedWindowsAreMarked(t *testing.T) {
-	end := window.HourOf(time.Now().UnixMilli()).Start()
+	end := timegrid.HourOf(time.Now().UnixMilli()).Start()
 	c := oneHost(t, end, oneShard)
 	half := end.Add(-time.Hour).UnixNano()
 	for _, label := range []agentlabel.Name{"", agentlabel.Default} {
@@ -282,7 +282,7 @@ func TestMergedWindowsAreMarked(t *testing.T) {
 		if label != "" {
 			want = map[string]string{"agent=a host=web": "180", "agent=b host=web": "180"}
 		}
-		if got := n.vector(e); !maps.Equal(got, want) || !strings.Contains(string(e.Data), `"windows":{`) {
+		if got := n.vector(e); !maps.Equal(got, want) || !strings.Contains(string(e.Data), `"resolutions":{`) {
 			t.Errorf("label %q: %v, want %v from windows: %s", label, got, want, e.Data)
 		}
 		if e.Lightmetrics.Partial || has(e.Lightmetrics.Notes, "MERGED_AGENTS") != (label == "") {

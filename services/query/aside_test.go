@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -36,7 +36,7 @@ func (n *node) counted(expr string) (count string, marked bool) {
 }
 
 // hourOf accepts 20 batches of an agent, 20 samples each, 20 s apart, and enters them.
-func (a *authority) hourOf(agent string, h window.Hour) (all []built) {
+func (a *authority) hourOf(agent string, h timegrid.Hour) (all []built) {
 	for i := range 20 {
 		var ps []point
 		for k := range 20 {
@@ -56,7 +56,7 @@ func (a *authority) hourOf(agent string, h window.Hour) (all []built) {
 func TestAgentsSetAsideAreNeverSilentlyShort(t *testing.T) {
 	a := newAuthority(t)
 	a.rollups()
-	h := window.HourOf(time.Now().Add(-time.Hour).UnixMilli())
+	h := timegrid.HourOf(time.Now().Add(-time.Hour).UnixMilli())
 	good, large := a.hourOf("good", h), a.hourOf("large", h)
 	var rolled []publishedtest.Batch
 	for _, b := range good {
@@ -122,7 +122,7 @@ func TestAgentsSetAsideAreNeverSilentlyShort(t *testing.T) {
 // intake. A late batch of such an hour does not make it whole, unless the node knows of
 // every batch, or there were rollups already.
 func TestHoursFromBeforeRollups(t *testing.T) {
-	h := window.HourOf(time.Now().Add(-6 * time.Hour).UnixMilli())
+	h := timegrid.HourOf(time.Now().Add(-6 * time.Hour).UnixMilli())
 	expr := "sum(count_over_time(c[20m] @ " + unix(h.Start().Add(19*time.Minute)) + "))"
 	for _, x := range []struct {
 		name   string

@@ -1,5 +1,5 @@
 // Package query is the service that reads accepted batches back: PromQL by the
-// upstream engine over what pkg/live keeps, with the completeness of every answer.
+// upstream engine over what internal/queries/live keeps, with the completeness of every answer.
 package query
 
 import (
@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
-	"lightmetrics.dev/lightmetrics/pkg/web"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/service"
+	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/sets"

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -28,7 +28,7 @@ func TestEvictedBeforeItsRollup(t *testing.T) {
 	a := newAuthority(t)
 	a.rollups()
 	now := time.Now()
-	h := window.HourOf(now.Add(-30 * time.Minute).UnixMilli())
+	h := timegrid.HourOf(now.Add(-30 * time.Minute).UnixMilli())
 	at := h.Start().Add(20 * time.Minute)
 	record := func(agent string, value float64) built {
 		var ps []point

@@ -1,6 +1,6 @@
 package query
 
-import "lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+import "lightmetrics.dev/lightmetrics/internal/objstore/failstore"
 
 // Failpoints of a query node's requests; those of its follower stand in internal/follow.
 var _ = failstore.Register("query", "list boots", "list accepted", "list accepted-by-time", "get accepted", "get raw-blobs")

@@ -12,15 +12,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
-	"lightmetrics.dev/lightmetrics/pkg/promstore"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
-// Reasons of this service's errors, beside those of pkg/rpc.
+// Reasons of this service's errors, beside those of internal/platform/rpc.
 const (
 	reasonBadQuery  = "BAD_QUERY"
 	reasonLimit     = "LIMIT_EXCEEDED"

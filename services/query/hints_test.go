@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 	"lightmetrics.dev/lightmetrics/services/query"
 )

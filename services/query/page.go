@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"

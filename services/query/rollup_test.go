@@ -14,18 +14,18 @@ import (
 
 	"github.com/prometheus/prometheus/model/value"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -119,10 +119,10 @@ func (a *authority) rollups() {
 }
 
 // publish writes a generation of an hour in all windows.
-func (a *authority) publish(h window.Hour, gen uint64, batches []publishedtest.Batch) []*catalog.Set {
+func (a *authority) publish(h timegrid.Hour, gen uint64, batches []publishedtest.Batch) []*catalog.Set {
 	a.t.Helper()
 	p := publishedtest.Publisher{Store: a.Store, Authority: "test", Shards: rollupShards, PerChunk: 5}
-	sets, err := p.Publish(context.Background(), h, gen, batches, window.All()...)
+	sets, err := p.Publish(context.Background(), h, gen, batches, timegrid.Resolutions()...)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -247,11 +247,11 @@ func TestSameAnswersFromChunksAndMemory(t *testing.T) {
 	want := n.answers(from, end)
 
 	// An hour without a set must lie in the window of two hours, minutes later too.
-	edge, between := window.HourOf(time.Now().Add(-110*time.Minute).UnixMilli()), window.HourOf(end.Add(-50*time.Minute).UnixMilli())
-	for name, published := range map[string]func(h window.Hour) bool{
-		"chunks and memory":      func(h window.Hour) bool { return h <= edge },
-		"chunks, memory between": func(h window.Hour) bool { return h != between },
-		"chunks alone":           func(window.Hour) bool { return true },
+	edge, between := timegrid.HourOf(time.Now().Add(-110*time.Minute).UnixMilli()), timegrid.HourOf(end.Add(-50*time.Minute).UnixMilli())
+	for name, published := range map[string]func(h timegrid.Hour) bool{
+		"chunks and memory":      func(h timegrid.Hour) bool { return h <= edge },
+		"chunks, memory between": func(h timegrid.Hour) bool { return h != between },
+		"chunks alone":           func(timegrid.Hour) bool { return true },
 	} {
 		a := newAuthority(t)
 		a.rollups()
@@ -320,7 +320,7 @@ func TestUnreadableChunkIsPartial(t *testing.T) {
 			}
 			for _, h := range publishedtest.Hours(c.batches) {
 				for _, s := range a.publish(h, 1, c.batches) {
-					if s.Name.Window != window.Raw {
+					if s.Name.Resolution != timegrid.Raw {
 						continue
 					}
 					key := s.Objects[0].ChunkKey
@@ -360,7 +360,7 @@ func TestBatchesThatAreNotRolledUp(t *testing.T) {
 		a.enter("ab", uint64(i), b)
 	}
 	half := c.batches[:len(c.batches)/2]
-	h := window.HourOf(end.UnixMilli())
+	h := timegrid.HourOf(end.UnixMilli())
 	a.publish(h, 1, half)
 	n := start1(t, a, nil)
 	sum := `sum(count_over_time(c_total[30m] @ ` + unix(end) + `)) + sum(count_over_time(g[30m] @ ` + unix(end) + `))`
@@ -425,7 +425,7 @@ func replaceUnder(t *testing.T, seed uint64, end time.Time, path string, params 
 		a.accept(b)
 		a.enter("ab", uint64(i), b)
 	}
-	h := window.HourOf(end.UnixMilli())
+	h := timegrid.HourOf(end.UnixMilli())
 	// Not the first batch, so that the next generation is another one.
 	old := a.publish(h, 1, c.batches[1:])
 	n := start1(t, a, func(cfg *query.Config) {
@@ -525,7 +525,7 @@ func TestWindowsAnswerAlignedRanges(t *testing.T) {
 	c := newCorpus(t, rand.New(rand.NewPCG(seed, 7)), end.Add(-9*time.Hour), end.Add(20*time.Minute))
 	a := newAuthority(t)
 	a.rollups()
-	last := window.HourOf(end.UnixMilli()) + 1
+	last := timegrid.HourOf(end.UnixMilli()) + 1
 	for i, b := range c.builts {
 		a.accept(b)
 		a.enter("cd", uint64(i), b)
@@ -535,7 +535,7 @@ func TestWindowsAnswerAlignedRanges(t *testing.T) {
 			a.publish(h, 1, c.batches)
 		}
 	}
-	whole, plain := start1(t, a, nil), start1(t, a, func(cfg *query.Config) { cfg.Rollup.Windows = false })
+	whole, plain := start1(t, a, nil), start1(t, a, func(cfg *query.Config) { cfg.Rollup.Resolutions = false })
 	from := end.Add(-4 * time.Hour)
 	for _, q := range []struct {
 		expr, step string

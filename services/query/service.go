@@ -8,13 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/service"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/web"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
@@ -124,7 +124,7 @@ func (s *Service) register() error {
 
 // cover tells the live store which batches published sets hold.
 func cover(k *sets.Keeper) live.Cover {
-	return func(id identity.Batch, hours []window.Hour) live.Held {
+	return func(id identity.Batch, hours []timegrid.Hour) live.Held {
 		switch held, known := k.Held(id, hours); {
 		case !known:
 			return live.Unknown

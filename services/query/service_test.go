@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/common/model"
 	"go.uber.org/goleak"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 

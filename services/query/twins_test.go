@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/services/query"
 )
 
@@ -34,7 +34,7 @@ func TestAgentsWithEqualValues(t *testing.T) {
 		batches = append(batches, publishedtest.Batch{Frame: f, AcceptedAt: b.manifest.AcceptedAt})
 	}
 	n := start1(t, a, nil)
-	rows := start1(t, a, func(c *query.Config) { c.Rollup.Windows = false })
+	rows := start1(t, a, func(c *query.Config) { c.Rollup.Resolutions = false })
 	check := func(when string) {
 		t.Helper()
 		at := " @ " + unix(end)

@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 var oneBoot = identity.Boot{Agent: "a", Boot: "b"}

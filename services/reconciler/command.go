@@ -5,11 +5,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
-	"lightmetrics.dev/lightmetrics/pkg/storage"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/service"
+	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 )
 
 // Command is "lightmetrics reconciler".

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/service"
+	"lightmetrics.dev/lightmetrics/internal/service/bucket"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 // Config of a reconciler. docs/guide/reconciler.md explains every setting.

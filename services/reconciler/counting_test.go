@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // counting counts requests by operation and family.

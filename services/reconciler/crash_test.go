@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 // killed is a store that is gone, for one process, from its n-th call on. The n-th
@@ -81,7 +81,7 @@ func (k *killed) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// A process that dies before or after a store call, every second one of the first 80 (pkg/reconcile has
+// A process that dies before or after a store call, every second one of the first 80 (internal/derived/reconcile has
 // each of one pass), and its successor: the derived
 // state and the ledgers are those of a process that never died, and the rollup workers
 // heard of every batch.

@@ -5,10 +5,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 )
 
 // rebuildsAtOnce bounds the boots whose ledger is built anew at one time.

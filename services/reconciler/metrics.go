@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"lightmetrics.dev/lightmetrics/pkg/reconcile"
-	"lightmetrics.dev/lightmetrics/pkg/sharedid"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
+	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 )
 
 // metrics of a reconciler. The guide lists them.

@@ -3,7 +3,7 @@ package reconciler
 import (
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/mutants"
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
 // TestMutantsAreCaught plants known bugs of what is said to be complete: the times of

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
-	"lightmetrics.dev/lightmetrics/pkg/reconcile"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 )
 
 // source is how a manifest was found.

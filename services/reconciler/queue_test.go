@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 )
 
 func TestQueueHoldsEachKeyOnce(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 )
 
 // round is the work that one scan found: it ends when all of it has ended.

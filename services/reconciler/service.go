@@ -1,6 +1,6 @@
 // Package reconciler is the service that turns accepted manifests into derived
 // state: it finds them (events, collectors' hints, time scan, audits), has each
-// reconciled by pkg/reconcile, keeps the ledgers, and passes reconciled manifests on.
+// reconciled by internal/derived/reconcile, keeps the ledgers, and passes reconciled manifests on.
 package reconciler
 
 import (
@@ -11,13 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/framelog"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/reconcile"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/sharedid"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
+	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/service"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 

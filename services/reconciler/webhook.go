@@ -8,10 +8,10 @@ import (
 	"io"
 	"net/http"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/reconcile"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/web"
+	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
 )
 
 // eventsAnswer is the body of the answer to POST /v1/events.

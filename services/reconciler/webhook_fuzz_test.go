@@ -8,12 +8,12 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/reconcile"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 )
 
 // FuzzWebhook: without the secret nothing is looked at; with it, what is queued is what

@@ -7,18 +7,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // one is a batch of one sample in the hour.
-func one(h window.Hour, d time.Duration) point {
+func one(h timegrid.Hour, d time.Duration) point {
 	return point{"load", series.Gauge, at(h, d), float64(h)}
 }
 
@@ -33,9 +33,9 @@ func (w *world) enter(id shard.ID, entries []accepted.Batch) {
 }
 
 // generation of the committed raw set, 0 for none.
-func (w *world) generation(h window.Hour, id shard.ID) uint64 {
+func (w *world) generation(h timegrid.Hour, id shard.ID) uint64 {
 	w.t.Helper()
-	if s := w.set(h, id, window.Raw); s != nil {
+	if s := w.set(h, id, timegrid.Raw); s != nil {
 		return s.Name.Generation
 	}
 	return 0
@@ -73,9 +73,9 @@ func TestHoursFarAhead(t *testing.T) {
 	w.clock.Store(at(hour0, 10*time.Minute).UnixNano())
 	broken, right := agentOf(0, 0), agentOf(0, 1)
 	const hours, group = 500, 50
-	var hs []window.Hour
+	var hs []timegrid.Hour
 	for i := range hours {
-		h := hour0 + 3 + window.Hour(i*(i%7+1))
+		h := hour0 + 3 + timegrid.Hour(i*(i%7+1))
 		hs = append(hs, h)
 	}
 	var es []accepted.Batch
@@ -97,7 +97,7 @@ func TestHoursFarAhead(t *testing.T) {
 	if took > 3*time.Hour {
 		t.Errorf("it took %v", took)
 	}
-	distinct := map[window.Hour]bool{hour0: true, hour0 - 5: true}
+	distinct := map[timegrid.Hour]bool{hour0: true, hour0 - 5: true}
 	for _, h := range hs {
 		distinct[h] = true
 	}
@@ -113,14 +113,14 @@ func TestHoursFarAhead(t *testing.T) {
 		t.Errorf("%v early generations", got)
 	}
 	for i, h := range hs {
-		if s := w.set(h, 0, window.OneHour); s == nil || !s.Inputs.Covers(w.accepted[i].Identity) {
+		if s := w.set(h, 0, timegrid.OneHour); s == nil || !s.Inputs.Covers(w.accepted[i].Identity) {
 			t.Fatalf("%s: %+v does not cover %s", h, s, w.accepted[i].Identity)
 		}
 	}
-	if s := w.set(hour0-5, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity) {
+	if s := w.set(hour0-5, 0, timegrid.Raw); s == nil || !s.Inputs.Covers(late.Identity) {
 		t.Errorf("the late batch: %+v", s)
 	}
-	for _, h := range []window.Hour{hour0, hour0 - 5, hs[0], hs[hours-1]} {
+	for _, h := range []timegrid.Hour{hour0, hour0 - 5, hs[0], hs[hours-1]} {
 		w.check(h, 0, w.generation(h, 0))
 	}
 

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // An agent that has more in an hour than a worker can make is set aside for that hour: a
@@ -21,7 +21,7 @@ import (
 
 // agentHour is an agent in an hour.
 type agentHour struct {
-	hour  window.Hour
+	hour  timegrid.Hour
 	agent string
 }
 
@@ -39,7 +39,7 @@ const (
 )
 
 // isAside reports whether the agent is set aside for the hour.
-func (o *owner) isAside(h window.Hour, agent string) bool {
+func (o *owner) isAside(h timegrid.Hour, agent string) bool {
 	_, ok := o.aside.of[agentHour{h, agent}]
 	return ok
 }
@@ -139,7 +139,7 @@ func (o *owner) readAside(ctx context.Context, key string) (catalog.Aside, bool,
 }
 
 // retryHour has an hour looked at without a wait.
-func (o *owner) retryHour(h window.Hour) {
+func (o *owner) retryHour(h timegrid.Hour) {
 	if w := o.log.hours[h]; w != nil {
 		w.next = time.Time{}
 	}

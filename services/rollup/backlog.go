@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // backlog is what a shard's intake says and published sets do not cover yet, as far as
@@ -14,7 +14,7 @@ import (
 // for concurrent use.
 type backlog struct {
 	batches  map[identity.Batch]*pending
-	hours    map[window.Hour]*hourWork
+	hours    map[timegrid.Hour]*hourWork
 	segments map[string]segment // by key
 	spent    []string           // segments that may be deleted
 	shelved  int                // batches that were forgotten since the last second look began
@@ -28,14 +28,14 @@ type segment struct{ open, shelved int }
 // pending is a batch that is not covered in some hours.
 type pending struct {
 	accepted.Batch
-	all      []window.Hour // that it is an input of
-	hours    []window.Hour // those of them that do not cover it yet
+	all      []timegrid.Hour // that it is an input of
+	hours    []timegrid.Hour // those of them that do not cover it yet
 	segments []string
 }
 
 // hourWork is one hour with pending batches.
 type hourWork struct {
-	hour  window.Hour
+	hour  timegrid.Hour
 	ids   map[identity.Batch]struct{}
 	since time.Time // when the first of them was seen
 	next  time.Time // not looked at before
@@ -46,11 +46,11 @@ type hourWork struct {
 }
 
 func newBacklog() *backlog {
-	return &backlog{batches: map[identity.Batch]*pending{}, hours: map[window.Hour]*hourWork{}, segments: map[string]segment{}}
+	return &backlog{batches: map[identity.Batch]*pending{}, hours: map[timegrid.Hour]*hourWork{}, segments: map[string]segment{}}
 }
 
 // add notes a segment; hours gives the hours that a batch is an input of.
-func (b *backlog) add(key string, entries []accepted.Batch, hours func(accepted.Batch) []window.Hour, now time.Time) {
+func (b *backlog) add(key string, entries []accepted.Batch, hours func(accepted.Batch) []timegrid.Hour, now time.Time) {
 	if b.knows(key) {
 		return
 	}
@@ -86,7 +86,7 @@ func (b *backlog) knows(key string) bool {
 }
 
 // need makes the batch an input of the hour.
-func (b *backlog) need(p *pending, h window.Hour, now time.Time) {
+func (b *backlog) need(p *pending, h timegrid.Hour, now time.Time) {
 	if slices.Contains(p.all, h) {
 		return
 	}
@@ -105,7 +105,7 @@ func (b *backlog) need(p *pending, h window.Hour, now time.Time) {
 }
 
 // covered takes the hour's batches off that published sets cover.
-func (b *backlog) covered(h window.Hour, covers func(identity.Batch) bool) {
+func (b *backlog) covered(h timegrid.Hour, covers func(identity.Batch) bool) {
 	w := b.hours[h]
 	if w == nil {
 		return
@@ -116,7 +116,7 @@ func (b *backlog) covered(h window.Hour, covers func(identity.Batch) bool) {
 		}
 		delete(w.ids, id)
 		p := b.batches[id]
-		if p.hours = slices.DeleteFunc(p.hours, func(o window.Hour) bool { return o == h }); len(p.hours) > 0 {
+		if p.hours = slices.DeleteFunc(p.hours, func(o timegrid.Hour) bool { return o == h }); len(p.hours) > 0 {
 			continue
 		}
 		delete(b.batches, id)
@@ -150,7 +150,7 @@ func (b *backlog) deleted(key string) {
 }
 
 // inputs are the entries that wait for the hour, in the order of their identities.
-func (b *backlog) inputs(h window.Hour) []accepted.Batch {
+func (b *backlog) inputs(h timegrid.Hour) []accepted.Batch {
 	w := b.hours[h]
 	if w == nil {
 		return nil
@@ -182,8 +182,8 @@ func (b *backlog) due(now time.Time) []*hourWork {
 }
 
 // oldest is the first hour with pending batches.
-func (b *backlog) oldest() (window.Hour, bool) {
-	first, ok := window.Hour(0), false
+func (b *backlog) oldest() (timegrid.Hour, bool) {
+	first, ok := timegrid.Hour(0), false
 	for h := range b.hours {
 		if !ok || h < first {
 			first, ok = h, true

@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/tsbs"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // BenchmarkHour makes everything that is published of an hour of 10,100 series at 10 s
@@ -27,7 +27,7 @@ func BenchmarkHour(b *testing.B) {
 	ds := tsbs.Generate(1, hosts, steps)
 	for _, rows := range []int{1, 6, 60} {
 		w := newWorld(b, newMem())
-		plan := &planned{Plan: &rollup.Plan{AuthorityID: testAuthority, Shards: testShards, Hour: window.HourOf(tsbs.StartMS + 1), Generation: 1, Parts: 1}}
+		plan := &planned{Plan: &rollup.Plan{AuthorityID: testAuthority, Shards: testShards, Hour: timegrid.HourOf(tsbs.StartMS + 1), Generation: 1, Parts: 1}}
 		samples := 0
 		for i, h := range ds.Hosts() {
 			agent := agentOf(0, i)
@@ -65,14 +65,14 @@ func BenchmarkHour(b *testing.B) {
 		b.Run(fmt.Sprintf("rollup/%d", rows), func(b *testing.B) {
 			cpu := cpuTime()
 			for range b.N {
-				m, err := s.make(b.Context(), plan, nil, window.All(), func() error { return nil })
+				m, err := s.make(b.Context(), plan, nil, timegrid.Resolutions(), func() error { return nil })
 				must(b, err)
-				for _, win := range window.All() {
+				for _, res := range timegrid.Resolutions() {
 					n := 0
-					for _, o := range m.outputs[win] {
+					for _, o := range m.outputs[res] {
 						n += int(o.Chunk.Size()) + int(o.Index.Size())
 					}
-					b.ReportMetric(float64(n)/float64(samples), win.String()+"-B/sample")
+					b.ReportMetric(float64(n)/float64(samples), res.String()+"-B/sample")
 				}
 			}
 			rate(b, cpu)
@@ -94,7 +94,7 @@ func BenchmarkHour(b *testing.B) {
 				peak <- top
 			}()
 			for range b.N {
-				_, err := s.make(b.Context(), plan, nil, window.All(), func() error { return nil })
+				_, err := s.make(b.Context(), plan, nil, timegrid.Resolutions(), func() error { return nil })
 				must(b, err)
 			}
 			cancel()

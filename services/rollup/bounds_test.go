@@ -14,16 +14,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // many makes batches of an agent accepted that have the series [0, series) of hour0 with
@@ -114,7 +114,7 @@ func TestCostOfAnHour(t *testing.T) {
 		for try := 0; try < 5 && (m == nil || peak < m.cost/4); try++ {
 			idle := liveHeap(func() { time.Sleep(20 * time.Millisecond) })
 			peak = max(peak, liveHeap(func() {
-				m, err = svc.make(t.Context(), p, nil, window.All(), func() error { return nil })
+				m, err = svc.make(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil })
 				must(t, err)
 			})-idle)
 		}
@@ -217,7 +217,7 @@ func TestAnAgentThatDoesNotFitIsSetAside(t *testing.T) {
 	o, err = w.owner(svc, Grant{Shard: 0, Fence: 3})
 	must(t, err)
 	toRest(t, w, o)
-	set := w.set(hour0, 0, window.Raw)
+	set := w.set(hour0, 0, timegrid.Raw)
 	w.check(hour0, 0, set.Name.Generation)
 	if _, err := w.store.Head(t.Context(), key); !errors.Is(err, objstore.ErrNotFound) {
 		t.Errorf("the record is still there: %v", err)
@@ -251,7 +251,7 @@ func TestWhatIsPublishedIsNotSetAside(t *testing.T) {
 		t.Fatal("the agent is not set aside")
 	}
 	w.accepted = w.accepted[:before+2] // all but the last of the agent
-	set := w.set(hour0, 0, window.Raw)
+	set := w.set(hour0, 0, timegrid.Raw)
 	if set.Name.Generation == 1 {
 		t.Fatal("the late batches of the other agent are not rolled up")
 	}
@@ -350,7 +350,7 @@ func TestAJobThatKillsItsWorkerEnds(t *testing.T) {
 	}
 	t.Logf("%d workers were killed, %d found that", deaths, surveys)
 	w.accepted = w.accepted[:goods]
-	w.check(hour0, 0, w.set(hour0, 0, window.Raw).Name.Generation)
+	w.check(hour0, 0, w.set(hour0, 0, timegrid.Raw).Name.Generation)
 	key := layout.RollupAside(hour0, 0, bad)
 	body, _, err := w.store.Get(t.Context(), key, objstore.GetOptions{})
 	must(t, err)

@@ -5,20 +5,20 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // hoursObjects lists chunks and indexes of an hour.
-func (w *world) hoursObjects(h window.Hour) (keys []string) {
+func (w *world) hoursObjects(h timegrid.Hour) (keys []string) {
 	w.t.Helper()
 	prefixes := []string{layout.RollupIndexesHour(h)}
-	for _, win := range window.All() {
-		prefixes = append(prefixes, layout.RollupChunksHour(win, h))
+	for _, res := range timegrid.Resolutions() {
+		prefixes = append(prefixes, layout.RollupChunksHour(res, h))
 	}
 	for _, p := range prefixes {
 		must(w.t, storetest.Each(w.t.Context(), w.store, p, func(o objstore.Info) error {
@@ -34,13 +34,13 @@ func (w *world) hoursObjects(h window.Hour) (keys []string) {
 func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
-	hours := []window.Hour{-5, hour0 - 30, hour0 - 2, hour0}
+	hours := []timegrid.Hour{-5, hour0 - 30, hour0 - 2, hour0}
 	a, seq := agentOf(1, 0), uint64(0)
 	for _, h := range hours {
 		seq = w.some(a, h, 0, 5, seq)
 	}
 	w.drive(cfg, Grant{Shard: 1, Fence: 5})
-	stray := map[window.Hour]string{}
+	stray := map[timegrid.Hour]string{}
 	for i, h := range hours {
 		seq = w.some(a, h, 100, 1, seq) // the next generation
 		stray[h] = layout.RollupIndex(h, [32]byte{byte(i + 1)}, 0)
@@ -56,7 +56,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	must(t, storetest.Each(t.Context(), w.store, layout.DelayedPrefix, func(o objstore.Info) error {
 		return w.store.Delete(t.Context(), o.Key)
 	}))
-	bad := layout.RollupSet(hours[0], 0, window.Raw, 1)
+	bad := layout.RollupSet(hours[0], 0, timegrid.Raw, 1)
 	_, err = w.store.Create(t.Context(), bad, []byte("{"), objstore.PutOptions{})
 	must(t, err)
 
@@ -67,7 +67,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 		svc.enter(o)
 	}
 	swept := earliest - 1
-	var seen []window.Hour
+	var seen []timegrid.Hour
 	for range 3 * (len(hours) + 2) { // rounds of all hours, each followed by one that starts over
 		if swept, err = svc.collectOnce(t.Context(), swept); err != nil {
 			t.Log(err)
@@ -85,8 +85,8 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	}
 	for i, h := range hours {
 		var named []string
-		for _, win := range window.All() {
-			set := w.set(h, 1, win)
+		for _, res := range timegrid.Resolutions() {
+			set := w.set(h, 1, res)
 			if set == nil || set.Name.Generation != 2 {
 				t.Fatalf("%s: %+v", h, set)
 			}
@@ -114,7 +114,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 func TestWorkersShareTheSweep(t *testing.T) {
 	w := newWorld(t, newMem())
 	agent, seq := agentOf(0, 0), uint64(0)
-	hours := []window.Hour{-3, hour0 - 50, hour0 - 49, hour0 - 3, hour0 - 2, hour0 - 1, hour0}
+	hours := []timegrid.Hour{-3, hour0 - 50, hour0 - 49, hour0 - 3, hour0 - 2, hour0 - 1, hour0}
 	for _, h := range hours {
 		seq = w.some(agent, h, 0, 1, seq)
 	}
@@ -130,7 +130,7 @@ func TestWorkersShareTheSweep(t *testing.T) {
 			svcs[i].enter(o)
 		}
 	}
-	round := func(svc *Service) (seen []window.Hour) {
+	round := func(svc *Service) (seen []timegrid.Hour) {
 		for at := earliest - 1; ; {
 			var err error
 			if at, _, err = svc.sweepNext(t.Context(), at); err != nil {

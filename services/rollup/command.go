@@ -6,12 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/service/bucket"
-	"lightmetrics.dev/lightmetrics/pkg/storage"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	refmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
+	"lightmetrics.dev/lightmetrics/internal/service"
+	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 )
 
 // Command is "lightmetrics rollup".

@@ -8,13 +8,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // CompactConfig is the merging of published sets into larger objects.
@@ -24,7 +24,7 @@ type CompactConfig struct {
 	Group    uint32        `koanf:"group" help:"most shards that are merged; the owner of the first of a group does it" needs:"interval"`
 	Object   config.Bytes  `koanf:"object" help:"size from which on a merged chunk is ended" needs:"interval"`
 	Memory   config.Bytes  `koanf:"memory" help:"most bytes of objects that are merged at once; about what it takes of memory" needs:"interval"`
-	Back     int           `koanf:"back" help:"how many of the longest spans of a window are looked back" needs:"interval"`
+	Back     int           `koanf:"back" help:"how many of the longest spans of a resolution are looked back" needs:"interval"`
 	Raw      []string      `koanf:"raw" help:"spans that raw sets are merged to, ascending" needs:"interval"`
 	Minute   []string      `koanf:"1m" help:"spans that 1m sets are merged to" needs:"interval"`
 	Five     []string      `koanf:"5m" help:"spans that 5m sets are merged to" needs:"interval"`
@@ -55,14 +55,14 @@ func (c CompactConfig) Validate() error {
 func (c CompactConfig) settings() (compact.Settings, error) {
 	s := compact.DefaultSettings()
 	s.After, s.Group, s.ObjectBytes, s.MaxBytes = c.After, c.Group, int64(c.Object), int64(c.Memory)
-	s.Spans = map[window.Window][]uint16{}
-	for w, spans := range map[window.Window][]string{window.Raw: c.Raw, window.OneMinute: c.Minute, window.FiveMinutes: c.Five, window.OneHour: c.Hour} {
+	s.Spans = map[timegrid.Resolution][]uint16{}
+	for res, spans := range map[timegrid.Resolution][]string{timegrid.Raw: c.Raw, timegrid.OneMinute: c.Minute, timegrid.FiveMinutes: c.Five, timegrid.OneHour: c.Hour} {
 		for _, text := range spans {
 			d, err := time.ParseDuration(text)
 			if err != nil || d%time.Hour != 0 || d < 0 || d > catalog.MaxSpan*time.Hour {
-				return s, fmt.Errorf("compact: span %q of %s: whole hours, at most %dh", text, w, catalog.MaxSpan)
+				return s, fmt.Errorf("compact: span %q of %s: whole hours, at most %dh", text, res, catalog.MaxSpan)
 			}
-			s.Spans[w] = append(s.Spans[w], uint16(d/time.Hour))
+			s.Spans[res] = append(s.Spans[res], uint16(d/time.Hour))
 		}
 	}
 	return s, nil
@@ -74,21 +74,21 @@ type compactions struct {
 	settings compact.Settings
 	c        *compact.Compactor
 	r        *compact.Retainer
-	looks    map[window.Window]*compact.Looker
-	looked   map[window.Window]time.Time
-	// retained windows: when, to which hour, and when from the beginning of time.
-	retained map[window.Window]retained
-	// released compactions of a window, as long as looks find them.
-	released map[window.Window]map[catalog.Name]bool
+	looks    map[timegrid.Resolution]*compact.Looker
+	looked   map[timegrid.Resolution]time.Time
+	// retained resolutions: when, to which hour, and when from the beginning of time.
+	retained map[timegrid.Resolution]retained
+	// released compactions of a resolution, as long as looks find them.
+	released map[timegrid.Resolution]map[catalog.Name]bool
 }
 
 // compactMetrics count what merging and retention did. The guide lists them.
 type compactMetrics struct {
-	compactions *prometheus.CounterVec // window
-	sources     *prometheus.CounterVec // window
-	bytes       *prometheus.CounterVec // window, of: sources, objects
+	compactions *prometheus.CounterVec // resolution
+	sources     *prometheus.CounterVec // resolution
+	bytes       *prometheus.CounterVec // resolution, of: sources, objects
 	failures    *prometheus.CounterVec // what
-	expired     *prometheus.CounterVec // window
+	expired     *prometheus.CounterVec // resolution
 	frames      prometheus.Counter
 }
 
@@ -98,11 +98,11 @@ func newCompactMetrics(reg prometheus.Registerer) *compactMetrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
 	}
 	m := &compactMetrics{
-		compactions: vec("compactions_total", "Compactions that this worker committed, by window.", "window"),
-		sources:     vec("compacted_sets_total", "Published sets that point at a compaction by this worker, by window.", "window"),
-		bytes:       vec("compaction_bytes_total", "Bytes of what compactions merged (sources) and what they wrote (objects), by window.", "window", "of"),
+		compactions: vec("compactions_total", "Compactions that this worker committed, by resolution.", "resolution"),
+		sources:     vec("compacted_sets_total", "Published sets that point at a compaction by this worker, by resolution.", "resolution"),
+		bytes:       vec("compaction_bytes_total", "Bytes of what compactions merged (sources) and what they wrote (objects), by resolution.", "resolution", "of"),
 		failures:    vec("maintenance_failures_total", "Looks of compaction, retention and the removal of raw frames that failed and are tried again.", "what"),
-		expired:     vec("expired_sets_total", "Published sets that retention removed, by window.", "window"),
+		expired:     vec("expired_sets_total", "Published sets that retention removed, by resolution.", "resolution"),
 		frames:      prometheus.NewCounter(prometheus.CounterOpts{Name: p + "removed_raw_frames_total", Help: "Accepted batches whose raw frames retention removed."}),
 	}
 	reg.MustRegister(m.compactions, m.sources, m.bytes, m.failures, m.expired, m.frames)
@@ -116,8 +116,8 @@ func (s *Service) newCompactions() (*compactions, error) {
 		return nil, err
 	}
 	m := &compactions{
-		s: s, settings: st, looks: map[window.Window]*compact.Looker{}, looked: map[window.Window]time.Time{},
-		retained: map[window.Window]retained{}, released: map[window.Window]map[catalog.Name]bool{},
+		s: s, settings: st, looks: map[timegrid.Resolution]*compact.Looker{}, looked: map[timegrid.Resolution]time.Time{},
+		retained: map[timegrid.Resolution]retained{}, released: map[timegrid.Resolution]map[catalog.Name]bool{},
 	}
 	m.c, err = compact.NewCompactor(compact.Config{Store: s.store, Publisher: s.publisher, AuthorityID: s.cfg.AuthorityID, Settings: st})
 	if err != nil {
@@ -152,23 +152,23 @@ func (s *Service) maintain(ctx context.Context) error {
 // maintainEvery is how often the clock is asked whether something is due.
 const maintainEvery = 10 * time.Second
 
-// compact looks at the windows that are due.
+// compact looks at the resolutions that are due.
 func (m *compactions) compact(ctx context.Context) error {
 	if m.s.cfg.Compact.Interval == 0 {
 		return nil
 	}
 	var failed []error
-	for _, w := range window.All() {
-		spans := m.settings.Spans[w]
+	for _, res := range timegrid.Resolutions() {
+		spans := m.settings.Spans[res]
 		now := m.s.now()
-		if len(spans) == 0 || now.Sub(m.looked[w]) < m.wait(spans[0]) {
+		if len(spans) == 0 || now.Sub(m.looked[res]) < m.wait(spans[0]) {
 			continue
 		}
-		if err := m.window(ctx, w, now); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", w, err))
+		if err := m.window(ctx, res, now); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", res, err))
 			continue
 		}
-		m.looked[w] = now
+		m.looked[res] = now
 	}
 	return errors.Join(failed...)
 }
@@ -178,40 +178,40 @@ func (m *compactions) wait(span uint16) time.Duration {
 	return max(min(time.Duration(span)*time.Hour/8, 24*time.Hour), m.s.cfg.Compact.Interval)
 }
 
-// window compacts what the groups of owned shards have.
-func (m *compactions) window(ctx context.Context, w window.Window, now time.Time) error {
+// resolution compacts what the groups of owned shards have.
+func (m *compactions) window(ctx context.Context, res timegrid.Resolution, now time.Time) error {
 	fences := m.s.groups(m.settings)
 	if len(fences) == 0 {
 		return nil
 	}
-	l := m.looks[w]
+	l := m.looks[res]
 	if l == nil {
 		l = compact.NewLooker(m.s.store, m.s.cfg.AuthorityID)
-		m.looks[w] = l
+		m.looks[res] = l
 	}
-	spans := m.settings.Spans[w]
+	spans := m.settings.Spans[res]
 	back := time.Duration(m.s.cfg.Compact.Back) * time.Duration(spans[len(spans)-1]) * time.Hour
-	from, to := window.HourOf(now.Add(-back).UnixMilli()), window.HourOf(now.Add(-m.settings.After).UnixMilli())
-	seen, err := l.Look(ctx, w, from, to, func(id shard.ID) bool { _, ok := fences[m.settings.Owner(id)]; return ok })
+	from, to := timegrid.HourOf(now.Add(-back).UnixMilli()), timegrid.HourOf(now.Add(-m.settings.After).UnixMilli())
+	seen, err := l.Look(ctx, res, from, to, func(id shard.ID) bool { _, ok := fences[m.settings.Owner(id)]; return ok })
 	if err != nil {
 		return err
 	}
 	if seen.Skipped > 0 {
-		m.s.log.Warn("hours are not merged: a record can't be read", "window", w, "hours", seen.Skipped)
+		m.s.log.Warn("hours are not merged: a record can't be read", "resolution", res, "hours", seen.Skipped)
 	}
 	var failed []error
 	released := map[catalog.Name]bool{}
 	for _, n := range seen.Unneeded() {
-		if !m.released[w][n] {
+		if !m.released[res][n] {
 			if err := m.s.publisher.Release(ctx, n); err != nil {
 				return err
 			}
 		}
 		released[n] = true
 	}
-	m.released[w] = released
+	m.released[res] = released
 	for first, fence := range fences {
-		for _, c := range m.settings.Choose(w, seen.Sets, first, now) {
+		for _, c := range m.settings.Choose(res, seen.Sets, first, now) {
 			if err := m.one(ctx, c, fence); err != nil {
 				failed = append(failed, err)
 			}
@@ -232,7 +232,7 @@ func (m *compactions) one(ctx context.Context, c compact.Candidate, fence uint64
 	}
 	defer m.s.slots.Release(1)
 	r, err := m.c.Compact(ctx, c, fence)
-	w, counts := c.Name.Window.String(), m.s.m.compact
+	w, counts := c.Name.Resolution.String(), m.s.m.compact
 	counts.sources.WithLabelValues(w).Add(float64(r.Turned))
 	if r.Created {
 		counts.compactions.WithLabelValues(w).Inc()

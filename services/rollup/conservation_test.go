@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Nothing is made of a plan whose records do not all come out of its parts, and it is told of.
@@ -20,11 +20,11 @@ func TestLostRecordsAreNotPublished(t *testing.T) {
 	must(t, err)
 	p, err := svc.readPlan(t.Context(), hour0, 0, 1)
 	must(t, err)
-	if m, err := svc.make(t.Context(), p, nil, window.All(), func() error { return nil }); err != nil || m.counts.Inputs != p.Records() {
+	if m, err := svc.make(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil }); err != nil || m.counts.Inputs != p.Records() {
 		t.Fatalf("the whole plan, of %d records: %v", p.Records(), err)
 	}
 	p.Parts = 0 // a part that is forgotten
-	m, err := svc.make(t.Context(), p, nil, window.All(), func() error { return nil })
+	m, err := svc.make(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil })
 	var lost *rollup.ConservationError
 	if m != nil || !errors.As(err, &lost) {
 		t.Fatalf("without a part: %v", err)

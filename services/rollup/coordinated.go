@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
-	"lightmetrics.dev/lightmetrics/pkg/service"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/service"
 )
 
 // Coordinated makes a worker among others: a coordinator gives it shards, and keeps

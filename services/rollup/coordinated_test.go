@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/coordinator"
 )
 
@@ -94,7 +94,7 @@ func TestCoordinated(t *testing.T) {
 	published := func(gen uint64) func() bool {
 		return func() bool {
 			for id := range shard.ID(testShards) {
-				if s := w.set(hour0, id, window.OneHour); s == nil || s.Name.Generation < gen || len(w.left(id)) > 0 {
+				if s := w.set(hour0, id, timegrid.OneHour); s == nil || s.Name.Generation < gen || len(w.left(id)) > 0 {
 					return false
 				}
 			}
@@ -105,7 +105,7 @@ func TestCoordinated(t *testing.T) {
 	fences := map[shard.ID]uint64{}
 	for id := range shard.ID(testShards) {
 		w.check(hour0, id, 1)
-		fences[id] = w.set(hour0, id, window.Raw).Fence
+		fences[id] = w.set(hour0, id, timegrid.Raw).Fence
 	}
 	moved := workers[0].Shards()
 	stops[0]()
@@ -117,7 +117,7 @@ func TestCoordinated(t *testing.T) {
 	eventually(t, "the second generation", func() bool { w.advance(time.Minute); return next() })
 	for id := range shard.ID(testShards) {
 		w.check(hour0, id, 2)
-		set := w.set(hour0, id, window.Raw)
+		set := w.set(hour0, id, timegrid.Raw)
 		if set.Fence < fences[id] || set.WorkerID != "two" {
 			t.Errorf("shard %s: fence %d after %d, by %s", id, set.Fence, fences[id], set.WorkerID)
 		}
@@ -125,7 +125,7 @@ func TestCoordinated(t *testing.T) {
 	for _, st := range moved {
 		id, err := shard.Parse(st.Shard)
 		must(t, err)
-		if set := w.set(hour0, id, window.Raw); set.Fence <= fences[id] {
+		if set := w.set(hour0, id, timegrid.Raw); set.Fence <= fences[id] {
 			t.Errorf("shard %s moved, and its fence stayed %d", id, set.Fence)
 		}
 	}

@@ -8,13 +8,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // crashing fills a world with an hour that is to be rolled up, for the first time or a second.
@@ -34,7 +34,7 @@ func crashing(t *testing.T, s objstore.Store, again bool) *world {
 
 // TestCrashAtEveryStoreCall: a worker whose store is gone from its n-th call on, for every
 // n of a whole job; the n-th write takes effect or not, and nobody hears of it. A second
-// worker with a later fence finishes: every window is published once and equals the
+// worker with a later fence finishes: every resolution is published once and equals the
 // recomputation.
 func TestCrashAtEveryStoreCall(t *testing.T) {
 	for _, lost := range []bool{false, true} {
@@ -80,9 +80,9 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 	}
 }
 
-// onlyOneSet wants the committed generations 1 and 2 of each window, with growing fences,
+// onlyOneSet wants the committed generations 1 and 2 of each resolution, with growing fences,
 // and objects for all that they name.
-func (w *world) onlyOneSet(h window.Hour, n int) {
+func (w *world) onlyOneSet(h timegrid.Hour, n int) {
 	w.t.Helper()
 	must(w.t, storetest.Each(w.t.Context(), w.store, layout.RollupSetsHour(h), func(i objstore.Info) error {
 		r, _, err := catalog.Read(w.t.Context(), w.store, testAuthority, i.Key)
@@ -125,7 +125,7 @@ func TestPausedOwner(t *testing.T) {
 	if n := testutil.ToFloat64(svc.m.generations.WithLabelValues("raw")); n != 0 {
 		t.Errorf("it committed %v raw generations", n)
 	}
-	if n := testutil.ToFloat64(svc.m.refused.WithLabelValues("exists")); int(n) != len(window.All()) { // each resolution's manifest is another's
+	if n := testutil.ToFloat64(svc.m.refused.WithLabelValues("exists")); int(n) != len(timegrid.Resolutions()) { // each resolution's manifest is another's
 		t.Errorf("%v refused", n)
 	}
 	w.check(hour0, 0, 3)
@@ -155,8 +155,8 @@ func TestRefusals(t *testing.T) {
 	svc := w.worker(testConfig(), w.store)
 	o, err := w.owner(svc, Grant{Shard: 0, Fence: 5})
 	must(t, err)
-	// Somebody aborts the raw window of generation 1 between plan and commit.
-	name := catalog.Name{Hour: hour0, Shard: 0, Window: window.Raw, Generation: 1}
+	// Somebody aborts the raw resolution of generation 1 between plan and commit.
+	name := catalog.Name{Hour: hour0, Shard: 0, Resolution: timegrid.Raw, Generation: 1}
 	svc.store = &aborting{Store: w.store, before: layout.RollupPlan(hour0, 0, 1), do: func() {
 		_, err := svc.publisher.Abort(t.Context(), name, "test")
 		must(t, err)
@@ -182,11 +182,11 @@ func TestRefusals(t *testing.T) {
 	w.check2(hour0, 2)
 }
 
-func (w *world) check2(h window.Hour, gen uint64) {
+func (w *world) check2(h timegrid.Hour, gen uint64) {
 	w.t.Helper()
-	for _, win := range window.All() {
-		if s := w.set(h, 0, win); s == nil || s.Name.Generation != gen {
-			w.t.Errorf("%s: %+v, want generation %d", win, s, gen)
+	for _, res := range timegrid.Resolutions() {
+		if s := w.set(h, 0, res); s == nil || s.Name.Generation != gen {
+			w.t.Errorf("%s: %+v, want generation %d", res, s, gen)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestPlanOfAFormerOwnerIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, func() error { _, err := o.hour(t.Context(), o.log.hours[hour0]); return err }())
-	if s := w.set(hour0, 0, window.Raw); s.Inputs.Batches() != 1 || !s.Inputs.Covers(first.Identity) {
+	if s := w.set(hour0, 0, timegrid.Raw); s.Inputs.Batches() != 1 || !s.Inputs.Covers(first.Identity) {
 		t.Fatalf("generation 1: %+v", s.Inputs)
 	}
 	w.advance(time.Hour)

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/block"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/rollups/block"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 )
 
 // errNotExtendable: the former generation does not help, all frames are to be read.

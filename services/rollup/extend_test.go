@@ -9,10 +9,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/block"
+	"lightmetrics.dev/lightmetrics/internal/rollups/block"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // TestExtendedGenerationIsTheWholeOne: chunk for chunk, byte for byte, whatever came late.
@@ -47,22 +47,22 @@ func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
 		extended += testutil.ToFloat64(svc.m.extended)
 		p, err := svc.readPlan(t.Context(), hour0, 0, 4)
 		must(t, err)
-		all, err := svc.make(t.Context(), p, nil, window.All(), func() error { return nil })
+		all, err := svc.make(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil })
 		must(t, err)
 		pub, err := svc.published(t.Context(), hour0, 0)
 		must(t, err)
-		for _, win := range window.All() {
-			set := pub.sets[win]
-			if len(set.Objects) != len(all.outputs[win]) {
-				t.Fatalf("seed %d, %s: %d objects, want %d", seed, win, len(set.Objects), len(all.outputs[win]))
+		for _, res := range timegrid.Resolutions() {
+			set := pub.sets[res]
+			if len(set.Objects) != len(all.outputs[res]) {
+				t.Fatalf("seed %d, %s: %d objects, want %d", seed, res, len(set.Objects), len(all.outputs[res]))
 			}
 			for i, obj := range set.Objects {
 				body, err := block.From(svc.store).Chunk(t.Context(), &obj)
 				must(t, err)
-				want, err := all.outputs[win][i].Chunk.Load()
+				want, err := all.outputs[res][i].Chunk.Load()
 				must(t, err)
 				if !bytes.Equal(body, want) {
-					t.Errorf("seed %d, %s: chunk %d differs", seed, win, i)
+					t.Errorf("seed %d, %s: chunk %d differs", seed, res, i)
 				}
 			}
 			if c := set.Counts; c.Published != all.counts.Published || c.Duplicates != all.counts.Duplicates || c.Overlapped != all.counts.Overlapped {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 // TestKilledAtEveryFailpoint ends a worker at each of its points, at the first and at a

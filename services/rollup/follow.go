@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 const (
@@ -89,7 +89,7 @@ func (o *owner) segment(ctx context.Context, key string) error {
 		return o.later(key, err)
 	}
 	now := o.s.now()
-	hours := make(map[identity.Batch][]window.Hour, len(seg.Entries))
+	hours := make(map[identity.Batch][]timegrid.Hour, len(seg.Entries))
 	ahead := 0
 	for _, e := range seg.Entries {
 		hs, err := o.s.hours(ctx, e)
@@ -107,7 +107,7 @@ func (o *owner) segment(ctx context.Context, key string) error {
 	o.s.m.segments.WithLabelValues("read").Inc()
 	o.s.m.ahead.Add(float64(ahead))
 	o.snaps.offer(seg.Entries)
-	o.log.add(key, seg.Entries, func(e accepted.Batch) []window.Hour { return hours[e.Identity] }, now)
+	o.log.add(key, seg.Entries, func(e accepted.Batch) []timegrid.Hour { return hours[e.Identity] }, now)
 	return nil
 }
 
@@ -147,27 +147,27 @@ func (s *Service) readSegment(ctx context.Context, key string) (intake.Segment, 
 
 // hours gives the hours that the batch has records in. Between the first and the last of
 // a batch that spans three or more there may be none: its frame tells.
-func (s *Service) hours(ctx context.Context, e accepted.Batch) ([]window.Hour, error) {
+func (s *Service) hours(ctx context.Context, e accepted.Batch) ([]timegrid.Hour, error) {
 	first, last := e.Hours()
 	if last <= first+1 {
-		return slices.Compact([]window.Hour{first, last}), nil
+		return slices.Compact([]timegrid.Hour{first, last}), nil
 	}
 	raw, err := s.frames.get(ctx, e)
 	var bad *UnreadableError
 	if errors.As(err, &bad) {
-		return []window.Hour{first, last}, nil // its job will say so
+		return []timegrid.Hour{first, last}, nil // its job will say so
 	}
 	if err != nil {
 		return nil, err
 	}
 	f, err := s.decoder().decode(raw)
 	if err != nil {
-		return []window.Hour{first, last}, nil
+		return []timegrid.Hour{first, last}, nil
 	}
-	var hs []window.Hour
+	var hs []timegrid.Hour
 	for i := range f.Groups {
 		for _, t := range f.Groups[i].Timestamps {
-			if h := window.HourOfNS(t); len(hs) == 0 || hs[len(hs)-1] != h {
+			if h := timegrid.HourOfNS(t); len(hs) == 0 || hs[len(hs)-1] != h {
 				hs = append(hs, h)
 			}
 		}

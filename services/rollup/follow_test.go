@@ -11,14 +11,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // badSegments writes a segment that is none, one of another number of shards, and one
@@ -62,7 +62,7 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	must(t, rounds(t.Context(), o))
-	if s := w.set(hour0, 0, window.Raw); s == nil || s.Inputs.Batches() != 2 {
+	if s := w.set(hour0, 0, timegrid.Raw); s == nil || s.Inputs.Batches() != 2 {
 		t.Fatalf("with one that is refused: %+v", s)
 	}
 	svc.note(o)
@@ -89,7 +89,7 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	w.advance(time.Hour)
 	must(t, rounds(t.Context(), o))
 	w.check(hour0, 0, w.generation(hour0, 0))
-	if s := w.set(hour0, 0, window.Raw); s.Inputs.Batches() != 4 {
+	if s := w.set(hour0, 0, timegrid.Raw); s.Inputs.Batches() != 4 {
 		t.Errorf("%d batches", s.Inputs.Batches())
 	}
 	if left := w.left(0); fmt.Sprint(left) != fmt.Sprint(bad) {
@@ -170,16 +170,16 @@ func TestMovesAndFaults(t *testing.T) {
 			fence := uint64(0)
 			for range 60 {
 				for range rnd.IntN(8) {
-					var h window.Hour
-					switch now := window.HourStarting(w.now()); rnd.IntN(4) {
+					var h timegrid.Hour
+					switch now := timegrid.HourStarting(w.now()); rnd.IntN(4) {
 					case 0:
 						h = now
 					case 1:
-						h = now - window.Hour(rnd.IntN(4))
+						h = now - timegrid.Hour(rnd.IntN(4))
 					case 2:
-						h = now + 2 + window.Hour(rnd.IntN(3))
+						h = now + 2 + timegrid.Hour(rnd.IntN(3))
 					default:
-						h = now + window.Hour(rnd.IntN(100_000))
+						h = now + timegrid.Hour(rnd.IntN(100_000))
 					}
 					lastSeq += 2
 					e := w.acceptSilently(agentOf(0, rnd.IntN(3)), lastSeq, one(h, time.Duration(1+rnd.IntN(3500_000))*time.Millisecond))
@@ -232,7 +232,7 @@ func TestMovesAndFaults(t *testing.T) {
 			if left := w.left(0); fmt.Sprint(left) != fmt.Sprint(bad) {
 				t.Fatalf("left %d segments, %d batches", len(left), len(o.log.batches))
 			}
-			hours := map[window.Hour]bool{}
+			hours := map[timegrid.Hour]bool{}
 			for _, e := range w.accepted {
 				h, _ := e.Hours()
 				hours[h] = true
@@ -257,7 +257,7 @@ func TestIntakeOverTheEmbeddedStore(t *testing.T) {
 	broken, right := agentOf(0, 0), agentOf(0, 1)
 	var es []accepted.Batch
 	for i := range 30 {
-		es = append(es, w.acceptSilently(broken, uint64(i), one(hour0+1000*window.Hour(i%10), time.Duration(i+1)*time.Minute)))
+		es = append(es, w.acceptSilently(broken, uint64(i), one(hour0+1000*timegrid.Hour(i%10), time.Duration(i+1)*time.Minute)))
 	}
 	w.enter(0, es)
 	w.lose(es[20:])
@@ -266,7 +266,7 @@ func TestIntakeOverTheEmbeddedStore(t *testing.T) {
 	s := w.start(t, cfg, w.store)
 	done := func(e accepted.Batch) bool {
 		h, _ := e.Hours()
-		set := w.set(h, 0, window.OneHour)
+		set := w.set(h, 0, timegrid.OneHour)
 		return set != nil && set.Inputs.Covers(e.Identity)
 	}
 	eventually(t, "the late batch, and those far ahead", func() bool {
@@ -275,7 +275,7 @@ func TestIntakeOverTheEmbeddedStore(t *testing.T) {
 	})
 	w.restore(es[20:])
 	eventually(t, "all segments but the bad ones are consumed", func() bool { w.advance(time.Minute); return len(w.left(0)) == len(bad) })
-	for _, h := range []window.Hour{hour0 - 9, hour0, hour0 + 1000, hour0 + 9000} {
+	for _, h := range []timegrid.Hour{hour0 - 9, hour0, hour0 + 1000, hour0 + 9000} {
 		w.check(h, 0, w.generation(h, 0))
 	}
 	for _, st := range s.Shards() {

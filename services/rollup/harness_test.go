@@ -13,29 +13,29 @@ import (
 
 	"go.uber.org/goleak"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/chunk"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint/failstore"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	workmem "lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/failstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/retry"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	refmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	refmem "lightmetrics.dev/lightmetrics/pkg/publish/mem"
-	"lightmetrics.dev/lightmetrics/pkg/retry"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/window"
-	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
 
@@ -51,7 +51,7 @@ const (
 	testShards    = 2
 )
 
-var hour0 = window.HourStarting(time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC))
+var hour0 = timegrid.HourStarting(time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC))
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -141,10 +141,10 @@ func (w *world) acceptSilently(agent string, seq uint64, points ...point) accept
 }
 
 // at is a moment of the hour.
-func at(h window.Hour, d time.Duration) time.Time { return h.Start().Add(d) }
+func at(h timegrid.Hour, d time.Duration) time.Time { return h.Start().Add(d) }
 
 // some accepts n batches of an agent in the hour, a counter and a gauge, every 10 s.
-func (w *world) some(agent string, h window.Hour, from, n int, seq uint64) uint64 {
+func (w *world) some(agent string, h timegrid.Hour, from, n int, seq uint64) uint64 {
 	rnd := rand.New(rand.NewPCG(uint64(from), seq))
 	for i := from; i < from+n; i++ {
 		t := at(h, time.Duration(i+1)*10*time.Second)
@@ -225,15 +225,15 @@ func (w *world) drive(cfg Config, g Grant) {
 	must(w.t, rounds(w.t.Context(), o))
 }
 
-// set reads the committed set of a window, also of an hour that has expired for readers;
+// set reads the committed set of a resolution, also of an hour that has expired for readers;
 // nil when there is none.
-func (w *world) set(h window.Hour, id shard.ID, win window.Window) *catalog.Set {
+func (w *world) set(h timegrid.Hour, id shard.ID, res timegrid.Resolution) *catalog.Set {
 	w.t.Helper()
-	return w.view(h, true).Set(h, id, win)
+	return w.view(h, true).Set(h, id, res)
 }
 
 // view is what readers see of an hour, or what its records say.
-func (w *world) view(h window.Hour, records bool) *catalog.View {
+func (w *world) view(h timegrid.Hour, records bool) *catalog.View {
 	w.t.Helper()
 	c, err := catalog.New(catalog.Config{Reader: w.store, AuthorityID: testAuthority, Records: records})
 	must(w.t, err)
@@ -280,7 +280,7 @@ func sortSeries(ss []chunk.Series) {
 }
 
 // raw recomputes the raw series of a shard's hour from the accepted frames.
-func (w *world) raw(h window.Hour, id shard.ID) []chunk.Series {
+func (w *world) raw(h timegrid.Hour, id shard.ID) []chunk.Series {
 	w.t.Helper()
 	var in []accepted.Claim
 	var fs []*frame.Batch
@@ -301,30 +301,30 @@ func (w *world) raw(h window.Hour, id shard.ID) []chunk.Series {
 	return ss
 }
 
-// check compares every window of a shard's hour with the recomputation, and wants the
+// check compares every resolution of a shard's hour with the recomputation, and wants the
 // generation.
-func (w *world) check(h window.Hour, id shard.ID, gen uint64) {
+func (w *world) check(h timegrid.Hour, id shard.ID, gen uint64) {
 	w.t.Helper()
 	raw := w.raw(h, id)
-	for _, win := range window.All() {
-		set := w.set(h, id, win)
+	for _, res := range timegrid.Resolutions() {
+		set := w.set(h, id, res)
 		if set == nil || set.Name.Generation != gen {
-			w.t.Fatalf("%s shard %s %s: %+v, want generation %d", h, id, win, set, gen)
+			w.t.Fatalf("%s shard %s %s: %+v, want generation %d", h, id, res, set, gen)
 		}
 		want := raw
-		if win != window.Raw {
+		if res != timegrid.Raw {
 			want = nil
 			for i := range raw {
-				want = append(want, rollup.NewRoller(win).Roll(&raw[i]))
+				want = append(want, rollup.NewRoller(res).Roll(&raw[i]))
 			}
 		}
 		got := w.series(set)
 		if len(got) != len(want) {
-			w.t.Fatalf("%s shard %s %s: %d series, want %d", h, id, win, len(got), len(want))
+			w.t.Fatalf("%s shard %s %s: %d series, want %d", h, id, res, len(got), len(want))
 		}
 		for i := range got {
 			if !sameSeries(&got[i], &want[i]) {
-				w.t.Fatalf("%s shard %s %s:\n%+v, want\n%+v", h, id, win, got[i], want[i])
+				w.t.Fatalf("%s shard %s %s:\n%+v, want\n%+v", h, id, res, got[i], want[i])
 			}
 		}
 	}

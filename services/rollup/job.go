@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // outcome of a job, for its metric.
@@ -27,7 +27,7 @@ const (
 // do makes one generation of an hour, when there is room for a job. No row of pending work
 // stands for it: the grant keeps others away most of the time, and where two workers make
 // the same generation its plan and its manifests, which are created conditionally, decide.
-func (s *Service) do(ctx context.Context, o *owner, h window.Hour, gen uint64) error {
+func (s *Service) do(ctx context.Context, o *owner, h timegrid.Hour, gen uint64) error {
 	if err := s.slots.Acquire(ctx, 1); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *Service) do(ctx context.Context, o *owner, h window.Hour, gen uint64) e
 // job makes one generation of an hour of an owned shard.
 type job struct {
 	o   *owner
-	h   window.Hour
+	h   timegrid.Hour
 	gen uint64
 }
 
@@ -66,10 +66,10 @@ func (h job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var open []window.Window
-	for _, w := range window.All() {
-		if pub.top[w] < gen {
-			open = append(open, w)
+	var open []timegrid.Resolution
+	for _, res := range timegrid.Resolutions() {
+		if pub.top[res] < gen {
+			open = append(open, res)
 		}
 	}
 	if len(open) == 0 {
@@ -104,7 +104,7 @@ func (h job) run(ctx context.Context) error {
 	if died {
 		return h.failed(ctx, p, pub, open, errDied)
 	}
-	m, err := s.makeOrdered(ctx, ord, p, pub.sets[window.Raw], open, h.o.grant.lost)
+	m, err := s.makeOrdered(ctx, ord, p, pub.sets[timegrid.Raw], open, h.o.grant.lost)
 	if err != nil {
 		return h.failed(ctx, p, pub, open, err)
 	}
@@ -120,8 +120,8 @@ func (h job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range open {
-		if err := h.publish(ctx, p, pub, m, inputs, w); err != nil {
+	for _, res := range open {
+		if err := h.publish(ctx, p, pub, m, inputs, res); err != nil {
 			return err
 		}
 		failpoint.Hit("rollup.job.published.after")
@@ -129,29 +129,29 @@ func (h job) run(ctx context.Context) error {
 	return nil
 }
 
-// publish commits one window, or finds it decided.
-func (h job) publish(ctx context.Context, p *planned, pub *published, m *made, inputs catalog.Inputs, w window.Window) error {
+// publish commits one resolution, or finds it decided.
+func (h job) publish(ctx context.Context, p *planned, pub *published, m *made, inputs catalog.Inputs, res timegrid.Resolution) error {
 	s := h.o.s
 	if err := h.o.grant.lost(); err != nil {
 		s.m.refused.WithLabelValues("lost").Inc()
 		return err // the manifest's key would refuse it as well
 	}
 	c := m.counts
-	res, err := s.publisher.Publish(ctx, publish.Publication{
-		Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation},
+	done, err := s.publisher.Publish(ctx, publish.Publication{
+		Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Resolution: res, Generation: p.Generation},
 		Shards: p.Shards, Fence: h.o.grant.Fence, PlanSHA256: p.sha, Inputs: inputs,
 		Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
-		Outputs: m.outputs[w], Supersedes: pub.before(w, p.Generation),
+		Outputs: m.outputs[res], Supersedes: pub.before(res, p.Generation),
 		Verify: h.o.orders[h.h] != nil, Damaged: pub.damaged,
 	})
-	log := s.log.With("shard", p.Shard, "hour", p.Hour, "window", w, "generation", p.Generation)
+	log := s.log.With("shard", p.Shard, "hour", p.Hour, "resolution", res, "generation", p.Generation)
 	switch {
-	case err == nil && res.Created:
-		s.m.generation(w, p.Generation, res.Set)
-		log.Info("published", "samples", res.Set.Counts.Samples, "objects", len(res.Set.Objects), "fence", res.Set.Fence)
+	case err == nil && done.Created:
+		s.m.generation(res, p.Generation, done.Set)
+		log.Info("published", "samples", done.Set.Counts.Samples, "objects", len(done.Set.Objects), "fence", done.Set.Fence)
 	case err == nil:
 		s.m.refused.WithLabelValues("exists").Inc()
-		log.Info("was published by another with the same plan", "worker", res.Set.WorkerID)
+		log.Info("was published by another with the same plan", "worker", done.Set.WorkerID)
 	case errors.Is(err, publish.ErrAborted), errors.Is(err, publish.ErrConflict):
 		// Decided against this worker: the next generation has the inputs.
 		s.m.refused.WithLabelValues(string(refusal(err))).Inc()
@@ -181,7 +181,7 @@ func refusal(err error) publish.Outcome {
 // hold its hour back for ever: the generation is aborted, and the next is planned without
 // the batch, which stays pending. Not so when a published set has the batch: then the
 // next generation would lose records, and the hour waits until the frame is back.
-func (h job) failed(ctx context.Context, p *planned, pub *published, open []window.Window, err error) error {
+func (h job) failed(ctx context.Context, p *planned, pub *published, open []timegrid.Resolution, err error) error {
 	s := h.o.s
 	var conservation *rollup.ConservationError
 	if errors.As(err, &conservation) {
@@ -220,8 +220,8 @@ func (h job) failed(ctx context.Context, p *planned, pub *published, open []wind
 	}
 	s.m.unreadable.Add(float64(max(len(all)-1, 0)))
 	s.log.Error("batches are left out until their frames are back", "batches", len(all), "first", bad.Entry.Identity, "shard", p.Shard, "hour", p.Hour, "error", bad.Err)
-	for _, w := range slices.Backward(open) {
-		n := catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation}
+	for _, res := range slices.Backward(open) {
+		n := catalog.Name{Hour: p.Hour, Shard: p.Shard, Resolution: res, Generation: p.Generation}
 		if _, aerr := s.publisher.Abort(ctx, n, "frame can not be read"); aerr != nil {
 			return errors.Join(err, aerr)
 		}

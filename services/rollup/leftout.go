@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/platform/retry"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/retry"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // leftOut is a pending batch whose frame can't be read: plans go without it until then.
@@ -40,7 +40,7 @@ func (o *owner) leaveOut(id identity.Batch) {
 
 // readable are the pending inputs of the hour but for those whose frames can't be read and
 // those of agents that are set aside, and when to try one of these again.
-func (o *owner) readable(ctx context.Context, h window.Hour) (in []accepted.Batch, again time.Time, err error) {
+func (o *owner) readable(ctx context.Context, h timegrid.Hour) (in []accepted.Batch, again time.Time, err error) {
 	now, checks := o.s.now(), 0
 	again = now.Add(outFor)
 	for _, e := range o.log.inputs(h) {

@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // compactor is a worker that owns the first shard, and what it does beside its hours.
@@ -29,9 +29,9 @@ func (w *world) compactor(cfg Config) *compactions {
 
 // checkCompacted compares the raw rows of an hour, which are in a compaction, with the
 // recomputation.
-func (w *world) checkCompacted(h window.Hour, id shard.ID) {
+func (w *world) checkCompacted(h timegrid.Hour, id shard.ID) {
 	w.t.Helper()
-	set := w.set(h, id, window.Raw)
+	set := w.set(h, id, timegrid.Raw)
 	if set == nil || set.Into == nil {
 		w.t.Fatalf("%s of shard %s is not compacted", h, id)
 	}
@@ -60,7 +60,7 @@ func (w *world) collected(m *compactions) {
 }
 
 // A worker merges what is due; a late batch is rolled up from the merged rows; raw sets
-// expire, and a batch that comes later still makes all windows of its hour anew.
+// expire, and a batch that comes later still makes all resolutions of its hour anew.
 func TestCompactionAndRetention(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
@@ -71,7 +71,7 @@ func TestCompactionAndRetention(t *testing.T) {
 	seqs := map[string]uint64{}
 	for id := range shard.ID(testShards) {
 		a := agentOf(id, 0)
-		for k := range window.Hour(4) {
+		for k := range timegrid.Hour(4) {
 			seqs[a] = w.some(a, h+k, 0, 20, seqs[a])
 		}
 		w.drive(cfg, Grant{Shard: id, Fence: 5})
@@ -80,9 +80,9 @@ func TestCompactionAndRetention(t *testing.T) {
 	must(t, m.compact(t.Context()))
 	w.collected(m)
 	for id := range shard.ID(testShards) {
-		for k := range window.Hour(4) {
+		for k := range timegrid.Hour(4) {
 			w.checkCompacted(h+k, id)
-			if s := w.set(h+k, id, window.OneMinute); s.Into == nil || s.Into.Name.Span != 4 {
+			if s := w.set(h+k, id, timegrid.OneMinute); s.Into == nil || s.Into.Name.Span != 4 {
 				t.Errorf("1m of %s: %+v", h+k, s.Into)
 			}
 		}
@@ -109,25 +109,25 @@ func TestCompactionAndRetention(t *testing.T) {
 	// Raw is over for the first three hours.
 	w.clock.Store((h + 3).Start().Add(24*time.Hour + time.Minute).UnixNano())
 	must(t, m.retain(t.Context()))
-	for k := range window.Hour(4) {
+	for k := range timegrid.Hour(4) {
 		for id := range shard.ID(testShards) {
-			if s := w.set(h+k, id, window.Raw); (s == nil) != (k < 3) {
+			if s := w.set(h+k, id, timegrid.Raw); (s == nil) != (k < 3) {
 				t.Errorf("raw of hour %d, shard %s: %+v", k, id, s)
 			}
-			if w.set(h+k, id, window.OneMinute) == nil {
+			if w.set(h+k, id, timegrid.OneMinute) == nil {
 				t.Errorf("no 1m of hour %d, shard %s", k, id)
 			}
 		}
 	}
 	w.collected(m)
 	w.checkCompacted(h+3, 0)
-	// Another late one: its frames are there, so that every window is made anew.
+	// Another late one: its frames are there, so that every resolution is made anew.
 	w.accept(late, e.SeqEnd+1, point{"load", series.Gauge, at(h+1, 59*time.Minute+time.Second), 43})
 	w.drive(cfg, Grant{Shard: 1, Fence: 7})
 	w.check(h+1, 1, 3)
 	w.advance(2 * fullEvery)
 	must(t, m.retain(t.Context()))
-	if s := w.set(h+1, 1, window.Raw); s != nil {
+	if s := w.set(h+1, 1, timegrid.Raw); s != nil {
 		t.Errorf("the late raw set stays: %+v", s.Name)
 	}
 }
@@ -170,10 +170,10 @@ func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
 	m := w.compactor(cfg)
 	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
 	must(t, m.retain(t.Context()))
-	if w.set(hour0, 1, window.Raw) != nil {
+	if w.set(hour0, 1, timegrid.Raw) != nil {
 		t.Fatal("raw has not expired")
 	}
-	before := w.set(hour0, 1, window.OneMinute)
+	before := w.set(hour0, 1, timegrid.OneMinute)
 	for id, raw := range w.frames {
 		must(t, w.store.Delete(t.Context(), layout.Blob(identity.Sum(raw), 0)))
 		delete(w.frames, id)
@@ -188,12 +188,12 @@ func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
 		}
 		w.advance(2 * outFor)
 	}
-	if after := w.set(hour0, 1, window.OneMinute); after == nil || after.Name != before.Name {
+	if after := w.set(hour0, 1, timegrid.OneMinute); after == nil || after.Name != before.Name {
 		t.Errorf("1m is %+v, was %+v", after, before)
 	}
 	n := 0
 	must(t, storetest.Each(t.Context(), w.store, layout.RollupSetsHour(hour0), func(objstore.Info) error { n++; return nil }))
-	if n != len(window.All()) {
+	if n != len(timegrid.Resolutions()) {
 		t.Errorf("%d records, want those of the first generation", n)
 	}
 }

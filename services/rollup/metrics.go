@@ -3,9 +3,9 @@ package rollup
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // metrics of a worker. The guide lists them.
@@ -18,7 +18,7 @@ type metrics struct {
 	early        *prometheus.CounterVec // why
 	clockSteps   prometheus.Counter
 	clockAhead   prometheus.Gauge
-	generations  *prometheus.CounterVec // window
+	generations  *prometheus.CounterVec // resolution
 	late         prometheus.Counter
 	extended     prometheus.Counter
 	refused      *prometheus.CounterVec // reason
@@ -28,8 +28,8 @@ type metrics struct {
 	reprocessed  *prometheus.CounterVec // outcome
 	jobTime      prometheus.Histogram
 	records      *prometheus.CounterVec // fate
-	samples      *prometheus.CounterVec // window
-	bytes        *prometheus.CounterVec // window
+	samples      *prometheus.CounterVec // resolution
+	bytes        *prometheus.CounterVec // resolution
 	frameBytes   prometheus.Counter
 	segments     *prometheus.CounterVec // what
 	phase        *prometheus.HistogramVec
@@ -65,8 +65,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		early:        vec("early_generations_total", "Generations of hours that were not over: far ahead, or crowded (no room for more pending batches).", "why"),
 		clockSteps:   counter("clock_steps_total", "Times that a shard's loop saw the clock go back by more than a minute."),
 		clockAhead:   prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "clock_ahead_seconds", Help: "How far this machine's clock was ahead of the store's when retention last asked; by more than 300 it removes nothing."}),
-		generations:  vec("generations_published_total", "Generations that this worker committed, by window.", "window"),
-		late:         counter("late_generations_total", "Generations above the first that this worker committed, raw window: hours rolled up again for late batches."),
+		generations:  vec("generations_published_total", "Generations that this worker committed, by resolution.", "resolution"),
+		late:         counter("late_generations_total", "Generations above the first that this worker committed, raw resolution: hours rolled up again for late batches."),
 		extended:     counter("generations_extended_total", "Generations that were made of the former one and new frames, and not of all frames."),
 		refused:      vec("publications_refused_total", "Publications that were not this worker's to commit, or failed: exists, lost, conflict, aborted, fenced, undecided, failed.", "reason"),
 		conservation: counter("conservation_failures_total", "Generations that were not published because records were not conserved. Must be 0."),
@@ -76,8 +76,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		jobTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "job_duration_seconds",
 			Help: "Length of jobs.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 9)}),
 		records:    vec("records_total", "Records of the inputs of committed raw generations: published, other_hours, overlapped, duplicates.", "fate"),
-		samples:    vec("samples_published_total", "Rows of committed sets, by window.", "window"),
-		bytes:      vec("published_bytes_total", "Bytes of chunks and indexes of committed sets, by window.", "window"),
+		samples:    vec("samples_published_total", "Rows of committed sets, by resolution.", "resolution"),
+		bytes:      vec("published_bytes_total", "Bytes of chunks and indexes of committed sets, by resolution.", "resolution"),
 		frameBytes: counter("frame_bytes_read_total", "Bytes of frames that were read."),
 		segments:   vec("intake_segments_total", "Intake segments: read, deleted; corrupt and foreign (of another number of shards) ones, which are left alone; and tries that are to be made again later.", "what"),
 		phase: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "publication_phase_seconds",
@@ -95,8 +95,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	reg.MustRegister(m.shards, m.pending, m.lag, m.behind, m.ahead, m.early, m.clockSteps, m.clockAhead, m.generations, m.late, m.extended, m.refused, m.conservation, m.unreadable, m.jobs, m.reprocessed, m.jobTime,
 		m.records, m.samples, m.bytes, m.frameBytes, m.segments, m.phase, m.collected, m.swept, m.damaged, m.orders, m.ordered, m.resized, m.died, m.setAside, m.asides)
 	m.compact = newCompactMetrics(reg)
-	for _, w := range window.All() {
-		m.generations.WithLabelValues(w.String())
+	for _, res := range timegrid.Resolutions() {
+		m.generations.WithLabelValues(res.String())
 	}
 	for _, what := range []string{"record", "plan", "object"} {
 		m.damaged.WithLabelValues(what)
@@ -115,13 +115,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 }
 
 // generation counts a set that this worker committed.
-func (m *metrics) generation(w window.Window, gen uint64, set *catalog.Set) {
-	m.generations.WithLabelValues(w.String()).Inc()
-	m.samples.WithLabelValues(w.String()).Add(float64(set.Counts.Samples))
+func (m *metrics) generation(res timegrid.Resolution, gen uint64, set *catalog.Set) {
+	m.generations.WithLabelValues(res.String()).Inc()
+	m.samples.WithLabelValues(res.String()).Add(float64(set.Counts.Samples))
 	for _, o := range set.Objects {
-		m.bytes.WithLabelValues(w.String()).Add(float64(o.ChunkBytes + o.IndexBytes))
+		m.bytes.WithLabelValues(res.String()).Add(float64(o.ChunkBytes + o.IndexBytes))
 	}
-	if w != window.Raw {
+	if res != timegrid.Raw {
 		return
 	}
 	if gen > 1 {

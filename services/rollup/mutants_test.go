@@ -3,7 +3,7 @@ package rollup
 import (
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/mutants"
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
 // TestMutantsAreCaught plants known bugs of retention, which removes for good: whose clock
@@ -12,17 +12,17 @@ func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		Run: "TestRetention",
 		Mutants: []mutants.Mutant{
-			{Name: "retention goes by the worker's clock", File: "retention.go", Old: "window.HourOf(confirmed.Add(-keep).UnixMilli()) - 1", New: "window.HourOf(now.Add(-keep).UnixMilli()) - 1", By: "TestRetentionGoesByTheStoresClock"},
-			{Name: "an hour expires before it ended so long ago", File: "retention.go", Old: "window.HourOf(confirmed.Add(-keep).UnixMilli()) - 1", New: "window.HourOf(confirmed.Add(-keep).UnixMilli())", By: "TestRetentionGoesByTheStoresClock"},
+			{Name: "retention goes by the worker's clock", File: "retention.go", Old: "timegrid.HourOf(confirmed.Add(-keep).UnixMilli()) - 1", New: "timegrid.HourOf(now.Add(-keep).UnixMilli()) - 1", By: "TestRetentionGoesByTheStoresClock"},
+			{Name: "an hour expires before it ended so long ago", File: "retention.go", Old: "timegrid.HourOf(confirmed.Add(-keep).UnixMilli()) - 1", New: "timegrid.HourOf(confirmed.Add(-keep).UnixMilli())", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "retention does not wait for its time", File: "retention.go", Old: "confirmed.Add(-keep)", New: "confirmed", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "a clock that is far ahead is believed", File: "clock.go", Old: "if ahead > maxClockAhead {", New: "if false {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "a clock that is behind is not heeded", File: "clock.go", Old: "if ahead < 0 {", New: "if false {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "a clock that is ahead by less is heeded", File: "clock.go", Old: "	if ahead < 0 {", New: "	if true {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "ahead is behind", File: "clock.go", Old: "ahead = now.Sub(info.LastModified)", New: "ahead = info.LastModified.Sub(now)", By: "TestRetentionGoesByTheStoresClock"},
-			{Name: "retention of all windows is that of raw samples", File: "retention.go", Old: "m.r.Retain(ctx, w, from, to)", New: "m.r.Retain(ctx, window.OneMinute, from, to)", By: "TestRetentionGoesByTheStoresClock"},
-			{Name: "the sets of an hour that is decided stay", File: "../../pkg/compact/retain.go", Old: "_, err = r.cfg.Publisher.Expire(ctx, n)", New: "err = ctx.Err()", By: "TestRetentionRemoves"},
-			{Name: "sets go before it is decided", File: "../../pkg/compact/retain.go", Old: "if err := r.decide(ctx, w, to, r.cfg.Now()); err != nil {", New: "if err := ctx.Err(); err != nil {", By: "TestRetentionGoesByTheStoresClock"},
-			{Name: "the last hour's sets stay", File: "../../pkg/compact/retain.go", Old: "	}\n	return rep, flush()\n", New: "	}\n	return rep, nil\n", By: "TestRetentionRemoves"},
+			{Name: "retention of all windows is that of raw samples", File: "retention.go", Old: "m.r.Retain(ctx, res, from, to)", New: "m.r.Retain(ctx, window.OneMinute, from, to)", By: "TestRetentionGoesByTheStoresClock"},
+			{Name: "the sets of an hour that is decided stay", File: "../../internal/rollups/compact/retain.go", Old: "_, err = r.cfg.Publisher.Expire(ctx, n)", New: "err = ctx.Err()", By: "TestRetentionRemoves"},
+			{Name: "sets go before it is decided", File: "../../internal/rollups/compact/retain.go", Old: "if err := r.decide(ctx, res, to, r.cfg.Now()); err != nil {", New: "if err := ctx.Err(); err != nil {", By: "TestRetentionGoesByTheStoresClock"},
+			{Name: "the last hour's sets stay", File: "../../internal/rollups/compact/retain.go", Old: "	}\n	return rep, flush()\n", New: "	}\n	return rep, nil\n", By: "TestRetentionRemoves"},
 		},
 	})
 }

@@ -7,17 +7,17 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // An operator's order says that an hour is to be made anew: of its plan's frames, with
 // every object looked at, over records that can't be read. The order is deleted when every
-// window has a generation above what there was.
+// resolution has a generation above what there was.
 
 // order is one that is pending.
 type order struct {
@@ -69,8 +69,8 @@ func (o *owner) obey(ctx context.Context) (again bool, err error) {
 	return again, err
 }
 
-func sortedOrders(m map[window.Hour]*order) []window.Hour {
-	hs := make([]window.Hour, 0, len(m))
+func sortedOrders(m map[timegrid.Hour]*order) []timegrid.Hour {
+	hs := make([]timegrid.Hour, 0, len(m))
 	for h := range m {
 		hs = append(hs, h)
 	}
@@ -84,7 +84,7 @@ func (o *owner) listOrders(ctx context.Context) error {
 	if o.orders != nil && now.Sub(o.listed) < ordersEvery {
 		return nil
 	}
-	orders := map[window.Hour]*order{}
+	orders := map[timegrid.Hour]*order{}
 	prefix := layout.RollupOrders(o.grant.Shard)
 	for i, err := range objstore.List(ctx, o.s.store, objstore.ListOptions{Prefix: prefix}) {
 		if err != nil {
@@ -110,7 +110,7 @@ func (o *owner) listOrders(ctx context.Context) error {
 
 // orderOf is the hour's order, also when it came since they were listed: whoever makes a
 // generation after an order was given makes it as ordered.
-func (o *owner) orderOf(ctx context.Context, h window.Hour) (*order, error) {
+func (o *owner) orderOf(ctx context.Context, h timegrid.Hour) (*order, error) {
 	if ord := o.orders[h]; ord != nil {
 		return ord, nil
 	}
@@ -119,7 +119,7 @@ func (o *owner) orderOf(ctx context.Context, h window.Hour) (*order, error) {
 		return nil, err
 	}
 	if o.orders == nil {
-		o.orders = map[window.Hour]*order{}
+		o.orders = map[timegrid.Hour]*order{}
 	}
 	o.orders[h] = ord
 	return ord, nil
@@ -178,10 +178,10 @@ func (o *owner) obeyOne(ctx context.Context, ord *order) (did bool, err error) {
 	return true, nil
 }
 
-// above reports whether every window has a committed generation above gen.
+// above reports whether every resolution has a committed generation above gen.
 func (p *published) above(gen uint64) bool {
-	for _, w := range window.All() {
-		if set := p.sets[w]; set == nil || set.Name.Generation <= gen {
+	for _, res := range timegrid.Resolutions() {
+		if set := p.sets[res]; set == nil || set.Name.Generation <= gen {
 			return false
 		}
 	}
@@ -207,15 +207,15 @@ func (s *Service) ordered(ctx context.Context, ord *order, pub *published, gen u
 // makeOrdered makes an ordered generation of all its frames, so that nothing of former
 // generations is taken over. Where a frame is gone for good, and the rows of the former raw
 // set can be read and have the hashes that its manifest says, they are as good.
-func (s *Service) makeOrdered(ctx context.Context, ord *order, p *planned, raw *catalog.Set, windows []window.Window, step func() error) (*made, error) {
+func (s *Service) makeOrdered(ctx context.Context, ord *order, p *planned, raw *catalog.Set, resolutions []timegrid.Resolution, step func() error) (*made, error) {
 	if ord == nil {
-		return s.make(ctx, p, raw, windows, step)
+		return s.make(ctx, p, raw, resolutions, step)
 	}
-	m, err := s.make(ctx, p, nil, windows, step)
+	m, err := s.make(ctx, p, nil, resolutions, step)
 	var bad *UnreadableError
 	if errors.As(err, &bad) && raw != nil {
 		s.log.Warn("a frame can't be read; the rows of the former raw set are tried", "shard", p.Shard, "hour", p.Hour, "identity", bad.Entry.Identity, "set", raw.Name.Key())
-		return s.make(ctx, p, raw, windows, step)
+		return s.make(ctx, p, raw, resolutions, step)
 	}
 	return m, err
 }

@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
-	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // afterwards does something once, after an object was created.
@@ -64,7 +64,7 @@ func damagedHour(t *testing.T, late bool) (*world, *owner, Config) {
 	must(t, err)
 	_, err = o.round(t.Context()) // it has listed orders
 	must(t, err)
-	w.rot(w.set(hour0, 0, window.FiveMinutes).Objects[0].IndexKey)
+	w.rot(w.set(hour0, 0, timegrid.FiveMinutes).Objects[0].IndexKey)
 	w.verify(repair.ObjectDamaged)
 	return w, o, cfg
 }
@@ -117,7 +117,7 @@ func TestAnOrderThatIsGivenAgain(t *testing.T) {
 		_, err := o.round(t.Context())
 		must(t, err)
 	}
-	w.rot(w.set(hour0, 0, window.OneMinute).Objects[0].IndexKey)
+	w.rot(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey)
 	if w.there(layout.RollupOrdersPrefix) != 1 {
 		t.Fatal("the order is gone already")
 	}
@@ -145,10 +145,10 @@ func TestOrdersWhenTheClockGoesBack(t *testing.T) {
 	w.verify()
 }
 
-// A worker that dies while it gives a generation up, window by window, leaves no hour that
+// A worker that dies while it gives a generation up, resolution by resolution, leaves no hour that
 // waits for its frame.
 func TestAnAbortThatWasCutShort(t *testing.T) {
-	for n := range len(window.All()) {
+	for n := range len(timegrid.Resolutions()) {
 		w := newWorld(t, newMem())
 		cfg := testConfig()
 		seq := w.some(agentOf(0, 0), hour0, 0, 3, 0)
@@ -163,7 +163,7 @@ func TestAnAbortThatWasCutShort(t *testing.T) {
 		o, err = w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
 		must(t, err)
 		_ = w.turns(o)
-		if s := w.set(hour0, 0, window.Raw); s == nil || s.Inputs.Batches() != 3 {
+		if s := w.set(hour0, 0, timegrid.Raw); s == nil || s.Inputs.Batches() != 3 {
 			t.Fatalf("%d windows were given up: %+v", n, s)
 		}
 		must(t, func() error {
@@ -194,7 +194,7 @@ func TestAnOrderMeetsALostFrame(t *testing.T) {
 		t.Fatal("the order is still there")
 	}
 	w.verify()
-	if s := w.set(hour0, 0, window.Raw); s.Inputs.Covers(e.Identity) || s.Inputs.Batches() != 40 {
+	if s := w.set(hour0, 0, timegrid.Raw); s.Inputs.Covers(e.Identity) || s.Inputs.Batches() != 40 {
 		t.Fatalf("%+v", s.Inputs)
 	}
 }

@@ -9,17 +9,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
-	"lightmetrics.dev/lightmetrics/pkg/repair"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // manifests writes the identity manifests of what was accepted.
@@ -47,7 +47,7 @@ func (w *world) repairer() *repair.Repairer { return w.repairerOver(w.store) }
 func (w *world) repairerOver(s objstore.Store) *repair.Repairer {
 	w.t.Helper()
 	r, err := repair.New(repair.Config{Store: s, AuthorityID: testAuthority, Shards: testShards, By: "test", Now: w.now,
-		Scan: func(_ context.Context, _ window.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+		Scan: func(_ context.Context, _ timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
 			for _, m := range w.manifests() {
 				if err := fn(m); err != nil {
 					return err
@@ -101,21 +101,21 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 		source string
 		held   bool // the hour takes no late batch before it is repaired
 	}
-	record := func(w window.Window) string { return layout.RollupSet(hour0, 0, w, 1) }
+	record := func(res timegrid.Resolution) string { return layout.RollupSet(hour0, 0, res, 1) }
 	for _, d := range []damage{
-		{"raw record", func(w *world) { w.spoil(record(window.Raw), "{") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
-		{"1m record", func(w *world) { w.spoil(record(window.OneMinute), "") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
+		{"raw record", func(w *world) { w.spoil(record(timegrid.Raw), "{") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
+		{"1m record", func(w *world) { w.spoil(record(timegrid.OneMinute), "") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
 		{"plan", func(w *world) { w.spoil(layout.RollupPlan(hour0, 0, 1), "x") }, []repair.Problem{repair.PlanUnreadable}, "manifests", true},
 		{"plan gone", func(w *world) { must(t, w.store.Delete(t.Context(), layout.RollupPlan(hour0, 0, 1))) }, []repair.Problem{repair.PlanMissing}, "manifests", true},
 		{"all", func(w *world) {
-			for _, win := range window.All() {
-				w.spoil(record(win), "x")
+			for _, res := range timegrid.Resolutions() {
+				w.spoil(record(res), "x")
 			}
 			w.spoil(layout.RollupPlan(hour0, 0, 1), "x")
 		}, []repair.Problem{repair.RecordUnreadable}, "scan", true},
-		{"raw chunk", func(w *world) { w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "rotten") }, []repair.Problem{repair.ObjectDamaged}, "plans", false},
+		{"raw chunk", func(w *world) { w.spoil(w.set(hour0, 0, timegrid.Raw).Objects[0].ChunkKey, "rotten") }, []repair.Problem{repair.ObjectDamaged}, "plans", false},
 		{"5m index gone", func(w *world) {
-			must(t, w.store.Delete(t.Context(), w.set(hour0, 0, window.FiveMinutes).Objects[0].IndexKey))
+			must(t, w.store.Delete(t.Context(), w.set(hour0, 0, timegrid.FiveMinutes).Objects[0].IndexKey))
 		}, []repair.Problem{repair.ObjectMissing}, "plans", false},
 	} {
 		t.Run(d.name, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 				gen = 3
 			}
 			w.check(hour0, 0, gen)
-			if set := w.set(hour0, 0, window.Raw); set.Fence != 4 {
+			if set := w.set(hour0, 0, timegrid.Raw); set.Fence != 4 {
 				t.Errorf("fence %d", set.Fence)
 			}
 			if testutil.ToFloat64(o.s.m.orders.WithLabelValues("done")) != 1 {
@@ -215,10 +215,10 @@ func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 		}
 		must(t, w.turns(o))
 		w.verify()
-		if set := w.set(hour0, 0, window.Raw); set == nil || set.Inputs.Batches() != uint64(len(w.accepted)) {
+		if set := w.set(hour0, 0, timegrid.Raw); set == nil || set.Inputs.Batches() != uint64(len(w.accepted)) {
 			t.Fatalf("%+v", set)
 		}
-		w.check(hour0, 0, w.set(hour0, 0, window.Raw).Name.Generation)
+		w.check(hour0, 0, w.set(hour0, 0, timegrid.Raw).Name.Generation)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestADamagedCompaction(t *testing.T) {
 		w.collected(m)
 		w.checkCompacted(h, 0)
 		w.manifests()
-		c := w.set(h, 0, window.Raw).Into.Set
+		c := w.set(h, 0, timegrid.Raw).Into.Set
 		problem := repair.CompactionUnreadable
 		if what == "chunk" {
 			problem = repair.ObjectDamaged
@@ -251,7 +251,7 @@ func TestADamagedCompaction(t *testing.T) {
 		if n := len(w.verify(problem)); n != 2 {
 			t.Fatalf("%s: %d findings", what, n)
 		}
-		for k := range window.Hour(2) {
+		for k := range timegrid.Hour(2) {
 			got, err := w.repairer().Order(t.Context(), h+k, 0, "damaged", false)
 			must(t, err)
 			if got.Generation != 2 {
@@ -276,7 +276,7 @@ func TestADamagedCompaction(t *testing.T) {
 		w.checkCompacted(h, 0)
 		w.checkCompacted(h+1, 0)
 		w.verify()
-		if set := w.set(h, 0, window.Raw); set.Into.Name.Generation == c.Name.Generation {
+		if set := w.set(h, 0, timegrid.Raw); set.Into.Name.Generation == c.Name.Generation {
 			t.Errorf("%s: it points at the damaged one", what)
 		}
 	}
@@ -294,7 +294,7 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		rival := w.accept(a, 11, point{"load", series.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", series.Counter, at(hour0+1, time.Minute), 2})
 		w.manifests()
 		if what == "record" {
-			w.spoil(layout.RollupSet(hour0, 0, window.Raw, 1), "x")
+			w.spoil(layout.RollupSet(hour0, 0, timegrid.Raw, 1), "x")
 		} else {
 			w.spoil(layout.RollupPlan(hour0, 0, 1), "x")
 		}
@@ -302,7 +302,7 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		must(t, err)
 		w.advance(cfg.Schedule.LateAfter)
 		_, _ = o.round(t.Context()) // the damaged hour fails
-		set := w.set(hour0+1, 0, window.Raw)
+		set := w.set(hour0+1, 0, timegrid.Raw)
 		if set == nil || !set.Inputs.Covers(first.Identity) || !set.Inputs.Covers(rival.Identity) || set.Counts.Published != 1 || set.Counts.Overlapped != 1 {
 			t.Fatalf("%s: %+v", what, set)
 		}
@@ -319,8 +319,8 @@ func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
 			cfg := testConfig()
 			w.some(agentOf(0, 0), hour0, 0, 4, 0)
 			w.drive(cfg, Grant{Shard: 0, Fence: 1})
-			w.spoil(w.set(hour0, 0, window.OneMinute).Objects[0].IndexKey, "rotten")
-			w.spoil(layout.RollupSet(hour0, 0, window.Raw, 1), "x")
+			w.spoil(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey, "rotten")
+			w.spoil(layout.RollupSet(hour0, 0, timegrid.Raw, 1), "x")
 			_, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
 			must(t, err)
 			rules := []fault.Rule{{Skip: n - 1, Kind: fault.Before}}
@@ -366,7 +366,7 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	if rep, err := f.Run(t.Context(), hour0.End(), false); err != nil || rep.Batches != 20 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	w.spoil(layout.RollupSet(hour0, 0, window.OneHour, 1), "x")
+	w.spoil(layout.RollupSet(hour0, 0, timegrid.OneHour, 1), "x")
 	got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
 	if err != nil || got.Removed != 20 {
 		t.Fatalf("%+v, %v", got, err)
@@ -376,7 +376,7 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	must(t, rounds(t.Context(), o))
 	w.verify()
 	w.check(hour0, 0, 2)
-	w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "x")
+	w.spoil(w.set(hour0, 0, timegrid.Raw).Objects[0].ChunkKey, "x")
 	if _, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false); !errors.Is(err, repair.ErrLost) {
 		t.Fatal(err)
 	}
@@ -403,7 +403,7 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 			_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []accepted.Batch{e}, 0)
 			must(t, err)
 		}
-		w.spoil(w.set(hour0, 0, window.Raw).Objects[0].ChunkKey, "rotten")
+		w.spoil(w.set(hour0, 0, timegrid.Raw).Objects[0].ChunkKey, "rotten")
 		got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
 		must(t, err)
 		if again, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false); err != nil || !again.Pending {
@@ -461,7 +461,7 @@ func TestBadOrders(t *testing.T) {
 // Records that somebody deleted are found by what is left of their generation, or by what
 // they superseded, and made again; a generation in work is no finding.
 func TestDeletedRecords(t *testing.T) {
-	for _, windows := range [][]window.Window{{window.Raw}, {window.OneHour, window.OneMinute}, window.All()} {
+	for _, resolutions := range [][]timegrid.Resolution{{timegrid.Raw}, {timegrid.OneHour, timegrid.OneMinute}, timegrid.Resolutions()} {
 		w := newWorld(t, newMem())
 		cfg := testConfig()
 		seq := w.some(agentOf(0, 0), hour0, 0, 20, 0)
@@ -478,8 +478,8 @@ func TestDeletedRecords(t *testing.T) {
 		}
 		w.verify()
 		w.check(hour0, 0, 2)
-		for _, win := range windows {
-			must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, win, 2)))
+		for _, res := range resolutions {
+			must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, res, 2)))
 		}
 		w.verify(repair.RecordMissing)
 		_, err = w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
@@ -492,11 +492,11 @@ func TestDeletedRecords(t *testing.T) {
 		w.verify()
 		w.check(hour0, 0, 3)
 	}
-	// Windows of a generation that is in work differ.
+	// Resolutions of a generation that is in work differ.
 	w := newWorld(t, newMem())
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
 	w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
-	must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, window.OneHour, 1)))
+	must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, timegrid.OneHour, 1)))
 	w.verify()
 	w.advance(time.Hour)
 	w.verify(repair.RecordMissing)

@@ -8,20 +8,20 @@ import (
 	"slices"
 	"sync"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // made is everything that a plan's generation publishes: a function of the plan.
 type made struct {
 	counts  rollup.Counts
-	outputs map[window.Window][]publish.Output
+	outputs map[timegrid.Resolution][]publish.Output
 	// cost is the estimate of what was made of frames took of memory; 0 where it was not.
 	cost int64
 	kept *spill // of outputs; nil when they are in memory
@@ -30,12 +30,12 @@ type made struct {
 // close lets go of outputs that are not in memory.
 func (m *made) close() error { return m.kept.close() }
 
-// make makes the chunks of the windows, of the plan's frames or of the former generation
+// make makes the chunks of the resolutions, of the plan's frames or of the former generation
 // (nil for none) and what is new; step is called after each part. Nothing of a plan whose
 // records are not conserved is given. The caller closes what it gets. Where a part takes
 // more than jobs.memory the error wraps rollup.ErrTooLarge.
-func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, windows []window.Window, step func() error) (out *made, err error) {
-	m := &made{outputs: map[window.Window][]publish.Output{}}
+func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, resolutions []timegrid.Resolution, step func() error) (out *made, err error) {
+	m := &made{outputs: map[timegrid.Resolution][]publish.Output{}}
 	if p.Parts > 1 {
 		if m.kept, err = newSpill(s.cfg.Jobs.Dir); err != nil {
 			return nil, err
@@ -46,14 +46,14 @@ func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, win
 			err = errors.Join(err, m.close())
 		}
 	}()
-	mixed := s.newSheaf(layout.MixedMetrics, m.kept) // one for all windows: they have the same labels
+	mixed := s.newSheaf(layout.MixedMetrics, m.kept) // one for all resolutions: they have the same labels
 	defer mixed.free()
 	for i := range p.Parts {
 		part := rollup.Part{Index: i, Of: p.Parts}
 		raw, counts, err := s.extend(ctx, p, before, part)
 		if errors.Is(err, errNotExtendable) && i > 0 && before != nil {
 			// The parts before were made of the former generation, whose counts are of all parts.
-			return s.make(ctx, p, nil, windows, step)
+			return s.make(ctx, p, nil, resolutions, step)
 		}
 		if errors.Is(err, errNotExtendable) {
 			before = nil
@@ -66,18 +66,18 @@ func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, win
 		}
 		m.counts.Add(counts)
 		series := raw
-		for _, w := range window.All() {
+		for _, res := range timegrid.Resolutions() {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			if series = roll(raw, series, w); !slices.Contains(windows, w) {
+			if series = roll(raw, series, res); !slices.Contains(resolutions, res) {
 				continue
 			}
 			outs, err := s.encode(series, mixed)
 			if err != nil {
-				return nil, fmt.Errorf("encode %s: %w", w, err)
+				return nil, fmt.Errorf("encode %s: %w", res, err)
 			}
-			m.outputs[w] = append(m.outputs[w], outs...)
+			m.outputs[res] = append(m.outputs[res], outs...)
 		}
 		if err := step(); err != nil {
 			return nil, err
@@ -136,12 +136,12 @@ func (d *frameDecoder) decode(raw []byte) (*frame.Batch, error) {
 	return &d.b, nil
 }
 
-// roll rolls the raw series up to w, given their rows in the next finer window.
-func roll(raw, finer []chunk.Series, w window.Window) []chunk.Series {
-	if w == window.Raw {
+// roll rolls the raw series up to w, given their rows in the next finer resolution.
+func roll(raw, finer []chunk.Series, res timegrid.Resolution) []chunk.Series {
+	if res == timegrid.Raw {
 		return raw
 	}
-	roller := rollup.NewRoller(w)
+	roller := rollup.NewRoller(res)
 	out := make([]chunk.Series, len(raw))
 	for i := range raw {
 		out[i] = roller.RollFrom(&raw[i], &finer[i])

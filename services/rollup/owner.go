@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // owner is the loop of one owned shard. Everything it needs is found by listing: intake,
@@ -25,9 +25,9 @@ type owner struct {
 	log    *backlog
 	snaps  *snapshots // nil: none are made
 	out    map[identity.Batch]leftOut
-	orders map[window.Hour]*order // of operators, pending
-	listed time.Time              // when orders were listed
-	seen   time.Time              // the clock at the last round
+	orders map[timegrid.Hour]*order // of operators, pending
+	listed time.Time                // when orders were listed
+	seen   time.Time                // the clock at the last round
 	aside  asides
 	frames rawFrames
 	alone  int // segments that are left alone; nobody knows which batches they name

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 // Grant is one shard that this worker owns for a while.

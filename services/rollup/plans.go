@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // planned is a plan as it stands in the store.
@@ -23,7 +23,7 @@ type planned struct {
 }
 
 // readPlan reads a generation's plan; objstore.ErrNotFound when there is none.
-func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen uint64) (*planned, error) {
+func (s *Service) readPlan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uint64) (*planned, error) {
 	key := layout.RollupPlan(h, id, gen)
 	body, _, err := s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *Service) readPlan(ctx context.Context, h window.Hour, id shard.ID, gen 
 // plan gives the generation's plan: the one that is there, or one that is made now of
 // the former generation's inputs and the pending ones. What is in the store counts. perRecord
 // is the memory that a record of the shard took lately, 0 when that is not known.
-func (s *Service) plan(ctx context.Context, h window.Hour, id shard.ID, gen uint64, pub *published, more []accepted.Batch, perRecord float64) (*planned, error) {
+func (s *Service) plan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uint64, pub *published, more []accepted.Batch, perRecord float64) (*planned, error) {
 	old, err := s.readPlan(ctx, h, id, gen)
 	if !errors.Is(err, objstore.ErrNotFound) {
 		return old, err

@@ -7,24 +7,24 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // published is what the manifests of a shard's hour say.
 type published struct {
-	// top is the highest decided generation of each window, 0 for none.
-	top map[window.Window]uint64
+	// top is the highest decided generation of each resolution, 0 for none.
+	top map[timegrid.Resolution]uint64
 	// sets is the highest committed one; no entry when there is none.
-	sets map[window.Window]*catalog.Set
+	sets map[timegrid.Resolution]*catalog.Set
 	// expired are the inputs of the highest one where retention removed it: it covers what
 	// it did, and a batch that stands in the intake again brings it back for nobody.
-	expired map[window.Window]catalog.Inputs
+	expired map[timegrid.Resolution]catalog.Inputs
 	// damaged are records that can't be read and that an order passes over.
 	damaged []string
 }
@@ -33,17 +33,17 @@ type published struct {
 const storeTimeout = 10 * time.Second
 
 // published lists the manifests and reads those that count.
-func (s *Service) published(ctx context.Context, h window.Hour, id shard.ID) (*published, error) {
+func (s *Service) published(ctx context.Context, h timegrid.Hour, id shard.ID) (*published, error) {
 	return s.publishedBut(ctx, h, id, nil)
 }
 
 // publishedBut passes over those of the named records that can't be read.
-func (s *Service) publishedBut(ctx context.Context, h window.Hour, id shard.ID, damaged []string) (*published, error) {
-	p := &published{top: map[window.Window]uint64{}, sets: map[window.Window]*catalog.Set{}, expired: map[window.Window]catalog.Inputs{}}
-	expired := map[window.Window]uint64{}
+func (s *Service) publishedBut(ctx context.Context, h timegrid.Hour, id shard.ID, damaged []string) (*published, error) {
+	p := &published{top: map[timegrid.Resolution]uint64{}, sets: map[timegrid.Resolution]*catalog.Set{}, expired: map[timegrid.Resolution]catalog.Inputs{}}
+	expired := map[timegrid.Resolution]uint64{}
 	records := catalog.NewReader(catalog.ReaderConfig{Read: s.record})
-	// Keys of a shard stand together; its windows are in the order of their names.
-	o := objstore.ListOptions{Prefix: layout.RollupSetsHour(h), StartAfter: layout.RollupSet(h, id, window.OneHour, 0), Limit: setsPage}
+	// Keys of a shard stand together; its resolutions are in the order of their names.
+	o := objstore.ListOptions{Prefix: layout.RollupSetsHour(h), StartAfter: layout.RollupSet(h, id, timegrid.OneHour, 0), Limit: setsPage}
 	for of, err := range catalog.Slots(ctx, lister{s}, o) {
 		if err != nil {
 			return nil, fmt.Errorf("list %q: %w", o.Prefix, err)
@@ -58,8 +58,8 @@ func (s *Service) publishedBut(ctx context.Context, h window.Hour, id shard.ID, 
 		if err != nil {
 			return nil, err
 		}
-		w := of.Name.Window
-		p.top[w] = st.Top
+		res := of.Name.Resolution
+		p.top[res] = st.Top
 		for _, g := range st.Doubt {
 			key := g.Name.Key()
 			if !record.Unreadable(g.Err) || !slices.Contains(damaged, key) {
@@ -68,12 +68,12 @@ func (s *Service) publishedBut(ctx context.Context, h window.Hour, id shard.ID, 
 			p.damaged = append(p.damaged, key)
 		}
 		if st.Set != nil {
-			p.sets[w] = st.Set
+			p.sets[res] = st.Set
 		}
 		// Where it is gone since another one replaced it, that one is damaged, or lost: what the set
 		// covered is covered.
 		if st.Removed != nil {
-			expired[w] = st.Committed
+			expired[res] = st.Committed
 		}
 	}
 	return p, s.expired(ctx, h, id, p, expired)
@@ -86,14 +86,14 @@ func (l lister) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	return l.s.list(ctx, o)
 }
 
-// expired finds the inputs of generations that retention removed: windows of a generation
+// expired finds the inputs of generations that retention removed: resolutions of a generation
 // have the same, and its plan has them.
-func (s *Service) expired(ctx context.Context, h window.Hour, id shard.ID, p *published, gens map[window.Window]uint64) error {
+func (s *Service) expired(ctx context.Context, h timegrid.Hour, id shard.ID, p *published, gens map[timegrid.Resolution]uint64) error {
 	plans := map[uint64]catalog.Inputs{}
 	for _, set := range p.sets {
 		plans[set.Name.Generation] = set.Inputs
 	}
-	for w, gen := range gens {
+	for res, gen := range gens {
 		in, ok := plans[gen]
 		if !ok {
 			plan, err := s.readPlan(ctx, h, id, gen)
@@ -108,12 +108,12 @@ func (s *Service) expired(ctx context.Context, h window.Hour, id shard.ID, p *pu
 			}
 			plans[gen] = in
 		}
-		p.expired[w] = in
+		p.expired[res] = in
 	}
 	return nil
 }
 
-// setsPage is some generations of the windows of one shard.
+// setsPage is some generations of the resolutions of one shard.
 const setsPage = 64
 
 func (s *Service) list(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
@@ -132,52 +132,52 @@ func (s *Service) record(ctx context.Context, key string) (catalog.Record, objst
 	return r, info, nil
 }
 
-// next is the generation to make or to finish: the first that some window has not decided.
+// next is the generation to make or to finish: the first that some resolution has not decided.
 func (p *published) next() uint64 {
-	first := p.top[window.Raw]
-	for _, w := range window.All() {
-		first = min(first, p.top[w])
+	first := p.top[timegrid.Raw]
+	for _, res := range timegrid.Resolutions() {
+		first = min(first, p.top[res])
 	}
 	return first + 1
 }
 
-// unfinished: a generation is decided in some windows and not in others.
+// unfinished: a generation is decided in some resolutions and not in others.
 func (p *published) unfinished() bool {
-	for _, w := range window.All() {
-		if p.top[w] != p.top[window.Raw] {
+	for _, res := range timegrid.Resolutions() {
+		if p.top[res] != p.top[timegrid.Raw] {
 			return true
 		}
 	}
 	return false
 }
 
-// committed reports whether some window that is not open has the generation committed, or
+// committed reports whether some resolution that is not open has the generation committed, or
 // may have had it: those of one that was given up half-way have not.
-func (p *published) committed(gen uint64, open []window.Window) bool {
-	for _, w := range window.All() {
-		if slices.Contains(open, w) {
+func (p *published) committed(gen uint64, open []timegrid.Resolution) bool {
+	for _, res := range timegrid.Resolutions() {
+		if slices.Contains(open, res) {
 			continue
 		}
-		if _, expired := p.expired[w]; expired || p.sets[w] != nil && p.sets[w].Name.Generation >= gen {
+		if _, expired := p.expired[res]; expired || p.sets[res] != nil && p.sets[res].Name.Generation >= gen {
 			return true
 		}
 	}
 	return len(p.damaged) > 0
 }
 
-// covers reports whether the committed sets of all windows have the batch as an input, or
+// covers reports whether the committed sets of all resolutions have the batch as an input, or
 // had it when they expired.
 func (p *published) covers(id identity.Batch) bool {
 	var last *catalog.Set
-	for _, w := range window.All() {
-		set := p.sets[w]
+	for _, res := range timegrid.Resolutions() {
+		set := p.sets[res]
 		if set == nil {
-			if in, ok := p.expired[w]; !ok || !in.Covers(id) {
+			if in, ok := p.expired[res]; !ok || !in.Covers(id) {
 				return false
 			}
 			continue
 		}
-		// Windows of one plan have the same inputs.
+		// Resolutions of one plan have the same inputs.
 		if last != nil && set.PlanSHA256 == last.PlanSHA256 {
 			continue
 		}
@@ -189,21 +189,21 @@ func (p *published) covers(id identity.Batch) bool {
 	return true
 }
 
-// before is the highest committed generation of the window below gen, 0 for none. sets
+// before is the highest committed generation of the resolution below gen, 0 for none. sets
 // holds the highest of all: a higher one than gen means that gen is long decided.
-func (p *published) before(w window.Window, gen uint64) uint64 {
-	if set := p.sets[w]; set != nil && set.Name.Generation < gen {
+func (p *published) before(res timegrid.Resolution, gen uint64) uint64 {
+	if set := p.sets[res]; set != nil && set.Name.Generation < gen {
 		return set.Name.Generation
 	}
 	return 0
 }
 
-// newest is the set of the highest generation of any window: raw sets may expire first,
+// newest is the set of the highest generation of any resolution: raw sets may expire first,
 // and the next generation has the inputs of them all.
 func (p *published) newest() *catalog.Set {
 	var newest *catalog.Set
-	for _, w := range window.All() {
-		if s := p.sets[w]; s != nil && (newest == nil || s.Name.Generation > newest.Name.Generation) {
+	for _, res := range timegrid.Resolutions() {
+		if s := p.sets[res]; s != nil && (newest == nil || s.Name.Generation > newest.Name.Generation) {
 			newest = s
 		}
 	}

@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Raw frames are removed by the owner of their agents' shard, between two looks at its
@@ -42,14 +42,14 @@ type rawFrames struct {
 type framePass struct {
 	began  time.Time // by the store's clock
 	lim    compact.FrameLimits
-	to     window.Hour
-	from   window.Hour
+	to     timegrid.Hour
+	from   timegrid.Hour
 	full   bool
 	cursor string
 	listed bool
-	todo   []window.Hour
+	todo   []timegrid.Hour
 	hour   *compact.FrameHour // under way, of todo[0]
-	again  []window.Hour
+	again  []timegrid.Hour
 	rep    compact.FrameReport
 }
 
@@ -123,7 +123,7 @@ func (o *owner) beginFrames(ctx context.Context, keep time.Duration) (err error)
 	}
 	if !p.full {
 		p.from, p.todo = f.done.Through+1, slices.Clone(f.done.Again)
-		p.todo = slices.DeleteFunc(p.todo, func(h window.Hour) bool { return h > p.to })
+		p.todo = slices.DeleteFunc(p.todo, func(h timegrid.Hour) bool { return h > p.to })
 	}
 	f.pass = p
 	return nil
@@ -222,12 +222,12 @@ func (o *owner) readFrameProgress(ctx context.Context) (*compact.FrameProgress, 
 }
 
 // pendingNear reports that a batch of the hour is not rolled up.
-func (o *owner) pendingNear(_ shard.ID, h window.Hour) bool {
+func (o *owner) pendingNear(_ shard.ID, h timegrid.Hour) bool {
 	w := o.log.hours[h]
 	return w != nil && len(w.ids) > 0
 }
 
-func (s *Service) frameRemover(pending func(shard.ID, window.Hour) bool) (*compact.FrameRemover, error) {
+func (s *Service) frameRemover(pending func(shard.ID, timegrid.Hour) bool) (*compact.FrameRemover, error) {
 	return compact.NewFrameRemover(compact.FrameConfig{
 		Store: s.store, AuthorityID: s.cfg.AuthorityID, By: s.cfg.ID, Now: s.now, Pending: pending,
 		Each: func(ctx context.Context, n int, fn func(context.Context, int) error) error {

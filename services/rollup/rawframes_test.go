@@ -8,19 +8,19 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // there are the raw frames in the store.
@@ -77,7 +77,7 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	}
 	// Rolled up by its rows, without the frames: the late ones are covered, and may go.
 	w.drive(cfg, Grant{Shard: 0, Fence: 2})
-	set := w.set(hour0, 0, window.Raw)
+	set := w.set(hour0, 0, timegrid.Raw)
 	if set.Name.Generation != 2 || !set.Inputs.Covers(late.Identity) || !set.Inputs.Covers(wide.Identity) {
 		t.Fatalf("%+v", set)
 	}
@@ -193,7 +193,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		"a repair record":    {func(e accepted.Batch) string { return layout.Repair(e.Identity) }, "{}", 1},
 		"a conflict":         {func(e accepted.Batch) string { return layout.Quarantine(e.Identity, identity.Sum(nil)) }, "{}", 1},
 		"a window that is not decided": {func(accepted.Batch) string {
-			return layout.RollupSet(hour0, 0, window.OneHour, 1)
+			return layout.RollupSet(hour0, 0, timegrid.OneHour, 1)
 		}, "", 10},
 		"a segment that can't be read": {func(accepted.Batch) string { return layout.IntakeSegment(0, "cdef", 1) }, "x", 10},
 	} {
@@ -239,7 +239,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 	})
 	t.Run("a generation above in one window", func(t *testing.T) {
 		w, cfg, _, _ := frameWorld(t)
-		above := catalog.Aborted{AuthorityID: testAuthority, Name: layout.RollupSetName{Hour: hour0, Shard: 0, Window: window.Raw, Generation: 2}, Reason: "r", WorkerID: "w"}
+		above := catalog.Aborted{AuthorityID: testAuthority, Name: layout.RollupSetName{Hour: hour0, Shard: 0, Resolution: timegrid.Raw, Generation: 2}, Reason: "r", WorkerID: "w"}
 		w.spoil(above.Name.Key(), string(catalog.Record{Aborted: &above}.Marshal()))
 		w.advance(50 * time.Hour)
 		w.removesNothing(cfg, 10, "raw has a generation that the others have not")
@@ -249,9 +249,9 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		w.accept(agent, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", series.Gauge, at(hour0+1, time.Minute), 2})
 		w.clock.Store((hour0 + 2).End().UnixNano())
 		w.drive(cfg, Grant{Shard: 0, Fence: 2})
-		for _, win := range window.All() {
+		for _, res := range timegrid.Resolutions() {
 			for gen := range uint64(3) {
-				must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, win, gen)))
+				must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, res, gen)))
 			}
 		}
 		w.advance(50 * time.Hour)
@@ -289,7 +289,7 @@ func TestRawFramesOfExpiredHoursGo(t *testing.T) {
 			expiring.Retention.Minute, expiring.Retention.Five, expiring.Retention.Hour = expiring.Retention.Raw, expiring.Retention.Raw, expiring.Retention.Raw
 		}
 		must(t, w.compactor(expiring).retain(t.Context()))
-		if v := w.view(hour0, false); !v.Expired(hour0, window.Raw) || v.Expired(hour0, window.OneHour) != all {
+		if v := w.view(hour0, false); !v.Expired(hour0, timegrid.Raw) || v.Expired(hour0, timegrid.OneHour) != all {
 			t.Fatal("not expired as it should be")
 		}
 		w.removesNothing(expiring, 11, "expired, but not long ago")

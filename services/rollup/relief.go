@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Pending batches have a bound. Where it is reached, what waits for its hour's end, or
@@ -26,7 +26,7 @@ func (o *owner) relieve() {
 			delete(o.out, p.Identity)
 			return true
 		}
-		return !slices.ContainsFunc(p.hours, func(h window.Hour) bool {
+		return !slices.ContainsFunc(p.hours, func(h timegrid.Hour) bool {
 			return o.log.hours[h].stuck < stuckAfter && !o.isAside(h, p.Agent)
 		})
 	})

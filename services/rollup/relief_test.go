@@ -6,13 +6,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/fault"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // A shard with more batches of the current hour than may be pending keeps neither itself
@@ -53,7 +53,7 @@ func TestHotShard(t *testing.T) {
 		w.advance(cfg.Schedule.LateAfter)
 		both()
 	}
-	if s := w.set(hour0-3, 0, window.Raw); s == nil || !s.Inputs.Covers(late.Identity) {
+	if s := w.set(hour0-3, 0, timegrid.Raw); s == nil || !s.Inputs.Covers(late.Identity) {
 		t.Errorf("the late batch: %+v", s)
 	}
 	w.check(hour0-3, 0, 1)
@@ -125,7 +125,7 @@ func TestManyFramesAreGone(t *testing.T) {
 		}
 	}
 	run(2 * time.Hour)
-	set := w.set(hour0, 0, window.Raw)
+	set := w.set(hour0, 0, timegrid.Raw)
 	if set == nil || set.Inputs.Batches() != uint64(len(good)) {
 		t.Fatalf("those with frames: %+v", set)
 	}
@@ -147,7 +147,7 @@ func TestManyFramesAreGone(t *testing.T) {
 	w.restore(gone)
 	run(13 * time.Hour)
 	w.check(hour0, 0, w.generation(hour0, 0))
-	if set := w.set(hour0, 0, window.Raw); set.Inputs.Batches() != uint64(lost+len(good)) {
+	if set := w.set(hour0, 0, timegrid.Raw); set.Inputs.Batches() != uint64(lost+len(good)) {
 		t.Errorf("after they are back: %d batches", set.Inputs.Batches())
 	}
 	if left := w.left(0); len(left) > 0 || len(o.log.batches)+len(o.out)+len(o.log.segments) > 0 {
@@ -170,7 +170,7 @@ func TestHourThatIsStuck(t *testing.T) {
 	gone := w.accepted[:5:5]
 	w.lose(gone)
 	seq = w.some(agent, hour0, 50, 80, seq) // late ones
-	for i := range window.Hour(3) {
+	for i := range timegrid.Hour(3) {
 		seq = w.some(agent, hour0+5+i, 0, 2, seq)
 	}
 	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 10})
@@ -179,10 +179,10 @@ func TestHourThatIsStuck(t *testing.T) {
 		_ = rounds(t.Context(), o)
 		w.advance(time.Minute)
 	}
-	for i := range window.Hour(3) {
+	for i := range timegrid.Hour(3) {
 		w.check(hour0+5+i, 0, 1)
 	}
-	if g := w.set(hour0, 0, window.OneMinute).Name.Generation; g != 1 {
+	if g := w.set(hour0, 0, timegrid.OneMinute).Name.Generation; g != 1 {
 		t.Errorf("generation %d of the hour", g)
 	}
 	if o.log.shelved == 0 {
@@ -215,7 +215,7 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 		m := w.compactor(cfg)
 		w.advance(72 * time.Hour)
 		must(t, m.retain(t.Context()))
-		if raw, hour := w.set(hour0, 0, window.Raw), w.set(hour0, 0, window.OneHour); raw != nil || (hour == nil) != all {
+		if raw, hour := w.set(hour0, 0, timegrid.Raw), w.set(hour0, 0, timegrid.OneHour); raw != nil || (hour == nil) != all {
 			t.Fatalf("after retention: %v, %v", raw, hour)
 		}
 		if !all {
@@ -225,14 +225,14 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
 		must(t, err)
 		w.settled(o, time.Minute, 10)
-		for _, win := range window.All() {
-			if s := w.set(hour0, 0, win); s != nil && s.Name.Generation != 1 {
-				t.Errorf("%s was made again: generation %d", win, s.Name.Generation)
+		for _, res := range timegrid.Resolutions() {
+			if s := w.set(hour0, 0, res); s != nil && s.Name.Generation != 1 {
+				t.Errorf("%s was made again: generation %d", res, s.Name.Generation)
 			}
 		}
 		n := 0
 		must(t, storetest.Each(t.Context(), w.store, layout.RollupSetsHour(hour0), func(objstore.Info) error { n++; return nil }))
-		if n != len(window.All()) {
+		if n != len(timegrid.Resolutions()) {
 			t.Errorf("%d records, want those of the first generation", n)
 		}
 	}
@@ -241,7 +241,7 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 	w.accept(agent, 100, one(hour0, 30*time.Minute))
 	cfg.Retention = DefaultRetentionConfig()
 	w.drive(cfg, Grant{Shard: 0, Fence: 3})
-	if s := w.set(hour0, 0, window.Raw); s == nil || s.Name.Generation != 2 {
+	if s := w.set(hour0, 0, timegrid.Raw); s == nil || s.Name.Generation != 2 {
 		t.Errorf("a late batch: %+v", s)
 	}
 }
@@ -252,7 +252,7 @@ func TestShelvedBatchesKeepTheirSegments(t *testing.T) {
 	entry := func(n uint64) accepted.Batch {
 		return accepted.Batch{Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: n, SeqEnd: n}}
 	}
-	hours := func(e accepted.Batch) []window.Hour { return []window.Hour{window.Hour(e.SeqStart)} }
+	hours := func(e accepted.Batch) []timegrid.Hour { return []timegrid.Hour{timegrid.Hour(e.SeqStart)} }
 	all := func(identity.Batch) bool { return true }
 	now := time.Unix(0, 0)
 	b.add("both", []accepted.Batch{entry(1), entry(2)}, hours, now)

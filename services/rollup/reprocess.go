@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"lightmetrics.dev/lightmetrics/pkg/reprocess"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
 
 // reprocess does operators' orders to give accepted batches to the workers again, one at a

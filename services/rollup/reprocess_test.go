@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/reprocess"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/window"
-	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
 // TestWorkersReprocess: batches that no intake names are rolled up when an operator orders
@@ -41,7 +41,7 @@ func TestWorkersReprocess(t *testing.T) {
 
 	s := w.start(t, testConfig(), w.store)
 	eventually(t, "the shards are owned", func() bool { return len(s.Shards()) == testShards })
-	if w.set(hour0, 0, window.OneHour) != nil {
+	if w.set(hour0, 0, timegrid.OneHour) != nil {
 		t.Fatal("published without an order")
 	}
 	w.advance(2 * time.Minute)
@@ -49,9 +49,9 @@ func TestWorkersReprocess(t *testing.T) {
 		l, err := w.pending.Log(t.Context(), k.Log)
 		return err == nil && l.Last == k.Number
 	})
-	eventually(t, "the hour is published", func() bool { return w.set(hour0, 0, window.OneHour) != nil })
+	eventually(t, "the hour is published", func() bool { return w.set(hour0, 0, timegrid.OneHour) != nil })
 	w.check(hour0, 0, 1)
-	if got := w.set(hour0, 0, window.Raw).Inputs; got.Batches() != 5 || !got.Covers(identity.Batch{Agent: agentOf(0, 0), Boot: "b", SeqStart: 0, SeqEnd: 0}) {
+	if got := w.set(hour0, 0, timegrid.Raw).Inputs; got.Batches() != 5 || !got.Covers(identity.Batch{Agent: agentOf(0, 0), Boot: "b", SeqStart: 0, SeqEnd: 0}) {
 		t.Errorf("inputs %+v", got)
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // A plan says in how many parts its hour is built, before anybody knows how many series
@@ -39,7 +39,7 @@ const (
 
 // resize gives the generation up and fixes the plan of the next one. An error says that it
 // could not, and the job is tried again.
-func (h job) resize(ctx context.Context, p *planned, pub *published, open []window.Window, cause error) error {
+func (h job) resize(ctx context.Context, p *planned, pub *published, open []timegrid.Resolution, cause error) error {
 	s, o := h.o.s, h.o
 	sizes, err := s.survey(ctx, p)
 	if err != nil {
@@ -90,8 +90,8 @@ func (h job) resize(ctx context.Context, p *planned, pub *published, open []wind
 			return errors.Join(cause, err)
 		}
 	}
-	for _, w := range slices.Backward(open) {
-		n := catalog.Name{Hour: p.Hour, Shard: p.Shard, Window: w, Generation: p.Generation}
+	for _, res := range slices.Backward(open) {
+		n := catalog.Name{Hour: p.Hour, Shard: p.Shard, Resolution: res, Generation: p.Generation}
 		if _, err := s.publisher.Abort(ctx, n, "does not fit into memory"); err != nil {
 			return errors.Join(cause, err)
 		}

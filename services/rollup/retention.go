@@ -7,11 +7,11 @@ import (
 	"math"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// RetentionConfig is how long published sets stay, by window, after their hour's end; 0
+// RetentionConfig is how long published sets stay, by resolution, after their hour's end; 0
 // is for ever.
 type RetentionConfig struct {
 	Raw    time.Duration `koanf:"raw" help:"how long raw samples stay after their hour's end; 0 is for ever"`
@@ -30,9 +30,9 @@ func DefaultRetentionConfig() RetentionConfig { return RetentionConfig{Interval:
 
 // Validate checks ranges.
 func (c RetentionConfig) Validate() error {
-	for w, d := range c.windows() {
+	for res, d := range c.resolutions() {
 		if d < 0 || d > 0 && d < 24*time.Hour {
-			return fmt.Errorf("retention.%s: 0, or at least 24h", w)
+			return fmt.Errorf("retention.%s: 0, or at least 24h", res)
 		}
 	}
 	if c.RawFrames < 0 || c.RawFrames > 0 && c.RawFrames < 24*time.Hour {
@@ -44,14 +44,14 @@ func (c RetentionConfig) Validate() error {
 	return nil
 }
 
-func (c RetentionConfig) windows() map[window.Window]time.Duration {
-	return map[window.Window]time.Duration{window.Raw: c.Raw, window.OneMinute: c.Minute, window.FiveMinutes: c.Five, window.OneHour: c.Hour}
+func (c RetentionConfig) resolutions() map[timegrid.Resolution]time.Duration {
+	return map[timegrid.Resolution]time.Duration{timegrid.Raw: c.Raw, timegrid.OneMinute: c.Minute, timegrid.FiveMinutes: c.Five, timegrid.OneHour: c.Hour}
 }
 
-// retained is how far a window's sets are removed.
+// retained is how far a resolution's sets are removed.
 type retained struct {
 	at   time.Time
-	to   window.Hour
+	to   timegrid.Hour
 	full time.Time // the last time that all hours were looked at
 }
 
@@ -59,7 +59,7 @@ type retained struct {
 const fullEvery = 24 * time.Hour
 
 // earliest hour that can have sets: times of samples are nanoseconds in 64 bits.
-var earliest = window.HourOfNS(math.MinInt64)
+var earliest = timegrid.HourOfNS(math.MinInt64)
 
 // retain removes what is due. The owner of the first shard does it for all.
 func (m *compactions) retain(ctx context.Context) error {
@@ -69,8 +69,8 @@ func (m *compactions) retain(ctx context.Context) error {
 	var failed []error
 	now := m.s.now()
 	var confirmed time.Time
-	for w, keep := range m.s.cfg.Retention.windows() {
-		last := m.retained[w]
+	for res, keep := range m.s.cfg.Retention.resolutions() {
+		last := m.retained[res]
 		if keep == 0 || now.Sub(last.at) < m.s.cfg.Retention.Interval {
 			continue
 		}
@@ -81,21 +81,21 @@ func (m *compactions) retain(ctx context.Context) error {
 			}
 		}
 		// The last hour that ended so long ago.
-		to := window.HourOf(confirmed.Add(-keep).UnixMilli()) - 1
+		to := timegrid.HourOf(confirmed.Add(-keep).UnixMilli()) - 1
 		from, full := last.to, last.full
 		if now.Sub(full) >= fullEvery {
 			from, full = earliest, now
 		}
-		rep, err := m.r.Retain(ctx, w, from, to)
-		m.s.m.compact.expired.WithLabelValues(w.String()).Add(float64(rep.Sets))
+		rep, err := m.r.Retain(ctx, res, from, to)
+		m.s.m.compact.expired.WithLabelValues(res.String()).Add(float64(rep.Sets))
 		if rep.Sets > 0 {
-			m.s.log.Info("retention removed sets", "window", w, "hours", rep.Hours, "sets", rep.Sets, "samples", rep.Samples)
+			m.s.log.Info("retention removed sets", "resolution", res, "hours", rep.Hours, "sets", rep.Sets, "samples", rep.Samples)
 		}
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		m.retained[w] = retained{now, to, full}
+		m.retained[res] = retained{now, to, full}
 	}
 	return errors.Join(failed...)
 }

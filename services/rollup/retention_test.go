@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // What expires is told by the store's clock, whatever the worker's says: one that is ahead
@@ -44,12 +44,12 @@ func TestRetentionGoesByTheStoresClock(t *testing.T) {
 			if errors.As(err, &clock) != x.refused || err != nil && !x.refused {
 				t.Fatalf("%v", err)
 			}
-			if got := w.view(hour0, false).Expired(hour0, window.Raw); got != x.expired {
+			if got := w.view(hour0, false).Expired(hour0, timegrid.Raw); got != x.expired {
 				t.Errorf("expired: %v", got)
 			}
 			e, _, err := catalog.ReadExpiry(t.Context(), w.store, testAuthority)
 			must(t, err)
-			if through, ok := e.Through[window.Raw]; (ok && through >= hour0) != x.expired {
+			if through, ok := e.Through[timegrid.Raw]; (ok && through >= hour0) != x.expired {
 				t.Errorf("decided through %s", through)
 			}
 		})
@@ -67,26 +67,26 @@ func TestRetentionThatStopsHalfWay(t *testing.T) {
 		w.drive(cfg, Grant{Shard: id, Fence: 1})
 	}
 	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
-	first := w.view(hour0, true).Set(hour0, 0, window.Raw)
+	first := w.view(hour0, true).Set(hour0, 0, timegrid.Raw)
 	m := w.compactor(cfg)
 	must(t, m.retain(t.Context()))
-	if v := w.view(hour0, false); !v.Expired(hour0, window.Raw) || len(v.Sets(hour0, window.Raw)) > 0 {
+	if v := w.view(hour0, false); !v.Expired(hour0, timegrid.Raw) || len(v.Sets(hour0, timegrid.Raw)) > 0 {
 		t.Error("not expired")
 	}
 	// The set of one shard is back, as if the worker had stopped before it.
 	_, err := w.store.Put(t.Context(), first.Name.Key(), first.Marshal(), objstore.PutOptions{})
 	must(t, err)
 	v := w.view(hour0, false)
-	if !v.Expired(hour0, window.Raw) || len(v.Sets(hour0, window.Raw)) > 0 || v.Set(hour0, 0, window.Raw) != nil {
+	if !v.Expired(hour0, timegrid.Raw) || len(v.Sets(hour0, timegrid.Raw)) > 0 || v.Set(hour0, 0, timegrid.Raw) != nil {
 		t.Error("a part of the hour counts")
 	}
-	if sets, ok := v.Instead(hour0, window.OneMinute); !ok || len(sets) != testShards {
+	if sets, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(sets) != testShards {
 		t.Errorf("1m rows of %d shards stand in", len(sets))
 	}
 }
 
 // Sets of the last hour that is over are removed with the others, and those of the hour
-// behind it stay; rolled rows of other windows do.
+// behind it stay; rolled rows of other resolutions do.
 func TestRetentionRemoves(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
@@ -94,7 +94,7 @@ func TestRetentionRemoves(t *testing.T) {
 	seq := uint64(0)
 	w.clock.Store((hour0 + 3).End().UnixNano())
 	for h := range 3 {
-		seq = w.some(agentOf(0, 0), hour0+window.Hour(h), 10*h, 3, seq)
+		seq = w.some(agentOf(0, 0), hour0+timegrid.Hour(h), 10*h, 3, seq)
 	}
 	w.drive(cfg, Grant{Shard: 0, Fence: 1})
 	m := w.compactor(cfg)
@@ -102,10 +102,10 @@ func TestRetentionRemoves(t *testing.T) {
 	must(t, m.retain(t.Context()))
 	for h, gone := range []bool{true, true, false} {
 		for _, x := range []struct {
-			of   window.Window
+			of   timegrid.Resolution
 			gone bool
-		}{{window.Raw, gone}, {window.OneMinute, false}} {
-			key := catalog.Name{Hour: hour0 + window.Hour(h), Window: x.of, Generation: 1}.Key()
+		}{{timegrid.Raw, gone}, {timegrid.OneMinute, false}} {
+			key := catalog.Name{Hour: hour0 + timegrid.Hour(h), Resolution: x.of, Generation: 1}.Key()
 			r, _, err := catalog.Read(t.Context(), w.store, testAuthority, key)
 			if err != nil || (r.Set == nil) != x.gone || (r.Removed != nil) != x.gone {
 				t.Errorf("hour %d, %s: set %v, removed %v, %v", h, x.of, r.Set != nil, r.Removed != nil, err)

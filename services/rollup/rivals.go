@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // Batches whose sequence numbers overlap are rivals: each number counts once, so each of
@@ -22,10 +22,10 @@ import (
 // that numbers records twice has the others.
 
 // rivals makes the hour's pending batches and their rivals inputs of each other's hours.
-func (o *owner) rivals(ctx context.Context, h window.Hour) error {
+func (o *owner) rivals(ctx context.Context, h timegrid.Hour) error {
 	o.log.rivals(o.s.now())
 	pend := o.log.inputs(h)
-	for _, beside := range []window.Hour{h - 1, h + 1} {
+	for _, beside := range []timegrid.Hour{h - 1, h + 1} {
 		pub, err := o.s.published(ctx, beside, o.grant.Shard)
 		if record.Unreadable(err) {
 			// It waits for a repair; who overlaps is told by what was accepted.
@@ -38,7 +38,7 @@ func (o *owner) rivals(ctx context.Context, h window.Hour) error {
 		if err != nil {
 			return err
 		}
-		set := pub.sets[window.Raw]
+		set := pub.sets[timegrid.Raw]
 		if set == nil {
 			continue
 		}
@@ -58,7 +58,7 @@ func (o *owner) rivals(ctx context.Context, h window.Hour) error {
 }
 
 // join makes published batches of another hour inputs of h.
-func (o *owner) join(ctx context.Context, h window.Hour, set *catalog.Set, ids []identity.Batch) error {
+func (o *owner) join(ctx context.Context, h timegrid.Hour, set *catalog.Set, ids []identity.Batch) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (b *backlog) rivals(now time.Time) {
 			j++
 		}
 		if j > i+1 {
-			var hours []window.Hour
+			var hours []timegrid.Hour
 			for _, p := range all[i:j] {
 				hours = append(hours, p.all...)
 			}
@@ -140,7 +140,7 @@ func (b *backlog) rivals(now time.Time) {
 }
 
 // join makes a batch that is published elsewhere an input of the hour.
-func (b *backlog) join(e accepted.Batch, h window.Hour, now time.Time) {
+func (b *backlog) join(e accepted.Batch, h timegrid.Hour, now time.Time) {
 	p := b.batches[e.Identity]
 	if p == nil {
 		p = &pending{Batch: e}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // Where the published set of an hour beside can't be read, the identity manifests tell who
@@ -21,7 +21,7 @@ import (
 
 // rivalsAccepted makes accepted batches with samples in beside that overlap the pending
 // ones of h inputs of h, and those inputs of beside.
-func (o *owner) rivalsAccepted(ctx context.Context, pend []accepted.Batch, beside, h window.Hour) error {
+func (o *owner) rivalsAccepted(ctx context.Context, pend []accepted.Batch, beside, h timegrid.Hour) error {
 	for i := 0; i < len(pend); {
 		boot, end := pend[i].Identity.BootOf(), pend[i].SeqEnd
 		j := i
@@ -37,7 +37,7 @@ func (o *owner) rivalsAccepted(ctx context.Context, pend []accepted.Batch, besid
 }
 
 // overlaps lists the accepted batches of one boot that may overlap; pend is in their order.
-func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []accepted.Batch, end uint64, beside, h window.Hour) error {
+func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []accepted.Batch, end uint64, beside, h timegrid.Hour) error {
 	prefix := layout.AcceptedBoot(boot)
 	from := pend[0].SeqStart - min(pend[0].SeqStart, uint64(frame.DefaultLimits().Records))
 	for i, err := range objstore.List(ctx, o.s.store, objstore.ListOptions{Prefix: prefix, StartAfter: prefix + layout.SeqName(from, 0)}) {
@@ -77,7 +77,7 @@ func (o *owner) overlaps(ctx context.Context, boot identity.Boot, pend []accepte
 
 // joinAccepted makes published batches of another hour inputs of h when the plan that has
 // their entries can't be read.
-func (o *owner) joinAccepted(ctx context.Context, ids []identity.Batch, h window.Hour) error {
+func (o *owner) joinAccepted(ctx context.Context, ids []identity.Batch, h timegrid.Hour) error {
 	for _, id := range ids {
 		e, err := o.s.acceptedEntry(ctx, id)
 		if errors.Is(err, objstore.ErrNotFound) {

@@ -3,11 +3,11 @@ package rollup
 import (
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // A batch that gets another hour takes those that overlap with it there, also when they
@@ -19,7 +19,7 @@ func TestRivalsFollowIntoLaterHours(t *testing.T) {
 	}
 	x, y, z := entry(0, 9), entry(5, 14), entry(15, 20)
 	now := hour0.End()
-	b.add("segment", []accepted.Batch{x, y, z}, func(accepted.Batch) []window.Hour { return []window.Hour{hour0} }, now)
+	b.add("segment", []accepted.Batch{x, y, z}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{hour0} }, now)
 	b.rivals(now)
 	if n := len(b.inputs(hour0)); n != 3 {
 		t.Fatalf("%d inputs", n)
@@ -39,7 +39,7 @@ func TestCorruptRecordHoldsUpItsHourOnly(t *testing.T) {
 	a := agentOf(1, 0)
 	seq := w.some(a, hour0-5, 0, 2, 0)
 	w.drive(cfg, Grant{Shard: 1, Fence: 5})
-	key := layout.RollupSet(hour0-5, 1, window.Raw, 2)
+	key := layout.RollupSet(hour0-5, 1, timegrid.Raw, 2)
 	_, err := w.store.Create(t.Context(), key, []byte("{"), objstore.PutOptions{})
 	must(t, err)
 	w.some(a, hour0, 0, 2, seq)

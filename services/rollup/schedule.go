@@ -5,11 +5,11 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/retry"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/retry"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // early says why an hour is rolled up before its time.
@@ -32,7 +32,7 @@ func (o *owner) dueAt(w *hourWork, pub *published) (time.Time, early) {
 	if pub.unfinished() {
 		return time.Time{}, onTime
 	}
-	now, since, set := o.s.now(), w.since, pub.sets[window.Raw]
+	now, since, set := o.s.now(), w.since, pub.sets[timegrid.Raw]
 	if set != nil {
 		// One that says it was made after now is of another clock, and says nothing.
 		if at := time.Unix(0, set.CreatedAt); at.After(since) && !at.After(now) {
@@ -57,7 +57,7 @@ func (o *owner) dueAt(w *hourWork, pub *published) (time.Time, early) {
 }
 
 // ahead: the hour begins so much later than now that no clock that is right gives it.
-func (o *owner) ahead(h window.Hour, now time.Time) bool {
+func (o *owner) ahead(h timegrid.Hour, now time.Time) bool {
 	return h.Start().Sub(now) > o.s.cfg.Schedule.Ahead
 }
 

@@ -20,19 +20,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/web"
-	"lightmetrics.dev/lightmetrics/pkg/window"
-	"lightmetrics.dev/lightmetrics/pkg/work"
-	workmem "lightmetrics.dev/lightmetrics/pkg/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	workmem "lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/service"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Deps are what a worker is built over.
@@ -275,7 +275,7 @@ func (s *Service) collect(ctx context.Context) error {
 
 // collectOnce works off what is due and sweeps an hour after swept: crashes left things
 // that nobody queued. It gives the hour to go on from.
-func (s *Service) collectOnce(ctx context.Context, swept window.Hour) (window.Hour, error) {
+func (s *Service) collectOnce(ctx context.Context, swept timegrid.Hour) (timegrid.Hour, error) {
 	err := s.initEpoch(ctx)
 	for err == nil {
 		var r publish.Report

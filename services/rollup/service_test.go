@@ -11,12 +11,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // patience bounds every wait of a test; no test measures time.
@@ -64,7 +64,7 @@ func (w *world) start(t *testing.T, cfg Config, s objstore.Store) running {
 	return running{svc, stop}
 }
 
-// TestOverTheEmbeddedStore: two workers that both own everything, over HTTP: every window
+// TestOverTheEmbeddedStore: two workers that both own everything, over HTTP: every resolution
 // of every shard is published once and equals the recomputation; late batches make the
 // next generation of exactly their hour.
 func TestOverTheEmbeddedStore(t *testing.T) {
@@ -117,12 +117,12 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 			t.Errorf("%s: %s", path, body)
 		}
 	}
-	count := func(s running, win window.Window) float64 {
-		return testutil.ToFloat64(s.m.generations.WithLabelValues(win.String()))
+	count := func(s running, res timegrid.Resolution) float64 {
+		return testutil.ToFloat64(s.m.generations.WithLabelValues(res.String()))
 	}
-	for _, win := range window.All() {
-		if n := count(a, win) + count(b, win); n != 2*testShards+1 {
-			t.Errorf("%v generations of %s committed, want %d", n, win, 2*testShards+1)
+	for _, res := range timegrid.Resolutions() {
+		if n := count(a, res) + count(b, res); n != 2*testShards+1 {
+			t.Errorf("%v generations of %s committed, want %d", n, res, 2*testShards+1)
 		}
 	}
 	if n := testutil.ToFloat64(a.m.late) + testutil.ToFloat64(b.m.late); n != 1 {
@@ -139,14 +139,14 @@ func TestBatchOverHours(t *testing.T) {
 	w.accept(agent, 10, point{"g", series.Gauge, at(hour0-3, time.Minute), 1}, point{"g", series.Gauge, at(hour0, time.Minute), 2})
 	w.advance(2 * time.Hour)
 	w.drive(testConfig(), Grant{Shard: 1, Fence: 1})
-	for _, h := range []window.Hour{hour0 - 3, hour0, hour0 + 1} {
+	for _, h := range []timegrid.Hour{hour0 - 3, hour0, hour0 + 1} {
 		w.check(h, 1, 1)
 	}
-	if s := w.set(hour0, 1, window.Raw); s.Counts.Records != 4 || s.Counts.Published != 2 || s.Counts.OtherHours != 2 {
+	if s := w.set(hour0, 1, timegrid.Raw); s.Counts.Records != 4 || s.Counts.Published != 2 || s.Counts.OtherHours != 2 {
 		t.Errorf("counts %+v", s.Counts)
 	}
-	for _, h := range []window.Hour{hour0 - 1, hour0 - 2} {
-		if s := w.set(h, 1, window.Raw); s != nil {
+	for _, h := range []timegrid.Hour{hour0 - 1, hour0 - 2} {
+		if s := w.set(h, 1, timegrid.Raw); s != nil {
 			t.Errorf("hour %s without records is published", h)
 		}
 	}
@@ -165,7 +165,7 @@ func TestSchedule(t *testing.T) {
 	must(t, err)
 	generation := func() uint64 {
 		must(t, rounds(t.Context(), o))
-		if s := w.set(hour0, 0, window.OneHour); s != nil {
+		if s := w.set(hour0, 0, timegrid.OneHour); s != nil {
 			return s.Name.Generation
 		}
 		return 0
@@ -211,7 +211,7 @@ func TestLateAndOutOfOrder(t *testing.T) {
 	w.drive(testConfig(), g)
 	w.check(hour0, 0, 3)
 	w.check(hour0-1, 0, 1)
-	if c := w.set(hour0, 0, window.Raw).Counts; c.Overlapped != 1 || c.Duplicates != 1 {
+	if c := w.set(hour0, 0, timegrid.Raw).Counts; c.Overlapped != 1 || c.Duplicates != 1 {
 		t.Errorf("counts %+v", c)
 	}
 	if left := w.left(0); len(left) > 0 {
@@ -225,7 +225,7 @@ func TestOverlapOverHours(t *testing.T) {
 	for name, order := range map[string][]int{"pending": {0, 0, 0}, "the later is published": {0, 1, 0}, "the winner comes late": {1, 0, 1}, "the winner is published": {0, 0, 1}} {
 		w := newWorld(t, newMem())
 		agent := agentOf(0, 0)
-		two := func(h window.Hour, from time.Duration) []point {
+		two := func(h timegrid.Hour, from time.Duration) []point {
 			return []point{{"g", series.Gauge, at(h, from), 1}, {"g", series.Gauge, at(h, from+time.Minute), 2}}
 		}
 		// 0-1 in the hour before, 1-2 in the hour, 2-3 in the hour: 0 wins 1, 1 wins 2.
@@ -240,11 +240,11 @@ func TestOverlapOverHours(t *testing.T) {
 			w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
 		}
 		w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
-		for _, h := range []window.Hour{hour0 - 1, hour0} {
-			gen := w.set(h, 0, window.Raw).Name.Generation
+		for _, h := range []timegrid.Hour{hour0 - 1, hour0} {
+			gen := w.set(h, 0, timegrid.Raw).Name.Generation
 			w.check(h, 0, gen)
 		}
-		if c := w.set(hour0, 0, window.Raw).Counts; c.Published != 2 || c.Overlapped != 2 {
+		if c := w.set(hour0, 0, timegrid.Raw).Counts; c.Published != 2 || c.Overlapped != 2 {
 			t.Errorf("%s: %+v", name, c)
 		}
 		if left := w.left(0); len(left) > 0 {
@@ -263,7 +263,7 @@ func TestParts(t *testing.T) {
 	cfg.Jobs.Memory = 12 << 10
 	cfg.Chunks.MetricSamples, cfg.Chunks.MaxSamples = 8, 15
 	w.drive(cfg, Grant{Shard: 0, Fence: 1})
-	set := w.set(hour0, 0, window.Raw)
+	set := w.set(hour0, 0, timegrid.Raw)
 	first := set.Name.Generation
 	if first == 1 {
 		t.Error("the hour was made in one part")
@@ -283,7 +283,7 @@ func TestParts(t *testing.T) {
 	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	toRest(t, w, o)
-	last := w.set(hour0, 0, window.Raw).Name.Generation
+	last := w.set(hour0, 0, timegrid.Raw).Name.Generation
 	if last == first {
 		t.Fatal("the late batches are not rolled up")
 	}
@@ -309,7 +309,7 @@ func TestUnreadableFrame(t *testing.T) {
 	}
 	w.advance(time.Minute)
 	must(t, rounds(t.Context(), o))
-	set := w.set(hour0, 0, window.Raw)
+	set := w.set(hour0, 0, timegrid.Raw)
 	if set == nil || set.Name.Generation != 2 || set.Inputs.Covers(lost.Identity) || set.Inputs.Batches() != 2 {
 		t.Fatalf("without the lost one: %+v", set)
 	}
@@ -319,7 +319,7 @@ func TestUnreadableFrame(t *testing.T) {
 	w.some(agent, hour0, 10, 1, seq)
 	w.advance(outFor)
 	must(t, rounds(t.Context(), o))
-	if set := w.set(hour0, 0, window.Raw); set.Name.Generation != 3 || set.Inputs.Batches() != 3 {
+	if set := w.set(hour0, 0, timegrid.Raw); set.Name.Generation != 3 || set.Inputs.Batches() != 3 {
 		t.Fatalf("a later one: %+v", set)
 	}
 	_, err = w.store.Create(t.Context(), layout.Blob(lost.FrameSHA256, 3), w.frames[lost.Identity], objstore.PutOptions{})

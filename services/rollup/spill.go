@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"os"
 
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
 )
 
 // spill keeps the chunks of an hour that is built in parts until they are published: all

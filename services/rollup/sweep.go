@@ -3,8 +3,8 @@ package rollup
 import (
 	"context"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // sweepTries bounds the hours of others that a sweep passes over at once.
@@ -13,7 +13,7 @@ const sweepTries = 8
 // sweepNext sweeps the first hour after the given one that falls to this worker, and gives
 // the hour to go on from: earliest-1 after the last one. Workers share the hours as they
 // share the shards, so more of them make a round faster and not dearer.
-func (s *Service) sweepNext(ctx context.Context, after window.Hour) (at window.Hour, queued int, err error) {
+func (s *Service) sweepNext(ctx context.Context, after timegrid.Hour) (at timegrid.Hour, queued int, err error) {
 	at = after
 	for range sweepTries {
 		next, ok := s.sweepsAfter(at)
@@ -36,13 +36,13 @@ func (s *Service) sweepNext(ctx context.Context, after window.Hour) (at window.H
 }
 
 // sweeps: an hour falls to the owner of a shard.
-func (s *Service) sweeps(h window.Hour) bool {
+func (s *Service) sweeps(h timegrid.Hour) bool {
 	k := int64(s.cfg.Shards)
 	return s.owns(shard.ID((int64(h)%k + k) % k))
 }
 
 // sweepsAfter is the first hour after h that falls to this worker.
-func (s *Service) sweepsAfter(h window.Hour) (window.Hour, bool) {
+func (s *Service) sweepsAfter(h timegrid.Hour) (timegrid.Hour, bool) {
 	for range s.cfg.Shards {
 		if h++; s.sweeps(h) {
 			return h, true

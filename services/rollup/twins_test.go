@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // Agents with equal values and times have equal chunks, within a set and in the sets of
@@ -29,7 +29,7 @@ func TestAgentsWithEqualValues(t *testing.T) {
 		}
 	}
 	agents(func(a string) {
-		for k := range window.Hour(2) {
+		for k := range timegrid.Hour(2) {
 			next[a] = w.some(a, h+k, 0, 20, next[a])
 		}
 	})
@@ -45,7 +45,7 @@ func TestAgentsWithEqualValues(t *testing.T) {
 	}
 	chunks := map[string]int{}
 	for id := range shard.ID(testShards) {
-		for _, o := range w.set(h, id, window.Raw).Objects {
+		for _, o := range w.set(h, id, timegrid.Raw).Objects {
 			chunks[o.ChunkKey]++
 		}
 	}
@@ -71,11 +71,11 @@ func TestAgentsWithEqualValues(t *testing.T) {
 	}
 
 	// One shard's rows of 1m expire; the other's, whose chunks are the same, stay.
-	if _, err := m.s.publisher.Expire(t.Context(), w.set(h, 0, window.OneMinute).Name); err != nil {
+	if _, err := m.s.publisher.Expire(t.Context(), w.set(h, 0, timegrid.OneMinute).Name); err != nil {
 		t.Fatal(err)
 	}
 	w.collected(m)
-	kept := w.set(h, 1, window.OneMinute)
+	kept := w.set(h, 1, timegrid.OneMinute)
 	for _, o := range kept.Objects {
 		for _, key := range []string{o.ChunkKey, o.IndexKey} {
 			if _, err := w.store.Head(t.Context(), key); err != nil {

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
 // verdict is what became of a call: in, unknown (who calls), denied.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/query"
 	"lightmetrics.dev/lightmetrics/services/reconciler"
 )

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )
 

@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/input/inputtest"
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
 type scrapeCase struct {

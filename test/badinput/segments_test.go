@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // segmentCase spoils a queue of a segment with four batches and one with two.

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
-	"lightmetrics.dev/lightmetrics/pkg/fsck"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -129,7 +129,7 @@ func benchAcceptOne(ctx context.Context, e *env, agents, samples int) ([]Result,
 	}
 	lost, err := a.readBack(ctx)
 	return append(rs, Result{Name: name + "lost-after-kill", Value: float64(lost), Unit: "batches", Baseline: "acknowledged", BaselineValue: float64(len(a.acked)),
-		Goal: "== 0", Pass: lost == 0 && err == nil, Durability: "object store, fsync", Note: "kill -9 of store and collector, start, pkg/fsck over all"}), err
+		Goal: "== 0", Pass: lost == 0 && err == nil, Durability: "object store, fsync", Note: "kill -9 of store and collector, start, internal/derived/fsck over all"}), err
 }
 
 // ours sends a run of new batches through the collector: batches/s.

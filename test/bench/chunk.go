@@ -17,11 +17,11 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"lightmetrics.dev/lightmetrics/internal/tsbs"
-	"lightmetrics.dev/lightmetrics/pkg/chunk"
+	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // nodeFile is real node_exporter scrapes, where it is there.
@@ -33,7 +33,7 @@ const (
 	chunkCPUGoal   = 1.0
 )
 
-// benchChunk encodes and decodes the samples as the raw window of (shard, hour) chunks with
+// benchChunk encodes and decodes the samples as the raw resolution of (shard, hour) chunks with
 // their indexes, next to a Prometheus block (bytes) and its XOR chunks (CPU) of the same samples.
 func benchChunk(ctx context.Context, e *env) ([]Result, error) {
 	data, note, err := tsbsData(e)
@@ -108,12 +108,12 @@ func newChunkWork(d *tsbs.Dataset, shards uint32) (*chunkWork, error) {
 	w := &chunkWork{w: chunk.NewWriter(chunk.Options{}), d: chunk.NewDecoder(nil, chunk.Limits{}), samples: d.Samples()}
 	type key struct {
 		shard shard.ID
-		hour  window.Hour
+		hour  timegrid.Hour
 	}
 	sets := map[key][]*chunk.Series{}
 	for _, h := range d.Hosts() {
 		agent := cmp.Or(h.Name, "node")
-		times := map[window.Hour][]int64{} // a host's series share their times
+		times := map[timegrid.Hour][]int64{} // a host's series share their times
 		for i := range h.Series {
 			for hour, s := range hours(&h.Series[i]) {
 				s.Agent = agent
@@ -140,16 +140,16 @@ func newChunkWork(d *tsbs.Dataset, shards uint32) (*chunkWork, error) {
 }
 
 // hours cuts a series at hours.
-func hours(s *tsbs.Series) map[window.Hour]*chunk.Series {
+func hours(s *tsbs.Series) map[timegrid.Hour]*chunk.Series {
 	var ls []series.Label
 	for _, l := range s.Labels {
 		if l.Value != "" {
 			ls = append(ls, series.Label(l))
 		}
 	}
-	out := map[window.Hour]*chunk.Series{}
+	out := map[timegrid.Hour]*chunk.Series{}
 	for i, ms := range s.Timestamps {
-		h := window.HourOf(ms)
+		h := timegrid.HourOf(ms)
 		c := out[h]
 		if c == nil {
 			c = &chunk.Series{ID: series.ID{Labels: ls, Type: series.Gauge}}

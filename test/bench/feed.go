@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"lightmetrics.dev/lightmetrics/internal/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
 
-	"lightmetrics.dev/lightmetrics/internal/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )

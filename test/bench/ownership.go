@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/coordinator"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 const (

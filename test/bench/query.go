@@ -20,17 +20,17 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 
-	"lightmetrics.dev/lightmetrics/internal/tsbs"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/promstore"
-	"lightmetrics.dev/lightmetrics/pkg/published"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // tsbsQueries are TSBS' devops queries in PromQL; %s is a matcher of one or eight hosts.
@@ -132,7 +132,7 @@ func newQueryWork(ctx context.Context, d *tsbs.Dataset, dir string) (*queryWork,
 	}
 	p := publishedtest.Publisher{Store: store, Authority: "bench", Shards: shard.Default}
 	for _, h := range publishedtest.Hours(batches) {
-		if _, err := p.Publish(ctx, h, 1, batches, window.Raw); err != nil {
+		if _, err := p.Publish(ctx, h, 1, batches, timegrid.Raw); err != nil {
 			q.close()
 			return nil, err
 		}
@@ -142,7 +142,7 @@ func newQueryWork(ctx context.Context, d *tsbs.Dataset, dir string) (*queryWork,
 		q.close()
 		return nil, err
 	}
-	span := published.Span{Oldest: window.HourOf(ts[0]) - 1, Newest: window.HourOf(ts[len(ts)-1]) + 1}
+	span := published.Span{Oldest: timegrid.HourOf(ts[0]) - 1, Newest: timegrid.HourOf(ts[len(ts)-1]) + 1}
 	view, err := views.View(ctx, span.Oldest, span.Newest)
 	if err != nil {
 		q.close()
@@ -178,7 +178,7 @@ func newQueryWork(ctx context.Context, d *tsbs.Dataset, dir string) (*queryWork,
 // fixedView is the sets as they are.
 type fixedView struct{ view *catalog.View }
 
-func (f fixedView) View(context.Context, window.Hour, window.Hour) (*catalog.View, error) {
+func (f fixedView) View(context.Context, timegrid.Hour, timegrid.Hour) (*catalog.View, error) {
 	return f.view, nil
 }
 

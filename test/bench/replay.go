@@ -17,12 +17,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 )
 
-// puts are conditional creates, signed beforehand: the heads that pkg/objstore/s3 would
+// puts are conditional creates, signed beforehand: the heads that internal/objstore/s3 would
 // send, so that sending them costs the client next to nothing, whatever the server.
 type puts struct {
 	keys  []string

@@ -8,18 +8,18 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/internal/tsbs"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // Goals of a rollup worker.
@@ -53,14 +53,14 @@ func benchRollup(ctx context.Context, e *env) ([]Result, error) {
 
 // hourOfFrames is what is accepted of the hour.
 type hourOfFrames struct {
-	hour    window.Hour
+	hour    timegrid.Hour
 	entries []accepted.Batch
 	frames  [][]byte
 	samples uint64
 }
 
 func makeHour(hosts, steps, rows int) (*hourOfFrames, error) {
-	h := &hourOfFrames{hour: window.HourOf(tsbs.StartMS + 1)}
+	h := &hourOfFrames{hour: timegrid.HourOf(tsbs.StartMS + 1)}
 	// Samples on the stroke are of the hour before; the first step stays out.
 	for i, host := range tsbs.Generate(1, hosts, steps+1).Hosts() {
 		seq := uint64(0)
@@ -166,7 +166,7 @@ func rollupHour(ctx context.Context, e *env, name string, hosts, steps, rows int
 		for _, o := range s.Objects {
 			bytes += o.ChunkBytes + o.IndexBytes
 		}
-		rs = append(rs, Result{Name: name + "/bytes/" + s.Name.Window.String(), Value: float64(bytes) / float64(h.samples), Unit: "B/raw sample",
+		rs = append(rs, Result{Name: name + "/bytes/" + s.Name.Resolution.String(), Value: float64(bytes) / float64(h.samples), Unit: "B/raw sample",
 			Durability: "object store, fsync", Note: fmt.Sprintf("%d rows in %d chunks, indexes included", s.Counts.Samples, len(s.Objects))})
 	}
 	return rs, nil
@@ -239,14 +239,14 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	return one, err
 }
 
-// publishedSets waits for a generation in all windows.
-func publishedSets(ctx context.Context, s objstore.Reader, h window.Hour, gen uint64, p *proc.Process) ([]*catalog.Set, error) {
+// publishedSets waits for a generation in all resolutions.
+func publishedSets(ctx context.Context, s objstore.Reader, h timegrid.Hour, gen uint64, p *proc.Process) ([]*catalog.Set, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
 		var sets []*catalog.Set
-		for _, w := range window.All() {
-			rec, _, err := catalog.Read(ctx, s, authority, layout.RollupSet(h, shard.ID(0), w, gen))
+		for _, res := range timegrid.Resolutions() {
+			rec, _, err := catalog.Read(ctx, s, authority, layout.RollupSet(h, shard.ID(0), res, gen))
 			if err != nil && !errors.Is(err, objstore.ErrNotFound) {
 				return nil, err
 			}
@@ -254,7 +254,7 @@ func publishedSets(ctx context.Context, s objstore.Reader, h window.Hour, gen ui
 				sets = append(sets, rec.Set)
 			}
 		}
-		if len(sets) == len(window.All()) {
+		if len(sets) == len(timegrid.Resolutions()) {
 			return sets, nil
 		}
 		select {

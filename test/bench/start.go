@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 )
 
 // benchStart kills the collector and starts it again, several times, over a store that

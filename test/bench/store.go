@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/s3"
 	"lightmetrics.dev/lightmetrics/test/peers"
 )
 

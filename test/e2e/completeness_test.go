@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/internal/load"
-	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 )
 
 // TestNonPartialAnswersAreComplete kills collectors, reconciler, query and store while

@@ -13,8 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/pkg/qualify"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 )
 
 // TestDeployedSettingsAreValid: every file under deploy/settings passes --config.check,

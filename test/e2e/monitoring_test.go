@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"gopkg.in/yaml.v3"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 )
 
 // onlyAfter are selectors of alerts without data in a healthy cluster, and why.

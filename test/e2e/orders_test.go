@@ -13,17 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/internal/load"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/repair"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // TestDamagedRollups spoils and deletes what the workers publish, under load and while
@@ -200,7 +200,7 @@ func openRepairer(ctx context.Context, c *cluster.Cluster, shards uint32) (*repa
 		return nil, err
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: cluster.Authority, Shards: shards, By: "test", Now: time.Now,
-		Scan: func(ctx context.Context, _ window.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+		Scan: func(ctx context.Context, _ timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
 			return storetest.Each(ctx, store, layout.AcceptedPrefix, func(i objstore.Info) error {
 				b, _, err := store.Get(ctx, i.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 				if err != nil {
@@ -215,7 +215,7 @@ func openRepairer(ctx context.Context, c *cluster.Cluster, shards uint32) (*repa
 		}})
 }
 
-var everyHour = repair.Options{From: window.HourStarting(time.Unix(0, 0)), To: window.HourStarting(time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))}
+var everyHour = repair.Options{From: timegrid.HourStarting(time.Unix(0, 0)), To: timegrid.HourStarting(time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))}
 
 // twoOperators check everything and order what is damaged, at the same time.
 func twoOperators(ctx context.Context, c *cluster.Cluster, shards uint32) (orders int, err error) {
@@ -245,7 +245,7 @@ func operator(ctx context.Context, c *cluster.Cluster, shards uint32) (orders in
 		return 0, err
 	}
 	type place struct {
-		h window.Hour
+		h timegrid.Hour
 		s shard.ID
 	}
 	seen := map[place]bool{}

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/internal/load"
-	"lightmetrics.dev/lightmetrics/pkg/fsck"
+	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/internal/load"
-	"lightmetrics.dev/lightmetrics/internal/netns"
-	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
+	"lightmetrics.dev/lightmetrics/internal/harness/netns"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 

@@ -16,22 +16,22 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/compact"
-	"lightmetrics.dev/lightmetrics/pkg/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/reconcile"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/rollup"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/snapshot"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 var update = flag.Bool("update", false, "write the files of new kinds; those that are there stay as they are")
@@ -93,7 +93,7 @@ type reference struct {
 
 type retention struct {
 	AuthorityID string `json:"authority_id"`
-	Window      string `json:"window"`
+	Resolution  string `json:"window"`
 	Hour        string `json:"hour"`
 	RemovedAt   int64  `json:"removed_at_unix_ns"`
 	WorkerID    string `json:"worker_id"`
@@ -137,10 +137,10 @@ func kinds() []kind {
 		AcceptedAt: 1_800_000_000_000_000_000, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: strings.Repeat("0", 32), RecordCount: 10, MinTime: -5, MaxTime: 7,
 		Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", HomeRegion: "eu-north-1", ClaimEpoch: 3,
 	}
-	hour := window.HourStarting(time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC))
-	name := catalog.Name{Hour: hour, Shard: 3, Window: window.OneMinute, Generation: 2}
-	span := catalog.Name{Hour: hour, Shard: 3, Window: window.Raw, Generation: 3, Span: 24}
-	source := catalog.Name{Hour: hour, Shard: 3, Window: window.Raw, Generation: 1}
+	hour := timegrid.HourStarting(time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC))
+	name := catalog.Name{Hour: hour, Shard: 3, Resolution: timegrid.OneMinute, Generation: 2}
+	span := catalog.Name{Hour: hour, Shard: 3, Resolution: timegrid.Raw, Generation: 3, Span: 24}
+	source := catalog.Name{Hour: hour, Shard: 3, Resolution: timegrid.Raw, Generation: 1}
 	inputs := must(catalog.NewInputs([]identity.Batch{m.Identity}))
 	set := &catalog.Set{AuthorityID: authority, Name: source, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.SetPlan(source), PlanSHA256: digest, CreatedAt: 9, WorkerID: "w", Inputs: inputs,
 		Counts: catalog.Counts{Records: 10, Published: 10}}
@@ -148,7 +148,7 @@ func kinds() []kind {
 	aside := &catalog.Aside{AuthorityID: authority, Shard: 3, Hour: hour, Agent: agent, Series: 1, Records: 2, Bytes: 3, Limit: 4, Reason: "too large", By: "w", At: 5}
 	attempt := &catalog.Attempt{AuthorityID: authority, Shard: 3, Hour: hour, Generation: 2, By: "w", At: 5}
 	order := &catalog.Order{AuthorityID: authority, Shard: 3, Hour: hour, Above: 2, Damaged: []string{name.Key()}, Reason: "damaged", By: "op", OrderedAt: 5}
-	expiry := catalog.Expiry{AuthorityID: authority, Through: map[window.Window]window.Hour{window.Raw: hour}, DecidedAt: 5, WorkerID: "w"}
+	expiry := catalog.Expiry{AuthorityID: authority, Through: map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: hour}, DecidedAt: 5, WorkerID: "w"}
 	plan := &rollup.Plan{AuthorityID: authority, Shard: 3, Shards: 4, Hour: hour, Generation: 2, Parts: 1, Inputs: []accepted.Batch{m.Batch()}}
 	compactPlan := &compact.Plan{AuthorityID: authority, Name: span, Shards: 4, Sources: []catalog.Name{source}, ObjectBytes: 1, Rows: 2, BlockSeries: 3, BlockValues: 4}
 	item := publish.Item{Keys: []string{name.Key()}, Reason: "superseded", Since: 4, Due: 5}
@@ -196,7 +196,7 @@ func kinds() []kind {
 		{rollup.PlanKind, func() []byte { return must(plan.Marshal()) }, again(rollup.ParsePlan, func(p *rollup.Plan) []byte { return must(p.Marshal()) })},
 		{compact.PlanKind, func() []byte { return must(compactPlan.Marshal()) },
 			at(layout.SetPlan(span), compact.ParsePlan, func(p **compact.Plan) []byte { return must((*p).Marshal()) })},
-		{compact.FrameProgressKind, compact.FrameProgress{AuthorityID: authority, Shard: 3, Through: hour, Since: 5, Full: 6, Keep: time.Hour, Again: []window.Hour{hour}}.Marshal,
+		{compact.FrameProgressKind, compact.FrameProgress{AuthorityID: authority, Shard: 3, Through: hour, Since: 5, Full: 6, Keep: time.Hour, Again: []timegrid.Hour{hour}}.Marshal,
 			again(compact.ParseFrameProgress, compact.FrameProgress.Marshal)},
 		{compact.RetentionKind, func() []byte {
 			return compact.RetentionKind.Marshal(retention{authority, "raw", hour.String(), 5, "w", nil})
@@ -287,7 +287,7 @@ func TestEveryKindIsListed(t *testing.T) {
 	}
 	schema := regexp.MustCompile(`Schema: +"(lightmetrics\.[a-z_]+\.v[0-9]+)"`)
 	found := 0
-	for _, root := range []string{"pkg", "services", "agent", "cmd"} {
+	for _, root := range []string{"internal", "services", "agent", "cmd"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", root), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

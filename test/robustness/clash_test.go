@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/internal/load"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 )
 
 // metric sums a counter of all collectors over the samples that have these labels.

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/internal/load"
-	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 )
 
 // TestPauses stops one process after the other with SIGSTOP for a while under load: requests in

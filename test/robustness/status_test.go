@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 

@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 // agent sends the batches of its queue until each has an answer that ends it.

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
 )
 
 // disk is a spooling collector's file system. Every call takes effect at one moment,

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/qualify"
 )
 
 // The protocol relies on what the start-up probe finds. Each of these stores lacks

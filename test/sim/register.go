@@ -5,8 +5,8 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"lightmetrics.dev/lightmetrics/internal/history"
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/harness/history"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 

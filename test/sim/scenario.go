@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
 // faults are the odds of a request's fates, in percent, and which events may happen.

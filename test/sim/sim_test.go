@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
 // env reads a number, such as SCHEDULES=100000 SEED=1.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"strings"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/spool"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/spool"
 )
 
 // maxKills of a process in one schedule.

@@ -96,7 +96,7 @@ func run(root, bin string, verbose, strict bool) error {
 
 // kits are packages that only tests import, and the public client, which other people's
 // programs call: no main program is expected to reach all of them.
-var kits = regexp.MustCompile(`^(internal|test|client)/|^[a-z]+_test\.go|(^|/)[a-z]*test/|^pkg/objstore/fault/|^pkg/vfs/errorfs/|^proto/gen/`)
+var kits = regexp.MustCompile(`^(internal/(harness|lint|docgen|dashboard)|test|client)/|^[a-z]+_test\.go|(^|/)[a-z]*test/|^internal/objstore/fault/|^internal/platform/vfs/errorfs/|^proto/gen/`)
 
 func testKit(line string) bool { return kits.MatchString(strings.TrimPrefix(line, "./")) }
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/agent/input"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
 )
 
 // Target is one Prometheus endpoint.

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strings"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
 // maxRedirects is Go's and Prometheus' bound.

@@ -30,7 +30,7 @@ type Stream struct {
 }
 
 // OpenStream says hello and waits for the welcome. The stream ends with ctx. Errors are
-// gRPC statuses with a reason, which pkg/rpc reads.
+// gRPC statuses with a reason, which internal/platform/rpc reads.
 func OpenStream(ctx context.Context, conn grpc.ClientConnInterface, h Hello) (*Stream, *ingestv1.Welcome, error) {
 	st, err := ingestv1.NewIngestServiceClient(conn).StreamBatches(ctx)
 	if err != nil {

@@ -10,25 +10,25 @@ type mutant struct {
 type edit struct{ file, old, new string }
 
 const (
-	protocolGo  = "pkg/accept/protocol.go"
-	blobGo      = "pkg/accept/blob.go"
-	decideGo    = "pkg/accept/decide.go"
-	claimGo     = "pkg/accept/claim.go"
-	authorityGo = "pkg/accept/authority.go"
-	executeGo   = "pkg/gc/execute.go"
-	proveGo     = "pkg/gc/prove.go"
-	resolveGo   = "pkg/objstore/resolve.go"
-	policyGo    = "pkg/objstore/policy.go"
-	ledgerGo    = "pkg/ledger/ledger.go"
-	viewGo      = "pkg/ledger/view.go"
-	qualifyGo   = "pkg/qualify/qualify.go"
-	planGo      = "pkg/gc/plan.go"
-	spoolGo     = "pkg/spool/spool.go"
-	landerGo    = "pkg/spool/lander.go"
-	bootsGo     = "pkg/spool/boots.go"
-	recoverGo   = "pkg/spool/recover.go"
-	reconcileGo = "pkg/reconcile/reconcile.go"
-	derivedGo   = "pkg/reconcile/derived.go"
+	protocolGo  = "internal/acceptance/accept/protocol.go"
+	blobGo      = "internal/acceptance/accept/blob.go"
+	decideGo    = "internal/acceptance/accept/decide.go"
+	claimGo     = "internal/acceptance/accept/claim.go"
+	authorityGo = "internal/acceptance/accept/authority.go"
+	executeGo   = "internal/acceptance/gc/execute.go"
+	proveGo     = "internal/acceptance/gc/prove.go"
+	resolveGo   = "internal/objstore/resolve.go"
+	policyGo    = "internal/objstore/policy.go"
+	ledgerGo    = "internal/derived/ledger/ledger.go"
+	viewGo      = "internal/derived/ledger/view.go"
+	qualifyGo   = "internal/acceptance/qualify/qualify.go"
+	planGo      = "internal/acceptance/gc/plan.go"
+	spoolGo     = "internal/acceptance/spool/spool.go"
+	landerGo    = "internal/acceptance/spool/lander.go"
+	bootsGo     = "internal/acceptance/spool/boots.go"
+	recoverGo   = "internal/acceptance/spool/recover.go"
+	reconcileGo = "internal/derived/reconcile/reconcile.go"
+	derivedGo   = "internal/derived/reconcile/derived.go"
 )
 
 const (
@@ -116,7 +116,7 @@ var mutants = []mutant{
 	{"gc-unanswered-is-absent", "a read that fails counts as absence", []edit{{proveGo, "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})\n", "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})\n\tif errors.Is(err, objstore.ErrUnavailable) {\n\t\terr = objstore.ErrNotFound\n\t}\n"}}},
 	{"gc-age-proves", "a collector sleeps for days: what is old is deleted", []edit{{executeGo, "\tid, kept := x.c.whose(ctx, k)\n", "\tif x.c.cfg.Clock.Now().Sub(k.LastModified).Hours() > 0.9 {\n\t\tif err := x.c.remove(ctx, k); err == nil {\n\t\t\treturn x.log(ctx, k, Deleted, \"\", \"\")\n\t\t}\n\t}\n\tid, kept := x.c.whose(ctx, k)\n"}}},
 	{"gc-deletes-all-generations", "a delete of a generation without a marker", []edit{
-		{executeGo, "\t\"lightmetrics.dev/lightmetrics/pkg/objstore\"\n", "\t\"lightmetrics.dev/lightmetrics/pkg/layout\"\n\t\"lightmetrics.dev/lightmetrics/pkg/objstore\"\n"},
+		{executeGo, "\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n", "\t\"lightmetrics.dev/lightmetrics/internal/layout\"\n\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n"},
 		{executeGo, "\treturn c.cfg.Store.Delete(ctx, k.Key)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
 	{"gc-marker-removed-after-delete", "a timed-out delete lands late, and its marker is gone", []edit{{executeGo, "\treturn x.log(ctx, k, Deleted, \"\", \"\")", "\t" + removeMarker + "\treturn x.log(ctx, k, Deleted, \"\", \"\")"}}},
 	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, k, id); kept != nil {\n\t\t" + removeMarker + "\t\treturn x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)\n\t}\n"}}},
@@ -156,7 +156,7 @@ var mutants = []mutant{
 		{blobGo, "err := b.p.present(ctx, layout.Condemned(b.sha, b.gen))\n\tswitch {", "body, _, err := b.p.store.Get(ctx, layout.Condemned(b.sha, b.gen), objstore.GetOptions{})\n\tif _, perr := ParseCondemnedMarker(body); err == nil && perr != nil {\n\t\treturn false, nil\n\t}\n\tswitch {"}}},
 	{"accept-damaged-marker-is-tried-for-ever", "a marker that is damaged at rest is taken for a store that is down", []edit{{blobGo, "\tcase err == nil, errors.Is(err, objstore.ErrChecksum):\n\t\treturn true, nil", "\tcase err == nil:\n\t\treturn true, nil"}}},
 	{"accept-403-marker-is-absent", "a 403 of the marker counts as absence", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\treturn false, nil", "case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDenied):\n\t\treturn false, nil"}}},
-	{"accept-403-is-refused-for-good", "a 403 ends the batch, not the collector", []edit{{"pkg/accept/call.go", "return p.retry(ReasonStoreDenied, err)", "return &RefusedError{Reason: ReasonInvalidSubmission, Err: err}"}}},
+	{"accept-403-is-refused-for-good", "a 403 ends the batch, not the collector", []edit{{"internal/acceptance/accept/call.go", "return p.retry(ReasonStoreDenied, err)", "return &RefusedError{Reason: ReasonInvalidSubmission, Err: err}"}}},
 
 	// The mode local_spool.
 	{"spool-name-not-synced", "the answer comes before the file's name is durable", []edit{{spoolGo, "\tif err := s.cfg.FS.SyncDir(filepath.Dir(to)); err != nil {\n\t\treturn s.fail(err)\n\t}\n", ""}}},

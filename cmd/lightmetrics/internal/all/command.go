@@ -22,11 +22,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/service"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/service"
 )
 
 // stopGrace is how long a service may take to drain before it is killed: longer than

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/proc"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 )
 
 // TestMain lets the test binary play a member of the group: it writes what happens to it

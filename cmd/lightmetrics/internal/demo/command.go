@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 )
 
 // Options of a run.

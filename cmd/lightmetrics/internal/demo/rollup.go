@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 )
 
 // rollUp shows what is published, kills the worker that published it and waits until the

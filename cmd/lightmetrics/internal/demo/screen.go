@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 )
 
 // screen prints what happens, with the time since the start.

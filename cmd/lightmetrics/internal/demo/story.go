@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/common/model"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 )
 

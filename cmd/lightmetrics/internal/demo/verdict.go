@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/cluster"
-	"lightmetrics.dev/lightmetrics/pkg/fsck"
+	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 )
 

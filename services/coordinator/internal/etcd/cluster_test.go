@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/work/worktest"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work/worktest"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 )
 
 // freePorts finds addresses for members that must know one another before they listen.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
-	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
 )
 
 // Config is how to reach etcd. Without endpoints a member runs inside the process.

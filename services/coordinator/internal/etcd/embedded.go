@@ -17,8 +17,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 // Embedded is an etcd member inside the process. Its clients come through a socket that

@@ -19,9 +19,9 @@ import (
 	"crypto/x509"
 	"errors"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/tlsfile"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 

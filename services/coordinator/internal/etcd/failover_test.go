@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 )
 
 // chain judges jobs 1, 2, 3, … of three pieces each.

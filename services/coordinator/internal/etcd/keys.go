@@ -7,7 +7,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 

@@ -26,7 +26,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"lightmetrics.dev/lightmetrics/pkg/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 )
 
 // PendingOptions of New.

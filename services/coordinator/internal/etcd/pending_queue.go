@@ -9,8 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
 
 // message is the value of a message and of a dead letter.

@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"lightmetrics.dev/lightmetrics/pkg/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 )
 
 // record is the value of a row; the increment is the key's mod revision.

@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"lightmetrics.dev/lightmetrics/pkg/work/worktest"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work/worktest"
 )
 
 // member is an embedded etcd that can be stopped once and again.

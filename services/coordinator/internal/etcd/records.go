@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 

@@ -14,9 +14,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"lightmetrics.dev/lightmetrics/internal/proc"
-	"lightmetrics.dev/lightmetrics/pkg/publish"
-	"lightmetrics.dev/lightmetrics/pkg/publish/refstest"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish/refstest"
 )
 
 // startEtcd gives a client, and what stops etcd.

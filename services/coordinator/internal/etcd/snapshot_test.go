@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/snapshot"
-	"lightmetrics.dev/lightmetrics/pkg/work"
 )
 
 // snapshotWorld is a store with accepted batches of one shard.

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 

@@ -8,8 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // TermStore is what StoreTerms needs of the object store.

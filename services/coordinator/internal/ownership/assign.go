@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 // Assign gives every shard a worker: rendezvous hashing with exact quotas, repairing

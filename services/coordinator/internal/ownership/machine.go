@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 // Settle says how long the workers must stay the same before shards move.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 var settle = Settle{Quiet: 2 * time.Second, Most: 10 * time.Second}

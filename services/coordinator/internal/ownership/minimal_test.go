@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 // balanced is an assignment of k shards that workers came to one by one.

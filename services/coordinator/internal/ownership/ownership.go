@@ -14,7 +14,7 @@ import (
 	"fmt"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/shard"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 // Kind of workers. Each kind has a set of shards of its own.

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"sync"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 const (

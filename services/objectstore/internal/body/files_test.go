@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
 )
 
 const anID = "ab000000000000000000000000000001"

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body/bodytest"
 )

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"sync"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
 )
 
 // crashKeys are all keys that a workload uses.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"testing/cryptotest"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
 )
 
 // workload is a random history by seed: bodies in the log and in files, conditional

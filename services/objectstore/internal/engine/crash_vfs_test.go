@@ -9,8 +9,8 @@ import (
 
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 // crashVFS puts the same file system behind the index, so that one power loss

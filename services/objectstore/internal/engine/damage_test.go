@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/crashfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 func runTest(t testing.TB, e *Engine) *testEngine {

@@ -1,6 +1,6 @@
 package engine
 
-import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 
 // Failpoints of the engine; docs/protocol/failpoints.md lists them all.
 var _ = failpoint.Register(

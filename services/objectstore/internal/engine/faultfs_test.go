@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
-	"lightmetrics.dev/lightmetrics/pkg/vfs/errorfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
 )
 
 var errInjected = errors.New("injected")

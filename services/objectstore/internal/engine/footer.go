@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 // A closed segment has a footer: its index, in a file of its own, so that an index that

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 // rebuildBatch is how much goes into the index at once while it is built.

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 const defaultReclaimBelow = 0.4

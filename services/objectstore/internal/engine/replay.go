@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 const replayBatch = 1000

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
 const reserveName = "RESERVE"

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
-	"lightmetrics.dev/lightmetrics/pkg/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
 // Put stores an object with the given body, which must not be longer than InlineBytes,

@@ -1,6 +1,6 @@
 package notify
 
-import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 
 // Failpoints of webhooks; docs/protocol/failpoints.md lists them all.
 var _ = failpoint.Register(

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 )
 
 // budget is the memory that all running queries and unsent answers share, bytes.

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/promstore"
-	"lightmetrics.dev/lightmetrics/pkg/published"
-	"lightmetrics.dev/lightmetrics/pkg/sharedid"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
@@ -85,7 +85,7 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 			st.CompleteThrough.UTC().Format(time.RFC3339))
 	}
 	if touched {
-		first := window.Millisecond(st.First)
+		first := timegrid.Millisecond(st.First)
 		if before, ok := e.beforeHistory(snap, pub, max(mint, first), maxt); ok {
 			add(ReasonBeforeHistory, "%s, and the history in memory begins at %s",
 				before, time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
@@ -147,13 +147,13 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 	if pub == nil || mint >= snap.From {
 		return "", false
 	}
-	first, last := window.HourOf(mint), window.HourOf(min(maxt, snap.From-1))
+	first, last := timegrid.HourOf(mint), timegrid.HourOf(min(maxt, snap.From-1))
 	if oldest := pub.Span().Oldest; first < oldest && first <= last {
 		return "published sets are read from " + oldest.Start().Format(time.RFC3339) + " on", true
 	}
 	late := snap.Late(nil)
 	for h := first; h <= last; h++ {
-		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Sets(h, window.Raw)) > 0 {
+		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Sets(h, timegrid.Raw)) > 0 {
 			continue
 		}
 		if _, ok := slices.BinarySearch(late, h); !ok {
@@ -168,15 +168,15 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 
 // expired adds what the answer lacks of hours whose samples have expired.
 func expired(add func(code, format string, args ...any), snap *live.Snapshot, pub *published.Query) {
-	hour := func(h window.Hour) string { return h.Start().Format(time.RFC3339) }
+	hour := func(h timegrid.Hour) string { return h.Start().Format(time.RFC3339) }
 	for _, r := range pub.Reduced() {
-		if r.Window == window.Raw {
+		if r.Resolution == timegrid.Raw {
 			add(ReasonBeforeHistory, "the samples of %d hours between %s and %s have expired, and no rolled rows of them are left", r.Hours, hour(r.From), hour(r.To+1))
 			continue
 		}
-		add(ReasonDownsampled, "the samples of %d hours between %s and %s have expired: what is shown is made of their %s rows", r.Hours, hour(r.From), hour(r.To+1), r.Window)
+		add(ReasonDownsampled, "the samples of %d hours between %s and %s have expired: what is shown is made of their %s rows", r.Hours, hour(r.From), hour(r.To+1), r.Resolution)
 	}
-	elsewhere := func(id identity.Batch, h window.Hour) bool {
+	elsewhere := func(id identity.Batch, h timegrid.Hour) bool {
 		return !pub.Pinned(h) || !pub.Expired(h) || pub.RowsHold(id, h)
 	}
 	if late := snap.Late(elsewhere); len(late) > 0 {

@@ -24,20 +24,20 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/teststorage"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/series/samples"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
@@ -84,7 +84,7 @@ func newLab(t *testing.T, seed uint64) *lab {
 	l.must(err)
 	l.keeper, err = sets.New(sets.DefaultConfig(), sets.Deps{Store: l.store, Window: history, AgentLabel: agentlabel.Default, Log: log, Registry: reg, Now: now})
 	l.must(err)
-	ls.SetCover(func(id identity.Batch, hours []window.Hour) live.Held {
+	ls.SetCover(func(id identity.Batch, hours []timegrid.Hour) live.Held {
 		if held, _ := l.keeper.Held(id, hours); held {
 			return live.Published
 		}
@@ -318,9 +318,9 @@ func (l *lab) fill(all []track, late float64) (onTime, delayed []publishedtest.B
 }
 
 // publishHour publishes a generation of an hour, and counts the chunks that several agents have.
-func (l *lab) publishHour(h window.Hour, gen uint64, batches []publishedtest.Batch) {
+func (l *lab) publishHour(h timegrid.Hour, gen uint64, batches []publishedtest.Batch) {
 	l.t.Helper()
-	published, err := l.publish.Publish(l.t.Context(), h, gen, batches, window.All()...)
+	published, err := l.publish.Publish(l.t.Context(), h, gen, batches, timegrid.Resolutions()...)
 	l.must(err)
 	seen := map[string]string{}
 	for _, s := range published {
@@ -358,7 +358,7 @@ func (l *lab) open() {
 }
 
 // first is the first hour that has samples.
-func (l *lab) first() window.Hour { return window.HourStarting(l.now.Add(-6 * time.Hour)) }
+func (l *lab) first() timegrid.Hour { return timegrid.HourStarting(l.now.Add(-6 * time.Hour)) }
 
 // fail notes a difference; a few are enough.
 func (l *lab) fail(format string, args ...any) {
@@ -511,7 +511,7 @@ func (l *lab) ask(q question) {
 	if err != nil {
 		return
 	}
-	for w, n := range s.Published().Windows {
+	for w, n := range s.Published().Resolutions {
 		l.windows[w] += n
 		if strings.Contains(q.expr, "(h") || strings.Contains(q.expr, "(dh") {
 			l.native += n
@@ -528,7 +528,7 @@ func (l *lab) ask(q question) {
 	g, w := flatten(got.Value), flatten(want.Value)
 	l.values += len(w)
 	if diff := differ(g, w); diff != "" {
-		l.fail("%s: %s; windows %v", q, diff, s.Published().Windows)
+		l.fail("%s: %s; windows %v", q, diff, s.Published().Resolutions)
 	}
 	if g, w := remarks(got.Warnings), remarks(want.Warnings); !slices.Equal(g, w) {
 		l.fail("%s: remarks %q, want %q", q, g, w)
@@ -624,7 +624,7 @@ func TestAnswersEqualUpstream(t *testing.T) {
 		l := newLab(t, seed)
 		t.Logf("seed %d", seed)
 		onTime, delayed := l.fill(l.tracks(), []float64{0, 0.05, 0.1, 0}[seed%4])
-		newest := window.HourOf(l.now.UnixMilli())
+		newest := timegrid.HourOf(l.now.UnixMilli())
 		for _, h := range publishedtest.Hours(append(slices.Clone(onTime), delayed...)) {
 			if seed%4 != 3 && h >= newest {
 				continue // the tail is in memory

@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 	"golang.org/x/sync/semaphore"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/promstore"
-	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
@@ -199,7 +199,7 @@ func (s *Session) begin() {
 		Series: l.Series, Objects: l.Objects, Bytes: int64(l.Bytes), Samples: l.ChunkSamples, Reserve: s.account.Reserve,
 	})
 	if s.pub != nil {
-		s.Queryable.WithPublished(s.pub).WithWindows(s.e.d.Sets.Windows())
+		s.Queryable.WithPublished(s.pub).WithResolutions(s.e.d.Sets.Resolutions())
 	}
 }
 

@@ -9,17 +9,17 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/storetest"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // expire decides that the rows of a window are over through an hour, and removes a share
 // of its sets with their objects, as a worker that is on its way does.
-func (l *lab) expire(through map[window.Window]window.Hour, share float64) {
+func (l *lab) expire(through map[timegrid.Resolution]timegrid.Hour, share float64) {
 	l.t.Helper()
 	l.put(layout.RollupExpiryKey, catalog.Expiry{AuthorityID: "test", Through: through, WorkerID: "w"}.Marshal())
 	var removed []*catalog.Set
@@ -29,7 +29,7 @@ func (l *lab) expire(through map[window.Window]window.Hour, share float64) {
 		if err != nil || r.Set == nil {
 			return err
 		}
-		if last, ok := through[r.Set.Name.Window]; ok && r.Set.Name.Hour <= last && l.rnd.Float64() < share {
+		if last, ok := through[r.Set.Name.Resolution]; ok && r.Set.Name.Hour <= last && l.rnd.Float64() < share {
 			removed = append(removed, r.Set)
 			return nil
 		}
@@ -70,18 +70,18 @@ func TestExpiredSamplesAreToldOrNotMissed(t *testing.T) {
 	const each = 150
 	for name, x := range map[string]struct {
 		seed    uint64
-		through map[window.Window]window.Hour // hours after the first
-		share   float64                       // of the sets that are removed by now
-		late    bool                          // some batches are in memory alone
-		wanted  []string                      // reasons that come up
+		through map[timegrid.Resolution]timegrid.Hour // hours after the first
+		share   float64                               // of the sets that are removed by now
+		late    bool                                  // some batches are in memory alone
+		wanted  []string                              // reasons that come up
 	}{
-		"raw":                         {1, map[window.Window]window.Hour{window.Raw: 2}, 1, false, []string{ReasonDownsampled}},
-		"decided alone":               {2, map[window.Window]window.Hour{window.Raw: 2}, 0, false, []string{ReasonDownsampled}},
-		"half-way":                    {3, map[window.Window]window.Hour{window.Raw: 2}, 0.3, false, []string{ReasonDownsampled}},
-		"1m, too":                     {4, map[window.Window]window.Hour{window.Raw: 3, window.OneMinute: 1}, 0.7, false, []string{ReasonDownsampled}},
-		"all but 1h":                  {5, map[window.Window]window.Hour{window.Raw: 3, window.OneMinute: 2, window.FiveMinutes: 2}, 1, false, []string{ReasonDownsampled}},
-		"everything":                  {6, map[window.Window]window.Hour{window.Raw: 2, window.OneMinute: 2, window.FiveMinutes: 2, window.OneHour: 1}, 1, false, []string{ReasonDownsampled, ReasonBeforeHistory}},
-		"late batches of these hours": {7, map[window.Window]window.Hour{window.Raw: 2}, 0.5, true, []string{ReasonDownsampled, ReasonNotRolledUp}},
+		"raw":                         {1, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 1, false, []string{ReasonDownsampled}},
+		"decided alone":               {2, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0, false, []string{ReasonDownsampled}},
+		"half-way":                    {3, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0.3, false, []string{ReasonDownsampled}},
+		"1m, too":                     {4, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 3, timegrid.OneMinute: 1}, 0.7, false, []string{ReasonDownsampled}},
+		"all but 1h":                  {5, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 3, timegrid.OneMinute: 2, timegrid.FiveMinutes: 2}, 1, false, []string{ReasonDownsampled}},
+		"everything":                  {6, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2, timegrid.OneMinute: 2, timegrid.FiveMinutes: 2, timegrid.OneHour: 1}, 1, false, []string{ReasonDownsampled, ReasonBeforeHistory}},
+		"late batches of these hours": {7, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0.5, true, []string{ReasonDownsampled, ReasonNotRolledUp}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, x.seed)
@@ -92,14 +92,14 @@ func TestExpiredSamplesAreToldOrNotMissed(t *testing.T) {
 			}
 			onTime, delayed := l.fill(l.tracks(), late)
 			for _, h := range publishedtest.Hours(append(slices.Clone(onTime), delayed...)) {
-				if h < window.HourOf(l.now.UnixMilli()) {
+				if h < timegrid.HourOf(l.now.UnixMilli()) {
 					l.publishHour(h, 1, onTime)
 				}
 			}
 			l.open()
-			through := map[window.Window]window.Hour{}
-			for w, h := range x.through {
-				through[w] = l.first() + h
+			through := map[timegrid.Resolution]timegrid.Hour{}
+			for res, h := range x.through {
+				through[res] = l.first() + h
 			}
 			l.expire(through, x.share)
 			l.must(l.keeper.Refresh(t.Context(), l.first()-10, l.first()+10))
@@ -130,13 +130,13 @@ func TestExpiredSamplesAreToldOrNotMissed(t *testing.T) {
 }
 
 // aligned asks what the rows of the finest window that is left answer exactly.
-func (l *lab) aligned(through map[window.Window]window.Hour, late bool) {
+func (l *lab) aligned(through map[timegrid.Resolution]timegrid.Hour, late bool) {
 	l.t.Helper()
-	for _, w := range []window.Window{window.OneMinute, window.FiveMinutes, window.OneHour} {
-		if _, over := through[w]; over {
+	for _, res := range []timegrid.Resolution{timegrid.OneMinute, timegrid.FiveMinutes, timegrid.OneHour} {
+		if _, over := through[res]; over {
 			continue
 		}
-		end := l.first().StartMS() + 3*window.HourMS
+		end := l.first().StartMS() + 3*timegrid.HourMS
 		for _, expr := range []string{"count_over_time(g[3h])", "sum(increase(c_total[2h]))", "max_over_time(g[1h])", "rate(lat_bucket[3h])", "last_over_time(g[2h] offset 1h)"} {
 			s, err := l.eval.Open(l.t.Context())
 			l.must(err)
@@ -145,7 +145,7 @@ func (l *lab) aligned(through map[window.Window]window.Hour, late bool) {
 				l.fail("%s: %v", q, err)
 			}
 			if c := s.Completeness(); c.Partial != late {
-				l.fail("%s of %s rows: %v", q, w, c.Reasons)
+				l.fail("%s of %s rows: %v", q, res, c.Reasons)
 			}
 			s.Close()
 			l.ask(q)
@@ -163,9 +163,9 @@ func TestNearlyRightAnswers(t *testing.T) {
 		l.publishHour(h, 1, onTime)
 	}
 	l.open()
-	l.expire(map[window.Window]window.Hour{window.Raw: l.first() + 4}, 1)
+	l.expire(map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: l.first() + 4}, 1)
 	l.must(l.keeper.Refresh(t.Context(), l.first()-10, l.first()+10))
-	end := l.first().StartMS() + 4*window.HourMS
+	end := l.first().StartMS() + 4*timegrid.HourMS
 	for _, x := range []struct {
 		expr string
 		at   int64

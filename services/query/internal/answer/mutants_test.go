@@ -3,7 +3,7 @@ package answer
 import (
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/mutants"
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
 // TestMutantsAreCaught plants known bugs of what an answer is read from and says of itself:
@@ -33,7 +33,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "who waited is counted for ever", File: "evaluator.go", Old: "	defer e.queued.Add(-1)\n", New: "", By: "TestQueueIsBounded"},
 			{Name: "a session that is closed twice gives back two slots", File: "evaluator.go", Old: "	s.closed = true\n", New: "", By: "TestQueueIsBounded"},
 			{Name: "what stands in for expired samples is not told", File: "completeness.go", Old: "	expired(add, snap, pub)\n", New: "", By: "TestNearlyRightAnswers"},
-			{Name: "expired samples have left nothing", File: "completeness.go", Old: "if r.Window == window.Raw {", New: "if r.Window != window.Raw {", By: "TestNearlyRightAnswers"},
+			{Name: "expired samples have left nothing", File: "completeness.go", Old: "if r.Resolution == timegrid.Raw {", New: "if r.Resolution != timegrid.Raw {", By: "TestNearlyRightAnswers"},
 		},
 	})
 }

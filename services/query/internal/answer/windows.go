@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/timestamp"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"lightmetrics.dev/lightmetrics/pkg/promstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 )
 
 // windowed replaces range functions that rolled sets answer exactly by selectors of what

@@ -1,4 +1,4 @@
-// Package follow finds accepted batches and keeps pkg/live supplied with them. Three
+// Package follow finds accepted batches and keeps internal/queries/live supplied with them. Three
 // ways, of which each may find what another missed: the reconcilers' watch, the poll
 // of accepted-by-time, and audits of the identity manifests themselves. Only an
 // audit proves anything; docs/protocol/query.md says what.
@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
 // Config of a Follower.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 var (
@@ -116,7 +116,7 @@ func TestBatchesAtTheWindowsEdge(t *testing.T) {
 	keep := func(id identity.Batch, minNS, maxNS int64) bool {
 		return id == needed.manifest.Identity && minNS == needed.manifest.MinTime && maxNS == needed.manifest.MaxTime
 	}
-	w.live.SetCover(func(id identity.Batch, _ []window.Hour) live.Held {
+	w.live.SetCover(func(id identity.Batch, _ []timegrid.Hour) live.Held {
 		if id == needed.manifest.Identity {
 			return live.OnlyHere
 		}

@@ -1,6 +1,6 @@
 package follow
 
-import "lightmetrics.dev/lightmetrics/pkg/failpoint"
+import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 
 // Failpoints of the follower; docs/protocol/failpoints.md lists them all.
 var _ = failpoint.Register(

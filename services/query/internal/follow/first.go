@@ -6,8 +6,8 @@ import (
 	"math"
 	"sync"
 
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
 )
 
 // firsts knows when each boot's samples begin, by the manifest of its first batch. What

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/layout"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 // TestNeverSilentlyPartial: whatever order batches, hints, derived keys, polls, audits,

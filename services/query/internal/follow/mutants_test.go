@@ -3,7 +3,7 @@ package follow
 import (
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/mutants"
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
 // TestMutantsAreCaught plants known bugs of what a node says that it has: complete_through,

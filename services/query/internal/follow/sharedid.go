@@ -1,8 +1,8 @@
 package follow
 
 import (
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/sharedid"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
 )
 
 // watchID counts the batch in where agent ids are watched.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/ledger"
 )
 
 // Status of a Follower.

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"lightmetrics.dev/lightmetrics/pkg/promstore"
-	"lightmetrics.dev/lightmetrics/pkg/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 )
 

@@ -6,16 +6,16 @@ import (
 	"errors"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
 // Config of a Keeper and of what reads the sets.
 type Config struct {
-	Poll    time.Duration `koanf:"poll" help:"time between two looks at the published sets of recent hours"`
-	TTL     time.Duration `koanf:"ttl" help:"age from which the list of an older hour's sets is read again when a query asks"`
-	Intake  time.Duration `koanf:"intake" help:"time between two looks at the intake for batches before the window that are not rolled up"`
-	History time.Duration `koanf:"history" help:"how far back published sets are read"`
-	Windows bool          `koanf:"windows" help:"answer aligned range functions from 1m, 5m and 1h sets where that gives the same result"`
+	Poll        time.Duration `koanf:"poll" help:"time between two looks at the published sets of recent hours"`
+	TTL         time.Duration `koanf:"ttl" help:"age from which the list of an older hour's sets is read again when a query asks"`
+	Intake      time.Duration `koanf:"intake" help:"time between two looks at the intake for batches before the window that are not rolled up"`
+	History     time.Duration `koanf:"history" help:"how far back published sets are read"`
+	Resolutions bool          `koanf:"resolutions" help:"answer aligned range functions from 1m, 5m and 1h sets where that gives the same result"`
 
 	IndexCache config.Bytes `koanf:"index_cache" help:"most memory for indexes of chunks"`
 	BlockCache config.Bytes `koanf:"block_cache" help:"most memory for blocks of chunks"`
@@ -26,7 +26,7 @@ type Config struct {
 // DefaultConfig polls every five seconds.
 func DefaultConfig() Config {
 	return Config{
-		Poll: 5 * time.Second, TTL: time.Minute, Intake: time.Minute, History: 31 * 24 * time.Hour, Windows: true,
+		Poll: 5 * time.Second, TTL: time.Minute, Intake: time.Minute, History: 31 * 24 * time.Hour, Resolutions: true,
 		IndexCache: 256 << 20, BlockCache: 256 << 20, Gap: 512 << 10, Parallel: 32,
 	}
 }

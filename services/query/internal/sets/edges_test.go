@@ -7,15 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/published"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 func (w *world) must(err error) {
@@ -33,10 +33,10 @@ func (w *world) poll() {
 }
 
 // published makes a set of the hour hold these batches.
-func (w *world) published(h window.Hour, batches ...publishedtest.Batch) {
+func (w *world) published(h timegrid.Hour, batches ...publishedtest.Batch) {
 	w.t.Helper()
 	w.gen[h]++
-	_, err := w.publish.Publish(w.t.Context(), h, w.gen[h], batches, window.Raw)
+	_, err := w.publish.Publish(w.t.Context(), h, w.gen[h], batches, timegrid.Raw)
 	w.must(err)
 }
 
@@ -51,8 +51,8 @@ func (w *world) held(b publishedtest.Batch) bool {
 }
 
 // in is a time in the hour that begins so many hours before that of the clock.
-func (w *world) in(before int) (window.Hour, int64) {
-	h := window.HourOf(w.clock.UnixMilli()) - window.Hour(before)
+func (w *world) in(before int) (timegrid.Hour, int64) {
+	h := timegrid.HourOf(w.clock.UnixMilli()) - timegrid.Hour(before)
 	return h, h.Start().Add(10 * time.Minute).UnixNano()
 }
 
@@ -174,7 +174,7 @@ func TestHoursAreReadAgain(t *testing.T) {
 	sets := func() int {
 		v, err := w.keeper.View(t.Context(), old, recent)
 		w.must(err)
-		return len(v.Sets(old, window.Raw)) + 10*len(v.Sets(recent, window.Raw))
+		return len(v.Sets(old, timegrid.Raw)) + 10*len(v.Sets(recent, timegrid.Raw))
 	}
 	if n := sets(); n != 0 {
 		t.Fatalf("%d sets", n)
@@ -196,7 +196,7 @@ func TestHoursAreReadAgain(t *testing.T) {
 	// Nobody asks any more: the older hour is dropped, those of the window stay.
 	w.clock = w.clock.Add(idle)
 	w.poll()
-	if s := w.keeper.state.Load(); len(s.view.Sets(old, window.Raw)) != 0 || len(s.view.Sets(recent, window.Raw)) != 1 {
+	if s := w.keeper.state.Load(); len(s.view.Sets(old, timegrid.Raw)) != 0 || len(s.view.Sets(recent, timegrid.Raw)) != 1 {
 		t.Error("not only what is recent is kept")
 	}
 	if q := w.keeper.Query(published.Limits{}); q.Span().Newest != w.keeper.newest(w.clock) {

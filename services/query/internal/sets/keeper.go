@@ -12,15 +12,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/agentlabel"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/published"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // Deps of a Keeper.
@@ -58,8 +58,8 @@ type Keeper struct {
 	settling sync.Once
 
 	mu     sync.Mutex
-	wanted map[window.Hour]struct{} // hours of late batches, read with the recent ones
-	asked  time.Time                // when a query last asked for an older hour
+	wanted map[timegrid.Hour]struct{} // hours of late batches, read with the recent ones
+	asked  time.Time                  // when a query last asked for an older hour
 }
 
 // state is a view and what it is good for.
@@ -69,7 +69,7 @@ type state struct {
 	began time.Time
 	view  *catalog.View
 	// read has when each hour was read.
-	read map[window.Hour]time.Time
+	read map[timegrid.Hour]time.Time
 }
 
 // New makes a Keeper; Run does the work.
@@ -87,7 +87,7 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{cfg: cfg, d: d, reader: r, started: d.Now(), turn: semaphore.NewWeighted(1), wanted: map[window.Hour]struct{}{}, settled: make(chan struct{})}
+	k := &Keeper{cfg: cfg, d: d, reader: r, started: d.Now(), turn: semaphore.NewWeighted(1), wanted: map[timegrid.Hour]struct{}{}, settled: make(chan struct{})}
 	k.m = newMetrics(d.Registry, k)
 	return k, nil
 }
@@ -110,11 +110,11 @@ func (k *Keeper) Query(l published.Limits) *published.Query {
 		return nil
 	}
 	now := k.d.Now()
-	return k.reader.Query(k, s.shards, published.Span{Oldest: window.HourOf(now.Add(-k.cfg.History).UnixMilli()), Newest: k.newest(now)}, l)
+	return k.reader.Query(k, s.shards, published.Span{Oldest: timegrid.HourOf(now.Add(-k.cfg.History).UnixMilli()), Newest: k.newest(now)}, l)
 }
 
-// Windows reports whether rolled sets may answer.
-func (k *Keeper) Windows() bool { return k.cfg.Windows }
+// Resolutions reports whether rolled sets may answer.
+func (k *Keeper) Resolutions() bool { return k.cfg.Resolutions }
 
 // Known reports that every batch that the intake held at the start was looked at; true
 // where there are no sets.
@@ -134,7 +134,7 @@ const unlisted = 15 * time.Minute
 // authority had an intake: they are in none, and nobody rolls them up. Not where this node
 // knows of every batch that can have samples in the hour, since it ran already then or
 // looked that far back when it started.
-func (k *Keeper) MayLack(h window.Hour) bool {
+func (k *Keeper) MayLack(h timegrid.Hour) bool {
 	s := k.state.Load()
 	if s == nil || s.began.IsZero() {
 		return false
@@ -142,15 +142,15 @@ func (k *Keeper) MayLack(h window.Hour) bool {
 	return h.Start().Before(s.began) && h.Start().Before(k.started.Add(-k.d.Window-unlisted))
 }
 
-func (k *Keeper) recent(now time.Time) window.Hour {
-	return window.HourOf(now.Add(-k.d.Window).UnixMilli()) - 1
+func (k *Keeper) recent(now time.Time) timegrid.Hour {
+	return timegrid.HourOf(now.Add(-k.d.Window).UnixMilli()) - 1
 }
 
-func (k *Keeper) newest(now time.Time) window.Hour { return window.HourOf(now.UnixMilli()) + 1 }
+func (k *Keeper) newest(now time.Time) timegrid.Hour { return timegrid.HourOf(now.UnixMilli()) + 1 }
 
 // View gives the hours from to to. Recent ones are as fresh as the last poll; older ones
 // are read when they are missing or were read too long ago.
-func (k *Keeper) View(ctx context.Context, from, to window.Hour) (*catalog.View, error) {
+func (k *Keeper) View(ctx context.Context, from, to timegrid.Hour) (*catalog.View, error) {
 	s := k.state.Load()
 	if s == nil {
 		return nil, errors.New("no published sets are known yet")
@@ -172,7 +172,7 @@ func (k *Keeper) View(ctx context.Context, from, to window.Hour) (*catalog.View,
 }
 
 // stale gives the hours of [from, to] that must be read before a query sees them.
-func (k *Keeper) stale(s *state, from, to window.Hour) (first, last window.Hour, any bool) {
+func (k *Keeper) stale(s *state, from, to timegrid.Hour) (first, last timegrid.Hour, any bool) {
 	now := k.d.Now()
 	recent := k.recent(now)
 	if from < recent {
@@ -194,7 +194,7 @@ func (k *Keeper) stale(s *state, from, to window.Hour) (first, last window.Hour,
 }
 
 // Refresh reads hours again, whatever their age.
-func (k *Keeper) Refresh(ctx context.Context, from, to window.Hour) error {
+func (k *Keeper) Refresh(ctx context.Context, from, to timegrid.Hour) error {
 	if k.state.Load() == nil {
 		return nil
 	}
@@ -206,12 +206,12 @@ func (k *Keeper) Refresh(ctx context.Context, from, to window.Hour) error {
 }
 
 // refresh is for the one whose turn it is.
-func (k *Keeper) refresh(ctx context.Context, from, to window.Hour) error {
+func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	started := k.d.Now()
 	view, err := k.cat.Refresh(ctx, from, to)
 	k.m.refreshed(err)
 	old := k.state.Load()
-	s := &state{shards: old.shards, began: old.began, view: view, read: make(map[window.Hour]time.Time, len(old.read)+8)}
+	s := &state{shards: old.shards, began: old.began, view: view, read: make(map[timegrid.Hour]time.Time, len(old.read)+8)}
 	for h, at := range old.read {
 		s.read[h] = at
 	}
@@ -227,7 +227,7 @@ func (k *Keeper) refresh(ctx context.Context, from, to window.Hour) error {
 // Held is a live.Cover but for its result: whether published sets hold the batch in all of
 // these hours; known is false when there are no sets at all. An hour that was not read yet
 // is read with the next poll.
-func (k *Keeper) Held(id identity.Batch, hours []window.Hour) (held, known bool) {
+func (k *Keeper) Held(id identity.Batch, hours []timegrid.Hour) (held, known bool) {
 	s := k.state.Load()
 	if s == nil {
 		return false, false
@@ -237,7 +237,7 @@ func (k *Keeper) Held(id identity.Batch, hours []window.Hour) (held, known bool)
 			k.want(h)
 			return false, true
 		}
-		if !s.view.Covers(id, h, window.Raw) {
+		if !s.view.Covers(id, h, timegrid.Raw) {
 			k.want(h)
 			return false, true
 		}
@@ -248,7 +248,7 @@ func (k *Keeper) Held(id identity.Batch, hours []window.Hour) (held, known bool)
 // maxWanted bounds the hours that are read for late batches.
 const maxWanted = 10_000
 
-func (k *Keeper) want(h window.Hour) {
+func (k *Keeper) want(h timegrid.Hour) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.wanted) < maxWanted {
@@ -266,11 +266,11 @@ func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 	if k.state.Load() == nil {
 		return false
 	}
-	first, last := window.HourOfNS(minNS), window.HourOfNS(maxNS)
+	first, last := timegrid.HourOfNS(minNS), timegrid.HourOfNS(maxNS)
 	if last-first >= maxHours {
 		return true
 	}
-	var hours []window.Hour
+	var hours []timegrid.Hour
 	for h := first; h <= last; h++ {
 		hours = append(hours, h)
 	}

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"lightmetrics.dev/lightmetrics/pkg/published"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
 )
 
 type metrics struct {
@@ -14,7 +14,7 @@ type metrics struct {
 	gets, bytes, samples prometheus.Counter
 	hits                 *prometheus.CounterVec
 	problems             prometheus.Counter
-	windows              *prometheus.CounterVec
+	resolutions          *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
@@ -33,14 +33,14 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
 		})
 	}
 	return metrics{
-		refreshes: vec("lightmetrics_query_catalog_refreshes_total", "Looks at the published sets, by outcome.", "outcome"),
-		failed:    counter("lightmetrics_query_catalog_poll_failures_total", "Polls of the published sets or of the intake that failed."),
-		gets:      counter("lightmetrics_query_published_gets_total", "Requests for parts of published objects."),
-		bytes:     counter("lightmetrics_query_published_read_bytes_total", "Bytes that these requests read."),
-		samples:   counter("lightmetrics_query_published_samples_total", "Samples and rolled rows that were decoded."),
-		hits:      vec("lightmetrics_query_cache_hits_total", "Indexes and blocks that were in memory.", "cache"),
-		problems:  counter("lightmetrics_query_published_problems_total", "Objects of published sets that queries could not read."),
-		windows:   vec("lightmetrics_query_window_selectors_total", "Selectors that were answered from rolled sets, by window.", "window"),
+		refreshes:   vec("lightmetrics_query_catalog_refreshes_total", "Looks at the published sets, by outcome.", "outcome"),
+		failed:      counter("lightmetrics_query_catalog_poll_failures_total", "Polls of the published sets or of the intake that failed."),
+		gets:        counter("lightmetrics_query_published_gets_total", "Requests for parts of published objects."),
+		bytes:       counter("lightmetrics_query_published_read_bytes_total", "Bytes that these requests read."),
+		samples:     counter("lightmetrics_query_published_samples_total", "Samples and rolled rows that were decoded."),
+		hits:        vec("lightmetrics_query_cache_hits_total", "Indexes and blocks that were in memory.", "cache"),
+		problems:    counter("lightmetrics_query_published_problems_total", "Objects of published sets that queries could not read."),
+		resolutions: vec("lightmetrics_query_resolution_selectors_total", "Selectors that were answered from rolled sets, by resolution.", "resolution"),
 	}
 }
 
@@ -60,8 +60,8 @@ func (k *Keeper) Done(q *published.Query) {
 	k.m.samples.Add(float64(s.Samples))
 	k.m.hits.WithLabelValues("index").Add(float64(s.IndexHits))
 	k.m.hits.WithLabelValues("block").Add(float64(s.BlockHits))
-	for w, n := range s.Windows {
-		k.m.windows.WithLabelValues(w).Add(float64(n))
+	for w, n := range s.Resolutions {
+		k.m.resolutions.WithLabelValues(w).Add(float64(n))
 	}
 	list, more := q.Problems()
 	k.m.problems.Add(float64(len(list) + more))

@@ -11,20 +11,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"lightmetrics.dev/lightmetrics/pkg/accept"
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/live"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/objstore/mem"
-	"lightmetrics.dev/lightmetrics/pkg/published"
-	"lightmetrics.dev/lightmetrics/pkg/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/pkg/telemetry"
-	"lightmetrics.dev/lightmetrics/pkg/window"
 )
 
 // world is a store, a keeper and a live store that one seed drives.
@@ -39,15 +39,15 @@ type world struct {
 	publish publishedtest.Publisher
 
 	accepted []publishedtest.Batch
-	rolled   map[window.Hour]int // batches of the log that the hour's last generation looked at
-	gen      map[window.Hour]uint64
+	rolled   map[timegrid.Hour]int // batches of the log that the hour's last generation looked at
+	gen      map[timegrid.Hour]uint64
 	seq      map[string]uint64
 	lost     bool // an insert came back as expired
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), clock: time.Date(2026, 11, 21, 5, 50, 0, 0, time.UTC),
-		rolled: map[window.Hour]int{}, gen: map[window.Hour]uint64{}, seq: map[string]uint64{}}
+		rolled: map[timegrid.Hour]int{}, gen: map[timegrid.Hour]uint64{}, seq: map[string]uint64{}}
 	w.store = mem.New(func() time.Time { return w.clock })
 	if err := intake.EnsureShards(t.Context(), w.store, 2); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func (w *world) restart() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.live.SetCover(func(id identity.Batch, hours []window.Hour) live.Held {
+	w.live.SetCover(func(id identity.Batch, hours []timegrid.Hour) live.Held {
 		switch held, known := w.keeper.Held(id, hours); {
 		case !known:
 			return live.Unknown
@@ -208,7 +208,7 @@ func (w *world) roll() {
 			shards[b.Frame.Identity.Agent] = true
 			of = append(of, b)
 		}
-		if _, err := w.publish.Publish(w.t.Context(), h, w.gen[h], of, window.Raw); err != nil {
+		if _, err := w.publish.Publish(w.t.Context(), h, w.gen[h], of, timegrid.Raw); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -265,7 +265,7 @@ func (w *world) read(q *published.Query, snap *live.Snapshot) map[sample]int {
 func recordsOf(b publishedtest.Batch) (out []sample) {
 	for _, g := range b.Frame.Groups {
 		for i, ts := range g.Timestamps {
-			out = append(out, sample{b.Frame.Identity.Agent, window.Millisecond(ts), g.Values[i]})
+			out = append(out, sample{b.Frame.Identity.Agent, timegrid.Millisecond(ts), g.Values[i]})
 		}
 	}
 	return out

@@ -9,15 +9,15 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lightmetrics.dev/lightmetrics/pkg/accepted"
-	"lightmetrics.dev/lightmetrics/pkg/catalog"
-	"lightmetrics.dev/lightmetrics/pkg/intake"
-	"lightmetrics.dev/lightmetrics/pkg/layout"
-	"lightmetrics.dev/lightmetrics/pkg/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/record"
-	"lightmetrics.dev/lightmetrics/pkg/run"
-	"lightmetrics.dev/lightmetrics/pkg/shard"
-	"lightmetrics.dev/lightmetrics/pkg/window"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Run polls until ctx ends.
@@ -72,7 +72,7 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 		for s := range first.shards {
 			k.intake = append(k.intake, intake.NewReader(k.d.Store, shard.ID(s)))
 		}
-		first.view, first.read = cat.View(), map[window.Hour]time.Time{}
+		first.view, first.read = cat.View(), map[timegrid.Hour]time.Time{}
 		k.state.Store(&first)
 	}
 	now := k.d.Now()
@@ -128,7 +128,7 @@ func (k *Keeper) forget(now time.Time) {
 	defer k.turn.Release(1)
 	recent, newest := k.recent(now), k.newest(now)
 	old := k.state.Load()
-	s := &state{shards: old.shards, began: old.began, read: map[window.Hour]time.Time{}}
+	s := &state{shards: old.shards, began: old.began, read: map[timegrid.Hour]time.Time{}}
 	for h, at := range old.read {
 		if h >= recent && h <= newest {
 			s.read[h] = at

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/pkg/vfs"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
@@ -283,7 +283,7 @@ func parallel(t *testing.T, open func() body.Store) {
 	}
 }
 
-// Disk is a file system that records its calls, as internal/crashfs does.
+// Disk is a file system that records its calls, as internal/harness/crashfs does.
 type Disk interface {
 	// FS is the disk in use.
 	FS() vfs.FS

@@ -1,0 +1,89 @@
+package accept
+
+import (
+	"context"
+	"errors"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+)
+
+var jsonContent = objstore.PutOptions{ContentType: "application/json"}
+
+// decide creates the identity manifest or learns who did. It ends only with the
+// manifest observed: a create that said created, or a read that returned it.
+func (b *blob) decide(ctx context.Context, m Manifest) (Result, error) {
+	key, body := layout.Accepted(m.Identity), m.Marshal()
+	stored, created, err := objstore.CreateOrGet(ctx, b.p.store, key, body, MaxRecordBytes, jsonContent)
+	switch {
+	case created:
+		return Result{Outcome: Accepted, Manifest: m, ManifestKey: key, ManifestBytes: body}, nil
+	case errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) && ctx.Err() == nil:
+		return Result{}, b.p.corrupt(StepManifest, key, ReasonCorruptManifest, err)
+	case err != nil:
+		return Result{}, b.p.failed(ctx, StepManifest, err)
+	}
+	return b.compare(key, stored, m)
+}
+
+// compare reads the outcome off the manifest that is there, which may be this call's own,
+// from an attempt whose answer was lost.
+func (b *blob) compare(key string, stored []byte, m Manifest) (Result, error) {
+	there, err := ParseManifest(stored)
+	if err == nil {
+		err = belongs(there, m)
+	}
+	if err != nil {
+		return Result{}, b.p.corrupt(StepManifest, key, ReasonCorruptManifest, err)
+	}
+	res := Result{Outcome: Conflict, Manifest: there, ManifestKey: key, ManifestBytes: stored}
+	if there.FrameSHA256 == m.FrameSHA256 {
+		res.Outcome = Duplicate
+		if there.AttemptID == m.AttemptID {
+			res.Outcome = Accepted
+			b.p.events.ownWrite(key)
+		}
+	}
+	return res, nil
+}
+
+// belongs checks that the stored manifest can stand under this key at all.
+func belongs(there, ours Manifest) error {
+	switch {
+	case there.Identity != ours.Identity:
+		return ManifestKind.Corrupt("", "it names the identity %s", there.Identity)
+	case there.AuthorityID != ours.AuthorityID:
+		return ManifestKind.Corrupt("", "it is of the authority %q, ours is %q", there.AuthorityID, ours.AuthorityID)
+	case there.FrameSHA256 == ours.FrameSHA256 && there.FrameBytes != ours.FrameBytes:
+		return ManifestKind.Corrupt("", "it has %d frame bytes, the frame of this hash has %d", there.FrameBytes, ours.FrameBytes)
+	}
+	return nil
+}
+
+// quarantine writes the record of the submitted frame that lost. The record is the
+// reference that keeps its blob, so it comes before the marker is read. A record
+// that exists says the same, whatever it holds: its key names the identity and the
+// submitted hash. But it has to be there: a conflict is answered of no other.
+func (b *blob) quarantine(ctx context.Context, res *Result) error {
+	m := res.Manifest
+	key := layout.Quarantine(m.Identity, b.sha)
+	body := ConflictRecord{
+		AuthorityID: b.p.authorityID, Identity: m.Identity,
+		AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: m.FrameSHA256,
+		SubmittedBlobKey: layout.Blob(b.sha, b.gen), SubmittedSHA256: b.sha,
+		AcceptedManifestKey: res.ManifestKey,
+		ObservedAt:          max(b.p.clock.Now().UnixNano(), 0), CollectorID: b.p.collectorID,
+	}.Marshal()
+	_, created, err := objstore.CreateOrGet(ctx, b.p.store, key, body, MaxRecordBytes, jsonContent)
+	if errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) {
+		err = nil
+	}
+	if err != nil {
+		return b.p.failed(ctx, StepQuarantine, err)
+	}
+	if created {
+		b.p.events.quarantined(key)
+	}
+	res.QuarantineKey = key
+	return nil
+}

@@ -1,0 +1,150 @@
+package accept
+
+import (
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// ManifestKind is the kind of the identity manifest.
+var ManifestKind = record.Kind{Schema: "lightmetrics.accepted_batch.v1", Title: "identity manifest", MaxBytes: MaxRecordBytes}
+
+// Manifest is the identity manifest: the one object whose creation is the acceptance
+// of a batch. docs/format/manifests.md has its JSON, byte-exact.
+type Manifest struct {
+	AuthorityID string
+	Identity    identity.Batch
+	FrameSHA256 identity.Digest
+	FrameBytes  uint64
+	// RawBlobKey is the generation that the accepting attempt had verified: where to
+	// look first. Any generation whose bytes hash to FrameSHA256 is as good.
+	RawBlobKey string
+	// AcceptedAt by the collector's clock, Unix nanoseconds, not negative.
+	AcceptedAt   int64
+	CollectorID  string
+	WireVersion  uint32
+	FrameVersion uint32
+	// AttemptID is 32 hex digits, random per Accept call, so that a collector knows
+	// its own write after a lost reply.
+	AttemptID string
+	// RecordCount is Identity.Count().
+	RecordCount uint64
+	// MinTime and MaxTime of the samples, Unix nanoseconds.
+	MinTime, MaxTime int64
+	// Traceparent is W3C trace context; empty is absent.
+	Traceparent string
+	// HomeRegion of the identity and ClaimEpoch of its claim, where one linearizer serves
+	// several regions; empty and 0 are absent. Nothing writes them yet.
+	HomeRegion string
+	ClaimEpoch uint64
+}
+
+// AcceptedTime is AcceptedAt in UTC.
+func (m Manifest) AcceptedTime() time.Time { return time.Unix(0, m.AcceptedAt).UTC() }
+
+// Claim decides between manifests that cover the same sequence numbers.
+func (m Manifest) Claim() accepted.Claim {
+	return accepted.Claim{Identity: m.Identity, AcceptedAt: m.AcceptedAt}
+}
+
+// Batch is what everything behind the acceptance refers to the batch by.
+func (m Manifest) Batch() accepted.Batch {
+	return accepted.Batch{
+		Identity: m.Identity, FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.RawBlobKey,
+		AcceptedAt: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime, HomeRegion: m.HomeRegion, ClaimEpoch: m.ClaimEpoch,
+	}
+}
+
+// Marshal writes the canonical JSON: equal manifests are equal bytes.
+func (m Manifest) Marshal() []byte {
+	var e record.Writer
+	e.Begin(ManifestKind, 1024)
+	e.Text("authority_id", m.AuthorityID)
+	e.Batch(m.Identity)
+	e.Digest("frame_sha256", m.FrameSHA256)
+	e.Uint("frame_bytes", m.FrameBytes)
+	e.Text("raw_blob_key", m.RawBlobKey)
+	e.Int("accepted_at_unix_ns", m.AcceptedAt)
+	e.Text("collector_id", m.CollectorID)
+	e.Uint("wire_version", uint64(m.WireVersion))
+	e.Uint("frame_version", uint64(m.FrameVersion))
+	e.Text("attempt_id", m.AttemptID)
+	e.Uint("record_count", m.RecordCount)
+	e.Int("min_time_unix_ns", m.MinTime)
+	e.Int("max_time_unix_ns", m.MaxTime)
+	e.OptionalText("traceparent", m.Traceparent)
+	e.OptionalText("home_region", m.HomeRegion)
+	e.OptionalUint("claim_epoch", m.ClaimEpoch)
+	return e.End()
+}
+
+// ParseManifest reads the record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseManifest(b []byte) (Manifest, error) {
+	d := record.NewReader(ManifestKind, b)
+	var m Manifest
+	m.AuthorityID = d.NonEmpty("authority_id", MaxNameBytes)
+	m.Identity = d.Batch()
+	m.FrameSHA256 = d.Digest("frame_sha256")
+	m.FrameBytes = d.Uint("frame_bytes")
+	m.RawBlobKey = d.Text("raw_blob_key", maxKeyBytes)
+	checkBlobKey(d, "raw_blob_key", m.RawBlobKey, m.FrameSHA256)
+	m.AcceptedAt = d.UnixNano("accepted_at_unix_ns")
+	m.CollectorID = d.NonEmpty("collector_id", MaxNameBytes)
+	m.WireVersion = d.Uint32("wire_version")
+	m.FrameVersion = d.Uint32("frame_version")
+	m.AttemptID = d.Text("attempt_id", attemptIDDigits)
+	m.RecordCount = d.Uint("record_count")
+	m.MinTime = d.Int("min_time_unix_ns")
+	m.MaxTime = d.Int("max_time_unix_ns")
+	if m.Traceparent = d.OptionalText("traceparent", traceparentBytes); m.Traceparent != "" && !ValidTraceparent(m.Traceparent) {
+		d.Fail("traceparent is not W3C trace context")
+	}
+	m.HomeRegion = d.OptionalText("home_region", MaxNameBytes)
+	m.ClaimEpoch = d.OptionalUint("claim_epoch")
+	switch {
+	case d.Err() != nil:
+	case !validAttemptID(m.AttemptID):
+		d.Fail("attempt_id is not %d hex digits", attemptIDDigits)
+	case m.FrameBytes == 0:
+		d.Fail("frame_bytes is 0")
+	case m.RecordCount != m.Identity.Count():
+		d.Fail("record_count is %d, the identity has %d", m.RecordCount, m.Identity.Count())
+	case m.MaxTime < m.MinTime:
+		d.Fail("max_time_unix_ns is before min_time_unix_ns")
+	}
+	if err := d.End(); err != nil {
+		return Manifest{}, err
+	}
+	return m, nil
+}
+
+const traceparentBytes = 55
+
+// ValidTraceparent reports whether s is W3C trace context: version-traceid-parentid-flags in lower-case hex.
+func ValidTraceparent(s string) bool {
+	if len(s) != traceparentBytes {
+		return false
+	}
+	for i := range len(s) {
+		if dash := i == 2 || i == 35 || i == 52; dash != (s[i] == '-') || !dash && !isHex(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func validAttemptID(s string) bool {
+	if len(s) != attemptIDDigits {
+		return false
+	}
+	for i := range len(s) {
+		if !isHex(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isHex(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' }

@@ -1,0 +1,203 @@
+package accept
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/lru"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Store is what the protocol needs of an object store: strongly consistent reads and
+// conditional creates. There is no delete and no overwrite in acceptance.
+//
+// The protocol asks once. Deadlines, and further attempts at what failed, are for
+// objstore.WithPolicy around the store that it gets; with them an object that exists may
+// be the call's own, and the protocol compares in any case.
+type Store interface {
+	objstore.Getter
+	objstore.Header
+	objstore.Creator
+}
+
+// Config of a Protocol. Store, CollectorID and AuthorityID are required.
+type Config struct {
+	Store Store
+	// AuthorityID of the bucket and prefix behind Store; see EnsureAuthority.
+	AuthorityID string
+	// CollectorID is this collector's name in the records that it writes.
+	CollectorID string
+	// Mode is written into boot records; empty is ModeS3Manifest.
+	Mode Mode
+	// Clock is run.WallClock but in tests.
+	Clock Clock
+	// Rand gives attempt ids; crypto/rand.Reader but in tests. Must be safe for concurrent use.
+	Rand io.Reader
+	// Policy is DefaultPolicy when zero.
+	Policy Policy
+	// BootCache bounds the verified boot claims kept in memory; 0 means 16,384.
+	BootCache int
+	Events    Events
+}
+
+// Protocol accepts by identity manifest: the mode s3_manifest. It is safe for
+// concurrent use, and has no goroutines and no state but the cache of boot claims.
+type Protocol struct {
+	store       Store
+	authorityID string
+	collectorID string
+	mode        Mode
+	clock       Clock
+	rand        io.Reader
+	policy      Policy
+	// boots has the owners of the boots used last. Boot records never change, so an
+	// entry is never stale.
+	boots  *lru.Cache[identity.Boot, string]
+	events Events
+}
+
+// New checks the settings; it makes no request.
+func New(c Config) (*Protocol, error) {
+	if c.Store == nil || c.Clock == nil || c.Rand == nil {
+		return nil, errors.New("accept: store, clock and randomness are needed")
+	}
+	if err := validName("authority id", c.AuthorityID); err != nil {
+		return nil, err
+	}
+	if err := validName("collector id", c.CollectorID); err != nil {
+		return nil, err
+	}
+	if c.Mode == "" {
+		c.Mode = ModeS3Manifest
+	}
+	if !c.Mode.Valid() {
+		return nil, fmt.Errorf("accept: mode %q", c.Mode)
+	}
+	if c.Policy == (Policy{}) {
+		c.Policy = DefaultPolicy()
+	}
+	if err := c.Policy.Validate(); err != nil {
+		return nil, fmt.Errorf("accept policy: %w", err)
+	}
+	if c.BootCache == 0 {
+		c.BootCache = 16384
+	}
+	return &Protocol{
+		store: c.Store, authorityID: c.AuthorityID, collectorID: c.CollectorID, mode: c.Mode,
+		clock: c.Clock, rand: c.Rand, policy: c.Policy, boots: lru.New[identity.Boot, string](int64(c.BootCache)), events: c.Events,
+	}, nil
+}
+
+func validName(what, s string) error {
+	if s == "" || len(s) > MaxNameBytes || !utf8.ValidString(s) {
+		return fmt.Errorf("accept: %s %q is not 1 to %d bytes of UTF-8", what, s, MaxNameBytes)
+	}
+	return nil
+}
+
+// Accept runs the protocol for one submission: claim the boot, blob, manifest,
+// then the condemned marker of the blob relied on, whatever the outcome. On the
+// common path of a claimed boot that is three requests.
+func (p *Protocol) Accept(ctx context.Context, s Submission) (Result, error) {
+	res, err := p.accept(ctx, s)
+	if err != nil {
+		return Result{}, wrap("accept "+s.Identity.String(), err)
+	}
+	return res, nil
+}
+
+func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
+	if err := s.Validate(); err != nil {
+		return Result{}, &RefusedError{Reason: ReasonInvalidSubmission, Err: err}
+	}
+	if err := p.claimBoot(ctx, s.Identity.BootOf(), s.SpoolID); err != nil {
+		return Result{}, err
+	}
+	b := blob{p: p, frame: s.Frame, sha: s.SHA256}
+	if err := b.ensure(ctx); err != nil {
+		return Result{}, err
+	}
+	m, err := p.manifest(&b, s)
+	if err != nil {
+		return Result{}, p.retry(ReasonStoreUnavailable, err)
+	}
+	res, err := b.decide(ctx, m)
+	if err != nil {
+		return Result{}, err
+	}
+	if res.Outcome == Conflict {
+		if err := b.quarantine(ctx, &res); err != nil {
+			return Result{}, err
+		}
+	}
+	// Only now, with the reference to the frame observed, does the marker tell
+	// whether the garbage collector can have missed it.
+	if err := b.settle(ctx); err != nil {
+		return Result{}, err
+	}
+	return res, nil
+}
+
+// manifest is what this call will try to create: built once, so that every
+// attempt writes the same bytes with the same attempt id.
+func (p *Protocol) manifest(b *blob, s Submission) (Manifest, error) {
+	var attempt [attemptIDDigits / 2]byte
+	if _, err := io.ReadFull(p.rand, attempt[:]); err != nil {
+		return Manifest{}, fmt.Errorf("read randomness: %w", err)
+	}
+	m := Manifest{
+		AuthorityID: p.authorityID, Identity: s.Identity, FrameSHA256: s.SHA256,
+		FrameBytes: uint64(len(s.Frame)), RawBlobKey: layout.Blob(s.SHA256, b.gen),
+		AcceptedAt: max(p.clock.Now().UnixNano(), 0), CollectorID: p.collectorID,
+		WireVersion: s.WireVersion, FrameVersion: s.FrameVersion,
+		AttemptID:   hex.EncodeToString(attempt[:]),
+		RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
+	}
+	if ValidTraceparent(s.Traceparent) {
+		m.Traceparent = s.Traceparent
+	}
+	return m, nil
+}
+
+// Validate checks what the records need; the hash itself is left to the store.
+func (s Submission) Validate() error {
+	if err := s.Identity.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case len(s.Frame) == 0:
+		return errors.New("frame is empty")
+	case s.SHA256.IsZero():
+		return errors.New("frame has no hash")
+	case s.Records != s.Identity.Count():
+		return fmt.Errorf("%w: %d records, the range has %d", identity.ErrInvalid, s.Records, s.Identity.Count())
+	case s.MaxTime < s.MinTime:
+		return errors.New("max time is before min time")
+	}
+	return ValidSpoolID(s.SpoolID)
+}
+
+// ValidSpoolID checks the length and the encoding; empty is valid.
+func ValidSpoolID(s string) error {
+	if len(s) > MaxNameBytes || !utf8.ValidString(s) {
+		return fmt.Errorf("spool id %q is not up to %d bytes of UTF-8", s, MaxNameBytes)
+	}
+	return nil
+}
+
+// wrap adds the operation below the typed errors, so that they stay outermost and errors.As finds them.
+func wrap(op string, err error) error {
+	switch e := err.(type) {
+	case *RetryError:
+		return &RetryError{Reason: e.Reason, After: e.After, Err: fmt.Errorf("%s: %w", op, e.Err)}
+	case *RefusedError:
+		return &RefusedError{Reason: e.Reason, Err: fmt.Errorf("%s: %w", op, e.Err)}
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}

@@ -1,0 +1,60 @@
+package accept
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// FrameError: no generation of an accepted frame can be read and has its hash. Cause is
+// what was wrong with the one that the manifest names.
+type FrameError struct {
+	SHA256 identity.Digest
+	Cause  error
+}
+
+func (e *FrameError) Error() string { return fmt.Sprintf("frame %s: %v", e.SHA256, e.Cause) }
+
+// Unwrap gives the cause.
+func (e *FrameError) Unwrap() error { return e.Cause }
+
+// ReadFrame reads the bytes of an accepted frame: of the generation under key, where to
+// look first, then of any generation that hashes to d. size is the frame's length in bytes.
+// Errors: *FrameError; else the store's, and a later try may succeed.
+func ReadFrame(ctx context.Context, r objstore.Reader, key string, d identity.Digest, size uint64) ([]byte, error) {
+	raw, cause, err := readGeneration(ctx, r, key, d, size)
+	if err != nil || raw != nil {
+		return raw, err
+	}
+	for o, err := range objstore.List(ctx, r, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
+		if err != nil {
+			return nil, err
+		}
+		if _, _, err := layout.ParseBlob(o.Key); err != nil || o.Key == key {
+			continue
+		}
+		if raw, _, err := readGeneration(ctx, r, o.Key, d, size); err != nil || raw != nil {
+			return raw, err
+		}
+	}
+	return nil, &FrameError{SHA256: d, Cause: cause}
+}
+
+// readGeneration gives nil bytes and a cause when the object is not there or not the frame.
+func readGeneration(ctx context.Context, r objstore.Reader, key string, d identity.Digest, size uint64) (raw []byte, cause, err error) {
+	raw, _, err = r.Get(ctx, key, objstore.GetOptions{Limit: int64(max(size, 1))})
+	switch {
+	case errors.Is(err, objstore.ErrNotFound), objstore.Unreadable(err):
+		return nil, err, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	if sum := identity.Sum(raw); sum != d {
+		return nil, fmt.Errorf("%s hashes to %s", key, sum), nil
+	}
+	return raw, nil, nil
+}

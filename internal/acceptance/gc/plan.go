@@ -1,0 +1,233 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// DefaultMinAge is the age below which a blob is no candidate. It saves requests; it proves nothing.
+const DefaultMinAge = 24 * time.Hour
+
+// DefaultMaxListed bounds the blobs of one plan, and with them its memory.
+const DefaultMaxListed = 100_000
+
+// PlanOptions select candidates.
+type PlanOptions struct {
+	// ID names the plan in markers and log entries; required.
+	ID string
+	// Now is the store's time: the LastModified of an object that was just written.
+	Now time.Time
+	// MinAge by the store's LastModified; negative means none, 0 means DefaultMinAge.
+	MinAge time.Duration
+	// Prefix within layout.RawBlobsPrefix; empty means all of it.
+	Prefix string
+	// StartAfter is the Next of the plan before; empty starts at the beginning.
+	StartAfter string
+	// MaxListed blobs; 0 means DefaultMaxListed.
+	MaxListed int
+}
+
+// Candidate is one generation of a blob that may be an orphan.
+type Candidate struct {
+	Key          string
+	SHA256       identity.Digest
+	Generation   uint32
+	Size         int64
+	LastModified time.Time
+}
+
+// Plan is what an execution may look at: candidates, not verdicts.
+type Plan struct {
+	ID         string
+	Candidates []Candidate
+	Kept       []Kept
+	// Listed blobs, candidates included.
+	Listed int
+	// Next is the StartAfter of the plan that goes on; empty at the end.
+	Next string
+}
+
+// Bounds of the breaker.
+const (
+	BreakerBlobs   = 50
+	BreakerPercent = 10
+)
+
+// Tripped reports whether the plan is suspiciously large: more than 50 blobs and
+// more than 10% of those listed.
+func (p Plan) Tripped() bool {
+	return len(p.Candidates) > BreakerBlobs && len(p.Candidates)*100 > p.Listed*BreakerPercent
+}
+
+func (o *PlanOptions) fill() error {
+	if err := validName("plan id", o.ID); err != nil {
+		return err
+	}
+	if o.Prefix == "" {
+		o.Prefix = layout.RawBlobsPrefix
+	}
+	if !strings.HasPrefix(o.Prefix, layout.RawBlobsPrefix) {
+		return fmt.Errorf("gc plan: prefix %q is not below %q", o.Prefix, layout.RawBlobsPrefix)
+	}
+	if o.MinAge == 0 {
+		o.MinAge = DefaultMinAge
+	}
+	if o.MaxListed == 0 {
+		o.MaxListed = DefaultMaxListed
+	}
+	if o.MaxListed < 0 || o.Now.IsZero() && o.MinAge > 0 {
+		return errors.New("gc plan: the store's time and a bound are needed")
+	}
+	return nil
+}
+
+// Plan lists blobs and merge-joins them with the derived reverse references, all in
+// the order of hashes. A failed listing is an error: there is no partial plan. The
+// reverse references are hints that keep; their absence proves nothing.
+func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
+	if err := o.fill(); err != nil {
+		return Plan{}, err
+	}
+	p := Plan{ID: o.ID}
+	below := strings.TrimPrefix(o.Prefix, layout.RawBlobsPrefix)
+	blobs := cursor{c: c, prefix: o.Prefix, after: o.StartAfter}
+	hints := [2]cursor{}
+	for i, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
+		hints[i] = cursor{c: c, prefix: family + below}
+		if o.StartAfter != "" {
+			hints[i].after = family + stem(strings.TrimPrefix(o.StartAfter, layout.RawBlobsPrefix))
+		}
+	}
+	for {
+		info, ok, err := blobs.next(ctx)
+		if err != nil || !ok {
+			return p, planError(p.ID, err)
+		}
+		if p.Listed == o.MaxListed {
+			p.Next = blobs.before
+			return p, nil
+		}
+		p.Listed++
+		hinted := false
+		for i, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
+			of := family + stem(strings.TrimPrefix(info.Key, layout.RawBlobsPrefix)) + "/"
+			found, err := hints[i].seek(ctx, of)
+			if err != nil {
+				return Plan{}, planError(p.ID, err)
+			}
+			hinted = hinted || found
+		}
+		p.sort(info, o, hinted)
+	}
+}
+
+// PlanKeys makes a plan of given keys, such as those of the delayed queue. Of is
+// the number of blobs that they were chosen from, for the breaker; 0 means len(keys).
+func (c *Collector) PlanKeys(ctx context.Context, keys []string, of int, o PlanOptions) (Plan, error) {
+	if err := o.fill(); err != nil {
+		return Plan{}, err
+	}
+	if len(keys) > o.MaxListed {
+		return Plan{}, fmt.Errorf("gc plan %s: %d keys, at most %d", o.ID, len(keys), o.MaxListed)
+	}
+	p := Plan{ID: o.ID}
+	for _, key := range keys {
+		info, err := c.cfg.Store.Head(ctx, key)
+		switch {
+		case errors.Is(err, objstore.ErrNotFound):
+			p.Kept = append(p.Kept, Kept{key, Gone, ""})
+		case err != nil:
+			return Plan{}, planError(p.ID, err)
+		default:
+			info.Key = key
+			p.sort(info, o, false)
+		}
+	}
+	p.Listed = max(len(keys), of)
+	return p, nil
+}
+
+func planError(id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("gc plan %s: %w", id, err)
+}
+
+func (p *Plan) sort(info objstore.Info, o PlanOptions, hinted bool) {
+	d, gen, err := layout.ParseBlob(info.Key)
+	switch {
+	case err != nil:
+		p.Kept = append(p.Kept, Kept{info.Key, Foreign, err.Error()})
+	case hinted:
+		p.Kept = append(p.Kept, Kept{info.Key, Hinted, ""})
+	case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:
+		p.Kept = append(p.Kept, Kept{info.Key, Young, info.LastModified.UTC().Format(time.RFC3339)})
+	default:
+		p.Candidates = append(p.Candidates, Candidate{info.Key, d, gen, info.Size, info.LastModified})
+	}
+}
+
+// stem cuts a blob key's generation and extension, which leaves the order of hashes.
+func stem(key string) string {
+	slash := strings.LastIndexByte(key, '/')
+	if dot := strings.IndexByte(key[slash+1:], '.'); dot >= 0 {
+		return key[:slash+1+dot]
+	}
+	return key
+}
+
+// cursor walks a listing, page by page.
+type cursor struct {
+	c             *Collector
+	prefix, after string
+	page          []objstore.Info
+	at            int
+	done          bool
+	before        string // the key before the one that next returned
+	last          string
+}
+
+func (k *cursor) peek(ctx context.Context) (objstore.Info, bool, error) {
+	for k.at == len(k.page) {
+		if k.done {
+			return objstore.Info{}, false, nil
+		}
+		page, err := k.c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: k.prefix, StartAfter: k.after})
+		if err != nil {
+			return objstore.Info{}, false, err
+		}
+		k.page, k.at, k.after, k.done = page.Objects, 0, page.Next, page.Next == ""
+	}
+	return k.page[k.at], true, nil
+}
+
+func (k *cursor) next(ctx context.Context) (objstore.Info, bool, error) {
+	info, ok, err := k.peek(ctx)
+	if ok {
+		k.at++
+		k.before, k.last = k.last, info.Key
+	}
+	return info, ok, err
+}
+
+// seek skips keys less than prefix and reports whether the one it stops at has it.
+func (k *cursor) seek(ctx context.Context, prefix string) (bool, error) {
+	for {
+		info, ok, err := k.peek(ctx)
+		if err != nil || !ok {
+			return false, err
+		}
+		if info.Key >= prefix {
+			return strings.HasPrefix(info.Key, prefix), nil
+		}
+		k.at++
+	}
+}

@@ -1,0 +1,75 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// whose reads the frame's identity from its header. The bytes of a hash never
+// change, so it makes no difference when it is read.
+func (c *Collector) whose(ctx context.Context, k Candidate) (identity.Batch, *Kept) {
+	head, _, err := c.cfg.Store.Get(ctx, k.Key, objstore.GetOptions{Length: frame.MaxHeaderBytes})
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return identity.Batch{}, keep(k, Gone, "")
+	case objstore.Unreadable(err):
+		return identity.Batch{}, keep(k, FrameUnreadable, err.Error())
+	case err != nil:
+		return identity.Batch{}, keep(k, StoreFailed, err.Error())
+	}
+	h, err := frame.ParseHeader(head)
+	if err != nil {
+		return identity.Batch{}, keep(k, FrameUnreadable, err.Error())
+	}
+	if uint64(k.Size) != h.FrameLen() {
+		return identity.Batch{}, keep(k, FrameUnreadable, fmt.Sprintf("%d bytes, the header says %d", k.Size, h.FrameLen()))
+	}
+	return h.Identity, nil
+}
+
+// prove looks for a reference to the hash. Frame -> identity is a function, so
+// these two reads are the whole proof. Nil means that there was none; any doubt keeps.
+func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *Kept {
+	stored, err := c.read(ctx, layout.Accepted(id))
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+	case objstore.Unreadable(err):
+		return keep(k, RecordUnreadable, err.Error())
+	case err != nil:
+		return keep(k, StoreFailed, err.Error())
+	default:
+		m, err := accept.ParseManifest(stored)
+		if err == nil && (m.Identity != id || m.AuthorityID != c.cfg.AuthorityID) {
+			err = fmt.Errorf("it is of %s and the authority %q", m.Identity, m.AuthorityID)
+		}
+		if err != nil {
+			return keep(k, RecordUnreadable, fmt.Sprintf("%s: %v", layout.Accepted(id), err))
+		}
+		if m.FrameSHA256 == k.SHA256 {
+			return keep(k, Accepted, layout.Accepted(id))
+		}
+	}
+	// The key alone names identity and hash: a record of any content is a reference.
+	quarantine := layout.Quarantine(id, k.SHA256)
+	switch _, err := c.read(ctx, quarantine); {
+	case err == nil, objstore.Unreadable(err):
+		return keep(k, Quarantined, quarantine)
+	case !errors.Is(err, objstore.ErrNotFound):
+		return keep(k, StoreFailed, err.Error())
+	}
+	return nil
+}
+
+func (c *Collector) read(ctx context.Context, key string) ([]byte, error) {
+	b, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	return b, err
+}
+
+func keep(k Candidate, r Reason, detail string) *Kept { return &Kept{k.Key, r, detail} }

@@ -1,0 +1,172 @@
+package qualify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// freshness is how many keys the consistency checks write and look for.
+const freshness = 4
+
+// readAfterWrite looks before it writes, so that a cached absence is met.
+func readAfterWrite(ctx context.Context, p *probe) error {
+	for i := range freshness {
+		key, body := p.key("read-"+strconv.Itoa(i)), p.body("read "+strconv.Itoa(i))
+		if _, _, err := p.store.Get(ctx, key, objstore.GetOptions{}); !errors.Is(err, objstore.ErrNotFound) {
+			return refused("a get before the write", err, objstore.ErrNotFound)
+		}
+		if err := p.create(ctx, key, body); err != nil {
+			return err
+		}
+		if err := p.holds(ctx, key, body); err != nil {
+			return fmt.Errorf("read after write: %w", err)
+		}
+		info, err := p.store.Head(ctx, key)
+		if err != nil {
+			return fmt.Errorf("read after write: %w", err)
+		}
+		if info.Size != int64(len(body)) {
+			return fmt.Errorf("read after write: %q has %d bytes, want %d", key, info.Size, len(body))
+		}
+		if info.SHA256 != identity.Sum(body) {
+			return fmt.Errorf("read after write: %q has SHA-256 %s, want %s: the store keeps no checksum", key, info.SHA256, identity.Sum(body))
+		}
+	}
+	return nil
+}
+
+func listAfterWrite(ctx context.Context, p *probe) error {
+	prefix := layout.ProbePrefix + p.opts.RunID + "/list/"
+	var want []string
+	for i := range freshness {
+		key := p.key("list/" + strconv.Itoa(i))
+		want = append(want, key)
+		if err := p.create(ctx, key, p.body(key)); err != nil {
+			return err
+		}
+		// By pages of two, so that order and continuation are seen too.
+		var got []string
+		for after, more := "", true; more; {
+			page, err := p.store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: 2})
+			if err != nil {
+				return err
+			}
+			for _, o := range page.Objects {
+				got = append(got, o.Key)
+			}
+			if len(got) > len(want) {
+				break
+			}
+			after, more = page.Next, page.Next != ""
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			return fmt.Errorf("list after write: listed %q, want %q", got, want)
+		}
+	}
+	return nil
+}
+
+func conditionalReplace(ctx context.Context, p *probe) error {
+	key, first, second := p.key("replace"), p.body("first"), p.body("second")
+	const foreign = `"0123456789abcdef0123456789abcdef"`
+	_, err := p.store.Replace(ctx, key, first, foreign, objstore.PutOptions{})
+	if err := refused("a replace of an absent key", err, objstore.ErrPreconditionFailed); err != nil {
+		return err
+	}
+	if err := p.create(ctx, key, first); err != nil {
+		return err
+	}
+	info, err := p.store.Head(ctx, key)
+	if err != nil {
+		return err
+	}
+	_, err = p.store.Replace(ctx, key, second, foreign, objstore.PutOptions{})
+	if err := refused("a replace with a wrong ETag", err, objstore.ErrPreconditionFailed, objstore.ErrConflict); err != nil {
+		return err
+	}
+	if err := p.holds(ctx, key, first); err != nil {
+		return fmt.Errorf("after a refused replace: %w", err)
+	}
+	if _, err := p.store.Replace(ctx, key, second, info.ETag, objstore.PutOptions{}); err != nil {
+		return fmt.Errorf("a replace with the right ETag: %w", err)
+	}
+	_, err = p.store.Replace(ctx, key, first, info.ETag, objstore.PutOptions{})
+	if err := refused("a replace with the old ETag", err, objstore.ErrPreconditionFailed, objstore.ErrConflict); err != nil {
+		return err
+	}
+	return p.holds(ctx, key, second)
+}
+
+func checksumRefusal(ctx context.Context, p *probe) error {
+	key, body, wrong := p.key("checksum"), p.body("checksum"), identity.Sum([]byte("other bytes"))
+	_, err := p.store.Create(ctx, key, body, objstore.PutOptions{SHA256: wrong})
+	if err := refused("a create whose hash is wrong", err, objstore.ErrChecksum); err != nil {
+		return err
+	}
+	p.detail = "payload hash"
+	if m, ok := p.back.(Mismatcher); ok {
+		err := m.CreateMismatched(ctx, key, body, wrong)
+		if err := refused("a create whose checksum alone is wrong", err, objstore.ErrChecksum); err != nil {
+			return err
+		}
+		p.detail = "payload hash and checksum header"
+	}
+	_, err = p.store.Head(ctx, key)
+	return refused("a head after the refused bodies", err, objstore.ErrNotFound)
+}
+
+// readAfterDelete matters to garbage collection: what was deleted is gone, and the key can be created anew.
+func readAfterDelete(ctx context.Context, p *probe) error {
+	key := p.key("delete")
+	if err := p.create(ctx, key, p.body("first")); err != nil {
+		return err
+	}
+	for range 2 {
+		if err := p.store.Delete(ctx, key); err != nil {
+			return err
+		}
+	}
+	_, _, err := p.store.Get(ctx, key, objstore.GetOptions{})
+	if err := refused("a get after the delete", err, objstore.ErrNotFound); err != nil {
+		return err
+	}
+	return p.create(ctx, key, p.body("second"))
+}
+
+// record is a key where acceptance records live that no agent can have.
+func (p *probe) record(name string) string {
+	return layout.AcceptedPrefix + "probe/" + p.opts.RunID + "/" + name
+}
+
+func deniedPut(ctx context.Context, p *probe) error {
+	key := p.record("put")
+	_, err := p.store.Put(ctx, key, p.body("put"), objstore.PutOptions{})
+	if !errors.Is(err, objstore.ErrDenied) {
+		p.own(key)
+	}
+	return refused("an unconditional put of "+key, err, objstore.ErrDenied)
+}
+
+func deniedDelete(ctx context.Context, p *probe) error {
+	key := p.record("delete")
+	return refused("a delete of "+key, p.store.Delete(ctx, key), objstore.ErrDenied)
+}
+
+// cleanUp removes the probe's objects, when the other checks are over.
+func cleanUp(ctx context.Context, p *probe) error {
+	var errs []error
+	for _, key := range p.keys {
+		if err := p.store.Delete(ctx, key); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	p.detail = fmt.Sprintf("%d keys", len(p.keys))
+	return errors.Join(errs...)
+}

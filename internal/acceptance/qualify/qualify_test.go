@@ -1,0 +1,169 @@
+package qualify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+)
+
+func run(t *testing.T, s objstore.Store, strict bool) (Report, error) {
+	t.Helper()
+	tick := time.Unix(0, 0)
+	now := func() time.Time { tick = tick.Add(time.Millisecond); return tick }
+	return Run(t.Context(), s, Options{RunID: "0123456789abcdef", Strict: strict, Timeout: 10 * time.Second, Now: now})
+}
+
+func TestGoodStorePassesAndIsLeftClean(t *testing.T) {
+	s := mem.New(nil)
+	for range 2 { // as a collector does daily
+		r, err := run(t, s, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Len() != 0 {
+			t.Errorf("%d probe objects left", s.Len())
+		}
+		var table bytes.Buffer
+		if err := r.Table(&table); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"racing creates", "4 rounds of 16: 60 exists, 0 conflicts", "skipped", "1ms"} {
+			if !strings.Contains(table.String(), want) {
+				t.Errorf("no %q in\n%s", want, table.String())
+			}
+		}
+	}
+}
+
+// failed are the names of the failed checks.
+func failed(r Report) string {
+	var names []string
+	for _, row := range r.Rows {
+		if row.Status == Fail {
+			names = append(names, row.Check)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func TestEachViolationFailsItsCheck(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		store func(*mem.Store) objstore.Store
+		check string // that must fail, among others
+	}{
+		{"checks, then writes", func(s *mem.Store) objstore.Store { return &checkThenWrite{Store: s} }, "racing creates"},
+		{"ignores If-None-Match", func(s *mem.Store) objstore.Store { return ignoresIfNoneMatch{s} }, "conditional create"},
+		{"ignores If-Match", func(s *mem.Store) objstore.Store { return ignoresIfMatch{s} }, "conditional replace"},
+		{"caches absence", func(s *mem.Store) objstore.Store { return &cachesAbsence{Store: s, absent: map[string]bool{}} }, "read after write"},
+		{"lists late", func(s *mem.Store) objstore.Store { return &listsLate{Store: s} }, "list after write"},
+		{"lists out of order", func(s *mem.Store) objstore.Store { return listsBackwards{s} }, "list after write"},
+		{"ignores the payload hash", func(s *mem.Store) objstore.Store { return ignoresHash{s} }, "checksum refusal"},
+		{"ignores the checksum header", func(s *mem.Store) objstore.Store { return ignoresChecksum{s} }, "checksum refusal"},
+		{"keeps no checksum", func(s *mem.Store) objstore.Store { return keepsNoChecksum{s} }, "read after write"},
+		{"serves what was deleted", func(s *mem.Store) objstore.Store { return keepsDeleted{s} }, "read after delete"},
+		{"says exists and overwrites", func(s *mem.Store) objstore.Store { return overwrites{s} }, "conditional create"},
+		{"denies everything", func(s *mem.Store) objstore.Store {
+			return fault.New(s, 1, fault.Refused("", "", objstore.ErrDenied))
+		}, "conditional create"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := run(t, c.store(mem.New(nil)), false)
+			if !errors.Is(err, accept.ErrNotQualified) {
+				t.Fatalf("qualified: %v", err)
+			}
+			if !strings.Contains(failed(r), c.check) {
+				t.Errorf("%q failed, want %q among them", failed(r), c.check)
+			}
+		})
+	}
+}
+
+func TestStrictNeedsAPolicy(t *testing.T) {
+	s := mem.New(nil)
+	r, err := run(t, s, true)
+	if !errors.Is(err, accept.ErrNotQualified) || failed(r) != "policy: unconditional put of a record, policy: delete of a record" {
+		t.Errorf("%q failed: %v", failed(r), err)
+	}
+	if s.Len() != 0 {
+		t.Errorf("%d objects left", s.Len())
+	}
+	guarded := fault.New(s, 1, fault.Refused("put", "accepted/v1/", objstore.ErrDenied), fault.Refused("delete", "accepted/v1/", objstore.ErrDenied))
+	if _, err := run(t, guarded, true); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTransientFaultsDoNotDisqualify(t *testing.T) {
+	s := fault.New(mem.New(nil), 1,
+		fault.LostAnswer("create", "probe/v1/0123456789abcdef/create").Once(),
+		fault.NotApplied("create", "probe/v1/0123456789abcdef/replace").Once(),
+		fault.Refused("create", "probe/v1/0123456789abcdef/list", objstore.ErrConflict).Once())
+	if _, err := run(t, s, false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCauseIsKept(t *testing.T) {
+	_, err := run(t, fault.New(mem.New(nil), 1, fault.Refused("", "", objstore.ErrNoBucket)), false)
+	if !errors.Is(err, objstore.ErrNoBucket) || !errors.Is(err, accept.ErrNotQualified) || strings.Contains(err.Error(), "\n\n") {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Run(ctx, mem.New(nil), Options{RunID: "r"})
+	if !errors.Is(err, accept.ErrNotQualified) || !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := Run(t.Context(), mem.New(nil), Options{}); !errors.Is(err, objstore.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// TestUnansweredIsNothingWorse: a store that breaks its promise and is silent besides
+// has broken its promise.
+func TestUnansweredIsNothingWorse(t *testing.T) {
+	late := fault.NotApplied("get", "")
+	for name, c := range map[string]struct {
+		store objstore.Store
+		want  bool
+	}{
+		"silent":            {fault.New(mem.New(nil), 1, fault.NotApplied("", "")), true},
+		"silent reads":      {fault.New(mem.New(nil), 1, late), true},
+		"broken":            {ignoresIfNoneMatch{mem.New(nil)}, false},
+		"broken and silent": {fault.New(ignoresIfNoneMatch{mem.New(nil)}, 1, fault.NotApplied("list", "")), false},
+		"denies":            {fault.New(mem.New(nil), 1, fault.Refused("", "", objstore.ErrDenied)), false},
+	} {
+		_, err := run(t, c.store, false)
+		if err == nil || Unanswered(err) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if !Unanswered(objstore.ErrUnavailable) || Unanswered(objstore.ErrDenied) {
+		t.Error("errors of single requests")
+	}
+}
+
+// TestTwoWinnersAreSeenBesideAnUnknown: of the racers, one is told nothing and two are
+// told that they have won.
+func TestTwoWinnersAreSeenBesideAnUnknown(t *testing.T) {
+	s := fault.New(ignoresIfNoneMatch{mem.New(nil)}, 1, fault.NotApplied("create", layout.ProbePrefix+"0123456789abcdef/race-").Nth(1))
+	r, err := run(t, s, false)
+	if err == nil {
+		t.Fatal("qualified")
+	}
+	for _, row := range r.Rows {
+		if row.Check == "racing creates" && (row.Status != Fail || errors.Is(row.Err, objstore.ErrUnknown)) {
+			t.Errorf("%+v", row)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// Package coordinator is the coordinator's API, both ends of it. Workers use an Owner,
+// which keeps the shards that they are granted; PendingWork, a queue and a table of jobs
+// that outlive the worker; and Refs, the reference sets of published objects. The
+// coordinator serves the latter two with PendingServer and RefsServer over back ends of
+// its own. Both ends share the encoding of messages and one table of refusals, so that a
+// caller sees the same sentinel errors as one that holds the back end itself.
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+)
+
+// DefaultTimeout bounds one call.
+const DefaultTimeout = 10 * time.Second
+
+// maxAnswer is above the greatest page: maxRefs records of publish.MaxTxns transactions each.
+const maxAnswer = 64 << 20
+
+// Dial makes one connection to whichever coordinator of c.Addresses answers. Close it.
+func Dial(c Config) (*grpc.ClientConn, error) {
+	r := manual.NewBuilderWithScheme("coordinators")
+	var st resolver.State
+	for _, a := range c.Addresses {
+		st.Addresses = append(st.Addresses, resolver.Address{Addr: a, ServerName: host(a)})
+	}
+	r.InitialState(st)
+	conn, err := rpc.Dial("coordinators:///any", c.Client, grpc.WithResolvers(r))
+	if err != nil {
+		return nil, fmt.Errorf("coordinator: %w", err)
+	}
+	return conn, nil
+}
+
+// host is what the coordinator's certificate must name.
+func host(address string) string {
+	h, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return h
+}
+
+// service says how the calls of one client are bounded, and how their failures are named.
+type service struct {
+	timeout time.Duration
+	// invalid is the sentinel of a request that can never succeed, unavailable that of one
+	// which was certainly not done.
+	invalid, unavailable error
+	// wrap adds the operation and its key to an error.
+	wrap func(op, key string, err error) error
+}
+
+func newService(timeout time.Duration, invalid, unavailable error, wrap func(op, key string, err error) error) service {
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	return service{timeout, invalid, unavailable, wrap}
+}
+
+// call makes one call. unanswered is the sentinel of a call whose answer is missing.
+func call[Q, A any](ctx context.Context, s service, op, key string, unanswered error,
+	fn func(context.Context, *Q, ...grpc.CallOption) (*A, error), req *Q) (*A, error) {
+	if err := ctx.Err(); err != nil { // nothing was sent
+		return nil, s.wrap(op, key, fmt.Errorf("%w: %w", s.unavailable, err))
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	resp, err := fn(bounded, req, grpc.MaxCallRecvMsgSize(maxAnswer))
+	if err != nil {
+		return nil, s.wrap(op, key, s.cause(err, unanswered))
+	}
+	return resp, nil
+}
+
+// cause gives a failed call the sentinel that it stands for.
+func (s service) cause(err, unanswered error) error {
+	if sentinel := sentinelOf(rpc.Reason(err)); sentinel != nil {
+		return fmt.Errorf("%w: %s", sentinel, status.Convert(err).Message())
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument:
+		return fmt.Errorf("%w: %w", s.invalid, err)
+	case codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented: // refused before anything was done
+		return fmt.Errorf("%w: %w", s.unavailable, err)
+	case codes.Canceled:
+		err = errors.Join(context.Canceled, err)
+	case codes.DeadlineExceeded:
+		err = errors.Join(context.DeadlineExceeded, err)
+	}
+	return fmt.Errorf("%w: %w", unanswered, err)
+}

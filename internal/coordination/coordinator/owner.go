@@ -1,0 +1,139 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+)
+
+// Causes of the end of a grant's context (context.Cause).
+var (
+	// ErrRevoked: the coordinator gives the shard to another worker once this one is done.
+	ErrRevoked = errors.New("the shard was revoked")
+	// ErrLost: the session has ended, or somebody else has the shard already.
+	ErrLost = errors.New("the shard was lost")
+	// ErrLeaseExpired: no renewal was answered in time.
+	ErrLeaseExpired = errors.New("the lease has expired")
+	// ErrDraining: the worker shuts down.
+	ErrDraining = errors.New("the worker shuts down")
+)
+
+// Config of a worker's session.
+type Config struct {
+	Addresses []string         `koanf:"addresses" help:"gRPC addresses of coordinators, host:port; the next one is tried when one fails" check:"address"`
+	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
+	WorkerID  string           `koanf:"worker_id" help:"stable name of this worker: the same name gets the same shards again; empty is the host's name" needs:"addresses"`
+	Advertise string           `koanf:"advertise" help:"where people reach this worker; shown in lists" needs:"addresses"`
+	// DrainTimeout bounds the wait for the function to return when Run ends.
+	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for work on shards" needs:"addresses"`
+}
+
+// DefaultConfig reaches a coordinator on loopback.
+func DefaultConfig() Config {
+	return Config{Addresses: []string{"127.0.0.1:4781"}, DrainTimeout: 10 * time.Second}
+}
+
+// Validate checks what New needs.
+func (c Config) Validate() error {
+	var errs []error
+	if len(c.Addresses) == 0 {
+		errs = append(errs, errors.New("addresses: at least one coordinator is needed"))
+	}
+	if c.DrainTimeout <= 0 {
+		errs = append(errs, errors.New("drain_timeout: must be greater than 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// Deps are what an Owner is built over.
+type Deps struct {
+	Log      *slog.Logger
+	Registry prometheus.Registerer // nil registers nothing
+}
+
+// Grant is a shard that the worker owns.
+type Grant struct {
+	Shard shard.ID
+	// Epoch grows with every grant of the shard.
+	Epoch uint64
+	// Fence grows as well, over all coordinators and restarts; it goes into what is published.
+	Fence uint64
+
+	lease *lease
+	ctx   context.Context
+}
+
+// Check gives nil while the shard is the worker's as far as it can know: a worker that
+// was paused finds out here even before its context has ended. Ask before publishing.
+func (g Grant) Check() error {
+	if err := context.Cause(g.ctx); err != nil {
+		return err
+	}
+	return g.lease.check()
+}
+
+// ShardFunc works on a shard until ctx ends; context.Cause says why. One that returns
+// before that gives the shard back, and gets it, or another worker does, a moment later.
+type ShardFunc func(ctx context.Context, g Grant) error
+
+// Owner is a worker's side of shard ownership: it keeps a session with a coordinator, runs
+// the worker's function for every shard that it is granted, and stops it when the shard is
+// taken away or the lease has ended by the worker's own clock.
+//
+// Ownership is for liveness. A worker that was paused may go on for a moment after
+// another one took over, so everything that it publishes is a conditional create, and
+// carries the fence.
+type Owner struct {
+	cfg    Config
+	kind   string
+	shards uint32
+	log    *slog.Logger
+	m      *metrics
+
+	session atomic.Pointer[lease] // nil without one
+}
+
+// NewOwner makes an owner. kind is "rollup", "reconciler" or "snapshotter"; shards is the
+// number of shards of the kind, which must be that of all its workers.
+func NewOwner(cfg Config, kind string, shards uint32, d Deps) (*Owner, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("owner: %w", err)
+	}
+	if err := shard.CheckCount(shards); err != nil {
+		return nil, fmt.Errorf("owner: %w", err)
+	}
+	if cfg.WorkerID == "" {
+		var err error
+		if cfg.WorkerID, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("owner: worker_id: %w", err)
+		}
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Owner{cfg: cfg, kind: kind, shards: shards, log: d.Log.With("worker", cfg.WorkerID), m: newMetrics(d.Registry)}, nil
+}
+
+// ErrNoSession: no coordinator has given the worker a lease.
+var ErrNoSession = errors.New("no session with a coordinator")
+
+// Err is nil while the worker holds a lease under which it may own shards.
+func (o *Owner) Err() error {
+	l := o.session.Load()
+	if l == nil {
+		return ErrNoSession
+	}
+	return l.check()
+}
+
+// WorkerID is the worker's name.
+func (o *Owner) WorkerID() string { return o.cfg.WorkerID }

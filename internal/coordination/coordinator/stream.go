@@ -1,0 +1,106 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+)
+
+// stream is one connection to a coordinator. Its loops end when cancel is called.
+type stream struct {
+	address string
+	conn    *grpc.ClientConn
+	cancel  context.CancelFunc
+	in      chan *coordinatorv1.OwnResponse
+	out     chan *coordinatorv1.OwnRequest
+	ended   chan error // the reader's last word
+	done    chan struct{}
+
+	registered time.Time // when register was put into out
+	answered   time.Time // when something last came
+	sent       map[uint64]time.Time
+	sequence   uint64
+}
+
+// queued bounds what waits to be sent: a release for every shard, and some.
+const queued = 8192
+
+// open connects and starts the loops of a stream.
+func open(ctx context.Context, address string, c rpc.ClientConfig) (*stream, error) {
+	conn, err := rpc.Dial(address, c)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &stream{address: address, conn: conn, cancel: cancel, in: make(chan *coordinatorv1.OwnResponse), out: make(chan *coordinatorv1.OwnRequest, queued),
+		ended: make(chan error, 1), done: make(chan struct{}), sent: map[uint64]time.Time{}, answered: time.Now()}
+	go s.run(ctx)
+	return s, nil
+}
+
+// run reads; a second loop writes. Both end with the stream.
+func (s *stream) run(ctx context.Context) {
+	defer close(s.done)
+	st, err := coordinatorv1.NewOwnershipServiceClient(s.conn).Own(ctx)
+	if err != nil {
+		s.ended <- err
+		return
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		for {
+			select {
+			case m := <-s.out:
+				if st.Send(m) != nil { // the reader gets the reason
+					return
+				}
+			case <-st.Context().Done():
+				return
+			}
+		}
+	}()
+	for {
+		var m *coordinatorv1.OwnResponse
+		if m, err = st.Recv(); err != nil {
+			break
+		}
+		select {
+		case s.in <- m:
+			continue
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		break
+	}
+	s.ended <- err
+	s.cancel()
+	<-written
+}
+
+// send puts a message into the queue; one that does not fit ends the stream.
+func (s *stream) send(m *coordinatorv1.OwnRequest) {
+	select {
+	case s.out <- m:
+	default:
+		s.cancel()
+	}
+}
+
+func (s *stream) keepAlive() {
+	s.sequence++
+	s.sent[s.sequence] = time.Now()
+	delete(s.sent, s.sequence-16) // unanswered for long
+	s.send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_KeepAlive{KeepAlive: &coordinatorv1.KeepAlive{Sequence: s.sequence}}})
+}
+
+// close ends the stream and waits for its loops.
+func (s *stream) close() {
+	s.cancel()
+	<-s.done
+	_ = s.conn.Close() // nothing is in flight
+}

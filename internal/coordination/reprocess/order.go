@@ -1,0 +1,105 @@
+// Package reprocess gives accepted batches to the rollup workers again: those that were
+// accepted before there were rollups, or whose intake was lost. An operator's order is a
+// job of pending work. A rollup worker takes its message, walks the batches by their time
+// of acceptance, and writes them into the intake of their shards, page by page with a
+// checkpoint after each. What a published block holds already changes nothing.
+package reprocess
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Topic of the messages of orders. Every rollup worker reads it.
+const Topic = "reprocess"
+
+// LogPrefix is what the logs of orders stand below.
+const LogPrefix = "reprocess"
+
+// Order is what is to be given again.
+type Order struct {
+	// From and To bound the time of acceptance; To is not included.
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+	// Agent is the only one whose batches are meant; "" is all.
+	Agent string `json:"agent,omitempty"`
+}
+
+// ErrOrder: the order can never be done.
+var ErrOrder = errors.New("invalid order")
+
+// Validate checks the bounds.
+func (o Order) Validate() error {
+	if !o.From.Before(o.To) {
+		return fmt.Errorf("%w: from %s is not before to %s", ErrOrder, o.From.Format(time.RFC3339), o.To.Format(time.RFC3339))
+	}
+	if o.From.Year() < 2000 || o.To.Sub(o.From) > 20*365*24*time.Hour {
+		return fmt.Errorf("%w: times before 2000, or 20 years of them", ErrOrder)
+	}
+	return nil
+}
+
+// ID is the same for equal orders, so that one which is given twice is one job.
+func (o Order) ID() string {
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // times of four digits
+	}
+	d := identity.Sum(b)
+	return fmt.Sprintf("%x", d[:6])
+}
+
+// log is the name of the order's log.
+func (o Order) log() string { return LogPrefix + "/" + o.ID() }
+
+// message is the body of an order's message. Number tells the order from one that was the
+// same and is completed.
+type message struct {
+	Number uint64 `json:"number"`
+	Order
+}
+
+// parse reads a message.
+func parse(body []byte) (work.Key, Order, error) {
+	var m message
+	err := json.Unmarshal(body, &m)
+	if err == nil {
+		err = m.Order.Validate()
+	}
+	if err == nil && m.Number == 0 {
+		err = fmt.Errorf("%w: it has no number", ErrOrder)
+	}
+	if err != nil {
+		return work.Key{}, Order{}, fmt.Errorf("message %.200q: %w", body, err)
+	}
+	return work.Key{Log: m.log(), Number: m.Number}, m.Order, nil
+}
+
+// Submit makes the order pending and sends its message. Where an equal one is pending
+// already that is the job, and found is true; another message does no harm.
+func Submit(ctx context.Context, q work.Queue, t work.Table, o Order) (k work.Key, found bool, err error) {
+	if err := o.Validate(); err != nil {
+		return k, false, err
+	}
+	log, err := t.Log(ctx, o.log())
+	if err != nil {
+		return k, false, err
+	}
+	k = work.Key{Log: log.Name, Number: log.Last + 1}
+	_, err = t.Get(ctx, k)
+	if err != nil && !errors.Is(err, work.ErrNotFound) {
+		return k, false, err
+	}
+	found = err == nil
+	body, err := json.Marshal(message{k.Number, o})
+	if err != nil {
+		return k, found, err
+	}
+	return k, found, work.Submit(ctx, q, t, work.Row{Key: k, Topic: Topic, Body: body}, 0)
+}

@@ -1,0 +1,354 @@
+package reprocess
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	objmem "lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+var acceptedFrom = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+
+// site is a bucket with accepted batches and a coordinator's pending work.
+type site struct {
+	*testing.T
+	bucket *objmem.Store
+	work   *mem.Store
+	now    time.Time
+	runs   int
+}
+
+// newSite has 30 batches of three agents, one each 10 minutes from acceptedFrom on.
+func newSite(t *testing.T) *site {
+	s := &site{T: t, bucket: objmem.New(nil), now: acceptedFrom.Add(100 * time.Hour)}
+	s.work = mem.New(func() time.Time { return s.now }, mem.Options{})
+	for i := range 30 {
+		at := acceptedFrom.Add(time.Duration(i) * 10 * time.Minute)
+		id := identity.Batch{Agent: fmt.Sprint("agent-", i%3), Boot: "boot", SeqStart: uint64(i * 10), SeqEnd: uint64(i*10 + 9)}
+		d := identity.Sum([]byte(fmt.Sprint(i)))
+		m := accept.Manifest{AuthorityID: "authority", Identity: id, FrameSHA256: d, FrameBytes: 100, RawBlobKey: layout.Blob(d, 0), AcceptedAt: at.UnixNano(),
+			CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "00000000000000000000000000000000", RecordCount: 10,
+			MinTime: at.Add(-time.Minute).UnixNano(), MaxTime: at.Add(-time.Second).UnixNano()}
+		if _, err := s.bucket.Create(t.Context(), layout.AcceptedByTime(at, id), m.Marshal(), objstore.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// worker is one process that does orders.
+func (s *site) worker(q work.Queue, t work.Table, store objstore.Store, limit time.Duration) *work.Worker {
+	s.Helper()
+	s.runs++
+	run := fmt.Sprintf("%016x", s.runs)
+	w, err := work.NewWorker(q, t, NewHandler(store, run, 4, 4), work.Config{Topic: Topic, Owner: run, Hold: time.Minute, TimeLimit: limit}, func() time.Time { return s.now })
+	if err != nil {
+		s.Fatal(err)
+	}
+	return w
+}
+
+// submit gives an order.
+func (s *site) submit(o Order, want bool) work.Key {
+	s.Helper()
+	k, found, err := Submit(s.Context(), s.work, s.work, o)
+	if err != nil || found != want {
+		s.Fatalf("submit: %s, %t, %v", k, found, err)
+	}
+	return k
+}
+
+// result is what the log keeps of a job that is done.
+func (s *site) result(k work.Key) (p Progress) {
+	s.Helper()
+	l, err := s.work.Log(s.Context(), k.Log)
+	if err != nil || l.Last != k.Number {
+		s.Fatalf("%s is not done: %+v, %v", k, l, err)
+	}
+	if err := json.Unmarshal(l.Result, &p); err != nil {
+		s.Fatal(err)
+	}
+	return p
+}
+
+// entries counts the batches in the intake.
+func (s *site) entries() map[string]int {
+	s.Helper()
+	got := map[string]int{}
+	for id := range shard.ID(4) {
+		err := storetest.Each(s.Context(), s.bucket, layout.IntakeShard(id), func(o objstore.Info) error {
+			seg, err := intake.ReadSegment(s.Context(), s.bucket, o.Key)
+			for _, e := range seg.Entries {
+				if shard.Of(e.Agent, 4) != id {
+					s.Errorf("%s stands in shard %s", e.Identity, id)
+				}
+				got[e.Identity.String()]++
+			}
+			return err
+		})
+		if err != nil {
+			s.Fatal(err)
+		}
+	}
+	return got
+}
+
+func TestOrder(t *testing.T) {
+	s := newSite(t)
+	order := Order{From: acceptedFrom.Add(time.Hour), To: acceptedFrom.Add(3 * time.Hour), Agent: "agent-1"}
+	count, err := NewHandler(s.bucket, "", 4, 4).Count(t.Context(), order)
+	if err != nil || count.Batches != 4 || len(s.entries()) != 0 {
+		t.Fatalf("dry run: %+v, %v; %d in the intake", count, err, len(s.entries()))
+	}
+	for again := range 2 { // the same order again, when it is done, is a new job
+		k := s.submit(order, false)
+		if again := s.submit(order, true); again != k {
+			t.Fatalf("an equal order is another job: %s, %s", again, k)
+		}
+		w := s.worker(s.work, s.work, s.bucket, 0)
+		if o, err := w.Step(t.Context()); o != work.Completed || err != nil {
+			t.Fatal(o, err)
+		}
+		got := s.result(k)
+		if got.Batches != 4 || got.Segments != count.Segments || got.Hours != count.Hours || !got.Done || k.Number != uint64(again+1) {
+			t.Fatalf("%s: %+v, counted were %+v", k, got, count)
+		}
+		if o, err := w.Step(t.Context()); o != work.Idle && o != work.Duplicate || err != nil {
+			t.Fatal(o, err)
+		}
+	}
+	got := s.entries()
+	for b, n := range got {
+		if n != 2 {
+			t.Errorf("%s stands %d times in the intake", b, n)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%d batches in the intake", len(got))
+	}
+}
+
+// calls ends a process at its n-th call of store, table or queue: after it, or instead of it.
+type calls struct {
+	left  int
+	after bool
+}
+
+type killed struct{}
+
+func call[T any](c *calls, fn func() (T, error)) (T, error) {
+	if c.left--; c.left == 0 {
+		if c.after {
+			_, _ = fn()
+		}
+		panic(killed{})
+	}
+	return fn()
+}
+
+func change(c *calls, fn func() error) error {
+	_, err := call(c, func() (struct{}, error) { return struct{}{}, fn() })
+	return err
+}
+
+type mortalTable struct {
+	work.Table
+	*calls
+}
+
+func (m mortalTable) Create(ctx context.Context, r work.Row, c *work.Claim) (work.Row, error) {
+	return call(m.calls, func() (work.Row, error) { return m.Table.Create(ctx, r, c) })
+}
+
+func (m mortalTable) Claim(ctx context.Context, r work.Row, c work.Claim) (work.Row, error) {
+	return call(m.calls, func() (work.Row, error) { return m.Table.Claim(ctx, r, c) })
+}
+
+func (m mortalTable) Checkpoint(ctx context.Context, r work.Row, state []byte, hold time.Duration) (work.Row, error) {
+	return call(m.calls, func() (work.Row, error) { return m.Table.Checkpoint(ctx, r, state, hold) })
+}
+
+func (m mortalTable) Done(ctx context.Context, r work.Row) error {
+	return change(m.calls, func() error { return m.Table.Done(ctx, r) })
+}
+
+type mortalQueue struct {
+	work.Queue
+	*calls
+}
+
+func (m mortalQueue) Receive(ctx context.Context, topic string, n int, d time.Duration) ([]work.Message, error) {
+	return call(m.calls, func() ([]work.Message, error) { return m.Queue.Receive(ctx, topic, n, d) })
+}
+
+func (m mortalQueue) Delete(ctx context.Context, msg work.Message) error {
+	return change(m.calls, func() error { return m.Queue.Delete(ctx, msg) })
+}
+
+type mortalStore struct {
+	objstore.Store
+	*calls
+}
+
+func (m mortalStore) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	return call(m.calls, func() (objstore.Info, error) { return m.Store.Create(ctx, key, b, o) })
+}
+
+func (m mortalStore) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	return call(m.calls, func() (objstore.Page, error) { return m.Store.List(ctx, o) })
+}
+
+// alive reports whether the process survives fn.
+func alive(fn func()) (ok bool) {
+	defer func() {
+		if r := recover(); r != nil && r != any(killed{}) {
+			panic(r)
+		} else if r != nil {
+			ok = false
+		}
+	}()
+	fn()
+	return true
+}
+
+// TestKilledAtEveryCall: killed before and after each call, the next worker goes on when the
+// message is visible again, gives at most one page again, and nothing is left behind.
+func TestKilledAtEveryCall(t *testing.T) {
+	order := Order{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}
+	for at := 1; ; at++ {
+		for _, after := range []bool{false, true} {
+			s := newSite(t)
+			k := s.submit(order, false)
+			c := &calls{left: at, after: after}
+			first := s.worker(mortalQueue{s.work, c}, mortalTable{s.work, c}, mortalStore{s.bucket, c}, 0)
+			survived := alive(func() {
+				if o, err := first.Step(t.Context()); o != work.Completed || err != nil {
+					t.Fatal(o, err)
+				}
+			})
+			if survived && at < 40 {
+				t.Fatalf("only %d calls", at)
+			}
+			second := s.worker(s.work, s.work, s.bucket, 0)
+			for n := 0; ; n++ {
+				o, err := second.Step(t.Context())
+				if err != nil || n > 10 {
+					t.Fatalf("killed at %d, after %v: then %s, %v", at, after, o, err)
+				}
+				if o == work.Completed || o == work.Duplicate || survived {
+					break
+				}
+				s.now = s.now.Add(time.Minute)
+				if l, err := s.work.Log(t.Context(), k.Log); err == nil && l.Last == k.Number && n > 3 {
+					break // its last call had deleted the message
+				}
+			}
+			if p := s.result(k); p.Batches != 30 || !p.Done {
+				t.Fatalf("killed at %d, after %v: %+v", at, after, p)
+			}
+			twice, got := 0, s.entries()
+			for _, n := range got {
+				twice += n - 1
+			}
+			if len(got) != 30 || twice > 4 {
+				t.Fatalf("killed at %d, after %v: %d batches, %d twice", at, after, len(got), twice)
+			}
+			rows, _, err := s.work.Rows(t.Context(), "", "", 10)
+			if d, derr := s.work.Depth(t.Context(), Topic); err != nil || derr != nil || len(rows) > 0 || d != (work.Depth{}) {
+				t.Fatalf("killed at %d, after %v: left are %v, %+v, %v, %v", at, after, rows, d, err, derr)
+			}
+			if survived {
+				return
+			}
+		}
+	}
+}
+
+// slow is a store whose creates take a while.
+type slow struct {
+	objstore.Store
+	s *site
+}
+
+func (s slow) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	s.s.now = s.s.now.Add(10 * time.Second)
+	return s.Store.Create(ctx, key, b, o)
+}
+
+// TestHandOver: a worker near its time limit leaves the order to the next one, which goes on
+// at once from where it was; no page is given twice.
+func TestHandOver(t *testing.T) {
+	s := newSite(t)
+	k := s.submit(Order{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}, false)
+	over, batches := 0, uint64(0)
+	for {
+		w := s.worker(s.work, s.work, slow{s.bucket, s}, 2*time.Minute)
+		o, err := w.Step(t.Context())
+		if err != nil || over > 20 {
+			t.Fatal(o, err)
+		}
+		if o == work.Completed {
+			break
+		}
+		over++
+		row, err := s.work.Get(t.Context(), k)
+		var p Progress
+		if err != nil || row.Live || json.Unmarshal(row.State, &p) != nil || p.Batches <= batches || o != work.HandedOver {
+			t.Fatalf("%s: %+v, %v", o, row, err)
+		}
+		batches = p.Batches
+	}
+	if over < 2 {
+		t.Errorf("handed over %d times", over)
+	}
+	got := s.entries()
+	for b, n := range got {
+		if n != 1 {
+			t.Errorf("%s stands %d times in the intake", b, n)
+		}
+	}
+	if p := s.result(k); len(got) != 30 || p.Batches != 30 {
+		t.Errorf("%d batches, %+v", len(got), p)
+	}
+}
+
+// TestBadOrders are refused before anything is written, and their messages are buried.
+func TestBadOrders(t *testing.T) {
+	s := newSite(t)
+	for _, o := range []Order{
+		{},
+		{From: acceptedFrom, To: acceptedFrom},
+		{From: acceptedFrom, To: acceptedFrom.Add(-time.Hour)},
+		{From: time.Unix(0, 0).UTC(), To: acceptedFrom},
+		{From: acceptedFrom, To: acceptedFrom.Add(21 * 366 * 24 * time.Hour)},
+	} {
+		if _, _, err := Submit(t.Context(), s.work, s.work, o); !errors.Is(err, ErrOrder) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	w := s.worker(s.work, s.work, s.bucket, 0)
+	for _, body := range []string{"x", "{}", `{"number":1}`, `{"number":0,"from":"2026-03-01T00:00:00Z","to":"2026-03-02T00:00:00Z"}`} {
+		if err := s.work.Send(t.Context(), Topic, []byte(body), work.SendOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if o, err := w.Step(t.Context()); o != work.Buried || !errors.Is(err, ErrOrder) && body != "x" {
+			t.Errorf("%s: %s, %v", body, o, err)
+		}
+	}
+	if n := len(s.entries()); n > 0 {
+		t.Errorf("%d batches in the intake", n)
+	}
+}

@@ -1,0 +1,314 @@
+// Package fsck reads a bucket as it lies there, trusts nothing but its bytes, and
+// says what does not hold: every identity manifest must have its frame, byte for
+// byte, or a record that an operator removed it, and every quarantine record both frames. It shares no derived state with the
+// services, so it can judge them.
+package fsck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Problem is a stable code of a finding.
+type Problem string
+
+// Problems.
+const (
+	UnknownKey      Problem = "UNKNOWN_KEY"      // a key under our prefix that is none of ours
+	BadManifest     Problem = "BAD_MANIFEST"     // unreadable, or not the identity that its key says
+	NewerRecord     Problem = "NEWER_RECORD"     // a newer release wrote the record: check with that release's lmctl
+	BadQuarantine   Problem = "BAD_QUARANTINE"   // unreadable, or not what its key says
+	BlobMissing     Problem = "BLOB_MISSING"     // no generation of the frame hashes to its digest
+	FrameInvalid    Problem = "FRAME_INVALID"    // the frame's bytes are right but it does not decode
+	FrameMismatch   Problem = "FRAME_MISMATCH"   // the frame is of another identity, length or count than its manifest says
+	BootMissing     Problem = "BOOT_MISSING"     // an accepted batch of a boot that was never claimed
+	WinnerMissing   Problem = "WINNER_MISSING"   // a quarantine record whose identity has no manifest
+	ForeignManifest Problem = "FOREIGN_MANIFEST" // the manifest carries another authority's id
+	BadFrameLog     Problem = "BAD_FRAME_LOG"    // a record of removed frames can't be read: what it names counts as missing
+)
+
+// Finding is one thing that does not hold.
+type Finding struct {
+	Problem Problem
+	Key     string
+	Detail  string
+}
+
+func (f Finding) String() string { return fmt.Sprintf("%s %s: %s", f.Problem, f.Key, f.Detail) }
+
+// maxFindings bounds the findings that are kept; Report.Found counts all.
+const maxFindings = 1000
+
+// staleNaN is Prometheus' staleness marker, bit for bit: a record, but not a sample that PromQL counts.
+const staleNaN uint64 = 0x7ff0000000000002
+
+// Options of a run.
+type Options struct {
+	// AuthorityID that manifests must carry; "" takes any.
+	AuthorityID string
+	// Limits of frames.
+	Limits frame.Limits
+	// OnBatch sees every accepted batch that holds; the batch is valid during the call.
+	OnBatch func(accept.Manifest, *frame.Batch)
+	// OnQuarantine sees every quarantine record that holds.
+	OnQuarantine func(accept.ConflictRecord)
+}
+
+// Report is what a run found.
+type Report struct {
+	Manifests   uint64
+	Quarantined uint64
+	Records     uint64 // of all manifests; a record of an overlap counts in each
+	Samples     uint64 // float records that are not staleness markers
+	FrameBytes  uint64
+	// Removed are accepted batches whose frames an operator removed on purpose, and wrote
+	// down: no finding. Of the counts above they are in Manifests alone.
+	Removed  uint64
+	Found    uint64 // findings, those that were not kept included
+	Findings []Finding
+	Ledgers  map[identity.Boot]*ledger.Ledger
+}
+
+// Healthy reports whether everything holds.
+func (r *Report) Healthy() bool { return r.Found == 0 }
+
+// Run reads everything under accepted/ and quarantine/. An error is a store that
+// could not be read: then nothing is known.
+func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error) {
+	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(),
+		removed: framelog.NewIndex(store, o.AuthorityID), r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
+	for _, family := range []struct {
+		prefix string
+		check  func(context.Context, string) error
+	}{{layout.AcceptedPrefix, c.manifest}, {layout.QuarantinePrefix, c.quarantine}} {
+		for i, err := range objstore.List(ctx, store, objstore.ListOptions{Prefix: family.prefix}) {
+			if err == nil {
+				err = family.check(ctx, i.Key)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("fsck: %w", err)
+			}
+		}
+	}
+	for _, u := range c.removed.Unread() {
+		c.found(BadFrameLog, u.Key, "%v", u.Err)
+	}
+	return c.r, nil
+}
+
+type checker struct {
+	store   objstore.Reader
+	o       Options
+	r       *Report
+	removed *framelog.Index
+	boots   map[identity.Boot]bool
+	dec     *frame.Decoder
+	batch   frame.Batch
+}
+
+func (c *checker) found(p Problem, key, format string, args ...any) {
+	c.r.Found++
+	if len(c.r.Findings) < maxFindings {
+		c.r.Findings = append(c.r.Findings, Finding{p, key, fmt.Sprintf(format, args...)})
+	}
+}
+
+// manifest checks one identity manifest, its boot and its frame.
+func (c *checker) manifest(ctx context.Context, key string) error {
+	id, err := layout.ParseAccepted(key)
+	if err != nil {
+		c.found(UnknownKey, key, "%v", err)
+		return nil
+	}
+	raw, _, err := c.store.Get(ctx, key, objstore.GetOptions{})
+	if err != nil && !objstore.Unreadable(err) {
+		return err
+	}
+	c.r.Manifests++
+	if err != nil {
+		c.found(BadManifest, key, "%v", err)
+		return nil
+	}
+	m, err := accept.ParseManifest(raw)
+	switch {
+	case errors.Is(err, record.ErrNewerVersion):
+		c.found(NewerRecord, key, "%v", err)
+		return nil
+	case err != nil:
+		c.found(BadManifest, key, "%v", err)
+		return nil
+	case m.Identity != id:
+		c.found(BadManifest, key, "the manifest is of %s", m.Identity)
+		return nil
+	case c.o.AuthorityID != "" && m.AuthorityID != c.o.AuthorityID:
+		c.found(ForeignManifest, key, "authority %q", m.AuthorityID)
+	}
+	if err := c.boot(ctx, key, id.BootOf()); err != nil {
+		return err
+	}
+	body, err := c.frame(ctx, m.FrameSHA256, m.RawBlobKey)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		c.account(key, m, body)
+		return nil
+	}
+	removed, err := c.removed.Removed(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !removed {
+		c.found(BlobMissing, key, "no generation of %s has its bytes", m.FrameSHA256)
+		return nil
+	}
+	c.r.Removed++
+	c.number(m)
+	return nil
+}
+
+// number counts the batch in the ledger of its boot.
+func (c *checker) number(m accept.Manifest) {
+	b := m.Identity.BootOf()
+	l := c.r.Ledgers[b]
+	if l == nil {
+		l = ledger.New(b)
+		c.r.Ledgers[b] = l
+	}
+	l.Add(ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt})
+}
+
+// account checks a frame against its manifest and counts it.
+func (c *checker) account(key string, m accept.Manifest, body []byte) {
+	if err := c.dec.Decode(body, &c.batch, c.o.Limits); err != nil {
+		c.found(FrameInvalid, key, "%v", err)
+		return
+	}
+	if c.batch.Identity != m.Identity || uint64(len(body)) != m.FrameBytes || c.batch.Records() != m.RecordCount {
+		c.found(FrameMismatch, key, "frame of %s, %d bytes, %d records; manifest says %d bytes, %d records",
+			c.batch.Identity, len(body), c.batch.Records(), m.FrameBytes, m.RecordCount)
+		return
+	}
+	c.r.Records += m.RecordCount
+	c.r.FrameBytes += m.FrameBytes
+	for _, g := range c.batch.Groups {
+		for _, v := range g.Values {
+			if math.Float64bits(v) != staleNaN {
+				c.r.Samples++
+			}
+		}
+	}
+	c.number(m)
+	if c.o.OnBatch != nil {
+		c.o.OnBatch(m, &c.batch)
+	}
+}
+
+// boot checks once per boot that its record is there.
+func (c *checker) boot(ctx context.Context, key string, b identity.Boot) error {
+	if c.boots[b] {
+		return nil
+	}
+	c.boots[b] = true
+	if _, err := c.store.Head(ctx, layout.Boot(b)); errors.Is(err, objstore.ErrNotFound) {
+		c.found(BootMissing, key, "no %s", layout.Boot(b))
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// quarantine checks one quarantine record: its frame, its winner.
+func (c *checker) quarantine(ctx context.Context, key string) error {
+	id, digest, err := layout.ParseQuarantine(key)
+	if err != nil {
+		c.found(UnknownKey, key, "%v", err)
+		return nil
+	}
+	raw, _, err := c.store.Get(ctx, key, objstore.GetOptions{})
+	if err != nil && !objstore.Unreadable(err) {
+		return err
+	}
+	c.r.Quarantined++
+	if err != nil {
+		c.found(BadQuarantine, key, "%v", err)
+		return nil
+	}
+	q, err := accept.ParseConflictRecord(raw)
+	switch {
+	case errors.Is(err, record.ErrNewerVersion):
+		c.found(NewerRecord, key, "%v", err)
+		return nil
+	case err != nil:
+		c.found(BadQuarantine, key, "%v", err)
+		return nil
+	case q.Identity != id || q.SubmittedSHA256 != digest || q.AcceptedSHA256 == digest:
+		c.found(BadQuarantine, key, "the record is of %s, submitted %s, accepted %s", q.Identity, q.SubmittedSHA256, q.AcceptedSHA256)
+		return nil
+	}
+	winner, _, err := c.store.Get(ctx, layout.Accepted(id), objstore.GetOptions{})
+	if errors.Is(err, objstore.ErrNotFound) {
+		c.found(WinnerMissing, key, "no %s", layout.Accepted(id))
+		return nil
+	} else if err != nil && !objstore.Unreadable(err) { // a damaged winner is a finding of its own
+		return err
+	}
+	if m, err := accept.ParseManifest(winner); err == nil && m.FrameSHA256 != q.AcceptedSHA256 {
+		c.found(BadQuarantine, key, "accepted is %s, the record says %s", m.FrameSHA256, q.AcceptedSHA256)
+		return nil
+	}
+	body, err := c.frame(ctx, digest, q.SubmittedBlobKey)
+	if err != nil {
+		return err
+	}
+	if body == nil {
+		c.found(BlobMissing, key, "no generation of the quarantined %s has its bytes", digest)
+		return nil
+	}
+	if c.o.OnQuarantine != nil {
+		c.o.OnQuarantine(q)
+	}
+	return nil
+}
+
+// frame reads the generation at first, then any other, whose bytes hash to d; nil when there is none.
+func (c *checker) frame(ctx context.Context, d identity.Digest, first string) ([]byte, error) {
+	body, err := c.generation(ctx, d, first)
+	if body != nil || err != nil {
+		return body, err
+	}
+	for i, err := range objstore.List(ctx, c.store, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
+		if err != nil {
+			return nil, err
+		}
+		if i.Key == first {
+			continue
+		}
+		if body, err := c.generation(ctx, d, i.Key); body != nil || err != nil {
+			return body, err
+		}
+	}
+	return nil, nil
+}
+
+func (c *checker) generation(ctx context.Context, d identity.Digest, key string) ([]byte, error) {
+	body, _, err := c.store.Get(ctx, key, objstore.GetOptions{})
+	if errors.Is(err, objstore.ErrNotFound) || objstore.Unreadable(err) {
+		return nil, nil
+	}
+	if err != nil || identity.Sum(body) != d {
+		return nil, err
+	}
+	return body, nil
+}

@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	promapi "github.com/prometheus/client_golang/api"
+	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// Range asks the query service for a range, as Instant does for one time.
+func (c *Cluster) Range(ctx context.Context, expression string, r promv1.Range) (model.Matrix, []string, error) {
+	client, err := promapi.NewClient(promapi.Config{Address: "http://" + c.Addr.QueryHTTP})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	v, warnings, _, err := promv1.NewAPI(client).QueryRange(ctx, expression, r)
+	if err != nil {
+		return nil, nil, fmt.Errorf("query %s: %w", expression, err)
+	}
+	m, ok := v.(model.Matrix)
+	if !ok {
+		return nil, nil, fmt.Errorf("query %s: got a %s", expression, v.Type())
+	}
+	return m, warnings, nil
+}
+
+// RawSets reads, from the bucket itself, the published set of each shard and hour from
+// from to to that counts: raw samples, highest generation.
+func (c *Cluster) RawSets(ctx context.Context, from, to time.Time) ([]*catalog.Set, error) {
+	store, err := c.OpenStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cat, err := catalog.New(catalog.Config{Reader: store, AuthorityID: Authority})
+	if err != nil {
+		return nil, err
+	}
+	view, err := cat.Refresh(ctx, timegrid.HourStarting(from)-1, timegrid.HourStarting(to))
+	if err != nil {
+		return nil, err
+	}
+	var sets []*catalog.Set
+	for _, h := range view.Hours() {
+		sets = append(sets, view.Sets(h, timegrid.Raw)...)
+	}
+	return sets, nil
+}

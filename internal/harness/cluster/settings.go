@@ -1,0 +1,164 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"gopkg.in/yaml.v3"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+)
+
+// section is a part of a settings file.
+type section = map[string]any
+
+// writeSettings writes one file for each process, as an operator would.
+func (c *Cluster) writeSettings() error {
+	files := map[string]section{
+		"objectstore": {"objectstore": c.storeSettings()},
+		"reconciler":  {"reconciler": c.reconcilerSettings()},
+		"query":       {"query": c.querySettings()},
+		"agent":       {"agent": c.agentSettings()},
+	}
+	if c.o.Coordinator {
+		files["coordinator"] = section{"coordinator": c.coordinatorSettings()}
+	}
+	for i := range c.Addr.Collectors {
+		files[collectorName(i)] = section{"ingest": c.collectorSettings(i)}
+	}
+	for i := range c.o.Rollups {
+		files[RollupName(i)] = section{"rollup": c.rollupSettings(i)}
+	}
+	for name, s := range files {
+		if c.o.Adjust != nil {
+			for _, settings := range s { // each file has one section
+				c.o.Adjust(name, settings.(section))
+			}
+		}
+		b, err := yaml.Marshal(s)
+		if err != nil {
+			return err
+		}
+		// Credentials are in it.
+		if err := os.WriteFile(filepath.Join(c.o.Dir, name+".yaml"), b, 0o600); err != nil {
+			return fmt.Errorf("settings of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// bucketSettings is how every service reaches the bucket.
+func (c *Cluster) bucketSettings() section {
+	return section{
+		"endpoint": c.endpoint(), "bucket": c.o.Bucket, "path_style": true,
+		"access_key_id": c.o.AccessKeyID, "secret_access_key": c.o.SecretAccessKey.Reveal(),
+	}
+}
+
+// auth lets everybody in on loopback, and on purpose in a network that is the test's own.
+func (c *Cluster) auth(process string) section {
+	return section{"mode": "none", "allow_insecure": c.host(process) != nil}
+}
+
+func (c *Cluster) storeSettings() section {
+	return section{
+		"listen":       c.Addr.Store,
+		"admin_listen": c.Addr.StoreAdmin,
+		// As auth does, in a network that is the test's own.
+		"allow_insecure": c.host("objectstore") != nil,
+		"dir":            filepath.Join(c.o.Dir, "objects"),
+		"buckets":        []string{c.o.Bucket},
+		"users": []section{{
+			"name": "local", "access_key_id": c.o.AccessKeyID, "secret": c.o.SecretAccessKey.Reveal(),
+		}},
+		"webhooks": []section{c.webhook("accepted", layout.AcceptedPrefix), c.webhook("quarantine", layout.QuarantinePrefix)},
+	}
+}
+
+// webhook tells the reconciler of what is created under a prefix.
+func (c *Cluster) webhook(name, prefix string) section {
+	return section{"name": name, "bucket": c.o.Bucket, "prefix": prefix, "url": "http://" + c.Addr.ReconcilerHTTP + "/v1/events"}
+}
+
+func (c *Cluster) collectorSettings(i int) section {
+	a := c.Addr.Collectors[i]
+	return section{
+		"grpc":         section{"listen": a.GRPC},
+		"http":         section{"listen": a.HTTP},
+		"auth":         c.auth(collectorName(i)),
+		"id":           collectorName(i),
+		"authority_id": Authority,
+		"store":        c.bucketSettings(),
+		"notify":       section{"addresses": []string{c.Addr.ReconcilerGRPC}},
+	}
+}
+
+func (c *Cluster) reconcilerSettings() section {
+	s := section{
+		"http":         section{"listen": c.Addr.ReconcilerHTTP},
+		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
+		"auth":         c.auth("reconciler"),
+		"authority_id": Authority,
+		"store":        c.bucketSettings(),
+	}
+	if c.o.Rollups > 0 {
+		s["intake"] = section{"shards": c.o.Shards, "interval": "500ms"}
+	}
+	return s
+}
+
+// rollupSettings roll the current hour up at once, so that it is seen.
+func (c *Cluster) rollupSettings(i int) section {
+	return section{
+		"http":         section{"listen": c.Addr.Rollups[i]},
+		"auth":         c.auth(RollupName(i)),
+		"id":           RollupName(i),
+		"authority_id": Authority,
+		"shards":       c.o.Shards,
+		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
+		"schedule":     section{"first_after": "-1h", "late_after": "2s"},
+		"intake":       section{"interval": "1s"},
+		"store":        c.bucketSettings(),
+	}
+}
+
+// coordinatorSettings of one with an etcd member inside.
+func (c *Cluster) coordinatorSettings() section {
+	etcd := section{"data_dir": filepath.Join(c.o.Dir, "coordinator")}
+	return section{
+		"http":  section{"listen": c.Addr.CoordinatorHTTP},
+		"grpc":  section{"listen": c.Addr.CoordinatorGRPC},
+		"auth":  c.auth("coordinator"),
+		"etcd":  section{"embedded": etcd},
+		"store": c.bucketSettings(),
+	}
+}
+
+func (c *Cluster) querySettings() section {
+	return section{
+		"http":    section{"listen": c.Addr.QueryHTTP},
+		"grpc":    section{"listen": c.Addr.QueryGRPC},
+		"auth":    c.auth("query"),
+		"store":   c.bucketSettings(),
+		"follow":  section{"watch": []string{c.Addr.ReconcilerGRPC}},
+		"history": section{"window": "6h"},
+	}
+}
+
+func (c *Cluster) agentSettings() section {
+	var collectors []string
+	for _, a := range c.Addr.Collectors {
+		collectors = append(collectors, a.GRPC)
+	}
+	return section{
+		"http":     section{"listen": c.Addr.AgentHTTP},
+		"agent_id": AgentID,
+		"data_dir": filepath.Join(c.o.Dir, "agent"),
+		// A busy machine may need longer than the default to send what is left.
+		"drain_timeout": "30s",
+		"interval":      c.o.ScrapeInterval.String(),
+		"batch":         section{"max_age": c.o.BatchAge.String()},
+		"send":          section{"collectors": collectors},
+	}
+}

@@ -1,0 +1,56 @@
+// Package history judges what senders were told: all answers of one identity must be
+// those of an atomic register that is written once (I1). The simulation and the tests on real processes share it.
+package history
+
+import (
+	"math"
+
+	"github.com/anishathalye/porcupine"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Reply is what a sender saw; the zero value is nothing.
+type Reply struct {
+	Outcome accept.Outcome
+	// Holder is the hash that the identity is held by.
+	Holder identity.Digest
+	// Unnamed replies do not say the holder.
+	Unnamed bool
+}
+
+// Register is the specification of one identity. A submission without an answer may
+// take effect at any later time, or never.
+var Register = porcupine.Model{
+	Init: func() any { return identity.Digest{} },
+	Step: func(state, input, output any) (bool, any) {
+		held, mine, out := state.(identity.Digest), input.(identity.Digest), output.(Reply)
+		if held.IsZero() {
+			return out.Outcome == 0 || out.Outcome == accept.Accepted && out.says(mine), mine
+		}
+		switch out.Outcome {
+		case 0:
+			return true, held
+		case accept.Duplicate:
+			return held == mine && out.says(held), held
+		case accept.Conflict:
+			return held != mine && out.says(held), held
+		}
+		return false, held
+	},
+}
+
+func (r Reply) says(holder identity.Digest) bool { return r.Unnamed || r.Holder == holder }
+
+// Operation is one submission of these bytes between two moments; with the zero Reply it
+// has no end.
+func Operation(client int, mine identity.Digest, from, to int64, r Reply) porcupine.Operation {
+	if r.Outcome == 0 {
+		to = math.MaxInt64
+	}
+	return porcupine.Operation{ClientId: client, Input: mine, Call: from, Return: to, Output: r}
+}
+
+// Linearizable reports whether the register can have given these answers, of one identity.
+func Linearizable(ops []porcupine.Operation) bool { return porcupine.CheckOperations(Register, ops) }

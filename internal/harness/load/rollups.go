@@ -1,0 +1,294 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Rollups is what a bucket's published sets are.
+type Rollups struct {
+	Sets        int // committed, of all generations
+	Generations int // of raw resolutions
+	Aborted     int
+	Hours       int // of shards
+	Records     uint64
+	Workers     map[string]int // sets by worker
+}
+
+// ErrNotRolledUp: accepted batches are missing in the published sets. A later look may find them.
+var ErrNotRolledUp = errors.New("not everything is rolled up")
+
+// CheckRollups reads the published sets of a bucket at rest and gives every difference:
+// generations without a hole and fences that only grow; the highest generation has
+// exactly the accepted batches of its shard and hour, in all resolutions; and its chunks are, byte for
+// byte, what the frames of these batches give when they are rolled up anew.
+func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Rollups, error) {
+	store, err := c.OpenStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x := &rollups{ctx: ctx, store: store, sets: map[slot][]*catalog.Set{}, report: &Rollups{Workers: map[string]int{}}}
+	if err := x.read(); err != nil {
+		return nil, err
+	}
+	wanted, err := x.accepted(shards)
+	if err != nil {
+		return nil, err
+	}
+	// All inputs first: that reads no frame, and what is not rolled up yet shows.
+	tops := map[place]map[timegrid.Resolution]*catalog.Set{}
+	for at, ids := range wanted {
+		if tops[at], err = x.top(at, ids); err != nil {
+			return nil, fmt.Errorf("shard %s, hour %s: %w", at.shard, at.hour, err)
+		}
+	}
+	for at, top := range tops {
+		if err := x.check(at, top); err != nil {
+			return nil, fmt.Errorf("shard %s, hour %s: %w", at.shard, at.hour, err)
+		}
+	}
+	for at := range x.sets {
+		if len(wanted[place{at.shard, at.hour}]) == 0 {
+			return nil, fmt.Errorf("shard %s, hour %s: published without an accepted batch", at.shard, at.hour)
+		}
+	}
+	x.report.Hours = len(wanted)
+	return x.report, nil
+}
+
+type place struct {
+	shard shard.ID
+	hour  timegrid.Hour
+}
+
+type slot struct {
+	place
+	resolution timegrid.Resolution
+}
+
+type rollups struct {
+	ctx    context.Context
+	store  objstore.Store
+	sets   map[slot][]*catalog.Set // by generation; nil where one was aborted
+	report *Rollups
+}
+
+// read reads all manifests; a listing is in the order of generations.
+func (x *rollups) read() error {
+	fences := map[slot]uint64{}
+	for i, err := range objstore.List(x.ctx, x.store, objstore.ListOptions{Prefix: layout.ManifestsPrefix}) {
+		if err != nil {
+			return err
+		}
+		name, err := layout.ParseRollupSet(i.Key)
+		if err != nil {
+			return err
+		}
+		rec, _, err := catalog.Read(x.ctx, x.store, cluster.Authority, i.Key)
+		if err != nil {
+			return err
+		}
+		at := slot{place{name.Shard, name.Hour}, name.Resolution}
+		if want := uint64(len(x.sets[at]) + 1); name.Generation != want {
+			return fmt.Errorf("%s: generation %d is missing before it", i.Key, want)
+		}
+		x.sets[at] = append(x.sets[at], rec.Set)
+		var fence uint64
+		switch {
+		case rec.Set != nil:
+			fence = rec.Set.Fence
+			x.report.Sets++
+			x.report.Workers[rec.Set.WorkerID]++
+			if name.Resolution == timegrid.Raw {
+				x.report.Generations++
+			}
+			if !rec.Set.Counts.Conserved() || rec.Set.Inputs.Records() != rec.Set.Counts.Records {
+				return fmt.Errorf("%s: counts %+v of %d input records", i.Key, rec.Set.Counts, rec.Set.Inputs.Records())
+			}
+		case rec.Removed != nil:
+			fence = rec.Removed.Fence
+		default:
+			x.report.Aborted++
+			continue
+		}
+		if fence < fences[at] {
+			return fmt.Errorf("%s: fence %d after %d", i.Key, fence, fences[at])
+		}
+		fences[at] = fence
+	}
+	return nil
+}
+
+// accepted gives the batches of every shard and hour.
+func (x *rollups) accepted(shards uint32) (map[place][]identity.Batch, error) {
+	all := map[place][]identity.Batch{}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(x.ctx)
+	g.SetLimit(readers)
+	var failed error
+	for i, err := range objstore.List(ctx, x.store, objstore.ListOptions{Prefix: layout.AcceptedPrefix}) {
+		if err != nil {
+			failed = err
+			break
+		}
+		g.Go(func() error { return x.manifest(ctx, i.Key, shards, &mu, all) })
+	}
+	return all, errors.Join(failed, g.Wait())
+}
+
+// readers of objects at one time.
+const readers = 16
+
+func (x *rollups) manifest(ctx context.Context, key string, shards uint32, mu *sync.Mutex, all map[place][]identity.Batch) error {
+	body, _, err := x.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	if err != nil {
+		return err
+	}
+	m, err := accept.ParseManifest(body)
+	if err != nil {
+		return err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for h := timegrid.HourOfNS(m.MinTime); h <= timegrid.HourOfNS(m.MaxTime); h++ {
+		at := place{shard.Of(m.Identity.Agent, shards), h}
+		all[at] = append(all[at], m.Identity)
+	}
+	return nil
+}
+
+// top is the highest generation, if it has the inputs that it should.
+func (x *rollups) top(at place, ids []identity.Batch) (map[timegrid.Resolution]*catalog.Set, error) {
+	want, err := catalog.NewInputs(ids)
+	if err != nil {
+		return nil, err
+	}
+	top := map[timegrid.Resolution]*catalog.Set{}
+	for _, res := range timegrid.Resolutions() {
+		gens := x.sets[slot{at, res}]
+		for i := len(gens); i > 0 && top[res] == nil; i-- {
+			top[res] = gens[i-1]
+		}
+		switch s := top[res]; {
+		case s == nil:
+			return nil, fmt.Errorf("%w: no %s set", ErrNotRolledUp, res)
+		case s.Inputs.Digest() != want.Digest():
+			if want.Contains(s.Inputs) {
+				return nil, fmt.Errorf("%w: %s has %d of %d batches", ErrNotRolledUp, res, s.Inputs.Batches(), want.Batches())
+			}
+			return nil, fmt.Errorf("%s has %d batches, of %d accepted ones, and some that are not accepted", res, s.Inputs.Batches(), want.Batches())
+		}
+	}
+	return top, nil
+}
+
+// check compares the chunks of a shard's hour with its frames.
+func (x *rollups) check(at place, top map[timegrid.Resolution]*catalog.Set) error {
+	raw, err := x.again(at.hour, top[timegrid.Raw])
+	if err != nil {
+		return err
+	}
+	for _, res := range timegrid.Resolutions() {
+		if err := sameChunk(top[res], raw); err != nil {
+			return fmt.Errorf("%s: %w", res, err)
+		}
+	}
+	x.report.Records += top[timegrid.Raw].Counts.Published
+	return nil
+}
+
+// again rolls the inputs of a set up anew, from their frames.
+func (x *rollups) again(h timegrid.Hour, s *catalog.Set) ([]chunk.Series, error) {
+	body, _, err := x.store.Get(x.ctx, s.PlanKey, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
+	if err != nil {
+		return nil, err
+	}
+	plan, err := rollup.ParsePlan(body)
+	if err != nil {
+		return nil, err
+	}
+	inputs := make([]accepted.Claim, len(plan.Inputs))
+	for i, e := range plan.Inputs {
+		inputs[i] = e.Claim()
+	}
+	frames := make([][]byte, len(plan.Inputs))
+	g, ctx := errgroup.WithContext(x.ctx)
+	g.SetLimit(readers)
+	for i, e := range plan.Inputs {
+		g.Go(func() (err error) {
+			frames[i], _, err = x.store.Get(ctx, e.RawBlobKey, objstore.GetOptions{})
+			if err == nil && identity.Sum(frames[i]) != e.FrameSHA256 {
+				err = fmt.Errorf("%s is not the frame of %s", e.RawBlobKey, e.Identity)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	b := rollup.NewBuilder(h, inputs, rollup.Part{})
+	for i := range plan.Inputs {
+		var f frame.Batch
+		if err := frame.Decode(frames[i], &f, frame.DefaultLimits()); err != nil {
+			return nil, err
+		}
+		if err := b.Add(i, &f); err != nil {
+			return nil, err
+		}
+	}
+	series, counts, err := b.Finish()
+	if err != nil {
+		return nil, err
+	}
+	if counts.Published != s.Counts.Published || counts.OtherHours != s.Counts.OtherHours ||
+		counts.Overlapped != s.Counts.Overlapped || counts.Duplicates != s.Counts.Duplicates {
+		return nil, fmt.Errorf("counts %+v, rolled up anew %+v", s.Counts, counts)
+	}
+	return series, nil
+}
+
+// sameChunk compares a set with the raw series that it should hold. The fleets' hours
+// are small: one chunk each.
+func sameChunk(s *catalog.Set, raw []chunk.Series) error {
+	if len(raw) == 0 && len(s.Objects) == 0 {
+		return nil
+	}
+	if len(s.Objects) != 1 {
+		return fmt.Errorf("%d chunks, want 1", len(s.Objects))
+	}
+	w := chunk.NewWriter(chunk.Options{})
+	for i := range raw {
+		series := raw[i]
+		if s.Name.Resolution != timegrid.Raw {
+			series = rollup.NewRoller(s.Name.Resolution).Roll(&raw[i])
+		}
+		if err := w.Add(&series); err != nil {
+			return err
+		}
+	}
+	files, err := w.Finish()
+	if err != nil {
+		return err
+	}
+	if files.ID != s.Objects[0].ChunkSHA256 || files.IndexID != s.Objects[0].IndexSHA256 {
+		return fmt.Errorf("chunk %s, rolled up anew %s", s.Objects[0].ChunkSHA256, files.ID)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package layout
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// SetPlan is the key of the plan that the generation is made from. The resolutions of an hour
+// of a shard share one; a compaction has its own.
+func SetPlan(n RollupSetName) string {
+	if n.Span == 0 {
+		return RollupPlan(n.Hour, n.Shard, n.Generation)
+	}
+	return RollupPlans(n.Hour, n.Shard) + fmt.Sprintf("%s%s-%010d.json", n.Resolution, spanName(n.Span), n.Generation)
+}
+
+// ParseCompactionPlan reads the key of a compaction's plan.
+func ParseCompactionPlan(key string) (RollupSetName, error) {
+	var n RollupSetName
+	i := strings.LastIndexByte(key, '/') + 1
+	// The directory is that of the plans of an hour: with a number behind it, it is a plan.
+	h, s, _, err := ParseRollupPlan(key[:i] + "0000000001.json")
+	if err != nil {
+		return n, notAKey(key, "plans")
+	}
+	n.Hour, n.Shard = h, s
+	name, isJSON := strings.CutSuffix(key[i:], ".json")
+	of, digits, ok := strings.Cut(name, "-")
+	w, span, err := cutSpan(of)
+	if err != nil || !ok || !isJSON || span == 0 {
+		return n, notAKey(key, "plans")
+	}
+	n.Span = span
+	if n.Resolution, err = timegrid.ParseResolution(w); err != nil {
+		return n, notAKey(key, "plans")
+	}
+	if n.Generation, err = strconv.ParseUint(digits, 10, 64); err != nil || SetPlan(n) != key {
+		return n, notAKey(key, "plans")
+	}
+	return n, nil
+}
+
+// LogPrefix is where what was removed is written down, for good.
+const LogPrefix = "gc/v1/log/"
+
+// RetentionLog is the key of the record that the sets of a resolution's hour are removed; d is
+// the hash of their names, so that sets that came later have a record of their own.
+func RetentionLog(res timegrid.Resolution, h timegrid.Hour, d identity.Digest) string {
+	return RetentionLogsHour(h) + res.String() + "-" + d.String()[:32] + ".json"
+}
+
+// RetentionLogsHour is the prefix of an hour's records of removed sets; it ends in a slash.
+func RetentionLogsHour(h timegrid.Hour) string { return LogPrefix + "retention/" + sampleHour(h) }
+
+// FrameLogsPrefix is where removed raw frames are written down.
+const FrameLogsPrefix = LogPrefix + "frames/"
+
+// FrameLog is the key of a record of raw frames that an operator removed at the given
+// time; d is the hash of its content.
+func FrameLog(at time.Time, d identity.Digest) string {
+	return FrameLogsPrefix + fmt.Sprintf("%020d-%s.json", max(at.UnixMilli(), 0), d.String()[:32])
+}
+
+// RollupFramesPrefix is where workers note how far they have removed raw frames.
+const RollupFramesPrefix = RollupPrefix + "frames/"
+
+// RollupFrames is the key of a shard's note how far its raw frames are removed.
+func RollupFrames(s shard.ID) string { return RollupFramesPrefix + "shard=" + s.String() + ".json" }

@@ -1,0 +1,231 @@
+package layout
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Prefixes and keys of what is rolled up.
+const (
+	RollupPrefix    = "rollup/v1/"
+	IndexPrefix     = "index/v1/"
+	ManifestsPrefix = "manifests/v1/"
+	IntakePrefix    = "intake/v1/"
+	PlansPrefix     = RollupPrefix + "plans/"
+	DelayedPrefix   = "gc/v1/delayed/"
+	// RollupConfigKey holds what a deployment's rollups can't change: the number of shards.
+	RollupConfigKey = RollupPrefix + "config.json"
+	// RollupExpiryKey holds up to which hour the rows of each resolution have expired.
+	RollupExpiryKey = RollupPrefix + "expiry.json"
+	// RollupClockKey is written to learn the store's time.
+	RollupClockKey = RollupPrefix + "clock.json"
+)
+
+// MixedMetrics is the metric directory of chunks that hold several metrics.
+const MixedMetrics = "_mixed"
+
+// RollupChunk is the key of a chunk of an hour: d is the hash of its bytes, gen counts
+// the times that it had to be written anew. metric is a metric's name or MixedMetrics.
+func RollupChunk(res timegrid.Resolution, h timegrid.Hour, metric string, d identity.Digest, gen uint32) string {
+	return RollupPrefix + "window=" + res.String() + "/" + sampleHour(h) + "metric=" + metricDir(metric) + "/" +
+		d.String() + generation(gen) + ".lmrollup.zst"
+}
+
+// RollupIndex is the key of a chunk's index: d is the hash of the index' own bytes.
+func RollupIndex(h timegrid.Hour, d identity.Digest, gen uint32) string {
+	return IndexPrefix + sampleHour(h) + d.String() + generation(gen) + ".lmindex.zst"
+}
+
+func generation(gen uint32) string {
+	if gen == 0 {
+		return ""
+	}
+	return ".g" + strconv.FormatUint(uint64(gen), 10)
+}
+
+// sampleHour names the hour's start.
+func sampleHour(h timegrid.Hour) string { return hourDir(h.Start()) }
+
+// metricDir: names of the classic character set stand as they are, others as hex
+// behind an "x-", which no classic name can contain; so do long ones and those of our own.
+func metricDir(metric string) string {
+	if metric == MixedMetrics {
+		return metric
+	}
+	plain := metric != "" && len(metric) <= 200 && !strings.HasPrefix(metric, "_mixed")
+	for i := range len(metric) {
+		c := metric[i]
+		plain = plain && (c == '_' || c == ':' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9')
+	}
+	if plain {
+		return metric
+	}
+	if len(metric) > 200 {
+		metric = metric[:200]
+	}
+	return "x-" + hex.EncodeToString([]byte(metric))
+}
+
+// RollupSet is the key of the manifest of a published set; its creation publishes it.
+func RollupSet(h timegrid.Hour, s shard.ID, res timegrid.Resolution, gen uint64) string {
+	return RollupSetsHour(h) + fmt.Sprintf("%s-%s-%010d.json", s, res, gen)
+}
+
+// RollupSetsHour is the prefix of all published sets of an hour; it ends in a slash.
+func RollupSetsHour(h timegrid.Hour) string { return ManifestsPrefix + sampleHour(h) }
+
+// RollupSetName is what the key of a published set says.
+type RollupSetName struct {
+	Hour       timegrid.Hour
+	Shard      shard.ID
+	Resolution timegrid.Resolution
+	Generation uint64
+	// Span is 0 for the set of one hour of one shard. Else the set is a compaction of that
+	// many hours from Hour on, of shards from Shard on.
+	Span uint16
+}
+
+// Key is the key with this name.
+func (n RollupSetName) Key() string {
+	if n.Span == 0 {
+		return RollupSet(n.Hour, n.Shard, n.Resolution, n.Generation)
+	}
+	return RollupSetsHour(n.Hour) + fmt.Sprintf("%s-%s%s-%010d.json", n.Shard, n.Resolution, spanName(n.Span), n.Generation)
+}
+
+// SlotPrefix is what the keys of all generations of the name start with.
+func (n RollupSetName) SlotPrefix() string {
+	return RollupSetsHour(n.Hour) + n.Shard.String() + "-" + n.Resolution.String() + spanName(n.Span) + "-"
+}
+
+// spanName stands behind the resolution: ".24h".
+func spanName(span uint16) string {
+	if span == 0 {
+		return ""
+	}
+	return fmt.Sprintf(".%dh", span)
+}
+
+// cutSpan splits what spanName joined.
+func cutSpan(s string) (w string, span uint16, err error) {
+	w, hours, ok := strings.Cut(s, ".")
+	if !ok {
+		return w, 0, nil
+	}
+	n, err := strconv.ParseUint(strings.TrimSuffix(hours, "h"), 10, 16)
+	if err != nil || n == 0 || "."+hours != spanName(uint16(n)) {
+		return "", 0, ErrNotAKey
+	}
+	return w, uint16(n), nil
+}
+
+// ParseRollupSet reads the key of a published set.
+func ParseRollupSet(key string) (RollupSetName, error) {
+	var n RollupSetName
+	rest, ok := strings.CutPrefix(key, ManifestsPrefix)
+	h, file, err := cutHour(rest)
+	name, isJSON := strings.CutSuffix(file, ".json")
+	parts := strings.Split(name, "-")
+	if !ok || err != nil || !isJSON || len(parts) != 3 {
+		return n, notAKey(key, "manifests")
+	}
+	n.Hour = h
+	if n.Shard, err = shard.Parse(parts[0]); err != nil {
+		return n, notAKey(key, "manifests")
+	}
+	of, span, err := cutSpan(parts[1])
+	if err != nil {
+		return n, notAKey(key, "manifests")
+	}
+	n.Span = span
+	if n.Resolution, err = timegrid.ParseResolution(of); err != nil {
+		return n, notAKey(key, "manifests")
+	}
+	if n.Generation, err = strconv.ParseUint(parts[2], 10, 64); err != nil || n.Key() != key {
+		return n, notAKey(key, "manifests")
+	}
+	return n, nil
+}
+
+// RollupPlan is the key of the fixed input set of a generation of a shard's hour.
+func RollupPlan(h timegrid.Hour, s shard.ID, gen uint64) string {
+	return RollupPlans(h, s) + fmt.Sprintf("%010d.json", gen)
+}
+
+// RollupPlans is the prefix of the plans of a shard's hour; it ends in a slash.
+func RollupPlans(h timegrid.Hour, s shard.ID) string {
+	return PlansPrefix + "shard=" + s.String() + "/" + sampleHour(h)
+}
+
+// IntakeSegment is the key of the n-th segment that a reconciler's run wrote for a shard.
+// run is of lower-case letters and digits.
+func IntakeSegment(s shard.ID, run string, n uint64) string {
+	return IntakeRun(s, run) + fmt.Sprintf("%020d.json", n)
+}
+
+// IntakeRun is the prefix of a run's segments; it ends in a slash.
+func IntakeRun(s shard.ID, run string) string { return IntakeShard(s) + "run=" + run + "/" }
+
+// IntakeShard is the prefix of a shard's segments; it ends in a slash.
+func IntakeShard(s shard.ID) string { return IntakePrefix + "shard=" + s.String() + "/" }
+
+// ParseIntakeSegment reads the key of a segment.
+func ParseIntakeSegment(key string) (s shard.ID, run string, n uint64, err error) {
+	rest, ok := strings.CutPrefix(key, IntakePrefix+"shard=")
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) != 3 {
+		return 0, "", 0, notAKey(key, "intake")
+	}
+	s, err = shard.Parse(parts[0])
+	run, isRun := strings.CutPrefix(parts[1], "run=")
+	digits, isJSON := strings.CutSuffix(parts[2], ".json")
+	if err != nil || !isRun || !isRunID(run) || !isJSON {
+		return 0, "", 0, notAKey(key, "intake")
+	}
+	if n, err = strconv.ParseUint(digits, 10, 64); err != nil || IntakeSegment(s, run, n) != key {
+		return 0, "", 0, notAKey(key, "intake")
+	}
+	return s, run, n, nil
+}
+
+func isRunID(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isHex(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// cutHour splits "date=…/hour=…/rest".
+func cutHour(s string) (timegrid.Hour, string, error) {
+	const dir = "date=2006-01-02/hour=15/"
+	if len(s) < len(dir) {
+		return 0, "", ErrNotAKey
+	}
+	t, err := time.Parse(dir, s[:len(dir)])
+	if err != nil {
+		return 0, "", ErrNotAKey
+	}
+	h := timegrid.HourStarting(t)
+	if sampleHour(h) != s[:len(dir)] {
+		return 0, "", ErrNotAKey
+	}
+	return h, s[len(dir):], nil
+}

@@ -1,0 +1,59 @@
+// Package failstore puts failpoints around every request to an object store, so that
+// packages that must stay free of them are crashed between any two of their requests.
+package failstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+)
+
+// Register makes the points of a process's requests known: each kind is "<operation>
+// <key family>", such as "create accepted", and gives <process>.store.<operation>.<family>.before and .after.
+func Register(process string, kinds ...string) []failpoint.Point {
+	return RegisterDriven("", process, kinds...)
+}
+
+// RegisterDriven is Register for requests that the crash test of a package drives.
+func RegisterDriven(by, process string, kinds ...string) []failpoint.Point {
+	var points []failpoint.Point
+	for _, k := range kinds {
+		op, family, _ := strings.Cut(k, " ")
+		base := name(process, op, family)
+		points = append(points,
+			failpoint.Point{Name: base + ".before", When: op + " of a key of " + family + "/ is not sent yet"},
+			failpoint.Point{Name: base + ".after", When: op + " of a key of " + family + "/ was answered; nobody has seen the answer"})
+	}
+	return failpoint.Register(failpoint.Driven(by, points...)...)
+}
+
+func name(process, op, family string) string { return process + ".store." + op + "." + family }
+
+// Wrap puts the points around s; s itself comes back where nothing is armed. The
+// action "error" before a request fails it unsent; after it, it loses the answer.
+func Wrap(s objstore.Store, process string) objstore.Store {
+	if !failpoint.Armed() {
+		return s
+	}
+	return objstore.Decorate(s, func(ctx context.Context, op objstore.Op, do func(context.Context) error) error {
+		base := name(process, op.Name, objstore.Family(op.Key))
+		lost := objstore.ErrUnavailable
+		if op.Writes() {
+			lost = objstore.ErrUnknown
+		}
+		fail := func(err error) error {
+			return &objstore.Error{Op: op.Name, Key: op.Key, Err: fmt.Errorf("%w: %w", lost, err)}
+		}
+		if err := failpoint.Err(base + ".before"); err != nil {
+			return fail(err)
+		}
+		err := do(ctx)
+		if ferr := failpoint.Err(base + ".after"); ferr != nil {
+			return fail(ferr)
+		}
+		return err
+	})
+}

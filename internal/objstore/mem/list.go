@@ -1,0 +1,54 @@
+package mem
+
+import (
+	"context"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+)
+
+// List reads one page.
+func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	if err := canceled(ctx, objstore.ErrUnavailable); err != nil {
+		return objstore.Page{}, &objstore.Error{Op: "list", Key: o.Prefix, Err: err}
+	}
+	limit := o.Limit
+	if limit <= 0 || limit > objstore.MaxListLimit {
+		limit = objstore.MaxListLimit
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	var page objstore.Page
+	last, n := "", 0 // last entry, entries
+	start, including := o.Prefix, true
+	if after := objstore.SkipGroup(o.StartAfter, o.Prefix, o.Delimiter); after >= start && o.StartAfter != "" {
+		start, including = after, false
+	}
+	// A group is left by a new search, so that its size costs nothing.
+	for more := true; more; {
+		more = false
+		s.keys.from(start, including, func(key string) bool {
+			if !strings.HasPrefix(key, o.Prefix) {
+				return false
+			}
+			if n == limit {
+				page.Next = last
+				return false
+			}
+			n++
+			if g, ok := objstore.Group(key, o.Prefix, o.Delimiter); ok {
+				page.CommonPrefixes = append(page.CommonPrefixes, g)
+				last = g
+				start, including, more = objstore.SkipGroup(g, o.Prefix, o.Delimiter), false, true
+				return false
+			}
+			info := s.objects[key].info
+			info.SHA256 = [32]byte{}
+			page.Objects = append(page.Objects, info)
+			last = key
+			return true
+		})
+	}
+	return page, nil
+}

@@ -1,0 +1,156 @@
+package s3
+
+import (
+	"encoding/xml"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+)
+
+// answer is an S3 error body. The zero value is a body that could not be read.
+type answer struct {
+	XMLName   xml.Name `xml:"Error"`
+	Code      string
+	Message   string
+	RequestID string `xml:"RequestId"`
+}
+
+func parseAnswer(body []byte) answer {
+	if a, ok := scanAnswer(body); ok {
+		return a
+	}
+	var a answer
+	if xml.Unmarshal(body, &a) != nil {
+		return answer{}
+	}
+	return a
+}
+
+const xmlDeclaration = `<?xml version="1.0" encoding="UTF-8"?>`
+
+// scanAnswer reads the plain list of elements that stores send, among them the answer
+// to every look for a condemned marker, at a fraction of the cost of encoding/xml. It says
+// false to all else: what it takes, encoding/xml reads alike.
+func scanAnswer(body []byte) (a answer, ok bool) {
+	for _, c := range body {
+		if c < 0x20 && c != '\n' || c > 0x7e || c == '&' {
+			return answer{}, false
+		}
+	}
+	s := strings.TrimSpace(strings.TrimPrefix(string(body), xmlDeclaration))
+	s, opened := strings.CutPrefix(s, "<Error>")
+	s, closed := strings.CutSuffix(s, "</Error>")
+	if !opened || !closed {
+		return answer{}, false
+	}
+	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
+		name, rest, _ := strings.Cut(s, ">")
+		name, opened = strings.CutPrefix(name, "<")
+		text, rest, closed := strings.Cut(rest, "</"+name+">")
+		if !opened || !closed || !letters(name) || strings.ContainsAny(text, "<>") {
+			return answer{}, false
+		}
+		switch name {
+		case "Code":
+			a.Code = text
+		case "Message":
+			a.Message = text
+		case "RequestId":
+			a.RequestID = text
+		}
+		s = rest
+	}
+	return a, true
+}
+
+// letters reports whether s is a name of ASCII letters alone.
+func letters(s string) bool {
+	for i := range len(s) {
+		if c := s[i] | 0x20; c < 'a' || c > 'z' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// classify gives an unsuccessful answer its sentinel. What is not known to have
+// written nothing is ErrUnknown for a write, ErrUnavailable for a read.
+func classify(op string, status int, a answer) error {
+	detail := fmt.Sprintf("status %d", status)
+	if a.Code != "" {
+		detail += fmt.Sprintf(", %s: %.200q, request %.64s", a.Code, a.Message, a.RequestID)
+	}
+	return fmt.Errorf("%w: %s", decide(op, status, a.Code), detail)
+}
+
+func decide(op string, status int, code string) error {
+	open := objstore.ErrUnavailable
+	write := isWrite(op)
+	if write {
+		open = objstore.ErrUnknown
+	}
+	switch status {
+	case http.StatusPreconditionFailed:
+		switch op {
+		case "create":
+			return objstore.ErrExists
+		case "replace":
+			return objstore.ErrPreconditionFailed
+		}
+		return open
+	case http.StatusNotFound:
+		switch {
+		case code == "NoSuchBucket":
+			return objstore.ErrNoBucket
+		case op == "replace":
+			return objstore.ErrPreconditionFailed
+		case code == "NoSuchKey" && (op == "get" || op == "delete"):
+			return objstore.ErrNotFound
+		}
+		return open // a 404 that is not S3's proves nothing
+	case http.StatusConflict:
+		switch {
+		case code == "" || !write:
+			return open
+		case code == "ConditionalRequestConflict", code == "OperationAborted":
+			return objstore.ErrConflict
+		}
+		return objstore.ErrInvalid
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return objstore.ErrDenied
+	case http.StatusBadRequest:
+		return decide400(code, write, open)
+	case http.StatusMethodNotAllowed, http.StatusLengthRequired, http.StatusRequestEntityTooLarge,
+		http.StatusRequestURITooLong, http.StatusRequestedRangeNotSatisfiable, http.StatusNotImplemented,
+		http.StatusMovedPermanently:
+		return objstore.ErrInvalid
+	}
+	return open
+}
+
+func decide400(code string, write bool, open error) error {
+	switch code {
+	case "BadDigest", "XAmzContentSHA256Mismatch", "InvalidDigest", "XAmzContentChecksumMismatch":
+		if write {
+			return objstore.ErrChecksum
+		}
+		return open
+	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "InvalidSecurity":
+		return objstore.ErrDenied
+	case "", "RequestTimeout", "IncompleteBody", "SlowDown":
+		return open
+	case "NoSuchBucket":
+		return objstore.ErrNoBucket
+	}
+	return objstore.ErrInvalid
+}
+
+func isWrite(op string) bool {
+	switch op {
+	case "create", "replace", "put", "delete":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,176 @@
+package s3
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Get reads an object into memory. A whole object is compared with the SHA-256
+// that the store keeps of it, if any.
+func (s *Store) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	err := s.check(key)
+	if err == nil {
+		var body []byte
+		var info objstore.Info
+		if body, info, err = s.get(ctx, key, o); err == nil {
+			return body, info, nil
+		}
+	}
+	return nil, objstore.Info{}, s.wrap("get", key, err)
+}
+
+// Head describes an object. A HEAD's 404 has no body that could tell a missing key
+// from a missing bucket, so it is followed by a HEAD of the bucket.
+func (s *Store) Head(ctx context.Context, key string) (objstore.Info, error) {
+	err := s.check(key)
+	if err == nil {
+		var info objstore.Info
+		if info, err = s.head(ctx, key); err == nil {
+			return info, nil
+		}
+	}
+	return objstore.Info{}, s.wrap("head", key, err)
+}
+
+func (s *Store) get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if o.Offset < 0 || o.Length < 0 {
+		return nil, objstore.Info{}, fmt.Errorf("%w: range %d+%d", objstore.ErrInvalid, o.Offset, o.Length)
+	}
+	h := emptyHeader(3)
+	h["X-Amz-Checksum-Mode"] = []string{"ENABLED"}
+	ranged := o.Offset > 0 || o.Length > 0
+	if ranged {
+		h["Range"] = []string{rangeHeader(o)}
+	}
+	resp, err := s.send(ctx, request{method: http.MethodGet, key: key, header: h})
+	if err != nil {
+		return nil, objstore.Info{}, fmt.Errorf("%w: %w", objstore.ErrUnavailable, err)
+	}
+	switch {
+	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && o.Offset == 0:
+		// Only an empty object has no first byte.
+		drain(resp)
+		return s.get(ctx, key, objstore.GetOptions{Limit: o.Limit})
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
+		b, _ := readAnswer(resp)
+		return nil, objstore.Info{}, classify("get", resp.StatusCode, parseAnswer(b))
+	}
+	defer resp.Body.Close()
+	info, err := object(key, resp)
+	if err == nil && ranged != (resp.StatusCode == http.StatusPartialContent) {
+		err = fmt.Errorf("%w: status %d for a range of %q", objstore.ErrUnavailable, resp.StatusCode, h.Get("Range"))
+	}
+	if err == nil && ranged {
+		info.Size, err = totalSize(resp, o)
+	}
+	if err != nil {
+		return nil, objstore.Info{}, err
+	}
+	body, err := readBody(resp, o.Limit)
+	if err == nil && !ranged && !info.SHA256.IsZero() && identity.Sum(body) != info.SHA256 {
+		err = fmt.Errorf("%w: the bytes do not hash to %s", objstore.ErrChecksum, info.SHA256)
+	}
+	return body, info, err
+}
+
+func rangeHeader(o objstore.GetOptions) string {
+	s := "bytes=" + strconv.FormatInt(o.Offset, 10) + "-"
+	if o.Length > 0 {
+		s += strconv.FormatInt(o.Offset+o.Length-1, 10)
+	}
+	return s
+}
+
+// totalSize reads the object's size out of Content-Range and checks that the range is the one asked for.
+func totalSize(resp *http.Response, o objstore.GetOptions) (int64, error) {
+	cr := resp.Header.Get("Content-Range")
+	span, total, _ := strings.Cut(strings.TrimPrefix(cr, "bytes "), "/")
+	first, last, _ := strings.Cut(span, "-")
+	from, err1 := strconv.ParseInt(first, 10, 64)
+	to, err2 := strconv.ParseInt(last, 10, 64)
+	size, err3 := strconv.ParseInt(total, 10, 64)
+	want := size - 1
+	if o.Length > 0 {
+		want = min(want, o.Offset+o.Length-1)
+	}
+	if errors.Join(err1, err2, err3) != nil || from != o.Offset || to != want || resp.ContentLength != to-from+1 {
+		return 0, fmt.Errorf("%w: asked for %q, got Content-Range %q and %d bytes", objstore.ErrUnavailable, rangeHeader(o), cr, resp.ContentLength)
+	}
+	return size, nil
+}
+
+func readBody(resp *http.Response, limit int64) ([]byte, error) {
+	if limit == 0 {
+		limit = objstore.DefaultGetLimit
+	}
+	if resp.ContentLength > limit {
+		return nil, fmt.Errorf("%w: %d bytes, limit %d", objstore.ErrInvalid, resp.ContentLength, limit)
+	}
+	body := make([]byte, resp.ContentLength)
+	if _, err := io.ReadFull(resp.Body, body); err != nil {
+		return nil, fmt.Errorf("%w: cut body: %w", objstore.ErrUnavailable, err)
+	}
+	return body, nil
+}
+
+func (s *Store) head(ctx context.Context, key string) (objstore.Info, error) {
+	h := emptyHeader(3)
+	h["X-Amz-Checksum-Mode"] = []string{"ENABLED"}
+	resp, err := s.send(ctx, request{method: http.MethodHead, key: key, header: h})
+	if err != nil {
+		return objstore.Info{}, fmt.Errorf("%w: %w", objstore.ErrUnavailable, err)
+	}
+	drain(resp)
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return object(key, resp)
+	case http.StatusNotFound:
+		return objstore.Info{}, s.absent(ctx)
+	}
+	return objstore.Info{}, classify("head", resp.StatusCode, answer{})
+}
+
+// absent says what a HEAD's 404 means: no key or no bucket.
+func (s *Store) absent(ctx context.Context) error {
+	resp, err := s.send(ctx, request{method: http.MethodHead, header: emptyHeader(2)})
+	if err != nil {
+		return fmt.Errorf("%w: %w", objstore.ErrUnavailable, err)
+	}
+	drain(resp)
+	switch resp.StatusCode {
+	case http.StatusOK, http.StatusForbidden:
+		// Forbidden: a bucket is there, and a key's 404 is only given to those who may list.
+		return objstore.ErrNotFound
+	case http.StatusNotFound:
+		return objstore.ErrNoBucket
+	}
+	return classify("head", resp.StatusCode, answer{})
+}
+
+// object reads the description out of the headers. An answer without size and ETag is not S3's.
+func object(key string, resp *http.Response) (objstore.Info, error) {
+	info := objstore.Info{Key: key, Size: resp.ContentLength, ETag: resp.Header.Get("Etag")}
+	if info.ETag == "" || info.Size < 0 {
+		return info, fmt.Errorf("%w: status %d with ETag %q and length %d", objstore.ErrUnavailable, resp.StatusCode, info.ETag, info.Size)
+	}
+	info.LastModified, _ = http.ParseTime(resp.Header.Get("Last-Modified"))
+	// A multipart object's composite checksum ("…-2") is not one of its bytes.
+	if b, err := base64.StdEncoding.DecodeString(resp.Header.Get("X-Amz-Checksum-Sha256")); err == nil && len(b) == len(info.SHA256) {
+		copy(info.SHA256[:], b)
+	}
+	return info, nil
+}
+
+func drain(resp *http.Response) {
+	io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+	resp.Body.Close()
+}

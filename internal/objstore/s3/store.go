@@ -1,0 +1,237 @@
+// Package s3 is the S3 back end of objstore, and the only importer of the AWS SDK.
+//
+// The SDK gives credentials, endpoint rules, signatures and the pace of retries.
+// Requests are built here and go straight to the HTTP transport, because the SDK's
+// request pipeline costs several times the CPU of the request itself, and because
+// what is retried and how an answer is read is the acceptance protocol's ground.
+package s3
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Options are what the program gives besides the settings; the zero value serves.
+type Options struct {
+	// Now is the clock that requests are signed with; nil is time.Now.
+	Now func() time.Time
+	// Transport replaces the HTTP transport, for instrumentation.
+	Transport http.RoundTripper
+}
+
+// Store is a bucket, or the part of it under a prefix. It is safe for concurrent use. Each
+// operation is one request, without a deadline of its own and sent once: both are for
+// objstore.WithPolicy, with the settings that Config.Policy gives.
+type Store struct {
+	cfg    Config
+	base   url.URL // of the bucket
+	creds  aws.CredentialsProvider
+	signer *v4.Signer
+	rt     http.RoundTripper
+	now    func() time.Time
+}
+
+var _ objstore.Store = (*Store)(nil)
+
+// New prepares the store; it sends no request to it. ctx bounds the look-up of
+// credentials and endpoint.
+func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{cfg: cfg, signer: newSigner(), rt: o.Transport, now: o.Now}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if s.rt == nil {
+		t, err := cfg.transport()
+		if err != nil {
+			return nil, err
+		}
+		s.rt = t
+	}
+	if err := s.resolve(ctx); err != nil {
+		return nil, err
+	}
+	if cfg.AccessKeyID != "" {
+		s.creds = credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), "")
+		return s, nil
+	}
+	chain, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(cfg.Region))
+	if err != nil {
+		return nil, fmt.Errorf("s3: default credentials: %w", err)
+	}
+	s.creds = chain.Credentials
+	return s, nil
+}
+
+// resolve runs the SDK's endpoint rules once.
+func (s *Store) resolve(ctx context.Context) error {
+	p := awss3.EndpointParameters{Bucket: &s.cfg.Bucket, Region: &s.cfg.Region, ForcePathStyle: &s.cfg.PathStyle}
+	if s.cfg.Endpoint != "" {
+		endpoint := strings.TrimSuffix(s.cfg.Endpoint, "/")
+		p.Endpoint = &endpoint
+	}
+	e, err := awss3.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, p)
+	if err != nil {
+		return fmt.Errorf("s3: endpoint of bucket %q: %w", s.cfg.Bucket, err)
+	}
+	s.base = e.URI
+	s.base.Path, s.base.RawPath = strings.TrimSuffix(s.base.Path, "/"), ""
+	return nil
+}
+
+// Close drops idle connections.
+func (s *Store) Close() {
+	if t, ok := s.rt.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// Create writes the object if the key is absent: one PutObject with If-None-Match: *.
+func (s *Store) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	return s.put(ctx, "create", key, body, o, "If-None-Match", "*")
+}
+
+// Replace writes the object if its ETag still is etag: one PutObject with If-Match.
+func (s *Store) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	if etag == "" || etag == "*" {
+		return objstore.Info{}, &objstore.Error{Op: "replace", Key: key, Err: fmt.Errorf("%w: etag %q", objstore.ErrInvalid, etag)}
+	}
+	return s.put(ctx, "replace", key, body, o, "If-Match", etag)
+}
+
+// Put writes the object whatever is there.
+func (s *Store) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	return s.put(ctx, "put", key, body, o, "", "")
+}
+
+// CreateMismatched sends body under a signature that fits it and a checksum that
+// does not: a store that verifies checksums answers ErrChecksum. For qualification.
+func (s *Store) CreateMismatched(ctx context.Context, key string, body []byte, claimed identity.Digest) error {
+	sum := identity.Sum(body)
+	h := putHeader(sum, objstore.PutOptions{}, "If-None-Match", "*")
+	h["X-Amz-Checksum-Sha256"] = []string{base64.StdEncoding.EncodeToString(claimed[:])}
+	_, err := s.write(ctx, "create", request{method: http.MethodPut, key: key, header: h, body: body})
+	return s.wrap("create", key, err)
+}
+
+// Delete removes the object; an absent key is no error.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	_, err := s.write(ctx, "delete", request{method: http.MethodDelete, key: key, header: emptyHeader(2)})
+	if errors.Is(err, objstore.ErrNotFound) {
+		err = nil
+	}
+	return s.wrap("delete", key, err)
+}
+
+func (s *Store) put(ctx context.Context, op, key string, body []byte, o objstore.PutOptions, condition, value string) (objstore.Info, error) {
+	if o.SHA256.IsZero() {
+		o.SHA256 = identity.Sum(body)
+	}
+	h := putHeader(o.SHA256, o, condition, value)
+	answer, err := s.write(ctx, op, request{method: http.MethodPut, key: key, header: h, body: body})
+	info := objstore.Info{}
+	if err == nil {
+		info = objstore.Info{Key: key, Size: int64(len(body)), SHA256: o.SHA256, ETag: answer.Get("Etag")}
+		info.LastModified, _ = http.ParseTime(answer.Get("Date"))
+	}
+	return info, s.wrap(op, key, err)
+}
+
+// putHeader has one hash of the body in both its roles: payload hash of the
+// signature, and checksum that the store verifies and keeps.
+func putHeader(sum identity.Digest, o objstore.PutOptions, condition, value string) http.Header {
+	h := make(http.Header, 8)
+	v := make([]string, 0, 5)
+	set := func(name, value string) {
+		v = append(v, value)
+		h[name] = v[len(v)-1 : len(v) : len(v)]
+	}
+	set("X-Amz-Content-Sha256", sum.String())
+	set("X-Amz-Checksum-Sha256", base64.StdEncoding.EncodeToString(sum[:]))
+	if condition != "" {
+		set(condition, value)
+	}
+	if o.ContentType != "" {
+		set("Content-Type", o.ContentType)
+	}
+	if len(o.Tags) > 0 {
+		q := make(url.Values, len(o.Tags))
+		for k, v := range o.Tags {
+			q.Set(k, v)
+		}
+		set("X-Amz-Tagging", strings.ReplaceAll(q.Encode(), "+", "%20"))
+	}
+	return h
+}
+
+// write sends one request, once. On success the store's answer is complete and plausible.
+func (s *Store) write(ctx context.Context, op string, r request) (http.Header, error) {
+	if err := s.check(r.key); err != nil {
+		return nil, err
+	}
+	resp, err := s.send(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
+	}
+	body, err := readAnswer(resp)
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent {
+		if err == nil {
+			err = plausible(op, resp, body, r.header)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
+		}
+		return resp.Header, nil
+	}
+	return nil, classify(op, resp.StatusCode, parseAnswer(body))
+}
+
+// plausible refuses a success that an S3 server would not give: of a proxy's page, say.
+func plausible(op string, resp *http.Response, body []byte, sent http.Header) error {
+	if op == "delete" {
+		if resp.StatusCode == http.StatusOK && len(bytes.TrimSpace(body)) > 0 {
+			return fmt.Errorf("status 200 with a body of %d bytes", len(body))
+		}
+		return nil
+	}
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Etag") == "" || len(bytes.TrimSpace(body)) > 0 {
+		return fmt.Errorf("status %d, ETag %q, body of %d bytes", resp.StatusCode, resp.Header.Get("Etag"), len(body))
+	}
+	got := resp.Header.Get("X-Amz-Checksum-Sha256")
+	if want := sent.Get("X-Amz-Checksum-Sha256"); got != "" && got != want {
+		return fmt.Errorf("the store kept checksum %s, sent %s", got, want)
+	}
+	return nil
+}
+
+func (s *Store) wrap(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &objstore.Error{Op: op, Key: key, Err: err}
+}
+
+func (s *Store) check(key string) error {
+	if key == "" {
+		return objstore.CheckKey("")
+	}
+	return objstore.CheckKey(s.cfg.Prefix + key)
+}

@@ -1,0 +1,131 @@
+// Package storage opens the object store of a process, with everything that stands
+// between it and the bucket: failpoints, metrics, a deadline for each request, and further
+// attempts at what a later one can mend.
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/failstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+)
+
+// Options of a process's store.
+type Options struct {
+	// Process names the failpoints, as in failstore.Register; empty has none.
+	Process string
+	// Registry takes the metrics lightmetrics_store_*; nil has none.
+	Registry prometheus.Registerer
+	// Policy is the settings' when it is zero.
+	Policy objstore.Policy
+}
+
+// credentialsTimeout bounds the look-up of credentials and endpoint.
+const credentialsTimeout = 30 * time.Second
+
+// Open opens the bucket; it sends no request to it.
+func Open(ctx context.Context, cfg s3.Config, o Options) (objstore.Store, error) {
+	ctx, cancel := context.WithTimeout(ctx, credentialsTimeout)
+	defer cancel()
+	s, err := s3.New(ctx, cfg, s3.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if o.Policy == (objstore.Policy{}) {
+		o.Policy = cfg.Policy()
+	}
+	return Wrap(s, o)
+}
+
+// Wrap puts in front of s what Open does; the zero policy is objstore.DefaultPolicy.
+//
+// Failpoints stand at the request itself, where an answer is lost; metrics count every
+// request, those of further attempts included.
+func Wrap(s objstore.Store, o Options) (objstore.Store, error) {
+	if o.Policy == (objstore.Policy{}) {
+		o.Policy = objstore.DefaultPolicy()
+	}
+	if err := o.Policy.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Process != "" {
+		s = failstore.Wrap(s, o.Process)
+	}
+	var retried func(objstore.Op, error)
+	if o.Registry != nil {
+		m := newMetrics()
+		for _, c := range []prometheus.Collector{m.requests, m.seconds, m.retries} {
+			if err := o.Registry.Register(c); err != nil {
+				return nil, fmt.Errorf("metrics of the store: %w", err)
+			}
+		}
+		s = objstore.Observe(s, m.observe, time.Now)
+		retried = m.retried
+	}
+	return objstore.WithPolicy(s, o.Policy, run.WallClock{}, rand.Float64, retried), nil
+}
+
+type metrics struct {
+	requests *prometheus.CounterVec   // op, family, outcome
+	seconds  *prometheus.HistogramVec // op
+	retries  *prometheus.CounterVec   // op, family
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lightmetrics_store_requests_total", Help: "Requests to the object store, by operation, key family and outcome.",
+		}, []string{"op", "family", "outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "lightmetrics_store_request_duration_seconds", Help: "Time of a request to the object store, by operation.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+		}, []string{"op"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lightmetrics_store_retries_total", Help: "Requests to the object store that were followed by another attempt, by operation and key family.",
+		}, []string{"op", "family"}),
+	}
+}
+
+// observe is an objstore.Observer.
+func (m *metrics) observe(op, family string, took time.Duration, err error) {
+	m.requests.WithLabelValues(op, label(family), outcome(err)).Inc()
+	m.seconds.WithLabelValues(op).Observe(took.Seconds())
+}
+
+func (m *metrics) retried(op objstore.Op, _ error) {
+	m.retries.WithLabelValues(op.Name, label(objstore.Family(op.Key))).Inc()
+}
+
+// label makes a key's family fit for a label: keys that the store refuses have any bytes.
+func label(family string) string { return strings.ToValidUTF8(family, "?") }
+
+func outcome(err error) string {
+	for _, o := range []struct {
+		err  error
+		name string
+	}{
+		{objstore.ErrNotFound, "not_found"}, {objstore.ErrExists, "exists"},
+		{objstore.ErrPreconditionFailed, "precondition_failed"}, {objstore.ErrConflict, "conflict"},
+		{objstore.ErrUnknown, "unknown"}, {objstore.ErrUnavailable, "unavailable"},
+		{objstore.ErrChecksum, "checksum"}, {objstore.ErrDenied, "denied"},
+		{objstore.ErrNoBucket, "no_bucket"}, {objstore.ErrInvalid, "invalid"},
+		{context.Canceled, "canceled"}, {context.DeadlineExceeded, "deadline"},
+	} {
+		if errors.Is(err, o.err) {
+			return o.name
+		}
+	}
+	if err != nil {
+		return "error"
+	}
+	return "ok"
+}

@@ -1,0 +1,119 @@
+package rpc
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
+)
+
+// Role is what a principal may do.
+type Role = web.Role
+
+// The roles. A principal may have several; none implies another.
+const (
+	RoleSender   = web.RoleSender
+	RoleReader   = web.RoleReader
+	RoleOperator = web.RoleOperator
+	RoleWorker   = web.RoleWorker
+)
+
+// Access says of which roles one is enough for a method (/package.Service/Method). Each
+// service hands in what it serves; what is in no Access is nobody's.
+type Access map[string][]Role
+
+// common are the methods of every gRPC server. Health is open: probes have no
+// credentials. Reflection shows the API's descriptors to whoever may call any of it.
+var common = Access{
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      web.Roles(),
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": web.Roles(),
+
+	"/grpc.channelz.v1.Channelz/GetTopChannels":   {RoleOperator},
+	"/grpc.channelz.v1.Channelz/GetServers":       {RoleOperator},
+	"/grpc.channelz.v1.Channelz/GetServer":        {RoleOperator},
+	"/grpc.channelz.v1.Channelz/GetServerSockets": {RoleOperator},
+	"/grpc.channelz.v1.Channelz/GetChannel":       {RoleOperator},
+	"/grpc.channelz.v1.Channelz/GetSubchannel":    {RoleOperator},
+	"/grpc.channelz.v1.Channelz/GetSocket":        {RoleOperator},
+}
+
+// roles gives the roles of a method. The map is read at each call: a service may add its
+// methods until the first one.
+func (a Access) roles(method string) []Role {
+	if roles, ok := a[method]; ok {
+		return roles
+	}
+	return common[method]
+}
+
+// open methods need no credentials.
+func open(method string) bool { return strings.HasPrefix(method, "/grpc.health.v1.") }
+
+// Authorize checks that the principal has a role that method needs; else it gives a
+// *DeniedError.
+func (a Access) Authorize(p Principal, method string) error {
+	return authorize(p, method, a.roles(method))
+}
+
+// AuthorizeWorker checks that the principal may own shards as workerID by method.
+func (a Access) AuthorizeWorker(p Principal, method, workerID string) error {
+	if err := a.Authorize(p, method); err != nil {
+		return err
+	}
+	if !p.MayWorkAs(workerID) {
+		return &DeniedError{Principal: p.Name, Method: method, Roles: []Role{RoleWorker}, Worker: workerID}
+	}
+	return nil
+}
+
+func authorize(p Principal, what string, need []Role) error {
+	if slices.ContainsFunc(need, p.Has) {
+		return nil
+	}
+	return &DeniedError{Principal: p.Name, Method: what, Roles: need}
+}
+
+// DeniedError: the principal is known, and may not do that.
+type DeniedError struct {
+	Principal string
+	// Method is /package.Service/Method, or the pattern of an HTTP route.
+	Method string
+	// Roles of which it has none; any one is enough.
+	Roles []Role
+	// Worker is the name that it may not use; "" when that is not the reason.
+	Worker string
+}
+
+func (e *DeniedError) Error() string {
+	if e.Worker != "" {
+		return fmt.Sprintf("principal %q may not call %s as worker %q", e.Principal, e.Method, e.Worker)
+	}
+	if len(e.Roles) == 0 {
+		return fmt.Sprintf("principal %q may not call %s: nobody may", e.Principal, e.Method)
+	}
+	return fmt.Sprintf("principal %q may not call %s: needs the role %s", e.Principal, e.Method, e.role())
+}
+
+func (e *DeniedError) role() string {
+	names := make([]string, len(e.Roles))
+	for i, r := range e.Roles {
+		names[i] = string(r)
+	}
+	return strings.Join(names, " or ")
+}
+
+// metadata says the same to programs.
+func (e *DeniedError) metadata() map[string]string {
+	m := map[string]string{"principal": e.Principal, "method": e.Method, "role": e.role()}
+	if e.Worker != "" {
+		m["worker"] = e.Worker
+	}
+	return m
+}
+
+func (e *DeniedError) failure() Failure {
+	return Failure{Code: codes.PermissionDenied, Reason: ReasonForbidden, Message: e.Error(), Metadata: e.metadata()}
+}

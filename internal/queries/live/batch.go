@@ -1,0 +1,126 @@
+package live
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// batch is one accepted identity: with columns, or a ghost that only holds its
+// sequence numbers (not readable, or evicted for memory).
+type batch struct {
+	accepted.Claim
+	sha        identity.Digest
+	minT, maxT int64 // of the samples, milliseconds
+	// hours that have samples, ascending; nil for a ghost that never had columns.
+	hours []timegrid.Hour
+	late  bool // kept although it lies before the history window
+	added uint64
+	// removed is the version that evicted its columns; 0 while they are there.
+	removed atomic.Uint64
+	shape   *shape // nil for a ghost that never had columns
+	agent   *agent // that is charged for it while it has columns
+	bytes   int64
+	// rivals won some of the sequence numbers. Replaced, never changed, under the store's lock.
+	rivals atomic.Pointer[[]rival]
+	at     [slots]int // index in each heap
+}
+
+// rival is a range that another identity has won, since a version.
+type rival struct {
+	start, end uint64
+	since      uint64
+}
+
+func (b *batch) visible(version uint64) bool {
+	r := b.removed.Load()
+	return b.added <= version && (r == 0 || r > version)
+}
+
+// masked reports whether another identity has won seq.
+func (b *batch) masked(seq, version uint64) bool {
+	rs := b.rivals.Load()
+	if rs == nil {
+		return false
+	}
+	for _, r := range *rs {
+		if r.since <= version && r.start <= seq && seq <= r.end {
+			return true
+		}
+	}
+	return false
+}
+
+// addRival masks what o has won of b. Ranges that touch become one unless an open snapshot
+// tells them apart: many identities over one range must not cost memory by their square.
+func (b *batch) addRival(o *batch, version uint64, snapshots bool) {
+	won := rival{max(o.Identity.SeqStart, b.Identity.SeqStart), min(o.Identity.SeqEnd, b.Identity.SeqEnd), version}
+	var rs []rival
+	if p := b.rivals.Load(); p != nil {
+		for _, r := range *p {
+			if r.start <= won.start && won.end <= r.end {
+				return
+			}
+		}
+		rs = slices.Clone(*p)
+	}
+	if !snapshots {
+		rs = slices.DeleteFunc(rs, func(r rival) bool {
+			if r.start > won.end && r.start-won.end > 1 || won.start > r.end && won.start-r.end > 1 {
+				return false
+			}
+			won.start, won.end = min(won.start, r.start), max(won.end, r.end)
+			return true
+		})
+	}
+	rs = append(rs, won)
+	b.rivals.Store(&rs)
+}
+
+func (b *batch) rivalBytes() int64 {
+	if p := b.rivals.Load(); p != nil {
+		return rivalOverhead + int64(len(*p))*rivalSize
+	}
+	return 0
+}
+
+// Heaps that a batch may be in, one of each slot.
+const (
+	slotRole   = iota // with columns, late, or ghost
+	slotNewest        // with columns
+	slotAgent         // of its agent, with columns
+	slots
+)
+
+// batchHeap has the batch that goes first on top.
+type batchHeap struct {
+	list   []*batch
+	slot   int
+	before func(a, b *batch) bool
+}
+
+func older(a, b *batch) bool { return a.maxT < b.maxT }
+func newer(a, b *batch) bool { return a.maxT > b.maxT }
+
+func (h *batchHeap) top() *batch        { return h.list[0] }
+func (h *batchHeap) Len() int           { return len(h.list) }
+func (h *batchHeap) Less(i, j int) bool { return h.before(h.list[i], h.list[j]) }
+func (h *batchHeap) Swap(i, j int) {
+	h.list[i], h.list[j] = h.list[j], h.list[i]
+	h.list[i].at[h.slot], h.list[j].at[h.slot] = i, j
+}
+func (h *batchHeap) Push(x any) {
+	b := x.(*batch)
+	b.at[h.slot] = len(h.list)
+	h.list = append(h.list, b)
+}
+func (h *batchHeap) Pop() any {
+	n := len(h.list) - 1
+	b := h.list[n]
+	h.list[n] = nil
+	h.list = h.list[:n]
+	return b
+}

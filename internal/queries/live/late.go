@@ -1,0 +1,117 @@
+package live
+
+import (
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Held says who has the records of a batch.
+type Held uint8
+
+// What there is to know of a batch.
+const (
+	Unknown   Held = iota // nothing is known of published sets: the store is the only place
+	Published             // published sets hold all of its records
+	OnlyHere              // some of its records are in no published set yet
+)
+
+// Cover looks for the batch in the published sets of the hours that it has samples in.
+// Once it has said Published, every later query must read them there. It is called under
+// the store's lock and must not call the store.
+type Cover func(id identity.Batch, hours []timegrid.Hour) Held
+
+// SetCover makes the store keep batches before the history window while c says OnlyHere,
+// within the memory bound. Before the first Insert.
+func (s *Store) SetCover(c Cover) { s.cover = c }
+
+func (s *Store) heldBy(id identity.Batch, hours []timegrid.Hour) Held {
+	if s.cover == nil {
+		return Unknown
+	}
+	return s.cover(id, hours)
+}
+
+// missing reports that published sets exist and lack the batch.
+func (s *Store) missing(id identity.Batch, hours []timegrid.Hour) bool {
+	return s.heldBy(id, hours) == OnlyHere
+}
+
+func (s *Store) heapOf(b *batch) *batchHeap {
+	if b.late {
+		return &s.late
+	}
+	return &s.full
+}
+
+// oldest of the batches with columns.
+func (s *Store) oldest() *batch {
+	if s.late.Len() > 0 && (s.full.Len() == 0 || s.late.top().maxT <= s.full.top().maxT) {
+		return s.late.top()
+	}
+	return s.full.top()
+}
+
+// dropCovered drops late batches that published sets hold by now.
+func (s *Store) dropCovered() {
+	s.lost.forget(func(id identity.Batch, hours []timegrid.Hour) bool { return s.heldBy(id, hours) == Published })
+	var done []*batch
+	for _, b := range s.late.list {
+		if !s.missing(b.Identity, b.hours) {
+			done = append(done, b)
+		}
+	}
+	if len(done) == 0 {
+		return
+	}
+	s.version++
+	for _, b := range done {
+		s.evict(b)
+		s.forget(b)
+	}
+	s.vacuum()
+}
+
+// Late are the hours of the batches that the snapshot sees although they lie before the
+// window, ascending; but those of batches that held says of that they are elsewhere, nil
+// for none. held must not call the store.
+func (p *Snapshot) Late(held func(identity.Batch, timegrid.Hour) bool) []timegrid.Hour {
+	s := p.store
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	set := map[timegrid.Hour]struct{}{}
+	for _, b := range s.late.list {
+		if b.visible(p.version) {
+			for _, h := range b.hours {
+				if held == nil || !held(b.Identity, h) {
+					set[h] = struct{}{}
+				}
+			}
+		}
+	}
+	out := make([]timegrid.Hour, 0, len(set))
+	for h := range set {
+		out = append(out, h)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// hoursOf are the hours that have samples of b, ascending.
+func hoursOf(b *frame.Batch) []timegrid.Hour {
+	var out []timegrid.Hour
+	for i := range b.Groups {
+		for _, t := range b.Groups[i].Timestamps {
+			h := timegrid.HourOfNS(t)
+			if n := len(out); n > 0 && out[n-1] == h {
+				continue
+			}
+			if at, ok := slices.BinarySearch(out, h); !ok {
+				out = slices.Insert(out, at, h)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,220 @@
+package live
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Span is a stretch of sample time, milliseconds, both ends included.
+type Span struct{ Min, Max int64 }
+
+func (s Span) union(o Span) Span { return Span{min(s.Min, o.Min), max(s.Max, o.Max)} }
+
+// losses are the batches that were evicted for memory while no published set held them.
+// Each marks the answers that touch its samples until a set holds it, however old it gets.
+// Runs of batches of one boot that follow each other are one entry; what does not fit
+// into the bound is kept as spans of time, which mark more and are never taken back.
+type losses struct {
+	runs   map[lossKey][]lossRun
+	bytes  int    // of all runs, estimated
+	coarse []Span // disjoint, ascending
+	merged []Span // of all, disjoint and ascending: what snapshots see; nil when it must be made
+}
+
+// Bounds of what is known of losses.
+const (
+	maxLossBytes   = 4 << 20
+	maxCoarseSpans = 64
+	lossRunBytes   = 200 // of an entry, beside its batches and hours
+	// maxMerged is how many spans are copied for one more; beyond it they are made afresh
+	// for the next snapshot.
+	maxMerged = 1000
+)
+
+// lossKey is a boot, and the hours that its batches have samples in.
+type lossKey struct {
+	boot  identity.Boot
+	hours string
+}
+
+// lossRun is batches of one boot, each beginning where the one before ends.
+type lossRun struct {
+	start, next uint64 // sequence numbers: the first, and that behind the last
+	counts      []byte // records of each batch, as uvarints
+	hours       []timegrid.Hour
+	span        Span
+}
+
+func keyOf(b *batch) lossKey {
+	var text []byte
+	for _, h := range b.hours {
+		text = binary.AppendVarint(text, int64(h))
+	}
+	return lossKey{b.Identity.BootOf(), string(text)}
+}
+
+// add notes the loss of b. Where the bound is met it is only known by its times.
+func (l *losses) add(b *batch) {
+	if l.runs == nil {
+		l.runs = map[lossKey][]lossRun{}
+	}
+	key, span := keyOf(b), Span{b.minT, b.maxT}
+	spans := within(b.hours, span)
+	if n := len(l.merged); n > 0 && n+len(spans) < maxMerged {
+		l.merged = slices.Clone(l.merged)
+		for _, s := range spans {
+			l.merged = addSpan(l.merged, s, maxMerged)
+		}
+	} else {
+		l.merged = nil
+	}
+	runs := l.runs[key]
+	last := len(runs) - 1
+	size := len(binary.AppendUvarint(nil, b.Identity.Count()))
+	follows := last >= 0 && runs[last].next == b.Identity.SeqStart
+	if !follows {
+		size += lossRunBytes + 8*len(b.hours)
+	}
+	if l.bytes+size > maxLossBytes {
+		for _, s := range spans {
+			l.coarse = addSpan(l.coarse, s, maxCoarseSpans)
+		}
+		return
+	}
+	l.bytes += size
+	if !follows {
+		runs = append(runs, lossRun{start: b.Identity.SeqStart, hours: b.hours, span: span})
+		l.runs[key] = runs
+		last++
+	}
+	r := &runs[last]
+	r.counts = binary.AppendUvarint(r.counts, b.Identity.Count())
+	r.next = b.Identity.SeqEnd + 1
+	r.span = r.span.union(span)
+}
+
+// all calls fn for the batches of a run until it says no; it gives what fn gave last.
+func (r *lossRun) all(boot identity.Boot, fn func(identity.Batch) bool) bool {
+	start := r.start
+	for counts := r.counts; len(counts) > 0; {
+		n, size := binary.Uvarint(counts)
+		counts = counts[size:]
+		if !fn(identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: start, SeqEnd: start + n - 1}) {
+			return false
+		}
+		start += n
+	}
+	return true
+}
+
+// forget drops the runs of which every batch is held.
+func (l *losses) forget(held func(identity.Batch, []timegrid.Hour) bool) {
+	for key, runs := range l.runs {
+		kept := slices.DeleteFunc(runs, func(r lossRun) bool {
+			found := r.all(key.boot, func(id identity.Batch) bool { return held(id, r.hours) })
+			if found {
+				l.bytes -= lossRunBytes + 8*len(r.hours) + len(r.counts)
+				l.merged = nil
+			}
+			return found
+		})
+		if len(kept) == 0 {
+			delete(l.runs, key)
+		} else {
+			l.runs[key] = kept
+		}
+	}
+}
+
+// spans are the times of all losses, disjoint and ascending; never changed afterwards.
+func (l *losses) spans() []Span {
+	if l.merged != nil || len(l.runs) == 0 && len(l.coarse) == 0 {
+		return l.merged
+	}
+	all := slices.Clone(l.coarse)
+	for _, runs := range l.runs {
+		for i := range runs {
+			all = append(all, within(runs[i].hours, runs[i].span)...)
+		}
+	}
+	slices.SortFunc(all, func(a, b Span) int { return cmp.Compare(a.Min, b.Min) })
+	n := 0
+	for _, s := range all[1:] {
+		if s.Min <= all[n].Max {
+			all[n] = all[n].union(s)
+			continue
+		}
+		n++
+		all[n] = s
+	}
+	l.merged = all[:n+1]
+	return l.merged
+}
+
+// within cuts a span to hours, ascending; those that follow each other are one stretch. A
+// batch of a sample now and one in a year has lost nothing between them.
+func within(hours []timegrid.Hour, s Span) (out []Span) {
+	for i, h := range hours {
+		if n := len(out); i > 0 && h == hours[i-1]+1 {
+			out[n-1].Max = min(h.EndMS(), s.Max)
+			continue
+		}
+		out = append(out, Span{max(h.StartMS(), s.Min), min(h.EndMS(), s.Max)})
+	}
+	return out
+}
+
+// addSpan adds s to a disjoint, ascending list; beyond most spans the two that lie closest
+// to each other become one.
+func addSpan(list []Span, s Span, most int) []Span {
+	i := 0
+	for i < len(list) && list[i].Max < s.Min {
+		i++
+	}
+	j := i
+	for j < len(list) && list[j].Min <= s.Max {
+		s = s.union(list[j])
+		j++
+	}
+	list = slices.Replace(list, i, j, s)
+	if len(list) <= most {
+		return list
+	}
+	at, least := 0, uint64(math.MaxUint64)
+	for k := range len(list) - 1 {
+		if gap := uint64(list[k+1].Min - list[k].Max); gap < least { // exact also where the difference overflows
+			at, least = k, gap
+		}
+	}
+	return slices.Replace(list, at, at+2, list[at].union(list[at+1]))
+}
+
+// Lost gives the first and the last time, within [mint, maxt] (milliseconds), of samples
+// that were evicted for memory and that no published set was known to hold when the
+// snapshot was opened; false when there are none.
+func (p *Snapshot) Lost(mint, maxt int64) (Span, bool) {
+	i, _ := slices.BinarySearchFunc(p.lost, mint, func(s Span, t int64) int {
+		if s.Max < t {
+			return -1
+		}
+		return 1
+	})
+	var out Span
+	any := false
+	for _, s := range p.lost[i:] {
+		if s.Min > maxt {
+			break
+		}
+		s = Span{max(s.Min, mint), min(s.Max, maxt)}
+		if any {
+			s = out.union(s)
+		}
+		out, any = s, true
+	}
+	return out, any
+}

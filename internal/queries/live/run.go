@@ -1,0 +1,168 @@
+package live
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"github.com/prometheus/prometheus/model/histogram"
+
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
+)
+
+// Runs reads a series in time order. Not for concurrent use.
+//
+// Samples of one series in the same millisecond are one: that with the greatest
+// time in nanoseconds; of equal ones that of the batch that was accepted first; in
+// one batch that with the smallest sequence number.
+type Runs struct {
+	series     *Series
+	next       int
+	mint, maxt int64
+	before     *histogram.FloatHistogram
+}
+
+// Runs starts at mint; samples after maxt are left out (milliseconds).
+func (s *Series) Runs(mint, maxt int64) Runs { return Runs{series: s, mint: mint, maxt: maxt} }
+
+// Reset starts anew on s.
+func (r *Runs) Reset(s *Series, mint, maxt int64) { *r = s.Runs(mint, maxt) }
+
+// Next gives the next stretch that is not empty; false at the end.
+func (r *Runs) Next() (samples.Run, bool) {
+	cells := r.series.cells
+	for r.next < len(cells) {
+		first := r.next
+		end := cells[first].view.maxT()
+		r.next++
+		for r.next < len(cells) && cells[r.next].view.minT() <= end {
+			end = max(end, cells[r.next].view.maxT())
+			r.next++
+		}
+		plain := r.next == first+1 && cells[first].view.plain
+		if end < r.mint && !(plain && cells[first].view.hists != nil) {
+			r.before = nil
+			continue
+		}
+		var run samples.Run
+		if plain {
+			run = cells[first].whole()
+		} else {
+			run = gather(cells[first:r.next], r.series.snap)
+		}
+		run.Before, r.before = r.before, run.Last()
+		run.Cut(r.mint, r.maxt)
+		if len(run.T) > 0 {
+			return run, true
+		}
+	}
+	return samples.Run{}, false
+}
+
+// SkipTo lets Next leave out what ends before t.
+func (r *Runs) SkipTo(t int64) {
+	r.mint = max(r.mint, t)
+	cells := r.series.cells
+	if r.next < len(cells) && cells[r.next].view.maxT() < t {
+		// Segments are by minT; those that end before t and start before the next
+		// candidate are passed one by one only when they overlap.
+		i := sort.Search(len(cells)-r.next, func(i int) bool { return cells[r.next+i].view.minT() > t }) + r.next
+		for j := r.next; j < i; j++ {
+			// Of histograms the last one is passed by Next, which remembers it.
+			if cells[j].view.maxT() >= t || j+1 == i && cells[j].view.hists != nil {
+				break
+			}
+			r.next, r.before = j+1, nil
+		}
+	}
+}
+
+func (c cell) whole() samples.Run {
+	rows := len(c.view.ms)
+	from, to := int(c.pos)*rows, (int(c.pos)+1)*rows
+	run := samples.Run{T: c.view.ms, ST: c.view.start(c.pos)}
+	if c.view.hists != nil {
+		run.H = c.view.hists[from:to]
+	} else {
+		run.V = c.view.values[from:to]
+	}
+	return run
+}
+
+// record is one sample with what decides between samples of one millisecond.
+type record struct {
+	ms    int64
+	sub   int32
+	batch *batch
+	seq   uint64
+	st    int64
+	v     float64
+	h     *histogram.FloatHistogram
+}
+
+// before: a is the one that is kept of two in a millisecond.
+func (a *record) before(b *record) int {
+	if c := cmp.Or(cmp.Compare(a.ms, b.ms), cmp.Compare(b.sub, a.sub)); c != 0 {
+		return c
+	}
+	if a.batch != b.batch {
+		if a.batch.Wins(b.batch.Claim) {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Compare(a.seq, b.seq)
+}
+
+// gather merges overlapping segments, leaving out what the snapshot does not see, what
+// another identity has won and what is published.
+func gather(cells []cell, snap *Snapshot) samples.Run {
+	version := snap.version
+	var recs []record
+	kinds := [2]bool{}
+	for _, c := range cells {
+		seg := c.view.segment
+		rows := len(seg.ms)
+		for _, p := range seg.parts {
+			if !p.batch.visible(version) {
+				continue
+			}
+			contested := p.batch.rivals.Load() != nil
+			published := snap.published(p.batch)
+			for row := p.row; row < p.row+p.rows; row++ {
+				seq := p.seq(c.pos, row)
+				if contested && p.batch.masked(seq, version) || published.holds(seg.ms[row], seq) {
+					continue
+				}
+				rec := record{ms: seg.ms[row], sub: seg.sub1(row), batch: p.batch, seq: seq, st: seg.start(c.pos)}
+				if seg.hists != nil {
+					rec.h = seg.hists[int(c.pos)*rows+row]
+					kinds[1] = true
+				} else {
+					rec.v = seg.values[int(c.pos)*rows+row]
+					kinds[0] = true
+				}
+				recs = append(recs, rec)
+			}
+		}
+	}
+	slices.SortFunc(recs, func(a, b record) int { return a.before(&b) })
+	recs = slices.CompactFunc(recs, func(a, b record) bool { return a.ms == b.ms })
+	run := samples.Run{T: make([]int64, len(recs)), STs: make([]int64, len(recs))}
+	if kinds[0] {
+		run.V = make([]float64, len(recs))
+	}
+	if kinds[1] {
+		run.H = make([]*histogram.FloatHistogram, len(recs))
+	}
+	for i := range recs {
+		run.T[i], run.STs[i] = recs[i].ms, recs[i].st
+		if run.V != nil {
+			run.V[i] = recs[i].v
+		}
+		if run.H != nil {
+			run.H[i] = recs[i].h
+		}
+	}
+	return run
+}

@@ -1,0 +1,97 @@
+package live
+
+import (
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/internal/series/shapes"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// shape is the series of a batch: which label set stands at which place. Batches of
+// one shape share it; where series have a label with their agent, batches of one agent only.
+type shape struct {
+	key     string
+	groups  []*shapeGroup
+	batches int    // those whose columns are in the groups
+	live    int    // those of them that are not evicted
+	owner   *agent // that is charged for it
+	bytes   int64
+}
+
+// shapeGroup is one group of a shape with the columns of all its batches.
+type shapeGroup struct {
+	series []uint32 // series ids by place
+	means  []uint32 // their types and units, indexes of Store.means
+	// segments by minT. Replaced, or appended to, never changed in place: a reader
+	// keeps the slice it took.
+	segments []*segment
+}
+
+// place is where a series stands in a shape.
+type place = shapes.Place[shapeGroup]
+
+// shapeOf finds or builds the shape of b. Under the write lock.
+func (s *Store) shapeOf(b *frame.Batch) *shape {
+	agent := ""
+	if s.cfg.AgentLabel != "" {
+		agent = b.Identity.Agent
+	}
+	sh := s.shapes.Find(agent, b)
+	if sh != nil {
+		return sh
+	}
+	sh = &shape{groups: make([]*shapeGroup, len(b.Groups)), bytes: shapeOverhead}
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		sg := &shapeGroup{series: make([]uint32, len(g.Series)), means: make([]uint32, len(g.Series))}
+		sh.groups[i] = sg
+		sh.bytes += groupOverhead + int64(len(g.Series))*(8+placeBytes)
+		for j := range g.Series {
+			r := &g.Series[j]
+			id, ser := s.seriesOf(s.cfg.AgentLabel.Labels(&s.builder, b.Labels(r), agent))
+			sg.means[j] = s.meaningOf(r.Type, b.Strings[r.Unit])
+			ser.places = append(ser.places, place{Group: sg, At: uint32(j)})
+			sg.series[j] = id
+		}
+	}
+	sh.key = s.shapes.Enter(sh)
+	return sh
+}
+
+// dropShape takes a shape without batches out of the index, and with it series that
+// stand nowhere else.
+func (s *Store) dropShape(sh *shape) {
+	s.shapes.Drop(sh.key)
+	mine := make(map[*shapeGroup]bool, len(sh.groups))
+	for _, g := range sh.groups {
+		mine[g] = true
+	}
+	for _, g := range sh.groups {
+		for _, id := range g.series {
+			ser := s.series[id]
+			if ser == nil {
+				continue // twice in the shape, already dropped
+			}
+			kept := ser.places[:0]
+			for _, p := range ser.places {
+				if !mine[p.Group] {
+					kept = append(kept, p)
+				}
+			}
+			clear(ser.places[len(kept):])
+			ser.places = kept
+			if len(kept) == 0 {
+				s.dropSeries(id, ser)
+			}
+		}
+	}
+}
+
+// storedSeries is one label set.
+type storedSeries struct {
+	labels labels.Labels
+	places []place
+	bytes  int64
+	live   int    // places in shapes that have a batch with columns
+	owner  *agent // that is charged for it
+}

@@ -1,0 +1,296 @@
+package live
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+)
+
+// Snapshot is one version of a store. It must be closed.
+type Snapshot struct {
+	store   *Store
+	version uint64
+	nextID  uint32
+	closed  bool
+
+	// From is the oldest sample time of the history window, milliseconds.
+	From int64
+	lost []Span // see Lost
+
+	coverage Coverage // nil: nothing is published
+}
+
+// Snapshot opens the store's version at now.
+func (s *Store) Snapshot(now time.Time) *Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[s.version]++
+	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), lost: s.lost.spans()}
+}
+
+// AgentLabel is the store's Config.AgentLabel.
+func (p *Snapshot) AgentLabel() agentlabel.Name { return p.store.cfg.AgentLabel }
+
+// Close lets the store drop what only this snapshot could see. Not for concurrent use with reads.
+func (p *Snapshot) Close() {
+	if p.closed {
+		return
+	}
+	p.closed = true
+	s := p.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[p.version]--; s.open[p.version] == 0 {
+		delete(s.open, p.version)
+		s.vacuum()
+	}
+}
+
+// Series is one label set with its columns in a time range.
+type Series struct {
+	Labels labels.Labels
+	snap   *Snapshot
+	cells  []cell
+}
+
+// Bytes is about what the series takes beside its labels, which the store holds.
+func (s *Series) Bytes() int64 { return int64(cap(s.cells)) * 24 }
+
+// Times are those of its first and its last row in memory, in the range or about it.
+func (s *Series) Times() (first, last int64) {
+	first, last = s.cells[0].view.minT(), math.MinInt64
+	for _, c := range s.cells {
+		last = max(last, c.view.maxT())
+	}
+	return first, last
+}
+
+// cell is where a series stands in one segment.
+type cell struct {
+	view *segmentView
+	pos  uint32
+}
+
+// segmentView is a segment as a snapshot sees it.
+type segmentView struct {
+	*segment
+	plain bool // every row counts
+	// agents that have rows in the range that was asked for; none where series have a label
+	// with their agent.
+	agents agentlabel.Seen
+}
+
+// checkEvery bounds how many series are looked at between two checks of the context.
+const checkEvery = 1024
+
+// Select gives the series that match all matchers and have a segment in [mint, maxt]
+// (milliseconds, inclusive), in no order. A segment may turn out to hold no sample
+// of the range.
+func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	found, err := p.find(ctx, ms)
+	if err != nil {
+		return nil, err
+	}
+	views := map[*shapeGroup][]*segmentView{}
+	out := make([]Series, 0, len(found))
+	for i := range found {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		f := &found[i]
+		var cells []cell
+		for _, pl := range f.places {
+			vs, ok := views[pl.group]
+			if !ok {
+				vs = p.look(pl.segments, mint, maxt)
+				views[pl.group] = vs
+			}
+			if cells == nil {
+				cells = make([]cell, 0, len(vs))
+			}
+			for _, v := range vs {
+				cells = append(cells, cell{v, pl.pos})
+			}
+		}
+		if len(cells) == 0 {
+			continue
+		}
+		if len(f.places) > 1 {
+			slices.SortStableFunc(cells, func(a, b cell) int {
+				switch ta, tb := a.view.minT(), b.view.minT(); {
+				case ta < tb:
+					return -1
+				case ta > tb:
+					return 1
+				}
+				return 0
+			})
+		}
+		out = append(out, Series{Labels: f.labels, snap: p, cells: cells})
+	}
+	return out, nil
+}
+
+// found is a series as it was under the lock.
+type found struct {
+	labels labels.Labels
+	places []foundPlace
+}
+
+type foundPlace struct {
+	group    *shapeGroup
+	segments []*segment
+	pos      uint32
+}
+
+func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, error) {
+	s := p.store
+	sc, err := p.scan(ctx, ms)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	ids := s.index.match(ms, sc)
+	out := make([]found, 0, len(ids))
+	total := 0
+	for _, id := range ids {
+		if ser := s.series[id]; ser != nil && id < p.nextID {
+			total += len(ser.places)
+		}
+	}
+	places := make([]foundPlace, 0, total)
+	for i, id := range ids {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		ser := s.series[id]
+		if ser == nil || id >= p.nextID {
+			continue
+		}
+		at := len(places)
+		for _, pl := range ser.places {
+			places = append(places, foundPlace{pl.Group, pl.Group.segments, pl.At})
+		}
+		out = append(out, found{ser.labels, places[at:len(places):len(places)]})
+	}
+	return out, nil
+}
+
+// scan tries the matchers that need it on the values that are there. Values that come
+// afterwards belong to series that the snapshot does not see.
+func (p *Snapshot) scan(ctx context.Context, ms []*labels.Matcher) (scanned, error) {
+	out := scanned{}
+	for _, m := range ms {
+		if !scans(m) {
+			continue
+		}
+		p.store.mu.RLock()
+		values := p.store.index.valuesOf(m.Name)
+		p.store.mu.RUnlock()
+		var err error
+		if out[m], err = scan(ctx, m, values); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// look drops segments that the snapshot or the range does not see.
+func (p *Snapshot) look(segs []*segment, mint, maxt int64) []*segmentView {
+	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
+	var out []*segmentView
+	for i, seg := range segs[:end] {
+		// Of histograms one segment before the range is kept: whether the first of the
+		// range is a reset shows against the one before it.
+		if seg.maxT() < mint && (seg.hists == nil || i+1 < end && segs[i+1].minT() < mint) {
+			continue
+		}
+		visible := false
+		for _, pt := range seg.parts {
+			if pt.batch.visible(p.version) {
+				visible = true
+				break
+			}
+		}
+		if !visible {
+			continue
+		}
+		switch p.publishedOf(seg) {
+		case nothing:
+			out = append(out, &segmentView{seg, seg.plain(p.version), p.agentsOf(seg, mint, maxt)})
+		case something:
+			out = append(out, &segmentView{seg, false, p.agentsOf(seg, mint, maxt)})
+		}
+	}
+	return out
+}
+
+// LabelNames gives the names on series that match, sorted. Without matchers those of
+// the whole window.
+func (p *Snapshot) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	if len(ms) == 0 {
+		s := p.store
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		names := make([]string, 0, len(s.index.values))
+		for n, vs := range s.index.values {
+			for _, ids := range vs {
+				if s.index.alive(ids, p.nextID) {
+					names = append(names, n)
+					break
+				}
+			}
+		}
+		slices.Sort(names)
+		return names, nil
+	}
+	set := map[string]struct{}{}
+	series, err := p.Select(ctx, mint, maxt, ms...)
+	for i := range series {
+		series[i].Labels.Range(func(l labels.Label) { set[l.Name] = struct{}{} })
+	}
+	return sortedKeys(set), err
+}
+
+// LabelValues gives the values of a label on series that match, sorted. Without
+// matchers those of the whole window.
+func (p *Snapshot) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	if len(ms) == 0 {
+		s := p.store
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		vs := s.index.values[name]
+		out := make([]string, 0, len(vs))
+		for v, ids := range vs {
+			if s.index.alive(ids, p.nextID) {
+				out = append(out, v)
+			}
+		}
+		slices.Sort(out)
+		return out, nil
+	}
+	set := map[string]struct{}{}
+	series, err := p.Select(ctx, mint, maxt, ms...)
+	for i := range series {
+		if v := series[i].Labels.Get(name); v != "" {
+			set[v] = struct{}{}
+		}
+	}
+	return sortedKeys(set), err
+}
+
+func sortedKeys(set map[string]struct{}) []string {
+	out := make([]string, 0, len(set))
+	for k := range set {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

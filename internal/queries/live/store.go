@@ -1,0 +1,304 @@
+package live
+
+import (
+	"container/heap"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/series/shapes"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Estimates of heap bytes beside the columns. Those of maps are what an entry takes after
+// many others have come and gone (TestMemoryBoundHolds).
+const (
+	batchOverhead   = 400
+	segmentOverhead = 232
+	shapeOverhead   = 256
+	groupOverhead   = 128
+	placeBytes      = 24
+	seriesOverhead  = 264
+	labelOverhead   = 6 // of a label: its lengths, and its entry in the list of series
+	ghostBytes      = 280
+	rivalOverhead   = 32
+	rivalSize       = 24
+)
+
+// Store of accepted batches.
+type Store struct {
+	cfg Config
+
+	mu      sync.RWMutex
+	version uint64
+	boots   map[identity.Boot]*bootIndex
+	shapes  *shapes.Table[shape]
+	series  map[uint32]*storedSeries
+	byHash  map[uint64][]uint32
+	index   postings
+	nextID  uint32
+	means   []meaning // what series mean; only grows
+	meanIDs map[meaning]uint32
+	helps   map[string]*help // by metric name
+
+	full       batchHeap // batches with columns, the oldest first
+	ghosts     batchHeap // identities without columns
+	late       batchHeap // batches with columns before the window that no published set covers
+	newest     batchHeap // all batches with columns, the newest first
+	removed    []*batch
+	bytes      int64
+	helpBytes  int64 // of bytes
+	seriesHeld int   // series of batches with columns
+	samples    int64
+	agents     map[string]*agent
+	heavy      map[string]*agent // those beyond their share of a bound
+	open       map[uint64]int    // snapshots by version
+
+	lost    losses
+	evicted Evicted
+	cover   Cover
+	builder labels.ScratchBuilder
+}
+
+// New makes an empty store.
+func New(cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Store{
+		cfg:     cfg,
+		boots:   map[identity.Boot]*bootIndex{},
+		shapes:  shapes.NewTable[shape](),
+		series:  map[uint32]*storedSeries{},
+		byHash:  map[uint64][]uint32{},
+		index:   newPostings(),
+		meanIDs: map[meaning]uint32{},
+		helps:   map[string]*help{},
+		full:    batchHeap{slot: slotRole, before: older},
+		ghosts:  batchHeap{slot: slotRole, before: older},
+		late:    batchHeap{slot: slotRole, before: older},
+		newest:  batchHeap{slot: slotNewest, before: newer},
+		agents:  map[string]*agent{},
+		heavy:   map[string]*agent{},
+		open:    map[uint64]int{},
+		builder: labels.NewScratchBuilder(16),
+	}, nil
+}
+
+// Horizon is the oldest sample time that is kept at now, milliseconds.
+func (s *Store) Horizon(now time.Time) int64 { return now.Add(-s.cfg.History).UnixMilli() }
+
+// Known reports whether the identity is here, with or without its columns.
+func (s *Store) Known(id identity.Batch) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	x := s.boots[id.BootOf()]
+	return x != nil && x.find(id.SeqStart, id.SeqEnd) != nil
+}
+
+// Insert adds a batch; b is copied. The identity of b must be a's. A repeat changes
+// nothing; an identity that is here without columns (Note) gets them. Errors:
+// *ConflictError, *MismatchError.
+func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome, error) {
+	if b.Identity != a.Identity {
+		return 0, &MismatchError{Manifest: a.Identity, Frame: b.Identity}
+	}
+	var minTime int64
+	minTime, a.MaxTime = timesOf(b)
+	minT, _ := floorMS(minTime)
+	maxT, _ := floorMS(a.MaxTime)
+	hours := hoursOf(b)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	late := maxT < s.Horizon(now)
+	if late && !s.missing(a.Identity, hours) {
+		return Expired, nil
+	}
+	old, err := s.known(a)
+	if err != nil {
+		return 0, err
+	}
+	if old != nil && (old.shape != nil || old.removed.Load() != 0) {
+		return Repeat, nil
+	}
+	s.version++
+	nb := old
+	if nb == nil {
+		nb = &batch{Claim: a.Claim(), sha: a.FrameSHA256, added: s.version}
+		s.place(nb)
+	} else {
+		s.unghost(nb)
+		nb.added = s.version
+	}
+	nb.minT, nb.maxT, nb.hours, nb.late = minT, maxT, hours, late
+	s.fill(nb, b)
+	s.learn(a, b)
+	s.shrink(now)
+	return Inserted, nil
+}
+
+// Note makes an identity known whose frame is not (or not yet) readable: it masks
+// what it wins of others. A later Insert gives it columns.
+func (s *Store) Note(a accepted.Batch, now time.Time) (Outcome, error) {
+	maxT, _ := floorMS(a.MaxTime)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(now)
+	if maxT < s.Horizon(now) {
+		return Expired, nil
+	}
+	if old, err := s.known(a); old != nil || err != nil {
+		return Repeat, err
+	}
+	s.version++
+	nb := &batch{Claim: a.Claim(), sha: a.FrameSHA256, maxT: maxT, added: s.version}
+	s.place(nb)
+	s.ghost(nb)
+	return Inserted, nil
+}
+
+// known finds the identity; a *ConflictError when it is here with another hash.
+func (s *Store) known(a accepted.Batch) (*batch, error) {
+	x := s.boots[a.Identity.BootOf()]
+	if x == nil {
+		return nil, nil
+	}
+	old := x.find(a.Identity.SeqStart, a.Identity.SeqEnd)
+	if old != nil && old.sha != a.FrameSHA256 {
+		return nil, &ConflictError{Identity: a.Identity, Have: old.sha, Got: a.FrameSHA256}
+	}
+	return old, nil
+}
+
+// place enters the identity into its boot and settles who wins what.
+func (s *Store) place(b *batch) {
+	boot := b.Identity.BootOf()
+	x := s.boots[boot]
+	if x == nil {
+		x = &bootIndex{}
+		s.boots[boot] = x
+	}
+	x.intersecting(b, func(o *batch) {
+		if !b.Wins(o.Claim) {
+			b.addRival(o, s.version, len(s.open) > 0)
+			return
+		}
+		had := o.rivalBytes()
+		o.addRival(b, s.version, len(s.open) > 0)
+		if more := o.rivalBytes() - had; o.columns() {
+			o.bytes += more
+			s.charge(o.agent, more, 0)
+		} else {
+			s.bytes += more
+		}
+	})
+	x.add(b)
+}
+
+// fill copies the columns of f into b.
+func (s *Store) fill(b *batch, f *frame.Batch) {
+	b.agent = s.agent(b.Identity.Agent)
+	sh := s.shapeOf(f)
+	sh.batches++
+	b.shape = sh
+	s.hold(sh, b.agent)
+	b.bytes = batchOverhead + int64(len(b.hours))*8 + b.rivalBytes()
+	s.charge(b.agent, b.bytes, 0)
+	first := b.Identity.SeqStart
+	for i := range f.Groups {
+		g := &f.Groups[i]
+		seg := newSegment(b, first, g)
+		first += uint64(len(g.Series)) * uint64(len(g.Timestamps))
+		sg := sh.groups[i]
+		if n := len(sg.segments); n > 0 {
+			seg.shareStarts(sg.segments[n-1])
+		}
+		n := seg.bytes()
+		b.bytes += n
+		s.charge(b.agent, n, 0)
+		sg.insert(seg)
+		s.merge(sg)
+	}
+	s.samples += int64(b.Identity.Count())
+	heap.Push(s.heapOf(b), b)
+	heap.Push(&s.newest, b)
+	heap.Push(&b.agent.batches, b)
+}
+
+// columns reports whether b has its columns.
+func (b *batch) columns() bool { return b.shape != nil && b.removed.Load() == 0 }
+
+func (s *Store) seriesOf(ls labels.Labels) (uint32, *storedSeries) {
+	h := ls.Hash()
+	for _, id := range s.byHash[h] {
+		if ser := s.series[id]; labels.Equal(ser.labels, ls) {
+			return id, ser
+		}
+	}
+	id := s.nextID
+	s.nextID++
+	ser := &storedSeries{labels: ls}
+	ls.Range(func(l labels.Label) { ser.bytes += int64(len(l.Name)+len(l.Value)) + labelOverhead })
+	s.series[id] = ser
+	s.byHash[h] = append(s.byHash[h], id)
+	ser.bytes += seriesOverhead + s.index.add(id, ls)
+	return id, ser
+}
+
+func (s *Store) dropSeries(id uint32, ser *storedSeries) {
+	delete(s.series, id)
+	h := ser.labels.Hash()
+	if ids := slices.DeleteFunc(s.byHash[h], func(o uint32) bool { return o == id }); len(ids) == 0 {
+		delete(s.byHash, h)
+	} else {
+		s.byHash[h] = ids
+	}
+	if s.index.remove(id) {
+		s.dropHelps()
+	}
+}
+
+// timesOf are the times of the first and the last sample, nanoseconds.
+func timesOf(b *frame.Batch) (first, last int64) {
+	first, last = math.MaxInt64, math.MinInt64
+	for i := range b.Groups {
+		if ts := b.Groups[i].Timestamps; len(ts) > 0 {
+			first, last = min(first, ts[0]), max(last, ts[len(ts)-1])
+		}
+	}
+	return first, last
+}
+
+// Stats of a store.
+type Stats struct {
+	// Batches with columns; Late of them lie before the window and are in no published set.
+	Batches, Late          int
+	Ghosts, Series, Shapes int
+	Samples, Bytes         int64
+	Evicted                Evicted
+}
+
+// Evicted counts batches that were evicted because a bound was met, by why they went first.
+type Evicted struct {
+	Future uint64 // they have samples in the far future
+	Agent  uint64 // their agent was beyond its share
+	Oldest uint64
+}
+
+// Stats counts what is kept. Bytes is an estimate of heap bytes, without what only open
+// snapshots see.
+func (s *Store) Stats() Stats {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return Stats{
+		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Ghosts: s.ghosts.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
+		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted,
+	}
+}

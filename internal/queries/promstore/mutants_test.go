@@ -1,0 +1,30 @@
+package promstore_test
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
+)
+
+// TestMutantsAreCaught plants known bugs at the edges of resolutions: ranges that are open at
+// their begin and closed at their end, buckets that end on the stroke, hours of rolled sets.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{
+		Run: "TestRolledDifferential|TestRolledAtTheEdges|TestRowsOfAnOlderGeneration",
+		Mutants: []mutants.Mutant{
+			{Name: "a range is closed at its begin", File: "evaluation.go", Old: "e.stretches[from].keys[row] <= start {", New: "e.stretches[from].keys[row] < start {", By: "TestRolledDifferential"},
+			{Name: "a range is open at its end", File: "evaluation.go", Old: "if s.keys[row] > end {\n				return\n			}\n			switch {", New: "if s.keys[row] >= end {\n				return\n			}\n			switch {", By: "TestRolledAtTheEdges"},
+			{Name: "the offset is taken the other way", File: "evaluation.go", Old: "end := t - e.c.Offset", New: "end := t + e.c.Offset", By: "TestRolledDifferential"},
+			{Name: "memory is not read at the range's end", File: "rolled.go", Old: "c.End-c.Offset\n	ls, err", New: "c.End-c.Offset-1\n	ls, err", By: "TestRolledDifferential"},
+			{Name: "ranges begin anywhere in a bucket", File: "rolled.go", Old: "(c.Start-c.Offset)%w == 0", New: "c.Start%w == 0", By: "TestRolledAtTheEdges"},
+			{Name: "steps are no buckets", File: "rolled.go", Old: "c.Step >= w && c.Step%w == 0", New: "c.Step >= w", By: "TestRolledAtTheEdges"},
+			{Name: "ranges are no buckets", File: "rolled.go", Old: "c.Range >= w && c.Range%w == 0", New: "c.Range >= w", By: "TestRolledAtTheEdges"},
+			{Name: "the last step is left out", File: "rolled.go", Old: "steps = (c.End-c.Start)/c.Step + 1", New: "steps = max((c.End-c.Start)/c.Step, 1)", By: "TestRolledDifferential"},
+			{Name: "the last row of a range is not read", File: "../published/rolled.go", Old: "slices.BinarySearch(into.T, lastNS(last)+1)", New: "slices.BinarySearch(into.T, firstNS(last))", By: "TestRolledDifferential"},
+			{Name: "rows stand in for a newer generation", File: "../published/rolled.go", Old: "of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h)", New: "raw(h)", By: "TestRowsOfAnOlderGeneration"},
+			{Name: "rows stand in where memory has samples", File: "../published/rolled.go", Old: "of.PlanSHA256 != s.PlanSHA256 || raw(h)", New: "of.PlanSHA256 != s.PlanSHA256", By: "TestRolledDifferential"},
+			{Name: "objects that begin with the range are left out", File: "../published/select.go", Old: "o.MinTime <= lastNS(maxt)", New: "o.MinTime < firstNS(maxt)", By: "TestRolledAtTheEdges"},
+			{Name: "objects that end with the range are left out", File: "../published/select.go", Old: "o.MaxTime >= firstNS(mint)", New: "o.MaxTime > lastNS(mint)", By: "TestRolledAtTheEdges"},
+		},
+	})
+}

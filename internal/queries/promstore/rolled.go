@@ -1,0 +1,311 @@
+package promstore
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// RangeCall is a function over a plain range selector, evaluated at Start, Start + Step
+// and so on to End. All times are milliseconds; Step is 0 for one time.
+type RangeCall struct {
+	Func             string
+	Matchers         []*labels.Matcher
+	Range, Offset    int64
+	Start, End, Step int64
+}
+
+// RolledLabel selects what Rolled prepared.
+const RolledLabel = "__rolled__"
+
+// Rolled evaluates c from rolled rows, and from raw samples where no rolled set can stand
+// in for them. What it gives stands for the call: a selector whose series have the values
+// of the call at the times of evaluation. ok is false where rolled rows do not give what
+// the samples would; then nothing has changed. Where samples have expired that is no
+// reason: what the rows give is nearer than what could be made of them as samples, and
+// published.Query tells which hours it is of. Errors: *LimitError, a context error.
+func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, ok bool, err error) {
+	fn, known := rangeFuncs[c.Func]
+	if q.pub == nil || !known || !plain(c) {
+		return "", false, nil
+	}
+	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
+	if err := q.pub.Pin(ctx, mint, maxt); err != nil {
+		return "", false, err
+	}
+	mark := q.pub.Mark()
+	for _, rows := range q.ways(c, q.pub.AnyExpired(mint, maxt)) {
+		series, ok, err := q.rolled(ctx, c, fn, rows)
+		if errors.Is(err, errNotRolled) { // nor will finer rows
+			q.pub.Undo(mark)
+			return "", false, nil
+		}
+		if err != nil {
+			return "", false, err
+		}
+		if ok && !q.pub.Failed(mark) {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.prepared = append(q.prepared, series)
+			return strconv.Itoa(len(q.prepared) - 1), true, nil
+		}
+		q.pub.Undo(mark)
+	}
+	return "", false, nil
+}
+
+// coarsest are the resolutions from the one with the fewest rows.
+var coarsest = []timegrid.Resolution{timegrid.OneHour, timegrid.FiveMinutes, timegrid.OneMinute}
+
+// ways are the rows that may answer, the best first: exact ones of coarse resolutions, then
+// exact ones where samples have expired and samples elsewhere, then what is near.
+func (q *Queryable) ways(c RangeCall, expired bool) []published.Rows {
+	var whole, near []timegrid.Resolution
+	if expired {
+		for _, res := range coarsest {
+			if onBuckets(c, res.Millis()) {
+				whole = append(whole, res)
+			}
+			if c.Range >= res.Millis() {
+				near = append([]timegrid.Resolution{res}, near...)
+			}
+		}
+	}
+	var out []published.Rows
+	for _, res := range coarsest {
+		if q.resolutions && aligned(c, res.Millis()) {
+			out = append(out, published.Rows{Resolution: res, Expired: whole})
+		}
+	}
+	if len(whole) > 0 {
+		out = append(out, published.Rows{Expired: whole})
+	}
+	if len(near) > 0 {
+		out = append(out, published.Rows{Expired: near, Nearly: true})
+	}
+	return out
+}
+
+// plain wants one metric by its name: the engine drops the name, and equal label sets
+// would meet.
+func plain(c RangeCall) bool { return metric(c) != "" }
+
+// metric is the name that the selector wants; empty when it may find several.
+func metric(c RangeCall) string {
+	for _, m := range c.Matchers {
+		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
+			return m.Value
+		}
+	}
+	return ""
+}
+
+// aligned wants buckets to be worth their while: enough in a range, and no more than steps.
+func aligned(c RangeCall, w int64) bool { return c.Range >= 4*w && onBuckets(c, w) }
+
+// onBuckets reports that every range is exactly some buckets.
+func onBuckets(c RangeCall, w int64) bool {
+	return c.Range >= w && c.Range%w == 0 && (c.Start-c.Offset)%w == 0 && (c.Step == 0 || c.Step >= w && c.Step%w == 0)
+}
+
+// maxPrepared bounds the values that are prepared for a call, those of a histogram one by one.
+const maxPrepared = 50_000_000
+
+func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows published.Rows) ([]rolledSeries, bool, error) {
+	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
+	ls, err := q.snap.Select(ctx, mint, maxt, c.Matchers...)
+	if err != nil {
+		return nil, false, err
+	}
+	ls, hours := inMemory(ls, mint, maxt)
+	found, ok, err := q.pub.SelectRolled(ctx, rows, mint, maxt, func(h timegrid.Hour) bool { return hours[h] },
+		func(typ series.Type) bool { return fn.takes(typ, metric(c)) }, c.Matchers...)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	resolutions := map[timegrid.Resolution]bool{}
+	if rows.Resolution != timegrid.Raw {
+		resolutions[rows.Resolution] = true
+	}
+	for i := range found {
+		for k := range found[i].Parts() {
+			resolutions[found[i].Resolution(k)] = true
+		}
+	}
+	all := joinRolled(ls, found)
+	steps := int64(1)
+	if c.Step > 0 {
+		steps = (c.End-c.Start)/c.Step + 1
+	}
+	if steps*int64(len(all)) > maxPrepared {
+		return nil, false, nil
+	}
+	if err := q.reserve(8*steps*int64(len(all)) + seriesBytes*int64(len(all))); err != nil {
+		return nil, false, err
+	}
+	times := make([]int64, steps)
+	for i := range times {
+		times[i] = c.Start + int64(i)*c.Step
+	}
+	ev := evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times, left: maxPrepared - steps*int64(len(all))}
+	out := make([]rolledSeries, 0, len(all))
+	for i := range all {
+		if i%checkEvery == 0 && ctx.Err() != nil {
+			return nil, false, ctx.Err()
+		}
+		values, hists, any, err := ev.series(&all[i])
+		if err != nil {
+			return nil, false, err
+		}
+		if !any {
+			continue
+		}
+		lset := all[i].labels
+		if lset.Has("__type__") || lset.Has("__unit__") {
+			return nil, false, nil // the engine drops these too, and label sets might meet
+		}
+		if !fn.keepsName {
+			lset = labels.NewBuilder(lset).Del(model.MetricNameLabel).Labels()
+		}
+		out = append(out, rolledSeries{lset, times, values, hists})
+	}
+	slices.SortFunc(out, func(a, b rolledSeries) int { return labels.Compare(a.labels, b.labels) })
+	q.noteMerges(len(all), func(i int) (labels.Labels, agentlabel.Seen) { return all[i].labels, all[i].agents(mint, maxt) })
+	for res := range resolutions {
+		q.pub.Used(res)
+	}
+	return out, true, q.touch(mint, maxt, len(all))
+}
+
+// checkEvery bounds how many series are evaluated between two checks of the context.
+const checkEvery = 256
+
+// inMemory leaves the series that have samples in the range, and gives their hours: a
+// bucket and samples of the same time can't be put together.
+func inMemory(ls []live.Series, mint, maxt int64) ([]live.Series, map[timegrid.Hour]bool) {
+	hours := map[timegrid.Hour]bool{}
+	kept := ls[:0]
+	for i := range ls {
+		runs := ls[i].Runs(mint, maxt)
+		any := false
+		for {
+			run, ok := runs.Next()
+			if !ok {
+				break
+			}
+			any = true
+			for k := 0; k < len(run.T); {
+				h := timegrid.HourOf(run.T[k])
+				hours[h] = true
+				k += countThrough(run.T[k:], h.EndMS())
+			}
+		}
+		if any {
+			kept = append(kept, ls[i])
+		}
+	}
+	return kept, hours
+}
+
+func countThrough(ts []int64, end int64) int {
+	n, _ := slices.BinarySearch(ts, end+1)
+	return n
+}
+
+// rolledInput is a label set with all that it has.
+type rolledInput struct {
+	merged
+	rolled *published.Rolled
+}
+
+// agents is that of merged, with the rolled rows.
+func (in *rolledInput) agents(mint, maxt int64) agentlabel.Seen {
+	seen := in.merged.agents(mint, maxt)
+	if in.rolled != nil {
+		seen.Merge(in.rolled.Agents(mint, maxt))
+	}
+	return seen
+}
+
+func joinRolled(ls []live.Series, rs []published.Rolled) []rolledInput {
+	out := make([]rolledInput, 0, len(rs)+len(ls))
+	at := make(map[uint64][]int, len(rs))
+	for i := range rs {
+		h := rs[i].Labels.Hash()
+		at[h] = append(at[h], i)
+		out = append(out, rolledInput{merged{labels: rs[i].Labels, published: rs[i].Raw}, &rs[i]})
+	}
+next:
+	for i := range ls {
+		for _, k := range at[ls[i].Labels.Hash()] {
+			if labels.Equal(out[k].labels, ls[i].Labels) {
+				out[k].live = &ls[i]
+				continue next
+			}
+		}
+		out = append(out, rolledInput{merged: merged{labels: ls[i].Labels, live: &ls[i]}})
+	}
+	return out
+}
+
+// rolledSeries has a value for each time, a stale marker where there is none.
+type rolledSeries struct {
+	labels labels.Labels
+	t      []int64
+	v      []float64
+	h      []*histogram.FloatHistogram // nil, or with nil where v counts
+}
+
+func (s *rolledSeries) Labels() labels.Labels { return s.labels }
+
+func (s *rolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+	it, ok := reuse.(*iterator[int64])
+	if !ok {
+		it = &iterator[int64]{}
+	}
+	it.read, it.err = nil, nil
+	it.runs.reset(&merged{}, math.MinInt64, math.MaxInt64)
+	it.run, it.i, it.done = samples.Run{T: s.t, V: s.v, H: s.h}, -1, true
+	return it
+}
+
+// preparedSet gives what Rolled prepared under a number.
+func (q *Queryable) preparedSet(ms []*labels.Matcher) (storage.SeriesSet, bool) {
+	if len(ms) != 1 || ms[0].Name != RolledLabel || ms[0].Type != labels.MatchEqual {
+		return nil, false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, err := strconv.Atoi(ms[0].Value)
+	if err != nil || n < 0 || n >= len(q.prepared) {
+		return nil, false
+	}
+	return &rolledSet{found: q.prepared[n], at: -1}, true
+}
+
+type rolledSet struct {
+	seriesSet
+	found []rolledSeries
+	at    int
+}
+
+func (s *rolledSet) Next() bool         { s.at++; return s.at < len(s.found) }
+func (s *rolledSet) At() storage.Series { return &s.found[s.at] }
+
+var staleNaN = math.Float64frombits(value.StaleNaN)

@@ -1,0 +1,177 @@
+package published
+
+import (
+	"slices"
+	"unsafe"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// columnKey is a stretch of a series' parts. Indexes have numbers of their own, so that a
+// key is short and keeps no index in memory.
+type columnKey struct {
+	index       uint64
+	series      int
+	first, last int // parts, both included
+}
+
+// columns are decoded rows of a series of floats. They never change, and queries read
+// them where they are.
+type columns struct {
+	first, last int // parts
+	v           []float64
+	// ms and st are the times and the starts as queries want them; ms is nil when two rows
+	// lie in one millisecond.
+	ms, st []int64
+	// t and start are those of the chunk; nil when ms and st say the same.
+	t, start []int64
+}
+
+func newColumns(first, last int, c *chunk.Columns) *columns {
+	k := &columns{first: first, last: last, v: slices.Clone(c.V), ms: make([]int64, len(c.T))}
+	whole := true
+	for i, ns := range c.T {
+		k.ms[i] = timegrid.Millisecond(ns)
+		whole = whole && ns == k.ms[i]*nsPerMS
+		if i > 0 && k.ms[i] == k.ms[i-1] {
+			k.ms, k.t, k.start = nil, slices.Clone(c.T), slices.Clone(c.Start)
+			return k
+		}
+	}
+	if c.Start != nil {
+		k.st = make([]int64, len(c.Start))
+		for i, ns := range c.Start {
+			k.st[i] = startMS(ns)
+			whole = whole && ns == k.st[i]*nsPerMS
+		}
+	}
+	if !whole {
+		k.t, k.start = slices.Clone(c.T), slices.Clone(c.Start)
+	}
+	return k
+}
+
+// columnOverhead is about what an entry of the cache takes beside its rows.
+const columnOverhead = 256 + int64(unsafe.Sizeof(columns{}))
+
+func (c *columns) bytes() int64 {
+	return 8*int64(cap(c.ms)+cap(c.t)+cap(c.v)+cap(c.st)+cap(c.start)) + columnOverhead
+}
+
+// run is what lies in the hour, to be read only.
+func (c *columns) run(h timegrid.Hour) samples.Run {
+	i, j := samples.Between(c.ms, h.StartMS()+1, h.EndMS())
+	r := samples.Run{T: c.ms[i:j:j], V: c.v[i:j:j]}
+	if c.st != nil {
+		r.STs = c.st[i:j:j]
+	}
+	return r
+}
+
+// copyTo fills into, in its own memory, with the rows in [mint, maxt].
+func (c *columns) copyTo(into *chunk.Columns, mint, maxt int64) {
+	if c.t == nil {
+		first, last := timegrid.Millisecond(mint), timegrid.Millisecond(maxt)
+		if first*nsPerMS < mint {
+			first++
+		}
+		i, j := samples.Between(c.ms, first, last)
+		*into = chunk.Columns{T: nanoseconds(into.T[:0], c.ms[i:j]), V: append(into.V[:0], c.v[i:j]...), Start: into.Start}
+		if c.st == nil {
+			into.Start = nil
+		} else {
+			into.Start = nanoseconds(into.Start[:0], c.st[i:j])
+		}
+		return
+	}
+	i, j := samples.Between(c.t, mint, maxt)
+	*into = chunk.Columns{T: append(into.T[:0], c.t[i:j]...), V: append(into.V[:0], c.v[i:j]...), Start: into.Start}
+	if c.start == nil {
+		into.Start = nil
+	} else {
+		into.Start = append(into.Start[:0], c.start[i:j]...)
+	}
+}
+
+func nanoseconds(into, ms []int64) []int64 {
+	for _, t := range ms {
+		into = append(into, t*nsPerMS)
+	}
+	return into
+}
+
+// hold takes what the cache has of the handle's series, and gives the series that are to
+// be decoded from blocks. What is held stays, whatever the cache drops.
+func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
+	if !h.raw {
+		return h.series
+	}
+	h.held = make([]*columns, len(h.series))
+	for k, i := range h.series {
+		first, last, ok := h.x.Parts(i, mint, maxt)
+		if !ok {
+			continue // no rows
+		}
+		if c, ok := q.r.columns.Get(columnKey{h.x.id, i, first, last}); ok {
+			h.held[k] = c
+			q.stats.columnHits.Add(1)
+			continue
+		}
+		rest = append(rest, i)
+	}
+	return rest
+}
+
+// have gives the rows of series i that were there decoded, and hold all of [mint, maxt]; or nil.
+func (h *handle) have(i int, mint, maxt int64) *columns {
+	if h.held == nil {
+		return nil
+	}
+	k, ok := slices.BinarySearch(h.series, i)
+	if !ok || h.held[k] == nil {
+		return nil
+	}
+	first, last, any := h.x.Parts(i, mint, maxt)
+	if c := h.held[k]; any && c.first <= first && last <= c.last {
+		return c
+	}
+	return nil
+}
+
+// samples fills c with the samples of series i in [mint, maxt], milliseconds, or with what
+// stands in for them; others may be among them. It gives the number of rows of the parts
+// they stand in.
+func (h *handle) samples(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
+	if h.as == nil {
+		return h.rows(i, firstNS(mint), lastNS(maxt), c)
+	}
+	mint, maxt = widen(mint, maxt)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n, err := h.decoder().Series(i, firstNS(mint), lastNS(maxt), reducedColumns, c)
+	if err == nil {
+		*c = h.as.samples(c, h.x.meta(i).typ, h.res)
+	}
+	return n, err
+}
+
+// rows fills c with the rows of series i in [mint, maxt], nanoseconds; rows outside may be
+// among them. It gives the number of rows of the parts they stand in.
+func (h *handle) rows(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
+	if have := h.have(i, mint, maxt); have != nil {
+		have.copyTo(c, mint, maxt)
+		return len(have.v), nil
+	}
+	first, last, any := h.x.Parts(i, mint, maxt)
+	h.mu.Lock()
+	rows, err := h.decoder().Series(i, mint, maxt, chunk.ColV|chunk.ColH|chunk.ColStart, c)
+	h.mu.Unlock()
+	// What is read once is not worth a copy: only rows whose blocks were in memory are kept.
+	if err == nil && any && h.warm && c.V != nil && c.H == nil {
+		kept := newColumns(first, last, c)
+		h.q.r.columns.Put(columnKey{h.x.id, i, first, last}, kept, kept.bytes())
+	}
+	return rows, err
+}

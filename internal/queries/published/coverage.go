@@ -1,0 +1,73 @@
+package published
+
+import (
+	"slices"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// coverage remembers the ranges of boots.
+type coverage struct {
+	mu sync.Mutex
+	at map[bootHour][]ledger.Range
+}
+
+type bootHour struct {
+	boot identity.Boot
+	hour timegrid.Hour
+}
+
+// Covered are the sequence numbers that the raw set of the hour counts: a live.Coverage.
+// Hours that were not asked for yet have none; whoever reads one asks for it first. Of an
+// hour whose samples have expired all are covered: none is shown.
+func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
+	v := q.view(h)
+	if v == nil {
+		return nil
+	}
+	if v.Expired(h, timegrid.Raw) {
+		return everything
+	}
+	c := &q.ranges
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := bootHour{boot, h}
+	if rs, ok := c.at[at]; ok {
+		return rs
+	}
+	var rs []ledger.Range
+	if s := v.Set(h, shard.Of(boot.Agent, q.shards), timegrid.Raw); s != nil {
+		rs = rangesOf(s, boot)
+	}
+	if c.at == nil {
+		c.at = map[bootHour][]ledger.Range{}
+	}
+	c.at[at] = rs
+	return rs
+}
+
+// rangesOf are the sequence numbers of a boot's inputs, ascending and apart.
+func rangesOf(s *catalog.Set, boot identity.Boot) []ledger.Range {
+	boots := s.Inputs.Boots()
+	i, ok := slices.BinarySearchFunc(boots, boot, func(b catalog.BootInputs, want identity.Boot) int {
+		return identity.Boot{Agent: b.Agent, Boot: b.Boot}.Compare(want)
+	})
+	if !ok {
+		return nil
+	}
+	var out []ledger.Range
+	for _, r := range boots[i].Runs {
+		end := r.Start + (r.Records*r.Batches - 1)
+		if n := len(out); n > 0 && (r.Start <= out[n-1].End || r.Start == out[n-1].End+1) {
+			out[n-1].End = max(out[n-1].End, end)
+			continue
+		}
+		out = append(out, ledger.Range{Start: r.Start, End: end})
+	}
+	return out
+}

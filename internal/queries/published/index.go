@@ -1,0 +1,94 @@
+package published
+
+import (
+	"context"
+	"iter"
+	"sync/atomic"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/block"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// index is a parsed index with the series that were asked for.
+type index struct {
+	*chunk.Index
+	id         uint64 // no other has it
+	label      agentlabel.Name
+	renames    bool // series have an own label of that name
+	metas      []atomic.Pointer[meta]
+	selections selections
+}
+
+// meta is what stands in the index about a series.
+type meta struct {
+	labels labels.Labels
+	hash   uint64
+	typ    series.Type
+}
+
+// indexFactor is about how much larger an index is parsed, postings and label sets included.
+const indexFactor = 12
+
+// meta of series i.
+func (x *index) meta(i int) *meta {
+	if p := x.metas[i].Load(); p != nil {
+		return p
+	}
+	ref := x.Series(i)
+	b := labels.NewScratchBuilder(len(ref.Labels) + 1)
+	ls := x.label.Labels(&b, own(ref.Labels), ref.Agent)
+	m := &meta{ls, ls.Hash(), ref.Type}
+	x.metas[i].Store(m)
+	return m
+}
+
+func own(ls []series.Label) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for _, l := range ls {
+			if !yield(l.Name, l.Value) {
+				return
+			}
+		}
+	}
+}
+
+func (x *index) labels(i int) labels.Labels { return x.meta(i).labels }
+
+// index reads and checks the index of o, or takes it from the cache.
+func (q *Query) index(ctx context.Context, o *catalog.Object) (*index, error) {
+	r := q.r
+	if x, ok := r.indexes.Get(o.IndexKey); ok {
+		q.stats.indexHits.Add(1)
+		return x, nil
+	}
+	if err := q.spend(int64(o.IndexBytes)); err != nil {
+		return nil, err
+	}
+	for {
+		// The read is the first caller's: when that one gives up, the next begins anew.
+		v, err, shared := r.one.Do(o.IndexKey, func() (any, error) { return r.readIndex(ctx, o) })
+		if err != nil && shared && ctx.Err() == nil && isContext(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return v.(*index), nil
+	}
+}
+
+func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, error) {
+	x, err := block.Fetch(r.get).Index(ctx, o, r.cfg.Limits)
+	if err != nil {
+		return nil, err
+	}
+	label := r.cfg.AgentLabel
+	in := &index{Index: x, id: r.lastIndex.Add(1), label: label, renames: label != "" && x.HasLabel(string(label)), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
+	r.indexes.Put(o.IndexKey, in, int64(o.IndexBytes)*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
+	return in, nil
+}

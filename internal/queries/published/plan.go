@@ -1,0 +1,127 @@
+package published
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+)
+
+// plan is which objects have the rows of some sets, and which of them have nothing for
+// matchers that were asked before. Sets never change, so a plan is good for as long as
+// the sets are those that count.
+type plan struct {
+	sets  []*catalog.Set
+	units []unit
+
+	mu   sync.Mutex
+	used int64
+	none map[string]*nothing // by selectionKey
+}
+
+// unit is a chunk with its index; one of a compaction has rows of many hours.
+type unit struct {
+	o    *catalog.Object
+	uses []catalog.Piece // at least one
+}
+
+// nothing are the units that are known to have no series for some matchers.
+type nothing struct{ bits []atomic.Uint64 }
+
+func (n *nothing) has(unit int) bool {
+	return n.bits[unit>>6].Load()&(1<<(unit&63)) != 0
+}
+
+func (n *nothing) add(unit int) { n.bits[unit>>6].Or(1 << (unit & 63)) }
+
+// planBytes bounds what a plan keeps about matchers, beside a byte for each unit.
+const planBytes = 128 << 10
+
+// unitKey tells units apart. A chunk holds values and no labels, so sets of different
+// agents name the same chunk where these measured the same; its index has the labels and
+// the agents of its series.
+type unitKey struct{ chunk, index string }
+
+func newPlan(sets []*catalog.Set) *plan {
+	p := &plan{sets: slices.Clone(sets)}
+	at := map[unitKey]int{}
+	pieces := catalog.Pieces(sets)
+	for k := range pieces {
+		piece := pieces[k]
+		for i := range piece.Set.Objects {
+			o := &piece.Set.Objects[i]
+			key := unitKey{o.ChunkKey, o.IndexKey}
+			if n, ok := at[key]; ok {
+				p.units[n].uses = append(p.units[n].uses, piece)
+				continue
+			}
+			at[key] = len(p.units)
+			p.units = append(p.units, unit{o, pieces[k : k+1 : k+1]})
+		}
+	}
+	return p
+}
+
+// nothing gives what is known for matchers.
+func (p *plan) nothing(key string) *nothing {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := p.none[key]; n != nil {
+		return n
+	}
+	n := &nothing{make([]atomic.Uint64, (len(p.units)+63)/64)}
+	size := int64(len(key)+8*len(n.bits)) + selectionOverhead
+	most := planBytes + int64(len(p.units))
+	if size > most {
+		return n
+	}
+	if p.used += size; p.used > most || p.none == nil {
+		p.none, p.used = map[string]*nothing{}, size
+	}
+	p.none[key] = n
+	return n
+}
+
+// plans keeps the last few. Safe for concurrent use.
+type plans struct {
+	mu   sync.Mutex
+	last []*plan // newest first
+}
+
+const (
+	maxPlans = 16
+	// maxPlanned bounds the units of a plan that is kept.
+	maxPlanned = 200_000
+)
+
+func (c *plans) of(sets []*catalog.Set) *plan {
+	if p := c.find(sets); p != nil {
+		return p
+	}
+	p := newPlan(sets)
+	if len(p.units) > maxPlanned {
+		return p
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = slices.Insert(c.last, 0, p)
+	if len(c.last) > maxPlans {
+		clear(c.last[maxPlans:])
+		c.last = c.last[:maxPlans]
+	}
+	return p
+}
+
+func (c *plans) find(sets []*catalog.Set) *plan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, p := range c.last {
+		if slices.Equal(p.sets, sets) {
+			copy(c.last[1:i+1], c.last[:i])
+			c.last[0] = p
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package published
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/lru"
+	"lightmetrics.dev/lightmetrics/internal/rollups/block"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+)
+
+// Config of a Reader. The zero value of a field but Store means its default.
+type Config struct {
+	Store objstore.Reader
+	// IndexCache and BlockCache bound memory, bytes: 256 MiB each. A quarter of the BlockCache
+	// is for columns that were decoded of its blocks.
+	IndexCache, BlockCache int64
+	// Gap is the most bytes between two wanted blocks that one request reads: 512 KiB.
+	Gap int64
+	// MaxRange is the most bytes of one request: 8 MiB, more only for a single block.
+	MaxRange int64
+	// Parallel requests of all queries together: 32.
+	Parallel int
+	// Limits of what is decoded.
+	Limits chunk.Limits
+	// AgentLabel names the label that each series has beside its own, with its agent. The
+	// empty name adds none: equal labels of several agents are one series then.
+	AgentLabel agentlabel.Name
+}
+
+// Reader has the caches that all queries share. Safe for concurrent use.
+type Reader struct {
+	cfg     Config
+	fetch   block.Fetch
+	indexes *lru.Cache[string, *index]
+	blocks  *lru.Cache[blockKey, []byte]
+	columns *lru.Cache[columnKey, *columns]
+	plans   plans
+	one     singleflight.Group // indexes by key
+	slots   *semaphore.Weighted
+
+	lastIndex atomic.Uint64 // number given to an index
+}
+
+type blockKey struct {
+	chunk          string
+	offset, length int64
+}
+
+// New makes a Reader with empty caches; it makes no request.
+func New(c Config) (*Reader, error) {
+	if c.Store == nil {
+		return nil, errors.New("published: a store is needed")
+	}
+	if c.IndexCache < 0 || c.BlockCache < 0 || c.Gap < 0 || c.MaxRange < 0 || c.Parallel < 0 {
+		return nil, errors.New("published: bounds must not be negative")
+	}
+	if err := c.AgentLabel.Validate(); err != nil {
+		return nil, fmt.Errorf("published: agent label: %w", err)
+	}
+	set := func(v *int64, def int64) {
+		if *v == 0 {
+			*v = def
+		}
+	}
+	set(&c.IndexCache, 256<<20)
+	set(&c.BlockCache, 256<<20)
+	set(&c.Gap, block.DefaultGap)
+	set(&c.MaxRange, block.DefaultMaxRange)
+	if c.Parallel == 0 {
+		c.Parallel = 32
+	}
+	return &Reader{
+		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4),
+		columns: lru.New[columnKey, *columns](c.BlockCache / 4),
+		slots:   semaphore.NewWeighted(int64(c.Parallel)),
+	}, nil
+}
+
+// CacheBytes is what the caches hold: of indexes; of blocks, and columns decoded of them.
+func (r *Reader) CacheBytes() (indexes, blocks int64) {
+	return r.indexes.Weight(), r.blocks.Weight() + r.columns.Weight()
+}
+
+// get is one bounded request for exactly length bytes.
+func (r *Reader) get(ctx context.Context, key string, offset, length int64) ([]byte, error) {
+	if err := r.slots.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer r.slots.Release(1)
+	return r.fetch(ctx, key, offset, length)
+}

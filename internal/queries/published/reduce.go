@@ -1,0 +1,107 @@
+package published
+
+import (
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// Hint says what the samples of a selector are for. It matters for hours whose samples
+// have expired: which of the values that rolled rows have is shown in their place.
+type Hint struct {
+	// Func is the function or aggregation around the selector, empty for none.
+	Func string
+	// Range of the selector, milliseconds; 0 when it is an instant one.
+	Range int64
+}
+
+// reducedColumns are what samples are made of.
+const reducedColumns = chunk.ColCount | chunk.ColFirstT | chunk.ColLastT | chunk.ColLast | chunk.ColSum | chunk.ColSumC |
+	chunk.ColMin | chunk.ColMax | chunk.ColLastH | chunk.ColSumH
+
+// everyMS is the distance of the samples that an instant selector sees within a bucket: a
+// value stands for the whole of it, however far back a selector looks.
+const everyMS = 60_000
+
+// widen gives the hours that hold [mint, maxt]: the end of a bucket may lie behind the
+// times that it stands for.
+func widen(mint, maxt int64) (int64, int64) {
+	return timegrid.HourOf(mint).StartMS() + 1, timegrid.HourOf(maxt).EndMS()
+}
+
+// samples turns rolled rows into samples: of a counter its last value in the bucket, of
+// others the mean, or what the function wants of them. They stand at the bucket's end;
+// for an instant selector also at each minute of the bucket between its first and its last
+// sample.
+func (hint *Hint) samples(c *chunk.Columns, typ series.Type, res timegrid.Resolution) chunk.Columns {
+	var out chunk.Columns
+	value, hist := hint.values(c, typ)
+	if value == nil && hist == nil {
+		return out // of what is not there nothing is known
+	}
+	for i, end := range c.T {
+		if c.Count[i] == 0 {
+			continue // stale markers alone
+		}
+		from, to := end, end
+		if hint.Range == 0 && res != timegrid.OneMinute {
+			from, to = minuteAfter(c.FirstT[i]), minuteAfter(c.LastT[i])
+		}
+		for t := from; t <= to && t <= end; t += everyMS * nsPerMS {
+			out.T = append(out.T, t)
+			if hist != nil {
+				out.H = append(out.H, hist(i))
+			} else {
+				out.V = append(out.V, value(i))
+			}
+		}
+	}
+	return out
+}
+
+// minuteAfter is the first whole minute that is not before ns.
+func minuteAfter(ns int64) int64 {
+	return timegrid.OneMinute.BucketEnd(timegrid.Millisecond(ns)) * nsPerMS
+}
+
+// values gives what stands for the samples of a bucket: one of both, or nothing.
+func (hint *Hint) values(c *chunk.Columns, typ series.Type) (value func(int) float64, hist func(int) series.Histogram) {
+	column := func(v []float64) func(int) float64 { return func(i int) float64 { return v[i] } }
+	mean := func(i int) float64 { return (c.Sum[i] + c.SumC[i]) / float64(c.Count[i]) }
+	switch {
+	case c.SumH != nil && hint.Func == "sum_over_time":
+		return nil, func(i int) series.Histogram { return c.SumH[i] }
+	case c.SumH != nil:
+		return nil, func(i int) series.Histogram { return scaled(&c.SumH[i], 1/float64(c.Count[i])) }
+	case c.LastH != nil:
+		return nil, func(i int) series.Histogram { return c.LastH[i] }
+	case c.Min != nil && (hint.Func == "min" || hint.Func == "min_over_time"):
+		return column(c.Min), nil
+	case c.Max != nil && (hint.Func == "max" || hint.Func == "max_over_time"):
+		return column(c.Max), nil
+	case c.Sum != nil && c.SumC != nil && hint.Func == "sum_over_time" && hint.Range > 0:
+		return func(i int) float64 { return c.Sum[i] + c.SumC[i] }, nil
+	case c.Last != nil && (typ == series.Counter || c.Sum == nil || hint.Func == "last_over_time"):
+		return column(c.Last), nil
+	case c.Sum != nil && c.SumC != nil:
+		return mean, nil
+	}
+	return nil, nil
+}
+
+// scaled is a histogram of a part of the observations.
+func scaled(h *series.Histogram, by float64) series.Histogram {
+	times := func(v []float64) []float64 {
+		v = slices.Clone(v)
+		for i := range v {
+			v[i] *= by
+		}
+		return v
+	}
+	s := *h
+	s.Count, s.Sum, s.ZeroCount = h.Count*by, h.Sum*by, h.ZeroCount*by
+	s.PositiveBuckets, s.NegativeBuckets = times(h.PositiveBuckets), times(h.NegativeBuckets)
+	return s
+}

@@ -1,0 +1,240 @@
+package published
+
+import (
+	"context"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// Rolled is one label set with rolled rows of some hours and raw samples of others.
+type Rolled struct {
+	Labels labels.Labels
+	// Raw is what is read from raw sets; nil when nothing is.
+	Raw  *Series
+	rows []part // by hour, apart
+}
+
+// part is a series of one chunk with the hours whose rows count.
+type part struct {
+	piece
+	from, to timegrid.Hour
+}
+
+// partsOf puts hours of one chunk that follow each other together.
+func partsOf(pieces []piece) []part {
+	var out []part
+	for _, p := range pieces {
+		if n := len(out); n > 0 && out[n-1].ob.handle == p.ob.handle && out[n-1].i == p.i && out[n-1].to+1 == p.ob.hour {
+			out[n-1].to++
+			continue
+		}
+		out = append(out, part{p, p.ob.hour, p.ob.hour})
+	}
+	return out
+}
+
+// Parts with rolled rows, in time order.
+func (r *Rolled) Parts() int { return len(r.rows) }
+
+// Resolution of the rows of part i.
+func (r *Rolled) Resolution(i int) timegrid.Resolution { return r.rows[i].ob.res }
+
+// Type of the rows of part i.
+func (r *Rolled) Type(i int) series.Type { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
+
+// Rows fills into with the rolled rows of part i whose buckets end in [mint, maxt], and
+// perhaps others; those of [from, to) count. False when they can't be read: a Problem was
+// noted. Error: *LimitError.
+func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (from, to int, ok bool, err error) {
+	p := r.rows[i]
+	first, last := max(mint, p.from.StartMS()+1), min(maxt, p.to.EndMS())
+	if p.ob.broken.Load() {
+		return 0, 0, false, nil
+	}
+	p.ob.mu.Lock()
+	rows, err := p.ob.decoder().Series(p.i, firstNS(first), lastNS(last), want, into)
+	p.ob.mu.Unlock()
+	if err != nil {
+		p.ob.corrupt(err)
+		return 0, 0, false, nil
+	}
+	from, _ = slices.BinarySearch(into.T, firstNS(first))
+	to, _ = slices.BinarySearch(into.T, lastNS(last)+1)
+	return from, to, true, p.ob.q.decoded(rows)
+}
+
+// Rows says which resolutions may be read in place of samples.
+type Rows struct {
+	// Resolution is read where there are samples, too; timegrid.Raw for the samples themselves.
+	Resolution timegrid.Resolution
+	// Expired are the resolutions that stand in where samples have expired: the first that has
+	// all of an hour.
+	Expired []timegrid.Resolution
+	// Nearly: the buckets are not those of the range, or hours of which nothing is left are
+	// left out. Reduced then tells them.
+	Nearly bool
+}
+
+// SelectRolled gives the series that match with rows in place of raw samples: for each
+// shard's hour whose set of the resolution was made with the raw one, but of the hours that
+// raw names; and for hours whose samples have expired. Label sets that stand in several
+// series of one such hour make it give up, and so does a series of a type that takes
+// refuses, before rows are read: ok is false, as it is when no set can stand in.
+func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw func(timegrid.Hour) bool, takes func(series.Type) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
+	from, to, any := q.span(mint, maxt)
+	if !any {
+		return nil, false, nil
+	}
+	if err := q.pin(ctx, from, to); err != nil {
+		return nil, false, err
+	}
+	instead := q.standIns(from, to, r.Expired)
+	if instead.missing() && !r.Nearly {
+		return nil, false, nil
+	}
+	rest := q.chooseRolled(&instead, r.Resolution, from, to, raw)
+	if len(instead.sets) == 0 {
+		return nil, false, nil
+	}
+	rows, samples, err := q.seekRolled(ctx, instead, rest, mint, maxt, ms)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, ob := range rows {
+		if slices.ContainsFunc(ob.series, func(i int) bool { return !takes(ob.x.meta(i).typ) }) {
+			return nil, false, nil
+		}
+	}
+	if err := q.load(ctx, append(slices.Clone(rows), samples...), mint, maxt); err != nil {
+		return nil, false, err
+	}
+	if out, ok = joinRolled(gather(rows), gather(samples)); !ok {
+		return nil, false, nil
+	}
+	if r.Nearly {
+		q.reduceFound(instead, rows)
+	}
+	return out, true, nil
+}
+
+// chooseRolled adds to the stand-ins the sets of a resolution that were made with their raw
+// ones, and gives the raw sets that must be read themselves: those without such a set, and
+// those of the hours that raw names.
+func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, to timegrid.Hour, raw func(timegrid.Hour) bool) (rest []*catalog.Set) {
+	for h := from; h <= to; h++ {
+		for _, s := range q.Sets(h, timegrid.Raw) {
+			of := q.set(h, s.Name.Shard, res)
+			if res == timegrid.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
+				rest = append(rest, s)
+				continue
+			}
+			instead.sets[res] = append(instead.sets[res], of)
+		}
+	}
+	return rest
+}
+
+// seekRolled reads, in parallel, the indexes of rows and of the raw samples beside them.
+func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) (rows, samples []*object, err error) {
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
+	var ofRows []*handle
+	for _, res := range instead.resolutions() {
+		more, err := q.seek(&reads, res, instead.sets[res], mint, maxt, ms)
+		if err != nil {
+			return nil, nil, err
+		}
+		ofRows = append(ofRows, more...)
+	}
+	ofSamples, err := q.seek(&reads, timegrid.Raw, rest, mint, maxt, ms)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := reads.Wait(); err != nil {
+		return nil, nil, err
+	}
+	return expand(ofRows, mint, maxt), expand(ofSamples, mint, maxt), nil
+}
+
+// joinRolled puts rows and samples of equal label sets together. It is false where that
+// can't be done: where an hour has several series with one label set, or rows and samples
+// of one.
+func joinRolled(ofRows, ofSamples []Series) (out []Rolled, ok bool) {
+	at := make(map[uint64][]int, len(ofRows))
+	for i := range ofRows {
+		s := &ofRows[i]
+		for k := 1; k < len(s.pieces); k++ {
+			if s.pieces[k].ob.hour == s.pieces[k-1].ob.hour {
+				return nil, false
+			}
+		}
+		at[s.Labels.Hash()] = append(at[s.Labels.Hash()], len(out))
+		out = append(out, Rolled{Labels: s.Labels, rows: partsOf(s.pieces)})
+	}
+	for i := range ofSamples {
+		s := &ofSamples[i]
+		same := at[s.Labels.Hash()]
+		k := slices.IndexFunc(same, func(k int) bool { return labels.Equal(out[k].Labels, s.Labels) })
+		if k < 0 {
+			out = append(out, Rolled{Labels: s.Labels, Raw: s})
+			continue
+		}
+		if overlaps(out[same[k]].rows, s.pieces) {
+			return nil, false
+		}
+		out[same[k]].Raw = s
+	}
+	return out, true
+}
+
+// overlaps: rows and samples of one hour, of two shards, can't be put together.
+func overlaps(a []part, b []piece) bool {
+	for _, p := range a {
+		if slices.ContainsFunc(b, func(o piece) bool { return o.ob.hour >= p.from && o.ob.hour <= p.to }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Used notes that a selector was answered from the resolution.
+func (q *Query) Used(res timegrid.Resolution) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.resolutions == nil {
+		q.resolutions = map[string]int{}
+	}
+	q.resolutions[res.String()]++
+}
+
+// Mark remembers which problems are known, for Undo.
+type Mark struct{ problems, more, gone int }
+
+// Mark is for an attempt that may be given up.
+func (q *Query) Mark() Mark {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return Mark{len(q.problems), q.more, len(q.gone)}
+}
+
+// Undo forgets the problems of objects since the mark: the answer does not need them.
+// Problems of the views stay.
+func (q *Query) Undo(m Mark) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	kept := slices.DeleteFunc(slices.Clone(q.problems[m.problems:]), func(p Problem) bool { return !p.view })
+	q.problems = append(q.problems[:m.problems], kept...)
+	q.more, q.gone = m.more, q.gone[:m.gone]
+}
+
+// Failed reports problems of objects since the mark.
+func (q *Query) Failed(m Mark) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.more > m.more || slices.ContainsFunc(q.problems[m.problems:], func(p Problem) bool { return !p.view })
+}

@@ -1,0 +1,372 @@
+package published
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// matchers turns PromQL matchers into those of an index. Once ctx is done regular
+// expressions match nothing more.
+func matchers(ctx context.Context, ms []*labels.Matcher) []chunk.Matcher {
+	out := make([]chunk.Matcher, len(ms))
+	for i, m := range ms {
+		switch m.Type {
+		case labels.MatchEqual, labels.MatchNotEqual:
+			out[i] = chunk.Equal(m.Name, m.Value)
+			out[i].Not = m.Type == labels.MatchNotEqual
+		default:
+			out[i] = chunk.Matcher{Name: m.Name, Match: func(v string) bool { return ctx.Err() == nil && m.Matches(v) }}
+		}
+	}
+	return out
+}
+
+// mayMatch and inTime leave out chunks by what the manifest says of them.
+func mayMatch(o *catalog.Object, ms []*labels.Matcher) bool {
+	if o.Metric == layout.MixedMetrics {
+		return true
+	}
+	for _, m := range ms {
+		if m.Name == model.MetricNameLabel && !m.Matches(o.Metric) {
+			return false
+		}
+	}
+	return true
+}
+
+func inTime(o *catalog.Object, mint, maxt int64) bool {
+	return o.MinTime <= lastNS(maxt) && o.MaxTime >= firstNS(mint)
+}
+
+const nsPerMS = 1_000_000
+
+// firstNS and lastNS are the nanoseconds of a millisecond, cut to what there is.
+func firstNS(ms int64) int64 {
+	const least, most = -1 << 63 / nsPerMS, (1<<63 - 1) / nsPerMS
+	return max(min(ms, most), least) * nsPerMS
+}
+
+func lastNS(ms int64) int64 {
+	ns := firstNS(ms)
+	return max(ns, ns+(nsPerMS-1))
+}
+
+// objects reads, in parallel, the indexes of the raw sets of some hours, and of those that
+// stand in for them where samples have expired. It gives the chunks that have a series
+// that matches, by hour and place in the view. A chunk of a compaction is given once for
+// each of its hours, with one handle.
+func (q *Query) objects(ctx context.Context, hint Hint, from, to timegrid.Hour, mint, maxt int64, ms []*labels.Matcher) ([]*object, standIns, error) {
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
+	instead := q.standIns(from, to, finest)
+	handles, err := q.seek(&reads, timegrid.Raw, q.setsOf(timegrid.Raw, from, to), mint, maxt, ms)
+	for _, res := range instead.resolutions() {
+		if err != nil {
+			return nil, instead, err
+		}
+		var more []*handle
+		least, most := widen(mint, maxt)
+		more, err = q.seek(&reads, res, instead.sets[res], least, most, ms)
+		for _, h := range more {
+			h.as = &hint
+		}
+		handles = append(handles, more...)
+	}
+	if err == nil {
+		err = reads.Wait()
+	}
+	if err != nil {
+		return nil, instead, err
+	}
+	return expand(handles, mint, maxt), instead, nil
+}
+
+// seek starts the reads of indexes; what it gives is there when they are done.
+func (q *Query) seek(reads *group, res timegrid.Resolution, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*handle, error) {
+	key := selectionKey(ms)
+	plan := q.r.plans.of(sets)
+	s := &seek{q: q, res: res, ms: ms, key: key, agent: q.r.cfg.AgentLabel.Split(ms, false).Agent, none: plan.nothing(key)}
+	var handles []*handle
+	for n := range plan.units {
+		u := &plan.units[n]
+		if !s.mayHold(n, u) || !inTime(u.o, mint, maxt) {
+			continue
+		}
+		h := &handle{q: q, key: u.o.ChunkKey, uses: u.uses, raw: res == timegrid.Raw, res: res}
+		x, ok := q.r.indexes.Get(u.o.IndexKey)
+		if !ok {
+			handles = append(handles, h)
+			reads.Go(func(ctx context.Context) error {
+				x, err := q.index(ctx, u.o)
+				if err != nil {
+					h.broken.Store(true)
+					return q.failed(reads.ctx, u.uses[0].From, u.o.IndexKey, err)
+				}
+				return s.found(ctx, n, h, x)
+			})
+			continue
+		}
+		q.stats.indexHits.Add(1)
+		if err := s.found(reads.ctx, n, h, x); err != nil {
+			return nil, reads.refused(err)
+		}
+		if len(h.series) > 0 {
+			handles = append(handles, h)
+		}
+	}
+	return handles, nil
+}
+
+// seek is one selection over the units of a plan.
+type seek struct {
+	q     *Query
+	res   timegrid.Resolution
+	ms    []*labels.Matcher
+	key   string
+	agent []*labels.Matcher // of the label with the agent
+	none  *nothing          // units that were found to hold nothing that matches
+
+	mu     sync.Mutex
+	series int // found so far
+}
+
+// mayHold is false when unit n is known to hold nothing that matches.
+func (s *seek) mayHold(n int, u *unit) bool {
+	if s.none.has(n) {
+		return false
+	}
+	if mayMatch(u.o, s.ms) && u.mayHoldAgent(s.agent) {
+		return true
+	}
+	s.none.add(n)
+	return false
+}
+
+// found notes which series of the index of unit n match.
+func (s *seek) found(ctx context.Context, n int, h *handle, x *index) error {
+	held, err := x.selected(ctx, s.key, s.ms)
+	if err != nil {
+		return err
+	}
+	h.x, h.series = x, held
+	if len(held) == 0 {
+		s.none.add(n)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.series += len(held); s.res == timegrid.Raw && s.q.limits.Series > 0 && s.series > s.q.limits.Series*maxHoursAtOnce {
+		return &LimitError{"limits.series", int64(s.q.limits.Series)}
+	}
+	return nil
+}
+
+// expand gives the hours of chunks that have a series that matches.
+func expand(handles []*handle, mint, maxt int64) []*object {
+	var out []*object
+	for _, h := range handles {
+		for k := range h.uses {
+			p := &h.uses[k]
+			if h.x == nil {
+				continue
+			}
+			held := h.series
+			if p.Shards != nil {
+				held = nil
+				for _, i := range h.series {
+					if p.Holds(h.x.Agent(i)) {
+						held = append(held, i)
+					}
+				}
+			}
+			for hour := p.From; hour <= p.To && len(held) > 0; hour++ {
+				if hour.EndMS() >= mint && hour.StartMS() < maxt {
+					out = append(out, &object{handle: h, hour: hour, series: held})
+				}
+			}
+		}
+	}
+	if byHour := func(a, b *object) int { return cmp.Compare(a.hour, b.hour) }; !slices.IsSortedFunc(out, byHour) {
+		slices.SortStableFunc(out, byHour)
+	}
+	return out
+}
+
+// maxHoursAtOnce: a series stands in every hour, so the early check of the limit is wide;
+// the exact one is the caller's.
+const maxHoursAtOnce = 1000
+
+// load fetches the blocks of all objects, in parallel.
+func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) error {
+	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
+	for _, ob := range objects {
+		if ob.asked {
+			continue
+		}
+		ob.asked = true
+		least, most := mint, maxt
+		if ob.as != nil {
+			least, most = widen(mint, maxt)
+		}
+		missing := q.cached(ob.handle, firstNS(least), lastNS(most))
+		if len(missing) == 0 {
+			continue
+		}
+		reads.Go(func(ctx context.Context) error {
+			err := q.fetch(ctx, ob.handle, missing)
+			if err != nil {
+				ob.broken.Store(true)
+			}
+			return q.failed(reads.ctx, ob.hour, ob.key, err)
+		})
+	}
+	return reads.Wait()
+}
+
+// group runs requests at once; the first error ends them. Where all is in memory it costs
+// nothing.
+type group struct {
+	ctx   context.Context
+	limit int
+	g     *errgroup.Group
+	gctx  context.Context
+}
+
+func (g *group) Go(fn func(context.Context) error) {
+	if g.g == nil {
+		g.g, g.gctx = errgroup.WithContext(g.ctx)
+		g.g.SetLimit(g.limit)
+	}
+	g.g.Go(func() error { return fn(g.gctx) })
+}
+
+func (g *group) Wait() error {
+	if g.g == nil {
+		return nil
+	}
+	return g.g.Wait()
+}
+
+// refused waits for what was started; the refusal is the cause.
+func (g *group) refused(cause error) error {
+	_ = g.Wait() // a later error than the cause
+	return cause
+}
+
+// Select gives the raw series that match all matchers and may have samples in [mint, maxt]
+// (milliseconds, inclusive), in no order. Where samples have expired, what is left stands
+// in for them, which Reduced tells. An object that can't be read is a Problem, and its
+// series are left out. Errors: *LimitError, a context error.
+func (q *Query) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	return q.SelectFor(ctx, Hint{}, mint, maxt, ms...)
+}
+
+// SelectFor is Select with what the samples are for.
+func (q *Query) SelectFor(ctx context.Context, hint Hint, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	from, to, ok := q.span(mint, maxt)
+	if !ok {
+		return nil, nil
+	}
+	if err := q.pin(ctx, from, to); err != nil {
+		return nil, err
+	}
+	objects, instead, err := q.objects(ctx, hint, from, to, mint, maxt, ms)
+	if err != nil {
+		return nil, err
+	}
+	q.reduceFound(instead, objects)
+	if err := q.load(ctx, objects, mint, maxt); err != nil {
+		return nil, err
+	}
+	return gather(objects), nil
+}
+
+func (q *Query) setsOf(res timegrid.Resolution, from, to timegrid.Hour) []*catalog.Set {
+	var sets []*catalog.Set
+	for h := from; h <= to; h++ {
+		if of := q.Sets(h, res); sets == nil {
+			sets = of
+		} else {
+			sets = append(sets, of...)
+		}
+	}
+	return sets
+}
+
+// gather puts together what has the same labels. Objects are by hour.
+func gather(objects []*object) []Series {
+	n := 0
+	for _, ob := range objects {
+		n = max(n, len(ob.series))
+	}
+	at := make(map[uint64][]int, n)
+	out := make([]Series, 0, n)
+	for _, ob := range objects {
+		for _, i := range ob.series {
+			m := ob.x.meta(i)
+			ls, h := m.labels, m.hash
+			k := -1
+			for _, c := range at[h] {
+				if labels.Equal(out[c].Labels, ls) {
+					k = c
+					break
+				}
+			}
+			if k < 0 {
+				k = len(out)
+				out = append(out, Series{Labels: ls})
+				at[h] = append(at[h], k)
+			}
+			out[k].pieces = append(out[k].pieces, piece{ob, i})
+		}
+	}
+	return out
+}
+
+// LabelNames gives the names on series that match and may have samples in the range.
+func (q *Query) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	return q.texts(ctx, mint, maxt, ms, (*index).labelNames)
+}
+
+// LabelValues gives the values of a label on series that match and may have samples in the range.
+func (q *Query) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
+	return q.texts(ctx, mint, maxt, ms, func(x *index, all bool, series []int, add func(string)) {
+		x.labelValues(name, all, series, add)
+	})
+}
+
+func (q *Query) texts(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, of func(x *index, all bool, series []int, add func(string))) ([]string, error) {
+	from, to, ok := q.span(mint, maxt)
+	if !ok {
+		return nil, nil
+	}
+	if err := q.pin(ctx, from, to); err != nil {
+		return nil, err
+	}
+	objects, instead, err := q.objects(ctx, Hint{}, from, to, mint, maxt, ms)
+	if err != nil {
+		return nil, err
+	}
+	// Rolled rows have the labels of all samples: only where none are left, some may be missing.
+	q.reduceFound(instead, nil)
+	set := map[string]struct{}{}
+	var out []string
+	for _, ob := range objects {
+		of(ob.x, len(ms) == 0, ob.series, func(v string) {
+			if _, ok := set[v]; !ok {
+				set[v] = struct{}{}
+				out = append(out, v)
+			}
+		})
+	}
+	return out, nil
+}

@@ -1,0 +1,440 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Defaults and bounds of a Chain.
+const (
+	DefaultWindow     = 2 * time.Hour
+	DefaultHold       = time.Minute
+	DefaultMaxPending = 100_000
+	// maxNewPacks of one job: the rest waits for the next.
+	maxNewPacks = 64
+	// keep is how many snapshots are kept, the newest included.
+	keep = 3
+	// future bounds how long a batch of a clock that runs ahead stays, from its acceptance.
+	future = 15 * time.Minute
+)
+
+// Config of a Chain. Store, Table, Queue, Frames, Now, AuthorityID and Owner are required.
+type Config struct {
+	Store       objstore.Store
+	Table       work.Table
+	Queue       work.Queue
+	AuthorityID string
+	Shard       shard.ID
+	Shards      uint32
+	// Fence of the grant under which the chain is worked on.
+	Fence uint64
+	// Owner is different in every incarnation of every process.
+	Owner string
+	// Window before now whose samples the snapshots hold; 0 means two hours.
+	Window time.Duration
+	// Interval is the least time between two snapshots, where the first of them has all
+	// batches that waited; 0 is none.
+	Interval time.Duration
+	// Hold is the longest time for one pack; 0 means a minute.
+	Hold time.Duration
+	// TimeLimit is how long a job may take before it is handed over, to this chain or the
+	// next owner's; 0 has no end.
+	TimeLimit time.Duration
+	// MaxPending bounds the batches that wait for the next snapshot; 0 means 100,000.
+	MaxPending int
+	// PackBatches is the most batches of a pack; 0 means MaxPackBatches, which is also the most.
+	PackBatches int
+	// Frames reads the frames of the entries, some at once; nil for one that can't be read.
+	Frames func(ctx context.Context, entries []accepted.Batch) ([][]byte, error)
+	// Refill offers what is new, before it is judged whether a snapshot is due; nil does nothing.
+	Refill func(ctx context.Context) error
+	Now    func() time.Time
+	Events Events
+}
+
+// Events are told what a chain does; each may be nil.
+type Events struct {
+	// Committed: a snapshot was created by this chain.
+	Committed func(*Snapshot)
+	// Packed: a pack was written; merged tells packs of packs.
+	Packed func(r Ref, merged bool)
+	// Skipped: a batch is left out, as its frame can't be read or is too long for a pack.
+	Skipped func(accepted.Batch)
+	// Collected: old objects were deleted; err ended it early.
+	Collected func(snapshots, packs int, err error)
+	// Lost: a snapshot or pack that should be there can't be read; the chain goes on without it.
+	Lost func(err error)
+}
+
+// Chain makes the snapshots of one shard, under one grant. Offer may be called at any
+// time, Step by one caller at a time.
+type Chain struct {
+	cfg    Config
+	log    string
+	worker *work.Worker
+
+	mu      sync.Mutex
+	newest  *Snapshot            // that was seen; nil before, or when there is none
+	recent  map[uint64]*Snapshot // the last keep that were read or made
+	pending map[identity.Batch]accepted.Batch
+	refused bool // Offer had no room since the last job
+	backlog bool // the last job had not room for all that waited
+
+	// Of Step alone: when it was last seen that a message of the next job waits.
+	checked time.Time
+}
+
+// Log is the name of a shard's chain in the table of pending work.
+func Log(s shard.ID) string { return "snapshot/" + s.String() }
+
+// Topic is where its messages go.
+func Topic(s shard.ID) string { return "snapshot-" + s.String() }
+
+// NewChain checks the settings; it makes no request.
+func NewChain(c Config) (*Chain, error) {
+	if c.Store == nil || c.Table == nil || c.Queue == nil || c.Frames == nil || c.Now == nil || c.AuthorityID == "" || c.Owner == "" {
+		return nil, errors.New("snapshot: a dependency is missing")
+	}
+	if err := shard.CheckCount(c.Shards); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	if uint32(c.Shard) >= c.Shards || c.Window < 0 || c.MaxPending < 0 || c.Interval < 0 {
+		return nil, fmt.Errorf("snapshot: shard %s of %d, window %v, %d pending", c.Shard, c.Shards, c.Window, c.MaxPending)
+	}
+	if c.Window == 0 {
+		c.Window = DefaultWindow
+	}
+	if c.Hold == 0 {
+		c.Hold = DefaultHold
+	}
+	if c.PackBatches <= 0 || c.PackBatches > MaxPackBatches {
+		c.PackBatches = MaxPackBatches
+	}
+	if c.MaxPending == 0 {
+		c.MaxPending = DefaultMaxPending
+	}
+	ch := &Chain{cfg: c, log: Log(c.Shard), recent: map[uint64]*Snapshot{}, pending: map[identity.Batch]accepted.Batch{}}
+	w, err := work.NewWorker(c.Queue, c.Table, handler{ch}, work.Config{
+		Topic: Topic(c.Shard), Owner: c.Owner, Order: work.Sparse, Hold: c.Hold, TimeLimit: c.TimeLimit,
+		// A chain must not wait for an operator: it is tried for ever.
+		MaxAttempts: math.MaxUint32,
+	}, c.Now)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	ch.worker = w
+	return ch, nil
+}
+
+// Offer hands in accepted batches. Those of other times than the window, and those that
+// the newest snapshot has, are dropped. It reports whether there is room for more.
+func (c *Chain) Offer(entries []accepted.Batch) (room bool) {
+	horizon := c.horizon()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range entries {
+		if lasts(e) < horizon || c.newest != nil && c.newest.Covers(e.Identity) {
+			continue
+		}
+		if len(c.pending) >= c.cfg.MaxPending {
+			c.refused = true
+			continue
+		}
+		c.pending[e.Identity] = e
+	}
+	return len(c.pending) < c.cfg.MaxPending
+}
+
+// Room reports whether Offer would take more.
+func (c *Chain) Room() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	room := len(c.pending) < c.cfg.MaxPending
+	c.refused = c.refused || !room
+	return room
+}
+
+// Pending counts the batches that wait for a snapshot.
+func (c *Chain) Pending() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending)
+}
+
+// Newest is the newest snapshot that was read or made; nil when there is none.
+func (c *Chain) Newest() *Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest
+}
+
+// messageCheck is the time between two looks whether a message of the next job waits.
+const messageCheck = time.Minute
+
+// Step receives one message of the shard's topic and does its job, if it is due. The chain
+// goes on by itself: each job sends the message of the next one before it is done.
+func (c *Chain) Step(ctx context.Context) (work.Outcome, error) {
+	if now := c.cfg.Now(); c.checked.IsZero() || now.Before(c.checked) || now.Sub(c.checked) >= messageCheck {
+		if err := c.ensureMessage(ctx, c.checked.IsZero()); err != nil {
+			return work.Failed, err
+		}
+		c.checked = now
+	}
+	return c.worker.Step(ctx)
+}
+
+// ensureMessage sees that a message of the lowest pending job waits: a chain begins with
+// one, and a queue may lose one. The first of an owner sends it in any case, as its
+// predecessor may have died with a message that stays hidden for long; a double is deleted
+// when the job is done.
+func (c *Chain) ensureMessage(ctx context.Context, first bool) error {
+	rows, _, err := c.cfg.Table.Rows(ctx, c.log, "", 1)
+	if err != nil {
+		return fmt.Errorf("snapshot: rows of %s: %w", c.log, err)
+	}
+	if len(rows) == 0 {
+		number, err := c.next(ctx)
+		if err != nil {
+			return err
+		}
+		return c.submit(ctx, number, 0)
+	}
+	if !first {
+		depth, err := c.cfg.Queue.Depth(ctx, Topic(c.cfg.Shard))
+		if err != nil || depth.Ready+depth.Hidden > 0 {
+			return err
+		}
+	}
+	return c.submit(ctx, rows[0].Number, 0)
+}
+
+// next is the number after all that table and store know of: neither may have lost some.
+func (c *Chain) next(ctx context.Context) (uint64, error) {
+	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
+	if err != nil {
+		return 0, err
+	}
+	log, err := c.cfg.Table.Log(ctx, c.log)
+	if err != nil {
+		return 0, fmt.Errorf("snapshot: log %s: %w", c.log, err)
+	}
+	number := log.Last
+	if n := len(numbers); n > 0 {
+		number = max(number, numbers[n-1])
+	}
+	return number + 1, nil
+}
+
+// submit makes a job pending, if it is not, and sends its message.
+func (c *Chain) submit(ctx context.Context, number uint64, delay time.Duration) error {
+	row := work.Row{Key: work.Key{Log: c.log, Number: number}, Topic: Topic(c.cfg.Shard), Body: Message(c.cfg.Shard, number)}
+	if err := work.Submit(ctx, c.cfg.Queue, c.cfg.Table, row, delay); err != nil {
+		return fmt.Errorf("snapshot: submit %s: %w", row.Key, err)
+	}
+	return nil
+}
+
+// minWait is the least time for which a message is put back whose job is not due.
+const minWait = time.Second
+
+// wait is how long the next snapshot is not due; 0: it is. One that would be the same as
+// the newest is not made.
+func (c *Chain) wait() time.Duration {
+	due := c.due()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !due {
+		return max(c.cfg.Interval, minWait)
+	}
+	if c.newest == nil || c.backlog {
+		return 0
+	}
+	// A snapshot of a clock that is ahead of this one says nothing about when the next is due.
+	since := c.cfg.Now().Sub(time.Unix(0, c.newest.CreatedAt))
+	// A message that comes a little early, by other clocks and whole seconds, is not put back for that.
+	if rest := c.cfg.Interval - since; since >= 0 && rest > c.cfg.Interval/10 {
+		return max(rest, minWait)
+	}
+	return 0
+}
+
+// due: the next snapshot would differ.
+func (c *Chain) due() bool {
+	horizon := c.horizon()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, e := range c.pending {
+		if lasts(e) < horizon || c.newest != nil && c.newest.Covers(id) {
+			delete(c.pending, id)
+		}
+	}
+	if len(c.pending) > 0 {
+		return true
+	}
+	if c.newest != nil {
+		for i := range c.newest.Packs {
+			if c.newest.Packs[i].MaxTime < horizon {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// scan lists the snapshots and reads the newest readable one, if it is not known.
+func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
+	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
+	if err != nil {
+		return nil, err
+	}
+	base, err := c.base(ctx, numbers, math.MaxUint64)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.newest = base
+	c.mu.Unlock()
+	return numbers, nil
+}
+
+// base is the newest of numbers below the given one that can be read; nil when none can.
+func (c *Chain) base(ctx context.Context, numbers []uint64, below uint64) (*Snapshot, error) {
+	tries := 0
+	for i := len(numbers) - 1; i >= 0 && tries < keep; i-- {
+		if numbers[i] >= below {
+			continue
+		}
+		tries++
+		s, err := c.read(ctx, numbers[i])
+		if err == nil {
+			return s, nil
+		}
+		if !absent(err) {
+			return nil, err
+		}
+		c.lost(err)
+	}
+	return nil, nil
+}
+
+// read reads a snapshot of this chain, or remembers it.
+func (c *Chain) read(ctx context.Context, number uint64) (*Snapshot, error) {
+	c.mu.Lock()
+	s := c.recent[number]
+	c.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	s, err := Read(ctx, c.cfg.Store, c.cfg.Shard, number)
+	if err != nil {
+		return nil, err
+	}
+	if s.AuthorityID != c.cfg.AuthorityID || s.Shards != c.cfg.Shards {
+		return nil, Kind.Corrupt(s.Key(), "it is of authority %q and %d shards", s.AuthorityID, s.Shards)
+	}
+	c.remember(s)
+	return s, nil
+}
+
+func (c *Chain) remember(s *Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.recent[s.Number] = s
+	for len(c.recent) > keep {
+		least := uint64(math.MaxUint64)
+		for n := range c.recent {
+			least = min(least, n)
+		}
+		delete(c.recent, least)
+	}
+}
+
+func (c *Chain) horizon() int64 { return c.cfg.Now().Add(-c.cfg.Window).UnixNano() }
+
+func (c *Chain) lost(err error) {
+	if f := c.cfg.Events.Lost; f != nil {
+		f(err)
+	}
+}
+
+// lasts is the time of the batch's newest sample, as far as a snapshot waits for it.
+func lasts(e accepted.Batch) int64 { return min(e.MaxTime, e.AcceptedAt+int64(future)) }
+
+// message is the body of a job's message.
+type message struct {
+	Shard  shard.ID `json:"shard"`
+	Number uint64   `json:"number"`
+}
+
+// Message is the body of the message that brings job number of the shard.
+func Message(s shard.ID, number uint64) []byte {
+	b, _ := json.Marshal(message{s, number}) // numbers always marshal
+	return b
+}
+
+// handler makes a chain's jobs known to a worker.
+type handler struct{ c *Chain }
+
+// Job reads a message, and says whether its job is due.
+func (h handler) Job(ctx context.Context, m work.Message) (work.Key, uint64, error) {
+	var b message
+	if err := json.Unmarshal(m.Body, &b); err != nil || b.Shard != h.c.cfg.Shard || b.Number == 0 {
+		return work.Key{}, 0, fmt.Errorf("%w: message %q", work.ErrPoison, m.Body)
+	}
+	k := work.Key{Log: h.c.log, Number: b.Number}
+	if refill := h.c.cfg.Refill; refill != nil {
+		if err := refill(ctx); err != nil {
+			return k, 0, err
+		}
+	}
+	numbers, err := h.c.scan(ctx)
+	if err != nil {
+		return k, 0, err
+	}
+	if n := len(numbers); n > 0 && numbers[n-1] >= b.Number {
+		return k, h.c.cfg.Fence, nil // committed; what is left is to say so
+	}
+	if wait := h.c.wait(); wait > 0 {
+		return k, 0, &work.NotDueError{Wait: wait}
+	}
+	return k, h.c.cfg.Fence, nil
+}
+
+// Run makes one snapshot, and then the next job, so that a chain never stops: the row of
+// this one stays until the next one has its own.
+func (h handler) Run(ctx context.Context, j *work.Job) error {
+	err := h.c.make(ctx, j)
+	if err == nil {
+		err = h.c.submitNext(ctx, j.Key().Number)
+	}
+	if err != nil {
+		err = fmt.Errorf("snapshot %s: %w", j.Key(), err)
+	}
+	return err
+}
+
+// submitNext makes the job after number pending, with a message that comes when it is due.
+func (c *Chain) submitNext(ctx context.Context, number uint64) error {
+	c.mu.Lock()
+	if c.newest != nil {
+		number = max(number, c.newest.Number)
+	}
+	c.backlog, c.refused = len(c.pending) > 0 || c.refused, false
+	wait := c.cfg.Interval
+	if c.backlog {
+		wait = 0
+	}
+	c.mu.Unlock()
+	return c.submit(ctx, number+1, min(wait, work.MaxDelay))
+}

@@ -1,0 +1,20 @@
+// Package snapshot has the live-state snapshots of shards: a query node starts from a few
+// objects in place of one request per frame of its window. Snapshot k of a shard is the
+// packs of snapshot k-1 that still hold samples of the window, and packs of the batches
+// since. Packs hold the exact frames. The owner of the shard makes the chain as jobs of
+// internal/coordination/work.
+//
+// A snapshot is an optimization and no authority: what it lacks, an audit of the identity
+// manifests finds. The package starts no goroutines and reads no clock.
+// docs/format/snapshots.md has the formats, docs/protocol/snapshots.md the order of writes.
+package snapshot
+
+import (
+	"lightmetrics.dev/lightmetrics/internal/record"
+)
+
+// Kinds of the objects. A pack is frames behind a header, which is a record.
+var (
+	Kind     = record.Kind{Schema: "lightmetrics.live_snapshot.v1", Title: "live snapshot", MaxBytes: MaxSnapshotBytes}
+	PackKind = record.Kind{Schema: "lightmetrics.live_pack.v1", Title: "pack", MaxBytes: MaxPackBytes}
+)

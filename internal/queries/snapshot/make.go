@@ -1,0 +1,382 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// progress is a job's checkpoint: the packs that are written so far. Whoever resumes the
+// job names them in the snapshot, and goes on with what they lack.
+type progress struct {
+	// Base is the number of the snapshot that this one goes on from, 0 for none.
+	Base   uint64  `json:"base"`
+	Pieces []piece `json:"pieces"`
+}
+
+// piece is a pack that is written.
+type piece struct {
+	// SHA256 is zero when nothing of the merged packs was left.
+	SHA256 identity.Digest `json:"sha256"`
+	// From are the packs of the base that it takes the place of; none for new batches.
+	From []identity.Digest `json:"from,omitempty"`
+}
+
+// making is one job under way.
+type making struct {
+	c      *Chain
+	j      *work.Job
+	number uint64
+	base   *Snapshot // nil: none
+	state  progress
+	refs   []*Ref // of the pieces; nil for one that is empty, or lost
+}
+
+func (c *Chain) make(ctx context.Context, j *work.Job) error {
+	m := &making{c: c, j: j, number: j.Key().Number}
+	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
+	if err != nil {
+		return err
+	}
+	if n := len(numbers); n > 0 && numbers[n-1] >= m.number {
+		return c.takeOver(ctx, numbers) // committed by whoever was here before
+	}
+	if err := m.resume(ctx, numbers); err != nil {
+		return err
+	}
+	if err := m.merge(ctx); err != nil {
+		return err
+	}
+	if err := m.pack(ctx); err != nil {
+		return err
+	}
+	if err := m.commit(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+// takeOver takes over the newest snapshot and drops what it has from the pending batches.
+func (c *Chain) takeOver(ctx context.Context, numbers []uint64) error {
+	s, err := c.base(ctx, numbers, ^uint64(0))
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.newest = s
+	if s == nil {
+		return nil
+	}
+	for id := range c.pending {
+		if s.Covers(id) {
+			delete(c.pending, id)
+		}
+	}
+	return nil
+}
+
+// resume reads what a former owner has left of this job.
+func (m *making) resume(ctx context.Context, numbers []uint64) error {
+	var err error
+	if s := m.j.State(); len(s) > 0 {
+		if err := json.Unmarshal(s, &m.state); err != nil {
+			m.c.lost(fmt.Errorf("checkpoint of %s: %w: %w", m.j.Key(), record.ErrCorrupt, err))
+			m.state = progress{}
+		}
+	}
+	if m.base, err = m.c.base(ctx, numbers, m.number); err != nil {
+		return err
+	}
+	base := uint64(0)
+	if m.base != nil {
+		base = m.base.Number
+	}
+	if m.state.Base != base { // the one it went on from is gone
+		m.state.Pieces = slices.DeleteFunc(m.state.Pieces, func(p piece) bool { return len(p.From) > 0 })
+		m.state.Base = base
+	}
+	pieces := m.state.Pieces
+	m.state.Pieces = nil
+	for _, p := range pieces {
+		var ref *Ref
+		if !p.SHA256.IsZero() {
+			r, err := readRef(ctx, m.c.cfg.Store, Ref{Number: m.number, SHA256: p.SHA256}.Key(m.c.cfg.Shard))
+			switch {
+			case err == nil:
+				ref = &r
+			case absent(err):
+				m.c.lost(err)
+				continue // what it held is done again
+			default:
+				return err
+			}
+		}
+		m.state.Pieces, m.refs = append(m.state.Pieces, p), append(m.refs, ref)
+	}
+	return nil
+}
+
+// replaced maps packs of the base to the piece that takes their place.
+func (m *making) replaced() map[identity.Digest]int {
+	out := map[identity.Digest]int{}
+	for i, p := range m.state.Pieces {
+		for _, d := range p.From {
+			out[d] = i
+		}
+	}
+	return out
+}
+
+// carried are the packs of the base that still hold samples of the window and stay as they are.
+func (m *making) carried() []Ref {
+	if m.base == nil {
+		return nil
+	}
+	horizon, gone := m.c.horizon(), m.replaced()
+	var out []Ref
+	for _, r := range m.base.Packs {
+		if _, ok := gone[r.SHA256]; !ok && r.MaxTime >= horizon {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// packs of the snapshot, in the order of their making.
+func (m *making) packs() []Ref {
+	var out []Ref
+	done := make([]bool, len(m.refs))
+	if m.base != nil {
+		horizon, gone := m.c.horizon(), m.replaced()
+		for _, r := range m.base.Packs {
+			i, merged := gone[r.SHA256]
+			switch {
+			case merged && !done[i]:
+				if done[i] = true; m.refs[i] != nil {
+					out = append(out, *m.refs[i])
+				}
+			case !merged && r.MaxTime >= horizon:
+				out = append(out, r)
+			}
+		}
+	}
+	for i, r := range m.refs {
+		if r != nil && !done[i] {
+			out = append(out, *r)
+		}
+	}
+	return out
+}
+
+// merge writes one pack in place of several small ones, without what is out of the window.
+func (m *making) merge(ctx context.Context) error {
+	carried := m.carried()
+	for _, group := range mergePlan(carried, uint64(m.c.cfg.PackBatches)) {
+		p := piece{}
+		var left []Batch
+		seen := map[identity.Batch]bool{}
+		for _, i := range group {
+			ref := carried[i]
+			p.From = append(p.From, ref.SHA256)
+			pk, err := ReadPack(ctx, m.c.cfg.Store, m.base, ref)
+			if err != nil && !absent(err) {
+				return err
+			}
+			if err != nil {
+				m.c.lost(err)
+				continue
+			}
+			for k, e := range pk.Entries {
+				raw, err := pk.Frame(k)
+				if err != nil {
+					m.c.lost(err)
+					continue
+				}
+				if lasts(e) >= m.c.horizon() && !seen[e.Identity] {
+					seen[e.Identity] = true
+					left = append(left, Batch{e, raw})
+				}
+			}
+		}
+		if err := m.write(ctx, p, left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pack writes the batches that no pack has.
+func (m *making) pack(ctx context.Context) error {
+	var todo []accepted.Batch
+	have, horizon := m.packs(), m.c.horizon()
+	m.c.mu.Lock()
+	for id, e := range m.c.pending {
+		if lasts(e) >= horizon && !covers(have, id) {
+			todo = append(todo, e)
+		}
+	}
+	m.c.mu.Unlock()
+	slices.SortFunc(todo, func(a, b accepted.Batch) int { return a.Claim().Compare(b.Claim()) })
+	for n := 0; len(todo) > 0 && n < maxNewPacks; n++ {
+		var part []accepted.Batch
+		part, todo = m.c.cut(todo)
+		if len(part) == 0 {
+			continue
+		}
+		raws, err := m.c.cfg.Frames(ctx, part)
+		if err != nil {
+			return fmt.Errorf("read frames: %w", err)
+		}
+		var batches []Batch
+		for i, e := range part {
+			if raws[i] == nil {
+				m.c.skip(e)
+				continue
+			}
+			batches = append(batches, Batch{e, raws[i]})
+		}
+		if len(batches) == 0 {
+			continue
+		}
+		if err := m.write(ctx, piece{}, batches); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cut takes the entries of one pack off; none when the first fits in no pack.
+func (c *Chain) cut(todo []accepted.Batch) (part, rest []accepted.Batch) {
+	const frameOfHeader = 256 // all of the header but the entries
+	size := uint64(prefixBytes + frameOfHeader)
+	for i, e := range todo {
+		n := e.FrameBytes + uint64(len(record.JSON(e))) + 1
+		switch {
+		case i == 0 && size+n > MaxPackBytes:
+			c.skip(e)
+			return nil, todo[1:]
+		case i == c.cfg.PackBatches || size+n > MaxPackBytes:
+			return todo[:i], todo[i:]
+		}
+		size += n
+	}
+	return todo, nil
+}
+
+// skip leaves a batch out for as long as this chain lives.
+func (c *Chain) skip(e accepted.Batch) {
+	c.mu.Lock()
+	delete(c.pending, e.Identity)
+	c.mu.Unlock()
+	if f := c.cfg.Events.Skipped; f != nil {
+		f(e)
+	}
+}
+
+// write writes a pack and then the checkpoint that has it.
+func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
+	var ref *Ref
+	if len(batches) > 0 {
+		b, err := EncodePack(m.c.cfg.Shard, m.c.cfg.Shards, batches)
+		if err != nil {
+			return err
+		}
+		pk, err := DecodePack(b)
+		if err != nil {
+			return err
+		}
+		r, err := refOf(m.number, b, pk)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(m.packs(), func(o Ref) bool { return o.SHA256 == r.SHA256 }) {
+			return nil // the base has it, byte for byte
+		}
+		ref, p.SHA256 = &r, r.SHA256
+		if _, err := create(ctx, m.c.cfg.Store, r.Key(m.c.cfg.Shard), b, objstore.PutOptions{SHA256: r.SHA256}); err != nil {
+			return err
+		}
+		if f := m.c.cfg.Events.Packed; f != nil {
+			f(r, len(p.From) > 0)
+		}
+	}
+	m.state.Pieces, m.refs = append(m.state.Pieces, p), append(m.refs, ref)
+	state, err := json.Marshal(m.state)
+	if err != nil {
+		return err
+	}
+	return m.j.Checkpoint(ctx, state)
+}
+
+// commit creates the snapshot. Where one of the number is there, it counts, whoever made it.
+func (m *making) commit(ctx context.Context) error {
+	s := &Snapshot{
+		AuthorityID: m.c.cfg.AuthorityID, Shard: m.c.cfg.Shard, Shards: m.c.cfg.Shards, Number: m.number, Fence: m.j.Fence(),
+		CreatedAt: max(m.c.cfg.Now().UnixNano(), 0), Packs: m.packs(),
+	}
+	if s.Packs == nil {
+		s.Packs = []Ref{}
+	}
+	if over := len(s.Packs) - MaxPacks; over > 0 {
+		s.Packs = s.Packs[over:] // the oldest go; an audit finds their batches
+	}
+	body, err := s.Marshal()
+	for errors.Is(err, errTooLong) && len(s.Packs) > 1 {
+		s.Packs = s.Packs[(len(s.Packs)+7)/8:]
+		body, err = s.Marshal()
+	}
+	if err != nil {
+		return err
+	}
+	created, err := create(ctx, m.c.cfg.Store, s.Key(), body, objstore.PutOptions{ContentType: "application/json"})
+	if err != nil {
+		return err
+	}
+	if created {
+		m.c.remember(s)
+		if f := m.c.cfg.Events.Committed; f != nil {
+			f(s)
+		}
+	}
+	numbers := []uint64{m.number}
+	if m.base != nil {
+		numbers = []uint64{m.base.Number, m.number}
+	}
+	if err := m.c.takeOver(ctx, numbers); err != nil {
+		return err
+	}
+	snaps, packs, err := m.c.Collect(ctx)
+	if f := m.c.cfg.Events.Collected; f != nil {
+		f(snaps, packs, err)
+	}
+	return nil
+}
+
+// tries of a write whose outcome is not known.
+const tries = 4
+
+// create creates an object; created is false when one was there, which may be that of an
+// earlier try.
+func create(ctx context.Context, s objstore.Store, key string, body []byte, o objstore.PutOptions) (created bool, err error) {
+	for range tries {
+		_, err = s.Create(ctx, key, body, o)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, objstore.ErrExists):
+			return false, nil
+		case !errors.Is(err, objstore.ErrUnknown) && !errors.Is(err, objstore.ErrConflict) || ctx.Err() != nil:
+			return false, fmt.Errorf("create %q: %w", key, err)
+		}
+	}
+	return false, fmt.Errorf("create %q: %w", key, err)
+}

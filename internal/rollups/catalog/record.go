@@ -1,0 +1,350 @@
+// Package catalog has the records of published rollup sets and the view of which of them
+// count: per shard, hour and resolution the highest committed generation. The core is pure;
+// Catalog reads it from a store. docs/format/published-sets.md has the JSON.
+//
+// What a manifest's key holds decides its generation for good: nothing yet, a committed
+// Set, an Aborted record, or the Removed record that a superseded set turns into.
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Kinds of the records.
+var (
+	SetKind     = record.Kind{Schema: "lightmetrics.rollup_set.v1", Title: "published set", MaxBytes: MaxRecordBytes}
+	AbortedKind = record.Kind{Schema: "lightmetrics.rollup_set_aborted.v1", Title: "aborted set", MaxBytes: MaxRecordBytes}
+	RemovedKind = record.Kind{Schema: "lightmetrics.rollup_set_removed.v1", Title: "removed set", MaxBytes: MaxRecordBytes}
+	// CompactionKind is of sets with Name.Span, CompactedKind of those with Into.
+	CompactionKind = record.Kind{Schema: "lightmetrics.rollup_compaction.v1", Title: "compaction", MaxBytes: MaxRecordBytes}
+	CompactedKind  = record.Kind{Schema: "lightmetrics.rollup_set_compacted.v1", Title: "compacted set", MaxBytes: MaxRecordBytes}
+)
+
+// Bounds of records. A reader refuses longer ones unread.
+const (
+	MaxRecordBytes = 16 << 20
+	MaxObjects     = 20_000
+	MaxNameBytes   = 128 // authority and worker ids, reasons
+	MaxMetricBytes = 2048
+	MaxTxnBytes    = 256
+)
+
+// Name of a generation of a shard's hour in a resolution.
+type Name = layout.RollupSetName
+
+// Object is one chunk and its index.
+type Object struct {
+	// Metric that the chunk is of, or layout.MixedMetrics.
+	Metric       string          `json:"metric"`
+	ChunkKey     string          `json:"chunk_key"`
+	ChunkBytes   uint64          `json:"chunk_bytes"`
+	ChunkSHA256  identity.Digest `json:"chunk_sha256"`
+	FooterOffset uint64          `json:"footer_offset"`
+	IndexKey     string          `json:"index_key"`
+	IndexBytes   uint64          `json:"index_bytes"`
+	IndexSHA256  identity.Digest `json:"index_sha256"`
+	Series       uint64          `json:"series"`
+	Samples      uint64          `json:"samples"`
+	// MinTime and MaxTime of the rows, Unix nanoseconds.
+	MinTime int64 `json:"min_time_unix_ns"`
+	MaxTime int64 `json:"max_time_unix_ns"`
+}
+
+// Counts of a set. Records of the inputs = Published + OtherHours + Overlapped + Duplicates.
+type Counts struct {
+	Records    uint64 `json:"records"`
+	Published  uint64 `json:"published"`
+	OtherHours uint64 `json:"other_hours"`
+	Overlapped uint64 `json:"overlapped"`
+	Duplicates uint64 `json:"duplicates"`
+	// Series and Samples (rows) of the chunks.
+	Series  uint64 `json:"series"`
+	Samples uint64 `json:"samples"`
+}
+
+// Conserved reports whether every record is accounted for.
+func (c Counts) Conserved() bool {
+	return c.Published <= c.Records && c.OtherHours <= c.Records && c.Overlapped <= c.Records && c.Duplicates <= c.Records &&
+		c.Published+c.OtherHours+c.Overlapped+c.Duplicates == c.Records
+}
+
+// Set is a committed, published set: the manifest.
+type Set struct {
+	AuthorityID string
+	Name        Name
+	// Shards is the deployment's number of shards.
+	Shards uint32
+	// Fence of the shard's ownership under which the set was made.
+	Fence         uint64
+	TransactionID string
+	PlanKey       string
+	PlanSHA256    identity.Digest
+	Counts        Counts
+	Objects       []Object
+	// Supersedes is the generation that this one replaces, 0 for none.
+	Supersedes uint64
+	// CreatedAt by the worker's clock, Unix nanoseconds.
+	CreatedAt int64
+	WorkerID  string
+	Inputs    Inputs
+	// Sources of a compaction, whose rows it has: sets of single hours, in the order of
+	// hours and shards. It has no inputs, and of the counts only Series and Samples.
+	Sources []Name
+	// Into is where the rows of a set went that has no objects any more; nil otherwise.
+	Into *Into
+}
+
+// Aborted says that this generation can never be committed.
+type Aborted struct {
+	AuthorityID string
+	Name        Name
+	Reason      string
+	AbortedAt   int64 // Unix nanoseconds
+	WorkerID    string
+}
+
+// Removed is what a set turns into before its objects are deleted.
+type Removed struct {
+	AuthorityID   string
+	Name          Name
+	TransactionID string
+	Fence         uint64
+	// SupersededBy is the committed generation that replaced it, 0 when it expired.
+	SupersededBy uint64
+	RemovedAt    int64 // Unix nanoseconds
+	WorkerID     string
+	// Keys of the objects that the set named.
+	Keys []string
+}
+
+// Record is what a manifest's key holds: exactly one of the three.
+type Record struct {
+	Set     *Set
+	Aborted *Aborted
+	Removed *Removed
+}
+
+// hourLayout of the hour's start in records.
+const hourLayout = "2006-01-02T15"
+
+// head has the fields that all records start with.
+type head struct {
+	AuthorityID string `json:"authority_id"`
+	Shard       uint32 `json:"shard"`
+	Hour        string `json:"hour"`
+	Resolution  string `json:"window"`
+	Generation  uint64 `json:"generation"`
+	Span        uint16 `json:"span_hours,omitempty"`
+}
+
+func newHead(authority string, n Name) head {
+	return head{authority, uint32(n.Shard), n.Hour.Start().Format(hourLayout), n.Resolution.String(), n.Generation, n.Span}
+}
+
+func (h head) name() (Name, error) {
+	t, err := time.Parse(hourLayout, h.Hour)
+	if err != nil {
+		return Name{}, err
+	}
+	res, err := timegrid.ParseResolution(h.Resolution)
+	if err != nil {
+		return Name{}, err
+	}
+	if h.Shard >= shard.Max || h.Generation == 0 {
+		return Name{}, fmt.Errorf("shard %d, generation %d", h.Shard, h.Generation)
+	}
+	return Name{Hour: timegrid.HourStarting(t), Shard: shard.ID(h.Shard), Resolution: res, Generation: h.Generation, Span: h.Span}, text("authority_id", h.AuthorityID, MaxNameBytes)
+}
+
+// is refuses a record of another generation than n.
+func (h *head) is(n Name) error {
+	name, err := h.name()
+	if err == nil && name != n {
+		err = fmt.Errorf("it is of %s", name.Key())
+	}
+	return err
+}
+
+type setJSON struct {
+	head
+	Shards        uint32          `json:"shards"`
+	Fence         uint64          `json:"fence"`
+	TransactionID string          `json:"transaction_id"`
+	PlanKey       string          `json:"plan_key"`
+	PlanSHA256    identity.Digest `json:"plan_sha256"`
+	InputsSHA256  identity.Digest `json:"inputs_sha256"`
+	Counts        Counts          `json:"counts"`
+	Objects       []Object        `json:"objects"`
+	Supersedes    uint64          `json:"supersedes"`
+	CreatedAt     int64           `json:"created_at_unix_ns"`
+	WorkerID      string          `json:"worker_id"`
+	Inputs        Inputs          `json:"inputs"`
+	Sources       []sourceJSON    `json:"sources,omitempty"`
+	Into          *intoJSON       `json:"into,omitempty"`
+}
+
+type abortedJSON struct {
+	head
+	Reason    string `json:"reason"`
+	AbortedAt int64  `json:"aborted_at_unix_ns"`
+	WorkerID  string `json:"worker_id"`
+}
+
+type removedJSON struct {
+	head
+	TransactionID string   `json:"transaction_id"`
+	Fence         uint64   `json:"fence"`
+	SupersededBy  uint64   `json:"superseded_by"`
+	RemovedAt     int64    `json:"removed_at_unix_ns"`
+	WorkerID      string   `json:"worker_id"`
+	Keys          []string `json:"keys"`
+}
+
+// Marshal writes the canonical JSON. It does not validate.
+func (s *Set) Marshal() []byte {
+	objects := s.Objects
+	if objects == nil {
+		objects = []Object{}
+	}
+	return s.kind().Marshal(setJSON{
+		newHead(s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
+		s.Inputs.Digest(), s.Counts, objects, s.Supersedes, s.CreatedAt, s.WorkerID, s.Inputs,
+		s.sourcesJSON(), s.Into.json(),
+	})
+}
+
+// Marshal writes the canonical JSON.
+func (a *Aborted) Marshal() []byte {
+	return AbortedKind.Marshal(abortedJSON{newHead(a.AuthorityID, a.Name), a.Reason, a.AbortedAt, a.WorkerID})
+}
+
+// Marshal writes the canonical JSON.
+func (r *Removed) Marshal() []byte {
+	keys := r.Keys
+	if keys == nil {
+		keys = []string{}
+	}
+	return RemovedKind.Marshal(removedJSON{newHead(r.AuthorityID, r.Name), r.TransactionID, r.Fence, r.SupersededBy, r.RemovedAt, r.WorkerID, keys})
+}
+
+// ParseRecord reads what the manifest key holds: canonical JSON of one of the three
+// schemas, of the generation that the key names. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseRecord(key string, b []byte) (Record, error) {
+	kind, err := record.OneOf(b, SetKind, CompactionKind, CompactedKind, AbortedKind, RemovedKind)
+	if err != nil {
+		return Record{}, SetKind.Wrap(key, err)
+	}
+	r, err := parseRecord(key, b, kind)
+	if err != nil {
+		return Record{}, kind.Wrap(key, err)
+	}
+	return r, nil
+}
+
+func parseRecord(key string, b []byte, kind record.Kind) (Record, error) {
+	want, err := layout.ParseRollupSet(key)
+	if err != nil {
+		return Record{}, err
+	}
+	var r Record
+	var form any
+	switch kind {
+	case AbortedKind:
+		var j abortedJSON
+		r.Aborted, err = parseAborted(want, b, &j)
+		form = j
+	case RemovedKind:
+		var j removedJSON
+		r.Removed, err = parseRemoved(want, b, &j)
+		form = j
+	default:
+		var j setJSON
+		r.Set, err = parseSet(want, b, kind, &j)
+		form = j
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	return r, kind.Verify(b, r.Marshal(), form)
+}
+
+// Marshal writes the canonical JSON of the one that is there.
+func (r Record) Marshal() []byte {
+	switch {
+	case r.Set != nil:
+		return r.Set.Marshal()
+	case r.Aborted != nil:
+		return r.Aborted.Marshal()
+	}
+	return r.Removed.Marshal()
+}
+
+func parseSet(n Name, b []byte, kind record.Kind, j *setJSON) (*Set, error) {
+	if err := errors.Join(kind.Decode(b, j), j.is(n)); err != nil {
+		return nil, err
+	}
+	s := &Set{
+		AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, Fence: j.Fence, TransactionID: j.TransactionID,
+		PlanKey: j.PlanKey, PlanSHA256: j.PlanSHA256, Counts: j.Counts, Objects: j.Objects, Supersedes: j.Supersedes,
+		CreatedAt: j.CreatedAt, WorkerID: j.WorkerID, Inputs: j.Inputs,
+	}
+	var err error
+	if s.Sources, err = parseSources(n, j.Sources); err != nil {
+		return nil, err
+	}
+	if s.Into, err = parseInto(j.Into); err != nil {
+		return nil, err
+	}
+	return s, s.Validate()
+}
+
+func parseAborted(n Name, b []byte, j *abortedJSON) (*Aborted, error) {
+	if err := errors.Join(AbortedKind.Decode(b, j), j.is(n)); err != nil {
+		return nil, err
+	}
+	a := &Aborted{j.AuthorityID, n, j.Reason, j.AbortedAt, j.WorkerID}
+	return a, errors.Join(text("worker_id", a.WorkerID, MaxNameBytes), text("reason", a.Reason, MaxNameBytes), notNegative("aborted_at_unix_ns", a.AbortedAt))
+}
+
+func parseRemoved(n Name, b []byte, j *removedJSON) (*Removed, error) {
+	if err := errors.Join(RemovedKind.Decode(b, j), j.is(n)); err != nil {
+		return nil, err
+	}
+	r := &Removed{j.AuthorityID, n, j.TransactionID, j.Fence, j.SupersededBy, j.RemovedAt, j.WorkerID, j.Keys}
+	if len(r.Keys) > 2*MaxObjects || r.SupersededBy != 0 && r.SupersededBy <= n.Generation {
+		return nil, fmt.Errorf("%d keys, superseded by generation %d", len(r.Keys), r.SupersededBy)
+	}
+	for _, k := range r.Keys {
+		o, err := layout.ParseRollupObject(k)
+		if err != nil {
+			return nil, err
+		}
+		if o.Hour != n.Hour {
+			return nil, fmt.Errorf("key %q is of another hour", k)
+		}
+	}
+	return r, errors.Join(text("worker_id", r.WorkerID, MaxNameBytes), text("transaction_id", r.TransactionID, MaxTxnBytes), notNegative("removed_at_unix_ns", r.RemovedAt))
+}
+
+func text(name, s string, limit int) error {
+	if s == "" || len(s) > limit || !utf8.ValidString(s) {
+		return fmt.Errorf("%s is not 1 to %d bytes of UTF-8", name, limit)
+	}
+	return nil
+}
+
+func notNegative(name string, v int64) error {
+	if v < 0 {
+		return fmt.Errorf("%s is negative", name)
+	}
+	return nil
+}

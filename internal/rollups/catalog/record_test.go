@@ -1,0 +1,147 @@
+package catalog
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const testHour = timegrid.Hour(498_000) // 2026-10-24T00
+
+// testSet has one chunk and inputs of the agents.
+func testSet(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, ids ...identity.Batch) *Set {
+	in, err := NewInputs(ids)
+	if err != nil {
+		panic(err)
+	}
+	chunk, index := identity.Sum([]byte("chunk")), identity.Sum([]byte("index"))
+	return &Set{
+		AuthorityID: "authority-1", Name: Name{Hour: testHour, Shard: s, Resolution: res, Generation: gen}, Shards: 4, Fence: 18446744073709551615,
+		TransactionID: "manifests/…@0123", PlanKey: layout.RollupPlan(testHour, s, gen), PlanSHA256: identity.Sum([]byte("plan")),
+		Counts: Counts{Records: in.Records(), Published: in.Records(), Series: 1, Samples: 20},
+		Objects: []Object{{
+			Metric: "cpu.load é<&>\u2028", ChunkKey: layout.RollupChunk(res, testHour, "cpu.load é<&>\u2028", chunk, 1), ChunkBytes: 5, ChunkSHA256: chunk, FooterOffset: 3,
+			IndexKey: layout.RollupIndex(testHour, index, 0), IndexBytes: 5, IndexSHA256: index, Series: 1, Samples: 20, MinTime: -5, MaxTime: 7,
+		}},
+		Supersedes: supersedes, CreatedAt: 1795237506000000007, WorkerID: "worker \"1\"\n", Inputs: in,
+	}
+}
+
+func golden() map[string]Record {
+	set := testSet(3, timegrid.OneMinute, 2, 1, batch("host/1", 0, 9), batch("host/1", 10, 19), batch("é", 5, 5))
+	empty := testSet(0, timegrid.Raw, 1, 0)
+	empty.Objects, empty.Counts = nil, Counts{}
+	return map[string]Record{
+		"set": {Set: set}, "empty": {Set: empty}, "removed": {Removed: set.Remove(3, 1795237506000000008, "worker 2")},
+		"aborted": {Aborted: &Aborted{AuthorityID: "authority-1", Name: set.Name, Reason: "collected", AbortedAt: 9, WorkerID: "worker 2"}},
+	}
+}
+
+func (r Record) key() string {
+	switch {
+	case r.Set != nil:
+		return r.Set.Name.Key()
+	case r.Aborted != nil:
+		return r.Aborted.Name.Key()
+	}
+	return r.Removed.Name.Key()
+}
+
+func TestGoldenRecords(t *testing.T) {
+	for name, r := range golden() {
+		path := filepath.Join("testdata", name+".json")
+		b := r.Marshal()
+		if *update {
+			if err := os.WriteFile(path, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(b, want) {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, b, want)
+		}
+		back, err := ParseRecord(r.key(), want)
+		if err != nil || !bytes.Equal(back.Marshal(), want) {
+			t.Errorf("%s does not come back: %v", name, err)
+		}
+	}
+}
+
+// Every change of a record's bytes makes it another record or none.
+func TestParserRefuses(t *testing.T) {
+	r := golden()["set"]
+	key, b := r.key(), string(r.Marshal())
+	refused := func(what, key, text string) {
+		t.Helper()
+		if _, err := ParseRecord(key, []byte(text)); !errors.Is(err, record.ErrCorrupt) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	other := r.Set.Name
+	other.Generation++
+	refused("of another key", other.Key(), b)
+	refused("no key of a set", "manifests/v1/x.json", b)
+	for what, edit := range map[string][2]string{
+		"white space": {`{"schema"`, `{ "schema"`}, "a field more": {`"fence"`, `"x":1,"fence"`}, "a field twice": {`"shards":4,`, `"shards":4,"shards":4,`},
+		"upper-case name": {`"fence"`, `"Fence"`}, "number as text": {`"shards":4`, `"shards":"4"`}, "fraction": {`"shards":4`, `"shards":4.0`},
+		"needless escape": {`"collected"`, `"collecte\u0064"`}, "other schema": {`rollup_set.v1`, `rollup_sets.v1`}, "shards": {`"shards":4`, `"shards":3`},
+		"records": {`"records":21`, `"records":22`}, "published": {`"published":21`, `"published":20`}, "samples": {`"samples":20},`, `"samples":21},`},
+		"digest of inputs": {`"inputs_sha256":"`, `"inputs_sha256":"0`}, "inputs": {`[[0,10,2]]`, `[[0,10,1],[10,10,1]]`}, "supersedes": {`"supersedes":1`, `"supersedes":2`},
+		"footer": {`"footer_offset":3`, `"footer_offset":5`}, "chunk of another window": {`window=1m`, `window=5m`}, "plan of another generation": {`0000000002.json"`, `0000000001.json"`},
+		"times": {`"max_time_unix_ns":7`, `"max_time_unix_ns":-6`}, "worker": {`"worker_id":"worker \"1\"\n"`, `"worker_id":""`}, "end": {`]}]}`, `]}]}}`},
+		"authority": {`"authority-1"`, `"` + strings.Repeat("a", 129) + `"`},
+	} {
+		if strings.Contains(b, edit[0]) {
+			refused(what, key, strings.Replace(b, edit[0], edit[1], 1))
+		} else if what != "needless escape" {
+			t.Errorf("%s: %q is not in the record", what, edit[0])
+		}
+	}
+	removed := golden()["removed"]
+	b = string(removed.Marshal())
+	refused("superseded by itself", removed.key(), strings.Replace(b, `"superseded_by":3`, `"superseded_by":2`, 1))
+	refused("a key that is no object", removed.key(), strings.Replace(b, `["rollup/v1/`, `["accepted/v1/`, 1))
+	refused("a key of another hour", removed.key(), strings.Replace(b, `date=2026-10-24/hour=00/metric`, `date=2026-10-24/hour=01/metric`, 1))
+	refused("too long", key, strings.Repeat(" ", MaxRecordBytes+1))
+	for i := range b {
+		refused("cut", removed.key(), b[:i])
+	}
+}
+
+func FuzzParseRecord(f *testing.F) {
+	for _, r := range golden() {
+		f.Add(r.key(), r.Marshal())
+	}
+	f.Fuzz(func(t *testing.T, key string, b []byte) {
+		r, err := ParseRecord(key, b)
+		if err != nil {
+			if !errors.Is(err, record.ErrCorrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if !bytes.Equal(r.Marshal(), b) || r.key() != key {
+			t.Errorf("%q became %q", b, r.Marshal())
+		}
+		if r.Set != nil {
+			if err := r.Set.Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

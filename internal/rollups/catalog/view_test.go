@@ -1,0 +1,182 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+func put(t *testing.T, s objstore.Store, r Record) {
+	t.Helper()
+	if _, err := s.Put(t.Context(), r.key(), r.Marshal(), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newCatalog(t *testing.T, r objstore.Reader, requests int) *Catalog {
+	t.Helper()
+	c, err := New(Config{Reader: r, AuthorityID: "authority-1", MaxRequests: requests})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func refresh(t *testing.T, c *Catalog) *View {
+	t.Helper()
+	v, err := c.Refresh(t.Context(), testHour-100, testHour+100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestHighestCommittedGenerationCounts(t *testing.T) {
+	s := fault.New(mem.New(nil), 1)
+	c := newCatalog(t, s, 0)
+	agent := "host"
+	at := shard.Of(agent, 4)
+	one, two := batch(agent, 0, 9), batch(agent, 10, 19)
+	put(t, s, Record{Set: testSet(at, timegrid.Raw, 1, 0, one)})
+	first := refresh(t, c)
+	if !first.Covers(one, testHour, timegrid.Raw) || first.Covers(two, testHour, timegrid.Raw) || first.Covers(one, testHour, timegrid.OneMinute) || first.Covers(one, testHour+1, timegrid.Raw) {
+		t.Error("coverage of generation 1")
+	}
+	put(t, s, Record{Set: testSet(at, timegrid.Raw, 2, 1, one, two)})
+	put(t, s, Record{Aborted: &Aborted{AuthorityID: "authority-1", Name: Name{Hour: testHour, Shard: at, Resolution: timegrid.Raw, Generation: 3}, Reason: "r", WorkerID: "w"}})
+	v := refresh(t, c)
+	if set := v.Set(testHour, at, timegrid.Raw); set == nil || set.Name.Generation != 2 || v.Top(testHour, at, timegrid.Raw) != 3 || !v.Covers(two, testHour, timegrid.Raw) {
+		t.Errorf("%+v", set)
+	}
+	if first.Covers(two, testHour, timegrid.Raw) {
+		t.Error("a view changed")
+	}
+	// Nothing new: one listing, and what has expired; no record is read again.
+	before := s.Count("get", "") + s.Count("list", "")
+	refresh(t, c)
+	if n := s.Count("get", "") + s.Count("list", "") - before; n != 2 {
+		t.Errorf("%d requests", n)
+	}
+	// A superseded set that is removed changes nothing; one that expired hides those before.
+	put(t, s, Record{Removed: testSet(at, timegrid.Raw, 1, 0, one).Remove(2, 0, "w")})
+	if v = refresh(t, c); v.Set(testHour, at, timegrid.Raw) == nil {
+		t.Error("a removed generation hides its successor")
+	}
+	put(t, s, Record{Removed: testSet(at, timegrid.Raw, 2, 1, one, two).Remove(0, 0, "w")})
+	put(t, s, Record{Set: testSet(at, timegrid.Raw, 1, 0, one)})
+	if v = refresh(t, c); v.Set(testHour, at, timegrid.Raw) != nil {
+		t.Error("a superseded generation counts again")
+	}
+	if err := s.Delete(t.Context(), layout.RollupSet(testHour, at, timegrid.Raw, 1)); err != nil {
+		t.Fatal(err)
+	}
+	c.Forget(testHour+1, testHour+2)
+	if len(c.View().Hours()) != 0 {
+		t.Error("hours are not forgotten")
+	}
+}
+
+// A record that can't be read is a problem to be told, not a reason to look further down in silence.
+func TestUnreadableRecordIsAProblem(t *testing.T) {
+	s := mem.New(nil)
+	c := newCatalog(t, s, 0)
+	put(t, s, Record{Set: testSet(1, timegrid.Raw, 1, 0)})
+	if _, err := s.Put(t.Context(), layout.RollupSet(testHour, 1, timegrid.Raw, 2), []byte("{}"), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	foreign := testSet(1, timegrid.Raw, 3, 1)
+	foreign.AuthorityID = "another"
+	put(t, s, Record{Set: foreign})
+	v := refresh(t, c)
+	if p := v.Problems(testHour); len(p) != 2 || !errors.Is(p[0].Err, record.ErrCorrupt) || !errors.Is(p[1].Err, record.ErrCorrupt) {
+		t.Errorf("%v", p)
+	}
+	put(t, s, Record{Set: testSet(1, timegrid.Raw, 2, 1)})
+	if v = refresh(t, c); len(v.Problems(testHour)) != 1 || v.Set(testHour, 1, timegrid.Raw).Name.Generation != 2 {
+		t.Error("it is not read again")
+	}
+}
+
+// A refresh with few requests goes on where the one before stopped, in the middle of an
+// hour too, and ends with what one long refresh sees.
+func TestRefreshInSmallSteps(t *testing.T) {
+	s := mem.New(nil)
+	for h := range timegrid.Hour(3) {
+		for sh := range shard.ID(4) {
+			for _, res := range timegrid.Resolutions() {
+				for gen := uint64(1); gen <= 2; gen++ {
+					set := testSet(sh, res, gen, gen-1, batch("a", 0, 9))
+					set.Name.Hour += h
+					set.PlanKey = layout.RollupPlan(set.Name.Hour, sh, gen)
+					o := &set.Objects[0]
+					o.ChunkKey = layout.RollupChunk(res, set.Name.Hour, o.Metric, o.ChunkSHA256, 0)
+					o.IndexKey = layout.RollupIndex(set.Name.Hour, o.IndexSHA256, 0)
+					put(t, s, Record{Set: set})
+				}
+			}
+		}
+	}
+	whole := refresh(t, newCatalog(t, s, 0))
+	c := newCatalog(t, s, 7)
+	steps := 0
+	for ; steps < 100; steps++ {
+		_, err := c.Refresh(t.Context(), testHour-100, testHour+100)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrBudget) {
+			t.Fatal(err)
+		}
+	}
+	if steps < 5 || steps == 100 {
+		t.Errorf("%d steps", steps)
+	}
+	describe := func(v *View) (s string) {
+		for _, h := range v.Hours() {
+			for _, res := range timegrid.Resolutions() {
+				for _, set := range v.Sets(h, res) {
+					s += fmt.Sprintln(set.Name, v.Top(h, set.Name.Shard, res), len(set.Objects))
+				}
+			}
+		}
+		return s
+	}
+	if got, want := describe(c.View()), describe(whole); got != want || len(whole.Hours()) != 3 {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if v, err := c.Refresh(t.Context(), testHour+1, testHour+1); err == nil && len(v.Hours()) != 3 {
+		t.Errorf("a refresh of one hour drops others: %v", v.Hours())
+	}
+}
+
+func TestViewOfNothing(t *testing.T) {
+	var v *View
+	if v.Covers(identity.Batch{}, 0, timegrid.Raw) || v.Set(0, 0, timegrid.Raw) != nil || v.Hours() != nil || len(v.Problems(0)) != 0 || v.Top(0, 0, timegrid.Raw) != 0 {
+		t.Error("something is there")
+	}
+}
+
+func BenchmarkCovers(b *testing.B) {
+	var ids []identity.Batch
+	for a := range 100 {
+		for i := range uint64(360) {
+			ids = append(ids, batch(fmt.Sprintf("host-%d", a), i*(100+i%3), i*(100+i%3)+99))
+		}
+	}
+	in := inputs(b, ids...)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		in.Covers(ids[i%len(ids)])
+		i++
+	}
+}

@@ -1,0 +1,165 @@
+package compact
+
+import (
+	"context"
+	"iter"
+	"math"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// Looker finds the highest committed generations of one resolution and some shards: of hours
+// in which there are many more. It remembers what it read. For one caller at a time.
+type Looker struct {
+	store   objstore.Reader
+	records *catalog.Reader
+}
+
+// NewLooker makes one that knows nothing; it makes no request.
+func NewLooker(r objstore.Reader, authority string) *Looker {
+	return &Looker{r, catalog.NewReader(catalog.ReaderConfig{Read: reading(r, authority), Trim: trim, Follow: true, Limit: math.MaxInt64})}
+}
+
+// reading reads records with a deadline for each.
+func reading(r objstore.Reader, authority string) func(context.Context, string) (catalog.Record, objstore.Info, error) {
+	return func(ctx context.Context, key string) (catalog.Record, objstore.Info, error) {
+		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+		defer cancel()
+		return catalog.Read(ctx, r, authority, key)
+	}
+}
+
+// trim drops what compaction does not need, and what there is most of.
+func trim(s *catalog.Set) {
+	s.Inputs = catalog.Inputs{}
+	if s.Into != nil {
+		s.Into.Keys = nil
+	}
+}
+
+// Seen is what a look found.
+type Seen struct {
+	// Sets are highest committed generations.
+	Sets []*catalog.Set
+	// Compactions that begin in the hours; only those that no set points at are read.
+	Compactions []catalog.Name
+	// Skipped hours of shards have a record that can't be read.
+	Skipped  int
+	from, to timegrid.Hour
+	idle     []*catalog.Set // committed compactions that no set points at
+}
+
+// Look reads the hours from to to, both included, of the shards that of names.
+func (l *Looker) Look(ctx context.Context, res timegrid.Resolution, from, to timegrid.Hour, of func(shard.ID) bool) (Seen, error) {
+	seen := Seen{from: from, to: to}
+	used := map[catalog.Name]bool{}
+	var compactions []catalog.Listed
+	for slot, err := range slots(ctx, l.store, from, to) {
+		if err != nil {
+			return seen, err
+		}
+		if slot.Name.Resolution != res || !of(slot.Name.Shard) {
+			continue
+		}
+		for _, g := range slot.Listed {
+			used[g.Name] = true
+			if slot.Name.Span > 0 {
+				seen.Compactions = append(seen.Compactions, g.Name)
+				compactions = append(compactions, g)
+			}
+		}
+		if slot.Name.Span > 0 {
+			continue
+		}
+		st, err := l.records.State(ctx, slot)
+		switch {
+		case err != nil:
+			return seen, err
+		case len(st.Doubt) > 0:
+			seen.Skipped++ // any of them may count
+		case st.Set != nil:
+			seen.Sets = append(seen.Sets, st.Set)
+		}
+	}
+	if err := l.idle(ctx, &seen, compactions); err != nil {
+		return seen, err
+	}
+	l.records.Keep(func(n catalog.Name) bool { return used[n] || n.Resolution != res && n.Hour >= from })
+	return seen, nil
+}
+
+// idle reads the compactions that no set points at.
+func (l *Looker) idle(ctx context.Context, seen *Seen, compactions []catalog.Listed) error {
+	pointed := map[catalog.Name]bool{}
+	for _, s := range seen.Sets {
+		if s.Into != nil {
+			pointed[s.Into.Name] = true
+		}
+	}
+	for _, c := range compactions {
+		if pointed[c.Name] {
+			continue
+		}
+		g, err := l.records.Generation(ctx, c)
+		if err != nil {
+			return err
+		}
+		// One that can't be read stays.
+		if g.Err == nil && g.Record.Set != nil {
+			seen.idle = append(seen.idle, g.Record.Set)
+		}
+	}
+	return nil
+}
+
+// Unneeded are the compactions that no source points at, or may still be made to: a
+// worker died before it did, and the sources are in a longer span, or replaced, since.
+func (s Seen) Unneeded() []catalog.Name {
+	at := map[catalog.Name]*catalog.Set{}
+	for _, set := range s.Sets {
+		at[set.Name] = set
+	}
+	var out []catalog.Name
+	for _, c := range s.idle {
+		if s.Skipped > 0 || c.Name.Hour < s.from || c.Name.Hour+timegrid.Hour(c.Name.Span)-1 > s.to {
+			continue
+		}
+		if !slices.ContainsFunc(c.Sources, func(src catalog.Name) bool { return at[src] != nil && at[src].Into.Earlier(c.Name) }) {
+			out = append(out, c.Name)
+		}
+	}
+	return out
+}
+
+// slots gives the generations of the hours from to to, slot by slot in key order.
+func slots(ctx context.Context, r objstore.Reader, from, to timegrid.Hour) iter.Seq2[catalog.Slot, error] {
+	return func(yield func(catalog.Slot, error) bool) {
+		o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(from)}
+		for of, err := range catalog.Slots(ctx, timed{r}, o) {
+			if err == nil && of.Name.Hour > to {
+				return
+			}
+			if !yield(of, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// timed lists with a deadline for each page.
+type timed struct{ objstore.Reader }
+
+func (t timed) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	return listPage(ctx, t.Reader, o)
+}
+
+func listPage(ctx context.Context, r objstore.Reader, o objstore.ListOptions) (objstore.Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	return r.List(ctx, o)
+}

@@ -1,0 +1,200 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// ErrEpochOpen: transactions of older epochs are not all decided; nothing is deleted.
+var ErrEpochOpen = errors.New("transactions of older epochs of the reference sets are not all decided")
+
+// Action is what a collection did with a key. Values are stable.
+type Action string
+
+// Actions.
+const (
+	Deleted Action = "DELETED"
+	// DeleteUnknown: it may be gone, now or later; its record stays condemned.
+	DeleteUnknown Action = "DELETE_UNKNOWN"
+	RemovedSet    Action = "REMOVED_SET" // a superseded set's record; its objects follow
+	Kept          Action = "KEPT"        // in use, or not ours: off the queue
+	Later         Action = "LATER"       // looked at again
+)
+
+// Entry is one line of what a collection did.
+type Entry struct {
+	Key    string
+	Action Action
+	Detail string
+}
+
+// Report of a step.
+type Report struct {
+	Items   int // taken from the queue
+	Entries []Entry
+}
+
+// Collector collects what publications leave behind. It has no state that matters and
+// is safe for concurrent use; two that work at once are harmless.
+type Collector struct {
+	core
+	// known are records whose names were read: a listing tells which are as they were.
+	known *catalog.Reader
+	// stale: this collector has seen that the metadata store is an older copy.
+	stale atomic.Bool
+}
+
+// NewCollector checks the settings; it makes no request.
+func NewCollector(c Config) (*Collector, error) {
+	k, err := newCore(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Collector{core: k, known: catalog.NewReader(catalog.ReaderConfig{Read: k.read, Trim: trim, Limit: maxRemembered})}, nil
+}
+
+// Step works off up to limit due items of the queue. On an error the items that were not
+// finished stay on the queue.
+func (c *Collector) Step(ctx context.Context, limit int) (Report, error) {
+	x := &collection{c: c}
+	if err := x.step(ctx, limit); err != nil {
+		return x.report, fmt.Errorf("collect: %w", err)
+	}
+	return x.report, nil
+}
+
+// collection is one step.
+type collection struct {
+	c      *Collector
+	epoch  Epoch
+	report Report
+	// known are records that were read. They decide for good, but that a set may be
+	// removed meanwhile: then its objects are kept for this once.
+	known map[string]*catalog.Record
+}
+
+func (x *collection) step(ctx context.Context, limit int) error {
+	items, err := x.c.cfg.Queue.Due(ctx, x.c.cfg.Clock.Now(), limit)
+	if err != nil || len(items) == 0 {
+		return err
+	}
+	if x.epoch, err = x.c.epoch(ctx); err != nil {
+		return err
+	}
+	if !x.epoch.Decided {
+		return ErrEpochOpen
+	}
+	var failed []error
+	for _, i := range items {
+		if err := x.item(ctx, i); err != nil {
+			failed = append(failed, fmt.Errorf("item %q: %w", i.Key(), err))
+		}
+		// One bad item does not hold up the others; a store that is down does.
+		if ctx.Err() != nil || len(failed) == maxFailed {
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+const maxFailed = 3
+
+// item looks at every key, puts back what has to wait, and only then takes the item off.
+func (x *collection) item(ctx context.Context, i Item) error {
+	var later []string
+	objects := map[timegrid.Hour][]string{}
+	for _, key := range i.Keys {
+		if n, err := layout.ParseRollupSet(key); err == nil {
+			keys, wait, err := x.removeSet(ctx, n)
+			if err != nil {
+				return err
+			}
+			if wait {
+				later = append(later, key)
+			}
+			for _, k := range keys {
+				o, _ := layout.ParseRollupObject(k) // a record's keys were checked
+				objects[o.Hour] = append(objects[o.Hour], k)
+			}
+		} else if o, err := layout.ParseRollupObject(key); err == nil {
+			objects[o.Hour] = append(objects[o.Hour], key)
+		}
+	}
+	for _, h := range sortedHours(objects) {
+		wait, err := x.objects(ctx, h, objects[h], i.Since)
+		if err != nil {
+			return err
+		}
+		later = append(later, wait...)
+	}
+	if len(later) > 0 {
+		if err := x.c.push(ctx, i.Reason, later, i.Since, max(x.c.cfg.Policy.Delay, minDelay)); err != nil {
+			return err
+		}
+	}
+	err := x.c.cfg.Queue.Done(ctx, i)
+	if err == nil {
+		x.report.Items++
+	}
+	return err
+}
+
+func sortedHours(m map[timegrid.Hour][]string) []timegrid.Hour {
+	hours := make([]timegrid.Hour, 0, len(m))
+	for h := range m {
+		hours = append(hours, h)
+	}
+	slices.Sort(hours)
+	return hours
+}
+
+func (x *collection) log(key string, a Action, detail string) {
+	e := Entry{key, a, detail}
+	x.report.Entries = append(x.report.Entries, e)
+	x.c.cfg.Events.collected(e)
+}
+
+// removeSet turns a superseded set into its Removed record, and gives the objects that
+// may go with it. wait: it could not be decided now.
+func (x *collection) removeSet(ctx context.Context, n catalog.Name) (keys []string, wait bool, err error) {
+	key := n.Key()
+	r, info, err := x.c.record(ctx, key)
+	switch {
+	case record.Opaque(err):
+		x.log(key, Kept, err.Error())
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	case r == nil || r.Aborted != nil:
+		x.log(key, Kept, "not committed")
+		return nil, false, nil
+	case r.Removed != nil: // by an earlier step that did not get to the end
+		return r.Removed.Keys, false, nil
+	}
+	if n.Span > 0 {
+		return x.removeCompaction(ctx, r.Set, info.ETag)
+	}
+	by, err := x.c.superseding(ctx, n)
+	if err != nil {
+		return nil, false, err
+	}
+	if by == 0 {
+		x.log(key, Kept, "not superseded")
+		return nil, false, nil
+	}
+	removed := r.Set.Remove(by, x.c.cfg.Clock.Now().UnixNano(), x.c.cfg.WorkerID)
+	ok, err := x.c.replaceRecord(ctx, key, info.ETag, removed)
+	if err != nil || !ok {
+		return nil, true, err
+	}
+	x.log(key, RemovedSet, fmt.Sprintf("superseded by generation %d", by))
+	return removed.Keys, false, nil
+}

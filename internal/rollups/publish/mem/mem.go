@@ -1,0 +1,175 @@
+// Package mem keeps reference sets in memory: for tests, and for a deployment of one
+// process, which begins a new epoch of them at every start.
+package mem
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+)
+
+// Refs is safe for concurrent use. Every operation takes effect at one moment.
+type Refs struct {
+	mu      sync.Mutex
+	epoch   *publish.Epoch
+	records map[string]publish.Record
+	version uint64
+}
+
+var _ publish.Refs = (*Refs)(nil)
+
+// New makes an empty store without a epoch.
+func New() *Refs { return &Refs{records: map[string]publish.Record{}} }
+
+// Epoch reads the epoch.
+func (r *Refs) Epoch(ctx context.Context) (publish.Epoch, error) {
+	if err := r.enter(ctx); err != nil {
+		return publish.Epoch{}, err
+	}
+	defer r.mu.Unlock()
+	if r.epoch == nil {
+		return publish.Epoch{}, fmt.Errorf("epoch: %w", publish.ErrNoRecord)
+	}
+	return *r.epoch, nil
+}
+
+// InitEpoch replaces the epoch if it still is old.
+func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	defer r.mu.Unlock()
+	if (old == nil) != (r.epoch == nil) || old != nil && *old != *r.epoch {
+		return fmt.Errorf("init epoch: %w", publish.ErrChanged)
+	}
+	r.epoch = &next
+	return nil
+}
+
+// Add puts t into the sets of keys, all or none.
+func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
+	if err := publish.CheckAdd(t, keys); err != nil {
+		return err
+	}
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	defer r.mu.Unlock()
+	if err := r.inEpoch(epoch); err != nil {
+		return err
+	}
+	var condemned []string
+	for _, k := range keys {
+		if r.records[k].Condemned {
+			condemned = append(condemned, k)
+		}
+		if _, isNew := r.records[k].With(t); isNew && len(r.records[k].Txns) >= publish.MaxTxns {
+			return fmt.Errorf("add to %q: %w", k, publish.ErrRefsFull)
+		}
+	}
+	if condemned != nil {
+		return &publish.CondemnedError{Keys: condemned}
+	}
+	for _, k := range keys {
+		rec := r.records[k]
+		rec.Key = k
+		if next, isNew := rec.With(t); isNew {
+			r.put(next)
+		}
+	}
+	return nil
+}
+
+// Get reads a record.
+func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
+	if err := r.enter(ctx); err != nil {
+		return publish.Record{}, err
+	}
+	defer r.mu.Unlock()
+	rec, ok := r.records[key]
+	if !ok {
+		return rec, fmt.Errorf("record %q: %w", key, publish.ErrNoRecord)
+	}
+	return clone(rec), nil
+}
+
+// Swap writes next if the record is as it was read.
+func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
+	return r.change(ctx, epoch, old, func() { next.Key = old.Key; r.put(clone(next)) })
+}
+
+// Delete drops the record if it is as it was read.
+func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
+	return r.change(ctx, epoch, old, func() { delete(r.records, old.Key) })
+}
+
+func (r *Refs) change(ctx context.Context, epoch string, old publish.Record, do func()) error {
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	defer r.mu.Unlock()
+	if err := r.inEpoch(epoch); err != nil {
+		return err
+	}
+	if r.records[old.Key].Version != old.Version {
+		return fmt.Errorf("record %q: %w", old.Key, publish.ErrChanged)
+	}
+	do()
+	return nil
+}
+
+// List reads records in key order.
+func (r *Refs) List(ctx context.Context, after string, limit int) ([]publish.Record, string, error) {
+	if err := r.enter(ctx); err != nil {
+		return nil, "", err
+	}
+	defer r.mu.Unlock()
+	var keys []string
+	for k := range r.records {
+		if k > after {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	next := ""
+	if limit > 0 && len(keys) > limit {
+		keys = keys[:limit]
+		next = keys[limit-1]
+	}
+	records := make([]publish.Record, len(keys))
+	for i, k := range keys {
+		records[i] = clone(r.records[k])
+	}
+	return records, next, nil
+}
+
+// enter locks, unless the context has ended.
+func (r *Refs) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", publish.ErrRefsUnknown, err)
+	}
+	r.mu.Lock()
+	return nil
+}
+
+func (r *Refs) inEpoch(id string) error {
+	if r.epoch == nil || r.epoch.ID != id {
+		return publish.ErrEpochMismatch
+	}
+	return nil
+}
+
+func (r *Refs) put(rec publish.Record) {
+	r.version++
+	rec.Version = strconv.FormatUint(r.version, 10)
+	r.records[rec.Key] = rec
+}
+
+func clone(r publish.Record) publish.Record {
+	r.Txns = slices.Clone(r.Txns)
+	return r
+}

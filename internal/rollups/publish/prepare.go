@@ -1,0 +1,191 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// object is a chunk or an index on its way.
+type object struct {
+	name     layout.RollupObjectName
+	body     Content
+	ready    bool // it is in the store with these bytes
+	referred bool
+}
+
+func newObject(key string, body Content) *object {
+	n, _ := layout.ParseRollupObject(key) // of a key that was just built
+	return &object{name: n, body: body}
+}
+
+// ErrNoGeneration: every generation of an object that may be tried is condemned or corrupt.
+var ErrNoGeneration = errors.New("no usable generation of an object")
+
+// next goes on to the next generation.
+func (t *transaction) next(o *object, why Skip) error {
+	t.p.cfg.Events.generationSkipped(o.name.Key(), why)
+	o.ready, o.referred = false, false
+	o.name.Generation++
+	if o.name.Generation >= t.epoch.FirstGeneration()+uint32(t.p.cfg.Policy.Generations) {
+		return fmt.Errorf("%q: %w", o.name.Key(), ErrNoGeneration)
+	}
+	return nil
+}
+
+// prepare sees to it that every object is in the store.
+func (t *transaction) prepare(ctx context.Context) (*Result, error) {
+	for _, o := range t.objects {
+		if err := t.put(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+func (t *transaction) put(ctx context.Context, o *object) error {
+	if o.ready {
+		return nil
+	}
+	body, err := o.body.Load()
+	if err != nil {
+		return fmt.Errorf("load what %q is to hold: %w", o.name.Key(), err)
+	}
+	for !o.ready {
+		key := o.name.Key()
+		_, err := t.p.cfg.Store.Create(ctx, key, body, objstore.PutOptions{
+			SHA256: o.name.SHA256, ContentType: "application/zstd",
+			Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
+		})
+		if err != nil && errors.Is(err, objstore.ErrUnknown) {
+			t.touched = append(t.touched, key) // it may still land
+		}
+		switch {
+		case errors.Is(err, objstore.ErrExists):
+			why, err := t.p.look(ctx, key, o, t.pub.Verify)
+			if err != nil {
+				return err
+			}
+			if why != "" {
+				if err := t.next(o, why); err != nil {
+					return err
+				}
+				continue
+			}
+			t.p.cfg.Events.objectExists(key)
+		case err != nil:
+			return err
+		default:
+			t.p.cfg.Events.objectCreated(key, len(body))
+		}
+		// Also when it was there: another's failed publication may have left it.
+		t.touched = append(t.touched, key)
+		o.ready = true
+	}
+	return nil
+}
+
+// look compares what is there with the body; "" is equal. read reads it even where the
+// store keeps a checksum.
+func (c *core) look(ctx context.Context, key string, o *object, read bool) (Skip, error) {
+	info, err := c.cfg.Store.Head(ctx, key)
+	if err == nil && (read || info.SHA256.IsZero()) && info.Size == int64(o.body.size) {
+		var b []byte
+		b, info, err = c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(o.body.size) + 1})
+		info.SHA256 = identity.Sum(b)
+	}
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return SkipGone, nil
+	case err != nil && !objstore.Unreadable(err):
+		return "", err
+	case err != nil || info.Size != int64(o.body.size) || info.SHA256 != o.name.SHA256:
+		return SkipCorrupt, nil
+	}
+	return "", nil
+}
+
+// refer puts the transaction into the objects' reference sets, in batches. Where an
+// object is condemned its next generation is written and referred to.
+func (t *transaction) refer(ctx context.Context) (*Result, error) {
+	for {
+		batch := t.unreferred()
+		if len(batch) == 0 {
+			return nil, nil
+		}
+		keys := make([]string, len(batch))
+		for i, o := range batch {
+			keys[i] = o.name.Key()
+		}
+		err := t.p.cfg.Refs.Add(ctx, t.epoch.ID, t.id, keys)
+		var condemned *CondemnedError
+		switch {
+		case errors.As(err, &condemned):
+			if err := t.renew(ctx, batch, condemned.Keys); err != nil {
+				return nil, err
+			}
+		case err != nil:
+			return nil, err
+		default:
+			for _, o := range batch {
+				o.referred = true
+			}
+		}
+	}
+}
+
+func (t *transaction) unreferred() []*object {
+	var batch []*object
+	seen := map[*object]bool{}
+	for _, o := range t.objects {
+		if !o.referred && !seen[o] {
+			seen[o] = true
+			if batch = append(batch, o); len(batch) == MaxAdd {
+				break
+			}
+		}
+	}
+	return batch
+}
+
+func (t *transaction) renew(ctx context.Context, batch []*object, keys []string) error {
+	gone := map[string]bool{}
+	for _, k := range keys {
+		gone[k] = true
+	}
+	renewed := 0
+	for _, o := range batch {
+		if !gone[o.name.Key()] {
+			continue
+		}
+		renewed++
+		if err := t.next(o, SkipCondemned); err != nil {
+			return err
+		}
+		if err := t.put(ctx, o); err != nil {
+			return err
+		}
+	}
+	if renewed == 0 {
+		return fmt.Errorf("reference sets: %w, but none of those that were asked for", ErrCondemned)
+	}
+	return nil
+}
+
+// promote tells people and lifecycle tools that the objects are committed. Best effort.
+func (t *transaction) promote(ctx context.Context) {
+	tagger, ok := t.p.cfg.Store.(objstore.Tagger)
+	if !ok {
+		return
+	}
+	for _, o := range t.objects {
+		key := o.name.Key()
+		if err := tagger.SetTags(ctx, key, map[string]string{"status": "committed", "transaction_id": string(t.id)}); err != nil {
+			return // a hint
+		}
+	}
+}

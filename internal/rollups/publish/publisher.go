@@ -1,0 +1,388 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Output is one chunk and its index, to be published.
+type Output struct {
+	// Metric that the chunk is of, or layout.MixedMetrics.
+	Metric string
+	Chunk  Content
+	Index  Content
+	// FooterOffset in Chunk.
+	FooterOffset    uint64
+	Series, Samples uint64
+	// MinTime and MaxTime of the rows, Unix nanoseconds.
+	MinTime, MaxTime int64
+}
+
+// Content is the bytes of an object to be, in memory or where they were put aside.
+type Content struct {
+	size uint64
+	sum  identity.Digest
+	load func() ([]byte, error)
+}
+
+// Bytes is content in memory. b must not change until it is published.
+func Bytes(b []byte) Content {
+	return Content{uint64(len(b)), identity.Sum(b), func() ([]byte, error) { return b, nil }}
+}
+
+// Stored is content of a size and hash that load reads, each time that it is asked.
+func Stored(size int, sum identity.Digest, load func() ([]byte, error)) Content {
+	return Content{uint64(size), sum, load}
+}
+
+// Size in bytes.
+func (c Content) Size() uint64 { return c.size }
+
+// Load gives the bytes.
+func (c Content) Load() ([]byte, error) { return c.load() }
+
+// Publication is one generation of a shard's hour in a resolution.
+type Publication struct {
+	Name   catalog.Name
+	Shards uint32
+	Fence  uint64
+	// PlanSHA256 is the hash of the plan, whose object must be there.
+	PlanSHA256 identity.Digest
+	Inputs     catalog.Inputs
+	// Counts with Series and Samples left out: they are summed up from the outputs.
+	Counts  catalog.Counts
+	Outputs []Output
+	// Supersedes is the highest committed generation before this one, 0 for none. The
+	// caller has it from its catalog; it is checked.
+	Supersedes uint64
+	// Sources of a compaction, whose Name has a span; else nil.
+	Sources []catalog.Name
+	// Verify reads objects that are there already, whatever the store says of them: a
+	// damaged one gets its next generation. For generations that replace damaged ones.
+	Verify bool
+	// Damaged are keys of earlier generations' records that can't be read and that an
+	// operator ordered to be replaced. Others that can't be read refuse the publication.
+	Damaged []string
+}
+
+// Result of a publication that is committed.
+type Result struct {
+	// Set as it is in the store.
+	Set *catalog.Set
+	// Created: by this call. Else the same transaction had committed before.
+	Created bool
+}
+
+// Publisher publishes. It has no state of its own and is safe for concurrent use.
+type Publisher struct{ core }
+
+// NewPublisher checks the settings; it makes no request.
+func NewPublisher(c Config) (*Publisher, error) {
+	k, err := newCore(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Publisher{k}, nil
+}
+
+// Publish commits the generation, or finds it committed by the same plan. It may be
+// called again with the same publication after any error, by anyone. Errors:
+// ErrAborted and ErrConflict (this generation is decided against the caller; the result
+// has the set of a conflict), ErrFenced, ErrGap, ErrNoPlan, ErrInvalid, ErrEpochMismatch,
+// ErrUndecided, and those of store and metadata store.
+func (p *Publisher) Publish(ctx context.Context, pub Publication) (Result, error) {
+	t := &transaction{p: p, pub: pub, id: NewTxn(pub.Name.Key(), pub.PlanSHA256)}
+	res, err := t.run(ctx)
+	if err != nil {
+		err = fmt.Errorf("publish %s: %w", pub.Name.Key(), err)
+	}
+	t.leave(ctx, res.Set)
+	p.cfg.Events.published(pub.Name, outcome(res, err), err)
+	return res, err
+}
+
+func outcome(r Result, err error) Outcome {
+	switch {
+	case err == nil && r.Created:
+		return OutcomeCommitted
+	case err == nil:
+		return OutcomeFound
+	case errors.Is(err, ErrConflict):
+		return OutcomeConflict
+	case errors.Is(err, ErrAborted):
+		return OutcomeAborted
+	case errors.Is(err, ErrFenced):
+		return OutcomeFenced
+	case errors.Is(err, ErrUndecided):
+		return OutcomeUndecided
+	}
+	return OutcomeFailed
+}
+
+// transaction is one call of Publish.
+type transaction struct {
+	p   *Publisher
+	pub Publication
+	id  Txn
+
+	epoch  Epoch
+	set    *catalog.Set
+	before *catalog.Set // that is superseded, nil for none
+	// objects in the order of outputs: chunk, index, chunk, …
+	objects []*object
+	// made by this call, or found: what is left behind by a failure.
+	touched []string
+}
+
+func (t *transaction) run(ctx context.Context) (Result, error) {
+	if err := t.draft(); err != nil {
+		return Result{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	for _, phase := range []struct {
+		name Phase
+		do   func(context.Context) (*Result, error)
+	}{{PhaseCheck, t.check}, {PhasePrepare, t.prepare}, {PhaseRefer, t.refer}, {PhaseCommit, t.commit}} {
+		start := t.p.cfg.Clock.Now()
+		r, err := phase.do(ctx)
+		t.p.cfg.Events.phase(phase.name, t.p.cfg.Clock.Now().Sub(start))
+		if err != nil {
+			return Result{}, err
+		}
+		if r != nil {
+			if r.Created {
+				t.after(ctx)
+			}
+			return *r, nil
+		}
+	}
+	return Result{}, errors.New("no outcome") // commit always has one
+}
+
+// draft makes the set, with the keys that the outputs have if nothing is in the way.
+func (t *transaction) draft() error {
+	pub := &t.pub
+	s := &catalog.Set{
+		AuthorityID: t.p.cfg.AuthorityID, Name: pub.Name, Shards: pub.Shards, Fence: pub.Fence, TransactionID: string(t.id),
+		PlanKey: layout.SetPlan(pub.Name), PlanSHA256: pub.PlanSHA256,
+		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs, Sources: pub.Sources,
+		CreatedAt: max(t.p.cfg.Clock.Now().UnixNano(), 0),
+	}
+	s.Counts.Series, s.Counts.Samples = 0, 0
+	for i := range pub.Outputs {
+		o := &pub.Outputs[i]
+		s.Counts.Series += o.Series
+		s.Counts.Samples += o.Samples
+		s.Objects = append(s.Objects, catalog.Object{
+			Metric:   o.Metric,
+			ChunkKey: layout.RollupChunk(pub.Name.Resolution, pub.Name.Hour, o.Metric, o.Chunk.sum, 0), ChunkBytes: o.Chunk.size, ChunkSHA256: o.Chunk.sum,
+			FooterOffset: o.FooterOffset,
+			IndexKey:     layout.RollupIndex(pub.Name.Hour, o.Index.sum, 0), IndexBytes: o.Index.size, IndexSHA256: o.Index.sum,
+			Series: o.Series, Samples: o.Samples, MinTime: o.MinTime, MaxTime: o.MaxTime,
+		})
+	}
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if err := t.id.Validate(); err != nil {
+		return err
+	}
+	if n := len(s.Marshal()) + maxSuffix*len(s.Objects); n > catalog.MaxRecordBytes {
+		return fmt.Errorf("the manifest would have %d bytes, at most %d", n, catalog.MaxRecordBytes)
+	}
+	t.set = s
+	seen := map[string]*object{}
+	for i := range s.Objects {
+		for _, x := range []*object{newObject(s.Objects[i].ChunkKey, pub.Outputs[i].Chunk), newObject(s.Objects[i].IndexKey, pub.Outputs[i].Index)} {
+			// Two outputs with equal bytes are one object.
+			if same := seen[x.name.Key()]; same != nil {
+				x = same
+			}
+			seen[x.name.Key()] = x
+			t.objects = append(t.objects, x)
+		}
+	}
+	return nil
+}
+
+// check looks whether there is anything to do, and whether the order of generations holds.
+func (t *transaction) check(ctx context.Context) (*Result, error) {
+	if r, err := t.decided(ctx); r != nil || err != nil {
+		return r, err
+	}
+	if err := t.checkOrder(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.checkPlan(ctx); err != nil {
+		return nil, err
+	}
+	f, err := t.p.epoch(ctx)
+	if err == nil {
+		err = t.checkReferences(ctx, f)
+	}
+	t.epoch = f
+	for _, o := range t.objects {
+		o.name.Generation = f.FirstGeneration()
+	}
+	t.passOver()
+	return nil, err
+}
+
+// passOver begins with the generations of equal objects that the superseded set names: a
+// former transaction had a reason to pass over those below, and it may be one that the
+// store's checksum does not tell.
+func (t *transaction) passOver() {
+	if t.before == nil {
+		return
+	}
+	base := func(n layout.RollupObjectName) string {
+		n.Generation = 0
+		return n.Key()
+	}
+	named := map[string]uint32{}
+	for _, key := range t.before.Keys() {
+		if n, err := layout.ParseRollupObject(key); err == nil && t.epoch.wrote(key) {
+			named[base(n)] = n.Generation
+		}
+	}
+	for _, o := range t.objects {
+		if gen, ok := named[base(o.name)]; ok {
+			o.name.Generation = gen
+		}
+	}
+}
+
+// decided reads the manifest's key; nil and no error: nothing is there.
+func (t *transaction) decided(ctx context.Context) (*Result, error) {
+	r, _, err := t.p.record(ctx, t.pub.Name.Key())
+	switch {
+	case err != nil || r == nil:
+		return nil, err
+	case r.Aborted != nil:
+		return nil, ErrAborted
+	case r.Removed != nil:
+		return nil, fmt.Errorf("%w: it is removed", ErrConflict)
+	case r.Set.TransactionID != string(t.id):
+		return nil, fmt.Errorf("%w: %s", ErrConflict, r.Set.TransactionID)
+	}
+	return &Result{Set: r.Set}, nil
+}
+
+// checkOrder makes sure that generations are decided one after the other, so that the
+// highest committed one covers those before it, and that fences do not fall.
+func (t *transaction) checkOrder(ctx context.Context) error {
+	n := t.pub.Name
+	for n.Generation--; n.Generation > 0; n.Generation-- {
+		r, _, err := t.p.record(ctx, n.Key())
+		switch {
+		case record.Unreadable(err) && slices.Contains(t.pub.Damaged, n.Key()):
+			continue // it was decided; what it named, and its fence, is not known any more
+		case err != nil:
+			return err
+		case r == nil:
+			return fmt.Errorf("%w: generation %d is not decided", ErrGap, n.Generation)
+		case r.Set != nil && n.Generation != t.pub.Supersedes:
+			return fmt.Errorf("%w: generation %d is committed, not superseded by this one", ErrGap, n.Generation)
+		case r.Set != nil && r.Set.Fence > t.pub.Fence:
+			return fmt.Errorf("%w: generation %d has fence %d, this is %d", ErrFenced, n.Generation, r.Set.Fence, t.pub.Fence)
+		case r.Removed != nil && r.Removed.Fence > t.pub.Fence:
+			return fmt.Errorf("%w: generation %d had fence %d, this is %d", ErrFenced, n.Generation, r.Removed.Fence, t.pub.Fence)
+		case r.Set != nil || r.Removed != nil:
+			t.before = r.Set
+			return nil
+		}
+	}
+	if t.pub.Supersedes != 0 {
+		return fmt.Errorf("%w: generation %d, to be superseded, is not committed", ErrGap, t.pub.Supersedes)
+	}
+	return nil
+}
+
+// checkPlan: every transaction has a plan before its first reference, so that a new
+// epoch can find and decide all those of the one before.
+func (t *transaction) checkPlan(ctx context.Context) error {
+	info, err := t.p.cfg.Store.Head(ctx, t.set.PlanKey)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return fmt.Errorf("%w: %w", ErrNoPlan, err)
+	case err == nil && !info.SHA256.IsZero() && info.SHA256 != t.pub.PlanSHA256:
+		return fmt.Errorf("%w: %q has the hash %s", ErrNoPlan, t.set.PlanKey, info.SHA256)
+	}
+	return err
+}
+
+// commit creates the manifest; its key decides.
+func (t *transaction) commit(ctx context.Context) (*Result, error) {
+	for i := range t.set.Objects {
+		t.set.Objects[i].ChunkKey = t.objects[2*i].name.Key()
+		t.set.Objects[i].IndexKey = t.objects[2*i+1].name.Key()
+	}
+	err := t.p.createRecord(ctx, t.pub.Name.Key(), catalog.Record{Set: t.set})
+	if err == nil {
+		return &Result{Set: t.set, Created: true}, nil
+	}
+	// An unknown outcome is no failure: the key tells. That nothing is there is no
+	// answer, since the create may still land.
+	r, e := t.decided(ctx)
+	switch {
+	case r != nil:
+		r.Created = same(r.Set, t.set)
+		return r, nil
+	case e != nil && (errors.Is(e, ErrAborted) || errors.Is(e, ErrConflict)):
+		return nil, e
+	}
+	return nil, fmt.Errorf("%w: %w", ErrUndecided, errors.Join(err, e))
+}
+
+// same: the record is this call's own, found after a lost answer.
+func same(a, b *catalog.Set) bool {
+	return a.WorkerID == b.WorkerID && a.CreatedAt == b.CreatedAt && a.Fence == b.Fence
+}
+
+// after the commit nothing decides any more: the superseded set goes on the queue, and
+// tags are promoted.
+func (t *transaction) after(ctx context.Context) {
+	start := t.p.cfg.Clock.Now()
+	if t.pub.Supersedes != 0 {
+		n := t.pub.Name
+		n.Generation = t.pub.Supersedes
+		err := t.p.push(ctx, "superseded", []string{n.Key()}, 0, t.p.cfg.Policy.Grace)
+		t.p.cfg.Events.queued("superseded", 1, err)
+	}
+	t.promote(ctx)
+	t.p.cfg.Events.phase(PhasePromote, t.p.cfg.Clock.Now().Sub(start))
+}
+
+// leave sends what the call touched, and the committed set (nil: none is known) does not
+// name, to the delayed queue. There is no rollback: another transaction may have found
+// and used the same objects.
+func (t *transaction) leave(ctx context.Context, committed *catalog.Set) {
+	named := map[string]bool{}
+	if committed != nil {
+		for _, key := range committed.Keys() {
+			named[key] = true
+		}
+	}
+	left := slices.DeleteFunc(t.touched, func(key string) bool { return named[key] })
+	if len(left) == 0 {
+		return
+	}
+	// The caller's context may be what failed.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	err := t.p.push(ctx, "publication failed", left, 0, t.p.cfg.Policy.Delay)
+	t.p.cfg.Events.queued("publication failed", len(left), err)
+}
+
+// maxSuffix is what a later generation adds to the keys of an output.
+const maxSuffix = 2 * len(".g4294967295")
+
+const leaveTimeout = 5 * time.Second

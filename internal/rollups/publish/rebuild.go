@@ -1,0 +1,122 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+)
+
+// References is what a look at all published sets found of their reference sets.
+type References struct {
+	// Sets that are committed and name objects, and the Objects that they name, each as
+	// often as it is named.
+	Sets    int `json:"sets"`
+	Objects int `json:"objects"`
+	// Missing are objects whose reference sets lack the set's transaction. A rebuild adds it.
+	Missing int `json:"missing"`
+	// Condemned objects are named by a committed set, and nothing can refer to them again:
+	// they stay as long as the set does. One that is gone is found by a check of the sets.
+	Condemned int `json:"condemned"`
+	// Unreadable are keys of records that can't be read: what they name is not known.
+	Unreadable []string `json:"unreadable"`
+}
+
+// maxUnreadable keys of a report.
+const maxUnreadable = 1000
+
+// References walks all committed sets, generations that are superseded and compactions
+// too, and compares the reference sets of their objects. With add it puts missing
+// transactions into them, in batches; progress is told after every set, and may be nil.
+// It needs the epoch to be intact: begin one first. Repeats are harmless: a transaction of
+// a committed set may be in the set of each of its objects at any time.
+func (c *Collector) References(ctx context.Context, add bool, progress func(References)) (References, error) {
+	rep := References{Unreadable: []string{}}
+	f, err := c.epoch(ctx)
+	if err == nil {
+		err = c.allReferences(ctx, f, add, &rep, progress)
+	}
+	if err != nil {
+		return rep, fmt.Errorf("references: %w", err)
+	}
+	return rep, nil
+}
+
+func (c *Collector) allReferences(ctx context.Context, f Epoch, add bool, rep *References, progress func(References)) error {
+	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix}) {
+		if err != nil {
+			return err
+		}
+		if _, err := layout.ParseRollupSet(i.Key); err != nil {
+			continue
+		}
+		if err := c.references(ctx, f, i.Key, add, rep); err != nil {
+			return err
+		}
+		if progress != nil {
+			progress(*rep)
+		}
+	}
+	return nil
+}
+
+func (c *Collector) references(ctx context.Context, f Epoch, key string, add bool, rep *References) error {
+	r, _, err := c.record(ctx, key)
+	if record.Unreadable(err) {
+		if len(rep.Unreadable) < maxUnreadable {
+			rep.Unreadable = append(rep.Unreadable, key)
+		}
+		return nil
+	}
+	if err != nil || r == nil || r.Set == nil || len(r.Set.Objects) == 0 {
+		return err
+	}
+	t := Txn(r.Set.TransactionID)
+	keys := slices.Compact(slices.Sorted(slices.Values(r.Set.Keys())))
+	rep.Sets++
+	rep.Objects += len(keys)
+	var missing []string
+	for _, k := range keys {
+		rec, err := c.refs(ctx, k)
+		switch {
+		case err != nil:
+			return err
+		case rec.Condemned:
+			rep.Condemned++
+		case !slices.Contains(rec.Txns, t):
+			missing = append(missing, k)
+		}
+	}
+	rep.Missing += len(missing)
+	if !add {
+		return nil
+	}
+	for part := range slices.Chunk(missing, MaxAdd) {
+		if err := c.refer(ctx, f, t, part, rep); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refer adds a batch; what was condemned meanwhile is left out.
+func (c *Collector) refer(ctx context.Context, f Epoch, t Txn, keys []string, rep *References) error {
+	for len(keys) > 0 {
+		err := c.cfg.Refs.Add(ctx, f.ID, t, keys)
+		var condemned *CondemnedError
+		if !errors.As(err, &condemned) {
+			return err
+		}
+		n := len(keys)
+		keys = slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return slices.Contains(condemned.Keys, k) })
+		if len(keys) == n {
+			return err
+		}
+		rep.Condemned += n - len(keys)
+	}
+	return nil
+}

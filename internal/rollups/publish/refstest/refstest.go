@@ -1,0 +1,319 @@
+// Package refstest is the conformance suite of metadata stores of reference sets.
+package refstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+const timeout = 20 * time.Second
+
+var (
+	one = publish.Epoch{Number: 0, ID: "0000000000000000000000000000000a"}
+	two = publish.Epoch{Number: 1, ID: "0000000000000000000000000000000b"}
+)
+
+// Run plays the suite; open makes an empty store.
+func Run(t *testing.T, open func(t *testing.T) publish.Refs) {
+	tests := map[string]func(*testing.T, publish.Refs){
+		"epoch": epoch, "sets": sets, "batch": batch, "condemned": condemned, "swap": swap, "delete": drop, "list": list,
+		"full": full, "invalid": invalid, "context": canceled,
+		"race of adds and condemnations": race, "race of epochs": raceEpochs,
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}
+
+// Txn is the n-th of distinct transactions.
+func Txn(n uint64) publish.Txn {
+	return publish.NewTxn(layout.RollupSet(timegrid.Hour(498_000), 1, timegrid.Raw, n), identity.Sum([]byte("plan")))
+}
+
+// Key is the n-th of distinct keys; they ascend.
+func Key(n int) string { return fmt.Sprintf("index/v1/%06d", n) }
+
+func keys(n int) []string {
+	ks := make([]string, n)
+	for i := range ks {
+		ks[i] = Key(i)
+	}
+	return ks
+}
+
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func want(t *testing.T, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Fatalf("got %v, want %v", err, target)
+	}
+}
+
+func found(t *testing.T, r publish.Refs) context.Context {
+	t.Helper()
+	ctx := bounded(t)
+	want(t, r.InitEpoch(ctx, nil, one), nil)
+	return ctx
+}
+
+func get(t *testing.T, r publish.Refs, key string) publish.Record {
+	t.Helper()
+	rec, err := r.Get(bounded(t), key)
+	want(t, err, nil)
+	if rec.Key != key || rec.Version == "" || !slices.IsSorted(rec.Txns) {
+		t.Fatalf("record %+v", rec)
+	}
+	return rec
+}
+
+func epoch(t *testing.T, r publish.Refs) {
+	ctx := bounded(t)
+	_, err := r.Epoch(ctx)
+	want(t, err, publish.ErrNoRecord)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), publish.ErrEpochMismatch)
+	want(t, r.InitEpoch(ctx, &one, two), publish.ErrChanged)
+	want(t, r.InitEpoch(ctx, nil, one), nil)
+	want(t, r.InitEpoch(ctx, nil, two), publish.ErrChanged)
+	decided := one
+	decided.Decided = true
+	want(t, r.InitEpoch(ctx, &one, decided), nil)
+	want(t, r.InitEpoch(ctx, &one, two), publish.ErrChanged)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), nil)
+	want(t, r.InitEpoch(ctx, &decided, two), nil)
+	if f, err := r.Epoch(ctx); err != nil || f != two {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	// The records stay, and nothing changes them for the former epoch.
+	rec := get(t, r, Key(0))
+	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), publish.ErrEpochMismatch)
+	want(t, r.Swap(ctx, one.ID, rec, publish.Record{Condemned: true}), publish.ErrEpochMismatch)
+	want(t, r.Delete(ctx, one.ID, rec), publish.ErrEpochMismatch)
+	if now := get(t, r, Key(0)); now.Version != rec.Version || len(now.Txns) != 1 {
+		t.Fatalf("%+v", now)
+	}
+}
+
+func sets(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	_, err := r.Get(ctx, Key(0))
+	want(t, err, publish.ErrNoRecord)
+	for _, n := range []uint64{3, 1, 2, 1, 3} { // a retry is no second reference
+		want(t, r.Add(ctx, one.ID, Txn(n), keys(1)), nil)
+	}
+	if rec := get(t, r, Key(0)); !slices.Equal(rec.Txns, []publish.Txn{Txn(1), Txn(2), Txn(3)}) || rec.Condemned {
+		t.Fatalf("%+v", rec)
+	}
+}
+
+func batch(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(publish.MaxAdd)), nil)
+	want(t, r.Add(ctx, one.ID, Txn(2), keys(publish.MaxAdd)), nil)
+	for _, k := range []string{Key(0), Key(publish.MaxAdd - 1)} {
+		if rec := get(t, r, k); len(rec.Txns) != 2 {
+			t.Fatalf("%+v", rec)
+		}
+	}
+}
+
+// One condemned object refuses the batch, and is named.
+func condemned(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	want(t, r.Add(ctx, one.ID, Txn(1), []string{Key(1)}), nil)
+	want(t, r.Swap(ctx, one.ID, get(t, r, Key(1)), publish.Record{Key: Key(1), Condemned: true}), nil)
+	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(3)}, publish.Record{Key: Key(3), Condemned: true}), nil) // was never there
+	err := r.Add(ctx, one.ID, Txn(2), keys(5))
+	want(t, err, publish.ErrCondemned)
+	var c *publish.CondemnedError
+	if !errors.As(err, &c) {
+		t.Fatalf("%v does not tell which", err)
+	}
+	slices.Sort(c.Keys)
+	if !slices.Equal(c.Keys, []string{Key(1), Key(3)}) {
+		t.Fatalf("%q", c.Keys)
+	}
+	_, err = r.Get(ctx, Key(0))
+	want(t, err, publish.ErrNoRecord) // all or none
+	if rec := get(t, r, Key(1)); !rec.Condemned || len(rec.Txns) != 0 {
+		t.Fatalf("%+v", rec)
+	}
+	want(t, r.Add(ctx, one.ID, Txn(1), []string{Key(1)}), publish.ErrCondemned)
+}
+
+func swap(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), nil)
+	old := get(t, r, Key(0))
+	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), nil)
+	next := publish.Record{Key: Key(0), Condemned: true}
+	want(t, r.Swap(ctx, one.ID, old, next), publish.ErrChanged)
+	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(0)}, next), publish.ErrChanged) // it is there
+	absent := old
+	absent.Key = Key(7)
+	want(t, r.Swap(ctx, one.ID, absent, next), publish.ErrChanged) // it is not
+	now := get(t, r, Key(0))
+	want(t, r.Swap(ctx, one.ID, now, now.Without([]publish.Txn{Txn(1)})), nil)
+	if rec := get(t, r, Key(0)); !slices.Equal(rec.Txns, []publish.Txn{Txn(2)}) || rec.Version == now.Version {
+		t.Fatalf("%+v", rec)
+	}
+	want(t, r.Swap(ctx, one.ID, now, next), publish.ErrChanged)
+}
+
+func drop(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), nil)
+	old := get(t, r, Key(0))
+	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), nil)
+	want(t, r.Delete(ctx, one.ID, old), publish.ErrChanged)
+	now := get(t, r, Key(0))
+	want(t, r.Delete(ctx, one.ID, now), nil)
+	_, err := r.Get(ctx, Key(0))
+	want(t, err, publish.ErrNoRecord)
+	want(t, r.Delete(ctx, one.ID, now), publish.ErrChanged)
+}
+
+func list(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(7)), nil)
+	var got []string
+	after, pages := "", 0
+	for ; pages < 10; pages++ {
+		recs, next, err := r.List(ctx, after, 3)
+		want(t, err, nil)
+		if len(recs) > 3 {
+			t.Fatalf("%d records on a page of 3", len(recs))
+		}
+		for _, rec := range recs {
+			if !slices.Equal(rec.Txns, []publish.Txn{Txn(1)}) || rec.Version == "" {
+				t.Fatalf("%+v", rec)
+			}
+			got = append(got, rec.Key)
+		}
+		if after = next; next == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, keys(7)) {
+		t.Fatalf("%q on %d pages", got, pages+1)
+	}
+}
+
+func full(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	var txns []publish.Txn
+	for n := range uint64(publish.MaxTxns) {
+		txns = append(txns, Txn(n+1))
+	}
+	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(0)}, publish.Record{Key: Key(0), Txns: txns}), nil)
+	want(t, r.Add(ctx, one.ID, Txn(publish.MaxTxns+1), keys(2)), publish.ErrRefsFull)
+	_, err := r.Get(ctx, Key(1))
+	want(t, err, publish.ErrNoRecord)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(2)), nil)
+	if rec := get(t, r, Key(0)); len(rec.Txns) != publish.MaxTxns {
+		t.Fatalf("%d transactions", len(rec.Txns))
+	}
+}
+
+func invalid(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	want(t, r.Add(ctx, one.ID, Txn(1), nil), publish.ErrRefsInvalid)
+	want(t, r.Add(ctx, one.ID, Txn(1), keys(publish.MaxAdd+1)), publish.ErrRefsInvalid)
+	want(t, r.Add(ctx, one.ID, Txn(1), []string{Key(1), Key(1)}), publish.ErrRefsInvalid)
+	want(t, r.Add(ctx, one.ID, "x", keys(1)), publish.ErrRefsInvalid)
+}
+
+func canceled(t *testing.T, r publish.Refs) {
+	found(t, r)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := r.Add(ctx, one.ID, Txn(1), keys(1))
+	want(t, err, publish.ErrRefsUnknown)
+	want(t, err, context.Canceled)
+	_, err = r.Get(ctx, Key(0))
+	want(t, err, publish.ErrRefsUnknown)
+}
+
+// Either the reference is in the set, and the record is not condemned, or it is refused.
+func race(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	const rounds, adders = 8, 4
+	for round := range rounds {
+		key := Key(round)
+		added := make([]error, adders)
+		condemned := 0
+		var wg sync.WaitGroup
+		for i := range adders {
+			wg.Go(func() { added[i] = r.Add(ctx, one.ID, Txn(uint64(i+1)), []string{key, Key(1000 + i)}) })
+		}
+		wg.Go(func() {
+			rec, err := r.Get(ctx, key)
+			if errors.Is(err, publish.ErrNoRecord) {
+				rec, err = publish.Record{Key: key}, nil
+			}
+			if err == nil {
+				err = r.Swap(ctx, one.ID, rec, publish.Record{Key: key, Condemned: true})
+			}
+			if err == nil {
+				condemned = len(rec.Txns) + 1
+			} else if !errors.Is(err, publish.ErrChanged) {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		rec := get(t, r, key)
+		in := 0
+		for i, err := range added {
+			switch {
+			case err == nil:
+				in++
+				if condemned == 0 && !slices.Contains(rec.Txns, Txn(uint64(i+1))) {
+					t.Errorf("round %d: reference %d is lost", round, i)
+				}
+			case !errors.Is(err, publish.ErrCondemned):
+				t.Error(err)
+			}
+		}
+		// Those that were in the set when it was condemned are those that were added.
+		if rec.Condemned != (condemned > 0) || condemned > 0 && in != condemned-1 {
+			t.Errorf("round %d: %d added, %d in the set when it was condemned: %+v", round, in, condemned-1, rec)
+		}
+	}
+}
+
+func raceEpochs(t *testing.T, r publish.Refs) {
+	ctx := bounded(t)
+	errs := make([]error, 6)
+	var wg sync.WaitGroup
+	for i := range errs {
+		f := one
+		f.ID = fmt.Sprintf("%032x", i)
+		wg.Go(func() { errs[i] = r.InitEpoch(ctx, nil, f) })
+	}
+	wg.Wait()
+	winner := -1
+	for i, err := range errs {
+		if err == nil && winner < 0 {
+			winner = i
+		} else if !errors.Is(err, publish.ErrChanged) {
+			t.Errorf("epoch %d: %v", i, err)
+		}
+	}
+	if f, err := r.Epoch(ctx); err != nil || winner < 0 || f.ID != fmt.Sprintf("%032x", winner) {
+		t.Errorf("%+v, %v, winner %d", f, err, winner)
+	}
+}

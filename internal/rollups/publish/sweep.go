@@ -1,0 +1,164 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// Sweep looks for what a crash kept from the queue: superseded sets of an hour, and
+// objects that no committed set names. It puts them on the queue and deletes nothing.
+// It gives the number of keys that it put there.
+func (c *Collector) Sweep(ctx context.Context, h timegrid.Hour) (int, error) {
+	n, err := c.sweep(ctx, h)
+	if err != nil {
+		return n, fmt.Errorf("sweep %s: %w", h, err)
+	}
+	return n, nil
+}
+
+// SweepAfter sweeps the first hour after the given one that has records, chunks or
+// indexes. A service calls it from time to time with what it gave, and starts over with
+// the least hour when more is false: so every hour has its turn, whatever queued nothing.
+func (c *Collector) SweepAfter(ctx context.Context, after timegrid.Hour) (h timegrid.Hour, more bool, queued int, err error) {
+	h, more, err = c.NextHour(ctx, after)
+	if err != nil || !more {
+		return after, false, 0, err
+	}
+	queued, err = c.Sweep(ctx, h)
+	return h, true, queued, err
+}
+
+// NextHour is the first hour after the given one that there is something to sweep in. It
+// costs a listing of a few keys for each family. Services that share the hours ask for it.
+func (c *Collector) NextHour(ctx context.Context, after timegrid.Hour) (h timegrid.Hour, found bool, err error) {
+	if h, found, err = c.hourAfter(ctx, after); err != nil {
+		return after, false, fmt.Errorf("sweep after %s: %w", after, err)
+	}
+	return h, found, nil
+}
+
+// hourAfter looks where each family of keys goes on.
+func (c *core) hourAfter(ctx context.Context, after timegrid.Hour) (first timegrid.Hour, found bool, err error) {
+	type family struct{ prefix, from string }
+	families := []family{{layout.ManifestsPrefix, layout.RollupSetsHour(after + 1)}, {layout.IndexPrefix, layout.RollupIndexesHour(after + 1)}}
+	for _, res := range timegrid.Resolutions() {
+		families = append(families, family{layout.RollupChunks(res), layout.RollupChunksHour(res, after+1)})
+	}
+	for _, f := range families {
+		h, ok, err := c.firstHour(ctx, f.prefix, f.from)
+		if err != nil {
+			return 0, false, err
+		}
+		if ok && (!found || h < first) {
+			first, found = h, true
+		}
+	}
+	return first, found, nil
+}
+
+// firstHour is that of the first key of ours after from.
+func (c *core) firstHour(ctx context.Context, prefix, from string) (timegrid.Hour, bool, error) {
+	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: prefix, StartAfter: from, Limit: 10}) {
+		if err != nil {
+			return 0, false, err
+		}
+		if n, err := layout.ParseRollupSet(i.Key); err == nil {
+			return n.Hour, true, nil
+		}
+		if o, err := layout.ParseRollupObject(i.Key); err == nil {
+			return o.Hour, true, nil
+		}
+	}
+	return 0, false, nil
+}
+
+func (c *Collector) sweep(ctx context.Context, h timegrid.Hour) (int, error) {
+	// Objects first: one that is named only after it was listed is looked at for nothing.
+	// The other way round, too; but this order has fewer of them.
+	objects, err := c.listed(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	named, superseded, err := c.sets(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	var orphans []string
+	for _, key := range objects {
+		if !named[key] {
+			orphans = append(orphans, key)
+		}
+	}
+	for _, q := range []struct {
+		reason string
+		keys   []string
+	}{{"superseded", superseded}, {"orphan", orphans}} {
+		wait := c.cfg.Policy.Grace
+		if q.reason == "orphan" {
+			wait = c.cfg.Policy.Delay
+		}
+		if len(q.keys) == 0 {
+			continue
+		}
+		err := c.push(ctx, q.reason, q.keys, 0, wait)
+		c.cfg.Events.queued(q.reason, len(q.keys), err)
+		if err != nil {
+			return 0, err
+		}
+	}
+	return len(superseded) + len(orphans), nil
+}
+
+// listed gives the chunks and indexes of an hour.
+func (c *core) listed(ctx context.Context, h timegrid.Hour) ([]string, error) {
+	prefixes := []string{layout.RollupIndexesHour(h)}
+	for _, res := range timegrid.Resolutions() {
+		prefixes = append(prefixes, layout.RollupChunksHour(res, h))
+	}
+	var keys []string
+	for _, prefix := range prefixes {
+		for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: prefix}) {
+			if err != nil {
+				return nil, err
+			}
+			if _, err := layout.ParseRollupObject(i.Key); err == nil { // foreign keys are never touched
+				keys = append(keys, i.Key)
+			}
+		}
+	}
+	return keys, nil
+}
+
+// sets gives the objects that committed sets of an hour name, and the committed sets
+// with a higher committed generation.
+func (c *core) sets(ctx context.Context, h timegrid.Hour) (named map[string]bool, superseded []string, err error) {
+	named = map[string]bool{}
+	records := c.records()
+	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+		if err != nil {
+			return named, superseded, err
+		}
+		all, err := records.All(ctx, of)
+		if err != nil {
+			return named, superseded, err
+		}
+		committed := catalog.Fold(all).Committed
+		for _, g := range all {
+			if g.Record.Set == nil {
+				continue // what one that can't be read names is looked at, found doubtful, and kept
+			}
+			if g.Name.Generation < committed {
+				superseded = append(superseded, g.Name.Key())
+			}
+			for _, k := range g.Record.Set.Keys() {
+				named[k] = true
+			}
+		}
+	}
+	return named, superseded, nil
+}

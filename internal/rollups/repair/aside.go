@@ -1,0 +1,40 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+)
+
+// Asides lists the agents that workers set aside, by shard and hour. bad is called for
+// records that can't be read: workers try those agents again.
+func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) ([]catalog.Aside, error) {
+	var out []catalog.Aside
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupAsidePrefix}) {
+		if err != nil {
+			return out, fmt.Errorf("agents that are set aside: %w", err)
+		}
+		b, _, err := r.get(ctx, i.Key, int64(catalog.AsideKind.MaxBytes))
+		if errors.Is(err, objstore.ErrNotFound) {
+			continue
+		}
+		var a catalog.Aside
+		if err == nil {
+			a, err = catalog.ParseAside(i.Key, b)
+		}
+		if record.Unreadable(err) {
+			bad(i.Key, err)
+			continue
+		}
+		if err != nil {
+			return out, fmt.Errorf("agents that are set aside: %w", err)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}

@@ -1,0 +1,94 @@
+// Package repair checks published sets against their bytes, and gives orders to make the
+// hours anew that are damaged. It deletes nothing: the owner of a shard publishes the next
+// generation, and the damaged one is superseded. docs/protocol/rollup.md has the way.
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// Store is what checks and orders need of an object store.
+type Store interface {
+	objstore.Reader
+	objstore.Creator
+	objstore.Replacer
+}
+
+// Config of a Repairer. Scan is only for hours whose inputs nothing else tells; all others
+// are required.
+type Config struct {
+	Store       Store
+	AuthorityID string
+	// Shards of the authority.
+	Shards uint32
+	// By names who orders.
+	By  string
+	Now func() time.Time
+	// Scan gives every accepted batch of the shard that may have samples in the hour, and
+	// may give more.
+	Scan func(ctx context.Context, h timegrid.Hour, s shard.ID, fn func(accept.Manifest) error) error
+}
+
+// Repairer checks and orders. For one caller at a time.
+type Repairer struct {
+	cfg     Config
+	removed *framelog.Index
+	// compactions that were checked, by key: what is wrong with them, "" for nothing.
+	compactions map[string]checked
+}
+
+// New checks the settings; it makes no request.
+func New(c Config) (*Repairer, error) {
+	if c.Store == nil || c.AuthorityID == "" || c.By == "" || c.Now == nil {
+		return nil, errors.New("repair: store, authority, name and clock are needed")
+	}
+	if err := shard.CheckCount(c.Shards); err != nil {
+		return nil, fmt.Errorf("repair: %w", err)
+	}
+	return &Repairer{cfg: c, removed: framelog.NewIndex(c.Store, c.AuthorityID), compactions: map[string]checked{}}, nil
+}
+
+// Shards of the authority.
+func (r *Repairer) Shards() uint32 { return r.cfg.Shards }
+
+func (r *Repairer) record(ctx context.Context, key string) (catalog.Record, error) {
+	rec, _, err := r.read(ctx, key)
+	return rec, err
+}
+
+func (r *Repairer) read(ctx context.Context, key string) (catalog.Record, objstore.Info, error) {
+	return catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, key)
+}
+
+// records reads what counts, and remembers nothing: a repair asks for each record once.
+func (r *Repairer) records() *catalog.Reader {
+	return catalog.NewReader(catalog.ReaderConfig{Read: r.read})
+}
+
+func (r *Repairer) get(ctx context.Context, key string, limit int64) ([]byte, objstore.Info, error) {
+	return r.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: limit})
+}
+
+// plan reads a plan; objstore.ErrNotFound when there is none, record.ErrCorrupt when it is damaged.
+func (r *Repairer) plan(ctx context.Context, key string) (*rollup.Plan, []byte, error) {
+	b, _, err := r.get(ctx, key, int64(rollup.PlanKind.MaxBytes))
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := rollup.ParsePlan(b)
+	if err == nil && (p.Key() != key || p.AuthorityID != r.cfg.AuthorityID) {
+		err = rollup.PlanKind.Corrupt(key, "it is of %s, authority %.128q", p.Key(), p.AuthorityID)
+	}
+	return p, b, err
+}

@@ -1,0 +1,489 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Problem is a stable code of a finding.
+type Problem string
+
+// Problems.
+const (
+	RecordUnreadable     Problem = "RECORD_UNREADABLE"     // the record that decides what counts
+	RecordMissing        Problem = "RECORD_MISSING"        // of a generation that other records speak of
+	PlanMissing          Problem = "PLAN_MISSING"          // of the set that counts: no late batch can be added
+	PlanUnreadable       Problem = "PLAN_UNREADABLE"       // of the set that counts, or of a generation in work
+	ObjectMissing        Problem = "OBJECT_MISSING"        // a chunk or an index of the set that counts
+	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes or its rows are not those that the record says
+	CompactionUnreadable Problem = "COMPACTION_UNREADABLE" // the record that a set points at
+)
+
+// Finding is one thing that does not hold of a shard's hour.
+type Finding struct {
+	Problem    Problem
+	Hour       timegrid.Hour
+	Shard      shard.ID
+	Resolution timegrid.Resolution
+	Key        string
+	Detail     string
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s %s shard %s %s %s: %s", f.Problem, f.Hour, f.Shard, f.Resolution, f.Key, f.Detail)
+}
+
+// maxFindings bounds the findings that are kept; Report.Found counts all.
+const maxFindings = 10_000
+
+// Report is what a check found.
+type Report struct {
+	Hours    int
+	Sets     int // that count, compactions included
+	Plans    int
+	Objects  int
+	Bytes    uint64
+	Found    uint64
+	Findings []Finding
+	// Superseded records that can't be read: nobody reads them, and they are no findings.
+	Superseded int
+}
+
+// Options of a check.
+type Options struct {
+	// From and To are the hours that are checked, both included.
+	From, To timegrid.Hour
+	// Shard that is checked, nil for all.
+	Shard *shard.ID
+	// Heads looks at sizes and at the store's checksums, and reads no object: it misses
+	// what rotted since it was written.
+	Heads bool
+	// Progress is told after every hour; it may be nil.
+	Progress func(timegrid.Hour, Report)
+}
+
+// Verify checks what readers and workers rely on: of every shard's hour and resolution the
+// records down to the set that counts, its plan, its chunks and indexes, of which every row
+// is decoded; and the plans of generations in work. An error is a store that could not be
+// asked, or what a newer release wrote: record.ErrNewerVersion, chunk.UnknownEncoding and
+// chunk.UnsupportedVersion.
+func (r *Repairer) Verify(ctx context.Context, o Options) (Report, error) {
+	v := &verifier{r: r, o: o, tops: map[place]uint64{}}
+	err := v.sets(ctx)
+	if err == nil {
+		err = v.undecided(ctx)
+	}
+	if err != nil {
+		return v.rep, fmt.Errorf("verify: %w", err)
+	}
+	return v.rep, nil
+}
+
+type place struct {
+	hour  timegrid.Hour
+	shard shard.ID
+}
+
+type slot struct {
+	shard      shard.ID
+	resolution timegrid.Resolution
+}
+
+type verifier struct {
+	r   *Repairer
+	o   Options
+	rep Report
+	// tops is the least of the highest generations of the resolutions.
+	tops map[place]uint64
+}
+
+func (v *verifier) found(f Finding) {
+	v.rep.Found++
+	if len(v.rep.Findings) < maxFindings {
+		v.rep.Findings = append(v.rep.Findings, f)
+	}
+}
+
+// sets goes from hour to hour.
+func (v *verifier) sets(ctx context.Context) error {
+	at, slots := v.o.From, map[slot]catalog.Slot{}
+	flush := func() error {
+		if len(slots) == 0 {
+			return nil
+		}
+		if err := v.hour(ctx, at, slots); err != nil {
+			return err
+		}
+		v.rep.Hours++
+		if v.o.Progress != nil {
+			v.o.Progress(at, v.rep)
+		}
+		return nil
+	}
+	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(v.o.From)}
+	for of, err := range catalog.Slots(ctx, v.r.cfg.Store, o) {
+		if err != nil {
+			return err
+		}
+		n := of.Name
+		if n.Hour > v.o.To {
+			break
+		}
+		if n.Span > 0 || v.o.Shard != nil && n.Shard != *v.o.Shard {
+			continue
+		}
+		if n.Hour != at {
+			if err := flush(); err != nil {
+				return err
+			}
+			at, slots = n.Hour, map[slot]catalog.Slot{}
+		}
+		slots[slot{n.Shard, n.Resolution}] = of
+	}
+	return flush()
+}
+
+func (v *verifier) hour(ctx context.Context, h timegrid.Hour, slots map[slot]catalog.Slot) error {
+	shards := map[shard.ID]bool{}
+	for k := range slots {
+		shards[k.shard] = true
+	}
+	for s := range shards {
+		plans := map[string]bool{} // resolutions share their plan
+		least, most := ^uint64(0), uint64(0)
+		for _, res := range timegrid.Resolutions() {
+			of := slots[slot{s, res}]
+			least, most = min(least, of.Top()), max(most, of.Top())
+			if err := v.slot(ctx, of, plans); err != nil {
+				return err
+			}
+		}
+		v.tops[place{h, s}] = least
+		if least < most {
+			if err := v.unfinished(ctx, h, s, slots, most); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unfinishedFor is how long the resolutions of a generation may be decided one after the other.
+const unfinishedFor = time.Hour
+
+// unfinished looks whether a generation that some resolutions have and others have not is in
+// work, or was that long ago: then a record was lost, or nobody works on the hour.
+func (v *verifier) unfinished(ctx context.Context, h timegrid.Hour, s shard.ID, slots map[slot]catalog.Slot, most uint64) error {
+	top := func(res timegrid.Resolution) uint64 { return slots[slot{s, res}].Top() }
+	since := int64(math.MinInt64)
+	for _, res := range timegrid.Resolutions() {
+		if top(res) < most {
+			continue
+		}
+		rec, err := v.r.record(ctx, layout.RollupSet(h, s, res, most))
+		switch {
+		case record.Unreadable(err):
+			return nil // is a finding already, and its repair mends this
+		case errors.Is(err, objstore.ErrNotFound):
+			continue
+		case err != nil:
+			return err
+		case rec.Set != nil:
+			since = max(since, rec.Set.CreatedAt)
+		case rec.Aborted != nil:
+			since = max(since, rec.Aborted.AbortedAt)
+		case rec.Removed != nil:
+			since = max(since, rec.Removed.RemovedAt)
+		}
+	}
+	if v.r.cfg.Now().Sub(time.Unix(0, since)) < unfinishedFor {
+		return nil
+	}
+	for _, res := range timegrid.Resolutions() {
+		if gen := top(res) + 1; gen <= most {
+			v.found(Finding{RecordMissing, h, s, res, layout.RollupSet(h, s, res, gen), fmt.Sprintf("other resolutions have generation %d", most)})
+		}
+	}
+	return nil
+}
+
+// slot checks the records from the highest generation down to the one that counts.
+func (v *verifier) slot(ctx context.Context, of catalog.Slot, plans map[string]bool) error {
+	records := v.r.records()
+	st, err := records.State(ctx, of)
+	if err != nil {
+		return err
+	}
+	f := Finding{Hour: of.Name.Hour, Shard: of.Name.Shard, Resolution: of.Name.Resolution}
+	for _, g := range st.Doubt {
+		switch {
+		case record.Unreadable(g.Err): // what is below may count, and is to be whole
+			bad := f
+			bad.Problem, bad.Key, bad.Detail = RecordUnreadable, g.Name.Key(), g.Err.Error()
+			v.found(bad)
+		case !errors.Is(g.Err, objstore.ErrNotFound): // gone since it was listed
+			return g.Err
+		}
+	}
+	if by := st.Missing(); by > 0 {
+		lost := f
+		lost.Problem, lost.Key, lost.Detail = RecordMissing, layout.RollupSet(f.Hour, f.Shard, f.Resolution, by), "it superseded the highest one that there is"
+		v.found(lost)
+	}
+	if st.Set != nil {
+		v.rep.Sets++
+		f.Key = st.Set.Name.Key()
+		if err := v.set(ctx, f, st.Set, plans); err != nil {
+			return err
+		}
+	}
+	return v.below(ctx, records, of, st.Committed)
+}
+
+// below counts superseded records that can't be read.
+func (v *verifier) below(ctx context.Context, records *catalog.Reader, of catalog.Slot, committed uint64) error {
+	for _, l := range of.Listed {
+		if l.Name.Generation >= committed {
+			break
+		}
+		g, err := records.Generation(ctx, l)
+		switch {
+		case err != nil:
+			return err
+		case record.Unreadable(g.Err):
+			v.rep.Superseded++
+		case g.Err != nil && !errors.Is(g.Err, objstore.ErrNotFound):
+			return g.Err
+		}
+	}
+	return nil
+}
+
+// set checks a set's plan and objects, or the compaction that has its rows.
+func (v *verifier) set(ctx context.Context, f Finding, set *catalog.Set, plans map[string]bool) error {
+	if set.Name.Span == 0 && !plans[set.PlanKey] {
+		plans[set.PlanKey] = true
+		if err := v.plan(ctx, f, set.PlanKey, set.PlanSHA256); err != nil {
+			return err
+		}
+	}
+	if set.Into != nil {
+		c, err := v.compaction(ctx, set.Into.Name)
+		if err != nil {
+			return err
+		}
+		for _, wrong := range c.findings {
+			g := f
+			g.Problem, g.Key, g.Detail = wrong.Problem, wrong.Key, wrong.Detail
+			v.found(g)
+		}
+		return nil
+	}
+	for i := range set.Objects {
+		wrong, err := v.object(ctx, &set.Objects[i])
+		if err != nil {
+			return err
+		}
+		for _, g := range wrong {
+			f.Problem, f.Key, f.Detail = g.Problem, g.Key, g.Detail
+			v.found(f)
+		}
+	}
+	return nil
+}
+
+func (v *verifier) plan(ctx context.Context, f Finding, key string, want identity.Digest) error {
+	v.rep.Plans++
+	_, body, err := v.r.plan(ctx, key)
+	f.Key = key
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		f.Problem, f.Detail = PlanMissing, "no late batch can be added to the hour"
+	case record.Unreadable(err):
+		f.Problem, f.Detail = PlanUnreadable, err.Error()
+	case err != nil:
+		return err
+	case !want.IsZero() && identity.Sum(body) != want:
+		f.Problem, f.Detail = PlanUnreadable, "it is another plan than the set's"
+	default:
+		return nil
+	}
+	v.found(f)
+	return nil
+}
+
+// checked is what is wrong with a compaction.
+type checked struct{ findings []Finding }
+
+// maxChecked bounds the compactions that are remembered.
+const maxChecked = 10_000
+
+func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, error) {
+	key := n.Key()
+	if c, ok := v.r.compactions[key]; ok {
+		return c, nil
+	}
+	var c checked
+	rec, err := v.r.record(ctx, key)
+	switch {
+	case record.Unreadable(err) || errors.Is(err, objstore.ErrNotFound):
+		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: err.Error()}}
+	case err != nil:
+		return c, err
+	case rec.Set == nil:
+		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: "it is not committed, or removed"}}
+	default:
+		v.rep.Sets++
+		for i := range rec.Set.Objects {
+			wrong, err := v.object(ctx, &rec.Set.Objects[i])
+			if err != nil {
+				return c, err
+			}
+			c.findings = append(c.findings, wrong...)
+		}
+	}
+	if len(v.r.compactions) >= maxChecked {
+		clear(v.r.compactions)
+	}
+	v.r.compactions[key] = c
+	return c, nil
+}
+
+// object checks a chunk and its index: first that each has the bytes that the record says,
+// then that these are a chunk and an index of the same rows as the record's.
+func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, error) {
+	var out []Finding
+	var bodies [2][]byte
+	for i, part := range [...]struct {
+		key   string
+		bytes uint64
+		sha   identity.Digest
+	}{{o.ChunkKey, o.ChunkBytes, o.ChunkSHA256}, {o.IndexKey, o.IndexBytes, o.IndexSHA256}} {
+		v.rep.Objects++
+		v.rep.Bytes += part.bytes
+		f := Finding{Key: part.key}
+		var err error
+		if v.o.Heads {
+			f.Problem, f.Detail, err = v.head(ctx, part.key, part.bytes, part.sha)
+		} else {
+			bodies[i], f.Problem, f.Detail, err = v.bytes(ctx, part.key, part.bytes, part.sha)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if f.Problem != "" {
+			out = append(out, f)
+		}
+	}
+	if len(out) > 0 || v.o.Heads {
+		return out, nil
+	}
+	x, err := chunk.Verify(bodies[0], bodies[1], chunk.Limits{})
+	switch {
+	case errors.Is(err, chunk.UnknownEncoding) || errors.Is(err, chunk.UnsupportedVersion):
+		// Its hash is right: a newer release wrote it, and making it again would lose what it has.
+		return nil, fmt.Errorf("%s: %w: upgrade this program", o.ChunkKey, err)
+	case err != nil:
+		out = append(out, Finding{Problem: ObjectDamaged, Key: o.ChunkKey, Detail: err.Error()})
+	case uint64(x.Len()) != o.Series || x.Samples() != o.Samples || uint64(x.FooterOffset) != o.FooterOffset:
+		out = append(out, Finding{Problem: ObjectDamaged, Key: o.IndexKey, Detail: fmt.Sprintf("%d series, %d samples, footer at %d; the record says %d, %d, %d",
+			x.Len(), x.Samples(), x.FooterOffset, o.Series, o.Samples, o.FooterOffset)})
+	}
+	return out, nil
+}
+
+// head asks the store for an object's size and hash.
+func (v *verifier) head(ctx context.Context, key string, size uint64, sha identity.Digest) (Problem, string, error) {
+	info, err := v.r.cfg.Store.Head(ctx, key)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return ObjectMissing, "no such object", nil
+	case err != nil && !objstore.Unreadable(err):
+		return "", "", err
+	case err != nil || uint64(info.Size) != size || !info.SHA256.IsZero() && info.SHA256 != sha:
+		return ObjectDamaged, fmt.Sprintf("%d bytes of %s, want %d of %s", info.Size, info.SHA256, size, sha), nil
+	}
+	return "", "", nil
+}
+
+// bytes reads an object and compares its hash.
+func (v *verifier) bytes(ctx context.Context, key string, size uint64, sha identity.Digest) ([]byte, Problem, string, error) {
+	body, _, err := v.r.get(ctx, key, int64(size)+1)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return nil, ObjectMissing, "no such object", nil
+	case err != nil && objstore.Unreadable(err):
+		return nil, ObjectDamaged, err.Error(), nil
+	case err != nil:
+		return nil, "", "", err
+	case identity.Sum(body) != sha:
+		return nil, ObjectDamaged, fmt.Sprintf("%d bytes that hash to %s, want %d of %s", len(body), identity.Sum(body), size, sha), nil
+	}
+	return body, "", "", nil
+}
+
+// undecided checks the plans of generations that some resolution has not decided.
+func (v *verifier) undecided(ctx context.Context) error {
+	for s := range shard.ID(v.r.cfg.Shards) {
+		if v.o.Shard != nil && s != *v.o.Shard {
+			continue
+		}
+		prefix := layout.PlansPrefix + "shard=" + s.String() + "/"
+		for i, err := range objstore.List(ctx, v.r.cfg.Store, objstore.ListOptions{Prefix: prefix, StartAfter: layout.RollupPlans(v.o.From, s)}) {
+			if err != nil {
+				return err
+			}
+			h, id, gen, err := layout.ParseRollupPlan(i.Key)
+			if err == nil && id == s && h > v.o.To {
+				break
+			}
+			if err != nil || id != s || gen <= v.tops[place{h, s}] {
+				continue
+			}
+			if err := v.plan(ctx, Finding{Hour: h, Shard: s, Resolution: timegrid.Raw}, i.Key, identity.Digest{}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Published gives the shards' hours of the range that have records, hour by hour, shards
+// ascending.
+func (r *Repairer) Published(ctx context.Context, o Options, fn func(timegrid.Hour, shard.ID) error) error {
+	last := place{}
+	first := true
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(o.From)}) {
+		if err != nil {
+			return fmt.Errorf("published hours: %w", err)
+		}
+		n, err := layout.ParseRollupSet(i.Key)
+		if err != nil || n.Span > 0 || o.Shard != nil && n.Shard != *o.Shard {
+			continue
+		}
+		if n.Hour > o.To {
+			return nil
+		}
+		at := place{n.Hour, n.Shard}
+		if !first && at == last {
+			continue
+		}
+		first, last = false, at
+		if err := fn(n.Hour, n.Shard); err != nil {
+			return fmt.Errorf("published hours: %w", err)
+		}
+	}
+	return nil
+}

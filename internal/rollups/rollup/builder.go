@@ -1,0 +1,282 @@
+package rollup
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sort"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/series/shapes"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// ErrInput: a frame is not what the plan says, or was given twice or not at all.
+var ErrInput = errors.New("frame is not an input of the plan")
+
+// Part is one of several disjoint sets of series that together are the hour's: an hour
+// that does not fit into memory is built part by part. The zero value is everything.
+type Part struct{ Index, Of uint32 }
+
+func (p Part) holds(seriesKey []byte) bool {
+	if p.Of <= 1 {
+		return true
+	}
+	h := fnv.New64a()
+	h.Write(seriesKey)
+	return uint32(h.Sum64()>>32)%p.Of == p.Index
+}
+
+// Holds reports whether the series is in the part.
+func (p Part) Holds(s *chunk.Series) bool {
+	return p.Of <= 1 || p.holds(s.AppendKey(nil))
+}
+
+// KeyBytes is the size of what tells the series apart: agent, labels, type and unit.
+func KeyBytes(s *chunk.Series) int { return len(s.AppendKey(nil)) }
+
+// Builder gathers the frames of an hour's inputs, in any order, into raw series. Not for
+// concurrent use.
+type Builder struct {
+	hour   timegrid.Hour
+	part   Part
+	inputs []accepted.Claim
+	lost   [][]ledger.Range
+	seen   []bool
+	counts Counts
+
+	shapes *shapes.Table[shape]
+	series []*rawSeries
+	byKey  map[string]*rawSeries
+	text   map[string]string
+	groups int
+	bytes  int64
+	limit  int64 // of bytes; 0 is none
+	// shapeBytes are of the table of shapes.
+	shapeBytes int64
+}
+
+// shapesShare of the limit is for the table of shapes, which all parts have alike. Beyond it
+// shapes are forgotten: one that comes again has new groups then, which costs a place for
+// each of its series.
+const shapesShare = 16
+
+// shapeCost is about the memory of a shape in the table beside its key.
+const shapeCost = 64
+
+// NewBuilder makes a builder of the part of hour h that the inputs have records in. Inputs
+// of other hours are welcome: they win sequence numbers.
+func NewBuilder(h timegrid.Hour, inputs []accepted.Claim, part Part) *Builder {
+	return &Builder{
+		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
+		shapes: shapes.NewExactTable[shape](), byKey: map[string]*rawSeries{}, text: map[string]string{},
+	}
+}
+
+// Limit bounds Bytes: Add fails with *TooLargeError where a frame would pass it. 0 is no bound.
+func (b *Builder) Limit(bytes int64) { b.limit = bytes }
+
+// Bytes is an estimate of what was added costs in memory until its chunks of all resolutions are made.
+func (b *Builder) Bytes() int64 { return b.bytes }
+
+// full reports whether the limit is passed.
+func (b *Builder) full() bool { return b.limit > 0 && b.bytes > b.limit }
+
+func (b *Builder) tooLarge() error { return &TooLargeError{b.limit, b.part.Of} }
+
+// Add copies what f, the frame of inputs[i], has in the hour. Errors wrap ErrInput, or are
+// *TooLargeError; after an error the builder is of no use.
+func (b *Builder) Add(i int, f *frame.Batch) error {
+	if i < 0 || i >= len(b.inputs) || b.seen[i] {
+		return fmt.Errorf("%w: input %d of %d, or a second time", ErrInput, i, len(b.inputs))
+	}
+	in := b.inputs[i]
+	if f.Identity != in.Identity {
+		return fmt.Errorf("%w: frame of %s, input is %s", ErrInput, f.Identity, in.Identity)
+	}
+	if n := f.Records(); n != in.Identity.Count() {
+		return fmt.Errorf("%w: %s has %d records", ErrInput, in.Identity, n)
+	}
+	b.seen[i] = true
+	sh := b.shapeOf(f)
+	if b.full() {
+		return b.tooLarge()
+	}
+	seq := in.Identity.SeqStart
+	for k := range f.Groups {
+		g := &f.Groups[k]
+		b.addGroup(sh.groups[k], i, seq, g)
+		seq += uint64(len(g.Series)) * uint64(len(g.Timestamps))
+		if b.full() {
+			return b.tooLarge()
+		}
+	}
+	return nil
+}
+
+// addGroup copies the rows of the hour and counts the others.
+func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
+	rows, n := len(g.Timestamps), len(sg.kept)
+	b.counts.Inputs += uint64(rows) * uint64(n)
+	from := sort.Search(rows, func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) >= b.hour })
+	to := sort.Search(rows, func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) > b.hour })
+	lost := b.lost[input]
+	if lost == nil {
+		b.counts.OtherHours += uint64(n) * uint64(rows-(to-from))
+	} else {
+		for _, k := range sg.kept {
+			for row := range rows {
+				switch {
+				case within(lost, first+uint64(k)*uint64(rows)+uint64(row)):
+					b.counts.Overlapped++
+				case row < from || row >= to:
+					b.counts.OtherHours++
+				}
+			}
+		}
+	}
+	if from == to || n == 0 {
+		return
+	}
+	s := &segment{input: input, first: first, rows: rows, from: from, t: append([]int64(nil), g.Timestamps[from:to]...)}
+	if len(g.Histograms) > 0 {
+		s.h = make([]series.Histogram, 0, n*(to-from))
+		for _, k := range sg.kept {
+			for row := from; row < to; row++ {
+				h := &g.Histograms[k*rows+row]
+				s.h = append(s.h, h.Clone())
+				b.bytes += costOfHistogram(h, sg.rows+row-from < rolledRows)
+			}
+		}
+	} else {
+		s.v = make([]float64, 0, n*(to-from))
+		for _, k := range sg.kept {
+			s.v = append(s.v, g.Values[k*rows+from:k*rows+to]...)
+		}
+	}
+	b.bytes += int64(n) * int64((to-from)*recordCost+max(0, min(to-from, rolledRows-sg.rows))*rowCost)
+	sg.rows += to - from
+	for at, k := range sg.kept {
+		if t := g.Series[k].StartTime; t != 0 {
+			if s.starts == nil {
+				s.starts = make([]int64, n)
+			}
+			s.starts[at] = t
+		}
+	}
+	b.bytes += int64(len(s.starts))*16 + 128
+	sg.segments = append(sg.segments, s)
+}
+
+// segment is the rows of one group of one batch that lie in the hour.
+type segment struct {
+	input int
+	first uint64 // sequence number of the group's first record
+	rows  int    // of the group in its frame
+	from  int    // row of the frame that is the first here
+	t     []int64
+	v     []float64 // by kept series, then row
+	h     []series.Histogram
+	// starts of the accumulation by kept series; nil when all are unknown.
+	starts []int64
+}
+
+// seq of row r of the series that stood at place k of the frame's group.
+func (s *segment) seq(k, r int) uint64 {
+	return s.first + uint64(k)*uint64(s.rows) + uint64(s.from+r)
+}
+
+// shape is a table of series that many batches share.
+type shape struct{ groups []*group }
+
+// group is one group of a shape with the segments of all its batches.
+type group struct {
+	id       int
+	kept     []int // places in the frame's group that are in this part
+	rows     int   // of all segments
+	segments []*segment
+}
+
+// rawSeries is one series being built.
+type rawSeries struct {
+	chunk.Series
+	name   string // of the metric
+	places []place
+}
+
+// place is where a series stands in the frames of a shape: At is an index into kept.
+type place = shapes.Place[group]
+
+// shapeOf finds or makes the shape of f.
+func (b *Builder) shapeOf(f *frame.Batch) *shape {
+	sh := b.shapes.Find(f.Identity.Agent, f)
+	if sh != nil {
+		return sh
+	}
+	sh = &shape{groups: make([]*group, len(f.Groups))}
+	cost := int64(b.shapes.KeyBytes()) + shapeCost
+	if b.shapeBytes += cost; b.limit > 0 && b.shapeBytes > b.limit/shapesShare {
+		b.shapes.Clear()
+		b.shapeBytes = cost
+	}
+	b.shapes.Enter(sh)
+	for i := range f.Groups {
+		sh.groups[i] = b.newGroup(f, &f.Groups[i])
+	}
+	return sh
+}
+
+func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
+	sg := &group{id: b.groups}
+	b.groups++
+	var buf []byte
+	for j := range g.Series {
+		r := &g.Series[j]
+		typ := typeOf(r, len(g.Histograms) > 0)
+		buf = f.AppendKey(buf[:0], f.Identity.Agent, r, typ)
+		if !b.part.holds(buf) {
+			continue
+		}
+		if b.full() { // Add says so
+			return sg
+		}
+		s := b.byKey[string(buf)]
+		if s == nil {
+			s = &rawSeries{name: b.intern(f.Name(r))}
+			s.Agent, s.Type, s.Unit = b.intern(f.Identity.Agent), typ, b.intern(f.Strings[r.Unit])
+			for name, value := range f.Labels(r) {
+				s.Labels = append(s.Labels, series.Label{Name: b.intern(name), Value: b.intern(value)})
+			}
+			b.byKey[string(buf)] = s
+			b.series = append(b.series, s)
+			b.bytes += seriesCost + int64(labelCost*len(buf))
+		}
+		s.places = append(s.places, place{Group: sg, At: uint32(len(sg.kept))})
+		sg.kept = append(sg.kept, j)
+	}
+	b.bytes += int64(len(sg.kept)) * 24
+	return sg
+}
+
+// typeOf: histograms of unknown type are taken for cumulative ones, so that a series has
+// either floats or histograms.
+func typeOf(r *series.Ref, histograms bool) series.Type {
+	if histograms && r.Type == series.Unknown {
+		return series.HistogramCumulative
+	}
+	return r.Type
+}
+
+// intern copies a string out of its frame's table, once.
+func (b *Builder) intern(s string) string {
+	if v, ok := b.text[s]; ok {
+		return v
+	}
+	v := string([]byte(s))
+	b.text[v] = v
+	return v
+}

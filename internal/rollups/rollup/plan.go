@@ -1,0 +1,221 @@
+package rollup
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// PlanKind is the kind of plans; docs/protocol/rollup.md has their JSON.
+var PlanKind = record.Kind{Schema: "lightmetrics.rollup_plan.v1", Title: "rollup plan", MaxBytes: 64 << 20, Exact: true}
+
+// Bounds of a plan.
+const (
+	MaxPlanInputs = 400_000
+	MaxParts      = 4096
+)
+
+// Plan is the fixed input set of one generation of a shard's hour. Whoever makes the
+// generation makes it from the plan, and so makes the same objects.
+type Plan struct {
+	AuthorityID string
+	Shard       shard.ID
+	// Shards is the authority's number of shards.
+	Shards     uint32
+	Hour       timegrid.Hour
+	Generation uint64
+	// Parts that the hour is built in, one after the other; at least 1.
+	Parts uint32
+	// Inputs in the order of their identities.
+	Inputs []accepted.Batch
+}
+
+// Key of the plan's object.
+func (p *Plan) Key() string { return layout.RollupPlan(p.Hour, p.Shard, p.Generation) }
+
+// Order of the inputs for a Builder.
+func (p *Plan) Order() []accepted.Claim {
+	out := make([]accepted.Claim, len(p.Inputs))
+	for i := range p.Inputs {
+		out[i] = p.Inputs[i].Claim()
+	}
+	return out
+}
+
+// InputSet is what the published set says of the inputs.
+func (p *Plan) InputSet() (catalog.Inputs, error) {
+	ids := make([]identity.Batch, len(p.Inputs))
+	for i := range p.Inputs {
+		ids[i] = p.Inputs[i].Identity
+	}
+	return catalog.NewInputs(ids)
+}
+
+// Records of all inputs.
+func (p *Plan) Records() uint64 {
+	var n uint64
+	for i := range p.Inputs {
+		n += p.Inputs[i].Identity.Count()
+	}
+	return n
+}
+
+type planJSON struct {
+	AuthorityID string     `json:"authority_id"`
+	Shard       uint32     `json:"shard"`
+	Shards      uint32     `json:"shards"`
+	Hour        string     `json:"hour"`
+	Generation  uint64     `json:"generation"`
+	Parts       uint32     `json:"parts"`
+	Boots       []planBoot `json:"boots"`
+}
+
+type planBoot struct {
+	Agent   string    `json:"agent_id"`
+	Boot    string    `json:"boot_id"`
+	Batches []planRow `json:"batches"`
+}
+
+// planRow is written as an array: an hour has up to 400,000 batches, and names would double
+// the 170 bytes that each takes. The key is "" for generation 0 of the blob.
+type planRow accepted.Batch
+
+func (b *planRow) UnmarshalJSON(raw []byte) error {
+	fields := []any{&b.SeqStart, &b.SeqEnd, &b.FrameSHA256, &b.FrameBytes, &b.AcceptedAt, &b.MinTime, &b.MaxTime, &b.RawBlobKey}
+	n := len(fields)
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return err
+	}
+	if len(fields) != n {
+		return fmt.Errorf("batch of %d fields", len(fields))
+	}
+	return nil
+}
+
+// hourLayout of an hour's start in JSON.
+const hourLayout = "2006-01-02T15"
+
+// Marshal writes the canonical JSON, of a plan that can be one: equal plans are equal bytes.
+func (p *Plan) Marshal() ([]byte, error) {
+	if err := p.validate(); err != nil {
+		return nil, fmt.Errorf("rollup plan: %w", err)
+	}
+	b := PlanKind.Begin(512 + planRowBytes*len(p.Inputs))
+	b = record.AppendString(append(b, `,"authority_id":`...), p.AuthorityID)
+	b = fmt.Appendf(b, `,"shard":%d,"shards":%d,"hour":"%s","generation":%d,"parts":%d,"boots":[`, uint32(p.Shard), p.Shards, p.Hour, p.Generation, p.Parts)
+	for i := range p.Inputs {
+		e := &p.Inputs[i]
+		switch {
+		case i > 0 && p.Inputs[i-1].BootOf() == e.BootOf():
+			b = append(b, ',')
+		default:
+			if i > 0 {
+				b = append(b, `]},`...)
+			}
+			b = record.AppendString(append(b, `{"agent_id":`...), e.Agent)
+			b = record.AppendString(append(b, `,"boot_id":`...), e.Boot)
+			b = append(b, `,"batches":[`...)
+		}
+		b = appendRow(b, e)
+	}
+	return append(b, `]}]}`...), nil
+}
+
+// planRowBytes is about the size of a batch in a plan.
+const planRowBytes = 176
+
+// appendRow writes what planRow reads.
+func appendRow(b []byte, e *accepted.Batch) []byte {
+	b = strconv.AppendUint(append(b, '['), e.SeqStart, 10)
+	b = strconv.AppendUint(append(b, ','), e.SeqEnd, 10)
+	b = append(hex.AppendEncode(append(b, `,"`...), e.FrameSHA256[:]), '"')
+	b = strconv.AppendUint(append(b, ','), e.FrameBytes, 10)
+	for _, t := range [...]int64{e.AcceptedAt, e.MinTime, e.MaxTime} {
+		b = strconv.AppendInt(append(b, ','), t, 10)
+	}
+	key := e.RawBlobKey
+	if key == layout.Blob(e.FrameSHA256, 0) {
+		key = ""
+	}
+	return append(record.AppendString(append(b, ','), key), ']')
+}
+
+// ParsePlan reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParsePlan(b []byte) (*Plan, error) {
+	p, err := parsePlan(b)
+	if err != nil {
+		return nil, PlanKind.Wrap("", err)
+	}
+	return p, nil
+}
+
+func parsePlan(b []byte) (*Plan, error) {
+	var j planJSON
+	if err := PlanKind.Decode(b, &j); err != nil {
+		return nil, err
+	}
+	t, err := time.Parse(hourLayout, j.Hour)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{
+		AuthorityID: j.AuthorityID, Shard: shard.ID(j.Shard), Shards: j.Shards, Hour: timegrid.HourStarting(t),
+		Generation: j.Generation, Parts: j.Parts,
+	}
+	for _, boot := range j.Boots {
+		for _, b := range boot.Batches {
+			b.Agent, b.Boot = boot.Agent, boot.Boot
+			if b.RawBlobKey == "" {
+				b.RawBlobKey = layout.Blob(b.FrameSHA256, 0)
+			}
+			p.Inputs = append(p.Inputs, accepted.Batch(b))
+		}
+	}
+	own, err := p.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return p, PlanKind.Verify(b, own, j)
+}
+
+func (p *Plan) validate() error {
+	if err := shard.CheckCount(p.Shards); err != nil {
+		return err
+	}
+	switch {
+	case p.AuthorityID == "":
+		return errors.New("no authority")
+	case uint32(p.Shard) >= p.Shards:
+		return fmt.Errorf("shard %s of %d", p.Shard, p.Shards)
+	case p.Generation == 0:
+		return errors.New("generation 0")
+	case p.Parts == 0 || p.Parts > MaxParts:
+		return fmt.Errorf("%d parts", p.Parts)
+	case len(p.Inputs) == 0 || len(p.Inputs) > MaxPlanInputs:
+		return fmt.Errorf("%d inputs, 1 to %d", len(p.Inputs), MaxPlanInputs)
+	}
+	for i := range p.Inputs {
+		e := &p.Inputs[i]
+		if err := e.Validate(); err != nil {
+			return err
+		}
+		if got := shard.Of(e.Agent, p.Shards); got != p.Shard {
+			return fmt.Errorf("%s is of shard %s", e.Identity, got)
+		}
+		if i > 0 && p.Inputs[i-1].Identity.Compare(e.Identity) >= 0 {
+			return fmt.Errorf("%s is out of order", e.Identity)
+		}
+	}
+	return nil
+}

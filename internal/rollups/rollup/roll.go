@@ -1,0 +1,392 @@
+package rollup
+
+import (
+	"math"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/util/kahansum"
+
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// Roller rolls raw series up. It remembers the buckets of times that it saw, since series
+// of one agent share them. Not for concurrent use.
+type Roller struct {
+	res   timegrid.Resolution
+	finer *Roller // to the resolution whose rows those of gauges are made of; nil for the finest
+	seen  map[*int64]*grid
+	*grid
+	ints []int64
+	slab []float64
+}
+
+// grid is the buckets of the times of a series.
+type grid struct {
+	all     []int64 // as the series has them
+	t       []int64 // those that count: of samples in one millisecond the last
+	rows    []int   // their rows, when those are not all; else nil
+	buckets []bucket
+	ends    []int64 // of the buckets, Unix nanoseconds
+	plain   *plain
+}
+
+// plain are the columns that all series of a grid without stale markers have in common.
+type plain struct {
+	of            *int64 // FirstT of the finer rows, nil for samples
+	count, stale  []uint32
+	firstT, lastT []int64
+	zero          []float64
+}
+
+// maxGrids bounds what a roller remembers.
+const maxGrids = 4096
+
+// bucket is the range [from, to) of samples.
+type bucket struct{ from, to int }
+
+// NewRoller makes a roller to w, which is not Raw.
+func NewRoller(res timegrid.Resolution) *Roller {
+	r := &Roller{res: res, seen: map[*int64]*grid{}}
+	if res > timegrid.OneMinute {
+		r.finer = NewRoller(res - 1)
+	}
+	return r
+}
+
+// Roll gives s in buckets. Of samples in the same millisecond only the last counts, as in
+// a query. The result refers to the labels and histograms of s, and shares columns with others.
+func (r *Roller) Roll(s *chunk.Series) chunk.Series {
+	if r.finer == nil || s.H != nil || s.Type == series.Counter {
+		return r.RollFrom(s, nil)
+	}
+	fine := r.finer.Roll(s)
+	return r.RollFrom(s, &fine)
+}
+
+// RollFrom is Roll, given the rows of s in the next finer resolution: nil for OneMinute. Gauges
+// are made of those, so that nobody looks at the samples again.
+func (r *Roller) RollFrom(s, fine *chunk.Series) chunk.Series {
+	out := chunk.Series{ID: s.ID}
+	gauge := s.H == nil && s.Type != series.Counter
+	if gauge && r.finer != nil {
+		r.look(fine.T)
+		out.T = r.ends
+		r.coarse(&fine.Columns, &out.Columns)
+		return out
+	}
+	r.look(s.T)
+	out.T = r.ends
+	switch {
+	case s.H != nil:
+		r.own(&out.Columns)
+		r.histograms(s.H, &out)
+	case gauge:
+		r.gauges(pick(s.V, r.rows), &out.Columns)
+	default:
+		r.counters(pick(s.V, r.rows), &out.Columns)
+	}
+	return out
+}
+
+// own gives c its own counts and times.
+func (r *Roller) own(c *chunk.Columns) {
+	n := len(r.buckets)
+	c.Count, c.Stale = make([]uint32, n), make([]uint32, n)
+	c.FirstT, c.LastT = make([]int64, n), make([]int64, n)
+}
+
+// share gives c the counts and times of samples that are all there.
+func (r *Roller) share(c *chunk.Columns) {
+	if r.plain == nil || r.plain.of != nil {
+		r.plain = newPlain(len(r.buckets))
+		for i, b := range r.buckets {
+			r.plain.count[i] = uint32(b.to - b.from)
+			r.plain.firstT[i], r.plain.lastT[i] = r.t[b.from], r.t[b.to-1]
+		}
+	}
+	r.plain.give(c)
+}
+
+func newPlain(n int) *plain {
+	return &plain{count: make([]uint32, n), stale: make([]uint32, n), firstT: make([]int64, n), lastT: make([]int64, n), zero: make([]float64, n)}
+}
+
+func (p *plain) give(c *chunk.Columns) {
+	c.Count, c.Stale, c.FirstT, c.LastT = p.count, p.stale, p.firstT, p.lastT
+}
+
+// columns lends n columns of a row each bucket.
+func (r *Roller) columns(cs ...*[]float64) {
+	n := len(r.buckets)
+	if len(r.slab) < n*len(cs) {
+		r.slab = make([]float64, max(slabValues, n*len(cs)))
+	}
+	for _, c := range cs {
+		*c, r.slab = r.slab[:n:n], r.slab[n:]
+	}
+}
+
+// slabValues are allocated at once.
+const slabValues = 8 << 10
+
+// look finds the buckets of t.
+func (r *Roller) look(t []int64) {
+	if len(t) == 0 {
+		r.grid = &grid{}
+		return // no rows
+	}
+	if g := r.seen[&t[0]]; g != nil && len(g.all) == len(t) {
+		r.grid = g
+		return
+	}
+	if len(r.seen) >= maxGrids {
+		clear(r.seen)
+	}
+	r.grid = newGrid(t, r.res)
+	r.seen[&t[0]] = r.grid
+}
+
+func newGrid(t []int64, res timegrid.Resolution) *grid {
+	g := &grid{all: t}
+	for i := 1; i < len(t); i++ {
+		if timegrid.Millisecond(t[i]) == timegrid.Millisecond(t[i-1]) {
+			g.rows = lastOfMillisecond(t)
+			break
+		}
+	}
+	g.t = pick(t, g.rows)
+	end := int64(math.MinInt64)
+	for i, ns := range g.t {
+		ms := timegrid.Millisecond(ns)
+		if i == 0 || ms > end {
+			end = res.BucketEnd(ms)
+			g.buckets = append(g.buckets, bucket{i, i})
+			g.ends = append(g.ends, nanos(end))
+		}
+		g.buckets[len(g.buckets)-1].to = i + 1
+	}
+	return g
+}
+
+func lastOfMillisecond(t []int64) []int {
+	rows := make([]int, 0, len(t))
+	for i := range t {
+		if i+1 == len(t) || timegrid.Millisecond(t[i+1]) != timegrid.Millisecond(t[i]) {
+			rows = append(rows, i)
+		}
+	}
+	return rows
+}
+
+func pick[T any](all []T, rows []int) []T {
+	if rows == nil {
+		return all
+	}
+	out := make([]T, len(rows))
+	for i, row := range rows {
+		out[i] = all[row]
+	}
+	return out
+}
+
+// nanos of a millisecond; the last bucket of representable time ends with it.
+func nanos(ms int64) int64 {
+	if ms > math.MaxInt64/nsPerMS {
+		return math.MaxInt64
+	}
+	return ms * nsPerMS
+}
+
+const nsPerMS = 1_000_000
+
+func hasStale(v []float64) bool {
+	for _, x := range v {
+		if value.IsStaleNaN(x) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Roller) counters(v []float64, c *chunk.Columns) {
+	r.columns(&c.First, &c.Last, &c.Increase)
+	if !hasStale(v) {
+		r.share(c)
+		for i, b := range r.buckets {
+			first, prev, resets := v[b.from], v[b.from], 0.0
+			for _, x := range v[b.from+1 : b.to] {
+				if x < prev {
+					resets += prev
+				}
+				prev = x
+			}
+			c.First[i], c.Last[i], c.Increase[i] = first, prev, prev-first+resets
+		}
+		return
+	}
+	r.own(c)
+	for i, b := range r.buckets {
+		first, last, count := 0, 0, uint32(0)
+		var prev, resets float64
+		for k, x := range v[b.from:b.to] {
+			if value.IsStaleNaN(x) {
+				continue
+			}
+			if count == 0 {
+				first, prev = b.from+k, x
+			}
+			if x < prev {
+				resets += prev
+			}
+			count++
+			last, prev = b.from+k, x
+		}
+		c.Count[i], c.Stale[i] = count, uint32(b.to-b.from)-count
+		if count > 0 {
+			c.FirstT[i], c.LastT[i] = r.t[first], r.t[last]
+			c.First[i], c.Last[i], c.Increase[i] = v[first], v[last], v[last]-v[first]+resets
+		}
+	}
+}
+
+func (r *Roller) gauges(v []float64, c *chunk.Columns) {
+	r.columns(&c.First, &c.Last, &c.Sum, &c.Min, &c.Max)
+	if r.decimalGauges(v, c) {
+		return
+	}
+	r.columns(&c.SumC)
+	stale := hasStale(v)
+	if stale {
+		r.own(c)
+	} else {
+		r.share(c)
+	}
+	for i, b := range r.buckets {
+		first, last, count := 0, 0, uint32(0)
+		var lo, hi, sum, comp float64
+		for k, x := range v[b.from:b.to] {
+			if stale && value.IsStaleNaN(x) {
+				continue
+			}
+			if count == 0 {
+				first, lo, hi = b.from+k, x, x
+			}
+			count++
+			last = b.from + k
+			lo, hi = lesser(lo, x), greater(hi, x)
+			sum, comp = kahansum.Inc(x, sum, comp)
+		}
+		if stale {
+			c.Count[i], c.Stale[i] = count, uint32(b.to-b.from)-count
+		}
+		if count == 0 {
+			continue
+		}
+		if stale {
+			c.FirstT[i], c.LastT[i] = r.t[first], r.t[last]
+		}
+		c.First[i], c.Last[i], c.Min[i], c.Max[i], c.Sum[i], c.SumC[i] = v[first], v[last], lo, hi, sum, comp
+	}
+}
+
+// maxDecimal bounds sums of decimals, as integers: a float64 has every integer up to it.
+const maxDecimal = 1 << 53
+
+// decimalGauges sums decimals as decimals: the nearest float64 to their sum, which needs
+// no compensation. False when v has other values, stale markers among them.
+func (r *Roller) decimalGauges(v []float64, c *chunk.Columns) bool {
+	if cap(r.ints) < len(v) {
+		r.ints = make([]int64, len(v))
+	}
+	ints := r.ints[:len(v)]
+	exp, ok := chunk.Decimals(v, ints)
+	if !ok {
+		return false
+	}
+	for i, b := range r.buckets {
+		all := ints[b.from:b.to]
+		if len(all) > maxSummed {
+			return false
+		}
+		sum := int64(0)
+		lo, hi := all[0], all[0]
+		for _, n := range all {
+			sum += n
+			lo, hi = min(lo, n), max(hi, n)
+		}
+		if sum <= -maxDecimal || sum >= maxDecimal {
+			return false
+		}
+		c.First[i], c.Last[i] = v[b.from], v[b.to-1]
+		c.Min[i], c.Max[i] = chunk.FromDecimal(lo, exp), chunk.FromDecimal(hi, exp)
+		c.Sum[i] = chunk.FromDecimal(sum, exp)
+	}
+	r.share(c)
+	c.SumC = r.plain.zero
+	return true
+}
+
+// maxSummed integers below 2^53 do not overflow 64 bits.
+const maxSummed = 1 << 10
+
+// lesser and greater take NaN for the worst, as min_over_time and max_over_time do.
+func lesser(a, b float64) float64 {
+	if b < a || math.IsNaN(a) {
+		return b
+	}
+	return a
+}
+
+func greater(a, b float64) float64 {
+	if b > a || math.IsNaN(a) {
+		return b
+	}
+	return a
+}
+
+func (r *Roller) histograms(h []series.Histogram, out *chunk.Series) {
+	h = pick(h, r.rows)
+	n := len(r.buckets)
+	out.FirstH, out.LastH = make([]series.Histogram, n), make([]series.Histogram, n)
+	merged := make([]series.Histogram, n)
+	merge := total
+	if cumulative(out.Type) {
+		out.IncreaseH, merge = merged, increase
+	} else {
+		out.SumH = merged
+	}
+	var hs []*histogram.FloatHistogram
+	for i, b := range r.buckets {
+		first, last := 0, 0
+		hs = hs[:0]
+		for k := b.from; k < b.to; k++ {
+			if staleHistogram(&h[k]) {
+				continue
+			}
+			if len(hs) == 0 {
+				first = k
+			}
+			last = k
+			hs = append(hs, samples.FloatHistogram(&h[k], out.Type))
+		}
+		out.Count[i], out.Stale[i] = uint32(len(hs)), uint32(b.to-b.from-len(hs))
+		if len(hs) == 0 {
+			continue
+		}
+		out.FirstT[i], out.LastT[i] = r.t[first], r.t[last]
+		out.FirstH[i], out.LastH[i] = h[first], h[last]
+		if m := merge(hs); m != nil {
+			merged[i] = samples.Histogram(m)
+		} else {
+			merged[i] = incompatible()
+		}
+	}
+}
+
+func cumulative(t series.Type) bool {
+	return t != series.HistogramDelta && t != series.HistogramGauge
+}

@@ -1,0 +1,76 @@
+package samples_test
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/histogram"
+
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// A run that is cut keeps what lies in the range, edges included, and remembers the histogram
+// before it.
+func TestCut(t *testing.T) {
+	h := []*histogram.FloatHistogram{{Count: 1}, {Count: 2}, {Count: 3}, {Count: 4}}
+	for _, c := range []struct {
+		mint, maxt int64
+		want       []int64
+		before     *histogram.FloatHistogram
+	}{
+		{10, 40, []int64{10, 20, 30, 40}, nil},
+		{11, 40, []int64{20, 30, 40}, h[0]},
+		{20, 30, []int64{20, 30}, h[0]},
+		{21, 29, nil, h[1]},
+		{41, 50, nil, h[3]},
+		{0, 9, nil, nil},
+	} {
+		r := samples.Run{T: []int64{10, 20, 30, 40}, H: h, STs: []int64{1, 2, 3, 4}}
+		r.Cut(c.mint, c.maxt)
+		if !slices.Equal(r.T, c.want) || len(r.H) != len(c.want) || len(r.STs) != len(c.want) || r.V != nil || r.Before != c.before {
+			t.Errorf("[%d, %d]: %v, before %v, want %v, %v", c.mint, c.maxt, r.T, r.Before, c.want, c.before)
+		}
+		if len(r.T) > 0 && (r.H[0].Count != float64(r.T[0]/10) || r.STs[0] != r.T[0]/10 || r.Last().Count != float64(r.T[len(r.T)-1]/10)) {
+			t.Errorf("[%d, %d]: columns have other rows than times", c.mint, c.maxt)
+		}
+	}
+}
+
+// Taking samples off leaves the others.
+func TestTake(t *testing.T) {
+	r := samples.Run{T: []int64{1, 2, 3}, V: []float64{1, 2, 3}, ST: 7}
+	head := r.Take(2)
+	if !slices.Equal(head.T, []int64{1, 2}) || !slices.Equal(head.V, []float64{1, 2}) || head.ST != 7 || head.H != nil {
+		t.Errorf("took %+v", head)
+	}
+	if !slices.Equal(r.T, []int64{3}) || !slices.Equal(r.V, []float64{3}) || r.ST != 7 || r.H != nil {
+		t.Errorf("left %+v", r)
+	}
+}
+
+// A histogram comes back from Prometheus' form; the type decides the hint.
+func TestFloatHistogram(t *testing.T) {
+	h := series.Histogram{Schema: 3, ZeroThreshold: 1e-9, ZeroCount: 1, Count: 10, Sum: 2.5, PositiveSpans: []int32{-2, 2, 5, 1},
+		PositiveBuckets: []float64{1, 2, 3}, NegativeSpans: []int32{0, 1}, NegativeBuckets: []float64{3}}
+	for typ, want := range map[series.Type]histogram.CounterResetHint{
+		series.HistogramCumulative: histogram.UnknownCounterReset, series.HistogramDelta: histogram.GaugeType, series.HistogramGauge: histogram.GaugeType,
+	} {
+		f := samples.FloatHistogram(&h, typ)
+		if f.CounterResetHint != want {
+			t.Errorf("type %d: hint %d, want %d", typ, f.CounterResetHint, want)
+		}
+		if err := f.Validate(); err != nil {
+			t.Error(err)
+		}
+		if got := samples.Histogram(f); !reflect.DeepEqual(got, h) {
+			t.Errorf("%+v, want %+v", got, h)
+		}
+	}
+	c := h.Clone()
+	c.PositiveBuckets[0], c.PositiveSpans[0] = 9, 9
+	if h.PositiveBuckets[0] != 1 || h.PositiveSpans[0] != -2 {
+		t.Error("a clone shares its slices")
+	}
+}

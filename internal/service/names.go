@@ -1,0 +1,61 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+)
+
+// sections are the names that may stand at the top of a settings file, which services may share.
+var sections struct {
+	sync.Mutex
+	names []string
+}
+
+// Sections makes names known. Each command makes its own known; a binary with one service
+// says which others there are, so that it takes a file that it shares with them.
+func Sections(names ...string) {
+	sections.Lock()
+	defer sections.Unlock()
+	for _, n := range names {
+		if !slices.Contains(sections.names, n) {
+			sections.names = append(sections.names, n)
+		}
+	}
+	slices.Sort(sections.names)
+}
+
+func knownSections() []string {
+	Sections("telemetry")
+	sections.Lock()
+	defer sections.Unlock()
+	return slices.Clone(sections.names)
+}
+
+// notSettings are variables that other things than settings read: failpoints, and the
+// tests, whose environment the processes under test inherit.
+var notSettings = []string{failpoint.Env, "LIGHTMETRICS_SOAK", "LIGHTMETRICS_SEED", "LIGHTMETRICS_SCHEDULES", "LIGHTMETRICS_MUTANT",
+	"LIGHTMETRICS_TEST_", "LIGHTMETRICS_BENCH_"}
+
+// Environ gives the variables that may be settings. It says on w which others are taken
+// for Kubernetes service links.
+func Environ(w io.Writer) []string {
+	environ, links := config.SplitServiceLinks(config.Environ())
+	if len(links) > 0 {
+		fmt.Fprintf(w, "these variables are taken for Kubernetes service links, not for settings: %s\n", strings.Join(links, ", "))
+	}
+	return environ
+}
+
+// CheckNames refuses what would be a mistake in the settings of any service: sections of
+// the file ("" is none), and variables, that none of them knows.
+func CheckNames(file string, environ []string) error {
+	known := knownSections()
+	return errors.Join(config.CheckSections(file, known...), config.CheckEnvironment(environ, known, notSettings))
+}

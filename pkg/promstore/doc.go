@@ -1,4 +1,0 @@
-// Package promstore shows pkg/live and pkg/published to the Prometheus query engine: a
-// storage.Queryable over one snapshot, and one view of each hour's published sets, so that
-// everything a query reads is of one version and every record is read once.
-package promstore
