@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -85,15 +84,11 @@ func (q *Queue) setAside(no uint64, s State, v Verdict) (Aside, error) {
 		SeqStart: e.seqStart, SeqEnd: e.seqEnd, FrameSHA256: sum, FrameBytes: int64(len(f.frame)),
 		QueuedAt: f.created.UTC(), At: q.opts.Now().UTC(), Verdict: v,
 	}
-	text, err := json.MarshalIndent(a, "", "  ")
-	if err != nil {
-		return Aside{}, fmt.Errorf("set entry %d aside: %w", no, err)
-	}
 	dir := q.asideDir(s)
 	failpoint.Hit("agent.queue.aside.before")
 	if err := errors.Join(
 		q.writeDurable(dir, a.ID+frameExt, f.frame),
-		q.writeDurable(dir, a.ID+reasonExt, append(text, '\n')),
+		q.writeDurable(dir, a.ID+reasonExt, AsideKind.Marshal(a)),
 	); err != nil {
 		return Aside{}, fmt.Errorf("set entry %d aside: %w", no, err)
 	}
@@ -217,12 +212,12 @@ func (q *Queue) loadAsides() error {
 
 func (q *Queue) loadAside(s State, dir, id string) {
 	var a Aside
-	text, err := q.readFile(filepath.Join(dir, id+reasonExt), 1<<20)
+	text, err := q.readFile(filepath.Join(dir, id+reasonExt), int64(AsideKind.MaxBytes))
 	if err == nil {
-		err = json.Unmarshal(text, &a)
+		err = AsideKind.Unmarshal(text, &a)
 	}
 	if err == nil && a.ID != id {
-		err = fmt.Errorf("%w: it is of %q", ErrCorrupt, a.ID)
+		err = AsideKind.Corrupt("", "it is of %q", a.ID)
 	}
 	if err != nil {
 		q.opts.Log.Error("queue: reason file is unreadable", "file", filepath.Join(dir, id+reasonExt), "error", err)
@@ -280,7 +275,7 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
 	}
 	if identity.Sum(frame) != a.FrameSHA256 {
-		return Entry{}, fmt.Errorf("requeue %q: %w: hash of the frame file", id, ErrCorrupt)
+		return Entry{}, fmt.Errorf("requeue %q: %w", id, entryKind.Corrupt("", "hash of the frame file"))
 	}
 	for _, e := range q.entries {
 		// Its note was lost in a crash: it is pending already.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 func (q *Queue) diskBytes() int64 {
@@ -97,7 +98,7 @@ func (q *Queue) relocate() error {
 			continue
 		}
 		rec, _, err := q.read(e)
-		if errors.Is(err, ErrCorrupt) {
+		if errors.Is(err, record.ErrCorrupt) {
 			s.damaged = true
 			q.opts.Log.Error("queue record is damaged", "segment", s.name, "error", err)
 			q.settleEntry(e)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // TestDamageUnderAnOpenQueue: bytes that changed on the disk after the start are not given out.
@@ -17,7 +19,7 @@ func TestDamageUnderAnOpenQueue(t *testing.T) {
 		t.Fatal("the frame is not in the segment")
 	}
 	fsys.flip(t, segment, int64(at+50), 1)
-	if b, err := q.Frame(es[0].No); !errors.Is(err, ErrCorrupt) {
+	if b, err := q.Frame(es[0].No); !errors.Is(err, record.ErrCorrupt) {
 		t.Errorf("damaged frame: %d bytes, %v", len(b), err)
 	}
 	wantFrame(t, q, es[1], frameOf(es[1].Identity, "b", 100))

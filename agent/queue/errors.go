@@ -1,13 +1,25 @@
 package queue
 
-import "errors"
+import (
+	"errors"
 
-// Errors that callers branch on.
+	"lightmetrics.dev/lightmetrics/internal/record"
+)
+
+// What is on disk, in errors. Segments and their records are no JSON; what is damaged, and what
+// a newer release wrote, is said as of every other record.
+var (
+	segmentKind = record.Kind{Title: "queue segment"}
+	entryKind   = record.Kind{Title: "queue record"}
+	skipsKind   = record.Kind{Title: "skipped numbers"}
+	// AsideKind is the reason beside the frame of a batch that was set aside.
+	AsideKind = record.Kind{Schema: "lightmetrics.agent_aside.v1", Title: "reason of a batch set aside", MaxBytes: 1 << 20}
+)
+
+// Errors that callers branch on, beside record.ErrCorrupt and record.ErrNewerVersion.
 var (
 	// ErrFull: the bound of the disk, or the disk itself, is reached; nothing was queued.
 	ErrFull = errors.New("queue is full")
-	// ErrCorrupt: bytes on disk are not what was written.
-	ErrCorrupt = errors.New("queue record is corrupt")
 	// ErrNotFound: no such entry, or it is done.
 	ErrNotFound = errors.New("no such queue entry")
 	// ErrClosed: the queue was closed.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -37,7 +38,7 @@ func FuzzOpen(f *testing.F) {
 		q, err := Open(vfs.OS, dir, Options{Agent: "a", MaxBytes: 1 << 20, SegmentBytes: 1 << 18, Policy: RefuseNew,
 			Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		if err != nil {
-			if !errors.Is(err, ErrCorrupt) {
+			if !errors.Is(err, record.ErrCorrupt) && !errors.Is(err, record.ErrNewerVersion) {
 				t.Fatalf("%v", err)
 			}
 			return

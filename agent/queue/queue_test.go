@@ -2,10 +2,13 @@ package queue
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -703,10 +707,51 @@ func TestRequeueChecksTheBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	fsys.flip(t, "/q/dead/"+dead.ID+".lmbatch", 50, 1)
-	if _, err := q.Requeue(dead.ID); !errors.Is(err, ErrCorrupt) {
+	if _, err := q.Requeue(dead.ID); !errors.Is(err, record.ErrCorrupt) {
 		t.Errorf("requeue: %v", err)
 	}
 	if len(q.Pending(0, 10)) != 0 || len(q.Asides(Dead)) != 1 {
 		t.Errorf("pending %v, dead %v", q.Pending(0, 10), q.Asides(Dead))
+	}
+}
+
+// TestSegmentOfANewerReleaseIsNotTouched: after a downgrade the log has segments that this
+// release can't read. They are not damaged: set aside, their batches would never be sent.
+func TestSegmentOfANewerReleaseIsNotTouched(t *testing.T) {
+	dir := t.TempDir()
+	q, err := Open(vfs.OS, dir, testOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := mustAppend(t, q, part(3, "a", 100))[0]
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := segmentName(dir, 1)
+	was, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := bytes.Clone(was)
+	newer[len(segmentMagic)-1]++
+	n := binary.LittleEndian.Uint32(newer[len(segmentMagic):])
+	binary.LittleEndian.PutUint32(newer[n-4:], crc32.Checksum(newer[:n-4], castagnoli))
+	if err := os.WriteFile(name, newer, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if q, err := Open(vfs.OS, dir, testOptions()); !errors.Is(err, record.ErrNewerVersion) || errors.Is(err, record.ErrCorrupt) {
+			t.Fatalf("%v, %v", q, err)
+		}
+	}
+	if err := os.WriteFile(name, was, 0o600); err != nil { // the release that wrote it is back
+		t.Fatal(err)
+	}
+	if q, err = Open(vfs.OS, dir, testOptions()); err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if got := q.Pending(0, 10); len(got) != 1 || got[0].Identity != e.Identity || q.Recovered().NewBoot != "" {
+		t.Errorf("pending %v, %+v", got, q.Recovered())
 	}
 }

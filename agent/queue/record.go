@@ -72,14 +72,14 @@ func appendHeader(b []byte, kind byte, no uint64, body []byte) []byte {
 
 func parseHeader(b []byte) (header, error) {
 	if len(b) < recordHeader {
-		return header{}, fmt.Errorf("%w: header has %d of %d bytes", ErrCorrupt, len(b), recordHeader)
+		return header{}, entryKind.Corrupt("", "header has %d of %d bytes", len(b), recordHeader)
 	}
 	b = b[:recordHeader]
 	if string(b[:4]) != recordMagic {
-		return header{}, fmt.Errorf("%w: bad magic %x", ErrCorrupt, b[:4])
+		return header{}, entryKind.Corrupt("", "bad magic %x", b[:4])
 	}
 	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
-		return header{}, fmt.Errorf("%w: header checksum", ErrCorrupt)
+		return header{}, entryKind.Corrupt("", "header checksum")
 	}
 	h := header{
 		kind:    b[4],
@@ -88,17 +88,17 @@ func parseHeader(b []byte) (header, error) {
 		bodyCRC: binary.LittleEndian.Uint32(b[20:]),
 	}
 	if h.kind != kindFrame && h.kind != kindState {
-		return header{}, fmt.Errorf("%w: unknown kind %d", ErrCorrupt, h.kind)
+		return header{}, entryKind.Corrupt("", "unknown kind %d", h.kind)
 	}
 	if h.body > maxBody {
-		return header{}, fmt.Errorf("%w: body of %d bytes, at most %d", ErrCorrupt, h.body, maxBody)
+		return header{}, entryKind.Corrupt("", "body of %d bytes, at most %d", h.body, maxBody)
 	}
 	return h, nil
 }
 
 func (h header) check(body []byte) error {
 	if len(body) != h.body || crc32.Checksum(body, castagnoli) != h.bodyCRC {
-		return fmt.Errorf("%w: body checksum of entry %d", ErrCorrupt, h.no)
+		return entryKind.Corrupt("", "body checksum of entry %d", h.no)
 	}
 	return nil
 }
@@ -134,14 +134,14 @@ func parseFrame(b []byte) (frameBody, error) {
 		}
 	}
 	if len(rest) < 24 {
-		return f, fmt.Errorf("%w: frame record is short", ErrCorrupt)
+		return f, entryKind.Corrupt("", "frame record is short")
 	}
 	f.id.SeqStart = binary.LittleEndian.Uint64(rest)
 	f.id.SeqEnd = binary.LittleEndian.Uint64(rest[8:])
 	f.created = time.Unix(0, int64(binary.LittleEndian.Uint64(rest[16:])))
 	f.frame = rest[24:]
 	if err := f.id.Validate(); err != nil {
-		return f, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return f, entryKind.Corrupt("", "%w", err)
 	}
 	return f, nil
 }
@@ -155,7 +155,7 @@ func appendState(b []byte, no uint64, s State, at time.Time) []byte {
 
 func parseState(b []byte) (State, error) {
 	if len(b) != 9 || b[0] == byte(Pending) || b[0] > byte(Dropped) {
-		return 0, fmt.Errorf("%w: state record", ErrCorrupt)
+		return 0, entryKind.Corrupt("", "state record")
 	}
 	return State(b[0]), nil
 }
@@ -166,7 +166,7 @@ func appendText(b []byte, s string) []byte {
 
 func cutText(b []byte) (string, []byte, error) {
 	if len(b) == 0 || len(b) < 1+int(b[0]) {
-		return "", nil, fmt.Errorf("%w: text is short", ErrCorrupt)
+		return "", nil, entryKind.Corrupt("", "text is short")
 	}
 	n := 1 + int(b[0])
 	return string(b[1:n]), b[n:], nil

@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -115,6 +116,10 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 		}
 	}
 	o, n, err := parseOrigin(head)
+	if errors.Is(err, record.ErrNewerVersion) {
+		// Not damaged: set aside, its batches would never be sent.
+		return "", errors.Join(fmt.Errorf("segment %s: %w", s.name, err), s.f.Close())
+	}
 	if err != nil {
 		// It had a whole header before it had its name: this is damage, not a torn write.
 		q.opened.Damaged++
@@ -137,7 +142,7 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 		return q.replay(s, off, h, body)
 	})
 	if errors.Is(err, errStop) {
-		tear, err = ErrCorrupt, nil
+		tear, err = entryKind.Corrupt(s.name, "the body of its last record"), nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("segment %s: %w", s.name, err)

@@ -57,15 +57,20 @@ func (o origin) encode() []byte {
 func parseOrigin(b []byte) (origin, int, error) {
 	var o origin
 	const fixed = len(segmentMagic) + 4
-	if len(b) < fixed || string(b[:len(segmentMagic)]) != segmentMagic {
-		return o, 0, fmt.Errorf("%w: not a queue segment", ErrCorrupt)
+	const version = len(segmentMagic) - 1
+	if len(b) < fixed || string(b[:version]) != segmentMagic[:version] {
+		return o, 0, segmentKind.Corrupt("", "not a queue segment")
 	}
 	n := int(binary.LittleEndian.Uint32(b[len(segmentMagic):]))
 	if n < fixed+4 || n > len(b) {
-		return o, 0, fmt.Errorf("%w: segment header of %d bytes", ErrCorrupt, n)
+		return o, 0, segmentKind.Corrupt("", "segment header of %d bytes", n)
 	}
 	if crc32.Checksum(b[:n-4], castagnoli) != binary.LittleEndian.Uint32(b[n-4:]) {
-		return o, 0, fmt.Errorf("%w: segment header checksum", ErrCorrupt)
+		return o, 0, segmentKind.Corrupt("", "segment header checksum")
+	}
+	// Only now: a version of its own takes more than a flipped bit.
+	if err := segmentKind.CheckFormat(b[version], segmentMagic[version]); err != nil {
+		return o, 0, err
 	}
 	rest := b[fixed : n-4]
 	var err error
@@ -75,7 +80,7 @@ func parseOrigin(b []byte) (origin, int, error) {
 		}
 	}
 	if len(rest) != 24+len(o.fingerprint) {
-		return o, 0, fmt.Errorf("%w: segment header is %d bytes off", ErrCorrupt, len(rest))
+		return o, 0, segmentKind.Corrupt("", "segment header is %d bytes off", len(rest))
 	}
 	o.nextEntry = binary.LittleEndian.Uint64(rest)
 	o.nextSeq = binary.LittleEndian.Uint64(rest[8:])
@@ -144,7 +149,7 @@ func scan(r io.ReaderAt, off, size int64, fn func(off int64, h header, body []by
 	var body []byte
 	for off < size {
 		if size-off < recordHeader {
-			return off, fmt.Errorf("%w: %d bytes of a header", ErrCorrupt, size-off), nil
+			return off, segmentKind.Corrupt("", "%d bytes of a header", size-off), nil
 		}
 		if _, err := io.ReadFull(br, head[:]); err != nil {
 			return off, nil, fmt.Errorf("read record at %d: %w", off, err)
@@ -154,7 +159,7 @@ func scan(r io.ReaderAt, off, size int64, fn func(off int64, h header, body []by
 			return off, err, nil
 		}
 		if int64(h.body) > size-off-recordHeader {
-			return off, fmt.Errorf("%w: body of entry %d is cut", ErrCorrupt, h.no), nil
+			return off, segmentKind.Corrupt("", "body of entry %d is cut", h.no), nil
 		}
 		if cap(body) < h.body {
 			body = make([]byte, h.body)

@@ -52,7 +52,7 @@ func parseSkips(b []byte) (skips, error) {
 	var s skips
 	if len(b) != skipSlot || string(b[:len(skipMagic)]) != skipMagic ||
 		crc32.Checksum(b[:skipSlot-4], castagnoli) != binary.LittleEndian.Uint32(b[skipSlot-4:]) {
-		return s, fmt.Errorf("%w: slot of skipped numbers", ErrCorrupt)
+		return s, skipsKind.Corrupt("", "slot of skipped numbers")
 	}
 	rest := b[len(skipMagic) : skipSlot-4]
 	for _, v := range []*uint64{&s.generation, &s.next, &s.from, &s.owed, &s.total} {

@@ -22,7 +22,7 @@ func (q *Queue) Pending(after uint64, limit int) []Entry {
 	return out
 }
 
-// Frame reads the exact bytes of a pending entry; ErrCorrupt when the disk has other bytes.
+// Frame reads the exact bytes of a pending entry; record.ErrCorrupt when the disk has other bytes.
 func (q *Queue) Frame(no uint64) ([]byte, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,7 +42,7 @@ func (q *Queue) read(e *entry) ([]byte, frameBody, error) {
 	}
 	h, err := parseHeader(rec)
 	if err == nil && (h.no != e.no || h.kind != kindFrame) {
-		err = fmt.Errorf("%w: entry %d found where %d was written", ErrCorrupt, h.no, e.no)
+		err = entryKind.Corrupt("", "entry %d found where %d was written", h.no, e.no)
 	}
 	if err == nil {
 		err = h.check(rec[recordHeader:])

@@ -63,7 +63,7 @@ var planted = []mutants.Mutant{
 		New: `x.bytes+int64(e.Bytes) > x.maxBytes`, By: "TestWindows"},
 	{Name: "flights that landed keep their bytes", File: "session.go", Old: `x.bytes -= int64(f.entry.Bytes)`, New: ``, By: "TestWindows"},
 	{Name: "a frame above the collector's limit is sent", File: "session.go", Old: `x.maxFrame > 0 && uint64(len(b)) > x.maxFrame`, New: `false`, By: "TestTooLarge"},
-	{Name: "damage on disk ends the stream", File: "session.go", Old: `case errors.Is(err, queue.ErrCorrupt):`, New: `case false:`, By: "TestDamagedOnDisk"},
+	{Name: "damage on disk ends the stream", File: "session.go", Old: `case errors.Is(err, record.ErrCorrupt):`, New: `case false:`, By: "TestDamagedOnDisk"},
 	{Name: "foreign numbers are not noticed", File: "session.go", Old: `top < next {`, New: `true {`, By: "TestForeignRecords"},
 	{Name: "foreign numbers are noticed one late", File: "session.go", Old: `top < next {`, New: `top <= next {`, By: "TestForeignRecords"},
 	{Name: "the last number given out is foreign", File: "session.go", Old: `top < next {`, New: `top+1 < next {`, By: "TestForeignRecords"},

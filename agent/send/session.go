@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/send/wire"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -300,7 +301,7 @@ func (x *session) load(e queue.Entry) ([]byte, error) {
 	switch {
 	case errors.Is(err, queue.ErrNotFound):
 		return nil, nil
-	case errors.Is(err, queue.ErrCorrupt):
+	case errors.Is(err, record.ErrCorrupt):
 		// The identity's bytes are gone; other bytes must never take its place.
 		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "error", err)
 		x.s.metrics.damaged.Inc()

@@ -135,6 +135,18 @@ func (k Kind) checkSchema(got string) error {
 	return k.newer("it has the schema %s, this release reads up to version %d: upgrade this program", got, known)
 }
 
+// CheckFormat compares the version of a file that is no JSON, as its magic says it, with the
+// one that this release writes.
+func (k Kind) CheckFormat(got, known byte) error {
+	switch {
+	case got > known:
+		return k.newer("it has version %d of its format, this release reads up to %d: upgrade this program", got, known)
+	case got < known:
+		return k.Corrupt("", "version %d of its format, want %d", got, known)
+	}
+	return nil
+}
+
 // splitSchema cuts "lightmetrics.x.v2" into the name and the version.
 func splitSchema(s string) (name string, version uint64, ok bool) {
 	at := strings.LastIndex(s, ".v")

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -96,7 +97,7 @@ func TestSegments(t *testing.T) {
 			}
 			q, err = openQueue(dir)
 			if k.Fails {
-				if !errors.Is(err, queue.ErrCorrupt) {
+				if !errors.Is(err, record.ErrCorrupt) {
 					t.Errorf("opening gave %v", err)
 				}
 				return

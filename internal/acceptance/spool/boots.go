@@ -88,7 +88,7 @@ func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 		return nil, err
 	}
 	if r.Boot != id {
-		return nil, fmt.Errorf("%w: it names the boot %s", ErrCorrupt, r.Boot)
+		return nil, accept.BootKind.Corrupt("", "it names the boot %s", r.Boot)
 	}
 	b.spoolID = r.SpoolID
 	switch _, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(filepath.Join(dir, clashFile)), 1); {

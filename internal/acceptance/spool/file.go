@@ -2,7 +2,6 @@ package spool
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -25,8 +25,9 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ErrCorrupt: a spool file is not what was written.
-var ErrCorrupt = errors.New("corrupt spool file")
+// fileKind names spool files in errors. They are no JSON; what is damaged, and what a newer
+// release wrote, is said as of every other record.
+var fileKind = record.Kind{Title: "spool file"}
 
 type header struct {
 	manifest      accept.Manifest
@@ -51,27 +52,31 @@ func encodeHead(manifest []byte, spoolID string, frame int) []byte {
 // decodeHead reads the head of a file of size bytes, of which b is the start.
 func decodeHead(b []byte, size int64) (header, error) {
 	var h header
-	if len(b) < fileHeader || string(b[:len(fileMagic)]) != fileMagic {
-		return h, fmt.Errorf("%w: no header", ErrCorrupt)
+	if len(b) < fileHeader || string(b[:len(fileMagic)-1]) != fileMagic[:len(fileMagic)-1] {
+		return h, fileKind.Corrupt("", "no header")
 	}
 	m := int64(binary.LittleEndian.Uint32(b[8:]))
 	s := int64(binary.LittleEndian.Uint32(b[12:]))
 	f := int64(binary.LittleEndian.Uint32(b[16:]))
 	h.frameAt = int64(fileHeader) + m + s
 	if m > accept.MaxRecordBytes || s > accept.MaxNameBytes || h.frameAt > int64(len(b)) || h.frameAt+f != size {
-		return h, fmt.Errorf("%w: lengths do not add up", ErrCorrupt)
+		return h, fileKind.Corrupt("", "lengths do not add up")
 	}
 	meta := b[fileHeader:h.frameAt]
 	if crc32.Update(crc32.Checksum(b[:fileHeader-4], castagnoli), castagnoli, meta) != binary.LittleEndian.Uint32(b[20:]) {
-		return h, fmt.Errorf("%w: checksum of the head", ErrCorrupt)
+		return h, fileKind.Corrupt("", "checksum of the head")
+	}
+	// Only now: a version of its own takes more than a flipped bit.
+	if err := fileKind.CheckFormat(b[len(fileMagic)-1], fileMagic[len(fileMagic)-1]); err != nil {
+		return h, err
 	}
 	var err error
 	h.manifestBytes, h.spoolID = meta[:m], string(meta[m:])
 	if h.manifest, err = accept.ParseManifest(h.manifestBytes); err != nil {
-		return h, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return h, fmt.Errorf("spool file: %w", err) // corrupt, or of a newer release
 	}
 	if h.manifest.FrameBytes != uint64(f) {
-		return h, fmt.Errorf("%w: %d frame bytes, the manifest has %d", ErrCorrupt, f, h.manifest.FrameBytes)
+		return h, fileKind.Corrupt("", "%d frame bytes, the manifest has %d", f, h.manifest.FrameBytes)
 	}
 	return h, nil
 }
@@ -84,7 +89,7 @@ func decodeFile(b []byte) (header, []byte, error) {
 	}
 	frame := b[h.frameAt:]
 	if identity.Sum(frame) != h.manifest.FrameSHA256 {
-		return h, nil, fmt.Errorf("%w: frame does not hash to %s", ErrCorrupt, h.manifest.FrameSHA256)
+		return h, nil, fileKind.Corrupt("", "frame does not hash to %s", h.manifest.FrameSHA256)
 	}
 	return h, frame, nil
 }

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // read gives the frame of an entry, and the head that stands before it.
@@ -20,14 +21,14 @@ func (s *Spool) read(e *entry) (header, []byte, error) {
 	}
 	h, frame, err := decodeFile(raw)
 	if err == nil && (h.manifest != e.manifest || h.spoolID != e.spoolID) {
-		err = fmt.Errorf("%w: it is not the file that was spooled", ErrCorrupt)
+		err = fileKind.Corrupt(e.path, "it is not the file that was spooled")
 	}
 	return h, frame, err
 }
 
 // damaged reports, of what is lost once, that the file of an entry can't be read.
 func (s *Spool) damaged(e *entry, err error) {
-	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, fs.ErrNotExist) {
+	if !errors.Is(err, record.ErrCorrupt) && !errors.Is(err, fs.ErrNotExist) {
 		if s.cfg.Events.LandingFailed != nil {
 			s.cfg.Events.LandingFailed(fmt.Errorf("read %q: %w", e.path, err))
 		}

@@ -45,7 +45,7 @@ func (s *Spool) Ranges(b identity.Boot, fn func(start, end uint64)) {
 }
 
 // Read gives the exact frame bytes and the manifest of one batch; errors wrap
-// ErrNotFound or ErrCorrupt.
+// ErrNotFound or record.ErrCorrupt.
 func (s *Spool) Read(id identity.Batch) ([]byte, accept.Manifest, error) {
 	s.mu.Lock()
 	e := s.entries[id]

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // recover takes in what is on disk. A file that is there was, or may have been,
@@ -35,7 +36,7 @@ func (s *Spool) recover() error {
 	for _, dir := range []string{batchesDir, quarantineDir, conflictsDir} {
 		if err := s.walk(dir, func(path string) error {
 			e, err := s.load(path)
-			if errors.Is(err, ErrCorrupt) {
+			if errors.Is(err, record.ErrCorrupt) {
 				return s.setAside(path, err)
 			}
 			if err == nil && dir == conflictsDir {
@@ -108,7 +109,8 @@ func (s *Spool) load(path string) (*entry, error) {
 	s.used += cost(int(size))
 	h, err := decodeHead(b, size)
 	if err != nil {
-		return nil, err
+		// What a newer release has acknowledged stays where it is: that release lands it.
+		return nil, fileKind.Wrap(path, err)
 	}
 	m := h.manifest
 	folder, _, _ := strings.Cut(path, string(filepath.Separator))
@@ -117,7 +119,7 @@ func (s *Spool) load(path string) (*entry, error) {
 		want = loserPath(folder, m.Identity, m.FrameSHA256)
 	}
 	if path != want {
-		return nil, errors.Join(ErrCorrupt, errors.New("it is of another identity than its place"))
+		return nil, fileKind.Corrupt(path, "it is of another identity than its place")
 	}
 	if m.AuthorityID != s.cfg.AuthorityID {
 		// No damage but a wrong setting: set aside, they would not land once it is mended.

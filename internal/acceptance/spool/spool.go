@@ -378,7 +378,8 @@ func (s *Spool) Close() error { return s.lock.Close() }
 var ErrOtherAuthority = errors.New("the spool is of another acceptance authority")
 
 // Open locks the directory and takes in what an earlier process left there. Errors:
-// ErrOtherAuthority, and those of the file system.
+// ErrOtherAuthority, record.ErrNewerVersion where a batch is of a newer release, and those of
+// the file system. They leave every file as it is.
 func Open(cfg Config) (*Spool, error) {
 	if cfg.Dir == "" || cfg.AuthorityID == "" || cfg.CollectorID == "" || cfg.Target == nil {
 		return nil, errors.New("spool: directory, authority id, collector id and target are required")

@@ -1,10 +1,12 @@
 package spool_test
 
 import (
+	"bytes"
 	"context"
 	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -364,7 +367,7 @@ func TestDamagedFiles(t *testing.T) {
 		t.Errorf("corrupt at the start: %v", corrupt)
 	}
 	mustAccept(t, s, batch(0, "a"), accept.Accepted) // can be sent again
-	if _, _, err := s.Read(batch(1, "a").Identity); !errors.Is(err, spool.ErrCorrupt) {
+	if _, _, err := s.Read(batch(1, "a").Identity); !errors.Is(err, record.ErrCorrupt) {
 		t.Errorf("a damaged frame was served: %v", err)
 	}
 	land(t, s)
@@ -727,4 +730,60 @@ func TestSpoolOfAnotherAuthorityIsNotTouched(t *testing.T) {
 	if !inStore(t, st, batch(1, "a")) {
 		t.Error("it did not land")
 	}
+}
+
+// TestBatchOfANewerReleaseIsNotTouched: after a downgrade the spool holds acknowledged batches
+// that this release can't read. They are not damaged: set aside, they would never land.
+func TestBatchOfANewerReleaseIsNotTouched(t *testing.T) {
+	st := mem.New(nil)
+	c := config(t, t.TempDir(), nil, target(t, st, "c1"))
+	s := open(t, c)
+	mustAccept(t, s, batch(1, "a"), accept.Accepted)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := batchFile(t, c.Dir)
+	was, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, newer := range map[string][]byte{
+		"manifest": bytes.Replace(was, []byte("accepted_batch.v1"), []byte("accepted_batch.v2"), 1),
+		"file":     bytes.Replace(was, []byte("LMSPOOL1"), []byte("LMSPOOL2"), 1),
+	} {
+		if bytes.Equal(newer, was) {
+			t.Fatal(name)
+		}
+		if err := os.WriteFile(path, spool.Reseal(newer), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if s, err := spool.Open(c); !errors.Is(err, record.ErrNewerVersion) || errors.Is(err, record.ErrCorrupt) {
+				t.Fatalf("%s: %v, %v", name, s, err)
+			}
+		}
+	}
+	if err := os.WriteFile(path, was, 0o600); err != nil { // the release that wrote it is back
+		t.Fatal(err)
+	}
+	s = open(t, c)
+	land(t, s)
+	if !inStore(t, st, batch(1, "a")) {
+		t.Error("it did not land")
+	}
+}
+
+// batchFile is the one file of an accepted batch below dir.
+func batchFile(t *testing.T, dir string) (path string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(dir, "batches"), func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			path = p
+		}
+		return err
+	})
+	if err != nil || path == "" {
+		t.Fatal(path, err)
+	}
+	return path
 }
