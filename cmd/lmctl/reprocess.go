@@ -21,7 +21,7 @@ import (
 // reprocessView is how far an order came.
 type reprocessView struct {
 	ID    string             `json:"id"`
-	Order reprocess.Order    `json:"order"`
+	Order reprocess.Request  `json:"order"`
 	Done  reprocess.Progress `json:"done"`
 	Dry   bool               `json:"dry_run"`
 }
@@ -50,8 +50,8 @@ type reprocessFlags struct {
 }
 
 // order reads the flags.
-func (f reprocessFlags) order(args []string) (reprocess.Order, error) {
-	o := reprocess.Order{Agent: f.agent, To: time.Now().UTC().Truncate(time.Second)}
+func (f reprocessFlags) order(args []string) (reprocess.Request, error) {
+	o := reprocess.Request{Agent: f.agent, To: time.Now().UTC().Truncate(time.Second)}
 	var err error
 	switch {
 	case f.from == "":
@@ -81,7 +81,7 @@ func reprocessCommand(out *format) *cobra.Command {
 		Use:   "reprocess --from T [--dry-run URL]",
 		Short: "Have accepted batches given to the rollup workers again",
 		Long: "Orders that the batches which were accepted from --from until before --to are written into the rollups' intake\n" +
-			"again. What a published set holds already changes nothing; what was lost on the way makes a new generation of\n" +
+			"again. What a block holds already changes nothing; what was lost on the way makes a new generation of\n" +
 			"its hours.\n\n" +
 			"The order is a job of pending work (log reprocess/ID). Some rollup worker does it, and another goes on from the\n" +
 			"last checkpoint if that one ends. This command waits until it is done; when it is interrupted, or with --detach,\n" +
@@ -120,7 +120,7 @@ func reprocessCommand(out *format) *cobra.Command {
 }
 
 // countOrder says what a worker would give.
-func countOrder(ctx context.Context, url string, o reprocess.Order) (reprocess.Progress, error) {
+func countOrder(ctx context.Context, url string, o reprocess.Request) (reprocess.Progress, error) {
 	store, err := openBucket(ctx, url)
 	if err != nil {
 		return reprocess.Progress{}, err
@@ -139,7 +139,7 @@ func countOrder(ctx context.Context, url string, o reprocess.Order) (reprocess.P
 const pollOrder = time.Second
 
 // giveOrder submits the order and, unless detached, waits until it is done.
-func giveOrder(ctx context.Context, q work.Queue, t work.Table, o reprocess.Order, detach bool, tell func(string)) (reprocess.Progress, error) {
+func giveOrder(ctx context.Context, q work.Queue, t work.Table, o reprocess.Request, detach bool, tell func(string)) (reprocess.Progress, error) {
 	k, found, err := reprocess.Submit(ctx, q, t, o)
 	if err != nil {
 		return reprocess.Progress{}, err

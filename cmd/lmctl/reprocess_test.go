@@ -133,7 +133,7 @@ func TestReprocessRefuses(t *testing.T) {
 func TestInterruptedReprocessGoesOn(t *testing.T) {
 	m := mem.New(time.Now, mem.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
-	o := reprocess.Order{From: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)}
+	o := reprocess.Request{From: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)}
 	_, err := giveOrder(ctx, m, m, o, false, func(string) { cancel() })
 	if err == nil || !strings.Contains(err.Error(), "goes on") {
 		t.Errorf("%v", err)

@@ -29,7 +29,7 @@ func retentionCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retention URL --raw-frames --before TIME (--dry-run | --yes)",
 		Short: "Remove raw frames that published raw sets cover",
-		Long: "Published sets, and raw frames with retention.raw_frames, expire by the rollup workers' settings. This removes\n" +
+		Long: "Blocks, and raw frames with retention.raw_frames, expire by the rollup workers' settings. This removes\n" +
 			"raw frames once: those whose samples all lie before TIME, if committed sets cover them in every hour, and no\n" +
 			"late batch, order, agent set aside, repair record or conflict needs them. What is removed is written\n" +
 			"down under gc/v1/log/frames/ first; identity manifests stay. Afterwards these batches can't be rolled up from\n" +

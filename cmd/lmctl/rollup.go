@@ -20,7 +20,7 @@ import (
 )
 
 func rollupCommand(out *format) *cobra.Command {
-	cmd := &cobra.Command{Use: "rollup", Short: "Published sets: check, repair, make anew; their reference sets"}
+	cmd := &cobra.Command{Use: "rollup", Short: "Blocks: check, repair, make anew; their reference sets"}
 	cmd.AddCommand(rollupVerify(out), rollupRepair(out), rollupRenew(out), rollupOrders(out), rollupAside(out), rollupCoverage(out), rollupReferences(out))
 	return cmd
 }
@@ -108,7 +108,7 @@ func newRepairer(ctx context.Context, store objstore.Store, now func() time.Time
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now,
 		Scan: func(ctx context.Context, h timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
-			o := reprocess.Order{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
+			o := reprocess.Request{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
 			return reprocess.Walker{Store: store}.Walk(ctx, o, reprocess.Progress{}, func(_ reprocess.Progress, ms []accept.Manifest) error {
 				for _, m := range ms {
 					if err := fn(m); err != nil {

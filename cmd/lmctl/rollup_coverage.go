@@ -39,14 +39,14 @@ func rollupCoverage(out *format) *cobra.Command {
 	var from, to string
 	cmd := &cobra.Command{
 		Use:   "coverage URL --from T",
-		Short: "Find accepted batches that no published set has and that do not wait in the intake",
+		Short: "Find accepted batches that no block has and that do not wait in the intake",
 		Long: "Walks the batches that were accepted from --from until before --to (default 10 minutes ago), and looks whether\n" +
 			"the sets of their hours have them. An hour with a set counts as whole: this finds the hours that are not, those\n" +
 			"of before there were rollups or whose intake was lost. Exits 3 when there are any: lmctl reprocess with the same\n" +
 			"times mends them.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o := reprocess.Order{To: time.Now().UTC().Add(-settle)}
+			o := reprocess.Request{To: time.Now().UTC().Add(-settle)}
 			var err error
 			if from == "" {
 				return usageError("--from is needed")
@@ -88,7 +88,7 @@ func rollupCoverage(out *format) *cobra.Command {
 	return cmd
 }
 
-func coverage(ctx context.Context, store objstore.Store, o reprocess.Order, now func() time.Time, tell func(string)) (coverageView, error) {
+func coverage(ctx context.Context, store objstore.Store, o reprocess.Request, now func() time.Time, tell func(string)) (coverageView, error) {
 	v := coverageView{Uncovered: []uncoveredView{}}
 	r, err := newRepairer(ctx, store, now)
 	if err != nil {

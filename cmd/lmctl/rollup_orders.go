@@ -36,7 +36,7 @@ type place struct {
 func order(ctx context.Context, r *repair.Repairer, places []place, reason string, dry bool, progress io.Writer) ([]orderView, error) {
 	views, refused := []orderView{}, 0
 	for _, p := range places {
-		o, err := r.Order(ctx, p.hour, p.shard, reason, dry)
+		o, err := r.Request(ctx, p.hour, p.shard, reason, dry)
 		v := orderView{Hour: p.hour.String(), Shard: p.shard.String(), Generation: o.Generation, Batches: o.Batches, Removed: o.Removed, Source: o.Source,
 			Damaged: append([]string{}, o.Damaged...), Aborted: append([]uint64{}, o.Aborted...), State: "ordered"}
 		switch {
@@ -195,13 +195,13 @@ func rollupRenew(out *format) *cobra.Command {
 }
 
 type pendingOrder struct {
-	Hour      string   `json:"hour"`
-	Shard     string   `json:"shard"`
-	Above     uint64   `json:"above_generation"`
-	Damaged   []string `json:"damaged"`
-	Reason    string   `json:"reason"`
-	By        string   `json:"by"`
-	OrderedAt string   `json:"ordered_at"`
+	Hour        string   `json:"hour"`
+	Shard       string   `json:"shard"`
+	Above       uint64   `json:"above_generation"`
+	Damaged     []string `json:"damaged"`
+	Reason      string   `json:"reason"`
+	By          string   `json:"by"`
+	RequestedAt string   `json:"requested_at"`
 }
 
 func rollupOrders(out *format) *cobra.Command {
@@ -216,7 +216,7 @@ func rollupOrders(out *format) *cobra.Command {
 				return err
 			}
 			bad := 0
-			orders, err := r.Orders(cmd.Context(), func(key string, err error) {
+			orders, err := r.Requests(cmd.Context(), func(key string, err error) {
 				bad++
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", key, err)
 			})
@@ -225,9 +225,9 @@ func rollupOrders(out *format) *cobra.Command {
 			}
 			views, t := []pendingOrder{}, table{header: []string{"HOUR", "SHARD", "ABOVE", "REASON", "BY", "ORDERED AT"}}
 			for _, o := range orders {
-				v := pendingOrder{o.Hour.String(), o.Shard.String(), o.Above, append([]string{}, o.Damaged...), o.Reason, o.By, when(o.OrderedAt)}
+				v := pendingOrder{o.Hour.String(), o.Shard.String(), o.Above, append([]string{}, o.Damaged...), o.Reason, o.By, when(o.RequestedAt)}
 				views = append(views, v)
-				t.rows = append(t.rows, []string{v.Hour, v.Shard, fmt.Sprint(v.Above), v.Reason, v.By, v.OrderedAt})
+				t.rows = append(t.rows, []string{v.Hour, v.Shard, fmt.Sprint(v.Above), v.Reason, v.By, v.RequestedAt})
 			}
 			if err := out.write(cmd.OutOrStdout(), views, t); err != nil {
 				return err

@@ -34,8 +34,8 @@ func (v referencesView) table() table {
 		missing = "references that were added"
 	}
 	return table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
-		{"epoch", fmt.Sprint(v.Epoch)}, {"published sets", fmt.Sprint(v.Sets)}, {"objects", fmt.Sprint(v.Objects)},
-		{missing, fmt.Sprint(v.Missing)}, {"condemned objects of published sets", fmt.Sprint(v.Condemned)},
+		{"epoch", fmt.Sprint(v.Epoch)}, {"blocks", fmt.Sprint(v.Sets)}, {"objects", fmt.Sprint(v.Objects)},
+		{missing, fmt.Sprint(v.Missing)}, {"condemned objects of blocks", fmt.Sprint(v.Condemned)},
 		{"records that can't be read", fmt.Sprint(len(v.Unreadable))}}}
 }
 
@@ -43,8 +43,8 @@ func rollupReferences(out *format) *cobra.Command {
 	s := &service{}
 	cmd := &cobra.Command{
 		Use:   "references URL",
-		Short: "Compare the coordinator's reference sets with the published sets",
-		Long: "Compares the reference sets of chunks and indexes, which the coordinator keeps, with all published sets. Exits 3\n" +
+		Short: "Compare the coordinator's reference sets with the blocks",
+		Long: "Compares the reference sets of chunks and indexes, which the coordinator keeps, with all blocks. Exits 3\n" +
 			"when some are missing: etcd was restored from an older copy, or began a new epoch. After a restore run\n" +
 			"lmctl rollup references rebuild.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
@@ -55,10 +55,10 @@ func rollupReferences(out *format) *cobra.Command {
 	var yes, dry bool
 	rebuild := &cobra.Command{
 		Use:   "rebuild URL (--dry-run | --yes)",
-		Short: "Found the reference sets anew and make them again from the published sets",
+		Short: "Found the reference sets anew and make them again from the blocks",
 		Long: "For after etcd was restored from a copy: sets that came later than the copy are missing in it, and what was\n" +
 			"condemned since is not. Founds the reference sets anew, which aborts what is being published (the workers make\n" +
-			"the next generation), and then adds the references of every published set. Collectors delete nothing in between.\n" +
+			"the next generation), and then adds the references of every block. Collectors delete nothing in between.\n" +
 			"Safe at any time and to repeat; workers may run.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -182,13 +182,13 @@ func (p *plant) eventually(what string, ok func() bool) {
 	}
 }
 
-func (p *plant) set(res timegrid.Resolution) *catalog.Set {
+func (p *plant) set(res timegrid.Resolution) *catalog.Block {
 	p.Helper()
 	c, err := catalog.New(catalog.Config{Reader: p.store, AuthorityID: "authority"})
 	p.must(err)
 	v, err := c.Refresh(p.Context(), plantHour, plantHour)
 	p.must(err)
-	return v.Set(plantHour, 0, res)
+	return v.Block(plantHour, 0, res)
 }
 
 // published waits until every window has the generation.
@@ -218,7 +218,7 @@ func TestRollupCommands(t *testing.T) {
 	}
 	raw := p.set(timegrid.Raw)
 	p.put(raw.Objects[0].ChunkKey, []byte("rotten"))
-	p.put(layout.RollupSet(plantHour, 0, timegrid.OneHour, 1), []byte("{"))
+	p.put(layout.BlockManifest(plantHour, 0, timegrid.OneHour, 1), []byte("{"))
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != cli.ExitFindings || rep.Found != 2 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}
@@ -260,13 +260,13 @@ func TestRollupCommands(t *testing.T) {
 
 	// The generation before a damaged plan is decided in one window only.
 	later := plantHour + 5
-	p.put(layout.RollupSet(later, 0, timegrid.Raw, 1), catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "authority",
+	p.put(layout.BlockManifest(later, 0, timegrid.Raw, 1), catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "authority",
 		Name: catalog.Name{Hour: later, Resolution: timegrid.Raw, Generation: 1}, Reason: "given up", WorkerID: "w"}}.Marshal())
 	p.put(layout.RollupPlan(later, 0, 2), []byte("{"))
 	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--hour", "2026-03-01T15", "--shard", "0", "--yes"); code != cli.ExitFindings || len(orders) != 1 || orders[0].State != "in work" {
 		t.Fatalf("exit %d, %+v", code, orders)
 	}
-	p.must(p.store.Delete(t.Context(), layout.RollupSet(later, 0, timegrid.Raw, 1)))
+	p.must(p.store.Delete(t.Context(), layout.BlockManifest(later, 0, timegrid.Raw, 1)))
 	p.must(p.store.Delete(t.Context(), layout.RollupPlan(later, 0, 2)))
 
 	// Made anew without need.

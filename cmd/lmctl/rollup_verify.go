@@ -52,7 +52,7 @@ func rollupVerify(out *format) *cobra.Command {
 	var heads bool
 	cmd := &cobra.Command{
 		Use:   "verify URL",
-		Short: "Check published sets: records, plans, chunks, indexes",
+		Short: "Check blocks: records, plans, chunks, indexes",
 		Long: "Reads, of every shard's hour and resolution, the records down to the set that counts, its plan and every byte of\n" +
 			"its chunks and indexes (of a compaction where they are in one), and the plans of generations in work. Exits 3\n" +
 			"when something can't be read or is not what the record says; lmctl rollup repair mends it.\n\n" + bucketHelp,
@@ -76,7 +76,7 @@ func rollupVerify(out *format) *cobra.Command {
 				return err
 			}
 			if rep.Found > 0 {
-				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("published sets are damaged")}
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("blocks are damaged")}
 			}
 			return nil
 		},

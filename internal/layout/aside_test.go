@@ -18,7 +18,7 @@ func TestAsideKeys(t *testing.T) {
 	if err != nil || gh != h || s != 3 || agent != "a/b é" {
 		t.Errorf("%v %v %q %v", gh, s, agent, err)
 	}
-	for _, bad := range []string{"", key + "x", strings.Replace(key, "agent=", "agent=AB", 1), strings.Replace(key, "aside", "orders", 1), RollupOrder(h, 3), strings.TrimSuffix(key, ".json")} {
+	for _, bad := range []string{"", key + "x", strings.Replace(key, "agent=", "agent=AB", 1), strings.Replace(key, "aside", "orders", 1), RepairRequest(h, 3), strings.TrimSuffix(key, ".json")} {
 		if _, _, _, err := ParseRollupAside(bad); err == nil {
 			t.Errorf("%q is taken for a key", bad)
 		}

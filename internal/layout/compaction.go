@@ -13,7 +13,7 @@ import (
 
 // SetPlan is the key of the plan that the generation is made from. The resolutions of an hour
 // of a shard share one; a compaction has its own.
-func SetPlan(n RollupSetName) string {
+func BlockPlan(n BlockName) string {
 	if n.Span == 0 {
 		return RollupPlan(n.Hour, n.Shard, n.Generation)
 	}
@@ -21,8 +21,8 @@ func SetPlan(n RollupSetName) string {
 }
 
 // ParseCompactionPlan reads the key of a compaction's plan.
-func ParseCompactionPlan(key string) (RollupSetName, error) {
-	var n RollupSetName
+func ParseCompactionPlan(key string) (BlockName, error) {
+	var n BlockName
 	i := strings.LastIndexByte(key, '/') + 1
 	// The directory is that of the plans of an hour: with a number behind it, it is a plan.
 	h, s, _, err := ParseRollupPlan(key[:i] + "0000000001.json")
@@ -40,7 +40,7 @@ func ParseCompactionPlan(key string) (RollupSetName, error) {
 	if n.Resolution, err = timegrid.ParseResolution(w); err != nil {
 		return n, notAKey(key, "plans")
 	}
-	if n.Generation, err = strconv.ParseUint(digits, 10, 64); err != nil || SetPlan(n) != key {
+	if n.Generation, err = strconv.ParseUint(digits, 10, 64); err != nil || BlockPlan(n) != key {
 		return n, notAKey(key, "plans")
 	}
 	return n, nil

@@ -30,7 +30,7 @@ func TestRollupObjectsParse(t *testing.T) {
 	for _, bad := range []string{
 		"", RollupPrefix, IndexPrefix, chunk + "x", strings.Replace(chunk, "g3", "g03", 1), strings.Replace(chunk, "g3", "g0", 1), strings.Replace(chunk, "g3", "g4294967296", 1),
 		strings.Replace(chunk, "=raw", "=2m", 1), strings.Replace(chunk, "metric=up/", "", 1), strings.Replace(chunk, "metric=up", "metric=", 1), strings.Replace(chunk, "metric=up", "up", 1),
-		strings.Replace(chunk, "hour=00", "hour=24", 1), strings.Replace(index, "ba78", "BA78", 1), strings.Replace(index, ".lmindex", ".lmrollup", 1), RollupSet(sampleH, 1, timegrid.Raw, 1),
+		strings.Replace(chunk, "hour=00", "hour=24", 1), strings.Replace(index, "ba78", "BA78", 1), strings.Replace(index, ".lmindex", ".lmrollup", 1), BlockManifest(sampleH, 1, timegrid.Raw, 1),
 		RollupPlan(sampleH, 1, 1),
 	} {
 		if n, err := ParseRollupObject(bad); !errors.Is(err, ErrNotAKey) {
@@ -71,7 +71,7 @@ func TestDelayedParse(t *testing.T) {
 }
 
 func FuzzParseRollup(f *testing.F) {
-	for _, key := range []string{RollupChunk(timegrid.Raw, sampleH, "up", d, 2), RollupIndex(sampleH, d, 0), RollupPlan(sampleH, 1, 2), Delayed(time.UnixMilli(5), d), RollupSet(sampleH, 1, timegrid.Raw, 2)} {
+	for _, key := range []string{RollupChunk(timegrid.Raw, sampleH, "up", d, 2), RollupIndex(sampleH, d, 0), RollupPlan(sampleH, 1, 2), Delayed(time.UnixMilli(5), d), BlockManifest(sampleH, 1, timegrid.Raw, 2)} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -82,7 +82,7 @@ func FuzzParseRollup(f *testing.F) {
 		if h, s, gen, err := ParseRollupPlan(key); err == nil {
 			again = RollupPlan(h, s, gen)
 		}
-		if n, err := ParseRollupSet(key); err == nil {
+		if n, err := ParseBlockManifest(key); err == nil {
 			again = n.Key()
 		}
 		if again != key {
@@ -96,16 +96,16 @@ func FuzzParseRollup(f *testing.F) {
 
 func TestOrdersParse(t *testing.T) {
 	h := timegrid.HourStarting(time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC))
-	key := RollupOrder(h, 7)
-	if want := "rollup/v1/orders/shard=0007/date=2026-11-21/hour=13.json"; key != want {
+	key := RepairRequest(h, 7)
+	if want := "rollup/v1/repair-requests/shard=0007/date=2026-11-21/hour=13.json"; key != want {
 		t.Errorf("%q, want %q", key, want)
 	}
-	if got, s, err := ParseRollupOrder(key); err != nil || got != h || s != 7 {
+	if got, s, err := ParseRepairRequest(key); err != nil || got != h || s != 7 {
 		t.Errorf("%v, %v, %v", got, s, err)
 	}
-	for _, bad := range []string{"", RollupOrders(7), key + "x", "rollup/v1/orders/shard=7/date=2026-11-21/hour=13.json",
-		"rollup/v1/orders/shard=0007/date=2026-11-21/hour=13/x.json", "rollup/v1/orders/shard=0007/date=2026-11-21/hour=25.json"} {
-		if _, _, err := ParseRollupOrder(bad); err == nil {
+	for _, bad := range []string{"", RepairRequests(7), key + "x", "rollup/v1/repair-requests/shard=7/date=2026-11-21/hour=13.json",
+		"rollup/v1/repair-requests/shard=0007/date=2026-11-21/hour=13/x.json", "rollup/v1/repair-requests/shard=0007/date=2026-11-21/hour=25.json"} {
+		if _, _, err := ParseRepairRequest(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}

@@ -73,16 +73,16 @@ func metricDir(metric string) string {
 	return "x-" + hex.EncodeToString([]byte(metric))
 }
 
-// RollupSet is the key of the manifest of a published set; its creation publishes it.
-func RollupSet(h timegrid.Hour, s shard.ID, res timegrid.Resolution, gen uint64) string {
-	return RollupSetsHour(h) + fmt.Sprintf("%s-%s-%010d.json", s, res, gen)
+// RollupSet is the key of the manifest of a block; its creation publishes it.
+func BlockManifest(h timegrid.Hour, s shard.ID, res timegrid.Resolution, gen uint64) string {
+	return BlockManifestsHour(h) + fmt.Sprintf("%s-%s-%010d.json", s, res, gen)
 }
 
-// RollupSetsHour is the prefix of all published sets of an hour; it ends in a slash.
-func RollupSetsHour(h timegrid.Hour) string { return ManifestsPrefix + sampleHour(h) }
+// RollupSetsHour is the prefix of all blocks of an hour; it ends in a slash.
+func BlockManifestsHour(h timegrid.Hour) string { return ManifestsPrefix + sampleHour(h) }
 
-// RollupSetName is what the key of a published set says.
-type RollupSetName struct {
+// RollupSetName is what the key of a block says.
+type BlockName struct {
 	Hour       timegrid.Hour
 	Shard      shard.ID
 	Resolution timegrid.Resolution
@@ -93,16 +93,16 @@ type RollupSetName struct {
 }
 
 // Key is the key with this name.
-func (n RollupSetName) Key() string {
+func (n BlockName) Key() string {
 	if n.Span == 0 {
-		return RollupSet(n.Hour, n.Shard, n.Resolution, n.Generation)
+		return BlockManifest(n.Hour, n.Shard, n.Resolution, n.Generation)
 	}
-	return RollupSetsHour(n.Hour) + fmt.Sprintf("%s-%s%s-%010d.json", n.Shard, n.Resolution, spanName(n.Span), n.Generation)
+	return BlockManifestsHour(n.Hour) + fmt.Sprintf("%s-%s%s-%010d.json", n.Shard, n.Resolution, spanName(n.Span), n.Generation)
 }
 
 // SlotPrefix is what the keys of all generations of the name start with.
-func (n RollupSetName) SlotPrefix() string {
-	return RollupSetsHour(n.Hour) + n.Shard.String() + "-" + n.Resolution.String() + spanName(n.Span) + "-"
+func (n BlockName) SlotPrefix() string {
+	return BlockManifestsHour(n.Hour) + n.Shard.String() + "-" + n.Resolution.String() + spanName(n.Span) + "-"
 }
 
 // spanName stands behind the resolution: ".24h".
@@ -126,9 +126,9 @@ func cutSpan(s string) (w string, span uint16, err error) {
 	return w, uint16(n), nil
 }
 
-// ParseRollupSet reads the key of a published set.
-func ParseRollupSet(key string) (RollupSetName, error) {
-	var n RollupSetName
+// ParseRollupSet reads the key of a block.
+func ParseBlockManifest(key string) (BlockName, error) {
+	var n BlockName
 	rest, ok := strings.CutPrefix(key, ManifestsPrefix)
 	h, file, err := cutHour(rest)
 	name, isJSON := strings.CutSuffix(file, ".json")

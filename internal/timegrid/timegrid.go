@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Resolution is the resolution of a published set.
+// Resolution is the resolution of a block.
 type Resolution uint8
 
 // Resolutions, from the finest.

@@ -14,8 +14,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
-	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 // Config of a query node. docs/guide/query.md explains every setting.
@@ -34,7 +34,7 @@ type Config struct {
 	Series  SeriesConfig  `koanf:"series"`
 	History HistoryConfig `koanf:"history"`
 	Follow  follow.Config `koanf:"follow"`
-	Rollup  sets.Config   `koanf:"rollup"`
+	Rollup  blocks.Config `koanf:"rollup"`
 	Limits  answer.Limits `koanf:"limits"`
 }
 
@@ -61,7 +61,7 @@ func DefaultConfig() Config {
 		Series:  SeriesConfig{AgentLabel: agentlabel.Default},
 		History: HistoryConfig{Window: 2 * time.Hour, MaxBytes: 1 << 30, Series: 2_000_000, AgentShare: 25, Future: time.Hour},
 		Follow:  follow.DefaultConfig(),
-		Rollup:  sets.DefaultConfig(),
+		Rollup:  blocks.DefaultConfig(),
 		Limits:  answer.DefaultLimits(),
 	}
 }

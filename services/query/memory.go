@@ -41,7 +41,7 @@ func (s *Service) memoryLimit() int64 {
 	if s.cfg.MemoryLimit > 0 {
 		return int64(s.cfg.MemoryLimit)
 	}
-	indexes, blocks := s.sets.CacheBytes()
+	indexes, blocks := s.blocks.CacheBytes()
 	held := s.live.Stats().Bytes + indexes + blocks
 	return held + held/4 + int64(s.cfg.Limits.Memory) + processMemory
 }

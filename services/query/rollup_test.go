@@ -119,14 +119,14 @@ func (a *authority) rollups() {
 }
 
 // publish writes a generation of an hour in all windows.
-func (a *authority) publish(h timegrid.Hour, gen uint64, batches []publishedtest.Batch) []*catalog.Set {
+func (a *authority) publish(h timegrid.Hour, gen uint64, batches []publishedtest.Batch) []*catalog.Block {
 	a.t.Helper()
 	p := publishedtest.Publisher{Store: a.Store, Authority: "test", Shards: rollupShards, PerChunk: 5}
-	sets, err := p.Publish(context.Background(), h, gen, batches, timegrid.Resolutions()...)
+	blocks, err := p.Publish(context.Background(), h, gen, batches, timegrid.Resolutions()...)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return sets
+	return blocks
 }
 
 // enter writes the intake entry of a batch.

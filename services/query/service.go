@@ -17,9 +17,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/promapi"
-	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 // Deps are what a query node is built over.
@@ -42,7 +42,7 @@ type Service struct {
 	setMem func(bytes int64) // nil: the process's memory has no limit, or another's
 	live   *live.Store
 	follow *follow.Follower
-	sets   *sets.Keeper
+	blocks *blocks.Keeper
 	eval   *answer.Evaluator
 	api    *promapi.API
 
@@ -70,7 +70,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
-	keeper, err := sets.New(cfg.Rollup, sets.Deps{
+	keeper, err := blocks.New(cfg.Rollup, blocks.Deps{
 		Store: d.Store, Window: cfg.History.Window, AgentLabel: cfg.Series.AgentLabel, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now,
 	})
 	if err != nil {
@@ -89,7 +89,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
 		answer.Deps{Live: ls, Follower: f, Sets: keeper, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})
 	s := &Service{
-		Server: srv, cfg: cfg, store: d.Store, now: d.Now, setMem: d.SetMemoryLimit, live: ls, follow: f, sets: keeper, eval: eval,
+		Server: srv, cfg: cfg, store: d.Store, now: d.Now, setMem: d.SetMemoryLimit, live: ls, follow: f, blocks: keeper, eval: eval,
 		api: promapi.New(eval, telemetry.Version(), srv.Log(), d.Telemetry.Registry),
 	}
 	srv.Probe("store", cfg.Probe(s.store))
@@ -122,8 +122,8 @@ func (s *Service) register() error {
 	})
 }
 
-// cover tells the live store which batches published sets hold.
-func cover(k *sets.Keeper) live.Cover {
+// cover tells the live store which batches blocks hold.
+func cover(k *blocks.Keeper) live.Cover {
 	return func(id identity.Batch, hours []timegrid.Hour) live.Held {
 		switch held, known := k.Held(id, hours); {
 		case !known:
@@ -138,14 +138,14 @@ func cover(k *sets.Keeper) live.Cover {
 // Complete is closed when the first audit has succeeded.
 func (s *Service) Complete() <-chan struct{} { return s.follow.First() }
 
-// SetsSettled is closed when the published sets of recent hours were read, or there are none.
-func (s *Service) SetsSettled() <-chan struct{} { return s.sets.Settled() }
+// SetsSettled is closed when the blocks of recent hours were read, or there are none.
+func (s *Service) SetsSettled() <-chan struct{} { return s.blocks.Settled() }
 
 // IntakeKnown reports that all accepted batches before the window that are in no set were
 // looked at; true where there are no sets at all.
-func (s *Service) IntakeKnown() bool { return s.sets.Known() }
+func (s *Service) IntakeKnown() bool { return s.blocks.Known() }
 
-// LateBatches in memory lie before the window and are in no published set.
+// LateBatches in memory lie before the window and are in no block.
 func (s *Service) LateBatches() int { return s.live.Stats().Late }
 
 // incomplete says why answers are not complete up to now.
@@ -161,9 +161,9 @@ func (s *Service) incomplete() error {
 		return errors.New("the first audit is not done")
 	}
 	select {
-	case <-s.sets.Settled():
+	case <-s.blocks.Settled():
 	default:
-		return errors.New("the published sets were not read yet")
+		return errors.New("the blocks were not read yet")
 	}
 	if age := s.now().Sub(st.CompleteThrough); age > s.cfg.StaleAfter {
 		return fmt.Errorf("no audit has succeeded for %s", age.Round(time.Second))

@@ -9,7 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// backlog is what a shard's intake says and published sets do not cover yet, as far as
+// backlog is what a shard's intake says and blocks do not cover yet, as far as
 // this worker knows. It is rebuilt from the intake by whoever owns the shard next. Not
 // for concurrent use.
 type backlog struct {
@@ -104,7 +104,7 @@ func (b *backlog) need(p *pending, h timegrid.Hour, now time.Time) {
 	p.hours = append(p.hours, h)
 }
 
-// covered takes the hour's batches off that published sets cover.
+// covered takes the hour's batches off that blocks cover.
 func (b *backlog) covered(h timegrid.Hour, covers func(identity.Batch) bool) {
 	w := b.hours[h]
 	if w == nil {

@@ -217,8 +217,8 @@ func TestAnAgentThatDoesNotFitIsSetAside(t *testing.T) {
 	o, err = w.owner(svc, Grant{Shard: 0, Fence: 3})
 	must(t, err)
 	toRest(t, w, o)
-	set := w.set(hour0, 0, timegrid.Raw)
-	w.check(hour0, 0, set.Name.Generation)
+	block := w.set(hour0, 0, timegrid.Raw)
+	w.check(hour0, 0, block.Name.Generation)
 	if _, err := w.store.Head(t.Context(), key); !errors.Is(err, objstore.ErrNotFound) {
 		t.Errorf("the record is still there: %v", err)
 	}
@@ -251,11 +251,11 @@ func TestWhatIsPublishedIsNotSetAside(t *testing.T) {
 		t.Fatal("the agent is not set aside")
 	}
 	w.accepted = w.accepted[:before+2] // all but the last of the agent
-	set := w.set(hour0, 0, timegrid.Raw)
-	if set.Name.Generation == 1 {
+	block := w.set(hour0, 0, timegrid.Raw)
+	if block.Name.Generation == 1 {
 		t.Fatal("the late batches of the other agent are not rolled up")
 	}
-	w.check(hour0, 0, set.Name.Generation)
+	w.check(hour0, 0, block.Name.Generation)
 }
 
 // acceptMore is many, for series that come later.

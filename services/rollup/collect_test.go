@@ -56,7 +56,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	must(t, storetest.Each(t.Context(), w.store, layout.DelayedPrefix, func(o objstore.Info) error {
 		return w.store.Delete(t.Context(), o.Key)
 	}))
-	bad := layout.RollupSet(hours[0], 0, timegrid.Raw, 1)
+	bad := layout.BlockManifest(hours[0], 0, timegrid.Raw, 1)
 	_, err = w.store.Create(t.Context(), bad, []byte("{"), objstore.PutOptions{})
 	must(t, err)
 
@@ -86,11 +86,11 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	for i, h := range hours {
 		var named []string
 		for _, res := range timegrid.Resolutions() {
-			set := w.set(h, 1, res)
-			if set == nil || set.Name.Generation != 2 {
-				t.Fatalf("%s: %+v", h, set)
+			block := w.set(h, 1, res)
+			if block == nil || block.Name.Generation != 2 {
+				t.Fatalf("%s: %+v", h, block)
 			}
-			named = append(named, set.Keys()...)
+			named = append(named, block.Keys()...)
 		}
 		there := w.hoursObjects(h)
 		for _, k := range named {

@@ -17,7 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// CompactConfig is the merging of published sets into larger objects.
+// CompactConfig is the merging of blocks into larger objects.
 type CompactConfig struct {
 	Interval time.Duration `koanf:"interval" help:"least time between two looks for sets to merge; 0 merges none"`
 	After    time.Duration `koanf:"after" help:"time after the end of a span before its sets are merged; late batches should be there by then" needs:"interval"`
@@ -74,7 +74,7 @@ type compactions struct {
 	settings compact.Settings
 	c        *compact.Compactor
 	r        *compact.Retainer
-	looks    map[timegrid.Resolution]*compact.Looker
+	looks    map[timegrid.Resolution]*compact.Scanner
 	looked   map[timegrid.Resolution]time.Time
 	// retained resolutions: when, to which hour, and when from the beginning of time.
 	retained map[timegrid.Resolution]retained
@@ -99,10 +99,10 @@ func newCompactMetrics(reg prometheus.Registerer) *compactMetrics {
 	}
 	m := &compactMetrics{
 		compactions: vec("compactions_total", "Compactions that this worker committed, by resolution.", "resolution"),
-		sources:     vec("compacted_sets_total", "Published sets that point at a compaction by this worker, by resolution.", "resolution"),
+		sources:     vec("compacted_blocks_total", "Blocks that point at a compaction by this worker, by resolution.", "resolution"),
 		bytes:       vec("compaction_bytes_total", "Bytes of what compactions merged (sources) and what they wrote (objects), by resolution.", "resolution", "of"),
 		failures:    vec("maintenance_failures_total", "Looks of compaction, retention and the removal of raw frames that failed and are tried again.", "what"),
-		expired:     vec("expired_sets_total", "Published sets that retention removed, by resolution.", "resolution"),
+		expired:     vec("expired_blocks_total", "Blocks that retention removed, by resolution.", "resolution"),
 		frames:      prometheus.NewCounter(prometheus.CounterOpts{Name: p + "removed_raw_frames_total", Help: "Accepted batches whose raw frames retention removed."}),
 	}
 	reg.MustRegister(m.compactions, m.sources, m.bytes, m.failures, m.expired, m.frames)
@@ -116,7 +116,7 @@ func (s *Service) newCompactions() (*compactions, error) {
 		return nil, err
 	}
 	m := &compactions{
-		s: s, settings: st, looks: map[timegrid.Resolution]*compact.Looker{}, looked: map[timegrid.Resolution]time.Time{},
+		s: s, settings: st, looks: map[timegrid.Resolution]*compact.Scanner{}, looked: map[timegrid.Resolution]time.Time{},
 		retained: map[timegrid.Resolution]retained{}, released: map[timegrid.Resolution]map[catalog.Name]bool{},
 	}
 	m.c, err = compact.NewCompactor(compact.Config{Store: s.store, Publisher: s.publisher, AuthorityID: s.cfg.AuthorityID, Settings: st})
@@ -186,13 +186,13 @@ func (m *compactions) window(ctx context.Context, res timegrid.Resolution, now t
 	}
 	l := m.looks[res]
 	if l == nil {
-		l = compact.NewLooker(m.s.store, m.s.cfg.AuthorityID)
+		l = compact.NewScanner(m.s.store, m.s.cfg.AuthorityID)
 		m.looks[res] = l
 	}
 	spans := m.settings.Spans[res]
 	back := time.Duration(m.s.cfg.Compact.Back) * time.Duration(spans[len(spans)-1]) * time.Hour
 	from, to := timegrid.HourOf(now.Add(-back).UnixMilli()), timegrid.HourOf(now.Add(-m.settings.After).UnixMilli())
-	seen, err := l.Look(ctx, res, from, to, func(id shard.ID) bool { _, ok := fences[m.settings.Owner(id)]; return ok })
+	seen, err := l.Scan(ctx, res, from, to, func(id shard.ID) bool { _, ok := fences[m.settings.Owner(id)]; return ok })
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (m *compactions) window(ctx context.Context, res timegrid.Resolution, now t
 	}
 	m.released[res] = released
 	for first, fence := range fences {
-		for _, c := range m.settings.Choose(res, seen.Sets, first, now) {
+		for _, c := range m.settings.Choose(res, seen.Blocks, first, now) {
 			if err := m.one(ctx, c, fence); err != nil {
 				failed = append(failed, err)
 			}
@@ -237,10 +237,10 @@ func (m *compactions) one(ctx context.Context, c compact.Candidate, fence uint64
 	if r.Created {
 		counts.compactions.WithLabelValues(w).Inc()
 		counts.bytes.WithLabelValues(w, "sources").Add(float64(c.Bytes))
-		for _, o := range r.Set.Objects {
+		for _, o := range r.Block.Objects {
 			counts.bytes.WithLabelValues(w, "objects").Add(float64(o.ChunkBytes + o.IndexBytes))
 		}
-		m.s.log.Info("merged", "compaction", r.Set.Name.Key(), "sources", len(r.Set.Sources), "objects", len(r.Set.Objects), "samples", r.Set.Counts.Samples)
+		m.s.log.Info("merged", "compaction", r.Block.Name.Key(), "sources", len(r.Block.Sources), "objects", len(r.Block.Objects), "samples", r.Block.Counts.Samples)
 	}
 	if errors.Is(err, publish.ErrConflict) || errors.Is(err, publish.ErrAborted) || errors.Is(err, compact.ErrGivenUp) {
 		m.s.log.Info("a compaction is another's, or given up; the next look has what is left", "compaction", c.Name.SlotPrefix(), "error", err)

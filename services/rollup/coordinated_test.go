@@ -117,16 +117,16 @@ func TestCoordinated(t *testing.T) {
 	eventually(t, "the second generation", func() bool { w.advance(time.Minute); return next() })
 	for id := range shard.ID(testShards) {
 		w.check(hour0, id, 2)
-		set := w.set(hour0, id, timegrid.Raw)
-		if set.Fence < fences[id] || set.WorkerID != "two" {
-			t.Errorf("shard %s: fence %d after %d, by %s", id, set.Fence, fences[id], set.WorkerID)
+		block := w.set(hour0, id, timegrid.Raw)
+		if block.Fence < fences[id] || block.WorkerID != "two" {
+			t.Errorf("shard %s: fence %d after %d, by %s", id, block.Fence, fences[id], block.WorkerID)
 		}
 	}
 	for _, st := range moved {
 		id, err := shard.Parse(st.Shard)
 		must(t, err)
-		if set := w.set(hour0, id, timegrid.Raw); set.Fence <= fences[id] {
-			t.Errorf("shard %s moved, and its fence stayed %d", id, set.Fence)
+		if block := w.set(hour0, id, timegrid.Raw); block.Fence <= fences[id] {
+			t.Errorf("shard %s moved, and its fence stayed %d", id, block.Fence)
 		}
 	}
 }

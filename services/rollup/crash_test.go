@@ -84,15 +84,15 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 // and objects for all that they name.
 func (w *world) onlyOneSet(h timegrid.Hour, n int) {
 	w.t.Helper()
-	must(w.t, storetest.Each(w.t.Context(), w.store, layout.RollupSetsHour(h), func(i objstore.Info) error {
+	must(w.t, storetest.Each(w.t.Context(), w.store, layout.BlockManifestsHour(h), func(i objstore.Info) error {
 		r, _, err := catalog.Read(w.t.Context(), w.store, testAuthority, i.Key)
 		if err != nil {
 			return err
 		}
-		if r.Set == nil || r.Set.Name.Generation > 2 {
+		if r.Block == nil || r.Block.Name.Generation > 2 {
 			w.t.Errorf("call %d: %s holds %+v", n, i.Key, r)
-		} else if r.Set.Name.Generation == 2 && r.Set.Fence < 2 {
-			w.t.Errorf("call %d: fence %d", n, r.Set.Fence)
+		} else if r.Block.Name.Generation == 2 && r.Block.Fence < 2 {
+			w.t.Errorf("call %d: fence %d", n, r.Block.Fence)
 		}
 		return nil
 	}))
@@ -139,7 +139,7 @@ type paused struct {
 }
 
 func (p *paused) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if _, err := layout.ParseRollupSet(key); err == nil && !p.once {
+	if _, err := layout.ParseBlockManifest(key); err == nil && !p.once {
 		p.once = true
 		close(p.reached)
 		<-p.gate

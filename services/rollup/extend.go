@@ -19,7 +19,7 @@ var errNotExtendable = errors.New("not extendable")
 
 // extend makes a part of the plan's raw series of the former raw generation and the frames
 // that are new: what reading all frames gives, to the bit. errNotExtendable where that can't be.
-func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set, part rollup.Part) ([]chunk.Series, rollup.Counts, error) {
+func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Block, part rollup.Part) ([]chunk.Series, rollup.Counts, error) {
 	none := rollup.Counts{}
 	if before == nil || before.Name.Generation >= p.Generation {
 		return nil, none, errNotExtendable
@@ -68,17 +68,17 @@ func (s *Service) extend(ctx context.Context, p *planned, before *catalog.Set, p
 
 // series reads the raw series of a set that are in the part, in the order of rollup.Builder.
 // cost is taken already of what a job may take: *rollup.TooLargeError beyond that.
-func (s *Service) series(ctx context.Context, set *catalog.Set, part rollup.Part, cost int64) ([]chunk.Series, error) {
-	if set.Into != nil {
-		out, err := compact.Series(ctx, s.store, s.cfg.AuthorityID, set)
+func (s *Service) series(ctx context.Context, of *catalog.Block, part rollup.Part, cost int64) ([]chunk.Series, error) {
+	if of.Into != nil {
+		out, err := compact.Series(ctx, s.store, s.cfg.AuthorityID, of)
 		out = slices.DeleteFunc(out, func(one chunk.Series) bool { return !part.Holds(&one) })
 		rollup.SortSeries(out)
 		return out, err
 	}
 	var out []chunk.Series
 	fetch := block.From(s.store)
-	for i := range set.Objects {
-		o := &set.Objects[i]
+	for i := range of.Objects {
+		o := &of.Objects[i]
 		body, err := fetch.Chunk(ctx, o)
 		if err != nil {
 			return nil, err

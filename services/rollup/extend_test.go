@@ -52,11 +52,11 @@ func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
 		pub, err := svc.published(t.Context(), hour0, 0)
 		must(t, err)
 		for _, res := range timegrid.Resolutions() {
-			set := pub.sets[res]
-			if len(set.Objects) != len(all.outputs[res]) {
-				t.Fatalf("seed %d, %s: %d objects, want %d", seed, res, len(set.Objects), len(all.outputs[res]))
+			of := pub.sets[res]
+			if len(of.Objects) != len(all.outputs[res]) {
+				t.Fatalf("seed %d, %s: %d objects, want %d", seed, res, len(of.Objects), len(all.outputs[res]))
 			}
-			for i, obj := range set.Objects {
+			for i, obj := range of.Objects {
 				body, err := block.From(svc.store).Chunk(t.Context(), &obj)
 				must(t, err)
 				want, err := all.outputs[res][i].Chunk.Load()
@@ -65,7 +65,7 @@ func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
 					t.Errorf("seed %d, %s: chunk %d differs", seed, res, i)
 				}
 			}
-			if c := set.Counts; c.Published != all.counts.Published || c.Duplicates != all.counts.Duplicates || c.Overlapped != all.counts.Overlapped {
+			if c := of.Counts; c.Published != all.counts.Published || c.Duplicates != all.counts.Duplicates || c.Overlapped != all.counts.Overlapped {
 				t.Errorf("seed %d: counts %+v, want %+v", seed, c, all.counts)
 			}
 		}

@@ -266,8 +266,8 @@ func TestIntakeOverTheEmbeddedStore(t *testing.T) {
 	s := w.start(t, cfg, w.store)
 	done := func(e accepted.Batch) bool {
 		h, _ := e.Hours()
-		set := w.set(h, 0, timegrid.OneHour)
-		return set != nil && set.Inputs.Covers(e.Identity)
+		block := w.set(h, 0, timegrid.OneHour)
+		return block != nil && block.Inputs.Covers(e.Identity)
 	}
 	eventually(t, "the late batch, and those far ahead", func() bool {
 		w.advance(time.Minute)

@@ -227,9 +227,9 @@ func (w *world) drive(cfg Config, g Grant) {
 
 // set reads the committed set of a resolution, also of an hour that has expired for readers;
 // nil when there is none.
-func (w *world) set(h timegrid.Hour, id shard.ID, res timegrid.Resolution) *catalog.Set {
+func (w *world) set(h timegrid.Hour, id shard.ID, res timegrid.Resolution) *catalog.Block {
 	w.t.Helper()
-	return w.view(h, true).Set(h, id, res)
+	return w.view(h, true).Block(h, id, res)
 }
 
 // view is what readers see of an hour, or what its records say.
@@ -243,10 +243,10 @@ func (w *world) view(h timegrid.Hour, records bool) *catalog.View {
 }
 
 // series reads the chunks of a set back.
-func (w *world) series(set *catalog.Set) []chunk.Series {
+func (w *world) series(block *catalog.Block) []chunk.Series {
 	w.t.Helper()
 	var out []chunk.Series
-	for _, o := range set.Objects {
+	for _, o := range block.Objects {
 		body, _, err := w.store.Get(w.t.Context(), o.ChunkKey, objstore.GetOptions{})
 		must(w.t, err)
 		ib, _, err := w.store.Get(w.t.Context(), o.IndexKey, objstore.GetOptions{})
@@ -307,9 +307,9 @@ func (w *world) check(h timegrid.Hour, id shard.ID, gen uint64) {
 	w.t.Helper()
 	raw := w.raw(h, id)
 	for _, res := range timegrid.Resolutions() {
-		set := w.set(h, id, res)
-		if set == nil || set.Name.Generation != gen {
-			w.t.Fatalf("%s shard %s %s: %+v, want generation %d", h, id, res, set, gen)
+		block := w.set(h, id, res)
+		if block == nil || block.Name.Generation != gen {
+			w.t.Fatalf("%s shard %s %s: %+v, want generation %d", h, id, res, block, gen)
 		}
 		want := raw
 		if res != timegrid.Raw {
@@ -318,7 +318,7 @@ func (w *world) check(h timegrid.Hour, id shard.ID, gen uint64) {
 				want = append(want, rollup.NewRoller(res).Roll(&raw[i]))
 			}
 		}
-		got := w.series(set)
+		got := w.series(block)
 		if len(got) != len(want) {
 			w.t.Fatalf("%s shard %s %s: %d series, want %d", h, id, res, len(got), len(want))
 		}

@@ -147,11 +147,11 @@ func (h job) publish(ctx context.Context, p *planned, pub *published, m *made, i
 	log := s.log.With("shard", p.Shard, "hour", p.Hour, "resolution", res, "generation", p.Generation)
 	switch {
 	case err == nil && done.Created:
-		s.m.generation(res, p.Generation, done.Set)
-		log.Info("published", "samples", done.Set.Counts.Samples, "objects", len(done.Set.Objects), "fence", done.Set.Fence)
+		s.m.generation(res, p.Generation, done.Block)
+		log.Info("published", "samples", done.Block.Counts.Samples, "objects", len(done.Block.Objects), "fence", done.Block.Fence)
 	case err == nil:
 		s.m.refused.WithLabelValues("exists").Inc()
-		log.Info("was published by another with the same plan", "worker", done.Set.WorkerID)
+		log.Info("was published by another with the same plan", "worker", done.Block.WorkerID)
 	case errors.Is(err, publish.ErrAborted), errors.Is(err, publish.ErrConflict):
 		// Decided against this worker: the next generation has the inputs.
 		s.m.refused.WithLabelValues(string(refusal(err))).Inc()
@@ -179,7 +179,7 @@ func refusal(err error) publish.Outcome {
 
 // failed looks at why a plan could not be made. An input whose frame can't be read would
 // hold its hour back for ever: the generation is aborted, and the next is planned without
-// the batch, which stays pending. Not so when a published set has the batch: then the
+// the batch, which stays pending. Not so when a block has the batch: then the
 // next generation would lose records, and the hour waits until the frame is back.
 func (h job) failed(ctx context.Context, p *planned, pub *published, open []timegrid.Resolution, err error) error {
 	s := h.o.s
@@ -201,16 +201,16 @@ func (h job) failed(ctx context.Context, p *planned, pub *published, open []time
 		return err
 	}
 	s.m.unreadable.Inc()
-	set := pub.newest()
-	covered := func(e accepted.Batch) bool { return set != nil && set.Inputs.Covers(e.Identity) }
+	block := pub.newest()
+	covered := func(e accepted.Batch) bool { return block != nil && block.Inputs.Covers(e.Identity) }
 	if pub.committed(p.Generation, open) || covered(bad.Entry) {
 		return err
 	}
 	if h.o.orders[h.h] != nil {
-		if set == nil {
+		if block == nil {
 			return err // only the order's plan may know the inputs
 		}
-		if _, perr := s.readPlan(ctx, p.Hour, p.Shard, set.Name.Generation); perr != nil {
+		if _, perr := s.readPlan(ctx, p.Hour, p.Shard, block.Name.Generation); perr != nil {
 			return errors.Join(err, perr)
 		}
 	}

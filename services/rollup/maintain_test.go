@@ -31,11 +31,11 @@ func (w *world) compactor(cfg Config) *compactions {
 // recomputation.
 func (w *world) checkCompacted(h timegrid.Hour, id shard.ID) {
 	w.t.Helper()
-	set := w.set(h, id, timegrid.Raw)
-	if set == nil || set.Into == nil {
+	block := w.set(h, id, timegrid.Raw)
+	if block == nil || block.Into == nil {
 		w.t.Fatalf("%s of shard %s is not compacted", h, id)
 	}
-	got, err := compact.Series(w.t.Context(), w.store, testAuthority, set)
+	got, err := compact.Series(w.t.Context(), w.store, testAuthority, block)
 	must(w.t, err)
 	sortSeries(got)
 	want := w.raw(h, id)
@@ -192,7 +192,7 @@ func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
 		t.Errorf("1m is %+v, was %+v", after, before)
 	}
 	n := 0
-	must(t, storetest.Each(t.Context(), w.store, layout.RollupSetsHour(hour0), func(objstore.Info) error { n++; return nil }))
+	must(t, storetest.Each(t.Context(), w.store, layout.BlockManifestsHour(hour0), func(objstore.Info) error { n++; return nil }))
 	if n != len(timegrid.Resolutions()) {
 		t.Errorf("%d records, want those of the first generation", n)
 	}

@@ -58,7 +58,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		shards:       prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "shards", Help: "Shards that this worker owns."}),
-		pending:      gauge("pending_batches", "Batches that no published set covers yet, by shard.", "shard"),
+		pending:      gauge("pending_batches", "Batches that no block covers yet, by shard.", "shard"),
 		lag:          gauge("lag_seconds", "Time since the end of the oldest ended hour that has batches to roll up, by shard; 0 when there is none.", "shard"),
 		behind:       gauge("put_off_batches", "Batches that wait for something else than their hour, by shard: left_out (the frame can't be read), stuck (of hours that fail for good), shelved (forgotten to make room, until the next look at all segments), set_aside (their agent has too much in an hour); and segments that can't be taken now.", "shard", "why"),
 		ahead:        counter("batches_ahead_total", "Batches with samples of hours far ahead: an agent's clock is wrong, or this worker's."),
@@ -115,10 +115,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 }
 
 // generation counts a set that this worker committed.
-func (m *metrics) generation(res timegrid.Resolution, gen uint64, set *catalog.Set) {
+func (m *metrics) generation(res timegrid.Resolution, gen uint64, block *catalog.Block) {
 	m.generations.WithLabelValues(res.String()).Inc()
-	m.samples.WithLabelValues(res.String()).Add(float64(set.Counts.Samples))
-	for _, o := range set.Objects {
+	m.samples.WithLabelValues(res.String()).Add(float64(block.Counts.Samples))
+	for _, o := range block.Objects {
 		m.bytes.WithLabelValues(res.String()).Add(float64(o.ChunkBytes + o.IndexBytes))
 	}
 	if res != timegrid.Raw {
@@ -127,7 +127,7 @@ func (m *metrics) generation(res timegrid.Resolution, gen uint64, set *catalog.S
 	if gen > 1 {
 		m.late.Inc()
 	}
-	c := set.Counts
+	c := block.Counts
 	for fate, n := range map[string]uint64{"published": c.Published, "other_hours": c.OtherHours, "overlapped": c.Overlapped, "duplicates": c.Duplicates} {
 		m.records.WithLabelValues(fate).Add(float64(n))
 	}

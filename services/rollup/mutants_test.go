@@ -19,7 +19,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a clock that is behind is not heeded", File: "clock.go", Old: "if ahead < 0 {", New: "if false {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "a clock that is ahead by less is heeded", File: "clock.go", Old: "	if ahead < 0 {", New: "	if true {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "ahead is behind", File: "clock.go", Old: "ahead = now.Sub(info.LastModified)", New: "ahead = info.LastModified.Sub(now)", By: "TestRetentionGoesByTheStoresClock"},
-			{Name: "retention of all windows is that of raw samples", File: "retention.go", Old: "m.r.Retain(ctx, res, from, to)", New: "m.r.Retain(ctx, window.OneMinute, from, to)", By: "TestRetentionGoesByTheStoresClock"},
+			{Name: "retention of all windows is that of raw samples", File: "retention.go", Old: "m.r.Retain(ctx, res, from, to)", New: "m.r.Retain(ctx, timegrid.OneMinute, from, to)", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "the sets of an hour that is decided stay", File: "../../internal/rollups/compact/retain.go", Old: "_, err = r.cfg.Publisher.Expire(ctx, n)", New: "err = ctx.Err()", By: "TestRetentionRemoves"},
 			{Name: "sets go before it is decided", File: "../../internal/rollups/compact/retain.go", Old: "if err := r.decide(ctx, res, to, r.cfg.Now()); err != nil {", New: "if err := ctx.Err(); err != nil {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "the last hour's sets stay", File: "../../internal/rollups/compact/retain.go", Old: "	}\n	return rep, flush()\n", New: "	}\n	return rep, nil\n", By: "TestRetentionRemoves"},

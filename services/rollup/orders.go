@@ -21,7 +21,7 @@ import (
 
 // order is one that is pending.
 type order struct {
-	catalog.Order
+	catalog.RepairRequest
 	next  time.Time // not looked at before
 	fails int
 }
@@ -85,7 +85,7 @@ func (o *owner) listOrders(ctx context.Context) error {
 		return nil
 	}
 	orders := map[timegrid.Hour]*order{}
-	prefix := layout.RollupOrders(o.grant.Shard)
+	prefix := layout.RepairRequests(o.grant.Shard)
 	for i, err := range objstore.List(ctx, o.s.store, objstore.ListOptions{Prefix: prefix}) {
 		if err != nil {
 			return fmt.Errorf("list %q: %w", prefix, err)
@@ -114,7 +114,7 @@ func (o *owner) orderOf(ctx context.Context, h timegrid.Hour) (*order, error) {
 	if ord := o.orders[h]; ord != nil {
 		return ord, nil
 	}
-	ord, err := o.readOrder(ctx, layout.RollupOrder(h, o.grant.Shard))
+	ord, err := o.readOrder(ctx, layout.RepairRequest(h, o.grant.Shard))
 	if err != nil || ord == nil {
 		return nil, err
 	}
@@ -127,13 +127,13 @@ func (o *owner) orderOf(ctx context.Context, h timegrid.Hour) (*order, error) {
 
 // readOrder gives nil for what is gone, or is no order of this authority.
 func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
-	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(catalog.OrderKind.MaxBytes)})
+	b, _, err := o.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(catalog.RepairRequestKind.MaxBytes)})
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil, nil
 	}
-	var ord catalog.Order
+	var ord catalog.RepairRequest
 	if err == nil {
-		ord, err = catalog.ParseOrder(key, b)
+		ord, err = catalog.ParseRepairRequest(key, b)
 	}
 	switch {
 	case record.Unreadable(err):
@@ -145,7 +145,7 @@ func (o *owner) readOrder(ctx context.Context, key string) (*order, error) {
 		o.s.log.Error("an order is of another authority", "key", key, "authority", ord.AuthorityID)
 		return nil, nil
 	}
-	return &order{Order: ord}, nil
+	return &order{RepairRequest: ord}, nil
 }
 
 // obeyOne makes the next generation of an ordered hour, or deletes an order that is done.
@@ -181,7 +181,7 @@ func (o *owner) obeyOne(ctx context.Context, ord *order) (did bool, err error) {
 // above reports whether every resolution has a committed generation above gen.
 func (p *published) above(gen uint64) bool {
 	for _, res := range timegrid.Resolutions() {
-		if set := p.sets[res]; set == nil || set.Name.Generation <= gen {
+		if block := p.sets[res]; block == nil || block.Name.Generation <= gen {
 			return false
 		}
 	}
@@ -207,7 +207,7 @@ func (s *Service) ordered(ctx context.Context, ord *order, pub *published, gen u
 // makeOrdered makes an ordered generation of all its frames, so that nothing of former
 // generations is taken over. Where a frame is gone for good, and the rows of the former raw
 // set can be read and have the hashes that its manifest says, they are as good.
-func (s *Service) makeOrdered(ctx context.Context, ord *order, p *planned, raw *catalog.Set, resolutions []timegrid.Resolution, step func() error) (*made, error) {
+func (s *Service) makeOrdered(ctx context.Context, ord *order, p *planned, raw *catalog.Block, resolutions []timegrid.Resolution, step func() error) (*made, error) {
 	if ord == nil {
 		return s.make(ctx, p, raw, resolutions, step)
 	}

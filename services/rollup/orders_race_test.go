@@ -73,7 +73,7 @@ func damagedHour(t *testing.T, late bool) (*world, *owner, Config) {
 func (w *world) ordering(s objstore.Store) {
 	w.t.Helper()
 	r := w.repairerOver(s)
-	_, err := r.Order(w.t.Context(), hour0, 0, "damaged", false)
+	_, err := r.Request(w.t.Context(), hour0, 0, "damaged", false)
 	must(w.t, err)
 }
 
@@ -88,7 +88,7 @@ func TestAnOrderThatIsBeingGiven(t *testing.T) {
 			late := func() { must(t, rounds(t.Context(), o)) }
 			switch first {
 			case "order":
-				w.ordering(&afterwards{Store: w.store, key: layout.RollupOrder(hour0, 0), do: late})
+				w.ordering(&afterwards{Store: w.store, key: layout.RepairRequest(hour0, 0), do: late})
 			case "plan of the order":
 				w.ordering(&afterwards{Store: w.store, key: plan, do: late})
 			default:
@@ -97,7 +97,7 @@ func TestAnOrderThatIsBeingGiven(t *testing.T) {
 				late()
 			}
 			must(t, w.turns(o))
-			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 				t.Fatal("the order is still there")
 			}
 			w.verify()
@@ -118,13 +118,13 @@ func TestAnOrderThatIsGivenAgain(t *testing.T) {
 		must(t, err)
 	}
 	w.rot(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey)
-	if w.there(layout.RollupOrdersPrefix) != 1 {
+	if w.there(layout.RepairRequestsPrefix) != 1 {
 		t.Fatal("the order is gone already")
 	}
 	w.ordering(w.store)
 	must(t, rounds(t.Context(), o))
 	must(t, w.turns(o))
-	if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+	if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 		t.Fatal("the order is still there")
 	}
 	w.verify()
@@ -139,7 +139,7 @@ func TestOrdersWhenTheClockGoesBack(t *testing.T) {
 	w.ordering(w.store)
 	w.advance(cfg.Schedule.LateAfter)
 	must(t, w.turns(o))
-	if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+	if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 		t.Fatal("the order is still there")
 	}
 	w.verify()
@@ -156,7 +156,7 @@ func TestAnAbortThatWasCutShort(t *testing.T) {
 		body, _, err := w.store.Get(t.Context(), bad.RawBlobKey, objstore.GetOptions{})
 		must(t, err)
 		must(t, w.store.Delete(t.Context(), bad.RawBlobKey))
-		dying := fault.New(w.store, 1, fault.Rule{Op: "create", Prefix: layout.RollupSetsHour(hour0), Skip: n, Kind: fault.Before})
+		dying := fault.New(w.store, 1, fault.Rule{Op: "create", Prefix: layout.BlockManifestsHour(hour0), Skip: n, Kind: fault.Before})
 		o, err := w.owner(w.worker(cfg, dying), Grant{Shard: 0, Fence: 1})
 		must(t, err)
 		_ = rounds(t.Context(), o)
@@ -190,7 +190,7 @@ func TestAnOrderMeetsALostFrame(t *testing.T) {
 	must(t, err)
 	w.ordering(w.store)
 	_ = w.turns(o) // tells of the frame
-	if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+	if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 		t.Fatal("the order is still there")
 	}
 	w.verify()

@@ -101,7 +101,7 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 		source string
 		held   bool // the hour takes no late batch before it is repaired
 	}
-	record := func(res timegrid.Resolution) string { return layout.RollupSet(hour0, 0, res, 1) }
+	record := func(res timegrid.Resolution) string { return layout.BlockManifest(hour0, 0, res, 1) }
 	for _, d := range []damage{
 		{"raw record", func(w *world) { w.spoil(record(timegrid.Raw), "{") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
 		{"1m record", func(w *world) { w.spoil(record(timegrid.OneMinute), "") }, []repair.Problem{repair.RecordUnreadable}, "plans", true},
@@ -151,21 +151,21 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 			}
 
 			w.manifests()
-			dry, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", true)
+			dry, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", true)
 			must(t, err)
-			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 				t.Fatalf("a dry run ordered %d", n)
 			}
-			got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+			got, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 			must(t, err)
 			if got.Generation != 2 || got.Source != d.source || dry.Batches != got.Batches || got.Batches < 20 {
 				t.Fatalf("%+v, %+v", got, dry)
 			}
-			if got, err = w.repairer().Order(t.Context(), hour0, 0, "damaged", false); err != nil || !got.Pending || got.Source != "plan" {
+			if got, err = w.repairer().Request(t.Context(), hour0, 0, "damaged", false); err != nil || !got.Pending || got.Source != "plan" {
 				t.Fatalf("again: %+v, %v", got, err)
 			}
 			must(t, w.turns(o))
-			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 				t.Fatal("the order is still there")
 			}
 			w.verify()
@@ -174,8 +174,8 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 				gen = 3
 			}
 			w.check(hour0, 0, gen)
-			if set := w.set(hour0, 0, timegrid.Raw); set.Fence != 4 {
-				t.Errorf("fence %d", set.Fence)
+			if block := w.set(hour0, 0, timegrid.Raw); block.Fence != 4 {
+				t.Errorf("fence %d", block.Fence)
 			}
 			if testutil.ToFloat64(o.s.m.orders.WithLabelValues("done")) != 1 {
 				t.Error("not counted")
@@ -208,15 +208,15 @@ func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 		if f := w.verify(repair.PlanUnreadable); !strings.Contains(f[0].Key, "plans") {
 			t.Error(f)
 		}
-		got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+		got, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 		must(t, err)
 		if len(got.Aborted) != 1 || got.Aborted[0] != gen || got.Generation != gen+1 {
 			t.Fatalf("%+v", got)
 		}
 		must(t, w.turns(o))
 		w.verify()
-		if set := w.set(hour0, 0, timegrid.Raw); set == nil || set.Inputs.Batches() != uint64(len(w.accepted)) {
-			t.Fatalf("%+v", set)
+		if block := w.set(hour0, 0, timegrid.Raw); block == nil || block.Inputs.Batches() != uint64(len(w.accepted)) {
+			t.Fatalf("%+v", block)
 		}
 		w.check(hour0, 0, w.set(hour0, 0, timegrid.Raw).Name.Generation)
 	}
@@ -240,7 +240,7 @@ func TestADamagedCompaction(t *testing.T) {
 		w.collected(m)
 		w.checkCompacted(h, 0)
 		w.manifests()
-		c := w.set(h, 0, timegrid.Raw).Into.Set
+		c := w.set(h, 0, timegrid.Raw).Into.Block
 		problem := repair.CompactionUnreadable
 		if what == "chunk" {
 			problem = repair.ObjectDamaged
@@ -252,7 +252,7 @@ func TestADamagedCompaction(t *testing.T) {
 			t.Fatalf("%s: %d findings", what, n)
 		}
 		for k := range timegrid.Hour(2) {
-			got, err := w.repairer().Order(t.Context(), h+k, 0, "damaged", false)
+			got, err := w.repairer().Request(t.Context(), h+k, 0, "damaged", false)
 			must(t, err)
 			if got.Generation != 2 {
 				t.Fatalf("%+v", got)
@@ -267,7 +267,7 @@ func TestADamagedCompaction(t *testing.T) {
 		if what == "record and the next plan" {
 			n := c.Name
 			n.Generation++
-			w.spoil(layout.SetPlan(n), "x")
+			w.spoil(layout.BlockPlan(n), "x")
 		}
 		for range 3 {
 			w.advance(3 * time.Hour)
@@ -276,13 +276,13 @@ func TestADamagedCompaction(t *testing.T) {
 		w.checkCompacted(h, 0)
 		w.checkCompacted(h+1, 0)
 		w.verify()
-		if set := w.set(h, 0, timegrid.Raw); set.Into.Name.Generation == c.Name.Generation {
+		if block := w.set(h, 0, timegrid.Raw); block.Into.Name.Generation == c.Name.Generation {
 			t.Errorf("%s: it points at the damaged one", what)
 		}
 	}
 }
 
-// Rivals are found among what was accepted when the published set beside can't be read.
+// Rivals are found among what was accepted when the block beside can't be read.
 func TestRivalsOfADamagedHour(t *testing.T) {
 	for _, what := range []string{"record", "plan"} {
 		w := newWorld(t, newMem())
@@ -294,7 +294,7 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		rival := w.accept(a, 11, point{"load", series.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", series.Counter, at(hour0+1, time.Minute), 2})
 		w.manifests()
 		if what == "record" {
-			w.spoil(layout.RollupSet(hour0, 0, timegrid.Raw, 1), "x")
+			w.spoil(layout.BlockManifest(hour0, 0, timegrid.Raw, 1), "x")
 		} else {
 			w.spoil(layout.RollupPlan(hour0, 0, 1), "x")
 		}
@@ -302,9 +302,9 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		must(t, err)
 		w.advance(cfg.Schedule.LateAfter)
 		_, _ = o.round(t.Context()) // the damaged hour fails
-		set := w.set(hour0+1, 0, timegrid.Raw)
-		if set == nil || !set.Inputs.Covers(first.Identity) || !set.Inputs.Covers(rival.Identity) || set.Counts.Published != 1 || set.Counts.Overlapped != 1 {
-			t.Fatalf("%s: %+v", what, set)
+		block := w.set(hour0+1, 0, timegrid.Raw)
+		if block == nil || !block.Inputs.Covers(first.Identity) || !block.Inputs.Covers(rival.Identity) || block.Counts.Published != 1 || block.Counts.Overlapped != 1 {
+			t.Fatalf("%s: %+v", what, block)
 		}
 		w.check(hour0+1, 0, 1)
 	}
@@ -320,8 +320,8 @@ func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
 			w.some(agentOf(0, 0), hour0, 0, 4, 0)
 			w.drive(cfg, Grant{Shard: 0, Fence: 1})
 			w.spoil(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey, "rotten")
-			w.spoil(layout.RollupSet(hour0, 0, timegrid.Raw, 1), "x")
-			_, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+			w.spoil(layout.BlockManifest(hour0, 0, timegrid.Raw, 1), "x")
+			_, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 			must(t, err)
 			rules := []fault.Rule{{Skip: n - 1, Kind: fault.Before}}
 			if lost {
@@ -338,7 +338,7 @@ func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
 			must(t, w.turns(o))
 			w.check(hour0, 0, 2)
 			w.verify()
-			if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 				t.Fatal("the order is still there")
 			}
 			if finished {
@@ -366,8 +366,8 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	if rep, err := f.Run(t.Context(), hour0.End(), false); err != nil || rep.Batches != 20 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
-	w.spoil(layout.RollupSet(hour0, 0, timegrid.OneHour, 1), "x")
-	got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+	w.spoil(layout.BlockManifest(hour0, 0, timegrid.OneHour, 1), "x")
+	got, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 	if err != nil || got.Removed != 20 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -377,7 +377,7 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	w.verify()
 	w.check(hour0, 0, 2)
 	w.spoil(w.set(hour0, 0, timegrid.Raw).Objects[0].ChunkKey, "x")
-	if _, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false); !errors.Is(err, repair.ErrLost) {
+	if _, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false); !errors.Is(err, repair.ErrLost) {
 		t.Fatal(err)
 	}
 }
@@ -404,9 +404,9 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 			must(t, err)
 		}
 		w.spoil(w.set(hour0, 0, timegrid.Raw).Objects[0].ChunkKey, "rotten")
-		got, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+		got, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 		must(t, err)
-		if again, err := w.repairer().Order(t.Context(), hour0, 0, "damaged", false); err != nil || !again.Pending {
+		if again, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false); err != nil || !again.Pending {
 			t.Fatalf("%+v, %v", again, err)
 		}
 		want := uint64(3) // the ordered one, then the late batch; or the begun one, then the ordered one
@@ -414,11 +414,11 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		if begun { // by somebody who does not know of the order
-			ord, _, err := w.store.Get(t.Context(), layout.RollupOrder(hour0, 0), objstore.GetOptions{})
+			ord, _, err := w.store.Get(t.Context(), layout.RepairRequest(hour0, 0), objstore.GetOptions{})
 			must(t, err)
-			must(t, w.store.Delete(t.Context(), layout.RollupOrder(hour0, 0)))
+			must(t, w.store.Delete(t.Context(), layout.RepairRequest(hour0, 0)))
 			w.drive(cfg, Grant{Shard: 0, Fence: 2})
-			w.spoil(layout.RollupOrder(hour0, 0), string(ord))
+			w.spoil(layout.RepairRequest(hour0, 0), string(ord))
 		}
 		w.advance(cfg.Schedule.LateAfter - ordersEvery/2)
 		for range 3 {
@@ -426,7 +426,7 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 			must(t, err)
 		}
 		must(t, w.turns(o))
-		if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+		if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 			t.Fatal("the order is still there")
 		}
 		w.verify()
@@ -439,8 +439,8 @@ func TestBadOrders(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
-	w.spoil(layout.RollupOrder(hour0-3, 0), "x")
-	foreign := catalog.Order{AuthorityID: "other", Shard: 0, Hour: hour0 - 2, Above: 1, Reason: "r", By: "b"}
+	w.spoil(layout.RepairRequest(hour0-3, 0), "x")
+	foreign := catalog.RepairRequest{AuthorityID: "other", Shard: 0, Hour: hour0 - 2, Above: 1, Reason: "r", By: "b"}
 	w.spoil(foreign.Key(), string(foreign.Marshal()))
 	empty := foreign
 	empty.AuthorityID, empty.Hour = testAuthority, hour0-1
@@ -453,7 +453,7 @@ func TestBadOrders(t *testing.T) {
 		}
 	}
 	w.check(hour0, 0, 1)
-	if _, err := w.repairer().Order(t.Context(), hour0+4, 0, "r", false); !errors.Is(err, repair.ErrNothing) {
+	if _, err := w.repairer().Request(t.Context(), hour0+4, 0, "r", false); !errors.Is(err, repair.ErrNothing) {
 		t.Error(err)
 	}
 }
@@ -479,14 +479,14 @@ func TestDeletedRecords(t *testing.T) {
 		w.verify()
 		w.check(hour0, 0, 2)
 		for _, res := range resolutions {
-			must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, res, 2)))
+			must(t, w.store.Delete(t.Context(), layout.BlockManifest(hour0, 0, res, 2)))
 		}
 		w.verify(repair.RecordMissing)
-		_, err = w.repairer().Order(t.Context(), hour0, 0, "damaged", false)
+		_, err = w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 		must(t, err)
 		_ = w.turns(o) // the table of pending work has it for completed, and is told otherwise
 		must(t, w.turns(o))
-		if n := w.there(layout.RollupOrdersPrefix); n != 0 {
+		if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 			t.Fatal("the order is still there")
 		}
 		w.verify()
@@ -496,7 +496,7 @@ func TestDeletedRecords(t *testing.T) {
 	w := newWorld(t, newMem())
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
 	w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
-	must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, timegrid.OneHour, 1)))
+	must(t, w.store.Delete(t.Context(), layout.BlockManifest(hour0, 0, timegrid.OneHour, 1)))
 	w.verify()
 	w.advance(time.Hour)
 	w.verify(repair.RecordMissing)

@@ -34,7 +34,7 @@ func (m *made) close() error { return m.kept.close() }
 // (nil for none) and what is new; step is called after each part. Nothing of a plan whose
 // records are not conserved is given. The caller closes what it gets. Where a part takes
 // more than jobs.memory the error wraps rollup.ErrTooLarge.
-func (s *Service) make(ctx context.Context, p *planned, before *catalog.Set, resolutions []timegrid.Resolution, step func() error) (out *made, err error) {
+func (s *Service) make(ctx context.Context, p *planned, before *catalog.Block, resolutions []timegrid.Resolution, step func() error) (out *made, err error) {
 	m := &made{outputs: map[timegrid.Resolution][]publish.Output{}}
 	if p.Parts > 1 {
 		if m.kept, err = newSpill(s.cfg.Jobs.Dir); err != nil {

@@ -118,7 +118,7 @@ func isDown(err error) bool {
 	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// hour looks at the published sets of an hour with pending batches, and does its job when
+// hour looks at the blocks of an hour with pending batches, and does its job when
 // that is due. did: a job was done, so that the hour should be looked at again.
 func (o *owner) hour(ctx context.Context, w *hourWork) (did bool, err error) {
 	s := o.s

@@ -21,7 +21,7 @@ type published struct {
 	// top is the highest decided generation of each resolution, 0 for none.
 	top map[timegrid.Resolution]uint64
 	// sets is the highest committed one; no entry when there is none.
-	sets map[timegrid.Resolution]*catalog.Set
+	sets map[timegrid.Resolution]*catalog.Block
 	// expired are the inputs of the highest one where retention removed it: it covers what
 	// it did, and a batch that stands in the intake again brings it back for nobody.
 	expired map[timegrid.Resolution]catalog.Inputs
@@ -39,11 +39,11 @@ func (s *Service) published(ctx context.Context, h timegrid.Hour, id shard.ID) (
 
 // publishedBut passes over those of the named records that can't be read.
 func (s *Service) publishedBut(ctx context.Context, h timegrid.Hour, id shard.ID, damaged []string) (*published, error) {
-	p := &published{top: map[timegrid.Resolution]uint64{}, sets: map[timegrid.Resolution]*catalog.Set{}, expired: map[timegrid.Resolution]catalog.Inputs{}}
+	p := &published{top: map[timegrid.Resolution]uint64{}, sets: map[timegrid.Resolution]*catalog.Block{}, expired: map[timegrid.Resolution]catalog.Inputs{}}
 	expired := map[timegrid.Resolution]uint64{}
 	records := catalog.NewReader(catalog.ReaderConfig{Read: s.record})
 	// Keys of a shard stand together; its resolutions are in the order of their names.
-	o := objstore.ListOptions{Prefix: layout.RollupSetsHour(h), StartAfter: layout.RollupSet(h, id, timegrid.OneHour, 0), Limit: setsPage}
+	o := objstore.ListOptions{Prefix: layout.BlockManifestsHour(h), StartAfter: layout.BlockManifest(h, id, timegrid.OneHour, 0), Limit: setsPage}
 	for of, err := range catalog.Slots(ctx, lister{s}, o) {
 		if err != nil {
 			return nil, fmt.Errorf("list %q: %w", o.Prefix, err)
@@ -67,8 +67,8 @@ func (s *Service) publishedBut(ctx context.Context, h timegrid.Hour, id shard.ID
 			}
 			p.damaged = append(p.damaged, key)
 		}
-		if st.Set != nil {
-			p.sets[res] = st.Set
+		if st.Block != nil {
+			p.sets[res] = st.Block
 		}
 		// Where it is gone since another one replaced it, that one is damaged, or lost: what the set
 		// covered is covered.
@@ -90,8 +90,8 @@ func (l lister) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 // have the same, and its plan has them.
 func (s *Service) expired(ctx context.Context, h timegrid.Hour, id shard.ID, p *published, gens map[timegrid.Resolution]uint64) error {
 	plans := map[uint64]catalog.Inputs{}
-	for _, set := range p.sets {
-		plans[set.Name.Generation] = set.Inputs
+	for _, block := range p.sets {
+		plans[block.Name.Generation] = block.Inputs
 	}
 	for res, gen := range gens {
 		in, ok := plans[gen]
@@ -168,23 +168,23 @@ func (p *published) committed(gen uint64, open []timegrid.Resolution) bool {
 // covers reports whether the committed sets of all resolutions have the batch as an input, or
 // had it when they expired.
 func (p *published) covers(id identity.Batch) bool {
-	var last *catalog.Set
+	var last *catalog.Block
 	for _, res := range timegrid.Resolutions() {
-		set := p.sets[res]
-		if set == nil {
+		block := p.sets[res]
+		if block == nil {
 			if in, ok := p.expired[res]; !ok || !in.Covers(id) {
 				return false
 			}
 			continue
 		}
 		// Resolutions of one plan have the same inputs.
-		if last != nil && set.PlanSHA256 == last.PlanSHA256 {
+		if last != nil && block.PlanSHA256 == last.PlanSHA256 {
 			continue
 		}
-		if !set.Inputs.Covers(id) {
+		if !block.Inputs.Covers(id) {
 			return false
 		}
-		last = set
+		last = block
 	}
 	return true
 }
@@ -192,16 +192,16 @@ func (p *published) covers(id identity.Batch) bool {
 // before is the highest committed generation of the resolution below gen, 0 for none. sets
 // holds the highest of all: a higher one than gen means that gen is long decided.
 func (p *published) before(res timegrid.Resolution, gen uint64) uint64 {
-	if set := p.sets[res]; set != nil && set.Name.Generation < gen {
-		return set.Name.Generation
+	if block := p.sets[res]; block != nil && block.Name.Generation < gen {
+		return block.Name.Generation
 	}
 	return 0
 }
 
 // newest is the set of the highest generation of any resolution: raw sets may expire first,
 // and the next generation has the inputs of them all.
-func (p *published) newest() *catalog.Set {
-	var newest *catalog.Set
+func (p *published) newest() *catalog.Block {
+	var newest *catalog.Block
 	for _, res := range timegrid.Resolutions() {
 		if s := p.sets[res]; s != nil && (newest == nil || s.Name.Generation > newest.Name.Generation) {
 			newest = s

@@ -77,9 +77,9 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	}
 	// Rolled up by its rows, without the frames: the late ones are covered, and may go.
 	w.drive(cfg, Grant{Shard: 0, Fence: 2})
-	set := w.set(hour0, 0, timegrid.Raw)
-	if set.Name.Generation != 2 || !set.Inputs.Covers(late.Identity) || !set.Inputs.Covers(wide.Identity) {
-		t.Fatalf("%+v", set)
+	block := w.set(hour0, 0, timegrid.Raw)
+	if block.Name.Generation != 2 || !block.Inputs.Covers(late.Identity) || !block.Inputs.Covers(wide.Identity) {
+		t.Fatalf("%+v", block)
 	}
 	run((hour0 + 1).End(), false, 7, fmt.Sprintf("map[%s:1]", compact.KeptWide))
 	must(t, storetest.Each(t.Context(), w.store, layout.LogPrefix, func(i objstore.Info) error {
@@ -134,7 +134,7 @@ func (w *world) removesNothing(cfg Config, want int, why string) {
 func (w *world) logged() (n int) {
 	w.t.Helper()
 	x := framelog.NewIndex(w.store, testAuthority)
-	must(w.t, x.Look(w.t.Context()))
+	must(w.t, x.Scan(w.t.Context()))
 	for _, e := range w.accepted {
 		if x.Names(e.Identity) {
 			n++
@@ -182,7 +182,7 @@ func TestRawFramesExpireByTheStoresClock(t *testing.T) {
 
 // Frames stay while something may read them again, and go when it is gone.
 func TestRawFramesThatAreNeededStay(t *testing.T) {
-	order := catalog.Order{AuthorityID: testAuthority, Shard: 0, Hour: hour0 + 1, Above: 9, Reason: "r", By: "b"}
+	order := catalog.RepairRequest{AuthorityID: testAuthority, Shard: 0, Hour: hour0 + 1, Above: 9, Reason: "r", By: "b"}
 	aside := catalog.Aside{AuthorityID: testAuthority, Shard: 0, Hour: hour0, Agent: agentOf(0, 1), Series: 1, Records: 1, Bytes: 1 << 50, Limit: 1 << 50, Reason: "r", By: "b", At: 1}
 	for name, x := range map[string]struct {
 		key  func(e accepted.Batch) string
@@ -193,7 +193,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		"a repair record":    {func(e accepted.Batch) string { return layout.Repair(e.Identity) }, "{}", 1},
 		"a conflict":         {func(e accepted.Batch) string { return layout.Quarantine(e.Identity, identity.Sum(nil)) }, "{}", 1},
 		"a window that is not decided": {func(accepted.Batch) string {
-			return layout.RollupSet(hour0, 0, timegrid.OneHour, 1)
+			return layout.BlockManifest(hour0, 0, timegrid.OneHour, 1)
 		}, "", 10},
 		"a segment that can't be read": {func(accepted.Batch) string { return layout.IntakeSegment(0, "cdef", 1) }, "x", 10},
 	} {
@@ -239,7 +239,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 	})
 	t.Run("a generation above in one window", func(t *testing.T) {
 		w, cfg, _, _ := frameWorld(t)
-		above := catalog.Aborted{AuthorityID: testAuthority, Name: layout.RollupSetName{Hour: hour0, Shard: 0, Resolution: timegrid.Raw, Generation: 2}, Reason: "r", WorkerID: "w"}
+		above := catalog.Aborted{AuthorityID: testAuthority, Name: layout.BlockName{Hour: hour0, Shard: 0, Resolution: timegrid.Raw, Generation: 2}, Reason: "r", WorkerID: "w"}
 		w.spoil(above.Name.Key(), string(catalog.Record{Aborted: &above}.Marshal()))
 		w.advance(50 * time.Hour)
 		w.removesNothing(cfg, 10, "raw has a generation that the others have not")
@@ -251,7 +251,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		w.drive(cfg, Grant{Shard: 0, Fence: 2})
 		for _, res := range timegrid.Resolutions() {
 			for gen := range uint64(3) {
-				must(t, w.store.Delete(t.Context(), layout.RollupSet(hour0, 0, res, gen)))
+				must(t, w.store.Delete(t.Context(), layout.BlockManifest(hour0, 0, res, gen)))
 			}
 		}
 		w.advance(50 * time.Hour)

@@ -125,11 +125,11 @@ func TestManyFramesAreGone(t *testing.T) {
 		}
 	}
 	run(2 * time.Hour)
-	set := w.set(hour0, 0, timegrid.Raw)
-	if set == nil || set.Inputs.Batches() != uint64(len(good)) {
-		t.Fatalf("those with frames: %+v", set)
+	block := w.set(hour0, 0, timegrid.Raw)
+	if block == nil || block.Inputs.Batches() != uint64(len(good)) {
+		t.Fatalf("those with frames: %+v", block)
 	}
-	if g := set.Name.Generation; g > 20 {
+	if g := block.Name.Generation; g > 20 {
 		t.Errorf("%d generations", g)
 	}
 	svc.note(o)
@@ -147,15 +147,15 @@ func TestManyFramesAreGone(t *testing.T) {
 	w.restore(gone)
 	run(13 * time.Hour)
 	w.check(hour0, 0, w.generation(hour0, 0))
-	if set := w.set(hour0, 0, timegrid.Raw); set.Inputs.Batches() != uint64(lost+len(good)) {
-		t.Errorf("after they are back: %d batches", set.Inputs.Batches())
+	if block := w.set(hour0, 0, timegrid.Raw); block.Inputs.Batches() != uint64(lost+len(good)) {
+		t.Errorf("after they are back: %d batches", block.Inputs.Batches())
 	}
 	if left := w.left(0); len(left) > 0 || len(o.log.batches)+len(o.out)+len(o.log.segments) > 0 {
 		t.Errorf("left: %d segments, %d batches, %d left out", len(left), len(o.log.batches), len(o.out))
 	}
 }
 
-// An hour that can't be rolled up at all, as a published set has batches whose rows and
+// An hour that can't be rolled up at all, as a block has batches whose rows and
 // frames are gone, does not fill the shard with what comes for it.
 func TestHourThatIsStuck(t *testing.T) {
 	w := newWorld(t, newMem())
@@ -231,7 +231,7 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 			}
 		}
 		n := 0
-		must(t, storetest.Each(t.Context(), w.store, layout.RollupSetsHour(hour0), func(objstore.Info) error { n++; return nil }))
+		must(t, storetest.Each(t.Context(), w.store, layout.BlockManifestsHour(hour0), func(objstore.Info) error { n++; return nil }))
 		if n != len(timegrid.Resolutions()) {
 			t.Errorf("%d records, want those of the first generation", n)
 		}

@@ -27,7 +27,7 @@ func TestWorkersReprocess(t *testing.T) {
 		_, err := w.store.Create(t.Context(), layout.AcceptedByTime(time.Unix(0, e.AcceptedAt), e.Identity), m.Marshal(), objstore.PutOptions{})
 		must(t, err)
 	}
-	k, _, err := reprocess.Submit(t.Context(), w.pending, w.pending, reprocess.Order{From: w.now().Add(-time.Hour), To: w.now().Add(time.Hour)})
+	k, _, err := reprocess.Submit(t.Context(), w.pending, w.pending, reprocess.Request{From: w.now().Add(-time.Hour), To: w.now().Add(time.Hour)})
 	must(t, err)
 	// Somebody takes the message, claims the job, and is never heard of again.
 	ms, err := w.pending.Receive(t.Context(), reprocess.Topic, 1, time.Minute)

@@ -110,7 +110,7 @@ func (s *Service) partsOf(cost int64) uint32 {
 const largeShare = 8
 
 // choose gives the agents to set aside, the largest first, until the others fit. What a
-// published set has of them can't be: the next generation would lose it. Where the worker was
+// block has of them can't be: the next generation would lose it. Where the worker was
 // killed, estimates are of no help, and the largest one goes.
 func (s *Service) choose(sizes []rollup.Size, total int64, p *planned, pub *published, died bool) ([]rollup.Size, int64) {
 	all, open := map[string]uint64{}, map[string]uint64{}
@@ -137,8 +137,8 @@ func (s *Service) choose(sizes []rollup.Size, total int64, p *planned, pub *publ
 
 // isCovered reports whether the highest published generation has the batch as an input.
 func isCovered(pub *published, e accepted.Batch) bool {
-	set := pub.newest()
-	return set != nil && set.Inputs.Covers(e.Identity)
+	block := pub.newest()
+	return block != nil && block.Inputs.Covers(e.Identity)
 }
 
 // planNext fixes the plan of the generation after p. One that is there counts.

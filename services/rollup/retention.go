@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// RetentionConfig is how long published sets stay, by resolution, after their hour's end; 0
+// RetentionConfig is how long blocks stay, by resolution, after their hour's end; 0
 // is for ever.
 type RetentionConfig struct {
 	Raw    time.Duration `koanf:"raw" help:"how long raw samples stay after their hour's end; 0 is for ever"`

@@ -67,21 +67,21 @@ func TestRetentionThatStopsHalfWay(t *testing.T) {
 		w.drive(cfg, Grant{Shard: id, Fence: 1})
 	}
 	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
-	first := w.view(hour0, true).Set(hour0, 0, timegrid.Raw)
+	first := w.view(hour0, true).Block(hour0, 0, timegrid.Raw)
 	m := w.compactor(cfg)
 	must(t, m.retain(t.Context()))
-	if v := w.view(hour0, false); !v.Expired(hour0, timegrid.Raw) || len(v.Sets(hour0, timegrid.Raw)) > 0 {
+	if v := w.view(hour0, false); !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 {
 		t.Error("not expired")
 	}
 	// The set of one shard is back, as if the worker had stopped before it.
 	_, err := w.store.Put(t.Context(), first.Name.Key(), first.Marshal(), objstore.PutOptions{})
 	must(t, err)
 	v := w.view(hour0, false)
-	if !v.Expired(hour0, timegrid.Raw) || len(v.Sets(hour0, timegrid.Raw)) > 0 || v.Set(hour0, 0, timegrid.Raw) != nil {
+	if !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 || v.Block(hour0, 0, timegrid.Raw) != nil {
 		t.Error("a part of the hour counts")
 	}
-	if sets, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(sets) != testShards {
-		t.Errorf("1m rows of %d shards stand in", len(sets))
+	if blocks, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(blocks) != testShards {
+		t.Errorf("1m rows of %d shards stand in", len(blocks))
 	}
 }
 
@@ -107,8 +107,8 @@ func TestRetentionRemoves(t *testing.T) {
 		}{{timegrid.Raw, gone}, {timegrid.OneMinute, false}} {
 			key := catalog.Name{Hour: hour0 + timegrid.Hour(h), Resolution: x.of, Generation: 1}.Key()
 			r, _, err := catalog.Read(t.Context(), w.store, testAuthority, key)
-			if err != nil || (r.Set == nil) != x.gone || (r.Removed != nil) != x.gone {
-				t.Errorf("hour %d, %s: set %v, removed %v, %v", h, x.of, r.Set != nil, r.Removed != nil, err)
+			if err != nil || (r.Block == nil) != x.gone || (r.Removed != nil) != x.gone {
+				t.Errorf("hour %d, %s: set %v, removed %v, %v", h, x.of, r.Block != nil, r.Removed != nil, err)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // Batches whose sequence numbers overlap are rivals: each number counts once, so each of
 // them must be an input of every hour that the other has records in. Rivals of one hour
 // are so anyway; those of other hours are looked for among what is pending, and in the
-// published sets of the hours beside: numbers ascend with time, so that is where an agent
+// blocks of the hours beside: numbers ascend with time, so that is where an agent
 // that numbers records twice has the others.
 
 // rivals makes the hour's pending batches and their rivals inputs of each other's hours.
@@ -38,19 +38,19 @@ func (o *owner) rivals(ctx context.Context, h timegrid.Hour) error {
 		if err != nil {
 			return err
 		}
-		set := pub.sets[timegrid.Raw]
-		if set == nil {
+		block := pub.sets[timegrid.Raw]
+		if block == nil {
 			continue
 		}
 		var found []identity.Batch
 		for _, e := range pend {
-			rs := intersecting(set.Inputs, e.Identity)
+			rs := intersecting(block.Inputs, e.Identity)
 			if len(rs) > 0 {
 				o.log.need(o.log.batches[e.Identity], beside, o.s.now())
 			}
 			found = append(found, rs...)
 		}
-		if err := o.join(ctx, h, set, found); err != nil {
+		if err := o.join(ctx, h, block, found); err != nil {
 			return err
 		}
 	}
@@ -58,11 +58,11 @@ func (o *owner) rivals(ctx context.Context, h timegrid.Hour) error {
 }
 
 // join makes published batches of another hour inputs of h.
-func (o *owner) join(ctx context.Context, h timegrid.Hour, set *catalog.Set, ids []identity.Batch) error {
+func (o *owner) join(ctx context.Context, h timegrid.Hour, block *catalog.Block, ids []identity.Batch) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	p, err := o.s.readPlan(ctx, set.Name.Hour, o.grant.Shard, set.Name.Generation)
+	p, err := o.s.readPlan(ctx, block.Name.Hour, o.grant.Shard, block.Name.Generation)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil // too old to be looked after
 	}

@@ -15,7 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Where the published set of an hour beside can't be read, the identity manifests tell who
+// Where the block of an hour beside can't be read, the identity manifests tell who
 // overlaps: a rival is an accepted batch, published or not. So a damaged hour does not
 // hold up the hours beside it.
 

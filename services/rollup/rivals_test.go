@@ -39,7 +39,7 @@ func TestCorruptRecordHoldsUpItsHourOnly(t *testing.T) {
 	a := agentOf(1, 0)
 	seq := w.some(a, hour0-5, 0, 2, 0)
 	w.drive(cfg, Grant{Shard: 1, Fence: 5})
-	key := layout.RollupSet(hour0-5, 1, timegrid.Raw, 2)
+	key := layout.BlockManifest(hour0-5, 1, timegrid.Raw, 2)
 	_, err := w.store.Create(t.Context(), key, []byte("{"), objstore.PutOptions{})
 	must(t, err)
 	w.some(a, hour0, 0, 2, seq)

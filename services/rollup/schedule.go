@@ -32,15 +32,15 @@ func (o *owner) dueAt(w *hourWork, pub *published) (time.Time, early) {
 	if pub.unfinished() {
 		return time.Time{}, onTime
 	}
-	now, since, set := o.s.now(), w.since, pub.sets[timegrid.Raw]
-	if set != nil {
+	now, since, block := o.s.now(), w.since, pub.sets[timegrid.Raw]
+	if block != nil {
 		// One that says it was made after now is of another clock, and says nothing.
-		if at := time.Unix(0, set.CreatedAt); at.After(since) && !at.After(now) {
+		if at := time.Unix(0, block.CreatedAt); at.After(since) && !at.After(now) {
 			since = at
 		}
 	}
 	at := w.hour.End().Add(c.FirstAfter)
-	if set != nil && since.Add(c.LateAfter).After(at) {
+	if block != nil && since.Add(c.LateAfter).After(at) {
 		at = since.Add(c.LateAfter)
 	}
 	soon, why := time.Time{}, onTime

@@ -89,7 +89,7 @@ type Service struct {
 type ShardStatus struct {
 	Shard string `json:"shard"`
 	Fence uint64 `json:"fence"`
-	// PendingBatches are not covered by published sets, PendingHours what they lie in.
+	// PendingBatches are not covered by blocks, PendingHours what they lie in.
 	PendingBatches int      `json:"pending_batches"`
 	PendingHours   []string `json:"pending_hours"`
 	// LeftOut are pending batches whose frames can't be read, Stuck those of hours that fail

@@ -263,18 +263,18 @@ func TestParts(t *testing.T) {
 	cfg.Jobs.Memory = 12 << 10
 	cfg.Chunks.MetricSamples, cfg.Chunks.MaxSamples = 8, 15
 	w.drive(cfg, Grant{Shard: 0, Fence: 1})
-	set := w.set(hour0, 0, timegrid.Raw)
-	first := set.Name.Generation
+	block := w.set(hour0, 0, timegrid.Raw)
+	first := block.Name.Generation
 	if first == 1 {
 		t.Error("the hour was made in one part")
 	}
 	w.check(hour0, 0, first)
 	metrics := map[string]bool{}
-	for _, o := range set.Objects {
+	for _, o := range block.Objects {
 		metrics[o.Metric] = true
 	}
-	if len(set.Objects) < 4 || !metrics["load"] {
-		t.Errorf("%d objects of %v", len(set.Objects), metrics)
+	if len(block.Objects) < 4 || !metrics["load"] {
+		t.Errorf("%d objects of %v", len(block.Objects), metrics)
 	}
 
 	// A former generation that does not fit whole is extended part by part.
@@ -309,9 +309,9 @@ func TestUnreadableFrame(t *testing.T) {
 	}
 	w.advance(time.Minute)
 	must(t, rounds(t.Context(), o))
-	set := w.set(hour0, 0, timegrid.Raw)
-	if set == nil || set.Name.Generation != 2 || set.Inputs.Covers(lost.Identity) || set.Inputs.Batches() != 2 {
-		t.Fatalf("without the lost one: %+v", set)
+	block := w.set(hour0, 0, timegrid.Raw)
+	if block == nil || block.Name.Generation != 2 || block.Inputs.Covers(lost.Identity) || block.Inputs.Batches() != 2 {
+		t.Fatalf("without the lost one: %+v", block)
 	}
 	if len(w.left(0)) != 1 {
 		t.Errorf("segments left: %v", w.left(0))
@@ -319,8 +319,8 @@ func TestUnreadableFrame(t *testing.T) {
 	w.some(agent, hour0, 10, 1, seq)
 	w.advance(outFor)
 	must(t, rounds(t.Context(), o))
-	if set := w.set(hour0, 0, timegrid.Raw); set.Name.Generation != 3 || set.Inputs.Batches() != 3 {
-		t.Fatalf("a later one: %+v", set)
+	if block := w.set(hour0, 0, timegrid.Raw); block.Name.Generation != 3 || block.Inputs.Batches() != 3 {
+		t.Fatalf("a later one: %+v", block)
 	}
 	_, err = w.store.Create(t.Context(), layout.Blob(lost.FrameSHA256, 3), w.frames[lost.Identity], objstore.PutOptions{})
 	must(t, err)

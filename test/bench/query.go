@@ -94,7 +94,7 @@ func benchQuery(ctx context.Context, e *env) ([]Result, error) {
 	return rs, nil
 }
 
-// queryWork is the same samples as published sets and as a block.
+// queryWork is the same samples as blocks and as a block.
 type queryWork struct {
 	data   *tsbs.Dataset
 	end    time.Time

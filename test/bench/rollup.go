@@ -136,7 +136,7 @@ func rollupHour(ctx context.Context, e *env, name string, hosts, steps, rows int
 	late := len(h.entries) - 1
 	var cpus, ratios, latencies []float64
 	var memory float64
-	var sets []*catalog.Set
+	var blocks []*catalog.Block
 	pairs := min(e.pairs, 3) // each takes a store and a worker of its own
 	decoding := 0.0
 	for range pairs {
@@ -147,7 +147,7 @@ func rollupHour(ctx context.Context, e *env, name string, hosts, steps, rows int
 		if err != nil {
 			return nil, err
 		}
-		sets = one.sets
+		blocks = one.blocks
 		cpus = append(cpus, one.cpu)
 		ratios = append(ratios, float64(h.samples)/one.cpu/decoding)
 		latencies = append(latencies, ms(one.late))
@@ -161,7 +161,7 @@ func rollupHour(ctx context.Context, e *env, name string, hosts, steps, rows int
 		peak(name+"/memory", memory, rollupMemoryGoal, "object store, fsync", "worker process, the hour and a late batch"),
 		{Name: name + "/late", Value: median(latencies), Unit: "ms", Durability: "object store, fsync", Note: "from a late batch's intake segment to the next generation in all windows; late_after is 1 s, the intake is listed every 500 ms"},
 	}
-	for _, s := range sets {
+	for _, s := range blocks {
 		bytes := uint64(0)
 		for _, o := range s.Objects {
 			bytes += o.ChunkBytes + o.IndexBytes
@@ -177,7 +177,7 @@ type rolled struct {
 	cpu    float64 // seconds, of all but the late batch
 	memory float64
 	late   time.Duration
-	sets   []*catalog.Set
+	blocks []*catalog.Block
 }
 
 func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, error) {
@@ -215,7 +215,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	}
 	defer p.Kill()
 	one := &rolled{}
-	if one.sets, err = publishedSets(ctx, s, h.hour, 1, p); err != nil {
+	if one.blocks, err = publishedSets(ctx, s, h.hour, 1, p); err != nil {
 		return nil, err
 	}
 	if one.cpu, err = cpuSeconds(p.Pid()); err != nil {
@@ -225,14 +225,14 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 		return nil, err
 	}
 	start := time.Now()
-	sets, err := publishedSets(ctx, s, h.hour, 2, p)
+	blocks, err := publishedSets(ctx, s, h.hour, 2, p)
 	if err != nil {
 		return nil, err
 	}
 	one.late = time.Since(start)
-	for _, set := range sets {
-		if set.Counts.Published != h.samples {
-			return nil, fmt.Errorf("%s has %d of %d samples", set.Name.Key(), set.Counts.Published, h.samples)
+	for _, block := range blocks {
+		if block.Counts.Published != h.samples {
+			return nil, fmt.Errorf("%s has %d of %d samples", block.Name.Key(), block.Counts.Published, h.samples)
 		}
 	}
 	one.memory, err = residentPeak(p.Pid())
@@ -240,22 +240,22 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 }
 
 // publishedSets waits for a generation in all resolutions.
-func publishedSets(ctx context.Context, s objstore.Reader, h timegrid.Hour, gen uint64, p *proc.Process) ([]*catalog.Set, error) {
+func publishedSets(ctx context.Context, s objstore.Reader, h timegrid.Hour, gen uint64, p *proc.Process) ([]*catalog.Block, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
-		var sets []*catalog.Set
+		var blocks []*catalog.Block
 		for _, res := range timegrid.Resolutions() {
-			rec, _, err := catalog.Read(ctx, s, authority, layout.RollupSet(h, shard.ID(0), res, gen))
+			rec, _, err := catalog.Read(ctx, s, authority, layout.BlockManifest(h, shard.ID(0), res, gen))
 			if err != nil && !errors.Is(err, objstore.ErrNotFound) {
 				return nil, err
 			}
-			if rec.Set != nil {
-				sets = append(sets, rec.Set)
+			if rec.Block != nil {
+				blocks = append(blocks, rec.Block)
 			}
 		}
-		if len(sets) == len(timegrid.Resolutions()) {
-			return sets, nil
+		if len(blocks) == len(timegrid.Resolutions()) {
+			return blocks, nil
 		}
 		select {
 		case <-ctx.Done():

@@ -44,8 +44,8 @@ func TestBackupThroughS3(t *testing.T) {
 		if len(fleet.Sent().Acked) < 100 {
 			return false, fleet.Err()
 		}
-		sets, err := old.RawSets(ctx, time.Now().Add(-2*time.Hour), time.Now().Add(time.Hour))
-		return len(sets) >= shards, err
+		blocks, err := old.RawSets(ctx, time.Now().Add(-2*time.Hour), time.Now().Add(time.Hour))
+		return len(blocks) >= shards, err
 	}))
 
 	o.Adjust = func(process string, settings map[string]any) {
@@ -173,7 +173,7 @@ func copyObject(ctx context.Context, src, dst objstore.Store, key string) error 
 }
 
 // checkRestored finds everything that was acknowledged before the copy, in the bucket, in the
-// answers and in the published sets.
+// answers and in the blocks.
 func checkRestored(ctx context.Context, t *testing.T, c *cluster.Cluster, before load.Sent, shards uint32) {
 	t.Helper()
 	store, err := c.OpenStore(ctx)

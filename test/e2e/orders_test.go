@@ -255,7 +255,7 @@ func operator(ctx context.Context, c *cluster.Cluster, shards uint32) (orders in
 			continue
 		}
 		seen[p] = true
-		o, err := r.Order(ctx, f.Hour, f.Shard, "damaged", false)
+		o, err := r.Request(ctx, f.Hour, f.Shard, "damaged", false)
 		if err != nil && !errors.Is(err, repair.ErrNothing) {
 			return orders, err
 		}
@@ -273,7 +273,7 @@ func mostGenerations(ctx context.Context, c *cluster.Cluster) (most uint64, key 
 		return 0, "", err
 	}
 	err = storetest.Each(ctx, store, layout.ManifestsPrefix, func(i objstore.Info) error {
-		if n, err := layout.ParseRollupSet(i.Key); err == nil && n.Generation > most {
+		if n, err := layout.ParseBlockManifest(i.Key); err == nil && n.Generation > most {
 			most, key = n.Generation, i.Key
 		}
 		return nil
@@ -364,6 +364,6 @@ func (v *vandal) state(ctx context.Context, shards uint32) (found uint64, pendin
 	if err != nil {
 		return 0, 0, err
 	}
-	orders, err := r.Orders(ctx, func(string, error) { pending++ })
+	orders, err := r.Requests(ctx, func(string, error) { pending++ })
 	return rep.Found, pending + len(orders), err
 }

@@ -68,11 +68,11 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	before = asked(ctx, t, c)
 	must(t, c.StartRollup(ctx, 0))
 	must(t, cluster.Poll(ctx, "the batches to be rolled up", func() (bool, error) {
-		sets, err := c.RawSets(ctx, time.Now().Add(-3*time.Hour), time.Now().Add(time.Hour))
-		if err != nil || len(sets) != 1 {
+		blocks, err := c.RawSets(ctx, time.Now().Add(-3*time.Hour), time.Now().Add(time.Hour))
+		if err != nil || len(blocks) != 1 {
 			return false, err
 		}
-		return sets[0].Inputs.Batches() == batches, nil
+		return blocks[0].Inputs.Batches() == batches, nil
 	}))
 	must(t, cluster.Stop(&c.Rollups[0]))
 	got = asked(ctx, t, c).minus(before)

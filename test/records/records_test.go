@@ -143,12 +143,12 @@ func kinds() []kind {
 	span := catalog.Name{Hour: hour, Shard: 3, Resolution: timegrid.Raw, Generation: 3, Span: 24}
 	source := catalog.Name{Hour: hour, Shard: 3, Resolution: timegrid.Raw, Generation: 1}
 	inputs := must(catalog.NewInputs([]identity.Batch{m.Identity}))
-	set := &catalog.Set{AuthorityID: authority, Name: source, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.SetPlan(source), PlanSHA256: digest, CreatedAt: 9, WorkerID: "w", Inputs: inputs,
+	block := &catalog.Block{AuthorityID: authority, Name: source, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.BlockPlan(source), PlanSHA256: digest, CreatedAt: 9, WorkerID: "w", Inputs: inputs,
 		Counts: catalog.Counts{Records: 10, Published: 10}}
-	compaction := &catalog.Set{AuthorityID: authority, Name: span, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.SetPlan(span), PlanSHA256: digest, CreatedAt: 9, WorkerID: "w", Sources: []catalog.Name{source}}
+	compaction := &catalog.Block{AuthorityID: authority, Name: span, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.BlockPlan(span), PlanSHA256: digest, CreatedAt: 9, WorkerID: "w", Sources: []catalog.Name{source}}
 	aside := &catalog.Aside{AuthorityID: authority, Shard: 3, Hour: hour, Agent: agent, Series: 1, Records: 2, Bytes: 3, Limit: 4, Reason: "too large", By: "w", At: 5}
 	attempt := &catalog.Attempt{AuthorityID: authority, Shard: 3, Hour: hour, Generation: 2, By: "w", At: 5}
-	order := &catalog.Order{AuthorityID: authority, Shard: 3, Hour: hour, Above: 2, Damaged: []string{name.Key()}, Reason: "damaged", By: "op", OrderedAt: 5}
+	order := &catalog.RepairRequest{AuthorityID: authority, Shard: 3, Hour: hour, Above: 2, Damaged: []string{name.Key()}, Reason: "damaged", By: "op", RequestedAt: 5}
 	expiry := catalog.Expiry{AuthorityID: authority, Through: map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: hour}, DecidedAt: 5, WorkerID: "w"}
 	plan := &rollup.Plan{AuthorityID: authority, Shard: 3, Shards: 4, Hour: hour, Generation: 2, Parts: 1, Inputs: []accepted.Batch{m.Batch()}}
 	compactPlan := &compact.Plan{AuthorityID: authority, Name: span, Shards: 4, Sources: []catalog.Name{source}, ObjectBytes: 1, Rows: 2, BlockSeries: 3, BlockValues: 4}
@@ -185,18 +185,18 @@ func kinds() []kind {
 		},
 			again(intake.ParseSegment, func(s intake.Segment) []byte { return must(s.Marshal()) })},
 		{intake.ConfigKind, func() []byte { return intake.MarshalConfig(4) }, again(intake.ParseConfig, intake.MarshalConfig)},
-		records(catalog.SetKind, source.Key(), set),
+		records(catalog.BlockKind, source.Key(), block),
 		records(catalog.CompactionKind, span.Key(), compaction),
-		records(catalog.CompactedKind, source.Key(), set.Compacted(span, 6, "w")),
+		records(catalog.CompactedKind, source.Key(), block.Compacted(span, 6, "w")),
 		records(catalog.AbortedKind, name.Key(), &catalog.Aborted{AuthorityID: authority, Name: name, Reason: "r", AbortedAt: 5, WorkerID: "w"}),
-		records(catalog.RemovedKind, source.Key(), set.Remove(2, 6, "w")),
+		records(catalog.RemovedKind, source.Key(), block.Remove(2, 6, "w")),
 		{catalog.AsideKind, aside.Marshal, at(aside.Key(), catalog.ParseAside, (*catalog.Aside).Marshal)},
 		{catalog.AttemptKind, attempt.Marshal, at(attempt.Key(), catalog.ParseAttempt, (*catalog.Attempt).Marshal)},
-		{catalog.OrderKind, order.Marshal, at(order.Key(), catalog.ParseOrder, (*catalog.Order).Marshal)},
+		{catalog.RepairRequestKind, order.Marshal, at(order.Key(), catalog.ParseRepairRequest, (*catalog.RepairRequest).Marshal)},
 		{catalog.ExpiryKind, expiry.Marshal, again(catalog.ParseExpiry, catalog.Expiry.Marshal)},
 		{rollup.PlanKind, func() []byte { return must(plan.Marshal()) }, again(rollup.ParsePlan, func(p *rollup.Plan) []byte { return must(p.Marshal()) })},
 		{compact.PlanKind, func() []byte { return must(compactPlan.Marshal()) },
-			at(layout.SetPlan(span), compact.ParsePlan, func(p **compact.Plan) []byte { return must((*p).Marshal()) })},
+			at(layout.BlockPlan(span), compact.ParsePlan, func(p **compact.Plan) []byte { return must((*p).Marshal()) })},
 		{compact.FrameProgressKind, compact.FrameProgress{AuthorityID: authority, Shard: 3, Through: hour, Since: 5, Full: 6, Keep: time.Hour, Again: []timegrid.Hour{hour}}.Marshal,
 			again(compact.ParseFrameProgress, compact.FrameProgress.Marshal)},
 		{compact.RetentionKind, func() []byte {

@@ -96,7 +96,7 @@ func (b *blob) skip(why Skip) error {
 // settle is step 11: with the reference observed, it returns once a generation that
 // holds the frame has no condemned marker. A marker seen absent here can only be
 // created later, and then the collector's proof finds the reference.
-func (b *blob) settle(ctx context.Context) error {
+func (b *blob) verifyNotCondemned(ctx context.Context) error {
 	for {
 		condemned, err := b.condemned(ctx)
 		if err != nil || !condemned {

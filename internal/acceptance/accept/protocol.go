@@ -138,7 +138,7 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 	}
 	// Only now, with the reference to the frame observed, does the marker tell
 	// whether the garbage collector can have missed it.
-	if err := b.settle(ctx); err != nil {
+	if err := b.verifyNotCondemned(ctx); err != nil {
 		return Result{}, err
 	}
 	return res, nil

@@ -63,7 +63,7 @@ func (x *Index) Removed(ctx context.Context, id identity.Batch) (bool, error) {
 }
 
 // Look reads the logs that came since the last look.
-func (x *Index) Look(ctx context.Context) error {
+func (x *Index) Scan(ctx context.Context) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if err := x.look(ctx); err != nil {

@@ -26,7 +26,7 @@ func serveRefs(t *testing.T, refs publish.Refs, opts ...grpc.ServerOption) *coor
 }
 
 func txn(gen uint64) publish.Txn {
-	return publish.NewTxn(layout.RollupSet(0, 1, timegrid.Raw, gen), identity.Sum([]byte{byte(gen)}))
+	return publish.NewTxn(layout.BlockManifest(0, 1, timegrid.Raw, gen), identity.Sum([]byte{byte(gen)}))
 }
 
 // Every decision of the store reaches the caller as the sentinel that it is.

@@ -129,7 +129,7 @@ func sortedShards(m map[shard.ID][]accepted.Batch) []shard.ID {
 }
 
 // Count walks an order without writing: what Run would do.
-func (h *Handler) Count(ctx context.Context, o Order) (Progress, error) {
+func (h *Handler) Count(ctx context.Context, o Request) (Progress, error) {
 	var last Progress
 	err := h.walker.Walk(ctx, o, last, func(p Progress, batches []accept.Manifest) error {
 		entries, hours := h.sort(batches)

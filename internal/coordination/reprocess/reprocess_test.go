@@ -62,7 +62,7 @@ func (s *site) worker(q work.Queue, t work.Table, store objstore.Store, limit ti
 }
 
 // submit gives an order.
-func (s *site) submit(o Order, want bool) work.Key {
+func (s *site) submit(o Request, want bool) work.Key {
 	s.Helper()
 	k, found, err := Submit(s.Context(), s.work, s.work, o)
 	if err != nil || found != want {
@@ -108,7 +108,7 @@ func (s *site) entries() map[string]int {
 
 func TestOrder(t *testing.T) {
 	s := newSite(t)
-	order := Order{From: acceptedFrom.Add(time.Hour), To: acceptedFrom.Add(3 * time.Hour), Agent: "agent-1"}
+	order := Request{From: acceptedFrom.Add(time.Hour), To: acceptedFrom.Add(3 * time.Hour), Agent: "agent-1"}
 	count, err := NewHandler(s.bucket, "", 4, 4).Count(t.Context(), order)
 	if err != nil || count.Batches != 4 || len(s.entries()) != 0 {
 		t.Fatalf("dry run: %+v, %v; %d in the intake", count, err, len(s.entries()))
@@ -227,7 +227,7 @@ func alive(fn func()) (ok bool) {
 // TestKilledAtEveryCall: killed before and after each call, the next worker goes on when the
 // message is visible again, gives at most one page again, and nothing is left behind.
 func TestKilledAtEveryCall(t *testing.T) {
-	order := Order{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}
+	order := Request{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}
 	for at := 1; ; at++ {
 		for _, after := range []bool{false, true} {
 			s := newSite(t)
@@ -292,7 +292,7 @@ func (s slow) Create(ctx context.Context, key string, b []byte, o objstore.PutOp
 // at once from where it was; no page is given twice.
 func TestHandOver(t *testing.T) {
 	s := newSite(t)
-	k := s.submit(Order{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}, false)
+	k := s.submit(Request{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}, false)
 	over, batches := 0, uint64(0)
 	for {
 		w := s.worker(s.work, s.work, slow{s.bucket, s}, 2*time.Minute)
@@ -328,14 +328,14 @@ func TestHandOver(t *testing.T) {
 // TestBadOrders are refused before anything is written, and their messages are buried.
 func TestBadOrders(t *testing.T) {
 	s := newSite(t)
-	for _, o := range []Order{
+	for _, o := range []Request{
 		{},
 		{From: acceptedFrom, To: acceptedFrom},
 		{From: acceptedFrom, To: acceptedFrom.Add(-time.Hour)},
 		{From: time.Unix(0, 0).UTC(), To: acceptedFrom},
 		{From: acceptedFrom, To: acceptedFrom.Add(21 * 366 * 24 * time.Hour)},
 	} {
-		if _, _, err := Submit(t.Context(), s.work, s.work, o); !errors.Is(err, ErrOrder) {
+		if _, _, err := Submit(t.Context(), s.work, s.work, o); !errors.Is(err, ErrRequest) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
@@ -344,7 +344,7 @@ func TestBadOrders(t *testing.T) {
 		if err := s.work.Send(t.Context(), Topic, []byte(body), work.SendOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if o, err := w.Step(t.Context()); o != work.Buried || !errors.Is(err, ErrOrder) && body != "x" {
+		if o, err := w.Step(t.Context()); o != work.Buried || !errors.Is(err, ErrRequest) && body != "x" {
 			t.Errorf("%s: %s, %v", body, o, err)
 		}
 	}

@@ -45,7 +45,7 @@ type Walker struct {
 
 // Walk calls page for every page of the order's batches, from where p is. The progress that
 // it is given is that of the walk when the page is done.
-func (w Walker) Walk(ctx context.Context, o Order, p Progress, page func(Progress, []accept.Manifest) error) error {
+func (w Walker) Walk(ctx context.Context, o Request, p Progress, page func(Progress, []accept.Manifest) error) error {
 	limit := w.Page
 	if limit <= 0 {
 		limit = pageSize
@@ -80,7 +80,7 @@ func (w Walker) Walk(ctx context.Context, o Order, p Progress, page func(Progres
 }
 
 // read gets the manifests that the order means.
-func (w Walker) read(ctx context.Context, o Order, objects []objstore.Info) ([]accept.Manifest, error) {
+func (w Walker) read(ctx context.Context, o Request, objects []objstore.Info) ([]accept.Manifest, error) {
 	all := make([]*accept.Manifest, len(objects))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(reads)

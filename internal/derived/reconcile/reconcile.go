@@ -128,7 +128,7 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 	}
 	if rec.cause != "" {
 		// Nothing is derived from what can't be trusted.
-		return res, r.settle(ctx, &res, rec, o)
+		return res, r.updateRepairRecord(ctx, &res, rec, o)
 	}
 	res.Bytes, res.Manifest = body, &m
 	rec.digest, rec.blobKey = m.FrameSHA256, m.RawBlobKey
@@ -144,7 +144,7 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 		}
 	}
 	// Before the derived keys: where accepted-by-time is, the blob was looked at.
-	if err := r.settle(ctx, &res, rec, o); err != nil {
+	if err := r.updateRepairRecord(ctx, &res, rec, o); err != nil {
 		return res, err
 	}
 	return res, r.derive(ctx, &res, DerivedOf(m, body), o)
@@ -173,14 +173,14 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", c.AuthorityID, authority)
 	}
 	if rec.cause != "" {
-		return res, r.settle(ctx, &res, rec, o)
+		return res, r.updateRepairRecord(ctx, &res, rec, o)
 	}
 	res.Bytes, res.Conflict = body, &c
 	rec.blobKey = c.SubmittedBlobKey
 	if rec.cause, rec.detail, err = r.checkBlob(ctx, c.SubmittedBlobKey, d, 0); err != nil {
 		return res, err
 	}
-	if err := r.settle(ctx, &res, rec, o); err != nil {
+	if err := r.updateRepairRecord(ctx, &res, rec, o); err != nil {
 		return res, err
 	}
 	return res, r.derive(ctx, &res, derivedOfConflict(c, key), o)

@@ -56,7 +56,7 @@ type repair struct {
 }
 
 // settle opens, keeps, corrects or removes the repair record.
-func (r *Reconciler) settle(ctx context.Context, res *Result, p repair, o Options) error {
+func (r *Reconciler) updateRepairRecord(ctx context.Context, res *Result, p repair, o Options) error {
 	res.Cause = p.cause
 	if p.cause == "" {
 		if !o.Recheck {

@@ -333,5 +333,5 @@ func (c *Cluster) endpoint() string {
 
 func collectorName(i int) string { return fmt.Sprintf("collector-%d", i+1) }
 
-// RollupName is the name of worker i, in settings, logs and published sets.
+// RollupName is the name of worker i, in settings, logs and blocks.
 func RollupName(i int) string { return fmt.Sprintf("rollup-%d", i+1) }

@@ -32,9 +32,9 @@ func (c *Cluster) Range(ctx context.Context, expression string, r promv1.Range) 
 	return m, warnings, nil
 }
 
-// RawSets reads, from the bucket itself, the published set of each shard and hour from
+// RawSets reads, from the bucket itself, the block of each shard and hour from
 // from to to that counts: raw samples, highest generation.
-func (c *Cluster) RawSets(ctx context.Context, from, to time.Time) ([]*catalog.Set, error) {
+func (c *Cluster) RawSets(ctx context.Context, from, to time.Time) ([]*catalog.Block, error) {
 	store, err := c.OpenStore(ctx)
 	if err != nil {
 		return nil, err
@@ -47,9 +47,9 @@ func (c *Cluster) RawSets(ctx context.Context, from, to time.Time) ([]*catalog.S
 	if err != nil {
 		return nil, err
 	}
-	var sets []*catalog.Set
+	var blocks []*catalog.Block
 	for _, h := range view.Hours() {
-		sets = append(sets, view.Sets(h, timegrid.Raw)...)
+		blocks = append(blocks, view.Blocks(h, timegrid.Raw)...)
 	}
-	return sets, nil
+	return blocks, nil
 }

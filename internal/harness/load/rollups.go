@@ -22,7 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Rollups is what a bucket's published sets are.
+// Rollups is what a bucket's blocks are.
 type Rollups struct {
 	Sets        int // committed, of all generations
 	Generations int // of raw resolutions
@@ -32,10 +32,10 @@ type Rollups struct {
 	Workers     map[string]int // sets by worker
 }
 
-// ErrNotRolledUp: accepted batches are missing in the published sets. A later look may find them.
+// ErrNotRolledUp: accepted batches are missing in the blocks. A later look may find them.
 var ErrNotRolledUp = errors.New("not everything is rolled up")
 
-// CheckRollups reads the published sets of a bucket at rest and gives every difference:
+// CheckRollups reads the blocks of a bucket at rest and gives every difference:
 // generations without a hole and fences that only grow; the highest generation has
 // exactly the accepted batches of its shard and hour, in all resolutions; and its chunks are, byte for
 // byte, what the frames of these batches give when they are rolled up anew.
@@ -44,7 +44,7 @@ func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Roll
 	if err != nil {
 		return nil, err
 	}
-	x := &rollups{ctx: ctx, store: store, sets: map[slot][]*catalog.Set{}, report: &Rollups{Workers: map[string]int{}}}
+	x := &rollups{ctx: ctx, store: store, sets: map[slot][]*catalog.Block{}, report: &Rollups{Workers: map[string]int{}}}
 	if err := x.read(); err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Roll
 		return nil, err
 	}
 	// All inputs first: that reads no frame, and what is not rolled up yet shows.
-	tops := map[place]map[timegrid.Resolution]*catalog.Set{}
+	tops := map[place]map[timegrid.Resolution]*catalog.Block{}
 	for at, ids := range wanted {
 		if tops[at], err = x.top(at, ids); err != nil {
 			return nil, fmt.Errorf("shard %s, hour %s: %w", at.shard, at.hour, err)
@@ -86,7 +86,7 @@ type slot struct {
 type rollups struct {
 	ctx    context.Context
 	store  objstore.Store
-	sets   map[slot][]*catalog.Set // by generation; nil where one was aborted
+	sets   map[slot][]*catalog.Block // by generation; nil where one was aborted
 	report *Rollups
 }
 
@@ -97,7 +97,7 @@ func (x *rollups) read() error {
 		if err != nil {
 			return err
 		}
-		name, err := layout.ParseRollupSet(i.Key)
+		name, err := layout.ParseBlockManifest(i.Key)
 		if err != nil {
 			return err
 		}
@@ -109,18 +109,18 @@ func (x *rollups) read() error {
 		if want := uint64(len(x.sets[at]) + 1); name.Generation != want {
 			return fmt.Errorf("%s: generation %d is missing before it", i.Key, want)
 		}
-		x.sets[at] = append(x.sets[at], rec.Set)
+		x.sets[at] = append(x.sets[at], rec.Block)
 		var fence uint64
 		switch {
-		case rec.Set != nil:
-			fence = rec.Set.Fence
+		case rec.Block != nil:
+			fence = rec.Block.Fence
 			x.report.Sets++
-			x.report.Workers[rec.Set.WorkerID]++
+			x.report.Workers[rec.Block.WorkerID]++
 			if name.Resolution == timegrid.Raw {
 				x.report.Generations++
 			}
-			if !rec.Set.Counts.Conserved() || rec.Set.Inputs.Records() != rec.Set.Counts.Records {
-				return fmt.Errorf("%s: counts %+v of %d input records", i.Key, rec.Set.Counts, rec.Set.Inputs.Records())
+			if !rec.Block.Counts.Conserved() || rec.Block.Inputs.Records() != rec.Block.Counts.Records {
+				return fmt.Errorf("%s: counts %+v of %d input records", i.Key, rec.Block.Counts, rec.Block.Inputs.Records())
 			}
 		case rec.Removed != nil:
 			fence = rec.Removed.Fence
@@ -175,12 +175,12 @@ func (x *rollups) manifest(ctx context.Context, key string, shards uint32, mu *s
 }
 
 // top is the highest generation, if it has the inputs that it should.
-func (x *rollups) top(at place, ids []identity.Batch) (map[timegrid.Resolution]*catalog.Set, error) {
+func (x *rollups) top(at place, ids []identity.Batch) (map[timegrid.Resolution]*catalog.Block, error) {
 	want, err := catalog.NewInputs(ids)
 	if err != nil {
 		return nil, err
 	}
-	top := map[timegrid.Resolution]*catalog.Set{}
+	top := map[timegrid.Resolution]*catalog.Block{}
 	for _, res := range timegrid.Resolutions() {
 		gens := x.sets[slot{at, res}]
 		for i := len(gens); i > 0 && top[res] == nil; i-- {
@@ -200,7 +200,7 @@ func (x *rollups) top(at place, ids []identity.Batch) (map[timegrid.Resolution]*
 }
 
 // check compares the chunks of a shard's hour with its frames.
-func (x *rollups) check(at place, top map[timegrid.Resolution]*catalog.Set) error {
+func (x *rollups) check(at place, top map[timegrid.Resolution]*catalog.Block) error {
 	raw, err := x.again(at.hour, top[timegrid.Raw])
 	if err != nil {
 		return err
@@ -215,7 +215,7 @@ func (x *rollups) check(at place, top map[timegrid.Resolution]*catalog.Set) erro
 }
 
 // again rolls the inputs of a set up anew, from their frames.
-func (x *rollups) again(h timegrid.Hour, s *catalog.Set) ([]chunk.Series, error) {
+func (x *rollups) again(h timegrid.Hour, s *catalog.Block) ([]chunk.Series, error) {
 	body, _, err := x.store.Get(x.ctx, s.PlanKey, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
 	if err != nil {
 		return nil, err
@@ -266,7 +266,7 @@ func (x *rollups) again(h timegrid.Hour, s *catalog.Set) ([]chunk.Series, error)
 
 // sameChunk compares a set with the raw series that it should hold. The fleets' hours
 // are small: one chunk each.
-func sameChunk(s *catalog.Set, raw []chunk.Series) error {
+func sameChunk(s *catalog.Block, raw []chunk.Series) error {
 	if len(raw) == 0 && len(s.Objects) == 0 {
 		return nil
 	}

@@ -8,9 +8,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Coverage says which records are to be read elsewhere, because a published set holds them.
+// Coverage says which records are to be read elsewhere, because a block holds them.
 type Coverage interface {
-	// Covered are the sequence numbers of the boot that the published set of the hour
+	// Covered are the sequence numbers of the boot that the block of the hour
 	// counts, ascending and disjoint. The same answer for the life of the coverage.
 	Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range
 }

@@ -27,7 +27,7 @@ func (c covered) holds(b identity.Boot, ms int64, seq uint64) bool {
 	return slices.ContainsFunc(c[place{b, timegrid.HourOf(ms)}], func(r ledger.Range) bool { return r.Start <= seq && seq <= r.End })
 }
 
-// Records that a published set counts are left out, each in the hour of its sample and no
+// Records that a block counts are left out, each in the hour of its sample and no
 // others: batches across the stroke of an hour, overlaps, merged segments, half-covered batches.
 func TestPublishedRecordsAreHidden(t *testing.T) {
 	stroke := timegrid.HourStarting(start).End()

@@ -13,12 +13,12 @@ type Held uint8
 
 // What there is to know of a batch.
 const (
-	Unknown   Held = iota // nothing is known of published sets: the store is the only place
-	Published             // published sets hold all of its records
-	OnlyHere              // some of its records are in no published set yet
+	Unknown   Held = iota // nothing is known of blocks: the store is the only place
+	Published             // blocks hold all of its records
+	OnlyHere              // some of its records are in no block yet
 )
 
-// Cover looks for the batch in the published sets of the hours that it has samples in.
+// Cover looks for the batch in the blocks of the hours that it has samples in.
 // Once it has said Published, every later query must read them there. It is called under
 // the store's lock and must not call the store.
 type Cover func(id identity.Batch, hours []timegrid.Hour) Held
@@ -34,7 +34,7 @@ func (s *Store) heldBy(id identity.Batch, hours []timegrid.Hour) Held {
 	return s.cover(id, hours)
 }
 
-// missing reports that published sets exist and lack the batch.
+// missing reports that blocks exist and lack the batch.
 func (s *Store) missing(id identity.Batch, hours []timegrid.Hour) bool {
 	return s.heldBy(id, hours) == OnlyHere
 }
@@ -54,7 +54,7 @@ func (s *Store) oldest() *batch {
 	return s.full.top()
 }
 
-// dropCovered drops late batches that published sets hold by now.
+// dropCovered drops late batches that blocks hold by now.
 func (s *Store) dropCovered() {
 	s.lost.forget(func(id identity.Batch, hours []timegrid.Hour) bool { return s.heldBy(id, hours) == Published })
 	var done []*batch

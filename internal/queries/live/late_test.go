@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// held says what published sets hold, by sequence number of the batch's start.
+// held says what blocks hold, by sequence number of the batch's start.
 type held map[uint64]live.Held
 
 func (h held) cover(id identity.Batch, _ []timegrid.Hour) live.Held { return h[id.SeqStart] }

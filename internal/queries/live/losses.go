@@ -15,7 +15,7 @@ type Span struct{ Min, Max int64 }
 
 func (s Span) union(o Span) Span { return Span{min(s.Min, o.Min), max(s.Max, o.Max)} }
 
-// losses are the batches that were evicted for memory while no published set held them.
+// losses are the batches that were evicted for memory while no block held them.
 // Each marks the answers that touch its samples until a set holds it, however old it gets.
 // Runs of batches of one boot that follow each other are one entry; what does not fit
 // into the bound is kept as spans of time, which mark more and are never taken back.
@@ -195,7 +195,7 @@ func addSpan(list []Span, s Span, most int) []Span {
 }
 
 // Lost gives the first and the last time, within [mint, maxt] (milliseconds), of samples
-// that were evicted for memory and that no published set was known to hold when the
+// that were evicted for memory and that no block was known to hold when the
 // snapshot was opened; false when there are none.
 func (p *Snapshot) Lost(mint, maxt int64) (Span, bool) {
 	i, _ := slices.BinarySearchFunc(p.lost, mint, func(s Span, t int64) int {

@@ -167,7 +167,7 @@ func TestLossOfDistantBatches(t *testing.T) {
 	}
 }
 
-// TestLossStaysWhileNothingIsKnown: that nothing is known of published sets is no reason to
+// TestLossStaysWhileNothingIsKnown: that nothing is known of blocks is no reason to
 // forget a loss; that one of them holds the batch is.
 func TestLossStaysWhileNothingIsKnown(t *testing.T) {
 	s := newStore(t, live.Config{MaxSeries: 2})

@@ -7,7 +7,7 @@ import (
 )
 
 // TestMutantsAreCaught plants known bugs of what is kept and told: the edges of the window,
-// what is known to be lost, late batches, what a snapshot sees, what published sets hide.
+// what is known to be lost, late batches, what a snapshot sees, what blocks hide.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without TestMemoryBoundHolds, which measures heaps for seconds.

@@ -48,7 +48,7 @@ type Store struct {
 
 	full       batchHeap // batches with columns, the oldest first
 	ghosts     batchHeap // identities without columns
-	late       batchHeap // batches with columns before the window that no published set covers
+	late       batchHeap // batches with columns before the window that no block covers
 	newest     batchHeap // all batches with columns, the newest first
 	removed    []*batch
 	bytes      int64
@@ -278,7 +278,7 @@ func timesOf(b *frame.Batch) (first, last int64) {
 
 // Stats of a store.
 type Stats struct {
-	// Batches with columns; Late of them lie before the window and are in no published set.
+	// Batches with columns; Late of them lie before the window and are in no block.
 	Batches, Late          int
 	Ghosts, Series, Shapes int
 	Samples, Bytes         int64

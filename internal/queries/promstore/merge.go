@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
 )
 
-// merged is one label set with its samples in memory, in published sets, or both.
+// merged is one label set with its samples in memory, in blocks, or both.
 type merged struct {
 	labels    labels.Labels
 	live      *live.Series

@@ -21,7 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
-// rolled is a storage whose committed batches are in published sets, all or some of
+// rolled is a storage whose committed batches are in blocks, all or some of
 // them; the others are only in memory. Every batch is in memory too, unless it expired.
 type rolled struct {
 	*framed

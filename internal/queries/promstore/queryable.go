@@ -24,11 +24,11 @@ type Limits struct {
 // LimitError says which limit a query met.
 type LimitError = published.LimitError
 
-// Queryable serves one query from one snapshot and, where there are published sets, from
+// Queryable serves one query from one snapshot and, where there are blocks, from
 // them. Safe for concurrent use.
 type Queryable struct {
 	snap   *live.Snapshot
-	pub    *published.Query // nil: there are no published sets
+	pub    *published.Query // nil: there are no blocks
 	limits Limits
 	guard  Guard // may be nil
 	// resolutions: rolled rows may answer where there are samples, too.
@@ -88,7 +88,7 @@ func New(snap *live.Snapshot, limits Limits) *Queryable {
 	return &Queryable{snap: snap, limits: limits, mint: math.MaxInt64, maxt: math.MinInt64}
 }
 
-// WithPublished reads what published sets count from them, and only the rest from the
+// WithPublished reads what blocks count from them, and only the rest from the
 // snapshot. Before the first read.
 func (q *Queryable) WithPublished(p *published.Query) *Queryable {
 	q.pub = p
@@ -199,7 +199,7 @@ func hintOf(h *storage.SelectHints) published.Hint {
 	return published.Hint{Func: h.Func, Range: h.Range}
 }
 
-// find asks the published sets first: they fix, for every hour of the range, what the
+// find asks the blocks first: they fix, for every hour of the range, what the
 // snapshot leaves out.
 func (q *querier) find(ctx context.Context, hint published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
 	var ps []published.Series

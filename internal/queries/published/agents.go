@@ -64,7 +64,7 @@ func (u *unit) mayHoldAgent(ms []*labels.Matcher) bool {
 				return false
 			}
 		}
-		boots := p.Set.Inputs.Boots()
+		boots := p.Block.Inputs.Boots()
 		if len(boots) == 0 {
 			return true // a compaction names its sources in place of its inputs
 		}

@@ -41,7 +41,7 @@ func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
 		return rs
 	}
 	var rs []ledger.Range
-	if s := v.Set(h, shard.Of(boot.Agent, q.shards), timegrid.Raw); s != nil {
+	if s := v.Block(h, shard.Of(boot.Agent, q.shards), timegrid.Raw); s != nil {
 		rs = rangesOf(s, boot)
 	}
 	if c.at == nil {
@@ -52,7 +52,7 @@ func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
 }
 
 // rangesOf are the sequence numbers of a boot's inputs, ascending and apart.
-func rangesOf(s *catalog.Set, boot identity.Boot) []ledger.Range {
+func rangesOf(s *catalog.Block, boot identity.Boot) []ledger.Range {
 	boots := s.Inputs.Boots()
 	i, ok := slices.BinarySearchFunc(boots, boot, func(b catalog.BootInputs, want identity.Boot) int {
 		return identity.Boot{Agent: b.Agent, Boot: b.Boot}.Compare(want)

@@ -32,7 +32,7 @@ func TestCoverageLeavesHolesOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := rangesOf(&catalog.Set{Inputs: in}, boot); !slices.Equal(got, c.want) {
+		if got := rangesOf(&catalog.Block{Inputs: in}, boot); !slices.Equal(got, c.want) {
 			t.Errorf("%v are covered as %v, want %v", c.batches, got, c.want)
 		}
 	}

@@ -87,13 +87,13 @@ var finest = []timegrid.Resolution{timegrid.OneMinute, timegrid.FiveMinutes, tim
 
 // standIns are the sets whose rows are read of hours whose samples have expired.
 type standIns struct {
-	sets  map[timegrid.Resolution][]*catalog.Set
+	sets  map[timegrid.Resolution][]*catalog.Block
 	hours map[timegrid.Hour]timegrid.Resolution // Raw where nothing is left
 }
 
 // standIns finds, for each expired hour, the first of the resolutions that has all of it.
 func (q *Query) standIns(from, to timegrid.Hour, of []timegrid.Resolution) standIns {
-	s := standIns{map[timegrid.Resolution][]*catalog.Set{}, map[timegrid.Hour]timegrid.Resolution{}}
+	s := standIns{map[timegrid.Resolution][]*catalog.Block{}, map[timegrid.Hour]timegrid.Resolution{}}
 hours:
 	for h := from; h <= to; h++ {
 		v := q.view(h)
@@ -101,8 +101,8 @@ hours:
 			continue
 		}
 		for _, res := range of {
-			if sets, ok := v.Instead(h, res); ok {
-				s.sets[res] = append(s.sets[res], sets...)
+			if blocks, ok := v.Instead(h, res); ok {
+				s.sets[res] = append(s.sets[res], blocks...)
 				s.hours[h] = res
 				continue hours
 			}

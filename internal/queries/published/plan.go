@@ -12,8 +12,8 @@ import (
 // matchers that were asked before. Sets never change, so a plan is good for as long as
 // the sets are those that count.
 type plan struct {
-	sets  []*catalog.Set
-	units []unit
+	blocks []*catalog.Block
+	units  []unit
 
 	mu   sync.Mutex
 	used int64
@@ -43,14 +43,14 @@ const planBytes = 128 << 10
 // the agents of its series.
 type unitKey struct{ chunk, index string }
 
-func newPlan(sets []*catalog.Set) *plan {
-	p := &plan{sets: slices.Clone(sets)}
+func newPlan(blocks []*catalog.Block) *plan {
+	p := &plan{blocks: slices.Clone(blocks)}
 	at := map[unitKey]int{}
-	pieces := catalog.Pieces(sets)
+	pieces := catalog.Pieces(blocks)
 	for k := range pieces {
 		piece := pieces[k]
-		for i := range piece.Set.Objects {
-			o := &piece.Set.Objects[i]
+		for i := range piece.Block.Objects {
+			o := &piece.Block.Objects[i]
 			key := unitKey{o.ChunkKey, o.IndexKey}
 			if n, ok := at[key]; ok {
 				p.units[n].uses = append(p.units[n].uses, piece)
@@ -95,11 +95,11 @@ const (
 	maxPlanned = 200_000
 )
 
-func (c *plans) of(sets []*catalog.Set) *plan {
-	if p := c.find(sets); p != nil {
+func (c *plans) of(blocks []*catalog.Block) *plan {
+	if p := c.find(blocks); p != nil {
 		return p
 	}
-	p := newPlan(sets)
+	p := newPlan(blocks)
 	if len(p.units) > maxPlanned {
 		return p
 	}
@@ -113,11 +113,11 @@ func (c *plans) of(sets []*catalog.Set) *plan {
 	return p
 }
 
-func (c *plans) find(sets []*catalog.Set) *plan {
+func (c *plans) find(blocks []*catalog.Block) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, p := range c.last {
-		if slices.Equal(p.sets, sets) {
+		if slices.Equal(p.blocks, blocks) {
 			copy(c.last[1:i+1], c.last[:i])
 			c.last[0] = p
 			return p

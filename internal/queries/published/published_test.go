@@ -157,7 +157,7 @@ func TestColdAndWarm(t *testing.T) {
 	}
 	objects := 0
 	for h := range timegrid.Hour(2) {
-		for _, s := range cold.Sets(f.first+h, timegrid.Raw) {
+		for _, s := range cold.Blocks(f.first+h, timegrid.Raw) {
 			objects += len(s.Objects)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Views gives the published sets of the hours from to to, both included. With an error
+// Views gives the blocks of the hours from to to, both included. With an error
 // the view may lack some of them.
 type Views interface {
 	View(ctx context.Context, from, to timegrid.Hour) (*catalog.View, error)
@@ -58,7 +58,7 @@ type Stats struct {
 
 type counters struct{ gets, bytes, indexHits, blockHits, columnHits, samples atomic.Int64 }
 
-// Problem is something of a published set that can't be read: an answer that needs it
+// Problem is something of a block that can't be read: an answer that needs it
 // is partial.
 type Problem struct {
 	Hour timegrid.Hour
@@ -208,8 +208,8 @@ func (q *Query) GoneHours() (first, last timegrid.Hour, ok bool) {
 func (q *Query) Pinned(h timegrid.Hour) bool { return q.view(h) != nil }
 
 // Sets of an hour that was pinned, in a resolution.
-func (q *Query) Sets(h timegrid.Hour, res timegrid.Resolution) []*catalog.Set {
-	return q.view(h).Sets(h, res)
+func (q *Query) Blocks(h timegrid.Hour, res timegrid.Resolution) []*catalog.Block {
+	return q.view(h).Blocks(h, res)
 }
 
 func (q *Query) view(h timegrid.Hour) *catalog.View {
@@ -218,8 +218,8 @@ func (q *Query) view(h timegrid.Hour) *catalog.View {
 	return q.hours[h]
 }
 
-func (q *Query) set(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *catalog.Set {
-	return q.view(h).Set(h, s, res)
+func (q *Query) block(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *catalog.Block {
+	return q.view(h).Block(h, s, res)
 }
 
 // spend counts a request; a *LimitError when it is one too many.

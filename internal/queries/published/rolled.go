@@ -126,10 +126,10 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 // chooseRolled adds to the stand-ins the sets of a resolution that were made with their raw
 // ones, and gives the raw sets that must be read themselves: those without such a set, and
 // those of the hours that raw names.
-func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, to timegrid.Hour, raw func(timegrid.Hour) bool) (rest []*catalog.Set) {
+func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, to timegrid.Hour, raw func(timegrid.Hour) bool) (rest []*catalog.Block) {
 	for h := from; h <= to; h++ {
-		for _, s := range q.Sets(h, timegrid.Raw) {
-			of := q.set(h, s.Name.Shard, res)
+		for _, s := range q.Blocks(h, timegrid.Raw) {
+			of := q.block(h, s.Name.Shard, res)
 			if res == timegrid.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
 				rest = append(rest, s)
 				continue
@@ -141,7 +141,7 @@ func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, t
 }
 
 // seekRolled reads, in parallel, the indexes of rows and of the raw samples beside them.
-func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) (rows, samples []*object, err error) {
+func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalog.Block, mint, maxt int64, ms []*labels.Matcher) (rows, samples []*object, err error) {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	var ofRows []*handle
 	for _, res := range instead.resolutions() {

@@ -69,7 +69,7 @@ func lastNS(ms int64) int64 {
 func (q *Query) objects(ctx context.Context, hint Hint, from, to timegrid.Hour, mint, maxt int64, ms []*labels.Matcher) ([]*object, standIns, error) {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	instead := q.standIns(from, to, finest)
-	handles, err := q.seek(&reads, timegrid.Raw, q.setsOf(timegrid.Raw, from, to), mint, maxt, ms)
+	handles, err := q.seek(&reads, timegrid.Raw, q.blocksOf(timegrid.Raw, from, to), mint, maxt, ms)
 	for _, res := range instead.resolutions() {
 		if err != nil {
 			return nil, instead, err
@@ -92,9 +92,9 @@ func (q *Query) objects(ctx context.Context, hint Hint, from, to timegrid.Hour, 
 }
 
 // seek starts the reads of indexes; what it gives is there when they are done.
-func (q *Query) seek(reads *group, res timegrid.Resolution, sets []*catalog.Set, mint, maxt int64, ms []*labels.Matcher) ([]*handle, error) {
+func (q *Query) seek(reads *group, res timegrid.Resolution, blocks []*catalog.Block, mint, maxt int64, ms []*labels.Matcher) ([]*handle, error) {
 	key := selectionKey(ms)
-	plan := q.r.plans.of(sets)
+	plan := q.r.plans.of(blocks)
 	s := &seek{q: q, res: res, ms: ms, key: key, agent: q.r.cfg.AgentLabel.Split(ms, false).Agent, none: plan.nothing(key)}
 	var handles []*handle
 	for n := range plan.units {
@@ -290,16 +290,16 @@ func (q *Query) SelectFor(ctx context.Context, hint Hint, mint, maxt int64, ms .
 	return gather(objects), nil
 }
 
-func (q *Query) setsOf(res timegrid.Resolution, from, to timegrid.Hour) []*catalog.Set {
-	var sets []*catalog.Set
+func (q *Query) blocksOf(res timegrid.Resolution, from, to timegrid.Hour) []*catalog.Block {
+	var blocks []*catalog.Block
 	for h := from; h <= to; h++ {
-		if of := q.Sets(h, res); sets == nil {
-			sets = of
+		if of := q.Blocks(h, res); blocks == nil {
+			blocks = of
 		} else {
-			sets = append(sets, of...)
+			blocks = append(blocks, of...)
 		}
 	}
-	return sets
+	return blocks
 }
 
 // gather puts together what has the same labels. Objects are by hour.

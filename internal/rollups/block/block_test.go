@@ -97,7 +97,7 @@ func TestDamageIsRefused(t *testing.T) {
 	}
 	gone := *o
 	gone.IndexKey = "gone"
-	if _, err := fetch.Open(t.Context(), catalog.Piece{Set: &catalog.Set{}}, &gone); !errors.Is(err, objstore.ErrNotFound) {
+	if _, err := fetch.Open(t.Context(), catalog.Piece{Block: &catalog.Block{}}, &gone); !errors.Is(err, objstore.ErrNotFound) {
 		t.Errorf("an index that is gone: %v", err)
 	}
 }
@@ -107,8 +107,8 @@ func TestDamageIsRefused(t *testing.T) {
 func TestCursorGivesItsHour(t *testing.T) {
 	s, o, _ := stored(t)
 	second := hour + 1
-	set := &catalog.Set{Objects: []catalog.Object{*o}}
-	c, err := block.From(s).Open(t.Context(), catalog.Piece{Set: set, From: second, To: second}, o)
+	of := &catalog.Block{Objects: []catalog.Object{*o}}
+	c, err := block.From(s).Open(t.Context(), catalog.Piece{Block: of, From: second, To: second}, o)
 	if err != nil {
 		t.Fatal(err)
 	}

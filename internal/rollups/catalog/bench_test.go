@@ -9,7 +9,7 @@ import (
 )
 
 // benchSet has 100 agents with 360 batches each; irregular sizes are the worst case.
-func benchSet(regular bool) *Set {
+func benchSet(regular bool) *Block {
 	var ids []identity.Batch
 	for a := range 100 {
 		at := uint64(0)

@@ -50,7 +50,7 @@ type Catalog struct {
 	records *Reader
 	// left are the requests of the refresh that runs, and sharing the sets of its hour so far.
 	left    int
-	sharing map[slot]*Set
+	sharing map[slot]*Block
 }
 
 // New makes an empty catalog; it makes no request.
@@ -116,9 +116,9 @@ type pass struct {
 }
 
 func (p *pass) read(ctx context.Context, from, to timegrid.Hour) error {
-	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(from)}
+	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}
 	if from == to {
-		o = objstore.ListOptions{Prefix: layout.RollupSetsHour(from)}
+		o = objstore.ListOptions{Prefix: layout.BlockManifestsHour(from)}
 	}
 	at, listed := from, []Slot(nil)
 	// close takes over the hour that was listed, and those before h, which have nothing.
@@ -171,7 +171,7 @@ func (p *pass) take(ctx context.Context, h timegrid.Hour, listed []Slot) error {
 	if slices.Equal(old.listed, versions) && len(old.doubt) == 0 {
 		return nil
 	}
-	hr := &hour{listed: versions, sets: map[slot]*Set{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[timegrid.Resolution]bool{}}
+	hr := &hour{listed: versions, sets: map[slot]*Block{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[timegrid.Resolution]bool{}}
 	p.c.sharing = hr.sets
 	defer func() { p.c.sharing = nil }()
 	for _, of := range slices.Backward(listed) {
@@ -218,9 +218,9 @@ func (hr *hour) add(of Name, st State) {
 		return
 	}
 	hr.committed[at] = st.Committed
-	if st.Set != nil {
-		hr.sets[at] = st.Set
-		hr.shards = st.Set.Shards
+	if st.Block != nil {
+		hr.sets[at] = st.Block
+		hr.shards = st.Block.Shards
 	}
 	if by := st.Missing(); by > 0 {
 		hr.doubt = append(hr.doubt, Problem{st.Removed.Name.Key(), fmt.Errorf("%w: by %d", ErrReplaced, by)})
@@ -251,7 +251,7 @@ func (p *pass) expiry(ctx context.Context) error {
 }
 
 // share keeps one copy of inputs that the resolutions of a plan have in common.
-func (c *Catalog) share(s *Set) {
+func (c *Catalog) share(s *Block) {
 	for at, other := range c.sharing {
 		if at.shard == s.Name.Shard && other.PlanSHA256 == s.PlanSHA256 && other.Inputs.Batches() == s.Inputs.Batches() && other.Inputs.Records() == s.Inputs.Records() {
 			s.Inputs = other.Inputs
@@ -291,9 +291,9 @@ func (c *Catalog) spend() error {
 
 // Read reads the record of a generation. A record of another authority is corrupt.
 func Read(ctx context.Context, g objstore.Getter, authority, key string) (Record, objstore.Info, error) {
-	r, info, err := record.Read(ctx, g, key, SetKind, func(b []byte) (Record, error) { return ParseRecord(key, b) })
+	r, info, err := record.Read(ctx, g, key, BlockKind, func(b []byte) (Record, error) { return ParseRecord(key, b) })
 	if err == nil && r.authority() != authority {
-		err = SetKind.Corrupt(key, "it is of the authority %.128q", r.authority())
+		err = BlockKind.Corrupt(key, "it is of the authority %.128q", r.authority())
 	}
 	if err != nil {
 		return Record{}, info, err
@@ -303,8 +303,8 @@ func Read(ctx context.Context, g objstore.Getter, authority, key string) (Record
 
 func (r Record) authority() string {
 	switch {
-	case r.Set != nil:
-		return r.Set.AuthorityID
+	case r.Block != nil:
+		return r.Block.AuthorityID
 	case r.Aborted != nil:
 		return r.Aborted.AuthorityID
 	}

@@ -27,7 +27,7 @@ type Into struct {
 	// Keys of the objects that the set had.
 	Keys []string
 	// Set is the compaction, where a Catalog looked it up; it is not in the record.
-	Set *Set
+	Block *Block
 }
 
 type intoJSON struct {
@@ -52,7 +52,7 @@ func parseInto(j *intoJSON) (*Into, error) {
 	if j == nil {
 		return nil, nil
 	}
-	n, err := layout.ParseRollupSet(j.Key)
+	n, err := layout.ParseBlockManifest(j.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *sourceJSON) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-func (s *Set) sourcesJSON() []sourceJSON {
+func (s *Block) sourcesJSON() []sourceJSON {
 	var out []sourceJSON
 	for _, n := range s.Sources {
 		out = append(out, sourceJSON{uint64(n.Hour - s.Name.Hour), uint64(n.Shard), n.Generation})
@@ -102,14 +102,14 @@ func parseSources(of Name, in []sourceJSON) ([]Name, error) {
 	return out, nil
 }
 
-func (s *Set) kind() record.Kind {
+func (s *Block) kind() record.Kind {
 	switch {
 	case s.Name.Span > 0:
 		return CompactionKind
 	case s.Into != nil:
 		return CompactedKind
 	}
-	return SetKind
+	return BlockKind
 }
 
 // CompareSources is the order of sources: hours, then shards.
@@ -117,7 +117,7 @@ func CompareSources(a, b Name) int {
 	return cmp.Or(cmp.Compare(a.Hour, b.Hour), cmp.Compare(a.Shard, b.Shard))
 }
 
-func (s *Set) validateCompaction() error {
+func (s *Block) validateCompaction() error {
 	n := s.Name
 	if s.Into != nil {
 		i := s.Into
@@ -159,7 +159,7 @@ func (s *Set) validateCompaction() error {
 }
 
 // Compacted is the set with its rows in c, a committed compaction that has it as a source.
-func (s *Set) Compacted(c Name, at int64, worker string) *Set {
+func (s *Block) Compacted(c Name, at int64, worker string) *Block {
 	next := *s
 	next.Objects = nil
 	next.Into = &Into{Name: c, CompactedAt: max(at, 0), WorkerID: worker}

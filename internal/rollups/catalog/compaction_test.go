@@ -16,11 +16,11 @@ import (
 const day0 = timegrid.Hour(20_000 * 24)
 
 // compaction of two hours and two shards, with one object.
-func compaction() *Set {
+func compaction() *Block {
 	n := Name{Hour: day0, Shard: 2, Resolution: timegrid.Raw, Generation: 1, Span: 2}
 	c, x := identity.Sum([]byte("chunk")), identity.Sum([]byte("index"))
-	s := &Set{
-		AuthorityID: "a", Name: n, Shards: 4, Fence: 3, TransactionID: "t", PlanKey: layout.SetPlan(n), PlanSHA256: identity.Sum([]byte("plan")),
+	s := &Block{
+		AuthorityID: "a", Name: n, Shards: 4, Fence: 3, TransactionID: "t", PlanKey: layout.BlockPlan(n), PlanSHA256: identity.Sum([]byte("plan")),
 		Counts: Counts{Series: 1, Samples: 4}, CreatedAt: 5, WorkerID: "w",
 		Objects: []Object{{Metric: "up", ChunkKey: layout.RollupChunk(timegrid.Raw, day0, "up", c, 0), ChunkBytes: 10, ChunkSHA256: c, FooterOffset: 1,
 			IndexKey: layout.RollupIndex(day0, x, 0), IndexBytes: 3, IndexSHA256: x, Series: 1, Samples: 4, MinTime: 1, MaxTime: 2}},
@@ -34,20 +34,20 @@ func compaction() *Set {
 }
 
 // source is a set of the compaction's first hour, as it was and as it points there.
-func source() (own, compacted *Set) {
+func source() (own, compacted *Block) {
 	c := compaction()
 	own = compaction()
 	own.Name, own.Sources = Name{Hour: day0, Shard: 2, Resolution: timegrid.Raw, Generation: 1}, nil
-	own.PlanKey = layout.SetPlan(own.Name)
+	own.PlanKey = layout.BlockPlan(own.Name)
 	return own, own.Compacted(c.Name, 7, "w")
 }
 
 func TestRecordsOfCompactions(t *testing.T) {
 	own, compacted := source()
-	for _, s := range []*Set{compaction(), own, compacted, compacted.Compacted(Name{Hour: day0, Shard: 0, Resolution: timegrid.Raw, Generation: 2, Span: 24}, 8, "w")} {
+	for _, s := range []*Block{compaction(), own, compacted, compacted.Compacted(Name{Hour: day0, Shard: 0, Resolution: timegrid.Raw, Generation: 2, Span: 24}, 8, "w")} {
 		b := s.Marshal()
 		r, err := ParseRecord(s.Name.Key(), b)
-		if err != nil || string(r.Set.Marshal()) != string(b) {
+		if err != nil || string(r.Block.Marshal()) != string(b) {
 			t.Fatalf("%s: %v", b, err)
 		}
 	}
@@ -67,32 +67,32 @@ func TestRecordsOfCompactions(t *testing.T) {
 }
 
 func TestBadRecordsOfCompactions(t *testing.T) {
-	for name, spoil := range map[string]func(s *Set){
-		"no sources":          func(s *Set) { s.Sources = nil },
-		"source outside":      func(s *Set) { s.Sources[3].Hour += 2 },
-		"source of a shard":   func(s *Set) { s.Sources[0].Shard = 1 },
-		"source twice":        func(s *Set) { s.Sources[1] = s.Sources[0] },
-		"source out of order": func(s *Set) { s.Sources[0], s.Sources[3] = s.Sources[3], s.Sources[0] },
-		"generation 0":        func(s *Set) { s.Sources[0].Generation = 0 },
-		"other plan":          func(s *Set) { s.PlanKey = layout.RollupPlan(day0, 2, 1) },
-		"inputs": func(s *Set) {
+	for name, spoil := range map[string]func(s *Block){
+		"no sources":          func(s *Block) { s.Sources = nil },
+		"source outside":      func(s *Block) { s.Sources[3].Hour += 2 },
+		"source of a shard":   func(s *Block) { s.Sources[0].Shard = 1 },
+		"source twice":        func(s *Block) { s.Sources[1] = s.Sources[0] },
+		"source out of order": func(s *Block) { s.Sources[0], s.Sources[3] = s.Sources[3], s.Sources[0] },
+		"generation 0":        func(s *Block) { s.Sources[0].Generation = 0 },
+		"other plan":          func(s *Block) { s.PlanKey = layout.RollupPlan(day0, 2, 1) },
+		"inputs": func(s *Block) {
 			s.Inputs, _ = NewInputs([]identity.Batch{{Agent: "a", Boot: "b", SeqStart: 0, SeqEnd: 9}})
 			s.Counts.Records, s.Counts.Published = 10, 10
 		},
-		"into another": func(s *Set) { s.Objects, s.Into = nil, &Into{Name: s.Name, WorkerID: "w"} },
+		"into another": func(s *Block) { s.Objects, s.Into = nil, &Into{Name: s.Name, WorkerID: "w"} },
 	} {
 		s := compaction()
 		if spoil(s); s.Validate() == nil {
 			t.Errorf("%s: taken", name)
 		}
 	}
-	for name, spoil := range map[string]func(s *Set){
-		"into an hour":         func(s *Set) { s.Into.Name.Span = 0 },
-		"into another window":  func(s *Set) { s.Into.Name.Resolution = timegrid.OneHour },
-		"into hours elsewhere": func(s *Set) { s.Into.Name.Hour++ },
-		"foreign keys":         func(s *Set) { s.Into.Keys[0] = layout.RollupIndex(day0+1, identity.Digest{1}, 0) },
-		"objects too":          func(s *Set) { s.Objects = compaction().Objects },
-		"sources":              func(s *Set) { s.Sources = compaction().Sources },
+	for name, spoil := range map[string]func(s *Block){
+		"into an hour":         func(s *Block) { s.Into.Name.Span = 0 },
+		"into another window":  func(s *Block) { s.Into.Name.Resolution = timegrid.OneHour },
+		"into hours elsewhere": func(s *Block) { s.Into.Name.Hour++ },
+		"foreign keys":         func(s *Block) { s.Into.Keys[0] = layout.RollupIndex(day0+1, identity.Digest{1}, 0) },
+		"objects too":          func(s *Block) { s.Objects = compaction().Objects },
+		"sources":              func(s *Block) { s.Sources = compaction().Sources },
 	} {
 		_, s := source()
 		spoil(s)
@@ -123,13 +123,13 @@ func TestEarlier(t *testing.T) {
 func TestPieces(t *testing.T) {
 	c := compaction()
 	c.Name.Span = 4
-	var sets []*Set
-	add := func(h timegrid.Hour, id shard.ID, into *Set) {
-		s := &Set{Name: Name{Hour: day0 + h, Shard: id, Resolution: timegrid.Raw, Generation: 1}, Shards: 4}
+	var blocks []*Block
+	add := func(h timegrid.Hour, id shard.ID, into *Block) {
+		s := &Block{Name: Name{Hour: day0 + h, Shard: id, Resolution: timegrid.Raw, Generation: 1}, Shards: 4}
 		if into != nil {
-			s.Into = &Into{Name: into.Name, Set: into}
+			s.Into = &Into{Name: into.Name, Block: into}
 		}
-		sets = append(sets, s)
+		blocks = append(blocks, s)
 	}
 	for h := range timegrid.Hour(4) {
 		add(h, 2, c)
@@ -140,13 +140,13 @@ func TestPieces(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, p := range Pieces(sets) {
-		got = append(got, fmt.Sprintf("%d-%d %v %dh", p.From-day0, p.To-day0, p.Shards, p.Set.Name.Span))
+	for _, p := range Pieces(blocks) {
+		got = append(got, fmt.Sprintf("%d-%d %v %dh", p.From-day0, p.To-day0, p.Shards, p.Block.Name.Span))
 	}
 	if want := "0-0 [0002 0003] 4h, 1-1 [0002] 4h, 1-1 [] 0h, 2-3 [0002 0003] 4h"; strings.Join(got, ", ") != want {
 		t.Errorf("%q", got)
 	}
-	p := Piece{Set: c, Shards: []shard.ID{2}}
+	p := Piece{Block: c, Shards: []shard.ID{2}}
 	for i := range 50 {
 		a := fmt.Sprint("agent-", i)
 		if p.Holds(a) != (shard.Of(a, 4) == 2) {

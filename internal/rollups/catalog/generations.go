@@ -43,7 +43,7 @@ func Slots(ctx context.Context, l objstore.Lister, o objstore.ListOptions) iter.
 				yield(Slot{}, err)
 				return
 			}
-			n, err := layout.ParseRollupSet(info.Key)
+			n, err := layout.ParseBlockManifest(info.Key)
 			if err != nil {
 				continue
 			}
@@ -76,7 +76,7 @@ type Generation struct {
 // Committed reports whether the generation is known to have been committed: a Removed record stands only
 // where a committed set stood.
 func (g Generation) Committed() bool {
-	return g.Err == nil && (g.Record.Set != nil || g.Record.Removed != nil)
+	return g.Err == nil && (g.Record.Block != nil || g.Record.Removed != nil)
 }
 
 // Doubtful reports whether a record that was listed can't be had: it is damaged, of a newer release, or gone since.
@@ -95,7 +95,7 @@ type State struct {
 	// Committed is the highest generation that is known to have been committed, 0 for none. Set is its
 	// record, or Removed is where the set is not there any more.
 	Committed uint64
-	Set       *Set
+	Block     *Block
 	Removed   *Removed
 	// Doubt are generations above Committed whose records can't be had, descending.
 	Doubt []Generation
@@ -119,7 +119,7 @@ func (s *State) add(g Generation) bool {
 	case g.Err != nil:
 		s.Doubt = append(s.Doubt, g)
 	case g.Committed():
-		s.Committed, s.Set, s.Removed = g.Name.Generation, g.Record.Set, g.Record.Removed
+		s.Committed, s.Block, s.Removed = g.Name.Generation, g.Record.Block, g.Record.Removed
 	}
 	return s.Committed == 0
 }

@@ -38,7 +38,7 @@ func generations(kinds string) []Generation {
 		g := Generation{Name: Name{Hour: testHour, Shard: 1, Resolution: timegrid.Raw, Generation: uint64(i) + 1}}
 		switch kinds[i] {
 		case isSet:
-			g.Record.Set = &Set{Name: g.Name}
+			g.Record.Block = &Block{Name: g.Name}
 		case isAborted:
 			g.Record.Aborted = &Aborted{Name: g.Name}
 		case isExpired:
@@ -55,8 +55,8 @@ func generations(kinds string) []Generation {
 
 func describe(s State) string {
 	d := fmt.Sprintf("top %d committed %d", s.Top, s.Committed)
-	if s.Set != nil {
-		d += fmt.Sprintf(" set %d", s.Set.Name.Generation)
+	if s.Block != nil {
+		d += fmt.Sprintf(" set %d", s.Block.Name.Generation)
 	}
 	if s.Removed != nil {
 		d += fmt.Sprintf(" removed %d", s.Removed.Name.Generation)
@@ -215,7 +215,7 @@ func TestReaderReadsDownToWhatCounts(t *testing.T) {
 
 func TestReaderIsBounded(t *testing.T) {
 	s, of := newSlotStore("aaaaaaaaaaaaaaaaaaaas")
-	s.of[of.Listed[20].Name.Key()].Record.Set.Objects = make([]Object, 20)
+	s.of[of.Listed[20].Name.Key()].Record.Block.Objects = make([]Object, 20)
 	r := NewReader(ReaderConfig{Read: s.get, Limit: 8})
 	for range 3 {
 		if _, err := r.All(t.Context(), of); err != nil {
@@ -238,10 +238,10 @@ func TestReaderFollowsCompactions(t *testing.T) {
 		return Read(ctx, s, "a", key)
 	}
 	_, compacted := source()
-	put(t, s, Record{Set: compacted})
-	r := NewReader(ReaderConfig{Read: get, Follow: true, Limit: 100, Trim: func(s *Set) { s.Inputs = Inputs{} }})
+	put(t, s, Record{Block: compacted})
+	r := NewReader(ReaderConfig{Read: get, Follow: true, Limit: 100, Trim: func(s *Block) { s.Inputs = Inputs{} }})
 	list := func() Slot {
-		for of, err := range Slots(t.Context(), s, objstore.ListOptions{Prefix: layout.RollupSetsHour(compacted.Name.Hour)}) {
+		for of, err := range Slots(t.Context(), s, objstore.ListOptions{Prefix: layout.BlockManifestsHour(compacted.Name.Hour)}) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,10 +255,10 @@ func TestReaderFollowsCompactions(t *testing.T) {
 	if st, err := r.State(t.Context(), list()); err != nil || st.Committed != 0 || len(st.Doubt) != 1 || !errors.Is(st.Doubt[0].Err, objstore.ErrNotFound) {
 		t.Fatalf("%s, %v", describe(st), err)
 	}
-	put(t, s, Record{Set: compaction()})
+	put(t, s, Record{Block: compaction()})
 	for range 2 {
 		st, err := r.State(t.Context(), list())
-		if err != nil || st.Set == nil || st.Set.Into.Set == nil || st.Set.Into.Set.Name != compaction().Name || st.Set.Inputs.Batches() != 0 {
+		if err != nil || st.Block == nil || st.Block.Into.Block == nil || st.Block.Into.Block.Name != compaction().Name || st.Block.Inputs.Batches() != 0 {
 			t.Fatalf("%s, %v", describe(st), err)
 		}
 	}
@@ -281,7 +281,7 @@ func TestSlots(t *testing.T) {
 		n.Generation = 0
 		want = append(want, n.Key())
 	}
-	if _, err := s.Put(t.Context(), layout.RollupSetsHour(testHour)+"foreign", nil, objstore.PutOptions{}); err != nil {
+	if _, err := s.Put(t.Context(), layout.BlockManifestsHour(testHour)+"foreign", nil, objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

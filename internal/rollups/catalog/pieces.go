@@ -13,7 +13,7 @@ import (
 // of their shard's hour; all others are masked.
 type Piece struct {
 	// Set whose objects hold the rows.
-	Set *Set
+	Block *Block
 	// From and To are the hours whose rows count, both included.
 	From, To timegrid.Hour
 	// Shards whose rows count, ascending; nil is all that are there.
@@ -25,20 +25,20 @@ func (p *Piece) Holds(agent string) bool {
 	if p.Shards == nil {
 		return true
 	}
-	_, ok := slices.BinarySearch(p.Shards, shard.Of(agent, p.Set.Shards))
+	_, ok := slices.BinarySearch(p.Shards, shard.Of(agent, p.Block.Shards))
 	return ok
 }
 
 // Pieces gives what has the rows of sets, which are highest committed generations of one
 // resolution: each row once. They are in the order of hours, then shards.
-func Pieces(sets []*Set) []Piece {
-	out := make([]Piece, 0, len(sets))
-	moved := map[string][]*Set{} // by the compaction's key
-	for _, s := range sets {
+func Pieces(blocks []*Block) []Piece {
+	out := make([]Piece, 0, len(blocks))
+	moved := map[string][]*Block{} // by the compaction's key
+	for _, s := range blocks {
 		switch {
 		case s.Into == nil:
-			out = append(out, Piece{Set: s, From: s.Name.Hour, To: s.Name.Hour})
-		case s.Into.Set != nil:
+			out = append(out, Piece{Block: s, From: s.Name.Hour, To: s.Name.Hour})
+		case s.Into.Block != nil:
 			k := s.Into.Name.Key()
 			moved[k] = append(moved[k], s)
 		}
@@ -56,11 +56,11 @@ func (p *Piece) first() shard.ID {
 	if len(p.Shards) > 0 {
 		return p.Shards[0]
 	}
-	return p.Set.Name.Shard
+	return p.Block.Name.Shard
 }
 
 // piecesOf cuts the sources of one compaction into stretches of hours with equal shards.
-func piecesOf(of []*Set) []Piece {
+func piecesOf(of []*Block) []Piece {
 	byHour := map[timegrid.Hour][]shard.ID{}
 	for _, s := range of {
 		byHour[s.Name.Hour] = append(byHour[s.Name.Hour], s.Name.Shard)
@@ -77,7 +77,7 @@ func piecesOf(of []*Set) []Piece {
 			out[n-1].To = h
 			continue
 		}
-		out = append(out, Piece{Set: of[0].Into.Set, From: h, To: h, Shards: byHour[h]})
+		out = append(out, Piece{Block: of[0].Into.Block, From: h, To: h, Shards: byHour[h]})
 	}
 	return out
 }

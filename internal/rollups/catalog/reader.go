@@ -16,7 +16,7 @@ type ReaderConfig struct {
 	// Read gets a record from the store, as the function Read does.
 	Read func(ctx context.Context, key string) (Record, objstore.Info, error)
 	// Trim drops what the caller has no use for of a set that was read, before it is remembered. It may be nil.
-	Trim func(*Set)
+	Trim func(*Block)
 	// Follow reads the compactions that sets point at, for Into.Set. A set whose compaction can't be had
 	// counts as one that can't be had itself.
 	Follow bool
@@ -29,7 +29,7 @@ type ReaderConfig struct {
 type Reader struct {
 	cfg         ReaderConfig
 	known       *lru.Cache[string, known]
-	compactions *lru.Cache[string, *Set]
+	compactions *lru.Cache[string, *Block]
 }
 
 type known struct {
@@ -41,8 +41,8 @@ type known struct {
 // weight is about what a record takes: its objects' keys are the most of it.
 func (k known) weight() int64 {
 	n := 1
-	if k.record.Set != nil {
-		n += 2 * len(k.record.Set.Objects)
+	if k.record.Block != nil {
+		n += 2 * len(k.record.Block.Objects)
 	}
 	if k.record.Removed != nil {
 		n += len(k.record.Removed.Keys)
@@ -52,7 +52,7 @@ func (k known) weight() int64 {
 
 // NewReader makes one that remembers nothing yet; it makes no request.
 func NewReader(c ReaderConfig) *Reader {
-	return &Reader{c, lru.New[string, known](c.Limit), lru.New[string, *Set](maxCompactions)}
+	return &Reader{c, lru.New[string, known](c.Limit), lru.New[string, *Block](maxCompactions)}
 }
 
 // State reads a slot from its highest generation down to the one that counts. An error is a store that
@@ -93,8 +93,8 @@ func (r *Reader) Generation(ctx context.Context, l Listed) (Generation, error) {
 		return g, nil
 	}
 	rec, info, err := r.cfg.Read(ctx, l.Info.Key)
-	if err == nil && rec.Set != nil {
-		err = r.prepare(ctx, rec.Set)
+	if err == nil && rec.Block != nil {
+		err = r.prepare(ctx, rec.Block)
 	}
 	if Doubtful(err) {
 		g.Err = err
@@ -109,13 +109,13 @@ func (r *Reader) Generation(ctx context.Context, l Listed) (Generation, error) {
 	return g, nil
 }
 
-func (r *Reader) prepare(ctx context.Context, s *Set) error {
+func (r *Reader) prepare(ctx context.Context, s *Block) error {
 	if r.cfg.Follow && s.Into != nil {
 		c, err := r.Compaction(ctx, s.Into.Name)
 		if err != nil {
 			return err
 		}
-		s.Into.Set = c
+		s.Into.Block = c
 	}
 	if r.cfg.Trim != nil {
 		r.cfg.Trim(s)
@@ -124,7 +124,7 @@ func (r *Reader) prepare(ctx context.Context, s *Set) error {
 }
 
 // Compaction reads the compaction that a set points at. While one does, its record never changes.
-func (r *Reader) Compaction(ctx context.Context, n Name) (*Set, error) {
+func (r *Reader) Compaction(ctx context.Context, n Name) (*Block, error) {
 	key := n.Key()
 	if c, ok := r.compactions.Get(key); ok {
 		return c, nil
@@ -133,11 +133,11 @@ func (r *Reader) Compaction(ctx context.Context, n Name) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if rec.Set == nil {
+	if rec.Block == nil {
 		return nil, CompactionKind.Corrupt(key, "it is not committed, or removed")
 	}
-	r.compactions.Put(key, rec.Set, 1)
-	return rec.Set, nil
+	r.compactions.Put(key, rec.Block, 1)
+	return rec.Block, nil
 }
 
 // Forget forgets a generation's record.

@@ -1,6 +1,6 @@
 // Package catalog has the records of published rollup sets and the view of which of them
 // count: per shard, hour and resolution the highest committed generation. The core is pure;
-// Catalog reads it from a store. docs/format/published-sets.md has the JSON.
+// Catalog reads it from a store. docs/format/blocks.md has the JSON.
 //
 // What a manifest's key holds decides its generation for good: nothing yet, a committed
 // Set, an Aborted record, or the Removed record that a superseded set turns into.
@@ -21,7 +21,7 @@ import (
 
 // Kinds of the records.
 var (
-	SetKind     = record.Kind{Schema: "lightmetrics.rollup_set.v1", Title: "published set", MaxBytes: MaxRecordBytes}
+	BlockKind   = record.Kind{Schema: "lightmetrics.rollup_set.v1", Title: "block", MaxBytes: MaxRecordBytes}
 	AbortedKind = record.Kind{Schema: "lightmetrics.rollup_set_aborted.v1", Title: "aborted set", MaxBytes: MaxRecordBytes}
 	RemovedKind = record.Kind{Schema: "lightmetrics.rollup_set_removed.v1", Title: "removed set", MaxBytes: MaxRecordBytes}
 	// CompactionKind is of sets with Name.Span, CompactedKind of those with Into.
@@ -39,7 +39,7 @@ const (
 )
 
 // Name of a generation of a shard's hour in a resolution.
-type Name = layout.RollupSetName
+type Name = layout.BlockName
 
 // Object is one chunk and its index.
 type Object struct {
@@ -77,8 +77,8 @@ func (c Counts) Conserved() bool {
 		c.Published+c.OtherHours+c.Overlapped+c.Duplicates == c.Records
 }
 
-// Set is a committed, published set: the manifest.
-type Set struct {
+// Set is a committed, block: the manifest.
+type Block struct {
 	AuthorityID string
 	Name        Name
 	// Shards is the deployment's number of shards.
@@ -128,7 +128,7 @@ type Removed struct {
 
 // Record is what a manifest's key holds: exactly one of the three.
 type Record struct {
-	Set     *Set
+	Block   *Block
 	Aborted *Aborted
 	Removed *Removed
 }
@@ -174,7 +174,7 @@ func (h *head) is(n Name) error {
 	return err
 }
 
-type setJSON struct {
+type blockJSON struct {
 	head
 	Shards        uint32          `json:"shards"`
 	Fence         uint64          `json:"fence"`
@@ -210,12 +210,12 @@ type removedJSON struct {
 }
 
 // Marshal writes the canonical JSON. It does not validate.
-func (s *Set) Marshal() []byte {
+func (s *Block) Marshal() []byte {
 	objects := s.Objects
 	if objects == nil {
 		objects = []Object{}
 	}
-	return s.kind().Marshal(setJSON{
+	return s.kind().Marshal(blockJSON{
 		newHead(s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
 		s.Inputs.Digest(), s.Counts, objects, s.Supersedes, s.CreatedAt, s.WorkerID, s.Inputs,
 		s.sourcesJSON(), s.Into.json(),
@@ -239,9 +239,9 @@ func (r *Removed) Marshal() []byte {
 // ParseRecord reads what the manifest key holds: canonical JSON of one of the three
 // schemas, of the generation that the key names. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseRecord(key string, b []byte) (Record, error) {
-	kind, err := record.OneOf(b, SetKind, CompactionKind, CompactedKind, AbortedKind, RemovedKind)
+	kind, err := record.OneOf(b, BlockKind, CompactionKind, CompactedKind, AbortedKind, RemovedKind)
 	if err != nil {
-		return Record{}, SetKind.Wrap(key, err)
+		return Record{}, BlockKind.Wrap(key, err)
 	}
 	r, err := parseRecord(key, b, kind)
 	if err != nil {
@@ -251,7 +251,7 @@ func ParseRecord(key string, b []byte) (Record, error) {
 }
 
 func parseRecord(key string, b []byte, kind record.Kind) (Record, error) {
-	want, err := layout.ParseRollupSet(key)
+	want, err := layout.ParseBlockManifest(key)
 	if err != nil {
 		return Record{}, err
 	}
@@ -267,8 +267,8 @@ func parseRecord(key string, b []byte, kind record.Kind) (Record, error) {
 		r.Removed, err = parseRemoved(want, b, &j)
 		form = j
 	default:
-		var j setJSON
-		r.Set, err = parseSet(want, b, kind, &j)
+		var j blockJSON
+		r.Block, err = parseBlock(want, b, kind, &j)
 		form = j
 	}
 	if err != nil {
@@ -280,19 +280,19 @@ func parseRecord(key string, b []byte, kind record.Kind) (Record, error) {
 // Marshal writes the canonical JSON of the one that is there.
 func (r Record) Marshal() []byte {
 	switch {
-	case r.Set != nil:
-		return r.Set.Marshal()
+	case r.Block != nil:
+		return r.Block.Marshal()
 	case r.Aborted != nil:
 		return r.Aborted.Marshal()
 	}
 	return r.Removed.Marshal()
 }
 
-func parseSet(n Name, b []byte, kind record.Kind, j *setJSON) (*Set, error) {
+func parseBlock(n Name, b []byte, kind record.Kind, j *blockJSON) (*Block, error) {
 	if err := errors.Join(kind.Decode(b, j), j.is(n)); err != nil {
 		return nil, err
 	}
-	s := &Set{
+	s := &Block{
 		AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, Fence: j.Fence, TransactionID: j.TransactionID,
 		PlanKey: j.PlanKey, PlanSHA256: j.PlanSHA256, Counts: j.Counts, Objects: j.Objects, Supersedes: j.Supersedes,
 		CreatedAt: j.CreatedAt, WorkerID: j.WorkerID, Inputs: j.Inputs,

@@ -21,13 +21,13 @@ var update = flag.Bool("update", false, "write the golden files")
 const testHour = timegrid.Hour(498_000) // 2026-10-24T00
 
 // testSet has one chunk and inputs of the agents.
-func testSet(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, ids ...identity.Batch) *Set {
+func testSet(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, ids ...identity.Batch) *Block {
 	in, err := NewInputs(ids)
 	if err != nil {
 		panic(err)
 	}
 	chunk, index := identity.Sum([]byte("chunk")), identity.Sum([]byte("index"))
-	return &Set{
+	return &Block{
 		AuthorityID: "authority-1", Name: Name{Hour: testHour, Shard: s, Resolution: res, Generation: gen}, Shards: 4, Fence: 18446744073709551615,
 		TransactionID: "manifests/…@0123", PlanKey: layout.RollupPlan(testHour, s, gen), PlanSHA256: identity.Sum([]byte("plan")),
 		Counts: Counts{Records: in.Records(), Published: in.Records(), Series: 1, Samples: 20},
@@ -40,19 +40,19 @@ func testSet(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, ids ..
 }
 
 func golden() map[string]Record {
-	set := testSet(3, timegrid.OneMinute, 2, 1, batch("host/1", 0, 9), batch("host/1", 10, 19), batch("é", 5, 5))
+	block := testSet(3, timegrid.OneMinute, 2, 1, batch("host/1", 0, 9), batch("host/1", 10, 19), batch("é", 5, 5))
 	empty := testSet(0, timegrid.Raw, 1, 0)
 	empty.Objects, empty.Counts = nil, Counts{}
 	return map[string]Record{
-		"set": {Set: set}, "empty": {Set: empty}, "removed": {Removed: set.Remove(3, 1795237506000000008, "worker 2")},
-		"aborted": {Aborted: &Aborted{AuthorityID: "authority-1", Name: set.Name, Reason: "collected", AbortedAt: 9, WorkerID: "worker 2"}},
+		"set": {Block: block}, "empty": {Block: empty}, "removed": {Removed: block.Remove(3, 1795237506000000008, "worker 2")},
+		"aborted": {Aborted: &Aborted{AuthorityID: "authority-1", Name: block.Name, Reason: "collected", AbortedAt: 9, WorkerID: "worker 2"}},
 	}
 }
 
 func (r Record) key() string {
 	switch {
-	case r.Set != nil:
-		return r.Set.Name.Key()
+	case r.Block != nil:
+		return r.Block.Name.Key()
 	case r.Aborted != nil:
 		return r.Aborted.Name.Key()
 	}
@@ -92,7 +92,7 @@ func TestParserRefuses(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	other := r.Set.Name
+	other := r.Block.Name
 	other.Generation++
 	refused("of another key", other.Key(), b)
 	refused("no key of a set", "manifests/v1/x.json", b)
@@ -138,8 +138,8 @@ func FuzzParseRecord(f *testing.F) {
 		if !bytes.Equal(r.Marshal(), b) || r.key() != key {
 			t.Errorf("%q became %q", b, r.Marshal())
 		}
-		if r.Set != nil {
-			if err := r.Set.Validate(); err != nil {
+		if r.Block != nil {
+			if err := r.Block.Validate(); err != nil {
 				t.Error(err)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 
 // Validate refuses a set that does not agree with itself: wrong keys, counts that are
 // not conserved, generations out of order.
-func (s *Set) Validate() error {
+func (s *Block) Validate() error {
 	err := errors.Join(
 		text("authority_id", s.AuthorityID, MaxNameBytes), text("worker_id", s.WorkerID, MaxNameBytes),
 		text("transaction_id", s.TransactionID, MaxTxnBytes), notNegative("created_at_unix_ns", s.CreatedAt), shard.CheckCount(s.Shards))
@@ -18,7 +18,7 @@ func (s *Set) Validate() error {
 		return err
 	}
 	switch {
-	case s.PlanKey != layout.SetPlan(s.Name):
+	case s.PlanKey != layout.BlockPlan(s.Name):
 		return fmt.Errorf("plan %q is not of %s", s.PlanKey, s.Name.Key())
 	case uint32(s.Name.Shard) >= s.Shards:
 		return fmt.Errorf("shard %d of %d", s.Name.Shard, s.Shards)
@@ -40,7 +40,7 @@ func (s *Set) Validate() error {
 	return s.validateObjects()
 }
 
-func (s *Set) validateObjects() error {
+func (s *Block) validateObjects() error {
 	var samples uint64
 	for i := range s.Objects {
 		o := &s.Objects[i]
@@ -78,7 +78,7 @@ func (s *Set) validateObjects() error {
 }
 
 // Keys of all objects that the set names.
-func (s *Set) Keys() []string {
+func (s *Block) Keys() []string {
 	keys := make([]string, 0, 2*len(s.Objects))
 	for i := range s.Objects {
 		keys = append(keys, s.Objects[i].ChunkKey, s.Objects[i].IndexKey)
@@ -87,7 +87,7 @@ func (s *Set) Keys() []string {
 }
 
 // Names reports whether the set names the object.
-func (s *Set) Names(key string) bool {
+func (s *Block) Names(key string) bool {
 	for i := range s.Objects {
 		if s.Objects[i].ChunkKey == key || s.Objects[i].IndexKey == key {
 			return true
@@ -98,7 +98,7 @@ func (s *Set) Names(key string) bool {
 
 // Remove is the record that the set turns into. by is the committed generation that
 // supersedes it, 0 when it expired.
-func (s *Set) Remove(by uint64, at int64, worker string) *Removed {
+func (s *Block) Remove(by uint64, at int64, worker string) *Removed {
 	keys := s.Keys()
 	if s.Into != nil {
 		keys = append(keys, s.Into.Keys...)

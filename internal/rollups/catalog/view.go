@@ -9,7 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// View is a snapshot of the published sets of the hours that were read. It never
+// View is a snapshot of the blocks of the hours that were read. It never
 // changes and is safe for concurrent use.
 type View struct {
 	hours  map[timegrid.Hour]*hour
@@ -26,10 +26,10 @@ type slot struct {
 
 // hour is what one hour's listing and records say.
 type hour struct {
-	listed []version     // every listed record, in key order
-	sets   map[slot]*Set // the highest committed generation
+	listed []version       // every listed record, in key order
+	sets   map[slot]*Block // the highest committed generation
 	// ordered has them by resolution, ascending by shard.
-	ordered map[timegrid.Resolution][]*Set
+	ordered map[timegrid.Resolution][]*Block
 	top     map[slot]uint64 // the highest generation with any record
 	// committed is the highest generation that was ever committed; no entry when there is none.
 	committed map[slot]uint64
@@ -74,7 +74,7 @@ func (v *View) Hours() []timegrid.Hour {
 }
 
 // Set is the highest committed generation; nil when there is none, or the hour has expired.
-func (v *View) Set(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *Set {
+func (v *View) Block(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *Block {
 	if v.Expired(h, res) {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (v *View) Set(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *Set {
 
 // Sets are the highest committed generations of all shards of an hour, by shard; none when
 // the hour has expired.
-func (v *View) Sets(h timegrid.Hour, res timegrid.Resolution) []*Set {
+func (v *View) Blocks(h timegrid.Hour, res timegrid.Resolution) []*Block {
 	if v.Expired(h, res) {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (v *View) Empty(h timegrid.Hour) bool { return len(v.at(h).committed) == 0 
 
 // Instead gives the sets of a resolution that have rows for all samples of an expired hour:
 // of every shard that had samples, a generation that is not older. False when there are none.
-func (v *View) Instead(h timegrid.Hour, res timegrid.Resolution) ([]*Set, bool) {
+func (v *View) Instead(h timegrid.Hour, res timegrid.Resolution) ([]*Block, bool) {
 	hr := v.at(h)
 	if res == timegrid.Raw || v.Expired(h, res) {
 		return nil, false
@@ -135,12 +135,12 @@ func (v *View) Instead(h timegrid.Hour, res timegrid.Resolution) ([]*Set, bool) 
 
 // byShard puts the sets in order, once they are known.
 func (hr *hour) byShard() {
-	hr.ordered = map[timegrid.Resolution][]*Set{}
+	hr.ordered = map[timegrid.Resolution][]*Block{}
 	for at, s := range hr.sets {
 		hr.ordered[at.resolution] = append(hr.ordered[at.resolution], s)
 	}
-	for _, sets := range hr.ordered {
-		slices.SortFunc(sets, func(a, b *Set) int { return int(a.Name.Shard) - int(b.Name.Shard) })
+	for _, blocks := range hr.ordered {
+		slices.SortFunc(blocks, func(a, b *Block) int { return int(a.Name.Shard) - int(b.Name.Shard) })
 	}
 }
 

@@ -46,16 +46,16 @@ func TestHighestCommittedGenerationCounts(t *testing.T) {
 	agent := "host"
 	at := shard.Of(agent, 4)
 	one, two := batch(agent, 0, 9), batch(agent, 10, 19)
-	put(t, s, Record{Set: testSet(at, timegrid.Raw, 1, 0, one)})
+	put(t, s, Record{Block: testSet(at, timegrid.Raw, 1, 0, one)})
 	first := refresh(t, c)
 	if !first.Covers(one, testHour, timegrid.Raw) || first.Covers(two, testHour, timegrid.Raw) || first.Covers(one, testHour, timegrid.OneMinute) || first.Covers(one, testHour+1, timegrid.Raw) {
 		t.Error("coverage of generation 1")
 	}
-	put(t, s, Record{Set: testSet(at, timegrid.Raw, 2, 1, one, two)})
+	put(t, s, Record{Block: testSet(at, timegrid.Raw, 2, 1, one, two)})
 	put(t, s, Record{Aborted: &Aborted{AuthorityID: "authority-1", Name: Name{Hour: testHour, Shard: at, Resolution: timegrid.Raw, Generation: 3}, Reason: "r", WorkerID: "w"}})
 	v := refresh(t, c)
-	if set := v.Set(testHour, at, timegrid.Raw); set == nil || set.Name.Generation != 2 || v.Top(testHour, at, timegrid.Raw) != 3 || !v.Covers(two, testHour, timegrid.Raw) {
-		t.Errorf("%+v", set)
+	if block := v.Block(testHour, at, timegrid.Raw); block == nil || block.Name.Generation != 2 || v.Top(testHour, at, timegrid.Raw) != 3 || !v.Covers(two, testHour, timegrid.Raw) {
+		t.Errorf("%+v", block)
 	}
 	if first.Covers(two, testHour, timegrid.Raw) {
 		t.Error("a view changed")
@@ -68,15 +68,15 @@ func TestHighestCommittedGenerationCounts(t *testing.T) {
 	}
 	// A superseded set that is removed changes nothing; one that expired hides those before.
 	put(t, s, Record{Removed: testSet(at, timegrid.Raw, 1, 0, one).Remove(2, 0, "w")})
-	if v = refresh(t, c); v.Set(testHour, at, timegrid.Raw) == nil {
+	if v = refresh(t, c); v.Block(testHour, at, timegrid.Raw) == nil {
 		t.Error("a removed generation hides its successor")
 	}
 	put(t, s, Record{Removed: testSet(at, timegrid.Raw, 2, 1, one, two).Remove(0, 0, "w")})
-	put(t, s, Record{Set: testSet(at, timegrid.Raw, 1, 0, one)})
-	if v = refresh(t, c); v.Set(testHour, at, timegrid.Raw) != nil {
+	put(t, s, Record{Block: testSet(at, timegrid.Raw, 1, 0, one)})
+	if v = refresh(t, c); v.Block(testHour, at, timegrid.Raw) != nil {
 		t.Error("a superseded generation counts again")
 	}
-	if err := s.Delete(t.Context(), layout.RollupSet(testHour, at, timegrid.Raw, 1)); err != nil {
+	if err := s.Delete(t.Context(), layout.BlockManifest(testHour, at, timegrid.Raw, 1)); err != nil {
 		t.Fatal(err)
 	}
 	c.Forget(testHour+1, testHour+2)
@@ -89,19 +89,19 @@ func TestHighestCommittedGenerationCounts(t *testing.T) {
 func TestUnreadableRecordIsAProblem(t *testing.T) {
 	s := mem.New(nil)
 	c := newCatalog(t, s, 0)
-	put(t, s, Record{Set: testSet(1, timegrid.Raw, 1, 0)})
-	if _, err := s.Put(t.Context(), layout.RollupSet(testHour, 1, timegrid.Raw, 2), []byte("{}"), objstore.PutOptions{}); err != nil {
+	put(t, s, Record{Block: testSet(1, timegrid.Raw, 1, 0)})
+	if _, err := s.Put(t.Context(), layout.BlockManifest(testHour, 1, timegrid.Raw, 2), []byte("{}"), objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	foreign := testSet(1, timegrid.Raw, 3, 1)
 	foreign.AuthorityID = "another"
-	put(t, s, Record{Set: foreign})
+	put(t, s, Record{Block: foreign})
 	v := refresh(t, c)
 	if p := v.Problems(testHour); len(p) != 2 || !errors.Is(p[0].Err, record.ErrCorrupt) || !errors.Is(p[1].Err, record.ErrCorrupt) {
 		t.Errorf("%v", p)
 	}
-	put(t, s, Record{Set: testSet(1, timegrid.Raw, 2, 1)})
-	if v = refresh(t, c); len(v.Problems(testHour)) != 1 || v.Set(testHour, 1, timegrid.Raw).Name.Generation != 2 {
+	put(t, s, Record{Block: testSet(1, timegrid.Raw, 2, 1)})
+	if v = refresh(t, c); len(v.Problems(testHour)) != 1 || v.Block(testHour, 1, timegrid.Raw).Name.Generation != 2 {
 		t.Error("it is not read again")
 	}
 }
@@ -114,13 +114,13 @@ func TestRefreshInSmallSteps(t *testing.T) {
 		for sh := range shard.ID(4) {
 			for _, res := range timegrid.Resolutions() {
 				for gen := uint64(1); gen <= 2; gen++ {
-					set := testSet(sh, res, gen, gen-1, batch("a", 0, 9))
-					set.Name.Hour += h
-					set.PlanKey = layout.RollupPlan(set.Name.Hour, sh, gen)
-					o := &set.Objects[0]
-					o.ChunkKey = layout.RollupChunk(res, set.Name.Hour, o.Metric, o.ChunkSHA256, 0)
-					o.IndexKey = layout.RollupIndex(set.Name.Hour, o.IndexSHA256, 0)
-					put(t, s, Record{Set: set})
+					block := testSet(sh, res, gen, gen-1, batch("a", 0, 9))
+					block.Name.Hour += h
+					block.PlanKey = layout.RollupPlan(block.Name.Hour, sh, gen)
+					o := &block.Objects[0]
+					o.ChunkKey = layout.RollupChunk(res, block.Name.Hour, o.Metric, o.ChunkSHA256, 0)
+					o.IndexKey = layout.RollupIndex(block.Name.Hour, o.IndexSHA256, 0)
+					put(t, s, Record{Block: block})
 				}
 			}
 		}
@@ -143,8 +143,8 @@ func TestRefreshInSmallSteps(t *testing.T) {
 	describe := func(v *View) (s string) {
 		for _, h := range v.Hours() {
 			for _, res := range timegrid.Resolutions() {
-				for _, set := range v.Sets(h, res) {
-					s += fmt.Sprintln(set.Name, v.Top(h, set.Name.Shard, res), len(set.Objects))
+				for _, block := range v.Blocks(h, res) {
+					s += fmt.Sprintln(block.Name, v.Top(h, block.Name.Shard, res), len(block.Objects))
 				}
 			}
 		}
@@ -160,7 +160,7 @@ func TestRefreshInSmallSteps(t *testing.T) {
 
 func TestViewOfNothing(t *testing.T) {
 	var v *View
-	if v.Covers(identity.Batch{}, 0, timegrid.Raw) || v.Set(0, 0, timegrid.Raw) != nil || v.Hours() != nil || len(v.Problems(0)) != 0 || v.Top(0, 0, timegrid.Raw) != 0 {
+	if v.Covers(identity.Batch{}, 0, timegrid.Raw) || v.Block(0, 0, timegrid.Raw) != nil || v.Hours() != nil || len(v.Problems(0)) != 0 || v.Top(0, 0, timegrid.Raw) != 0 {
 		t.Error("something is there")
 	}
 }

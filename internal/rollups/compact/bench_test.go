@@ -43,11 +43,11 @@ func BenchmarkMerge(b *testing.B) {
 
 func benchmarkMerge(b *testing.B, d *tsbs.Dataset, res timegrid.Resolution, span uint16) {
 	w := newWorld(b)
-	sets := w.load(d, res, span)
+	blocks := w.load(d, res, span)
 	var objects, before, samples uint64
 	p := &compact.Plan{AuthorityID: authority, Shards: shards, ObjectBytes: 128 << 20, Rows: 16 << 10, BlockSeries: 2048, BlockValues: 1 << 20,
-		Name: catalog.Name{Hour: sets[0].Name.Hour, Resolution: res, Generation: 1, Span: span}}
-	for _, s := range sets {
+		Name: catalog.Name{Hour: blocks[0].Name.Hour, Resolution: res, Generation: 1, Span: span}}
+	for _, s := range blocks {
 		p.Sources = append(p.Sources, s.Name)
 		samples += s.Counts.Samples
 		for _, o := range s.Objects {
@@ -59,7 +59,7 @@ func benchmarkMerge(b *testing.B, d *tsbs.Dataset, res timegrid.Resolution, span
 	heap := peak(func() {
 		for b.Loop() {
 			var err error
-			if m, err = compact.Merge(b.Context(), w.store, p, sets); err != nil {
+			if m, err = compact.Merge(b.Context(), w.store, p, blocks); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -104,7 +104,7 @@ func peak(fn func()) uint64 {
 }
 
 // load publishes the data's whole hours, each host an agent.
-func (w *world) load(d *tsbs.Dataset, res timegrid.Resolution, span uint16) []*catalog.Set {
+func (w *world) load(d *tsbs.Dataset, res timegrid.Resolution, span uint16) []*catalog.Block {
 	w.t.Helper()
 	first := timegrid.HourOf(d.Series[0].Timestamps[0] + 1)
 	type at struct {
@@ -143,18 +143,18 @@ func (w *world) load(d *tsbs.Dataset, res timegrid.Resolution, span uint16) []*c
 			hours[at{h, id}] = append(hours[at{h, id}], s)
 		}
 	}
-	var sets []*catalog.Set
+	var blocks []*catalog.Block
 	for h := first; h < first+timegrid.Hour(span); h++ {
 		for id := range shard.ID(shards) {
 			if series := hours[at{h, id}]; len(series) > 0 {
-				sets = append(sets, w.publish(h, id, res, series))
+				blocks = append(blocks, w.publish(h, id, res, series))
 			}
 		}
 	}
-	return sets
+	return blocks
 }
 
-func (w *world) publish(h timegrid.Hour, id shard.ID, res timegrid.Resolution, series []chunk.Series) *catalog.Set {
+func (w *world) publish(h timegrid.Hour, id shard.ID, res timegrid.Resolution, series []chunk.Series) *catalog.Block {
 	w.t.Helper()
 	plan := fmt.Appendf(nil, "plan %d %d", h, id)
 	w.must1(w.store.Create(w.t.Context(), layout.RollupPlan(h, id, 1), plan, objstore.PutOptions{}))
@@ -173,5 +173,5 @@ func (w *world) publish(h timegrid.Hour, id shard.ID, res timegrid.Resolution, s
 			Series: uint64(f.Series), Samples: f.Samples, MinTime: f.MinT, MaxTime: f.MaxT}},
 	})
 	w.must(err)
-	return r.Set
+	return r.Block
 }

@@ -58,7 +58,7 @@ func (s Settings) Validate() error {
 type Candidate struct {
 	// Name without a generation.
 	Name    catalog.Name
-	Sources []*catalog.Set
+	Sources []*catalog.Block
 	Bytes   int64 // of the sources' objects, about
 }
 
@@ -79,16 +79,16 @@ func (s Settings) Longest() uint16 {
 // Choose gives what the owner of the group that begins with first may compact at now, the
 // oldest first, and of what overlaps the longest span. sets are highest committed
 // generations of resolution w.
-func (s Settings) Choose(res timegrid.Resolution, sets []*catalog.Set, first shard.ID, now time.Time) []Candidate {
+func (s Settings) Choose(res timegrid.Resolution, blocks []*catalog.Block, first shard.ID, now time.Time) []Candidate {
 	var out []Candidate
 	taken := map[catalog.Name]bool{}
 	for _, span := range slices.Backward(s.Spans[res]) {
-		bySpan := map[timegrid.Hour][]*catalog.Set{}
-		for _, set := range sets {
-			start := startOf(set.Name.Hour, span)
+		bySpan := map[timegrid.Hour][]*catalog.Block{}
+		for _, block := range blocks {
+			start := startOf(block.Name.Hour, span)
 			due := !(start + timegrid.Hour(span) - 1).End().Add(s.After).After(now)
-			if due && s.Owner(set.Name.Shard) == first && (set.Into == nil || set.Into.Name.Span < span) && !taken[set.Name] {
-				bySpan[start] = append(bySpan[start], set)
+			if due && s.Owner(block.Name.Shard) == first && (block.Into == nil || block.Into.Name.Span < span) && !taken[block.Name] {
+				bySpan[start] = append(bySpan[start], block)
 			}
 		}
 		for start, of := range bySpan {
@@ -97,9 +97,9 @@ func (s Settings) Choose(res timegrid.Resolution, sets []*catalog.Set, first sha
 					continue // nothing to merge
 				}
 				part.Name = catalog.Name{Hour: start, Shard: part.Sources[0].Name.Shard, Resolution: res, Span: span}
-				for _, set := range part.Sources {
-					part.Name.Shard = min(part.Name.Shard, set.Name.Shard)
-					taken[set.Name] = true
+				for _, block := range part.Sources {
+					part.Name.Shard = min(part.Name.Shard, block.Name.Shard)
+					taken[block.Name] = true
 				}
 				out = append(out, part)
 			}
@@ -124,18 +124,18 @@ func startOf(h timegrid.Hour, span uint16) timegrid.Hour {
 }
 
 // split puts the sets of neighbouring shards together as long as they are small enough.
-func (s Settings) split(sets []*catalog.Set) []Candidate {
+func (s Settings) split(blocks []*catalog.Block) []Candidate {
 	byShard := map[shard.ID]*Candidate{}
 	var ids []shard.ID
-	for _, set := range sets {
-		c := byShard[set.Name.Shard]
+	for _, block := range blocks {
+		c := byShard[block.Name.Shard]
 		if c == nil {
 			c = &Candidate{}
-			byShard[set.Name.Shard] = c
-			ids = append(ids, set.Name.Shard)
+			byShard[block.Name.Shard] = c
+			ids = append(ids, block.Name.Shard)
 		}
-		c.Sources = append(c.Sources, set)
-		c.Bytes += bytesOf(set)
+		c.Sources = append(c.Sources, block)
+		c.Bytes += bytesOf(block)
 	}
 	slices.Sort(ids)
 	var out []Candidate
@@ -155,19 +155,19 @@ func (s Settings) split(sets []*catalog.Set) []Candidate {
 		open = true
 	}
 	for i := range out {
-		slices.SortFunc(out[i].Sources, func(a, b *catalog.Set) int { return catalog.CompareSources(a.Name, b.Name) })
+		slices.SortFunc(out[i].Sources, func(a, b *catalog.Block) int { return catalog.CompareSources(a.Name, b.Name) })
 	}
 	return out
 }
 
 // bytesOf is the size of a set's objects, or its share of a compaction's.
-func bytesOf(s *catalog.Set) int64 {
+func bytesOf(s *catalog.Block) int64 {
 	of, share := s, int64(1)
 	if s.Into != nil {
-		if s.Into.Set == nil {
+		if s.Into.Block == nil {
 			return 0
 		}
-		of, share = s.Into.Set, int64(len(s.Into.Set.Sources))
+		of, share = s.Into.Block, int64(len(s.Into.Block.Sources))
 	}
 	var n uint64
 	for i := range of.Objects {

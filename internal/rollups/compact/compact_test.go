@@ -60,11 +60,11 @@ func TestAnswersStayTheSame(t *testing.T) {
 	for _, res := range wins {
 		named := map[string]bool{}
 		for _, h := range v.Hours() {
-			for _, s := range v.Sets(h, res) {
+			for _, s := range v.Blocks(h, res) {
 				if s.Into == nil || s.Into.Name.Span != 6 {
 					t.Fatalf("%s is not compacted", s.Name.Key())
 				}
-				for _, k := range s.Into.Set.Keys() {
+				for _, k := range s.Into.Block.Keys() {
 					named[k] = true
 				}
 			}
@@ -85,12 +85,12 @@ func TestSeries(t *testing.T) {
 	w, st := small(t)
 	of := func(own bool) string {
 		t.Helper()
-		s := w.view().Set(hour0+1, 1, timegrid.Raw)
+		s := w.view().Block(hour0+1, 1, timegrid.Raw)
 		if (s.Into == nil) != own {
 			t.Fatalf("into %v", s.Into)
 		}
 		if !own {
-			s.Into.Set = nil // as a reader of the record alone has it
+			s.Into.Block = nil // as a reader of the record alone has it
 		}
 		got, err := compact.Series(t.Context(), w.store, authority, s)
 		w.must(err)
@@ -145,7 +145,7 @@ func TestConservation(t *testing.T) {
 		if _, err := w.compactor(st).Compact(t.Context(), c, 7); !errors.Is(err, compact.ErrNotConserved) {
 			t.Errorf("%d rows off: %v", int64(off), err)
 		}
-		if n := len(w.keys(layout.RollupSetsHour(hour0))); n != 2 {
+		if n := len(w.keys(layout.BlockManifestsHour(hour0))); n != 2 {
 			t.Errorf("%d records", n)
 		}
 	}
@@ -155,7 +155,7 @@ func TestConservation(t *testing.T) {
 func TestTurnsAreFinal(t *testing.T) {
 	w, st := small(t)
 	w.compactAll(st)
-	s := w.view().Set(hour0, 0, timegrid.Raw)
+	s := w.view().Block(hour0, 0, timegrid.Raw)
 	for _, n := range []catalog.Name{s.Into.Name, {Hour: hour0, Resolution: timegrid.Raw, Generation: 9, Span: 2}} {
 		ch, err := w.publisher().Compact(t.Context(), s.Name, n)
 		if err != nil || (ch == publish.Already) != (n == s.Into.Name) {

@@ -43,7 +43,7 @@ func NewCompactor(c Config) (*Compactor, error) {
 // Result of a compaction.
 type Result struct {
 	// Set is the committed compaction; nil when its generation was given up.
-	Set *catalog.Set
+	Block *catalog.Block
 	// Created: by this call.
 	Created bool
 	// Turned sources point at it now, by this call; Skipped had become something else.
@@ -74,9 +74,9 @@ func (c *Compactor) compact(ctx context.Context, cand Candidate, fence uint64) (
 		return Result{}, err
 	}
 	// What was committed, and not turned to the end, comes first.
-	for _, set := range slot.sets {
-		if wants(set, cand.Sources) {
-			res := Result{Set: set}
+	for _, block := range slot.blocks {
+		if wants(block, cand.Sources) {
+			res := Result{Block: block}
 			return res, c.turn(ctx, &res)
 		}
 	}
@@ -111,13 +111,13 @@ func (c *Compactor) compact(ctx context.Context, cand Candidate, fence uint64) (
 	if err != nil {
 		return Result{}, err
 	}
-	res := Result{Set: got.Set, Created: got.Created}
+	res := Result{Block: got.Block, Created: got.Created}
 	return res, c.turn(ctx, &res)
 }
 
 // wants reports whether one of the sets should point at the compaction and does not.
-func wants(c *catalog.Set, sets []*catalog.Set) bool {
-	for _, s := range sets {
+func wants(c *catalog.Block, blocks []*catalog.Block) bool {
+	for _, s := range blocks {
 		i, ok := slices.BinarySearchFunc(c.Sources, s.Name, catalog.CompareSources)
 		if ok && c.Sources[i] == s.Name && s.Into.Earlier(c.Name) {
 			return true
@@ -128,15 +128,15 @@ func wants(c *catalog.Set, sets []*catalog.Set) bool {
 
 // slot is what is there of a compaction's generations.
 type slot struct {
-	top  uint64
-	sets []*catalog.Set // committed ones, ascending
+	top    uint64
+	blocks []*catalog.Block // committed ones, ascending
 	// damaged are records that can't be read.
 	damaged []string
 }
 
 func (s *slot) committed() uint64 {
-	if n := len(s.sets); n > 0 {
-		return s.sets[n-1].Name.Generation
+	if n := len(s.blocks); n > 0 {
+		return s.blocks[n-1].Name.Generation
 	}
 	return 0
 }
@@ -161,8 +161,8 @@ func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 				s.damaged = append(s.damaged, g.Name.Key())
 			case g.Err != nil:
 				return s, g.Err
-			case g.Record.Set != nil:
-				s.sets = append(s.sets, g.Record.Set)
+			case g.Record.Block != nil:
+				s.blocks = append(s.blocks, g.Record.Block)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 
 // plan gives the generation's plan: the one that is there, or one of the candidate.
 func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate) (*Plan, identity.Digest, error) {
-	key := layout.SetPlan(name)
+	key := layout.BlockPlan(name)
 	p := &Plan{
 		AuthorityID: c.cfg.AuthorityID, Name: name, Shards: cand.Sources[0].Shards,
 		ObjectBytes: uint64(c.cfg.Settings.ObjectBytes), Rows: uint32(c.cfg.Settings.Rows),
@@ -206,46 +206,46 @@ func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate)
 
 // sources gives the plan's sources as they are: those that the caller has, others are
 // read. ErrSources when one is removed.
-func (c *Compactor) sources(ctx context.Context, p *Plan, have []*catalog.Set) ([]*catalog.Set, error) {
-	at := map[catalog.Name]*catalog.Set{}
+func (c *Compactor) sources(ctx context.Context, p *Plan, have []*catalog.Block) ([]*catalog.Block, error) {
+	at := map[catalog.Name]*catalog.Block{}
 	for _, s := range have {
 		at[s.Name] = s
 	}
-	into := map[catalog.Name]*catalog.Set{}
-	out := make([]*catalog.Set, len(p.Sources))
+	into := map[catalog.Name]*catalog.Block{}
+	out := make([]*catalog.Block, len(p.Sources))
 	for i, n := range p.Sources {
 		if out[i] = at[n]; out[i] != nil {
 			continue
 		}
-		s, err := c.set(ctx, n)
+		s, err := c.block(ctx, n)
 		if err != nil {
 			return nil, err
 		}
 		if s.Into != nil {
 			to := s.Into.Name
 			if into[to] == nil {
-				if into[to], err = c.set(ctx, to); err != nil {
+				if into[to], err = c.block(ctx, to); err != nil {
 					return nil, err
 				}
 			}
-			s.Into.Set = into[to]
+			s.Into.Block = into[to]
 		}
 		out[i] = s
 	}
 	return out, nil
 }
 
-func (c *Compactor) set(ctx context.Context, n catalog.Name) (*catalog.Set, error) {
+func (c *Compactor) block(ctx context.Context, n catalog.Name) (*catalog.Block, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	r, _, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, n.Key())
 	switch {
 	case err != nil:
 		return nil, err
-	case r.Set == nil:
+	case r.Block == nil:
 		return nil, fmt.Errorf("%w: %s is removed", ErrSources, n.Key())
 	}
-	return r.Set, nil
+	return r.Block, nil
 }
 
 // giveUp aborts the generation, so that the next one can be planned.
@@ -258,8 +258,8 @@ func (c *Compactor) giveUp(ctx context.Context, n catalog.Name, cause error) err
 
 // turn makes the sources point at the compaction, which is committed.
 func (c *Compactor) turn(ctx context.Context, res *Result) error {
-	for _, src := range res.Set.Sources {
-		ch, err := c.cfg.Publisher.Compact(ctx, src, res.Set.Name)
+	for _, src := range res.Block.Sources {
+		ch, err := c.cfg.Publisher.Compact(ctx, src, res.Block.Name)
 		if err != nil {
 			return err
 		}

@@ -144,10 +144,10 @@ func (w *world) settled(st compact.Settings, what string, want map[string]string
 	same(w.t, what+", collected", w.answers(v, timegrid.Raw), want)
 	named := map[string]bool{}
 	for _, h := range v.Hours() {
-		for _, s := range v.Sets(h, timegrid.Raw) {
+		for _, s := range v.Blocks(h, timegrid.Raw) {
 			from := s
 			if s.Into != nil {
-				from = s.Into.Set
+				from = s.Into.Block
 			}
 			for _, k := range from.Keys() {
 				named[k] = true
@@ -270,8 +270,8 @@ func TestLateHourIsMasked(t *testing.T) {
 	w.roll(hour0, 1, timegrid.Raw)
 	v := w.view()
 	var of []string
-	for _, p := range catalog.Pieces(append(v.Sets(hour0, timegrid.Raw), v.Sets(hour0+1, timegrid.Raw)...)) {
-		of = append(of, fmt.Sprintf("%d h: %d to %d %v", p.Set.Name.Span, p.From-hour0, p.To-hour0, p.Shards))
+	for _, p := range catalog.Pieces(append(v.Blocks(hour0, timegrid.Raw), v.Blocks(hour0+1, timegrid.Raw)...)) {
+		of = append(of, fmt.Sprintf("%d h: %d to %d %v", p.Block.Name.Span, p.From-hour0, p.To-hour0, p.Shards))
 	}
 	if got := fmt.Sprint(of); got != "[2 h: 0 to 0 [0000] 0 h: 0 to 0 [] 2 h: 1 to 1 [0000 0001]]" {
 		t.Error(got)
@@ -330,9 +330,9 @@ func TestAllAtOnce(t *testing.T) {
 	w.compactAll(st)
 	w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0+2))
 	same(t, "afterwards", w.answers(w.view(), timegrid.OneMinute), want)
-	for _, set := range setsOf(w.view(), timegrid.Raw) {
-		if set.Name.Hour <= hour0+2 {
-			t.Errorf("%s stays", set.Name.Key())
+	for _, block := range setsOf(w.view(), timegrid.Raw) {
+		if block.Name.Hour <= hour0+2 {
+			t.Errorf("%s stays", block.Name.Key())
 		}
 	}
 }
@@ -362,7 +362,7 @@ func TestThePlanCounts(t *testing.T) {
 	other.ObjectBytes, other.Rows, other.BlockSeries = 1<<20, 1000, 100
 	c.Sources = c.Sources[:3]
 	r, err := w.compactor(other).Compact(t.Context(), c, 7)
-	if err != nil || len(r.Set.Sources) != 4 || r.Turned != 4 {
+	if err != nil || len(r.Block.Sources) != 4 || r.Turned != 4 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := fmt.Sprint(w.keys(layout.RollupChunksHour(timegrid.Raw, hour0)), w.keys(layout.PlansPrefix)); got != want {

@@ -23,7 +23,7 @@ func (w *world) reader(s objstore.Reader) (*catalog.View, error) {
 // expired wants an hour to have the sets of all shards, or none and to say so.
 func (w *world) expired(what string, v *catalog.View, h timegrid.Hour) bool {
 	w.t.Helper()
-	n := len(v.Sets(h, timegrid.Raw))
+	n := len(v.Blocks(h, timegrid.Raw))
 	if n != 0 && n != shards || (n == 0) != v.Expired(h, timegrid.Raw) {
 		w.t.Fatalf("%s: %d sets of %d, expired %v", what, n, shards, v.Expired(h, timegrid.Raw))
 	}
@@ -66,8 +66,8 @@ func TestHoursExpireForAllShardsAtOnce(t *testing.T) {
 	if !w.expired("after a late batch", v, hour0) {
 		t.Error("the hour is there again")
 	}
-	if sets, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(sets) != shards {
-		t.Errorf("1m rows of %d shards stand in", len(sets))
+	if blocks, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(blocks) != shards {
+		t.Errorf("1m rows of %d shards stand in", len(blocks))
 	}
 }
 
@@ -107,11 +107,11 @@ func TestHalfOfAnHourIsNotTheHour(t *testing.T) {
 	w.rollAll(hour0, 2, timegrid.Raw, timegrid.OneMinute)
 	w.must1(w.publisher().Expire(t.Context(), catalog.Name{Hour: hour0, Shard: 2, Resolution: timegrid.Raw, Generation: 1}))
 	v := w.view()
-	if !v.Expired(hour0, timegrid.Raw) || len(v.Sets(hour0, timegrid.Raw)) > 0 || v.Expired(hour0+1, timegrid.Raw) || v.Expired(hour0, timegrid.OneMinute) {
+	if !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 || v.Expired(hour0+1, timegrid.Raw) || v.Expired(hour0, timegrid.OneMinute) {
 		t.Error("what is left of an hour is taken for the hour")
 	}
-	if sets, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(sets) != shards {
-		t.Errorf("1m rows of %d shards stand in", len(sets))
+	if blocks, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(blocks) != shards {
+		t.Errorf("1m rows of %d shards stand in", len(blocks))
 	}
 	// One shard's rows of the resolution are older than its samples were.
 	w.roll(hour0+1, 1, timegrid.Raw)
@@ -132,7 +132,7 @@ func TestExpiredHourOfOneShardStaysExpired(t *testing.T) {
 	w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0))
 	w.roll(hour0, 1, timegrid.Raw, timegrid.OneMinute)
 	v := w.view()
-	if !v.Expired(hour0, timegrid.Raw) || len(v.Sets(hour0, timegrid.Raw)) > 0 || v.Set(hour0, 1, timegrid.Raw) != nil {
+	if !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 || v.Block(hour0, 1, timegrid.Raw) != nil {
 		t.Error("the hour is there again")
 	}
 	if _, ok := v.Instead(hour0, timegrid.OneMinute); !ok {

@@ -289,7 +289,7 @@ func (w *world) roll(h timegrid.Hour, id shard.ID, resolutions ...timegrid.Resol
 			Name: catalog.Name{Hour: h, Shard: id, Resolution: res, Generation: gen}, Shards: shards, Fence: 7, PlanSHA256: identity.Sum(plan),
 			Inputs: in, Counts: catalog.Counts{Records: in.Records(), Published: in.Records()},
 		}
-		if s := v.Set(h, id, res); s != nil {
+		if s := v.Block(h, id, res); s != nil {
 			pub.Supersedes = s.Name.Generation
 		}
 		// Two chunks, so that a set has several.
@@ -327,7 +327,7 @@ func (w *world) answers(v *catalog.View, res timegrid.Resolution) map[string]str
 	}
 	rows := map[string][]row{}
 	for _, p := range catalog.Pieces(setsOf(v, res)) {
-		for _, o := range p.Set.Objects {
+		for _, o := range p.Block.Objects {
 			ib, _, err := w.store.Get(w.t.Context(), o.IndexKey, objstore.GetOptions{})
 			w.must(err)
 			cb, _, err := w.store.Get(w.t.Context(), o.ChunkKey, objstore.GetOptions{})
@@ -424,7 +424,7 @@ func (w *world) compactAll(st compact.Settings) (n int) {
 					r, err := w.compactor(st).Compact(w.t.Context(), c, 7)
 					w.must(err)
 					if r.Turned == 0 {
-						w.t.Fatalf("%s turned nothing", r.Set.Name.Key())
+						w.t.Fatalf("%s turned nothing", r.Block.Name.Key())
 					}
 					did, n = true, n+1
 				}
@@ -438,10 +438,10 @@ func (w *world) compactAll(st compact.Settings) (n int) {
 	return 0
 }
 
-func setsOf(v *catalog.View, res timegrid.Resolution) []*catalog.Set {
-	var sets []*catalog.Set
+func setsOf(v *catalog.View, res timegrid.Resolution) []*catalog.Block {
+	var blocks []*catalog.Block
 	for _, h := range v.Hours() {
-		sets = append(sets, v.Sets(h, res)...)
+		blocks = append(blocks, v.Blocks(h, res)...)
 	}
-	return sets
+	return blocks
 }

@@ -26,7 +26,7 @@ type cover struct {
 	shard      shard.ID
 	generation uint64 // highest committed, of every resolution
 	// sets of the generation that live on, and whether raw rows expired.
-	sets    []*catalog.Set
+	blocks  []*catalog.Block
 	expired bool
 	changed time.Time // when the store last changed a record
 	why     string    // it proves nothing, and why
@@ -72,8 +72,8 @@ func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h timegrid.Hour) 
 			return c, nil
 		}
 		c.generation = st.Committed
-		if st.Set != nil {
-			c.sets = append(c.sets, st.Set)
+		if st.Block != nil {
+			c.blocks = append(c.blocks, st.Block)
 		}
 		c.expired = c.expired || st.Expired() && res == timegrid.Raw
 	}
@@ -94,7 +94,7 @@ func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h timegrid.Hour) 
 func (f *FrameRemover) slots(ctx context.Context, c *cover) (map[timegrid.Resolution]catalog.Slot, error) {
 	of := map[timegrid.Resolution]catalog.Slot{}
 	// Keys of a shard stand together; its resolutions are in the order of their names.
-	o := objstore.ListOptions{Prefix: layout.RollupSetsHour(c.hour), StartAfter: layout.RollupSet(c.hour, c.shard, timegrid.OneHour, 0)}
+	o := objstore.ListOptions{Prefix: layout.BlockManifestsHour(c.hour), StartAfter: layout.BlockManifest(c.hour, c.shard, timegrid.OneHour, 0)}
 	for slot, err := range catalog.Slots(ctx, timed{f.cfg.Store}, o) {
 		if err != nil {
 			return nil, err
@@ -117,7 +117,7 @@ func (f *FrameRemover) slots(ctx context.Context, c *cover) (map[timegrid.Resolu
 
 // check takes the plan's bytes for what the records say that they are.
 func (c *cover) check(key string, body []byte, authority string) (*rollup.Plan, error) {
-	for _, s := range c.sets {
+	for _, s := range c.blocks {
 		if s.PlanKey != key || identity.Sum(body) != s.PlanSHA256 {
 			return nil, rollup.PlanKind.Corrupt(key, "it is not the plan of %s", s.Name.Key())
 		}

@@ -177,8 +177,8 @@ func (x *FrameHour) held(ctx context.Context) (string, error) {
 		}
 		return false, nil
 	}
-	found, err := beside(layout.RollupOrders(id), func(key string) (timegrid.Hour, error) {
-		at, _, err := layout.ParseRollupOrder(key)
+	found, err := beside(layout.RepairRequests(id), func(key string) (timegrid.Hour, error) {
+		at, _, err := layout.ParseRepairRequest(key)
 		return at, err
 	})
 	if found || err != nil {
@@ -303,7 +303,7 @@ type ShardHour struct {
 // meet is given by both. next is the cursor to go on from, "" at the end.
 func (f *FrameRemover) ShardHours(ctx context.Context, id shard.ID, from, to timegrid.Hour, cursor string, pages int) (found []ShardHour, next string, err error) {
 	if cursor == "" {
-		cursor = layout.RollupSetsHour(from)
+		cursor = layout.BlockManifestsHour(from)
 	}
 	for range pages {
 		page, err := f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: cursor})
@@ -312,7 +312,7 @@ func (f *FrameRemover) ShardHours(ctx context.Context, id shard.ID, from, to tim
 		}
 		for _, i := range page.Objects {
 			var n catalog.Name
-			if n, err = layout.ParseRollupSet(i.Key); err != nil {
+			if n, err = layout.ParseBlockManifest(i.Key); err != nil {
 				continue
 			}
 			if n.Hour > to {

@@ -29,7 +29,7 @@ type FrameConfig struct {
 	// By names who removes, in the log.
 	By  string
 	Now func() time.Time
-	// Pending reports that a batch which no published set has yet may need the frames of the
+	// Pending reports that a batch which no block has yet may need the frames of the
 	// shard's hour; nil reads the shard's intake.
 	Pending func(id shard.ID, h timegrid.Hour) bool
 	// Each calls fn for 0 to n-1, some at once where it likes; nil is one after the other.

@@ -20,9 +20,9 @@ import (
 func (w *world) leave(st compact.Settings, c compact.Candidate) {
 	w.t.Helper()
 	p := w.tap()
-	before := len(w.keys(layout.RollupSetsHour(c.Name.Hour)))
+	before := len(w.keys(layout.BlockManifestsHour(c.Name.Hour)))
 	p.before = func(int, bool) error {
-		if len(w.keys(layout.RollupSetsHour(c.Name.Hour))) > before {
+		if len(w.keys(layout.BlockManifestsHour(c.Name.Hour))) > before {
 			return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
 		}
 		return nil
@@ -35,11 +35,11 @@ func (w *world) leave(st compact.Settings, c compact.Candidate) {
 // release asks for what a look finds unneeded, and gives it.
 func (w *world) release() []string {
 	w.t.Helper()
-	seen, err := compact.NewLooker(w.store, authority).Look(w.t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
+	seen, err := compact.NewScanner(w.store, authority).Scan(w.t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
 	w.must(err)
 	var out []string
 	for _, n := range seen.Unneeded() {
-		out = append(out, n.SlotPrefix()[len(layout.RollupSetsHour(n.Hour)):])
+		out = append(out, n.SlotPrefix()[len(layout.BlockManifestsHour(n.Hour)):])
 		w.must(w.publisher().Release(w.t.Context(), n))
 	}
 	return out
@@ -71,14 +71,14 @@ func TestUnneededBesideAnotherOfTheSpan(t *testing.T) {
 	all := w.candidate(st)
 	some := compact.Candidate{Name: all.Name}
 	some.Name.Shard = 1
-	some.Sources = slices.DeleteFunc(slices.Clone(all.Sources), func(s *catalog.Set) bool { return s.Name.Shard != 1 })
+	some.Sources = slices.DeleteFunc(slices.Clone(all.Sources), func(s *catalog.Block) bool { return s.Name.Shard != 1 })
 	given := some.Name
 	given.Generation = 1
 	if _, err := w.publisher().Abort(t.Context(), given, "test"); err != nil {
 		t.Fatal(err)
 	}
 	w.leave(st, some)
-	if r, err := w.compactor(st).Compact(t.Context(), all, 7); err != nil || r.Turned != 4 || r.Set.Name.Generation != 1 {
+	if r, err := w.compactor(st).Compact(t.Context(), all, 7); err != nil || r.Turned != 4 || r.Block.Name.Generation != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := fmt.Sprint(w.release()); got != "[0001-raw.2h-]" {

@@ -42,7 +42,7 @@ type Merged struct {
 // Merge reads the plan's sources, which are sets in the plan's order, and makes the chunks
 // of the compaction. Beside the outputs it keeps the sources' indexes, and of their rows
 // one group of series.
-func Merge(ctx context.Context, g objstore.Getter, p *Plan, sources []*catalog.Set) (*Merged, error) {
+func Merge(ctx context.Context, g objstore.Getter, p *Plan, sources []*catalog.Block) (*Merged, error) {
 	m := &merge{fetch: block.From(g), plan: p, dec: chunk.NewDecoder(&chunk.Index{}, chunk.Limits{}), counts: map[catalog.Name]uint64{}}
 	if err := m.run(ctx, sources); err != nil {
 		return nil, fmt.Errorf("merge %s: %w", p.Name.Key(), err)
@@ -75,7 +75,7 @@ type entry struct {
 	cols    chunk.Columns
 }
 
-func (m *merge) run(ctx context.Context, sources []*catalog.Set) error {
+func (m *merge) run(ctx context.Context, sources []*catalog.Block) error {
 	if err := m.open(ctx, sources); err != nil {
 		return err
 	}
@@ -109,18 +109,18 @@ func (m *merge) run(ctx context.Context, sources []*catalog.Set) error {
 }
 
 // open opens the chunks of all sources.
-func (m *merge) open(ctx context.Context, sources []*catalog.Set) error {
+func (m *merge) open(ctx context.Context, sources []*catalog.Block) error {
 	if len(sources) != len(m.plan.Sources) {
 		return fmt.Errorf("%w: %d, the plan has %d", ErrSources, len(sources), len(m.plan.Sources))
 	}
 	for i, s := range sources {
-		if s.Name != m.plan.Sources[i] || s.Into != nil && s.Into.Set == nil {
+		if s.Name != m.plan.Sources[i] || s.Into != nil && s.Into.Block == nil {
 			return fmt.Errorf("%w: %s", ErrSources, s.Name.Key())
 		}
 	}
 	for _, p := range catalog.Pieces(sources) {
-		for i := range p.Set.Objects {
-			c, err := m.fetch.Open(ctx, p, &p.Set.Objects[i])
+		for i := range p.Block.Objects {
+			c, err := m.fetch.Open(ctx, p, &p.Block.Objects[i])
 			if err != nil {
 				return err
 			}
@@ -207,9 +207,9 @@ func (m *merge) join(e *entry, c *block.Cursor, r block.Rows) error {
 
 // sourceOf is the name of the set that a series of p is of, but for its hour.
 func (m *merge) sourceOf(p *catalog.Piece, r *chunk.SeriesRef) catalog.Name {
-	id := p.Set.Name.Shard
+	id := p.Block.Name.Shard
 	if p.Shards != nil {
-		id = shard.Of(r.Agent, p.Set.Shards)
+		id = shard.Of(r.Agent, p.Block.Shards)
 	}
 	// The generation is the plan's; there is one for each hour and shard.
 	return catalog.Name{Shard: id, Resolution: m.plan.Name.Resolution}

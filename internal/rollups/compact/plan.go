@@ -1,4 +1,4 @@
-// Package compact merges published sets of single hours and shards into larger objects,
+// Package compact merges blocks of single hours and shards into larger objects,
 // and removes sets whose time is over. docs/protocol/compaction.md has the order of
 // requests and the argument for it.
 //
@@ -69,7 +69,7 @@ func (p *Plan) Marshal() ([]byte, error) {
 // record.ErrCorrupt or record.ErrNewerVersion.
 func ParsePlan(key string, b []byte) (*Plan, error) {
 	p, err := parsePlan(b)
-	if err == nil && layout.SetPlan(p.Name) != key {
+	if err == nil && layout.BlockPlan(p.Name) != key {
 		err = fmt.Errorf("it is of %s", p.Name.Key())
 	}
 	if err != nil {

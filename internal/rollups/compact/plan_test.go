@@ -19,7 +19,7 @@ const planText = `{"schema":"lightmetrics.compaction_plan.v1","authority_id":"a"
 
 func TestPlan(t *testing.T) {
 	name := catalog.Name{Hour: hour0, Shard: 2, Resolution: timegrid.Raw, Generation: 3, Span: 24}
-	key := layout.SetPlan(name)
+	key := layout.BlockPlan(name)
 	if key != "rollup/v1/plans/shard=0002/date=2024-10-04/hour=00/raw.24h-0000000003.json" {
 		t.Error(key)
 	}
@@ -45,19 +45,19 @@ func TestPlan(t *testing.T) {
 func TestChoose(t *testing.T) {
 	st := settings()
 	st.Group, st.MaxBytes = 4, 100
-	set := func(h timegrid.Hour, id shard.ID, size uint64) *catalog.Set {
-		return &catalog.Set{Name: catalog.Name{Hour: h, Shard: id, Resolution: timegrid.Raw, Generation: 1}, Shards: shards,
+	set := func(h timegrid.Hour, id shard.ID, size uint64) *catalog.Block {
+		return &catalog.Block{Name: catalog.Name{Hour: h, Shard: id, Resolution: timegrid.Raw, Generation: 1}, Shards: shards,
 			Objects: []catalog.Object{{ChunkBytes: size - 1, IndexBytes: 1}}}
 	}
 	of := func(hours, size int, at time.Duration, first shard.ID) string {
-		var sets []*catalog.Set
+		var blocks []*catalog.Block
 		for h := range timegrid.Hour(hours) {
 			for id := range shard.ID(shards) {
-				sets = append(sets, set(hour0+h, id, uint64(size)))
+				blocks = append(blocks, set(hour0+h, id, uint64(size)))
 			}
 		}
 		var out []string
-		for _, c := range st.Choose(timegrid.Raw, sets, first, hour0.Start().Add(at)) {
+		for _, c := range st.Choose(timegrid.Raw, blocks, first, hour0.Start().Add(at)) {
 			out = append(out, strings.TrimPrefix(c.Name.SlotPrefix(), "manifests/v1/date=2024-10-04/")+string(rune('0'+len(c.Sources))))
 		}
 		return strings.Join(out, " ")
@@ -99,7 +99,7 @@ func FuzzParsePlan(f *testing.F) {
 	f.Add([]byte(strings.Replace(planText, `"sources":[`, `"sources":[[1,2,3],`, 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		name := catalog.Name{Hour: hour0, Shard: 2, Resolution: timegrid.Raw, Generation: 3, Span: 24}
-		p, err := compact.ParsePlan(layout.SetPlan(name), b)
+		p, err := compact.ParsePlan(layout.BlockPlan(name), b)
 		if err != nil {
 			if !errors.Is(err, record.ErrCorrupt) && !errors.Is(err, record.ErrNewerVersion) {
 				t.Fatal(err)

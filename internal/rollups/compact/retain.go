@@ -36,7 +36,7 @@ type RetainStore interface {
 	objstore.Replacer
 }
 
-// Retainer removes published sets whose time is over. It has no state; two that do the
+// Retainer removes blocks whose time is over. It has no state; two that do the
 // same at once are harmless.
 type Retainer struct{ cfg RetainConfig }
 
@@ -55,16 +55,16 @@ type RetainReport struct {
 }
 
 type retentionJSON struct {
-	AuthorityID string       `json:"authority_id"`
-	Resolution  string       `json:"window"`
-	Hour        string       `json:"hour"`
-	RemovedAt   int64        `json:"removed_at_unix_ns"`
-	WorkerID    string       `json:"worker_id"`
-	Sets        []removedSet `json:"sets"`
+	AuthorityID string         `json:"authority_id"`
+	Resolution  string         `json:"window"`
+	Hour        string         `json:"hour"`
+	RemovedAt   int64          `json:"removed_at_unix_ns"`
+	WorkerID    string         `json:"worker_id"`
+	Sets        []removedBlock `json:"sets"`
 }
 
 // removedSet is a line of the log. Bytes are of the set's own objects.
-type removedSet struct {
+type removedBlock struct {
 	Key     string `json:"key"`
 	Samples uint64 `json:"samples"`
 	Objects int    `json:"objects"`
@@ -125,10 +125,10 @@ func (r *Retainer) hour(ctx context.Context, res timegrid.Resolution, names []ca
 	}
 	log := retentionJSON{
 		AuthorityID: r.cfg.AuthorityID, Resolution: res.String(), Hour: names[0].Hour.String(),
-		RemovedAt: max(r.cfg.Now().UnixNano(), 0), WorkerID: r.cfg.WorkerID, Sets: []removedSet{},
+		RemovedAt: max(r.cfg.Now().UnixNano(), 0), WorkerID: r.cfg.WorkerID, Sets: []removedBlock{},
 	}
 	for _, n := range names {
-		line, err := r.set(ctx, n)
+		line, err := r.block(ctx, n)
 		if err != nil {
 			return err
 		}
@@ -144,22 +144,22 @@ func (r *Retainer) hour(ctx context.Context, res timegrid.Resolution, names []ca
 
 // set removes one set; nil when it was none. What an earlier call removed before it could
 // write it down has a line without figures.
-func (r *Retainer) set(ctx context.Context, n catalog.Name) (*removedSet, error) {
+func (r *Retainer) block(ctx context.Context, n catalog.Name) (*removedBlock, error) {
 	rec, _, err := catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, n.Key())
 	switch {
 	case err != nil:
 		return nil, err
 	case rec.Removed != nil:
-		return &removedSet{Key: n.Key(), Objects: len(rec.Removed.Keys)}, nil
-	case rec.Set == nil:
+		return &removedBlock{Key: n.Key(), Objects: len(rec.Removed.Keys)}, nil
+	case rec.Block == nil:
 		return nil, nil
 	}
-	line := &removedSet{Key: n.Key(), Samples: rec.Set.Counts.Samples, Objects: len(rec.Set.Keys())}
-	for _, o := range rec.Set.Objects {
+	line := &removedBlock{Key: n.Key(), Samples: rec.Block.Counts.Samples, Objects: len(rec.Block.Keys())}
+	for _, o := range rec.Block.Objects {
 		line.Bytes += o.ChunkBytes + o.IndexBytes
 	}
-	if rec.Set.Into != nil {
-		line.Into = rec.Set.Into.Name.Key()
+	if rec.Block.Into != nil {
+		line.Into = rec.Block.Into.Name.Key()
 	}
 	_, err = r.cfg.Publisher.Expire(ctx, n)
 	return line, err

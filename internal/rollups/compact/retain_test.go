@@ -44,7 +44,7 @@ func TestRetention(t *testing.T) {
 	w.collect()
 	v := w.view()
 	for h := hour0; h < hour0+7; h++ {
-		if n := len(v.Sets(h, timegrid.Raw)); (n == 0) != (h <= hour0+4) {
+		if n := len(v.Blocks(h, timegrid.Raw)); (n == 0) != (h <= hour0+4) {
 			t.Errorf("hour %d has %d raw sets", h-hour0, n)
 		}
 	}
@@ -68,7 +68,7 @@ func TestRetention(t *testing.T) {
 	same(t, "1m", w.answers(w.view(), timegrid.OneMinute), minutes)
 	// A late batch makes a set anew, which no reader takes for the hour, and which goes, too.
 	w.roll(hour0, 0, timegrid.Raw, timegrid.OneMinute)
-	if n := len(w.view().Sets(hour0, timegrid.Raw)); n != 0 {
+	if n := len(w.view().Blocks(hour0, timegrid.Raw)); n != 0 {
 		t.Fatalf("%d sets of an hour that has expired", n)
 	}
 	if len(w.keys(layout.RollupPrefix+"window=raw/")) == 0 {
@@ -157,15 +157,15 @@ func TestLooker(t *testing.T) {
 	w.rollAll(hour0, 7, timegrid.Raw, timegrid.OneMinute)
 	st := settings()
 	p := w.tap()
-	l := compact.NewLooker(p, authority)
+	l := compact.NewScanner(p, authority)
 	mine := func(id shard.ID) bool { return st.Owner(id) == 2 }
 	look := func() {
 		t.Helper()
-		seen, err := l.Look(t.Context(), timegrid.Raw, hour0, hour0+6, mine)
+		seen, err := l.Scan(t.Context(), timegrid.Raw, hour0, hour0+6, mine)
 		if err != nil || seen.Skipped > 0 {
 			t.Fatal(seen.Skipped, err)
 		}
-		got := seen.Sets
+		got := seen.Blocks
 		var want []string
 		for _, s := range setsOf(w.view(), timegrid.Raw) {
 			if mine(s.Name.Shard) {
@@ -203,7 +203,7 @@ func TestUnneededCompaction(t *testing.T) {
 	c := w.candidate(st)
 	p := w.tap()
 	p.before = func(n int, write bool) error {
-		if len(w.keys(layout.RollupSetsHour(hour0))) > 2 { // the compaction is committed
+		if len(w.keys(layout.BlockManifestsHour(hour0))) > 2 { // the compaction is committed
 			return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
 		}
 		return nil
@@ -211,10 +211,10 @@ func TestUnneededCompaction(t *testing.T) {
 	if _, err := w.compactorOver(p, tapRefs{p}, st).Compact(t.Context(), c, 7); !errors.Is(err, errCrash) {
 		t.Fatal(err)
 	}
-	l := compact.NewLooker(w.store, authority)
+	l := compact.NewScanner(w.store, authority)
 	unneeded := func() []string {
 		t.Helper()
-		seen, err := l.Look(t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
+		seen, err := l.Scan(t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
 		w.must(err)
 		var out []string
 		for _, n := range seen.Unneeded() {
@@ -240,7 +240,7 @@ func TestWhoNeedsACompaction(t *testing.T) {
 	want := w.answers(w.view(), timegrid.Raw)
 	p := w.tap()
 	p.before = func(n int, write bool) error {
-		if len(w.keys(layout.RollupSetsHour(hour0))) > 2 {
+		if len(w.keys(layout.BlockManifestsHour(hour0))) > 2 {
 			return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
 		}
 		return nil
@@ -257,7 +257,7 @@ func TestWhoNeedsACompaction(t *testing.T) {
 		w.collect()
 		r, _, err := catalog.Read(t.Context(), w.store, authority, c.Key())
 		w.must(err)
-		if (r.Set != nil) != want {
+		if (r.Block != nil) != want {
 			t.Fatalf("%s: removed %t", when, r.Removed != nil)
 		}
 		if r.Removed != nil {

@@ -10,26 +10,26 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 )
 
-// Series gives the series of one set, whose rows may be in a compaction, in no order
+// Series gives the series of one block, whose rows may be in a compaction, in no order
 // that counts. Errors: those of the store, and ErrNotConserved when rows are missing.
-func Series(ctx context.Context, r objstore.Reader, authority string, set *catalog.Set) ([]chunk.Series, error) {
-	if set.Into != nil && set.Into.Set == nil {
-		c, err := NewLooker(r, authority).records.Compaction(ctx, set.Into.Name)
+func Series(ctx context.Context, r objstore.Reader, authority string, of *catalog.Block) ([]chunk.Series, error) {
+	if of.Into != nil && of.Into.Block == nil {
+		c, err := NewScanner(r, authority).records.Compaction(ctx, of.Into.Name)
 		if err != nil {
 			return nil, err
 		}
-		into := *set.Into
-		into.Set = c
-		resolved := *set
+		into := *of.Into
+		into.Block = c
+		resolved := *of
 		resolved.Into = &into
-		set = &resolved
+		of = &resolved
 	}
 	var out []chunk.Series
 	var rows uint64
 	d := chunk.NewDecoder(&chunk.Index{}, chunk.Limits{})
-	for _, p := range catalog.Pieces([]*catalog.Set{set}) {
-		for i := range p.Set.Objects {
-			c, err := block.From(r).Open(ctx, p, &p.Set.Objects[i])
+	for _, p := range catalog.Pieces([]*catalog.Block{of}) {
+		for i := range p.Block.Objects {
+			c, err := block.From(r).Open(ctx, p, &p.Block.Objects[i])
 			if err != nil {
 				return nil, err
 			}
@@ -51,8 +51,8 @@ func Series(ctx context.Context, r objstore.Reader, authority string, set *catal
 			}
 		}
 	}
-	if rows != set.Counts.Samples {
-		return nil, fmt.Errorf("%w: %d rows of %s, it has %d", ErrNotConserved, rows, set.Name.Key(), set.Counts.Samples)
+	if rows != of.Counts.Samples {
+		return nil, fmt.Errorf("%w: %d rows of %s, it has %d", ErrNotConserved, rows, of.Name.Key(), of.Counts.Samples)
 	}
 	return out, nil
 }

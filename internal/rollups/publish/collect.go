@@ -146,7 +146,7 @@ const (
 func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64) (state, error) {
 	r, err := x.record(ctx, t.ManifestKey())
 	if record.Unreadable(err) {
-		n, perr := layout.ParseRollupSet(t.ManifestKey())
+		n, perr := layout.ParseBlockManifest(t.ManifestKey())
 		if perr != nil {
 			return live, nil
 		}
@@ -166,7 +166,7 @@ func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64
 		if x.c.cfg.Clock.Now().UnixMilli()-since < x.c.cfg.Policy.AbortAfter.Milliseconds() {
 			return undecided, nil
 		}
-		n, err := layout.ParseRollupSet(t.ManifestKey())
+		n, err := layout.ParseBlockManifest(t.ManifestKey())
 		if err != nil {
 			return live, nil
 		}
@@ -180,7 +180,7 @@ func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64
 		r = &rec
 	}
 	// Committed by another plan, or without this object: this reference never counts.
-	if r.Set != nil && r.Set.TransactionID == string(t) && r.Set.Names(key) {
+	if r.Block != nil && r.Block.TransactionID == string(t) && r.Block.Names(key) {
 		return live, nil
 	}
 	return dead, nil

@@ -112,8 +112,8 @@ func (x *collection) item(ctx context.Context, i Item) error {
 	var later []string
 	objects := map[timegrid.Hour][]string{}
 	for _, key := range i.Keys {
-		if n, err := layout.ParseRollupSet(key); err == nil {
-			keys, wait, err := x.removeSet(ctx, n)
+		if n, err := layout.ParseBlockManifest(key); err == nil {
+			keys, wait, err := x.removeBlock(ctx, n)
 			if err != nil {
 				return err
 			}
@@ -164,7 +164,7 @@ func (x *collection) log(key string, a Action, detail string) {
 
 // removeSet turns a superseded set into its Removed record, and gives the objects that
 // may go with it. wait: it could not be decided now.
-func (x *collection) removeSet(ctx context.Context, n catalog.Name) (keys []string, wait bool, err error) {
+func (x *collection) removeBlock(ctx context.Context, n catalog.Name) (keys []string, wait bool, err error) {
 	key := n.Key()
 	r, info, err := x.c.record(ctx, key)
 	switch {
@@ -180,7 +180,7 @@ func (x *collection) removeSet(ctx context.Context, n catalog.Name) (keys []stri
 		return r.Removed.Keys, false, nil
 	}
 	if n.Span > 0 {
-		return x.removeCompaction(ctx, r.Set, info.ETag)
+		return x.removeCompaction(ctx, r.Block, info.ETag)
 	}
 	by, err := x.c.superseding(ctx, n)
 	if err != nil {
@@ -190,7 +190,7 @@ func (x *collection) removeSet(ctx context.Context, n catalog.Name) (keys []stri
 		x.log(key, Kept, "not superseded")
 		return nil, false, nil
 	}
-	removed := r.Set.Remove(by, x.c.cfg.Clock.Now().UnixNano(), x.c.cfg.WorkerID)
+	removed := r.Block.Remove(by, x.c.cfg.Clock.Now().UnixNano(), x.c.cfg.WorkerID)
 	ok, err := x.c.replaceRecord(ctx, key, info.ETag, removed)
 	if err != nil || !ok {
 		return nil, true, err

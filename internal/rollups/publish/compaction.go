@@ -16,7 +16,7 @@ import (
 // record. A source needs it while it may be what readers follow to it, now or later:
 // it is the highest committed generation, and points here or at nothing yet. None of
 // the other states leads back.
-func (x *collection) removeCompaction(ctx context.Context, s *catalog.Set, etag string) (keys []string, wait bool, err error) {
+func (x *collection) removeCompaction(ctx context.Context, s *catalog.Block, etag string) (keys []string, wait bool, err error) {
 	key := s.Name.Key()
 	for _, src := range slices.Backward(s.Sources) {
 		needed, err := x.c.needs(ctx, src, s.Name)
@@ -45,10 +45,10 @@ func (c *core) needs(ctx context.Context, src, compaction catalog.Name) (bool, e
 	switch {
 	case err != nil:
 		return false, err
-	case r == nil || r.Set == nil:
+	case r == nil || r.Block == nil:
 		return false, nil // removed
-	case r.Set.Into != nil && r.Set.Into.Name != compaction:
-		return r.Set.Into.Earlier(compaction), nil
+	case r.Block.Into != nil && r.Block.Into.Name != compaction:
+		return r.Block.Into.Earlier(compaction), nil
 	}
 	by, err := c.superseding(ctx, src)
 	return by == 0, err
@@ -67,11 +67,11 @@ const (
 // committed with the set among its sources. The set's objects, and a compaction that it
 // pointed at before, go on the delayed queue first. Repeats are harmless.
 func (p *Publisher) Compact(ctx context.Context, src, into catalog.Name) (Changed, error) {
-	ch, err := p.turn(ctx, src, "compacted", func(s *catalog.Set) *catalog.Record {
+	ch, err := p.redirect(ctx, src, "compacted", func(s *catalog.Block) *catalog.Record {
 		if !s.Into.Earlier(into) {
 			return nil
 		}
-		return &catalog.Record{Set: s.Compacted(into, p.cfg.Clock.Now().UnixNano(), p.cfg.WorkerID)}
+		return &catalog.Record{Block: s.Compacted(into, p.cfg.Clock.Now().UnixNano(), p.cfg.WorkerID)}
 	})
 	if err != nil {
 		err = fmt.Errorf("compact %s into %s: %w", src.Key(), into.Key(), err)
@@ -85,7 +85,7 @@ func (p *Publisher) Expire(ctx context.Context, n catalog.Name) (Changed, error)
 	if n.Span > 0 {
 		return Already, fmt.Errorf("expire %s: %w: it is a compaction", n.Key(), ErrInvalid)
 	}
-	ch, err := p.turn(ctx, n, "expired", func(s *catalog.Set) *catalog.Record {
+	ch, err := p.redirect(ctx, n, "expired", func(s *catalog.Block) *catalog.Record {
 		return &catalog.Record{Removed: s.Remove(0, p.cfg.Clock.Now().UnixNano(), p.cfg.WorkerID)}
 	})
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *Publisher) Release(ctx context.Context, n catalog.Name) error {
 const maxTurns = 4
 
 // turn writes another record over a committed set's, by its ETag.
-func (p *Publisher) turn(ctx context.Context, n catalog.Name, reason string, next func(*catalog.Set) *catalog.Record) (Changed, error) {
+func (p *Publisher) redirect(ctx context.Context, n catalog.Name, reason string, next func(*catalog.Block) *catalog.Record) (Changed, error) {
 	for try := 0; ; try++ {
 		r, info, err := p.record(ctx, n.Key())
 		switch {
@@ -114,10 +114,10 @@ func (p *Publisher) turn(ctx context.Context, n catalog.Name, reason string, nex
 			return Already, err
 		case r == nil:
 			return Already, ErrGap
-		case r.Set == nil:
+		case r.Block == nil:
 			return Already, nil
 		}
-		to := next(r.Set)
+		to := next(r.Block)
 		if to == nil {
 			return Already, nil
 		}
@@ -125,9 +125,9 @@ func (p *Publisher) turn(ctx context.Context, n catalog.Name, reason string, nex
 			return Already, fmt.Errorf("%w: the record changes again and again", ErrUndecided)
 		}
 		// First what is to follow: it is looked at after the grace, and kept if it is in use.
-		left := r.Set.Keys()
-		if r.Set.Into != nil {
-			left = append(left, r.Set.Into.Name.Key())
+		left := r.Block.Keys()
+		if r.Block.Into != nil {
+			left = append(left, r.Block.Into.Name.Key())
 		}
 		err = p.push(ctx, reason, left, 0, p.cfg.Policy.Grace)
 		p.cfg.Events.queued(reason, len(left), err)

@@ -109,7 +109,7 @@ func (w *sim) mustPublish(t *testing.T, gen, supersedes uint64) {
 	if err != nil {
 		t.Fatalf("generation %d: %v", gen, err)
 	}
-	w.checkAnswer(res.Set.Name.Key(), res.Set.TransactionID, res, nil)
+	w.checkAnswer(res.Block.Name.Key(), res.Block.TransactionID, res, nil)
 }
 
 // A publisher that dies, or is told "unknown", at any request: whoever takes up the
@@ -145,7 +145,7 @@ func TestPublisherCrashesAtEveryRequest(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
-				w.checkAnswer(res.Set.Name.Key(), res.Set.TransactionID, res, nil)
+				w.checkAnswer(res.Block.Name.Key(), res.Block.TransactionID, res, nil)
 				w.end(t, name)
 			}
 		}
@@ -206,7 +206,7 @@ func (w *sim) half(p *port) {
 type noManifest struct{ *port }
 
 func (s noManifest) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if _, err := layout.ParseRollupSet(key); err == nil {
+	if _, err := layout.ParseBlockManifest(key); err == nil {
 		return objstore.Info{}, objstore.ErrDenied
 	}
 	return s.port.Create(ctx, key, body, o)
@@ -244,7 +244,7 @@ func (w *sim) end(t *testing.T, name string) {
 	for _, v := range w.violations {
 		t.Errorf("%s: %s", name, v)
 	}
-	if s := w.record(layout.RollupSet(hour0, 1, timegrid.Raw, 1)); s == nil || s.Removed == nil {
+	if s := w.record(layout.BlockManifest(hour0, 1, timegrid.Raw, 1)); s == nil || s.Removed == nil {
 		t.Errorf("%s: generation 1 is not removed", name)
 	}
 	if t.Failed() {

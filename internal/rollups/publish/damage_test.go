@@ -20,13 +20,13 @@ func (w *world) publish(pub publish.Publication) (publish.Result, error) {
 	return w.publisher().Publish(w.t.Context(), pub)
 }
 
-func (w *world) mustPublish(pub publish.Publication) *catalog.Set {
+func (w *world) mustPublish(pub publish.Publication) *catalog.Block {
 	w.t.Helper()
 	res, err := w.publish(pub)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return res.Set
+	return res.Block
 }
 
 func (w *world) put(key string, body []byte) {
@@ -74,23 +74,23 @@ func TestADamagedRecordIsSuperseded(t *testing.T) {
 			t.Errorf("%s is gone before anything took its place", key)
 		}
 	}
-	set := w.mustPublish(next)
+	block := w.mustPublish(next)
 	c, err := catalog.New(catalog.Config{Reader: w.store, AuthorityID: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	v, err := c.Refresh(t.Context(), hour0, hour0)
-	if err != nil || v.Set(hour0, 1, timegrid.Raw).Name != set.Name || len(v.Problems(hour0)) != 0 {
-		t.Errorf("%+v, %v, %v", v.Set(hour0, 1, timegrid.Raw), v.Problems(hour0), err)
+	if err != nil || v.Block(hour0, 1, timegrid.Raw).Name != block.Name || len(v.Problems(hour0)) != 0 {
+		t.Errorf("%+v, %v, %v", v.Block(hour0, 1, timegrid.Raw), v.Problems(hour0), err)
 	}
 	w.collect()
-	for _, key := range set.Keys() {
+	for _, key := range block.Keys() {
 		if !w.there(key) {
 			t.Errorf("%s is gone", key)
 		}
 	}
 	for _, key := range damaged.Keys() {
-		if w.there(key) != set.Names(key) {
+		if w.there(key) != block.Names(key) {
 			t.Errorf("%s: there %v", key, w.there(key))
 		}
 	}
@@ -106,8 +106,8 @@ func TestADamagedRecordIsSuperseded(t *testing.T) {
 // A generation that replaces a damaged one reads what is there and goes on to the next.
 func TestVerifyReadsWhatIsThere(t *testing.T) {
 	w := newWorld(t)
-	set := w.mustPublish(publication(1, 0, "x"))
-	bad := set.Objects[0].ChunkKey
+	block := w.mustPublish(publication(1, 0, "x"))
+	bad := block.Objects[0].ChunkKey
 	cfg := w.config()
 	cfg.Store = fault.New(w.store, 1, fault.Refused("get", bad, objstore.ErrChecksum))
 	p, err := publish.NewPublisher(cfg)
@@ -121,10 +121,10 @@ func TestVerifyReadsWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := res.Set.Objects[0]; o.ChunkKey == bad || o.ChunkSHA256 != set.Objects[0].ChunkSHA256 || o.IndexKey != set.Objects[0].IndexKey {
+	if o := res.Block.Objects[0]; o.ChunkKey == bad || o.ChunkSHA256 != block.Objects[0].ChunkSHA256 || o.IndexKey != block.Objects[0].IndexKey {
 		t.Errorf("%+v", o)
 	}
-	if b, _, err := w.store.Get(t.Context(), res.Set.Objects[0].ChunkKey, objstore.GetOptions{}); err != nil || string(b) != "chunk x" {
+	if b, _, err := w.store.Get(t.Context(), res.Block.Objects[0].ChunkKey, objstore.GetOptions{}); err != nil || string(b) != "chunk x" {
 		t.Errorf("%q, %v", b, err)
 	}
 }
@@ -162,7 +162,7 @@ func (w *world) records() []publish.Record {
 func TestAnOlderCopyOfTheReferencesIsNoticed(t *testing.T) {
 	w := newWorld(t)
 	copied := w.records()
-	set := w.mustPublish(publication(1, 0, "x"))
+	block := w.mustPublish(publication(1, 0, "x"))
 	w.restore(copied)
 	if _, err := w.publish(publication(2, 1, "x", "y")); !errors.Is(err, publish.ErrRefsStale) || !errors.Is(err, publish.ErrEpochMismatch) {
 		t.Fatalf("published over an older copy: %v", err)
@@ -195,7 +195,7 @@ func TestAnOlderCopyOfTheReferencesIsNoticed(t *testing.T) {
 			t.Errorf("%s is gone", key)
 		}
 	}
-	for _, key := range set.Keys() {
+	for _, key := range block.Keys() {
 		if w.there(key) {
 			t.Errorf("%s of the superseded set is left", key)
 		}
@@ -207,7 +207,7 @@ func TestReferencesAreMadeAgain(t *testing.T) {
 	w := newWorld(t)
 	w.mustPublish(publication(1, 0, "x"))
 	copied := w.records()
-	set := w.mustPublish(publication(2, 1, "x", "y"))
+	block := w.mustPublish(publication(2, 1, "x", "y"))
 	look := func(add bool, want publish.References) {
 		t.Helper()
 		got, err := w.collector().References(t.Context(), add, nil)
@@ -237,11 +237,11 @@ func TestReferencesAreMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, _ := w.refs.Epoch(t.Context())
-	gone := set.Objects[1].ChunkKey
+	gone := block.Objects[1].ChunkKey
 	if err := w.refs.Swap(t.Context(), f.ID, publish.Record{Key: gone}, publish.Record{Key: gone, Condemned: true}); err != nil {
 		t.Fatal(err)
 	}
-	w.put(layout.RollupSet(hour0, 1, timegrid.Raw, 1), []byte("{"))
-	look(true, publish.References{Sets: 1, Objects: 4, Missing: 3, Condemned: 1, Unreadable: []string{layout.RollupSet(hour0, 1, timegrid.Raw, 1)}})
-	look(true, publish.References{Sets: 1, Objects: 4, Condemned: 1, Unreadable: []string{layout.RollupSet(hour0, 1, timegrid.Raw, 1)}})
+	w.put(layout.BlockManifest(hour0, 1, timegrid.Raw, 1), []byte("{"))
+	look(true, publish.References{Sets: 1, Objects: 4, Missing: 3, Condemned: 1, Unreadable: []string{layout.BlockManifest(hour0, 1, timegrid.Raw, 1)}})
+	look(true, publish.References{Sets: 1, Objects: 4, Condemned: 1, Unreadable: []string{layout.BlockManifest(hour0, 1, timegrid.Raw, 1)}})
 }

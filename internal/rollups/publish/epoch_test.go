@@ -48,7 +48,7 @@ func TestNothingIsDeletedBeforeOlderEpochsAreDecided(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range res.Set.Keys() {
+	for _, key := range res.Block.Keys() {
 		if _, err := w.store.Head(t.Context(), key); err != nil {
 			t.Error(err)
 		}
@@ -102,7 +102,7 @@ func TestLateDeleteMeetsNoNewObject(t *testing.T) {
 	if err := late.Release(t.Context(), late.Delayed()[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range res.Set.Keys() {
+	for _, key := range res.Block.Keys() {
 		if _, err := w.store.Head(t.Context(), key); err != nil {
 			t.Error(err)
 		}

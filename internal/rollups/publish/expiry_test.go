@@ -40,7 +40,7 @@ func TestViewOfAnHourThatExpires(t *testing.T) {
 	putPlan(t, w.store, 2)
 	raw := put(timegrid.Raw, 1, 0)
 	put(timegrid.OneMinute, 1, 0)
-	if v := view(); v.Expired(hour0, timegrid.Raw) || len(v.Sets(hour0, timegrid.Raw)) != 1 {
+	if v := view(); v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) != 1 {
 		t.Fatal("expired")
 	}
 	retain := func(s publish.Store, to timegrid.Hour) error {
@@ -56,7 +56,7 @@ func TestViewOfAnHourThatExpires(t *testing.T) {
 	if err := retain(stopped, hour0); err == nil {
 		t.Fatal("it was not stopped")
 	}
-	if v := view(); !v.Expired(hour0, timegrid.Raw) || v.Set(hour0, raw.Shard, timegrid.Raw) != nil {
+	if v := view(); !v.Expired(hour0, timegrid.Raw) || v.Block(hour0, raw.Shard, timegrid.Raw) != nil {
 		t.Error("decided: readers take the hour's sets")
 	} else if _, ok := v.Instead(hour0, timegrid.OneMinute); !ok {
 		t.Error("no 1m rows stand in")

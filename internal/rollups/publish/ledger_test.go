@@ -147,13 +147,13 @@ func (l *ledger) changed(n catalog.Name, r *catalog.Record) {
 // checkTurn: a record goes on, and never back.
 func (l *ledger) checkTurn(n catalog.Name, was, r *catalog.Record) {
 	switch {
-	case was == nil && r.Set != nil && n.Span == 0:
-		l.checkInputs(r.Set)
+	case was == nil && r.Block != nil && n.Span == 0:
+		l.checkInputs(r.Block)
 	case was == nil || was.Aborted != nil && r.Aborted != nil:
-	case was.Set == nil:
+	case was.Block == nil:
 		l.w.violated("turn: %s was not committed, or removed, and is another now", n.Key())
-	case r.Set != nil && (was.Set.Into != nil && !was.Set.Into.Earlier(r.Set.Into.Name) || r.Set.Into == nil):
-		l.w.violated("turn: %s pointed at %v, and points back", n.Key(), was.Set.Into)
+	case r.Block != nil && (was.Block.Into != nil && !was.Block.Into.Earlier(r.Block.Into.Name) || r.Block.Into == nil):
+		l.w.violated("turn: %s pointed at %v, and points back", n.Key(), was.Block.Into)
 	}
 	if r.Removed != nil && r.Removed.SupersededBy == 0 {
 		l.checkGone(n, was)
@@ -161,14 +161,14 @@ func (l *ledger) checkTurn(n catalog.Name, was, r *catalog.Record) {
 }
 
 // checkInputs: what a generation covered, the next ones cover.
-func (l *ledger) checkInputs(s *catalog.Set) {
+func (l *ledger) checkInputs(s *catalog.Block) {
 	n := s.Name
 	if got, most := int(s.Inputs.Records()), l.accepted[place{n.Hour, n.Shard}]; got > most {
 		l.w.violated("inputs: %s has %d records, %d are accepted", n.Key(), got, most)
 	}
 	for n.Generation--; n.Generation > 0; n.Generation-- {
-		if r := l.last[n]; r != nil && r.Set != nil && r.Set.Inputs.Records() > s.Inputs.Records() {
-			l.w.violated("inputs: %s has %d records, generation %d has %d", s.Name.Key(), s.Inputs.Records(), n.Generation, r.Set.Inputs.Records())
+		if r := l.last[n]; r != nil && r.Block != nil && r.Block.Inputs.Records() > s.Inputs.Records() {
+			l.w.violated("inputs: %s has %d records, generation %d has %d", s.Name.Key(), s.Inputs.Records(), n.Generation, r.Block.Inputs.Records())
 		}
 	}
 }
@@ -181,15 +181,15 @@ func (l *ledger) checkGone(n catalog.Name, was *catalog.Record) {
 		}
 		return
 	}
-	if was == nil || was.Set == nil {
+	if was == nil || was.Block == nil {
 		return
 	}
-	for _, src := range was.Set.Sources {
+	for _, src := range was.Block.Sources {
 		r := l.last[src]
-		if top := l.top(src); r == nil || r.Set == nil || top != src {
+		if top := l.top(src); r == nil || r.Block == nil || top != src {
 			continue
 		}
-		if i := r.Set.Into; i == nil || i.Name == n || i.Earlier(n) {
+		if i := r.Block.Into; i == nil || i.Name == n || i.Earlier(n) {
 			l.w.violated("needed: %s is removed, and %s may lead there", n.Key(), src.Key())
 		}
 	}
@@ -220,10 +220,10 @@ func (l *ledger) newest(res timegrid.Resolution) map[place]catalog.Name {
 
 // tops are the highest committed generations of a resolution, as a true view has them, and
 // how many records each has. Expired ones are left out.
-func (l *ledger) tops(res timegrid.Resolution) (sets []*catalog.Set, records map[place]int) {
+func (l *ledger) tops(res timegrid.Resolution) (blocks []*catalog.Block, records map[place]int) {
 	records = map[place]int{}
 	for at, n := range l.newest(res) {
-		s := l.last[n].Set
+		s := l.last[n].Block
 		if s == nil {
 			continue
 		}
@@ -231,27 +231,27 @@ func (l *ledger) tops(res timegrid.Resolution) (sets []*catalog.Set, records map
 		if s.Into != nil {
 			of, into := *s, *s.Into
 			if to := l.last[into.Name]; to != nil {
-				into.Set = to.Set
+				into.Block = to.Block
 			}
-			if into.Set == nil {
+			if into.Block == nil {
 				l.w.violated("lost: %s points at %s, which is not there", n.Key(), into.Name.Key())
 				continue
 			}
 			of.Into = &into
 			s = &of
 		}
-		sets = append(sets, s)
+		blocks = append(blocks, s)
 	}
-	return sets, records
+	return blocks, records
 }
 
 // checkRows: each record that the highest generations cover is read once.
 func (l *ledger) checkRows(res timegrid.Resolution) {
-	sets, records := l.tops(res)
+	blocks, records := l.tops(res)
 	seen := map[row]int{}
-	for _, p := range catalog.Pieces(sets) {
-		for i := range p.Set.Objects {
-			l.count(seen, &p, l.chunkRows(&p.Set.Objects[i]))
+	for _, p := range catalog.Pieces(blocks) {
+		for i := range p.Block.Objects {
+			l.count(seen, &p, l.chunkRows(&p.Block.Objects[i]))
 		}
 	}
 	l.compare("rows", res.String(), seen, records)

@@ -22,7 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// life is one schedule of the whole life of published sets: workers that roll up what was
+// life is one schedule of the whole life of blocks: workers that roll up what was
 // accepted, with late batches, compactors and retentions with stale views, collectors, and
 // readers that opened a view before.
 type life struct {
@@ -204,7 +204,7 @@ func (l *life) roll(p *port, at place, res timegrid.Resolution, fence uint64, v 
 	gen := v.Top(at.hour, at.shard, res) + 1
 	plan := lifePlan{l.ledger.accepted[at]}
 	pub := publish.Publication{Name: catalog.Name{Hour: at.hour, Shard: at.shard, Resolution: res, Generation: gen}, Shards: lifeShards, Fence: fence}
-	if s := v.Set(at.hour, at.shard, res); s != nil {
+	if s := v.Block(at.hour, at.shard, res); s != nil {
 		pub.Supersedes = s.Name.Generation
 		if int(s.Inputs.Records()) == plan.Records {
 			return errNothingNew
@@ -238,13 +238,13 @@ func (l *life) compact(p *port) {
 	res, fence := l.anyResolution(), uint64(l.n)
 	c := l.compactor(p)
 	for range 1 + l.rng.IntN(2) {
-		var sets []*catalog.Set
+		var blocks []*catalog.Block
 		if l.rng.IntN(2) == 0 {
-			seen, err := compact.NewLooker(p, "a").Look(context.Background(), res, hour0, hour0+lifeHours-1, func(shard.ID) bool { return true })
+			seen, err := compact.NewScanner(p, "a").Scan(context.Background(), res, hour0, hour0+lifeHours-1, func(shard.ID) bool { return true })
 			if err != nil {
 				continue
 			}
-			sets = seen.Sets
+			blocks = seen.Blocks
 			ask := seen.Unneeded()
 			if k := len(seen.Compactions); k > 0 && l.rng.IntN(2) == 0 { // an item proves nothing
 				ask = append(ask, seen.Compactions[l.rng.IntN(k)])
@@ -253,9 +253,9 @@ func (l *life) compact(p *port) {
 				l.note(p.name, "released "+n.Key(), p.publisher().Release(context.Background(), n))
 			}
 		} else if v := l.lookOrGuess(p); v != nil {
-			sets = setsOf(v, res)
+			blocks = setsOf(v, res)
 		}
-		cands := l.settings.Choose(res, sets, 0, l.clock.now)
+		cands := l.settings.Choose(res, blocks, 0, l.clock.now)
 		if len(cands) == 0 {
 			continue
 		}
@@ -277,12 +277,12 @@ func (l *life) compactor(p *port) *compact.Compactor {
 	return c
 }
 
-func setsOf(v *catalog.View, res timegrid.Resolution) []*catalog.Set {
-	var sets []*catalog.Set
+func setsOf(v *catalog.View, res timegrid.Resolution) []*catalog.Block {
+	var blocks []*catalog.Block
 	for _, h := range v.Hours() {
-		sets = append(sets, v.Sets(h, res)...)
+		blocks = append(blocks, v.Blocks(h, res)...)
 	}
-	return sets
+	return blocks
 }
 
 // retain moves the end of what is kept on, and removes what lies behind it.
@@ -334,9 +334,9 @@ func (l *life) read(p *port) {
 			return
 		}
 	}
-	sets := setsOf(v, res)
+	blocks := setsOf(v, res)
 	records := map[place]int{}
-	for _, s := range sets {
+	for _, s := range blocks {
 		at := place{s.Name.Hour, s.Name.Shard}
 		records[at] = int(s.Inputs.Records())
 		if gen := newest[at].Generation; s.Name.Generation < gen {
@@ -352,9 +352,9 @@ func (l *life) read(p *port) {
 		}
 	}
 	seen := map[row]int{}
-	for _, piece := range catalog.Pieces(sets) {
-		for i := range piece.Set.Objects {
-			o := &piece.Set.Objects[i]
+	for _, piece := range catalog.Pieces(blocks) {
+		for i := range piece.Block.Objects {
+			o := &piece.Block.Objects[i]
 			for _, get := range []struct {
 				key string
 				sum identity.Digest
@@ -362,7 +362,7 @@ func (l *life) read(p *port) {
 				b, _, err := p.Get(context.Background(), get.key, objstore.GetOptions{})
 				switch {
 				case errors.Is(err, objstore.ErrNotFound):
-					l.gone(piece.Set, get.key)
+					l.gone(piece.Block, get.key)
 					return
 				case err != nil:
 					return
@@ -379,9 +379,9 @@ func (l *life) read(p *port) {
 }
 
 // gone: an object that a view named is not there; so the set that named it gave way.
-func (l *life) gone(s *catalog.Set, key string) {
+func (l *life) gone(s *catalog.Block, key string) {
 	l.replaced++
-	if r := l.record(s.Name.Key()); r != nil && r.Set != nil && r.Set.Names(key) {
+	if r := l.record(s.Name.Key()); r != nil && r.Block != nil && r.Block.Names(key) {
 		l.violated("missing: a reader does not find %s, and %s names it", key, s.Name.Key())
 	}
 }
@@ -444,15 +444,15 @@ func (l *life) rollRest(p *port) {
 
 // compactRest compacts what is due, and asks for what is needed no more.
 func (l *life) compactRest(p *port, fence uint64) {
-	looker := compact.NewLooker(p, "a")
+	looker := compact.NewScanner(p, "a")
 	for _, res := range l.resolutions {
 		for round := 0; ; round++ {
-			seen, err := looker.Look(context.Background(), res, hour0, hour0+lifeHours-1, func(shard.ID) bool { return true })
+			seen, err := looker.Scan(context.Background(), res, hour0, hour0+lifeHours-1, func(shard.ID) bool { return true })
 			if err != nil || seen.Skipped > 0 {
 				l.violated("end: %d hours are skipped, %v", seen.Skipped, err)
 				return
 			}
-			cands := l.settings.Choose(res, seen.Sets, 0, l.clock.now)
+			cands := l.settings.Choose(res, seen.Blocks, 0, l.clock.now)
 			if len(cands) == 0 {
 				for _, n := range seen.Unneeded() {
 					if err := p.publisher().Release(context.Background(), n); err != nil {
@@ -498,19 +498,19 @@ func (l *life) checkEnd() {
 	l.read(p)
 	named := map[string]bool{}
 	for n, r := range l.ledger.last {
-		if r.Set == nil {
+		if r.Block == nil {
 			continue
 		}
 		if n.Span == 0 && l.ledger.top(n) != n {
 			l.violated("collected: %s is superseded, and there", n.Key())
 		}
-		if n.Span > 0 && !slices.ContainsFunc(r.Set.Sources, func(src catalog.Name) bool {
+		if n.Span > 0 && !slices.ContainsFunc(r.Block.Sources, func(src catalog.Name) bool {
 			s := l.ledger.last[src]
-			return s != nil && s.Set != nil && s.Set.Into != nil && s.Set.Into.Name == n
+			return s != nil && s.Block != nil && s.Block.Into != nil && s.Block.Into.Name == n
 		}) {
 			l.violated("collected: nobody needs %s", n.Key())
 		}
-		for _, k := range r.Set.Keys() {
+		for _, k := range r.Block.Keys() {
 			named[k] = true
 		}
 	}

@@ -56,23 +56,23 @@ var mutants = []mutant{
 		default:
 			t.p.cfg.Events.objectCreated`},
 	{"commit-unread", 1, "answer", "publisher.go", `	if err == nil {
-		return &Result{Set: t.set, Created: true}, nil`, `	if err == nil || mutant == "commit-unread" {
-		return &Result{Set: t.set, Created: true}, nil`},
+		return &Result{Block: t.block, Created: true}, nil`, `	if err == nil || mutant == "commit-unread" {
+		return &Result{Block: t.block, Created: true}, nil`},
 	{"absent-is-aborted", 1, "answer", "publisher.go", `	case r != nil:
 		r.Created`, `	case r == nil && e == nil && mutant == "absent-is-aborted":
 		return nil, ErrAborted
 	case r != nil:
 		r.Created`},
 	{"order-unchecked", 180, "order fence", "publisher.go", `	if err := t.checkOrder(ctx); err != nil {`, `	if err := t.checkOrder(ctx); err != nil && mutant != "order-unchecked" {`},
-	{"fence-unchecked", 180, "fence", "publisher.go", `case r.Set != nil && r.Set.Fence > t.pub.Fence:`, `case mutant != "fence-unchecked" && r.Set != nil && r.Set.Fence > t.pub.Fence:`},
+	{"fence-unchecked", 180, "fence", "publisher.go", `case r.Block != nil && r.Block.Fence > t.pub.Fence:`, `case mutant != "fence-unchecked" && r.Block != nil && r.Block.Fence > t.pub.Fence:`},
 	{"highest-is-removed", 1, "superseded", "collector.go", `	if by == 0 {`, `	if by == 0 && mutant != "highest-is-removed" {`},
 	{"aborted-supersedes", 1, "superseded", "record.go", `		if err != nil || st.Committed > 0 {`, `		if mutant == "aborted-supersedes" {
 			st.Committed = above.Top()
 		}
 		if err != nil || st.Committed > 0 {`},
-	{"removed-is-live", 1, "collected", "collect.go", `	if r.Set != nil && r.Set.TransactionID`, `	if mutant == "removed-is-live" && r.Removed != nil { return live, nil }
-	if r.Set != nil && r.Set.TransactionID`},
-	{"committed-without-it-is-live", 543, "collected", "collect.go", `&& r.Set.Names(key) {`, `&& (r.Set.Names(key) || mutant == "committed-without-it-is-live") {`},
+	{"removed-is-live", 1, "collected", "collect.go", `	if r.Block != nil && r.Block.TransactionID`, `	if mutant == "removed-is-live" && r.Removed != nil { return live, nil }
+	if r.Block != nil && r.Block.TransactionID`},
+	{"committed-without-it-is-live", 543, "collected", "collect.go", `&& r.Block.Names(key) {`, `&& (r.Block.Names(key) || mutant == "committed-without-it-is-live") {`},
 	{"sweep-forgets-superseded", 1, "collected", "sweep.go", `if g.Name.Generation < committed {`, `if g.Name.Generation < committed && mutant != "sweep-forgets-superseded" {`},
 	{"epoch-unchecked", 168, "missing", "mem/mem.go", `if r.epoch == nil || r.epoch.ID != id {`, `if mutant != "epoch-unchecked" && (r.epoch == nil || r.epoch.ID != id) {`},
 	{"transactions-under-way-survive", 858, "missing", "undecided.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
@@ -86,8 +86,8 @@ var lifeMutants = []mutant{
 	{name: "points-back", seed: 1, finds: "turn collected", file: "../catalog/compaction.go", old: `	if i == nil || i.Name.Span != n.Span {`,
 		new: `	if mutant == "points-back" { return true }
 	if i == nil || i.Name.Span != n.Span {`},
-	{name: "rows-unmasked", seed: 1, finds: "rows", file: "../catalog/pieces.go", old: `Piece{Set: of[0].Into.Set, From: h, To: h, Shards: byHour[h]})`,
-		new: `Piece{Set: of[0].Into.Set, From: h, To: h, Shards: byHour[h]})
+	{name: "rows-unmasked", seed: 1, finds: "rows", file: "../catalog/pieces.go", old: `Piece{Block: of[0].Into.Block, From: h, To: h, Shards: byHour[h]})`,
+		new: `Piece{Block: of[0].Into.Block, From: h, To: h, Shards: byHour[h]})
 		if mutant == "rows-unmasked" { out[len(out)-1].Shards = nil }`},
 	{name: "replaced-in-silence", seed: 0, finds: "TestViewThatMissesTheNextGeneration", file: "../catalog/generations.go", old: `s.Removed.SupersededBy > s.Top {`,
 		new: `s.Removed.SupersededBy > s.Top && mutant != "replaced-in-silence" {`},
@@ -107,10 +107,10 @@ var lifeMutants = []mutant{
 	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `		body := to.Marshal()`,
 		new: `		body := to.Marshal()
 		if i, err := p.cfg.Store.Head(ctx, n.Key()); err == nil && mutant == "turn-unconditional" { info = i }`},
-	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Set.Into != nil && r.Set.Into.Name != compaction:`,
-		new: `	case r.Set.Into == nil && mutant == "needed-by-what-points-there-only":
+	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Block.Into != nil && r.Block.Into.Name != compaction:`,
+		new: `	case r.Block.Into == nil && mutant == "needed-by-what-points-there-only":
 		return false, nil
-	case r.Set.Into != nil && r.Set.Into.Name != compaction:`},
+	case r.Block.Into != nil && r.Block.Into.Name != compaction:`},
 	{name: "needed-by-the-first-source-only", seed: 1, finds: "needed", file: "compaction.go", old: `slices.Backward(s.Sources) {`,
 		new: `slices.Backward(s.Sources) {
 		if mutant == "needed-by-the-first-source-only" && src != s.Sources[0] { continue }`},
@@ -123,13 +123,13 @@ var lifeMutants = []mutant{
 			of.Span = above.Name.Span
 		}
 		if above.Name != of {`},
-	{name: "compactions-unread", seed: 1, finds: "missing", file: "named.go", old: `			case g.Record.Set != nil:`,
-		new: `			case g.Record.Set != nil && (g.Name.Span == 0 || mutant != "compactions-unread"):`},
+	{name: "compactions-unread", seed: 1, finds: "missing", file: "named.go", old: `			case g.Record.Block != nil:`,
+		new: `			case g.Record.Block != nil && (g.Name.Span == 0 || mutant != "compactions-unread"):`},
 	{name: "compactions-under-way-survive", seed: 0, finds: "TestCompactionUnderWayWhenReferencesAreLost", file: "undecided.go", old: `layout.ParseCompactionPlan(key); err == nil {`,
 		new: `layout.ParseCompactionPlan(key); err == nil {
 		if mutant == "compactions-under-way-survive" { return nil }`},
 	{name: "compacted-still-names-it", seed: 1, finds: "collected", file: "collect.go", old: `	// Committed by another plan, or without this object: this reference never counts.`,
-		new: `	if mutant == "compacted-still-names-it" && r.Set != nil && r.Set.Into != nil { return live, nil }`},
+		new: `	if mutant == "compacted-still-names-it" && r.Block != nil && r.Block.Into != nil { return live, nil }`},
 	{name: "turned-before-the-commit", seed: 1, finds: "lost", file: "../compact/compactor.go", old: `	got, err := c.cfg.Publisher.Publish(ctx,`,
 		new: `	if mutant == "turned-before-the-commit" {
 		for _, src := range p.Sources {
@@ -139,10 +139,10 @@ var lifeMutants = []mutant{
 	got, err := c.cfg.Publisher.Publish(ctx,`},
 	{name: "merge-unmasked", seed: 5, finds: "conserved end", file: "../block/cursor.go", old: `r := x.Series(i); p.Holds(r.Agent) &&`,
 		new: `r := x.Series(i); (p.Holds(r.Agent) || mutant == "merge-unmasked") &&`},
-	{name: "unneeded-is-never-said", seed: 50, finds: "collected", file: "../compact/look.go", old: `	at := map[catalog.Name]*catalog.Set{}
-	for _, set`, new: `	if mutant == "unneeded-is-never-said" { return nil }
-	at := map[catalog.Name]*catalog.Set{}
-	for _, set`},
+	{name: "unneeded-is-never-said", seed: 50, finds: "collected", file: "../compact/scan.go", old: `	at := map[catalog.Name]*catalog.Block{}
+	for _, block`, new: `	if mutant == "unneeded-is-never-said" { return nil }
+	at := map[catalog.Name]*catalog.Block{}
+	for _, block`},
 	{name: "expiry-of-some-shards-is-none", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/view.go", old: `	return hr.expired[res] || v.expiry`,
 		new: `	return hr.expired[res] && mutant != "expiry-of-some-shards-is-none" || v.expiry`},
 	{name: "expiry-is-not-read", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/catalog.go", old: `	p.next.expiry, p.next.doubt = e, nil`,
@@ -156,12 +156,12 @@ var lifeMutants = []mutant{
 		new: `s == nil || s.Name.Generation < gen && mutant != "older-rows-stand-in" {`},
 	{name: "retention-of-all-resolutions", seed: 1, finds: "expired", file: "../compact/retain.go", old: `if n.Resolution != res || n.Span > 0 {`,
 		new: `if n.Resolution != res && mutant != "retention-of-all-resolutions" || n.Span > 0 {`},
-	{name: "retention-of-an-hour-more", seed: 1, finds: "expired", file: "../compact/look.go", old: `err == nil && of.Name.Hour > to {`,
+	{name: "retention-of-an-hour-more", seed: 1, finds: "expired", file: "../compact/scan.go", old: `err == nil && of.Name.Hour > to {`,
 		new: `err == nil && of.Name.Hour > to && (mutant != "retention-of-an-hour-more" || of.Name.Hour > to+1) {`},
 	{name: "log-before-it-is-done", seed: 1, finds: "log", file: "../compact/retain.go", old: `	for _, n := range names {
 		line, err`, new: `	if mutant == "log-before-it-is-done" {
 		early := log
-		for _, n := range names { early.Sets = append(early.Sets, removedSet{Key: n.Key()}) }
+		for _, n := range names { early.Sets = append(early.Sets, removedBlock{Key: n.Key()}) }
 		_ = create(ctx, r.cfg.Store, key, RetentionKind.Marshal(early))
 	}
 	for _, n := range names {

@@ -15,13 +15,13 @@ import (
 const maxRemembered = 200_000
 
 // trim leaves of a set what it names.
-func trim(s *catalog.Set) { s.Inputs, s.Sources, s.Into = catalog.Inputs{}, nil, nil }
+func trim(s *catalog.Block) { s.Inputs, s.Sources, s.Into = catalog.Inputs{}, nil, nil }
 
 // named gives the objects that the committed sets of an hour name: object key to
 // manifest key. The listing is made now.
 func (c *Collector) named(ctx context.Context, h timegrid.Hour) (map[string]string, error) {
 	named := map[string]string{}
-	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(h)}) {
 		if err != nil {
 			return named, err
 		}
@@ -38,8 +38,8 @@ func (c *Collector) named(ctx context.Context, h timegrid.Hour) (map[string]stri
 				// may point at it whatever came after.
 			case g.Err != nil:
 				return named, g.Err
-			case g.Record.Set != nil:
-				for _, k := range g.Record.Set.Keys() {
+			case g.Record.Block != nil:
+				for _, k := range g.Record.Block.Keys() {
 					named[k] = g.Name.Key()
 				}
 			}

@@ -28,10 +28,10 @@ func TestPublishAndSupersede(t *testing.T) {
 		t.Fatal(res, err)
 	}
 	again, err := p.Publish(t.Context(), publication(1, 0, "x", "y"))
-	if err != nil || again.Created || again.Set.TransactionID != res.Set.TransactionID {
+	if err != nil || again.Created || again.Block.TransactionID != res.Block.TransactionID {
 		t.Fatal(again, err)
 	}
-	if o, _ := w.store.Options(res.Set.Objects[0].ChunkKey); o.Tags["status"] != "committed" {
+	if o, _ := w.store.Options(res.Block.Objects[0].ChunkKey); o.Tags["status"] != "committed" {
 		t.Errorf("tags %v", o.Tags)
 	}
 
@@ -59,7 +59,7 @@ func TestPublishAndSupersede(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := v.Set(hour0, 1, timegrid.Raw)
+	s := v.Block(hour0, 1, timegrid.Raw)
 	if s == nil || s.Name.Generation != 2 || v.Top(hour0, 1, timegrid.Raw) != 2 {
 		t.Fatalf("%+v", s)
 	}
@@ -115,12 +115,12 @@ func TestOrphansAreCollectedAndCondemnedForGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := layout.RollupChunk(timegrid.Raw, hour0, o.Metric, sum(load(o.Chunk)), 1); res.Set.Objects[0].ChunkKey != want {
-		t.Errorf("%s, want %s", res.Set.Objects[0].ChunkKey, want)
+	if want := layout.RollupChunk(timegrid.Raw, hour0, o.Metric, sum(load(o.Chunk)), 1); res.Block.Objects[0].ChunkKey != want {
+		t.Errorf("%s, want %s", res.Block.Objects[0].ChunkKey, want)
 	}
 	w.collect()
 	// The condemned generation was written anew before its record was seen.
-	if left := keys(t, w.store, "rollup/v1/window="); len(left) != 1 || left[0] != res.Set.Objects[0].ChunkKey {
+	if left := keys(t, w.store, "rollup/v1/window="); len(left) != 1 || left[0] != res.Block.Objects[0].ChunkKey {
 		t.Errorf("left: %q", left)
 	}
 }
@@ -171,7 +171,7 @@ func TestLostReferences(t *testing.T) {
 	}
 	w.collect()
 	left := append(keys(t, w.store, "rollup/v1/window="), keys(t, w.store, layout.IndexPrefix)...)
-	want := res.Set.Keys()
+	want := res.Block.Keys()
 	slices.Sort(left)
 	slices.Sort(want)
 	if !slices.Equal(left, want) {

@@ -77,7 +77,7 @@ type Publication struct {
 // Result of a publication that is committed.
 type Result struct {
 	// Set as it is in the store.
-	Set *catalog.Set
+	Block *catalog.Block
 	// Created: by this call. Else the same transaction had committed before.
 	Created bool
 }
@@ -105,7 +105,7 @@ func (p *Publisher) Publish(ctx context.Context, pub Publication) (Result, error
 	if err != nil {
 		err = fmt.Errorf("publish %s: %w", pub.Name.Key(), err)
 	}
-	t.leave(ctx, res.Set)
+	t.leave(ctx, res.Block)
 	p.cfg.Events.published(pub.Name, outcome(res, err), err)
 	return res, err
 }
@@ -135,8 +135,8 @@ type transaction struct {
 	id  Txn
 
 	epoch  Epoch
-	set    *catalog.Set
-	before *catalog.Set // that is superseded, nil for none
+	block  *catalog.Block
+	before *catalog.Block // that is superseded, nil for none
 	// objects in the order of outputs: chunk, index, chunk, …
 	objects []*object
 	// made by this call, or found: what is left behind by a failure.
@@ -170,9 +170,9 @@ func (t *transaction) run(ctx context.Context) (Result, error) {
 // draft makes the set, with the keys that the outputs have if nothing is in the way.
 func (t *transaction) draft() error {
 	pub := &t.pub
-	s := &catalog.Set{
+	s := &catalog.Block{
 		AuthorityID: t.p.cfg.AuthorityID, Name: pub.Name, Shards: pub.Shards, Fence: pub.Fence, TransactionID: string(t.id),
-		PlanKey: layout.SetPlan(pub.Name), PlanSHA256: pub.PlanSHA256,
+		PlanKey: layout.BlockPlan(pub.Name), PlanSHA256: pub.PlanSHA256,
 		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs, Sources: pub.Sources,
 		CreatedAt: max(t.p.cfg.Clock.Now().UnixNano(), 0),
 	}
@@ -198,7 +198,7 @@ func (t *transaction) draft() error {
 	if n := len(s.Marshal()) + maxSuffix*len(s.Objects); n > catalog.MaxRecordBytes {
 		return fmt.Errorf("the manifest would have %d bytes, at most %d", n, catalog.MaxRecordBytes)
 	}
-	t.set = s
+	t.block = s
 	seen := map[string]*object{}
 	for i := range s.Objects {
 		for _, x := range []*object{newObject(s.Objects[i].ChunkKey, pub.Outputs[i].Chunk), newObject(s.Objects[i].IndexKey, pub.Outputs[i].Index)} {
@@ -270,10 +270,10 @@ func (t *transaction) decided(ctx context.Context) (*Result, error) {
 		return nil, ErrAborted
 	case r.Removed != nil:
 		return nil, fmt.Errorf("%w: it is removed", ErrConflict)
-	case r.Set.TransactionID != string(t.id):
-		return nil, fmt.Errorf("%w: %s", ErrConflict, r.Set.TransactionID)
+	case r.Block.TransactionID != string(t.id):
+		return nil, fmt.Errorf("%w: %s", ErrConflict, r.Block.TransactionID)
 	}
-	return &Result{Set: r.Set}, nil
+	return &Result{Block: r.Block}, nil
 }
 
 // checkOrder makes sure that generations are decided one after the other, so that the
@@ -289,14 +289,14 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 			return err
 		case r == nil:
 			return fmt.Errorf("%w: generation %d is not decided", ErrGap, n.Generation)
-		case r.Set != nil && n.Generation != t.pub.Supersedes:
+		case r.Block != nil && n.Generation != t.pub.Supersedes:
 			return fmt.Errorf("%w: generation %d is committed, not superseded by this one", ErrGap, n.Generation)
-		case r.Set != nil && r.Set.Fence > t.pub.Fence:
-			return fmt.Errorf("%w: generation %d has fence %d, this is %d", ErrFenced, n.Generation, r.Set.Fence, t.pub.Fence)
+		case r.Block != nil && r.Block.Fence > t.pub.Fence:
+			return fmt.Errorf("%w: generation %d has fence %d, this is %d", ErrFenced, n.Generation, r.Block.Fence, t.pub.Fence)
 		case r.Removed != nil && r.Removed.Fence > t.pub.Fence:
 			return fmt.Errorf("%w: generation %d had fence %d, this is %d", ErrFenced, n.Generation, r.Removed.Fence, t.pub.Fence)
-		case r.Set != nil || r.Removed != nil:
-			t.before = r.Set
+		case r.Block != nil || r.Removed != nil:
+			t.before = r.Block
 			return nil
 		}
 	}
@@ -309,32 +309,32 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 // checkPlan: every transaction has a plan before its first reference, so that a new
 // epoch can find and decide all those of the one before.
 func (t *transaction) checkPlan(ctx context.Context) error {
-	info, err := t.p.cfg.Store.Head(ctx, t.set.PlanKey)
+	info, err := t.p.cfg.Store.Head(ctx, t.block.PlanKey)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		return fmt.Errorf("%w: %w", ErrNoPlan, err)
 	case err == nil && !info.SHA256.IsZero() && info.SHA256 != t.pub.PlanSHA256:
-		return fmt.Errorf("%w: %q has the hash %s", ErrNoPlan, t.set.PlanKey, info.SHA256)
+		return fmt.Errorf("%w: %q has the hash %s", ErrNoPlan, t.block.PlanKey, info.SHA256)
 	}
 	return err
 }
 
 // commit creates the manifest; its key decides.
 func (t *transaction) commit(ctx context.Context) (*Result, error) {
-	for i := range t.set.Objects {
-		t.set.Objects[i].ChunkKey = t.objects[2*i].name.Key()
-		t.set.Objects[i].IndexKey = t.objects[2*i+1].name.Key()
+	for i := range t.block.Objects {
+		t.block.Objects[i].ChunkKey = t.objects[2*i].name.Key()
+		t.block.Objects[i].IndexKey = t.objects[2*i+1].name.Key()
 	}
-	err := t.p.createRecord(ctx, t.pub.Name.Key(), catalog.Record{Set: t.set})
+	err := t.p.createRecord(ctx, t.pub.Name.Key(), catalog.Record{Block: t.block})
 	if err == nil {
-		return &Result{Set: t.set, Created: true}, nil
+		return &Result{Block: t.block, Created: true}, nil
 	}
 	// An unknown outcome is no failure: the key tells. That nothing is there is no
 	// answer, since the create may still land.
 	r, e := t.decided(ctx)
 	switch {
 	case r != nil:
-		r.Created = same(r.Set, t.set)
+		r.Created = same(r.Block, t.block)
 		return r, nil
 	case e != nil && (errors.Is(e, ErrAborted) || errors.Is(e, ErrConflict)):
 		return nil, e
@@ -343,7 +343,7 @@ func (t *transaction) commit(ctx context.Context) (*Result, error) {
 }
 
 // same: the record is this call's own, found after a lost answer.
-func same(a, b *catalog.Set) bool {
+func same(a, b *catalog.Block) bool {
 	return a.WorkerID == b.WorkerID && a.CreatedAt == b.CreatedAt && a.Fence == b.Fence
 }
 
@@ -364,7 +364,7 @@ func (t *transaction) after(ctx context.Context) {
 // leave sends what the call touched, and the committed set (nil: none is known) does not
 // name, to the delayed queue. There is no rollback: another transaction may have found
 // and used the same objects.
-func (t *transaction) leave(ctx context.Context, committed *catalog.Set) {
+func (t *transaction) leave(ctx context.Context, committed *catalog.Block) {
 	named := map[string]bool{}
 	if committed != nil {
 		for _, key := range committed.Keys() {

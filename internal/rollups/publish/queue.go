@@ -82,7 +82,7 @@ func (i Item) validate() error {
 		return fmt.Errorf("%d keys, reason %.64q, since %d, due %d", len(i.Keys), i.Reason, i.Since, i.Due)
 	}
 	for _, k := range i.Keys {
-		if _, err := layout.ParseRollupSet(k); err == nil {
+		if _, err := layout.ParseBlockManifest(k); err == nil {
 			continue
 		}
 		if _, err := layout.ParseRollupObject(k); err != nil {

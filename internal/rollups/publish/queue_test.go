@@ -17,7 +17,7 @@ import (
 
 func testItem(due int64) publish.Item {
 	return publish.Item{
-		Keys:   []string{layout.RollupSet(hour0, 1, timegrid.Raw, 2), layout.RollupIndex(hour0, sum(nil), 3), layout.RollupChunk(timegrid.OneHour, hour0, "é", sum(nil), 0)},
+		Keys:   []string{layout.BlockManifest(hour0, 1, timegrid.Raw, 2), layout.RollupIndex(hour0, sum(nil), 3), layout.RollupChunk(timegrid.OneHour, hour0, "é", sum(nil), 0)},
 		Reason: "test <&>", Since: 5, Due: due,
 	}
 }
@@ -109,7 +109,7 @@ func TestBatchesOfReferences(t *testing.T) {
 	var outcomes []publish.Outcome
 	cfg := w.config()
 	cfg.Events.Phase = func(p publish.Phase, _ time.Duration) { phases[p] = true }
-	cfg.Events.Published = func(_ layout.RollupSetName, o publish.Outcome, _ error) { outcomes = append(outcomes, o) }
+	cfg.Events.Published = func(_ layout.BlockName, o publish.Outcome, _ error) { outcomes = append(outcomes, o) }
 	p, err := publish.NewPublisher(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestBatchesOfReferences(t *testing.T) {
 		t.Fatalf("%d records, %v", len(recs), err)
 	}
 	for _, r := range recs {
-		if !res.Set.Names(r.Key) || len(r.Txns) != 1 || string(r.Txns[0]) != res.Set.TransactionID {
+		if !res.Block.Names(r.Key) || len(r.Txns) != 1 || string(r.Txns[0]) != res.Block.TransactionID {
 			t.Fatalf("%v", r)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// References is what a look at all published sets found of their reference sets.
+// References is what a look at all blocks found of their reference sets.
 type References struct {
 	// Sets that are committed and name objects, and the Objects that they name, each as
 	// often as it is named.
@@ -51,7 +51,7 @@ func (c *Collector) allReferences(ctx context.Context, f Epoch, add bool, rep *R
 		if err != nil {
 			return err
 		}
-		if _, err := layout.ParseRollupSet(i.Key); err != nil {
+		if _, err := layout.ParseBlockManifest(i.Key); err != nil {
 			continue
 		}
 		if err := c.references(ctx, f, i.Key, add, rep); err != nil {
@@ -72,11 +72,11 @@ func (c *Collector) references(ctx context.Context, f Epoch, key string, add boo
 		}
 		return nil
 	}
-	if err != nil || r == nil || r.Set == nil || len(r.Set.Objects) == 0 {
+	if err != nil || r == nil || r.Block == nil || len(r.Block.Objects) == 0 {
 		return err
 	}
-	t := Txn(r.Set.TransactionID)
-	keys := slices.Compact(slices.Sorted(slices.Values(r.Set.Keys())))
+	t := Txn(r.Block.TransactionID)
+	keys := slices.Compact(slices.Sorted(slices.Values(r.Block.Keys())))
 	rep.Sets++
 	rep.Objects += len(keys)
 	var missing []string

@@ -15,7 +15,7 @@ import (
 func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) {
 	of := n
 	of.Generation = 0
-	for above, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(n.Hour), StartAfter: n.Key()}) {
+	for above, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(n.Hour), StartAfter: n.Key()}) {
 		if err != nil {
 			return 0, err
 		}

@@ -281,7 +281,7 @@ func (w *sim) record(key string) *catalog.Record {
 // check looks at the invariants after a change of key.
 func (w *sim) check(key string) {
 	ctx := context.Background()
-	if n, err := layout.ParseRollupSet(key); err == nil {
+	if n, err := layout.ParseBlockManifest(key); err == nil {
 		w.checkRecord(n)
 	}
 	if w.ledger != nil {
@@ -294,7 +294,7 @@ func (w *sim) check(key string) {
 		return
 	}
 	for m := range w.txns {
-		if r := w.record(m); r != nil && r.Set != nil && r.Set.Names(key) {
+		if r := w.record(m); r != nil && r.Block != nil && r.Block.Names(key) {
 			w.violated("missing: %s is deleted, %s names it", key, m)
 		}
 	}
@@ -309,8 +309,8 @@ func (w *sim) checkRecord(n catalog.Name) {
 	}
 	txn := "aborted"
 	switch {
-	case r.Set != nil:
-		txn = r.Set.TransactionID
+	case r.Block != nil:
+		txn = r.Block.TransactionID
 	case r.Removed != nil:
 		txn = r.Removed.TransactionID
 	}
@@ -319,9 +319,9 @@ func (w *sim) checkRecord(n catalog.Name) {
 	}
 	_, known := w.txns[key]
 	w.txns[key] = txn
-	if r.Set != nil && !known {
+	if r.Block != nil && !known {
 		w.published++
-		w.checkCommit(r.Set)
+		w.checkCommit(r.Block)
 	}
 	if w.ledger != nil {
 		w.ledger.changed(n, r)
@@ -335,7 +335,7 @@ func (w *sim) checkRecord(n catalog.Name) {
 	}
 }
 
-func (w *sim) checkCommit(s *catalog.Set) {
+func (w *sim) checkCommit(s *catalog.Block) {
 	for i := range s.Objects {
 		o := &s.Objects[i]
 		for _, want := range []struct {
@@ -353,8 +353,8 @@ func (w *sim) checkCommit(s *catalog.Set) {
 		switch {
 		case r == nil:
 			w.violated("order: %s is committed, generation %d is not decided", s.Name.Key(), n.Generation)
-		case r.Set != nil && r.Set.Fence > s.Fence:
-			w.violated("fence: %s has fence %d, generation %d has %d", s.Name.Key(), s.Fence, n.Generation, r.Set.Fence)
+		case r.Block != nil && r.Block.Fence > s.Fence:
+			w.violated("fence: %s has fence %d, generation %d has %d", s.Name.Key(), s.Fence, n.Generation, r.Block.Fence)
 		case r.Removed != nil && r.Removed.Fence > s.Fence:
 			w.violated("fence: %s has fence %d, generation %d had %d", s.Name.Key(), s.Fence, n.Generation, r.Removed.Fence)
 		}
@@ -389,8 +389,8 @@ func (w *sim) publish(p *port) {
 		}
 		gen := v.Top(hour0, s, timegrid.Raw) + 1
 		var supersedes uint64
-		if set := v.Set(hour0, s, timegrid.Raw); set != nil {
-			supersedes = set.Name.Generation
+		if block := v.Block(hour0, s, timegrid.Raw); block != nil {
+			supersedes = block.Name.Generation
 		}
 		pub := simPublication(s, gen, supersedes, fence)
 		if _, err := p.Create(ctx, layout.RollupPlan(hour0, s, gen), planBody(gen), objstore.PutOptions{}); err != nil && !errors.Is(err, objstore.ErrExists) {
@@ -408,7 +408,7 @@ func (w *sim) publish(p *port) {
 func (w *sim) checkAnswer(key, txn string, res publish.Result, err error) {
 	now := w.txns[key]
 	switch {
-	case err == nil && (now != txn || res.Set.TransactionID != txn):
+	case err == nil && (now != txn || res.Block.TransactionID != txn):
 		w.violated("answer: %s is said to be committed, it is %q", key, now)
 	case errors.Is(err, publish.ErrAborted) && now != "aborted":
 		w.violated("answer: %s is said to be aborted, it is %q", key, now)
@@ -563,7 +563,7 @@ func (w *sim) stray() {
 	if w.ledger != nil {
 		h += timegrid.Hour(w.rng.IntN(lifeHours))
 	}
-	prefix := []string{layout.RollupSetsHour(h), layout.RollupChunksHour(timegrid.Raw, h), layout.RollupIndexesHour(h)}[w.rng.IntN(3)]
+	prefix := []string{layout.BlockManifestsHour(h), layout.RollupChunksHour(timegrid.Raw, h), layout.RollupIndexesHour(h)}[w.rng.IntN(3)]
 	page, err := w.store.List(ctx, objstore.ListOptions{Prefix: prefix})
 	if err != nil || len(page.Objects) == 0 {
 		return
@@ -610,15 +610,15 @@ func (w *sim) finish() {
 	named := map[string]bool{}
 	top := map[shard.ID]uint64{}
 	for m := range w.txns {
-		if r := w.record(m); r != nil && r.Set != nil {
-			for _, k := range r.Set.Keys() {
+		if r := w.record(m); r != nil && r.Block != nil {
+			for _, k := range r.Block.Keys() {
 				named[k] = true
 			}
-			s := r.Set.Name.Shard
+			s := r.Block.Name.Shard
 			if top[s] != 0 {
-				w.violated("collected: generations %d and %d of shard %d are both there", top[s], r.Set.Name.Generation, s)
+				w.violated("collected: generations %d and %d of shard %d are both there", top[s], r.Block.Name.Generation, s)
 			}
-			top[s] = r.Set.Name.Generation
+			top[s] = r.Block.Name.Generation
 		}
 	}
 	for _, prefix := range []string{layout.RollupPrefix + "window=", layout.IndexPrefix, layout.DelayedPrefix} {

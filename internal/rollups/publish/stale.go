@@ -38,7 +38,7 @@ func (t *transaction) checkReferences(ctx context.Context, f Epoch) error {
 	}
 	// Its objects may go once it is removed: only a set that still names the object counts.
 	r, _, err := t.p.record(ctx, t.before.Name.Key())
-	if err != nil || r == nil || r.Set == nil || !r.Set.Names(key) {
+	if err != nil || r == nil || r.Block == nil || !r.Block.Names(key) {
 		return err
 	}
 	err = t.p.push(ctx, "reference missing", []string{key}, 0, 0)

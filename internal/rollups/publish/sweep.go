@@ -45,7 +45,7 @@ func (c *Collector) NextHour(ctx context.Context, after timegrid.Hour) (h timegr
 // hourAfter looks where each family of keys goes on.
 func (c *core) hourAfter(ctx context.Context, after timegrid.Hour) (first timegrid.Hour, found bool, err error) {
 	type family struct{ prefix, from string }
-	families := []family{{layout.ManifestsPrefix, layout.RollupSetsHour(after + 1)}, {layout.IndexPrefix, layout.RollupIndexesHour(after + 1)}}
+	families := []family{{layout.ManifestsPrefix, layout.BlockManifestsHour(after + 1)}, {layout.IndexPrefix, layout.RollupIndexesHour(after + 1)}}
 	for _, res := range timegrid.Resolutions() {
 		families = append(families, family{layout.RollupChunks(res), layout.RollupChunksHour(res, after+1)})
 	}
@@ -67,7 +67,7 @@ func (c *core) firstHour(ctx context.Context, prefix, from string) (timegrid.Hou
 		if err != nil {
 			return 0, false, err
 		}
-		if n, err := layout.ParseRollupSet(i.Key); err == nil {
+		if n, err := layout.ParseBlockManifest(i.Key); err == nil {
 			return n.Hour, true, nil
 		}
 		if o, err := layout.ParseRollupObject(i.Key); err == nil {
@@ -139,7 +139,7 @@ func (c *core) listed(ctx context.Context, h timegrid.Hour) ([]string, error) {
 func (c *core) sets(ctx context.Context, h timegrid.Hour) (named map[string]bool, superseded []string, err error) {
 	named = map[string]bool{}
 	records := c.records()
-	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(h)}) {
 		if err != nil {
 			return named, superseded, err
 		}
@@ -149,13 +149,13 @@ func (c *core) sets(ctx context.Context, h timegrid.Hour) (named map[string]bool
 		}
 		committed := catalog.Fold(all).Committed
 		for _, g := range all {
-			if g.Record.Set == nil {
+			if g.Record.Block == nil {
 				continue // what one that can't be read names is looked at, found doubtful, and kept
 			}
 			if g.Name.Generation < committed {
 				superseded = append(superseded, g.Name.Key())
 			}
-			for _, k := range g.Record.Set.Keys() {
+			for _, k := range g.Record.Block.Keys() {
 				named[k] = true
 			}
 		}

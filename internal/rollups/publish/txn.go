@@ -32,7 +32,7 @@ func (t Txn) Validate() error {
 	if !ok || len(plan) != planDigits || strings.Trim(plan, "0123456789abcdef") != "" {
 		return fmt.Errorf("%.300q is not a transaction", string(t))
 	}
-	if _, err := layout.ParseRollupSet(key); err != nil {
+	if _, err := layout.ParseBlockManifest(key); err != nil {
 		return fmt.Errorf("transaction %.300q: %w", string(t), err)
 	}
 	return nil

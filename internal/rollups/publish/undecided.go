@@ -75,7 +75,7 @@ func (d *decidedHours) at(ctx context.Context, h timegrid.Hour) (map[string]bool
 		return d.keys, nil
 	}
 	keys := map[string]bool{}
-	for i, err := range objstore.List(ctx, d.c.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+	for i, err := range objstore.List(ctx, d.c.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(h)}) {
 		if err != nil {
 			return nil, err
 		}

@@ -20,7 +20,7 @@ func (w *world) compaction(source catalog.Name) publish.Publication {
 	p := publication(1, 0, "y")
 	p.Name.Span, p.PlanSHA256 = 2, identity.Sum(body)
 	p.Inputs, p.Counts, p.Sources = catalog.Inputs{}, catalog.Counts{}, []catalog.Name{source}
-	if _, err := w.store.Create(w.t.Context(), layout.SetPlan(p.Name), body, objstore.PutOptions{}); err != nil {
+	if _, err := w.store.Create(w.t.Context(), layout.BlockPlan(p.Name), body, objstore.PutOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 	return p
@@ -60,11 +60,11 @@ func TestCompactionUnderWayWhenReferencesAreLost(t *testing.T) {
 	if rerr != nil {
 		t.Fatal(rerr)
 	}
-	if err == nil || r.Set != nil {
+	if err == nil || r.Block != nil {
 		t.Errorf("it is committed: %v", err)
 	}
-	if r.Set != nil {
-		for _, key := range r.Set.Keys() {
+	if r.Block != nil {
+		for _, key := range r.Block.Keys() {
 			if _, err := w.store.Head(t.Context(), key); err != nil {
 				t.Errorf("it names what is gone: %v", err)
 			}
@@ -91,14 +91,14 @@ func TestCompactionThatNothingPointsAtYet(t *testing.T) {
 	}
 	w.collect()
 	r, _, err := catalog.Read(t.Context(), w.store, "a", into.Name.Key())
-	if err != nil || r.Set == nil {
+	if err != nil || r.Block == nil {
 		t.Fatalf("it is removed: %v", err)
 	}
 	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Turned {
 		t.Fatal(ch, err)
 	}
 	w.collect()
-	for _, key := range r.Set.Keys() {
+	for _, key := range r.Block.Keys() {
 		if _, err := w.store.Head(t.Context(), key); err != nil {
 			t.Errorf("%s: %v", key, err)
 		}

@@ -50,13 +50,13 @@ func TestViewThatMissesTheNextGeneration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := v.Set(hour0, 1, timegrid.Raw); s != nil || len(v.Problems(hour0)) != 1 || !errors.Is(v.Problems(hour0)[0].Err, catalog.ErrReplaced) {
+	if s := v.Block(hour0, 1, timegrid.Raw); s != nil || len(v.Problems(hour0)) != 1 || !errors.Is(v.Problems(hour0)[0].Err, catalog.ErrReplaced) {
 		t.Errorf("a view with %v and the problems %v", s, v.Problems(hour0))
 	}
 	if v, err = cat.Refresh(t.Context(), hour0, hour0); err != nil {
 		t.Fatal(err)
 	}
-	if s := v.Set(hour0, 1, timegrid.Raw); s == nil || s.Name.Generation != 2 || len(v.Problems(hour0)) > 0 {
+	if s := v.Block(hour0, 1, timegrid.Raw); s == nil || s.Name.Generation != 2 || len(v.Problems(hour0)) > 0 {
 		t.Errorf("the next view has %v and the problems %v", s, v.Problems(hour0))
 	}
 	// One that expired is no problem: nothing replaced it.
@@ -67,7 +67,7 @@ func TestViewThatMissesTheNextGeneration(t *testing.T) {
 	if v, err = cat.Refresh(t.Context(), hour0, hour0); err != nil {
 		t.Fatal(err)
 	}
-	if s := v.Set(hour0, 1, timegrid.Raw); s != nil || len(v.Problems(hour0)) > 0 {
+	if s := v.Block(hour0, 1, timegrid.Raw); s != nil || len(v.Problems(hour0)) > 0 {
 		t.Errorf("the last view has %v and the problems %v", s, v.Problems(hour0))
 	}
 }
@@ -101,7 +101,7 @@ func TestViewOfACompactionThatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, body := range map[string][]byte{"absent": nil, "damaged": []byte("{}"), "removed": r.Set.Remove(0, 1, "w").Marshal()} {
+	for what, body := range map[string][]byte{"absent": nil, "damaged": []byte("{}"), "removed": r.Block.Remove(0, 1, "w").Marshal()} {
 		cat, err := catalog.New(catalog.Config{Reader: w.store, AuthorityID: "a"})
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func TestViewOfACompactionThatIsGone(t *testing.T) {
 			t.Errorf("%s: the problems %v", what, ps)
 		}
 		v = look(good)
-		if s := v.Set(hour0, 1, timegrid.Raw); s == nil || s.Name != source.Name || s.Into.Set == nil || len(v.Problems(hour0)) > 0 {
+		if s := v.Block(hour0, 1, timegrid.Raw); s == nil || s.Name != source.Name || s.Into.Block == nil || len(v.Problems(hour0)) > 0 {
 			t.Errorf("%s, and back: %+v and the problems %v", what, s, v.Problems(hour0))
 		}
 	}

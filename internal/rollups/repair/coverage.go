@@ -17,7 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Coverage finds accepted batches that no published set has and that no intake segment
+// Coverage finds accepted batches that no block has and that no intake segment
 // brings: those of before there were rollups, or whose segments were lost. An hour with a
 // set counts as whole for queries; this is what tells that it is not. For one caller.
 type Coverage struct {
@@ -122,8 +122,8 @@ func (c *Coverage) published(ctx context.Context, at place) (*published, error) 
 	}
 	p := &published{damaged: len(st.damaged) > 0}
 	for _, res := range timegrid.Resolutions() {
-		if set := st.sets[res]; set != nil {
-			p.sets = append(p.sets, set.Inputs)
+		if block := st.sets[res]; block != nil {
+			p.sets = append(p.sets, block.Inputs)
 		} else if st.top[res] > 0 {
 			p.expired = true
 		}

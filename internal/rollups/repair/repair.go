@@ -1,4 +1,4 @@
-// Package repair checks published sets against their bytes, and gives orders to make the
+// Package repair checks blocks against their bytes, and gives orders to make the
 // hours anew that are damaged. It deletes nothing: the owner of a shard publishes the next
 // generation, and the damaged one is superseded. docs/protocol/rollup.md has the way.
 package repair

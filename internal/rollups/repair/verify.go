@@ -132,7 +132,7 @@ func (v *verifier) sets(ctx context.Context) error {
 		}
 		return nil
 	}
-	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(v.o.From)}
+	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(v.o.From)}
 	for of, err := range catalog.Slots(ctx, v.r.cfg.Store, o) {
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func (v *verifier) unfinished(ctx context.Context, h timegrid.Hour, s shard.ID, 
 		if top(res) < most {
 			continue
 		}
-		rec, err := v.r.record(ctx, layout.RollupSet(h, s, res, most))
+		rec, err := v.r.record(ctx, layout.BlockManifest(h, s, res, most))
 		switch {
 		case record.Unreadable(err):
 			return nil // is a finding already, and its repair mends this
@@ -200,8 +200,8 @@ func (v *verifier) unfinished(ctx context.Context, h timegrid.Hour, s shard.ID, 
 			continue
 		case err != nil:
 			return err
-		case rec.Set != nil:
-			since = max(since, rec.Set.CreatedAt)
+		case rec.Block != nil:
+			since = max(since, rec.Block.CreatedAt)
 		case rec.Aborted != nil:
 			since = max(since, rec.Aborted.AbortedAt)
 		case rec.Removed != nil:
@@ -213,7 +213,7 @@ func (v *verifier) unfinished(ctx context.Context, h timegrid.Hour, s shard.ID, 
 	}
 	for _, res := range timegrid.Resolutions() {
 		if gen := top(res) + 1; gen <= most {
-			v.found(Finding{RecordMissing, h, s, res, layout.RollupSet(h, s, res, gen), fmt.Sprintf("other resolutions have generation %d", most)})
+			v.found(Finding{RecordMissing, h, s, res, layout.BlockManifest(h, s, res, gen), fmt.Sprintf("other resolutions have generation %d", most)})
 		}
 	}
 	return nil
@@ -239,13 +239,13 @@ func (v *verifier) slot(ctx context.Context, of catalog.Slot, plans map[string]b
 	}
 	if by := st.Missing(); by > 0 {
 		lost := f
-		lost.Problem, lost.Key, lost.Detail = RecordMissing, layout.RollupSet(f.Hour, f.Shard, f.Resolution, by), "it superseded the highest one that there is"
+		lost.Problem, lost.Key, lost.Detail = RecordMissing, layout.BlockManifest(f.Hour, f.Shard, f.Resolution, by), "it superseded the highest one that there is"
 		v.found(lost)
 	}
-	if st.Set != nil {
+	if st.Block != nil {
 		v.rep.Sets++
-		f.Key = st.Set.Name.Key()
-		if err := v.set(ctx, f, st.Set, plans); err != nil {
+		f.Key = st.Block.Name.Key()
+		if err := v.block(ctx, f, st.Block, plans); err != nil {
 			return err
 		}
 	}
@@ -272,15 +272,15 @@ func (v *verifier) below(ctx context.Context, records *catalog.Reader, of catalo
 }
 
 // set checks a set's plan and objects, or the compaction that has its rows.
-func (v *verifier) set(ctx context.Context, f Finding, set *catalog.Set, plans map[string]bool) error {
-	if set.Name.Span == 0 && !plans[set.PlanKey] {
-		plans[set.PlanKey] = true
-		if err := v.plan(ctx, f, set.PlanKey, set.PlanSHA256); err != nil {
+func (v *verifier) block(ctx context.Context, f Finding, block *catalog.Block, plans map[string]bool) error {
+	if block.Name.Span == 0 && !plans[block.PlanKey] {
+		plans[block.PlanKey] = true
+		if err := v.plan(ctx, f, block.PlanKey, block.PlanSHA256); err != nil {
 			return err
 		}
 	}
-	if set.Into != nil {
-		c, err := v.compaction(ctx, set.Into.Name)
+	if block.Into != nil {
+		c, err := v.compaction(ctx, block.Into.Name)
 		if err != nil {
 			return err
 		}
@@ -291,8 +291,8 @@ func (v *verifier) set(ctx context.Context, f Finding, set *catalog.Set, plans m
 		}
 		return nil
 	}
-	for i := range set.Objects {
-		wrong, err := v.object(ctx, &set.Objects[i])
+	for i := range block.Objects {
+		wrong, err := v.object(ctx, &block.Objects[i])
 		if err != nil {
 			return err
 		}
@@ -342,12 +342,12 @@ func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, err
 		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: err.Error()}}
 	case err != nil:
 		return c, err
-	case rec.Set == nil:
+	case rec.Block == nil:
 		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: "it is not committed, or removed"}}
 	default:
 		v.rep.Sets++
-		for i := range rec.Set.Objects {
-			wrong, err := v.object(ctx, &rec.Set.Objects[i])
+		for i := range rec.Block.Objects {
+			wrong, err := v.object(ctx, &rec.Block.Objects[i])
 			if err != nil {
 				return c, err
 			}
@@ -465,11 +465,11 @@ func (v *verifier) undecided(ctx context.Context) error {
 func (r *Repairer) Published(ctx context.Context, o Options, fn func(timegrid.Hour, shard.ID) error) error {
 	last := place{}
 	first := true
-	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(o.From)}) {
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(o.From)}) {
 		if err != nil {
 			return fmt.Errorf("published hours: %w", err)
 		}
-		n, err := layout.ParseRollupSet(i.Key)
+		n, err := layout.ParseBlockManifest(i.Key)
 		if err != nil || n.Span > 0 || o.Shard != nil && n.Shard != *o.Shard {
 			continue
 		}

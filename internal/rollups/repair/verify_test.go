@@ -58,17 +58,17 @@ func TestVerifyReadsRows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := mem.New(time.Now)
 			p := publishedtest.Publisher{Store: store, Authority: "test", Shards: 1, PerChunk: 1}
-			sets, err := p.Publish(t.Context(), hour, 1, []publishedtest.Batch{{Frame: batch(t)}}, timegrid.Raw)
-			if err != nil || len(sets) != 1 || len(sets[0].Objects) != 2 {
-				t.Fatalf("%d sets, %v", len(sets), err)
+			blocks, err := p.Publish(t.Context(), hour, 1, []publishedtest.Batch{{Frame: batch(t)}}, timegrid.Raw)
+			if err != nil || len(blocks) != 1 || len(blocks[0].Objects) != 2 {
+				t.Fatalf("%d sets, %v", len(blocks), err)
 			}
-			set := sets[0]
-			c.change(t, store, set.Objects)
-			key := set.Name.Key()
+			block := blocks[0]
+			c.change(t, store, block.Objects)
+			key := block.Name.Key()
 			if err := store.Delete(t.Context(), key); err != nil {
 				t.Fatal(err)
 			}
-			put(t, store, key, set.Marshal())
+			put(t, store, key, block.Marshal())
 			r, err := repair.New(repair.Config{Store: store, AuthorityID: "test", Shards: 1, By: "test", Now: func() time.Time { return time.Unix(1, 0) }})
 			if err != nil {
 				t.Fatal(err)

@@ -32,7 +32,7 @@ func Lost(inputs []accepted.Claim) [][]ledger.Range {
 			j++
 		}
 		if j > i+1 {
-			settle(inputs, order[i:j], lost)
+			assignOverlaps(inputs, order[i:j], lost)
 		}
 		i = j
 	}
@@ -40,7 +40,7 @@ func Lost(inputs []accepted.Claim) [][]ledger.Range {
 }
 
 // settle hands out the sequence numbers of overlapping inputs of one boot, first come first.
-func settle(inputs []accepted.Claim, group []int, lost [][]ledger.Range) {
+func assignOverlaps(inputs []accepted.Claim, group []int, lost [][]ledger.Range) {
 	group = slices.Clone(group)
 	slices.SortFunc(group, func(a, b int) int {
 		return cmp.Or(inputs[a].Compare(inputs[b]), cmp.Compare(a, b))

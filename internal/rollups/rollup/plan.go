@@ -53,7 +53,7 @@ func (p *Plan) Order() []accepted.Claim {
 	return out
 }
 
-// InputSet is what the published set says of the inputs.
+// InputSet is what the block says of the inputs.
 func (p *Plan) InputSet() (catalog.Inputs, error) {
 	ids := make([]identity.Batch, len(p.Inputs))
 	for i := range p.Inputs {

@@ -13,11 +13,11 @@ import (
 // rollUp shows what is published, kills the worker that published it and waits until the
 // other one has taken over. Then that one stops too, so that what follows stays in memory.
 func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
-	first, err := waitForSet(ctx, c, "a published set", func(*catalog.Set) bool { return true })
+	first, err := waitForSet(ctx, c, "a block", func(*catalog.Block) bool { return true })
 	if err != nil {
 		return err
 	}
-	s.title("Rolled up so far (published sets in the bucket):")
+	s.title("Rolled up so far (blocks in the bucket):")
 	if err := showSets(ctx, c, s); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
 	s.blank()
 	s.step("kill -9 %s (pid %d), the owner of shard %s", first.WorkerID, c.Rollups[owner].Pid(), first.Name.Shard)
 	cluster.Kill(&c.Rollups[owner])
-	next, err := waitForSet(ctx, c, "the other worker to take over", func(n *catalog.Set) bool {
+	next, err := waitForSet(ctx, c, "the other worker to take over", func(n *catalog.Block) bool {
 		return n.Name.Shard == first.Name.Shard && n.WorkerID != first.WorkerID && n.Name.Hour >= first.Name.Hour
 	})
 	if err != nil {
@@ -58,13 +58,13 @@ func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
 }
 
 // sets are the raw sets that count, of the run's hours.
-func sets(ctx context.Context, c *cluster.Cluster) ([]*catalog.Set, error) {
+func sets(ctx context.Context, c *cluster.Cluster) ([]*catalog.Block, error) {
 	now := time.Now()
 	return c.RawSets(ctx, now.Add(-time.Hour), now)
 }
 
-func waitForSet(ctx context.Context, c *cluster.Cluster, what string, ok func(*catalog.Set) bool) (*catalog.Set, error) {
-	var found *catalog.Set
+func waitForSet(ctx context.Context, c *cluster.Cluster, what string, ok func(*catalog.Block) bool) (*catalog.Block, error) {
+	var found *catalog.Block
 	err := cluster.Poll(ctx, what, func() (bool, error) {
 		all, err := sets(ctx, c)
 		if i := slices.IndexFunc(all, ok); i >= 0 {

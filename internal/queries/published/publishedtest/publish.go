@@ -56,7 +56,7 @@ func Hours(batches []Batch) []timegrid.Hour {
 
 // Publish writes generation gen of the hour for every shard that has a batch with samples
 // in it, in the resolutions. It returns the sets.
-func (p *Publisher) Publish(ctx context.Context, h timegrid.Hour, gen uint64, batches []Batch, resolutions ...timegrid.Resolution) ([]*catalog.Set, error) {
+func (p *Publisher) Publish(ctx context.Context, h timegrid.Hour, gen uint64, batches []Batch, resolutions ...timegrid.Resolution) ([]*catalog.Block, error) {
 	of := map[shard.ID][]Batch{}
 	for _, b := range batches {
 		if slices.Contains(Hours([]Batch{b}), h) {
@@ -64,18 +64,18 @@ func (p *Publisher) Publish(ctx context.Context, h timegrid.Hour, gen uint64, ba
 			of[s] = append(of[s], b)
 		}
 	}
-	var out []*catalog.Set
+	var out []*catalog.Block
 	for s, bs := range of {
-		sets, err := p.shard(ctx, h, s, gen, bs, resolutions)
+		blocks, err := p.shard(ctx, h, s, gen, bs, resolutions)
 		if err != nil {
 			return nil, fmt.Errorf("publish %s of shard %s: %w", h, s, err)
 		}
-		out = append(out, sets...)
+		out = append(out, blocks...)
 	}
 	return out, nil
 }
 
-func (p *Publisher) shard(ctx context.Context, h timegrid.Hour, s shard.ID, gen uint64, batches []Batch, resolutions []timegrid.Resolution) ([]*catalog.Set, error) {
+func (p *Publisher) shard(ctx context.Context, h timegrid.Hour, s shard.ID, gen uint64, batches []Batch, resolutions []timegrid.Resolution) ([]*catalog.Block, error) {
 	inputs := make([]accepted.Claim, len(batches))
 	ids := make([]identity.Batch, len(batches))
 	for i, b := range batches {
@@ -95,7 +95,7 @@ func (p *Publisher) shard(ctx context.Context, h timegrid.Hour, s shard.ID, gen 
 	if err != nil {
 		return nil, err
 	}
-	var sets []*catalog.Set
+	var blocks []*catalog.Block
 	for _, res := range resolutions {
 		series := raw
 		if res != timegrid.Raw {
@@ -105,28 +105,28 @@ func (p *Publisher) shard(ctx context.Context, h timegrid.Hour, s shard.ID, gen 
 				series[i] = roller.Roll(&raw[i])
 			}
 		}
-		set := &catalog.Set{
+		block := &catalog.Block{
 			AuthorityID: p.Authority, Name: catalog.Name{Hour: h, Shard: s, Resolution: res, Generation: gen}, Shards: p.Shards,
 			Fence: 1, TransactionID: fmt.Sprintf("t-%s-%s-%s-%d", h, s, res, gen), PlanKey: layout.RollupPlan(h, s, gen),
 			PlanSHA256: in.Digest(), Supersedes: gen - 1, CreatedAt: 1, WorkerID: "test", Inputs: in,
 			Counts: catalog.Counts{Records: in.Records(), Published: counts.Published, OtherHours: counts.OtherHours,
 				Overlapped: counts.Overlapped, Duplicates: counts.Duplicates},
 		}
-		if err := p.objects(ctx, set, series); err != nil {
+		if err := p.objects(ctx, block, series); err != nil {
 			return nil, err
 		}
-		if err := set.Validate(); err != nil {
+		if err := block.Validate(); err != nil {
 			return nil, err
 		}
-		if _, err := p.Store.Create(ctx, set.Name.Key(), set.Marshal(), objstore.PutOptions{}); err != nil {
+		if _, err := p.Store.Create(ctx, block.Name.Key(), block.Marshal(), objstore.PutOptions{}); err != nil {
 			return nil, err
 		}
-		sets = append(sets, set)
+		blocks = append(blocks, block)
 	}
-	return sets, nil
+	return blocks, nil
 }
 
-func (p *Publisher) objects(ctx context.Context, set *catalog.Set, series []chunk.Series) error {
+func (p *Publisher) objects(ctx context.Context, block *catalog.Block, series []chunk.Series) error {
 	w := chunk.NewWriter(p.Chunk)
 	for len(series) > 0 {
 		n := len(series)
@@ -155,16 +155,16 @@ func (p *Publisher) objects(ctx context.Context, set *catalog.Set, series []chun
 			Metric: metric, ChunkBytes: uint64(len(f.Chunk)), ChunkSHA256: f.ID, FooterOffset: uint64(f.FooterOffset),
 			IndexBytes: uint64(len(f.Index)), IndexSHA256: f.IndexID, Series: uint64(f.Series), Samples: f.Samples, MinTime: f.MinT, MaxTime: f.MaxT,
 		}
-		o.ChunkKey = layout.RollupChunk(set.Name.Resolution, set.Name.Hour, metric, f.ID, 0)
-		o.IndexKey = layout.RollupIndex(set.Name.Hour, f.IndexID, 0)
+		o.ChunkKey = layout.RollupChunk(block.Name.Resolution, block.Name.Hour, metric, f.ID, 0)
+		o.IndexKey = layout.RollupIndex(block.Name.Hour, f.IndexID, 0)
 		for key, body := range map[string][]byte{o.ChunkKey: f.Chunk, o.IndexKey: f.Index} {
 			if _, err := p.Store.Create(ctx, key, slices.Clone(body), objstore.PutOptions{}); err != nil && !errors.Is(err, objstore.ErrExists) {
 				return err
 			}
 		}
-		set.Objects = append(set.Objects, o)
-		set.Counts.Series += o.Series
-		set.Counts.Samples += o.Samples
+		block.Objects = append(block.Objects, o)
+		block.Counts.Series += o.Series
+		block.Counts.Samples += o.Samples
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) publish.Refs) {
 
 // Txn is the n-th of distinct transactions.
 func Txn(n uint64) publish.Txn {
-	return publish.NewTxn(layout.RollupSet(timegrid.Hour(498_000), 1, timegrid.Raw, n), identity.Sum([]byte("plan")))
+	return publish.NewTxn(layout.BlockManifest(timegrid.Hour(498_000), 1, timegrid.Raw, n), identity.Sum([]byte("plan")))
 }
 
 // Key is the n-th of distinct keys; they ascend.

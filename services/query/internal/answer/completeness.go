@@ -33,7 +33,7 @@ const (
 	ReasonBeforeHistory = "BEFORE_HISTORY"   // samples of the range were written and are not kept
 	ReasonDownsampled   = "DOWNSAMPLED"      // samples of the range have expired; rolled rows stood in for them
 	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory and are in no set
-	ReasonSet           = "SET_UNREADABLE"   // published sets of the range can't be read
+	ReasonSet           = "SET_UNREADABLE"   // blocks of the range can't be read
 	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // which batches before the window are in no set is not known
 )
 
@@ -95,7 +95,7 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 				time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
 		if lost, ok := snap.Lost(mint, maxt); ok {
-			add(ReasonMemory, "samples between %s and %s were evicted because the memory bound was met, and no published set holds them",
+			add(ReasonMemory, "samples between %s and %s were evicted because the memory bound was met, and no block holds them",
 				time.UnixMilli(lost.Min).UTC().Format(time.RFC3339Nano), time.UnixMilli(lost.Max).UTC().Format(time.RFC3339Nano))
 		}
 		e.published(add, st, snap, pub, mint)
@@ -149,18 +149,18 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 	}
 	first, last := timegrid.HourOf(mint), timegrid.HourOf(min(maxt, snap.From-1))
 	if oldest := pub.Span().Oldest; first < oldest && first <= last {
-		return "published sets are read from " + oldest.Start().Format(time.RFC3339) + " on", true
+		return "blocks are read from " + oldest.Start().Format(time.RFC3339) + " on", true
 	}
 	late := snap.Late(nil)
 	for h := first; h <= last; h++ {
-		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Sets(h, timegrid.Raw)) > 0 {
+		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Blocks(h, timegrid.Raw)) > 0 {
 			continue
 		}
 		if _, ok := slices.BinarySearch(late, h); !ok {
-			return "no published set holds the hour from " + h.Start().Format(time.RFC3339), true
+			return "no block holds the hour from " + h.Start().Format(time.RFC3339), true
 		}
 		if e.d.Sets.MayLack(h) {
-			return "no published set holds the hour from " + h.Start().Format(time.RFC3339) + ", and its batches in memory may be some of those that were accepted, since rollups began later", true
+			return "no block holds the hour from " + h.Start().Format(time.RFC3339) + ", and its batches in memory may be some of those that were accepted, since rollups began later", true
 		}
 	}
 	return "", false
@@ -184,7 +184,7 @@ func expired(add func(code, format string, args ...any), snap *live.Snapshot, pu
 	}
 }
 
-// published adds what the published sets, and the batches that are not in one yet, leave open.
+// published adds what the blocks, and the batches that are not in one yet, leave open.
 func (e *Evaluator) published(add func(code, format string, args ...any), st seen, snap *live.Snapshot, pub *published.Query, mint int64) {
 	if pub == nil {
 		return
@@ -192,10 +192,10 @@ func (e *Evaluator) published(add func(code, format string, args ...any), st see
 	list, more := pub.Problems()
 	for i, p := range list {
 		if i == maxNamed {
-			add(ReasonSet, "%d more objects of published sets can't be read", len(list)-maxNamed+more)
+			add(ReasonSet, "%d more objects of blocks can't be read", len(list)-maxNamed+more)
 			break
 		}
-		add(ReasonSet, "published set of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
+		add(ReasonSet, "block of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
 	expired(add, snap, pub)
 	if mint < snap.From && !(st.intake && e.d.Sets.IntakeRead()) { // it may have a damaged segment since

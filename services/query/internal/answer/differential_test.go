@@ -38,8 +38,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
-	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 // lab is a node's evaluator over a store, and upstream's engine over the same samples.
@@ -52,7 +52,7 @@ type lab struct {
 	ref     *teststorage.TestStorage
 	engine  *promql.Engine
 	follow  *follow.Follower
-	keeper  *sets.Keeper
+	keeper  *blocks.Keeper
 	publish publishedtest.Publisher
 	windows map[string]int // calls that were answered from each
 	asked   int
@@ -82,7 +82,7 @@ func newLab(t *testing.T, seed uint64) *lab {
 	const history = 2 * time.Hour
 	ls, err := live.New(live.Config{History: history, MaxBytes: 1 << 30, MaxSeries: 10_000, AgentLabel: agentlabel.Default})
 	l.must(err)
-	l.keeper, err = sets.New(sets.DefaultConfig(), sets.Deps{Store: l.store, Window: history, AgentLabel: agentlabel.Default, Log: log, Registry: reg, Now: now})
+	l.keeper, err = blocks.New(blocks.DefaultConfig(), blocks.Deps{Store: l.store, Window: history, AgentLabel: agentlabel.Default, Log: log, Registry: reg, Now: now})
 	l.must(err)
 	ls.SetCover(func(id identity.Batch, hours []timegrid.Hour) live.Held {
 		if held, _ := l.keeper.Held(id, hours); held {
@@ -615,7 +615,7 @@ func sameHistogram(a, b *histogram.FloatHistogram) bool {
 	})
 }
 
-// TestAnswersEqualUpstream: random expressions over published sets, batches that came
+// TestAnswersEqualUpstream: random expressions over blocks, batches that came
 // late, and the tail in memory give what upstream gives over the raw samples.
 func TestAnswersEqualUpstream(t *testing.T) {
 	const each = 800

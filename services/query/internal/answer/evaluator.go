@@ -22,8 +22,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
-	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 // Limits of queries. An error names the limit that was met.
@@ -65,7 +65,7 @@ type Config struct {
 type Deps struct {
 	Live     *live.Store
 	Follower *follow.Follower
-	Sets     *sets.Keeper
+	Sets     *blocks.Keeper
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 	Now      func() time.Time
@@ -147,7 +147,7 @@ type Session struct {
 	Snapshot *live.Snapshot
 	e        *Evaluator
 	seen     seen
-	pub      *published.Query // nil: there are no published sets
+	pub      *published.Query // nil: there are no blocks
 	query    promql.Query
 	account  *account
 	unwatch  func() bool
@@ -189,7 +189,7 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 	return s, nil
 }
 
-// begin reads from now on over the published sets as they are. The snapshot was opened
+// begin reads from now on over the blocks as they are. The snapshot was opened
 // before: what it does not have any more is in the sets that are seen now.
 func (s *Session) begin() {
 	l := s.e.cfg.Limits
@@ -227,7 +227,7 @@ func (s *Session) Close() {
 	s.e.slots.Release(1)
 }
 
-// Published counts what was read of published sets; nil when there are none.
+// Published counts what was read of blocks; nil when there are none.
 func (s *Session) Published() *published.Stats {
 	if s.pub == nil {
 		return nil
@@ -333,7 +333,7 @@ func (s *Session) again(ctx context.Context) bool {
 		return false
 	}
 	if err := s.e.d.Sets.Refresh(ctx, from, to); err != nil {
-		s.e.d.Log.Warn("the published sets can't be listed again", "error", err)
+		s.e.d.Log.Warn("the blocks can't be listed again", "error", err)
 	}
 	s.begin()
 	return true

@@ -22,18 +22,18 @@ import (
 func (l *lab) expire(through map[timegrid.Resolution]timegrid.Hour, share float64) {
 	l.t.Helper()
 	l.put(layout.RollupExpiryKey, catalog.Expiry{AuthorityID: "test", Through: through, WorkerID: "w"}.Marshal())
-	var removed []*catalog.Set
+	var removed []*catalog.Block
 	named := map[string]bool{}
 	l.must(storetest.Each(l.t.Context(), l.store, layout.ManifestsPrefix, func(i objstore.Info) error {
 		r, _, err := catalog.Read(l.t.Context(), l.store, "test", i.Key)
-		if err != nil || r.Set == nil {
+		if err != nil || r.Block == nil {
 			return err
 		}
-		if last, ok := through[r.Set.Name.Resolution]; ok && r.Set.Name.Hour <= last && l.rnd.Float64() < share {
-			removed = append(removed, r.Set)
+		if last, ok := through[r.Block.Name.Resolution]; ok && r.Block.Name.Hour <= last && l.rnd.Float64() < share {
+			removed = append(removed, r.Block)
 			return nil
 		}
-		for _, key := range r.Set.Keys() {
+		for _, key := range r.Block.Keys() {
 			named[key] = true
 		}
 		return nil

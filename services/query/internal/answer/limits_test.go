@@ -20,8 +20,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
-	"lightmetrics.dev/lightmetrics/services/query/internal/sets"
 )
 
 var limitsNow = time.Date(2026, 11, 21, 9, 20, 0, 0, time.UTC)
@@ -40,7 +40,7 @@ func small(t *testing.T, count, samples int, step time.Duration, change func(*Li
 	const history = 2 * time.Hour
 	ls, err := live.New(live.Config{History: history, MaxBytes: 1 << 30, MaxSeries: 1 << 20})
 	must(err)
-	keeper, err := sets.New(sets.DefaultConfig(), sets.Deps{Store: store, Window: history, Log: log, Registry: reg, Now: now})
+	keeper, err := blocks.New(blocks.DefaultConfig(), blocks.Deps{Store: store, Window: history, Log: log, Registry: reg, Now: now})
 	must(err)
 	f, err := follow.New(follow.DefaultConfig(), follow.Deps{Store: store, Live: ls, History: history, Needed: keeper.Needed, Log: log, Registry: reg, Now: now})
 	must(err)

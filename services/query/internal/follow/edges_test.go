@@ -103,7 +103,7 @@ func TestFrontierAuditFindsTheNext(t *testing.T) {
 }
 
 // TestBatchesAtTheWindowsEdge: a batch with one sample in the window is shown, and so is one
-// before it that published sets lack; one wholly before it is counted. A manifest that the
+// before it that blocks lack; one wholly before it is counted. A manifest that the
 // store has had for longer than the window may be of samples within it.
 func TestBatchesAtTheWindowsEdge(t *testing.T) {
 	w := newWorld(t, 4, someTime)

@@ -1,4 +1,4 @@
-package sets
+package blocks
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,13 +33,13 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
 		})
 	}
 	return metrics{
-		refreshes:   vec("lightmetrics_query_catalog_refreshes_total", "Looks at the published sets, by outcome.", "outcome"),
-		failed:      counter("lightmetrics_query_catalog_poll_failures_total", "Polls of the published sets or of the intake that failed."),
+		refreshes:   vec("lightmetrics_query_catalog_refreshes_total", "Looks at the blocks, by outcome.", "outcome"),
+		failed:      counter("lightmetrics_query_catalog_poll_failures_total", "Polls of the blocks or of the intake that failed."),
 		gets:        counter("lightmetrics_query_published_gets_total", "Requests for parts of published objects."),
 		bytes:       counter("lightmetrics_query_published_read_bytes_total", "Bytes that these requests read."),
 		samples:     counter("lightmetrics_query_published_samples_total", "Samples and rolled rows that were decoded."),
 		hits:        vec("lightmetrics_query_cache_hits_total", "Indexes and blocks that were in memory.", "cache"),
-		problems:    counter("lightmetrics_query_published_problems_total", "Objects of published sets that queries could not read."),
+		problems:    counter("lightmetrics_query_published_problems_total", "Objects of blocks that queries could not read."),
 		resolutions: vec("lightmetrics_query_resolution_selectors_total", "Selectors that were answered from rolled sets, by resolution.", "resolution"),
 	}
 }

@@ -8,19 +8,19 @@ import (
 )
 
 // RollupOrdersPrefix is where operators' orders to make published hours anew are.
-const RollupOrdersPrefix = RollupPrefix + "orders/"
+const RepairRequestsPrefix = RollupPrefix + "repair-requests/"
 
 // RollupOrder is the key of the order to make a shard's hour anew.
-func RollupOrder(h timegrid.Hour, s shard.ID) string {
-	return RollupOrders(s) + strings.TrimSuffix(sampleHour(h), "/") + ".json"
+func RepairRequest(h timegrid.Hour, s shard.ID) string {
+	return RepairRequests(s) + strings.TrimSuffix(sampleHour(h), "/") + ".json"
 }
 
 // RollupOrders is the prefix of a shard's orders, in the order of hours.
-func RollupOrders(s shard.ID) string { return RollupOrdersPrefix + "shard=" + s.String() + "/" }
+func RepairRequests(s shard.ID) string { return RepairRequestsPrefix + "shard=" + s.String() + "/" }
 
 // ParseRollupOrder inverts RollupOrder.
-func ParseRollupOrder(key string) (timegrid.Hour, shard.ID, error) {
-	s, rest, err := cutShard(key, RollupOrdersPrefix)
+func ParseRepairRequest(key string) (timegrid.Hour, shard.ID, error) {
+	s, rest, err := cutShard(key, RepairRequestsPrefix)
 	if err != nil {
 		return 0, 0, notAKey(key, "orders")
 	}
@@ -29,7 +29,7 @@ func ParseRollupOrder(key string) (timegrid.Hour, shard.ID, error) {
 		return 0, 0, notAKey(key, "orders")
 	}
 	h, rest, err := cutHour(dir + "/")
-	if err != nil || rest != "" || RollupOrder(h, s) != key {
+	if err != nil || rest != "" || RepairRequest(h, s) != key {
 		return 0, 0, notAKey(key, "orders")
 	}
 	return h, s, nil

@@ -1,4 +1,4 @@
-package sets
+package blocks
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
-// TestMutantsAreCaught plants known bugs of what published sets are known to hold: failed
+// TestMutantsAreCaught plants known bugs of what blocks are known to hold: failed
 // reads, hours that were not read, late batches, the age of what is known.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
@@ -15,7 +15,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a failed refresh is no error", File: "keeper.go", Old: "	k.state.Store(s)\n	return err", New: "	k.state.Store(s)\n	return nil", By: "TestFailedReads"},
 			{Name: "no answer means no sets", File: "keeper.go", Old: "if errors.Is(err, objstore.ErrNotFound) {", New: "if err != nil {", By: "TestFailedReads"},
 			{Name: "an hour that was not read holds everything", File: "keeper.go", Old: "if _, ok := s.read[h]; !ok {", New: "if _, ok := s.read[h]; !ok {\n			continue\n		}\n		if _, ok := s.read[h]; !ok {", By: "TestFailedReads"},
-			{Name: "a set of the hour holds every batch", File: "keeper.go", Old: "if !s.view.Covers(id, h, timegrid.Raw) {", New: "if len(s.view.Sets(h, timegrid.Raw)) == 0 {", By: "TestHeldInAllItsHours"},
+			{Name: "a set of the hour holds every batch", File: "keeper.go", Old: "if !s.view.Covers(id, h, timegrid.Raw) {", New: "if len(s.view.Blocks(h, timegrid.Raw)) == 0 {", By: "TestHeldInAllItsHours"},
 			{Name: "one hour's set holds a batch of two", File: "keeper.go", Old: "	for _, h := range hours {\n		if _, ok", New: "	for _, h := range hours[:1] {\n		if _, ok", By: "TestHeldInAllItsHours"},
 			{Name: "the last hour of a batch is not looked at", File: "keeper.go", Old: "	for h := first; h <= last; h++ {\n		hours", New: "	for h := first; h < last; h++ {\n		hours", By: "TestHeldInAllItsHours"},
 			{Name: "a batch of many hours is not needed", File: "keeper.go", Old: "	if last-first >= maxHours {\n		return true", New: "	if last-first >= maxHours {\n		return false", By: "TestHeldInAllItsHours"},

@@ -1,6 +1,6 @@
-// Package sets keeps the view of published sets that queries read, and finds the accepted
+// Package blocks keeps the view of blocks that queries read, and finds the accepted
 // batches before the history window that no set holds yet.
-package sets
+package blocks
 
 import (
 	"errors"
@@ -11,10 +11,10 @@ import (
 
 // Config of a Keeper and of what reads the sets.
 type Config struct {
-	Poll        time.Duration `koanf:"poll" help:"time between two looks at the published sets of recent hours"`
+	Poll        time.Duration `koanf:"poll" help:"time between two looks at the blocks of recent hours"`
 	TTL         time.Duration `koanf:"ttl" help:"age from which the list of an older hour's sets is read again when a query asks"`
 	Intake      time.Duration `koanf:"intake" help:"time between two looks at the intake for batches before the window that are not rolled up"`
-	History     time.Duration `koanf:"history" help:"how far back published sets are read"`
+	History     time.Duration `koanf:"history" help:"how far back blocks are read"`
 	Resolutions bool          `koanf:"resolutions" help:"answer aligned range functions from 1m, 5m and 1h sets where that gives the same result"`
 
 	IndexCache config.Bytes `koanf:"index_cache" help:"most memory for indexes of chunks"`

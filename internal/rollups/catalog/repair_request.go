@@ -11,14 +11,14 @@ import (
 )
 
 // OrderKind is the kind of orders.
-var OrderKind = record.Kind{Schema: "lightmetrics.rollup_order.v1", Title: "order", MaxBytes: 1 << 20, Exact: true}
+var RepairRequestKind = record.Kind{Schema: "lightmetrics.rollup_repair_request.v1", Title: "order", MaxBytes: 1 << 20, Exact: true}
 
 // maxDamaged bounds an order's list of damaged records.
 const maxDamaged = 1000
 
 // Order is an operator's word that a shard's hour is to be made anew: its owner publishes
 // a generation above Above in every resolution, from frames, and then deletes the order.
-type Order struct {
+type RepairRequest struct {
 	AuthorityID string
 	Shard       shard.ID
 	Hour        timegrid.Hour
@@ -29,11 +29,11 @@ type Order struct {
 	// Reason in few words, for people; By names who ordered.
 	Reason string
 	By     string
-	// OrderedAt in Unix nanoseconds.
-	OrderedAt int64
+	// RequestedAt in Unix nanoseconds.
+	RequestedAt int64
 }
 
-type orderJSON struct {
+type repairRequestJSON struct {
 	AuthorityID string   `json:"authority_id"`
 	Shard       uint32   `json:"shard"`
 	Hour        string   `json:"hour"`
@@ -41,16 +41,16 @@ type orderJSON struct {
 	Damaged     []string `json:"damaged"`
 	Reason      string   `json:"reason"`
 	By          string   `json:"by"`
-	OrderedAt   int64    `json:"ordered_at_unix_ns"`
+	RequestedAt int64    `json:"requested_at_unix_ns"`
 }
 
 // Key of the order's object.
-func (o *Order) Key() string { return layout.RollupOrder(o.Hour, o.Shard) }
+func (o *RepairRequest) Key() string { return layout.RepairRequest(o.Hour, o.Shard) }
 
 // Validate refuses what can't be an order.
-func (o *Order) Validate() error {
+func (o *RepairRequest) Validate() error {
 	err := errors.Join(text("authority_id", o.AuthorityID, MaxNameBytes), text("by", o.By, MaxNameBytes), text("reason", o.Reason, MaxNameBytes),
-		notNegative("ordered_at_unix_ns", o.OrderedAt))
+		notNegative("requested_at_unix_ns", o.RequestedAt))
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (o *Order) Validate() error {
 		return fmt.Errorf("order of shard %d above generation %d, %d damaged records", o.Shard, o.Above, len(o.Damaged))
 	}
 	for _, key := range o.Damaged {
-		n, err := layout.ParseRollupSet(key)
+		n, err := layout.ParseBlockManifest(key)
 		if err != nil {
 			return err
 		}
@@ -70,35 +70,35 @@ func (o *Order) Validate() error {
 }
 
 // Marshal writes the canonical JSON. It does not validate.
-func (o *Order) Marshal() []byte {
+func (o *RepairRequest) Marshal() []byte {
 	damaged := o.Damaged
 	if damaged == nil {
 		damaged = []string{}
 	}
-	return OrderKind.Marshal(orderJSON{o.AuthorityID, uint32(o.Shard), o.Hour.Start().Format(hourLayout), o.Above, damaged, o.Reason, o.By, o.OrderedAt})
+	return RepairRequestKind.Marshal(repairRequestJSON{o.AuthorityID, uint32(o.Shard), o.Hour.Start().Format(hourLayout), o.Above, damaged, o.Reason, o.By, o.RequestedAt})
 }
 
 // ParseOrder reads what the key of an order holds. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
-func ParseOrder(key string, b []byte) (Order, error) {
-	o, err := parseOrder(key, b)
+func ParseRepairRequest(key string, b []byte) (RepairRequest, error) {
+	o, err := parseRepairRequest(key, b)
 	if err != nil {
-		return Order{}, OrderKind.Wrap(key, err)
+		return RepairRequest{}, RepairRequestKind.Wrap(key, err)
 	}
 	return o, nil
 }
 
-func parseOrder(key string, b []byte) (Order, error) {
-	var j orderJSON
-	if err := OrderKind.Decode(b, &j); err != nil {
-		return Order{}, err
+func parseRepairRequest(key string, b []byte) (RepairRequest, error) {
+	var j repairRequestJSON
+	if err := RepairRequestKind.Decode(b, &j); err != nil {
+		return RepairRequest{}, err
 	}
 	h, err := parseHour(j.Hour)
 	if err != nil {
-		return Order{}, err
+		return RepairRequest{}, err
 	}
-	o := Order{j.AuthorityID, shard.ID(j.Shard), h, j.Above, j.Damaged, j.Reason, j.By, j.OrderedAt}
+	o := RepairRequest{j.AuthorityID, shard.ID(j.Shard), h, j.Above, j.Damaged, j.Reason, j.By, j.RequestedAt}
 	if j.Shard >= shard.Max || o.Key() != key {
-		return Order{}, fmt.Errorf("it is of shard %d, hour %s", j.Shard, j.Hour)
+		return RepairRequest{}, fmt.Errorf("it is of shard %d, hour %s", j.Shard, j.Hour)
 	}
-	return o, errors.Join(OrderKind.Verify(b, o.Marshal(), j), o.Validate())
+	return o, errors.Join(RepairRequestKind.Verify(b, o.Marshal(), j), o.Validate())
 }

@@ -1,4 +1,4 @@
-package sets
+package blocks
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 // Run polls until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	g := run.NewGroup(ctx)
-	g.Go("sets", func(ctx context.Context) error { return k.every(ctx, k.cfg.Poll, k.Poll, "published sets") })
+	g.Go("sets", func(ctx context.Context) error { return k.every(ctx, k.cfg.Poll, k.Poll, "blocks") })
 	g.Go("intake", func(ctx context.Context) error { return k.every(ctx, k.cfg.Intake, k.PollIntake, "intake") })
 	return g.Wait()
 }

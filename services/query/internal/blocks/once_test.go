@@ -1,4 +1,4 @@
-package sets
+package blocks
 
 import (
 	"context"
@@ -220,7 +220,7 @@ type sample struct {
 	value float64
 }
 
-// read counts every record that the published sets and the snapshot give together.
+// read counts every record that the blocks and the snapshot give together.
 func (w *world) read(q *published.Query, snap *live.Snapshot) map[sample]int {
 	const mint, maxt = 0, 4e12
 	got := map[sample]int{}

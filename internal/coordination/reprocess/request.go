@@ -23,7 +23,7 @@ const Topic = "reprocess"
 const LogPrefix = "reprocess"
 
 // Order is what is to be given again.
-type Order struct {
+type Request struct {
 	// From and To bound the time of acceptance; To is not included.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
@@ -32,21 +32,21 @@ type Order struct {
 }
 
 // ErrOrder: the order can never be done.
-var ErrOrder = errors.New("invalid order")
+var ErrRequest = errors.New("invalid order")
 
 // Validate checks the bounds.
-func (o Order) Validate() error {
+func (o Request) Validate() error {
 	if !o.From.Before(o.To) {
-		return fmt.Errorf("%w: from %s is not before to %s", ErrOrder, o.From.Format(time.RFC3339), o.To.Format(time.RFC3339))
+		return fmt.Errorf("%w: from %s is not before to %s", ErrRequest, o.From.Format(time.RFC3339), o.To.Format(time.RFC3339))
 	}
 	if o.From.Year() < 2000 || o.To.Sub(o.From) > 20*365*24*time.Hour {
-		return fmt.Errorf("%w: times before 2000, or 20 years of them", ErrOrder)
+		return fmt.Errorf("%w: times before 2000, or 20 years of them", ErrRequest)
 	}
 	return nil
 }
 
 // ID is the same for equal orders, so that one which is given twice is one job.
-func (o Order) ID() string {
+func (o Request) ID() string {
 	b, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // times of four digits
@@ -56,34 +56,34 @@ func (o Order) ID() string {
 }
 
 // log is the name of the order's log.
-func (o Order) log() string { return LogPrefix + "/" + o.ID() }
+func (o Request) log() string { return LogPrefix + "/" + o.ID() }
 
 // message is the body of an order's message. Number tells the order from one that was the
 // same and is completed.
 type message struct {
 	Number uint64 `json:"number"`
-	Order
+	Request
 }
 
 // parse reads a message.
-func parse(body []byte) (work.Key, Order, error) {
+func parse(body []byte) (work.Key, Request, error) {
 	var m message
 	err := json.Unmarshal(body, &m)
 	if err == nil {
-		err = m.Order.Validate()
+		err = m.Request.Validate()
 	}
 	if err == nil && m.Number == 0 {
-		err = fmt.Errorf("%w: it has no number", ErrOrder)
+		err = fmt.Errorf("%w: it has no number", ErrRequest)
 	}
 	if err != nil {
-		return work.Key{}, Order{}, fmt.Errorf("message %.200q: %w", body, err)
+		return work.Key{}, Request{}, fmt.Errorf("message %.200q: %w", body, err)
 	}
-	return work.Key{Log: m.log(), Number: m.Number}, m.Order, nil
+	return work.Key{Log: m.log(), Number: m.Number}, m.Request, nil
 }
 
 // Submit makes the order pending and sends its message. Where an equal one is pending
 // already that is the job, and found is true; another message does no harm.
-func Submit(ctx context.Context, q work.Queue, t work.Table, o Order) (k work.Key, found bool, err error) {
+func Submit(ctx context.Context, q work.Queue, t work.Table, o Request) (k work.Key, found bool, err error) {
 	if err := o.Validate(); err != nil {
 		return k, false, err
 	}

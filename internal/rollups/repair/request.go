@@ -33,7 +33,7 @@ var (
 )
 
 // Ordered is what an order says, or would say.
-type Ordered struct {
+type Requested struct {
 	Hour  timegrid.Hour
 	Shard shard.ID
 	// Generation that is to be made.
@@ -54,23 +54,23 @@ type Ordered struct {
 // state of a shard's hour.
 type state struct {
 	top     map[timegrid.Resolution]uint64
-	sets    map[timegrid.Resolution]*catalog.Set // highest that can be read
+	sets    map[timegrid.Resolution]*catalog.Block // highest that can be read
 	damaged []catalog.Name
 }
 
 // Order gives the order to make the hour anew: it fixes the plan of the next generation,
 // with the inputs of all that was published of the hour, and creates the order. dry only
 // tells. Repeats are harmless.
-func (r *Repairer) Order(ctx context.Context, h timegrid.Hour, s shard.ID, reason string, dry bool) (Ordered, error) {
-	o := Ordered{Hour: h, Shard: s}
-	err := r.order(ctx, &o, reason, dry)
+func (r *Repairer) Request(ctx context.Context, h timegrid.Hour, s shard.ID, reason string, dry bool) (Requested, error) {
+	o := Requested{Hour: h, Shard: s}
+	err := r.request(ctx, &o, reason, dry)
 	if err != nil {
 		err = fmt.Errorf("order hour %s of shard %s: %w", h, s, err)
 	}
 	return o, err
 }
 
-func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry bool) error {
+func (r *Repairer) request(ctx context.Context, o *Requested, reason string, dry bool) error {
 	st, err := r.state(ctx, o.Hour, o.Shard)
 	if err != nil {
 		return err
@@ -122,8 +122,8 @@ func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry boo
 	if err := r.possible(ctx, o, next, st); err != nil || dry {
 		return err
 	}
-	ord := catalog.Order{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: most, Damaged: o.Damaged,
-		Reason: reason, By: r.cfg.By, OrderedAt: max(r.cfg.Now().UnixNano(), 0)}
+	ord := catalog.RepairRequest{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: most, Damaged: o.Damaged,
+		Reason: reason, By: r.cfg.By, RequestedAt: max(r.cfg.Now().UnixNano(), 0)}
 	// Where the owner made the plan it may be making this generation now, without knowing
 	// of the order: only the one after it counts. Over damaged records it can make none
 	// without.
@@ -149,9 +149,9 @@ func (r *Repairer) order(ctx context.Context, o *Ordered, reason string, dry boo
 
 // state reads the records of all resolutions down to the highest committed one.
 func (r *Repairer) state(ctx context.Context, h timegrid.Hour, s shard.ID) (*state, error) {
-	st := &state{top: map[timegrid.Resolution]uint64{}, sets: map[timegrid.Resolution]*catalog.Set{}}
+	st := &state{top: map[timegrid.Resolution]uint64{}, sets: map[timegrid.Resolution]*catalog.Block{}}
 	records := r.records()
-	for of, err := range catalog.Slots(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupSetsHour(h)}) {
+	for of, err := range catalog.Slots(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(h)}) {
 		if err != nil {
 			return nil, err
 		}
@@ -169,8 +169,8 @@ func (r *Repairer) state(ctx context.Context, h timegrid.Hour, s shard.ID) (*sta
 			}
 			st.damaged = append(st.damaged, g.Name)
 		}
-		if counts.Set != nil {
-			st.sets[of.Name.Resolution] = counts.Set
+		if counts.Block != nil {
+			st.sets[of.Name.Resolution] = counts.Block
 		}
 	}
 	return st, nil
@@ -205,19 +205,19 @@ const (
 
 // inputs makes the plan of the next generation: everything that a generation had, or may
 // have had, which counts.
-func (r *Repairer) inputs(ctx context.Context, o *Ordered, st *state, plans map[uint64]*rollup.Plan) (*rollup.Plan, error) {
+func (r *Repairer) inputs(ctx context.Context, o *Requested, st *state, plans map[uint64]*rollup.Plan) (*rollup.Plan, error) {
 	if err := r.readPlans(ctx, o, st, plans); err != nil {
 		return nil, err
 	}
 	o.Source = "plans"
 	g := gathered{entries: map[identity.Batch]accepted.Batch{}, known: map[uint64]bool{}, parts: 1}
-	for _, set := range st.sets {
-		g.known[set.Name.Generation] = true
+	for _, block := range st.sets {
+		g.known[block.Name.Generation] = true
 	}
 	for _, p := range plans {
 		g.add(p)
 	}
-	if err := r.addSets(ctx, o, st, g.entries); err != nil {
+	if err := r.addBlocks(ctx, o, st, g.entries); err != nil {
 		return nil, err
 	}
 	unknown := slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return !g.known[n.Generation] })
@@ -256,10 +256,10 @@ func (g *gathered) add(p *rollup.Plan) {
 
 // readPlans reads the plans of all generations that committed, or may have. One that is
 // gone or damaged stays out.
-func (r *Repairer) readPlans(ctx context.Context, o *Ordered, st *state, plans map[uint64]*rollup.Plan) error {
+func (r *Repairer) readPlans(ctx context.Context, o *Requested, st *state, plans map[uint64]*rollup.Plan) error {
 	wanted := map[uint64]bool{}
-	for _, set := range st.sets {
-		wanted[set.Name.Generation] = true
+	for _, block := range st.sets {
+		wanted[block.Name.Generation] = true
 	}
 	for _, n := range st.damaged {
 		wanted[n.Generation] = true
@@ -280,9 +280,9 @@ func (r *Repairer) readPlans(ctx context.Context, o *Ordered, st *state, plans m
 }
 
 // addSets adds what the sets hold and no plan has, by the identity manifests.
-func (r *Repairer) addSets(ctx context.Context, o *Ordered, st *state, entries map[identity.Batch]accepted.Batch) error {
-	for _, set := range st.sets {
-		for id := range set.Inputs.All() {
+func (r *Repairer) addBlocks(ctx context.Context, o *Requested, st *state, entries map[identity.Batch]accepted.Batch) error {
+	for _, block := range st.sets {
+		for id := range block.Inputs.All() {
 			if _, ok := entries[id]; ok {
 				continue
 			}
@@ -298,7 +298,7 @@ func (r *Repairer) addSets(ctx context.Context, o *Ordered, st *state, entries m
 }
 
 // addAccepted adds every accepted batch of the shard that has samples in the hour.
-func (r *Repairer) addAccepted(ctx context.Context, o *Ordered, entries map[identity.Batch]accepted.Batch) error {
+func (r *Repairer) addAccepted(ctx context.Context, o *Requested, entries map[identity.Batch]accepted.Batch) error {
 	if r.cfg.Scan == nil {
 		return ErrUnknown
 	}
@@ -326,8 +326,8 @@ func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Mani
 
 // possible refuses an order that can't be done: frames are gone for good, and the raw rows
 // are not whole.
-func (r *Repairer) possible(ctx context.Context, o *Ordered, p *rollup.Plan, st *state) error {
-	if err := r.removed.Look(ctx); err != nil {
+func (r *Repairer) possible(ctx context.Context, o *Requested, p *rollup.Plan, st *state) error {
+	if err := r.removed.Scan(ctx); err != nil {
 		return err
 	}
 	for _, e := range p.Inputs {
@@ -344,7 +344,7 @@ func (r *Repairer) possible(ctx context.Context, o *Ordered, p *rollup.Plan, st 
 		return lost
 	}
 	v := &verifier{r: r}
-	if err := v.set(ctx, Finding{}, raw, map[string]bool{raw.PlanKey: true}); err != nil {
+	if err := v.block(ctx, Finding{}, raw, map[string]bool{raw.PlanKey: true}); err != nil {
 		return err
 	}
 	if v.rep.Found > 0 {
@@ -372,24 +372,24 @@ func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) (mine bool, e
 
 // create puts the order there, or adds what is damaged to the one that is. One that asks
 // for a generation above those that are decided will do.
-func (r *Repairer) create(ctx context.Context, o *Ordered, decided uint64, ord catalog.Order) error {
+func (r *Repairer) create(ctx context.Context, o *Requested, decided uint64, ord catalog.RepairRequest) error {
 	if err := ord.Validate(); err != nil {
 		return err
 	}
 	put := objstore.PutOptions{ContentType: "application/json"}
-	for range orderTries {
+	for range requestTries {
 		_, err := r.cfg.Store.Create(ctx, ord.Key(), ord.Marshal(), put)
 		if err == nil || !errors.Is(err, objstore.ErrExists) {
 			return err
 		}
-		b, info, err := r.get(ctx, ord.Key(), int64(catalog.OrderKind.MaxBytes))
+		b, info, err := r.get(ctx, ord.Key(), int64(catalog.RepairRequestKind.MaxBytes))
 		if errors.Is(err, objstore.ErrNotFound) {
 			continue // done meanwhile
 		}
 		if err != nil && !objstore.Unreadable(err) {
 			return err
 		}
-		if there, perr := catalog.ParseOrder(ord.Key(), b); err == nil && perr == nil && there.Above >= decided && contains(there.Damaged, ord.Damaged) {
+		if there, perr := catalog.ParseRepairRequest(ord.Key(), b); err == nil && perr == nil && there.Above >= decided && contains(there.Damaged, ord.Damaged) {
 			o.Pending = true
 			return nil
 		}
@@ -401,7 +401,7 @@ func (r *Repairer) create(ctx context.Context, o *Ordered, decided uint64, ord c
 	return errors.New("the order changes again and again")
 }
 
-const orderTries = 5
+const requestTries = 5
 
 func contains(all, some []string) bool {
 	for _, s := range some {
@@ -413,19 +413,19 @@ func contains(all, some []string) bool {
 }
 
 // Orders lists the orders that are pending. One that can't be read is given to bad.
-func (r *Repairer) Orders(ctx context.Context, bad func(key string, err error)) ([]catalog.Order, error) {
-	var out []catalog.Order
-	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupOrdersPrefix}) {
+func (r *Repairer) Requests(ctx context.Context, bad func(key string, err error)) ([]catalog.RepairRequest, error) {
+	var out []catalog.RepairRequest
+	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RepairRequestsPrefix}) {
 		if err != nil {
 			return out, fmt.Errorf("orders: %w", err)
 		}
-		b, _, err := r.get(ctx, i.Key, int64(catalog.OrderKind.MaxBytes))
+		b, _, err := r.get(ctx, i.Key, int64(catalog.RepairRequestKind.MaxBytes))
 		if errors.Is(err, objstore.ErrNotFound) {
 			continue
 		}
-		var ord catalog.Order
+		var ord catalog.RepairRequest
 		if err == nil {
-			ord, err = catalog.ParseOrder(i.Key, b)
+			ord, err = catalog.ParseRepairRequest(i.Key, b)
 		}
 		if record.Unreadable(err) {
 			bad(i.Key, err)

@@ -1,4 +1,4 @@
-package sets
+package blocks
 
 import (
 	"context"
@@ -174,7 +174,7 @@ func TestHoursAreReadAgain(t *testing.T) {
 	sets := func() int {
 		v, err := w.keeper.View(t.Context(), old, recent)
 		w.must(err)
-		return len(v.Sets(old, timegrid.Raw)) + 10*len(v.Sets(recent, timegrid.Raw))
+		return len(v.Blocks(old, timegrid.Raw)) + 10*len(v.Blocks(recent, timegrid.Raw))
 	}
 	if n := sets(); n != 0 {
 		t.Fatalf("%d sets", n)
@@ -196,7 +196,7 @@ func TestHoursAreReadAgain(t *testing.T) {
 	// Nobody asks any more: the older hour is dropped, those of the window stay.
 	w.clock = w.clock.Add(idle)
 	w.poll()
-	if s := w.keeper.state.Load(); len(s.view.Sets(old, timegrid.Raw)) != 0 || len(s.view.Sets(recent, timegrid.Raw)) != 1 {
+	if s := w.keeper.state.Load(); len(s.view.Blocks(old, timegrid.Raw)) != 0 || len(s.view.Blocks(recent, timegrid.Raw)) != 1 {
 		t.Error("not only what is recent is kept")
 	}
 	if q := w.keeper.Query(published.Limits{}); q.Span().Newest != w.keeper.newest(w.clock) {

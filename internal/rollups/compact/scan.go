@@ -15,14 +15,14 @@ import (
 
 // Looker finds the highest committed generations of one resolution and some shards: of hours
 // in which there are many more. It remembers what it read. For one caller at a time.
-type Looker struct {
+type Scanner struct {
 	store   objstore.Reader
 	records *catalog.Reader
 }
 
 // NewLooker makes one that knows nothing; it makes no request.
-func NewLooker(r objstore.Reader, authority string) *Looker {
-	return &Looker{r, catalog.NewReader(catalog.ReaderConfig{Read: reading(r, authority), Trim: trim, Follow: true, Limit: math.MaxInt64})}
+func NewScanner(r objstore.Reader, authority string) *Scanner {
+	return &Scanner{r, catalog.NewReader(catalog.ReaderConfig{Read: reading(r, authority), Trim: trim, Follow: true, Limit: math.MaxInt64})}
 }
 
 // reading reads records with a deadline for each.
@@ -35,7 +35,7 @@ func reading(r objstore.Reader, authority string) func(context.Context, string) 
 }
 
 // trim drops what compaction does not need, and what there is most of.
-func trim(s *catalog.Set) {
+func trim(s *catalog.Block) {
 	s.Inputs = catalog.Inputs{}
 	if s.Into != nil {
 		s.Into.Keys = nil
@@ -43,20 +43,20 @@ func trim(s *catalog.Set) {
 }
 
 // Seen is what a look found.
-type Seen struct {
+type Inventory struct {
 	// Sets are highest committed generations.
-	Sets []*catalog.Set
+	Blocks []*catalog.Block
 	// Compactions that begin in the hours; only those that no set points at are read.
 	Compactions []catalog.Name
 	// Skipped hours of shards have a record that can't be read.
 	Skipped  int
 	from, to timegrid.Hour
-	idle     []*catalog.Set // committed compactions that no set points at
+	idle     []*catalog.Block // committed compactions that no set points at
 }
 
 // Look reads the hours from to to, both included, of the shards that of names.
-func (l *Looker) Look(ctx context.Context, res timegrid.Resolution, from, to timegrid.Hour, of func(shard.ID) bool) (Seen, error) {
-	seen := Seen{from: from, to: to}
+func (l *Scanner) Scan(ctx context.Context, res timegrid.Resolution, from, to timegrid.Hour, of func(shard.ID) bool) (Inventory, error) {
+	seen := Inventory{from: from, to: to}
 	used := map[catalog.Name]bool{}
 	var compactions []catalog.Listed
 	for slot, err := range slots(ctx, l.store, from, to) {
@@ -82,8 +82,8 @@ func (l *Looker) Look(ctx context.Context, res timegrid.Resolution, from, to tim
 			return seen, err
 		case len(st.Doubt) > 0:
 			seen.Skipped++ // any of them may count
-		case st.Set != nil:
-			seen.Sets = append(seen.Sets, st.Set)
+		case st.Block != nil:
+			seen.Blocks = append(seen.Blocks, st.Block)
 		}
 	}
 	if err := l.idle(ctx, &seen, compactions); err != nil {
@@ -94,9 +94,9 @@ func (l *Looker) Look(ctx context.Context, res timegrid.Resolution, from, to tim
 }
 
 // idle reads the compactions that no set points at.
-func (l *Looker) idle(ctx context.Context, seen *Seen, compactions []catalog.Listed) error {
+func (l *Scanner) idle(ctx context.Context, seen *Inventory, compactions []catalog.Listed) error {
 	pointed := map[catalog.Name]bool{}
-	for _, s := range seen.Sets {
+	for _, s := range seen.Blocks {
 		if s.Into != nil {
 			pointed[s.Into.Name] = true
 		}
@@ -110,8 +110,8 @@ func (l *Looker) idle(ctx context.Context, seen *Seen, compactions []catalog.Lis
 			return err
 		}
 		// One that can't be read stays.
-		if g.Err == nil && g.Record.Set != nil {
-			seen.idle = append(seen.idle, g.Record.Set)
+		if g.Err == nil && g.Record.Block != nil {
+			seen.idle = append(seen.idle, g.Record.Block)
 		}
 	}
 	return nil
@@ -119,10 +119,10 @@ func (l *Looker) idle(ctx context.Context, seen *Seen, compactions []catalog.Lis
 
 // Unneeded are the compactions that no source points at, or may still be made to: a
 // worker died before it did, and the sources are in a longer span, or replaced, since.
-func (s Seen) Unneeded() []catalog.Name {
-	at := map[catalog.Name]*catalog.Set{}
-	for _, set := range s.Sets {
-		at[set.Name] = set
+func (s Inventory) Unneeded() []catalog.Name {
+	at := map[catalog.Name]*catalog.Block{}
+	for _, block := range s.Blocks {
+		at[block.Name] = block
 	}
 	var out []catalog.Name
 	for _, c := range s.idle {
@@ -139,7 +139,7 @@ func (s Seen) Unneeded() []catalog.Name {
 // slots gives the generations of the hours from to to, slot by slot in key order.
 func slots(ctx context.Context, r objstore.Reader, from, to timegrid.Hour) iter.Seq2[catalog.Slot, error] {
 	return func(yield func(catalog.Slot, error) bool) {
-		o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.RollupSetsHour(from)}
+		o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}
 		for of, err := range catalog.Slots(ctx, timed{r}, o) {
 			if err == nil && of.Name.Hour > to {
 				return

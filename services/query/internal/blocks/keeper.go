@@ -1,4 +1,4 @@
-package sets
+package blocks
 
 import (
 	"context"
@@ -98,11 +98,11 @@ func (k *Keeper) CacheBytes() (indexes, blocks int64) { return k.reader.CacheByt
 // SetTake sets Deps.Take. Before Run.
 func (k *Keeper) SetTake(fn func(ctx context.Context, key string) error) { k.d.Take = fn }
 
-// Settled is closed once it is known whether there are published sets, and those of
+// Settled is closed once it is known whether there are blocks, and those of
 // recent hours were read.
 func (k *Keeper) Settled() <-chan struct{} { return k.settled }
 
-// Query begins the reading of one query; nil while there are no published sets. Open the
+// Query begins the reading of one query; nil while there are no blocks. Open the
 // live snapshot first.
 func (k *Keeper) Query(l published.Limits) *published.Query {
 	s := k.state.Load()
@@ -153,7 +153,7 @@ func (k *Keeper) newest(now time.Time) timegrid.Hour { return timegrid.HourOf(no
 func (k *Keeper) View(ctx context.Context, from, to timegrid.Hour) (*catalog.View, error) {
 	s := k.state.Load()
 	if s == nil {
-		return nil, errors.New("no published sets are known yet")
+		return nil, errors.New("no blocks are known yet")
 	}
 	if _, _, stale := k.stale(s, from, to); !stale {
 		return s.view, nil
@@ -224,7 +224,7 @@ func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	return err
 }
 
-// Held is a live.Cover but for its result: whether published sets hold the batch in all of
+// Held is a live.Cover but for its result: whether blocks hold the batch in all of
 // these hours; known is false when there are no sets at all. An hour that was not read yet
 // is read with the next poll.
 func (k *Keeper) Held(id identity.Batch, hours []timegrid.Hour) (held, known bool) {
@@ -261,7 +261,7 @@ func (k *Keeper) want(h timegrid.Hour) {
 const maxHours = 100
 
 // Needed reports that a batch with samples from minNS to maxNS, before the window, must
-// be kept in memory since no published set holds it, or may not hold all of it.
+// be kept in memory since no block holds it, or may not hold all of it.
 func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 	if k.state.Load() == nil {
 		return false
