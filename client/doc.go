@@ -9,6 +9,8 @@
 package client
 
 import (
+	"errors"
+
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
@@ -20,7 +22,7 @@ type Credentials struct {
 	// TLS turns it on; nil is plaintext.
 	TLS *TLS
 	// Token is a bearer token, TokenFile a file that holds one and is read again when it
-	// changes. A token without TLS is an error, unless TokenOverPlaintext allows it.
+	// changes; one of them. A token without TLS is an error, unless TokenOverPlaintext allows it.
 	Token, TokenFile   string
 	TokenOverPlaintext bool
 }
@@ -43,6 +45,9 @@ func (c Credentials) config() (rpc.ClientConfig, error) {
 		out.TLS = tlsfile.Client{Enabled: true, CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile, ServerName: c.TLS.ServerName}
 	}
 	if c.TokenFile != "" {
+		if c.Token != "" {
+			return out, errors.New("Token and TokenFile: want one of them")
+		}
 		token, err := config.ReadSecret(c.TokenFile)
 		if err != nil {
 			return out, err

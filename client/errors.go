@@ -25,7 +25,8 @@ var (
 	ErrInUse = vfs.ErrLocked
 	// ErrClosed: the Writer was closed.
 	ErrClosed = queue.ErrClosed
-	// ErrTooLarge: one Append has more than 100,000 samples, or 32 MiB of labels and values. Nothing was queued.
+	// ErrTooLarge: one Append has more than 100,000 samples, or 32 MiB of labels and values, or
+	// more than fits into Options.MaxBytes. Nothing was queued.
 	ErrTooLarge = input.ErrTooLarge
 )
 
@@ -34,7 +35,8 @@ type Invalid struct {
 	// Index of the sample in the arguments of Append.
 	Index int
 	// Reason is stable, such as frame.BadLabels, or frame.BadColumn for two samples of a series
-	// at one time and for a histogram in a series of numbers.
+	// at one time, for a histogram in a series of numbers, and for a time that is not of the years
+	// 1678 to 2261.
 	Reason frame.Reason
 	Detail string
 }

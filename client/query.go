@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
@@ -26,6 +27,9 @@ type Querier struct {
 // It connects with the first question.
 func DialQuery(address string, c Credentials) (*Querier, error) {
 	cfg, err := c.config()
+	if err == nil {
+		err = config.CheckAddress(address)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}

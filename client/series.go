@@ -1,7 +1,9 @@
 package client
 
 import (
+	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -49,6 +51,7 @@ type Series struct {
 
 	once     sync.Once
 	prepared *input.Series
+	invalid  error
 }
 
 // Sample is a value of a series at a time.
@@ -74,17 +77,28 @@ func (s *Series) HistogramAt(t time.Time, h Histogram) Sample {
 	return Sample{Series: s, Time: t, Histogram: &h}
 }
 
-// prepare gives the series as inputs have it.
-func (s *Series) prepare() *input.Series {
+// prepare gives the series as inputs have it, or a *frame.Error.
+func (s *Series) prepare() (*input.Series, error) {
 	s.once.Do(func() {
 		p := &input.Series{Type: s.Type, Unit: s.Unit, Help: frame.HelpText([]byte(s.Help)), Labels: []series.Label{{Name: series.MetricName, Value: s.Name}}}
 		if !s.Start.IsZero() {
-			p.Start = s.Start.UnixNano()
+			p.Start, s.invalid = nanoseconds("start", s.Start)
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
 			p.Labels = append(p.Labels, series.Label{Name: name, Value: s.Labels[name]})
 		}
 		s.prepared = p
 	})
-	return s.prepared
+	return s.prepared, s.invalid
+}
+
+// earliest and latest are the times that 64 bits of nanoseconds can say.
+var earliest, latest = time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64)
+
+// nanoseconds since 1970. Beyond 64 bits they would silently be those of another time.
+func nanoseconds(what string, t time.Time) (int64, error) {
+	if t.Before(earliest) || t.After(latest) {
+		return 0, &frame.Error{Reason: frame.BadColumn, Detail: fmt.Sprintf("%s %s: want a year of %d to %d", what, t.UTC().Format(time.RFC3339), earliest.UTC().Year()+1, latest.UTC().Year()-1)}
+	}
+	return t.UnixNano(), nil
 }

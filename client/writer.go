@@ -19,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input"
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs/memfs"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -54,7 +55,8 @@ type Options struct {
 
 	// Log gets what operators should see; nil is slog.Default().
 	Log *slog.Logger
-	// Metrics gets the sender's metrics, lightmetrics_agent_…; nil is none.
+	// Metrics has the sender's metrics, lightmetrics_agent_…, until Close; nil is none. For
+	// several Writers at a time, prometheus.WrapRegistererWith gives each a label.
 	Metrics prometheus.Registerer
 }
 
@@ -76,7 +78,8 @@ type Writer struct {
 	queue     *queue.Queue
 	sender    *send.Sender
 	committer *batch.Committer
-	ctx       context.Context // ends with Close
+	metrics   *prometheus.Registry // what Options.Metrics has as one collector
+	ctx       context.Context      // ends with Close
 	stop      context.CancelFunc
 	done      chan error
 
@@ -104,9 +107,6 @@ func open(dir string, o Options) (*Writer, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.Metrics == nil {
-		o.Metrics = prometheus.NewRegistry()
-	}
 	sc := send.DefaultConfig()
 	if len(o.Collectors) > 0 {
 		sc.Collectors = o.Collectors
@@ -123,10 +123,15 @@ func open(dir string, o Options) (*Writer, error) {
 	case o.MaxBytes < minMaxBytes || o.CloseTimeout < 0:
 		return nil, fmt.Errorf("MaxBytes %d, CloseTimeout %s: want at least %d and not less than 0", o.MaxBytes, o.CloseTimeout, minMaxBytes)
 	}
+	for _, address := range sc.Collectors {
+		if err := config.CheckAddress(address); err != nil {
+			return nil, fmt.Errorf("collectors: %w", err)
+		}
+	}
 	if err := sc.Validate(); err != nil {
 		return nil, err
 	}
-	w := &Writer{opts: o, memory: dir == Memory, done: make(chan error, 1)}
+	w := &Writer{opts: o, memory: dir == Memory, metrics: prometheus.NewRegistry(), done: make(chan error, 1)}
 	if err := w.openQueue(dir); err != nil {
 		return nil, err
 	}
@@ -171,9 +176,14 @@ func (w *Writer) start(sc send.Config) error {
 	if w.committer, err = batch.NewCommitter(batch.DefaultConfig(), labels, w.queue, func(queue.Entry) {}); err != nil {
 		return err
 	}
-	w.sender, err = send.New(sc, w.queue, send.Deps{Registry: w.opts.Metrics, Log: w.opts.Log, Now: time.Now, OnAside: w.refuse})
+	w.sender, err = send.New(sc, w.queue, send.Deps{Registry: w.metrics, Log: w.opts.Log, Now: time.Now, OnAside: w.refuse})
 	if err != nil {
 		return err
+	}
+	if w.opts.Metrics != nil {
+		if err := w.opts.Metrics.Register(w.metrics); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	go func() { w.done <- w.sender.Run(w.ctx) }()
@@ -230,20 +240,26 @@ func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err e
 	b.Source = "client"
 	b.Samples = make([]input.Sample, 0, len(samples))
 	index = make([]int, 0, len(samples))
-	missing := &InvalidError{}
+	invalid := &InvalidError{}
 	for i, s := range samples {
 		if s.Series == nil {
-			missing.Samples = append(missing.Samples, Invalid{i, frame.BadLabels, "the sample has no series"})
+			invalid.Samples = append(invalid.Samples, Invalid{i, frame.BadLabels, "the sample has no series"})
 			continue
 		}
 		if s.Time.IsZero() {
 			s.Time = now
 		}
+		prepared, err := s.Series.prepare()
+		at, timeErr := nanoseconds("time", s.Time)
+		if err = cmp.Or(err, timeErr); err != nil {
+			invalid.Samples = append(invalid.Samples, invalidOf(i, err))
+			continue
+		}
 		index = append(index, i)
-		b.Samples = append(b.Samples, input.Sample{Series: s.Series.prepare(), Time: s.Time.UnixNano(), Value: s.Value, Histogram: s.Histogram})
+		b.Samples = append(b.Samples, input.Sample{Series: prepared, Time: at, Value: s.Value, Histogram: s.Histogram})
 	}
-	if len(missing.Samples) > 0 {
-		return b, nil, missing
+	if len(invalid.Samples) > 0 {
+		return b, nil, invalid
 	}
 	byTime := func(a, b input.Sample) int { return cmp.Compare(a.Time, b.Time) }
 	if slices.IsSortedFunc(b.Samples, byTime) {
@@ -289,6 +305,9 @@ func (w *Writer) Close() error {
 		errs := []error{<-w.done}
 		if n := w.queue.Stats().Pending; w.memory && n > 0 {
 			errs = append(errs, fmt.Errorf("%d batches in memory were not sent and are lost: %w", n, drainErr))
+		}
+		if w.opts.Metrics != nil {
+			w.opts.Metrics.Unregister(w.metrics)
 		}
 		if err := errors.Join(append(errs, w.queue.Close())...); err != nil {
 			w.closeErr = fmt.Errorf("client: close: %w", err)

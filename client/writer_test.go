@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/client"
@@ -298,6 +301,86 @@ func TestWriterErrors(t *testing.T) {
 	}
 }
 
+// TestTimesThatDoNotFit: a time beyond 64 bits of nanoseconds is refused. It is not stored as another one.
+func TestTimesThatDoNotFit(t *testing.T) {
+	w := open(t, client.Memory, client.Options{Collectors: []string{nobody(t)}, CloseTimeout: time.Millisecond})
+	s := &client.Series{Name: "m", Type: client.Gauge}
+	year := func(y int) time.Time { return time.Date(y, 6, 1, 0, 0, 0, 0, time.UTC) }
+	for i, samples := range [][]client.Sample{
+		{s.Now(1), s.At(year(2600), 1)},
+		{s.Now(1), s.At(year(1600), 1)},
+		{s.Now(1), s.At(time.Unix(0, math.MaxInt64).Add(1), 1)},
+		{s.Now(1), (&client.Series{Name: "c", Type: client.Counter, Start: year(2600)}).Now(1)},
+	} {
+		err := w.Append(bound(t), samples...)
+		var invalid *client.InvalidError
+		if !errors.As(err, &invalid) || len(invalid.Samples) != 1 || invalid.Samples[0].Index != 1 || invalid.Samples[0].Reason != frame.BadColumn {
+			t.Errorf("case %d: %v", i, err)
+		}
+	}
+	if n := w.Stats().NextSeq; n != 1 {
+		t.Errorf("next number %d", n)
+	}
+	if err := w.Append(bound(t), s.At(time.Unix(0, math.MinInt64), 1), s.At(time.Unix(0, math.MaxInt64), 1)); err != nil {
+		t.Errorf("the first and the last time: %v", err)
+	}
+}
+
+// TestWriterMetrics: a Writer leaves the registry with Close, so that the next one can open;
+// two at a time are an error where nothing tells their metrics apart.
+func TestWriterMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	writer := func(name string) client.Options {
+		return client.Options{Agent: "a", Collectors: []string{nobody(t)}, CloseTimeout: time.Millisecond,
+			Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"writer": name}, reg)}
+	}
+	count := func() int {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(families)
+	}
+	dir := t.TempDir()
+	for range 2 {
+		w := open(t, dir, writer("a"))
+		if count() < 5 {
+			t.Errorf("%d metrics", count())
+		}
+		if w2, err := client.Open(t.TempDir(), writer("a")); err == nil || !strings.Contains(err.Error(), "metrics: ") {
+			t.Errorf("a second writer with the same registry: %v, %v", w2, err)
+		}
+		if err := open(t, t.TempDir(), writer("b")).Close(); err != nil {
+			t.Error(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := count(); n != 0 {
+			t.Errorf("%d metrics after Close", n)
+		}
+	}
+}
+
+// TestCallLargerThanTheQueue: it is not told to try again.
+func TestCallLargerThanTheQueue(t *testing.T) {
+	w := open(t, client.Memory, client.Options{Collectors: []string{nobody(t)}, CloseTimeout: time.Millisecond, MaxBytes: 1 << 20})
+	var samples []client.Sample
+	for range 3000 {
+		s := &client.Series{Name: "m", Labels: client.Labels{}}
+		for k := range 3 {
+			s.Labels[fmt.Sprint("l", k)] = rand.Text() + rand.Text() + rand.Text() + rand.Text() + rand.Text() + rand.Text()
+		}
+		samples = append(samples, s.Now(1))
+	}
+	if err := w.Append(bound(t), samples...); !errors.Is(err, client.ErrTooLarge) || errors.Is(err, client.ErrFull) {
+		t.Errorf("got %v", err)
+	}
+	if err := w.Append(bound(t), samples[:100]...); err != nil {
+		t.Errorf("a part of it: %v", err)
+	}
+}
+
 // TestOptionsAreChecked: what can't work is refused by Open.
 func TestOptionsAreChecked(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
@@ -305,17 +388,22 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*string, *client.Options){
-		"agent_id is empty":          func(_ *string, o *client.Options) { o.Agent = "" },
-		"directory is empty":         func(dir *string, _ *client.Options) { *dir = "" },
-		"MaxBytes 1,":                func(_ *string, o *client.Options) { o.MaxBytes = 1 },
-		"is there twice":             func(_ *string, o *client.Options) { o.Collectors = []string{"c:1", "c:1"} },
-		"token needs tls":            func(_ *string, o *client.Options) { o.Credentials.Token = "secret" },
-		"a token needs tls":          func(_ *string, o *client.Options) { o.Credentials.TokenFile = token },
-		"/absent":                    func(_ *string, o *client.Options) { o.Credentials.TokenFile = "/absent" },
-		"/absent/ca.pem":             func(_ *string, o *client.Options) { o.Credentials.TLS = &client.TLS{CAFile: "/absent/ca.pem"} },
-		"cert_file and key_file":     func(_ *string, o *client.Options) { o.Credentials.TLS = &client.TLS{CertFile: token} },
-		"labels":                     func(_ *string, o *client.Options) { o.Labels = client.Labels{"x": strings.Repeat("v", 3000)} },
-		"not a directory":            func(dir *string, _ *client.Options) { *dir = filepath.Join(token, "queue") },
+		"agent_id is empty":       func(_ *string, o *client.Options) { o.Agent = "" },
+		"directory is empty":      func(dir *string, _ *client.Options) { *dir = "" },
+		"MaxBytes 1,":             func(_ *string, o *client.Options) { o.MaxBytes = 1 },
+		"is there twice":          func(_ *string, o *client.Options) { o.Collectors = []string{"c:1", "c:1"} },
+		"token needs tls":         func(_ *string, o *client.Options) { o.Credentials.Token = "secret" },
+		"a token needs tls":       func(_ *string, o *client.Options) { o.Credentials.TokenFile = token },
+		"/absent":                 func(_ *string, o *client.Options) { o.Credentials.TokenFile = "/absent" },
+		"/absent/ca.pem":          func(_ *string, o *client.Options) { o.Credentials.TLS = &client.TLS{CAFile: "/absent/ca.pem"} },
+		"cert_file and key_file":  func(_ *string, o *client.Options) { o.Credentials.TLS = &client.TLS{CertFile: token} },
+		"labels":                  func(_ *string, o *client.Options) { o.Labels = client.Labels{"x": strings.Repeat("v", 3000)} },
+		"not a directory":         func(dir *string, _ *client.Options) { *dir = filepath.Join(token, "queue") },
+		"want host:port":          func(_ *string, o *client.Options) { o.Collectors = []string{"http://127.0.0.1:4750"} },
+		"missing port in address": func(_ *string, o *client.Options) { o.Collectors = []string{"127.0.0.1:4750", "collector"} },
+		"TokenFile: want one of": func(_ *string, o *client.Options) {
+			o.Credentials = client.Credentials{Token: "secret", TokenFile: token, TokenOverPlaintext: true}
+		},
 		"CloseTimeout -1ns: want at": func(_ *string, o *client.Options) { o.CloseTimeout = -1 },
 	} {
 		dir, o := t.TempDir(), client.Options{Agent: "a"}

@@ -176,8 +176,9 @@ func (c *Committer) write(g *group) {
 	}
 	g.errs = make([]error, len(g.batches))
 	for i := range g.batches {
-		// A frame that can't be encoded is the fault of one call; a full disk is everybody's.
-		if g.errs[i] = err; len(g.batches) > 1 && isFrameError(err) {
+		// A frame that can't be encoded or has no room in an empty queue is the fault of one
+		// call; a full disk is everybody's.
+		if g.errs[i] = err; len(g.batches) > 1 && (isFrameError(err) || errors.Is(err, input.ErrTooLarge)) {
 			g.errs[i] = c.commit(g.batches[i : i+1])
 		}
 	}
@@ -206,6 +207,9 @@ func (c *Committer) commit(batches []input.Batch) (err error) {
 		parts[i] = o.part()
 	}
 	entries, err := c.queue.Append(parts...)
+	if errors.Is(err, queue.ErrTooLarge) {
+		err = fmt.Errorf("%w: %w", input.ErrTooLarge, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -229,25 +229,31 @@ func TestAppendFails(t *testing.T) {
 		if q.next != 0 {
 			t.Errorf("%d numbers are gone", q.next)
 		}
-		q.err, q.gate = nil, make(chan struct{})
-		c.queue = failSecond{q, 4}
-		errs := group(scrapeOf(seriesN(1), 1), scrapeOf(seriesN(2), 2), scrapeOf(seriesN(4), 3), scrapeOf(seriesN(1), 4))
-		if errs[0] != nil || errs[1] != nil || !errors.Is(errs[2], frame.TooLarge) || errs[3] != nil || q.next != 4 {
-			t.Errorf("got %v, %d records", errs, q.next)
+		q.err = nil
+		for refusal, want := range map[error]error{&frame.Error{Reason: frame.TooLarge}: frame.TooLarge, queue.ErrTooLarge: input.ErrTooLarge} {
+			q.gate = make(chan struct{})
+			before := q.next
+			c.queue = failSecond{q, 4, refusal}
+			errs := group(scrapeOf(seriesN(1), 1), scrapeOf(seriesN(2), 2), scrapeOf(seriesN(4), 3), scrapeOf(seriesN(1), 4))
+			if errs[0] != nil || errs[1] != nil || !errors.Is(errs[2], want) || errs[3] != nil || q.next != before+4 {
+				t.Errorf("got %v, %d records", errs, q.next-before)
+			}
 		}
 	})
 }
 
-// failSecond refuses a frame that has at least so many records, as the encoder does with one that is too large.
+// failSecond refuses a frame that has at least so many records, as the encoder does with one
+// that is too large, and the queue with one that it could never hold.
 type failSecond struct {
 	Appender
 	records uint64
+	err     error
 }
 
 func (q failSecond) Append(parts ...queue.Part) ([]queue.Entry, error) {
 	for _, p := range parts {
 		if p.Records >= q.records {
-			return nil, fmt.Errorf("encode: %w", &frame.Error{Reason: frame.TooLarge})
+			return nil, fmt.Errorf("append: %w", q.err)
 		}
 	}
 	return q.Appender.Append(parts...)

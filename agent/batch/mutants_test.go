@@ -55,7 +55,8 @@ var planted = []mutants.Mutant{
 		case`},
 	{Name: "only the first bad sample is named", File: "commit.go", Old: `rejected = append(rejected, input.Rejection{Index: i, Err: err})`, New: `return 0, &input.RejectedError{Samples: []input.Rejection{{Index: i, Err: err}}}`},
 	{Name: "a bad sample is left out silently", File: "commit.go", Old: `if rejected != nil {`, New: `if len(rejected) > 5 {`},
-	{Name: "a frame that can't be encoded costs the calls beside it", File: "commit.go", Old: `len(g.batches) > 1 && isFrameError(err)`, New: `len(g.batches) < 0 && isFrameError(err)`},
+	{Name: "a frame that can't be encoded costs the calls beside it", File: "commit.go", Old: `len(g.batches) > 1 && (isFrameError(err) ||`, New: `len(g.batches) > 1 && (false ||`},
+	{Name: "a call that fits into no queue costs the calls beside it", File: "commit.go", Old: `|| errors.Is(err, input.ErrTooLarge)) {`, New: `) {`},
 	{Name: "a full group takes more", File: "commit.go", Old: `if !first && (g.samples`, New: `if first && (g.samples`},
 	{Name: "the sample that begins a frame is lost", File: "commit.go", Old: `if err := add(c.frames[n-1], s); err != nil {`, New: `if err := error(nil); err != nil {`},
 	{Name: "frames of the group before are sent again", File: "commit.go", Old: `		for _, o := range c.frames[:n] {

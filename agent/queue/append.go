@@ -19,7 +19,8 @@ type Part struct {
 
 // Append gives identities to the parts in order, writes their frames, and syncs once.
 // When it returns nil they are durable; when it returns an error none of them was queued and
-// their numbers are still free: who drops them calls Skip. ErrFull: the bound or the disk is reached.
+// their numbers are still free: who drops them calls Skip. ErrFull: the bound or the disk is
+// reached. ErrTooLarge: the parts would not fit into an empty queue.
 func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,12 +75,28 @@ func (q *Queue) encode(parts []Part) ([]byte, []*entry, error) {
 
 // writeWithRoom makes room by the policy, writes, and sets the entries' places.
 func (q *Queue) writeWithRoom(buf []byte, fresh []*entry) error {
+	// Refused before anything is dropped for it.
+	if n := int64(len(buf)) + maxSegmentHeader; n > q.opts.MaxBytes {
+		return fmt.Errorf("%w: %d bytes, the queue has %d", ErrTooLarge, n, q.opts.MaxBytes)
+	}
 	for {
 		err := q.checkRoom(int64(len(buf)))
 		if err == nil {
 			err = q.write(buf, fresh)
 		}
-		if !errors.Is(err, ErrFull) || q.opts.Policy != DropOldest {
+		if !errors.Is(err, ErrFull) {
+			return err
+		}
+		// A disk that is full below MaxBytes may hold nothing but what is done: it is only
+		// freed when the written segment ends, and that may be far below its size.
+		freed, freeErr := q.rotateDone()
+		switch {
+		case freed:
+			continue
+		case freeErr != nil:
+			err = errors.Join(err, freeErr)
+		}
+		if q.opts.Policy != DropOldest {
 			return err
 		}
 		if dropErr := q.dropOldest(); dropErr != nil {

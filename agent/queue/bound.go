@@ -23,10 +23,8 @@ func (q *Queue) checkRoom(n int64) error {
 		return nil
 	}
 	// Done entries hold space only in the written segment, or behind a stuck one.
-	if a := q.active(); a.live == 0 && a.size > maxSegmentHeader {
-		if err := q.rotate(); err != nil {
-			return err
-		}
+	if _, err := q.rotateDone(); err != nil {
+		return err
 	}
 	for !fits() && q.compactable() {
 		if err := q.relocate(); err != nil {
@@ -37,6 +35,23 @@ func (q *Queue) checkRoom(n int64) error {
 		return fmt.Errorf("%w: %d of %d bytes are used", ErrFull, q.diskBytes(), q.opts.MaxBytes)
 	}
 	return nil
+}
+
+// rotateDone ends the written segment where all of its entries are done, so that it can be
+// removed; freed reports whether it did.
+func (q *Queue) rotateDone() (freed bool, err error) {
+	if a := q.active(); a.live > 0 || a.size <= maxSegmentHeader {
+		return false, nil
+	}
+	err = q.rotate()
+	if errors.Is(err, ErrFull) && q.spendReserve() {
+		err = q.rotate()
+	}
+	if err != nil {
+		return false, err
+	}
+	q.keepReserve()
+	return true, nil
 }
 
 // removeDone removes the oldest segments while nothing in them is pending. Only from the

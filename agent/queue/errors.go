@@ -20,6 +20,8 @@ var (
 var (
 	// ErrFull: the bound of the disk, or the disk itself, is reached; nothing was queued.
 	ErrFull = errors.New("queue is full")
+	// ErrTooLarge: one Append has more than the whole queue may hold; nothing was queued.
+	ErrTooLarge = errors.New("larger than the queue")
 	// ErrNotFound: no such entry, or it is done.
 	ErrNotFound = errors.New("no such queue entry")
 	// ErrClosed: the queue was closed.

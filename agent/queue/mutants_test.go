@@ -18,6 +18,9 @@ var planted = []mutants.Mutant{
 		if vfs.IsFull(err) {`, New: `q.repair = false
 		if vfs.IsFull(err) {`, By: "TestFailed|TestBroken|TestNoSpace"},
 	{Name: "the bound counts no parked batches", File: "bound.go", Old: `n := q.asideB[Parked] + q.asideB[Dead]`, New: `n := int64(0)`, By: "TestParked"},
+	{Name: "a full disk keeps what is done", File: "append.go", Old: `freed, freeErr := q.rotateDone()`, New: `freed, freeErr := false, error(nil)`, By: "TestNoSpace"},
+	{Name: "the last block of a full disk is not the queue's", File: "bound.go", Old: `errors.Is(err, ErrFull) && q.spendReserve()`, New: `false`, By: "TestNoSpace"},
+	{Name: "a batch that fits nowhere makes room for itself", File: "append.go", Old: `n > q.opts.MaxBytes {`, New: `n < 0 {`, By: "TestTooLarge"},
 	{Name: "damaged bytes are sent", File: "state.go", Old: `err = h.check(rec[recordHeader:])`, New: `err = nil`, By: "TestDamage"},
 	{Name: "a copy of the directory goes on with the numbers", File: "recover.go", Old: `case q.next.fingerprint != q.opts.Fingerprint:`, New: `case false:`, By: "TestNewBoots"},
 	{Name: "another agent goes on with the numbers", File: "recover.go", Old: `case q.next.boot.Agent != q.opts.Agent:`, New: `case false:`, By: "TestNewBoots"},
@@ -47,5 +50,5 @@ var planted = []mutants.Mutant{
 }
 
 func TestMutantsAreCaught(t *testing.T) {
-	mutants.Check(t, mutants.List{Mutants: planted, Run: "TestAppend|TestFailed|TestBroken|TestDamage|TestNewBoots|TestAsides|TestRequeue|TestRefuse|TestDropOldest|TestNoSpace|TestSkip|TestTornNote|TestRefusing|TestParked", Timeout: 30 * time.Second})
+	mutants.Check(t, mutants.List{Mutants: planted, Run: "TestAppend|TestFailed|TestBroken|TestDamage|TestNewBoots|TestAsides|TestRequeue|TestRefuse|TestDropOldest|TestNoSpace|TestTooLarge|TestSkip|TestTornNote|TestRefusing|TestParked", Timeout: 30 * time.Second})
 }

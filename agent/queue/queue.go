@@ -106,6 +106,7 @@ type Queue struct {
 	skip     skips
 	skipFile vfs.File // nil while the disk has no room for it
 	refusing bool     // the last batch was dropped
+	reserved bool     // the reserve is on disk
 	pending  int
 	pendingB int64
 	aside    map[State][]Aside
@@ -153,6 +154,8 @@ func Open(fsys vfs.FS, dir string, opts Options) (*Queue, error) {
 		q.closeFiles()
 		return nil, errors.Join(fmt.Errorf("open queue %s: %w", dir, err), lock.Close())
 	}
+	q.findReserve()
+	q.keepReserve()
 	return q, nil
 }
 

@@ -422,6 +422,86 @@ func TestNoSpace(t *testing.T) {
 	}
 }
 
+// TestNoSpaceForDone: a disk that is full by the queue itself, far below its bound, takes
+// batches again once those that filled it are acknowledged; after a start in that state, too.
+func TestNoSpaceForDone(t *testing.T) {
+	for _, policy := range []Policy{RefuseNew, DropOldest} {
+		for _, reopen := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, reopened %t", policy, reopen), func(t *testing.T) {
+				o := testOptions()
+				o.SegmentBytes, o.MaxBytes, o.Policy = 1<<20, 8<<20, policy
+				dropped := 0
+				o.OnDrop = func(Entry) { dropped++ }
+				mem := newDisk(14)
+				// limited is the disk with twelve blocks. What is only overwritten needs none.
+				limited := func() vfs.FS {
+					return errorfs.Wrap(mem, func(op errorfs.Op) errorfs.Fault {
+						if op.Kind != errorfs.Write || strings.Contains(op.Name, skipName) {
+							return errorfs.Fault{}
+						}
+						blocks := (op.Size + 4095) >> 12
+						for name := range strings.Lines(mem.list(t)) {
+							if name = strings.TrimSpace(name); name != "parked" && name != "dead" {
+								blocks += (len(mem.read(t, "/q/"+name)) + 4095) >> 12
+							}
+						}
+						if blocks > 12 {
+							return errorfs.Fault{Err: fmt.Errorf("write %s: %w", op.Name, syscall.ENOSPC)}
+						}
+						return errorfs.Fault{}
+					})
+				}
+				q := open(t, limited(), o)
+				for range 20 {
+					es, err := q.Append(part(1, "a", 3000))
+					if errors.Is(err, ErrFull) {
+						break
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					wantFrame(t, q, es[0], frameOf(es[0].Identity, "a", 3000))
+				}
+				for _, e := range q.Pending(0, 100) {
+					if err := q.Ack(e.No); err != nil && !errors.Is(err, syscall.ENOSPC) {
+						t.Fatal(err)
+					}
+				}
+				if reopen {
+					mem = mem.kill()
+					q = open(t, limited(), o)
+					for _, e := range q.Pending(0, 100) { // notes that found no room
+						_ = q.Ack(e.No)
+					}
+				}
+				_, _, next := q.Boot()
+				before := dropped
+				e := mustAppend(t, q, part(1, "b", 3000))[0]
+				if e.Identity.SeqStart != next || dropped != before {
+					t.Errorf("%s, want %d; %d dropped", e.Identity, next, dropped-before)
+				}
+				wantFrame(t, q, e, frameOf(e.Identity, "b", 3000))
+			})
+		}
+	}
+}
+
+// TestTooLarge: what an empty queue could not hold is refused, and costs nothing that is queued.
+func TestTooLarge(t *testing.T) {
+	for _, policy := range []Policy{RefuseNew, DropOldest} {
+		o := testOptions()
+		o.SegmentBytes, o.MaxBytes, o.Policy = 8<<10, 32<<10, policy
+		q := open(t, newDisk(15), o)
+		mustAppend(t, q, part(1, "a", 3000))
+		if _, err := q.Append(part(1, "b", 32<<10)); !errors.Is(err, ErrTooLarge) || errors.Is(err, ErrFull) {
+			t.Errorf("%s: %v", policy, err)
+		}
+		if _, _, next := q.Boot(); q.Stats().Pending != 1 || next != 2 {
+			t.Errorf("%s: %d pending, next %d", policy, q.Stats().Pending, next)
+		}
+	}
+}
+
 func TestAsides(t *testing.T) {
 	fsys := newDisk(12)
 	o := testOptions()
