@@ -15,6 +15,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/schedule"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/storeclock"
 )
 
 // one is a batch of one sample in the hour.
@@ -43,23 +48,23 @@ func (w *world) generation(h timegrid.Hour, id shard.ID) uint64 {
 
 // settled drives rounds, with the clock going on between them, until nothing is pending
 // and nothing stands in the intake. most bounds what is pending after any round.
-func (w *world) settled(o *owner, step time.Duration, most int) (took time.Duration) {
+func (w *world) settled(o *owner.Owner, step time.Duration, most int) (took time.Duration) {
 	w.t.Helper()
 	began := w.now()
 	for range 2000 {
-		again, err := o.round(w.t.Context())
+		again, err := o.Round(w.t.Context())
 		must(w.t, err)
-		if n := len(o.log.batches); n > most {
+		if n := o.Shard.Backlog.Len(); n > most {
 			w.t.Fatalf("%d batches are pending, at most %d", n, most)
 		}
-		if len(o.log.batches) == 0 && !again && len(w.left(o.grant.Shard)) == 0 {
+		if o.Shard.Backlog.Len() == 0 && !again && len(w.left(o.Shard.Shard)) == 0 {
 			return w.now().Sub(began)
 		}
 		if !again {
 			w.advance(step)
 		}
 	}
-	w.t.Fatalf("does not come to rest: %d batches of %d hours, %d segments", len(o.log.batches), len(o.log.hours), len(w.left(o.grant.Shard)))
+	w.t.Fatalf("does not come to rest: %d batches of %d hours, %d segments", o.Shard.Backlog.Len(), pendingHours(o), len(w.left(o.Shard.Shard)))
 	return 0
 }
 
@@ -91,7 +96,7 @@ func TestHoursFarAhead(t *testing.T) {
 
 	counted := fault.New(w.store, 1)
 	svc := w.worker(cfg, counted)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	took := w.settled(o, time.Minute, cfg.Intake.MaxPending+group)
 	if took > 3*time.Hour {
@@ -106,10 +111,10 @@ func TestHoursFarAhead(t *testing.T) {
 	if n > 60*len(distinct) {
 		t.Errorf("%d requests for %d hours", n, len(distinct))
 	}
-	if got := testutil.ToFloat64(svc.m.ahead); got != hours {
+	if got := testutil.ToFloat64(svc.m.Ahead); got != hours {
 		t.Errorf("%v batches are counted as ahead, want %d", got, hours)
 	}
-	if got := testutil.ToFloat64(svc.m.early.WithLabelValues(string(isAhead))) + testutil.ToFloat64(svc.m.early.WithLabelValues(string(isCrowded))); got < float64(len(distinct)/2) {
+	if got := testutil.ToFloat64(svc.m.Early.WithLabelValues(string(schedule.FarAhead))) + testutil.ToFloat64(svc.m.Early.WithLabelValues(string(schedule.Expedited))); got < float64(len(distinct)/2) {
 		t.Errorf("%v early generations", got)
 	}
 	for i, h := range hs {
@@ -157,7 +162,7 @@ func TestWorkersClock(t *testing.T) {
 			seq := w.some(agent, hour0, 0, 3, 0)
 			w.advance(wrong)
 			svc := w.worker(cfg, w.store)
-			o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+			o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 			must(t, err)
 			if took := w.settled(o, time.Minute, 10); took > 2*time.Hour {
 				t.Errorf("%v wrong: it took %v", wrong, took)
@@ -167,7 +172,7 @@ func TestWorkersClock(t *testing.T) {
 			must(t, rounds(t.Context(), o)) // it waits
 			w.advance(-wrong)
 			if !same {
-				o, err = w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+				o, err = w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 				must(t, err)
 			}
 			if took := w.settled(o, time.Minute, 10); took > 10*time.Minute {
@@ -178,7 +183,7 @@ func TestWorkersClock(t *testing.T) {
 				t.Errorf("%v wrong, same worker %v: a late batch took %v", wrong, same, took)
 			}
 			w.check(hour0, 0, 3)
-			if steps := testutil.ToFloat64(svc.m.clockSteps); same && steps != map[bool]float64{true: 1, false: 0}[wrong > 0] {
+			if steps := testutil.ToFloat64(svc.m.ClockSteps); same && steps != map[bool]float64{true: 1, false: 0}[wrong > 0] {
 				t.Errorf("%v wrong: %v steps back", wrong, steps)
 			}
 		}
@@ -190,32 +195,33 @@ func TestWorkersClock(t *testing.T) {
 func TestRetentionAsksTheStoresClock(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
-	cfg.Retention = RetentionConfig{Raw: 24 * time.Hour, Interval: time.Hour}
+	cfg.Retention = maintain.RetentionConfig{Raw: 24 * time.Hour, Interval: time.Hour}
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	w.wrong = 365 * 24 * time.Hour
 	w.advance(w.wrong)
-	m := w.compactor(cfg)
-	var clock *ClockError
-	if err := m.retain(t.Context()); !errors.As(err, &clock) || clock.Ahead != w.wrong {
+	faulty := fault.New(w.store, 1)
+	m := w.compactorOver(cfg, faulty)
+	var clock *storeclock.AheadError
+	if err := m.retention.Retain(t.Context()); !errors.As(err, &clock) || clock.Ahead != w.wrong {
 		t.Errorf("with a clock that is a year ahead: %v", err)
 	}
 	if w.generation(hour0, 0) != 1 {
 		t.Error("a set is removed by a clock that is wrong")
 	}
-	if n := testutil.ToFloat64(m.s.m.clockAhead); n != w.wrong.Seconds() {
+	if n := testutil.ToFloat64(m.owners.Metrics.ClockAhead); n != w.wrong.Seconds() {
 		t.Errorf("%v s ahead", n)
 	}
 	// The store can't be asked: nothing is removed either.
-	m.s.store = fault.New(m.s.store, 1, fault.NotApplied("put", layout.RollupClockKey))
-	if err := m.retain(t.Context()); !errors.Is(err, objstore.ErrUnknown) {
+	faulty.Add(fault.NotApplied("put", layout.RollupClockKey))
+	if err := m.retention.Retain(t.Context()); !errors.Is(err, objstore.ErrUnknown) {
 		t.Errorf("without the store's time: %v", err)
 	}
 	m = w.compactor(cfg)
-	for _, wrong := range []time.Duration{-time.Hour, maxClockAhead} {
+	for _, wrong := range []time.Duration{-time.Hour, storeclock.MaxAhead} {
 		w.wrong = wrong
 		w.advance(time.Hour)
-		must(t, m.retain(t.Context()))
+		must(t, m.retention.Retain(t.Context()))
 	}
 	if w.generation(hour0, 0) != 0 {
 		t.Error("nothing is removed by a clock that is right")

@@ -17,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 )
 
 // BenchmarkHour makes everything that is published of an hour of 10,100 series at 10 s
@@ -27,7 +28,7 @@ func BenchmarkHour(b *testing.B) {
 	ds := tsbs.Generate(1, hosts, steps)
 	for _, rows := range []int{1, 6, 60} {
 		w := newWorld(b, newMem())
-		plan := &planned{Plan: &rollup.Plan{AuthorityID: testAuthority, Shards: testShards, Hour: timegrid.HourOf(tsbs.StartMS + 1), Generation: 1, Parts: 1}}
+		plan := &hour.Plan{Plan: &rollup.Plan{AuthorityID: testAuthority, Shards: testShards, Hour: timegrid.HourOf(tsbs.StartMS + 1), Generation: 1, Parts: 1}}
 		samples := 0
 		for i, h := range ds.Hosts() {
 			agent := agentOf(0, i)
@@ -49,27 +50,29 @@ func BenchmarkHour(b *testing.B) {
 				seq = f.Identity.SeqEnd + 1
 			}
 		}
-		s := w.worker(testConfigOf(1<<30), w.store)
-		s.cfg.Chunks = DefaultConfig().Chunks
+		cfg := testConfigOf(1 << 30)
+		cfg.Chunks = DefaultConfig().Chunks
+		s, err := w.opened(w.worker(cfg, w.store))
+		must(b, err)
 		rate := func(b *testing.B, cpu time.Duration) {
 			b.ReportMetric(float64(samples)*float64(b.N)/(cpuTime()-cpu).Seconds(), "samples/cpu-s")
 		}
 		b.Run(fmt.Sprintf("decode/%d", rows), func(b *testing.B) {
 			cpu := cpuTime()
 			for range b.N {
-				dec := s.decoder()
-				must(b, s.frames.each(b.Context(), plan.Inputs, func(_ int, raw []byte) error { _, err := dec.decode(raw); return err }))
+				dec := s.frames.Decoder()
+				must(b, s.frames.Each(b.Context(), plan.Inputs, func(_ int, raw []byte) error { _, err := dec.Decode(raw); return err }))
 			}
 			rate(b, cpu)
 		})
 		b.Run(fmt.Sprintf("rollup/%d", rows), func(b *testing.B) {
 			cpu := cpuTime()
 			for range b.N {
-				m, err := s.make(b.Context(), plan, nil, timegrid.Resolutions(), func() error { return nil })
+				m, err := s.builder.Build(b.Context(), plan, nil, timegrid.Resolutions(), func() error { return nil })
 				must(b, err)
 				for _, res := range timegrid.Resolutions() {
 					n := 0
-					for _, o := range m.outputs[res] {
+					for _, o := range m.Outputs[res] {
 						n += int(o.Chunk.Size()) + int(o.Index.Size())
 					}
 					b.ReportMetric(float64(n)/float64(samples), res.String()+"-B/sample")
@@ -94,7 +97,7 @@ func BenchmarkHour(b *testing.B) {
 				peak <- top
 			}()
 			for range b.N {
-				_, err := s.make(b.Context(), plan, nil, timegrid.Resolutions(), func() error { return nil })
+				_, err := s.builder.Build(b.Context(), plan, nil, timegrid.Resolutions(), func() error { return nil })
 				must(b, err)
 			}
 			cancel()

@@ -24,6 +24,11 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/build"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // many makes batches of an agent accepted that have the series [0, series) of hour0 with
@@ -89,7 +94,7 @@ func liveHeap(fn func()) int64 {
 }
 
 // toRest drives until nothing is to be done, late batches included.
-func toRest(t *testing.T, w *world, o *owner) {
+func toRest(t *testing.T, w *world, o *owner.Owner) {
 	t.Helper()
 	must(t, rounds(t.Context(), o))
 	w.advance(time.Hour)
@@ -103,29 +108,29 @@ func TestCostOfAnHour(t *testing.T) {
 		w := newWorld(t, newMem())
 		w.many(agentOf(0, 0), c.series, c.rows, 5000)
 		svc := w.worker(testConfigOf(1<<40), w.store)
-		_, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+		wk, err := w.opened(svc)
 		must(t, err)
-		p, err := svc.plan(t.Context(), hour0, 0, 1, &published{}, w.accepted, 0)
+		p, err := wk.planner().Plan(t.Context(), hour0, 0, 1, &hour.State{}, w.accepted, 0)
 		must(t, err)
-		var m *made
+		var m *build.Result
 		var peak int64
 		// The heap is known at the ends of collections alone, which may all miss the peak on
 		// a busy machine: such a try says too little, never too much.
-		for try := 0; try < 5 && (m == nil || peak < m.cost/4); try++ {
+		for try := 0; try < 5 && (m == nil || peak < m.Cost/4); try++ {
 			idle := liveHeap(func() { time.Sleep(20 * time.Millisecond) })
 			peak = max(peak, liveHeap(func() {
-				m, err = svc.make(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil })
+				m, err = wk.builder.Build(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil })
 				must(t, err)
 			})-idle)
 		}
-		t.Logf("%d series, %d rows: %d bytes a series, estimate %d", c.series, c.rows, peak/int64(c.series), m.cost/int64(c.series))
-		if peak > m.cost*5/4 || peak < m.cost/4 {
-			t.Errorf("%d series of %d rows take %d bytes, the estimate is %d", c.series, c.rows, peak, m.cost)
+		t.Logf("%d series, %d rows: %d bytes a series, estimate %d", c.series, c.rows, peak/int64(c.series), m.Cost/int64(c.series))
+		if peak > m.Cost*5/4 || peak < m.Cost/4 {
+			t.Errorf("%d series of %d rows take %d bytes, the estimate is %d", c.series, c.rows, peak, m.Cost)
 		}
-		sizes, err := svc.survey(t.Context(), p)
+		sizes, err := wk.builder.Survey(t.Context(), p)
 		must(t, err)
-		if len(sizes) != 1 || sizes[0].Bytes < m.cost*4/5 || sizes[0].Bytes > m.cost*6/5 || sizes[0].Records != uint64(c.series*c.rows) {
-			t.Errorf("a survey gives %+v of %d bytes", sizes, m.cost)
+		if len(sizes) != 1 || sizes[0].Bytes < m.Cost*4/5 || sizes[0].Bytes > m.Cost*6/5 || sizes[0].Records != uint64(c.series*c.rows) {
+			t.Errorf("a survey gives %+v of %d bytes", sizes, m.Cost)
 		}
 	}
 }
@@ -140,20 +145,20 @@ func TestMemoryOfALargeHour(t *testing.T) {
 	cfg := testConfigOf(memory)
 	cfg.Jobs.Dir = t.TempDir()
 	svc := w.worker(cfg, w.store)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	idle := liveHeap(func() { time.Sleep(20 * time.Millisecond) })
 	// Encoders, frames in work and what the store in memory takes for the outputs come on top.
 	const besides = 16 << 20
 	peak := liveHeap(func() { toRest(t, w, o) }) - idle
-	p, err := svc.readPlan(t.Context(), hour0, 0, 2)
+	p, err := w.planOf(svc, 2)
 	must(t, err)
 	t.Logf("%d parts, %d MiB at most", p.Parts, peak>>20)
 	if peak > memory+besides {
 		t.Errorf("the heap grew by %d MiB, with jobs.memory at %d MiB", peak>>20, memory>>20)
 	}
-	if p.Parts < 10 || testutil.ToFloat64(svc.m.resized) != 1 || o.perRecord < 500 {
-		t.Errorf("%d parts after %v resizes, %v bytes a record", p.Parts, testutil.ToFloat64(svc.m.resized), o.perRecord)
+	if p.Parts < 10 || testutil.ToFloat64(svc.m.Resized) != 1 || o.Shard.PerRecord < 500 {
+		t.Errorf("%d parts after %v resizes, %v bytes a record", p.Parts, testutil.ToFloat64(svc.m.Resized), o.Shard.PerRecord)
 	}
 	w.check(hour0, 0, 2)
 	if left := w.left(0); len(left) > 0 {
@@ -173,14 +178,14 @@ func TestAnAgentThatDoesNotFitIsSetAside(t *testing.T) {
 	cfg := testConfigOf(1 << 20)
 	cfg.Jobs.MaxParts = 8
 	svc := w.worker(cfg, w.store)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	toRest(t, w, o)
 
 	w.accepted = all[:goods]
 	w.check(hour0, 0, 2)
-	svc.note(o)
-	if st := svc.Shards()[0]; st.Aside != 4 || st.PendingBatches != 4 || st.AgentHours != 1 || testutil.ToFloat64(svc.m.asides.WithLabelValues("0000")) != 1 {
+	svc.board.Note(o.Status())
+	if st := svc.Shards()[0]; st.SetAside != 4 || st.PendingBatches != 4 || st.AgentHours != 1 || testutil.ToFloat64(svc.m.AgentHours.WithLabelValues("0000")) != 1 {
 		t.Errorf("%+v", st)
 	}
 	if left := w.left(0); len(left) != 1 {
@@ -200,13 +205,13 @@ func TestAnAgentThatDoesNotFitIsSetAside(t *testing.T) {
 	w.advance(time.Hour)
 	w.some(good, hour0, 3, 2, w.accepted[goods-1].SeqEnd+1)
 	svc = w.worker(cfg, w.store)
-	o, err = w.owner(svc, Grant{Shard: 0, Fence: 2})
+	o, err = w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 	must(t, err)
 	toRest(t, w, o)
 	late := w.accepted[len(all):]
 	w.accepted = slices.Concat(all[:goods], late)
 	w.check(hour0, 0, 3)
-	if n := testutil.ToFloat64(svc.m.resized) + testutil.ToFloat64(svc.m.setAside); n != 0 {
+	if n := testutil.ToFloat64(svc.m.Resized) + testutil.ToFloat64(svc.m.SetAside); n != 0 {
 		t.Errorf("the next worker tried it again %v times", n)
 	}
 
@@ -214,7 +219,7 @@ func TestAnAgentThatDoesNotFitIsSetAside(t *testing.T) {
 	w.advance(time.Hour)
 	cfg.Jobs.Memory = config.Bytes(16 << 20)
 	svc = w.worker(cfg, w.store)
-	o, err = w.owner(svc, Grant{Shard: 0, Fence: 3})
+	o, err = w.owner(svc, ownership.Grant{Shard: 0, Fence: 3})
 	must(t, err)
 	toRest(t, w, o)
 	block := w.set(hour0, 0, timegrid.Raw)
@@ -234,7 +239,7 @@ func TestWhatIsPublishedIsNotSetAside(t *testing.T) {
 	bad, good := agentOf(0, 0), agentOf(0, 1)
 	seq := w.some(good, hour0, 0, 3, 0)
 	w.many(bad, 10_000, 1, 5000)
-	w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
 	w.check(hour0, 0, 1)
 
 	before := len(w.accepted)
@@ -244,10 +249,10 @@ func TestWhatIsPublishedIsNotSetAside(t *testing.T) {
 	cfg := testConfigOf(1 << 20)
 	cfg.Jobs.MaxParts = 4
 	svc := w.worker(cfg, w.store)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 2})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 	must(t, err)
 	toRest(t, w, o)
-	if !o.isAside(hour0, bad) {
+	if !o.Shard.Aside.SetAside(hour0, bad) {
 		t.Fatal("the agent is not set aside")
 	}
 	w.accepted = w.accepted[:before+2] // all but the last of the agent
@@ -320,27 +325,26 @@ func TestAJobThatKillsItsWorkerEnds(t *testing.T) {
 		// Whoever makes the hour with the large agent is killed on the way; a survey is not.
 		s := &killed{Store: w.store, after: -1}
 		svc := w.worker(cfg, s)
-		o, err := w.owner(svc, Grant{Shard: 0, Fence: fence})
+		o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: fence})
 		must(t, err)
-		pub, err := svc.published(t.Context(), hour0, 0)
-		must(t, err)
-		if p, err := svc.readPlan(t.Context(), hour0, 0, pub.next()); err != nil || len(p.Inputs) > goods {
+		pub := w.state(svc, hour0, 0)
+		if p, err := w.planOf(svc, pub.Next()); err != nil || len(p.Inputs) > goods {
 			s.after = len(w.accepted) / 2
-			if noted(w, pub.next()) {
+			if noted(w, pub.Next()) {
 				s.after += len(w.accepted) // it surveys first
 			}
 		}
 		for range 3 {
-			if _, err := o.round(t.Context()); s.dead {
+			if _, err := o.Round(t.Context()); s.dead {
 				deaths++
 				break
-			} else if err != nil && !errors.Is(err, errDied) {
+			} else if err != nil && !errors.Is(err, job.ErrDied) {
 				t.Fatal(err)
 			}
 			w.advance(time.Hour)
 		}
-		surveys += int(testutil.ToFloat64(svc.m.died))
-		if !s.dead && o.isAside(hour0, bad) {
+		surveys += int(testutil.ToFloat64(svc.m.Died))
+		if !s.dead && o.Shard.Aside.SetAside(hour0, bad) {
 			toRest(t, w, o)
 			break
 		}
@@ -354,7 +358,7 @@ func TestAJobThatKillsItsWorkerEnds(t *testing.T) {
 	key := layout.RollupAside(hour0, 0, bad)
 	body, _, err := w.store.Get(t.Context(), key, objstore.GetOptions{})
 	must(t, err)
-	if a, err := catalog.ParseAside(key, body); err != nil || a.Reason != diedReason {
+	if a, err := catalog.ParseAside(key, body); err != nil || a.Reason != job.ReasonDied {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if _, err := w.store.Head(t.Context(), layout.RollupAttempt(hour0, 0)); !errors.Is(err, objstore.ErrNotFound) {

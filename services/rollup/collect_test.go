@@ -11,6 +11,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // hoursObjects lists chunks and indexes of an hour.
@@ -39,7 +42,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	for _, h := range hours {
 		seq = w.some(a, h, 0, 5, seq)
 	}
-	w.drive(cfg, Grant{Shard: 1, Fence: 5})
+	w.drive(cfg, ownership.Grant{Shard: 1, Fence: 5})
 	stray := map[timegrid.Hour]string{}
 	for i, h := range hours {
 		seq = w.some(a, h, 100, 1, seq) // the next generation
@@ -47,7 +50,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 		_, err := w.store.Create(t.Context(), stray[h], []byte("left by a crash"), objstore.PutOptions{})
 		must(t, err)
 	}
-	w.drive(cfg, Grant{Shard: 1, Fence: 5})
+	w.drive(cfg, ownership.Grant{Shard: 1, Fence: 5})
 	lone := hour0 + 1 // has nothing but what was left
 	stray[lone] = layout.RollupIndex(lone, [32]byte{99}, 0)
 	_, err := w.store.Create(t.Context(), stray[lone], []byte("left by a crash"), objstore.PutOptions{})
@@ -62,21 +65,21 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 
 	svc := w.worker(cfg, w.store)
 	for id := range shard.ID(testShards) {
-		o, err := w.owner(svc, Grant{Shard: id, Fence: 6})
+		o, err := w.owner(svc, ownership.Grant{Shard: id, Fence: 6})
 		must(t, err)
-		svc.enter(o)
+		svc.board.Enter(o.Status())
 	}
-	swept := earliest - 1
+	collection, swept := w.workers[svc].collection, maintain.SweepStart
 	var seen []timegrid.Hour
 	for range 3 * (len(hours) + 2) { // rounds of all hours, each followed by one that starts over
-		if swept, err = svc.collectOnce(t.Context(), swept); err != nil {
+		if swept, err = collection.Step(t.Context(), swept); err != nil {
 			t.Log(err)
 		}
 		seen = append(seen, swept)
 		w.advance(time.Hour)
 	}
-	round := append(slices.Clone(hours), lone, earliest-1)
-	again := append(slices.Clone(hours), earliest-1) // the lone one is gone
+	round := append(slices.Clone(hours), lone, maintain.SweepStart)
+	again := append(slices.Clone(hours), maintain.SweepStart) // the lone one is gone
 	if want := slices.Concat(round, again, again); !slices.Equal(seen[:min(len(seen), len(want))], want) {
 		t.Errorf("swept %v, want %v", seen, want)
 	}
@@ -118,25 +121,25 @@ func TestWorkersShareTheSweep(t *testing.T) {
 	for _, h := range hours {
 		seq = w.some(agent, h, 0, 1, seq)
 	}
-	w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
 	counted := [3]*fault.Store{}
 	var svcs [3]*Service
 	for i := range svcs {
 		counted[i] = fault.New(w.store, 1)
 		svcs[i] = w.worker(testConfig(), counted[i])
-		o, err := w.owner(svcs[i], Grant{Shard: shard.ID(i % testShards), Fence: 2})
+		o, err := w.owner(svcs[i], ownership.Grant{Shard: shard.ID(i % testShards), Fence: 2})
 		must(t, err)
 		if i < testShards {
-			svcs[i].enter(o)
+			svcs[i].board.Enter(o.Status())
 		}
 	}
 	round := func(svc *Service) (seen []timegrid.Hour) {
-		for at := earliest - 1; ; {
+		for at := maintain.SweepStart; ; {
 			var err error
-			if at, _, err = svc.sweepNext(t.Context(), at); err != nil {
+			if at, _, err = w.workers[svc].collection.SweepNext(t.Context(), at); err != nil {
 				t.Fatal(err)
 			}
-			if at < earliest {
+			if at < hour.Earliest {
 				return seen
 			}
 			seen = append(seen, at)
@@ -148,12 +151,12 @@ func TestWorkersShareTheSweep(t *testing.T) {
 		t.Errorf("one swept %v, the other %v", a, b)
 	}
 	before := counted[2].Count("", "")
-	if at, n, err := svcs[2].sweepNext(t.Context(), hour0); at != hour0 || n != 0 || err != nil || counted[2].Count("", "") != before {
+	if at, n, err := w.workers[svcs[2]].collection.SweepNext(t.Context(), hour0); at != hour0 || n != 0 || err != nil || counted[2].Count("", "") != before {
 		t.Errorf("without a shard: %v, %d, %v", at, n, err)
 	}
-	o, err := w.owner(svcs[0], Grant{Shard: 1, Fence: 3})
+	o, err := w.owner(svcs[0], ownership.Grant{Shard: 1, Fence: 3})
 	must(t, err)
-	svcs[0].enter(o)
+	svcs[0].board.Enter(o.Status())
 	if all := round(svcs[0]); !slices.Equal(all, hours) {
 		t.Errorf("alone: %v", all)
 	}

@@ -11,6 +11,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/snapshots"
 )
 
 // Config of a rollup worker. docs/guide/rollup.md explains every setting.
@@ -22,15 +24,15 @@ type Config struct {
 
 	Coordinator coordinator.Config `koanf:"coordinator"`
 
-	Schedule ScheduleConfig `koanf:"schedule"`
-	Intake   IntakeConfig   `koanf:"intake"`
-	Jobs     JobsConfig     `koanf:"jobs"`
-	Chunks   ChunksConfig   `koanf:"chunks"`
-	Snapshot SnapshotConfig `koanf:"snapshot"`
-	Collect  CollectConfig  `koanf:"collect"`
+	Schedule ScheduleConfig     `koanf:"schedule"`
+	Intake   IntakeConfig       `koanf:"intake"`
+	Jobs     JobsConfig         `koanf:"jobs"`
+	Chunks   ChunksConfig       `koanf:"chunks"`
+	Snapshot snapshots.Settings `koanf:"snapshot"`
+	Collect  CollectConfig      `koanf:"collect"`
 
-	Compact   CompactConfig   `koanf:"compact"`
-	Retention RetentionConfig `koanf:"retention"`
+	Compact   maintain.CompactConfig   `koanf:"compact"`
+	Retention maintain.RetentionConfig `koanf:"retention"`
 }
 
 // ScheduleConfig says when an hour is rolled up.
@@ -89,10 +91,10 @@ func DefaultConfig() Config {
 		Intake:      IntakeConfig{Interval: 5 * time.Second, MaxPending: 200_000, Recheck: time.Hour},
 		Jobs:        JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, TimeLimit: 5 * time.Minute, MaxFrame: 4 << 20},
 		Chunks:      ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
-		Snapshot:    DefaultSnapshotConfig(),
+		Snapshot:    snapshots.DefaultSettings(),
 		Collect:     CollectConfig{Interval: time.Minute, Grace: 15 * time.Minute},
-		Compact:     DefaultCompactConfig(),
-		Retention:   DefaultRetentionConfig(),
+		Compact:     maintain.DefaultCompactConfig(),
+		Retention:   maintain.DefaultRetentionConfig(),
 	}
 }
 

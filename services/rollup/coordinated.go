@@ -1,12 +1,12 @@
 package rollup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/service"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // Coordinated makes a worker among others: a coordinator gives it shards, and keeps
@@ -29,7 +29,7 @@ func Coordinated(cfg Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("rollup: %w", err)
 	}
 	pending := coordinator.NewPendingWork(conn, 0)
-	d.Ownership, d.Queue, d.Table, d.Close = granted{o}, pending, pending, conn.Close
+	d.Ownership, d.Queue, d.Table, d.Close = ownership.Coordinated{Owner: o}, pending, pending, conn.Close
 	if d.Refs == nil {
 		d.Refs = coordinator.NewRefs(conn, 0)
 	}
@@ -38,17 +38,4 @@ func Coordinated(cfg Config, d Deps) (*Service, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return s, nil
-}
-
-// granted is the ownership that a coordinator gives.
-type granted struct{ o *coordinator.Owner }
-
-// Err says why the worker can own nothing now: no lease of a coordinator.
-func (g granted) Err() error { return g.o.Err() }
-
-// Own holds a session with a coordinator.
-func (g granted) Own(ctx context.Context, _ uint32, work func(context.Context, Grant) error) error {
-	return g.o.Run(ctx, func(ctx context.Context, og coordinator.Grant) error {
-		return work(ctx, Grant{Shard: og.Shard, Fence: og.Fence, Check: og.Check})
-	})
 }

@@ -15,6 +15,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // crashing fills a world with an hour that is to be rolled up, for the first time or a second.
@@ -24,7 +26,7 @@ func crashing(t *testing.T, s objstore.Store, again bool) *world {
 	seq := w.some(agent, hour0, 0, 4, 0)
 	w.some(agentOf(0, 1), hour0, 0, 4, 0)
 	if again {
-		w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+		w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
 		w.check(hour0, 0, 1)
 		w.some(agent, hour0, 20, 2, seq)
 	}
@@ -50,7 +52,7 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			dying := fault.New(w.store, 1, rules...)
-			o, err := w.owner(w.worker(testConfig(), dying), Grant{Shard: 0, Fence: 2})
+			o, err := w.owner(w.worker(testConfig(), dying), ownership.Grant{Shard: 0, Fence: 2})
 			for range 4 { // it tries again, in vain
 				if err == nil {
 					err = rounds(ctx, o)
@@ -59,7 +61,7 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 			}
 			cancel()
 			finished := err == nil && dying.Count("", "") < n
-			w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
+			w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 3})
 			w.check(hour0, 0, gen)
 			w.check(hour0+1, 0, 1)
 			if left := w.left(0); len(left) > 0 {
@@ -105,27 +107,27 @@ func TestPausedOwner(t *testing.T) {
 	gate, reached := make(chan struct{}), make(chan struct{})
 	slow := &paused{Store: w.store, gate: gate, reached: reached}
 	svc := w.worker(testConfig(), slow)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 2})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 	must(t, err)
 	done := make(chan error, 1)
 	w.advance(time.Hour)
-	must(t, func() error { _, err := o.follow(t.Context()); return err }())
+	must(t, func() error { _, err := o.Intake.Follow(t.Context()); return err }())
 	w.advance(time.Hour)
 	go func() { done <- rounds(t.Context(), o) }() // it does not hear of its loss
 	<-reached
-	w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 3})
 	w.check(hour0, 0, 2)
 	w.some(agentOf(0, 0), hour0, 50, 1, 9000)
-	w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 3})
 	w.check(hour0, 0, 3)
 	close(gate)
 	if err := <-done; err != nil {
 		t.Errorf("it ended with %v", err)
 	}
-	if n := testutil.ToFloat64(svc.m.generations.WithLabelValues("raw")); n != 0 {
+	if n := testutil.ToFloat64(svc.m.Generations.WithLabelValues("raw")); n != 0 {
 		t.Errorf("it committed %v raw generations", n)
 	}
-	if n := testutil.ToFloat64(svc.m.refused.WithLabelValues("exists")); int(n) != len(timegrid.Resolutions()) { // each resolution's manifest is another's
+	if n := testutil.ToFloat64(svc.m.Refused.WithLabelValues("exists")); int(n) != len(timegrid.Resolutions()) { // each resolution's manifest is another's
 		t.Errorf("%v refused", n)
 	}
 	w.check(hour0, 0, 3)
@@ -152,17 +154,18 @@ func (p *paused) Create(ctx context.Context, key string, body []byte, o objstore
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, newMem())
 	w.some(agentOf(0, 0), hour0, 0, 2, 0)
-	svc := w.worker(testConfig(), w.store)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 5})
+	hook := &aborting{Store: w.store}
+	svc := w.worker(testConfig(), hook)
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 5})
 	must(t, err)
 	// Somebody aborts the raw resolution of generation 1 between plan and commit.
 	name := catalog.Name{Hour: hour0, Shard: 0, Resolution: timegrid.Raw, Generation: 1}
-	svc.store = &aborting{Store: w.store, before: layout.RollupPlan(hour0, 0, 1), do: func() {
-		_, err := svc.publisher.Abort(t.Context(), name, "test")
+	hook.before, hook.do = layout.RollupPlan(hour0, 0, 1), func() {
+		_, err := w.workers[svc].publisher.Abort(t.Context(), name, "test")
 		must(t, err)
-	}}
+	}
 	must(t, rounds(t.Context(), o))
-	if n := testutil.ToFloat64(svc.m.refused.WithLabelValues(string(publish.OutcomeAborted))); n != 1 {
+	if n := testutil.ToFloat64(svc.m.Refused.WithLabelValues(string(publish.OutcomeAborted))); n != 1 {
 		t.Errorf("%v aborted", n)
 	}
 	w.advance(time.Hour)
@@ -172,7 +175,7 @@ func TestRefusals(t *testing.T) {
 	// An owner of before publishes no more.
 	w.some(agentOf(0, 0), hour0, 10, 1, 100)
 	old := w.worker(testConfig(), w.store)
-	oo, err := w.owner(old, Grant{Shard: 0, Fence: 4})
+	oo, err := w.owner(old, ownership.Grant{Shard: 0, Fence: 4})
 	must(t, err)
 	must(t, rounds(t.Context(), oo))
 	w.advance(time.Hour)
@@ -211,17 +214,15 @@ func TestPlanOfAFormerOwnerIsUsed(t *testing.T) {
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
 	first := w.accepted[0]
 	svc := w.worker(testConfig(), w.store)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
-	p, err := svc.plan(t.Context(), hour0, 0, 1, &published{}, w.accepted[:1], 0)
+	p, err := w.workers[svc].planner().Plan(t.Context(), hour0, 0, 1, &hour.State{}, w.accepted[:1], 0)
 	must(t, err)
-	if p.sha.IsZero() {
+	if p.SHA256.IsZero() {
 		t.Fatal("no digest")
 	}
-	if _, err := o.follow(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	must(t, func() error { _, err := o.hour(t.Context(), o.log.hours[hour0]); return err }())
+	_, err = o.Round(t.Context())
+	must(t, err)
 	if s := w.set(hour0, 0, timegrid.Raw); s.Inputs.Batches() != 1 || !s.Inputs.Covers(first.Identity) {
 		t.Fatalf("generation 1: %+v", s.Inputs)
 	}

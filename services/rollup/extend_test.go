@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // TestExtendedGenerationIsTheWholeOne: chunk for chunk, byte for byte, whatever came late.
@@ -22,7 +23,7 @@ func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
 		w := newWorld(t, newMem())
 		svc := w.worker(testConfig(), w.store)
-		o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+		o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 		must(t, err)
 		agents := []string{agentOf(0, 0), agentOf(0, 1)}
 		next := map[string]uint64{}
@@ -44,29 +45,28 @@ func TestExtendedGenerationIsTheWholeOne(t *testing.T) {
 			must(t, rounds(t.Context(), o))
 			w.check(hour0, 0, gen+1)
 		}
-		extended += testutil.ToFloat64(svc.m.extended)
-		p, err := svc.readPlan(t.Context(), hour0, 0, 4)
+		extended += testutil.ToFloat64(svc.m.Extended)
+		p, err := w.planOf(svc, 4)
 		must(t, err)
-		all, err := svc.make(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil })
+		all, err := w.workers[svc].builder.Build(t.Context(), p, nil, timegrid.Resolutions(), func() error { return nil })
 		must(t, err)
-		pub, err := svc.published(t.Context(), hour0, 0)
-		must(t, err)
+		pub := w.state(svc, hour0, 0)
 		for _, res := range timegrid.Resolutions() {
-			of := pub.sets[res]
-			if len(of.Objects) != len(all.outputs[res]) {
-				t.Fatalf("seed %d, %s: %d objects, want %d", seed, res, len(of.Objects), len(all.outputs[res]))
+			of := pub.Blocks[res]
+			if len(of.Objects) != len(all.Outputs[res]) {
+				t.Fatalf("seed %d, %s: %d objects, want %d", seed, res, len(of.Objects), len(all.Outputs[res]))
 			}
 			for i, obj := range of.Objects {
-				body, err := block.From(svc.store).Chunk(t.Context(), &obj)
+				body, err := block.From(w.store).Chunk(t.Context(), &obj)
 				must(t, err)
-				want, err := all.outputs[res][i].Chunk.Load()
+				want, err := all.Outputs[res][i].Chunk.Load()
 				must(t, err)
 				if !bytes.Equal(body, want) {
 					t.Errorf("seed %d, %s: chunk %d differs", seed, res, i)
 				}
 			}
-			if c := of.Counts; c.Published != all.counts.Published || c.Duplicates != all.counts.Duplicates || c.Overlapped != all.counts.Overlapped {
-				t.Errorf("seed %d: counts %+v, want %+v", seed, c, all.counts)
+			if c := of.Counts; c.Published != all.Counts.Published || c.Duplicates != all.Counts.Duplicates || c.Overlapped != all.Counts.Overlapped {
+				t.Errorf("seed %d: counts %+v, want %+v", seed, c, all.Counts)
 			}
 		}
 	}

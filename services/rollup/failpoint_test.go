@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // TestKilledAtEveryFailpoint ends a worker at each of its points, at the first and at a
@@ -32,7 +33,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 				t.Errorf("%s is not reached %d times", p.Name, nth)
 			}
 			w.advance(time.Hour)
-			w.drive(testConfig(), Grant{Shard: 0, Fence: 3})
+			w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 3})
 			w.check(hour0, 0, 2)
 			w.check(hour0+1, 0, 1)
 			if left := w.left(0); len(left) > 0 {
@@ -56,7 +57,7 @@ func (w *world) dies(point string) (ended bool) {
 			panic(r)
 		}
 	}()
-	o, err := w.owner(w.worker(testConfig(), w.store), Grant{Shard: 0, Fence: 2})
+	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
 	for range 4 {
 		if err == nil {
 			err = rounds(w.t.Context(), o)

@@ -19,6 +19,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // badSegments writes a segment that is none, one of another number of shards, and one
@@ -59,22 +61,22 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	var told bytes.Buffer
 	svc := w.worker(testConfig(), faulty)
 	svc.log = slog.New(slog.NewTextHandler(&told, nil))
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	must(t, rounds(t.Context(), o))
 	if s := w.set(hour0, 0, timegrid.Raw); s == nil || s.Inputs.Batches() != 2 {
 		t.Fatalf("with one that is refused: %+v", s)
 	}
-	svc.note(o)
-	if st := svc.Shards()[0]; st.PutAside != 1 || testutil.ToFloat64(svc.m.behind.WithLabelValues("0000", "segments")) != 1 {
+	svc.board.Note(o.Status())
+	if st := svc.Shards()[0]; st.DeferredSegments != 1 || testutil.ToFloat64(svc.m.Deferred.WithLabelValues("0000", "segments")) != 1 {
 		t.Errorf("status %+v", st)
 	}
 	for what, want := range map[string]float64{"corrupt": 2, "foreign": 1, "read": 2} {
-		if n := testutil.ToFloat64(svc.m.segments.WithLabelValues(what)); n != want {
+		if n := testutil.ToFloat64(svc.m.Segments.WithLabelValues(what)); n != want {
 			t.Errorf("%v segments are %s, want %v", n, what, want)
 		}
 	}
-	if testutil.ToFloat64(svc.m.segments.WithLabelValues("later")) == 0 {
+	if testutil.ToFloat64(svc.m.Segments.WithLabelValues("later")) == 0 {
 		t.Error("no segment is counted as put off")
 	}
 	for _, key := range append(bad, refused) {
@@ -96,11 +98,11 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 		t.Errorf("left %v, want %v", left, bad)
 	}
 	// They are looked at again once per look, not in every round.
-	n := testutil.ToFloat64(svc.m.segments.WithLabelValues("corrupt"))
+	n := testutil.ToFloat64(svc.m.Segments.WithLabelValues("corrupt"))
 	for range 20 {
 		must(t, rounds(t.Context(), o))
 	}
-	if m := testutil.ToFloat64(svc.m.segments.WithLabelValues("corrupt")); m != n {
+	if m := testutil.ToFloat64(svc.m.Segments.WithLabelValues("corrupt")); m != n {
 		t.Errorf("read %v more times", m-n)
 	}
 	// Somebody puts one right: the next look takes it.
@@ -126,14 +128,14 @@ func TestWhatFailsKeepsNothingElse(t *testing.T) {
 	agent := agentOf(0, 0)
 	seq := w.some(agent, hour0, 0, 3, 0)
 	faulty := fault.New(w.store, 1)
-	o, err := w.owner(w.worker(testConfig(), faulty), Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(w.worker(testConfig(), faulty), ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
-	if _, err := o.follow(t.Context()); err != nil {
+	if _, err := o.Intake.Follow(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	faulty.Add(fault.NotApplied("list", layout.IntakePrefix), fault.Refused("delete", layout.IntakeSegment(0, "abcd", 0), objstore.ErrDenied))
 	for range 4 {
-		if _, err := o.round(t.Context()); err == nil {
+		if _, err := o.Round(t.Context()); err == nil {
 			t.Fatal("nothing is said of the listing")
 		}
 	}
@@ -166,7 +168,7 @@ func TestMovesAndFaults(t *testing.T) {
 			bad := w.badSegments(0)
 			var gone, held []accepted.Batch
 			var lastSeq uint64
-			var o *owner
+			var o *owner.Owner
 			fence := uint64(0)
 			for range 60 {
 				for range rnd.IntN(8) {
@@ -197,13 +199,13 @@ func TestMovesAndFaults(t *testing.T) {
 				}
 				if o == nil || rnd.IntN(10) == 0 {
 					fence++
-					if next, err := w.owner(w.worker(cfg, faulty), Grant{Shard: 0, Fence: fence}); err == nil {
+					if next, err := w.owner(w.worker(cfg, faulty), ownership.Grant{Shard: 0, Fence: fence}); err == nil {
 						o = next
 					}
 				}
 				for range rnd.IntN(4) {
 					if o != nil {
-						_, _ = o.round(t.Context())
+						_, _ = o.Round(t.Context())
 					}
 				}
 				w.advance(time.Duration(rnd.IntN(int(20 * time.Minute))))
@@ -219,18 +221,18 @@ func TestMovesAndFaults(t *testing.T) {
 			w.restore(gone)
 			if rnd.IntN(2) == 0 || o == nil {
 				var err error
-				o, err = w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: fence + 1})
+				o, err = w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: fence + 1})
 				must(t, err)
 			}
 			for range 60 * 24 {
 				_ = rounds(t.Context(), o)
 				w.advance(time.Minute)
-				if len(o.log.batches) == 0 && len(w.left(0)) == len(bad) {
+				if o.Shard.Backlog.Len() == 0 && len(w.left(0)) == len(bad) {
 					break
 				}
 			}
 			if left := w.left(0); fmt.Sprint(left) != fmt.Sprint(bad) {
-				t.Fatalf("left %d segments, %d batches", len(left), len(o.log.batches))
+				t.Fatalf("left %d segments, %d batches", len(left), o.Shard.Backlog.Len())
 			}
 			hours := map[timegrid.Hour]bool{}
 			for _, e := range w.accepted {

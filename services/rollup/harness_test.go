@@ -37,6 +37,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 func TestMain(m *testing.M) {
@@ -71,10 +75,11 @@ type world struct {
 	writer   *intake.Writer
 	accepted []accepted.Batch
 	frames   map[identity.Batch][]byte
+	workers  map[*Service]*worker
 }
 
 func newWorld(t testing.TB, s objstore.Store) *world {
-	w := &world{t: t, store: s, refs: refmem.New(), writer: intake.NewWriter(s, "abcd", testShards), frames: map[identity.Batch][]byte{}}
+	w := &world{t: t, store: s, refs: refmem.New(), writer: intake.NewWriter(s, "abcd", testShards), frames: map[identity.Batch][]byte{}, workers: map[*Service]*worker{}}
 	w.pending = workmem.New(w.now, workmem.Options{})
 	w.clock.Store(hour0.End().Add(time.Hour).UnixNano())
 	must(t, accept.EnsureAuthority(t.Context(), s, testAuthority, true))
@@ -193,21 +198,67 @@ func (w *world) worker(cfg Config, s objstore.Store) *Service {
 	return svc
 }
 
+// opened is the worker of a service on the world's authority, without its loops.
+func (w *world) opened(svc *Service) (*worker, error) {
+	if wk := w.workers[svc]; wk != nil {
+		return wk, nil
+	}
+	if err := svc.readAuthority(w.t.Context()); err != nil {
+		return nil, err
+	}
+	wk, err := newWorker(svc.cfg, svc.deps, svc.log, svc.m, svc.board)
+	if err == nil {
+		w.workers[svc] = wk
+	}
+	return wk, err
+}
+
 // owner is a worker's hold on one shard, driven by the test round by round.
-func (w *world) owner(svc *Service, g Grant) (*owner, error) {
-	if err := svc.authority(w.t.Context()); err != nil {
+func (w *world) owner(svc *Service, g ownership.Grant) (*owner.Owner, error) {
+	wk, err := w.opened(svc)
+	if err != nil {
 		return nil, err
 	}
-	if err := svc.publication(); err != nil {
-		return nil, err
+	return wk.newOwner(g, nil), wk.collection.InitEpoch(w.t.Context())
+}
+
+// planner fixes plans as the worker's jobs do.
+func (wk *worker) planner() job.Planner {
+	return job.Planner{Records: wk.records, Limits: wk.owners.Jobs.Limits}
+}
+
+// planOf reads the plan of a generation of hour0 in shard 0.
+func (w *world) planOf(svc *Service, gen uint64) (*hour.Plan, error) {
+	return w.workers[svc].records.Plan(w.t.Context(), hour0, 0, gen)
+}
+
+// state is what a worker finds published of an hour.
+func (w *world) state(svc *Service, h timegrid.Hour, id shard.ID) *hour.State {
+	w.t.Helper()
+	st, err := w.workers[svc].records.State(w.t.Context(), h, id, nil)
+	must(w.t, err)
+	return st
+}
+
+// begun fixes the plan of generation 2 of hour0 in shard 0, with one more batch than its first.
+func (w *world) begun(svc *Service, e accepted.Batch) {
+	w.t.Helper()
+	_, err := w.workers[svc].planner().Plan(w.t.Context(), hour0, 0, 2, w.state(svc, hour0, 0), []accepted.Batch{e}, 0)
+	must(w.t, err)
+}
+
+// pendingHours counts the hours with pending batches.
+func pendingHours(o *owner.Owner) (n int) {
+	for range o.Shard.Backlog.Hours() {
+		n++
 	}
-	return svc.newOwner(g), svc.initEpoch(w.t.Context())
+	return n
 }
 
 // rounds drives until nothing more is to be done at once.
-func rounds(ctx context.Context, o *owner) error {
+func rounds(ctx context.Context, o *owner.Owner) error {
 	for range 50 {
-		again, err := o.round(ctx)
+		again, err := o.Round(ctx)
 		if err != nil || !again {
 			return err
 		}
@@ -216,7 +267,7 @@ func rounds(ctx context.Context, o *owner) error {
 }
 
 // drive is a healthy worker that does everything there is on a shard, late batches too.
-func (w *world) drive(cfg Config, g Grant) {
+func (w *world) drive(cfg Config, g ownership.Grant) {
 	w.t.Helper()
 	o, err := w.owner(w.worker(cfg, w.store), g)
 	must(w.t, err)

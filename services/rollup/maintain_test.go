@@ -13,18 +13,24 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // compactor is a worker that owns the first shard, and what it does beside its hours.
-func (w *world) compactor(cfg Config) *compactions {
+func (w *world) compactor(cfg Config) *worker { return w.compactorOver(cfg, w.store) }
+
+func (w *world) compactorOver(cfg Config, s objstore.Store) *worker {
 	w.t.Helper()
-	svc := w.worker(cfg, w.store)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 9})
+	svc := w.worker(cfg, s)
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 9})
 	must(w.t, err)
-	svc.enter(o)
-	m, err := svc.newCompactions()
+	svc.board.Enter(o.Status())
+	wk, err := w.opened(svc)
 	must(w.t, err)
-	return m
+	return wk
 }
 
 // checkCompacted compares the raw rows of an hour, which are in a compaction, with the
@@ -49,11 +55,11 @@ func (w *world) checkCompacted(h timegrid.Hour, id shard.ID) {
 	}
 }
 
-func (w *world) collected(m *compactions) {
+func (w *world) collected(m *worker) {
 	w.t.Helper()
 	for range 3 {
 		w.advance(time.Hour)
-		if _, err := m.s.collector.Step(w.t.Context(), 1000); err != nil {
+		if _, err := m.collection.Collector.Step(w.t.Context(), 1000); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -74,10 +80,10 @@ func TestCompactionAndRetention(t *testing.T) {
 		for k := range timegrid.Hour(4) {
 			seqs[a] = w.some(a, h+k, 0, 20, seqs[a])
 		}
-		w.drive(cfg, Grant{Shard: id, Fence: 5})
+		w.drive(cfg, ownership.Grant{Shard: id, Fence: 5})
 	}
 	m := w.compactor(cfg)
-	must(t, m.compact(t.Context()))
+	must(t, m.compaction.Compact(t.Context()))
 	w.collected(m)
 	for id := range shard.ID(testShards) {
 		for k := range timegrid.Hour(4) {
@@ -88,7 +94,7 @@ func TestCompactionAndRetention(t *testing.T) {
 		}
 	}
 	// What is looked at again in time is known.
-	must(t, m.compact(t.Context()))
+	must(t, m.compaction.Compact(t.Context()))
 
 	// A late batch: the next generation is made of the merged rows, without old frames.
 	late := agentOf(1, 0)
@@ -96,7 +102,7 @@ func TestCompactionAndRetention(t *testing.T) {
 		must(t, w.store.Delete(t.Context(), layout.Blob(frameDigest(w, id.SeqStart, id.Agent), 0)))
 	}
 	e := w.accept(late, seqs[late], point{"load", series.Gauge, at(h+1, 59*time.Minute), 42})
-	w.drive(cfg, Grant{Shard: 1, Fence: 6})
+	w.drive(cfg, ownership.Grant{Shard: 1, Fence: 6})
 	w.check(h+1, 1, 2)
 	w.checkCompacted(h, 1)
 	for id, raw := range w.frames { // back
@@ -108,7 +114,7 @@ func TestCompactionAndRetention(t *testing.T) {
 
 	// Raw is over for the first three hours.
 	w.clock.Store((h + 3).Start().Add(24*time.Hour + time.Minute).UnixNano())
-	must(t, m.retain(t.Context()))
+	must(t, m.retention.Retain(t.Context()))
 	for k := range timegrid.Hour(4) {
 		for id := range shard.ID(testShards) {
 			if s := w.set(h+k, id, timegrid.Raw); (s == nil) != (k < 3) {
@@ -123,10 +129,10 @@ func TestCompactionAndRetention(t *testing.T) {
 	w.checkCompacted(h+3, 0)
 	// Another late one: its frames are there, so that every resolution is made anew.
 	w.accept(late, e.SeqEnd+1, point{"load", series.Gauge, at(h+1, 59*time.Minute+time.Second), 43})
-	w.drive(cfg, Grant{Shard: 1, Fence: 7})
+	w.drive(cfg, ownership.Grant{Shard: 1, Fence: 7})
 	w.check(h+1, 1, 3)
-	w.advance(2 * fullEvery)
-	must(t, m.retain(t.Context()))
+	w.advance(2 * maintain.FullEvery)
+	must(t, m.retention.Retain(t.Context()))
 	if s := w.set(h+1, 1, timegrid.Raw); s != nil {
 		t.Errorf("the late raw set stays: %+v", s.Name)
 	}
@@ -166,10 +172,10 @@ func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
 	cfg.Retention.Raw = 24 * time.Hour
 	a := agentOf(1, 0)
 	seq := w.some(a, hour0, 0, 5, 0)
-	w.drive(cfg, Grant{Shard: 1, Fence: 5})
+	w.drive(cfg, ownership.Grant{Shard: 1, Fence: 5})
 	m := w.compactor(cfg)
 	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
-	must(t, m.retain(t.Context()))
+	must(t, m.retention.Retain(t.Context()))
 	if w.set(hour0, 1, timegrid.Raw) != nil {
 		t.Fatal("raw has not expired")
 	}
@@ -179,14 +185,14 @@ func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
 		delete(w.frames, id)
 	}
 	w.some(a, hour0, 50, 1, seq)
-	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 1, Fence: 6})
+	o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 1, Fence: 6})
 	must(t, err)
 	for range 5 {
-		var bad *UnreadableError
+		var bad *frames.UnreadableError
 		if err := rounds(t.Context(), o); !errors.As(err, &bad) {
 			t.Fatalf("got %v, want an unreadable frame", err)
 		}
-		w.advance(2 * outFor)
+		w.advance(2 * backlog.UnreadableWait)
 	}
 	if after := w.set(hour0, 1, timegrid.OneMinute); after == nil || after.Name != before.Name {
 		t.Errorf("1m is %+v, was %+v", after, before)

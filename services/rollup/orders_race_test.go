@@ -5,13 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
 )
 
 // afterwards does something once, after an object was created.
@@ -50,23 +52,25 @@ func (w *world) rot(key string) { w.store.(*rotting).rotten[key] = true }
 
 // damagedHour is one with an index that rotted; a late batch, if there is one, changes
 // another chunk.
-func damagedHour(t *testing.T, late bool) (*world, *owner, Config) {
+func damagedHour(t *testing.T, late bool) (*world, *owner.Owner, *Service, *aborting) {
 	w := newWorld(t, &rotting{newMem(), map[string]bool{}})
 	cfg := testConfig()
 	cfg.Chunks.MetricSamples = 2 // a chunk for each metric
 	seq := w.some(agentOf(0, 0), hour0, 0, 40, 0)
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	if late {
 		w.accept(agentOf(0, 0), seq, point{"other", series.Gauge, at(hour0, 50*time.Minute), 1}, point{"other", series.Gauge, at(hour0, 51*time.Minute), 1})
 	}
 	w.manifests()
-	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+	hook := &aborting{Store: w.store}
+	svc := w.worker(cfg, hook)
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 	must(t, err)
-	_, err = o.round(t.Context()) // it has listed orders
+	_, err = o.Round(t.Context()) // it has listed orders
 	must(t, err)
 	w.rot(w.set(hour0, 0, timegrid.FiveMinutes).Objects[0].IndexKey)
 	w.verify(repair.ObjectDamaged)
-	return w, o, cfg
+	return w, o, svc, hook
 }
 
 // ordering gives the order through s.
@@ -82,8 +86,8 @@ func (w *world) ordering(s objstore.Store) {
 func TestAnOrderThatIsBeingGiven(t *testing.T) {
 	for _, first := range []string{"order", "plan of the order", "plan of the owner"} {
 		t.Run(first, func(t *testing.T) {
-			w, o, cfg := damagedHour(t, true)
-			w.advance(cfg.Schedule.LateAfter - ordersEvery/2)
+			w, o, svc, hook := damagedHour(t, true)
+			w.advance(svc.cfg.Schedule.LateAfter - requests.ListEvery/2)
 			plan := layout.RollupPlan(hour0, 0, 2)
 			late := func() { must(t, rounds(t.Context(), o)) }
 			switch first {
@@ -93,7 +97,7 @@ func TestAnOrderThatIsBeingGiven(t *testing.T) {
 				w.ordering(&afterwards{Store: w.store, key: plan, do: late})
 			default:
 				// It looked for an order before there was one, and makes its plan.
-				o.s.store = &aborting{Store: w.store, before: plan, do: func() { w.ordering(w.store) }}
+				hook.before, hook.do = plan, func() { w.ordering(w.store) }
 				late()
 			}
 			must(t, w.turns(o))
@@ -107,14 +111,14 @@ func TestAnOrderThatIsBeingGiven(t *testing.T) {
 
 // An order that is given again while the former one is taken for done is not lost.
 func TestAnOrderThatIsGivenAgain(t *testing.T) {
-	w, o, _ := damagedHour(t, false)
+	w, o, _, _ := damagedHour(t, false)
 	w.ordering(w.store)
-	w.advance(ordersEvery)
+	w.advance(requests.ListEvery)
 	for range 20 { // until it is made, and not yet deleted
 		if w.generation(hour0, 0) == 2 {
 			break
 		}
-		_, err := o.round(t.Context())
+		_, err := o.Round(t.Context())
 		must(t, err)
 	}
 	w.rot(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey)
@@ -132,12 +136,12 @@ func TestAnOrderThatIsGivenAgain(t *testing.T) {
 
 // A clock that goes back does not keep orders waiting.
 func TestOrdersWhenTheClockGoesBack(t *testing.T) {
-	w, o, cfg := damagedHour(t, true)
+	w, o, svc, _ := damagedHour(t, true)
 	w.advance(365 * 24 * time.Hour)
 	must(t, rounds(t.Context(), o))
 	w.advance(-365 * 24 * time.Hour)
 	w.ordering(w.store)
-	w.advance(cfg.Schedule.LateAfter)
+	w.advance(svc.cfg.Schedule.LateAfter)
 	must(t, w.turns(o))
 	if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 		t.Fatal("the order is still there")
@@ -157,10 +161,10 @@ func TestAnAbortThatWasCutShort(t *testing.T) {
 		must(t, err)
 		must(t, w.store.Delete(t.Context(), bad.RawBlobKey))
 		dying := fault.New(w.store, 1, fault.Rule{Op: "create", Prefix: layout.BlockManifestsHour(hour0), Skip: n, Kind: fault.Before})
-		o, err := w.owner(w.worker(cfg, dying), Grant{Shard: 0, Fence: 1})
+		o, err := w.owner(w.worker(cfg, dying), ownership.Grant{Shard: 0, Fence: 1})
 		must(t, err)
 		_ = rounds(t.Context(), o)
-		o, err = w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		o, err = w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
 		_ = w.turns(o)
 		if s := w.set(hour0, 0, timegrid.Raw); s == nil || s.Inputs.Batches() != 3 {
@@ -180,14 +184,11 @@ func TestAnAbortThatWasCutShort(t *testing.T) {
 // An order meets a generation in work with a late batch whose frame is lost: that
 // generation is given up, and the order is done without the batch.
 func TestAnOrderMeetsALostFrame(t *testing.T) {
-	w, o, _ := damagedHour(t, false)
+	w, o, svc, _ := damagedHour(t, false)
 	e := w.accept(agentOf(0, 0), 1000, one(hour0, 50*time.Minute))
 	w.manifests()
 	must(t, w.store.Delete(t.Context(), e.RawBlobKey))
-	pub, err := o.s.published(t.Context(), hour0, 0)
-	must(t, err)
-	_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []accepted.Batch{e}, 0)
-	must(t, err)
+	w.begun(svc, e)
 	w.ordering(w.store)
 	_ = w.turns(o) // tells of the frame
 	if n := w.there(layout.RepairRequestsPrefix); n != 0 {

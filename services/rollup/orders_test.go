@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
@@ -20,6 +19,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
 )
 
 // manifests writes the identity manifests of what was accepted.
@@ -80,11 +84,11 @@ func (w *world) verify(want ...repair.Problem) []repair.Finding {
 }
 
 // turns lets the owner look at its shard some times, minutes apart.
-func (w *world) turns(o *owner) (failed error) {
+func (w *world) turns(o *owner.Owner) (failed error) {
 	w.t.Helper()
 	for range 8 {
 		w.advance(4 * time.Minute)
-		if _, err := o.round(w.t.Context()); err != nil {
+		if _, err := o.Round(w.t.Context()); err != nil {
 			failed = err
 		}
 	}
@@ -126,7 +130,7 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 			seq = w.some(a, hour0, 0, 20, seq)
 			seq = w.some(a, hour0+1, 0, 5, seq)
 			w.clock.Store((hour0 + 1).End().Add(time.Hour).UnixNano())
-			w.drive(cfg, Grant{Shard: 0, Fence: 3})
+			w.drive(cfg, ownership.Grant{Shard: 0, Fence: 3})
 			w.manifests()
 			w.verify()
 			d.spoil(w)
@@ -138,14 +142,15 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 			if d.held {
 				w.some(a, hour0, 350, 1, seq)
 			}
-			o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 4})
+			svc := w.worker(cfg, w.store)
+			o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 4})
 			must(t, err)
 			if err := w.turns(o); (err != nil) != d.held {
 				t.Fatalf("held up %v: %v", d.held, err)
 			}
 			w.check(hour0-1, 0, 2)
 			w.check(hour0+1, 0, 2)
-			if d.held && testutil.ToFloat64(o.s.m.damaged.WithLabelValues("record"))+testutil.ToFloat64(o.s.m.damaged.WithLabelValues("plan")) == 0 &&
+			if d.held && testutil.ToFloat64(svc.m.Damaged.WithLabelValues("record"))+testutil.ToFloat64(svc.m.Damaged.WithLabelValues("plan")) == 0 &&
 				d.name != "plan gone" {
 				t.Error("nobody was told of the damage")
 			}
@@ -177,7 +182,7 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 			if block := w.set(hour0, 0, timegrid.Raw); block.Fence != 4 {
 				t.Errorf("fence %d", block.Fence)
 			}
-			if testutil.ToFloat64(o.s.m.orders.WithLabelValues("done")) != 1 {
+			if testutil.ToFloat64(svc.m.Requests.WithLabelValues("done")) != 1 {
 				t.Error("not counted")
 			}
 		})
@@ -194,11 +199,11 @@ func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 		seq := w.some(a, hour0, 0, 20, 0)
 		gen := uint64(1)
 		if published {
-			w.drive(cfg, Grant{Shard: 0, Fence: 1})
+			w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 			w.some(a, hour0, 20, 2, seq)
 			gen = 2
 		}
-		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
 		w.spoil(layout.RollupPlan(hour0, 0, gen), "x") // after the epoch, which aborts what is not decided
 		if err := w.turns(o); err == nil {
@@ -234,9 +239,9 @@ func TestADamagedCompaction(t *testing.T) {
 		w.clock.Store((h + 4).End().UnixNano())
 		seq := w.some(agentOf(0, 0), h, 0, 20, 0)
 		w.some(agentOf(0, 0), h+1, 0, 20, seq)
-		w.drive(cfg, Grant{Shard: 0, Fence: 5})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 5})
 		m := w.compactor(cfg)
-		must(t, m.compact(t.Context()))
+		must(t, m.compaction.Compact(t.Context()))
 		w.collected(m)
 		w.checkCompacted(h, 0)
 		w.manifests()
@@ -258,7 +263,7 @@ func TestADamagedCompaction(t *testing.T) {
 				t.Fatalf("%+v", got)
 			}
 		}
-		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 10})
+		o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 10})
 		must(t, err)
 		must(t, w.turns(o))
 		w.verify()
@@ -271,7 +276,7 @@ func TestADamagedCompaction(t *testing.T) {
 		}
 		for range 3 {
 			w.advance(3 * time.Hour)
-			must(t, m.compact(t.Context()))
+			must(t, m.compaction.Compact(t.Context()))
 		}
 		w.checkCompacted(h, 0)
 		w.checkCompacted(h+1, 0)
@@ -290,7 +295,7 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		a := agentOf(0, 0)
 		w.clock.Store((hour0 + 1).End().Add(time.Hour).UnixNano())
 		first := w.accept(a, 10, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"requests_total", series.Counter, at(hour0, 59*time.Minute), 1})
-		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 		rival := w.accept(a, 11, point{"load", series.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", series.Counter, at(hour0+1, time.Minute), 2})
 		w.manifests()
 		if what == "record" {
@@ -298,10 +303,10 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		} else {
 			w.spoil(layout.RollupPlan(hour0, 0, 1), "x")
 		}
-		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
 		w.advance(cfg.Schedule.LateAfter)
-		_, _ = o.round(t.Context()) // the damaged hour fails
+		_, _ = o.Round(t.Context()) // the damaged hour fails
 		block := w.set(hour0+1, 0, timegrid.Raw)
 		if block == nil || !block.Inputs.Covers(first.Identity) || !block.Inputs.Covers(rival.Identity) || block.Counts.Published != 1 || block.Counts.Overlapped != 1 {
 			t.Fatalf("%s: %+v", what, block)
@@ -318,7 +323,7 @@ func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
 			w := newWorld(t, newMem())
 			cfg := testConfig()
 			w.some(agentOf(0, 0), hour0, 0, 4, 0)
-			w.drive(cfg, Grant{Shard: 0, Fence: 1})
+			w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 			w.spoil(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey, "rotten")
 			w.spoil(layout.BlockManifest(hour0, 0, timegrid.Raw, 1), "x")
 			_, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
@@ -328,12 +333,12 @@ func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
 				rules = append([]fault.Rule{{Skip: n - 1, Times: 1, Kind: fault.After}}, rules...)
 			}
 			dying := fault.New(w.store, 1, rules...)
-			o, err := w.owner(w.worker(cfg, dying), Grant{Shard: 0, Fence: 2})
+			o, err := w.owner(w.worker(cfg, dying), ownership.Grant{Shard: 0, Fence: 2})
 			if err == nil {
 				err = w.turns(o)
 			}
 			finished := err == nil && dying.Count("", "") < n
-			o, oerr := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 3})
+			o, oerr := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 3})
 			must(t, oerr)
 			must(t, w.turns(o))
 			w.check(hour0, 0, 2)
@@ -358,7 +363,7 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
 	w.some(agentOf(0, 0), hour0, 0, 20, 0)
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	w.manifests()
 	w.clock.Store((hour0 + 48).End().UnixNano())
 	f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
@@ -371,7 +376,7 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	if err != nil || got.Removed != 20 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+	o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 	must(t, err)
 	must(t, rounds(t.Context(), o))
 	w.verify()
@@ -389,19 +394,17 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 		w := newWorld(t, newMem())
 		cfg := testConfig()
 		seq := w.some(agentOf(0, 0), hour0, 0, 20, 0)
-		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 		// Of five minutes' rows: the late batch changes no other chunk.
 		e := w.accept(agentOf(0, 0), seq, point{"other", series.Gauge, at(hour0, 50*time.Minute), 1})
 		w.manifests()
-		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		svc := w.worker(cfg, w.store)
+		o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
-		_, err = o.round(t.Context()) // it has listed orders
+		_, err = o.Round(t.Context()) // it has listed orders
 		must(t, err)
 		if begun {
-			pub, err := o.s.published(t.Context(), hour0, 0)
-			must(t, err)
-			_, err = o.s.plan(t.Context(), hour0, 0, 2, pub, []accepted.Batch{e}, 0)
-			must(t, err)
+			w.begun(svc, e)
 		}
 		w.spoil(w.set(hour0, 0, timegrid.Raw).Objects[0].ChunkKey, "rotten")
 		got, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
@@ -417,12 +420,12 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 			ord, _, err := w.store.Get(t.Context(), layout.RepairRequest(hour0, 0), objstore.GetOptions{})
 			must(t, err)
 			must(t, w.store.Delete(t.Context(), layout.RepairRequest(hour0, 0)))
-			w.drive(cfg, Grant{Shard: 0, Fence: 2})
+			w.drive(cfg, ownership.Grant{Shard: 0, Fence: 2})
 			w.spoil(layout.RepairRequest(hour0, 0), string(ord))
 		}
-		w.advance(cfg.Schedule.LateAfter - ordersEvery/2)
+		w.advance(cfg.Schedule.LateAfter - requests.ListEvery/2)
 		for range 3 {
-			_, err = o.round(t.Context())
+			_, err = o.Round(t.Context())
 			must(t, err)
 		}
 		must(t, w.turns(o))
@@ -445,10 +448,10 @@ func TestBadOrders(t *testing.T) {
 	empty := foreign
 	empty.AuthorityID, empty.Hour = testAuthority, hour0-1
 	w.spoil(empty.Key(), string(empty.Marshal()))
-	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	for range 3 {
-		if _, err := o.round(t.Context()); err != nil && !errors.Is(err, errNoInputs) {
+		if _, err := o.Round(t.Context()); err != nil && !errors.Is(err, job.ErrNoInputs) {
 			t.Fatal(err)
 		}
 	}
@@ -465,15 +468,16 @@ func TestDeletedRecords(t *testing.T) {
 		w := newWorld(t, newMem())
 		cfg := testConfig()
 		seq := w.some(agentOf(0, 0), hour0, 0, 20, 0)
-		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 		w.some(agentOf(0, 0), hour0, 30, 1, seq)
-		w.drive(cfg, Grant{Shard: 0, Fence: 1})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 		w.manifests()
-		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		svc := w.worker(cfg, w.store)
+		o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
 		for range 5 { // what is superseded is removed
 			w.advance(time.Hour)
-			_, err := o.s.collectOnce(t.Context(), earliest-1)
+			_, err := w.workers[svc].collection.Step(t.Context(), maintain.SweepStart)
 			must(t, err)
 		}
 		w.verify()
@@ -495,7 +499,7 @@ func TestDeletedRecords(t *testing.T) {
 	// Resolutions of a generation that is in work differ.
 	w := newWorld(t, newMem())
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
-	w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
 	must(t, w.store.Delete(t.Context(), layout.BlockManifest(hour0, 0, timegrid.OneHour, 1)))
 	w.verify()
 	w.advance(time.Hour)

@@ -21,6 +21,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/storeclock"
 )
 
 // there are the raw frames in the store.
@@ -40,7 +43,7 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 	seq := w.some(a, hour0, 0, 10, 0)
 	both := w.accept(a, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", series.Gauge, at(hour0+1, time.Minute), 2})
 	seq = w.some(a, hour0+1, 10, 5, both.SeqEnd+1)
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	remover := func() *compact.FrameRemover {
 		f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
 		must(t, err)
@@ -76,7 +79,7 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 		t.Errorf("%d logs", n)
 	}
 	// Rolled up by its rows, without the frames: the late ones are covered, and may go.
-	w.drive(cfg, Grant{Shard: 0, Fence: 2})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 2})
 	block := w.set(hour0, 0, timegrid.Raw)
 	if block.Name.Generation != 2 || !block.Inputs.Covers(late.Identity) || !block.Inputs.Covers(wide.Identity) {
 		t.Fatalf("%+v", block)
@@ -105,20 +108,20 @@ func frameWorld(t *testing.T) (w *world, cfg Config, agent string, seq uint64) {
 	cfg.Retention.RawFrames = 48 * time.Hour
 	agent = agentOf(0, 0)
 	seq = w.some(agent, hour0, 0, 10, 0)
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	return w, cfg, agent, seq
 }
 
 // removing drives a new owner of shard 0 some rounds, and gives how many frames are left.
 func (w *world) removing(cfg Config, s objstore.Store, fence uint64) (int, error) {
 	w.t.Helper()
-	o, err := w.owner(w.worker(cfg, s), Grant{Shard: 0, Fence: fence})
+	o, err := w.owner(w.worker(cfg, s), ownership.Grant{Shard: 0, Fence: fence})
 	must(w.t, err)
 	for range 4 {
-		if _, rerr := o.round(w.t.Context()); rerr != nil {
+		if _, rerr := o.Round(w.t.Context()); rerr != nil {
 			err = rerr
 		}
-		w.advance(2 * frameRetry)
+		w.advance(2 * owner.FrameRetry)
 	}
 	return w.there(layout.RawBlobsPrefix), err
 }
@@ -148,7 +151,7 @@ func (w *world) logged() (n int) {
 func TestRawFramesExpireByTheStoresClock(t *testing.T) {
 	w, cfg, agent, seq := frameWorld(t)
 	published := w.now()
-	w.clock.Store(published.Add(48*time.Hour - time.Minute - 5*2*frameRetry).UnixNano())
+	w.clock.Store(published.Add(48*time.Hour - time.Minute - 5*2*owner.FrameRetry).UnixNano())
 	w.removesNothing(cfg, 10, "published too short a time ago")
 	w.clock.Store(published.Add(49 * time.Hour).UnixNano())
 	off := cfg
@@ -159,7 +162,7 @@ func TestRawFramesExpireByTheStoresClock(t *testing.T) {
 		w.wrong = wrong
 		w.clock.Store(published.Add(24*time.Hour + wrong).UnixNano())
 		n, err := w.removing(cfg, w.store, 5)
-		var clock *ClockError
+		var clock *storeclock.AheadError
 		if n != 10 || errors.As(err, &clock) != (wrong > 0) {
 			t.Errorf("a worker's clock that is %v wrong: %d frames, %v", wrong, n, err)
 		}
@@ -171,10 +174,10 @@ func TestRawFramesExpireByTheStoresClock(t *testing.T) {
 	}
 	// A late batch afterwards is rolled up from the published rows, and has its own time.
 	w.some(agent, hour0, 30, 1, seq)
-	w.drive(cfg, Grant{Shard: 0, Fence: 6})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 6})
 	w.check(hour0, 0, 2)
 	w.removesNothing(cfg, 1, "the late batch's own time")
-	w.advance(framesFullEvery + 49*time.Hour)
+	w.advance(owner.FramesFullEvery + 49*time.Hour)
 	if n, err := w.removing(cfg, w.store, 7); n != 0 || err != nil || w.logged() != 11 {
 		t.Errorf("the late batch: %d frames are left, %d logged, %v", n, w.logged(), err)
 	}
@@ -248,7 +251,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		w, cfg, agent, seq := frameWorld(t)
 		w.accept(agent, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", series.Gauge, at(hour0+1, time.Minute), 2})
 		w.clock.Store((hour0 + 2).End().UnixNano())
-		w.drive(cfg, Grant{Shard: 0, Fence: 2})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 2})
 		for _, res := range timegrid.Resolutions() {
 			for gen := range uint64(3) {
 				must(t, w.store.Delete(t.Context(), layout.BlockManifest(hour0, 0, res, gen)))
@@ -264,7 +267,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		w.accept(agent, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 3})
 		w.removesNothing(cfg, 11, "a late batch waits")
 		w.advance(50 * time.Hour)
-		w.drive(cfg, Grant{Shard: 0, Fence: 6})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 6})
 		w.check(hour0, 0, 2)
 		w.advance(50 * time.Hour)
 		if n, err := w.removing(cfg, w.store, 7); n != 0 || err != nil {
@@ -281,14 +284,14 @@ func TestRawFramesOfExpiredHoursGo(t *testing.T) {
 		w, cfg, agent, seq := frameWorld(t)
 		w.accept(agent, seq, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"load", series.Gauge, at(hour0+1, time.Minute), 2})
 		w.clock.Store((hour0 + 2).End().UnixNano())
-		w.drive(cfg, Grant{Shard: 0, Fence: 2})
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 2})
 		w.clock.Store((hour0 + 1).End().Add(25 * time.Hour).UnixNano())
 		expiring := cfg
 		expiring.Retention.Raw = 24 * time.Hour
 		if all {
 			expiring.Retention.Minute, expiring.Retention.Five, expiring.Retention.Hour = expiring.Retention.Raw, expiring.Retention.Raw, expiring.Retention.Raw
 		}
-		must(t, w.compactor(expiring).retain(t.Context()))
+		must(t, w.compactor(expiring).retention.Retain(t.Context()))
 		if v := w.view(hour0, false); !v.Expired(hour0, timegrid.Raw) || v.Expired(hour0, timegrid.OneHour) != all {
 			t.Fatal("not expired as it should be")
 		}
@@ -301,7 +304,7 @@ func TestRawFramesOfExpiredHoursGo(t *testing.T) {
 		w, cfg, _, _ = frameWorld(t)
 		w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
 		expiring.Retention.RawFrames = cfg.Retention.RawFrames
-		must(t, w.compactor(expiring).retain(t.Context()))
+		must(t, w.compactor(expiring).retention.Retain(t.Context()))
 		w.spoil(layout.RollupPlan(hour0, 0, 1), "{}")
 		w.advance(50 * time.Hour)
 		w.removesNothing(expiring, 10, "no plan")
@@ -320,10 +323,10 @@ func TestRawFramesAfterACrash(t *testing.T) {
 			if lost {
 				rules = append([]fault.Rule{{Skip: n - 1, Times: 1, Kind: fault.After}}, rules...)
 			}
-			o, err := w.owner(w.worker(cfg, fault.New(w.store, 1, rules...)), Grant{Shard: 0, Fence: 5})
+			o, err := w.owner(w.worker(cfg, fault.New(w.store, 1, rules...)), ownership.Grant{Shard: 0, Fence: 5})
 			if err == nil {
 				for range 3 {
-					_, err = o.round(t.Context())
+					_, err = o.Round(t.Context())
 				}
 			}
 			left := w.there(layout.RawBlobsPrefix)
@@ -331,13 +334,13 @@ func TestRawFramesAfterACrash(t *testing.T) {
 				t.Fatalf("call %d: %d frames are gone, %d are logged", n, 10-left, logged)
 			}
 			finished := err == nil && left == 0
-			one, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 6})
+			one, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 6})
 			must(t, err)
-			two, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 7})
+			two, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 7})
 			must(t, err)
 			for range 3 {
-				for _, o := range []*owner{one, two} {
-					_, err := o.round(t.Context())
+				for _, o := range []*owner.Owner{one, two} {
+					_, err := o.Round(t.Context())
 					must(t, err)
 				}
 			}
@@ -377,7 +380,7 @@ func TestRemovedRawFramesAreNotLookedAtAgain(t *testing.T) {
 		}
 	}
 	again("a new owner", false)
-	w.advance(framesFullEvery)
+	w.advance(owner.FramesFullEvery)
 	again("all hours", false)
 	w.spoil(layout.RollupFrames(0), "{}")
 	again("a damaged note", true)

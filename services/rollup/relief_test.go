@@ -1,6 +1,7 @@
 package rollup
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,10 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/schedule"
 )
 
 // A shard with more batches of the current hour than may be pending keeps neither itself
@@ -29,25 +33,25 @@ func TestHotShard(t *testing.T) {
 	w.some(calm, hour0, 0, 5, 10_000)
 
 	svc := w.worker(cfg, w.store)
-	a, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	a, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
-	b, err := w.owner(svc, Grant{Shard: 1, Fence: 1})
+	b, err := w.owner(svc, ownership.Grant{Shard: 1, Fence: 1})
 	must(t, err)
-	svc.enter(a)
-	svc.enter(b)
+	svc.board.Enter(a.Status())
+	svc.board.Enter(b.Status())
 	both := func() {
 		t.Helper()
-		for _, o := range []*owner{a, b} {
+		for _, o := range []*owner.Owner{a, b} {
 			must(t, rounds(t.Context(), o))
-			svc.note(o)
+			svc.board.Note(o.Status())
 		}
-		if n := len(a.log.batches) + len(b.log.batches); n > 2*cfg.Intake.MaxPending {
+		if n := a.Shard.Backlog.Len() + b.Shard.Backlog.Len(); n > 2*cfg.Intake.MaxPending {
 			t.Fatalf("%d batches are pending", n)
 		}
 	}
 	both()
-	if w.generation(hour0-2, 1) != 1 || len(b.log.batches) == 0 {
-		t.Errorf("the calm shard: generation %d, %d batches pending", w.generation(hour0-2, 1), len(b.log.batches))
+	if w.generation(hour0-2, 1) != 1 || b.Shard.Backlog.Len() == 0 {
+		t.Errorf("the calm shard: generation %d, %d batches pending", w.generation(hour0-2, 1), b.Shard.Backlog.Len())
 	}
 	for range 10 { // well before the hour's end
 		w.advance(cfg.Schedule.LateAfter)
@@ -61,7 +65,7 @@ func TestHotShard(t *testing.T) {
 	if crowded == 0 || crowded > 5 {
 		t.Errorf("%d generations of the crowded hour", crowded)
 	}
-	if n := testutil.ToFloat64(svc.m.early.WithLabelValues(string(isCrowded))); n < float64(crowded) {
+	if n := testutil.ToFloat64(svc.m.Early.WithLabelValues(string(schedule.Expedited))); n < float64(crowded) {
 		t.Errorf("%v early generations, %d of the crowded hour", n, crowded)
 	}
 	w.some(hot, hour0, 200, 3, seq)
@@ -110,16 +114,17 @@ func TestManyFramesAreGone(t *testing.T) {
 	for i := range uint64(10) {
 		w.accept(agent, 1000+i, one(hour0, 59*time.Minute+time.Duration(i)*time.Second))
 	}
+	segments := w.left(0)
 	good := w.accepted[lost:]
 	counted := fault.New(w.store, 1)
 	svc := w.worker(cfg, counted)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	run := func(d time.Duration) {
 		t.Helper()
 		for end := w.now().Add(d); w.now().Before(end); w.advance(time.Minute) {
 			_ = rounds(t.Context(), o) // it tells of what is gone
-			if n := len(o.log.batches); n > cfg.Intake.MaxPending+group {
+			if n := o.Shard.Backlog.Len(); n > cfg.Intake.MaxPending+group {
 				t.Fatalf("%d batches are pending", n)
 			}
 		}
@@ -132,8 +137,8 @@ func TestManyFramesAreGone(t *testing.T) {
 	if g := block.Name.Generation; g > 20 {
 		t.Errorf("%d generations", g)
 	}
-	svc.note(o)
-	if st := svc.Shards()[0]; st.Shelved == 0 && st.LeftOut == 0 {
+	svc.board.Note(o.Status())
+	if st := svc.Shards()[0]; st.Evicted == 0 && st.Unreadable == 0 {
 		t.Errorf("nothing tells of them: %+v", st)
 	}
 	before := counted.Count("", "")
@@ -150,8 +155,8 @@ func TestManyFramesAreGone(t *testing.T) {
 	if block := w.set(hour0, 0, timegrid.Raw); block.Inputs.Batches() != uint64(lost+len(good)) {
 		t.Errorf("after they are back: %d batches", block.Inputs.Batches())
 	}
-	if left := w.left(0); len(left) > 0 || len(o.log.batches)+len(o.out)+len(o.log.segments) > 0 {
-		t.Errorf("left: %d segments, %d batches, %d left out", len(left), len(o.log.batches), len(o.out))
+	if left := w.left(0); len(left) > 0 || o.Shard.Backlog.Len()+o.Shard.Unreadable.Len()+pendingHours(o) > 0 || slices.ContainsFunc(segments, o.Shard.Backlog.Knows) {
+		t.Errorf("left: %d segments, %d batches, %d left out", len(left), o.Shard.Backlog.Len(), o.Shard.Unreadable.Len())
 	}
 }
 
@@ -163,17 +168,17 @@ func TestHourThatIsStuck(t *testing.T) {
 	cfg.Intake.MaxPending, cfg.Retention.Raw = 30, 24*time.Hour
 	agent := agentOf(0, 0)
 	seq := w.some(agent, hour0, 0, 5, 0)
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	m := w.compactor(cfg)
 	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
-	must(t, m.retain(t.Context()))
+	must(t, m.retention.Retain(t.Context()))
 	gone := w.accepted[:5:5]
 	w.lose(gone)
 	seq = w.some(agent, hour0, 50, 80, seq) // late ones
 	for i := range timegrid.Hour(3) {
 		seq = w.some(agent, hour0+5+i, 0, 2, seq)
 	}
-	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 10})
+	o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 10})
 	must(t, err)
 	for range 60 {
 		_ = rounds(t.Context(), o)
@@ -185,7 +190,7 @@ func TestHourThatIsStuck(t *testing.T) {
 	if g := w.set(hour0, 0, timegrid.OneMinute).Name.Generation; g != 1 {
 		t.Errorf("generation %d of the hour", g)
 	}
-	if o.log.shelved == 0 {
+	if o.Shard.Backlog.Evicted() == 0 {
 		t.Error("nothing is shelved")
 	}
 	w.restore(gone)
@@ -204,17 +209,17 @@ func TestHourThatIsStuck(t *testing.T) {
 func TestExpiredHoursStayExpired(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
-	cfg.Retention = RetentionConfig{Raw: 24 * time.Hour, Interval: time.Hour}
+	cfg.Retention = maintain.RetentionConfig{Raw: 24 * time.Hour, Interval: time.Hour}
 	agent := agentOf(0, 0)
 	w.some(agent, hour0, 0, 4, 0)
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	for _, all := range []bool{false, true} {
 		if all {
 			cfg.Retention.Minute, cfg.Retention.Five, cfg.Retention.Hour = 48*time.Hour, 48*time.Hour, 48*time.Hour
 		}
 		m := w.compactor(cfg)
 		w.advance(72 * time.Hour)
-		must(t, m.retain(t.Context()))
+		must(t, m.retention.Retain(t.Context()))
 		if raw, hour := w.set(hour0, 0, timegrid.Raw), w.set(hour0, 0, timegrid.OneHour); raw != nil || (hour == nil) != all {
 			t.Fatalf("after retention: %v, %v", raw, hour)
 		}
@@ -222,7 +227,7 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 			w.lose(w.accepted[:2])
 		}
 		w.enter(0, w.accepted)
-		o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 2})
+		o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
 		w.settled(o, time.Minute, 10)
 		for _, res := range timegrid.Resolutions() {
@@ -239,44 +244,9 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 	// A batch that is new is rolled up all the same, with those that have frames.
 	w.restore(w.accepted[:2])
 	w.accept(agent, 100, one(hour0, 30*time.Minute))
-	cfg.Retention = DefaultRetentionConfig()
-	w.drive(cfg, Grant{Shard: 0, Fence: 3})
+	cfg.Retention = maintain.DefaultRetentionConfig()
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 3})
 	if s := w.set(hour0, 0, timegrid.Raw); s == nil || s.Name.Generation != 2 {
 		t.Errorf("a late batch: %+v", s)
-	}
-}
-
-// A segment is not deleted while a batch of it was forgotten, whatever becomes of others.
-func TestShelvedBatchesKeepTheirSegments(t *testing.T) {
-	b := newBacklog()
-	entry := func(n uint64) accepted.Batch {
-		return accepted.Batch{Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: n, SeqEnd: n}}
-	}
-	hours := func(e accepted.Batch) []timegrid.Hour { return []timegrid.Hour{timegrid.Hour(e.SeqStart)} }
-	all := func(identity.Batch) bool { return true }
-	now := time.Unix(0, 0)
-	b.add("both", []accepted.Batch{entry(1), entry(2)}, hours, now)
-	b.add("second", []accepted.Batch{entry(2)}, hours, now)
-	if n := b.shelve(func(p *pending) bool { return p.SeqStart == 2 }); n != 1 || b.shelved != 1 {
-		t.Fatalf("%d shelved, %d", n, b.shelved)
-	}
-	if b.knows("second") || !b.knows("both") || len(b.hours) != 1 {
-		t.Fatalf("segments %v, hours %v", b.segments, b.hours)
-	}
-	// It comes back by the one that is not known, and is done there; the other has it, too.
-	b.add("second", []accepted.Batch{entry(2)}, hours, now)
-	b.covered(2, all)
-	if len(b.spent) != 1 || b.spent[0] != "second" {
-		t.Fatalf("spent %v", b.spent)
-	}
-	b.covered(1, all)
-	if len(b.spent) != 1 || b.knows("both") {
-		t.Fatalf("spent %v, segments %v", b.spent, b.segments)
-	}
-	b.add("both", []accepted.Batch{entry(1), entry(2)}, hours, now)
-	b.covered(1, all)
-	b.covered(2, all)
-	if len(b.spent) != 2 || len(b.batches)+len(b.hours) > 0 {
-		t.Fatalf("spent %v", b.spent)
 	}
 }

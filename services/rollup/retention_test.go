@@ -9,6 +9,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/storeclock"
 )
 
 // What expires is told by the store's clock, whatever the worker's says: one that is ahead
@@ -35,12 +37,12 @@ func TestRetentionGoesByTheStoresClock(t *testing.T) {
 			cfg := testConfig()
 			cfg.Retention.Raw = 24 * time.Hour
 			w.some(agentOf(0, 0), hour0, 0, 3, 0)
-			w.drive(cfg, Grant{Shard: 0, Fence: 1})
+			w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 			m := w.compactor(cfg)
 			w.wrong = x.wrong
 			w.clock.Store(hour0.End().Add(24*time.Hour + x.stored + x.wrong).UnixNano())
-			err := m.retain(t.Context())
-			var clock *ClockError
+			err := m.retention.Retain(t.Context())
+			var clock *storeclock.AheadError
 			if errors.As(err, &clock) != x.refused || err != nil && !x.refused {
 				t.Fatalf("%v", err)
 			}
@@ -64,12 +66,12 @@ func TestRetentionThatStopsHalfWay(t *testing.T) {
 	cfg.Retention.Raw = 24 * time.Hour
 	for id := range shard.ID(testShards) {
 		w.some(agentOf(id, 0), hour0, 0, 3, 0)
-		w.drive(cfg, Grant{Shard: id, Fence: 1})
+		w.drive(cfg, ownership.Grant{Shard: id, Fence: 1})
 	}
 	w.clock.Store(hour0.End().Add(25 * time.Hour).UnixNano())
 	first := w.view(hour0, true).Block(hour0, 0, timegrid.Raw)
 	m := w.compactor(cfg)
-	must(t, m.retain(t.Context()))
+	must(t, m.retention.Retain(t.Context()))
 	if v := w.view(hour0, false); !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 {
 		t.Error("not expired")
 	}
@@ -96,10 +98,10 @@ func TestRetentionRemoves(t *testing.T) {
 	for h := range 3 {
 		seq = w.some(agentOf(0, 0), hour0+timegrid.Hour(h), 10*h, 3, seq)
 	}
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	m := w.compactor(cfg)
 	w.clock.Store((hour0 + 1).End().Add(24*time.Hour + time.Minute).UnixNano())
-	must(t, m.retain(t.Context()))
+	must(t, m.retention.Retain(t.Context()))
 	for h, gone := range []bool{true, true, false} {
 		for _, x := range []struct {
 			of   timegrid.Resolution

@@ -17,6 +17,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/status"
 )
 
 // patience bounds every wait of a test; no test measures time.
@@ -101,12 +104,12 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 	resp, err := http.Get("http://" + a.HTTPAddr() + "/v1/rollup/shards")
 	must(t, err)
 	defer resp.Body.Close()
-	var status struct {
-		Shards []ShardStatus `json:"shards"`
+	var answer struct {
+		Shards []status.Shard `json:"shards"`
 	}
-	must(t, json.NewDecoder(resp.Body).Decode(&status))
-	if len(status.Shards) != testShards || status.Shards[0].Shard != "0000" {
-		t.Errorf("shards %+v", status)
+	must(t, json.NewDecoder(resp.Body).Decode(&answer))
+	if len(answer.Shards) != testShards || answer.Shards[0].Shard != "0000" {
+		t.Errorf("shards %+v", answer)
 	}
 	for _, path := range []string{"/-/ready", "/metrics", "/config"} {
 		resp, err := http.Get("http://" + b.HTTPAddr() + path)
@@ -118,14 +121,14 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 		}
 	}
 	count := func(s running, res timegrid.Resolution) float64 {
-		return testutil.ToFloat64(s.m.generations.WithLabelValues(res.String()))
+		return testutil.ToFloat64(s.m.Generations.WithLabelValues(res.String()))
 	}
 	for _, res := range timegrid.Resolutions() {
 		if n := count(a, res) + count(b, res); n != 2*testShards+1 {
 			t.Errorf("%v generations of %s committed, want %d", n, res, 2*testShards+1)
 		}
 	}
-	if n := testutil.ToFloat64(a.m.late) + testutil.ToFloat64(b.m.late); n != 1 {
+	if n := testutil.ToFloat64(a.m.Late) + testutil.ToFloat64(b.m.Late); n != 1 {
 		t.Errorf("%v late generations", n)
 	}
 }
@@ -138,7 +141,7 @@ func TestBatchOverHours(t *testing.T) {
 	w.accept(agent, 0, point{"g", series.Gauge, at(hour0, time.Hour), 1}, point{"g", series.Gauge, at(hour0, time.Hour+time.Millisecond), 2})
 	w.accept(agent, 10, point{"g", series.Gauge, at(hour0-3, time.Minute), 1}, point{"g", series.Gauge, at(hour0, time.Minute), 2})
 	w.advance(2 * time.Hour)
-	w.drive(testConfig(), Grant{Shard: 1, Fence: 1})
+	w.drive(testConfig(), ownership.Grant{Shard: 1, Fence: 1})
 	for _, h := range []timegrid.Hour{hour0 - 3, hour0, hour0 + 1} {
 		w.check(h, 1, 1)
 	}
@@ -161,7 +164,7 @@ func TestSchedule(t *testing.T) {
 	cfg := testConfig()
 	cfg.Schedule.FirstAfter, cfg.Schedule.LateAfter = -50*time.Minute, 5*time.Minute
 	agent := agentOf(0, 0)
-	o, err := w.owner(w.worker(cfg, w.store), Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	generation := func() uint64 {
 		must(t, rounds(t.Context(), o))
@@ -195,7 +198,7 @@ func TestLateAndOutOfOrder(t *testing.T) {
 	agent := agentOf(0, 0)
 	seq := w.some(agent, hour0, 100, 5, 1000)
 	w.some(agent, hour0-1, 0, 2, 5000)
-	g := Grant{Shard: 0, Fence: 1}
+	g := ownership.Grant{Shard: 0, Fence: 1}
 	w.drive(testConfig(), g)
 	w.check(hour0, 0, 1)
 	w.some(agent, hour0, 0, 5, 0) // before all others
@@ -237,9 +240,9 @@ func TestOverlapOverHours(t *testing.T) {
 					must(t, w.writer.Write(t.Context(), 0, []accepted.Batch{e}))
 				}
 			}
-			w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+			w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
 		}
-		w.drive(testConfig(), Grant{Shard: 0, Fence: 1})
+		w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
 		for _, h := range []timegrid.Hour{hour0 - 1, hour0} {
 			gen := w.set(h, 0, timegrid.Raw).Name.Generation
 			w.check(h, 0, gen)
@@ -262,7 +265,7 @@ func TestParts(t *testing.T) {
 	cfg := testConfig()
 	cfg.Jobs.Memory = 12 << 10
 	cfg.Chunks.MetricSamples, cfg.Chunks.MaxSamples = 8, 15
-	w.drive(cfg, Grant{Shard: 0, Fence: 1})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
 	block := w.set(hour0, 0, timegrid.Raw)
 	first := block.Name.Generation
 	if first == 1 {
@@ -280,7 +283,7 @@ func TestParts(t *testing.T) {
 	// A former generation that does not fit whole is extended part by part.
 	w.some(agentOf(0, 5), hour0, 20, 3, 0)
 	svc := w.worker(cfg, w.store)
-	o, err := w.owner(svc, Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	toRest(t, w, o)
 	last := w.set(hour0, 0, timegrid.Raw).Name.Generation
@@ -288,9 +291,9 @@ func TestParts(t *testing.T) {
 		t.Fatal("the late batches are not rolled up")
 	}
 	w.check(hour0, 0, last)
-	p, err := svc.readPlan(t.Context(), hour0, 0, last)
+	p, err := w.planOf(svc, last)
 	must(t, err)
-	if n := testutil.ToFloat64(svc.m.extended); n != 1 || p.Parts < 2 {
+	if n := testutil.ToFloat64(svc.m.Extended); n != 1 || p.Parts < 2 {
 		t.Errorf("%v generations extended, the last in %d parts", n, p.Parts)
 	}
 }
@@ -302,7 +305,7 @@ func TestUnreadableFrame(t *testing.T) {
 	seq := w.some(agent, hour0, 0, 3, 0)
 	lost := w.accepted[1]
 	must(t, w.store.Delete(t.Context(), lost.RawBlobKey))
-	o, err := w.owner(w.worker(testConfig(), w.store), Grant{Shard: 0, Fence: 1})
+	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	if err := rounds(t.Context(), o); err == nil || !strings.Contains(err.Error(), "aborted") {
 		t.Fatalf("first try: %v", err)
@@ -317,7 +320,7 @@ func TestUnreadableFrame(t *testing.T) {
 		t.Errorf("segments left: %v", w.left(0))
 	}
 	w.some(agent, hour0, 10, 1, seq)
-	w.advance(outFor)
+	w.advance(backlog.UnreadableWait)
 	must(t, rounds(t.Context(), o))
 	if block := w.set(hour0, 0, timegrid.Raw); block.Name.Generation != 3 || block.Inputs.Batches() != 3 {
 		t.Fatalf("a later one: %+v", block)

@@ -17,6 +17,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/snapshots"
 )
 
 // inSnapshots reads the newest snapshots as a query node does.
@@ -89,7 +91,7 @@ func TestSnapshotsOfOwnedShards(t *testing.T) {
 				p := table()
 				return w.run(t, Deps{
 					Store: w.store, Telemetry: telemetry.Discard(), Queue: p, Table: p, Refs: w.refs, Now: w.now, Policy: testPolicy,
-					Ownership: Static{Fence: fence},
+					Ownership: ownership.Static{Fence: fence},
 				}, cfg)
 			}
 			seq := map[shard.ID]uint64{}
@@ -135,6 +137,7 @@ func TestSnapshotsCanBeOff(t *testing.T) {
 		t.Errorf("%s is there", o.Key)
 		return nil
 	}))
-	var p *snapshots
-	p.offer([]accepted.Batch{w.accepted[0]}) // what an owner does without them
+	var p *snapshots.Loop
+	p.Offer([]accepted.Batch{w.accepted[0]}) // what an owner does without them
+	p.Run(t.Context())
 }

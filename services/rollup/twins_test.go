@@ -8,6 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
 // Agents with equal values and times have equal chunks, within a set and in the sets of
@@ -35,7 +36,7 @@ func TestAgentsWithEqualValues(t *testing.T) {
 	})
 	drive := func(fence uint64) {
 		for id := range shard.ID(testShards) {
-			w.drive(cfg, Grant{Shard: id, Fence: fence})
+			w.drive(cfg, ownership.Grant{Shard: id, Fence: fence})
 		}
 	}
 	drive(5)
@@ -63,7 +64,7 @@ func TestAgentsWithEqualValues(t *testing.T) {
 	}
 
 	m := w.compactor(cfg)
-	must(t, m.compact(t.Context()))
+	must(t, m.compaction.Compact(t.Context()))
 	w.collected(m)
 	for id := range shard.ID(testShards) {
 		w.checkCompacted(h, id)
@@ -71,7 +72,7 @@ func TestAgentsWithEqualValues(t *testing.T) {
 	}
 
 	// One shard's rows of 1m expire; the other's, whose chunks are the same, stay.
-	if _, err := m.s.publisher.Expire(t.Context(), w.set(h, 0, timegrid.OneMinute).Name); err != nil {
+	if _, err := m.publisher.Expire(t.Context(), w.set(h, 0, timegrid.OneMinute).Name); err != nil {
 		t.Fatal(err)
 	}
 	w.collected(m)

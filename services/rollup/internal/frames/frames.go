@@ -1,0 +1,234 @@
+// Package frames reads and decodes the frames of accepted batches for rollup jobs and
+// snapshots, several at once.
+package frames
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+)
+
+// UnreadableError says that the store answers, and an accepted batch's frame is not there or
+// damaged: no later try mends it, only somebody who brings the frame back.
+type UnreadableError struct {
+	Entry accepted.Batch
+	Err   error
+}
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("frame of %s can't be read: %v", e.Entry.Identity, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
+const (
+	// fetchTimeout bounds one frame, all generations of its blob included.
+	fetchTimeout = 30 * time.Second
+	// readAhead bounds the bytes of frames that are read and not yet taken.
+	readAhead = 32 << 20
+)
+
+// Reader reads frames. It has no state and is safe for concurrent use.
+type Reader struct {
+	Store objstore.Reader
+	// MaxFrame is the longest frame in bytes that is read.
+	MaxFrame int64
+	// AtOnce bounds the frames of one call that are read at once.
+	AtOnce int
+}
+
+// Get reads a batch's frame from the blob generation that the batch names, or from any other
+// whose bytes have the right hash.
+func (r *Reader) Get(ctx context.Context, e accepted.Batch) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	if int64(e.FrameBytes) > r.MaxFrame {
+		return nil, &UnreadableError{e, fmt.Errorf("%d bytes, at most %d", e.FrameBytes, r.MaxFrame)}
+	}
+	raw, err := accept.ReadFrame(ctx, r.Store, e.RawBlobKey, e.FrameSHA256, e.FrameBytes)
+	var unreadable *accept.FrameError
+	if errors.As(err, &unreadable) {
+		return nil, &UnreadableError{e, unreadable.Cause}
+	}
+	return raw, err
+}
+
+// Each reads the frames of entries, several at once, and hands them to fn one at a time, in
+// any order. fn may keep nothing of raw.
+func (r *Reader) Each(ctx context.Context, entries []accepted.Batch, fn func(i int, raw []byte) error) error {
+	g, gctx := errgroup.WithContext(ctx)
+	// Readers take their share of the memory before they read, and fn's return gives it back: so
+	// frames wait in memory for a slow fn, but never more than readAhead bytes of them.
+	memory := semaphore.NewWeighted(readAhead)
+	size := func(i int) int64 { return min(int64(entries[i].FrameBytes), readAhead) }
+	type frame struct {
+		i   int
+		raw []byte
+	}
+	next, ready := make(chan int), make(chan frame)
+	g.Go(func() error {
+		defer close(next)
+		for i := range entries {
+			select {
+			case next <- i:
+			case <-gctx.Done():
+				return nil
+			}
+		}
+		return nil
+	})
+	var readers sync.WaitGroup
+	for range r.AtOnce {
+		readers.Add(1)
+		g.Go(func() error {
+			defer readers.Done()
+			for i := range next {
+				if err := memory.Acquire(gctx, size(i)); err != nil {
+					return err
+				}
+				raw, err := r.Get(gctx, entries[i])
+				if err != nil {
+					return err
+				}
+				select {
+				case ready <- frame{i, raw}:
+				case <-gctx.Done():
+					return gctx.Err()
+				}
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		readers.Wait()
+		close(ready)
+		return nil
+	})
+	g.Go(func() error {
+		for f := range ready {
+			if err := fn(f.i, f.raw); err != nil {
+				return err
+			}
+			memory.Release(size(f.i))
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// All reads the frames of entries, several at once; nil for one that can't be read.
+func (r *Reader) All(ctx context.Context, entries []accepted.Batch) ([][]byte, error) {
+	out := make([][]byte, len(entries))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(r.AtOnce, 1))
+	for i, e := range entries {
+		g.Go(func() error {
+			raw, err := r.Get(ctx, e)
+			var bad *UnreadableError
+			if errors.As(err, &bad) {
+				return nil
+			}
+			out[i] = raw
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// Check reads and decodes a frame: *UnreadableError when that can't be.
+func (r *Reader) Check(ctx context.Context, e accepted.Batch) error {
+	raw, err := r.Get(ctx, e)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Decoder().Decode(raw); err != nil {
+		return &UnreadableError{e, err}
+	}
+	return nil
+}
+
+// FindUnreadable checks the frames of entries and gives those that can't be read.
+func (r *Reader) FindUnreadable(ctx context.Context, entries []accepted.Batch) (bad []*UnreadableError, err error) {
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(r.AtOnce)
+	for _, e := range entries {
+		g.Go(func() error {
+			err := r.Check(ctx, e)
+			var one *UnreadableError
+			if !errors.As(err, &one) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			bad = append(bad, one)
+			return nil
+		})
+	}
+	return bad, g.Wait()
+}
+
+// Hours gives the hours that the batch has records in.
+func (r *Reader) Hours(ctx context.Context, e accepted.Batch) ([]timegrid.Hour, error) {
+	first, last := e.Hours()
+	if last <= first+1 {
+		return slices.Compact([]timegrid.Hour{first, last}), nil
+	}
+	// Between the first and the last hour of a batch that spans three or more there may be none,
+	// and a batch of a broken clock spans years. Only its frame tells.
+	raw, err := r.Get(ctx, e)
+	var bad *UnreadableError
+	if errors.As(err, &bad) {
+		return []timegrid.Hour{first, last}, nil // the job of one of them will say that it can't be read
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := r.Decoder().Decode(raw)
+	if err != nil {
+		return []timegrid.Hour{first, last}, nil
+	}
+	var hs []timegrid.Hour
+	for i := range f.Groups {
+		for _, t := range f.Groups[i].Timestamps {
+			if h := timegrid.HourOfNS(t); len(hs) == 0 || hs[len(hs)-1] != h {
+				hs = append(hs, h)
+			}
+		}
+	}
+	slices.Sort(hs)
+	return slices.Compact(hs), nil
+}
+
+// Decoder decodes one frame after the other into the same memory.
+type Decoder struct {
+	d      *frame.Decoder
+	limits frame.Limits
+	b      frame.Batch
+}
+
+// Decoder gives a decoder with the reader's limit.
+func (r *Reader) Decoder() *Decoder {
+	return &Decoder{d: frame.NewDecoder(), limits: frame.Limits{EncodedBytes: int(r.MaxFrame)}}
+}
+
+// Decode gives a batch that is valid until the next call.
+func (d *Decoder) Decode(raw []byte) (*frame.Batch, error) {
+	if err := d.d.Decode(raw, &d.b, d.limits); err != nil {
+		return nil, err
+	}
+	return &d.b, nil
+}

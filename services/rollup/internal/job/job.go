@@ -1,0 +1,322 @@
+// Package job makes one generation of a shard's hour: it fixes the plan, builds what the plan
+// says, and publishes that resolution by resolution. A job may die at any point: whoever has
+// the shard next finds plan and manifests, and goes on.
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/build"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/sizing"
+)
+
+// Builder makes what a plan's generation publishes.
+type Builder interface {
+	Build(ctx context.Context, p *hour.Plan, before *catalog.Block, resolutions []timegrid.Resolution, step func() error) (*build.Result, error)
+	Survey(ctx context.Context, p *hour.Plan) ([]rollup.Size, error)
+}
+
+// Config of the jobs of one worker.
+type Config struct {
+	Store     objstore.Store
+	Records   hour.Records
+	Builder   Builder
+	Frames    *frames.Reader
+	Publisher *publish.Publisher
+	Metrics   *metrics.Metrics
+	Log       *slog.Logger
+	Now       func() time.Time
+	Limits    sizing.Limits
+	// Slots bounds what takes the memory of a job, compactions included.
+	Slots    *semaphore.Weighted
+	WorkerID string
+	// Process is a random name of this process.
+	Process string
+}
+
+// Jobs makes generations. It is safe for concurrent use, for different shards.
+type Jobs struct {
+	Config
+	planner  Planner
+	attempts attempts
+	resizer  resizer
+}
+
+// New makes the jobs of one worker.
+func New(c Config) *Jobs {
+	return &Jobs{
+		Config:   c,
+		planner:  Planner{Records: c.Records, Limits: c.Limits},
+		attempts: attempts{store: c.Store, log: c.Log, process: c.Process, now: c.Now},
+		resizer: resizer{limits: c.Limits, records: c.Records, surveyor: c.Builder, publisher: c.Publisher, metrics: c.Metrics, log: c.Log,
+			workerID: c.WorkerID, now: c.Now},
+	}
+}
+
+// outcome of a job, for its metric.
+type outcome string
+
+const (
+	completed outcome = "completed" // every resolution of the generation is decided
+	failed    outcome = "failed"    // it is tried again later
+	canceled  outcome = "canceled"  // the grant is over, or the service stops
+)
+
+// Make makes one generation of an hour, when there is room for a job. No row of pending work
+// stands for it: the grant keeps others away most of the time, and where two workers make the
+// same generation its plan and its manifests, which are created conditionally, decide.
+func (j *Jobs) Make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) error {
+	if err := j.Slots.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer j.Slots.Release(1)
+	start := j.Now()
+	err := j.make(ctx, s, h, gen)
+	what := completed
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || s.Lost() != nil:
+		what = canceled
+	default:
+		what = failed
+	}
+	j.Metrics.Jobs.WithLabelValues(string(what)).Inc()
+	j.Metrics.JobTime.Observe(j.Now().Sub(start).Seconds())
+	return err
+}
+
+// generation is one that is being made.
+type generation struct {
+	shard   *Shard
+	state   *hour.State
+	open    []timegrid.Resolution // that are not decided
+	request *requests.Request     // nil: none
+	plan    *hour.Plan
+}
+
+// make makes the generation. What a former job has decided of it stays: the manifests say what
+// is left to do.
+func (j *Jobs) make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) error {
+	g, err := j.begin(ctx, s, h, gen)
+	if err != nil {
+		return err
+	}
+	if len(g.open) == 0 {
+		return nil // decided by whoever had the job before
+	}
+	failpoint.Hit("rollup.job.planned.after")
+	died, err := j.attempts.begin(ctx, s, g.plan)
+	if err != nil {
+		return err
+	}
+	defer j.attempts.end(ctx, s, h)
+	if died {
+		j.Metrics.Died.Inc()
+		return j.failed(ctx, g, ErrDied)
+	}
+	made, err := j.build(ctx, g)
+	if err != nil {
+		return j.failed(ctx, g, err)
+	}
+	defer func() {
+		if err := made.Close(); err != nil {
+			j.Log.Warn("chunks of an hour in parts", "error", err)
+		}
+	}()
+	if made.Cost > 0 {
+		s.PerRecord = float64(made.Cost) / float64(max(g.plan.Records(), 1))
+	}
+	inputs, err := g.plan.InputSet()
+	if err != nil {
+		return err
+	}
+	for _, res := range g.open {
+		if err := j.publish(ctx, g, made, inputs, res); err != nil {
+			return err
+		}
+		failpoint.Hit("rollup.job.published.after")
+	}
+	return nil
+}
+
+// begin finds out what is left to do of the generation, and fixes its plan.
+func (j *Jobs) begin(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) (*generation, error) {
+	g := &generation{shard: s}
+	var err error
+	if g.request, err = s.Requests.Of(ctx, h); err != nil {
+		return nil, err
+	}
+	if g.state, err = j.Records.State(ctx, h, s.Shard, g.request.PassOver()); err != nil {
+		return nil, err
+	}
+	if g.open = g.state.Undecided(gen); len(g.open) == 0 {
+		return g, nil
+	}
+	in, _, err := s.Inputs(ctx, h, j.Now())
+	if err != nil {
+		return nil, err
+	}
+	if err := g.request.CheckPlan(ctx, j.Records, g.state, gen); err != nil {
+		return nil, err
+	}
+	if g.plan, err = j.planner.Plan(ctx, h, s.Shard, gen, g.state, in, s.PerRecord); err != nil {
+		if record.Unreadable(err) {
+			j.Metrics.Damage(err)
+		}
+		return nil, err
+	}
+	if g.request == nil && g.plan.Found {
+		// Who makes a repair request creates the request first and then its plan. So a plan that
+		// is found may be that of a request which came after it was asked for above.
+		if g.request, err = s.Requests.Of(ctx, h); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// build makes what the generation publishes. A requested one is made of all its frames, so that
+// nothing of former generations is taken over.
+func (j *Jobs) build(ctx context.Context, g *generation) (*build.Result, error) {
+	before, lost := g.state.Blocks[timegrid.Raw], g.shard.Lost
+	if g.request == nil {
+		return j.Builder.Build(ctx, g.plan, before, g.open, lost)
+	}
+	made, err := j.Builder.Build(ctx, g.plan, nil, g.open, lost)
+	var bad *frames.UnreadableError
+	if errors.As(err, &bad) && before != nil {
+		// A frame that is gone for good need not be the end of the hour: the rows of the former
+		// raw block are as good, if they can be read and have the hashes that its manifest says.
+		j.Log.Warn("a frame can't be read; the rows of the former raw block are tried", "shard", g.plan.Shard, "hour", g.plan.Hour,
+			"identity", bad.Entry.Identity, "set", before.Name.Key())
+		return j.Builder.Build(ctx, g.plan, before, g.open, lost)
+	}
+	return made, err
+}
+
+// publish commits one resolution, or finds it decided.
+func (j *Jobs) publish(ctx context.Context, g *generation, made *build.Result, inputs catalog.Inputs, res timegrid.Resolution) error {
+	if err := g.shard.Lost(); err != nil {
+		// The manifest's key would refuse it as well; this only saves the work.
+		j.Metrics.Refused.WithLabelValues("lost").Inc()
+		return err
+	}
+	p, c := g.plan, made.Counts
+	done, err := j.Publisher.Publish(ctx, publish.Publication{
+		Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Resolution: res, Generation: p.Generation},
+		Shards: p.Shards, Fence: g.shard.Fence, PlanSHA256: p.SHA256, Inputs: inputs,
+		Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
+		Outputs: made.Outputs[res], Supersedes: g.state.Before(res, p.Generation),
+		Verify: g.shard.Requests.Pending(p.Hour), Damaged: g.state.Damaged,
+	})
+	log := j.Log.With("shard", p.Shard, "hour", p.Hour, "resolution", res, "generation", p.Generation)
+	switch {
+	case err == nil && done.Created:
+		j.Metrics.Publish(done.Block)
+		log.Info("published", "samples", done.Block.Counts.Samples, "objects", len(done.Block.Objects), "fence", done.Block.Fence)
+	case err == nil:
+		j.Metrics.Refused.WithLabelValues("exists").Inc()
+		log.Info("was published by another with the same plan", "worker", done.Block.WorkerID)
+	case errors.Is(err, publish.ErrAborted), errors.Is(err, publish.ErrConflict):
+		// Decided against this worker, which is no failure: the next generation has the inputs.
+		j.Metrics.Refused.WithLabelValues(string(refusal(err))).Inc()
+		log.Warn("publication refused", "error", err)
+	default:
+		j.Metrics.Refused.WithLabelValues(string(refusal(err))).Inc()
+		return err
+	}
+	return nil
+}
+
+func refusal(err error) publish.Outcome {
+	switch {
+	case errors.Is(err, publish.ErrConflict):
+		return publish.OutcomeConflict
+	case errors.Is(err, publish.ErrAborted):
+		return publish.OutcomeAborted
+	case errors.Is(err, publish.ErrFenced):
+		return publish.OutcomeFenced
+	case errors.Is(err, publish.ErrUndecided):
+		return publish.OutcomeUndecided
+	}
+	return publish.OutcomeFailed
+}
+
+// failed decides what follows from a generation that could not be built. nil: the generation is
+// decided, and the next one is due at once.
+func (j *Jobs) failed(ctx context.Context, g *generation, err error) error {
+	p := g.plan
+	var conservation *rollup.ConservationError
+	if errors.As(err, &conservation) {
+		j.Metrics.Unconserved.Inc()
+		j.Log.Error("records are not conserved; nothing is published", "shard", p.Shard, "hour", p.Hour, "generation", p.Generation, "error", err)
+		return err
+	}
+	var bad *frames.UnreadableError
+	if errors.Is(err, rollup.ErrTooLarge) || errors.Is(err, ErrDied) {
+		// The survey reads all frames, and may meet one that can't be read.
+		if err = j.resizer.resize(ctx, g.shard, p, g.state, g.open, err); !errors.As(err, &bad) {
+			return err
+		}
+	}
+	if !errors.As(err, &bad) {
+		return err
+	}
+	j.Metrics.Unreadable.Inc()
+	return j.leaveOut(ctx, g, bad, err)
+}
+
+// leaveOut aborts a generation one of whose frames can't be read. Such a batch would hold its
+// hour back for ever; instead the next generation is planned without it, and it stays pending.
+// It always gives an error, because this generation was not made.
+func (j *Jobs) leaveOut(ctx context.Context, g *generation, bad *frames.UnreadableError, err error) error {
+	p, s := g.plan, g.shard
+	// What a block holds must not be left out: the next generation would lose records. The hour
+	// waits until the frame is back.
+	if g.state.MayBeCommitted(p.Generation, g.open) || g.state.Holds(bad.Entry) {
+		return err
+	}
+	if s.Requests.Pending(p.Hour) {
+		newest := g.state.Newest()
+		if newest == nil {
+			return err // it may be that only the request's plan knows the inputs
+		}
+		if _, perr := j.Records.Plan(ctx, p.Hour, p.Shard, newest.Name.Generation); perr != nil {
+			return errors.Join(err, perr)
+		}
+	}
+	// All of them are found at once: an hour with hundreds costs one generation that is aborted,
+	// and not one for each.
+	all, ferr := j.Frames.FindUnreadable(ctx, slices.DeleteFunc(slices.Clone(p.Inputs), func(e accepted.Batch) bool { return g.state.Holds(e) }))
+	if ferr != nil {
+		return errors.Join(err, ferr)
+	}
+	j.Metrics.Unreadable.Add(float64(max(len(all)-1, 0)))
+	j.Log.Error("batches are left out until their frames are back", "batches", len(all), "first", bad.Entry.Identity, "shard", p.Shard, "hour", p.Hour, "error", bad.Err)
+	if aerr := abort(ctx, j.Publisher, p, g.open, "frame can not be read"); aerr != nil {
+		return errors.Join(err, aerr)
+	}
+	for _, one := range all {
+		s.Unreadable.Add(one.Entry.Identity, j.Now())
+	}
+	return fmt.Errorf("generation %d is aborted: %w", p.Generation, err)
+}

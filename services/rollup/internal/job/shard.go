@@ -1,0 +1,72 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/aside"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
+)
+
+// Shard is what is known of an owned shard, as far as jobs decide by it. Its owner has one and
+// runs one job at a time; it is not for concurrent use.
+type Shard struct {
+	ownership.Grant
+	Backlog    *backlog.Backlog
+	Unreadable *backlog.Unreadable
+	Aside      *aside.Agents
+	Requests   *requests.Requests
+	Frames     *frames.Reader
+	// PerRecord is the memory that a record of the shard took when its last hour was built, 0
+	// when that is not known: the best guess of what the next hour needs.
+	PerRecord float64
+	// Notes are the keys of notes of attempts that this owner has in the store.
+	Notes map[string]struct{}
+}
+
+const (
+	// checksAtOnce bounds the frames of an hour that are tried again at once, and checkPause is
+	// the time until the next ones are: an hour may have thousands that were lost together.
+	checksAtOnce = 64
+	checkPause   = 30 * time.Second
+)
+
+// Inputs are the pending batches of the hour but for those whose frames can't be read and those
+// of agents that are set aside; again is when one of the former is to be tried next.
+func (s *Shard) Inputs(ctx context.Context, h timegrid.Hour, now time.Time) (in []accepted.Batch, again time.Time, err error) {
+	checks := 0
+	again = now.Add(backlog.UnreadableWait)
+	for _, e := range s.Backlog.Inputs(h) {
+		if s.Aside.SetAside(h, e.Agent) {
+			continue
+		}
+		listed, due := s.Unreadable.Due(e.Identity, now)
+		if listed && !due {
+			continue
+		}
+		if listed {
+			if checks++; checks > checksAtOnce {
+				again = now.Add(checkPause)
+				continue
+			}
+			err := s.Frames.Check(ctx, e)
+			var bad *frames.UnreadableError
+			if errors.As(err, &bad) {
+				s.Unreadable.Add(e.Identity, now)
+				continue
+			}
+			if err != nil {
+				return nil, again, err
+			}
+			s.Unreadable.Remove(e.Identity)
+		}
+		in = append(in, e)
+	}
+	return in, again, nil
+}

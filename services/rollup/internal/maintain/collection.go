@@ -1,0 +1,124 @@
+package maintain
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/status"
+)
+
+const (
+	// collectAtOnce bounds the items of the delayed queue between two checks of the epoch.
+	collectAtOnce = 100
+	// sweepTries bounds the hours of other workers that a sweep passes over at once.
+	sweepTries = 8
+)
+
+// SweepStart is the hour to sweep from that is before all others.
+var SweepStart = hour.Earliest - 1
+
+// Collection works the delayed queue off and sweeps hours for what nobody queued. It is not for
+// concurrent use.
+type Collection struct {
+	Collector *publish.Collector
+	Board     *status.Board
+	Metrics   *metrics.Metrics
+	Log       *slog.Logger
+	Shards    uint32
+	// Interval between two steps; 0 leaves them to other workers.
+	Interval time.Duration
+}
+
+// InitEpoch begins an epoch of the reference sets where there is none.
+func (c *Collection) InitEpoch(ctx context.Context) error {
+	_, err := c.Collector.InitEpoch(ctx, rand.Reader, false)
+	return err
+}
+
+// Run collects until ctx ends.
+func (c *Collection) Run(ctx context.Context) error {
+	if c.Interval == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	swept := SweepStart
+	for {
+		if err := (run.WallClock{}).Sleep(ctx, c.Interval); err != nil {
+			return err
+		}
+		var err error
+		if swept, err = c.Step(ctx, swept); err != nil && ctx.Err() == nil {
+			c.Log.Warn("delayed collection failed; it goes on at the next interval", "error", err)
+		}
+	}
+}
+
+// Step collects what is due and sweeps the hour after swept. It gives the hour to go on from.
+func (c *Collection) Step(ctx context.Context, swept timegrid.Hour) (timegrid.Hour, error) {
+	// The metadata store may have been lost since the last step. A new epoch must be begun before
+	// anything is deleted by what the reference sets say.
+	err := c.InitEpoch(ctx)
+	for err == nil {
+		var r publish.Report
+		if r, err = c.Collector.Step(ctx, collectAtOnce); r.Items < collectAtOnce {
+			break
+		}
+	}
+	// An item that can't be read does not keep the sweep from its hour. Crashes leave things that
+	// nobody queued.
+	h, queued, serr := c.SweepNext(ctx, swept)
+	c.Metrics.Swept.Add(float64(queued))
+	return h, errors.Join(err, serr)
+}
+
+// SweepNext sweeps the first hour after the given one that falls to this worker, and gives the
+// hour to go on from: SweepStart after the last one. Workers share the hours as they share the
+// shards, so that more of them sweep faster, and not more often.
+func (c *Collection) SweepNext(ctx context.Context, after timegrid.Hour) (at timegrid.Hour, queued int, err error) {
+	at = after
+	for range sweepTries {
+		next, ok := c.nextOwned(at)
+		if !ok {
+			return after, 0, nil // owns nothing
+		}
+		h, found, err := c.Collector.NextHour(ctx, next-1)
+		switch {
+		case err != nil:
+			return at, 0, err
+		case !found:
+			return SweepStart, 0, nil
+		case c.owns(h):
+			// Also where it fails: an hour that can't be read has its next turn a round later.
+			queued, err = c.Collector.Sweep(ctx, h)
+			return h, queued, err
+		}
+		at = h
+	}
+	return at, 0, nil
+}
+
+// owns reports whether the hour falls to this worker: to the owner of the shard with the hour's
+// number, modulo all shards.
+func (c *Collection) owns(h timegrid.Hour) bool {
+	k := int64(c.Shards)
+	return c.Board.Owns(shard.ID((int64(h)%k + k) % k)) // hours before 1970 are negative
+}
+
+// nextOwned is the first hour after h that falls to this worker.
+func (c *Collection) nextOwned(h timegrid.Hour) (timegrid.Hour, bool) {
+	for range c.Shards {
+		if h++; c.owns(h) {
+			return h, true
+		}
+	}
+	return h, false
+}
