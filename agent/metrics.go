@@ -9,11 +9,11 @@ import (
 )
 
 type metrics struct {
-	dropped *prometheus.CounterVec
-	gaveUp  prometheus.Counter
-	queued  prometheus.Counter
-	records prometheus.Counter
-	bytes   prometheus.Counter
+	dropped        *prometheus.CounterVec
+	droppedBatches prometheus.Counter
+	queued         prometheus.Counter
+	records        prometheus.Counter
+	bytes          prometheus.Counter
 }
 
 // Reason of samples that drop_oldest gives up.
@@ -26,15 +26,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lightmetrics_agent_dropped_samples_total", Help: "Samples that will never be sent, by reason."}, []string{"reason"}),
-		gaveUp:  counter("lightmetrics_agent_dropped_batches_total", "Queued batches that the policy drop_oldest gave up; each may have been accepted before."),
-		queued:  counter("lightmetrics_agent_queued_batches_total", "Batches that got an identity."),
-		records: counter("lightmetrics_agent_queued_records_total", "Records that got a sequence number."),
-		bytes:   counter("lightmetrics_agent_queued_bytes_total", "Frame bytes that were queued."),
+		droppedBatches: counter("lightmetrics_agent_dropped_batches_total", "Queued batches that the policy drop_oldest gave up; each may have been accepted before."),
+		queued:         counter("lightmetrics_agent_queued_batches_total", "Batches that got an identity."),
+		records:        counter("lightmetrics_agent_queued_records_total", "Records that got a sequence number."),
+		bytes:          counter("lightmetrics_agent_queued_bytes_total", "Frame bytes that were queued."),
 	}
 	for _, r := range []string{batch.DropInputBusy, batch.DropQueueFull, batch.DropQueue, batch.DropSeries, batch.DropOrder, dropOldest} {
 		m.dropped.WithLabelValues(r)
 	}
-	reg.MustRegister(m.dropped, m.gaveUp, m.queued, m.records, m.bytes)
+	reg.MustRegister(m.dropped, m.droppedBatches, m.queued, m.records, m.bytes)
 	return m
 }
 
@@ -43,7 +43,7 @@ func (m *metrics) drop(reason string, samples int) {
 }
 
 func (m *metrics) dropOldest(e queue.Entry) {
-	m.gaveUp.Inc()
+	m.droppedBatches.Inc()
 	m.drop(dropOldest, int(e.Identity.Count()))
 }
 

@@ -77,9 +77,9 @@ func (s *sources) run(a *activeSource) {
 	})
 }
 
-// exchange goes over to other specs: a source whose settings are as before goes on
+// replace goes over to other specs: a source whose settings are as before goes on
 // without a gap, the series of those that are gone end. An error changes nothing.
-func (s *sources) exchange(specs []input.Spec) error {
+func (s *sources) replace(specs []input.Spec) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := append([]*activeSource(nil), s.active...)
@@ -127,5 +127,5 @@ func (a *Agent) Reload(c Config) error {
 	for _, in := range c.Inputs.all() {
 		specs = append(specs, in.Specs(c.Interval)...)
 	}
-	return a.sources.exchange(specs)
+	return a.sources.replace(specs)
 }

@@ -115,7 +115,7 @@ func TestAcknowledgedInput(t *testing.T) {
 	cfg.Batch.MaxAge = time.Hour
 	a, _ := startAgent(t, cfg)
 	l := newListener()
-	if err := a.sources.exchange([]input.Spec{l.spec("one")}); err != nil {
+	if err := a.sources.replace([]input.Spec{l.spec("one")}); err != nil {
 		t.Fatal(err)
 	}
 	l.requests <- histogramBatch(10)
@@ -142,17 +142,17 @@ func TestAcknowledgedInput(t *testing.T) {
 		t.Errorf("status: %+v", st)
 	}
 	// Equal settings keep the source, others replace it, and it learns that it is gone.
-	if err := a.sources.exchange([]input.Spec{newListener().spec("one")}); err != nil || a.sources.active[0].source != l {
+	if err := a.sources.replace([]input.Spec{newListener().spec("one")}); err != nil || a.sources.active[0].source != l {
 		t.Errorf("a source with equal settings was replaced: %v", err)
 	}
 	failing := input.Spec{Kind: "push", Settings: "bad", New: func(input.Env) (input.Source, error) { return nil, errors.New("no such device") }}
-	if err := a.sources.exchange([]input.Spec{l.spec("two"), failing}); err == nil || !strings.Contains(err.Error(), "no such device") {
+	if err := a.sources.replace([]input.Spec{l.spec("two"), failing}); err == nil || !strings.Contains(err.Error(), "no such device") {
 		t.Errorf("got %v", err)
 	}
 	if l.removed {
 		t.Error("settings that were refused ended a source")
 	}
-	if err := a.sources.exchange([]input.Spec{newListener().spec("two")}); err != nil || !l.removed {
+	if err := a.sources.replace([]input.Spec{newListener().spec("two")}); err != nil || !l.removed {
 		t.Errorf("removed %v, %v", l.removed, err)
 	}
 }
@@ -165,7 +165,7 @@ func TestFullQueueIsBackPressure(t *testing.T) {
 	cfg.Queue.SegmentBytes, cfg.Queue.MaxBytes, cfg.DrainTimeout = 64<<10, 256<<10, 0
 	a, stop := startAgent(t, cfg)
 	l := newListener()
-	if err := a.sources.exchange([]input.Spec{l.spec("one")}); err != nil {
+	if err := a.sources.replace([]input.Spec{l.spec("one")}); err != nil {
 		t.Fatal(err)
 	}
 	taken := uint64(0)

@@ -15,8 +15,8 @@ type Status struct {
 	Sender  send.Status   `json:"sender"`
 	Inputs  []InputStatus `json:"inputs"`
 	// Parked batches wait for an operator; at most maxListed, oldest first.
-	Parked      []queue.Aside `json:"parked"`
-	DeadLetters []queue.Aside `json:"dead_letters"`
+	Parked      []queue.HeldBatch `json:"parked"`
+	DeadLetters []queue.HeldBatch `json:"dead_letters"`
 	// Alerts are for people, and for the exit status of "lmctl agent status".
 	Alerts []Alert `json:"alerts"`
 }
@@ -73,21 +73,21 @@ func (a *Agent) Status() Status {
 	return s
 }
 
-func listed(list []queue.Aside) []queue.Aside {
+func listed(list []queue.HeldBatch) []queue.HeldBatch {
 	if len(list) == 0 {
-		return []queue.Aside{}
+		return []queue.HeldBatch{}
 	}
 	return list[:min(len(list), maxListed)]
 }
 
 // Conflicts lists the parked batches.
-func (a *Agent) Conflicts() []queue.Aside { return listed(a.queue.Asides(queue.Parked)) }
+func (a *Agent) Conflicts() []queue.HeldBatch { return listed(a.queue.HeldBatches(queue.Parked)) }
 
 // ResolveAcceptExisting drops a parked batch: what is accepted already stays the truth.
-func (a *Agent) ResolveAcceptExisting(id string) error { return a.queue.RemoveAside(queue.Parked, id) }
+func (a *Agent) ResolveAcceptExisting(id string) error { return a.queue.RemoveHeld(queue.Parked, id) }
 
 // DeadLetters lists the rejected batches.
-func (a *Agent) DeadLetters() []queue.Aside { return listed(a.queue.Asides(queue.Dead)) }
+func (a *Agent) DeadLetters() []queue.HeldBatch { return listed(a.queue.HeldBatches(queue.Dead)) }
 
 // Requeue sends a rejected batch again, with its bytes and its identity.
 func (a *Agent) Requeue(id string) error {
@@ -96,4 +96,4 @@ func (a *Agent) Requeue(id string) error {
 }
 
 // DropDeadLetter deletes a rejected batch.
-func (a *Agent) DropDeadLetter(id string) error { return a.queue.RemoveAside(queue.Dead, id) }
+func (a *Agent) DropDeadLetter(id string) error { return a.queue.RemoveHeld(queue.Dead, id) }

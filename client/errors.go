@@ -92,7 +92,7 @@ type Refusal struct {
 	Collector string
 }
 
-func refusalOf(state queue.State, a queue.Aside) Refusal {
+func refusalOf(state queue.State, a queue.HeldBatch) Refusal {
 	return Refusal{ID: a.ID, Batch: a.Identity(), Conflict: state == queue.Parked, Reason: a.Reason, Detail: a.Detail, Collector: a.Collector}
 }
 

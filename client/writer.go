@@ -176,7 +176,7 @@ func (w *Writer) start(sc send.Config) error {
 	if w.committer, err = batch.NewCommitter(batch.DefaultConfig(), labels, w.queue, func(queue.Entry) {}); err != nil {
 		return err
 	}
-	w.sender, err = send.New(sc, w.queue, send.Deps{Registry: w.metrics, Log: w.opts.Log, Now: time.Now, OnAside: w.refuse})
+	w.sender, err = send.New(sc, w.queue, send.Deps{Registry: w.metrics, Log: w.opts.Log, Now: time.Now, OnRefused: w.refuse})
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (w *Writer) start(sc send.Config) error {
 }
 
 // refuse is called by the sender for each batch that is taken out of the queue.
-func (w *Writer) refuse(state queue.State, a queue.Aside) {
+func (w *Writer) refuse(state queue.State, a queue.HeldBatch) {
 	r := refusalOf(state, a)
 	w.mu.Lock()
 	w.refusals++
@@ -356,7 +356,7 @@ func (w *Writer) Stats() Stats {
 func (w *Writer) Refusals() []Refusal {
 	var out []Refusal
 	for _, state := range []queue.State{queue.Parked, queue.Dead} {
-		for _, a := range w.queue.Asides(state) {
+		for _, a := range w.queue.HeldBatches(state) {
 			out = append(out, refusalOf(state, a))
 		}
 	}
@@ -375,7 +375,7 @@ func (w *Writer) Requeue(id string) error {
 // Discard deletes a refused batch: of a conflict, what was accepted stands.
 func (w *Writer) Discard(id string) error {
 	for _, state := range []queue.State{queue.Parked, queue.Dead} {
-		err := w.queue.RemoveAside(state, id)
+		err := w.queue.RemoveHeld(state, id)
 		if err == nil {
 			return nil
 		}

@@ -67,13 +67,13 @@ type Batcher struct {
 	drop   func(reason string, samples int)
 	queued func(queue.Entry)
 	log    *slog.Logger
-	open   *open
+	open   *openFrame
 }
 
 // New makes a Batcher whose batches carry the resource labels. drop counts samples
 // that are not queued; queued is called with each batch that is.
 func New(cfg Config, resource []series.Label, q Appender, drop func(string, int), queued func(queue.Entry), log *slog.Logger) (*Batcher, error) {
-	o, err := newOpen(resource, frame.NewEncoder(frame.Options{}), newHelps())
+	o, err := newOpenFrame(resource, frame.NewEncoder(frame.Options{}), newHelps())
 	if err != nil {
 		return nil, fmt.Errorf("resource labels: %w", err)
 	}
@@ -149,21 +149,21 @@ func (b *Batcher) flush() {
 	switch {
 	case errors.Is(err, queue.ErrFull):
 		b.log.Warn("queue is full: dropped new samples", "samples", n, "error", err)
-		b.refused(DropQueueFull, n)
+		b.countRefused(DropQueueFull, n)
 	case err != nil:
 		b.log.Error("could not queue a batch: dropped its samples", "samples", n, "error", err)
-		b.refused(DropQueue, n)
+		b.countRefused(DropQueue, n)
 	default:
 		b.queued(entries[0])
 	}
-	b.open.helps.next(err == nil)
+	b.open.helps.endFrame(err == nil)
 	if err := b.open.reset(); err != nil {
 		b.log.Error("batch: resource labels", "error", err) // New took the same labels
 	}
 }
 
-// refused counts samples that the queue did not take.
-func (b *Batcher) refused(reason string, n int) {
+// countRefused counts samples that the queue did not take.
+func (b *Batcher) countRefused(reason string, n int) {
 	b.drop(reason, n)
 	b.skip(uint64(n))
 }

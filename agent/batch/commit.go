@@ -37,7 +37,7 @@ type Committer struct {
 	writing chan struct{}
 	// frames are reused by whoever holds writing, and so are the encoder, which is large, and
 	// the memory of helps.
-	frames  []*open
+	frames  []*openFrame
 	encoder *frame.Encoder
 	helps   *helps
 }
@@ -56,13 +56,13 @@ type group struct {
 // with each frame that is on disk.
 func NewCommitter(cfg Config, resource []series.Label, q Appender, queued func(queue.Entry)) (*Committer, error) {
 	encoder, helps := frame.NewEncoder(frame.Options{}), newHelps()
-	o, err := newOpen(resource, encoder, helps)
+	o, err := newOpenFrame(resource, encoder, helps)
 	if err != nil {
 		return nil, fmt.Errorf("resource labels: %w", err)
 	}
-	c := &Committer{cfg: cfg, resource: resource, queue: q, queued: queued, writing: make(chan struct{}, 1), frames: []*open{o}, encoder: encoder, helps: helps}
+	c := &Committer{cfg: cfg, resource: resource, queue: q, queued: queued, writing: make(chan struct{}, 1), frames: []*openFrame{o}, encoder: encoder, helps: helps}
 	c.checks.New = func() any {
-		o, _ := newOpen(resource, nil, nil) // the same labels were taken above
+		o, _ := newOpenFrame(resource, nil, nil) // the same labels were taken above
 		return o
 	}
 	return c, nil
@@ -135,7 +135,7 @@ func (c *Committer) check(b input.Batch) (bytes int, err error) {
 	if len(b.Samples) > MaxAppendSamples {
 		return 0, fmt.Errorf("%w: %d, at most %d", input.ErrTooLarge, len(b.Samples), MaxAppendSamples)
 	}
-	o := c.checks.Get().(*open)
+	o := c.checks.Get().(*openFrame)
 	defer func() {
 		_ = o.reset() // its labels were taken before
 		c.checks.Put(o)
@@ -193,7 +193,7 @@ func isFrameError(err error) bool {
 func (c *Committer) commit(batches []input.Batch) (err error) {
 	n, err := c.fill(batches)
 	defer func() {
-		c.helps.next(err == nil)
+		c.helps.endFrame(err == nil)
 		for _, o := range c.frames[:n] {
 			_ = o.reset() // its labels were taken before
 		}
@@ -234,7 +234,7 @@ func (c *Committer) fill(batches []input.Batch) (n int, err error) {
 				}
 			}
 			if n++; n > len(c.frames) {
-				o, err := newOpen(c.resource, c.encoder, c.helps)
+				o, err := newOpenFrame(c.resource, c.encoder, c.helps)
 				if err != nil {
 					return n - 1, err
 				}
@@ -248,7 +248,7 @@ func (c *Committer) fill(batches []input.Batch) (n int, err error) {
 	return n, nil
 }
 
-func add(o *open, s input.Sample) error {
+func add(o *openFrame, s input.Sample) error {
 	id, err := o.series(s.Series)
 	if err != nil {
 		return err

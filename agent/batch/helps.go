@@ -43,7 +43,7 @@ func (h *helps) add(b *frame.Builder, s *input.Series) {
 		h.hour = time.Now().UnixNano() / int64(helpInterval)
 	}
 	name := nameOf(s)
-	if at, ok := h.sent[name]; ok && at == h.hour || !ok && !h.room() {
+	if at, ok := h.sent[name]; ok && at == h.hour || !ok && !h.hasRoom() {
 		return
 	}
 	if b.SetHelp(name, s.Help) != nil {
@@ -55,9 +55,9 @@ func (h *helps) add(b *frame.Builder, s *input.Series) {
 	h.bytes += len(name) + len(s.Help)
 }
 
-// room reports whether another name can be remembered. Names that the last hour did not
+// hasRoom reports whether another name can be remembered. Names that the last hour did not
 // have make room.
-func (h *helps) room() bool {
+func (h *helps) hasRoom() bool {
 	if len(h.sent) < maxHelpNames {
 		return true
 	}
@@ -73,8 +73,8 @@ func (h *helps) room() bool {
 	return len(h.sent) < maxHelpNames
 }
 
-// next begins another frame; queued says whether the one before is in the queue.
-func (h *helps) next(queued bool) {
+// endFrame begins another frame; queued says whether the one before is in the queue.
+func (h *helps) endFrame(queued bool) {
 	if !queued {
 		for _, name := range h.pending {
 			delete(h.sent, name)

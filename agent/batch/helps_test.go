@@ -114,7 +114,7 @@ func TestHelpNamesAreBounded(t *testing.T) {
 				before := len(h.pending)
 				h.add(builder, s)
 				sent += len(h.pending) - before
-				h.next(true)
+				h.endFrame(true)
 			}
 			builder.Reset()
 			return sent

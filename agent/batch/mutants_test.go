@@ -18,13 +18,13 @@ var planted = []mutants.Mutant{
 	{Name: "a bad series ends the scrape", File: "batch.go", Old: `b.drop(DropSeries, 1)
 			continue`, New: `b.drop(DropSeries, 1)
 			return`},
-	{Name: "a full queue is not counted", File: "batch.go", Old: `b.refused(DropQueueFull, n)`, New: ``},
+	{Name: "a full queue is not counted", File: "batch.go", Old: `b.countRefused(DropQueueFull, n)`, New: ``},
 	{Name: "what is dropped leaves no gap", File: "batch.go", Old: `if err := b.queue.Skip(n); err != nil {`, New: `if err := error(nil); err != nil {`},
 	{Name: "what a busy batcher drops leaves no gap", File: "batch.go", Old: `b.skip(in.TakeDropped())
 		empty`, New: `empty`},
 	{Name: "what a busy batcher drops last leaves no gap", File: "batch.go", Old: `b.skip(in.TakeDropped())
 				b.flush()`, New: `b.flush()`},
-	{Name: "an error of the disk counts as a full queue", File: "batch.go", Old: `b.refused(DropQueue, n)`, New: `b.refused(DropQueueFull, n)`},
+	{Name: "an error of the disk counts as a full queue", File: "batch.go", Old: `b.countRefused(DropQueue, n)`, New: `b.countRefused(DropQueueFull, n)`},
 	{Name: "series of the batch before are kept", File: "open.go", Old: `clear(o.ids)`, New: ``},
 	{Name: "a stop forgets the unfinished batch", File: "batch.go", Old: `				b.flush()
 				return nil`, New: `				return nil`},
@@ -34,9 +34,9 @@ var planted = []mutants.Mutant{
 				default:`, New: `				default:`},
 	{Name: "every batch has all helps", File: "helps.go", Old: `at == h.hour`, New: `at == 0`},
 	{Name: "a help is sent once", File: "helps.go", Old: `at == h.hour`, New: `at <= h.hour`},
-	{Name: "helps of a batch that was refused are forgotten", File: "batch.go", Old: `b.open.helps.next(err == nil)`, New: `b.open.helps.next(true)`},
+	{Name: "helps of a batch that was refused are forgotten", File: "batch.go", Old: `b.open.helps.endFrame(err == nil)`, New: `b.open.helps.endFrame(true)`},
 	{Name: "helps fill a frame", File: "helps.go", Old: `h.bytes += len(name) + len(s.Help)`, New: ``},
-	{Name: "names of helps are not bounded", File: "helps.go", Old: `!ok && !h.room()`, New: `false`},
+	{Name: "names of helps are not bounded", File: "helps.go", Old: `!ok && !h.hasRoom()`, New: `false`},
 	{Name: "a name that is gone is remembered", File: "helps.go", Old: `at < h.hour-1 || at > h.hour`, New: `at > h.hour && name != ""`},
 	{Name: "a name of the last hour is forgotten", File: "helps.go", Old: `at < h.hour-1 ||`, New: `at < h.hour ||`},
 	{Name: "a batch has no greatest age", File: "batch.go", Old: `timer.Reset(b.cfg.MaxAge)`, New: ``},

@@ -10,8 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// open is a frame that takes samples. It has no identity before the queue gives it one.
-type open struct {
+// openFrame is a frame that takes samples. It has no identity before the queue gives it one.
+type openFrame struct {
 	resource []series.Label
 	builder  *frame.Builder
 	encoder  *frame.Encoder
@@ -31,13 +31,13 @@ const recordBytes = 20
 // maxSpan is well below what collectors take.
 const maxSpan = 12 * time.Hour
 
-// newOpen makes a frame that enc encodes, which frames that are encoded one by one may share.
-func newOpen(resource []series.Label, enc *frame.Encoder, h *helps) (*open, error) {
-	o := &open{resource: resource, builder: frame.NewBuilder(), encoder: enc, helps: h, ids: map[*input.Series]frame.SeriesID{}}
+// newOpenFrame makes a frame that enc encodes, which frames that are encoded one by one may share.
+func newOpenFrame(resource []series.Label, enc *frame.Encoder, h *helps) (*openFrame, error) {
+	o := &openFrame{resource: resource, builder: frame.NewBuilder(), encoder: enc, helps: h, ids: map[*input.Series]frame.SeriesID{}}
 	return o, o.reset()
 }
 
-func (o *open) reset() error {
+func (o *openFrame) reset() error {
 	o.builder.Reset()
 	clear(o.ids)
 	o.bytes = 0
@@ -45,22 +45,22 @@ func (o *open) reset() error {
 }
 
 // records is the number of samples so far.
-func (o *open) records() int { return o.builder.Records() }
+func (o *openFrame) records() int { return o.builder.Records() }
 
 // takes reports whether a sample at t belongs into this frame by its bounds.
-func (o *open) takes(t int64, cfg Config) bool {
+func (o *openFrame) takes(t int64, cfg Config) bool {
 	return o.builder.Records() < cfg.MaxRecords && o.bytes < int(cfg.MaxBytes) && !o.jumps(t)
 }
 
 // jumps reports whether a sample at t (Unix nanoseconds) lies too far from the others:
 // the clock was set, or a target makes up its times. It begins a new frame, or
 // collectors would refuse the whole.
-func (o *open) jumps(t int64) bool {
+func (o *openFrame) jumps(t int64) bool {
 	return o.builder.Records() > 0 && uint64(max(o.last, t))-uint64(min(o.first, t)) > uint64(maxSpan)
 }
 
 // series gives the builder's series of s.
-func (o *open) series(s *input.Series) (frame.SeriesID, error) {
+func (o *openFrame) series(s *input.Series) (frame.SeriesID, error) {
 	if id, ok := o.ids[s]; ok {
 		return id, nil
 	}
@@ -77,7 +77,7 @@ func (o *open) series(s *input.Series) (frame.SeriesID, error) {
 }
 
 // append adds a sample to a series of this frame. An error adds nothing.
-func (o *open) append(id frame.SeriesID, s input.Sample) error {
+func (o *openFrame) append(id frame.SeriesID, s input.Sample) error {
 	var err error
 	if s.Histogram != nil {
 		err = o.builder.AppendHistogram(id, s.Time, *s.Histogram)
@@ -96,7 +96,7 @@ func (o *open) append(id frame.SeriesID, s input.Sample) error {
 }
 
 // part is the frame as the queue takes it.
-func (o *open) part() queue.Part {
+func (o *openFrame) part() queue.Part {
 	return queue.Part{Records: uint64(o.builder.Records()), Encode: func(id identity.Batch) ([]byte, error) {
 		b, err := o.builder.Build(id.BootOf(), id.SeqStart)
 		if err != nil {

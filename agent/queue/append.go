@@ -42,7 +42,7 @@ func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 		q.next.nextSeq = e.seqEnd + 1
 		out[i] = e.public()
 	}
-	q.appended()
+	q.noteAppended()
 	q.notify()
 	return out, nil
 }
@@ -80,7 +80,7 @@ func (q *Queue) writeWithRoom(buf []byte, fresh []*entry) error {
 		return fmt.Errorf("%w: %d bytes, the queue has %d", ErrTooLarge, n, q.opts.MaxBytes)
 	}
 	for {
-		err := q.checkRoom(int64(len(buf)))
+		err := q.makeRoom(int64(len(buf)))
 		if err == nil {
 			err = q.write(buf, fresh)
 		}
@@ -189,7 +189,7 @@ func (q *Queue) insert(e *entry) {
 	q.entries = append(q.entries, e)
 	q.byNo[e.no] = e
 	q.pending++
-	q.pendingB += int64(e.frame)
+	q.pendingBytes += int64(e.frame)
 	e.seg.live++
 	e.seg.liveBytes += e.recordBytes()
 }

@@ -9,15 +9,15 @@ import (
 )
 
 func (q *Queue) diskBytes() int64 {
-	n := q.asideB[Parked] + q.asideB[Dead]
+	n := q.heldBytes[Parked] + q.heldBytes[Dead]
 	for _, s := range q.segments {
 		n += s.size
 	}
 	return n
 }
 
-// checkRoom frees what is done already; ErrFull when n more bytes do not fit.
-func (q *Queue) checkRoom(n int64) error {
+// makeRoom frees what is done already; ErrFull when n more bytes do not fit.
+func (q *Queue) makeRoom(n int64) error {
 	fits := func() bool { return q.diskBytes()+n <= q.opts.MaxBytes }
 	if fits() {
 		return nil
@@ -27,7 +27,7 @@ func (q *Queue) checkRoom(n int64) error {
 		return err
 	}
 	for !fits() && q.compactable() {
-		if err := q.relocate(); err != nil {
+		if err := q.moveOldestEntries(); err != nil {
 			return err
 		}
 	}
@@ -81,16 +81,16 @@ func (q *Queue) reclaim() error {
 	if err := q.removeDone(); err != nil {
 		return err
 	}
-	for q.compactable() && q.waste() > max(4*q.opts.SegmentBytes, q.opts.MaxBytes/4) {
-		if err := q.relocate(); err != nil {
+	for q.compactable() && q.wastedBytes() > max(4*q.opts.SegmentBytes, q.opts.MaxBytes/4) {
+		if err := q.moveOldestEntries(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// waste is what segments hold beyond their pending entries.
-func (q *Queue) waste() int64 {
+// wastedBytes is what segments hold beyond their pending entries.
+func (q *Queue) wastedBytes() int64 {
 	var n int64
 	for _, s := range q.segments {
 		n += s.size - s.liveBytes
@@ -103,9 +103,9 @@ func (q *Queue) compactable() bool {
 	return len(q.segments) > 2 && q.segments[0].liveBytes < q.segments[0].size/4
 }
 
-// relocate copies the oldest segment's pending records to the log's end, byte for byte
+// moveOldestEntries copies the oldest segment's pending records to the log's end, byte for byte
 // under the same numbers, and removes the segment. On recovery the younger copy counts.
-func (q *Queue) relocate() error {
+func (q *Queue) moveOldestEntries() error {
 	s := q.segments[0]
 	failpoint.Hit("agent.queue.relocate.before")
 	for _, e := range q.entries {
@@ -116,7 +116,7 @@ func (q *Queue) relocate() error {
 		if errors.Is(err, record.ErrCorrupt) {
 			s.damaged = true
 			q.opts.Log.Error("queue record is damaged", "segment", s.name, "error", err)
-			q.settleEntry(e)
+			q.finishEntry(e)
 			q.opened.Damaged++
 			return q.removeDone()
 		}
@@ -155,7 +155,7 @@ func (q *Queue) dropOldest() error {
 			continue
 		}
 		q.opts.Log.Warn("queue is full: dropping the oldest batch", "identity", e.public().Identity.String(), "bytes", e.frame)
-		q.settleEntry(e)
+		q.finishEntry(e)
 		if q.opts.OnDrop != nil {
 			q.opts.OnDrop(e.public())
 		}

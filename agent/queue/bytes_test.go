@@ -31,7 +31,7 @@ func TestRequeueKeepsIdentityAndBytes(t *testing.T) {
 	fsys := newDisk(42)
 	q := open(t, fsys, testOptions())
 	es := mustAppend(t, q, part(5, "a", 100), part(5, "b", 100))
-	a, err := q.DeadLetter(es[0].No, Verdict{Reason: "x"})
+	a, err := q.DeadLetter(es[0].No, HoldReason{Reason: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestParkedBatchesCountAgainstTheBound(t *testing.T) {
 		if err != nil || n > 200 {
 			t.Fatalf("%d batches were taken: %v; %+v", n, err, q.Stats())
 		}
-		if _, err := q.Park(es[0].No, Verdict{Reason: "x"}); err != nil {
+		if _, err := q.Park(es[0].No, HoldReason{Reason: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}

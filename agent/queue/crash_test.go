@@ -45,7 +45,7 @@ func powerOptions() Options {
 func (d *diary) run(f *crashfs.FS, q *Queue, rng *rand.Rand, steps int) error {
 	for i := range steps {
 		list := q.Pending(0, 50)
-		dead := q.Asides(Dead)
+		dead := q.HeldBatches(Dead)
 		switch n := rng.IntN(12); {
 		case n == 0:
 			if err := q.NewBoot("test"); err != nil {
@@ -67,7 +67,7 @@ func (d *diary) run(f *crashfs.FS, q *Queue, rng *rand.Rand, steps int) error {
 			if x := d.facts[dead[0].Identity()]; x != nil {
 				x.removed = f.Len() + 1
 			}
-			if err := q.RemoveAside(Dead, dead[0].ID); err != nil {
+			if err := q.RemoveHeld(Dead, dead[0].ID); err != nil {
 				return err
 			}
 		case n < 8 && len(list) > 2:
@@ -79,12 +79,12 @@ func (d *diary) run(f *crashfs.FS, q *Queue, rng *rand.Rand, steps int) error {
 			x.ended = f.Len() + 1
 			switch rng.IntN(5) {
 			case 0:
-				if _, err := q.Park(e.No, Verdict{Reason: "x"}); err != nil {
+				if _, err := q.Park(e.No, HoldReason{Reason: "x"}); err != nil {
 					return err
 				}
 				x.aside, x.asideDone = Parked, f.Len()
 			case 1:
-				if _, err := q.DeadLetter(e.No, Verdict{Reason: "y"}); err != nil {
+				if _, err := q.DeadLetter(e.No, HoldReason{Reason: "y"}); err != nil {
 					return err
 				}
 				x.aside, x.asideDone = Dead, f.Len()
@@ -154,8 +154,8 @@ func (d *diary) check(f *crashfs.FS, calls int) (*Queue, error) {
 	}
 	aside := map[State]map[identity.Batch]bool{Parked: {}, Dead: {}}
 	for s, found := range aside {
-		for _, a := range q.Asides(s) {
-			frame, err := q.readFile(filepath.Join(q.asideDir(s), a.ID+frameExt), maxBody)
+		for _, a := range q.HeldBatches(s) {
+			frame, err := q.readFile(filepath.Join(q.heldDir(s), a.ID+frameExt), maxBody)
 			if err != nil || identity.Sum(frame) != a.FrameSHA256 || !slices.ContainsFunc(d.tried[a.Identity()], func(b []byte) bool { return bytes.Equal(b, frame) }) {
 				return nil, fmt.Errorf("%s %s has no frame, or not its own: %w", s, a.ID, err)
 			}
@@ -232,9 +232,9 @@ func (d *diary) shown(q *Queue, calls int) *diary {
 		n.facts[e.Identity] = &fact{id: e.Identity, frame: b, to: calls}
 	}
 	for _, s := range []State{Parked, Dead} {
-		for _, a := range q.Asides(s) {
+		for _, a := range q.HeldBatches(s) {
 			if x := n.facts[a.Identity()]; x == nil {
-				b, _ := q.readFile(filepath.Join(q.asideDir(s), a.ID+frameExt), maxBody)
+				b, _ := q.readFile(filepath.Join(q.heldDir(s), a.ID+frameExt), maxBody)
 				n.facts[a.Identity()] = &fact{id: a.Identity(), frame: b, to: calls, ended: 1}
 			}
 		}

@@ -12,8 +12,8 @@ var (
 	segmentKind = record.Kind{Title: "queue segment"}
 	entryKind   = record.Kind{Title: "queue record"}
 	skipsKind   = record.Kind{Title: "skipped numbers"}
-	// AsideKind is the reason beside the frame of a batch that was set aside.
-	AsideKind = record.Kind{Schema: "lightmetrics.agent_aside.v1", Title: "reason of a batch set aside", MaxBytes: 1 << 20}
+	// HeldKind is the reason beside the frame of a held batch.
+	HeldKind = record.Kind{Schema: "lightmetrics.held_batch.v1", Title: "reason of a held batch", MaxBytes: 1 << 20}
 )
 
 // Errors that callers branch on, beside record.ErrCorrupt and record.ErrNewerVersion.

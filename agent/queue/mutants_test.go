@@ -17,16 +17,16 @@ var planted = []mutants.Mutant{
 	{Name: "a failed write leaves its bytes", File: "append.go", Old: `_ = q.repairTail()
 		if vfs.IsFull(err) {`, New: `q.repair = false
 		if vfs.IsFull(err) {`, By: "TestFailed|TestBroken|TestNoSpace"},
-	{Name: "the bound counts no parked batches", File: "bound.go", Old: `n := q.asideB[Parked] + q.asideB[Dead]`, New: `n := int64(0)`, By: "TestParked"},
+	{Name: "the bound counts no parked batches", File: "bound.go", Old: `n := q.heldBytes[Parked] + q.heldBytes[Dead]`, New: `n := int64(0)`, By: "TestParked"},
 	{Name: "a full disk keeps what is done", File: "append.go", Old: `freed, freeErr := q.rotateDone()`, New: `freed, freeErr := false, error(nil)`, By: "TestNoSpace"},
 	{Name: "the last block of a full disk is not the queue's", File: "bound.go", Old: `errors.Is(err, ErrFull) && q.spendReserve()`, New: `false`, By: "TestNoSpace"},
 	{Name: "a batch that fits nowhere makes room for itself", File: "append.go", Old: `n > q.opts.MaxBytes {`, New: `n < 0 {`, By: "TestTooLarge"},
 	{Name: "damaged bytes are sent", File: "state.go", Old: `err = h.check(rec[recordHeader:])`, New: `err = nil`, By: "TestDamage"},
 	{Name: "a copy of the directory goes on with the numbers", File: "recover.go", Old: `case q.next.fingerprint != q.opts.Fingerprint:`, New: `case false:`, By: "TestNewBoots"},
 	{Name: "another agent goes on with the numbers", File: "recover.go", Old: `case q.next.boot.Agent != q.opts.Agent:`, New: `case false:`, By: "TestNewBoots"},
-	{Name: "dead letters are unbounded", File: "aside.go", Old: `q.asideB[Dead] > q.opts.DeadBytes &&`, New: `false &&`, By: "TestAsides"},
-	{Name: "a requeued batch gets other numbers", File: "aside.go", Old: `frameBody{id: a.Identity(), spool: a.SpoolID,`, New: `frameBody{id: identity.Batch{Agent: a.AgentID, Boot: a.BootID, SeqStart: q.next.nextSeq, SeqEnd: q.next.nextSeq}, spool: a.SpoolID,`, By: "TestRequeue|TestAsides"},
-	{Name: "a requeued batch may have other bytes", File: "aside.go", Old: `identity.Sum(frame) != a.FrameSHA256`, New: `false`, By: "TestRequeue|TestAsides"},
+	{Name: "dead letters are unbounded", File: "held.go", Old: `q.heldBytes[Dead] > q.opts.DeadBytes &&`, New: `false &&`, By: "TestAsides"},
+	{Name: "a requeued batch gets other numbers", File: "held.go", Old: `frameBody{id: a.Identity(), spool: a.SpoolID,`, New: `frameBody{id: identity.Batch{Agent: a.AgentID, Boot: a.BootID, SeqStart: q.next.nextSeq, SeqEnd: q.next.nextSeq}, spool: a.SpoolID,`, By: "TestRequeue|TestAsides"},
+	{Name: "a requeued batch may have other bytes", File: "held.go", Old: `identity.Sum(frame) != a.FrameSHA256`, New: `false`, By: "TestRequeue|TestAsides"},
 
 	{Name: "a refused batch takes no numbers", File: "skip.go", Old: `q.next.nextSeq += records`, New: ``, By: "TestSkip"},
 	{Name: "skipped numbers are in memory only", File: "skip.go", Old: `if err := q.writeSkips(); err != nil {
@@ -43,7 +43,7 @@ var planted = []mutants.Mutant{
 		q.skip.owed = 0`, New: `q.next.nextSeq += q.skip.owed`, By: "TestSkip"},
 	{Name: "a new boot forgets what no batch followed", File: "skip.go", Old: `q.skip.owed += q.next.nextSeq - q.skip.from`, New: ``, By: "TestSkip"},
 	{Name: "a new boot takes over what a batch followed", File: "skip.go", Old: `	q.skip.from = 0
-	q.payOwed()`, New: `	q.payOwed()`, By: "TestSkip"},
+	q.takeOwedNumbers()`, New: `	q.takeOwedNumbers()`, By: "TestSkip"},
 	{Name: "a kill at the start of a boot forgets what it took over", File: "skip.go", Old: `s.owed, s.from = s.owed+s.next-s.from, 0`, New: `s.from = 0`, By: "TestSkip"},
 	{Name: "a queue that refuses does not say so", File: "skip.go", Old: `q.refusing = true`, New: ``, By: "TestRefusing"},
 	{Name: "a queue that takes again says that it refuses", File: "skip.go", Old: `q.refusing = false`, New: ``, By: "TestRefusing"},

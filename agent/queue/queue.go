@@ -95,25 +95,25 @@ type Queue struct {
 	opts Options
 	lock io.Closer
 
-	mu       sync.Mutex
-	segments []*segment // oldest first; the last is written
-	entries  []*entry   // by number; done ones are trimmed from the front
-	byNo     map[uint64]*entry
-	boots    map[bootRef]*bootRef
-	boot     *bootRef
-	next     origin // next numbers of the current boot
-	repair   bool   // the written segment may have bytes after its size
-	skip     skips
-	skipFile vfs.File // nil while the disk has no room for it
-	refusing bool     // the last batch was dropped
-	reserved bool     // the reserve is on disk
-	pending  int
-	pendingB int64
-	aside    map[State][]Aside
-	asideB   map[State]int64
-	opened   Recovery
-	changed  chan struct{}
-	closed   bool
+	mu           sync.Mutex
+	segments     []*segment // oldest first; the last is written
+	entries      []*entry   // by number; done ones are trimmed from the front
+	byNo         map[uint64]*entry
+	boots        map[bootRef]*bootRef
+	boot         *bootRef
+	next         origin // next numbers of the current boot
+	repair       bool   // the written segment may have bytes after its size
+	skip         skips
+	skipFile     vfs.File // nil while the disk has no room for it
+	refusing     bool     // the last batch was dropped
+	reserved     bool     // the reserve is on disk
+	pending      int
+	pendingBytes int64
+	held         map[State][]HeldBatch
+	heldBytes    map[State]int64
+	opened       Recovery
+	changed      chan struct{}
+	closed       bool
 }
 
 // Recovery says what Open found.
@@ -137,10 +137,10 @@ func Open(fsys vfs.FS, dir string, opts Options) (*Queue, error) {
 	q := &Queue{
 		fs: fsys, dir: dir, opts: opts,
 		byNo: map[uint64]*entry{}, boots: map[bootRef]*bootRef{},
-		aside: map[State][]Aside{}, asideB: map[State]int64{},
+		held: map[State][]HeldBatch{}, heldBytes: map[State]int64{},
 		changed: make(chan struct{}),
 	}
-	for _, d := range []string{dir, q.asideDir(Parked), q.asideDir(Dead)} {
+	for _, d := range []string{dir, q.heldDir(Parked), q.heldDir(Dead)} {
 		if err := vfs.MkdirAll(fsys, d); err != nil {
 			return nil, fmt.Errorf("open queue %s: %w", dir, err)
 		}

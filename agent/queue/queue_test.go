@@ -509,25 +509,25 @@ func TestAsides(t *testing.T) {
 	q := open(t, fsys, o)
 	es := mustAppend(t, q, part(1, "a", 300), part(1, "b", 300), part(1, "c", 300), part(1, "d", 300))
 	at := time.Unix(5, 0).UTC()
-	parked, err := q.Park(es[1].No, Verdict{Reason: "IDENTITY_CONFLICT", AcceptedSHA256: "ab", AcceptedAt: &at})
+	parked, err := q.Park(es[1].No, HoldReason{Reason: "IDENTITY_CONFLICT", AcceptedSHA256: "ab", AcceptedAt: &at})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range []Entry{es[0], es[2]} {
-		if _, err := q.DeadLetter(e.No, Verdict{Reason: "FRAME_CRC"}); err != nil {
+		if _, err := q.DeadLetter(e.No, HoldReason{Reason: "FRAME_CRC"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	disk := fsys.crash()
 	q = open(t, disk, o)
-	if got := q.Asides(Parked); len(got) != 1 || got[0].ID != parked.ID || got[0].Reason != "IDENTITY_CONFLICT" ||
+	if got := q.HeldBatches(Parked); len(got) != 1 || got[0].ID != parked.ID || got[0].Reason != "IDENTITY_CONFLICT" ||
 		got[0].Identity() != es[1].Identity || !got[0].AcceptedAt.Equal(at) {
 		t.Fatalf("parked %+v", got)
 	}
 	if got := disk.read(t, "/q/parked/"+parked.ID+".lmbatch"); !bytes.Equal(got, frameOf(es[1].Identity, "b", 300)) {
 		t.Fatal("parked bytes differ")
 	}
-	dead := q.Asides(Dead)
+	dead := q.HeldBatches(Dead)
 	if len(dead) != 1 || dead[0].Identity() != es[2].Identity {
 		t.Fatalf("dead letters are over their bound, or the newest went: %+v", dead)
 	}
@@ -536,7 +536,7 @@ func TestAsides(t *testing.T) {
 		if e.Identity == es[3].Identity {
 			continue
 		}
-		if _, err := q.Park(e.No, Verdict{Reason: "again"}); err != nil {
+		if _, err := q.Park(e.No, HoldReason{Reason: "again"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -548,13 +548,13 @@ func TestAsides(t *testing.T) {
 	if _, _, next := q.Boot(); next != 5 {
 		t.Fatalf("next is %d: a requeued batch took numbers", next)
 	}
-	if err := q.RemoveAside(Parked, parked.ID); err != nil {
+	if err := q.RemoveHeld(Parked, parked.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.RemoveAside(Parked, parked.ID); !errors.Is(err, ErrNotFound) {
+	if err := q.RemoveHeld(Parked, parked.ID); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("second removal: %v", err)
 	}
-	if err := q.RemoveAside(Parked, "../../LOCK"); !errors.Is(err, ErrNotFound) {
+	if err := q.RemoveHeld(Parked, "../../LOCK"); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("path: %v", err)
 	}
 }
@@ -637,16 +637,16 @@ func (s *script) run(q *Queue, rng *rand.Rand, n int) {
 			s.ended[e.Identity] = true // from the call on, even when it fails: it was answered
 			switch rng.IntN(5) {
 			case 0:
-				_, _ = q.Park(e.No, Verdict{Reason: "x"})
+				_, _ = q.Park(e.No, HoldReason{Reason: "x"})
 			case 1:
-				_, _ = q.DeadLetter(e.No, Verdict{Reason: "y"})
+				_, _ = q.DeadLetter(e.No, HoldReason{Reason: "y"})
 			default:
 				_ = q.Ack(e.No)
 			}
 		case rng.IntN(12) == 0:
 			_ = q.NewBoot("test")
-		case rng.IntN(6) == 0 && len(q.Asides(Dead)) > 0:
-			if e, err := q.Requeue(q.Asides(Dead)[0].ID); err == nil {
+		case rng.IntN(6) == 0 && len(q.HeldBatches(Dead)) > 0:
+			if e, err := q.Requeue(q.HeldBatches(Dead)[0].ID); err == nil {
 				delete(s.ended, e.Identity)
 			}
 		default:
@@ -756,8 +756,8 @@ func (s *script) check(t *testing.T, q *Queue, at string) {
 		found[e.Identity] = true
 	}
 	for _, state := range []State{Parked, Dead} {
-		for _, a := range q.Asides(state) {
-			frame, err := q.readFile(filepath.Join(q.asideDir(state), a.ID+frameExt), maxBody)
+		for _, a := range q.HeldBatches(state) {
+			frame, err := q.readFile(filepath.Join(q.heldDir(state), a.ID+frameExt), maxBody)
 			if err != nil || identity.Sum(frame) != a.FrameSHA256 {
 				t.Fatalf("%s: aside %s: %v", at, a.ID, err)
 			}
@@ -782,7 +782,7 @@ func TestRequeueChecksTheBytes(t *testing.T) {
 	fsys := newDisk(1)
 	q := open(t, fsys, testOptions())
 	e := mustAppend(t, q, part(1, "a", 100))[0]
-	dead, err := q.DeadLetter(e.No, Verdict{Reason: "FRAME_CRC"})
+	dead, err := q.DeadLetter(e.No, HoldReason{Reason: "FRAME_CRC"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -790,8 +790,8 @@ func TestRequeueChecksTheBytes(t *testing.T) {
 	if _, err := q.Requeue(dead.ID); !errors.Is(err, record.ErrCorrupt) {
 		t.Errorf("requeue: %v", err)
 	}
-	if len(q.Pending(0, 10)) != 0 || len(q.Asides(Dead)) != 1 {
-		t.Errorf("pending %v, dead %v", q.Pending(0, 10), q.Asides(Dead))
+	if len(q.Pending(0, 10)) != 0 || len(q.HeldBatches(Dead)) != 1 {
+		t.Errorf("pending %v, dead %v", q.Pending(0, 10), q.HeldBatches(Dead))
 	}
 }
 

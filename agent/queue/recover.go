@@ -57,13 +57,13 @@ func (q *Queue) recover() error {
 		if no, ok := parseSegmentName(name); ok {
 			nos = append(nos, no)
 		}
-		if no, ok := parseAsideName(name); ok {
+		if no, ok := parseKeptName(name); ok {
 			lost = max(lost, no)
 		}
 	}
 	failpoint.Hit("agent.queue.recover.listed")
 	slices.Sort(nos)
-	if err := errors.Join(q.loadAsides(), q.loadSkips(names)); err != nil {
+	if err := errors.Join(q.loadHeldBatches(), q.loadSkips(names)); err != nil {
 		return err
 	}
 	newBoot := ""
@@ -82,11 +82,11 @@ func (q *Queue) recover() error {
 		nos = append(nos, lost)
 	}
 	failpoint.Hit("agent.queue.recover.loaded")
-	return q.settle(nos, newBoot)
+	return q.finishRecovery(nos, newBoot)
 }
 
-// parseAsideName gives the segment of a kept tail, or of a kept segment.
-func parseAsideName(name string) (uint64, bool) {
+// parseKeptName gives the segment of a kept tail, or of a kept segment.
+func parseKeptName(name string) (uint64, bool) {
 	no, rest, _ := strings.Cut(name, "-")
 	if !strings.HasSuffix(rest, cutExt) {
 		segment, ok := strings.CutSuffix(name, corruptExt)
@@ -204,7 +204,7 @@ func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 			return err
 		}
 		if e := q.byNo[h.no]; e != nil {
-			q.settleEntry(e)
+			q.finishEntry(e)
 		}
 		return nil
 	}
@@ -231,9 +231,9 @@ func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 	return nil
 }
 
-// settle decides the boot, and makes all that was read durable before it is used: a
+// finishRecovery decides the boot, and makes all that was read durable before it is used: a
 // crash of the process leaves bytes that only the page cache has.
-func (q *Queue) settle(nos []uint64, newBoot string) error {
+func (q *Queue) finishRecovery(nos []uint64, newBoot string) error {
 	slices.SortFunc(q.entries, func(a, b *entry) int {
 		if a.no < b.no {
 			return -1

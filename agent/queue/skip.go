@@ -92,21 +92,21 @@ func (q *Queue) Skip(records uint64) error {
 	return nil
 }
 
-// appended notes that a batch follows what was skipped before it.
-func (q *Queue) appended() {
+// noteAppended notes that a batch follows what was skipped before it.
+func (q *Queue) noteAppended() {
 	q.refusing = false
 	if q.skip.from == 0 && q.skip.owed == 0 {
 		return
 	}
 	q.skip.from = 0
-	q.payOwed()
+	q.takeOwedNumbers()
 	if err := q.writeSkips(); err != nil {
 		q.opts.Log.Warn("queue: could not note that a batch follows skipped numbers", "error", err)
 	}
 }
 
-// payOwed takes the numbers that are owed, once the boot has given out others.
-func (q *Queue) payOwed() {
+// takeOwedNumbers takes the numbers that are owed, once the boot has given out others.
+func (q *Queue) takeOwedNumbers() {
 	if q.skip.owed > 0 && q.next.nextSeq > 1 {
 		q.skip.from = q.next.nextSeq
 		q.next.nextSeq += q.skip.owed
@@ -142,7 +142,7 @@ func (q *Queue) writeSkips() error {
 }
 
 func (q *Queue) createSkips() error {
-	if err := q.persist(q.dir, skipName, make([]byte, 2*skipSlot), moments{}); err != nil {
+	if err := q.persist(q.dir, skipName, make([]byte, 2*skipSlot), persistHooks{}); err != nil {
 		return err
 	}
 	f, err := q.fs.Open(filepath.Join(q.dir, skipName))
@@ -202,14 +202,14 @@ func (q *Queue) recoverSkips() {
 			s.owed, s.from = s.owed+s.next-s.from, 0
 		}
 		s.boot = q.next.boot.Boot
-		q.payOwed()
+		q.takeOwedNumbers()
 		return
 	}
 	if q.next.nextSeq > s.next {
 		s.from = 0 // a batch follows
 	}
 	q.next.nextSeq = max(q.next.nextSeq, s.next)
-	q.payOwed()
+	q.takeOwedNumbers()
 }
 
 func (q *Queue) closeSkips() error {

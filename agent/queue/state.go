@@ -55,12 +55,12 @@ func (q *Queue) read(e *entry) ([]byte, frameBody, error) {
 }
 
 // Ack ends an entry that is durable at a collector.
-func (q *Queue) Ack(no uint64) error { return q.end(no, Acked) }
+func (q *Queue) Ack(no uint64) error { return q.finish(no, Acked) }
 
 // Drop gives an entry up.
-func (q *Queue) Drop(no uint64) error { return q.end(no, Dropped) }
+func (q *Queue) Drop(no uint64) error { return q.finish(no, Dropped) }
 
-func (q *Queue) end(no uint64, s State) error {
+func (q *Queue) finish(no uint64, s State) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -70,14 +70,14 @@ func (q *Queue) end(no uint64, s State) error {
 	if e == nil {
 		return fmt.Errorf("%w: %d", ErrNotFound, no)
 	}
-	return q.endLocked(e, s)
+	return q.finishLocked(e, s)
 }
 
-// endLocked notes a state without a sync: a lost note sends the same bytes again, and
+// finishLocked notes a state without a sync: a lost note sends the same bytes again, and
 // the answer is DUPLICATE. The entry is done in memory even when the note fails.
-func (q *Queue) endLocked(e *entry, s State) error {
+func (q *Queue) finishLocked(e *entry, s State) error {
 	err := q.note(e.no, s)
-	q.settleEntry(e)
+	q.finishEntry(e)
 	q.notify()
 	return errors.Join(err, q.reclaim())
 }
@@ -100,15 +100,15 @@ func (q *Queue) note(no uint64, s State) error {
 	return nil
 }
 
-// settleEntry takes an entry out of the pending ones.
-func (q *Queue) settleEntry(e *entry) {
+// finishEntry takes an entry out of the pending ones.
+func (q *Queue) finishEntry(e *entry) {
 	if e.done {
 		return
 	}
 	e.done = true
 	delete(q.byNo, e.no)
 	q.pending--
-	q.pendingB -= int64(e.frame)
+	q.pendingBytes -= int64(e.frame)
 	e.seg.live--
 	e.seg.liveBytes -= e.recordBytes()
 	i := 0
@@ -161,9 +161,9 @@ func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	st := Stats{
-		Pending: q.pending, PendingBytes: q.pendingB,
-		Parked: len(q.aside[Parked]), ParkedBytes: q.asideB[Parked],
-		Dead: len(q.aside[Dead]), DeadBytes: q.asideB[Dead],
+		Pending: q.pending, PendingBytes: q.pendingBytes,
+		Parked: len(q.held[Parked]), ParkedBytes: q.heldBytes[Parked],
+		Dead: len(q.held[Dead]), DeadBytes: q.heldBytes[Dead],
 		DiskBytes: q.diskBytes(), MaxBytes: q.opts.MaxBytes, Segments: len(q.segments),
 		Skipped: q.skip.total, Refusing: q.refusing,
 	}

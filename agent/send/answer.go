@@ -22,9 +22,9 @@ const (
 // retriesBeforeMove is how many RETRY answers in a row make another collector worth a try.
 const retriesBeforeMove = 3
 
-// answer acts on one answer. Only the exact bytes that were sent are named by their
+// handleAnswer acts on one answer. Only the exact bytes that were sent are named by their
 // hash, so answers are matched by it alone.
-func (x *session) answer(r *ingestv1.BatchResult) error {
+func (x *session) handleAnswer(r *ingestv1.BatchResult) error {
 	d, err := identity.DigestFromBytes(r.GetFrameSha256())
 	f := x.flights[d]
 	if err != nil || f == nil {
@@ -33,56 +33,56 @@ func (x *session) answer(r *ingestv1.BatchResult) error {
 			"seq_start", r.GetSeqStart(), "seq_end", r.GetSeqEnd(), "status", r.GetStatus().String())
 		return nil
 	}
-	x.land(d, f)
+	x.endFlight(d, f)
 	x.s.metrics.latency.Observe(x.s.now().Sub(f.at).Seconds())
 	switch r.GetStatus() {
 	case ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED:
 		x.s.noteClock(f.at, r.GetAcceptance().GetAcceptedAtUnixNs())
-		return x.accepted(f.entry, statusAccepted)
+		return x.handleAccepted(f.entry, statusAccepted)
 	case ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE:
-		return x.accepted(f.entry, statusDuplicate)
+		return x.handleAccepted(f.entry, statusDuplicate)
 	case ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT:
 		x.s.metrics.answers.WithLabelValues(statusConflict).Inc()
-		return x.conflict(f.entry, r)
+		return x.handleConflict(f.entry, r)
 	case ingestv1.BatchStatus_BATCH_STATUS_REJECTED:
 		x.s.metrics.answers.WithLabelValues(statusRejected).Inc()
 		if r.GetReason() == reasonBootClash {
-			return x.clash(x.target.address, r.GetDetail())
+			return x.handleBootClash(x.target.address, r.GetDetail())
 		}
-		return x.deadLetter(f.entry, queue.Verdict{Reason: r.GetReason(), Detail: r.GetDetail(), Collector: x.target.address})
+		return x.deadLetter(f.entry, queue.HoldReason{Reason: r.GetReason(), Detail: r.GetDetail(), Collector: x.target.address})
 	case ingestv1.BatchStatus_BATCH_STATUS_RETRY:
-		return x.retry(f.entry, r)
+		return x.handleRetry(f.entry, r)
 	default:
 		return fmt.Errorf("answer with status %s", r.GetStatus())
 	}
 }
 
-func (x *session) accepted(e queue.Entry, status string) error {
+func (x *session) handleAccepted(e queue.Entry, status string) error {
 	x.s.metrics.answers.WithLabelValues(status).Inc()
-	x.final(e)
+	x.noteFinalAnswer(e)
 	x.s.waits.accepted(e.No, x.s.cfg.MaxInFlightBatches)
 	now := x.s.now()
 	x.s.update(func(st *Status) { st.LastAccepted, st.Retrying, st.LastRetryReason = &now, false, "" })
 	failpoint.Hit("agent.send.ack.before")
-	if err := ignoreGone(x.s.queue.Ack(e.No)); err != nil {
+	if err := ignoreNotFound(x.s.queue.Ack(e.No)); err != nil {
 		// It is done in memory; at worst a restart sends it again and gets DUPLICATE.
 		x.s.log.Warn("could not note an accepted batch", "identity", e.Identity.String(), "error", err)
 	}
 	failpoint.Hit("agent.send.ack.after")
-	x.s.tick(1)
+	x.s.logProgress(1)
 	return nil
 }
 
-// final notes an answer that settles a batch.
-func (x *session) final(e queue.Entry) {
+// noteFinalAnswer notes an answer that settles a batch.
+func (x *session) noteFinalAnswer(e queue.Entry) {
 	x.progressed, x.retries = true, 0
 	x.s.waits.forget(e.No)
 }
 
-// conflict parks the batch outside the retry order; its bytes stay until an operator decides.
-func (x *session) conflict(e queue.Entry, r *ingestv1.BatchResult) error {
+// handleConflict parks the batch outside the retry order; its bytes stay until an operator decides.
+func (x *session) handleConflict(e queue.Entry, r *ingestv1.BatchResult) error {
 	c := r.GetConflict()
-	v := queue.Verdict{Reason: reasonConflict, Detail: r.GetDetail(), Collector: x.target.address,
+	v := queue.HoldReason{Reason: reasonConflict, Detail: r.GetDetail(), Collector: x.target.address,
 		AcceptedBy: c.GetCollectorId(), QuarantineKey: c.GetQuarantineKey()}
 	if d, err := identity.DigestFromBytes(c.GetAcceptedSha256()); err == nil {
 		v.AcceptedSHA256 = d.String()
@@ -91,19 +91,19 @@ func (x *session) conflict(e queue.Entry, r *ingestv1.BatchResult) error {
 		at := time.Unix(0, ns).UTC()
 		v.AcceptedAt = &at
 	}
-	x.final(e)
+	x.noteFinalAnswer(e)
 	if err := x.park(e, v); err != nil {
 		return err
 	}
-	x.s.tick(1)
+	x.s.logProgress(1)
 	return nil
 }
 
-func (x *session) park(e queue.Entry, v queue.Verdict) error {
+func (x *session) park(e queue.Entry, v queue.HoldReason) error {
 	failpoint.Hit("agent.send.park.before")
-	a, err := x.s.takeOut(queue.Parked, func() (queue.Aside, error) { return x.s.queue.Park(e.No, v) })
+	a, err := x.s.removeRefused(queue.Parked, func() (queue.HeldBatch, error) { return x.s.queue.Park(e.No, v) })
 	if err != nil {
-		return x.asideFailed(e, err)
+		return x.holdFailed(e, err)
 	}
 	x.s.log.Error("batch is parked: "+v.Reason, "id", a.ID, "identity", e.Identity.String(), "frame_sha256", a.FrameSHA256.String(),
 		"accepted_sha256", v.AcceptedSHA256, "accepted_by", v.AcceptedBy, "detail", v.Detail)
@@ -111,22 +111,22 @@ func (x *session) park(e queue.Entry, v queue.Verdict) error {
 	return nil
 }
 
-func (x *session) deadLetter(e queue.Entry, v queue.Verdict) error {
-	x.final(e)
-	a, err := x.s.takeOut(queue.Dead, func() (queue.Aside, error) { return x.s.queue.DeadLetter(e.No, v) })
+func (x *session) deadLetter(e queue.Entry, v queue.HoldReason) error {
+	x.noteFinalAnswer(e)
+	a, err := x.s.removeRefused(queue.Dead, func() (queue.HeldBatch, error) { return x.s.queue.DeadLetter(e.No, v) })
 	if err != nil {
-		return x.asideFailed(e, err)
+		return x.holdFailed(e, err)
 	}
 	x.s.log.Error("batch is rejected and in the dead-letter folder", "id", a.ID, "identity", e.Identity.String(),
 		"reason", v.Reason, "detail", v.Detail)
 	x.s.noteError("rejected " + a.ID + ": " + v.Reason + " " + v.Detail)
-	x.s.tick(1)
+	x.s.logProgress(1)
 	return nil
 }
 
-// asideFailed keeps a batch that could not be set aside (a full disk) pending: it is
+// holdFailed keeps a batch that could not be set aside (a full disk) pending: it is
 // sent again later and answered the same.
-func (x *session) asideFailed(e queue.Entry, err error) error {
+func (x *session) holdFailed(e queue.Entry, err error) error {
 	if errors.Is(err, queue.ErrNotFound) {
 		return nil
 	}
@@ -136,9 +136,9 @@ func (x *session) asideFailed(e queue.Entry, err error) error {
 	return nil
 }
 
-// clash: the boot id belongs to another spool, for good. None of this boot's batches can be
+// handleBootClash: the boot id belongs to another spool, for good. None of this boot's batches can be
 // accepted from here, so they are parked; new batches get a new boot.
-func (x *session) clash(collector, detail string) error {
+func (x *session) handleBootClash(collector, detail string) error {
 	text := fmt.Sprintf("boot id %s of agent %s belongs to another queue: starting a new boot", x.boot.Boot, x.boot.Agent)
 	x.s.log.Error(text, "collector", x.target.address, "detail", detail)
 	x.s.noteError(text)
@@ -154,7 +154,7 @@ func (x *session) clash(collector, detail string) error {
 			if e.Identity.BootOf() != x.boot || e.Spool != x.spool {
 				continue
 			}
-			if err := x.park(e, queue.Verdict{Reason: reasonBootClash, Detail: detail, Collector: collector}); err != nil {
+			if err := x.park(e, queue.HoldReason{Reason: reasonBootClash, Detail: detail, Collector: collector}); err != nil {
 				return err
 			}
 		}
@@ -164,7 +164,7 @@ func (x *session) clash(collector, detail string) error {
 	}
 }
 
-func (x *session) retry(e queue.Entry, r *ingestv1.BatchResult) error {
+func (x *session) handleRetry(e queue.Entry, r *ingestv1.BatchResult) error {
 	x.s.metrics.answers.WithLabelValues(statusRetry).Inc()
 	now := x.s.now()
 	x.s.waits.retry(e.No, r.GetRetryDelay().AsDuration(), now)

@@ -101,7 +101,7 @@ func TestStreamsHaveOneBoot(t *testing.T) {
 	f.drained()
 	f.checkAccepted(append(first, second...))
 	if st := f.queue.Stats(); st.Dead > 0 {
-		t.Fatalf("%d batches were rejected: %+v", st.Dead, f.queue.Asides(queue.Dead)[0])
+		t.Fatalf("%d batches were rejected: %+v", st.Dead, f.queue.HeldBatches(queue.Dead)[0])
 	}
 	h := c.Hellos()
 	if len(h) != 2 || h[0].GetBootId() != first[0].Identity.Boot || h[1].GetBootId() != second[0].Identity.Boot {
@@ -200,7 +200,7 @@ func TestAsideThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.drained()
-	parked := f.queue.Asides(queue.Parked)
+	parked := f.queue.HeldBatches(queue.Parked)
 	if len(parked) != 1 || parked[0].Identity() != es[0].Identity {
 		t.Fatalf("parked %+v", parked)
 	}

@@ -12,17 +12,17 @@ var ErrUnreachable = errors.New("no collector can be reached")
 // drain is the last try before a stop. Back-offs end when it begins, so that each
 // collector is tried at once; it is lost when none of them opens a stream.
 type drain struct {
-	once  sync.Once
-	begun chan struct{}
-	lost  chan struct{}
+	once        sync.Once
+	begun       chan struct{}
+	unreachable chan struct{}
 
 	// Owned by the sender's loop.
-	hurried bool
-	opened  bool // the last session had its welcome
-	failed  int  // sessions in a row without one, since hurried
+	seen   bool
+	opened bool // the last session had its welcome
+	failed int  // sessions in a row without one, since hurried
 }
 
-func newDrain() drain { return drain{begun: make(chan struct{}), lost: make(chan struct{})} }
+func newDrain() drain { return drain{begun: make(chan struct{}), unreachable: make(chan struct{})} }
 
 // Drain waits until nothing is pending, ctx ends, or no collector can be reached, which
 // is ErrUnreachable. For once, before the end of Run.
@@ -35,7 +35,7 @@ func (s *Sender) Drain(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
-		case <-s.stopping.lost:
+		case <-s.stopping.unreachable:
 			return ErrUnreachable
 		case <-ctx.Done():
 			return ctx.Err()
@@ -43,35 +43,35 @@ func (s *Sender) Drain(ctx context.Context) error {
 	}
 }
 
-// hurry reports, once, that a drain has begun.
-func (d *drain) hurry() bool {
+// checkBegun reports, once, that a drain has begun.
+func (d *drain) checkBegun() bool {
 	select {
 	case <-d.begun:
-		first := !d.hurried
-		d.hurried = true
+		first := !d.seen
+		d.seen = true
 		return first
 	default:
 		return false
 	}
 }
 
-// wake ends a wait when a drain begins; never again after that.
-func (d *drain) wake() <-chan struct{} {
-	if d.hurried {
+// begin ends a wait when a drain begins; never again after that.
+func (d *drain) begin() <-chan struct{} {
+	if d.seen {
 		return nil
 	}
 	return d.begun
 }
 
-// tried notes the end of a session.
-func (d *drain) tried(targets int) {
+// noteSession notes the end of a session.
+func (d *drain) noteSession(targets int) {
 	switch {
-	case !d.hurried || d.failed >= targets: // not asked, or told already
+	case !d.seen || d.failed >= targets: // not asked, or told already
 	case d.opened:
 		d.failed = 0
 	default:
 		if d.failed++; d.failed == targets {
-			close(d.lost)
+			close(d.unreachable)
 		}
 	}
 }

@@ -11,22 +11,22 @@ import (
 var planted = []mutants.Mutant{
 	// Answers.
 	{Name: "an unknown status is an acceptance", File: "answer.go", Old: `return fmt.Errorf("answer with status %s", r.GetStatus())`,
-		New: `return x.accepted(f.entry, statusAccepted)`, By: "TestUnknownStatus"},
+		New: `return x.handleAccepted(f.entry, statusAccepted)`, By: "TestUnknownStatus"},
 	{Name: "an unknown status is a reject", File: "answer.go", Old: `return fmt.Errorf("answer with status %s", r.GetStatus())`,
-		New: `return x.deadLetter(f.entry, queue.Verdict{})`, By: "TestUnknownStatus"},
-	{Name: "RETRY is an acceptance", File: "answer.go", Old: `return x.retry(f.entry, r)`, New: `return x.accepted(f.entry, statusRetry)`, By: "TestStoreDown"},
-	{Name: "RETRY is a reject", File: "answer.go", Old: `return x.retry(f.entry, r)`, New: `return x.deadLetter(f.entry, queue.Verdict{})`, By: "TestStoreDown"},
-	{Name: "a rejected batch is deleted", File: "answer.go", Old: `return x.deadLetter(f.entry, queue.Verdict{Reason: r.GetReason(),`,
-		New: `return x.accepted(f.entry, statusRejected); return x.deadLetter(f.entry, queue.Verdict{Reason: r.GetReason(),`, By: "TestAllStatuses"},
-	{Name: "a conflict is an acceptance", File: "answer.go", Old: `return x.conflict(f.entry, r)`, New: `return x.accepted(f.entry, statusConflict)`, By: "TestAllStatuses"},
-	{Name: "a conflict is sent for ever", File: "answer.go", Old: `return x.conflict(f.entry, r)`, New: `return x.retry(f.entry, r)`, By: "TestAllStatuses"},
+		New: `return x.deadLetter(f.entry, queue.HoldReason{})`, By: "TestUnknownStatus"},
+	{Name: "RETRY is an acceptance", File: "answer.go", Old: `return x.handleRetry(f.entry, r)`, New: `return x.handleAccepted(f.entry, statusRetry)`, By: "TestStoreDown"},
+	{Name: "RETRY is a reject", File: "answer.go", Old: `return x.handleRetry(f.entry, r)`, New: `return x.deadLetter(f.entry, queue.HoldReason{})`, By: "TestStoreDown"},
+	{Name: "a rejected batch is deleted", File: "answer.go", Old: `return x.deadLetter(f.entry, queue.HoldReason{Reason: r.GetReason(),`,
+		New: `return x.handleAccepted(f.entry, statusRejected); return x.deadLetter(f.entry, queue.HoldReason{Reason: r.GetReason(),`, By: "TestAllStatuses"},
+	{Name: "a conflict is an acceptance", File: "answer.go", Old: `return x.handleConflict(f.entry, r)`, New: `return x.handleAccepted(f.entry, statusConflict)`, By: "TestAllStatuses"},
+	{Name: "a conflict is sent for ever", File: "answer.go", Old: `return x.handleConflict(f.entry, r)`, New: `return x.handleRetry(f.entry, r)`, By: "TestAllStatuses"},
 	{Name: "a conflict is dead-lettered", File: "answer.go", Old: `if err := x.park(e, v); err != nil {
 		return err
 	}
-	x.s.tick(1)`, New: `if err := x.deadLetter(e, v); err != nil {
+	x.s.logProgress(1)`, New: `if err := x.deadLetter(e, v); err != nil {
 		return err
 	}
-	x.s.tick(1)`, By: "TestAllStatuses"},
+	x.s.logProgress(1)`, By: "TestAllStatuses"},
 	{Name: "a parked batch forgets who was accepted", File: "answer.go", Old: `v.AcceptedSHA256 = d.String()`, New: `_ = d`, By: "TestAllStatuses"},
 	{Name: "answers are matched by their range", File: "answer.go", Old: `	if err != nil || f == nil {`,
 		New: `	for k, o := range x.flights {
@@ -71,11 +71,11 @@ var planted = []mutants.Mutant{
 	{Name: "a collector that never answers is kept", File: "session.go", Old: `return errStalled`, New: ``, By: "TestStalledStream"},
 	{Name: "a collector that never welcomes is kept", File: "session.go", Old: `time.AfterFunc(x.s.cfg.ConnectTimeout, cancel)`, New: `time.AfterFunc(time.Hour, cancel)`, By: "TestSilentCollector"},
 
-	{Name: "nobody hears of batches that are taken out", File: "sender.go", Old: `a.AgentID != "" && s.onAside != nil`, New: `false`, By: "TestAsidesAreReported"},
-	{Name: "a damaged batch is parked", File: "session.go", Old: `x.s.takeOut(queue.Dropped,`, New: `x.s.takeOut(queue.Parked,`, By: "TestAsidesAreReported"},
+	{Name: "nobody hears of batches that are taken out", File: "sender.go", Old: `a.AgentID != "" && s.onRefused != nil`, New: `false`, By: "TestRefusalsAreReported"},
+	{Name: "a damaged batch is parked", File: "session.go", Old: `x.s.removeRefused(queue.Dropped,`, New: `x.s.removeRefused(queue.Parked,`, By: "TestRefusalsAreReported"},
 	{Name: "a flush does not wait for reports", File: "sender.go", Old: `			s.reporting.Lock()
 			defer s.reporting.Unlock()
-			return nil`, New: `			return nil`, By: "TestAsidesAreReported"},
+			return nil`, New: `			return nil`, By: "TestRefusalsAreReported"},
 	{Name: "a flush waits for what was queued after it began", File: "sender.go", Old: `oldest.No > through`, New: `oldest.No < 1`, By: "TestFlushIsBounded"},
 	{Name: "a flush waits for nothing", File: "sender.go", Old: `oldest.No > through`, New: `through > 0`, By: "TestFlushIsBounded"},
 

@@ -11,8 +11,8 @@ type progress struct {
 // backlog is how many pending batches are more than the usual few.
 const backlog = 10
 
-// tick is called after each answer and at intervals while a stream is open.
-func (s *Sender) tick(answered int) {
+// logProgress is called after each answer and at intervals while a stream is open.
+func (s *Sender) logProgress(answered int) {
 	p, now, st := &s.progress, s.now(), s.queue.Stats()
 	switch {
 	case p.since.IsZero() && st.Pending >= backlog:

@@ -48,7 +48,7 @@ type fixture struct {
 	frames map[identity.Batch][]byte
 	sender *send.Sender
 	// onAside is the sender's, set before run.
-	onAside func(queue.State, queue.Aside)
+	onAside func(queue.State, queue.HeldBatch)
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -131,7 +131,7 @@ func (f *fixture) append(n int) []queue.Entry {
 // run starts the sender and gives a function that stops it and waits.
 func (f *fixture) run() (stop func()) {
 	f.t.Helper()
-	s, err := send.New(f.cfg, f.queue, send.Deps{Registry: f.reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, OnAside: f.onAside})
+	s, err := send.New(f.cfg, f.queue, send.Deps{Registry: f.reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRefused: f.onAside})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func TestAllStatusesOutOfOrder(t *testing.T) {
 			t.Errorf("%s: %v answers, want %v", status, got, want)
 		}
 	}
-	parked, dead := f.queue.Asides(queue.Parked), f.queue.Asides(queue.Dead)
+	parked, dead := f.queue.HeldBatches(queue.Parked), f.queue.HeldBatches(queue.Dead)
 	other := identity.Sum(otherFrame(t, es[3].Identity))
 	if len(parked) != 1 || parked[0].Identity() != es[3].Identity || parked[0].AcceptedSHA256 != other.String() ||
 		parked[0].AcceptedBy != "first" || parked[0].QuarantineKey == "" || parked[0].FrameSHA256 != identity.Sum(f.frames[es[3].Identity]) {
@@ -550,7 +550,7 @@ func TestBootClash(t *testing.T) {
 			if boot.Boot == clashed.Boot || s != spool || next != 1 {
 				t.Fatalf("boot %v spool %s next %d", boot, s, next)
 			}
-			for _, a := range f.queue.Asides(queue.Parked) {
+			for _, a := range f.queue.HeldBatches(queue.Parked) {
 				if a.Reason != "BOOT_ID_CLASH" {
 					t.Fatalf("parked for %s", a.Reason)
 				}
@@ -616,7 +616,7 @@ func TestTooLargeForCollector(t *testing.T) {
 	}})
 	f.run()
 	f.until("dead letter", func() bool { return f.queue.Stats().Dead == 1 })
-	if a := f.queue.Asides(queue.Dead)[0]; a.Reason != "FRAME_TOO_LARGE" {
+	if a := f.queue.HeldBatches(queue.Dead)[0]; a.Reason != "FRAME_TOO_LARGE" {
 		t.Errorf("reason %q", a.Reason)
 	}
 }
@@ -647,9 +647,9 @@ func TestDamagedOnDisk(t *testing.T) {
 	f.checkAccepted([]queue.Entry{es[0], es[2]})
 }
 
-// TestAsidesAreReported: whoever flushes has heard of every batch that was not accepted,
+// TestRefusalsAreReported: whoever flushes has heard of every batch that was not accepted,
 // with its reason, before the flush ends.
-func TestAsidesAreReported(t *testing.T) {
+func TestRefusalsAreReported(t *testing.T) {
 	f := newFixture(t)
 	es := f.append(4)
 	path := filepath.Join(f.dir, "00000000000000000001.lmq")
@@ -674,7 +674,7 @@ func TestAsidesAreReported(t *testing.T) {
 	}})
 	var mu sync.Mutex
 	got := map[identity.Batch]string{}
-	f.onAside = func(s queue.State, a queue.Aside) {
+	f.onAside = func(s queue.State, a queue.HeldBatch) {
 		time.Sleep(20 * time.Millisecond) // a slow listener: the flush waits for it
 		mu.Lock()
 		defer mu.Unlock()

@@ -22,11 +22,11 @@ import (
 
 // Sender has one loop, Run.
 type Sender struct {
-	cfg     Config
-	queue   *queue.Queue
-	log     *slog.Logger
-	now     func() time.Time
-	onAside func(queue.State, queue.Aside)
+	cfg       Config
+	queue     *queue.Queue
+	log       *slog.Logger
+	now       func() time.Time
+	onRefused func(queue.State, queue.HeldBatch)
 	// reporting is held while a batch leaves the queue without being accepted.
 	reporting sync.Mutex
 	metrics   *metrics
@@ -59,11 +59,11 @@ type Deps struct {
 	Registry prometheus.Registerer
 	Log      *slog.Logger
 	Now      func() time.Time
-	// OnAside is called for each batch that leaves the queue without being accepted: parked
+	// OnRefused is called for each batch that leaves the queue without being accepted: parked
 	// for a conflict or a clash, dead by a reject, or dropped because its bytes on disk are
 	// damaged (then it has no ID). It must return soon, as nothing is sent meanwhile, and must
 	// not flush. nil: nobody.
-	OnAside func(queue.State, queue.Aside)
+	OnRefused func(queue.State, queue.HeldBatch)
 }
 
 // New dials lazily; nothing is sent before Run.
@@ -71,7 +71,7 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onAside: d.OnAside, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {
@@ -110,7 +110,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	_, _ = h.Write([]byte(boot.Agent))
 	at := int(h.Sum32() % uint32(len(s.targets)))
 	for ctx.Err() == nil {
-		i, err := s.choose(ctx, at)
+		i, err := s.chooseTarget(ctx, at)
 		if err != nil {
 			return nil // only ctx ends the wait
 		}
@@ -120,11 +120,11 @@ func (s *Sender) Run(ctx context.Context) error {
 		progressed, err := s.session(ctx, t, i, boot, spool)
 		failed := err != nil && ctx.Err() == nil && !errors.Is(err, errOtherBoot)
 		fault := Fault("")
-		if failed && !s.stopping.opened && !s.stopping.hurried {
+		if failed && !s.stopping.opened && !s.stopping.seen {
 			fault = s.faultOf(ctx, t.address, err)
 		}
-		s.disconnected(i, err, failed, fault)
-		s.stopping.tried(len(s.targets))
+		s.noteDisconnected(i, err, failed, fault)
+		s.stopping.noteSession(len(s.targets))
 		if progressed {
 			t.backoff.Reset()
 		}
@@ -141,10 +141,10 @@ func (s *Sender) Run(ctx context.Context) error {
 	return nil
 }
 
-// choose waits for the first collector from at on whose back-off is over.
-func (s *Sender) choose(ctx context.Context, at int) (int, error) {
+// chooseTarget waits for the first collector from at on whose back-off is over.
+func (s *Sender) chooseTarget(ctx context.Context, at int) (int, error) {
 	for {
-		if s.stopping.hurry() {
+		if s.stopping.checkBegun() {
 			for _, t := range s.targets {
 				t.notBefore = time.Time{}
 			}
@@ -163,7 +163,7 @@ func (s *Sender) choose(ctx context.Context, at int) (int, error) {
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-s.stopping.wake():
+		case <-s.stopping.begin():
 			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
@@ -198,15 +198,15 @@ func (s *Sender) nextEntry(inFlight map[uint64]bool, want func(queue.Entry) bool
 	}
 }
 
-// takeOut takes a batch that will not be accepted out of the queue and reports it. Flush
+// removeRefused takes a batch that will not be accepted out of the queue and reports it. Flush
 // waits for the report, so that whoever flushed has heard of all that was refused.
-func (s *Sender) takeOut(state queue.State, out func() (queue.Aside, error)) (queue.Aside, error) {
+func (s *Sender) removeRefused(state queue.State, out func() (queue.HeldBatch, error)) (queue.HeldBatch, error) {
 	s.reporting.Lock()
 	defer s.reporting.Unlock()
 	a, err := out()
 	// An error beside an aside is of something else than this batch.
-	if a.AgentID != "" && s.onAside != nil {
-		s.onAside(state, a)
+	if a.AgentID != "" && s.onRefused != nil {
+		s.onRefused(state, a)
 	}
 	return a, err
 }

@@ -65,14 +65,14 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 	st, w, err := x.open(ctx, cancel, conn)
 	if err != nil {
 		if rpc.Reason(err) == reasonBootClash {
-			return false, x.clash("", err.Error())
+			return false, x.handleBootClash("", err.Error())
 		}
 		return false, fmt.Errorf("open stream: %w", err)
 	}
-	if err := x.welcome(w); err != nil {
+	if err := x.applyWelcome(w); err != nil {
 		return false, err
 	}
-	s.connected(i, w.GetCollectorId())
+	s.noteConnected(i, w.GetCollectorId())
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.write(gctx, st) })
 	g.Go(func() error { return x.read(gctx, st) })
@@ -119,9 +119,9 @@ func (x *session) firstPending() uint64 {
 	return 0
 }
 
-// welcome takes the window, and looks for a second sender of this boot: whatever is
+// applyWelcome takes the window, and looks for a second sender of this boot: whatever is
 // accepted at or above our next number was not sent by this queue.
-func (x *session) welcome(w *ingestv1.Welcome) error {
+func (x *session) applyWelcome(w *ingestv1.Welcome) error {
 	x.maxBatches, x.maxBytes, x.maxFrame = x.s.cfg.MaxInFlightBatches, int64(x.s.cfg.MaxInFlightBytes), w.GetMaxFrameBytes()
 	if n := int(w.GetMaxInFlightBatches()); n > 0 {
 		x.maxBatches = min(x.maxBatches, n)
@@ -190,7 +190,7 @@ func (x *session) serve(ctx context.Context) error {
 	defer progress.Stop()
 	stall := time.NewTicker(max(x.s.cfg.AnswerTimeout/4, minStallCheck))
 	defer stall.Stop()
-	x.s.tick(0)
+	x.s.logProgress(0)
 	var out chan []byte
 	var next []byte
 	for {
@@ -198,7 +198,7 @@ func (x *session) serve(ctx context.Context) error {
 		wake := x.s.waits.next(x.s.now())
 		if next == nil {
 			var err error
-			if next, err = x.plan(); err != nil {
+			if next, err = x.nextFrame(); err != nil {
 				return err
 			}
 			if next != nil {
@@ -216,17 +216,17 @@ func (x *session) serve(ctx context.Context) error {
 			case out <- next:
 				next, out = nil, nil
 			case r := <-x.in:
-				return x.answer(r)
+				return x.handleAnswer(r)
 			case <-stall.C:
 				if x.stalled() {
 					return errStalled
 				}
 			case <-timer:
 			case <-progress.C:
-				x.s.tick(0)
+				x.s.logProgress(0)
 			case <-changed:
 			case <-ctx.Done():
-				return x.drain()
+				return x.handleLateAnswers()
 			}
 			return nil
 		}()
@@ -236,12 +236,12 @@ func (x *session) serve(ctx context.Context) error {
 	}
 }
 
-// drain takes the answers that were read before the stream ended.
-func (x *session) drain() error {
+// handleLateAnswers takes the answers that were read before the stream ended.
+func (x *session) handleLateAnswers() error {
 	for {
 		select {
 		case r := <-x.in:
-			if err := x.answer(r); err != nil {
+			if err := x.handleAnswer(r); err != nil {
 				return err
 			}
 		default:
@@ -260,32 +260,32 @@ func (x *session) stalled() bool {
 	return false
 }
 
-// plan picks and launches the next batch, if the window, the gate and the queue allow
+// nextFrame picks and launches the next batch, if the window, the gate and the queue allow
 // one. errOtherBoot: this boot has nothing more to do.
-func (x *session) plan() ([]byte, error) {
+func (x *session) nextFrame() ([]byte, error) {
 	w := x.s.waits
 	for len(x.flights) < min(x.maxBatches, w.window) && !x.s.now().Before(w.gate) {
 		e, ok := x.s.nextEntry(x.inFlight, func(e queue.Entry) bool { return e.Identity.BootOf() == x.boot && e.Spool == x.spool })
 		if !ok {
-			return nil, x.otherBoot()
+			return nil, x.checkOtherBoot()
 		}
 		if x.bytes > 0 && x.bytes+int64(e.Bytes) > x.maxBytes {
 			break
 		}
-		f, err := x.load(e)
+		f, err := x.loadFrame(e)
 		if err != nil {
 			return nil, err
 		}
 		if f != nil {
-			x.launch(e, f)
+			x.startFlight(e, f)
 			return f, nil
 		}
 	}
 	return nil, nil
 }
 
-// otherBoot ends the session when only another boot has work.
-func (x *session) otherBoot() error {
+// checkOtherBoot ends the session when only another boot has work.
+func (x *session) checkOtherBoot() error {
 	if len(x.flights) > 0 {
 		return nil
 	}
@@ -295,8 +295,8 @@ func (x *session) otherBoot() error {
 	return nil
 }
 
-// load reads a frame; nil when the entry was settled instead.
-func (x *session) load(e queue.Entry) ([]byte, error) {
+// loadFrame reads a frame; nil when the entry was settled instead.
+func (x *session) loadFrame(e queue.Entry) ([]byte, error) {
 	b, err := x.s.queue.Frame(e.No)
 	switch {
 	case errors.Is(err, queue.ErrNotFound):
@@ -306,47 +306,47 @@ func (x *session) load(e queue.Entry) ([]byte, error) {
 		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "error", err)
 		x.s.metrics.damaged.Inc()
 		x.s.noteError("damaged on disk: " + e.Identity.String())
-		_, dropErr := x.s.takeOut(queue.Dropped, func() (queue.Aside, error) {
+		_, dropErr := x.s.removeRefused(queue.Dropped, func() (queue.HeldBatch, error) {
 			id := e.Identity
-			return queue.Aside{AgentID: id.Agent, BootID: id.Boot, SpoolID: e.Spool, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd,
-				QueuedAt: e.Created, At: x.s.now(), Verdict: queue.Verdict{Reason: reasonDamaged, Detail: err.Error()}}, x.s.queue.Drop(e.No)
+			return queue.HeldBatch{AgentID: id.Agent, BootID: id.Boot, SpoolID: e.Spool, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd,
+				QueuedAt: e.Created, At: x.s.now(), HoldReason: queue.HoldReason{Reason: reasonDamaged, Detail: err.Error()}}, x.s.queue.Drop(e.No)
 		})
-		return nil, ignoreGone(dropErr)
+		return nil, ignoreNotFound(dropErr)
 	case err != nil:
 		return nil, err
 	case x.maxFrame > 0 && uint64(len(b)) > x.maxFrame:
 		// It would end the stream each time.
-		return nil, x.deadLetter(e, queue.Verdict{Reason: reasonTooLarge, Collector: x.target.address,
+		return nil, x.deadLetter(e, queue.HoldReason{Reason: reasonTooLarge, Collector: x.target.address,
 			Detail: fmt.Sprintf("frame has %d bytes, the collector takes %d", len(b), x.maxFrame)})
 	}
 	return b, nil
 }
 
-// launch counts a batch as in flight before the writer has it, so that no answer is early.
-func (x *session) launch(e queue.Entry, frame []byte) {
+// startFlight counts a batch as in flight before the writer has it, so that no answer is early.
+func (x *session) startFlight(e queue.Entry, frame []byte) {
 	failpoint.Hit("agent.send.launch.before")
 	x.flights[identity.Sum(frame)] = &flight{entry: e, at: x.s.now()}
 	x.inFlight[e.No] = true
 	x.bytes += int64(e.Bytes)
 	x.s.metrics.sent.Inc()
 	x.s.metrics.sentBytes.Add(float64(e.Bytes))
-	x.count()
+	x.publishInFlight()
 }
 
-func (x *session) land(d identity.Digest, f *flight) {
+func (x *session) endFlight(d identity.Digest, f *flight) {
 	delete(x.flights, d)
 	delete(x.inFlight, f.entry.No)
 	x.bytes -= int64(f.entry.Bytes)
-	x.count()
+	x.publishInFlight()
 }
 
-func (x *session) count() {
+func (x *session) publishInFlight() {
 	n := len(x.flights)
 	x.s.metrics.inFlight.Set(float64(n))
 	x.s.update(func(st *Status) { st.InFlight = n })
 }
 
-func ignoreGone(err error) error {
+func ignoreNotFound(err error) error {
 	if errors.Is(err, queue.ErrNotFound) {
 		return nil
 	}

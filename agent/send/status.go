@@ -91,7 +91,7 @@ func (s *Sender) noteError(text string) {
 	})
 }
 
-func (s *Sender) connected(i int, collectorID string) {
+func (s *Sender) noteConnected(i int, collectorID string) {
 	now := s.now()
 	s.stopping.opened = true
 	address := s.targets[i].address
@@ -105,8 +105,8 @@ func (s *Sender) connected(i int, collectorID string) {
 	s.log.Info("connected", "collector", address, "collector_id", collectorID)
 }
 
-// disconnected notes the end of a session, and why where it failed; failed is false when the agent stops.
-func (s *Sender) disconnected(i int, err error, failed bool, fault Fault) {
+// noteDisconnected notes the end of a session, and why where it failed; failed is false when the agent stops.
+func (s *Sender) noteDisconnected(i int, err error, failed bool, fault Fault) {
 	now, address := s.now(), s.targets[i].address
 	s.metrics.connected.WithLabelValues(address).Set(0)
 	s.metrics.inFlight.Set(0)

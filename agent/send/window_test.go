@@ -44,7 +44,7 @@ func windowSession(t *testing.T) *session {
 func launched(t *testing.T, x *session) (n int) {
 	t.Helper()
 	for {
-		m, err := x.plan()
+		m, err := x.nextFrame()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func TestWindows(t *testing.T) {
 	} {
 		x := windowSession(t)
 		c.change(&x.s.cfg)
-		if err := x.welcome(c.welcome); err != nil {
+		if err := x.applyWelcome(c.welcome); err != nil {
 			t.Fatal(err)
 		}
 		if n := launched(t, x); n != c.want {
@@ -83,7 +83,7 @@ func TestWindows(t *testing.T) {
 			continue
 		}
 		for d, f := range x.flights { // what landed makes room
-			x.land(d, f)
+			x.endFlight(d, f)
 			x.inFlight[f.entry.No] = true // it would be answered
 			break
 		}

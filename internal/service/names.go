@@ -38,9 +38,9 @@ func knownSections() []string {
 	return slices.Clone(sections.names)
 }
 
-// notSettings are variables that other things than settings read: failpoints, and the
+// otherVariables are variables that other things than settings read: failpoints, and the
 // tests, whose environment the processes under test inherit.
-var notSettings = []string{failpoint.Env, "LIGHTMETRICS_SOAK", "LIGHTMETRICS_SEED", "LIGHTMETRICS_SCHEDULES", "LIGHTMETRICS_MUTANT",
+var otherVariables = []string{failpoint.Env, "LIGHTMETRICS_SOAK", "LIGHTMETRICS_SEED", "LIGHTMETRICS_SCHEDULES", "LIGHTMETRICS_MUTANT",
 	"LIGHTMETRICS_TEST_", "LIGHTMETRICS_BENCH_"}
 
 // Environ gives the variables that may be settings. It says on w which others are taken
@@ -57,5 +57,5 @@ func Environ(w io.Writer) []string {
 // the file ("" is none), and variables, that none of them knows.
 func CheckNames(file string, environ []string) error {
 	known := knownSections()
-	return errors.Join(config.CheckSections(file, known...), config.CheckEnvironment(environ, known, notSettings))
+	return errors.Join(config.CheckSections(file, known...), config.CheckEnvironment(environ, known, otherVariables))
 }

@@ -15,10 +15,10 @@ import (
 // reloader reads the settings of a running service again. Settings that a start would
 // refuse change nothing.
 type reloader[C any] struct {
-	spec    Spec[C]
-	service run.Service
-	tel     *telemetry.Telemetry
-	again   func() (C, telemetry.Config, error)
+	spec         Spec[C]
+	service      run.Service
+	tel          *telemetry.Telemetry
+	readSettings func() (C, telemetry.Config, error)
 	// The settings in force.
 	cfg  C
 	tcfg telemetry.Config
@@ -28,7 +28,7 @@ type reloader[C any] struct {
 }
 
 func newReloader[C any](s Spec[C], svc run.Service, tel *telemetry.Telemetry, cfg C, tcfg telemetry.Config, again func() (C, telemetry.Config, error)) *reloader[C] {
-	r := &reloader[C]{spec: s, service: svc, tel: tel, again: again, cfg: cfg, tcfg: tcfg,
+	r := &reloader[C]{spec: s, service: svc, tel: tel, readSettings: again, cfg: cfg, tcfg: tcfg,
 		successful: prometheus.NewGauge(prometheus.GaugeOpts{Name: "lightmetrics_config_last_reload_successful",
 			Help: "1 when the settings in force are those that were read last, 0 when the last reload was refused."}),
 		at: prometheus.NewGauge(prometheus.GaugeOpts{Name: "lightmetrics_config_last_reload_success_timestamp_seconds",
@@ -62,7 +62,7 @@ func (r *reloader[C]) reload() {
 }
 
 func (r *reloader[C]) apply() (applied, waiting []string, err error) {
-	next, tnext, err := r.again()
+	next, tnext, err := r.readSettings()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -27,8 +27,8 @@ type Options struct {
 	GRPC []grpc.ServerOption
 	// GRPCListener stands around the listener of gRPC.
 	GRPCListener func(net.Listener) net.Listener
-	// Introduce hears who makes a gRPC call before a byte of its messages is read. It must not wait.
-	Introduce func(context.Context, rpc.Principal)
+	// OnCaller hears who makes a gRPC call before a byte of its messages is read. It must not wait.
+	OnCaller func(context.Context, rpc.Principal)
 	// HTTP stands around every HTTP handler but the admin listener's.
 	HTTP func(http.Handler) http.Handler
 	// JSON are further options of the JSON API.
@@ -92,8 +92,8 @@ func New(name string, base Base, settings any, tel *telemetry.Telemetry, opt Opt
 	options := append([]grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(s.api.unary), grpc.ChainStreamInterceptor(s.api.stream),
 	}, opt.GRPC...)
-	if opt.Introduce != nil {
-		options = append(options, grpc.InTapHandle(auth.Tap(opt.Introduce)))
+	if opt.OnCaller != nil {
+		options = append(options, grpc.InTapHandle(auth.Tap(opt.OnCaller)))
 	}
 	if s.grpc, err = rpc.NewServer(base.TLS, auth, s.access, tel, options...); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

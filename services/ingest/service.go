@@ -114,7 +114,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
 	s.Server, err = service.New("ingest", cfg.Base, cfg, d.Telemetry, service.Options{
-		GRPC: s.grpcOptions(), GRPCListener: s.gate.listener, Introduce: s.introduce,
+		GRPC: s.grpcOptions(), GRPCListener: s.gate.listener, OnCaller: s.introduce,
 		JSON: []runtime.ServeMuxOption{runtime.WithMarshalerOption(frame.MediaType, frameMarshaler{})},
 	})
 	if err != nil {

@@ -125,8 +125,8 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 	if err != nil {
 		return err
 	}
-	eng.Hold(s.floor(eng, senders))
-	l, err := net.Listen("tcp", again(s.Addr(), s.cfg.Listen))
+	eng.SetFloor(s.floor(eng, senders))
+	l, err := net.Listen("tcp", previousOr(s.Addr(), s.cfg.Listen))
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 // start begins the loops that end with the service's context.
 func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
 	if s.cfg.AdminListen != "" {
-		ac := web.DefaultHTTP(again(s.AdminAddr(), s.cfg.AdminListen))
+		ac := web.DefaultHTTP(previousOr(s.AdminAddr(), s.cfg.AdminListen))
 		ac.Hosts = s.cfg.AdminHosts
 		al, err := ac.Open(context.Background())
 		if err != nil {
@@ -191,8 +191,8 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 	return nil
 }
 
-// again gives the address that was listened on before, so that clients find it.
-func again(before, configured string) string {
+// previousOr gives the address that was listened on before, so that clients find it.
+func previousOr(before, configured string) string {
 	if before != "" {
 		return before
 	}
@@ -201,7 +201,7 @@ func again(before, configured string) string {
 
 // ready says why the store can't do all of its work: take objects, and decide conditions.
 func ready(eng *engine.Engine) error {
-	return errors.Join(eng.Err(), eng.Room(), eng.Uncertain())
+	return errors.Join(eng.Err(), eng.CheckSpace(), eng.Uncertain())
 }
 
 // writeDamage shows what was found damaged.
@@ -234,7 +234,7 @@ func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) e
 		case <-reclaim.C:
 			due = s.cfg.ReclaimBelow > 0
 		}
-		for more := true; more && ctx.Err() == nil && eng.Room() == nil; {
+		for more := true; more && ctx.Err() == nil && eng.CheckSpace() == nil; {
 			var err error
 			if more, err = eng.Seal(); err != nil {
 				s.deps.Telemetry.Log.Warn("a segment's footer could not be written; the next rebuild of the index reads the segment", "error", err)

@@ -205,11 +205,11 @@ func kinds() []kind {
 		{framelog.Kind, func() []byte { return must(log.Marshal()) }, again(framelog.Parse, func(l framelog.Log) []byte { return must(l.Marshal()) })},
 		{snapshot.Kind, func() []byte { return must(snap.Marshal()) }, again(snapshot.Parse, func(s *snapshot.Snapshot) []byte { return must(s.Marshal()) })},
 		{snapshot.PackKind, func() []byte { return snapshot.PackKind.Marshal(packHeader{3, 4, []accepted.Batch{m.Batch()}}) }, readPack},
-		{queue.AsideKind, func() []byte {
+		{queue.HeldKind, func() []byte {
 			at := time.Unix(1_800_000_000, 5).UTC()
-			return queue.AsideKind.Marshal(queue.Aside{ID: "i", AgentID: agent, BootID: "boot-1", SpoolID: "s", SeqStart: 5, SeqEnd: 14, FrameSHA256: digest, FrameBytes: 9, QueuedAt: at, At: at,
-				Verdict: queue.Verdict{Reason: "IDENTITY_CONFLICT", Detail: "d", Collector: "c", AcceptedSHA256: digest.String(), AcceptedBy: "c2", AcceptedAt: &at, QuarantineKey: "k"}})
-		}, plain[queue.Aside](queue.AsideKind)},
+			return queue.HeldKind.Marshal(queue.HeldBatch{ID: "i", AgentID: agent, BootID: "boot-1", SpoolID: "s", SeqStart: 5, SeqEnd: 14, FrameSHA256: digest, FrameBytes: 9, QueuedAt: at, At: at,
+				HoldReason: queue.HoldReason{Reason: "IDENTITY_CONFLICT", Detail: "d", Collector: "c", AcceptedSHA256: digest.String(), AcceptedBy: "c2", AcceptedAt: &at, QuarantineKey: "k"}})
+		}, plain[queue.HeldBatch](queue.HeldKind)},
 		{publish.EpochKind, publish.Epoch{Number: 2, ID: strings.Repeat("0a", 16)}.Marshal, again(publish.ParseEpoch, publish.Epoch.Marshal)},
 		{publish.ItemKind, item.Marshal, at(item.Key(), publish.ParseItem, func(i *publish.Item) []byte { return i.Marshal() })},
 	}

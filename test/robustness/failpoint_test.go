@@ -29,7 +29,7 @@ const slow = 3 * time.Second
 var once = []string{
 	"objectstore.open.", "agent.queue.recover.", "ingest.start.", "ingest.qualify.", "ingest.store.get.authority.",
 	"ingest.store.create.authority.", "reconciler.store.get.authority.", "agent.send.hello.", "agent.send.welcome.",
-	"agent.queue.roll.", "agent.queue.reclaim.", "agent.queue.aside.", "agent.send.park.", "objectstore.log.roll.",
+	"agent.queue.roll.", "agent.queue.reclaim.", "agent.queue.hold.", "agent.send.park.", "objectstore.log.roll.",
 	"objectstore.reclaim.", "objectstore.index.flush.", "reconciler.store.create.intake.",
 }
 

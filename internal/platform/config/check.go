@@ -20,7 +20,7 @@ func check(root, defaults reflect.Value, prefix string, cfg any) error {
 	var errs []error
 	said := map[string]bool{} // a struct has the Check of what it embeds, too
 	inspect(root, defaults, prefix, nil,
-		func(n node) { errs = append(errs, n.effect(), n.form()) },
+		func(n node) { errs = append(errs, n.checkEffect(), n.checkForm()) },
 		func(path string, v reflect.Value) {
 			if c, ok := v.Interface().(Checker); ok {
 				if err := c.Check(); err != nil && !said[path+err.Error()] {
@@ -35,9 +35,9 @@ func check(root, defaults reflect.Value, prefix string, cfg any) error {
 	return errors.Join(errs...)
 }
 
-// effect refuses a setting that differs from its default and changes nothing, because
+// checkEffect refuses a setting that differs from its default and changes nothing, because
 // something that it needs is off: whoever wrote it believes that it is in force.
-func (n node) effect() error {
+func (n node) checkEffect() error {
 	if isEmpty(n.val) && isEmpty(n.def) || reflect.DeepEqual(n.val.Interface(), n.def.Interface()) {
 		return nil
 	}
@@ -49,13 +49,13 @@ func (n node) effect() error {
 	return nil
 }
 
-// form checks the text of a setting against its check tag.
-func (n node) form() error {
+// checkForm checks the text of a setting against its check tag.
+func (n node) checkForm() error {
 	kind := n.field.Tag.Get("check")
 	if kind == "" {
 		return nil
 	}
-	fn, ok := forms[kind]
+	fn, ok := textChecks[kind]
 	if !ok {
 		panic(fmt.Sprintf("config: %s: no check %q", n.path, kind))
 	}
@@ -82,8 +82,8 @@ func (n node) form() error {
 	return errors.Join(errs...)
 }
 
-// forms are the values of the check tag.
-var forms = map[string]func(string) error{
+// textChecks are the values of the check tag.
+var textChecks = map[string]func(string) error{
 	"listen":  CheckListen,
 	"address": CheckAddress,
 	"file":    checkFile,

@@ -134,7 +134,7 @@ func TestARefusedFileIsToldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	a.logTo(slog.New(slog.NewTextHandler(&b, nil)))
+	a.logRefusedFilesTo(slog.New(slog.NewTextHandler(&b, nil)))
 	for _, text := range []string{"principals: [null]", "principals: [null]", "principals: [{name: a, roles: [king]}]"} {
 		if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

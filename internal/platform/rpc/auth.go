@@ -86,8 +86,8 @@ func NewAuthenticator(c AuthConfig) (*Authenticator, error) {
 	return a, err
 }
 
-// logTo has a file of principals that is refused when it changed told to log.
-func (a *Authenticator) logTo(log *slog.Logger) {
+// logRefusedFilesTo has a file of principals that is refused when it changed told to log.
+func (a *Authenticator) logRefusedFilesTo(log *slog.Logger) {
 	if a.principals != nil {
 		a.principals.OnRefused(func(err error) {
 			log.Warn("the file of principals is refused; the one before stays in force", "error", err)
@@ -115,11 +115,11 @@ func (a *Authenticator) current() *principals {
 
 // Authenticate checks a bearer token ("" is none) or the verified client certificate.
 func (a *Authenticator) Authenticate(token string, conn *tls.ConnectionState) (Principal, error) {
-	return a.among(a.current(), token, conn)
+	return a.authenticateWith(a.current(), token, conn)
 }
 
-// among is Authenticate with these principals.
-func (a *Authenticator) among(ps *principals, token string, conn *tls.ConnectionState) (Principal, error) {
+// authenticateWith is Authenticate with these principals.
+func (a *Authenticator) authenticateWith(ps *principals, token string, conn *tls.ConnectionState) (Principal, error) {
 	switch a.mode {
 	case AuthNone:
 		return anonymous, nil

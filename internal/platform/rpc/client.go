@@ -51,7 +51,7 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 	}
 	creds := insecure.NewCredentials()
 	if configs != nil {
-		creds = freshTLS{credentials.NewTLS(configs()), configs}
+		creds = reloadingTLS{credentials.NewTLS(configs()), configs}
 	}
 	bo := backoff.DefaultConfig
 	bo.BaseDelay, bo.MaxDelay = 100*time.Millisecond, maxReconnectDelay
@@ -74,19 +74,19 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 	return conn, nil
 }
 
-// freshTLS asks for its configuration at each connection, so that a CA that was replaced
+// reloadingTLS asks for its configuration at each connection, so that a CA that was replaced
 // counts from the next one on.
-type freshTLS struct {
+type reloadingTLS struct {
 	credentials.TransportCredentials
 	configs func() *tls.Config
 }
 
-func (f freshTLS) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (f reloadingTLS) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return credentials.NewTLS(f.configs()).ClientHandshake(ctx, authority, c)
 }
 
-func (f freshTLS) Clone() credentials.TransportCredentials {
-	return freshTLS{f.TransportCredentials.Clone(), f.configs}
+func (f reloadingTLS) Clone() credentials.TransportCredentials {
+	return reloadingTLS{f.TransportCredentials.Clone(), f.configs}
 }
 
 // bearer sends the token of a setting, or what its file has by now.

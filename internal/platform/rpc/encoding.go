@@ -49,11 +49,11 @@ func checkEncoding(ctx context.Context) error {
 		Message: "grpc-encoding: compressed messages are not taken"}.Err()
 }
 
-// unfolded is the server's decompressor for gzip, before those of the process.
-type unfolded struct{}
+// noDecompressor is the server's decompressor for gzip, before those of the process.
+type noDecompressor struct{}
 
-func (unfolded) Do(io.Reader) ([]byte, error) { return nil, nil }
-func (unfolded) Type() string                 { return "gzip" }
+func (noDecompressor) Do(io.Reader) ([]byte, error) { return nil, nil }
+func (noDecompressor) Type() string                 { return "gzip" }
 
 func refuseEncoded(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if err := checkEncoding(ctx); err != nil {

@@ -28,21 +28,21 @@ func (a *Authenticator) identify(ctx context.Context, ps *principals) (Principal
 			conn = &t.State
 		}
 	}
-	p, err := a.among(ps, token, conn)
+	p, err := a.authenticateWith(ps, token, conn)
 	if err != nil {
 		return p, Failure{Code: codes.Unauthenticated, Reason: ReasonUnauthenticated, Message: err.Error()}.Err()
 	}
 	return p, nil
 }
 
-// door asks every call of a server who it is, and whether that one may.
-type door struct {
+// gatekeeper asks every call of a server who it is, and whether that one may.
+type gatekeeper struct {
 	*Authenticator
 	access Access
 }
 
-// judge says who calls, if that one may call the method.
-func (d door) judge(ctx context.Context, ps *principals, method string) (Principal, error) {
+// authorizeCall says who calls, if that one may call the method.
+func (d gatekeeper) authorizeCall(ctx context.Context, ps *principals, method string) (Principal, error) {
 	p, err := d.identify(ctx, ps)
 	if err != nil {
 		return p, err
@@ -50,7 +50,7 @@ func (d door) judge(ctx context.Context, ps *principals, method string) (Princip
 	return p, Status(d.access.Authorize(p, method))
 }
 
-func (d door) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (d gatekeeper) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if open(info.FullMethod) {
 		return next(ctx, req)
 	}
@@ -68,16 +68,16 @@ func (d door) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, ne
 	return next(ctx, req)
 }
 
-func (d door) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (d gatekeeper) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	if open(info.FullMethod) {
 		return next(srv, ss)
 	}
 	ps := d.current()
-	p, err := d.judge(ss.Context(), ps, info.FullMethod)
+	p, err := d.authorizeCall(ss.Context(), ps, info.FullMethod)
 	if err != nil {
 		return err
 	}
-	s := &judged{ServerStream: ss, door: d, ctx: WithPrincipal(ss.Context(), p), info: info, caller: p}
+	s := &recheckedStream{ServerStream: ss, gatekeeper: d, ctx: WithPrincipal(ss.Context(), p), info: info, caller: p}
 	s.seen.Store(ps)
 	return next(srv, s)
 }

@@ -117,8 +117,8 @@ func (e principalEntry) principal() (Principal, error) {
 	return p, nil
 }
 
-// nothing is the line of the first list that has null for an entry; 0 is none.
-func nothing(n *yaml.Node) int {
+// lineOfNull is the line of the first list that has null for an entry; 0 is none.
+func lineOfNull(n *yaml.Node) int {
 	for _, c := range n.Content {
 		e := c
 		if e.Kind == yaml.AliasNode {
@@ -127,7 +127,7 @@ func nothing(n *yaml.Node) int {
 		if n.Kind == yaml.SequenceNode && e.ShortTag() == "!!null" {
 			return c.Line
 		}
-		if line := nothing(c); line > 0 {
+		if line := lineOfNull(c); line > 0 {
 			return line
 		}
 	}
@@ -158,7 +158,7 @@ func parsePrincipals(file string, b []byte) (*principals, error) {
 	if err := yaml.Unmarshal(b, &root); err != nil {
 		return nil, fmt.Errorf("auth: %s: %w", file, err)
 	}
-	if line := nothing(&root); line > 0 { // the decoder leaves it out
+	if line := lineOfNull(&root); line > 0 { // the decoder leaves it out
 		return nil, fmt.Errorf("auth: %s: line %d: an entry of a list is null", file, line)
 	}
 	if f.Principals == nil { // a cut file would shut everybody out

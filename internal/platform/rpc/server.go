@@ -46,8 +46,8 @@ func NewServer(t ServerTLS, auth *Authenticator, access Access, tel *telemetry.T
 	unary := []grpc.UnaryServerInterceptor{refuseEncoded}
 	stream := []grpc.StreamServerInterceptor{refuseEncodedStream}
 	if auth != nil {
-		auth.logTo(tel.Log)
-		d := door{Authenticator: auth, access: access}
+		auth.logRefusedFilesTo(tel.Log)
+		d := gatekeeper{Authenticator: auth, access: access}
 		unary, stream = append(unary, d.unary), append(stream, d.stream)
 	}
 	log := tel.Log
@@ -65,7 +65,7 @@ func NewServer(t ServerTLS, auth *Authenticator, access Access, tel *telemetry.T
 		grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(tel.Tracer), otelgrpc.WithPropagators(propagation.TraceContext{}))),
 		grpc.StatsHandler(encodingStats{}),
 		//lint:ignore SA1019 the registry that replaces it is the process's, not the server's
-		grpc.RPCDecompressor(unfolded{}),
+		grpc.RPCDecompressor(noDecompressor{}),
 		grpc.MaxHeaderListSize(maxHeaderListBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: 30 * time.Second, Timeout: 10 * time.Second}),

@@ -86,10 +86,10 @@ func listen(ctx context.Context, address string, most int) (net.Listener, error)
 // address, as soon as they come: waiting ones would keep others out, and a client that is
 // closed goes elsewhere.
 func LimitConnections(l net.Listener, most int) net.Listener {
-	return &limited{Listener: l, most: most, from: map[string]int{}}
+	return &limitedListener{Listener: l, most: most, from: map[string]int{}}
 }
 
-type limited struct {
+type limitedListener struct {
 	net.Listener
 	most int
 
@@ -99,7 +99,7 @@ type limited struct {
 }
 
 // Accept gives the next connection within the bounds.
-func (l *limited) Accept() (net.Conn, error) {
+func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
@@ -116,7 +116,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *limited) enter(address string) bool {
+func (l *limitedListener) enter(address string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all >= l.most || l.from[address] >= l.most/2 {
@@ -127,7 +127,7 @@ func (l *limited) enter(address string) bool {
 	return true
 }
 
-func (l *limited) leave(address string) {
+func (l *limitedListener) leave(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all--

@@ -68,7 +68,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	_, _ = served[0].Close(), served[0].Close()
 	k.conns = make(chan *knock, 3)
-	l.(*limited).Listener = k
+	l.(*limitedListener).Listener = k
 	come("10.0.0.1:2000")
 	come("10.0.0.5:1") // the place is taken again
 	close(k.conns)

@@ -85,7 +85,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The standard library tells a wrong path from a wrong method, but only in plain text.
-	var said refusal
+	var said statusRecorder
 	h.ServeHTTP(&said, r)
 	if said.code != http.StatusMethodNotAllowed {
 		WriteError(w, http.StatusNotFound, "not_found", "no such path: "+r.URL.Path+"; / lists those that there are", nil)
@@ -97,20 +97,20 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		map[string]any{"allow": strings.Split(allow, ", ")})
 }
 
-// refusal takes the status and the header of an answer, and drops the rest.
-type refusal struct {
+// statusRecorder takes the status and the header of an answer, and drops the rest.
+type statusRecorder struct {
 	header http.Header
 	code   int
 }
 
-func (f *refusal) Header() http.Header {
+func (f *statusRecorder) Header() http.Header {
 	if f.header == nil {
 		f.header = http.Header{}
 	}
 	return f.header
 }
-func (f *refusal) Write(b []byte) (int, error) { return len(b), nil }
-func (f *refusal) WriteHeader(code int)        { f.code = code }
+func (f *statusRecorder) Write(b []byte) (int, error) { return len(b), nil }
+func (f *statusRecorder) WriteHeader(code int)        { f.code = code }
 
 // WriteError answers with a JSON object: error is a reason that callers may branch on,
 // message is for people; more goes beside them.

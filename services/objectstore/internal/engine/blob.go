@@ -24,7 +24,7 @@ type Blob struct {
 
 // NewBlob begins a large body.
 func (e *Engine) NewBlob() (*Blob, error) {
-	if err := errors.Join(e.Err(), e.room()); err != nil {
+	if err := errors.Join(e.Err(), e.checkSpace()); err != nil {
 		return nil, err
 	}
 	var raw [16]byte
@@ -55,7 +55,7 @@ func (b *Blob) Write(p []byte) (int, error) {
 		n := copy(b.buf[len(b.buf):BlockSize], p)
 		b.buf, p = b.buf[:len(b.buf)+n], p[n:]
 		if len(b.buf) == BlockSize {
-			if err := b.block(); err != nil {
+			if err := b.writeBlock(); err != nil {
 				return 0, err
 			}
 		}
@@ -63,11 +63,11 @@ func (b *Blob) Write(p []byte) (int, error) {
 	return total, nil
 }
 
-func (b *Blob) block() error {
+func (b *Blob) writeBlock() error {
 	if len(b.buf) == 0 {
 		return nil
 	}
-	if err := b.e.room(); err != nil {
+	if err := b.e.checkSpace(); err != nil {
 		return fmt.Errorf("write body: %w", err)
 	}
 	if _, err := b.w.Write(b.buf); err != nil {
@@ -82,7 +82,7 @@ func (b *Blob) block() error {
 // Finish makes the body durable. It is removed by Discard, or at the next open, unless a
 // record names it.
 func (b *Blob) Finish() (Extent, error) {
-	if err := b.block(); err != nil {
+	if err := b.writeBlock(); err != nil {
 		return b.ext, err
 	}
 	if err := b.w.Finish(); err != nil {

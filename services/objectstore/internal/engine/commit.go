@@ -40,15 +40,15 @@ func (c Cond) Check(b *Brief) error {
 
 // op waits for the committer.
 type op struct {
-	rec   record
-	obj   Object // of a put
-	cond  Cond
-	flush bool // decide nothing, write nothing: flush the index and answer
-	stone bool // a tombstone that is kept only while the key is absent (reclaiming space)
+	rec       record
+	obj       Object // of a put
+	cond      Cond
+	flush     bool // decide nothing, write nothing: flush the index and answer
+	tombstone bool // a tombstone that is kept only while the key is absent (reclaiming space)
 
 	change  func(map[string]Bucket) error // of the buckets
 	declare bool                          // the damages with unknown keys
-	rolling bool                          // write nothing: begin a new segment
+	roll    bool                          // write nothing: begin a new segment
 
 	keepFiles bool // body files that nothing needs any more stay
 
@@ -160,7 +160,7 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // exclusive operations are a batch of their own.
-func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare || o.rolling }
+func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare || o.roll }
 
 // overlay is the state of keys as the batch leaves them.
 type overlay struct {
@@ -188,15 +188,15 @@ func (e *Engine) commit(batch []*op) {
 		failpoint.Hit("objectstore.index.flush.after")
 		return
 	}
-	if batch[0].rolling {
+	if batch[0].roll {
 		batch[0].err = e.roll()
 		return
 	}
-	if err := e.idx.stalls(); err != nil {
+	if err := e.idx.mayStall(); err != nil {
 		failAll(batch, fmt.Errorf("the index takes nothing: %w", full(err)))
 		return
 	}
-	e.batchFull = e.room()
+	e.batchFull = e.checkSpace()
 	if e.head.pos.off >= e.opt.SegmentBytes {
 		if err := e.roll(); err != nil {
 			failAll(batch, err)
@@ -207,7 +207,7 @@ func (e *Engine) commit(batch []*op) {
 	view := &overlay{e: e, keys: make(map[string]*entry, len(batch))}
 	next := e.head
 	buf := e.logBuffer(batch)
-	defer func() { e.keepBuffer(buf) }()
+	defer func() { e.reuseBuffer(buf) }()
 	written := make([]*op, 0, len(batch))
 	for _, o := range batch {
 		if o.err = e.decide(view, o); o.err != nil || e.skipped(o) {
@@ -242,7 +242,7 @@ func (e *Engine) commit(batch []*op) {
 			failAll(batch, e.fail(err))
 			return
 		}
-		e.keepMark()
+		e.writeMark()
 	}
 	if e.opt.Observe != nil {
 		e.opt.Observe(stats)
@@ -264,7 +264,7 @@ func (e *Engine) logBuffer(batch []*op) []byte {
 	return e.scratch[:0]
 }
 
-func (e *Engine) keepBuffer(b []byte) {
+func (e *Engine) reuseBuffer(b []byte) {
 	if cap(b) <= keepBuffers {
 		e.scratch = b
 	}
@@ -279,7 +279,7 @@ func failAll(batch []*op, err error) {
 // skipped: decided without an error, but nothing is to be written. A delete of an absent
 // key is written where lost writes may have put it.
 func (e *Engine) skipped(o *op) bool {
-	return o.rec.kind == kindDelete && o.prev == nil && !o.stone && e.uncertain(nil) == nil
+	return o.rec.kind == kindDelete && o.prev == nil && !o.tombstone && e.uncertain(nil) == nil
 }
 
 func (e *Engine) decide(v *overlay, o *op) (err error) {
@@ -291,7 +291,7 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 		o.rec, err = e.declaration()
 		return err
 	}
-	if !o.stone {
+	if !o.tombstone {
 		if _, err := e.Bucket(r.bucket); err != nil {
 			return err
 		}
@@ -306,9 +306,9 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 		return e.batchFull
 	}
 	switch {
-	case o.stone && o.prev != nil, o.cond.atIsSet && (o.prev == nil || o.prev.pos != o.cond.at):
+	case o.tombstone && o.prev != nil, o.cond.atIsSet && (o.prev == nil || o.prev.pos != o.cond.at):
 		return ErrPrecondition
-	case o.stone || o.cond.atIsSet:
+	case o.tombstone || o.cond.atIsSet:
 		return nil
 	}
 	return e.checkCondition(o.cond, r.key, o.prev)
@@ -335,7 +335,7 @@ func (e *Engine) checkCondition(c Cond, key string, x *entry) error {
 func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 	failpoint.Hit("objectstore.log.write.before")
 	_, err := e.active.file.WriteAt(buf, at)
-	if vfs.IsFull(err) && e.relieve() {
+	if vfs.IsFull(err) && e.freeReserve() {
 		_, err = e.active.file.WriteAt(buf, at)
 	}
 	if err = full(err); err != nil {
@@ -364,7 +364,7 @@ func (e *Engine) roll() error {
 		if rerr := e.fs.Remove(segName(num)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 			return e.fail(errors.Join(err, rerr))
 		}
-		if e.relieve() {
+		if e.freeReserve() {
 			s, err = createSegment(e.fs, num, e.head.nextSeq)
 		}
 	}
@@ -402,7 +402,7 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 				err = set([]byte{spaceBuckets}, o.rec.body)
 			}
 		} else if o.rec.kind == kindDamages {
-			err = e.declare(b, o.rec.body)
+			err = e.applyDeclaration(b, o.rec.body)
 		} else {
 			err = e.applyObject(b, o, &next, delta)
 		}
@@ -475,7 +475,7 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 		next.objects--
 		next.bytes -= p.size
 		at := p.pos.off
-		if err := e.forget(b, segName(p.pos.seg), func(d Damage) bool { return d.Offset == at && d.Last == 0 }); err != nil {
+		if err := e.forgetDamage(b, segName(p.pos.seg), func(d Damage) bool { return d.Offset == at && d.Last == 0 }); err != nil {
 			return err
 		}
 		for _, f := range p.files {
@@ -486,7 +486,7 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 			if err := b.Delete(spaceKey(spaceFile, f), nil); err != nil {
 				return err
 			}
-			if err := e.forget(b, body.Name(f), func(Damage) bool { return true }); err != nil {
+			if err := e.forgetDamage(b, body.Name(f), func(Damage) bool { return true }); err != nil {
 				return err
 			}
 		}

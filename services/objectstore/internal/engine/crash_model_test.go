@@ -177,7 +177,7 @@ func look(e *Engine) (world, error) {
 
 // tidy: every body belongs to an object, and the log can be read from its start.
 func tidy(e *Engine) error {
-	err := e.unnamed(func(id string) error { return fmt.Errorf("body %s belongs to nothing", id) })
+	err := e.eachUnnamedBody(func(id string) error { return fmt.Errorf("body %s belongs to nothing", id) })
 	for c := e.Tail(0); ; {
 		_, _, more, rerr := c.Read(100, func(*Event) bool { return true })
 		if rerr != nil || !more {

@@ -216,15 +216,15 @@ func (e *Engine) declaration() (record, error) {
 	return r, err
 }
 
-// declare takes the list of a declaration in place of the one before.
-func (e *Engine) declare(b *pebble.Batch, body []byte) error {
+// applyDeclaration takes the list of a declaration in place of the one before.
+func (e *Engine) applyDeclaration(b *pebble.Batch, body []byte) error {
 	var list []Damage
 	if err := json.Unmarshal(body, &list); err != nil {
 		return fmt.Errorf("%w: list of damages: %w", ErrCorrupt, err)
 	}
 	for _, d := range e.damages.all() {
 		if d.Declared {
-			if err := e.forget(b, d.File, func(k Damage) bool { return k.Declared && k.Offset == d.Offset }); err != nil {
+			if err := e.forgetDamage(b, d.File, func(k Damage) bool { return k.Declared && k.Offset == d.Offset }); err != nil {
 				return err
 			}
 		}
@@ -235,8 +235,8 @@ func (e *Engine) declare(b *pebble.Batch, body []byte) error {
 	return nil
 }
 
-// declareFound writes down what this start has found, when keys of it are unknown.
-func (e *Engine) declareFound() error {
+// declareNewDamage writes down what this start has found, when keys of it are unknown.
+func (e *Engine) declareNewDamage() error {
 	for _, d := range e.damages.all() {
 		if d.Last > 0 && !d.Declared {
 			o := &op{declare: true}
@@ -263,8 +263,8 @@ func (e *Engine) loadDamages() error {
 	})
 }
 
-// forget removes places that nothing needs any more.
-func (e *Engine) forget(b *pebble.Batch, file string, gone func(Damage) bool) error {
+// forgetDamage removes places that nothing needs any more.
+func (e *Engine) forgetDamage(b *pebble.Batch, file string, gone func(Damage) bool) error {
 	if !e.damages.in(file) {
 		return nil
 	}

@@ -133,7 +133,7 @@ func (e *Engine) Stats() Stats {
 		Objects: e.counts.objects.Load(), ObjectBytes: e.counts.bytes.Load(),
 		Fsyncs: e.counts.fsyncs.Load(), Batches: e.counts.batches.Load(), Records: e.counts.records.Load(),
 		Poisoned: e.Err() != nil, IndexDiskBytes: e.idx.diskBytes(),
-		Damaged: e.damages.kept.Load(), Uncertain: e.Uncertain() != nil, Full: e.Room() != nil,
+		Damaged: e.damages.kept.Load(), Uncertain: e.Uncertain() != nil, Full: e.CheckSpace() != nil,
 	}
 	if free, _, err := e.fs.Free("."); err == nil {
 		s.FreeBytes = free

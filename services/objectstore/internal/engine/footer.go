@@ -289,7 +289,7 @@ func (e *Engine) closed() (list []uint64) {
 var errNoFooter = errors.New("no footer")
 
 func (e *Engine) writeFooter(s *segment) (err error) {
-	if s.blind {
+	if s.saltUnknown {
 		return errNoFooter
 	}
 	tmp := fmt.Sprintf("%s/footer-%016x", tmpDir, s.number)
@@ -301,7 +301,7 @@ func (e *Engine) writeFooter(s *segment) (err error) {
 		return fmt.Errorf("make footer: %w", err)
 	}
 	w := &footerWriter{f: f, out: footer{Segment: s.number, Salt: s.salt, FirstSeq: s.firstSeq, Length: e.segmentLength(s.number)}}
-	if err = e.gather(w, s); err == nil {
+	if err = e.collectEntries(w, s); err == nil {
 		err = w.finish()
 	}
 	if err == nil {
@@ -317,8 +317,8 @@ func (e *Engine) writeFooter(s *segment) (err error) {
 	return e.fs.SyncDir(footerDir)
 }
 
-// gather reads a segment. Where it is damaged, what the index knows stands in.
-func (e *Engine) gather(w *footerWriter, s *segment) error {
+// collectEntries reads a segment. Where it is damaged, what the index knows stands in.
+func (e *Engine) collectEntries(w *footerWriter, s *segment) error {
 	sc := newScanner(s, segHeaderSize, w.out.Length)
 	w.out.NextSeq = max(1, s.firstSeq)
 	for {
@@ -328,7 +328,7 @@ func (e *Engine) gather(w *footerWriter, s *segment) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.As(err, &bad):
-			if err := e.gatherDamage(w, sc, r, at, bad); err != nil {
+			if err := e.collectAroundDamage(w, sc, r, at, bad); err != nil {
 				return err
 			}
 			continue
@@ -338,13 +338,13 @@ func (e *Engine) gather(w *footerWriter, s *segment) error {
 				Reason: fmt.Sprintf("record %d where %d was due", r.seq, w.out.NextSeq), First: w.out.NextSeq, Last: max(w.out.NextSeq, r.seq) - 1})
 		}
 		w.out.NextSeq = max(w.out.NextSeq, r.seq+1)
-		if err := w.record(&r, position{s.number, at}); err != nil {
+		if err := w.addRecord(&r, position{s.number, at}); err != nil {
 			return err
 		}
 	}
 }
 
-func (w *footerWriter) record(r *record, pos position) error {
+func (w *footerWriter) addRecord(r *record, pos position) error {
 	it := footerItem{key: objectKey(r.bucket, r.key)[1:], seq: r.seq}
 	switch r.kind {
 	case kindBuckets:
@@ -365,25 +365,25 @@ func (w *footerWriter) record(r *record, pos position) error {
 	return w.add(it)
 }
 
-// gatherDamage passes a damaged record. A footer that is used later knows of the objects
+// collectAroundDamage passes a damaged record. A footer that is used later knows of the objects
 // what the index knows now, but what else was there is lost.
-func (e *Engine) gatherDamage(w *footerWriter, sc *logScanner, r record, at int64, bad *CorruptError) error {
+func (e *Engine) collectAroundDamage(w *footerWriter, sc *logScanner, r record, at int64, bad *CorruptError) error {
 	pos := position{sc.seg.number, at}
 	d := Damage{File: segName(pos.seg), Offset: at, Reason: bad.Reason}
 	due := w.out.NextSeq
 	known := r.kind != 0
 	if !known {
-		r, known = sc.correct(due)
+		r, known = sc.correctRecord(due)
 	}
 	if known && r.kind != kindBuckets && r.kind != kindDamages {
 		d.Length, d.Bucket, d.Key = r.size(), r.bucket, r.key
-		sc.pass(at + r.size())
+		sc.skipTo(at + r.size())
 		w.out.NextSeq = max(due, r.seq+1)
 		w.out.Damages = append(w.out.Damages, d)
-		return w.record(&r, pos)
+		return w.addRecord(&r, pos)
 	}
-	to := sc.find(due, nil)
-	sc.pass(to)
+	to := sc.findRecord(due, nil)
+	sc.skipTo(to)
 	d.Length, d.First, d.Last = to-at, due, due
 	if n, _, err := sc.next(); err == nil || n.kind != 0 {
 		d.Last = max(due, n.seq-1)
@@ -393,7 +393,7 @@ func (e *Engine) gatherDamage(w *footerWriter, sc *logScanner, r record, at int6
 		next.release()
 		w.out.NextSeq = d.Last + 1
 	}
-	sc.pass(to)
+	sc.skipTo(to)
 	w.out.Damages = append(w.out.Damages, d)
 	return e.entriesIn(pos.seg, at, to, func(bucket, key string, x *entry) error {
 		return w.add(footerItem{key: objectKey(bucket, key)[1:], seq: x.seq, entry: x.encode(nil)})

@@ -149,20 +149,20 @@ func (x *index) healthy() error {
 	return nil
 }
 
-// stalls says whether a write might have to wait for a flush that fails.
-func (x *index) stalls() error {
+// mayStall says whether a write might have to wait for a flush that fails.
+func (x *index) mayStall() error {
 	if x.unflushed.Load() < indexMemtable {
 		return nil
 	}
 	return x.healthy()
 }
 
-// indexPatience bounds what waits for a flush: it is tried again for ever by the index.
-const indexPatience = 30 * time.Second
+// indexFlushTimeout bounds what waits for a flush: it is tried again for ever by the index.
+const indexFlushTimeout = 30 * time.Second
 
 // flush makes everything that was applied durable, or says why it could not be done.
 func (x *index) flush() error {
-	if err := x.stalls(); err != nil {
+	if err := x.mayStall(); err != nil {
 		return fmt.Errorf("flush index: %w", full(err))
 	}
 	done, err := x.db.AsyncFlush()
@@ -171,7 +171,7 @@ func (x *index) flush() error {
 	}
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
-	for end := time.Now().Add(indexPatience); ; {
+	for end := time.Now().Add(indexFlushTimeout); ; {
 		select {
 		case <-done:
 			return nil
@@ -207,7 +207,7 @@ func (x *index) close() error {
 		return err
 	case <-x.dead:
 		return nil
-	case <-time.After(indexPatience):
+	case <-time.After(indexFlushTimeout):
 		return errors.New("close index: it takes too long")
 	}
 }

@@ -62,8 +62,8 @@ func (e *Engine) openMark() error {
 	return nil
 }
 
-// keepMark writes down that everything up to head is acknowledged from now on.
-func (e *Engine) keepMark() {
+// writeMark writes down that everything up to head is acknowledged from now on.
+func (e *Engine) writeMark() {
 	m := mark{e.head.pos, e.head.salt, e.head.nextSeq}
 	if _, err := e.mark.file.WriteAt(m.encode(), 0); err != nil {
 		if !e.mark.warned {
@@ -85,8 +85,8 @@ func (e *Engine) syncMark() {
 	}
 }
 
-// acked is the offset up to which a segment was acknowledged at least.
-func (e *Engine) acked(s *segment) int64 {
+// ackedUpTo is the offset up to which a segment was acknowledged at least.
+func (e *Engine) ackedUpTo(s *segment) int64 {
 	m := e.mark.was
 	if m.pos.seg == s.number && m.salt == s.salt {
 		return m.pos.off

@@ -48,7 +48,7 @@ func Open(opt Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	failpoint.Hit("objectstore.open.index.before")
-	if err := e.settle(numbers); err != nil {
+	if err := e.syncExisting(numbers); err != nil {
 		return nil, err
 	}
 	if err := e.catchUp(numbers); err != nil {
@@ -143,10 +143,10 @@ func (e *Engine) openSegments() ([]uint64, error) {
 	return numbers, nil
 }
 
-// settle makes durable what is read from now on. A process that was killed leaves bytes
+// syncExisting makes durable what is read from now on. A process that was killed leaves bytes
 // and names that only the page cache has: a power loss would take back what the next one
 // has shown, and the index would know records that the log has lost.
-func (e *Engine) settle(numbers []uint64) error {
+func (e *Engine) syncExisting(numbers []uint64) error {
 	if n := len(numbers); n > 0 {
 		if err := e.segments[numbers[n-1]].file.Sync(); err != nil {
 			return fmt.Errorf("fsync %s: %w", segName(numbers[n-1]), err)
@@ -208,7 +208,7 @@ func (e *Engine) dropIndex(cause error) error {
 // openIndex opens the index, or begins a new one when it is damaged or of another log.
 func (e *Engine) openIndex(numbers []uint64) (err error) {
 	for try := 0; ; try++ {
-		if e.idx, err = openIndex(pebblevfs.OnDiskFull(e.opt.IndexFS, e.relieveIndex), e.opt.IndexDir); vfs.IsFull(err) {
+		if e.idx, err = openIndex(pebblevfs.OnDiskFull(e.opt.IndexFS, e.onIndexDiskFull), e.opt.IndexDir); vfs.IsFull(err) {
 			return full(err) // nothing is wrong with the index
 		} else if err == nil {
 			if err = e.loadCheckpoint(numbers); err == nil {
@@ -274,7 +274,7 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	}
 	for num, u := range uses {
 		if s := e.segments[num]; s != nil {
-			s.adopt(u.salt, u.firstSeq)
+			s.adoptSalt(u.salt, u.firstSeq)
 			e.live[num], e.tombs[num] = u.live, u.tombs
 		} else if u.live != 0 {
 			e.live[num] = u.live
@@ -296,7 +296,7 @@ func (e *Engine) sweep() error {
 			return err
 		}
 	}
-	return e.unnamed(func(id string) error {
+	return e.eachUnnamedBody(func(id string) error {
 		if e.Uncertain() != nil {
 			return nil // a lost record may have named it
 		}
@@ -307,8 +307,8 @@ func (e *Engine) sweep() error {
 	})
 }
 
-// unnamed calls fn for each body that no object names.
-func (e *Engine) unnamed(fn func(id string) error) error {
+// eachUnnamedBody calls fn for each body that no object names.
+func (e *Engine) eachUnnamedBody(fn func(id string) error) error {
 	return e.bodies.List(func(id string) error {
 		err := e.idx.get(spaceKey(spaceFile, id), func([]byte) error { return nil })
 		if errors.Is(err, ErrNotFound) {

@@ -68,7 +68,7 @@ func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte
 		}
 		return record{}, nil, fmt.Errorf("read %s: %w", segName(seg.number), err)
 	}
-	if seg.blind {
+	if seg.saltUnknown {
 		return bad(seg.bad.Reason)
 	}
 	r, _, err := decodeHead(b, seg.salt)

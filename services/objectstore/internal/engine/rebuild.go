@@ -31,13 +31,13 @@ func (e *Engine) closeTail(s *segment) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.As(err, &bad):
-			if !errors.Is(err, errUnreadable) && torn(s, at, size, e.acked(s)) {
+			if !errors.Is(err, errUnreadable) && isTornTail(s, at, size, e.ackedUpTo(s)) {
 				return e.cutTail(s, at, bad)
 			}
 			if r.kind != 0 {
-				sc.pass(at + r.size())
+				sc.skipTo(at + r.size())
 			} else {
-				sc.pass(sc.find(0, nil))
+				sc.skipTo(sc.findRecord(0, nil))
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func (e *Engine) cutTail(s *segment, at int64, bad *CorruptError) error {
 func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 	closed := slices.Clone(numbers)
 	if n := len(numbers); n > 0 {
-		if last := e.segments[numbers[n-1]]; last.blind || e.length[last.number] < e.opt.SegmentBytes/replayedShare {
+		if last := e.segments[numbers[n-1]]; last.saltUnknown || e.length[last.number] < e.opt.SegmentBytes/replayedShare {
 			closed = closed[:n-1]
 		} else if err := e.closeTail(last); err != nil {
 			return false, err
@@ -82,7 +82,7 @@ func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 	b := &rebuild{e: e, named: map[position]Damage{}}
 	defer b.close()
 	for _, num := range closed {
-		if ok, err := b.open(num); !ok || err != nil {
+		if ok, err := b.openFooter(num); !ok || err != nil {
 			return false, err
 		}
 	}
@@ -108,8 +108,8 @@ func (b *rebuild) close() {
 	}
 }
 
-// open reads a segment's footer, and makes it when it is missing, damaged, or of something else.
-func (b *rebuild) open(num uint64) (bool, error) {
+// openFooter reads a segment's footer, and makes it when it is missing, damaged, or of something else.
+func (b *rebuild) openFooter(num uint64) (bool, error) {
 	e := b.e
 	s := e.segments[num]
 	out, f, err := readFooter(e.fs, num)
@@ -128,7 +128,7 @@ func (b *rebuild) open(num uint64) (bool, error) {
 		e.quarantine(Damage{File: segName(num), Length: maxSegment, First: 1, Last: e.seqBehind(num),
 			Reason: "the segment is missing, and its footer cannot be read: " + err.Error()})
 		return true, nil
-	case s.blind:
+	case s.saltUnknown:
 		return false, nil
 	default:
 		if err := e.writeFooter(s); err != nil {
@@ -141,7 +141,7 @@ func (b *rebuild) open(num uint64) (bool, error) {
 	}
 	b.footers, b.files = append(b.footers, out), append(b.files, f)
 	e.footed[num] = true
-	b.check(s, out)
+	b.compareWithSegment(s, out)
 	for _, r := range out.Runs {
 		rd := newRunReader(num, f, r)
 		if err := rd.next(); err == nil {
@@ -153,13 +153,13 @@ func (b *rebuild) open(num uint64) (bool, error) {
 	return true, nil
 }
 
-// check compares a segment with its footer, and takes over the damages that the footer has.
-func (b *rebuild) check(s *segment, out footer) {
+// compareWithSegment compares a segment with its footer, and takes over the damages that the footer has.
+func (b *rebuild) compareWithSegment(s *segment, out footer) {
 	e, file := b.e, segName(out.Segment)
 	if s == nil {
 		e.quarantine(Damage{File: file, Length: maxSegment, Reason: "the segment is missing"})
 	} else {
-		s.adopt(out.Salt, out.FirstSeq)
+		s.adoptSalt(out.Salt, out.FirstSeq)
 		if size := e.length[out.Segment]; size < out.Length {
 			e.quarantine(Damage{File: file, Offset: size, Length: out.Length - size, Reason: fmt.Sprintf("records up to byte %d are missing", out.Length)})
 		}
@@ -227,7 +227,7 @@ func (b *rebuild) merge() error {
 	for len(b.runs) > 0 {
 		r := b.runs[0]
 		if last.key != nil && !bytes.Equal(last.key, r.item.key) {
-			if err := b.put(batch, last); err != nil {
+			if err := b.putEntry(batch, last); err != nil {
 				return err
 			}
 		}
@@ -249,7 +249,7 @@ func (b *rebuild) merge() error {
 		}
 	}
 	if last.key != nil {
-		if err := b.put(batch, last); err != nil {
+		if err := b.putEntry(batch, last); err != nil {
 			return err
 		}
 	}
@@ -259,7 +259,7 @@ func (b *rebuild) merge() error {
 	return nil
 }
 
-func (b *rebuild) put(batch *pebble.Batch, it footerItem) error {
+func (b *rebuild) putEntry(batch *pebble.Batch, it footerItem) error {
 	if len(it.entry) == 0 {
 		return nil // deleted
 	}
@@ -320,7 +320,7 @@ func (b *rebuild) finish() error {
 		}
 	}
 	if declared.DeclareSeq > 0 {
-		if err := e.declare(batch, declared.Declared); err != nil {
+		if err := e.applyDeclaration(batch, declared.Declared); err != nil {
 			return err
 		}
 	}

@@ -17,9 +17,9 @@ const defaultReclaimBelow = 0.4
 // full. Tombstones go only when nothing is older, so copying them alone would never end.
 const tombstoneShare = 0.25
 
-// Hold sets the function that gives the first record that readers of the log still
+// SetFloor sets the function that gives the first record that readers of the log still
 // need; segments from there on are not dropped. Call it before Reclaim is used.
-func (e *Engine) Hold(floor func() uint64) { e.floor = floor }
+func (e *Engine) SetFloor(floor func() uint64) { e.floor = floor }
 
 // A copy takes so many records or bytes before it waits for them: they share their fsyncs,
 // and the writes of clients need not wait for more than that.
@@ -43,11 +43,11 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 		return 0, nil
 	}
 	for {
-		seg, oldest := e.victim()
+		seg, oldest := e.pickSegment()
 		if seg == nil {
 			return 0, nil
 		}
-		n, err := e.rewrite(ctx, seg, oldest)
+		n, err := e.rewriteSegment(ctx, seg, oldest)
 		seg.release()
 		if errors.Is(err, errKept) {
 			continue
@@ -59,23 +59,23 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 // errKept: the segment has damage, which is in quarantine now, and stays.
 var errKept = errors.New("the segment is damaged and stays")
 
-func (e *Engine) rewrite(ctx context.Context, seg *segment, oldest bool) (int64, error) {
+func (e *Engine) rewriteSegment(ctx context.Context, seg *segment, oldest bool) (int64, error) {
 	failpoint.Hit("objectstore.reclaim.begin.before")
 	size := e.segmentLength(seg.number)
-	if _, err := e.copyLive(ctx, seg, size, oldest, false); err != nil {
+	if _, err := e.copyLiveRecords(ctx, seg, size, oldest, false); err != nil {
 		return 0, err
 	}
 	failpoint.Hit("objectstore.reclaim.copy.after")
-	if err := e.closeCopy(ctx); err != nil {
+	if err := e.finishCopy(ctx); err != nil {
 		return 0, err
 	}
 	failpoint.Hit("objectstore.reclaim.drop.before")
-	return size, e.drop(seg)
+	return size, e.dropSegment(seg)
 }
 
-// closeCopy repeats the lists of buckets and damages behind what was copied, and makes the
+// finishCopy repeats the lists of buckets and damages behind what was copied, and makes the
 // index durable.
-func (e *Engine) closeCopy(ctx context.Context) error {
+func (e *Engine) finishCopy(ctx context.Context) error {
 	keep := func(map[string]Bucket) error { return nil }
 	if err := e.submit(ctx, &op{rec: record{kind: kindBuckets, flags: flagQuiet}, change: keep}); err != nil {
 		return fmt.Errorf("reclaim: %w", err)
@@ -89,10 +89,10 @@ func (e *Engine) closeCopy(ctx context.Context) error {
 	return nil
 }
 
-// copyLive copies what is still needed of a segment to the end of the log. Damage ends it
+// copyLiveRecords copies what is still needed of a segment to the end of the log. Damage ends it
 // with errKept, unless it repairs: then records of which one byte is damaged are copied
 // too, and counted, and the others are passed.
-func (e *Engine) copyLive(ctx context.Context, seg *segment, size int64, oldest, repairs bool) (salvaged int64, err error) {
+func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, oldest, repairs bool) (salvaged int64, err error) {
 	sc := newScanner(seg, segHeaderSize, size)
 	c := &copier{e: e, ctx: ctx, oldest: oldest}
 	defer func() { err = errors.Join(err, c.wait()) }()
@@ -106,9 +106,9 @@ func (e *Engine) copyLive(ctx context.Context, seg *segment, size int64, oldest,
 		if errors.As(err, &bad) {
 			if fixed, ok := sc.salvage(due, at); repairs && ok {
 				r, err = fixed, nil
-				sc.pass(at + r.size())
+				sc.skipTo(at + r.size())
 				salvaged++
-			} else if kept, err := e.damagedCopy(sc, r, at, bad); err != nil || kept && !repairs {
+			} else if kept, err := e.skipDamagedRecord(sc, r, at, bad); err != nil || kept && !repairs {
 				return salvaged, errors.Join(err, errKept)
 			} else {
 				continue
@@ -122,22 +122,22 @@ func (e *Engine) copyLive(ctx context.Context, seg *segment, size int64, oldest,
 	return salvaged, ctx.Err()
 }
 
-// damagedCopy passes a damaged record; kept says that it went into quarantine, because it
+// skipDamagedRecord passes a damaged record; kept says that it went into quarantine, because it
 // is in use, or because nobody knows what it was.
-func (e *Engine) damagedCopy(sc *logScanner, r record, at int64, bad *CorruptError) (kept bool, err error) {
+func (e *Engine) skipDamagedRecord(sc *logScanner, r record, at int64, bad *CorruptError) (kept bool, err error) {
 	d := Damage{File: bad.File, Offset: at, Reason: bad.Reason}
 	if r.kind == kindPut || r.kind == kindLost {
 		x, err := e.idx.object(r.bucket, r.key)
 		if err != nil {
 			return false, err
 		}
-		sc.pass(at + r.size())
+		sc.skipTo(at + r.size())
 		if x == nil || x.pos != (position{sc.seg.number, at}) {
 			return false, nil
 		}
 		d.Length, d.Bucket, d.Key = r.size(), r.bucket, r.key
 	} else {
-		sc.pass(sc.find(0, nil))
+		sc.skipTo(sc.findRecord(0, nil))
 		d.Length = sc.off - at
 	}
 	e.quarantine(d)
@@ -150,8 +150,8 @@ func (e *Engine) segmentLength(n uint64) int64 {
 	return e.length[n]
 }
 
-// victim takes a reference to the segment to rewrite; oldest says that no older one is left.
-func (e *Engine) victim() (best *segment, oldest bool) {
+// pickSegment takes a reference to the segment to rewrite; oldest says that no older one is left.
+func (e *Engine) pickSegment() (best *segment, oldest bool) {
 	floor := ^uint64(0)
 	if e.floor != nil {
 		floor = e.floor()
@@ -177,12 +177,12 @@ func (e *Engine) victim() (best *segment, oldest bool) {
 		if i > 0 { // those of the oldest hide nothing
 			kept += e.tombs[n]
 		}
-		if f := float64(kept) / float64(max(1, e.length[n])); f < share && e.roomFor(kept) {
+		if f := float64(kept) / float64(max(1, e.length[n])); f < share && e.hasSpaceFor(kept) {
 			best, oldest, share = e.segments[n], i == 0, f
 		}
 	}
 	if best == nil && share > 0 && float64(tombs) > tombstoneShare*float64(total) &&
-		!e.damages.in(segName(numbers[0])) && e.roomFor(e.live[numbers[0]]) {
+		!e.damages.in(segName(numbers[0])) && e.hasSpaceFor(e.live[numbers[0]]) {
 		best, oldest = e.segments[numbers[0]], true
 	}
 	if best == nil || !best.acquire() {
@@ -224,7 +224,7 @@ func (c *copier) relocate(r record, at position) error {
 		if err != nil || x != nil {
 			return err
 		}
-		o.stone = true
+		o.tombstone = true
 	default:
 		return nil
 	}
@@ -262,8 +262,8 @@ func (e *Engine) removeFooter(num uint64) error {
 	return nil
 }
 
-// drop removes a segment that holds nothing live.
-func (e *Engine) drop(seg *segment) error {
+// dropSegment removes a segment that holds nothing live.
+func (e *Engine) dropSegment(seg *segment) error {
 	e.mu.Lock()
 	live := e.live[seg.number]
 	if live != 0 {

@@ -112,7 +112,7 @@ func TestCopiesGiveWay(t *testing.T) {
 		t.Errorf("a copy over a newer object: %v", err)
 	}
 	e.want("k", []byte("newer"))
-	stone := &op{rec: record{kind: kindDelete, flags: flagQuiet, bucket: "bkt", key: "k"}, stone: true}
+	stone := &op{rec: record{kind: kindDelete, flags: flagQuiet, bucket: "bkt", key: "k"}, tombstone: true}
 	if err := e.submit(ctx, stone); !errors.Is(err, ErrPrecondition) {
 		t.Errorf("the copy of a tombstone over an object: %v", err)
 	}

@@ -40,11 +40,11 @@ func (e *Engine) Repair(ctx context.Context) (Repaired, error) {
 	if err := vfs.EnsureDir(e.fs, quarantineDir); err != nil {
 		return r, err
 	}
-	if err := e.submit(ctx, &op{rolling: true}); err != nil {
+	if err := e.submit(ctx, &op{roll: true}); err != nil {
 		return r, fmt.Errorf("repair: %w", err)
 	}
 	p := &repair{e: e, ctx: ctx, out: &r}
-	for _, step := range []func() error{p.copySurvivors, p.writeLosses, p.moveSegments, p.moveBodies, p.forgetAll} {
+	for _, step := range []func() error{p.copySurvivors, p.writeLosses, p.moveSegments, p.moveBodies, p.forgetAllDamage} {
 		if err := step(); err != nil {
 			return r, fmt.Errorf("repair: %w", err)
 		}
@@ -71,7 +71,7 @@ func (p *repair) copySurvivors() error {
 		if s.bad != nil || e.damages.in(segName(num)) {
 			p.segments = append(p.segments, num)
 			var n int64
-			n, err = e.copyLive(p.ctx, s, e.segmentLength(num), false, true)
+			n, err = e.copyLiveRecords(p.ctx, s, e.segmentLength(num), false, true)
 			p.out.Salvaged += n
 		}
 		s.release()
@@ -118,14 +118,14 @@ func (p *repair) writeLosses() error {
 // moveSegments takes damaged segments out of the log, and forgets those that are missing.
 func (p *repair) moveSegments() error {
 	e := p.e
-	if err := e.closeCopy(p.ctx); err != nil {
+	if err := e.finishCopy(p.ctx); err != nil {
 		return err
 	}
 	for _, num := range p.segments {
 		if err := e.removeFooter(num); err != nil {
 			return err
 		}
-		if err := p.move(segName(num)); err != nil {
+		if err := p.moveFile(segName(num)); err != nil {
 			return err
 		}
 		e.mu.Lock()
@@ -153,13 +153,13 @@ func (p *repair) moveSegments() error {
 	return nil
 }
 
-// move puts a file into quarantine.
-func (p *repair) move(name string) error {
-	return p.moved(vfs.MoveAside(p.e.fs, name, quarantineDir))
+// moveFile puts a file into quarantine.
+func (p *repair) moveFile(name string) error {
+	return p.noteMoved(vfs.MoveAside(p.e.fs, name, quarantineDir))
 }
 
-// moved notes what was put into quarantine.
-func (p *repair) moved(to string, err error) error {
+// noteMoved notes what was put into quarantine.
+func (p *repair) noteMoved(to string, err error) error {
 	if err == nil && to != "" {
 		p.out.Files = append(p.out.Files, to)
 	}
@@ -169,16 +169,16 @@ func (p *repair) moved(to string, err error) error {
 // moveBodies takes bodies that no object names out of the store: those of lost objects,
 // and those of which the record was lost.
 func (p *repair) moveBodies() error {
-	return p.e.unnamed(func(id string) error { return p.moved(p.e.bodies.SetAside(id)) })
+	return p.e.eachUnnamedBody(func(id string) error { return p.noteMoved(p.e.bodies.SetAside(id)) })
 }
 
-// forgetAll writes down that nothing is damaged any more.
-func (p *repair) forgetAll() error {
+// forgetAllDamage writes down that nothing is damaged any more.
+func (p *repair) forgetAllDamage() error {
 	e := p.e
 	b := e.idx.db.NewBatch()
 	defer b.Close()
 	for _, d := range e.damages.all() {
-		if err := e.forget(b, d.File, func(Damage) bool { return true }); err != nil {
+		if err := e.forgetDamage(b, d.File, func(Damage) bool { return true }); err != nil {
 			return err
 		}
 	}
@@ -196,5 +196,5 @@ func (p *repair) forgetAll() error {
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return err
 	}
-	return e.closeCopy(p.ctx)
+	return e.finishCopy(p.ctx)
 }

@@ -43,15 +43,15 @@ func (e *Engine) replay(numbers []uint64) error {
 		if i > 0 {
 			prev = numbers[i-1]
 		}
-		from := e.enter(seg, e.indexed || e.head.pos.seg == num-1 || prev < e.mark.was.pos.seg && e.mark.was.pos.seg < num, size)
+		from := e.enterSegment(seg, e.indexed || e.head.pos.seg == num-1 || prev < e.mark.was.pos.seg && e.mark.was.pos.seg < num, size)
 		if err := e.replaySegment(seg, from, size, last); err != nil {
 			return err
 		}
 		if last {
-			healthy = seg.bad == nil && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.acked(seg)
+			healthy = seg.bad == nil && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.ackedUpTo(seg)
 		}
 	}
-	if e.lostEnd(numbers) {
+	if e.findLostEnd(numbers) {
 		healthy = false
 	}
 	found, err := e.recoverBuckets()
@@ -67,7 +67,7 @@ func (e *Engine) replay(numbers []uint64) error {
 	e.end, e.endSeq = e.head.pos, e.head.nextSeq
 	e.counts.objects.Store(e.head.objects)
 	e.counts.bytes.Store(e.head.bytes)
-	return e.declareFound()
+	return e.declareNewDamage()
 }
 
 // findFooters learns which closed segments have a footer, and builds an index from them
@@ -91,9 +91,9 @@ func (e *Engine) findFooters(numbers []uint64) error {
 	return err
 }
 
-// enter puts the head at the first record of a segment that is not in the index yet. It
+// enterSegment puts the head at the first record of a segment that is not in the index yet. It
 // follows when no segment between it and the head can have been reclaimed.
-func (e *Engine) enter(seg *segment, follows bool, size int64) int64 {
+func (e *Engine) enterSegment(seg *segment, follows bool, size int64) int64 {
 	if seg.number == e.head.pos.seg {
 		if size < e.head.pos.off {
 			e.quarantine(Damage{File: segName(seg.number), Offset: size, Length: e.head.pos.off - size,
@@ -111,8 +111,8 @@ func (e *Engine) enter(seg *segment, follows bool, size int64) int64 {
 	return segHeaderSize
 }
 
-// lostEnd says whether writes that were acknowledged are not in the log, and keeps that.
-func (e *Engine) lostEnd(numbers []uint64) bool {
+// findLostEnd says whether writes that were acknowledged are not in the log, and keeps that.
+func (e *Engine) findLostEnd(numbers []uint64) bool {
 	m := e.mark.was
 	if s := e.segments[m.pos.seg]; s != nil && s.bad == nil && s.salt != m.salt {
 		return false // of another log
@@ -156,15 +156,15 @@ func (e *Engine) replaySegment(seg *segment, from, size int64, last bool) error 
 		case errors.Is(err, io.EOF):
 			return p.flush(at)
 		case errors.As(err, &bad):
-			if last && !errors.Is(err, errUnreadable) && torn(seg, at, size, e.acked(seg)) {
+			if last && !errors.Is(err, errUnreadable) && isTornTail(seg, at, size, e.ackedUpTo(seg)) {
 				if err := e.cutTail(seg, at, bad); err != nil {
 					return err
 				}
 				return p.flush(at)
 			}
-			err = p.damaged(r, at, bad)
+			err = p.skipDamage(r, at, bad)
 		case err == nil:
-			err = p.take(r, at)
+			err = p.applyRecord(r, at)
 		}
 		if err != nil {
 			return err
@@ -191,9 +191,9 @@ func (p *replayer) flush(to int64) error {
 	return err
 }
 
-// take applies a record. One that is not where its sequence belongs shows that others are
+// applyRecord applies a record. One that is not where its sequence belongs shows that others are
 // missing, or is a copy of an old one, which must not count twice.
-func (p *replayer) take(r record, at int64) error {
+func (p *replayer) applyRecord(r record, at int64) error {
 	if r.seq != p.next.nextSeq {
 		d := Damage{File: segName(p.seg.number), Offset: at, Length: r.size(), Reason: fmt.Sprintf("record %d where %d was due", r.seq, p.next.nextSeq)}
 		if r.seq > p.next.nextSeq {
@@ -205,7 +205,7 @@ func (p *replayer) take(r record, at int64) error {
 		}
 	}
 	p.next.nextSeq = r.seq + 1
-	o, err := p.view.replayed(r, position{p.seg.number, at})
+	o, err := p.view.toOp(r, position{p.seg.number, at})
 	if err != nil {
 		return fmt.Errorf("%s at byte %d: %w", segName(p.seg.number), at, err)
 	}
@@ -215,19 +215,19 @@ func (p *replayer) take(r record, at int64) error {
 	return nil
 }
 
-// damaged keeps the damage at the scanner's offset, applies what is known of the record,
+// skipDamage keeps the damage at the scanner's offset, applies what is known of the record,
 // and passes it.
-func (p *replayer) damaged(r record, at int64, bad *CorruptError) error {
+func (p *replayer) skipDamage(r record, at int64, bad *CorruptError) error {
 	file := segName(p.seg.number)
 	known := r.kind != 0
 	if !known {
-		r, known = p.sc.correct(p.next.nextSeq)
+		r, known = p.sc.correctRecord(p.next.nextSeq)
 	}
 	if known && r.seq >= p.next.nextSeq {
 		d := Damage{File: file, Offset: at, Length: r.size(), Reason: bad.Reason, Bucket: r.bucket, Key: r.key}
-		p.sc.pass(at + r.size())
+		p.sc.skipTo(at + r.size())
 		if r.kind == kindBuckets || r.kind == kindDamages {
-			body, ok := p.listOf(&r, at)
+			body, ok := p.readListBody(&r, at)
 			if !ok {
 				d.First, d.Last = r.seq, r.seq
 				p.e.quarantine(d)
@@ -237,11 +237,11 @@ func (p *replayer) damaged(r record, at int64, bad *CorruptError) error {
 			r.body = body
 		}
 		p.e.quarantine(d)
-		return p.take(r, at)
+		return p.applyRecord(r, at)
 	}
-	end := p.sc.find(p.next.nextSeq, nil)
+	end := p.sc.findRecord(p.next.nextSeq, nil)
 	d := Damage{File: file, Offset: at, Length: end - at, Reason: bad.Reason, First: p.next.nextSeq, Last: p.next.nextSeq}
-	p.sc.pass(end)
+	p.sc.skipTo(end)
 	if r, _, err := p.sc.next(); err == nil || r.kind != 0 {
 		d.Last = max(d.First, r.seq-1)
 		if r.seq == d.First { // what is damaged was no record: nothing is lost
@@ -250,16 +250,16 @@ func (p *replayer) damaged(r record, at int64, bad *CorruptError) error {
 			p.next.nextSeq = r.seq
 		}
 	} else {
-		d.Last = max(d.First, p.lastOf())
+		d.Last = max(d.First, p.lastPossibleSeq())
 		p.next.nextSeq = d.Last + 1
 	}
 	p.e.quarantine(d)
-	p.sc.pass(end)
+	p.sc.skipTo(end)
 	return nil
 }
 
-// lastOf is the last sequence that the segment can have had, as far as that is known.
-func (p *replayer) lastOf() uint64 {
+// lastPossibleSeq is the last sequence that the segment can have had, as far as that is known.
+func (p *replayer) lastPossibleSeq() uint64 {
 	if s := p.e.segments[p.seg.number+1]; s != nil && s.firstSeq > 0 {
 		return s.firstSeq - 1
 	}
@@ -269,8 +269,8 @@ func (p *replayer) lastOf() uint64 {
 	return 0
 }
 
-// listOf reads the list of buckets, or of damages, from a damaged record, of which one byte is wrong.
-func (p *replayer) listOf(r *record, at int64) ([]byte, bool) {
+// readListBody reads the list of buckets, or of damages, from a damaged record, of which one byte is wrong.
+func (p *replayer) readListBody(r *record, at int64) ([]byte, bool) {
 	b := make([]byte, r.bodyLen)
 	if n, _ := p.seg.file.ReadAt(b, at+int64(r.headLen())); n < len(b) {
 		return nil, false
@@ -281,8 +281,8 @@ func (p *replayer) listOf(r *record, at int64) ([]byte, bool) {
 	return b, json.Valid(b)
 }
 
-// replayed makes of a record the operation that wrote it.
-func (v *overlay) replayed(r record, pos position) (*op, error) {
+// toOp makes of a record the operation that wrote it.
+func (v *overlay) toOp(r record, pos position) (*op, error) {
 	if r.kind == kindBuckets || r.kind == kindDamages {
 		r.body = append([]byte(nil), r.body...)
 		return &op{rec: r}, nil

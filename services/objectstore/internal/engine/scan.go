@@ -29,8 +29,8 @@ func newScanner(seg *segment, from, end int64) *logScanner {
 	return &logScanner{seg: seg, off: max(from, segHeaderSize), end: end}
 }
 
-// window gives n bytes at the scanner's offset, or as many as there are before end.
-func (s *logScanner) window(n int) ([]byte, error) {
+// peek gives n bytes at the scanner's offset, or as many as there are before end.
+func (s *logScanner) peek(n int) ([]byte, error) {
 	have := s.base + int64(len(s.buf)) - s.off
 	if s.off >= s.base && have >= int64(n) {
 		return s.buf[s.off-s.base:][:n], nil
@@ -64,13 +64,13 @@ func (s *logScanner) next() (record, int64, error) {
 	bad := func(r record, reason string) (record, int64, error) {
 		return r, at, &CorruptError{segName(s.seg.number), at, reason}
 	}
-	if s.seg.blind {
+	if s.seg.saltUnknown {
 		return bad(record{}, s.seg.bad.Reason)
 	}
 	need := headSize
 	var r record
 	for {
-		b, err := s.window(need)
+		b, err := s.peek(need)
 		if err != nil {
 			_, _, cerr := bad(record{}, "cannot be read: "+err.Error())
 			return record{}, at, errors.Join(cerr, errUnreadable)
@@ -91,7 +91,7 @@ func (s *logScanner) next() (record, int64, error) {
 		return bad(r, "body is cut off")
 	}
 	if !s.skip {
-		b, err := s.window(need + int(r.bodyLen))
+		b, err := s.peek(need + int(r.bodyLen))
 		if err != nil {
 			_, _, cerr := bad(r, "cannot be read: "+err.Error())
 			return r, at, errors.Join(cerr, errUnreadable)
@@ -108,18 +108,18 @@ func (s *logScanner) next() (record, int64, error) {
 	return r, at, nil
 }
 
-// pass goes on at an offset behind damage.
-func (s *logScanner) pass(to int64) { s.off = min(to, s.end) }
+// skipTo goes on at an offset behind damage.
+func (s *logScanner) skipTo(to int64) { s.off = min(to, s.end) }
 
-// correct gives the record at the scanner's offset, of whose head one byte is damaged. It
+// correctRecord gives the record at the scanner's offset, of whose head one byte is damaged. It
 // must have the sequence that is due, and a record, or the end, where it ends. Its body
 // is not read.
-func (s *logScanner) correct(due uint64) (record, bool) {
-	if s.seg.blind {
+func (s *logScanner) correctRecord(due uint64) (record, bool) {
+	if s.seg.saltUnknown {
 		return record{}, false
 	}
 	at := s.off
-	b, err := s.window(int(min(maxCorrected, s.end-at)))
+	b, err := s.peek(int(min(maxCorrected, s.end-at)))
 	if err != nil {
 		return record{}, false
 	}
@@ -144,13 +144,13 @@ func (s *logScanner) correct(due uint64) (record, bool) {
 // body, is all that is damaged. A checksum of 32 bits is too short to correct what clients
 // have stored by it alone: a body must have the MD5 that its ETag is, too.
 func (s *logScanner) salvage(due uint64, at int64) (record, bool) {
-	s.pass(at)
+	s.skipTo(at)
 	head := newScanner(s.seg, at, s.end)
 	head.skip = true
 	r, _, err := head.next()
 	if err != nil {
 		var ok bool
-		if r, ok = s.correct(due); !ok {
+		if r, ok = s.correctRecord(due); !ok {
 			return r, false
 		}
 	}
@@ -171,10 +171,10 @@ func (s *logScanner) salvage(due uint64, at int64) (record, bool) {
 	return r, fmt.Sprintf("%x", md5.Sum(r.body)) == o.ETag
 }
 
-// find gives the offset of the first valid head behind the scanner's offset whose
+// findRecord gives the offset of the first valid head behind the scanner's offset whose
 // sequence is at least from and that want takes; the end when there is none.
-func (s *logScanner) find(from uint64, want func(*record) bool) int64 {
-	if s.seg.blind {
+func (s *logScanner) findRecord(from uint64, want func(*record) bool) int64 {
+	if s.seg.saltUnknown {
 		return s.end
 	}
 	const step = 1 << 20
@@ -199,13 +199,13 @@ func (s *logScanner) find(from uint64, want func(*record) bool) int64 {
 	return s.end
 }
 
-// torn decides whether the damage at off of the last segment is what a crash leaves.
+// isTornTail decides whether the damage at off of the last segment is what a crash leaves.
 // Then it was not acknowledged, and no valid record behind it belongs to a batch that
 // began behind it, since a batch is written only after the one before is durable.
-func torn(seg *segment, off, end, acked int64) bool {
-	if off < acked || end-off > tailLimit || seg.blind {
+func isTornTail(seg *segment, off, end, acked int64) bool {
+	if off < acked || end-off > tailLimit || seg.saltUnknown {
 		return false
 	}
 	sc := newScanner(seg, off, end)
-	return sc.find(0, func(r *record) bool { return int64(r.batch) > off }) == end
+	return sc.findRecord(0, func(r *record) bool { return int64(r.batch) > off }) == end
 }

@@ -29,13 +29,13 @@ const (
 
 // segment is one file of the log.
 type segment struct {
-	number   uint64
-	salt     uint32 // seeds the checksums of heads, so that no client can forge a record
-	firstSeq uint64
-	file     vfs.File
-	bad      *CorruptError // the header's damage; nil: it is whole
-	blind    bool          // the salt is not known: no record can be verified
-	refs     atomic.Int64  // the engine's own and one per reader; the file is closed at 0
+	number      uint64
+	salt        uint32 // seeds the checksums of heads, so that no client can forge a record
+	firstSeq    uint64
+	file        vfs.File
+	bad         *CorruptError // the header's damage; nil: it is whole
+	saltUnknown bool          // the salt is not known: no record can be verified
+	refs        atomic.Int64  // the engine's own and one per reader; the file is closed at 0
 }
 
 func segName(n uint64) string { return fmt.Sprintf("%s/%016x.seg", logDir, n) }
@@ -117,7 +117,7 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	s.refs.Store(1)
 	h := make([]byte, segHeaderSize)
 	if _, err := f.ReadAt(h, 0); err != nil {
-		s.bad, s.blind = &CorruptError{segName(number), 0, "header cannot be read: " + err.Error()}, true
+		s.bad, s.saltUnknown = &CorruptError{segName(number), 0, "header cannot be read: " + err.Error()}, true
 		return s, nil
 	}
 	s.salt, s.firstSeq = binary.LittleEndian.Uint32(h[12:]), binary.LittleEndian.Uint64(h[24:])
@@ -135,7 +135,7 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	}
 	if reason != "" {
 		s.bad = &CorruptError{segName(number), 0, reason}
-		s.blind = !s.deriveSalt(h)
+		s.saltUnknown = !s.deriveSalt(h)
 	}
 	return s, nil
 }
@@ -174,9 +174,9 @@ func (s *segment) deriveSalt(header []byte) bool {
 	return false
 }
 
-// adopt gives a segment without a readable header the salt that something else knows.
-func (s *segment) adopt(salt uint32, firstSeq uint64) {
-	if s.blind {
-		s.salt, s.firstSeq, s.blind = salt, firstSeq, false
+// adoptSalt gives a segment without a readable header the salt that something else knows.
+func (s *segment) adoptSalt(salt uint32, firstSeq uint64) {
+	if s.saltUnknown {
+		s.salt, s.firstSeq, s.saltUnknown = salt, firstSeq, false
 	}
 }

@@ -67,17 +67,17 @@ func (e *Engine) openReserve() error {
 	}
 	s.full.Store(true) // until room has found the reserve whole
 	s.warned = true
-	e.room()
+	e.checkSpace()
 	if s.full.Load() {
 		e.opt.Log.Error("the disk is full: objects can be read and deleted only", "reserve", s.held)
 	}
 	return nil
 }
 
-// Room says whether there is room for new objects; ErrFull when there is not.
-func (e *Engine) Room() error { return e.room() }
+// CheckSpace says whether there is room for new objects; ErrFull when there is not.
+func (e *Engine) CheckSpace() error { return e.checkSpace() }
 
-func (e *Engine) room() error {
+func (e *Engine) checkSpace() error {
 	s := &e.space
 	if s.want <= 0 {
 		return nil
@@ -93,7 +93,7 @@ func (e *Engine) room() error {
 	defer s.mu.Unlock()
 	step := max(1, s.want/reserveStep)
 	for free < step && s.held > 0 {
-		if !e.release(step) {
+		if !e.shrinkReserve(step) {
 			break
 		}
 		if free, _, err = e.fs.Free("."); err != nil {
@@ -127,8 +127,8 @@ func (e *Engine) room() error {
 	return nil
 }
 
-// release gives some of the reserve back; false when nothing is left. It needs mu.
-func (e *Engine) release(n int64) bool {
+// shrinkReserve gives some of the reserve back; false when nothing is left. It needs mu.
+func (e *Engine) shrinkReserve(n int64) bool {
 	s := &e.space
 	if s.held == 0 || s.file == nil {
 		return false
@@ -142,23 +142,23 @@ func (e *Engine) release(n int64) bool {
 	return true
 }
 
-// relieve is called where a write failed for lack of room; it may be tried again then.
-func (e *Engine) relieve() bool {
+// freeReserve is called where a write failed for lack of room; it may be tried again then.
+func (e *Engine) freeReserve() bool {
 	e.space.mu.Lock()
 	defer e.space.mu.Unlock()
-	return e.release(max(1, e.space.want/reserveStep))
+	return e.shrinkReserve(max(1, e.space.want/reserveStep))
 }
 
-// relieveIndex holds the index's writes back for a while when nothing is left, because it
+// onIndexDiskFull holds the index's writes back for a while when nothing is left, because it
 // tries again at once.
-func (e *Engine) relieveIndex() {
-	if !e.relieve() {
+func (e *Engine) onIndexDiskFull() {
+	if !e.freeReserve() {
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// roomFor says whether so many bytes can be copied within the log, the reserve included.
-func (e *Engine) roomFor(n int64) bool {
+// hasSpaceFor says whether so many bytes can be copied within the log, the reserve included.
+func (e *Engine) hasSpaceFor(n int64) bool {
 	if e.space.want <= 0 {
 		return true
 	}

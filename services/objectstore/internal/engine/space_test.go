@@ -106,7 +106,7 @@ func TestReserve(t *testing.T) {
 		}
 		fsys.room.Add(n)
 	}
-	if err := e.Room(); err != nil || e.Stats().ReserveBytes != 1<<20 {
+	if err := e.CheckSpace(); err != nil || e.Stats().ReserveBytes != 1<<20 {
 		t.Errorf("there is room again: %v, %+v", err, e.Stats())
 	}
 	e.put("after", pattern(100, 1))
@@ -171,7 +171,7 @@ func TestIndexOnAFullDiskStopsNothing(t *testing.T) {
 	go func() { e.done(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(2 * indexPatience):
+	case <-time.After(2 * indexFlushTimeout):
 		t.Fatal("the end waits for the index")
 	}
 	if _, err := Open(opt); !errors.Is(err, ErrFull) {

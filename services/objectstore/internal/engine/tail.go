@@ -61,7 +61,7 @@ func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed
 				break
 			}
 			if err != nil { // events of damaged records are missed, not those behind them
-				sc.pass(sc.find(c.next, nil))
+				sc.skipTo(sc.findRecord(c.next, nil))
 				c.pos.off = sc.off
 				continue
 			}

@@ -99,9 +99,9 @@ func (e *Engine) verifySegment(ctx context.Context, num uint64, v *Verified) err
 			return e.verifyFooter(num)
 		case errors.As(err, &bad):
 			if r.kind != 0 {
-				sc.pass(at + r.size())
+				sc.skipTo(at + r.size())
 			} else {
-				sc.pass(sc.find(0, nil))
+				sc.skipTo(sc.findRecord(0, nil))
 			}
 			e.quarantine(Damage{File: bad.File, Offset: at, Length: sc.off - at, Reason: bad.Reason, Bucket: r.bucket, Key: r.key})
 		default:

@@ -137,7 +137,7 @@ func (s *Sender) Run(ctx context.Context) (err error) {
 	lastSave := time.Time{}
 	for ctx.Err() == nil {
 		_, changed := s.Engine.End()
-		events, missed, more, err := cur.Read(batchSize, s.wants)
+		events, missed, more, err := cur.Read(batchSize, s.matches)
 		if missed > 0 && s.Missed != nil {
 			s.Missed(missed)
 		}
@@ -165,7 +165,7 @@ func (s *Sender) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-func (s *Sender) wants(e *engine.Event) bool {
+func (s *Sender) matches(e *engine.Event) bool {
 	h := &s.Hook
 	if h.Bucket != "" && e.Bucket != h.Bucket || !strings.HasPrefix(e.Key, h.Prefix) {
 		return false

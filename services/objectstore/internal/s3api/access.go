@@ -121,8 +121,8 @@ func (c *call) setPolicy(text []byte) error {
 	return nil
 }
 
-// bucketFor gives the bucket of the request when the caller may do action in it.
-func (c *call) bucketFor(action string) error {
+// authorizeBucket gives the bucket of the request when the caller may do action in it.
+func (c *call) authorizeBucket(action string) error {
 	if err := c.authorize(action, c.bucket, "", nil); err != nil {
 		return err
 	}

@@ -21,12 +21,12 @@ import (
 
 // upload is a body that was read and verified: inline, or in a file.
 type upload struct {
-	body []byte
-	blob *engine.Blob
-	size int64
-	etag string
-	sum  engine.Checksum
-	memo func() // gives memory back
+	body       []byte
+	blob       *engine.Blob
+	size       int64
+	etag       string
+	sum        engine.Checksum
+	freeMemory func() // gives memory back
 }
 
 // release discards what was not handed to the engine.
@@ -34,8 +34,8 @@ func (u *upload) release() {
 	if u.blob != nil {
 		u.blob.Discard()
 	}
-	if u.memo != nil {
-		u.memo()
+	if u.freeMemory != nil {
+		u.freeMemory()
 	}
 }
 
@@ -53,8 +53,8 @@ type digest struct {
 	decodedLen int64
 }
 
-// expectations reads the headers that say what the body must be.
-func (c *call) expectations() (*digest, error) {
+// readExpectations reads the headers that say what the body must be.
+func (c *call) readExpectations() (*digest, error) {
 	h := c.r.Header
 	d := &digest{md5: md5.New(), wantSHA: c.auth.SHA256, decodedLen: c.r.ContentLength}
 	if vs := h["Content-Md5"]; len(vs) > 0 {
@@ -178,11 +178,11 @@ func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
 type source struct {
 	io.Reader
 	trailer func() http.Header
-	pace    *paced // nil: the bytes come from the store itself
+	pace    *pacedReader // nil: the bytes come from the store itself
 }
 
 func (c *call) source(d *digest) *source {
-	pace := &paced{r: c.r.Body, rc: http.NewResponseController(c.w), idle: c.IdleTimeout}
+	pace := &pacedReader{r: c.r.Body, rc: http.NewResponseController(c.w), idle: c.IdleTimeout}
 	if c.auth.Chunked() {
 		ch := c.auth.NewChunks(pace, d.decodedLen, d.trailers)
 		return &source{ch, ch.Trailer, pace}
@@ -190,9 +190,9 @@ func (c *call) source(d *digest) *source {
 	return &source{pace, func() http.Header { return nil }, pace}
 }
 
-// paced gives a client so long for each next piece of its body, and tells the body's
+// pacedReader gives a client so long for each next piece of its body, and tells the body's
 // share of the memory how it comes along.
-type paced struct {
+type pacedReader struct {
 	r     io.Reader
 	rc    *http.ResponseController
 	idle  time.Duration
@@ -200,7 +200,7 @@ type paced struct {
 	share *share // nil until there is one
 }
 
-func (p *paced) Read(b []byte) (int, error) {
+func (p *pacedReader) Read(b []byte) (int, error) {
 	// A socket deadline is wall time by nature.
 	now := time.Now()
 	if now.Sub(p.set) > p.idle/4 {
@@ -214,7 +214,7 @@ func (p *paced) Read(b []byte) (int, error) {
 		// Looked at after the deadline was set: a share that is revoked from here on has
 		// its own deadline set behind ours.
 		if p.share.revoked.Load() {
-			return 0, errTooSlow
+			return 0, errSlowBody
 		}
 	}
 	n, err := p.r.Read(b)
@@ -222,7 +222,7 @@ func (p *paced) Read(b []byte) (int, error) {
 		p.share.reading.Store(0)
 		p.share.arrived.Add(int64(n))
 		if err != nil && p.share.revoked.Load() {
-			return n, errTooSlow
+			return n, errSlowBody
 		}
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -231,7 +231,7 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-var errTooSlow = s3err.RequestTimeout.With("The body came too slowly while other requests waited for the memory that it held.")
+var errSlowBody = s3err.RequestTimeout.With("The body came too slowly while other requests waited for the memory that it held.")
 
 // receive reads and verifies a body. Small ones stay in memory, others go to a file.
 func (c *call) receive(d *digest) (*upload, error) {
@@ -275,7 +275,7 @@ func (c *call) receiveInline(u *upload, d *digest, src *source) error {
 		copy(buf, first[:have])
 		c.buffers.Put(&first)
 	}
-	u.memo = func() {
+	u.freeMemory = func() {
 		c.buffers.Put(&buf)
 		s.release()
 	}
@@ -296,7 +296,7 @@ func (c *call) receiveFile(u *upload, d *digest, src *source) error {
 		return err
 	}
 	buf := c.buffer(128 << 10)
-	u.memo = func() {
+	u.freeMemory = func() {
 		c.buffers.Put(&buf)
 		s.release()
 	}
@@ -343,7 +343,7 @@ func bodyError(err error) error {
 }
 
 // reserve waits for a share of the memory for bodies; pace is the body that fills it.
-func (c *call) reserve(n int64, pace *paced) (*share, error) {
+func (c *call) reserve(n int64, pace *pacedReader) (*share, error) {
 	s, err := c.memory.acquire(c.r.Context(), n, http.NewResponseController(c.w))
 	if err == nil && pace != nil {
 		pace.share = s
@@ -361,7 +361,7 @@ func (c *call) buffer(n int) []byte {
 
 // readAll reads and verifies a small body, such as XML.
 func (c *call) readAll(limit int64) ([]byte, error) {
-	d, err := c.expectations()
+	d, err := c.readExpectations()
 	if err != nil {
 		return nil, err
 	}

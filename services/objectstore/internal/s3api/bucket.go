@@ -19,8 +19,8 @@ const (
 
 func stamp(t time.Time) string { return t.UTC().Format(timeFormat) }
 
-// reply sends a value as XML.
-func (c *call) reply(v any) error {
+// writeXML sends a value as XML.
+func (c *call) writeXML(v any) error {
 	out, err := xml.Marshal(v)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (c *call) listBuckets() error {
 			out.Buckets.Bucket = append(out.Buckets.Bucket, bucket{b.Name, stamp(b.Created)})
 		}
 	}
-	return c.reply(out)
+	return c.writeXML(out)
 }
 
 func (c *call) createBucket() error {
@@ -87,7 +87,7 @@ func (c *call) createBucket() error {
 }
 
 func (c *call) headBucket() error {
-	if err := c.bucketFor("ListBucket"); err != nil {
+	if err := c.authorizeBucket("ListBucket"); err != nil {
 		return err
 	}
 	c.w.Header().Set("X-Amz-Bucket-Region", c.Region)
@@ -96,7 +96,7 @@ func (c *call) headBucket() error {
 }
 
 func (c *call) deleteBucket() error {
-	if err := c.bucketFor("DeleteBucket"); err != nil {
+	if err := c.authorizeBucket("DeleteBucket"); err != nil {
 		return err
 	}
 	if err := c.Engine.DeleteBucket(c.r.Context(), c.bucket); err != nil {
@@ -107,14 +107,14 @@ func (c *call) deleteBucket() error {
 }
 
 func (c *call) bucketLocation() error {
-	if err := c.bucketFor("GetBucketLocation"); err != nil {
+	if err := c.authorizeBucket("GetBucketLocation"); err != nil {
 		return err
 	}
 	region := c.Region
 	if region == "us-east-1" {
 		region = "" // as AWS answers
 	}
-	return c.reply(struct {
+	return c.writeXML(struct {
 		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ LocationConstraint"`
 		Region  string   `xml:",chardata"`
 	}{Region: region})
@@ -122,10 +122,10 @@ func (c *call) bucketLocation() error {
 
 // bucketVersioning says that versioning was never turned on.
 func (c *call) bucketVersioning() error {
-	if err := c.bucketFor("GetBucketVersioning"); err != nil {
+	if err := c.authorizeBucket("GetBucketVersioning"); err != nil {
 		return err
 	}
-	return c.reply(struct {
+	return c.writeXML(struct {
 		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ VersioningConfiguration"`
 	}{})
 }

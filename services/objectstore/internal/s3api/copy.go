@@ -39,7 +39,7 @@ func (c *call) copyObject() error {
 	if err := c.authorize("GetObject", fromBucket, fromKey, nil); err != nil {
 		return err
 	}
-	if err := c.early(cond); err != nil {
+	if err := c.checkConditionEarly(cond); err != nil {
 		return err
 	}
 	src, err := c.Engine.Get(fromBucket, fromKey)
@@ -63,7 +63,7 @@ func (c *call) copyObject() error {
 		return err
 	}
 	if replace {
-		if err := describe(h, &o); err != nil {
+		if err := readStoredHeaders(h, &o); err != nil {
 			return err
 		}
 	} else if o.Headers, o.User = from.Headers, from.User; fromBucket == c.bucket && fromKey == c.key && !replaceTags {
@@ -80,10 +80,10 @@ func (c *call) copyObject() error {
 	if o, err = c.store(o, u, cond); err != nil {
 		return err
 	}
-	return c.replyCopy(o)
+	return c.writeCopyResult(o)
 }
 
-func (c *call) replyCopy(o engine.Object) error {
+func (c *call) writeCopyResult(o engine.Object) error {
 	out := struct {
 		XMLName           xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ CopyObjectResult"`
 		ETag              string
@@ -107,7 +107,7 @@ func (c *call) replyCopy(o engine.Object) error {
 	case "SHA256":
 		out.ChecksumSHA256 = o.Checksum.Value
 	}
-	return c.reply(out)
+	return c.writeXML(out)
 }
 
 // directive reads COPY (false) or REPLACE (true).

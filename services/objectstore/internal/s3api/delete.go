@@ -21,7 +21,7 @@ func (c *call) deleteObject() error {
 	if err := c.authorize("DeleteObject", c.bucket, c.key, writeContext(c.r.Header)); err != nil {
 		return err
 	}
-	if err := c.early(cond); err != nil {
+	if err := c.checkConditionEarly(cond); err != nil {
 		return err
 	}
 	if err := c.Engine.Delete(c.r.Context(), c.bucket, c.key, cond); err != nil {
@@ -87,7 +87,7 @@ func (c *call) deleteObjects() error {
 		e := c.errorOf(c.unwrapCondition(k.Cond, k.Err))
 		out.Error = append(out.Error, failed{k.Key, e.Code, e.Message})
 	}
-	return c.reply(out)
+	return c.writeXML(out)
 }
 
 func writeContextOf(etag string) map[string]string {

@@ -47,7 +47,7 @@ func (c *call) getObject() error {
 	if err != nil {
 		return err
 	}
-	c.describeObject(h, &o, status)
+	c.writeObjectHeaders(h, &o, status)
 	if status == http.StatusPartialContent {
 		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, off+n-1, o.Size))
 	}
@@ -59,8 +59,8 @@ func (c *call) getObject() error {
 	return c.send(body, off, n, status)
 }
 
-// describeObject sets the headers that come with the object.
-func (c *call) describeObject(h http.Header, o *engine.Object, status int) {
+// writeObjectHeaders sets the headers that come with the object.
+func (c *call) writeObjectHeaders(h http.Header, o *engine.Object, status int) {
 	h.Set("Accept-Ranges", "bytes")
 	c.setEncryption(h)
 	h.Set("Content-Type", "binary/octet-stream")

@@ -14,8 +14,8 @@ const (
 	maxSystemHeader = 8 << 10
 )
 
-// kept are the headers that are stored and given back.
-var kept = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires"}
+// storedHeaders are the headers that are stored and given back.
+var storedHeaders = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires"}
 
 // refusedHeaders ask for promises that the store does not make; to ignore them would be
 // to make the promise.
@@ -27,9 +27,9 @@ var refusedHeaders = []string{
 
 const sseHeader = "X-Amz-Server-Side-Encryption"
 
-// harmless says whether a header that is refused otherwise asks for no more than what
+// isHarmless says whether a header that is refused otherwise asks for no more than what
 // is there already; SDKs and tools send such headers without being asked to.
-func (s *Server) harmless(low, value string) bool {
+func (s *Server) isHarmless(low, value string) bool {
 	switch low {
 	case "x-amz-server-side-encryption":
 		return s.EncryptedAtRest && value == "AES256"
@@ -49,7 +49,7 @@ func (s *Server) refuseHeaders(h http.Header) error {
 		}
 		low := strings.ToLower(name)
 		for _, p := range refusedHeaders {
-			if strings.HasPrefix(low, p) && !s.harmless(low, h.Get(name)) {
+			if strings.HasPrefix(low, p) && !s.isHarmless(low, h.Get(name)) {
 				return s3err.NotImplemented.With("The header %s is not implemented.", low)
 			}
 		}
@@ -65,13 +65,13 @@ func (s *Server) refuseHeaders(h http.Header) error {
 	return nil
 }
 
-// describe takes the headers that are stored with an object.
-func describe(h http.Header, o *engine.Object) error {
+// readStoredHeaders takes the headers that are stored with an object.
+func readStoredHeaders(h http.Header, o *engine.Object) error {
 	total := 0
-	for _, name := range kept {
+	for _, name := range storedHeaders {
 		v := strings.Join(h[name], ",")
 		if name == "Content-Encoding" {
-			v = withoutChunked(v)
+			v = dropAWSChunked(v)
 		}
 		if v != "" {
 			o.Headers = append(o.Headers, engine.Pair{Name: strings.ToLower(name), Value: v})
@@ -96,8 +96,8 @@ func describe(h http.Header, o *engine.Object) error {
 	return nil
 }
 
-// withoutChunked drops the transfer's aws-chunked from a content encoding.
-func withoutChunked(v string) string {
+// dropAWSChunked drops the transfer's aws-chunked from a content encoding.
+func dropAWSChunked(v string) string {
 	if !strings.Contains(v, "aws-chunked") {
 		return v
 	}

@@ -68,9 +68,9 @@ func (m *memory) acquire(ctx context.Context, n int64, conn *http.ResponseContro
 	if !m.sem.TryAcquire(n) {
 		ctx, cancel := context.WithTimeout(ctx, memoryWait)
 		defer cancel()
-		m.pressure(+1)
+		m.countWaiters(+1)
 		err := m.sem.Acquire(ctx, n)
-		m.pressure(-1)
+		m.countWaiters(-1)
 		if err != nil {
 			return nil, s3err.SlowDown
 		}
@@ -90,17 +90,17 @@ func (s *share) release() {
 	s.m.sem.Release(s.n)
 }
 
-// pressure counts who waits, and has the holders checked as long as anybody does.
-func (m *memory) pressure(change int) {
+// countWaiters counts who waits, and has the holders checked as long as anybody does.
+func (m *memory) countWaiters(change int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.waiters += change; m.waiters == 1 && change > 0 {
-		m.check = time.AfterFunc(pressureCheck, m.takeBack)
+		m.check = time.AfterFunc(pressureCheck, m.cutSlowBodies)
 	}
 }
 
-// takeBack cuts off the bodies that do not keep up.
-func (m *memory) takeBack() {
+// cutSlowBodies cuts off the bodies that do not keep up.
+func (m *memory) cutSlowBodies() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.waiters == 0 {

@@ -31,9 +31,9 @@ func (c *call) newObject() (engine.Object, engine.Cond, error) {
 	return o, cond, nil
 }
 
-// early fails a conditional write before its body is read. The engine decides again,
+// checkConditionEarly fails a conditional write before its body is read. The engine decides again,
 // together with the write.
-func (c *call) early(cond engine.Cond) error {
+func (c *call) checkConditionEarly(cond engine.Cond) error {
 	if _, err := c.Engine.Bucket(c.bucket); err != nil {
 		return err
 	}
@@ -48,13 +48,13 @@ func (c *call) putObject() error {
 	if err != nil {
 		return err
 	}
-	if err := c.early(cond); err != nil {
+	if err := c.checkConditionEarly(cond); err != nil {
 		return err
 	}
-	if err := describe(c.r.Header, &o); err != nil {
+	if err := readStoredHeaders(c.r.Header, &o); err != nil {
 		return err
 	}
-	d, err := c.expectations()
+	d, err := c.readExpectations()
 	if err != nil {
 		return err
 	}

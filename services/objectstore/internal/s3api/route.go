@@ -29,8 +29,8 @@ func parseQuery(raw string) (query, error) {
 func (q query) has(name string) bool   { _, ok := q[name]; return ok }
 func (q query) get(name string) string { return url.Values(q).Get(name) }
 
-// allow refuses parameters that the operation does not know.
-func (q query) allow(op operation) error {
+// checkParams refuses parameters that the operation does not know.
+func (q query) checkParams(op operation) error {
 	for name := range q {
 		if name == "x-id" || slices.Contains(op.params, name) {
 			continue

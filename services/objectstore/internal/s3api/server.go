@@ -107,9 +107,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// comes instead for that of the next request on the connection as well.
 		w.WriteHeader(http.StatusContinue)
 	}
-	err := s.admitted(c)
+	err := s.admit(c)
 	if err != nil {
-		c.fail(err)
+		c.writeError(err)
 	}
 	if s.Observe != nil {
 		s.Observe(c.op, rec.code(), s.Now().Sub(began))
@@ -118,7 +118,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var serverName = []string{"lightmetrics-objectstore"}
 
-func (s *Server) admitted(c *call) error {
+func (s *Server) admit(c *call) error {
 	select {
 	case s.requests <- struct{}{}:
 		defer func() { <-s.requests }()
@@ -161,8 +161,8 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 // errAborted: the answer had begun; the connection is cut so that the client sees it.
 var errAborted = errors.New("answer aborted")
 
-// fail answers with an error.
-func (c *call) fail(err error) {
+// writeError answers with an error.
+func (c *call) writeError(err error) {
 	if errors.Is(err, errAborted) {
 		c.Log.Error("an answer was cut off", "op", c.op, "bucket", c.bucket, "key", c.key, "request", c.id, "error", err)
 		panic(http.ErrAbortHandler)
@@ -223,7 +223,7 @@ func (c *call) errorOf(err error) *s3err.Error {
 
 // serve finds out what is asked, by whom, and does it.
 func (c *call) serve() error {
-	if err := c.address(); err != nil {
+	if err := c.parseAddress(); err != nil {
 		return err
 	}
 	var err error
@@ -241,7 +241,7 @@ func (c *call) serve() error {
 	}
 	c.user = c.Users[c.auth.AccessKey]
 	if c.auth.Presigned {
-		if err := c.hoistedHeaders(); err != nil {
+		if err := c.applyHoistedHeaders(); err != nil {
 			return err
 		}
 		if op, routeErr = c.route(); routeErr == nil { // x-amz-copy-source makes a PUT a copy
@@ -251,7 +251,7 @@ func (c *call) serve() error {
 	if routeErr != nil {
 		return routeErr
 	}
-	if err := c.query.allow(op); err != nil {
+	if err := c.query.checkParams(op); err != nil {
 		return err
 	}
 	if err := c.refuseHeaders(c.r.Header); err != nil {
@@ -260,8 +260,8 @@ func (c *call) serve() error {
 	return op.do(c)
 }
 
-// address takes bucket and key from host and path.
-func (c *call) address() error {
+// parseAddress takes bucket and key from host and path.
+func (c *call) parseAddress() error {
 	path := strings.TrimPrefix(c.r.URL.Path, "/")
 	host := c.r.Host
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {

@@ -70,7 +70,7 @@ func (c *call) getTagging() error {
 	for _, t := range o.Tags {
 		out.TagSet.Tag = append(out.TagSet.Tag, tag{t.Name, t.Value})
 	}
-	return c.reply(out)
+	return c.writeXML(out)
 }
 
 func (c *call) putTagging() error {

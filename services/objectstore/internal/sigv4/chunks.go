@@ -48,7 +48,7 @@ func (a *Auth) NewChunks(body io.Reader, decoded int64, trailers []string) *Chun
 	if a.Payload != StreamUnsignedTrailer {
 		c.sum = sha256.New()
 	}
-	c.err = c.begin()
+	c.err = c.beginChunk()
 	return c
 }
 
@@ -60,8 +60,8 @@ func (c *Chunks) Read(p []byte) (int, error) {
 	for c.err == nil && c.left == 0 {
 		if c.done {
 			c.err = io.EOF
-		} else if c.err = c.finish(); c.err == nil {
-			c.err = c.begin()
+		} else if c.err = c.endChunk(); c.err == nil {
+			c.err = c.beginChunk()
 		}
 	}
 	if c.err != nil {
@@ -76,25 +76,25 @@ func (c *Chunks) Read(p []byte) (int, error) {
 		c.sum.Write(p[:n])
 	}
 	if err != nil {
-		c.err = short(err)
+		c.err = shortBody(err)
 	}
 	return n, nil
 }
 
-func short(err error) error {
+func shortBody(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return s3err.IncompleteBody
 	}
 	return err
 }
 
-func (c *Chunks) line() (string, error) {
+func (c *Chunks) readLine() (string, error) {
 	b, err := c.r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) || len(b) > maxChunkLine {
 		return "", s3err.InvalidRequest.With("a line of the chunked body is too long")
 	}
 	if err != nil {
-		return "", short(err)
+		return "", shortBody(err)
 	}
 	b, ok := bytes.CutSuffix(b, []byte("\r\n"))
 	if !ok {
@@ -103,9 +103,9 @@ func (c *Chunks) line() (string, error) {
 	return string(b), nil
 }
 
-// begin reads a chunk's header; the last chunk is read to the end of the body.
-func (c *Chunks) begin() error {
-	line, err := c.line()
+// beginChunk reads a chunk's header; the last chunk is read to the end of the body.
+func (c *Chunks) beginChunk() error {
+	line, err := c.readLine()
 	if err != nil {
 		return err
 	}
@@ -133,29 +133,29 @@ func (c *Chunks) begin() error {
 	if c.want != 0 {
 		return s3err.IncompleteBody.With("The body is shorter than x-amz-decoded-content-length.")
 	}
-	return c.last()
+	return c.endBody()
 }
 
-// finish ends a chunk with data: CRLF and its signature.
-func (c *Chunks) finish() error {
-	line, err := c.line()
+// endChunk ends a chunk with data: CRLF and its signature.
+func (c *Chunks) endChunk() error {
+	line, err := c.readLine()
 	if err != nil {
 		return err
 	}
 	if line != "" {
 		return s3err.InvalidRequest.With("a chunk is longer than its size")
 	}
-	return c.checkChunk()
+	return c.checkChunkSignature()
 }
 
-func (c *Chunks) checkChunk() error {
+func (c *Chunks) checkChunkSignature() error {
 	if c.sum == nil {
 		return nil
 	}
-	return c.check("AWS4-HMAC-SHA256-PAYLOAD", emptySHA256+"\n"+hex.EncodeToString(c.sum.Sum(nil)))
+	return c.checkSignature("AWS4-HMAC-SHA256-PAYLOAD", emptySHA256+"\n"+hex.EncodeToString(c.sum.Sum(nil)))
 }
 
-func (c *Chunks) check(kind, tail string) error {
+func (c *Chunks) checkSignature(kind, tail string) error {
 	text := kind + "\n" + c.a.date + "\n" + c.a.scope + "\n" + c.previous + "\n" + tail
 	want := sign(c.a.key, []byte(text))
 	if subtle.ConstantTimeCompare([]byte(want), []byte(c.given)) != 1 {
@@ -165,9 +165,9 @@ func (c *Chunks) check(kind, tail string) error {
 	return nil
 }
 
-// last verifies the final chunk and the trailer.
-func (c *Chunks) last() error {
-	if err := c.checkChunk(); err != nil {
+// endBody verifies the final chunk and the trailer.
+func (c *Chunks) endBody() error {
+	if err := c.checkChunkSignature(); err != nil {
 		return err
 	}
 	c.trailer = http.Header{}
@@ -179,7 +179,7 @@ func (c *Chunks) last() error {
 				break // some clients leave the last CRLF out
 			}
 		}
-		line, err := c.line()
+		line, err := c.readLine()
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func (c *Chunks) last() error {
 	}
 	if c.a.Payload == StreamSignedTrailer {
 		sum := sha256.Sum256([]byte(canonical.String()))
-		if err := c.check("AWS4-HMAC-SHA256-TRAILER", hex.EncodeToString(sum[:])); err != nil {
+		if err := c.checkSignature("AWS4-HMAC-SHA256-TRAILER", hex.EncodeToString(sum[:])); err != nil {
 			return err
 		}
 	}

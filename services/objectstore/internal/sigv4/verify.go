@@ -78,7 +78,7 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	if err != nil {
 		return nil, s3err.InvalidURI
 	}
-	c, err := claimOf(r, query)
+	c, err := parseClaim(r, query)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func sign(key, text []byte) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-func claimOf(r *http.Request, query []param) (c claim, err error) {
+func parseClaim(r *http.Request, query []param) (c claim, err error) {
 	get := func(name string) string {
 		for _, p := range query {
 			if p.name == name {
@@ -123,19 +123,19 @@ func claimOf(r *http.Request, query []param) (c claim, err error) {
 	auth := r.Header.Get("Authorization")
 	presigned := get("X-Amz-Algorithm") != "" || get("X-Amz-Signature") != ""
 	if get("AWSAccessKeyId") != "" && get("Signature") != "" {
-		return c, errMechanism // a URL that was presigned with Signature Version 2
+		return c, errUnsupportedMechanism // a URL that was presigned with Signature Version 2
 	}
 	switch {
 	case auth != "" && presigned:
 		return c, s3err.InvalidArgument.With("Only one auth mechanism allowed")
 	case presigned:
-		return queryClaim(get)
+		return parseQueryClaim(get)
 	case auth == "":
 		return c, s3err.AccessDenied
 	}
 	rest, ok := strings.CutPrefix(auth, algorithm+" ")
 	if !ok {
-		return c, errMechanism
+		return c, errUnsupportedMechanism
 	}
 	var credential, headers string
 	for part := range strings.SplitSeq(rest, ",") {
@@ -166,8 +166,8 @@ func claimOf(r *http.Request, query []param) (c claim, err error) {
 	return c, nil
 }
 
-// errMechanism answers Signature Version 2, as AWS does where it was never served.
-var errMechanism = s3err.InvalidRequest.With("The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.")
+// errUnsupportedMechanism answers Signature Version 2, as AWS does where it was never served.
+var errUnsupportedMechanism = s3err.InvalidRequest.With("The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.")
 
 // parseDate reads a Date header: an HTTP date, or one of RFC 5322, whose zone may be
 // numeric; old mail libraries write "-0000".
@@ -178,7 +178,7 @@ func parseDate(s string) (time.Time, error) {
 	return mail.ParseDate(s)
 }
 
-func queryClaim(get func(string) string) (c claim, err error) {
+func parseQueryClaim(get func(string) string) (c claim, err error) {
 	c.presigned = true
 	c.signature, c.time = get("X-Amz-Signature"), get("X-Amz-Date")
 	c.signed = strings.Split(get("X-Amz-SignedHeaders"), ";")

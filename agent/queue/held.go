@@ -19,9 +19,9 @@ const (
 	reasonExt = ".json"
 )
 
-// Aside is a batch that will not be sent: parked for a conflict or dead by a
+// HeldBatch is a batch that will not be sent: parked for a conflict or dead by a
 // reject. Its exact bytes are in ID.lmbatch beside ID.json, which is this struct.
-type Aside struct {
+type HeldBatch struct {
 	// ID is "<seq-start>-<seq-end>-<16 hex digits of the frame's hash>".
 	ID          string          `json:"id"`
 	AgentID     string          `json:"agent_id"`
@@ -33,11 +33,11 @@ type Aside struct {
 	FrameBytes  int64           `json:"frame_bytes"`
 	QueuedAt    time.Time       `json:"queued_at"`
 	At          time.Time       `json:"at"`
-	Verdict
+	HoldReason
 }
 
-// Verdict is why a batch was set aside.
-type Verdict struct {
+// HoldReason is why a batch was set aside.
+type HoldReason struct {
 	// Reason is the collector's stable code, IDENTITY_CONFLICT or BOOT_ID_CLASH.
 	Reason string `json:"reason"`
 	Detail string `json:"detail,omitempty"`
@@ -51,78 +51,78 @@ type Verdict struct {
 }
 
 // Identity of the batch.
-func (a Aside) Identity() identity.Batch {
+func (a HeldBatch) Identity() identity.Batch {
 	return identity.Batch{Agent: a.AgentID, Boot: a.BootID, SeqStart: a.SeqStart, SeqEnd: a.SeqEnd}
 }
 
-func (q *Queue) asideDir(s State) string { return filepath.Join(q.dir, s.String()) }
+func (q *Queue) heldDir(s State) string { return filepath.Join(q.dir, s.String()) }
 
 // Park sets an entry aside for a conflict; its files are durable before the entry is done.
-func (q *Queue) Park(no uint64, v Verdict) (Aside, error) { return q.setAside(no, Parked, v) }
+func (q *Queue) Park(no uint64, v HoldReason) (HeldBatch, error) { return q.hold(no, Parked, v) }
 
 // DeadLetter sets a rejected entry aside.
-func (q *Queue) DeadLetter(no uint64, v Verdict) (Aside, error) { return q.setAside(no, Dead, v) }
+func (q *Queue) DeadLetter(no uint64, v HoldReason) (HeldBatch, error) { return q.hold(no, Dead, v) }
 
-func (q *Queue) setAside(no uint64, s State, v Verdict) (Aside, error) {
+func (q *Queue) hold(no uint64, s State, v HoldReason) (HeldBatch, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return Aside{}, ErrClosed
+		return HeldBatch{}, ErrClosed
 	}
 	e := q.byNo[no]
 	if e == nil {
-		return Aside{}, fmt.Errorf("%w: %d", ErrNotFound, no)
+		return HeldBatch{}, fmt.Errorf("%w: %d", ErrNotFound, no)
 	}
 	_, f, err := q.read(e)
 	if err != nil {
-		return Aside{}, err
+		return HeldBatch{}, err
 	}
 	sum := identity.Sum(f.frame)
-	a := Aside{
+	a := HeldBatch{
 		ID:      layout.SeqName(e.seqStart, e.seqEnd) + "-" + sum.String()[:16],
 		AgentID: f.id.Agent, BootID: f.id.Boot, SpoolID: f.spool,
 		SeqStart: e.seqStart, SeqEnd: e.seqEnd, FrameSHA256: sum, FrameBytes: int64(len(f.frame)),
-		QueuedAt: f.created.UTC(), At: q.opts.Now().UTC(), Verdict: v,
+		QueuedAt: f.created.UTC(), At: q.opts.Now().UTC(), HoldReason: v,
 	}
-	dir := q.asideDir(s)
-	failpoint.Hit("agent.queue.aside.before")
+	dir := q.heldDir(s)
+	failpoint.Hit("agent.queue.hold.before")
 	if err := errors.Join(
 		q.writeDurable(dir, a.ID+frameExt, f.frame),
-		q.writeDurable(dir, a.ID+reasonExt, AsideKind.Marshal(a)),
+		q.writeDurable(dir, a.ID+reasonExt, HeldKind.Marshal(a)),
 	); err != nil {
-		return Aside{}, fmt.Errorf("set entry %d aside: %w", no, err)
+		return HeldBatch{}, fmt.Errorf("set entry %d aside: %w", no, err)
 	}
-	failpoint.Hit("agent.queue.aside.durable")
-	q.keepAside(s, a)
-	if err := q.endLocked(e, s); err != nil {
+	failpoint.Hit("agent.queue.hold.durable")
+	q.keepHeld(s, a)
+	if err := q.finishLocked(e, s); err != nil {
 		// The files are there; the note is only a shortcut.
 		q.opts.Log.Warn("queue: could not note an entry's state", "error", err)
 	}
 	return a, q.boundDead()
 }
 
-func (q *Queue) keepAside(s State, a Aside) {
-	q.removeFromList(s, a.ID)
-	q.aside[s] = append(q.aside[s], a)
-	q.asideB[s] += a.FrameBytes
+func (q *Queue) keepHeld(s State, a HeldBatch) {
+	q.forgetHeld(s, a.ID)
+	q.held[s] = append(q.held[s], a)
+	q.heldBytes[s] += a.FrameBytes
 }
 
-func (q *Queue) removeFromList(s State, id string) {
-	q.aside[s] = slices.DeleteFunc(q.aside[s], func(a Aside) bool {
+func (q *Queue) forgetHeld(s State, id string) {
+	q.held[s] = slices.DeleteFunc(q.held[s], func(a HeldBatch) bool {
 		if a.ID != id {
 			return false
 		}
-		q.asideB[s] -= a.FrameBytes
+		q.heldBytes[s] -= a.FrameBytes
 		return true
 	})
 }
 
 // boundDead removes the oldest dead letters beyond their bound.
 func (q *Queue) boundDead() error {
-	for q.asideB[Dead] > q.opts.DeadBytes && len(q.aside[Dead]) > 1 {
-		a := q.aside[Dead][0]
+	for q.heldBytes[Dead] > q.opts.DeadBytes && len(q.held[Dead]) > 1 {
+		a := q.held[Dead][0]
 		q.opts.Log.Warn("dead letters are over their bound: removing the oldest", "id", a.ID, "reason", a.Reason)
-		if err := q.removeAside(Dead, a.ID); err != nil {
+		if err := q.removeHeld(Dead, a.ID); err != nil {
 			return err
 		}
 	}
@@ -131,14 +131,14 @@ func (q *Queue) boundDead() error {
 
 // writeDurable makes the file of an aside appear with all of its bytes, or not at all.
 func (q *Queue) writeDurable(dir, name string, data []byte) error {
-	return q.persist(dir, name, data, moments{
-		synced:  func() { failpoint.Hit("agent.queue.aside.synced") },
-		renamed: func() { failpoint.Hit("agent.queue.aside.renamed") },
+	return q.persist(dir, name, data, persistHooks{
+		synced:  func() { failpoint.Hit("agent.queue.hold.synced") },
+		renamed: func() { failpoint.Hit("agent.queue.hold.renamed") },
 	})
 }
 
-// moments are called while a file is made durable; nil ones are not.
-type moments struct{ synced, renamed func() }
+// persistHooks are called while a file is made durable; nil ones are not.
+type persistHooks struct{ synced, renamed func() }
 
 func call(f func()) {
 	if f != nil {
@@ -147,7 +147,7 @@ func call(f func()) {
 }
 
 // persist makes name appear with all of its bytes, or not at all.
-func (q *Queue) persist(dir, name string, data []byte, m moments) error {
+func (q *Queue) persist(dir, name string, data []byte, m persistHooks) error {
 	path := filepath.Join(dir, name)
 	f, err := vfs.CreateEmpty(q.fs, path+tmpExt)
 	if err != nil {
@@ -179,11 +179,11 @@ func (q *Queue) readFile(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// loadAsides reads both folders. A frame without its reason is half of a write whose
+// loadHeldBatches reads both folders. A frame without its reason is half of a write whose
 // entry is still in the log, or half of a removal: it goes.
-func (q *Queue) loadAsides() error {
+func (q *Queue) loadHeldBatches() error {
 	for _, s := range []State{Parked, Dead} {
-		dir := q.asideDir(s)
+		dir := q.heldDir(s)
 		// A killed process may have removed a reason without a sync; its frame must
 		// not go before that is durable, or a power loss brings the reason back alone.
 		if err := q.fs.SyncDir(dir); err != nil {
@@ -202,49 +202,49 @@ func (q *Queue) loadAsides() error {
 				continue
 			}
 			if id, ok := strings.CutSuffix(name, reasonExt); ok {
-				q.loadAside(s, dir, id)
+				q.loadHeldBatch(s, dir, id)
 			}
 		}
-		slices.SortStableFunc(q.aside[s], func(a, b Aside) int { return a.At.Compare(b.At) })
+		slices.SortStableFunc(q.held[s], func(a, b HeldBatch) int { return a.At.Compare(b.At) })
 	}
 	return nil
 }
 
-func (q *Queue) loadAside(s State, dir, id string) {
-	var a Aside
-	text, err := q.readFile(filepath.Join(dir, id+reasonExt), int64(AsideKind.MaxBytes))
+func (q *Queue) loadHeldBatch(s State, dir, id string) {
+	var a HeldBatch
+	text, err := q.readFile(filepath.Join(dir, id+reasonExt), int64(HeldKind.MaxBytes))
 	if err == nil {
-		err = AsideKind.Unmarshal(text, &a)
+		err = HeldKind.Unmarshal(text, &a)
 	}
 	if err == nil && a.ID != id {
-		err = AsideKind.Corrupt("", "it is of %q", a.ID)
+		err = HeldKind.Corrupt("", "it is of %q", a.ID)
 	}
 	if err != nil {
 		q.opts.Log.Error("queue: reason file is unreadable", "file", filepath.Join(dir, id+reasonExt), "error", err)
 		return
 	}
-	q.keepAside(s, a)
+	q.keepHeld(s, a)
 }
 
-// Asides lists what was set aside, oldest first; s is Parked or Dead.
-func (q *Queue) Asides(s State) []Aside {
+// HeldBatches lists what was set aside, oldest first; s is Parked or Dead.
+func (q *Queue) HeldBatches(s State) []HeldBatch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.Clone(q.aside[s])
+	return slices.Clone(q.held[s])
 }
 
-// RemoveAside deletes a parked or dead batch for good: an operator's decision.
-func (q *Queue) RemoveAside(s State, id string) error {
+// RemoveHeld deletes a parked or dead batch for good: an operator's decision.
+func (q *Queue) RemoveHeld(s State, id string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !slices.ContainsFunc(q.aside[s], func(a Aside) bool { return a.ID == id }) {
+	if !slices.ContainsFunc(q.held[s], func(a HeldBatch) bool { return a.ID == id }) {
 		return fmt.Errorf("%w: %s %q", ErrNotFound, s, id)
 	}
-	return q.removeAside(s, id)
+	return q.removeHeld(s, id)
 }
 
-func (q *Queue) removeAside(s State, id string) error {
-	dir := q.asideDir(s)
+func (q *Queue) removeHeld(s State, id string) error {
+	dir := q.heldDir(s)
 	// The reason goes first, durably: a reason always has its frame.
 	for _, ext := range []string{reasonExt, frameExt} {
 		if err := q.fs.Remove(filepath.Join(dir, id+ext)); err != nil {
@@ -253,7 +253,7 @@ func (q *Queue) removeAside(s State, id string) error {
 		if err := q.fs.SyncDir(dir); err != nil {
 			return fmt.Errorf("remove %s %q: %w", s, id, err)
 		}
-		q.removeFromList(s, id)
+		q.forgetHeld(s, id)
 	}
 	return nil
 }
@@ -265,12 +265,12 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 	if q.closed {
 		return Entry{}, ErrClosed
 	}
-	i := slices.IndexFunc(q.aside[Dead], func(a Aside) bool { return a.ID == id })
+	i := slices.IndexFunc(q.held[Dead], func(a HeldBatch) bool { return a.ID == id })
 	if i < 0 {
 		return Entry{}, fmt.Errorf("%w: dead %q", ErrNotFound, id)
 	}
-	a := q.aside[Dead][i]
-	frame, err := q.readFile(filepath.Join(q.asideDir(Dead), id+frameExt), maxBody)
+	a := q.held[Dead][i]
+	frame, err := q.readFile(filepath.Join(q.heldDir(Dead), id+frameExt), maxBody)
 	if err != nil {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
 	}
@@ -280,7 +280,7 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 	for _, e := range q.entries {
 		// Its note was lost in a crash: it is pending already.
 		if !e.done && e.public().Identity == a.Identity() {
-			return e.public(), q.removeAside(Dead, id)
+			return e.public(), q.removeHeld(Dead, id)
 		}
 	}
 	no := q.next.nextEntry
@@ -289,7 +289,7 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 		no: no, boot: q.bootRefOf(a.Identity().BootOf(), a.SpoolID), seqStart: a.SeqStart, seqEnd: a.SeqEnd,
 		created: a.QueuedAt.UnixNano(), body: int32(len(buf) - recordHeader), frame: int32(len(frame)),
 	}
-	if err := q.checkRoom(int64(len(buf))); err != nil {
+	if err := q.makeRoom(int64(len(buf))); err != nil {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
 	}
 	if err := q.write(buf, []*entry{e}); err != nil {
@@ -298,5 +298,5 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 	q.next.nextEntry++
 	q.insert(e)
 	q.notify()
-	return e.public(), q.removeAside(Dead, id)
+	return e.public(), q.removeHeld(Dead, id)
 }

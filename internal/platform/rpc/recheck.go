@@ -12,42 +12,42 @@ import (
 // stream began; a new stream is judged by them.
 const ReasonCredentialsChanged = "CREDENTIALS_CHANGED"
 
-// judged is a stream whose caller is looked at again when the principals have changed:
+// recheckedStream is a stream whose caller is looked at again when the principals have changed:
 // with each message that comes, or that goes where none comes after the first. A stream
 // may last for months; whoever is taken out of the file must not stay that long.
-type judged struct {
+type recheckedStream struct {
 	grpc.ServerStream
-	door   door
-	ctx    context.Context
-	info   *grpc.StreamServerInfo
-	caller Principal
-	seen   atomic.Pointer[principals]
+	gatekeeper gatekeeper
+	ctx        context.Context
+	info       *grpc.StreamServerInfo
+	caller     Principal
+	seen       atomic.Pointer[principals]
 }
 
-func (s *judged) Context() context.Context { return s.ctx }
+func (s *recheckedStream) Context() context.Context { return s.ctx }
 
-func (s *judged) RecvMsg(m any) error {
+func (s *recheckedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	return s.again()
+	return s.recheck()
 }
 
-func (s *judged) SendMsg(m any) error {
+func (s *recheckedStream) SendMsg(m any) error {
 	if !s.info.IsClientStream {
-		if err := s.again(); err != nil {
+		if err := s.recheck(); err != nil {
 			return err
 		}
 	}
 	return s.ServerStream.SendMsg(m)
 }
 
-func (s *judged) again() error {
-	now := s.door.current()
+func (s *recheckedStream) recheck() error {
+	now := s.gatekeeper.current()
 	if now == s.seen.Load() {
 		return nil
 	}
-	p, err := s.door.judge(s.ServerStream.Context(), now, s.info.FullMethod)
+	p, err := s.gatekeeper.authorizeCall(s.ServerStream.Context(), now, s.info.FullMethod)
 	if err != nil {
 		return err
 	}
