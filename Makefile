@@ -84,7 +84,7 @@ fuzz: ## every fuzz target for 30 s each (FUZZTIME=…)
 	$(SAY) "fuzz: each target for $(or $(FUZZTIME),30s)"
 	@for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | sort); do \
 	  for t in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
-	    echo "-- $$(dirname $$f) $$t"; $(GO) test -run '^$$' -fuzz "^$$t$$" -fuzztime $(or $(FUZZTIME),30s) $$(dirname $$f); \
+	    echo "-- $$(dirname $$f) $$t"; $(GO) test -run '^$$' -fuzz "^$$t$$" -fuzztime $(or $(FUZZTIME),30s) -fuzzminimizetime 100x $$(dirname $$f); \
 	  done; done
 
 badinput: ## the corpus of bad inputs on every face, and 64 decompression bombs at once

@@ -99,7 +99,7 @@ func (b *batch) encode(lim frame.Limits) ([]byte, error) {
 	}
 	for _, h := range b.help {
 		if err := fb.SetHelp(h.Name, h.Value); err != nil {
-			return nil, fmt.Errorf("help of %q: %w", h.Name, err)
+			return nil, fmt.Errorf("help of %q: %w", clip(h.Name), err)
 		}
 	}
 	out, err := fb.Build(b.boot, b.first)
@@ -112,7 +112,7 @@ func (b *batch) encode(lim frame.Limits) ([]byte, error) {
 
 // wrap names the sample, which is not where it was in the JSON.
 func (s *sample) wrap(err error) error {
-	return fmt.Errorf("sample of %q at %d ms: %w", s.name, s.time/1e6, err)
+	return fmt.Errorf("sample of %q at %d ms: %w", clip(s.name), s.time/1e6, err)
 }
 
 func compareLabels(x, y series.Label) int {
