@@ -1,10 +1,12 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -169,6 +172,40 @@ func TestDamageIsGoneRound(t *testing.T) {
 		w.step(c, work.Completed)
 	}
 	w.holds(w.entries[2:])
+}
+
+// A snapshot of a newer release, made before a downgrade, stays with all of its packs, and the
+// chain does not go on over it.
+func TestSnapshotOfANewerReleaseIsLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	for range keep + 1 {
+		c.Offer(w.accept(2))
+		w.step(c, work.Completed)
+	}
+	s, _ := w.newest()
+	body, err := s.Marshal()
+	w.must(err)
+	newer := bytes.Replace(body, []byte("live_snapshot.v1"), []byte("live_snapshot.v2"), 1)
+	if _, err := w.store.Put(bg, s.Key(), newer, objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	before := w.keys(layout.LivePrefix)
+	c = w.chain(nil)
+	c.Offer(w.entries)
+	c.Offer(w.accept(1))
+	for range 3 {
+		if o, err := c.Step(bg); !errors.Is(err, record.ErrNewerVersion) {
+			t.Errorf("step: %s, %v", o, err)
+		}
+		w.now = w.now.Add(time.Minute)
+	}
+	if _, _, err := c.Collect(bg); !errors.Is(err, record.ErrNewerVersion) {
+		t.Errorf("collect: %v", err)
+	}
+	if after := w.keys(layout.LivePrefix); !slices.Equal(before, after) {
+		t.Errorf("there were %q, there are %q", before, after)
+	}
 }
 
 // A former owner collects while its successor has written packs and not yet named them.

@@ -361,22 +361,12 @@ func (m *making) commit(ctx context.Context) error {
 	return nil
 }
 
-// tries of a write whose outcome is not known.
-const tries = 4
-
 // create creates an object; created is false when one was there, which may be that of an
-// earlier try.
+// earlier attempt.
 func create(ctx context.Context, s objstore.Store, key string, body []byte, o objstore.PutOptions) (created bool, err error) {
-	for range tries {
-		_, err = s.Create(ctx, key, body, o)
-		switch {
-		case err == nil:
-			return true, nil
-		case errors.Is(err, objstore.ErrExists):
-			return false, nil
-		case !errors.Is(err, objstore.ErrUnknown) && !errors.Is(err, objstore.ErrConflict) || ctx.Err() != nil:
-			return false, fmt.Errorf("create %q: %w", key, err)
-		}
+	_, err = s.Create(ctx, key, body, o)
+	if err != nil && !errors.Is(err, objstore.ErrExists) {
+		return false, fmt.Errorf("create %q: %w", key, err)
 	}
-	return false, fmt.Errorf("create %q: %w", key, err)
+	return err == nil, nil
 }

@@ -92,9 +92,10 @@ func readPack(ctx context.Context, r objstore.Reader, key string) ([]byte, error
 	return b, nil
 }
 
-// absent: the object can't be read, and no later try can change that.
+// absent: the object can't be read, and no later try can change that. One of a newer release is
+// not absent: whoever goes on without it would collect the packs that it names.
 func absent(err error) bool {
-	return errors.Is(err, objstore.ErrNotFound) || record.Opaque(err)
+	return errors.Is(err, objstore.ErrNotFound) || record.Unreadable(err)
 }
 
 // readRef reads a pack by its key alone, to describe it anew: all its bytes are checked.

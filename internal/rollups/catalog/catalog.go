@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -15,11 +14,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Defaults of Config.
-const (
-	DefaultRequestTimeout = 10 * time.Second
-	DefaultMaxRequests    = 10_000
-)
+// DefaultMaxRequests of Config.
+const DefaultMaxRequests = 10_000
 
 // ErrBudget: the requests of this refresh are used up. What was read counts; the next
 // refresh finds it and goes on from there.
@@ -38,8 +34,6 @@ type Config struct {
 	Records bool
 	// MaxRequests of one refresh; 0 means 10,000.
 	MaxRequests int
-	// RequestTimeout of one request; 0 means 10 s.
-	RequestTimeout time.Duration
 }
 
 // Catalog reads views. One caller at a time refreshes; views are safe for all.
@@ -55,17 +49,14 @@ type Catalog struct {
 
 // New makes an empty catalog; it makes no request.
 func New(c Config) (*Catalog, error) {
-	if c.Reader == nil || c.MaxRequests < 0 || c.RequestTimeout < 0 {
-		return nil, errors.New("catalog: a reader is needed, and bounds that are not negative")
+	if c.Reader == nil || c.MaxRequests < 0 {
+		return nil, errors.New("catalog: a reader is needed, and a bound that is not negative")
 	}
 	if err := text("authority id", c.AuthorityID, MaxNameBytes); err != nil {
 		return nil, fmt.Errorf("catalog: %w", err)
 	}
 	if c.MaxRequests == 0 {
 		c.MaxRequests = DefaultMaxRequests
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = DefaultRequestTimeout
 	}
 	cat := &Catalog{cfg: c, view: &View{hours: map[timegrid.Hour]*hour{}}}
 	cat.records = NewReader(ReaderConfig{Read: cat.record, Trim: cat.share, Follow: true, Limit: math.MaxInt64})
@@ -236,8 +227,6 @@ func (p *pass) expiry(ctx context.Context) error {
 	if err := p.c.spend(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.c.cfg.RequestTimeout)
-	defer cancel()
 	e, _, err := ReadExpiry(ctx, p.c.cfg.Reader, p.c.cfg.AuthorityID)
 	if record.Opaque(err) {
 		p.next.doubt = []Problem{{layout.RollupExpiryKey, err}}
@@ -264,8 +253,6 @@ func (c *Catalog) record(ctx context.Context, key string) (Record, objstore.Info
 	if err := c.spend(); err != nil {
 		return Record{}, objstore.Info{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
-	defer cancel()
 	return Read(ctx, c.cfg.Reader, c.cfg.AuthorityID, key)
 }
 
@@ -276,8 +263,6 @@ func (l lister) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	if err := l.c.spend(); err != nil {
 		return objstore.Page{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.c.cfg.RequestTimeout)
-	defer cancel()
 	return l.c.cfg.Reader.List(ctx, o)
 }
 

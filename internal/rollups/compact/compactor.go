@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -52,9 +51,6 @@ type Result struct {
 
 // ErrGivenUp: the generation can't be made any more and is aborted; the next look plans anew.
 var ErrGivenUp = errors.New("generation of a compaction is given up")
-
-// requests of one record or listing.
-const recordTimeout = 10 * time.Second
 
 // Compact makes the candidate's next generation, or finishes the one that was begun in
 // its place, under the fence of the group's first shard. It may be called again after any
@@ -145,7 +141,7 @@ func (s *slot) committed() uint64 {
 func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 	s := &slot{}
 	records := catalog.NewReader(catalog.ReaderConfig{Read: reading(c.cfg.Store, c.cfg.AuthorityID)})
-	for of, err := range catalog.Slots(ctx, timed{c.cfg.Store}, objstore.ListOptions{Prefix: n.SlotPrefix()}) {
+	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: n.SlotPrefix()}) {
 		if err != nil {
 			return s, err
 		}
@@ -184,16 +180,10 @@ func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate)
 	if err != nil {
 		return nil, identity.Digest{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
-	_, err = c.cfg.Store.Create(ctx, key, body, objstore.PutOptions{ContentType: "application/json"})
-	if err == nil {
-		return p, identity.Sum(body), nil
-	}
 	// Another's, or ours after a lost answer: what is there counts.
-	there, _, rerr := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(PlanKind.MaxBytes)})
-	if rerr != nil {
-		return nil, identity.Digest{}, errors.Join(err, rerr)
+	there, created, err := objstore.CreateOrGet(ctx, c.cfg.Store, key, body, int64(PlanKind.MaxBytes), objstore.PutOptions{ContentType: "application/json"})
+	if err != nil || created {
+		return p, identity.Sum(body), err
 	}
 	if p, err = ParsePlan(key, there); err != nil {
 		return nil, identity.Digest{}, err
@@ -236,8 +226,6 @@ func (c *Compactor) sources(ctx context.Context, p *Plan, have []*catalog.Block)
 }
 
 func (c *Compactor) block(ctx context.Context, n catalog.Name) (*catalog.Block, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
 	r, _, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, n.Key())
 	switch {
 	case err != nil:

@@ -95,7 +95,7 @@ func (f *FrameRemover) slots(ctx context.Context, c *cover) (map[timegrid.Resolu
 	of := map[timegrid.Resolution]catalog.Slot{}
 	// Keys of a shard stand together; its resolutions are in the order of their names.
 	o := objstore.ListOptions{Prefix: layout.BlockManifestsHour(c.hour), StartAfter: layout.BlockManifest(c.hour, c.shard, timegrid.OneHour, 0)}
-	for slot, err := range catalog.Slots(ctx, timed{f.cfg.Store}, o) {
+	for slot, err := range catalog.Slots(ctx, f.cfg.Store, o) {
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -197,17 +198,11 @@ func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[timeg
 	return out, err
 }
 
-// planTimeout of reading a plan, which has up to int64(rollup.PlanKind.MaxBytes).
-const planTimeout = 30 * time.Second
-
 // plan reads the plan of the generation that the records name.
 func (f *FrameRemover) plan(ctx context.Context, c *cover) (*rollup.Plan, error) {
-	ctx, cancel := context.WithTimeout(ctx, planTimeout)
-	defer cancel()
 	key := layout.RollupPlan(c.hour, c.shard, c.generation)
-	body, _, err := f.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
-	if err != nil {
-		return nil, err
-	}
-	return c.check(key, body, f.cfg.AuthorityID)
+	p, _, err := record.Read(ctx, f.cfg.Store, key, rollup.PlanKind, func(b []byte) (*rollup.Plan, error) {
+		return c.check(key, b, f.cfg.AuthorityID)
+	})
+	return p, err
 }

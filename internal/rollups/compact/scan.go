@@ -25,11 +25,9 @@ func NewScanner(r objstore.Reader, authority string) *Scanner {
 	return &Scanner{r, catalog.NewReader(catalog.ReaderConfig{Read: reading(r, authority), Trim: trim, Follow: true, Limit: math.MaxInt64})}
 }
 
-// reading reads records with a deadline for each.
+// reading reads the records of an authority.
 func reading(r objstore.Reader, authority string) func(context.Context, string) (catalog.Record, objstore.Info, error) {
 	return func(ctx context.Context, key string) (catalog.Record, objstore.Info, error) {
-		ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-		defer cancel()
 		return catalog.Read(ctx, r, authority, key)
 	}
 }
@@ -140,7 +138,7 @@ func (s Inventory) Unneeded() []catalog.Name {
 func slots(ctx context.Context, r objstore.Reader, from, to timegrid.Hour) iter.Seq2[catalog.Slot, error] {
 	return func(yield func(catalog.Slot, error) bool) {
 		o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}
-		for of, err := range catalog.Slots(ctx, timed{r}, o) {
+		for of, err := range catalog.Slots(ctx, r, o) {
 			if err == nil && of.Name.Hour > to {
 				return
 			}
@@ -149,17 +147,4 @@ func slots(ctx context.Context, r objstore.Reader, from, to timegrid.Hour) iter.
 			}
 		}
 	}
-}
-
-// timed lists with a deadline for each page.
-type timed struct{ objstore.Reader }
-
-func (t timed) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
-	return listPage(ctx, t.Reader, o)
-}
-
-func listPage(ctx context.Context, r objstore.Reader, o objstore.ListOptions) (objstore.Page, error) {
-	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
-	defer cancel()
-	return r.List(ctx, o)
 }

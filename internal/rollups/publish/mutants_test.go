@@ -29,7 +29,7 @@ type mutant struct {
 var mutants = []mutant{
 	{"no-abort", 259, "missing", "collect.go", `rec, err := x.c.abort(ctx, n, "collected")`,
 		`if mutant == "no-abort" { return dead, nil }; rec, err := x.c.abort(ctx, n, "collected")`},
-	{"abort-unread", 2690, "missing end", "abort.go", "	if err == nil {\n		return a, nil",
+	{"abort-unread", 0, "TestAbortGivesWhatDecided", "abort.go", "	if err == nil {\n		return a, nil",
 		"	if err == nil || mutant == \"abort-unread\" {\n		return a, nil"},
 	{"condemn-without-compare", 0, "TestAReferenceThatComesInBetween", "collect.go", `	if errors.Is(err, ErrChanged) {
 		return verdict{Later,`, `	if errors.Is(err, ErrChanged) && mutant == "condemn-without-compare" { return verdict{action: Deleted}, nil }
@@ -64,7 +64,7 @@ var mutants = []mutant{
 	case r != nil:
 		r.Created`},
 	{"order-unchecked", 180, "order fence", "publisher.go", `	if err := t.checkOrder(ctx); err != nil {`, `	if err := t.checkOrder(ctx); err != nil && mutant != "order-unchecked" {`},
-	{"fence-unchecked", 180, "fence", "publisher.go", `case r.Block != nil && r.Block.Fence > t.pub.Fence:`, `case mutant != "fence-unchecked" && r.Block != nil && r.Block.Fence > t.pub.Fence:`},
+	{"fence-unchecked", 180, "fence", "publisher.go", `if fence > t.pub.Fence {`, `if fence > t.pub.Fence && mutant != "fence-unchecked" {`},
 	{"highest-is-removed", 1, "superseded", "collector.go", `	if by == 0 {`, `	if by == 0 && mutant != "highest-is-removed" {`},
 	{"aborted-supersedes", 1, "superseded", "record.go", `		if err != nil || st.Committed > 0 {`, `		if mutant == "aborted-supersedes" {
 			st.Committed = above.Top()

@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -95,6 +96,31 @@ func TestAbortedGenerationIsPassedOver(t *testing.T) {
 	other.PlanSHA256[0]++
 	if _, err := p.Publish(t.Context(), other); !errors.Is(err, publish.ErrConflict) {
 		t.Fatal(err)
+	}
+}
+
+// What a create does not say, the key does: a set that was committed first, or nothing, which is
+// no answer.
+func TestAbortGivesWhatDecided(t *testing.T) {
+	w := newWorld(t)
+	putPlan(t, w.store, 1)
+	res, err := w.publisher().Publish(t.Context(), publication(1, 0, "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := w.publisher().Abort(t.Context(), res.Block.Name, "late"); err != nil || r.Aborted != nil || r.Block == nil || r.Block.TransactionID != res.Block.TransactionID {
+		t.Errorf("of a committed generation: %+v, %v", r, err)
+	}
+	cfg := w.config()
+	cfg.Store = fault.New(w.store, 1, fault.NotApplied("create", layout.ManifestsPrefix))
+	p, err := publish.NewPublisher(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := res.Block.Name
+	next.Generation++
+	if r, err := p.Abort(t.Context(), next, "lost"); err == nil {
+		t.Errorf("a record that was not written aborts: %+v", r)
 	}
 }
 

@@ -279,31 +279,50 @@ func (t *transaction) decided(ctx context.Context) (*Result, error) {
 // checkOrder makes sure that generations are decided one after the other, so that the
 // highest committed one covers those before it, and that fences do not fall.
 func (t *transaction) checkOrder(ctx context.Context) error {
-	n := t.pub.Name
-	for n.Generation--; n.Generation > 0; n.Generation-- {
-		r, _, err := t.p.record(ctx, n.Key())
-		switch {
-		case record.Unreadable(err) && slices.Contains(t.pub.Damaged, n.Key()):
-			continue // it was decided; what it named, and its fence, is not known any more
-		case err != nil:
-			return err
-		case r == nil:
-			return fmt.Errorf("%w: generation %d is not decided", ErrGap, n.Generation)
-		case r.Block != nil && n.Generation != t.pub.Supersedes:
-			return fmt.Errorf("%w: generation %d is committed, not superseded by this one", ErrGap, n.Generation)
-		case r.Block != nil && r.Block.Fence > t.pub.Fence:
-			return fmt.Errorf("%w: generation %d has fence %d, this is %d", ErrFenced, n.Generation, r.Block.Fence, t.pub.Fence)
-		case r.Removed != nil && r.Removed.Fence > t.pub.Fence:
-			return fmt.Errorf("%w: generation %d had fence %d, this is %d", ErrFenced, n.Generation, r.Removed.Fence, t.pub.Fence)
-		case r.Block != nil || r.Removed != nil:
-			t.before = r.Block
-			return nil
-		}
+	st, err := t.below(ctx)
+	if err != nil {
+		return err
 	}
-	if t.pub.Supersedes != 0 {
+	fence := uint64(0)
+	switch {
+	case st.Block != nil && st.Committed != t.pub.Supersedes:
+		return fmt.Errorf("%w: generation %d is committed, not superseded by this one", ErrGap, st.Committed)
+	case st.Block != nil:
+		fence = st.Block.Fence
+	case st.Removed != nil:
+		fence = st.Removed.Fence
+	case t.pub.Supersedes != 0:
 		return fmt.Errorf("%w: generation %d, to be superseded, is not committed", ErrGap, t.pub.Supersedes)
 	}
+	if fence > t.pub.Fence {
+		return fmt.Errorf("%w: generation %d has fence %d, this is %d", ErrFenced, st.Committed, fence, t.pub.Fence)
+	}
+	t.before = st.Block
 	return nil
+}
+
+// below says which of the generations below this one counts. Each down to that one is read by
+// its name: a listing would not say that one is not decided.
+func (t *transaction) below(ctx context.Context) (catalog.State, error) {
+	records, n := t.p.records(), t.pub.Name
+	var read []catalog.Generation
+	for n.Generation--; n.Generation > 0; n.Generation-- {
+		g, err := records.Generation(ctx, catalog.Listed{Name: n, Info: objstore.Info{Key: n.Key()}})
+		switch {
+		case err != nil:
+			return catalog.State{}, err
+		case errors.Is(g.Err, objstore.ErrNotFound):
+			return catalog.State{}, fmt.Errorf("%w: generation %d is not decided", ErrGap, n.Generation)
+		case record.Unreadable(g.Err) && slices.Contains(t.pub.Damaged, n.Key()):
+			// It was decided; what it named, and its fence, is not known any more.
+		case g.Err != nil:
+			return catalog.State{}, g.Err
+		}
+		if read = append(read, g); g.Committed() {
+			break
+		}
+	}
+	return catalog.Fold(read), nil
 }
 
 // checkPlan: every transaction has a plan before its first reference, so that a new

@@ -19,13 +19,11 @@ func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) 
 		if err != nil {
 			return out, fmt.Errorf("agents that are set aside: %w", err)
 		}
-		b, _, err := r.get(ctx, i.Key, int64(catalog.AsideKind.MaxBytes))
+		a, _, err := record.Read(ctx, r.cfg.Store, i.Key, catalog.AsideKind, func(b []byte) (catalog.Aside, error) {
+			return catalog.ParseAside(i.Key, b)
+		})
 		if errors.Is(err, objstore.ErrNotFound) {
 			continue
-		}
-		var a catalog.Aside
-		if err == nil {
-			a, err = catalog.ParseAside(i.Key, b)
 		}
 		if record.Unreadable(err) {
 			bad(i.Key, err)

@@ -382,16 +382,24 @@ func (r *Repairer) create(ctx context.Context, o *Requested, decided uint64, ord
 		if err == nil || !errors.Is(err, objstore.ErrExists) {
 			return err
 		}
-		b, info, err := r.get(ctx, ord.Key(), int64(catalog.RepairRequestKind.MaxBytes))
-		if errors.Is(err, objstore.ErrNotFound) {
+		there, info, err := record.Read(ctx, r.cfg.Store, ord.Key(), catalog.RepairRequestKind, func(b []byte) (catalog.RepairRequest, error) {
+			return catalog.ParseRepairRequest(ord.Key(), b)
+		})
+		switch {
+		case errors.Is(err, objstore.ErrNotFound):
 			continue // done meanwhile
-		}
-		if err != nil && !objstore.Unreadable(err) {
-			return err
-		}
-		if there, perr := catalog.ParseRepairRequest(ord.Key(), b); err == nil && perr == nil && there.Above >= decided && contains(there.Damaged, ord.Damaged) {
+		case err != nil && !record.Unreadable(err):
+			return err // one of a newer release is not ours to replace
+		case err == nil && there.Above >= decided && contains(there.Damaged, ord.Damaged):
 			o.Pending = true
 			return nil
+		}
+		if info.ETag == "" { // a read that was refused may have none
+			if info, err = r.cfg.Store.Head(ctx, ord.Key()); errors.Is(err, objstore.ErrNotFound) {
+				continue
+			} else if err != nil {
+				return err
+			}
 		}
 		_, err = r.cfg.Store.Replace(ctx, ord.Key(), ord.Marshal(), info.ETag, put)
 		if !errors.Is(err, objstore.ErrPreconditionFailed) && !errors.Is(err, objstore.ErrNotFound) {
@@ -419,13 +427,11 @@ func (r *Repairer) Requests(ctx context.Context, bad func(key string, err error)
 		if err != nil {
 			return out, fmt.Errorf("orders: %w", err)
 		}
-		b, _, err := r.get(ctx, i.Key, int64(catalog.RepairRequestKind.MaxBytes))
+		ord, _, err := record.Read(ctx, r.cfg.Store, i.Key, catalog.RepairRequestKind, func(b []byte) (catalog.RepairRequest, error) {
+			return catalog.ParseRepairRequest(i.Key, b)
+		})
 		if errors.Is(err, objstore.ErrNotFound) {
 			continue
-		}
-		var ord catalog.RepairRequest
-		if err == nil {
-			ord, err = catalog.ParseRepairRequest(i.Key, b)
 		}
 		if record.Unreadable(err) {
 			bad(i.Key, err)
