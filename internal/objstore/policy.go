@@ -43,13 +43,25 @@ func WithPolicy(s Store, p Policy, clock retry.Clock, jitter func() float64, onR
 	return Retry(Deadline(s, p.Timeout), retry.Retrier{Policy: p.Retry, Clock: clock, Jitter: jitter}, onRetry)
 }
 
-// Deadline ends each request to s after timeout. A write that it cuts short is
-// ErrUnknown, a read ErrUnavailable, as of any other end of the context.
+// Deadline ends each request to s after timeout. A write that it cuts short is ErrUnknown, a
+// read ErrUnavailable, as of any other end of the context. Unlike those, the error wraps no
+// error of a context: the caller's still has time, and the store is who did not answer.
 func Deadline(s Store, timeout time.Duration) Store {
-	return Decorate(s, func(ctx context.Context, _ Op, do func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
+	return Decorate(s, func(ctx context.Context, op Op, do func(context.Context) error) error {
+		bounded, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		return do(ctx)
+		err := do(bounded)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		cause := ErrUnavailable
+		if op.Writes() {
+			cause = ErrUnknown
+		}
+		if bounded.Err() == nil { // a shorter deadline of the back end's own, such as that of a connection
+			return &Error{Op: op.Name, Key: op.Key, Err: fmt.Errorf("%w: %v", cause, err)}
+		}
+		return &Error{Op: op.Name, Key: op.Key, Err: fmt.Errorf("%w: no answer within %s", cause, timeout)}
 	})
 }
 

@@ -173,6 +173,27 @@ func TestDeadlineEndsARequestAndNotTheOperation(t *testing.T) {
 	}
 }
 
+// Who did not answer is the store: a caller that looks for the end of its own context does not
+// find it, unless that is what ended the request.
+func TestTheStoresDeadlineIsNotTheCallers(t *testing.T) {
+	for op, run := range operations {
+		f, _, _ := opened(t, op, fault.Rule{Op: op, Kind: fault.Hang})
+		want := objstore.ErrUnavailable
+		if (objstore.Op{Name: op}).Writes() {
+			want = objstore.ErrUnknown
+		}
+		if err := run(t.Context(), objstore.Deadline(f, 20*time.Millisecond)); !errors.Is(err, want) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", op, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		err := run(ctx, objstore.Deadline(f, time.Minute))
+		cancel()
+		if !errors.Is(err, want) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s, ended by its caller: %v", op, err)
+		}
+	}
+}
+
 func TestRetriesAreReported(t *testing.T) {
 	var seen []objstore.Op
 	f := fault.New(mem.New(nil), 1, fault.NotApplied("create", "").Once())

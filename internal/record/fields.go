@@ -26,8 +26,10 @@ const maxFields = 32
 // NewReader begins to read a record.
 func NewReader(k Kind, b []byte) *Reader {
 	d := &Reader{kind: k}
-	if len(b) > k.MaxBytes {
-		d.Fail("%d bytes, at most %d", len(b), k.MaxBytes)
+	if len(b) > k.MaxBytes { // of this version; a later one may permit more
+		if d.err = k.checkSchema(SchemaOf(b)); d.err == nil {
+			d.Fail("%d bytes, at most %d", len(b), k.MaxBytes)
+		}
 		return d
 	}
 	d.rest = string(b)

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -21,11 +22,11 @@ func (k Kind) Unmarshal(b []byte, v any) error {
 // Decode is the first half of Unmarshal, for records that are read into one struct and written from
 // another: it takes JSON of the schema that is not canonical as well, so Verify has to follow.
 func (k Kind) Decode(b []byte, v any) error {
-	if len(b) > k.MaxBytes {
-		return k.Corrupt("", "%d bytes, at most %d", len(b), k.MaxBytes)
-	}
 	if err := k.checkSchema(SchemaOf(b)); err != nil {
 		return err
+	}
+	if len(b) > k.MaxBytes { // of this version; a later one may permit more
+		return k.Corrupt("", "%d bytes, at most %d", len(b), k.MaxBytes)
 	}
 	if err := json.Unmarshal(b, v); err != nil {
 		return k.Corrupt("", "%w", err)
@@ -65,6 +66,13 @@ func Read[T any](ctx context.Context, g objstore.Getter, key string, k Kind, par
 	var zero T
 	b, info, err := g.Get(ctx, key, objstore.GetOptions{Limit: int64(k.MaxBytes)})
 	if objstore.Unreadable(err) {
+		// A later version may permit longer records. Its schema stands in the first bytes, and every
+		// parser looks at that first.
+		if head, _, herr := g.Get(ctx, key, objstore.GetOptions{Length: maxHeadBytes}); herr == nil {
+			if _, perr := parse(head); errors.Is(perr, ErrNewerVersion) {
+				return zero, info, k.Wrap(key, perr)
+			}
+		}
 		return zero, info, k.Corrupt(key, "%w", err)
 	}
 	if err != nil {

@@ -160,7 +160,7 @@ func splitSchema(s string) (name string, version uint64, ok bool) {
 // SchemaOf reads the schema that a record begins with, for keys that hold records of several kinds.
 // It is "" where b does not begin as a record does.
 func SchemaOf(b []byte) string {
-	rest, ok := strings.CutPrefix(string(b[:min(len(b), 256)]), head)
+	rest, ok := strings.CutPrefix(string(b[:min(len(b), maxHeadBytes)]), head)
 	if !ok {
 		return ""
 	}
@@ -185,5 +185,8 @@ func OneOf(b []byte, kinds ...Kind) (Kind, error) {
 	return Kind{}, kinds[0].Corrupt("", "schema is %.64q", schema)
 }
 
-// head begins every record.
-const head = `{"schema":"`
+// head begins every record. Schemas end within maxHeadBytes.
+const (
+	head         = `{"schema":"`
+	maxHeadBytes = 256
+)

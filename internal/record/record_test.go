@@ -248,11 +248,19 @@ func TestRead(t *testing.T) {
 	put("bad", []byte("{}"))
 	put("long", bytes.Repeat([]byte("x"), 1001))
 	put("newer", bytes.Replace(b, []byte(".v2"), []byte(".v3"), 1))
+	longer := append(bytes.Replace(bytes.TrimSuffix(b, []byte("}")), []byte(".v2"), []byte(".v3"), 1), `,"more":"`+strings.Repeat("x", 1000)+`"}`...)
+	put("newer and longer", longer)
+	if err := open.Unmarshal(longer, new(sample)); !errors.Is(err, record.ErrNewerVersion) {
+		t.Errorf("a longer record of a newer release: %v", err)
+	}
+	if err := record.NewReader(open, longer).End(); !errors.Is(err, record.ErrNewerVersion) {
+		t.Errorf("a longer record of a newer release, field by field: %v", err)
+	}
 	parse := func(b []byte) (v sample, err error) { return v, open.Unmarshal(b, &v) }
 	if v, info, err := record.Read(ctx, s, "good", open, parse); err != nil || v.N != 1<<64-1 || info.ETag == "" {
 		t.Errorf("%+v, %+v, %v", v, info, err)
 	}
-	for key, want := range map[string]error{"bad": record.ErrCorrupt, "long": record.ErrCorrupt, "newer": record.ErrNewerVersion, "none": objstore.ErrNotFound} {
+	for key, want := range map[string]error{"bad": record.ErrCorrupt, "long": record.ErrCorrupt, "newer": record.ErrNewerVersion, "newer and longer": record.ErrNewerVersion, "none": objstore.ErrNotFound} {
 		_, _, err := record.Read(ctx, s, key, open, parse)
 		if !errors.Is(err, want) || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s: %v", key, err)

@@ -52,7 +52,27 @@ func (b Base) Validate() error {
 	if b.DrainTimeout <= 0 {
 		errs = append(errs, errors.New("drain_timeout: must be greater than 0"))
 	}
-	return errors.Join(append(errs, b.HTTP.Validate(), b.GRPC.Validate(), b.TLS.Validate(), b.Auth.Validate(), b.checkExposure())...)
+	return errors.Join(append(errs, b.HTTP.Validate(), b.GRPC.Validate(), b.TLS.Validate(), b.Auth.Validate(), b.checkExposure(), b.checkListeners())...)
+}
+
+// listeners are the addresses by their settings; one that is empty is not served.
+func (b Base) listeners() map[string]string {
+	return map[string]string{"http.listen": b.HTTP.Listen, "grpc.listen": b.GRPC.Listen, "admin.listen": b.Admin.Listen}
+}
+
+// checkListeners refuses two listeners of which the second could never open its address.
+func (b Base) checkListeners() error {
+	addresses := b.listeners()
+	names := slices.Sorted(maps.Keys(addresses))
+	var errs []error
+	for i, name := range names {
+		for _, other := range names[:i] {
+			if web.Collide(addresses[name], addresses[other]) {
+				errs = append(errs, fmt.Errorf("%s %q: %s is %q, and one address takes one listener", name, addresses[name], other, addresses[other]))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // checkExposure refuses settings that let everybody in from the network: addresses beyond
@@ -64,7 +84,7 @@ func (b Base) checkExposure() error {
 	if b.Auth.Mode == rpc.AuthMTLS && b.TLS.ClientCAFile == "" {
 		return errors.New("auth: mode mtls needs tls.client_ca_file")
 	}
-	addresses := map[string]string{"http.listen": b.HTTP.Listen, "grpc.listen": b.GRPC.Listen, "admin.listen": b.Admin.Listen}
+	addresses := b.listeners()
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(addresses)) {
 		a := addresses[name]

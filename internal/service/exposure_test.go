@@ -1,9 +1,14 @@
 package service
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
@@ -55,5 +60,39 @@ func TestProfilesAreForLoopbackOrOperators(t *testing.T) {
 		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "admin.listen") {
 			t.Errorf("%+v on %s: %v", c.auth, c.addr, err)
 		}
+	}
+}
+
+// Of two listeners at one address the second never opens: settings say so before a start does.
+func TestListenersHaveAddressesOfTheirOwn(t *testing.T) {
+	b := DefaultBase("127.0.0.1:4760", "127.0.0.1:4761")
+	if err := b.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	b.GRPC.Listen, b.Admin.Listen = "localhost:4760", ":4760"
+	err := b.checkListeners()
+	for _, want := range []string{"grpc.listen", "http.listen", "admin.listen"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	b.HTTP.Listen, b.GRPC.Listen, b.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0", ""
+	if err := b.checkListeners(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A store that does not answer is the store's failure, and not the end of its caller's time.
+func TestAHungStoreIsUnavailable(t *testing.T) {
+	s := objstore.Deadline(fault.New(mem.New(nil), 1, fault.Rule{Kind: fault.Hang}), time.Millisecond)
+	_, _, err := s.Get(t.Context(), "k", objstore.GetOptions{})
+	if f := Describe(err, func(error) (rpc.Failure, bool) { return rpc.Failure{}, false }); f.Reason != rpc.ReasonStoreUnavailable || f.RetryAfter == 0 {
+		t.Errorf("%v is %+v", err, f)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, _, err = objstore.Deadline(fault.New(mem.New(nil), 1, fault.Rule{Kind: fault.Hang}), time.Minute).Get(ctx, "k", objstore.GetOptions{})
+	if f := Describe(err, func(error) (rpc.Failure, bool) { return rpc.Failure{}, false }); f.Reason != rpc.ReasonDeadline {
+		t.Errorf("the caller's deadline, %v, is %+v", err, f)
 	}
 }

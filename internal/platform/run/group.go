@@ -29,7 +29,8 @@ func NewGroup(ctx context.Context) *Group {
 func (g *Group) Context() context.Context { return g.ctx }
 
 // Go starts a loop. A loop ends with nil or the context's error when its context
-// ends; any other error stops the group. A panic becomes an error with its stack.
+// ends; any other error stops the group, and so does one of a context that ended without the
+// group's: a loop must not be missed in silence. A panic becomes an error with its stack.
 func (g *Group) Go(name string, loop func(context.Context) error) {
 	g.eg.Go(func() (err error) {
 		defer func() {
@@ -37,10 +38,11 @@ func (g *Group) Go(name string, loop func(context.Context) error) {
 				err = fmt.Errorf("%s: panic: %v\n%s", name, r, debug.Stack())
 			}
 		}()
-		if err := loop(g.ctx); err != nil && !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("%s: %w", name, err)
+		err = loop(g.ctx)
+		if err == nil || errors.Is(err, context.Canceled) && g.ctx.Err() != nil {
+			return nil
 		}
-		return nil
+		return fmt.Errorf("%s: %w", name, err)
 	})
 }
 

@@ -58,6 +58,32 @@ func checkConnections(section string, n int) error {
 	return nil
 }
 
+// Collide reports whether two addresses that are listened on, as host:port, are one: then the
+// second can't be opened. Port 0 is a free one each time. Go listens on all addresses, of IPv4
+// and IPv6, where the host is empty or unspecified.
+func Collide(a, b string) bool {
+	ahost, aport, aerr := net.SplitHostPort(a)
+	bhost, bport, berr := net.SplitHostPort(b)
+	if aerr != nil || berr != nil || aport != bport || aport == "0" {
+		return false
+	}
+	aip, bip := listenIP(ahost), listenIP(bhost)
+	if aip == nil || bip == nil { // names, which only a resolver knows
+		return strings.EqualFold(ahost, bhost)
+	}
+	return aip.Equal(bip) || aip.IsUnspecified() || bip.IsUnspecified()
+}
+
+func listenIP(host string) net.IP {
+	switch host {
+	case "":
+		return net.IPv6unspecified
+	case "localhost":
+		return net.IPv4(127, 0, 0, 1)
+	}
+	return net.ParseIP(host)
+}
+
 // Open listens, within the bounds.
 func (c HTTPConfig) Open(ctx context.Context) (net.Listener, error) {
 	return listen(ctx, c.Listen, c.MaxConnections)

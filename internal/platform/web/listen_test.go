@@ -2,8 +2,10 @@ package web
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -77,5 +79,43 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("one too many: %v", err)
+	}
+}
+
+// What is said to collide can't be opened twice, and everything else can.
+func TestCollide(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"127.0.0.1:%d", "127.0.0.1:%d", true},
+		{"localhost:%d", "127.0.0.1:%d", true},
+		{":%d", "127.0.0.1:%d", true},
+		{"127.0.0.1:%d", "0.0.0.0:%d", true},
+		{"127.0.0.1:%d", "127.0.0.2:%d", false},
+		{"127.0.0.1:0", "127.0.0.1:0", false},
+	} {
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := free.Addr().(*net.TCPAddr).Port
+		free.Close()
+		a, b := strings.ReplaceAll(c.a, "%d", fmt.Sprint(port)), strings.ReplaceAll(c.b, "%d", fmt.Sprint(port))
+		first, err := net.Listen("tcp", a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := net.Listen("tcp", b)
+		first.Close()
+		if err == nil {
+			second.Close()
+		}
+		if got := Collide(a, b); got != c.want || got != (err != nil) {
+			t.Errorf("%s and %s: %t, %v", a, b, got, err)
+		}
+	}
+	if Collide("", "") || Collide("127.0.0.1:1", "127.0.0.1:2") || !Collide("Name:1", "name:1") {
+		t.Error("no address, two ports, or one name")
 	}
 }
