@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -175,6 +176,22 @@ func shared(m *etcd.Embedded) Config {
 
 // TestEtcdLost: owners go on until their leases end by their own clocks, then stop; and
 // they own again when etcd is back.
+// A member that ends by itself takes its process along: whoever watches the process starts it
+// again, and a coordinator without etcd is of no use.
+func TestMemberThatEndsEndsTheProcess(t *testing.T) {
+	r := start(t, quick(t.TempDir()), nil)
+	r.closers[0]() // the member's Close, of which nobody else here knows
+	select {
+	case err := <-r.done:
+		close(r.done)
+		if err == nil || !strings.Contains(err.Error(), "has ended") {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it goes on without etcd")
+	}
+}
+
 func TestEtcdLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

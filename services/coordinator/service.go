@@ -125,6 +125,7 @@ func (s *Service) connect(ctx context.Context) error {
 			return err
 		}
 		s.closers = append(s.closers, m.Close)
+		s.Go("etcd", m.Watch)
 		endpoint = m.Endpoint()
 	}
 	c, err := etcd.Dial(s.cfg.Etcd, endpoint, s.log)

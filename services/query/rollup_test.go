@@ -578,7 +578,7 @@ func TestWindowsAnswerAlignedRanges(t *testing.T) {
 		type answer struct {
 			Result json.RawMessage
 			Stats  struct {
-				Published struct{ Windows map[string]int }
+				Published struct{ Resolutions map[string]int }
 			}
 		}
 		var g, w answer
@@ -588,14 +588,14 @@ func TestWindowsAnswerAlignedRanges(t *testing.T) {
 		if !near(string(g.Result), string(w.Result)) {
 			t.Errorf("%s by %s\n got %.600s\nwant %.600s", q.expr, q.step, g.Result, w.Result)
 		}
-		if len(w.Stats.Published.Windows) > 0 || len(w.Result) < 10 {
+		if len(w.Stats.Published.Resolutions) > 0 || len(w.Result) < 10 {
 			t.Errorf("%s: nothing to compare with: %s", q.expr, w.Result)
 		}
 		if got.Lightmetrics.Partial || want.Lightmetrics.Partial || fmt.Sprint(got.Infos, got.Warnings) != fmt.Sprint(want.Infos, want.Warnings) {
 			t.Errorf("%s: %v %v, want %v", q.expr, got.Lightmetrics.Reasons, got.Infos, want.Infos)
 		}
 		var used []string
-		for name, n := range g.Stats.Published.Windows {
+		for name, n := range g.Stats.Published.Resolutions {
 			for range n {
 				used = append(used, name)
 			}

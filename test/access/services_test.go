@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/run/runtest"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	refsmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
 	"lightmetrics.dev/lightmetrics/services/coordinator"
@@ -68,7 +69,7 @@ func up(t testing.TB, name string, s run.Service, err error) {
 	})
 	wctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	must(t, run.Started(wctx, name, s, done))
+	must(t, runtest.Started(wctx, name, s, done))
 }
 
 // system has the addresses of all services by their names in the tables.

@@ -47,7 +47,7 @@ func TestCondemned(t *testing.T) {
 			sub := submission(t, recent(t, "host-1", 5, 1))
 			right := accept.CondemnedMarker{FrameSHA256: sub.SHA256, CondemnedAt: 1_700_000_000_000_000_000, PlanID: "plan-1"}
 			body := recordCase{Set: k.Set, Drop: k.Drop, Twice: k.Twice, Recipe: k.Recipe}.spoil(t, right.Marshal())
-			_, err := accept.ParseCondemnedMarker(body)
+			err := accept.CondemnedKind.Unmarshal(body, new(accept.CondemnedMarker))
 			if (err == nil) != k.Holds || err != nil && !errors.Is(err, record.ErrCorrupt) && !errors.Is(err, record.ErrNewerVersion) {
 				t.Errorf("the marker itself: %v, want it to hold %t", err, k.Holds)
 			}

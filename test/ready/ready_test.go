@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/run/runtest"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	refsmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
 	"lightmetrics.dev/lightmetrics/services/coordinator"
@@ -61,7 +62,7 @@ func up(t testing.TB, name string, s run.Service, err error) (stop func()) {
 	t.Cleanup(stop)
 	wctx, end := context.WithTimeout(ctx, patience)
 	defer end()
-	must(t, run.Started(wctx, name, s, done))
+	must(t, runtest.Started(wctx, name, s, done))
 	return stop
 }
 

@@ -170,7 +170,7 @@ func kinds() []kind {
 		{accept.ConflictKind, quarantine.Marshal, again(accept.ParseConflictRecord, accept.ConflictRecord.Marshal)},
 		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
-		{accept.CondemnedKind, accept.CondemnedMarker{FrameSHA256: digest, Generation: 3, CondemnedAt: 9, PlanID: "p"}.Marshal, again(accept.ParseCondemnedMarker, accept.CondemnedMarker.Marshal)},
+		{accept.CondemnedKind, accept.CondemnedMarker{FrameSHA256: digest, Generation: 3, CondemnedAt: 9, PlanID: "p"}.Marshal, plain[accept.CondemnedMarker](accept.CondemnedKind)},
 		{reconcile.CheckpointKind, func() []byte { return reconcile.MarshalCheckpoint(5) }, again(reconcile.ParseCheckpoint, reconcile.MarshalCheckpoint)},
 		{reconcile.RepairKind, reconcile.RepairRecord{ManifestKey: layout.Accepted(m.Identity), Cause: reconcile.CauseMissing, Detail: "d", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, FirstSeen: 5, ReconcilerID: "r"}.Marshal,
 			again(reconcile.ParseRepair, reconcile.RepairRecord.Marshal)},

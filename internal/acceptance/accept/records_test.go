@@ -63,7 +63,11 @@ func records() []golden {
 			return v.Marshal(), err
 		}},
 		{"condemned", accept.CondemnedMarker{FrameSHA256: m.FrameSHA256, Generation: 3, CondemnedAt: 9, PlanID: "plan-1"}.Marshal(),
-			func(x []byte) ([]byte, error) { v, err := accept.ParseCondemnedMarker(x); return v.Marshal(), err }},
+			func(x []byte) (_ []byte, err error) {
+				var v accept.CondemnedMarker
+				err = accept.CondemnedKind.Unmarshal(x, &v)
+				return v.Marshal(), err
+			}},
 	}
 }
 

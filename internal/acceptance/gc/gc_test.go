@@ -219,7 +219,8 @@ func TestEachBlobHasItsVerdict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := accept.ParseCondemnedMarker(m); err != nil || c.Generation != 3 || c.PlanID != "plan-1" || c.FrameSHA256 != orphan.SHA256 {
+	var c accept.CondemnedMarker
+	if err := accept.CondemnedKind.Unmarshal(m, &c); err != nil || c.Generation != 3 || c.PlanID != "plan-1" || c.FrameSHA256 != orphan.SHA256 {
 		t.Errorf("marker %+v: %v", c, err)
 	}
 	// A repeat finds only what is doubtful, and changes nothing.

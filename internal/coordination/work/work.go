@@ -51,19 +51,6 @@ func (e *Error) Error() string { return fmt.Sprintf("work: %s %q: %v", e.Op, e.K
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// decisions are all of them.
-var decisions = []error{ErrExists, ErrCompleted, ErrLive, ErrMoved, ErrFenced, ErrNotFound, ErrGone, ErrFull, ErrInvalid, ErrUnknown, ErrUnavailable}
-
-// Decision is the sentinel that err wraps; nil when it wraps none.
-func Decision(err error) error {
-	for _, d := range decisions {
-		if errors.Is(err, d) {
-			return d
-		}
-	}
-	return nil
-}
-
 // Limits of both interfaces; every back end refuses more with ErrInvalid.
 const (
 	// MaxBody and MaxState bound a message and a checkpoint, in bytes.

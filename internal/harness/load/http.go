@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/agent/send/wire"
 	"lightmetrics.dev/lightmetrics/internal/harness/history"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -65,19 +64,19 @@ func (p *Poster) post(ctx context.Context, f []byte, addr string) (string, error
 	if client == nil {
 		client = http.DefaultClient
 	}
-	a, err := wire.Post(ctx, client, "http://"+addr, p.Spool, f)
+	a, err := post(ctx, client, "http://"+addr, p.Spool, f)
 	switch {
 	case err != nil:
 		return "", err
-	case a.Durable() && a.Duplicate:
+	case a.durable() && a.Duplicate:
 		return Duplicate, nil
-	case a.Durable():
+	case a.durable():
 		return Accepted, nil
 	case a.Status == http.StatusConflict:
 		return Conflict, nil
 	}
 	err = fmt.Errorf("%d %s: %s", a.Status, a.Reason, a.Message)
-	if a.Retry() {
+	if a.retry() {
 		return "", err
 	}
 	return "failed", err

@@ -136,9 +136,7 @@ func together(n int, fn func(i int) error) map[string]int {
 			err := fn(i)
 			key := ""
 			if err != nil {
-				if key = err.Error(); work.Decision(err) != nil {
-					key = work.Decision(err).Error()
-				}
+				key = decision(err)
 			}
 			mu.Lock()
 			counts[key]++
@@ -148,4 +146,18 @@ func together(n int, fn func(i int) error) map[string]int {
 	close(start)
 	wg.Wait()
 	return counts
+}
+
+// decisions are what callers of both interfaces branch on.
+var decisions = []error{work.ErrExists, work.ErrCompleted, work.ErrLive, work.ErrMoved, work.ErrFenced, work.ErrNotFound, work.ErrGone, work.ErrFull,
+	work.ErrInvalid, work.ErrUnknown, work.ErrUnavailable}
+
+// decision is the text of the sentinel that err wraps, or its own where it wraps none.
+func decision(err error) string {
+	for _, d := range decisions {
+		if errors.Is(err, d) {
+			return d.Error()
+		}
+	}
+	return err.Error()
 }

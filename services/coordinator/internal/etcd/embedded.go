@@ -135,8 +135,23 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 // Endpoint is where clients reach the member.
 func (m *Embedded) Endpoint() string { return "unix:" + m.socket }
 
-// Err gives the member's end, when it ends by itself.
-func (m *Embedded) Err() <-chan error { return m.e.Err() }
+// Watch waits until ctx ends, or the member ends by itself, which is an error: a listener failed,
+// or its cluster has removed it. Nothing but a start of the process brings it back.
+func (m *Embedded) Watch(ctx context.Context) error {
+	err := errors.New("it stopped, or was removed from its cluster")
+	select {
+	case e, ok := <-m.e.Err():
+		if ok {
+			err = e
+		}
+	case <-m.e.Server.StopNotify():
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("etcd member %s has ended: %w", m.e.Config().Name, err)
+}
 
 // Close stops the member; more than once is harmless.
 func (m *Embedded) Close() {
