@@ -21,7 +21,7 @@ import (
 
 func rollupCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{Use: "rollup", Short: "Blocks: check, repair, make anew; their reference sets"}
-	cmd.AddCommand(rollupVerify(out), rollupRepair(out), rollupRenew(out), rollupOrders(out), rollupAside(out), rollupCoverage(out), rollupReferences(out))
+	cmd.AddCommand(rollupVerify(out), rollupRepair(out), rollupRenew(out), rollupRequests(out), rollupAside(out), rollupCoverage(out), rollupReferences(out))
 	return cmd
 }
 

@@ -205,7 +205,7 @@ func (p *plant) published(gen uint64) {
 	})
 }
 
-// An operator finds damage, orders a repair, and finds all well; renews an hour; and finds
+// An operator finds damage, requests a repair, and finds all well; renews an hour; and finds
 // what was never rolled up.
 func TestRollupCommands(t *testing.T) {
 	p := newPlant(t)
@@ -228,27 +228,27 @@ func TestRollupCommands(t *testing.T) {
 	if code := p.lmctl(&rep, "rollup", "verify", p.url, "--from", "2026-03-01T11"); code != 0 {
 		t.Errorf("another hour: exit %d, %+v", code, rep)
 	}
-	var orders []orderView
+	var requested []requestView
 	for _, wrong := range [][]string{{}, {"--yes", "--dry-run"}, {"--yes", "--hour", "2026-03-01T10"}, {"--yes", "--from", "x"}, {"--yes", "--shard", "99999"}, {"--yes", "--shard", "1"}, {"--yes", "--shard=-2"}} {
 		if code := p.lmctl(nil, append([]string{"rollup", "repair", p.url}, wrong...)...); code != cli.ExitUsage {
 			t.Errorf("%v: exit %d", wrong, code)
 		}
 	}
-	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--dry-run"); code != 0 || len(orders) != 1 || orders[0].Generation != 2 || orders[0].Batches != 20 {
-		t.Fatalf("exit %d, %+v", code, orders)
+	if code := p.lmctl(&requested, "rollup", "repair", p.url, "--dry-run"); code != 0 || len(requested) != 1 || requested[0].Generation != 2 || requested[0].Batches != 20 {
+		t.Fatalf("exit %d, %+v", code, requested)
 	}
-	var pending []pendingOrder
-	if code := p.lmctl(&pending, "rollup", "orders", p.url); code != 0 || len(pending) != 0 {
+	var pending []pendingRequest
+	if code := p.lmctl(&pending, "rollup", "requests", p.url); code != 0 || len(pending) != 0 {
 		t.Fatalf("exit %d, a dry run ordered: %+v", code, pending)
 	}
-	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--yes"); code != 0 || orders[0].State != "ordered" {
-		t.Fatalf("exit %d, %+v", code, orders)
+	if code := p.lmctl(&requested, "rollup", "repair", p.url, "--yes"); code != 0 || requested[0].State != "requested" {
+		t.Fatalf("exit %d, %+v", code, requested)
 	}
 	p.published(2)
 	done := func() bool {
 		p.clock.Add(int64(time.Minute))
 		pending = nil
-		return p.lmctl(&pending, "rollup", "orders", p.url) == 0 && len(pending) == 0
+		return p.lmctl(&pending, "rollup", "requests", p.url) == 0 && len(pending) == 0
 	}
 	p.eventually("the order is done", done)
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Superseded != 1 {
@@ -263,8 +263,8 @@ func TestRollupCommands(t *testing.T) {
 	p.put(layout.BlockManifest(later, 0, timegrid.Raw, 1), catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "authority",
 		Name: catalog.Name{Hour: later, Resolution: timegrid.Raw, Generation: 1}, Reason: "given up", WorkerID: "w"}}.Marshal())
 	p.put(layout.RollupPlan(later, 0, 2), []byte("{"))
-	if code := p.lmctl(&orders, "rollup", "repair", p.url, "--hour", "2026-03-01T15", "--shard", "0", "--yes"); code != cli.ExitFindings || len(orders) != 1 || orders[0].State != "in work" {
-		t.Fatalf("exit %d, %+v", code, orders)
+	if code := p.lmctl(&requested, "rollup", "repair", p.url, "--hour", "2026-03-01T15", "--shard", "0", "--yes"); code != cli.ExitFindings || len(requested) != 1 || requested[0].State != "in work" {
+		t.Fatalf("exit %d, %+v", code, requested)
 	}
 	p.must(p.store.Delete(t.Context(), layout.BlockManifest(later, 0, timegrid.Raw, 1)))
 	p.must(p.store.Delete(t.Context(), layout.RollupPlan(later, 0, 2)))
@@ -273,8 +273,8 @@ func TestRollupCommands(t *testing.T) {
 	if code := p.lmctl(nil, "rollup", "renew", p.url, "--yes"); code != cli.ExitUsage {
 		t.Errorf("without --from: exit %d", code)
 	}
-	if code := p.lmctl(&orders, "rollup", "renew", p.url, "--from", "2026-03-01", "--yes"); code != 0 || len(orders) != 1 || orders[0].Generation != 3 {
-		t.Fatalf("exit %d, %+v", code, orders)
+	if code := p.lmctl(&requested, "rollup", "renew", p.url, "--from", "2026-03-01", "--yes"); code != 0 || len(requested) != 1 || requested[0].Generation != 3 {
+		t.Fatalf("exit %d, %+v", code, requested)
 	}
 	p.published(3)
 	p.eventually("the order is done", done)

@@ -48,8 +48,8 @@ type ScheduleConfig struct {
 // IntakeConfig is how a shard's new batches are followed.
 type IntakeConfig struct {
 	Interval   time.Duration `koanf:"interval" help:"time between two listings of a shard's intake"`
-	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together; when they are there, hours are rolled up early"`
-	Recheck    time.Duration `koanf:"recheck" help:"time between two looks at segments that were put off: what can't be rolled up, or could not be read"`
+	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together; where it is reached, hours are rolled up early"`
+	Recheck    time.Duration `koanf:"recheck" help:"time between two rescans of the whole intake, for segments that could not be read and batches that were evicted"`
 }
 
 // JobsConfig bounds jobs.
@@ -59,7 +59,7 @@ type JobsConfig struct {
 	MaxParts    uint32        `koanf:"max_parts" help:"parts that an hour is built in, each of them from all of its frames, before large agents are set aside"`
 	Dir         string        `koanf:"dir" help:"where the chunks of an hour in parts wait for their publication; empty is the system's directory of temporary files"`
 	Readers     int           `koanf:"readers" help:"frames of a job that are read at once"`
-	Hold        time.Duration `koanf:"hold" help:"longest time between two checkpoints of a snapshot or an order to reprocess; after it another worker may take it"`
+	Hold        time.Duration `koanf:"hold" help:"longest time between two checkpoints of a snapshot or a request to reprocess; after it another worker may take it"`
 	TimeLimit   time.Duration `koanf:"time_limit" help:"longest time that a worker stays with one of these before it hands over; what is done is kept"`
 	MaxFrame    config.Bytes  `koanf:"max_frame" help:"longest frame that is read"`
 }
@@ -72,8 +72,8 @@ type ChunksConfig struct {
 
 // CollectConfig is the delayed collection of superseded and orphaned objects.
 type CollectConfig struct {
-	Interval time.Duration `koanf:"interval" help:"time between two looks at the delayed queue; 0 leaves it to other workers"`
-	Grace    time.Duration `koanf:"grace" help:"time that a superseded set stays readable"`
+	Interval time.Duration `koanf:"interval" help:"time between two polls of the delayed queue; 0 leaves it to other workers"`
+	Grace    time.Duration `koanf:"grace" help:"time that a superseded block stays readable"`
 }
 
 // DefaultConfig listens on loopback, and knows of no coordinator: a worker alone.

@@ -49,7 +49,7 @@ func (w *world) badSegments(id shard.ID) (keys []string) {
 	return keys
 }
 
-// Segments that can't be read, or are not of this authority, are told of and left alone.
+// Segments that can't be read, or are not of this authority, are logged and left alone.
 // One that can't be read now is tried again. None holds up those behind it.
 func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	w := newWorld(t, newMem())
@@ -58,9 +58,9 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	seq := w.some(agent, hour0, 0, 3, 0)
 	refused := layout.IntakeSegment(0, "abcd", 1)
 	faulty := fault.New(w.store, 1, fault.Refused("get", refused, objstore.ErrDenied))
-	var told bytes.Buffer
+	var logged bytes.Buffer
 	svc := w.worker(testConfig(), faulty)
-	svc.log = slog.New(slog.NewTextHandler(&told, nil))
+	svc.log = slog.New(slog.NewTextHandler(&logged, nil))
 	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	must(t, rounds(t.Context(), o))
@@ -76,11 +76,11 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 			t.Errorf("%v segments are %s, want %v", n, what, want)
 		}
 	}
-	if testutil.ToFloat64(svc.m.Segments.WithLabelValues("later")) == 0 {
-		t.Error("no segment is counted as put off")
+	if testutil.ToFloat64(svc.m.Segments.WithLabelValues("deferred")) == 0 {
+		t.Error("no segment is counted as deferred")
 	}
 	for _, key := range append(bad, refused) {
-		if !bytes.Contains(told.Bytes(), []byte(key)) {
+		if !bytes.Contains(logged.Bytes(), []byte(key)) {
 			t.Errorf("nothing is said of %s", key)
 		}
 	}

@@ -66,7 +66,7 @@ func (w *world) collected(m *worker) {
 }
 
 // A worker merges what is due; a late batch is rolled up from the merged rows; raw sets
-// expire, and a batch that comes later still makes all resolutions of its hour anew.
+// expire, and a batch that comes later still rebuilds its hour at all resolutions.
 func TestCompactionAndRetention(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
@@ -127,7 +127,7 @@ func TestCompactionAndRetention(t *testing.T) {
 	}
 	w.collected(m)
 	w.checkCompacted(h+3, 0)
-	// Another late one: its frames are there, so that every resolution is made anew.
+	// Another late one: its frames are there, so that every resolution is rebuilt.
 	w.accept(late, e.SeqEnd+1, point{"load", series.Gauge, at(h+1, 59*time.Minute+time.Second), 43})
 	w.drive(cfg, ownership.Grant{Shard: 1, Fence: 7})
 	w.check(h+1, 1, 3)
@@ -165,7 +165,7 @@ func TestCompactSettings(t *testing.T) {
 }
 
 // A late batch of an hour whose raw sets expired and whose old frames are gone: the hour
-// waits. Its buckets stay what they were, and no generation is given up for nothing.
+// waits. Its buckets stay what they were, and no generation is aborted for nothing.
 func TestLateBatchAfterRawAndFramesAreGone(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()

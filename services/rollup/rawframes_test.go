@@ -185,7 +185,7 @@ func TestRawFramesExpireByTheStoresClock(t *testing.T) {
 
 // Frames stay while something may read them again, and go when it is gone.
 func TestRawFramesThatAreNeededStay(t *testing.T) {
-	order := catalog.RepairRequest{AuthorityID: testAuthority, Shard: 0, Hour: hour0 + 1, Above: 9, Reason: "r", By: "b"}
+	request := catalog.RepairRequest{AuthorityID: testAuthority, Shard: 0, Hour: hour0 + 1, Above: 9, Reason: "r", By: "b"}
 	aside := catalog.Aside{AuthorityID: testAuthority, Shard: 0, Hour: hour0, Agent: agentOf(0, 1), Series: 1, Records: 1, Bytes: 1 << 50, Limit: 1 << 50, Reason: "r", By: "b", At: 1}
 	for name, x := range map[string]struct {
 		key  func(e accepted.Batch) string
@@ -230,9 +230,9 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 			}
 		})
 	}
-	t.Run("an order", func(t *testing.T) {
+	t.Run("a repair request", func(t *testing.T) {
 		w, _, _, _ := frameWorld(t)
-		w.spoil(order.Key(), string(order.Marshal()))
+		w.spoil(request.Key(), string(request.Marshal()))
 		f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
 		must(t, err)
 		rep, err := f.Run(t.Context(), hour0.End(), false)

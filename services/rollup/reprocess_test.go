@@ -14,8 +14,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// TestWorkersReprocess: batches that no intake names are rolled up when an operator orders
-// it; one worker dies with the order's message, and another does it.
+// TestWorkersReprocess: batches that no intake names are rolled up when an operator asks
+// for it; one worker dies with the request's message, and another does it.
 func TestWorkersReprocess(t *testing.T) {
 	w := newWorld(t, newMem())
 	var seq uint64
@@ -42,10 +42,10 @@ func TestWorkersReprocess(t *testing.T) {
 	s := w.start(t, testConfig(), w.store)
 	eventually(t, "the shards are owned", func() bool { return len(s.Shards()) == testShards })
 	if w.set(hour0, 0, timegrid.OneHour) != nil {
-		t.Fatal("published without an order")
+		t.Fatal("published without a request")
 	}
 	w.advance(2 * time.Minute)
-	eventually(t, "the order is done", func() bool {
+	eventually(t, "the request is done", func() bool {
 		l, err := w.pending.Log(t.Context(), k.Log)
 		return err == nil && l.Last == k.Number
 	})

@@ -41,8 +41,8 @@ type Batch struct {
 	segments []string
 }
 
-// Hour is one hour with pending batches, and when it is to be looked after. The owner of the
-// shard moves Next.
+// Hour is one hour with pending batches, and when it is due. The owner of the shard moves
+// Next.
 type Hour struct {
 	Hour timegrid.Hour
 	// Since is when the first of its pending batches was seen.
@@ -294,7 +294,7 @@ func (b *Backlog) JoinOverlaps(now time.Time) {
 	all := slices.Collect(maps.Values(b.batches))
 	slices.SortFunc(all, func(x, y *Batch) int { return x.Identity.Compare(y.Identity) })
 	for i := 0; i < len(all); {
-		// In the order of first numbers a group goes on while the next batch begins at or before
+		// In the order of first numbers a group continues while the next batch begins at or before
 		// the highest number of those before it.
 		first := all[i].Identity
 		end, j := first.SeqEnd, i+1

@@ -36,7 +36,7 @@ type Records struct {
 	Shards uint32
 }
 
-// Plan is a rollup plan as it stands in the store.
+// Plan is a rollup plan as it is in the store.
 type Plan struct {
 	*rollup.Plan
 	SHA256 identity.Digest
@@ -141,7 +141,7 @@ func (r Records) Plan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uin
 	return &Plan{p, identity.Sum(body), true}, nil
 }
 
-// FixPlan creates the plan unless its generation has one, and gives the one that stands in the
+// FixPlan creates the plan unless its generation has one, and gives the one that is in the
 // store: all workers make the generation from that.
 func (r Records) FixPlan(ctx context.Context, p *rollup.Plan) (*Plan, error) {
 	body, err := p.Marshal()

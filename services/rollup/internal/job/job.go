@@ -1,6 +1,6 @@
 // Package job makes one generation of a shard's hour: it fixes the plan, builds what the plan
 // says, and publishes that resolution by resolution. A job may die at any point: whoever has
-// the shard next finds plan and manifests, and goes on.
+// the shard next finds plan and manifests, and continues.
 package job
 
 import (
@@ -81,8 +81,8 @@ const (
 	canceled  outcome = "canceled"  // the grant is over, or the service stops
 )
 
-// Make makes one generation of an hour, when there is room for a job. No row of pending work
-// stands for it: the grant keeps others away most of the time, and where two workers make the
+// Make makes one generation of an hour, when there is room for a job. There is no row of
+// pending work for it: the grant keeps others away most of the time, and where two workers make the
 // same generation its plan and its manifests, which are created conditionally, decide.
 func (j *Jobs) Make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) error {
 	if err := j.Slots.Acquire(ctx, 1); err != nil {

@@ -62,7 +62,7 @@ func (r resizer) resize(ctx context.Context, s *Shard, p *hour.Plan, st *hour.St
 		return cause // no plan has more parts
 	}
 	// The records of agents stand before any plan leaves the agents out, and that plan before the
-	// generation is aborted. So a worker that goes on from here, at any point, plans the same.
+	// generation is aborted. So a worker that continues from here, at any point, plans the same.
 	if err := r.setAside(ctx, s, p, next.SetAside, failed.Died); err != nil {
 		return errors.Join(cause, err)
 	}

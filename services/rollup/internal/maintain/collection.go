@@ -57,7 +57,7 @@ func (c *Collection) Run(ctx context.Context) error {
 		}
 		var err error
 		if swept, err = c.Step(ctx, swept); err != nil && ctx.Err() == nil {
-			c.Log.Warn("delayed collection failed; it goes on at the next interval", "error", err)
+			c.Log.Warn("delayed collection failed; it is tried again at the next interval", "error", err)
 		}
 	}
 }

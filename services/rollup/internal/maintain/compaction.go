@@ -22,19 +22,19 @@ import (
 
 // CompactConfig is the merging of blocks into larger objects.
 type CompactConfig struct {
-	Interval time.Duration `koanf:"interval" help:"least time between two looks for sets to merge; 0 merges none"`
-	After    time.Duration `koanf:"after" help:"time after the end of a span before its sets are merged; late batches should be there by then" needs:"interval"`
+	Interval time.Duration `koanf:"interval" help:"least time between two scans for blocks to merge; 0 merges none"`
+	After    time.Duration `koanf:"after" help:"time after the end of a span before its blocks are merged; late batches should be there by then" needs:"interval"`
 	Group    uint32        `koanf:"group" help:"most shards that are merged; the owner of the first of a group does it" needs:"interval"`
 	Object   config.Bytes  `koanf:"object" help:"size from which on a merged chunk is ended" needs:"interval"`
 	Memory   config.Bytes  `koanf:"memory" help:"most bytes of objects that are merged at once; about what it takes of memory" needs:"interval"`
-	Back     int           `koanf:"back" help:"how many of the longest spans of a resolution are looked back" needs:"interval"`
-	Raw      []string      `koanf:"raw" help:"spans that raw sets are merged to, ascending" needs:"interval"`
-	Minute   []string      `koanf:"1m" help:"spans that 1m sets are merged to" needs:"interval"`
-	Five     []string      `koanf:"5m" help:"spans that 5m sets are merged to" needs:"interval"`
-	Hour     []string      `koanf:"1h" help:"spans that 1h sets are merged to" needs:"interval"`
+	Back     int           `koanf:"back" help:"how many of the longest spans of a resolution a scan goes back" needs:"interval"`
+	Raw      []string      `koanf:"raw" help:"spans that raw blocks are merged to, ascending" needs:"interval"`
+	Minute   []string      `koanf:"1m" help:"spans that 1m blocks are merged to" needs:"interval"`
+	Five     []string      `koanf:"5m" help:"spans that 5m blocks are merged to" needs:"interval"`
+	Hour     []string      `koanf:"1h" help:"spans that 1h blocks are merged to" needs:"interval"`
 }
 
-// DefaultCompactConfig merges raw sets to 2 hours and a day, 1m to a day, 5m to 7 days, 1h to 30.
+// DefaultCompactConfig merges raw blocks to 2 hours and a day, 1m to a day, 5m to 7 days, 1h to 30.
 func DefaultCompactConfig() CompactConfig {
 	d := compact.DefaultSettings()
 	return CompactConfig{

@@ -29,7 +29,7 @@ func (r *Reprocessing) Run(ctx context.Context) error {
 		}
 		switch {
 		case err != nil && ctx.Err() == nil:
-			r.Log.Warn("an order to reprocess is not done", "outcome", o, "error", err)
+			r.Log.Warn("a request to reprocess is not done", "outcome", o, "error", err)
 		case o == work.Completed, o == work.HandedOver:
 			r.Log.Info("reprocessing", "outcome", o)
 			continue // there may be more

@@ -27,8 +27,8 @@ type RetentionConfig struct {
 	// RawFrames is how long the frames of accepted batches stay after all their hours ended
 	// and were published.
 	RawFrames time.Duration `koanf:"raw_frames" help:"how long frames of accepted batches stay after they are rolled up; 0 is for ever"`
-	// Interval between two looks.
-	Interval time.Duration `koanf:"interval" help:"time between two looks for sets and frames whose time is over" needs:"raw|1m|5m|1h|raw_frames"`
+	// Interval between two passes.
+	Interval time.Duration `koanf:"interval" help:"time between two passes that remove blocks and frames whose time is over" needs:"raw|1m|5m|1h|raw_frames"`
 }
 
 // DefaultRetentionConfig keeps everything.

@@ -58,7 +58,7 @@ type Finder struct {
 	Backlog   Backlog
 	Records   Records
 	Manifests Manifests
-	// Damaged is told of a record of a neighbour that can't be read.
+	// Damaged is called with the error of a record of a neighbour that can't be read.
 	Damaged func(error)
 }
 
@@ -228,7 +228,7 @@ func InBlock(in catalog.Inputs, id identity.Batch) (out []identity.Batch) {
 		}
 		for _, r := range b.Runs {
 			// A run is batches of equal length, one behind the other, so the first one that can
-			// overlap is computed: an hour has thousands, of which one or two are looked for.
+			// overlap is computed: an hour has thousands, of which one or two overlap.
 			first := uint64(0)
 			if id.SeqStart > r.Start {
 				first = (id.SeqStart - r.Start) / r.Records

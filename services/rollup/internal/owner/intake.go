@@ -153,7 +153,7 @@ func (f *Follower) leave(ctx context.Context, what, key string, err error) {
 // deferred tells of a segment that can't be taken now.
 func (f *Follower) deferred(key string, err error) error {
 	if errors.Is(err, intake.ErrLater) {
-		f.metrics.Segments.WithLabelValues("later").Inc()
+		f.metrics.Segments.WithLabelValues("deferred").Inc()
 		f.log.Warn("intake segment can't be taken now and is tried again; others go on", "key", key, "error", err)
 	}
 	return err

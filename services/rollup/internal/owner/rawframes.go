@@ -31,7 +31,7 @@ const (
 	// FramesFullEvery is how often all hours are gone through: late batches may have made new
 	// generations of old ones.
 	FramesFullEvery = 7 * 24 * time.Hour
-	// FrameRetry is the time until a pass that failed goes on.
+	// FrameRetry is the time until a pass that failed continues.
 	FrameRetry = 10 * time.Second
 )
 
@@ -81,7 +81,7 @@ type framePass struct {
 	report compact.FrameReport
 }
 
-// remove goes on with the removal of frames that are old enough. The caller has read the intake
+// remove continues with the removal of frames that are old enough. The caller has read the intake
 // to its end, so that it is known which late batches wait.
 func (r *frameRemoval) remove(ctx context.Context) error {
 	if r.Keep == 0 {
@@ -117,7 +117,7 @@ func (r *frameRemoval) step(ctx context.Context) error {
 		}
 	}
 	if len(p.todo) > 0 || !p.listed {
-		return nil // the next round goes on, so that rollups do not wait for this
+		return nil // the next round continues, so that rollups do not wait for this
 	}
 	return r.finish(ctx, p)
 }

@@ -141,7 +141,7 @@ func (l *Loop) events() snapshot.Events {
 		},
 		Lost: func(err error) {
 			m.SnapshotFailures.Inc()
-			log.Warn("snapshot goes on without an object that can't be read", "shard", l.grant.Shard, "error", err)
+			log.Warn("snapshot continues without an object that can't be read", "shard", l.grant.Shard, "error", err)
 		},
 	}
 }

@@ -21,11 +21,11 @@ type Shard struct {
 	PendingHours   []string `json:"pending_hours"`
 	// Unreadable are pending batches whose frames can't be read, Failing those of hours that
 	// fail for good, Evicted those that were forgotten to make room, until the next rescan.
-	Unreadable int `json:"left_out"`
-	Failing    int `json:"stuck"`
-	Evicted    int `json:"shelved"`
+	Unreadable int `json:"unreadable"`
+	Failing    int `json:"failing"`
+	Evicted    int `json:"evicted"`
 	// DeferredSegments of the intake can't be taken now.
-	DeferredSegments int `json:"segments_put_aside"`
+	DeferredSegments int `json:"deferred_segments"`
 	// SetAside are pending batches of agents that are set aside for an hour of theirs, AgentHours
 	// is the number of those hours.
 	SetAside   int `json:"set_aside"`
@@ -77,7 +77,7 @@ func (b *Board) Leave(id shard.ID) {
 
 // Note shows where a shard stands.
 func (b *Board) Note(s Shard) {
-	for why, n := range map[string]int{"left_out": s.Unreadable, "stuck": s.Failing, "shelved": s.Evicted, "segments": s.DeferredSegments, "set_aside": s.SetAside} {
+	for why, n := range map[string]int{"unreadable": s.Unreadable, "failing": s.Failing, "evicted": s.Evicted, "segments": s.DeferredSegments, "set_aside": s.SetAside} {
 		b.m.Deferred.WithLabelValues(s.Shard, why).Set(float64(n))
 	}
 	b.m.AgentHours.WithLabelValues(s.Shard).Set(float64(s.AgentHours))

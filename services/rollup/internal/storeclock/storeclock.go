@@ -32,7 +32,7 @@ type Store interface {
 type Clock struct {
 	Store Store
 	Now   func() time.Time
-	// Observe is told how far Now is ahead of the store's time, whenever that was asked.
+	// Observe is called with how far Now is ahead of the store's time, whenever that was asked.
 	Observe func(ahead time.Duration)
 }
 
@@ -55,7 +55,7 @@ func (c Clock) Confirmed(ctx context.Context) (time.Time, error) {
 
 // ask gives the store's time, by an object that it writes, and how far Now is ahead of it.
 func (c Clock) ask(ctx context.Context) (stored time.Time, ahead time.Duration, err error) {
-	// Now is asked before the store is: an answer that takes long makes this clock look behind,
+	// Now is asked before the store is: an answer that takes long makes this clock seem behind,
 	// which removes less, and never ahead.
 	now := c.Now()
 	info, err := c.Store.Put(ctx, layout.RollupClockKey, []byte("{}"), objstore.PutOptions{ContentType: "application/json"})

@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-type orderView struct {
+type requestView struct {
 	Hour       string   `json:"hour"`
 	Shard      string   `json:"shard"`
 	Generation uint64   `json:"generation"`
@@ -26,23 +26,23 @@ type orderView struct {
 	State      string   `json:"state"`
 }
 
-// place of an hour that is ordered.
+// place of an hour that is to be rebuilt.
 type place struct {
 	hour  timegrid.Hour
 	shard shard.ID
 }
 
-// order gives or counts orders; one that can't be given is a finding, and the others go on.
-func order(ctx context.Context, r *repair.Repairer, places []place, reason string, dry bool, progress io.Writer) ([]orderView, error) {
-	views, refused := []orderView{}, 0
+// request makes or counts repair requests. One that can't be made is a finding, and the others are made.
+func request(ctx context.Context, r *repair.Repairer, places []place, reason string, dry bool, progress io.Writer) ([]requestView, error) {
+	views, refused := []requestView{}, 0
 	for _, p := range places {
 		o, err := r.Request(ctx, p.hour, p.shard, reason, dry)
-		v := orderView{Hour: p.hour.String(), Shard: p.shard.String(), Generation: o.Generation, Batches: o.Batches, Removed: o.Removed, Source: o.Source,
-			Damaged: append([]string{}, o.Damaged...), Aborted: append([]uint64{}, o.Aborted...), State: "ordered"}
+		v := requestView{Hour: p.hour.String(), Shard: p.shard.String(), Generation: o.Generation, Batches: o.Batches, Removed: o.Removed, Source: o.Source,
+			Damaged: append([]string{}, o.Damaged...), Aborted: append([]uint64{}, o.Aborted...), State: "requested"}
 		switch {
 		case errors.Is(err, repair.ErrNothing): // never, or expired
 			v.State = "nothing published"
-		case errors.Is(err, repair.ErrInWork): // give the order again
+		case errors.Is(err, repair.ErrInWork): // the operator makes the request again
 			v.State = "in work"
 			refused++
 			fmt.Fprintln(progress, err)
@@ -53,19 +53,19 @@ func order(ctx context.Context, r *repair.Repairer, places []place, reason strin
 		case err != nil:
 			return views, err
 		case dry:
-			v.State = "to be ordered"
+			v.State = "to be requested"
 		case o.Pending:
 			v.State = "pending"
 		}
 		views = append(views, v)
 	}
 	if refused > 0 {
-		return views, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d of %d hours can't be made anew, or not now", refused, len(places))}
+		return views, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d of %d hours can't be rebuilt, or not now", refused, len(places))}
 	}
 	return views, nil
 }
 
-func orderTable(views []orderView) table {
+func requestTable(views []requestView) table {
 	t := table{header: []string{"HOUR", "SHARD", "GENERATION", "BATCHES", "FRAMES REMOVED", "INPUTS FROM", "DAMAGED RECORDS", "STATE"}}
 	for _, v := range views {
 		t.rows = append(t.rows, []string{v.Hour, v.Shard, fmt.Sprint(v.Generation), fmt.Sprint(v.Batches), fmt.Sprint(v.Removed), orDash(v.Source),
@@ -74,16 +74,16 @@ func orderTable(views []orderView) table {
 	return t
 }
 
-// write prints what was ordered, also when some could not be.
-func (f *format) orders(w io.Writer, views []orderView, err error) error {
-	if werr := f.write(w, views, orderTable(views)); werr != nil {
+// requests prints what was requested, also when some could not be.
+func (f *format) requests(w io.Writer, views []requestView, err error) error {
+	if werr := f.write(w, views, requestTable(views)); werr != nil {
 		return werr
 	}
 	return reached(err)
 }
 
 func dryOrYes(cmd *cobra.Command) (dry, yes *bool) {
-	return cmd.Flags().Bool("dry-run", false, "only tell what would be ordered"), cmd.Flags().Bool("yes", false, "give the orders")
+	return cmd.Flags().Bool("dry-run", false, "only tell what would be requested"), cmd.Flags().Bool("yes", false, "make the requests")
 }
 
 func rollupRepair(out *format) *cobra.Command {
@@ -92,12 +92,12 @@ func rollupRepair(out *format) *cobra.Command {
 	var heads bool
 	cmd := &cobra.Command{
 		Use:   "repair URL (--dry-run | --yes)",
-		Short: "Order damaged hours to be made anew",
-		Long: "Checks as verify does, and orders every shard's hour with a finding to be made anew; with --hour and --shard\n" +
+		Short: "Request that damaged hours are rebuilt",
+		Long: "Checks as verify does, and requests that every shard's hour with a finding is rebuilt; with --hour and --shard\n" +
 			"that hour alone, whatever it is like. The inputs are fixed in the next generation's plan: those of the\n" +
 			"plans, sets and identity manifests that can be read. The shard's owner makes the generation from frames within\n" +
-			"about a minute of its next look, at all resolutions, and deletes the order (lmctl rollup orders). Nothing is\n" +
-			"deleted: what is damaged is superseded, and stays. Exits 3 when an hour can't be made anew: its frames were\n" +
+			"about a minute, at all resolutions, and deletes the request (lmctl rollup requests). Nothing is\n" +
+			"deleted: what is damaged is superseded, and stays. Exits 3 when an hour can't be rebuilt: its frames were\n" +
 			"removed and its raw rows are damaged.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 	}
@@ -136,8 +136,8 @@ func rollupRepair(out *format) *cobra.Command {
 			}
 			places = damagedPlaces(rep, cmd.ErrOrStderr())
 		}
-		views, err := order(ctx, r, places, "damaged", *dry, cmd.ErrOrStderr())
-		return out.orders(cmd.OutOrStdout(), views, err)
+		views, err := request(ctx, r, places, "damaged", *dry, cmd.ErrOrStderr())
+		return out.requests(cmd.OutOrStdout(), views, err)
 	}
 	return cmd
 }
@@ -160,9 +160,9 @@ func rollupRenew(out *format) *cobra.Command {
 	hours := &rollupHours{}
 	cmd := &cobra.Command{
 		Use:   "renew URL --from HOUR [--to HOUR] (--dry-run | --yes)",
-		Short: "Order published hours to be made anew from their frames, damaged or not",
-		Long: "Orders every published hour of the range to be rolled up again: the next generation, of the same inputs, from\n" +
-			"their frames, with every object looked at. It costs as much as the first time.\n\n" + bucketHelp,
+		Short: "Request that published hours are rebuilt from their frames, damaged or not",
+		Long: "Requests that every published hour of the range is rolled up again: the next generation, of the same inputs, from\n" +
+			"their frames, with every object read. It costs as much as the first time.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 	}
 	hours.flags(cmd)
@@ -188,13 +188,13 @@ func rollupRenew(out *format) *cobra.Command {
 		if err != nil {
 			return reached(err)
 		}
-		views, err := order(ctx, r, places, "renew", *dry, cmd.ErrOrStderr())
-		return out.orders(cmd.OutOrStdout(), views, err)
+		views, err := request(ctx, r, places, "renew", *dry, cmd.ErrOrStderr())
+		return out.requests(cmd.OutOrStdout(), views, err)
 	}
 	return cmd
 }
 
-type pendingOrder struct {
+type pendingRequest struct {
 	Hour        string   `json:"hour"`
 	Shard       string   `json:"shard"`
 	Above       uint64   `json:"above_generation"`
@@ -204,11 +204,11 @@ type pendingOrder struct {
 	RequestedAt string   `json:"requested_at"`
 }
 
-func rollupOrders(out *format) *cobra.Command {
+func rollupRequests(out *format) *cobra.Command {
 	return &cobra.Command{
-		Use:   "orders URL",
-		Short: "List orders that are not done yet",
-		Long:  "Lists hours that are ordered to be made anew. Exits 3 when an order can't be read: give it again.\n\n" + bucketHelp,
+		Use:   "requests URL",
+		Short: "List repair requests that are not done yet",
+		Long:  "Lists hours that are to be rebuilt. Exits 3 when a request can't be read: make it again.\n\n" + bucketHelp,
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := openRepairer(cmd.Context(), args[0], nil)
@@ -216,16 +216,16 @@ func rollupOrders(out *format) *cobra.Command {
 				return err
 			}
 			bad := 0
-			orders, err := r.Requests(cmd.Context(), func(key string, err error) {
+			pending, err := r.Requests(cmd.Context(), func(key string, err error) {
 				bad++
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", key, err)
 			})
 			if err != nil {
 				return reached(err)
 			}
-			views, t := []pendingOrder{}, table{header: []string{"HOUR", "SHARD", "ABOVE", "REASON", "BY", "ORDERED AT"}}
-			for _, o := range orders {
-				v := pendingOrder{o.Hour.String(), o.Shard.String(), o.Above, append([]string{}, o.Damaged...), o.Reason, o.By, when(o.RequestedAt)}
+			views, t := []pendingRequest{}, table{header: []string{"HOUR", "SHARD", "ABOVE", "REASON", "BY", "REQUESTED AT"}}
+			for _, o := range pending {
+				v := pendingRequest{o.Hour.String(), o.Shard.String(), o.Above, append([]string{}, o.Damaged...), o.Reason, o.By, when(o.RequestedAt)}
 				views = append(views, v)
 				t.rows = append(t.rows, []string{v.Hour, v.Shard, fmt.Sprint(v.Above), v.Reason, v.By, v.RequestedAt})
 			}
@@ -233,7 +233,7 @@ func rollupOrders(out *format) *cobra.Command {
 				return err
 			}
 			if bad > 0 {
-				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d orders can't be read", bad)}
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d repair requests can't be read", bad)}
 			}
 			return nil
 		},

@@ -66,53 +66,53 @@ func damagedHour(t *testing.T, late bool) (*world, *owner.Owner, *Service, *abor
 	svc := w.worker(cfg, hook)
 	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 	must(t, err)
-	_, err = o.Round(t.Context()) // it has listed orders
+	_, err = o.Round(t.Context()) // it has listed requests
 	must(t, err)
 	w.rot(w.set(hour0, 0, timegrid.FiveMinutes).Objects[0].IndexKey)
 	w.verify(repair.ObjectDamaged)
 	return w, o, svc, hook
 }
 
-// ordering gives the order through s.
-func (w *world) ordering(s objstore.Store) {
+// request makes a repair request of the damaged hour through s.
+func (w *world) request(s objstore.Store) {
 	w.t.Helper()
 	r := w.repairerOver(s)
 	_, err := r.Request(w.t.Context(), hour0, 0, "damaged", false)
 	must(w.t, err)
 }
 
-// An owner that does not know of an order, and makes the generation that it asks for
-// while it is being given, does not have it for done.
-func TestAnOrderThatIsBeingGiven(t *testing.T) {
-	for _, first := range []string{"order", "plan of the order", "plan of the owner"} {
+// An owner that does not know of a request, and makes the generation that it asks for
+// while it is being made, does not have it for done.
+func TestARequestThatIsBeingMade(t *testing.T) {
+	for _, first := range []string{"request", "plan of the request", "plan of the owner"} {
 		t.Run(first, func(t *testing.T) {
 			w, o, svc, hook := damagedHour(t, true)
 			w.advance(svc.cfg.Schedule.LateAfter - requests.ListEvery/2)
 			plan := layout.RollupPlan(hour0, 0, 2)
 			late := func() { must(t, rounds(t.Context(), o)) }
 			switch first {
-			case "order":
-				w.ordering(&afterwards{Store: w.store, key: layout.RepairRequest(hour0, 0), do: late})
-			case "plan of the order":
-				w.ordering(&afterwards{Store: w.store, key: plan, do: late})
+			case "request":
+				w.request(&afterwards{Store: w.store, key: layout.RepairRequest(hour0, 0), do: late})
+			case "plan of the request":
+				w.request(&afterwards{Store: w.store, key: plan, do: late})
 			default:
-				// It looked for an order before there was one, and makes its plan.
-				hook.before, hook.do = plan, func() { w.ordering(w.store) }
+				// It looked for a request before there was one, and makes its plan.
+				hook.before, hook.do = plan, func() { w.request(w.store) }
 				late()
 			}
 			must(t, w.turns(o))
 			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-				t.Fatal("the order is still there")
+				t.Fatal("the request is still there")
 			}
 			w.verify()
 		})
 	}
 }
 
-// An order that is given again while the former one is taken for done is not lost.
-func TestAnOrderThatIsGivenAgain(t *testing.T) {
+// A request that is made again while the former one is taken for done is not lost.
+func TestARequestThatIsMadeAgain(t *testing.T) {
 	w, o, _, _ := damagedHour(t, false)
-	w.ordering(w.store)
+	w.request(w.store)
 	w.advance(requests.ListEvery)
 	for range 20 { // until it is made, and not yet deleted
 		if w.generation(hour0, 0) == 2 {
@@ -123,33 +123,33 @@ func TestAnOrderThatIsGivenAgain(t *testing.T) {
 	}
 	w.rot(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey)
 	if w.there(layout.RepairRequestsPrefix) != 1 {
-		t.Fatal("the order is gone already")
+		t.Fatal("the request is gone already")
 	}
-	w.ordering(w.store)
+	w.request(w.store)
 	must(t, rounds(t.Context(), o))
 	must(t, w.turns(o))
 	if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-		t.Fatal("the order is still there")
+		t.Fatal("the request is still there")
 	}
 	w.verify()
 }
 
-// A clock that goes back does not keep orders waiting.
-func TestOrdersWhenTheClockGoesBack(t *testing.T) {
+// A clock that goes back does not keep requests waiting.
+func TestRequestsWhenTheClockGoesBack(t *testing.T) {
 	w, o, svc, _ := damagedHour(t, true)
 	w.advance(365 * 24 * time.Hour)
 	must(t, rounds(t.Context(), o))
 	w.advance(-365 * 24 * time.Hour)
-	w.ordering(w.store)
+	w.request(w.store)
 	w.advance(svc.cfg.Schedule.LateAfter)
 	must(t, w.turns(o))
 	if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-		t.Fatal("the order is still there")
+		t.Fatal("the request is still there")
 	}
 	w.verify()
 }
 
-// A worker that dies while it gives a generation up, resolution by resolution, leaves no hour that
+// A worker that dies while it aborts a generation, resolution by resolution, leaves no hour that
 // waits for its frame.
 func TestAnAbortThatWasCutShort(t *testing.T) {
 	for n := range len(timegrid.Resolutions()) {
@@ -168,7 +168,7 @@ func TestAnAbortThatWasCutShort(t *testing.T) {
 		must(t, err)
 		_ = w.turns(o)
 		if s := w.set(hour0, 0, timegrid.Raw); s == nil || s.Inputs.Batches() != 3 {
-			t.Fatalf("%d windows were given up: %+v", n, s)
+			t.Fatalf("%d windows were aborted: %+v", n, s)
 		}
 		must(t, func() error {
 			_, err := w.store.Create(t.Context(), bad.RawBlobKey, body, objstore.PutOptions{SHA256: bad.FrameSHA256})
@@ -181,18 +181,18 @@ func TestAnAbortThatWasCutShort(t *testing.T) {
 	}
 }
 
-// An order meets a generation in work with a late batch whose frame is lost: that
-// generation is given up, and the order is done without the batch.
-func TestAnOrderMeetsALostFrame(t *testing.T) {
+// A request meets a generation in work with a late batch whose frame is lost: that
+// generation is aborted, and the request is done without the batch.
+func TestARequestMeetsALostFrame(t *testing.T) {
 	w, o, svc, _ := damagedHour(t, false)
 	e := w.accept(agentOf(0, 0), 1000, one(hour0, 50*time.Minute))
 	w.manifests()
 	must(t, w.store.Delete(t.Context(), e.RawBlobKey))
 	w.begun(svc, e)
-	w.ordering(w.store)
-	_ = w.turns(o) // tells of the frame
+	w.request(w.store)
+	_ = w.turns(o) // its error names the frame
 	if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-		t.Fatal("the order is still there")
+		t.Fatal("the request is still there")
 	}
 	w.verify()
 	if s := w.set(hour0, 0, timegrid.Raw); s.Inputs.Covers(e.Identity) || s.Inputs.Batches() != 40 {

@@ -83,7 +83,7 @@ func (w *world) verify(want ...repair.Problem) []repair.Finding {
 	return rep.Findings
 }
 
-// turns lets the owner look at its shard some times, minutes apart.
+// turns lets the owner do some rounds, minutes apart.
 func (w *world) turns(o *owner.Owner) (failed error) {
 	w.t.Helper()
 	for range 8 {
@@ -96,8 +96,8 @@ func (w *world) turns(o *owner.Owner) (failed error) {
 }
 
 // Whatever is damaged of a published hour: the hour waits, the hours beside it go on, and
-// an order makes it anew. Generations only grow and the damaged record stays.
-func TestADamagedHourIsMadeAnew(t *testing.T) {
+// a request rebuilds it. Generations only grow and the damaged record stays.
+func TestADamagedHourIsRebuilt(t *testing.T) {
 	type damage struct {
 		name   string
 		spoil  func(w *world)
@@ -152,14 +152,14 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 			w.check(hour0+1, 0, 2)
 			if d.held && testutil.ToFloat64(svc.m.Damaged.WithLabelValues("record"))+testutil.ToFloat64(svc.m.Damaged.WithLabelValues("plan")) == 0 &&
 				d.name != "plan gone" {
-				t.Error("nobody was told of the damage")
+				t.Error("the damage is not counted")
 			}
 
 			w.manifests()
 			dry, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", true)
 			must(t, err)
 			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-				t.Fatalf("a dry run ordered %d", n)
+				t.Fatalf("a dry run requested %d", n)
 			}
 			got, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 			must(t, err)
@@ -171,7 +171,7 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 			}
 			must(t, w.turns(o))
 			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-				t.Fatal("the order is still there")
+				t.Fatal("the request is still there")
 			}
 			w.verify()
 			gen := uint64(2)
@@ -189,7 +189,7 @@ func TestADamagedHourIsMadeAnew(t *testing.T) {
 	}
 }
 
-// A plan that was damaged before its generation was made is aborted by the order; the next
+// A plan that was damaged before its generation was made is aborted by the request; the next
 // one is made of what was accepted.
 func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 	for _, published := range []bool{false, true} {
@@ -227,7 +227,7 @@ func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 	}
 }
 
-// A compaction that is damaged is a finding of every hour in it; they are made anew from
+// A compaction that is damaged is a finding of every hour in it; they are rebuilt from
 // frames, and merged again.
 func TestADamagedCompaction(t *testing.T) {
 	for _, what := range []string{"record", "chunk", "record and the next plan"} {
@@ -287,8 +287,8 @@ func TestADamagedCompaction(t *testing.T) {
 	}
 }
 
-// Rivals are found among what was accepted when the block beside can't be read.
-func TestRivalsOfADamagedHour(t *testing.T) {
+// Overlapping batches are found among what was accepted when the block beside can't be read.
+func TestOverlapsOfADamagedHour(t *testing.T) {
 	for _, what := range []string{"record", "plan"} {
 		w := newWorld(t, newMem())
 		cfg := testConfig()
@@ -296,7 +296,7 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		w.clock.Store((hour0 + 1).End().Add(time.Hour).UnixNano())
 		first := w.accept(a, 10, point{"load", series.Gauge, at(hour0, 59*time.Minute), 1}, point{"requests_total", series.Counter, at(hour0, 59*time.Minute), 1})
 		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
-		rival := w.accept(a, 11, point{"load", series.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", series.Counter, at(hour0+1, time.Minute), 2})
+		overlap := w.accept(a, 11, point{"load", series.Gauge, at(hour0+1, time.Minute), 2}, point{"requests_total", series.Counter, at(hour0+1, time.Minute), 2})
 		w.manifests()
 		if what == "record" {
 			w.spoil(layout.BlockManifest(hour0, 0, timegrid.Raw, 1), "x")
@@ -308,16 +308,16 @@ func TestRivalsOfADamagedHour(t *testing.T) {
 		w.advance(cfg.Schedule.LateAfter)
 		_, _ = o.Round(t.Context()) // the damaged hour fails
 		block := w.set(hour0+1, 0, timegrid.Raw)
-		if block == nil || !block.Inputs.Covers(first.Identity) || !block.Inputs.Covers(rival.Identity) || block.Counts.Published != 1 || block.Counts.Overlapped != 1 {
+		if block == nil || !block.Inputs.Covers(first.Identity) || !block.Inputs.Covers(overlap.Identity) || block.Counts.Published != 1 || block.Counts.Overlapped != 1 {
 			t.Fatalf("%s: %+v", what, block)
 		}
 		w.check(hour0+1, 0, 1)
 	}
 }
 
-// An owner that is gone from its n-th store call on, for every n of an order, and the next
-// one: the hour is made anew once, over the damaged record, and the order goes.
-func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
+// An owner that is gone from its n-th store call on, for every n of a request, and the next
+// one: the hour is rebuilt once, over the damaged record, and the request goes.
+func TestCrashAtEveryStoreCallOfARequest(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for n := 1; ; n++ {
 			w := newWorld(t, newMem())
@@ -344,7 +344,7 @@ func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
 			w.check(hour0, 0, 2)
 			w.verify()
 			if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-				t.Fatal("the order is still there")
+				t.Fatal("the request is still there")
 			}
 			if finished {
 				t.Logf("%d calls, answers lost: %v", n-1, lost)
@@ -358,8 +358,8 @@ func TestCrashAtEveryStoreCallOfAnOrder(t *testing.T) {
 }
 
 // Frames that retention removed are no longer there to make an hour of: its raw rows are,
-// when they are whole; else the order is refused.
-func TestAnOrderWithoutFrames(t *testing.T) {
+// when they are whole; else the request is refused.
+func TestARequestWithoutFrames(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
 	w.some(agentOf(0, 0), hour0, 0, 20, 0)
@@ -387,9 +387,9 @@ func TestAnOrderWithoutFrames(t *testing.T) {
 	}
 }
 
-// An order that comes while a generation is in work, or just before one is begun, is not
+// A request that comes while a generation is in work, or just before one is begun, is not
 // done by a generation that takes over what is damaged.
-func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
+func TestARequestMeetsAGenerationInWork(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		w := newWorld(t, newMem())
 		cfg := testConfig()
@@ -401,7 +401,7 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 		svc := w.worker(cfg, w.store)
 		o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
-		_, err = o.Round(t.Context()) // it has listed orders
+		_, err = o.Round(t.Context()) // it has listed requests
 		must(t, err)
 		if begun {
 			w.begun(svc, e)
@@ -412,11 +412,11 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 		if again, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false); err != nil || !again.Pending {
 			t.Fatalf("%+v, %v", again, err)
 		}
-		want := uint64(3) // the ordered one, then the late batch; or the begun one, then the ordered one
+		want := uint64(3) // the requested one, then the late batch; or the begun one, then the requested one
 		if got.Generation != 2 {
 			t.Fatalf("%+v", got)
 		}
-		if begun { // by somebody who does not know of the order
+		if begun { // by somebody who does not know of the request
 			ord, _, err := w.store.Get(t.Context(), layout.RepairRequest(hour0, 0), objstore.GetOptions{})
 			must(t, err)
 			must(t, w.store.Delete(t.Context(), layout.RepairRequest(hour0, 0)))
@@ -430,15 +430,15 @@ func TestAnOrderMeetsAGenerationInWork(t *testing.T) {
 		}
 		must(t, w.turns(o))
 		if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-			t.Fatal("the order is still there")
+			t.Fatal("the request is still there")
 		}
 		w.verify()
 		w.check(hour0, 0, want)
 	}
 }
 
-// Orders that can't be read, or are another authority's, hold nothing up; a shard has many.
-func TestBadOrders(t *testing.T) {
+// Requests that can't be read, or are another authority's, hold nothing up; a shard has many.
+func TestBadRequests(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
 	w.some(agentOf(0, 0), hour0, 0, 3, 0)
@@ -491,7 +491,7 @@ func TestDeletedRecords(t *testing.T) {
 		_ = w.turns(o) // the table of pending work has it for completed, and is told otherwise
 		must(t, w.turns(o))
 		if n := w.there(layout.RepairRequestsPrefix); n != 0 {
-			t.Fatal("the order is still there")
+			t.Fatal("the request is still there")
 		}
 		w.verify()
 		w.check(hour0, 0, 3)

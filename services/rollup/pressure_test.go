@@ -61,12 +61,12 @@ func TestHotShard(t *testing.T) {
 		t.Errorf("the late batch: %+v", s)
 	}
 	w.check(hour0-3, 0, 1)
-	crowded := w.generation(hour0, 0)
-	if crowded == 0 || crowded > 5 {
-		t.Errorf("%d generations of the crowded hour", crowded)
+	expedited := w.generation(hour0, 0)
+	if expedited == 0 || expedited > 5 {
+		t.Errorf("%d generations of the expedited hour", expedited)
 	}
-	if n := testutil.ToFloat64(svc.m.Early.WithLabelValues(string(schedule.Expedited))); n < float64(crowded) {
-		t.Errorf("%v early generations, %d of the crowded hour", n, crowded)
+	if n := testutil.ToFloat64(svc.m.Early.WithLabelValues(string(schedule.Expedited))); n < float64(expedited) {
+		t.Errorf("%v early generations, %d of the expedited hour", n, expedited)
 	}
 	w.some(hot, hour0, 200, 3, seq)
 	w.clock.Store(hour0.End().Add(cfg.Schedule.FirstAfter).UnixNano())
@@ -93,7 +93,7 @@ func (w *world) restore(es []accepted.Batch) {
 	}
 }
 
-// More batches without frames than may be pending: one generation is given up for all that
+// More batches without frames than may be pending: one generation is aborted for all that
 // are pending, they make room, others are rolled up, and the requests for them do not grow
 // with their number. When the frames are back, they are rolled up as well.
 func TestManyFramesAreGone(t *testing.T) {
@@ -191,7 +191,7 @@ func TestHourThatIsStuck(t *testing.T) {
 		t.Errorf("generation %d of the hour", g)
 	}
 	if o.Shard.Backlog.Evicted() == 0 {
-		t.Error("nothing is shelved")
+		t.Error("nothing is evicted")
 	}
 	w.restore(gone)
 	for range 4 * 60 {
