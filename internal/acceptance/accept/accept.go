@@ -16,7 +16,7 @@ import (
 )
 
 // Submission is one decoded and validated frame. All fields are derived from
-// Frame's bytes, never from transport metadata, but SpoolID and Traceparent.
+// Frame's bytes, never from transport metadata; SpoolID and Traceparent are the exceptions.
 type Submission struct {
 	// Frame is the exact bytes that are stored. Not retained after Accept returns.
 	Frame    []byte
@@ -29,7 +29,7 @@ type Submission struct {
 	MinTime, MaxTime int64
 	WireVersion      uint32
 	FrameVersion     uint32
-	// SpoolID is the sender's random spool id; empty is an id of its own.
+	// SpoolID is the sender's random spool id. The empty id is compared like any other.
 	SpoolID string
 	// Traceparent is W3C trace context; optional.
 	Traceparent string
@@ -60,7 +60,7 @@ func (o Outcome) String() string {
 // Result of a submission that has an outcome.
 type Result struct {
 	Outcome Outcome
-	// Manifest is the identity's acceptance record: ours, or the one that was there first.
+	// Manifest is the identity's acceptance record: this call's, or the one that existed before.
 	Manifest Manifest
 	// ManifestKey and ManifestBytes as stored.
 	ManifestKey   string
@@ -73,7 +73,7 @@ type Result struct {
 // spool.Spool (local_spool).
 type Acceptor interface {
 	// Accept returns a Result when the outcome is known and durable, else an error:
-	// *RetryError (nothing may be assumed), *RefusedError (never retry), or a context error.
+	// *RetryError (the outcome is unknown), *RefusedError (never retry), or a context error.
 	Accept(ctx context.Context, s Submission) (Result, error)
 }
 
@@ -84,12 +84,12 @@ type Reason string
 const (
 	ReasonStoreUnavailable Reason = "STORE_UNAVAILABLE" // timeouts, 5xx, unresolved unknown outcomes
 	ReasonStoreDenied      Reason = "STORE_DENIED"      // 403, missing bucket: not ready, alarm
-	// ReasonStoreRefused: the store can't take this one request (400, 405, 501, a key longer
-	// than its file system takes). Alarm, but others may pass.
+	// ReasonStoreRefused: the store can't serve this one request (400, 405, 501, a key longer
+	// than its file system allows). Raises an alarm, but other submissions may pass.
 	ReasonStoreRefused    Reason = "STORE_REFUSED"
 	ReasonContended       Reason = "CONTENDED"        // 409s or condemned generations beyond the bound
-	ReasonCorruptManifest Reason = "CORRUPT_MANIFEST" // the manifest is there but unreadable: an operator must look
-	// ReasonCorruptBootRecord is the same of a boot record.
+	ReasonCorruptManifest Reason = "CORRUPT_MANIFEST" // the manifest is there but unreadable: an operator must check it
+	// ReasonCorruptBootRecord is the same for a boot record.
 	ReasonCorruptBootRecord Reason = "CORRUPT_BOOT_RECORD"
 	// ReasonNewerRecord: a newer release wrote a record that this collector must not interpret.
 	ReasonNewerRecord Reason = "NEWER_RECORD"
@@ -104,7 +104,7 @@ const (
 	ReasonInvalidSubmission Reason = "INVALID_SUBMISSION" // the caller derived it wrongly from the frame
 )
 
-// RetryError: nothing may be assumed; send the same bytes again.
+// RetryError says that the outcome is unknown: the sender keeps the bytes and sends the same again.
 type RetryError struct {
 	Reason Reason
 	After  time.Duration // hint; 0 is none
@@ -116,7 +116,7 @@ func (e *RetryError) Error() string { return fmt.Sprintf("retry (%s): %v", e.Rea
 // Unwrap gives the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// RefusedError: this submission can never be accepted.
+// RefusedError says that this submission can never be accepted.
 type RefusedError struct {
 	Reason Reason
 	Err    error
@@ -127,7 +127,7 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("refused (%s): %v", e
 // Unwrap gives the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Clock is the time of day, which stamps records and decides nothing.
+// Clock is the time of day. It only stamps records: no decision of the protocol depends on it.
 type Clock interface{ Now() time.Time }
 
 // ErrNotQualified is wrapped by every failure of the start-up probe.

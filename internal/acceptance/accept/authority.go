@@ -36,7 +36,7 @@ func ParseAuthorityRecord(b []byte) (AuthorityRecord, error) {
 	return r, nil
 }
 
-// ErrNoAuthority: the store has no authority record, and none was to be created.
+// ErrNoAuthority says that the store has no authority record and that the caller did not ask to create one.
 var ErrNoAuthority = errors.New("the store has no authority record")
 
 // ReadAuthority gives the id of the store's authority. Errors: ErrNoAuthority, which wraps
@@ -49,7 +49,7 @@ func ReadAuthority(ctx context.Context, g objstore.Getter) (string, error) {
 	return r.AuthorityID, err
 }
 
-// AuthorityError: the store belongs to another authority. A collector must refuse to run.
+// AuthorityError says that the store belongs to another authority. A collector must refuse to run.
 type AuthorityError struct {
 	Want, Got string
 }
@@ -61,8 +61,8 @@ func (e *AuthorityError) Error() string {
 // authorityRounds bounds the reads and creates of one EnsureAuthority.
 const authorityRounds = 4
 
-// EnsureAuthority compares the store's authority record with id, and with create
-// makes it so where there is none. Errors: *AuthorityError (refuse to run),
+// EnsureAuthority compares the store's authority record with id. With create it writes
+// the record where the store has none. Errors: *AuthorityError (refuse to run),
 // ErrNoAuthority, record.ErrCorrupt, record.ErrNewerVersion, *RetryError (call again, after a wait), or a context error.
 func EnsureAuthority(ctx context.Context, store Store, id string, create bool) error {
 	if err := validName("authority id", id); err != nil {
@@ -79,16 +79,20 @@ func EnsureAuthority(ctx context.Context, store Store, id string, create bool) e
 		}
 		last = err
 	}
+	// Each round left it open what the record is, so the caller may start only after another call.
 	return &RetryError{Reason: ReasonStoreUnavailable, After: DefaultPolicy().RetryAfter, Err: fmt.Errorf("ensure authority: %w", last)}
 }
 
 func ensureAuthority(ctx context.Context, store Store, id string, create bool) (done bool, err error) {
 	got, err := ReadAuthority(ctx, store)
 	switch {
+	// Never overwritten: identities accepted under the other authority could be accepted
+	// a second time under this one.
 	case err == nil && got != id:
 		return true, &AuthorityError{Want: id, Got: got}
 	case err == nil:
 		return true, nil
+	// Further rounds would read the same bytes.
 	case errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
 		return true, err
 	case errors.Is(err, ErrNoAuthority):
@@ -102,5 +106,5 @@ func ensureAuthority(ctx context.Context, store Store, id string, create bool) (
 	if errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) || errors.Is(err, objstore.ErrInvalid) {
 		return true, &RetryError{Reason: ReasonStoreDenied, Err: fmt.Errorf("ensure authority: %w", err)}
 	}
-	return false, err // exists, unknown, conflict, unavailable: look again
+	return false, err // exists, unknown, conflict, unavailable: the next round reads what is there
 }

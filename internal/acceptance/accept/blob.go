@@ -11,20 +11,20 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// blob is the frame of one call and the generation that the call relies on.
+// blob is the frame of one call and the blob generation that the call relies on.
 type blob struct {
 	p     *Protocol
 	frame []byte
 	sha   identity.Digest
-	// gen was created, or seen with the right size and hash, by this call.
+	// gen is the generation that this call created, or read with the right size and hash.
 	gen uint32
-	// skipped generations of this call.
+	// skipped counts the generations that this call could not rely on.
 	skipped int
 }
 
 // ensure finds the first generation from gen on that holds the frame: one that this
 // call creates, or one that exists with the right bytes. A generation that is
-// corrupt or gone is never written again: a delete of it may still be on its way.
+// corrupt or gone is never written again: an earlier delete of it may still be applied later.
 func (b *blob) ensure(ctx context.Context) error {
 	for {
 		ok, err := b.ensureGeneration(ctx)
@@ -46,11 +46,15 @@ func (b *blob) ensureGeneration(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, err
 		}
+		// The create said only that the key is taken. An orphan of an earlier call may be
+		// truncated, so the bytes are compared before a manifest names them.
 		if why == "" {
 			b.p.events.blobExists(key)
 			return true, nil
 		}
 		return false, b.skip(why)
+	// The hash is computed only here, where the store has found a difference: on the
+	// common path that would cost a second pass over every frame.
 	case errors.Is(err, objstore.ErrChecksum) && identity.Sum(b.frame) != b.sha:
 		return false, &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("the frame does not hash to %s: %w", b.sha, err)}
 	}
@@ -61,12 +65,14 @@ func (b *blob) ensureGeneration(ctx context.Context) (bool, error) {
 func (b *blob) verify(ctx context.Context, key string) (Skip, error) {
 	info, err := b.p.store.Head(ctx, key)
 	if err == nil && info.Size == int64(len(b.frame)) && info.SHA256.IsZero() {
-		// The store keeps no checksum: the bytes themselves must tell.
+		// The store keeps no checksum, so the bytes are read and compared.
 		var got []byte
 		got, _, err = b.p.store.Get(ctx, key, objstore.GetOptions{Limit: int64(len(b.frame))})
 		switch {
 		case err == nil && bytes.Equal(got, b.frame):
 			return "", nil
+		// An object that the store itself finds damaged is corrupt as well. Any other error
+		// falls through to the switch below, which reports it.
 		case err == nil, errors.Is(err, objstore.ErrChecksum):
 			return SkipCorrupt, nil
 		}
@@ -85,6 +91,8 @@ func (b *blob) verify(ctx context.Context, key string) (Skip, error) {
 // skip moves to the next generation, a bounded number of times.
 func (b *blob) skip(why Skip) error {
 	b.p.events.generationSkipped(layout.Blob(b.sha, b.gen), why)
+	// A store on which every generation is unusable has a fault, and each generation that
+	// is tried stays as an object; so the number is bounded.
 	b.gen++
 	b.skipped++
 	if b.skipped >= b.p.policy.Generations {
@@ -93,15 +101,18 @@ func (b *blob) skip(why Skip) error {
 	return nil
 }
 
-// settle is step 11: with the reference observed, it returns once a generation that
-// holds the frame has no condemned marker. A marker seen absent here can only be
-// created later, and then the collector's proof finds the reference.
+// verifyNotCondemned is step 4 of docs/protocol/acceptance.md. It runs after the reference
+// (manifest or quarantine record) was observed, and returns once a generation that holds the
+// frame has no condemned marker. A marker that is absent here can only be created later, and
+// then the garbage collector's proof finds the reference.
 func (b *blob) verifyNotCondemned(ctx context.Context) error {
 	for {
 		condemned, err := b.condemned(ctx)
 		if err != nil || !condemned {
 			return err
 		}
+		// A condemned blob may be deleted at any moment, so the next generation is written or
+		// verified, and its marker is read as well before anything relies on it.
 		if err := b.skip(SkipCondemned); err != nil {
 			return err
 		}
@@ -114,7 +125,7 @@ func (b *blob) verifyNotCondemned(ctx context.Context) error {
 // condemned reads the marker of the generation relied on. Only a plain "not found"
 // is absence; an object of any content is presence.
 func (b *blob) condemned(ctx context.Context) (bool, error) {
-	err := b.p.present(ctx, layout.Condemned(b.sha, b.gen))
+	err := b.p.checkExists(ctx, layout.Condemned(b.sha, b.gen))
 	switch {
 	case err == nil, errors.Is(err, objstore.ErrChecksum):
 		return true, nil

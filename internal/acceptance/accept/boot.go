@@ -12,7 +12,7 @@ var BootKind = record.Kind{Schema: "lightmetrics.boot.v1", Title: "boot record",
 type BootRecord struct {
 	AuthorityID string
 	Boot        identity.Boot
-	// SpoolID of the sender that came first; empty is an id of its own.
+	// SpoolID of the first sender. The empty id is compared like any other.
 	SpoolID string
 	// Mode of acceptance of the collector that wrote the record.
 	Mode Mode
@@ -21,7 +21,7 @@ type BootRecord struct {
 	CollectorID string
 }
 
-// Mode is the setting ingest.acceptance.
+// Mode is the acceptance mode of a collector, as in the setting ingest.acceptance.
 type Mode string
 
 // Modes.
@@ -31,7 +31,7 @@ const (
 	ModeGlobal     Mode = "global"
 )
 
-// Valid reports whether m is a mode.
+// Valid reports whether m is one of the modes.
 func (m Mode) Valid() bool {
 	return m == ModeS3Manifest || m == ModeLocalSpool || m == ModeGlobal
 }

@@ -9,11 +9,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// failed ends a call at a store that did not give what the call needs, after all attempts
-// of the store's policy. Nothing is ever cleaned up here: an attempt may still land.
+// failed makes the error of a call whose store request failed after all attempts of the
+// store's policy. Nothing is cleaned up here, ever: an attempt may still be applied later.
 func (p *Protocol) failed(ctx context.Context, step Step, err error) error {
-	// A call that ran out of time is no decision: what the store said last must not
-	// be found in it as one.
+	// A call whose context ended decided nothing. The store's error is only printed (%v),
+	// so that errors.Is does not find in it an answer such as ErrExists.
 	if e := ctx.Err(); e != nil {
 		return fmt.Errorf("%s: %w (%w: %v)", step, e, context.Cause(ctx), err)
 	}
@@ -22,8 +22,8 @@ func (p *Protocol) failed(ctx context.Context, step Step, err error) error {
 		p.events.notReady(step, err)
 		return p.retry(ReasonStoreDenied, err)
 	case errors.Is(err, objstore.ErrInvalid):
-		// It may lie in this submission, such as a key too long for the store: one sender
-		// must not take the collector from all others.
+		// The cause may be this submission alone, such as a key too long for the store. So the
+		// collector stays ready: one sender must not take it from all others.
 		p.events.notReady(step, err)
 		return p.retry(ReasonStoreRefused, err)
 	case errors.Is(err, objstore.ErrConflict):
@@ -36,8 +36,8 @@ func (p *Protocol) retry(reason Reason, err error) error {
 	return &RetryError{Reason: reason, After: p.policy.RetryAfter, Err: err}
 }
 
-// corrupt ends a call at a record that is there and can't be used. Only an operator
-// can mend that; the sender keeps its bytes.
+// corrupt makes the error of a call that needs a record which exists and can't be used. Only an
+// operator can repair that, so it is a RetryError: the sender keeps its bytes.
 func (p *Protocol) corrupt(name Step, key string, reason Reason, err error) error {
 	if errors.Is(err, record.ErrNewerVersion) {
 		// Nothing is damaged: a collector of that release, or this one after its upgrade, can answer.
@@ -47,9 +47,9 @@ func (p *Protocol) corrupt(name Step, key string, reason Reason, err error) erro
 	return p.retry(reason, fmt.Errorf("%s record %q: %w", name, key, err))
 }
 
-// present is nil where the key has an object. It reads no more of it than tells that, and
-// is no HEAD: the 404 of one has no body that says who answers.
-func (p *Protocol) present(ctx context.Context, key string) error {
+// checkExists returns nil where the key has an object. It is a GET of one byte and no HEAD: a
+// 404 to a HEAD has no body, so it can't be told whether the store or a proxy before it answered.
+func (p *Protocol) checkExists(ctx context.Context, key string) error {
 	_, _, err := p.store.Get(ctx, key, objstore.GetOptions{Length: 1})
 	return err
 }

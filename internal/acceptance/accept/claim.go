@@ -10,9 +10,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// ClaimBoot makes the boot this spool's, or finds that it is. The first spool that
-// uses a boot id has it for ever: any other gets a *RefusedError with
-// ReasonBootIDClash and must start a new boot. Errors else are as those of Accept.
+// ClaimBoot claims the boot for the spool, or finds that it was claimed for it before. The first
+// spool that uses a boot id owns it for ever: any other gets a *RefusedError with
+// ReasonBootIDClash and must start a new boot. Other errors are those of Accept.
 func (p *Protocol) ClaimBoot(ctx context.Context, boot identity.Boot, spoolID string) error {
 	if err := boot.Validate(); err != nil {
 		return &RefusedError{Reason: ReasonInvalidSubmission, Err: fmt.Errorf("claim boot: %w", err)}
@@ -42,8 +42,8 @@ func (p *Protocol) claimBoot(ctx context.Context, boot identity.Boot, spoolID st
 	return nil
 }
 
-// bootOwner returns the spool id in the boot's record, ours if it had none. A boot
-// record never changes, so the answer can be kept.
+// bootOwner returns the spool id in the boot's record, which it creates for spoolID if there is none. A boot
+// record never changes, so the caller may cache the answer.
 func (p *Protocol) bootOwner(ctx context.Context, boot identity.Boot, spoolID string) (string, error) {
 	key := layout.Boot(boot)
 	body := BootRecord{
@@ -55,18 +55,22 @@ func (p *Protocol) bootOwner(ctx context.Context, boot identity.Boot, spoolID st
 	case created:
 		p.events.bootClaimed(key)
 		return spoolID, nil
+	// The record exists but can't be read. With an ended context the read may just have been
+	// cut off, which is no reason to report damage.
 	case errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) && ctx.Err() == nil:
 		return "", p.corrupt(StepBoot, key, ReasonCorruptBootRecord, err)
 	case err != nil:
 		return "", p.failed(ctx, StepBoot, err)
 	}
-	return p.ownerIn(key, stored, boot)
+	return p.parseOwner(key, stored, boot)
 }
 
-func (p *Protocol) ownerIn(key string, stored []byte, boot identity.Boot) (string, error) {
+func (p *Protocol) parseOwner(key string, stored []byte, boot identity.Boot) (string, error) {
 	r, err := ParseBootRecord(stored)
 	switch {
 	case err != nil:
+	// A whole record of another boot or authority under this key was copied there. To trust
+	// its spool id could let two machines share one boot.
 	case r.Boot != boot:
 		err = BootKind.Corrupt("", "it names the boot %s", r.Boot)
 	case r.AuthorityID != p.authorityID:

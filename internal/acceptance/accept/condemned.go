@@ -10,8 +10,8 @@ import (
 var CondemnedKind = record.Kind{Schema: "lightmetrics.condemned_blob.v1", Title: "condemned marker", MaxBytes: MaxRecordBytes}
 
 // CondemnedMarker says that a generation is, or may be, deleted. It is permanent.
-// Its presence alone decides: the protocol never looks inside, so that a marker
-// that does not parse condemns as well. It is written for people: no program reads it.
+// Its presence alone decides: the protocol never reads the content, so a marker
+// that does not parse condemns as well. The content is written for people.
 type CondemnedMarker struct {
 	FrameSHA256 identity.Digest `json:"frame_sha256"`
 	Generation  uint32          `json:"generation"`

@@ -16,7 +16,7 @@ type ConflictRecord struct {
 	Identity        identity.Batch
 	AcceptedBlobKey string // as the accepted manifest names it
 	AcceptedSHA256  identity.Digest
-	// SubmittedBlobKey is the generation that was verified; any generation is as good.
+	// SubmittedBlobKey is the generation that the call verified. Any other with the same bytes serves readers as well.
 	SubmittedBlobKey    string
 	SubmittedSHA256     identity.Digest
 	AcceptedManifestKey string
@@ -57,6 +57,8 @@ func ParseConflictRecord(b []byte) (ConflictRecord, error) {
 	if d.Err() == nil {
 		checkBlobKey(d, "accepted_blob_key", c.AcceptedBlobKey, c.AcceptedSHA256)
 		checkBlobKey(d, "submitted_blob_key", c.SubmittedBlobKey, c.SubmittedSHA256)
+		// Equal bytes are a duplicate. Garbage collection would also take the accepted blob for a
+		// quarantined one.
 		if c.AcceptedSHA256 == c.SubmittedSHA256 {
 			d.Fail("both frames have the hash %s", c.AcceptedSHA256)
 		}

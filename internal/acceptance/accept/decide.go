@@ -10,8 +10,8 @@ import (
 
 var jsonContent = objstore.PutOptions{ContentType: "application/json"}
 
-// decide creates the identity manifest or learns who did. It ends only with the
-// manifest observed: a create that said created, or a read that returned it.
+// decide creates the identity manifest or reads the one that exists. It succeeds only with the
+// manifest observed: a create that was answered "created", or a read that returned it.
 func (b *blob) decide(ctx context.Context, m Manifest) (Result, error) {
 	key, body := layout.Accepted(m.Identity), m.Marshal()
 	stored, created, err := objstore.CreateOrGet(ctx, b.p.store, key, body, MaxRecordBytes, jsonContent)
@@ -26,12 +26,12 @@ func (b *blob) decide(ctx context.Context, m Manifest) (Result, error) {
 	return b.compare(key, stored, m)
 }
 
-// compare reads the outcome off the manifest that is there, which may be this call's own,
+// compare derives the outcome from the manifest that exists. It may be this call's own,
 // from an attempt whose answer was lost.
 func (b *blob) compare(key string, stored []byte, m Manifest) (Result, error) {
 	there, err := ParseManifest(stored)
 	if err == nil {
-		err = belongs(there, m)
+		err = checkBelongs(there, m)
 	}
 	if err != nil {
 		return Result{}, b.p.corrupt(StepManifest, key, ReasonCorruptManifest, err)
@@ -40,6 +40,8 @@ func (b *blob) compare(key string, stored []byte, m Manifest) (Result, error) {
 	if there.FrameSHA256 == m.FrameSHA256 {
 		res.Outcome = Duplicate
 		if there.AttemptID == m.AttemptID {
+			// The attempt id is random per call, so nobody else can have written this manifest. To
+			// answer "duplicate" here would count the batch for no submission at all.
 			res.Outcome = Accepted
 			b.p.events.ownWrite(key)
 		}
@@ -47,8 +49,8 @@ func (b *blob) compare(key string, stored []byte, m Manifest) (Result, error) {
 	return res, nil
 }
 
-// belongs checks that the stored manifest can stand under this key at all.
-func belongs(there, ours Manifest) error {
+// checkBelongs checks that the stored manifest may be stored under this key at all.
+func checkBelongs(there, ours Manifest) error {
 	switch {
 	case there.Identity != ours.Identity:
 		return ManifestKind.Corrupt("", "it names the identity %s", there.Identity)
@@ -60,10 +62,10 @@ func belongs(there, ours Manifest) error {
 	return nil
 }
 
-// quarantine writes the record of the submitted frame that lost. The record is the
-// reference that keeps its blob, so it comes before the marker is read. A record
-// that exists says the same, whatever it holds: its key names the identity and the
-// submitted hash. But it has to be there: a conflict is answered of no other.
+// quarantine writes the record of the submitted frame that lost the conflict. The record is the
+// reference that keeps its blob, so it is written before the condemned marker is read. A record
+// that exists already is as good, whatever its content: its key names the identity and the
+// submitted hash. "Conflict" is answered only once the record is known to exist.
 func (b *blob) quarantine(ctx context.Context, res *Result) error {
 	m := res.Manifest
 	key := layout.Quarantine(m.Identity, b.sha)
@@ -75,6 +77,8 @@ func (b *blob) quarantine(ctx context.Context, res *Result) error {
 		ObservedAt:          max(b.p.clock.Now().UnixNano(), 0), CollectorID: b.p.collectorID,
 	}.Marshal()
 	_, created, err := objstore.CreateOrGet(ctx, b.p.store, key, body, MaxRecordBytes, jsonContent)
+	// Unreadable content is no failure here, because nobody needs the content: the key alone
+	// keeps the blob.
 	if errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) {
 		err = nil
 	}

@@ -24,31 +24,31 @@ type Skip string
 // Skips.
 const (
 	SkipCorrupt   Skip = "corrupt"   // the object is there, its size or hash is not the frame's
-	SkipGone      Skip = "gone"      // the create said exists, the look said absent: collected in between
-	SkipCondemned Skip = "condemned" // its marker is there
+	SkipGone      Skip = "gone"      // the create said exists, the read said absent: collected in between
+	SkipCondemned Skip = "condemned" // it has a condemned marker
 )
 
-// Events are calls at points of interest, for metrics and logs. Nil fields are
-// skipped. Calls are synchronous and concurrent: they must be quick and safe for that.
+// Events are callbacks for metrics and logs. Nil fields are
+// skipped. They are called synchronously and concurrently, so they must be quick and safe for concurrent use.
 type Events struct {
 	// BlobCreated: this call wrote the generation.
 	BlobCreated func(key string, bytes int)
-	// BlobExists: a generation was there already and its bytes are right.
+	// BlobExists: a generation existed already and its bytes are right.
 	BlobExists func(key string)
 	// GenerationSkipped: a generation can't be relied on; the next is tried.
 	GenerationSkipped func(key string, why Skip)
 	// OwnWrite: a create said exists and the object is this call's own, after a lost answer.
 	OwnWrite func(key string)
-	// Quarantined: the record of a frame that lost is in place.
+	// Quarantined: this call wrote the quarantine record of a frame that lost a conflict.
 	Quarantined func(key string)
 	// BootClaimed: this call wrote the boot record.
 	BootClaimed func(key string)
 	// BootClash: the boot id belongs to another spool.
 	BootClash func(key string)
-	// CorruptRecord: a record that a decision needs does not parse; an operator must look.
+	// CorruptRecord: a record that a decision needs can't be used; an operator must check it.
 	CorruptRecord func(step Step, key string, err error)
 	// NotReady: the store refuses what the protocol needs (credentials, policy,
-	// bucket, unsupported request): an alarm. After STORE_DENIED the collector must say not-ready.
+	// bucket, unsupported request): an alarm. After STORE_DENIED the collector must report that it is not ready.
 	NotReady func(step Step, err error)
 }
 

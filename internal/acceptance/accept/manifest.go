@@ -18,8 +18,8 @@ type Manifest struct {
 	Identity    identity.Batch
 	FrameSHA256 identity.Digest
 	FrameBytes  uint64
-	// RawBlobKey is the generation that the accepting attempt had verified: where to
-	// look first. Any generation whose bytes hash to FrameSHA256 is as good.
+	// RawBlobKey is the generation that the accepting call had verified: where a reader tries
+	// first. It may have been collected since; any generation whose bytes hash to FrameSHA256 will do.
 	RawBlobKey string
 	// AcceptedAt by the collector's clock, Unix nanoseconds, not negative.
 	AcceptedAt   int64
@@ -27,7 +27,7 @@ type Manifest struct {
 	WireVersion  uint32
 	FrameVersion uint32
 	// AttemptID is 32 hex digits, random per Accept call, so that a collector knows
-	// its own write after a lost reply.
+	// recognises its own write after a lost reply.
 	AttemptID string
 	// RecordCount is Identity.Count().
 	RecordCount uint64
@@ -44,12 +44,12 @@ type Manifest struct {
 // AcceptedTime is AcceptedAt in UTC.
 func (m Manifest) AcceptedTime() time.Time { return time.Unix(0, m.AcceptedAt).UTC() }
 
-// Claim decides between manifests that cover the same sequence numbers.
+// Claim is what decides which of two manifests counts that cover the same sequence numbers.
 func (m Manifest) Claim() accepted.Claim {
 	return accepted.Claim{Identity: m.Identity, AcceptedAt: m.AcceptedAt}
 }
 
-// Batch is what everything behind the acceptance refers to the batch by.
+// Batch is the reference to this batch in derived records, plans and queries.
 func (m Manifest) Batch() accepted.Batch {
 	return accepted.Batch{
 		Identity: m.Identity, FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.RawBlobKey,
@@ -98,12 +98,14 @@ func ParseManifest(b []byte) (Manifest, error) {
 	m.RecordCount = d.Uint("record_count")
 	m.MinTime = d.Int("min_time_unix_ns")
 	m.MaxTime = d.Int("max_time_unix_ns")
+	// Writers leave out an invalid value, so one in a record is damage and no oddity of a sender.
 	if m.Traceparent = d.OptionalText("traceparent", traceparentBytes); m.Traceparent != "" && !ValidTraceparent(m.Traceparent) {
 		d.Fail("traceparent is not W3C trace context")
 	}
 	m.HomeRegion = d.OptionalText("home_region", MaxNameBytes)
 	m.ClaimEpoch = d.OptionalUint("claim_epoch")
 	switch {
+	// These checks compare fields with each other, so they need all of them to have parsed.
 	case d.Err() != nil:
 	case !validAttemptID(m.AttemptID):
 		d.Fail("attempt_id is not %d hex digits", attemptIDDigits)

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Policy bounds one Accept call. Nothing in it decides safety: no age, no clock.
+// Policy bounds one Accept call. Safety does not depend on it: it has no ages and no clock.
 type Policy struct {
-	// Generations of a blob that one call tries.
+	// Generations is how many generations of a blob one call tries.
 	Generations int
-	// RetryAfter is the hint in a RetryError.
+	// RetryAfter is the hint in every RetryError.
 	RetryAfter time.Duration
 }
 

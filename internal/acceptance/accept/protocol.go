@@ -17,9 +17,9 @@ import (
 // Store is what the protocol needs of an object store: strongly consistent reads and
 // conditional creates. There is no delete and no overwrite in acceptance.
 //
-// The protocol asks once. Deadlines, and further attempts at what failed, are for
-// objstore.WithPolicy around the store that it gets; with them an object that exists may
-// be the call's own, and the protocol compares in any case.
+// The protocol sends each request once. Deadlines and further attempts are added by
+// objstore.WithPolicy around the store that it gets. With further attempts an object that
+// "exists" may be the call's own, so the protocol always compares.
 type Store interface {
 	objstore.Getter
 	objstore.Header
@@ -35,9 +35,9 @@ type Config struct {
 	CollectorID string
 	// Mode is written into boot records; empty is ModeS3Manifest.
 	Mode Mode
-	// Clock is run.WallClock but in tests.
+	// Clock is run.WallClock; tests have their own.
 	Clock Clock
-	// Rand gives attempt ids; crypto/rand.Reader but in tests. Must be safe for concurrent use.
+	// Rand is the source of attempt ids: crypto/rand.Reader, except in tests. Must be safe for concurrent use.
 	Rand io.Reader
 	// Policy is DefaultPolicy when zero.
 	Policy Policy
@@ -56,7 +56,7 @@ type Protocol struct {
 	clock       Clock
 	rand        io.Reader
 	policy      Policy
-	// boots has the owners of the boots used last. Boot records never change, so an
+	// boots caches the owners of recently used boots. Boot records never change, so an
 	// entry is never stale.
 	boots  *lru.Cache[identity.Boot, string]
 	events Events
@@ -136,15 +136,15 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 			return Result{}, err
 		}
 	}
-	// Only now, with the reference to the frame observed, does the marker tell
-	// whether the garbage collector can have missed it.
+	// The marker is read last, on every path: only after the reference to the frame was
+	// observed does an absent marker prove that the garbage collector can't miss it.
 	if err := b.verifyNotCondemned(ctx); err != nil {
 		return Result{}, err
 	}
 	return res, nil
 }
 
-// manifest is what this call will try to create: built once, so that every
+// manifest builds the record that this call tries to create. It is built once, so that every
 // attempt writes the same bytes with the same attempt id.
 func (p *Protocol) manifest(b *blob, s Submission) (Manifest, error) {
 	var attempt [attemptIDDigits / 2]byte
@@ -159,13 +159,15 @@ func (p *Protocol) manifest(b *blob, s Submission) (Manifest, error) {
 		AttemptID:   hex.EncodeToString(attempt[:]),
 		RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
 	}
+	// An invalid trace context is dropped: it comes from transport metadata, and tracing must
+	// not decide whether a batch is accepted.
 	if ValidTraceparent(s.Traceparent) {
 		m.Traceparent = s.Traceparent
 	}
 	return m, nil
 }
 
-// Validate checks what the records need; the hash itself is left to the store.
+// Validate checks what the records need. The hash itself is not computed: the store verifies it.
 func (s Submission) Validate() error {
 	if err := s.Identity.Validate(); err != nil {
 		return err
@@ -191,7 +193,7 @@ func ValidSpoolID(s string) error {
 	return nil
 }
 
-// wrap adds the operation below the typed errors, so that they stay outermost and errors.As finds them.
+// wrap adds the operation inside the typed errors, so that they stay outermost and callers can switch on their type.
 func wrap(op string, err error) error {
 	switch e := err.(type) {
 	case *RetryError:

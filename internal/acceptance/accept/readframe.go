@@ -10,8 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// FrameError: no generation of an accepted frame can be read and has its hash. Cause is
-// what was wrong with the one that the manifest names.
+// FrameError says that no generation of an accepted frame is readable and has its hash. Cause is
+// what was wrong with the generation that the manifest names.
 type FrameError struct {
 	SHA256 identity.Digest
 	Cause  error
@@ -22,18 +22,21 @@ func (e *FrameError) Error() string { return fmt.Sprintf("frame %s: %v", e.SHA25
 // Unwrap gives the cause.
 func (e *FrameError) Unwrap() error { return e.Cause }
 
-// ReadFrame reads the bytes of an accepted frame: of the generation under key, where to
-// look first, then of any generation that hashes to d. size is the frame's length in bytes.
-// Errors: *FrameError; else the store's, and a later try may succeed.
+// ReadFrame reads the bytes of an accepted frame: from the generation under key first, then
+// from any other generation whose bytes hash to d. size is the frame's length in bytes.
+// Errors: *FrameError when no generation is readable; else the store's, and a later call may succeed.
 func ReadFrame(ctx context.Context, r objstore.Reader, key string, d identity.Digest, size uint64) ([]byte, error) {
 	raw, cause, err := readGeneration(ctx, r, key, d, size)
 	if err != nil || raw != nil {
 		return raw, err
 	}
+	// The generation of the manifest may have been collected before the manifest was created;
+	// its acceptance then relies on a later one, which only a listing finds.
 	for o, err := range objstore.List(ctx, r, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
 		if err != nil {
 			return nil, err
 		}
+		// Keys that are no blobs are not ours to read, and key was read above.
 		if _, _, err := layout.ParseBlob(o.Key); err != nil || o.Key == key {
 			continue
 		}
@@ -44,7 +47,7 @@ func ReadFrame(ctx context.Context, r objstore.Reader, key string, d identity.Di
 	return nil, &FrameError{SHA256: d, Cause: cause}
 }
 
-// readGeneration gives nil bytes and a cause when the object is not there or not the frame.
+// readGeneration returns nil bytes and a cause when the object is missing or is not the frame.
 func readGeneration(ctx context.Context, r objstore.Reader, key string, d identity.Digest, size uint64) (raw []byte, cause, err error) {
 	raw, _, err = r.Get(ctx, key, objstore.GetOptions{Limit: int64(max(size, 1))})
 	switch {

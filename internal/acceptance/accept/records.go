@@ -6,7 +6,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// MaxRecordBytes bounds every JSON record of this package; a reader may refuse
+// MaxRecordBytes bounds every JSON record of this package, in bytes; a reader may refuse
 // longer objects unread.
 const MaxRecordBytes = 8 << 10
 
@@ -17,7 +17,7 @@ const (
 	attemptIDDigits = 32
 )
 
-// checkBlobKey wants the key of any generation of want's blob.
+// checkBlobKey fails the reader unless key names a generation of the blob with the hash want.
 func checkBlobKey(d *record.Reader, name, key string, want identity.Digest) {
 	if d.Err() != nil {
 		return

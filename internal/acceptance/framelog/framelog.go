@@ -1,6 +1,6 @@
-// Package framelog has the record of raw frames that were removed on purpose: what
-// retention writes before it deletes, and what checks of a bucket ask before they call a
-// frame missing. The identity manifests of removed frames stay.
+// Package framelog has the log of raw frames that were removed on purpose. Retention writes a
+// log before it deletes; whoever finds a frame missing reads the logs to learn whether that was
+// intended. The identity manifests of removed frames stay.
 package framelog
 
 import (
@@ -19,10 +19,10 @@ var Kind = record.Kind{Schema: "lightmetrics.removed_frames.v1", Title: "log of 
 // MaxFrames bounds a log.
 const MaxFrames = 1000
 
-// Log of one removal: what it names is gone, or about to be.
+// Log is the record of one removal: the frames that it names are deleted, or about to be.
 type Log struct {
 	AuthorityID string
-	// By names who removed.
+	// By names the process that removed them.
 	By string
 	// Before is the time that all samples of the frames lie before, RemovedAt when the log
 	// was written; Unix nanoseconds.
@@ -48,7 +48,7 @@ type logJSON struct {
 	Frames      []Frame `json:"frames"`
 }
 
-// Marshal writes the canonical JSON, of a log that can be one.
+// Marshal writes the canonical JSON; an error says which field is invalid.
 func (l Log) Marshal() ([]byte, error) {
 	if err := l.validate(); err != nil {
 		return nil, fmt.Errorf("log of removed frames: %w", err)
@@ -56,7 +56,7 @@ func (l Log) Marshal() ([]byte, error) {
 	return Kind.Marshal(logJSON(l)), nil
 }
 
-// Key of the log with these bytes.
+// Key is the object key of the log whose marshalled bytes are body.
 func (l Log) Key(body []byte) string {
 	return layout.FrameLog(time.Unix(0, l.RemovedAt), identity.Sum(body))
 }

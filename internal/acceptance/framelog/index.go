@@ -13,60 +13,59 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Index answers whether a frame was removed on purpose. It reads each log once; a boot's
-// batches of equal size, one behind the other, cost the same however many they are. Safe
-// for concurrent use.
+// Index answers whether a frame was removed on purpose. It reads each log once. Consecutive
+// batches of equal size of one boot take the memory of one. Safe for concurrent use.
 type Index struct {
 	store     objstore.Reader
-	authority string // "" takes every authority's
+	authority string // "" reads the logs of every authority
 
-	begun atomic.Uint64 // looks that were begun
+	started atomic.Uint64 // scans that were started
 
-	mu     sync.Mutex
-	looked uint64 // the number of the last look that was finished
-	read   map[string]bool
-	boots  map[identity.Boot][]run
-	bad    []Unread
+	mu      sync.Mutex
+	scanned uint64 // the number of the last scan that was finished
+	read    map[string]bool
+	boots   map[identity.Boot][]run
+	bad     []Unread
 }
 
-// Unread is a log that can't be read. What it names counts as missing.
+// Unread is a log that can't be read. The frames that it names count as missing.
 type Unread struct {
 	Key string
 	Err error
 }
 
-// NewIndex makes one that knows nothing; it makes no request.
+// NewIndex makes an empty index; it makes no request.
 func NewIndex(r objstore.Reader, authority string) *Index {
 	return &Index{store: r, authority: authority, read: map[string]bool{}, boots: map[identity.Boot][]run{}}
 }
 
 // Removed reports whether a log names the accepted batch. A log is written before its
-// frames go: so ask after the frame was found missing. Where no log that is known names
-// it, the logs are listed again; one look serves all that ask meanwhile. An error is a
-// store that could not be asked.
+// frames are deleted, so call it after the frame was found missing. If no log read so far
+// names the batch, the logs are listed again; one scan serves all calls that wait for it. An
+// error means that the store did not answer.
 func (x *Index) Removed(ctx context.Context, id identity.Batch) (bool, error) {
-	before := x.begun.Load()
+	before := x.started.Load()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.covers(id) {
 		return true, nil
 	}
-	if x.looked > before { // it began after this question
+	if x.scanned > before { // that scan started after this call did
 		return false, nil
 	}
-	n := x.begun.Add(1)
-	if err := x.look(ctx); err != nil {
+	n := x.started.Add(1)
+	if err := x.scan(ctx); err != nil {
 		return false, fmt.Errorf("logs of removed frames: %w", err)
 	}
-	x.looked = n
+	x.scanned = n
 	return x.covers(id), nil
 }
 
-// Look reads the logs that came since the last look.
+// Scan reads the logs that were written since the last scan.
 func (x *Index) Scan(ctx context.Context) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if err := x.look(ctx); err != nil {
+	if err := x.scan(ctx); err != nil {
 		return fmt.Errorf("logs of removed frames: %w", err)
 	}
 	return nil
@@ -79,15 +78,15 @@ func (x *Index) Names(id identity.Batch) bool {
 	return x.covers(id)
 }
 
-// Unread are the logs that could not be read so far.
+// Unread lists the logs that could not be read so far.
 func (x *Index) Unread() []Unread {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Clone(x.bad)
 }
 
-// look reads the logs that came since.
-func (x *Index) look(ctx context.Context) error {
+// scan reads the logs that are not read yet. The caller holds mu, so that calls which wait for it share one scan.
+func (x *Index) scan(ctx context.Context) error {
 	for i, err := range objstore.List(ctx, x.store, objstore.ListOptions{Prefix: layout.FrameLogsPrefix}) {
 		if err != nil {
 			return err
@@ -98,6 +97,8 @@ func (x *Index) look(ctx context.Context) error {
 		l, _, err := record.Read(ctx, x.store, i.Key, Kind, Parse)
 		switch {
 		case record.Opaque(err):
+			// Read again it would be no better; so it is marked as read like the others, or each
+			// question about a missing frame would fetch it again.
 			x.bad = append(x.bad, Unread{i.Key, err})
 		case err != nil:
 			return err
@@ -111,14 +112,14 @@ func (x *Index) look(ctx context.Context) error {
 	return nil
 }
 
-// run is batches of equal size, one behind the other, from the sequence number start.
+// run stands for consecutive batches of equal size, from the sequence number start.
 type run struct{ start, records, batches uint64 }
 
 func (r run) end() uint64 { return r.start + r.records*r.batches - 1 }
 
-// below is how many batches of the run come before the batch, in the order of their
-// ranges, and whether the next one is it.
-func (r run) below(id identity.Batch) (n uint64, is bool) {
+// position returns how many batches of the run are ordered before id, by first number and then
+// by last, and whether the next one is id.
+func (r run) position(id identity.Batch) (n uint64, is bool) {
 	if id.SeqStart < r.start {
 		return 0, false
 	}
@@ -137,11 +138,11 @@ func (r run) below(id identity.Batch) (n uint64, is bool) {
 	return n + 1, false
 }
 
-// at is the run that the batch is in, or behind the start of: -1 when there is none.
-// Runs are in the order of their batches.
-func at(runs []run, id identity.Batch) int {
+// findRun returns the index of the last run that starts at or before the batch, or -1 when there
+// is none. runs are sorted by their batches and do not interleave.
+func findRun(runs []run, id identity.Batch) int {
 	i, _ := slices.BinarySearchFunc(runs, id, func(r run, id identity.Batch) int {
-		if n, is := r.below(id); n == 0 && !is {
+		if n, is := r.position(id); n == 0 && !is {
 			return 1
 		}
 		return -1
@@ -151,24 +152,24 @@ func at(runs []run, id identity.Batch) int {
 
 func (x *Index) covers(id identity.Batch) bool {
 	runs := x.boots[id.BootOf()]
-	i := at(runs, id)
+	i := findRun(runs, id)
 	if i < 0 {
 		return false
 	}
-	_, is := runs[i].below(id)
+	_, is := runs[i].position(id)
 	return is
 }
 
 func (x *Index) add(id identity.Batch) {
 	runs := x.boots[id.BootOf()]
-	i := at(runs, id)
+	i := findRun(runs, id)
 	if i >= 0 {
 		r := &runs[i]
-		n, is := r.below(id)
+		n, is := r.position(id)
 		switch {
 		case is:
 			return
-		case n < r.batches: // it overlaps: the run is cut, so that the order stays
+		case n < r.batches: // id lies between two batches of the run: split it there, so that runs stay sorted
 			rest := run{r.start + n*r.records, r.records, r.batches - n}
 			r.batches = n
 			runs = slices.Insert(runs, i+1, rest)

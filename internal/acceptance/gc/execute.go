@@ -9,16 +9,16 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// ErrBreaker: the plan is suspiciously large, and nothing was done.
+// ErrBreaker says that the plan is suspiciously large, and that nothing was done.
 var ErrBreaker = errors.New("the plan is larger than the breaker allows")
 
 // ExecuteOptions of one execution.
 type ExecuteOptions struct {
-	// DryRun looks for references and writes nothing.
+	// DryRun searches for references and writes nothing.
 	DryRun bool
-	// Force goes on although the breaker tripped: an operator has looked at the plan.
+	// Force executes a plan that tripped the breaker: an operator has checked it.
 	Force bool
-	// Log takes each entry as it is made; an error ends the execution before the
+	// Log is called with each entry as it is made; an error ends the execution before the
 	// next write. The entry Condemned comes before its delete. May be nil.
 	Log func(context.Context, Entry) error
 }
@@ -58,10 +58,13 @@ func (c *Collector) Execute(ctx context.Context, p Plan, o ExecuteOptions) (Repo
 	if err := validName("plan id", p.ID); err != nil {
 		return x.Report, err
 	}
+	// So many orphans at once are more likely a wrong listing, a wrong prefix or a restored bucket
+	// than garbage.
 	if p.Tripped() && !o.Force && !o.DryRun {
 		return x.Report, fmt.Errorf("gc plan %s: %w: %d of %d blobs", p.ID, ErrBreaker, len(p.Candidates), p.Listed)
 	}
 	for _, k := range p.Candidates {
+		// One after the other: a deletion that turns out to be wrong can then be stopped early.
 		if err := x.collect(ctx, k); err != nil {
 			return x.Report, fmt.Errorf("gc plan %s: %q: %w", p.ID, k.Key, err)
 		}
@@ -80,9 +83,9 @@ type execution struct {
 }
 
 func (x *execution) collect(ctx context.Context, k Candidate) error {
-	id, kept := x.c.whose(ctx, k)
+	id, kept := x.c.readIdentity(ctx, k)
 	if kept == nil {
-		// A look before the marker keeps the permanent markers few. It proves nothing.
+		// A first search, before the marker, keeps the permanent markers few. It proves nothing.
 		kept = x.c.prove(ctx, k, id)
 	}
 	if kept == nil && x.o.DryRun {
@@ -91,16 +94,21 @@ func (x *execution) collect(ctx context.Context, k Candidate) error {
 	if kept != nil {
 		return x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)
 	}
+	// Without a marker that is known to be there, an acceptance could rely on the blob after the
+	// proof; so it stays.
 	if err := x.c.condemn(ctx, k, x.plan); err != nil {
 		return x.log(ctx, k, KeptBlob, MarkerUnknown, err.Error())
 	}
 	if err := x.log(ctx, k, Condemned, "", ""); err != nil {
 		return err
 	}
-	// Only now: an acceptance that this misses reads the marker after it.
+	// The proof comes after the marker: an acceptance whose reference this search misses
+	// creates it later, reads the marker after that, and so does not rely on this blob.
 	if kept := x.c.prove(ctx, k, id); kept != nil {
 		return x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)
 	}
+	// A delete without an answer may still be applied later. The marker stays, so nobody relies
+	// on the blob until then.
 	if err := x.c.remove(ctx, k); err != nil {
 		return x.log(ctx, k, DeleteUnknown, "", err.Error())
 	}
@@ -115,7 +123,7 @@ func (c *Collector) condemn(ctx context.Context, k Candidate, plan string) error
 	}
 	body := m.Marshal()
 	_, err := c.cfg.Store.Create(ctx, m.Key(), body, objstore.PutOptions{ContentType: "application/json"})
-	if errors.Is(err, objstore.ErrExists) { // ours after a lost answer, or another's: either condemns
+	if errors.Is(err, objstore.ErrExists) { // created by us, with a lost answer, or by another collector: either condemns
 		return nil
 	}
 	return err

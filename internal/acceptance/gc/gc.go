@@ -2,8 +2,8 @@
 // this is safe without any clock is in docs/protocol/gc.md.
 //
 // The core is a deterministic state machine over a store, like package accept: no
-// goroutines, no clock of its own. A crash at any step leaves at most a marker
-// that condemns a blob for nothing, which is harmless.
+// goroutines, no clock of its own. A crash at any step leaves at most a marker on
+// a blob that is not deleted, which is harmless: acceptances use the next generation.
 package gc
 
 import (
@@ -27,10 +27,10 @@ type Store interface {
 // Config of a Collector. Store, AuthorityID and Clock are required.
 type Config struct {
 	Store Store
-	// AuthorityID of the bucket and prefix behind Store: a record of another
-	// authority is doubtful, and its blob is kept.
+	// AuthorityID of the bucket and prefix behind Store. A manifest of another
+	// authority does not belong there: its blob is kept, and an operator must check it.
 	AuthorityID string
-	// Clock stamps markers and log entries. Nothing that it says decides.
+	// Clock stamps markers and log entries. No decision depends on it.
 	Clock accept.Clock
 }
 

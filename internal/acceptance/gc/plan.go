@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// DefaultMinAge is the age below which a blob is no candidate. It saves requests; it proves nothing.
+// DefaultMinAge is the age below which a blob is no candidate. It saves requests for blobs whose acceptance is in progress; safety does not depend on it.
 const DefaultMinAge = 24 * time.Hour
 
 // DefaultMaxListed bounds the blobs of one plan, and with them its memory.
@@ -28,9 +28,9 @@ type PlanOptions struct {
 	MinAge time.Duration
 	// Prefix within layout.RawBlobsPrefix; empty means all of it.
 	Prefix string
-	// StartAfter is the Next of the plan before; empty starts at the beginning.
+	// StartAfter is the Next of the plan before this one; empty starts at the beginning.
 	StartAfter string
-	// MaxListed blobs; 0 means DefaultMaxListed.
+	// MaxListed bounds the number of blobs; 0 means DefaultMaxListed.
 	MaxListed int
 }
 
@@ -43,14 +43,14 @@ type Candidate struct {
 	LastModified time.Time
 }
 
-// Plan is what an execution may look at: candidates, not verdicts.
+// Plan lists the blobs that an execution checks. A candidate is not yet known to be an orphan.
 type Plan struct {
 	ID         string
 	Candidates []Candidate
 	Kept       []Kept
 	// Listed blobs, candidates included.
 	Listed int
-	// Next is the StartAfter of the plan that goes on; empty at the end.
+	// Next is the StartAfter of the plan that continues this one; empty at the end.
 	Next string
 }
 
@@ -88,9 +88,10 @@ func (o *PlanOptions) fill() error {
 	return nil
 }
 
-// Plan lists blobs and merge-joins them with the derived reverse references, all in
-// the order of hashes. A failed listing is an error: there is no partial plan. The
-// reverse references are hints that keep; their absence proves nothing.
+// Plan lists blobs and merge-joins them with the derived reverse references; all three
+// listings are ordered by hash. A failed listing is an error: there is no partial plan. A
+// reverse reference that exists keeps its blob; that one is absent proves nothing, because
+// derived keys may be late.
 func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 	if err := o.fill(); err != nil {
 		return Plan{}, err
@@ -102,6 +103,8 @@ func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 	for i, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
 		hints[i] = cursor{c: c, prefix: family + below}
 		if o.StartAfter != "" {
+			// Without it every further plan would list the references from the beginning. The stem
+			// without its generation sorts before all references of the same hash.
 			hints[i].after = family + stem(strings.TrimPrefix(o.StartAfter, layout.RawBlobsPrefix))
 		}
 	}
@@ -111,6 +114,7 @@ func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 			return p, planError(p.ID, err)
 		}
 		if p.Listed == o.MaxListed {
+			// The blob that was just read is not part of this plan: the next one starts with it.
 			p.Next = blobs.before
 			return p, nil
 		}
@@ -124,11 +128,11 @@ func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 			}
 			hinted = hinted || found
 		}
-		p.sort(info, o, hinted)
+		p.add(info, o, hinted)
 	}
 }
 
-// PlanKeys makes a plan of given keys, such as those of the delayed queue. Of is
+// PlanKeys makes a plan of given keys, such as those of a delayed queue. of is
 // the number of blobs that they were chosen from, for the breaker; 0 means len(keys).
 func (c *Collector) PlanKeys(ctx context.Context, keys []string, of int, o PlanOptions) (Plan, error) {
 	if err := o.fill(); err != nil {
@@ -147,9 +151,11 @@ func (c *Collector) PlanKeys(ctx context.Context, keys []string, of int, o PlanO
 			return Plan{}, planError(p.ID, err)
 		default:
 			info.Key = key
-			p.sort(info, o, false)
+			p.add(info, o, false)
 		}
 	}
+	// The keys were chosen because they look like orphans, so the breaker compares them with the
+	// number that they were chosen from.
 	p.Listed = max(len(keys), of)
 	return p, nil
 }
@@ -161,7 +167,8 @@ func planError(id string, err error) error {
 	return fmt.Errorf("gc plan %s: %w", id, err)
 }
 
-func (p *Plan) sort(info objstore.Info, o PlanOptions, hinted bool) {
+// add puts a listed blob among the candidates, or among the kept ones with its reason.
+func (p *Plan) add(info objstore.Info, o PlanOptions, hinted bool) {
 	d, gen, err := layout.ParseBlob(info.Key)
 	switch {
 	case err != nil:
@@ -175,7 +182,7 @@ func (p *Plan) sort(info objstore.Info, o PlanOptions, hinted bool) {
 	}
 }
 
-// stem cuts a blob key's generation and extension, which leaves the order of hashes.
+// stem cuts generation and extension off a blob key. Stems sort like the hashes.
 func stem(key string) string {
 	slash := strings.LastIndexByte(key, '/')
 	if dot := strings.IndexByte(key[slash+1:], '.'); dot >= 0 {
@@ -184,7 +191,7 @@ func stem(key string) string {
 	return key
 }
 
-// cursor walks a listing, page by page.
+// cursor reads a listing page by page.
 type cursor struct {
 	c             *Collector
 	prefix, after string
@@ -218,7 +225,7 @@ func (k *cursor) next(ctx context.Context) (objstore.Info, bool, error) {
 	return info, ok, err
 }
 
-// seek skips keys less than prefix and reports whether the one it stops at has it.
+// seek skips keys less than prefix and reports whether the key that it stops at begins with it. That key stays unread, because several generations of one blob ask for it.
 func (k *cursor) seek(ctx context.Context, prefix string) (bool, error) {
 	for {
 		info, ok, err := k.peek(ctx)

@@ -12,9 +12,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// whose reads the frame's identity from its header. The bytes of a hash never
-// change, so it makes no difference when it is read.
-func (c *Collector) whose(ctx context.Context, k Candidate) (identity.Batch, *Kept) {
+// readIdentity reads the frame's identity from its header. The bytes of a hash never
+// change, so it may be read at any time before the proof.
+func (c *Collector) readIdentity(ctx context.Context, k Candidate) (identity.Batch, *Kept) {
 	head, _, err := c.cfg.Store.Get(ctx, k.Key, objstore.GetOptions{Length: frame.MaxHeaderBytes})
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
@@ -28,14 +28,17 @@ func (c *Collector) whose(ctx context.Context, k Candidate) (identity.Batch, *Ke
 	if err != nil {
 		return identity.Batch{}, keep(k, FrameUnreadable, err.Error())
 	}
+	// A blob of another length is truncated or foreign. Its header may be whole, but nothing
+	// shows that the bytes have the hash in the key, so the identity proves nothing.
 	if uint64(k.Size) != h.FrameLen() {
 		return identity.Batch{}, keep(k, FrameUnreadable, fmt.Sprintf("%d bytes, the header says %d", k.Size, h.FrameLen()))
 	}
 	return h.Identity, nil
 }
 
-// prove looks for a reference to the hash. Frame -> identity is a function, so
-// these two reads are the whole proof. Nil means that there was none; any doubt keeps.
+// prove searches for a reference to the hash. The frame determines its identity, so only the
+// identity's manifest and one quarantine record can refer to it: these two reads are the whole
+// proof. Nil means that there is no reference; any error or unusable record keeps the blob.
 func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *Kept {
 	stored, err := c.read(ctx, layout.Accepted(id))
 	switch {
@@ -56,7 +59,7 @@ func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *
 			return keep(k, Accepted, layout.Accepted(id))
 		}
 	}
-	// The key alone names identity and hash: a record of any content is a reference.
+	// The key alone names identity and hash, so a record of any content is a reference.
 	quarantine := layout.Quarantine(id, k.SHA256)
 	switch _, err := c.read(ctx, quarantine); {
 	case err == nil, objstore.Unreadable(err):

@@ -14,15 +14,15 @@ const (
 const (
 	Accepted         Reason = "ACCEPTED"          // the identity's manifest has this hash
 	Quarantined      Reason = "QUARANTINED"       // a quarantine record has this hash
-	FrameUnreadable  Reason = "FRAME_UNREADABLE"  // no valid header, or another length: an operator must look
-	RecordUnreadable Reason = "RECORD_UNREADABLE" // a manifest is there and can't be used: an operator must look
+	FrameUnreadable  Reason = "FRAME_UNREADABLE"  // no valid header, or another length: an operator must check it
+	RecordUnreadable Reason = "RECORD_UNREADABLE" // a manifest is there and can't be used: an operator must check it
 	MarkerUnknown    Reason = "MARKER_UNKNOWN"    // the condemned marker could not be confirmed
 	StoreFailed      Reason = "STORE_FAILED"      // a read could not be answered
-	Gone             Reason = "GONE"              // nothing is there any more, or the key holds another upload
+	Gone             Reason = "GONE"              // the object no longer exists
 	DryRun           Reason = "DRY_RUN"           // would be condemned now
 )
 
-// Doubtful reports whether the reason asks for an operator.
+// Doubtful reports whether an operator must check the blob.
 func (r Reason) Doubtful() bool {
 	return r == FrameUnreadable || r == RecordUnreadable || r == Foreign
 }

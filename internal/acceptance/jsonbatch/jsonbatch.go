@@ -1,7 +1,7 @@
-// Package jsonbatch makes the frame of a batch that was sent as JSON, by
-// docs/format/batch-json.md. The frame is a function of what the JSON says: key order, white
-// space, the order of samples and the way that numbers are written do not change its bytes.
-// So whoever sends the same batch again, through whichever collector, sends the same frame.
+// Package jsonbatch encodes a batch that was sent as JSON into a frame; docs/format/batch-json.md
+// describes the JSON. The frame depends only on the meaning of the JSON: key order, white space,
+// the order of samples and the notation of numbers do not change its bytes. So a batch that is
+// sent again, through any collector, becomes the same frame, and is a duplicate.
 package jsonbatch
 
 import (
@@ -22,7 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Limits of the JSON form, beside those of frames.
+// Limits of the JSON form, in addition to those of frames: bytes of a body and samples of a batch.
 const (
 	MaxBytes   = 1 << 20
 	MaxSamples = 10_000
@@ -31,13 +31,13 @@ const (
 // MediaType of the JSON form.
 const MediaType = "application/json"
 
-// types by their names in JSON.
+// types maps the names in JSON to metric types.
 var types = map[string]series.Type{
 	"unknown": series.Unknown, "gauge": series.Gauge, "counter": series.Counter, "delta_counter": series.DeltaCounter,
 	"histogram_cumulative": series.HistogramCumulative, "histogram_delta": series.HistogramDelta, "histogram_gauge": series.HistogramGauge, "info": series.Info,
 }
 
-// nan is what "NaN" means: one pattern of bits of the many.
+// nan is the value of "NaN": the bits of Prometheus's normal NaN, because equal batches must give equal bytes.
 var nan = math.Float64frombits(0x7ff8000000000001)
 
 type batch struct {
@@ -59,7 +59,7 @@ type sample struct {
 	histogram *series.Histogram
 }
 
-// Encode makes the frame of a JSON batch, which passes lim at its receiver. Errors are
+// Encode makes the frame of a JSON batch; the frame passes a receiver with the limits lim. Errors are
 // *frame.Error: BAD_JSON for what is not a JSON batch, else the frame's own reasons.
 func Encode(body []byte, lim frame.Limits) ([]byte, error) {
 	if len(body) > MaxBytes {
@@ -72,7 +72,7 @@ func Encode(body []byte, lim frame.Limits) ([]byte, error) {
 	return b.encode(lim)
 }
 
-// encode lays the samples out in their canonical order: by series, then by time.
+// encode writes the samples in canonical order: by series, then by time.
 func (b *batch) encode(lim frame.Limits) ([]byte, error) {
 	slices.SortFunc(b.samples, func(x, y sample) int {
 		return cmp.Or(cmp.Compare(x.name, y.name), slices.CompareFunc(x.labels, y.labels, compareLabels), cmp.Compare(x.typ, y.typ),
@@ -106,11 +106,11 @@ func (b *batch) encode(lim frame.Limits) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without compression, whose bytes depend on the version of a library.
+	// Uncompressed: the bytes of compression depend on the version of its library, so two collectors could make different frames.
 	return frame.NewEncoder(frame.Options{Uncompressed: true, Limits: lim}).Encode(nil, out)
 }
 
-// wrap names the sample, which is not where it was in the JSON.
+// wrap names the sample by metric and time. Its index would not help: samples were sorted since.
 func (s *sample) wrap(err error) error {
 	return fmt.Errorf("sample of %q at %d ms: %w", clip(s.name), s.time/1e6, err)
 }
@@ -119,7 +119,7 @@ func compareLabels(x, y series.Label) int {
 	return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Value, y.Value))
 }
 
-// parser reads tokens; path is where it is, for errors.
+// parser reads tokens of JSON; path is its position in the document, for errors.
 type parser struct {
 	dec  *json.Decoder
 	path []string
@@ -127,7 +127,9 @@ type parser struct {
 
 func parse(body []byte) (*batch, error) {
 	p := &parser{dec: json.NewDecoder(bytes.NewReader(body))}
+	// Numbers stay text until their type is known: as float64, a first_seq above 2^53 would be rounded.
 	p.dec.UseNumber()
+	// The decoder would replace invalid bytes by U+FFFD, so that two different texts became one.
 	if !utf8.Valid(body) {
 		return nil, p.refuse("not UTF-8")
 	}
@@ -138,6 +140,7 @@ func parse(body []byte) (*batch, error) {
 	if err := p.batch(b); err != nil {
 		return nil, err
 	}
+	// A second value after the batch would be lost silently.
 	if _, err := p.dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, p.refuse("something follows the batch")
 	}
@@ -160,6 +163,7 @@ func (p *parser) batch(b *batch) error {
 			b.help, err = p.labels()
 		case "samples":
 			err = p.array(func() error {
+				// Checked before the sample is parsed, so that memory stays bounded.
 				if len(b.samples) == MaxSamples {
 					return &frame.Error{Reason: frame.TooManyRecords, Detail: fmt.Sprintf("more than %d samples", MaxSamples)}
 				}
@@ -242,10 +246,10 @@ func (p *parser) histogram(h *series.Histogram) error {
 	})
 }
 
-// required are keys that an object must have.
+// required names the keys that an object must have.
 type required map[string]bool
 
-// refuse is a BAD_JSON at the path.
+// refuse makes a BAD_JSON error that names the path.
 func (p *parser) refuse(format string, args ...any) error {
 	where := strings.Join(p.path, "")
 	if where == "" {
@@ -258,6 +262,7 @@ func (p *parser) token() (json.Token, error) {
 	t, err := p.dec.Token()
 	if err != nil {
 		if errors.Is(err, io.EOF) {
+			// A bare EOF would mean to callers that the document has ended.
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, p.refuse("byte %d: %v", p.dec.InputOffset(), err)
@@ -265,7 +270,7 @@ func (p *parser) token() (json.Token, error) {
 	return t, nil
 }
 
-// object calls fn for each key, at whose value the parser then is.
+// object calls fn for each key; fn reads the key's value. A key that occurs twice is refused, because readers disagree on which one counts.
 func (p *parser) object(need required, fn func(key string) error) error {
 	t, err := p.token()
 	if err != nil {
@@ -280,7 +285,7 @@ func (p *parser) object(need required, fn func(key string) error) error {
 		if err != nil {
 			return err
 		}
-		key := t.(string) // the decoder takes no other keys
+		key := t.(string) // the decoder returns nothing else where a key is expected
 		p.path = append(p.path, "."+clip(key))
 		if seen[key] {
 			return p.refuse("is there twice")
@@ -294,6 +299,7 @@ func (p *parser) object(need required, fn func(key string) error) error {
 	if _, err := p.token(); err != nil {
 		return err
 	}
+	// Sorted, so that the same body always gets the same message.
 	for _, key := range slices.Sorted(keys(need)) {
 		if !seen[key] {
 			return p.refuse("has no %s", key)
@@ -312,7 +318,7 @@ func keys(r required) func(func(string) bool) {
 	}
 }
 
-// array calls fn at each element.
+// array calls fn for each element; fn reads it.
 func (p *parser) array(fn func() error) error {
 	t, err := p.token()
 	if err != nil {
@@ -354,7 +360,8 @@ func (p *parser) text() (string, error) {
 	return s, nil
 }
 
-// labels are sorted by name; those with an empty value are left out, as frames do.
+// labels reads an object of texts. They come sorted by name; an empty value is the same as no
+// label, as in Prometheus, and is left out.
 func (p *parser) labels() ([]series.Label, error) {
 	var out []series.Label
 	err := p.object(nil, func(name string) error {
@@ -380,7 +387,7 @@ func (p *parser) typ() (series.Type, error) {
 	return t, nil
 }
 
-// number gives the digits of a number as they are written.
+// number returns the text of a number as it is written.
 func (p *parser) number() (string, error) {
 	t, err := p.token()
 	if err != nil {
@@ -405,7 +412,7 @@ func (p *parser) unsigned() (uint64, error) {
 	return v, nil
 }
 
-// millis gives the nanoseconds of a time in milliseconds.
+// millis reads a time in milliseconds and returns nanoseconds.
 func (p *parser) millis() (int64, error) {
 	n, err := p.number()
 	if err != nil {
@@ -431,7 +438,7 @@ func (p *parser) int32() (int32, error) {
 	return int32(v), nil
 }
 
-// float is a number, or "NaN", "+Inf" or "-Inf", for which JSON has no numbers.
+// float reads a number, or one of the texts "NaN", "+Inf" and "-Inf", which JSON has no numbers for.
 func (p *parser) float() (float64, error) {
 	t, err := p.token()
 	if err != nil {
@@ -457,8 +464,8 @@ func (p *parser) float() (float64, error) {
 	return 0, p.refuse(`want a number, "NaN", "+Inf" or "-Inf"`)
 }
 
-// loneSurrogate reports a \u escape of one half of a pair: the decoder would take it for
-// U+FFFD, and two different texts for one.
+// loneSurrogate reports a \u escape of one half of a surrogate pair. The decoder would replace it
+// by U+FFFD, so that two different texts became one.
 func loneSurrogate(b []byte) bool {
 	half := func(b []byte) (int64, bool) {
 		if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
@@ -473,14 +480,14 @@ func loneSurrogate(b []byte) bool {
 		}
 		v, is := half(b[i:])
 		if !is {
-			i++ // what is escaped, a backslash too
+			i++ // skip the escaped character, which may be a backslash
 			continue
 		}
 		low, pair := half(b[i+6:])
 		if v >= 0xdc00 || !pair || low < 0xdc00 {
 			return true
 		}
-		i += 11
+		i += 11 // a pair is 12 bytes; the loop adds one
 	}
 	return false
 }

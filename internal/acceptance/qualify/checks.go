@@ -12,10 +12,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// freshness is how many keys the consistency checks write and look for.
+// freshness is how many keys the consistency checks write and read.
 const freshness = 4
 
-// readAfterWrite looks before it writes, so that a cached absence is met.
+// readAfterWrite reads each key before it writes it too: a store or proxy that caches "not found" fails the read after it.
 func readAfterWrite(ctx context.Context, p *probe) error {
 	for i := range freshness {
 		key, body := p.key("read-"+strconv.Itoa(i)), p.body("read "+strconv.Itoa(i))
@@ -51,7 +51,7 @@ func listAfterWrite(ctx context.Context, p *probe) error {
 		if err := p.create(ctx, key, p.body(key)); err != nil {
 			return err
 		}
-		// By pages of two, so that order and continuation are seen too.
+		// In pages of two, so that order and continuation are checked too.
 		var got []string
 		for after, more := "", true; more; {
 			page, err := p.store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: 2})
@@ -61,6 +61,7 @@ func listAfterWrite(ctx context.Context, p *probe) error {
 			for _, o := range page.Objects {
 				got = append(got, o.Key)
 			}
+			// A store that repeats pages for ever must fail this check and not hang it.
 			if len(got) > len(want) {
 				break
 			}
@@ -122,12 +123,14 @@ func checksumRefusal(ctx context.Context, p *probe) error {
 	return refused("a head after the refused bodies", err, objstore.ErrNotFound)
 }
 
-// readAfterDelete matters to garbage collection: what was deleted is gone, and the key can be created anew.
+// readAfterDelete is for garbage collection: a deleted object is gone, and its key can be created again.
 func readAfterDelete(ctx context.Context, p *probe) error {
 	key := p.key("delete")
 	if err := p.create(ctx, key, p.body("first")); err != nil {
 		return err
 	}
+	// The second delete is of a key that no longer exists: it must succeed as well, because a delete
+	// with a lost answer is repeated.
 	for range 2 {
 		if err := p.store.Delete(ctx, key); err != nil {
 			return err
@@ -140,7 +143,7 @@ func readAfterDelete(ctx context.Context, p *probe) error {
 	return p.create(ctx, key, p.body("second"))
 }
 
-// record is a key where acceptance records live that no agent can have.
+// record is a key below the acceptance records that no agent's record can have.
 func (p *probe) record(name string) string {
 	return layout.AcceptedPrefix + "probe/" + p.opts.RunID + "/" + name
 }
@@ -148,6 +151,7 @@ func (p *probe) record(name string) string {
 func deniedPut(ctx context.Context, p *probe) error {
 	key := p.record("put")
 	_, err := p.store.Put(ctx, key, p.body("put"), objstore.PutOptions{})
+	// The write may have happened, so cleanUp must try to remove it.
 	if !errors.Is(err, objstore.ErrDenied) {
 		p.own(key)
 	}
@@ -159,7 +163,7 @@ func deniedDelete(ctx context.Context, p *probe) error {
 	return refused("a delete of "+key, p.store.Delete(ctx, key), objstore.ErrDenied)
 }
 
-// cleanUp removes the probe's objects, when the other checks are over.
+// cleanUp removes the probe's objects after all other checks.
 func cleanUp(ctx context.Context, p *probe) error {
 	var errs []error
 	for _, key := range p.keys {

@@ -13,11 +13,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// probe is one run. Its keys are under layout.ProbePrefix and the run id, but for
-// the policy checks'.
+// probe is one run. Its keys are below layout.ProbePrefix and the run id, except those of
+// the policy checks.
 type probe struct {
 	back   objstore.Store // the back end itself
-	store  objstore.Store // back's writes, and reads by the caller's policy
+	store  objstore.Store // writes go to back, reads to the caller's store with its policy
 	opts   Options
 	mu     sync.Mutex
 	keys   []string // written, or perhaps written, by this run
@@ -52,11 +52,12 @@ func (p *probe) body(name string) []byte {
 	return []byte("lightmetrics store probe " + p.opts.RunID + " " + name)
 }
 
-// settleTries bounds how often an unknown or conflicting write is tried again.
-const settleTries = 5
+// createTries bounds the attempts of one create whose outcome is unknown or conflicting.
+const createTries = 5
 
-// create creates for sure: what a transient fault left open is tried again, and an
-// object that then exists with these bytes is ours. A probe must tell a bad store from a bad moment.
+// create creates an object and does not fail for a transient fault: an unknown outcome is tried
+// again, and an object that then exists with these bytes is its own. So a probe distinguishes a
+// store without the needed semantics from one that is slow for a moment.
 func (p *probe) create(ctx context.Context, key string, body []byte) error {
 	open := false
 	for try := 1; ; try++ {
@@ -71,13 +72,13 @@ func (p *probe) create(ctx context.Context, key string, body []byte) error {
 		case !errors.Is(err, objstore.ErrConflict):
 			return err
 		}
-		if try == settleTries || ctx.Err() != nil {
+		if try == createTries || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// holds checks the object's bytes.
+// holds checks that the object has exactly these bytes.
 func (p *probe) holds(ctx context.Context, key string, body []byte) error {
 	got, _, err := p.store.Get(ctx, key, objstore.GetOptions{})
 	if err == nil && !bytes.Equal(got, body) {
@@ -86,7 +87,7 @@ func (p *probe) holds(ctx context.Context, key string, body []byte) error {
 	return err
 }
 
-// refused asks for err to be one of these refusals.
+// refused returns nil when err is one of the refusals, else an error that says what was wanted of the request what.
 func refused(what string, err error, refusals ...error) error {
 	for _, r := range refusals {
 		if errors.Is(err, r) {
@@ -122,6 +123,7 @@ func racingCreates(ctx context.Context, p *probe) error {
 		start := make(chan struct{})
 		var wg sync.WaitGroup
 		for i := range errs {
+			// All racers wait for one signal: goroutines that start one by one would rarely overlap.
 			wg.Go(func() {
 				<-start
 				_, errs[i] = p.store.Create(ctx, key, p.body(name+" "+strconv.Itoa(i)), objstore.PutOptions{})
@@ -144,7 +146,7 @@ func racingCreates(ctx context.Context, p *probe) error {
 				open = fmt.Errorf("racer %d of %d: %w", i, len(errs), err)
 			}
 		}
-		// Two winners are two, whatever a third was not told.
+		// Two winners fail the store even if a third racer had no answer; with fewer, a missing answer could hide the winner.
 		if winners <= 1 && open != nil {
 			return open
 		}

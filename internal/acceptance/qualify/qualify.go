@@ -15,8 +15,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Mismatcher sends a body under a checksum that is not its own. Back ends over a
-// network have it; for others a wrong PutOptions.SHA256 does the same.
+// Mismatcher sends a body with a checksum header that is wrong. Back ends over a
+// network implement it; for others a wrong PutOptions.SHA256 does the same.
 type Mismatcher interface {
 	CreateMismatched(ctx context.Context, key string, body []byte, claimed identity.Digest) error
 }
@@ -81,10 +81,10 @@ var policy = []check{
 	{"policy: delete of a record", deniedDelete},
 }
 
-// Run probes the store and removes its probe objects. Each write goes once to the back
-// end below the decorators of store: further attempts would hide what it answers. A check that fails does not
-// stop the others. The error wraps accept.ErrNotQualified when a check failed, or
-// when ctx ended first; the report is there in both cases.
+// Run probes the store and removes its probe objects. Each write goes once to the back end
+// below the decorators of store: further attempts would hide its answers. A failed check does
+// not stop the others. The error wraps accept.ErrNotQualified when a check failed or
+// ctx ended first; the report is returned in both cases.
 func Run(ctx context.Context, store objstore.Store, o Options) (Report, error) {
 	if o.RunID == "" || objstore.CheckKey(o.RunID) != nil {
 		return Report{}, fmt.Errorf("qualify: run id %q: %w", o.RunID, objstore.ErrInvalid)
@@ -138,8 +138,8 @@ func (r Report) Err() error {
 	return &failure{slices.Clip(errs)}
 }
 
-// Unanswered reports that err, of Run or of a request to the store, is that the store
-// did not answer, and nothing worse: not one check failed for another reason.
+// Unanswered reports whether err, of Run or of a request, only says that the store
+// did not answer: no check failed for another reason. Such a store may be qualified later.
 func Unanswered(err error) bool {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -153,12 +153,13 @@ func Unanswered(err error) bool {
 	return true
 }
 
+// silent reports whether err is a missing answer and no answer that is wrong.
 func silent(err error) bool {
 	return errors.Is(err, objstore.ErrUnavailable) || errors.Is(err, objstore.ErrUnknown) ||
 		errors.Is(err, context.DeadlineExceeded)
 }
 
-// failure prints in one line.
+// failure joins errors like errors.Join, but prints them in one line, for logs and reports.
 type failure struct{ errs []error }
 
 func (f *failure) Error() string {

@@ -17,7 +17,7 @@ const (
 	Skipped Status = "skipped"
 )
 
-// Row is the outcome of one check.
+// Row is the outcome of one check. Took is in nanoseconds.
 type Row struct {
 	Check  string        `json:"check"`
 	Status Status        `json:"status"`
@@ -33,7 +33,7 @@ type Report struct {
 	Rows  []Row  `json:"rows"`
 }
 
-// Table writes the report for people.
+// Table writes the report as a text table.
 func (r Report) Table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "CHECK\tSTATUS\tTOOK\tDETAIL")

@@ -32,8 +32,8 @@ const (
 )
 
 const (
-	settle       = "if err := b.settle(ctx); err != nil {"
-	settleBlock  = "\tif err := b.settle(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
+	settle       = "if err := b.verifyNotCondemned(ctx); err != nil {"
+	settleBlock  = "\tif err := b.verifyNotCondemned(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
 	ensureBlock  = "\tif err := b.ensure(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
 	skipped      = "if err := error(nil); err != nil {"
 	created      = "\tcase created:\n\t\treturn Result{Outcome: Accepted"
@@ -114,7 +114,7 @@ var mutants = []mutant{
 	{"gc-proof-without-manifest", "the accepted manifest is not read", []edit{{proveGo, "stored, err := c.read(ctx, layout.Accepted(id))", "stored, err := []byte(nil), error(objstore.ErrNotFound)"}}},
 	{"gc-proof-without-quarantine", "the quarantine record is not read", []edit{{proveGo, "switch _, err := c.read(ctx, quarantine); {", "switch err := error(objstore.ErrNotFound); {"}}},
 	{"gc-unanswered-is-absent", "a read that fails counts as absence", []edit{{proveGo, "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})\n", "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})\n\tif errors.Is(err, objstore.ErrUnavailable) {\n\t\terr = objstore.ErrNotFound\n\t}\n"}}},
-	{"gc-age-proves", "a collector sleeps for days: what is old is deleted", []edit{{executeGo, "\tid, kept := x.c.whose(ctx, k)\n", "\tif x.c.cfg.Clock.Now().Sub(k.LastModified).Hours() > 0.9 {\n\t\tif err := x.c.remove(ctx, k); err == nil {\n\t\t\treturn x.log(ctx, k, Deleted, \"\", \"\")\n\t\t}\n\t}\n\tid, kept := x.c.whose(ctx, k)\n"}}},
+	{"gc-age-proves", "a collector sleeps for days: what is old is deleted", []edit{{executeGo, "\tid, kept := x.c.readIdentity(ctx, k)\n", "\tif x.c.cfg.Clock.Now().Sub(k.LastModified).Hours() > 0.9 {\n\t\tif err := x.c.remove(ctx, k); err == nil {\n\t\t\treturn x.log(ctx, k, Deleted, \"\", \"\")\n\t\t}\n\t}\n\tid, kept := x.c.readIdentity(ctx, k)\n"}}},
 	{"gc-deletes-all-generations", "a delete of a generation without a marker", []edit{
 		{executeGo, "\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n", "\t\"lightmetrics.dev/lightmetrics/internal/layout\"\n\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n"},
 		{executeGo, "\treturn c.cfg.Store.Delete(ctx, k.Key)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
@@ -153,7 +153,7 @@ var mutants = []mutant{
 	{"accept-misplaced-manifest-is-conflict", "a manifest of another identity counts as another frame's", []edit{{decideGo, "case there.Identity != ours.Identity:", "case there.Identity.Agent == \"\":"}}},
 	{"accept-damaged-manifest-is-tried-for-ever", "a manifest that is damaged at rest is taken for a store that is down", []edit{{decideGo, "case errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) && ctx.Err() == nil:", "case created && err != nil:"}}},
 	{"accept-marker-must-parse", "a marker that does not parse counts as absent", []edit{
-		{blobGo, "err := b.p.present(ctx, layout.Condemned(b.sha, b.gen))\n\tswitch {", "body, _, err := b.p.store.Get(ctx, layout.Condemned(b.sha, b.gen), objstore.GetOptions{})\n\tif perr := CondemnedKind.Unmarshal(body, new(CondemnedMarker)); err == nil && perr != nil {\n\t\treturn false, nil\n\t}\n\tswitch {"}}},
+		{blobGo, "err := b.p.checkExists(ctx, layout.Condemned(b.sha, b.gen))\n\tswitch {", "body, _, err := b.p.store.Get(ctx, layout.Condemned(b.sha, b.gen), objstore.GetOptions{})\n\tif perr := CondemnedKind.Unmarshal(body, new(CondemnedMarker)); err == nil && perr != nil {\n\t\treturn false, nil\n\t}\n\tswitch {"}}},
 	{"accept-damaged-marker-is-tried-for-ever", "a marker that is damaged at rest is taken for a store that is down", []edit{{blobGo, "\tcase err == nil, errors.Is(err, objstore.ErrChecksum):\n\t\treturn true, nil", "\tcase err == nil:\n\t\treturn true, nil"}}},
 	{"accept-403-marker-is-absent", "a 403 of the marker counts as absence", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\treturn false, nil", "case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDenied):\n\t\treturn false, nil"}}},
 	{"accept-403-is-refused-for-good", "a 403 ends the batch, not the collector", []edit{{"internal/acceptance/accept/call.go", "return p.retry(ReasonStoreDenied, err)", "return &RefusedError{Reason: ReasonInvalidSubmission, Err: err}"}}},
