@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// CheckAnswers asks for an object, and gives nil where the store answers, whether it has
-// the object or not: the cheapest question that needs network, credentials and bucket.
+// CheckAnswers returns nil when the store answers a HEAD of key, whether it has the object or
+// not. It is the cheapest request that needs the network, the credentials and the bucket.
 func CheckAnswers(ctx context.Context, r Reader, key string) error {
 	if _, err := r.Head(ctx, key); err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("the store does not answer: %w", err)

@@ -12,17 +12,17 @@ type Op struct{ Name, Key string }
 // Writes reports whether the operation changes the store.
 func (o Op) Writes() bool { return o.Name != "get" && o.Name != "head" && o.Name != "list" }
 
-// Around runs an operation: it calls do once, or more often, or not at all, and gives the
-// error that the caller of the store sees. What do read or wrote last goes to the caller
-// where that error is nil.
+// Around runs an operation: it calls do once, several times or not at all, and returns the
+// error that the caller of the store gets. If that error is nil, the caller gets the result
+// of the last call of do.
 type Around func(ctx context.Context, op Op, do func(context.Context) error) error
 
-// Decorate puts a around every operation of s. The result is a Tagger, whose SetTags is
-// ErrInvalid where s is none, and has Unwrap.
+// Decorate runs every operation of s through a. The result implements Tagger, whose SetTags
+// returns ErrInvalid if s does not, and Unwrap.
 func Decorate(s Store, a Around) Store { return &decorated{s, a} }
 
-// Unwrap is the back end below all decorators: for what asks a store about itself, and
-// must hear each answer as it is given.
+// Unwrap returns the back end below all decorators, for callers that must see each answer
+// of the store itself, such as the start-up probe.
 func Unwrap(s Store) Store {
 	for {
 		d, ok := s.(interface{ Unwrap() Store })
@@ -40,7 +40,7 @@ type decorated struct {
 
 var _ Tagger = (*decorated)(nil)
 
-// Unwrap gives the store that is decorated.
+// Unwrap returns the store that is decorated.
 func (d *decorated) Unwrap() Store { return d.s }
 
 func (d *decorated) Get(ctx context.Context, key string, o GetOptions) (b []byte, info Info, err error) {

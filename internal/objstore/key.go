@@ -9,11 +9,11 @@ import (
 // MaxKeyBytes is the longest key, the store's own prefix included.
 const MaxKeyBytes = 1024
 
-// groupEnd is the greatest UTF-8 sequence: it sorts behind every key of a group.
-// No key may hold it.
+// groupEnd is the greatest UTF-8 sequence: appended to a group, it sorts after every key of
+// the group. No key may contain it.
 const groupEnd = "\U0010FFFF"
 
-// CheckKey refuses with ErrInvalid the keys that S3 stores disagree about: empty
+// CheckKey returns ErrInvalid for keys that S3 stores treat differently: empty
 // or over 1,024 bytes, not UTF-8, control characters, U+10FFFF, a leading or
 // doubled slash, and "." or ".." between slashes.
 func CheckKey(key string) error {
@@ -57,13 +57,13 @@ func hasDots(key string) bool {
 	return false
 }
 
-// Family is the first path element of a key: the bounded label that requests are counted by.
+// Family is the first path element of a key. There are few, so it serves as a metric label.
 func Family(key string) string {
 	family, _, _ := strings.Cut(key, "/")
 	return family
 }
 
-// Group is the common prefix that key falls into under prefix and delimiter; false when it stands alone.
+// Group is the common prefix that a listing with prefix and delimiter reports key under; false when key is listed itself.
 func Group(key, prefix, delimiter string) (string, bool) {
 	if delimiter == "" || !strings.HasPrefix(key, prefix) {
 		return "", false
@@ -76,7 +76,7 @@ func Group(key, prefix, delimiter string) (string, bool) {
 }
 
 // SkipGroup is the key to start after so that a listing skips the group that
-// startAfter lies in, if any: a common prefix is listed once, before its keys.
+// startAfter lies in, if any. A group is listed once, so a page that ended with it must not begin with it again.
 func SkipGroup(startAfter, prefix, delimiter string) string {
 	if g, ok := Group(startAfter, prefix, delimiter); ok {
 		return g + groupEnd

@@ -5,10 +5,10 @@ import (
 	"iter"
 )
 
-// List goes through all objects that o selects, in key order, page by page; o.Limit is the
-// most of a page, and o.Delimiter hides what is grouped behind it. Each page is one List of
-// l, with a deadline of its own where l has one for each request. An error is the last
-// that it yields, with the zero Info.
+// List iterates over all objects that o selects, in key order, page by page. o.Limit is the
+// size of a page, and objects that o.Delimiter groups are left out. Each page is one List of
+// l, so a deadline for each request applies to a page. An error ends the iteration and comes
+// with the zero Info.
 func List(ctx context.Context, l Lister, o ListOptions) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		for page, err := range pages(ctx, l, o) {
@@ -25,8 +25,8 @@ func List(ctx context.Context, l Lister, o ListOptions) iter.Seq2[Info, error] {
 	}
 }
 
-// Groups goes through the common prefixes that o selects, in key order, as List does
-// through the objects.
+// Groups iterates over the common prefixes that o selects, in key order, as List does
+// over the objects.
 func Groups(ctx context.Context, l Lister, o ListOptions) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for page, err := range pages(ctx, l, o) {

@@ -12,28 +12,28 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Decisions that callers branch on. Every error of a back end wraps exactly one of
+// Errors that callers branch on. Every error of a back end wraps exactly one of
 // these, or is a context error that wraps ErrUnknown for a write.
 var (
-	// ErrNotFound: the key had no object when the store looked.
+	// ErrNotFound: the key had no object at the time of the request.
 	ErrNotFound = errors.New("not found")
 	// ErrExists: a conditional create found an object (412).
 	ErrExists = errors.New("exists")
 	// ErrPreconditionFailed: If-Match did not hold (412), or the key is absent (404).
 	ErrPreconditionFailed = errors.New("precondition failed")
 	// ErrConflict: a conflicting conditional write was in flight (409). Nothing was
-	// written, and nothing is known of the key. Try again.
+	// written, and nothing is known about the key. Send the request again.
 	ErrConflict = errors.New("conditional request conflict")
 	// ErrUnknown: a write may have been applied, or may be applied at any later time
 	// (timeout, reset, 5xx). Resolve by creating again or by reading back, never by guessing.
 	ErrUnknown = errors.New("outcome unknown")
-	// ErrUnavailable: a read failed in a way that a later try can mend.
+	// ErrUnavailable: a read failed, and a later attempt may succeed.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrChecksum of a write: the store refused a body that does not match its checksum;
-	// nothing was written. Of a read: the object is there, and again and again its bytes
-	// are not those that were stored. It is damaged, not absent, and the store is not down.
+	// nothing was written. Of a read: the object exists, but its bytes are repeatedly not
+	// those that were stored. It is damaged, not absent, and the store is not down.
 	ErrChecksum = errors.New("checksum mismatch")
-	// ErrDenied: credentials or policy refuse (401, 403).
+	// ErrDenied: the credentials or a policy do not allow the request (401, 403).
 	ErrDenied = errors.New("denied")
 	// ErrNoBucket: the bucket does not exist.
 	ErrNoBucket = errors.New("no such bucket")
@@ -41,8 +41,8 @@ var (
 	ErrInvalid = errors.New("invalid request")
 )
 
-// Unreadable reports that a read met an object that no later try can give: it is over
-// the limit, or damaged at rest. The store itself is well.
+// Unreadable reports whether a read failed because of the object itself: it is larger than
+// the limit, or damaged at rest. Another attempt fails as well; the store itself works.
 func Unreadable(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrChecksum)
 }
@@ -56,7 +56,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s %q: %v", e.Op, e.Key, e.Err) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Info describes a stored object.
@@ -71,20 +71,20 @@ type Info struct {
 
 // GetOptions selects what Get returns.
 type GetOptions struct {
-	// Offset and Length select a range; Length 0 means to the end, and a range is cut
-	// at the end. An Offset at or behind the end is ErrInvalid, but 0 of an empty object.
+	// Offset and Length select a range, in bytes. Length 0 means to the end; a range past the
+	// end is shortened. An Offset at or after the end is ErrInvalid, except 0 of an empty object.
 	Offset, Length int64
-	// Limit refuses an object, or range, of more bytes with ErrInvalid before it is read; 0 means 64 MiB.
+	// Limit in bytes: a larger object, or range, is refused with ErrInvalid before it is read; 0 means 64 MiB.
 	Limit int64
 }
 
-// PutOptions go with a write.
+// PutOptions are the options of a write.
 type PutOptions struct {
-	// SHA256 of the body; sent so that the store verifies it. Zero: the back end computes it.
+	// SHA256 of the body; it is sent, and the store verifies it. If it is zero, the back end computes it.
 	SHA256 identity.Digest
 	// ContentType, such as application/json.
 	ContentType string
-	// Tags are hints for people and lifecycle tools, never proof.
+	// Tags are hints for people and lifecycle tools; no decision depends on them.
 	Tags map[string]string
 }
 
@@ -98,8 +98,8 @@ const MaxListLimit = 1000
 type ListOptions struct {
 	Prefix     string
 	StartAfter string // only keys and common prefixes greater than this
-	Limit      int    // at most this many keys and common prefixes; 0 means 1,000, which is also the most
-	Delimiter  string // "" or "/": group keys behind it into CommonPrefixes
+	Limit      int    // at most this many keys and common prefixes; 0 means 1,000, the maximum
+	Delimiter  string // "" or "/": keys that contain it after Prefix are grouped into CommonPrefixes
 }
 
 // Page is a part of a listing, in key order (UTF-8 bytes). A failed listing is an
@@ -141,12 +141,12 @@ type Creator interface {
 	// Create writes the object if the key is absent (If-None-Match: *). Three outcomes:
 	// nil is created, ErrExists is exists, ErrUnknown is unknown; ErrConflict, ErrChecksum,
 	// ErrDenied, ErrNoBucket and ErrInvalid are refusals that wrote nothing. An error that
-	// wraps ErrUnknown beside another one is of several attempts (see Retry): then an object
-	// that exists may be the caller's own.
+	// wraps both ErrUnknown and another one stands for several attempts (see Retry): then an
+	// object that exists may be the caller's own.
 	Create(ctx context.Context, key string, body []byte, o PutOptions) (Info, error)
 }
 
-// Replacer replaces objects that did not change since they were read.
+// Replacer replaces objects that have not changed since they were read.
 type Replacer interface {
 	// Replace writes the object if its ETag still is etag (If-Match).
 	Replace(ctx context.Context, key string, body []byte, etag string, o PutOptions) (Info, error)
@@ -154,7 +154,7 @@ type Replacer interface {
 
 // Putter writes objects that no decision depends on.
 type Putter interface {
-	// Put writes the object whatever is there.
+	// Put writes the object, and replaces an existing one.
 	Put(ctx context.Context, key string, body []byte, o PutOptions) (Info, error)
 }
 

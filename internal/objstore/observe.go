@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Observer is told of every finished operation: its name as in Error.Op, the
-// key's Family, how long it took and how it ended.
+// Observer is called after every operation with its name as in Error.Op, the
+// key's Family, its duration and its error.
 type Observer func(op, family string, took time.Duration, err error)
 
 // Observe reports every operation of s to fn, timed by now.

@@ -9,9 +9,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/retry"
 )
 
-// Policy is how requests to a store are made. Nothing in it decides anything.
+// Policy has the deadline and the attempts of requests to a store. No decision about data depends on it.
 type Policy struct {
-	// Timeout of one request, its body included.
+	// Timeout of one request, including its body.
 	Timeout time.Duration
 	// Retry bounds the attempts at one operation.
 	Retry retry.Policy
@@ -25,7 +25,7 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// Validate refuses what could not work.
+// Validate checks the bounds.
 func (p Policy) Validate() error {
 	if p.Timeout <= 0 {
 		return fmt.Errorf("store: timeout %s is not positive", p.Timeout)
@@ -36,16 +36,16 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// WithPolicy is s with a deadline for each request and with attempts at each operation,
-// waiting by clock. onRetry hears of each attempt that is followed by another one, with
-// its error; it may be nil. jitter is retry.Retrier's.
+// WithPolicy adds to s a deadline for each request and further attempts for each operation;
+// clock does the waiting. onRetry is called with the error of each attempt that is followed
+// by another one; it may be nil. jitter is that of retry.Retrier.
 func WithPolicy(s Store, p Policy, clock retry.Clock, jitter func() float64, onRetry func(Op, error)) Store {
 	return Retry(Deadline(s, p.Timeout), retry.Retrier{Policy: p.Retry, Clock: clock, Jitter: jitter}, onRetry)
 }
 
-// Deadline ends each request to s after timeout. A write that it cuts short is ErrUnknown, a
-// read ErrUnavailable, as of any other end of the context. Unlike those, the error wraps no
-// error of a context: the caller's still has time, and the store is who did not answer.
+// Deadline cancels each request to s after timeout. A write that it cancels is ErrUnknown, a
+// read ErrUnavailable, as with any other cancelled context. But the error wraps no context
+// error: the caller's context has not ended, and it is the store that did not answer.
 func Deadline(s Store, timeout time.Duration) Store {
 	return Decorate(s, func(ctx context.Context, op Op, do func(context.Context) error) error {
 		bounded, cancel := context.WithTimeout(ctx, timeout)
@@ -65,16 +65,16 @@ func Deadline(s Store, timeout time.Duration) Store {
 	})
 }
 
-// Retry makes the attempts of r at each operation of s, as long as its error can be mended
-// by another one.
+// Retry makes further attempts at each operation of s, as r says, while its error is one
+// that another attempt may not have.
 //
 // A write whose outcome is unknown is sent again with the same key, bytes and condition.
-// What then comes back is given as it is, and nothing is guessed: nil is exact, since a
-// conditional write succeeds once; but ErrExists and ErrPreconditionFailed may have met
-// the caller's own earlier attempt, and a refusal says nothing of that attempt, which may
-// still land. So every error of an operation that had an attempt of unknown outcome wraps
-// ErrUnknown too, beside what the last attempt said. Who needs to know whose write it was
-// reads it and compares: only the caller knows what makes a record its own.
+// The next answer is returned as it is. nil is exact, because a conditional write succeeds
+// once. But ErrExists and ErrPreconditionFailed may be caused by the caller's own earlier
+// attempt, and a refusal says nothing about that attempt, which may still be applied. So
+// every error of an operation with an attempt of unknown outcome wraps ErrUnknown as well
+// as the error of the last attempt. A caller that needs to know whose write it was reads
+// the object and compares: only the caller knows what makes a record its own.
 func Retry(s Store, r retry.Retrier, onRetry func(Op, error)) Store {
 	return Decorate(s, func(ctx context.Context, op Op, do func(context.Context) error) error {
 		unknown := false
@@ -86,7 +86,7 @@ func Retry(s Store, r retry.Retrier, onRetry func(Op, error)) Store {
 			last = do(ctx)
 			unknown = unknown || errors.Is(last, ErrUnknown)
 			return last
-		}, mendable)
+		}, retryable)
 		if err != nil && unknown && op.Writes() && !errors.Is(err, ErrUnknown) {
 			return fmt.Errorf("%w (after an attempt that ended with %w)", err, ErrUnknown)
 		}
@@ -94,9 +94,9 @@ func Retry(s Store, r retry.Retrier, onRetry func(Op, error)) Store {
 	})
 }
 
-// mendable reports whether another attempt can end otherwise. A checksum that does not
-// match may be of bytes that were damaged on the way, to the store or from it.
-func mendable(err error) bool {
+// retryable reports whether another attempt can have another outcome. A checksum mismatch
+// can: the bytes may have been damaged on the way to or from the store.
+func retryable(err error) bool {
 	for _, final := range []error{ErrNotFound, ErrExists, ErrPreconditionFailed, ErrDenied, ErrNoBucket, ErrInvalid} {
 		if errors.Is(err, final) {
 			return false

@@ -6,18 +6,18 @@ import (
 	"fmt"
 )
 
-// contradictions bounds how often a store may say that an object exists and then that it
-// does not, before that is the answer.
+// contradictions bounds how often the store may answer that an object exists and then that
+// it does not, before CreateOrGet returns ErrUnknown.
 const contradictions = 3
 
-// CreateOrGet creates the object, or reads the one that is there, of at most limit bytes.
-// created is true only of a create that said so: an object that is there may be the
-// caller's own all the same, from an attempt whose answer was lost. Errors are those of
-// Create; one that wraps ErrExists wraps what Get said of the object, too.
+// CreateOrGet creates the object, or reads the one that exists, of at most limit bytes.
+// created is true only if the create was answered with success: an object that exists may
+// still be the caller's own, from an attempt whose answer was lost. Errors are those of
+// Create; one that wraps ErrExists also wraps the error of the Get.
 //
-// That an object exists and that it is not found contradict each other, and neither is
-// final: nothing is answered from a record that nobody has read. So the create is sent
-// again, and in the end the outcome is ErrUnknown.
+// "Exists" followed by "not found" is a contradiction that decides nothing: the object may
+// have been deleted in between, or one answer may be wrong. So the create is sent again, and
+// after several contradictions the outcome is ErrUnknown.
 func CreateOrGet(ctx context.Context, s interface {
 	Creator
 	Getter

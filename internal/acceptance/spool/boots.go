@@ -21,7 +21,7 @@ const (
 )
 
 // ClaimBoot is as accept.Protocol's, against the spool's own records. The store's
-// record is claimed when the boot's first batch lands; a clash is found then at the latest.
+// record is claimed when the boot's first batch lands; a clash with it is found then.
 func (s *Spool) ClaimBoot(_ context.Context, id identity.Boot, spoolID string) error {
 	if err := id.Validate(); err != nil {
 		return &accept.RefusedError{Reason: accept.ReasonInvalidSubmission, Err: fmt.Errorf("spool: claim boot: %w", err)}
@@ -33,12 +33,13 @@ func (s *Spool) ClaimBoot(_ context.Context, id identity.Boot, spoolID string) e
 	return err
 }
 
-// errUnsure: a name was given, and may or may not be durable.
+// errUnsure says that a file was renamed, and that its new name may or may not be durable.
 var errUnsure = errors.New("directory not synced")
 
 func (s *Spool) claimBoot(id identity.Boot, spoolID string) (boot, error) {
 	b, err := s.bootOf(id, spoolID)
 	if errors.Is(err, errUnsure) {
+		// bootOf holds the lock that fail needs, so the failure is noted here.
 		s.fail(err)
 	}
 	return b, err
@@ -54,6 +55,7 @@ func (s *Spool) bootOf(id identity.Boot, spoolID string) (boot, error) {
 		}
 		var err error
 		b, err = s.loadBoot(id, spoolID)
+		// A full spool is its own error. Everything else is a disk error or a damaged record.
 		var full *accept.RetryError
 		if errors.As(err, &full) {
 			return boot{}, err
@@ -75,7 +77,7 @@ func (s *Spool) loadBoot(id identity.Boot, spoolID string) (*boot, error) {
 	b := &boot{spoolID: spoolID}
 	raw, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(filepath.Join(dir, claimFile)), accept.MaxRecordBytes+1)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.diskRoom(cost(accept.MaxRecordBytes)); err != nil {
+		if err := s.checkDisk(cost(accept.MaxRecordBytes)); err != nil {
 			return nil, err
 		}
 		return b, s.writeClaim(dir, id, spoolID)
@@ -112,7 +114,7 @@ func (s *Spool) loadLanded(dir string, b *boot) error {
 	return err
 }
 
-// writeClaim runs under the lock: first uses of boots are rare.
+// writeClaim writes the boot's record. It syncs with the lock held, which is acceptable because first uses of boots are rare.
 func (s *Spool) writeClaim(dir string, id identity.Boot, spoolID string) error {
 	body := accept.BootRecord{
 		AuthorityID: s.cfg.AuthorityID, Boot: id, SpoolID: spoolID, Mode: accept.ModeLocalSpool,
@@ -121,7 +123,7 @@ func (s *Spool) writeClaim(dir string, id identity.Boot, spoolID string) error {
 	return s.replaceLocked(dir, claimFile, body)
 }
 
-// replaceLocked writes a small file durably, over the one before.
+// replaceLocked writes a small file durably and atomically, replacing an earlier one. The caller holds s.mu.
 func (s *Spool) replaceLocked(dir, name string, body []byte) error {
 	if err := s.tree.mkdirs(dir); err != nil {
 		return err
@@ -145,9 +147,9 @@ func (s *Spool) replaceLocked(dir, name string, body []byte) error {
 	return nil
 }
 
-// noteClash turns away what is still to come of a boot that the store has of another
-// spool: it could never land. A note that is lost is made again by the next landing.
-func (s *Spool) noteClash(id identity.Boot) {
+// recordClash makes ClaimBoot and Accept refuse a boot that the store knows from another spool:
+// its batches could never land. A failed write is ignored, because the next landing repeats it.
+func (s *Spool) recordClash(id identity.Boot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b, ok := s.boots.Get(id); ok {
@@ -159,16 +161,17 @@ func (s *Spool) noteClash(id identity.Boot) {
 	_ = s.replaceLocked(bootPath(bootsDir, id), clashFile, nil)
 }
 
-// raise notes durably that ranges of the boot up to seq have left the spool, before any of them does.
-func (s *Spool) raise(id identity.Boot, seq uint64) error {
-	err := s.raiseMark(id, seq)
+// raiseWatermark records durably that ranges of the boot up to seq may have left the spool. It is
+// called before any of them leaves.
+func (s *Spool) raiseWatermark(id identity.Boot, seq uint64) error {
+	err := s.writeWatermark(id, seq)
 	if errors.Is(err, errUnsure) {
 		s.fail(err)
 	}
 	return err
 }
 
-func (s *Spool) raiseMark(id identity.Boot, seq uint64) error {
+func (s *Spool) writeWatermark(id identity.Boot, seq uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dir := bootPath(bootsDir, id)
@@ -179,12 +182,14 @@ func (s *Spool) raiseMark(id identity.Boot, seq uint64) error {
 			return err
 		}
 	}
+	// Quarantined frames land after later batches of their boot; the watermark never goes back.
 	if b.any && b.landed >= seq {
 		return nil
 	}
 	if err := s.replaceLocked(dir, landedFile, fmt.Appendf(nil, "%020d", seq)); err != nil {
 		return err
 	}
+	// Changed only after the file is durable. With b from the cache, Accept sees it at once.
 	b.landed, b.any = seq, true
 	return nil
 }

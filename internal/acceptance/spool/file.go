@@ -15,7 +15,8 @@ import (
 
 // A spool file: magic (8 bytes), then four little-endian uint32: length of the
 // manifest, of the spool id, of the frame, and CRC32C of everything before it and of
-// manifest and spool id; then the manifest (canonical JSON), the spool id, the frame. The frame is guarded by the manifest's hash.
+// manifest and spool id; then the manifest (canonical JSON), the spool id, the frame.
+// The CRC does not cover the frame, because the manifest has its SHA-256.
 const (
 	fileMagic   = "LMSPOOL1"
 	fileHeader  = len(fileMagic) + 4*4
@@ -25,8 +26,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// fileKind names spool files in errors. They are no JSON; what is damaged, and what a newer
-// release wrote, is said as of every other record.
+// fileKind names spool files in errors. They are not JSON, but their errors for damage and for
+// newer releases are those of every other record.
 var fileKind = record.Kind{Title: "spool file"}
 
 type header struct {
@@ -66,7 +67,7 @@ func decodeHead(b []byte, size int64) (header, error) {
 	if crc32.Update(crc32.Checksum(b[:fileHeader-4], castagnoli), castagnoli, meta) != binary.LittleEndian.Uint32(b[20:]) {
 		return h, fileKind.Corrupt("", "checksum of the head")
 	}
-	// Only now: a version of its own takes more than a flipped bit.
+	// The version is checked after the checksum, so that a flipped bit in it counts as damage and not as a newer release.
 	if err := fileKind.CheckFormat(b[len(fileMagic)-1], fileMagic[len(fileMagic)-1]); err != nil {
 		return h, err
 	}
@@ -97,8 +98,8 @@ func decodeFile(b []byte) (header, []byte, error) {
 // Folders below the spool's directory.
 const (
 	batchesDir    = "batches"    // accepted, not landed
-	quarantineDir = "quarantine" // lost to a batch in the spool
-	conflictsDir  = "conflicts"  // lost, or refused, when landed: for an operator
+	quarantineDir = "quarantine" // lost a conflict with a batch in the spool, not landed
+	conflictsDir  = "conflicts"  // lost a conflict, or refused, when landing: an operator must check them
 	corruptDir    = "corrupt"    // files whose head could not be read at a start
 	bootsDir      = "boots"      // claim and landing watermark of each boot
 	tempDir       = "tmp"
@@ -112,13 +113,13 @@ func batchPath(id identity.Batch) string {
 	return filepath.Join(bootPath(batchesDir, id.BootOf()), layout.SeqName(id.SeqStart, id.SeqEnd)+fileSuffix)
 }
 
-// loserPath is of a frame in quarantine or conflicts: one identity can have many.
+// loserPath is the path of a frame in quarantine or conflicts. One identity can have many there, so the hash is part of it.
 func loserPath(folder string, id identity.Batch, d identity.Digest) string {
 	return filepath.Join(bootPath(folder, id.BootOf()), layout.SeqName(id.SeqStart, id.SeqEnd), d.String()+fileSuffix)
 }
 
 // maxNameDigits keeps a file name under the 255 bytes that file systems allow: the
-// hex of a long agent id goes on in a folder below, and the name before it ends in "+".
+// hex of a long agent id continues in a folder below, and the name before it ends in "+".
 const maxNameDigits = 200
 
 func textPath(prefix, s string) string {

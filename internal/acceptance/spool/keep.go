@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// read gives the frame of an entry, and the head that stands before it.
+// read reads the file of an entry and returns its head and its frame, both verified.
 func (s *Spool) read(e *entry) (header, []byte, error) {
 	raw, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(e.path), 0)
 	if err != nil {
@@ -26,8 +26,9 @@ func (s *Spool) read(e *entry) (header, []byte, error) {
 	return h, frame, err
 }
 
-// damaged reports, of what is lost once, that the file of an entry can't be read.
-func (s *Spool) damaged(e *entry, err error) {
+// reportUnreadable reports that the file of an entry can't be read: damage once per entry, other
+// errors each time, because they may pass.
+func (s *Spool) reportUnreadable(e *entry, err error) {
 	if !errors.Is(err, record.ErrCorrupt) && !errors.Is(err, fs.ErrNotExist) {
 		if s.cfg.Events.LandingFailed != nil {
 			s.cfg.Events.LandingFailed(fmt.Errorf("read %q: %w", e.path, err))
@@ -50,19 +51,19 @@ func (s *Spool) has(e *entry) bool {
 	return s.entries[e.manifest.Identity] == e
 }
 
-// keep sees to it that the file of e holds its frame before an answer rests on it. A
-// file that does not is written anew: sub has the same bytes.
-func (s *Spool) keep(sub accept.Submission, e *entry) error {
+// ensureFile makes sure that the file of e holds its frame before "duplicate" or "conflict" is
+// answered. A damaged or missing file is rewritten from sub, which has the same bytes.
+func (s *Spool) ensureFile(sub accept.Submission, e *entry) error {
 	_, _, err := s.read(e)
 	if err == nil || !s.holds(e) {
-		return nil // no file where the batch has landed: its caller looks
+		return nil // a batch that has landed has no file; the caller checks for that
 	}
-	s.damaged(e, err)
+	s.reportUnreadable(e, err)
 	if err := s.rewrite(sub, e); err != nil {
-		return s.retry(accept.ReasonSpoolFailed, fmt.Errorf("spool %s: write a damaged file anew: %w", sub.Identity, err))
+		return s.retry(accept.ReasonSpoolFailed, fmt.Errorf("spool %s: rewrite a damaged file: %w", sub.Identity, err))
 	}
-	if !s.holds(e) { // landed meanwhile, and its file gone before ours had the name
-		_ = s.cfg.FS.Remove(s.tree.abs(e.path)) // a left-over lands once more, as a duplicate
+	if !s.holds(e) { // it landed meanwhile, and its file was removed before the rewritten one had the name
+		_ = s.cfg.FS.Remove(s.tree.abs(e.path)) // if this fails, the next start lands the file once more, as a duplicate
 		return nil
 	}
 	s.mu.Lock()
@@ -86,7 +87,7 @@ func (s *Spool) holds(e *entry) bool {
 	return false
 }
 
-// rewrite replaces the file of e, in the order of place.
+// rewrite replaces the file of e in the same order of steps as placeFile.
 func (s *Spool) rewrite(sub accept.Submission, e *entry) error {
 	s.mu.Lock()
 	s.temp++

@@ -18,16 +18,16 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// landGroup batches land before their files are removed together: one watermark
-// write per boot and group, not per batch.
+// landGroup is how many batches land before their files are removed together. So a watermark is
+// written once per boot and group, and not once per batch.
 const landGroup = 64
 
-// Lander brings spooled batches to the store, oldest first.
+// Lander submits spooled batches to the store, oldest first.
 type Lander struct {
 	Spool *Spool
 	// Interval between two rounds.
 	Interval time.Duration
-	// Parallel landings within a group; 0 means 8.
+	// Parallel is the number of concurrent landings within a group; 0 means 8.
 	Parallel int
 }
 
@@ -38,13 +38,13 @@ func (l *Lander) Run(ctx context.Context) error {
 			l.Spool.cfg.Events.LandingFailed(err)
 		}
 		if err := l.Spool.cfg.Clock.Sleep(ctx, l.Interval); err != nil {
-			return nil // only the end of ctx ends a sleep
+			return nil // a sleep fails only because ctx ended
 		}
 	}
 }
 
 // Land is one round: every batch that the spool holds now, then every quarantined
-// frame. An error ends the round early; nothing that landed is taken back.
+// frame. An error ends the round early; batches that landed before it stay landed.
 func (l *Lander) Land(ctx context.Context) error {
 	s := l.Spool
 	s.mu.Lock()
@@ -60,8 +60,8 @@ func (l *Lander) Land(ctx context.Context) error {
 			return err
 		}
 	}
-	// A frame in quarantine goes after its winner: landing it gives the store its
-	// blob and its quarantine record.
+	// A quarantined frame lands only after its winner: then the store answers "conflict", and has
+	// its blob and its quarantine record. Before the winner it would be accepted.
 	losers = slices.DeleteFunc(losers, func(e *entry) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -75,20 +75,21 @@ func (l *Lander) Land(ctx context.Context) error {
 	return nil
 }
 
-// landing is what became of one file.
+// landing is the result of one file. The zero value means that the file stays in the spool.
 type landing struct {
-	outcome accept.Outcome // 0: it stays
-	refused error          // the target refuses it for good
+	outcome accept.Outcome // of the target; 0 if it gave none
+	refused error          // the target refuses it permanently
 }
 
 func (l *Lander) land(ctx context.Context, group []*entry, losers bool) error {
 	out := make([]landing, len(group))
 	err := l.landEach(ctx, group, out)
-	return errors.Join(err, l.Spool.leave(group, out, losers))
+	// After an error, too: what did land must not be submitted again in every round.
+	return errors.Join(err, l.Spool.removeLanded(group, out, losers))
 }
 
-// landEach lands a group; one at a time it does so in order and up to the first error,
-// without a goroutine.
+// landEach lands a group. With Parallel 1 it lands them in order, stops at the first error,
+// and starts no goroutine, so that tests can replay it.
 func (l *Lander) landEach(ctx context.Context, group []*entry, out []landing) (err error) {
 	if l.Parallel == 1 {
 		for i, e := range group {
@@ -113,7 +114,7 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 	s := l.Spool
 	h, frame, err := s.read(e)
 	if err != nil {
-		s.damaged(e, err) // kept, loud, and in nobody's way
+		s.reportUnreadable(e, err) // it stays in the spool, and the other batches land
 		return landing{}, nil
 	}
 	failpoint.Hit("ingest.spool.land.before")
@@ -131,11 +132,11 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 		return landing{outcome: res.Outcome}, nil
 	case errors.As(err, &refused):
 		if refused.Reason == accept.ReasonBootIDClash {
-			s.noteClash(m.Identity.BootOf())
+			s.recordClash(m.Identity.BootOf())
 		}
 		return landing{refused: err}, nil
-	case errors.As(err, &retry) && ofThisAlone(retry.Reason):
-		// An operator must mend this one; the others need not wait for that.
+	case errors.As(err, &retry) && blocksOneBatch(retry.Reason):
+		// An operator must repair this one. The round continues, because the others can land.
 		if s.cfg.Events.LandingFailed != nil {
 			s.cfg.Events.LandingFailed(err)
 		}
@@ -144,14 +145,14 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 	return landing{}, err
 }
 
-// ofThisAlone reports that others may land where this one can't.
-func ofThisAlone(r accept.Reason) bool {
+// blocksOneBatch reports whether the reason is a fault of one batch's records, so that others can land.
+func blocksOneBatch(r accept.Reason) bool {
 	return r == accept.ReasonCorruptManifest || r == accept.ReasonCorruptBootRecord || r == accept.ReasonNewerRecord || r == accept.ReasonStoreRefused
 }
 
-// leave takes landed files out of the spool: watermarks first, then the index,
-// then the files. A crash in between lands a batch again, and finds a duplicate.
-func (s *Spool) leave(group []*entry, out []landing, losers bool) error {
+// removeLanded removes landed files from the spool: watermarks first, then the index,
+// then the files. After a crash in between a batch lands again, as a duplicate.
+func (s *Spool) removeLanded(group []*entry, out []landing, losers bool) error {
 	marks := map[identity.Boot]uint64{}
 	for i, e := range group {
 		if out[i] != (landing{}) {
@@ -160,7 +161,7 @@ func (s *Spool) leave(group []*entry, out []landing, losers bool) error {
 		}
 	}
 	for _, b := range slices.SortedFunc(maps.Keys(marks), identity.Boot.Compare) {
-		if err := s.raise(b, marks[b]); err != nil {
+		if err := s.raiseWatermark(b, marks[b]); err != nil {
 			return fmt.Errorf("raise landing watermark of %s: %w", b, err)
 		}
 	}
@@ -204,6 +205,8 @@ func (s *Spool) remove(e *entry, o landing, lost, loser bool) error {
 	}
 	s.mu.Unlock()
 	failpoint.Hit("ingest.spool.trim.forgotten")
+	// The index forgets the batch before its file goes: a submission in between is decided by
+	// the watermark, never by an entry without a file.
 	if err := s.cfg.FS.Remove(s.tree.abs(e.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %q: %w", e.path, err)
 	}
@@ -214,8 +217,9 @@ func (s *Spool) remove(e *entry, o landing, lost, loser bool) error {
 	return nil
 }
 
-// park gives the file a place in conflicts. What the store has as well is kept only
-// up to a quarter of the spool, so that conflicts can't crowd out acceptance; a refused frame is nowhere else and is always kept.
+// park links the file into conflicts and reports whether it is kept there. A frame that the store
+// has as well is kept only while all such take at most a quarter of the spool, so that conflicts
+// can't fill it. With only, the spool has the only copy (the target refused it): always kept.
 func (s *Spool) park(e *entry, only bool) (bool, error) {
 	s.mu.Lock()
 	room := only || s.parked+e.cost <= s.cfg.MaxBytes/4
@@ -231,6 +235,8 @@ func (s *Spool) park(e *entry, only bool) (bool, error) {
 	if !room || err != nil {
 		return false, err
 	}
+	// A link, because the file keeps its name in batches until the index entry is deleted. The link
+	// may exist already, from before a crash.
 	if err := s.cfg.FS.Link(s.tree.abs(e.path), s.tree.abs(to)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}

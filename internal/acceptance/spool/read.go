@@ -12,10 +12,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// ErrNotFound: the batch is not in the spool; it never was, or it has landed.
+// ErrNotFound says that the batch is not in the spool: it never was, or it has landed.
 var ErrNotFound = errors.New("not in the spool")
 
-// List gives the accepted batches that have not landed, in order of acceptance.
+// List returns the accepted batches that have not landed, in order of acceptance.
 // Read the spool before the store: a batch that lands in between is then seen
 // twice, under one identity, and never missed.
 func (s *Spool) List() []accept.Manifest {
@@ -44,7 +44,7 @@ func (s *Spool) Ranges(b identity.Boot, fn func(start, end uint64)) {
 	}
 }
 
-// Read gives the exact frame bytes and the manifest of one batch; errors wrap
+// Read returns the exact frame bytes and the manifest of one batch; errors wrap
 // ErrNotFound or record.ErrCorrupt.
 func (s *Spool) Read(id identity.Batch) ([]byte, accept.Manifest, error) {
 	s.mu.Lock()
@@ -54,6 +54,7 @@ func (s *Spool) Read(id identity.Batch) ([]byte, accept.Manifest, error) {
 		return nil, accept.Manifest{}, fmt.Errorf("read %s: %w", id, ErrNotFound)
 	}
 	raw, _, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(e.path), 0)
+	// It landed between the lookup and the read, or somebody removed its file.
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, accept.Manifest{}, fmt.Errorf("read %s: %w", id, ErrNotFound)
 	}

@@ -13,9 +13,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// recover takes in what is on disk. A file that is there was, or may have been,
-// acknowledged: it counts. Folders are synced again, because the process before may
-// have ended between a name and its sync, and this one will answer "duplicate".
+// recover loads what is on disk. A file that exists was, or may have been, acknowledged, so
+// its batch is accepted. Folders are synced again, because the process before may have
+// ended between a name and its sync, and this one will answer "duplicate".
 func (s *Spool) recover() error {
 	for _, dir := range []string{batchesDir, quarantineDir, conflictsDir, corruptDir, bootsDir, tempDir} {
 		if err := s.tree.mkdirs(dir); err != nil {
@@ -37,7 +37,7 @@ func (s *Spool) recover() error {
 		if err := s.walk(dir, func(path string) error {
 			e, err := s.load(path)
 			if errors.Is(err, record.ErrCorrupt) {
-				return s.setAside(path, err)
+				return s.moveToCorrupt(path, err)
 			}
 			if err == nil && dir == conflictsDir {
 				s.parked += e.cost
@@ -51,7 +51,7 @@ func (s *Spool) recover() error {
 		}
 	}
 	if err := s.walk(bootsDir, func(string) error { return nil }); err != nil {
-		return err // synced, as the batches are: their answers rest on it
+		return err // walked only to sync the folders: answers depend on claims and watermarks, too
 	}
 	if err := s.walk(corruptDir, func(path string) error {
 		st, err := s.cfg.FS.Stat(s.tree.abs(path))
@@ -61,6 +61,8 @@ func (s *Spool) recover() error {
 		return err
 	}
 	failpoint.Hit("ingest.spool.recover.loaded")
+	// The order of acceptance, which landing keeps: of overlapping batches the one that was accepted
+	// first then gets the earlier time in the store.
 	slices.SortFunc(found, func(a, b *entry) int {
 		return a.manifest.Claim().Compare(b.manifest.Claim())
 	})
@@ -76,7 +78,7 @@ func (s *Spool) recover() error {
 	return nil
 }
 
-// walk calls fn for every spool file below rel, folders synced before.
+// walk calls fn for every spool file below rel, after it has synced the file's folder.
 func (s *Spool) walk(rel string, fn func(path string) error) error {
 	if err := s.cfg.FS.SyncDir(s.tree.abs(rel)); err != nil {
 		return err
@@ -100,7 +102,7 @@ func (s *Spool) walk(rel string, fn func(path string) error) error {
 	return nil
 }
 
-// load reads the head of a file, charges for it, and checks that its name is its identity's.
+// load reads the head of a file, charges for the file, and checks that its path is that of its identity. The frame is verified later, when the file is used.
 func (s *Spool) load(path string) (*entry, error) {
 	b, size, err := vfs.ReadFile(s.cfg.FS, s.tree.abs(path), int64(maxFileHead))
 	if err != nil {
@@ -109,7 +111,7 @@ func (s *Spool) load(path string) (*entry, error) {
 	s.used += cost(int(size))
 	h, err := decodeHead(b, size)
 	if err != nil {
-		// What a newer release has acknowledged stays where it is: that release lands it.
+		// It may also be of a newer release. That is no damage, and the file stays: that release lands it.
 		return nil, fileKind.Wrap(path, err)
 	}
 	m := h.manifest
@@ -122,15 +124,15 @@ func (s *Spool) load(path string) (*entry, error) {
 		return nil, fileKind.Corrupt(path, "it is of another identity than its place")
 	}
 	if m.AuthorityID != s.cfg.AuthorityID {
-		// No damage but a wrong setting: set aside, they would not land once it is mended.
+		// This is a wrong setting and no damage: a file that was moved away would not land once the setting is corrected.
 		return nil, fmt.Errorf("%w: %q is of %q, the store is %q", ErrOtherAuthority, path, m.AuthorityID, s.cfg.AuthorityID)
 	}
 	return &entry{manifest: m, manifestBytes: h.manifestBytes, spoolID: h.spoolID, path: path, cost: cost(int(size))}, nil
 }
 
-// setAside moves a file without a readable head out of the way, so that its
-// identity can be submitted again. It is kept, charged for and reported.
-func (s *Spool) setAside(path string, cause error) error {
+// moveToCorrupt moves a file without a readable head to the folder corrupt, so that its
+// identity can be submitted again. The file is kept, charged for and reported.
+func (s *Spool) moveToCorrupt(path string, cause error) error {
 	to := filepath.Join(corruptDir, path)
 	if err := s.tree.mkdirs(filepath.Dir(to)); err != nil {
 		return err
@@ -143,8 +145,8 @@ func (s *Spool) setAside(path string, cause error) error {
 		return err
 	}
 	s.corrupt(to, cause)
-	// A loss of power amid an earlier move can leave both names to the file, and rename(2)
-	// of a file to its own other name leaves both as well.
+	// A power loss during an earlier move can leave the file under both names. rename(2) of
+	// one name of a file to its other name does nothing, so the old name is removed here.
 	if err := s.cfg.FS.Remove(s.tree.abs(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -1,6 +1,6 @@
 // Package spool is the acceptance mode local_spool: a batch is accepted when its
-// file in the local spool is durable. A Lander brings the files to the object store
-// through the acceptance protocol. docs/protocol/acceptance.md has the reasons.
+// file in the local spool is durable. A Lander submits the files to the object store
+// through the acceptance protocol ("landing"). docs/protocol/acceptance.md has the reasons.
 package spool
 
 import (
@@ -28,7 +28,7 @@ import (
 
 // Config of a Spool. Dir, AuthorityID, CollectorID and Target are required.
 type Config struct {
-	// Dir belongs to one collector, and is locked.
+	// Dir is used by one collector at a time; Open locks it.
 	Dir         string
 	AuthorityID string
 	CollectorID string
@@ -48,7 +48,7 @@ type Config struct {
 	Events     Events
 }
 
-// Events are calls at points of interest; nil fields are skipped.
+// Events are callbacks for metrics and logs; nil fields are skipped.
 type Events struct {
 	// Landed: the batch is in the store and leaves the spool.
 	Landed func(id identity.Batch, o accept.Outcome)
@@ -56,9 +56,9 @@ type Events struct {
 	Parked func(id identity.Batch, d identity.Digest, cause error)
 	// Corrupt: a file on disk is not what was written. It is kept at path, below Dir.
 	Corrupt func(path string, err error)
-	// Failed: a disk error; the spool accepts nothing until it is opened again.
+	// Failed: a disk error after which the spool accepts nothing until it is opened again.
 	Failed func(err error)
-	// LandingFailed: a round of landing ended early; the next one goes on.
+	// LandingFailed: a round of landing ended early, or left a batch behind; the next round tries again.
 	LandingFailed func(err error)
 }
 
@@ -79,12 +79,12 @@ type Spool struct {
 	tree    tree
 	failed  error
 	entries map[identity.Batch]*entry
-	losers  []*entry // in quarantine, oldest first
-	busy    map[identity.Batch]chan struct{}
+	losers  []*entry                         // in quarantine, oldest first
+	busy    map[identity.Batch]chan struct{} // identities that a call works on; closed when it ends
 	used    int64
 	parked  int64 // bytes in conflicts whose frame the store has as well
-	pending int   // batches being written
-	writing int64 // their cost
+	pending int   // number of batches being written
+	writing int64 // and their cost in bytes
 	order   uint64
 	temp    uint64
 	boots   *lru.Cache[identity.Boot, *boot]
@@ -97,21 +97,21 @@ type entry struct {
 	path          string
 	cost          int64
 	order         uint64
-	damaged       bool // reported; the sender's bytes are taken again
+	damaged       bool // reported as damaged; a submission of the same bytes rewrites the file
 }
 
-// boot is what the disk has about a boot.
+// boot is what the spool has on disk about a boot.
 type boot struct {
 	spoolID string
-	// landed is the largest seq_end that ever left the spool; -1 in effect when !any.
+	// landed is the watermark: the largest seq_end that ever left the spool. Valid only with any.
 	landed uint64
 	any    bool
-	// clash: the store has the boot of another spool.
+	// clash: the store's boot record names another spool, so nothing of this boot can land.
 	clash bool
 }
 
-// What acceptance leaves of the file system: a landing must write a watermark before it
-// may remove anything, so a disk filled to the last block would never be empty again.
+// What acceptance leaves free on the file system, in bytes and in files. A landing writes a
+// watermark before it removes anything, so a full file system could never be emptied again.
 const (
 	keepBytes = 1 << 20
 	keepFiles = 256
@@ -121,15 +121,17 @@ const maxBootsCached = 16384
 
 var errFull = errors.New("spool is full")
 
-// cost is what a file is charged with: its bytes in blocks, and one block for its names.
+// cost is the bytes that a file of size bytes is charged with: whole blocks of 4 KiB, and one for its directory entries.
 func cost(size int) int64 { return (int64(size)+4095)/4096*4096 + 4096 }
 
 // Accept makes the submission durable in the spool. A range that may have landed
-// before is decided by the target instead, so that an identity keeps its one hash.
+// before is decided by the target instead, so that an identity never gets a second hash.
 func (s *Spool) Accept(ctx context.Context, sub accept.Submission) (accept.Result, error) {
 	if err := sub.Validate(); err != nil {
 		return accept.Result{}, &accept.RefusedError{Reason: accept.ReasonInvalidSubmission, Err: fmt.Errorf("spool %s: %w", sub.Identity, err)}
 	}
+	// Checked here, because no store verifies it: a file with a wrong hash would count as
+	// damaged at its landing, after it was acknowledged.
 	if identity.Sum(sub.Frame) != sub.SHA256 {
 		return accept.Result{}, &accept.RefusedError{Reason: accept.ReasonInvalidSubmission, Err: fmt.Errorf("spool %s: frame does not hash to %s", sub.Identity, sub.SHA256)}
 	}
@@ -141,8 +143,8 @@ func (s *Spool) Accept(ctx context.Context, sub accept.Submission) (accept.Resul
 	s.mu.Lock()
 	there := s.entries[sub.Identity]
 	s.mu.Unlock()
-	// The watermark is looked at after the index, because the lander raises it
-	// before a batch leaves the index: one of the two looks sees what landed.
+	// The watermark is read after the index, because the lander raises it before a batch
+	// leaves the index: so at least one of the two reads sees a batch that lands meanwhile.
 	b, err := s.claimBoot(sub.Identity.BootOf(), sub.SpoolID)
 	if err != nil {
 		return accept.Result{}, err
@@ -153,9 +155,9 @@ func (s *Spool) Accept(ctx context.Context, sub accept.Submission) (accept.Resul
 	case there == nil:
 		return s.write(sub)
 	case there.manifest.FrameSHA256 != sub.SHA256:
-		return s.quarantine(sub, there)
+		return s.quarantine(sub, there) // same identity, other bytes
 	}
-	if err := s.keep(sub, there); err != nil {
+	if err := s.ensureFile(sub, there); err != nil {
 		return accept.Result{}, err
 	}
 	if s.has(there) {
@@ -171,7 +173,7 @@ func (e *entry) result(o accept.Outcome) accept.Result {
 	}
 }
 
-// claim waits until no other call works on the identity.
+// claim waits until no other call works on the identity, so that two submissions of one identity are decided one after the other. The caller calls the returned function when it is done.
 func (s *Spool) claim(ctx context.Context, id identity.Batch) (func(), error) {
 	for {
 		s.mu.Lock()
@@ -196,6 +198,7 @@ func (s *Spool) claim(ctx context.Context, id identity.Batch) (func(), error) {
 	}
 }
 
+// newEntry makes the index entry and the file's head for a submission; it writes nothing.
 func (s *Spool) newEntry(sub accept.Submission, path string) (*entry, []byte, error) {
 	var attempt [16]byte
 	if _, err := io.ReadFull(s.cfg.Rand, attempt[:]); err != nil {
@@ -217,7 +220,7 @@ func (s *Spool) newEntry(sub accept.Submission, path string) (*entry, []byte, er
 	return e, head, nil
 }
 
-// reserve takes room before anything is written.
+// reserve charges for a file before it is written, so that concurrent writes can't exceed the bounds together.
 func (s *Spool) reserve(e *entry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +231,7 @@ func (s *Spool) reserve(e *entry) error {
 		return s.retry(accept.ReasonSpoolFull, fmt.Errorf("%w: %d of %d bytes, %d of %d batches",
 			errFull, s.used, s.cfg.MaxBytes, len(s.entries)+len(s.losers)+s.pending, s.cfg.MaxBatches))
 	}
-	if err := s.diskRoom(e.cost); err != nil {
+	if err := s.checkDisk(e.cost); err != nil {
 		return err
 	}
 	s.used += e.cost
@@ -237,12 +240,13 @@ func (s *Spool) reserve(e *entry) error {
 	return nil
 }
 
-// diskRoom refuses what would take the file system below what landing needs; s.mu is held.
-func (s *Spool) diskRoom(cost int64) error {
+// checkDisk refuses a file that would leave less of the file system than landing needs. The caller holds s.mu.
+func (s *Spool) checkDisk(cost int64) error {
 	bytes, files, err := s.cfg.FS.Free(s.tree.root)
 	if err != nil {
 		return s.retry(accept.ReasonSpoolFailed, err)
 	}
+	// Files that are being written may not show in the free space yet, so they are subtracted.
 	if bytes-s.writing-cost < keepBytes || files-int64(s.pending) < keepFiles {
 		return s.retry(accept.ReasonSpoolFull, fmt.Errorf("%w: the file system has %d bytes and %d files left", errFull, bytes, files))
 	}
@@ -265,7 +269,7 @@ func (s *Spool) write(sub accept.Submission) (accept.Result, error) {
 	return e.result(accept.Accepted), nil
 }
 
-// quarantine keeps the bytes that lost to a batch in the spool.
+// quarantine stores the bytes that lost a conflict with a batch in the spool, once per hash.
 func (s *Spool) quarantine(sub accept.Submission, winner *entry) (accept.Result, error) {
 	path := loserPath(quarantineDir, sub.Identity, sub.SHA256)
 	res := winner.result(accept.Conflict)
@@ -278,7 +282,7 @@ func (s *Spool) quarantine(sub accept.Submission, winner *entry) (accept.Result,
 	}
 	s.mu.Unlock()
 	if there != nil {
-		return res, s.keep(sub, there)
+		return res, s.ensureFile(sub, there)
 	}
 	e, err := s.store(sub, path)
 	if err != nil {
@@ -290,7 +294,7 @@ func (s *Spool) quarantine(sub accept.Submission, winner *entry) (accept.Result,
 	return res, nil
 }
 
-// store writes and places one file; with an error, nothing may be assumed.
+// store writes one file durably. After an error the file may or may not exist.
 func (s *Spool) store(sub accept.Submission, path string) (*entry, error) {
 	e, head, err := s.newEntry(sub, path)
 	if err != nil {
@@ -299,7 +303,7 @@ func (s *Spool) store(sub accept.Submission, path string) (*entry, error) {
 	if err := s.reserve(e); err != nil {
 		return nil, err
 	}
-	err = s.place(path, head, sub.Frame)
+	err = s.placeFile(path, head, sub.Frame)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending--
@@ -313,10 +317,10 @@ func (s *Spool) store(sub accept.Submission, path string) (*entry, error) {
 	return e, nil
 }
 
-// place makes a durable file under a name that must be free. The order is: bytes,
-// sync, name, sync of the folder. Before the name there is nothing to regret; after
-// it, an error leaves a file that may or may not be durable, and so fails the spool.
-func (s *Spool) place(path string, parts ...[]byte) error {
+// placeFile makes a durable file under a name that must be free. The order is: bytes,
+// sync, name, sync of the folder. An error before the name leaves nothing behind. An error
+// after it leaves a file that may or may not be durable, and so fails the spool.
+func (s *Spool) placeFile(path string, parts ...[]byte) error {
 	s.mu.Lock()
 	s.temp++
 	temp := s.tree.abs(filepath.Join(tempDir, strconv.FormatUint(s.temp, 10)))
@@ -332,6 +336,7 @@ func (s *Spool) place(path string, parts ...[]byte) error {
 	}
 	failpoint.Hit("ingest.spool.append.synced")
 	to := s.tree.abs(path)
+	// A link and no rename: a rename would replace a file that has the name already.
 	if err := s.cfg.FS.Link(temp, to); err != nil {
 		return s.fail(err)
 	}
@@ -343,7 +348,7 @@ func (s *Spool) place(path string, parts ...[]byte) error {
 	return nil
 }
 
-// fail ends acceptance: after a failed sync, the page cache no longer tells what is on disk.
+// fail stops acceptance until the spool is opened again: after a failed sync, the page cache may differ from the disk. It returns err.
 func (s *Spool) fail(err error) error {
 	s.mu.Lock()
 	first := s.failed == nil
@@ -357,7 +362,7 @@ func (s *Spool) fail(err error) error {
 	return err
 }
 
-// Stats tells what is in the spool.
+// Stats counts what is in the spool.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,14 +375,14 @@ func (s *Spool) Stats() Stats {
 	return st
 }
 
-// Close gives the lock back. Calls in progress must have ended.
+// Close releases the lock on the directory. Calls in progress must have ended.
 func (s *Spool) Close() error { return s.lock.Close() }
 
-// ErrOtherAuthority: the spool holds batches that were accepted for another authority's
-// store. They must land there, so nothing is touched.
+// ErrOtherAuthority says that the spool holds batches that were accepted for another
+// authority's store. They must land there, so nothing is changed.
 var ErrOtherAuthority = errors.New("the spool is of another acceptance authority")
 
-// Open locks the directory and takes in what an earlier process left there. Errors:
+// Open locks the directory and loads what an earlier process left there. Errors:
 // ErrOtherAuthority, record.ErrNewerVersion where a batch is of a newer release, and those of
 // the file system. They leave every file as it is.
 func Open(cfg Config) (*Spool, error) {

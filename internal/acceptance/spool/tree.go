@@ -8,14 +8,14 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
-// tree makes directories durably and gives files their names.
+// tree makes directories durably. Paths are relative to root.
 type tree struct {
 	fs    vfs.FS
 	root  string
-	known map[string]bool // directories that are there and durable
+	known map[string]bool // directories that are known to exist durably
 }
 
-// maxKnownDirs bounds tree.known; past it the tree forgets and looks again.
+// maxKnownDirs bounds tree.known. When it is full it is cleared, which costs only repeated syncs.
 const maxKnownDirs = 1 << 14
 
 // mkdirs makes rel and its parents, and syncs the parent of each that is new to this process.
@@ -30,6 +30,7 @@ func (t *tree) mkdirs(rel string) error {
 	if err := t.fs.Mkdir(t.abs(rel)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	// Also where the directory existed: the process that made it may have ended before its sync.
 	if err := t.fs.SyncDir(t.abs(parent)); err != nil {
 		return err
 	}

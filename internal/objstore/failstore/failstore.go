@@ -1,5 +1,5 @@
-// Package failstore puts failpoints around every request to an object store, so that
-// packages that must stay free of them are crashed between any two of their requests.
+// Package failstore adds failpoints before and after every request to an object store. So a
+// test can crash a core package between any two of its requests, without failpoints in it.
 package failstore
 
 import (
@@ -11,13 +11,14 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
-// Register makes the points of a process's requests known: each kind is "<operation>
-// <key family>", such as "create accepted", and gives <process>.store.<operation>.<family>.before and .after.
+// Register registers the failpoints of a process's requests. Each kind is "<operation>
+// <key family>", such as "create accepted", and becomes
+// <process>.store.<operation>.<family>.before and .after.
 func Register(process string, kinds ...string) []failpoint.Point {
 	return RegisterDriven("", process, kinds...)
 }
 
-// RegisterDriven is Register for requests that the crash test of a package drives.
+// RegisterDriven is Register for requests that the crash test of the package by exercises.
 func RegisterDriven(by, process string, kinds ...string) []failpoint.Point {
 	var points []failpoint.Point
 	for _, k := range kinds {
@@ -32,8 +33,8 @@ func RegisterDriven(by, process string, kinds ...string) []failpoint.Point {
 
 func name(process, op, family string) string { return process + ".store." + op + "." + family }
 
-// Wrap puts the points around s; s itself comes back where nothing is armed. The
-// action "error" before a request fails it unsent; after it, it loses the answer.
+// Wrap adds the failpoints to s; it returns s itself if none is armed. The action "error"
+// before a request fails it without sending it; after a request, it loses the answer.
 func Wrap(s objstore.Store, process string) objstore.Store {
 	if !failpoint.Armed() {
 		return s

@@ -12,8 +12,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// Store decorates a store. It is safe for concurrent use; with concurrent
-// callers the order of operations, and so of faults, is theirs.
+// Store decorates a store with faults. It is safe for concurrent use; with concurrent
+// callers the order of operations, and so the choice of faults, depends on their schedule.
 type Store struct {
 	inner objstore.Store
 
@@ -30,7 +30,7 @@ type armed struct {
 	seen, used int
 }
 
-// Delay is a write that was answered unknown and may be applied at any later time.
+// Delay is a write that was answered with ErrUnknown and may be applied at any later time.
 type Delay struct {
 	ID    int // for Release, in order of arrival
 	Op    string
@@ -63,7 +63,7 @@ func (s *Store) Clear() {
 	s.rules = nil
 }
 
-// Count is how many operations arrived; op "" and family "" stand for all.
+// Count returns how many operations were requested; an empty op or family counts all.
 func (s *Store) Count(op, family string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,15 +76,15 @@ func (s *Store) Count(op, family string) int {
 	return n
 }
 
-// Delayed are the writes that were kept aside and not yet released.
+// Delayed lists the writes that were delayed and not yet released.
 func (s *Store) Delayed() []Delay {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Delay(nil), s.zombies...)
 }
 
-// Release applies a delayed write, under its condition as of now, and gives the
-// answer that nobody hears.
+// Release applies a delayed write, whose condition is checked now, and returns the
+// answer that the original caller never got.
 func (s *Store) Release(ctx context.Context, id int) error {
 	s.mu.Lock()
 	var apply func(context.Context) error
@@ -102,7 +102,7 @@ func (s *Store) Release(ctx context.Context, id int) error {
 	return apply(ctx)
 }
 
-// decide counts the operation and picks the rule that acts on it.
+// decide counts the operation and returns the rule that applies to it.
 func (s *Store) decide(op, key string) (Rule, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +130,8 @@ func (s *Store) keep(op, key string, apply func(context.Context) error) {
 	s.nextID++
 }
 
-// do runs one operation under the rules. apply may run after do has returned only when
-// it is a write that was kept aside.
+// do runs one operation under the rules. Only the apply of a delayed write may run after do
+// has returned.
 func (s *Store) do(ctx context.Context, op, key string, apply func(context.Context) error) error {
 	r, ok := s.decide(op, key)
 	if !ok {
@@ -141,6 +141,7 @@ func (s *Store) do(ctx context.Context, op, key string, apply func(context.Conte
 		return &objstore.Error{Op: op, Key: key, Err: fmt.Errorf("%w (injected)", err)}
 	}
 	ended := func() error {
+		// The zero rule gives the error that a store without injected faults gives for an ended context.
 		kind := Rule{}
 		return fail(fmt.Errorf("%w: %w", kind.err(op), ctx.Err()))
 	}

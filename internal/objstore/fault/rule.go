@@ -6,25 +6,25 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// Kind says what happens to an operation that a rule matches.
+// Kind is the fault of an operation that a rule matches.
 type Kind uint8
 
 // Kinds.
 const (
-	// Before fails with Err, and the store never hears of the operation.
+	// Before fails with Err and does not pass the operation to the store.
 	Before Kind = iota + 1
 	// After applies the operation and then fails with Err: the answer is lost.
 	After
-	// Zombie keeps a write aside and fails with Err; Release applies it later.
+	// Zombie delays a write and fails with Err; Release applies it later.
 	Zombie
 	// Hang waits for the context to end and never applies the operation.
 	Hang
-	// Hold waits for Gate to close, or the context to end, and then goes on.
+	// Hold waits until Gate is closed and then applies the operation, or until the context ends.
 	Hold
 )
 
-// Rule matches operations and does something to them. Of several matching rules
-// the first decides.
+// Rule matches operations and injects a fault. Of several matching rules
+// the first is used.
 type Rule struct {
 	Op     string // "get", "create", …; "" is every operation, "write" and "read" are halves
 	Prefix string // of the key, or of a listing's prefix
@@ -38,13 +38,13 @@ type Rule struct {
 	Gate <-chan struct{} // for Hold
 }
 
-// LostAnswer applies the operation and says unknown.
+// LostAnswer applies the operation and answers unknown.
 func LostAnswer(op, prefix string) Rule { return Rule{Op: op, Prefix: prefix, Kind: After} }
 
-// NotApplied says unknown, or unavailable for a read, and applies nothing.
+// NotApplied applies nothing and answers unknown, or unavailable to a read.
 func NotApplied(op, prefix string) Rule { return Rule{Op: op, Prefix: prefix, Kind: Before} }
 
-// Delayed says unknown and keeps the write for Release.
+// Delayed answers unknown and keeps the write for Release.
 func Delayed(op, prefix string) Rule { return Rule{Op: op, Prefix: prefix, Kind: Zombie} }
 
 // Refused fails with err, such as objstore.ErrConflict or objstore.ErrDenied, and applies nothing.
@@ -52,10 +52,10 @@ func Refused(op, prefix string, err error) Rule {
 	return Rule{Op: op, Prefix: prefix, Kind: Before, Err: err}
 }
 
-// Once is the rule with one use.
+// Once limits the rule to one use.
 func (r Rule) Once() Rule { r.Times = 1; return r }
 
-// Nth is the rule for the nth match alone, from 1.
+// Nth limits the rule to the nth match, counted from 1.
 func (r Rule) Nth(n int) Rule { r.Skip, r.Times = n-1, 1; return r }
 
 func (r *Rule) matches(op, key string) bool {

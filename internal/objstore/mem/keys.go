@@ -13,7 +13,7 @@ type keys struct {
 	chunks [][]string
 }
 
-// chunkOf is the chunk where key is or belongs.
+// chunkOf returns the index of the chunk that contains key or that key is inserted into.
 func (k *keys) chunkOf(key string) int {
 	i := sort.Search(len(k.chunks), func(i int) bool { return k.chunks[i][0] > key })
 	return max(i-1, 0)
@@ -52,7 +52,7 @@ func (k *keys) remove(key string) {
 	}
 }
 
-// from calls fn for every key greater than key, or not less when including, in order, until fn says false.
+// from calls fn for every key greater than key, or equal if including, in order, until fn returns false.
 func (k *keys) from(key string, including bool, fn func(string) bool) {
 	if len(k.chunks) == 0 {
 		return

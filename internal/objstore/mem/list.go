@@ -25,7 +25,7 @@ func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	if after := objstore.SkipGroup(o.StartAfter, o.Prefix, o.Delimiter); after >= start && o.StartAfter != "" {
 		start, including = after, false
 	}
-	// A group is left by a new search, so that its size costs nothing.
+	// Behind a group the search starts again, so that the number of keys in the group does not matter.
 	for more := true; more; {
 		more = false
 		s.keys.from(start, including, func(key string) bool {

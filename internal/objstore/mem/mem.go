@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Store is safe for concurrent use. Every operation takes effect at one moment.
+// Store is safe for concurrent use. Every operation is atomic.
 type Store struct {
 	now func() time.Time
 
@@ -33,7 +33,7 @@ type object struct {
 var _ objstore.Store = (*Store)(nil)
 
 // New makes an empty store. LastModified comes from now; when it is nil, from a
-// logical clock that starts at 2026-01-01 UTC and goes on by one millisecond a write.
+// logical clock that starts at 2026-01-01 UTC and advances by one millisecond with each write.
 func New(now func() time.Time) *Store {
 	s := &Store{now: now, objects: map[string]*object{}}
 	if now == nil {
@@ -115,7 +115,7 @@ func (s *Store) Len() int {
 	return len(s.objects)
 }
 
-// Options are what the object was written with: content type and tags.
+// Options returns what the object was written with: content type and tags.
 func (s *Store) Options(key string) (objstore.PutOptions, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Store) find(ctx context.Context, key string) (*object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if obj := s.objects[key]; obj != nil {
-		return obj, nil // never changed once it is in the map
+		return obj, nil // safe without the lock: an object in the map never changes
 	}
 	return nil, objstore.ErrNotFound
 }

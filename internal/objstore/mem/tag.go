@@ -19,7 +19,7 @@ func (s *Store) SetTags(ctx context.Context, key string, tags map[string]string)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if old := s.objects[key]; old != nil {
-			tagged := *old // what is in the map never changes
+			tagged := *old // a copy, because readers use objects of the map without the lock
 			tagged.opts.Tags = maps.Clone(tags)
 			s.objects[key] = &tagged
 			return nil

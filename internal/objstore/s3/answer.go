@@ -30,9 +30,10 @@ func parseAnswer(body []byte) answer {
 
 const xmlDeclaration = `<?xml version="1.0" encoding="UTF-8"?>`
 
-// scanAnswer reads the plain list of elements that stores send, among them the answer
-// to every look for a condemned marker, at a fraction of the cost of encoding/xml. It says
-// false to all else: what it takes, encoding/xml reads alike.
+// scanAnswer parses the flat list of elements that stores send, at a fraction of the cost of
+// encoding/xml. It matters because every acceptance reads a condemned marker that is absent,
+// which is answered with such a body. It returns false for anything else; what it does parse,
+// encoding/xml parses to the same values.
 func scanAnswer(body []byte) (a answer, ok bool) {
 	for _, c := range body {
 		if c < 0x20 && c != '\n' || c > 0x7e || c == '&' {
@@ -65,7 +66,7 @@ func scanAnswer(body []byte) (a answer, ok bool) {
 	return a, true
 }
 
-// letters reports whether s is a name of ASCII letters alone.
+// letters reports whether s is not empty and has only ASCII letters.
 func letters(s string) bool {
 	for i := range len(s) {
 		if c := s[i] | 0x20; c < 'a' || c > 'z' {
@@ -75,8 +76,8 @@ func letters(s string) bool {
 	return s != ""
 }
 
-// classify gives an unsuccessful answer its sentinel. What is not known to have
-// written nothing is ErrUnknown for a write, ErrUnavailable for a read.
+// classify maps an unsuccessful answer to an error of objstore. Unless the answer shows that
+// nothing was written, it is ErrUnknown for a write; for a read it is ErrUnavailable.
 func classify(op string, status int, a answer) error {
 	detail := fmt.Sprintf("status %d", status)
 	if a.Code != "" {
@@ -86,6 +87,7 @@ func classify(op string, status int, a answer) error {
 }
 
 func decide(op string, status int, code string) error {
+	// open is the error of an answer that decides nothing.
 	open := objstore.ErrUnavailable
 	write := isWrite(op)
 	if write {
@@ -109,9 +111,10 @@ func decide(op string, status int, code string) error {
 		case code == "NoSuchKey" && (op == "get" || op == "delete"):
 			return objstore.ErrNotFound
 		}
-		return open // a 404 that is not S3's proves nothing
+		return open // a 404 without an S3 error code may come from a proxy and proves nothing
 	case http.StatusConflict:
 		switch {
+		// Without an S3 code the answer may come from a proxy, while the store applies the write.
 		case code == "" || !write:
 			return open
 		case code == "ConditionalRequestConflict", code == "OperationAborted":
@@ -137,6 +140,7 @@ func decide400(code string, write bool, open error) error {
 			return objstore.ErrChecksum
 		}
 		return open
+	// S3 answers these with 400, but they are faults of the credentials and of no request.
 	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "InvalidSecurity":
 		return objstore.ErrDenied
 	case "", "RequestTimeout", "IncompleteBody", "SlowDown":

@@ -49,7 +49,7 @@ var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 // Object Lambda, directory buckets (listed without order), multi-region access points, tables.
 var aliasSuffixes = []string{"-s3alias", "--ol-s3", "--x-s3", "--xa-s3", ".mrap", "--table-s3"}
 
-// Validate refuses what could not be one acceptance authority.
+// Validate refuses settings that can't work, and buckets that can't be one acceptance authority.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("s3: "+format, args...)) }
@@ -99,14 +99,14 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Policy is how requests are to be made.
+// Policy is the objstore.Policy of these settings.
 func (c Config) Policy() objstore.Policy {
 	p := objstore.DefaultPolicy()
 	p.Timeout, p.Retry.Attempts = c.RequestTimeout, c.Attempts
 	return p
 }
 
-// Check reads the certificates, as New does.
+// Check reads the certificates as New does, so that a wrong file is found when settings are checked.
 func (c Config) Check() error {
 	_, err := c.transport()
 	return err
@@ -127,8 +127,8 @@ func checkEndpoint(s string) error {
 	return nil
 }
 
-// idleTimeout is below the idle timeout of common servers, so that a write seldom
-// meets a connection that the server is closing: its outcome would be unknown.
+// idleTimeout is shorter than the idle timeout of common servers, so that a write is seldom
+// sent on a connection that the server is closing: its outcome would be unknown.
 const idleTimeout = 15 * time.Second
 
 func (c Config) transport() (*http.Transport, error) {
@@ -142,9 +142,11 @@ func (c Config) transport() (*http.Transport, error) {
 		TLSHandshakeTimeout:    10 * time.Second,
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
-		WriteBufferSize:        16 << 10, // a manifest, or a small frame, leaves in one packet train
-		DisableCompression:     true,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		WriteBufferSize:        16 << 10, // a manifest or a small frame is sent with one system call
+		// Otherwise Go asks for gzip and removes the Content-Length of what it decompresses, which
+		// readBody needs.
+		DisableCompression: true,
+		TLSClientConfig:    &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)

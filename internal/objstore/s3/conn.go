@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// dial opens a connection whose answers outlive its sending side.
+// dial opens a connection on which an answer can be read even after writes to it fail.
 func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	c, err := d.DialContext(ctx, network, addr)
@@ -19,13 +19,14 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return &conn{Conn: c}, nil
 }
 
-// conn hides that the server has stopped to listen: what is sent from then on goes
-// nowhere, and the reading side decides. A server may refuse a conditional write before it has
-// read the body and close the connection; Go's transport would drop the answer that
-// has arrived and report the failed write, an unknown outcome in place of a clear refusal.
+// conn swallows write errors after the server has closed its receiving side, so that an answer
+// which arrived before can still be read. A server may refuse a conditional write before it has
+// read the body, and close the connection. Go's transport would drop that answer and report the
+// failed write, which is an unknown outcome in place of a clear refusal. If no answer has
+// arrived, the read fails.
 type conn struct {
 	net.Conn
-	deaf atomic.Bool
+	deaf atomic.Bool // the server no longer receives
 }
 
 func (c *conn) Write(b []byte) (int, error) {

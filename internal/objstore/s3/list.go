@@ -18,9 +18,9 @@ import (
 // maxListing bounds a page: 1,000 keys of 1,024 bytes, each byte escaped, and their tags.
 const maxListing = 8 << 20
 
-// List reads one page with ListObjectsV2. Keys travel URL-encoded, because XML
-// cannot carry all of them. A listing that is out of order is refused: everything
-// that pages or merges listings relies on the order.
+// List reads one page with ListObjectsV2. Keys are sent URL-encoded, because XML
+// cannot contain all of them. A listing that is out of order is refused, because everything
+// that pages through listings or merges them relies on the order.
 func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
 	if o.Limit <= 0 || o.Limit > objstore.MaxListLimit {
 		o.Limit = objstore.MaxListLimit
@@ -37,6 +37,7 @@ func (s *Store) list(ctx context.Context, o objstore.ListOptions) (objstore.Page
 		"prefix":        {s.cfg.Prefix + o.Prefix},
 	}
 	if o.StartAfter != "" {
+		// start-after and no continuation token: a listing can then continue in another process.
 		q.Set("start-after", s.cfg.Prefix+objstore.SkipGroup(o.StartAfter, o.Prefix, o.Delimiter))
 	}
 	if o.Delimiter != "" {
@@ -57,6 +58,7 @@ func (s *Store) list(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	}
 	l, err := parseListing(body)
 	if err == nil && l.IsTruncated == nil {
+		// Without it a page from a foreign server would pass for the end of the listing.
 		err = errors.New("no IsTruncated")
 	}
 	if err != nil {
@@ -65,7 +67,7 @@ func (s *Store) list(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	return s.page(l, o)
 }
 
-// page turns a listing into a Page and checks order and bounds.
+// page converts a listing into a Page and checks its order and bounds.
 func (s *Store) page(l *listing, o objstore.ListOptions) (objstore.Page, error) {
 	var p objstore.Page
 	keys := make([]string, 0, len(l.Contents)+len(l.CommonPrefixes))
@@ -107,6 +109,7 @@ func (s *Store) page(l *listing, o objstore.ListOptions) (objstore.Page, error) 
 		if len(keys) == 0 {
 			return objstore.Page{}, fmt.Errorf("%w: truncated listing of %q without a key", objstore.ErrUnavailable, o.Prefix)
 		}
+		// Keys and common prefixes are two lists of one order; the last entry is in either.
 		p.Next = slices.Max(keys)
 	}
 	return p, nil

@@ -26,8 +26,8 @@ type entry struct {
 
 type group struct{ Prefix string }
 
-// parseListing reads plain listings, which is all that stores send, by a
-// scanner: a page of 1,000 keys takes 2.4 ms in place of 16. What the scanner does not know goes to encoding/xml.
+// parseListing parses a listing. Stores send plain ones, which a scanner reads: a page of
+// 1,000 keys takes 2.4 ms instead of 16. Anything else is parsed by encoding/xml.
 func parseListing(body []byte) (*listing, error) {
 	if l, ok := scanListing(body); ok {
 		return l, nil
@@ -39,8 +39,8 @@ func parseListing(body []byte) (*listing, error) {
 	return l, nil
 }
 
-// scanListing reads elements without attributes but the root's, text and the five
-// entities. It says false to all else, and to what is not closed.
+// scanListing parses elements without attributes (except those of the root), text and the
+// five entities. It returns false for anything else, and for a document that is cut off.
 func scanListing(body []byte) (*listing, bool) {
 	l := new(listing)
 	b := body
@@ -69,7 +69,7 @@ func scanListing(body []byte) (*listing, bool) {
 			}
 			continue
 		case tag[len(tag)-1] == '/':
-			return nil, false // rare: an empty prefix, a null
+			return nil, false // a self-closing element, such as an empty prefix, is rare
 		case depth == 0:
 			name, _, _ := bytes.Cut(tag, []byte(" "))
 			if string(name) != "ListBucketResult" {
@@ -88,7 +88,7 @@ func scanListing(body []byte) (*listing, bool) {
 	return nil, false
 }
 
-// set takes the element that was just opened, and the text behind its tag.
+// set stores the text of the element that was just opened; path has the names from the root to it.
 func (l *listing) set(path []string, text []byte) bool {
 	name := path[len(path)-1]
 	switch len(path) {
@@ -129,7 +129,7 @@ func (l *listing) set(path []string, text []byte) bool {
 	return true
 }
 
-// plain decodes text; false when it holds an entity that XML and HTML may read apart.
+// plain decodes text into to. It returns false for entities other than the five, and for carriage returns, which XML normalizes.
 func plain(text []byte, to *string) bool {
 	s := string(text)
 	*to = s
@@ -156,7 +156,7 @@ func plain(text []byte, to *string) bool {
 	return strings.IndexByte(s, '\r') < 0
 }
 
-// elementName spares an allocation for the names that repeat.
+// elementName returns the name as a string without an allocation for the names that every entry has.
 func elementName(b []byte) string {
 	switch string(b) {
 	case "Contents":

@@ -9,8 +9,8 @@ import (
 
 var errDetached = errors.New("s3: the answer came before the body was sent")
 
-// payload is the body of one request. The transport may go on reading a body after
-// it has returned an answer or an error; detach ends that, so that the caller may use its bytes again.
+// payload is the body of one request. The transport may continue to read a body after it has
+// returned an answer or an error. detach ends that, so that the caller may reuse its bytes.
 type payload struct {
 	mu   sync.Mutex
 	data []byte
@@ -40,7 +40,7 @@ type payloadReader struct {
 
 func (r *payloadReader) Read(b []byte) (int, error) {
 	if r.left == 0 {
-		return 0, io.EOF // also behind a detach: the transport asks once more at the end
+		return 0, io.EOF // also after a detach: the transport reads once more at the end of a body
 	}
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()

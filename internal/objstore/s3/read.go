@@ -14,8 +14,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Get reads an object into memory. A whole object is compared with the SHA-256
-// that the store keeps of it, if any.
+// Get reads an object into memory. A whole object is verified against the SHA-256
+// that the store keeps for it, if any.
 func (s *Store) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
 	err := s.check(key)
 	if err == nil {
@@ -28,7 +28,7 @@ func (s *Store) Get(ctx context.Context, key string, o objstore.GetOptions) ([]b
 	return nil, objstore.Info{}, s.wrap("get", key, err)
 }
 
-// Head describes an object. A HEAD's 404 has no body that could tell a missing key
+// Head describes an object. The 404 of a HEAD has no body that distinguishes a missing key
 // from a missing bucket, so it is followed by a HEAD of the bucket.
 func (s *Store) Head(ctx context.Context, key string) (objstore.Info, error) {
 	err := s.check(key)
@@ -57,7 +57,7 @@ func (s *Store) get(ctx context.Context, key string, o objstore.GetOptions) ([]b
 	}
 	switch {
 	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && o.Offset == 0:
-		// Only an empty object has no first byte.
+		// Only an empty object has no first byte. It is read whole, which gives its description, too.
 		drain(resp)
 		return s.get(ctx, key, objstore.GetOptions{Limit: o.Limit})
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
@@ -66,6 +66,7 @@ func (s *Store) get(ctx context.Context, key string, o objstore.GetOptions) ([]b
 	}
 	defer resp.Body.Close()
 	info, err := object(key, resp)
+	// A server that ignores Range sends other bytes than were asked for.
 	if err == nil && ranged != (resp.StatusCode == http.StatusPartialContent) {
 		err = fmt.Errorf("%w: status %d for a range of %q", objstore.ErrUnavailable, resp.StatusCode, h.Get("Range"))
 	}
@@ -90,7 +91,7 @@ func rangeHeader(o objstore.GetOptions) string {
 	return s
 }
 
-// totalSize reads the object's size out of Content-Range and checks that the range is the one asked for.
+// totalSize returns the object's size from Content-Range and checks that the range is the requested one.
 func totalSize(resp *http.Response, o objstore.GetOptions) (int64, error) {
 	cr := resp.Header.Get("Content-Range")
 	span, total, _ := strings.Cut(strings.TrimPrefix(cr, "bytes "), "/")
@@ -139,7 +140,7 @@ func (s *Store) head(ctx context.Context, key string) (objstore.Info, error) {
 	return objstore.Info{}, classify("head", resp.StatusCode, answer{})
 }
 
-// absent says what a HEAD's 404 means: no key or no bucket.
+// absent finds out what the 404 of a HEAD means: no key or no bucket.
 func (s *Store) absent(ctx context.Context) error {
 	resp, err := s.send(ctx, request{method: http.MethodHead, header: emptyHeader(2)})
 	if err != nil {
@@ -148,7 +149,7 @@ func (s *Store) absent(ctx context.Context) error {
 	drain(resp)
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusForbidden:
-		// Forbidden: a bucket is there, and a key's 404 is only given to those who may list.
+		// Forbidden means that the bucket exists. S3 answers 404 for a key only to callers that may list.
 		return objstore.ErrNotFound
 	case http.StatusNotFound:
 		return objstore.ErrNoBucket
@@ -156,14 +157,14 @@ func (s *Store) absent(ctx context.Context) error {
 	return classify("head", resp.StatusCode, answer{})
 }
 
-// object reads the description out of the headers. An answer without size and ETag is not S3's.
+// object reads the description from the headers. An answer without size or ETag is not from an S3 server.
 func object(key string, resp *http.Response) (objstore.Info, error) {
 	info := objstore.Info{Key: key, Size: resp.ContentLength, ETag: resp.Header.Get("Etag")}
 	if info.ETag == "" || info.Size < 0 {
 		return info, fmt.Errorf("%w: status %d with ETag %q and length %d", objstore.ErrUnavailable, resp.StatusCode, info.ETag, info.Size)
 	}
 	info.LastModified, _ = http.ParseTime(resp.Header.Get("Last-Modified"))
-	// A multipart object's composite checksum ("…-2") is not one of its bytes.
+	// The composite checksum of a multipart object ("…-2") is not the hash of its bytes; it does not decode.
 	if b, err := base64.StdEncoding.DecodeString(resp.Header.Get("X-Amz-Checksum-Sha256")); err == nil && len(b) == len(info.SHA256) {
 		copy(info.SHA256[:], b)
 	}

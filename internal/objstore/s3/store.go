@@ -1,9 +1,9 @@
 // Package s3 is the S3 back end of objstore, and the only importer of the AWS SDK.
 //
-// The SDK gives credentials, endpoint rules, signatures and the pace of retries.
-// Requests are built here and go straight to the HTTP transport, because the SDK's
-// request pipeline costs several times the CPU of the request itself, and because
-// what is retried and how an answer is read is the acceptance protocol's ground.
+// The SDK provides credentials, endpoint rules and signatures. Requests are built here and
+// sent by the HTTP transport directly, for two reasons: the SDK's request pipeline costs
+// several times the CPU of the request itself, and the acceptance protocol depends on which
+// requests are repeated and on how each answer is interpreted.
 package s3
 
 import (
@@ -27,7 +27,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Options are what the program gives besides the settings; the zero value serves.
+// Options are given by the program and not by settings; the zero value is valid.
 type Options struct {
 	// Now is the clock that requests are signed with; nil is time.Now.
 	Now func() time.Time
@@ -36,8 +36,8 @@ type Options struct {
 }
 
 // Store is a bucket, or the part of it under a prefix. It is safe for concurrent use. Each
-// operation is one request, without a deadline of its own and sent once: both are for
-// objstore.WithPolicy, with the settings that Config.Policy gives.
+// operation sends one request once, without a deadline of its own: objstore.WithPolicy adds
+// deadlines and attempts, with the settings of Config.Policy.
 type Store struct {
 	cfg    Config
 	base   url.URL // of the bucket
@@ -49,7 +49,7 @@ type Store struct {
 
 var _ objstore.Store = (*Store)(nil)
 
-// New prepares the store; it sends no request to it. ctx bounds the look-up of
+// New prepares the store; it sends no request to it. ctx bounds the search for
 // credentials and endpoint.
 func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
@@ -81,7 +81,7 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 	return s, nil
 }
 
-// resolve runs the SDK's endpoint rules once.
+// resolve finds the bucket's base URL with the SDK's endpoint rules. It runs once, at the start.
 func (s *Store) resolve(ctx context.Context) error {
 	p := awss3.EndpointParameters{Bucket: &s.cfg.Bucket, Region: &s.cfg.Region, ForcePathStyle: &s.cfg.PathStyle}
 	if s.cfg.Endpoint != "" {
@@ -111,19 +111,20 @@ func (s *Store) Create(ctx context.Context, key string, body []byte, o objstore.
 
 // Replace writes the object if its ETag still is etag: one PutObject with If-Match.
 func (s *Store) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	// If-Match with "*" replaces whatever exists, and an empty condition may be ignored.
 	if etag == "" || etag == "*" {
 		return objstore.Info{}, &objstore.Error{Op: "replace", Key: key, Err: fmt.Errorf("%w: etag %q", objstore.ErrInvalid, etag)}
 	}
 	return s.put(ctx, "replace", key, body, o, "If-Match", etag)
 }
 
-// Put writes the object whatever is there.
+// Put writes the object, and replaces an existing one.
 func (s *Store) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
 	return s.put(ctx, "put", key, body, o, "", "")
 }
 
-// CreateMismatched sends body under a signature that fits it and a checksum that
-// does not: a store that verifies checksums answers ErrChecksum. For qualification.
+// CreateMismatched sends body with a valid signature and a wrong checksum header: a store
+// that verifies checksums answers ErrChecksum. It is for the start-up probe.
 func (s *Store) CreateMismatched(ctx context.Context, key string, body []byte, claimed identity.Digest) error {
 	sum := identity.Sum(body)
 	h := putHeader(sum, objstore.PutOptions{}, "If-None-Match", "*")
@@ -155,8 +156,9 @@ func (s *Store) put(ctx context.Context, op, key string, body []byte, o objstore
 	return info, s.wrap(op, key, err)
 }
 
-// putHeader has one hash of the body in both its roles: payload hash of the
-// signature, and checksum that the store verifies and keeps.
+// putHeader sends one hash of the body in two headers: as the payload hash of the
+// signature, and as the checksum that the store verifies and keeps. All values share one
+// slice, because a header per frame is on the hot path.
 func putHeader(sum identity.Digest, o objstore.PutOptions, condition, value string) http.Header {
 	h := make(http.Header, 8)
 	v := make([]string, 0, 5)
@@ -182,7 +184,7 @@ func putHeader(sum identity.Digest, o objstore.PutOptions, condition, value stri
 	return h
 }
 
-// write sends one request, once. On success the store's answer is complete and plausible.
+// write sends one request once. It succeeds only if the answer is complete and plausible.
 func (s *Store) write(ctx context.Context, op string, r request) (http.Header, error) {
 	if err := s.check(r.key); err != nil {
 		return nil, err
@@ -204,7 +206,7 @@ func (s *Store) write(ctx context.Context, op string, r request) (http.Header, e
 	return nil, classify(op, resp.StatusCode, parseAnswer(body))
 }
 
-// plausible refuses a success that an S3 server would not give: of a proxy's page, say.
+// plausible refuses a success that an S3 server would not answer, such as the page of a proxy.
 func plausible(op string, resp *http.Response, body []byte, sent http.Header) error {
 	if op == "delete" {
 		if resp.StatusCode == http.StatusOK && len(bytes.TrimSpace(body)) > 0 {

@@ -48,7 +48,7 @@ func (s *Store) tag(ctx context.Context, key string, body []byte) error {
 	return classify("put", resp.StatusCode, parseAnswer(text))
 }
 
-// taggingBody has the tags in the order of their names.
+// taggingBody is the XML of the tags, sorted by name.
 func taggingBody(tags map[string]string) []byte {
 	var b bytes.Buffer
 	b.WriteString(`<Tagging xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><TagSet>`)

@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// maxAnswer bounds what is read of an answer that is not an object or a listing.
+// maxAnswer bounds, in bytes, what is read of an answer other than an object or a listing.
 const maxAnswer = 64 << 10
 
 var emptyPayload = func() string { d := identity.Sum(nil); return hex.EncodeToString(d[:]) }()
@@ -39,16 +39,17 @@ func emptyHeader(n int) http.Header {
 	return h
 }
 
-// expectFrom is the body size from which the store is asked before the body is sent:
-// a server that refuses a conditional write early would cut the connection, and the refusal be lost.
+// expectFrom is the body size, in bytes, from which "Expect: 100-continue" is sent. A server
+// that refuses a conditional write early then does so before the body is sent. Otherwise it
+// may close the connection in the middle of the body, and the refusal could be lost.
 const expectFrom = 256 << 10
 
 var expectContinue = []string{"100-continue"}
 
 var userAgent = []string{"lightmetrics"}
 
-// send signs and sends the request once. Go's transport sends a PUT or DELETE anew
-// only when not one byte of it had left, so a write is sent at most once.
+// send signs and sends the request once. Go's transport sends a PUT or DELETE again
+// only when no byte of it was written, so a write reaches the store at most once.
 func (s *Store) send(ctx context.Context, r request) (*http.Response, error) {
 	u := s.base
 	if r.key != "" {
@@ -81,7 +82,7 @@ func (s *Store) send(ctx context.Context, r request) (*http.Response, error) {
 	req.Header["User-Agent"] = userAgent
 	resp, err := s.rt.RoundTrip(req.WithContext(ctx))
 	if err != nil {
-		// The transport hides the context's error when a connection breaks first.
+		// The transport hides the context's error when the connection breaks first, but callers check for it.
 		if cause := ctx.Err(); cause != nil {
 			return nil, fmt.Errorf("%w (%v)", cause, err)
 		}
@@ -90,7 +91,7 @@ func (s *Store) send(ctx context.Context, r request) (*http.Response, error) {
 	return resp, nil
 }
 
-// readAnswer reads a small answer to its end, so that the connection is used again.
+// readAnswer reads a small answer to its end, so that the connection can be reused.
 func readAnswer(resp *http.Response) ([]byte, error) {
 	defer resp.Body.Close()
 	if resp.ContentLength == 0 || resp.Body == http.NoBody {

@@ -1,6 +1,6 @@
-// Package storage opens the object store of a process, with everything that stands
-// between it and the bucket: failpoints, metrics, a deadline for each request, and further
-// attempts at what a later one can mend.
+// Package storage opens the object store of a process with everything between the process
+// and the bucket: failpoints, metrics, a deadline for each request, and further attempts at
+// operations that may then succeed.
 package storage
 
 import (
@@ -25,11 +25,11 @@ type Options struct {
 	Process string
 	// Registry takes the metrics lightmetrics_store_*; nil has none.
 	Registry prometheus.Registerer
-	// Policy is the settings' when it is zero.
+	// Policy replaces the one of the settings, unless it is zero.
 	Policy objstore.Policy
 }
 
-// credentialsTimeout bounds the look-up of credentials and endpoint.
+// credentialsTimeout bounds the search for credentials and endpoint.
 const credentialsTimeout = 30 * time.Second
 
 // Open opens the bucket; it sends no request to it.
@@ -46,10 +46,10 @@ func Open(ctx context.Context, cfg s3.Config, o Options) (objstore.Store, error)
 	return Wrap(s, o)
 }
 
-// Wrap puts in front of s what Open does; the zero policy is objstore.DefaultPolicy.
+// Wrap decorates s as Open does; the zero policy means objstore.DefaultPolicy.
 //
-// Failpoints stand at the request itself, where an answer is lost; metrics count every
-// request, those of further attempts included.
+// The order of the decorators matters. Failpoints are innermost, where an answer can be
+// lost. Metrics are around them and count every request, including those of further attempts.
 func Wrap(s objstore.Store, o Options) (objstore.Store, error) {
 	if o.Policy == (objstore.Policy{}) {
 		o.Policy = objstore.DefaultPolicy()
@@ -105,10 +105,12 @@ func (m *metrics) retried(op objstore.Op, _ error) {
 	m.retries.WithLabelValues(op.Name, label(objstore.Family(op.Key))).Inc()
 }
 
-// label makes a key's family fit for a label: keys that the store refuses have any bytes.
+// label replaces invalid UTF-8 in a key's family, which Prometheus refuses in a label. Keys that the store will refuse are counted, too.
 func label(family string) string { return strings.ToValidUTF8(family, "?") }
 
 func outcome(err error) string {
+	// The order matters where an error wraps several: "exists" after an unknown attempt counts as
+	// exists, and a context error as the unknown or unavailable that it wraps.
 	for _, o := range []struct {
 		err  error
 		name string

@@ -6,8 +6,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// Each calls fn for every object under prefix until one call fails, for tests that look
-// into a store.
+// Each calls fn for every object under prefix until a call fails. It is for tests that inspect
+// a store.
 func Each(ctx context.Context, s objstore.Lister, prefix string, fn func(objstore.Info) error) error {
 	for o, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: prefix}) {
 		if err == nil {

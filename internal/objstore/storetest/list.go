@@ -8,7 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// tree is out of order on purpose.
+// tree is not sorted, so that a store which lists in order of creation fails.
 var tree = []string{"b/2", "a/1", "b/10", "b/1", "c", "a/2/x", "b-", "b0", "b/1.json", "d/e/f"}
 
 func (t *suite) plant() {

@@ -8,7 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// race runs n writers at once and gives their errors.
+// race runs n writers concurrently and returns their errors.
 func (t *suite) race(n int, write func(i int) error) []error {
 	errs := make([]error, n)
 	start := make(chan struct{})
@@ -76,7 +76,7 @@ func (t *suite) oneWinner(errs []error, lost error) int {
 	return winner
 }
 
-// afterWrite checks that what one writer was told, every reader sees.
+// afterWrite checks that every reader sees a write as soon as it was answered.
 func (t *suite) afterWrite() {
 	const n = 16
 	errs := t.race(n, func(i int) error {
@@ -99,7 +99,7 @@ func (t *suite) afterWrite() {
 			if j%2 == 1 {
 				continue
 			}
-			// A writer that was told of an object sees it too.
+			// A conditional create sees the object as well.
 			_, err = t.s.Create(t.ctx(), key, []byte("other"), objstore.PutOptions{})
 			if !errors.Is(err, objstore.ErrExists) {
 				return fmt.Errorf("create after create: %w", err)

@@ -1,5 +1,5 @@
 // Package storetest is the conformance suite of objstore.Store: what every back end
-// keeps, and what the acceptance protocol relies on.
+// promises, and what the acceptance protocol relies on.
 package storetest
 
 import (
@@ -14,18 +14,18 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Features say where a back end is known to fall short; the zero value is a full store.
+// Features are the known limits of a back end; the zero value is a back end without any.
 type Features struct {
 	// NoFileUnderKey: the keys "a" and "a/b" cannot both exist (stores over a file system).
 	NoFileUnderKey bool
-	// NoChecksum: Head does not tell the SHA-256.
+	// NoChecksum: Head does not return the SHA-256.
 	NoChecksum bool
 }
 
 // opTimeout bounds one operation of the suite.
 const opTimeout = 30 * time.Second
 
-// Run checks the stores that open gives; each must be empty. A failure names the promise that is broken.
+// Run checks the stores that open returns; each must be empty. A failure names the broken promise.
 func Run(t *testing.T, open func(t *testing.T) objstore.Store, f Features) {
 	cases := []struct {
 		name string

@@ -8,7 +8,7 @@ import (
 func (t *suite) tags() {
 	tagger, ok := t.s.(objstore.Tagger)
 	if !ok {
-		return // a store need not
+		return // tags are optional
 	}
 	tags := map[string]string{"status": "committed", "transaction_id": "manifests/v1/date=2026-10-24/hour=00/0001-raw-0000000001.json@00ff"}
 	t.want(tagger.SetTags(t.ctx(), "tags/absent", tags), objstore.ErrNotFound, "tags of an absent key")
