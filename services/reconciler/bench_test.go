@@ -28,7 +28,7 @@ func TestRequestsPerManifest(t *testing.T) {
 	}{{"new", false, 1, 1, 3}, {"known", true, 1, 4, 0}} {
 		s.n = map[string]int{}
 		for _, k := range keys {
-			_, err := core.Reconcile(bg, k, reconcile.Options{Look: c.look})
+			_, err := core.Reconcile(bg, k, reconcile.Options{HeadFirst: c.look})
 			must(t, err)
 		}
 		ops := map[string]int{}
@@ -69,8 +69,10 @@ func BenchmarkBareListAndHead(b *testing.B) {
 	}
 }
 
-func BenchmarkReconcileNew(b *testing.B)   { benchReconcile(b, reconcile.Options{}, false) }
-func BenchmarkReconcileKnown(b *testing.B) { benchReconcile(b, reconcile.Options{Look: true}, true) }
+func BenchmarkReconcileNew(b *testing.B) { benchReconcile(b, reconcile.Options{}, false) }
+func BenchmarkReconcileKnown(b *testing.B) {
+	benchReconcile(b, reconcile.Options{HeadFirst: true}, true)
+}
 
 func benchReconcile(b *testing.B, o reconcile.Options, before bool) {
 	s, keys := filled(b, b.N)

@@ -140,7 +140,7 @@ func (q *queue) take(ctx context.Context) (*item, error) {
 func (q *queue) options(it *item) reconcile.Options {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return reconcile.Options{Look: it.look, Recheck: it.recheck}
+	return reconcile.Options{HeadFirst: it.look, Recheck: it.recheck}
 }
 
 // finish ends an item; ok says that its manifest is reconciled, or reported. e is

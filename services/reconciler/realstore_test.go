@@ -165,7 +165,7 @@ func BenchmarkRealStore(b *testing.B) {
 		}
 		at = time.Now()
 		list()
-		pool(keys, func(k string) { _, err := core.Reconcile(bg, k, reconcile.Options{Look: true}); must(b, err) })
+		pool(keys, func(k string) { _, err := core.Reconcile(bg, k, reconcile.Options{HeadFirst: true}); must(b, err) })
 		known += time.Since(at)
 	}
 	rate := func(d time.Duration, times int) float64 { return float64(n*times) / d.Seconds() }

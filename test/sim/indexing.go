@@ -28,7 +28,7 @@ func (w *world) index(p *process, passes int) {
 						t.note(t.name, "pass", prefix, "", err)
 						break
 					}
-					if _, err := r.Reconcile(ctx, o.Key, reconcile.Options{Look: true}); err != nil {
+					if _, err := r.Reconcile(ctx, o.Key, reconcile.Options{HeadFirst: true}); err != nil {
 						t.note(t.name, "reconcile", o.Key, "", err)
 					}
 				}

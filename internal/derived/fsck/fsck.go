@@ -1,7 +1,7 @@
-// Package fsck reads a bucket as it lies there, trusts nothing but its bytes, and
-// says what does not hold: every identity manifest must have its frame, byte for
-// byte, or a record that an operator removed it, and every quarantine record both frames. It shares no derived state with the
-// services, so it can judge them.
+// Package fsck checks a bucket from its bytes alone and reports what is wrong. Every
+// identity manifest must have its frame, byte for byte, or a log that says that the frame
+// was removed on purpose; every quarantine record must have both frames. It uses no derived
+// state of the services, so it can check their work.
 package fsck
 
 import (
@@ -25,7 +25,7 @@ type Problem string
 
 // Problems.
 const (
-	UnknownKey      Problem = "UNKNOWN_KEY"      // a key under our prefix that is none of ours
+	UnknownKey      Problem = "UNKNOWN_KEY"      // a key under our prefix that we never write
 	BadManifest     Problem = "BAD_MANIFEST"     // unreadable, or not the identity that its key says
 	NewerRecord     Problem = "NEWER_RECORD"     // a newer release wrote the record: check with that release's lmctl
 	BadQuarantine   Problem = "BAD_QUARANTINE"   // unreadable, or not what its key says
@@ -38,7 +38,7 @@ const (
 	BadFrameLog     Problem = "BAD_FRAME_LOG"    // a record of removed frames can't be read: what it names counts as missing
 )
 
-// Finding is one thing that does not hold.
+// Finding is one fault.
 type Finding struct {
 	Problem Problem
 	Key     string
@@ -55,13 +55,13 @@ const staleNaN uint64 = 0x7ff0000000000002
 
 // Options of a run.
 type Options struct {
-	// AuthorityID that manifests must carry; "" takes any.
+	// AuthorityID that manifests must carry; "" allows any.
 	AuthorityID string
 	// Limits of frames.
 	Limits frame.Limits
-	// OnBatch sees every accepted batch that holds; the batch is valid during the call.
+	// OnBatch is called with every accepted batch that is intact; the batch is valid only during the call.
 	OnBatch func(accept.Manifest, *frame.Batch)
-	// OnQuarantine sees every quarantine record that holds.
+	// OnQuarantine is called with every quarantine record that is intact.
 	OnQuarantine func(accept.ConflictRecord)
 }
 
@@ -72,19 +72,19 @@ type Report struct {
 	Records     uint64 // of all manifests; a record of an overlap counts in each
 	Samples     uint64 // float records that are not staleness markers
 	FrameBytes  uint64
-	// Removed are accepted batches whose frames an operator removed on purpose, and wrote
-	// down: no finding. Of the counts above they are in Manifests alone.
+	// Removed counts accepted batches whose frames were removed on purpose, as a log says: no
+	// finding. Of the counts above only Manifests includes them.
 	Removed  uint64
-	Found    uint64 // findings, those that were not kept included
+	Found    uint64 // all findings, including those beyond the bound of Findings
 	Findings []Finding
 	Ledgers  map[identity.Boot]*ledger.Ledger
 }
 
-// Healthy reports whether everything holds.
+// Healthy reports whether there is no finding.
 func (r *Report) Healthy() bool { return r.Found == 0 }
 
-// Run reads everything under accepted/ and quarantine/. An error is a store that
-// could not be read: then nothing is known.
+// Run reads everything under accepted/ and quarantine/. An error means that the store could
+// not be read, and that nothing is known.
 func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error) {
 	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(),
 		removed: framelog.NewIndex(store, o.AuthorityID), r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
@@ -178,7 +178,7 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 	return nil
 }
 
-// number counts the batch in the ledger of its boot.
+// number adds the batch to the ledger of its boot.
 func (c *checker) number(m accept.Manifest) {
 	b := m.Identity.BootOf()
 	l := c.r.Ledgers[b]
@@ -215,7 +215,7 @@ func (c *checker) account(key string, m accept.Manifest, body []byte) {
 	}
 }
 
-// boot checks once per boot that its record is there.
+// boot checks, once per boot, that its record exists.
 func (c *checker) boot(ctx context.Context, key string, b identity.Boot) error {
 	if c.boots[b] {
 		return nil
@@ -261,7 +261,7 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 	if errors.Is(err, objstore.ErrNotFound) {
 		c.found(WinnerMissing, key, "no %s", layout.Accepted(id))
 		return nil
-	} else if err != nil && !objstore.Unreadable(err) { // a damaged winner is a finding of its own
+	} else if err != nil && !objstore.Unreadable(err) { // a damaged winner is already a finding under its own key
 		return err
 	}
 	if m, err := accept.ParseManifest(winner); err == nil && m.FrameSHA256 != q.AcceptedSHA256 {

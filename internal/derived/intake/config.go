@@ -14,7 +14,7 @@ import (
 // ConfigKind is the kind of the rollups' configuration.
 var ConfigKind = record.Kind{Schema: "lightmetrics.rollup_config.v1", Title: "configuration of rollups", MaxBytes: 4 << 10, Exact: true}
 
-// ShardsError is the refusal of a number of shards that is not the authority's.
+// ShardsError says that the configured number of shards is not that of the authority.
 type ShardsError struct {
 	Have, Want uint32
 }
@@ -38,7 +38,7 @@ func EnsureShards(ctx context.Context, s objstore.Store, shards uint32) error {
 	if err == nil {
 		return nil
 	}
-	// It exists, or nobody knows: what can be read decides.
+	// It exists, or the outcome is unknown. Either way the record that can be read is the one that counts.
 	have, rerr := ReadShards(ctx, s)
 	switch {
 	case errors.Is(rerr, objstore.ErrNotFound):
@@ -51,7 +51,7 @@ func EnsureShards(ctx context.Context, s objstore.Store, shards uint32) error {
 	return nil
 }
 
-// ParseConfig gives the number of shards. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+// ParseConfig returns the number of shards. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseConfig(b []byte) (uint32, error) {
 	var c configObject
 	err := ConfigKind.Unmarshal(b, &c)
@@ -64,7 +64,7 @@ func ParseConfig(b []byte) (uint32, error) {
 // MarshalConfig writes the canonical JSON.
 func MarshalConfig(shards uint32) []byte { return ConfigKind.Marshal(configObject{shards}) }
 
-// ReadShards gives the authority's number of shards; objstore.ErrNotFound when it is not fixed yet.
+// ReadShards returns the authority's number of shards; objstore.ErrNotFound when it is not fixed yet.
 func ReadShards(ctx context.Context, s objstore.Reader) (uint32, error) {
 	shards, _, err := record.Read(ctx, s, layout.RollupConfigKey, ConfigKind, ParseConfig)
 	return shards, err

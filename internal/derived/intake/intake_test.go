@@ -288,7 +288,7 @@ func TestSegmentsThatArePutAside(t *testing.T) {
 	s := mem.New(time.Now)
 	w := NewWriter(s, "aa", shards)
 	agent := agentOf(1)
-	const n = MaxAside + 2
+	const n = MaxDeferred + 2
 	for i := range uint64(n) {
 		if err := w.Write(bg, 1, []accepted.Batch{entry(agent, 10*i)}); err != nil {
 			t.Fatal(err)
@@ -307,13 +307,13 @@ func TestSegmentsThatArePutAside(t *testing.T) {
 		if _, err := r.Poll(bg, 0, take); err != nil {
 			t.Fatal(err)
 		}
-		if len(taken) != n-2 || r.Aside() != 2 {
-			t.Fatalf("%d taken, %d aside", len(taken), r.Aside())
+		if len(taken) != n-2 || r.Deferred() != 2 {
+			t.Fatalf("%d taken, %d aside", len(taken), r.Deferred())
 		}
 	}
 	clear(bad)
-	if _, err := r.Poll(bg, 0, take); err != nil || len(taken) != n || r.Aside() != 0 {
-		t.Fatalf("healed: %d taken, %d aside, %v", len(taken), r.Aside(), err)
+	if _, err := r.Poll(bg, 0, take); err != nil || len(taken) != n || r.Deferred() != 0 {
+		t.Fatalf("healed: %d taken, %d aside, %v", len(taken), r.Deferred(), err)
 	}
 	for key, times := range taken {
 		if times != 1 {
@@ -325,15 +325,15 @@ func TestSegmentsThatArePutAside(t *testing.T) {
 	r, taken = NewReader(s, 1), map[string]int{}
 	later := func(string) error { return ErrLater }
 	for range 3 {
-		if _, err := r.Poll(bg, 0, later); !errors.Is(err, ErrLater) || r.Aside() != MaxAside {
-			t.Fatalf("%d aside, %v", r.Aside(), err)
+		if _, err := r.Poll(bg, 0, later); !errors.Is(err, ErrLater) || r.Deferred() != MaxDeferred {
+			t.Fatalf("%d aside, %v", r.Deferred(), err)
 		}
 	}
 	if _, err := r.Poll(bg, 0, take); err != nil {
 		t.Fatal(err)
 	}
-	if len(taken) != n || r.Aside() != 0 {
-		t.Errorf("%d taken, %d aside", len(taken), r.Aside())
+	if len(taken) != n || r.Deferred() != 0 {
+		t.Errorf("%d taken, %d aside", len(taken), r.Deferred())
 	}
 }
 

@@ -12,33 +12,33 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
-// Reader follows the segments of one shard. Each segment is given once in the life of
-// a Reader; a new one gives all that are there. Not for concurrent use.
+// Reader follows the segments of one shard. A Reader returns each segment once; a new
+// Reader starts with all segments that exist. Not for concurrent use.
 //
-// Runs are listed one by one behind what was read of each, so a poll costs one request and
-// one more for each run that has segments. A writer's number n+1 is created after n is
-// known to be there; so nothing appears behind what was read.
+// Each run is listed from the last segment that was read of it, so a poll costs one request
+// plus one for each run that has segments. A writer creates number n+1 only after n is known
+// to exist, so no segment can appear before one that was read.
 type Reader struct {
-	store objstore.Reader
-	shard shard.ID
-	last  map[string]string // run prefix -> last key that was given or put aside
-	aside []string          // keys that fn wants later, the longest waiting first
-	more  bool              // runs above the bound are not followed yet
+	store    objstore.Reader
+	shard    shard.ID
+	last     map[string]string // run prefix -> last key that was passed to fn
+	deferred []string          // keys that fn wants later, the longest waiting first
+	more     bool              // runs above the bound are not followed yet
 }
 
-// MaxRuns bounds the runs that are followed at one time. Those above it have their turn
-// when the segments of others are deleted.
+// MaxRuns bounds the runs that are followed at one time. Further runs are read when the
+// segments of others have been deleted.
 const MaxRuns = 10_000
 
-// MaxAside bounds the segments that are put aside at one time, asideAtOnce those that a
-// poll tries again in vain.
+// MaxDeferred bounds the segments that are deferred at one time. A poll stops trying deferred
+// segments after maxFailedRetries failures.
 const (
-	MaxAside    = 1000
-	asideAtOnce = 10
+	MaxDeferred      = 1000
+	maxFailedRetries = 10
 )
 
-// ErrLater is wrapped by what the fn of Poll says of a segment that can't be taken now
-// and must not hold up those behind it.
+// ErrLater is wrapped by the error of Poll's fn for a segment that can't be processed now
+// and must not delay those after it.
 var ErrLater = errors.New("later")
 
 // NewReader makes a reader of a shard.
@@ -46,71 +46,73 @@ func NewReader(s objstore.Reader, id shard.ID) *Reader {
 	return &Reader{store: s, shard: id, last: map[string]string{}}
 }
 
-// Poll calls fn with the key of each new segment, run by run in the order of writing,
-// until limit were given (0 is all); more says that some may be left. An error of fn ends
-// the poll, and the segment is given again by the next. One that wraps ErrLater does not
-// end it: the segment is put aside and is given again by later polls.
-// While MaxAside are, it is an error like any other.
+// Poll calls fn with the key of each new segment, run by run in the order of writing, for at
+// most limit segments (0 is no limit); more reports whether some may be left. An error of fn
+// ends the poll, and the next poll begins with the same segment. An error that wraps ErrLater
+// does not end it: the segment is deferred, and later polls try it again. When MaxDeferred
+// segments are deferred already, ErrLater ends the poll like any other error.
 func (r *Reader) Poll(ctx context.Context, limit int, fn func(key string) error) (more bool, err error) {
-	if err := r.again(fn); err != nil {
+	if err := r.retryDeferred(fn); err != nil {
 		return false, err
 	}
 	runs, err := r.runs(ctx)
 	if err != nil {
 		return false, err
 	}
-	given := 0
+	calls := 0
 	for _, run := range runs {
 		for o, err := range objstore.List(ctx, r.store, objstore.ListOptions{Prefix: run, StartAfter: r.last[run]}) {
 			if err != nil {
 				return false, fmt.Errorf("list %q: %w", run, err)
 			}
-			if limit > 0 && given == limit {
+			if limit > 0 && calls == limit {
 				return true, nil
 			}
 			if _, _, _, err := layout.ParseIntakeSegment(o.Key); err == nil {
 				err := fn(o.Key)
-				if errors.Is(err, ErrLater) && len(r.aside) < MaxAside {
-					r.aside = append(r.aside, o.Key)
+				if errors.Is(err, ErrLater) && len(r.deferred) < MaxDeferred {
+					r.deferred = append(r.deferred, o.Key)
 				} else if err != nil {
 					return false, err
 				}
-				given++
+				calls++
 			}
+			// Also for a key that is no segment: nothing else would ever move past it.
 			r.last[run] = o.Key
 		}
 	}
 	return false, nil
 }
 
-// Aside is the number of segments that are put aside.
-func (r *Reader) Aside() int { return len(r.aside) }
+// Deferred is the number of segments that are deferred.
+func (r *Reader) Deferred() int { return len(r.deferred) }
 
-// Crowded reports that the last poll saw more runs than MaxRuns.
+// Crowded reports whether the last poll saw more runs than MaxRuns.
 func (r *Reader) Crowded() bool { return r.more }
 
-// again gives the segments that were put aside, until a few of them are so again.
-func (r *Reader) again(fn func(key string) error) error {
+// retryDeferred calls fn with the deferred segments, oldest first, until a few have failed
+// again: the rest has its turn in later polls, so that a poll does not repeat a thousand failures.
+func (r *Reader) retryDeferred(fn func(key string) error) error {
 	failed := 0
-	for range len(r.aside) {
-		key := r.aside[0]
+	for range len(r.deferred) {
+		key := r.deferred[0]
 		err := fn(key)
 		if err != nil && !errors.Is(err, ErrLater) {
 			return err
 		}
-		r.aside = slices.Delete(r.aside, 0, 1)
+		r.deferred = slices.Delete(r.deferred, 0, 1)
 		if err == nil {
 			continue
 		}
-		r.aside = append(r.aside, key)
-		if failed++; failed == asideAtOnce {
+		r.deferred = append(r.deferred, key)
+		if failed++; failed == maxFailedRetries {
 			break
 		}
 	}
 	return nil
 }
 
-// runs lists the prefixes of runs that have segments, and forgets the others.
+// runs lists the prefixes of the runs that have segments, and forgets the position in others: those are deleted, and r.last would grow with every restart of a writer.
 func (r *Reader) runs(ctx context.Context) ([]string, error) {
 	prefix := layout.IntakeShard(r.shard)
 	var runs []string
@@ -137,7 +139,7 @@ func (r *Reader) runs(ctx context.Context) ([]string, error) {
 	return runs, nil
 }
 
-// ReadSegment reads one segment. record.ErrCorrupt: it is there and is none of the key's shard.
+// ReadSegment reads one segment. A segment of another shard than its key's is record.ErrCorrupt.
 func ReadSegment(ctx context.Context, s objstore.Reader, key string) (Segment, error) {
 	id, _, _, err := layout.ParseIntakeSegment(key)
 	if err != nil {

@@ -14,7 +14,7 @@ var SegmentKind = record.Kind{Schema: "lightmetrics.intake_segment.v1", Title: "
 // MaxEntries bounds a segment.
 const MaxEntries = 1000
 
-// Segment is some batches of one shard.
+// Segment lists accepted batches of one shard.
 type Segment struct {
 	// Shard of Shards.
 	Shard   shard.ID         `json:"shard"`
@@ -22,7 +22,7 @@ type Segment struct {
 	Entries []accepted.Batch `json:"entries"`
 }
 
-// Marshal writes the canonical JSON, of a segment that can be one: equal segments are equal bytes.
+// Marshal writes the canonical JSON: equal segments are equal bytes. An invalid segment is an error.
 func (s Segment) Marshal() ([]byte, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("intake segment: %w", err)
@@ -55,6 +55,7 @@ func (s Segment) validate() error {
 		if err := e.Validate(); err != nil {
 			return err
 		}
+		// The worker of another shard would never see the batch, and this one must not publish it.
 		if got := shard.Of(e.Agent, s.Shards); got != s.Shard {
 			return fmt.Errorf("agent %q is of shard %s, not %s", e.Agent, got, s.Shard)
 		}

@@ -1,29 +1,29 @@
 package ledger
 
-// Frontier is the sequence number through which nothing more is expected: the end
-// of the first interval that has no open gap below it, moved over every gap that is
-// settled. What lies below FirstSeq is a gap like any other: the first identity that
-// was seen need not be the boot's first. A gap is settled when something above it was
-// accepted before settledBefore (Unix nanoseconds): whatever is still missing then
-// was dropped, or dead-lettered, by the agent. False when there is no such interval.
-func (l *Ledger) Frontier(settledBefore int64) (uint64, bool) {
-	if l.Empty() || l.all[0].Start > 0 && l.all[0].since >= settledBefore {
+// Frontier is the sequence number up to which nothing more is expected. It is the end of the
+// last interval that has only closed gaps below it. A gap is closed when something above it
+// was accepted before closedBefore (Unix nanoseconds): numbers that are still missing then
+// were dropped, or dead-lettered, by the agent. The numbers below FirstSeq are a gap like any
+// other, because the first identity that was seen need not be the boot's first. False when
+// the lowest gap is open, or nothing was added.
+func (l *Ledger) Frontier(closedBefore int64) (uint64, bool) {
+	if l.Empty() || l.all[0].Start > 0 && l.all[0].since >= closedBefore {
 		return 0, false
 	}
 	i := 0
-	for i+1 < len(l.all) && l.all[i+1].since < settledBefore {
+	for i+1 < len(l.all) && l.all[i+1].since < closedBefore {
 		i++
 	}
 	return l.all[i].End, true
 }
 
-// ListFrom is the sequence number from which the frontier audit lists a boot's
-// keys: every identity that starts at it or later is seen. It lies back identities
-// before the frontier, so that overlaps with the newest ones are seen too. An
-// identity that starts below it and was not added overlaps accepted ones or fills a
-// settled gap; only a full listing finds it. False: list from the start.
-func (l *Ledger) ListFrom(settledBefore int64, back int) (uint64, bool) {
-	f, ok := l.Frontier(settledBefore)
+// ListFrom is the sequence number from which the frontier audit lists a boot's keys: it
+// sees every identity that starts there or later. It lies back identities before the
+// frontier, so that the audit also sees overlaps with the newest ones. An identity that
+// starts below it and was not added either overlaps accepted ones or fills a closed gap;
+// only a full listing finds it. False: list from the start.
+func (l *Ledger) ListFrom(closedBefore int64, back int) (uint64, bool) {
+	f, ok := l.Frontier(closedBefore)
 	if !ok {
 		return 0, false
 	}
@@ -32,6 +32,7 @@ func (l *Ledger) ListFrom(settledBefore int64, back int) (uint64, bool) {
 		n++
 	}
 	if n == 0 || back <= 0 {
+		// There is no number after the greatest one.
 		if f == ^uint64(0) {
 			return f, true
 		}

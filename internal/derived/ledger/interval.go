@@ -11,7 +11,7 @@ type Range struct {
 	Start, End uint64
 }
 
-// Count is the number of sequence numbers, MaxUint64 for the one range whose count does not fit.
+// Count is the number of sequence numbers in the range; MaxUint64 for the range of all, whose count does not fit.
 func (r Range) Count() uint64 {
 	n := r.End - r.Start
 	if n == math.MaxUint64 {
@@ -23,13 +23,13 @@ func (r Range) Count() uint64 {
 // Contains reports whether o lies wholly in r.
 func (r Range) Contains(o Range) bool { return r.Start <= o.Start && o.End <= r.End }
 
-// Intersect is the common part; false when there is none.
+// Intersect is the intersection; false when it is empty.
 func (r Range) Intersect(o Range) (Range, bool) {
 	c := Range{max(r.Start, o.Start), min(r.End, o.End)}
 	return c, c.Start <= c.End
 }
 
-// span is a merged interval and the smallest acceptance time in it.
+// span is a merged interval and the earliest acceptance time in it, Unix nanoseconds.
 type span struct {
 	Range
 	since int64
@@ -38,7 +38,7 @@ type span struct {
 // intervals is a sorted list of ranges that neither touch nor intersect.
 type intervals []span
 
-// touching gives the indexes [i, j) of the spans that intersect r or are adjacent to it.
+// touching returns the indexes [i, j) of the spans that intersect r or are adjacent to it.
 func (s intervals) touching(r Range) (int, int) {
 	i := sort.Search(len(s), func(k int) bool {
 		return s[k].End >= r.Start || s[k].End+1 == r.Start // the first clause covers End == MaxUint64
@@ -55,7 +55,7 @@ func (s intervals) from(seq uint64) int {
 	return sort.Search(len(s), func(k int) bool { return s[k].End >= seq })
 }
 
-// add merges r in.
+// add merges r into the list.
 func (s *intervals) add(r Range, since int64) {
 	i, j := s.touching(r)
 	if i == j {
@@ -64,6 +64,7 @@ func (s *intervals) add(r Range, since int64) {
 	}
 	m := span{Range{min(r.Start, (*s)[i].Start), max(r.End, (*s)[j-1].End)}, since}
 	for _, o := range (*s)[i:j] {
+		// The earliest acceptance in a span closes the gap below it, see Frontier.
 		m.since = min(m.since, o.since)
 	}
 	(*s)[i] = m
@@ -76,7 +77,7 @@ func (s intervals) contains(r Range) bool {
 	return i < len(s) && s[i].Contains(r)
 }
 
-// split gives the parts of r that are covered and those that are not, in order.
+// split returns the parts of r that are covered and those that are not, in order.
 func (s intervals) split(r Range) (covered, missing []Range) {
 	next := r.Start
 	for i := s.from(r.Start); i < len(s) && s[i].Start <= r.End; i++ {
@@ -93,7 +94,7 @@ func (s intervals) split(r Range) (covered, missing []Range) {
 	return covered, append(missing, Range{next, r.End})
 }
 
-// count is the number of covered sequence numbers; it stops at MaxUint64.
+// count is the number of covered sequence numbers; MaxUint64 if it does not fit.
 func (s intervals) count() uint64 {
 	var n uint64
 	for _, o := range s {

@@ -1,19 +1,19 @@
-// Package ledger keeps the accepted identities of one (agent, boot): what is
-// accepted through, what is missing, what overlaps. It is pure: no store, no clock.
+// Package ledger keeps the accepted identities of one (agent, boot): which sequence numbers
+// are accepted, which are missing and which overlap. It is pure: no store, no clock.
 //
-// # What is remembered
+// # What is kept
 //
-// Accepted ranges merge into intervals, so memory follows the number of gaps (32
-// bytes each) and not the number of batches. The identities with the greatest
-// sequence numbers stay known one by one (Window of them), and so do those that
-// overlap (MaxOverlapping of them); all others are folded: only their union is kept.
+// Accepted ranges are merged into intervals, so memory grows with the number of gaps (32
+// bytes each) and not with the number of batches. Two kinds of identities are also kept one
+// by one: those with the greatest sequence numbers (Window of them), and those that overlap
+// (MaxOverlapping of them). All others are folded: only their union is kept.
 //
-// An identity that lies wholly in what is folded is therefore either a repeat or a
-// late overlap, and the ledger alone can't tell. Add answers Covered and changes
-// nothing. A caller that knows that the identity was never added (its derived keys
-// were missing until now) calls AddNew, which reports the overlap. An identity
-// that is only partly covered is new without doubt. A ledger that is built from a
-// listing of all keys, in key order, is exact.
+// An identity that lies wholly in the folded ranges is therefore either a repeat or a late
+// overlap, and the ledger alone can't distinguish the two. Add returns Covered and changes
+// nothing. A caller that knows that the identity was never added (its derived keys were
+// missing until now) calls AddNew, which reports the overlap. An identity that is only
+// partly covered is certainly new. A ledger that is built from a listing of all keys, in key
+// order, is exact.
 package ledger
 
 import (
@@ -24,7 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Bounds of what is known one by one.
+// Bounds of the identities that are kept one by one.
 const (
 	// Window is how many identities, those with the greatest sequence numbers, are not folded.
 	Window = 256
@@ -41,7 +41,7 @@ type Entry struct {
 // Range of the entry.
 func (e Entry) Range() Range { return Range{e.Start, e.End} }
 
-// Claim of the entry, without the boot that all entries of a ledger have in common.
+// Claim of the entry. It leaves out agent and boot, which all entries of a ledger share.
 func (e Entry) Claim() accepted.Claim {
 	return accepted.Claim{Identity: identity.Batch{SeqStart: e.Start, SeqEnd: e.End}, AcceptedAt: e.AcceptedAt}
 }
@@ -50,7 +50,7 @@ func (e Entry) compare(o Entry) int {
 	return cmp.Or(cmp.Compare(e.Start, o.Start), cmp.Compare(e.End, o.End))
 }
 
-// Kind says what Add did.
+// Kind is the effect of an Add.
 type Kind uint8
 
 // Kinds of changes.
@@ -66,7 +66,7 @@ type Change struct {
 	Kind Kind
 	// New are the sequence numbers that no identity covered before.
 	New []Range
-	// Overlap are those that another identity covers too.
+	// Overlap are the numbers that another identity covers as well.
 	Overlap []Range
 }
 
@@ -80,7 +80,7 @@ type Ledger struct {
 	overlaps    intervals // at most MaxOverlapping
 	batches     uint64
 	lastAt      int64
-	dropped     uint64 // overlapping identities or ranges that found no room
+	dropped     uint64 // overlapping identities or ranges beyond MaxOverlapping
 	inexact     bool   // batches is a lower bound
 	window      int    // Window, smaller in tests
 }
@@ -92,8 +92,8 @@ func New(boot identity.Boot) *Ledger { return &Ledger{boot: boot, window: Window
 // first AcceptedAt stays.
 func (l *Ledger) Add(e Entry) Change { return l.add(e, false) }
 
-// AddNew is Add for an identity that is known not to have been added before:
-// where Add would answer Covered, it is counted and its overlap reported.
+// AddNew is Add for an identity that is known not to have been added before: where Add
+// would return Covered, AddNew counts it and reports its overlap.
 func (l *Ledger) AddNew(e Entry) Change { return l.add(e, true) }
 
 func (l *Ledger) add(e Entry, fresh bool) Change {
@@ -113,7 +113,7 @@ func (l *Ledger) add(e Entry, fresh bool) Change {
 		l.lastAt = e.AcceptedAt
 	}
 	if len(c.Overlap) > 0 {
-		l.noteOverlap(e, c.Overlap)
+		l.recordOverlap(e, c.Overlap)
 	}
 	l.all.add(e.Range(), e.AcceptedAt)
 	i, _ := slices.BinarySearchFunc(l.recent, e, Entry.compare)
@@ -122,7 +122,8 @@ func (l *Ledger) add(e Entry, fresh bool) Change {
 	return c
 }
 
-func (l *Ledger) noteOverlap(e Entry, common []Range) {
+// recordOverlap keeps e, the recent identities that it intersects, and the common ranges.
+func (l *Ledger) recordOverlap(e Entry, common []Range) {
 	l.keepOverlapping(e)
 	for _, o := range l.recent {
 		if _, ok := o.Range().Intersect(e.Range()); ok {
@@ -146,6 +147,7 @@ func (l *Ledger) keepOverlapping(e Entry) {
 }
 
 func (l *Ledger) keepOverlap(r Range) {
+	// A range that touches kept ones only extends them, so it needs no room.
 	if i, j := l.overlaps.touching(r); i == j && len(l.overlaps) >= MaxOverlapping {
 		l.dropped++
 		return
@@ -153,7 +155,7 @@ func (l *Ledger) keepOverlap(r Range) {
 	l.overlaps.add(r, 0)
 }
 
-// fold forgets the identities with the smallest sequence numbers but for their union.
+// fold removes the recent identities with the smallest sequence numbers and keeps only their union.
 func (l *Ledger) fold() {
 	n := len(l.recent) - l.window
 	if n <= 0 {
@@ -165,8 +167,8 @@ func (l *Ledger) fold() {
 	l.recent = slices.Delete(l.recent, 0, n)
 }
 
-// Has reports whether the identity is known one by one. False says nothing about
-// an identity that lies in what is folded.
+// Has reports whether the identity is one of those kept one by one. False says nothing about
+// an identity that lies in the folded ranges.
 func (l *Ledger) Has(start, end uint64) bool {
 	e := Entry{Start: start, End: end}
 	_, ok := slices.BinarySearchFunc(l.recent, e, Entry.compare)
@@ -176,8 +178,8 @@ func (l *Ledger) Has(start, end uint64) bool {
 	return ok
 }
 
-// Seen reports whether the identity is known, or lies wholly in what is folded:
-// whether Add would change nothing.
+// Seen reports whether Add would change nothing: the identity is kept one by one, or lies
+// wholly in the folded ranges.
 func (l *Ledger) Seen(start, end uint64) bool {
 	return l.Has(start, end) || l.folded.contains(Range{start, end})
 }

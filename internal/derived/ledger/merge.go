@@ -1,14 +1,13 @@
 package ledger
 
-// Merge adds what o knows and l does not: for a snapshot that another process
-// wrote. The union of sequence numbers is exact. BatchCount is exact when all that
-// either side folded was known to the other, else a lower bound (Exact says so).
-// It reports whether l changed.
+// Merge adds to l what only o has; o may be a snapshot of another process. The union of
+// sequence numbers is exact. BatchCount is exact if each side has seen everything that the
+// other folded, else it is a lower bound (see Exact). It reports whether l changed.
 func (l *Ledger) Merge(o *Ledger) bool {
 	if o.batches <= l.batches {
 		return l.Rebase(o)
 	}
-	// The side that has counted more is the better base.
+	// Start from the side that counted more: its folded ranges can't be counted from outside.
 	mine := l.Clone()
 	*l = *o.Clone()
 	l.boot = mine.boot
@@ -16,7 +15,7 @@ func (l *Ledger) Merge(o *Ledger) bool {
 	return true
 }
 
-// Rebase adds to l, which was just built from a listing, what o has learned since.
+// Rebase adds to l, which was just built from a listing, what o learned during the listing.
 // It reports whether l changed.
 func (l *Ledger) Rebase(o *Ledger) bool {
 	changed := false
@@ -26,6 +25,7 @@ func (l *Ledger) Rebase(o *Ledger) bool {
 		}
 	}
 	for _, s := range o.folded {
+		// How many batches o folded into the missing ranges is not known, so the count is a lower bound.
 		_, missing := l.all.split(s.Range)
 		for _, m := range missing {
 			l.all.add(m, s.since)

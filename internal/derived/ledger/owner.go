@@ -4,9 +4,9 @@ import (
 	"math"
 )
 
-// Own gives the sub-ranges of e that count for e, where others are the identities
-// that may intersect it: each sequence number counts for the one whose claim
-// wins over all others. An entry equal in range to e is e itself and ignored.
+// Own returns the sub-ranges of e that count for e. others are the identities that may
+// intersect it: each sequence number counts for the identity whose claim wins over all
+// others. An entry with the same range is e itself and ignored.
 func Own(e Entry, others []Entry) []Range {
 	var lost intervals
 	for _, o := range others {
@@ -21,11 +21,11 @@ func Own(e Entry, others []Entry) []Range {
 	return mine
 }
 
-// Own gives the sub-ranges of e that count for e, by what the ledger knows.
+// Own returns the sub-ranges of e that count for e, as far as the ledger knows.
 //
-// Exact is false where e intersects folded identities. Those are taken to have been
-// accepted before e, unless e itself is known and may be one of them. The exact
-// answer needs their manifests: list the boot's keys and use the function Own.
+// exact is false if e intersects folded identities. Those are assumed to have been accepted
+// before e, unless e is kept itself and may be one of them. The exact answer needs their
+// manifests: list the boot's keys and call the function Own.
 func (l *Ledger) Own(e Entry) (mine []Range, exact bool) {
 	var others []Entry
 	for _, list := range [][]Entry{l.recent, l.overlapping} {
@@ -39,7 +39,7 @@ func (l *Ledger) Own(e Entry) (mine []Range, exact bool) {
 	forgotten, _ := l.folded.split(e.Range())
 	if !l.Has(e.Start, e.End) {
 		for _, r := range forgotten {
-			// MinInt64 is before every e, whatever its time.
+			// With the smallest time this entry wins over e in any case.
 			others = append(others, Entry{Start: r.Start, End: r.End, AcceptedAt: math.MinInt64})
 		}
 		if l.folded.contains(e.Range()) {

@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// SnapshotKind is the kind of a ledger's snapshot: about 400,000 gaps fit.
+// SnapshotKind is the kind of a ledger's snapshot. Its bound has room for about 400,000 gaps.
 var SnapshotKind = record.Kind{Schema: "lightmetrics.ledger.v1", Title: "ledger snapshot", MaxBytes: 32 << 20}
 
 type snapshot struct {
@@ -37,6 +37,7 @@ func (t triple) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "[%d,%d,%d]", t.start, t.end, t.at), nil
 }
 
+// UnmarshalJSON reads the numbers as text first, because one list has unsigned and signed ones.
 func (t *triple) UnmarshalJSON(b []byte) error {
 	var raw []json.Number
 	if err := json.Unmarshal(b, &raw); err != nil {
@@ -102,7 +103,7 @@ func parse(b []byte) (*Ledger, error) {
 	return l, l.check()
 }
 
-// check refuses parts that do not fit together.
+// check refuses a snapshot whose parts contradict each other, which the merging code does not expect.
 func (l *Ledger) check() error {
 	union := slices.Clone(l.folded)
 	for _, e := range l.recent {

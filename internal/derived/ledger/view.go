@@ -6,7 +6,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Boot that the ledger is of.
+// Boot is the boot whose identities the ledger has.
 func (l *Ledger) Boot() identity.Boot { return l.boot }
 
 // Empty reports whether nothing was added.
@@ -15,12 +15,12 @@ func (l *Ledger) Empty() bool { return len(l.all) == 0 }
 // BatchCount is the number of accepted identities.
 func (l *Ledger) BatchCount() uint64 { return l.batches }
 
-// Exact reports whether BatchCount is exact. It is a lower bound after a Merge of
-// two ledgers that had each folded what the other never saw, until a rebuild.
+// Exact reports whether BatchCount is exact. After a Merge with a ledger that had folded
+// ranges which l never saw, it is a lower bound until the ledger is rebuilt.
 func (l *Ledger) Exact() bool { return !l.inexact }
 
-// RecordCount is the number of distinct accepted sequence numbers; MaxUint64 stands
-// for every count that does not fit.
+// RecordCount is the number of distinct accepted sequence numbers; MaxUint64 if it does not
+// fit.
 func (l *Ledger) RecordCount() uint64 { return l.all.count() }
 
 // FirstSeq is the smallest accepted sequence number; false when empty.
@@ -94,11 +94,11 @@ func (l *Ledger) Intervals() []Range { return l.all.ranges(0) }
 // at most limit; limit <= 0 is all that are kept.
 func (l *Ledger) Overlaps(limit int) []Range { return l.overlaps.ranges(limit) }
 
-// Overlapping are the identities that are known to overlap others, by (Start, End).
-// Identities that were folded before their overlap was seen are not among them.
+// Overlapping are the identities that are known to overlap others, sorted by (Start, End).
+// Identities that were folded before their overlap was seen are missing.
 func (l *Ledger) Overlapping() []Entry { return slices.Clone(l.overlapping) }
 
-// OverlapsDropped counts overlapping identities and ranges that found no room.
+// OverlapsDropped counts the overlapping identities and ranges beyond MaxOverlapping, which were not kept.
 func (l *Ledger) OverlapsDropped() uint64 { return l.dropped }
 
 func (s intervals) ranges(limit int) []Range {

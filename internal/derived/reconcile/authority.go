@@ -7,8 +7,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 )
 
-// authority is the id that manifests must carry: the configured one, else the
-// store's own record, which never changes once it is there. Empty while the store has none.
+// authority returns the id that manifests must carry: the configured one, else that of the
+// store's record, which never changes once it exists. It is empty while the store has no record.
 func (r *Reconciler) authority(ctx context.Context) (string, error) {
 	if r.AuthorityID != "" {
 		return r.AuthorityID, nil
@@ -27,8 +27,8 @@ func (r *Reconciler) authority(ctx context.Context) (string, error) {
 	return id, nil
 }
 
-// CheckAuthority compares the configured authority with the store's own record. It
-// gives *accept.AuthorityError when they differ; a store without a record is well.
+// CheckAuthority compares the configured authority with the store's own record. It returns
+// *accept.AuthorityError if they differ; a store without a record is no error.
 func (r *Reconciler) CheckAuthority(ctx context.Context) error {
 	if r.AuthorityID == "" {
 		_, err := r.authority(ctx)

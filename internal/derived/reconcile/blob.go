@@ -10,9 +10,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// checkBlob looks for a generation whose bytes hash to d, first under key. size is
-// the frame's length, 0 when it is not known. An error means that the store could
-// not be asked; cause is empty when the blob is well.
+// checkBlob searches for a generation whose bytes hash to d, first under key. size is the
+// frame's length in bytes, 0 if unknown. The cause is empty if there is one. An error means
+// that the store did not answer, so nothing is known.
 func (r *Reconciler) checkBlob(ctx context.Context, key string, d identity.Digest, size uint64) (Cause, string, error) {
 	cause, detail, err := r.checkGeneration(ctx, key, d, size)
 	if err != nil || cause == "" {
@@ -23,7 +23,7 @@ func (r *Reconciler) checkBlob(ctx context.Context, key string, d identity.Diges
 			return cause, detail, err
 		}
 		if _, _, err := layout.ParseBlob(o.Key); err != nil || o.Key == key {
-			continue // not a generation, or looked at already
+			continue // not a generation, or checked above
 		}
 		c, text, err := r.checkGeneration(ctx, o.Key, d, size)
 		switch {
@@ -32,6 +32,7 @@ func (r *Reconciler) checkBlob(ctx context.Context, key string, d identity.Diges
 		case c == "":
 			return "", "", nil
 		case c == CauseCorrupt:
+			// A damaged generation tells an operator more than a missing one.
 			cause, detail = c, text
 		}
 	}

@@ -13,15 +13,15 @@ import (
 // CheckpointKind is the kind of the checkpoint.
 var CheckpointKind = record.Kind{Schema: "lightmetrics.reconcile_checkpoint.v1", Title: "reconcile checkpoint", MaxBytes: 4 << 10}
 
-// checkpointTries bounds how often a lost race is run again; each loss means that
-// another reconciler moved it forward.
+// checkpointTries bounds the attempts after lost races; each loss means that another
+// reconciler moved the checkpoint forward.
 const checkpointTries = 8
 
 type checkpoint struct {
 	Through int64 `json:"scanned_through_unix_ns"`
 }
 
-// ParseCheckpoint gives the time that a checkpoint says; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+// ParseCheckpoint returns the time in a checkpoint, Unix nanoseconds; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseCheckpoint(b []byte) (int64, error) {
 	var c checkpoint
 	err := CheckpointKind.Unmarshal(b, &c)
@@ -34,8 +34,8 @@ func ParseCheckpoint(b []byte) (int64, error) {
 // MarshalCheckpoint writes the canonical JSON of a checkpoint.
 func MarshalCheckpoint(through int64) []byte { return CheckpointKind.Marshal(checkpoint{through}) }
 
-// ReadCheckpoint gives the time (Unix nanoseconds) up to which accepted-by-time was
-// scanned; 0 when there is none yet. A checkpoint that can't be read is record.ErrCorrupt.
+// ReadCheckpoint returns the time (Unix nanoseconds) up to which accepted-by-time was
+// scanned; 0 if there is no checkpoint yet. A checkpoint that can't be read is record.ErrCorrupt.
 func (r *Reconciler) ReadCheckpoint(ctx context.Context) (int64, error) {
 	c, _, err := r.readCheckpoint(ctx)
 	return c, err
@@ -46,7 +46,7 @@ func (r *Reconciler) readCheckpoint(ctx context.Context) (int64, string, error) 
 	if errors.Is(err, objstore.ErrNotFound) {
 		return 0, "", nil
 	}
-	if record.Unreadable(err) && info.ETag == "" { // not even its bytes: its ETag lets it be replaced
+	if record.Unreadable(err) && info.ETag == "" { // its bytes can't be read either; the ETag is needed to replace it
 		head, herr := r.Store.Head(ctx, layout.CheckpointKey)
 		if herr != nil {
 			return 0, "", herr
@@ -56,13 +56,15 @@ func (r *Reconciler) readCheckpoint(ctx context.Context) (int64, string, error) 
 	return c, info.ETag, err
 }
 
-// AdvanceCheckpoint moves the checkpoint forward to through, never back, and gives
-// where it stands. A lost race is run again from what the winner wrote.
+// AdvanceCheckpoint moves the checkpoint forward to through, never back, and returns its
+// value. After a lost race it starts again from the winner's value.
 func (r *Reconciler) AdvanceCheckpoint(ctx context.Context, through int64) (int64, error) {
 	body := MarshalCheckpoint(through)
 	opts := objstore.PutOptions{ContentType: "application/json"}
 	for range checkpointTries {
 		now, etag, err := r.readCheckpoint(ctx)
+		// A corrupt checkpoint is replaced: it only says where a scan may start. One of a newer release
+		// is kept.
 		if err != nil && !errors.Is(err, record.ErrCorrupt) {
 			return 0, err
 		}

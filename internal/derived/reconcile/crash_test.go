@@ -93,7 +93,7 @@ func TestCrashMatrix(t *testing.T) {
 	pass := func(s objstore.Store) error {
 		r := newCore(s)
 		for _, key := range []string{layout.Accepted(id), layout.Quarantine(id, c.SubmittedSHA256)} {
-			for _, o := range []Options{{}, {Look: true, Recheck: true}} {
+			for _, o := range []Options{{}, {HeadFirst: true, Recheck: true}} {
 				if _, err := r.Reconcile(ctx, key, o); err != nil {
 					return err
 				}

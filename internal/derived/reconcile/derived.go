@@ -18,8 +18,8 @@ var (
 	QuarantineByBlobKind = record.Kind{Schema: "lightmetrics.quarantine_by_blob.v1", Title: "reference of a blob to its quarantine record", MaxBytes: accept.MaxRecordBytes}
 )
 
-// Derived is one object that follows from a manifest. Key and Body are functions of
-// the manifest alone, so that whoever writes it first writes the same.
+// Derived is one object that is derived from a manifest. Key and Body depend only on the
+// manifest, so all reconcilers write the same bytes.
 type Derived struct {
 	Kind Kind
 	Key  string
@@ -36,7 +36,7 @@ type reference struct {
 	ObservedAtNS int64           `json:"observed_at_unix_ns,omitempty"`
 }
 
-// DerivedOf lists what follows from an identity manifest, in the order of writing. body is
+// DerivedOf lists the objects that are derived from an identity manifest, in the order of writing. body is
 // the manifest as it is stored.
 func DerivedOf(m accept.Manifest, body []byte) []Derived {
 	at := m.AcceptedTime()
@@ -58,9 +58,10 @@ func derivedOfConflict(c accept.ConflictRecord, key string) []Derived {
 	})}}
 }
 
+// derive creates the objects of ds that are missing, in order.
 func (r *Reconciler) derive(ctx context.Context, res *Result, ds []Derived, o Options) error {
 	for _, d := range ds {
-		if o.Look {
+		if o.HeadFirst {
 			_, err := r.Store.Head(ctx, d.Key)
 			if err == nil {
 				continue
@@ -74,7 +75,7 @@ func (r *Reconciler) derive(ctx context.Context, res *Result, ds []Derived, o Op
 		case err == nil:
 			res.Created = append(res.Created, d.Kind)
 		case !errors.Is(err, objstore.ErrExists):
-			return err // unknown and conflict too: the whole pass is done again
+			return err // also for unknown and conflict: the caller repeats the whole pass
 		}
 	}
 	return nil

@@ -48,7 +48,7 @@ func TestDerivedWritesThatFail(t *testing.T) {
 			s := newStore()
 			m := acceptBatch(t, s, batch(0, 9))
 			f := &failing{Store: s, at: at}
-			_, err := newCore(f).Reconcile(context.Background(), layout.Accepted(m.Identity), Options{Look: look})
+			_, err := newCore(f).Reconcile(context.Background(), layout.Accepted(m.Identity), Options{HeadFirst: look})
 			if err == nil {
 				if f.n >= at {
 					t.Errorf("look %v: request %d has failed, and the pass is done", look, at)

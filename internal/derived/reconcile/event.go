@@ -27,10 +27,10 @@ type s3Event struct {
 	} `json:"Records"`
 }
 
-// ParseEvent reads S3 event JSON and gives the keys of created manifests (identity
-// manifests and quarantine records), without prefix, and how many records were of
-// no interest: other events, other prefixes, other keys. A message without records,
-// such as S3's test event, has none.
+// ParseEvent parses S3 event JSON. It returns the keys of created manifests (identity
+// manifests and quarantine records), without prefix, and the number of other records:
+// other events, prefixes or keys. A message without records, such as S3's test event, has
+// no keys.
 func ParseEvent(body []byte, prefix string) (keys []string, ignored int, err error) {
 	var e s3Event
 	if err := json.Unmarshal(body, &e); err != nil {
@@ -52,7 +52,7 @@ func ParseEvent(body []byte, prefix string) (keys []string, ignored int, err err
 	return keys, ignored, nil
 }
 
-// IsManifestKey reports whether Reconcile knows what to do with key.
+// IsManifestKey reports whether key is one that Reconcile accepts: of an identity manifest or a quarantine record.
 func IsManifestKey(key string) bool {
 	if _, err := layout.ParseAccepted(key); err == nil {
 		return true

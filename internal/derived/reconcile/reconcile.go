@@ -1,7 +1,7 @@
-// Package reconcile brings the derived state of one manifest to where it must be:
-// look, compare, repair. Every step is harmless to repeat, in any order of
-// manifests, by any number of reconcilers at once. The order of the writes and the
-// reasons are in docs/protocol/reconcile.md.
+// Package reconcile writes the derived state of one manifest: it reads the manifest,
+// compares, and creates what is missing. Every step may be repeated, in any order of
+// manifests, by any number of concurrent reconcilers. docs/protocol/reconcile.md has the
+// order of the writes and the reasons.
 //
 // The package starts no goroutines and reads no clock of its own.
 package reconcile
@@ -20,7 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// ErrUnknownKey: the key is neither an identity manifest's nor a quarantine record's.
+// ErrUnknownKey says that the key is neither that of an identity manifest nor that of a quarantine record.
 var ErrUnknownKey = errors.New("not a key of a manifest")
 
 // Kind names a derived key.
@@ -30,24 +30,24 @@ type Kind string
 const (
 	AcceptedByBlob   Kind = "accepted_by_blob"
 	RawBlobByTime    Kind = "raw_blob_by_time"
-	AcceptedByTime   Kind = "accepted_by_time" // last: where it is, the others are
+	AcceptedByTime   Kind = "accepted_by_time" // last: where it exists, so do the others
 	QuarantineByBlob Kind = "quarantine_by_blob"
 )
 
 // Kinds lists all of them.
 func Kinds() []Kind { return []Kind{AcceptedByBlob, RawBlobByTime, AcceptedByTime, QuarantineByBlob} }
 
-// Reconciler does the work. All fields but Store and Now are optional.
+// Reconciler reconciles manifests of one store. All fields except Store and Now are optional.
 type Reconciler struct {
 	Store objstore.Store
-	// AuthorityID that manifests must carry; empty takes the store's own.
+	// AuthorityID that manifests must carry; empty means that of the store's record.
 	AuthorityID string
 	// Now stamps repair records.
 	Now func() time.Time
 	// ID names this reconciler in repair records.
 	ID string
-	// Removed says whether an operator removed the batch's frame on purpose; it is asked
-	// after the frame was found missing. Nil is never.
+	// Removed reports whether the batch's frame was removed on purpose; it is called after
+	// the frame was found missing. Nil means never.
 	Removed func(ctx context.Context, id identity.Batch) (bool, error)
 
 	own atomic.Pointer[string] // the store's authority record, once read
@@ -55,14 +55,14 @@ type Reconciler struct {
 
 // Options of one pass.
 type Options struct {
-	// Look heads each derived key before it creates it: cheaper where most are
-	// there already (audits). Without it the conditional create is the look.
-	Look bool
-	// Recheck says that a repair record is open for this manifest: remove it if all is well.
+	// HeadFirst sends a HEAD for each derived key before it creates it, which is cheaper
+	// where most exist already (audits). Without it the conditional create finds out.
+	HeadFirst bool
+	// Recheck says that a repair record exists for this manifest: remove it if the blob is fine.
 	Recheck bool
 }
 
-// Result of one pass that ended.
+// Result of one pass that was completed.
 type Result struct {
 	Key   string
 	Bytes []byte
@@ -72,11 +72,11 @@ type Result struct {
 	Conflict *accept.ConflictRecord
 	// Created are the derived keys that this pass wrote.
 	Created []Kind
-	// Cause is what is wrong and stands in the repair record; empty when all is well.
+	// Cause is the fault, as in the repair record; empty if there is none.
 	Cause Cause
-	// Removed: the frame is gone, as an operator ordered. All is well.
+	// Removed: the frame was removed on purpose, which is no fault.
 	Removed bool
-	// Opened: the repair record was not there before. Healed: it was removed.
+	// Opened: this pass created the repair record. Healed: it removed one.
 	Opened, Healed bool
 }
 
@@ -90,10 +90,10 @@ func (r Result) WasCreated(k Kind) bool {
 	return false
 }
 
-// Reconcile reads the manifest under key (an identity manifest or a quarantine
-// record) and repairs what is derived from it. What is wrong with the manifest or
-// its blob is in the Result. An error means that the pass did not end: it wraps an
-// objstore sentinel or ErrUnknownKey; objstore.ErrNotFound says that there is no such manifest.
+// Reconcile reads the manifest under key (an identity manifest or a quarantine record) and
+// creates what is missing of its derived state. A fault of the manifest or its blob is in
+// the Result. An error means that the pass was not completed: it wraps an error of objstore
+// or ErrUnknownKey; objstore.ErrNotFound says that there is no such manifest.
 func (r *Reconciler) Reconcile(ctx context.Context, key string, o Options) (Result, error) {
 	if id, err := layout.ParseAccepted(key); err == nil {
 		return r.accepted(ctx, key, id, o)
@@ -127,7 +127,7 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 		rec.cause, rec.detail = CauseForeign, fmt.Sprintf("authority %q, want %q", m.AuthorityID, authority)
 	}
 	if rec.cause != "" {
-		// Nothing is derived from what can't be trusted.
+		// Nothing is derived from a manifest that can't be trusted: derived keys are never removed.
 		return res, r.updateRepairRecord(ctx, &res, rec, o)
 	}
 	res.Bytes, res.Manifest = body, &m
@@ -135,6 +135,8 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 	if rec.cause, rec.detail, err = r.checkBlob(ctx, m.RawBlobKey, m.FrameSHA256, m.FrameBytes); err != nil {
 		return res, err
 	}
+	// A frame is logged as removed before it is deleted, so this question comes after the blob was
+	// found missing, or both could miss a removal that happens in between.
 	if rec.cause != "" && r.Removed != nil {
 		if res.Removed, err = r.Removed(ctx, id); err != nil {
 			return res, err
@@ -143,7 +145,8 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 			rec.cause, rec.detail = "", ""
 		}
 	}
-	// Before the derived keys: where accepted-by-time is, the blob was looked at.
+	// The repair record comes before the derived keys. So where accepted-by-time exists, the
+	// blob was checked, and a fault of it is on record.
 	if err := r.updateRepairRecord(ctx, &res, rec, o); err != nil {
 		return res, err
 	}
@@ -186,7 +189,7 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 	return res, r.derive(ctx, &res, derivedOfConflict(c, key), o)
 }
 
-// causeOf says what is wrong with a record that does not parse.
+// causeOf returns the cause for a record that does not parse.
 func causeOf(err error) Cause {
 	if errors.Is(err, record.ErrNewerVersion) {
 		return CauseNewer
@@ -194,7 +197,7 @@ func causeOf(err error) Cause {
 	return CauseBadManifest
 }
 
-// read gets a record; objstore.Unreadable when it is too long to be one, or damaged.
+// read reads a record. The error is objstore.Unreadable if it is damaged or too long to be a record.
 func (r *Reconciler) read(ctx context.Context, key string) ([]byte, error) {
 	body, _, err := r.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	return body, err

@@ -44,7 +44,7 @@ func TestDerivedKeys(t *testing.T) {
 		t.Errorf("accepted-by-time is not the manifest: %s", got)
 	}
 	for _, look := range []bool{false, true} {
-		res, err = r.Reconcile(ctx, layout.Accepted(m.Identity), Options{Look: look})
+		res, err = r.Reconcile(ctx, layout.Accepted(m.Identity), Options{HeadFirst: look})
 		must(t, err)
 		if len(res.Created) != 0 {
 			t.Errorf("a repeat wrote %v", res.Created)
@@ -64,7 +64,7 @@ func TestMissingKeyIsRepaired(t *testing.T) {
 	want := derivedState(t, s)
 	for _, d := range DerivedOf(m, m.Marshal()) {
 		must(t, s.Delete(ctx, d.Key))
-		res, err := r.Reconcile(ctx, layout.Accepted(m.Identity), Options{Look: true})
+		res, err := r.Reconcile(ctx, layout.Accepted(m.Identity), Options{HeadFirst: true})
 		must(t, err)
 		if diff := cmp.Diff([]Kind{d.Kind}, res.Created); diff != "" {
 			t.Error(diff)

@@ -12,14 +12,14 @@ import (
 // RepairKind is the kind of the repair record.
 var RepairKind = record.Kind{Schema: "lightmetrics.repair.v1", Title: "repair record", MaxBytes: 16 << 10}
 
-// Cause is what is wrong with a manifest or its blob.
+// Cause is a fault of a manifest or its blob.
 type Cause string
 
 // Causes.
 const (
-	CauseMissing     Cause = "missing_blob"      // no generation is there
-	CauseCorrupt     Cause = "corrupt_blob"      // generations are there, but none has the frame's hash
-	CauseBadManifest Cause = "bad_manifest"      // the record can't be read, or stands under another's key
+	CauseMissing     Cause = "missing_blob"      // the frame has no generation
+	CauseCorrupt     Cause = "corrupt_blob"      // there are generations, but none has the frame's hash
+	CauseBadManifest Cause = "bad_manifest"      // the record can't be read, or is under the key of another identity
 	CauseForeign     Cause = "foreign_authority" // the record belongs to another acceptance authority
 	CauseNewer       Cause = "newer_release"     // the record is of a newer release, and nothing is wrong with it
 )
@@ -29,7 +29,7 @@ func Causes() []Cause {
 	return []Cause{CauseMissing, CauseCorrupt, CauseBadManifest, CauseForeign, CauseNewer}
 }
 
-// RepairRecord is what an operator sees under repair/v1/ while something is wrong.
+// RepairRecord exists under repair/v1/ while a manifest or its blob has a fault; operators read it.
 type RepairRecord struct {
 	ManifestKey string          `json:"manifest_key"`
 	Cause       Cause           `json:"cause"`
@@ -55,10 +55,12 @@ type repair struct {
 	blobKey          string
 }
 
-// settle opens, keeps, corrects or removes the repair record.
+// updateRepairRecord creates, keeps, corrects or removes the repair record.
 func (r *Reconciler) updateRepairRecord(ctx context.Context, res *Result, p repair, o Options) error {
 	res.Cause = p.cause
 	if p.cause == "" {
+		// Without an open record there is nothing to remove. A DELETE for each manifest would be the
+		// most expensive request of an audit.
 		if !o.Recheck {
 			return nil
 		}
@@ -83,11 +85,11 @@ func (r *Reconciler) updateRepairRecord(ctx context.Context, res *Result, p repa
 	return r.correct(ctx, p.key, rec)
 }
 
-// correct brings an existing record to the cause of now and keeps its first-seen time.
+// correct updates an existing record to the present cause and keeps its first-seen time.
 func (r *Reconciler) correct(ctx context.Context, key string, rec RepairRecord) error {
 	old, info, err := record.Read(ctx, r.Store, key, RepairKind, ParseRepair)
 	if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, record.ErrNewerVersion) {
-		return nil // healed by another reconciler since, and the next pass reads again; or that one's to correct
+		return nil // removed by another reconciler, and the next pass checks again; or a newer release keeps it
 	}
 	if err != nil && !record.Unreadable(err) {
 		return err

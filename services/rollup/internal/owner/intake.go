@@ -160,12 +160,12 @@ func (f *Follower) deferred(key string, err error) error {
 }
 
 // Deferred is the number of segments that can't be taken now.
-func (f *Follower) Deferred() int { return f.reader.Aside() }
+func (f *Follower) Deferred() int { return f.reader.Deferred() }
 
 // Complete reports whether every batch that waits in the intake is known to be pending: nothing
 // is being scanned, deferred, evicted or unusable.
 func (f *Follower) Complete() bool {
-	return f.rescan == nil && f.unusable == 0 && f.backlog.Evicted() == 0 && f.reader.Aside() == 0
+	return f.rescan == nil && f.unusable == 0 && f.backlog.Evicted() == 0 && f.reader.Deferred() == 0
 }
 
 // ClockWentBack keeps the next rescan from waiting for where the clock was.
