@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service"
 )
 
-// Command is the object store as a command.
+// Command gives the object store as a command.
 func Command() *cobra.Command {
 	return service.Command(service.Spec[Config]{
 		Name:    "objectstore",
@@ -34,15 +34,15 @@ func Command() *cobra.Command {
 }
 
 const (
-	// gcPercent lets the heap grow to this multiple while it is far from the memory limit:
-	// little is alive in a store, and it would collect many times a second.
+	// gcPercent lets the heap grow to five times its live size while it is far from the memory
+	// limit. Little is alive in a store, so with the default it would collect many times a second.
 	gcPercent = 400
-	// processMemory is what a store needs besides bodies: code, connections, and the
-	// garbage that waits for its collection. The index has memory of its own.
+	// processMemory, bytes, is what a store needs besides bodies: code, connections, and garbage that
+	// was not collected yet. The index bounds its own memory.
 	processMemory = 96 << 20
 )
 
-// limitMemory sets how the garbage collector works, unless the environment does.
+// limitMemory sets the garbage collector's goals, unless the environment sets them.
 func limitMemory(c Config) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

@@ -15,7 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
 )
 
-// User may send requests. There are no users but those that are configured.
+// User is somebody who may send requests. There are only the configured users.
 type User struct {
 	Name        string        `koanf:"name"`
 	AccessKeyID string        `koanf:"access_key_id"`
@@ -26,9 +26,10 @@ type User struct {
 	Policy string `koanf:"policy"`
 }
 
-// Webhook gets the events of objects.
+// Webhook is a URL to which the events of objects are posted.
 type Webhook struct {
-	// Name keeps the position in the log; another name begins anew. Default: made of the URL.
+	// Name identifies the stored position in the log; a new name starts at the end of the log.
+	// Default: the URL.
 	Name string `koanf:"name"`
 	URL  string `koanf:"url"`
 	// Bucket and Prefix select keys; empty is all.
@@ -46,7 +47,7 @@ type Webhook struct {
 
 // Config of the object store.
 type Config struct {
-	Listen      string `koanf:"listen" help:"host:port of the S3 face" check:"listen"`
+	Listen      string `koanf:"listen" help:"host:port of the S3 API" check:"listen"`
 	AdminListen string `koanf:"admin_listen" help:"host:port of metrics and health; empty turns them off" check:"listen"`
 	// AdminHosts are for a proxy on this machine that passes its own name on.
 	AdminHosts    []string `koanf:"admin_hosts" help:"names under which the admin address takes requests: on loopback beside its own names, elsewhere instead of all; IP addresses always are" needs:"admin_listen"`
@@ -57,19 +58,19 @@ type Config struct {
 	Domain string `koanf:"domain" help:"host <bucket>.<domain> addresses a bucket; empty: path-style only"`
 
 	Users    []User    `koanf:"users" help:"list in the file: name, access_key_id, secret, policy"`
-	Buckets  []string  `koanf:"buckets" help:"buckets that are made at start"`
+	Buckets  []string  `koanf:"buckets" help:"buckets that are created at start"`
 	Webhooks []Webhook `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization, tls"`
 
 	MaxObject        config.Bytes  `koanf:"max_object" help:"largest body of one PUT"`
 	InlineObject     config.Bytes  `koanf:"inline_object" help:"largest body that is kept in the log; larger ones get a file; at most 4MiB"`
 	Segment          config.Bytes  `koanf:"segment" help:"length at which a log segment is closed"`
 	Reserve          config.Bytes  `koanf:"reserve" help:"disk that is kept for deletes, reclaiming and the index when the disk is full; 0: none"`
-	MaxRequests      int           `koanf:"max_requests" help:"requests at the same time; more are told SlowDown"`
-	MaxInFlight      config.Bytes  `koanf:"max_in_flight" help:"memory for bodies on their way"`
+	MaxRequests      int           `koanf:"max_requests" help:"requests at the same time; more are answered with SlowDown"`
+	MaxInFlight      config.Bytes  `koanf:"max_in_flight" help:"memory for bodies that are being received"`
 	BodyIdle         time.Duration `koanf:"body_idle_timeout" help:"how long a client may take for the next piece of a body"`
 	Drain            time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
 	ReclaimBelow     float64       `koanf:"reclaim_below" help:"a segment is rewritten when a smaller fraction of it is in use; 0 turns it off"`
-	ReclaimInterval  time.Duration `koanf:"reclaim_interval" help:"time between looks for such segments" needs:"reclaim_below"`
+	ReclaimInterval  time.Duration `koanf:"reclaim_interval" help:"time between two scans for such segments" needs:"reclaim_below"`
 	EncryptedAtRest  bool          `koanf:"encrypted_at_rest" help:"the file system below dir encrypts: writes that ask for server-side encryption AES256 are served"`
 	IfMatchAbsent412 bool          `koanf:"if_match_absent_412" help:"answer If-Match on an absent key with 412 instead of 404 as AWS does"`
 	WebhookBacklog   config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted" needs:"webhooks"`
@@ -89,7 +90,7 @@ func DefaultConfig() Config {
 const (
 	minSecret  = 8
 	minSegment = 64 << 10
-	// minReserve has room for a flush of the index.
+	// minReserve has space for a flush of the index.
 	minReserve = 16 << 20
 )
 

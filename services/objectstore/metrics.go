@@ -23,11 +23,11 @@ type metrics struct {
 	reclaimed    prometheus.Counter
 	slowBodies   prometheus.Counter
 
-	engine atomic.Pointer[engine.Engine] // another one after the index was built again
-	fsyncs atomic.Int64                  // of the engines before it
+	engine atomic.Pointer[engine.Engine] // replaced after a rebuild of the index
+	fsyncs atomic.Int64                  // of the engines before the present one
 }
 
-// stats are those of the open engine; none while the index is built again.
+// stats are those of the open engine; zero while the index is rebuilt.
 func (m *metrics) stats() (s engine.Stats) {
 	if e := m.engine.Load(); e != nil {
 		s = e.Stats()
@@ -110,7 +110,8 @@ func (m *metrics) request(op string, status int, took time.Duration) {
 	m.seconds.WithLabelValues(op).Observe(took.Seconds())
 }
 
-// hook begins the counters of a webhook at 0, so that alerts see the first of anything.
+// hook creates the counters of a webhook with 0, so that the increase from none to one is visible
+// to alert rules.
 func (m *metrics) hook(name string) {
 	for _, outcome := range []string{"taken", "failed"} {
 		m.webhookPosts.WithLabelValues(name, outcome)

@@ -12,16 +12,16 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 
-// Verified is what a check has read, and what of it is damaged.
+// Verified is the result of a check.
 type Verified = engine.Verified
 
-// Repaired is what a repair has done.
+// Repaired is the result of a repair.
 type Repaired = engine.Repaired
 
 // ErrLocked: a process has the directory open.
 var ErrLocked = vfs.ErrLocked
 
-// Check reads everything in the directory of a store that is not running, and changes nothing.
+// Check reads everything in the directory of a store that is not running. It changes nothing.
 func Check(ctx context.Context, dir string, log *slog.Logger) (Verified, error) {
 	if err := isStore(dir); err != nil {
 		return Verified{}, err
@@ -33,8 +33,8 @@ func Check(ctx context.Context, dir string, log *slog.Logger) (Verified, error) 
 	return v, nil
 }
 
-// Repair takes what is damaged out of the directory of a store that is not running. No
-// byte is deleted: damaged files are moved to quarantine/ in the directory.
+// Repair moves what is damaged out of the directory of a store that is not running. No byte is
+// deleted: damaged files go to quarantine/ in the directory.
 func Repair(ctx context.Context, dir string, log *slog.Logger) (r Repaired, err error) {
 	if err := isStore(dir); err != nil {
 		return r, err
@@ -43,6 +43,7 @@ func Repair(ctx context.Context, dir string, log *slog.Logger) (r Repaired, err 
 	if err != nil {
 		return r, fmt.Errorf("repair: %w", err)
 	}
+	// The committer must run until Repair has returned, also when ctx ends in between.
 	rctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- eng.Run(rctx) }()
@@ -54,7 +55,7 @@ func Repair(ctx context.Context, dir string, log *slog.Logger) (r Repaired, err 
 	return r, nil
 }
 
-// isStore refuses a directory that holds no store: opening it would make one.
+// isStore refuses a directory that holds no store: opening it would create one.
 func isStore(dir string) error {
 	if st, err := os.Stat(filepath.Join(dir, "log")); err != nil || !st.IsDir() {
 		return fmt.Errorf("%s is not the directory of an object store: it has no log/", dir)

@@ -21,10 +21,10 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
 )
 
-// Deps are what the service takes from around it.
+// Deps are what the service needs from its process.
 type Deps struct {
 	Telemetry *telemetry.Telemetry
-	// Now is the clock of times that are kept or compared with signatures; nil is time.Now.
+	// Now is the clock for times that are stored or compared with signatures; nil is time.Now.
 	Now func() time.Time
 }
 
@@ -53,10 +53,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{cfg: cfg, deps: deps, ready: make(chan struct{})}, nil
 }
 
-// Ready is closed when requests are taken.
+// Ready is closed when the service accepts requests.
 func (s *Service) Ready() <-chan struct{} { return s.ready }
 
-// Addr is the host:port of the S3 face; valid after Ready.
+// Addr is the host:port of the S3 API; valid after Ready.
 func (s *Service) Addr() string { return load(&s.addr) }
 
 // AdminAddr is the host:port of metrics and health; empty without one, valid after Ready.
@@ -69,8 +69,8 @@ func load(p *atomic.Pointer[string]) string {
 	return ""
 }
 
-// Run opens the store and serves until ctx ends; then it lets requests end, makes the
-// index durable and closes.
+// Run opens the store and serves until ctx ends. Then it drains requests, makes the index durable
+// and closes the store.
 func (s *Service) Run(ctx context.Context) (err error) {
 	if s.started.Swap(true) {
 		return errors.New("objectstore: Run was called before")
@@ -80,11 +80,13 @@ func (s *Service) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("objectstore: %w", err)
 	}
 	for {
+		// A damaged index is rebuilt from the log by opening the store again, without an
+		// operator. Clients see refused connections meanwhile, on the same address afterwards.
 		err := s.open(ctx, m)
 		if !errors.Is(err, engine.ErrIndexDamaged) || ctx.Err() != nil {
 			return err
 		}
-		s.deps.Telemetry.Log.Error("the store is opened again: its index was found damaged", "error", err)
+		s.deps.Telemetry.Log.Error("the index is damaged; opening the store again to rebuild it", "error", err)
 	}
 }
 
@@ -95,6 +97,7 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 		SegmentBytes: int64(s.cfg.Segment), InlineBytes: int64(s.cfg.InlineObject), ReclaimBelow: s.cfg.ReclaimBelow,
 		Reserve: int64(s.cfg.Reserve), Observe: m.batch,
 	}
+	// 0 turns reclaiming off in the settings, but is the default in the engine's options.
 	if s.cfg.ReclaimBelow == 0 {
 		opt.ReclaimBelow = -1
 	}
@@ -119,7 +122,8 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 	return nil
 }
 
-// serve runs the loops. The engine ends last: requests need it until they have ended.
+// serve runs the loops. The committer ends last, because requests that are being drained still
+// write.
 func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) error {
 	senders, err := s.senders(eng, m)
 	if err != nil {
@@ -130,7 +134,8 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 	if err != nil {
 		return err
 	}
-	defer l.Close() // when a loop could not start; otherwise closed already
+	defer l.Close() // closes it when a loop could not start; a second close is harmless
+	// The committer has a context of its own, so that it outlives the service's.
 	committer := run.NewGroup(context.WithoutCancel(ctx))
 	cctx, stop := context.WithCancel(committer.Context())
 	defer stop()
@@ -145,13 +150,14 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 	return errors.Join(err, committer.Wait())
 }
 
-// start begins the loops that end with the service's context.
+// start starts the loops that end with the service's context.
 func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
 	if s.cfg.AdminListen != "" {
 		ac := web.DefaultHTTP(previousOr(s.AdminAddr(), s.cfg.AdminListen))
 		ac.Hosts = s.cfg.AdminHosts
 		al, err := ac.Open(context.Background())
 		if err != nil {
+			// Reported through the group, so that serve has one place that waits and joins errors.
 			g.Go("admin", func(context.Context) error { return err })
 			return nil
 		}
@@ -191,7 +197,8 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 	return nil
 }
 
-// previousOr gives the address that was listened on before, so that clients find it.
+// previousOr gives the address that an earlier run of open listened on, so that clients find the
+// store again when the configured port is 0.
 func previousOr(before, configured string) string {
 	if before != "" {
 		return before
@@ -199,12 +206,12 @@ func previousOr(before, configured string) string {
 	return configured
 }
 
-// ready says why the store can't do all of its work: take objects, and decide conditions.
+// ready gives the reasons why the store cannot take objects or decide conditions; nil when it can.
 func ready(eng *engine.Engine) error {
 	return errors.Join(eng.Err(), eng.CheckSpace(), eng.Uncertain())
 }
 
-// writeDamage shows what was found damaged.
+// writeDamage answers with the damaged places as JSON.
 func writeDamage(w http.ResponseWriter, eng *engine.Engine) {
 	out := struct {
 		Uncertain bool            `json:"uncertain"`
@@ -216,11 +223,12 @@ func writeDamage(w http.ResponseWriter, eng *engine.Engine) {
 	web.WriteJSON(w, http.StatusOK, out)
 }
 
-// sealInterval is the time between looks for segments that were closed.
+// sealInterval is the time between two scans for closed segments without a footer.
 const sealInterval = 5 * time.Second
 
-// keepLog writes the footers of closed segments, and drops segments that hold little. A
-// failure is logged and tried again later.
+// keepLog writes the footers of closed segments and reclaims segments that hold little. One
+// goroutine does both, since the engine allows neither to run beside the other. Failures are
+// logged and tried again at the next tick.
 func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) error {
 	seal, reclaim := time.NewTicker(sealInterval), time.NewTicker(s.cfg.ReclaimInterval)
 	defer seal.Stop()
@@ -234,6 +242,7 @@ func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) e
 		case <-reclaim.C:
 			due = s.cfg.ReclaimBelow > 0
 		}
+		// Footers need space and only speed up a rebuild, so a full disk gets none.
 		for more := true; more && ctx.Err() == nil && eng.CheckSpace() == nil; {
 			var err error
 			if more, err = eng.Seal(); err != nil {
@@ -260,7 +269,8 @@ func (s *Service) makeBuckets(ctx context.Context, eng *engine.Engine) error {
 		err := eng.CreateBucket(ctx, b, s.deps.Now())
 		switch {
 		case errors.Is(err, engine.ErrFull):
-			s.deps.Telemetry.Log.Error("a bucket could not be made", "bucket", b, "error", err)
+			// A store on a full disk must start, so that objects can be deleted.
+			s.deps.Telemetry.Log.Error("a bucket could not be created", "bucket", b, "error", err)
 		case err != nil && !errors.Is(err, engine.ErrBucketExists):
 			return err
 		}
@@ -302,7 +312,8 @@ func (s *Service) senders(eng *engine.Engine, m *metrics) ([]*notify.Sender, err
 	return out, nil
 }
 
-// floor gives the first record that a webhook still needs, unless too much log would be kept.
+// floor gives the first sequence that a webhook still needs. It never keeps more than
+// webhook_backlog of the log: beyond that a webhook that does not answer loses events.
 func (s *Service) floor(eng *engine.Engine, senders []*notify.Sender) func() uint64 {
 	return func() uint64 {
 		floor := ^uint64(0)

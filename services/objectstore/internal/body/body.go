@@ -1,11 +1,10 @@
 // Package body keeps the bodies of objects that are too large for the engine's log.
 //
-// The log is the only write path and the only truth: an object exists when a record of the
-// log names its bodies. A body is written under an id that was never used, made durable,
-// and only then named by a record; it never changes. A body that no record names is
-// garbage, which the engine removes. So a Store needs neither transactions nor an order
-// among bodies, and another way to keep bytes (several drives, erasure codes, buckets) is
-// another Store.
+// The log decides which objects exist: an object exists when a record of the log names its
+// bodies. A body is written under a new id, made durable, and only then named by a record; it
+// never changes. A body that no record names is garbage, which the engine removes. So a Store
+// needs neither transactions nor an order among bodies, and another way to keep bytes (several
+// drives, erasure codes, buckets) is another Store.
 package body
 
 import (
@@ -16,16 +15,16 @@ import (
 // BlockSize is the unit in which bodies are written and verified, bytes.
 const BlockSize = 1 << 20
 
-// ErrUnsynced: a sync failed, so nobody knows what is durable. The engine takes no more
-// writes until it is opened again, and begins with Store.Recover.
+// ErrUnsynced means that a sync failed, so that it is unknown what is durable. The engine takes no
+// more writes until it is opened again, which begins with Store.Recover.
 var ErrUnsynced = errors.New("a body may not be durable")
 
 // Store keeps bodies. All methods but Recover may be called at the same time, for one body
 // too. Ids are 32 hex digits. Errors wrap fs.ErrNotExist for a body that is not there, and
 // syscall.ENOSPC or EDQUOT for lack of room, after which the store goes on.
 type Store interface {
-	// Recover is called first, once. It makes durable what List gives from now on, and
-	// removes what was left unfinished.
+	// Recover is called once, before every other method. It makes durable what List will give, and
+	// removes unfinished bodies.
 	Recover() error
 	// Create begins a body.
 	Create(id string) (Writer, error)
@@ -37,8 +36,8 @@ type Store interface {
 	// List calls fn for each finished body, in no order, until fn fails. fn may remove the
 	// body that it is given. After a crash there may be bodies whose Finish had not returned.
 	List(fn func(id string) error) error
-	// SetAside takes a body out of the store and keeps its bytes for people to look at; it
-	// says where. A body that is not there is none, and gives the empty string.
+	// SetAside takes a body out of the store and keeps its bytes for inspection; it gives the
+	// place, and the empty string when there is no such body.
 	SetAside(id string) (place string, err error)
 }
 
@@ -55,9 +54,9 @@ type Writer interface {
 
 // Reader reads one body.
 type Reader interface {
-	// ReadAt gives the bytes as they are stored. The engine verifies each block against the
-	// checksums that its record has, and reports what does not fit as damage: a Store that
-	// has redundancy must find and mend damage before it gives bytes away.
+	// ReadAt gives the stored bytes. The engine verifies each block against the checksums in its
+	// record and reports a difference as damage, so a Store with redundancy must find and correct
+	// damage itself before it returns bytes.
 	io.ReaderAt
 	io.Closer
 }

@@ -34,9 +34,9 @@ func NewFiles(fsys vfs.FS, synced func()) *Files {
 	return &Files{fs: fsys, synced: synced, folders: map[string]bool{}}
 }
 
-// Recover implements Store. The names of the folders are synced, because a process that
-// was killed may have made one and not come to that; a body in a folder was durable before
-// any record named it.
+// Recover implements Store. The names of the folders are synced, because a killed process may have
+// made one without syncing it. The bodies in them need no sync: each was durable before a record
+// named it.
 func (s *Files) Recover() error {
 	for _, d := range []string{tmpDir, Dir} {
 		if err := vfs.EnsureDir(s.fs, d); err != nil {
@@ -80,8 +80,8 @@ func isID(name string) bool {
 // Open implements Store.
 func (s *Files) Open(id string) (Reader, error) { return s.fs.Open(Name(id)) }
 
-// Remove implements Store. The removal is not synced: a file that comes back with a crash
-// is named by no record, and removed then.
+// Remove implements Store. The removal is not synced: if a crash brings the file back, no record
+// names it, and the next open removes it.
 func (s *Files) Remove(id string) error { return s.fs.Remove(Name(id)) }
 
 // List implements Store.
@@ -145,7 +145,9 @@ func (w *fileWriter) Write(p []byte) (int, error) {
 func (w *fileWriter) Finish() error {
 	failpoint.Hit("objectstore.body.sync.before")
 	if err := w.file.Sync(); vfs.IsFull(err) {
-		return fmt.Errorf("fsync body file: %w", err) // it is thrown away
+		// With delayed allocation a full disk may show only here. The file is discarded, so that
+		// nothing depends on which of its bytes are durable.
+		return fmt.Errorf("fsync body file: %w", err)
 	} else if err != nil {
 		return fmt.Errorf("%w: fsync body file: %w", ErrUnsynced, err)
 	}
@@ -160,6 +162,8 @@ func (w *fileWriter) Finish() error {
 	}
 	w.named = true
 	failpoint.Hit("objectstore.body.rename.after")
+	// The file is synced under its temporary name; a rename that is lost with a crash would
+	// make a named body disappear, so the name is made durable too.
 	if err := w.s.fs.SyncDir(Dir + "/" + folder); err != nil {
 		return fmt.Errorf("%w: fsync directory of body files: %w", ErrUnsynced, err)
 	}
@@ -170,8 +174,8 @@ func (w *fileWriter) Finish() error {
 	return err
 }
 
-// makeFolder makes a folder of body files durably. Whoever finds it made must not go on
-// before its name is durable, so the one who makes it holds the lock.
+// makeFolder creates a folder of body files durably. The lock is held during the sync: another
+// writer that finds the folder must not use it before its name is durable.
 func (s *Files) makeFolder(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +192,7 @@ func (s *Files) makeFolder(name string) error {
 	return nil
 }
 
-// Discard implements Writer. A file that stays is removed at the next start.
+// Discard implements Writer. A file that cannot be removed is removed at the next start.
 func (w *fileWriter) Discard() {
 	if w.file != nil {
 		_ = w.file.Close()

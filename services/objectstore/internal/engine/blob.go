@@ -14,7 +14,7 @@ import (
 // BlockSize is the unit of the checksums of a large body, bytes.
 const BlockSize = body.BlockSize
 
-// Blob is a large body that is being written. End it with Finish or Discard.
+// Blob is a large body that is being written. Every Blob must end with Finish or Discard.
 type Blob struct {
 	e   *Engine
 	w   body.Writer
@@ -22,7 +22,7 @@ type Blob struct {
 	ext Extent
 }
 
-// NewBlob begins a large body.
+// NewBlob starts a large body under a new random id.
 func (e *Engine) NewBlob() (*Blob, error) {
 	if err := errors.Join(e.Err(), e.checkSpace()); err != nil {
 		return nil, err
@@ -39,8 +39,8 @@ func (e *Engine) NewBlob() (*Blob, error) {
 	return &Blob{e: e, w: w, buf: make([]byte, 0, BlockSize), ext: Extent{File: id}}, nil
 }
 
-// bodyFailed gives the error of a write to the store of bodies. Where nobody knows what is
-// durable, the engine takes no more writes; where there was no room, it goes on.
+// bodyFailed translates an error of the body store. When it is unknown what is durable, the
+// engine takes no more writes; a lack of space is an ordinary error.
 func (e *Engine) bodyFailed(err error) error {
 	if errors.Is(err, body.ErrUnsynced) {
 		return e.fail(err)
@@ -79,8 +79,8 @@ func (b *Blob) writeBlock() error {
 	return nil
 }
 
-// Finish makes the body durable. It is removed by Discard, or at the next open, unless a
-// record names it.
+// Finish makes the body durable and gives the extent that a record must name. Until one does, the
+// body is garbage: Discard or the next open removes it.
 func (b *Blob) Finish() (Extent, error) {
 	if err := b.writeBlock(); err != nil {
 		return b.ext, err
@@ -94,8 +94,8 @@ func (b *Blob) Finish() (Extent, error) {
 // Discard removes the body.
 func (b *Blob) Discard() { b.w.Discard() }
 
-// copyExtents writes n bytes from offset of a large body. Every block is verified before a
-// byte of it is written.
+// copyExtents writes n bytes of a large body, from offset off on. Each block is verified before a
+// byte of it is written, so the first damaged block is an error and not wrong bytes.
 func (h *Handle) copyExtents(w io.Writer, off, n int64) error {
 	var buf []byte
 	for i, x := range h.Object.Extents {

@@ -47,7 +47,7 @@ func decodeBuckets(b []byte) (map[string]Bucket, error) {
 	return m, nil
 }
 
-// changeBuckets decides fn, and makes its result durable.
+// changeBuckets applies fn to the list of buckets in the committer and makes the result durable.
 func (e *Engine) changeBuckets(ctx context.Context, what, name string, fn func(map[string]Bucket) error) error {
 	err := e.submit(ctx, &op{rec: record{kind: kindBuckets}, change: fn})
 	if err != nil {
@@ -56,7 +56,8 @@ func (e *Engine) changeBuckets(ctx context.Context, what, name string, fn func(m
 	return nil
 }
 
-// decideBuckets runs in the committer, alone in its batch.
+// decideBuckets applies a change to a copy of the list. It runs in the committer, alone in its
+// batch, so no object is written to a bucket while the bucket is deleted.
 func (e *Engine) decideBuckets(o *op) error {
 	e.mu.RLock()
 	m := maps.Clone(e.buckets)
@@ -102,6 +103,7 @@ func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
 		if len(page.Objects) > 0 {
 			return ErrBucketNotEmpty
 		}
+		// A lost write may have put an object into the bucket, which only seems to be empty.
 		if err := e.Uncertain(); err != nil {
 			return err
 		}
@@ -126,7 +128,7 @@ func (e *Engine) SetPolicy(ctx context.Context, name string, policy []byte) erro
 	})
 }
 
-// Bucket gives a bucket, ErrNoBucket when there is none.
+// Bucket gives a bucket; ErrNoBucket when there is none.
 func (e *Engine) Bucket(name string) (Bucket, error) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -146,13 +148,13 @@ func (e *Engine) Buckets() []Bucket {
 	return list
 }
 
-// recoveredPolicy is of buckets of which only the objects are left: what their policies
-// have denied is not known, so everything that changes objects is denied.
+// recoveredPolicy is the policy of buckets that were recovered from their objects. What their own
+// policy denied is lost, so everything that changes objects is denied.
 const recoveredPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Principal":"*",` +
 	`"Action":["s3:PutObject","s3:DeleteObject"],"Resource":"arn:aws:s3:::%s/*"}]}`
 
-// recoverBuckets finds objects whose bucket is not in the list: the list was lost, and
-// with it an unknown part of the log.
+// recoverBuckets finds objects whose bucket is not in the list. The list was lost then, and with
+// it an unknown part of the log.
 func (e *Engine) recoverBuckets() (found bool, err error) {
 	it, err := e.idx.db.NewIter(&pebble.IterOptions{LowerBound: []byte{spaceObject}, UpperBound: []byte{spaceObject + 1}})
 	if err != nil {
@@ -167,6 +169,7 @@ func (e *Engine) recoverBuckets() (found bool, err error) {
 			e.quarantine(Damage{File: logDir, Bucket: name, Reason: "the bucket of objects is not in the list of buckets",
 				First: 1, Last: max(1, e.head.nextSeq-1)})
 		}
+		// Skip the bucket's other objects: 1 is the first byte above the zero behind its name.
 		ok = it.SeekGE(append(objectKey(name, "")[:len(name)+1], 1))
 	}
 	if err := errors.Join(it.Error(), it.Close()); err != nil || !found {
@@ -180,7 +183,7 @@ func (e *Engine) recoverBuckets() (found bool, err error) {
 	return found, e.idx.db.Set([]byte{spaceBuckets}, body, pebble.NoSync)
 }
 
-// loadBuckets reads the list that the index has.
+// loadBuckets reads the list of buckets from the index.
 func (e *Engine) loadBuckets() error {
 	err := e.idx.get([]byte{spaceBuckets}, func(v []byte) (err error) {
 		e.buckets, err = decodeBuckets(v)

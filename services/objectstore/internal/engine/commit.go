@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
-// Cond is what must hold of the key when a write is decided.
+// Cond is what must hold for the key at the moment when a write is decided.
 type Cond struct {
 	Absent  bool   // no object (If-None-Match: *)
 	Match   string // its ETag, or "*" for any (If-Match); empty: no condition
@@ -46,16 +46,16 @@ type op struct {
 	flush     bool // decide nothing, write nothing: flush the index and answer
 	tombstone bool // a tombstone that is kept only while the key is absent (reclaiming space)
 
-	change  func(map[string]Bucket) error // of the buckets
-	declare bool                          // the damages with unknown keys
-	roll    bool                          // write nothing: begin a new segment
+	change  func(map[string]Bucket) error // changes the list of buckets
+	declare bool                          // writes the list of damages with unknown keys
+	roll    bool                          // write nothing; start a new segment
 
-	keepFiles bool // body files that nothing needs any more stay
+	keepFiles bool // do not remove body files that the operation makes superfluous
 
 	done  chan struct{}
 	entry *entry   // the new entry
-	prev  *entry   // what was there
-	trash []string // body files that nothing needs any more
+	prev  *entry   // the entry before it
+	trash []string // body files that no object names any more
 	err   error
 }
 
@@ -87,6 +87,8 @@ func (e *Engine) enqueue(ctx context.Context, o *op) error {
 func (e *Engine) wait(o *op) error {
 	select {
 	case <-o.done:
+	// The committer may have finished this operation just before it stopped. Then the outcome
+	// is known, and ErrClosed would be a wrong answer.
 	case <-e.stopped:
 		select {
 		case <-o.done:
@@ -97,9 +99,11 @@ func (e *Engine) wait(o *op) error {
 	if o.keepFiles {
 		return o.err
 	}
+	// The caller removes the files, not the committer: unlinking large files takes long, and
+	// every other write waits for the committer. The deletion is durable by now.
 	for _, f := range o.trash {
 		failpoint.Hit("objectstore.body.remove.before")
-		// A file that stays is found and removed at the next open.
+		// A file that cannot be removed is garbage, which the next open removes.
 		if err := e.bodies.Remove(f); err != nil {
 			e.opt.Log.Warn("remove a body", "body", f, "error", err)
 		}
@@ -107,7 +111,7 @@ func (e *Engine) wait(o *op) error {
 	return o.err
 }
 
-// markDelay is how long there was no write when the mark is synced.
+// markDelay is how long the store must be idle before the mark is synced.
 const markDelay = time.Second
 
 // Run commits until ctx ends. Operations that were taken are finished.
@@ -118,6 +122,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer close(e.stopped)
 	var alone *op
 	idle := time.NewTimer(0)
+	// The timer is created stopped and drained, so that Reset below is always safe.
 	<-idle.C
 	for {
 		first := alone
@@ -130,6 +135,7 @@ func (e *Engine) Run(ctx context.Context) error {
 				e.syncMark()
 				continue
 			case <-ctx.Done():
+				// Shutdown: finish what was enqueued before the context ended, then stop.
 				select {
 				case first = <-e.ops:
 				default:
@@ -137,11 +143,15 @@ func (e *Engine) Run(ctx context.Context) error {
 				}
 			}
 		}
+		// Group commit: everything that waits already shares one write and one fsync. Nothing
+		// is waited for, so a single writer pays no delay.
 		batch, bytes := []*op{first}, first.rec.size()
 		for !first.exclusive() && len(batch) < maxBatchOps && bytes < maxBatchBytes && alone == nil {
 			select {
 			case o := <-e.ops:
 				if o.exclusive() {
+					// Other operations enqueued before it must be committed first, so it becomes the
+					// next batch.
 					alone = o
 				} else {
 					batch, bytes = append(batch, o), bytes+o.rec.size()
@@ -154,15 +164,16 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.commit(batch)
 		failpoint.Hit("objectstore.commit.answer.before")
 		for _, o := range batch {
+			// Closing done publishes o.err, o.entry and o.trash to the waiting caller.
 			close(o.done)
 		}
 	}
 }
 
-// exclusive operations are a batch of their own.
+// exclusive reports whether the operation is a batch of its own.
 func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare || o.roll }
 
-// overlay is the state of keys as the batch leaves them.
+// overlay is the state of keys after the operations of the batch that were decided so far.
 type overlay struct {
 	e    *Engine
 	keys map[string]*entry
@@ -192,6 +203,8 @@ func (e *Engine) commit(batch []*op) {
 		batch[0].err = e.roll()
 		return
 	}
+	// Pebble blocks a writer whose memtables are full and cannot be flushed. The committer must
+	// not block, so it refuses the batch before anything is written.
 	if err := e.idx.mayStall(); err != nil {
 		failAll(batch, fmt.Errorf("the index takes nothing: %w", full(err)))
 		return
@@ -204,6 +217,7 @@ func (e *Engine) commit(batch []*op) {
 		}
 	}
 	start := e.head.pos.off
+	// Later operations of the batch must see earlier ones, which the index does not have yet.
 	view := &overlay{e: e, keys: make(map[string]*entry, len(batch))}
 	next := e.head
 	buf := e.logBuffer(batch)
@@ -213,6 +227,8 @@ func (e *Engine) commit(batch []*op) {
 		if o.err = e.decide(view, o); o.err != nil || e.skipped(o) {
 			continue
 		}
+		// Sequences are given to accepted operations only, so they have no gaps: a gap found
+		// at replay is lost data.
 		o.rec.seq, o.rec.batch = next.nextSeq, uint64(start)
 		next.nextSeq++
 		pos := position{next.pos.seg, start + int64(len(buf))}
@@ -238,7 +254,8 @@ func (e *Engine) commit(batch []*op) {
 		stats.Sync = took
 		next.pos.off = start + int64(len(buf))
 		if err := e.apply(written, next); err != nil {
-			// The log has it, the index has not: only a reopen brings them together.
+			// The records are durable in the log, but the index lacks them. Answering would let
+			// later conditions be decided by an old state; only a reopen brings both together.
 			failAll(batch, e.fail(err))
 			return
 		}
@@ -249,7 +266,7 @@ func (e *Engine) commit(batch []*op) {
 	}
 }
 
-// keepBuffers is the largest buffer that the committer keeps from batch to batch.
+// keepBuffers is the largest buffer, bytes, that the committer keeps from batch to batch.
 const keepBuffers = 1 << 20
 
 // logBuffer is empty and has room for all of the batch.
@@ -276,8 +293,9 @@ func failAll(batch []*op, err error) {
 	}
 }
 
-// skipped: decided without an error, but nothing is to be written. A delete of an absent
-// key is written where lost writes may have put it.
+// skipped reports whether an operation succeeded with nothing to write: a delete of an absent
+// key. While lost writes may have created the key, the delete is written all the same, so that
+// a record of it cannot bring the key back.
 func (e *Engine) skipped(o *op) bool {
 	return o.rec.kind == kindDelete && o.prev == nil && !o.tombstone && e.uncertain(nil) == nil
 }
@@ -292,6 +310,8 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 		return err
 	}
 	if !o.tombstone {
+		// The bucket is checked here and not only by the caller: it may have been deleted while
+		// the operation waited. A copied tombstone is kept even after its bucket is gone.
 		if _, err := e.Bucket(r.bucket); err != nil {
 			return err
 		}
@@ -301,11 +321,12 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 	}
 	if r.kind == kindPut && !o.cond.atIsSet && e.batchFull != nil {
 		if err := e.checkCondition(o.cond, r.key, o.prev); err != nil {
-			return err // this stays so, however much room there will be
+			return err // freeing space would not change this answer, so the client should not retry
 		}
 		return e.batchFull
 	}
 	switch {
+	// A copy of reclaiming lost against a newer write of the same key: nothing to do.
 	case o.tombstone && o.prev != nil, o.cond.atIsSet && (o.prev == nil || o.prev.pos != o.cond.at):
 		return ErrPrecondition
 	case o.tombstone || o.cond.atIsSet:
@@ -314,9 +335,10 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 	return e.checkCondition(o.cond, r.key, o.prev)
 }
 
-// checkCondition decides a condition of a key; nil is absent. It is not decided where a
-// write that was lost may have been the last one of the key, but a key that is known is
-// never created again.
+// checkCondition decides a condition of a key whose entry is x; nil is absent. Where a lost
+// write may have been the last one of the key, the condition cannot be decided and the error is
+// ErrUncertain. The exception is Absent on a known key: whatever was lost, the key was created
+// before, so the answer is ErrPrecondition.
 func (e *Engine) checkCondition(c Cond, key string, x *entry) error {
 	if c != (Cond{}) && !(c.Absent && x != nil) {
 		if err := e.uncertain(x); err != nil {
@@ -330,11 +352,13 @@ func (e *Engine) checkCondition(c Cond, key string, x *entry) error {
 	return c.Check(&brief)
 }
 
-// append makes a batch durable. A write that failed is cut off again; a failed fsync,
-// or a cut that failed, ends all writing.
+// append writes a batch at offset at and syncs it. A failed write is cut off again and the
+// store goes on. After a failed fsync, or when the cut fails, the store takes no more writes:
+// nobody knows which bytes are durable, and the kernel may report the error only once.
 func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 	failpoint.Hit("objectstore.log.write.before")
 	_, err := e.active.file.WriteAt(buf, at)
+	// The first failure for lack of space frees a part of the reserve; the second is the answer.
 	if vfs.IsFull(err) && e.freeReserve() {
 		_, err = e.active.file.WriteAt(buf, at)
 	}
@@ -355,12 +379,13 @@ func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-// roll begins a new segment.
+// roll starts a new segment. The old one is durable: every batch was synced.
 func (e *Engine) roll() error {
 	failpoint.Hit("objectstore.log.roll.before")
 	num := e.head.pos.seg + 1
 	s, err := createSegment(e.fs, num, e.head.nextSeq)
-	if vfs.IsFull(err) { // of nothing that was acknowledged: it can be tried again
+	if vfs.IsFull(err) {
+		// Nothing in the new file was acknowledged, so it can be removed and made again.
 		if rerr := e.fs.Remove(segName(num)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 			return e.fail(errors.Join(err, rerr))
 		}
@@ -370,7 +395,8 @@ func (e *Engine) roll() error {
 	}
 	if err != nil {
 		if vfs.IsFull(err) {
-			_ = e.fs.Remove(segName(num)) // one that stays poisons the store at the next try
+			// If it stays, the next attempt finds the name taken, and the store is poisoned.
+			_ = e.fs.Remove(segName(num))
 			return full(err)
 		}
 		return e.fail(err)
@@ -387,7 +413,9 @@ func (e *Engine) roll() error {
 	return nil
 }
 
-// apply brings the index to next with the records of ops, which are durable.
+// apply updates the index with the records of ops, which are durable in the log, and advances
+// the head to next. The entries and the position go into one batch of the index: after a crash
+// the index is at some batch boundary, and replay continues there.
 func (e *Engine) apply(ops []*op, next checkpoint) error {
 	failpoint.Hit("objectstore.index.apply.before")
 	b := e.idx.db.NewBatch()
@@ -411,8 +439,8 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		}
 	}
 	e.mu.Lock()
-	delta[next.pos.seg] += 0
-	for _, o := range ops { // all of them are in one segment
+	delta[next.pos.seg] += 0 // writes the entry of a new segment even when no object changed
+	for _, o := range ops {  // all of them are in one segment
 		if o.rec.kind == kindDelete {
 			e.tombs[next.pos.seg] += o.rec.size()
 		}
@@ -433,6 +461,8 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		return fmt.Errorf("update index: %w", err)
 	}
 	e.idx.unflushed.Add(int64(b.Len()))
+	// No sync: the index has no log of its own, the segments are its log. A lost tail of the
+	// index costs a replay at the next open.
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("update index: %w", err)
 	}
@@ -448,9 +478,11 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		e.buckets = buckets
 	}
 	e.end, e.endSeq = next.pos, next.nextSeq
+	// Wakes the cursors that wait at the end of the log; each takes the new channel next.
 	close(e.changed)
 	e.changed = make(chan struct{})
 	e.mu.Unlock()
+	// Bounds the replay of the next open. An index that fails already is not asked again.
 	if e.sinceSync >= flushEvery && e.idx.healthy() == nil {
 		e.sinceSync = 0
 		if _, err := e.idx.db.AsyncFlush(); err != nil {
@@ -465,6 +497,8 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 	key := objectKey(o.rec.bucket, o.rec.key)
 	kept := map[string]bool{}
 	for _, x := range o.obj.Extents {
+		// SetTags and reclaiming write a new record that names the same body files: these must
+		// not be removed with the old record.
 		kept[x.File] = true
 		if err := b.Set(spaceKey(spaceFile, x.File), nil, nil); err != nil {
 			return err
@@ -475,6 +509,8 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 		next.objects--
 		next.bytes -= p.size
 		at := p.pos.off
+		// The old record is not needed any more, so its damage is not either. Damage that hides
+		// writes of unknown keys (Last > 0) stays until a repair.
 		if err := e.forgetDamage(b, segName(p.pos.seg), func(d Damage) bool { return d.Offset == at && d.Last == 0 }); err != nil {
 			return err
 		}

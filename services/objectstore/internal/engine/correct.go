@@ -5,21 +5,25 @@ import (
 	"hash/crc32"
 )
 
-// A checksum of 32 bits names the place of a single damaged byte. What is corrected here
-// is used only where more than the checksum says that it is right: the sequence that is
-// due, and a valid record where this one ends.
+// A CRC of 32 bits is enough to find a single damaged byte in a short text. It is not enough
+// to trust the correction: many wrong texts have the right CRC. So the callers use a corrected
+// record only where something else confirms it: the sequence that is due, and a valid record
+// where this one ends.
 
-// maxCorrected bounds the bytes among which a damaged one is searched.
+// maxCorrected bounds the bytes among which a damaged one is searched. Beyond it the search
+// would be slow, and two places that explain one CRC become likely.
 const maxCorrected = 64 << 10
 
-// correctHead gives the head at the begin of b, of which one byte is damaged, and how
-// long it is. fits must refuse what cannot stand there.
+// correctHead gives the record head at the start of b, with one damaged byte corrected, and its
+// length. fits must refuse heads that cannot be at this place.
 func correctHead(b []byte, salt uint32, fits func(*record) bool) (record, int, bool) {
 	if len(b) < headSize {
 		return record{}, 0, false
 	}
 	c := append([]byte(nil), b[:min(len(b), maxCorrected)]...)
-	for i := 4; i < headSize; i++ { // lengths among them: each value gives another head
+	// First the fixed fields. Lengths are among them, and each value of a length selects other
+	// bytes for the checksum, so every value of every byte is tried.
+	for i := 4; i < headSize; i++ {
 		good := c[i]
 		for v := range 256 {
 			if c[i] = byte(v); byte(v) == good {
@@ -31,6 +35,8 @@ func correctHead(b []byte, salt uint32, fits func(*record) bool) (record, int, b
 		}
 		c[i] = good
 	}
+	// The fixed fields are right, so the head's length is known. The damage is in the checksum
+	// itself, or in the bucket, key or metadata.
 	n := headSize + int(c[7]) + int(binary.LittleEndian.Uint16(c[8:])) + int(binary.LittleEndian.Uint32(c[12:]))
 	if n > len(c) || n < headSize {
 		return record{}, 0, false
@@ -53,7 +59,8 @@ func correctHead(b []byte, salt uint32, fits func(*record) bool) (record, int, b
 	return record{}, 0, false
 }
 
-// correctBody puts the one damaged byte of b right, when there is one that explains the checksum.
+// correctBody corrects the one damaged byte of b in place. False: no single byte explains the
+// difference to the checksum want.
 func correctBody(b []byte, want uint32) bool {
 	if len(b) > maxCorrected {
 		return false
@@ -69,8 +76,9 @@ func oneByte(v uint32) bool {
 	return v != 0 && (v&^0xff == 0 || v&^0xff00 == 0 || v&^0xff0000 == 0 || v&^0xff000000 == 0)
 }
 
-// locate finds the byte, counted from the end, whose change by v makes the difference wrong
-// in a checksum; checksums are linear, so what follows and comes before does not matter.
+// locate finds the byte among n, counted from the end, whose change by v changes a CRC by wrong.
+// A CRC is linear: the effect of changing one byte depends on how many bytes follow it, and not
+// on their values. effect has that effect for each v, one step further from the end per round.
 func locate(wrong uint32, n int) (fromEnd int, v byte, ok bool) {
 	var effect [256]uint32
 	copy(effect[:], castagnoli[:])
@@ -79,13 +87,16 @@ func locate(wrong uint32, n int) (fromEnd int, v byte, ok bool) {
 			if effect[v] == wrong {
 				return i, byte(v), true
 			}
+			// One more byte follows: feed a zero through the CRC.
 			effect[v] = castagnoli[byte(effect[v])] ^ effect[v]>>8
 		}
 	}
 	return 0, 0, false
 }
 
-// saltOf runs the checksum of a whole head backwards: the salt with which it was made.
+// saltOf computes the salt of an undamaged head, by running the CRC backwards from its stored
+// value over the head's bytes. The top byte of each table entry is unique, so each step has one
+// predecessor.
 func saltOf(head []byte) (uint32, bool) {
 	var byTop [256]int
 	for i := range byTop {

@@ -16,8 +16,8 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
-// Damage is a place of the store whose bytes do not verify, or are missing. It is kept
-// until nothing needs the place any more, and stays where it is until Repair.
+// Damage is a place of the store whose bytes do not match their checksum or are missing. It is
+// remembered until no object needs the place any more. The bytes are not touched before Repair.
 type Damage struct {
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
@@ -26,34 +26,39 @@ type Damage struct {
 	// Bucket and Key name the object, where they are known.
 	Bucket string `json:"bucket,omitempty"`
 	Key    string `json:"key,omitempty"`
-	// First and Last bound the sequences of writes whose keys nobody knows; 0: none.
+	// First and Last bound the sequences of lost writes whose keys are unknown; 0: none.
 	First uint64 `json:"first_lost,omitempty"`
 	Last  uint64 `json:"last_lost,omitempty"`
-	// Declared: the log says so, though the damaged place may be gone.
+	// Declared: a record of the log lists this damage, so a rebuild of the index finds it even
+	// when the damaged place is gone.
 	Declared bool `json:"declared,omitempty"`
 }
 
 func (d Damage) err() error { return &CorruptError{d.File, d.Offset, d.Reason} }
 
-// maxDamagePerFile bounds what is kept of one file; further places widen the last one.
+// maxDamagePerFile bounds the places that are remembered per file; further ones widen the last.
 const maxDamagePerFile = 256
 
-// damages are the known places. Reads never refuse because of them: bytes that verify
-// are served. They tell HEAD, LIST, reclaiming and conditions what reads have met.
+// damages are the known damaged places. A read is never refused because of them: bytes that
+// verify are served. They inform those who do not read the bytes, which are HEAD, LIST,
+// reclaiming and conditions.
 type damages struct {
 	kept    atomic.Int64 // places; readers take the lock only when there is one
 	mu      sync.RWMutex
 	places  map[string][]Damage // by file
-	unknown uint64              // the last write whose key nobody knows
+	unknown uint64              // the last lost write whose key is unknown; 0: none
 }
 
-// add keeps a place; false when it is known already.
+// add remembers a place. The result is the place as it is remembered, and false when nothing
+// changed.
 func (s *damages) add(d Damage) (Damage, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := s.places[d.File]
 	for i, k := range list {
 		if k.Offset == d.Offset {
+			// The same place is found again by every read. It replaces the known one only when it
+			// says more: a longer range of lost writes, or that the log lists it.
 			if d.Last < k.Last || d.Last == k.Last && d.Declared == k.Declared {
 				return k, false
 			}
@@ -63,6 +68,7 @@ func (s *damages) add(d Damage) (Damage, bool) {
 		}
 	}
 	if n := len(list); n >= maxDamagePerFile {
+		// Widening keeps the memory bounded and claims too much rather than too little.
 		w := &list[n-1]
 		end := max(w.Offset+w.Length, d.Offset+d.Length)
 		w.Offset = min(w.Offset, d.Offset)
@@ -82,7 +88,7 @@ func (s *damages) add(d Damage) (Damage, bool) {
 	return d, true
 }
 
-// remove forgets the places of a file for which gone holds, and gives them.
+// remove forgets the places of a file for which gone holds, and returns them.
 func (s *damages) remove(file string, gone func(Damage) bool) (removed []Damage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,6 +103,7 @@ func (s *damages) remove(file string, gone func(Damage) bool) (removed []Damage)
 		delete(s.places, file)
 	}
 	s.kept.Add(-int64(len(removed)))
+	// The highest remaining sequence: one of the removed places may have had the maximum.
 	s.unknown = 0
 	for _, list := range s.places {
 		for _, d := range list {
@@ -166,8 +173,8 @@ func damageKey(d Damage) []byte {
 	return spaceKey(spaceDamage, fmt.Sprintf("%s@%016x", d.File, d.Offset))
 }
 
-// quarantine keeps a damaged place: it is logged, counted, shown, and kept in the index,
-// so that a restart knows of it.
+// quarantine remembers a damaged place: it is logged, counted, listed on the admin address, and
+// stored in the index, so that a restart knows it.
 func (e *Engine) quarantine(d Damage) {
 	d, added := e.damages.add(d)
 	if !added {
@@ -184,7 +191,8 @@ func (e *Engine) quarantine(d Damage) {
 	}
 }
 
-// quarantineRead keeps what a read has met, unless the object was replaced meanwhile.
+// quarantineRead remembers damage that a read found, unless the object was replaced meanwhile:
+// then the place belongs to a record that nothing needs.
 func (e *Engine) quarantineRead(x *entry, bucket, key string, err error) {
 	var bad *CorruptError
 	if !errors.As(err, &bad) || x.flags&flagLost != 0 {
@@ -195,14 +203,16 @@ func (e *Engine) quarantineRead(x *entry, bucket, key string, err error) {
 	}
 	d := Damage{File: bad.File, Offset: bad.Offset, Length: x.recordSize(), Reason: bad.Reason, Bucket: bucket, Key: key}
 	if strings.HasPrefix(d.File, body.Dir) {
+		// One entry per body: its blocks are not tracked one by one.
 		d.Offset, d.Length = 0, 0
 		d.Reason = fmt.Sprintf("at byte %d: %s", bad.Offset, bad.Reason)
 	}
 	e.quarantine(d)
 }
 
-// declaration is the record that keeps damages with unknown keys in the log itself: a
-// later rebuild of the index may not find the place again.
+// declaration makes the record that lists the damages with unknown keys. They are written into
+// the log because a later rebuild of the index may not find the damaged place again, for example
+// after its segment was reclaimed, and would then decide conditions that are undecidable.
 func (e *Engine) declaration() (record, error) {
 	list := []Damage{}
 	for _, d := range e.damages.all() {
@@ -216,7 +226,7 @@ func (e *Engine) declaration() (record, error) {
 	return r, err
 }
 
-// applyDeclaration takes the list of a declaration in place of the one before.
+// applyDeclaration replaces the declared damages by the list of a newer declaration.
 func (e *Engine) applyDeclaration(b *pebble.Batch, body []byte) error {
 	var list []Damage
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -235,7 +245,7 @@ func (e *Engine) applyDeclaration(b *pebble.Batch, body []byte) error {
 	return nil
 }
 
-// declareNewDamage writes down what this start has found, when keys of it are unknown.
+// declareNewDamage writes a declaration when this start found damage with unknown keys.
 func (e *Engine) declareNewDamage() error {
 	for _, d := range e.damages.all() {
 		if d.Last > 0 && !d.Declared {
@@ -250,7 +260,7 @@ func (e *Engine) declareNewDamage() error {
 	return nil
 }
 
-// loadDamages reads the places that the index keeps, but those of files that are gone.
+// loadDamages reads the damaged places that the index has stored.
 func (e *Engine) loadDamages() error {
 	e.damages.clear()
 	return e.idx.scan(spaceDamage, func(_, value []byte) error {
@@ -263,7 +273,7 @@ func (e *Engine) loadDamages() error {
 	})
 }
 
-// forgetDamage removes places that nothing needs any more.
+// forgetDamage forgets the places of a file for which gone holds, in memory and in batch b.
 func (e *Engine) forgetDamage(b *pebble.Batch, file string, gone func(Damage) bool) error {
 	if !e.damages.in(file) {
 		return nil
@@ -279,15 +289,16 @@ func (e *Engine) forgetDamage(b *pebble.Batch, file string, gone func(Damage) bo
 // Damages lists the damaged places that are known.
 func (e *Engine) Damages() []Damage { return e.damages.all() }
 
-// Uncertain says why conditions of absent keys cannot be decided; nil when they can.
-// The index was lost, and the log has damage in which writes of unknown keys were.
+// Uncertain says why conditions of absent keys cannot be decided; nil when they can. It is an
+// error after the index was lost while the log has damage that hides writes of unknown keys.
 func (e *Engine) Uncertain() error { return e.uncertain(nil) }
 
-// MaybeOlder says whether a lost write may have replaced or deleted the object whose record has
-// the sequence seq: what is stored is whole, and may not be the last that was acknowledged.
+// MaybeOlder reports whether a lost write may have replaced or deleted the object whose record
+// has sequence seq. Its bytes are whole, but they may not be the last acknowledged version.
 func (e *Engine) MaybeOlder(seq uint64) bool { return seq <= e.damages.lastUnknown() }
 
-// uncertain is an error when a lost write may have been a later one of the key; nil is absent.
+// uncertain is an error when a lost write may be a later one of the key with entry x; nil is an
+// absent key.
 func (e *Engine) uncertain(x *entry) error {
 	last := e.damages.lastUnknown()
 	if last == 0 || x != nil && x.seq > last {

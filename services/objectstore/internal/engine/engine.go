@@ -75,8 +75,8 @@ type Engine struct {
 
 	damages damages
 	space   space
-	// indexed: the index was not built again at this start, so no segment behind its
-	// position can have been reclaimed.
+	// indexed: the index of an earlier start is in use. No segment behind its position can have
+	// been reclaimed.
 	indexed bool
 
 	footed map[uint64]bool // closed segments with a footer; owned by Open, then by Seal and Reclaim
@@ -86,7 +86,7 @@ type Engine struct {
 	active    *segment
 	sinceSync int64  // log bytes since the last index flush
 	scratch   []byte // of the last batch
-	batchFull error  // whether there was no room for objects when the batch began
+	batchFull error  // ErrFull when there was no space for objects at the start of the batch
 	mark      struct {
 		file             vfs.File
 		was              mark // at open
@@ -102,7 +102,7 @@ type Engine struct {
 	end      position      // copy of head.pos for readers
 	endSeq   uint64        // copy of head.nextSeq
 	changed  chan struct{} // closed and replaced when end grows
-	floor    func() uint64 // records from this one on are still needed; nil: none
+	floor    func() uint64 // first sequence that readers still need; nil: none
 
 	counts struct {
 		objects, bytes, fsyncs, batches, records atomic.Int64
@@ -117,7 +117,7 @@ type Stats struct {
 	Fsyncs, Batches, Records int64
 	IndexDiskBytes           int64
 	Poisoned                 bool
-	// Damaged counts the places that were found damaged; Uncertain: some held keys that nobody knows.
+	// Damaged counts the places that were found damaged. Uncertain: some hide writes of unknown keys.
 	Damaged   int64
 	Uncertain bool
 	// Full: only deletes are taken. ReserveBytes is what is left of the reserve.
@@ -156,7 +156,7 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// Err says why the store refuses writes; nil when it takes them.
+// Err gives the reason why the store refuses all writes; nil when it takes them.
 func (e *Engine) Err() error {
 	if p := e.poison.Load(); p != nil {
 		return *p
@@ -164,6 +164,7 @@ func (e *Engine) Err() error {
 	return nil
 }
 
+// fail ends all writing until the store is opened again, and gives the first cause.
 func (e *Engine) fail(cause error) error {
 	err := fmt.Errorf("%w: %w", ErrPoisoned, cause)
 	if e.poison.CompareAndSwap(nil, &err) {
@@ -188,7 +189,7 @@ func (e *Engine) IndexDamaged() <-chan struct{} { return e.idx.damaged }
 // InlineBytes is the largest body that Put takes; larger ones go through NewBlob.
 func (e *Engine) InlineBytes() int64 { return e.opt.InlineBytes }
 
-// Close ends the engine. Run must have returned.
+// Close closes the engine. The context of Run must have ended; Close waits for it to return.
 func (e *Engine) Close() error {
 	if !e.started.Swap(true) {
 		close(e.stopped)
@@ -201,7 +202,7 @@ func (e *Engine) Close() error {
 		}
 	}
 	if e.Err() == nil {
-		// What the index lacks is replayed at the next open.
+		// A failure is tolerated: the next open replays what the index lacks.
 		if err := e.idx.flush(); err != nil {
 			e.opt.Log.Warn("the index could not be made durable; the next start replays the log", "error", err)
 		}

@@ -23,7 +23,7 @@ var (
 	ErrClosed = errors.New("store is closed")
 	// ErrCorrupt: stored bytes do not match their checksum. The error is a *CorruptError.
 	ErrCorrupt = errors.New("corrupt")
-	// ErrUncertain: writes of unknown keys were lost, and one of them may decide this.
+	// ErrUncertain: writes of unknown keys were lost, and one of them may decide the condition.
 	ErrUncertain = errors.New("not decidable: the log is damaged")
 	// ErrFull: the disk is full but for the reserve. Deletes work.
 	ErrFull = errors.New("disk is full")

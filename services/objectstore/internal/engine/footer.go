@@ -16,12 +16,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
-// A closed segment has a footer: its index, in a file of its own, so that an index that
-// was lost is built from footers without reading the log. A footer is made from the
-// segment, behind the writers; where it is missing or damaged it is made again.
+// A closed segment has a footer: an index of the segment in a file of its own, so that a lost
+// index of the store is built from footers without reading the log. A footer is made in the
+// background from the segment; where it is missing or damaged it is made again.
 //
-// The entries are in runs that are sorted by key and sequence; a run is as long as fits
-// into memory. What comes behind them says where they are, and what else the segment has.
+// The entries are in runs, each sorted by key and sequence and bounded by runEntries. The trailer
+// behind them says where the runs are and what else the segment holds.
 const (
 	footerDir   = "footers"
 	footerMagic = "LMFOOT01"
@@ -57,7 +57,7 @@ type footer struct {
 	Damages []Damage `json:"damages,omitempty"`
 }
 
-// footerItem is a put, a lost object or a delete, as a footer has it.
+// footerItem is the entry of one record: a put, a lost object or a delete.
 type footerItem struct {
 	key   []byte // of the index: bucket, zero, key
 	seq   uint64
@@ -81,7 +81,7 @@ func cmpSeq(a, b uint64) int {
 	return 0
 }
 
-// footerWriter writes a footer.
+// footerWriter writes a footer. Memory is bounded by one run.
 type footerWriter struct {
 	f     vfs.File
 	at    int64
@@ -159,7 +159,8 @@ func (w *footerWriter) finish() error {
 	return w.write(append(b, tail...))
 }
 
-// readFooter reads a footer's trailer. Its runs are verified when they are read.
+// readFooter reads and verifies a footer's trailer, and gives the open file. The runs are
+// verified when they are read.
 func readFooter(fsys vfs.FS, num uint64) (footer, vfs.File, error) {
 	var out footer
 	f, err := fsys.Open(footerName(num))
@@ -179,6 +180,7 @@ func readFooter(fsys vfs.FS, num uint64) (footer, vfs.File, error) {
 		return bad("not a footer")
 	}
 	at, n := int64(binary.LittleEndian.Uint64(tail)), int64(binary.LittleEndian.Uint32(tail[8:]))
+	// This also bounds n by the size of the file, before memory is taken for it.
 	if at < 0 || at+n != size-footerTail {
 		return bad("not a footer")
 	}
@@ -192,7 +194,7 @@ func readFooter(fsys vfs.FS, num uint64) (footer, vfs.File, error) {
 	return out, f, nil
 }
 
-// runReader reads a run.
+// runReader reads the items of a run in order.
 type runReader struct {
 	name  string
 	in    *bufio.Reader
@@ -249,8 +251,8 @@ func (s *scanner) take(n uint64) []byte {
 	return b
 }
 
-// Seal writes the footer of a closed segment that has none, and says whether there was
-// one to write. It reads and verifies the whole segment. One call at a time, and none
+// Seal writes the footer of one closed segment that has none, and reports whether there was such
+// a segment. It reads and verifies the whole segment. Only one call may run at a time, and none
 // together with Reclaim.
 func (e *Engine) Seal() (bool, error) {
 	for _, num := range e.closed() {
@@ -272,7 +274,7 @@ func (e *Engine) Seal() (bool, error) {
 	return false, nil
 }
 
-// closed gives the segments that are not written any more, the oldest first.
+// closed lists the segments that are no longer written, the oldest first.
 func (e *Engine) closed() (list []uint64) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -285,13 +287,15 @@ func (e *Engine) closed() (list []uint64) {
 	return list
 }
 
-// errNoFooter: nothing would be gained by a footer of this segment.
+// errNoFooter means that a footer of this segment would hold nothing.
 var errNoFooter = errors.New("no footer")
 
 func (e *Engine) writeFooter(s *segment) (err error) {
 	if s.saltUnknown {
 		return errNoFooter
 	}
+	// Written under a temporary name and renamed when it is durable: a footer that exists is
+	// complete.
 	tmp := fmt.Sprintf("%s/footer-%016x", tmpDir, s.number)
 	if err := e.fs.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -317,7 +321,8 @@ func (e *Engine) writeFooter(s *segment) (err error) {
 	return e.fs.SyncDir(footerDir)
 }
 
-// collectEntries reads a segment. Where it is damaged, what the index knows stands in.
+// collectEntries adds the entries of a segment to a footer. For damaged parts it adds what the
+// index knows of them.
 func (e *Engine) collectEntries(w *footerWriter, s *segment) error {
 	sc := newScanner(s, segHeaderSize, w.out.Length)
 	w.out.NextSeq = max(1, s.firstSeq)
@@ -365,8 +370,10 @@ func (w *footerWriter) addRecord(r *record, pos position) error {
 	return w.add(it)
 }
 
-// collectAroundDamage passes a damaged record. A footer that is used later knows of the objects
-// what the index knows now, but what else was there is lost.
+// collectAroundDamage adds what is known of a damaged record and moves the scanner behind it.
+// With a readable head that is the record itself. Otherwise it is the damage, with the range of
+// sequences that it hides, and the entries that the index has in the damaged part: after a
+// rebuild from this footer those objects are known, and anything else that was there is lost.
 func (e *Engine) collectAroundDamage(w *footerWriter, sc *logScanner, r record, at int64, bad *CorruptError) error {
 	pos := position{sc.seg.number, at}
 	d := Damage{File: segName(pos.seg), Offset: at, Reason: bad.Reason}
@@ -400,8 +407,8 @@ func (e *Engine) collectAroundDamage(w *footerWriter, sc *logScanner, r record, 
 	})
 }
 
-// entriesIn calls fn for the objects that the index knows in a part of a segment. It reads
-// the whole index.
+// entriesIn calls fn for the objects whose records are in a part of a segment. It reads the whole
+// index, which is acceptable because it happens only for damage.
 func (e *Engine) entriesIn(seg uint64, from, to int64, fn func(bucket, key string, x *entry) error) error {
 	return e.idx.scan(spaceObject, func(name, value []byte) error {
 		x, err := decodeEntry(value)

@@ -13,9 +13,9 @@ import (
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// The index is a cache of the log: its own write-ahead log is off, each batch carries the
-// log position that it brings the index to, and a flush makes a prefix of the batches
-// durable. Key spaces:
+// The index is a cache of the log. Pebble's own write-ahead log is off: each batch carries the
+// log position that it brings the index to, and a flush makes a prefix of the batches durable.
+// After a crash the log is replayed from the position that the index has. Key spaces:
 const (
 	spaceCheckpoint = 'c' // position, next sequence, totals
 	spaceBuckets    = 'b' // the list of buckets
@@ -26,10 +26,10 @@ const (
 	spaceSegment    = 's' // segment -> bytes of live records, bytes of tombstones, salt, first sequence
 )
 
-// indexVersion is of all values; an index of another version is built again.
+// indexVersion is the version of all values; an index of another version is built again.
 const indexVersion = 2
 
-// checkpoint is the state of the log that the index reflects.
+// checkpoint is the position of the log up to which the index has every record, with totals.
 type checkpoint struct {
 	pos     position // where the next record will be
 	salt    uint32   // of that segment: an index of another log is thrown away
@@ -66,8 +66,9 @@ const (
 	indexMemtable = 8 << 20
 )
 
-// index is a Pebble store that must not stop or block its owner: what fails in its
-// background is kept here, and callers ask before they might wait for it.
+// index is a Pebble store that must neither end the process nor block its owner. Errors of its
+// background work are kept in failed, and callers check them before a call that might wait for
+// that work.
 type index struct {
 	db    *pebble.DB
 	cache *pebble.Cache
@@ -80,13 +81,14 @@ type index struct {
 	unflushed atomic.Int64  // bytes since the last flush
 }
 
-// Infof implements pebble.Logger. Pebble's chatter is kept out of the log; its errors come back from calls.
+// Infof implements pebble.Logger. It drops Pebble's messages: errors come back from calls.
 func (*index) Infof(string, ...any) {}
 
 // Errorf implements pebble.Logger.
 func (*index) Errorf(string, ...any) {}
 
-// Fatalf implements pebble.Logger. It must not return; it ends only the goroutine.
+// Fatalf implements pebble.Logger. Pebble calls it where it cannot continue, and it must not
+// return. It ends the calling goroutine instead of the process: reads and the log still work.
 func (x *index) Fatalf(format string, args ...any) {
 	err := fmt.Errorf("index: "+format, args...)
 	for _, a := range args {
@@ -99,7 +101,7 @@ func (x *index) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// openIndex opens an index in a goroutine of its own, which Fatalf may end.
+// openIndex opens an index. It does so in a goroutine of its own, because Fatalf may end it.
 func openIndex(fsys pebblevfs.FS, dir string) (*index, error) {
 	x := &index{cache: pebble.NewCache(indexCache), dead: make(chan struct{}), damaged: make(chan struct{})}
 	done := make(chan error, 1)
@@ -121,6 +123,8 @@ func (x *index) start(fsys pebblevfs.FS, dir string) (err error) {
 		FS: fsys, Cache: x.cache, DisableWAL: true, Logger: x,
 		FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize:       indexMemtable, MemTableStopWritesThreshold: 3,
+		// By default Pebble stops writers once level 0 has 12 sublevels. A slow disk should delay
+		// compactions and not the committer, so the limit is out of reach.
 		MaxOpenFiles: 256, L0CompactionThreshold: 4, L0StopWritesThreshold: 1000,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { x.failed.Store(&err) },
@@ -141,7 +145,7 @@ func (x *index) start(fsys pebblevfs.FS, dir string) (err error) {
 	return err
 }
 
-// healthy gives what failed in the background; nil when nothing did since the last flush.
+// healthy gives the last error of the background work; nil after a flush that succeeded.
 func (x *index) healthy() error {
 	if p := x.failed.Load(); p != nil {
 		return *p
@@ -149,7 +153,8 @@ func (x *index) healthy() error {
 	return nil
 }
 
-// mayStall says whether a write might have to wait for a flush that fails.
+// mayStall gives the error of a failing background when the next write might have to wait for
+// it: once a memtable's worth is unflushed. Until then writes go to memory and cannot block.
 func (x *index) mayStall() error {
 	if x.unflushed.Load() < indexMemtable {
 		return nil
@@ -157,10 +162,10 @@ func (x *index) mayStall() error {
 	return x.healthy()
 }
 
-// indexFlushTimeout bounds what waits for a flush: it is tried again for ever by the index.
+// indexFlushTimeout bounds the wait for a flush, which Pebble itself retries for ever.
 const indexFlushTimeout = 30 * time.Second
 
-// flush makes everything that was applied durable, or says why it could not be done.
+// flush makes every applied batch durable.
 func (x *index) flush() error {
 	if err := x.mayStall(); err != nil {
 		return fmt.Errorf("flush index: %w", full(err))
@@ -169,6 +174,7 @@ func (x *index) flush() error {
 	if err != nil {
 		return fmt.Errorf("flush index: %w", err)
 	}
+	// done is never closed while the flush fails, so the background's error is polled.
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
 	for end := time.Now().Add(indexFlushTimeout); ; {
@@ -186,7 +192,8 @@ func (x *index) flush() error {
 	}
 }
 
-// close ends the index. One that failed is left: closing it may wait for ever.
+// close closes the index. After Fatalf it is abandoned: closing could wait for ever for a
+// goroutine that is gone. The process holds its files until it ends.
 func (x *index) close() error {
 	select {
 	case <-x.dead:
@@ -202,7 +209,7 @@ func (x *index) close() error {
 	select {
 	case err := <-done:
 		if x.healthy() != nil {
-			return nil // known, and nothing is lost by it
+			return nil // reported before; the log has everything that the index could not write
 		}
 		return err
 	case <-x.dead:
@@ -238,7 +245,8 @@ func segmentKey(n uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{spaceSegment}, n)
 }
 
-// get gives the value of a key; nil when absent.
+// get calls use with the value of a key, which is valid during the call; ErrNotFound when the
+// key is absent.
 func (x *index) get(key []byte, use func([]byte) error) error {
 	v, closer, err := x.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -254,7 +262,7 @@ func (x *index) get(key []byte, use func([]byte) error) error {
 	return err
 }
 
-// object looks an object up; nil when absent.
+// object gives the entry of an object; nil when the key is absent.
 func (x *index) object(bucket, key string) (*entry, error) {
 	var e entry
 	err := x.get(objectKey(bucket, key), func(v []byte) (err error) {
@@ -289,7 +297,8 @@ func (x *index) scan(space byte, fn func(name, value []byte) error) (err error) 
 	return it.Error()
 }
 
-// use is what the index keeps of a segment. The salt makes its records readable when the
+// use is what the index keeps of a segment: the bytes of its live records and of its tombstones,
+// and a copy of its salt and first sequence, with which its records can be verified when the
 // segment's own header is damaged.
 type use struct {
 	live, tombs int64

@@ -51,6 +51,7 @@ func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
 	}()
 	ok := it.First()
 	if q.After != "" {
+		// The appended zero makes the first key that is greater than After.
 		ok = it.SeekGE(append(objectKey(bucket, q.After), 0))
 	}
 	for ok {
@@ -64,6 +65,8 @@ func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
 				page.Prefixes = append(page.Prefixes, group)
 				page.Next = group
 			}
+			// One seek passes all keys of the group, so a listing of few prefixes is fast however
+			// many objects they hold.
 			next := successor(objectKey(bucket, group))
 			if next == nil {
 				break
@@ -100,7 +103,7 @@ func commonPrefix(key string, q ListQuery) (string, bool) {
 	return key[:len(q.Prefix)+i+len(q.Delimiter)], true
 }
 
-// successor is the first key behind all keys that begin with prefix.
+// successor is the first key behind all keys that begin with prefix; nil when there is none.
 func successor(prefix []byte) []byte {
 	s := append([]byte(nil), prefix...)
 	for i := len(s) - 1; i >= 0; i-- {

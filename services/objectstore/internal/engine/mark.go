@@ -15,10 +15,11 @@ const (
 	markSize  = 40
 )
 
-// mark says how far the log was acknowledged. It is written after a batch's fsync and
-// before its answers, without an fsync of its own: it outlives a killed process, which
-// is all that tells a damaged last batch from one that was never written to its end.
-// The committer syncs it when it has nothing to do, so that a power loss seldom takes it.
+// mark is the file ACKED: it says how far the log was acknowledged. It is written after a
+// batch's fsync and before its answers, without an fsync of its own, so it survives a killed
+// process but not always a power loss. It is the only thing that tells a damaged last batch,
+// which was acknowledged, from a torn one, which was not. The committer syncs it when the store
+// is idle, so that a power loss seldom takes it back.
 type mark struct {
 	pos     position // the durable end of the log
 	salt    uint32   // of that segment
@@ -34,7 +35,8 @@ func (m mark) encode() []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// decodeMark gives the zero mark for anything that is none: less is known then.
+// decodeMark gives the zero mark for a file that holds no valid one. That is safe: nothing is
+// then known to be acknowledged, and a torn tail is cut off as usual.
 func decodeMark(b []byte) (m mark) {
 	if len(b) != markSize || string(b[:8]) != markMagic || crc32.Checksum(b[:36], castagnoli) != binary.LittleEndian.Uint32(b[36:]) {
 		return m
@@ -62,7 +64,8 @@ func (e *Engine) openMark() error {
 	return nil
 }
 
-// writeMark writes down that everything up to head is acknowledged from now on.
+// writeMark records that everything up to the head is about to be acknowledged. A failure is
+// logged once and tolerated: the records themselves are durable.
 func (e *Engine) writeMark() {
 	m := mark{e.head.pos, e.head.salt, e.head.nextSeq}
 	if _, err := e.mark.file.WriteAt(m.encode(), 0); err != nil {
@@ -75,7 +78,7 @@ func (e *Engine) writeMark() {
 	e.mark.warned, e.mark.unsynced = false, true
 }
 
-// syncMark makes the mark durable, when that is free of charge for writers.
+// syncMark makes the mark durable. It is called when no writer waits for the disk.
 func (e *Engine) syncMark() {
 	if e.mark.unsynced {
 		e.mark.unsynced = false
@@ -85,7 +88,8 @@ func (e *Engine) syncMark() {
 	}
 }
 
-// ackedUpTo is the offset up to which a segment was acknowledged at least.
+// ackedUpTo is the offset up to which a segment is known to have been acknowledged; 0 when the
+// mark is of another segment.
 func (e *Engine) ackedUpTo(s *segment) int64 {
 	m := e.mark.was
 	if m.pos.seg == s.number && m.salt == s.salt {

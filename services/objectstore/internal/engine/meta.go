@@ -9,7 +9,7 @@ import (
 // Pair is a name and a value.
 type Pair struct{ Name, Value string }
 
-// Checksum is what the client asked the store to verify and keep.
+// Checksum is the checksum that the client asked the store to verify and keep.
 type Checksum struct {
 	Algorithm string // CRC32, CRC32C, CRC64NVME, SHA1, SHA256; empty: none
 	Type      string // FULL_OBJECT or COMPOSITE
@@ -101,7 +101,8 @@ func encodeMeta(o *Object) []byte {
 	return b
 }
 
-// scanner reads varints and texts and remembers the first failure.
+// scanner reads varints and texts. It remembers the first failure, so that callers check once
+// at the end.
 type scanner struct {
 	b   []byte
 	bad bool
@@ -172,6 +173,7 @@ func decodeMeta(b []byte) (Object, error) {
 
 func decodeExtent(v *scanner) Extent {
 	x := Extent{File: v.text(), Size: int64(v.num())}
+	// Reads index Blocks by offset, so the number of checksums must fit the size.
 	if len(v.b)%4 != 0 || x.Size < 0 || int64(len(v.b)/4) != (x.Size+BlockSize-1)/BlockSize {
 		v.bad = true
 		return x

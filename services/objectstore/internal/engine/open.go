@@ -15,8 +15,9 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
-// Open opens or makes the store in a directory: it takes the lock, makes durable what an
-// earlier process left, brings the index to the end of the log, cuts off a torn tail, and removes bodies that nothing needs.
+// Open opens the store in a directory, or creates it. It takes the lock, makes durable what an
+// earlier process wrote without a sync, replays the log into the index, cuts off a torn tail,
+// and removes bodies that no record names.
 func Open(opt Options) (_ *Engine, err error) {
 	opt = opt.withDefaults()
 	e := &Engine{
@@ -28,6 +29,8 @@ func Open(opt Options) (_ *Engine, err error) {
 	if e.bodies = opt.Bodies; e.bodies == nil {
 		e.bodies = body.NewFiles(e.fs, func() { e.counts.fsyncs.Add(1) })
 	}
+	// The lock comes before everything else: all that follows may write, and two processes
+	// that repair one log would destroy it.
 	if e.lock, err = e.fs.Lock("LOCK"); err != nil {
 		return nil, fmt.Errorf("open store in %s: %w", opt.Dir, err)
 	}
@@ -37,6 +40,8 @@ func Open(opt Options) (_ *Engine, err error) {
 			err = fmt.Errorf("open store in %s: %w", opt.Dir, err)
 		}
 	}()
+	// The reserve is opened first, because every later step may need disk space and frees the
+	// reserve when it finds none.
 	if err := e.openReserve(); err != nil {
 		return nil, err
 	}
@@ -83,7 +88,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// abandon lets go of everything after a failed open.
+// abandon closes everything that a failed Open has opened. Nothing was promised yet, so errors
+// are dropped in favour of the one that made Open fail.
 func (e *Engine) abandon() {
 	for _, s := range e.segments {
 		s.release()
@@ -109,6 +115,7 @@ func (e *Engine) makeDirs() error {
 	if err := e.openMark(); err != nil {
 		return err
 	}
+	// The directories' own names must be durable before a record in them is acknowledged.
 	return e.fs.SyncDir(".")
 }
 
@@ -133,6 +140,8 @@ func (e *Engine) openSegments() ([]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Only the newest segment can be half made: an older one was closed, so a bad header
+		// there is damage and must not be removed.
 		if s.bad != nil && i == len(numbers)-1 && e.neverUsed(s) {
 			s.release()
 			e.opt.Log.Warn("removed a segment that a crash left unfinished", "segment", num)
@@ -143,11 +152,12 @@ func (e *Engine) openSegments() ([]uint64, error) {
 	return numbers, nil
 }
 
-// syncExisting makes durable what is read from now on. A process that was killed leaves bytes
-// and names that only the page cache has: a power loss would take back what the next one
-// has shown, and the index would know records that the log has lost.
+// syncExisting makes durable what this process will read. A killed process leaves bytes and
+// names that only the page cache has. Without this sync a power loss could take back objects
+// that this process has already served, and leave the index with records that the log lost.
 func (e *Engine) syncExisting(numbers []uint64) error {
 	if n := len(numbers); n > 0 {
+		// Older segments were synced before the next one was begun.
 		if err := e.segments[numbers[n-1]].file.Sync(); err != nil {
 			return fmt.Errorf("fsync %s: %w", segName(numbers[n-1]), err)
 		}
@@ -161,7 +171,9 @@ func (e *Engine) syncExisting(numbers []uint64) error {
 	return nil
 }
 
-// neverUsed says whether a crash cut off the making of a segment; nothing was acknowledged in it then.
+// neverUsed reports whether a crash interrupted the creation of a segment. Its header is
+// synced before its first record, so a segment without one holds nothing that was
+// acknowledged; the mark is a second witness of that.
 func (e *Engine) neverUsed(s *segment) bool {
 	n, err := s.file.Size()
 	return err == nil && n <= segHeaderSize && e.mark.was.pos.seg < s.number
@@ -171,6 +183,8 @@ func (e *Engine) neverUsed(s *segment) bool {
 // it is thrown away, once: the log has everything.
 func (e *Engine) catchUp(numbers []uint64) error {
 	for try := 0; ; try++ {
+		// A damaged index costs one rebuild. If the second attempt fails too, the damage is not
+		// in the index, and trying again would loop for ever.
 		err := e.readLog(numbers)
 		if err == nil || try > 0 || !pebble.IsCorruptionError(err) {
 			return err
@@ -189,6 +203,8 @@ func (e *Engine) readLog(numbers []uint64) error {
 	if err := e.replay(numbers); err != nil {
 		return err
 	}
+	// From here on the index is complete. A start that is killed before this finds the marker
+	// and builds the index again.
 	if err := e.idx.db.Delete([]byte{spaceBuilding}, pebble.NoSync); err != nil {
 		return fmt.Errorf("update index: %w", err)
 	}
@@ -205,9 +221,11 @@ func (e *Engine) dropIndex(cause error) error {
 	return e.opt.IndexFS.RemoveAll(e.opt.IndexDir)
 }
 
-// openIndex opens the index, or begins a new one when it is damaged or of another log.
+// openIndex opens the index, or starts an empty one when it is damaged or belongs to another log.
 func (e *Engine) openIndex(numbers []uint64) (err error) {
 	for try := 0; ; try++ {
+		// Without disk space the index cannot be opened although nothing is wrong with it:
+		// dropping it would turn a full disk into a rebuild that needs even more space.
 		if e.idx, err = openIndex(pebblevfs.OnDiskFull(e.opt.IndexFS, e.onIndexDiskFull), e.opt.IndexDir); vfs.IsFull(err) {
 			return full(err) // nothing is wrong with the index
 		} else if err == nil {
@@ -229,8 +247,9 @@ func (e *Engine) openIndex(numbers []uint64) (err error) {
 
 var errForeignIndex = errors.New("the index is not of this log")
 
-// loadCheckpoint reads what the index knows of the log. Segments that are missing, and
-// those whose header only the index still knows, are found here.
+// loadCheckpoint reads from the index how far it follows the log and what it knows of each
+// segment. It finds segments that are missing, and gives segments with a damaged header the
+// salt and first sequence that the index has kept.
 func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	e.live, e.tombs, e.buckets = map[uint64]int64{}, map[uint64]int64{}, map[string]Bucket{}
 	e.head, e.indexed = checkpoint{nextSeq: 1}, false
@@ -242,6 +261,8 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	building := e.idx.get([]byte{spaceBuilding}, func([]byte) error { return nil })
 	switch {
 	case errors.Is(err, ErrNotFound):
+		// An empty index. The marker is set before the first entry, so that a half-built index
+		// is never taken for a complete one.
 		return e.idx.db.Set([]byte{spaceBuilding}, nil, pebble.NoSync)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errForeignIndex, err)
@@ -254,6 +275,8 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	err = e.idx.scan(spaceSegment, func(name, value []byte) error {
 		u, err := decodeUse(value)
 		if s := e.segments[decodeSegmentKey(name)]; s != nil && s.bad == nil {
+			// Salts are random per segment: another salt under the same number is another
+			// log, for example one restored from a backup beside an index that was not.
 			if s.salt != u.salt {
 				return errForeignIndex
 			}
@@ -265,6 +288,8 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	if err != nil {
 		return err
 	}
+	// No segment of the index is in this log, and the log does not merely begin after the
+	// position of the index: they do not belong together.
 	if s := e.segments[e.head.pos.seg]; !same && (s == nil || s.bad == nil) && numbers[0] <= e.head.pos.seg {
 		return errForeignIndex
 	}
@@ -278,6 +303,9 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 			e.live[num], e.tombs[num] = u.live, u.tombs
 		} else if u.live != 0 {
 			e.live[num] = u.live
+			// Reclaiming removes a segment only once nothing in it is live, so this file was
+			// removed by somebody else. Its bytes stay counted, so that the objects are
+			// reported as damaged and not as absent.
 			e.quarantine(Damage{File: segName(num), Length: maxSegment, Reason: fmt.Sprintf("the segment is missing, with %d bytes in use", u.live)})
 		}
 	}
@@ -298,7 +326,9 @@ func (e *Engine) sweep() error {
 	}
 	return e.eachUnnamedBody(func(id string) error {
 		if e.Uncertain() != nil {
-			return nil // a lost record may have named it
+			// A lost record may have named this body, and an operator's repair may still
+			// need it.
+			return nil
 		}
 		if err := e.bodies.Remove(id); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -24,7 +24,8 @@ func (e *Engine) Peek(bucket, key string) (*Brief, error) {
 	return &b, nil
 }
 
-// CheckCond decides a condition now; a write decides it again.
+// CheckCond decides a condition against the present state. It saves reading the body of a write
+// that will be refused; the write itself decides the condition again.
 func (e *Engine) CheckCond(bucket, key string, c Cond) error {
 	if _, err := e.Bucket(bucket); err != nil {
 		return err
@@ -36,7 +37,7 @@ func (e *Engine) CheckCond(bucket, key string, c Cond) error {
 	return e.checkCondition(c, key, x)
 }
 
-// segmentOf takes a reference to a segment; nil when it was dropped.
+// segmentOf takes a reference to a segment, which the caller releases; nil when it was dropped.
 func (e *Engine) segmentOf(n uint64) *segment {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -75,6 +76,7 @@ func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte
 	if err != nil {
 		return bad(err.Error())
 	}
+	// A valid record at the wrong place is as bad as a damaged one: it would be another object.
 	if r.seq != x.seq || r.bucket != bucket || r.key != key || int(r.bodyLen) != x.bodyLen {
 		return bad("the record is not the one that the index names")
 	}
@@ -88,7 +90,7 @@ func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte
 func (e *Engine) readHead(x *entry, bucket, key string) (Object, error) {
 	n := x.headLen
 	if x.flags&flagLost != 0 {
-		n += x.bodyLen // says what was lost
+		n += x.bodyLen // the body of the record of a loss is its reason, which becomes the error
 	}
 	r, _, err := e.readRecord(x, bucket, key, n)
 	if err != nil {
@@ -112,7 +114,9 @@ func objectOf(r *record) (Object, error) {
 	return o, err
 }
 
-// lookup runs fn on the entry of a key, again when the record moved meanwhile.
+// lookup calls fn with the entry of a key. When reclaiming moved the record between the lookup
+// and fn's read of it, it tries again with the new entry. The number of attempts is bounded, so
+// that an index that names a missing segment ends in an error.
 func (e *Engine) lookup(bucket, key string, fn func(*entry) error) error {
 	for range 100 {
 		if _, err := e.Bucket(bucket); err != nil {
@@ -150,7 +154,7 @@ func (e *Engine) Stat(bucket, key string) (o Object, err error) {
 	return o, err
 }
 
-// Handle reads one version of an object, whatever happens to its key meanwhile.
+// Handle reads one version of an object, even when its key is overwritten or deleted meanwhile.
 type Handle struct {
 	Object Object
 	e      *Engine
@@ -186,8 +190,8 @@ func (e *Engine) Get(bucket, key string) (*Handle, error) {
 	return h, nil
 }
 
-// openBodies opens all bodies, so that a replaced object can be read to its end. A
-// missing body means that the object was replaced after the look into the index.
+// openBodies opens all bodies at once, so that the object can be read to its end after it was
+// replaced. A missing body is damage, unless the object was replaced since the index was read.
 func (h *Handle) openBodies(x *entry) error {
 	for _, ext := range h.Object.Extents {
 		f, err := h.e.bodies.Open(ext.File)
@@ -208,7 +212,8 @@ func (h *Handle) openBodies(x *entry) error {
 	return nil
 }
 
-// Copy writes n bytes from off. Bytes are verified before they are written.
+// Copy writes n bytes of the object from offset off on. Bytes are verified before they are
+// written.
 func (h *Handle) Copy(w io.Writer, off, n int64) error {
 	if off < 0 || n < 0 || off+n > h.Object.Size {
 		return fmt.Errorf("read %q: range %d+%d of %d bytes", h.Object.Key, off, n, h.Object.Size)

@@ -20,7 +20,8 @@ const rebuildBatch = 1 << 20
 // closed, and gets a footer, too.
 const replayedShare = 8
 
-// closeTail cuts off what a crash has torn of the last segment.
+// closeTail cuts off a torn write at the end of the last segment, so that a footer of the
+// segment can be made.
 func (e *Engine) closeTail(s *segment) error {
 	size := e.length[s.number]
 	sc := newScanner(s, segHeaderSize, size)
@@ -43,7 +44,8 @@ func (e *Engine) closeTail(s *segment) error {
 	}
 }
 
-// cutTail cuts off a torn write.
+// cutTail truncates a segment at a torn write. The cut is synced: otherwise a power loss could
+// bring the torn bytes back behind records that are appended at the same offset.
 func (e *Engine) cutTail(s *segment, at int64, bad *CorruptError) error {
 	e.opt.Log.Warn("cut off a torn tail", "file", bad.File, "offset", at, "bytes", e.length[s.number]-at, "reason", bad.Reason)
 	if err := errors.Join(s.file.Truncate(at), s.file.Sync()); err != nil {
@@ -53,10 +55,10 @@ func (e *Engine) cutTail(s *segment, at int64, bad *CorruptError) error {
 	return nil
 }
 
-// buildFromFooters fills an empty index with what the closed segments have, and puts the
-// head behind the last of them. Of every key the record with the highest sequence counts,
-// so the runs of all footers are merged, and neither the log nor the index is read. False:
-// that cannot be done, and the whole log has to be replayed.
+// buildFromFooters fills an empty index with the entries of the closed segments and moves the
+// head behind the last of them. Of each key the record with the highest sequence counts, so a
+// merge of all sorted runs is enough, and neither records nor the index are read. False: the
+// footers are not enough, and the whole log must be replayed.
 func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 	closed := slices.Clone(numbers)
 	if n := len(numbers); n > 0 {
@@ -72,7 +74,9 @@ func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 	}
 	for _, n := range names {
 		if num, ok := parseSegName(n + ".seg"); ok && e.segments[num] == nil {
-			closed = append(closed, num) // its segment is missing
+			// The segment is missing. Its footer still names the objects that are lost with it,
+			// so that they are reported as damaged and not as absent.
+			closed = append(closed, num)
 		}
 	}
 	if len(closed) == 0 {
@@ -108,7 +112,8 @@ func (b *rebuild) close() {
 	}
 }
 
-// openFooter reads a segment's footer, and makes it when it is missing, damaged, or of something else.
+// openFooter reads a segment's footer, and makes it first when it is missing, damaged, or of
+// another segment. False: it cannot be made.
 func (b *rebuild) openFooter(num uint64) (bool, error) {
 	e := b.e
 	s := e.segments[num]
@@ -125,6 +130,7 @@ func (b *rebuild) openFooter(num uint64) (bool, error) {
 	switch {
 	case err == nil:
 	case s == nil:
+		// Neither segment nor footer: every write up to the next segment may be lost.
 		e.quarantine(Damage{File: segName(num), Length: maxSegment, First: 1, Last: e.seqBehind(num),
 			Reason: "the segment is missing, and its footer cannot be read: " + err.Error()})
 		return true, nil
@@ -153,7 +159,8 @@ func (b *rebuild) openFooter(num uint64) (bool, error) {
 	return true, nil
 }
 
-// compareWithSegment compares a segment with its footer, and takes over the damages that the footer has.
+// compareWithSegment compares a segment with its footer and takes over the damage that the
+// footer lists. s is nil when the segment is missing.
 func (b *rebuild) compareWithSegment(s *segment, out footer) {
 	e, file := b.e, segName(out.Segment)
 	if s == nil {
@@ -164,6 +171,8 @@ func (b *rebuild) compareWithSegment(s *segment, out footer) {
 			e.quarantine(Damage{File: file, Offset: size, Length: out.Length - size, Reason: fmt.Sprintf("records up to byte %d are missing", out.Length)})
 		}
 	}
+	// Numbers that are not adjacent may lie around a reclaimed segment, so only neighbours
+	// are compared.
 	if n := len(b.footers); n > 1 {
 		if p := b.footers[n-2]; p.Segment == out.Segment-1 && p.NextSeq < out.FirstSeq {
 			e.quarantine(Damage{File: segName(p.Segment), Offset: p.Length, First: p.NextSeq, Last: out.FirstSeq - 1,
@@ -174,12 +183,14 @@ func (b *rebuild) compareWithSegment(s *segment, out footer) {
 		if d.Last > 0 {
 			e.quarantine(d)
 		} else {
+			// Reported by putEntry, and only if the damaged record is still the key's last one.
 			b.named[position{out.Segment, d.Offset}] = d
 		}
 	}
 }
 
-// seqBehind is the last sequence before the first segment behind a number.
+// seqBehind is the last sequence that segment num can have held: the one before the first
+// segment with a higher number, or the last acknowledged one.
 func (e *Engine) seqBehind(num uint64) uint64 {
 	best := uint64(0)
 	for n, s := range e.segments {
@@ -204,7 +215,7 @@ func verifyRuns(num uint64, f vfs.File, out footer) error {
 	return nil
 }
 
-// runHeap gives the readers in the order of their items.
+// runHeap orders readers by their current item, for the merge.
 type runHeap []*runReader
 
 func (h runHeap) Len() int           { return len(h) }
@@ -218,7 +229,7 @@ func (h *runHeap) Pop() any {
 	return x
 }
 
-// merge puts the last record of each key into the index.
+// merge enters the last record of each key into the index.
 func (b *rebuild) merge() error {
 	heap.Init(&b.runs)
 	batch := b.e.idx.db.NewBatch()
@@ -281,12 +292,14 @@ func (b *rebuild) putEntry(batch *pebble.Batch, it footerItem) error {
 	return batch.Set(append([]byte{spaceObject}, it.key...), it.entry, nil)
 }
 
-// finish writes what goes with the objects, and the position that the index has.
+// finish writes the use of the segments, the lists of buckets and damages, and the position
+// that the index has reached.
 func (b *rebuild) finish() error {
 	e := b.e
 	if len(b.footers) == 0 {
 		return nil
 	}
+	// Both lists replace the earlier one, so only the newest of each counts.
 	var buckets, declared footer
 	for _, f := range b.footers {
 		e.tombs[f.Segment] = f.Tombs
@@ -299,6 +312,8 @@ func (b *rebuild) finish() error {
 	}
 	last := b.footers[len(b.footers)-1]
 	b.next.pos, b.next.salt, b.next.nextSeq = position{last.Segment, last.Length}, last.Salt, last.NextSeq
+	// A segment shorter than its footer says has lost its end: replay continues at the end
+	// that is there.
 	if s := e.segments[last.Segment]; s != nil {
 		b.next.pos.off = min(last.Length, e.length[last.Segment])
 	}

@@ -13,31 +13,32 @@ import (
 
 const defaultReclaimBelow = 0.4
 
-// tombstoneShare of the closed segments: beyond it the oldest segment is rewritten, however
-// full. Tombstones go only when nothing is older, so copying them alone would never end.
+// tombstoneShare is the fraction of the closed segments' bytes that tombstones may take. Beyond
+// it the oldest segment is rewritten, however full it is: tombstones can be dropped only from the
+// oldest segment, and rewriting others would copy them for ever.
 const tombstoneShare = 0.25
 
-// SetFloor sets the function that gives the first record that readers of the log still
-// need; segments from there on are not dropped. Call it before Reclaim is used.
+// SetFloor sets the function that gives the first sequence that readers of the log still need;
+// segments from there on are not dropped. Call it before the first Reclaim.
 func (e *Engine) SetFloor(floor func() uint64) { e.floor = floor }
 
-// A copy takes so many records or bytes before it waits for them: they share their fsyncs,
-// and the writes of clients need not wait for more than that.
+// Copying enqueues up to copyRecords records or copyBytes bytes before it waits for them: they
+// share fsyncs, and a client's write waits for no more than that.
 const (
 	copyRecords = 512
 	copyBytes   = 1 << 20
 )
 
-// Reclaim rewrites the emptiest closed segment below the threshold and drops it. It
-// gives the bytes freed; 0 when there is nothing to do. One call at a time. A segment
-// with a damaged record that is in use, or of which nobody knows what it was, is kept,
-// and the next one is tried. While writes of unknown keys are lost, nothing is reclaimed:
-// a copy is a later record than the lost ones, so an object that one of them may have
-// replaced would pass for its last version. An operator's repair ends that state.
+// Reclaim rewrites the emptiest closed segment below the threshold and drops it. It returns the
+// bytes freed; 0 when there is nothing to do. One call at a time. A segment with a damaged record
+// that is in use, or whose key is unknown, is kept, and the next one is tried. While writes of
+// unknown keys are lost, nothing is reclaimed: a copy gets a later sequence than the lost writes,
+// so an object that one of them may have replaced would pass for its last version. An operator's
+// repair ends that state.
 //
-// Order: what is live is copied to the end of the log and fsynced (as ordinary writes
-// that hold only while the index still names the old place), the index is flushed, so
-// that no replay begins in the old segment, and then the file goes.
+// The order is: copy the live records to the end of the log, as ordinary writes on the condition
+// that the index still names the old place; flush the index, so that no replay begins in the old
+// segment; remove the file.
 func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 	if e.Uncertain() != nil {
 		return 0, nil
@@ -56,7 +57,7 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 	}
 }
 
-// errKept: the segment has damage, which is in quarantine now, and stays.
+// errKept means that the segment has damage, which was recorded, and must stay.
 var errKept = errors.New("the segment is damaged and stays")
 
 func (e *Engine) rewriteSegment(ctx context.Context, seg *segment, oldest bool) (int64, error) {
@@ -73,8 +74,8 @@ func (e *Engine) rewriteSegment(ctx context.Context, seg *segment, oldest bool) 
 	return size, e.dropSegment(seg)
 }
 
-// finishCopy repeats the lists of buckets and damages behind what was copied, and makes the
-// index durable.
+// finishCopy writes the lists of buckets and damages again behind the copies, since the old ones
+// may be in the segment that is dropped next, and makes the index durable.
 func (e *Engine) finishCopy(ctx context.Context) error {
 	keep := func(map[string]Bucket) error { return nil }
 	if err := e.submit(ctx, &op{rec: record{kind: kindBuckets, flags: flagQuiet}, change: keep}); err != nil {
@@ -89,9 +90,9 @@ func (e *Engine) finishCopy(ctx context.Context) error {
 	return nil
 }
 
-// copyLiveRecords copies what is still needed of a segment to the end of the log. Damage ends it
-// with errKept, unless it repairs: then records of which one byte is damaged are copied
-// too, and counted, and the others are passed.
+// copyLiveRecords copies the records of a segment that are still needed to the end of the log.
+// Damage ends it with errKept. With repairs set, records with one damaged byte are corrected,
+// copied and counted, and other damaged records are skipped.
 func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, oldest, repairs bool) (salvaged int64, err error) {
 	sc := newScanner(seg, segHeaderSize, size)
 	c := &copier{e: e, ctx: ctx, oldest: oldest}
@@ -122,8 +123,9 @@ func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, 
 	return salvaged, ctx.Err()
 }
 
-// skipDamagedRecord passes a damaged record; kept says that it went into quarantine, because it
-// is in use, or because nobody knows what it was.
+// skipDamagedRecord moves the scanner behind a damaged record. kept reports that the damage was
+// recorded, because the record is in use or because its key is unknown; damage of a record that
+// nothing needs is ignored.
 func (e *Engine) skipDamagedRecord(sc *logScanner, r record, at int64, bad *CorruptError) (kept bool, err error) {
 	d := Damage{File: bad.File, Offset: at, Reason: bad.Reason}
 	if r.kind == kindPut || r.kind == kindLost {
@@ -150,7 +152,8 @@ func (e *Engine) segmentLength(n uint64) int64 {
 	return e.length[n]
 }
 
-// pickSegment takes a reference to the segment to rewrite; oldest says that no older one is left.
+// pickSegment takes a reference to the segment to rewrite; nil when there is none. oldest says
+// that no older segment is left.
 func (e *Engine) pickSegment() (best *segment, oldest bool) {
 	floor := ^uint64(0)
 	if e.floor != nil {
@@ -165,6 +168,7 @@ func (e *Engine) pickSegment() (best *segment, oldest bool) {
 	}
 	slices.Sort(numbers)
 	var tombs, total int64
+	// The last segment is the one that is being written.
 	for i, n := range numbers[:max(0, len(numbers)-1)] {
 		if e.segments[numbers[i+1]].firstSeq > floor {
 			break
@@ -174,7 +178,9 @@ func (e *Engine) pickSegment() (best *segment, oldest bool) {
 			continue
 		}
 		kept := e.live[n]
-		if i > 0 { // those of the oldest hide nothing
+		// A tombstone hides older puts of its key from a rebuild of the index. No puts are older
+		// than those of the oldest segment, so its tombstones need not be copied.
+		if i > 0 {
 			kept += e.tombs[n]
 		}
 		if f := float64(kept) / float64(max(1, e.length[n])); f < share && e.hasSpaceFor(kept) {
@@ -191,7 +197,7 @@ func (e *Engine) pickSegment() (best *segment, oldest bool) {
 	return best, oldest
 }
 
-// copier copies records; those on their way share batches.
+// copier copies records to the end of the log, several at a time.
 type copier struct {
 	e      *Engine
 	ctx    context.Context
@@ -200,7 +206,8 @@ type copier struct {
 	bytes  int64
 }
 
-// relocate copies one record if it is still needed.
+// relocate enqueues a copy of one record if it is still needed. Copies are quiet: they are no
+// events for webhooks.
 func (c *copier) relocate(r record, at position) error {
 	o := &op{rec: record{kind: r.kind, flags: r.flags | flagQuiet, bucket: r.bucket, key: r.key, meta: r.meta}}
 	switch r.kind {
@@ -238,7 +245,8 @@ func (c *copier) relocate(r record, at position) error {
 	return nil
 }
 
-// wait lets the copies on their way end. One that gave way to a newer write is no error.
+// wait waits for the enqueued copies. A failed condition is no error: the key was written again
+// meanwhile, so the old record is not needed.
 func (c *copier) wait() error {
 	var first error
 	for _, o := range c.ops {
@@ -262,7 +270,8 @@ func (e *Engine) removeFooter(num uint64) error {
 	return nil
 }
 
-// dropSegment removes a segment that holds nothing live.
+// dropSegment removes a segment that holds nothing live. When the index still counts live bytes
+// in it, the copy has missed records, and the segment is kept.
 func (e *Engine) dropSegment(seg *segment) error {
 	e.mu.Lock()
 	live := e.live[seg.number]
@@ -272,7 +281,7 @@ func (e *Engine) dropSegment(seg *segment) error {
 		return errKept
 	}
 	e.mu.Unlock()
-	// The footer first: one without its segment says that the segment is missing.
+	// The footer goes first: a footer without its segment is reported as a missing segment.
 	if err := e.removeFooter(seg.number); err != nil {
 		return err
 	}
@@ -282,7 +291,7 @@ func (e *Engine) dropSegment(seg *segment) error {
 	delete(e.tombs, seg.number)
 	delete(e.length, seg.number)
 	e.mu.Unlock()
-	seg.release()
+	seg.release() // readers that hold it keep the file open until they are done
 	failpoint.Hit("objectstore.reclaim.remove.before")
 	if err := errors.Join(e.fs.Remove(segName(seg.number)), e.fs.SyncDir(logDir)); err != nil {
 		return fmt.Errorf("reclaim %s: %w", segName(seg.number), err)

@@ -63,7 +63,8 @@ type record struct {
 func (r *record) headLen() int { return headSize + len(r.bucket) + len(r.key) + len(r.meta) }
 func (r *record) size() int64  { return int64(r.headLen()) + int64(r.bodyLen) }
 
-// appendHead encodes everything but the body.
+// appendHead appends the encoded record without its body. The checksum starts from the segment's
+// random salt, so bytes inside a client's object can never pass for a record.
 func (r *record) appendHead(b []byte, salt uint32) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, recordMagic, byte(r.kind), r.flags, byte(len(r.bucket)))
@@ -101,6 +102,7 @@ func decodeHead(b []byte, salt uint32) (r record, need int, err error) {
 	r.bodyCRC = binary.LittleEndian.Uint32(b[20:])
 	r.seq = binary.LittleEndian.Uint64(b[24:])
 	r.batch = binary.LittleEndian.Uint64(b[32:])
+	// The lengths are checked before the checksum, which covers as many bytes as they say.
 	switch {
 	case r.kind < kindPut || r.kind > kindDamages, r.flags&^knownFlags != 0, b[10]|b[11] != 0:
 		return r, 0, errors.New("unknown kind or flags")

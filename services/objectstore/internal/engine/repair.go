@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
-// quarantineDir holds the damaged files that a repair has taken out of the store.
+// quarantineDir holds the damaged files that a repair moved out of the store.
 const quarantineDir = "quarantine"
 
 // Repaired is what a repair has done.
@@ -27,10 +27,10 @@ type Repaired struct {
 	Files []string `json:"files"`
 }
 
-// Repair takes everything damaged out of the store: it verifies, copies what survives of
-// damaged segments to the end of the log, writes down the objects that are lost, and moves
-// damaged files into quarantine; no byte is deleted. From then on keys that nobody knows
-// count as absent. Run must run, and nothing else may write. It can be repeated.
+// Repair moves everything damaged out of the store: it verifies, copies the readable records of
+// damaged segments to the end of the log, records the lost objects, and moves damaged files into
+// quarantine. No byte is deleted. Afterwards lost keys that are unknown count as absent. The
+// committer must run, and nothing else may write. A repair that was interrupted can be repeated.
 func (e *Engine) Repair(ctx context.Context) (Repaired, error) {
 	var r Repaired
 	var err error
@@ -40,10 +40,14 @@ func (e *Engine) Repair(ctx context.Context) (Repaired, error) {
 	if err := vfs.EnsureDir(e.fs, quarantineDir); err != nil {
 		return r, err
 	}
+	// The active segment may be damaged too. With a new one every damaged segment is closed,
+	// and the copies go into a segment that is whole.
 	if err := e.submit(ctx, &op{roll: true}); err != nil {
 		return r, fmt.Errorf("repair: %w", err)
 	}
 	p := &repair{e: e, ctx: ctx, out: &r}
+	// The order matters: survivors and losses are durable at the end of the log before the
+	// damaged segments leave it, and the damage is forgotten last.
 	for _, step := range []func() error{p.copySurvivors, p.writeLosses, p.moveSegments, p.moveBodies, p.forgetAllDamage} {
 		if err := step(); err != nil {
 			return r, fmt.Errorf("repair: %w", err)
@@ -82,12 +86,13 @@ func (p *repair) copySurvivors() error {
 	return nil
 }
 
-// writeLosses puts a record of its loss in the place of every object that cannot be read.
+// writeLosses replaces every object that cannot be read by a record of its loss, so that the
+// key is listed and reading it is an error, rather than absent.
 func (p *repair) writeLosses() error {
 	e := p.e
 	for _, l := range p.out.Before.Lost {
 		if l.Earlier {
-			continue
+			continue // an earlier repair wrote the record of its loss
 		}
 		now, err := e.idx.object(l.Bucket, l.Key)
 		if err != nil {
@@ -145,7 +150,7 @@ func (p *repair) moveSegments() error {
 			p.segments = append(p.segments, num)
 		}
 		if num, ok := parseSegName(strings.TrimPrefix(d.File, footerDir+"/") + ".seg"); ok {
-			if err := e.removeFooter(num); err != nil { // it is made again
+			if err := e.removeFooter(num); err != nil { // Seal makes it again from the segment
 				return err
 			}
 		}
@@ -166,13 +171,13 @@ func (p *repair) noteMoved(to string, err error) error {
 	return err
 }
 
-// moveBodies takes bodies that no object names out of the store: those of lost objects,
-// and those of which the record was lost.
+// moveBodies moves the bodies that no object names into quarantine: those of lost objects, and
+// those whose record was lost. An ordinary start would delete them.
 func (p *repair) moveBodies() error {
 	return p.e.eachUnnamedBody(func(id string) error { return p.noteMoved(p.e.bodies.SetAside(id)) })
 }
 
-// forgetAllDamage writes down that nothing is damaged any more.
+// forgetAllDamage records that nothing is damaged any more.
 func (p *repair) forgetAllDamage() error {
 	e := p.e
 	b := e.idx.db.NewBatch()

@@ -15,9 +15,9 @@ const replayBatch = 1000
 
 func decodeSegmentKey(name []byte) uint64 { return binary.BigEndian.Uint64(name) }
 
-// replay brings the index from its checkpoint to the end of the log. Damage is kept and
-// passed; writing goes on in a new segment then, so that nothing of a damaged one is
-// overwritten. A new store gets its first segment.
+// replay brings the index from its checkpoint to the end of the log. Damage is recorded and
+// skipped. Writing continues in the last segment if that is whole, and otherwise in a new one,
+// so that nothing of a damaged segment is overwritten. A new store gets its first segment.
 func (e *Engine) replay(numbers []uint64) error {
 	healthy := len(numbers) > 0
 	for _, num := range numbers {
@@ -35,10 +35,15 @@ func (e *Engine) replay(numbers []uint64) error {
 		if seg.bad != nil {
 			e.quarantine(Damage{File: segName(num), Length: segHeaderSize, Reason: seg.bad.Reason})
 		}
+		// The index has every record of this segment already.
 		if num < e.head.pos.seg {
 			continue
 		}
 		last := i == len(numbers)-1
+		// A gap in the sequence before this segment is either lost data or segments that were
+		// reclaimed. It is lost data where no segment in between can have been reclaimed: the
+		// index still knows the log's position, the numbers are adjacent, or the missing segment
+		// is the one that the mark names, which was being written and is never reclaimed.
 		prev := uint64(0)
 		if i > 0 {
 			prev = numbers[i-1]
@@ -48,9 +53,13 @@ func (e *Engine) replay(numbers []uint64) error {
 			return err
 		}
 		if last {
+			// Appending to a segment with a footer would make the footer wrong; one that ends
+			// before the mark lost acknowledged records.
 			healthy = seg.bad == nil && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.ackedUpTo(seg)
 		}
 	}
+	// Each of the next two finds records the damage itself; here it only decides whether the
+	// last segment may be continued.
 	if e.findLostEnd(numbers) {
 		healthy = false
 	}
@@ -70,8 +79,8 @@ func (e *Engine) replay(numbers []uint64) error {
 	return e.declareNewDamage()
 }
 
-// findFooters learns which closed segments have a footer, and builds an index from them
-// that begins.
+// findFooters finds the closed segments that have a footer. An index that is empty is built
+// from the footers, which is much faster than replaying the log.
 func (e *Engine) findFooters(numbers []uint64) error {
 	clear(e.footed)
 	if !e.indexed {
@@ -79,6 +88,7 @@ func (e *Engine) findFooters(numbers []uint64) error {
 		if err != nil || built {
 			return err
 		}
+		// Nothing of an unfinished attempt may count: the replay counts every record itself.
 		clear(e.live)
 		clear(e.tombs)
 	}
@@ -91,8 +101,9 @@ func (e *Engine) findFooters(numbers []uint64) error {
 	return err
 }
 
-// enterSegment puts the head at the first record of a segment that is not in the index yet. It
-// follows when no segment between it and the head can have been reclaimed.
+// enterSegment moves the head to the first record of seg that the index lacks, and gives its
+// offset. follows says that no segment between the head and seg can have been reclaimed, so
+// that missing sequences are lost records.
 func (e *Engine) enterSegment(seg *segment, follows bool, size int64) int64 {
 	if seg.number == e.head.pos.seg {
 		if size < e.head.pos.off {
@@ -111,11 +122,12 @@ func (e *Engine) enterSegment(seg *segment, follows bool, size int64) int64 {
 	return segHeaderSize
 }
 
-// findLostEnd says whether writes that were acknowledged are not in the log, and keeps that.
+// findLostEnd reports whether records that were acknowledged, by the mark, are missing from the
+// end of the log. It records them as damage and skips their sequences, which are never reused.
 func (e *Engine) findLostEnd(numbers []uint64) bool {
 	m := e.mark.was
 	if s := e.segments[m.pos.seg]; s != nil && s.bad == nil && s.salt != m.salt {
-		return false // of another log
+		return false // the mark belongs to another log
 	}
 	if m.nextSeq <= e.head.nextSeq {
 		return false
@@ -130,7 +142,8 @@ func (e *Engine) findLostEnd(numbers []uint64) bool {
 	return true
 }
 
-// startSegment makes the first segment, or one behind everything that is or was there.
+// startSegment creates the first segment, or one with a higher number than every segment that
+// exists or existed: a number that is used again could be taken for its predecessor.
 func (e *Engine) startSegment(numbers []uint64) error {
 	num := max(e.head.pos.seg, e.mark.was.pos.seg) + 1
 	if n := len(numbers); n > 0 {
@@ -162,6 +175,8 @@ func (e *Engine) replaySegment(seg *segment, from, size int64, last bool) error 
 				}
 				return p.flush(at)
 			}
+			// A disk that gives a read error may hold a good record there, so that is
+			// never cut off as a torn tail.
 			err = p.skipDamage(r, at, bad)
 		case err == nil:
 			err = p.applyRecord(r, at)
@@ -191,8 +206,8 @@ func (p *replayer) flush(to int64) error {
 	return err
 }
 
-// applyRecord applies a record. One that is not where its sequence belongs shows that others are
-// missing, or is a copy of an old one, which must not count twice.
+// applyRecord applies a record. A sequence above the due one shows that records are missing. A
+// sequence below it is a misplaced copy of an older record, which must not count twice.
 func (p *replayer) applyRecord(r record, at int64) error {
 	if r.seq != p.next.nextSeq {
 		d := Damage{File: segName(p.seg.number), Offset: at, Length: r.size(), Reason: fmt.Sprintf("record %d where %d was due", r.seq, p.next.nextSeq)}
@@ -215,8 +230,10 @@ func (p *replayer) applyRecord(r record, at int64) error {
 	return nil
 }
 
-// skipDamage keeps the damage at the scanner's offset, applies what is known of the record,
-// and passes it.
+// skipDamage records the damage at the scanner's offset, applies what is known of the record
+// there, and moves the scanner behind it. With a readable head the key is known: the object is
+// entered into the index, and reading it is an error. Without one the key is unknown, which
+// makes conditions of absent keys undecidable until a repair.
 func (p *replayer) skipDamage(r record, at int64, bad *CorruptError) error {
 	file := segName(p.seg.number)
 	known := r.kind != 0
@@ -226,6 +243,7 @@ func (p *replayer) skipDamage(r record, at int64, bad *CorruptError) error {
 	if known && r.seq >= p.next.nextSeq {
 		d := Damage{File: file, Offset: at, Length: r.size(), Reason: bad.Reason, Bucket: r.bucket, Key: r.key}
 		p.sc.skipTo(at + r.size())
+		// These two replace a whole list, so their content is needed and not only their place.
 		if r.kind == kindBuckets || r.kind == kindDamages {
 			body, ok := p.readListBody(&r, at)
 			if !ok {
@@ -239,6 +257,8 @@ func (p *replayer) skipDamage(r record, at int64, bad *CorruptError) error {
 		p.e.quarantine(d)
 		return p.applyRecord(r, at)
 	}
+	// Nothing is known of the record. Continue at the next valid head; the sequence there
+	// tells how many writes are lost in between.
 	end := p.sc.findRecord(p.next.nextSeq, nil)
 	d := Damage{File: file, Offset: at, Length: end - at, Reason: bad.Reason, First: p.next.nextSeq, Last: p.next.nextSeq}
 	p.sc.skipTo(end)
@@ -250,11 +270,12 @@ func (p *replayer) skipDamage(r record, at int64, bad *CorruptError) error {
 			p.next.nextSeq = r.seq
 		}
 	} else {
+		// No valid record follows in this segment.
 		d.Last = max(d.First, p.lastPossibleSeq())
 		p.next.nextSeq = d.Last + 1
 	}
 	p.e.quarantine(d)
-	p.sc.skipTo(end)
+	p.sc.skipTo(end) // the record at end was only looked at, and is read again
 	return nil
 }
 
@@ -269,7 +290,8 @@ func (p *replayer) lastPossibleSeq() uint64 {
 	return 0
 }
 
-// readListBody reads the list of buckets, or of damages, from a damaged record, of which one byte is wrong.
+// readListBody reads the body of a damaged record that holds the list of buckets or of damages.
+// One wrong byte is corrected; JSON that parses confirms the correction.
 func (p *replayer) readListBody(r *record, at int64) ([]byte, bool) {
 	b := make([]byte, r.bodyLen)
 	if n, _ := p.seg.file.ReadAt(b, at+int64(r.headLen())); n < len(b) {
@@ -281,13 +303,13 @@ func (p *replayer) readListBody(r *record, at int64) ([]byte, bool) {
 	return b, json.Valid(b)
 }
 
-// toOp makes of a record the operation that wrote it.
+// toOp turns a record back into the operation that wrote it.
 func (v *overlay) toOp(r record, pos position) (*op, error) {
 	if r.kind == kindBuckets || r.kind == kindDamages {
 		r.body = append([]byte(nil), r.body...)
 		return &op{rec: r}, nil
 	}
-	r.body = nil
+	r.body = nil // the index does not need it, and the scanner reuses its memory
 	o := &op{rec: r}
 	var err error
 	if o.prev, err = v.get(r.bucket, r.key); err != nil {

@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// position is a place in the log.
+// position is the offset of a record in a segment of the log.
 type position struct {
 	seg uint64
 	off int64
@@ -29,7 +29,8 @@ func newScanner(seg *segment, from, end int64) *logScanner {
 	return &logScanner{seg: seg, off: max(from, segHeaderSize), end: end}
 }
 
-// peek gives n bytes at the scanner's offset, or as many as there are before end.
+// peek gives n bytes at the scanner's offset, or as many as there are before end. They are valid
+// until the next call. It reads ahead, since records are read in order.
 func (s *logScanner) peek(n int) ([]byte, error) {
 	have := s.base + int64(len(s.buf)) - s.off
 	if s.off >= s.base && have >= int64(n) {
@@ -49,13 +50,13 @@ func (s *logScanner) peek(n int) ([]byte, error) {
 	return s.buf[:min(n, got)], nil
 }
 
-// errUnreadable: the disk gave an error. What it holds there is not known, so it is
-// never cut off.
+// errUnreadable means that the disk returned an error. The bytes there may be good, so they are
+// never cut off as a torn tail.
 var errUnreadable = errors.New("unreadable")
 
-// next gives the next record and its offset; the body is valid until the next call.
-// io.EOF is the end. A *CorruptError names a damaged record; the record comes with it when
-// its head is whole, and pass goes on behind it.
+// next gives the next record and its offset; the body is valid until the next call. io.EOF is
+// the end. A *CorruptError names a damaged record: the record is returned with it when its head
+// is whole, the scanner does not move, and the caller continues with skipTo.
 func (s *logScanner) next() (record, int64, error) {
 	at := s.off
 	if at >= s.end {
@@ -87,6 +88,7 @@ func (s *logScanner) next() (record, int64, error) {
 		}
 		return bad(record{}, err.Error())
 	}
+	// The head is whole, so it is known what the record was even though its body is missing.
 	if at+r.size() > s.end {
 		return bad(r, "body is cut off")
 	}
@@ -108,12 +110,12 @@ func (s *logScanner) next() (record, int64, error) {
 	return r, at, nil
 }
 
-// skipTo goes on at an offset behind damage.
+// skipTo moves the scanner to an offset, at most to its end.
 func (s *logScanner) skipTo(to int64) { s.off = min(to, s.end) }
 
-// correctRecord gives the record at the scanner's offset, of whose head one byte is damaged. It
-// must have the sequence that is due, and a record, or the end, where it ends. Its body
-// is not read.
+// correctRecord gives the record at the scanner's offset, with one damaged byte of its head
+// corrected. The correction is accepted only with the due sequence and with a record, or the
+// end of the segment, where it ends. The body is not read.
 func (s *logScanner) correctRecord(due uint64) (record, bool) {
 	if s.seg.saltUnknown {
 		return record{}, false
@@ -123,7 +125,7 @@ func (s *logScanner) correctRecord(due uint64) (record, bool) {
 	if err != nil {
 		return record{}, false
 	}
-	b = bytes.Clone(b)
+	b = bytes.Clone(b) // peek's buffer is overwritten by the scan of the record that follows
 	r, _, ok := correctHead(b, s.seg.salt, func(r *record) bool {
 		end := at + r.size()
 		if r.seq != due || int64(r.batch) > at || end > s.end {
@@ -140,9 +142,9 @@ func (s *logScanner) correctRecord(due uint64) (record, bool) {
 	return r, ok
 }
 
-// salvage gives the record at an offset whole, when one byte of its head, or of a short
-// body, is all that is damaged. A checksum of 32 bits is too short to correct what clients
-// have stored by it alone: a body must have the MD5 that its ETag is, too.
+// salvage gives the record at offset at with one damaged byte corrected, in its head or in a
+// short body. A CRC of 32 bits is not enough to confirm the correction of a client's bytes: the
+// body must also have the MD5 that is the object's ETag.
 func (s *logScanner) salvage(due uint64, at int64) (record, bool) {
 	s.skipTo(at)
 	head := newScanner(s.seg, at, s.end)
@@ -165,27 +167,31 @@ func (s *logScanner) salvage(due uint64, at int64) (record, bool) {
 		return r, true
 	}
 	o, merr := decodeMeta(r.meta)
+	// A corrected head and a corrected body at once would be two guesses.
 	if err != nil || merr != nil || !correctBody(r.body, r.bodyCRC) {
 		return r, false
 	}
 	return r, fmt.Sprintf("%x", md5.Sum(r.body)) == o.ETag
 }
 
-// findRecord gives the offset of the first valid head behind the scanner's offset whose
-// sequence is at least from and that want takes; the end when there is none.
+// findRecord gives the offset of the first valid head behind the scanner's offset whose sequence
+// is at least from and for which want holds; the scanner's end when there is none.
 func (s *logScanner) findRecord(from uint64, want func(*record) bool) int64 {
 	if s.seg.saltUnknown {
 		return s.end
 	}
 	const step = 1 << 20
 	const longest = headSize + maxBucketLen + maxKeyLen + maxMetaLen
+	// Each step reads one longest head more than it searches, so that a head which begins at
+	// the end of a step is whole.
 	b := make([]byte, step+longest)
 	for at := s.off + 1; at < s.end; at += step {
 		n, err := s.seg.file.ReadAt(b[:min(int64(len(b)), s.end-at)], at)
 		if err != nil && !errors.Is(err, io.EOF) && n == 0 {
-			continue // unreadable: what is behind it may be whole
+			continue // unreadable, but the bytes behind may be whole
 		}
 		for i := 0; i < min(n, step); i++ {
+			// The magic is at byte 4 of a head. Searching for it first avoids a checksum per byte.
 			j := bytes.IndexByte(b[min(i+4, n):n], recordMagic)
 			if j < 0 || i+j >= step {
 				break
@@ -199,9 +205,10 @@ func (s *logScanner) findRecord(from uint64, want func(*record) bool) int64 {
 	return s.end
 }
 
-// isTornTail decides whether the damage at off of the last segment is what a crash leaves.
-// Then it was not acknowledged, and no valid record behind it belongs to a batch that
-// began behind it, since a batch is written only after the one before is durable.
+// isTornTail decides whether the damage at off of the last segment is the rest of a write that a
+// crash interrupted. That is so when the place was not acknowledged and no valid record behind
+// it belongs to a later batch: a batch is written only after the one before is durable, so a
+// later batch proves that this one was whole once.
 func isTornTail(seg *segment, off, end, acked int64) bool {
 	if off < acked || end-off > tailLimit || seg.saltUnknown {
 		return false

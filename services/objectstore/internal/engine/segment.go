@@ -21,7 +21,7 @@ const (
 	segVersion    = 2 // 1 had no records of lost objects
 	segHeaderSize = 40
 	logDir        = "log"
-	// tailLimit is more than one batch can hold; a longer damaged tail is no torn write.
+	// tailLimit, bytes, is more than one batch can hold; a longer damaged tail is no torn write.
 	tailLimit = 16 << 20
 	// maxSegment is longer than any segment.
 	maxSegment = 1 << 40
@@ -49,7 +49,8 @@ func parseSegName(name string) (uint64, bool) {
 	return n, err == nil
 }
 
-// acquire takes a reference; false when the segment is gone.
+// acquire takes a reference; false when the segment was dropped. A count that has reached 0 must
+// not rise again, since the file is closed then.
 func (s *segment) acquire() bool {
 	for {
 		n := s.refs.Load()
@@ -79,7 +80,8 @@ func encodeHeader(version uint32, number uint64, salt uint32, firstSeq uint64) [
 	return h
 }
 
-// createSegment makes a durable segment with only its header.
+// createSegment creates a segment with only its header, durably: the file is synced, and its
+// name too, before the first record may be written.
 func createSegment(fsys vfs.FS, number, firstSeq uint64) (*segment, error) {
 	var salt [4]byte
 	if _, err := rand.Read(salt[:]); err != nil {
@@ -106,8 +108,8 @@ func createSegment(fsys vfs.FS, number, firstSeq uint64) (*segment, error) {
 	return s, nil
 }
 
-// openSegment opens an existing segment. One whose header is damaged is given with the
-// reason in bad: adopt may find out its salt elsewhere.
+// openSegment opens an existing segment. One with a damaged header is returned with the reason in
+// bad; when its salt could not be derived, adoptSalt may get it from the index or a footer.
 func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	f, err := fsys.Open(segName(number))
 	if err != nil {
@@ -130,6 +132,8 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	case binary.LittleEndian.Uint64(h[16:]) != number:
 		reason = fmt.Sprintf("header says segment %d", binary.LittleEndian.Uint64(h[16:]))
 	case h[8] == 0 || binary.LittleEndian.Uint32(h[8:]) > segVersion:
+		// A newer release has written it. Nothing is wrong with it, so it must not be treated as
+		// damage.
 		s.release()
 		return nil, fmt.Errorf("%s: version %d is not known", segName(number), binary.LittleEndian.Uint32(h[8:]))
 	}
@@ -140,8 +144,9 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	return s, nil
 }
 
-// deriveSalt finds out the salt of a segment whose header is damaged from its first
-// record: the header's own salt may be whole, and else the checksum tells it.
+// deriveSalt finds the salt of a segment whose header is damaged, from its first record. The
+// header's salt may still be right; otherwise it follows from the first record's checksum, if the
+// record is whole, and the header's checksum confirms it.
 func (s *segment) deriveSalt(header []byte) bool {
 	b := make([]byte, 64<<10)
 	n, err := s.file.ReadAt(b, segHeaderSize)
@@ -174,7 +179,8 @@ func (s *segment) deriveSalt(header []byte) bool {
 	return false
 }
 
-// adoptSalt gives a segment without a readable header the salt that something else knows.
+// adoptSalt sets the salt and first sequence, as the index or a footer knows them, of a segment
+// whose own header did not give them.
 func (s *segment) adoptSalt(salt uint32, firstSeq uint64) {
 	if s.saltUnknown {
 		s.salt, s.firstSeq, s.saltUnknown = salt, firstSeq, false

@@ -13,9 +13,10 @@ import (
 
 const reserveName = "RESERVE"
 
-// space keeps a reserve on the disk: a file that only takes room. Writes are refused while
-// little is free; the reserve is given back bit by bit to deletes, to reclaiming and to the
-// index, so that a full disk can be emptied, and the store stopped and started, whoever filled it.
+// space keeps a reserve on the disk: a file that only occupies space. While little is free,
+// objects are refused, and the reserve is released in steps to deletes, reclaiming and the index.
+// So a full disk can be emptied, and the store stopped and started, even if another program
+// filled the disk.
 type space struct {
 	mu     sync.Mutex
 	file   vfs.File
@@ -25,15 +26,16 @@ type space struct {
 	warned bool
 }
 
-// Shares of the reserve: writes are refused with less than want/refuseShare free, and taken
-// again with want/resumeShare free and the reserve whole. It is given back and taken in steps.
+// Fractions of the reserve. Writes are refused with less than want/refuseShare free, and accepted
+// again with want/resumeShare free and the whole reserve in place; the distance keeps the state
+// from flapping. The reserve is released and refilled in steps of want/reserveStep.
 const (
 	refuseShare = 4
 	resumeShare = 2
 	reserveStep = 8
 )
 
-// full makes ErrFull of an error of a full disk, and leaves others alone.
+// full turns the error of a full disk into ErrFull and returns other errors unchanged.
 func full(err error) error {
 	if err != nil && vfs.IsFull(err) {
 		return fmt.Errorf("%w: %w", ErrFull, err)
@@ -49,7 +51,7 @@ func (e *Engine) openReserve() error {
 	f, err := e.fs.Open(reserveName)
 	if errors.Is(err, fs.ErrNotExist) {
 		if f, err = e.fs.Create(reserveName); vfs.IsFull(err) {
-			return nil // there is room for nothing; room says so
+			return nil // not even an empty file fits; checkSpace refuses writes
 		}
 	}
 	if err != nil {
@@ -65,7 +67,9 @@ func (e *Engine) openReserve() error {
 		}
 		s.held = s.want
 	}
-	s.full.Store(true) // until room has found the reserve whole
+	// The store starts as full and checkSpace refills the reserve. warned suppresses the message
+	// that the disk has space again, which would be logged by every ordinary start.
+	s.full.Store(true)
 	s.warned = true
 	e.checkSpace()
 	if s.full.Load() {
@@ -74,7 +78,7 @@ func (e *Engine) openReserve() error {
 	return nil
 }
 
-// CheckSpace says whether there is room for new objects; ErrFull when there is not.
+// CheckSpace gives ErrFull when there is no space for new objects.
 func (e *Engine) CheckSpace() error { return e.checkSpace() }
 
 func (e *Engine) checkSpace() error {
@@ -84,14 +88,16 @@ func (e *Engine) checkSpace() error {
 	}
 	free, _, err := e.fs.Free(".")
 	if err != nil {
-		return nil // what cannot be known refuses nothing
+		return nil // an unknown amount of space refuses nothing; the write itself will fail
 	}
+	// The common case takes no lock: every write passes here.
 	if !s.full.Load() && free >= s.want/refuseShare {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	step := max(1, s.want/reserveStep)
+	// Deletes and the index need some free space even while objects are refused.
 	for free < step && s.held > 0 {
 		if !e.shrinkReserve(step) {
 			break
@@ -100,6 +106,8 @@ func (e *Engine) checkSpace() error {
 			return nil
 		}
 	}
+	// Refill the reserve from space that was freed, but leave want/resumeShare free: the
+	// refill itself must not make the disk full again.
 	for s.file != nil && s.held < s.want && free >= s.want/resumeShare+step {
 		n := min(step, s.want-s.held)
 		if err := s.file.Allocate(s.held, n); err != nil {
@@ -127,7 +135,7 @@ func (e *Engine) checkSpace() error {
 	return nil
 }
 
-// shrinkReserve gives some of the reserve back; false when nothing is left. It needs mu.
+// shrinkReserve releases n bytes of the reserve; false when nothing is left. The caller holds mu.
 func (e *Engine) shrinkReserve(n int64) bool {
 	s := &e.space
 	if s.held == 0 || s.file == nil {
@@ -142,22 +150,24 @@ func (e *Engine) shrinkReserve(n int64) bool {
 	return true
 }
 
-// freeReserve is called where a write failed for lack of room; it may be tried again then.
+// freeReserve releases a step of the reserve after a write failed for lack of space. True: the
+// write may be tried again.
 func (e *Engine) freeReserve() bool {
 	e.space.mu.Lock()
 	defer e.space.mu.Unlock()
 	return e.shrinkReserve(max(1, e.space.want/reserveStep))
 }
 
-// onIndexDiskFull holds the index's writes back for a while when nothing is left, because it
-// tries again at once.
+// onIndexDiskFull releases a step of the reserve for the index. Pebble calls it on a full disk and
+// tries again at once, so when nothing is left it waits, to keep that from being a busy loop.
 func (e *Engine) onIndexDiskFull() {
 	if !e.freeReserve() {
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// hasSpaceFor says whether so many bytes can be copied within the log, the reserve included.
+// hasSpaceFor reports whether n bytes can be copied within the log, with the reserve's help. Half
+// stays free, for the index and for the deletes that empty the disk.
 func (e *Engine) hasSpaceFor(n int64) bool {
 	if e.space.want <= 0 {
 		return true

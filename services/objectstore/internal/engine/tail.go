@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Event is a change of a key, read back from the log.
+// Event is a change of a key, read from the log: an object written or removed.
 type Event struct {
 	Seq      uint64
 	Bucket   string
@@ -19,15 +19,15 @@ type Event struct {
 	Modified time.Time // zero for a removal
 }
 
-// Cursor reads the log forwards. It is not safe for concurrent use.
+// Cursor reads events from the log, forwards. It is not safe for concurrent use.
 type Cursor struct {
 	e    *Engine
 	next uint64 // sequence of the next record
 	pos  position
 }
 
-// Tail gives a cursor that begins with the record of sequence from, or with the first
-// record behind it that is still there.
+// Tail gives a cursor that starts at the record with sequence from, or at the first later
+// record that still exists.
 func (e *Engine) Tail(from uint64) *Cursor { return &Cursor{e: e, next: max(from, 1)} }
 
 // End gives the sequence of the next write, and a channel that is closed by it.
@@ -40,12 +40,13 @@ func (e *Engine) End() (uint64, <-chan struct{}) {
 // Next gives the sequence of the record that the cursor reads next.
 func (c *Cursor) Next() uint64 { return c.next }
 
-// tailStep bounds the records that one Read looks at.
+// tailStep bounds the records that one Read examines, so that a reader with a narrow filter
+// still returns, and can stop, from time to time.
 const tailStep = 10000
 
-// Read gives up to limit events from the cursor on, and moves it behind them. No event
-// and more false is the end of the log; missed counts records that were reclaimed
-// before they were read, or were damaged.
+// Read gives up to limit events and moves the cursor behind them. No event and more false is the
+// end of the log. missed counts records that were reclaimed before they were read, or that are
+// damaged.
 func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed uint64, more bool, err error) {
 	for range tailStep {
 		seg, end, skipped, err := c.segment()
@@ -60,14 +61,16 @@ func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil { // events of damaged records are missed, not those behind them
+			if err != nil {
+				// The events of damaged records are missed; reading continues with the next valid
+				// record, and its sequence tells how many were missed.
 				sc.skipTo(sc.findRecord(c.next, nil))
 				c.pos.off = sc.off
 				continue
 			}
 			c.pos.off = at + r.size()
 			if r.seq < c.next {
-				continue
+				continue // read before, in this segment or in a predecessor
 			}
 			missed += r.seq - c.next
 			c.next = r.seq + 1
@@ -85,6 +88,7 @@ func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed
 		if len(events) >= limit || !done {
 			return events, missed, true, nil
 		}
+		// The segment is read to its end. If the log goes on, the next round opens the next one.
 		if last, _ := c.e.End(); c.next >= last {
 			return events, missed, false, nil
 		}
@@ -111,7 +115,8 @@ func (c *Cursor) segment() (seg *segment, end int64, missed uint64, err error) {
 		}
 	}
 	if seg != nil && c.pos.seg == seg.number && c.pos.off >= e.segmentEnd(seg.number) && later != nil {
-		// Everything of it was read: what lay between it and the next one was reclaimed.
+		// The whole segment was read and its successor begins later: the segments in between were
+		// reclaimed, and their records are missed.
 		seg = nil
 	}
 	if seg == nil {
@@ -128,7 +133,7 @@ func (c *Cursor) segment() (seg *segment, end int64, missed uint64, err error) {
 		c.pos = position{seg.number, segHeaderSize}
 	}
 	if !seg.acquire() {
-		return nil, 0, missed, nil
+		return nil, 0, missed, nil // dropped at this moment; the next Read finds the next one
 	}
 	return seg, e.segmentEnd(seg.number), missed, nil
 }
@@ -155,8 +160,8 @@ func eventOf(r *record) (Event, bool, error) {
 	return ev, err == nil, err
 }
 
-// SeqBefore gives the first sequence of the oldest segment of those that hold the last
-// so many bytes of the log.
+// SeqBefore gives the first sequence of the oldest segment among those that hold the last bytes
+// bytes of the log.
 func (e *Engine) SeqBefore(bytes int64) uint64 {
 	e.mu.RLock()
 	defer e.mu.RUnlock()

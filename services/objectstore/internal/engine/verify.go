@@ -24,7 +24,7 @@ type LostObject struct {
 	entry *entry
 }
 
-// Verified is what reading everything has shown.
+// Verified is the result of reading everything.
 type Verified struct {
 	Objects     int64        `json:"objects"`
 	ObjectBytes int64        `json:"object_bytes"`
@@ -36,8 +36,8 @@ type Verified struct {
 	Uncertain bool `json:"uncertain"`
 }
 
-// Verify reads every record of the log, every object and every footer. Damage that it
-// finds is kept like that which reads meet.
+// Verify reads every record of the log, every object and every footer. It records damage as
+// ordinary reads do.
 func (e *Engine) Verify(ctx context.Context) (Verified, error) {
 	v := Verified{Lost: []LostObject{}}
 	err := e.idx.scan(spaceObject, func(name, value []byte) error {

@@ -15,13 +15,13 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
-// Check opens the store of a directory, reads everything and says what is damaged. It
-// changes nothing: what an open writes stays in memory, the index too.
+// Check opens the store in a directory, reads everything and reports what is damaged. It changes
+// nothing: whatever opening writes, the index included, stays in memory.
 func Check(ctx context.Context, opt Options) (Verified, error) {
 	opt = opt.withDefaults()
 	mem := pebblevfs.NewMem()
 	if _, err := pebblevfs.Clone(opt.IndexFS, mem, opt.IndexDir, "index"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		// What cannot be read of the index is not worth more than the log.
+		// The log has everything that the index has, so an unreadable index is no reason to fail.
 		opt.Log.Warn("the index cannot be read, and is built from the log", "error", err)
 		mem = pebblevfs.NewMem()
 	}
@@ -34,7 +34,7 @@ func Check(ctx context.Context, opt Options) (Verified, error) {
 	return v, errors.Join(err, e.Close())
 }
 
-// viewFS shows a directory, and keeps what is written to it in memory.
+// viewFS shows a directory read-only: writes go to memory and are seen by later reads.
 type viewFS struct {
 	vfs.FS
 	mu    sync.Mutex
@@ -117,7 +117,8 @@ func (v *viewFS) List(name string) ([]vfs.Entry, error) {
 	return list, err
 }
 
-// viewFile is a file of the disk that is not written to.
+// viewFile is a file on disk whose writes are dropped. Opening writes to existing files only the
+// mark, which is not read again, and cuts a torn tail, which cut remembers.
 type viewFile struct {
 	vfs.File
 	cut int64 // its length, when it was cut off; -1: as it is

@@ -9,10 +9,10 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
-// Put stores an object with the given body, which must not be longer than InlineBytes,
-// or with o.Extents when body is nil. The condition is decided together with the write.
-// It gives the object with its Seq. On an error the caller still owns the extents'
-// files, unless the outcome is unknown (ErrPoisoned, ErrClosed).
+// Put stores an object with the given body, at most InlineBytes long, or with o.Extents when
+// body is nil. The condition is decided together with the write. The result is the object with
+// its Seq. After an error the files of the extents still belong to the caller, unless the
+// outcome is unknown (ErrPoisoned, ErrClosed).
 func (e *Engine) Put(ctx context.Context, o Object, body []byte, c Cond) (Object, error) {
 	return e.put(ctx, o, body, c, 0)
 }
@@ -24,6 +24,7 @@ func (e *Engine) put(ctx context.Context, o Object, body []byte, c Cond, flags u
 	} else {
 		r.body, r.bodyLen, r.bodyCRC = body, uint32(len(body)), crc32.Checksum(body, castagnoli)
 	}
+	// What decodeHead would refuse must never be written: the record could not be read back.
 	if o.Key == "" || len(o.Key) > maxKeyLen || len(r.meta) > maxMetaLen || len(r.body) > maxInlineBytes {
 		return o, fmt.Errorf("put %q: %w", o.Key, ErrTooLarge)
 	}
@@ -54,10 +55,11 @@ func (e *Engine) Delete(ctx context.Context, bucket, key string, c Cond) error {
 type Deletion struct {
 	Key  string
 	Cond Cond
-	Err  error // set before: the key is left out; afterwards the outcome
+	Err  error // set by the caller: the key is skipped; afterwards the outcome
 }
 
-// DeleteMany removes keys, each on its own, in few batches. Outcomes are in the list.
+// DeleteMany removes keys, each on its own. All are enqueued before the first is waited for,
+// so that they share fsyncs. The outcomes are in the list.
 func (e *Engine) DeleteMany(ctx context.Context, bucket string, keys []Deletion) {
 	ops := make([]*op, len(keys))
 	for i, k := range keys {
@@ -78,6 +80,8 @@ func (e *Engine) DeleteMany(ctx context.Context, bucket string, keys []Deletion)
 // SetTags replaces the tags of an object; body, ETag and times stay.
 func (e *Engine) SetTags(ctx context.Context, bucket, key string, tags []Pair) error {
 	for {
+		// Tags are part of the record, so the object is written again with its own sequence as
+		// the condition. If somebody else wrote the key in between, the new version is tagged.
 		h, err := e.Get(bucket, key)
 		if err != nil {
 			return err

@@ -1,5 +1,5 @@
-// Package notify sends the events of objects to webhooks: S3 event JSON, at least once,
-// in the order of the log, from a position that is kept on disk.
+// Package notify posts the events of objects to webhooks as S3 event JSON: at least once, in the
+// order of the log, from a position that is stored on disk.
 package notify
 
 import (
@@ -50,9 +50,9 @@ type Options struct {
 	Region string
 	Log    *slog.Logger
 	Client *http.Client
-	// Observe sees every POST: its events and its outcome.
+	// Observe is called after every POST with the number of its events and its outcome.
 	Observe func(events int, err error)
-	// Missed sees records that were reclaimed before they were sent.
+	// Missed is called with the number of records that were reclaimed before they were sent.
 	Missed func(records uint64)
 }
 
@@ -60,10 +60,10 @@ type Options struct {
 type Sender struct {
 	Options
 	file string
-	next atomic.Uint64 // everything before it was delivered
+	next atomic.Uint64 // every event with a lower sequence was delivered
 }
 
-// ValidEvent says whether an event's name is known.
+// ValidEvent reports whether an event's name is known.
 func ValidEvent(name string) bool {
 	switch strings.TrimPrefix(name, "s3:") {
 	case "ObjectCreated:*", "ObjectCreated:Put", "ObjectRemoved:*", "ObjectRemoved:Delete":
@@ -77,7 +77,7 @@ type saved struct {
 	Next uint64 `json:"next_sequence"`
 }
 
-// New reads the position of a webhook. A new one begins at the end of the log.
+// New reads the position of a webhook. A new webhook starts at the end of the log.
 func New(o Options) (*Sender, error) {
 	sum := sha256.Sum256([]byte(o.Hook.Name))
 	s := &Sender{Options: o, file: filepath.Join(o.Dir, hex.EncodeToString(sum[:8])+".json")}
@@ -101,10 +101,11 @@ func New(o Options) (*Sender, error) {
 	return s, nil
 }
 
-// Next gives the sequence up to which everything was delivered.
+// Next gives the first sequence that was not delivered yet.
 func (s *Sender) Next() uint64 { return s.next.Load() }
 
-// save keeps the position. An old one only sends events again.
+// save stores the position by a rename, so that the file is always whole. The directory is not
+// synced: an old position after a crash only sends events again.
 func (s *Sender) save() error {
 	b, err := json.Marshal(saved{s.Hook.Name, s.next.Load()})
 	if err != nil {
@@ -136,6 +137,7 @@ func (s *Sender) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.save()) }()
 	lastSave := time.Time{}
 	for ctx.Err() == nil {
+		// Taken before the read: a write between the read and the wait below must wake it.
 		_, changed := s.Engine.End()
 		events, missed, more, err := cur.Read(batchSize, s.matches)
 		if missed > 0 && s.Missed != nil {
@@ -148,10 +150,11 @@ func (s *Sender) Run(ctx context.Context) (err error) {
 			return nil
 		}
 		moved := s.next.Swap(cur.Next()) != cur.Next()
-		if now := time.Now(); moved && now.Sub(lastSave) > saveEvery { // only spares writes
+		// The wall clock only limits how often the position is written.
+		if now := time.Now(); moved && now.Sub(lastSave) > saveEvery {
 			lastSave = now
 			if err := s.save(); err != nil {
-				s.Log.Warn("webhook position", "error", err)
+				s.Log.Warn("the position of a webhook could not be saved; events may be sent again", "error", err)
 			}
 		}
 		if more {
@@ -186,7 +189,8 @@ func name(e *engine.Event) string {
 	return "ObjectCreated:Put"
 }
 
-// deliver tries until it is taken; false when ctx ended first.
+// deliver posts the events until the webhook answers with success; false when ctx ended first.
+// Later events wait: their order is part of what webhooks rely on.
 func (s *Sender) deliver(ctx context.Context, events []engine.Event) bool {
 	body := s.encode(events)
 	backoff := run.NewBackoff(firstDelay, maxDelay)
@@ -226,6 +230,8 @@ func (s *Sender) post(ctx context.Context, body []byte) error {
 		return err
 	}
 	failpoint.Hit("objectstore.webhook.post.after")
+	// The body is read so that the connection can be reused, up to a bound: the answer's
+	// content means nothing.
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	if err := resp.Body.Close(); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// TLS is how a webhook's server is verified, and how this store shows who it is. Files
+// TLS says how a webhook's server is verified and which certificate this store presents. Files
 // are read again when they change.
 type TLS struct {
 	CAFile     string `koanf:"ca_file" check:"file"`
@@ -69,8 +69,8 @@ func Client(t TLS) *http.Client {
 	}
 }
 
-// transport is an http.Transport that is made again when the files of its TLS change.
-// While they can't be read, the one before stays.
+// transport is an http.Transport that is replaced when its TLS files change. While they cannot be
+// read, the one before stays in use.
 type transport struct {
 	tls TLS
 

@@ -1,6 +1,6 @@
-// Package policy parses and decides the subset of AWS policies that the store knows:
-// Allow and Deny, principals by user name, actions and resources with wildcards, and a
-// few conditions. What it does not know is refused when a policy is set, never ignored.
+// Package policy parses and evaluates a subset of AWS policies: Allow and Deny, principals by user
+// name, actions and resources with wildcards, and a few conditions. A policy with anything else is
+// refused when it is set, never ignored: an unknown condition could be what protects an object.
 package policy
 
 import (
@@ -78,6 +78,7 @@ func (p *Principal) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	for _, s := range t {
+		// ARNs of IAM users are accepted for the name at their end: the store has one account.
 		if i := strings.LastIndex(s, ":user/"); i >= 0 {
 			s = s[i+len(":user/"):]
 		}
@@ -157,7 +158,7 @@ func (s *Statement) check(bucket string) error {
 // Decision of a document.
 type Decision int
 
-// What a document says; Deny wins over Allow.
+// The decisions. Deny wins over Allow.
 const (
 	Silent Decision = iota
 	Allow
@@ -229,7 +230,8 @@ func holds(op string, want Texts, key string, ctx map[string]string) bool {
 	return false
 }
 
-// Like matches with * for any text and ? for one byte.
+// Like reports whether s matches a pattern in which * is any text and ? any one byte. It goes back
+// to the last star only, so its time is bounded by the product of both lengths.
 func Like(pattern, s string) bool {
 	star, mark, i, j := -1, 0, 0, 0
 	for j < len(s) {

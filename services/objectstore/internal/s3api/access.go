@@ -10,13 +10,14 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
-// parsedPolicy is a bucket's policy text and what it says.
+// parsedPolicy is a bucket's policy as text and parsed.
 type parsedPolicy struct {
 	text string
 	doc  *policy.Document
 }
 
-// bucketPolicy parses a bucket's policy, once per text.
+// bucketPolicy gives a bucket's parsed policy. Parsing is cached by the policy's text, so a policy
+// that changed is parsed again.
 func (s *Server) bucketPolicy(b engine.Bucket) (*policy.Document, error) {
 	if len(b.Policy) == 0 {
 		return nil, nil
@@ -29,7 +30,7 @@ func (s *Server) bucketPolicy(b engine.Bucket) (*policy.Document, error) {
 	}
 	doc, err := policy.Parse(b.Policy, b.Name)
 	if err != nil {
-		return nil, err // it was checked when it was set: refuse rather than guess
+		return nil, err // it was valid when it was set; the caller denies rather than guesses
 	}
 	s.policyMu.Lock()
 	s.policies[b.Name] = parsedPolicy{string(b.Policy), doc}
@@ -37,8 +38,8 @@ func (s *Server) bucketPolicy(b engine.Bucket) (*policy.Document, error) {
 	return doc, nil
 }
 
-// authorize decides whether the caller may do action on a bucket, or a key in it. A
-// missing bucket has no policy.
+// authorize decides whether the caller may do action on a bucket, or on a key in it. A missing
+// bucket has no policy.
 func (c *call) authorize(action, bucket, key string, ctx map[string]string) error {
 	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: ctx}
 	if key != "" {
@@ -56,13 +57,14 @@ func (c *call) authorize(action, bucket, key string, ctx map[string]string) erro
 	switch {
 	case own == policy.Deny || shared == policy.Deny:
 		return s3err.AccessDenied
+	// A user without a policy of its own may do everything that is not denied.
 	case c.user.Policy != nil && own != policy.Allow && shared != policy.Allow:
 		return s3err.AccessDenied
 	}
 	return nil
 }
 
-// writeContext has the condition keys of a write.
+// writeContext gives the condition keys of a write, for policies.
 func writeContext(h http.Header) map[string]string {
 	ctx := map[string]string{"s3:ObjectCreationOperation": "true"}
 	if v := h.Get("If-None-Match"); v != "" {
@@ -121,7 +123,8 @@ func (c *call) setPolicy(text []byte) error {
 	return nil
 }
 
-// authorizeBucket gives the bucket of the request when the caller may do action in it.
+// authorizeBucket checks that the caller may do action on the request's bucket, and that the bucket
+// exists. The order keeps the existence from callers who may not know it.
 func (c *call) authorizeBucket(action string) error {
 	if err := c.authorize(action, c.bucket, "", nil); err != nil {
 		return err

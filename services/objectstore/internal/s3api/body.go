@@ -19,7 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/sigv4"
 )
 
-// upload is a body that was read and verified: inline, or in a file.
+// upload is a body that was read and verified. It is in memory (body) or in a file (blob).
 type upload struct {
 	body       []byte
 	blob       *engine.Blob
@@ -29,7 +29,7 @@ type upload struct {
 	freeMemory func() // gives memory back
 }
 
-// release discards what was not handed to the engine.
+// release discards the file that was not handed to the engine, and gives the memory back.
 func (u *upload) release() {
 	if u.blob != nil {
 		u.blob.Discard()
@@ -39,7 +39,7 @@ func (u *upload) release() {
 	}
 }
 
-// digest is what a body must hash to.
+// digest has the checksums that a body must have, and the hashes that compute them.
 type digest struct {
 	md5        hash.Hash
 	wantMD5    []byte
@@ -53,7 +53,7 @@ type digest struct {
 	decodedLen int64
 }
 
-// readExpectations reads the headers that say what the body must be.
+// readExpectations reads the headers that declare the body's length and checksums.
 func (c *call) readExpectations() (*digest, error) {
 	h := c.r.Header
 	d := &digest{md5: md5.New(), wantSHA: c.auth.SHA256, decodedLen: c.r.ContentLength}
@@ -83,7 +83,7 @@ func (c *call) readExpectations() (*digest, error) {
 	if d.algorithm != "" {
 		d.sum = checksum.New(d.algorithm)
 		if d.algorithm == "SHA256" {
-			d.sha = d.sum // one pass serves both
+			d.sha = d.sum // the payload hash and the checksum are the same sum: computed once
 		}
 	}
 	if d.wantSHA != nil && d.sha == nil {
@@ -153,7 +153,7 @@ func (d *digest) write(p []byte) {
 	}
 }
 
-// verify compares after the last byte. trailer is of an aws-chunked body.
+// verify compares the checksums after the last byte. trailer is that of an aws-chunked body.
 func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
 	if d.wantMD5 != nil && !bytes.Equal(d.md5.Sum(nil), d.wantMD5) {
 		return engine.Checksum{}, s3err.BadDigest.With("The Content-MD5 you specified did not match what we received.")
@@ -190,8 +190,8 @@ func (c *call) source(d *digest) *source {
 	return &source{pace, func() http.Header { return nil }, pace}
 }
 
-// pacedReader gives a client so long for each next piece of its body, and tells the body's
-// share of the memory how it comes along.
+// pacedReader gives a client the time idle for each piece of its body, and reports the progress to
+// the body's share of the memory.
 type pacedReader struct {
 	r     io.Reader
 	rc    *http.ResponseController
@@ -203,6 +203,8 @@ type pacedReader struct {
 func (p *pacedReader) Read(b []byte) (int, error) {
 	// A socket deadline is wall time by nature.
 	now := time.Now()
+	// The deadline is moved in steps of a quarter: setting it for every read would cost as much as
+	// reading small pieces.
 	if now.Sub(p.set) > p.idle/4 {
 		p.set = now
 		if err := p.rc.SetReadDeadline(now.Add(p.idle)); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -211,8 +213,8 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 	}
 	if p.share != nil {
 		p.share.reading.Store(now.UnixNano())
-		// Looked at after the deadline was set: a share that is revoked from here on has
-		// its own deadline set behind ours.
+		// Checked after the deadline was set. Otherwise a share could be revoked, with an expired
+		// deadline, between the check and our own deadline, which would undo the cut.
 		if p.share.revoked.Load() {
 			return 0, errSlowBody
 		}
@@ -233,7 +235,8 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 
 var errSlowBody = s3err.RequestTimeout.With("The body came too slowly while other requests waited for the memory that it held.")
 
-// receive reads and verifies a body. Small ones stay in memory, others go to a file.
+// receive reads and verifies a body. One of up to the engine's InlineBytes stays in memory, a larger
+// one goes to a file.
 func (c *call) receive(d *digest) (*upload, error) {
 	return c.receiveWithin(d, c.Engine.InlineBytes())
 }
@@ -260,6 +263,7 @@ func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 }
 
 func (c *call) receiveInline(u *upload, d *digest, src *source) error {
+	// Memory for the whole body is reserved only after its first piece has arrived; see firstPiece.
 	first := c.buffer(int(min(d.decodedLen, firstPiece)))
 	have, err := io.ReadFull(src, first[:min(d.decodedLen, firstPiece)])
 	if err != nil {
@@ -318,7 +322,8 @@ func (c *call) receiveFile(u *upload, d *digest, src *source) error {
 	return atEnd(src)
 }
 
-// atEnd makes sure that nothing follows; for a chunked body this verifies its end.
+// atEnd checks that nothing follows. For a chunked body this reads and verifies the last chunk and
+// the trailer, so it must not be skipped.
 func atEnd(src io.Reader) error {
 	var one [1]byte
 	for {
@@ -342,7 +347,8 @@ func bodyError(err error) error {
 	return err
 }
 
-// reserve waits for a share of the memory for bodies; pace is the body that fills it.
+// reserve waits for n bytes of the memory for bodies. pace is the body that fills them; nil when
+// the bytes come from the store itself, which is never slow.
 func (c *call) reserve(n int64, pace *pacedReader) (*share, error) {
 	s, err := c.memory.acquire(c.r.Context(), n, http.NewResponseController(c.w))
 	if err == nil && pace != nil {
@@ -368,7 +374,8 @@ func (c *call) readAll(limit int64) ([]byte, error) {
 	if d.decodedLen > limit {
 		return nil, s3err.EntityTooLarge
 	}
-	u, err := c.receiveWithin(d, limit) // in memory, however small inline objects are
+	// In memory, even where inline_object is smaller than limit.
+	u, err := c.receiveWithin(d, limit)
 	if err != nil {
 		return nil, err
 	}

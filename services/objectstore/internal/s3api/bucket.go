@@ -19,7 +19,7 @@ const (
 
 func stamp(t time.Time) string { return t.UTC().Format(timeFormat) }
 
-// writeXML sends a value as XML.
+// writeXML answers with a value as XML.
 func (c *call) writeXML(v any) error {
 	out, err := xml.Marshal(v)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
-// writeCondition reads If-Match and If-None-Match of a write.
+// writeCondition reads If-Match and If-None-Match of a write. A condition that the engine cannot
+// decide together with the write is refused: ignoring it would overwrite what the client protects.
 func writeCondition(h http.Header) (engine.Cond, error) {
 	var c engine.Cond
 	for _, name := range []string{"If-Modified-Since", "If-Unmodified-Since"} {
@@ -46,7 +47,7 @@ func unquote(s string) string {
 	return s
 }
 
-// conditionError makes the answer to a condition of a write that did not hold.
+// conditionError maps a failed condition of a write to its S3 error.
 func (s *Server) conditionError(c engine.Cond, err error) error {
 	switch {
 	case err == engine.ErrNotFound && c.Match != "":
@@ -81,7 +82,7 @@ func sourceConditionsOf(h http.Header) readConditions {
 
 // check gives nil, NotModified or PreconditionFailed. Invalid dates are ignored.
 func (c readConditions) check(etag string, modified time.Time) error {
-	modified = modified.Truncate(time.Second)
+	modified = modified.Truncate(time.Second) // HTTP dates have no fractions of a second
 	if c.match != "" {
 		if !etagIn(c.match, etag, false) {
 			return s3err.PreconditionFailed.Failed("If-Match")
@@ -99,7 +100,8 @@ func (c readConditions) check(etag string, modified time.Time) error {
 	return nil
 }
 
-// etagIn looks an ETag up in a header's list.
+// etagIn reports whether a header's list has the ETag. Weak ETags match only with weak set, as
+// RFC 9110 asks for If-None-Match.
 func etagIn(list, etag string, weak bool) bool {
 	for item := range strings.SplitSeq(list, ",") {
 		item = strings.TrimSpace(item)

@@ -49,7 +49,7 @@ func (c *call) copyObject() error {
 	defer src.Close()
 	from := src.Object
 	if err := sourceConditionsOf(h).check(from.ETag, from.Modified); err != nil {
-		return s3err.PreconditionFailed // 304 has no meaning here: AWS answers 412
+		return s3err.PreconditionFailed // 304 makes no sense for a copy; AWS answers 412
 	}
 	if from.Size > c.MaxObjectBytes {
 		return s3err.EntityTooLarge
@@ -121,7 +121,8 @@ func directive(v string) (bool, error) {
 	return false, s3err.InvalidArgument.With("Unknown directive %q.", v)
 }
 
-// copyBody reads a source to its end and hashes it like an upload.
+// copyBody copies a stored body and hashes it like an upload: the copy has its own bytes, and a
+// checksum of the algorithm that was asked for.
 func (c *call) copyBody(src *engine.Handle, algorithm string) (*upload, error) {
 	from := src.Object
 	if algorithm == "" {

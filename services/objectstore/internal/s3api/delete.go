@@ -31,7 +31,7 @@ func (c *call) deleteObject() error {
 	return nil
 }
 
-// deleteTimeout bounds the rest of a multi-delete whose client went away.
+// deleteTimeout bounds how long a multi-delete waits for the committer to accept its keys.
 const deleteTimeout = time.Minute
 
 func (c *call) deleteObjects() error {
@@ -69,7 +69,7 @@ func (c *call) deleteObjects() error {
 		case err == nil && x.VersionId != "" && x.VersionId != "null":
 			err = s3err.NotImplemented.With("Versions are not implemented.")
 		case err == nil && (x.Size != nil || x.LastModifiedTime != nil):
-			// These are conditions: to ignore one would delete what the client wants kept.
+			// These are conditions. Ignoring one could delete an object that the client meant to keep.
 			err = s3err.NotImplemented.With("Size and LastModifiedTime are not implemented as conditions of a delete.")
 		case err == nil:
 			err = c.authorize("DeleteObject", c.bucket, x.Key, writeContextOf(x.ETag))

@@ -36,7 +36,8 @@ func (c *call) getObject() error {
 	h["ETag"] = []string{`"` + o.ETag + `"`}
 	h.Set("Last-Modified", o.Modified.UTC().Format(http.TimeFormat))
 	for _, p := range o.Headers {
-		if p.Name == "cache-control" || p.Name == "expires" { // these go with a 304 too
+		// RFC 9110 asks for these two in a 304 as well, so they are set before the conditions.
+		if p.Name == "cache-control" || p.Name == "expires" {
 			h.Set(p.Name, p.Value)
 		}
 	}
@@ -86,7 +87,7 @@ func (c *call) writeObjectHeaders(h http.Header, o *engine.Object, status int) {
 	}
 }
 
-// rangeOf reads Range and If-Range. What it can't read it ignores, as AWS does.
+// rangeOf reads Range and If-Range. A range that it cannot parse is ignored, as by AWS.
 func (c *call) rangeOf(o *engine.Object) (off, n int64, status int, err error) {
 	text := c.r.Header.Get("Range")
 	if text == "" {
@@ -110,7 +111,8 @@ func (c *call) rangeOf(o *engine.Object) (off, n int64, status int, err error) {
 	return first, last - first + 1, http.StatusPartialContent, nil
 }
 
-// parseRange reads a single range. first > last is a range that can't be satisfied.
+// parseRange reads a single range; ok is false for anything else. first > last is a range that
+// cannot be satisfied.
 func parseRange(text string, size int64) (first, last int64, ok bool) {
 	spec, found := strings.CutPrefix(text, "bytes=")
 	a, b, dash := strings.Cut(strings.TrimSpace(spec), "-")
@@ -148,8 +150,8 @@ func parseRange(text string, size int64) (first, last int64, ok bool) {
 	return first, last, true
 }
 
-// send writes the answer. Its status goes out with the first verified bytes, so that a
-// damaged object is an error; damage found later cuts the connection.
+// send writes the answer. The status is sent with the first verified bytes, so that damage at the
+// start is an error answer; damage that is found later cuts the connection.
 func (c *call) send(body *engine.Handle, off, n int64, status int) error {
 	if n == 0 {
 		c.w.WriteHeader(status)
@@ -164,6 +166,7 @@ func (c *call) send(body *engine.Handle, off, n int64, status int) error {
 	case err == nil:
 		return nil
 	case !w.begun:
+		// Nothing was sent yet, so these headers of the object must not go with the error.
 		for _, name := range []string{"ETag", "Last-Modified", "Content-Length", "Content-Range", "Content-Encoding", "Cache-Control", "Expires"} {
 			delete(c.w.Header(), name)
 		}
@@ -172,7 +175,7 @@ func (c *call) send(body *engine.Handle, off, n int64, status int) error {
 	return fmt.Errorf("%w: %w", errAborted, err)
 }
 
-// answer starts the answer with the first write and gives the client time for each.
+// answer sends the status with the first write, and gives the client IdleTimeout for each piece.
 type answer struct {
 	c               *call
 	status          int

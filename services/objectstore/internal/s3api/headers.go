@@ -14,11 +14,11 @@ const (
 	maxSystemHeader = 8 << 10
 )
 
-// storedHeaders are the headers that are stored and given back.
+// storedHeaders are the headers that are stored with an object and returned with it.
 var storedHeaders = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires"}
 
-// refusedHeaders ask for promises that the store does not make; to ignore them would be
-// to make the promise.
+// refusedHeaders are prefixes of headers that ask for guarantees which the store does not give.
+// Ignoring one would pretend to give the guarantee.
 var refusedHeaders = []string{
 	"x-amz-server-side-encryption", "x-amz-object-lock", "x-amz-bucket-object-lock", "x-amz-grant", "x-amz-website-redirect-location",
 	"x-amz-write-offset-bytes", "x-amz-copy-source-server-side", "x-amz-if-match", "x-amz-mfa", "x-amz-rename-source",
@@ -27,8 +27,8 @@ var refusedHeaders = []string{
 
 const sseHeader = "X-Amz-Server-Side-Encryption"
 
-// isHarmless says whether a header that is refused otherwise asks for no more than what
-// is there already; SDKs and tools send such headers without being asked to.
+// isHarmless reports whether a header that is otherwise refused asks for what is the case anyway.
+// SDKs and tools send such headers by default.
 func (s *Server) isHarmless(low, value string) bool {
 	switch low {
 	case "x-amz-server-side-encryption":
@@ -41,7 +41,7 @@ func (s *Server) isHarmless(low, value string) bool {
 	return false
 }
 
-// refuseHeaders is asked for every operation before it does anything.
+// refuseHeaders is called for every operation before it does anything.
 func (s *Server) refuseHeaders(h http.Header) error {
 	for name := range h {
 		if len(name) < 6 || name[:6] != "X-Amz-" {
@@ -65,7 +65,7 @@ func (s *Server) refuseHeaders(h http.Header) error {
 	return nil
 }
 
-// readStoredHeaders takes the headers that are stored with an object.
+// readStoredHeaders reads the headers that are stored with an object.
 func readStoredHeaders(h http.Header, o *engine.Object) error {
 	total := 0
 	for _, name := range storedHeaders {
@@ -96,7 +96,8 @@ func readStoredHeaders(h http.Header, o *engine.Object) error {
 	return nil
 }
 
-// dropAWSChunked drops the transfer's aws-chunked from a content encoding.
+// dropAWSChunked removes aws-chunked from a content encoding: it describes the transfer, and the
+// stored bytes are decoded.
 func dropAWSChunked(v string) string {
 	if !strings.Contains(v, "aws-chunked") {
 		return v

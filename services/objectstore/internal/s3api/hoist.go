@@ -12,10 +12,10 @@ import (
 var presignParams = []string{"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires",
 	"x-amz-signedheaders", "x-amz-signature", "x-amz-content-sha256"}
 
-// applyHoistedHeaders turns the x-amz-* parameters of a presigned URL into the headers that
-// they stand for. SDKs move ("hoist") such headers into the query when they presign, so
-// that who holds the URL need not send them. The signature covers the query, so they
-// count as signed. One that also came as a header with another value is refused.
+// applyHoistedHeaders turns the x-amz-* parameters of a presigned URL into the headers that they
+// stand for. SDKs move ("hoist") such headers into the query when they presign, so that the holder
+// of the URL need not send them. The signature covers the query, so they count as signed. A
+// parameter that also came as a header with another value is refused.
 func (c *call) applyHoistedHeaders() error {
 	for name, values := range c.query {
 		low := strings.ToLower(name)

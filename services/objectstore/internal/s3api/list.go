@@ -11,7 +11,8 @@ import (
 
 const maxListKeys = 1000
 
-// listing builds a listing's XML without reflection: listings are what readers poll.
+// listing builds the XML of a listing. It does so without reflection, because listings are the
+// requests that are polled.
 type listing struct {
 	b   []byte
 	url bool // encoding-type=url
@@ -55,7 +56,7 @@ func appendXML(b []byte, s string) []byte {
 	return b
 }
 
-// appendURL is the encoding of encoding-type=url: everything but unreserved and '/'.
+// appendURL encodes a name for encoding-type=url: every byte but unreserved ones and '/'.
 func appendURL(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(s) {
@@ -70,7 +71,8 @@ func appendURL(b []byte, s string) []byte {
 	return b
 }
 
-// listQuery reads what both versions have in common.
+// listQuery reads the parameters that both versions of ListObjects have, and checks that the caller
+// may list.
 func (c *call) listQuery() (engine.ListQuery, error) {
 	q := engine.ListQuery{Prefix: c.query.get("prefix"), Delimiter: c.query.get("delimiter"), Max: maxListKeys}
 	if err := c.authorize("ListBucket", c.bucket, "", map[string]string{"s3:prefix": q.Prefix}); err != nil {
@@ -143,7 +145,7 @@ func (c *call) listV1() error {
 	return c.sendListing(l, page, true)
 }
 
-// listing begins an answer with what both versions have in common.
+// listing starts an answer with the elements that both versions have.
 func (c *call) listing(q engine.ListQuery) *listing {
 	l := &listing{b: make([]byte, 0, 4096), url: c.query.get("encoding-type") == "url"}
 	l.raw("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult xmlns=\"" + xmlns + "\">")
@@ -173,7 +175,7 @@ func (c *call) sendListing(l *listing, page engine.ListPage, owner bool) error {
 			l.raw("</Owner>")
 		}
 		l.raw("<StorageClass>STANDARD</StorageClass>")
-		if o.Damaged { // clients pass what they do not know
+		if o.Damaged { // an extension: S3 clients ignore elements that they do not know
 			damaged++
 			l.elem("Damaged", "true")
 		}

@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// firstPiece of a body must have arrived before memory is reserved for all of it: a
-	// declared length is a promise of the client, and may never be kept. These pieces
-	// are bounded by the number of requests alone.
+	// firstPiece, bytes, of a body must have arrived before memory is reserved for all of it: a client
+	// may declare a length and never send the bytes. The memory of the first pieces is bounded by
+	// the number of requests.
 	firstPiece = 64 << 10
 	// memoryWait is how long a request waits for its share of the memory for bodies.
 	memoryWait = 10 * time.Second
-	// pressureStall and pressureRate are what a body must keep up while others wait for
-	// the memory that it holds. The more wait, the shorter it may stall, down to
-	// pressureStallLeast, so that a queue of stalled bodies is through before those that
-	// wait behind it are sent away.
+	// While others wait for memory, a body that holds some may stall for at most pressureStall and
+	// must arrive at pressureRate or more. The more requests wait, the shorter it may stall, down to
+	// pressureStallLeast, so that stalled bodies are cut off before the waiting requests reach
+	// memoryWait.
 	pressureStall      = time.Second
 	pressureStallLeast = 250 * time.Millisecond
 	pressureRate       = 16 << 10 // bytes a second
 	pressureCheck      = 50 * time.Millisecond
 )
 
-// memory shares the memory for bodies out among requests. Nobody who waits holds a
-// share, so waiting can't lock up. Who holds one and does not send, while others wait,
-// is cut off and gives it back: stalled clients can't keep the others out.
+// memory divides the memory for bodies among requests. A request that waits holds no share, so
+// there is no deadlock. A body that holds a share and does not arrive while others wait is cut
+// off: stalled clients cannot keep others out.
 type memory struct {
 	size    int64
 	sem     *semaphore.Weighted
@@ -39,10 +39,11 @@ type memory struct {
 	mu      sync.Mutex
 	holders map[*share]struct{}
 	waiters int
-	check   *time.Timer // runs while somebody waits
+	check   *time.Timer // runs while requests wait
 }
 
-// newMemory makes a memory of size bytes. onCut hears of every body that is cut off; nil: nobody does.
+// newMemory makes a memory of size bytes. onCut is called for every body that is cut off; it may be
+// nil.
 func newMemory(size int64, onCut func()) *memory {
 	if onCut == nil {
 		onCut = func() {}
@@ -58,13 +59,13 @@ type share struct {
 	conn  *http.ResponseController
 
 	arrived atomic.Int64 // bytes since the share was given
-	reading atomic.Int64 // unix ns when the read began that goes on; 0: none does
+	reading atomic.Int64 // when the present read of the body began, Unix nanoseconds; 0: no read runs
 	revoked atomic.Bool
 }
 
-// acquire waits for n bytes, for memoryWait at most; conn is whose body will fill them.
+// acquire waits for n bytes, at most memoryWait. conn is the connection whose body will fill them.
 func (m *memory) acquire(ctx context.Context, n int64, conn *http.ResponseController) (*share, error) {
-	n = min(n, m.size)
+	n = min(n, m.size) // a body above the whole memory would wait for ever
 	if !m.sem.TryAcquire(n) {
 		ctx, cancel := context.WithTimeout(ctx, memoryWait)
 		defer cancel()
@@ -90,7 +91,8 @@ func (s *share) release() {
 	s.m.sem.Release(s.n)
 }
 
-// countWaiters counts who waits, and has the holders checked as long as anybody does.
+// countWaiters changes the number of waiting requests. The first one starts the check of the
+// holders, which repeats until nobody waits.
 func (m *memory) countWaiters(change int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +101,8 @@ func (m *memory) countWaiters(change int) {
 	}
 }
 
-// cutSlowBodies cuts off the bodies that do not keep up.
+// cutSlowBodies ends the read of every body that is too slow, by an expired deadline. Its request
+// then fails and releases the share.
 func (m *memory) cutSlowBodies() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,14 +114,14 @@ func (m *memory) cutSlowBodies() {
 	for s := range m.holders {
 		if s.slow(now, stall) && s.revoked.CompareAndSwap(false, true) {
 			m.onCut()
-			_ = s.conn.SetReadDeadline(now) // of a connection that is gone at worst
+			_ = s.conn.SetReadDeadline(now) // fails only if the connection is gone
 		}
 	}
 	m.check.Reset(pressureCheck)
 }
 
-// slow says whether a share waits for its client, who stalls or trickles. One whose
-// bytes are being hashed or written waits for nobody but us.
+// slow reports whether a share waits for its client, and the client stalls or sends too slowly. A
+// body that is being hashed or written is not slow: it waits for this store.
 func (s *share) slow(now time.Time, stall time.Duration) bool {
 	began := s.reading.Load()
 	if began == 0 {

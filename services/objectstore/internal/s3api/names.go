@@ -10,7 +10,7 @@ import (
 
 const maxKeyBytes = 1024
 
-// validKey is the one check of keys, wherever they come from.
+// validKey checks a key, whether it comes from the path, a copy source or a list of deletions.
 func validKey(key string) error {
 	switch {
 	case key == "":
@@ -35,9 +35,10 @@ func validBucket(name string) bool {
 			return false
 		}
 	}
+	// A name like an IP address could not be told from one in a host header.
 	_, err := netip.ParseAddr(name)
 	return err != nil
 }
 
-// ValidBucket says whether a bucket may have this name.
+// ValidBucket reports whether a bucket may have this name.
 func ValidBucket(name string) bool { return validBucket(name) }

@@ -9,7 +9,8 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
-// newObject begins the object that a write makes.
+// newObject gives the object that a write will make, with its tags, and the write's condition. It
+// checks that the caller may write it.
 func (c *call) newObject() (engine.Object, engine.Cond, error) {
 	o := engine.Object{Bucket: c.bucket, Key: c.key}
 	cond, err := writeCondition(c.r.Header)
@@ -31,8 +32,8 @@ func (c *call) newObject() (engine.Object, engine.Cond, error) {
 	return o, cond, nil
 }
 
-// checkConditionEarly fails a conditional write before its body is read. The engine decides again,
-// together with the write.
+// checkConditionEarly fails a conditional write before its body is read, when the condition does
+// not hold now. The engine decides the condition again, together with the write.
 func (c *call) checkConditionEarly(cond engine.Cond) error {
 	if _, err := c.Engine.Bucket(c.bucket); err != nil {
 		return err
@@ -86,7 +87,9 @@ func (c *call) store(o engine.Object, u *upload, cond engine.Cond) (engine.Objec
 	}
 	out, err := c.Engine.Put(c.r.Context(), o, u.body, cond)
 	if err == nil || errors.Is(err, engine.ErrPoisoned) || errors.Is(err, engine.ErrClosed) {
-		u.blob = nil // it is the object's now, or may be
+		// The record names the file, or may name it when the outcome is unknown: it must not be
+		// discarded.
+		u.blob = nil
 	}
 	if errors.Is(err, engine.ErrTooLarge) {
 		return o, s3err.MetadataTooLarge

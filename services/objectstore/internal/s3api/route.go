@@ -8,8 +8,8 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
-// operation is a request that the store knows. Parameters that it does not name make
-// it another operation, so they are refused, not ignored.
+// operation is a request that the store serves. A query parameter that it does not name would make
+// it another operation of S3, so unknown parameters are refused, not ignored.
 type operation struct {
 	name   string
 	params []string
@@ -29,7 +29,8 @@ func parseQuery(raw string) (query, error) {
 func (q query) has(name string) bool   { _, ok := q[name]; return ok }
 func (q query) get(name string) string { return url.Values(q).Get(name) }
 
-// checkParams refuses parameters that the operation does not know.
+// checkParams refuses parameters that the operation does not know. SDKs add x-id, which only
+// repeats the operation's name.
 func (q query) checkParams(op operation) error {
 	for name := range q {
 		if name == "x-id" || slices.Contains(op.params, name) {
@@ -67,7 +68,7 @@ var (
 	deleteTags   = operation{"DeleteObjectTagging", []string{"tagging"}, (*call).deleteTagging}
 )
 
-// route finds the operation. Parameters are checked after authentication.
+// route finds the operation of a request. Its parameters are checked after authentication.
 func (c *call) route() (operation, error) {
 	m := c.r.Method
 	pick := func(ops map[string]operation) (operation, error) {

@@ -17,7 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/sigv4"
 )
 
-// User may send requests.
+// User is somebody who may send requests.
 type User struct {
 	Name   string
 	Secret string
@@ -35,23 +35,25 @@ type Options struct {
 	Domain string
 	// MaxObjectBytes bounds a body.
 	MaxObjectBytes int64
-	// MaxRequests at the same time; more are answered 503 SlowDown.
+	// MaxRequests is the number of requests at the same time; more are answered 503 SlowDown.
 	MaxRequests int
-	// MaxInFlightBytes of small bodies in memory; a request waits for its share, then SlowDown.
+	// MaxInFlightBytes bounds the memory for bodies that are being received. A request waits for its
+	// share, and is answered SlowDown when it gets none in time.
 	MaxInFlightBytes int64
 	// IdleTimeout is how long a client may take for the next piece of a body.
 	IdleTimeout time.Duration
-	// EncryptedAtRest: what is below the engine encrypts; requests for AES256 are served.
+	// EncryptedAtRest says that the file system below the engine encrypts; requests for AES256 are
+	// served then.
 	EncryptedAtRest bool
 	// MatchAbsent412 answers If-Match on an absent key with 412 instead of AWS's 404.
 	MatchAbsent412 bool
-	// Observe sees every answered request.
+	// Observe is called after every request.
 	Observe func(op string, status int, took time.Duration)
-	// SlowBody hears of every body that was cut off because others waited for its memory.
+	// SlowBody is called for every body that was cut off because others waited for its memory.
 	SlowBody func()
 }
 
-// Server is an http.Handler.
+// Server serves the S3 API as an http.Handler.
 type Server struct {
 	Options
 	auth     *sigv4.Verifier
@@ -79,7 +81,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// call is one request on its way.
+// call is one request while it is served.
 type call struct {
 	*Server
 	w      http.ResponseWriter
@@ -103,8 +105,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Amz-Request-Id", c.id)
 	h["Server"] = serverName
 	if r.ContentLength == 0 && strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
-		// net/http leaves it out before an empty body, and botocore takes a final answer that
-		// comes instead for that of the next request on the connection as well.
+		// net/http sends no interim answer before an empty body. botocore takes a final answer that
+		// comes in its place for the answer to the next request of the connection, too.
 		w.WriteHeader(http.StatusContinue)
 	}
 	err := s.admit(c)
@@ -119,6 +121,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var serverName = []string{"lightmetrics-objectstore"}
 
 func (s *Server) admit(c *call) error {
+	// A full server answers at once instead of queueing: the client's own back-off spreads the
+	// load, and a queue would hold memory for requests that time out anyway.
 	select {
 	case s.requests <- struct{}{}:
 		defer func() { <-s.requests }()
@@ -128,7 +132,7 @@ func (s *Server) admit(c *call) error {
 	return c.serve()
 }
 
-// recorder remembers the status.
+// recorder remembers the status of an answer for the metrics.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -158,17 +162,19 @@ func (r *recorder) code() int {
 // Unwrap lets http.ResponseController reach the connection.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// errAborted: the answer had begun; the connection is cut so that the client sees it.
+// errAborted means that an answer failed after it had begun. The connection is cut, since that is
+// the only way left to tell the client.
 var errAborted = errors.New("answer aborted")
 
-// writeError answers with an error.
+// writeError answers a request with an error.
 func (c *call) writeError(err error) {
 	if errors.Is(err, errAborted) {
 		c.Log.Error("an answer was cut off", "op", c.op, "bucket", c.bucket, "key", c.key, "request", c.id, "error", err)
 		panic(http.ErrAbortHandler)
 	}
 	if errors.Is(err, engine.ErrCorrupt) {
-		c.w.Header().Set(damagedHeader, damageText(err)) // an answer to HEAD has nothing else
+		// An answer to HEAD has no body, so the reason is in a header.
+		c.w.Header().Set(damagedHeader, damageText(err))
 	}
 	c.errorOf(err).Write(c.w, c.r, c.id)
 }
@@ -190,7 +196,7 @@ func damageText(err error) string {
 	return "corrupt"
 }
 
-// errorOf gives the S3 error of an error.
+// errorOf maps an error to an S3 error. What it does not know is logged and is an InternalError.
 func (c *call) errorOf(err error) *s3err.Error {
 	var e *s3err.Error
 	switch {
@@ -214,6 +220,7 @@ func (c *call) errorOf(err error) *s3err.Error {
 		return s3err.InsufficientStorage
 	case errors.Is(err, engine.ErrPoisoned), errors.Is(err, engine.ErrClosed):
 		return s3err.ServiceUnavailable
+	// The request was not enqueued in time. Nothing was written, so it may be sent again.
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return s3err.SlowDown
 	}
@@ -221,7 +228,7 @@ func (c *call) errorOf(err error) *s3err.Error {
 	return s3err.InternalError
 }
 
-// serve finds out what is asked, by whom, and does it.
+// serve routes, authenticates and executes a request.
 func (c *call) serve() error {
 	if err := c.parseAddress(); err != nil {
 		return err
@@ -232,10 +239,10 @@ func (c *call) serve() error {
 	}
 	op, routeErr := c.route()
 	if routeErr == nil {
-		c.op = op.name // metrics name also what is refused below
+		c.op = op.name // set early, so that refused requests are counted under their operation
 	}
-	// The signature comes before every other answer: say nothing of what is there to
-	// who has no key.
+	// The signature is verified before any other answer is given: a caller without a key must not
+	// learn what exists.
 	if c.auth, err = c.Server.auth.Verify(c.r); err != nil {
 		return err
 	}
@@ -244,7 +251,8 @@ func (c *call) serve() error {
 		if err := c.applyHoistedHeaders(); err != nil {
 			return err
 		}
-		if op, routeErr = c.route(); routeErr == nil { // x-amz-copy-source makes a PUT a copy
+		// Routed again, since a hoisted x-amz-copy-source makes a PUT a copy.
+		if op, routeErr = c.route(); routeErr == nil {
 			c.op = op.name
 		}
 	}
@@ -260,7 +268,7 @@ func (c *call) serve() error {
 	return op.do(c)
 }
 
-// parseAddress takes bucket and key from host and path.
+// parseAddress reads bucket and key from host and path.
 func (c *call) parseAddress() error {
 	path := strings.TrimPrefix(c.r.URL.Path, "/")
 	host := c.r.Host

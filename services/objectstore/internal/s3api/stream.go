@@ -6,7 +6,8 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 
-// blockReader reads a stored body in verified blocks.
+// blockReader reads a stored body block by block; the engine verifies each block before a byte of
+// it is returned.
 type blockReader struct {
 	h         *engine.Handle
 	off, size int64

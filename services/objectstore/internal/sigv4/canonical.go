@@ -125,8 +125,8 @@ func canonicalPath(r *http.Request) string {
 	return string(appendEncoded(make([]byte, 0, len(p)+16), p, true))
 }
 
-// mustBeSigned says whether an unsigned header makes a request worthless: what changes
-// the outcome must be covered by the signature.
+// mustBeSigned reports whether the signature must cover a header. Otherwise somebody between client
+// and store could add one that changes the outcome, such as a condition.
 func mustBeSigned(name string) bool {
 	switch name {
 	case "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range":

@@ -103,7 +103,8 @@ func (c *Chunks) readLine() (string, error) {
 	return string(b), nil
 }
 
-// beginChunk reads a chunk's header; the last chunk is read to the end of the body.
+// beginChunk reads a chunk's header. The chunk of size 0 is the last one: the rest of the body is
+// read and verified with it.
 func (c *Chunks) beginChunk() error {
 	line, err := c.readLine()
 	if err != nil {
@@ -122,6 +123,7 @@ func (c *Chunks) beginChunk() error {
 		c.given = sig
 		c.sum.Reset()
 	}
+	// The declared length bounds what a client may send, so it is enforced before the data is read.
 	if int64(n) > c.want {
 		return s3err.IncompleteBody.With("The body is longer than x-amz-decoded-content-length.")
 	}
@@ -136,7 +138,7 @@ func (c *Chunks) beginChunk() error {
 	return c.endBody()
 }
 
-// endChunk ends a chunk with data: CRLF and its signature.
+// endChunk reads the CRLF behind a chunk's data and verifies the chunk's signature.
 func (c *Chunks) endChunk() error {
 	line, err := c.readLine()
 	if err != nil {
@@ -157,6 +159,7 @@ func (c *Chunks) checkChunkSignature() error {
 
 func (c *Chunks) checkSignature(kind, tail string) error {
 	text := kind + "\n" + c.a.date + "\n" + c.a.scope + "\n" + c.previous + "\n" + tail
+	// Each signature covers the one before, so chunks cannot be dropped, repeated or reordered.
 	want := sign(c.a.key, []byte(text))
 	if subtle.ConstantTimeCompare([]byte(want), []byte(c.given)) != 1 {
 		return s3err.SignatureDoesNotMatch
@@ -165,7 +168,7 @@ func (c *Chunks) checkSignature(kind, tail string) error {
 	return nil
 }
 
-// endBody verifies the final chunk and the trailer.
+// endBody verifies the last chunk and reads and verifies the trailer.
 func (c *Chunks) endBody() error {
 	if err := c.checkChunkSignature(); err != nil {
 		return err

@@ -24,7 +24,7 @@ const (
 	maxKeyCache = 1024
 )
 
-// Payload says how the body of a request is protected.
+// Payload says how the signature protects the body of a request.
 type Payload int
 
 // The payload modes of x-amz-content-sha256.
@@ -62,7 +62,7 @@ func New(secret func(accessKey string) (string, bool), now func() time.Time) *Ve
 	return &Verifier{secret: secret, now: now, keys: map[string][]byte{}}
 }
 
-// claim is what a request says of its signature.
+// claim is the signature of a request and what it says of itself; nothing in it is verified.
 type claim struct {
 	access, date, region, service, scope string // of the credential
 	signed                               []string
@@ -88,6 +88,7 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	if err := checkSigned(r, c); err != nil {
 		return nil, err
 	}
+	// The cheap checks come first: they need no key, and their errors tell nothing about keys.
 	a := &Auth{AccessKey: c.access, Presigned: c.presigned, date: c.time, scope: c.scope, signature: c.signature}
 	payload, err := a.payload(r, c, query)
 	if err != nil {
@@ -166,7 +167,8 @@ func parseClaim(r *http.Request, query []param) (c claim, err error) {
 	return c, nil
 }
 
-// errUnsupportedMechanism answers Signature Version 2, as AWS does where it was never served.
+// errUnsupportedMechanism answers requests with Signature Version 2, as AWS does in regions that
+// never served it.
 var errUnsupportedMechanism = s3err.InvalidRequest.With("The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.")
 
 // parseDate reads a Date header: an HTTP date, or one of RFC 5322, whose zone may be
@@ -239,7 +241,8 @@ func checkSigned(r *http.Request, c claim) error {
 	return nil
 }
 
-// payload reads how the body is protected and gives the text that was signed for it.
+// payload reads how the body is protected and gives the text that the signature covers in its
+// place.
 func (a *Auth) payload(r *http.Request, c claim, query []param) (string, error) {
 	text := r.Header.Get("X-Amz-Content-Sha256")
 	if text == "" && c.presigned {
@@ -289,7 +292,7 @@ func (v *Verifier) signingKey(c claim, secret string) []byte {
 	key = mac(mac(mac(mac([]byte("AWS4"+secret), c.date), c.region), c.service), "aws4_request")
 	v.mu.Lock()
 	if len(v.keys) >= maxKeyCache {
-		clear(v.keys)
+		clear(v.keys) // a key is cheap to compute again; this only bounds the memory
 	}
 	v.keys[id] = key
 	v.mu.Unlock()
