@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -226,4 +227,29 @@ func TestRetentionAsksTheStoresClock(t *testing.T) {
 	if w.generation(hour0, 0) != 0 {
 		t.Error("nothing is removed by a clock that is right")
 	}
+}
+
+// An agent that somebody releases is rolled up within minutes, also by an owner whose clock was
+// ahead when it last listed who is set aside.
+func TestAnAgentIsReleasedWhenTheClockWentBack(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	w := newWorld(t, newMem())
+	agent := agentOf(0, 0)
+	w.some(agent, hour0, 0, 3, 0)
+	aside := catalog.Aside{AuthorityID: testAuthority, Shard: 0, Hour: hour0, Agent: agent, Series: 1, Records: 1, Bytes: 1 << 50, Limit: 1 << 50, Reason: "r", By: "b", At: 1}
+	w.spoil(aside.Key(), string(aside.Marshal()))
+	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	w.advance(year)
+	must(t, rounds(t.Context(), o))
+	w.advance(-year)
+	must(t, rounds(t.Context(), o))
+	if o.Shard.Backlog.Len() != 3 || o.Status().SetAside != 3 {
+		t.Fatalf("%+v", o.Status())
+	}
+	must(t, w.store.Delete(t.Context(), aside.Key()))
+	if took := w.settled(o, time.Minute, 10); took > 10*time.Minute {
+		t.Errorf("it took %v", took)
+	}
+	w.check(hour0, 0, 1)
 }

@@ -250,3 +250,25 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 		t.Errorf("a late batch: %+v", s)
 	}
 }
+
+// What an owner remembers of a batch whose frame it could not read goes when another worker has
+// rolled the batch up.
+func TestWhatOthersCouldReadIsForgotten(t *testing.T) {
+	w := newWorld(t, newMem())
+	w.some(agentOf(0, 0), hour0, 0, 3, 0)
+	gone := w.accepted[1:2:2]
+	w.lose(gone)
+	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	_ = rounds(t.Context(), o) // its error names the frame
+	if n := o.Shard.Unreadable.Len(); n != 1 {
+		t.Fatalf("%d batches are left out", n)
+	}
+	w.restore(gone)
+	w.advance(time.Hour)
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 2})
+	must(t, rounds(t.Context(), o))
+	if n := o.Shard.Unreadable.Len(); n != 0 || o.Shard.Backlog.Len() != 0 {
+		t.Errorf("%d batches are left out, %d are pending", n, o.Shard.Backlog.Len())
+	}
+}

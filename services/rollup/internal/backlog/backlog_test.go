@@ -52,6 +52,24 @@ func TestOverlapsFollowIntoLaterHours(t *testing.T) {
 	}
 }
 
+// Overlaps are closed: the first and the last of three batches do not overlap, but each overlaps
+// the one between them, and so all three decide about its numbers.
+func TestOverlapsAreClosed(t *testing.T) {
+	b := New()
+	all := []accepted.Batch{batch(0, 9), batch(2, 4), batch(8, 14), batch(12, 20)}
+	hours := map[identity.Batch]timegrid.Hour{}
+	for i, e := range all {
+		hours[e.Identity] = timegrid.Hour(i)
+	}
+	b.AddSegment("segment", all, func(e accepted.Batch) []timegrid.Hour { return []timegrid.Hour{hours[e.Identity]} }, start)
+	b.JoinOverlaps(start)
+	for h := range timegrid.Hour(len(all)) {
+		if in := b.Inputs(h); !slices.Equal(in, all) {
+			t.Errorf("inputs of hour %d: %+v", h, in)
+		}
+	}
+}
+
 // A segment is not deleted while a batch of it was evicted, whatever becomes of others.
 func TestEvictedBatchesKeepTheirSegments(t *testing.T) {
 	b := New()

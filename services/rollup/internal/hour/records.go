@@ -67,6 +67,8 @@ func (r Records) State(ctx context.Context, h timegrid.Hour, id shard.ID, passOv
 		if of.Name.Shard > id {
 			break
 		}
+		// A name with a span is a compaction that begins in this hour. It says nothing of the hour's
+		// generations: the blocks that were merged into it have manifests of their own.
 		if of.Name.Shard < id || of.Name.Span > 0 {
 			continue
 		}

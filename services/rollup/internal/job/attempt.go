@@ -46,11 +46,14 @@ func (a attempts) begin(ctx context.Context, s *Shard, p *hour.Plan) (died bool,
 	if err == nil {
 		var was catalog.Attempt
 		was, err = catalog.ParseAttempt(key, b)
+		// A note of this process is of an attempt whose end could not delete it, and no death. One of
+		// another generation is of a job that ended somehow: this generation comes after it.
 		died = err == nil && was.AuthorityID == p.AuthorityID && was.Generation == p.Generation && was.By != a.process
 	}
 	if err != nil && !errors.Is(err, objstore.ErrNotFound) && !record.Unreadable(err) {
 		return false, fmt.Errorf("read %q: %w", key, err)
 	}
+	// A note that can't be read is replaced: it only ever costs a few parts more or less.
 	note := catalog.Attempt{AuthorityID: p.AuthorityID, Shard: p.Shard, Hour: p.Hour, Generation: p.Generation, By: a.process, At: a.now().UnixNano()}
 	if _, err := a.store.Put(ctx, key, note.Marshal(), objstore.PutOptions{ContentType: "application/json"}); err != nil {
 		return false, fmt.Errorf("put %q: %w", key, err)

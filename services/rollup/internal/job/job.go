@@ -124,6 +124,7 @@ func (j *Jobs) make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) 
 		return nil // decided by whoever had the job before
 	}
 	failpoint.Hit("rollup.job.planned.after")
+	// The note is written before the frames are read, because reading them is what may kill a worker.
 	died, err := j.attempts.begin(ctx, s, g.plan)
 	if err != nil {
 		return err
@@ -171,6 +172,8 @@ func (j *Jobs) begin(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64)
 	if g.open = g.state.Undecided(gen); len(g.open) == 0 {
 		return g, nil
 	}
+	// The inputs are asked for again, though the owner has just done so: the job may have waited for
+	// its slot, and a frame that was lost since then would cost a generation.
 	in, _, err := s.Inputs(ctx, h, j.Now())
 	if err != nil {
 		return nil, err

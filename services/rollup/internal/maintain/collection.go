@@ -90,6 +90,8 @@ func (c *Collection) SweepNext(ctx context.Context, after timegrid.Hour) (at tim
 		if !ok {
 			return after, 0, nil // owns nothing
 		}
+		// Most hours have nothing, or are another worker's. Asking for the next one that has objects
+		// passes over the former with one request; the loop passes over the latter.
 		h, found, err := c.Collector.NextHour(ctx, next-1)
 		switch {
 		case err != nil:

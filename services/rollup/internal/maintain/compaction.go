@@ -160,6 +160,8 @@ func (c *Compaction) merge(ctx context.Context, res timegrid.Resolution, now tim
 		c.scanners[res] = scanner
 	}
 	spans := c.settings.Spans[res]
+	// Older spans were merged when their time was, or are left as they are: blocks of late
+	// batches are too few to be worth a scan of all history.
 	back := time.Duration(c.cfg.Back) * time.Duration(spans[len(spans)-1]) * time.Hour
 	from, to := timegrid.HourOf(now.Add(-back).UnixMilli()), timegrid.HourOf(now.Add(-c.settings.After).UnixMilli())
 	seen, err := scanner.Scan(ctx, res, from, to, func(id shard.ID) bool { _, ok := fences[c.settings.Owner(id)]; return ok })

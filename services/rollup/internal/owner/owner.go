@@ -126,6 +126,8 @@ func (o *Owner) Round(ctx context.Context) (again bool, err error) {
 	// Whether the intake was read to its end is asked now: what comes later is younger than all
 	// frames that may be removed.
 	idle := err == nil && !again
+	// A listing that fails leaves what was listed before in force. So hours that are known are made
+	// all the same, and errors are joined.
 	released, aerr := o.Shard.Aside.List(ctx, o.cfg.Now())
 	err = errors.Join(err, aerr)
 	if !o.Shard.Aside.Known() {
@@ -136,6 +138,8 @@ func (o *Owner) Round(ctx context.Context) (again bool, err error) {
 	}
 	did, rerr := o.processRequests(ctx)
 	again, err = again || did, errors.Join(err, rerr)
+	// Room is made after the intake was read, which says whether there is too little, and before
+	// hours are made, because it may make more of them due.
 	o.makeRoom()
 	did, herr := o.processHours(ctx)
 	again, err = again || did, errors.Join(err, herr)
@@ -279,6 +283,7 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 		return covered
 	})
 	now := o.cfg.Now()
+	// Another worker, or this one in its former life, may have made the hour already.
 	if w.Batches() == 0 && !st.Unfinished() {
 		return false, nil
 	}

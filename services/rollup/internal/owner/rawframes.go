@@ -158,6 +158,7 @@ func (r *frameRemoval) begin(ctx context.Context) (err error) {
 
 // list finds hours to open, while none is left.
 func (r *frameRemoval) list(ctx context.Context, p *framePass) error {
+	// The first pass goes through all hours there are, so only a few pages of them are in memory.
 	if p.listed || len(p.todo) > 0 {
 		return nil
 	}
@@ -200,6 +201,8 @@ func (r *frameRemoval) removeHour(ctx context.Context, p *framePass, limit int) 
 func (r *frameRemoval) finish(ctx context.Context, p *framePass) error {
 	next := compact.FrameProgress{AuthorityID: r.authority, Shard: r.shard, Through: p.to, Since: r.done.Since, Full: r.done.Full,
 		Keep: p.began.Sub(p.limits.Ended), Again: p.again}
+	// Keep holds for every hour that any pass went through, so it is the shortest retention of all
+	// of them.
 	if r.done.Full > 0 {
 		next.Keep = min(next.Keep, r.done.Keep)
 	}

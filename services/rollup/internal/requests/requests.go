@@ -134,6 +134,7 @@ func (r *Requests) Of(ctx context.Context, h timegrid.Hour) (*Request, error) {
 	if err != nil || q == nil {
 		return nil, err
 	}
+	// It is kept, so that the owner processes it in its next round and not after the next listing.
 	if r.of == nil {
 		r.of = map[timegrid.Hour]*Request{}
 	}

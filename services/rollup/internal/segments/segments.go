@@ -50,5 +50,6 @@ func (r Reader) Read(ctx context.Context, key string) (intake.Segment, error) {
 	case err == nil, errors.Is(err, record.ErrCorrupt), errors.Is(err, objstore.ErrNotFound), ctx.Err() != nil:
 		return seg, err
 	}
+	// The store refused this one, or did not answer. Segments behind it need not wait.
 	return seg, fmt.Errorf("%w: %w", intake.ErrLater, err)
 }

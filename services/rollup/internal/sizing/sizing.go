@@ -120,9 +120,9 @@ func (l Limits) choose(a Attempt, total int64) (out []rollup.Size, left int64) {
 		}
 	}
 	for _, z := range a.Sizes {
-		// An agent without a name is all those that the survey did not tell apart. What a block
-		// holds of an agent can't be left out: the next generation would lose it.
-		if z.Agent == "" || fresh[z.Agent] == 0 {
+		// What a block holds of an agent can't be left out: the next generation would lose it. And
+		// those that the survey did not tell apart have no name, so that nothing is theirs.
+		if fresh[z.Agent] == 0 {
 			continue
 		}
 		fits := l.partsOf(total) <= l.MaxParts

@@ -53,6 +53,7 @@ func TestResize(t *testing.T) {
 		{"many small ones have more parts", Attempt{Parts: 4, Sizes: []rollup.Size{{Agent: "a", Bytes: 3 * mib}, {Agent: "b", Bytes: 3 * mib}, {Bytes: 60 * mib}}, Inputs: inputs(map[string]uint64{"a": 1, "b": 1}), Held: held()}, 11, nil, true},
 		{"a repair request keeps all", Attempt{Parts: 4, KeepAll: true, Sizes: []rollup.Size{{Agent: "large", Bytes: 100 * mib}}, Inputs: inputs(map[string]uint64{"large": 9}), Held: held()}, 16, nil, true},
 		{"a death takes the largest, whatever its size", Attempt{Parts: 4, Died: true, Sizes: []rollup.Size{{Agent: "a", Bytes: 10}, {Agent: "b", Bytes: 9}}, Inputs: inputs(map[string]uint64{"a": 1, "b": 1}), Held: held()}, 1, []string{"a"}, true},
+		{"a death takes none that a block holds", Attempt{Parts: 4, Died: true, Sizes: []rollup.Size{{Agent: "a", Bytes: 10}, {Bytes: 9}, {Agent: "b", Bytes: 8}}, Inputs: inputs(map[string]uint64{"a": 1, "b": 1}), Held: held("a")}, 1, []string{"b"}, true},
 		{"no plan has more parts", Attempt{Parts: rollup.MaxParts, KeepAll: true, Sizes: []rollup.Size{{Agent: "a", Bytes: 1 << 50}}, Inputs: inputs(map[string]uint64{"a": 1}), Held: held()}, rollup.MaxParts, nil, false},
 	} {
 		d, ok := l.Resize(c.attempt)

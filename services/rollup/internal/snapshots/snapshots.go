@@ -200,6 +200,8 @@ func (l *Loop) step(ctx context.Context) (again bool, err error) {
 
 // refill reads what is new in the intake, while there is room.
 func (l *Loop) refill(ctx context.Context) error {
+	// The owner offers what it reads, but it stops reading when it has no room for pending batches.
+	// Snapshots must hold new batches all the same, so they read on by themselves.
 	for more := true; more && l.chain.Room(); {
 		var err error
 		if more, err = l.follow(ctx); err != nil {

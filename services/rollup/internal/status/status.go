@@ -125,6 +125,7 @@ func (b *Board) Fences() map[shard.ID]uint64 {
 func (b *Board) HasRoom(id shard.ID, pending int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// The caller's own number is newer than the one on the board.
 	all := pending
 	for other, s := range b.of {
 		if other != id {
