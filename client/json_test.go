@@ -1,12 +1,15 @@
 package client_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,7 +142,10 @@ func TestScriptsOfTheGuide(t *testing.T) {
 			if err := run("http://" + collectHTTP); err == nil || c.language == "sh" && !strings.Contains(err.Error(), "identity_conflict") {
 				t.Errorf("other values under an identity that is taken: %v", err)
 			}
-			boots := map[string]bool{}
+			var sent struct{ Boot string }
+			if err := json.Unmarshal(first, &sent); err != nil {
+				t.Fatal(err)
+			}
 			q, err := client.DialQuery(queryNode, client.Credentials{})
 			if err != nil {
 				t.Fatal(err)
@@ -150,13 +156,15 @@ func TestScriptsOfTheGuide(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				done := len(list) > 0
+				done := false
 				for _, a := range list {
-					boots[a.Boot.Boot] = true
+					if a.Boot.Boot != sent.Boot {
+						continue
+					}
 					if len(a.Gaps) > 0 || len(a.Overlaps) > 0 {
 						t.Errorf("%s: gaps %v, overlaps %v", a.Boot, a.Gaps, a.Overlaps)
 					}
-					done = done && a.Records == 2 && a.LastSeq == 2
+					done = a.Records == 2 && a.LastSeq == 2
 				}
 				if done {
 					break
@@ -166,8 +174,19 @@ func TestScriptsOfTheGuide(t *testing.T) {
 			if a, err := ask(bound(t), fmt.Sprintf("%s{agent=%q}", c.metric, c.agent)); err != nil || len(a.Series) != 1 || a.Completeness.Partial {
 				t.Errorf("read back: %+v, %v", a, err)
 			}
-			if list, err := q.Conflicts(bound(t), c.agent); err != nil || len(list) != len(boots) {
-				t.Errorf("%d conflicts of %d boots, %v", len(list), len(boots), err)
+			list, err := q.Conflicts(bound(t), c.agent)
+			list = slices.DeleteFunc(list, func(c client.Conflict) bool { return c.Batch.Boot != sent.Boot })
+			if err != nil || len(list) != 1 {
+				t.Errorf("%d conflicts, %v", len(list), err)
+			}
+			// A loss of power left a file without its bytes, in a folder whose batch was sent.
+			if c.language == "sh" {
+				for _, name := range []string{"boot", "next"} {
+					if err := errors.Join(os.Truncate(filepath.Join(dir, name), 0), os.RemoveAll(pending)); err != nil {
+						t.Fatal(err)
+					}
+					ok("after the numbers were lost with " + name)
+				}
 			}
 		})
 	}

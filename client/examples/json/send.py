@@ -10,6 +10,7 @@ def write(path, value):  # whole or not at all, and on disk
     with open(path + ".new", "w") as f:
         json.dump(value, f), f.flush(), os.fsync(f.fileno())
     os.replace(path + ".new", path)
+    os.fsync(os.open(folder, os.O_RDONLY))
 
 if not os.path.exists(pending):
     last = json.load(open(state)) if os.path.exists(state) else {"boot": str(uuid.uuid4()), "next": 1}
