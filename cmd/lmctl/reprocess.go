@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // reprocessView is how far an order came.
@@ -170,7 +170,10 @@ func waitForOrder(ctx context.Context, t work.Table, k work.Key, tell func(strin
 			return last, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("order %s failed %d times; lmctl jobs dead %s says why", k, row.Attempts, reprocess.Topic)}
 		}
 		was := last.Batches
-		if len(row.State) > 0 && json.Unmarshal(row.State, &last) == nil && last.Batches != was {
+		if p, err := reprocess.ParseProgress(row.State); err == nil {
+			last = p
+		}
+		if last.Batches != was {
 			tell(fmt.Sprintf("%s: %d batches so far", last.Hour.Format(time.RFC3339), last.Batches))
 		}
 		_ = run.WallClock{}.Sleep(ctx, pollOrder) // the next look finds that it was cut short
@@ -183,7 +186,10 @@ func orderResult(ctx context.Context, t work.Table, k work.Key) (p reprocess.Pro
 	if err != nil {
 		return p, err
 	}
-	if log.Last != k.Number || len(log.Result) == 0 || json.Unmarshal(log.Result, &p) != nil || !p.Done {
+	if p, err = reprocess.ParseProgress(log.Result); errors.Is(err, record.ErrNewerVersion) {
+		return p, fmt.Errorf("result of order %s: %w", k, err)
+	}
+	if log.Last != k.Number || err != nil || !p.Done {
 		return p, &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("order %s was cancelled", k)}
 	}
 	return p, nil

@@ -2,7 +2,7 @@ package reprocess
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
@@ -30,9 +31,13 @@ func NewHandler(s objstore.Store, run string, shards uint32, page int) *Handler 
 
 var _ work.Handler = (*Handler)(nil)
 
-// Job reads a message. Any worker may do an order, so there is no fence.
+// Job reads a message. Any worker may do an order, so there is no fence; one of a newer release
+// is for workers of that release.
 func (h *Handler) Job(_ context.Context, m work.Message) (work.Key, uint64, error) {
 	k, _, err := parse(m.Body)
+	if errors.Is(err, record.ErrNewerVersion) {
+		return k, 0, fmt.Errorf("%w: %w", work.ErrElsewhere, err)
+	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", work.ErrPoison, err)
 	}
@@ -48,7 +53,10 @@ func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 	}
 	var last Progress
 	if s := j.State(); len(s) > 0 {
-		if err := json.Unmarshal(s, &last); err != nil {
+		switch last, err = ParseProgress(s); {
+		case errors.Is(err, record.ErrNewerVersion):
+			return fmt.Errorf("checkpoint of %s: %w", j.Key(), err) // its worker was of that release
+		case err != nil:
 			return fmt.Errorf("%w: checkpoint of %s: %w", work.ErrPoison, j.Key(), err)
 		}
 	}
@@ -72,11 +80,7 @@ func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 }
 
 func checkpoint(ctx context.Context, j *work.Job, p Progress) error {
-	b, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	return j.Checkpoint(ctx, b)
+	return j.Checkpoint(ctx, ProgressKind.Marshal(p))
 }
 
 // dirty is an hour of a shard.

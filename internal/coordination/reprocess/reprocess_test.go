@@ -1,8 +1,8 @@
 package reprocess
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	objmem "lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -78,7 +79,8 @@ func (s *site) result(k work.Key) (p Progress) {
 	if err != nil || l.Last != k.Number {
 		s.Fatalf("%s is not done: %+v, %v", k, l, err)
 	}
-	if err := json.Unmarshal(l.Result, &p); err != nil {
+	p, err = ParseProgress(l.Result)
+	if err != nil {
 		s.Fatal(err)
 	}
 	return p
@@ -305,8 +307,8 @@ func TestHandOver(t *testing.T) {
 		}
 		over++
 		row, err := s.work.Get(t.Context(), k)
-		var p Progress
-		if err != nil || row.Live || json.Unmarshal(row.State, &p) != nil || p.Batches <= batches || o != work.HandedOver {
+		p, perr := ParseProgress(row.State)
+		if err != nil || row.Live || perr != nil || p.Batches <= batches || o != work.HandedOver {
 			t.Fatalf("%s: %+v, %v", o, row, err)
 		}
 		batches = p.Batches
@@ -340,15 +342,67 @@ func TestBadOrders(t *testing.T) {
 		}
 	}
 	w := s.worker(s.work, s.work, s.bucket, 0)
-	for _, body := range []string{"x", "{}", `{"number":1}`, `{"number":0,"from":"2026-03-01T00:00:00Z","to":"2026-03-02T00:00:00Z"}`} {
+	for body, want := range map[string]error{
+		"x": record.ErrCorrupt, "{}": record.ErrCorrupt,
+		string(RequestKind.Marshal(message{Number: 1})):                                                             ErrRequest,
+		string(RequestKind.Marshal(message{Request: Request{From: acceptedFrom, To: acceptedFrom.Add(time.Hour)}})): ErrRequest,
+	} {
 		if err := s.work.Send(t.Context(), Topic, []byte(body), work.SendOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if o, err := w.Step(t.Context()); o != work.Buried || !errors.Is(err, ErrRequest) && body != "x" {
+		if o, err := w.Step(t.Context()); o != work.Buried || !errors.Is(err, want) {
 			t.Errorf("%s: %s, %v", body, o, err)
 		}
 	}
 	if n := len(s.entries()); n > 0 {
 		t.Errorf("%d batches in the intake", n)
+	}
+}
+
+// A request of a newer release, of which this worker knows only a part, is neither done nor
+// buried: a worker of that release takes it. So it is with a checkpoint.
+func TestRequestsOfANewerReleaseWaitForIt(t *testing.T) {
+	s := newSite(t)
+	r := Request{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}
+	body := RequestKind.Marshal(message{1, r})
+	version := bytes.Replace(body, []byte(".v1"), []byte(".v2"), 1)
+	field := append(bytes.TrimSuffix(bytes.Clone(body), []byte("}")), `,"shard":3}`...)
+	w := s.worker(s.work, s.work, s.bucket, 0)
+	for _, newer := range [][]byte{version, field} {
+		if err := s.work.Send(t.Context(), Topic, newer, work.SendOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if o, err := w.Step(t.Context()); o != work.Deferred || err != nil {
+			t.Errorf("%s: %s, %v", newer, o, err)
+		}
+	}
+	if d, err := s.work.Depth(t.Context(), Topic); err != nil || d.Hidden != 2 || d.Dead != 0 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if n := len(s.entries()); n != 0 {
+		t.Errorf("%d batches were given again", n)
+	}
+
+	k := s.submit(r, false)
+	row, err := s.work.Get(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, err = s.work.Claim(t.Context(), row, work.Claim{Owner: "newer", Hold: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := bytes.Replace(ProgressKind.Marshal(Progress{Hour: acceptedFrom}), []byte(".v1"), []byte(".v2"), 1)
+	if row, err = s.work.Checkpoint(t.Context(), row, state, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.work.Release(t.Context(), row, true); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := w.Step(t.Context()); o != work.Failed || !errors.Is(err, record.ErrNewerVersion) {
+		t.Errorf("with a checkpoint of a newer release: %s, %v", o, err)
+	}
+	if row, err = s.work.Get(t.Context(), k); err != nil || !bytes.Equal(row.State, state) {
+		t.Errorf("%+v, %v", row, err)
 	}
 }

@@ -7,13 +7,20 @@ package reprocess
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// What requests are in pending work: the body of a message, and a checkpoint. A worker that knows
+// only a part of a request would do another one.
+var (
+	RequestKind  = record.Kind{Schema: "lightmetrics.reprocess_request.v1", Title: "reprocess request", MaxBytes: work.MaxBody, Exact: true}
+	ProgressKind = record.Kind{Schema: "lightmetrics.reprocess_progress.v1", Title: "progress of a reprocess request", MaxBytes: work.MaxState}
 )
 
 // Topic of the messages of orders. Every rollup worker reads it.
@@ -47,11 +54,7 @@ func (o Request) Validate() error {
 
 // ID is the same for equal orders, so that one which is given twice is one job.
 func (o Request) ID() string {
-	b, err := json.Marshal(o)
-	if err != nil {
-		panic(err) // times of four digits
-	}
-	d := identity.Sum(b)
+	d := identity.Sum(record.JSON(o))
 	return fmt.Sprintf("%x", d[:6])
 }
 
@@ -68,7 +71,7 @@ type message struct {
 // parse reads a message.
 func parse(body []byte) (work.Key, Request, error) {
 	var m message
-	err := json.Unmarshal(body, &m)
+	err := RequestKind.Unmarshal(body, &m)
 	if err == nil {
 		err = m.Request.Validate()
 	}
@@ -97,9 +100,6 @@ func Submit(ctx context.Context, q work.Queue, t work.Table, o Request) (k work.
 		return k, false, err
 	}
 	found = err == nil
-	body, err := json.Marshal(message{k.Number, o})
-	if err != nil {
-		return k, found, err
-	}
+	body := RequestKind.Marshal(message{k.Number, o})
 	return k, found, work.Submit(ctx, q, t, work.Row{Key: k, Topic: Topic, Body: body}, 0)
 }

@@ -36,6 +36,14 @@ type Progress struct {
 	Done bool `json:"done,omitempty"`
 }
 
+// ParseProgress reads a checkpoint, or the result that the log of a request keeps. Errors wrap
+// record.ErrCorrupt or record.ErrNewerVersion.
+func ParseProgress(b []byte) (Progress, error) {
+	var p Progress
+	err := ProgressKind.Unmarshal(b, &p)
+	return p, err
+}
+
 // Walker reads the batches of orders.
 type Walker struct {
 	Store objstore.Store

@@ -40,8 +40,7 @@ type Sweep struct {
 	// MaxAttempts as in Config: rows that reached it wait for an operator.
 	MaxAttempts uint32
 	// Forget removes what is left of logs whose last job was completed so long ago; 0 keeps
-	// it. It must be longer than any message or its duplicate can live, and Prefix must hold
-	// no logs of Dense order: the next job of one that is forgotten would wait for ever.
+	// it. It must be longer than any message or its duplicate can live.
 	Forget time.Duration
 }
 

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/retry"
 )
 
 // What a Handler answers beside success and failure.
 var (
-	// ErrSkip of Handler.Job: there is nothing to do any more; the message is deleted.
-	ErrSkip = errors.New("nothing to do")
 	// ErrElsewhere of Handler.Job: not this worker's; the message is left to others for a while.
 	ErrElsewhere = errors.New("another worker's")
 	// ErrPoison of Job or Run: no try will ever succeed; the message becomes a dead letter.
@@ -36,18 +36,6 @@ type Handler interface {
 	Run(ctx context.Context, j *Job) error
 }
 
-// Order is what a job waits for.
-type Order int
-
-const (
-	// Sparse jobs wait for the rows of lower numbers that are there. Jobs that must not
-	// overtake one another need their rows before any of them is received (Submit), or
-	// numbers that only a completed predecessor gives (generations).
-	Sparse Order = iota
-	// Dense jobs are 1, 2, 3, …: each waits until the one before is completed, sent or not.
-	Dense
-)
-
 // DefaultMaxAttempts is how often a job is tried without progress before a person must look at it.
 const DefaultMaxAttempts = 5
 
@@ -56,7 +44,6 @@ type Config struct {
 	Topic string
 	// Owner is different in every incarnation of every process, and at most 150 bytes long.
 	Owner string
-	Order Order
 	// Hold is the longest time between two checkpoints (60 s). Visibility is how long a
 	// message is hidden from one checkpoint on (twice Hold).
 	Hold, Visibility time.Duration
@@ -127,7 +114,6 @@ const (
 	Idle       Outcome = "idle"        // there was no message
 	Completed  Outcome = "completed"   // done and recorded
 	Duplicate  Outcome = "duplicate"   // was completed before
-	Skipped    Outcome = "skipped"     // the handler has nothing to do
 	Deferred   Outcome = "deferred"    // a predecessor is pending, it is not due, or another worker's
 	Busy       Outcome = "busy"        // another owner is at it
 	Fenced     Outcome = "fenced"      // this worker owns it no more
@@ -156,8 +142,6 @@ func (w *Worker) Handle(ctx context.Context, m Message) (Outcome, error) {
 	switch {
 	case errors.As(err, &early):
 		return Deferred, w.queue.Defer(ctx, m, min(max(early.Wait, 0), MaxDelay))
-	case errors.Is(err, ErrSkip):
-		return Skipped, w.queue.Delete(ctx, m)
 	case errors.Is(err, ErrElsewhere):
 		return Deferred, w.queue.Defer(ctx, m, w.cfg.OrderDelay)
 	case errors.Is(err, ErrPoison):
@@ -196,7 +180,10 @@ func (w *Worker) do(ctx context.Context, want Row, m Message) (Outcome, error) {
 	return j.finish(ctx, w.handler.Run(ctx, j))
 }
 
-// ordered reports whether the job's turn has come; ErrCompleted when it has passed.
+// ordered reports whether the job's turn has come: it waits for the rows of lower numbers that
+// are there. Jobs that must not overtake one another need their rows before any of them is
+// received (Submit), or numbers that only a completed predecessor gives. ErrCompleted when its
+// turn has passed.
 func (w *Worker) ordered(ctx context.Context, k Key) (bool, error) {
 	log, err := w.table.Log(ctx, k.Log)
 	switch {
@@ -204,8 +191,6 @@ func (w *Worker) ordered(ctx context.Context, k Key) (bool, error) {
 		return false, err
 	case k.Number <= log.Last:
 		return false, failed("order", k, ErrCompleted)
-	case w.cfg.Order == Dense:
-		return k.Number == log.Last+1, nil
 	}
 	for after := ""; ; {
 		rows, next, err := w.table.Rows(ctx, k.Log, after, orderPage)
@@ -305,7 +290,8 @@ func (w *Worker) bury(ctx context.Context, m Message, why error) (Outcome, error
 	return Buried, errors.Join(why, w.queue.Bury(ctx, m, why.Error()))
 }
 
-// backoff grows with the tries, counted from 1.
+// backoff grows with the tries, counted from 1. Workers take it without jitter: of those that
+// failed together each has a message of its own, and the queue gives them one by one.
 func (w *Worker) backoff(tries int) time.Duration {
-	return min(w.cfg.RetryDelay<<min(max(tries-1, 0), 4), MaxVisibility)
+	return retry.Policy{Base: w.cfg.RetryDelay, Cap: min(16*w.cfg.RetryDelay, MaxVisibility)}.Wait(tries, 1)
 }

@@ -147,9 +147,6 @@ func TestHandlersAnswers(t *testing.T) {
 	answer = work.ErrPoison
 	b.step(w, work.Buried)
 	b.letters(1)
-	b.send("y")
-	answer = work.ErrSkip
-	b.step(w, work.Skipped)
 	if d, err := b.store.Depth(t.Context(), "jobs"); err != nil || d != (work.Depth{Dead: 1}) {
 		t.Fatalf("left %+v, %v", d, err)
 	}

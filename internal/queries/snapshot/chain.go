@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -12,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -126,7 +126,7 @@ func NewChain(c Config) (*Chain, error) {
 	}
 	ch := &Chain{cfg: c, log: Log(c.Shard), recent: map[uint64]*Snapshot{}, pending: map[identity.Batch]accepted.Batch{}}
 	w, err := work.NewWorker(c.Queue, c.Table, handler{ch}, work.Config{
-		Topic: Topic(c.Shard), Owner: c.Owner, Order: work.Sparse, Hold: c.Hold, TimeLimit: c.TimeLimit,
+		Topic: Topic(c.Shard), Owner: c.Owner, Hold: c.Hold, TimeLimit: c.TimeLimit,
 		// A chain must not wait for an operator: it is tried for ever.
 		MaxAttempts: math.MaxUint32,
 	}, c.Now)
@@ -379,8 +379,7 @@ type message struct {
 
 // Message is the body of the message that brings job number of the shard.
 func Message(s shard.ID, number uint64) []byte {
-	b, _ := json.Marshal(message{s, number}) // numbers always marshal
-	return b
+	return JobKind.Marshal(message{s, number})
 }
 
 // handler makes a chain's jobs known to a worker.
@@ -389,7 +388,11 @@ type handler struct{ c *Chain }
 // Job reads a message, and says whether its job is due.
 func (h handler) Job(ctx context.Context, m work.Message) (work.Key, uint64, error) {
 	var b message
-	if err := json.Unmarshal(m.Body, &b); err != nil || b.Shard != h.c.cfg.Shard || b.Number == 0 {
+	err := JobKind.Unmarshal(m.Body, &b)
+	if errors.Is(err, record.ErrNewerVersion) {
+		return work.Key{}, 0, fmt.Errorf("%w: %w", work.ErrElsewhere, err)
+	}
+	if err != nil || b.Shard != h.c.cfg.Shard || b.Number == 0 {
 		return work.Key{}, 0, fmt.Errorf("%w: message %q", work.ErrPoison, m.Body)
 	}
 	k := work.Key{Log: h.c.log, Number: b.Number}

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // life ends at a process's n-th call of store or table; the n-th itself takes effect when
@@ -296,7 +298,7 @@ func (l *losing) Create(ctx context.Context, key string, b []byte, o objstore.Pu
 func TestBadMessagesAreBuried(t *testing.T) {
 	w := newWorld(t)
 	c := w.chain(nil)
-	for _, body := range []string{"x", `{"shard":1,"number":1}`, `{"shard":2,"number":0}`} {
+	for _, body := range []string{"x", string(Message(mine-1, 1)), string(Message(mine, 0))} {
 		w.must(w.work.Send(bg, Topic(mine), []byte(body), work.SendOptions{}))
 		o, err := c.Step(bg)
 		for n := 0; o == work.Deferred && n < 10; n++ { // the chain's own message
@@ -322,4 +324,46 @@ func (f failing) Create(ctx context.Context, key string, b []byte, o objstore.Pu
 		return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrUnavailable}
 	}
 	return f.Store.Create(ctx, key, b, o)
+}
+
+// A job or a checkpoint of a newer release waits for a worker of that release.
+func TestJobsOfANewerReleaseWaitForIt(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(nil)
+	newer := bytes.Replace(Message(mine, 1), []byte(".v1"), []byte(".v2"), 1)
+	w.must(w.work.Send(bg, Topic(mine), newer, work.SendOptions{}))
+	for range 5 {
+		if o, err := c.Step(bg); o != work.Deferred && o != work.Idle || err != nil {
+			t.Errorf("%s, %v", o, err)
+		}
+	}
+	if d, err := w.work.Depth(bg, Topic(mine)); err != nil || d.Dead != 0 || d.Ready+d.Hidden < 2 { // the chain's own is there, too
+		t.Errorf("%+v, %v", d, err)
+	}
+
+	w = newWorld(t)
+	c = w.chain(nil)
+	w.step(c, work.Idle)
+	row, err := w.work.Get(bg, work.Key{Log: Log(mine), Number: 1})
+	w.must(err)
+	row, err = w.work.Claim(bg, row, work.Claim{Owner: "newer", Hold: time.Minute})
+	w.must(err)
+	row, err = w.work.Checkpoint(bg, row, bytes.Replace(ProgressKind.Marshal(progress{}), []byte(".v1"), []byte(".v2"), 1), time.Minute)
+	w.must(err)
+	_, err = w.work.Release(bg, row, true)
+	w.must(err)
+	c.Offer(w.accept(2))
+	for i := 0; ; i++ {
+		o, err := c.Step(bg)
+		if o == work.Failed && errors.Is(err, record.ErrNewerVersion) {
+			break
+		}
+		if err != nil || o == work.Completed || i > 30 {
+			t.Fatalf("%s, %v", o, err)
+		}
+		w.now = w.now.Add(time.Second)
+	}
+	if n := len(w.keys(layout.LivePrefix)); n != 0 {
+		t.Errorf("%d objects", n)
+	}
 }

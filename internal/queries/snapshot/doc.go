@@ -10,11 +10,16 @@
 package snapshot
 
 import (
+	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// Kinds of the objects. A pack is frames behind a header, which is a record.
+// Kinds of the objects, and of what a chain has in pending work: the body of a message, and a
+// checkpoint. A pack is frames behind a header, which is a record.
 var (
 	Kind     = record.Kind{Schema: "lightmetrics.live_snapshot.v1", Title: "live snapshot", MaxBytes: MaxSnapshotBytes}
 	PackKind = record.Kind{Schema: "lightmetrics.live_pack.v1", Title: "pack", MaxBytes: MaxPackBytes}
+
+	JobKind      = record.Kind{Schema: "lightmetrics.snapshot_job.v1", Title: "snapshot job", MaxBytes: work.MaxBody, Exact: true}
+	ProgressKind = record.Kind{Schema: "lightmetrics.snapshot_progress.v1", Title: "progress of a snapshot", MaxBytes: work.MaxState, Exact: true}
 )

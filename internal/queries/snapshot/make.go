@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -88,8 +87,12 @@ func (c *Chain) takeOver(ctx context.Context, numbers []uint64) error {
 func (m *making) resume(ctx context.Context, numbers []uint64) error {
 	var err error
 	if s := m.j.State(); len(s) > 0 {
-		if err := json.Unmarshal(s, &m.state); err != nil {
-			m.c.lost(fmt.Errorf("checkpoint of %s: %w: %w", m.j.Key(), record.ErrCorrupt, err))
+		err := ProgressKind.Unmarshal(s, &m.state)
+		if errors.Is(err, record.ErrNewerVersion) {
+			return fmt.Errorf("checkpoint of %s: %w", m.j.Key(), err) // its owner was of that release
+		}
+		if err != nil {
+			m.c.lost(fmt.Errorf("checkpoint of %s: %w", m.j.Key(), err))
 			m.state = progress{}
 		}
 	}
@@ -310,11 +313,7 @@ func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 		}
 	}
 	m.state.Pieces, m.refs = append(m.state.Pieces, p), append(m.refs, ref)
-	state, err := json.Marshal(m.state)
-	if err != nil {
-		return err
-	}
-	return m.j.Checkpoint(ctx, state)
+	return m.j.Checkpoint(ctx, ProgressKind.Marshal(m.state))
 }
 
 // commit creates the snapshot. Where one of the number is there, it counts, whoever made it.

@@ -81,7 +81,7 @@ func TestChainOverALostLeader(t *testing.T) {
 	defer wg.Wait()
 	defer stop()
 	for i := range 3 {
-		w, err := work.NewWorker(s, s, judge, work.Config{Topic: "chain", Owner: fmt.Sprint("w", i), Order: work.Dense,
+		w, err := work.NewWorker(s, s, judge, work.Config{Topic: "chain", Owner: fmt.Sprint("w", i),
 			Hold: 2 * time.Second, Visibility: 2 * time.Second, OrderDelay: time.Second, RetryDelay: time.Second, MaxAttempts: 1000}, time.Now)
 		if err != nil {
 			t.Fatal(err)

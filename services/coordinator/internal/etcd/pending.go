@@ -16,7 +16,6 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -179,10 +178,10 @@ func unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
 }
 
-// decode reads a value; a damaged one is an error that no try mends.
-func (c call) decode(kv *mvccpb.KeyValue, v any) error {
-	if err := json.Unmarshal(kv.Value, v); err != nil {
-		return c.fail(fmt.Errorf("%w: etcd key %s: %w", work.ErrUnavailable, kv.Key, err))
+// get reads a value; a damaged one is an error that no try mends.
+func get[V value](c call, kv *mvccpb.KeyValue, v *V) error {
+	if err := decode(kv, v); err != nil {
+		return c.fail(fmt.Errorf("%w: etcd: %w", work.ErrUnavailable, err))
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func (c call) deliver(ctx context.Context, topic, id string, visibility time.Dur
 		return work.Message{}, false, nil
 	}
 	var m message
-	if err := c.decode(kv, &m); err != nil {
+	if err := get(c, kv, &m); err != nil {
 		return work.Message{}, false, err
 	}
 	cmps := []clientv3.Cmp{unchanged(c.messageKey(topic, id), kv), unchanged(c.hideKey(topic, id), nil)}
@@ -213,13 +213,13 @@ func (c call) mine(ctx context.Context, m work.Message) (delivered, error) {
 	if d.message == nil || d.hide == nil {
 		return d, c.fail(work.ErrGone)
 	}
-	if err := c.decode(d.hide, &d.h); err != nil {
+	if err := get(c, d.hide, &d.h); err != nil {
 		return d, err
 	}
 	if d.h.Receipt != m.Receipt {
 		return d, c.fail(work.ErrGone)
 	}
-	return d, c.decode(d.message, &d.m)
+	return d, get(c, d.message, &d.m)
 }
 
 // give ends a delivery by ops.
@@ -348,7 +348,7 @@ func (s *PendingWork) DeadLetters(ctx context.Context, topic, after string, limi
 	var ds []work.DeadLetter
 	for _, kv := range kvs {
 		var m message
-		if err := c.decode(kv, &m); err != nil {
+		if err := get(c, kv, &m); err != nil {
 			return nil, "", err
 		}
 		ds = append(ds, work.DeadLetter{ID: strings.TrimPrefix(string(kv.Key), s.dead(topic)), Topic: topic, Body: m.Body, Tries: m.Tries, Reason: m.Reason, Buried: unix(m.Buried)})
@@ -371,7 +371,7 @@ func (s *PendingWork) Redrive(ctx context.Context, topic, id string) error {
 		return c.fail(work.ErrNotFound)
 	}
 	var m message
-	if err := c.decode(kv, &m); err != nil {
+	if err := get(c, kv, &m); err != nil {
 		return err
 	}
 	_, ok, err := c.write(ctx, []clientv3.Cmp{unchanged(s.letterKey(topic, id), kv)},

@@ -14,8 +14,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 )
 
-// record is the value of a row; the increment is the key's mod revision.
-type record struct {
+// rowRecord is the value of a row; the increment is the key's mod revision.
+type rowRecord struct {
 	Topic    string `json:"topic"`
 	Body     []byte `json:"body"`
 	Created  int64  `json:"created_unix_ns"`
@@ -74,7 +74,7 @@ func (c call) know(ctx context.Context, k work.Key) (known, error) {
 	}
 	n := known{row: first(r, 0), hold: first(r, 1), log: first(r, 2)}
 	if n.hold != nil {
-		if err := c.decode(n.hold, &n.held); err != nil {
+		if err := get(c, n.hold, &n.held); err != nil {
 			return known{}, err
 		}
 	}
@@ -90,8 +90,8 @@ func (c call) know(ctx context.Context, k work.Key) (known, error) {
 }
 
 func (c call) toRow(k work.Key, kv *mvccpb.KeyValue, held bool) (work.Row, error) {
-	var v record
-	if err := c.decode(kv, &v); err != nil {
+	var v rowRecord
+	if err := get(c, kv, &v); err != nil {
 		return work.Row{}, err
 	}
 	return work.Row{Key: k, Topic: v.Topic, Body: v.Body, Created: unix(v.Created), Modified: unix(v.Modified), Active: v.Active, Live: v.Active && held,
@@ -104,7 +104,7 @@ func (c call) toLog(name string, kv *mvccpb.KeyValue) (work.Log, error) {
 		return l, nil
 	}
 	var v logRecord
-	if err := c.decode(kv, &v); err != nil {
+	if err := get(c, kv, &v); err != nil {
 		return l, err
 	}
 	l.Last, l.Completed, l.Fence, l.Result, l.Increment = v.Last, unix(v.Completed), v.Fence, v.Result, uint64(kv.ModRevision)
@@ -120,7 +120,7 @@ func (c call) put(ctx context.Context, was known, n work.Row, d time.Duration) (
 		n.Created = now
 	}
 	cmps := []clientv3.Cmp{unchanged(c.rowKey(n.Key), was.row), unchanged(c.logKey(n.Log), was.log)}
-	ops := []clientv3.Op{clientv3.OpPut(c.rowKey(n.Key), encode(record{Topic: n.Topic, Body: n.Body, Created: n.Created.UnixNano(), Modified: now.UnixNano(),
+	ops := []clientv3.Op{clientv3.OpPut(c.rowKey(n.Key), encode(rowRecord{Topic: n.Topic, Body: n.Body, Created: n.Created.UnixNano(), Modified: now.UnixNano(),
 		Active: n.Active, Owner: n.Owner, Attempts: n.Attempts, State: n.State, Fence: n.Fence}))}
 	var old, lease clientv3.LeaseID
 	if was.hold != nil {

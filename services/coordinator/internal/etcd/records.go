@@ -1,15 +1,58 @@
 package etcd
 
 import (
-	"encoding/json"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
-// Values in etcd are JSON. Unknown fields are let be, so that coordinators of two
-// versions can share one etcd.
+// Kinds of the values in etcd. None is exact: unknown fields are ignored, so that coordinators
+// of two releases can share one etcd.
+var (
+	shardsKind   = record.Kind{Schema: "lightmetrics.etcd_shards.v1", Title: "number of shards in etcd", MaxBytes: maxValue}
+	sessionKind  = record.Kind{Schema: "lightmetrics.etcd_session.v1", Title: "session in etcd", MaxBytes: maxValue}
+	targetsKind  = record.Kind{Schema: "lightmetrics.etcd_targets.v1", Title: "targets in etcd", MaxBytes: maxValue}
+	grantKind    = record.Kind{Schema: "lightmetrics.etcd_grant.v1", Title: "grant in etcd", MaxBytes: maxValue}
+	epochKind    = record.Kind{Schema: "lightmetrics.etcd_epoch.v1", Title: "epoch of a shard in etcd", MaxBytes: maxValue}
+	movesKind    = record.Kind{Schema: "lightmetrics.etcd_moves.v1", Title: "moves in etcd", MaxBytes: maxValue}
+	messageKind  = record.Kind{Schema: "lightmetrics.etcd_message.v1", Title: "message in etcd", MaxBytes: maxValue}
+	hiddenKind   = record.Kind{Schema: "lightmetrics.etcd_hidden.v1", Title: "hidden message in etcd", MaxBytes: maxValue}
+	rowKind      = record.Kind{Schema: "lightmetrics.etcd_row.v1", Title: "row in etcd", MaxBytes: maxValue}
+	holdKind     = record.Kind{Schema: "lightmetrics.etcd_hold.v1", Title: "hold in etcd", MaxBytes: maxValue}
+	logKind      = record.Kind{Schema: "lightmetrics.etcd_log.v1", Title: "log in etcd", MaxBytes: maxValue}
+	refsKind     = record.Kind{Schema: "lightmetrics.etcd_references.v1", Title: "reference set in etcd", MaxBytes: maxValue}
+	refEpochKind = record.Kind{Schema: "lightmetrics.etcd_reference_epoch.v1", Title: "epoch of reference sets in etcd", MaxBytes: maxValue}
+)
+
+// maxValue is above what etcd takes in one request.
+const maxValue = 2 << 20
+
+// value is what a key holds.
+type value interface{ kind() record.Kind }
+
+func (shardsRecord) kind() record.Kind  { return shardsKind }
+func (sessionRecord) kind() record.Kind { return sessionKind }
+func (targetsRecord) kind() record.Kind { return targetsKind }
+func (grantRecord) kind() record.Kind   { return grantKind }
+func (epochRecord) kind() record.Kind   { return epochKind }
+func (movesRecord) kind() record.Kind   { return movesKind }
+func (message) kind() record.Kind       { return messageKind }
+func (hidden) kind() record.Kind        { return hiddenKind }
+func (rowRecord) kind() record.Kind     { return rowKind }
+func (hold) kind() record.Kind          { return holdKind }
+func (logRecord) kind() record.Kind     { return logKind }
+func (base) kind() record.Kind          { return refsKind }
+func (refEpoch) kind() record.Kind      { return refEpochKind }
+
+func encode(v value) string { return string(v.kind().Marshal(v)) }
+
+// decode reads the value of a key. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func decode[V value](v *kv, to *V) error {
+	k := (*to).kind()
+	return k.Wrap(string(v.Key), k.Unmarshal(v.Value, to))
+}
 
 // shardsRecord fixes the number of shards of a kind.
 type shardsRecord struct {
@@ -46,6 +89,11 @@ type epochRecord struct {
 	Epoch  ownership.Epoch `json:"epoch"`
 	Worker string          `json:"worker"`
 	AtNS   int64           `json:"at_ns"`
+}
+
+// movesRecord are the last changes of an assignment.
+type movesRecord struct {
+	Moves []Move `json:"moves"`
 }
 
 // Move is one change of an assignment.
@@ -108,14 +156,6 @@ func (r targetsRecord) unpack(shards uint32) ([]string, error) {
 		}
 	}
 	return out, nil
-}
-
-func encode(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // structs of strings and numbers
-	}
-	return string(b)
 }
 
 // termBits: a fence is the leader's term above this many bits of etcd's revision.

@@ -15,6 +15,9 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/record/recordtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
@@ -38,7 +41,7 @@ func TestMovesAreBounded(t *testing.T) {
 	if len(moves) != 2 {
 		t.Errorf("%d moves of all shards are kept", len(moves))
 	}
-	if n := len(encode(moves)); n > 1<<20 {
+	if n := len(encode(movesRecord{moves})); n > 1<<20 {
 		t.Errorf("%d bytes; etcd takes 1.5 MiB", n)
 	}
 }
@@ -85,13 +88,13 @@ func TestStateFromKeys(t *testing.T) {
 	put := func(key, value string, rev int64) {
 		m.apply(states, key, &kv{Key: []byte(key), Value: []byte(value), ModRevision: rev, CreateRevision: rev})
 	}
-	put(k.shards(ownership.Rollup), `{"shards":2}`, 1)
-	put(k.session(ownership.Rollup, 7), `{"worker":"w","nonce":"n","later":1}`, 2)
-	put(k.targets(ownership.Rollup), `{"workers":["w"],"owners":[0,-1]}`, 3)
-	put(k.grant(ownership.Rollup, 0), `{"worker":"w","session":7,"epoch":5,"term":1}`, 4)
-	put(k.grant(ownership.Rollup, 9), `{"worker":"w","session":7,"epoch":5}`, 5)
+	put(k.shards(ownership.Rollup), encode(shardsRecord{2}), 1)
+	put(k.session(ownership.Rollup, 7), strings.TrimSuffix(encode(sessionRecord{Worker: "w", Nonce: "n"}), "}")+`,"later":1}`, 2)
+	put(k.targets(ownership.Rollup), encode(targetsRecord{Workers: []string{"w"}, Owners: []int{0, -1}}), 3)
+	put(k.grant(ownership.Rollup, 0), encode(grantRecord{Worker: "w", Session: 7, Epoch: 5, Term: 1}), 4)
+	put(k.grant(ownership.Rollup, 9), encode(grantRecord{Worker: "w", Session: 7, Epoch: 5}), 5)
 	put(k.grant(ownership.Rollup, 1), `{`, 5)
-	put(k.epoch(ownership.Rollup, 0), `{"epoch":5,"worker":"w","at_ns":8}`, 4)
+	put(k.epoch(ownership.Rollup, 0), encode(epochRecord{Epoch: 5, Worker: "w", AtNS: 8}), 4)
 	put(k.kind(ownership.Rollup)+"what", `{}`, 5)
 	put(k.kind(ownership.Rollup)+"sessions/x", `{}`, 5)
 	put(k.ownership()+"cook/shards", `{"shards":2}`, 5)
@@ -170,12 +173,22 @@ func TestTermsAreGivenOnce(t *testing.T) {
 }
 
 func TestTermsThatAreUsedUpOrDamaged(t *testing.T) {
-	for _, body := range []string{fmt.Sprintf(`{"term":%d}`, uint64(maxTerm)), `{"term":-1}`, `[`} {
+	good := string(TermKind.Marshal(Term{4}))
+	for body, want := range map[string]error{
+		string(TermKind.Marshal(Term{maxTerm})): nil,
+		strings.Replace(good, "4}", "-4}", 1):   record.ErrCorrupt,
+		`[`:                                     record.ErrCorrupt,
+		strings.Replace(good, "term.v1", "term.v2", 1): record.ErrNewerVersion,
+	} {
 		store := mem.New(time.Now)
 		_, err := store.Create(context.Background(), "coordinator/v1/term.json", []byte(body), objstore.PutOptions{})
 		must(t, err)
-		if n, err := (StoreTerms{Store: store}).Next(context.Background()); err == nil {
-			t.Errorf("%s: gives %d", body, n)
+		n, err := (StoreTerms{Store: store}).Next(context.Background())
+		if err == nil || !errors.Is(err, want) && want != nil {
+			t.Errorf("%s: gives %d, %v", body, n, err)
+		}
+		if b, _, err := store.Get(context.Background(), "coordinator/v1/term.json", objstore.GetOptions{}); err != nil || string(b) != body {
+			t.Errorf("%s: now there is %s, %v", body, b, err)
 		}
 	}
 }
@@ -216,4 +229,25 @@ func TestZapGoesToSlog(t *testing.T) {
 	if s := b.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, `level=WARN msg=shown n=1 error=why took=1s`) {
 		t.Errorf("%s", s)
 	}
+}
+
+// Every value in etcd, and the one in the bucket, is a record whose versions stay readable.
+func TestRecords(t *testing.T) {
+	digest := strings.Repeat("0a", 32)
+	recordtest.Run(t, []recordtest.Kind{
+		recordtest.Plain(TermKind, Term{7}),
+		recordtest.Plain(shardsKind, shardsRecord{4}),
+		recordtest.Plain(sessionKind, sessionRecord{Worker: "w", Address: "a:1", Principal: "p", Nonce: "n", SinceNS: 5, Draining: true}),
+		recordtest.Plain(targetsKind, packTargets([]string{"b", "", "a", "b"})),
+		recordtest.Plain(grantKind, grantRecord{Worker: "w", Session: 7, Epoch: 5, Term: 1}),
+		recordtest.Plain(epochKind, epochRecord{Epoch: 5, Worker: "w", AtNS: 8}),
+		recordtest.Plain(movesKind, movesRecord{[]Move{{AtNS: 5, Joined: []string{"w"}, Left: []string{"v"}, Workers: 1, Shards: []shard.ID{2}}}}),
+		recordtest.Plain(messageKind, message{Body: []byte("x"), Tries: 2, Dedupe: "d", Reason: "r", Buried: 5}),
+		recordtest.Plain(hiddenKind, hidden{Receipt: "r", Seconds: 5}),
+		recordtest.Plain(rowKind, rowRecord{Topic: "t", Body: []byte("x"), Created: 4, Modified: 5, Active: true, Owner: "o", Attempts: 2, State: []byte("s"), Fence: 3}),
+		recordtest.Plain(holdKind, hold{Owner: "o", Seconds: 5}),
+		recordtest.Plain(logKind, logRecord{Last: 4, Completed: 5, Fence: 3, Result: []byte("x")}),
+		recordtest.Plain(refsKind, base{Txns: []publish.Txn{publish.Txn(digest)}, Condemned: true}),
+		recordtest.Plain(refEpochKind, refEpoch{publish.Epoch{Number: 2, ID: digest[:32], Decided: true}}),
+	})
 }

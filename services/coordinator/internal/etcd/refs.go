@@ -5,7 +5,7 @@
 //
 //	epoch/id                 the epoch's id
 //	epoch/state              the epoch, JSON
-//	record/<object>\0b          the base of the record, JSON: what Swap wrote
+//	record/<object>\0b          the base of the record: what Swap wrote
 //	record/<object>\0c          the object is condemned
 //	record/<object>\0t<txn>     a reference that was added since
 //
@@ -15,7 +15,6 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -88,33 +87,26 @@ func (r *Refs) Epoch(ctx context.Context) (publish.Epoch, error) {
 	if len(kvs) == 0 {
 		return f, fmt.Errorf("epoch: %w", publish.ErrNoRecord)
 	}
-	if err := json.Unmarshal(kvs[0].Value, &f); err != nil {
+	var v refEpoch
+	if err := decode(kvs[0], &v); err != nil {
 		return f, fmt.Errorf("epoch: %w: %w", publish.ErrRefsInvalid, err)
 	}
-	return f, nil
+	return v.Epoch, nil
 }
 
 // InitEpoch replaces the epoch if it still is old.
 func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
 	cmp := clientv3.Compare(clientv3.CreateRevision(r.epochState()), "=", 0)
 	if old != nil {
-		cmp = clientv3.Compare(clientv3.Value(r.epochState()), "=", string(epochJSON(*old)))
+		cmp = clientv3.Compare(clientv3.Value(r.epochState()), "=", encode(refEpoch{*old}))
 	}
 	resp, err := r.txn(ctx, "init epoch", "", []clientv3.Cmp{cmp}, []clientv3.Op{
-		clientv3.OpPut(r.epochState(), string(epochJSON(next))), clientv3.OpPut(r.epochID(), next.ID),
+		clientv3.OpPut(r.epochState(), encode(refEpoch{next})), clientv3.OpPut(r.epochID(), next.ID),
 	}, nil)
 	if err == nil && !resp.Succeeded {
 		err = fmt.Errorf("init epoch: %w", publish.ErrChanged)
 	}
 	return err
-}
-
-func epochJSON(f publish.Epoch) []byte {
-	b, err := json.Marshal(f)
-	if err != nil {
-		panic(err) // numbers and text always marshal
-	}
-	return b
 }
 
 // Add puts t into the sets of keys, all or none. That sets are not over MaxTxns is
@@ -180,6 +172,9 @@ func (r *Refs) room(ctx context.Context, t publish.Txn, keys []string) error {
 	return nil
 }
 
+// refEpoch is the epoch of all sets.
+type refEpoch struct{ publish.Epoch }
+
 // base is what Swap writes.
 type base struct {
 	Txns      []publish.Txn `json:"txns"`
@@ -212,7 +207,7 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 		switch {
 		case part == "b":
 			var b base
-			if err := json.Unmarshal(kv.Value, &b); err != nil {
+			if err := decode(kv, &b); err != nil {
 				return rec, fmt.Errorf("record %q: %w: %w", key, publish.ErrRefsInvalid, err)
 			}
 			rec.Txns = append(rec.Txns, b.Txns...)
@@ -229,14 +224,10 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 
 // Swap writes next if the record is as it was read.
 func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
-	b, err := json.Marshal(base{next.Txns, next.Condemned})
-	if err != nil {
-		return fmt.Errorf("swap %q: %w: %w", old.Key, publish.ErrRefsInvalid, err)
-	}
 	at := r.record(old.Key)
 	ops := []clientv3.Op{
 		clientv3.OpDelete(at+"t", clientv3.WithRange(at+"u")),
-		clientv3.OpPut(at+"b", string(b)),
+		clientv3.OpPut(at+"b", encode(base{next.Txns, next.Condemned})),
 	}
 	if next.Condemned {
 		ops = append(ops, clientv3.OpPut(at+"c", ""))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -104,8 +103,8 @@ func (s *Sessions) fix(ctx context.Context, kind ownership.Kind, shards uint32) 
 		return errors.Join(err, fmt.Errorf("etcd: %s: read back", key))
 	}
 	var r shardsRecord
-	if err := json.Unmarshal(v.Value, &r); err != nil {
-		return fmt.Errorf("etcd: %s: %w", key, err)
+	if err := decode(v, &r); err != nil {
+		return fmt.Errorf("etcd: %w", err)
 	}
 	if r.Shards != shards {
 		return &ShardCountError{Kind: kind, Have: r.Shards, Want: shards}
@@ -139,8 +138,8 @@ func (s *Sessions) read(ctx context.Context, kind ownership.Kind, id ownership.S
 	if err != nil || v == nil {
 		return nil, r, err
 	}
-	if err := json.Unmarshal(v.Value, &r); err != nil {
-		return nil, r, fmt.Errorf("etcd: %s: %w", key, err)
+	if err := decode(v, &r); err != nil {
+		return nil, r, fmt.Errorf("etcd: %w", err)
 	}
 	return v, r, nil
 }
@@ -167,8 +166,8 @@ func (s *Sessions) Release(ctx context.Context, h Held, n shard.ID, epoch owners
 		return err
 	}
 	var r grantRecord
-	if err := json.Unmarshal(v.Value, &r); err != nil {
-		return fmt.Errorf("etcd: %s: %w", key, err)
+	if err := decode(v, &r); err != nil {
+		return fmt.Errorf("etcd: %w", err)
 	}
 	if r.Session != h.ID || r.Epoch != epoch {
 		return nil
@@ -235,7 +234,7 @@ func (s *Sessions) Grants(ctx context.Context, h Held) (map[shard.ID]Grant, erro
 		n, err := shard.Parse(strings.TrimPrefix(string(v.Key), prefix))
 		var g grantRecord
 		if err == nil {
-			err = json.Unmarshal(v.Value, &g)
+			err = decode(v, &g)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("etcd: %s: %w", v.Key, err)

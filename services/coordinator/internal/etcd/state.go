@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -97,7 +96,7 @@ func (s *State) apply(f family, name string, v *kv) error {
 			*s = *newState()
 			return nil
 		}
-		if err := json.Unmarshal(v.Value, &r); err != nil {
+		if err := decode(v, &r); err != nil {
 			return err
 		}
 		return s.resize(r.Shards)
@@ -110,7 +109,7 @@ func (s *State) apply(f family, name string, v *kv) error {
 			return nil
 		}
 		var r targetsRecord
-		if err := json.Unmarshal(v.Value, &r); err != nil {
+		if err := decode(v, &r); err != nil {
 			return err
 		}
 		t, err := r.unpack(s.Shards)
@@ -121,7 +120,11 @@ func (s *State) apply(f family, name string, v *kv) error {
 	case familyMoves:
 		s.Moves = nil
 		if v != nil {
-			return json.Unmarshal(v.Value, &s.Moves)
+			var r movesRecord
+			if err := decode(v, &r); err != nil {
+				return err
+			}
+			s.Moves = r.Moves
 		}
 	case familyGrants, familyEpochs:
 		return s.applyShard(f, name, v)
@@ -141,7 +144,7 @@ func (s *State) applySession(name string, v *kv) error {
 		return nil
 	}
 	var r sessionRecord
-	if err := json.Unmarshal(v.Value, &r); err != nil {
+	if err := decode(v, &r); err != nil {
 		return err
 	}
 	// The order in which sessions began is etcd's, whatever the clocks of coordinators say.
@@ -166,7 +169,7 @@ func (s *State) applyShard(f family, name string, v *kv) error {
 			return nil
 		}
 		var r epochRecord
-		if err := json.Unmarshal(v.Value, &r); err != nil {
+		if err := decode(v, &r); err != nil {
 			return err
 		}
 		s.Epochs[n] = Epoch{Epoch: r.Epoch, Worker: r.Worker, AtNS: r.AtNS, rev: v.ModRevision}
@@ -177,7 +180,7 @@ func (s *State) applyShard(f family, name string, v *kv) error {
 		return nil
 	}
 	var r grantRecord
-	if err := json.Unmarshal(v.Value, &r); err != nil {
+	if err := decode(v, &r); err != nil {
 		return err
 	}
 	s.Grants[n] = Grant{

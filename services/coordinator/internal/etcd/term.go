@@ -138,7 +138,7 @@ func (t *term) assign(ctx context.Context, kind ownership.Kind, st *State, c own
 	r, err := t.l.Client.txn(ctx, targets,
 		[]clientv3.Cmp{t.lead, clientv3.Compare(clientv3.ModRevision(targets), "=", st.targetsRev)},
 		clientv3.OpPut(targets, encode(packTargets(c.Targets))),
-		clientv3.OpPut(moves, encode(addMove(st.Moves, move))))
+		clientv3.OpPut(moves, encode(movesRecord{addMove(st.Moves, move)})))
 	if err != nil {
 		return 0, err
 	}

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +9,9 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/retry"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // TermStore is what StoreTerms needs of the object store.
@@ -19,65 +21,62 @@ type TermStore interface {
 	objstore.Replacer
 }
 
+// TermKind is the kind of the object that counts terms.
+var TermKind = record.Kind{Schema: "lightmetrics.coordinator_term.v1", Title: "coordinator's term", MaxBytes: 4 << 10}
+
 // StoreTerms counts terms in one object, moved by If-Match. An outcome that is unknown
 // costs a number.
 type StoreTerms struct{ Store TermStore }
 
-type termRecord struct {
+// Term is the object: the last number that was given.
+type Term struct {
 	Term uint64 `json:"term"`
 }
 
-// Bounds of a term's object and number: the number fills a fence above etcd's revision.
-// Between tries lies a random pause below termPause, doubled with each try up to
-// termPauseMax, so that those who want a number at once don't meet again.
-const (
-	maxTermBytes = 4 << 10
-	maxTerm      = 1<<(64-termBits) - 1
-	termTries    = 20
-	termPause    = time.Millisecond
-	termPauseMax = 250 * time.Millisecond
-)
+// ParseTerm reads the object. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseTerm(b []byte) (Term, error) {
+	var t Term
+	err := TermKind.Unmarshal(b, &t)
+	return t, err
+}
+
+// maxTerm fills a fence above etcd's revision.
+const maxTerm = 1<<(64-termBits) - 1
+
+// contention bounds how often others may be faster; those who want a number at once do not
+// meet again. The store has attempts of its own at what fails.
+var contention = retry.Policy{Attempts: 20, Base: 2 * time.Millisecond, Cap: 250 * time.Millisecond}
 
 // Next moves the count on.
-func (t StoreTerms) Next(ctx context.Context) (uint64, error) {
-	const key = layout.CoordinatorTermKey
-	var last error
-	for try := range termTries {
-		if try > 0 {
-			select {
-			case <-ctx.Done():
-				return 0, fmt.Errorf("move the coordinator's term: %w", ctx.Err())
-			case <-time.After(rand.N(min(termPause<<try, termPauseMax))):
-			}
-		}
-		b, info, err := t.Store.Get(ctx, key, objstore.GetOptions{Limit: maxTermBytes})
-		var r termRecord
-		switch {
-		case errors.Is(err, objstore.ErrNotFound):
-		case err != nil:
-			return 0, fmt.Errorf("read the coordinator's term: %w", err)
-		default:
-			if err := json.Unmarshal(b, &r); err != nil {
-				return 0, fmt.Errorf("read %s: %w", key, err)
-			}
-		}
-		if r.Term >= maxTerm {
-			return 0, fmt.Errorf("%s: term %d is the last", key, r.Term)
-		}
-		r.Term++
-		body, put := []byte(encode(r)), objstore.PutOptions{ContentType: "application/json"}
-		if info.ETag == "" {
-			_, err = t.Store.Create(ctx, key, body, put)
-		} else {
-			_, err = t.Store.Replace(ctx, key, body, info.ETag, put)
-		}
-		if err == nil {
-			return r.Term, nil
-		}
-		if ctx.Err() != nil || errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) || errors.Is(err, objstore.ErrInvalid) {
-			return 0, fmt.Errorf("move the coordinator's term: %w", err)
-		}
-		last = err // another took the number, or nobody knows who has
+func (t StoreTerms) Next(ctx context.Context) (n uint64, err error) {
+	err = retry.Retrier{Policy: contention, Clock: run.WallClock{}, Jitter: rand.Float64}.Do(ctx, func(ctx context.Context) (err error) {
+		n, err = t.next(ctx)
+		return err
+	}, func(err error) bool {
+		// Another took the number, or nobody knows who has.
+		return errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrPreconditionFailed) || errors.Is(err, objstore.ErrConflict) || errors.Is(err, objstore.ErrUnknown)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("move the coordinator's term: %w", err)
 	}
-	return 0, fmt.Errorf("move the coordinator's term, %d times: %w", termTries, last)
+	return n, nil
+}
+
+func (t StoreTerms) next(ctx context.Context) (uint64, error) {
+	const key = layout.CoordinatorTermKey
+	last, info, err := record.Read(ctx, t.Store, key, TermKind, ParseTerm)
+	if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+		return 0, err
+	}
+	if last.Term >= maxTerm {
+		return 0, fmt.Errorf("%s: term %d is the last", key, last.Term)
+	}
+	next := Term{last.Term + 1}
+	body, put := TermKind.Marshal(next), objstore.PutOptions{ContentType: "application/json"}
+	if info.ETag == "" {
+		_, err = t.Store.Create(ctx, key, body, put)
+	} else {
+		_, err = t.Store.Replace(ctx, key, body, info.ETag, put)
+	}
+	return next.Term, err
 }
