@@ -20,7 +20,7 @@ import (
 
 type referencesView struct {
 	Epoch      uint32   `json:"epoch"`
-	Sets       int      `json:"sets"`
+	Blocks     int      `json:"blocks"`
 	Objects    int      `json:"objects"`
 	Missing    int      `json:"missing"`
 	Condemned  int      `json:"condemned"`
@@ -34,7 +34,7 @@ func (v referencesView) table() table {
 		missing = "references that were added"
 	}
 	return table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
-		{"epoch", fmt.Sprint(v.Epoch)}, {"blocks", fmt.Sprint(v.Sets)}, {"objects", fmt.Sprint(v.Objects)},
+		{"epoch", fmt.Sprint(v.Epoch)}, {"blocks", fmt.Sprint(v.Blocks)}, {"objects", fmt.Sprint(v.Objects)},
 		{missing, fmt.Sprint(v.Missing)}, {"condemned objects of blocks", fmt.Sprint(v.Condemned)},
 		{"records that can't be read", fmt.Sprint(len(v.Unreadable))}}}
 }
@@ -55,9 +55,9 @@ func rollupReferences(out *format) *cobra.Command {
 	var yes, dry bool
 	rebuild := &cobra.Command{
 		Use:   "rebuild URL (--dry-run | --yes)",
-		Short: "Found the reference sets anew and make them again from the blocks",
-		Long: "For after etcd was restored from a copy: sets that came later than the copy are missing in it, and what was\n" +
-			"condemned since is not. Founds the reference sets anew, which aborts what is being published (the workers make\n" +
+		Short: "Begin a new epoch of reference sets and fill it from the blocks",
+		Long: "For use after etcd was restored from a copy: references that came later than the copy are missing in it, and what was\n" +
+			"condemned since is not. Begins a new epoch, which aborts what is being published (the workers make\n" +
 			"the next generation), and then adds the references of every block. Collectors delete nothing in between.\n" +
 			"Safe at any time and to repeat; workers may run.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
@@ -127,16 +127,16 @@ func references(ctx context.Context, store objstore.Store, refs publish.Refs, re
 		}
 		fmt.Fprintf(progress, "epoch %d has begun\n", f.Number)
 	}
-	sets := 0
+	blocks := 0
 	rep, err := c.References(ctx, rebuild, func(r publish.References) {
-		if r.Sets/1000 > sets/1000 {
-			fmt.Fprintf(progress, "%d sets, %d objects, %d missing so far\n", r.Sets, r.Objects, r.Missing)
+		if r.Blocks/1000 > blocks/1000 {
+			fmt.Fprintf(progress, "%d blocks, %d objects, %d missing so far\n", r.Blocks, r.Objects, r.Missing)
 		}
-		sets = r.Sets
+		blocks = r.Blocks
 	})
 	if err != nil {
 		return referencesView{}, err
 	}
 	f, err := refs.Epoch(ctx)
-	return referencesView{f.Number, rep.Sets, rep.Objects, rep.Missing, rep.Condemned, rep.Unreadable, rebuild}, err
+	return referencesView{f.Number, rep.Blocks, rep.Objects, rep.Missing, rep.Condemned, rep.Unreadable, rebuild}, err
 }

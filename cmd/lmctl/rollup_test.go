@@ -213,7 +213,7 @@ func TestRollupCommands(t *testing.T) {
 	p.worker()
 	p.published(1)
 	var rep verifyView
-	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Found != 0 || rep.Sets != 4 || rep.Objects == 0 {
+	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Found != 0 || rep.Blocks != 4 || rep.Objects == 0 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}
 	raw := p.set(timegrid.Raw)
@@ -338,7 +338,7 @@ func TestReferencesCommand(t *testing.T) {
 	p.worker()
 	p.published(1)
 	var v referencesView
-	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Sets != 4 || v.Missing != 0 || len(copied()) != v.Objects {
+	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Blocks != 4 || v.Missing != 0 || len(copied()) != v.Objects {
 		t.Fatalf("exit %d, %+v, %d records", code, v, len(copied()))
 	}
 	f, err := p.sets.Epoch(t.Context())

@@ -23,7 +23,7 @@ type rollupFinding struct {
 
 type verifyView struct {
 	Hours      int             `json:"hours"`
-	Sets       int             `json:"sets"`
+	Blocks     int             `json:"blocks"`
 	Plans      int             `json:"plans"`
 	Objects    int             `json:"objects"`
 	Bytes      uint64          `json:"bytes"`
@@ -33,9 +33,9 @@ type verifyView struct {
 }
 
 func viewVerify(r repair.Report) (verifyView, table) {
-	v := verifyView{r.Hours, r.Sets, r.Plans, r.Objects, r.Bytes, r.Superseded, r.Found, []rollupFinding{}}
+	v := verifyView{r.Hours, r.Blocks, r.Plans, r.Objects, r.Bytes, r.Superseded, r.Found, []rollupFinding{}}
 	t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
-		{"hours", fmt.Sprint(r.Hours)}, {"sets that count", fmt.Sprint(r.Sets)}, {"plans", fmt.Sprint(r.Plans)},
+		{"hours", fmt.Sprint(r.Hours)}, {"blocks that count", fmt.Sprint(r.Blocks)}, {"plans", fmt.Sprint(r.Plans)},
 		{"chunks and indexes", fmt.Sprint(r.Objects)}, {"bytes", fmt.Sprint(r.Bytes)},
 		{"superseded records that can't be read", fmt.Sprint(r.Superseded)}, {"findings", fmt.Sprint(r.Found)},
 	}}

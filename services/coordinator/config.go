@@ -66,9 +66,9 @@ func (c Config) Validate() error {
 	if c.MaxStreams < 1 {
 		errs = append(errs, errors.New("max_streams: must be greater than 0"))
 	}
-	return errors.Join(append(errs, c.settle().Validate(), c.Etcd.Validate(), c.Base.Validate())...)
+	return errors.Join(append(errs, c.settleTimes().Validate(), c.Etcd.Validate(), c.Base.Validate())...)
 }
 
-func (c Config) settle() ownership.Settle {
+func (c Config) settleTimes() ownership.Settle {
 	return ownership.Settle{Quiet: c.Settle.Quiet, Most: c.Settle.Most}
 }

@@ -49,7 +49,7 @@ func (a *authority) hourOf(agent string, h timegrid.Hour) (all []built) {
 	return all
 }
 
-// TestAgentsSetAsideAreNeverSilentlyShort: an agent that is set aside for an hour is in no set
+// TestAgentsSetAsideAreNeverSilentlyShort: an agent that is set aside for an hour is in no block
 // of it, while the others of the hour are. Its samples come from memory, or the answer is
 // marked: in the window and when it has passed, of a node that ran all the time and of one
 // that starts afterwards, and where memory does not hold them.

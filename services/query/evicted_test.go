@@ -22,8 +22,8 @@ func (b built) published(t *testing.T) publishedtest.Batch {
 }
 
 // TestEvictedBeforeItsRollup: a batch that was evicted for memory inside the window, and is
-// in no set when its samples have left it, still marks the answers that need them; until a
-// set holds it.
+// in no block when its samples have left it, still marks the answers that need them; until a
+// block holds it.
 func TestEvictedBeforeItsRollup(t *testing.T) {
 	a := newAuthority(t)
 	a.rollups()

@@ -246,7 +246,7 @@ func TestSameAnswersFromChunksAndMemory(t *testing.T) {
 	n := start1(t, memory, func(cfg *query.Config) { cfg.History.Window = 24 * time.Hour })
 	want := n.answers(from, end)
 
-	// An hour without a set must lie in the window of two hours, minutes later too.
+	// An hour without a block must lie in the window of two hours, minutes later too.
 	edge, between := timegrid.HourOf(time.Now().Add(-110*time.Minute).UnixMilli()), timegrid.HourOf(end.Add(-50*time.Minute).UnixMilli())
 	for name, published := range map[string]func(h timegrid.Hour) bool{
 		"chunks and memory":      func(h timegrid.Hour) bool { return h <= edge },
@@ -282,7 +282,7 @@ func start1(t testing.TB, a *authority, change func(*query.Config)) *node {
 		}
 	})
 	<-n.Complete()
-	<-n.SetsSettled()
+	<-n.BlocksRead()
 	eventually(t, "the intake is known", n.IntakeKnown)
 	return n
 }
@@ -338,7 +338,7 @@ func TestUnreadableChunkIsPartial(t *testing.T) {
 			if !strings.Contains(string(e.Data), "metric") {
 				t.Errorf("%s %s: nothing of the chunks that can be read", name, part)
 			}
-			// A range that the set has nothing in is whole.
+			// A range that the block has nothing in is whole.
 			if e := n.get("/api/v1/query", "query", "g"); e.Lightmetrics.Partial {
 				t.Errorf("%s %s: another range is marked: %v", name, part, e.Lightmetrics.Reasons)
 			}
@@ -346,8 +346,8 @@ func TestUnreadableChunkIsPartial(t *testing.T) {
 	}
 }
 
-// TestBatchesThatAreNotRolledUp: old batches that no set holds are read into memory from
-// the intake, stay there until a set holds them, and an hour without a set is told.
+// TestBatchesThatAreNotRolledUp: old batches that no block holds are read into memory from
+// the intake, stay there until a block holds them, and an hour without a block is told.
 func TestBatchesThatAreNotRolledUp(t *testing.T) {
 	const seed = 9
 	t.Logf("seed %d", seed)
@@ -384,15 +384,15 @@ func TestBatchesThatAreNotRolledUp(t *testing.T) {
 	}
 	check("half of the batches in memory")
 	// Those whose hour was not read yet when they were found are let go as well.
-	eventually(t, "only what no set holds is in memory", func() bool { return n.LateBatches() == len(c.batches)-len(half) })
-	check("only what no set holds in memory")
+	eventually(t, "only what no block holds is in memory", func() bool { return n.LateBatches() == len(c.batches)-len(half) })
+	check("only what no block holds in memory")
 	a.publish(h, 2, c.batches)
 	eventually(t, "memory lets go", func() bool { return n.LateBatches() == 0 })
-	check("all of them in a set")
+	check("all of them in a block")
 
 	e := n.get("/api/v1/query", "query", "g", "time", unix(end.Add(90*time.Minute)))
 	if !has(e.Lightmetrics.Reasons, "BEFORE_HISTORY") {
-		t.Errorf("an hour without a set: %+v", e.Lightmetrics)
+		t.Errorf("an hour without a block: %+v", e.Lightmetrics)
 	}
 	e = n.get("/api/v1/query", "query", "g", "time", unix(end.Add(-2*time.Hour)))
 	if e.Lightmetrics.Partial {
@@ -429,7 +429,7 @@ func replaceUnder(t *testing.T, seed uint64, end time.Time, path string, params 
 	// Not the first batch, so that the next generation is another one.
 	old := a.publish(h, 1, c.batches[1:])
 	n := start1(t, a, func(cfg *query.Config) {
-		cfg.Rollup.TTL = time.Hour                          // the list of sets is not read again for its age
+		cfg.Rollup.TTL = time.Hour                          // the list of blocks is not read again for its age
 		cfg.Rollup.IndexCache, cfg.Rollup.BlockCache = 1, 1 // nothing is cached
 	})
 	memory := newAuthority(t)
@@ -439,7 +439,7 @@ func replaceUnder(t *testing.T, seed uint64, end time.Time, path string, params 
 	sum := "sum(count_over_time(c_total[30m] @ " + unix(end) + "))"
 	ref := start1(t, memory, func(cfg *query.Config) { cfg.History.Window = 24 * time.Hour })
 	want := ref.value(sum)
-	eventually(t, "the batch that no set holds is in memory", func() bool { return n.value(sum) == want })
+	eventually(t, "the batch that no block holds is in memory", func() bool { return n.value(sum) == want })
 	if e := n.get("/api/v1/query", "query", "count(g)", "time", unix(end)); e.Lightmetrics.Partial {
 		t.Fatalf("%v", e.Lightmetrics.Reasons)
 	}
@@ -516,7 +516,7 @@ func TestStatsTellWhatWasRead(t *testing.T) {
 	}
 }
 
-// TestWindowsAnswerAlignedRanges: which selectors are answered from rolled sets, and that
+// TestWindowsAnswerAlignedRanges: which selectors are answered from rolled blocks, and that
 // the answers are those of the samples.
 func TestWindowsAnswerAlignedRanges(t *testing.T) {
 	const seed = 11

@@ -87,7 +87,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	keeper.SetTake(f.Take)
 	eval := answer.New(
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
-		answer.Deps{Live: ls, Follower: f, Sets: keeper, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})
+		answer.Deps{Live: ls, Follower: f, Blocks: keeper, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})
 	s := &Service{
 		Server: srv, cfg: cfg, store: d.Store, now: d.Now, setMem: d.SetMemoryLimit, live: ls, follow: f, blocks: keeper, eval: eval,
 		api: promapi.New(eval, telemetry.Version(), srv.Log(), d.Telemetry.Registry),
@@ -96,7 +96,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	srv.Readiness().Check("completeness", s.incomplete)
 	srv.OnStop(func() { s.draining.Store(true) })
 	srv.Go("follow", f.Run)
-	srv.Go("sets", keeper.Run)
+	srv.Go("blocks", keeper.Run)
 	if s.setMem != nil {
 		srv.Go("memory", s.limitMemory)
 	}
@@ -138,11 +138,11 @@ func cover(k *blocks.Keeper) live.Cover {
 // Complete is closed when the first audit has succeeded.
 func (s *Service) Complete() <-chan struct{} { return s.follow.First() }
 
-// SetsSettled is closed when the blocks of recent hours were read, or there are none.
-func (s *Service) SetsSettled() <-chan struct{} { return s.blocks.Settled() }
+// BlocksRead is closed when the blocks of recent hours were read, or there are none.
+func (s *Service) BlocksRead() <-chan struct{} { return s.blocks.FirstPollDone() }
 
-// IntakeKnown reports that all accepted batches before the window that are in no set were
-// looked at; true where there are no sets at all.
+// IntakeKnown reports that all accepted batches before the window that are in no block were
+// looked at; true where there are no blocks at all.
 func (s *Service) IntakeKnown() bool { return s.blocks.Known() }
 
 // LateBatches in memory lie before the window and are in no block.
@@ -161,7 +161,7 @@ func (s *Service) incomplete() error {
 		return errors.New("the first audit is not done")
 	}
 	select {
-	case <-s.blocks.Settled():
+	case <-s.blocks.FirstPollDone():
 	default:
 		return errors.New("the blocks were not read yet")
 	}

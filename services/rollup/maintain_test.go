@@ -38,7 +38,7 @@ func (w *world) compactorOver(cfg Config, s objstore.Store) *worker {
 func (w *world) checkCompacted(h timegrid.Hour, id shard.ID) {
 	w.t.Helper()
 	block := w.set(h, id, timegrid.Raw)
-	if block == nil || block.Into == nil {
+	if block == nil || block.Redirect == nil {
 		w.t.Fatalf("%s of shard %s is not compacted", h, id)
 	}
 	got, err := compact.Series(w.t.Context(), w.store, testAuthority, block)
@@ -88,8 +88,8 @@ func TestCompactionAndRetention(t *testing.T) {
 	for id := range shard.ID(testShards) {
 		for k := range timegrid.Hour(4) {
 			w.checkCompacted(h+k, id)
-			if s := w.set(h+k, id, timegrid.OneMinute); s.Into == nil || s.Into.Name.Span != 4 {
-				t.Errorf("1m of %s: %+v", h+k, s.Into)
+			if s := w.set(h+k, id, timegrid.OneMinute); s.Redirect == nil || s.Redirect.Name.Span != 4 {
+				t.Errorf("1m of %s: %+v", h+k, s.Redirect)
 			}
 		}
 	}

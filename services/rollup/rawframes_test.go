@@ -236,7 +236,7 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
 		must(t, err)
 		rep, err := f.Run(t.Context(), hour0.End(), false)
-		if err != nil || rep.Batches != 0 || rep.Kept[compact.KeptOrdered] != 10 {
+		if err != nil || rep.Batches != 0 || rep.Kept[compact.KeptRequested] != 10 {
 			t.Errorf("%+v, %v", rep, err)
 		}
 	})

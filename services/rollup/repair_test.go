@@ -245,7 +245,7 @@ func TestADamagedCompaction(t *testing.T) {
 		w.collected(m)
 		w.checkCompacted(h, 0)
 		w.manifests()
-		c := w.set(h, 0, timegrid.Raw).Into.Block
+		c := w.set(h, 0, timegrid.Raw).Redirect.Block
 		problem := repair.CompactionUnreadable
 		if what == "chunk" {
 			problem = repair.ObjectDamaged
@@ -281,7 +281,7 @@ func TestADamagedCompaction(t *testing.T) {
 		w.checkCompacted(h, 0)
 		w.checkCompacted(h+1, 0)
 		w.verify()
-		if block := w.set(h, 0, timegrid.Raw); block.Into.Name.Generation == c.Name.Generation {
+		if block := w.set(h, 0, timegrid.Raw); block.Redirect.Name.Generation == c.Name.Generation {
 			t.Errorf("%s: it points at the damaged one", what)
 		}
 	}

@@ -82,7 +82,7 @@ func TestRetentionThatStopsHalfWay(t *testing.T) {
 	if !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 || v.Block(hour0, 0, timegrid.Raw) != nil {
 		t.Error("a part of the hour counts")
 	}
-	if blocks, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(blocks) != testShards {
+	if blocks, ok := v.StandIns(hour0, timegrid.OneMinute); !ok || len(blocks) != testShards {
 		t.Errorf("1m rows of %d shards stand in", len(blocks))
 	}
 }

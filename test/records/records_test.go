@@ -85,13 +85,13 @@ type retention struct {
 	Hour        string `json:"hour"`
 	RemovedAt   int64  `json:"removed_at_unix_ns"`
 	WorkerID    string `json:"worker_id"`
-	Sets        []struct {
+	Blocks      []struct {
 		Key     string `json:"key"`
 		Samples uint64 `json:"samples"`
 		Objects int    `json:"objects"`
 		Bytes   uint64 `json:"bytes"`
 		Into    string `json:"into,omitempty"`
-	} `json:"sets"`
+	} `json:"blocks"`
 }
 
 type packHeader struct {

@@ -70,7 +70,7 @@ func (s *PendingWork) Receive(ctx context.Context, topic string, n int, visibili
 	return ms, nil
 }
 
-func (s *PendingWork) give(ctx context.Context, op string, m work.Message, req *coordinatorv1.ReturnMessageRequest) error {
+func (s *PendingWork) returnMessage(ctx context.Context, op string, m work.Message, req *coordinatorv1.ReturnMessageRequest) error {
 	req.Delivery = encodeDelivery(m)
 	_, err := change(ctx, s, op, m.Key(), s.client.ReturnMessage, req)
 	return err
@@ -81,7 +81,7 @@ func (s *PendingWork) Extend(ctx context.Context, m work.Message, d time.Duratio
 	if err := work.CheckExtend(m, d); err != nil {
 		return err
 	}
-	return s.give(ctx, "extend", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Extend{Extend: durationpb.New(d)}})
+	return s.returnMessage(ctx, "extend", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Extend{Extend: durationpb.New(d)}})
 }
 
 // Terminate implements work.Queue.
@@ -89,7 +89,7 @@ func (s *PendingWork) Terminate(ctx context.Context, m work.Message) error {
 	if err := work.CheckDelivery("terminate", m); err != nil {
 		return err
 	}
-	return s.give(ctx, "terminate", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Terminate{Terminate: &coordinatorv1.Terminate{}}})
+	return s.returnMessage(ctx, "terminate", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Terminate{Terminate: &coordinatorv1.Terminate{}}})
 }
 
 // Defer implements work.Queue.
@@ -97,7 +97,7 @@ func (s *PendingWork) Defer(ctx context.Context, m work.Message, delay time.Dura
 	if err := work.CheckDefer(m, delay); err != nil {
 		return err
 	}
-	return s.give(ctx, "defer", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Defer{Defer: durationpb.New(delay)}})
+	return s.returnMessage(ctx, "defer", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Defer{Defer: durationpb.New(delay)}})
 }
 
 // Delete implements work.Queue.
@@ -114,7 +114,7 @@ func (s *PendingWork) Bury(ctx context.Context, m work.Message, reason string) e
 	if err := work.CheckDelivery("bury", m); err != nil {
 		return err
 	}
-	return s.give(ctx, "bury", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Bury{Bury: work.CutReason(reason)}})
+	return s.returnMessage(ctx, "bury", m, &coordinatorv1.ReturnMessageRequest{Action: &coordinatorv1.ReturnMessageRequest_Bury{Bury: work.CutReason(reason)}})
 }
 
 // DeadLetters implements work.Queue.

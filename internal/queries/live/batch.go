@@ -24,13 +24,13 @@ type batch struct {
 	shape   *shape // nil for a ghost that never had columns
 	agent   *agent // that is charged for it while it has columns
 	bytes   int64
-	// rivals won some of the sequence numbers. Replaced, never changed, under the store's lock.
-	rivals atomic.Pointer[[]rival]
-	at     [slots]int // index in each heap
+	// overlaps won some of the sequence numbers. Replaced, never changed, under the store's lock.
+	overlaps atomic.Pointer[[]overlap]
+	at       [slots]int // index in each heap
 }
 
-// rival is a range that another identity has won, since a version.
-type rival struct {
+// overlap is a range that another identity has won, since a version.
+type overlap struct {
 	start, end uint64
 	since      uint64
 }
@@ -42,7 +42,7 @@ func (b *batch) visible(version uint64) bool {
 
 // masked reports whether another identity has won seq.
 func (b *batch) masked(seq, version uint64) bool {
-	rs := b.rivals.Load()
+	rs := b.overlaps.Load()
 	if rs == nil {
 		return false
 	}
@@ -54,12 +54,12 @@ func (b *batch) masked(seq, version uint64) bool {
 	return false
 }
 
-// addRival masks what o has won of b. Ranges that touch become one unless an open snapshot
+// addOverlap masks what o has won of b. Ranges that touch become one unless an open snapshot
 // tells them apart: many identities over one range must not cost memory by their square.
-func (b *batch) addRival(o *batch, version uint64, snapshots bool) {
-	won := rival{max(o.Identity.SeqStart, b.Identity.SeqStart), min(o.Identity.SeqEnd, b.Identity.SeqEnd), version}
-	var rs []rival
-	if p := b.rivals.Load(); p != nil {
+func (b *batch) addOverlap(o *batch, version uint64, snapshots bool) {
+	won := overlap{max(o.Identity.SeqStart, b.Identity.SeqStart), min(o.Identity.SeqEnd, b.Identity.SeqEnd), version}
+	var rs []overlap
+	if p := b.overlaps.Load(); p != nil {
 		for _, r := range *p {
 			if r.start <= won.start && won.end <= r.end {
 				return
@@ -68,7 +68,7 @@ func (b *batch) addRival(o *batch, version uint64, snapshots bool) {
 		rs = slices.Clone(*p)
 	}
 	if !snapshots {
-		rs = slices.DeleteFunc(rs, func(r rival) bool {
+		rs = slices.DeleteFunc(rs, func(r overlap) bool {
 			if r.start > won.end && r.start-won.end > 1 || won.start > r.end && won.start-r.end > 1 {
 				return false
 			}
@@ -77,11 +77,11 @@ func (b *batch) addRival(o *batch, version uint64, snapshots bool) {
 		})
 	}
 	rs = append(rs, won)
-	b.rivals.Store(&rs)
+	b.overlaps.Store(&rs)
 }
 
-func (b *batch) rivalBytes() int64 {
-	if p := b.rivals.Load(); p != nil {
+func (b *batch) overlapBytes() int64 {
+	if p := b.overlaps.Load(); p != nil {
 		return rivalOverhead + int64(len(*p))*rivalSize
 	}
 	return 0

@@ -33,8 +33,8 @@ func (s *Store) expire(now time.Time) {
 		s.evict(b)
 		s.forget(b)
 	}
-	for s.ghosts.Len() > 0 && s.ghosts.top().maxT < horizon {
-		s.forgetGhost()
+	for s.placeholders.Len() > 0 && s.placeholders.top().maxT < horizon {
+		s.evictPlaceholder()
 	}
 	s.vacuum()
 }
@@ -46,9 +46,9 @@ func (s *Store) shrink(now time.Time) {
 		return
 	}
 	s.version++
-	for s.over() && s.newest.Len()+s.ghosts.Len() > 0 {
-		if int64(s.ghosts.Len())*ghostBytes > s.cfg.MaxBytes/4 || s.newest.Len() == 0 {
-			s.forgetGhost()
+	for s.over() && s.newest.Len()+s.placeholders.Len() > 0 {
+		if int64(s.placeholders.Len())*placeholderBytes > s.cfg.MaxBytes/4 || s.newest.Len() == 0 {
+			s.evictPlaceholder()
 			continue
 		}
 		b, why := s.victim(now)
@@ -57,7 +57,7 @@ func (s *Store) shrink(now time.Time) {
 			s.lost.add(b)
 		}
 		s.evict(b)
-		s.ghost(b)
+		s.makePlaceholder(b)
 	}
 	s.vacuum()
 }
@@ -90,20 +90,20 @@ func (s *Store) evict(b *batch) {
 	s.removed = append(s.removed, b)
 }
 
-// ghost keeps the identity of a batch without columns.
-func (s *Store) ghost(b *batch) {
-	heap.Push(&s.ghosts, b)
-	s.bytes += ghostBytes + b.rivalBytes()
+// makePlaceholder keeps the identity of a batch without columns.
+func (s *Store) makePlaceholder(b *batch) {
+	heap.Push(&s.placeholders, b)
+	s.bytes += placeholderBytes + b.overlapBytes()
 }
 
-func (s *Store) unghost(b *batch) {
-	heap.Remove(&s.ghosts, b.at[slotRole])
-	s.bytes -= ghostBytes + b.rivalBytes()
+func (s *Store) dropPlaceholder(b *batch) {
+	heap.Remove(&s.placeholders, b.at[slotRole])
+	s.bytes -= placeholderBytes + b.overlapBytes()
 }
 
-func (s *Store) forgetGhost() {
-	b := s.ghosts.top()
-	s.unghost(b)
+func (s *Store) evictPlaceholder() {
+	b := s.placeholders.top()
+	s.dropPlaceholder(b)
 	s.forget(b)
 }
 

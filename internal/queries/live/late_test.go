@@ -15,7 +15,7 @@ type held map[uint64]live.Held
 
 func (h held) cover(id identity.Batch, _ []timegrid.Hour) live.Held { return h[id.SeqStart] }
 
-// TestLateBatches: before the window stays what no set holds, and nothing else.
+// TestLateBatches: before the window stays what no block holds, and nothing else.
 func TestLateBatches(t *testing.T) {
 	s := newStore(t, live.Config{History: time.Hour})
 	h := held{1: live.OnlyHere, 101: live.Published, 201: live.Unknown, 301: live.OnlyHere}
@@ -47,7 +47,7 @@ func TestLateBatches(t *testing.T) {
 	if got := snap.Late(nil); !slices.Equal(got, want) {
 		t.Errorf("hours of late batches %v, want %v", got, want)
 	}
-	// A set holds one of them now; an open snapshot still reads it.
+	// A block holds one of them now; an open snapshot still reads it.
 	h[301] = live.Published
 	s.Expire(later)
 	if st := s.Stats(); st.Late != 1 {
@@ -63,8 +63,8 @@ func TestLateBatches(t *testing.T) {
 	snap.Close()
 }
 
-// TestLateLoss: late batches that memory has no room for are told until a set holds them;
-// what a set holds is no loss.
+// TestLateLoss: late batches that memory has no room for are told until a block holds them;
+// what a block holds is no loss.
 func TestLateLoss(t *testing.T) {
 	for _, c := range []struct {
 		held       live.Held
@@ -95,14 +95,14 @@ func TestLateLoss(t *testing.T) {
 		s.Expire(start.Add(time.Minute))
 		snap = s.Snapshot(start.Add(time.Minute))
 		if _, lost := snap.Lost(before, after); lost {
-			t.Errorf("%d: the loss is told although a set holds it", c.held)
+			t.Errorf("%d: the loss is told although a block holds it", c.held)
 		}
 		snap.Close()
 	}
 }
 
 // TestLateAtTheEdge: a batch whose last sample is on the window's edge is within it, whether
-// it is inserted, noted or grows old; behind the edge it stays only while no set holds it.
+// it is inserted, noted or grows old; behind the edge it stays only while no block holds it.
 func TestLateAtTheEdge(t *testing.T) {
 	const beyond = time.Millisecond
 	for _, kind := range []live.Held{live.Unknown, live.Published} {
@@ -128,7 +128,7 @@ func TestLateAtTheEdge(t *testing.T) {
 			t.Errorf("%d: behind the edge: %+v", kind, st)
 		}
 	}
-	// What expire meets first is not made late and dropped again: a set holds it.
+	// What expire meets first is not made late and dropped again: a block holds it.
 	s := newStore(t, live.Config{History: time.Hour})
 	s.SetCover(func(identity.Batch, []timegrid.Hour) live.Held { return live.Published })
 	insert(t, s, one(t, 1, "x", start), start, live.Inserted)

@@ -16,7 +16,7 @@ type Span struct{ Min, Max int64 }
 func (s Span) union(o Span) Span { return Span{min(s.Min, o.Min), max(s.Max, o.Max)} }
 
 // losses are the batches that were evicted for memory while no block held them.
-// Each marks the answers that touch its samples until a set holds it, however old it gets.
+// Each marks the answers that touch its samples until a block holds it, however old it gets.
 // Runs of batches of one boot that follow each other are one entry; what does not fit
 // into the bound is kept as spans of time, which mark more and are never taken back.
 type losses struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestLossesAreBounded: beyond the bound losses become coarse spans that hold all of them,
-// and what a set holds afterwards takes none of those back.
+// and what a block holds afterwards takes none of those back.
 func TestLossesAreBounded(t *testing.T) {
 	const seed = 4
 	rnd := rand.New(rand.NewPCG(seed, 1))

@@ -19,7 +19,7 @@ func lost(s *live.Store, now time.Time, mint, maxt int64) (live.Span, bool) {
 }
 
 // TestLossOutlivesTheWindow: a batch that was evicted inside the window still marks answers
-// after its samples have left it, until a set holds it. At its very edges, and not beyond.
+// after its samples have left it, until a block holds it. At its very edges, and not beyond.
 func TestLossOutlivesTheWindow(t *testing.T) {
 	s := newStore(t, live.Config{History: time.Hour, MaxBytes: 6000})
 	kind := live.OnlyHere
@@ -51,16 +51,16 @@ func TestLossOutlivesTheWindow(t *testing.T) {
 	kind = live.Published
 	s.Expire(later)
 	if got, ok := lost(s, later, before, after); ok {
-		t.Errorf("%v is lost although a set holds it", got)
+		t.Errorf("%v is lost although a block holds it", got)
 	}
-	// What was opened before may look at sets that were seen before.
+	// What was opened before may look at blocks that were seen before.
 	if _, ok := snap.Lost(before, after); !ok {
 		t.Error("a snapshot forgot a loss")
 	}
 }
 
 // TestLossesAreNeverForgotten: whatever the bounds of that knowledge, each evicted batch that
-// no set holds is in a span, and one that a set holds is in none once all were found.
+// no block holds is in a span, and one that a block holds is in none once all were found.
 func TestLossesAreNeverForgotten(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
@@ -127,7 +127,7 @@ func TestLossesAreNeverForgotten(t *testing.T) {
 		}
 		s.Expire(clock)
 		if got, ok := lost(s, clock, before, after); ok {
-			t.Errorf("seed %d: %v is lost although sets hold everything", seed, got)
+			t.Errorf("seed %d: %v is lost although blocks hold everything", seed, got)
 		}
 	}
 }

@@ -127,7 +127,7 @@ func gather(cells []cell, snap *Snapshot) samples.Run {
 			if !p.batch.visible(version) {
 				continue
 			}
-			contested := p.batch.rivals.Load() != nil
+			contested := p.batch.overlaps.Load() != nil
 			published := snap.published(p.batch)
 			for row := p.row; row < p.row+p.rows; row++ {
 				seq := p.seq(c.pos, row)

@@ -65,7 +65,7 @@ func (s *segment) plain(version uint64) bool {
 		return false
 	}
 	for _, p := range s.parts {
-		if !p.batch.visible(version) || p.batch.rivals.Load() != nil {
+		if !p.batch.visible(version) || p.batch.overlaps.Load() != nil {
 			return false
 		}
 	}

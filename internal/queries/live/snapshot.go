@@ -108,7 +108,7 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 		for _, pl := range f.places {
 			vs, ok := views[pl.group]
 			if !ok {
-				vs = p.look(pl.segments, mint, maxt)
+				vs = p.viewSegments(pl.segments, mint, maxt)
 				views[pl.group] = vs
 			}
 			if cells == nil {
@@ -202,8 +202,8 @@ func (p *Snapshot) scan(ctx context.Context, ms []*labels.Matcher) (scanned, err
 	return out, nil
 }
 
-// look drops segments that the snapshot or the range does not see.
-func (p *Snapshot) look(segs []*segment, mint, maxt int64) []*segmentView {
+// viewSegments drops segments that the snapshot or the range does not see.
+func (p *Snapshot) viewSegments(segs []*segment, mint, maxt int64) []*segmentView {
 	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
 	var out []*segmentView
 	for i, seg := range segs[:end] {

@@ -18,16 +18,16 @@ import (
 // Estimates of heap bytes beside the columns. Those of maps are what an entry takes after
 // many others have come and gone (TestMemoryBoundHolds).
 const (
-	batchOverhead   = 400
-	segmentOverhead = 232
-	shapeOverhead   = 256
-	groupOverhead   = 128
-	placeBytes      = 24
-	seriesOverhead  = 264
-	labelOverhead   = 6 // of a label: its lengths, and its entry in the list of series
-	ghostBytes      = 280
-	rivalOverhead   = 32
-	rivalSize       = 24
+	batchOverhead    = 400
+	segmentOverhead  = 232
+	shapeOverhead    = 256
+	groupOverhead    = 128
+	placeBytes       = 24
+	seriesOverhead   = 264
+	labelOverhead    = 6 // of a label: its lengths, and its entry in the list of series
+	placeholderBytes = 280
+	rivalOverhead    = 32
+	rivalSize        = 24
 )
 
 // Store of accepted batches.
@@ -46,18 +46,18 @@ type Store struct {
 	meanIDs map[meaning]uint32
 	helps   map[string]*help // by metric name
 
-	full       batchHeap // batches with columns, the oldest first
-	ghosts     batchHeap // identities without columns
-	late       batchHeap // batches with columns before the window that no block covers
-	newest     batchHeap // all batches with columns, the newest first
-	removed    []*batch
-	bytes      int64
-	helpBytes  int64 // of bytes
-	seriesHeld int   // series of batches with columns
-	samples    int64
-	agents     map[string]*agent
-	heavy      map[string]*agent // those beyond their share of a bound
-	open       map[uint64]int    // snapshots by version
+	full         batchHeap // batches with columns, the oldest first
+	placeholders batchHeap // identities without columns
+	late         batchHeap // batches with columns before the window that no block covers
+	newest       batchHeap // all batches with columns, the newest first
+	removed      []*batch
+	bytes        int64
+	helpBytes    int64 // of bytes
+	seriesHeld   int   // series of batches with columns
+	samples      int64
+	agents       map[string]*agent
+	heavy        map[string]*agent // those beyond their share of a bound
+	open         map[uint64]int    // snapshots by version
 
 	lost    losses
 	evicted Evicted
@@ -71,22 +71,22 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	return &Store{
-		cfg:     cfg,
-		boots:   map[identity.Boot]*bootIndex{},
-		shapes:  shapes.NewTable[shape](),
-		series:  map[uint32]*storedSeries{},
-		byHash:  map[uint64][]uint32{},
-		index:   newPostings(),
-		meanIDs: map[meaning]uint32{},
-		helps:   map[string]*help{},
-		full:    batchHeap{slot: slotRole, before: older},
-		ghosts:  batchHeap{slot: slotRole, before: older},
-		late:    batchHeap{slot: slotRole, before: older},
-		newest:  batchHeap{slot: slotNewest, before: newer},
-		agents:  map[string]*agent{},
-		heavy:   map[string]*agent{},
-		open:    map[uint64]int{},
-		builder: labels.NewScratchBuilder(16),
+		cfg:          cfg,
+		boots:        map[identity.Boot]*bootIndex{},
+		shapes:       shapes.NewTable[shape](),
+		series:       map[uint32]*storedSeries{},
+		byHash:       map[uint64][]uint32{},
+		index:        newPostings(),
+		meanIDs:      map[meaning]uint32{},
+		helps:        map[string]*help{},
+		full:         batchHeap{slot: slotRole, before: older},
+		placeholders: batchHeap{slot: slotRole, before: older},
+		late:         batchHeap{slot: slotRole, before: older},
+		newest:       batchHeap{slot: slotNewest, before: newer},
+		agents:       map[string]*agent{},
+		heavy:        map[string]*agent{},
+		open:         map[uint64]int{},
+		builder:      labels.NewScratchBuilder(16),
 	}, nil
 }
 
@@ -134,7 +134,7 @@ func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome
 		nb = &batch{Claim: a.Claim(), sha: a.FrameSHA256, added: s.version}
 		s.place(nb)
 	} else {
-		s.unghost(nb)
+		s.dropPlaceholder(nb)
 		nb.added = s.version
 	}
 	nb.minT, nb.maxT, nb.hours, nb.late = minT, maxT, hours, late
@@ -160,7 +160,7 @@ func (s *Store) Note(a accepted.Batch, now time.Time) (Outcome, error) {
 	s.version++
 	nb := &batch{Claim: a.Claim(), sha: a.FrameSHA256, maxT: maxT, added: s.version}
 	s.place(nb)
-	s.ghost(nb)
+	s.makePlaceholder(nb)
 	return Inserted, nil
 }
 
@@ -187,12 +187,12 @@ func (s *Store) place(b *batch) {
 	}
 	x.intersecting(b, func(o *batch) {
 		if !b.Wins(o.Claim) {
-			b.addRival(o, s.version, len(s.open) > 0)
+			b.addOverlap(o, s.version, len(s.open) > 0)
 			return
 		}
-		had := o.rivalBytes()
-		o.addRival(b, s.version, len(s.open) > 0)
-		if more := o.rivalBytes() - had; o.columns() {
+		had := o.overlapBytes()
+		o.addOverlap(b, s.version, len(s.open) > 0)
+		if more := o.overlapBytes() - had; o.columns() {
 			o.bytes += more
 			s.charge(o.agent, more, 0)
 		} else {
@@ -209,7 +209,7 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 	sh.batches++
 	b.shape = sh
 	s.hold(sh, b.agent)
-	b.bytes = batchOverhead + int64(len(b.hours))*8 + b.rivalBytes()
+	b.bytes = batchOverhead + int64(len(b.hours))*8 + b.overlapBytes()
 	s.charge(b.agent, b.bytes, 0)
 	first := b.Identity.SeqStart
 	for i := range f.Groups {
@@ -298,7 +298,7 @@ func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return Stats{
-		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Ghosts: s.ghosts.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
+		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Ghosts: s.placeholders.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
 		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted,
 	}
 }

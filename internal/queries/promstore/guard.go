@@ -44,7 +44,7 @@ type reading struct {
 }
 
 // points is the most that the engine makes of a series: one for each step at which it has
-// samples, as far as its place in memory and in the sets tells.
+// samples, as far as its place in memory and in the blocks tells.
 func (r *reading) points(m *merged) int64 {
 	from, to := m.times()
 	from, to = max(from, r.mint), min(to, r.maxt)

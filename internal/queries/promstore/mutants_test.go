@@ -7,7 +7,7 @@ import (
 )
 
 // TestMutantsAreCaught plants known bugs at the edges of resolutions: ranges that are open at
-// their begin and closed at their end, buckets that end on the stroke, hours of rolled sets.
+// their begin and closed at their end, buckets that end on the stroke, hours of rolled blocks.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		Run: "TestRolledDifferential|TestRolledAtTheEdges|TestRowsOfAnOlderGeneration",

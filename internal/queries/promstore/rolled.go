@@ -34,7 +34,7 @@ type RangeCall struct {
 // RolledLabel selects what Rolled prepared.
 const RolledLabel = "__rolled__"
 
-// Rolled evaluates c from rolled rows, and from raw samples where no rolled set can stand
+// Rolled evaluates c from rolled rows, and from raw samples where no rolled block can stand
 // in for them. What it gives stands for the call: a selector whose series have the values
 // of the call at the times of evaluation. ok is false where rolled rows do not give what
 // the samples would; then nothing has changed. Where samples have expired that is no

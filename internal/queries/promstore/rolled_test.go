@@ -76,7 +76,7 @@ func TestRolledDifferential(t *testing.T) {
 	prepared, values := 0, 0
 	for seed := range uint64(9) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
-		// All hours in sets; a late batch, so that hours are mixed; or a tail in memory.
+		// All hours in blocks; a late batch, so that hours are mixed; or a tail in memory.
 		share := []float64{1, 0.98, 0.5}[seed%3]
 		t.Logf("seed %d: %g published", seed, share)
 		ref, ours := teststorage.New(t), newRolled(t, seed, share, true)

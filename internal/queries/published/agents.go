@@ -52,7 +52,7 @@ func oneAgent(ms []*labels.Matcher) (string, bool) {
 	return "", false
 }
 
-// mayHoldAgent leaves out chunks by the agents whose batches their sets were made of, and by
+// mayHoldAgent leaves out chunks by the agents whose batches their blocks were made of, and by
 // the shards of agents that are asked for by equality.
 func (u *unit) mayHoldAgent(ms []*labels.Matcher) bool {
 	if len(ms) == 0 {

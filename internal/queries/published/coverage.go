@@ -22,7 +22,7 @@ type bootHour struct {
 	hour timegrid.Hour
 }
 
-// Covered are the sequence numbers that the raw set of the hour counts: a live.Coverage.
+// Covered are the sequence numbers that the raw block of the hour counts: a live.Coverage.
 // Hours that were not asked for yet have none; whoever reads one asks for it first. Of an
 // hour whose samples have expired all are covered: none is shown.
 func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {

@@ -11,7 +11,7 @@ import (
 )
 
 // Ranges join where they touch or overlap, and nowhere else: a number in a hole is one
-// of a batch that no set has, and joined it would be read nowhere.
+// of a batch that no block has, and joined it would be read nowhere.
 func TestCoverageLeavesHolesOpen(t *testing.T) {
 	boot := identity.Boot{Agent: "a", Boot: "b"}
 	r := func(start, end uint64) ledger.Range { return ledger.Range{Start: start, End: end} }

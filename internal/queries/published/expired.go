@@ -85,10 +85,10 @@ func (q *Query) reduce(hours map[timegrid.Hour]timegrid.Resolution) {
 // finest are the resolutions that stand in for samples, the nearest to them first.
 var finest = []timegrid.Resolution{timegrid.OneMinute, timegrid.FiveMinutes, timegrid.OneHour}
 
-// standIns are the sets whose rows are read of hours whose samples have expired.
+// standIns are the blocks whose rows are read of hours whose samples have expired.
 type standIns struct {
-	sets  map[timegrid.Resolution][]*catalog.Block
-	hours map[timegrid.Hour]timegrid.Resolution // Raw where nothing is left
+	blocks map[timegrid.Resolution][]*catalog.Block
+	hours  map[timegrid.Hour]timegrid.Resolution // Raw where nothing is left
 }
 
 // standIns finds, for each expired hour, the first of the resolutions that has all of it.
@@ -101,8 +101,8 @@ hours:
 			continue
 		}
 		for _, res := range of {
-			if blocks, ok := v.Instead(h, res); ok {
-				s.sets[res] = append(s.sets[res], blocks...)
+			if blocks, ok := v.StandIns(h, res); ok {
+				s.blocks[res] = append(s.blocks[res], blocks...)
 				s.hours[h] = res
 				continue hours
 			}
@@ -112,8 +112,8 @@ hours:
 	return s
 }
 
-// resolutions in which sets were found, in order.
-func (s standIns) resolutions() []timegrid.Resolution { return slices.Sorted(maps.Keys(s.sets)) }
+// resolutions in which blocks were found, in order.
+func (s standIns) resolutions() []timegrid.Resolution { return slices.Sorted(maps.Keys(s.blocks)) }
 
 // missing reports that some hour has nothing that stands in.
 func (s standIns) missing() bool {

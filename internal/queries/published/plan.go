@@ -8,9 +8,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 )
 
-// plan is which objects have the rows of some sets, and which of them have nothing for
-// matchers that were asked before. Sets never change, so a plan is good for as long as
-// the sets are those that count.
+// plan is which objects have the rows of some blocks, and which of them have nothing for
+// matchers that were asked before. Blocks never change, so a plan is good for as long as
+// the blocks are those that count.
 type plan struct {
 	blocks []*catalog.Block
 	units  []unit
@@ -38,7 +38,7 @@ func (n *nothing) add(unit int) { n.bits[unit>>6].Or(1 << (unit & 63)) }
 // planBytes bounds what a plan keeps about matchers, beside a byte for each unit.
 const planBytes = 128 << 10
 
-// unitKey tells units apart. A chunk holds values and no labels, so sets of different
+// unitKey tells units apart. A chunk holds values and no labels, so blocks of different
 // agents name the same chunk where these measured the same; its index has the labels and
 // the agents of its series.
 type unitKey struct{ chunk, index string }

@@ -39,7 +39,7 @@ func (c *counting) Get(ctx context.Context, key string, o objstore.GetOptions) (
 	return b, info, err
 }
 
-// fixture has two hours of some series of two agents in sets, and who reads them.
+// fixture has two hours of some series of two agents in blocks, and who reads them.
 type fixture struct {
 	store *counting
 	views publishedtest.Views

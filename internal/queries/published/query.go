@@ -64,7 +64,7 @@ type Problem struct {
 	Hour timegrid.Hour
 	Key  string
 	Err  error
-	view bool // of the list of sets, not of an object
+	view bool // of the list of blocks, not of an object
 }
 
 // Query reads for one query: each hour is seen in one view. Safe for concurrent use.
@@ -207,7 +207,7 @@ func (q *Query) GoneHours() (first, last timegrid.Hour, ok bool) {
 // Pinned reports that something of the hour was asked for.
 func (q *Query) Pinned(h timegrid.Hour) bool { return q.view(h) != nil }
 
-// Sets of an hour that was pinned, in a resolution.
+// Blocks of an hour that was pinned, in a resolution.
 func (q *Query) Blocks(h timegrid.Hour, res timegrid.Resolution) []*catalog.Block {
 	return q.view(h).Blocks(h, res)
 }

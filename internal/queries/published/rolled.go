@@ -15,7 +15,7 @@ import (
 // Rolled is one label set with rolled rows of some hours and raw samples of others.
 type Rolled struct {
 	Labels labels.Labels
-	// Raw is what is read from raw sets; nil when nothing is.
+	// Raw is what is read from raw blocks; nil when nothing is.
 	Raw  *Series
 	rows []part // by hour, apart
 }
@@ -82,10 +82,10 @@ type Rows struct {
 }
 
 // SelectRolled gives the series that match with rows in place of raw samples: for each
-// shard's hour whose set of the resolution was made with the raw one, but of the hours that
+// shard's hour whose block of the resolution was made with the raw one, but of the hours that
 // raw names; and for hours whose samples have expired. Label sets that stand in several
 // series of one such hour make it give up, and so does a series of a type that takes
-// refuses, before rows are read: ok is false, as it is when no set can stand in.
+// refuses, before rows are read: ok is false, as it is when no block can stand in.
 func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw func(timegrid.Hour) bool, takes func(series.Type) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
 	from, to, any := q.span(mint, maxt)
 	if !any {
@@ -99,7 +99,7 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 		return nil, false, nil
 	}
 	rest := q.chooseRolled(&instead, r.Resolution, from, to, raw)
-	if len(instead.sets) == 0 {
+	if len(instead.blocks) == 0 {
 		return nil, false, nil
 	}
 	rows, samples, err := q.seekRolled(ctx, instead, rest, mint, maxt, ms)
@@ -123,8 +123,8 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 	return out, true, nil
 }
 
-// chooseRolled adds to the stand-ins the sets of a resolution that were made with their raw
-// ones, and gives the raw sets that must be read themselves: those without such a set, and
+// chooseRolled adds to the stand-ins the blocks of a resolution that were made with their raw
+// ones, and gives the raw blocks that must be read themselves: those without such a block, and
 // those of the hours that raw names.
 func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, to timegrid.Hour, raw func(timegrid.Hour) bool) (rest []*catalog.Block) {
 	for h := from; h <= to; h++ {
@@ -134,7 +134,7 @@ func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, t
 				rest = append(rest, s)
 				continue
 			}
-			instead.sets[res] = append(instead.sets[res], of)
+			instead.blocks[res] = append(instead.blocks[res], of)
 		}
 	}
 	return rest
@@ -145,7 +145,7 @@ func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalo
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	var ofRows []*handle
 	for _, res := range instead.resolutions() {
-		more, err := q.seek(&reads, res, instead.sets[res], mint, maxt, ms)
+		more, err := q.seek(&reads, res, instead.blocks[res], mint, maxt, ms)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -62,7 +62,7 @@ func lastNS(ms int64) int64 {
 	return max(ns, ns+(nsPerMS-1))
 }
 
-// objects reads, in parallel, the indexes of the raw sets of some hours, and of those that
+// objects reads, in parallel, the indexes of the raw blocks of some hours, and of those that
 // stand in for them where samples have expired. It gives the chunks that have a series
 // that matches, by hour and place in the view. A chunk of a compaction is given once for
 // each of its hours, with one handle.
@@ -76,7 +76,7 @@ func (q *Query) objects(ctx context.Context, hint Hint, from, to timegrid.Hour, 
 		}
 		var more []*handle
 		least, most := widen(mint, maxt)
-		more, err = q.seek(&reads, res, instead.sets[res], least, most, ms)
+		more, err = q.seek(&reads, res, instead.blocks[res], least, most, ms)
 		for _, h := range more {
 			h.as = &hint
 		}

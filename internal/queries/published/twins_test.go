@@ -18,7 +18,7 @@ import (
 )
 
 // Agents that measured the same at the same times have equal chunks: each is read with
-// each of its indexes, whether they stand in sets of several shards or in one set.
+// each of its indexes, whether they stand in blocks of several shards or in one block.
 func TestEqualChunksOfSeveralAgents(t *testing.T) {
 	const agents, samples = 60, 20
 	h := timegrid.HourStarting(time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC))

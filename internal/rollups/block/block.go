@@ -1,7 +1,7 @@
-// Package block reads the objects of published blocks: the chunks and indexes that the
-// records of internal/rollups/catalog name. Queries, compaction and the extension of an hour all read
-// through it, so that the same damage is refused with the same reason everywhere. It keeps
-// nothing: a caller that wants a cache puts it around a Fetch, or around what is read.
+// Package block reads the objects of published blocks: the chunks and indexes that the records of
+// internal/rollups/catalog name. Queries, compaction and the extension of an hour all read through it, so that the
+// same damage is refused with the same reason everywhere. It caches nothing: a caller that wants a cache puts it
+// around a Fetch, or around the result.
 package block
 
 import (
@@ -22,10 +22,10 @@ const (
 	DefaultMaxRange = 8 << 20
 )
 
-// Fetch gives exactly length bytes of an object from offset on.
+// Fetch returns exactly length bytes of an object, from offset on.
 type Fetch func(ctx context.Context, key string, offset, length int64) ([]byte, error)
 
-// From fetches from a store. An object that ends too early is chunk.Truncated.
+// From fetches from a store. An object that is too short is chunk.Truncated.
 func From(g objstore.Getter) Fetch {
 	return func(ctx context.Context, key string, offset, length int64) ([]byte, error) {
 		b, _, err := g.Get(ctx, key, objstore.GetOptions{Offset: offset, Length: length, Limit: max(length, 1)})
@@ -50,6 +50,8 @@ func (f Fetch) Index(ctx context.Context, o *catalog.Object, l chunk.Limits) (*c
 	if err != nil {
 		return nil, fmt.Errorf("index %q: %w", o.IndexKey, err)
 	}
+	// The index repeats hash and size of its chunk. Without this check an index of another chunk would give
+	// offsets that decode to wrong samples.
 	if x.Chunk != o.ChunkSHA256 || x.Size != int64(o.ChunkBytes) {
 		return nil, fmt.Errorf("index %q: %w: it is of chunk %s", o.IndexKey, chunk.BadIndex, x.Chunk)
 	}
@@ -72,7 +74,7 @@ func (f Fetch) whole(ctx context.Context, what, key string, size uint64, want id
 	return b, nil
 }
 
-// Ranges reads ranges of the chunk of o, which ascend, and gives the bytes of each.
+// Ranges reads ranges of the chunk of o, which must ascend, and calls each with the bytes of every one.
 func (f Fetch) Ranges(ctx context.Context, o *catalog.Object, ranges []chunk.Range, each func(chunk.Range, []byte)) error {
 	for _, span := range Coalesce(ranges, DefaultGap, DefaultMaxRange) {
 		raw, err := f(ctx, o.ChunkKey, span.Offset, span.Length)
@@ -90,19 +92,20 @@ type Span struct {
 	Ranges []chunk.Range
 }
 
-// Cut gives the bytes of each range of the span, whose bytes are raw.
+// Cut calls each with the bytes of every range of the span; raw are the bytes of the span.
 func (s Span) Cut(raw []byte, each func(chunk.Range, []byte)) {
 	for _, r := range s.Ranges {
 		each(r, raw[r.Offset-s.Offset:r.End()-s.Offset])
 	}
 }
 
-// Coalesce makes requests of ascending ranges: those with at most gap bytes between them
-// together, of at most size bytes unless one range is larger.
+// Coalesce groups ascending ranges into requests: ranges with at most gap bytes between them share one, of at most
+// size bytes unless a single range is larger.
 func Coalesce(ranges []chunk.Range, gap, size int64) []Span {
 	var out []Span
 	for i, r := range ranges {
 		if n := len(out) - 1; n >= 0 && r.Offset-out[n].End() <= gap && r.End()-out[n].Offset <= size {
+			// Grouped ranges are neighbours, so a group is a slice of the input and nothing is copied.
 			first := i - len(out[n].Ranges)
 			out[n] = Span{chunk.Range{Offset: out[n].Offset, Length: r.End() - out[n].Offset}, ranges[first : i+1]}
 			continue

@@ -11,16 +11,16 @@ import (
 
 const nsPerMS = 1_000_000
 
-// Cursor goes through one chunk series by series, in the chunk's order. Of these it gives
-// the rows that count: those of the agents and the hours of its piece. It keeps the chunk's
-// index, and the bytes of the series that were loaded last.
+// Cursor goes through one chunk series by series, in the order of the chunk. It returns only the rows that count:
+// those of the agents and hours of its piece. It holds the chunk's index and the bytes of the series that were
+// loaded last.
 type Cursor struct {
 	fetch Fetch
 	o     *catalog.Object
 	piece catalog.Piece
 	index *chunk.Index
 
-	series []int // those that have rows that count, ascending
+	series []int // places of the series that have rows that count, ascending
 	at     int   // of series
 	ref    chunk.SeriesRef
 
@@ -28,7 +28,7 @@ type Cursor struct {
 	held     map[chunk.Range][]byte
 }
 
-// Open reads and verifies the index of o, a chunk of piece p. The cursor is at its first series.
+// Open reads and verifies the index of o, a chunk of piece p. The cursor begins at its first series.
 func (f Fetch) Open(ctx context.Context, p catalog.Piece, o *catalog.Object) (*Cursor, error) {
 	x, err := f.Index(ctx, o, chunk.Limits{})
 	if err != nil {
@@ -36,6 +36,7 @@ func (f Fetch) Open(ctx context.Context, p catalog.Piece, o *catalog.Object) (*C
 	}
 	// An hour is open at its start and closed at its end, in milliseconds of sample time.
 	c := &Cursor{fetch: f, o: o, piece: p, index: x, from: (p.From.StartMS() + 1) * nsPerMS, to: (p.To.EndMS()+1)*nsPerMS - 1}
+	// The index has the agent and the times of each series, so masked series cost no read of the chunk.
 	for i := range x.Len() {
 		if r := x.Series(i); p.Holds(r.Agent) && r.MaxT >= c.from && r.MinT <= c.to {
 			c.series = append(c.series, i)
@@ -45,25 +46,26 @@ func (f Fetch) Open(ctx context.Context, p catalog.Piece, o *catalog.Object) (*C
 	return c, nil
 }
 
-// Piece is what the cursor reads for.
+// Piece is the part of the answer that the cursor reads.
 func (c *Cursor) Piece() *catalog.Piece { return &c.piece }
 
-// Series are the places in the index of the series that have rows that count, ascending.
+// Series returns the places in the index of the series that have rows that count, ascending.
 func (c *Cursor) Series() []int { return c.series }
 
 // Ref describes series i of the index.
 func (c *Cursor) Ref(i int) chunk.SeriesRef { return c.index.Series(i) }
 
 // Done reports that the cursor is behind its last series.
+// Done reports that the cursor is past its last series.
 func (c *Cursor) Done() bool { return c.at == len(c.series) }
 
-// Current describes the series that the cursor is at, and At is its place in the index.
+// Current describes the series that the cursor is at.
 func (c *Cursor) Current() *chunk.SeriesRef { return &c.ref }
 
 // At is the place in the index of the series that the cursor is at.
 func (c *Cursor) At() int { return c.series[c.at] }
 
-// Next goes to the next series; false at the end.
+// Next moves to the next series; it is false at the end.
 func (c *Cursor) Next() bool {
 	c.at++
 	return c.enter()
@@ -77,7 +79,7 @@ func (c *Cursor) enter() bool {
 	return true
 }
 
-// Before orders cursors by the series that they are at, then by time.
+// Before orders cursors by the series that they are at, then by time, so that a merge appends rows in order.
 func (c *Cursor) Before(o *Cursor) bool {
 	if d := c.ref.ID.Compare(&o.ref.ID); d != 0 {
 		return d < 0
@@ -85,10 +87,10 @@ func (c *Cursor) Before(o *Cursor) bool {
 	return c.from < o.from
 }
 
-// Load fetches the bytes of some series into d, in place of what it held. Bytes that the last
-// call fetched and that are wanted again are not fetched again: series share blocks.
+// Load fetches the bytes of some series into d, in place of what d had. Bytes that the previous call fetched are
+// used again: neighbouring series share blocks of the chunk.
 func (c *Cursor) Load(ctx context.Context, d *chunk.Decoder, series []int) error {
-	blocks := c.index.Plan(series, c.from, c.to, -1) // -1: every block for itself
+	blocks := c.index.Plan(series, c.from, c.to, -1) // -1: do not join blocks, Ranges does
 	held := make(map[chunk.Range][]byte, len(blocks))
 	var missing []chunk.Range
 	for _, b := range blocks {
@@ -109,7 +111,7 @@ func (c *Cursor) Load(ctx context.Context, d *chunk.Decoder, series []int) error
 	return nil
 }
 
-// Rows of a series: those of Columns from From to before To.
+// Rows of a series: those of Columns from index From up to, not including, To.
 type Rows struct {
 	*chunk.Columns
 	From, To int
@@ -117,10 +119,11 @@ type Rows struct {
 
 // Rows decodes the rows that count of a series that was loaded into d.
 func (c *Cursor) Rows(d *chunk.Decoder, series int) (Rows, error) {
-	cols := &chunk.Columns{} // of its own: histograms are kept
+	cols := &chunk.Columns{} // not reused: the caller keeps the histograms in it
 	if _, err := d.Series(series, c.from, c.to, chunk.AllColumns, cols); err != nil {
 		return Rows{}, fmt.Errorf("chunk %q: %w", c.o.ChunkKey, err)
 	}
+	// A block of the chunk can reach over the edges of the piece, so rows outside of its hours are cut off.
 	from := sort.Search(len(cols.T), func(i int) bool { return cols.T[i] >= c.from })
 	to := from + sort.Search(len(cols.T)-from, func(i int) bool { return cols.T[from+i] > c.to })
 	return Rows{cols, from, to}, nil

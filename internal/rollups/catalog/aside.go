@@ -17,20 +17,19 @@ var (
 	AttemptKind = record.Kind{Schema: "lightmetrics.rollup_attempt.v1", Title: "attempt record", MaxBytes: 16 << 10}
 )
 
-// Aside says that an agent's batches are not rolled up for an hour, since they do not fit
-// into the memory of a worker. They stay pending in the intake, where query nodes find them.
-// Whoever deletes the record has them tried again.
+// Aside says that an agent's batches are left out of an hour because they do not fit into a worker's memory. They
+// stay pending in the intake, where query nodes find them. Deleting the record makes the worker try again.
 type Aside struct {
 	AuthorityID string
 	Shard       shard.ID
 	Hour        timegrid.Hour
 	Agent       string
-	// Series and Records of the agent in the hour, about, and the Bytes of memory that they take.
+	// Series and Records of the agent in the hour, estimated, and the Bytes of memory that they need.
 	Series, Records uint64
 	Bytes           int64
-	// Limit is what all agents of the hour together may take.
+	// Limit is the memory that all agents of the hour may take together.
 	Limit int64
-	// Reason in few words, for people; By names the worker.
+	// Reason is a short text for operators; By names the worker.
 	Reason string
 	By     string
 	// At in Unix nanoseconds.
@@ -78,6 +77,7 @@ func parseAside(key string, b []byte) (Aside, error) {
 		return Aside{}, err
 	}
 	a := Aside{j.AuthorityID, shard.ID(j.Shard), h, j.Agent, j.Series, j.Records, j.Bytes, j.Limit, j.Reason, j.By, j.At}
+	// A record under another key would set the wrong agent aside, or none.
 	if j.Shard >= shard.Max || a.Key() != key {
 		return Aside{}, fmt.Errorf("it is of shard %d, hour %s, agent %.64q", j.Shard, j.Hour, j.Agent)
 	}
@@ -85,14 +85,14 @@ func parseAside(key string, b []byte) (Aside, error) {
 		notNegative("bytes", a.Bytes), notNegative("limit_bytes", a.Limit), notNegative("at_unix_ns", a.At))
 }
 
-// Attempt says that a worker makes a generation. It is deleted when the worker is done with
-// it, however that ends; so one that is found is of a worker that was killed, or is stopped.
+// Attempt says that a worker is making a generation. The worker deletes it when it is done, successful or not, so
+// a record that is left belongs to a worker that was killed or is still running.
 type Attempt struct {
 	AuthorityID string
 	Shard       shard.ID
 	Hour        timegrid.Hour
 	Generation  uint64
-	// By is a name of the process, which no other has.
+	// By names the process; no two processes share a name.
 	By string
 	// At in Unix nanoseconds.
 	At int64

@@ -17,20 +17,20 @@ import (
 // DefaultMaxRequests of Config.
 const DefaultMaxRequests = 10_000
 
-// ErrBudget: the requests of this refresh are used up. What was read counts; the next
-// refresh finds it and goes on from there.
+// ErrBudget means that the refresh has used up its requests. What it read so far is kept; the next refresh
+// continues from there.
 var ErrBudget = errors.New("the refresh ran out of requests")
 
-// ErrReplaced is the problem of an hour whose listing is older than what its records say: a
-// generation that was not listed replaced the highest one that was. The next refresh has it.
+// ErrReplaced is the problem of an hour whose listing is older than its records: a generation that was not listed
+// has replaced the highest one that was. The next refresh finds it.
 var ErrReplaced = errors.New("replaced by a generation that was not there when it was listed")
 
 // Config of a Catalog. Reader and AuthorityID are required.
 type Config struct {
 	Reader      objstore.Reader
 	AuthorityID string
-	// Records: for who publishes sets, and no reader of samples. Hours do not expire as a
-	// whole in the views: they have the sets that the records say.
+	// Records is for callers that publish blocks and read no samples: views then show every block that has a
+	// record, also in hours that have expired.
 	Records bool
 	// MaxRequests of one refresh; 0 means 10,000.
 	MaxRequests int
@@ -40,9 +40,9 @@ type Config struct {
 type Catalog struct {
 	cfg  Config
 	view *View
-	// records that were read of the hours of the view, and of one where a refresh ran out of requests.
+	// records caches the records of the view's hours, and those of an hour that a refresh did not finish.
 	records *Reader
-	// left are the requests of the refresh that runs, and sharing the sets of its hour so far.
+	// left is how many requests the running refresh still has; sharing holds the blocks of the hour that it reads.
 	left    int
 	sharing map[slot]*Block
 }
@@ -59,16 +59,17 @@ func New(c Config) (*Catalog, error) {
 		c.MaxRequests = DefaultMaxRequests
 	}
 	cat := &Catalog{cfg: c, view: &View{hours: map[timegrid.Hour]*hour{}}}
+	// The cache has no limit of its own: Keep and Forget drop records with the hours of the view.
 	cat.records = NewReader(ReaderConfig{Read: cat.record, Trim: cat.share, Follow: true, Limit: math.MaxInt64})
 	return cat, nil
 }
 
-// View is the newest one.
+// View returns the newest view.
 func (c *Catalog) View() *View { return c.view }
 
-// Forget drops what was read of the hours outside from to to, so that memory is bounded.
+// Forget drops what was read of the hours outside from..to, so that memory stays bounded.
 func (c *Catalog) Forget(from, to timegrid.Hour) {
-	next := &View{hours: map[timegrid.Hour]*hour{}, expiry: c.view.expiry, doubt: c.view.doubt}
+	next := &View{hours: map[timegrid.Hour]*hour{}, expiry: c.view.expiry, unreadable: c.view.unreadable}
 	for h, got := range c.view.hours {
 		if h >= from && h <= to {
 			next.hours[h] = got
@@ -78,19 +79,20 @@ func (c *Catalog) Forget(from, to timegrid.Hour) {
 	c.records.Keep(func(n Name) bool { return n.Hour >= from && n.Hour <= to })
 }
 
-// Refresh reads the hours from to to, both included: one listing in key order, and of the
-// records that are new or changed those that can count, highest generation first. On an
-// error the hours that were finished are in the view, and the others stay as they were.
+// Refresh reads the hours from..to, both included. It makes one listing in key order and then reads, of the
+// records that are new or changed, only those that can count, highest generation first. On an error the view has
+// the hours that were finished; the others stay as they were.
 func (c *Catalog) Refresh(ctx context.Context, from, to timegrid.Hour) (*View, error) {
 	if to < from {
 		return c.view, nil
 	}
 	c.left = c.cfg.MaxRequests
-	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, doubt: c.view.doubt}}
+	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, unreadable: c.view.unreadable}}
 	err := p.read(ctx, from, to)
 	if err == nil && !c.cfg.Records {
-		// After the listings: whatever retention had removed by then was decided before.
-		err = p.expiry(ctx)
+		// The expiry is read after the listings. Retention decides before it removes, so whatever was missing in a
+		// listing is covered by the decision that is read now.
+		err = p.readExpiry(ctx)
 	}
 	p.next.records = c.cfg.Records
 	c.view = p.next
@@ -109,20 +111,22 @@ type pass struct {
 func (p *pass) read(ctx context.Context, from, to timegrid.Hour) error {
 	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}
 	if from == to {
+		// A single hour has a prefix of its own, which saves reading a page that runs into later hours.
 		o = objstore.ListOptions{Prefix: layout.BlockManifestsHour(from)}
 	}
 	at, listed := from, []Slot(nil)
-	// close takes over the hour that was listed, and those before h, which have nothing.
+	// close finishes the hour that was being listed, and drops the hours between it and h: they have no records
+	// any more.
 	close := func(h timegrid.Hour) error {
 		if at >= h {
 			return nil
 		}
-		if err := p.take(ctx, at, listed); err != nil {
+		if err := p.readHour(ctx, at, listed); err != nil {
 			return err
 		}
 		for old := range p.c.view.hours {
 			if old > at && old < h {
-				p.drop(old)
+				p.dropHour(old)
 			}
 		}
 		at, listed = h, nil
@@ -136,7 +140,7 @@ func (p *pass) read(ctx context.Context, from, to timegrid.Hour) error {
 			break
 		}
 		if of.Name.Span > 0 {
-			continue // a compaction is found by its sources
+			continue // a compaction is reached through the blocks that redirect to it
 		}
 		if err := close(of.Name.Hour); err != nil {
 			return err
@@ -146,10 +150,10 @@ func (p *pass) read(ctx context.Context, from, to timegrid.Hour) error {
 	return close(to + 1)
 }
 
-// take makes the hour of its listing.
-func (p *pass) take(ctx context.Context, h timegrid.Hour, listed []Slot) error {
+// readHour builds the hour from its listing, and keeps the old one when nothing changed.
+func (p *pass) readHour(ctx context.Context, h timegrid.Hour, listed []Slot) error {
 	if len(listed) == 0 {
-		p.drop(h)
+		p.dropHour(h)
 		return nil
 	}
 	var versions []version
@@ -159,33 +163,34 @@ func (p *pass) take(ctx context.Context, h timegrid.Hour, listed []Slot) error {
 		}
 	}
 	old := p.c.view.at(h)
-	if slices.Equal(old.listed, versions) && len(old.doubt) == 0 {
+	// Records that could not be read last time are tried again although the listing is the same.
+	if slices.Equal(old.listed, versions) && len(old.unreadable) == 0 {
 		return nil
 	}
-	hr := &hour{listed: versions, sets: map[slot]*Block{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[timegrid.Resolution]bool{}}
-	p.c.sharing = hr.sets
+	hr := &hour{listed: versions, blocks: map[slot]*Block{}, top: map[slot]uint64{}, committed: map[slot]uint64{}, expired: map[timegrid.Resolution]bool{}}
+	p.c.sharing = hr.blocks
 	defer func() { p.c.sharing = nil }()
 	for _, of := range slices.Backward(listed) {
 		st, err := p.c.records.State(ctx, of)
 		if err != nil {
 			return err
 		}
-		hr.add(of.Name, st)
+		hr.addSlot(of.Name, st)
 	}
-	hr.byShard()
+	hr.sortByShard()
 	p.next.hours[h] = hr
-	p.forget(old, hr)
+	p.forgetRecords(old, hr)
 	return nil
 }
 
-// drop takes an hour out of which no record is left.
-func (p *pass) drop(h timegrid.Hour) {
-	p.forget(p.c.view.at(h), nothing)
+// dropHour removes an hour that has no records any more.
+func (p *pass) dropHour(h timegrid.Hour) {
+	p.forgetRecords(p.c.view.at(h), emptyHour)
 	delete(p.next.hours, h)
 }
 
-// forget drops the records of an hour that are not there any more.
-func (p *pass) forget(old, now *hour) {
+// forgetRecords drops the cached records that the new listing does not have.
+func (p *pass) forgetRecords(old, now *hour) {
 	there := map[Name]bool{}
 	for _, v := range now.listed {
 		there[v.name] = true
@@ -197,49 +202,50 @@ func (p *pass) forget(old, now *hour) {
 	}
 }
 
-// add takes over what counts of a slot. What is in doubt is a problem of the hour, and what counts
-// below it is shown.
-func (hr *hour) add(of Name, st State) {
+// addSlot takes over the generation of a slot that counts. Records that can't be read become problems of the hour;
+// the highest generation that could be read below them is still shown.
+func (hr *hour) addSlot(of Name, st State) {
 	at := slot{of.Shard, of.Resolution}
 	hr.top[at] = st.Top
-	for _, g := range st.Doubt {
-		hr.doubt = append(hr.doubt, Problem{g.Name.Key(), g.Err})
+	for _, g := range st.Unreadable {
+		hr.unreadable = append(hr.unreadable, Problem{g.Name.Key(), g.Err})
 	}
 	if st.Committed == 0 {
 		return
 	}
 	hr.committed[at] = st.Committed
 	if st.Block != nil {
-		hr.sets[at] = st.Block
+		hr.blocks[at] = st.Block
 		hr.shards = st.Block.Shards
 	}
 	if by := st.Missing(); by > 0 {
-		hr.doubt = append(hr.doubt, Problem{st.Removed.Name.Key(), fmt.Errorf("%w: by %d", ErrReplaced, by)})
+		hr.unreadable = append(hr.unreadable, Problem{st.Removed.Name.Key(), fmt.Errorf("%w: by %d", ErrReplaced, by)})
 	}
 	if st.Expired() {
 		hr.expired[at.resolution] = true
 	}
 }
 
-// expiry reads what retention has decided. A record that can't be read is a doubt about
-// all hours.
-func (p *pass) expiry(ctx context.Context) error {
+// readExpiry reads the decision of retention. A record that can't be read is a problem of every hour.
+func (p *pass) readExpiry(ctx context.Context) error {
 	if err := p.c.spend(); err != nil {
 		return err
 	}
 	e, _, err := ReadExpiry(ctx, p.c.cfg.Reader, p.c.cfg.AuthorityID)
 	if record.Opaque(err) {
-		p.next.doubt = []Problem{{layout.RollupExpiryKey, err}}
+		// The last decision that could be read stays: hours only ever join it, so it is never wrong, only old.
+		p.next.unreadable = []Problem{{layout.RollupExpiryKey, err}}
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	p.next.expiry, p.next.doubt = e, nil
+	p.next.expiry, p.next.unreadable = e, nil
 	return nil
 }
 
-// share keeps one copy of inputs that the resolutions of a plan have in common.
+// share keeps one copy of the inputs that the resolutions of one plan have in common. Batches and records are
+// compared too, so that a damaged record can't lend its inputs to another.
 func (c *Catalog) share(s *Block) {
 	for at, other := range c.sharing {
 		if at.shard == s.Name.Shard && other.PlanSHA256 == s.PlanSHA256 && other.Inputs.Batches() == s.Inputs.Batches() && other.Inputs.Records() == s.Inputs.Records() {
@@ -256,7 +262,7 @@ func (c *Catalog) record(ctx context.Context, key string) (Record, objstore.Info
 	return Read(ctx, c.cfg.Reader, c.cfg.AuthorityID, key)
 }
 
-// lister lists within the requests of a refresh.
+// lister charges listings to the budget of the refresh.
 type lister struct{ c *Catalog }
 
 func (l lister) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
@@ -274,7 +280,8 @@ func (c *Catalog) spend() error {
 	return nil
 }
 
-// Read reads the record of a generation. A record of another authority is corrupt.
+// Read reads the record of a generation. A record of another authority is corrupt: somebody copied objects between
+// buckets, and its blocks must not be mixed with ours.
 func Read(ctx context.Context, g objstore.Getter, authority, key string) (Record, objstore.Info, error) {
 	r, info, err := record.Read(ctx, g, key, BlockKind, func(b []byte) (Record, error) { return ParseRecord(key, b) })
 	if err == nil && r.authority() != authority {

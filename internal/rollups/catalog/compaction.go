@@ -18,37 +18,38 @@ const (
 	MaxSources = 50_000
 )
 
-// Into says that the rows of a set are in a compaction. What the set covers stands; it
-// has no objects of its own any more.
-type Into struct {
+// Redirect says that the rows of a block are in a compaction. The block still counts for the batches that it
+// covers, but has no objects of its own any more.
+type Redirect struct {
 	Name        Name
 	CompactedAt int64 // Unix nanoseconds
 	WorkerID    string
-	// Keys of the objects that the set had.
+	// Keys of the objects that the block had.
 	Keys []string
-	// Set is the compaction, where a Catalog looked it up; it is not in the record.
+	// Block is the compaction, when a Catalog has read it; it is not part of the record.
 	Block *Block
 }
 
-type intoJSON struct {
+type redirectJSON struct {
 	Key         string   `json:"key"`
 	CompactedAt int64    `json:"compacted_at_unix_ns"`
 	WorkerID    string   `json:"worker_id"`
 	Keys        []string `json:"keys"`
 }
 
-func (i *Into) json() *intoJSON {
+func (i *Redirect) json() *redirectJSON {
 	if i == nil {
 		return nil
+		// The canonical form has an empty array, never null.
 	}
 	keys := i.Keys
 	if keys == nil {
 		keys = []string{}
 	}
-	return &intoJSON{i.Name.Key(), i.CompactedAt, i.WorkerID, keys}
+	return &redirectJSON{i.Name.Key(), i.CompactedAt, i.WorkerID, keys}
 }
 
-func parseInto(j *intoJSON) (*Into, error) {
+func parseRedirect(j *redirectJSON) (*Redirect, error) {
 	if j == nil {
 		return nil, nil
 	}
@@ -56,7 +57,7 @@ func parseInto(j *intoJSON) (*Into, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Into{Name: n, CompactedAt: j.CompactedAt, WorkerID: j.WorkerID, Keys: j.Keys}, nil
+	return &Redirect{Name: n, CompactedAt: j.CompactedAt, WorkerID: j.WorkerID, Keys: j.Keys}, nil
 }
 
 // sourceJSON is written as [hours after the start, shard, generation].
@@ -80,6 +81,7 @@ func (s *sourceJSON) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// sourcesJSON writes sources relative to the compaction's first hour.
 func (s *Block) sourcesJSON() []sourceJSON {
 	var out []sourceJSON
 	for _, n := range s.Sources {
@@ -106,7 +108,7 @@ func (s *Block) kind() record.Kind {
 	switch {
 	case s.Name.Span > 0:
 		return CompactionKind
-	case s.Into != nil:
+	case s.Redirect != nil:
 		return CompactedKind
 	}
 	return BlockKind
@@ -119,11 +121,11 @@ func CompareSources(a, b Name) int {
 
 func (s *Block) validateCompaction() error {
 	n := s.Name
-	if s.Into != nil {
-		i := s.Into
+	if s.Redirect != nil {
+		i := s.Redirect
 		switch {
 		case n.Span > 0 || len(s.Objects) > 0 || len(s.Sources) > 0:
-			return errors.New("a compaction, or a set with objects or sources, can not be compacted into another")
+			return errors.New("a compaction, or a block with objects or sources, can not be compacted into another")
 		case i.Name.Span == 0 || i.Name.Resolution != n.Resolution || n.Hour < i.Name.Hour || n.Hour >= i.Name.Hour+timegrid.Hour(i.Name.Span) || i.Name.Generation == 0:
 			return fmt.Errorf("%s can not be compacted into %s", n.Key(), i.Name.Key())
 		case len(i.Keys) > 2*MaxObjects:
@@ -131,7 +133,7 @@ func (s *Block) validateCompaction() error {
 		}
 		for _, k := range i.Keys {
 			if o, err := layout.ParseRollupObject(k); err != nil || o.Hour != n.Hour {
-				return fmt.Errorf("key %q is not of the set's hour", k)
+				return fmt.Errorf("key %q is not of the block's hour", k)
 			}
 		}
 		return errors.Join(text("worker_id", i.WorkerID, MaxNameBytes), notNegative("compacted_at_unix_ns", i.CompactedAt))
@@ -142,6 +144,8 @@ func (s *Block) validateCompaction() error {
 		}
 		return nil
 	}
+	// A compaction covers no batches by itself: coverage stays with its sources, which late batches may supersede
+	// one by one.
 	if n.Span < 2 || n.Span > MaxSpan || len(s.Sources) == 0 || len(s.Sources) > MaxSources || s.Inputs.Batches() > 0 {
 		return fmt.Errorf("compaction of %d hours, %d sources, %d batches", n.Span, len(s.Sources), s.Inputs.Batches())
 	}
@@ -149,6 +153,8 @@ func (s *Block) validateCompaction() error {
 		switch {
 		case src.Resolution != n.Resolution || src.Span != 0 || src.Generation == 0:
 			return fmt.Errorf("source %s", src.Key())
+		// Sources are of this compaction's hours, and its own shard is the lowest: that makes its place in the
+		// order of keys unique.
 		case src.Hour < n.Hour || src.Hour >= n.Hour+timegrid.Hour(n.Span) || src.Shard < n.Shard || uint32(src.Shard) >= s.Shards:
 			return fmt.Errorf("source %s is outside of %s", src.Key(), n.Key())
 		case i > 0 && CompareSources(s.Sources[i-1], src) >= 0:
@@ -158,22 +164,23 @@ func (s *Block) validateCompaction() error {
 	return nil
 }
 
-// Compacted is the set with its rows in c, a committed compaction that has it as a source.
+// Compacted returns the block with its rows in c, a committed compaction that has it as a source.
 func (s *Block) Compacted(c Name, at int64, worker string) *Block {
 	next := *s
 	next.Objects = nil
-	next.Into = &Into{Name: c, CompactedAt: max(at, 0), WorkerID: worker}
-	if s.Into == nil {
-		next.Into.Keys = s.Keys()
+	next.Redirect = &Redirect{Name: c, CompactedAt: max(at, 0), WorkerID: worker}
+	// A block that already redirects keeps the keys that it once had, so that their removal can still be checked.
+	if s.Redirect == nil {
+		next.Redirect.Keys = s.Keys()
 	}
 	return &next
 }
 
-// Earlier reports whether i gives way to a compaction named n: rows move to longer spans,
-// or to a higher generation of the same compaction, so that no record ever points back. Of
-// two compactions of one span that begin with different shards neither gives way: whoever
-// made the other one may be gone, and it would be waited for for ever. It is true of nil.
-func (i *Into) Earlier(n Name) bool {
+// YieldsTo reports whether a redirect may be replaced by one to the compaction n. Rows move to longer spans, or to
+// a higher generation of the same compaction, so no record ever points back. Of two compactions of one span that
+// begin with different shards neither yields: the worker that made the other one may be gone, and waiting for it
+// would never end. It is true of nil.
+func (i *Redirect) YieldsTo(n Name) bool {
 	if i == nil || i.Name.Span != n.Span {
 		return i == nil || i.Name.Span < n.Span
 	}

@@ -55,7 +55,7 @@ func TestRecordsOfCompactions(t *testing.T) {
 		t.Errorf("removed: %q", r.Keys)
 	}
 	if compacted.Names(own.Objects[0].ChunkKey) {
-		t.Error("a compacted set names its old objects")
+		t.Error("a compacted block names its old objects")
 	}
 	const want = `"sources":[[0,2,1],[0,3,1],[1,2,2],[1,3,2]]}`
 	if got := string(compaction().Marshal()); !strings.HasSuffix(got, want) || !strings.HasPrefix(got, `{"schema":"lightmetrics.rollup_compaction.v1","authority_id":"a","shard":2,`) {
@@ -79,7 +79,7 @@ func TestBadRecordsOfCompactions(t *testing.T) {
 			s.Inputs, _ = NewInputs([]identity.Batch{{Agent: "a", Boot: "b", SeqStart: 0, SeqEnd: 9}})
 			s.Counts.Records, s.Counts.Published = 10, 10
 		},
-		"into another": func(s *Block) { s.Objects, s.Into = nil, &Into{Name: s.Name, WorkerID: "w"} },
+		"into another": func(s *Block) { s.Objects, s.Redirect = nil, &Redirect{Name: s.Name, WorkerID: "w"} },
 	} {
 		s := compaction()
 		if spoil(s); s.Validate() == nil {
@@ -87,10 +87,10 @@ func TestBadRecordsOfCompactions(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func(s *Block){
-		"into an hour":         func(s *Block) { s.Into.Name.Span = 0 },
-		"into another window":  func(s *Block) { s.Into.Name.Resolution = timegrid.OneHour },
-		"into hours elsewhere": func(s *Block) { s.Into.Name.Hour++ },
-		"foreign keys":         func(s *Block) { s.Into.Keys[0] = layout.RollupIndex(day0+1, identity.Digest{1}, 0) },
+		"into an hour":         func(s *Block) { s.Redirect.Name.Span = 0 },
+		"into another window":  func(s *Block) { s.Redirect.Name.Resolution = timegrid.OneHour },
+		"into hours elsewhere": func(s *Block) { s.Redirect.Name.Hour++ },
+		"foreign keys":         func(s *Block) { s.Redirect.Keys[0] = layout.RollupIndex(day0+1, identity.Digest{1}, 0) },
 		"objects too":          func(s *Block) { s.Objects = compaction().Objects },
 		"sources":              func(s *Block) { s.Sources = compaction().Sources },
 	} {
@@ -110,11 +110,11 @@ func TestEarlier(t *testing.T) {
 		from, to Name
 		want     bool
 	}{{n(2, 1), n(24, 1), true}, {n(2, 5), n(24, 1), true}, {n(24, 1), n(2, 9), false}, {n(2, 1), n(2, 2), true}, {n(2, 2), n(2, 2), false}} {
-		if got := (&Into{Name: c.from}).Earlier(c.to); got != c.want {
+		if got := (&Redirect{Name: c.from}).YieldsTo(c.to); got != c.want {
 			t.Errorf("%s to %s: %t", c.from.Key(), c.to.Key(), got)
 		}
 	}
-	if !(*Into)(nil).Earlier(n(2, 1)) {
+	if !(*Redirect)(nil).YieldsTo(n(2, 1)) {
 		t.Error("a set of its own does not move")
 	}
 }
@@ -127,7 +127,7 @@ func TestPieces(t *testing.T) {
 	add := func(h timegrid.Hour, id shard.ID, into *Block) {
 		s := &Block{Name: Name{Hour: day0 + h, Shard: id, Resolution: timegrid.Raw, Generation: 1}, Shards: 4}
 		if into != nil {
-			s.Into = &Into{Name: into.Name, Block: into}
+			s.Redirect = &Redirect{Name: into.Name, Block: into}
 		}
 		blocks = append(blocks, s)
 	}

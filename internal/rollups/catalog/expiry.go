@@ -13,16 +13,16 @@ import (
 // ExpiryKind is the kind of the record under layout.RollupExpiryKey.
 var ExpiryKind = record.Kind{Schema: "lightmetrics.rollup_expiry.v1", Title: "decision of retention", MaxBytes: 4 << 10, Exact: true}
 
-// Expiry is the decision of retention: up to which hour the rows of each resolution are over.
-// It is written before the first set of an hour is removed, and hours only ever join it.
-// So an hour expires for all shards at one moment, however long the removal of its sets
-// takes, and a set that a late batch makes of it afterwards does not bring it back.
+// Expiry is the decision of retention: up to which hour the rows of each resolution have expired. It is written
+// before the first block of an hour is removed, and hours only ever join it. So an hour expires for all shards at
+// one moment, however long the removal of its blocks takes, and a block that a late batch adds afterwards does not
+// bring the hour back.
 type Expiry struct {
 	AuthorityID string
-	// Through is the last hour that is over, by resolution; a resolution without one keeps all.
+	// Through is the last expired hour by resolution; a resolution that is missing keeps everything.
 	Through map[timegrid.Resolution]timegrid.Hour
-	// DecidedAt is when the last hour joined, by the worker's clock, Unix nanoseconds. It
-	// decides nothing.
+	// DecidedAt is when the last hour joined, by the worker's clock, in Unix nanoseconds. It is for people;
+	// nothing is decided by it.
 	DecidedAt int64
 	WorkerID  string
 }
@@ -34,7 +34,7 @@ type expiryJSON struct {
 	WorkerID    string            `json:"worker_id"`
 }
 
-// Covers reports whether the resolution's rows of the hour are over.
+// Covers reports whether the resolution's rows of the hour have expired.
 func (e Expiry) Covers(h timegrid.Hour, res timegrid.Resolution) bool {
 	through, ok := e.Through[res]
 	return ok && h <= through
@@ -42,7 +42,7 @@ func (e Expiry) Covers(h timegrid.Hour, res timegrid.Resolution) bool {
 
 // Marshal writes the canonical JSON. It does not validate.
 func (e Expiry) Marshal() []byte {
-	through := map[string]string{} // keys are written in order
+	through := map[string]string{} // encoding/json sorts keys, so the form is canonical
 	for res, h := range e.Through {
 		through[res.String()] = h.Start().Format(hourLayout)
 	}

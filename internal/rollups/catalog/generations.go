@@ -12,20 +12,20 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// Slot is a shard's hour at one resolution, or a compaction's place: what has generations. Name is that
-// of all of them, with Generation 0. Listed are the keys that a listing had, ascending by generation.
+// Slot is what has generations: a shard's hour at one resolution, or the place of a compaction. Name is their
+// common name, with Generation 0. Listed are the keys that a listing had, ascending by generation.
 type Slot struct {
 	Name   Name
 	Listed []Listed
 }
 
-// Listed is the key of one generation, and what the listing said of its object.
+// Listed is the key of one generation with what the listing said about its object.
 type Listed struct {
 	Name Name
 	Info objstore.Info
 }
 
-// Top is the highest generation that was listed, 0 for none: the next one is free.
+// Top is the highest generation that was listed, 0 for none; the next one is free.
 func (s Slot) Top() uint64 {
 	if n := len(s.Listed); n > 0 {
 		return s.Listed[n-1].Name.Generation
@@ -33,8 +33,8 @@ func (s Slot) Top() uint64 {
 	return 0
 }
 
-// Slots lists the manifests that o selects, slot by slot in key order; a slot is read when the listing is
-// behind it. Keys that are not of a generation are passed over. An error is the last that it yields.
+// Slots lists the manifests that o selects, slot by slot in key order. It yields a slot when the listing has moved
+// past it. Keys that are not manifests are skipped. An error is the last thing that it yields.
 func Slots(ctx context.Context, l objstore.Lister, o objstore.ListOptions) iter.Seq2[Slot, error] {
 	return func(yield func(Slot, error) bool) {
 		var at Slot
@@ -45,11 +45,12 @@ func Slots(ctx context.Context, l objstore.Lister, o objstore.ListOptions) iter.
 			}
 			n, err := layout.ParseBlockManifest(info.Key)
 			if err != nil {
-				continue
+				continue // a foreign key
 			}
 			of := n
 			of.Generation = 0
-			// The keys of a slot stand together, its generations in their order.
+			// Keys sort by slot first and by generation within it, so a change of the slot means that the previous
+			// one is complete.
 			if len(at.Listed) > 0 && at.Name != of {
 				if !yield(at, nil) {
 					return
@@ -65,43 +66,44 @@ func Slots(ctx context.Context, l objstore.Lister, o objstore.ListOptions) iter.
 	}
 }
 
-// Generation is what the key of one generation holds: a Record, or Err where it can't be had, which is
-// one of those that Doubtful reports.
+// Generation is what the key of one generation holds: a Record, or the Err why it could not be read, for which
+// Unreadable is true.
 type Generation struct {
 	Name   Name
 	Record Record
 	Err    error
 }
 
-// Committed reports whether the generation is known to have been committed: a Removed record stands only
-// where a committed set stood.
+// Committed reports whether the generation is known to have been committed: a Removed record only ever replaces a
+// committed block.
 func (g Generation) Committed() bool {
 	return g.Err == nil && (g.Record.Block != nil || g.Record.Removed != nil)
 }
 
-// Doubtful reports whether a record that was listed can't be had: it is damaged, of a newer release, or gone since.
-func Doubtful(err error) bool { return record.Opaque(err) || errors.Is(err, objstore.ErrNotFound) }
+// Unreadable reports whether err means that a listed record can't be used: it is damaged, of a newer release, or
+// was deleted since.
+func Unreadable(err error) bool { return record.Opaque(err) || errors.Is(err, objstore.ErrNotFound) }
 
-// State says which generation of a slot counts: the highest one that was ever committed. It hides those
-// below it, also when retention removed it, and aborted ones above it are nothing.
+// State says which generation of a slot counts: the highest one that was ever committed. It hides those below it,
+// also when retention removed it; aborted ones above it are ignored.
 //
-// A record that can't be had may be of a committed generation, so every one above the highest that is
-// known is in Doubt. What follows from doubt is for the caller to say: who answers queries takes Set and
-// reports the doubt, who repairs replaces damaged records, everybody else waits. Records below
+// A record that can't be read may be of a committed generation, so every one above the highest that is
+// known is listed in Unreadable. The caller decides what follows: a reader of samples takes Block and
+// reports a partial answer, a repair replaces damaged records, everybody else waits. Records below
 // Committed decide nothing, whatever they hold.
 type State struct {
-	// Top is the highest generation with a record of any kind, 0 for none. What is above it is undecided.
+	// Top is the highest generation with a record of any kind, 0 for none. Generations above it are undecided.
 	Top uint64
-	// Committed is the highest generation that is known to have been committed, 0 for none. Set is its
-	// record, or Removed is where the set is not there any more.
+	// Committed is the highest generation that is known to have been committed, 0 for none. Block is its record,
+	// or Removed is when the block was removed.
 	Committed uint64
 	Block     *Block
 	Removed   *Removed
-	// Doubt are generations above Committed whose records can't be had, descending.
-	Doubt []Generation
+	// Unreadable are generations above Committed whose records can't be read, descending.
+	Unreadable []Generation
 }
 
-// Fold says which of the generations of one slot counts. They may come in any order, each once.
+// Fold says which of the generations of one slot counts. They come in any order, each once.
 func Fold(of []Generation) State {
 	var s State
 	for _, g := range slices.SortedFunc(slices.Values(of), func(a, b Generation) int { return cmp.Compare(b.Name.Generation, a.Name.Generation) }) {
@@ -112,23 +114,23 @@ func Fold(of []Generation) State {
 	return s
 }
 
-// add takes the next lower generation, and reports whether those below it matter.
+// add takes the next lower generation, and reports whether lower ones still matter.
 func (s *State) add(g Generation) bool {
 	s.Top = max(s.Top, g.Name.Generation)
 	switch {
 	case g.Err != nil:
-		s.Doubt = append(s.Doubt, g)
+		s.Unreadable = append(s.Unreadable, g)
 	case g.Committed():
 		s.Committed, s.Block, s.Removed = g.Name.Generation, g.Record.Block, g.Record.Removed
 	}
 	return s.Committed == 0
 }
 
-// Expired reports whether retention removed the set that counts.
+// Expired reports whether retention removed the block that counts.
 func (s *State) Expired() bool { return s.Removed != nil && s.Removed.SupersededBy == 0 }
 
-// Missing is the generation that replaced the highest one that is known to have been committed, where it
-// is not listed; else 0. The listing is older than the record, or the record of that generation is lost.
+// Missing is the generation that replaced the highest known committed one but was not listed, else 0: the listing
+// is older than the record, or the record of that generation was lost.
 func (s *State) Missing() uint64 {
 	if s.Removed != nil && s.Removed.SupersededBy > s.Top {
 		return s.Removed.SupersededBy

@@ -56,7 +56,7 @@ func generations(kinds string) []Generation {
 func describe(s State) string {
 	d := fmt.Sprintf("top %d committed %d", s.Top, s.Committed)
 	if s.Block != nil {
-		d += fmt.Sprintf(" set %d", s.Block.Name.Generation)
+		d += fmt.Sprintf(" block %d", s.Block.Name.Generation)
 	}
 	if s.Removed != nil {
 		d += fmt.Sprintf(" removed %d", s.Removed.Name.Generation)
@@ -67,7 +67,7 @@ func describe(s State) string {
 	if by := s.Missing(); by > 0 {
 		d += fmt.Sprintf(" missing %d", by)
 	}
-	for _, g := range s.Doubt {
+	for _, g := range s.Unreadable {
 		d += fmt.Sprintf(" doubt %d", g.Name.Generation)
 	}
 	return d
@@ -76,17 +76,17 @@ func describe(s State) string {
 func TestWhichGenerationCounts(t *testing.T) {
 	for kinds, want := range map[string]string{
 		"":  "top 0 committed 0",
-		"s": "top 1 committed 1 set 1", "a": "top 1 committed 0", "x": "top 1 committed 1 removed 1 expired", "r": "top 1 committed 1 removed 1 missing 2",
+		"s": "top 1 committed 1 block 1", "a": "top 1 committed 0", "x": "top 1 committed 1 removed 1 expired", "r": "top 1 committed 1 removed 1 missing 2",
 		"c": "top 1 committed 0 doubt 1", "n": "top 1 committed 0 doubt 1", "g": "top 1 committed 0 doubt 1",
 		// The highest one that was committed, and nothing below it.
-		"ss": "top 2 committed 2 set 2", "rs": "top 2 committed 2 set 2", "cs": "top 2 committed 2 set 2", "ns": "top 2 committed 2 set 2", "gs": "top 2 committed 2 set 2",
-		"as": "top 2 committed 2 set 2", "xs": "top 2 committed 2 set 2", "sx": "top 2 committed 2 removed 2 expired", "rx": "top 2 committed 2 removed 2 expired",
+		"ss": "top 2 committed 2 block 2", "rs": "top 2 committed 2 block 2", "cs": "top 2 committed 2 block 2", "ns": "top 2 committed 2 block 2", "gs": "top 2 committed 2 block 2",
+		"as": "top 2 committed 2 block 2", "xs": "top 2 committed 2 block 2", "sx": "top 2 committed 2 removed 2 expired", "rx": "top 2 committed 2 removed 2 expired",
 		"sr": "top 2 committed 2 removed 2 missing 3",
 		// Aborted ones above it are nothing.
-		"sa": "top 2 committed 1 set 1", "saa": "top 3 committed 1 set 1", "xa": "top 2 committed 1 removed 1 expired", "aa": "top 2 committed 0", "aca": "top 3 committed 0 doubt 2",
+		"sa": "top 2 committed 1 block 1", "saa": "top 3 committed 1 block 1", "xa": "top 2 committed 1 removed 1 expired", "aa": "top 2 committed 0", "aca": "top 3 committed 0 doubt 2",
 		// Where nobody can tell.
-		"sc": "top 2 committed 1 set 1 doubt 2", "sn": "top 2 committed 1 set 1 doubt 2", "sg": "top 2 committed 1 set 1 doubt 2",
-		"scan": "top 4 committed 1 set 1 doubt 4 doubt 2", "csc": "top 3 committed 2 set 2 doubt 3", "xc": "top 2 committed 1 removed 1 expired doubt 2",
+		"sc": "top 2 committed 1 block 1 doubt 2", "sn": "top 2 committed 1 block 1 doubt 2", "sg": "top 2 committed 1 block 1 doubt 2",
+		"scan": "top 4 committed 1 block 1 doubt 4 doubt 2", "csc": "top 3 committed 2 block 2 doubt 3", "xc": "top 2 committed 1 removed 1 expired doubt 2",
 		// What replaced the first is listed, and can't be read.
 		"rc": "top 2 committed 1 removed 1 doubt 2", "rg": "top 2 committed 1 removed 1 doubt 2",
 	} {
@@ -96,7 +96,7 @@ func TestWhichGenerationCounts(t *testing.T) {
 	}
 }
 
-// What replaced a set is missed whatever stands between the two.
+// What replaced a block is missed whatever stands between the two.
 func TestMissingAboveAborted(t *testing.T) {
 	of := generations("xa")
 	of[0].Record.Removed.SupersededBy = 3
@@ -120,7 +120,7 @@ func reference(kinds string) string {
 	d := fmt.Sprintf("top %d committed %d", len(kinds), committed)
 	switch {
 	case kind == isSet:
-		d += fmt.Sprintf(" set %d", committed)
+		d += fmt.Sprintf(" block %d", committed)
 	case kind != 0:
 		d += fmt.Sprintf(" removed %d", committed)
 	}
@@ -184,7 +184,7 @@ func TestReaderReadsDownToWhatCounts(t *testing.T) {
 	for i, want := range [][]uint64{{5, 4, 3}, {4}} {
 		s.read = nil
 		st, err := r.State(t.Context(), of)
-		if err != nil || describe(st) != "top 5 committed 3 set 3 doubt 4" || !slices.Equal(s.read, want) {
+		if err != nil || describe(st) != "top 5 committed 3 block 3 doubt 4" || !slices.Equal(s.read, want) {
 			t.Errorf("%d: %s, %v, read %d", i, describe(st), err, s.read)
 		}
 	}
@@ -231,7 +231,7 @@ func TestReaderIsBounded(t *testing.T) {
 	}
 }
 
-// A set whose compaction can't be had is in doubt, and is read again; one that was found is read once.
+// A block whose compaction can't be had is in doubt, and is read again; one that was found is read once.
 func TestReaderFollowsCompactions(t *testing.T) {
 	s := fault.New(mem.New(nil), 1)
 	get := func(ctx context.Context, key string) (Record, objstore.Info, error) {
@@ -252,13 +252,13 @@ func TestReaderFollowsCompactions(t *testing.T) {
 		t.Fatal("nothing is listed")
 		return Slot{}
 	}
-	if st, err := r.State(t.Context(), list()); err != nil || st.Committed != 0 || len(st.Doubt) != 1 || !errors.Is(st.Doubt[0].Err, objstore.ErrNotFound) {
+	if st, err := r.State(t.Context(), list()); err != nil || st.Committed != 0 || len(st.Unreadable) != 1 || !errors.Is(st.Unreadable[0].Err, objstore.ErrNotFound) {
 		t.Fatalf("%s, %v", describe(st), err)
 	}
 	put(t, s, Record{Block: compaction()})
 	for range 2 {
 		st, err := r.State(t.Context(), list())
-		if err != nil || st.Block == nil || st.Block.Into.Block == nil || st.Block.Into.Block.Name != compaction().Name || st.Block.Inputs.Batches() != 0 {
+		if err != nil || st.Block == nil || st.Block.Redirect.Block == nil || st.Block.Redirect.Block.Name != compaction().Name || st.Block.Inputs.Batches() != 0 {
 			t.Fatalf("%s, %v", describe(st), err)
 		}
 	}

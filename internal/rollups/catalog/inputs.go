@@ -15,17 +15,16 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// MaxInputBatches bounds the batches of one input set.
+// MaxInputBatches bounds the batches of one Inputs.
 const MaxInputBatches = 10_000_000
 
-// Run is Batches batches of one boot, of Records records each, one behind the other from
-// the sequence number Start: agents send batches of equal size, and a run costs the same
-// however long it is.
+// Run is Batches batches of one boot with Records records each, one after the other from the sequence number
+// Start. Agents send batches of equal size, so a run costs the same however long it is.
 type Run struct {
 	Start, Records, Batches uint64
 }
 
-// first and last batch of the run, as closed ranges.
+// first returns the first batch of the run as a closed range, and last its last.
 func (r Run) first() span { return span{r.Start, r.Start + (r.Records - 1)} }
 
 func (r Run) last() span {
@@ -48,16 +47,15 @@ type BootInputs struct {
 
 func (b BootInputs) boot() identity.Boot { return identity.Boot{Agent: b.Agent, Boot: b.Boot} }
 
-// Inputs is an exact set of accepted batches: their identities, and no merging of what
-// only touches or overlaps. The zero value is empty.
+// Inputs is an exact set of accepted batches. It keeps their identities: ranges that touch or overlap are never
+// merged, since a batch counts only as the whole that was accepted. The zero value is empty.
 type Inputs struct {
 	boots   []BootInputs
 	batches uint64
 	records uint64
 }
 
-// NewInputs makes the set of ids; their order and repetitions make no difference.
-// Invalid identities are an error.
+// NewInputs returns the set of ids; order and repetitions don't matter. An invalid identity is an error.
 func NewInputs(ids []identity.Batch) (Inputs, error) {
 	ids = slices.Clone(ids)
 	slices.SortFunc(ids, identity.Batch.Compare)
@@ -88,13 +86,14 @@ func (in *Inputs) add(id identity.Batch) {
 	b.Runs = append(b.Runs, Run{id.SeqStart, id.Count(), 1})
 }
 
-// follows reports whether a batch of count records from start would go on the run.
+// follows reports whether a batch of count records from start continues the run.
 func follows(r Run, start, count uint64) bool {
 	end := r.last().end
 	return r.Records == count && end+1 == start && start != 0
 }
 
-// check sums up, and refuses what NewInputs would not have written.
+// check computes the sums, and refuses everything that NewInputs would not have written, so that equal sets have
+// equal bytes and one digest.
 func (in *Inputs) check() error {
 	in.batches, in.records = 0, 0
 	for i, b := range in.boots {
@@ -137,7 +136,7 @@ func (in *Inputs) sum(r Run) error {
 	return nil
 }
 
-// Batches of the set.
+// Batches is the number of batches.
 func (in Inputs) Batches() uint64 { return in.batches }
 
 // Records is the sum of the batches' record counts.
@@ -176,13 +175,16 @@ func (in Inputs) Covers(id identity.Batch) bool {
 	if k == 0 {
 		return false
 	}
-	r := runs[k-1] // the only one that can hold it: runs are in the order of their batches
+	// off can't be negative, as runs are sorted; a batch belongs to the run when it begins on a multiple of the
+	// run's batch size.
+	r := runs[k-1] // the only candidate: runs are in the order of their batches
 	off := id.SeqStart - r.Start
 	return id.Count() == r.Records && off%r.Records == 0 && off/r.Records < r.Batches
 }
 
 // Contains reports whether every batch of o is in the set.
 func (in Inputs) Contains(o Inputs) bool {
+	// The counts decide most calls without a walk over batches.
 	if o.batches > in.batches {
 		return false
 	}
@@ -194,7 +196,7 @@ func (in Inputs) Contains(o Inputs) bool {
 	return true
 }
 
-// Digest of the set: SHA-256 of its canonical JSON.
+// Digest is the SHA-256 of the canonical JSON.
 func (in Inputs) Digest() identity.Digest { return identity.Sum(record.JSON(in)) }
 
 // MarshalJSON writes the canonical form: an array of boots with their runs.
@@ -228,7 +230,7 @@ func (r Run) append(b []byte) []byte {
 	return append(b, ']')
 }
 
-// UnmarshalJSON reads what MarshalJSON writes, and nothing else in the runs.
+// UnmarshalJSON reads exactly what MarshalJSON writes.
 func (in *Inputs) UnmarshalJSON(b []byte) error {
 	var boots []struct {
 		Agent string          `json:"agent_id"`
@@ -255,7 +257,8 @@ func (in *Inputs) UnmarshalJSON(b []byte) error {
 
 var errRuns = errors.New("inputs: runs are not an array of three numbers each")
 
-// parseRuns reads [[start,records,batches],…] without white space: there can be many.
+// parseRuns reads [[start,records,batches],…] without white space. It is written by hand because an hour can have
+// a hundred thousand runs.
 func parseRuns(b []byte) ([]Run, error) {
 	if len(b) < 2 || b[0] != '[' || b[len(b)-1] != ']' {
 		return nil, errRuns

@@ -8,19 +8,19 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Piece is a part of an answer: the rows of a set's objects that count. Rows of a
-// compaction count for those of its sources that are the highest committed generation
-// of their shard's hour; all others are masked.
+// Piece is a part of an answer: the rows of a block's objects that count. Rows of a compaction count only for
+// those of its sources that still are the highest committed generation of their shard's hour; all others are
+// masked.
 type Piece struct {
-	// Set whose objects hold the rows.
+	// Block is whose objects hold the rows.
 	Block *Block
 	// From and To are the hours whose rows count, both included.
 	From, To timegrid.Hour
-	// Shards whose rows count, ascending; nil is all that are there.
+	// Shards whose rows count, ascending; nil means all that are there.
 	Shards []shard.ID
 }
 
-// Holds reports whether rows of the agent count.
+// Holds reports whether the agent's rows count.
 func (p *Piece) Holds(agent string) bool {
 	if p.Shards == nil {
 		return true
@@ -29,20 +29,22 @@ func (p *Piece) Holds(agent string) bool {
 	return ok
 }
 
-// Pieces gives what has the rows of sets, which are highest committed generations of one
-// resolution: each row once. They are in the order of hours, then shards.
+// Pieces returns the objects that hold the rows of blocks, which are the highest committed generations of one
+// resolution. Each row is in one piece. Pieces are sorted by hour, then by shard.
 func Pieces(blocks []*Block) []Piece {
 	out := make([]Piece, 0, len(blocks))
 	moved := map[string][]*Block{} // by the compaction's key
 	for _, s := range blocks {
 		switch {
-		case s.Into == nil:
+		case s.Redirect == nil:
 			out = append(out, Piece{Block: s, From: s.Name.Hour, To: s.Name.Hour})
-		case s.Into.Block != nil:
-			k := s.Into.Name.Key()
+		// A redirect whose compaction was not read is left out here; the catalog has reported it as a problem.
+		case s.Redirect.Block != nil:
+			k := s.Redirect.Name.Key()
 			moved[k] = append(moved[k], s)
 		}
 	}
+	// The order of a map does not matter, as the pieces are sorted below.
 	for _, of := range moved {
 		out = append(out, piecesOf(of)...)
 	}
@@ -59,7 +61,7 @@ func (p *Piece) first() shard.ID {
 	return p.Block.Name.Shard
 }
 
-// piecesOf cuts the sources of one compaction into stretches of hours with equal shards.
+// piecesOf cuts the sources of one compaction into runs of hours that have the same shards.
 func piecesOf(of []*Block) []Piece {
 	byHour := map[timegrid.Hour][]shard.ID{}
 	for _, s := range of {
@@ -77,7 +79,7 @@ func piecesOf(of []*Block) []Piece {
 			out[n-1].To = h
 			continue
 		}
-		out = append(out, Piece{Block: of[0].Into.Block, From: h, To: h, Shards: byHour[h]})
+		out = append(out, Piece{Block: of[0].Redirect.Block, From: h, To: h, Shards: byHour[h]})
 	}
 	return out
 }

@@ -8,24 +8,24 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 )
 
-// maxCompactions bounds the compactions that a Reader remembers; it reads one again that it forgot.
+// maxCompactions bounds the compactions that a Reader caches; it reads a dropped one again.
 const maxCompactions = 1000
 
-// ReaderConfig says what a Reader makes of records. Read is required.
+// ReaderConfig says how a Reader gets and keeps records. Read is required.
 type ReaderConfig struct {
 	// Read gets a record from the store, as the function Read does.
 	Read func(ctx context.Context, key string) (Record, objstore.Info, error)
-	// Trim drops what the caller has no use for of a set that was read, before it is remembered. It may be nil.
+	// Trim drops the fields of a block that the caller has no use for, before it is cached. It may be nil.
 	Trim func(*Block)
-	// Follow reads the compactions that sets point at, for Into.Set. A set whose compaction can't be had
-	// counts as one that can't be had itself.
+	// Follow reads the compactions that blocks redirect to, into Redirect.Block. A block whose compaction can't be
+	// read counts as unreadable itself.
 	Follow bool
-	// Limit of the objects and records that are remembered, about; 0 remembers nothing.
+	// Limit of the cached objects and records, approximately; 0 caches nothing.
 	Limit int64
 }
 
-// Reader reads the records of generations. It remembers them by key and ETag, so that a listing tells
-// which have to be read again. It is safe for concurrent use; what it gives must not be changed.
+// Reader reads the records of generations and caches them by key and ETag, so that a listing tells which have to
+// be read again. It is safe for concurrent use; what it returns must not be changed.
 type Reader struct {
 	cfg         ReaderConfig
 	known       *lru.Cache[string, known]
@@ -38,7 +38,7 @@ type known struct {
 	record Record
 }
 
-// weight is about what a record takes: its objects' keys are the most of it.
+// weight approximates the memory of a record: the keys of its objects are most of it.
 func (k known) weight() int64 {
 	n := 1
 	if k.record.Block != nil {
@@ -50,13 +50,13 @@ func (k known) weight() int64 {
 	return int64(n)
 }
 
-// NewReader makes one that remembers nothing yet; it makes no request.
+// NewReader makes an empty Reader; it makes no request.
 func NewReader(c ReaderConfig) *Reader {
 	return &Reader{c, lru.New[string, known](c.Limit), lru.New[string, *Block](maxCompactions)}
 }
 
-// State reads a slot from its highest generation down to the one that counts. An error is a store that
-// could not be asked; what was read until then is remembered.
+// State reads a slot from its highest generation down to the one that counts. An error means that the store could
+// not be asked; what was read until then is cached.
 func (r *Reader) State(ctx context.Context, of Slot) (State, error) {
 	var s State
 	for _, l := range slices.Backward(of.Listed) {
@@ -68,6 +68,7 @@ func (r *Reader) State(ctx context.Context, of Slot) (State, error) {
 			break
 		}
 	}
+	// The walk stops early, so the listing tells the highest generation.
 	s.Top = of.Top()
 	return s, nil
 }
@@ -85,9 +86,11 @@ func (r *Reader) All(ctx context.Context, of Slot) ([]Generation, error) {
 	return out, nil
 }
 
-// Generation reads one. A record that can't be had is its Err; an error is a store that could not be asked.
+// Generation reads one record. If it can't be used, Generation.Err says why; an error means that the store could
+// not be asked.
 func (r *Reader) Generation(ctx context.Context, l Listed) (Generation, error) {
 	g := Generation{Name: l.Name}
+	// Some stores give no ETag; then nothing proves that the record is unchanged.
 	if k, ok := r.known.Get(l.Info.Key); ok && k.etag != "" && k.etag == l.Info.ETag {
 		g.Record = k.record
 		return g, nil
@@ -96,7 +99,7 @@ func (r *Reader) Generation(ctx context.Context, l Listed) (Generation, error) {
 	if err == nil && rec.Block != nil {
 		err = r.prepare(ctx, rec.Block)
 	}
-	if Doubtful(err) {
+	if Unreadable(err) {
 		g.Err = err
 		return g, nil
 	}
@@ -104,18 +107,19 @@ func (r *Reader) Generation(ctx context.Context, l Listed) (Generation, error) {
 		return g, err
 	}
 	g.Record = rec
+	// The ETag is that of the read, not of the listing: the record may have been replaced in between.
 	k := known{l.Name, info.ETag, rec}
 	r.known.Put(l.Info.Key, k, k.weight())
 	return g, nil
 }
 
 func (r *Reader) prepare(ctx context.Context, s *Block) error {
-	if r.cfg.Follow && s.Into != nil {
-		c, err := r.Compaction(ctx, s.Into.Name)
+	if r.cfg.Follow && s.Redirect != nil {
+		c, err := r.Compaction(ctx, s.Redirect.Name)
 		if err != nil {
 			return err
 		}
-		s.Into.Block = c
+		s.Redirect.Block = c
 	}
 	if r.cfg.Trim != nil {
 		r.cfg.Trim(s)
@@ -123,7 +127,8 @@ func (r *Reader) prepare(ctx context.Context, s *Block) error {
 	return nil
 }
 
-// Compaction reads the compaction that a set points at. While one does, its record never changes.
+// Compaction reads the compaction that a block redirects to. Its record can't change while a block does, so it is
+// cached without its ETag.
 func (r *Reader) Compaction(ctx context.Context, n Name) (*Block, error) {
 	key := n.Key()
 	if c, ok := r.compactions.Get(key); ok {
@@ -140,10 +145,10 @@ func (r *Reader) Compaction(ctx context.Context, n Name) (*Block, error) {
 	return rec.Block, nil
 }
 
-// Forget forgets a generation's record.
+// Forget drops a generation's record from the cache.
 func (r *Reader) Forget(n Name) { r.known.Remove(n.Key()) }
 
-// Keep forgets the records of all other generations than those that keep reports.
+// Keep drops the records of all generations for which keep is false.
 func (r *Reader) Keep(keep func(Name) bool) {
 	for _, k := range r.known.Values() {
 		if !keep(k.name) {

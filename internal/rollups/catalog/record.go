@@ -1,9 +1,9 @@
-// Package catalog has the records of published rollup sets and the view of which of them
-// count: per shard, hour and resolution the highest committed generation. The core is pure;
-// Catalog reads it from a store. docs/format/blocks.md has the JSON.
+// Package catalog has the records of blocks and the view of which of them count: per shard, hour and
+// resolution the highest committed generation. The codec is pure; Catalog reads records from a store.
+// docs/format/blocks.md has the JSON.
 //
-// What a manifest's key holds decides its generation for good: nothing yet, a committed
-// Set, an Aborted record, or the Removed record that a superseded set turns into.
+// What a manifest's key holds decides its generation for good: nothing yet, a committed Block, an
+// Aborted record, or the Removed record that replaces the manifest of a superseded or expired block.
 package catalog
 
 import (
@@ -21,15 +21,15 @@ import (
 
 // Kinds of the records.
 var (
-	BlockKind   = record.Kind{Schema: "lightmetrics.rollup_set.v1", Title: "block", MaxBytes: MaxRecordBytes}
-	AbortedKind = record.Kind{Schema: "lightmetrics.rollup_set_aborted.v1", Title: "aborted set", MaxBytes: MaxRecordBytes}
-	RemovedKind = record.Kind{Schema: "lightmetrics.rollup_set_removed.v1", Title: "removed set", MaxBytes: MaxRecordBytes}
-	// CompactionKind is of sets with Name.Span, CompactedKind of those with Into.
+	BlockKind   = record.Kind{Schema: "lightmetrics.rollup_block.v1", Title: "block", MaxBytes: MaxRecordBytes}
+	AbortedKind = record.Kind{Schema: "lightmetrics.rollup_block_aborted.v1", Title: "aborted block", MaxBytes: MaxRecordBytes}
+	RemovedKind = record.Kind{Schema: "lightmetrics.rollup_block_removed.v1", Title: "removed block", MaxBytes: MaxRecordBytes}
+	// CompactionKind is of blocks with Name.Span, CompactedKind of blocks with a Redirect.
 	CompactionKind = record.Kind{Schema: "lightmetrics.rollup_compaction.v1", Title: "compaction", MaxBytes: MaxRecordBytes}
-	CompactedKind  = record.Kind{Schema: "lightmetrics.rollup_set_compacted.v1", Title: "compacted set", MaxBytes: MaxRecordBytes}
+	CompactedKind  = record.Kind{Schema: "lightmetrics.rollup_block_compacted.v1", Title: "compacted block", MaxBytes: MaxRecordBytes}
 )
 
-// Bounds of records. A reader refuses longer ones unread.
+// Bounds of records. A longer record is refused before it is read.
 const (
 	MaxRecordBytes = 16 << 20
 	MaxObjects     = 20_000
@@ -38,7 +38,7 @@ const (
 	MaxTxnBytes    = 256
 )
 
-// Name of a generation of a shard's hour in a resolution.
+// Name names a generation of a shard's hour at a resolution.
 type Name = layout.BlockName
 
 // Object is one chunk and its index.
@@ -59,7 +59,7 @@ type Object struct {
 	MaxTime int64 `json:"max_time_unix_ns"`
 }
 
-// Counts of a set. Records of the inputs = Published + OtherHours + Overlapped + Duplicates.
+// Counts of a block. Records of the inputs = Published + OtherHours + Overlapped + Duplicates.
 type Counts struct {
 	Records    uint64 `json:"records"`
 	Published  uint64 `json:"published"`
@@ -77,13 +77,13 @@ func (c Counts) Conserved() bool {
 		c.Published+c.OtherHours+c.Overlapped+c.Duplicates == c.Records
 }
 
-// Set is a committed, block: the manifest.
+// Block is the manifest of a committed block.
 type Block struct {
 	AuthorityID string
 	Name        Name
 	// Shards is the deployment's number of shards.
 	Shards uint32
-	// Fence of the shard's ownership under which the set was made.
+	// Fence of the shard's owner when the block was made.
 	Fence         uint64
 	TransactionID string
 	PlanKey       string
@@ -96,11 +96,11 @@ type Block struct {
 	CreatedAt int64
 	WorkerID  string
 	Inputs    Inputs
-	// Sources of a compaction, whose rows it has: sets of single hours, in the order of
-	// hours and shards. It has no inputs, and of the counts only Series and Samples.
+	// Sources of a compaction, whose rows it has: blocks of single hours, sorted by hour and shard. A compaction
+	// has no inputs, and of the counts only Series and Samples.
 	Sources []Name
-	// Into is where the rows of a set went that has no objects any more; nil otherwise.
-	Into *Into
+	// Redirect is where the rows of a block without objects went; nil otherwise.
+	Redirect *Redirect
 }
 
 // Aborted says that this generation can never be committed.
@@ -112,7 +112,7 @@ type Aborted struct {
 	WorkerID    string
 }
 
-// Removed is what a set turns into before its objects are deleted.
+// Removed replaces a block's manifest before its objects are deleted.
 type Removed struct {
 	AuthorityID   string
 	Name          Name
@@ -122,18 +122,18 @@ type Removed struct {
 	SupersededBy uint64
 	RemovedAt    int64 // Unix nanoseconds
 	WorkerID     string
-	// Keys of the objects that the set named.
+	// Keys of the objects that the block named.
 	Keys []string
 }
 
-// Record is what a manifest's key holds: exactly one of the three.
+// Record is what a manifest's key holds: exactly one of the three is not nil.
 type Record struct {
 	Block   *Block
 	Aborted *Aborted
 	Removed *Removed
 }
 
-// hourLayout of the hour's start in records.
+// hourLayout is how records write the start of an hour.
 const hourLayout = "2006-01-02T15"
 
 // head has the fields that all records start with.
@@ -165,7 +165,8 @@ func (h head) name() (Name, error) {
 	return Name{Hour: timegrid.HourStarting(t), Shard: shard.ID(h.Shard), Resolution: res, Generation: h.Generation, Span: h.Span}, text("authority_id", h.AuthorityID, MaxNameBytes)
 }
 
-// is refuses a record of another generation than n.
+// is refuses a record that is of another generation than n: a record that was copied to another key must not count
+// there.
 func (h *head) is(n Name) error {
 	name, err := h.name()
 	if err == nil && name != n {
@@ -189,7 +190,7 @@ type blockJSON struct {
 	WorkerID      string          `json:"worker_id"`
 	Inputs        Inputs          `json:"inputs"`
 	Sources       []sourceJSON    `json:"sources,omitempty"`
-	Into          *intoJSON       `json:"into,omitempty"`
+	Redirect      *redirectJSON   `json:"into,omitempty"`
 }
 
 type abortedJSON struct {
@@ -218,7 +219,7 @@ func (s *Block) Marshal() []byte {
 	return s.kind().Marshal(blockJSON{
 		newHead(s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
 		s.Inputs.Digest(), s.Counts, objects, s.Supersedes, s.CreatedAt, s.WorkerID, s.Inputs,
-		s.sourcesJSON(), s.Into.json(),
+		s.sourcesJSON(), s.Redirect.json(),
 	})
 }
 
@@ -274,10 +275,11 @@ func parseRecord(key string, b []byte, kind record.Kind) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
+	// Marshalling again and comparing refuses every second spelling of the same record.
 	return r, kind.Verify(b, r.Marshal(), form)
 }
 
-// Marshal writes the canonical JSON of the one that is there.
+// Marshal writes the canonical JSON of the record that is set.
 func (r Record) Marshal() []byte {
 	switch {
 	case r.Block != nil:
@@ -301,7 +303,7 @@ func parseBlock(n Name, b []byte, kind record.Kind, j *blockJSON) (*Block, error
 	if s.Sources, err = parseSources(n, j.Sources); err != nil {
 		return nil, err
 	}
-	if s.Into, err = parseInto(j.Into); err != nil {
+	if s.Redirect, err = parseRedirect(j.Redirect); err != nil {
 		return nil, err
 	}
 	return s, s.Validate()
@@ -320,6 +322,7 @@ func parseRemoved(n Name, b []byte, j *removedJSON) (*Removed, error) {
 		return nil, err
 	}
 	r := &Removed{j.AuthorityID, n, j.TransactionID, j.Fence, j.SupersededBy, j.RemovedAt, j.WorkerID, j.Keys}
+	// A generation can only be superseded by a higher one; else a slot could hide all of its generations.
 	if len(r.Keys) > 2*MaxObjects || r.SupersededBy != 0 && r.SupersededBy <= n.Generation {
 		return nil, fmt.Errorf("%d keys, superseded by generation %d", len(r.Keys), r.SupersededBy)
 	}
@@ -335,6 +338,7 @@ func parseRemoved(n Name, b []byte, j *removedJSON) (*Removed, error) {
 	return r, errors.Join(text("worker_id", r.WorkerID, MaxNameBytes), text("transaction_id", r.TransactionID, MaxTxnBytes), notNegative("removed_at_unix_ns", r.RemovedAt))
 }
 
+// text refuses a string that is empty, longer than limit bytes or not UTF-8.
 func text(name, s string, limit int) error {
 	if s == "" || len(s) > limit || !utf8.ValidString(s) {
 		return fmt.Errorf("%s is not 1 to %d bytes of UTF-8", name, limit)

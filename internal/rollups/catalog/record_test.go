@@ -44,7 +44,7 @@ func golden() map[string]Record {
 	empty := testSet(0, timegrid.Raw, 1, 0)
 	empty.Objects, empty.Counts = nil, Counts{}
 	return map[string]Record{
-		"set": {Block: block}, "empty": {Block: empty}, "removed": {Removed: block.Remove(3, 1795237506000000008, "worker 2")},
+		"block": {Block: block}, "empty": {Block: empty}, "removed": {Removed: block.Remove(3, 1795237506000000008, "worker 2")},
 		"aborted": {Aborted: &Aborted{AuthorityID: "authority-1", Name: block.Name, Reason: "collected", AbortedAt: 9, WorkerID: "worker 2"}},
 	}
 }
@@ -84,7 +84,7 @@ func TestGoldenRecords(t *testing.T) {
 
 // Every change of a record's bytes makes it another record or none.
 func TestParserRefuses(t *testing.T) {
-	r := golden()["set"]
+	r := golden()["block"]
 	key, b := r.key(), string(r.Marshal())
 	refused := func(what, key, text string) {
 		t.Helper()
@@ -99,7 +99,7 @@ func TestParserRefuses(t *testing.T) {
 	for what, edit := range map[string][2]string{
 		"white space": {`{"schema"`, `{ "schema"`}, "a field more": {`"fence"`, `"x":1,"fence"`}, "a field twice": {`"shards":4,`, `"shards":4,"shards":4,`},
 		"upper-case name": {`"fence"`, `"Fence"`}, "number as text": {`"shards":4`, `"shards":"4"`}, "fraction": {`"shards":4`, `"shards":4.0`},
-		"needless escape": {`"collected"`, `"collecte\u0064"`}, "other schema": {`rollup_set.v1`, `rollup_sets.v1`}, "shards": {`"shards":4`, `"shards":3`},
+		"needless escape": {`"collected"`, `"collecte\u0064"`}, "other schema": {`rollup_block.v1`, `rollup_blocks.v1`}, "shards": {`"shards":4`, `"shards":3`},
 		"records": {`"records":21`, `"records":22`}, "published": {`"published":21`, `"published":20`}, "samples": {`"samples":20},`, `"samples":21},`},
 		"digest of inputs": {`"inputs_sha256":"`, `"inputs_sha256":"0`}, "inputs": {`[[0,10,2]]`, `[[0,10,1],[10,10,1]]`}, "supersedes": {`"supersedes":1`, `"supersedes":2`},
 		"footer": {`"footer_offset":3`, `"footer_offset":5`}, "chunk of another window": {`window=1m`, `window=5m`}, "plan of another generation": {`0000000002.json"`, `0000000001.json"`},

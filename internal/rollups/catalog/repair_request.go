@@ -10,23 +10,23 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// OrderKind is the kind of orders.
-var RepairRequestKind = record.Kind{Schema: "lightmetrics.rollup_repair_request.v1", Title: "order", MaxBytes: 1 << 20, Exact: true}
+// RepairRequestKind is the kind of repair requests.
+var RepairRequestKind = record.Kind{Schema: "lightmetrics.rollup_repair_request.v1", Title: "repair request", MaxBytes: 1 << 20, Exact: true}
 
-// maxDamaged bounds an order's list of damaged records.
+// maxDamaged bounds a request's list of damaged records.
 const maxDamaged = 1000
 
-// Order is an operator's word that a shard's hour is to be made anew: its owner publishes
-// a generation above Above in every resolution, from frames, and then deletes the order.
+// RepairRequest asks the owner of a shard to rebuild an hour: it publishes a generation above Above in every
+// resolution, from the accepted frames, and then deletes the request.
 type RepairRequest struct {
 	AuthorityID string
 	Shard       shard.ID
 	Hour        timegrid.Hour
-	// Above is the highest generation that was decided in any resolution when it was ordered.
+	// Above is the highest generation that was decided in any resolution when the request was made.
 	Above uint64
-	// Damaged are keys of records that can't be read, and that may be replaced unread.
+	// Damaged are keys of records that can't be read, and that the rebuild may supersede without having read them.
 	Damaged []string
-	// Reason in few words, for people; By names who ordered.
+	// Reason is a short text for operators; By names who asked.
 	Reason string
 	By     string
 	// RequestedAt in Unix nanoseconds.
@@ -44,10 +44,10 @@ type repairRequestJSON struct {
 	RequestedAt int64    `json:"requested_at_unix_ns"`
 }
 
-// Key of the order's object.
+// Key of the request's object.
 func (o *RepairRequest) Key() string { return layout.RepairRequest(o.Hour, o.Shard) }
 
-// Validate refuses what can't be an order.
+// Validate refuses a request that could not be carried out.
 func (o *RepairRequest) Validate() error {
 	err := errors.Join(text("authority_id", o.AuthorityID, MaxNameBytes), text("by", o.By, MaxNameBytes), text("reason", o.Reason, MaxNameBytes),
 		notNegative("requested_at_unix_ns", o.RequestedAt))
@@ -55,15 +55,17 @@ func (o *RepairRequest) Validate() error {
 		return err
 	}
 	if o.Shard >= shard.Max || o.Above == 0 || len(o.Damaged) > maxDamaged {
-		return fmt.Errorf("order of shard %d above generation %d, %d damaged records", o.Shard, o.Above, len(o.Damaged))
+		return fmt.Errorf("request for shard %d above generation %d, %d damaged records", o.Shard, o.Above, len(o.Damaged))
 	}
 	for _, key := range o.Damaged {
 		n, err := layout.ParseBlockManifest(key)
 		if err != nil {
 			return err
 		}
+		// Only generations of this hour that the rebuild supersedes may be passed over: a request must not hide
+		// damage elsewhere.
 		if n.Hour != o.Hour || n.Shard != o.Shard || n.Span > 0 || n.Generation > o.Above {
-			return fmt.Errorf("%q is not a generation of the order's hour", key)
+			return fmt.Errorf("%q is not a generation of the request's hour", key)
 		}
 	}
 	return nil
@@ -78,7 +80,8 @@ func (o *RepairRequest) Marshal() []byte {
 	return RepairRequestKind.Marshal(repairRequestJSON{o.AuthorityID, uint32(o.Shard), o.Hour.Start().Format(hourLayout), o.Above, damaged, o.Reason, o.By, o.RequestedAt})
 }
 
-// ParseOrder reads what the key of an order holds. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+// ParseRepairRequest reads what the key of a request holds. Errors wrap record.ErrCorrupt or
+// record.ErrNewerVersion.
 func ParseRepairRequest(key string, b []byte) (RepairRequest, error) {
 	o, err := parseRepairRequest(key, b)
 	if err != nil {

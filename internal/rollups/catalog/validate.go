@@ -8,8 +8,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
-// Validate refuses a set that does not agree with itself: wrong keys, counts that are
-// not conserved, generations out of order.
+// Validate refuses a block that contradicts itself: keys of another block, counts that don't add up, generations
+// out of order.
 func (s *Block) Validate() error {
 	err := errors.Join(
 		text("authority_id", s.AuthorityID, MaxNameBytes), text("worker_id", s.WorkerID, MaxNameBytes),
@@ -34,7 +34,7 @@ func (s *Block) Validate() error {
 	if err := s.validateCompaction(); err != nil {
 		return err
 	}
-	if s.Into != nil { // its rows are counted there
+	if s.Redirect != nil { // its rows are counted in the compaction
 		return nil
 	}
 	return s.validateObjects()
@@ -54,10 +54,12 @@ func (s *Block) validateObjects() error {
 		}
 		n := s.Name
 		switch {
+		// Keys contain the hash of their object, so a manifest can't point at an object with other bytes than it
+		// says.
 		case o.ChunkKey != layout.RollupChunk(n.Resolution, n.Hour, o.Metric, o.ChunkSHA256, chunk.Generation):
-			return fmt.Errorf("chunk key %q does not fit the set", o.ChunkKey)
+			return fmt.Errorf("chunk key %q does not fit the block", o.ChunkKey)
 		case o.IndexKey != layout.RollupIndex(n.Hour, o.IndexSHA256, index.Generation):
-			return fmt.Errorf("index key %q does not fit the set", o.IndexKey)
+			return fmt.Errorf("index key %q does not fit the block", o.IndexKey)
 		case o.ChunkBytes == 0 || o.FooterOffset >= o.ChunkBytes || o.IndexBytes == 0:
 			return fmt.Errorf("chunk %q: %d bytes, footer at %d, index of %d", o.ChunkKey, o.ChunkBytes, o.FooterOffset, o.IndexBytes)
 		case o.MaxTime < o.MinTime || o.Series > s.Counts.Series || o.Samples > s.Counts.Samples:
@@ -66,7 +68,7 @@ func (s *Block) validateObjects() error {
 		if err := text("metric", o.Metric, MaxMetricBytes); err != nil {
 			return err
 		}
-		samples += o.Samples // each is at most Counts.Samples, and there are few
+		samples += o.Samples // no overflow: each is at most Counts.Samples, and MaxObjects is small
 		if samples > s.Counts.Samples {
 			break
 		}
@@ -77,7 +79,7 @@ func (s *Block) validateObjects() error {
 	return nil
 }
 
-// Keys of all objects that the set names.
+// Keys returns the keys of all objects that the block names, chunk and index in turn.
 func (s *Block) Keys() []string {
 	keys := make([]string, 0, 2*len(s.Objects))
 	for i := range s.Objects {
@@ -86,7 +88,7 @@ func (s *Block) Keys() []string {
 	return keys
 }
 
-// Names reports whether the set names the object.
+// Names reports whether the block names the object.
 func (s *Block) Names(key string) bool {
 	for i := range s.Objects {
 		if s.Objects[i].ChunkKey == key || s.Objects[i].IndexKey == key {
@@ -96,12 +98,13 @@ func (s *Block) Names(key string) bool {
 	return false
 }
 
-// Remove is the record that the set turns into. by is the committed generation that
-// supersedes it, 0 when it expired.
+// Remove returns the record that replaces the manifest. by is the committed generation that supersedes the block,
+// 0 when it expired.
 func (s *Block) Remove(by uint64, at int64, worker string) *Removed {
 	keys := s.Keys()
-	if s.Into != nil {
-		keys = append(keys, s.Into.Keys...)
+	// What the block had before its compaction may not be deleted yet.
+	if s.Redirect != nil {
+		keys = append(keys, s.Redirect.Keys...)
 	}
 	return &Removed{s.AuthorityID, s.Name, s.TransactionID, s.Fence, by, max(at, 0), worker, keys}
 }

@@ -66,7 +66,7 @@ func TestHighestCommittedGenerationCounts(t *testing.T) {
 	if n := s.Count("get", "") + s.Count("list", "") - before; n != 2 {
 		t.Errorf("%d requests", n)
 	}
-	// A superseded set that is removed changes nothing; one that expired hides those before.
+	// A superseded block that is removed changes nothing; one that expired hides those before.
 	put(t, s, Record{Removed: testSet(at, timegrid.Raw, 1, 0, one).Remove(2, 0, "w")})
 	if v = refresh(t, c); v.Block(testHour, at, timegrid.Raw) == nil {
 		t.Error("a removed generation hides its successor")

@@ -26,7 +26,7 @@ import (
 // dataFile is TSBS devops data, 100 hosts by 2 h, where it is there.
 const dataFile = "../../../../shared/data/devops100_2h.ds.zst"
 
-// BenchmarkMerge merges the sets of hours of 4 shards: objects and bytes a sample before
+// BenchmarkMerge merges the blocks of hours of 4 shards: objects and bytes a sample before
 // and after, samples merged a second, and the most heap meanwhile.
 func BenchmarkMerge(b *testing.B) {
 	two, err := tsbs.Load(dataFile)

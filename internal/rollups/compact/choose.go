@@ -15,22 +15,22 @@ import (
 type Settings struct {
 	// Spans of each resolution in hours, ascending. A resolution without spans is not compacted.
 	Spans map[timegrid.Resolution][]uint16
-	// Group is how many shards, from a multiple of it on, are merged at most.
+	// Group is the most shards that are merged with each other. Groups begin at its multiples.
 	Group uint32
-	// After a span's end it may be compacted: late batches should be there by then.
+	// After is the wait between the end of a span and its compaction, so that late batches arrive before.
 	After time.Duration
-	// ObjectBytes is the size from which on a chunk is ended.
+	// ObjectBytes is the size from which on a chunk is finished and the next one begun.
 	ObjectBytes int64
-	// MaxBytes bounds what one compaction merges, and so its memory: shards are split up,
-	// and a shard whose span has more stays as it is.
+	// MaxBytes bounds what one compaction merges, and so its memory. Shards are divided up to stay below, and a
+	// shard that exceeds it alone is not compacted.
 	MaxBytes int64
-	// Rows of a series in one block, and the series and values of a block: larger ones than
-	// of an hour, so that the series of several shards that are alike still meet in one.
+	// Rows of a series in one block of the chunk, and series and values of a block. They are larger than those of
+	// an hour, so that similar series of several shards still meet in one block.
 	Rows, BlockSeries, BlockValues int
 }
 
-// DefaultSettings merge raw sets of 2 hours, then of a day; those of 1 m by the day, of
-// 5 m by 7 days and of 1 h by 30 days.
+// DefaultSettings merge raw blocks of 2 hours, then of a day; those of 1m by the day, of 5m by 7 days and of 1h by
+// 30 days.
 func DefaultSettings() Settings {
 	return Settings{
 		Spans: map[timegrid.Resolution][]uint16{timegrid.Raw: {2, 24}, timegrid.OneMinute: {24}, timegrid.FiveMinutes: {7 * 24}, timegrid.OneHour: {30 * 24}},
@@ -38,7 +38,7 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Validate refuses what could not work.
+// Validate refuses settings that could not work.
 func (s Settings) Validate() error {
 	for res, spans := range s.Spans {
 		for i, span := range spans {
@@ -59,13 +59,13 @@ type Candidate struct {
 	// Name without a generation.
 	Name    catalog.Name
 	Sources []*catalog.Block
-	Bytes   int64 // of the sources' objects, about
+	Bytes   int64 // of the sources' objects, estimated
 }
 
-// Owner of the compactions of a shard: the first of its group, whose owner does them.
+// Owner is the shard whose owner compacts this one: the first of its group.
 func (s Settings) Owner(id shard.ID) shard.ID { return id - id%shard.ID(s.Group) }
 
-// Longest span of any resolution, in hours.
+// Longest returns the longest span of any resolution, in hours.
 func (s Settings) Longest() uint16 {
 	var n uint16
 	for _, spans := range s.Spans {
@@ -76,28 +76,32 @@ func (s Settings) Longest() uint16 {
 	return n
 }
 
-// Choose gives what the owner of the group that begins with first may compact at now, the
-// oldest first, and of what overlaps the longest span. sets are highest committed
-// generations of resolution w.
+// Choose returns what the owner of the group that begins with first may compact at now, oldest first. If spans
+// overlap the longest one is chosen. blocks are the highest committed generations of the resolution.
 func (s Settings) Choose(res timegrid.Resolution, blocks []*catalog.Block, first shard.ID, now time.Time) []Candidate {
 	var out []Candidate
+	// A block that a longer span takes is not offered to a shorter one as well: it would be merged twice.
 	taken := map[catalog.Name]bool{}
 	for _, span := range slices.Backward(s.Spans[res]) {
 		bySpan := map[timegrid.Hour][]*catalog.Block{}
 		for _, block := range blocks {
 			start := startOf(block.Name.Hour, span)
 			due := !(start + timegrid.Hour(span) - 1).End().Add(s.After).After(now)
-			if due && s.Owner(block.Name.Shard) == first && (block.Into == nil || block.Into.Name.Span < span) && !taken[block.Name] {
+			// A source that is in a compaction of this span, or of a longer one, has arrived; only shorter ones
+			// move on.
+			if due && s.Owner(block.Name.Shard) == first && (block.Redirect == nil || block.Redirect.Name.Span < span) && !taken[block.Name] {
 				bySpan[start] = append(bySpan[start], block)
 			}
 		}
 		for start, of := range bySpan {
 			for _, part := range s.split(of) {
 				if len(catalog.Pieces(part.Sources)) < 2 {
-					continue // nothing to merge
+					continue // its rows are in one object already
 				}
 				part.Name = catalog.Name{Hour: start, Shard: part.Sources[0].Name.Shard, Resolution: res, Span: span}
 				for _, block := range part.Sources {
+					// The lowest shard names the compaction, so that two workers that choose the same sources
+					// compete for one key.
 					part.Name.Shard = min(part.Name.Shard, block.Name.Shard)
 					taken[block.Name] = true
 				}
@@ -114,7 +118,8 @@ func (s Settings) Choose(res timegrid.Resolution, blocks []*catalog.Block, first
 	return out
 }
 
-// startOf is the start of the span that the hour lies in; spans are counted from the epoch.
+// startOf is the first hour of the span that h lies in; spans are counted from the epoch, so all workers agree on
+// them.
 func startOf(h timegrid.Hour, span uint16) timegrid.Hour {
 	off := h % timegrid.Hour(span)
 	if off < 0 {
@@ -123,7 +128,7 @@ func startOf(h timegrid.Hour, span uint16) timegrid.Hour {
 	return h - off
 }
 
-// split puts the sets of neighbouring shards together as long as they are small enough.
+// split joins the blocks of neighbouring shards as long as they are small enough together.
 func (s Settings) split(blocks []*catalog.Block) []Candidate {
 	byShard := map[shard.ID]*Candidate{}
 	var ids []shard.ID
@@ -142,6 +147,7 @@ func (s Settings) split(blocks []*catalog.Block) []Candidate {
 	open := false
 	for _, id := range ids {
 		c := byShard[id]
+		// Such a shard must not be joined over either: its neighbours are not neighbours of each other.
 		if c.Bytes > s.MaxBytes {
 			open = false
 			continue
@@ -160,14 +166,14 @@ func (s Settings) split(blocks []*catalog.Block) []Candidate {
 	return out
 }
 
-// bytesOf is the size of a set's objects, or its share of a compaction's.
+// bytesOf is the size of a block's objects, or its share of the compaction that has its rows.
 func bytesOf(s *catalog.Block) int64 {
 	of, share := s, int64(1)
-	if s.Into != nil {
-		if s.Into.Block == nil {
-			return 0
+	if s.Redirect != nil {
+		if s.Redirect.Block == nil {
+			return 0 // the compaction was not read
 		}
-		of, share = s.Into.Block, int64(len(s.Into.Block.Sources))
+		of, share = s.Redirect.Block, int64(len(s.Redirect.Block.Sources))
 	}
 	var n uint64
 	for i := range of.Objects {

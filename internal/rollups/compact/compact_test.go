@@ -61,10 +61,10 @@ func TestAnswersStayTheSame(t *testing.T) {
 		named := map[string]bool{}
 		for _, h := range v.Hours() {
 			for _, s := range v.Blocks(h, res) {
-				if s.Into == nil || s.Into.Name.Span != 6 {
+				if s.Redirect == nil || s.Redirect.Name.Span != 6 {
 					t.Fatalf("%s is not compacted", s.Name.Key())
 				}
-				for _, k := range s.Into.Block.Keys() {
+				for _, k := range s.Redirect.Block.Keys() {
 					named[k] = true
 				}
 			}
@@ -80,17 +80,17 @@ func TestAnswersStayTheSame(t *testing.T) {
 	}
 }
 
-// The series of a set are the same from its own chunks and from a compaction.
+// The series of a block are the same from its own chunks and from a compaction.
 func TestSeries(t *testing.T) {
 	w, st := small(t)
 	of := func(own bool) string {
 		t.Helper()
 		s := w.view().Block(hour0+1, 1, timegrid.Raw)
-		if (s.Into == nil) != own {
-			t.Fatalf("into %v", s.Into)
+		if (s.Redirect == nil) != own {
+			t.Fatalf("into %v", s.Redirect)
 		}
 		if !own {
-			s.Into.Block = nil // as a reader of the record alone has it
+			s.Redirect.Block = nil // as a reader of the record alone has it
 		}
 		got, err := compact.Series(t.Context(), w.store, authority, s)
 		w.must(err)
@@ -152,20 +152,20 @@ func TestConservation(t *testing.T) {
 }
 
 // A turn is made once.
-func TestTurnsAreFinal(t *testing.T) {
+func TestReplacementsAreFinal(t *testing.T) {
 	w, st := small(t)
 	w.compactAll(st)
 	s := w.view().Block(hour0, 0, timegrid.Raw)
-	for _, n := range []catalog.Name{s.Into.Name, {Hour: hour0, Resolution: timegrid.Raw, Generation: 9, Span: 2}} {
+	for _, n := range []catalog.Name{s.Redirect.Name, {Hour: hour0, Resolution: timegrid.Raw, Generation: 9, Span: 2}} {
 		ch, err := w.publisher().Compact(t.Context(), s.Name, n)
-		if err != nil || (ch == publish.Already) != (n == s.Into.Name) {
+		if err != nil || (ch == publish.Already) != (n == s.Redirect.Name) {
 			t.Errorf("%s: %v, %v", n.Key(), ch, err)
 		}
 	}
-	if ch, err := w.publisher().Compact(t.Context(), s.Name, s.Into.Name); err != nil || ch != publish.Already {
+	if ch, err := w.publisher().Compact(t.Context(), s.Name, s.Redirect.Name); err != nil || ch != publish.Already {
 		t.Errorf("back: %v, %v", ch, err)
 	}
-	if _, err := w.publisher().Expire(t.Context(), s.Into.Name); !errors.Is(err, publish.ErrInvalid) {
+	if _, err := w.publisher().Expire(t.Context(), s.Redirect.Name); !errors.Is(err, publish.ErrInvalid) {
 		t.Errorf("a compaction expires: %v", err)
 	}
 	if err := w.publisher().Release(t.Context(), s.Name); !errors.Is(err, publish.ErrInvalid) {

@@ -28,7 +28,7 @@ type Config struct {
 	Settings    Settings
 }
 
-// Compactor compacts. It has no state of its own; two that do the same at once are harmless.
+// Compactor compacts. It has no state of its own; two that do the same work at once are harmless.
 type Compactor struct{ cfg Config }
 
 // NewCompactor checks the settings; it makes no request.
@@ -41,21 +41,20 @@ func NewCompactor(c Config) (*Compactor, error) {
 
 // Result of a compaction.
 type Result struct {
-	// Set is the committed compaction; nil when its generation was given up.
+	// Block is the committed compaction; nil when its generation was aborted.
 	Block *catalog.Block
-	// Created: by this call.
+	// Created says that this call committed it.
 	Created bool
-	// Turned sources point at it now, by this call; Skipped had become something else.
-	Turned, Skipped int
+	// Redirected sources were changed by this call; Skipped ones had become something else.
+	Redirected, Skipped int
 }
 
-// ErrGivenUp: the generation can't be made any more and is aborted; the next look plans anew.
-var ErrGivenUp = errors.New("generation of a compaction is given up")
+// ErrAborted means that the generation can't be made any more and was aborted; the next scan plans another.
+var ErrAborted = errors.New("generation of a compaction is aborted")
 
-// Compact makes the candidate's next generation, or finishes the one that was begun in
-// its place, under the fence of the group's first shard. It may be called again after any
-// error, by anyone. Errors: those of publish.Publish, ErrSources, ErrNotConserved and
-// ErrGivenUp.
+// Compact makes the candidate's next generation, or finishes one that was begun in its place, under the fence of
+// the group's first shard. It may be called again after any error, by any worker. Errors: those of
+// publish.Publish, ErrSources, ErrNotConserved and ErrAborted.
 func (c *Compactor) Compact(ctx context.Context, cand Candidate, fence uint64) (Result, error) {
 	res, err := c.compact(ctx, cand, fence)
 	if err != nil {
@@ -69,64 +68,65 @@ func (c *Compactor) compact(ctx context.Context, cand Candidate, fence uint64) (
 	if err != nil {
 		return Result{}, err
 	}
-	// What was committed, and not turned to the end, comes first.
+	// A compaction that is committed but to which not all sources redirect yet is finished before another is made.
 	for _, block := range slot.blocks {
-		if wants(block, cand.Sources) {
+		if needsRedirect(block, cand.Sources) {
 			res := Result{Block: block}
-			return res, c.turn(ctx, &res)
+			return res, c.redirect(ctx, &res)
 		}
 	}
 	name := cand.Name
 	name.Generation = slot.top + 1
 	p, sum, err := c.plan(ctx, name, cand)
 	if record.Unreadable(err) {
-		return Result{}, c.giveUp(ctx, name, err) // nobody can make it
+		return Result{}, c.abort(ctx, name, err) // no worker can make a generation without its plan
 	}
 	if err != nil {
 		return Result{}, err
 	}
 	sources, err := c.sources(ctx, p, cand.Sources)
 	if errors.Is(err, ErrSources) {
-		return Result{}, c.giveUp(ctx, name, err)
+		return Result{}, c.abort(ctx, name, err)
 	}
 	if err != nil {
 		return Result{}, err
 	}
 	m, err := Merge(ctx, c.cfg.Store, p, sources)
 	if errors.Is(err, ErrSources) || errors.Is(err, objstore.ErrNotFound) {
-		return Result{}, c.giveUp(ctx, name, err)
+		return Result{}, c.abort(ctx, name, err)
 	}
 	if err != nil {
 		return Result{}, err
 	}
 	got, err := c.cfg.Publisher.Publish(ctx, publish.Publication{
 		Name: name, Shards: p.Shards, Fence: fence, PlanSHA256: sum, Outputs: m.Outputs, Supersedes: slot.committed(), Sources: p.Sources,
-		// Equal rows are equal objects: those of an earlier generation may have rotted.
+		// Equal rows make equal objects, so this generation may find objects of an earlier one, which may be
+		// damaged.
 		Verify: slot.top > 0, Damaged: slot.damaged,
 	})
 	if err != nil {
 		return Result{}, err
 	}
 	res := Result{Block: got.Block, Created: got.Created}
-	return res, c.turn(ctx, &res)
+	return res, c.redirect(ctx, &res)
 }
 
-// wants reports whether one of the sets should point at the compaction and does not.
-func wants(c *catalog.Block, blocks []*catalog.Block) bool {
+// needsRedirect reports whether one of the blocks should redirect to the compaction and does not.
+func needsRedirect(c *catalog.Block, blocks []*catalog.Block) bool {
 	for _, s := range blocks {
 		i, ok := slices.BinarySearchFunc(c.Sources, s.Name, catalog.CompareSources)
-		if ok && c.Sources[i] == s.Name && s.Into.Earlier(c.Name) {
+		if ok && c.Sources[i] == s.Name && s.Redirect.YieldsTo(c.Name) {
 			return true
 		}
 	}
 	return false
 }
 
-// slot is what is there of a compaction's generations.
+// slot has the generations of a compaction.
 type slot struct {
 	top    uint64
 	blocks []*catalog.Block // committed ones, ascending
-	// damaged are records that can't be read.
+	// damaged are keys of records that can't be read.
 	damaged []string
 }
 
@@ -137,7 +137,7 @@ func (s *slot) committed() uint64 {
 	return 0
 }
 
-// slot reads all generations, since sources may point at each that is committed, or be to.
+// slot reads all generations, since sources may redirect to any that is committed, now or later.
 func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 	s := &slot{}
 	records := catalog.NewReader(catalog.ReaderConfig{Read: reading(c.cfg.Store, c.cfg.AuthorityID)})
@@ -153,7 +153,8 @@ func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 		for _, g := range all {
 			switch {
 			case record.Unreadable(g.Err):
-				// Whoever points at it can't be read either, and is no source until it is made again.
+				// A block that redirects to it can't be resolved either, and is no source until its hour is
+				// rebuilt.
 				s.damaged = append(s.damaged, g.Name.Key())
 			case g.Err != nil:
 				return s, g.Err
@@ -165,7 +166,7 @@ func (c *Compactor) slot(ctx context.Context, n catalog.Name) (*slot, error) {
 	return s, nil
 }
 
-// plan gives the generation's plan: the one that is there, or one of the candidate.
+// plan returns the generation's plan: the stored one, or else one for the candidate, which it stores.
 func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate) (*Plan, identity.Digest, error) {
 	key := layout.BlockPlan(name)
 	p := &Plan{
@@ -180,7 +181,7 @@ func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate)
 	if err != nil {
 		return nil, identity.Digest{}, err
 	}
-	// Another's, or ours after a lost answer: what is there counts.
+	// If another worker has created a plan, that one counts: both must make the same objects.
 	there, created, err := objstore.CreateOrGet(ctx, c.cfg.Store, key, body, int64(PlanKind.MaxBytes), objstore.PutOptions{ContentType: "application/json"})
 	if err != nil || created {
 		return p, identity.Sum(body), err
@@ -194,8 +195,8 @@ func (c *Compactor) plan(ctx context.Context, name catalog.Name, cand Candidate)
 	return p, identity.Sum(there), nil
 }
 
-// sources gives the plan's sources as they are: those that the caller has, others are
-// read. ErrSources when one is removed.
+// sources returns the plan's sources as they are now. It reads those that the caller does not have, and fails with
+// ErrSources when one is removed.
 func (c *Compactor) sources(ctx context.Context, p *Plan, have []*catalog.Block) ([]*catalog.Block, error) {
 	at := map[catalog.Name]*catalog.Block{}
 	for _, s := range have {
@@ -211,20 +212,23 @@ func (c *Compactor) sources(ctx context.Context, p *Plan, have []*catalog.Block)
 		if err != nil {
 			return nil, err
 		}
-		if s.Into != nil {
-			to := s.Into.Name
+		// Rows of a source that is compacted already are read from there. Many sources share one compaction, which
+		// is read once.
+		if s.Redirect != nil {
+			to := s.Redirect.Name
 			if into[to] == nil {
 				if into[to], err = c.block(ctx, to); err != nil {
 					return nil, err
 				}
 			}
-			s.Into.Block = into[to]
+			s.Redirect.Block = into[to]
 		}
 		out[i] = s
 	}
 	return out, nil
 }
 
+// block reads the record of a committed block.
 func (c *Compactor) block(ctx context.Context, n catalog.Name) (*catalog.Block, error) {
 	r, _, err := catalog.Read(ctx, c.cfg.Store, c.cfg.AuthorityID, n.Key())
 	switch {
@@ -236,23 +240,23 @@ func (c *Compactor) block(ctx context.Context, n catalog.Name) (*catalog.Block, 
 	return r.Block, nil
 }
 
-// giveUp aborts the generation, so that the next one can be planned.
-func (c *Compactor) giveUp(ctx context.Context, n catalog.Name, cause error) error {
+// abort aborts the generation, so that the next one can be planned.
+func (c *Compactor) abort(ctx context.Context, n catalog.Name, cause error) error {
 	if _, err := c.cfg.Publisher.Abort(ctx, n, "sources can not be merged"); err != nil {
 		return errors.Join(cause, err)
 	}
-	return fmt.Errorf("%w: %w", ErrGivenUp, cause)
+	return fmt.Errorf("%w: %w", ErrAborted, cause)
 }
 
-// turn makes the sources point at the compaction, which is committed.
-func (c *Compactor) turn(ctx context.Context, res *Result) error {
+// redirect makes the sources redirect to the compaction, which is committed.
+func (c *Compactor) redirect(ctx context.Context, res *Result) error {
 	for _, src := range res.Block.Sources {
 		ch, err := c.cfg.Publisher.Compact(ctx, src, res.Block.Name)
 		if err != nil {
 			return err
 		}
-		if ch == publish.Turned {
-			res.Turned++
+		if ch == publish.Replaced {
+			res.Redirected++
 		} else {
 			res.Skipped++
 		}

@@ -146,8 +146,8 @@ func (w *world) settled(st compact.Settings, what string, want map[string]string
 	for _, h := range v.Hours() {
 		for _, s := range v.Blocks(h, timegrid.Raw) {
 			from := s
-			if s.Into != nil {
-				from = s.Into.Block
+			if s.Redirect != nil {
+				from = s.Redirect.Block
 			}
 			for _, k := range from.Keys() {
 				named[k] = true
@@ -255,7 +255,7 @@ func TestOthersBetweenEveryTwoRequests(t *testing.T) {
 
 // known errors are decisions.
 func known(err error) bool {
-	for _, e := range []error{publish.ErrAborted, publish.ErrConflict, publish.ErrFenced, publish.ErrGap, compact.ErrGivenUp} {
+	for _, e := range []error{publish.ErrAborted, publish.ErrConflict, publish.ErrFenced, publish.ErrGap, compact.ErrAborted} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -263,7 +263,7 @@ func known(err error) bool {
 	return false
 }
 
-// A late generation of one source is read from its own set, and masked in the compaction.
+// A late generation of one source is read from its own block, and masked in the compaction.
 func TestLateHourIsMasked(t *testing.T) {
 	w, st := small(t)
 	w.compactAll(st)
@@ -313,7 +313,7 @@ func TestAllAtOnce(t *testing.T) {
 	}
 	r, g := w.retainer(), w.collector()
 	wg.Go(func() {
-		if _, err := r.Retain(t.Context(), timegrid.Raw, hour0, hour0+2); err != nil {
+		if _, err := r.Expire(t.Context(), timegrid.Raw, hour0, hour0+2); err != nil {
 			t.Error(err)
 		}
 	})
@@ -328,7 +328,7 @@ func TestAllAtOnce(t *testing.T) {
 	wg.Wait()
 	same(t, "at once", w.answers(w.view(), timegrid.OneMinute), want)
 	w.compactAll(st)
-	w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0+2))
+	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+2))
 	same(t, "afterwards", w.answers(w.view(), timegrid.OneMinute), want)
 	for _, block := range setsOf(w.view(), timegrid.Raw) {
 		if block.Name.Hour <= hour0+2 {
@@ -362,7 +362,7 @@ func TestThePlanCounts(t *testing.T) {
 	other.ObjectBytes, other.Rows, other.BlockSeries = 1<<20, 1000, 100
 	c.Sources = c.Sources[:3]
 	r, err := w.compactor(other).Compact(t.Context(), c, 7)
-	if err != nil || len(r.Block.Sources) != 4 || r.Turned != 4 {
+	if err != nil || len(r.Block.Sources) != 4 || r.Redirected != 4 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := fmt.Sprint(w.keys(layout.RollupChunksHour(timegrid.Raw, hour0)), w.keys(layout.PlansPrefix)); got != want {

@@ -14,16 +14,16 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// expiryTries bounds how often another worker's decision may come between.
+// expiryTries bounds how often other workers' decisions may come between.
 const expiryTries = 10
 
-// decide makes it durable that the resolution's rows of the hours through to are over, before
-// the first of their sets is removed. Readers that see a set removed see the decision: so
-// no answer is made of the sets that happen to be left.
+// decide makes it durable that the resolution's rows of the hours through to have expired, before the first of
+// their blocks is removed. A reader that finds a block removed also finds the decision, so no answer is made of
+// the blocks that happen to be left.
 //
-// A record that can't be read is written anew: what it may have said beyond is known from
-// the removed records of its hours.
-func (r *Retainer) decide(ctx context.Context, res timegrid.Resolution, to timegrid.Hour, now time.Time) error {
+// A record that can't be read is replaced: what it may have said of later hours can still be seen by
+// their removed blocks.
+func (r *Expirer) decide(ctx context.Context, res timegrid.Resolution, to timegrid.Hour, now time.Time) error {
 	var last error
 	for range expiryTries {
 		done, err := r.advance(ctx, res, to, now)
@@ -35,18 +35,18 @@ func (r *Retainer) decide(ctx context.Context, res timegrid.Resolution, to timeg
 	return fmt.Errorf("decide the expiry of %s through %s: another changes it again and again: %w", res, to, last)
 }
 
-// retryable: the record is another's now, or ours after an answer that was lost.
+// retryable reports that another worker wrote the record, or this call did and the answer was lost.
 func retryable(err error) bool {
 	return errors.Is(err, objstore.ErrPreconditionFailed) || errors.Is(err, objstore.ErrExists) ||
 		errors.Is(err, objstore.ErrConflict) || errors.Is(err, objstore.ErrUnknown)
 }
 
-// advance is one try; done when the decision stands.
-func (r *Retainer) advance(ctx context.Context, res timegrid.Resolution, to timegrid.Hour, now time.Time) (done bool, err error) {
+// advance is one attempt; done means that the decision is stored.
+func (r *Expirer) advance(ctx context.Context, res timegrid.Resolution, to timegrid.Hour, now time.Time) (done bool, err error) {
 	e, info, err := catalog.ReadExpiry(ctx, r.cfg.Store, r.cfg.AuthorityID)
 	damaged := record.Unreadable(err)
 	if damaged {
-		// A read that was refused may have no ETag.
+		// Reading a damaged record may not give its ETag, and the replacement must be conditional on it.
 		info, err = r.cfg.Store.Head(ctx, layout.RollupExpiryKey)
 	}
 	if err != nil {

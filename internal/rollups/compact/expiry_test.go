@@ -20,17 +20,17 @@ func (w *world) reader(s objstore.Reader) (*catalog.View, error) {
 	return c.Refresh(w.t.Context(), hour0, hour0+10)
 }
 
-// expired wants an hour to have the sets of all shards, or none and to say so.
+// expired wants an hour to have the blocks of all shards, or none and to say so.
 func (w *world) expired(what string, v *catalog.View, h timegrid.Hour) bool {
 	w.t.Helper()
 	n := len(v.Blocks(h, timegrid.Raw))
 	if n != 0 && n != shards || (n == 0) != v.Expired(h, timegrid.Raw) {
-		w.t.Fatalf("%s: %d sets of %d, expired %v", what, n, shards, v.Expired(h, timegrid.Raw))
+		w.t.Fatalf("%s: %d blocks of %d, expired %v", what, n, shards, v.Expired(h, timegrid.Raw))
 	}
 	return n == 0
 }
 
-// However retention gets on, dies or pauses, an hour has the sets of all shards for every
+// However retention gets on, dies or pauses, an hour has the blocks of all shards for every
 // reader or of none, and it never has them again.
 func TestHoursExpireForAllShardsAtOnce(t *testing.T) {
 	base := newWorld(t)
@@ -55,7 +55,7 @@ func TestHoursExpireForAllShardsAtOnce(t *testing.T) {
 		looked++
 		return nil
 	}
-	w.must1(w.retainerOver(p, tapRefs{p}).Retain(t.Context(), timegrid.Raw, hour0, hour0+1))
+	w.must1(w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 	if looked < 2*shards || !over[hour0] || !over[hour0+1] || over[hour0+2] {
 		t.Fatalf("%d looks, expired %v", looked, over)
 	}
@@ -66,7 +66,7 @@ func TestHoursExpireForAllShardsAtOnce(t *testing.T) {
 	if !w.expired("after a late batch", v, hour0) {
 		t.Error("the hour is there again")
 	}
-	if blocks, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(blocks) != shards {
+	if blocks, ok := v.StandIns(hour0, timegrid.OneMinute); !ok || len(blocks) != shards {
 		t.Errorf("1m rows of %d shards stand in", len(blocks))
 	}
 }
@@ -82,7 +82,7 @@ func TestReadersDuringExpiry(t *testing.T) {
 		p := w.tap()
 		p.before = func(n int, write bool) error {
 			if n == at {
-				w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0))
+				w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
 			}
 			return nil
 		}
@@ -100,7 +100,7 @@ func TestReadersDuringExpiry(t *testing.T) {
 	}
 }
 
-// Sets that were removed without a decision, as workers did before there was one, take
+// Blocks that were removed without a decision, as workers did before there was one, take
 // the hour's others with them.
 func TestHalfOfAnHourIsNotTheHour(t *testing.T) {
 	w := newWorld(t)
@@ -110,7 +110,7 @@ func TestHalfOfAnHourIsNotTheHour(t *testing.T) {
 	if !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 || v.Expired(hour0+1, timegrid.Raw) || v.Expired(hour0, timegrid.OneMinute) {
 		t.Error("what is left of an hour is taken for the hour")
 	}
-	if blocks, ok := v.Instead(hour0, timegrid.OneMinute); !ok || len(blocks) != shards {
+	if blocks, ok := v.StandIns(hour0, timegrid.OneMinute); !ok || len(blocks) != shards {
 		t.Errorf("1m rows of %d shards stand in", len(blocks))
 	}
 	// One shard's rows of the resolution are older than its samples were.
@@ -118,7 +118,7 @@ func TestHalfOfAnHourIsNotTheHour(t *testing.T) {
 	w.must1(w.publisher().Expire(t.Context(), catalog.Name{Hour: hour0 + 1, Shard: 1, Resolution: timegrid.Raw, Generation: 2}))
 	if v := w.view(); !v.Expired(hour0+1, timegrid.Raw) {
 		t.Error("not expired")
-	} else if _, ok := v.Instead(hour0+1, timegrid.OneMinute); ok {
+	} else if _, ok := v.StandIns(hour0+1, timegrid.OneMinute); ok {
 		t.Error("rows without a late batch stand in for samples with it")
 	}
 }
@@ -129,13 +129,13 @@ func TestExpiredHourOfOneShardStaysExpired(t *testing.T) {
 	w := newWorld(t)
 	w.clock.now = hour0.Start().Add(8 * time.Hour)
 	w.roll(hour0, 1, timegrid.Raw, timegrid.OneMinute)
-	w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0))
+	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
 	w.roll(hour0, 1, timegrid.Raw, timegrid.OneMinute)
 	v := w.view()
 	if !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 || v.Block(hour0, 1, timegrid.Raw) != nil {
 		t.Error("the hour is there again")
 	}
-	if _, ok := v.Instead(hour0, timegrid.OneMinute); !ok {
+	if _, ok := v.StandIns(hour0, timegrid.OneMinute); !ok {
 		t.Error("no 1m rows stand in")
 	}
 	if v.Empty(hour0) || !v.Empty(hour0+1) || v.Expired(hour0-1, timegrid.Raw) {
@@ -160,7 +160,7 @@ func TestExpiryGoesForwardOnly(t *testing.T) {
 		win      timegrid.Resolution
 		to, want timegrid.Hour
 	}{{timegrid.Raw, 5, 5}, {timegrid.Raw, 3, 5}, {timegrid.OneMinute, 2, 2}, {timegrid.Raw, 6, 6}, {timegrid.OneMinute, 1, 2}} {
-		w.must1(w.retainer().Retain(t.Context(), x.win, hour0, hour0+x.to))
+		w.must1(w.retainer().Expire(t.Context(), x.win, hour0, hour0+x.to))
 		if e := read(); e.Through[x.win] != hour0+x.want {
 			t.Errorf("%s through %d: %v", x.win, x.to, e.Through)
 		}
@@ -172,13 +172,13 @@ func TestExpiryGoesForwardOnly(t *testing.T) {
 			return fmt.Errorf("%w (test)", objstore.ErrUnknown)
 		}
 		if n == 3 && !write {
-			w.must1(w.retainer().Retain(t.Context(), timegrid.FiveMinutes, hour0, hour0+1))
+			w.must1(w.retainer().Expire(t.Context(), timegrid.FiveMinutes, hour0, hour0+1))
 		}
 		return nil
 	}
-	w.must1(w.retainerOver(p, tapRefs{p}).Retain(t.Context(), timegrid.Raw, hour0, hour0+8))
+	w.must1(w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+8))
 	p.n = 2 // the next read is the third request
-	w.must1(w.retainerOver(p, tapRefs{p}).Retain(t.Context(), timegrid.Raw, hour0, hour0+9))
+	w.must1(w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+9))
 	if e := read(); e.Through[timegrid.Raw] != hour0+9 || e.Through[timegrid.FiveMinutes] != hour0+1 || e.Through[timegrid.OneMinute] != hour0+2 {
 		t.Errorf("%v", e.Through)
 	}
@@ -189,7 +189,7 @@ func TestDamagedExpiry(t *testing.T) {
 	w := newWorld(t)
 	w.clock.now = hour0.Start().Add(8 * time.Hour)
 	w.rollAll(hour0, 3, timegrid.Raw)
-	w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0))
+	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
 	w.must1(w.store.Put(t.Context(), layout.RollupExpiryKey, []byte("{"), objstore.PutOptions{}))
 	v, err := w.reader(w.store)
 	w.must(err)
@@ -197,9 +197,9 @@ func TestDamagedExpiry(t *testing.T) {
 		if ps := v.Problems(h); len(ps) != 1 || ps[0].Key != layout.RollupExpiryKey || !errors.Is(ps[0].Err, record.ErrCorrupt) {
 			t.Errorf("hour %d: %v", h-hour0, ps)
 		}
-		w.expired("its sets are removed", v, h)
+		w.expired("its blocks are removed", v, h)
 	}
-	w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0+1))
+	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 	v = w.view()
 	for h := hour0; h < hour0+3; h++ {
 		if w.expired("mended", v, h) != (h <= hour0+1) {

@@ -292,7 +292,7 @@ func (w *world) roll(h timegrid.Hour, id shard.ID, resolutions ...timegrid.Resol
 		if s := v.Block(h, id, res); s != nil {
 			pub.Supersedes = s.Name.Generation
 		}
-		// Two chunks, so that a set has several.
+		// Two chunks, so that a block has several.
 		for _, part := range [][]chunk.Series{series[:len(series)/2], series[len(series)/2:]} {
 			cw := chunk.NewWriter(chunk.Options{})
 			for i := range part {
@@ -423,7 +423,7 @@ func (w *world) compactAll(st compact.Settings) (n int) {
 				for _, c := range st.Choose(res, setsOf(v, res), id, w.clock.now) {
 					r, err := w.compactor(st).Compact(w.t.Context(), c, 7)
 					w.must(err)
-					if r.Turned == 0 {
+					if r.Redirected == 0 {
 						w.t.Fatalf("%s turned nothing", r.Block.Name.Key())
 					}
 					did, n = true, n+1

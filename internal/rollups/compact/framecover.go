@@ -13,35 +13,35 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// cover is what the records of a shard's hour prove of the batches in it.
+// proof is what the records of a shard's hour prove about the batches in it.
 //
-// A generation's key decides it for good, and a removed record stands only where a
-// committed set stood. So where every resolution has the same highest committed generation,
-// removed by retention or not, exactly the inputs of that generation's plan were published
-// in all of them. A plan is created once and never replaced. Where sets of the generation
-// live on they name the plan's digest; where all have expired, nobody reads a row of the
-// hour any more, and the plan is taken by its name.
-type cover struct {
+// A generation's key decides it for good, and a Removed record only ever replaces a committed block. So
+// when every resolution has the same highest committed generation, removed by retention or not, exactly
+// the inputs of that generation's plan were published in all of them. A plan is created once and never
+// replaced. Blocks of the generation that still exist name the plan's digest; if all have expired, no
+// reader uses a row of the hour any more, and the plan is found by its name alone.
+type proof struct {
 	hour       timegrid.Hour
 	shard      shard.ID
 	generation uint64 // highest committed, of every resolution
-	// sets of the generation that live on, and whether raw rows expired.
+	// blocks of the generation that still exist, and whether the raw rows expired.
 	blocks  []*catalog.Block
 	expired bool
-	changed time.Time // when the store last changed a record
-	why     string    // it proves nothing, and why
+	changed time.Time // when the store last changed one of the records
+	why     string    // not empty: nothing is proven, for this reason
 	plan    *rollup.Plan
 	inputs  catalog.Inputs
 }
 
-// cover reads the records, and the plan where they prove something. An error is a store
-// that could not be asked.
-func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h timegrid.Hour) (*cover, error) {
-	c := &cover{hour: h, shard: id}
+// prove reads the records of the hour, and the plan if they prove something. An error means that the store could
+// not be asked.
+func (f *FrameRemover) prove(ctx context.Context, id shard.ID, h timegrid.Hour) (*proof, error) {
+	c := &proof{hour: h, shard: id}
 	of, err := f.slots(ctx, c)
 	if err != nil {
 		return nil, err
 	}
+	// The listing alone rules out most unfinished hours, before any record is read.
 	for _, res := range timegrid.Resolutions() {
 		switch {
 		case len(of) == 0:
@@ -60,8 +60,9 @@ func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h timegrid.Hour) 
 			return nil, err
 		}
 		switch {
-		// A record that can't be read may be of what counts, and so may one that is not there yet.
-		case len(st.Doubt) > 0, st.Removed != nil && !st.Expired():
+		// A record that can't be read may be of the generation that counts, and so may one that the listing did
+		// not have yet.
+		case len(st.Unreadable) > 0, st.Removed != nil && !st.Expired():
 			c.why = KeptHour
 		case st.Committed == 0:
 			c.why = KeptUncovered
@@ -77,7 +78,7 @@ func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h timegrid.Hour) 
 		}
 		c.expired = c.expired || st.Expired() && res == timegrid.Raw
 	}
-	if c.plan, err = f.plan(ctx, c); catalog.Doubtful(err) {
+	if c.plan, err = f.plan(ctx, c); catalog.Unreadable(err) {
 		c.why = KeptHour
 		return c, nil
 	}
@@ -90,10 +91,11 @@ func (f *FrameRemover) cover(ctx context.Context, id shard.ID, h timegrid.Hour) 
 	return c, nil
 }
 
-// slots of the shard's hour, by resolution.
-func (f *FrameRemover) slots(ctx context.Context, c *cover) (map[timegrid.Resolution]catalog.Slot, error) {
+// slots returns the shard's hour by resolution.
+func (f *FrameRemover) slots(ctx context.Context, c *proof) (map[timegrid.Resolution]catalog.Slot, error) {
 	of := map[timegrid.Resolution]catalog.Slot{}
-	// Keys of a shard stand together; its resolutions are in the order of their names.
+	// Keys sort by shard and then by the name of the resolution, of which 1h is the first: the listing starts at
+	// this shard and ends with it.
 	o := objstore.ListOptions{Prefix: layout.BlockManifestsHour(c.hour), StartAfter: layout.BlockManifest(c.hour, c.shard, timegrid.OneHour, 0)}
 	for slot, err := range catalog.Slots(ctx, f.cfg.Store, o) {
 		if err != nil {
@@ -115,8 +117,8 @@ func (f *FrameRemover) slots(ctx context.Context, c *cover) (map[timegrid.Resolu
 	return of, nil
 }
 
-// check takes the plan's bytes for what the records say that they are.
-func (c *cover) check(key string, body []byte, authority string) (*rollup.Plan, error) {
+// check verifies that the plan's bytes are those that the records name.
+func (c *proof) check(key string, body []byte, authority string) (*rollup.Plan, error) {
 	for _, s := range c.blocks {
 		if s.PlanKey != key || identity.Sum(body) != s.PlanSHA256 {
 			return nil, rollup.PlanKind.Corrupt(key, "it is not the plan of %s", s.Name.Key())

@@ -18,47 +18,48 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// FrameHour is the frames of the batches of a shard whose last samples lie in an hour. It
-// is removed step by step; for one caller at a time.
+// FrameHour is the frames of the batches of a shard whose last samples lie in an hour. They are removed step by
+// step. It is for one caller at a time.
 type FrameHour struct {
-	f       *FrameRemover
-	lim     FrameLimits
-	pending func(shard.ID, timegrid.Hour) bool
-	at      *cover
-	before  *cover // of the hour before, once a batch has samples there
-	next    int    // input of the plan
-	waits   bool
+	f              *FrameRemover
+	lim            FrameLimits
+	pending        func(shard.ID, timegrid.Hour) bool
+	at             *proof
+	before         *proof // of the hour before, read when a batch has samples there
+	next           int    // index of the next input of the plan
+	keepsRemovable bool
 }
 
 // Open reads what the records of the shard's hour prove.
 func (f *FrameRemover) Open(ctx context.Context, id shard.ID, h timegrid.Hour, lim FrameLimits) (*FrameHour, error) {
-	c, err := f.cover(ctx, id, h)
+	c, err := f.prove(ctx, id, h)
 	if err != nil {
 		return nil, err
 	}
 	return &FrameHour{f: f, lim: lim, pending: f.cfg.Pending, at: c}, nil
 }
 
-// Waits reports that something was kept which a later look may find removable.
-func (x *FrameHour) Waits() bool { return x.waits }
+// KeepsRemovable reports that frames were kept that a later pass may find removable.
+func (x *FrameHour) KeepsRemovable() bool { return x.keepsRemovable }
 
-// Step looks at up to limit batches, at most framelog.MaxFrames, and removes the frames of
-// those that nobody needs; dry only counts them. A frame is not needed when
+// Step checks up to limit batches, at most framelog.MaxFrames, and removes the frames of those that are not needed
+// any more; with dry it only counts them. A frame is not needed when
 //
-//   - committed sets of all resolutions have its batch in every hour that it has samples in, or
-//     had it when they expired;
-//   - no late batch of the hour or of those beside it waits to be rolled up, no operator
-//     ordered one of them to be made anew, and no agent is set aside in one: each of these
-//     may read all frames of the hour again;
-//   - the reconciler has no repair record of the batch, and nobody submitted another frame
-//     as the same batch.
+//   - committed blocks of all resolutions have its batch in every hour in which it has samples, or had it when
 //
-// What is removed is written down first: what a log names is gone, or is about to be. A
-// step that failed, or was cut off, is repeated by the next.
+// they expired;
+//   - no late batch of the hour or of its neighbours waits to be rolled up, no repair request asks to rebuild one
+//
+// of them, and no agent is set aside in one: each of these may read all frames of the hour again;
+//   - the reconciler has no repair record of the batch, and no other frame was submitted as the same batch.
+//
+// What is removed is logged first, so that every frame that is missing later is in a log. A step that failed or
+// was interrupted is repeated by the next.
 func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameReport) (done bool, err error) {
+	// Requests and late batches can arrive at any time, so this is asked at every step, not once for the hour.
 	why := x.at.why
 	if why == "" {
-		if why, err = x.held(ctx); err != nil {
+		if why, err = x.whyHourIsKept(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -77,9 +78,9 @@ func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameRep
 		e := &x.at.plan.Inputs[next]
 		first, last := e.Hours()
 		if last != x.at.hour {
-			continue // another hour's
+			continue // the hour of its last sample removes it
 		}
-		why, err := x.uncovered(ctx, first, e)
+		why, err := x.whyUncovered(ctx, first, e)
 		if err != nil {
 			return false, err
 		}
@@ -89,7 +90,7 @@ func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameRep
 		}
 		of = append(of, e)
 	}
-	if of, err = x.free(ctx, of, kept); err != nil {
+	if of, err = x.dropNamed(ctx, of, kept); err != nil {
 		return false, err
 	}
 	found := make([]framelog.Frame, len(of))
@@ -100,7 +101,7 @@ func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameRep
 	if err != nil {
 		return false, err
 	}
-	found = slices.DeleteFunc(found, func(r framelog.Frame) bool { return len(r.Keys) == 0 }) // gone already
+	found = slices.DeleteFunc(found, func(r framelog.Frame) bool { return len(r.Keys) == 0 }) // removed by an earlier run
 	if err := x.f.remove(ctx, found, x.lim.Ended, dry); err != nil {
 		return false, err
 	}
@@ -112,26 +113,28 @@ func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameRep
 	for why, n := range kept {
 		x.keep(why, n, rep)
 	}
+	// Only now: a step that failed must see the same batches again.
 	x.next = next
 	return next == len(x.at.plan.Inputs), nil
 }
 
+// keep counts n batches that are kept for a reason.
 func (x *FrameHour) keep(why string, n int, rep *FrameReport) {
 	rep.Kept[why] += n
-	x.waits = x.waits || passes(why)
+	x.keepsRemovable = x.keepsRemovable || isTemporary(why)
 }
 
-// uncovered says why what is published does not make up for the batch's frame.
-func (x *FrameHour) uncovered(ctx context.Context, first timegrid.Hour, e *accepted.Batch) (string, error) {
+// whyUncovered says why the published blocks do not replace the batch's frame; "" when they do.
+func (x *FrameHour) whyUncovered(ctx context.Context, first timegrid.Hour, e *accepted.Batch) (string, error) {
 	h := x.at.hour
 	switch {
 	case first < h-1:
 		return KeptWide, nil
 	case first == h:
-		return "", nil // it is an input of this hour's plan
+		return "", nil // the batch lies in this hour alone, whose plan has it
 	}
 	if x.before == nil {
-		c, err := x.f.cover(ctx, x.at.shard, h-1)
+		c, err := x.f.prove(ctx, x.at.shard, h-1)
 		if err != nil {
 			return "", err
 		}
@@ -148,13 +151,13 @@ func (x *FrameHour) uncovered(ctx context.Context, first timegrid.Hour, e *accep
 	return "", nil
 }
 
-func (x *FrameHour) young(c *cover) bool {
+// young reports that the records of the hour changed too short a time ago.
+func (x *FrameHour) young(c *proof) bool {
 	return !x.lim.Rolled.IsZero() && c.changed.After(x.lim.Rolled)
 }
 
-// held says why all frames of the hour may be needed still. It is asked at each step: what
-// came since the last one counts.
-func (x *FrameHour) held(ctx context.Context) (string, error) {
+// whyHourIsKept says why all frames of the hour may still be needed; "" when they are not.
+func (x *FrameHour) whyHourIsKept(ctx context.Context) (string, error) {
 	h, id := x.at.hour, x.at.shard
 	if x.young(x.at) {
 		return KeptYoung, nil
@@ -182,7 +185,7 @@ func (x *FrameHour) held(ctx context.Context) (string, error) {
 		return at, err
 	})
 	if found || err != nil {
-		return KeptOrdered, err
+		return KeptRequested, err
 	}
 	found, err = beside(layout.RollupAsides(id), func(key string) (timegrid.Hour, error) {
 		at, _, _, err := layout.ParseRollupAside(key)
@@ -194,8 +197,8 @@ func (x *FrameHour) held(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// free leaves out the batches that a repair record or a conflict names.
-func (x *FrameHour) free(ctx context.Context, of []*accepted.Batch, kept map[string]int) ([]*accepted.Batch, error) {
+// dropNamed leaves out the batches that a repair record or a conflict names, and counts them in kept.
+func (x *FrameHour) dropNamed(ctx context.Context, of []*accepted.Batch, kept map[string]int) ([]*accepted.Batch, error) {
 	for _, family := range []struct {
 		prefix string
 		stem   func(identity.Batch) string
@@ -207,7 +210,8 @@ func (x *FrameHour) free(ctx context.Context, of []*accepted.Batch, kept map[str
 		if len(of) == 0 {
 			return of, nil
 		}
-		// Mostly there are none, or few: one request tells.
+		// Usually there are none or few, and then one listing answers for all batches. Only when it has more than
+		// a page is each batch asked for.
 		page, err := x.f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: family.prefix})
 		if err != nil {
 			return nil, err
@@ -222,7 +226,7 @@ func (x *FrameHour) free(ctx context.Context, of []*accepted.Batch, kept map[str
 				}
 				in = one.Objects
 			}
-			// Keys ascend: the first that is not below the stem has it, or none has.
+			// Keys ascend, so if any key begins with the stem, the first key that is not less than the stem does.
 			k, _ := slices.BinarySearchFunc(in, stem, func(o objstore.Info, s string) int { return compareText(o.Key, s) })
 			named[i] = k < len(in) && len(in[k].Key) >= len(stem) && in[k].Key[:len(stem)] == stem
 			return nil
@@ -253,7 +257,7 @@ func compareText(a, b string) int {
 	return 0
 }
 
-// frame finds the generations of a batch's blob.
+// frame finds all generations of a batch's blob.
 func (f *FrameRemover) frame(ctx context.Context, e *accepted.Batch) (framelog.Frame, error) {
 	r := framelog.Frame{Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes}
 	for i, err := range objstore.List(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.BlobStem(e.FrameSHA256)}) {
@@ -267,7 +271,7 @@ func (f *FrameRemover) frame(ctx context.Context, e *accepted.Batch) (framelog.F
 	return r, nil
 }
 
-// remove writes the frames down, and then deletes them.
+// remove logs the frames and then deletes them.
 func (f *FrameRemover) remove(ctx context.Context, frames []framelog.Frame, before time.Time, dry bool) error {
 	if len(frames) == 0 || dry {
 		return nil
@@ -277,6 +281,7 @@ func (f *FrameRemover) remove(ctx context.Context, frames []framelog.Frame, befo
 	if err != nil {
 		return err
 	}
+	// In this order, as a frame that is gone without a log entry would look like a loss.
 	if err := create(ctx, f.cfg.Store, l.Key(body), body); err != nil {
 		return err
 	}
@@ -298,9 +303,9 @@ type ShardHour struct {
 	Changed time.Time
 }
 
-// ShardHours lists some pages of manifests from the cursor on, "" for the first hour from
-// from on, and gives the hours to to that have records of the shard. An hour that two calls
-// meet is given by both. next is the cursor to go on from, "" at the end.
+// ShardHours lists some pages of manifests from the cursor on, "" for the first hour from..to, and returns the
+// hours that have records of the shard. An hour on the border of two calls is returned by both. next is the cursor
+// to continue from, "" at the end.
 func (f *FrameRemover) ShardHours(ctx context.Context, id shard.ID, from, to timegrid.Hour, cursor string, pages int) (found []ShardHour, next string, err error) {
 	if cursor == "" {
 		cursor = layout.BlockManifestsHour(from)

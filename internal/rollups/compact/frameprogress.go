@@ -18,23 +18,21 @@ var FrameProgressKind = record.Kind{Schema: "lightmetrics.rollup_frames.v1", Tit
 // MaxFramesAgain bounds FrameProgress.Again.
 const MaxFramesAgain = 1000
 
-// FrameProgress says how far the raw frames of a shard are removed: nothing of the hours to
-// Through that the store has not changed since they were looked at is left to remove, but in
-// Again. Each was looked at after Keep from its end, and, if it was there, after Since. What
-// it says stays true, so that of two that are written the last may be the older one; and
-// without it everything is looked at again.
+// FrameProgress says how far the raw frames of a shard are removed: of the hours up to Through that the store has
+// not changed since they were checked nothing is left to remove, except in Again. Each hour was checked later than
+// Keep after its end, and, if it existed then, after Since. All of this stays true, so if two workers write the
+// record the older may win; and without it every hour is checked again.
 type FrameProgress struct {
 	AuthorityID string
 	Shard       shard.ID
 	Through     timegrid.Hour
-	// Since and Full are when the last look, and the last look at all hours, began, by the
-	// store's clock; Unix nanoseconds.
+	// Since and Full are when the last pass, and the last pass over all hours, began, by the store's clock in Unix
+	// nanoseconds.
 	Since int64
 	Full  int64
-	// Keep is the shortest time that an hour's frames stayed after its end: it was not looked
-	// at before that was over.
+	// Keep is the shortest time that an hour's frames were kept after its end: the hour was not checked before.
 	Keep time.Duration
-	// Again are hours whose frames were needed still, ascending.
+	// Again are hours whose frames were still needed, ascending.
 	Again []timegrid.Hour
 }
 
@@ -50,7 +48,7 @@ type frameProgressJSON struct {
 
 const frameHourLayout = "2006-01-02T15"
 
-// Key of the note's object.
+// Key of the record's object.
 func (p FrameProgress) Key() string { return layout.RollupFrames(p.Shard) }
 
 // Marshal writes the canonical JSON. It does not validate.
@@ -104,8 +102,7 @@ func parseFrameProgress(b []byte) (FrameProgress, error) {
 	return p, FrameProgressKind.Verify(b, p.Marshal(), j)
 }
 
-// maxSkew is how much a store's times of change may be apart: they are of whole seconds, and
-// of several machines.
+// maxSkew is how far a store's times of change may be apart: they are whole seconds, and of several machines.
 const maxSkew = time.Minute
 
 // Done reports that nothing of the hour is left to remove.
@@ -114,6 +111,8 @@ func (p FrameProgress) Done(at ShardHour) bool {
 	if since := time.Unix(0, p.Since); seen.Before(since) {
 		seen = since
 	}
+	// A record that changed about when the hour was checked may be newer than the check, so the hour counts as
+	// unchecked.
 	if at.Hour > p.Through || at.Changed.IsZero() || !at.Changed.Before(seen.Add(-maxSkew)) {
 		return false
 	}

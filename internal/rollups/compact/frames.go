@@ -27,21 +27,21 @@ type FrameStore interface {
 type FrameConfig struct {
 	Store       FrameStore
 	AuthorityID string
-	// By names who removes, in the log.
+	// By names the worker or operator that removes, in the log.
 	By  string
 	Now func() time.Time
-	// Pending reports that a batch which no block has yet may need the frames of the
-	// shard's hour; nil reads the shard's intake.
+	// Pending reports that a batch that no block has yet may need the frames of the shard's hour; nil reads the
+	// shard's intake.
 	Pending func(id shard.ID, h timegrid.Hour) bool
-	// Each calls fn for 0 to n-1, some at once where it likes; nil is one after the other.
+	// Each calls fn for 0 to n-1, possibly in parallel; nil calls one after the other.
 	Each func(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error
-	// Progress is told after every hour.
+	// Progress is called after every hour.
 	Progress func(h timegrid.Hour, r FrameReport)
 }
 
-// FrameRemover removes raw frames that published raw sets cover, or covered until they
-// expired. The identity manifests stay: what was accepted, and its hash, is known for ever.
-// It has no state; two that do the same at once are harmless.
+// FrameRemover removes raw frames of batches that published raw blocks cover, or covered until they expired. The
+// identity manifests stay: what was accepted, and its hash, is known for ever. It has no state; two that do the
+// same work at once are harmless.
 type FrameRemover struct{ cfg FrameConfig }
 
 // NewFrameRemover checks the settings; it makes no request.
@@ -64,13 +64,13 @@ func NewFrameRemover(c FrameConfig) (*FrameRemover, error) {
 
 // FrameLimits say which frames are old enough.
 type FrameLimits struct {
-	// Ended: all samples lie in hours that ended at or before it.
+	// Ended: all samples of the batch lie in hours that ended at or before it.
 	Ended time.Time
-	// Rolled: the store has not changed a record of these hours since; the zero time asks for nothing.
+	// Rolled: the store has not changed a record of these hours since then; the zero time does not ask for it.
 	Rolled time.Time
 }
 
-// FrameReport counts batches, and the bytes of the frames that are removed, or would be.
+// FrameReport counts batches, and the bytes of the frames that were removed, or would be.
 type FrameReport struct {
 	Hours   int    `json:"hours"`
 	Batches int    `json:"batches"`
@@ -80,29 +80,29 @@ type FrameReport struct {
 	Kept map[string]int `json:"kept"`
 }
 
-// Reasons why a batch of an hour before the time is kept.
+// Reasons for keeping a batch of an hour that is old enough.
 const (
-	KeptUncovered  = "an hour of it is not covered by a committed raw set"
+	KeptUncovered  = "an hour of it is not covered by a committed raw block"
 	KeptWide       = "it spans more than two hours"
 	KeptHour       = "the plan or a record of its hour can't be read"
 	KeptUnfinished = "a generation of its hour is not decided at all resolutions"
-	KeptYoung      = "its hour was published too short a time ago"
+	KeptYoung      = "its hour was published too recently"
 	KeptPending    = "a late batch beside it is not rolled up yet"
-	KeptOrdered    = "its hour is ordered to be made anew"
+	KeptRequested  = "a repair request asks to rebuild its hour"
 	KeptAside      = "an agent is set aside for its hour"
 	KeptRepair     = "the reconciler has a repair record of it"
 	KeptConflict   = "another frame was submitted as the same batch"
 )
 
-// passes reports that a later look may find the batch removable.
-func passes(why string) bool { return why != KeptWide && why != KeptConflict }
+// isTemporary reports that the reason may be gone in a later pass.
+func isTemporary(why string) bool { return why != KeptWide && why != KeptConflict }
 
-// stepOfRun bounds the batches of a step where nobody waits.
-const stepOfRun = framelog.MaxFrames
+// runStep bounds the batches of a step of Run.
+const runStep = framelog.MaxFrames
 
-// Run looks at the batches of all shards whose samples all lie in hours that ended at or
-// before the time, and removes the frames of those that FrameHour finds not to be needed;
-// dry only counts them. A repeat goes on where a former run ended.
+// Run checks the batches of all shards whose samples all lie in hours that ended at or before the time, and
+// removes the frames of those that FrameHour finds not needed; with dry it only counts them. A repeat continues
+// where an earlier run ended.
 func (f *FrameRemover) Run(ctx context.Context, before time.Time, dry bool) (FrameReport, error) {
 	rep := FrameReport{Kept: map[string]int{}}
 	last := LastEnded(before)
@@ -118,7 +118,7 @@ func (f *FrameRemover) Run(ctx context.Context, before time.Time, dry bool) (Fra
 					return rep, err
 				}
 			}
-			if err := f.hour(ctx, id, h, before, dry, pending[id], &rep); err != nil {
+			if err := f.removeHour(ctx, id, h, before, dry, pending[id], &rep); err != nil {
 				return rep, fmt.Errorf("raw frames of %s, shard %s: %w", h, id, err)
 			}
 		}
@@ -131,7 +131,8 @@ func (f *FrameRemover) Run(ctx context.Context, before time.Time, dry bool) (Fra
 	return rep, nil
 }
 
-func (f *FrameRemover) hour(ctx context.Context, id shard.ID, h timegrid.Hour, before time.Time, dry bool, pending map[timegrid.Hour]bool, rep *FrameReport) error {
+// removeHour removes the frames of one hour of a shard, step by step.
+func (f *FrameRemover) removeHour(ctx context.Context, id shard.ID, h timegrid.Hour, before time.Time, dry bool, pending map[timegrid.Hour]bool, rep *FrameReport) error {
 	x, err := f.Open(ctx, id, h, FrameLimits{Ended: before})
 	if err != nil {
 		return err
@@ -140,7 +141,7 @@ func (f *FrameRemover) hour(ctx context.Context, id shard.ID, h timegrid.Hour, b
 		x.pending = func(_ shard.ID, h timegrid.Hour) bool { return pending[h] }
 	}
 	for done := false; !done; {
-		if done, err = x.Step(ctx, stepOfRun, dry, rep); err != nil {
+		if done, err = x.Step(ctx, runStep, dry, rep); err != nil {
 			return err
 		}
 	}
@@ -150,10 +151,10 @@ func (f *FrameRemover) hour(ctx context.Context, id shard.ID, h timegrid.Hour, b
 // LastEnded is the last hour that ended at or before the time.
 func LastEnded(t time.Time) timegrid.Hour { return timegrid.HourOf(t.UnixMilli()+1) - 1 }
 
-// earliest hour that is looked at: the epoch's first.
+// earliest hour that is checked: the first of the epoch.
 const earliest = timegrid.Hour(0)
 
-// firstHour is the first one from from on that has manifests, and the shards that have.
+// firstHour returns the first hour of from..to that has manifests, and the shards that have them.
 func (f *FrameRemover) firstHour(ctx context.Context, from, to timegrid.Hour) (h timegrid.Hour, shards []shard.ID, ok bool, err error) {
 	for of, err := range slots(ctx, f.cfg.Store, from, to) {
 		if err != nil {
@@ -170,18 +171,17 @@ func (f *FrameRemover) firstHour(ctx context.Context, from, to timegrid.Hour) (h
 	return h, shards, ok, nil
 }
 
-// maxPendingHours bounds what is noted of a batch whose samples lie far apart.
+// maxPendingHours bounds the hours that are noted of a batch whose samples lie far apart.
 const maxPendingHours = 24 * 366
 
-// pendingHours are the hours of the batches in the shard's intake: some set lacks a batch
-// of each segment that is there. A segment that can't be read is an error: nobody knows
-// which frames it needs.
+// pendingHours returns the hours of the batches in the shard's intake: of each segment that exists some batch is
+// in no block yet. A segment that can't be read is an error, as the frames that it needs are not known.
 func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[timegrid.Hour]bool, error) {
 	out := map[timegrid.Hour]bool{}
 	_, err := intake.NewReader(f.cfg.Store, id).Poll(ctx, 0, func(key string) error {
 		seg, err := intake.ReadSegment(ctx, f.cfg.Store, key)
 		if errors.Is(err, objstore.ErrNotFound) {
-			return nil // spent meanwhile
+			return nil // deleted since it was listed: all of its batches are published
 		}
 		if err != nil {
 			return fmt.Errorf("read %q: %w", key, err)
@@ -199,7 +199,7 @@ func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[timeg
 }
 
 // plan reads the plan of the generation that the records name.
-func (f *FrameRemover) plan(ctx context.Context, c *cover) (*rollup.Plan, error) {
+func (f *FrameRemover) plan(ctx context.Context, c *proof) (*rollup.Plan, error) {
 	key := layout.RollupPlan(c.hour, c.shard, c.generation)
 	p, _, err := record.Read(ctx, f.cfg.Store, key, rollup.PlanKind, func(b []byte) (*rollup.Plan, error) {
 		return c.check(key, b, f.cfg.AuthorityID)

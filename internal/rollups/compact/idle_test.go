@@ -38,7 +38,7 @@ func (w *world) release() []string {
 	seen, err := compact.NewScanner(w.store, authority).Scan(w.t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
 	w.must(err)
 	var out []string
-	for _, n := range seen.Unneeded() {
+	for _, n := range seen.Orphaned() {
 		out = append(out, n.SlotPrefix()[len(layout.BlockManifestsHour(n.Hour)):])
 		w.must(w.publisher().Release(w.t.Context(), n))
 	}
@@ -78,7 +78,7 @@ func TestUnneededBesideAnotherOfTheSpan(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.leave(st, some)
-	if r, err := w.compactor(st).Compact(t.Context(), all, 7); err != nil || r.Turned != 4 || r.Block.Name.Generation != 1 {
+	if r, err := w.compactor(st).Compact(t.Context(), all, 7); err != nil || r.Redirected != 4 || r.Block.Name.Generation != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := fmt.Sprint(w.release()); got != "[0001-raw.2h-]" {
@@ -90,8 +90,8 @@ func TestUnneededBesideAnotherOfTheSpan(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range setsOf(w.view(), timegrid.Raw) {
-		if s.Into == nil || s.Into.Name.Shard != 0 {
-			t.Errorf("%s points at %v after %+v", s.Name.Key(), s.Into, r)
+		if s.Redirect == nil || s.Redirect.Name.Shard != 0 {
+			t.Errorf("%s points at %v after %+v", s.Name.Key(), s.Redirect, r)
 		}
 	}
 	w.settled(st, "collected", want)

@@ -19,9 +19,9 @@ import (
 
 // Decisions of a merge.
 var (
-	// ErrSources: the sources are not there as the plan names them, or can't be merged.
+	// ErrSources: the sources are not as the plan names them, or can't be merged.
 	ErrSources = errors.New("sources can not be merged")
-	// ErrNotConserved: the rows that were merged are not those that the sources count.
+	// ErrNotConserved: the number of merged rows is not what the sources' records say.
 	ErrNotConserved = errors.New("rows are not conserved")
 )
 
@@ -29,19 +29,18 @@ var (
 const (
 	groupSeries = 512
 	groupValues = 1 << 20
-	// maxTimes bounds the times that a chunk keeps until its end.
+	// maxTimes bounds the times that a chunk holds in memory until it is finished.
 	maxTimes = 8 << 20
 )
 
-// Merged is what a plan's generation publishes: a function of the plan.
+// Merged is what a plan's generation publishes; it depends on nothing but the plan.
 type Merged struct {
 	Outputs []publish.Output
 	Samples uint64
 }
 
-// Merge reads the plan's sources, which are sets in the plan's order, and makes the chunks
-// of the compaction. Beside the outputs it keeps the sources' indexes, and of their rows
-// one group of series.
+// Merge reads the plan's sources, which are blocks in the plan's order, and makes the chunks of the compaction.
+// Besides the outputs its memory holds the indexes of the sources and the rows of one group of series.
 func Merge(ctx context.Context, g objstore.Getter, p *Plan, sources []*catalog.Block) (*Merged, error) {
 	m := &merge{fetch: block.From(g), plan: p, dec: chunk.NewDecoder(&chunk.Index{}, chunk.Limits{}), counts: map[catalog.Name]uint64{}}
 	if err := m.run(ctx, sources); err != nil {
@@ -68,7 +67,7 @@ type source struct {
 	series int
 }
 
-// entry is one series with its sources, by time.
+// entry is one series with its sources in the order of time.
 type entry struct {
 	ref     chunk.SeriesRef
 	sources []source
@@ -80,19 +79,21 @@ func (m *merge) run(ctx context.Context, sources []*catalog.Block) error {
 		return err
 	}
 	for len(m.cursors) > 0 {
-		group := m.group()
+		group := m.nextGroup()
 		if err := m.load(ctx, group); err != nil {
 			return err
 		}
 		for _, e := range group {
-			if err := m.add(e); err != nil {
+			if err := m.addSeries(e); err != nil {
 				return err
 			}
 		}
 	}
-	if err := m.end(); err != nil {
+	if err := m.finishChunk(); err != nil {
 		return err
 	}
+	// Counting per source instead of in total: a row that one source lost and another had twice must not cancel
+	// out.
 	for _, s := range sources {
 		of := s.Name
 		of.Generation = 0
@@ -103,18 +104,18 @@ func (m *merge) run(ctx context.Context, sources []*catalog.Block) error {
 		delete(m.counts, of)
 	}
 	if len(m.counts) > 0 {
-		return fmt.Errorf("%w: rows of %d sets that are no sources", ErrNotConserved, len(m.counts))
+		return fmt.Errorf("%w: rows of %d blocks that are no sources", ErrNotConserved, len(m.counts))
 	}
 	return nil
 }
 
-// open opens the chunks of all sources.
+// open opens the chunks of all sources, and leaves out those in which no row counts.
 func (m *merge) open(ctx context.Context, sources []*catalog.Block) error {
 	if len(sources) != len(m.plan.Sources) {
 		return fmt.Errorf("%w: %d, the plan has %d", ErrSources, len(sources), len(m.plan.Sources))
 	}
 	for i, s := range sources {
-		if s.Name != m.plan.Sources[i] || s.Into != nil && s.Into.Block == nil {
+		if s.Name != m.plan.Sources[i] || s.Redirect != nil && s.Redirect.Block == nil {
 			return fmt.Errorf("%w: %s", ErrSources, s.Name.Key())
 		}
 	}
@@ -133,8 +134,8 @@ func (m *merge) open(ctx context.Context, sources []*catalog.Block) error {
 	return nil
 }
 
-// group takes the next series off the cursors.
-func (m *merge) group() []*entry {
+// nextGroup takes the next series off the cursors, as many as may be decoded at once.
+func (m *merge) nextGroup() []*entry {
 	var out []*entry
 	values := 0
 	for len(m.cursors) > 0 && len(out) < groupSeries && values < groupValues {
@@ -154,8 +155,7 @@ func (m *merge) group() []*entry {
 	return out
 }
 
-// load decodes the rows of a group, chunk by chunk, and puts those of each series together:
-// its sources are in the order of time.
+// load decodes the rows of a group and joins those of each series; its sources are in the order of time.
 func (m *merge) load(ctx context.Context, group []*entry) error {
 	var order []*block.Cursor
 	wanted := map[*block.Cursor][]int{}
@@ -167,6 +167,7 @@ func (m *merge) load(ctx context.Context, group []*entry) error {
 			wanted[s.c] = append(wanted[s.c], s.series)
 		}
 	}
+	// Chunk by chunk, so that a block of a chunk that several series share is fetched once.
 	rows := map[source]block.Rows{}
 	for _, c := range order {
 		if err := c.Load(ctx, m.dec, wanted[c]); err != nil {
@@ -182,7 +183,7 @@ func (m *merge) load(ctx context.Context, group []*entry) error {
 	}
 	for _, e := range group {
 		for _, s := range e.sources {
-			if err := m.join(e, s.c, rows[s]); err != nil {
+			if err := m.appendRows(e, s.c, rows[s]); err != nil {
 				return err
 			}
 		}
@@ -190,13 +191,15 @@ func (m *merge) load(ctx context.Context, group []*entry) error {
 	return nil
 }
 
-// join appends the rows of one source to those of the sources before it.
-func (m *merge) join(e *entry, c *block.Cursor, r block.Rows) error {
+// appendRows appends the rows of one source to those of the sources before it.
+func (m *merge) appendRows(e *entry, c *block.Cursor, r block.Rows) error {
 	if r.From == r.To {
 		return nil
 	}
+	// Two sources with rows of one time would be a record that counts twice. The plan's sources are of different
+	// hours or shards, so one of them is wrong.
 	if n := len(e.cols.T); n > 0 && e.cols.T[n-1] >= r.T[r.From] {
-		return fmt.Errorf("%w: %v stands twice at one time", ErrSources, e.ref.Labels)
+		return fmt.Errorf("%w: %v has two rows of one time", ErrSources, e.ref.Labels)
 	}
 	m.count(m.sourceOf(c.Piece(), &e.ref), r.T[r.From:r.To])
 	if err := e.cols.AppendRows(r.Columns, r.From, r.To); err != nil {
@@ -205,17 +208,17 @@ func (m *merge) join(e *entry, c *block.Cursor, r block.Rows) error {
 	return nil
 }
 
-// sourceOf is the name of the set that a series of p is of, but for its hour.
+// sourceOf is the name of the block that a series of p belongs to, without its hour.
 func (m *merge) sourceOf(p *catalog.Piece, r *chunk.SeriesRef) catalog.Name {
 	id := p.Block.Name.Shard
 	if p.Shards != nil {
 		id = shard.Of(r.Agent, p.Block.Shards)
 	}
-	// The generation is the plan's; there is one for each hour and shard.
+	// The generation is left 0: the plan has one source for each hour and shard.
 	return catalog.Name{Shard: id, Resolution: m.plan.Name.Resolution}
 }
 
-// count adds rows at times t to the counts of the sets that they are of, hour by hour.
+// count adds rows at times t to the counts of the blocks that they belong to, hour by hour.
 func (m *merge) count(of catalog.Name, t []int64) {
 	for i := 0; i < len(t); {
 		h := timegrid.HourOfNS(t[i])
@@ -227,10 +230,10 @@ func (m *merge) count(of catalog.Name, t []int64) {
 	}
 }
 
-// add gives the next series to the chunk.
-func (m *merge) add(e *entry) error {
+// addSeries adds the next series to the chunk, and finishes the chunk when it is large enough.
+func (m *merge) addSeries(e *entry) error {
 	if len(e.cols.T) == 0 {
-		return nil // its rows are all masked
+		return nil // all of its rows are masked
 	}
 	s := &chunk.Series{ID: e.ref.ID, Columns: e.cols}
 	if m.stream == nil {
@@ -243,13 +246,13 @@ func (m *merge) add(e *entry) error {
 		m.metric = layout.MixedMetrics
 	}
 	if uint64(m.stream.Bytes()) >= m.plan.ObjectBytes || m.stream.TimeValues() >= maxTimes {
-		return m.end()
+		return m.finishChunk()
 	}
 	return nil
 }
 
-// end ends the chunk.
-func (m *merge) end() error {
+// finishChunk finishes the chunk.
+func (m *merge) finishChunk() error {
 	if m.stream == nil {
 		return nil
 	}
@@ -265,11 +268,11 @@ func (m *merge) end() error {
 		Metric: metric, Chunk: publish.Bytes(f.Chunk), Index: publish.Bytes(f.Index), FooterOffset: uint64(f.FooterOffset),
 		Series: uint64(f.Series), Samples: f.Samples, MinTime: f.MinT, MaxTime: f.MaxT,
 	})
-	m.stream = nil // its memory is the output's
+	m.stream = nil // the output has taken over its memory
 	return nil
 }
 
-// cursors is a heap by the series that they are at, then by time.
+// cursors is a heap, ordered by the series that they are at, then by time.
 type cursors []*block.Cursor
 
 func (h cursors) Len() int { return len(h) }

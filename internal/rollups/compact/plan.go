@@ -1,8 +1,8 @@
-// Package compact merges blocks of single hours and shards into larger objects,
-// and removes sets whose time is over. docs/protocol/compaction.md has the order of
+// Package compact merges blocks of single hours and shards into larger objects, removes blocks that have
+// expired, and removes raw frames that blocks have replaced. docs/protocol/compaction.md has the order of
 // requests and the argument for it.
 //
-// The core is deterministic: no goroutines, no time of its own.
+// The core is deterministic: no goroutines, and no clock of its own.
 package compact
 
 import (
@@ -19,15 +19,15 @@ import (
 // PlanKind is the kind of plans.
 var PlanKind = record.Kind{Schema: "lightmetrics.compaction_plan.v1", Title: "compaction plan", MaxBytes: 4 << 20, Exact: true}
 
-// Plan is the fixed set of sources of one generation of a compaction, and what else its
-// bytes depend on. Whoever makes the generation makes the same objects.
+// Plan is the fixed set of sources of one generation of a compaction, with everything else that its bytes depend
+// on: whichever worker makes the generation makes the same objects.
 type Plan struct {
 	AuthorityID string
 	Name        catalog.Name // with a span
 	Shards      uint32       // of the authority
-	// Sources in the order of hours and shards.
+	// Sources sorted by hour and shard.
 	Sources []catalog.Name
-	// ObjectBytes is the size from which on a chunk is ended.
+	// ObjectBytes is the size from which on a chunk is finished.
 	ObjectBytes uint64
 	// Rows of a series in one block, and the series and values of a block.
 	Rows, BlockSeries, BlockValues uint32
@@ -50,7 +50,7 @@ type planJSON struct {
 
 const hourLayout = "2006-01-02T15"
 
-// Marshal writes the canonical JSON, of a plan that can be one: equal plans are equal bytes.
+// Marshal writes the canonical JSON of a valid plan: equal plans have equal bytes.
 func (p *Plan) Marshal() ([]byte, error) {
 	if err := p.validate(); err != nil {
 		return nil, fmt.Errorf("compaction plan: %w", err)

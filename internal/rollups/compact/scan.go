@@ -13,14 +13,14 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Looker finds the highest committed generations of one resolution and some shards: of hours
-// in which there are many more. It remembers what it read. For one caller at a time.
+// Scanner finds the highest committed generations of one resolution and of some shards, in hours that have many
+// more. It caches what it read. It is for one caller at a time.
 type Scanner struct {
 	store   objstore.Reader
 	records *catalog.Reader
 }
 
-// NewLooker makes one that knows nothing; it makes no request.
+// NewScanner makes a Scanner with an empty cache; it makes no request.
 func NewScanner(r objstore.Reader, authority string) *Scanner {
 	return &Scanner{r, catalog.NewReader(catalog.ReaderConfig{Read: reading(r, authority), Trim: trim, Follow: true, Limit: math.MaxInt64})}
 }
@@ -32,27 +32,27 @@ func reading(r objstore.Reader, authority string) func(context.Context, string) 
 	}
 }
 
-// trim drops what compaction does not need, and what there is most of.
+// trim drops what compaction does not need, which is most of a record.
 func trim(s *catalog.Block) {
 	s.Inputs = catalog.Inputs{}
-	if s.Into != nil {
-		s.Into.Keys = nil
+	if s.Redirect != nil {
+		s.Redirect.Keys = nil
 	}
 }
 
-// Seen is what a look found.
+// Inventory is the result of a scan.
 type Inventory struct {
-	// Sets are highest committed generations.
+	// Blocks are highest committed generations.
 	Blocks []*catalog.Block
-	// Compactions that begin in the hours; only those that no set points at are read.
+	// Compactions that begin in the hours; only those to which no block redirects are read.
 	Compactions []catalog.Name
-	// Skipped hours of shards have a record that can't be read.
-	Skipped  int
-	from, to timegrid.Hour
-	idle     []*catalog.Block // committed compactions that no set points at
+	// Skipped counts the hours of shards that have a record that can't be read.
+	Skipped      int
+	from, to     timegrid.Hour
+	unreferenced []*catalog.Block // committed compactions to which no block redirects
 }
 
-// Look reads the hours from to to, both included, of the shards that of names.
+// Scan reads the hours from..to, both included, of the shards for which of is true.
 func (l *Scanner) Scan(ctx context.Context, res timegrid.Resolution, from, to timegrid.Hour, of func(shard.ID) bool) (Inventory, error) {
 	seen := Inventory{from: from, to: to}
 	used := map[catalog.Name]bool{}
@@ -78,25 +78,26 @@ func (l *Scanner) Scan(ctx context.Context, res timegrid.Resolution, from, to ti
 		switch {
 		case err != nil:
 			return seen, err
-		case len(st.Doubt) > 0:
-			seen.Skipped++ // any of them may count
+		case len(st.Unreadable) > 0:
+			seen.Skipped++ // the unreadable record may be of the generation that counts
 		case st.Block != nil:
 			seen.Blocks = append(seen.Blocks, st.Block)
 		}
 	}
-	if err := l.idle(ctx, &seen, compactions); err != nil {
+	if err := l.readUnreferenced(ctx, &seen, compactions); err != nil {
 		return seen, err
 	}
+	// Records of other resolutions stay: one Scanner scans one resolution after the other.
 	l.records.Keep(func(n catalog.Name) bool { return used[n] || n.Resolution != res && n.Hour >= from })
 	return seen, nil
 }
 
-// idle reads the compactions that no set points at.
-func (l *Scanner) idle(ctx context.Context, seen *Inventory, compactions []catalog.Listed) error {
+// readUnreferenced reads the compactions to which no block redirects.
+func (l *Scanner) readUnreferenced(ctx context.Context, seen *Inventory, compactions []catalog.Listed) error {
 	pointed := map[catalog.Name]bool{}
 	for _, s := range seen.Blocks {
-		if s.Into != nil {
-			pointed[s.Into.Name] = true
+		if s.Redirect != nil {
+			pointed[s.Redirect.Name] = true
 		}
 	}
 	for _, c := range compactions {
@@ -107,34 +108,36 @@ func (l *Scanner) idle(ctx context.Context, seen *Inventory, compactions []catal
 		if err != nil {
 			return err
 		}
-		// One that can't be read stays.
+		// One that can't be read is never called orphaned, and so stays.
 		if g.Err == nil && g.Record.Block != nil {
-			seen.idle = append(seen.idle, g.Record.Block)
+			seen.unreferenced = append(seen.unreferenced, g.Record.Block)
 		}
 	}
 	return nil
 }
 
-// Unneeded are the compactions that no source points at, or may still be made to: a
-// worker died before it did, and the sources are in a longer span, or replaced, since.
-func (s Inventory) Unneeded() []catalog.Name {
+// Orphaned returns the compactions to which no source redirects, nor will: a worker died before it redirected
+// them, and the sources are in a longer span or superseded since.
+func (s Inventory) Orphaned() []catalog.Name {
 	at := map[catalog.Name]*catalog.Block{}
 	for _, block := range s.Blocks {
 		at[block.Name] = block
 	}
 	var out []catalog.Name
-	for _, c := range s.idle {
+	for _, c := range s.unreferenced {
+		// With an hour unread, or a span that reaches beyond the scan, a source that redirects may have been
+		// missed.
 		if s.Skipped > 0 || c.Name.Hour < s.from || c.Name.Hour+timegrid.Hour(c.Name.Span)-1 > s.to {
 			continue
 		}
-		if !slices.ContainsFunc(c.Sources, func(src catalog.Name) bool { return at[src] != nil && at[src].Into.Earlier(c.Name) }) {
+		if !slices.ContainsFunc(c.Sources, func(src catalog.Name) bool { return at[src] != nil && at[src].Redirect.YieldsTo(c.Name) }) {
 			out = append(out, c.Name)
 		}
 	}
 	return out
 }
 
-// slots gives the generations of the hours from to to, slot by slot in key order.
+// slots yields the generations of the hours from..to, slot by slot in key order.
 func slots(ctx context.Context, r objstore.Reader, from, to timegrid.Hour) iter.Seq2[catalog.Slot, error] {
 	return func(yield func(catalog.Slot, error) bool) {
 		o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}

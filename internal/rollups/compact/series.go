@@ -10,18 +10,19 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 )
 
-// Series gives the series of one block, whose rows may be in a compaction, in no order
-// that counts. Errors: those of the store, and ErrNotConserved when rows are missing.
+// Series returns the series of one block, whose rows may be in a compaction, in no particular order. Errors: those
+// of the store, and ErrNotConserved when rows are missing.
 func Series(ctx context.Context, r objstore.Reader, authority string, of *catalog.Block) ([]chunk.Series, error) {
-	if of.Into != nil && of.Into.Block == nil {
-		c, err := NewScanner(r, authority).records.Compaction(ctx, of.Into.Name)
+	if of.Redirect != nil && of.Redirect.Block == nil {
+		c, err := NewScanner(r, authority).records.Compaction(ctx, of.Redirect.Name)
 		if err != nil {
 			return nil, err
 		}
-		into := *of.Into
+		// Copies, since the caller's block may be shared with a cache.
+		into := *of.Redirect
 		into.Block = c
 		resolved := *of
-		resolved.Into = &into
+		resolved.Redirect = &into
 		of = &resolved
 	}
 	var out []chunk.Series

@@ -8,8 +8,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 )
 
-// Abort makes sure that the generation can never be committed, so that the next one can
-// be published, and gives what decides it: the Aborted record, or what was there first.
+// Abort makes sure that the generation can never be committed, so that the next one can be published. It returns
+// the record that decides the generation: the Aborted record, or what was there before.
 func (p *Publisher) Abort(ctx context.Context, n catalog.Name, reason string) (catalog.Record, error) {
 	r, err := p.abort(ctx, n, reason)
 	if err != nil {
@@ -26,7 +26,8 @@ func (c *core) abort(ctx context.Context, n catalog.Name, reason string) (catalo
 	if err == nil {
 		return a, nil
 	}
-	// Exists or unknown: the key tells; nothing there is no answer.
+	// The create found something or its outcome is unknown: the key tells which record decides. A key without a
+	// record proves nothing, as the create may still be applied.
 	r, _, e := c.record(ctx, n.Key())
 	if e == nil && r != nil {
 		return *r, nil

@@ -13,12 +13,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// minDelay between two looks at a key.
+// minDelay is the least time between two checks of a key.
 const minDelay = time.Second
 
-// objects decides about chunks and indexes of an hour: condemn first, then read the
-// manifests, then delete. It gives the keys that have to wait.
-func (x *collection) objects(ctx context.Context, h timegrid.Hour, keys []string, since int64) (later []string, err error) {
+// decideObjects decides about chunks and indexes of an hour: it condemns them first, then reads the manifests, and only
+// then deletes. It returns the keys that have to wait.
+func (x *collection) decideObjects(ctx context.Context, h timegrid.Hour, keys []string, since int64) (later []string, err error) {
 	var condemned []string
 	seen := map[string]bool{}
 	for _, key := range keys {
@@ -31,7 +31,7 @@ func (x *collection) objects(ctx context.Context, h timegrid.Hour, keys []string
 			return nil, err
 		}
 		switch v.action {
-		case Deleted: // may be, once the manifests are read
+		case Deleted: // it is condemned; the manifests decide whether it may be deleted
 			condemned = append(condemned, key)
 		case Later:
 			later = append(later, key)
@@ -43,10 +43,12 @@ func (x *collection) objects(ctx context.Context, h timegrid.Hour, keys []string
 	if len(condemned) == 0 {
 		return later, nil
 	}
-	// Only now, after every condemnation is confirmed.
-	named, err := x.c.named(ctx, h)
+	// The manifests are listed only now, when every condemnation is confirmed. A manifest that is created after
+	// this listing can't name a condemned object: its transaction would have had to refer to the object first. In
+	// the other order a commit could slip in between listing and condemning.
+	named, err := x.c.namedObjects(ctx, h)
 	if record.Opaque(err) {
-		for _, key := range condemned { // what that record names is not known
+		for _, key := range condemned { // the unreadable record may name any of them
 			x.log(key, Later, err.Error())
 		}
 		return append(later, condemned...), nil
@@ -59,13 +61,14 @@ func (x *collection) objects(ctx context.Context, h timegrid.Hour, keys []string
 		if by := named[key]; by != "" {
 			x.log(key, Kept, "named by "+by)
 			if x.epoch.wrote(key) {
-				// It had no reference of that set, whose transaction added one before it committed.
+				// A transaction refers to its objects before it commits, so a committed block without a reference
+				// means that references were lost: the metadata store is an older copy.
 				stale = fmt.Errorf("%w: %q, named by %q", ErrRefsStale, key, by)
 				x.c.stale.Store(true)
 			}
 			continue
 		}
-		wait, err := x.remove(ctx, key)
+		wait, err := x.deleteObject(ctx, key)
 		if err != nil {
 			return nil, err
 		}
@@ -76,54 +79,56 @@ func (x *collection) objects(ctx context.Context, h timegrid.Hour, keys []string
 	return later, stale
 }
 
-// verdict on one object: Deleted means condemned, so that it may be deleted.
-type verdict struct {
+// decision about one object: Deleted means condemned, so that it may be deleted.
+type decision struct {
 	action Action
 	detail string
 }
 
-// condemn makes sure that no transaction can refer to the object any more, if none that
-// does can commit or has committed.
-func (x *collection) condemn(ctx context.Context, key string, since int64) (verdict, error) {
+// condemn makes sure that no transaction can refer to the object any more, unless one that refers to it has
+// committed or still can.
+func (x *collection) condemn(ctx context.Context, key string, since int64) (decision, error) {
 	rec, err := x.c.refs(ctx, key)
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
+	// A condemnation is for good, so nothing has to be proven a second time.
 	if rec.Condemned {
-		return verdict{action: Deleted}, nil
+		return decision{action: Deleted}, nil
 	}
 	var dead []Txn
 	for _, t := range rec.Txns {
 		state, err := x.resolve(ctx, t, key, since)
 		if err != nil {
-			return verdict{}, err
+			return decision{}, err
 		}
 		switch state {
 		case live:
-			return verdict{Kept, "in use by " + string(t)}, x.forget(ctx, rec, dead)
+			return decision{Kept, "in use by " + string(t)}, x.dropDead(ctx, rec, dead)
 		case undecided:
-			return verdict{Later, "undecided: " + string(t)}, nil
+			return decision{Later, "undecided: " + string(t)}, nil
 		}
 		dead = append(dead, t)
 	}
 	next := Record{Key: key, Condemned: true}
+	// The swap is by the record's version: a reference that was added since the read makes it fail.
 	err = x.c.cfg.Refs.Swap(ctx, x.epoch.ID, rec, next)
 	if errors.Is(err, ErrChanged) {
-		return verdict{Later, "its references changed"}, nil
+		return decision{Later, "its references changed"}, nil
 	}
-	return verdict{action: Deleted}, err
+	return decision{action: Deleted}, err
 }
 
-// forget drops dead transactions from the set of an object that stays, when they are many.
-func (x *collection) forget(ctx context.Context, rec Record, dead []Txn) error {
-	if len(dead) < forgetFrom {
+// dropDead drops dead transactions from the set of an object that stays, once there are many.
+func (x *collection) dropDead(ctx context.Context, rec Record, dead []Txn) error {
+	if len(dead) < manyDead {
 		return nil
 	}
-	_ = x.c.cfg.Refs.Swap(ctx, x.epoch.ID, rec, rec.Without(dead)) // where it fails the set stays long, that is all
+	_ = x.c.cfg.Refs.Swap(ctx, x.epoch.ID, rec, rec.Without(dead)) // a failure only leaves the set long
 	return nil
 }
 
-const forgetFrom = 8
+const manyDead = 8
 
 func (c *core) refs(ctx context.Context, key string) (Record, error) {
 	rec, err := c.cfg.Refs.Get(ctx, key)
@@ -141,28 +146,32 @@ const (
 	dead
 )
 
-// resolve says whether the transaction names the object, may come to, or never will. An
-// undecided one of keys that are long on the queue is aborted.
+// resolve says whether the transaction names the object, still may come to name it, or never will. It aborts an
+// undecided transaction whose keys have been on the queue for long.
 func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64) (state, error) {
 	r, err := x.record(ctx, t.ManifestKey())
 	if record.Unreadable(err) {
 		n, perr := layout.ParseBlockManifest(t.ManifestKey())
 		if perr != nil {
-			return live, nil
+			return live, nil // not a transaction of ours: keep the object
 		}
-		over, err := x.c.over(ctx, n)
+		// The unreadable manifest may name the object. It matters only while readers can reach it: a higher
+		// committed generation hides it for good.
+		over, err := x.c.isSuperseded(ctx, n)
 		if err != nil {
 			return 0, err
 		}
 		if over {
 			return dead, nil
 		}
-		return live, nil // in doubt keep
+		return live, nil // keep the object, as the record may name it
 	}
 	if err != nil {
 		return 0, err
 	}
 	if r == nil {
+		// The transaction may still be running. Deciding it early is safe, as the manifest's key decides, but
+		// would cost the worker its generation.
 		if x.c.cfg.Clock.Now().UnixMilli()-since < x.c.cfg.Policy.AbortAfter.Milliseconds() {
 			return undecided, nil
 		}
@@ -179,14 +188,15 @@ func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64
 		}
 		r = &rec
 	}
-	// Committed by another plan, or without this object: this reference never counts.
+	// A generation that was committed by another plan, or without this object, never uses this reference.
 	if r.Block != nil && r.Block.TransactionID == string(t) && r.Block.Names(key) {
 		return live, nil
 	}
 	return dead, nil
 }
 
-// record reads a record, each once as long as they are few.
+// record reads a record and remembers it as long as there are few: many objects of an hour name the same
+// transactions.
 func (x *collection) record(ctx context.Context, key string) (*catalog.Record, error) {
 	if r := x.known[key]; r != nil {
 		return r, nil
@@ -203,8 +213,8 @@ func (x *collection) record(ctx context.Context, key string) (*catalog.Record, e
 
 const maxKnown = 64
 
-// remove deletes a condemned object. wait: it may be gone, and is looked at again.
-func (x *collection) remove(ctx context.Context, key string) (wait bool, err error) {
+// deleteObject deletes a condemned object. With wait the outcome is unknown and the key is checked again.
+func (x *collection) deleteObject(ctx context.Context, key string) (wait bool, err error) {
 	err = x.c.cfg.Store.Delete(ctx, key)
 	switch {
 	case err == nil:

@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// ErrEpochOpen: transactions of older epochs are not all decided; nothing is deleted.
+// ErrEpochOpen means that transactions of older epochs are not all decided; nothing is deleted.
 var ErrEpochOpen = errors.New("transactions of older epochs of the reference sets are not all decided")
 
 // Action is what a collection did with a key. Values are stable.
@@ -22,11 +22,11 @@ type Action string
 // Actions.
 const (
 	Deleted Action = "DELETED"
-	// DeleteUnknown: it may be gone, now or later; its record stays condemned.
+	// DeleteUnknown: the object may be gone, now or later; its record stays condemned.
 	DeleteUnknown Action = "DELETE_UNKNOWN"
-	RemovedSet    Action = "REMOVED_SET" // a superseded set's record; its objects follow
-	Kept          Action = "KEPT"        // in use, or not ours: off the queue
-	Later         Action = "LATER"       // looked at again
+	RemovedBlock  Action = "REMOVED_BLOCK" // a superseded block's record; its objects follow
+	Kept          Action = "KEPT"          // in use, or not ours: off the queue
+	Later         Action = "LATER"         // has to wait, and is checked again
 )
 
 // Entry is one line of what a collection did.
@@ -42,13 +42,13 @@ type Report struct {
 	Entries []Entry
 }
 
-// Collector collects what publications leave behind. It has no state that matters and
-// is safe for concurrent use; two that work at once are harmless.
+// Collector collects what publications leave behind. Everything that it decides is proven again from the stores,
+// so it is safe for concurrent use, and two collectors at work at once are harmless.
 type Collector struct {
 	core
-	// known are records whose names were read: a listing tells which are as they were.
+	// known caches what records name: a listing tells which of them have changed.
 	known *catalog.Reader
-	// stale: this collector has seen that the metadata store is an older copy.
+	// stale is set when this collector has seen that the metadata store is an older copy.
 	stale atomic.Bool
 }
 
@@ -61,8 +61,8 @@ func NewCollector(c Config) (*Collector, error) {
 	return &Collector{core: k, known: catalog.NewReader(catalog.ReaderConfig{Read: k.read, Trim: trim, Limit: maxRemembered})}, nil
 }
 
-// Step works off up to limit due items of the queue. On an error the items that were not
-// finished stay on the queue.
+// Step works off up to limit due items of the queue. On an error the items that were not finished stay on the
+// queue.
 func (c *Collector) Step(ctx context.Context, limit int) (Report, error) {
 	x := &collection{c: c}
 	if err := x.step(ctx, limit); err != nil {
@@ -76,8 +76,8 @@ type collection struct {
 	c      *Collector
 	epoch  Epoch
 	report Report
-	// known are records that were read. They decide for good, but that a set may be
-	// removed meanwhile: then its objects are kept for this once.
+	// known are records that were read in this step. A record decides for good, except that a block may be removed
+	// meanwhile; its objects are then kept until the next step.
 	known map[string]*catalog.Record
 }
 
@@ -89,15 +89,17 @@ func (x *collection) step(ctx context.Context, limit int) error {
 	if x.epoch, err = x.c.epoch(ctx); err != nil {
 		return err
 	}
+	// The reference sets of this epoch do not know transactions of older ones that are still running. Until all of
+	// those are aborted, an object without references may still become part of a commit.
 	if !x.epoch.Decided {
 		return ErrEpochOpen
 	}
 	var failed []error
 	for _, i := range items {
-		if err := x.item(ctx, i); err != nil {
+		if err := x.processItem(ctx, i); err != nil {
 			failed = append(failed, fmt.Errorf("item %q: %w", i.Key(), err))
 		}
-		// One bad item does not hold up the others; a store that is down does.
+		// One bad item must not hold up the others, but a store that is down should not be asked for every item.
 		if ctx.Err() != nil || len(failed) == maxFailed {
 			break
 		}
@@ -107,8 +109,9 @@ func (x *collection) step(ctx context.Context, limit int) error {
 
 const maxFailed = 3
 
-// item looks at every key, puts back what has to wait, and only then takes the item off.
-func (x *collection) item(ctx context.Context, i Item) error {
+// processItem checks every key, puts those that have to wait on the queue again, and only then takes the item off. A
+// crash in between leaves both, and a repeat is harmless.
+func (x *collection) processItem(ctx context.Context, i Item) error {
 	var later []string
 	objects := map[timegrid.Hour][]string{}
 	for _, key := range i.Keys {
@@ -129,7 +132,7 @@ func (x *collection) item(ctx context.Context, i Item) error {
 		}
 	}
 	for _, h := range sortedHours(objects) {
-		wait, err := x.objects(ctx, h, objects[h], i.Since)
+		wait, err := x.decideObjects(ctx, h, objects[h], i.Since)
 		if err != nil {
 			return err
 		}
@@ -162,8 +165,8 @@ func (x *collection) log(key string, a Action, detail string) {
 	x.c.cfg.Events.collected(e)
 }
 
-// removeSet turns a superseded set into its Removed record, and gives the objects that
-// may go with it. wait: it could not be decided now.
+// removeBlock replaces the manifest of a superseded block by its Removed record, and returns the objects that may
+// go with it. With wait it could not be decided now.
 func (x *collection) removeBlock(ctx context.Context, n catalog.Name) (keys []string, wait bool, err error) {
 	key := n.Key()
 	r, info, err := x.c.record(ctx, key)
@@ -176,7 +179,7 @@ func (x *collection) removeBlock(ctx context.Context, n catalog.Name) (keys []st
 	case r == nil || r.Aborted != nil:
 		x.log(key, Kept, "not committed")
 		return nil, false, nil
-	case r.Removed != nil: // by an earlier step that did not get to the end
+	case r.Removed != nil: // by an earlier step that was interrupted
 		return r.Removed.Keys, false, nil
 	}
 	if n.Span > 0 {
@@ -190,11 +193,13 @@ func (x *collection) removeBlock(ctx context.Context, n catalog.Name) (keys []st
 		x.log(key, Kept, "not superseded")
 		return nil, false, nil
 	}
+	// The record is replaced before any object is deleted: a reader that finds an object missing reads the record
+	// again and sees why.
 	removed := r.Block.Remove(by, x.c.cfg.Clock.Now().UnixNano(), x.c.cfg.WorkerID)
 	ok, err := x.c.replaceRecord(ctx, key, info.ETag, removed)
 	if err != nil || !ok {
 		return nil, true, err
 	}
-	x.log(key, RemovedSet, fmt.Sprintf("superseded by generation %d", by))
+	x.log(key, RemovedBlock, fmt.Sprintf("superseded by generation %d", by))
 	return removed.Keys, false, nil
 }

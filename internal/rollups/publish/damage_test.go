@@ -197,7 +197,7 @@ func TestAnOlderCopyOfTheReferencesIsNoticed(t *testing.T) {
 	}
 	for _, key := range block.Keys() {
 		if w.there(key) {
-			t.Errorf("%s of the superseded set is left", key)
+			t.Errorf("%s of the superseded block is left", key)
 		}
 	}
 }
@@ -214,11 +214,11 @@ func TestReferencesAreMadeAgain(t *testing.T) {
 		if want.Unreadable == nil {
 			want.Unreadable = []string{}
 		}
-		if err != nil || got.Sets != want.Sets || got.Objects != want.Objects || got.Missing != want.Missing || got.Condemned != want.Condemned || !slices.Equal(got.Unreadable, want.Unreadable) {
+		if err != nil || got.Blocks != want.Blocks || got.Objects != want.Objects || got.Missing != want.Missing || got.Condemned != want.Condemned || !slices.Equal(got.Unreadable, want.Unreadable) {
 			t.Fatalf("%+v, %v, want %+v", got, err, want)
 		}
 	}
-	whole := publish.References{Sets: 2, Objects: 6}
+	whole := publish.References{Blocks: 2, Objects: 6}
 	look(false, whole)
 	w.restore(copied)
 	lacking := whole
@@ -242,6 +242,6 @@ func TestReferencesAreMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.put(layout.BlockManifest(hour0, 1, timegrid.Raw, 1), []byte("{"))
-	look(true, publish.References{Sets: 1, Objects: 4, Missing: 3, Condemned: 1, Unreadable: []string{layout.BlockManifest(hour0, 1, timegrid.Raw, 1)}})
-	look(true, publish.References{Sets: 1, Objects: 4, Condemned: 1, Unreadable: []string{layout.BlockManifest(hour0, 1, timegrid.Raw, 1)}})
+	look(true, publish.References{Blocks: 1, Objects: 4, Missing: 3, Condemned: 1, Unreadable: []string{layout.BlockManifest(hour0, 1, timegrid.Raw, 1)}})
+	look(true, publish.References{Blocks: 1, Objects: 4, Condemned: 1, Unreadable: []string{layout.BlockManifest(hour0, 1, timegrid.Raw, 1)}})
 }

@@ -38,8 +38,8 @@ func (c *core) readEpoch(ctx context.Context) (Epoch, objstore.Info, error) {
 	return record.Read(ctx, c.cfg.Store, layout.ReferencesKey, EpochKind, ParseEpoch)
 }
 
-// epoch is the one that both the object store and the metadata store have; else
-// ErrEpochMismatch: the metadata store needs a new epoch (Collector.InitEpoch).
+// epoch returns the epoch that object store and metadata store agree on; else ErrEpochMismatch: the metadata store
+// needs a new epoch (Collector.InitEpoch).
 func (c *core) epoch(ctx context.Context) (Epoch, error) {
 	want, _, err := c.readEpoch(ctx)
 	if errors.Is(err, objstore.ErrNotFound) {
@@ -58,7 +58,7 @@ func (c *core) epoch(ctx context.Context) (Epoch, error) {
 	return *got, nil
 }
 
-// storedEpoch reads the metadata store's; nil when it has none.
+// storedEpoch reads the epoch of the metadata store; nil when it has none.
 func (c *core) storedEpoch(ctx context.Context) (*Epoch, error) {
 	f, err := c.cfg.Refs.Epoch(ctx)
 	if errors.Is(err, ErrNoRecord) {
@@ -70,16 +70,15 @@ func (c *core) storedEpoch(ctx context.Context) (*Epoch, error) {
 	return &f, nil
 }
 
-// InitEpoch makes the metadata store usable: on the first start, after it lost its content
-// or was restored from a copy (then with force), and to finish what an earlier call left
-// undecided. It is safe at any time, in parallel too: at worst it costs generations of
-// publications that are under way. rand gives the epoch's id. Where object store and
-// metadata store agree and are decided it does nothing, unless forced, or unless a step of
-// this collector ended with ErrRefsStale.
+// InitEpoch makes the metadata store usable: on the first start, after it lost its content or was
+// restored from a copy (then with force), and to finish what an earlier call left undecided. It is safe
+// at any time and in parallel: at worst it costs running publications their generation. rand gives the
+// epoch's id. When both stores agree and the epoch is decided it does nothing, unless forced, or unless
+// a step of this collector ended with ErrRefsStale.
 //
-// Reference sets of the former epoch are gone, and with them those of transactions
-// under way. So every transaction that has a plan and is not decided is aborted; before
-// that is done nothing is deleted. Objects of the new epoch have other keys.
+// The reference sets of the former epoch are gone, and with them those of running transactions. So every
+// transaction that has a plan and is not decided gets aborted; nothing is deleted before that is done.
+// Objects of the new epoch have other keys, so a delete of the old epoch that is still in flight can't hit them.
 func (c *Collector) InitEpoch(ctx context.Context, rand io.Reader, force bool) (Epoch, error) {
 	stale := c.stale.Load()
 	f, err := c.initEpoch(ctx, rand, force || stale)
@@ -102,6 +101,8 @@ func (c *Collector) initEpoch(ctx context.Context, rand io.Reader, force bool) (
 	case err != nil && !errors.Is(err, ErrEpochMismatch):
 		return f, err
 	}
+	// The object store is told first: it is the one that is not lost with the metadata store, and gives the next
+	// number.
 	var id [16]byte
 	if _, err := io.ReadFull(rand, id[:]); err != nil {
 		return f, err
@@ -113,12 +114,12 @@ func (c *Collector) initEpoch(ctx context.Context, rand io.Reader, force bool) (
 	if f, err = c.announce(ctx, fmt.Sprintf("%x", id)); err != nil {
 		return f, err
 	}
-	// From here on the former epoch's transactions can add nothing.
+	// From here on a transaction of the former epoch can add no reference.
 	err = c.cfg.Refs.InitEpoch(ctx, old, f)
 	if err != nil && !errors.Is(err, ErrChanged) {
 		return f, err
 	}
-	// Ours after a lost answer, or another's, which then has the last word.
+	// ErrChanged may be this call's own write after a lost answer, or another collector's, which is as good.
 	if f, err = c.epoch(ctx); err != nil {
 		return f, err
 	}
@@ -128,7 +129,7 @@ func (c *Collector) initEpoch(ctx context.Context, rand io.Reader, force bool) (
 	return c.abortUndecided(ctx, f)
 }
 
-// announce writes the next epoch's number and id to the object store.
+// announce writes the number and id of the next epoch to the object store.
 func (c *Collector) announce(ctx context.Context, id string) (Epoch, error) {
 	f := Epoch{ID: id}
 	old, info, err := c.readEpoch(ctx)
@@ -144,7 +145,8 @@ func (c *Collector) announce(ctx context.Context, id string) (Epoch, error) {
 	if err != nil && !errors.Is(err, objstore.ErrExists) && !errors.Is(err, objstore.ErrPreconditionFailed) {
 		return f, err
 	}
-	// Ours, also after a lost answer, or else another's: the caller tries again later.
+	// Read back what is there: this call's own record also after a lost answer. If it is another collector's, the
+	// caller tries again later.
 	there, _, err := c.readEpoch(ctx)
 	if err == nil && there != f {
 		err = fmt.Errorf("%w: another epoch is being begun", ErrChanged)

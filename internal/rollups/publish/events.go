@@ -18,13 +18,13 @@ const (
 	PhasePromote Phase = "promote"
 )
 
-// Skip says why a generation of an object was passed over.
+// Skip says why a generation of an object was skipped.
 type Skip string
 
 // Skips.
 const (
 	SkipCorrupt   Skip = "corrupt"   // the object is there with other bytes
-	SkipGone      Skip = "gone"      // the create said exists, the look said absent
+	SkipGone      Skip = "gone"      // the create said that it exists, the check that it does not
 	SkipCondemned Skip = "condemned" // its reference record is condemned
 )
 

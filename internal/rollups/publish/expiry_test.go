@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// An hour is over for readers from the decision on, whatever is removed; sets that were
+// An hour is over for readers from the decision on, whatever is removed; blocks that were
 // removed without one take the hour with them; rows of older generations are not all of it.
 func TestViewOfAnHourThatExpires(t *testing.T) {
 	w := newWorld(t)
@@ -44,11 +44,11 @@ func TestViewOfAnHourThatExpires(t *testing.T) {
 		t.Fatal("expired")
 	}
 	retain := func(s publish.Store, to timegrid.Hour) error {
-		r, err := compact.NewRetainer(compact.RetainConfig{Store: s, Publisher: w.publisher(), AuthorityID: "a", WorkerID: "w", Now: newClock().Now})
+		r, err := compact.NewExpirer(compact.ExpirerConfig{Store: s, Publisher: w.publisher(), AuthorityID: "a", WorkerID: "w", Now: newClock().Now})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = r.Retain(t.Context(), timegrid.Raw, to, to)
+		_, err = r.Expire(t.Context(), timegrid.Raw, to, to)
 		return err
 	}
 	// It is decided, and the worker stops before it has removed anything.
@@ -57,16 +57,16 @@ func TestViewOfAnHourThatExpires(t *testing.T) {
 		t.Fatal("it was not stopped")
 	}
 	if v := view(); !v.Expired(hour0, timegrid.Raw) || v.Block(hour0, raw.Shard, timegrid.Raw) != nil {
-		t.Error("decided: readers take the hour's sets")
-	} else if _, ok := v.Instead(hour0, timegrid.OneMinute); !ok {
+		t.Error("decided: readers take the hour's blocks")
+	} else if _, ok := v.StandIns(hour0, timegrid.OneMinute); !ok {
 		t.Error("no 1m rows stand in")
 	}
 	put(timegrid.Raw, 2, 1)
-	if _, ok := view().Instead(hour0, timegrid.OneMinute); ok {
+	if _, ok := view().StandIns(hour0, timegrid.OneMinute); ok {
 		t.Error("rows of an older generation stand in")
 	}
 	put(timegrid.OneMinute, 2, 1)
-	if _, ok := view().Instead(hour0, timegrid.OneMinute); !ok {
+	if _, ok := view().StandIns(hour0, timegrid.OneMinute); !ok {
 		t.Error("rows of the same generation do not stand in")
 	}
 	// An older decision changes nothing.
@@ -81,14 +81,14 @@ func TestViewOfAnHourThatExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	if view().Expired(hour0, timegrid.Raw) {
-		t.Fatal("expired without a decision or a removed set")
+		t.Fatal("expired without a decision or a removed block")
 	}
 	name := raw
 	name.Generation = 2
-	if ch, err := w.publisher().Expire(t.Context(), name); err != nil || ch != publish.Turned {
+	if ch, err := w.publisher().Expire(t.Context(), name); err != nil || ch != publish.Replaced {
 		t.Fatal(ch, err)
 	}
 	if !view().Expired(hour0, timegrid.Raw) {
-		t.Error("an expired set is no loss")
+		t.Error("an expired block is no loss")
 	}
 }

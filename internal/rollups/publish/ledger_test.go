@@ -40,7 +40,7 @@ type row struct {
 }
 
 // ledger knows what was accepted, and judges what is published: every accepted record
-// counts in exactly one live set of each resolution.
+// counts in exactly one live block of each resolution.
 type ledger struct {
 	w        *sim
 	accepted map[place]int
@@ -152,8 +152,8 @@ func (l *ledger) checkTurn(n catalog.Name, was, r *catalog.Record) {
 	case was == nil || was.Aborted != nil && r.Aborted != nil:
 	case was.Block == nil:
 		l.w.violated("turn: %s was not committed, or removed, and is another now", n.Key())
-	case r.Block != nil && (was.Block.Into != nil && !was.Block.Into.Earlier(r.Block.Into.Name) || r.Block.Into == nil):
-		l.w.violated("turn: %s pointed at %v, and points back", n.Key(), was.Block.Into)
+	case r.Block != nil && (was.Block.Redirect != nil && !was.Block.Redirect.YieldsTo(r.Block.Redirect.Name) || r.Block.Redirect == nil):
+		l.w.violated("turn: %s pointed at %v, and points back", n.Key(), was.Block.Redirect)
 	}
 	if r.Removed != nil && r.Removed.SupersededBy == 0 {
 		l.checkGone(n, was)
@@ -189,7 +189,7 @@ func (l *ledger) checkGone(n catalog.Name, was *catalog.Record) {
 		if top := l.top(src); r == nil || r.Block == nil || top != src {
 			continue
 		}
-		if i := r.Block.Into; i == nil || i.Name == n || i.Earlier(n) {
+		if i := r.Block.Redirect; i == nil || i.Name == n || i.YieldsTo(n) {
 			l.w.violated("needed: %s is removed, and %s may lead there", n.Key(), src.Key())
 		}
 	}
@@ -228,8 +228,8 @@ func (l *ledger) tops(res timegrid.Resolution) (blocks []*catalog.Block, records
 			continue
 		}
 		records[at] = int(s.Inputs.Records())
-		if s.Into != nil {
-			of, into := *s, *s.Into
+		if s.Redirect != nil {
+			of, into := *s, *s.Redirect
 			if to := l.last[into.Name]; to != nil {
 				into.Block = to.Block
 			}
@@ -237,7 +237,7 @@ func (l *ledger) tops(res timegrid.Resolution) (blocks []*catalog.Block, records
 				l.w.violated("lost: %s points at %s, which is not there", n.Key(), into.Name.Key())
 				continue
 			}
-			of.Into = &into
+			of.Redirect = &into
 			s = &of
 		}
 		blocks = append(blocks, s)
@@ -278,7 +278,7 @@ func (l *ledger) compare(rule, what string, seen map[row]int, records map[place]
 		}
 	}
 	for r, n := range seen {
-		l.w.violated("%s: %s: a record of hour %d, shard %s is there %d times, and no set covers it", rule, what, r.hour-hour0, r.shard, n)
+		l.w.violated("%s: %s: a record of hour %d, shard %s is there %d times, and no block covers it", rule, what, r.hour-hour0, r.shard, n)
 	}
 }
 
@@ -324,11 +324,11 @@ func (l *ledger) checkLog(key string) {
 	if err != nil {
 		return
 	}
-	var log struct{ Sets []struct{ Key string } }
+	var log struct{ Blocks []struct{ Key string } }
 	if err := json.Unmarshal(b, &log); err != nil {
 		l.w.violated("log: %s: %v", key, err)
 	}
-	for _, s := range log.Sets {
+	for _, s := range log.Blocks {
 		if r := l.w.record(s.Key); r == nil || r.Removed == nil {
 			l.w.violated("log: %s says that %s is removed", key, s.Key)
 		}

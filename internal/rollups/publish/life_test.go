@@ -245,7 +245,7 @@ func (l *life) compact(p *port) {
 				continue
 			}
 			blocks = seen.Blocks
-			ask := seen.Unneeded()
+			ask := seen.Orphaned()
 			if k := len(seen.Compactions); k > 0 && l.rng.IntN(2) == 0 { // an item proves nothing
 				ask = append(ask, seen.Compactions[l.rng.IntN(k)])
 			}
@@ -261,8 +261,8 @@ func (l *life) compact(p *port) {
 		}
 		cand := cands[l.rng.IntN(len(cands))]
 		res, err := c.Compact(context.Background(), cand, fence)
-		l.note(p.name, fmt.Sprintf("compacted %s: %d turned, %d not", cand.Name.SlotPrefix(), res.Turned, res.Skipped), err)
-		l.turned += res.Turned
+		l.note(p.name, fmt.Sprintf("compacted %s: %d turned, %d not", cand.Name.SlotPrefix(), res.Redirected, res.Skipped), err)
+		l.turned += res.Redirected
 		if errors.Is(err, compact.ErrNotConserved) {
 			l.violated("conserved: %v", err)
 		}
@@ -290,13 +290,13 @@ func (l *life) retain(p *port) {
 	res := l.resolutions[0] // raw: the others stay
 	to := max(l.ledger.horizon[res], hour0+timegrid.Hour(l.rng.IntN(lifeHours-1)))
 	l.ledger.horizon[res] = to
-	rep, err := l.retainer(p).Retain(context.Background(), res, hour0-5, to)
-	l.note(p.name, fmt.Sprintf("retained up to hour %d: %d removed", to-hour0, rep.Sets), err)
-	l.expired += rep.Sets
+	rep, err := l.retainer(p).Expire(context.Background(), res, hour0-5, to)
+	l.note(p.name, fmt.Sprintf("retained up to hour %d: %d removed", to-hour0, rep.Blocks), err)
+	l.expired += rep.Blocks
 }
 
-func (l *life) retainer(p *port) *compact.Retainer {
-	r, err := compact.NewRetainer(compact.RetainConfig{Store: p, Publisher: p.publisher(), AuthorityID: "a", WorkerID: p.name, Now: l.clock.Now})
+func (l *life) retainer(p *port) *compact.Expirer {
+	r, err := compact.NewExpirer(compact.ExpirerConfig{Store: p, Publisher: p.publisher(), AuthorityID: "a", WorkerID: p.name, Now: l.clock.Now})
 	if err != nil {
 		panic(err)
 	}
@@ -367,7 +367,7 @@ func (l *life) read(p *port) {
 				case err != nil:
 					return
 				case identity.Sum(b) != get.sum:
-					l.violated("bytes: %s is not what its set says", get.key)
+					l.violated("bytes: %s is not what its block says", get.key)
 					return
 				}
 			}
@@ -378,7 +378,7 @@ func (l *life) read(p *port) {
 	l.reads++
 }
 
-// gone: an object that a view named is not there; so the set that named it gave way.
+// gone: an object that a view named is not there; so the block that named it gave way.
 func (l *life) gone(s *catalog.Block, key string) {
 	l.replaced++
 	if r := l.record(s.Name.Key()); r != nil && r.Block != nil && r.Block.Names(key) {
@@ -406,7 +406,7 @@ func (l *life) finish() {
 	l.rollRest(p)
 	l.compactRest(p, 1<<30)
 	if last, ok := l.ledger.horizon[timegrid.Raw]; ok {
-		if _, err := l.retainer(p).Retain(ctx, timegrid.Raw, hour0-5, last); err != nil {
+		if _, err := l.retainer(p).Expire(ctx, timegrid.Raw, hour0-5, last); err != nil {
 			l.violated("end: retention: %v", err)
 		}
 	}
@@ -454,7 +454,7 @@ func (l *life) compactRest(p *port, fence uint64) {
 			}
 			cands := l.settings.Choose(res, seen.Blocks, 0, l.clock.now)
 			if len(cands) == 0 {
-				for _, n := range seen.Unneeded() {
+				for _, n := range seen.Orphaned() {
 					if err := p.publisher().Release(context.Background(), n); err != nil {
 						l.violated("end: %v", err)
 					}
@@ -465,7 +465,7 @@ func (l *life) compactRest(p *port, fence uint64) {
 				l.violated("end: there is always something to compact: %s", cands[0].Name.SlotPrefix())
 				return
 			}
-			if _, err := l.compactor(p).Compact(context.Background(), cands[0], fence); err != nil && !errors.Is(err, compact.ErrGivenUp) && !errors.Is(err, publish.ErrAborted) {
+			if _, err := l.compactor(p).Compact(context.Background(), cands[0], fence); err != nil && !errors.Is(err, compact.ErrAborted) && !errors.Is(err, publish.ErrAborted) {
 				l.violated("end: compaction: %v", err)
 				return
 			}
@@ -506,7 +506,7 @@ func (l *life) checkEnd() {
 		}
 		if n.Span > 0 && !slices.ContainsFunc(r.Block.Sources, func(src catalog.Name) bool {
 			s := l.ledger.last[src]
-			return s != nil && s.Block != nil && s.Block.Into != nil && s.Block.Into.Name == n
+			return s != nil && s.Block != nil && s.Block.Redirect != nil && s.Block.Redirect.Name == n
 		}) {
 			l.violated("collected: nobody needs %s", n.Key())
 		}
@@ -547,7 +547,7 @@ func TestLifeSchedules(t *testing.T) {
 			t.Fatalf("seed %d: %s\n%s", seed, l.violations[0], strings.Join(l.trace[from:], "\n"))
 		}
 	}
-	t.Logf("from seed %d: %d publications, %d requests, %d sets compacted, %d expired, %d views read, %d replaced meanwhile", first, published, requests, turned, expired, reads, replaced)
+	t.Logf("from seed %d: %d publications, %d requests, %d blocks compacted, %d expired, %d views read, %d replaced meanwhile", first, published, requests, turned, expired, reads, replaced)
 	for what, n := range map[string]int{"published": published, "compacted": turned, "expired": expired, "read": reads, "replaced": replaced} {
 		if n == 0 && schedules >= lifeSchedules {
 			t.Errorf("nothing was %s", what)

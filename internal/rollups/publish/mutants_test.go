@@ -32,11 +32,11 @@ var mutants = []mutant{
 	{"abort-unread", 0, "TestAbortGivesWhatDecided", "abort.go", "	if err == nil {\n		return a, nil",
 		"	if err == nil || mutant == \"abort-unread\" {\n		return a, nil"},
 	{"condemn-without-compare", 0, "TestAReferenceThatComesInBetween", "collect.go", `	if errors.Is(err, ErrChanged) {
-		return verdict{Later,`, `	if errors.Is(err, ErrChanged) && mutant == "condemn-without-compare" { return verdict{action: Deleted}, nil }
+		return decision{Later,`, `	if errors.Is(err, ErrChanged) && mutant == "condemn-without-compare" { return decision{action: Deleted}, nil }
 	if errors.Is(err, ErrChanged) {
-		return verdict{Later,`},
+		return decision{Later,`},
 	{"delete-without-condemning", 20, "missing", "collect.go", `next := Record{Key: key, Condemned: true}`,
-		`next := Record{Key: key, Condemned: true}; if mutant == "delete-without-condemning" { return verdict{action: Deleted}, nil }`},
+		`next := Record{Key: key, Condemned: true}; if mutant == "delete-without-condemning" { return decision{action: Deleted}, nil }`},
 	{"no-references", 16, "missing end", "prepare.go", `		if len(batch) == 0 {`, `		if len(batch) == 0 || mutant == "no-references" {`},
 	{"references-unknown-is-done", 1590, "missing end", "prepare.go", `		case err != nil:
 			return nil, err
@@ -45,8 +45,8 @@ var mutants = []mutant{
 			return nil, err
 		default:
 			for _, o := range batch {`},
-	{"condemned-is-passed-over", 1, "missing end", "prepare.go", `if err := t.renew(ctx, batch, condemned.Keys); err != nil {`,
-		`if mutant == "condemned-is-passed-over" { for _, o := range batch { o.referred = true } } else if err := t.renew(ctx, batch, condemned.Keys); err != nil {`},
+	{"condemned-is-passed-over", 1, "missing end", "prepare.go", `if err := t.replaceCondemned(ctx, batch, condemned.Keys); err != nil {`,
+		`if mutant == "condemned-is-passed-over" { for _, o := range batch { o.referred = true } } else if err := t.replaceCondemned(ctx, batch, condemned.Keys); err != nil {`},
 	{"exists-is-right", 1, "missing", "prepare.go", `			if why != "" {`, `			if why != "" && mutant != "exists-is-right" {`},
 	{"object-unknown-is-created", 1, "missing", "prepare.go", `		case err != nil:
 			return err
@@ -86,15 +86,15 @@ var lifeMutants = []mutant{
 	{name: "points-back", seed: 1, finds: "turn collected", file: "../catalog/compaction.go", old: `	if i == nil || i.Name.Span != n.Span {`,
 		new: `	if mutant == "points-back" { return true }
 	if i == nil || i.Name.Span != n.Span {`},
-	{name: "rows-unmasked", seed: 1, finds: "rows", file: "../catalog/pieces.go", old: `Piece{Block: of[0].Into.Block, From: h, To: h, Shards: byHour[h]})`,
-		new: `Piece{Block: of[0].Into.Block, From: h, To: h, Shards: byHour[h]})
+	{name: "rows-unmasked", seed: 1, finds: "rows", file: "../catalog/pieces.go", old: `Piece{Block: of[0].Redirect.Block, From: h, To: h, Shards: byHour[h]})`,
+		new: `Piece{Block: of[0].Redirect.Block, From: h, To: h, Shards: byHour[h]})
 		if mutant == "rows-unmasked" { out[len(out)-1].Shards = nil }`},
 	{name: "replaced-in-silence", seed: 0, finds: "TestViewThatMissesTheNextGeneration", file: "../catalog/generations.go", old: `s.Removed.SupersededBy > s.Top {`,
 		new: `s.Removed.SupersededBy > s.Top && mutant != "replaced-in-silence" {`},
-	{name: "compaction-gone-is-nothing", seed: 0, finds: "TestViewOfACompactionThatIsGone", file: "../catalog/reader.go", old: `		c, err := r.Compaction(ctx, s.Into.Name)
-		if err != nil {`, new: `		c, err := r.Compaction(ctx, s.Into.Name)
+	{name: "compaction-gone-is-nothing", seed: 0, finds: "TestViewOfACompactionThatIsGone", file: "../catalog/reader.go", old: `		c, err := r.Compaction(ctx, s.Redirect.Name)
+		if err != nil {`, new: `		c, err := r.Compaction(ctx, s.Redirect.Name)
 		if err != nil && mutant == "compaction-gone-is-nothing" {
-			s.Into = nil
+			s.Redirect = nil
 			return nil
 		}
 		if err != nil {`},
@@ -107,10 +107,10 @@ var lifeMutants = []mutant{
 	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `		body := to.Marshal()`,
 		new: `		body := to.Marshal()
 		if i, err := p.cfg.Store.Head(ctx, n.Key()); err == nil && mutant == "turn-unconditional" { info = i }`},
-	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Block.Into != nil && r.Block.Into.Name != compaction:`,
-		new: `	case r.Block.Into == nil && mutant == "needed-by-what-points-there-only":
+	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Block.Redirect != nil && r.Block.Redirect.Name != compaction:`,
+		new: `	case r.Block.Redirect == nil && mutant == "needed-by-what-points-there-only":
 		return false, nil
-	case r.Block.Into != nil && r.Block.Into.Name != compaction:`},
+	case r.Block.Redirect != nil && r.Block.Redirect.Name != compaction:`},
 	{name: "needed-by-the-first-source-only", seed: 1, finds: "needed", file: "compaction.go", old: `slices.Backward(s.Sources) {`,
 		new: `slices.Backward(s.Sources) {
 		if mutant == "needed-by-the-first-source-only" && src != s.Sources[0] { continue }`},
@@ -128,8 +128,8 @@ var lifeMutants = []mutant{
 	{name: "compactions-under-way-survive", seed: 0, finds: "TestCompactionUnderWayWhenReferencesAreLost", file: "undecided.go", old: `layout.ParseCompactionPlan(key); err == nil {`,
 		new: `layout.ParseCompactionPlan(key); err == nil {
 		if mutant == "compactions-under-way-survive" { return nil }`},
-	{name: "compacted-still-names-it", seed: 1, finds: "collected", file: "collect.go", old: `	// Committed by another plan, or without this object: this reference never counts.`,
-		new: `	if mutant == "compacted-still-names-it" && r.Block != nil && r.Block.Into != nil { return live, nil }`},
+	{name: "compacted-still-names-it", seed: 1, finds: "collected", file: "collect.go", old: `	// A generation that was committed by another plan, or without this object, never uses this reference.`,
+		new: `	if mutant == "compacted-still-names-it" && r.Block != nil && r.Block.Redirect != nil { return live, nil }`},
 	{name: "turned-before-the-commit", seed: 1, finds: "lost", file: "../compact/compactor.go", old: `	got, err := c.cfg.Publisher.Publish(ctx,`,
 		new: `	if mutant == "turned-before-the-commit" {
 		for _, src := range p.Sources {
@@ -145,23 +145,23 @@ var lifeMutants = []mutant{
 	for _, block`},
 	{name: "expiry-of-some-shards-is-none", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/view.go", old: `	return hr.expired[res] || v.expiry`,
 		new: `	return hr.expired[res] && mutant != "expiry-of-some-shards-is-none" || v.expiry`},
-	{name: "expiry-is-not-read", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/catalog.go", old: `	p.next.expiry, p.next.doubt = e, nil`,
-		new: `	if mutant != "expiry-is-not-read" { p.next.expiry, p.next.doubt = e, nil }`},
+	{name: "expiry-is-not-read", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/catalog.go", old: `	p.next.expiry, p.next.unreadable = e, nil`,
+		new: `	if mutant != "expiry-is-not-read" { p.next.expiry, p.next.unreadable = e, nil }`},
 	{name: "expiry-goes-back", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../compact/expiry.go", old: `	if e.Covers(to, res) {`,
 		new: `	if e.Covers(to, res) && mutant != "expiry-goes-back" {`},
-	{name: "expiry-is-not-decided", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../compact/retain.go", old: `	if err := r.decide(ctx, res, to, r.cfg.Now()); err != nil {`,
+	{name: "expiry-is-not-decided", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../compact/expirer.go", old: `	if err := r.decide(ctx, res, to, r.cfg.Now()); err != nil {`,
 		new: `	if mutant == "expiry-is-not-decided" {
 	} else if err := r.decide(ctx, res, to, r.cfg.Now()); err != nil {`},
 	{name: "older-rows-stand-in", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/view.go", old: `s == nil || s.Name.Generation < gen {`,
 		new: `s == nil || s.Name.Generation < gen && mutant != "older-rows-stand-in" {`},
-	{name: "retention-of-all-resolutions", seed: 1, finds: "expired", file: "../compact/retain.go", old: `if n.Resolution != res || n.Span > 0 {`,
+	{name: "retention-of-all-resolutions", seed: 1, finds: "expired", file: "../compact/expirer.go", old: `if n.Resolution != res || n.Span > 0 {`,
 		new: `if n.Resolution != res && mutant != "retention-of-all-resolutions" || n.Span > 0 {`},
 	{name: "retention-of-an-hour-more", seed: 1, finds: "expired", file: "../compact/scan.go", old: `err == nil && of.Name.Hour > to {`,
 		new: `err == nil && of.Name.Hour > to && (mutant != "retention-of-an-hour-more" || of.Name.Hour > to+1) {`},
-	{name: "log-before-it-is-done", seed: 1, finds: "log", file: "../compact/retain.go", old: `	for _, n := range names {
+	{name: "log-before-it-is-done", seed: 1, finds: "log", file: "../compact/expirer.go", old: `	for _, n := range names {
 		line, err`, new: `	if mutant == "log-before-it-is-done" {
 		early := log
-		for _, n := range names { early.Sets = append(early.Sets, removedBlock{Key: n.Key()}) }
+		for _, n := range names { early.Blocks = append(early.Blocks, removedBlock{Key: n.Key()}) }
 		_ = create(ctx, r.cfg.Store, key, RetentionKind.Marshal(early))
 	}
 	for _, n := range names {

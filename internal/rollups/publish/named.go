@@ -11,15 +11,15 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// maxRemembered bounds the object keys that a collector remembers, about 200 bytes each.
+// maxRemembered bounds the object keys that a collector caches, about 200 bytes each.
 const maxRemembered = 200_000
 
-// trim leaves of a set what it names.
-func trim(s *catalog.Block) { s.Inputs, s.Sources, s.Into = catalog.Inputs{}, nil, nil }
+// trim keeps only what a block names.
+func trim(s *catalog.Block) { s.Inputs, s.Sources, s.Redirect = catalog.Inputs{}, nil, nil }
 
-// named gives the objects that the committed sets of an hour name: object key to
-// manifest key. The listing is made now.
-func (c *Collector) named(ctx context.Context, h timegrid.Hour) (map[string]string, error) {
+// namedObjects returns the objects that the committed blocks of an hour name: object key to manifest key. The listing is
+// made by this call, never cached.
+func (c *Collector) namedObjects(ctx context.Context, h timegrid.Hour) (map[string]string, error) {
 	named := map[string]string{}
 	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(h)}) {
 		if err != nil {
@@ -32,10 +32,10 @@ func (c *Collector) named(ctx context.Context, h timegrid.Hour) (map[string]stri
 		committed := catalog.Fold(all).Committed
 		for _, g := range all {
 			switch {
-			case errors.Is(g.Err, objstore.ErrNotFound):
+			case errors.Is(g.Err, objstore.ErrNotFound): // deleted since it was listed: it names nothing
 			case record.Unreadable(g.Err) && g.Name.Span == 0 && g.Name.Generation < committed:
-				// Nobody reads it, whatever it named. Of a compaction that is not known: its sources
-				// may point at it whatever came after.
+				// A higher generation hides it, so what it named does not matter. Of a compaction that can't be
+				// said: sources may redirect to a lower generation.
 			case g.Err != nil:
 				return named, g.Err
 			case g.Record.Block != nil:
@@ -48,10 +48,10 @@ func (c *Collector) named(ctx context.Context, h timegrid.Hour) (map[string]stri
 	return named, nil
 }
 
-// over reports whether a higher generation of the set was committed, so that nobody reads
-// it: for records that can't be read. Of a compaction it is not known: its sources may
-// point at it whatever came after.
-func (c *core) over(ctx context.Context, n catalog.Name) (bool, error) {
+// isSuperseded reports whether a higher generation of the block was committed, so that no reader uses it any more. It is
+// for records that can't be read. Of a compaction it can't be known: its sources may redirect to it whatever came
+// after.
+func (c *core) isSuperseded(ctx context.Context, n catalog.Name) (bool, error) {
 	if n.Span > 0 {
 		return false, nil
 	}

@@ -10,34 +10,36 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// object is a chunk or an index on its way.
+// object is a chunk or an index that is being published.
 type object struct {
 	name     layout.RollupObjectName
 	body     Content
-	ready    bool // it is in the store with these bytes
+	ready    bool // the store has it with these bytes
 	referred bool
 }
 
 func newObject(key string, body Content) *object {
-	n, _ := layout.ParseRollupObject(key) // of a key that was just built
+	n, _ := layout.ParseRollupObject(key) // can't fail: the key was just built
 	return &object{name: n, body: body}
 }
 
-// ErrNoGeneration: every generation of an object that may be tried is condemned or corrupt.
+// ErrNoGeneration means that every generation of an object that may be tried is condemned or corrupt.
 var ErrNoGeneration = errors.New("no usable generation of an object")
 
-// next goes on to the next generation.
-func (t *transaction) next(o *object, why Skip) error {
+// nextGeneration moves on to the object's next generation.
+func (t *transaction) nextGeneration(o *object, why Skip) error {
 	t.p.cfg.Events.generationSkipped(o.name.Key(), why)
 	o.ready, o.referred = false, false
 	o.name.Generation++
+	// A bound, so that a store that answers every create with a damaged object can't keep a publication busy for
+	// ever.
 	if o.name.Generation >= t.epoch.FirstGeneration()+uint32(t.p.cfg.Policy.Generations) {
 		return fmt.Errorf("%q: %w", o.name.Key(), ErrNoGeneration)
 	}
 	return nil
 }
 
-// prepare sees to it that every object is in the store.
+// prepare makes sure that every object is in the store.
 func (t *transaction) prepare(ctx context.Context) (*Result, error) {
 	for _, o := range t.objects {
 		if err := t.put(ctx, o); err != nil {
@@ -62,16 +64,16 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 			Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
 		})
 		if err != nil && errors.Is(err, objstore.ErrUnknown) {
-			t.touched = append(t.touched, key) // it may still land
+			t.touched = append(t.touched, key) // the create may still be applied
 		}
 		switch {
 		case errors.Is(err, objstore.ErrExists):
-			why, err := t.p.look(ctx, key, o, t.pub.Verify)
+			why, err := t.p.compare(ctx, key, o, t.pub.Verify)
 			if err != nil {
 				return err
 			}
 			if why != "" {
-				if err := t.next(o, why); err != nil {
+				if err := t.nextGeneration(o, why); err != nil {
 					return err
 				}
 				continue
@@ -82,16 +84,17 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 		default:
 			t.p.cfg.Events.objectCreated(key, len(body))
 		}
-		// Also when it was there: another's failed publication may have left it.
+		// Also when it existed: a publication of somebody else that failed may have left it, and then nobody else
+		// would collect it.
 		t.touched = append(t.touched, key)
 		o.ready = true
 	}
 	return nil
 }
 
-// look compares what is there with the body; "" is equal. read reads it even where the
-// store keeps a checksum.
-func (c *core) look(ctx context.Context, key string, o *object, read bool) (Skip, error) {
+// compare compares the stored object with the body and returns "" when they are equal. With read it reads the
+// object even if the store keeps a checksum.
+func (c *core) compare(ctx context.Context, key string, o *object, read bool) (Skip, error) {
 	info, err := c.cfg.Store.Head(ctx, key)
 	if err == nil && (read || info.SHA256.IsZero()) && info.Size == int64(o.body.size) {
 		var b []byte
@@ -109,8 +112,8 @@ func (c *core) look(ctx context.Context, key string, o *object, read bool) (Skip
 	return "", nil
 }
 
-// refer puts the transaction into the objects' reference sets, in batches. Where an
-// object is condemned its next generation is written and referred to.
+// refer puts the transaction into the reference sets of the objects, in batches. If an object is condemned, its
+// next generation is written and referred to instead.
 func (t *transaction) refer(ctx context.Context) (*Result, error) {
 	for {
 		batch := t.unreferred()
@@ -125,7 +128,7 @@ func (t *transaction) refer(ctx context.Context) (*Result, error) {
 		var condemned *CondemnedError
 		switch {
 		case errors.As(err, &condemned):
-			if err := t.renew(ctx, batch, condemned.Keys); err != nil {
+			if err := t.replaceCondemned(ctx, batch, condemned.Keys); err != nil {
 				return nil, err
 			}
 		case err != nil:
@@ -140,6 +143,7 @@ func (t *transaction) refer(ctx context.Context) (*Result, error) {
 
 func (t *transaction) unreferred() []*object {
 	var batch []*object
+	// Two outputs with equal bytes share one object, and a batch must name each key once.
 	seen := map[*object]bool{}
 	for _, o := range t.objects {
 		if !o.referred && !seen[o] {
@@ -152,7 +156,8 @@ func (t *transaction) unreferred() []*object {
 	return batch
 }
 
-func (t *transaction) renew(ctx context.Context, batch []*object, keys []string) error {
+// replaceCondemned replaces condemned objects of a batch by their next generations.
+func (t *transaction) replaceCondemned(ctx context.Context, batch []*object, keys []string) error {
 	gone := map[string]bool{}
 	for _, k := range keys {
 		gone[k] = true
@@ -163,20 +168,21 @@ func (t *transaction) renew(ctx context.Context, batch []*object, keys []string)
 			continue
 		}
 		renewed++
-		if err := t.next(o, SkipCondemned); err != nil {
+		if err := t.nextGeneration(o, SkipCondemned); err != nil {
 			return err
 		}
 		if err := t.put(ctx, o); err != nil {
 			return err
 		}
 	}
+	// Without this check an answer that names no key of the batch would be asked again for ever.
 	if renewed == 0 {
 		return fmt.Errorf("reference sets: %w, but none of those that were asked for", ErrCondemned)
 	}
 	return nil
 }
 
-// promote tells people and lifecycle tools that the objects are committed. Best effort.
+// promote tags the objects as committed, for operators and lifecycle rules. Best effort: nothing reads the tags.
 func (t *transaction) promote(ctx context.Context) {
 	tagger, ok := t.p.cfg.Store.(objstore.Tagger)
 	if !ok {
@@ -185,7 +191,7 @@ func (t *transaction) promote(ctx context.Context) {
 	for _, o := range t.objects {
 		key := o.name.Key()
 		if err := tagger.SetTags(ctx, key, map[string]string{"status": "committed", "transaction_id": string(t.id)}); err != nil {
-			return // a hint
+			return // the remaining tags would most likely fail as well
 		}
 	}
 }

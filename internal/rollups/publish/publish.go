@@ -21,28 +21,27 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 )
 
-// Decisions that callers branch on.
+// Decisions for callers to branch on.
 var (
 	// ErrAborted: this generation can never be committed. Plan the next one.
 	ErrAborted = errors.New("generation is aborted")
-	// ErrConflict: this generation is committed by another plan, or was and is removed.
+	// ErrConflict: this generation was committed by another plan, or by one whose block is removed.
 	ErrConflict = errors.New("generation is committed by another transaction")
-	// ErrFenced: an earlier generation was published under a higher fence: the caller is
-	// not the owner any more.
+	// ErrFenced: an earlier generation was published under a higher fence, so the caller no longer owns the shard.
 	ErrFenced = errors.New("fenced by a later owner")
 	// ErrGap: the generation before this one is not decided yet, or Supersedes is not the
 	// highest committed one.
 	ErrGap = errors.New("generations are published in order")
-	// ErrNoPlan: the plan is not there, or is another.
+	// ErrNoPlan: the plan is not in the store, or has other bytes.
 	ErrNoPlan = errors.New("the plan is not in the store")
-	// ErrUndecided: the outcome of the commit is not known. Publish again; never guess.
+	// ErrUndecided: the outcome of the commit is not known. Publish again; never assume either.
 	ErrUndecided = errors.New("outcome of the commit is unknown")
 	// ErrInvalid: the publication does not agree with itself.
 	ErrInvalid = errors.New("invalid publication")
 )
 
-// Store is what publication and collection need of an object store. They ask once:
-// deadlines and further attempts are objstore.WithPolicy's.
+// Store is what publication and collection need of an object store. Every request is made once: deadlines and
+// further attempts are the business of objstore.WithPolicy.
 type Store interface {
 	objstore.Reader
 	objstore.Creator
@@ -50,7 +49,7 @@ type Store interface {
 	objstore.Deleter
 }
 
-// Clock stamps records and waits between attempts. Nothing that it says decides.
+// Clock stamps records and waits between attempts. No decision depends on it.
 type Clock = retry.Clock
 
 // Config of a Publisher and of a Collector. All but Policy and Events are required.
@@ -66,15 +65,15 @@ type Config struct {
 	Events   Events
 }
 
-// Policy has every age and bound. Ages select and never prove: any value is safe.
+// Policy has every age and bound. Ages select what to do next and prove nothing: any value is safe.
 type Policy struct {
 	// Refs bounds the attempts at one request to the metadata store.
 	Refs retry.Policy
 	// Generations of one object that are tried when earlier ones are condemned or corrupt.
 	Generations int
-	// Delay before what a failed publication created is looked at.
+	// Delay before the objects of a failed publication are checked.
 	Delay time.Duration
-	// Grace before a superseded set is removed, so that queries that began with it can end.
+	// Grace before a superseded block is removed, so that running queries that use it can finish.
 	Grace time.Duration
 	// AbortAfter is how long keys are on the queue before an undecided transaction that
 	// refers to them is aborted.
@@ -89,7 +88,7 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// Validate refuses what could not work.
+// Validate refuses values that could not work.
 func (p Policy) Validate() error {
 	if p.Generations < 1 || p.Delay < 0 || p.Grace < 0 || p.AbortAfter < 0 {
 		return fmt.Errorf("publish: policy %+v", p)
@@ -100,7 +99,7 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// core is what publisher and collector share.
+// core is what Publisher and Collector share.
 type core struct{ cfg Config }
 
 func newCore(c Config) (core, error) {
@@ -115,13 +114,13 @@ func newCore(c Config) (core, error) {
 	if c.Policy == (Policy{}) {
 		c.Policy = DefaultPolicy()
 	}
-	c.Refs = triedRefs{c.Refs, retry.Retrier{Policy: c.Policy.Refs, Clock: c.Clock}}
+	c.Refs = retryingRefs{c.Refs, retry.Retrier{Policy: c.Policy.Refs, Clock: c.Clock}}
 	return core{c}, c.Policy.Validate()
 }
 
 var jsonContent = objstore.PutOptions{ContentType: "application/json"}
 
-// record reads what decides a generation; nil when nothing does yet.
+// record reads what decides a generation; nil when nothing has decided it yet.
 func (c *core) record(ctx context.Context, key string) (*catalog.Record, objstore.Info, error) {
 	r, info, err := c.read(ctx, key)
 	switch {
@@ -142,8 +141,7 @@ func (c *core) createRecord(ctx context.Context, key string, r catalog.Record) e
 	return err
 }
 
-// push puts keys on the queue, in as many items as they need. What can't be pushed is
-// found by a sweep.
+// push puts keys on the queue, in as many items as they need. Keys that can't be pushed are found by a sweep.
 func (c *core) push(ctx context.Context, reason string, keys []string, since int64, wait time.Duration) error {
 	now := max(c.cfg.Clock.Now().UnixMilli(), 0)
 	if since == 0 {

@@ -27,7 +27,7 @@ type Output struct {
 	MinTime, MaxTime int64
 }
 
-// Content is the bytes of an object to be, in memory or where they were put aside.
+// Content is the bytes of an object that is to be published, in memory or in temporary storage.
 type Content struct {
 	size uint64
 	sum  identity.Digest
@@ -39,7 +39,7 @@ func Bytes(b []byte) Content {
 	return Content{uint64(len(b)), identity.Sum(b), func() ([]byte, error) { return b, nil }}
 }
 
-// Stored is content of a size and hash that load reads, each time that it is asked.
+// Stored is content of a known size and hash; load is called each time that it is needed.
 func Stored(size int, sum identity.Digest, load func() ([]byte, error)) Content {
 	return Content{uint64(size), sum, load}
 }
@@ -58,27 +58,27 @@ type Publication struct {
 	// PlanSHA256 is the hash of the plan, whose object must be there.
 	PlanSHA256 identity.Digest
 	Inputs     catalog.Inputs
-	// Counts with Series and Samples left out: they are summed up from the outputs.
+	// Counts without Series and Samples: these are summed up from the outputs.
 	Counts  catalog.Counts
 	Outputs []Output
-	// Supersedes is the highest committed generation before this one, 0 for none. The
-	// caller has it from its catalog; it is checked.
+	// Supersedes is the highest committed generation before this one, 0 for none. The caller takes it from its
+	// catalog; Publish checks it.
 	Supersedes uint64
 	// Sources of a compaction, whose Name has a span; else nil.
 	Sources []catalog.Name
-	// Verify reads objects that are there already, whatever the store says of them: a
-	// damaged one gets its next generation. For generations that replace damaged ones.
+	// Verify reads objects that exist already instead of trusting the store's checksum, so that a damaged one gets
+	// its next generation. It is for generations that replace damaged ones.
 	Verify bool
-	// Damaged are keys of earlier generations' records that can't be read and that an
-	// operator ordered to be replaced. Others that can't be read refuse the publication.
+	// Damaged are keys of earlier generations' records that can't be read and that a repair request allows to
+	// supersede. Any other unreadable record refuses the publication.
 	Damaged []string
 }
 
 // Result of a publication that is committed.
 type Result struct {
-	// Set as it is in the store.
+	// Block as it is in the store.
 	Block *catalog.Block
-	// Created: by this call. Else the same transaction had committed before.
+	// Created says that this call committed it; else the same transaction had committed before.
 	Created bool
 }
 
@@ -94,18 +94,17 @@ func NewPublisher(c Config) (*Publisher, error) {
 	return &Publisher{k}, nil
 }
 
-// Publish commits the generation, or finds it committed by the same plan. It may be
-// called again with the same publication after any error, by anyone. Errors:
-// ErrAborted and ErrConflict (this generation is decided against the caller; the result
-// has the set of a conflict), ErrFenced, ErrGap, ErrNoPlan, ErrInvalid, ErrEpochMismatch,
-// ErrUndecided, and those of store and metadata store.
+// Publish commits the generation, or finds it committed by the same plan. After any error it may be called again
+// with the same publication, by any worker. Errors: ErrAborted and ErrConflict (this generation is decided against
+// the caller; with a conflict the result has the block), ErrFenced, ErrGap, ErrNoPlan, ErrInvalid,
+// ErrEpochMismatch, ErrUndecided, and those of store and metadata store.
 func (p *Publisher) Publish(ctx context.Context, pub Publication) (Result, error) {
 	t := &transaction{p: p, pub: pub, id: NewTxn(pub.Name.Key(), pub.PlanSHA256)}
 	res, err := t.run(ctx)
 	if err != nil {
 		err = fmt.Errorf("publish %s: %w", pub.Name.Key(), err)
 	}
-	t.leave(ctx, res.Block)
+	t.queueLeftovers(ctx, res.Block)
 	p.cfg.Events.published(pub.Name, outcome(res, err), err)
 	return res, err
 }
@@ -136,10 +135,10 @@ type transaction struct {
 
 	epoch  Epoch
 	block  *catalog.Block
-	before *catalog.Block // that is superseded, nil for none
+	before *catalog.Block // the block that is superseded, nil for none
 	// objects in the order of outputs: chunk, index, chunk, …
 	objects []*object
-	// made by this call, or found: what is left behind by a failure.
+	// touched are objects that this call created or found: what a failure leaves behind.
 	touched []string
 }
 
@@ -152,6 +151,8 @@ func (t *transaction) run(ctx context.Context) (Result, error) {
 		do   func(context.Context) (*Result, error)
 	}{{PhaseCheck, t.check}, {PhasePrepare, t.prepare}, {PhaseRefer, t.refer}, {PhaseCommit, t.commit}} {
 		start := t.p.cfg.Clock.Now()
+		// The order of the phases is the protocol: objects are in the store before they are referred to, and
+		// referred to before the manifest names them.
 		r, err := phase.do(ctx)
 		t.p.cfg.Events.phase(phase.name, t.p.cfg.Clock.Now().Sub(start))
 		if err != nil {
@@ -159,15 +160,15 @@ func (t *transaction) run(ctx context.Context) (Result, error) {
 		}
 		if r != nil {
 			if r.Created {
-				t.after(ctx)
+				t.afterCommit(ctx)
 			}
 			return *r, nil
 		}
 	}
-	return Result{}, errors.New("no outcome") // commit always has one
+	return Result{}, errors.New("no outcome") // unreachable: commit returns a result or an error
 }
 
-// draft makes the set, with the keys that the outputs have if nothing is in the way.
+// draft builds the block, with the keys that the outputs have when no generation must be skipped.
 func (t *transaction) draft() error {
 	pub := &t.pub
 	s := &catalog.Block{
@@ -195,6 +196,7 @@ func (t *transaction) draft() error {
 	if err := t.id.Validate(); err != nil {
 		return err
 	}
+	// Later generations have longer keys, and the manifest must still fit after the objects were written.
 	if n := len(s.Marshal()) + maxSuffix*len(s.Objects); n > catalog.MaxRecordBytes {
 		return fmt.Errorf("the manifest would have %d bytes, at most %d", n, catalog.MaxRecordBytes)
 	}
@@ -213,7 +215,8 @@ func (t *transaction) draft() error {
 	return nil
 }
 
-// check looks whether there is anything to do, and whether the order of generations holds.
+// check reports whether the generation is decided already, and checks the order of generations, the plan and the
+// epoch.
 func (t *transaction) check(ctx context.Context) (*Result, error) {
 	if r, err := t.decided(ctx); r != nil || err != nil {
 		return r, err
@@ -229,17 +232,17 @@ func (t *transaction) check(ctx context.Context) (*Result, error) {
 		err = t.checkReferences(ctx, f)
 	}
 	t.epoch = f
+	// Keys of an epoch begin at a generation that no earlier epoch could have condemned.
 	for _, o := range t.objects {
 		o.name.Generation = f.FirstGeneration()
 	}
-	t.passOver()
+	t.startAtNamedGenerations()
 	return nil, err
 }
 
-// passOver begins with the generations of equal objects that the superseded set names: a
-// former transaction had a reason to pass over those below, and it may be one that the
-// store's checksum does not tell.
-func (t *transaction) passOver() {
+// startAtNamedGenerations starts objects that the superseded block has as well at the generation that it names: an earlier
+// transaction had a reason to skip those below, and it may be one that the store's checksum does not show.
+func (t *transaction) startAtNamedGenerations() {
 	if t.before == nil {
 		return
 	}
@@ -249,6 +252,7 @@ func (t *transaction) passOver() {
 	}
 	named := map[string]uint32{}
 	for _, key := range t.before.Keys() {
+		// Objects of an earlier epoch are not reused: this epoch has no references to them.
 		if n, err := layout.ParseRollupObject(key); err == nil && t.epoch.wrote(key) {
 			named[base(n)] = n.Generation
 		}
@@ -260,7 +264,7 @@ func (t *transaction) passOver() {
 	}
 }
 
-// decided reads the manifest's key; nil and no error: nothing is there.
+// decided reads the manifest's key. Without result and error the generation is undecided.
 func (t *transaction) decided(ctx context.Context) (*Result, error) {
 	r, _, err := t.p.record(ctx, t.pub.Name.Key())
 	switch {
@@ -276,8 +280,8 @@ func (t *transaction) decided(ctx context.Context) (*Result, error) {
 	return &Result{Block: r.Block}, nil
 }
 
-// checkOrder makes sure that generations are decided one after the other, so that the
-// highest committed one covers those before it, and that fences do not fall.
+// checkOrder makes sure that generations are decided one after the other, so that the highest committed one covers
+// those before it, and that fences do not fall.
 func (t *transaction) checkOrder(ctx context.Context) error {
 	st, err := t.below(ctx)
 	if err != nil {
@@ -301,8 +305,8 @@ func (t *transaction) checkOrder(ctx context.Context) error {
 	return nil
 }
 
-// below says which of the generations below this one counts. Each down to that one is read by
-// its name: a listing would not say that one is not decided.
+// below says which of the generations below this one counts. Each one down to it is read by its name, as a
+// listing would not show that one between is undecided.
 func (t *transaction) below(ctx context.Context) (catalog.State, error) {
 	records, n := t.p.records(), t.pub.Name
 	var read []catalog.Generation
@@ -314,7 +318,7 @@ func (t *transaction) below(ctx context.Context) (catalog.State, error) {
 		case errors.Is(g.Err, objstore.ErrNotFound):
 			return catalog.State{}, fmt.Errorf("%w: generation %d is not decided", ErrGap, n.Generation)
 		case record.Unreadable(g.Err) && slices.Contains(t.pub.Damaged, n.Key()):
-			// It was decided; what it named, and its fence, is not known any more.
+			// It was decided somehow; what it named, and its fence, is lost.
 		case g.Err != nil:
 			return catalog.State{}, g.Err
 		}
@@ -325,8 +329,8 @@ func (t *transaction) below(ctx context.Context) (catalog.State, error) {
 	return catalog.Fold(read), nil
 }
 
-// checkPlan: every transaction has a plan before its first reference, so that a new
-// epoch can find and decide all those of the one before.
+// checkPlan makes sure that the plan is stored. Every transaction has a plan before its first reference, so that a
+// new epoch can find and decide all those of the one before.
 func (t *transaction) checkPlan(ctx context.Context) error {
 	info, err := t.p.cfg.Store.Head(ctx, t.block.PlanKey)
 	switch {
@@ -338,7 +342,8 @@ func (t *transaction) checkPlan(ctx context.Context) error {
 	return err
 }
 
-// commit creates the manifest; its key decides.
+// commit creates the manifest. Its key decides the generation.
+// Condemned or damaged objects have moved to later generations since the draft.
 func (t *transaction) commit(ctx context.Context) (*Result, error) {
 	for i := range t.block.Objects {
 		t.block.Objects[i].ChunkKey = t.objects[2*i].name.Key()
@@ -348,12 +353,12 @@ func (t *transaction) commit(ctx context.Context) (*Result, error) {
 	if err == nil {
 		return &Result{Block: t.block, Created: true}, nil
 	}
-	// An unknown outcome is no failure: the key tells. That nothing is there is no
-	// answer, since the create may still land.
+	// An unknown outcome is no failure: the key tells. A key without a record is no answer either, since the
+	// create may still be applied.
 	r, e := t.decided(ctx)
 	switch {
 	case r != nil:
-		r.Created = same(r.Block, t.block)
+		r.Created = isOwn(r.Block, t.block)
 		return r, nil
 	case e != nil && (errors.Is(e, ErrAborted) || errors.Is(e, ErrConflict)):
 		return nil, e
@@ -361,14 +366,14 @@ func (t *transaction) commit(ctx context.Context) (*Result, error) {
 	return nil, fmt.Errorf("%w: %w", ErrUndecided, errors.Join(err, e))
 }
 
-// same: the record is this call's own, found after a lost answer.
-func same(a, b *catalog.Block) bool {
+// isOwn reports whether the record is this call's own, found after a lost answer.
+func isOwn(a, b *catalog.Block) bool {
 	return a.WorkerID == b.WorkerID && a.CreatedAt == b.CreatedAt && a.Fence == b.Fence
 }
 
-// after the commit nothing decides any more: the superseded set goes on the queue, and
-// tags are promoted.
-func (t *transaction) after(ctx context.Context) {
+// afterCommit runs once the commit is certain and nothing can fail any more: it queues the superseded block and tags the
+// objects.
+func (t *transaction) afterCommit(ctx context.Context) {
 	start := t.p.cfg.Clock.Now()
 	if t.pub.Supersedes != 0 {
 		n := t.pub.Name
@@ -380,10 +385,10 @@ func (t *transaction) after(ctx context.Context) {
 	t.p.cfg.Events.phase(PhasePromote, t.p.cfg.Clock.Now().Sub(start))
 }
 
-// leave sends what the call touched, and the committed set (nil: none is known) does not
-// name, to the delayed queue. There is no rollback: another transaction may have found
-// and used the same objects.
-func (t *transaction) leave(ctx context.Context, committed *catalog.Block) {
+// queueLeftovers sends objects that the call touched, and that the committed block (nil: none is known) does not
+// name, to the delayed queue. Nothing is deleted here: another transaction may have found and used the same
+// objects.
+func (t *transaction) queueLeftovers(ctx context.Context, committed *catalog.Block) {
 	named := map[string]bool{}
 	if committed != nil {
 		for _, key := range committed.Keys() {
@@ -394,14 +399,14 @@ func (t *transaction) leave(ctx context.Context, committed *catalog.Block) {
 	if len(left) == 0 {
 		return
 	}
-	// The caller's context may be what failed.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	// The caller's context may be what ended the publication.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queueTimeout)
 	defer cancel()
 	err := t.p.push(ctx, "publication failed", left, 0, t.p.cfg.Policy.Delay)
 	t.p.cfg.Events.queued("publication failed", len(left), err)
 }
 
-// maxSuffix is what a later generation adds to the keys of an output.
+// maxSuffix is how many bytes a later generation adds to the keys of an output.
 const maxSuffix = 2 * len(".g4294967295")
 
-const leaveTimeout = 5 * time.Second
+const queueTimeout = 5 * time.Second

@@ -22,15 +22,15 @@ const (
 	maxReason   = 64
 )
 
-// Item of the delayed queue: keys to look at when it comes due. A repeat is harmless,
-// since everything is proven again; so is an item about keys that are in use.
+// Item of the delayed queue: keys to check when it comes due. A repeat is harmless, since everything is proven
+// again; so is an item about keys that are in use.
 type Item struct {
-	// Keys of manifests (superseded sets), chunks and indexes.
+	// Keys of manifests (superseded blocks), chunks and indexes.
 	Keys []string
 	// Reason in few words, for people.
 	Reason string
-	// Since is when the keys were first put on the queue, Unix milliseconds; Due is when
-	// they are to be looked at. Both only select.
+	// Since is when the keys were first put on the queue, and Due when they are to be checked, in Unix
+	// milliseconds. Both only select.
 	Since, Due int64
 }
 
@@ -106,8 +106,8 @@ type ObjectQueue struct {
 	corrupt func(key string, err error)
 }
 
-// NewObjectQueue makes a queue over a store. corrupt is told of items that can't be
-// read: they stay where they are and are passed over; it may be nil.
+// NewObjectQueue makes a queue over a store. corrupt is called with items that can't be read, which are left where
+// they are and skipped; it may be nil.
 func NewObjectQueue(s queueStore, corrupt func(key string, err error)) *ObjectQueue {
 	return &ObjectQueue{s, corrupt}
 }
@@ -119,6 +119,7 @@ func (q *ObjectQueue) Push(ctx context.Context, i Item) error {
 	if err := i.validate(); err != nil {
 		return fmt.Errorf("delayed queue: %w", err)
 	}
+	// The key has the item's hash, so an object that exists is the same item.
 	_, err := q.store.Create(ctx, i.Key(), i.Marshal(), jsonContent)
 	if errors.Is(err, objstore.ErrExists) {
 		return nil
@@ -126,7 +127,7 @@ func (q *ObjectQueue) Push(ctx context.Context, i Item) error {
 	return err
 }
 
-// Due lists items, oldest first.
+// Due lists items, oldest first: keys begin with the due time.
 func (q *ObjectQueue) Due(ctx context.Context, now time.Time, limit int) ([]Item, error) {
 	var items []Item
 	if limit <= 0 {
@@ -156,7 +157,7 @@ func (q *ObjectQueue) Due(ctx context.Context, now time.Time, limit int) ([]Item
 func (q *ObjectQueue) item(ctx context.Context, key string) (Item, bool, error) {
 	i, _, err := record.Read(ctx, q.store, key, ItemKind, func(b []byte) (Item, error) { return ParseItem(key, b) })
 	if errors.Is(err, objstore.ErrNotFound) {
-		return Item{}, false, nil // done meanwhile
+		return Item{}, false, nil // another collector is done with it
 	}
 	if record.Opaque(err) {
 		if q.corrupt != nil {

@@ -11,29 +11,28 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// References is what a look at all blocks found of their reference sets.
+// References is the result of comparing all blocks with their reference sets.
 type References struct {
-	// Sets that are committed and name objects, and the Objects that they name, each as
-	// often as it is named.
-	Sets    int `json:"sets"`
+	// Blocks that are committed and name objects, and the Objects that they name; an object counts once for each
+	// block that names it.
+	Blocks  int `json:"blocks"`
 	Objects int `json:"objects"`
-	// Missing are objects whose reference sets lack the set's transaction. A rebuild adds it.
+	// Missing are objects whose reference sets lack the block's transaction. A rebuild adds it.
 	Missing int `json:"missing"`
-	// Condemned objects are named by a committed set, and nothing can refer to them again:
-	// they stay as long as the set does. One that is gone is found by a check of the sets.
+	// Condemned objects are named by a committed block although nothing can refer to them any more; they stay as
+	// long as the block does. One that is gone is found by a check of the blocks.
 	Condemned int `json:"condemned"`
-	// Unreadable are keys of records that can't be read: what they name is not known.
+	// Unreadable are keys of records that can't be read, so that it is not known what they name.
 	Unreadable []string `json:"unreadable"`
 }
 
 // maxUnreadable keys of a report.
 const maxUnreadable = 1000
 
-// References walks all committed sets, generations that are superseded and compactions
-// too, and compares the reference sets of their objects. With add it puts missing
-// transactions into them, in batches; progress is told after every set, and may be nil.
-// It needs the epoch to be intact: begin one first. Repeats are harmless: a transaction of
-// a committed set may be in the set of each of its objects at any time.
+// References walks all committed blocks, superseded generations and compactions included, and compares the
+// reference sets of their objects. With add it puts missing transactions into the sets, in batches. progress is
+// called after every block and may be nil. The epoch must be intact: begin one first. Repeats are harmless: a
+// committed block's transaction may be in the set of each of its objects at any time.
 func (c *Collector) References(ctx context.Context, add bool, progress func(References)) (References, error) {
 	rep := References{Unreadable: []string{}}
 	f, err := c.epoch(ctx)
@@ -76,8 +75,9 @@ func (c *Collector) references(ctx context.Context, f Epoch, key string, add boo
 		return err
 	}
 	t := Txn(r.Block.TransactionID)
+	// Outputs with equal bytes name one object several times.
 	keys := slices.Compact(slices.Sorted(slices.Values(r.Block.Keys())))
-	rep.Sets++
+	rep.Blocks++
 	rep.Objects += len(keys)
 	var missing []string
 	for _, k := range keys {
@@ -103,7 +103,7 @@ func (c *Collector) references(ctx context.Context, f Epoch, key string, add boo
 	return nil
 }
 
-// refer adds a batch; what was condemned meanwhile is left out.
+// refer adds a batch, without the objects that were condemned meanwhile.
 func (c *Collector) refer(ctx context.Context, f Epoch, t Txn, keys []string, rep *References) error {
 	for len(keys) > 0 {
 		err := c.cfg.Refs.Add(ctx, f.ID, t, keys)
@@ -113,6 +113,7 @@ func (c *Collector) refer(ctx context.Context, f Epoch, t Txn, keys []string, re
 		}
 		n := len(keys)
 		keys = slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return slices.Contains(condemned.Keys, k) })
+		// An answer that names none of these keys would repeat for ever.
 		if len(keys) == n {
 			return err
 		}

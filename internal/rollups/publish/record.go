@@ -10,8 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 )
 
-// superseding gives the highest generation above n that was ever committed, 0 when there
-// is none. That n is superseded stays true, whatever becomes of that one.
+// superseding returns the highest generation above n that was ever committed, 0 when there is none. Once n is
+// superseded it stays so, whatever becomes of the other generation.
 func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) {
 	of := n
 	of.Generation = 0
@@ -20,14 +20,15 @@ func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) 
 			return 0, err
 		}
 		if above.Name != of {
-			return 0, nil // none is above it
+			return 0, nil // the next slot: nothing is above n in its own
 		}
 		st, err := c.records().State(ctx, above)
 		if err != nil || st.Committed > 0 {
 			return st.Committed, err
 		}
-		// What this release can't read may supersede it. What is damaged does not: it is repaired first.
-		for _, g := range st.Doubt {
+		// A record of a newer release may supersede n, so this is an error. A damaged one is taken for nothing:
+		// until it is repaired n is what readers use.
+		for _, g := range st.Unreadable {
 			if errors.Is(g.Err, record.ErrNewerVersion) {
 				return 0, g.Err
 			}
@@ -37,13 +38,13 @@ func (c *core) superseding(ctx context.Context, n catalog.Name) (uint64, error) 
 	return 0, nil
 }
 
-// records reads what counts, and remembers nothing.
+// records returns a reader that caches nothing: decisions need what the store has now.
 func (c *core) records() *catalog.Reader {
 	return catalog.NewReader(catalog.ReaderConfig{Read: c.read})
 }
 
-// replaceRecord writes the Removed record over the set that was read. false: somebody
-// else changed it meanwhile, or the outcome is not known: look again.
+// replaceRecord writes the Removed record over the block that was read. It is false when another worker changed
+// the record meanwhile: read it again.
 func (c *core) replaceRecord(ctx context.Context, key, etag string, r *catalog.Removed) (bool, error) {
 	_, err := c.cfg.Store.Replace(ctx, key, r.Marshal(), etag, jsonContent)
 	if errors.Is(err, objstore.ErrPreconditionFailed) {

@@ -17,21 +17,21 @@ const MaxTxns = 1000
 // Decisions of a metadata store. Every error of a back end wraps exactly one of these,
 // or is a context error that wraps ErrRefsUnknown.
 var (
-	// ErrNoRecord: there is no such record.
+	// ErrNoRecord: there is no record of the key.
 	ErrNoRecord = errors.New("no record")
 	// ErrCondemned: an object of the batch is condemned; nothing was added.
 	ErrCondemned = errors.New("condemned")
 	// ErrChanged: the record, or epoch, is not as it was read; nothing was written.
 	ErrChanged = errors.New("changed meanwhile")
-	// ErrEpochMismatch: the metadata store has another epoch than the caller's, or none: its
-	// sets can't be trusted. Nothing was written.
+	// ErrEpochMismatch: the metadata store has another epoch than the caller's, or none, so its sets can't be
+	// trusted. Nothing was written.
 	ErrEpochMismatch = errors.New("reference sets are not those of this epoch")
-	// ErrRefsStale: a committed set is missing from the reference sets of this epoch: the
-	// metadata store was restored from an older copy. It wraps ErrEpochMismatch.
-	ErrRefsStale = fmt.Errorf("%w: a committed set is missing, the metadata store is an older copy", ErrEpochMismatch)
+	// ErrRefsStale: a committed block is missing from the reference sets of this epoch, so the metadata store was
+	// restored from an older copy. It wraps ErrEpochMismatch.
+	ErrRefsStale = fmt.Errorf("%w: a committed block is missing, the metadata store is an older copy", ErrEpochMismatch)
 	// ErrRefsFull: an object of the batch has MaxTxns references; nothing was added.
 	ErrRefsFull = errors.New("too many references")
-	// ErrRefsUnknown: a request failed; a write may have been applied, or may be at any later time.
+	// ErrRefsUnknown: the request failed; a write may have been applied, or may be at any later time.
 	ErrRefsUnknown = errors.New("metadata outcome unknown")
 	// ErrRefsInvalid: the request can never succeed.
 	ErrRefsInvalid = errors.New("invalid metadata request")
@@ -50,23 +50,22 @@ func (e *CondemnedError) Unwrap() error { return ErrCondemned }
 // Record is the reference record of one object.
 type Record struct {
 	Key string
-	// Txns that may come to name the object, sorted, each once.
+	// Txns that may name the object, now or later; sorted, each once.
 	Txns []Txn
-	// Condemned is for good: no transaction can refer to the object any more.
+	// Condemned is permanent: no transaction can refer to the object any more.
 	Condemned bool
-	// Version changes with every change of the record; "" is a record that is not there.
+	// Version changes with every change of the record; "" stands for a record that does not exist.
 	Version string
 }
 
-// Epoch identifies one life of the metadata store. A store that lost its content has
-// none, or another.
+// Epoch identifies one life of the metadata store. A store that lost its content has none, or another.
 type Epoch struct {
-	// Number counts epochs from 0. Objects of epoch n are written from generation
-	// FirstGeneration(n) on, so that nothing that an older one condemned is met again.
+	// Number counts epochs from 0. Objects of epoch n are written from generation FirstGeneration(n) on, so that
+	// no key that an older epoch condemned is used again.
 	Number uint32 `json:"number"`
 	// ID is 32 hex digits, random.
 	ID string `json:"id"`
-	// Decided: every transaction of older epochs is decided, and objects may be deleted.
+	// Decided means that every transaction of older epochs is decided, so that objects may be deleted.
 	Decided bool `json:"decided"`
 }
 
@@ -83,24 +82,23 @@ type Refs interface {
 	Epoch(ctx context.Context) (Epoch, error)
 	// InitEpoch replaces the epoch, if it still is old (nil: none); else ErrChanged.
 	InitEpoch(ctx context.Context, old *Epoch, next Epoch) error
-	// Add puts t into the sets of 1 to MaxAdd distinct keys, in one transaction: all or
-	// none. A set that has t already stays. Refused with a CondemnedError when one of them
-	// is condemned, and with ErrEpochMismatch when the epoch's ID is not the store's.
+	// Add puts t into the sets of 1 to MaxAdd distinct keys in one transaction: all or none. A set that already
+	// has t stays as it is. It is refused with a CondemnedError when one of the objects is condemned, and with
+	// ErrEpochMismatch when the epoch is not the store's.
 	Add(ctx context.Context, epoch string, t Txn, keys []string) error
 	// Get reads a record; ErrNoRecord when there is none.
 	Get(ctx context.Context, key string) (Record, error)
-	// Swap writes transactions and condemnation of next, if the record still has the
-	// version old.Version, and if the epoch's ID is the store's; else ErrChanged, ErrEpochMismatch.
+	// Swap writes transactions and condemnation of next if the record still has old.Version and the epoch is the
+	// store's; else ErrChanged or ErrEpochMismatch.
 	Swap(ctx context.Context, epoch string, old, next Record) error
-	// Delete drops the record, under the same conditions. Condemned records must stay as
-	// long as their key can be written or a delete be in flight: for operators.
+	// Delete drops the record, under the same conditions. It is for operators: a condemned record must stay as
+	// long as its key can be written or a delete be in flight.
 	Delete(ctx context.Context, epoch string, old Record) error
-	// List reads up to limit records with keys greater than after, in key order; next is
-	// "" at the end.
+	// List reads up to limit records with keys greater than after, in key order; next is "" at the end.
 	List(ctx context.Context, after string, limit int) (records []Record, next string, err error)
 }
 
-// CheckAdd refuses with ErrRefsInvalid what no back end takes.
+// CheckAdd refuses with ErrRefsInvalid what no back end accepts.
 func CheckAdd(t Txn, keys []string) error {
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefsInvalid, err)
@@ -117,7 +115,7 @@ func CheckAdd(t Txn, keys []string) error {
 	return nil
 }
 
-// With is the record with t in its set; false when it was there.
+// With returns the record with t in its set; false when it was there.
 func (r Record) With(t Txn) (Record, bool) {
 	i, ok := slices.BinarySearch(r.Txns, t)
 	if ok {
@@ -127,7 +125,7 @@ func (r Record) With(t Txn) (Record, bool) {
 	return r, true
 }
 
-// Without is the record without ts.
+// Without returns the record without ts.
 func (r Record) Without(ts []Txn) Record {
 	r.Txns = slices.DeleteFunc(slices.Clone(r.Txns), func(t Txn) bool { return slices.Contains(ts, t) })
 	return r

@@ -366,7 +366,7 @@ func simPublication(s shard.ID, gen, supersedes uint64, fence uint64) publish.Pu
 	rng := rand.New(rand.NewPCG(uint64(s), gen))
 	var texts []string
 	for range 1 + rng.IntN(2) {
-		texts = append(texts, strconv.Itoa(rng.IntN(3))) // few, so that sets share objects
+		texts = append(texts, strconv.Itoa(rng.IntN(3))) // few, so that blocks share objects
 	}
 	p := publication(gen, supersedes, texts...)
 	p.Name.Shard, p.Fence = s, fence

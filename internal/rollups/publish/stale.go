@@ -8,10 +8,10 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
-// A metadata store that was restored from an older copy keeps its epoch, so that
-// nothing tells by itself that sets are missing. What gives it away: a transaction has
-// its references before it commits, so those of a committed set must be there, in objects
-// that were written under the epoch. Publisher and collector meet such sets anyway.
+// A metadata store that was restored from an older copy keeps its epoch, so nothing shows by itself that
+// references are missing. What gives it away: a transaction adds its references before it commits, so those of a
+// committed block must be there for objects that were written under this epoch. Publisher and collector read such
+// blocks anyway and check it.
 
 // wrote reports whether the object was written under this epoch.
 func (f Epoch) wrote(key string) bool {
@@ -19,9 +19,8 @@ func (f Epoch) wrote(key string) bool {
 	return err == nil && o.Generation >= f.FirstGeneration() && o.Generation < f.FirstGeneration()+1<<16
 }
 
-// checkReferences looks whether the set that is superseded has its references: one read.
-// Where it has not, the collector is given the object, so that it sees the same and begins
-// a new epoch of the reference sets.
+// checkReferences checks with one read that the block that is superseded has its references. If it has not, the
+// object goes on the queue, so that the collector sees the same and begins a new epoch.
 func (t *transaction) checkReferences(ctx context.Context, f Epoch) error {
 	if t.before == nil {
 		return nil
@@ -29,6 +28,7 @@ func (t *transaction) checkReferences(ctx context.Context, f Epoch) error {
 	keys := t.before.Keys()
 	i := slices.IndexFunc(keys, f.wrote)
 	if i < 0 {
+		// All objects are of older epochs: nothing can be said by them.
 		return nil
 	}
 	key := keys[i]
@@ -36,7 +36,7 @@ func (t *transaction) checkReferences(ctx context.Context, f Epoch) error {
 	if err != nil || slices.Contains(rec.Txns, Txn(t.before.TransactionID)) {
 		return err
 	}
-	// Its objects may go once it is removed: only a set that still names the object counts.
+	// The references are dropped when the block is removed, so a block that was removed since is no proof.
 	r, _, err := t.p.record(ctx, t.before.Name.Key())
 	if err != nil || r == nil || r.Block == nil || !r.Block.Names(key) {
 		return err

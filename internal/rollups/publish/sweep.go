@@ -10,9 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Sweep looks for what a crash kept from the queue: superseded sets of an hour, and
-// objects that no committed set names. It puts them on the queue and deletes nothing.
-// It gives the number of keys that it put there.
+// Sweep finds what a crash kept from the queue: superseded blocks of an hour, and objects that no committed block
+// names. It puts them on the queue and deletes nothing. It returns how many keys it queued.
 func (c *Collector) Sweep(ctx context.Context, h timegrid.Hour) (int, error) {
 	n, err := c.sweep(ctx, h)
 	if err != nil {
@@ -21,9 +20,9 @@ func (c *Collector) Sweep(ctx context.Context, h timegrid.Hour) (int, error) {
 	return n, nil
 }
 
-// SweepAfter sweeps the first hour after the given one that has records, chunks or
-// indexes. A service calls it from time to time with what it gave, and starts over with
-// the least hour when more is false: so every hour has its turn, whatever queued nothing.
+// SweepAfter sweeps the first hour after the given one that has records, chunks or indexes. A service calls it
+// from time to time with the hour that the last call returned, and starts over with the least hour when more is
+// false, so that every hour is swept.
 func (c *Collector) SweepAfter(ctx context.Context, after timegrid.Hour) (h timegrid.Hour, more bool, queued int, err error) {
 	h, more, err = c.NextHour(ctx, after)
 	if err != nil || !more {
@@ -33,8 +32,8 @@ func (c *Collector) SweepAfter(ctx context.Context, after timegrid.Hour) (h time
 	return h, true, queued, err
 }
 
-// NextHour is the first hour after the given one that there is something to sweep in. It
-// costs a listing of a few keys for each family. Services that share the hours ask for it.
+// NextHour is the first hour after the given one that has anything to sweep. It costs a listing of a few keys for
+// each family. Services that divide the hours among them use it.
 func (c *Collector) NextHour(ctx context.Context, after timegrid.Hour) (h timegrid.Hour, found bool, err error) {
 	if h, found, err = c.hourAfter(ctx, after); err != nil {
 		return after, false, fmt.Errorf("sweep after %s: %w", after, err)
@@ -42,7 +41,7 @@ func (c *Collector) NextHour(ctx context.Context, after timegrid.Hour) (h timegr
 	return h, found, nil
 }
 
-// hourAfter looks where each family of keys goes on.
+// hourAfter finds the first hour of every family of keys, and returns the least.
 func (c *core) hourAfter(ctx context.Context, after timegrid.Hour) (first timegrid.Hour, found bool, err error) {
 	type family struct{ prefix, from string }
 	families := []family{{layout.ManifestsPrefix, layout.BlockManifestsHour(after + 1)}, {layout.IndexPrefix, layout.RollupIndexesHour(after + 1)}}
@@ -61,7 +60,7 @@ func (c *core) hourAfter(ctx context.Context, after timegrid.Hour) (first timegr
 	return first, found, nil
 }
 
-// firstHour is that of the first key of ours after from.
+// firstHour is the hour of the first key after from that is a manifest, chunk or index.
 func (c *core) firstHour(ctx context.Context, prefix, from string) (timegrid.Hour, bool, error) {
 	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: prefix, StartAfter: from, Limit: 10}) {
 		if err != nil {
@@ -78,13 +77,13 @@ func (c *core) firstHour(ctx context.Context, prefix, from string) (timegrid.Hou
 }
 
 func (c *Collector) sweep(ctx context.Context, h timegrid.Hour) (int, error) {
-	// Objects first: one that is named only after it was listed is looked at for nothing.
-	// The other way round, too; but this order has fewer of them.
-	objects, err := c.listed(ctx, h)
+	// Objects are listed before manifests. The other order would take every object of a publication that commits
+	// in between for an orphan; the collector would keep them, but each would cost reads.
+	objects, err := c.listObjects(ctx, h)
 	if err != nil {
 		return 0, err
 	}
-	named, superseded, err := c.sets(ctx, h)
+	named, superseded, err := c.namedAndSuperseded(ctx, h)
 	if err != nil {
 		return 0, err
 	}
@@ -114,8 +113,8 @@ func (c *Collector) sweep(ctx context.Context, h timegrid.Hour) (int, error) {
 	return len(superseded) + len(orphans), nil
 }
 
-// listed gives the chunks and indexes of an hour.
-func (c *core) listed(ctx context.Context, h timegrid.Hour) ([]string, error) {
+// listObjects returns the chunks and indexes of an hour.
+func (c *core) listObjects(ctx context.Context, h timegrid.Hour) ([]string, error) {
 	prefixes := []string{layout.RollupIndexesHour(h)}
 	for _, res := range timegrid.Resolutions() {
 		prefixes = append(prefixes, layout.RollupChunksHour(res, h))
@@ -126,7 +125,7 @@ func (c *core) listed(ctx context.Context, h timegrid.Hour) ([]string, error) {
 			if err != nil {
 				return nil, err
 			}
-			if _, err := layout.ParseRollupObject(i.Key); err == nil { // foreign keys are never touched
+			if _, err := layout.ParseRollupObject(i.Key); err == nil { // foreign keys are never queued
 				keys = append(keys, i.Key)
 			}
 		}
@@ -134,9 +133,8 @@ func (c *core) listed(ctx context.Context, h timegrid.Hour) ([]string, error) {
 	return keys, nil
 }
 
-// sets gives the objects that committed sets of an hour name, and the committed sets
-// with a higher committed generation.
-func (c *core) sets(ctx context.Context, h timegrid.Hour) (named map[string]bool, superseded []string, err error) {
+// namedAndSuperseded returns the objects that committed blocks of an hour name, and the committed blocks that are superseded.
+func (c *core) namedAndSuperseded(ctx context.Context, h timegrid.Hour) (named map[string]bool, superseded []string, err error) {
 	named = map[string]bool{}
 	records := c.records()
 	for of, err := range catalog.Slots(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(h)}) {
@@ -150,7 +148,7 @@ func (c *core) sets(ctx context.Context, h timegrid.Hour) (named map[string]bool
 		committed := catalog.Fold(all).Committed
 		for _, g := range all {
 			if g.Record.Block == nil {
-				continue // what one that can't be read names is looked at, found doubtful, and kept
+				continue // objects of an unreadable record are queued; the collector then finds the record and keeps them
 			}
 			if g.Name.Generation < committed {
 				superseded = append(superseded, g.Name.Key())

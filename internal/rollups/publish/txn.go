@@ -8,9 +8,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Txn names a transaction: the publication of one plan as one generation. It is a
-// function of both, so whoever resumes the generation goes on with the same transaction,
-// and a reference added twice is one.
+// Txn names a transaction: the publication of one plan as one generation. It is a function of both, so a worker
+// that resumes the generation continues the same transaction, and a reference that is added twice counts once.
 type Txn string
 
 const planDigits = 32
@@ -29,6 +28,8 @@ func (t Txn) ManifestKey() string {
 // Validate refuses what NewTxn would not have made.
 func (t Txn) Validate() error {
 	key, plan, ok := strings.Cut(string(t), "@")
+	// The plan's digest is cut to 128 bits: enough to tell plans of one generation apart, and the set of an object
+	// stays small.
 	if !ok || len(plan) != planDigits || strings.Trim(plan, "0123456789abcdef") != "" {
 		return fmt.Errorf("%.300q is not a transaction", string(t))
 	}

@@ -10,15 +10,15 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// abortUndecided aborts every transaction that has a plan and is not decided: those of
-// former epochs are among them. Then objects may be deleted.
+// abortUndecided aborts every transaction that has a plan and is not decided; those of former epochs are among
+// them. After that objects may be deleted.
 func (c *Collector) abortUndecided(ctx context.Context, f Epoch) (Epoch, error) {
 	hours := decidedHours{c: c}
 	for i, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.PlansPrefix}) {
 		if err != nil {
 			return f, err
 		}
-		names := planned(i.Key)
+		names := plannedGenerations(i.Key)
 		if len(names) == 0 {
 			continue
 		}
@@ -41,14 +41,14 @@ func (c *Collector) abortUndecided(ctx context.Context, f Epoch) (Epoch, error) 
 	err := c.cfg.Refs.InitEpoch(ctx, &f, decided)
 	if errors.Is(err, ErrChanged) {
 		if got, e := c.epoch(ctx); e == nil && got == decided {
-			return decided, nil // ours after a lost answer, or another's who did the same
+			return decided, nil // this call's own write after a lost answer, or another collector's with the same result
 		}
 	}
 	return decided, err
 }
 
-// planned are the generations that are made from the plan with this key.
-func planned(key string) []catalog.Name {
+// plannedGenerations returns the generations that are made from the plan with this key.
+func plannedGenerations(key string) []catalog.Name {
 	if n, err := layout.ParseCompactionPlan(key); err == nil {
 		return []catalog.Name{n}
 	}

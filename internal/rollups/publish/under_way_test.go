@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// compaction of one set, with its plan in the store.
+// compaction of one block, with its plan in the store.
 func (w *world) compaction(source catalog.Name) publish.Publication {
 	w.t.Helper()
 	body := []byte("compaction plan")
@@ -94,7 +94,7 @@ func TestCompactionThatNothingPointsAtYet(t *testing.T) {
 	if err != nil || r.Block == nil {
 		t.Fatalf("it is removed: %v", err)
 	}
-	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Turned {
+	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Replaced {
 		t.Fatal(ch, err)
 	}
 	w.collect()

@@ -61,7 +61,7 @@ func TestViewThatMissesTheNextGeneration(t *testing.T) {
 	}
 	// One that expired is no problem: nothing replaced it.
 	ch, err := w.publisher().Expire(t.Context(), publication(2, 1).Name)
-	if err != nil || ch != publish.Turned {
+	if err != nil || ch != publish.Replaced {
 		t.Fatal(ch, err)
 	}
 	if v, err = cat.Refresh(t.Context(), hour0, hour0); err != nil {
@@ -72,7 +72,7 @@ func TestViewThatMissesTheNextGeneration(t *testing.T) {
 	}
 }
 
-// A set whose rows are in a compaction that can't be read is a problem of its hour, and
+// A block whose rows are in a compaction that can't be read is a problem of its hour, and
 // covers nothing meanwhile; when the compaction can be read again all is well.
 func TestViewOfACompactionThatIsGone(t *testing.T) {
 	w := newWorld(t)
@@ -89,7 +89,7 @@ func TestViewOfACompactionThatIsGone(t *testing.T) {
 	if _, err := w.publisher().Publish(t.Context(), into); err != nil {
 		t.Fatal(err)
 	}
-	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Turned {
+	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Replaced {
 		t.Fatal(ch, err)
 	}
 	key := into.Name.Key()
@@ -127,7 +127,7 @@ func TestViewOfACompactionThatIsGone(t *testing.T) {
 			t.Errorf("%s: the problems %v", what, ps)
 		}
 		v = look(good)
-		if s := v.Block(hour0, 1, timegrid.Raw); s == nil || s.Name != source.Name || s.Into.Block == nil || len(v.Problems(hour0)) > 0 {
+		if s := v.Block(hour0, 1, timegrid.Raw); s == nil || s.Name != source.Name || s.Redirect.Block == nil || len(v.Problems(hour0)) > 0 {
 			t.Errorf("%s, and back: %+v and the problems %v", what, s, v.Problems(hour0))
 		}
 	}

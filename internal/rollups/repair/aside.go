@@ -11,8 +11,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 )
 
-// Asides lists the agents that workers set aside, by shard and hour. bad is called for
-// records that can't be read: workers try those agents again.
+// Asides lists the agents that workers set aside, by shard and hour. bad is called for records that can't be read;
+// workers ignore those and try the agents again.
 func (r *Repairer) Asides(ctx context.Context, bad func(key string, err error)) ([]catalog.Aside, error) {
 	var out []catalog.Aside
 	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RollupAsidePrefix}) {

@@ -17,28 +17,28 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Coverage finds accepted batches that no block has and that no intake segment
-// brings: those of before there were rollups, or whose segments were lost. An hour with a
-// set counts as whole for queries; this is what tells that it is not. For one caller.
+// Coverage finds accepted batches that no block has and that no intake segment will bring: batches from before
+// there were rollups, or whose segments were lost. Queries take an hour with a block for complete, so only this
+// check shows that it is not. It is for one caller.
 type Coverage struct {
 	r       *Repairer
 	pending map[identity.Batch]bool
 	hours   map[place]*published
 	missing map[place]*Uncovered
-	// Batches that were looked at; Pending ones stand in the intake; Unreadable hours have
-	// a damaged record, and are not judged.
+	// Batches that were checked; Pending ones are in the intake; Unreadable hours have a damaged record, and
+	// nothing is said about them.
 	Batches, Pending uint64
 	Unreadable       map[timegrid.Hour]bool
 }
 
-// published is what the resolutions of an hour cover.
+// published is what the blocks of an hour cover, one Inputs for each resolution.
 type published struct {
-	sets    []catalog.Inputs
-	expired bool // some resolution had a set and has none any more
+	inputs  []catalog.Inputs
+	expired bool // some resolution had a block and has none any more
 	damaged bool
 }
 
-// Uncovered are batches of a shard's hour.
+// Uncovered are the missing batches of a shard's hour.
 type Uncovered struct {
 	Hour    timegrid.Hour
 	Shard   shard.ID
@@ -47,11 +47,12 @@ type Uncovered struct {
 	// First of them by acceptance, Unix nanoseconds, and one of their identities.
 	First, Last int64
 	Example     identity.Batch
-	// None: nothing at all is published of the hour.
+	// None says that nothing at all is published of the hour.
 	None bool
 }
 
-// Coverage begins by reading the intake: a batch that leaves it later is covered by then.
+// Coverage reads the intake first: a batch that leaves it later is in a block by then, so no batch is called
+// missing that is only on its way.
 func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 	c := &Coverage{r: r, pending: map[identity.Batch]bool{}, hours: map[place]*published{}, missing: map[place]*Uncovered{}, Unreadable: map[timegrid.Hour]bool{}}
 	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.IntakePrefix}) {
@@ -60,7 +61,7 @@ func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 		}
 		seg, err := intake.ReadSegment(ctx, r.cfg.Store, i.Key)
 		if errors.Is(err, objstore.ErrNotFound) || record.Unreadable(err) {
-			continue // taken meanwhile; or of no use to anybody
+			continue // its batches are published by now; or the segment is lost, and they are found here
 		}
 		if err != nil {
 			return nil, fmt.Errorf("coverage: intake: %w", err)
@@ -72,10 +73,10 @@ func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 	return c, nil
 }
 
-// maxHours that are remembered; batches come by time, so few are asked for at a time.
+// maxHours bounds the hours that are cached. Batches come in order of time, so few hours are needed at once.
 const maxHours = 1000
 
-// Check looks at one accepted batch.
+// Check checks one accepted batch against the blocks of its hours.
 func (c *Coverage) Check(ctx context.Context, m accept.Manifest) error {
 	c.Batches++
 	if c.pending[m.Identity] {
@@ -85,9 +86,9 @@ func (c *Coverage) Check(ctx context.Context, m accept.Manifest) error {
 	e := m.Batch()
 	first, last := e.Hours()
 	s := shard.Of(e.Agent, c.r.cfg.Shards)
-	// Between the first and the last hour there may be no samples.
+	// Only the hours of the first and the last sample: those between may have no samples, and then no block.
 	for _, h := range slices.Compact([]timegrid.Hour{first, last}) {
-		p, err := c.published(ctx, place{h, s})
+		p, err := c.publishedIn(ctx, place{h, s})
 		if err != nil {
 			return fmt.Errorf("coverage of %s: %w", m.Identity, err)
 		}
@@ -95,14 +96,17 @@ func (c *Coverage) Check(ctx context.Context, m accept.Manifest) error {
 		case p.damaged:
 			c.Unreadable[h] = true
 			continue
-		case len(p.sets) == 0 && p.expired:
+		// Every block of the hour expired, so the batch is not missing: it was published, or came after the
+		// expiry.
+		case len(p.inputs) == 0 && p.expired:
 			continue
-		case len(p.sets) > 0 && !slices.ContainsFunc(p.sets, func(in catalog.Inputs) bool { return !in.Covers(m.Identity) }):
+		// Missing in one resolution is missing: that resolution answers queries too.
+		case len(p.inputs) > 0 && !slices.ContainsFunc(p.inputs, func(in catalog.Inputs) bool { return !in.Covers(m.Identity) }):
 			continue
 		}
 		u := c.missing[place{h, s}]
 		if u == nil {
-			u = &Uncovered{Hour: h, Shard: s, First: m.AcceptedAt, Last: m.AcceptedAt, Example: m.Identity, None: len(p.sets) == 0}
+			u = &Uncovered{Hour: h, Shard: s, First: m.AcceptedAt, Last: m.AcceptedAt, Example: m.Identity, None: len(p.inputs) == 0}
 			c.missing[place{h, s}] = u
 		}
 		u.Batches++
@@ -112,7 +116,7 @@ func (c *Coverage) Check(ctx context.Context, m accept.Manifest) error {
 	return nil
 }
 
-func (c *Coverage) published(ctx context.Context, at place) (*published, error) {
+func (c *Coverage) publishedIn(ctx context.Context, at place) (*published, error) {
 	if p := c.hours[at]; p != nil {
 		return p, nil
 	}
@@ -122,8 +126,8 @@ func (c *Coverage) published(ctx context.Context, at place) (*published, error) 
 	}
 	p := &published{damaged: len(st.damaged) > 0}
 	for _, res := range timegrid.Resolutions() {
-		if block := st.sets[res]; block != nil {
-			p.sets = append(p.sets, block.Inputs)
+		if block := st.blocks[res]; block != nil {
+			p.inputs = append(p.inputs, block.Inputs)
 		} else if st.top[res] > 0 {
 			p.expired = true
 		}
@@ -135,7 +139,7 @@ func (c *Coverage) published(ctx context.Context, at place) (*published, error) 
 	return p, nil
 }
 
-// Uncovered is what was found, by hours and shards.
+// Uncovered returns what was found, sorted by hour and shard.
 func (c *Coverage) Uncovered() []Uncovered {
 	out := make([]Uncovered, 0, len(c.missing))
 	for _, u := range c.missing {

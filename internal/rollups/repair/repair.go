@@ -1,6 +1,6 @@
-// Package repair checks blocks against their bytes, and gives orders to make the
-// hours anew that are damaged. It deletes nothing: the owner of a shard publishes the next
-// generation, and the damaged one is superseded. docs/protocol/rollup.md has the way.
+// Package repair checks blocks against their bytes, and requests a rebuild of hours that are damaged. It deletes
+// nothing: the owner of the shard publishes the next generation, which supersedes the damaged one.
+// docs/protocol/rollup.md describes the way.
 package repair
 
 import (
@@ -18,33 +18,33 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Store is what checks and orders need of an object store.
+// Store is what checks and requests need of an object store.
 type Store interface {
 	objstore.Reader
 	objstore.Creator
 	objstore.Replacer
 }
 
-// Config of a Repairer. Scan is only for hours whose inputs nothing else tells; all others
-// are required.
+// Config of a Repairer. Scan is only needed for hours whose inputs are recorded nowhere else; all other fields are
+// required.
 type Config struct {
 	Store       Store
 	AuthorityID string
 	// Shards of the authority.
 	Shards uint32
-	// By names who orders.
+	// By names who makes requests.
 	By  string
 	Now func() time.Time
-	// Scan gives every accepted batch of the shard that may have samples in the hour, and
-	// may give more.
+	// Scan calls fn with every accepted batch of the shard that may have samples in the hour; it may call it with
+	// others as well.
 	Scan func(ctx context.Context, h timegrid.Hour, s shard.ID, fn func(accept.Manifest) error) error
 }
 
-// Repairer checks and orders. For one caller at a time.
+// Repairer checks hours and requests repairs. It is for one caller at a time.
 type Repairer struct {
 	cfg     Config
 	removed *framelog.Index
-	// compactions that were checked, by key: what is wrong with them, "" for nothing.
+	// compactions that were checked, by key: many blocks redirect to the same one.
 	compactions map[string]checked
 }
 
@@ -71,7 +71,7 @@ func (r *Repairer) read(ctx context.Context, key string) (catalog.Record, objsto
 	return catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, key)
 }
 
-// records reads what counts, and remembers nothing: a repair asks for each record once.
+// records returns a reader that caches nothing: a repair asks for each record once.
 func (r *Repairer) records() *catalog.Reader {
 	return catalog.NewReader(catalog.ReaderConfig{Read: r.read})
 }
@@ -80,7 +80,7 @@ func (r *Repairer) get(ctx context.Context, key string, limit int64) ([]byte, ob
 	return r.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: limit})
 }
 
-// plan reads a plan; objstore.ErrNotFound when there is none, record.ErrCorrupt when it is damaged.
+// plan reads a plan: objstore.ErrNotFound when there is none, record.ErrCorrupt when it is damaged.
 func (r *Repairer) plan(ctx context.Context, key string) (*rollup.Plan, []byte, error) {
 	b, _, err := r.get(ctx, key, int64(rollup.PlanKind.MaxBytes))
 	if err != nil {

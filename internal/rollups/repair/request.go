@@ -19,53 +19,53 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Why an hour can't be ordered.
+// Why no repair can be requested.
 var (
-	// ErrNothing: nothing is published of the hour, or not any more, and no generation is in work.
+	// ErrNothing: nothing is published of the hour, or all of it was removed, and no generation is being made.
 	ErrNothing = errors.New("nothing is published of this hour")
-	// ErrUnknown: nothing tells which batches the damaged generation had, and there was no scan.
+	// ErrUnknown: no record says which batches the damaged generation had, and Config has no Scan.
 	ErrUnknown = errors.New("the inputs of the hour are not known")
-	// ErrInWork: an older generation has to be decided first, by its owner. Give the order again.
+	// ErrInWork: the owner has to decide an older generation first. Make the request again afterwards.
 	ErrInWork = errors.New("in work: wait until it is decided")
-	// ErrLost: frames were removed by retention, and the raw rows that were made of them
-	// can't be read: there is nothing left to make the hour of.
+	// ErrLost: retention removed frames, and the raw rows that were made of them can't be read, so nothing is left
+	// to rebuild the hour from.
 	ErrLost = errors.New("neither frames nor raw rows are left")
 )
 
-// Ordered is what an order says, or would say.
+// Requested is what a request says, or with dry would say.
 type Requested struct {
 	Hour  timegrid.Hour
 	Shard shard.ID
-	// Generation that is to be made.
+	// Generation that the rebuild makes.
 	Generation uint64
 	Batches    int
-	// Removed are batches whose frames retention removed: their rows come from the raw set.
+	// Removed are batches whose frames retention removed: their rows come from the raw block.
 	Removed int
-	// Source of the inputs: plan (that of the generation is there already), plans,
-	// manifests (identity manifests of what a set lists), scan.
+	// Source of the inputs: plan (the generation has a plan already), plans (of earlier generations), manifests
+	// (identity manifests of the batches that a block lists) or scan.
 	Source string
 	// Damaged records that are superseded, and Aborted generations whose plan can't be read.
 	Damaged []string
 	Aborted []uint64
-	// Pending: the same was ordered before and is not done yet.
+	// Pending: an earlier request asks for the same and is not done yet.
 	Pending bool
 }
 
 // state of a shard's hour.
 type state struct {
 	top     map[timegrid.Resolution]uint64
-	sets    map[timegrid.Resolution]*catalog.Block // highest that can be read
+	blocks  map[timegrid.Resolution]*catalog.Block // the highest that can be read
 	damaged []catalog.Name
 }
 
-// Order gives the order to make the hour anew: it fixes the plan of the next generation,
-// with the inputs of all that was published of the hour, and creates the order. dry only
-// tells. Repeats are harmless.
+// Request asks the shard's owner to rebuild the hour: it fixes the plan of the next generation, with the inputs of
+// everything that was published of the hour, and creates the request. With dry it only reports what it would do.
+// Repeats are harmless.
 func (r *Repairer) Request(ctx context.Context, h timegrid.Hour, s shard.ID, reason string, dry bool) (Requested, error) {
 	o := Requested{Hour: h, Shard: s}
 	err := r.request(ctx, &o, reason, dry)
 	if err != nil {
-		err = fmt.Errorf("order hour %s of shard %s: %w", h, s, err)
+		err = fmt.Errorf("request a repair of hour %s of shard %s: %w", h, s, err)
 	}
 	return o, err
 }
@@ -79,12 +79,14 @@ func (r *Repairer) request(ctx context.Context, o *Requested, reason string, dry
 	for _, res := range timegrid.Resolutions() {
 		least, most = min(least, st.top[res]), max(most, st.top[res])
 	}
-	// Plans of generations that are not decided everywhere: a damaged one can never be made.
+	// Walk the generations that are not decided at every resolution. One whose plan is damaged can't be made by
+	// anybody, so it is aborted; otherwise the rebuild would wait for it for ever.
 	plans := map[uint64]*rollup.Plan{}
 	var next *rollup.Plan
 	for gen := least + 1; next == nil; gen++ {
 		p, _, err := r.plan(ctx, layout.RollupPlan(o.Hour, o.Shard, gen))
 		switch {
+		// The first generation without a plan above all that are decided is free.
 		case errors.Is(err, objstore.ErrNotFound) && gen > most:
 			o.Generation = gen
 		case errors.Is(err, objstore.ErrNotFound):
@@ -111,6 +113,8 @@ func (r *Repairer) request(ctx context.Context, o *Requested, reason string, dry
 	if most == 0 {
 		return ErrNothing
 	}
+	// The owner may supersede exactly the unreadable records that are listed here; one that turns up later needs a
+	// request of its own.
 	for _, n := range st.damaged {
 		o.Damaged = append(o.Damaged, n.Key())
 	}
@@ -119,37 +123,39 @@ func (r *Repairer) request(ctx context.Context, o *Requested, reason string, dry
 			return err
 		}
 	}
-	if err := r.possible(ctx, o, next, st); err != nil || dry {
+	if err := r.checkPossible(ctx, o, next, st); err != nil || dry {
 		return err
 	}
 	ord := catalog.RepairRequest{AuthorityID: r.cfg.AuthorityID, Shard: o.Shard, Hour: o.Hour, Above: most, Damaged: o.Damaged,
 		Reason: reason, By: r.cfg.By, RequestedAt: max(r.cfg.Now().UnixNano(), 0)}
-	// Where the owner made the plan it may be making this generation now, without knowing
-	// of the order: only the one after it counts. Over damaged records it can make none
-	// without.
+	// If the owner made the plan, it may be making that generation right now without having seen the request. Only
+	// the generation after it is then surely a rebuild. With damaged records this can't happen: without a request
+	// the owner refuses to publish above them.
 	if o.Source == "plan" {
 		if len(o.Damaged) == 0 {
 			ord.Above = o.Generation
 		}
-		return r.create(ctx, o, most, ord)
+		return r.createRequest(ctx, o, most, ord)
 	}
-	// The order comes first: whoever finds its plan finds it.
-	if err := r.create(ctx, o, most, ord); err != nil {
+	// The request is written before the plan, so that whoever finds the plan also finds the request.
+	if err := r.createRequest(ctx, o, most, ord); err != nil {
 		return err
 	}
 	if o.Removed > 0 {
-		next.Parts = 1 // rows of a former set are not split up
+		next.Parts = 1 // rows of an earlier block can't be divided into parts
 	}
+	// If another process created the plan first, that may be the owner, which has not seen the request: then the
+	// request has to ask for the generation after it.
 	if mine, err := r.createPlan(ctx, next); err != nil || mine || len(o.Damaged) > 0 {
 		return err
 	}
 	ord.Above = o.Generation
-	return r.create(ctx, o, o.Generation, ord)
+	return r.createRequest(ctx, o, o.Generation, ord)
 }
 
-// state reads the records of all resolutions down to the highest committed one.
+// state reads the records of all resolutions, down to the highest committed generation.
 func (r *Repairer) state(ctx context.Context, h timegrid.Hour, s shard.ID) (*state, error) {
-	st := &state{top: map[timegrid.Resolution]uint64{}, sets: map[timegrid.Resolution]*catalog.Block{}}
+	st := &state{top: map[timegrid.Resolution]uint64{}, blocks: map[timegrid.Resolution]*catalog.Block{}}
 	records := r.records()
 	for of, err := range catalog.Slots(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.BlockManifestsHour(h)}) {
 		if err != nil {
@@ -163,14 +169,14 @@ func (r *Repairer) state(ctx context.Context, h timegrid.Hour, s shard.ID) (*sta
 			return nil, err
 		}
 		st.top[of.Name.Resolution] = counts.Top
-		for _, g := range counts.Doubt {
+		for _, g := range counts.Unreadable {
 			if !record.Unreadable(g.Err) {
-				return nil, g.Err // gone since, or of a newer release: nothing is repaired of it
+				return nil, g.Err // deleted since it was listed, or of a newer release, which this one must not supersede
 			}
 			st.damaged = append(st.damaged, g.Name)
 		}
 		if counts.Block != nil {
-			st.sets[of.Name.Resolution] = counts.Block
+			st.blocks[of.Name.Resolution] = counts.Block
 		}
 	}
 	return st, nil
@@ -178,6 +184,7 @@ func (r *Repairer) state(ctx context.Context, h timegrid.Hour, s shard.ID) (*sta
 
 // abort decides a generation that can't be made, in the resolutions that have not decided it.
 func (r *Repairer) abort(ctx context.Context, h timegrid.Hour, s shard.ID, gen uint64, top map[timegrid.Resolution]uint64) error {
+	// Raw is decided last, as workers do it: an hour counts as begun as soon as its raw block exists.
 	for _, res := range slices.Backward(timegrid.Resolutions()) {
 		if top[res] >= gen {
 			continue
@@ -189,29 +196,29 @@ func (r *Repairer) abort(ctx context.Context, h timegrid.Hour, s shard.ID, gen u
 		a := catalog.Record{Aborted: &catalog.Aborted{AuthorityID: r.cfg.AuthorityID, Name: n, Reason: "plan can not be read", WorkerID: r.cfg.By, AbortedAt: max(r.cfg.Now().UnixNano(), 0)}}
 		_, err := r.cfg.Store.Create(ctx, n.Key(), a.Marshal(), objstore.PutOptions{ContentType: "application/json"})
 		if err != nil && !errors.Is(err, objstore.ErrExists) {
-			return err // unknown too: give the order again
+			return err // an unknown outcome included: make the request again
 		}
 		top[res] = gen
 	}
 	return nil
 }
 
-// recordBytes is about what a worker takes of memory for a record of an hour, memory what
-// it has for one by default: together they make the parts of a plan.
+// recordBytes is roughly what a worker needs of memory for a record of an hour, and memory what it has for an hour
+// by default. The number of parts of a plan follows from both.
 const (
 	recordBytes = 48
 	memory      = 256 << 20
 )
 
-// inputs makes the plan of the next generation: everything that a generation had, or may
-// have had, which counts.
+// inputs makes the plan of the next generation. It has everything that a committed generation had, or that an
+// unreadable one may have had.
 func (r *Repairer) inputs(ctx context.Context, o *Requested, st *state, plans map[uint64]*rollup.Plan) (*rollup.Plan, error) {
 	if err := r.readPlans(ctx, o, st, plans); err != nil {
 		return nil, err
 	}
 	o.Source = "plans"
 	g := gathered{entries: map[identity.Batch]accepted.Batch{}, known: map[uint64]bool{}, parts: 1}
-	for _, block := range st.sets {
+	for _, block := range st.blocks {
 		g.known[block.Name.Generation] = true
 	}
 	for _, p := range plans {
@@ -221,7 +228,7 @@ func (r *Repairer) inputs(ctx context.Context, o *Requested, st *state, plans ma
 		return nil, err
 	}
 	unknown := slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return !g.known[n.Generation] })
-	// Where nothing was found although generations were aborted, only their plans were there, and they are damaged.
+	// If generations were aborted and nothing was found, their damaged plans were the only record of the inputs.
 	if unknown || len(o.Aborted) > 0 && len(g.entries) == 0 {
 		if err := r.addAccepted(ctx, o, g.entries); err != nil {
 			return nil, err
@@ -240,7 +247,7 @@ func (r *Repairer) inputs(ctx context.Context, o *Requested, st *state, plans ma
 	return p, nil
 }
 
-// gathered is what is known of the batches of an hour.
+// gathered is what is known about the batches of an hour.
 type gathered struct {
 	entries map[identity.Batch]accepted.Batch
 	known   map[uint64]bool // generations whose inputs are known
@@ -254,11 +261,11 @@ func (g *gathered) add(p *rollup.Plan) {
 	g.known[p.Generation], g.parts = true, max(g.parts, p.Parts)
 }
 
-// readPlans reads the plans of all generations that committed, or may have. One that is
-// gone or damaged stays out.
+// readPlans reads the plans of all generations that are committed or may be. A plan that is missing or damaged is
+// left out.
 func (r *Repairer) readPlans(ctx context.Context, o *Requested, st *state, plans map[uint64]*rollup.Plan) error {
 	wanted := map[uint64]bool{}
-	for _, block := range st.sets {
+	for _, block := range st.blocks {
 		wanted[block.Name.Generation] = true
 	}
 	for _, n := range st.damaged {
@@ -279,9 +286,9 @@ func (r *Repairer) readPlans(ctx context.Context, o *Requested, st *state, plans
 	return nil
 }
 
-// addSets adds what the sets hold and no plan has, by the identity manifests.
+// addBlocks adds the batches that blocks list and no plan has; their identity manifests have the rest.
 func (r *Repairer) addBlocks(ctx context.Context, o *Requested, st *state, entries map[identity.Batch]accepted.Batch) error {
-	for _, block := range st.sets {
+	for _, block := range st.blocks {
 		for id := range block.Inputs.All() {
 			if _, ok := entries[id]; ok {
 				continue
@@ -312,6 +319,7 @@ func (r *Repairer) addAccepted(ctx context.Context, o *Requested, entries map[id
 	})
 }
 
+// manifest reads the identity manifest of an accepted batch.
 func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Manifest, error) {
 	b, _, err := r.get(ctx, layout.Accepted(id), accept.MaxRecordBytes)
 	if err != nil {
@@ -324,9 +332,9 @@ func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Mani
 	return m, err
 }
 
-// possible refuses an order that can't be done: frames are gone for good, and the raw rows
-// are not whole.
-func (r *Repairer) possible(ctx context.Context, o *Requested, p *rollup.Plan, st *state) error {
+// checkPossible refuses a request that can't be carried out: frames are gone for good, and the raw rows that would
+// replace them are damaged.
+func (r *Repairer) checkPossible(ctx context.Context, o *Requested, p *rollup.Plan, st *state) error {
 	if err := r.removed.Scan(ctx); err != nil {
 		return err
 	}
@@ -338,13 +346,14 @@ func (r *Repairer) possible(ctx context.Context, o *Requested, p *rollup.Plan, s
 	if o.Removed == 0 {
 		return nil
 	}
-	raw := st.sets[timegrid.Raw]
+	raw := st.blocks[timegrid.Raw]
 	lost := fmt.Errorf("%w: %d frames of %d were removed by retention", ErrLost, o.Removed, len(p.Inputs))
 	if raw == nil || slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return n.Resolution == timegrid.Raw }) {
 		return lost
 	}
 	v := &verifier{r: r}
-	if err := v.block(ctx, Finding{}, raw, map[string]bool{raw.PlanKey: true}); err != nil {
+	// The plan of the block does not matter here, so it is marked as checked: only the rows have to be whole.
+	if err := v.verifyBlock(ctx, Finding{}, raw, map[string]bool{raw.PlanKey: true}); err != nil {
 		return err
 	}
 	if v.rep.Found > 0 {
@@ -353,8 +362,8 @@ func (r *Repairer) possible(ctx context.Context, o *Requested, p *rollup.Plan, s
 	return nil
 }
 
-// createPlan reports whether the plan is surely not one that the shard's owner made: that
-// has all that was published, too.
+// createPlan stores the plan. mine is true when it is certain that the shard's owner has not made one first; a
+// plan of the owner also has all that was published.
 func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) (mine bool, err error) {
 	body, err := p.Marshal()
 	if err != nil {
@@ -364,15 +373,16 @@ func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) (mine bool, e
 	if err == nil || errors.Is(err, objstore.ErrExists) {
 		return err == nil, nil
 	}
+	// Equal bytes may be the owner's: it computes the same plan.
 	if there, _, rerr := r.get(ctx, p.Key(), int64(rollup.PlanKind.MaxBytes)); rerr == nil && bytes.Equal(there, body) {
 		return false, nil
 	}
 	return false, err
 }
 
-// create puts the order there, or adds what is damaged to the one that is. One that asks
-// for a generation above those that are decided will do.
-func (r *Repairer) create(ctx context.Context, o *Requested, decided uint64, ord catalog.RepairRequest) error {
+// createRequest writes the request, or adds the damaged records to the one that exists. A pending request for a
+// generation above those that are decided is as good.
+func (r *Repairer) createRequest(ctx context.Context, o *Requested, decided uint64, ord catalog.RepairRequest) error {
 	if err := ord.Validate(); err != nil {
 		return err
 	}
@@ -387,9 +397,9 @@ func (r *Repairer) create(ctx context.Context, o *Requested, decided uint64, ord
 		})
 		switch {
 		case errors.Is(err, objstore.ErrNotFound):
-			continue // done meanwhile
+			continue // the owner is done with it
 		case err != nil && !record.Unreadable(err):
-			return err // one of a newer release is not ours to replace
+			return err // a request of a newer release must not be replaced
 		case err == nil && there.Above >= decided && contains(there.Damaged, ord.Damaged):
 			o.Pending = true
 			return nil
@@ -406,7 +416,7 @@ func (r *Repairer) create(ctx context.Context, o *Requested, decided uint64, ord
 			return err
 		}
 	}
-	return errors.New("the order changes again and again")
+	return errors.New("the request changes again and again")
 }
 
 const requestTries = 5
@@ -420,12 +430,12 @@ func contains(all, some []string) bool {
 	return true
 }
 
-// Orders lists the orders that are pending. One that can't be read is given to bad.
+// Requests lists the requests that are pending. bad is called for those that can't be read.
 func (r *Repairer) Requests(ctx context.Context, bad func(key string, err error)) ([]catalog.RepairRequest, error) {
 	var out []catalog.RepairRequest
 	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RepairRequestsPrefix}) {
 		if err != nil {
-			return out, fmt.Errorf("orders: %w", err)
+			return out, fmt.Errorf("repair requests: %w", err)
 		}
 		ord, _, err := record.Read(ctx, r.cfg.Store, i.Key, catalog.RepairRequestKind, func(b []byte) (catalog.RepairRequest, error) {
 			return catalog.ParseRepairRequest(i.Key, b)
@@ -438,7 +448,7 @@ func (r *Repairer) Requests(ctx context.Context, bad func(key string, err error)
 			continue
 		}
 		if err != nil {
-			return out, fmt.Errorf("orders: %w", err)
+			return out, fmt.Errorf("repair requests: %w", err)
 		}
 		out = append(out, ord)
 	}

@@ -37,7 +37,7 @@ func TestRequestOverOneThatCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		var o Requested
-		if err := r.create(t.Context(), &o, 2, ord); !errors.Is(err, c.want) || o.Pending {
+		if err := r.createRequest(t.Context(), &o, 2, ord); !errors.Is(err, c.want) || o.Pending {
 			t.Errorf("%s: %v, %+v", name, err, o)
 		}
 		want := ord.Marshal()

@@ -22,16 +22,16 @@ type Problem string
 
 // Problems.
 const (
-	RecordUnreadable     Problem = "RECORD_UNREADABLE"     // the record that decides what counts
-	RecordMissing        Problem = "RECORD_MISSING"        // of a generation that other records speak of
-	PlanMissing          Problem = "PLAN_MISSING"          // of the set that counts: no late batch can be added
-	PlanUnreadable       Problem = "PLAN_UNREADABLE"       // of the set that counts, or of a generation in work
-	ObjectMissing        Problem = "OBJECT_MISSING"        // a chunk or an index of the set that counts
-	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes or its rows are not those that the record says
-	CompactionUnreadable Problem = "COMPACTION_UNREADABLE" // the record that a set points at
+	RecordUnreadable     Problem = "RECORD_UNREADABLE"     // the record that decides which generation counts
+	RecordMissing        Problem = "RECORD_MISSING"        // of a generation that other records name
+	PlanMissing          Problem = "PLAN_MISSING"          // of the block that counts: no late batch can be added
+	PlanUnreadable       Problem = "PLAN_UNREADABLE"       // of the block that counts, or of an undecided generation
+	ObjectMissing        Problem = "OBJECT_MISSING"        // a chunk or an index of the block that counts
+	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes or rows are not what the record says
+	CompactionUnreadable Problem = "COMPACTION_UNREADABLE" // the record to which a block redirects
 )
 
-// Finding is one thing that does not hold of a shard's hour.
+// Finding is one defect of a shard's hour.
 type Finding struct {
 	Problem    Problem
 	Hour       timegrid.Hour
@@ -45,19 +45,19 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s shard %s %s %s: %s", f.Problem, f.Hour, f.Shard, f.Resolution, f.Key, f.Detail)
 }
 
-// maxFindings bounds the findings that are kept; Report.Found counts all.
+// maxFindings bounds the findings that are listed; Report.Found counts all.
 const maxFindings = 10_000
 
-// Report is what a check found.
+// Report is the result of a check.
 type Report struct {
 	Hours    int
-	Sets     int // that count, compactions included
+	Blocks   int // that count, compactions included
 	Plans    int
 	Objects  int
 	Bytes    uint64
 	Found    uint64
 	Findings []Finding
-	// Superseded records that can't be read: nobody reads them, and they are no findings.
+	// Superseded records that can't be read: no reader uses them, so they are no findings.
 	Superseded int
 }
 
@@ -67,23 +67,22 @@ type Options struct {
 	From, To timegrid.Hour
 	// Shard that is checked, nil for all.
 	Shard *shard.ID
-	// Heads looks at sizes and at the store's checksums, and reads no object: it misses
-	// what rotted since it was written.
+	// Heads compares sizes and the store's checksums without reading objects: it misses what has rotted since it
+	// was written.
 	Heads bool
-	// Progress is told after every hour; it may be nil.
+	// Progress is called after every hour; it may be nil.
 	Progress func(timegrid.Hour, Report)
 }
 
-// Verify checks what readers and workers rely on: of every shard's hour and resolution the
-// records down to the set that counts, its plan, its chunks and indexes, of which every row
-// is decoded; and the plans of generations in work. An error is a store that could not be
-// asked, or what a newer release wrote: record.ErrNewerVersion, chunk.UnknownEncoding and
-// chunk.UnsupportedVersion.
+// Verify checks what readers and workers rely on. Of every shard's hour and resolution these are the records down
+// to the block that counts, its plan, and its chunks and indexes, of which every row is decoded; and the plans of
+// undecided generations. An error means that the store could not be asked, or that a newer release wrote
+// something: record.ErrNewerVersion, chunk.UnknownEncoding and chunk.UnsupportedVersion.
 func (r *Repairer) Verify(ctx context.Context, o Options) (Report, error) {
 	v := &verifier{r: r, o: o, tops: map[place]uint64{}}
-	err := v.sets(ctx)
+	err := v.verifyHours(ctx)
 	if err == nil {
-		err = v.undecided(ctx)
+		err = v.verifyUndecided(ctx)
 	}
 	if err != nil {
 		return v.rep, fmt.Errorf("verify: %w", err)
@@ -105,25 +104,25 @@ type verifier struct {
 	r   *Repairer
 	o   Options
 	rep Report
-	// tops is the least of the highest generations of the resolutions.
+	// tops is the lowest of the resolutions' highest generations.
 	tops map[place]uint64
 }
 
-func (v *verifier) found(f Finding) {
+func (v *verifier) addFinding(f Finding) {
 	v.rep.Found++
 	if len(v.rep.Findings) < maxFindings {
 		v.rep.Findings = append(v.rep.Findings, f)
 	}
 }
 
-// sets goes from hour to hour.
-func (v *verifier) sets(ctx context.Context) error {
+// verifyHours checks hour after hour.
+func (v *verifier) verifyHours(ctx context.Context) error {
 	at, slots := v.o.From, map[slot]catalog.Slot{}
 	flush := func() error {
 		if len(slots) == 0 {
 			return nil
 		}
-		if err := v.hour(ctx, at, slots); err != nil {
+		if err := v.verifyHour(ctx, at, slots); err != nil {
 			return err
 		}
 		v.rep.Hours++
@@ -155,7 +154,8 @@ func (v *verifier) sets(ctx context.Context) error {
 	return flush()
 }
 
-func (v *verifier) hour(ctx context.Context, h timegrid.Hour, slots map[slot]catalog.Slot) error {
+// verifyHour checks all shards of an hour.
+func (v *verifier) verifyHour(ctx context.Context, h timegrid.Hour, slots map[slot]catalog.Slot) error {
 	shards := map[shard.ID]bool{}
 	for k := range slots {
 		shards[k.shard] = true
@@ -166,13 +166,13 @@ func (v *verifier) hour(ctx context.Context, h timegrid.Hour, slots map[slot]cat
 		for _, res := range timegrid.Resolutions() {
 			of := slots[slot{s, res}]
 			least, most = min(least, of.Top()), max(most, of.Top())
-			if err := v.slot(ctx, of, plans); err != nil {
+			if err := v.verifySlot(ctx, of, plans); err != nil {
 				return err
 			}
 		}
 		v.tops[place{h, s}] = least
 		if least < most {
-			if err := v.unfinished(ctx, h, s, slots, most); err != nil {
+			if err := v.checkUnfinished(ctx, h, s, slots, most); err != nil {
 				return err
 			}
 		}
@@ -180,12 +180,12 @@ func (v *verifier) hour(ctx context.Context, h timegrid.Hour, slots map[slot]cat
 	return nil
 }
 
-// unfinishedFor is how long the resolutions of a generation may be decided one after the other.
+// unfinishedFor is how long a worker may take between the resolutions of a generation.
 const unfinishedFor = time.Hour
 
-// unfinished looks whether a generation that some resolutions have and others have not is in
-// work, or was that long ago: then a record was lost, or nobody works on the hour.
-func (v *verifier) unfinished(ctx context.Context, h timegrid.Hour, s shard.ID, slots map[slot]catalog.Slot, most uint64) error {
+// checkUnfinished reports a generation that only some resolutions have, unless a worker may still be making the
+// others: then a record was lost, or nobody works on the hour.
+func (v *verifier) checkUnfinished(ctx context.Context, h timegrid.Hour, s shard.ID, slots map[slot]catalog.Slot, most uint64) error {
 	top := func(res timegrid.Resolution) uint64 { return slots[slot{s, res}].Top() }
 	since := int64(math.MinInt64)
 	for _, res := range timegrid.Resolutions() {
@@ -195,7 +195,8 @@ func (v *verifier) unfinished(ctx context.Context, h timegrid.Hour, s shard.ID, 
 		rec, err := v.r.record(ctx, layout.BlockManifest(h, s, res, most))
 		switch {
 		case record.Unreadable(err):
-			return nil // is a finding already, and its repair mends this
+			return nil // a finding already, and its repair decides the others as well
+		// It was removed since it was listed, so the listing says nothing about its age.
 		case errors.Is(err, objstore.ErrNotFound):
 			continue
 		case err != nil:
@@ -213,47 +214,48 @@ func (v *verifier) unfinished(ctx context.Context, h timegrid.Hour, s shard.ID, 
 	}
 	for _, res := range timegrid.Resolutions() {
 		if gen := top(res) + 1; gen <= most {
-			v.found(Finding{RecordMissing, h, s, res, layout.BlockManifest(h, s, res, gen), fmt.Sprintf("other resolutions have generation %d", most)})
+			v.addFinding(Finding{RecordMissing, h, s, res, layout.BlockManifest(h, s, res, gen), fmt.Sprintf("other resolutions have generation %d", most)})
 		}
 	}
 	return nil
 }
 
-// slot checks the records from the highest generation down to the one that counts.
-func (v *verifier) slot(ctx context.Context, of catalog.Slot, plans map[string]bool) error {
+// verifySlot checks the records from the highest generation down to the one that counts.
+func (v *verifier) verifySlot(ctx context.Context, of catalog.Slot, plans map[string]bool) error {
 	records := v.r.records()
 	st, err := records.State(ctx, of)
 	if err != nil {
 		return err
 	}
 	f := Finding{Hour: of.Name.Hour, Shard: of.Name.Shard, Resolution: of.Name.Resolution}
-	for _, g := range st.Doubt {
+	for _, g := range st.Unreadable {
 		switch {
-		case record.Unreadable(g.Err): // what is below may count, and is to be whole
+		case record.Unreadable(g.Err): // a lower generation may count, and is checked below
 			bad := f
 			bad.Problem, bad.Key, bad.Detail = RecordUnreadable, g.Name.Key(), g.Err.Error()
-			v.found(bad)
+			v.addFinding(bad)
 		case !errors.Is(g.Err, objstore.ErrNotFound): // gone since it was listed
 			return g.Err
 		}
 	}
+	// A Removed record names its successor, so a successor that is not there was lost.
 	if by := st.Missing(); by > 0 {
 		lost := f
 		lost.Problem, lost.Key, lost.Detail = RecordMissing, layout.BlockManifest(f.Hour, f.Shard, f.Resolution, by), "it superseded the highest one that there is"
-		v.found(lost)
+		v.addFinding(lost)
 	}
 	if st.Block != nil {
-		v.rep.Sets++
+		v.rep.Blocks++
 		f.Key = st.Block.Name.Key()
-		if err := v.block(ctx, f, st.Block, plans); err != nil {
+		if err := v.verifyBlock(ctx, f, st.Block, plans); err != nil {
 			return err
 		}
 	}
-	return v.below(ctx, records, of, st.Committed)
+	return v.countBelow(ctx, records, of, st.Committed)
 }
 
-// below counts superseded records that can't be read.
-func (v *verifier) below(ctx context.Context, records *catalog.Reader, of catalog.Slot, committed uint64) error {
+// countBelow counts superseded records that can't be read.
+func (v *verifier) countBelow(ctx context.Context, records *catalog.Reader, of catalog.Slot, committed uint64) error {
 	for _, l := range of.Listed {
 		if l.Name.Generation >= committed {
 			break
@@ -271,40 +273,40 @@ func (v *verifier) below(ctx context.Context, records *catalog.Reader, of catalo
 	return nil
 }
 
-// set checks a set's plan and objects, or the compaction that has its rows.
-func (v *verifier) block(ctx context.Context, f Finding, block *catalog.Block, plans map[string]bool) error {
+// verifyBlock checks a block's plan and objects, or the compaction that has its rows.
+func (v *verifier) verifyBlock(ctx context.Context, f Finding, block *catalog.Block, plans map[string]bool) error {
 	if block.Name.Span == 0 && !plans[block.PlanKey] {
 		plans[block.PlanKey] = true
-		if err := v.plan(ctx, f, block.PlanKey, block.PlanSHA256); err != nil {
+		if err := v.verifyPlan(ctx, f, block.PlanKey, block.PlanSHA256); err != nil {
 			return err
 		}
 	}
-	if block.Into != nil {
-		c, err := v.compaction(ctx, block.Into.Name)
+	if block.Redirect != nil {
+		c, err := v.verifyCompaction(ctx, block.Redirect.Name)
 		if err != nil {
 			return err
 		}
 		for _, wrong := range c.findings {
 			g := f
 			g.Problem, g.Key, g.Detail = wrong.Problem, wrong.Key, wrong.Detail
-			v.found(g)
+			v.addFinding(g)
 		}
 		return nil
 	}
 	for i := range block.Objects {
-		wrong, err := v.object(ctx, &block.Objects[i])
+		wrong, err := v.verifyObject(ctx, &block.Objects[i])
 		if err != nil {
 			return err
 		}
 		for _, g := range wrong {
 			f.Problem, f.Key, f.Detail = g.Problem, g.Key, g.Detail
-			v.found(f)
+			v.addFinding(f)
 		}
 	}
 	return nil
 }
 
-func (v *verifier) plan(ctx context.Context, f Finding, key string, want identity.Digest) error {
+func (v *verifier) verifyPlan(ctx context.Context, f Finding, key string, want identity.Digest) error {
 	v.rep.Plans++
 	_, body, err := v.r.plan(ctx, key)
 	f.Key = key
@@ -316,21 +318,21 @@ func (v *verifier) plan(ctx context.Context, f Finding, key string, want identit
 	case err != nil:
 		return err
 	case !want.IsZero() && identity.Sum(body) != want:
-		f.Problem, f.Detail = PlanUnreadable, "it is another plan than the set's"
+		f.Problem, f.Detail = PlanUnreadable, "it is another plan than the block's"
 	default:
 		return nil
 	}
-	v.found(f)
+	v.addFinding(f)
 	return nil
 }
 
-// checked is what is wrong with a compaction.
+// checked is the result of checking a compaction.
 type checked struct{ findings []Finding }
 
-// maxChecked bounds the compactions that are remembered.
+// maxChecked bounds the compactions whose results are cached.
 const maxChecked = 10_000
 
-func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, error) {
+func (v *verifier) verifyCompaction(ctx context.Context, n catalog.Name) (checked, error) {
 	key := n.Key()
 	if c, ok := v.r.compactions[key]; ok {
 		return c, nil
@@ -345,9 +347,9 @@ func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, err
 	case rec.Block == nil:
 		c.findings = []Finding{{Problem: CompactionUnreadable, Key: key, Detail: "it is not committed, or removed"}}
 	default:
-		v.rep.Sets++
+		v.rep.Blocks++
 		for i := range rec.Block.Objects {
-			wrong, err := v.object(ctx, &rec.Block.Objects[i])
+			wrong, err := v.verifyObject(ctx, &rec.Block.Objects[i])
 			if err != nil {
 				return c, err
 			}
@@ -361,9 +363,9 @@ func (v *verifier) compaction(ctx context.Context, n catalog.Name) (checked, err
 	return c, nil
 }
 
-// object checks a chunk and its index: first that each has the bytes that the record says,
-// then that these are a chunk and an index of the same rows as the record's.
-func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, error) {
+// verifyObject checks a chunk and its index: first that each has the bytes that the record says, then that they
+// are a chunk and an index of the rows that the record counts.
+func (v *verifier) verifyObject(ctx context.Context, o *catalog.Object) ([]Finding, error) {
 	var out []Finding
 	var bodies [2][]byte
 	for i, part := range [...]struct {
@@ -378,7 +380,7 @@ func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, er
 		if v.o.Heads {
 			f.Problem, f.Detail, err = v.head(ctx, part.key, part.bytes, part.sha)
 		} else {
-			bodies[i], f.Problem, f.Detail, err = v.bytes(ctx, part.key, part.bytes, part.sha)
+			bodies[i], f.Problem, f.Detail, err = v.readObject(ctx, part.key, part.bytes, part.sha)
 		}
 		if err != nil {
 			return nil, err
@@ -393,7 +395,8 @@ func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, er
 	x, err := chunk.Verify(bodies[0], bodies[1], chunk.Limits{})
 	switch {
 	case errors.Is(err, chunk.UnknownEncoding) || errors.Is(err, chunk.UnsupportedVersion):
-		// Its hash is right: a newer release wrote it, and making it again would lose what it has.
+		// Its hash is right, so a newer release wrote it. Rebuilding it with this release would lose what the new
+		// encoding holds.
 		return nil, fmt.Errorf("%s: %w: upgrade this program", o.ChunkKey, err)
 	case err != nil:
 		out = append(out, Finding{Problem: ObjectDamaged, Key: o.ChunkKey, Detail: err.Error()})
@@ -404,7 +407,7 @@ func (v *verifier) object(ctx context.Context, o *catalog.Object) ([]Finding, er
 	return out, nil
 }
 
-// head asks the store for an object's size and hash.
+// head compares an object's size and hash as the store reports them.
 func (v *verifier) head(ctx context.Context, key string, size uint64, sha identity.Digest) (Problem, string, error) {
 	info, err := v.r.cfg.Store.Head(ctx, key)
 	switch {
@@ -418,8 +421,9 @@ func (v *verifier) head(ctx context.Context, key string, size uint64, sha identi
 	return "", "", nil
 }
 
-// bytes reads an object and compares its hash.
-func (v *verifier) bytes(ctx context.Context, key string, size uint64, sha identity.Digest) ([]byte, Problem, string, error) {
+// readObject reads an object and compares its hash.
+func (v *verifier) readObject(ctx context.Context, key string, size uint64, sha identity.Digest) ([]byte, Problem, string, error) {
+	// One byte more than expected, so that an object that has grown is noticed without reading all of it.
 	body, _, err := v.r.get(ctx, key, int64(size)+1)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
@@ -434,8 +438,8 @@ func (v *verifier) bytes(ctx context.Context, key string, size uint64, sha ident
 	return body, "", "", nil
 }
 
-// undecided checks the plans of generations that some resolution has not decided.
-func (v *verifier) undecided(ctx context.Context) error {
+// verifyUndecided checks the plans of generations that some resolution has not decided.
+func (v *verifier) verifyUndecided(ctx context.Context) error {
 	for s := range shard.ID(v.r.cfg.Shards) {
 		if v.o.Shard != nil && s != *v.o.Shard {
 			continue
@@ -452,7 +456,7 @@ func (v *verifier) undecided(ctx context.Context) error {
 			if err != nil || id != s || gen <= v.tops[place{h, s}] {
 				continue
 			}
-			if err := v.plan(ctx, Finding{Hour: h, Shard: s, Resolution: timegrid.Raw}, i.Key, identity.Digest{}); err != nil {
+			if err := v.verifyPlan(ctx, Finding{Hour: h, Shard: s, Resolution: timegrid.Raw}, i.Key, identity.Digest{}); err != nil {
 				return err
 			}
 		}
@@ -460,8 +464,7 @@ func (v *verifier) undecided(ctx context.Context) error {
 	return nil
 }
 
-// Published gives the shards' hours of the range that have records, hour by hour, shards
-// ascending.
+// Published calls fn for every shard's hour of the range that has records, hour by hour, shards ascending.
 func (r *Repairer) Published(ctx context.Context, o Options, fn func(timegrid.Hour, shard.ID) error) error {
 	last := place{}
 	first := true

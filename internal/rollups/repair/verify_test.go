@@ -60,7 +60,7 @@ func TestVerifyReadsRows(t *testing.T) {
 			p := publishedtest.Publisher{Store: store, Authority: "test", Shards: 1, PerChunk: 1}
 			blocks, err := p.Publish(t.Context(), hour, 1, []publishedtest.Batch{{Frame: batch(t)}}, timegrid.Raw)
 			if err != nil || len(blocks) != 1 || len(blocks[0].Objects) != 2 {
-				t.Fatalf("%d sets, %v", len(blocks), err)
+				t.Fatalf("%d blocks, %v", len(blocks), err)
 			}
 			block := blocks[0]
 			c.change(t, store, block.Objects)

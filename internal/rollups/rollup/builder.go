@@ -15,11 +15,11 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// ErrInput: a frame is not what the plan says, or was given twice or not at all.
+// ErrInput: a frame is not what the plan says, or was added twice or not at all.
 var ErrInput = errors.New("frame is not an input of the plan")
 
-// Part is one of several disjoint sets of series that together are the hour's: an hour
-// that does not fit into memory is built part by part. The zero value is everything.
+// Part is one of several disjoint sets of series that together are the hour's. An hour that does not fit into
+// memory is built part by part. The zero value is everything.
 type Part struct{ Index, Of uint32 }
 
 func (p Part) holds(seriesKey []byte) bool {
@@ -36,11 +36,10 @@ func (p Part) Holds(s *chunk.Series) bool {
 	return p.Of <= 1 || p.holds(s.AppendKey(nil))
 }
 
-// KeyBytes is the size of what tells the series apart: agent, labels, type and unit.
+// KeyBytes is the size of a series' identity: agent, labels, type and unit.
 func KeyBytes(s *chunk.Series) int { return len(s.AppendKey(nil)) }
 
-// Builder gathers the frames of an hour's inputs, in any order, into raw series. Not for
-// concurrent use.
+// Builder gathers the frames of an hour's inputs, in any order, into raw series. It is not for concurrent use.
 type Builder struct {
 	hour   timegrid.Hour
 	part   Part
@@ -60,16 +59,16 @@ type Builder struct {
 	shapeBytes int64
 }
 
-// shapesShare of the limit is for the table of shapes, which all parts have alike. Beyond it
-// shapes are forgotten: one that comes again has new groups then, which costs a place for
-// each of its series.
+// shapesShare: one part of so many of the limit is for the table of shapes, which every part of the hour needs
+// alike. When the table exceeds it, it is cleared; a shape that comes again then gets new groups, which costs a
+// place for each of its series.
 const shapesShare = 16
 
-// shapeCost is about the memory of a shape in the table beside its key.
+// shapeCost approximates the memory of a shape in the table, without its key.
 const shapeCost = 64
 
-// NewBuilder makes a builder of the part of hour h that the inputs have records in. Inputs
-// of other hours are welcome: they win sequence numbers.
+// NewBuilder makes a builder of a part of hour h. The inputs may include batches of other hours: they take part in
+// deciding overlaps.
 func NewBuilder(h timegrid.Hour, inputs []accepted.Claim, part Part) *Builder {
 	return &Builder{
 		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
@@ -77,19 +76,19 @@ func NewBuilder(h timegrid.Hour, inputs []accepted.Claim, part Part) *Builder {
 	}
 }
 
-// Limit bounds Bytes: Add fails with *TooLargeError where a frame would pass it. 0 is no bound.
+// Limit bounds Bytes: Add fails with *TooLargeError when a frame would exceed it. 0 is no bound.
 func (b *Builder) Limit(bytes int64) { b.limit = bytes }
 
-// Bytes is an estimate of what was added costs in memory until its chunks of all resolutions are made.
+// Bytes estimates the memory of what was added, until the chunks of all resolutions are made.
 func (b *Builder) Bytes() int64 { return b.bytes }
 
-// full reports whether the limit is passed.
+// full reports whether the limit is exceeded.
 func (b *Builder) full() bool { return b.limit > 0 && b.bytes > b.limit }
 
 func (b *Builder) tooLarge() error { return &TooLargeError{b.limit, b.part.Of} }
 
-// Add copies what f, the frame of inputs[i], has in the hour. Errors wrap ErrInput, or are
-// *TooLargeError; after an error the builder is of no use.
+// Add copies the records that f, the frame of inputs[i], has in the hour. Errors wrap ErrInput, or are
+// *TooLargeError; after an error the builder must not be used.
 func (b *Builder) Add(i int, f *frame.Batch) error {
 	if i < 0 || i >= len(b.inputs) || b.seen[i] {
 		return fmt.Errorf("%w: input %d of %d, or a second time", ErrInput, i, len(b.inputs))
@@ -118,13 +117,15 @@ func (b *Builder) Add(i int, f *frame.Batch) error {
 	return nil
 }
 
-// addGroup copies the rows of the hour and counts the others.
+// addGroup copies the rows that lie in the hour and counts the others.
 func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 	rows, n := len(g.Timestamps), len(sg.kept)
 	b.counts.Inputs += uint64(rows) * uint64(n)
+	// Timestamps of a group ascend, so the hour's rows are contiguous.
 	from := sort.Search(rows, func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) >= b.hour })
 	to := sort.Search(rows, func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) > b.hour })
 	lost := b.lost[input]
+	// Nearly all batches overlap nothing, and then no record has to be looked at by itself.
 	if lost == nil {
 		b.counts.OtherHours += uint64(n) * uint64(rows-(to-from))
 	} else {
@@ -146,6 +147,7 @@ func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 	if len(g.Histograms) > 0 {
 		s.h = make([]series.Histogram, 0, n*(to-from))
 		for _, k := range sg.kept {
+			// Histograms are cloned because the frame's memory is reused for the next one.
 			for row := from; row < to; row++ {
 				h := &g.Histograms[k*rows+row]
 				s.h = append(s.h, h.Clone())
@@ -158,6 +160,7 @@ func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 			s.v = append(s.v, g.Values[k*rows+from:k*rows+to]...)
 		}
 	}
+	// Only the first rows of a series cost a row of 1m as well: there are at most 60 of those in an hour.
 	b.bytes += int64(n) * int64((to-from)*recordCost+max(0, min(to-from, rolledRows-sg.rows))*rowCost)
 	sg.rows += to - from
 	for at, k := range sg.kept {
@@ -185,7 +188,7 @@ type segment struct {
 	starts []int64
 }
 
-// seq of row r of the series that stood at place k of the frame's group.
+// seq is the sequence number of row r of the series at place k of the frame's group.
 func (s *segment) seq(k, r int) uint64 {
 	return s.first + uint64(k)*uint64(s.rows) + uint64(s.from+r)
 }
@@ -211,7 +214,7 @@ type rawSeries struct {
 // place is where a series stands in the frames of a shape: At is an index into kept.
 type place = shapes.Place[group]
 
-// shapeOf finds or makes the shape of f.
+// shapeOf finds the shape of f, or makes it.
 func (b *Builder) shapeOf(f *frame.Batch) *shape {
 	sh := b.shapes.Find(f.Identity.Agent, f)
 	if sh != nil {
@@ -220,6 +223,7 @@ func (b *Builder) shapeOf(f *frame.Batch) *shape {
 	sh = &shape{groups: make([]*group, len(f.Groups))}
 	cost := int64(b.shapes.KeyBytes()) + shapeCost
 	if b.shapeBytes += cost; b.limit > 0 && b.shapeBytes > b.limit/shapesShare {
+		// Clearing loses no data: groups stay with their series, and only sharing between batches ends.
 		b.shapes.Clear()
 		b.shapeBytes = cost
 	}
@@ -241,7 +245,7 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 		if !b.part.holds(buf) {
 			continue
 		}
-		if b.full() { // Add says so
+		if b.full() { // the caller checks it too, and fails
 			return sg
 		}
 		s := b.byKey[string(buf)]
@@ -262,8 +266,7 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 	return sg
 }
 
-// typeOf: histograms of unknown type are taken for cumulative ones, so that a series has
-// either floats or histograms.
+// typeOf treats histograms of unknown type as cumulative ones, so that a series has either floats or histograms.
 func typeOf(r *series.Ref, histograms bool) series.Type {
 	if histograms && r.Type == series.Unknown {
 		return series.HistogramCumulative
@@ -271,7 +274,7 @@ func typeOf(r *series.Ref, histograms bool) series.Type {
 	return r.Type
 }
 
-// intern copies a string out of its frame's table, once.
+// intern copies a string out of the frame, once: a substring would keep the whole frame in memory.
 func (b *Builder) intern(s string) string {
 	if v, ok := b.text[s]; ok {
 		return v

@@ -6,7 +6,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 )
 
-// coarse makes the rows of a gauge of finer ones, whose ends the grid has.
+// coarse makes the rows of a gauge from finer ones; the grid is over their ends.
 func (r *Roller) coarse(fine, c *chunk.Columns) {
 	r.columns(&c.First, &c.Last, &c.Sum, &c.Min, &c.Max)
 	if !r.plainOf(fine) {
@@ -14,7 +14,7 @@ func (r *Roller) coarse(fine, c *chunk.Columns) {
 		r.coarseStale(fine, c)
 		return
 	}
-	r.plain.give(c)
+	r.plain.shareWith(c)
 	for i, b := range r.buckets {
 		lo, hi := fine.Min[b.from], fine.Max[b.from]
 		for k := b.from + 1; k < b.to; k++ {
@@ -31,12 +31,12 @@ func (r *Roller) coarse(fine, c *chunk.Columns) {
 	}
 }
 
-// plainOf reports whether no stale marker is in the rows, and finds the columns that such
-// rows share.
+// plainOf reports whether the rows have no stale marker, and finds the columns that all such rows share.
 func (r *Roller) plainOf(fine *chunk.Columns) bool {
 	if len(r.buckets) == 0 {
 		return false
 	}
+	// Series of one timeline share their columns, so the address of the first element identifies them.
 	if r.plain != nil && r.plain.of == &fine.FirstT[0] {
 		return true
 	}
@@ -57,10 +57,10 @@ func (r *Roller) plainOf(fine *chunk.Columns) bool {
 	return true
 }
 
-// decimalSums sums decimals as decimals. False when there are other values.
+// decimalSums sums decimal values as integers. It is false when there are others.
 func (r *Roller) decimalSums(fine, c *chunk.Columns) bool {
 	for _, x := range fine.SumC {
-		if x != 0 { // NaN too
+		if x != 0 { // true for NaN as well
 			return false
 		}
 	}
@@ -74,9 +74,10 @@ func (r *Roller) decimalSums(fine, c *chunk.Columns) bool {
 	}
 	for i, b := range r.buckets {
 		sum := int64(0)
-		for _, n := range ints[b.from:b.to] { // at most sixty
+		for _, n := range ints[b.from:b.to] { // at most 60 rows, so no overflow
 			sum += n
 		}
+		// Beyond 2^53 the integer is no longer the nearest float64, and the compensated sum is better.
 		if sum <= -maxDecimal || sum >= maxDecimal {
 			return false
 		}
@@ -86,13 +87,14 @@ func (r *Roller) decimalSums(fine, c *chunk.Columns) bool {
 	return true
 }
 
-// sumRows sums rows with their compensation.
+// sumRows sums rows with their compensations.
 func sumRows(fine *chunk.Columns, from, to int) (sum, comp float64) {
 	for k := from; k < to; k++ {
 		if fine.Count[k] == 0 {
 			continue
 		}
 		sum, comp = kahansum.Inc(fine.Sum[k], sum, comp)
+		// An infinite or NaN compensation would spoil a sum that is itself still right.
 		if both := comp + fine.SumC[k]; finite(both) {
 			comp = both
 		}
@@ -100,7 +102,7 @@ func sumRows(fine *chunk.Columns, from, to int) (sum, comp float64) {
 	return sum, comp
 }
 
-// coarseStale makes rows of which some samples are stale markers.
+// coarseStale makes rows when some samples are stale markers, which have no values.
 func (r *Roller) coarseStale(fine, c *chunk.Columns) {
 	r.own(c)
 	for i, b := range r.buckets {

@@ -7,30 +7,29 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// What an hour costs in memory from its first frame to its last chunk: the series being
-// built, their rows as they came and as they leave, the rows of all resolutions, and the tables
-// and buffers of the encoder. Measured on the live heap (TestCostOfAnHour): random values,
-// which do not compress, cost what is said here; others down to a half of it.
+// The memory of an hour from its first frame to its last chunk: the series being built, their rows as they arrive
+// and as they are written, the rows of all resolutions, and the tables and buffers of the encoder. Measured on the
+// live heap (TestCostOfAnHour): random values, which do not compress, cost what these constants say, others down
+// to half of it.
 const (
-	// seriesCost is what a series costs whatever its rows, labelCost what each byte of its
-	// agent, labels and unit costs besides: kept, looked up, and encoded.
+	// seriesCost is the cost of a series without rows, labelCost that of each byte of its agent, labels and unit:
+	// stored, in the lookup table, and encoded.
 	seriesCost = 2000
 	labelCost  = 3
-	// recordCost of a record, and rowCost of those that make a row of 1m: the first
-	// rolledRows of a series.
+	// recordCost of a record, and rowCost of the records that make a row of 1m: the first rolledRows of a series.
 	recordCost = 30
 	rowCost    = 69
 	rolledRows = 60
-	// histogramCost of a record that is a histogram, without its buckets, once raw and once for each of
-	// its three rolled columns.
+	// histogramCost of a record that is a histogram, without its buckets; once raw, and once for each of its three
+	// rolled columns.
 	histogramCost = 250
 	histogramRows = 4
 )
 
-// ErrTooLarge: the part of the hour does not fit into the memory that the builder may take.
+// ErrTooLarge: the part of the hour does not fit into the memory of the builder.
 var ErrTooLarge = errors.New("the hour does not fit into memory")
 
-// TooLargeError says how far a builder came. It wraps ErrTooLarge.
+// TooLargeError says what limit was exceeded, with how many parts. It wraps ErrTooLarge.
 type TooLargeError struct {
 	Limit int64
 	Parts uint32
@@ -43,13 +42,13 @@ func (e *TooLargeError) Error() string {
 // Unwrap gives ErrTooLarge.
 func (e *TooLargeError) Unwrap() error { return ErrTooLarge }
 
-// Cost estimates what series with that many records together take, whose identities (agent,
+// Cost estimates the bytes of memory of series that together have that many records; their identities (agent,
 // labels, unit) have keyBytes each.
 func Cost(series, records uint64, keyBytes int) int64 {
 	return int64(series)*int64(seriesCost+labelCost*keyBytes) + int64(records)*recordCost + int64(min(records, rolledRows*series))*rowCost
 }
 
-// costOfHistogram is that of one record, in a row of 1m or not.
+// costOfHistogram is the cost of one record; rolled says whether it becomes a row of 1m.
 func costOfHistogram(h *series.Histogram, rolled bool) int64 {
 	n := int64(histogramCost + 8*(len(h.PositiveBuckets)+len(h.NegativeBuckets)+len(h.CustomValues)) + 4*(len(h.PositiveSpans)+len(h.NegativeSpans)))
 	if rolled {

@@ -6,11 +6,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 )
 
-// CounterRange gives increase and rate of a counter over a range from rolled rows, raw
-// samples, or both: what the PromQL engine gives for the raw samples. Rows and samples are
-// added in time order and lie in the range whole. The zero value is ready.
+// CounterRange computes increase and rate of a counter over a range from rolled rows, raw samples, or both: what
+// the PromQL engine gives for the raw samples. Rows and samples are added in time order and must lie in the range
+// entirely. The zero value is ready.
 type CounterRange struct {
-	stretch
+	interval
 	first, last float64
 	resets      float64
 	inexact     bool
@@ -23,7 +23,7 @@ func (c *CounterRange) AddRow(cols *chunk.Columns, i int) {
 	}
 	first, last, increase := cols.First[i], cols.Last[i], cols.Increase[i]
 	c.add(first, cols.Count[i], cols.FirstT[i], cols.LastT[i])
-	// Exactly 0 when the bucket had no reset.
+	// What the bucket's increase exceeds last-first by was lost in resets; exactly 0 when it had none.
 	c.resets += increase - (last - first)
 	c.last = last
 	c.inexact = c.inexact || !finite(first) || !finite(last) || !finite(increase)
@@ -39,9 +39,10 @@ func (c *CounterRange) add(first float64, count uint32, firstT, lastT int64) {
 	if c.count == 0 {
 		c.first = first
 	} else if first < c.last {
+		// The counter was reset between two rows, or samples: PromQL adds what it had reached before.
 		c.resets += c.last
 	}
-	c.stretch.add(count, firstT, lastT)
+	c.interval.add(count, firstT, lastT)
 }
 
 // Increase over r; false when there are less than two samples. Error: ErrInexact.
@@ -65,6 +66,7 @@ func (c *CounterRange) change(r Range) (change, factor float64, ok bool, err err
 	}
 	change = c.last - c.first + c.resets
 	toZero := -1.0
+	// A counter is never below 0, so PromQL extrapolates no further back than to where it would have been 0.
 	if change > 0 && c.first >= 0 {
 		toZero = c.first / change
 	}

@@ -6,17 +6,17 @@ import "fmt"
 type Counts struct {
 	// Inputs is the number of records by the inputs' identities.
 	Inputs uint64 `json:"inputs"`
-	// Published in this hour.
+	// Published records are in this hour.
 	Published uint64 `json:"published"`
-	// OtherHours holds those whose time is in another hour.
+	// OtherHours are records whose time is in another hour.
 	OtherHours uint64 `json:"other_hours"`
-	// Overlapped are those whose sequence number another input has won.
+	// Overlapped are records whose sequence number another input has won.
 	Overlapped uint64 `json:"overlapped"`
 	// Duplicates share series and nanosecond with a record that is published.
 	Duplicates uint64 `json:"duplicates"`
 }
 
-// ConservationError says that records were lost or made: nothing may be published.
+// ConservationError says that records were lost or duplicated, so nothing may be published.
 type ConservationError struct{ Counts Counts }
 
 func (e *ConservationError) Error() string {
@@ -25,7 +25,7 @@ func (e *ConservationError) Error() string {
 		c.Inputs, c.Published, c.OtherHours, c.Overlapped, c.Duplicates)
 }
 
-// Conserved wants every record of the inputs in exactly one place: *ConservationError.
+// Conserved checks that every record of the inputs is counted in exactly one place. Error: *ConservationError.
 func (c Counts) Conserved() error {
 	if c.Inputs != c.Published+c.OtherHours+c.Overlapped+c.Duplicates {
 		return &ConservationError{c}
@@ -33,8 +33,7 @@ func (c Counts) Conserved() error {
 	return nil
 }
 
-// Add sums the counts of disjoint parts of one plan, or of a generation and what is new
-// in the next.
+// Add sums the counts of disjoint parts of one plan, or of a generation and what the next one adds.
 func (c *Counts) Add(o Counts) {
 	c.Inputs += o.Inputs
 	c.Published += o.Published

@@ -10,18 +10,17 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Extendable reports whether fresh inputs win no sequence number of old ones and lose
-// none to them: then the raw series of both are those of the old and of the fresh
-// together (Extend), and their counts add up.
+// Extendable reports whether fresh inputs win no sequence number of old ones and lose none to them. Then the raw
+// series of all are those of the old plus those of the fresh (Extend), and their counts add up.
 func Extendable(old, fresh []accepted.Claim) bool {
 	together := Lost(slices.Concat(old, fresh))
 	apart := slices.Concat(Lost(old), Lost(fresh))
 	return slices.EqualFunc(together, apart, func(a, b []ledger.Range) bool { return slices.Equal(a, b) })
 }
 
-// Extend adds the raw series of fresh inputs to those of the former generation, both in
-// the order of Finish. It changes neither. False when both have a record of one series
-// and time: which of them counts shows only in the frames.
+// Extend adds the raw series of fresh inputs to those of the previous generation, both in the order of Finish. It
+// changes neither. It is false when both have a record of one series and time: which of them counts can only be
+// decided from the frames.
 func Extend(old, fresh []chunk.Series) ([]chunk.Series, bool) {
 	out := make([]chunk.Series, 0, len(old)+len(fresh))
 	for len(old) > 0 && len(fresh) > 0 {
@@ -31,6 +30,7 @@ func Extend(old, fresh []chunk.Series) ([]chunk.Series, bool) {
 		case c > 0:
 			out, fresh = append(out, fresh[0]), fresh[1:]
 		default:
+			// The rows of a series that both have are merged; everything else is taken over as it is.
 			s := old[0]
 			ok := false
 			if s.Columns, ok = extendRows(&old[0].Columns, &fresh[0].Columns); !ok {
@@ -42,13 +42,13 @@ func Extend(old, fresh []chunk.Series) ([]chunk.Series, bool) {
 	out = append(append(out, old...), fresh...)
 	for i := 1; i < len(out); i++ {
 		if slices.Equal(out[i].T, out[i-1].T) {
-			out[i].T = out[i-1].T // shared again, as Finish leaves it
+			out[i].T = out[i-1].T // share equal times again, as Finish does
 		}
 	}
 	return out, true
 }
 
-// SortSeries puts series into the order of Finish.
+// SortSeries sorts series into the order of Finish.
 func SortSeries(ss []chunk.Series) {
 	slices.SortFunc(ss, func(x, y chunk.Series) int { return compareNamed(&x, &y) })
 }
@@ -57,7 +57,7 @@ func compareNamed(x, y *chunk.Series) int {
 	return cmp.Or(cmp.Compare(x.Name(), y.Name()), CompareSeries(x, y))
 }
 
-// extendRows merges rows by time; false when a time stands in both.
+// extendRows merges rows by time; it is false when both have a row of one time.
 func extendRows(a, b *chunk.Columns) (chunk.Columns, bool) {
 	n := len(a.T) + len(b.T)
 	out := chunk.Columns{T: make([]int64, 0, n)}
@@ -79,6 +79,7 @@ func extendRows(a, b *chunk.Columns) (chunk.Columns, bool) {
 		switch {
 		case c.Start != nil:
 			out.Start = append(out.Start, c.Start[from:to]...)
+		// Start 0 means unknown, so rows of a side without start times get zeros.
 		case out.Start != nil:
 			out.Start = append(out.Start, make([]int64, to-from)...)
 		}

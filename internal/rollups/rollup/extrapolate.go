@@ -6,8 +6,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// ErrInexact: the rolled rows do not determine what the raw samples would give, because
-// of infinities, NaN or histograms of several layouts. The raw resolution does.
+// ErrInexact: rolled rows do not determine what the raw samples would give, because of infinities, NaN or
+// histograms of several layouts. Read raw samples instead.
 var ErrInexact = errors.New("rolled rows do not determine the result")
 
 // Range is a range of PromQL, (StartMS, EndMS] in Unix milliseconds.
@@ -16,14 +16,13 @@ type Range struct{ StartMS, EndMS int64 }
 // Seconds of the range.
 func (r Range) Seconds() float64 { return float64(r.EndMS-r.StartMS) / 1000 }
 
-// stretch is the samples of a range: their number, and the times of the first and last
-// in Unix nanoseconds.
-type stretch struct {
+// interval is the samples of a range: their number, and the times of the first and last in Unix nanoseconds.
+type interval struct {
 	count         uint64
 	firstT, lastT int64
 }
 
-func (s *stretch) add(count uint32, firstT, lastT int64) {
+func (s *interval) add(count uint32, firstT, lastT int64) {
 	if s.count == 0 {
 		s.firstT = firstT
 	}
@@ -31,10 +30,11 @@ func (s *stretch) add(count uint32, firstT, lastT int64) {
 	s.lastT = lastT
 }
 
-// factor is what PromQL multiplies the change between the first and last of at least two
-// samples with, to extrapolate to the ends of r. toZero is the time from the zero point to
-// the first sample as a part of the sampled interval, negative when there is none.
-func (s *stretch) factor(r Range, toZero float64) float64 {
+// factor is what PromQL multiplies the change between first and last of at least two samples with, to extrapolate
+// to the ends of r. toZero is the time from the zero point to the first sample as a fraction of the sampled
+// interval, negative when there is none. The steps are those of extrapolatedRate in the PromQL engine, in its
+// order, so that results agree to the last bit.
+func (s *interval) factor(r Range, toZero float64) float64 {
 	firstT, lastT := timegrid.Millisecond(s.firstT), timegrid.Millisecond(s.lastT)
 	toStart := float64(firstT-r.StartMS) / 1000
 	toEnd := float64(r.EndMS-lastT) / 1000

@@ -10,10 +10,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Finish gives the hour's raw series, by metric, agent, labels, type and unit, and where
-// the records went. Series that have the same times share T, so that equal columns can
-// be told by their first element's address. The builder is empty afterwards. Every input
-// must have been added: ErrInput. Counts that do not add up are a *ConservationError.
+// Finish returns the hour's raw series, sorted by metric, agent, labels, type and unit, and where the records
+// went. Series with the same times share T, so that equal columns can be recognized by the address of their first
+// element. The builder is empty afterwards. Every input must have been added, else ErrInput. Counts that do not
+// add up are a *ConservationError.
 func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 	for i, seen := range b.seen {
 		if !seen {
@@ -27,6 +27,8 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 	lines := map[string]*timeline{}
 	var all []*timeline
 	var key []byte
+	// Series that are in the same groups have the same segments, so their times are sorted and merged once for all
+	// of them.
 	for _, s := range b.series {
 		slices.SortFunc(s.places, func(x, y place) int {
 			return cmp.Or(cmp.Compare(x.Group.id, y.Group.id), cmp.Compare(x.At, y.At))
@@ -53,6 +55,7 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 		}
 	}
 	for _, s := range b.series {
+		// A series whose records all lost or lie in other hours has no rows.
 		if s.Rows() > 0 {
 			b.counts.Published += uint64(s.Rows())
 			out = append(out, s.Series)
@@ -72,11 +75,11 @@ func CompareSeries(x, y *chunk.Series) int {
 		cmp.Compare(x.Type, y.Type), cmp.Compare(x.Unit, y.Unit))
 }
 
-// timeline is what series with the same places have in common: their segments in time order.
+// timeline is what series with the same places share: their segments in time order.
 type timeline struct {
 	cells []cell
 	t     []int64
-	// plain: no two segments touch in time and every record counts.
+	// plain: no two segments overlap in time and every record counts.
 	plain  bool
 	series []*rawSeries
 }
@@ -112,15 +115,16 @@ func (b *Builder) timeline(places []place) *timeline {
 	return l
 }
 
-// fill copies the columns of all series without looking at single records: segment by
-// segment, which lie together as they came.
+// fill copies the columns of all series without looking at single records, segment by segment.
 func (l *timeline) fill() {
 	n := len(l.t)
 	if n == 0 {
 		return
 	}
+	// Either all segments of a series have histograms or none, as the type is part of its identity.
 	floats := l.cells[0].h == nil
 	if floats {
+		// One allocation for all series; each slice is capped, so that an append can't run into its neighbour.
 		values := make([]float64, n*len(l.series))
 		for k, s := range l.series {
 			s.V = values[k*n : (k+1)*n : (k+1)*n]
@@ -138,6 +142,7 @@ func (l *timeline) fill() {
 			switch {
 			case !floats:
 				copy(s.H[row:row+rows], c.h[at*rows:])
+			// Most batches have one row in a segment, and copy costs more than an assignment.
 			case rows == 1:
 				s.V[row] = c.v[at]
 			default:
@@ -159,7 +164,7 @@ func (l *timeline) fill() {
 	}
 }
 
-// occurrence is one sample with what decides between samples of one time.
+// occurrence is one sample with everything that decides between samples of one time.
 type occurrence struct {
 	t, start int64
 	input    int
@@ -168,7 +173,7 @@ type occurrence struct {
 	h        *series.Histogram
 }
 
-// gather merges overlapping segments record by record.
+// gather merges the overlapping segments of one series, record by record.
 func (b *Builder) gather(s *rawSeries) {
 	recs := b.records(s)
 	slices.SortFunc(recs, func(x, y occurrence) int {
@@ -177,6 +182,7 @@ func (b *Builder) gather(s *rawSeries) {
 		}
 		return cmp.Or(b.inputs[x.input].Compare(b.inputs[y.input]), cmp.Compare(x.seq, y.seq))
 	})
+	// Of samples with one time the earliest accepted counts, which the order has put first.
 	kept := slices.CompactFunc(recs, func(x, y occurrence) bool { return x.t == y.t })
 	b.counts.Duplicates += uint64(len(recs) - len(kept))
 	if len(kept) > 0 {
@@ -184,7 +190,7 @@ func (b *Builder) gather(s *rawSeries) {
 	}
 }
 
-// records are those of the series that no other input has won.
+// records returns the records of the series that no other input has won.
 func (b *Builder) records(s *rawSeries) (recs []occurrence) {
 	for _, p := range s.places {
 		at, number := int(p.At), p.Group.kept[p.At]

@@ -8,11 +8,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 )
 
-// GaugeRange gives the *_over_time functions and delta of a gauge over a range from rolled
-// rows, raw samples, or both, added in time order. The zero value is ready. Sums are those
-// of the engine but for the order of summation: the last bit of a float may differ.
+// GaugeRange computes the *_over_time functions and delta of a gauge over a range from rolled rows, raw samples,
+// or both, added in time order. The zero value is ready. Sums are those of the engine except for the order of
+// summation: the last bit of a float may differ.
 type GaugeRange struct {
-	stretch
+	interval
 	first, last float64
 	min, max    float64
 	sum, comp   float64
@@ -41,10 +41,10 @@ func (g *GaugeRange) add(first, last, lo, hi float64, count uint32, firstT, last
 		g.first, g.min, g.max = first, lo, hi
 	}
 	g.last, g.min, g.max = last, lesser(g.min, lo), greater(g.max, hi)
-	g.stretch.add(count, firstT, lastT)
+	g.interval.add(count, firstT, lastT)
 }
 
-// Count of the samples; where it is 0 the other results mean nothing.
+// Count of the samples; when it is 0 the other results mean nothing.
 func (g *GaugeRange) Count() uint64 { return g.count }
 
 // First value.
@@ -61,13 +61,14 @@ func (g *GaugeRange) Max() float64 { return g.max }
 
 // Sum of the values.
 func (g *GaugeRange) Sum() float64 {
+	// As the engine does it: the compensation of a sum that overflowed means nothing.
 	if math.IsInf(g.sum, 0) {
 		return g.sum
 	}
 	return g.sum + g.comp
 }
 
-// Avg of the values. ErrInexact where the sum overflows but the mean may not.
+// Avg of the values. ErrInexact when the sum overflows but the mean may not.
 func (g *GaugeRange) Avg() (float64, error) {
 	if math.IsInf(g.sum, 0) && !math.IsInf(g.min, 0) && !math.IsInf(g.max, 0) {
 		return 0, ErrInexact

@@ -9,19 +9,19 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// incompatible stands where histograms can't be subtracted or summed: exponential and
-// custom buckets in one bucket of time. Its sum is NaN, so that no result built on it is exact.
+// incompatible is stored when histograms can't be subtracted or summed: exponential and custom buckets in one
+// bucket of time. Its sum is NaN, so that no result that uses it counts as exact.
 func incompatible() series.Histogram { return series.Histogram{Sum: math.NaN()} }
 
 func staleHistogram(h *series.Histogram) bool { return value.IsStaleNaN(h.Sum) }
 
-// increase is what PromQL's increase does with histograms before it extrapolates: the
-// last less the first, at the smallest schema among them, and all before a reset added
-// again. nil when they are not compatible.
+// increase computes what PromQL's increase does with histograms before it extrapolates: the last minus the first,
+// at the smallest schema among them, plus everything that was lost in resets. It is nil when they are not
+// compatible.
 func increase(hs []*histogram.FloatHistogram) *histogram.FloatHistogram {
 	prev, last := hs[0], hs[len(hs)-1]
 	if len(hs) > 1 && hs[1].DetectReset(prev) {
-		// What is before a reset is not looked at, whatever its layout.
+		// PromQL ignores what is before a reset at the start, whatever its layout.
 		prev = &histogram.FloatHistogram{Schema: hs[1].Schema, CustomValues: hs[1].CustomValues}
 	}
 	custom := prev.UsesCustomBuckets()
@@ -48,7 +48,7 @@ func increase(hs []*histogram.FloatHistogram) *histogram.FloatHistogram {
 	return inc.Compact(0)
 }
 
-// total sums histograms as PromQL's sum_over_time does; nil when they are not compatible.
+// total sums histograms as PromQL's sum_over_time does; it is nil when they are not compatible.
 func total(hs []*histogram.FloatHistogram) *histogram.FloatHistogram {
 	sum := hs[0].Copy()
 	var comp *histogram.FloatHistogram

@@ -10,14 +10,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// HistogramRange gives increase and rate of a cumulative histogram over a range from
-// rolled rows, raw samples, or both, added in time order: what the PromQL engine gives for
-// the raw samples, at the smallest schema of the range. Histograms of several zero
-// thresholds or custom bounds are ErrInexact. The zero value is ready.
+// HistogramRange computes increase and rate of a cumulative histogram over a range from rolled rows, raw samples,
+// or both, added in time order: what the PromQL engine gives for the raw samples, at the smallest schema of the
+// range. Histograms with different zero thresholds or custom bounds are ErrInexact. The zero value is ready.
 type HistogramRange struct {
-	stretch
+	interval
 	first, last *histogram.FloatHistogram
-	// change is the increase from first to last but for its Sum; nil when that is nothing.
+	// change is the increase from first to last, except its Sum; nil is no increase.
 	change  *histogram.FloatHistogram
 	resets  float64 // of Sum
 	inexact bool
@@ -34,8 +33,8 @@ func (c *HistogramRange) AddRow(cols *chunk.Columns, i int) {
 	if cols.Count[i] > 1 {
 		inc := samples.FloatHistogram(&cols.IncreaseH[i], series.HistogramGauge)
 		c.resets += inc.Sum - (last.Sum - first.Sum)
-		c.grow(inc.Copy())
-		c.compare(last)
+		c.addIncrease(inc.Copy())
+		c.checkLayout(last)
 	}
 	c.last = last
 }
@@ -45,7 +44,7 @@ func (c *HistogramRange) AddSample(t int64, h *series.Histogram) {
 	c.AddFloat(t, samples.FloatHistogram(h, series.HistogramCumulative))
 }
 
-// AddFloat adds a raw sample as Prometheus code has it; it is kept, and never changed.
+// AddFloat adds a raw sample in Prometheus' form; it is kept and must not be changed.
 func (c *HistogramRange) AddFloat(t int64, h *histogram.FloatHistogram) {
 	c.add(h, 1, t, t)
 	c.last = h
@@ -55,26 +54,26 @@ func (c *HistogramRange) add(first *histogram.FloatHistogram, count uint32, firs
 	if c.count == 0 {
 		c.first = first
 	}
-	c.compare(first)
+	c.checkLayout(first)
 	if c.count > 0 {
 		step := first.Copy()
 		if first.DetectReset(c.last) {
 			c.resets += c.last.Sum
-			// At the start of the range what is before a reset is not looked at.
+			// PromQL ignores the layout of what is before a reset at the start of the range.
 			if c.count > 1 {
 				c.lower(step, c.last)
 			}
-			c.grow(step)
+			c.addIncrease(step)
 		} else if _, _, _, err := step.Sub(c.last); err != nil {
 			c.inexact = true
 		} else {
-			c.grow(step)
+			c.addIncrease(step)
 		}
 	}
-	c.stretch.add(count, firstT, lastT)
+	c.interval.add(count, firstT, lastT)
 }
 
-// lower brings h to the schema of o when that is smaller.
+// lower reduces h to the schema of o when that is smaller.
 func (c *HistogramRange) lower(h, o *histogram.FloatHistogram) {
 	if h.UsesCustomBuckets() != o.UsesCustomBuckets() {
 		c.inexact = true
@@ -83,9 +82,10 @@ func (c *HistogramRange) lower(h, o *histogram.FloatHistogram) {
 	}
 }
 
-func (c *HistogramRange) grow(by *histogram.FloatHistogram) {
+// addIncrease adds to the increase.
+func (c *HistogramRange) addIncrease(by *histogram.FloatHistogram) {
 	by.CounterResetHint = histogram.GaugeType
-	c.compare(by)
+	c.checkLayout(by)
 	if c.change == nil {
 		c.change = by
 	} else if _, _, _, err := c.change.Add(by); err != nil {
@@ -93,7 +93,8 @@ func (c *HistogramRange) grow(by *histogram.FloatHistogram) {
 	}
 }
 
-func (c *HistogramRange) compare(h *histogram.FloatHistogram) {
+// checkLayout notes a histogram that can't be combined exactly with the first.
+func (c *HistogramRange) checkLayout(h *histogram.FloatHistogram) {
 	c.inexact = c.inexact || !finite(h.Sum) || h.ZeroThreshold != c.first.ZeroThreshold ||
 		h.UsesCustomBuckets() != c.first.UsesCustomBuckets() || !slices.Equal(h.CustomValues, c.first.CustomValues)
 }
@@ -114,6 +115,8 @@ func (c *HistogramRange) scaled(r Range, seconds float64) (*histogram.FloatHisto
 		return nil, ErrInexact
 	}
 	h := c.change.Copy()
+	// The sum is computed from first, last and resets as the engine does it; adding up the steps would round
+	// differently.
 	h.Sum = c.last.Sum - c.first.Sum + c.resets
 	if !finite(h.Sum) {
 		return nil, ErrInexact

@@ -8,8 +8,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 )
 
-// Lost gives, for each input, the sequence numbers that an input before it has won,
-// ascending; nil for most. Inputs are in any order; equal identities are one.
+// Lost returns, for each input, the sequence numbers that an earlier accepted input has won, ascending; nil for
+// most. Inputs come in any order; equal identities count as one.
 func Lost(inputs []accepted.Claim) [][]ledger.Range {
 	lost := make([][]ledger.Range, len(inputs))
 	order := make([]int, len(inputs))
@@ -19,7 +19,8 @@ func Lost(inputs []accepted.Claim) [][]ledger.Range {
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(inputs[a].Identity.Compare(inputs[b].Identity), cmp.Compare(a, b))
 	})
-	// Inputs that touch each other directly or through others are settled together.
+	// Inputs that overlap directly or through others are decided together; all others lose nothing and cost
+	// nothing.
 	for i := 0; i < len(order); {
 		first := inputs[order[i]].Identity
 		end, j := first.SeqEnd, i+1
@@ -39,13 +40,13 @@ func Lost(inputs []accepted.Claim) [][]ledger.Range {
 	return lost
 }
 
-// settle hands out the sequence numbers of overlapping inputs of one boot, first come first.
+// assignOverlaps assigns the sequence numbers of overlapping inputs of one boot: the earliest acceptance wins.
 func assignOverlaps(inputs []accepted.Claim, group []int, lost [][]ledger.Range) {
 	group = slices.Clone(group)
 	slices.SortFunc(group, func(a, b int) int {
 		return cmp.Or(inputs[a].Compare(inputs[b]), cmp.Compare(a, b))
 	})
-	var won []ledger.Range // ascending, apart
+	var won []ledger.Range // ascending and disjoint
 	for _, i := range group {
 		r := ledger.Range{Start: inputs[i].Identity.SeqStart, End: inputs[i].Identity.SeqEnd}
 		from, _ := slices.BinarySearchFunc(won, r.Start, func(w ledger.Range, seq uint64) int { return cmp.Compare(w.End, seq) })
@@ -61,7 +62,7 @@ func assignOverlaps(inputs []accepted.Claim, group []int, lost [][]ledger.Range)
 	}
 }
 
-// within reports whether seq is in the ascending ranges.
+// within reports whether seq is in one of the ascending ranges.
 func within(lost []ledger.Range, seq uint64) bool {
 	i, _ := slices.BinarySearchFunc(lost, seq, func(l ledger.Range, s uint64) int { return cmp.Compare(l.End, s) })
 	return i < len(lost) && lost[i].Start <= seq

@@ -13,28 +13,28 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Roller rolls raw series up. It remembers the buckets of times that it saw, since series
-// of one agent share them. Not for concurrent use.
+// Roller rolls raw series up. It caches the buckets of the times that it saw, since series of one agent share
+// them. It is not for concurrent use.
 type Roller struct {
 	res   timegrid.Resolution
-	finer *Roller // to the resolution whose rows those of gauges are made of; nil for the finest
+	finer *Roller // to the next finer resolution, from whose rows gauges are made; nil for the finest
 	seen  map[*int64]*grid
 	*grid
 	ints []int64
 	slab []float64
 }
 
-// grid is the buckets of the times of a series.
+// grid has the buckets of a series' times.
 type grid struct {
-	all     []int64 // as the series has them
-	t       []int64 // those that count: of samples in one millisecond the last
-	rows    []int   // their rows, when those are not all; else nil
+	all     []int64 // all times of the series
+	t       []int64 // the times that count: of several samples in a millisecond the last
+	rows    []int   // the rows of t in all; nil when they are the same
 	buckets []bucket
 	ends    []int64 // of the buckets, Unix nanoseconds
 	plain   *plain
 }
 
-// plain are the columns that all series of a grid without stale markers have in common.
+// plain are the columns that all series of a grid share if they have no stale markers.
 type plain struct {
 	of            *int64 // FirstT of the finer rows, nil for samples
 	count, stale  []uint32
@@ -42,13 +42,13 @@ type plain struct {
 	zero          []float64
 }
 
-// maxGrids bounds what a roller remembers.
+// maxGrids bounds the grids that a roller caches.
 const maxGrids = 4096
 
 // bucket is the range [from, to) of samples.
 type bucket struct{ from, to int }
 
-// NewRoller makes a roller to w, which is not Raw.
+// NewRoller makes a roller to res, which must not be Raw.
 func NewRoller(res timegrid.Resolution) *Roller {
 	r := &Roller{res: res, seen: map[*int64]*grid{}}
 	if res > timegrid.OneMinute {
@@ -57,8 +57,8 @@ func NewRoller(res timegrid.Resolution) *Roller {
 	return r
 }
 
-// Roll gives s in buckets. Of samples in the same millisecond only the last counts, as in
-// a query. The result refers to the labels and histograms of s, and shares columns with others.
+// Roll returns s in buckets. Of samples in the same millisecond only the last counts, as in a query. The result
+// refers to the labels and histograms of s, and shares columns with other results.
 func (r *Roller) Roll(s *chunk.Series) chunk.Series {
 	if r.finer == nil || s.H != nil || s.Type == series.Counter {
 		return r.RollFrom(s, nil)
@@ -67,18 +67,18 @@ func (r *Roller) Roll(s *chunk.Series) chunk.Series {
 	return r.RollFrom(s, &fine)
 }
 
-// RollFrom is Roll, given the rows of s in the next finer resolution: nil for OneMinute. Gauges
-// are made of those, so that nobody looks at the samples again.
+// RollFrom is Roll with the rows of s in the next finer resolution, nil for OneMinute. Gauges are made from those,
+// so that the samples are read only once.
 func (r *Roller) RollFrom(s, fine *chunk.Series) chunk.Series {
 	out := chunk.Series{ID: s.ID}
 	gauge := s.H == nil && s.Type != series.Counter
 	if gauge && r.finer != nil {
-		r.look(fine.T)
+		r.useGrid(fine.T)
 		out.T = r.ends
 		r.coarse(&fine.Columns, &out.Columns)
 		return out
 	}
-	r.look(s.T)
+	r.useGrid(s.T)
 	out.T = r.ends
 	switch {
 	case s.H != nil:
@@ -92,14 +92,14 @@ func (r *Roller) RollFrom(s, fine *chunk.Series) chunk.Series {
 	return out
 }
 
-// own gives c its own counts and times.
+// own gives c counts and times of its own.
 func (r *Roller) own(c *chunk.Columns) {
 	n := len(r.buckets)
 	c.Count, c.Stale = make([]uint32, n), make([]uint32, n)
 	c.FirstT, c.LastT = make([]int64, n), make([]int64, n)
 }
 
-// share gives c the counts and times of samples that are all there.
+// share gives c the counts and times that all series without stale markers have.
 func (r *Roller) share(c *chunk.Columns) {
 	if r.plain == nil || r.plain.of != nil {
 		r.plain = newPlain(len(r.buckets))
@@ -108,18 +108,18 @@ func (r *Roller) share(c *chunk.Columns) {
 			r.plain.firstT[i], r.plain.lastT[i] = r.t[b.from], r.t[b.to-1]
 		}
 	}
-	r.plain.give(c)
+	r.plain.shareWith(c)
 }
 
 func newPlain(n int) *plain {
 	return &plain{count: make([]uint32, n), stale: make([]uint32, n), firstT: make([]int64, n), lastT: make([]int64, n), zero: make([]float64, n)}
 }
 
-func (p *plain) give(c *chunk.Columns) {
+func (p *plain) shareWith(c *chunk.Columns) {
 	c.Count, c.Stale, c.FirstT, c.LastT = p.count, p.stale, p.firstT, p.lastT
 }
 
-// columns lends n columns of a row each bucket.
+// columns allocates columns with a row for each bucket from a common slab.
 func (r *Roller) columns(cs ...*[]float64) {
 	n := len(r.buckets)
 	if len(r.slab) < n*len(cs) {
@@ -130,15 +130,17 @@ func (r *Roller) columns(cs ...*[]float64) {
 	}
 }
 
-// slabValues are allocated at once.
+// slabValues is how many values a slab has.
 const slabValues = 8 << 10
 
-// look finds the buckets of t.
-func (r *Roller) look(t []int64) {
+// useGrid finds the buckets of t, or makes them.
+func (r *Roller) useGrid(t []int64) {
 	if len(t) == 0 {
 		r.grid = &grid{}
-		return // no rows
+		return // no rows, and no first element to identify them by
 	}
+	// Series that share their times share the slice, so its address identifies it. The length is compared because
+	// a longer series may begin with the same slice.
 	if g := r.seen[&t[0]]; g != nil && len(g.all) == len(t) {
 		r.grid = g
 		return
@@ -193,7 +195,7 @@ func pick[T any](all []T, rows []int) []T {
 	return out
 }
 
-// nanos of a millisecond; the last bucket of representable time ends with it.
+// nanos converts a millisecond; it saturates at the end of the last bucket that can be represented.
 func nanos(ms int64) int64 {
 	if ms > math.MaxInt64/nsPerMS {
 		return math.MaxInt64
@@ -203,6 +205,7 @@ func nanos(ms int64) int64 {
 
 const nsPerMS = 1_000_000
 
+// hasStale reports whether a value is a stale marker.
 func hasStale(v []float64) bool {
 	for _, x := range v {
 		if value.IsStaleNaN(x) {
@@ -214,6 +217,7 @@ func hasStale(v []float64) bool {
 
 func (r *Roller) counters(v []float64, c *chunk.Columns) {
 	r.columns(&c.First, &c.Last, &c.Increase)
+	// Nearly all series are without stale markers; the loop for them has no test of each value.
 	if !hasStale(v) {
 		r.share(c)
 		for i, b := range r.buckets {
@@ -239,6 +243,7 @@ func (r *Roller) counters(v []float64, c *chunk.Columns) {
 			if count == 0 {
 				first, prev = b.from+k, x
 			}
+			// The value fell, so the counter was reset, and what it had reached is added.
 			if x < prev {
 				resets += prev
 			}
@@ -293,11 +298,11 @@ func (r *Roller) gauges(v []float64, c *chunk.Columns) {
 	}
 }
 
-// maxDecimal bounds sums of decimals, as integers: a float64 has every integer up to it.
+// maxDecimal bounds integer sums: up to 2^53 every integer is a float64.
 const maxDecimal = 1 << 53
 
-// decimalGauges sums decimals as decimals: the nearest float64 to their sum, which needs
-// no compensation. False when v has other values, stale markers among them.
+// decimalGauges sums decimal values as integers: the result is the float64 next to their sum and needs no
+// compensation. It is false when v has other values, stale markers among them.
 func (r *Roller) decimalGauges(v []float64, c *chunk.Columns) bool {
 	if cap(r.ints) < len(v) {
 		r.ints = make([]int64, len(v))
@@ -330,10 +335,10 @@ func (r *Roller) decimalGauges(v []float64, c *chunk.Columns) bool {
 	return true
 }
 
-// maxSummed integers below 2^53 do not overflow 64 bits.
+// maxSummed: so many integers below 2^53 do not overflow 64 bits.
 const maxSummed = 1 << 10
 
-// lesser and greater take NaN for the worst, as min_over_time and max_over_time do.
+// lesser and greater prefer any number to NaN, as min_over_time and max_over_time do.
 func lesser(a, b float64) float64 {
 	if b < a || math.IsNaN(a) {
 		return b

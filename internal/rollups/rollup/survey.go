@@ -11,8 +11,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
-// Survey estimates what an hour costs in memory, and which agents cost it, from frames that
-// it does not keep. Not for concurrent use.
+// Survey estimates what an hour costs in memory, and which agents cause it, from frames that it does not keep. It
+// is not for concurrent use.
 type Survey struct {
 	hour   timegrid.Hour
 	agents map[string]*surveyed
@@ -20,23 +20,23 @@ type Survey struct {
 	key    []byte
 }
 
-// surveyed is what was seen of an agent.
+// surveyed is what was seen of one agent.
 type surveyed struct {
 	series     sketch.Sketch
-	seen       uint64 // series of frames, each time that they came
+	seen       uint64 // series in frames, counted once for each frame
 	keyBytes   uint64 // of those
 	records    uint64
-	histograms int64 // cost of records that are histograms, besides
+	histograms int64 // extra cost of records that are histograms
 }
 
-// Size is what an agent has in an hour, about.
+// Size estimates what an agent has in an hour.
 type Size struct {
 	Agent           string // "" for all others together
 	Series, Records uint64
 	Bytes           int64
 }
 
-// NewSurvey makes a survey of hour h that tells the named agents apart, each in some 2 KiB.
+// NewSurvey makes a survey of hour h that counts the named agents separately; each costs some 2 KiB.
 func NewSurvey(h timegrid.Hour, agents []string) *Survey {
 	s := &Survey{hour: h, agents: make(map[string]*surveyed, len(agents))}
 	for _, a := range agents {
@@ -45,7 +45,7 @@ func NewSurvey(h timegrid.Hour, agents []string) *Survey {
 	return s
 }
 
-// Add looks at a frame; it may be reused afterwards.
+// Add counts a frame, which may be reused afterwards.
 func (s *Survey) Add(f *frame.Batch) {
 	a := s.agents[f.Identity.Agent]
 	if a == nil {
@@ -55,6 +55,7 @@ func (s *Survey) Add(f *frame.Batch) {
 		g := &f.Groups[i]
 		from := sort.Search(len(g.Timestamps), func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) >= s.hour })
 		to := sort.Search(len(g.Timestamps), func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) > s.hour })
+		// A frame without rows in the hour costs a builder nothing.
 		if from == to {
 			continue
 		}
@@ -77,8 +78,7 @@ func (s *Survey) Add(f *frame.Batch) {
 	}
 }
 
-// Sizes are those of the named agents that have something in the hour, the largest first,
-// and of all others together last.
+// Sizes returns the named agents that have records in the hour, the largest first, and all others together last.
 func (s *Survey) Sizes() []Size {
 	var out []Size
 	for name, a := range s.agents {
@@ -94,6 +94,7 @@ func (s *Survey) Sizes() []Size {
 }
 
 func (a *surveyed) size(name string) Size {
+	// The sketch's error may put the estimate above what was seen at all.
 	series := min(uint64(a.series.Estimate()+0.5), a.seen)
 	return Size{name, series, a.records, Cost(series, a.records, int(a.keyBytes/a.seen)) + a.histograms}
 }

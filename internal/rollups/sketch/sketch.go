@@ -1,4 +1,4 @@
-// Package sketch estimates how many different things there are in little memory.
+// Package sketch estimates the number of distinct things in little memory.
 package sketch
 
 import (
@@ -10,33 +10,33 @@ const (
 	// indexBits make 2,048 registers: a standard error of 2.3% in 2 KiB.
 	indexBits = 11
 	registers = 1 << indexBits
-	// rankBits is the number of hash bits that are left to count zeros in.
+	// rankBits is the number of hash bits in which zeros are counted.
 	rankBits = 64 - indexBits
 )
 
-// Bytes that a Sketch takes.
+// Bytes of a Sketch.
 const Bytes = registers
 
-// Sketch estimates how many different hashes it was given: a HyperLogLog (Flajolet et al.
-// 2007) with the estimator of Ertl, "New cardinality estimation algorithms for HyperLogLog
-// sketches" (2017), algorithm 6, which needs no tables and no threshold between ranges. The zero value has seen none.
+// Sketch estimates how many distinct hashes it was given. It is a HyperLogLog (Flajolet et al. 2007) with the
+// estimator of Ertl, "New cardinality estimation algorithms for HyperLogLog sketches" (2017), algorithm 6, which
+// needs no tables and no threshold between ranges. The zero value is empty.
 type Sketch [registers]uint8
 
-// Add notes a hash, whose bits must be uniform; Mix makes such of any.
+// Add adds a hash, whose bits must be uniform; Mix makes such a hash of any other.
 func (s *Sketch) Add(hash uint64) {
 	r := &s[hash>>rankBits]
-	// The low bits are followed by a one, so that the rank is bounded.
+	// A one after the bits that count stops the zeros, so that the rank is bounded.
 	*r = max(*r, uint8(bits.LeadingZeros64(hash<<indexBits|1<<(indexBits-1)))+1)
 }
 
-// Merge notes all that o has seen.
+// Merge adds everything that o has seen.
 func (s *Sketch) Merge(o *Sketch) {
 	for i, v := range o {
 		s[i] = max(s[i], v)
 	}
 }
 
-// Estimate of the number of different hashes.
+// Estimate returns the number of distinct hashes, with a standard error of 2.3%.
 func (s *Sketch) Estimate() float64 {
 	var count [rankBits + 2]float64
 	for _, v := range s {
@@ -51,7 +51,7 @@ func (s *Sketch) Estimate() float64 {
 	return m * m / (2 * math.Ln2) / z
 }
 
-// sigma corrects for registers that no hash has met.
+// sigma corrects for registers that are still empty. It iterates until the sum no longer changes.
 func sigma(x float64) float64 {
 	if x == 1 {
 		return math.Inf(1)
@@ -85,7 +85,7 @@ func tau(x float64) float64 {
 	}
 }
 
-// Mix combines two hashes into one whose bits are uniform; the finalizer is that of MurmurHash3.
+// Mix combines two hashes into one whose bits are uniform; it ends with the finalizer of MurmurHash3.
 func Mix(a, b uint64) uint64 {
 	x := a*0x9e3779b97f4a7c15 + b
 	x ^= x >> 33

@@ -1,4 +1,4 @@
-// Package publishedtest publishes rollup sets directly, for tests and benchmarks of their
+// Package publishedtest publishes blocks directly, for tests and benchmarks of their
 // readers: the real core and formats, without ownership, plans or two phases.
 package publishedtest
 
@@ -26,7 +26,7 @@ type Batch struct {
 	AcceptedAt int64 // Unix nanoseconds
 }
 
-// Publisher writes sets of one authority.
+// Publisher writes blocks of one authority.
 type Publisher struct {
 	Store     objstore.Store
 	Authority string
@@ -55,7 +55,7 @@ func Hours(batches []Batch) []timegrid.Hour {
 }
 
 // Publish writes generation gen of the hour for every shard that has a batch with samples
-// in it, in the resolutions. It returns the sets.
+// in it, in the resolutions. It returns the blocks.
 func (p *Publisher) Publish(ctx context.Context, h timegrid.Hour, gen uint64, batches []Batch, resolutions ...timegrid.Resolution) ([]*catalog.Block, error) {
 	of := map[shard.ID][]Batch{}
 	for _, b := range batches {
@@ -169,10 +169,10 @@ func (p *Publisher) objects(ctx context.Context, block *catalog.Block, series []
 	return nil
 }
 
-// Views gives the sets that a store has now.
+// Views gives the blocks that a store has now.
 type Views struct{ Catalog *catalog.Catalog }
 
-// NewViews reads the sets of an authority.
+// NewViews reads the blocks of an authority.
 func NewViews(r objstore.Reader, authority string) (Views, error) {
 	c, err := catalog.New(catalog.Config{Reader: r, AuthorityID: authority})
 	return Views{c}, err

@@ -112,7 +112,7 @@ func (m *Mirror) follow(ctx context.Context) error {
 			}
 			m.advance(r.Header.Revision, r.Events)
 		case <-look.C:
-			if err := m.look(ctx); err != nil {
+			if err := m.scan(ctx); err != nil {
 				return err
 			}
 			if m.c.Restores() != restores { // a write has found it
@@ -200,9 +200,9 @@ func (m *Mirror) apply(states map[ownership.Kind]*State, key string, v *kv) {
 	}
 }
 
-// look asks etcd where it is. A revision that lies before what was seen, or another
+// scan asks etcd where it is. A revision that lies before what was seen, or another
 // cluster, means that etcd was restored: what the mirror has is no longer true.
-func (m *Mirror) look(ctx context.Context) error {
+func (m *Mirror) scan(ctx context.Context) error {
 	before := m.c.revision.Load()
 	ctx, cancel := m.c.Bound(ctx)
 	defer cancel()

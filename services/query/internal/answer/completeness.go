@@ -32,9 +32,9 @@ const (
 	ReasonUnreadable    = "BATCH_UNREADABLE" // accepted batches of the range can't be read
 	ReasonBeforeHistory = "BEFORE_HISTORY"   // samples of the range were written and are not kept
 	ReasonDownsampled   = "DOWNSAMPLED"      // samples of the range have expired; rolled rows stood in for them
-	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory and are in no set
+	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory and are in no block
 	ReasonSet           = "SET_UNREADABLE"   // blocks of the range can't be read
-	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // which batches before the window are in no set is not known
+	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // which batches before the window are in no block is not known
 )
 
 // Codes of notes.
@@ -67,7 +67,7 @@ const (
 // reason to call an answer whole: its snapshot may lack what made it known.
 type seen struct {
 	follow.Status
-	intake bool // the whole intake was read: what no set holds is in memory
+	intake bool // the whole intake was read: what no block holds is in memory
 }
 
 // complete judges an answer over [mint, maxt], milliseconds; touched is false when no samples were asked for.
@@ -139,8 +139,8 @@ func sharedNotes(list []sharedid.Shared) (notes []Reason) {
 	return notes
 }
 
-// beforeHistory says that the range begins before the hours whose sets are read, or names
-// its first hour before the window that no set holds and no batch in memory has samples
+// beforeHistory says that the range begins before the hours whose blocks are read, or names
+// its first hour before the window that no block holds and no batch in memory has samples
 // in, or perhaps not all. Hours between those that selectors asked for do not matter. The range begins where
 // something was written.
 func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
@@ -159,7 +159,7 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 		if _, ok := slices.BinarySearch(late, h); !ok {
 			return "no block holds the hour from " + h.Start().Format(time.RFC3339), true
 		}
-		if e.d.Sets.MayLack(h) {
+		if e.d.Blocks.MayLack(h) {
 			return "no block holds the hour from " + h.Start().Format(time.RFC3339) + ", and its batches in memory may be some of those that were accepted, since rollups began later", true
 		}
 	}
@@ -198,7 +198,7 @@ func (e *Evaluator) published(add func(code, format string, args ...any), st see
 		add(ReasonSet, "block of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
 	expired(add, snap, pub)
-	if mint < snap.From && !(st.intake && e.d.Sets.IntakeRead()) { // it may have a damaged segment since
+	if mint < snap.From && !(st.intake && e.d.Blocks.IntakeRead()) { // it may have a damaged segment since
 		add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 	}
 }

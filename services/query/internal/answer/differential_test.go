@@ -95,7 +95,7 @@ func newLab(t *testing.T, seed uint64) *lab {
 	l.must(err)
 	l.keeper.SetTake(l.follow.Take)
 	l.eval = New(Config{Limits: DefaultLimits(), Lookback: 5 * time.Minute, StaleAfter: time.Minute},
-		Deps{Live: ls, Follower: l.follow, Sets: l.keeper, Log: log, Registry: reg, Now: now})
+		Deps{Live: ls, Follower: l.follow, Blocks: l.keeper, Log: log, Registry: reg, Now: now})
 	t.Cleanup(func() { l.must(l.eval.Close()) })
 	l.engine = promqltest.NewTestEngineWithOpts(t, promql.EngineOpts{
 		MaxSamples: 10_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),

@@ -65,7 +65,7 @@ type Config struct {
 type Deps struct {
 	Live     *live.Store
 	Follower *follow.Follower
-	Sets     *blocks.Keeper
+	Blocks   *blocks.Keeper
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 	Now      func() time.Time
@@ -181,7 +181,7 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	// The status first: what it promises was inserted before, so the snapshot has it.
-	st := seen{e.d.Follower.Status(), e.d.Sets.IntakeRead()}
+	st := seen{e.d.Follower.Status(), e.d.Blocks.IntakeRead()}
 	snap := e.d.Live.Snapshot(e.d.Now())
 	s := &Session{Snapshot: snap, e: e, seen: st, account: &account{Reservation: e.Reserve()}}
 	s.unwatch = s.account.watch(ctx)
@@ -190,16 +190,16 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 }
 
 // begin reads from now on over the blocks as they are. The snapshot was opened
-// before: what it does not have any more is in the sets that are seen now.
+// before: what it does not have any more is in the blocks that are seen now.
 func (s *Session) begin() {
 	l := s.e.cfg.Limits
 	s.done()
 	s.Queryable = promstore.New(s.Snapshot, promstore.Limits{Series: l.Series}).WithGuard(s.account)
-	s.pub = s.e.d.Sets.Query(published.Limits{
+	s.pub = s.e.d.Blocks.Query(published.Limits{
 		Series: l.Series, Objects: l.Objects, Bytes: int64(l.Bytes), Samples: l.ChunkSamples, Reserve: s.account.Reserve,
 	})
 	if s.pub != nil {
-		s.Queryable.WithPublished(s.pub).WithResolutions(s.e.d.Sets.Resolutions())
+		s.Queryable.WithPublished(s.pub).WithResolutions(s.e.d.Blocks.Resolutions())
 	}
 }
 
@@ -210,7 +210,7 @@ func (s *Session) done() {
 	}
 	s.account.reset()
 	if s.pub != nil {
-		s.e.d.Sets.Done(s.pub)
+		s.e.d.Blocks.Done(s.pub)
 		s.pub = nil
 	}
 }
@@ -303,7 +303,7 @@ func (e *Evaluator) CheckRange(start, end time.Time, step time.Duration) error {
 	return nil
 }
 
-// run evaluates, once more when the sets changed under it.
+// run evaluates, once more when the blocks changed under it.
 func (s *Session) run(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
 	res, err := s.once(ctx, newQuery)
 	if s.again(ctx) {
@@ -323,7 +323,7 @@ func (s *Session) Read(ctx context.Context, fn func() error) error {
 }
 
 // again reports that an object was not there, perhaps since its generation was replaced
-// and removed while it was read; then the session reads anew, over the sets as they are now.
+// and removed while it was read; then the session reads anew, over the blocks as they are now.
 func (s *Session) again(ctx context.Context) bool {
 	if s.pub == nil || ctx.Err() != nil {
 		return false
@@ -332,7 +332,7 @@ func (s *Session) again(ctx context.Context) bool {
 	if !gone {
 		return false
 	}
-	if err := s.e.d.Sets.Refresh(ctx, from, to); err != nil {
+	if err := s.e.d.Blocks.Refresh(ctx, from, to); err != nil {
 		s.e.d.Log.Warn("the blocks can't be listed again", "error", err)
 	}
 	s.begin()

@@ -18,7 +18,7 @@ import (
 )
 
 // expire decides that the rows of a window are over through an hour, and removes a share
-// of its sets with their objects, as a worker that is on its way does.
+// of its blocks with their objects, as a worker that is on its way does.
 func (l *lab) expire(through map[timegrid.Resolution]timegrid.Hour, share float64) {
 	l.t.Helper()
 	l.put(layout.RollupExpiryKey, catalog.Expiry{AuthorityID: "test", Through: through, WorkerID: "w"}.Marshal())
@@ -71,7 +71,7 @@ func TestExpiredSamplesAreToldOrNotMissed(t *testing.T) {
 	for name, x := range map[string]struct {
 		seed    uint64
 		through map[timegrid.Resolution]timegrid.Hour // hours after the first
-		share   float64                               // of the sets that are removed by now
+		share   float64                               // of the blocks that are removed by now
 		late    bool                                  // some batches are in memory alone
 		wanted  []string                              // reasons that come up
 	}{

@@ -65,7 +65,7 @@ func small(t *testing.T, count, samples int, step time.Duration, change func(*Li
 		change(&l)
 	}
 	must(l.Validate())
-	e := New(Config{Limits: l, Lookback: 5 * time.Minute, StaleAfter: time.Minute}, Deps{Live: ls, Follower: f, Sets: keeper, Log: log, Registry: reg, Now: now})
+	e := New(Config{Limits: l, Lookback: 5 * time.Minute, StaleAfter: time.Minute}, Deps{Live: ls, Follower: f, Blocks: keeper, Log: log, Registry: reg, Now: now})
 	t.Cleanup(func() { must(e.Close()) })
 	return e
 }

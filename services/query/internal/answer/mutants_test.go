@@ -7,14 +7,14 @@ import (
 )
 
 // TestMutantsAreCaught plants known bugs of what an answer is read from and says of itself:
-// the order of status, snapshot and sets, the edges of every reason, bounds, expired hours.
+// the order of status, snapshot and blocks, the edges of every reason, bounds, expired hours.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without the comparisons with upstream, which take seconds.
 		Run: "TestStatusIs|TestWhatIsLearned|TestReasonsAt|TestLossesMark|TestManyUnreadable|TestRangesAt|TestQueueIs|TestReservations|TestNearlyRight",
 		Mutants: []mutants.Mutant{
-			{Name: "the snapshot is opened before the status is read", File: "evaluator.go", Old: "	st := seen{e.d.Follower.Status(), e.d.Sets.IntakeRead()}\n	snap := e.d.Live.Snapshot(e.d.Now())", New: "	snap := e.d.Live.Snapshot(e.d.Now())\n	st := seen{e.d.Follower.Status(), e.d.Sets.IntakeRead()}", By: "TestStatusIsReadBeforeTheSnapshot"},
-			{Name: "the intake may be read after the snapshot", File: "completeness.go", Old: "!(st.intake && e.d.Sets.IntakeRead())", New: "!e.d.Sets.IntakeRead()", By: "TestWhatIsLearnedLater"},
+			{Name: "the snapshot is opened before the status is read", File: "evaluator.go", Old: "	st := seen{e.d.Follower.Status(), e.d.Blocks.IntakeRead()}\n	snap := e.d.Live.Snapshot(e.d.Now())", New: "	snap := e.d.Live.Snapshot(e.d.Now())\n	st := seen{e.d.Follower.Status(), e.d.Blocks.IntakeRead()}", By: "TestStatusIsReadBeforeTheSnapshot"},
+			{Name: "the intake may be read after the snapshot", File: "completeness.go", Old: "!(st.intake && e.d.Blocks.IntakeRead())", New: "!e.d.Blocks.IntakeRead()", By: "TestWhatIsLearnedLater"},
 			{Name: "a batch may heal after the snapshot", File: "completeness.go", Old: "st.Unreadable(mint, maxt)", New: "e.d.Follower.Status().Unreadable(mint, maxt)", By: "TestWhatIsLearnedLater"},
 			{Name: "an answer without an audit is whole", File: "completeness.go", Old: "	case st.CompleteThrough.IsZero():", New: "	case touched && st.CompleteThrough.IsZero():", By: "TestReasonsAtTheirEdges"},
 			{Name: "an audit is stale on the edge", File: "completeness.go", Old: "case age > e.cfg.StaleAfter:", New: "case age >= e.cfg.StaleAfter:", By: "TestReasonsAtTheirEdges"},

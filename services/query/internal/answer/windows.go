@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 )
 
-// windowed replaces range functions that rolled sets answer exactly by selectors of what
+// windowed replaces range functions that rolled blocks answer exactly by selectors of what
 // was prepared from them. The expression comes back as it is when there is none.
 func (s *Session) windowed(ctx context.Context, text string, start, end time.Time, step time.Duration) (string, error) {
 	if s.pub == nil {

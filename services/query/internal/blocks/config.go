@@ -1,5 +1,5 @@
 // Package blocks keeps the view of blocks that queries read, and finds the accepted
-// batches before the history window that no set holds yet.
+// batches before the history window that no block holds yet.
 package blocks
 
 import (
@@ -9,13 +9,13 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
-// Config of a Keeper and of what reads the sets.
+// Config of a Keeper and of what reads the blocks.
 type Config struct {
 	Poll        time.Duration `koanf:"poll" help:"time between two looks at the blocks of recent hours"`
-	TTL         time.Duration `koanf:"ttl" help:"age from which the list of an older hour's sets is read again when a query asks"`
+	TTL         time.Duration `koanf:"ttl" help:"age from which the list of an older hour's blocks is read again when a query asks"`
 	Intake      time.Duration `koanf:"intake" help:"time between two looks at the intake for batches before the window that are not rolled up"`
 	History     time.Duration `koanf:"history" help:"how far back blocks are read"`
-	Resolutions bool          `koanf:"resolutions" help:"answer aligned range functions from 1m, 5m and 1h sets where that gives the same result"`
+	Resolutions bool          `koanf:"resolutions" help:"answer aligned range functions from 1m, 5m and 1h blocks where that gives the same result"`
 
 	IndexCache config.Bytes `koanf:"index_cache" help:"most memory for indexes of chunks"`
 	BlockCache config.Bytes `koanf:"block_cache" help:"most memory for blocks of chunks"`

@@ -45,7 +45,7 @@ func (w *world) held(b publishedtest.Batch) bool {
 	held, known := w.keeper.Held(b.Frame.Identity, publishedtest.Hours([]publishedtest.Batch{b}))
 	if !known {
 		w.t.Helper()
-		w.t.Error("that there are sets is not known")
+		w.t.Error("that there are blocks is not known")
 	}
 	return held
 }
@@ -57,13 +57,13 @@ func (w *world) in(before int) (timegrid.Hour, int64) {
 }
 
 // TestFailedReadsAreNotEmptyOnes: where the store does not answer it is not known whether
-// there are sets, which ones an hour has, or which batches are in none.
+// there are blocks, which ones an hour has, or which batches are in none.
 func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 	w := newWorld(t, 1)
 	w.restart()
 	settled := func() bool {
 		select {
-		case <-w.keeper.Settled():
+		case <-w.keeper.FirstPollDone():
 			return true
 		default:
 			return false
@@ -75,7 +75,7 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 			t.Errorf("%s fails: %v, %v, settled %v", what, done, err, settled())
 		}
 		if done, err := w.keeper.PollIntake(t.Context()); done || err != nil {
-			t.Errorf("the intake before the sets: %v, %v", done, err)
+			t.Errorf("the intake before the blocks: %v, %v", done, err)
 		}
 	}
 	w.failing = ""
@@ -96,7 +96,7 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 	}
 	// The batch waits for its hour; a poll that fails makes it wait for the next.
 	if _, err := w.keeper.Poll(t.Context()); err == nil {
-		t.Error("a poll of sets that can't be listed has succeeded")
+		t.Error("a poll of blocks that can't be listed has succeeded")
 	}
 	if done, err := w.keeper.PollIntake(t.Context()); done || err == nil || w.keeper.Known() {
 		t.Errorf("the intake can't be listed: %v, %v, known %v", done, err, w.keeper.Known())
@@ -104,7 +104,7 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 	w.failing = ""
 	w.poll()
 	if !w.held(b) {
-		t.Error("the set that holds the batch was not read by the next poll")
+		t.Error("the block that holds the batch was not read by the next poll")
 	}
 	if done, err := w.keeper.PollIntake(t.Context()); !done || err != nil || !w.keeper.Known() {
 		t.Errorf("the intake: %v, %v, known %v", done, err, w.keeper.Known())
@@ -132,7 +132,7 @@ func TestHoursThatFailAreWantedStill(t *testing.T) {
 	}
 }
 
-// TestHeldInAllItsHours: a batch is held when sets of all hours that it has samples in hold
+// TestHeldInAllItsHours: a batch is held when blocks of all hours that it has samples in hold
 // it; one of so many hours that they are not looked at may always be needed.
 func TestHeldInAllItsHours(t *testing.T) {
 	w := newWorld(t, 3)
@@ -152,10 +152,10 @@ func TestHeldInAllItsHours(t *testing.T) {
 			t.Errorf("%s: held %v, needed %v", what, w.held(b), needed(b))
 		}
 	}
-	check("no set", false)
+	check("no block", false)
 	w.published(first, other)
 	w.published(second, other)
-	check("sets of another batch", false)
+	check("blocks of another batch", false)
 	w.published(first, other, b)
 	check("one of two hours", false)
 	w.published(second, other, b)
@@ -177,7 +177,7 @@ func TestHoursAreReadAgain(t *testing.T) {
 		return len(v.Blocks(old, timegrid.Raw)) + 10*len(v.Blocks(recent, timegrid.Raw))
 	}
 	if n := sets(); n != 0 {
-		t.Fatalf("%d sets", n)
+		t.Fatalf("%d blocks", n)
 	}
 	w.published(old, a)
 	w.published(recent, b)
@@ -204,7 +204,7 @@ func TestHoursAreReadAgain(t *testing.T) {
 	}
 }
 
-// TestIntakeIsLookedThrough: of the intake, batches before the window that no set holds are
+// TestIntakeIsLookedThrough: of the intake, batches before the window that no block holds are
 // taken; a failure to take one is made up for, and a damaged segment leaves it unknown.
 func TestIntakeIsLookedThrough(t *testing.T) {
 	w := newWorld(t, 5)

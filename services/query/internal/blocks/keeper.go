@@ -50,12 +50,12 @@ type Keeper struct {
 	// state is replaced, never changed; nil until the authority is known to have shards.
 	state atomic.Pointer[state]
 
-	started  time.Time        // when this node was made
-	intake   []*intake.Reader // by shard; only the poll of the intake uses it
-	damaged  atomic.Bool      // a segment of the intake could not be read
-	known    atomic.Bool      // the intake was read to its end once
-	settled  chan struct{}    // closed when it is known whether there are sets, and what is recent was read
-	settling sync.Once
+	started       time.Time        // when this node was made
+	intake        []*intake.Reader // by shard; only the poll of the intake uses it
+	damaged       atomic.Bool      // a segment of the intake could not be read
+	known         atomic.Bool      // the intake was read to its end once
+	firstPoll     chan struct{}    // closed when it is known whether there are blocks, and what is recent was read
+	firstPollOnce sync.Once
 
 	mu     sync.Mutex
 	wanted map[timegrid.Hour]struct{} // hours of late batches, read with the recent ones
@@ -78,7 +78,7 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 		return nil, err
 	}
 	if d.Store == nil || d.Log == nil || d.Registry == nil || d.Now == nil || d.Window <= 0 {
-		return nil, errors.New("sets: a dependency is missing")
+		return nil, errors.New("blocks: a dependency is missing")
 	}
 	r, err := published.New(published.Config{
 		Store: d.Store, IndexCache: int64(cfg.IndexCache), BlockCache: int64(cfg.BlockCache), Gap: int64(cfg.Gap),
@@ -87,7 +87,7 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{cfg: cfg, d: d, reader: r, started: d.Now(), turn: semaphore.NewWeighted(1), wanted: map[timegrid.Hour]struct{}{}, settled: make(chan struct{})}
+	k := &Keeper{cfg: cfg, d: d, reader: r, started: d.Now(), turn: semaphore.NewWeighted(1), wanted: map[timegrid.Hour]struct{}{}, firstPoll: make(chan struct{})}
 	k.m = newMetrics(d.Registry, k)
 	return k, nil
 }
@@ -98,9 +98,9 @@ func (k *Keeper) CacheBytes() (indexes, blocks int64) { return k.reader.CacheByt
 // SetTake sets Deps.Take. Before Run.
 func (k *Keeper) SetTake(fn func(ctx context.Context, key string) error) { k.d.Take = fn }
 
-// Settled is closed once it is known whether there are blocks, and those of
+// FirstPollDone is closed once it is known whether there are blocks, and those of
 // recent hours were read.
-func (k *Keeper) Settled() <-chan struct{} { return k.settled }
+func (k *Keeper) FirstPollDone() <-chan struct{} { return k.firstPoll }
 
 // Query begins the reading of one query; nil while there are no blocks. Open the
 // live snapshot first.
@@ -113,24 +113,24 @@ func (k *Keeper) Query(l published.Limits) *published.Query {
 	return k.reader.Query(k, s.shards, published.Span{Oldest: timegrid.HourOf(now.Add(-k.cfg.History).UnixMilli()), Newest: k.newest(now)}, l)
 }
 
-// Resolutions reports whether rolled sets may answer.
+// Resolutions reports whether rolled blocks may answer.
 func (k *Keeper) Resolutions() bool { return k.cfg.Resolutions }
 
 // Known reports that every batch that the intake held at the start was looked at; true
-// where there are no sets.
+// where there are no blocks.
 func (k *Keeper) Known() bool {
 	return k.state.Load() == nil || k.IntakeRead()
 }
 
 // IntakeRead reports that the intake was read to its end once, every segment of it: what
-// it held then that no set holds was given to Take before.
+// it held then that no block holds was given to Take before.
 func (k *Keeper) IntakeRead() bool { return k.known.Load() && !k.damaged.Load() }
 
 // unlisted is how much earlier than the window a batch may have been accepted that the
 // first audits still look at: clocks of collectors differ.
 const unlisted = 15 * time.Minute
 
-// MayLack reports that batches of an hour without a set may have been accepted before the
+// MayLack reports that batches of an hour without a block may have been accepted before the
 // authority had an intake: they are in none, and nobody rolls them up. Not where this node
 // knows of every batch that can have samples in the hour, since it ran already then or
 // looked that far back when it started.
@@ -225,7 +225,7 @@ func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 }
 
 // Held is a live.Cover but for its result: whether blocks hold the batch in all of
-// these hours; known is false when there are no sets at all. An hour that was not read yet
+// these hours; known is false when there are no blocks at all. An hour that was not read yet
 // is read with the next poll.
 func (k *Keeper) Held(id identity.Batch, hours []timegrid.Hour) (held, known bool) {
 	s := k.state.Load()
@@ -279,7 +279,7 @@ func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 }
 
 // authority reads who and how many shards the bucket has, and since when; false when it
-// has no sets.
+// has no blocks.
 func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, err error) {
 	s.shards, err = intake.ReadShards(ctx, k.d.Store)
 	if errors.Is(err, objstore.ErrNotFound) {

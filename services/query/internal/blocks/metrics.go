@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
 		samples:     counter("lightmetrics_query_published_samples_total", "Samples and rolled rows that were decoded."),
 		hits:        vec("lightmetrics_query_cache_hits_total", "Indexes and blocks that were in memory.", "cache"),
 		problems:    counter("lightmetrics_query_published_problems_total", "Objects of blocks that queries could not read."),
-		resolutions: vec("lightmetrics_query_resolution_selectors_total", "Selectors that were answered from rolled sets, by resolution.", "resolution"),
+		resolutions: vec("lightmetrics_query_resolution_selectors_total", "Selectors that were answered from rolled blocks, by resolution.", "resolution"),
 	}
 }
 

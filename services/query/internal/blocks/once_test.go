@@ -306,7 +306,7 @@ func TestEachRecordOnce(t *testing.T) {
 			}
 		}
 		if w.lost {
-			t.Fatalf("seed %d: a batch that no set holds was refused", seed)
+			t.Fatalf("seed %d: a batch that no block holds was refused", seed)
 		}
 	}
 }

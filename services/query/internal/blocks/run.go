@@ -23,7 +23,7 @@ import (
 // Run polls until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	g := run.NewGroup(ctx)
-	g.Go("sets", func(ctx context.Context) error { return k.every(ctx, k.cfg.Poll, k.Poll, "blocks") })
+	g.Go("blocks", func(ctx context.Context) error { return k.every(ctx, k.cfg.Poll, k.Poll, "blocks") })
 	g.Go("intake", func(ctx context.Context) error { return k.every(ctx, k.cfg.Intake, k.PollIntake, "intake") })
 	return g.Wait()
 }
@@ -52,7 +52,7 @@ func (k *Keeper) every(ctx context.Context, wait time.Duration, poll func(contex
 	}
 }
 
-// Poll reads the sets of recent hours, and those that late batches wait for. It reports
+// Poll reads the blocks of recent hours, and those that late batches wait for. It reports
 // that there is nothing more to do before the next time.
 func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 	if k.state.Load() == nil {
@@ -61,7 +61,7 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if !ok {
-			k.settling.Do(func() { close(k.settled) })
+			k.firstPollOnce.Do(func() { close(k.firstPoll) })
 			return true, nil
 		}
 		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id})
@@ -83,7 +83,7 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	k.forget(now)
-	k.settling.Do(func() { close(k.settled) })
+	k.firstPollOnce.Do(func() { close(k.firstPoll) })
 	return true, nil
 }
 
@@ -143,12 +143,12 @@ func (k *Keeper) forget(now time.Time) {
 }
 
 // PollIntake looks through new segments of the intake for batches before the window that
-// no set holds, and takes them. It reports that it saw all.
+// no block holds, and takes them. It reports that it saw all.
 func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
 	select {
-	case <-k.settled:
+	case <-k.firstPoll:
 	default:
-		return false, nil // the sets first
+		return false, nil // the blocks first
 	}
 	if k.state.Load() == nil {
 		return true, nil
@@ -197,7 +197,7 @@ func (k *Keeper) segment(ctx context.Context, key string) error {
 	return nil
 }
 
-// readHours reads the sets of an entry's hours when they were never read.
+// readHours reads the blocks of an entry's hours when they were never read.
 func (k *Keeper) readHours(ctx context.Context, e accepted.Batch) error {
 	first, last := e.Hours()
 	if last-first >= maxHours {

@@ -210,7 +210,7 @@ func (b *Builder) extend(ctx context.Context, p *hour.Plan, before *catalog.Bloc
 // rowsOf reads the raw series of a block that are in the part, in the order of rollup.Builder.
 // cost is taken already of Memory: *rollup.TooLargeError where it does not suffice.
 func (b *Builder) rowsOf(ctx context.Context, of *catalog.Block, part rollup.Part, cost int64) ([]chunk.Series, error) {
-	if of.Into != nil {
+	if of.Redirect != nil {
 		// Its rows were merged with those of other hours and shards.
 		out, err := compact.Series(ctx, b.cfg.Store, b.cfg.AuthorityID, of)
 		out = slices.DeleteFunc(out, func(one chunk.Series) bool { return !part.Holds(&one) })

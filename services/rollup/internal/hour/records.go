@@ -78,7 +78,7 @@ func (r Records) State(ctx context.Context, h timegrid.Hour, id shard.ID, passOv
 		}
 		res := of.Name.Resolution
 		s.Top[res] = st.Top
-		for _, g := range st.Doubt {
+		for _, g := range st.Unreadable {
 			key := g.Name.Key()
 			if !record.Unreadable(g.Err) || !slices.Contains(passOver, key) {
 				return nil, g.Err

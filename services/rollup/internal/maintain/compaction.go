@@ -171,7 +171,7 @@ func (c *Compaction) merge(ctx context.Context, res timegrid.Resolution, now tim
 	if seen.Skipped > 0 {
 		c.Log.Warn("hours are not merged: a record can't be read", "resolution", res, "hours", seen.Skipped)
 	}
-	if err := c.release(ctx, res, seen.Unneeded()); err != nil {
+	if err := c.release(ctx, res, seen.Orphaned()); err != nil {
 		return err
 	}
 	var failed []error
@@ -212,7 +212,7 @@ func (c *Compaction) mergeOne(ctx context.Context, candidate compact.Candidate, 
 	defer c.Slots.Release(1)
 	r, err := c.compactor.Compact(ctx, candidate, fence)
 	res := candidate.Name.Resolution.String()
-	c.Metrics.Compacted.WithLabelValues(res).Add(float64(r.Turned))
+	c.Metrics.Compacted.WithLabelValues(res).Add(float64(r.Redirected))
 	if r.Created {
 		c.Metrics.Compactions.WithLabelValues(res).Inc()
 		c.Metrics.CompactionBytes.WithLabelValues(res, "sources").Add(float64(candidate.Bytes))
@@ -221,7 +221,7 @@ func (c *Compaction) mergeOne(ctx context.Context, candidate compact.Candidate, 
 		}
 		c.Log.Info("merged", "compaction", r.Block.Name.Key(), "sources", len(r.Block.Sources), "objects", len(r.Block.Objects), "samples", r.Block.Counts.Samples)
 	}
-	if errors.Is(err, publish.ErrConflict) || errors.Is(err, publish.ErrAborted) || errors.Is(err, compact.ErrGivenUp) {
+	if errors.Is(err, publish.ErrConflict) || errors.Is(err, publish.ErrAborted) || errors.Is(err, compact.ErrAborted) {
 		c.Log.Info("a compaction is another's, or aborted; the next scan has what is left", "compaction", candidate.Name.SlotPrefix(), "error", err)
 		return nil
 	}

@@ -75,7 +75,7 @@ type RetentionDeps struct {
 type Retention struct {
 	RetentionDeps
 	cfg      RetentionConfig
-	retainer *compact.Retainer
+	retainer *compact.Expirer
 	of       map[timegrid.Resolution]retained
 }
 
@@ -88,7 +88,7 @@ type retained struct {
 
 // NewRetention makes one that has removed nothing yet.
 func NewRetention(c RetentionConfig, d RetentionDeps) (*Retention, error) {
-	r, err := compact.NewRetainer(compact.RetainConfig{Store: d.Store, Publisher: d.Publisher, AuthorityID: d.AuthorityID, WorkerID: d.WorkerID, Now: d.Now})
+	r, err := compact.NewExpirer(compact.ExpirerConfig{Store: d.Store, Publisher: d.Publisher, AuthorityID: d.AuthorityID, WorkerID: d.WorkerID, Now: d.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +127,10 @@ func (r *Retention) Retain(ctx context.Context) error {
 		if now.Sub(full) >= FullEvery {
 			from, full = hour.Earliest, now
 		}
-		rep, err := r.retainer.Retain(ctx, res, from, to)
-		r.Metrics.Expired.WithLabelValues(res.String()).Add(float64(rep.Sets))
-		if rep.Sets > 0 {
-			r.Log.Info("retention removed blocks", "resolution", res, "hours", rep.Hours, "blocks", rep.Sets, "samples", rep.Samples)
+		rep, err := r.retainer.Expire(ctx, res, from, to)
+		r.Metrics.Expired.WithLabelValues(res.String()).Add(float64(rep.Blocks))
+		if rep.Blocks > 0 {
+			r.Log.Info("retention removed blocks", "resolution", res, "hours", rep.Hours, "blocks", rep.Blocks, "samples", rep.Samples)
 		}
 		if err != nil {
 			failed = append(failed, err)

@@ -188,7 +188,7 @@ func (r *frameRemoval) removeHour(ctx context.Context, p *framePass, limit int) 
 		return fmt.Errorf("hour %s: %w", h, err)
 	}
 	if done {
-		if p.hour.Waits() && !slices.Contains(p.again, h) {
+		if p.hour.KeepsRemovable() && !slices.Contains(p.again, h) {
 			p.again = append(p.again, h)
 		}
 		p.report.Hours++

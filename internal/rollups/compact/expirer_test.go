@@ -17,15 +17,15 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-func (w *world) retainerOver(s publish.Store, r publish.Refs) *compact.Retainer {
-	x, err := compact.NewRetainer(compact.RetainConfig{Store: s, Publisher: w.publisherOver(s, r), AuthorityID: authority, WorkerID: "w", Now: w.clock.Now})
+func (w *world) retainerOver(s publish.Store, r publish.Refs) *compact.Expirer {
+	x, err := compact.NewExpirer(compact.ExpirerConfig{Store: s, Publisher: w.publisherOver(s, r), AuthorityID: authority, WorkerID: "w", Now: w.clock.Now})
 	w.must(err)
 	return x
 }
 
-func (w *world) retainer() *compact.Retainer { return w.retainerOver(w.store, w.refs) }
+func (w *world) retainer() *compact.Expirer { return w.retainerOver(w.store, w.refs) }
 
-// Raw sets go hour by hour, their compaction when its last hour has; other resolutions stay.
+// Raw blocks go hour by hour, their compaction when its last hour has; other resolutions stay.
 func TestRetention(t *testing.T) {
 	w := newWorld(t)
 	w.clock.now = hour0.Start().Add(8 * time.Hour)
@@ -37,15 +37,15 @@ func TestRetention(t *testing.T) {
 	minutes := w.answers(w.view(), timegrid.OneMinute)
 	compacted := w.keys(layout.RollupChunksHour(timegrid.Raw, hour0))
 
-	rep, err := w.retainer().Retain(t.Context(), timegrid.Raw, hour0-10, hour0+4)
-	if err != nil || rep.Hours != 5 || rep.Sets != 21 { // one twice, that was superseded: its record stays
+	rep, err := w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+4)
+	if err != nil || rep.Hours != 5 || rep.Blocks != 21 { // one twice, that was superseded: its record stays
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	w.collect()
 	v := w.view()
 	for h := hour0; h < hour0+7; h++ {
 		if n := len(v.Blocks(h, timegrid.Raw)); (n == 0) != (h <= hour0+4) {
-			t.Errorf("hour %d has %d raw sets", h-hour0, n)
+			t.Errorf("hour %d has %d raw blocks", h-hour0, n)
 		}
 	}
 	same(t, "1m", w.answers(v, timegrid.OneMinute), minutes)
@@ -55,10 +55,10 @@ func TestRetention(t *testing.T) {
 	if left := w.keys(layout.RollupChunksHour(timegrid.Raw, hour0)); len(left) != len(compacted) {
 		t.Errorf("%d chunks of the first hour, the compaction has %d", len(left), len(compacted))
 	}
-	if rep, err = w.retainer().Retain(t.Context(), timegrid.Raw, hour0-10, hour0+4); err != nil || rep.Hours != 0 {
+	if rep, err = w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+4); err != nil || rep.Hours != 0 {
 		t.Errorf("again: %+v, %v", rep, err)
 	}
-	if rep, err = w.retainer().Retain(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 2 {
+	if rep, err = w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 2 {
 		t.Errorf("the rest: %+v, %v", rep, err)
 	}
 	w.collect()
@@ -66,15 +66,15 @@ func TestRetention(t *testing.T) {
 		t.Errorf("%q is left", left)
 	}
 	same(t, "1m", w.answers(w.view(), timegrid.OneMinute), minutes)
-	// A late batch makes a set anew, which no reader takes for the hour, and which goes, too.
+	// A late batch makes a block anew, which no reader takes for the hour, and which goes, too.
 	w.roll(hour0, 0, timegrid.Raw, timegrid.OneMinute)
 	if n := len(w.view().Blocks(hour0, timegrid.Raw)); n != 0 {
-		t.Fatalf("%d sets of an hour that has expired", n)
+		t.Fatalf("%d blocks of an hour that has expired", n)
 	}
 	if len(w.keys(layout.RollupPrefix+"window=raw/")) == 0 {
 		t.Fatal("nothing was made of the late batch")
 	}
-	if rep, err = w.retainer().Retain(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 1 {
+	if rep, err = w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 1 {
 		t.Errorf("the late one: %+v, %v", rep, err)
 	}
 	logs := w.keys(layout.LogPrefix)
@@ -87,16 +87,16 @@ func TestRetention(t *testing.T) {
 		w.must(err)
 		var log struct {
 			Schema string
-			Sets   []struct{ Key string }
+			Blocks []struct{ Key string }
 		}
 		w.must(json.Unmarshal(b, &log))
 		if log.Schema != compact.RetentionKind.Schema || !strings.HasPrefix(k, layout.LogPrefix+"retention/date=") {
 			t.Errorf("log %s: %s", k, b)
 		}
-		named += len(log.Sets)
+		named += len(log.Blocks)
 	}
 	if named < 29 {
-		t.Errorf("%d sets are written down", named)
+		t.Errorf("%d blocks are written down", named)
 	}
 }
 
@@ -127,11 +127,11 @@ func TestRetentionCrashes(t *testing.T) {
 				}
 				return nil
 			}
-			_, err := w.retainerOver(p, tapRefs{p}).Retain(t.Context(), timegrid.Raw, hour0, hour0+1)
+			_, err := w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+1)
 			if dead && !errors.Is(err, errCrash) {
 				t.Fatalf("%s request %d: %v", mode, at, err)
 			}
-			w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0+1))
+			w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 			w.collect()
 			for h := hour0; h < hour0+2; h++ {
 				w.must1(w.collector().Sweep(t.Context(), h))
@@ -169,12 +169,12 @@ func TestLooker(t *testing.T) {
 		var want []string
 		for _, s := range setsOf(w.view(), timegrid.Raw) {
 			if mine(s.Name.Shard) {
-				want = append(want, fmt.Sprint(s.Name.Key(), s.Into != nil, len(s.Objects), s.Counts.Samples))
+				want = append(want, fmt.Sprint(s.Name.Key(), s.Redirect != nil, len(s.Objects), s.Counts.Samples))
 			}
 		}
 		var have []string
 		for _, s := range got {
-			have = append(have, fmt.Sprint(s.Name.Key(), s.Into != nil, len(s.Objects), s.Counts.Samples))
+			have = append(have, fmt.Sprint(s.Name.Key(), s.Redirect != nil, len(s.Objects), s.Counts.Samples))
 		}
 		if fmt.Sprint(have) != fmt.Sprint(want) || len(want) == 0 {
 			t.Fatalf("%v\nwant %v", have, want)
@@ -190,7 +190,7 @@ func TestLooker(t *testing.T) {
 	look()
 	w.roll(hour0+2, 3, timegrid.Raw)
 	look()
-	w.must1(w.retainer().Retain(t.Context(), timegrid.Raw, hour0, hour0+1))
+	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 	look()
 	w.collect()
 	look()
@@ -217,7 +217,7 @@ func TestUnneededCompaction(t *testing.T) {
 		seen, err := l.Scan(t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
 		w.must(err)
 		var out []string
-		for _, n := range seen.Unneeded() {
+		for _, n := range seen.Orphaned() {
 			out = append(out, n.Key())
 			w.must(w.publisher().Release(t.Context(), n))
 		}
@@ -269,7 +269,7 @@ func TestWhoNeedsACompaction(t *testing.T) {
 		}
 	}
 	committed("its sources may still point at it", true)
-	if r, err := w.compactor(st).Compact(t.Context(), cand, 7); err != nil || r.Created || r.Turned != 4 {
+	if r, err := w.compactor(st).Compact(t.Context(), cand, 7); err != nil || r.Created || r.Redirected != 4 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	committed("they do", true)

@@ -17,41 +17,40 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// RetentionKind is the kind of the records under layout.RetentionLog. They are for people.
+// RetentionKind is the kind of the records under layout.RetentionLog, which are for operators.
 var RetentionKind = record.Kind{Schema: "lightmetrics.retention_log.v1", Title: "log of retention", MaxBytes: 64 << 20}
 
-// RetainConfig of a Retainer. All are required.
-type RetainConfig struct {
-	Store       RetainStore
+// ExpirerConfig of a Retainer. All are required.
+type ExpirerConfig struct {
+	Store       ExpirerStore
 	Publisher   *publish.Publisher
 	AuthorityID string
 	WorkerID    string
-	// Now stamps the decision and the log; nothing is decided by it.
+	// Now stamps the decision and the log; no decision depends on it.
 	Now func() time.Time
 }
 
-// RetainStore is what retention needs of an object store.
-type RetainStore interface {
+// ExpirerStore is what retention needs of an object store.
+type ExpirerStore interface {
 	Store
 	objstore.Replacer
 }
 
-// Retainer removes blocks whose time is over. It has no state; two that do the
-// same at once are harmless.
-type Retainer struct{ cfg RetainConfig }
+// Expirer removes blocks that have expired. It has no state; two that do the same work at once are harmless.
+type Expirer struct{ cfg ExpirerConfig }
 
-// NewRetainer checks the settings; it makes no request.
-func NewRetainer(c RetainConfig) (*Retainer, error) {
+// NewExpirer checks the settings; it makes no request.
+func NewExpirer(c ExpirerConfig) (*Expirer, error) {
 	if c.Store == nil || c.Publisher == nil || c.AuthorityID == "" || c.WorkerID == "" || c.Now == nil {
 		return nil, errors.New("compact: store, publisher, authority, worker and clock are needed")
 	}
-	return &Retainer{c}, nil
+	return &Expirer{c}, nil
 }
 
-// RetainReport counts what a call did.
-type RetainReport struct {
-	Hours, Sets int
-	Samples     uint64
+// ExpireReport counts what a call did.
+type ExpireReport struct {
+	Hours, Blocks int
+	Samples       uint64
 }
 
 type retentionJSON struct {
@@ -60,10 +59,10 @@ type retentionJSON struct {
 	Hour        string         `json:"hour"`
 	RemovedAt   int64          `json:"removed_at_unix_ns"`
 	WorkerID    string         `json:"worker_id"`
-	Sets        []removedBlock `json:"sets"`
+	Blocks      []removedBlock `json:"blocks"`
 }
 
-// removedSet is a line of the log. Bytes are of the set's own objects.
+// removedBlock is a line of the log. Bytes are of the block's own objects.
 type removedBlock struct {
 	Key     string `json:"key"`
 	Samples uint64 `json:"samples"`
@@ -72,23 +71,23 @@ type removedBlock struct {
 	Into    string `json:"into,omitempty"`
 }
 
-// Retain decides that the resolution's rows of all hours through to are over, then removes
-// every set of the hours from to to, both included, and writes down what it removed. Hours
-// whose sets are written down already cost a request. From when it is decided no reader
-// takes a row of these hours, whichever sets are left and for how long.
-func (r *Retainer) Retain(ctx context.Context, res timegrid.Resolution, from, to timegrid.Hour) (RetainReport, error) {
-	var rep RetainReport
+// Expire decides that the resolution's rows of all hours through to have expired, then removes every block of the
+// hours from..to, both included, and logs what it removed. An hour that is logged already costs one request. Once
+// it is decided no reader uses a row of these hours, whichever blocks are left and for how long.
+func (r *Expirer) Expire(ctx context.Context, res timegrid.Resolution, from, to timegrid.Hour) (ExpireReport, error) {
+	var rep ExpireReport
 	if err := r.decide(ctx, res, to, r.cfg.Now()); err != nil {
 		return rep, err
 	}
 	var names []catalog.Name
+	// The listing yields slots; an hour is removed when the listing has moved past it.
 	flush := func() error {
 		if len(names) == 0 {
 			return nil
 		}
 		of := names
 		names = nil
-		if err := r.hour(ctx, res, of, &rep); err != nil {
+		if err := r.removeHour(ctx, res, of, &rep); err != nil {
 			return fmt.Errorf("retention of %s, %s: %w", res, of[0].Hour, err)
 		}
 		return nil
@@ -113,8 +112,10 @@ func (r *Retainer) Retain(ctx context.Context, res timegrid.Resolution, from, to
 	return rep, flush()
 }
 
-// hour removes the sets of an hour. Its log is written when that is done.
-func (r *Retainer) hour(ctx context.Context, res timegrid.Resolution, names []catalog.Name, rep *RetainReport) error {
+// removeHour removes the blocks of an hour, and writes its log when that is done.
+func (r *Expirer) removeHour(ctx context.Context, res timegrid.Resolution, names []catalog.Name, rep *ExpireReport) error {
+	// The log's key has the hash of the names, so that blocks that late batches add afterwards get a log of their
+	// own.
 	var all strings.Builder
 	for _, n := range names {
 		all.WriteString(n.Key() + "\n")
@@ -125,16 +126,16 @@ func (r *Retainer) hour(ctx context.Context, res timegrid.Resolution, names []ca
 	}
 	log := retentionJSON{
 		AuthorityID: r.cfg.AuthorityID, Resolution: res.String(), Hour: names[0].Hour.String(),
-		RemovedAt: max(r.cfg.Now().UnixNano(), 0), WorkerID: r.cfg.WorkerID, Sets: []removedBlock{},
+		RemovedAt: max(r.cfg.Now().UnixNano(), 0), WorkerID: r.cfg.WorkerID, Blocks: []removedBlock{},
 	}
 	for _, n := range names {
-		line, err := r.block(ctx, n)
+		line, err := r.removeBlock(ctx, n)
 		if err != nil {
 			return err
 		}
 		if line != nil {
-			log.Sets = append(log.Sets, *line)
-			rep.Sets++
+			log.Blocks = append(log.Blocks, *line)
+			rep.Blocks++
 			rep.Samples += line.Samples
 		}
 	}
@@ -142,9 +143,9 @@ func (r *Retainer) hour(ctx context.Context, res timegrid.Resolution, names []ca
 	return create(ctx, r.cfg.Store, key, RetentionKind.Marshal(log))
 }
 
-// set removes one set; nil when it was none. What an earlier call removed before it could
-// write it down has a line without figures.
-func (r *Retainer) block(ctx context.Context, n catalog.Name) (*removedBlock, error) {
+// removeBlock removes one block; it returns nil when the generation is no block. A block that an earlier call removed
+// without logging it gets a line without figures.
+func (r *Expirer) removeBlock(ctx context.Context, n catalog.Name) (*removedBlock, error) {
 	rec, _, err := catalog.Read(ctx, r.cfg.Store, r.cfg.AuthorityID, n.Key())
 	switch {
 	case err != nil:
@@ -158,14 +159,15 @@ func (r *Retainer) block(ctx context.Context, n catalog.Name) (*removedBlock, er
 	for _, o := range rec.Block.Objects {
 		line.Bytes += o.ChunkBytes + o.IndexBytes
 	}
-	if rec.Block.Into != nil {
-		line.Into = rec.Block.Into.Name.Key()
+	if rec.Block.Redirect != nil {
+		line.Into = rec.Block.Redirect.Name.Key()
 	}
 	_, err = r.cfg.Publisher.Expire(ctx, n)
 	return line, err
 }
 
-func (r *Retainer) exists(ctx context.Context, key string) (bool, error) {
+// exists reports whether the store has the key.
+func (r *Expirer) exists(ctx context.Context, key string) (bool, error) {
 	_, err := r.cfg.Store.Head(ctx, key)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return false, nil
@@ -173,7 +175,7 @@ func (r *Retainer) exists(ctx context.Context, key string) (bool, error) {
 	return err == nil, err
 }
 
-// create writes an object that may be there already, with the same or an equal meaning.
+// create writes an object that may exist already with the same meaning.
 func create(ctx context.Context, s Store, key string, body []byte) error {
 	_, err := s.Create(ctx, key, body, objstore.PutOptions{ContentType: "application/json"})
 	if err == nil || errors.Is(err, objstore.ErrExists) {
