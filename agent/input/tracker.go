@@ -63,6 +63,13 @@ func (t *Tracker) AppendAllStale(dst []Sample, at int64) []Sample {
 	return dst
 }
 
+// EndSeries appends a stale marker for every series that was sent, those of the last scrape
+// too, because the source is gone for good.
+func (t *Tracker) EndSeries(dst []Sample, at int64) []Sample {
+	t.Begin() // otherwise what is new in the last scrape counts as that of a failed one
+	return t.AppendAllStale(dst, at)
+}
+
 // AppendStale ends a scrape: series that it did not have are forgotten, and get a stale
 // marker at the scrape's time.
 func (t *Tracker) AppendStale(dst []Sample, at int64) []Sample {

@@ -113,7 +113,7 @@ func (h *Host) Run(ctx context.Context, sink input.Sink) error {
 		case <-tick.C:
 		case <-ctx.Done():
 			if input.Removed(ctx) {
-				sink.Offer(input.Batch{Source: h.cfg.Job, Samples: h.tracker.AppendAllStale(nil, h.now().Truncate(time.Millisecond).UnixNano())})
+				sink.Offer(input.Batch{Source: h.cfg.Job, Samples: h.tracker.EndSeries(nil, h.now().Truncate(time.Millisecond).UnixNano())})
 			}
 			return nil
 		}

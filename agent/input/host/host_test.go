@@ -1,7 +1,9 @@
 package host
 
 import (
+	"context"
 	"log/slog"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -117,5 +119,33 @@ func TestExclusions(t *testing.T) {
 	}
 	if len(all["node_network_receive_bytes_total"]) <= len(got["node_network_receive_bytes_total"]) {
 		t.Error("lo was not there to be left out")
+	}
+}
+
+// TestRemovedHostEndsItsSeries: where the host input leaves the settings, every series that
+// it sent gets a stale marker, also after a single read.
+func TestRemovedHostEndsItsSeries(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Interval = time.Hour
+	h, err := New(cfg, input.Env{Hostname: "box", Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancelCause(t.Context())
+	var offered []input.Batch
+	if err := h.Run(ctx, inputtest.Sink(func(b input.Batch) bool {
+		offered = append(offered, b)
+		end(input.ErrRemoved)
+		return true
+	})); err != nil {
+		t.Fatal(err)
+	}
+	if len(offered) != 2 || len(offered[0].Samples) == 0 || len(offered[1].Samples) != len(offered[0].Samples) {
+		t.Fatalf("%d batches, want one that was read and one of as many stale markers", len(offered))
+	}
+	for _, s := range offered[1].Samples {
+		if math.Float64bits(s.Value) != math.Float64bits(input.StaleNaN) {
+			t.Fatalf("%v ends with %v, want a stale marker", s.Series.Labels, s.Value)
+		}
 	}
 }

@@ -127,8 +127,7 @@ func (s *Scraper) Scrape(ctx context.Context, sink input.Sink) {
 // endSeries offers stale markers for every series of a target that is scraped no more.
 func (s *Scraper) endSeries(sink input.Sink) {
 	at := s.now().Truncate(time.Millisecond).UnixNano()
-	s.parser.tracker.Begin()
-	samples := s.parser.tracker.AppendAllStale(nil, at)
+	samples := s.parser.tracker.EndSeries(nil, at)
 	for _, name := range []string{"up", "scrape_duration_seconds", "scrape_samples_scraped"} {
 		if _, seen := s.reports[name]; seen {
 			samples = append(samples, s.report(name, "", at, input.StaleNaN))

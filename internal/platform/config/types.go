@@ -2,6 +2,14 @@
 // with the tags koanf (name) and help; a field's path is its name everywhere:
 // ingest.http.listen in a file, LIGHTMETRICS_INGEST_HTTP_LISTEN in the
 // environment, --ingest.http.listen as a flag. Unknown keys are errors.
+//
+// Further tags of a field:
+//   - check:"listen", "address", "file" or "dir": the form of a text (textChecks), and that
+//     the file can be read.
+//   - needs:"enabled": the setting of that name in the same struct, without which this one
+//     has no effect and is refused (parseNeed has the other forms).
+//   - reload:"yes": a reload takes it over, everything below it included; other changes
+//     wait for a restart (Reload).
 package config
 
 import (
