@@ -47,8 +47,8 @@ type Agent struct {
 	started  time.Time
 }
 
-// New opens the queue (and holds its lock) and the HTTP listener; nothing runs before Run. A
-// queue of another process gives vfs.ErrLocked.
+// New opens the queue, whose lock it holds from then on, and the HTTP listener. Nothing runs
+// before Run. When another process has the queue open, the error is vfs.ErrLocked.
 func New(cfg Config, d Deps) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -110,7 +110,8 @@ func (a *Agent) build() error {
 	return nil
 }
 
-// sink is an input.Sink: what is offered goes through the batcher, what is appended does not.
+// sink is the input.Sink of the agent. Offered samples go through the buffer to the batcher;
+// appended ones go to the committer, which queues them at once.
 type sink struct {
 	*input.Buffer
 	*batch.Committer
@@ -153,7 +154,7 @@ func (a *Agent) HTTPAddr() string {
 	return a.listener.Addr().String()
 }
 
-// errOtherStage ends the inputs; the stage's own error is the one that is reported.
+// errOtherStage ends the inputs when a later stage failed; the report has that stage's own error.
 var errOtherStage = errors.New("another stage failed")
 
 // httpDrain bounds how long a stop waits for requests.
@@ -166,6 +167,7 @@ const maxConnections = 256
 // sender has DrainTimeout for what is pending; the rest stays on disk.
 func (a *Agent) Run(ctx context.Context) error {
 	a.started = a.now()
+	// The stages after the inputs outlive ctx: they must queue and send what the inputs have read.
 	outer := run.NewGroup(context.WithoutCancel(ctx))
 	// Each stage ends after the one before it: inputs with ctx, then batcher, sender, HTTP.
 	batcherCtx, stopBatcher := context.WithCancel(outer.Context())
@@ -177,7 +179,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.sources.start(inputs)
 	outer.Go("inputs", func(outerCtx context.Context) error {
 		defer stopBatcher()
-		inputs.Go("end", func(ictx context.Context) error { // also when another stage failed
+		// Inputs end with ctx. They must also end when a later stage failed, or Run would wait for
+		// them although nothing takes their samples.
+		inputs.Go("end", func(ictx context.Context) error {
 			select {
 			case <-ictx.Done():
 				return nil

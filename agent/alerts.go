@@ -8,7 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/send"
 )
 
-// Alert is something that only a person can mend.
+// Alert is a condition that only a person can correct.
 type Alert struct {
 	// ID is stable: rules and scripts branch on it.
 	ID string `json:"id"`
@@ -19,7 +19,7 @@ type Alert struct {
 
 func (a Alert) String() string { return a.ID + ": " + a.Message + ". " + a.Action }
 
-// Alerts beside the sender's faults, whose ids are send.Faults.
+// Ids of the alerts that are not faults of the sender; those have the ids of send.Faults.
 const (
 	alertNoCollector = "NO_COLLECTOR"
 	alertClock       = "CLOCK_OFFSET"
@@ -31,19 +31,21 @@ const (
 	alertStale       = "OLDEST_PENDING"
 )
 
-// What is an alert.
+// Thresholds of the alerts.
 const (
-	// unreachableAfter is how long no collector could be reached.
+	// unreachableAfter is how long no collector was reachable.
 	unreachableAfter = time.Minute
-	// staleAfter is the age of a pending batch.
+	// staleAfter is the age of the oldest pending batch.
 	staleAfter = 10 * time.Minute
-	// clockTolerance is the offset of clocks: samples are this far from where others see them.
+	// clockTolerance is the difference between this clock and the collector's. Samples carry this
+	// clock's time, so they appear at a time that is wrong by as much.
 	clockTolerance = 10 * time.Second
 	// certificateNotice is how long before its end a client certificate is an alert.
 	certificateNotice = 7 * 24 * time.Hour
 )
 
-// alertIDs are all that there can be.
+// alertIDs lists the ids of all possible alerts, so that each has a metric even while it is not
+// raised.
 func alertIDs() []string {
 	ids := []string{alertNoCollector, alertClock, alertCertificate, alertParked, alertDead, alertNearlyFull, alertRefusing, alertStale}
 	for _, f := range send.Faults() {
@@ -52,7 +54,7 @@ func alertIDs() []string {
 	return ids
 }
 
-// faultAlerts say what a fault of a collector is, and what to do.
+// faultAlerts has the message and the action for each fault of a collector.
 var faultAlerts = map[send.Fault][2]string{
 	send.FaultUnauthenticated: {"does not know this agent's credentials",
 		"Set send.client.token (or the client certificate) to one that the collector's principals have."},
@@ -74,7 +76,7 @@ var faultAlerts = map[send.Fault][2]string{
 		"Set send.client.tls.enabled to true, and ca_file where the certificate needs it."},
 }
 
-// alerts judges a status.
+// alerts gives the alerts that follow from a status.
 func (a *Agent) alerts(s Status, now time.Time) []Alert {
 	out := senderAlerts(s.Sender, now)
 	add := func(when bool, id, message, action string) {
@@ -101,8 +103,8 @@ func (a *Agent) alerts(s Status, now time.Time) []Alert {
 	return out
 }
 
-// senderAlerts has one alert for each fault while no collector takes batches. What
-// another collector than the one in use said long ago is no alert: nobody has asked it since.
+// senderAlerts gives one alert for each fault while no collector takes batches. While one does,
+// the old fault of another collector is no alert: nobody has tried that one since.
 func senderAlerts(s send.Status, now time.Time) []Alert {
 	var out []Alert
 	if d := s.DisconnectedSince; d != nil {

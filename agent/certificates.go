@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// certificate is one that this agent shows to others.
+// certificate is a client certificate that this agent presents.
 type certificate struct {
 	file     string
 	notAfter time.Time
 }
 
-// certificates reads when the client certificates of the collectors and inputs end. The
-// files change under a running agent, so they are read each time; one that can't be read is left out.
+// certificates reads when the client certificates of the sender and the inputs expire. They may be
+// renewed while the agent runs, so the files are read each time; an unreadable one is left out.
 func (a *Agent) certificates() []certificate {
 	files := append(a.sources.certFiles(), a.cfg.Send.Client.TLS.CertFile)
 	slices.Sort(files)
@@ -32,7 +32,7 @@ func (a *Agent) certificates() []certificate {
 	return out
 }
 
-// notAfter is the end of the first certificate of a PEM file, which is the one that is shown.
+// notAfter reads when the first certificate of a PEM file expires: the one that is presented.
 func notAfter(file string) (time.Time, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

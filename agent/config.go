@@ -18,12 +18,12 @@ import (
 // Config of an agent. docs/guide/agent.md has the table.
 type Config struct {
 	AgentID string `koanf:"agent_id" help:"name of this agent, unique in the deployment; the host name when empty"`
-	// DataDir has the queue and is this agent's alone.
+	// DataDir holds the queue. No two agents may share it.
 	DataDir  string        `koanf:"data_dir" help:"directory of the queue" check:"dir"`
 	Interval time.Duration `koanf:"interval" help:"time between reads of every input that has no interval of its own"`
 	// Labels of every series, beside host.
 	Labels map[string]string `koanf:"labels" help:"labels of every series"`
-	// InputBuffer is between the inputs and the batcher.
+	// InputBuffer is the number of reads that may wait between the inputs and the batcher.
 	InputBuffer int `koanf:"input_buffer" help:"reads of inputs that may wait for the batcher; the next ones are dropped, counted and leave a gap"`
 
 	Inputs `koanf:",squash"`
@@ -41,7 +41,7 @@ type QueueConfig struct {
 	MaxBytes        config.Bytes `koanf:"max_bytes" help:"disk that the queue may use, parked and dead batches included"`
 	SegmentBytes    config.Bytes `koanf:"segment_bytes" help:"size at which a file of the log is closed; max_bytes must hold four"`
 	DeadLetterBytes config.Bytes `koanf:"dead_letter_bytes" help:"disk for rejected batches; the oldest are removed beyond it"`
-	Policy          string       `koanf:"policy" help:"when the disk is full: refuse_new drops new samples, drop_oldest gives up the oldest queued batches"`
+	Policy          string       `koanf:"policy" help:"when the disk is full: refuse_new drops new samples, drop_oldest drops the oldest queued batches"`
 }
 
 // HTTPConfig is the agent's own server.

@@ -71,8 +71,8 @@ func (a *Agent) page(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// change guards a request that changes something: it must come from this machine, not from
-// a web page that a browser shows there, and have the token where one is set.
+// change guards a request that changes something. It must come from this machine, must not come
+// from a web page that a browser here shows, and must carry the token if one is configured.
 func (a *Agent) change(fn func(id string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := allowed(r, a.cfg.HTTP.Token); err != nil {
@@ -99,10 +99,11 @@ func allowed(r *http.Request, token config.Secret) error {
 	if err != nil || !peer.Addr().Unmap().IsLoopback() {
 		return errors.New("only from this machine")
 	}
+	// Browsers set these on requests that a page makes, and a page cannot remove them.
 	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
 		return errors.New("not from a browser")
 	}
-	// A name that an attacker's DNS points at loopback is not this machine's.
+	// DNS rebinding: an attacker's name may resolve to loopback, so the name itself must be local.
 	name := r.Host
 	if h, _, err := net.SplitHostPort(r.Host); err == nil {
 		name = h

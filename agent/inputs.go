@@ -8,9 +8,9 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
 )
 
-// Inputs is the registry: the settings of every kind of input, each an input.Settings. One
-// line here makes the agent load, validate, reload, run and show a kind; nothing else
-// in this package names one. docs/contributing.md has the steps.
+// Inputs is the registry of inputs: the settings of each kind, each an input.Settings. One line
+// here is enough for the agent to load, validate, reload, run and report a kind; nothing else in
+// this package names one. docs/contributing.md has the steps.
 type Inputs struct {
 	Host   host.Config   `koanf:"host" reload:"yes"`
 	Scrape scrape.Config `koanf:"scrape" help:"Prometheus endpoints" reload:"yes"`

@@ -16,7 +16,7 @@ type metrics struct {
 	bytes          prometheus.Counter
 }
 
-// Reason of samples that drop_oldest gives up.
+// dropOldest is the reason of samples that the policy drop_oldest drops.
 const dropOldest = "queue_dropped_oldest"
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -26,7 +26,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lightmetrics_agent_dropped_samples_total", Help: "Samples that will never be sent, by reason."}, []string{"reason"}),
-		droppedBatches: counter("lightmetrics_agent_dropped_batches_total", "Queued batches that the policy drop_oldest gave up; each may have been accepted before."),
+		droppedBatches: counter("lightmetrics_agent_dropped_batches_total", "Queued batches that the policy drop_oldest dropped; each may have been accepted before."),
 		queued:         counter("lightmetrics_agent_queued_batches_total", "Batches that got an identity."),
 		records:        counter("lightmetrics_agent_queued_records_total", "Records that got a sequence number."),
 		bytes:          counter("lightmetrics_agent_queued_bytes_total", "Frame bytes that were queued."),
@@ -53,7 +53,7 @@ func (m *metrics) batch(e queue.Entry) {
 	m.bytes.Add(float64(e.Bytes))
 }
 
-// stateCollector shows the agent as it is when it is asked.
+// stateCollector gives the agent's state at the time of the scrape.
 type stateCollector struct{ agent *Agent }
 
 var (

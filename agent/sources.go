@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
 
-// sources are the running inputs, which a reload exchanges while the agent runs.
+// sources are the running inputs. A reload replaces them while the agent runs.
 type sources struct {
 	env  input.Env
 	sink input.Sink
@@ -46,7 +46,7 @@ func (s *sources) status() []InputStatus {
 	return out
 }
 
-// certFiles are the client certificates that they show.
+// certFiles lists the files of the client certificates that the sources present.
 func (s *sources) certFiles() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,8 +77,8 @@ func (s *sources) run(a *activeSource) {
 	})
 }
 
-// replace goes over to other specs: a source whose settings are as before goes on
-// without a gap, the series of those that are gone end. An error changes nothing.
+// replace changes to other specs. A source with equal settings continues without a gap; one that
+// is gone stops and marks its series as stale. On an error nothing changes.
 func (s *sources) replace(specs []input.Spec) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,6 +91,8 @@ func (s *sources) replace(specs []input.Spec) error {
 		}
 		next = append(next, a)
 	}
+	// Every new source could be made, so from here on nothing fails. A source is stopped
+	// before its replacement starts, or both would send samples of the same series.
 	for _, gone := range old {
 		if gone.stop != nil {
 			gone.stop(input.ErrRemoved)
@@ -106,7 +108,8 @@ func (s *sources) replace(specs []input.Spec) error {
 	return nil
 }
 
-// keepOrMake takes the spec's source out of those that are there, or makes one.
+// keepOrMake removes the source with the spec's settings from old and returns it, or makes a new
+// one.
 func (s *sources) keepOrMake(spec input.Spec, old *[]*activeSource) (*activeSource, error) {
 	for i, a := range *old {
 		if a.spec.Kind == spec.Kind && reflect.DeepEqual(a.spec.Settings, spec.Settings) {

@@ -14,7 +14,7 @@ type Status struct {
 	Queue   QueueStatus   `json:"queue"`
 	Sender  send.Status   `json:"sender"`
 	Inputs  []InputStatus `json:"inputs"`
-	// Parked batches wait for an operator; at most maxListed, oldest first.
+	// Parked batches wait for an operator. Both lists have at most maxListed entries, oldest first.
 	Parked      []queue.HeldBatch `json:"parked"`
 	DeadLetters []queue.HeldBatch `json:"dead_letters"`
 	// Alerts are for people, and for the exit status of "lmctl agent status".
@@ -83,7 +83,7 @@ func listed(list []queue.HeldBatch) []queue.HeldBatch {
 // Conflicts lists the parked batches.
 func (a *Agent) Conflicts() []queue.HeldBatch { return listed(a.queue.HeldBatches(queue.Parked)) }
 
-// ResolveAcceptExisting drops a parked batch: what is accepted already stays the truth.
+// ResolveAcceptExisting drops a parked batch, so that only the batch that was accepted remains.
 func (a *Agent) ResolveAcceptExisting(id string) error { return a.queue.RemoveHeld(queue.Parked, id) }
 
 // DeadLetters lists the rejected batches.

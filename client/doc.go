@@ -1,8 +1,9 @@
 // Package client sends metrics of your own program to Lightmetrics, and asks for them again.
 //
-// A Writer keeps samples on disk until a collector has them for good, and sends each batch,
-// with the same bytes, until it is accepted exactly once: the queue and the sender of the
-// agent, as a library. A Querier evaluates PromQL; each answer says how complete it is.
+// A Writer keeps samples on disk until a collector has accepted them. It sends each batch, with
+// the same bytes, until it has a final answer, and each batch is accepted exactly once: it is the
+// queue and the sender of the agent as a library. A Querier evaluates PromQL; each answer says how
+// complete it is.
 //
 // Beside this package, pkg/frame (the bytes of a batch), pkg/series (labels, types and
 // histograms), pkg/identity (names of batches) and the generated protobuf packages are public.

@@ -18,8 +18,8 @@ import (
 
 // Errors of a Writer that callers branch on with errors.Is.
 var (
-	// ErrFull: the queue has Options.MaxBytes, or the disk is full. Nothing was queued; the
-	// same call may succeed once collectors have taken something.
+	// ErrFull: the queue has reached Options.MaxBytes, or the disk is full. Nothing was queued; the
+	// same call may succeed once collectors have accepted batches.
 	ErrFull = queue.ErrFull
 	// ErrInUse: another Writer, perhaps of another process, has the directory open.
 	ErrInUse = vfs.ErrLocked
@@ -30,7 +30,7 @@ var (
 	ErrTooLarge = input.ErrTooLarge
 )
 
-// Invalid is why one sample can't be queued.
+// Invalid is the reason why one sample cannot be queued.
 type Invalid struct {
 	// Index of the sample in the arguments of Append.
 	Index int
@@ -77,8 +77,8 @@ func invalidOf(index int, err error) Invalid {
 
 // Refusal is a batch that collectors will not accept as it is.
 type Refusal struct {
-	// ID names the exact bytes in the Writer's directory, for Requeue and Discard; empty
-	// where nothing is kept.
+	// ID names the stored bytes in the Writer's directory, for Requeue and Discard; empty when
+	// nothing is stored.
 	ID string
 	// Batch is its identity: agent, boot and sequence numbers.
 	Batch identity.Batch
@@ -88,7 +88,7 @@ type Refusal struct {
 	// Reason is stable: IDENTITY_CONFLICT, BOOT_ID_CLASH, a reject's reason of
 	// docs/protocol/stream.md, or DAMAGED_ON_DISK. Detail is for people.
 	Reason, Detail string
-	// Collector that said so.
+	// Collector that refused it.
 	Collector string
 }
 
@@ -108,7 +108,7 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%d batches were refused, the first, %s, for %s %s", e.Batches, first.Batch, first.Reason, first.Detail)
 }
 
-// Error is a refusal or failure of a service.
+// Error is an error answer of a service, or the failure to reach it.
 type Error struct {
 	// Reason is stable, such as BAD_QUERY, LIMIT_EXCEEDED or UNAUTHENTICATED; empty where no
 	// service answered.

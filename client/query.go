@@ -16,15 +16,15 @@ import (
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 )
 
-// Querier asks a query service. Its methods may be called concurrently; errors of the
+// Querier sends queries to a query service. Its methods may be called concurrently. Errors of the
 // service are *Error.
 type Querier struct {
 	conn   io.Closer
 	client queryv1.QueryServiceClient
 }
 
-// DialQuery prepares a connection to the gRPC of a query service, such as "127.0.0.1:4761".
-// It connects with the first question.
+// DialQuery prepares a connection to the gRPC address of a query service, such as
+// "127.0.0.1:4761". It connects with the first query.
 func DialQuery(address string, c Credentials) (*Querier, error) {
 	cfg, err := c.config()
 	if err == nil {
@@ -40,7 +40,7 @@ func DialQuery(address string, c Credentials) (*Querier, error) {
 	return &Querier{conn, queryv1.NewQueryServiceClient(conn)}, nil
 }
 
-// NewQuerier asks over a connection that is there, and leaves closing it to its owner.
+// NewQuerier makes a Querier that uses conn. Close leaves conn open.
 func NewQuerier(conn grpc.ClientConnInterface) *Querier {
 	return &Querier{io.NopCloser(nil), queryv1.NewQueryServiceClient(conn)}
 }
@@ -48,7 +48,7 @@ func NewQuerier(conn grpc.ClientConnInterface) *Querier {
 // Close ends the connection that DialQuery made.
 func (q *Querier) Close() error { return q.conn.Close() }
 
-// Answer to a query. Look at Completeness before you rely on it.
+// Answer is the answer to a query. Check Completeness before you rely on it.
 type Answer struct {
 	// Type is "vector", "matrix", "scalar" or "string", as in PromQL.
 	Type string
@@ -56,7 +56,7 @@ type Answer struct {
 	Series []AnswerSeries
 	// Text of a string.
 	Text string
-	// Completeness says what the answer could see.
+	// Completeness says whether anything is missing from the answer.
 	Completeness Completeness
 }
 
@@ -89,17 +89,18 @@ type Bucket struct {
 	Count                          float64
 }
 
-// Completeness says what an answer could see.
+// Completeness says whether anything is missing from an answer, and what.
 type Completeness struct {
 	// Partial: something is known to be missing, or it is not known whether something is.
 	// Reasons say what.
 	Partial bool
 	Reasons []Note
-	// CompleteThrough: every batch that was accepted before it was looked at; zero when unknown.
+	// CompleteThrough: every batch that was accepted before this time is in the answer or named in
+	// Reasons; zero when unknown.
 	CompleteThrough time.Time
-	// Notes are worth knowing although nothing is missing, such as DOWNSAMPLED ranges.
+	// Notes are remarks on a complete answer, such as DOWNSAMPLED ranges.
 	Notes []Note
-	// Agents that have gaps or overlaps: their loss is upstream of the answer.
+	// Agents with gaps or overlaps. Their samples were lost, or sent twice, before the answer.
 	Agents []AgentState
 }
 
@@ -134,10 +135,10 @@ type Range struct{ First, Last uint64 }
 
 func (r Range) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
-// AgentState is what is known of one boot of an agent.
+// AgentState is the ledger of one boot of an agent.
 type AgentState struct {
 	Boot identity.Boot
-	// FirstSeq to AcceptedThrough are accepted without a gap; LastSeq is the greatest that is.
+	// FirstSeq to AcceptedThrough are accepted without a gap; LastSeq is the highest accepted number.
 	FirstSeq, AcceptedThrough, LastSeq uint64
 	// Records and Batches that are accepted.
 	Records, Batches uint64
@@ -148,7 +149,7 @@ type AgentState struct {
 	Concurrent []string
 }
 
-// Conflict is a frame that lost its identity to another one and is kept in quarantine.
+// Conflict is a frame whose identity was accepted with other bytes. It is kept in quarantine.
 type Conflict struct {
 	Batch identity.Batch
 	// AcceptedSHA256 and SubmittedSHA256 are of the frame that holds the identity and of the
@@ -191,7 +192,8 @@ func (q *Querier) Range(ctx context.Context, expression string, start, end time.
 		switch {
 		case errors.Is(err, io.EOF) && whole:
 			return a, nil
-		case errors.Is(err, io.EOF): // without its completeness nothing is known of it
+		case errors.Is(err, io.EOF):
+			// The completeness is the last message: without it the answer may lack series.
 			return nil, &Error{Message: "the answer ended early", Temporary: true, err: io.ErrUnexpectedEOF}
 		case err != nil:
 			return nil, errorOf(err)

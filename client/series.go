@@ -34,9 +34,9 @@ const (
 // Histogram is one value of a native histogram.
 type Histogram = series.Histogram
 
-// Series is a metric with its labels. Make one for each, keep it, and use it for all its
-// samples: a series that is known costs nothing to send again. Its fields must not change
-// once a sample of it was made. Two with equal fields are one series.
+// Series is a metric with its labels. Make each series once and use it for all of its samples: a
+// known series costs nothing to send again. Its fields must not change after its first sample.
+// Two Series with equal fields are one series.
 type Series struct {
 	// Name of the metric, such as "http_requests_total". Required.
 	Name   string
@@ -60,7 +60,7 @@ type Sample struct {
 	// Time of the sample; zero is the time of Append.
 	Time  time.Time
 	Value float64
-	// Histogram is the value in place of Value where it is not nil. It must not change any more.
+	// Histogram is the value instead of Value where it is not nil. It must not change after Append.
 	Histogram *Histogram
 }
 

@@ -27,14 +27,14 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Memory, in place of a directory, keeps the queue in memory: for tests. What is not sent
-// when the Writer is closed is lost, and Close says so.
+// Memory, in place of a directory, keeps the queue in memory. It is for tests: batches that are not
+// sent when the Writer is closed are lost, and Close returns an error then.
 const Memory = ":memory:"
 
 // Options of a Writer. Agent is required; the zero value of all else is a sensible default.
 type Options struct {
-	// Agent names this program: every series has it as the label "agent". No two running
-	// programs may have the same one, unless they take turns. 1 to 128 bytes.
+	// Agent names this program, in 1 to 128 bytes of UTF-8. Every series has it as the label "agent".
+	// No two programs that run at the same time may have the same name.
 	Agent string
 	// Collectors are host:port of their gRPC; one is used at a time, the others are for
 	// failover. Empty is 127.0.0.1:4750.
@@ -48,12 +48,12 @@ type Options struct {
 	// CloseTimeout is how long Close tries to send what is pending; 0 is 5 s.
 	CloseTimeout time.Duration
 
-	// OnConflict and OnReject are called for each batch that is refused, one at a time. They
-	// must return soon, as nothing is sent meanwhile, and must not call the Writer.
+	// OnConflict and OnReject are called for each refused batch, one at a time. They must return
+	// soon, because nothing is sent meanwhile, and must not call the Writer.
 	OnConflict func(Refusal)
 	OnReject   func(Refusal)
 
-	// Log gets what operators should see; nil is slog.Default().
+	// Log gets the messages for operators; nil is slog.Default().
 	Log *slog.Logger
 	// Metrics has the sender's metrics, lightmetrics_agent_…, until Close; nil is none. For
 	// several Writers at a time, prometheus.WrapRegistererWith gives each a label.
@@ -91,8 +91,8 @@ type Writer struct {
 	closeErr error
 }
 
-// Open opens the queue in dir, which is made where it is absent, or in Memory, and begins to
-// send what an earlier Writer left there. Not being able to reach a collector is no error.
+// Open opens the queue in dir, which it creates if it is absent, or in Memory, and starts to send
+// what an earlier Writer left there. It is no error when no collector can be reached.
 func Open(dir string, o Options) (*Writer, error) {
 	w, err := open(dir, o)
 	if err != nil {
@@ -148,7 +148,7 @@ func (w *Writer) openQueue(dir string) error {
 	var fsys vfs.FS = vfs.OS
 	if w.memory {
 		fsys, dir = memfs.New(), "queue"
-		_, _ = rand.Read(qo.Fingerprint[:]) // never fails (crypto/rand)
+		_, _ = rand.Read(qo.Fingerprint[:]) // crypto/rand never fails; each queue in memory is a new boot
 	} else {
 		var err error
 		if dir, err = filepath.Abs(dir); err != nil {
@@ -190,7 +190,7 @@ func (w *Writer) start(sc send.Config) error {
 	return nil
 }
 
-// refuse is called by the sender for each batch that is taken out of the queue.
+// refuse is called by the sender for each batch that leaves the queue without being accepted.
 func (w *Writer) refuse(state queue.State, a queue.HeldBatch) {
 	r := refusalOf(state, a)
 	w.mu.Lock()
@@ -198,7 +198,7 @@ func (w *Writer) refuse(state queue.State, a queue.HeldBatch) {
 	if len(w.refused) < keptRefusals {
 		w.refused = append(w.refused, r)
 	}
-	w.mu.Unlock()
+	w.mu.Unlock() // callbacks run without the lock, so that they may do anything but call the Writer
 	switch {
 	case r.Conflict && w.opts.OnConflict != nil:
 		w.opts.OnConflict(r)
@@ -235,7 +235,8 @@ func (w *Writer) Append(ctx context.Context, samples ...Sample) error {
 	return nil
 }
 
-// batchOf puts samples in the order of their times; index has their places in the arguments.
+// batchOf sorts samples by time, since times of a series must rise within a frame. index has the
+// position of each in the arguments, for errors.
 func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err error) {
 	b.Source = "client"
 	b.Samples = make([]input.Sample, 0, len(samples))
@@ -316,13 +317,13 @@ func (w *Writer) Close() error {
 	return w.closeErr
 }
 
-// Stats is a picture of a Writer.
+// Stats is the state of a Writer at one time.
 type Stats struct {
 	// Pending batches wait for a collector, the oldest since Oldest; zero when there are none.
 	Pending      int
 	PendingBytes int64
 	Oldest       time.Time
-	// Conflicts and Rejected are refused batches whose bytes are kept.
+	// Conflicts and Rejected are the numbers of refused batches whose bytes are kept.
 	Conflicts, Rejected int
 	// DiskBytes is what counts against MaxBytes.
 	DiskBytes, MaxBytes int64
@@ -363,8 +364,8 @@ func (w *Writer) Refusals() []Refusal {
 	return out
 }
 
-// Requeue sends a rejected batch again, with its bytes and identity, after its reason was
-// mended. It can't be done with a conflict: the identity belongs to other bytes for good.
+// Requeue sends a rejected batch again, with its bytes and identity, after the reason was corrected.
+// It is not possible for a conflict: the identity belongs to other bytes permanently.
 func (w *Writer) Requeue(id string) error {
 	if _, err := w.queue.Requeue(id); err != nil {
 		return fmt.Errorf("client: requeue %s: %w", id, err)
@@ -372,7 +373,7 @@ func (w *Writer) Requeue(id string) error {
 	return nil
 }
 
-// Discard deletes a refused batch: of a conflict, what was accepted stands.
+// Discard deletes a refused batch. For a conflict, only the accepted batch remains.
 func (w *Writer) Discard(id string) error {
 	for _, state := range []queue.State{queue.Parked, queue.Dead} {
 		err := w.queue.RemoveHeld(state, id)

@@ -1,7 +1,7 @@
-// Package batch makes frames of samples and appends them to the queue, where they get
-// their identities. The Batcher collects what sources read over some time, so that series
-// with equal timestamps become dense matrices; what is in memory here has no identity yet,
-// and a crash loses it and leaves no gap. The Committer writes at once what others wait for.
+// Package batch makes frames of samples and appends them to the queue, where they get their
+// identities. The Batcher collects what sources read over some time, so that series with equal
+// timestamps become dense matrices. Its samples have no identity yet: a crash loses them and
+// leaves no gap of sequence numbers. The Committer writes at once, for callers that wait.
 package batch
 
 import (
@@ -19,7 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Config bounds a batch; whichever bound is reached first closes it.
+// Config bounds a batch. The bound that is reached first closes it.
 type Config struct {
 	MaxRecords int           `koanf:"max_records" help:"records in a batch"`
 	MaxBytes   config.Bytes  `koanf:"max_bytes" help:"bytes of a batch before compression, estimated; at most 3MiB"`
@@ -56,11 +56,11 @@ const (
 // Appender is the part of the queue that batches go to.
 type Appender interface {
 	Append(...queue.Part) ([]queue.Entry, error)
-	// Skip takes the numbers of records that Append refused.
+	// Skip uses up sequence numbers for records that Append refused.
 	Skip(records uint64) error
 }
 
-// Batcher is one loop's state; use Run.
+// Batcher collects samples into batches and queues them, in one loop: Run.
 type Batcher struct {
 	cfg    Config
 	queue  Appender
@@ -87,6 +87,7 @@ func (b *Batcher) Run(ctx context.Context, in *input.Buffer) error {
 	timer.Stop()
 	defer timer.Stop()
 	take := func(s input.Batch) {
+		// Samples that the buffer dropped were read before s, so they get lower numbers.
 		b.skip(in.TakeDropped())
 		empty := b.open.records() == 0
 		b.add(s)
@@ -94,6 +95,7 @@ func (b *Batcher) Run(ctx context.Context, in *input.Buffer) error {
 		case n == 0:
 			timer.Stop()
 		case empty:
+			// MaxAge counts from the first sample of a batch.
 			timer.Reset(b.cfg.MaxAge)
 		}
 	}
@@ -104,6 +106,7 @@ func (b *Batcher) Run(ctx context.Context, in *input.Buffer) error {
 		case <-timer.C:
 			b.flush()
 		case <-ctx.Done():
+			// The inputs have ended, so the buffer can be emptied: nothing is added any more.
 			for {
 				select {
 				case s := <-in.C():
@@ -162,14 +165,14 @@ func (b *Batcher) flush() {
 	}
 }
 
-// countRefused counts samples that the queue did not take.
+// countRefused counts n samples that the queue did not take, and skips their numbers.
 func (b *Batcher) countRefused(reason string, n int) {
 	b.drop(reason, n)
 	b.skip(uint64(n))
 }
 
-// skip takes the numbers of samples that were dropped, so that everybody who asks the
-// ledger sees that they are missing.
+// skip uses up sequence numbers for n dropped samples, so that the loss is a gap in the agent's
+// ledger, which every answer shows.
 func (b *Batcher) skip(n uint64) {
 	if n == 0 {
 		return

@@ -27,7 +27,7 @@ type Committer struct {
 	queue    Appender
 	queued   func(queue.Entry)
 
-	// checks are frames that samples are tried in before they join a group.
+	// checks are frames in which samples are tried before they join a group.
 	checks sync.Pool
 
 	mu   sync.Mutex
@@ -35,8 +35,8 @@ type Committer struct {
 
 	// writing holds a token while a call writes its group, for all the calls in it.
 	writing chan struct{}
-	// frames are reused by whoever holds writing, and so are the encoder, which is large, and
-	// the memory of helps.
+	// frames, encoder and helps belong to the call that holds writing. They are reused, since an
+	// encoder is large.
 	frames  []*openFrame
 	encoder *frame.Encoder
 	helps   *helps
@@ -110,8 +110,8 @@ func (g *group) answer(at int) error {
 	return g.errs[at]
 }
 
-// join puts a call into the group that collects now, and gives its place in it; -1 when
-// the group is full. The first call of a group is the one that writes it.
+// join adds a call to the group that collects now and gives its index in it; -1 when the group is
+// full. first: the call began the group and must write it.
 func (c *Committer) join(b input.Batch, bytes int) (g *group, at int, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,8 +129,8 @@ func (c *Committer) join(b input.Batch, bytes int) (g *group, at int, first bool
 	return g, len(g.batches) - 1, first
 }
 
-// check tries the samples in a frame of their own, so that a call that can't be taken
-// disturbs no other. It gives the estimate of their bytes.
+// check tries the samples in a frame of their own and gives the estimate of their bytes. A call
+// with bad samples is refused here, before it can spoil the frame that it would share with others.
 func (c *Committer) check(b input.Batch) (bytes int, err error) {
 	if len(b.Samples) > MaxAppendSamples {
 		return 0, fmt.Errorf("%w: %d, at most %d", input.ErrTooLarge, len(b.Samples), MaxAppendSamples)
@@ -162,7 +162,8 @@ func (c *Committer) check(b input.Batch) (bytes int, err error) {
 	return o.bytes, nil
 }
 
-// write waits for the group before to be written, during which others join, and writes.
+// write writes a group. It waits first until the group before is written; other calls join
+// meanwhile, which is what makes the groups larger under load.
 func (c *Committer) write(g *group) {
 	c.writing <- struct{}{}
 	defer func() { <-c.writing }()
@@ -176,8 +177,8 @@ func (c *Committer) write(g *group) {
 	}
 	g.errs = make([]error, len(g.batches))
 	for i := range g.batches {
-		// A frame that can't be encoded or has no room in an empty queue is the fault of one
-		// call; a full disk is everybody's.
+		// A frame that cannot be encoded, or that fits into no queue of this size, is the fault of
+		// one call, so each is tried alone. A full disk would refuse each of them too.
 		if g.errs[i] = err; len(g.batches) > 1 && (isFrameError(err) || errors.Is(err, input.ErrTooLarge)) {
 			g.errs[i] = c.commit(g.batches[i : i+1])
 		}
@@ -197,7 +198,7 @@ func (c *Committer) commit(batches []input.Batch) (err error) {
 		for _, o := range c.frames[:n] {
 			_ = o.reset() // its labels were taken before
 		}
-		c.frames = c.frames[:1] // memory of a large call goes
+		c.frames = c.frames[:1] // the memory of a large group is not kept
 	}()
 	if err != nil {
 		return err
@@ -219,8 +220,8 @@ func (c *Committer) commit(batches []input.Batch) (err error) {
 	return nil
 }
 
-// fill puts the samples into c.frames and gives how many of them are used. A sample that
-// is not later than what another call has of its series begins the next frame.
+// fill adds the samples to c.frames and gives the number of frames used. Times of a series must
+// rise within a frame, so a sample that is not later than one of another call begins a new frame.
 func (c *Committer) fill(batches []input.Batch) (n int, err error) {
 	n = 1
 	for _, b := range batches {

@@ -8,19 +8,18 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Help texts cost bytes and hardly ever change, so a metric's is sent once in an hour of the
-// clock: the frames of any hour have it, and whoever reads an hour of them knows it.
+// Help texts cost bytes and hardly ever change, so a metric's text is sent once in each hour of
+// the clock. Whoever reads the frames of an hour then has every text.
 const (
 	helpInterval = time.Hour
-	// maxHelpBytes of texts and names in a frame; what has no room goes into the next ones.
+	// maxHelpBytes bounds the texts and names in a frame; the rest goes into the next frames.
 	maxHelpBytes = 32 << 10
-	// maxHelpNames are remembered; of more metrics at once, some have no help.
+	// maxHelpNames bounds the names that are remembered; of more metrics some have no help text.
 	maxHelpNames = 20_000
 )
 
-// helps decides which frames carry which helps. Of several texts for one name, as targets in
-// several languages have them, the first of the hour is sent: to follow each change would send
-// them in every frame.
+// helps decides which frames carry which help texts. When targets have different texts for one
+// name, the first one of the hour is sent: sending each change would put texts into every frame.
 type helps struct {
 	// sent has the hour in which a name's help was last queued.
 	sent map[string]int64
@@ -47,9 +46,10 @@ func (h *helps) add(b *frame.Builder, s *input.Series) {
 		return
 	}
 	if b.SetHelp(name, s.Help) != nil {
-		return // the input's fault; its samples are worth more
+		return // a text that frames do not take must not cost the samples
 	}
-	// Not sent a second time in this frame. A frame that is not queued takes it back.
+	// Entered now, so that the text is not added to this frame twice. endFrame removes it again
+	// if the frame is not queued.
 	h.sent[name] = h.hour
 	h.pending = append(h.pending, name)
 	h.bytes += len(name) + len(s.Help)
@@ -73,7 +73,8 @@ func (h *helps) hasRoom() bool {
 	return len(h.sent) < maxHelpNames
 }
 
-// endFrame begins another frame; queued says whether the one before is in the queue.
+// endFrame ends a frame; queued says whether it is in the queue. Texts of a frame that is not are
+// due again.
 func (h *helps) endFrame(queued bool) {
 	if !queued {
 		for _, name := range h.pending {

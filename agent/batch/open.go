@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// openFrame is a frame that takes samples. It has no identity before the queue gives it one.
+// openFrame is a frame that takes samples. It gets its identity from the queue.
 type openFrame struct {
 	resource []series.Label
 	builder  *frame.Builder
@@ -25,10 +25,10 @@ type openFrame struct {
 	first, last int64
 }
 
-// recordBytes is more than a record costs in any encoding of the columns.
+// recordBytes is an upper estimate of the bytes of a record, in any encoding of the columns.
 const recordBytes = 20
 
-// maxSpan is well below what collectors take.
+// maxSpan is the longest time between two samples of a frame, well below what collectors accept.
 const maxSpan = 12 * time.Hour
 
 // newOpenFrame makes a frame that enc encodes, which frames that are encoded one by one may share.
@@ -52,10 +52,11 @@ func (o *openFrame) takes(t int64, cfg Config) bool {
 	return o.builder.Records() < cfg.MaxRecords && o.bytes < int(cfg.MaxBytes) && !o.jumps(t)
 }
 
-// jumps reports whether a sample at t (Unix nanoseconds) lies too far from the others:
-// the clock was set, or a target makes up its times. It begins a new frame, or
-// collectors would refuse the whole.
+// jumps reports whether a sample at t (Unix nanoseconds) is too far from the others, because the
+// clock was set or a target sends strange timestamps. It begins a new frame then: collectors
+// refuse a frame with too long a span as a whole.
 func (o *openFrame) jumps(t int64) bool {
+	// As unsigned numbers, because the difference of two int64 times may overflow.
 	return o.builder.Records() > 0 && uint64(max(o.last, t))-uint64(min(o.first, t)) > uint64(maxSpan)
 }
 

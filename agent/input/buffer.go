@@ -34,6 +34,6 @@ func (b *Buffer) Offer(batch Batch) bool {
 // C is the receiving end.
 func (b *Buffer) C() <-chan Batch { return b.c }
 
-// TakeDropped gives how many samples were dropped since the call before. The batcher gives
-// them sequence numbers, which nothing is sent under: whoever asks the ledger sees the loss.
+// TakeDropped gives the number of samples dropped since the last call. The batcher skips as many
+// sequence numbers, so that the loss is a gap in the agent's ledger.
 func (b *Buffer) TakeDropped() uint64 { return b.dropped.Swap(0) }

@@ -1,7 +1,7 @@
-// Package input is the seam between what the agent reads and its queue. An input is a
-// package with a type of settings (Settings), which gives the sources that are to run (Spec);
-// a source runs until its context ends and hands batches of samples to a Sink.
-// docs/contributing.md has the steps for a new one.
+// Package input is the interface between what the agent reads and its queue. An input is a package
+// with a settings type (Settings), which gives the sources to run (Spec). A source runs until its
+// context ends and hands batches of samples to a Sink. docs/contributing.md has the steps for a
+// new input.
 package input
 
 import (
@@ -14,8 +14,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Series is one label set with its type. Sources keep and share it from batch to
-// batch, so that a known series costs no allocation. Not changed once it was handed over.
+// Series is one label set with its type. Sources keep it and use it from batch to batch, so that a
+// known series costs no allocation. It must not change once it was handed over.
 type Series struct {
 	// Labels, __name__ among them; in any order.
 	Labels []series.Label
@@ -23,7 +23,8 @@ type Series struct {
 	Unit   string
 	// Help is what the metric means, a text that frames take (frame.HelpText); "" when unknown.
 	Help string
-	// Start of the accumulation, Unix nanoseconds; 0 when unknown.
+	// Start is when a counter or cumulative histogram began to count, Unix nanoseconds; 0 when
+	// unknown.
 	Start int64
 }
 
@@ -98,7 +99,7 @@ type Source interface {
 	Status() Status
 }
 
-// Status is a source as people see it.
+// Status is the state of a source, for people.
 type Status struct {
 	// Address that is read or listened at, without secrets; empty where there is none.
 	Address string `json:"address,omitempty"`

@@ -6,11 +6,11 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 )
 
-// StaleNaN is the bit pattern that says that a series ended.
+// StaleNaN is the NaN that marks the end of a series, as in Prometheus.
 var StaleNaN = math.Float64frombits(value.StaleNaN)
 
-// Tracker remembers the series of one source from scrape to scrape, and knows which
-// ones a scrape did not have. Not for concurrent use.
+// Tracker remembers the series of one source from scrape to scrape and finds those that the last
+// scrape did not have. Not for concurrent use.
 type Tracker struct {
 	gen    uint64
 	series map[string]*tracked
@@ -19,9 +19,11 @@ type Tracker struct {
 type tracked struct {
 	series *Series
 	gen    uint64
-	// first scrape that had it; a scrape that failed did not send it.
+	// first is the scrape that had it first. If that scrape failed, nothing of the series was sent,
+	// so it needs no stale marker.
 	first uint64
-	// seen by a sample with the scrape's own time: only those get a stale marker.
+	// live: its last sample had the scrape's own time. Only such series get a stale marker: a marker
+	// beside samples with the target's own, older times would be at the wrong place.
 	live bool
 }
 

@@ -17,10 +17,10 @@ type Part struct {
 	Encode func(identity.Batch) ([]byte, error)
 }
 
-// Append gives identities to the parts in order, writes their frames, and syncs once.
-// When it returns nil they are durable; when it returns an error none of them was queued and
-// their numbers are still free: who drops them calls Skip. ErrFull: the bound or the disk is
-// reached. ErrTooLarge: the parts would not fit into an empty queue.
+// Append gives identities to the parts in order, writes their frames, and syncs once. When it
+// returns nil they are durable. After an error none of them was queued and their numbers are still
+// free; a caller that drops the samples calls Skip. ErrFull: the bound or the disk is reached.
+// ErrTooLarge: the parts would not fit into an empty queue.
 func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -47,7 +47,7 @@ func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 	return out, nil
 }
 
-// encode builds the records; offsets are relative to the start of buf.
+// encode builds the records of the parts; the entries' offsets are relative to the start of buf.
 func (q *Queue) encode(parts []Part) ([]byte, []*entry, error) {
 	var buf []byte
 	fresh := make([]*entry, 0, len(parts))
@@ -73,9 +73,9 @@ func (q *Queue) encode(parts []Part) ([]byte, []*entry, error) {
 	return buf, fresh, nil
 }
 
-// writeWithRoom makes room by the policy, writes, and sets the entries' places.
+// writeWithRoom makes room according to the policy, writes, and sets the entries' offsets.
 func (q *Queue) writeWithRoom(buf []byte, fresh []*entry) error {
-	// Refused before anything is dropped for it.
+	// Refused first: no batch may be dropped for one that fits into no queue of this size.
 	if n := int64(len(buf)) + maxSegmentHeader; n > q.opts.MaxBytes {
 		return fmt.Errorf("%w: %d bytes, the queue has %d", ErrTooLarge, n, q.opts.MaxBytes)
 	}
@@ -87,8 +87,8 @@ func (q *Queue) writeWithRoom(buf []byte, fresh []*entry) error {
 		if !errors.Is(err, ErrFull) {
 			return err
 		}
-		// A disk that is full below MaxBytes may hold nothing but what is done: it is only
-		// freed when the written segment ends, and that may be far below its size.
+		// A disk that is full below MaxBytes may hold nothing but finished entries. Their space is
+		// freed only when the segment being written ends, which may be far from its size.
 		freed, freeErr := q.rotateDone()
 		switch {
 		case freed:
@@ -105,8 +105,9 @@ func (q *Queue) writeWithRoom(buf []byte, fresh []*entry) error {
 	}
 }
 
-// write appends and syncs. After a failure the tail is repaired before the next write, so
-// bytes that were never given out can't come back with numbers that are used again.
+// write appends buf and syncs. After a failure the tail is repaired before the next write.
+// Otherwise bytes whose numbers were never given out could come back at a restart, with numbers
+// that other bytes have got meanwhile.
 func (q *Queue) write(buf []byte, fresh []*entry) error {
 	if err := q.prepare(int64(len(buf))); err != nil {
 		return err
@@ -119,7 +120,8 @@ func (q *Queue) write(buf []byte, fresh []*entry) error {
 		err = s.f.Sync()
 	}
 	if err != nil {
-		// Try at once, so that a restart in this state finds nothing; prepare insists.
+		// Tried at once, so that a restart in this state finds nothing. If it fails, prepare does not
+		// write before it has succeeded.
 		_ = q.repairTail()
 		if vfs.IsFull(err) {
 			return fmt.Errorf("%w: %w", ErrFull, err)
@@ -161,7 +163,8 @@ func (q *Queue) repairTail() error {
 	return nil
 }
 
-// rotate seals the written segment and starts the next, whose header carries the numbers.
+// rotate seals the segment being written and starts the next. The header of the new one carries
+// the next numbers, so older segments can be removed.
 func (q *Queue) rotate() error {
 	if err := q.repairTail(); err != nil {
 		return fmt.Errorf("repair the log's tail: %w", err)

@@ -16,13 +16,14 @@ func (q *Queue) diskBytes() int64 {
 	return n
 }
 
-// makeRoom frees what is done already; ErrFull when n more bytes do not fit.
+// makeRoom frees the space of finished entries until n more bytes fit; ErrFull when they do not.
 func (q *Queue) makeRoom(n int64) error {
 	fits := func() bool { return q.diskBytes()+n <= q.opts.MaxBytes }
 	if fits() {
 		return nil
 	}
-	// Done entries hold space only in the written segment, or behind a stuck one.
+	// Finished entries still hold space in the segment being written, and in segments behind one with
+	// a pending entry.
 	if _, err := q.rotateDone(); err != nil {
 		return err
 	}
@@ -37,8 +38,8 @@ func (q *Queue) makeRoom(n int64) error {
 	return nil
 }
 
-// rotateDone ends the written segment where all of its entries are done, so that it can be
-// removed; freed reports whether it did.
+// rotateDone ends the segment being written when all of its entries are finished, so that it can
+// be removed; freed reports whether it was.
 func (q *Queue) rotateDone() (freed bool, err error) {
 	if a := q.active(); a.live > 0 || a.size <= maxSegmentHeader {
 		return false, nil
@@ -54,8 +55,9 @@ func (q *Queue) rotateDone() (freed bool, err error) {
 	return true, nil
 }
 
-// removeDone removes the oldest segments while nothing in them is pending. Only from the
-// front: notes about an older segment's entries stand in younger ones.
+// removeDone removes the oldest segments while nothing in them is pending. It does so only from the
+// front: a note that an entry is finished is in a younger segment than the entry, and removing it
+// first would make the entry pending again after a restart.
 func (q *Queue) removeDone() error {
 	for len(q.segments) > 1 && q.segments[0].live == 0 {
 		s := q.segments[0]
@@ -76,7 +78,8 @@ func (q *Queue) removeDone() error {
 	return nil
 }
 
-// reclaim removes done segments, and moves stuck entries when they hold much done space.
+// reclaim removes finished segments, and moves old pending entries that keep much finished space
+// from being freed.
 func (q *Queue) reclaim() error {
 	if err := q.removeDone(); err != nil {
 		return err
@@ -89,7 +92,7 @@ func (q *Queue) reclaim() error {
 	return nil
 }
 
-// wastedBytes is what segments hold beyond their pending entries.
+// wastedBytes is the size of all segments without their pending entries.
 func (q *Queue) wastedBytes() int64 {
 	var n int64
 	for _, s := range q.segments {
@@ -98,13 +101,15 @@ func (q *Queue) wastedBytes() int64 {
 	return n
 }
 
-// compactable: moving the oldest segment's few stuck entries frees more than it costs.
+// compactable reports whether moving the pending entries of the oldest segment frees much more
+// than it costs.
 func (q *Queue) compactable() bool {
 	return len(q.segments) > 2 && q.segments[0].liveBytes < q.segments[0].size/4
 }
 
-// moveOldestEntries copies the oldest segment's pending records to the log's end, byte for byte
-// under the same numbers, and removes the segment. On recovery the younger copy counts.
+// moveOldestEntries copies the pending records of the oldest segment to the end of the log, byte for
+// byte and under the same numbers, and removes the segment. If a crash leaves both copies, recovery
+// uses the younger one.
 func (q *Queue) moveOldestEntries() error {
 	s := q.segments[0]
 	failpoint.Hit("agent.queue.relocate.before")
@@ -114,6 +119,8 @@ func (q *Queue) moveOldestEntries() error {
 		}
 		rec, _, err := q.read(e)
 		if errors.Is(err, record.ErrCorrupt) {
+			// Its bytes are lost. It is dropped here, or it would keep the segment, and with it the
+			// space, for ever; the file is kept under another name.
 			s.damaged = true
 			q.opts.Log.Error("queue record is damaged", "segment", s.name, "error", err)
 			q.finishEntry(e)
@@ -139,7 +146,7 @@ func (q *Queue) moveOldestEntries() error {
 	return q.removeDone()
 }
 
-// dropOldest gives up the pending entries of the oldest segment.
+// dropOldest drops the pending entries of the oldest segment, and frees its space.
 func (q *Queue) dropOldest() error {
 	if q.pending == 0 {
 		return errors.New("nothing is left to drop")
@@ -150,6 +157,7 @@ func (q *Queue) dropOldest() error {
 		}
 	}
 	s := q.segments[0]
+	// A copy, because finishEntry trims q.entries.
 	for _, e := range append([]*entry(nil), q.entries...) {
 		if e.done || e.seg != s {
 			continue

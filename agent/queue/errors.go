@@ -6,8 +6,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// What is on disk, in errors. Segments and their records are no JSON; what is damaged, and what
-// a newer release wrote, is said as of every other record.
+// Kinds of the records on disk, for errors. Segments and their records are not JSON, but damage,
+// and versions of a newer release, are reported as for every other record.
 var (
 	segmentKind = record.Kind{Title: "queue segment"}
 	entryKind   = record.Kind{Title: "queue record"}

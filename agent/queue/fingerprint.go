@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// FingerprintOf tells a queue directory from a copy of it: a restored backup or a
-// cloned machine must not go on with sequence numbers that the original has used. A
-// false alarm costs nothing but a new boot id.
+// FingerprintOf gives a value that tells a queue directory from a copy of it: a restored backup or a
+// cloned machine must not continue with sequence numbers that the original has used. A difference
+// without a reason costs only a new boot id.
 func FingerprintOf(dir string) (Fingerprint, error) {
 	var f Fingerprint
 	st, err := os.Stat(dir)

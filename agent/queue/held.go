@@ -19,8 +19,8 @@ const (
 	reasonExt = ".json"
 )
 
-// HeldBatch is a batch that will not be sent: parked for a conflict or dead by a
-// reject. Its exact bytes are in ID.lmbatch beside ID.json, which is this struct.
+// HeldBatch is a batch that is not sent any more: parked because of a conflict, or dead because a
+// collector rejected it. Its exact bytes are in ID.lmbatch, beside ID.json, which is this struct.
 type HeldBatch struct {
 	// ID is "<seq-start>-<seq-end>-<16 hex digits of the frame's hash>".
 	ID          string          `json:"id"`
@@ -41,9 +41,9 @@ type HoldReason struct {
 	// Reason is the collector's stable code, IDENTITY_CONFLICT or BOOT_ID_CLASH.
 	Reason string `json:"reason"`
 	Detail string `json:"detail,omitempty"`
-	// Collector that said so.
+	// Collector that gave this answer.
 	Collector string `json:"collector,omitempty"`
-	// Of the frame that holds the identity; for conflicts.
+	// The frame that has the identity; for conflicts.
 	AcceptedSHA256 string     `json:"accepted_sha256,omitempty"`
 	AcceptedBy     string     `json:"accepted_by,omitempty"`
 	AcceptedAt     *time.Time `json:"accepted_at,omitempty"`
@@ -57,10 +57,10 @@ func (a HeldBatch) Identity() identity.Batch {
 
 func (q *Queue) heldDir(s State) string { return filepath.Join(q.dir, s.String()) }
 
-// Park sets an entry aside for a conflict; its files are durable before the entry is done.
+// Park holds an entry because of a conflict. Its files are durable before the entry is finished.
 func (q *Queue) Park(no uint64, v HoldReason) (HeldBatch, error) { return q.hold(no, Parked, v) }
 
-// DeadLetter sets a rejected entry aside.
+// DeadLetter holds an entry that was rejected.
 func (q *Queue) DeadLetter(no uint64, v HoldReason) (HeldBatch, error) { return q.hold(no, Dead, v) }
 
 func (q *Queue) hold(no uint64, s State, v HoldReason) (HeldBatch, error) {
@@ -95,7 +95,8 @@ func (q *Queue) hold(no uint64, s State, v HoldReason) (HeldBatch, error) {
 	failpoint.Hit("agent.queue.hold.durable")
 	q.keepHeld(s, a)
 	if err := q.finishLocked(e, s); err != nil {
-		// The files are there; the note is only a shortcut.
+		// The files are durable. Without the note a restart sends the batch again, and the same answer
+		// holds it again.
 		q.opts.Log.Warn("queue: could not note an entry's state", "error", err)
 	}
 	return a, q.boundDead()
@@ -129,7 +130,7 @@ func (q *Queue) boundDead() error {
 	return nil
 }
 
-// writeDurable makes the file of an aside appear with all of its bytes, or not at all.
+// writeDurable creates a file of a held batch with all of its bytes, or not at all.
 func (q *Queue) writeDurable(dir, name string, data []byte) error {
 	return q.persist(dir, name, data, persistHooks{
 		synced:  func() { failpoint.Hit("agent.queue.hold.synced") },
@@ -146,7 +147,8 @@ func call(f func()) {
 	}
 }
 
-// persist makes name appear with all of its bytes, or not at all.
+// persist creates a file with all of its bytes, or not at all: it is written and synced under a
+// temporary name and renamed.
 func (q *Queue) persist(dir, name string, data []byte, m persistHooks) error {
 	path := filepath.Join(dir, name)
 	f, err := vfs.CreateEmpty(q.fs, path+tmpExt)
@@ -179,13 +181,13 @@ func (q *Queue) readFile(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// loadHeldBatches reads both folders. A frame without its reason is half of a write whose
-// entry is still in the log, or half of a removal: it goes.
+// loadHeldBatches reads both folders. A frame without its reason is removed: it is half of a write
+// whose entry is still in the log, or half of a removal.
 func (q *Queue) loadHeldBatches() error {
 	for _, s := range []State{Parked, Dead} {
 		dir := q.heldDir(s)
-		// A killed process may have removed a reason without a sync; its frame must
-		// not go before that is durable, or a power loss brings the reason back alone.
+		// A killed process may have removed a reason without a sync. The frame must not be removed
+		// before that is durable, or a power loss could bring the reason back without its frame.
 		if err := q.fs.SyncDir(dir); err != nil {
 			return err
 		}
@@ -226,7 +228,7 @@ func (q *Queue) loadHeldBatch(s State, dir, id string) {
 	q.keepHeld(s, a)
 }
 
-// HeldBatches lists what was set aside, oldest first; s is Parked or Dead.
+// HeldBatches lists the held batches of state s, Parked or Dead, oldest first.
 func (q *Queue) HeldBatches(s State) []HeldBatch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -245,7 +247,7 @@ func (q *Queue) RemoveHeld(s State, id string) error {
 
 func (q *Queue) removeHeld(s State, id string) error {
 	dir := q.heldDir(s)
-	// The reason goes first, durably: a reason always has its frame.
+	// The reason is removed first, durably, so that a reason always has its frame.
 	for _, ext := range []string{reasonExt, frameExt} {
 		if err := q.fs.Remove(filepath.Join(dir, id+ext)); err != nil {
 			return fmt.Errorf("remove %s %q: %w", s, id, err)
@@ -278,7 +280,7 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, entryKind.Corrupt("", "hash of the frame file"))
 	}
 	for _, e := range q.entries {
-		// Its note was lost in a crash: it is pending already.
+		// A crash lost the note of its state, so the restart has made it pending already.
 		if !e.done && e.public().Identity == a.Identity() {
 			return e.public(), q.removeHeld(Dead, id)
 		}

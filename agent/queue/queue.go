@@ -1,8 +1,7 @@
-// Package queue is the agent's durable queue: an append-only log of exact frame
-// bytes with their identities. A batch has an identity exactly from the moment that
-// Append returns: its bytes are on disk then, and no other bytes ever get its
-// sequence numbers. Bytes on disk: docs/format/agent-queue.md; write order and
-// reasons: docs/protocol/agent.md.
+// Package queue is the agent's durable queue: an append-only log of frames with their identities.
+// A batch has its identity from the moment when Append returns: its bytes are on disk then, and no
+// other bytes ever get its sequence numbers. The bytes on disk are in docs/format/agent-queue.md,
+// the write order and its reasons in docs/protocol/agent.md.
 package queue
 
 import (
@@ -18,14 +17,14 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Policy says what gives way when the disk is full.
+// Policy says which samples are lost when the disk is full.
 type Policy string
 
 // Policies.
 const (
 	// RefuseNew drops new samples and never queued ones.
 	RefuseNew Policy = "refuse_new"
-	// DropOldest gives up the oldest segment's pending batches.
+	// DropOldest drops the pending batches of the oldest segment.
 	DropOldest Policy = "drop_oldest"
 )
 
@@ -42,7 +41,8 @@ type Options struct {
 	// DeadBytes bounds the dead-letter folder; the oldest go first.
 	DeadBytes int64
 	Policy    Policy
-	// OnDrop is told of every pending batch that drop_oldest gives up. Called with the queue locked.
+	// OnDrop is called for every pending batch that drop_oldest drops. The queue is locked during the
+	// call.
 	OnDrop func(Entry)
 	Now    func() time.Time
 	Log    *slog.Logger
@@ -60,7 +60,7 @@ type Entry struct {
 	Bytes int
 }
 
-// entry is an Entry in memory; boots are shared.
+// entry is an Entry in memory. There may be very many, so their boots are shared.
 type entry struct {
 	no               uint64
 	boot             *bootRef
@@ -226,6 +226,7 @@ func (q *Queue) Close() error {
 		return nil
 	}
 	q.closed = true
+	// The notes of finished entries were not synced one by one; see finishLocked.
 	err := q.active().f.Sync()
 	return errors.Join(err, q.closeFiles(), q.lock.Close())
 }

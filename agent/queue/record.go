@@ -17,7 +17,7 @@ const (
 	kindFrame byte = 1
 	kindState byte = 2
 
-	// maxBody bounds a record's body before memory is taken for it.
+	// maxBody, bytes, bounds a record's body before memory is taken for it.
 	maxBody = 64 << 20
 )
 
@@ -30,9 +30,9 @@ type State uint8
 const (
 	Pending State = iota
 	Acked         // durable at a collector
-	Parked        // identity conflict: bytes are in parked/
+	Parked        // held because of a conflict: bytes are in parked/
 	Dead          // rejected: bytes are in dead/
-	Dropped       // given up by policy
+	Dropped       // dropped by policy, or because its bytes are damaged
 )
 
 func (s State) String() string {

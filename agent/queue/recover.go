@@ -20,7 +20,7 @@ const (
 	corruptExt = ".corrupt" // a damaged segment, behind its name
 )
 
-// errStop ends a scan at a damaged record.
+// errStop ends a scan of records.
 var errStop = errors.New("stop")
 
 // files gives the names of the regular files in dir, in order.
@@ -38,8 +38,8 @@ func (q *Queue) files(dir string) ([]string, error) {
 	return names, nil
 }
 
-// recover reads the log. The last segment's torn tail is cut; a damaged record in
-// an older segment was durable once, so it is counted and its file is kept.
+// recover reads the log. A torn tail of the last segment is cut off. A damaged record of an older
+// segment was durable once, so it is counted as lost and its file is kept.
 func (q *Queue) recover() error {
 	names, err := q.files(q.dir)
 	if err != nil {
@@ -76,7 +76,8 @@ func (q *Queue) recover() error {
 			newBoot = why
 		}
 	}
-	// A start that set a tail or a segment aside may have ended before it began the boot.
+	// An earlier start may have kept a damaged tail or segment, and ended before it began the new
+	// boot that this calls for.
 	if n := len(nos); newBoot == "" && lost > 0 && (n == 0 || lost >= nos[n-1]) {
 		newBoot = "the end of the log was set aside, and no boot begun"
 		nos = append(nos, lost)
@@ -85,7 +86,7 @@ func (q *Queue) recover() error {
 	return q.finishRecovery(nos, newBoot)
 }
 
-// parseKeptName gives the segment of a kept tail, or of a kept segment.
+// parseKeptName gives the segment number from the name of a kept tail or of a kept segment.
 func parseKeptName(name string) (uint64, bool) {
 	no, rest, _ := strings.Cut(name, "-")
 	if !strings.HasSuffix(rest, cutExt) {
@@ -99,7 +100,8 @@ func parseKeptName(name string) (uint64, bool) {
 	return n, err == nil
 }
 
-// load reads one segment; why is not empty when its numbers can't be trusted.
+// load reads one segment. why is not empty when the segment's numbers cannot be trusted, so that a
+// new boot is needed.
 func (q *Queue) load(no uint64, last bool) (why string, err error) {
 	s := &segment{no: no, name: segmentName(q.dir, no)}
 	if s.f, err = q.fs.Open(s.name); err != nil {
@@ -117,11 +119,11 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 	}
 	o, n, err := parseOrigin(head)
 	if errors.Is(err, record.ErrNewerVersion) {
-		// Not damaged: set aside, its batches would never be sent.
+		// It is not damaged. Moving it away, as below, would mean that its batches are never sent.
 		return "", errors.Join(fmt.Errorf("segment %s: %w", s.name, err), s.f.Close())
 	}
 	if err != nil {
-		// It had a whole header before it had its name: this is damage, not a torn write.
+		// A segment gets its name after its header was synced, so this is damage and no torn write.
 		q.opened.Damaged++
 		q.opts.Log.Error("queue segment is unreadable and set aside", "segment", s.name, "error", err)
 		return "a segment header is damaged", errors.Join(s.f.Close(), q.fs.Rename(s.name, s.name+corruptExt))
@@ -160,8 +162,9 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 	return q.cutTail(s, end, size)
 }
 
-// cutTail removes what follows the last whole record. A whole record behind the damage
-// is more than a torn write: numbers may be lost that were sent, so a new boot is due.
+// cutTail cuts off what follows the last whole record. A valid record header behind the damage shows
+// more than a torn write: records that were durable, and perhaps sent, may be lost with their
+// numbers. Then the tail is kept in a file, and why asks for a new boot.
 func (q *Queue) cutTail(s *segment, end, size int64) (why string, err error) {
 	q.opened.CutBytes = size - end
 	tail := make([]byte, min(size-end, maxBody))
@@ -194,7 +197,7 @@ func (q *Queue) cutTail(s *segment, end, size int64) (why string, err error) {
 	return why, nil
 }
 
-// replay applies one record.
+// replay applies one record of segment s to the queue in memory.
 func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 	if h.no >= q.next.nextEntry {
 		q.next.nextEntry = h.no + 1
@@ -217,6 +220,7 @@ func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 		q.next.nextSeq = f.id.SeqEnd + 1
 	}
 	if old := q.byNo[h.no]; old != nil {
+		// moveOldestEntries copied the record and was interrupted: the younger copy counts.
 		old.seg.live--
 		old.seg.liveBytes -= old.recordBytes()
 		old.seg, old.off = s, off
@@ -231,8 +235,8 @@ func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 	return nil
 }
 
-// finishRecovery decides the boot, and makes all that was read durable before it is used: a
-// crash of the process leaves bytes that only the page cache has.
+// finishRecovery decides whether a new boot is needed, and syncs everything that was read: a killed
+// process leaves bytes that only the page cache has, and batches made from them may be sent now.
 func (q *Queue) finishRecovery(nos []uint64, newBoot string) error {
 	slices.SortFunc(q.entries, func(a, b *entry) int {
 		if a.no < b.no {

@@ -26,11 +26,11 @@ const (
 	maxSegmentHeader = 4 << 10
 )
 
-// Fingerprint tells one place of a queue directory from a copy of it.
+// Fingerprint tells a queue directory from a copy of it; see FingerprintOf.
 type Fingerprint [16]byte
 
-// origin is what a segment's header carries forward, so that the newest segment
-// alone knows the next numbers, however many older ones are gone.
+// origin is the content of a segment's header. It has the next numbers at the time when the segment
+// was created, so the newest segment is enough to continue, however many older ones were removed.
 type origin struct {
 	boot        identity.Boot
 	spool       string
@@ -68,7 +68,7 @@ func parseOrigin(b []byte) (origin, int, error) {
 	if crc32.Checksum(b[:n-4], castagnoli) != binary.LittleEndian.Uint32(b[n-4:]) {
 		return o, 0, segmentKind.Corrupt("", "segment header checksum")
 	}
-	// Only now: a version of its own takes more than a flipped bit.
+	// The version is checked after the checksum: a flipped bit in it is damage and no newer release.
 	if err := segmentKind.CheckFormat(b[version], segmentMagic[version]); err != nil {
 		return o, 0, err
 	}
@@ -114,7 +114,8 @@ func parseSegmentName(name string) (uint64, bool) {
 	return no, err == nil && no < math.MaxUint64 // the next one has a number too
 }
 
-// createSegment writes a header and makes the segment durable before it has its name.
+// createSegment writes and syncs a segment's header under a temporary name and renames it. A
+// segment with its name therefore always has a whole header.
 func createSegment(fsys vfs.FS, dir string, no uint64, o origin) (*segment, error) {
 	name := segmentName(dir, no)
 	f, err := vfs.CreateEmpty(fsys, name+tmpExt)

@@ -10,8 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
 
-// The file of skipped numbers has its full size from the start and is only ever
-// overwritten, so that a full disk can't keep the queue from noting what it refuses.
+// The file of skipped numbers has its full size from the start and is only overwritten, so that
+// the queue can note what it refuses also on a full disk.
 const (
 	skipName  = "skipped"
 	skipMagic = "LMQSKIP\x01"
@@ -20,18 +20,19 @@ const (
 	skipSlot = 512
 )
 
-// skips is what a slot says.
+// skips is the content of a slot.
 type skips struct {
 	generation uint64
-	// boot that next and from are of.
+	// boot to which next and from belong.
 	boot string
 	// next sequence number of the boot after what was skipped.
 	next uint64
-	// from is the first of the skipped numbers that no batch follows; 0 when one does. Nothing
-	// shows them yet, so a new boot takes them over.
+	// from is the first skipped number that no batch follows yet; 0 when there is none. A gap is
+	// visible only below an accepted number, so if the boot ends before a batch follows, these
+	// records are owed to the next boot.
 	from uint64
-	// owed are records that were skipped while their boot had given out no number. Below a
-	// boot's first accepted number nobody sees a gap, so they follow its first batch.
+	// owed counts records that were skipped before their boot had given out a number. A gap below
+	// the first accepted number is not visible, so the numbers are skipped after the first batch.
 	owed uint64
 	// total counts skipped records for the life of the directory.
 	total uint64
@@ -63,9 +64,9 @@ func parseSkips(b []byte) (skips, error) {
 	return s, err
 }
 
-// Skip takes sequence numbers for records that were dropped because they could not be
-// queued: their loss is a gap that the ledger shows. The numbers are skipped even when this
-// fails; then the next batch that is queued makes it durable, and a crash before forgets it.
+// Skip uses up sequence numbers for records that were dropped because they could not be queued, so
+// that the loss is a gap in the ledger. The numbers are skipped also when Skip returns an error:
+// the next batch that is queued makes that durable, and a crash before it forgets it.
 func (q *Queue) Skip(records uint64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,7 +93,7 @@ func (q *Queue) Skip(records uint64) error {
 	return nil
 }
 
-// noteAppended notes that a batch follows what was skipped before it.
+// noteAppended records that a batch follows the skipped numbers, so that they are visible as a gap.
 func (q *Queue) noteAppended() {
 	q.refusing = false
 	if q.skip.from == 0 && q.skip.owed == 0 {
@@ -105,7 +106,7 @@ func (q *Queue) noteAppended() {
 	}
 }
 
-// takeOwedNumbers takes the numbers that are owed, once the boot has given out others.
+// takeOwedNumbers skips the numbers that are owed, once the boot has given out a number.
 func (q *Queue) takeOwedNumbers() {
 	if q.skip.owed > 0 && q.next.nextSeq > 1 {
 		q.skip.from = q.next.nextSeq
@@ -114,7 +115,8 @@ func (q *Queue) takeOwedNumbers() {
 	}
 }
 
-// carrySkips is for the end of a boot: skipped numbers that no batch follows would never be seen.
+// carrySkips ends a boot: skipped numbers that no batch follows would never be visible as a gap, so
+// they are owed to the next boot.
 func (q *Queue) carrySkips() {
 	if q.skip.from > 0 {
 		q.skip.owed += q.next.nextSeq - q.skip.from
@@ -122,7 +124,8 @@ func (q *Queue) carrySkips() {
 	}
 }
 
-// writeSkips overwrites the older slot and syncs it.
+// writeSkips overwrites the older of both slots and syncs it, so that a torn write leaves the newer
+// one intact.
 func (q *Queue) writeSkips() error {
 	if q.skipFile == nil {
 		if err := q.createSkips(); err != nil {
@@ -153,8 +156,8 @@ func (q *Queue) createSkips() error {
 	return nil
 }
 
-// loadSkips reads the newer slot. A queue from before there was this file gets it; where
-// the disk has no room even for that, Skip tries again.
+// loadSkips reads the newer slot, and creates the file when there is none. When the disk has no
+// space for it, Skip tries again.
 func (q *Queue) loadSkips(names []string) error {
 	if !slices.Contains(names, skipName) {
 		if err := q.createSkips(); err != nil {
@@ -193,11 +196,13 @@ func (q *Queue) loadSkips(names []string) error {
 	return nil
 }
 
-// recoverSkips raises the numbers that the log alone gave to what was skipped after them.
+// recoverSkips raises the next number, which recovery has from the log, by the numbers that were
+// skipped after the last batch.
 func (q *Queue) recoverSkips() {
 	s := &q.skip
 	if s.boot != q.next.boot.Boot {
-		// The process ended between the start of this boot and its first note.
+		// The process ended between the start of this boot and its first note, so carrySkips was not
+		// recorded.
 		if s.from > 0 {
 			s.owed, s.from = s.owed+s.next-s.from, 0
 		}

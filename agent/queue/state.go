@@ -54,10 +54,10 @@ func (q *Queue) read(e *entry) ([]byte, frameBody, error) {
 	return rec, f, err
 }
 
-// Ack ends an entry that is durable at a collector.
+// Ack finishes an entry that a collector has accepted.
 func (q *Queue) Ack(no uint64) error { return q.finish(no, Acked) }
 
-// Drop gives an entry up.
+// Drop finishes an entry that will not be sent.
 func (q *Queue) Drop(no uint64) error { return q.finish(no, Dropped) }
 
 func (q *Queue) finish(no uint64, s State) error {
@@ -73,8 +73,9 @@ func (q *Queue) finish(no uint64, s State) error {
 	return q.finishLocked(e, s)
 }
 
-// finishLocked notes a state without a sync: a lost note sends the same bytes again, and
-// the answer is DUPLICATE. The entry is done in memory even when the note fails.
+// finishLocked notes an entry's state without a sync. When the note is lost, the same bytes are sent
+// again and answered with DUPLICATE, which is harmless and cheaper than an fsync per batch. The
+// entry is finished in memory even when the note fails.
 func (q *Queue) finishLocked(e *entry, s State) error {
 	err := q.note(e.no, s)
 	q.finishEntry(e)
@@ -100,7 +101,7 @@ func (q *Queue) note(no uint64, s State) error {
 	return nil
 }
 
-// finishEntry takes an entry out of the pending ones.
+// finishEntry removes an entry from the pending ones.
 func (q *Queue) finishEntry(e *entry) {
 	if e.done {
 		return
@@ -119,7 +120,7 @@ func (q *Queue) finishEntry(e *entry) {
 	q.entries = q.entries[i:]
 }
 
-// NewBoot starts a new boot for batches to come, under the same spool id. Pending batches keep theirs.
+// NewBoot starts a new boot for later batches, with the same spool id. Pending batches keep theirs.
 func (q *Queue) NewBoot(why string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

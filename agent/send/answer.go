@@ -11,7 +11,7 @@ import (
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
-// Reasons that the agent acts on or gives itself.
+// Reasons of collectors on which the agent acts, and reasons that the agent gives itself.
 const (
 	reasonBootClash = "BOOT_ID_CLASH"
 	reasonConflict  = "IDENTITY_CONFLICT"
@@ -19,16 +19,17 @@ const (
 	reasonDamaged   = "DAMAGED_ON_DISK"
 )
 
-// retriesBeforeMove is how many RETRY answers in a row make another collector worth a try.
+// retriesBeforeMove is the number of RETRY answers in a row after which another collector is tried.
 const retriesBeforeMove = 3
 
-// handleAnswer acts on one answer. Only the exact bytes that were sent are named by their
-// hash, so answers are matched by it alone.
+// handleAnswer acts on one answer. Answers are matched to batches by the hash of the frame alone:
+// only it names the exact bytes that were sent.
 func (x *session) handleAnswer(r *ingestv1.BatchResult) error {
 	d, err := identity.DigestFromBytes(r.GetFrameSha256())
 	f := x.flights[d]
 	if err != nil || f == nil {
 		x.s.metrics.answers.WithLabelValues(statusUnknown).Inc()
+		// Ignored: acting on it could finish a batch that no collector has answered.
 		x.s.log.Warn("answer to a batch that is not in flight", "collector", x.target.address,
 			"seq_start", r.GetSeqStart(), "seq_end", r.GetSeqEnd(), "status", r.GetStatus().String())
 		return nil
@@ -65,7 +66,7 @@ func (x *session) handleAccepted(e queue.Entry, status string) error {
 	x.s.update(func(st *Status) { st.LastAccepted, st.Retrying, st.LastRetryReason = &now, false, "" })
 	failpoint.Hit("agent.send.ack.before")
 	if err := ignoreNotFound(x.s.queue.Ack(e.No)); err != nil {
-		// It is done in memory; at worst a restart sends it again and gets DUPLICATE.
+		// It is finished in memory. At worst a restart sends it again and gets DUPLICATE.
 		x.s.log.Warn("could not note an accepted batch", "identity", e.Identity.String(), "error", err)
 	}
 	failpoint.Hit("agent.send.ack.after")
@@ -73,13 +74,13 @@ func (x *session) handleAccepted(e queue.Entry, status string) error {
 	return nil
 }
 
-// noteFinalAnswer notes an answer that settles a batch.
+// noteFinalAnswer notes an answer after which a batch is not sent again.
 func (x *session) noteFinalAnswer(e queue.Entry) {
 	x.progressed, x.retries = true, 0
 	x.s.waits.forget(e.No)
 }
 
-// handleConflict parks the batch outside the retry order; its bytes stay until an operator decides.
+// handleConflict parks the batch. Its bytes are kept until an operator decides.
 func (x *session) handleConflict(e queue.Entry, r *ingestv1.BatchResult) error {
 	c := r.GetConflict()
 	v := queue.HoldReason{Reason: reasonConflict, Detail: r.GetDetail(), Collector: x.target.address,
@@ -124,24 +125,26 @@ func (x *session) deadLetter(e queue.Entry, v queue.HoldReason) error {
 	return nil
 }
 
-// holdFailed keeps a batch that could not be set aside (a full disk) pending: it is
-// sent again later and answered the same.
+// holdFailed keeps a batch pending that could not be held, for example on a full disk. It is sent
+// again later and gets the same answer.
 func (x *session) holdFailed(e queue.Entry, err error) error {
 	if errors.Is(err, queue.ErrNotFound) {
 		return nil
 	}
-	x.s.log.Error("could not set a batch aside; it stays in the queue", "identity", e.Identity.String(), "error", err)
-	x.s.noteError("set aside " + e.Identity.String() + ": " + err.Error())
+	x.s.log.Error("a refused batch could not be held; it stays in the queue", "identity", e.Identity.String(), "error", err)
+	x.s.noteError("hold " + e.Identity.String() + ": " + err.Error())
 	x.s.waits.retry(e.No, 0, x.s.now())
 	return nil
 }
 
-// handleBootClash: the boot id belongs to another spool, for good. None of this boot's batches can be
-// accepted from here, so they are parked; new batches get a new boot.
+// handleBootClash handles that the boot id belongs to another spool. That never changes, so none of
+// this boot's batches can be accepted from this queue: they are parked, and new batches get a new
+// boot.
 func (x *session) handleBootClash(collector, detail string) error {
 	text := fmt.Sprintf("boot id %s of agent %s belongs to another queue: starting a new boot", x.boot.Boot, x.boot.Agent)
 	x.s.log.Error(text, "collector", x.target.address, "detail", detail)
 	x.s.noteError(text)
+	// The clash may be about an older boot than the current one; that one is not affected.
 	if boot, _, _ := x.s.queue.Boot(); boot == x.boot {
 		if err := x.s.queue.NewBoot("BOOT_ID_CLASH"); err != nil {
 			return fmt.Errorf("start a new boot: %w", err)

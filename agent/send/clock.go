@@ -2,9 +2,9 @@ package send
 
 import "time"
 
-// noteClock compares the clocks: the collector accepted the batch at accepted, Unix nanoseconds
-// of its own clock, which lies between sent and now if both clocks are right. What it
-// lies outside of them is the least by which they differ. 0 is no time.
+// noteClock compares this clock with the collector's. The collector accepted the batch at accepted,
+// Unix nanoseconds of its clock; 0 is unknown. If both clocks agree, that is between sent and now.
+// The distance to that interval is the least by which the clocks differ.
 func (s *Sender) noteClock(sent time.Time, accepted int64) {
 	if accepted == 0 {
 		return

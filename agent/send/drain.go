@@ -9,8 +9,8 @@ import (
 // ErrUnreachable: no collector could be reached; what is pending stays on disk.
 var ErrUnreachable = errors.New("no collector can be reached")
 
-// drain is the last try before a stop. Back-offs end when it begins, so that each
-// collector is tried at once; it is lost when none of them opens a stream.
+// drain is the last attempt to send before a stop. When it begins, back-offs end, so that each
+// collector is tried at once. When none of them opens a stream, it ends as unreachable.
 type drain struct {
 	once        sync.Once
 	begun       chan struct{}
@@ -24,12 +24,12 @@ type drain struct {
 
 func newDrain() drain { return drain{begun: make(chan struct{}), unreachable: make(chan struct{})} }
 
-// Drain waits until nothing is pending, ctx ends, or no collector can be reached, which
-// is ErrUnreachable. For once, before the end of Run.
+// Drain waits until nothing is pending, ctx ends, or no collector can be reached, which is
+// ErrUnreachable. It may be called once, before Run ends.
 func (s *Sender) Drain(ctx context.Context) error {
 	s.stopping.once.Do(func() { close(s.stopping.begun) })
 	for {
-		changed := s.queue.Changed()
+		changed := s.queue.Changed() // taken before the check, so that no change is missed
 		if s.queue.Stats().Pending == 0 {
 			return nil
 		}
@@ -43,7 +43,7 @@ func (s *Sender) Drain(ctx context.Context) error {
 	}
 }
 
-// checkBegun reports, once, that a drain has begun.
+// checkBegun reports that a drain has begun, the first time that it is called after that.
 func (d *drain) checkBegun() bool {
 	select {
 	case <-d.begun:
@@ -55,18 +55,19 @@ func (d *drain) checkBegun() bool {
 	}
 }
 
-// begin ends a wait when a drain begins; never again after that.
-func (d *drain) begin() <-chan struct{} {
+// wake is closed when a drain begins; nil once the sender has seen that, so that it waits again.
+func (d *drain) wake() <-chan struct{} {
 	if d.seen {
 		return nil
 	}
 	return d.begun
 }
 
-// noteSession notes the end of a session.
+// noteSession notes the end of a session. After as many sessions without a stream as there are
+// collectors, all of them were tried.
 func (d *drain) noteSession(targets int) {
 	switch {
-	case !d.seen || d.failed >= targets: // not asked, or told already
+	case !d.seen || d.failed >= targets: // no drain, or unreachable is closed already
 	case d.opened:
 		d.failed = 0
 	default:

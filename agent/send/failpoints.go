@@ -10,7 +10,7 @@ var _ = failpoint.Register(
 	failpoint.Point{Name: "agent.send.frame.before", When: "a frame is in flight and not sent"},
 	failpoint.Point{Name: "agent.send.frame.after", When: "a frame was handed to the stream; there is no answer"},
 	failpoint.Point{Name: "agent.send.answer.received", When: "an answer was read; nothing was done with it"},
-	failpoint.Point{Name: "agent.send.ack.before", When: "a batch is accepted; the queue does not know"},
-	failpoint.Point{Name: "agent.send.ack.after", When: "a batch is accepted and its entry settled"},
-	failpoint.Point{Name: "agent.send.park.before", When: "a conflict was answered; the batch is pending still"},
+	failpoint.Point{Name: "agent.send.ack.before", When: "a batch is accepted; it is still pending in the queue"},
+	failpoint.Point{Name: "agent.send.ack.after", When: "a batch is accepted and its entry finished"},
+	failpoint.Point{Name: "agent.send.park.before", When: "a conflict was answered; the batch is still pending"},
 )

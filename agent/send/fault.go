@@ -14,10 +14,10 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
-// Fault is why a collector can't be used, where only a person can change that.
+// Fault is the reason why a collector cannot be used, where only a person can change that.
 type Fault string
 
-// Faults. They are stable: alerts have them as ids.
+// The faults. They are stable, since alerts use them as ids.
 const (
 	// FaultUnauthenticated: the collector does not know the token or the client certificate, or wants one.
 	FaultUnauthenticated Fault = "UNAUTHENTICATED"
@@ -25,7 +25,7 @@ const (
 	FaultForbidden Fault = "PERMISSION_DENIED"
 	// FaultNotACollector: a gRPC server that does not take batches.
 	FaultNotACollector Fault = "NOT_A_COLLECTOR"
-	// FaultServerUntrusted: its certificate is signed by nobody whom the settings trust.
+	// FaultServerUntrusted: its certificate is not signed by an authority that the settings trust.
 	FaultServerUntrusted Fault = "TLS_UNTRUSTED"
 	// FaultServerName: its certificate is for another name.
 	FaultServerName Fault = "TLS_WRONG_NAME"
@@ -39,20 +39,20 @@ const (
 	FaultServerIsTLS Fault = "PLAINTEXT_TO_TLS"
 )
 
-// Faults are all of them.
+// Faults lists all faults.
 func Faults() []Fault {
 	return []Fault{FaultUnauthenticated, FaultForbidden, FaultNotACollector, FaultServerUntrusted, FaultServerName,
 		FaultServerExpired, FaultClientCertificate, FaultServerIsPlaintext, FaultServerIsTLS}
 }
 
-// probeTimeout bounds the connection that looks for the cause of a failure; probeRead the
-// wait for an alert that comes after the handshake.
+// probeTimeout bounds the connection that finds the cause of a failure, and probeRead its wait for
+// an alert after the handshake.
 const (
 	probeTimeout = 3 * time.Second
 	probeRead    = 500 * time.Millisecond
 )
 
-// faultOf finds the fault behind the error of a session; "" for whatever may pass by itself.
+// faultOf finds the fault behind the error of a session; "" for a failure that may pass by itself.
 func (s *Sender) faultOf(ctx context.Context, address string, err error) Fault {
 	switch status.Code(err) {
 	case codes.Unauthenticated:
@@ -63,13 +63,13 @@ func (s *Sender) faultOf(ctx context.Context, address string, err error) Fault {
 		return FaultNotACollector
 	}
 	if rpc.Reason(err) != "" {
-		return "" // a collector has said this: it was reached
+		return "" // a collector gave this reason, so the connection works
 	}
 	return s.probe(ctx, address)
 }
 
-// probe makes a connection of its own to see what keeps gRPC from making one: gRPC has
-// no more than a text of it. Nothing is sent but a TLS handshake.
+// probe opens a connection of its own to find what keeps gRPC from connecting: gRPC's error has only
+// a text. Nothing but a TLS handshake is sent.
 func (s *Sender) probe(ctx context.Context, address string) Fault {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -83,7 +83,8 @@ func (s *Sender) probe(ctx context.Context, address string) Fault {
 	}
 	defer conn.Close()
 	if cfg == nil {
-		// Whatever answers a handshake speaks TLS; whose it is does not matter, as nothing follows.
+		// Any answer to a handshake shows that the port speaks TLS. The certificate is not verified,
+		// since nothing is sent afterwards.
 		err := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).HandshakeContext(ctx)
 		if err == nil || isRemoteAlert(err) {
 			return FaultServerIsTLS

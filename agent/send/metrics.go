@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 			Name: "lightmetrics_agent_answer_seconds", Help: "Time from handing a batch to a stream to its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}),
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lightmetrics_agent_streams_total", Help: "Streams that were welcomed, by collector."}, []string{"collector"}),
+			Name: "lightmetrics_agent_streams_total", Help: "Streams that a collector has welcomed, by collector."}, []string{"collector"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lightmetrics_agent_stream_errors_total", Help: "Streams that failed, by collector."}, []string{"collector"}),
 		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 			Name: "lightmetrics_agent_in_flight_batches", Help: "Batches that wait for an answer."}),
 	}
 	m.damaged = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "lightmetrics_agent_damaged_batches_total", Help: "Queued batches that were given up because their bytes on disk are damaged."})
+		Name: "lightmetrics_agent_damaged_batches_total", Help: "Queued batches that were dropped because their bytes on disk are damaged."})
 	m.clockOffset = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "lightmetrics_agent_clock_offset_seconds", Help: "How far the collectors' clock is ahead of this machine's, at least; below 0 it is behind."})
 	for _, s := range []string{statusAccepted, statusDuplicate, statusConflict, statusRejected, statusRetry, statusUnknown} {

@@ -8,7 +8,7 @@ type progress struct {
 	done          int
 }
 
-// backlog is how many pending batches are more than the usual few.
+// backlog is the number of pending batches from which draining them is reported.
 const backlog = 10
 
 // logProgress is called after each answer and at intervals while a stream is open.

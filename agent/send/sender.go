@@ -1,6 +1,5 @@
-// Package send brings queued batches to collectors: one stream at a time, the exact bytes
-// of the queue, oldest first, until each has a final answer. The rules are in
-// docs/protocol/agent.md.
+// Package send sends queued batches to collectors: one stream at a time, the exact bytes of the
+// queue, oldest first, until each has a final answer. The rules are in docs/protocol/agent.md.
 package send
 
 import (
@@ -20,14 +19,15 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Sender has one loop, Run.
+// Sender sends the batches of one queue. Its loop is Run.
 type Sender struct {
 	cfg       Config
 	queue     *queue.Queue
 	log       *slog.Logger
 	now       func() time.Time
 	onRefused func(queue.State, queue.HeldBatch)
-	// reporting is held while a batch leaves the queue without being accepted.
+	// reporting is held while a batch leaves the queue without being accepted, until OnRefused has
+	// returned.
 	reporting sync.Mutex
 	metrics   *metrics
 	targets   []*target
@@ -60,9 +60,9 @@ type Deps struct {
 	Log      *slog.Logger
 	Now      func() time.Time
 	// OnRefused is called for each batch that leaves the queue without being accepted: parked
-	// for a conflict or a clash, dead by a reject, or dropped because its bytes on disk are
-	// damaged (then it has no ID). It must return soon, as nothing is sent meanwhile, and must
-	// not flush. nil: nobody.
+	// because of a conflict or a boot clash, dead because it was rejected, or dropped because its
+	// bytes on disk are damaged (then it has no ID). It must return soon, because nothing is sent
+	// meanwhile, and must not call Flush. It may be nil.
 	OnRefused func(queue.State, queue.HeldBatch)
 }
 
@@ -104,7 +104,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	s.waits.backoff.Reset()
 	began := s.now()
 	s.update(func(st *Status) { st.DisconnectedSince = &began })
-	// Agents of a fleet begin at different collectors.
+	// Agents of a fleet start with different collectors, by a hash of their id.
 	h := fnv.New32a()
 	boot, _, _ := s.queue.Boot()
 	_, _ = h.Write([]byte(boot.Agent))
@@ -120,6 +120,8 @@ func (s *Sender) Run(ctx context.Context) error {
 		progressed, err := s.session(ctx, t, i, boot, spool)
 		failed := err != nil && ctx.Err() == nil && !errors.Is(err, errOtherBoot)
 		fault := Fault("")
+		// The probe costs a connection, so it is made only when no stream was opened, and not while
+		// stopping.
 		if failed && !s.stopping.opened && !s.stopping.seen {
 			fault = s.faultOf(ctx, t.address, err)
 		}
@@ -163,7 +165,7 @@ func (s *Sender) chooseTarget(ctx context.Context, at int) (int, error) {
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-s.stopping.begin():
+		case <-s.stopping.wake():
 			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
@@ -172,7 +174,8 @@ func (s *Sender) chooseTarget(ctx context.Context, at int) (int, error) {
 	}
 }
 
-// nextBoot is the boot of the oldest batch that may be sent now, else the current one.
+// nextBoot gives the boot and spool id of the oldest batch that may be sent now, or the current ones
+// when there is none. A stream is for one boot.
 func (s *Sender) nextBoot() (identity.Boot, string) {
 	if e, ok := s.nextEntry(nil, func(queue.Entry) bool { return true }); ok {
 		return e.Identity.BootOf(), e.Spool
@@ -181,7 +184,8 @@ func (s *Sender) nextBoot() (identity.Boot, string) {
 	return boot, spool
 }
 
-// nextEntry is the oldest pending entry that is not in flight, does not wait, and is wanted.
+// nextEntry gives the oldest pending entry that is not in flight, whose wait is over, and for which
+// want holds.
 func (s *Sender) nextEntry(inFlight map[uint64]bool, want func(queue.Entry) bool) (queue.Entry, bool) {
 	now, after := s.now(), uint64(0)
 	for {
@@ -198,13 +202,13 @@ func (s *Sender) nextEntry(inFlight map[uint64]bool, want func(queue.Entry) bool
 	}
 }
 
-// removeRefused takes a batch that will not be accepted out of the queue and reports it. Flush
-// waits for the report, so that whoever flushed has heard of all that was refused.
+// removeRefused removes a batch that will not be accepted from the queue and reports it. Flush waits
+// for the report, so that its caller has been notified of every refused batch.
 func (s *Sender) removeRefused(state queue.State, out func() (queue.HeldBatch, error)) (queue.HeldBatch, error) {
 	s.reporting.Lock()
 	defer s.reporting.Unlock()
 	a, err := out()
-	// An error beside an aside is of something else than this batch.
+	// With a held batch an error concerns something else, such as the bound of the dead letters.
 	if a.AgentID != "" && s.onRefused != nil {
 		s.onRefused(state, a)
 	}

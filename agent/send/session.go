@@ -19,7 +19,7 @@ import (
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
-// flight is a batch that waits for its answer.
+// flight is a batch that was sent and has no answer yet.
 type flight struct {
 	entry queue.Entry
 	at    time.Time
@@ -36,7 +36,7 @@ type session struct {
 	flights  map[identity.Digest]*flight
 	inFlight map[uint64]bool
 	bytes    int64
-	// window of the welcome and of the settings.
+	// The window: the smaller of the welcome's and the settings' bounds.
 	maxBatches int
 	maxBytes   int64
 	maxFrame   uint64
@@ -44,7 +44,7 @@ type session struct {
 	progressed bool
 }
 
-// session opens a stream and serves it until it fails, ctx ends, or another boot is due.
+// session opens a stream and sends on it until it fails, ctx ends, or another boot is next.
 // progressed reports whether any batch got a final answer.
 func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Boot, spool string) (progressed bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -55,8 +55,8 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 		in:      make(chan *ingestv1.BatchResult, 64),
 		flights: map[identity.Digest]*flight{}, inFlight: map[uint64]bool{},
 	}
-	// A connection of its own, so that each attempt is made now, and not on the back-off
-	// of a connection that failed before.
+	// A new connection for each session: a connection that is kept would follow its own back-off
+	// after a failure and not the sender's.
 	conn, err := rpc.Dial(t.address, s.cfg.Client, grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return false, err
@@ -119,8 +119,8 @@ func (x *session) firstPending() uint64 {
 	return 0
 }
 
-// applyWelcome takes the window, and looks for a second sender of this boot: whatever is
-// accepted at or above our next number was not sent by this queue.
+// applyWelcome applies the window of a welcome, and detects a second sender of this boot: a record
+// that is accepted at or above this queue's next number was not sent by this queue.
 func (x *session) applyWelcome(w *ingestv1.Welcome) error {
 	x.maxBatches, x.maxBytes, x.maxFrame = x.s.cfg.MaxInFlightBatches, int64(x.s.cfg.MaxInFlightBytes), w.GetMaxFrameBytes()
 	if n := int(w.GetMaxInFlightBatches()); n > 0 {
@@ -152,7 +152,7 @@ func (x *session) write(ctx context.Context, st *wire.Stream) error {
 			failpoint.Hit("agent.send.frame.before")
 			if err := st.Send(f); err != nil {
 				if errors.Is(err, io.EOF) {
-					return nil // the reader has the reason
+					return nil // the stream has ended; Receive gives the reason
 				}
 				return fmt.Errorf("send: %w", err)
 			}
@@ -181,10 +181,11 @@ func (x *session) read(ctx context.Context, st *wire.Stream) error {
 	}
 }
 
-// minStallCheck bounds how often flights are looked at.
+// minStallCheck is the shortest time between two checks for batches without an answer.
 const minStallCheck = 10 * time.Millisecond
 
-// serve hands out batches within the window and takes answers.
+// serve sends batches within the window and handles answers. It is the only goroutine that changes
+// the session's state.
 func (x *session) serve(ctx context.Context) error {
 	progress := time.NewTicker(x.s.cfg.ProgressInterval)
 	defer progress.Stop()
@@ -194,7 +195,7 @@ func (x *session) serve(ctx context.Context) error {
 	var out chan []byte
 	var next []byte
 	for {
-		changed := x.s.queue.Changed() // before looking: no change is missed
+		changed := x.s.queue.Changed() // taken before the queue is read, so that no change is missed
 		wake := x.s.waits.next(x.s.now())
 		if next == nil {
 			var err error
@@ -212,6 +213,7 @@ func (x *session) serve(ctx context.Context) error {
 				defer t.Stop()
 				timer = t.C
 			}
+			// out is nil while there is nothing to send, so that its case is never chosen.
 			select {
 			case out <- next:
 				next, out = nil, nil
@@ -236,7 +238,8 @@ func (x *session) serve(ctx context.Context) error {
 	}
 }
 
-// handleLateAnswers takes the answers that were read before the stream ended.
+// handleLateAnswers handles the answers that were read before the stream ended: each saves sending
+// a batch again.
 func (x *session) handleLateAnswers() error {
 	for {
 		select {
@@ -260,8 +263,8 @@ func (x *session) stalled() bool {
 	return false
 }
 
-// nextFrame picks and launches the next batch, if the window, the gate and the queue allow
-// one. errOtherBoot: this boot has nothing more to do.
+// nextFrame selects the next batch, counts it as in flight, and gives its bytes; nil when the
+// window, the gate or the queue do not allow one. errOtherBoot: this boot has nothing more to send.
 func (x *session) nextFrame() ([]byte, error) {
 	w := x.s.waits
 	for len(x.flights) < min(x.maxBatches, w.window) && !x.s.now().Before(w.gate) {
@@ -269,6 +272,7 @@ func (x *session) nextFrame() ([]byte, error) {
 		if !ok {
 			return nil, x.checkOtherBoot()
 		}
+		// A batch larger than the whole window is sent alone, or it would never be sent.
 		if x.bytes > 0 && x.bytes+int64(e.Bytes) > x.maxBytes {
 			break
 		}
@@ -284,7 +288,8 @@ func (x *session) nextFrame() ([]byte, error) {
 	return nil, nil
 }
 
-// checkOtherBoot ends the session when only another boot has work.
+// checkOtherBoot gives errOtherBoot when only another boot has batches to send. While answers are
+// outstanding the session continues: ending it would send those batches again.
 func (x *session) checkOtherBoot() error {
 	if len(x.flights) > 0 {
 		return nil
@@ -295,15 +300,15 @@ func (x *session) checkOtherBoot() error {
 	return nil
 }
 
-// loadFrame reads a frame; nil when the entry was settled instead.
+// loadFrame reads a frame; nil when the entry was finished instead of being sent.
 func (x *session) loadFrame(e queue.Entry) ([]byte, error) {
 	b, err := x.s.queue.Frame(e.No)
 	switch {
 	case errors.Is(err, queue.ErrNotFound):
 		return nil, nil
 	case errors.Is(err, record.ErrCorrupt):
-		// The identity's bytes are gone; other bytes must never take its place.
-		x.s.log.Error("queued batch is damaged on disk and given up", "identity", e.Identity.String(), "error", err)
+		// The bytes of this identity are lost. Its numbers stay a gap: other bytes must never get them.
+		x.s.log.Error("a queued batch is damaged on disk and dropped", "identity", e.Identity.String(), "error", err)
 		x.s.metrics.damaged.Inc()
 		x.s.noteError("damaged on disk: " + e.Identity.String())
 		_, dropErr := x.s.removeRefused(queue.Dropped, func() (queue.HeldBatch, error) {
@@ -315,14 +320,15 @@ func (x *session) loadFrame(e queue.Entry) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case x.maxFrame > 0 && uint64(len(b)) > x.maxFrame:
-		// It would end the stream each time.
+		// Sent, it would end the stream each time, and no batch behind it would be sent.
 		return nil, x.deadLetter(e, queue.HoldReason{Reason: reasonTooLarge, Collector: x.target.address,
 			Detail: fmt.Sprintf("frame has %d bytes, the collector takes %d", len(b), x.maxFrame)})
 	}
 	return b, nil
 }
 
-// startFlight counts a batch as in flight before the writer has it, so that no answer is early.
+// startFlight counts a batch as in flight. It is called before the writer gets the bytes, so that no
+// answer can come before the batch is known.
 func (x *session) startFlight(e queue.Entry, frame []byte) {
 	failpoint.Hit("agent.send.launch.before")
 	x.flights[identity.Sum(frame)] = &flight{entry: e, at: x.s.now()}

@@ -4,12 +4,12 @@ import (
 	"time"
 )
 
-// Status is a picture of the sender.
+// Status is the state of the sender at one time.
 type Status struct {
 	Collectors []CollectorStatus `json:"collectors"`
 	InFlight   int               `json:"in_flight"`
-	// AcceptedThrough of the last welcome: what the collectors have without a gap from the oldest
-	// pending batch on. For people; nothing is skipped because of it.
+	// AcceptedThrough of the last welcome: the number up to which the collectors have every record
+	// from the oldest pending batch on. It is for people: no batch is skipped because of it.
 	AcceptedThrough *uint64       `json:"accepted_through,omitempty"`
 	AuthorityID     string        `json:"authority_id,omitempty"`
 	Retrying        bool          `json:"retrying"`
@@ -30,7 +30,7 @@ type State string
 // States of a collector.
 const (
 	Connected State = "connected"
-	// Standby: not in use, and nothing is known against it.
+	// Standby: not in use; the last attempt to use it did not fail.
 	Standby State = "standby"
 	// Failing: the last attempt to use it failed.
 	Failing State = "failing"
@@ -56,7 +56,7 @@ type DrainStatus struct {
 	Done             int       `json:"done_batches"`
 }
 
-// ErrorStatus is something that an operator may want to see.
+// ErrorStatus is an error that may interest an operator.
 type ErrorStatus struct {
 	At   time.Time `json:"at"`
 	Text string    `json:"text"`
@@ -105,7 +105,8 @@ func (s *Sender) noteConnected(i int, collectorID string) {
 	s.log.Info("connected", "collector", address, "collector_id", collectorID)
 }
 
-// noteDisconnected notes the end of a session, and why where it failed; failed is false when the agent stops.
+// noteDisconnected notes the end of a session, with err and fault when it failed. failed is false
+// when the agent stops or another boot is next.
 func (s *Sender) noteDisconnected(i int, err error, failed bool, fault Fault) {
 	now, address := s.now(), s.targets[i].address
 	s.metrics.connected.WithLabelValues(address).Set(0)

@@ -6,10 +6,10 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// waits holds back after RETRY answers. One gate stands before all batches: while a
-// store is down, one batch at a time asks whether it is back. Each batch that was answered
-// RETRY also waits by itself, so that one that can't be accepted does not hold up the rest.
-// Owned by the sender's loop.
+// waits decides when batches may be sent again after RETRY answers. One gate holds back all batches:
+// while the store behind a collector is down, one batch at a time is sent to find out whether it
+// is back. Each batch that was answered RETRY also has a wait of its own, so that one which cannot
+// be accepted does not hold up the others. Owned by the sender's loop.
 type waits struct {
 	cfg     Config
 	gate    time.Time
@@ -53,9 +53,12 @@ func (w *waits) retry(no uint64, hint time.Duration, now time.Time) {
 	e.until = now.Add(max(hint, e.backoff.NextBackOff()))
 }
 
-// accepted notes that the path works: what waited for the path alone may go, in order.
+// accepted notes that the collector accepts batches: those that waited only for that are due now, in
+// order.
 func (w *waits) accepted(no uint64, max int) {
 	delete(w.byNo, no)
+	// Several RETRY answers in a row mean that the path was down, so no batch was at fault. A single
+	// one may have been the batch's own, whose wait stays.
 	if w.streak > 1 {
 		clear(w.byNo)
 	}
@@ -65,7 +68,7 @@ func (w *waits) accepted(no uint64, max int) {
 	w.window = min(w.window*2, max)
 }
 
-// sweep bounds the map: batches that the queue gave up are never heard of again.
+// sweep bounds the map: batches that drop_oldest has dropped are never answered again.
 func (w *waits) sweep(now time.Time) {
 	if len(w.byNo) < 1024 {
 		return

@@ -69,7 +69,7 @@ type Host struct {
 	tracker *input.Tracker
 	failed  map[string]bool
 
-	// of the read that goes on
+	// State of the present read.
 	at      int64
 	samples []input.Sample
 	key     []byte
@@ -140,7 +140,7 @@ func (h *Host) Collect(ctx context.Context, sink input.Sink) {
 		start := h.now()
 		err := c.read(ctx, h)
 		if ctx.Err() == context.Canceled {
-			return
+			return // the agent stops; half a read would look like a host that lost its series
 		}
 		if err != nil && !h.failed[c.name] {
 			h.log.Warn("can't read a part of this machine", "collector", c.name, "error", err)
@@ -156,7 +156,8 @@ func (h *Host) Collect(ctx context.Context, sink input.Sink) {
 		h.gauge("node_scrape_collector_success", ok, "collector", c.name)
 		h.gauge("node_scrape_collector_duration_seconds", h.now().Sub(start).Seconds(), "collector", c.name)
 	}
-	// A container may hide a part for good: the rest was read, so the source is up.
+	// The source is up even when a part failed: a container may hide one for ever, and the rest was
+	// read. node_scrape_collector_success tells which part.
 	st := input.Status{Up: true, At: began, Samples: len(h.samples), Series: h.tracker.Len(), Duration: h.now().Sub(began)}
 	if firstErr != nil {
 		st.LastError = firstErr.Error()

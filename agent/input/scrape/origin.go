@@ -20,8 +20,8 @@ var (
 	errRedirects   = fmt.Errorf("more than %d redirects", maxRedirects)
 )
 
-// redirect decides whether a redirect is followed. Go's client would send credentials to
-// every port of the host and to its subdomains, and the whole query as a Referer.
+// redirect decides whether a redirect is followed. By itself Go's client sends credentials to every
+// port of the host and to its subdomains, and the whole query, which may hold a token, as Referer.
 func (t Target) redirect(req *http.Request, via []*http.Request) error {
 	switch {
 	case t.FollowRedirects != nil && !*t.FollowRedirects:
@@ -41,7 +41,7 @@ func (t Target) hasCredentials() bool {
 	return t.BearerToken != "" || t.Username != "" || t.TLS.CertFile != ""
 }
 
-// origin is the scheme, host and port of a URL in one form.
+// origin gives the scheme, host and port of a URL in canonical form.
 func origin(u *url.URL) string {
 	scheme, port := strings.ToLower(u.Scheme), u.Port()
 	if port == "" {
@@ -64,12 +64,12 @@ func (t Target) liftUserInfo() Target {
 	return t
 }
 
-// minSecret is the length from which a secret is searched for in messages: a shorter one
-// stands in every other word.
+// minSecret is the length from which a secret is removed from messages. A shorter one would occur
+// by chance in other words.
 const minSecret = 4
 
-// describe is err without what nobody may read: net/http's errors quote URLs, and those of
-// servers that answer something odd quote what they sent.
+// describe gives err without secrets. Errors of net/http quote URLs, and those about a strange
+// answer quote what the server sent, which may repeat the request.
 func (t Target) describe(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {

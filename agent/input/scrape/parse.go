@@ -19,7 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// parser turns a body into samples; known series cost no allocation.
+// parser turns the body of a scrape into samples. Series that are known cost no allocation.
 type parser struct {
 	target  Target
 	own     []series.Label // job, instance and the target's further labels
@@ -69,9 +69,10 @@ func nanos(ms int64) (int64, error) {
 
 // parse gives the samples of a body; the tracker's scrape has begun. On an error nothing of the scrape counts.
 func (p *parser) parse(body []byte, contentType string, at int64) ([]input.Sample, error) {
-	p.samples = nil // the last slice is with the batcher
+	p.samples = nil // the last slice belongs to the batcher now
 	p.family, p.unit, p.help, p.typ = p.family[:0], "", "", model.MetricTypeUnknown
-	// An error beside a parser says that the fallback type was used, which is meant.
+	// An error together with a parser says that the fallback content type was used, which is wanted:
+	// many targets send none.
 	tp, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{
 		OpenMetricsSkipSTSeries: true, FallbackContentType: "text/plain"})
 	if tp == nil {
@@ -116,13 +117,14 @@ func (p *parser) startFamily(name []byte) {
 	}
 }
 
-// maxHelpBytes bounds the table of texts; one that is full begins again.
+// maxHelpBytes bounds the table of help texts; a full one is cleared.
 const maxHelpBytes = 1 << 20
 
 // helpOf is the text as frames may carry it, in a string that all series of the family and
 // later scrapes share.
 func (p *parser) helpOf(text []byte) string {
-	text = text[:min(len(text), frame.DefaultLimits().HelpBytes+utf8.UTFMax)] // more makes no difference
+	// Frames carry no more of a text than this, so more of it need not be kept or compared.
+	text = text[:min(len(text), frame.DefaultLimits().HelpBytes+utf8.UTFMax)]
 	help, ok := p.helps[string(text)]
 	if !ok {
 		if p.helpBytes += len(text); p.helpBytes > maxHelpBytes {
@@ -166,11 +168,13 @@ func (p *parser) sample(tp textparse.Parser, at int64) error {
 	}
 	start := int64(0)
 	if t == series.Counter {
-		// Reads ahead: nothing else of the sample after it.
+		// StartTimestamp may read ahead in the body, so it comes after everything else that is read
+		// of the sample.
 		if start, err = nanos(tp.StartTimestamp()); err != nil {
 			return err
 		}
 	}
+	// A series is never changed in place, since batches share it: changed metadata makes a new one.
 	if !ok || known.Type != t || known.Start != start || known.Unit != unit || known.Help != help {
 		known = &input.Series{Labels: ls, Type: t, Unit: unit, Help: help, Start: start}
 		p.tracker.Put(p.key, known, live)
@@ -197,7 +201,8 @@ func (p *parser) labels(tp textparse.Parser) []series.Label {
 		i := slices.IndexFunc(out, func(l series.Label) bool { return l.Name == o.Name })
 		switch {
 		case i < 0 && p.target.HonorLabels && slices.Contains(empty, o.Name):
-			// A federating server writes instance="" on a series that has no instance.
+			// A federating Prometheus writes instance="" on a series without an instance; with
+			// honor_labels ours must not be added to it.
 		case i < 0:
 			out = append(out, o)
 		case p.target.HonorLabels:

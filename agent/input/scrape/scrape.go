@@ -57,8 +57,8 @@ func New(t Target, env input.Env) (*Scraper, error) {
 	return s, nil
 }
 
-// Run scrapes at every interval until ctx ends. The first scrape is within a second; targets are
-// spread over it.
+// Run scrapes at every interval until ctx ends. The first scrape is at a fixed point of the first
+// second, by a hash of the target, so that the targets of an agent are not all read at once.
 func (s *Scraper) Run(ctx context.Context, sink input.Sink) error {
 	defer s.client.CloseIdleConnections()
 	defer func() {
@@ -66,7 +66,7 @@ func (s *Scraper) Run(ctx context.Context, sink input.Sink) error {
 			s.endSeries(sink)
 		}
 	}()
-	h := fnv.New32a()
+	h := fnv.New32a() // never fails
 	_, _ = h.Write([]byte(s.target.Job + "\x00" + s.target.URL.Reveal()))
 	offset := time.Duration(h.Sum32()) * time.Nanosecond % min(s.target.Interval, time.Second)
 	first := time.NewTimer(offset)
@@ -101,6 +101,7 @@ func (s *Scraper) Scrape(ctx context.Context, sink input.Sink) {
 	start := s.now()
 	at := start.Truncate(time.Millisecond).UnixNano()
 	s.parser.tracker.Begin()
+	// All samples of a scrape have one time, its start, as in Prometheus.
 	samples, err := s.fetch(ctx, at)
 	if err != nil {
 		err = s.target.describe(err)
@@ -112,6 +113,7 @@ func (s *Scraper) Scrape(ctx context.Context, sink input.Sink) {
 	scraped, up := len(samples), 1.0
 	if err != nil {
 		scraped, up = 0, 0
+		// Nothing of a failed scrape is sent, not even the part that was parsed.
 		samples = s.parser.tracker.AppendAllStale(nil, at)
 	} else {
 		samples = s.parser.tracker.AppendStale(samples, at)
@@ -124,7 +126,7 @@ func (s *Scraper) Scrape(ctx context.Context, sink input.Sink) {
 	s.note(err, scraped, took, start)
 }
 
-// endSeries offers stale markers for every series of a target that is scraped no more.
+// endSeries offers stale markers for every series of a target that is no longer scraped.
 func (s *Scraper) endSeries(sink input.Sink) {
 	at := s.now().Truncate(time.Millisecond).UnixNano()
 	samples := s.parser.tracker.EndSeries(nil, at)
@@ -155,7 +157,7 @@ func (s *Scraper) note(err error, scraped int, took time.Duration, at time.Time)
 	}
 }
 
-// reportHelp says what the samples about a scrape mean.
+// reportHelp has the help texts of the samples about a scrape.
 var reportHelp = map[string]string{
 	"up":                      "1 when the last scrape of the target succeeded, 0 when it failed.",
 	"scrape_duration_seconds": "How long the last scrape of the target took.",
@@ -212,7 +214,8 @@ func (s *Scraper) fetch(ctx context.Context, at int64) ([]input.Sample, error) {
 
 var errBodyLimit = errors.New("body is over body_limit")
 
-// read fills s.body, which is kept from scrape to scrape.
+// read fills s.body, whose memory is kept from scrape to scrape. One that exceeded the limit is
+// released, so that one large answer does not cost memory for ever.
 func (s *Scraper) read(r io.Reader) error {
 	s.body = s.body[:0]
 	limit := int(s.target.BodyLimit)

@@ -1,6 +1,6 @@
-// Package wire is a sender's side of the batch protocol with one collector: the stream, and
-// one frame over HTTP. It neither keeps nor repeats anything: package send does, and what
-// drives collectors on purpose in other ways. The contract is docs/protocol/stream.md.
+// Package wire is the sender's side of the batch protocol with one collector: the stream, and one
+// frame over HTTP. It neither stores nor repeats anything; package send does, and so do the test
+// programs that use collectors in other ways. The contract is docs/protocol/stream.md.
 package wire
 
 import (
@@ -66,7 +66,7 @@ func (s *Stream) Receive() (*ingestv1.BatchResult, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Messages of a later version of the protocol are nothing to a sender of this one.
+		// A later version of the protocol may have other messages; this sender ignores them.
 		if r := m.GetResult(); r != nil {
 			return r, nil
 		}
