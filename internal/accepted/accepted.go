@@ -1,7 +1,7 @@
-// Package accepted has what everything behind the acceptance refers to an accepted batch
-// by: which batch it is, where its frame is, when it was accepted and what times its
-// samples have. Intake, plans, packs of snapshots and the live store share it, and the one
-// rule that decides between batches that cover the same sequence numbers.
+// Package accepted has the reference to an accepted batch: its identity, where its frame
+// is, when it was accepted and the time range of its samples. Intake, plans, packs of
+// snapshots and the live store share it. It also has the one rule that decides which of
+// several batches counts that cover the same sequence numbers.
 package accepted
 
 import (
@@ -12,16 +12,16 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Identity makes the embedded field of Batch read as what it is.
+// Identity is identity.Batch under a name that suits the embedded field of Batch.
 type Identity = identity.Batch
 
-// Batch refers to one accepted batch. It is derived from the identity manifest, which
-// alone is the acceptance. As JSON it is one flat object with the manifest's field names.
+// Batch refers to one accepted batch. It is derived from the identity manifest, whose
+// creation is the acceptance. As JSON it is one flat object with the manifest's field names.
 type Batch struct {
 	Identity
 	FrameSHA256 identity.Digest `json:"frame_sha256"`
 	FrameBytes  uint64          `json:"frame_bytes"`
-	// RawBlobKey is a generation of the frame: where a reader begins.
+	// RawBlobKey is the generation of the frame that a reader tries first.
 	RawBlobKey string `json:"raw_blob_key"`
 	// AcceptedAt by the collector's clock, MinTime and MaxTime of the samples; Unix nanoseconds.
 	AcceptedAt int64 `json:"accepted_at_unix_ns"`
@@ -35,17 +35,17 @@ type Batch struct {
 // maxKeyBytes bounds RawBlobKey.
 const maxKeyBytes = 1024
 
-// Claim is what the batch has to say about the sequence numbers that it covers.
+// Claim is the claim of the batch on the sequence numbers that it covers.
 func (b *Batch) Claim() Claim { return Claim{b.Identity, b.AcceptedAt} }
 
-// Hours are the first and the last hour that samples of the batch may lie in. A batch
-// of a broken clock can span years: read the frame before making work of each hour
-// of a wide one.
+// Hours are the first and the last hour that samples of the batch may lie in. With a wrong
+// clock a batch can span years, so callers must not create work for each hour of a wide
+// range before they have read the frame.
 func (b *Batch) Hours() (first, last timegrid.Hour) {
 	return timegrid.HourOfNS(b.MinTime), timegrid.HourOfNS(b.MaxTime)
 }
 
-// Validate refuses what no accepted batch is.
+// Validate refuses values that no accepted batch has.
 func (b *Batch) Validate() error {
 	if err := b.Identity.Validate(); err != nil {
 		return err
@@ -63,17 +63,17 @@ func (b *Batch) Validate() error {
 	return nil
 }
 
-// Claim is all that decides between accepted batches of one boot that cover the same
-// sequence numbers.
+// Claim is everything that decides which of several accepted batches of one boot counts that
+// cover the same sequence numbers.
 type Claim struct {
 	Identity identity.Batch
 	// AcceptedAt by the collector's clock, Unix nanoseconds.
 	AcceptedAt int64
 }
 
-// Compare is the order of precedence: the earlier acceptance comes first, and of two at one
-// time the smaller identity. It is a total order, so every reader of the same batches counts
-// each sequence number for the same one, in whichever order it learned of them.
+// Compare is the order of precedence: the earlier acceptance first, and of two at the same
+// time the smaller identity. It is a total order, so all readers of the same batches count
+// each sequence number for the same batch, in whichever order they learn of them.
 func (c Claim) Compare(o Claim) int {
 	if n := cmp.Compare(c.AcceptedAt, o.AcceptedAt); n != 0 {
 		return n
@@ -81,5 +81,5 @@ func (c Claim) Compare(o Claim) int {
 	return c.Identity.Compare(o.Identity)
 }
 
-// Wins reports whether c counts the sequence numbers that both cover, and o does not.
+// Wins reports whether the sequence numbers that both cover count for c.
 func (c Claim) Wins(o Claim) bool { return c.Compare(o) < 0 }

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// RollupAsidePrefix is where agents are named that are not rolled up for an hour.
+	// RollupAsidePrefix has the records of agents that are set aside for an hour: they are not rolled up.
 	RollupAsidePrefix = RollupPrefix + "aside/"
-	// RollupAttemptsPrefix is where workers say which large hours they are at.
+	// RollupAttemptsPrefix has the records of large hours that workers have started.
 	RollupAttemptsPrefix = RollupPrefix + "attempts/"
 )
 
@@ -20,10 +20,10 @@ func RollupAside(h timegrid.Hour, s shard.ID, agent string) string {
 	return RollupAsides(s) + sampleHour(h) + "agent=" + hex.EncodeToString([]byte(agent)) + ".json"
 }
 
-// RollupAsides is the prefix of a shard's records of agents set aside, in the order of hours.
+// RollupAsides is the prefix of a shard's records of agents set aside; keys sort by hour.
 func RollupAsides(s shard.ID) string { return RollupAsidePrefix + "shard=" + s.String() + "/" }
 
-// ParseRollupAside inverts RollupAside.
+// ParseRollupAside reads a key that RollupAside made.
 func ParseRollupAside(key string) (timegrid.Hour, shard.ID, string, error) {
 	s, rest, err := cutShard(key, RollupAsidePrefix)
 	if err != nil {
@@ -39,7 +39,7 @@ func ParseRollupAside(key string) (timegrid.Hour, shard.ID, string, error) {
 	return h, s, string(agent), nil
 }
 
-// RollupAttempt is the key of the record that a worker makes a shard's hour.
+// RollupAttempt is the key of the record that a worker has started a shard's hour.
 func RollupAttempt(h timegrid.Hour, s shard.ID) string {
 	return RollupAttemptsPrefix + "shard=" + s.String() + "/" + strings.TrimSuffix(sampleHour(h), "/") + ".json"
 }

@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// SetPlan is the key of the plan that the generation is made from. The resolutions of an hour
+// BlockPlan is the key of the plan that the block is made from. The resolutions of an hour
 // of a shard share one; a compaction has its own.
 func BlockPlan(n BlockName) string {
 	if n.Span == 0 {
@@ -24,7 +24,7 @@ func BlockPlan(n BlockName) string {
 func ParseCompactionPlan(key string) (BlockName, error) {
 	var n BlockName
 	i := strings.LastIndexByte(key, '/') + 1
-	// The directory is that of the plans of an hour: with a number behind it, it is a plan.
+	// The directory is that of an hour's plans: with a number appended it must parse as a plan of the hour.
 	h, s, _, err := ParseRollupPlan(key[:i] + "0000000001.json")
 	if err != nil {
 		return n, notAKey(key, "plans")
@@ -46,29 +46,29 @@ func ParseCompactionPlan(key string) (BlockName, error) {
 	return n, nil
 }
 
-// LogPrefix is where what was removed is written down, for good.
+// LogPrefix has the permanent logs of what was removed.
 const LogPrefix = "gc/v1/log/"
 
-// RetentionLog is the key of the record that the sets of a resolution's hour are removed; d is
-// the hash of their names, so that sets that came later have a record of their own.
+// RetentionLog is the key of the record that the blocks of a resolution's hour are removed; d
+// is the hash of their names, so that blocks that came later get their own record.
 func RetentionLog(res timegrid.Resolution, h timegrid.Hour, d identity.Digest) string {
 	return RetentionLogsHour(h) + res.String() + "-" + d.String()[:32] + ".json"
 }
 
-// RetentionLogsHour is the prefix of an hour's records of removed sets; it ends in a slash.
+// RetentionLogsHour is the prefix of an hour's records of removed blocks; it ends in a slash.
 func RetentionLogsHour(h timegrid.Hour) string { return LogPrefix + "retention/" + sampleHour(h) }
 
-// FrameLogsPrefix is where removed raw frames are written down.
+// FrameLogsPrefix has the logs of removed raw frames.
 const FrameLogsPrefix = LogPrefix + "frames/"
 
-// FrameLog is the key of a record of raw frames that an operator removed at the given
-// time; d is the hash of its content.
+// FrameLog is the key of a log of raw frames that were removed at the given time; d is the
+// hash of its content.
 func FrameLog(at time.Time, d identity.Digest) string {
 	return FrameLogsPrefix + fmt.Sprintf("%020d-%s.json", max(at.UnixMilli(), 0), d.String()[:32])
 }
 
-// RollupFramesPrefix is where workers note how far they have removed raw frames.
+// RollupFramesPrefix has the records of how far raw frames were removed.
 const RollupFramesPrefix = RollupPrefix + "frames/"
 
-// RollupFrames is the key of a shard's note how far its raw frames are removed.
+// RollupFrames is the key of the record of how far a shard's raw frames were removed.
 func RollupFrames(s shard.ID) string { return RollupFramesPrefix + "shard=" + s.String() + ".json" }

@@ -2,8 +2,9 @@
 // package concatenates a key. Keys are relative to the authority's prefix, which
 // the store adds (objstore.WithPrefix).
 //
-// Untrusted text (agent and boot ids) enters a key only as lower-case hex of its
-// UTF-8 bytes, sequence numbers as 20 decimal digits, so key order is sequence order.
+// Untrusted text (agent and boot ids) is written as lower-case hex of its UTF-8 bytes, so it
+// can't contain a slash. Sequence numbers have 20 decimal digits, so key order is sequence
+// order. Every parser rebuilds the key and compares: one object has exactly one key.
 package layout
 
 import (
@@ -35,11 +36,11 @@ const (
 	AuthorityKey = "authority/v1/id.json"
 	// CheckpointKey is the reconciler's time-scan checkpoint.
 	CheckpointKey = ReconcilePrefix + "checkpoint.json"
-	// CoordinatorTermKey counts the terms of coordinators that led.
+	// CoordinatorTermKey has the number of the last term of a leading coordinator.
 	CoordinatorTermKey = "coordinator/v1/term.json"
 )
 
-// ErrNotAKey is wrapped by every parse error.
+// ErrNotAKey is wrapped by every error of a parser of keys.
 var ErrNotAKey = errors.New("not a key of this family")
 
 // Blob is the key of generation gen of the frame d.
@@ -115,7 +116,7 @@ func AcceptedBoot(b identity.Boot) string { return AcceptedPrefix + bootDir(b) }
 // Accepted is the key of the identity manifest.
 func Accepted(id identity.Batch) string { return AcceptedPrefix + identityPath(id) }
 
-// ParseAccepted reads the identity out of an identity manifest's key.
+// ParseAccepted reads the identity from an identity manifest's key.
 func ParseAccepted(key string) (identity.Batch, error) {
 	rest, ok := strings.CutPrefix(key, AcceptedPrefix)
 	if !ok {
@@ -129,7 +130,7 @@ func ParseAccepted(key string) (identity.Batch, error) {
 }
 
 // ManifestID names an identity manifest in time-ordered listings: the time of
-// acceptance as 20 digits, then half of the hash of the manifest's key. It is a function of the manifest.
+// acceptance as 20 digits, then half of the hash of the manifest's key. It depends only on the manifest.
 func ManifestID(acceptedAt time.Time, id identity.Batch) string {
 	h := identity.Sum([]byte(Accepted(id)))
 	return fmt.Sprintf("%020d-%s", acceptedAt.UnixNano(), hex.EncodeToString(h[:16]))
@@ -153,7 +154,7 @@ func RawBlobByTime(t time.Time, d identity.Digest) string {
 	return RawBlobsByTimePrefix + hourDir(t) + "sha256=" + d.String() + ".json"
 }
 
-// Quarantine is the key of the record of a submitted frame that lost.
+// Quarantine is the key of the record of a submitted frame that lost a conflict.
 func Quarantine(id identity.Batch, submitted identity.Digest) string {
 	return QuarantinePrefix + strings.TrimSuffix(identityPath(id), ".json") + "/" + submitted.String() + ".json"
 }

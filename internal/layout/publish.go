@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// ReferencesKey is the object that tells which epoch of the reference sets counts.
+// ReferencesKey is the object with the present epoch of the reference sets.
 const ReferencesKey = "gc/v1/references.json"
 
 // RollupChunks is the prefix of the chunks of a resolution; it ends in a slash.
@@ -28,7 +28,7 @@ func RollupChunksHour(res timegrid.Resolution, h timegrid.Hour) string {
 // RollupIndexesHour is the prefix of the indexes of an hour; it ends in a slash.
 func RollupIndexesHour(h timegrid.Hour) string { return IndexPrefix + sampleHour(h) }
 
-// RollupObjectName is what the key of a chunk or of an index says.
+// RollupObjectName is the parsed key of a chunk or of an index.
 type RollupObjectName struct {
 	Index      bool
 	Resolution timegrid.Resolution // of a chunk
@@ -39,7 +39,7 @@ type RollupObjectName struct {
 	Generation uint32
 }
 
-// Key is the key with this name.
+// Key is the object key of this name.
 func (n RollupObjectName) Key() string {
 	if n.Index {
 		return RollupIndex(n.Hour, n.SHA256, n.Generation)
@@ -110,13 +110,13 @@ func ParseRollupPlan(key string) (h timegrid.Hour, s shard.ID, gen uint64, err e
 	return h, s, gen, nil
 }
 
-// Delayed is the key of an item of the delayed queue: by the millisecond when it comes
-// due, so that a listing has the due ones first; d is the hash of its content.
+// Delayed is the key of an item of the delayed queue. It begins with the millisecond at which the item is
+// due, so that a listing returns due items first; d is the hash of its content.
 func Delayed(due time.Time, d identity.Digest) string {
 	return DelayedPrefix + fmt.Sprintf("%020d-%s.json", max(due.UnixMilli(), 0), hex.EncodeToString(d[:16]))
 }
 
-// ParseDelayed reads when the item with this key comes due, in UTC.
+// ParseDelayed reads the time at which the item is due from its key, in UTC.
 func ParseDelayed(key string) (time.Time, error) {
 	rest, ok := strings.CutPrefix(key, DelayedPrefix)
 	name, isJSON := strings.CutSuffix(rest, ".json")

@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Prefixes and keys of what is rolled up.
+// Prefixes and keys of rollups.
 const (
 	RollupPrefix    = "rollup/v1/"
 	IndexPrefix     = "index/v1/"
@@ -20,19 +20,20 @@ const (
 	IntakePrefix    = "intake/v1/"
 	PlansPrefix     = RollupPrefix + "plans/"
 	DelayedPrefix   = "gc/v1/delayed/"
-	// RollupConfigKey holds what a deployment's rollups can't change: the number of shards.
+	// RollupConfigKey has the number of shards, which a deployment can't change.
 	RollupConfigKey = RollupPrefix + "config.json"
-	// RollupExpiryKey holds up to which hour the rows of each resolution have expired.
+	// RollupExpiryKey has the hour up to which the rows of each resolution have expired.
 	RollupExpiryKey = RollupPrefix + "expiry.json"
-	// RollupClockKey is written to learn the store's time.
+	// RollupClockKey is written to learn the store's time from the answer.
 	RollupClockKey = RollupPrefix + "clock.json"
 )
 
 // MixedMetrics is the metric directory of chunks that hold several metrics.
 const MixedMetrics = "_mixed"
 
-// RollupChunk is the key of a chunk of an hour: d is the hash of its bytes, gen counts
-// the times that it had to be written anew. metric is a metric's name or MixedMetrics.
+// RollupChunk is the key of a chunk of an hour: d is the hash of its bytes, gen is the
+// generation, which grows when an earlier object of the same bytes can't be used. metric is
+// a metric's name or MixedMetrics.
 func RollupChunk(res timegrid.Resolution, h timegrid.Hour, metric string, d identity.Digest, gen uint32) string {
 	return RollupPrefix + "window=" + res.String() + "/" + sampleHour(h) + "metric=" + metricDir(metric) + "/" +
 		d.String() + generation(gen) + ".lmrollup.zst"
@@ -53,8 +54,9 @@ func generation(gen uint32) string {
 // sampleHour names the hour's start.
 func sampleHour(h timegrid.Hour) string { return hourDir(h.Start()) }
 
-// metricDir: names of the classic character set stand as they are, others as hex
-// behind an "x-", which no classic name can contain; so do long ones and those of our own.
+// metricDir is the directory of a metric. A name of the classic character set is used as it
+// is. Other names, long ones and those that begin like MixedMetrics are written as hex after
+// "x-", which no classic name contains.
 func metricDir(metric string) string {
 	if metric == MixedMetrics {
 		return metric
@@ -73,26 +75,26 @@ func metricDir(metric string) string {
 	return "x-" + hex.EncodeToString([]byte(metric))
 }
 
-// RollupSet is the key of the manifest of a block; its creation publishes it.
+// BlockManifest is the key of the manifest of a block; its creation publishes the block.
 func BlockManifest(h timegrid.Hour, s shard.ID, res timegrid.Resolution, gen uint64) string {
 	return BlockManifestsHour(h) + fmt.Sprintf("%s-%s-%010d.json", s, res, gen)
 }
 
-// RollupSetsHour is the prefix of all blocks of an hour; it ends in a slash.
+// BlockManifestsHour is the prefix of the manifests of an hour's blocks; it ends in a slash.
 func BlockManifestsHour(h timegrid.Hour) string { return ManifestsPrefix + sampleHour(h) }
 
-// RollupSetName is what the key of a block says.
+// BlockName is the parsed key of a block's manifest.
 type BlockName struct {
 	Hour       timegrid.Hour
 	Shard      shard.ID
 	Resolution timegrid.Resolution
 	Generation uint64
-	// Span is 0 for the set of one hour of one shard. Else the set is a compaction of that
+	// Span is 0 for the block of one hour of one shard. Else the block is a compaction of that
 	// many hours from Hour on, of shards from Shard on.
 	Span uint16
 }
 
-// Key is the key with this name.
+// Key is the object key of this name.
 func (n BlockName) Key() string {
 	if n.Span == 0 {
 		return BlockManifest(n.Hour, n.Shard, n.Resolution, n.Generation)
@@ -100,12 +102,12 @@ func (n BlockName) Key() string {
 	return BlockManifestsHour(n.Hour) + fmt.Sprintf("%s-%s%s-%010d.json", n.Shard, n.Resolution, spanName(n.Span), n.Generation)
 }
 
-// SlotPrefix is what the keys of all generations of the name start with.
+// SlotPrefix is the common prefix of the keys of all generations of the block.
 func (n BlockName) SlotPrefix() string {
 	return BlockManifestsHour(n.Hour) + n.Shard.String() + "-" + n.Resolution.String() + spanName(n.Span) + "-"
 }
 
-// spanName stands behind the resolution: ".24h".
+// spanName is the suffix of the resolution in keys of compactions, such as ".24h".
 func spanName(span uint16) string {
 	if span == 0 {
 		return ""
@@ -113,7 +115,7 @@ func spanName(span uint16) string {
 	return fmt.Sprintf(".%dh", span)
 }
 
-// cutSpan splits what spanName joined.
+// cutSpan splits a resolution's name and the suffix that spanName made.
 func cutSpan(s string) (w string, span uint16, err error) {
 	w, hours, ok := strings.Cut(s, ".")
 	if !ok {
@@ -126,7 +128,7 @@ func cutSpan(s string) (w string, span uint16, err error) {
 	return w, uint16(n), nil
 }
 
-// ParseRollupSet reads the key of a block.
+// ParseBlockManifest reads the key of a block's manifest.
 func ParseBlockManifest(key string) (BlockName, error) {
 	var n BlockName
 	rest, ok := strings.CutPrefix(key, ManifestsPrefix)
@@ -154,7 +156,7 @@ func ParseBlockManifest(key string) (BlockName, error) {
 	return n, nil
 }
 
-// RollupPlan is the key of the fixed input set of a generation of a shard's hour.
+// RollupPlan is the key of the plan, the fixed inputs, of a generation of a shard's hour.
 func RollupPlan(h timegrid.Hour, s shard.ID, gen uint64) string {
 	return RollupPlans(h, s) + fmt.Sprintf("%010d.json", gen)
 }
@@ -164,8 +166,8 @@ func RollupPlans(h timegrid.Hour, s shard.ID) string {
 	return PlansPrefix + "shard=" + s.String() + "/" + sampleHour(h)
 }
 
-// IntakeSegment is the key of the n-th segment that a reconciler's run wrote for a shard.
-// run is of lower-case letters and digits.
+// IntakeSegment is the key of the n-th segment that one run of a reconciler wrote for a shard.
+// run has only lower-case letters and digits.
 func IntakeSegment(s shard.ID, run string, n uint64) string {
 	return IntakeRun(s, run) + fmt.Sprintf("%020d.json", n)
 }

@@ -42,7 +42,7 @@ func ParseLivePack(key string) (s shard.ID, number uint64, d identity.Digest, er
 	return s, number, d, nil
 }
 
-// LiveSnapshot is the key of a shard's snapshot; its creation makes it the newest.
+// LiveSnapshot is the key of a shard's snapshot; its creation publishes it as the newest.
 func LiveSnapshot(s shard.ID, number uint64) string {
 	return LiveSnapshots(s) + fmt.Sprintf("%020d.json", number)
 }

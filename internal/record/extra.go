@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// scanner compares a record with the canonical form of what this release understood of it.
-// What it did not understand are fields behind those that it knows, in the same object.
+// scanner compares a record with the canonical form of the part that this release understood.
+// The part that it did not understand are fields after the known ones, in the same object.
 type scanner struct {
 	rest    string // of the record
-	own     string // what this release would write from here on
+	own     string // the rest of what this release would write
 	known   string // a name that is known in every object
 	unknown string // the first unknown field
 	err     error  // why the record is not canonical
 }
 
-// judge says what a scan found: nothing unusual, a damaged record, or an unknown field in a
-// record whose kind must be understood whole.
-func (k Kind) judge(s *scanner) error {
+// scanError returns the error of a finished scan: nil, a damaged record, or an unknown field
+// in a record of an Exact kind.
+func (k Kind) scanError(s *scanner) error {
 	switch {
 	case s.err != nil:
 		return k.Corrupt("", "not in canonical form: %v", s.err)
@@ -34,7 +34,7 @@ func (s *scanner) fail(format string, args ...any) {
 	}
 }
 
-// take reports whether both go on with c, and reads it.
+// take reports whether both texts continue with c, and skips it in both.
 func (s *scanner) take(c byte) bool {
 	if s.err == nil && s.own != "" && s.own[0] == c && s.rest != "" && s.rest[0] == c {
 		s.own, s.rest = s.own[1:], s.rest[1:]
@@ -43,8 +43,8 @@ func (s *scanner) take(c byte) bool {
 	return false
 }
 
-// value compares one value of type t; t is nil where unknown fields can't be told, as in the values of a
-// type with its own JSON form.
+// value compares one value of type t. t is nil where unknown fields can't be recognised, as
+// in values of a type with its own JSON form: those have to be equal.
 func (s *scanner) value(t reflect.Type) {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -73,7 +73,7 @@ func (s *scanner) value(t reflect.Type) {
 	}
 }
 
-// object compares the fields of a struct, behind its brace.
+// object compares the fields of a struct, from after its opening brace.
 func (s *scanner) object(t reflect.Type) {
 	fields := fieldsOf(t)
 	first := true
@@ -102,7 +102,7 @@ func (s *scanner) object(t reflect.Type) {
 	s.extraFields(first, func(name string) bool { _, ok := fields[name]; return ok })
 }
 
-// extraFields reads fields of unknown names up to the end of an object, and that end.
+// extraFields skips fields with unknown names up to and including the end of an object. A known name is an error: it is repeated or out of order.
 func (s *scanner) extraFields(first bool, known func(name string) bool) {
 	seen := map[string]bool{}
 	for s.err == nil && !strings.HasPrefix(s.rest, "}") {
@@ -133,7 +133,7 @@ func (s *scanner) extraFields(first bool, known func(name string) bool) {
 	s.literal("}")
 }
 
-// Bounds of what is skipped.
+// Bounds of unknown fields: their number in an object, and the depth of their values.
 const (
 	maxUnknown = 64
 	maxDepth   = 16
@@ -150,7 +150,7 @@ func (s *scanner) literal(l string) {
 	s.rest = rest
 }
 
-// skip reads a value of an unknown field: any canonical JSON.
+// skip skips the value of an unknown field: any canonical JSON.
 func (s *scanner) skip(depth int) {
 	switch {
 	case s.err != nil:
@@ -210,7 +210,7 @@ func (s *scanner) name() {
 	s.literal(":")
 }
 
-// lenValue is the length of the first value in canonical JSON of our own.
+// lenValue is the length of the first value of s, which is canonical JSON that this release wrote.
 func lenValue(s string) int {
 	depth, text := 0, false
 	for i := 0; i < len(s); i++ {

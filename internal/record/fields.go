@@ -9,21 +9,21 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Reader reads one record field by field, in the order of the format. It takes the canonical
-// form and nothing else, so it needs no general JSON: it walks a fixed form. After the first
-// error it gives zero values; End has the error.
+// Reader reads one record field by field, in the order of the format. It accepts only the
+// canonical form, so it needs no general JSON parser. After the first error it returns zero
+// values; End returns the error.
 type Reader struct {
 	kind  Kind
 	rest  string
 	err   error
-	known [maxFields]string // names that were asked for, so that End can tell an unknown field from a repeated one
+	known [maxFields]string // names of the fields read so far, by which End distinguishes an unknown field from a repeated one
 	n     int
 }
 
 // maxFields bounds the fields of a record that is read field by field.
 const maxFields = 32
 
-// NewReader begins to read a record.
+// NewReader starts to read a record and checks its schema.
 func NewReader(k Kind, b []byte) *Reader {
 	d := &Reader{kind: k}
 	if len(b) > k.MaxBytes { // of this version; a later one may permit more
@@ -43,14 +43,14 @@ func NewReader(k Kind, b []byte) *Reader {
 
 const maxSchemaBytes = 128
 
-// Fail makes the record corrupt for a reason, unless it is already.
+// Fail marks the record as corrupt with a reason; the first reason stays.
 func (d *Reader) Fail(format string, args ...any) {
 	if d.err == nil {
 		d.err = d.kind.Corrupt("", format, args...)
 	}
 }
 
-// Err is the first error up to here.
+// Err is the first error so far.
 func (d *Reader) Err() error { return d.err }
 
 func (d *Reader) know(name string) {
@@ -101,7 +101,7 @@ func (d *Reader) NonEmpty(name string, limit int) string {
 	return s
 }
 
-// OptionalText is a field that is absent where it is empty.
+// OptionalText reads a field that is absent if empty. A present empty field is corrupt, because one value has one form.
 func (d *Reader) OptionalText(name string, limit int) string {
 	if !d.has(name) {
 		d.know(name)
@@ -110,7 +110,7 @@ func (d *Reader) OptionalText(name string, limit int) string {
 	return d.NonEmpty(name, limit)
 }
 
-// OptionalUint is a field that is absent where it is 0.
+// OptionalUint reads a field that is absent if 0.
 func (d *Reader) OptionalUint(name string) uint64 {
 	if !d.has(name) {
 		d.know(name)
@@ -140,7 +140,7 @@ func (d *Reader) quoted(limit int) string {
 	return ""
 }
 
-// cutString reads a canonical JSON string off the front of in.
+// cutString reads a canonical JSON string from the start of in.
 func cutString(in string) (s, rest string, err error) {
 	if in == "" || in[0] != '"' {
 		return "", "", fmt.Errorf("a string is not where it belongs")
@@ -171,7 +171,7 @@ func cutString(in string) (s, rest string, err error) {
 	return s, in[end+1:], nil
 }
 
-// unescape takes only what AppendString writes.
+// unescape accepts only the escapes that AppendString writes.
 func unescape(raw string) (string, error) {
 	out := make([]byte, 0, len(raw))
 	for i := 0; i < len(raw); i++ {
@@ -180,7 +180,7 @@ func unescape(raw string) (string, error) {
 			out = append(out, c)
 			continue
 		}
-		i++ // cutString made sure that a byte follows
+		i++ // cutString has checked that a byte follows
 		n := strings.IndexByte(`"\btnfr`, raw[i])
 		switch {
 		case n >= 0:
@@ -288,7 +288,7 @@ func (d *Reader) Batch() identity.Batch {
 	return id
 }
 
-// End wants the end of the record. Fields that this release does not know may come before it.
+// End checks the end of the record and returns the first error. Fields that this release does not know may come before the end.
 func (d *Reader) End() error {
 	if d.err != nil {
 		return d.err
@@ -309,6 +309,6 @@ func (d *Reader) End() error {
 	if s.err == nil && s.rest != "" {
 		s.err = fmt.Errorf("%d bytes follow the record", len(s.rest))
 	}
-	d.err = d.kind.judge(&s)
+	d.err = d.kind.scanError(&s)
 	return d.err
 }

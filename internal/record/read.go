@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// Unmarshal reads into v, a pointer to a struct, what Marshal writes. Errors wrap ErrCorrupt or ErrNewerVersion.
+// Unmarshal reads what Marshal writes into v, a pointer to a struct. Errors wrap ErrCorrupt or ErrNewerVersion.
 func (k Kind) Unmarshal(b []byte, v any) error {
 	if err := k.Decode(b, v); err != nil {
 		return err
@@ -19,8 +19,8 @@ func (k Kind) Unmarshal(b []byte, v any) error {
 	return k.Verify(b, k.Marshal(v), v)
 }
 
-// Decode is the first half of Unmarshal, for records that are read into one struct and written from
-// another: it takes JSON of the schema that is not canonical as well, so Verify has to follow.
+// Decode is the first half of Unmarshal, for records that are read into one struct and written
+// from another. It also accepts JSON that is not canonical, so Verify has to follow.
 func (k Kind) Decode(b []byte, v any) error {
 	if err := k.checkSchema(SchemaOf(b)); err != nil {
 		return err
@@ -34,13 +34,13 @@ func (k Kind) Decode(b []byte, v any) error {
 	return nil
 }
 
-// Verify compares b with own, which is what this release writes of what it read in b. v is of the
-// type that Decode filled, or a pointer to it; it says which fields are known.
+// Verify compares b with own, the record that this release writes for what it read from b. v
+// has the type that Decode filled, or is a pointer to it; its fields are the known ones.
 func (k Kind) Verify(b, own []byte, v any) error {
 	if string(own) == string(b) {
 		return nil
 	}
-	// Not what this release writes: damaged, or with fields that it does not know.
+	// The bytes differ: the record is damaged, or has fields that this release does not know.
 	t := reflect.TypeOf(v)
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -48,7 +48,7 @@ func (k Kind) Verify(b, own []byte, v any) error {
 	s := scanner{own: string(own), rest: string(b)}
 	if prefix := head + k.Schema + `"`; strings.HasPrefix(s.rest, prefix) {
 		s.own, s.rest = s.own[len(prefix):], s.rest[len(prefix):]
-		// Both go on behind the schema as an object whose first field is read.
+		// Both continue after the schema as an object whose first field has been read.
 		s.own, s.rest = "{"+strings.TrimPrefix(s.own, ","), "{"+strings.TrimPrefix(s.rest, ",")
 		s.known = "schema"
 		s.value(t)
@@ -56,12 +56,13 @@ func (k Kind) Verify(b, own []byte, v any) error {
 	if s.err == nil && s.rest != "" {
 		s.fail("%d bytes follow the record", len(s.rest))
 	}
-	return k.judge(&s)
+	return k.scanError(&s)
 }
 
-// Read gets the record under key and parses it. An object that the store can't give for good
-// (too long, damaged at rest) is corrupt. Other errors of the store are wrapped: objstore.ErrNotFound
-// is one of them. The Info is there with errors of the parser too, so that a caller can replace the object.
+// Read reads the record under key and parses it. An object that is permanently unreadable
+// (too long, damaged at rest) is corrupt. Other errors of the store are wrapped, among them
+// objstore.ErrNotFound. With an error of the parser the Info is still set, so that the caller
+// can replace the object.
 func Read[T any](ctx context.Context, g objstore.Getter, key string, k Kind, parse func(b []byte) (T, error)) (T, objstore.Info, error) {
 	var zero T
 	b, info, err := g.Get(ctx, key, objstore.GetOptions{Limit: int64(k.MaxBytes)})
@@ -85,10 +86,10 @@ func Read[T any](ctx context.Context, g objstore.Getter, key string, k Kind, par
 	return v, info, nil
 }
 
-// marshaler marks types with a JSON form of their own, whose fields are not looked into.
+// marshaler is implemented by types with their own JSON form, whose fields are not compared one by one.
 var marshaler = reflect.TypeFor[json.Marshaler]()
 
-// fieldsOf gives the JSON names of a struct's fields and their types; embedded structs are part of it.
+// fieldsOf returns the types of a struct's fields by their JSON names, including those of embedded structs.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	out := map[string]reflect.Type{}
 	for f := range t.Fields() {

@@ -1,5 +1,5 @@
-// Package record has the form that every stored JSON record of ours shares: one canonical
-// dialect, one way to say that a record is corrupt, one rule for records of newer releases.
+// Package record has the form that all stored JSON records share: one canonical dialect, one
+// error for corrupt records, one rule for records of newer releases.
 // docs/format/records.md is the specification, with test vectors for other languages.
 //
 // A record is a JSON object that begins with its schema, "lightmetrics.<name>.v<version>".
@@ -20,12 +20,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// ErrCorrupt is wrapped by every error about a record that no release would have written so.
+// ErrCorrupt is wrapped by every error about a record that no release would have written in this form.
 var ErrCorrupt = errors.New("corrupt record")
 
 // ErrNewerVersion is wrapped by every error about a record of a later release: of a higher
 // version, or with a field that this release must not ignore. It never wraps ErrCorrupt,
-// because such a record must not be repaired, replaced or skipped, only left to a release that knows it.
+// because such a record must not be repaired, replaced or skipped: only a release that knows it may.
 var ErrNewerVersion = errors.New("record was written by a newer release")
 
 // Error says which record can't be read, and why.
@@ -37,7 +37,7 @@ type Error struct {
 	Reason string
 	// Err is ErrCorrupt or ErrNewerVersion.
 	Err error
-	// Cause is what the store or a package said; nil mostly.
+	// Cause is the error of the store or of a package, if there was one.
 	Cause error
 }
 
@@ -51,7 +51,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the sentinel and the cause.
+// Unwrap returns the sentinel and the cause.
 func (e *Error) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{e.Err}
@@ -59,9 +59,9 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Err, e.Cause}
 }
 
-// Unreadable reports whether err says that an object is there and is no record: corrupt,
-// longer than its kind permits, or damaged at rest. No later try reads it. A record of a
-// newer release is not unreadable.
+// Unreadable reports whether err says that an object exists and is no valid record: it is
+// corrupt, longer than its kind allows, or damaged at rest. Another attempt fails as well. A
+// record of a newer release is not unreadable.
 func Unreadable(err error) bool {
 	if err == nil || errors.Is(err, ErrNewerVersion) {
 		return false
@@ -69,11 +69,12 @@ func Unreadable(err error) bool {
 	return errors.Is(err, ErrCorrupt) || objstore.Unreadable(err)
 }
 
-// Opaque reports whether a record is there whose content this release can't have: unreadable, or of a
-// newer release. Who only reads notes the doubt and goes on. Who would repair, replace or delete asks Unreadable.
+// Opaque reports whether err says that a record exists whose content this release can't use: it
+// is unreadable, or of a newer release. Code that only reads checks Opaque, reports the record and
+// continues. Code that repairs, replaces or deletes checks Unreadable.
 func Opaque(err error) bool { return errors.Is(err, ErrNewerVersion) || Unreadable(err) }
 
-// Kind is one kind of record. Values of it are package variables of the packages that own the records.
+// Kind is one kind of record. The packages that own the records have their kinds as package variables.
 type Kind struct {
 	// Schema with the version that this release writes, such as "lightmetrics.accepted_batch.v1".
 	Schema string
@@ -81,21 +82,21 @@ type Kind struct {
 	Title string
 	// MaxBytes bounds the record; a reader refuses longer ones unread.
 	MaxBytes int
-	// Exact kinds refuse fields that this release does not know, with ErrNewerVersion: their bytes
-	// name them, or they say what is to be done, so that whoever ignores a part does something else.
-	// Readers of the other kinds ignore unknown fields that follow those they know, and drop
-	// them where they write the record again.
+	// Exact kinds refuse fields that this release does not know, with ErrNewerVersion. They are
+	// kinds whose bytes are hashed into a name, or which describe work: a reader that ignored a
+	// part would do something else. Readers of other kinds ignore unknown fields after the known
+	// ones, and drop them when they rewrite the record.
 	Exact bool
 }
 
-// Corrupt is the error that the record under key (or "") is not one, for a reason.
+// Corrupt makes the error that the record under key (or "") is corrupt, with the reason.
 func (k Kind) Corrupt(key, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Kind: k.Title, Key: key, Reason: err.Error(), Err: ErrCorrupt, Cause: errors.Unwrap(err)}
 }
 
-// Wrap makes err, what is wrong with the content of a record, an error of the kind under
-// key. What is such an error already keeps its reason and gets the key. nil stays nil.
+// Wrap turns err, a fault of a record's content, into an error of this kind under key. An
+// *Error keeps its reason and gets the key if it has none. nil stays nil.
 func (k Kind) Wrap(key string, err error) error {
 	if err == nil {
 		return nil
@@ -112,7 +113,7 @@ func (k Kind) Wrap(key string, err error) error {
 	return &at
 }
 
-// Is reports whether err is about a record of the kind.
+// Is reports whether err is about a record of this kind.
 func (k Kind) Is(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Kind == k.Title
@@ -122,21 +123,23 @@ func (k Kind) newer(format string, args ...any) error {
 	return &Error{Kind: k.Title, Reason: fmt.Sprintf(format, args...), Err: ErrNewerVersion}
 }
 
-// checkSchema compares the schema that a record begins with.
+// checkSchema compares the schema of a record with the kind's.
 func (k Kind) checkSchema(got string) error {
 	if got == k.Schema {
 		return nil
 	}
 	name, version, ok := splitSchema(got)
 	want, known, _ := splitSchema(k.Schema)
+	// An older version is corrupt as well: each kind has only one version so far, and a release that
+	// reads several has several kinds.
 	if !ok || name != want || version <= known {
 		return k.Corrupt("", "schema is %.64q, want %q", got, k.Schema)
 	}
 	return k.newer("it has the schema %s, this release reads up to version %d: upgrade this program", got, known)
 }
 
-// CheckFormat compares the version of a file that is no JSON, as its magic says it, with the
-// one that this release writes.
+// CheckFormat compares the version in the magic of a file that is not JSON with the one that
+// this release writes.
 func (k Kind) CheckFormat(got, known byte) error {
 	switch {
 	case got > known:
@@ -158,7 +161,7 @@ func splitSchema(s string) (name string, version uint64, ok bool) {
 }
 
 // SchemaOf reads the schema that a record begins with, for keys that hold records of several kinds.
-// It is "" where b does not begin as a record does.
+// It is "" if b does not begin like a record.
 func SchemaOf(b []byte) string {
 	rest, ok := strings.CutPrefix(string(b[:min(len(b), maxHeadBytes)]), head)
 	if !ok {
@@ -168,7 +171,7 @@ func SchemaOf(b []byte) string {
 	return s
 }
 
-// OneOf gives the kind that b is a record of, for keys that hold records of several kinds.
+// OneOf returns the kind of the record b, for keys that hold records of several kinds.
 // Errors are those of the first kind.
 func OneOf(b []byte, kinds ...Kind) (Kind, error) {
 	schema := SchemaOf(b)

@@ -10,9 +10,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// AppendString writes s as a canonical JSON string: escaped are the quote, the backslash
-// and U+0000 to U+001F, these as \b \t \n \f \r or else \u00xx in lower case, and nothing
-// else is. Bytes that are not UTF-8 become U+FFFD each.
+// AppendString appends s as a canonical JSON string. Only the quote, the backslash and U+0000
+// to U+001F are escaped, the latter as \b \t \n \f \r or else \u00xx in lower case. Each byte
+// that is not UTF-8 becomes U+FFFD.
 func AppendString(b []byte, s string) []byte {
 	start := len(b)
 	b = append(b, '"')
@@ -53,15 +53,15 @@ func appendEscape(b []byte, c byte) []byte {
 	return append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 }
 
-// JSON writes any value in the canonical dialect: fields in the order of the struct, map keys
-// sorted by their bytes. It panics for what JSON can't hold, so values are of record types: structs of
-// text, integers, booleans, and slices and maps of them.
+// JSON writes a value in the canonical dialect: fields in the order of the struct, map keys
+// sorted by their bytes. It panics for values that JSON can't represent, so values must have
+// record types: structs of text, integers, booleans, and slices and maps of them.
 func JSON(v any) []byte {
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic(err) // a type that is no record, which the first test of it finds
+		panic(err) // the type is no record type; the first test that writes it finds this
 	}
 	return canonicalEscapes(bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}))
 }
@@ -104,7 +104,7 @@ func (k Kind) Marshal(v any) []byte {
 	return append(b, body[1:]...)
 }
 
-// Begin starts a record that is written by hand: everything up to the comma before its first field.
+// Begin starts a record that is written field by field: everything up to the comma before its first field.
 func (k Kind) Begin(capacity int) []byte {
 	return append(append(append(make([]byte, 0, capacity), head...), k.Schema...), '"')
 }
@@ -112,7 +112,7 @@ func (k Kind) Begin(capacity int) []byte {
 // Writer writes one record field by field. The zero Writer is ready for Begin.
 type Writer struct{ b []byte }
 
-// Begin starts a record, in a buffer of this capacity.
+// Begin starts a record, in a buffer of the given capacity in bytes.
 func (w *Writer) Begin(k Kind, capacity int) { w.b = k.Begin(capacity) }
 
 func (w *Writer) name(name string) {
@@ -167,5 +167,5 @@ func (w *Writer) Batch(id identity.Batch) {
 	w.Uint("seq_end", id.SeqEnd)
 }
 
-// End gives the record.
+// End returns the finished record.
 func (w *Writer) End() []byte { return append(w.b, '}') }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Limits of the number of shards of a deployment.
+// Default and maximum of the number of shards of a deployment.
 const (
 	Default = 32
 	Max     = 4096
@@ -24,7 +24,7 @@ func Of(agentID string, n uint32) ID {
 	return ID(binary.BigEndian.Uint64(h[:8]) % uint64(n))
 }
 
-// String is the shard in keys: four digits.
+// String is the shard as in keys: four digits.
 func (s ID) String() string { return fmt.Sprintf("%04d", uint32(s)) }
 
 // Parse reads what String writes.
@@ -36,7 +36,7 @@ func Parse(s string) (ID, error) {
 	return ID(n), nil
 }
 
-// CheckCount refuses a number of shards that no deployment can have.
+// CheckCount refuses a number of shards that is out of bounds.
 func CheckCount(n uint32) error {
 	if n < 1 || n > Max {
 		return fmt.Errorf("%d shards; there can be 1 to %d", n, Max)

@@ -1,7 +1,7 @@
-// Package timegrid is the arithmetic of rollup hours and resolutions: hours, buckets and which sample
-// lies in which. Hours and buckets are open at their start and closed at their end, like
-// the ranges of PromQL, so that a range aligned with buckets is exactly a union of them.
-// Times count in whole milliseconds, cut down from nanoseconds.
+// Package timegrid has the arithmetic of rollup hours and of the buckets of a resolution.
+// Hours and buckets are open at their start and closed at their end, like the ranges of
+// PromQL, so a range that is aligned with buckets is exactly a union of buckets. Times are
+// whole milliseconds, rounded down from nanoseconds.
 package timegrid
 
 import (
@@ -48,7 +48,7 @@ func ParseResolution(s string) (Resolution, error) {
 	return 0, fmt.Errorf("no resolution is named %q", s)
 }
 
-// Millis is the width of a bucket, 0 for Raw.
+// Millis is the width of a bucket in milliseconds; 0 for Raw.
 func (r Resolution) Millis() int64 {
 	switch r {
 	case OneMinute:
@@ -61,8 +61,8 @@ func (r Resolution) Millis() int64 {
 	return 0
 }
 
-// BucketEnd is the end of the bucket that holds the sample at ms: the least multiple of
-// the width that is not before ms. For Raw it is ms.
+// BucketEnd is the end of the bucket of a sample at ms (Unix milliseconds): the smallest
+// multiple of the width that is not before ms. For Raw it is ms.
 func (r Resolution) BucketEnd(ms int64) int64 {
 	width := r.Millis()
 	if width == 0 {
@@ -81,7 +81,7 @@ const (
 // Millisecond is the millisecond that ns (Unix nanoseconds) lies in.
 func Millisecond(ns int64) int64 { return floor(ns, nsPerMS) }
 
-// Hour is an hour of sample time, by its start: hours since the Unix epoch. It holds the
+// Hour is an hour of sample time, counted in hours since the Unix epoch. It contains the
 // milliseconds in (StartMS, EndMS].
 type Hour int64
 
@@ -94,10 +94,10 @@ func HourOfNS(ns int64) Hour { return HourOf(Millisecond(ns)) }
 // HourStarting is the hour that starts at or before t and ends after it; the inverse of Start.
 func HourStarting(t time.Time) Hour { return Hour(floor(t.UnixMilli(), HourMS)) }
 
-// StartMS is the millisecond before the hour's first.
+// StartMS is the start of the hour in Unix milliseconds, which is not part of it.
 func (h Hour) StartMS() int64 { return int64(h) * HourMS }
 
-// EndMS is the hour's last millisecond.
+// EndMS is the end of the hour in Unix milliseconds, which is its last millisecond.
 func (h Hour) EndMS() int64 { return (int64(h) + 1) * HourMS }
 
 // Start in UTC.

@@ -1,7 +1,7 @@
-// Package frame reads and writes batch frames (.lmbatch), byte-exact by
-// docs/format/frame.md: a header with the identity in its first KiB, and a
-// protobuf payload (proto/lightmetrics/frame/v1) that is encoded and decoded by
-// hand, without an allocation per sample. Every bound is checked before memory is taken.
+// Package frame reads and writes batch frames (.lmbatch), byte for byte as in
+// docs/format/frame.md: a header with the identity within the first KiB, and a
+// protobuf payload (proto/lightmetrics/frame/v1). The payload is encoded and decoded by
+// hand, without an allocation per sample. Every bound is checked before memory is allocated.
 package frame
 
 import (
@@ -9,9 +9,9 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Batch is a decoded payload. Memory is shared between its parts: a Decoder reuses
-// it, so a Batch is valid until the next Decode into it. Strings stay valid for
-// ever, but one of them keeps the batch's whole string table alive.
+// Batch is a decoded payload. Its parts share memory, which a Decoder reuses: a Batch is
+// valid until the next Decode into it. Its strings stay valid after that, but each keeps
+// the memory of the batch's whole string table.
 type Batch struct {
 	Identity identity.Batch
 	series.Table
@@ -23,11 +23,10 @@ type Batch struct {
 	arena arena
 }
 
-// arena is memory that a Decoder lends to the parts of a Batch and takes back at
-// the next Decode.
+// arena is the memory that the parts of a Batch share, and which the next Decode reuses.
 type arena struct {
-	table                         []byte // the columns that Strings were built from; empty when not valid
-	prefixLen, lengthLen, textLen int    // of the table's columns, and of its strings
+	table                         []byte // the columns that Strings was built from; empty if there are none
+	prefixLen, lengthLen, textLen int    // bytes of the table's first two columns, and of all strings
 	text                          []byte // scratch
 	refs                          []series.LabelRef
 	floats                        []float64
@@ -47,13 +46,13 @@ type Group struct {
 	Histograms []series.Histogram
 }
 
-// Common are the strings and the resource labels.
+// Common returns the table of strings and resource labels.
 func (b *Batch) Common() *series.Table { return &b.Table }
 
 // Parts is the number of groups, for internal/series/shapes.
 func (b *Batch) Parts() int { return len(b.Groups) }
 
-// Part gives the series of group i, and whether it has histograms.
+// Part returns the series of group i, and whether it has histograms.
 func (b *Batch) Part(i int) (refs []series.Ref, histograms bool) {
 	return b.Groups[i].Series, len(b.Groups[i].Histograms) > 0
 }

@@ -8,8 +8,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Builder collects records and lays them out as a Batch: strings are interned,
-// and series with equal timestamps become one group. It reuses its memory. Not for concurrent use.
+// Builder collects records and arranges them as a Batch: each string is stored once, and
+// series with equal timestamps become one group. It reuses its memory. Not for concurrent use.
 type Builder struct {
 	lim      Limits
 	strings  []string
@@ -17,19 +17,19 @@ type Builder struct {
 	resource []series.LabelRef
 	refs     []series.LabelRef // of all series, one after the other
 	series   []built
-	used     int // of series
+	used     int // how many of series are in use; the rest keep their memory
 	helps    []Help
-	byHash   map[uint64]int32
+	byHash   map[uint64]int32 // hash of a series to the last one that has it; built.same is the one before
 	records  int
 
 	out     Batch
-	grouped map[uint64]int32 // hash of timestamps to the last group that has it
+	grouped map[uint64]int32 // hash of timestamps to the last group that has them
 }
 
 // built is a series with its records.
 type built struct {
 	series.Ref
-	same       int32
+	same       int32 // the series before this one with the same hash, or -1
 	timestamps []int64
 	values     []float64
 	histograms []series.Histogram
@@ -37,13 +37,13 @@ type built struct {
 	group      int32
 }
 
-// SeriesID is a series of a Builder, until its Reset.
+// SeriesID names a series of a Builder; valid until Reset.
 type SeriesID int32
 
-// NewBuilder makes a Builder that refuses what the default limits refuse.
+// NewBuilder makes a Builder with the default limits.
 func NewBuilder() *Builder { return NewBuilderWithLimits(Limits{}) }
 
-// NewBuilderWithLimits makes a Builder that refuses what lim refuses.
+// NewBuilderWithLimits makes a Builder that refuses what a receiver with lim would refuse.
 func NewBuilderWithLimits(lim Limits) *Builder {
 	b := &Builder{
 		lim:     lim.orDefault(),
@@ -55,11 +55,11 @@ func NewBuilderWithLimits(lim Limits) *Builder {
 	return b
 }
 
-// Reset forgets everything, and keeps the memory. A Batch that was built is then invalid.
+// Reset removes everything and keeps the memory. A Batch that was built is then invalid.
 func (b *Builder) Reset() {
 	clear(b.intern)
 	clear(b.byHash)
-	clear(b.strings) // callers' strings can go
+	clear(b.strings) // so that the callers' strings can be freed
 	b.strings = append(b.strings[:0], "")
 	b.intern[""] = 0
 	b.refs, b.resource = b.refs[:0], nil
@@ -90,10 +90,10 @@ func (b *Builder) SetResource(labels ...series.Label) error {
 	return nil
 }
 
-// AddSeries gives the series with these labels, type, unit ("" when unknown) and
-// start time (Unix nanoseconds, 0 when unknown), the same one when it was added
-// before. Labels are in any order; those with an empty value are left out. A
-// series that a receiver would refuse is refused here, so that it does not cost the batch.
+// AddSeries adds the series with these labels, type, unit ("" if unknown) and start time
+// (Unix nanoseconds, 0 if unknown), and returns its id, the same one if it was added
+// before. Labels may come in any order; those with an empty value are left out. A series
+// that a receiver would refuse is refused here, so that the rest of the batch can be sent.
 func (b *Builder) AddSeries(labels []series.Label, t series.Type, unit string, start int64) (SeriesID, error) {
 	from, strings := len(b.refs), len(b.strings)
 	b.addLabels(labels)
@@ -131,7 +131,7 @@ func (b *Builder) AddSeries(labels []series.Label, t series.Type, unit string, s
 	return SeriesID(b.used - 1), nil
 }
 
-// Append adds a sample to a series: ts in Unix nanoseconds, later than the series' last.
+// Append adds a sample to a series. ts is in Unix nanoseconds and must be later than the series' last.
 func (b *Builder) Append(id SeriesID, ts int64, value float64) error {
 	e := &b.series[id]
 	if e.Type.Histogram() || len(e.histograms) > 0 {
@@ -144,7 +144,7 @@ func (b *Builder) Append(id SeriesID, ts int64, value float64) error {
 	return nil
 }
 
-// AppendHistogram adds a histogram to a series. The slices of h are kept, not copied.
+// AppendHistogram adds a histogram to a series; ts as for Append. The slices of h are kept, not copied.
 func (b *Builder) AppendHistogram(id SeriesID, ts int64, h series.Histogram) error {
 	e := &b.series[id]
 	if len(e.values) > 0 || (e.Type != series.Unknown && !e.Type.Histogram()) {
@@ -165,6 +165,8 @@ func (b *Builder) appendTime(e *built, ts int64) error {
 		return refuse(TooManyRecords, "more than %d records", b.lim.Records)
 	}
 	if n := len(e.timestamps); n == 0 {
+		// The hash is updated with every timestamp (as FNV does), so that grouping compares whole slices
+		// only where hashes are equal.
 		e.timeHash = 14695981039346656037
 	} else if ts <= e.timestamps[n-1] {
 		return refuse(BadColumn, "timestamp %d is not after %d", ts, e.timestamps[n-1])
@@ -182,10 +184,10 @@ func (b *Builder) Records() int { return b.records }
 // Series is the number of series so far.
 func (b *Builder) Series() int { return b.used }
 
-// Build lays the records out; they take the sequence numbers from seqStart on.
-// The Batch is valid until the next call of a method. Groups stand in the order
-// of their first series, and series within them in the order of AddSeries; a
-// series without records is left out. An empty Builder gives RECORD_COUNT_MISMATCH.
+// Build arranges the records as a Batch; they get the sequence numbers from seqStart on.
+// The Batch is valid until the next call of a method. Groups are in the order of their
+// first series, and series within them in the order of AddSeries; series without records
+// are left out. An empty Builder returns RECORD_COUNT_MISMATCH.
 func (b *Builder) Build(boot identity.Boot, seqStart uint64) (*Batch, error) {
 	if b.records == 0 {
 		return nil, refuse(RecordCountMismatch, "no records")
@@ -205,7 +207,7 @@ func (b *Builder) Build(boot identity.Boot, seqStart uint64) (*Batch, error) {
 	return &b.out, nil
 }
 
-// group assigns every series with records to a group.
+// group assigns every series with records to a group: samples and histograms never share one.
 func (b *Builder) group() {
 	clear(b.grouped)
 	b.out.Groups = b.out.Groups[:0]
@@ -221,7 +223,7 @@ func (b *Builder) group() {
 			key = ^key
 		}
 		g, ok := b.grouped[key]
-		// On a collision of hashes: a group of its own.
+		// After a collision of hashes the series starts its own group: larger, but correct.
 		if !ok || !slices.Equal(b.out.Groups[g].Timestamps, e.timestamps) || (b.out.Groups[g].Histograms != nil) != histograms {
 			g = int32(len(b.out.Groups))
 			if int(g) == cap(b.out.Groups) {
@@ -231,7 +233,7 @@ func (b *Builder) group() {
 			o := &b.out.Groups[g]
 			o.Timestamps, o.Series, o.Values, o.Histograms = e.timestamps, o.Series[:0], o.Values[:0], nil
 			if histograms {
-				o.Values, o.Histograms = nil, []series.Histogram{} // tells the kind of group
+				o.Values, o.Histograms = nil, []series.Histogram{} // not nil: this marks a group of histograms
 			}
 			b.grouped[key] = g
 		}
@@ -262,7 +264,7 @@ func (b *Builder) validateNew(from int) error {
 	return nil
 }
 
-// rollback forgets label references and strings from an index on.
+// rollback removes label references and strings from an index on, after a series was refused.
 func (b *Builder) rollback(refs, strings int) {
 	for _, s := range b.strings[strings:] {
 		delete(b.intern, s)
@@ -270,13 +272,13 @@ func (b *Builder) rollback(refs, strings int) {
 	b.refs, b.strings = b.refs[:refs], b.strings[:strings]
 }
 
-// view is a Batch that has the tables, for validation.
+// view returns a Batch with the present tables, for the validation functions.
 func (b *Builder) view() *Batch {
 	b.out.Strings, b.out.Resource = b.strings, b.resource
 	return &b.out
 }
 
-// addLabels appends references to refs, sorted by name. Not stable: equal names are refused later.
+// addLabels appends references to refs, sorted by name (by insertion: labels are few). Equal names are refused by the validation.
 func (b *Builder) addLabels(labels []series.Label) {
 	from := len(b.refs)
 	for _, l := range labels {

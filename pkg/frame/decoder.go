@@ -19,8 +19,8 @@ func NewDecoder() *Decoder { return &Decoder{zstd: newDecompressor()} }
 
 // Decode reads all of frame into b, whose memory it reuses, and validates it:
 // header, checksums, limits, identity, strings, labels, columns, record count.
-// Nothing of b refers to frame afterwards. Memory is taken only for what the
-// frame's length, or lim, pays for. Errors are *Error; b is then not to be used.
+// Afterwards nothing in b refers to frame. Memory use is bounded by the frame's
+// length and lim. Errors are *Error; b must not be used after one.
 func (d *Decoder) Decode(frame []byte, b *Batch, lim Limits) error {
 	_, err := d.decode(frame, b, lim.orDefault())
 	return err
@@ -34,7 +34,7 @@ func (d *Decoder) decode(frame []byte, b *Batch, lim Limits) (Header, error) {
 	if err != nil {
 		return h, err
 	}
-	// The identity's text seldom changes between frames of one stream.
+	// Frames of one stream mostly have the same agent and boot, so the strings are reused.
 	if string(agent) != b.Identity.Agent {
 		b.Identity.Agent = string(agent)
 	}
@@ -60,7 +60,7 @@ func (d *Decoder) decode(frame []byte, b *Batch, lim Limits) (Header, error) {
 	return h, b.read(payload, &lim)
 }
 
-// check compares the header with the frame and the limits, before any decoding.
+// check compares the header with the frame and the limits, before anything is decompressed.
 func (h *Header) check(frame []byte, lim Limits) error {
 	if n := uint64(len(frame)); n < h.FrameLen() {
 		return refuse(Truncated, "%d bytes of %d", n, h.FrameLen())
@@ -85,8 +85,8 @@ func (h *Header) check(frame []byte, lim Limits) error {
 	return nil
 }
 
-// maxKept bounds what an idle pooled Decoder holds: a rare large frame must not
-// cost its memory for ever.
+// maxKept bounds, in bytes, the memory that an idle pooled Decoder keeps, so that one large
+// frame does not hold its memory for the life of the process.
 const maxKept = 4 << 20
 
 var decoders = sync.Pool{New: func() any { return NewDecoder() }}

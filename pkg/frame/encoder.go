@@ -10,7 +10,7 @@ import (
 type Options struct {
 	// Uncompressed stores the payload as it is.
 	Uncompressed bool
-	// Limits that the frame is to pass at its receiver.
+	// Limits are those of the receiver; a batch that exceeds them is refused.
 	Limits Limits
 }
 
@@ -27,9 +27,9 @@ func NewEncoder(opts Options) *Encoder {
 	return &Encoder{opts: opts, lim: opts.Limits.orDefault(), zstd: newCompressor()}
 }
 
-// Encode appends the frame of b to dst. Equal batches give equal bytes with one
-// version of this package; a sender keeps the bytes, it does not encode again.
-// The batch is validated like a decoded one. Errors are *Error; dst is then returned as it was.
+// Encode appends the frame of b to dst. Equal batches give equal bytes only within one
+// version of this package, so a sender keeps the bytes and never encodes a batch again.
+// The batch is validated like a decoded one. Errors are *Error; dst is then unchanged.
 func (e *Encoder) Encode(dst []byte, b *Batch) ([]byte, error) {
 	if err := b.Validate(e.lim); err != nil {
 		return dst, err
@@ -44,7 +44,7 @@ func (e *Encoder) Encode(dst []byte, b *Batch) ([]byte, error) {
 	if !e.opts.Uncompressed {
 		out := e.zstd.EncodeAll(payload, dst)
 		size := len(out) - start - n
-		// A receiver refuses what expands too much, so that is stored as it is.
+		// A receiver refuses a payload that expands too much, so such a payload stays uncompressed.
 		if size < len(payload) && !e.lim.ratioTooHigh(uint64(size), uint64(len(payload))) {
 			dst, compression = out, Zstd
 		}

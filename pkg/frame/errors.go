@@ -2,8 +2,8 @@ package frame
 
 import "fmt"
 
-// Reason says why a frame or a batch is refused. Reasons are stable: they travel
-// to the sender. A Reason is itself an error, so that
+// Reason says why a frame or a batch is refused. Reasons are stable, because they are
+// sent to the sender. A Reason is itself an error, so that
 // errors.Is(err, frame.ChecksumMismatch) works.
 type Reason string
 
@@ -29,15 +29,15 @@ const (
 	BadHelp             Reason = "BAD_HELP"
 	BadPayload          Reason = "BAD_PAYLOAD"
 	BadCompression      Reason = "BAD_COMPRESSION"
-	// BadJSON is a receiver's refusal of the JSON form of a batch.
+	// BadJSON is for receivers that refuse the JSON form of a batch.
 	BadJSON Reason = "BAD_JSON"
-	// TimeSpanTooWide is a receiver's refusal: the package itself takes any times.
+	// TimeSpanTooWide is for receivers: this package itself accepts any times.
 	TimeSpanTooWide Reason = "TIME_SPAN_TOO_WIDE"
 )
 
 func (r Reason) Error() string { return string(r) }
 
-// Error is every error of this package: a stable reason, and a detail for people.
+// Error is the type of all errors of this package: a stable reason, and a detail for people.
 type Error struct {
 	Reason Reason
 	Detail string
@@ -45,7 +45,7 @@ type Error struct {
 
 func (e *Error) Error() string { return "frame: " + string(e.Reason) + ": " + e.Detail }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Reason }
 
 func refuse(r Reason, format string, args ...any) error {

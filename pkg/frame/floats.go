@@ -7,8 +7,8 @@ import (
 )
 
 // Modes of a series in the value column; docs/format/frame.md has the bytes.
-// Every mode spends at least one byte on every value, so a count of values is
-// always paid for by the length of the column.
+// Every mode writes at least one byte for every value, so the length of the column bounds
+// the number of values that a reader allocates for.
 const (
 	modePlain   = 0x00
 	modeXOR     = 0x01
@@ -17,20 +17,20 @@ const (
 
 	maxExponent = 15
 	maxShift    = 52
-	// minShift makes a shift save at least a byte a value. Smaller ones would
-	// cost more in mode bytes that differ between series.
+	// minShift is the smallest shift that is used: it saves at least a byte per value. Smaller
+	// shifts would cost more, because mode bytes that differ between series compress worse.
 	minShift = 8
-	// driftRows is the number of values from which a drift pays for its varint.
+	// driftRows is the number of values from which a drift saves more than its varint costs.
 	driftRows = 8
 )
 
-// maxExact bounds integers that every float64 up to them can hold.
+// maxExact is the bound below which a float64 represents every integer exactly.
 const maxExact = 1 << 53
 
 var pow10 = [maxExponent + 1]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15}
 
-// appendValues encodes the values of one series bit-exactly in the smallest of
-// the modes. ints is scratch of the same length.
+// appendValues encodes the values of one series, bit for bit, in the smallest of the
+// modes, which it returns. ints is scratch memory of the same length.
 func appendValues(dst []byte, v []float64, ints []int64) ([]byte, byte) {
 	if exp, ok := scale(v, ints); ok {
 		mode := byte(modeDecimal + exp)
@@ -47,7 +47,7 @@ func appendValues(dst []byte, v []float64, ints []int64) ([]byte, byte) {
 		if len(dst)-start <= 6*len(v) {
 			return dst, mode
 		}
-		// Many digits: bits may be cheaper.
+		// Over 6 bytes a value: only then is XOR or plain worth comparing.
 		if size := len(dst) - start; size > xorLen(v) || size > 8*len(v) {
 			dst = dst[:start]
 		} else {
@@ -64,7 +64,7 @@ func appendValues(dst []byte, v []float64, ints []int64) ([]byte, byte) {
 }
 
 // scale finds the smallest exponent e such that every value is exactly an
-// integer over 10^e, and fills ints. Zero with a sign, NaN and infinities have none.
+// integer over 10^e, and fills ints. Negative zero, NaN and infinities have no such exponent.
 func scale(v []float64, ints []int64) (int, bool) {
 	exp, last := 0, 0
 	for i := 0; i < len(v); i++ {
@@ -80,7 +80,7 @@ func scale(v []float64, ints []int64) (int, bool) {
 			last = i
 		}
 	}
-	for i := range last { // those before needed fewer digits
+	for i := range last { // values before it were scaled by a smaller exponent
 		n, ok := integer(v[i], exp)
 		if !ok {
 			return 0, false
@@ -111,7 +111,7 @@ func commonShift(ints []int64) int {
 }
 
 // appendIntegers writes the first value, the drift when there are at least
-// driftRows values, then each difference less the drift; all zigzag varints.
+// driftRows values, then each difference minus the drift; all as zigzag varints. The drift is what a counter with a steady rate grows by.
 func appendIntegers(dst []byte, ints []int64) []byte {
 	dst = appendZigzag(dst, ints[0])
 	var drift int64

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// decodeValues fills out, series-major with rows values a series, from modes (a
-// byte a series) and all of b. The caller has checked that len(out) <= len(b).
+// decodeValues fills out, series-major with rows values per series, from modes (one
+// byte per series) and all of b. The caller has checked that len(out) <= len(b).
 func decodeValues(out []float64, rows int, modes, b []byte) error {
 	pos := 0
 	for s, mode := range modes {
@@ -45,7 +45,7 @@ func decodeValues(out []float64, rows int, modes, b []byte) error {
 	return nil
 }
 
-// decodeIntegers gives the position after the series, or -1. Sums are modulo 2^64.
+// decodeIntegers returns the position after the series, or -1. Sums are modulo 2^64.
 func decodeIntegers(out []float64, b []byte, pos int) int {
 	u, pos := uvarint(b, pos)
 	if pos < 0 {
@@ -68,6 +68,7 @@ func decodeIntegers(out []float64, b []byte, pos int) int {
 		u := uint64(b[pos])
 		pos++
 		if u >= 0x80 {
+			// Most differences take one or two bytes, so these are decoded here and the rest by a call.
 			if pos < len(b) && b[pos] < 0x80 {
 				u = u&0x7f | uint64(b[pos])<<7
 				pos++

@@ -13,7 +13,7 @@ const (
 	WireVersion  = 1 // of the payload
 )
 
-// MaxHeaderBytes is the prefix of a frame that always holds its whole header.
+// MaxHeaderBytes is the length of a prefix of a frame that always contains the whole header.
 const MaxHeaderBytes = 1024
 
 // Extension is the file name extension of a frame.
@@ -43,7 +43,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Header is what stands uncompressed before the payload.
+// Header is the uncompressed part of a frame before the payload.
 type Header struct {
 	FrameVersion uint8
 	WireVersion  uint16
@@ -73,7 +73,7 @@ func ParseHeader(prefix []byte) (Header, error) {
 	return h, nil
 }
 
-// parseHeader leaves the text of the identity as bytes, not validated.
+// parseHeader returns the texts of the identity as bytes that refer to b, not validated, so that a Decoder need not allocate them.
 func parseHeader(b []byte) (h Header, agent, boot []byte, err error) {
 	for i := range min(len(b), len(magic)) {
 		if b[i] != magic[i] {
@@ -103,7 +103,7 @@ func parseHeader(b []byte) (h Header, agent, boot []byte, err error) {
 	if got := crc32.Checksum(b[:n-4], castagnoli); got != want {
 		return h, nil, nil, refuse(ChecksumMismatch, "header: CRC32C is %08x, want %08x", got, want)
 	}
-	// From here on the header is what its writer wrote.
+	// The checksum is right, so from here on a fault was made by the writer and is no damage.
 	flags := b[5]
 	if flags&^flagCompression != 0 {
 		return h, nil, nil, refuse(UnsupportedFlags, "flags 0x%02x", flags)

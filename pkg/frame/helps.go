@@ -9,15 +9,15 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Helps stand beside the series and not among their columns: they belong to a metric
-// name, of which a batch may have thousands of series, and most batches have none. So
-// the string table and the label references of a batch are the same with and without them,
-// and a reader that compares batches by their series does not see the difference.
+// Helps are stored after the series and not in their columns: a help belongs to a metric
+// name, of which a batch may have thousands of series, and most batches have no helps. So
+// the string table and the label references of a batch are the same with and without helps,
+// and a reader that compares batches by their series finds them equal.
 
-// helpCost is the memory that an entry takes in a reader, bytes, beside its text.
+// helpCost is the memory that an entry takes in a reader, in bytes, without its text.
 const helpCost = 24
 
-// Help says what a metric of the batch means.
+// Help is the description of a metric of the batch.
 type Help struct {
 	// Name indexes Batch.Strings; it is the metric name of a series of the batch.
 	Name uint32
@@ -25,7 +25,7 @@ type Help struct {
 	Text string
 }
 
-// HelpText makes a help that every reader takes of any bytes: the first 2 KiB, in whole
+// HelpText turns any bytes into a help that every reader accepts: the first 2 KiB, in whole
 // characters, with a question mark in place of bytes that are not UTF-8.
 func HelpText(text []byte) string {
 	if limit := DefaultLimits().HelpBytes; len(text) > limit {
@@ -56,7 +56,7 @@ func (b *Builder) SetHelp(metric, text string) error {
 	return nil
 }
 
-// keepHelps fills the Batch with the helps whose metrics it has.
+// keepHelps fills the Batch with the helps of the metrics that it contains.
 func (b *Builder) keepHelps() {
 	b.out.Helps = b.out.Helps[:0]
 	if len(b.helps) == 0 {
@@ -89,7 +89,7 @@ func (w *payloadWriter) writeHelps(helps []Help) {
 	w.col, w.col2 = names, lengths
 }
 
-// helps reads the three columns; the groups have been read.
+// helps reads the three columns of helps. The groups are read before, so that each name can be checked.
 func (r *reader) helps(names, lengths, texts []byte) error {
 	b, n := r.b, countVarints(names)
 	b.Helps = b.Helps[:0]
@@ -127,7 +127,7 @@ func (r *reader) helps(names, lengths, texts []byte) error {
 	return b.validateHelps(r.lim)
 }
 
-// validateHelps wants ascending names of metrics that the batch has, and texts within the limit.
+// validateHelps checks that the names ascend, that each is a metric of the batch, and that the texts are within the limit.
 func (b *Batch) validateHelps(lim *Limits) error {
 	if len(b.Helps) == 0 {
 		return nil
@@ -163,7 +163,7 @@ type stringSet []uint64
 
 func (s stringSet) has(i uint32) bool { return s[i>>6]&(1<<(i&63)) != 0 }
 
-// metricNames are the strings that name a series of b.
+// metricNames returns the strings that are metric names of series of b.
 func (b *Batch) metricNames() stringSet {
 	out := make(stringSet, len(b.Strings)>>6+1)
 	for i := range b.Groups {

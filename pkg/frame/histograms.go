@@ -19,6 +19,7 @@ func (r *reader) histograms(g *Group, n int, f *fields) error {
 		if f.pos == start {
 			return refuse(BadColumn, "%d histograms for %d records", i, n)
 		}
+		// A histogram may be as short as two bytes in the payload, so its memory is charged one by one.
 		if err := r.spend(1, histogramCost); err != nil {
 			return err
 		}
@@ -62,7 +63,7 @@ func (r *reader) histogram(h *series.Histogram, body []byte) error {
 	return validateHistogram(h)
 }
 
-// spans lends arena memory; nil for an empty column.
+// spans reads a column of spans into arena memory; nil for an empty column.
 func (r *reader) spans(col []byte) ([]int32, error) {
 	n := countVarints(col)
 	if err := r.spend(n, 4); err != nil || n == 0 {
@@ -90,7 +91,7 @@ func (r *reader) spans(col []byte) ([]int32, error) {
 	return out, nil
 }
 
-// floats lends arena memory; nil for an empty column.
+// floats reads a column of doubles into arena memory; nil for an empty column.
 func (r *reader) floats(col []byte) ([]float64, error) {
 	n := len(col) / 8
 	if len(col)%8 != 0 {

@@ -6,7 +6,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Summary is what acceptance needs to know of a valid frame.
+// Summary is what acceptance needs to know about a valid frame.
 type Summary struct {
 	Identity         identity.Batch
 	FrameVersion     uint8
@@ -57,7 +57,7 @@ func summary(h Header, frame []byte, b *Batch) Summary {
 	return i
 }
 
-// TimeRange gives the first and the last timestamp of b, Unix nanoseconds; zeros
+// TimeRange returns the first and the last timestamp of b, Unix nanoseconds; zeros
 // for a batch without records.
 func TimeRange(b *Batch) (minTime, maxTime int64) {
 	if len(b.Groups) == 0 {

@@ -6,7 +6,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// validateLabels checks refs of which, a series when named is true and the resource otherwise.
+// validateLabels checks the labels of a series if named is true, else those of the resource.
 func (b *Batch) validateLabels(refs []series.LabelRef, named bool, lim *Limits) error {
 	n := uint32(len(b.Strings))
 	last, found := "", false
@@ -46,6 +46,7 @@ func (b *Batch) validateSeries(s *series.Ref, histograms bool, lim *Limits) erro
 	if err := b.validateLabels(s.Labels, true, lim); err != nil {
 		return err
 	}
+	// Only then can the merged labels exceed the limit; a label of both counts once.
 	if len(s.Labels)+len(b.Resource) > lim.SeriesLabels {
 		n := 0
 		for range b.Labels(s) {
@@ -68,10 +69,10 @@ func (b *Batch) validateSeries(s *series.Ref, histograms bool, lim *Limits) erro
 	return nil
 }
 
-// validText reports whether a string may stand in the table.
+// validText reports whether the string table may contain s.
 func validText(s string) bool { return utf8.ValidString(s) }
 
-// clip keeps untrusted text in messages short.
+// clip shortens untrusted text for messages.
 func clip(s string) string {
 	if len(s) > 64 {
 		return s[:64] + "…"

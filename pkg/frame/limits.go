@@ -1,13 +1,13 @@
 package frame
 
-// Limits bound what a frame may contain. The zero value of a field means its default.
+// Limits bound what a frame may contain; sizes are in bytes. The zero value of a field means its default.
 type Limits struct {
 	EncodedBytes int // whole frame, 4 MiB
 	// DecodedBytes bounds the decoded payload, and separately the memory of the
 	// label, series and string tables that are built from it: 64 MiB.
 	DecodedBytes    int
 	Records         int // 1,000,000
-	SeriesLabels    int // resource labels included, 64
+	SeriesLabels    int // including resource labels, 64
 	LabelNameBytes  int // 256
 	LabelValueBytes int // 2 KiB
 	HelpBytes       int // of a metric's help, 2 KiB
@@ -15,8 +15,8 @@ type Limits struct {
 	Ratio int
 }
 
-// ratioFloor is the decoded size up to which the ratio does not matter: a frame
-// may cost that much memory whatever its size.
+// ratioFloor is the decoded size, in bytes, up to which the ratio is not checked: a frame
+// of any size may use that much memory.
 const ratioFloor = 64 << 10
 
 // DefaultLimits are the limits that the zero value stands for.
@@ -51,7 +51,7 @@ func (l Limits) orDefault() Limits {
 	return l
 }
 
-// ratioTooHigh reports whether decoded bytes are not paid for by encoded ones.
+// ratioTooHigh reports whether the decoded size is too large for the encoded one.
 func (l Limits) ratioTooHigh(encoded, decoded uint64) bool {
 	return decoded > ratioFloor && decoded > encoded*uint64(l.Ratio)
 }

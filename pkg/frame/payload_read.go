@@ -2,7 +2,8 @@ package frame
 
 import "lightmetrics.dev/lightmetrics/pkg/series"
 
-// Memory that table entries cost a reader, in bytes, counted against Limits.DecodedBytes.
+// Memory of table entries in a reader, in bytes, counted against Limits.DecodedBytes. The
+// payload can describe an entry in a byte or two, so its length does not bound the memory.
 const (
 	stringCost    = 16
 	labelCost     = 8
@@ -16,11 +17,11 @@ type reader struct {
 	b       *Batch
 	lim     *Limits
 	budget  int    // memory left for tables
-	records uint64 // left of what the identity promises
-	next    uint32 // string reference 0
+	records uint64 // records of the identity that are not read yet
+	next    uint32 // the string that reference 0 stands for: the first that no label has used
 }
 
-// spend takes n entries of cost bytes out of the budget.
+// spend subtracts n entries of cost bytes from the budget, before their memory is allocated.
 func (r *reader) spend(n, cost int) error {
 	if r.budget -= n * cost; r.budget < 0 {
 		return refuse(DecodedTooLarge, "tables need more than %d bytes of memory", r.lim.DecodedBytes)
@@ -55,7 +56,7 @@ func (b *Batch) read(payload []byte, lim *Limits) error {
 		if n == cap(b.Groups) {
 			b.Groups = append(b.Groups[:n], Group{})
 		}
-		b.Groups = b.Groups[:n+1] // a group of an earlier batch lends its memory
+		b.Groups = b.Groups[:n+1] // reuses the memory of a group of an earlier batch
 		if err := r.group(&b.Groups[n], body); err != nil {
 			return err
 		}
@@ -89,14 +90,14 @@ func (r *reader) identity(body []byte) error {
 	return nil
 }
 
-// takeRefs lends n label references of the arena.
+// takeRefs returns n label references of arena memory.
 func (r *reader) takeRefs(n int) ([]series.LabelRef, error) {
 	if err := r.spend(n, labelCost); err != nil {
 		return nil, err
 	}
 	a := &r.b.arena.refs
 	if cap(*a)-len(*a) < n {
-		*a = make([]series.LabelRef, 0, max(n, 2*cap(*a))) // the old one lives on in its series
+		*a = make([]series.LabelRef, 0, max(n, 2*cap(*a))) // series that were read keep the old array
 	}
 	l := len(*a)
 	*a = (*a)[:l+n]
@@ -128,7 +129,7 @@ func (r *reader) resource(col []byte) error {
 	return r.b.validateLabels(refs, false, r.lim)
 }
 
-// countVarints is the number of varints of a packed column.
+// countVarints is the number of varints in a packed column: of the bytes without the continuation bit.
 func countVarints(col []byte) int {
 	n := 0
 	for _, c := range col {
@@ -149,7 +150,7 @@ func (r *reader) group(g *Group, body []byte) error {
 		return refuse(BadPayload, "group of %d series and %d rows", series, rows)
 	case rows > uint64(len(ts)):
 		return refuse(BadColumn, "timestamps: %d bytes for %d rows", len(ts), rows)
-	case rows > r.records || series > r.records/rows:
+	case rows > r.records || series > r.records/rows: // as series*rows > records, without overflow
 		return refuse(RecordCountMismatch, "group of %d series and %d rows, the identity has %d records left", series, rows, r.records)
 	}
 	n := int(rows * series)
@@ -243,7 +244,7 @@ func (r *reader) series(out []series.Ref, counts []byte, f *fields) error {
 	return nil
 }
 
-// references resolves the label columns.
+// references reads the columns of label names and values. Reference 0 is the next string that was not used yet, which compresses well in a first batch.
 func (r *reader) references(refs []series.LabelRef, names, values []byte) error {
 	next, limit := r.next, uint64(len(r.b.Strings))
 	var nameAt, valueAt int

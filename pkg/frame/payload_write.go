@@ -14,7 +14,7 @@ const (
 	wireBytes   = 2
 )
 
-// payloadWriter writes the protobuf Batch; every slice is scratch that it reuses.
+// payloadWriter writes the protobuf Batch; its slices are scratch memory that it reuses.
 type payloadWriter struct {
 	buf, group, col, col2, modes []byte
 	ints                         []int64
@@ -34,7 +34,7 @@ func appendVarint(dst []byte, field int, v uint64) []byte {
 	return binary.AppendUvarint(appendTag(dst, field, wireVarint), v)
 }
 
-// write gives the payload of a valid batch; it is overwritten by the next call.
+// write returns the payload of a valid batch; the next call overwrites it.
 func (w *payloadWriter) write(b *Batch) []byte {
 	w.col = w.col[:0]
 	w.col = appendBytes(w.col, 1, b.Identity.Agent)
@@ -60,7 +60,7 @@ func (w *payloadWriter) write(b *Batch) []byte {
 	return w.buf
 }
 
-// nextRef is the entry after the highest one that refs, or any label before, refers to.
+// nextRef is the entry after the highest one that refs, or any label before them, refers to.
 func nextRef(refs []series.LabelRef, next uint32) uint32 {
 	for _, l := range refs {
 		next = max(next, l.Name+1, l.Value+1)
@@ -68,7 +68,7 @@ func nextRef(refs []series.LabelRef, next uint32) uint32 {
 	return next
 }
 
-// writeGroup leaves the group in w.group.
+// writeGroup writes the group into w.group and returns the next unused string.
 func (w *payloadWriter) writeGroup(g *Group, next uint32) uint32 {
 	w.group = appendVarint(w.group[:0], 1, uint64(len(g.Timestamps)))
 	w.col = appendTimestamps(w.col[:0], g.Timestamps)

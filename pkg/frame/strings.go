@@ -6,12 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// The string table is front-coded: metric names of one exporter start alike.
+// The string table is front-coded: each string is stored as the length of the start that it shares with the string before, and the rest. Metric names of one exporter share long starts.
 
-// minPrefix is the shortest start that is worth sharing.
+// minPrefix is the length in bytes from which sharing a start saves space.
 const minPrefix = 3
 
-// writeStrings writes the string table without entry 0. A valid batch has others.
+// writeStrings writes the string table without entry 0, which is always "".
 func (w *payloadWriter) writeStrings(strings []string) {
 	prefixes, lengths, size, last := w.col[:0], w.col2[:0], 0, ""
 	for _, s := range strings {
@@ -33,7 +33,7 @@ func (w *payloadWriter) writeStrings(strings []string) {
 	w.col, w.col2 = prefixes, lengths
 }
 
-// sharedPrefix is the length of the common start, in whole characters; 0 if it is not worth sharing.
+// sharedPrefix is the length in bytes of the common start, in whole characters; 0 if it is shorter than minPrefix.
 func sharedPrefix(a, b string) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -48,8 +48,8 @@ func sharedPrefix(a, b string) int {
 	return n
 }
 
-// strings reads the string table, into one allocation. A table that is the same as
-// the one before, as in a stream of one agent's frames, costs none.
+// strings reads the string table into one allocation. A table that equals the one of the
+// batch before, which is common in the stream of one agent, costs no allocation.
 func (r *reader) strings(prefixes, lengths, rests []byte) error {
 	b := r.b
 	n := 1 + countVarints(lengths)
@@ -101,7 +101,7 @@ func (r *reader) strings(prefixes, lengths, rests []byte) error {
 	return nil
 }
 
-// sumVarints adds up a packed column, up to a little more than limit.
+// sumVarints adds up a packed column. It stops a little above limit, so that the sum can't overflow.
 func sumVarints(col []byte, limit int) int {
 	sum := uint64(0)
 	for pos := 0; pos >= 0 && pos < len(col) && sum <= uint64(limit); {
@@ -113,7 +113,7 @@ func sumVarints(col []byte, limit int) int {
 	return int(sum)
 }
 
-// cutStrings points Strings into text by columns that were checked.
+// cutStrings makes Strings substrings of text. The columns were checked before.
 func (b *Batch) cutStrings(text string, prefixes, lengths []byte) {
 	var prefixAt, lengthAt, start int
 	for i := 1; i < len(b.Strings); i++ {

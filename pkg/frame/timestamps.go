@@ -78,7 +78,7 @@ func decodeTimestamps(out []int64, b []byte) error {
 		} else {
 			delta += uint64(unzigzag(u))
 		}
-		// Room up to the largest int64 as an unsigned distance.
+		// The distance to the largest int64, unsigned, because it can exceed an int64.
 		room := uint64(math.MaxInt64) - uint64(t)
 		if delta == 0 || delta > room/unit {
 			return refuse(BadColumn, "timestamps: row %d is not after row %d", i, i-1)

@@ -46,7 +46,7 @@ func (b *Batch) Validate(lim Limits) error {
 	return b.validateHelps(&lim)
 }
 
-// tableCost is the memory that a reader counts against DecodedBytes.
+// tableCost is the memory, in bytes, that a reader counts against DecodedBytes. It has to equal the sum of all spend calls, so that a sender refuses what its receiver would.
 func (b *Batch) tableCost() int {
 	n := len(b.Strings)*stringCost + len(b.Resource)*labelCost
 	for _, s := range b.Strings {

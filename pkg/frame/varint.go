@@ -13,7 +13,7 @@ func appendZigzag(dst []byte, v int64) []byte { return binary.AppendUvarint(dst,
 // uvarintLen is the number of bytes of u as a varint.
 func uvarintLen(u uint64) int { return (bits.Len64(u|1) + 6) / 7 }
 
-// uvarint reads a varint at b[pos:]; the new position is negative when there is none.
+// uvarint reads a varint at b[pos:]; the new position is negative if there is none. Most varints have one byte, which needs no call.
 func uvarint(b []byte, pos int) (uint64, int) {
 	if pos < len(b) && b[pos] < 0x80 {
 		return uint64(b[pos]), pos + 1

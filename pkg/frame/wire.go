@@ -2,15 +2,15 @@ package frame
 
 import "encoding/binary"
 
-// fields reads a protobuf message whose fields stand in ascending order. The
-// first fault stops it and stays in err.
+// fields reads a protobuf message whose fields are in ascending order. The
+// first fault stops it and is kept in err.
 type fields struct {
 	b   []byte
 	pos int
 	err error
 }
 
-// tag consumes the tag of field if that is next.
+// tag consumes the tag of the field if it is the next one.
 func (f *fields) tag(field, wire int) bool {
 	if f.err != nil || f.pos == len(f.b) || f.b[f.pos] != byte(field<<3|wire) {
 		return false
@@ -19,7 +19,7 @@ func (f *fields) tag(field, wire int) bool {
 	return true
 }
 
-// bytes reads a length-delimited field; nil when it is not next.
+// bytes reads a length-delimited field; nil if it is not the next one.
 func (f *fields) bytes(field int) []byte {
 	if !f.tag(field, wireBytes) {
 		return nil
@@ -33,7 +33,7 @@ func (f *fields) bytes(field int) []byte {
 	return f.b[pos:f.pos:f.pos]
 }
 
-// uvarint reads a varint field; 0 when it is not next.
+// uvarint reads a varint field; 0 if it is not the next one.
 func (f *fields) uvarint(field int) uint64 {
 	if !f.tag(field, wireVarint) {
 		return 0
@@ -47,7 +47,7 @@ func (f *fields) uvarint(field int) uint64 {
 	return u
 }
 
-// fixed64 reads an 8-byte field; 0 when it is not next.
+// fixed64 reads an 8-byte field; 0 if it is not the next one.
 func (f *fields) fixed64(field int) uint64 {
 	if !f.tag(field, wireFixed64) {
 		return 0
@@ -61,7 +61,7 @@ func (f *fields) fixed64(field int) uint64 {
 	return u
 }
 
-// end refuses what is left: unknown, repeated or out of order.
+// end refuses a rest: an unknown, repeated or misplaced field.
 func (f *fields) end(message string) error {
 	if f.err == nil && f.pos != len(f.b) {
 		f.err = refuse(BadPayload, "%s: unknown, repeated or misplaced field at byte %d (tag 0x%02x)", message, f.pos, f.b[f.pos])

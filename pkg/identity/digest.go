@@ -39,7 +39,7 @@ func DigestFromBytes(b []byte) (Digest, error) {
 
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
-// IsZero reports whether d was never set.
+// IsZero reports whether d is the zero value, which stands for "no digest".
 func (d Digest) IsZero() bool { return d == Digest{} }
 
 // MarshalText writes lower-case hex.

@@ -1,5 +1,5 @@
 // Package identity has the typed names of the acceptance protocol: the identity
-// of a batch and the digest of a frame. It is a leaf: it imports nothing of ours.
+// of a batch and the digest of a frame. It imports no other package of this module.
 package identity
 
 import (
@@ -18,14 +18,14 @@ const (
 // ErrInvalid is wrapped by every error of this package.
 var ErrInvalid = errors.New("invalid identity")
 
-// Boot is one life of one agent's sequence: sequence numbers are unique within it.
+// Boot is one run of sequence numbers of one agent: a number is used once within it.
 type Boot struct {
 	Agent string // 1 to 128 bytes of UTF-8
 	Boot  string // 1 to 64 bytes of UTF-8
 }
 
 // Batch is the identity of a batch: a closed range of sequence numbers of a boot.
-// Record k of the batch has the sequence number SeqStart + k. Records that name a batch
+// Record k of the batch, from 0, has the sequence number SeqStart + k. JSON records that name a batch
 // embed it, so that these four fields have one JSON form.
 type Batch struct {
 	Agent    string `json:"agent_id"`
@@ -64,7 +64,7 @@ func (b Batch) Validate() error {
 	return nil
 }
 
-// BootOf is the boot that the batch belongs to.
+// BootOf returns the boot that the batch belongs to.
 func (b Batch) BootOf() Boot { return Boot{Agent: b.Agent, Boot: b.Boot} }
 
 // Count is the number of records.

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// ID is what tells one series from another: equal labels of two agents, or with two types or
+// ID identifies a series: equal labels of two agents, or with two types or
 // units, are two series.
 type ID struct {
 	Agent string
-	// Labels, resource labels included, sorted by name, unique, without empty values;
-	// __name__ is among them.
+	// Labels including those of the resource and __name__; sorted by name, unique, without
+	// empty values.
 	Labels []Label
 	Type   Type
 	Unit   string // "" when unknown
@@ -27,13 +27,13 @@ func (id *ID) Name() string {
 	return ""
 }
 
-// Compare is the order of series in chunks: by name, other labels, agent, type and unit.
+// Compare orders series as chunks do: by metric name, other labels, agent, type and unit.
 func (id *ID) Compare(o *ID) int {
 	return cmp.Or(strings.Compare(id.Name(), o.Name()), compareLabels(id.Labels, o.Labels),
 		strings.Compare(id.Agent, o.Agent), cmp.Compare(id.Type, o.Type), strings.Compare(id.Unit, o.Unit))
 }
 
-// compareLabels leaves out the name.
+// compareLabels compares label by label, without __name__, which Compare has compared before.
 func compareLabels(a, b []Label) int {
 	i, k := 0, 0
 	for {
@@ -53,7 +53,7 @@ func compareLabels(a, b []Label) int {
 	}
 }
 
-// AppendKey appends bytes that no other ID has.
+// AppendKey appends a key of the ID: different IDs have different keys.
 func (id *ID) AppendKey(dst []byte) []byte {
 	dst = appendText(dst, id.Agent)
 	for _, l := range id.Labels {
@@ -62,8 +62,8 @@ func (id *ID) AppendKey(dst []byte) []byte {
 	return appendType(dst, id.Type, id.Unit)
 }
 
-// AppendKey appends the key of the ID of a series of the batch, of an agent and a type, which
-// may be another one than the series says.
+// AppendKey appends the key of the ID that a series of the batch has with this agent and this
+// type, which may differ from the type in s. It builds no ID, so it allocates nothing but dst.
 func (t *Table) AppendKey(dst []byte, agent string, s *Ref, typ Type) []byte {
 	dst = appendText(dst, agent)
 	for name, value := range t.Labels(s) {
@@ -73,7 +73,7 @@ func (t *Table) AppendKey(dst []byte, agent string, s *Ref, typ Type) []byte {
 }
 
 func appendType(dst []byte, t Type, unit string) []byte {
-	return appendText(append(dst, 0, byte(t)), unit) // no label has an empty name
+	return appendText(append(dst, 0, byte(t)), unit) // the 0 ends the labels: it reads as an empty name, which no label has
 }
 
 func appendText(dst []byte, s string) []byte {

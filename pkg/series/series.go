@@ -1,6 +1,6 @@
-// Package series has what every layer says about series in the same words: labels, metric
-// types, native histograms, the label tables of batches, and the identity of a series. It
-// stands below the formats (frame, chunk) and what is built on them.
+// Package series has the types that all layers share to describe series: labels, metric
+// types, native histograms, the label tables of batches, and the identity of a series. The
+// formats (frame, chunk) and everything above them import it.
 package series
 
 import "slices"
@@ -11,8 +11,8 @@ const MetricName = "__name__"
 // Label is a name and a value.
 type Label struct{ Name, Value string }
 
-// Type says what values mean; the numbers are those of the protobuf enum MetricType, and
-// stand in frames and indexes.
+// Type is the type of a metric. The numbers are those of the protobuf enum MetricType; frames
+// and indexes contain them.
 type Type uint8
 
 // Metric types.
@@ -33,8 +33,8 @@ func (t Type) Histogram() bool { return t >= HistogramCumulative && t <= Histogr
 // CustomBounds is the schema of histograms with explicit upper bounds.
 const CustomBounds = -53
 
-// Histogram is one record of a native histogram; fields as in the protobuf message
-// lightmetrics.frame.v1.Histogram, and as in Prometheus' histogram.FloatHistogram.
+// Histogram is one record of a native histogram, with the fields of the protobuf message
+// lightmetrics.frame.v1.Histogram and of Prometheus' histogram.FloatHistogram.
 type Histogram struct {
 	Schema          int32
 	ZeroThreshold   float64

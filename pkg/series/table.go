@@ -2,7 +2,7 @@ package series
 
 import "iter"
 
-// Table is the strings and common labels that the series of a batch refer to.
+// Table has the strings and the common labels that the series of a batch refer to.
 type Table struct {
 	// Strings is the string table; entry 0 is "".
 	Strings []string
@@ -15,7 +15,7 @@ type LabelRef struct{ Name, Value uint32 }
 
 // Ref is one label set of a batch with its type.
 type Ref struct {
-	// Labels, sorted by name, unique, __name__ among them.
+	// Labels include __name__; sorted by name, unique.
 	Labels []LabelRef
 	Type   Type
 	// Unit indexes Table.Strings; 0 when unknown.
@@ -24,8 +24,8 @@ type Ref struct {
 	StartTime int64
 }
 
-// Labels yields the resolved labels of a series, sorted by name: its own and the
-// resource's, of which its own win. It allocates nothing.
+// Labels yields the names and values of a series' labels, sorted by name: its own and those
+// of the resource. Of two with one name its own is used. It allocates nothing.
 func (t *Table) Labels(s *Ref) iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		own, res := s.Labels, t.Resource
@@ -62,7 +62,7 @@ func (t *Table) AppendLabels(dst []Label, s *Ref) []Label {
 	return dst
 }
 
-// Name is the metric name of s, "" in a batch that was not validated.
+// Name is the metric name of s. It is "" only in a batch that was not validated.
 func (t *Table) Name(s *Ref) string {
 	for _, l := range s.Labels {
 		if t.Strings[l.Name] == MetricName {

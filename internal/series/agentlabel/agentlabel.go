@@ -1,7 +1,6 @@
-// Package agentlabel gives every series a label with the agent that it comes from, so that
-// series of different agents are never one. The agent is that of the accepted identity: what
-// a frame says of itself can't change it. docs/adr/0006-series-carry-their-agent.md has the
-// reasons.
+// Package agentlabel adds a label with the agent to every series, so that series of different
+// agents are always different. The agent is that of the accepted identity; labels in a frame
+// can't change it. docs/adr/0006-series-carry-their-agent.md has the reasons.
 package agentlabel
 
 import (
@@ -13,15 +12,16 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// Default is the label's name where nothing else is set.
+// Default is the label's name unless another one is set.
 const Default Name = "agent"
 
-// Name of the label. The empty name adds none: series of different agents with equal labels
-// are one series then.
+// Name of the label. The empty name adds no label: series of different agents with equal labels
+// are then one series.
 type Name string
 
-// Validate wants a label name as the Prometheus text format has them: other names would
-// need quotes in every selector. Names that begin with "__" are refused too, as Prometheus keeps them for itself.
+// Validate checks that the name is a label name of the Prometheus text format: other names
+// would need quotes in every selector. Names that begin with "__" are refused as well,
+// because Prometheus reserves them.
 func (n Name) Validate() error {
 	if n == "" {
 		return nil
@@ -32,13 +32,13 @@ func (n Name) Validate() error {
 	return nil
 }
 
-// prefix of a series' own label that the added one would hide, as Prometheus has it for
+// prefix is added to a series' own label that has the name of the added one, as Prometheus does for
 // honor_labels: false.
 const prefix = "exported_"
 
-// Labels gives the labels of a series of agent. own are the series' own, each name once. An
-// own label of the name is kept as exported_NAME, with as many further prefixes as it takes to meet
-// no other. b is scratch memory.
+// Labels returns the labels of a series of agent. own are the series' own labels, each name
+// once. An own label with the added label's name is renamed to exported_NAME, with as many
+// further prefixes as needed to collide with no other. b is scratch memory.
 func (n Name) Labels(b *labels.ScratchBuilder, own iter.Seq2[string, string], agent string) labels.Labels {
 	b.Reset()
 	hidden := ""
@@ -59,7 +59,7 @@ func (n Name) Labels(b *labels.ScratchBuilder, own iter.Seq2[string, string], ag
 	return b.Labels()
 }
 
-// exported is the first name with prefixes that own has no label of.
+// exported is the first prefixed name that is not the name of a label in own.
 func (n Name) exported(own iter.Seq2[string, string]) string {
 	for name := prefix + string(n); ; name = prefix + name {
 		taken := false
@@ -72,18 +72,19 @@ func (n Name) exported(own iter.Seq2[string, string]) string {
 	}
 }
 
-// Matchers are what a selector asks for, by what can answer it.
+// Matchers are the matchers of a selector, by the labels that they apply to.
 type Matchers struct {
-	// Agent are of the added label: they look at the agent.
+	// Agent matchers apply to the added label, so to the agent.
 	Agent []*labels.Matcher
-	// Own are of labels that series have themselves.
+	// Own matchers apply to labels that series have themselves.
 	Own []*labels.Matcher
-	// Exported are of labels that may be a series' own or an own one renamed.
+	// Exported matchers apply to labels that may be a series' own or a renamed one.
 	Exported []*labels.Matcher
 }
 
-// Split sorts matchers. renamed says that series with an own label of the name exist: without
-// them nothing is renamed, and Exported stays empty.
+// Split groups matchers by the labels that they apply to. renamed says that there are series
+// with an own label of the added name: without such series nothing is renamed, and Exported
+// stays empty.
 func (n Name) Split(ms []*labels.Matcher, renamed bool) Matchers {
 	if n == "" {
 		return Matchers{Own: ms}
@@ -102,7 +103,7 @@ func (n Name) Split(ms []*labels.Matcher, renamed bool) Matchers {
 	return out
 }
 
-// IsExported reports that an own label of the name may have been renamed to name.
+// IsExported reports whether an own label with the added name may have been renamed to name.
 func (n Name) IsExported(name string) bool {
 	rest, ok := strings.CutPrefix(name, prefix)
 	for ok && rest != string(n) {
@@ -111,7 +112,7 @@ func (n Name) IsExported(name string) bool {
 	return ok && n != ""
 }
 
-// Matches reports whether every matcher takes the value.
+// Matches reports whether every matcher matches the value.
 func Matches(ms []*labels.Matcher, value string) bool {
 	for _, m := range ms {
 		if !m.Matches(value) {

@@ -1,10 +1,10 @@
 package agentlabel
 
-// Seen are the agents of the samples of one series, as far as it takes to know that there are
-// several. The zero value has seen none.
+// Seen has up to two of the agents whose samples a series has, which is enough to know whether
+// there are several. The zero value has none.
 type Seen struct{ One, Other string }
 
-// Add counts an agent in; the empty one is none.
+// Add adds an agent; the empty one is ignored.
 func (s *Seen) Add(agent string) {
 	switch {
 	case agent == "" || agent == s.One || s.Other != "":
@@ -15,11 +15,11 @@ func (s *Seen) Add(agent string) {
 	}
 }
 
-// Merge counts in what o has seen.
+// Merge adds the agents of o.
 func (s *Seen) Merge(o Seen) {
 	s.Add(o.One)
 	s.Add(o.Other)
 }
 
-// Several reports samples of more than one agent.
+// Several reports whether there are samples of more than one agent.
 func (s Seen) Several() bool { return s.Other != "" }

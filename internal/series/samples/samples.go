@@ -1,6 +1,7 @@
-// Package samples has samples of a series as PromQL reads them: in milliseconds, with
-// Prometheus' histograms. What is in memory (internal/queries/live) and what is published (internal/queries/published)
-// come as the same runs, and internal/queries/promstore merges them.
+// Package samples has samples of a series in the form in which PromQL reads them: times in
+// milliseconds, Prometheus' histograms. Samples in memory (internal/queries/live) and
+// published ones (internal/queries/published) have this form, and internal/queries/promstore
+// merges them.
 package samples
 
 import (
@@ -11,21 +12,21 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Run is a stretch of samples of a series; times ascend strictly, also from run to run.
+// Run is consecutive samples of a series. Times are strictly ascending, also from one run to the next.
 type Run struct {
 	T []int64 // milliseconds
-	// V are floats; where H is not nil and has an entry, the sample is that histogram.
+	// V has the floats. If H is not nil and its entry is not nil, the sample is that histogram.
 	V []float64
 	H []*histogram.FloatHistogram
-	// ST is the start of the accumulation, milliseconds, 0 when unknown; STs by sample when they differ.
+	// ST is the start of the accumulation in milliseconds, 0 if unknown. STs has one per sample, if they differ.
 	ST  int64
 	STs []int64
-	// Before is the histogram that stands before T[0] in the series, also one before
-	// the range; nil when there is none or it is not known.
+	// Before is the histogram before T[0] in the series, even if it is before the requested
+	// range; nil if there is none or it is not known. A counter reset at T[0] shows only against it.
 	Before *histogram.FloatHistogram
 }
 
-// Last is the last histogram; nil when there is none.
+// Last is the last histogram; nil if there is none.
 func (r *Run) Last() *histogram.FloatHistogram {
 	if len(r.H) == 0 {
 		return nil
@@ -33,7 +34,7 @@ func (r *Run) Last() *histogram.FloatHistogram {
 	return r.H[len(r.H)-1]
 }
 
-// Cut leaves the samples of [mint, maxt], in milliseconds.
+// Cut keeps only the samples in [mint, maxt], in milliseconds.
 func (r *Run) Cut(mint, maxt int64) {
 	i, j := Between(r.T, mint, maxt)
 	if i > 0 && r.H != nil {
@@ -51,7 +52,7 @@ func (r *Run) Cut(mint, maxt int64) {
 	}
 }
 
-// Take cuts the first n samples off and returns them.
+// Take removes the first n samples from the run and returns them.
 func (r *Run) Take(n int) Run {
 	head := *r
 	split(&head.T, &r.T, n)
@@ -67,7 +68,7 @@ func split[E any](head, rest *[]E, n int) {
 	}
 }
 
-// Between gives the indexes [i, j) of the times in [from, to]; t ascends.
+// Between returns the indexes [i, j) of the times in [from, to]; t is ascending.
 func Between(t []int64, from, to int64) (i, j int) {
 	n := len(t)
 	if n == 0 || t[0] >= from && t[n-1] <= to {
@@ -77,8 +78,9 @@ func Between(t []int64, from, to int64) (i, j int) {
 	return i, i + sort.Search(n-i, func(k int) bool { return t[i+k] > to })
 }
 
-// FloatHistogram shows h to Prometheus code; the bucket counts are shared. Histograms of
-// deltas and gauges carry the gauge hint: a smaller count after a greater one is no reset.
+// FloatHistogram converts h for Prometheus code; the bucket counts are shared. Histograms of
+// deltas and gauges get the gauge hint, because in them a smaller count after a greater one
+// is no counter reset.
 func FloatHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
 	f := &histogram.FloatHistogram{
 		Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, ZeroCount: h.ZeroCount, Count: h.Count, Sum: h.Sum,

@@ -1,7 +1,7 @@
-// Package shapes recognises the tables of series that many batches share. An agent mostly
-// sends the same series again: what was found out for the first batch of a shape (which
-// series each place of its groups is) holds for all that follow, and costs one hash of their
-// tables instead of a look-up for each series.
+// Package shapes recognises tables of series that many batches share. An agent mostly sends
+// the same series again. Which series is at each place of the groups is found out once for
+// the first batch of a shape, and for every further one it takes one hash of its tables
+// instead of a look-up for each series.
 package shapes
 
 import (
@@ -11,19 +11,20 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Batch is what a shape is made of; frame.Batch is one.
+// Batch is the part of a batch that its shape depends on; frame.Batch implements it.
 type Batch interface {
-	// Common are the strings and the resource labels.
+	// Common returns the strings and the resource labels.
 	Common() *series.Table
 	// Parts is the number of groups.
 	Parts() int
-	// Part gives the series of a group, and whether it has histograms.
+	// Part returns the series of a group, and whether it has histograms.
 	Part(i int) (refs []series.Ref, histograms bool)
 }
 
-// Table finds what its user keeps of each shape, an S. Its key is made of the agent where
-// that tells series apart, strings, resource labels, and of every group its kind and its
-// series with their types and units. Start times are not in it. Not for concurrent use.
+// Table maps each shape to an S of its user. The key of a shape consists of the agent (where
+// it distinguishes series), the strings, the resource labels and, for every group, its kind
+// and its series with their types and units. Start times are not part of it, because each
+// restart changes them. Not for concurrent use.
 type Table[S any] struct {
 	shapes map[string]*S
 	digest bool
@@ -31,21 +32,22 @@ type Table[S any] struct {
 	sum    [sha256.Size]byte
 }
 
-// Place is where a series stands in a shape: in one of its groups, which are G.
+// Place is the position of a series in a shape: index At of a group, which is a G of the user.
 type Place[G any] struct {
 	Group *G
 	At    uint32
 }
 
-// NewTable returns an empty table that keeps a SHA-256 of each key: for shapes that stay long.
+// NewTable returns an empty table that keeps a SHA-256 of each key, which suits shapes that
+// are kept for long: 32 bytes instead of some KiB each.
 func NewTable[S any]() *Table[S] { return &Table[S]{shapes: map[string]*S{}, digest: true} }
 
-// NewExactTable returns an empty table that keeps whole keys: a batch then costs no SHA-256,
-// and a shape some KiB.
+// NewExactTable returns an empty table that keeps whole keys: a look-up needs no SHA-256, but
+// a shape takes some KiB.
 func NewExactTable[S any]() *Table[S] { return &Table[S]{shapes: map[string]*S{}} }
 
-// Find gives the shape of b; nil when there is none yet. agent is empty where it does not
-// tell series apart.
+// Find returns the S of the shape of b; nil if there is none yet. agent is empty where it
+// does not distinguish series.
 func (t *Table[S]) Find(agent string, b Batch) *S {
 	t.key = appendBatch(t.key[:0], agent, b)
 	if t.digest {
@@ -55,20 +57,20 @@ func (t *Table[S]) Find(agent string, b Batch) *S {
 	return t.shapes[string(t.key)]
 }
 
-// Enter keeps s for the batch of the last Find, and returns the key of the shape.
+// Enter stores s for the shape of the last Find, and returns the key of the shape.
 func (t *Table[S]) Enter(s *S) (key string) {
 	key = string(t.key)
 	t.shapes[key] = s
 	return key
 }
 
-// Drop takes a shape out.
+// Drop removes a shape.
 func (t *Table[S]) Drop(key string) { delete(t.shapes, key) }
 
 // Len is the number of shapes.
 func (t *Table[S]) Len() int { return len(t.shapes) }
 
-// Clear takes all shapes out.
+// Clear removes all shapes.
 func (t *Table[S]) Clear() { clear(t.shapes) }
 
 // KeyBytes is the size of the key of the last Find.
