@@ -11,8 +11,8 @@ import (
 )
 
 // agents bounds what each agent sends: the rate of its batches and the number of its
-// series. Only limits.agents_tracked agents are remembered, the ones that sent last. To
-// forget an agent can only let it send more.
+// series. It keeps the state of limits.agents_tracked agents, those that sent last. An agent
+// whose state was dropped can only send more than its limits for a while.
 type agents struct {
 	now    func() time.Time
 	series seriesLimit
@@ -42,12 +42,12 @@ func newAgents(l Limits, now func() time.Time) *agents {
 	}
 }
 
-// of gives the state of an agent, and remembers the agent from now on.
+// of returns the state of an agent, which it creates if needed.
 func (a *agents) of(name string) *agent {
 	return a.recent.GetOrPut(name, 1, func() *agent { return &agent{} })
 }
 
-// takeBatch counts one batch of the agent; false with the time to wait when it is one too many.
+// takeBatch counts one batch of the agent. If that exceeds its rate, it returns false and the time to wait.
 func (a *agents) takeBatch(name string) (time.Duration, bool) {
 	limiter := a.limiter(name)
 	if limiter == nil {
@@ -57,13 +57,14 @@ func (a *agents) takeBatch(name string) (time.Duration, bool) {
 	res := limiter.ReserveN(now, 1)
 	wait := res.DelayFrom(now)
 	if wait > 0 {
+		// The batch is refused, so it must not use up the allowance of the next one.
 		res.CancelAt(now)
 		return wait, false
 	}
 	return 0, true
 }
 
-// limiter is the agent's; nil when there is no limit.
+// limiter returns the agent's limiter; nil if there is no limit.
 func (a *agents) limiter(name string) *rate.Limiter {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -91,9 +92,9 @@ func (a *agents) setRate(perSecond float64, burst int) {
 	}
 }
 
-// takeSeries counts the series of a batch as the agent's, unless that makes them more than
-// the limit: then it gives their estimated number, and nothing is counted. A batch without
-// a new series always passes, so an agent at its limit goes on with those that it has.
+// takeSeries counts the series of a batch for the agent. If there would be more than the
+// limit, it counts nothing and returns their estimated number. A batch without a new series
+// always passes, so an agent at its limit can still send the series that it has.
 func (a *agents) takeSeries(name string, seen *sketch.Sketch) (estimate int, ok bool) {
 	if a.series.most <= 0 {
 		return 0, true
@@ -101,7 +102,7 @@ func (a *agents) takeSeries(name string, seen *sketch.Sketch) (estimate int, ok 
 	return a.of(name).series.take(seen, a.series, a.now())
 }
 
-// atSeriesLimit counts the agents of which a batch was refused for its series within the last window.
+// atSeriesLimit counts the agents that had a batch refused for its series within the last window.
 func (a *agents) atSeriesLimit() int {
 	n, now := 0, a.now()
 	for _, one := range a.recent.Values() {

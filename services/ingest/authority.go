@@ -16,17 +16,17 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// authority is the acceptance authority once the store passed its probe.
+// authority is the acceptance authority of a store that passed its probe.
 type authority struct {
 	accept.Acceptor
 	authorityID string
 	// claim claims a boot for a spool.
 	claim func(ctx context.Context, boot identity.Boot, spoolID string) error
-	// decided is told of every accepted manifest.
+	// decided is called with every accepted manifest.
 	decided func(key string, manifest []byte)
-	// local: acceptance does not need the store at hand.
+	// local says that batches are accepted without the store (local_spool).
 	local bool
-	// pending gives ranges that are accepted but not in the bucket yet; may be nil.
+	// pending calls fn for the ranges that are accepted but not in the bucket yet; may be nil.
 	pending func(boot identity.Boot, from uint64, fn func(start, end uint64))
 }
 
@@ -50,7 +50,7 @@ type state struct {
 
 var errStarting = errors.New("the store was not probed yet")
 
-// ready gives the authority, or the failure that senders are told.
+// ready returns the authority, or the failure that senders get.
 func (s *Service) ready() (*authority, error) {
 	st := s.state.Load()
 	if st.authority != nil {
@@ -59,20 +59,20 @@ func (s *Service) ready() (*authority, error) {
 	return nil, failed(codes.Unavailable, rpc.ReasonNotReady, "collector is not ready: %v", st.err).after(s.cfg.Limits.RetryAfter)
 }
 
-// NotReady says why the collector takes no submissions; nil when it does.
+// NotReady says why the collector accepts no submissions; nil if it does.
 func (s *Service) NotReady() error { return s.state.Load().err }
 
-// Backoff between probes of a store that fails them.
+// Bounds of the wait between probes of a store that fails them.
 const (
 	probeMinBackoff = 500 * time.Millisecond
 	probeMaxBackoff = 30 * time.Second
 )
 
-// keepQualified probes the store at the start, every QualifyInterval, and when it
-// denied a request. It ends with ctx, or with an error when the bucket is of another authority.
+// keepQualified probes the store at the start, every QualifyInterval, and after it denied a
+// request. It ends with ctx, or with an error if the bucket belongs to another authority.
 func (s *Service) keepQualified(ctx context.Context) error {
 	backoff := run.NewBackoff(probeMinBackoff, probeMaxBackoff)
-	asked := false // by a denied request
+	asked := false // whether this probe follows a denied request
 	failures := 0  // in a row
 	for {
 		start := s.now()
@@ -98,6 +98,8 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			s.metrics.probes.WithLabelValues("passed").Inc()
 			s.setState(&state{authority: a})
 			s.tel.Log.Info("store qualified", "authority_id", a.authorityID, "took", s.now().Sub(start))
+			// After a probe that a denied request caused the wait goes on growing: the store may pass
+			// every probe and deny the next request again.
 			if !asked {
 				backoff.Reset()
 			}
@@ -107,7 +109,7 @@ func (s *Service) keepQualified(ctx context.Context) error {
 		select {
 		case <-timer.C:
 		case <-s.reprobe:
-			// A policy that lets the probe pass and denies the rest must not make this spin.
+			// A policy that lets the probe pass and denies other requests must not make this loop spin.
 			timer.Stop()
 			asked = true
 			if backoff.Sleep(ctx) != nil {
@@ -120,12 +122,12 @@ func (s *Service) keepQualified(ctx context.Context) error {
 	}
 }
 
-// toleratedFailures of probes in a row that the store only left unanswered.
+// toleratedFailures is how many probes in a row a store may leave unanswered before a ready collector is taken out of service.
 const toleratedFailures = 3
 
-// mustStop decides whether a failed probe takes a ready collector out of service. A
-// store that answers wrongly, or denies, does at once. One that is merely silent
-// fails submissions by itself, and may come back.
+// mustStop decides whether a failed probe takes a ready collector out of service. A store
+// that answers wrongly, or denies the request, does so at once. A store that does not answer
+// makes submissions fail anyway, and may recover.
 func (s *Service) mustStop(err error, failures int) bool {
 	a := s.state.Load().authority
 	switch {
@@ -150,6 +152,6 @@ func (s *Service) storeDenied(err error) {
 	s.setState(&state{err: fmt.Errorf("the store denied a request: %w", err)})
 	select {
 	case s.reprobe <- struct{}{}:
-	default: // one is due already
+	default: // a probe is requested already
 	}
 }

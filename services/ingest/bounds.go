@@ -15,17 +15,17 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Bounds on a valid batch. A frame's own limits keep a collector safe; these keep what
-// comes after it safe: rollup workers and query nodes, which one agent must not fill.
+// Bounds on a valid batch. The limits of a frame protect the collector; these bounds protect
+// rollup workers and query nodes, whose memory one agent must not fill.
 //
-// A refusal is final: the sender puts the batch into its dead letters, where it stays
-// until a person sends it again or drops it. An answer to come back would be kinder to
-// that batch and worse for all others: the sender's queue would fill behind it.
+// A refusal is final: the sender moves the batch to its dead letters, where it stays until
+// an operator sends it again or drops it. With RETRY the sender's queue would fill behind
+// this batch, and none of its other batches could be sent.
 
-// bounded checks a batch against the bounds. A batch that is accepted already passes:
-// its sender must be told so, whatever the bounds are by now.
-func (s *Service) bounded(ctx context.Context, a *authority, sum frame.Summary, sh *shape) error {
-	refused := s.outOfBounds(sum, sh)
+// checkBounds checks a batch against the bounds. A batch that is accepted already passes,
+// whatever the bounds are now: a sender that lost the answer has to get "duplicate".
+func (s *Service) checkBounds(ctx context.Context, a *authority, sum frame.Summary, sh *shape) error {
+	refused := s.findRefusal(sum, sh)
 	if refused == nil {
 		return nil
 	}
@@ -39,9 +39,10 @@ func (s *Service) bounded(ctx context.Context, a *authority, sum frame.Summary, 
 	return refused
 }
 
-// outOfBounds gives the refusal of a batch, or nil. What depends on the frame alone comes
-// first, and the agent's series last: they are counted only of batches that pass the rest.
-func (s *Service) outOfBounds(sum frame.Summary, sh *shape) error {
+// findRefusal returns the refusal of a batch, or nil. Checks of the frame alone come first.
+// The agent's series come last, because only batches that pass the other checks may count
+// towards them.
+func (s *Service) findRefusal(sum frame.Summary, sh *shape) error {
 	l := s.limits()
 	if err := l.checkSpan(sum); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (s *Service) outOfBounds(sum frame.Summary, sh *shape) error {
 	return nil
 }
 
-// checkFuture refuses samples that lie too far ahead of now.
+// checkFuture refuses samples that are too far ahead of now. last is the newest one, Unix nanoseconds.
 func (s *Service) checkFuture(last int64) error {
 	future := s.limits().Future
 	if future == 0 {
@@ -78,7 +79,7 @@ func (s *Service) checkFuture(last int64) error {
 	return nil
 }
 
-// isAccepted reports whether the identity is accepted. An error says that this is not known now.
+// isAccepted reports whether the identity is accepted. With an error this is not known.
 func (s *Service) isAccepted(ctx context.Context, a *authority, id identity.Batch) (bool, error) {
 	found := false
 	a.Pending(id.BootOf(), id.SeqStart, func(start, end uint64) {
@@ -87,6 +88,7 @@ func (s *Service) isAccepted(ctx context.Context, a *authority, id identity.Batc
 	if found {
 		return true, nil
 	}
+	// After the spool: a batch that lands in between is then found in at least one of the two.
 	_, err := s.store.Head(ctx, layout.Accepted(id))
 	switch {
 	case err == nil:
@@ -98,5 +100,5 @@ func (s *Service) isAccepted(ctx context.Context, a *authority, id identity.Batc
 	if errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) {
 		reason = accept.ReasonStoreDenied
 	}
-	return false, &accept.RetryError{Reason: reason, After: s.cfg.Limits.RetryAfter, Err: fmt.Errorf("look for an acceptance: %w", err)}
+	return false, &accept.RetryError{Reason: reason, After: s.cfg.Limits.RetryAfter, Err: fmt.Errorf("check for an acceptance: %w", err)}
 }

@@ -14,9 +14,9 @@ import (
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
-// codec reads the messages that carry a frame without the copies of the general
-// one: the frame goes from the transport's buffers straight into a lent buffer.
-// Whoever takes the message gives the buffer back. All else is the standard codec's.
+// codec decodes the messages that carry a frame without the copies of the standard codec:
+// the frame is copied once, from the transport's buffers into a pooled buffer. The handler of
+// the message returns the buffer. Other messages are decoded by the standard codec.
 type codec struct {
 	encoding.CodecV2
 	buffers *buffers
@@ -58,7 +58,7 @@ func (c codec) streamRequest(data mem.BufferSlice, m *ingestv1.StreamBatchesRequ
 		switch field {
 		case streamFrameField:
 			f, ok := m.Message.(*ingestv1.StreamBatchesRequest_Frame)
-			if ok { // the last one wins
+			if ok { // a repeated field: the last one counts
 				c.buffers.put(f.Frame)
 			}
 			b := c.buffers.get(n)
@@ -93,7 +93,7 @@ func (c codec) submitRequest(data mem.BufferSlice, m *ingestv1.SubmitBatchReques
 			m.Frame = c.buffers.get(n)
 			r.copy(m.Frame)
 		case submitSpoolField:
-			b := make([]byte, min(n, maxSpoolIDBytes+1)) // longer ones are refused anyway
+			b := make([]byte, min(n, maxSpoolIDBytes+1)) // longer ones are refused later
 			r.copy(b)
 			r.skip(n - len(b))
 			m.SpoolId = string(b)
@@ -104,7 +104,7 @@ func (c codec) submitRequest(data mem.BufferSlice, m *ingestv1.SubmitBatchReques
 	return nil
 }
 
-// wireReader reads protobuf fields across the pieces of a received message.
+// wireReader reads protobuf fields from a received message that is in several pieces.
 type wireReader struct {
 	data mem.BufferSlice
 	off  int // within data[0]
@@ -138,8 +138,8 @@ func (r *wireReader) varint() (uint64, error) {
 	return 0, errWire
 }
 
-// field reads the next tag. For length-delimited fields it gives the length, which
-// lies within the message; for others the bytes of the value that are left to skip.
+// field reads the next tag. For a length-delimited field it returns the length, which is
+// within the message. For others it returns a negative field and the bytes left to skip.
 func (r *wireReader) field() (field, n int, err error) {
 	tag, err := r.varint()
 	if err != nil {
@@ -156,8 +156,8 @@ func (r *wireReader) field() (field, n int, err error) {
 	return field, length, nil
 }
 
-// value gives how many bytes of the tag's value are left to skip: of a varint and of a
-// group none.
+// value returns how many bytes of the tag's value are left to skip: none of a varint or a
+// group, which it reads itself.
 func (r *wireReader) value(tag uint64, depth int) (int, error) {
 	num := tag >> 3
 	if num < uint64(protowire.MinValidNumber) || num > uint64(protowire.MaxValidNumber) {

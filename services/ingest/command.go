@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 )
 
-// Command is the collector as a command.
+// Command is the command that runs a collector.
 func Command() *cobra.Command {
 	return service.Command(service.Spec[Config]{
 		Name:    "ingest",
@@ -41,16 +41,17 @@ func Command() *cobra.Command {
 	})
 }
 
-// processMemory is what a collector needs besides frames: code, connections, the
-// store's client and the garbage that waits for its collection.
+// processMemory is the memory, in bytes, that a collector needs besides frames: code,
+// connections, the store's client and garbage.
 const processMemory = 64 << 20
 
-// gcPercent lets the heap grow to this multiple while it is far from the memory limit:
-// little is alive in a collector, and it would collect many times a second.
+// gcPercent lets the heap grow by this percentage while it is far from the memory limit. A
+// collector keeps little alive, so with Go's default it would run its garbage collection
+// many times a second.
 const gcPercent = 400
 
-// LimitMemory makes the garbage collector work harder near the memory that the limits
-// allow, and less far below it.
+// LimitMemory sets Go's memory limit to what the settings' limits allow, so that garbage is collected
+// more often near it, and rarely far below it. GOGC and GOMEMLIMIT of the environment win.
 func LimitMemory(c Config) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

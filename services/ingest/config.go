@@ -42,7 +42,7 @@ type SpoolConfig struct {
 	MaxBytes          config.Bytes `koanf:"max_bytes" help:"largest spool; beyond it batches are answered RETRY"`
 }
 
-// Limits bound what a collector takes and the memory that it takes it with.
+// Limits bound what a collector accepts, and its memory.
 type Limits struct {
 	FrameBytes      config.Bytes `koanf:"frame_bytes" help:"largest frame"`
 	DecodedBytes    config.Bytes `koanf:"decoded_bytes" help:"largest decoded payload of a frame"`
@@ -52,10 +52,10 @@ type Limits struct {
 	LabelValueBytes config.Bytes `koanf:"label_value_bytes" help:"longest label value"`
 	Ratio           int          `koanf:"ratio" help:"highest ratio of decoded to encoded bytes"`
 
-	// Span bounds the hours that a batch touches: each is rolled up anew for it.
+	// Span bounds the hours that a batch touches: a late batch causes a rebuild of each of them.
 	Span time.Duration `koanf:"span" help:"longest time between the first and the last sample of a frame"`
 
-	// These bound what an agent makes of rollup workers and query nodes.
+	// These bound the load of an agent on rollup workers and query nodes.
 	BatchSeries  int           `koanf:"batch_series" help:"most series of a frame" reload:"yes"`
 	SeriesBytes  config.Bytes  `koanf:"series_bytes" help:"most bytes of the label names and values of a series" reload:"yes"`
 	AgentSeries  int           `koanf:"agent_series" help:"most active series of an agent, an estimate within a few percent; 0 is unlimited"`
@@ -71,8 +71,8 @@ type Limits struct {
 	Receivers int `koanf:"receivers" help:"gRPC connections that may receive a large frame at the same time; others wait by flow control"`
 	// ShedAfter is how long a received frame waits for admission before it is answered RETRY.
 	ShedAfter time.Duration `koanf:"shed_after" help:"how long a frame waits for room before it is answered RETRY" reload:"yes"`
-	// RetryAfter goes with every shed.
-	RetryAfter time.Duration `koanf:"retry_after" help:"when a shed sender is told to come back"`
+	// RetryAfter is the hint in the answer to every shed batch.
+	RetryAfter time.Duration `koanf:"retry_after" help:"after which time a shed sender may try again"`
 
 	// BodyTimeout bounds the reading of one HTTP body.
 	BodyTimeout time.Duration `koanf:"body_timeout" help:"how long an HTTP body may take to arrive; half of in_flight_bytes, at most, waits for bodies" reload:"yes"`
@@ -89,7 +89,7 @@ type Limits struct {
 
 // NotifyConfig is the shortcut to reconcilers.
 type NotifyConfig struct {
-	Addresses []string         `koanf:"addresses" help:"host:port of reconcilers that are told of accepted manifests" check:"address"`
+	Addresses []string         `koanf:"addresses" help:"host:port of reconcilers that are notified of accepted manifests" check:"address"`
 	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
 	Queue     int              `koanf:"queue" help:"manifests that wait for each reconciler; more are dropped and found by its scans" needs:"addresses"`
 }
@@ -119,7 +119,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks all but the store.
+// Validate checks everything except the store.
 func (c Config) Validate() error {
 	l := c.Limits
 	errs := []error{c.Base.Validate()}
@@ -182,8 +182,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkSpan refuses a batch over too many hours. The answer depends on the frame alone, so
-// that it is the same at every try.
+// checkSpan refuses a batch that spans too many hours. The answer depends on the frame alone, so
+// it is the same at every attempt.
 func (l Limits) checkSpan(s frame.Summary) error {
 	if span := uint64(s.MaxTime) - uint64(s.MinTime); span > uint64(l.Span) {
 		return &frame.Error{Reason: frame.TimeSpanTooWide, Detail: fmt.Sprintf("samples from %d to %d Unix nanoseconds, at most %v apart", s.MinTime, s.MaxTime, l.Span)}
@@ -191,7 +191,7 @@ func (l Limits) checkSpan(s frame.Summary) error {
 	return nil
 }
 
-// frameLimits are the limits as the decoder takes them.
+// frameLimits are the limits in the form of the decoder.
 func (l Limits) frameLimits() frame.Limits {
 	return frame.Limits{
 		EncodedBytes: l.FrameBytes.Int(), DecodedBytes: l.DecodedBytes.Int(), Records: l.Records,
@@ -200,8 +200,9 @@ func (l Limits) frameLimits() frame.Limits {
 	}
 }
 
-// storePolicy leaves room for further attempts within the time of a submission, and ends
-// them before the submission's time ends: then the answer names the store, not the time.
+// storePolicy leaves time for further attempts within a submission, and ends them before the
+// submission's deadline: so the sender's answer names the fault of the store and not only
+// a deadline.
 func (c Config) storePolicy() objstore.Policy {
 	p := c.Store.Policy()
 	p.Timeout = min(p.Timeout, c.AcceptTimeout/3)

@@ -10,7 +10,7 @@ import (
 )
 
 // decoding bounds the memory of decoded frames: by bytes, which the header
-// declares, and by the number of decoders, which is that of the processors.
+// declares, and by the number of decoders, which is the number of processors.
 type decoding struct {
 	limits   frame.Limits
 	bytes    int64
@@ -25,7 +25,7 @@ type inspector struct {
 	measurer
 }
 
-// keepDecoded is the largest payload after which a decoder keeps its memory.
+// keepDecoded is the largest payload, in bytes, after which a decoder keeps its memory.
 const keepDecoded = 8 << 20
 
 func newDecoding(l Limits) *decoding {
@@ -35,12 +35,13 @@ func newDecoding(l Limits) *decoding {
 		decoders: make(chan *inspector, runtime.GOMAXPROCS(0)),
 	}
 	for range cap(d.decoders) {
+		// Decoders are made when they are first used: an idle collector on a large machine has none.
 		d.decoders <- nil
 	}
 	return d
 }
 
-// inspect decodes and validates the frame whose header is h, and measures it.
+// inspect decodes and validates the frame with the header h, and fills sh with its series.
 func (d *decoding) inspect(ctx context.Context, b []byte, h frame.Header, sh *shape) (frame.Summary, error) {
 	need := min(decodedBytes(h, d.limits), d.bytes)
 	if err := d.budget.Acquire(ctx, need); err != nil {
@@ -69,8 +70,9 @@ func (d *decoding) inspect(ctx context.Context, b []byte, h frame.Header, sh *sh
 	return sum, err
 }
 
-// decodedBytes estimates what decoding takes: the payload, a value for each record
-// and the tables. A header beyond the limits is refused before anything is taken.
+// decodedBytes estimates the memory, in bytes, that decoding takes: the payload and a value
+// for each record. It is 0 for a header beyond the limits, because the decoder refuses such
+// a frame before it allocates anything.
 func decodedBytes(h frame.Header, l frame.Limits) int64 {
 	if uint64(h.DecodedLen) > uint64(l.DecodedBytes) || h.Identity.Count() > uint64(l.Records) {
 		return 0

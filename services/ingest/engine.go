@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// qualify checks the authority's id and the store's semantics, and makes the acceptor.
+// qualify checks the authority's id and the store's semantics, and returns the acceptor.
 func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	id, err := s.ensureAuthority(ctx)
 	if err != nil {
@@ -22,9 +22,10 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if _, err := qualify.Run(ctx, s.store, qualify.Options{RunID: runID, Now: s.now}); err != nil {
 		return nil, err
 	}
-	if err := s.clock.ask(ctx, layout.ProbePrefix+runID+"/clock"); err != nil {
+	if err := s.clock.probe(ctx, layout.ProbePrefix+runID+"/clock"); err != nil {
 		return nil, err
 	}
+	// A repeated probe must not open the spool again, whose directory is locked by this process.
 	if a := s.last; a != nil && a.authorityID == id {
 		return a, nil
 	}
@@ -45,8 +46,8 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	return s.last, nil
 }
 
-// ensureAuthority gives the authority's id: the configured one, which the bucket
-// must have or gets, else the bucket's own.
+// ensureAuthority returns the authority's id. A configured id must be that of the bucket, and
+// is written if the bucket has none. Without a configured id it is the bucket's, or a new one.
 func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
 	if id := s.cfg.AuthorityID; id != "" {
 		return id, accept.EnsureAuthority(ctx, s.store, id, true)
@@ -64,7 +65,7 @@ func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
 	return id, err
 }
 
-// fatal errors end the collector: no waiting makes the bucket, or the spool, another one.
+// fatal reports whether the error ends the collector: the bucket, or the spool, belongs to another authority, which waiting can't change.
 func fatal(err error) bool {
 	var other *accept.AuthorityError
 	return errors.As(err, &other) || errors.Is(err, spool.ErrOtherAuthority)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// errlog logs what was not accepted, a few lines a second at most: a broken sender
-// must not fill the disk. What was held back is counted in the next line.
+// errlog logs batches that were not accepted, at most a few lines a second, so that a broken
+// sender can't fill the disk. The next line has the number of lines that were suppressed.
 type errlog struct {
 	out     *slog.Logger
 	limiter *rate.Limiter

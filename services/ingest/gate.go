@@ -15,17 +15,18 @@ import (
 // gRPC opens a stream's flow-control window to a whole message as soon as it has
 // seen the message's length, so N senders of 4 MiB frames would fill N times 4 MiB
 // of receive buffers before a handler sees the first byte. The gate bounds that
-// where bytes come in: a connection that has received more than gateThreshold bytes
-// since its last admitted message reads on only while it holds one of a few slots.
-// Waiting connections are held back by TCP. With many connections the threshold falls.
+// where bytes are received: a connection that has received more than gateThreshold bytes
+// since its last admitted message continues to read only while it holds one of a few slots.
+// Connections that wait do not read, so TCP stops their senders. With much pending data the
+// threshold is lower.
 //
-// Slots are shared out among senders, which are principals, or addresses where there
-// are none: each in its turn, and nobody has all of them. A connection without an
+// Slots are shared among senders, which are principals, or addresses if there are no
+// credentials: in turns, and no sender can have all of them. A connection without an
 // authenticated call gets none.
 type gate struct {
 	slots   slots
 	waiting atomic.Int64
-	pending atomic.Int64 // of all connections
+	pending atomic.Int64 // bytes of all connections since their last admitted message
 	conns   sync.Map     // remote address -> *gateConn
 }
 
@@ -35,27 +36,27 @@ const (
 	// gateLow is the threshold while all connections together have more than gatePlenty.
 	gateLow    = 32 << 10
 	gatePlenty = 32 << 20
-	// gateChatter is the largest read that counts for nothing: pings and window updates
-	// of a connection that is idle for days are no message.
-	gateChatter = 64
-	// gateStranger is what a connection may receive before it has an authenticated call.
-	gateStranger = 64 << 10
-	// gateStall is how long a connection may hold a slot that others wait for without
-	// receiving a byte; the more wait, the shorter, down to gateStallLeast.
+	// gateSmallRead is the largest read, in bytes, that is not counted: pings and window
+	// updates of a connection that is idle for days would otherwise add up to a message.
+	gateSmallRead = 64
+	// gateUnauthenticated is how many bytes a connection may receive before its first authenticated call.
+	gateUnauthenticated = 64 << 10
+	// gateStall is how long a connection may hold a slot without receiving a byte while
+	// others wait. The more connections wait, the shorter it is, down to gateStallLeast.
 	gateStall      = 10 * time.Second
 	gateStallLeast = 500 * time.Millisecond
-	// gateHold is how long it may hold one that others wait for at all.
+	// gateHold is how long a connection may hold a slot in all while others wait.
 	gateHold = time.Minute
 )
 
 var (
-	errStalled  = errors.New("connection stalled in the middle of a large message")
-	errStranger = errors.New("too much before an authenticated call")
+	errStalled         = errors.New("connection stalled in the middle of a large message")
+	errUnauthenticated = errors.New("too much before an authenticated call")
 )
 
 func newGate(n int) *gate { return &gate{slots: newSlots(n)} }
 
-// stall is how long a holder may receive nothing now.
+// stall is how long the holder of a slot may receive nothing, at the present number of waiters.
 func (g *gate) stall() time.Duration {
 	return max(gateStall/time.Duration(1+int(g.waiting.Load())/g.slots.n), gateStallLeast)
 }
@@ -82,19 +83,19 @@ type gateConn struct {
 	net.Conn
 	g       *gate
 	pending atomic.Int64 // bytes since the last admitted message
-	paused  atomic.Int64 // streams that we do not read: the sender can't go on
+	paused  atomic.Int64 // streams that the collector does not read now, so their sender can't continue
 	once    sync.Once
 	closed  chan struct{}
 
 	mu     sync.Mutex
-	sender string // who shares the slots
-	known  bool   // an authenticated call was seen
-	held   string // the sender whose slot is held; "" is none
+	sender string // by whom slots are shared
+	known  bool   // the connection had an authenticated call
+	held   string // the sender to whom the held slot is charged; "" is no slot
 	since  time.Time
-	heard  time.Time // when the last byte came
+	heard  time.Time // when the last byte was received
 }
 
-// host is the address without its port.
+// host is the sender of an unauthenticated connection: its address without the port.
 func host(a net.Addr) string {
 	h, _, err := net.SplitHostPort(a.String())
 	if err != nil {
@@ -103,8 +104,8 @@ func host(a net.Addr) string {
 	return "address " + h
 }
 
-// introduced tells that the connection has an authenticated call; sender "" keeps the address.
-func (c *gateConn) introduced(sender string) {
+// authenticated records that the connection had an authenticated call of a sender; "" keeps the address as sender.
+func (c *gateConn) authenticated(sender string) {
 	if c == nil {
 		return
 	}
@@ -116,23 +117,23 @@ func (c *gateConn) introduced(sender string) {
 	}
 }
 
-// stranger reports whether the connection has received too much for one without a call.
-func (c *gateConn) stranger() bool {
+// overUnauthenticatedLimit reports whether the connection has received too much without an authenticated call.
+func (c *gateConn) overUnauthenticatedLimit() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.known && c.pending.Load() >= gateStranger
+	return !c.known && c.pending.Load() >= gateUnauthenticated
 }
 
 // Read implements net.Conn.
 func (c *gateConn) Read(p []byte) (int, error) {
-	if c.stranger() {
-		return 0, errStranger
+	if c.overUnauthenticatedLimit() {
+		return 0, errUnauthenticated
 	}
 	if c.pending.Load() >= c.g.threshold() && !c.acquire() {
 		return 0, errStalled
 	}
 	for {
-		held := c.arm()
+		held := c.armDeadline()
 		n, err := c.Conn.Read(p)
 		if n > 0 || err == nil {
 			if held {
@@ -140,27 +141,29 @@ func (c *gateConn) Read(p []byte) (int, error) {
 				c.heard = time.Now()
 				c.mu.Unlock()
 			}
-			if n > gateChatter {
+			if n > gateSmallRead {
 				c.pending.Add(int64(n))
 				c.g.pending.Add(int64(n))
 			}
 			return n, err
 		}
+		// A deadline that armDeadline set is no error of the connection: it only makes Read return, so
+		// that the slot's time can be checked.
 		if !held || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
-		if c.overstayed() {
+		if c.mustClose() {
 			return 0, errStalled
 		}
 	}
 }
 
-// arm sets or clears the read deadline and reports whether it is set.
-func (c *gateConn) arm() bool {
+// armDeadline sets the read deadline while a slot is held, and reports whether it did.
+func (c *gateConn) armDeadline() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.held != "" {
-		// Short, because others may come to wait meanwhile.
+		// A short deadline, because others may start to wait during the read.
 		_ = c.Conn.SetReadDeadline(time.Now().Add(gateStallLeast)) // a failure shows in Read
 	}
 	return c.held != ""
@@ -173,12 +176,13 @@ func (g *gate) threshold() int64 {
 	return gateThreshold
 }
 
-// forget sets the count of pending bytes to zero.
+// forget resets the count of pending bytes.
 func (c *gateConn) forget() { c.g.pending.Add(-c.pending.Swap(0)) }
 
-// overstayed reports whether the connection must be closed so that another gets its
-// slot. One that waits for us only gives the slot back.
-func (c *gateConn) overstayed() bool {
+// mustClose reports whether the connection must be closed so that another one gets its slot.
+// A connection whose streams the collector does not read only loses the slot: its sender is
+// not the cause of the delay.
+func (c *gateConn) mustClose() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.held == "" {
@@ -195,7 +199,7 @@ func (c *gateConn) overstayed() bool {
 	return true
 }
 
-// pause tells that a stream of the connection is not read until resume is called.
+// pause records that a stream of the connection is not read until resume is called.
 func (c *gateConn) pause() (resume func()) {
 	if c == nil {
 		return func() {}
@@ -204,7 +208,7 @@ func (c *gateConn) pause() (resume func()) {
 	return func() { c.paused.Add(-1) }
 }
 
-// acquire takes a slot unless it is held; false when the connection was closed.
+// acquire takes a slot, unless the connection has one; false if the connection was closed or has held its slot for too long.
 func (c *gateConn) acquire() bool {
 	c.mu.Lock()
 	held, long, sender := c.held != "", c.held != "" && time.Since(c.since) > gateHold, c.sender
@@ -221,18 +225,18 @@ func (c *gateConn) acquire() bool {
 	defer c.mu.Unlock()
 	c.held, c.since, c.heard = sender, time.Now(), time.Now()
 	select {
-	case <-c.closed: // Close looked before we held it
+	case <-c.closed: // Close ran before the slot was taken, so nobody else would release it
 		c.release()
 		return false
 	default:
 	}
-	if c.pending.Load() < c.g.threshold() { // admitted while we waited
+	if c.pending.Load() < c.g.threshold() { // a message was admitted while this waited
 		c.release()
 	}
 	return true
 }
 
-// release gives the slot back; c.mu is held.
+// release returns the slot, if there is one. The caller holds c.mu.
 func (c *gateConn) release() {
 	if c.held != "" {
 		_ = c.Conn.SetReadDeadline(time.Time{}) // a failure shows in Read
@@ -241,7 +245,7 @@ func (c *gateConn) release() {
 	}
 }
 
-// admitted forgets what was received so far.
+// admitted resets the count of received bytes and returns the slot: a message was admitted, and its room is accounted for elsewhere.
 func (c *gateConn) admitted() {
 	if c == nil || c.pending.Load() == 0 {
 		return
@@ -267,13 +271,13 @@ func (c *gateConn) Close() error {
 
 type gateKey struct{}
 
-// connOf is the connection of a call; nil for other listeners.
+// connOf returns the connection of a call; nil if the gate does not wrap its listener.
 func connOf(ctx context.Context) *gateConn {
 	c, _ := ctx.Value(gateKey{}).(*gateConn)
 	return c
 }
 
-// gateStats ties calls to their connections.
+// gateStats is the stats handler through which a call finds its gateConn.
 type gateStats struct{ g *gate }
 
 // TagConn implements stats.Handler.
@@ -290,7 +294,7 @@ func (gateStats) HandleConn(context.Context, stats.ConnStats) {}
 // TagRPC implements stats.Handler.
 func (gateStats) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
-// HandleRPC implements stats.Handler. A call that ended holds nothing any more.
+// HandleRPC implements stats.Handler. A call that has ended occupies no receive buffers.
 func (gateStats) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if _, ok := s.(*stats.End); ok {
 		connOf(ctx).admitted()

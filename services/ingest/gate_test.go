@@ -158,7 +158,7 @@ func TestGateLowersItsThresholdForMany(t *testing.T) {
 		c, from := gated(g)
 		got, _ := read(c)
 		for range 1000 { // pings are no message
-			if _, err := from.Write(make([]byte, gateChatter)); err != nil {
+			if _, err := from.Write(make([]byte, gateSmallRead)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -25,8 +25,8 @@ import (
 // SpoolIDHeader carries SubmitBatchRequest.spool_id.
 const SpoolIDHeader = "X-Lightmetrics-Spool-Id"
 
-// api is what a collector offers. Admission and the bounded read of a body stand before the
-// gateway, whose calls go to the service directly.
+// api describes the gRPC and HTTP API of a collector. Admission and the bounded read of a body
+// happen before the gateway, which calls the service directly.
 func (s *Service) api() service.API {
 	return service.API{
 		Desc: &ingestv1.IngestService_ServiceDesc, Impl: s, Access: access, Errors: failures, Statuses: statuses,
@@ -38,7 +38,7 @@ func (s *Service) api() service.API {
 	}
 }
 
-// deny answers who may not send, or not do what else there is on this port.
+// deny answers callers without the role for a route.
 func (s *Service) deny(w http.ResponseWriter, r *http.Request, err error) {
 	var denied *rpc.DeniedError
 	if errors.As(err, &denied) {
@@ -50,15 +50,15 @@ func (s *Service) deny(w http.ResponseWriter, r *http.Request, err error) {
 
 type bodyKey struct{}
 
-// frameBody is a body that was read: the gateway's decoder takes its bytes.
+// frameBody is a request body that was read already: the gateway's decoder uses its bytes.
 type frameBody struct {
 	io.ReadCloser        // empty
 	bytes         []byte // of the frame
 	spoolID       string
-	verdict       verdict
+	decision      decision
 }
 
-// takeBody admits a request and reads its body into a lent buffer.
+// takeBody admits a request, reads its body into a pooled buffer and calls next with it.
 func (s *Service) takeBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		form, limit, err := s.checkHeaders(r)
@@ -79,10 +79,11 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		defer s.requests.Add(-1)
 		n := int(r.ContentLength)
 		if n < 0 {
+			// The length is unknown (chunked), so room for the largest body is reserved.
 			n = int(limit)
 		}
 		room := n * form.room
-		arrived, err := s.expect(r.Context(), room)
+		arrived, err := s.admitBody(r.Context(), room)
 		if err != nil {
 			s.refuse(w, r, err)
 			return
@@ -92,7 +93,7 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits().BodyTimeout)) // not supported: the server's idle timeout stays
 		b, err = readBody(http.MaxBytesReader(w, r.Body, limit), b, r.ContentLength >= 0)
 		arrived()
-		if errors.Is(err, os.ErrDeadlineExceeded) { // the line's fault, not the frame's
+		if errors.Is(err, os.ErrDeadlineExceeded) { // a slow connection is no fault of the frame, so the sender may try again
 			err = failed(codes.Unavailable, rpc.ReasonDeadline, "the body took longer than %v", s.limits().BodyTimeout).after(s.cfg.Limits.RetryAfter)
 			w.Header().Set("Connection", "close")
 		}
@@ -114,30 +115,30 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		}
 		body := &frameBody{ReadCloser: http.NoBody, bytes: b, spoolID: r.Header.Get(SpoolIDHeader)}
 		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
-		r.Body, r.URL.RawQuery = body, "" // the query carries nothing
+		r.Body, r.URL.RawQuery = body, "" // the gateway would refuse query parameters, which have no meaning here
 		next.ServeHTTP(w, r)
 		failpoint.Hit("ingest.http.answer.after")
-		s.recycle(b, body.verdict)
+		s.recycle(b, body.decision)
 	})
 }
 
-// form is a form in which a batch may come.
+// form is a format in which a batch may be sent.
 type form struct {
-	// limit of the body, beside the frame's.
+	// limit of the body in bytes, in addition to that of frames.
 	limit int64
-	// room that a byte of the body takes while it is worked on.
+	// room is the memory that is reserved for each byte of the body.
 	room int
-	// frame makes the frame of the body; nil where the body is the frame.
+	// frame makes a frame of the body; nil if the body is the frame.
 	frame func(body []byte, lim frame.Limits) ([]byte, error)
 }
 
-// forms by their media types. Samples are objects while JSON is read, and then a frame.
+// forms maps media types to formats. JSON needs more room, because parsed samples are Go values before they are a frame.
 var forms = map[string]form{
 	frame.MediaType:     {limit: math.MaxInt64, room: 1},
 	jsonbatch.MediaType: {limit: jsonbatch.MaxBytes, room: 8, frame: jsonbatch.Encode},
 }
 
-// checkHeaders refuses what can be refused before a byte of the body is read.
+// checkHeaders refuses requests that can be refused before the body is read, and returns the format and the largest size of the body.
 func (s *Service) checkHeaders(r *http.Request) (form, int64, error) {
 	for _, e := range r.Header.Values("Content-Encoding") {
 		if e != "" && e != "identity" {
@@ -150,7 +151,7 @@ func (s *Service) checkHeaders(r *http.Request) (form, int64, error) {
 	if err != nil || !ok {
 		return form{}, 0, failed(codes.InvalidArgument, ReasonContentType, "Content-Type %q, want %s or %s", r.Header.Get("Content-Type"), frame.MediaType, jsonbatch.MediaType)
 	}
-	// The gateway finds its marshaler by the exact value; it is given a frame in any case.
+	// The gateway selects its marshaler by the exact value, and the body is a frame by then.
 	r.Header.Set("Content-Type", frame.MediaType)
 	r.Header.Set("Accept", frame.MediaType)
 	limit := min(int64(s.cfg.Limits.FrameBytes), as.limit)
@@ -160,7 +161,8 @@ func (s *Service) checkHeaders(r *http.Request) (form, int64, error) {
 	return as, limit, nil
 }
 
-// readBody fills b, of exactly the content's length or of the limit's.
+// readBody reads the body into b, and returns the part that was filled. With exact, b has the
+// length of the content; else it has the length of the limit, and the body may be shorter.
 func readBody(r io.Reader, b []byte, exact bool) ([]byte, error) {
 	n, err := io.ReadFull(r, b)
 	var tooLarge *http.MaxBytesError
@@ -169,7 +171,7 @@ func readBody(r io.Reader, b []byte, exact bool) ([]byte, error) {
 		return b, &frame.Error{Reason: frame.TooLarge, Detail: "body is over the limit"}
 	case err == nil && exact:
 		return b, nil
-	case err == nil: // full: the next byte decides
+	case err == nil: // b is full: one more byte would be over the limit
 		if k, err := r.Read(make([]byte, 1)); k > 0 || errors.As(err, &tooLarge) {
 			return b, &frame.Error{Reason: frame.TooLarge, Detail: "body is over the limit"}
 		}

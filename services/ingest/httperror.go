@@ -12,10 +12,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// refuse answers a request that does not reach the gateway.
+// refuse answers a request that is refused before it reaches the gateway.
 func (s *Service) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	f := s.describe(err)
-	s.metrics.turnedAway(f)
+	s.metrics.countRefused(f)
 	s.errlog.log(r.Context(), "request refused", "reason", f.Reason, "error", err, "remote", r.RemoteAddr)
 	if r.ProtoMajor == 1 && (f.Reason == string(frame.TooLarge) || f.Reason == string(frame.Truncated)) {
 		w.Header().Set("Connection", "close") // the rest of the body is not read
@@ -23,7 +23,7 @@ func (s *Service) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	s.WriteFailure(w, f)
 }
 
-// statuses of docs/protocol/stream.md that differ from those of their codes.
+// statuses are the HTTP statuses of docs/protocol/stream.md that differ from the usual ones of their gRPC codes.
 var statuses = map[string]int{
 	ReasonIdentityConflict:        http.StatusConflict,
 	string(frame.TooLarge):        http.StatusRequestEntityTooLarge,
@@ -33,7 +33,7 @@ var statuses = map[string]int{
 	rpc.ReasonCanceled:            http.StatusServiceUnavailable,
 }
 
-// failures is the table of errors of frames, identities and acceptance.
+// failures maps errors of frames, identities and acceptance to failures; false for other errors.
 func failures(err error) (rpc.Failure, bool) {
 	var (
 		retry   *accept.RetryError

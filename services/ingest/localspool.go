@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// openSpool makes the local spool the acceptor; it lands through the protocol.
+// openSpool opens the local spool as the acceptor; its batches land through the protocol p.
 func (s *Service) openSpool(authorityID string, p *accept.Protocol) (*authority, error) {
 	sp, err := spool.Open(spool.Config{
 		Dir: s.cfg.Spool.Dir, AuthorityID: authorityID, CollectorID: s.collectorID, Target: p,
@@ -24,7 +24,7 @@ func (s *Service) openSpool(authorityID string, p *accept.Protocol) (*authority,
 	s.spooled <- sp
 	return &authority{
 		Acceptor: sp, authorityID: authorityID, claim: sp.ClaimBoot, local: true,
-		// Reconcilers are told when the manifest is in the bucket, not before.
+		// Reconcilers are notified only when the manifest is in the bucket, at the landing.
 		decided: func(string, []byte) {},
 		pending: func(boot identity.Boot, _ uint64, fn func(start, end uint64)) {
 			sp.Ranges(boot, fn)
@@ -49,8 +49,8 @@ func (s *Service) spoolEvents() spool.Events {
 	}
 }
 
-// land waits for the spool and lands it until ctx ends. The spool stays open for
-// the calls that the drain finishes.
+// land waits until the spool is open and lands its batches until ctx ends, which is after the
+// drain: the calls that the drain finishes still need the spool.
 func (s *Service) land(ctx context.Context) error {
 	select {
 	case sp := <-s.spooled:

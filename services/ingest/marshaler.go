@@ -13,7 +13,7 @@ import (
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
-// frameMarshaler takes raw frames in and answers in JSON.
+// frameMarshaler decodes raw frames and encodes answers as JSON, for the gateway.
 type frameMarshaler struct{}
 
 // ContentType implements runtime.Marshaler: that of the answers.
@@ -54,7 +54,7 @@ func (frameMarshaler) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// NewDecoder implements runtime.Marshaler. The body was read, within its bound, before.
+// NewDecoder implements runtime.Marshaler. takeBody has read the body, within its bound.
 func (m frameMarshaler) NewDecoder(r io.Reader) runtime.Decoder {
 	return runtime.DecoderFunc(func(v any) error {
 		b, ok := r.(*frameBody)

@@ -10,14 +10,14 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
-// metrics of a collector. No label comes from a sender.
+// metrics of a collector. No label value comes from a sender, so their number is bounded.
 type metrics struct {
 	batches  *prometheus.CounterVec // outcome, reason
 	records  *prometheus.CounterVec // outcome
 	bytes    *prometheus.CounterVec // outcome
 	latency  *prometheus.HistogramVec
-	hellos   *prometheus.CounterVec // reason; empty is welcomed
-	sheds    *prometheus.CounterVec // what was short
+	hellos   *prometheus.CounterVec // reason; empty for accepted streams
+	sheds    *prometheus.CounterVec // resource
 	notified *prometheus.CounterVec // outcome
 	landed   *prometheus.CounterVec // outcome
 	probes   *prometheus.CounterVec // outcome
@@ -39,14 +39,14 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 			Name: "lightmetrics_ingest_ack_duration_seconds", Help: "Time from the admission of a batch to its answer.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"outcome"}),
-		hellos:   counter("hellos_total", "Streams that said hello, by the reason of their refusal; empty is welcomed.", "reason"),
-		sheds:    counter("sheds_total", "Batches and streams that were turned away for want of room, by what was short.", "resource"),
+		hellos:   counter("hellos_total", "Streams that sent a hello, by the reason of their refusal; empty for those that were accepted.", "reason"),
+		sheds:    counter("sheds_total", "Batches and streams that were refused for lack of a resource, by resource.", "resource"),
 		notified: counter("notifications_total", "Manifests that were handed to a reconciler (sent) or not (dropped).", "outcome"),
 		landed:   counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
 		probes:   counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
 
-		ownWrites: counter("own_writes_total", "Creates whose answer was lost and whose object was found to be ours."),
-		skipped:   counter("generations_skipped_total", "Generations of blobs that could not be relied on, by why.", "why"),
+		ownWrites: counter("own_writes_total", "Creates whose answer was lost and whose object was found to be this collector's own."),
+		skipped:   counter("generations_skipped_total", "Generations of blobs that could not be relied on, by reason.", "why"),
 		corrupt:   counter("corrupt_records_total", "Records in the bucket that do not parse, by step.", "step"),
 	}
 	gauge := func(name, help string, fn func() float64) prometheus.Collector {
@@ -57,11 +57,11 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		gauge("in_flight_bytes", "Bytes of admitted frames that are not answered yet.", func() float64 { return float64(s.inFlight.Load()) }),
 		gauge("streams", "Open streams.", func() float64 { return float64(s.streams.Load()) }),
 		gauge("receivers_waiting", "Connections whose large message waits for a receive slot.", func() float64 { return float64(s.gate.waiting.Load()) }),
-		gauge("agents_at_series_limit", "Agents of which a batch was refused for its series within the last limits.series_window.", func() float64 { return float64(s.agents.atSeriesLimit()) }),
+		gauge("agents_at_series_limit", "Agents that had a batch refused for its series within the last limits.series_window.", func() float64 { return float64(s.agents.atSeriesLimit()) }),
 		gauge("clock_behind_seconds", "How far this machine's clock was behind the store's at the last create; negative is ahead.", func() float64 {
 			return time.Duration(s.clock.behind.Load()).Seconds()
 		}),
-		gauge("ready", "1 when the store is qualified and submissions are taken.", func() float64 {
+		gauge("ready", "1 if the store is qualified and submissions are accepted.", func() float64 {
 			if s.NotReady() == nil {
 				return 1
 			}
@@ -84,7 +84,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 	return m, nil
 }
 
-// begin gives counters that alerts watch their first 0: the increase from no series to 1 is none.
+// begin creates the counters that alerts watch with the value 0: PromQL sees no increase from an absent series to 1.
 func (m *metrics) begin() {
 	m.batches.WithLabelValues(accept.Conflict.String(), "")
 	for _, reason := range []string{ReasonSeriesLimit, ReasonBatchSeriesLimit, ReasonLabelBytesLimit, ReasonTimeInFuture} {
@@ -99,7 +99,7 @@ func (m *metrics) begin() {
 }
 
 func (m *metrics) failed(f rpc.Failure, took time.Duration) {
-	m.turnedAway(f)
+	m.countRefused(f)
 	outcome := "rejected"
 	if retryable(f) {
 		outcome = "retry"
@@ -107,8 +107,8 @@ func (m *metrics) failed(f rpc.Failure, took time.Duration) {
 	m.latency.WithLabelValues(outcome).Observe(took.Seconds())
 }
 
-// turnedAway counts a batch that was refused before it was judged.
-func (m *metrics) turnedAway(f rpc.Failure) {
+// countRefused counts a batch that was refused.
+func (m *metrics) countRefused(f rpc.Failure) {
 	outcome := "rejected"
 	if retryable(f) {
 		outcome = "retry"
@@ -124,14 +124,14 @@ func (m *metrics) decided(r accept.Result, bytes int, took time.Duration) {
 	m.latency.WithLabelValues(outcome).Observe(took.Seconds())
 }
 
-// events are what the acceptance protocol reports.
+// events are the callbacks of the acceptance protocol.
 func (m *metrics) events(log *slog.Logger) accept.Events {
 	return accept.Events{
 		OwnWrite:          func(string) { m.ownWrites.WithLabelValues().Inc() },
 		GenerationSkipped: func(_ string, why accept.Skip) { m.skipped.WithLabelValues(string(why)).Inc() },
 		CorruptRecord: func(step accept.Step, key string, err error) {
 			m.corrupt.WithLabelValues(string(step)).Inc()
-			log.Error("corrupt record: an operator must look", "step", step, "key", key, "error", err)
+			log.Error("corrupt record: an operator must check it", "step", step, "key", key, "error", err)
 		},
 	}
 }

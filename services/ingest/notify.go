@@ -16,8 +16,8 @@ import (
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
-// notifier tells reconcilers of accepted manifests. It never delays an answer: what
-// finds its queue full is dropped, and the reconcilers' scans find it.
+// notifier sends hints about accepted manifests to reconcilers. It never delays an answer: a
+// hint that finds its queue full is dropped, and the reconcilers' scans find the manifest.
 type notifier struct {
 	peers   []*peer
 	metrics *metrics
@@ -101,7 +101,7 @@ func (p *peer) run(ctx context.Context) error {
 	}
 }
 
-// stream sends until something fails, and reports whether anything was sent.
+// stream opens a stream and sends hints until it fails; it reports whether any was sent.
 func (p *peer) stream(ctx context.Context, client reconcilerv1.ReconcilerServiceClient) (bool, error) {
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -120,6 +120,7 @@ func (p *peer) stream(ctx context.Context, client reconcilerv1.ReconcilerService
 			failpoint.Hit("ingest.notify.send.before")
 			if err := st.Send(req); err != nil {
 				p.metrics.notified.WithLabelValues("dropped").Inc()
+				// Send returns only io.EOF; the stream's error comes from RecvMsg.
 				return sent, errors.Join(err, <-ended)
 			}
 			failpoint.Hit("ingest.notify.send.after")

@@ -127,7 +127,7 @@ func TestNotReadyUntilQualified(t *testing.T) {
 	store.down.Store(true)
 	c := launch(t, store, rpc.ClientConfig{}, nil)
 	f := encode(t, boot, 0, 10, 0)
-	turnedAway := func(when string) {
+	countRefused := func(when string) {
 		t.Helper()
 		_, err := c.client.SubmitBatch(bound(t), &ingestv1.SubmitBatchRequest{Frame: f})
 		if status.Code(err) != codes.Unavailable || rpc.Reason(err) != rpc.ReasonNotReady || rpc.RetryAfter(err) <= 0 {
@@ -147,7 +147,7 @@ func TestNotReadyUntilQualified(t *testing.T) {
 			t.Errorf("%s, health: %v, %v", when, h, err)
 		}
 	}
-	turnedAway("store down")
+	countRefused("store down")
 	store.down.Store(false)
 	eventually(t, "ready", func() bool { return c.NotReady() == nil })
 	if a := c.post(t, f, nil); a.code != 200 {
@@ -157,7 +157,7 @@ func TestNotReadyUntilQualified(t *testing.T) {
 	if a := c.post(t, encode(t, boot, 10, 1, 0), nil); a.code != 503 {
 		t.Errorf("denied: %+v", a)
 	}
-	turnedAway("store denies")
+	countRefused("store denies")
 	store.denied.Store(false)
 	eventually(t, "ready again", func() bool { return c.NotReady() == nil })
 	if code := get(t, "http://"+c.HTTPAddr()+"/-/ready"); code != 200 {

@@ -10,14 +10,14 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// shape is what the bounds on a batch look at, besides its summary.
+// shape is what the bounds check about a batch's series.
 type shape struct {
 	series     int
 	labelBytes int           // of the series with the longest labels, names and values
 	seen       sketch.Sketch // of the batch's series
 }
 
-// measurer finds the shape of batches. It reuses its memory; not for concurrent use.
+// measurer computes the shape of batches. It reuses its memory; not for concurrent use.
 type measurer struct {
 	hashes []uint64 // by string of the table
 	sizes  []int
@@ -46,8 +46,8 @@ func (m *measurer) measure(b *frame.Batch, sh *shape) {
 	}
 }
 
-// one gives the hash of a series, the same whatever the order of its labels, and the
-// bytes of their names and values.
+// one returns the hash of a series, which does not depend on the order of its labels, and the
+// number of bytes of their names and values.
 func (m *measurer) one(b *frame.Batch, s *series.Ref) (hash uint64, size int) {
 	hash = m.hashes[s.Unit] ^ uint64(s.Type)
 	for _, l := range s.Labels {
@@ -63,7 +63,7 @@ func (m *measurer) one(b *frame.Batch, s *series.Ref) (hash uint64, size int) {
 	return sketch.Mix(hash, hash), size
 }
 
-// has reports whether the series has a label of its own with that name, which wins over the resource's.
+// has reports whether the series has its own label with that name, which replaces the resource's.
 func (m *measurer) has(labels []series.LabelRef, name uint64) bool {
 	for _, l := range labels {
 		if m.hashes[l.Name] == name {
@@ -77,7 +77,7 @@ func (m *measurer) has(labels []series.LabelRef, name uint64) bool {
 type activeSeries struct {
 	mu      sync.Mutex
 	windows *seriesWindows // nil before the first batch
-	refused time.Time      // when a batch last was
+	refused time.Time      // when a batch was last refused for its series
 }
 
 type seriesWindows struct {
@@ -85,10 +85,10 @@ type seriesWindows struct {
 	cur, old sketch.Sketch // series of the current window, and of the one before
 }
 
-// agentSeriesBytes is about the memory of one agent.
+// agentSeriesBytes is roughly the memory of one agent, in bytes.
 const agentSeriesBytes = 2*sketch.Bytes + 256
 
-// take counts the series that were seen in a batch, unless they are too many with those counted before.
+// take counts the series of a batch, unless together with those counted before they exceed the limit.
 func (s *activeSeries) take(seen *sketch.Sketch, l seriesLimit, now time.Time) (estimate int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,6 +97,8 @@ func (s *activeSeries) take(seen *sketch.Sketch, l seriesLimit, now time.Time) (
 	known.Merge(&w.old)
 	union := known
 	union.Merge(seen)
+	// Without a new series the sketch stays the same. The estimate is not compared then: its error
+	// must not refuse a batch of an agent that sends what it always sent.
 	if union != known {
 		if n := int(union.Estimate()); n > l.most {
 			s.refused = now
@@ -107,7 +109,7 @@ func (s *activeSeries) take(seen *sketch.Sketch, l seriesLimit, now time.Time) (
 	return 0, true
 }
 
-// at moves the windows on to now.
+// at returns the windows as of now. A clock that went back starts new ones.
 func (s *activeSeries) at(now time.Time, window time.Duration) *seriesWindows {
 	if s.windows == nil {
 		s.windows = &seriesWindows{began: now}

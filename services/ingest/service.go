@@ -29,7 +29,7 @@ import (
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
-// Deps are what a collector works with.
+// Deps are the dependencies of a collector.
 type Deps struct {
 	// Store is the acceptance authority's part of a bucket, its prefix applied.
 	Store     objstore.Store
@@ -56,11 +56,11 @@ type Service struct {
 	clock   *storeClock
 	notify  *notifier
 
-	// live are the limits in force: Reload exchanges those that need nothing but a comparison.
+	// live are the present limits. Reload replaces those that are only compared with; sizes of pools stay.
 	live     atomic.Pointer[Limits]
 	decoding *decoding
 	room     *semaphore.Weighted
-	// bodies bounds what of room is promised to HTTP bodies that are not here yet.
+	// bodies bounds the part of room that HTTP bodies hold while they are being received.
 	bodies     *semaphore.Weighted
 	bodiesRoom int64
 	inFlight   atomic.Int64
@@ -68,15 +68,15 @@ type Service struct {
 	requests   atomic.Int64
 
 	state       atomic.Pointer[state]
-	last        *authority // of keepQualified only
+	last        *authority // only used by keepQualified
 	spooled     chan *spool.Spool
 	reprobe     chan struct{}
 	collectorID string
 
 	callsMu sync.Mutex
 	calls   sync.WaitGroup
-	drain   chan struct{}   // closed when the service stops taking anything
-	hard    context.Context // ends when the drain's time is over
+	drain   chan struct{}   // closed when the service stops accepting calls
+	hard    context.Context // ends when the drain timeout is over
 	kill    context.CancelFunc
 }
 
@@ -114,7 +114,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
 	s.Server, err = service.New("ingest", cfg.Base, cfg, d.Telemetry, service.Options{
-		GRPC: s.grpcOptions(), GRPCListener: s.gate.listener, OnCaller: s.introduce,
+		GRPC: s.grpcOptions(), GRPCListener: s.gate.listener, OnCaller: s.tagConnection,
 		JSON: []runtime.ServeMuxOption{runtime.WithMarshalerOption(frame.MediaType, frameMarshaler{})},
 	})
 	if err != nil {
@@ -122,17 +122,17 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	s.store = s.clock
 	s.Readiness().Check("submissions", s.NotReady)
-	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // a local spool is there to do without the store
+	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // with a local spool the collector accepts without the store
 		s.Probe("store", cfg.Probe(s.store))
 	}
 	s.OnListening(s.begin)
-	s.OnStop(s.turnAway)
+	s.OnStop(s.startDrain)
 	s.Go("qualify", s.keepQualified)
 	return s, s.Register(s.api())
 }
 
-// streamWindow is the flow-control window of a stream that is not being read, the
-// least that gRPC takes. A fixed one turns off its estimation, which grows windows to 16 MiB.
+// streamWindow is the flow-control window in bytes of a stream that is not being read, the
+// smallest that gRPC allows. A fixed one disables gRPC's estimation, which would grow windows to 16 MiB.
 const streamWindow = 64 << 10
 
 func (s *Service) grpcOptions() []grpc.ServerOption {
@@ -140,7 +140,7 @@ func (s *Service) grpcOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec(s.buffers)),
 		grpc.StatsHandler(gateStats{s.gate}),
-		// Frames somewhat over the limit are read, so that they can be refused one by one.
+		// Frames somewhat over the limit are read, so that they are refused one by one. gRPC would end the whole stream.
 		grpc.MaxRecvMsgSize(2*l.FrameBytes.Int() + 4096),
 		grpc.MaxSendMsgSize(1 << 20),
 		grpc.MaxConcurrentStreams(uint32(l.StreamsPerConnection)),
@@ -152,23 +152,23 @@ func (s *Service) grpcOptions() []grpc.ServerOption {
 	}
 }
 
-// introduce tells the gate whose connection it is. Without credentials that tell senders
-// apart, it stays its address's.
-func (s *Service) introduce(ctx context.Context, p rpc.Principal) {
+// tagConnection tells the gate which sender a connection belongs to. Without credentials the
+// sender stays the address, because all callers have the same principal.
+func (s *Service) tagConnection(ctx context.Context, p rpc.Principal) {
 	key := ""
 	if s.cfg.Auth.Mode != rpc.AuthNone {
 		key = "principal " + p.Name
 	}
-	connOf(ctx).introduced(key)
+	connOf(ctx).authenticated(key)
 }
 
-// Reload takes the limits of new settings, which are valid.
+// Reload applies the limits of new settings, which the caller has validated.
 func (s *Service) Reload(c Config) {
 	s.live.Store(&c.Limits)
 	s.agents.setRate(c.Limits.AgentBatchesPerSec, c.Limits.AgentBatchesBurst)
 }
 
-// limits are those in force now.
+// limits returns the present limits.
 func (s *Service) limits() *Limits { return s.live.Load() }
 
 // Run serves until ctx ends; then it stops reading, finishes what was read and
@@ -176,20 +176,20 @@ func (s *Service) limits() *Limits { return s.live.Load() }
 func (s *Service) Run(ctx context.Context) (err error) {
 	defer s.kill()
 	defer func() { err = errors.Join(err, s.notify.close()) }()
-	// The side jobs outlive the drain, so that what is accepted last is notified too.
+	// The background jobs outlive the drain, so that the last accepted batches are notified, too.
 	side, stopSide := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSide()
 	background := run.NewGroup(side)
 	s.notify.start(background)
 	background.Go("land", s.land)
 	err = s.Server.Run(ctx)
-	s.kill() // nothing is left but what the drain's time did not suffice for
+	s.kill() // ends the calls that the drain timeout was too short for
 	s.calls.Wait()
 	stopSide()
 	return errors.Join(err, background.Wait())
 }
 
-// begin names the collector, once it listens.
+// begin sets the collector's id once it listens, because the default contains the port.
 func (s *Service) begin(context.Context) (err error) {
 	if s.collectorID, err = s.name(); err != nil {
 		return err
@@ -199,8 +199,8 @@ func (s *Service) begin(context.Context) (err error) {
 	return nil
 }
 
-// turnAway turns senders away as soon as the service is to end.
-func (s *Service) turnAway() {
+// startDrain makes the service refuse new calls as soon as it is to stop.
+func (s *Service) startDrain() {
 	s.callsMu.Lock()
 	close(s.drain)
 	s.callsMu.Unlock()
@@ -208,7 +208,7 @@ func (s *Service) turnAway() {
 	time.AfterFunc(s.cfg.DrainTimeout, s.kill)
 }
 
-// name is the collector's id: configured, or the host with the gRPC port.
+// name is the collector's id: the configured one, or the host name with the gRPC port.
 func (s *Service) name() (string, error) {
 	if s.cfg.ID != "" {
 		return s.cfg.ID, nil

@@ -5,27 +5,27 @@ import (
 	"sync"
 )
 
-// slots are a number of places that senders share. A place that comes free goes to the
-// sender whose turn it is, among those who wait and have less than their share; one
-// sender's own waiters are served in order.
+// slots is a counting semaphore that senders share fairly. A slot that becomes free goes to
+// the waiting sender whose turn it is, of those that have less than their share; the waiters
+// of one sender are served in order.
 type slots struct {
-	n    int // places
-	most int // of one sender
+	n    int // number of slots
+	most int // most slots of one sender
 
 	mu      sync.Mutex
 	taken   int
-	by      map[string]int             // places that a sender has
-	waiting map[string][]chan struct{} // closed when the place is given
-	turns   []string                   // the senders who wait, next first
+	by      map[string]int             // slots that a sender has
+	waiting map[string][]chan struct{} // closed when the waiter gets its slot
+	turns   []string                   // the senders that wait, next first
 }
 
-// newSlots gives one sender at most two thirds of the places, so that the others need
+// newSlots gives one sender at most two thirds of the slots, so that the others need
 // not wait until it is done.
 func newSlots(n int) slots {
 	return slots{n: n, most: max((2*n+2)/3, 1), by: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// take waits for a place; false when gone was closed first.
+// take waits for a slot; false if gone was closed first.
 func (s *slots) take(sender string, gone <-chan struct{}) bool {
 	s.mu.Lock()
 	if s.taken < s.n && s.by[sender] < s.most {
@@ -48,23 +48,23 @@ func (s *slots) take(sender string, gone <-chan struct{}) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.Index(s.waiting[sender], mine)
-	if i < 0 { // given meanwhile
+	if i < 0 { // this waiter got a slot in the meantime, which nobody will use
 		s.release(sender)
 		return false
 	}
 	s.waiting[sender] = slices.Delete(s.waiting[sender], i, i+1)
-	s.settle(sender)
+	s.forgetIfIdle(sender)
 	return false
 }
 
-// give takes a place back and passes it on.
+// give returns a slot, which goes to the next waiter.
 func (s *slots) give(sender string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.release(sender)
 }
 
-// release is give under the lock.
+// release is give for callers that hold the lock.
 func (s *slots) release(sender string) {
 	s.taken--
 	if s.by[sender]--; s.by[sender] == 0 {
@@ -80,13 +80,13 @@ func (s *slots) release(sender string) {
 		s.by[next]++
 		close(s.waiting[next][0])
 		s.waiting[next] = s.waiting[next][1:]
-		s.turns = append(slices.Delete(s.turns, i, i+1), next) // behind all others
-		s.settle(next)
+		s.turns = append(slices.Delete(s.turns, i, i+1), next) // the sender's next turn is after all others
+		s.forgetIfIdle(next)
 	}
 }
 
-// settle forgets a sender whom nobody waits for any more.
-func (s *slots) settle(sender string) {
+// forgetIfIdle removes a sender without waiters.
+func (s *slots) forgetIfIdle(sender string) {
 	if len(s.waiting[sender]) > 0 {
 		return
 	}

@@ -91,10 +91,10 @@ func TestStrangersGetNoSlot(t *testing.T) {
 		c.known = false
 		got, failed := read(c)
 		go io.Copy(from, endless{})
-		if err := <-failed; !errors.Is(err, errStranger) {
+		if err := <-failed; !errors.Is(err, errUnauthenticated) {
 			t.Errorf("failed with %v", err)
 		}
-		if n := total(got); n < gateStranger || n > gateStranger+64<<10 || g.slots.held() != 0 {
+		if n := total(got); n < gateUnauthenticated || n > gateUnauthenticated+64<<10 || g.slots.held() != 0 {
 			t.Errorf("%d bytes received, %d slots held", n, g.slots.held())
 		}
 		_, _ = c.Close(), from.Close()

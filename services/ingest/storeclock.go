@@ -9,36 +9,36 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// storeClock compares this machine's clock with the store's, by the time that answers to
-// creates carry. It costs no requests.
+// storeClock compares this machine's clock with the store's, by the times in answers to
+// creates, so it needs no requests of its own.
 //
-// A collector whose clock is behind would take the present for the future and refuse,
-// for ever, batches of senders that are right. So what is judged by time is judged by the
-// later of both clocks; one that is ahead only lets more in.
+// A collector whose clock is behind would take the present for the future, and refuse for
+// ever the batches of senders whose clocks are right. So checks use the later of both clocks;
+// a clock that is ahead only allows more.
 type storeClock struct {
 	objstore.Store
 	now    func() time.Time
 	behind atomic.Int64 // nanoseconds, by the last create; negative: ahead
 }
 
-// Unwrap is for objstore.Unwrap.
+// Unwrap implements what objstore.Unwrap looks for.
 func (c *storeClock) Unwrap() objstore.Store { return c.Store }
 
 // Create implements objstore.Creator.
 func (c *storeClock) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
 	info, err := c.Store.Create(ctx, key, body, o)
 	if err == nil && !info.LastModified.IsZero() {
-		// The store's time is older than the answer and rounded down to a second, so the
+		// The store's time is from before the answer, and rounded down to a second, so the real
 		// difference is at least this.
 		c.behind.Store(int64(info.LastModified.Sub(c.now())))
 	}
 	return info, err
 }
 
-// ask compares the clocks before the first batch is judged, by an object that it writes and removes.
-func (c *storeClock) ask(ctx context.Context, key string) error {
+// probe compares the clocks before the first batch, with an object that it writes and removes.
+func (c *storeClock) probe(ctx context.Context, key string) error {
 	if _, err := c.Create(ctx, key, []byte("{}"), objstore.PutOptions{ContentType: "application/json"}); err != nil {
-		return fmt.Errorf("ask the store's time: %w", err)
+		return fmt.Errorf("read the store's time: %w", err)
 	}
 	return c.Delete(ctx, key)
 }

@@ -20,8 +20,8 @@ import (
 
 type batchStream = grpc.BidiStreamingServer[ingestv1.StreamBatchesRequest, ingestv1.StreamBatchesResponse]
 
-// stream is one StreamBatches call. Its reader takes messages while the window has
-// room; every batch has a goroutine of its own, which the window bounds.
+// stream is one StreamBatches call. Its reader receives messages while the window has room.
+// Every batch has its own goroutine; the window bounds their number.
 type stream struct {
 	s     *Service
 	grpc  batchStream
@@ -30,10 +30,10 @@ type stream struct {
 	spool string
 
 	mu      sync.Mutex
-	room    sync.Cond // batches or bytes went down, or closing was set
+	room    sync.Cond // signalled when batches or bytes decrease, and when closing is set
 	batches int
 	bytes   int64
-	closing bool // nothing is read any more
+	closing bool // nothing more is read
 
 	send sync.Mutex
 }
@@ -55,8 +55,8 @@ func (s *Service) StreamBatches(g batchStream) error {
 	return st.run()
 }
 
-// run reads on a goroutine that ends with the call: it may hang in Recv until this
-// function has returned, but touches nothing then.
+// run reads on a goroutine that ends with the call. The goroutine may block in Recv until
+// this function has returned; after that it changes nothing.
 func (st *stream) run() error {
 	heard := make(chan struct{})
 	ended := make(chan error, 1)
@@ -64,15 +64,15 @@ func (st *stream) run() error {
 		h, err := st.hello()
 		if err == nil {
 			close(heard)
-			err = st.greet(h)
+			err = st.handshake(h)
 		}
 		if err == nil {
 			err = st.read()
 		}
 		ended <- err
 	}()
-	// The sender's part alone is timed here: a store that is slow to say what is
-	// accepted is no fault of the sender's.
+	// Only the sender's part of the handshake is timed here: a store that is slow to list what
+	// is accepted is no fault of the sender.
 	limit := st.s.limits().HelloTimeout
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -114,8 +114,8 @@ func (st *stream) hello() (*ingestv1.Hello, error) {
 	return h, nil
 }
 
-// greet answers the hello.
-func (st *stream) greet(h *ingestv1.Hello) error {
+// handshake answers the hello with a welcome, or refuses the stream.
+func (st *stream) handshake(h *ingestv1.Hello) error {
 	st.boot = identity.Boot{Agent: h.GetAgentId(), Boot: h.GetBootId()}
 	st.spool = h.GetSpoolId()
 	w, err := st.s.welcome(st.grpc.Context(), st.boot, st.spool, h.GetFirstPendingSeq())
@@ -130,7 +130,7 @@ func (st *stream) greet(h *ingestv1.Hello) error {
 	return st.reply(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Welcome{Welcome: w}})
 }
 
-// read takes batches until the sender is done, the call ends or the stream closes.
+// read receives batches until the sender is done, the call ends or the stream closes.
 func (st *stream) read() error {
 	for st.waitForRoom() {
 		req, err := st.grpc.Recv()
@@ -149,6 +149,8 @@ func (st *stream) read() error {
 		if !st.begin(len(b)) {
 			return nil
 		}
+		// The stream is not read while it waits for memory, which is no fault of its sender: its
+		// connection must not be closed for it.
 		resume := st.conn.pause()
 		err = st.s.admit(st.grpc.Context(), len(b))
 		resume()
@@ -156,8 +158,8 @@ func (st *stream) read() error {
 		if err != nil {
 			id, sum := nameOf(b)
 			st.s.buffers.put(b)
-			st.s.metrics.turnedAway(st.s.describe(err))
-			st.answer(verdict{id: id, sha256: sum, err: err}, len(b))
+			st.s.metrics.countRefused(st.s.describe(err))
+			st.answer(decision{id: id, sha256: sum, err: err}, len(b))
 			continue
 		}
 		failpoint.Hit("ingest.stream.frame.admitted")
@@ -166,20 +168,20 @@ func (st *stream) read() error {
 	return nil
 }
 
-// batch judges one admitted frame and answers it.
+// batch decides one admitted frame and answers it.
 func (st *stream) batch(b []byte) {
-	// What was read is finished even when the sender is gone: it costs less than
-	// the retry, and the retry is answered at once.
+	// A frame that was read is finished even if the sender has gone: that costs less than the
+	// retry would, and the retry is then a duplicate that is answered at once.
 	ctx, cancel := st.s.finishing(st.grpc.Context())
 	defer cancel()
 	n := len(b)
-	v := st.s.judge(ctx, submission{frame: b, spoolID: st.spool, only: &st.boot})
+	v := st.s.handle(ctx, submission{frame: b, spoolID: st.spool, only: &st.boot})
 	st.s.recycle(b, v)
 	st.s.release(n)
 	st.answer(v, n)
 }
 
-// waitForRoom blocks while the window is full; false when the stream closes.
+// waitForRoom blocks while the window is full; false if the stream closes.
 func (st *stream) waitForRoom() bool {
 	l := &st.s.cfg.Limits
 	st.mu.Lock()
@@ -194,7 +196,7 @@ func (st *stream) waitForRoom() bool {
 	return !st.closing
 }
 
-// begin counts a batch in; false when the stream closed meanwhile.
+// begin counts a batch that was read; false if the stream closed in the meantime.
 func (st *stream) begin(n int) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -206,10 +208,10 @@ func (st *stream) begin(n int) bool {
 	return true
 }
 
-// answer sends the verdict on a batch of n bytes and counts the batch out.
-func (st *stream) answer(v verdict, n int) {
+// answer sends the decision on a batch of n bytes, and frees its part of the window.
+func (st *stream) answer(v decision, n int) {
 	failpoint.Hit("ingest.stream.answer.before")
-	// A failure ends the call, which its reader sees.
+	// A failed send ends the call, which the reader notices.
 	_ = st.reply(&ingestv1.StreamBatchesResponse{Message: &ingestv1.StreamBatchesResponse_Result{Result: st.s.batchResult(v)}})
 	failpoint.Hit("ingest.stream.answer.after")
 	st.mu.Lock()
@@ -236,8 +238,8 @@ func (st *stream) reply(m *ingestv1.StreamBatchesResponse) error {
 	return st.grpc.Send(m)
 }
 
-// batchResult is the verdict on the wire.
-func (s *Service) batchResult(v verdict) *ingestv1.BatchResult {
+// batchResult is the protobuf message of a decision.
+func (s *Service) batchResult(v decision) *ingestv1.BatchResult {
 	r := &ingestv1.BatchResult{SeqStart: v.id.SeqStart, SeqEnd: v.id.SeqEnd, FrameSha256: v.sha256[:]}
 	if v.err != nil {
 		f := s.describe(v.err)
@@ -272,14 +274,14 @@ func acceptance(r accept.Result) *ingestv1.Acceptance {
 	}
 }
 
-// finishing is a context that outlives the call but not the service's drain.
+// finishing returns a context that outlives the call but not the service's drain.
 func (s *Service) finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.hard, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// draining is what callers are told while the service stops.
+// draining is the error that callers get while the service stops.
 func (s *Service) draining() error {
 	return rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonDraining,
 		Message: "this collector is stopping; send to another", RetryAfter: s.cfg.Limits.RetryAfter}.Err()

@@ -16,7 +16,7 @@ import (
 )
 
 // SubmitBatch implements IngestServiceServer for gRPC and, through the gateway, for
-// HTTP, where the frame was admitted before its body was read.
+// HTTP, where takeBody has admitted the frame before it read the body.
 func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequest) (*ingestv1.SubmitBatchResponse, error) {
 	b := req.GetFrame()
 	spoolID := req.GetSpoolId()
@@ -40,16 +40,16 @@ func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequ
 		if err != nil {
 			s.buffers.put(b)
 			f := s.describe(err)
-			s.metrics.turnedAway(f)
+			s.metrics.countRefused(f)
 			return nil, f.Err()
 		}
 		defer s.release(len(b))
 	}
 	work, cancel := s.finishing(ctx)
 	defer cancel()
-	v := s.judge(work, submission{frame: b, spoolID: spoolID})
+	v := s.handle(work, submission{frame: b, spoolID: spoolID})
 	if overHTTP {
-		body.verdict = v // the middleware lent the buffer
+		body.decision = v // takeBody returns the buffer
 	} else {
 		s.recycle(b, v)
 	}
@@ -63,9 +63,9 @@ func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequ
 	return &ingestv1.SubmitBatchResponse{Duplicate: v.result.Outcome == accept.Duplicate, Acceptance: acceptance(v.result)}, nil
 }
 
-// conflict is an identity conflict as a status. It is FAILED_PRECONDITION, because
-// clients retry ABORTED.
-func conflict(v verdict) rpc.Failure {
+// conflict is the status of an identity conflict. It is FAILED_PRECONDITION and not ABORTED, because
+// gRPC clients retry ABORTED.
+func conflict(v decision) rpc.Failure {
 	m := v.result.Manifest
 	return rpc.Failure{
 		Code: codes.FailedPrecondition, Reason: ReasonIdentityConflict,
@@ -83,7 +83,7 @@ func conflict(v verdict) rpc.Failure {
 
 const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
-// nameOf gives what names a frame to its sender without decoding it.
+// nameOf returns what identifies a frame in an answer to its sender, without decoding it.
 func nameOf(b []byte) (identity.Batch, identity.Digest) {
 	h, err := frame.ParseHeader(b)
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// welcomePages bounds the listing behind a welcome; what lies behind is not spoken of.
+	// welcomePages bounds the listing for a welcome, in pages; ranges beyond it are omitted.
 	welcomePages = 3
-	// welcomeRanges bounds the ranges and the gaps of a welcome.
+	// welcomeRanges bounds the ranges, and the gaps, in a welcome.
 	welcomeRanges = 1000
 	// welcomeTimeout bounds the store requests of a welcome.
 	welcomeTimeout = 15 * time.Second
-	// localListTimeout bounds the listing where the spool accepts: the sender need not
-	// wait for a store that acceptance does not wait for.
+	// localListTimeout bounds the listing when a local spool accepts: the sender should not
+	// wait for a store that acceptance does not need.
 	localListTimeout = time.Second
 )
 
-// welcome checks a hello, claims its boot and says what is accepted of it.
+// welcome checks a hello, claims its boot and lists what is accepted of it.
 func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID string, firstPending uint64) (*ingestv1.Welcome, error) {
 	acceptor, err := s.ready()
 	if err != nil {
@@ -49,6 +49,7 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 	if err := acceptor.ClaimBoot(ctx, boot, spoolID); err != nil {
 		return nil, err
 	}
+	// A welcome is advice: what it omits the sender sends again, and gets "duplicate".
 	l := ledger.New(boot)
 	list := welcomeTimeout
 	if acceptor.local {
@@ -80,8 +81,9 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 	return w, nil
 }
 
-// listAccepted adds the accepted ranges of a boot from a sequence number on. A
-// batch that begins before it is not seen: senders never cut a batch anew.
+// listAccepted adds the accepted ranges of a boot from a sequence number on. A batch that
+// begins before it is not listed, which loses nothing: a sender's batch never changes its
+// range, so its first pending batch begins at that number.
 func (s *Service) listAccepted(ctx context.Context, l *ledger.Ledger, boot identity.Boot, from uint64) error {
 	dir := layout.AcceptedBoot(boot)
 	after := ""
@@ -94,7 +96,7 @@ func (s *Service) listAccepted(ctx context.Context, l *ledger.Ledger, boot ident
 			return &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}
 		}
 		for _, o := range page.Objects {
-			if id, err := layout.ParseAccepted(o.Key); err == nil { // other keys are the audit's business
+			if id, err := layout.ParseAccepted(o.Key); err == nil { // other keys are reported by audits
 				l.Add(ledger.Entry{Start: id.SeqStart, End: id.SeqEnd, AcceptedAt: o.LastModified.UnixNano()})
 			}
 		}

@@ -28,7 +28,7 @@ const (
 	ReasonRateLimited      = "RATE_LIMITED"
 	// ReasonSeriesLimit: the agent would have too many active series.
 	ReasonSeriesLimit = "SERIES_LIMIT"
-	// ReasonBatchSeriesLimit and ReasonLabelBytesLimit are of the batch alone.
+	// ReasonBatchSeriesLimit and ReasonLabelBytesLimit depend on the batch alone.
 	ReasonBatchSeriesLimit = "BATCH_SERIES_LIMIT"
 	ReasonLabelBytesLimit  = "LABEL_BYTES_LIMIT"
 	ReasonTimeInFuture     = "TIME_IN_FUTURE" // samples too far ahead of the collector's clock and the store's
@@ -42,7 +42,7 @@ const (
 // maxSpoolIDBytes bounds the sender's spool id.
 const maxSpoolIDBytes = 64
 
-// failure is a typed refusal or a request to come back.
+// failure is an error with a code and a reason for the sender: a refusal, or a request to try again.
 type failure struct{ rpc.Failure }
 
 func (f *failure) Error() string { return f.Reason + ": " + f.Message }
@@ -56,8 +56,9 @@ func (f *failure) after(d time.Duration) *failure {
 	return f
 }
 
-// describe gives the failure of any error of the intake. What is unknown to the
-// table may be a retry's business, never a reject: nothing may be assumed.
+// describe returns the failure that the sender gets for any error. An error that is not in
+// the table becomes a retry and never a rejection: a sender may drop a rejected batch, and
+// the outcome of this one is unknown.
 func (s *Service) describe(err error) rpc.Failure {
 	var own *failure
 	if errors.As(err, &own) {
@@ -75,17 +76,17 @@ func retryable(f rpc.Failure) bool {
 	return f.Code == grpccodes.Unavailable || f.Code == grpccodes.ResourceExhausted
 }
 
-// submission is one frame and what the transport says of it.
+// submission is one frame and its transport metadata.
 type submission struct {
 	frame   []byte
 	spoolID string
-	// only is the stream's boot; nil for unary calls.
+	// only is the stream's boot, to which the frame must belong; nil for unary calls.
 	only *identity.Boot
 }
 
-// verdict is the answer to a submission: a result or a failure. The identity is
+// decision is the answer to a submission: a result or a failure. The identity is
 // known when the frame's header could be read.
-type verdict struct {
+type decision struct {
 	id     identity.Batch
 	sha256 identity.Digest
 	result accept.Result
@@ -93,11 +94,11 @@ type verdict struct {
 	err    error
 }
 
-// judge takes a frame through the steps of acceptance, in their order. The frame is
-// not retained.
-func (s *Service) judge(ctx context.Context, sub submission) verdict {
+// handle decides a frame: it validates it, runs the acceptance protocol, and reports the
+// outcome to metrics, log and reconcilers. The frame is not retained.
+func (s *Service) handle(ctx context.Context, sub submission) decision {
 	start := s.now()
-	v := verdict{sha256: identity.Sum(sub.frame)}
+	v := decision{sha256: identity.Sum(sub.frame)}
 	ctx, span := s.tracer.Start(ctx, "ingest.accept", trace.WithAttributes(attribute.Int("frame.bytes", len(sub.frame))))
 	defer span.End()
 	v.result, v.err = s.decideSafely(ctx, sub, &v)
@@ -129,8 +130,8 @@ func (s *Service) judge(ctx context.Context, sub submission) verdict {
 	return v
 }
 
-// decideSafely keeps a panic over one frame from ending the process.
-func (s *Service) decideSafely(ctx context.Context, sub submission, v *verdict) (_ accept.Result, err error) {
+// decideSafely turns a panic into an error, so that one frame can't end the process.
+func (s *Service) decideSafely(ctx context.Context, sub submission, v *decision) (_ accept.Result, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.tel.Log.Error("panic over a frame", "panic", r, "frame_sha256", v.sha256.String(), "stack", string(debug.Stack()))
@@ -140,7 +141,7 @@ func (s *Service) decideSafely(ctx context.Context, sub submission, v *verdict) 
 	return s.decide(ctx, sub, v)
 }
 
-func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accept.Result, error) {
+func (s *Service) decide(ctx context.Context, sub submission, v *decision) (accept.Result, error) {
 	var none accept.Result
 	acceptor, err := s.ready()
 	if err != nil {
@@ -149,7 +150,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 	v.by = acceptor
 	if n, limit := len(sub.frame), s.cfg.Limits.FrameBytes.Int(); n > limit {
 		if h, err := frame.ParseHeader(sub.frame); err == nil {
-			v.id = h.Identity // names the batch for its sender
+			v.id = h.Identity // so that the answer names the batch
 		}
 		return none, &frame.Error{Reason: frame.TooLarge, Detail: fmt.Sprintf("frame has %d bytes, at most %d", n, limit)}
 	}
@@ -158,6 +159,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 		return none, err
 	}
 	v.id = h.Identity
+	// By the header first, so that nobody can make the collector decode frames of others.
 	if err := s.allowed(ctx, h.Identity, sub.only); err != nil {
 		return none, err
 	}
@@ -169,14 +171,14 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 	if err != nil {
 		return none, err
 	}
-	// Decode compared header and payload; this is the identity that counts.
+	// The decoder has compared header and payload, so from here on this is the identity.
 	if err := s.allowed(ctx, sum.Identity, sub.only); err != nil {
 		return none, err
 	}
 	v.id = sum.Identity
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
 	defer cancel()
-	if err := s.bounded(ctx, acceptor, sum, &sh); err != nil {
+	if err := s.checkBounds(ctx, acceptor, sum, &sh); err != nil {
 		return none, err
 	}
 	failpoint.Hit("ingest.accept.decide.before")
@@ -188,7 +190,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *verdict) (accep
 	})
 }
 
-// allowed checks the principal, and the stream's boot, against an identity.
+// allowed checks whether the principal may write the identity, and whether it belongs to the stream's boot.
 func (s *Service) allowed(ctx context.Context, id identity.Batch, only *identity.Boot) error {
 	p, ok := rpc.PrincipalFrom(ctx)
 	if !ok {
@@ -203,7 +205,7 @@ func (s *Service) allowed(ctx context.Context, id identity.Batch, only *identity
 	return nil
 }
 
-// traceparent is the W3C header of a sampled span; else "".
+// traceparent is the W3C trace context of a sampled span; else "".
 func traceparent(ctx context.Context) string {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() || !sc.IsSampled() {
