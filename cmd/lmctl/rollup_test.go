@@ -26,6 +26,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	refmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
+	plans "lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -258,16 +259,21 @@ func TestRollupCommands(t *testing.T) {
 		t.Errorf("%+v", s.Objects[0])
 	}
 
-	// The generation before a damaged plan is decided in one window only.
+	// The generation before a damaged plan is decided at one resolution only, and its owner can finish it.
 	later := plantHour + 5
 	p.put(layout.BlockManifest(later, 0, timegrid.Raw, 1), catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "authority",
-		Name: catalog.Name{Hour: later, Resolution: timegrid.Raw, Generation: 1}, Reason: "given up", WorkerID: "w"}}.Marshal())
+		Name: catalog.Name{Hour: later, Resolution: timegrid.Raw, Generation: 1}, Reason: "test", WorkerID: "w"}}.Marshal())
+	plan := plans.Plan{AuthorityID: "authority", Shards: 1, Hour: later, Generation: 1, Parts: 1, Inputs: p.all[:1]}
+	body, err := plan.Marshal()
+	p.must(err)
+	p.put(plan.Key(), body)
 	p.put(layout.RollupPlan(later, 0, 2), []byte("{"))
 	if code := p.lmctl(&requested, "rollup", "repair", p.url, "--hour", "2026-03-01T15", "--shard", "0", "--yes"); code != cli.ExitFindings || len(requested) != 1 || requested[0].State != "in work" {
 		t.Fatalf("exit %d, %+v", code, requested)
 	}
 	p.must(p.store.Delete(t.Context(), layout.BlockManifest(later, 0, timegrid.Raw, 1)))
 	p.must(p.store.Delete(t.Context(), layout.RollupPlan(later, 0, 2)))
+	p.must(p.store.Delete(t.Context(), plan.Key()))
 
 	// Made anew without need.
 	if code := p.lmctl(nil, "rollup", "renew", p.url, "--yes"); code != cli.ExitUsage {

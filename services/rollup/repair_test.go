@@ -227,6 +227,40 @@ func TestADamagedPlanOfAGenerationInWork(t *testing.T) {
 	}
 }
 
+// A plan that somebody deleted while its generation was published at some resolutions only: nobody
+// can finish that generation, so the request aborts it at the others, and the next one is made.
+func TestADeletedPlanOfAGenerationInWork(t *testing.T) {
+	for done := 1; done < len(timegrid.Resolutions()); done++ {
+		w := newWorld(t, newMem())
+		cfg := testConfig()
+		seq := w.some(agentOf(0, 0), hour0, 0, 20, 0)
+		w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
+		w.some(agentOf(0, 0), hour0, 20, 2, seq)
+		dying := fault.New(w.store, 1, fault.Rule{Op: "create", Prefix: layout.BlockManifestsHour(hour0), Skip: done, Kind: fault.Before})
+		o, err := w.owner(w.worker(cfg, dying), ownership.Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		if err := w.turns(o); err == nil || w.generation(hour0, 0) != 2 {
+			t.Fatalf("generation %d, %v", w.generation(hour0, 0), err)
+		}
+		o, err = w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 3})
+		must(t, err)
+		must(t, w.store.Delete(t.Context(), layout.RollupPlan(hour0, 0, 2)))
+		if err := w.turns(o); err == nil {
+			t.Fatal("a generation was finished without its plan")
+		}
+		w.manifests()
+		w.verify(repair.PlanMissing)
+		got, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
+		must(t, err)
+		if len(got.Aborted) != 1 || got.Aborted[0] != 2 || got.Generation != 3 {
+			t.Fatalf("%d resolutions were published: %+v", done, got)
+		}
+		must(t, w.turns(o))
+		w.verify()
+		w.check(hour0, 0, 3)
+	}
+}
+
 // A compaction that is damaged is a finding of every hour in it; they are rebuilt from
 // frames, and merged again.
 func TestADamagedCompaction(t *testing.T) {

@@ -44,7 +44,7 @@ type Requested struct {
 	// Source of the inputs: plan (the generation has a plan already), plans (of earlier generations), manifests
 	// (identity manifests of the batches that a block lists) or scan.
 	Source string
-	// Damaged records that are superseded, and Aborted generations whose plan can't be read.
+	// Damaged records that are superseded, and Aborted generations whose plan can't be read, or was deleted.
 	Damaged []string
 	Aborted []uint64
 	// Pending: an earlier request asks for the same and is not done yet.
@@ -79,8 +79,8 @@ func (r *Repairer) request(ctx context.Context, o *Requested, reason string, dry
 	for _, res := range timegrid.Resolutions() {
 		least, most = min(least, st.top[res]), max(most, st.top[res])
 	}
-	// Walk the generations that are not decided at every resolution. One whose plan is damaged can't be made by
-	// anybody, so it is aborted; otherwise the rebuild would wait for it for ever.
+	// Walk the generations that are not decided at every resolution. One whose plan is damaged, or was deleted, can't
+	// be made by anybody, so it is aborted; otherwise the rebuild would wait for it for ever.
 	plans := map[uint64]*rollup.Plan{}
 	var next *rollup.Plan
 	for gen := least + 1; next == nil; gen++ {
@@ -89,9 +89,7 @@ func (r *Repairer) request(ctx context.Context, o *Requested, reason string, dry
 		// The first generation without a plan above all that are decided is free.
 		case errors.Is(err, objstore.ErrNotFound) && gen > most:
 			o.Generation = gen
-		case errors.Is(err, objstore.ErrNotFound):
-			continue
-		case record.Unreadable(err):
+		case errors.Is(err, objstore.ErrNotFound), record.Unreadable(err):
 			o.Aborted = append(o.Aborted, gen)
 			if most = max(most, gen); dry {
 				continue
