@@ -3,10 +3,12 @@ package chunk
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"go/parser"
 	"go/token"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,13 +16,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestCodecs is the conformance test of a codec: a new one gets a line here.
+// TestCodecs is the conformance test of codecs: it asks every codec of the program, and that
+// of the tests.
 func TestCodecs(t *testing.T) {
-	for name, k := range map[string]codec{
-		"integers": integerCodec{},
-		"plain":    plainCodec{},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for e := range math.MaxUint8 + 1 {
+		k := testCodecs(Encoding(e))
+		if k == nil {
+			continue
+		}
+		t.Run(fmt.Sprintf("%d %T", e, k), func(t *testing.T) {
+			if k.encoding() != Encoding(e) {
+				t.Errorf("the codec of encoding %d writes %d into its blocks", e, k.encoding())
+			}
 			t.Run("every bit comes back", func(t *testing.T) { codecRoundTrips(t, k) })
 			t.Run("equal slots give equal bytes", func(t *testing.T) { codecRepeats(t, k) })
 			t.Run("only wanted columns are read", func(t *testing.T) { codecReadsWhatIsWanted(t, k) })
@@ -226,15 +233,27 @@ func TestUnknownEncoding(t *testing.T) {
 	}
 }
 
-// TestTheFormatDoesNotKnowItsCodecs: outside the files of the integer codec only codec.go
-// names it, and only the codec itself. So the next codec touches no file of the format.
+// TestTheFormatDoesNotKnowItsCodecs: what a codec declares in its files NAME_*.go is used in
+// those only, but for the codec itself, NAMECodec, in codec.go. So the next codec touches no
+// file of the format.
 func TestTheFormatDoesNotKnowItsCodecs(t *testing.T) {
+	paths, err := filepath.Glob("*_codec.go")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no codecs: %v", err)
+	}
+	owner := map[string]string{} // of a name that a codec declares: the codec
+	unresolved := map[string][]string{}
 	entries, err := os.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)
 	}
-	declared := map[string]bool{}
-	unresolved := map[string][]string{}
+	codecOfFile := func(name string) string {
+		prefix, _, _ := strings.Cut(name, "_")
+		if slices.Contains(paths, prefix+"_codec.go") {
+			return prefix
+		}
+		return ""
+	}
 	for _, e := range entries {
 		name := e.Name()
 		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
@@ -244,23 +263,22 @@ func TestTheFormatDoesNotKnowItsCodecs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasPrefix(name, "integer_") {
+		if codec := codecOfFile(name); codec != "" {
 			for n := range file.Scope.Objects {
-				declared[n] = true
+				owner[n] = codec
 			}
-			continue
 		}
 		for _, id := range file.Unresolved {
 			unresolved[name] = append(unresolved[name], id.Name)
 		}
 	}
-	if len(declared) < 20 || len(unresolved) < 5 {
-		t.Fatalf("%d names, %d files", len(declared), len(unresolved))
+	if len(owner) < 20 || len(unresolved) < 5 {
+		t.Fatalf("%d names, %d files", len(owner), len(unresolved))
 	}
 	for name, ids := range unresolved {
 		for _, id := range ids {
-			if declared[id] && !(name == "codec.go" && id == "integerCodec") {
-				t.Errorf("%s uses %s of the integer codec", name, id)
+			if codec := owner[id]; codec != "" && codec != codecOfFile(name) && !(name == "codec.go" && id == codec+"Codec") {
+				t.Errorf("%s uses %s of the codec in %s_*.go", name, id, codec)
 			}
 		}
 	}

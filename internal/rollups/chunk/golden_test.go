@@ -3,6 +3,7 @@ package chunk
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -127,17 +128,31 @@ func minimal() []*Series {
 		Columns: Columns{T: []int64{1_800_000_000_000_000_000, 1_800_000_010_000_000_000, 1_800_000_020_000_000_000}, V: []float64{1, 1, 3}}}}
 }
 
-// TestGoldenFiles: what is published stays readable, and equal series stay equal bytes.
-func TestGoldenFiles(t *testing.T) {
-	for name, g := range map[string]struct {
-		series []*Series
-		opt    Options
-	}{
+// goldenFile is what the golden files of a name are written from.
+type goldenFile struct {
+	series []*Series
+	opt    Options
+}
+
+// goldenFiles gives them by name. Every encoding after the first has one of raw series.
+func goldenFiles() map[string]goldenFile {
+	files := map[string]goldenFile{
 		"raw":     {goldenRaw(), Options{}},
 		"parts":   {goldenRaw(), Options{Rows: 16, BlockSeries: 5}},
 		"rolled":  {goldenRolled(), Options{}},
 		"minimal": {minimal(), Options{}},
-	} {
+	}
+	for e := int(Integers) + 1; e <= math.MaxUint8; e++ {
+		if codecOf(Encoding(e)) != nil {
+			files[fmt.Sprintf("encoding-%d", e)] = goldenFile{goldenRaw(), Options{Encoding: Encoding(e)}}
+		}
+	}
+	return files
+}
+
+// TestGoldenFiles: what is published stays readable, and equal series stay equal bytes.
+func TestGoldenFiles(t *testing.T) {
+	for name, g := range goldenFiles() {
 		t.Run(name, func(t *testing.T) {
 			f := write(t, g.opt, g.series)
 			for ext, got := range map[string][]byte{".lmrollup.zst": f.Chunk, ".lmindex.zst": f.Index} {
@@ -149,7 +164,7 @@ func TestGoldenFiles(t *testing.T) {
 				}
 				want, err := os.ReadFile(path)
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("%v; -update writes it", err)
 				}
 				if !bytes.Equal(got, want) {
 					t.Errorf("%s: %d bytes, the golden file has %d others", path, len(got), len(want))
