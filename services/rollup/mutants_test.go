@@ -19,7 +19,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a clock that is behind is not heeded", File: "internal/storeclock/storeclock.go", Old: "if ahead < 0 {", New: "if false {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "a clock that is ahead by less is heeded", File: "internal/storeclock/storeclock.go", Old: "	if ahead < 0 {", New: "	if true {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "ahead is behind", File: "internal/storeclock/storeclock.go", Old: "ahead = now.Sub(info.LastModified)", New: "ahead = info.LastModified.Sub(now)", By: "TestRetentionGoesByTheStoresClock"},
-			{Name: "retention of all resolutions is that of raw samples", File: "internal/maintain/retention.go", Old: "r.retainer.Expire(ctx, res, from, to)", New: "r.retainer.Retain(ctx, timegrid.OneMinute, from, to)", By: "TestRetentionGoesByTheStoresClock"},
+			{Name: "retention of all resolutions is that of raw samples", File: "internal/maintain/retention.go", Old: "r.expirer.Expire(ctx, res, from, to)", New: "r.expirer.Expire(ctx, timegrid.OneMinute, from, to)", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "the blocks of an hour that is decided stay", File: "../../internal/rollups/compact/expirer.go", Old: "_, err = r.cfg.Publisher.Expire(ctx, n)", New: "err = ctx.Err()", By: "TestRetentionRemoves"},
 			{Name: "blocks go before it is decided", File: "../../internal/rollups/compact/expirer.go", Old: "if err := r.decide(ctx, res, to, r.cfg.Now()); err != nil {", New: "if err := ctx.Err(); err != nil {", By: "TestRetentionGoesByTheStoresClock"},
 			{Name: "the last hour's blocks stay", File: "../../internal/rollups/compact/expirer.go", Old: "	}\n	return rep, flush()\n", New: "	}\n	return rep, nil\n", By: "TestRetentionRemoves"},

@@ -74,9 +74,9 @@ type RetentionDeps struct {
 // Retention removes blocks whose time is over. It is not for concurrent use.
 type Retention struct {
 	RetentionDeps
-	cfg      RetentionConfig
-	retainer *compact.Expirer
-	of       map[timegrid.Resolution]retained
+	cfg     RetentionConfig
+	expirer *compact.Expirer
+	of      map[timegrid.Resolution]retained
 }
 
 // retained is how far a resolution's blocks are removed.
@@ -92,7 +92,7 @@ func NewRetention(c RetentionConfig, d RetentionDeps) (*Retention, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Retention{RetentionDeps: d, cfg: c, retainer: r, of: map[timegrid.Resolution]retained{}}, nil
+	return &Retention{RetentionDeps: d, cfg: c, expirer: r, of: map[timegrid.Resolution]retained{}}, nil
 }
 
 // Run removes what is due, until ctx ends.
@@ -127,7 +127,7 @@ func (r *Retention) Retain(ctx context.Context) error {
 		if now.Sub(full) >= FullEvery {
 			from, full = hour.Earliest, now
 		}
-		rep, err := r.retainer.Expire(ctx, res, from, to)
+		rep, err := r.expirer.Expire(ctx, res, from, to)
 		r.Metrics.Expired.WithLabelValues(res.String()).Add(float64(rep.Blocks))
 		if rep.Blocks > 0 {
 			r.Log.Info("retention removed blocks", "resolution", res, "hours", rep.Hours, "blocks", rep.Blocks, "samples", rep.Samples)

@@ -28,9 +28,9 @@ import (
 
 // TestDamagedRollups spoils and deletes what the workers publish, under load and while
 // the workers are killed and paused, with agents whose clocks are a year off among the
-// senders; two operators at once check and order repairs. Afterwards nothing is damaged,
-// no order is left, every accepted batch is rolled up once, and no hour has more
-// generations than time and orders account for.
+// senders; two operators at once check and request repairs. Afterwards nothing is damaged,
+// no request is left, every accepted batch is rolled up once, and no hour has more
+// generations than time and requests account for.
 func TestDamagedRollups(t *testing.T) {
 	length := time.Duration(size(t, "SECONDS", 25, 300)) * time.Second
 	seed := uint64(time.Now().UnixNano())
@@ -57,7 +57,7 @@ func TestDamagedRollups(t *testing.T) {
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 12, Rows: 5, Pause: 400 * time.Millisecond, BootBatches: 15})
 	wrong := startWrongClocks(ctx, c)
 	v := &vandal{c: c, rnd: rnd, was: map[string][]byte{}}
-	orders, faults, began := 0, 0, time.Now()
+	requests, faults, began := 0, 0, time.Now()
 	for end := time.Now().Add(length); time.Now().Before(end); {
 		must(t, f.Err())
 		for range 3 {
@@ -65,7 +65,7 @@ func TestDamagedRollups(t *testing.T) {
 		}
 		n, err := twoOperators(ctx, c, shards)
 		must(t, err)
-		orders += n
+		requests += n
 		if err := disturbWorker(ctx, c, rnd); err != nil {
 			t.Fatal(err)
 		}
@@ -76,15 +76,15 @@ func TestDamagedRollups(t *testing.T) {
 	skewed, err := wrong()
 	must(t, err)
 
-	must(t, cluster.Poll(ctx, "nothing to be damaged and no order to be left", func() (bool, error) {
+	must(t, cluster.Poll(ctx, "nothing to be damaged and no request to be left", func() (bool, error) {
 		found, pending, err := v.state(ctx, shards)
 		if err != nil || found == 0 {
 			return err == nil && pending == 0, err
 		}
 		n, err := twoOperators(ctx, c, shards)
-		orders += n
+		requests += n
 		time.Sleep(time.Second)
-		return false, errors.Join(err, fmt.Errorf("%d findings, %d orders", found, pending))
+		return false, errors.Join(err, fmt.Errorf("%d findings, %d requests", found, pending))
 	}))
 	must(t, v.putBack(ctx))
 	var r *load.Rollups
@@ -96,14 +96,14 @@ func TestDamagedRollups(t *testing.T) {
 		}
 		return err == nil, err
 	}))
-	t.Logf("%d things spoiled (%v), %d orders, %d faults, %d batches of wrong clocks; %d sets in %d hours of shards, %d raw generations, %d aborted",
-		v.count, v.done, orders, faults, skewed, r.Sets, r.Hours, r.Generations, r.Aborted)
+	t.Logf("%d things spoiled (%v), %d requests, %d faults, %d batches of wrong clocks; %d sets in %d hours of shards, %d raw generations, %d aborted",
+		v.count, v.done, requests, faults, skewed, r.Sets, r.Hours, r.Generations, r.Aborted)
 	most, where, err := mostGenerations(ctx, c)
 	must(t, err)
 	t.Logf("at most %d generations, %s", most, where)
-	// Late batches gather for two seconds; an order takes a generation that was in work and
+	// Late batches gather for two seconds; a request takes a generation that was in work and
 	// its own.
-	if bound := uint64(time.Since(began)/(2*time.Second)) + 2*uint64(orders) + 2; most > bound {
+	if bound := uint64(time.Since(began)/(2*time.Second)) + 2*uint64(requests) + 2; most > bound {
 		t.Errorf("%d generations of %s, at most %d are accounted for", most, where, bound)
 	}
 	var count, sum float64
@@ -217,8 +217,8 @@ func openRepairer(ctx context.Context, c *cluster.Cluster, shards uint32) (*repa
 
 var everyHour = repair.Options{From: timegrid.HourStarting(time.Unix(0, 0)), To: timegrid.HourStarting(time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))}
 
-// twoOperators check everything and order what is damaged, at the same time.
-func twoOperators(ctx context.Context, c *cluster.Cluster, shards uint32) (orders int, err error) {
+// twoOperators check everything and request that what is damaged is rebuilt, at the same time.
+func twoOperators(ctx context.Context, c *cluster.Cluster, shards uint32) (requests int, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for range 2 {
@@ -228,14 +228,14 @@ func twoOperators(ctx context.Context, c *cluster.Cluster, shards uint32) (order
 			n, oerr := operator(ctx, c, shards)
 			mu.Lock()
 			defer mu.Unlock()
-			orders, err = orders+n, errors.Join(err, oerr)
+			requests, err = requests+n, errors.Join(err, oerr)
 		}()
 	}
 	wg.Wait()
-	return orders, err
+	return requests, err
 }
 
-func operator(ctx context.Context, c *cluster.Cluster, shards uint32) (orders int, err error) {
+func operator(ctx context.Context, c *cluster.Cluster, shards uint32) (requests int, err error) {
 	r, err := openRepairer(ctx, c, shards)
 	if err != nil {
 		return 0, err
@@ -257,16 +257,16 @@ func operator(ctx context.Context, c *cluster.Cluster, shards uint32) (orders in
 		seen[p] = true
 		o, err := r.Request(ctx, f.Hour, f.Shard, "damaged", false)
 		if err != nil && !errors.Is(err, repair.ErrNothing) {
-			return orders, err
+			return requests, err
 		}
 		if err == nil && !o.Pending {
-			orders++
+			requests++
 		}
 	}
-	return orders, nil
+	return requests, nil
 }
 
-// mostGenerations of any shard's hour and window.
+// mostGenerations of any shard's hour and resolution.
 func mostGenerations(ctx context.Context, c *cluster.Cluster) (most uint64, key string, err error) {
 	store, err := c.OpenStore(ctx)
 	if err != nil {
@@ -354,7 +354,7 @@ func (v *vandal) putBack(ctx context.Context) error {
 	return nil
 }
 
-// state is what a check finds, and the orders that are pending.
+// state is what a check finds, and the requests that are pending.
 func (v *vandal) state(ctx context.Context, shards uint32) (found uint64, pending int, err error) {
 	r, err := openRepairer(ctx, v.c, shards)
 	if err != nil {
@@ -364,6 +364,6 @@ func (v *vandal) state(ctx context.Context, shards uint32) (found uint64, pendin
 	if err != nil {
 		return 0, 0, err
 	}
-	orders, err := r.Requests(ctx, func(string, error) { pending++ })
-	return rep.Found, pending + len(orders), err
+	requests, err := r.Requests(ctx, func(string, error) { pending++ })
+	return rep.Found, pending + len(requests), err
 }
