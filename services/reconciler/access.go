@@ -6,14 +6,14 @@ import (
 )
 
 var (
-	works = []rpc.Role{rpc.RoleWorker}
-	sees  = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
+	workers = []rpc.Role{rpc.RoleWorker}
+	readers = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
 )
 
-// access: hints and what is reconciled are between services; people see how far it is.
+// access allows hints and watches to other services, and ledgers and status to people.
 var access = rpc.Access{
-	reconcilerv1.ReconcilerService_NotifyAccepted_FullMethodName: works,
-	reconcilerv1.ReconcilerService_WatchAccepted_FullMethodName:  works,
-	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName:    sees,
-	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:      sees,
+	reconcilerv1.ReconcilerService_NotifyAccepted_FullMethodName: workers,
+	reconcilerv1.ReconcilerService_WatchAccepted_FullMethodName:  workers,
+	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName:    readers,
+	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:      readers,
 }

@@ -204,7 +204,7 @@ func TestWhatWasNotReconciledIsNotComplete(t *testing.T) {
 	must(t, b.working(false, b.svc.frontierAudit))
 	must(t, b.working(false, b.svc.timeScan))
 	complete, checkpoint := b.through(), b.checkpoint()
-	must(t, b.svc.book.flush(bg))
+	must(t, b.svc.ledgers.flush(bg))
 	b.restart()
 	b.svc.listed.Store(true)
 	b.clock = b.clock.Add(time.Minute)
@@ -222,10 +222,10 @@ func TestWhatWasNotReconciledIsNotComplete(t *testing.T) {
 	if got := b.checkpoint(); !got.Equal(checkpoint) {
 		t.Errorf("checkpoint %s, want %s", got, checkpoint)
 	}
-	if _, err := b.svc.book.open(bg, m.Identity.BootOf()); err != nil {
+	if _, err := b.svc.ledgers.open(bg, m.Identity.BootOf()); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.svc.book.boots[m.Identity.BootOf()].l.BatchCount(); n != 1 {
+	if n := b.svc.ledgers.boots[m.Identity.BootOf()].l.BatchCount(); n != 1 {
 		t.Errorf("%d batches in the ledger after audits that failed", n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 )
 
-// Command is "lightmetrics reconciler".
+// Command is the command "lightmetrics reconciler".
 func Command() *cobra.Command {
 	return service.Command(service.Spec[Config]{
 		Name:  "reconciler",

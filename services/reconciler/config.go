@@ -17,7 +17,7 @@ type Config struct {
 	bucket.Bucket
 
 	Workers     int           `koanf:"workers" help:"manifests that are reconciled at once"`
-	ItemTimeout time.Duration `koanf:"item_timeout" help:"longest time that one try of one manifest may take"`
+	ItemTimeout time.Duration `koanf:"item_timeout" help:"longest time of one attempt at one manifest"`
 
 	Queue     QueueConfig     `koanf:"queue"`
 	Events    EventsConfig    `koanf:"events"`
@@ -30,51 +30,51 @@ type Config struct {
 	Intake    IntakeConfig    `koanf:"intake"`
 }
 
-// QueueConfig bounds what waits.
+// QueueConfig bounds the queue of manifests.
 type QueueConfig struct {
-	Capacity   int           `koanf:"capacity" help:"most manifests that wait, are in work or wait for a retry; hints beyond it are dropped"`
+	Capacity   int           `koanf:"capacity" help:"most manifests that wait, are being reconciled or wait for a retry; hints beyond it are dropped"`
 	MaxRetries int           `koanf:"max_retries" help:"most manifests that wait for a retry; more are dropped and found again by a scan"`
 	RetryBase  time.Duration `koanf:"retry_base" help:"wait before the first retry; it doubles with each"`
 	RetryMax   time.Duration `koanf:"retry_max" help:"longest wait before a retry"`
 }
 
-// EventsConfig is the webhook.
+// EventsConfig is for the webhook.
 type EventsConfig struct {
 	Secret config.Secret `koanf:"secret" help:"value that POST /v1/events must carry as Authorization, alone or as a bearer token; empty asks for the role worker"`
 	// SecretFile fills Secret when settings are loaded.
 	SecretFile string       `koanf:"secret_file" help:"file that holds that value, in place of secret"`
 	MaxBody    config.Bytes `koanf:"max_body" help:"longest body of POST /v1/events"`
-	KeyPrefix  string       `koanf:"key_prefix" help:"prefix of the acceptance authority in the bucket, as it stands before the keys of events"`
+	KeyPrefix  string       `koanf:"key_prefix" help:"prefix of the acceptance authority in the bucket, as in the keys of events"`
 }
 
-// TimeScanConfig is the scan of accepted-by-time.
+// TimeScanConfig is for the scan of accepted-by-time.
 type TimeScanConfig struct {
 	Interval time.Duration `koanf:"interval" help:"time between two scans"`
 	Lookback time.Duration `koanf:"lookback" help:"how far before the checkpoint a scan begins: event loss, clock skew, retry window"`
 	Ahead    time.Duration `koanf:"ahead" help:"how far after now a scan goes: collectors whose clock is fast"`
 }
 
-// FrontierConfig is the audit that makes lost events harmless.
+// FrontierConfig is for the frontier audit, which finds batches whose events were lost.
 type FrontierConfig struct {
 	Interval    time.Duration `koanf:"interval" help:"time between two frontier audits"`
-	Settle      time.Duration `koanf:"settle" help:"age after which a gap no longer holds the frontier back"`
+	GapGrace    time.Duration `koanf:"gap_grace" help:"age after which a gap no longer holds the frontier back"`
 	Back        int           `koanf:"back" help:"identities before the frontier that are listed again, for overlaps"`
 	Concurrency int           `koanf:"concurrency" help:"boots that are listed at once"`
-	Timeout     time.Duration `koanf:"timeout" help:"longest time for one audit, the work that it found included"`
+	Timeout     time.Duration `koanf:"timeout" help:"longest time for one audit, including the work that it found"`
 }
 
-// FullAuditConfig is the audit of everything.
+// FullAuditConfig is for the audit of all manifests.
 type FullAuditConfig struct {
 	AtStart  bool          `koanf:"at_start" help:"begin with a full audit"`
 	Interval time.Duration `koanf:"interval" help:"time between two full audits; 0 is never"`
 }
 
-// RepairsConfig is the sweep over open repair records.
+// RepairsConfig is for the check of open repair records.
 type RepairsConfig struct {
-	Interval time.Duration `koanf:"interval" help:"time between two looks at the open repair records"`
+	Interval time.Duration `koanf:"interval" help:"time between two checks of the open repair records"`
 }
 
-// LedgersConfig is how ledgers are kept.
+// LedgersConfig is for the ledgers in memory and their snapshots.
 type LedgersConfig struct {
 	FlushInterval time.Duration `koanf:"flush_interval" help:"time between two rounds of writing changed ledgers"`
 	MaxInMemory   int           `koanf:"max_in_memory" help:"ledgers that stay in memory; others are read again when needed"`
@@ -86,11 +86,11 @@ type WatchConfig struct {
 	MaxWatchers int `koanf:"max_watchers" help:"most watchers at once"`
 }
 
-// IntakeConfig is the log that rollup workers follow.
+// IntakeConfig is for the intake, the log that rollup workers follow.
 type IntakeConfig struct {
-	Shards   uint32        `koanf:"shards" help:"shards of the rollup workers, the same for ever; 0 writes no intake: no rollups"`
+	Shards   uint32        `koanf:"shards" help:"shards of the rollup workers, which can never be changed; 0 writes no intake: no rollups"`
 	Interval time.Duration `koanf:"interval" help:"time between two rounds of segments" needs:"shards"`
-	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; work waits beyond it" needs:"shards"`
+	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; beyond it reconciling waits" needs:"shards"`
 }
 
 // DefaultConfig listens on loopback.
@@ -103,7 +103,7 @@ func DefaultConfig() Config {
 		Queue:       QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
 		Events:      EventsConfig{MaxBody: 1 << 20},
 		TimeScan:    TimeScanConfig{Interval: time.Minute, Lookback: 10 * time.Minute, Ahead: 10 * time.Minute},
-		Frontier: FrontierConfig{Interval: 15 * time.Second, Settle: 6 * time.Hour, Back: 32, Concurrency: 8,
+		Frontier: FrontierConfig{Interval: 15 * time.Second, GapGrace: 6 * time.Hour, Back: 32, Concurrency: 8,
 			Timeout: 10 * time.Minute},
 		FullAudit: FullAuditConfig{Interval: 24 * time.Hour},
 		Repairs:   RepairsConfig{Interval: 30 * time.Second},
@@ -131,7 +131,7 @@ func (c Config) Validate() error {
 	positive("time_scan.interval", c.TimeScan.Interval > 0)
 	positive("time_scan.lookback", c.TimeScan.Lookback > 0)
 	positive("frontier_audit.interval", c.Frontier.Interval > 0)
-	positive("frontier_audit.settle", c.Frontier.Settle > 0)
+	positive("frontier_audit.gap_grace", c.Frontier.GapGrace > 0)
 	positive("frontier_audit.concurrency", c.Frontier.Concurrency > 0)
 	positive("frontier_audit.timeout", c.Frontier.Timeout > 0)
 	positive("repairs.interval", c.Repairs.Interval > 0)

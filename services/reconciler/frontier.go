@@ -16,12 +16,12 @@ import (
 // clockKey is written before a frontier audit to learn the store's time.
 const clockKey = layout.ReconcilePrefix + "clock.json"
 
-// seqDigits is the width of a sequence number in keys.
+// seqDigits is the number of digits of a sequence number in keys.
 const seqDigits = 20
 
-// frontierAudit lists all boots, and of each the keys from its frontier on, and
-// waits until what it found is reconciled. What it sees is everything that was
-// accepted before it began, but for identities that overlap older ones or fill a settled gap.
+// frontierAudit lists all boots, and the keys of each boot from its frontier on, and waits
+// until the manifests that it found are reconciled. It finds everything that was accepted
+// before it began, except identities that overlap older ones or fill a closed gap.
 func (s *Service) frontierAudit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
 	defer cancel()
@@ -38,7 +38,7 @@ func (s *Service) frontierAudit(ctx context.Context) error {
 	err = s.listAll(gctx, layout.BootsPrefix, "", func(o objstore.Info) error {
 		boot, err := layout.ParseBoot(o.Key)
 		if err != nil {
-			s.strange(o.Key)
+			s.reportForeign(o.Key)
 			return nil
 		}
 		g.Go(func() error { return s.auditBoot(gctx, boot, r) })
@@ -50,6 +50,8 @@ func (s *Service) frontierAudit(ctx context.Context) error {
 	}
 	failpoint.Hit("reconciler.audit.listed.before")
 	s.listed.Store(true)
+	// Only now may complete_through move: a manifest that was found and not reconciled is missing in
+	// the derived state.
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
@@ -58,25 +60,25 @@ func (s *Service) frontierAudit(ctx context.Context) error {
 }
 
 func (s *Service) auditBoot(ctx context.Context, boot identity.Boot, r *round) error {
-	a, err := s.book.open(ctx, boot)
+	a, err := s.ledgers.open(ctx, boot)
 	if err != nil {
 		return err
 	}
-	settled := s.now().Add(-s.cfg.Frontier.Settle).UnixNano()
-	from, some := a.l.ListFrom(settled, s.cfg.Frontier.Back)
+	closed := s.now().Add(-s.cfg.Frontier.GapGrace).UnixNano()
+	from, some := a.l.ListFrom(closed, s.cfg.Frontier.Back)
 	a.mu.Unlock()
 	prefix, after := layout.AcceptedBoot(boot), ""
 	if some {
-		// The bare number sorts before every key that begins with it.
+		// The number alone sorts before every key that begins with it.
 		after = prefix + layout.SeqName(from, from)[:seqDigits]
 	}
 	return s.listAll(ctx, prefix, after, func(o objstore.Info) error {
 		id, err := layout.ParseAccepted(o.Key)
 		if err != nil {
-			s.strange(o.Key)
+			s.reportForeign(o.Key)
 			return nil
 		}
-		a, err := s.book.open(ctx, boot)
+		a, err := s.ledgers.open(ctx, boot)
 		if err != nil {
 			return err
 		}
@@ -85,11 +87,11 @@ func (s *Service) auditBoot(ctx context.Context, boot identity.Boot, r *round) e
 		if known || s.bad.has(o.Key) {
 			return nil
 		}
-		return s.found(ctx, &item{key: o.Key, src: fromFrontier, rounds: []*round{r}})
+		return s.enqueue(ctx, &item{key: o.Key, src: fromFrontier, rounds: []*round{r}})
 	})
 }
 
-// storeTime is the store's clock: what it stamps a write with. It is rounded down, as Last-Modified is.
+// storeTime returns the store's time, which it stamps a write with, rounded down to a second like Last-Modified. complete_through is compared with it, so it must not be later than the start of the listing.
 func (s *Service) storeTime(ctx context.Context) (time.Time, error) {
 	info, err := s.store.Put(ctx, clockKey, []byte("{}"), objstore.PutOptions{ContentType: "application/json"})
 	if err != nil {
@@ -103,7 +105,7 @@ func (s *Service) storeTime(ctx context.Context) (time.Time, error) {
 	return info.LastModified.Truncate(time.Second), nil
 }
 
-// completed moves complete_through forward.
+// completed moves complete_through forward to t, never back: two audits may end in any order.
 func (s *Service) completed(t time.Time) {
 	for {
 		old := s.complete.Load()
@@ -117,8 +119,8 @@ func (s *Service) completed(t time.Time) {
 	}
 }
 
-// strange reports a key under our prefixes that is not ours, once; it is never touched.
-func (s *Service) strange(key string) {
+// reportForeign reports, once, a key under our prefixes that we never write. The object is never changed.
+func (s *Service) reportForeign(key string) {
 	if s.bad.has(key) {
 		return
 	}
@@ -140,7 +142,7 @@ func (s *Service) listAll(ctx context.Context, prefix, after string, fn func(obj
 	return nil
 }
 
-// firstError prefers what went wrong over the cancellation that followed it.
+// firstError returns the first error that is no cancellation, because cancellations follow from it.
 func firstError(errs ...error) error {
 	var canceled error
 	for _, err := range errs {

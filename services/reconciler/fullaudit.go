@@ -11,11 +11,12 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// rebuildsAtOnce bounds the boots whose ledger is built anew at one time.
+// rebuildsAtOnce bounds the boots whose ledgers are rebuilt at one time.
 const rebuildsAtOnce = 32
 
-// fullAudit lists every identity manifest and every quarantine record, checks all
-// that follows from them, and builds each ledger anew. It is the one that is complete.
+// fullAudit lists every identity manifest and every quarantine record, checks everything
+// that is derived from them, and rebuilds each ledger. It also finds what the frontier audit
+// leaves out.
 func (s *Service) fullAudit(ctx context.Context) error {
 	began, err := s.storeTime(ctx)
 	if err != nil {
@@ -34,7 +35,7 @@ func (s *Service) fullAudit(ctx context.Context) error {
 	err = s.listAll(gctx, layout.AcceptedPrefix, "", func(o objstore.Info) error {
 		id, err := layout.ParseAccepted(o.Key)
 		if err != nil {
-			s.strange(o.Key)
+			s.reportForeign(o.Key)
 			return nil
 		}
 		if r == nil || id.BootOf() != boot {
@@ -42,7 +43,7 @@ func (s *Service) fullAudit(ctx context.Context) error {
 			boot, r = id.BootOf(), newRound()
 			r.rebuilt = ledger.New(boot)
 		}
-		return s.found(gctx, &item{key: o.Key, src: fromFullAudit, look: true, rounds: []*round{r}})
+		return s.enqueue(gctx, &item{key: o.Key, src: fromFullAudit, headFirst: true, rounds: []*round{r}})
 	})
 	endBoot()
 	if err = firstError(g.Wait(), err); err != nil {
@@ -51,10 +52,10 @@ func (s *Service) fullAudit(ctx context.Context) error {
 	q := newRound()
 	err = s.listAll(ctx, layout.QuarantinePrefix, "", func(o objstore.Info) error {
 		if _, _, err := layout.ParseQuarantine(o.Key); err != nil {
-			s.strange(o.Key)
+			s.reportForeign(o.Key)
 			return nil
 		}
-		return s.found(ctx, &item{key: o.Key, src: fromFullAudit, look: true, rounds: []*round{q}})
+		return s.enqueue(ctx, &item{key: o.Key, src: fromFullAudit, headFirst: true, rounds: []*round{q}})
 	})
 	if err != nil {
 		return err
@@ -66,10 +67,10 @@ func (s *Service) fullAudit(ctx context.Context) error {
 	return nil
 }
 
-// rebuilt waits for one boot's manifests and puts its ledger in place.
+// rebuilt waits until one boot's manifests are reconciled and replaces its ledger.
 func (s *Service) rebuilt(ctx context.Context, r *round) error {
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
-	return s.book.replace(ctx, r.rebuilt)
+	return s.ledgers.replace(ctx, r.rebuilt)
 }

@@ -27,14 +27,14 @@ const (
 	maxRanges   = 1000
 )
 
-// server is the gRPC face.
+// server implements the gRPC API.
 type server struct {
 	reconcilerv1.UnimplementedReconcilerServiceServer
 	s *Service
 }
 
 // NotifyAccepted queues hints until the collector ends the stream. The manifest is
-// read from the store all the same: a hint proves nothing.
+// read from the store in any case: a hint proves nothing.
 func (g server) NotifyAccepted(stream grpc.ClientStreamingServer[reconcilerv1.NotifyAcceptedRequest, reconcilerv1.NotifyAcceptedResponse]) error {
 	var res reconcilerv1.NotifyAcceptedResponse
 	ended := make(chan error, 1)
@@ -68,7 +68,7 @@ func (g server) NotifyAccepted(stream grpc.ClientStreamingServer[reconcilerv1.No
 	}
 }
 
-// WatchAccepted sends what is reconciled from now on.
+// WatchAccepted sends the manifests that are reconciled from now on. Its first message is empty: it says that the watch has begun, so that a caller can list what came before.
 func (g server) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, stream grpc.ServerStreamingServer[reconcilerv1.WatchAcceptedResponse]) error {
 	w, err := g.s.hub.watch()
 	switch {
@@ -104,8 +104,8 @@ func draining() error {
 	return rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonDraining, Message: "reconciler is stopping"}.Err()
 }
 
-// ListLedgers lists by agent and boot. Before the first frontier audit has listed
-// all boots it is NOT_READY: a part would look like the whole.
+// ListLedgers lists ledgers by agent and boot. Before the first frontier audit has listed
+// all boots it returns NOT_READY, because a part would look like the whole.
 func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRequest) (*reconcilerv1.ListLedgersResponse, error) {
 	if err := g.s.notListed(); err != nil {
 		return nil, rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady, Message: err.Error(), RetryAfter: g.s.cfg.Queue.RetryBase}.Err()
@@ -124,7 +124,7 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 			return nil, invalid("page_token is not from a response before")
 		}
 	}
-	boots := g.s.book.after(after, req.GetAgentId(), size+1)
+	boots := g.s.ledgers.after(after, req.GetAgentId(), size+1)
 	res := &reconcilerv1.ListLedgersResponse{}
 	if len(boots) > size {
 		boots = boots[:size]
@@ -135,7 +135,7 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 		res.NextPageToken = string(token)
 	}
 	for _, b := range boots {
-		a, err := g.s.book.open(ctx, b)
+		a, err := g.s.ledgers.open(ctx, b)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +147,7 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 	return res, nil
 }
 
-// GetStatus says how far reconciliation is.
+// GetStatus returns how far reconciliation is.
 func (g server) GetStatus(context.Context, *reconcilerv1.GetStatusRequest) (*reconcilerv1.GetStatusResponse, error) {
 	n, _ := g.s.queue.length()
 	return &reconcilerv1.GetStatusResponse{

@@ -13,7 +13,7 @@ var (
 	errManyWatchers = errors.New("too many watchers")
 )
 
-// hub hands reconciled manifests to watchers. It never waits for one.
+// hub sends reconciled manifests to watchers. It never waits for a watcher.
 type hub struct {
 	buffer, limit int
 
@@ -52,7 +52,7 @@ func (h *hub) leave(w *watcher) {
 	delete(h.watchers, w)
 }
 
-// publish gives m to every watcher; one whose buffer is full is told LAGGED after what it holds.
+// publish sends m to every watcher. A watcher whose buffer is full gets the buffered manifests and then LAGGED.
 func (h *hub) publish(m *reconcilerv1.WatchAcceptedResponse) (lagged int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -31,7 +31,7 @@ type metrics struct {
 	intakeFailures prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, shared *sharedid.Detector, now func() time.Time) *metrics {
+func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *intakeBuffer, shared *sharedid.Detector, now func() time.Time) *metrics {
 	const p = "lightmetrics_reconciler_"
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
@@ -48,24 +48,24 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, shared *
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}}),
 		items:   vec("items_total", "Manifests that were queued, by how they were found.", "source"),
 		hints:   vec("hints_total", "Hints from events and collectors, by result: queued, known, dropped, ignored.", "source", "result"),
-		ends:    vec("outcomes_total", "Ends of passes: ok, removed (the frame is gone by retention), reported, absent, unknown, retry, given_up.", "result"),
+		ends:    vec("outcomes_total", "Ends of passes: ok, removed (the frame is gone by retention), reported, absent, unknown, retry, aborted.", "result"),
 		created: vec("derived_created_total", "Derived keys written, by kind.", "kind"),
 		repairs: vec("repairs_total", "Derived keys that a scan or audit found missing and wrote, by kind.", "kind"),
 		opened:  vec("repair_records_opened_total", "Repair records opened, by cause.", "cause"),
-		healed:  counter("repair_records_healed_total", "Repair records removed because all was well again."),
-		open:    gauge("open_repairs", "Repair records that were open at the last look."),
+		healed:  counter("repair_records_healed_total", "Repair records removed because the fault was gone."),
+		open:    gauge("open_repairs", "Open repair records at the last check."),
 		audits:  vec("audits_total", "Finished scans and audits, by kind and result.", "kind", "result"),
 		auditTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "audit_duration_seconds",
-			Help: "Length of scans and audits, the work that they found included.", Buckets: prometheus.ExponentialBuckets(0.005, 4, 11)}, []string{"kind"}),
+			Help: "Duration of scans and audits, including the work that they found.", Buckets: prometheus.ExponentialBuckets(0.005, 4, 11)}, []string{"kind"}),
 		complete: gauge("complete_through_timestamp_seconds", "Everything accepted before this time (store clock) is reconciled."),
 		overlaps: counter("overlaps_total", "Identities that overlap others of their boot."),
-		foreign:  vec("foreign_keys_total", "Keys under our prefixes that are not ours, by family; reported, never touched.", "family"),
+		foreign:  vec("foreign_keys_total", "Keys under our prefixes that we never write, by family; reported, never changed.", "family"),
 		lagged:   counter("watchers_lagged_total", "Watches that ended because the watcher fell behind."),
 		flushes:  vec("ledger_flushes_total", "Rounds of writing changed ledgers, by result.", "result"),
 
 		intakeFailures: counter("intake_failures_total", "Rounds in which not all intake segments could be written."),
 	}
-	// They begin at 0, or an alert on their increase would miss the first drop.
+	// Created with the value 0, because an alert on their increase would miss the first drop.
 	for _, src := range []source{fromEvent, fromNotify} {
 		m.hints.WithLabelValues(string(src), "dropped").Add(0)
 	}
@@ -73,7 +73,7 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *stage, shared *
 		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes, m.intakeFailures,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "intake_pending", Help: "New batches that wait for an intake segment."},
 			func() float64 { return float64(st.pending()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are in work or wait for a retry."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are being reconciled or wait for a retry."},
 			func() float64 { n, _ := q.length(); return float64(n) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_age_seconds", Help: "How long the first manifest in the queue has waited."},
 			func() float64 {

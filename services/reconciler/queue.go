@@ -26,34 +26,34 @@ func sources() []source {
 	return []source{fromEvent, fromNotify, fromTimeScan, fromFrontier, fromFullAudit, fromRepair}
 }
 
-// item is one manifest to reconcile. Only the queue and the worker that has it touch it.
+// item is one manifest to reconcile. Only the queue and the worker that took it use it.
 type item struct {
-	key      string
-	src      source
-	look     bool // most derived keys are there already
-	recheck  bool // a repair record is open
-	queuedAt time.Time
-	tries    int
-	due      time.Time
-	rounds   []*round
+	key       string
+	src       source
+	headFirst bool // most derived keys exist already
+	recheck   bool // a repair record is open
+	queuedAt  time.Time
+	tries     int
+	due       time.Time
+	rounds    []*round
 }
 
-// offered is what became of a hint.
-type offered int
+// offerResult is what happened to a hint.
+type offerResult int
 
 const (
-	offerQueued offered = iota
-	offerKnown          // it waits already, or is in work
+	offerQueued offerResult = iota
+	offerKnown              // it waits already, or is being reconciled
 	offerFull
 )
 
-// queue is bounded and holds each key once, from its offer to its end: while it
-// waits, is in work, or waits for a retry.
+// queue is a bounded queue that holds each key once, from its offer to its end: while it
+// waits, is being reconciled, or waits for a retry.
 type queue struct {
 	capacity, maxDelayed int
 
 	mu      sync.Mutex
-	cond    *sync.Cond // something became ready, or room came up
+	cond    *sync.Cond // signalled when an item is ready, and when there is room
 	items   map[string]*item
 	ready   []*item // from head on
 	head    int
@@ -66,14 +66,14 @@ func newQueue(capacity, maxDelayed int) *queue {
 	return q
 }
 
-// offer never waits: for hints.
-func (q *queue) offer(it *item) offered {
+// offer adds a hint. It never waits.
+func (q *queue) offer(it *item) offerResult {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.add(it, q.capacity)
 }
 
-// put waits for room: for scans. A quarter of the room is left to hints.
+// put adds the find of a scan and waits for room. A quarter of the queue is left to hints, which would otherwise be dropped during each full audit.
 func (q *queue) put(ctx context.Context, it *item) error {
 	stop := context.AfterFunc(ctx, q.wake)
 	defer stop()
@@ -88,7 +88,9 @@ func (q *queue) put(ctx context.Context, it *item) error {
 	return nil
 }
 
-func (q *queue) add(it *item, room int) offered {
+func (q *queue) add(it *item, room int) offerResult {
+	// The scan's round waits for the item that is queued already. If that is being reconciled now, its
+	// manifest was read before or after the scan's listing, and either is new enough.
 	if old := q.items[it.key]; old != nil {
 		for _, r := range it.rounds {
 			r.join()
@@ -109,6 +111,7 @@ func (q *queue) add(it *item, room int) offered {
 }
 
 func (q *queue) push(it *item) {
+	// When everything was taken, the slice starts again at its beginning and does not grow.
 	if q.head > 0 && q.head == len(q.ready) {
 		q.ready, q.head = q.ready[:0], 0
 	}
@@ -136,15 +139,15 @@ func (q *queue) take(ctx context.Context) (*item, error) {
 	}
 }
 
-// options of the item as they are now.
+// options returns the item's options, which an offer of the same key may have changed since it was queued.
 func (q *queue) options(it *item) reconcile.Options {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return reconcile.Options{HeadFirst: it.look, Recheck: it.recheck}
+	return reconcile.Options{HeadFirst: it.headFirst, Recheck: it.recheck}
 }
 
-// finish ends an item; ok says that its manifest is reconciled, or reported. e is
-// its place in the ledger, nil when it has none.
+// finish ends an item. ok says that its manifest was reconciled, or its fault reported. e is
+// its ledger entry, nil if it has none.
 func (q *queue) finish(it *item, ok bool, e *ledger.Entry) {
 	q.mu.Lock()
 	delete(q.items, it.key)
@@ -159,7 +162,7 @@ func (q *queue) finish(it *item, ok bool, e *ledger.Entry) {
 	}
 }
 
-// retryAt puts an item back for later; false when there is no room, and the item has ended.
+// retryAt schedules an item for due. Without room it ends the item and returns false; a scan finds the manifest again.
 func (q *queue) retryAt(it *item, due time.Time) bool {
 	q.mu.Lock()
 	if len(q.delayed) >= q.maxDelayed {
@@ -173,7 +176,7 @@ func (q *queue) retryAt(it *item, due time.Time) bool {
 	return true
 }
 
-// promote makes ready what is due.
+// promote makes the delayed items that are due ready.
 func (q *queue) promote(now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -182,7 +185,7 @@ func (q *queue) promote(now time.Time) {
 	}
 }
 
-// length is how many manifests have not ended; oldest is when the first that is ready was queued.
+// length returns the number of manifests that have not ended, and when the first ready one was queued.
 func (q *queue) length() (n int, oldest time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

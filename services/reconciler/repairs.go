@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// sweepRepairs looks again at everything that has an open repair record.
+// sweepRepairs reconciles every manifest with an open repair record again.
 func (s *Service) sweepRepairs(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
 	defer cancel()
@@ -19,11 +19,11 @@ func (s *Service) sweepRepairs(ctx context.Context) error {
 	err := s.listAll(ctx, layout.RepairPrefix, "", func(o objstore.Info) error {
 		key, ok := repairedKey(o.Key)
 		if !ok {
-			s.strange(o.Key)
+			s.reportForeign(o.Key)
 			return nil
 		}
 		open++
-		return s.found(ctx, &item{key: key, src: fromRepair, look: true, recheck: true, rounds: []*round{r}})
+		return s.enqueue(ctx, &item{key: key, src: fromRepair, headFirst: true, recheck: true, rounds: []*round{r}})
 	})
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *Service) sweepRepairs(ctx context.Context) error {
 	return r.wait(ctx)
 }
 
-// repairedKey is the manifest that a repair record is about.
+// repairedKey returns the key of the manifest that a repair record is about.
 func repairedKey(repair string) (string, bool) {
 	rest := strings.TrimPrefix(repair, layout.RepairPrefix)
 	key := layout.AcceptedPrefix + rest

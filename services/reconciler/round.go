@@ -8,7 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 )
 
-// round is the work that one scan found: it ends when all of it has ended.
+// round is the work that one scan found. It ends when all of its manifests have ended.
 type round struct {
 	mu      sync.Mutex
 	pending int
@@ -17,7 +17,7 @@ type round struct {
 	sealed  bool
 	ended   bool
 	done    chan struct{}
-	// rebuilt collects every identity of the round; nil unless a ledger is built anew.
+	// rebuilt collects every identity of the round; nil unless the round rebuilds a ledger.
 	rebuilt *ledger.Ledger
 }
 
@@ -40,14 +40,14 @@ func (r *round) leave(ok bool) {
 	r.end()
 }
 
-// fail marks the round when something could not even be queued.
+// fail marks the round as failed because something could not be queued.
 func (r *round) fail() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed++
 }
 
-// count adds an identity to the ledger that is built anew.
+// count adds an identity to the ledger that the round rebuilds.
 func (r *round) count(e ledger.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +56,7 @@ func (r *round) count(e ledger.Entry) {
 	}
 }
 
-// seal says that nothing joins any more.
+// seal says that no more work joins. Until then the round can't end, although all of it may have ended.
 func (r *round) seal() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +71,7 @@ func (r *round) end() {
 	}
 }
 
-// wait seals the round and waits for its end; nil says that all of it is reconciled.
+// wait seals the round and waits for its end; nil means that all of it is reconciled.
 func (r *round) wait(ctx context.Context) error {
 	r.seal()
 	select {
@@ -82,7 +82,7 @@ func (r *round) wait(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failed > 0 {
-		return fmt.Errorf("%d of %d manifests were given up", r.failed, r.found)
+		return fmt.Errorf("%d of %d manifests were not reconciled", r.failed, r.found)
 	}
 	return nil
 }

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// seen remembers keys, the newest half of limit at least. It keeps 64-bit hashes
-// under a random seed: two keys that share one are taken for the same, once in 2^64 pairs.
+// seen is a bounded set of keys: it keeps at least the newest limit/2. It stores 64-bit
+// hashes under a random seed; two different keys have the same hash with probability 2^-64.
 type seen struct {
 	limit int
 	seed  maphash.Seed
@@ -23,7 +23,7 @@ func (s *seen) add(key string) {
 	h := maphash.String(s.seed, key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.new) >= s.limit/2 {
+	if len(s.new) >= s.limit/2 { // drop the older half at once
 		s.old, s.new = s.new, map[uint64]struct{}{}
 	}
 	s.new[h] = struct{}{}

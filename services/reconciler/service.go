@@ -21,19 +21,19 @@ import (
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
-// Bounds of what is remembered to save requests; forgetting costs requests, nothing else.
+// Bounds of the sets of keys that save requests. A key that was dropped only costs a request.
 const (
 	rememberIndexed = 1_000_000
 	rememberBad     = 100_000
 )
 
-// Waits after a scan that failed, where the interval is longer.
+// Longest waits after a failed scan.
 const (
 	scanAgain      = time.Second
 	fullAuditAgain = time.Minute
 )
 
-// Deps are what a reconciler is built over.
+// Deps are the dependencies of a reconciler.
 type Deps struct {
 	Store     objstore.Store
 	Telemetry *telemetry.Telemetry
@@ -49,16 +49,16 @@ type Service struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	core   *reconcile.Reconciler
-	queue  *queue
-	book   *book
-	shared *sharedid.Detector
-	hub    *hub
-	stage  *stage // nil: no rollups
-	m      *metrics
+	core    *reconcile.Reconciler
+	queue   *queue
+	ledgers *ledgerCache
+	shared  *sharedid.Detector
+	hub     *hub
+	intake  *intakeBuffer // nil: no rollups
+	m       *metrics
 
-	indexed *seen // accepted-by-time keys that this process has seen through
-	bad     *seen // keys that were reported and that no scan need queue again
+	indexed *seen // accepted-by-time keys that this process has reconciled
+	bad     *seen // keys that were reported and need not be queued again by scans
 
 	listed      atomic.Bool  // a frontier audit has listed every boot
 	complete    atomic.Int64 // Unix nanoseconds
@@ -89,7 +89,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		Server: srv, cfg: cfg, store: store, log: srv.Log(), now: d.Now,
 		core:    &reconcile.Reconciler{Store: store, AuthorityID: cfg.AuthorityID, Now: d.Now, ID: srv.ID()},
 		queue:   newQueue(cfg.Queue.Capacity, cfg.Queue.MaxRetries),
-		book:    newBook(store, srv.Log(), cfg.Ledgers.MaxInMemory),
+		ledgers: newLedgerCache(store, srv.Log(), cfg.Ledgers.MaxInMemory),
 		shared:  sharedid.New(),
 		hub:     newHub(cfg.Watch.Buffer, cfg.Watch.MaxWatchers),
 		indexed: newSeen(rememberIndexed), bad: newSeen(rememberBad),
@@ -99,10 +99,10 @@ func New(cfg Config, d Deps) (*Service, error) {
 	srv.Readiness().Check("boots", s.notListed)
 	s.core.Removed = framelog.NewIndex(store, cfg.AuthorityID).Removed
 	if cfg.Intake.Shards > 0 {
-		s.stage = newStage(store, cfg.Intake)
-		s.book.barrier = s.stage.barrier
+		s.intake = newIntakeBuffer(store, cfg.Intake)
+		s.ledgers.flushIntake = s.intake.flush
 	}
-	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.stage, s.shared, d.Now)
+	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.intake, s.shared, d.Now)
 	srv.Handle(s.eventsRoute())
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain
@@ -115,19 +115,19 @@ func New(cfg Config, d Deps) (*Service, error) {
 	})
 }
 
-// Run serves, scans and reconciles until ctx ends; then it ends what is in work and
-// writes the changed ledgers. What waits in the queue is found again by a scan.
+// Run serves, scans and reconciles until ctx ends. Then it finishes the manifests that are
+// being reconciled and writes the changed ledgers. A scan finds the waiting ones again.
 func (s *Service) Run(ctx context.Context) error {
 	err := s.Server.Run(ctx)
 	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
-	if ferr := errors.Join(s.stage.barrier(fctx), s.book.flush(fctx)); ferr != nil {
+	if ferr := errors.Join(s.intake.flush(fctx), s.ledgers.flush(fctx)); ferr != nil {
 		s.log.Warn("intake and ledgers were not all written; the next start lists more", "error", ferr)
 	}
 	return err
 }
 
-// loops adds everything that works in the background; each loop ends with its context.
+// loops starts the background loops; each ends with its context.
 func (s *Service) loops() {
 	for i := range s.cfg.Workers {
 		s.Go(fmt.Sprintf("worker %d", i), s.work)
@@ -150,7 +150,7 @@ func (s *Service) loops() {
 	scan("time_scan", s.cfg.TimeScan.Interval, s.timeScan)
 	scan("repair_sweep", s.cfg.Repairs.Interval, s.sweepRepairs)
 	s.Go("full_audit", s.fullAudits)
-	if s.stage != nil {
+	if s.intake != nil {
 		s.Go("intake", s.feedIntake)
 	}
 	s.Go("ledgers", func(ctx context.Context) error {
@@ -194,7 +194,7 @@ func (s *Service) scan(ctx context.Context, name string, fn func(context.Context
 }
 
 func (s *Service) flush(ctx context.Context) {
-	err := s.book.flush(ctx)
+	err := s.ledgers.flush(ctx)
 	switch {
 	case err == nil:
 		s.m.flushes.WithLabelValues("ok").Inc()
@@ -206,7 +206,7 @@ func (s *Service) flush(ctx context.Context) {
 
 var errNotListed = errors.New("no frontier audit has listed all boots yet")
 
-// notListed says why the service is not ready: nil once every boot was listed.
+// notListed says why the service is not ready; nil once every boot was listed.
 func (s *Service) notListed() error {
 	if s.listed.Load() {
 		return nil

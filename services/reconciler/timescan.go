@@ -14,8 +14,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// timeScan lists accepted-by-time from the checkpoint, less the lookback, to now
-// and a little further, checks what else follows from each manifest, and moves the checkpoint to when it began.
+// timeScan lists accepted-by-time from the checkpoint minus the lookback to a little after
+// now, checks the other derived keys of each manifest, and moves the checkpoint to the time
+// at which the scan began.
 func (s *Service) timeScan(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
 	defer cancel()
@@ -25,7 +26,7 @@ func (s *Service) timeScan(ctx context.Context) error {
 	}
 	through, err := s.core.ReadCheckpoint(ctx)
 	if errors.Is(err, record.ErrCorrupt) {
-		s.log.Error("checkpoint can't be read; it is written anew", "error", err)
+		s.log.Error("checkpoint can't be read; it is rewritten", "error", err)
 		through, err = 0, nil
 	}
 	if err != nil {
@@ -49,7 +50,7 @@ func (s *Service) timeScan(ctx context.Context) error {
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
-	if err := s.stage.barrier(ctx); err != nil {
+	if err := s.intake.flush(ctx); err != nil {
 		return err
 	}
 	failpoint.Hit("reconciler.scan.checkpoint.before")
@@ -67,7 +68,7 @@ func (s *Service) scanHour(ctx context.Context, hour, from time.Time, r *round) 
 			return nil
 		}
 		if !strings.HasSuffix(o.Key, ".json") {
-			s.strange(o.Key)
+			s.reportForeign(o.Key)
 			return nil
 		}
 		body, _, err := s.store.Get(ctx, o.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
@@ -79,10 +80,10 @@ func (s *Service) scanHour(ctx context.Context, hour, from time.Time, r *round) 
 		}
 		m, perr := accept.ParseManifest(body)
 		if err != nil || perr != nil || byTimeKey(m) != o.Key {
-			s.strange(o.Key)
+			s.reportForeign(o.Key)
 			return nil
 		}
-		return s.found(ctx, &item{key: layout.Accepted(m.Identity), src: fromTimeScan, look: true, rounds: []*round{r}})
+		return s.enqueue(ctx, &item{key: layout.Accepted(m.Identity), src: fromTimeScan, headFirst: true, rounds: []*round{r}})
 	})
 }
 

@@ -23,10 +23,10 @@ type eventsAnswer struct {
 	Error   string `json:"error,omitempty"`
 }
 
-// eventsRoute is for whoever has the webhook's secret. Without one, hints are taken from
-// those that may give them over gRPC.
+// eventsRoute accepts callers with the webhook's secret. Without a secret it accepts the
+// callers that may send hints over gRPC.
 func (s *Service) eventsRoute() web.Route {
-	r := web.Route{Pattern: "POST /v1/events", About: "webhook for events of the object store", Roles: works,
+	r := web.Route{Pattern: "POST /v1/events", About: "webhook for events of the object store", Roles: workers,
 		OwnBody: true, Handler: http.HandlerFunc(s.events)}
 	if s.cfg.Events.Secret != "" {
 		r.Open, r.About = true, r.About+", with its own secret"
@@ -34,8 +34,8 @@ func (s *Service) eventsRoute() web.Route {
 	return r
 }
 
-// events takes S3 event JSON. 503 when the queue is full: the sender tries again,
-// and what was queued already is known then.
+// events accepts S3 event JSON. It answers 503 if the queue is full: the sender tries again,
+// and events that were queued already are then known.
 func (s *Service) events(w http.ResponseWriter, r *http.Request) {
 	if !s.eventsAllowed(rpc.Authorization(r.Header)) {
 		w.Header().Set("WWW-Authenticate", "Bearer")

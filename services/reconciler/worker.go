@@ -15,10 +15,10 @@ import (
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
-// promoteEvery is the grain of retries.
+// promoteEvery is how often due retries are moved to the queue.
 const promoteEvery = 50 * time.Millisecond
 
-// work reconciles manifests until ctx ends; what it has begun, it ends.
+// work reconciles manifests until ctx ends. It finishes the manifest that it has begun.
 func (s *Service) work(ctx context.Context) error {
 	for {
 		it, err := s.queue.take(ctx)
@@ -36,9 +36,10 @@ func (s *Service) work(ctx context.Context) error {
 	}
 }
 
-// process is one try of one manifest. An error means: later again.
+// process makes one attempt at one manifest. After an error it is tried again later.
 func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) {
-	if err := s.stage.wait(ctx); err != nil {
+	// Before anything is written for the manifest: an attempt that timed out here is just repeated.
+	if err := s.intake.waitForRoom(ctx); err != nil {
 		return nil, err
 	}
 	res, err := s.core.Reconcile(ctx, it.key, s.queue.options(it))
@@ -49,7 +50,7 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 		s.m.ends.WithLabelValues("unknown").Inc()
 		return nil, nil
 	case errors.Is(err, objstore.ErrNotFound):
-		// A hint about nothing, or an operator deleted it since the listing.
+		// The hint was wrong, or an operator deleted the manifest after the listing.
 		s.m.ends.WithLabelValues("absent").Inc()
 		s.log.Warn("no such manifest", "key", it.key, "source", it.src)
 		return nil, nil
@@ -64,12 +65,12 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 	m := *res.Manifest
 	e := ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt}
 	first := res.WasCreated(reconcile.AcceptedByTime)
-	// A scan that finds the key missing repairs it: that does not make the identity new.
+	// A scan that finds the key missing repairs it, but the identity may have been counted before.
 	fresh := first && (it.src == fromEvent || it.src == fromNotify || it.src == fromFrontier)
-	change, err := s.book.add(ctx, m.Identity.BootOf(), e, fresh, func(c ledger.Change) {
-		// Whoever reads the intake wants frames that are there; a healed one comes again.
+	change, err := s.ledgers.add(ctx, m.Identity.BootOf(), e, fresh, func(c ledger.Change) {
+		// Readers of the intake expect the frame to exist. A batch whose frame was missing is added when it is healed.
 		if res.Cause == "" && !res.Removed && (c.Kind == ledger.Added || c.Kind == ledger.Covered && it.src != fromFullAudit || first || res.Healed) {
-			s.stage.add(m.Batch())
+			s.intake.add(m.Batch())
 		}
 	})
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *Service) countCreated(it *item, res reconcile.Result) {
 	}
 }
 
-// report tells of what is wrong with a manifest or its blob.
+// report counts and logs the result of a pass, and remembers manifests that can't be used.
 func (s *Service) report(it *item, res reconcile.Result) {
 	switch {
 	case res.Removed:
@@ -118,7 +119,7 @@ func (s *Service) report(it *item, res reconcile.Result) {
 		s.m.ends.WithLabelValues("reported").Inc()
 	}
 	if res.Cause == reconcile.CauseBadManifest || res.Cause == reconcile.CauseForeign || res.Cause == reconcile.CauseNewer {
-		s.bad.add(it.key) // not in any ledger: or each audit would queue it again
+		s.bad.add(it.key) // it is in no ledger, so each audit would queue it again
 	} else {
 		s.bad.remove(it.key)
 	}
@@ -129,7 +130,7 @@ func (s *Service) report(it *item, res reconcile.Result) {
 	}
 	if res.Healed {
 		s.m.healed.Inc()
-		s.log.Info("repair record removed: all is well again", "manifest", it.key)
+		s.log.Info("repair record removed: the fault is gone", "manifest", it.key)
 	}
 }
 
@@ -138,11 +139,11 @@ func (s *Service) retry(it *item, err error) {
 	wait := retry.Policy{Base: s.cfg.Queue.RetryBase, Cap: s.cfg.Queue.RetryMax}.Wait(it.tries, rand.Float64())
 	if s.queue.retryAt(it, s.now().Add(wait)) {
 		s.m.ends.WithLabelValues("retry").Inc()
-		s.log.Warn("try again later", "key", it.key, "try", it.tries, "wait", wait, "error", err)
+		s.log.Warn("reconciling failed; it is tried again later", "key", it.key, "try", it.tries, "wait", wait, "error", err)
 		return
 	}
-	s.m.ends.WithLabelValues("given_up").Inc()
-	s.log.Error("given up until a scan finds it again: too many wait for a retry", "key", it.key, "error", err)
+	s.m.ends.WithLabelValues("aborted").Inc()
+	s.log.Error("reconciling was aborted: too many manifests wait for a retry; a scan finds it again", "key", it.key, "error", err)
 }
 
 // promote moves due retries back into the queue.
@@ -150,8 +151,8 @@ func (s *Service) promote(ctx context.Context) error {
 	return every(ctx, promoteEvery, func() { s.queue.promote(s.now()) })
 }
 
-// hint queues a key from an event or a collector; it never waits.
-func (s *Service) hint(key string, src source) offered {
+// hint queues a key from an event or a collector. It never waits.
+func (s *Service) hint(key string, src source) offerResult {
 	o := s.queue.offer(&item{key: key, src: src, queuedAt: s.now()})
 	switch o {
 	case offerQueued:
@@ -165,8 +166,8 @@ func (s *Service) hint(key string, src source) offered {
 	return o
 }
 
-// found queues what a scan found, and waits for room.
-func (s *Service) found(ctx context.Context, it *item) error {
+// enqueue queues the find of a scan, and waits for room.
+func (s *Service) enqueue(ctx context.Context, it *item) error {
 	it.queuedAt = s.now()
 	s.m.items.WithLabelValues(string(it.src)).Inc()
 	return s.queue.put(ctx, it)

@@ -18,11 +18,12 @@ import (
 // segmentWriters bounds the shards whose segments are written at once.
 const segmentWriters = 8
 
-// stage gathers new batches for the rollup workers' intake and writes them in rounds.
+// intakeBuffer collects new batches for the rollup workers' intake and writes them in rounds.
 //
-// A ledger snapshot and the scan's checkpoint say that a batch need not be looked at
-// again. So both wait (barrier) until the batch stands in a segment.
-type stage struct {
+// A ledger snapshot and the scan's checkpoint say that a batch need not be reconciled again.
+// So both wait (flush) until the batch is in a segment: else a crash could lose it for the
+// rollup workers. A nil *intakeBuffer does nothing, for deployments without rollups.
+type intakeBuffer struct {
 	w    *intake.Writer
 	room int
 
@@ -33,11 +34,11 @@ type stage struct {
 	added   uint64
 
 	flushing sync.Mutex
-	through  uint64 // guarded by flushing: all of the first so many that were added are written
+	through  uint64 // guarded by flushing: so many of the batches that were added, in order, are written
 }
 
-func newStage(s objstore.Store, cfg IntakeConfig) *stage {
-	st := &stage{
+func newIntakeBuffer(s objstore.Store, cfg IntakeConfig) *intakeBuffer {
+	st := &intakeBuffer{
 		w: intake.NewWriter(s, run.RandomID(), cfg.Shards), room: cfg.Buffer,
 		waiting: map[shard.ID][]accepted.Batch{},
 	}
@@ -45,9 +46,9 @@ func newStage(s objstore.Store, cfg IntakeConfig) *stage {
 	return st
 }
 
-// wait waits for room. Each caller adds at most one entry afterwards, so the bound is
-// exceeded by the number of workers at most.
-func (st *stage) wait(ctx context.Context) error {
+// waitForRoom blocks while the buffer is full. Each caller adds at most one entry afterwards,
+// so the bound is exceeded by at most the number of workers.
+func (st *intakeBuffer) waitForRoom(ctx context.Context) error {
 	if st == nil {
 		return nil // no rollups
 	}
@@ -68,8 +69,8 @@ func (st *stage) wait(ctx context.Context) error {
 	return nil
 }
 
-// add never waits.
-func (st *stage) add(e accepted.Batch) {
+// add adds a batch. It never waits, because it is called with a ledger's lock held.
+func (st *intakeBuffer) add(e accepted.Batch) {
 	if st == nil {
 		return
 	}
@@ -81,8 +82,8 @@ func (st *stage) add(e accepted.Batch) {
 	st.added++
 }
 
-// barrier returns once everything that was added before it is written.
-func (st *stage) barrier(ctx context.Context) error {
+// flush returns once every batch that was added before the call is written.
+func (st *intakeBuffer) flush(ctx context.Context) error {
 	if st == nil {
 		return nil
 	}
@@ -91,6 +92,7 @@ func (st *stage) barrier(ctx context.Context) error {
 	st.mu.Unlock()
 	st.flushing.Lock()
 	defer st.flushing.Unlock()
+	// Another flush wrote them while this one waited for the lock.
 	if st.through >= until {
 		return nil
 	}
@@ -108,8 +110,8 @@ func (st *stage) barrier(ctx context.Context) error {
 	return nil
 }
 
-// write writes what waits for the shards now; flushing is held.
-func (st *stage) write(ctx context.Context, ids []shard.ID) error {
+// write writes the waiting batches of the shards. The caller holds flushing, so that a shard has one writer.
+func (st *intakeBuffer) write(ctx context.Context, ids []shard.ID) error {
 	var g errgroup.Group
 	g.SetLimit(segmentWriters)
 	for _, id := range ids {
@@ -132,11 +134,11 @@ func (st *stage) write(ctx context.Context, ids []shard.ID) error {
 	return g.Wait()
 }
 
-func (st *stage) segment(ctx context.Context, id shard.ID, entries []accepted.Batch) error {
+func (st *intakeBuffer) segment(ctx context.Context, id shard.ID, entries []accepted.Batch) error {
 	return st.w.Write(ctx, id, entries)
 }
 
-func (st *stage) written(id shard.ID, n int) {
+func (st *intakeBuffer) written(id shard.ID, n int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.waiting[id] = st.waiting[id][n:]; len(st.waiting[id]) == 0 {
@@ -146,8 +148,8 @@ func (st *stage) written(id shard.ID, n int) {
 	st.cond.Broadcast()
 }
 
-// pending counts what is not written yet.
-func (st *stage) pending() int {
+// pending counts the batches that are not written yet.
+func (st *intakeBuffer) pending() int {
 	if st == nil {
 		return 0
 	}
@@ -161,6 +163,7 @@ func (s *Service) feedIntake(ctx context.Context) error {
 	for backoff := run.NewBackoff(s.cfg.Queue.RetryBase, s.cfg.Queue.RetryMax); ; {
 		err := intake.EnsureShards(ctx, s.store, s.cfg.Intake.Shards)
 		var differ *intake.ShardsError
+		// Another number of shards, or a record that this release can't use, does not change by waiting.
 		if err == nil || errors.As(err, &differ) || record.Opaque(err) {
 			if err != nil {
 				return err
@@ -173,7 +176,7 @@ func (s *Service) feedIntake(ctx context.Context) error {
 		}
 	}
 	return every(ctx, s.cfg.Intake.Interval, func() {
-		if err := s.stage.barrier(ctx); err != nil && ctx.Err() == nil {
+		if err := s.intake.flush(ctx); err != nil && ctx.Err() == nil {
 			s.m.intakeFailures.Inc()
 			s.log.Warn("intake segments were not all written; tried again at the next round", "error", err)
 		}

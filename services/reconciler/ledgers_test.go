@@ -15,11 +15,11 @@ import (
 
 var oneBoot = identity.Boot{Agent: "a", Boot: "b"}
 
-func testBook(s objstore.Store, limit int) *book {
-	return newBook(s, slog.New(slog.DiscardHandler), limit)
+func testBook(s objstore.Store, limit int) *ledgerCache {
+	return newLedgerCache(s, slog.New(slog.DiscardHandler), limit)
 }
 
-func (b *book) count(t *testing.T, boot identity.Boot) uint64 {
+func (b *ledgerCache) count(t *testing.T, boot identity.Boot) uint64 {
 	t.Helper()
 	a, err := b.open(bg, boot)
 	must(t, err)
@@ -115,7 +115,7 @@ func TestLedgersArePutAwayAndReadAgain(t *testing.T) {
 	}
 	must(t, b.flush(bg))
 	held := 0
-	for _, a := range b.accounts() {
+	for _, a := range b.all() {
 		if a.l != nil {
 			held++
 		}
@@ -145,14 +145,14 @@ func TestSnapshotsThatFailAreWrittenAgain(t *testing.T) {
 	_, err := b.add(bg, oneBoot, seq(1), true, func(ledger.Change) {})
 	must(t, err)
 	refused := errors.New("the intake is behind")
-	barrier := b.barrier
-	b.barrier = func(context.Context) error { return refused }
+	barrier := b.flushIntake
+	b.flushIntake = func(context.Context) error { return refused }
 	fails := func(what string) {
 		t.Helper()
 		if err := b.flush(bg); err == nil {
 			t.Errorf("%s: the flush has succeeded", what)
 		}
-		if a := b.accounts()[0]; a.l == nil || a.l.BatchCount() != 1 {
+		if a := b.all()[0]; a.l == nil || a.l.BatchCount() != 1 {
 			t.Fatalf("%s: what was not written is put away", what)
 		}
 		if n := testBook(s, 10).count(t, oneBoot); n != 0 {
@@ -160,7 +160,7 @@ func TestSnapshotsThatFailAreWrittenAgain(t *testing.T) {
 		}
 	}
 	fails("the intake")
-	b.barrier = barrier
+	b.flushIntake = barrier
 	f.on.Store(true)
 	f.before = true
 	fails("the store")

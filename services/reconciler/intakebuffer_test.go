@@ -69,7 +69,7 @@ func TestIntakeWaitsForTheBlob(t *testing.T) {
 	must(t, s.Delete(bg, m.RawBlobKey))
 	r := start(t, withIntake(busy()), s)
 	eventually(t, "reported", func() bool { _, err := s.Head(bg, layout.Repair(m.Identity)); return err == nil })
-	must(t, r.stage.barrier(bg))
+	must(t, r.intake.flush(bg))
 	if n := len(taken(t, s)); n != 0 {
 		t.Errorf("%d batches in the intake", n)
 	}
@@ -99,7 +99,7 @@ func TestNothingPassesOverWhatIsNotInTheIntake(t *testing.T) {
 	cfg := withIntake(busy())
 	r := start(t, cfg, s)
 	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
-	eventually(t, "a refused round", func() bool { return r.stage.pending() == 1 })
+	eventually(t, "a refused round", func() bool { return r.intake.pending() == 1 })
 	if _, err := s.Head(bg, layout.Ledger(m.Identity.BootOf())); !errors.Is(err, objstore.ErrNotFound) {
 		t.Errorf("ledger snapshot: %v", err)
 	}
@@ -112,31 +112,31 @@ func TestNothingPassesOverWhatIsNotInTheIntake(t *testing.T) {
 	eventually(t, "checkpoint", func() bool { _, err := s.Head(bg, layout.CheckpointKey); return err == nil })
 }
 
-func TestStageIsBounded(t *testing.T) {
+func TestIntakeBufferIsBounded(t *testing.T) {
 	s := &noSegments{Store: newStore()}
 	s.on.Store(true)
-	st := newStage(s, IntakeConfig{Shards: testShards, Buffer: 2})
+	st := newIntakeBuffer(s, IntakeConfig{Shards: testShards, Buffer: 2})
 	add := func(seq uint64) {
 		m, _ := manifest(batch("agent", seq, seq))
 		st.add(m.Batch())
 	}
 	add(0)
-	must(t, st.wait(bg))
+	must(t, st.waitForRoom(bg))
 	add(1)
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
-	if err := st.wait(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("wait with a full stage: %v", err)
+	if err := st.waitForRoom(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait with a full buffer: %v", err)
 	}
-	if err := st.barrier(bg); !errors.Is(err, objstore.ErrUnavailable) {
+	if err := st.flush(bg); !errors.Is(err, objstore.ErrUnavailable) {
 		t.Errorf("barrier without a store: %v", err)
 	}
 	s.on.Store(false)
-	must(t, st.barrier(bg))
+	must(t, st.flush(bg))
 	if n := st.pending(); n != 0 {
 		t.Fatalf("%d entries wait behind a barrier", n)
 	}
-	must(t, st.wait(bg))
+	must(t, st.waitForRoom(bg))
 	if got := taken(t, s); len(got) != 2 {
 		t.Errorf("%d batches, want 2", len(got))
 	}

@@ -25,43 +25,43 @@ const (
 	flushConcurrency = 8
 )
 
-// book keeps the ledgers, one for each boot, over their snapshots in the store.
-type book struct {
+// ledgerCache keeps the ledgers, one for each boot, in memory over their snapshots in the store.
+type ledgerCache struct {
 	store objstore.Store
 	log   *slog.Logger
 	limit int
-	// barrier returns once what the ledgers know stands in the intake; before each write.
-	barrier func(context.Context) error
+	// flushIntake returns once every batch in the ledgers is written to the intake. It is called before each snapshot.
+	flushIntake func(context.Context) error
 
 	mu    sync.Mutex
-	boots map[identity.Boot]*account
+	boots map[identity.Boot]*cachedLedger
 	uses  int64
 }
 
-// account is one boot's place in the book.
-type account struct {
+// cachedLedger is the ledger of one boot, and the state of its snapshot.
+type cachedLedger struct {
 	boot    identity.Boot
-	lastUse int64 // guarded by book.mu
+	lastUse int64 // guarded by ledgerCache.mu
 
 	mu    sync.Mutex
-	l     *ledger.Ledger // nil: not read yet, or put away
+	l     *ledger.Ledger // nil: not read yet, or evicted
 	etag  string         // of the snapshot; empty when there is none
 	dirty bool
 }
 
-func newBook(store objstore.Store, log *slog.Logger, limit int) *book {
-	return &book{
-		store: store, log: log, limit: limit, boots: map[identity.Boot]*account{},
-		barrier: func(context.Context) error { return nil },
+func newLedgerCache(store objstore.Store, log *slog.Logger, limit int) *ledgerCache {
+	return &ledgerCache{
+		store: store, log: log, limit: limit, boots: map[identity.Boot]*cachedLedger{},
+		flushIntake: func(context.Context) error { return nil },
 	}
 }
 
-// open gives the boot's account, locked and read.
-func (b *book) open(ctx context.Context, boot identity.Boot) (*account, error) {
+// open returns the boot's ledger, read and locked; the caller unlocks it.
+func (b *ledgerCache) open(ctx context.Context, boot identity.Boot) (*cachedLedger, error) {
 	b.mu.Lock()
 	a := b.boots[boot]
 	if a == nil {
-		a = &account{boot: boot}
+		a = &cachedLedger{boot: boot}
 		b.boots[boot] = a
 	}
 	b.uses++
@@ -80,9 +80,9 @@ func (b *book) open(ctx context.Context, boot identity.Boot) (*account, error) {
 	return a, nil
 }
 
-// read gets a snapshot. One that is absent or can't be read is an empty ledger: the
+// read reads a snapshot. If it is absent or can't be read, the ledger is empty: the
 // next audit lists the boot from its start.
-func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, string, error) {
+func (b *ledgerCache) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, string, error) {
 	key := layout.Ledger(boot)
 	l, info, err := record.Read(ctx, b.store, key, ledger.SnapshotKind, ledger.Parse)
 	if errors.Is(err, objstore.ErrNotFound) {
@@ -94,7 +94,7 @@ func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, st
 	if err != nil && !record.Unreadable(err) {
 		return nil, "", err
 	}
-	if err != nil && info.ETag == "" { // not even its bytes: its ETag lets it be replaced
+	if err != nil && info.ETag == "" { // its bytes can't be read either; the ETag is needed to replace it
 		head, herr := b.store.Head(ctx, key)
 		if herr != nil {
 			return nil, "", herr
@@ -102,15 +102,15 @@ func (b *book) read(ctx context.Context, boot identity.Boot) (*ledger.Ledger, st
 		info = head
 	}
 	if err != nil {
-		b.log.Error("ledger snapshot can't be read; it is built anew", "key", key, "error", err)
+		b.log.Error("ledger snapshot can't be read; it is rebuilt", "key", key, "error", err)
 		return ledger.New(boot), info.ETag, nil
 	}
 	return l, info.ETag, nil
 }
 
-// add counts an identity. fresh says that it was not indexed until now. counted is
-// called with the change before a snapshot can hold it.
-func (b *book) add(ctx context.Context, boot identity.Boot, e ledger.Entry, fresh bool, counted func(ledger.Change)) (ledger.Change, error) {
+// add adds an identity. fresh says that it was not indexed before. counted is called with the
+// change, under the ledger's lock and so before any snapshot can contain it.
+func (b *ledgerCache) add(ctx context.Context, boot identity.Boot, e ledger.Entry, fresh bool, counted func(ledger.Change)) (ledger.Change, error) {
 	a, err := b.open(ctx, boot)
 	if err != nil {
 		return ledger.Change{}, err
@@ -127,14 +127,15 @@ func (b *book) add(ctx context.Context, boot identity.Boot, e ledger.Entry, fres
 	return c, nil
 }
 
-// replace puts a ledger that was built anew from a full listing in place.
-func (b *book) replace(ctx context.Context, rebuilt *ledger.Ledger) error {
+// replace replaces the boot's ledger with one that was rebuilt from a full listing.
+func (b *ledgerCache) replace(ctx context.Context, rebuilt *ledger.Ledger) error {
 	a, err := b.open(ctx, rebuilt.Boot())
 	if err != nil {
 		return err
 	}
 	defer a.mu.Unlock()
 	before := a.l.Marshal()
+	// Batches that were accepted during the listing are only in the old ledger.
 	rebuilt.Rebase(a.l)
 	after := rebuilt.Marshal()
 	a.l = rebuilt
@@ -142,11 +143,11 @@ func (b *book) replace(ctx context.Context, rebuilt *ledger.Ledger) error {
 	return nil
 }
 
-// flush writes all changed ledgers and puts away what has not been used for long.
-func (b *book) flush(ctx context.Context) error {
+// flush writes all changed ledgers and evicts those that were not used for the longest time.
+func (b *ledgerCache) flush(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(flushConcurrency)
-	for _, a := range b.accounts() {
+	for _, a := range b.all() {
 		g.Go(func() error { return b.save(ctx, a) })
 	}
 	err := g.Wait()
@@ -154,8 +155,8 @@ func (b *book) flush(ctx context.Context) error {
 	return err
 }
 
-// save writes one ledger by If-Match. After a lost race it reads, merges and tries again.
-func (b *book) save(ctx context.Context, a *account) error {
+// save writes one ledger with If-Match. After a lost race it reads, merges and tries again.
+func (b *ledgerCache) save(ctx context.Context, a *cachedLedger) error {
 	key := layout.Ledger(a.boot)
 	for range saveTries {
 		a.mu.Lock()
@@ -165,10 +166,11 @@ func (b *book) save(ctx context.Context, a *account) error {
 		}
 		body := a.l.Marshal()
 		etag := a.etag
+		// Before the write and not after it: a change during the write makes the ledger dirty again.
 		a.dirty = false
 		a.mu.Unlock()
 		var info objstore.Info
-		err := b.barrier(ctx)
+		err := b.flushIntake(ctx)
 		if err == nil {
 			failpoint.Hit("reconciler.ledger.write.before")
 			info, err = b.write(ctx, key, body, etag)
@@ -183,17 +185,17 @@ func (b *book) save(ctx context.Context, a *account) error {
 			err = b.merge(ctx, a)
 		}
 		if err != nil {
-			a.dirty = true // an unknown outcome too: the next If-Match finds out
+			a.dirty = true // an unknown outcome, too: the next If-Match shows whether it was written
 		}
 		a.mu.Unlock()
 		if err != nil || !lost {
 			return err
 		}
 	}
-	return nil // still dirty; the next flush goes on
+	return nil // still dirty; the next flush continues
 }
 
-func (b *book) write(ctx context.Context, key string, body []byte, etag string) (objstore.Info, error) {
+func (b *ledgerCache) write(ctx context.Context, key string, body []byte, etag string) (objstore.Info, error) {
 	o := objstore.PutOptions{ContentType: "application/json"}
 	if etag == "" {
 		return b.store.Create(ctx, key, body, o)
@@ -201,8 +203,8 @@ func (b *book) write(ctx context.Context, key string, body []byte, etag string) 
 	return b.store.Replace(ctx, key, body, etag, o)
 }
 
-// merge takes in what the store has; a is locked.
-func (b *book) merge(ctx context.Context, a *account) error {
+// merge merges the store's snapshot into a. The caller holds a.mu.
+func (b *ledgerCache) merge(ctx context.Context, a *cachedLedger) error {
 	theirs, etag, err := b.read(ctx, a.boot)
 	if err != nil {
 		return err
@@ -213,10 +215,10 @@ func (b *book) merge(ctx context.Context, a *account) error {
 	return nil
 }
 
-// evict puts the longest unused clean ledgers away.
-func (b *book) evict() {
-	list := b.accounts()
-	var held []*account
+// evict drops clean ledgers from memory, the least recently used first, until at most limit are left.
+func (b *ledgerCache) evict() {
+	list := b.all()
+	var held []*cachedLedger
 	for _, a := range list {
 		a.mu.Lock()
 		if a.l != nil && !a.dirty {
@@ -229,7 +231,7 @@ func (b *book) evict() {
 		return
 	}
 	b.mu.Lock()
-	slices.SortFunc(held, func(x, y *account) int { return cmp.Compare(x.lastUse, y.lastUse) })
+	slices.SortFunc(held, func(x, y *cachedLedger) int { return cmp.Compare(x.lastUse, y.lastUse) })
 	b.mu.Unlock()
 	for _, a := range held[:n] {
 		a.mu.Lock()
@@ -240,18 +242,18 @@ func (b *book) evict() {
 	}
 }
 
-func (b *book) accounts() []*account {
+func (b *ledgerCache) all() []*cachedLedger {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := make([]*account, 0, len(b.boots))
+	list := make([]*cachedLedger, 0, len(b.boots))
 	for _, a := range b.boots {
 		list = append(list, a)
 	}
 	return list
 }
 
-// after lists the boots that come after boot, at most limit, by agent and boot; only of agent when it is set.
-func (b *book) after(boot identity.Boot, agent string, limit int) []identity.Boot {
+// after lists at most limit boots after the given one, sorted by agent and boot; only those of agent if it is set.
+func (b *ledgerCache) after(boot identity.Boot, agent string, limit int) []identity.Boot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var list []identity.Boot
