@@ -80,6 +80,7 @@ func ParseBlob(key string) (identity.Digest, uint32, error) {
 			err = ErrNotAKey
 		}
 	}
+	// The key is rebuilt and compared, which refuses generation 0 as ".g0" and leading zeros.
 	if err != nil || Blob(d, uint32(gen)) != key {
 		return d, 0, notAKey(key, "raw-blobs")
 	}

@@ -61,6 +61,7 @@ func metricDir(metric string) string {
 	if metric == MixedMetrics {
 		return metric
 	}
+	// A metric that is called _mixed must not share the directory of MixedMetrics.
 	plain := metric != "" && len(metric) <= 200 && !strings.HasPrefix(metric, "_mixed")
 	for i := range len(metric) {
 		c := metric[i]
@@ -70,6 +71,7 @@ func metricDir(metric string) string {
 		return metric
 	}
 	if len(metric) > 200 {
+		// Long names may then share a directory, which is harmless: chunks are named by their hashes.
 		metric = metric[:200]
 	}
 	return "x-" + hex.EncodeToString([]byte(metric))

@@ -98,6 +98,7 @@ func (s *scanner) object(t reflect.Type) {
 	if s.err != nil {
 		return
 	}
+	// The known fields end here. What follows in the record's object is unknown.
 	s.own = s.own[1:]
 	s.extraFields(first, func(name string) bool { _, ok := fields[name]; return ok })
 }

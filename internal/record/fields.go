@@ -32,6 +32,7 @@ func NewReader(k Kind, b []byte) *Reader {
 		}
 		return d
 	}
+	// One copy of the record, of which its texts are substrings.
 	d.rest = string(b)
 	d.expect(`{"schema":`)
 	if got := d.quoted(maxSchemaBytes); d.err == nil {
@@ -188,6 +189,7 @@ func unescape(raw string) (string, error) {
 		case strings.HasPrefix(raw[i:], "u00") && len(raw) >= i+5:
 			hi, lo := strings.IndexByte("01", raw[i+3]), strings.IndexByte(hexDigits, raw[i+4])
 			c := byte(hi<<4 | lo)
+			// \u0022 and the like have a shorter escape, and one text must have one form.
 			if hi < 0 || lo < 0 || len(appendEscape(nil, c)) == 2 {
 				return "", fmt.Errorf("string has a needless escape")
 			}

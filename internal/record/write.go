@@ -27,6 +27,8 @@ func AppendString(b []byte, s string) []byte {
 			from = i + 1
 		}
 	}
+	// The conversion to runes replaces each invalid byte by U+FFFD. It costs an allocation, but
+	// such texts are rare.
 	if !ascii && !utf8.ValidString(s) {
 		return AppendString(b[:start], string([]rune(s)))
 	}

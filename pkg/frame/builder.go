@@ -71,6 +71,7 @@ func (b *Builder) Reset() {
 // SetResource sets the labels that every series has, before the first series of
 // the batch. Labels with an empty value are left out.
 func (b *Builder) SetResource(labels ...series.Label) error {
+	// Series were validated together with the resource that they had then.
 	if b.used > 0 {
 		return refuse(BadLabels, "resource set after a series")
 	}
@@ -104,8 +105,10 @@ func (b *Builder) AddSeries(labels []series.Label, t series.Type, unit string, s
 	if !ok {
 		head = -1
 	}
+	// An equal hash does not prove equality: series with one hash are chained, newest first.
 	for i := head; i >= 0; i = b.series[i].same {
 		if equalSeries(&b.series[i].Ref, &s) {
+			// The series is known, so these references are not needed. All its strings exist already.
 			b.refs = b.refs[:from]
 			return SeriesID(i), nil
 		}
@@ -122,6 +125,7 @@ func (b *Builder) AddSeries(labels []series.Label, t series.Type, unit string, s
 		b.series = append(b.series, built{})
 	}
 	e := &b.series[b.used]
+	// Reset keeps the slices of earlier series, so a Builder that is reused does not allocate.
 	*e = built{
 		Ref: s, same: head,
 		timestamps: e.timestamps[:0], values: e.values[:0], histograms: e.histograms[:0],
@@ -134,6 +138,7 @@ func (b *Builder) AddSeries(labels []series.Label, t series.Type, unit string, s
 // Append adds a sample to a series. ts is in Unix nanoseconds and must be later than the series' last.
 func (b *Builder) Append(id SeriesID, ts int64, value float64) error {
 	e := &b.series[id]
+	// A series of unknown type is made one of samples or of histograms by its first record.
 	if e.Type.Histogram() || len(e.histograms) > 0 {
 		return refuse(BadColumn, "sample in a series of histograms")
 	}
@@ -193,6 +198,7 @@ func (b *Builder) Build(boot identity.Boot, seqStart uint64) (*Batch, error) {
 		return nil, refuse(RecordCountMismatch, "no records")
 	}
 	n := uint64(b.records - 1)
+	// Compared before the addition, which would wrap around.
 	if seqStart > math.MaxUint64-n {
 		return nil, refuse(IdentityInvalid, "%d records from sequence number %d on", b.records, seqStart)
 	}
@@ -220,6 +226,7 @@ func (b *Builder) group() {
 		histograms := len(e.histograms) > 0
 		key := e.timeHash
 		if histograms {
+			// A group has either samples or histograms, so series with equal timestamps need two keys.
 			key = ^key
 		}
 		g, ok := b.grouped[key]

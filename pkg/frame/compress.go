@@ -58,6 +58,7 @@ func decompress(d *zstd.Decoder, dst, src []byte) error {
 	if err := oneFrame(src, h.HeaderSize, h.HasCheckSum); err != nil {
 		return err
 	}
+	// The capacity of dst bounds the output, see WithDecodeAllCapLimit.
 	out, err := d.DecodeAll(src, dst[:0])
 	if err != nil {
 		if errors.Is(err, zstd.ErrDecoderSizeExceeded) {

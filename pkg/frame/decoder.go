@@ -67,6 +67,8 @@ func (h *Header) check(frame []byte, lim Limits) error {
 	} else if n > h.FrameLen() {
 		return refuse(TrailingBytes, "%d bytes, the frame has %d", n, h.FrameLen())
 	}
+	// Before anything that the payload decides: damage on the way must not look like a fault of
+	// the sender.
 	if got := crc32.Checksum(frame[h.HeaderLen:], castagnoli); got != h.PayloadCRC {
 		return refuse(ChecksumMismatch, "payload: CRC32C is %08x, want %08x", got, h.PayloadCRC)
 	}
@@ -95,6 +97,7 @@ func putDecoder(d *Decoder) {
 	if cap(d.payload) > maxKept {
 		d.payload = nil
 	}
+	// The batch's contents stand for its memory: 8 bytes per record, and its tables.
 	if d.batch.Records() > maxKept/8 || d.batch.tableCost() > maxKept {
 		d.batch = Batch{}
 	}

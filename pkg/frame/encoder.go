@@ -39,6 +39,7 @@ func (e *Encoder) Encode(dst []byte, b *Batch) ([]byte, error) {
 		return dst, refuse(DecodedTooLarge, "payload has %d bytes, at most %d", len(payload), e.lim.DecodedBytes)
 	}
 	start, n := len(dst), headerLen(b.Identity)
+	// Room for the header, which is written last: it has the lengths and checksum of the payload.
 	dst = append(dst, make([]byte, n)...)
 	compression := None
 	if !e.opts.Uncompressed {

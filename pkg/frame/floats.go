@@ -92,6 +92,7 @@ func scale(v []float64, ints []int64) (int, bool) {
 
 func integer(x float64, exp int) (int64, bool) {
 	s := x * pow10[exp]
+	// Negated, so that NaN is refused as well.
 	if !(math.Abs(s) < maxExact) {
 		return 0, false
 	}

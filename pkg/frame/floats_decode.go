@@ -15,6 +15,8 @@ func decodeValues(out []float64, rows int, modes, b []byte) error {
 		case mode >= modeDecimal && mode <= modeDecimal+maxExponent:
 			pos = decodeIntegers(series, b, pos)
 			if mode > modeDecimal && pos >= 0 {
+				// Divided, and not multiplied by 1/p: the encoder has checked that the division gives back
+				// the very bits of the value.
 				p := pow10[mode-modeDecimal]
 				for i := range series {
 					series[i] /= p
@@ -97,6 +99,7 @@ func decodeXOR(out []float64, b []byte, pos int) int {
 		pos++
 		if c != 0 {
 			tz, n := int(c>>4), int(c&0x0f)
+			// More than 8 bytes would be shifted out below without an error.
 			if n == 0 || tz+n > 8 || n > len(b)-pos {
 				return -1
 			}

@@ -75,6 +75,7 @@ func ParseHeader(prefix []byte) (Header, error) {
 
 // parseHeader returns the texts of the identity as bytes that refer to b, not validated, so that a Decoder need not allocate them.
 func parseHeader(b []byte) (h Header, agent, boot []byte, err error) {
+	// Before the length, so that a short input that is no frame at all is not called truncated.
 	for i := range min(len(b), len(magic)) {
 		if b[i] != magic[i] {
 			return h, nil, nil, refuse(BadMagic, "byte %d is 0x%02x, want 0x%02x", i, b[i], magic[i])
@@ -89,6 +90,8 @@ func parseHeader(b []byte) (h Header, agent, boot []byte, err error) {
 	}
 	h.HeaderLen = binary.LittleEndian.Uint16(b[8:])
 	agentLen, bootLen := int(b[36]), int(b[37])
+	// A frame with a series table has a longer header. It is refused below, after the checksum, as
+	// unsupported and not as damaged.
 	if b[5]&flagSeriesTable == 0 && int(h.HeaderLen) != fixedHeader+agentLen+bootLen+checksumTail {
 		return h, nil, nil, refuse(BadHeader, "header length %d does not fit ids of %d and %d bytes", h.HeaderLen, agentLen, bootLen)
 	}

@@ -103,11 +103,13 @@ func (r *reader) helps(names, lengths, texts []byte) error {
 		return refuse(BadHelp, "help texts are not UTF-8")
 	}
 	b.Helps = slices.Grow(b.Helps, n)
+	// One allocation for all texts; each help is a substring of it.
 	text := string(texts)
 	var nameAt, lengthAt int
 	last := uint64(0)
 	for range n {
 		var step, size uint64
+		// Steps of at least 1 keep the names ascending, and so unique.
 		if step, nameAt = uvarint(names, nameAt); nameAt < 0 || step == 0 || step >= uint64(len(b.Strings))-last {
 			return refuse(BadHelp, "help %d is of no string after string %d", len(b.Helps), last)
 		}

@@ -32,6 +32,7 @@ func (r *reader) spend(n, cost int) error {
 // read fills b, whose Identity is the header's, from payload.
 func (b *Batch) read(payload []byte, lim *Limits) error {
 	r := reader{b: b, lim: lim, budget: lim.DecodedBytes, records: b.Identity.Count(), next: 1}
+	// From here on the parts of the batch before, which share this memory, are invalid.
 	b.arena.refs, b.arena.floats, b.arena.spans = b.arena.refs[:0], b.arena.floats[:0], b.arena.spans[:0]
 	f := fields{b: payload}
 	if err := r.identity(f.bytes(1)); err != nil {
@@ -148,6 +149,7 @@ func (r *reader) group(g *Group, body []byte) error {
 		return f.err
 	case rows == 0 || series == 0:
 		return refuse(BadPayload, "group of %d series and %d rows", series, rows)
+	// Each timestamp takes at least a byte, so the frame's length bounds the allocation.
 	case rows > uint64(len(ts)):
 		return refuse(BadColumn, "timestamps: %d bytes for %d rows", len(ts), rows)
 	case rows > r.records || series > r.records/rows: // as series*rows > records, without overflow
@@ -167,6 +169,7 @@ func (r *reader) group(g *Group, body []byte) error {
 		return err
 	}
 	modes, values := f.bytes(9), f.bytes(10)
+	// Only groups of samples have modes.
 	if modes == nil {
 		g.Values = nil
 		if err := r.histograms(g, n, &f); err != nil {

@@ -39,6 +39,7 @@ func sharedPrefix(a, b string) int {
 	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++
 	}
+	// Whole characters, so that all rests together are valid UTF-8 and can be checked at once.
 	for n > 0 && ((n < len(a) && !utf8.RuneStart(a[n])) || (n < len(b) && !utf8.RuneStart(b[n]))) {
 		n--
 	}
@@ -59,11 +60,13 @@ func (r *reader) strings(prefixes, lengths, rests []byte) error {
 	if b.arena.sameTable(prefixes, lengths, rests) && len(b.Strings) == n {
 		return r.spend(b.arena.textLen, 1)
 	}
+	// Not valid until the new table is complete: after an error, Strings has only a part of it.
 	b.arena.table = b.arena.table[:0]
 	if !utf8.Valid(rests) {
 		return refuse(BadLabels, "string table is not UTF-8")
 	}
 	b.Strings = append(resize(b.Strings, n)[:0], "")
+	// Summed before memory is allocated: a few bytes of prefixes can describe a long text.
 	size := sumVarints(prefixes, r.budget) + sumVarints(lengths, r.budget)
 	if err := r.spend(size, 1); err != nil {
 		return err

@@ -37,6 +37,7 @@ func commonUnit(ts []int64) uint64 {
 		}
 		unit = a
 	}
+	// All timestamps are 0, or the unit does not fit into the divisor of the reader.
 	if unit == 0 || unit > math.MaxInt64 {
 		return 1
 	}

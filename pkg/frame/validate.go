@@ -36,6 +36,7 @@ func (b *Batch) Validate(lim Limits) error {
 			return err
 		}
 		n := uint64(len(g.Series)) * uint64(len(g.Timestamps))
+		// Enough to know that the counts differ. Further groups could overflow the sum.
 		if records += n; n > uint64(lim.Records) || records > b.Identity.Count() {
 			break
 		}

@@ -43,6 +43,7 @@ func newDecoding(l Limits) *decoding {
 
 // inspect decodes and validates the frame with the header h, and fills sh with its series.
 func (d *decoding) inspect(ctx context.Context, b []byte, h frame.Header, sh *shape) (frame.Summary, error) {
+	// A frame must not wait for more room than there is in all.
 	need := min(decodedBytes(h, d.limits), d.bytes)
 	if err := d.budget.Acquire(ctx, need); err != nil {
 		return frame.Summary{}, err

@@ -120,6 +120,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	// From here on every create also compares the clocks.
 	s.store = s.clock
 	s.Readiness().Check("submissions", s.NotReady)
 	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // with a local spool the collector accepts without the store

@@ -148,6 +148,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *decision) (acce
 		return none, err
 	}
 	v.by = acceptor
+	// gRPC receives somewhat larger messages, so that this answer names the batch.
 	if n, limit := len(sub.frame), s.cfg.Limits.FrameBytes.Int(); n > limit {
 		if h, err := frame.ParseHeader(sub.frame); err == nil {
 			v.id = h.Identity // so that the answer names the batch

@@ -57,6 +57,8 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 	}
 	lctx, stop := context.WithTimeout(ctx, list)
 	defer stop()
+	// With a local spool the welcome says less when the store does not answer, and the sender may
+	// send batches that are accepted already.
 	if err := s.listAccepted(lctx, l, boot, firstPending); err != nil && !acceptor.local {
 		return nil, err
 	}

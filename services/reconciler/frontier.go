@@ -49,6 +49,7 @@ func (s *Service) frontierAudit(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("reconciler.audit.listed.before")
+	// From here on every boot is in the ledger cache, so ListLedgers shows all of them.
 	s.listed.Store(true)
 	// Only now may complete_through move: a manifest that was found and not reconciled is missing in
 	// the derived state.
@@ -82,6 +83,7 @@ func (s *Service) auditBoot(ctx context.Context, boot identity.Boot, r *round) e
 		if err != nil {
 			return err
 		}
+		// The ledger is locked for one key at a time: workers add to it while the boot is listed.
 		known := a.l.Seen(id.SeqStart, id.SeqEnd)
 		a.mu.Unlock()
 		if known || s.bad.has(o.Key) {

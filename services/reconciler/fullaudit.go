@@ -38,6 +38,7 @@ func (s *Service) fullAudit(ctx context.Context) error {
 			s.reportForeign(o.Key)
 			return nil
 		}
+		// Keys are listed boot by boot, so another boot means that the last one is complete.
 		if r == nil || id.BootOf() != boot {
 			endBoot()
 			boot, r = id.BootOf(), newRound()

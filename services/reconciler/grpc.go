@@ -124,6 +124,7 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 			return nil, invalid("page_token is not from a response before")
 		}
 	}
+	// One more than the page, which shows whether there is a next one.
 	boots := g.s.ledgers.after(after, req.GetAgentId(), size+1)
 	res := &reconcilerv1.ListLedgersResponse{}
 	if len(boots) > size {

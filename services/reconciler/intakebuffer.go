@@ -52,6 +52,7 @@ func (st *intakeBuffer) waitForRoom(ctx context.Context) error {
 	if st == nil {
 		return nil // no rollups
 	}
+	// Wait does not end with the context, so its end wakes the waiters.
 	stop := context.AfterFunc(ctx, func() {
 		st.mu.Lock()
 		defer st.mu.Unlock()
@@ -123,6 +124,7 @@ func (st *intakeBuffer) write(ctx context.Context, ids []shard.ID) error {
 				if len(entries) == 0 {
 					return nil
 				}
+				// add only appends, so these entries stay the same while they are written without the lock.
 				entries = entries[:min(len(entries), intake.MaxEntries)]
 				if err := st.segment(ctx, id, entries); err != nil {
 					return err

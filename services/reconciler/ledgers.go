@@ -69,6 +69,7 @@ func (b *ledgerCache) open(ctx context.Context, boot identity.Boot) (*cachedLedg
 	b.mu.Unlock()
 
 	a.mu.Lock()
+	// Read without the cache's lock, so that one slow read does not block other boots.
 	if a.l == nil {
 		l, etag, err := b.read(ctx, boot)
 		if err != nil {

@@ -79,6 +79,7 @@ func (q *queue) put(ctx context.Context, it *item) error {
 	defer stop()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	// The context's end wakes this loop through AfterFunc: Wait does not end with it.
 	for q.add(it, max(1, q.capacity*3/4)) == offerFull {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -151,6 +152,7 @@ func (q *queue) options(it *item) reconcile.Options {
 func (q *queue) finish(it *item, ok bool, e *ledger.Entry) {
 	q.mu.Lock()
 	delete(q.items, it.key)
+	// After the delete no offer can add a round to this item.
 	rounds := it.rounds
 	q.mu.Unlock()
 	q.cond.Broadcast()

@@ -119,6 +119,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 // being reconciled and writes the changed ledgers. A scan finds the waiting ones again.
 func (s *Service) Run(ctx context.Context) error {
 	err := s.Server.Run(ctx)
+	// ctx has ended, so the last writes get a time of their own.
 	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
 	if ferr := errors.Join(s.intake.flush(fctx), s.ledgers.flush(fctx)); ferr != nil {
@@ -168,6 +169,7 @@ func (s *Service) fullAudits(ctx context.Context) error {
 				wait = fullAuditAgain
 			}
 		}
+		// An interval of 0 means no further audits.
 		if wait == 0 {
 			return nil
 		}

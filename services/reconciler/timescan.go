@@ -37,6 +37,7 @@ func (s *Service) timeScan(ctx context.Context) error {
 		from = time.Unix(0, through)
 	}
 	from = from.Add(-s.cfg.TimeScan.Lookback).UTC()
+	// Keys have no times before 1970.
 	if from.Unix() < 0 {
 		from = time.Unix(0, 0).UTC()
 	}
@@ -61,9 +62,11 @@ func (s *Service) timeScan(ctx context.Context) error {
 func (s *Service) scanHour(ctx context.Context, hour, from time.Time, r *round) error {
 	prefix, after := layout.AcceptedByTimeHour(hour), ""
 	if from.After(hour) {
+		// Manifest ids begin with the time of acceptance, so the listing can start within the hour.
 		after = prefix + fmt.Sprintf("%020d", from.UnixNano())
 	}
 	return s.listAll(ctx, prefix, after, func(o objstore.Info) error {
+		// This process has reconciled the manifest, or reported that it can't be used.
 		if s.indexed.has(o.Key) || s.bad.has(o.Key) {
 			return nil
 		}

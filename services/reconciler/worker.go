@@ -25,6 +25,7 @@ func (s *Service) work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		// A shutdown does not interrupt a manifest: half a pass would be repeated from its beginning.
 		ictx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ItemTimeout)
 		entry, err := s.process(ictx, it)
 		cancel()
@@ -58,12 +59,15 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 		return nil, err
 	}
 	s.report(it, res)
+	// A quarantine record, or a manifest that can't be used: neither has a ledger entry.
 	if res.Manifest == nil {
 		s.reconciled.Add(1)
 		return nil, nil
 	}
 	m := *res.Manifest
 	e := ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt}
+	// This pass created the last derived key, so no reconciler has finished the manifest before (or
+	// the key was lost since).
 	first := res.WasCreated(reconcile.AcceptedByTime)
 	// A scan that finds the key missing repairs it, but the identity may have been counted before.
 	fresh := first && (it.src == fromEvent || it.src == fromNotify || it.src == fromFrontier)
@@ -93,6 +97,7 @@ func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) 
 		s.m.lagged.Add(float64(n))
 	}
 	failpoint.Hit("reconciler.work.published.after")
+	// Last, because the time scan skips the manifest from here on.
 	s.indexed.add(byTimeKey(m))
 	s.reconciled.Add(1)
 	return &e, nil

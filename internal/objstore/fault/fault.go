@@ -147,6 +147,7 @@ func (s *Store) do(ctx context.Context, op, key string, apply func(context.Conte
 	}
 	switch r.Kind {
 	case After:
+		// Its result is dropped: the caller gets the injected error in place of the answer.
 		apply(ctx)
 	case Zombie:
 		if isWrite(op) {

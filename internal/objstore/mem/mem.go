@@ -141,6 +141,7 @@ func (s *Store) find(ctx context.Context, key string) (*object, error) {
 }
 
 func (s *Store) write(ctx context.Context, op, key string, body []byte, o objstore.PutOptions, allowed func(*object) error) (objstore.Info, error) {
+	// The body is hashed and copied before the lock is taken.
 	obj, err := newObject(ctx, key, body, o)
 	if err != nil {
 		return objstore.Info{}, &objstore.Error{Op: op, Key: key, Err: err}

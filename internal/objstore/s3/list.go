@@ -77,6 +77,7 @@ func (s *Store) page(l *listing, o objstore.ListOptions) (objstore.Page, error) 
 			key, err = url.QueryUnescape(k)
 		}
 		key, ok := strings.CutPrefix(key, s.cfg.Prefix)
+		// A store that ignores a parameter would make a scan endless, or show it keys of others.
 		if err != nil || !ok || !strings.HasPrefix(key, o.Prefix) || key <= o.StartAfter && o.StartAfter != "" {
 			return "", fmt.Errorf("%w: listing of %q after %q holds %q", objstore.ErrInvalid, o.Prefix, o.StartAfter, k)
 		}

@@ -46,6 +46,7 @@ func (s *Store) get(ctx context.Context, key string, o objstore.GetOptions) ([]b
 		return nil, objstore.Info{}, fmt.Errorf("%w: range %d+%d", objstore.ErrInvalid, o.Offset, o.Length)
 	}
 	h := emptyHeader(3)
+	// Without this header the store does not return the checksum that it keeps.
 	h["X-Amz-Checksum-Mode"] = []string{"ENABLED"}
 	ranged := o.Offset > 0 || o.Length > 0
 	if ranged {

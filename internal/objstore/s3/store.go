@@ -136,6 +136,7 @@ func (s *Store) CreateMismatched(ctx context.Context, key string, body []byte, c
 // Delete removes the object; an absent key is no error.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	_, err := s.write(ctx, "delete", request{method: http.MethodDelete, key: key, header: emptyHeader(2)})
+	// S3 answers 204 for an absent key, some other stores answer 404.
 	if errors.Is(err, objstore.ErrNotFound) {
 		err = nil
 	}
@@ -151,6 +152,7 @@ func (s *Store) put(ctx context.Context, op, key string, body []byte, o objstore
 	info := objstore.Info{}
 	if err == nil {
 		info = objstore.Info{Key: key, Size: int64(len(body)), SHA256: o.SHA256, ETag: answer.Get("Etag")}
+		// The answer to a PUT has no Last-Modified. Its Date is the store's clock.
 		info.LastModified, _ = http.ParseTime(answer.Get("Date"))
 	}
 	return info, s.wrap(op, key, err)
