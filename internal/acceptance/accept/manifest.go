@@ -1,9 +1,13 @@
 package accept
 
 import (
+	"encoding/hex"
+	"fmt"
+	"io"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -26,7 +30,7 @@ type Manifest struct {
 	CollectorID  string
 	WireVersion  uint32
 	FrameVersion uint32
-	// AttemptID is 32 hex digits, random per Accept call, so that a collector knows
+	// AttemptID is 32 hex digits, random per Accept call, so that a collector
 	// recognises its own write after a lost reply.
 	AttemptID string
 	// RecordCount is Identity.Count().
@@ -39,6 +43,40 @@ type Manifest struct {
 	// several regions; empty and 0 are absent. Nothing writes them yet.
 	HomeRegion string
 	ClaimEpoch uint64
+}
+
+// NewManifest makes the manifest of a submission whose frame is in a generation of its blob. The
+// mode with a spool and that without one both use it, so that their manifests have the same
+// fields. Errors are those of random.
+func (s Submission) NewManifest(generation uint32, authorityID, collectorID string, clock Clock, random io.Reader) (Manifest, error) {
+	var attempt [attemptIDDigits / 2]byte
+	if _, err := io.ReadFull(random, attempt[:]); err != nil {
+		return Manifest{}, fmt.Errorf("read randomness: %w", err)
+	}
+	m := Manifest{
+		AuthorityID: authorityID, Identity: s.Identity, FrameSHA256: s.SHA256,
+		FrameBytes: uint64(len(s.Frame)), RawBlobKey: layout.Blob(s.SHA256, generation),
+		AcceptedAt: max(clock.Now().UnixNano(), 0), CollectorID: collectorID,
+		WireVersion: s.WireVersion, FrameVersion: s.FrameVersion,
+		AttemptID:   hex.EncodeToString(attempt[:]),
+		RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
+	}
+	// An invalid trace context is dropped: it comes from transport metadata, and tracing must
+	// not decide whether a batch is accepted.
+	if ValidTraceparent(s.Traceparent) {
+		m.Traceparent = s.Traceparent
+	}
+	return m, nil
+}
+
+// Submission is what NewManifest made m from, with the frame and the spool id, which m does
+// not have: a batch that waited in a spool is submitted again by it.
+func (m Manifest) Submission(frame []byte, spoolID string) Submission {
+	return Submission{
+		Frame: frame, Identity: m.Identity, SHA256: m.FrameSHA256, Records: m.RecordCount,
+		MinTime: m.MinTime, MaxTime: m.MaxTime, WireVersion: m.WireVersion, FrameVersion: m.FrameVersion,
+		SpoolID: spoolID, Traceparent: m.Traceparent,
+	}
 }
 
 // AcceptedTime is AcceptedAt in UTC.

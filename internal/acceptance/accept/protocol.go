@@ -2,13 +2,11 @@ package accept
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"unicode/utf8"
 
-	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -123,7 +121,8 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 	if err := b.ensure(ctx); err != nil {
 		return Result{}, err
 	}
-	m, err := p.manifest(&b, s)
+	// The manifest is made once, so that every attempt writes the same bytes with the same attempt id.
+	m, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)
 	if err != nil {
 		return Result{}, p.retry(ReasonStoreUnavailable, err)
 	}
@@ -142,29 +141,6 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 		return Result{}, err
 	}
 	return res, nil
-}
-
-// manifest builds the record that this call tries to create. It is built once, so that every
-// attempt writes the same bytes with the same attempt id.
-func (p *Protocol) manifest(b *blob, s Submission) (Manifest, error) {
-	var attempt [attemptIDDigits / 2]byte
-	if _, err := io.ReadFull(p.rand, attempt[:]); err != nil {
-		return Manifest{}, fmt.Errorf("read randomness: %w", err)
-	}
-	m := Manifest{
-		AuthorityID: p.authorityID, Identity: s.Identity, FrameSHA256: s.SHA256,
-		FrameBytes: uint64(len(s.Frame)), RawBlobKey: layout.Blob(s.SHA256, b.gen),
-		AcceptedAt: max(p.clock.Now().UnixNano(), 0), CollectorID: p.collectorID,
-		WireVersion: s.WireVersion, FrameVersion: s.FrameVersion,
-		AttemptID:   hex.EncodeToString(attempt[:]),
-		RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
-	}
-	// An invalid trace context is dropped: it comes from transport metadata, and tracing must
-	// not decide whether a batch is accepted.
-	if ValidTraceparent(s.Traceparent) {
-		m.Traceparent = s.Traceparent
-	}
-	return m, nil
 }
 
 // Validate checks what the records need. The hash itself is not computed: the store verifies it.

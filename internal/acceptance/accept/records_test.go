@@ -151,7 +151,7 @@ func TestStrictParse(t *testing.T) {
 		{`"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"`, `"traceparent":""`}, //
 		{`"authority_id":"authority-1"`, `"authority_id":""`},                                           //
 		{`"attempt_id":"00`, `"attempt_id":"0A`},                                                        // upper case
-		{`-01"}`, `-0g"}`},                                                                              // traceparent
+		{`-01"`, `-0g"`},                                                                                // traceparent
 		{`"accepted_at_unix_ns":1`, `"accepted_at_unix_ns":-1`},                                         //
 		{m.FrameSHA256.String() + `","frame`, strings.Repeat("0", 64) + `","frame`},                     // another blob's key
 	} {

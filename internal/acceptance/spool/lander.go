@@ -119,11 +119,7 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 	}
 	failpoint.Hit("ingest.spool.land.before")
 	m := h.manifest
-	res, err := s.cfg.Target.Accept(ctx, accept.Submission{
-		Frame: frame, Identity: m.Identity, SHA256: m.FrameSHA256, Records: m.RecordCount,
-		MinTime: m.MinTime, MaxTime: m.MaxTime, WireVersion: m.WireVersion, FrameVersion: m.FrameVersion,
-		SpoolID: h.spoolID, Traceparent: m.Traceparent,
-	})
+	res, err := s.cfg.Target.Accept(ctx, m.Submission(frame, h.spoolID))
 	failpoint.Hit("ingest.spool.land.after")
 	var refused *accept.RefusedError
 	var retry *accept.RetryError

@@ -6,7 +6,6 @@ package spool
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -200,19 +199,9 @@ func (s *Spool) claim(ctx context.Context, id identity.Batch) (func(), error) {
 
 // newEntry makes the index entry and the file's head for a submission; it writes nothing.
 func (s *Spool) newEntry(sub accept.Submission, path string) (*entry, []byte, error) {
-	var attempt [16]byte
-	if _, err := io.ReadFull(s.cfg.Rand, attempt[:]); err != nil {
-		return nil, nil, fmt.Errorf("read randomness: %w", err)
-	}
-	m := accept.Manifest{
-		AuthorityID: s.cfg.AuthorityID, Identity: sub.Identity, FrameSHA256: sub.SHA256,
-		FrameBytes: uint64(len(sub.Frame)), RawBlobKey: layout.Blob(sub.SHA256, 0),
-		AcceptedAt: max(s.cfg.Clock.Now().UnixNano(), 0), CollectorID: s.cfg.CollectorID,
-		WireVersion: sub.WireVersion, FrameVersion: sub.FrameVersion, AttemptID: hex.EncodeToString(attempt[:]),
-		RecordCount: sub.Records, MinTime: sub.MinTime, MaxTime: sub.MaxTime,
-	}
-	if accept.ValidTraceparent(sub.Traceparent) {
-		m.Traceparent = sub.Traceparent
+	m, err := sub.NewManifest(0, s.cfg.AuthorityID, s.cfg.CollectorID, s.cfg.Clock, s.cfg.Rand)
+	if err != nil {
+		return nil, nil, err
 	}
 	e := &entry{manifest: m, manifestBytes: m.Marshal(), spoolID: sub.SpoolID, path: path}
 	head := encodeHead(e.manifestBytes, sub.SpoolID, len(sub.Frame))

@@ -51,7 +51,7 @@ var mutants = []mutant{
 	{"accept-no-marker-on-accepted", "an old orphan is reused while it is collected", []edit{{protocolGo, settle, "if res.Outcome == Accepted {\n\t\treturn res, nil\n\t}\n\t" + settle}}},
 	{"accept-no-marker-on-conflict", "the loser's blob is collected while it is quarantined", []edit{{protocolGo, settle, "if res.Outcome == Conflict {\n\t\treturn res, nil\n\t}\n\t" + settle}}},
 	{"accept-marker-before-manifest", "a collector sleeps for days between blob and manifest; steps 3 and 4 swapped", []edit{
-		{protocolGo, settle, skipped}, {protocolGo, "\tm, err := p.manifest(&b, s)\n", settleBlock + "\tm, err := p.manifest(&b, s)\n"}}},
+		{protocolGo, settle, skipped}, {protocolGo, "\tm, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)\n", settleBlock + "\tm, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)\n"}}},
 	{"accept-marker-before-quarantine", "the loser's blob is collected while it is quarantined; steps 3b and 4 swapped", []edit{
 		{protocolGo, settle, skipped}, {protocolGo, "\tif res.Outcome == Conflict {\n", settleBlock + "\tif res.Outcome == Conflict {\n"}}},
 	{"accept-marker-read-once", "the next generation's own marker is not read (4a)", []edit{{blobGo, "\t\tif err := b.ensure(ctx); err != nil {\n\t\t\treturn err\n\t\t}", "\t\treturn b.ensure(ctx)"}}},
