@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
 )
 
 // SettingsError: the settings are such that no start can succeed.
@@ -126,6 +127,9 @@ func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, 
 		_ = tel.Shutdown(sctx) // the process ends; lost spans are all there is to lose
 	}()
 	tel.Registry.MustRegister(certificateCollector{})
+	tlsfile.ReportRefused(func(err error) {
+		tel.Log.Error("a file that has changed can't be read; what it had before stays in force", "error", err)
+	})
 	svc, err := s.New(cfg, tel)
 	if err != nil {
 		return err

@@ -1,19 +1,21 @@
 package s3
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
 )
 
 // Config names the bucket and how to reach it.
@@ -129,7 +131,10 @@ func checkEndpoint(s string) error {
 
 // idleTimeout is shorter than the idle timeout of common servers, so that a write is seldom
 // sent on a connection that the server is closing: its outcome would be unknown.
-const idleTimeout = 15 * time.Second
+const (
+	idleTimeout      = 15 * time.Second
+	handshakeTimeout = 10 * time.Second
+)
 
 func (c Config) transport() (*http.Transport, error) {
 	t := &http.Transport{
@@ -139,7 +144,7 @@ func (c Config) transport() (*http.Transport, error) {
 		MaxIdleConnsPerHost:    c.MaxConnections,
 		MaxConnsPerHost:        c.MaxConnections,
 		IdleConnTimeout:        idleTimeout,
-		TLSHandshakeTimeout:    10 * time.Second,
+		TLSHandshakeTimeout:    handshakeTimeout,
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 		WriteBufferSize:        16 << 10, // a manifest or a small frame is sent with one system call
@@ -149,15 +154,17 @@ func (c Config) transport() (*http.Transport, error) {
 		TLSClientConfig:    &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
+		cas := tlsfile.NewValue(func() (*x509.CertPool, error) { return tlsfile.ReadPool(c.CAFile) }, c.CAFile)
+		pool, err := cas.Get()
 		if err != nil {
 			return nil, fmt.Errorf("s3: ca_file: %w", err)
 		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("s3: ca_file %s holds no certificate", c.CAFile)
+		t.TLSClientConfig.RootCAs = pool // for connections through a proxy
+		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+			cfg.RootCAs, _ = cas.Get() // there is one since the first
+			return dialTLS(ctx, network, addr, cfg)
 		}
-		t.TLSClientConfig.RootCAs = pool
 	}
 	return t, nil
 }

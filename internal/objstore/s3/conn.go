@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -17,6 +18,25 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 		return nil, err
 	}
 	return &conn{Conn: c}, nil
+}
+
+// dialTLS is dial with TLS by cfg, which is made for each connection, so that authorities that
+// were replaced count from the next one on.
+func dialTLS(ctx context.Context, network, addr string, cfg *tls.Config) (net.Conn, error) {
+	c, err := dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.ServerName, _, err = net.SplitHostPort(addr); err != nil {
+		cfg.ServerName = addr
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	secure := tls.Client(c, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return secure, nil
 }
 
 // conn swallows write errors after the server has closed its receiving side, so that an answer

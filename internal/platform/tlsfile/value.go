@@ -21,6 +21,14 @@ var refreshes atomic.Int64
 // only some seconds after the check before: the operator asked for a reload.
 func Refresh() { refreshes.Add(1) }
 
+// reporter hears of refused files for which no Value has a reporter of its own.
+var reporter atomic.Pointer[func(error)]
+
+// ReportRefused has fn called, once for each version of the files, when files that have changed
+// can't be read, so that what was read before stays in force: whoever renewed a certificate must
+// not learn of it when the old one ends. It is for the whole process.
+func ReportRefused(fn func(error)) { reporter.Store(&fn) }
+
 // Value keeps what was read from files and reads again when one of them changed. A failed
 // read keeps the value before, so a half-written file breaks nothing. Safe for concurrent use.
 type Value[T any] struct {
@@ -33,7 +41,7 @@ type Value[T any] struct {
 	checked time.Time
 	asked   int64       // refreshes when the files were checked last
 	refused string      // stamp of what was refused last
-	report  func(error) // nil: nobody
+	report  func(error) // nil: the process's
 }
 
 // NewValue makes a Value that load reads from files; without files it is read once.
@@ -73,9 +81,13 @@ func (v *Value[T]) Get() (*T, error) {
 		v.value, v.stamp = next, stamp
 	case v.value == nil:
 		return nil, err
-	case v.report != nil && v.refused != stamp:
+	case v.refused != stamp:
 		v.refused = stamp
-		v.report(err)
+		if report := reporter.Load(); v.report != nil {
+			v.report(err)
+		} else if report != nil {
+			(*report)(err)
+		}
 	}
 	return v.value, nil
 }
