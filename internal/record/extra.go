@@ -9,11 +9,11 @@ import (
 // scanner compares a record with the canonical form of the part that this release understood.
 // The part that it did not understand are fields after the known ones, in the same object.
 type scanner struct {
-	rest    string // of the record
-	own     string // the rest of what this release would write
-	known   string // a name that is known in every object
-	unknown string // the first unknown field
-	err     error  // why the record is not canonical
+	rest    string  // of the record
+	own     string  // the rest of what this release would write
+	known   string  // a name that is known in every object
+	unknown *string // the first unknown field, whose name may be empty
+	err     error   // why the record is not canonical
 }
 
 // scanError returns the error of a finished scan: nil, a damaged record, or an unknown field
@@ -22,8 +22,8 @@ func (k Kind) scanError(s *scanner) error {
 	switch {
 	case s.err != nil:
 		return k.Corrupt("", "not in canonical form: %v", s.err)
-	case s.unknown != "" && k.Exact:
-		return k.newer("it has the field %.64q, which this release does not know and must not ignore: upgrade this program", s.unknown)
+	case s.unknown != nil && k.Exact:
+		return k.newer("it has the field %.64q, which this release does not know and must not ignore: upgrade this program", *s.unknown)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (s *scanner) extraFields(first bool, known func(name string) bool) {
 			s.fail("%v", err)
 			return
 		}
-		if known(name) || name == s.known || seen[name] || len(seen) == maxUnknown {
+		if known(name) || s.known != "" && name == s.known || seen[name] || len(seen) == maxUnknown {
 			s.fail("the field %.64q is not where it belongs", name)
 			return
 		}
@@ -127,8 +127,8 @@ func (s *scanner) extraFields(first bool, known func(name string) bool) {
 		s.rest = rest
 		s.literal(":")
 		s.skip(maxDepth)
-		if s.unknown == "" {
-			s.unknown = name
+		if s.unknown == nil {
+			s.unknown = &name
 		}
 	}
 	s.literal("}")

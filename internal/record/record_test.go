@@ -213,6 +213,7 @@ func FuzzReaders(f *testing.F) {
 	f.Add(write(flat{"x\n\u2028", -5, "o"}))
 	f.Add(write(flat{"", 0, ""}))
 	f.Add([]byte(`{"schema":"lightmetrics.sample.v2","a":"","n":1,"x":{"y":[1,"a"]}}`))
+	f.Add([]byte(`{"schema":"lightmetrics.sample.v2","a":"","n":0,"":{}}`)) // the name of a field may be empty
 	f.Add([]byte(`{"schema":"lightmetrics.sample.v3"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, k := range []record.Kind{open, exact} {

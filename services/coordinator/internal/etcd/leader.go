@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
@@ -52,7 +53,7 @@ type Observer struct {
 
 // Waits of the leader.
 const (
-	campaignAgain = 500 * time.Millisecond
+	campaignMin, campaignMax = 250 * time.Millisecond, 2 * time.Second
 	// retryAfter is the wait after a write that was refused or failed, when nothing changes before.
 	retryAfter = 250 * time.Millisecond
 	termsTime  = 30 * time.Second
@@ -66,32 +67,33 @@ func (l *Leader) Term() uint64 { return l.term.Load() }
 
 // Run campaigns and leads until ctx ends; then it resigns.
 func (l *Leader) Run(ctx context.Context) error {
-	for {
-		err := l.lead(ctx)
+	for backoff := run.NewBackoff(campaignMin, campaignMax); ; {
+		led, err := l.lead(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		l.Log.Warn("leadership ended, or could not be had; trying again", "error", err)
-		select {
-		case <-time.After(campaignAgain):
-		case <-ctx.Done():
-			return ctx.Err()
+		if led {
+			backoff.Reset()
+		}
+		if err := backoff.Sleep(ctx); err != nil {
+			return err
 		}
 	}
 }
 
-// lead is one candidacy and the term that may follow.
-func (l *Leader) lead(ctx context.Context) error {
+// lead is one candidacy and the term that may follow; led is whether one did.
+func (l *Leader) lead(ctx context.Context) (led bool, err error) {
 	gctx, cancel := l.Client.Bound(ctx)
 	lease, err := l.Client.Etcd.Grant(gctx, int64((l.TTL+time.Second-1)/time.Second))
 	cancel()
 	if err != nil {
-		return fmt.Errorf("etcd: grant the leader's lease: %w", err)
+		return false, fmt.Errorf("etcd: grant the leader's lease: %w", err)
 	}
 	// Its context is the client's: it must not end before Close revokes the lease, within the TTL.
 	session, err := concurrency.NewSession(l.Client.Etcd, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(lease.TTL)))
 	if err != nil {
-		return fmt.Errorf("etcd: keep the leader's lease: %w", err)
+		return false, fmt.Errorf("etcd: keep the leader's lease: %w", err)
 	}
 	defer session.Close()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -106,18 +108,18 @@ func (l *Leader) lead(ctx context.Context) error {
 	election := concurrency.NewElection(session, keys{l.Client.Prefix}.election())
 	// A campaign lasts as long as another leads.
 	if err := election.Campaign(ctx, l.ID); err != nil {
-		return fmt.Errorf("etcd: campaign: %w", errors.Join(err, context.Cause(ctx)))
+		return false, fmt.Errorf("etcd: campaign: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	t := &term{l: l, restores: l.Client.Restores(), keys: keys{l.Client.Prefix}, lead: clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev()),
 		machines: map[ownership.Kind]*ownership.Machine{}}
 	if err := t.next(ctx); err != nil {
-		return err
+		return false, err
 	}
 	failpoint.Hit("coordinator.leader.elected.after")
 	l.Log.Info("leading", "id", l.ID, "term", t.number)
 	l.setLeading(true)
 	defer l.setLeading(false)
-	return t.run(ctx)
+	return true, t.run(ctx)
 }
 
 func (l *Leader) setLeading(on bool) {

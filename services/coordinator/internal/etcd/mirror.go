@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
@@ -33,7 +34,7 @@ type Mirror struct {
 
 // Waits of the mirror.
 const (
-	mirrorAgain = 250 * time.Millisecond
+	mirrorMin, mirrorMax = 250 * time.Millisecond, 2 * time.Second
 	// lookEvery is how often etcd is asked whether it still is where the mirror is.
 	lookEvery = time.Second
 )
@@ -70,27 +71,26 @@ func (m *Mirror) Err() error {
 
 // Run keeps the mirror until ctx ends.
 func (m *Mirror) Run(ctx context.Context) error {
-	for {
-		err := m.follow(ctx)
+	for backoff := run.NewBackoff(mirrorMin, mirrorMax); ; {
+		err := m.follow(ctx, backoff.Reset)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		m.fail(err)
 		m.log.Warn("the watch of etcd ended; it begins again", "error", err)
-		select {
-		case <-time.After(mirrorAgain):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := backoff.Sleep(ctx); err != nil {
+			return err
 		}
 	}
 }
 
-// follow reads everything, then watches until something goes wrong.
-func (m *Mirror) follow(ctx context.Context) error {
+// follow reads everything, which it tells, then watches until something goes wrong.
+func (m *Mirror) follow(ctx context.Context, loaded func()) error {
 	restores := m.c.Restores() // one that load finds is counted later, and everything read once more
 	if err := m.load(ctx); err != nil {
 		return err
 	}
+	loaded()
 	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	m.mu.Lock()
