@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -18,8 +19,8 @@ import (
 
 // Errors of a Writer that callers branch on with errors.Is.
 var (
-	// ErrFull: the queue has reached Options.MaxBytes, or the disk is full. Nothing was queued; the
-	// same call may succeed once collectors have accepted batches.
+	// ErrFull: the queue has reached Options.MaxBytes or a million batches, or the disk is full. Nothing
+	// was queued; the same call may succeed once collectors have accepted batches.
 	ErrFull = queue.ErrFull
 	// ErrInUse: another Writer, perhaps of another process, has the directory open.
 	ErrInUse = vfs.ErrLocked
@@ -129,11 +130,11 @@ func (e *Error) Error() string {
 	return e.Reason + ": " + e.Message
 }
 
-// Unwrap gives the gRPC status.
+// Unwrap gives the gRPC status, and ctx's error where ctx ended the call.
 func (e *Error) Unwrap() error { return e.err }
 
 // errorOf makes the error of a call.
-func errorOf(err error) error {
+func errorOf(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -142,6 +143,9 @@ func errorOf(err error) error {
 	switch st.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted:
 		e.Temporary = true
+	}
+	if ctx.Err() != nil {
+		e.err = errors.Join(ctx.Err(), err)
 	}
 	return e
 }

@@ -168,7 +168,7 @@ func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) 
 	}
 	resp, err := q.client.Query(ctx, req)
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, errorOf(ctx, err)
 	}
 	a := &Answer{Type: resp.GetResultType(), Text: resp.GetStringValue(), Completeness: completenessOf(resp.GetCompleteness())}
 	for _, s := range resp.GetSeries() {
@@ -184,7 +184,7 @@ func (q *Querier) Range(ctx context.Context, expression string, start, end time.
 	stream, err := q.client.QueryRange(ctx, &queryv1.QueryRangeRequest{
 		Expression: expression, StartUnixMs: start.UnixMilli(), EndUnixMs: end.UnixMilli(), StepMs: step.Milliseconds()})
 	if err != nil {
-		return nil, errorOf(err)
+		return nil, errorOf(ctx, err)
 	}
 	a, whole := &Answer{Type: "matrix"}, false
 	for {
@@ -196,7 +196,7 @@ func (q *Querier) Range(ctx context.Context, expression string, start, end time.
 			// The completeness is the last message: without it the answer may lack series.
 			return nil, &Error{Message: "the answer ended early", Temporary: true, err: io.ErrUnexpectedEOF}
 		case err != nil:
-			return nil, errorOf(err)
+			return nil, errorOf(ctx, err)
 		}
 		if s := m.GetSeries(); s != nil {
 			a.Series = append(a.Series, seriesOf(s))
@@ -218,7 +218,7 @@ func (q *Querier) Agents(ctx context.Context, agent string) ([]AgentState, Compl
 	for {
 		resp, err := q.client.ListAgents(ctx, req)
 		if err != nil {
-			return nil, all, errorOf(err)
+			return nil, all, errorOf(ctx, err)
 		}
 		// The list is as complete as its least complete page.
 		if c := completenessOf(resp.GetCompleteness()); len(out) == 0 || c.Partial {
@@ -240,7 +240,7 @@ func (q *Querier) Conflicts(ctx context.Context, agent string) ([]Conflict, erro
 	for {
 		resp, err := q.client.ListConflicts(ctx, req)
 		if err != nil {
-			return nil, errorOf(err)
+			return nil, errorOf(ctx, err)
 		}
 		for _, c := range resp.GetConflicts() {
 			out = append(out, Conflict{

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"lightmetrics.dev/lightmetrics/client"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
@@ -139,6 +141,14 @@ func TestCompletenessIsNeverLost(t *testing.T) {
 	s.completeness = nil
 	if a, err := q.Instant(bound(t), "x", time.Now()); err != nil || a.Completeness.Err() == nil {
 		t.Errorf("an answer without completeness: %+v, %v", a, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := q.Instant(ended, "x", time.Now()); !errors.Is(err, context.Canceled) || status.Code(err) != codes.Canceled {
+		t.Errorf("a call whose context has ended: %v", err)
+	}
+	if _, err := q.Range(ended, "x", time.Now(), time.Now(), time.Second); !errors.Is(err, context.Canceled) {
+		t.Errorf("a range whose context has ended: %v", err)
 	}
 	server.Stop()
 	if _, err := q.Instant(bound(t), "x", time.Now()); !errors.As(err, &e) || !e.Temporary || e.Reason != "" {

@@ -43,7 +43,8 @@ type Options struct {
 	Credentials Credentials
 	// Labels of every series, such as the host.
 	Labels Labels
-	// MaxBytes bounds the disk that the queue uses; 0 is 1 GiB, the least is 1 MiB.
+	// MaxBytes bounds the disk that the queue uses; 0 is 1 GiB, the least is 1 MiB. At most
+	// 1,048,576 batches wait, each of which takes about 120 bytes of memory.
 	MaxBytes int64
 	// CloseTimeout is how long Close tries to send what is pending; 0 is 5 s.
 	CloseTimeout time.Duration

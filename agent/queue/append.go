@@ -81,6 +81,9 @@ func (q *Queue) writeWithRoom(buf []byte, fresh []*entry) error {
 	}
 	for {
 		err := q.makeRoom(int64(len(buf)))
+		if err == nil && q.pending+len(fresh) > q.opts.MaxBatches {
+			err = fmt.Errorf("%w: %d batches are pending, at most %d", ErrFull, q.pending, q.opts.MaxBatches)
+		}
 		if err == nil {
 			err = q.write(buf, fresh)
 		}

@@ -21,6 +21,7 @@ var planted = []mutants.Mutant{
 	{Name: "a full disk keeps what is done", File: "append.go", Old: `freed, freeErr := q.rotateDone()`, New: `freed, freeErr := false, error(nil)`, By: "TestNoSpace"},
 	{Name: "the last block of a full disk is not the queue's", File: "bound.go", Old: `errors.Is(err, ErrFull) && q.spendReserve()`, New: `false`, By: "TestNoSpace"},
 	{Name: "a batch that fits nowhere makes room for itself", File: "append.go", Old: `n > q.opts.MaxBytes {`, New: `n < 0 {`, By: "TestTooLarge"},
+	{Name: "memory is unbounded while nothing is sent", File: "append.go", Old: `q.pending+len(fresh) > q.opts.MaxBatches`, New: `false`, By: "TestTooMany"},
 	{Name: "damaged bytes are sent", File: "state.go", Old: `err = h.check(rec[recordHeader:])`, New: `err = nil`, By: "TestDamage"},
 	{Name: "a copy of the directory goes on with the numbers", File: "recover.go", Old: `case q.next.fingerprint != q.opts.Fingerprint:`, New: `case false:`, By: "TestNewBoots"},
 	{Name: "another agent goes on with the numbers", File: "recover.go", Old: `case q.next.boot.Agent != q.opts.Agent:`, New: `case false:`, By: "TestNewBoots"},
@@ -50,5 +51,5 @@ var planted = []mutants.Mutant{
 }
 
 func TestMutantsAreCaught(t *testing.T) {
-	mutants.Check(t, mutants.List{Mutants: planted, Run: "TestAppend|TestFailed|TestBroken|TestDamage|TestNewBoots|TestAsides|TestRequeue|TestRefuse|TestDropOldest|TestNoSpace|TestTooLarge|TestSkip|TestTornNote|TestRefusing|TestParked", Timeout: 30 * time.Second})
+	mutants.Check(t, mutants.List{Mutants: planted, Run: "TestAppend|TestFailed|TestBroken|TestDamage|TestNewBoots|TestAsides|TestRequeue|TestRefuse|TestDropOldest|TestNoSpace|TestTooLarge|TestTooMany|TestSkip|TestTornNote|TestRefusing|TestParked", Timeout: 30 * time.Second})
 }

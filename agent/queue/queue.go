@@ -36,6 +36,9 @@ type Options struct {
 	Fingerprint Fingerprint
 	// MaxBytes bounds segments, parked and dead files together.
 	MaxBytes int64
+	// MaxBatches bounds the pending batches, each of which takes about 120 bytes of memory; 0 is
+	// 1,048,576.
+	MaxBatches int
 	// SegmentBytes is where a segment is closed; MaxBytes must hold at least four.
 	SegmentBytes int64
 	// DeadBytes bounds the dead-letter folder; the oldest go first.
@@ -171,6 +174,9 @@ func (o *Options) check() error {
 		return fmt.Errorf("queue options: policy %q, want %q or %q", o.Policy, RefuseNew, DropOldest)
 	case o.Now == nil || o.Log == nil:
 		return errors.New("queue options: Now and Log are required")
+	}
+	if o.MaxBatches <= 0 {
+		o.MaxBatches = 1 << 20
 	}
 	if o.DeadBytes <= 0 {
 		o.DeadBytes = o.MaxBytes / 8

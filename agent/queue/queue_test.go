@@ -486,6 +486,33 @@ func TestNoSpaceForDone(t *testing.T) {
 	}
 }
 
+// TestTooManyBatches: pending batches take memory, so their number is bounded, too.
+func TestTooManyBatches(t *testing.T) {
+	for _, policy := range []Policy{RefuseNew, DropOldest} {
+		o := testOptions()
+		o.MaxBatches, o.Policy = 10, policy
+		q := open(t, newDisk(16), o)
+		var last Entry
+		for i := range 25 {
+			es, err := q.Append(part(1, "a", 10))
+			if refused := policy == RefuseNew && i >= 10; refused != errors.Is(err, ErrFull) {
+				t.Fatalf("%s, batch %d: %v", policy, i, err)
+			}
+			if err == nil {
+				last = es[0]
+			}
+			if n := q.Stats().Pending; n > 10 {
+				t.Fatalf("%s: %d pending", policy, n)
+			}
+		}
+		wantFrame(t, q, last, frameOf(last.Identity, "a", 10))
+		if err := q.Ack(last.No); err != nil {
+			t.Fatal(err)
+		}
+		mustAppend(t, q, part(1, "b", 10))
+	}
+}
+
 // TestTooLarge: what an empty queue could not hold is refused, and costs nothing that is queued.
 func TestTooLarge(t *testing.T) {
 	for _, policy := range []Policy{RefuseNew, DropOldest} {
