@@ -47,9 +47,9 @@ func (w *world) generation(h timegrid.Hour, id shard.ID) uint64 {
 	return 0
 }
 
-// settled drives rounds, with the clock going on between them, until nothing is pending
+// drain drives rounds, with the clock going on between them, until nothing is pending
 // and nothing stands in the intake. most bounds what is pending after any round.
-func (w *world) settled(o *owner.Owner, step time.Duration, most int) (took time.Duration) {
+func (w *world) drain(o *owner.Owner, step time.Duration, most int) (took time.Duration) {
 	w.t.Helper()
 	began := w.now()
 	for range 2000 {
@@ -99,7 +99,7 @@ func TestHoursFarAhead(t *testing.T) {
 	svc := w.worker(cfg, counted)
 	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
-	took := w.settled(o, time.Minute, cfg.Intake.MaxPending+group)
+	took := w.drain(o, time.Minute, cfg.Intake.MaxPending+group)
 	if took > 3*time.Hour {
 		t.Errorf("it took %v", took)
 	}
@@ -144,7 +144,7 @@ func TestHoursFarAhead(t *testing.T) {
 	}
 	w.clock.Store(h.End().Add(cfg.Schedule.FirstAfter).UnixNano())
 	w.some(right, h, 10, 1, seq)
-	w.settled(o, time.Minute, cfg.Intake.MaxPending)
+	w.drain(o, time.Minute, cfg.Intake.MaxPending)
 	if g := w.generation(h, 0); g != before+1 {
 		t.Errorf("generation %d after the hour's end, %d before", g, before)
 	}
@@ -165,7 +165,7 @@ func TestWorkersClock(t *testing.T) {
 			svc := w.worker(cfg, w.store)
 			o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 			must(t, err)
-			if took := w.settled(o, time.Minute, 10); took > 2*time.Hour {
+			if took := w.drain(o, time.Minute, 10); took > 2*time.Hour {
 				t.Errorf("%v wrong: it took %v", wrong, took)
 			}
 			w.check(hour0, 0, 1)
@@ -176,11 +176,11 @@ func TestWorkersClock(t *testing.T) {
 				o, err = w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 				must(t, err)
 			}
-			if took := w.settled(o, time.Minute, 10); took > 10*time.Minute {
+			if took := w.drain(o, time.Minute, 10); took > 10*time.Minute {
 				t.Errorf("%v wrong, same worker %v: it took %v after the clock was right", wrong, same, took)
 			}
 			w.some(agent, hour0, 30, 1, seq)
-			if took := w.settled(o, time.Minute, 10); took > 10*time.Minute {
+			if took := w.drain(o, time.Minute, 10); took > 10*time.Minute {
 				t.Errorf("%v wrong, same worker %v: a late batch took %v", wrong, same, took)
 			}
 			w.check(hour0, 0, 3)
@@ -248,7 +248,7 @@ func TestAnAgentIsReleasedWhenTheClockWentBack(t *testing.T) {
 		t.Fatalf("%+v", o.Status())
 	}
 	must(t, w.store.Delete(t.Context(), aside.Key()))
-	if took := w.settled(o, time.Minute, 10); took > 10*time.Minute {
+	if took := w.drain(o, time.Minute, 10); took > 10*time.Minute {
 		t.Errorf("it took %v", took)
 	}
 	w.check(hour0, 0, 1)

@@ -111,7 +111,7 @@ func TestSweepFindsWhatNobodyQueued(t *testing.T) {
 	}
 }
 
-// Workers that share the shards share the hours of the sweep: together they look at each
+// Workers that share the shards share the hours of the sweep: together they sweep each
 // once in a round, one that owns nothing asks the store nothing, and one that takes over
 // has all.
 func TestWorkersShareTheSweep(t *testing.T) {

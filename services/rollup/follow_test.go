@@ -97,7 +97,7 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	if left := w.left(0); fmt.Sprint(left) != fmt.Sprint(bad) {
 		t.Errorf("left %v, want %v", left, bad)
 	}
-	// They are looked at again once per look, not in every round.
+	// They are read again once per rescan, not in every round.
 	n := testutil.ToFloat64(svc.m.Segments.WithLabelValues("corrupt"))
 	for range 20 {
 		must(t, rounds(t.Context(), o))
@@ -105,7 +105,7 @@ func TestSegmentsThatCanNotBeTaken(t *testing.T) {
 	if m := testutil.ToFloat64(svc.m.Segments.WithLabelValues("corrupt")); m != n {
 		t.Errorf("read %v more times", m-n)
 	}
-	// Somebody puts one right: the next look takes it.
+	// Somebody puts one right: the next rescan takes it.
 	e := w.acceptSilently(agent, 500, one(hour0, 50*time.Minute))
 	body, err := intake.Segment{Shard: 0, Shards: testShards, Entries: []accepted.Batch{e}}.Marshal()
 	must(t, err)
@@ -145,7 +145,7 @@ func TestWhatFailsKeepsNothingElse(t *testing.T) {
 	}
 	faulty.Clear()
 	w.some(agent, hour0, 10, 1, seq)
-	w.settled(o, time.Minute, 10)
+	w.drain(o, time.Minute, 10)
 	w.check(hour0, 0, 2)
 }
 

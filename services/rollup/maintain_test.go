@@ -93,7 +93,7 @@ func TestCompactionAndRetention(t *testing.T) {
 			}
 		}
 	}
-	// What is looked at again in time is known.
+	// A second scan finds nothing to do.
 	must(t, m.compaction.Compact(t.Context()))
 
 	// A late batch: the next generation is made of the merged rows, without old frames.

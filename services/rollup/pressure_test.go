@@ -70,8 +70,8 @@ func TestHotShard(t *testing.T) {
 	}
 	w.some(hot, hour0, 200, 3, seq)
 	w.clock.Store(hour0.End().Add(cfg.Schedule.FirstAfter).UnixNano())
-	w.settled(a, time.Minute, cfg.Intake.MaxPending)
-	w.settled(b, time.Minute, cfg.Intake.MaxPending)
+	w.drain(a, time.Minute, cfg.Intake.MaxPending)
+	w.drain(b, time.Minute, cfg.Intake.MaxPending)
 	w.check(hour0, 0, w.generation(hour0, 0))
 	w.check(hour0, 1, w.generation(hour0, 1))
 }
@@ -229,7 +229,7 @@ func TestExpiredHoursStayExpired(t *testing.T) {
 		w.enter(0, w.accepted)
 		o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
 		must(t, err)
-		w.settled(o, time.Minute, 10)
+		w.drain(o, time.Minute, 10)
 		for _, res := range timegrid.Resolutions() {
 			if s := w.set(hour0, 0, res); s != nil && s.Name.Generation != 1 {
 				t.Errorf("%s was made again: generation %d", res, s.Name.Generation)

@@ -96,7 +96,7 @@ func TestARequestThatIsBeingMade(t *testing.T) {
 			case "plan of the request":
 				w.request(&afterwards{Store: w.store, key: plan, do: late})
 			default:
-				// It looked for a request before there was one, and makes its plan.
+				// It asked for a request before there was one, and makes its plan.
 				hook.before, hook.do = plan, func() { w.request(w.store) }
 				late()
 			}

@@ -522,7 +522,7 @@ func TestDeletedRecords(t *testing.T) {
 		w.verify(repair.RecordMissing)
 		_, err = w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 		must(t, err)
-		_ = w.turns(o) // the table of pending work has it for completed, and is told otherwise
+		_ = w.turns(o)
 		must(t, w.turns(o))
 		if n := w.there(layout.RepairRequestsPrefix); n != 0 {
 			t.Fatal("the request is still there")

@@ -13,7 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/storeclock"
 )
 
-// What expires is told by the store's clock, whatever the worker's says: one that is ahead
+// What expires is decided by the store's clock, whatever the worker's says: one that is ahead
 // by less than is refused removes nothing early, one that is far ahead nothing at all, and
 // one that is behind nothing that it does not know to be old.
 func TestRetentionGoesByTheStoresClock(t *testing.T) {

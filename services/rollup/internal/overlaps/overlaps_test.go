@@ -143,7 +143,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s: inputs of the hour before: %+v", name, in)
 		}
 		if (len(damaged) > 0) != (r.badPlan || r.badRecord) {
-			t.Errorf("%s: told of %v", name, damaged)
+			t.Errorf("%s: damage reported: %v", name, damaged)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func TestFindWithoutPlanOrStore(t *testing.T) {
 	b := backlog.New()
 	b.AddSegment("s", []accepted.Batch{late}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h0} }, now)
 	r := &records{of: map[timegrid.Hour][]accepted.Batch{h0 - 1: {old}}, noPlan: true}
-	f := Finder{Backlog: b, Records: r, Manifests: mem.New(time.Now), Damaged: func(error) { t.Error("told of damage") }}
+	f := Finder{Backlog: b, Records: r, Manifests: mem.New(time.Now), Damaged: func(error) { t.Error("damage was reported") }}
 	if err := f.Find(t.Context(), h0, now); err != nil || len(b.Inputs(h0)) != 1 {
 		t.Errorf("without a plan: %v, %+v", err, b.Inputs(h0))
 	}

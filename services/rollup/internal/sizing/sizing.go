@@ -121,7 +121,7 @@ func (l Limits) choose(a Attempt, total int64) (out []rollup.Size, left int64) {
 	}
 	for _, z := range a.Sizes {
 		// What a block holds of an agent can't be left out: the next generation would lose it. And
-		// those that the survey did not tell apart have no name, so that nothing is theirs.
+		// those that the survey did not distinguish have no name, so that nothing is theirs.
 		if fresh[z.Agent] == 0 {
 			continue
 		}

@@ -49,7 +49,7 @@ func TestResize(t *testing.T) {
 		{"four times as many after a death", Attempt{Parts: 1, Died: true, Sizes: []rollup.Size{{Agent: "a", Bytes: mib}}, Inputs: inputs(map[string]uint64{"a": 1}), Held: held()}, 4, nil, true},
 		{"the large agent goes", Attempt{Parts: 4, Sizes: []rollup.Size{{Agent: "large", Bytes: 100 * mib}, {Agent: "small", Bytes: mib}}, Inputs: inputs(map[string]uint64{"large": 9, "small": 1}), Held: held()}, 1, []string{"large"}, true},
 		{"not what a block holds", Attempt{Parts: 4, Sizes: []rollup.Size{{Agent: "large", Bytes: 100 * mib}, {Agent: "small", Bytes: mib}}, Inputs: inputs(map[string]uint64{"large": 9, "small": 1}), Held: held("large")}, 16, nil, true},
-		{"not those that are not told apart", Attempt{Parts: 4, Sizes: []rollup.Size{{Bytes: 100 * mib}}, Inputs: inputs(map[string]uint64{"x": 9}), Held: held()}, 16, nil, true},
+		{"not those that the survey did not distinguish", Attempt{Parts: 4, Sizes: []rollup.Size{{Bytes: 100 * mib}}, Inputs: inputs(map[string]uint64{"x": 9}), Held: held()}, 16, nil, true},
 		{"many small ones have more parts", Attempt{Parts: 4, Sizes: []rollup.Size{{Agent: "a", Bytes: 3 * mib}, {Agent: "b", Bytes: 3 * mib}, {Bytes: 60 * mib}}, Inputs: inputs(map[string]uint64{"a": 1, "b": 1}), Held: held()}, 11, nil, true},
 		{"a repair request keeps all", Attempt{Parts: 4, KeepAll: true, Sizes: []rollup.Size{{Agent: "large", Bytes: 100 * mib}}, Inputs: inputs(map[string]uint64{"large": 9}), Held: held()}, 16, nil, true},
 		{"a death takes the largest, whatever its size", Attempt{Parts: 4, Died: true, Sizes: []rollup.Size{{Agent: "a", Bytes: 10}, {Agent: "b", Bytes: 9}}, Inputs: inputs(map[string]uint64{"a": 1, "b": 1}), Held: held()}, 1, []string{"a"}, true},
