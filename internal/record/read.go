@@ -68,8 +68,8 @@ func Read[T any](ctx context.Context, g objstore.Getter, key string, k Kind, par
 	var zero T
 	b, info, err := g.Get(ctx, key, objstore.GetOptions{Limit: int64(k.MaxBytes)})
 	if objstore.Unreadable(err) {
-		// A later version may permit longer records. Its schema stands in the first bytes, and every
-		// parser looks at that first.
+		// A later version may permit longer records. Its schema is in the first bytes, and every
+		// parser checks it first.
 		if head, _, herr := g.Get(ctx, key, objstore.GetOptions{Length: maxHeadBytes}); herr == nil {
 			if _, perr := parse(head); errors.Is(perr, ErrNewerVersion) {
 				return zero, info, k.Wrap(key, perr)

@@ -98,8 +98,8 @@ func (s *Service) keepQualified(ctx context.Context) error {
 			s.metrics.probes.WithLabelValues("passed").Inc()
 			s.setState(&state{authority: a})
 			s.tel.Log.Info("store qualified", "authority_id", a.authorityID, "took", s.now().Sub(start))
-			// After a probe that a denied request caused the wait goes on growing: the store may pass
-			// every probe and deny the next request again.
+			// After a probe that a denied request caused, the wait continues to grow: the store may
+			// pass every probe and deny the next request again.
 			if !asked {
 				backoff.Reset()
 			}

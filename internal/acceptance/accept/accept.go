@@ -113,7 +113,7 @@ type RetryError struct {
 
 func (e *RetryError) Error() string { return fmt.Sprintf("retry (%s): %v", e.Reason, e.Err) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *RetryError) Unwrap() error { return e.Err }
 
 // RefusedError says that this submission can never be accepted.
@@ -124,7 +124,7 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return fmt.Sprintf("refused (%s): %v", e.Reason, e.Err) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Clock is the time of day. It only stamps records: no decision of the protocol depends on it.

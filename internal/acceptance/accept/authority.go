@@ -39,7 +39,7 @@ func ParseAuthorityRecord(b []byte) (AuthorityRecord, error) {
 // ErrNoAuthority says that the store has no authority record and that the caller did not ask to create one.
 var ErrNoAuthority = errors.New("the store has no authority record")
 
-// ReadAuthority gives the id of the store's authority. Errors: ErrNoAuthority, which wraps
+// ReadAuthority returns the id of the store's authority. Errors: ErrNoAuthority, which wraps
 // objstore.ErrNotFound too, record.ErrCorrupt, record.ErrNewerVersion, or the store's.
 func ReadAuthority(ctx context.Context, g objstore.Getter) (string, error) {
 	r, _, err := record.Read(ctx, g, layout.AuthorityKey, AuthorityKind, ParseAuthorityRecord)

@@ -19,7 +19,7 @@ type FrameError struct {
 
 func (e *FrameError) Error() string { return fmt.Sprintf("frame %s: %v", e.SHA256, e.Cause) }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *FrameError) Unwrap() error { return e.Cause }
 
 // ReadFrame reads the bytes of an accepted frame: from the generation under key first, then

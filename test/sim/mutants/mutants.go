@@ -57,7 +57,7 @@ var mutants = []mutant{
 	{"accept-marker-read-once", "the next generation's own marker is not read (4a)", []edit{{blobGo, "\t\tif err := b.ensure(ctx); err != nil {\n\t\t\treturn err\n\t\t}", "\t\treturn b.ensure(ctx)"}}},
 	{"accept-marker-in-doubt-is-absent", "a marker that can't be read counts as absent", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\treturn false, nil", "case err != nil:\n\t\treturn false, nil"}}},
 	{"accept-marker-of-another-generation", "the marker of another generation is read", []edit{{blobGo, "layout.Condemned(b.sha, b.gen))", "layout.Condemned(b.sha, b.gen+1))"}}},
-	{"accept-condemned-generation-rewritten", "a timed-out delete lands after the blob was written anew: the generation is reused", []edit{
+	{"accept-condemned-generation-rewritten", "a timed-out delete is applied after the blob was written again: the generation is reused", []edit{
 		{blobGo, "\t\tif err := b.skip(SkipCondemned); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif err := b.ensure(ctx); err != nil {\n\t\t\treturn err\n\t\t}", "\t\treturn b.ensure(ctx)"}}},
 	{"accept-head-in-place-of-marker", "a HEAD of the blob before the answer, and no marker", []edit{
 		{blobGo, "condemned, err := b.condemned(ctx)", "_, herr := b.p.store.Head(ctx, layout.Blob(b.sha, b.gen))\n\t\tcondemned, err := errors.Is(herr, objstore.ErrNotFound), error(nil)"}}},
