@@ -115,7 +115,7 @@ func (s *Service) takeBody(next http.Handler) http.Handler {
 		}
 		body := &frameBody{ReadCloser: http.NoBody, bytes: b, spoolID: r.Header.Get(SpoolIDHeader)}
 		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
-		r.Body, r.URL.RawQuery = body, "" // the gateway would refuse query parameters, which have no meaning here
+		r.Body, r.URL.RawQuery = body, "" // query parameters must not become fields of the request
 		next.ServeHTTP(w, r)
 		failpoint.Hit("ingest.http.answer.after")
 		s.recycle(b, body.decision)

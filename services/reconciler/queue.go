@@ -90,8 +90,8 @@ func (q *queue) put(ctx context.Context, it *item) error {
 }
 
 func (q *queue) add(it *item, room int) offerResult {
-	// The scan's round waits for the item that is queued already. If that is being reconciled now, its
-	// manifest was read before or after the scan's listing, and either is new enough.
+	// The scan's round waits for the item that is queued already, even if it is being reconciled
+	// now: a manifest never changes, so it does not matter when it was read.
 	if old := q.items[it.key]; old != nil {
 		for _, r := range it.rounds {
 			r.join()

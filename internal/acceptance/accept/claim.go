@@ -55,8 +55,8 @@ func (p *Protocol) bootOwner(ctx context.Context, boot identity.Boot, spoolID st
 	case created:
 		p.events.bootClaimed(key)
 		return spoolID, nil
-	// The record exists but can't be read. With an ended context the read may just have been
-	// cut off, which is no reason to report damage.
+	// The record exists but can't be read. If the context ended, the case below returns its
+	// error, as every other step does.
 	case errors.Is(err, objstore.ErrExists) && objstore.Unreadable(err) && ctx.Err() == nil:
 		return "", p.corrupt(StepBoot, key, ReasonCorruptBootRecord, err)
 	case err != nil:

@@ -64,7 +64,6 @@ func (c *Collector) Execute(ctx context.Context, p Plan, o ExecuteOptions) (Repo
 		return x.Report, fmt.Errorf("gc plan %s: %w: %d of %d blobs", p.ID, ErrBreaker, len(p.Candidates), p.Listed)
 	}
 	for _, k := range p.Candidates {
-		// One after the other: a deletion that turns out to be wrong can then be stopped early.
 		if err := x.collect(ctx, k); err != nil {
 			return x.Report, fmt.Errorf("gc plan %s: %q: %w", p.ID, k.Key, err)
 		}

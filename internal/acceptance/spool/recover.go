@@ -61,8 +61,7 @@ func (s *Spool) recover() error {
 		return err
 	}
 	failpoint.Hit("ingest.spool.recover.loaded")
-	// The order of acceptance, which landing keeps: of overlapping batches the one that was accepted
-	// first then gets the earlier time in the store.
+	// In order of acceptance, in which they will land.
 	slices.SortFunc(found, func(a, b *entry) int {
 		return a.manifest.Claim().Compare(b.manifest.Claim())
 	})
