@@ -248,6 +248,7 @@ func parseIdentityPath(s string) (identity.Batch, error) {
 	}
 	name, ok := strings.CutSuffix(rest, ".json")
 	first, last, ok2 := strings.Cut(name, "-")
+	// Numbers of another length would not sort in the order in which they count.
 	if !ok || !ok2 || len(first) != 20 || len(last) != 20 {
 		return identity.Batch{}, ErrNotAKey
 	}

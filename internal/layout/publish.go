@@ -122,6 +122,7 @@ func ParseDelayed(key string) (time.Time, error) {
 	name, isJSON := strings.CutSuffix(rest, ".json")
 	digits, sum, ok2 := strings.Cut(name, "-")
 	ms, err := strconv.ParseInt(digits, 10, 64)
+	// ParseInt accepts a sign, which would give one item two keys.
 	if !ok || !ok2 || !isJSON || err != nil || len(digits) != 20 || digits[0] == '+' || ms < 0 || len(sum) != 32 || !isHex(sum) {
 		return time.Time{}, notAKey(key, "delayed")
 	}

@@ -64,6 +64,7 @@ func (s *scanner) value(t reflect.Type) {
 			s.value(t.Elem())
 		}
 	default:
+		// A value without fields has to be equal.
 		n := lenValue(s.own)
 		if !strings.HasPrefix(s.rest, s.own[:n]) {
 			s.fail("%.64q, canonical is %.64q", s.rest[:min(n, len(s.rest))], s.own[:n])
@@ -155,6 +156,7 @@ func (s *scanner) literal(l string) {
 func (s *scanner) skip(depth int) {
 	switch {
 	case s.err != nil:
+	// The bounded depth keeps a hostile record from exhausting the stack.
 	case s.rest == "" || depth == 0:
 		s.fail("a value does not end, or is nested too deeply")
 	case s.rest[0] == '"':

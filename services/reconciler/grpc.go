@@ -91,6 +91,7 @@ func (g server) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, stream grpc.
 				if err := stream.Send(m); err != nil {
 					return err
 				}
+			// err is set before the channel is closed, so it may be read now.
 			case errors.Is(w.err, errLagged):
 				return rpc.Failure{Code: codes.Aborted, Reason: ReasonLagged, Message: "watch fell behind: scan, then watch again"}.Err()
 			default:

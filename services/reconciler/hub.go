@@ -60,6 +60,7 @@ func (h *hub) publish(m *reconcilerv1.WatchAcceptedResponse) (lagged int) {
 		select {
 		case w.ch <- m:
 		default:
+			// To drop this manifest alone would leave a gap that the watcher can't notice.
 			h.end(w, errLagged)
 			lagged++
 		}

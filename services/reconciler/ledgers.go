@@ -177,6 +177,7 @@ func (b *ledgerCache) save(ctx context.Context, a *cachedLedger) error {
 			info, err = b.write(ctx, key, body, etag)
 		}
 		failpoint.Hit("reconciler.ledger.write.after")
+		// Another reconciler has written the snapshot since it was read.
 		lost := errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrPreconditionFailed)
 		a.mu.Lock()
 		switch {

@@ -36,6 +36,7 @@ func (s *Service) sweepRepairs(ctx context.Context) error {
 // repairedKey returns the key of the manifest that a repair record is about.
 func repairedKey(repair string) (string, bool) {
 	rest := strings.TrimPrefix(repair, layout.RepairPrefix)
+	// The key of a repair record is that of its manifest below another prefix.
 	key := layout.AcceptedPrefix + rest
 	if strings.HasPrefix(rest, "identity-conflict/") {
 		key = "quarantine/v1/" + rest

@@ -100,6 +100,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.core.Removed = framelog.NewIndex(store, cfg.AuthorityID).Removed
 	if cfg.Intake.Shards > 0 {
 		s.intake = newIntakeBuffer(store, cfg.Intake)
+		// Intake before ledger snapshots, see intakeBuffer.
 		s.ledgers.flushIntake = s.intake.flush
 	}
 	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.intake, s.shared, d.Now)
@@ -139,6 +140,7 @@ func (s *Service) loops() {
 			for {
 				wait := interval
 				if s.scan(ctx, name, fn) != nil {
+					// Soon, because complete_through does not move until an audit succeeds.
 					wait = min(wait, scanAgain)
 				}
 				if err := run.Sleep(ctx, wait); err != nil {

@@ -32,6 +32,7 @@ func (s *Service) timeScan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Without a checkpoint the lookback is enough: the frontier audit finds everything older.
 	from := began
 	if through > 0 && through < began.UnixNano() {
 		from = time.Unix(0, through)
@@ -51,6 +52,8 @@ func (s *Service) timeScan(ctx context.Context) error {
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
+	// The checkpoint says that these batches need not be reconciled again, so they must be in the
+	// intake before it moves.
 	if err := s.intake.flush(ctx); err != nil {
 		return err
 	}
