@@ -25,10 +25,10 @@ type Config struct {
 	CORS web.CORSConfig `koanf:"cors"`
 
 	WriteTimeout time.Duration `koanf:"write_timeout" help:"longest time that a client may leave an answer unread; one of HTTP may take one second more for every 256 KiB"`
-	Lookback     time.Duration `koanf:"lookback" help:"how long an instant selector takes the last sample for the present one"`
+	Lookback     time.Duration `koanf:"lookback" help:"how long an instant selector takes the last sample for the current value"`
 	// StaleAfter is compared with the age of complete_through.
 	StaleAfter time.Duration `koanf:"stale_after" help:"age of the last audit that succeeded from which answers are partial"`
-	// MemoryLimit is the Go runtime's soft limit, where Deps.SetMemoryLimit is given.
+	// MemoryLimit is the Go runtime's soft limit, if Deps.SetMemoryLimit is given.
 	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 follows what is held, the environment's GOMEMLIMIT wins"`
 
 	Series  SeriesConfig  `koanf:"series"`
@@ -46,11 +46,11 @@ type SeriesConfig struct {
 // HistoryConfig bounds what is kept in memory.
 type HistoryConfig struct {
 	Window   time.Duration `koanf:"window" help:"how far back samples are kept in memory, by sample time"`
-	MaxBytes config.Bytes  `koanf:"max_bytes" help:"most memory for samples and indexes, estimated; beyond it the oldest samples go"`
-	Series   int           `koanf:"series" help:"most series in memory; beyond it the oldest samples go"`
-	// AgentShare and Future say what goes before the oldest samples.
-	AgentShare int           `koanf:"agent_share" help:"percentage of max_bytes and series beyond which an agent's own oldest samples go first"`
-	Future     time.Duration `koanf:"future" help:"how far after now a sample may lie before it goes first of all when a bound is met"`
+	MaxBytes config.Bytes  `koanf:"max_bytes" help:"most memory for samples and indexes, estimated; beyond it the oldest samples are evicted"`
+	Series   int           `koanf:"series" help:"most series in memory; beyond it the oldest samples are evicted"`
+	// AgentShare and Future say what is evicted before the oldest samples.
+	AgentShare int           `koanf:"agent_share" help:"percentage of max_bytes and series beyond which an agent's own oldest samples are evicted first"`
+	Future     time.Duration `koanf:"future" help:"how far after now a sample may lie before it is evicted ahead of all others when a bound is met"`
 }
 
 // DefaultConfig listens on loopback and keeps two hours.

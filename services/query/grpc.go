@@ -20,7 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
-// Reasons of this service's errors, beside those of internal/platform/rpc.
+// Reasons of this service's errors, in addition to those of internal/platform/rpc.
 const (
 	reasonBadQuery  = "BAD_QUERY"
 	reasonLimit     = "LIMIT_EXCEEDED"
@@ -34,6 +34,7 @@ type server struct {
 	s *Service
 }
 
+// failure maps an error of the evaluator to a status with a reason.
 func failure(err error) error {
 	var (
 		bad   *answer.QueryError
@@ -77,6 +78,7 @@ func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1
 	if err != nil {
 		return nil, failure(err)
 	}
+	// The messages are built in addition to the result, and their memory counts for the query too.
 	if err := ses.Reserve(protoBytes(res.Value)); err != nil {
 		return nil, failure(err)
 	}
@@ -131,7 +133,7 @@ func (v *server) QueryRange(req *queryv1.QueryRangeRequest, stream grpc.ServerSt
 	return out.send(ctx, &queryv1.QueryRangeResponse{Completeness: protoCompleteness(ses.Completeness())})
 }
 
-// protoBytes is about what a result takes as messages: points are objects there.
+// protoBytes estimates what a result takes as messages, in which each point is an object.
 func protoBytes(v parser.Value) int64 {
 	const point, series = 96, 512
 	switch v := v.(type) {
@@ -147,7 +149,7 @@ func protoBytes(v parser.Value) int64 {
 	return series
 }
 
-// protoSeries puts floats and histograms together in time order.
+// protoSeries merges floats and histograms in time order.
 func protoSeries(s promql.Series) *queryv1.Series {
 	out := &queryv1.Series{Labels: labelMap(s.Metric), Points: make([]*queryv1.Point, 0, len(s.Floats)+len(s.Histograms))}
 	hs := s.Histograms

@@ -39,7 +39,7 @@ func invalid(format string, args ...any) error {
 	return rpc.Failure{Code: codes.InvalidArgument, Reason: rpc.ReasonInvalidArgument, Message: fmt.Sprintf(format, args...)}.Err()
 }
 
-// Tokens are the last key of the page before.
+// pageToken makes the token of a page: the last key of the page before.
 func pageToken(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 func tokenKey(token, prefix string) (string, error) {
@@ -107,8 +107,7 @@ func (v *server) ListConflicts(ctx context.Context, req *queryv1.ListConflictsRe
 	return out, nil
 }
 
-// conflicts reads a page of quarantine records. A record that can't be read is
-// listed with what its key says.
+// conflicts reads a page of quarantine records. For a record that can't be read it lists what the key says.
 func conflicts(ctx context.Context, store objstore.Reader, prefix, after string, n int) ([]*queryv1.IdentityConflict, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -120,7 +119,7 @@ func conflicts(ctx context.Context, store objstore.Reader, prefix, after string,
 	for _, o := range page.Objects {
 		id, sum, err := layout.ParseQuarantine(o.Key)
 		if err != nil {
-			continue // not ours; audits report it
+			continue // a foreign key; audits report it
 		}
 		c := &queryv1.IdentityConflict{
 			AgentId: id.Agent, BootId: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd, SubmittedSha256: sum.String(),

@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// A node's memory is bounded by settings for each thing that it keeps. Garbage is bounded
-// by none of them: without a limit of the process the collector lets it take as much again
-// as all that is alive, and large queries leave gigabytes of it. The limit follows what the
-// node holds: one for all bounds together would let garbage fill the room that is not used.
+// Each thing that a node keeps is bounded by a setting. Garbage is bounded by none of them: without a limit for
+// the process the collector lets it grow to the size of everything that is alive, and large queries leave
+// gigabytes. The limit follows what the node holds now. A fixed limit from all bounds together would let garbage
+// fill the space that is not used.
 
 const (
-	// processMemory is what a node needs beside what its settings bound: code, connections,
-	// the store's client, frames that are decoded, and garbage that waits for its collection.
+	// processMemory is what a node needs besides what its settings bound: code, connections, the store's client,
+	// frames that are decoded, and garbage until it is collected.
 	processMemory = 256 << 20
-	// memoryInterval is the time between two looks at what the node holds: less than it
-	// takes to fetch as much as processMemory.
+	// memoryInterval is the time between two updates: shorter than it takes to fetch as much as processMemory.
 	memoryInterval = time.Second
 )
 
@@ -35,8 +34,8 @@ func (s *Service) limitMemory(ctx context.Context) error {
 	}
 }
 
-// memoryLimit is the setting, or what samples, indexes and caches hold now, a quarter more
-// as those are estimates, and all that queries may take.
+// memoryLimit is the setting; or what samples, indexes and caches hold now, plus a quarter since those are
+// estimates, plus everything that queries may take.
 func (s *Service) memoryLimit() int64 {
 	if s.cfg.MemoryLimit > 0 {
 		return int64(s.cfg.MemoryLimit)
@@ -46,7 +45,7 @@ func (s *Service) memoryLimit() int64 {
 	return held + held/4 + int64(s.cfg.Limits.Memory) + processMemory
 }
 
-// setMemoryLimit is Deps.SetMemoryLimit of the command, nil where the environment decides.
+// setMemoryLimit is Deps.SetMemoryLimit of the command; nil if the environment sets the limit.
 func setMemoryLimit() func(bytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return nil

@@ -30,11 +30,11 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"short": func(s string) string { return s[:min(len(s), 12)] },
 }).Parse(pageText))
 
-// What the page shows at most.
+// Bounds of what the page shows.
 const (
 	pageAgents    = 200
 	pageConflicts = 50
-	// pageTimeout bounds the page's look at the store.
+	// pageTimeout bounds the page's reads from the store.
 	pageTimeout = 3 * time.Second
 )
 
@@ -80,5 +80,5 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	_, _ = w.Write(b.Bytes()) // the client went away: nothing to do
+	_, _ = w.Write(b.Bytes()) // an error means that the client has gone
 }

@@ -332,7 +332,7 @@ func TestUnreadableChunkIsPartial(t *testing.T) {
 			}
 			n := start1(t, a, nil)
 			e := n.get("/api/v1/query", "query", `{__name__=~".+"}`, "time", unix(end))
-			if !e.Lightmetrics.Partial || !has(e.Lightmetrics.Reasons, "SET_UNREADABLE") {
+			if !e.Lightmetrics.Partial || !has(e.Lightmetrics.Reasons, "BLOCK_UNREADABLE") {
 				t.Errorf("%s %s: %+v", name, part, e.Lightmetrics)
 			}
 			if !strings.Contains(string(e.Data), "metric") {

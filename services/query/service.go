@@ -39,7 +39,7 @@ type Service struct {
 	cfg    Config
 	store  objstore.Reader
 	now    func() time.Time
-	setMem func(bytes int64) // nil: the process's memory has no limit, or another's
+	setMem func(bytes int64) // nil when the process's memory limit is not this service's
 	live   *live.Store
 	follow *follow.Follower
 	blocks *blocks.Keeper
@@ -103,10 +103,10 @@ func New(cfg Config, d Deps) (*Service, error) {
 	return s, s.register()
 }
 
-// prometheusPrefix is before the paths of the Prometheus HTTP API; it refuses in its own form.
+// prometheusPrefix begins the paths of the Prometheus HTTP API, which has its own form of errors.
 const prometheusPrefix = "/api/v1/"
 
-// register adds the three faces: the Prometheus HTTP API, gRPC with JSON, and the page.
+// register adds the three interfaces: the Prometheus HTTP API, gRPC with JSON, and the status page.
 func (s *Service) register() error {
 	prometheus := http.NewServeMux()
 	s.api.Register(prometheus)
@@ -141,11 +141,11 @@ func (s *Service) Complete() <-chan struct{} { return s.follow.First() }
 // BlocksRead is closed when the blocks of recent hours were read, or there are none.
 func (s *Service) BlocksRead() <-chan struct{} { return s.blocks.FirstPollDone() }
 
-// IntakeKnown reports that all accepted batches before the window that are in no block were
-// looked at; true where there are no blocks at all.
+// IntakeKnown reports that all accepted batches before the window that are in no block were checked; true if there
+// are no blocks at all.
 func (s *Service) IntakeKnown() bool { return s.blocks.Known() }
 
-// LateBatches in memory lie before the window and are in no block.
+// LateBatches counts the batches in memory that lie before the window and are in no block.
 func (s *Service) LateBatches() int { return s.live.Stats().Late }
 
 // incomplete says why answers are not complete up to now.
@@ -171,8 +171,8 @@ func (s *Service) incomplete() error {
 	return nil
 }
 
-// Run serves and follows until ctx ends, then lets queries finish. It answers from the
-// start; until the first audit has succeeded its answers are partial and /-/ready says no.
+// Run serves and follows until ctx ends, then lets queries finish. It answers from the start; until the first
+// audit has succeeded its answers are partial and /-/ready is negative.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.eval.Close()
 	return s.Server.Run(ctx)

@@ -14,9 +14,8 @@ import (
 // reasonSlowReader: the client did not read the answer.
 const reasonSlowReader = "SLOW_READER"
 
-// sender sends the messages of one stream and waits for each at most so long: a stream
-// blocks for as long as its client does not read, and a query keeps its slot and memory
-// until all is sent.
+// sender sends the messages of one stream and waits for each only for a limited time: a stream blocks as long as
+// its client does not read, and a query keeps its slot and memory until everything is sent.
 type sender struct {
 	in    chan *queryv1.QueryRangeResponse
 	out   chan error
@@ -24,8 +23,8 @@ type sender struct {
 	wait  time.Duration
 }
 
-// newSender starts it. Close it before the handler returns; what is blocked then ends with
-// the stream, which ends with the handler.
+// newSender starts the goroutine that sends. Close it before the handler returns; a blocked send ends with the
+// stream, which ends with the handler.
 func newSender(stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse], wait time.Duration) *sender {
 	s := &sender{
 		in: make(chan *queryv1.QueryRangeResponse), out: make(chan error, 1),
@@ -39,11 +38,11 @@ func newSender(stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse], wa
 	return s
 }
 
-// send returns when m is handed on, the wait is over or ctx is done; after an error nothing
-// more may be sent.
+// send returns when m is handed to the stream, the wait is over or ctx is done; after an error nothing more may be
+// sent.
 func (s *sender) send(ctx context.Context, m *queryv1.QueryRangeResponse) error {
 	s.timer.Reset(s.wait)
-	s.in <- m // the one before was handed on
+	s.in <- m // does not block: the previous message was handed on
 	select {
 	case err := <-s.out:
 		return err

@@ -116,7 +116,7 @@ func TestSnapshotsDoNotEvict(t *testing.T) {
 		t.Errorf("%+v, want 25 batches of 50 series", st)
 	}
 	s.Expire(start.Add(10_000 * time.Hour))
-	if st := s.Stats(); st.Bytes != 0 || st.Series != 0 || st.Shapes != 0 || st.Ghosts != 0 {
+	if st := s.Stats(); st.Bytes != 0 || st.Series != 0 || st.Shapes != 0 || st.Placeholders != 0 {
 		t.Errorf("an empty store has %+v", st)
 	}
 }

@@ -9,22 +9,23 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// batch is one accepted identity: with columns, or a ghost that only holds its
-// sequence numbers (not readable, or evicted for memory).
+// batch is one accepted identity: with columns, or as a placeholder that only holds its sequence numbers (not
+// readable, or evicted for memory).
 type batch struct {
 	accepted.Claim
 	sha        identity.Digest
 	minT, maxT int64 // of the samples, milliseconds
-	// hours that have samples, ascending; nil for a ghost that never had columns.
+	// hours that have samples, ascending; nil for a placeholder that never had columns.
 	hours []timegrid.Hour
 	late  bool // kept although it lies before the history window
 	added uint64
 	// removed is the version that evicted its columns; 0 while they are there.
 	removed atomic.Uint64
-	shape   *shape // nil for a ghost that never had columns
-	agent   *agent // that is charged for it while it has columns
+	shape   *shape // nil for a placeholder that never had columns
+	agent   *agent // charged for the batch while it has columns
 	bytes   int64
-	// overlaps won some of the sequence numbers. Replaced, never changed, under the store's lock.
+	// overlaps are the sequence numbers that other identities have won. Under the store's lock it is replaced,
+	// never changed, so that readers need no lock.
 	overlaps atomic.Pointer[[]overlap]
 	at       [slots]int // index in each heap
 }
@@ -35,6 +36,7 @@ type overlap struct {
 	since      uint64
 }
 
+// visible reports whether a snapshot of the version sees the batch's columns.
 func (b *batch) visible(version uint64) bool {
 	r := b.removed.Load()
 	return b.added <= version && (r == 0 || r > version)
@@ -54,13 +56,14 @@ func (b *batch) masked(seq, version uint64) bool {
 	return false
 }
 
-// addOverlap masks what o has won of b. Ranges that touch become one unless an open snapshot
-// tells them apart: many identities over one range must not cost memory by their square.
+// addOverlap masks what o has won of b. Adjacent ranges become one, unless an open snapshot must tell their
+// versions apart: many identities over one range must not cost memory by the square of their number.
 func (b *batch) addOverlap(o *batch, version uint64, snapshots bool) {
 	won := overlap{max(o.Identity.SeqStart, b.Identity.SeqStart), min(o.Identity.SeqEnd, b.Identity.SeqEnd), version}
 	var rs []overlap
 	if p := b.overlaps.Load(); p != nil {
 		for _, r := range *p {
+			// It is masked already, since an earlier version.
 			if r.start <= won.start && won.end <= r.end {
 				return
 			}
@@ -69,6 +72,7 @@ func (b *batch) addOverlap(o *batch, version uint64, snapshots bool) {
 	}
 	if !snapshots {
 		rs = slices.DeleteFunc(rs, func(r overlap) bool {
+			// Written with subtractions, as end+1 would overflow at the greatest sequence number.
 			if r.start > won.end && r.start-won.end > 1 || won.start > r.end && won.start-r.end > 1 {
 				return false
 			}
@@ -82,20 +86,20 @@ func (b *batch) addOverlap(o *batch, version uint64, snapshots bool) {
 
 func (b *batch) overlapBytes() int64 {
 	if p := b.overlaps.Load(); p != nil {
-		return rivalOverhead + int64(len(*p))*rivalSize
+		return overlapOverhead + int64(len(*p))*overlapSize
 	}
 	return 0
 }
 
 // Heaps that a batch may be in, one of each slot.
 const (
-	slotRole   = iota // with columns, late, or ghost
+	slotRole   = iota // with columns, late, or placeholder
 	slotNewest        // with columns
 	slotAgent         // of its agent, with columns
 	slots
 )
 
-// batchHeap has the batch that goes first on top.
+// batchHeap has the batch that goes first on top, and keeps each batch's index for removal.
 type batchHeap struct {
 	list   []*batch
 	slot   int

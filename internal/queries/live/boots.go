@@ -9,8 +9,8 @@ import (
 // bootIndex has the known identities of one boot by (SeqStart, SeqEnd).
 type bootIndex struct {
 	batches []*batch
-	// longest is the greatest record count seen: how far before a sequence number an
-	// identity that covers it can start.
+	// longest is the greatest number of records of an identity so far: how far before a sequence number an
+	// identity that covers it can start. It never shrinks; too large only costs time.
 	longest uint64
 }
 
@@ -43,7 +43,7 @@ func (x *bootIndex) find(start, end uint64) *batch {
 	return nil
 }
 
-// intersecting calls fn for every identity that shares a sequence number with b, but b.
+// intersecting calls fn for every other identity that shares a sequence number with b.
 func (x *bootIndex) intersecting(b *batch, fn func(*batch)) {
 	from := uint64(0)
 	if b.Identity.SeqStart > x.longest {

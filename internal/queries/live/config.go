@@ -17,18 +17,17 @@ type Config struct {
 	MaxBytes int64
 	// MaxSeries bounds distinct label sets.
 	MaxSeries int
-	// AgentShare is the percentage of each bound beyond which an agent's own oldest samples
-	// are evicted before those of agents below it; 0 takes the oldest of all agents.
+	// AgentShare is the percentage of each bound beyond which an agent's own oldest samples are evicted before
+	// those of other agents; 0 evicts the oldest of all agents.
 	AgentShare int
-	// Future is how far after now a sample may lie before it is evicted ahead of all others;
-	// 0 takes the oldest first whatever there is.
+	// Future is how far after now a sample may lie before it is evicted ahead of all others; 0 has no such limit.
 	Future time.Duration
-	// AgentLabel names the label that each series has beside its own, with its agent. The
-	// empty name adds none: equal labels of several agents are one series then.
+	// AgentLabel names the label with the agent that is added to each series. With an empty name none is added,
+	// and equal labels of several agents are one series.
 	AgentLabel agentlabel.Name
 }
 
-// Validate wants positive bounds, and a label name.
+// Validate wants positive bounds and a valid label name.
 func (c Config) Validate() error {
 	if c.History <= 0 || c.MaxBytes <= 0 || c.MaxSeries <= 0 {
 		return errors.New("live: history, bytes and series must be positive")
@@ -49,7 +48,7 @@ const (
 	Expired          // all samples lie before the history window; nothing is kept
 )
 
-// ConflictError is the refusal of an identity that is there with another hash.
+// ConflictError refuses an identity that is in the store with another hash.
 type ConflictError struct {
 	Identity  identity.Batch
 	Have, Got identity.Digest
@@ -59,7 +58,7 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("live: %s is here as %s, refused as %s", e.Identity, e.Have, e.Got)
 }
 
-// MismatchError is the refusal of a frame that is not the manifest's.
+// MismatchError refuses a frame that is not the manifest's.
 type MismatchError struct {
 	Manifest, Frame identity.Batch
 }

@@ -8,18 +8,19 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Coverage says which records are to be read elsewhere, because a block holds them.
+// Coverage says which records are to be read from blocks instead.
 type Coverage interface {
-	// Covered are the sequence numbers of the boot that the block of the hour
-	// counts, ascending and disjoint. The same answer for the life of the coverage.
+	// Covered returns the sequence numbers of the boot that the block of the hour counts, ascending and disjoint.
+	// The answer must not change during the life of the coverage.
 	Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range
 }
 
-// Hide leaves out, from now on, the records whose sequence number is covered in the hour
-// of their sample. Before the first read.
+// Hide leaves out, from now on, the records whose sequence number is covered in the hour of their sample. Call it
+// before the first read.
 func (p *Snapshot) Hide(c Coverage) { p.coverage = c }
 
-// published answers for one batch; it remembers the hour that was asked for last.
+// published answers for one batch; it remembers the hour that was asked for last, as rows are asked for in time
+// order.
 type published struct {
 	coverage Coverage
 	boot     identity.Boot
@@ -58,8 +59,7 @@ const (
 	everything
 )
 
-// publishedOf looks at whole parts, hour by hour, so that most segments are told without a
-// look at their rows.
+// publishedOf decides by hours of whole parts, so that for most segments no row has to be looked at.
 func (p *Snapshot) publishedOf(s *segment) share {
 	if p.coverage == nil {
 		return nothing
@@ -73,6 +73,7 @@ func (p *Snapshot) publishedOf(s *segment) share {
 			rs := pub.of(h)
 			i := sort.Search(len(rs), func(i int) bool { return rs[i].End >= id.SeqStart })
 			switch {
+			// No number of the batch is covered in this hour, or all are; between the two the rows decide.
 			case i == len(rs) || rs[i].Start > id.SeqEnd:
 				shown = true
 			case rs[i].Start <= id.SeqStart && rs[i].End >= id.SeqEnd:
@@ -91,7 +92,7 @@ func (p *Snapshot) publishedOf(s *segment) share {
 	return nothing
 }
 
-// hourAfter is the next hour in which the part has a row, or any hour behind its last.
+// hourAfter is the next hour in which the part has a row; past its last row any later hour will do.
 func (s *segment) hourAfter(pt part, h timegrid.Hour) timegrid.Hour {
 	rows := s.ms[pt.row : pt.row+pt.rows]
 	i := sort.Search(len(rows), func(i int) bool { return rows[i] > h.EndMS() })

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Expire drops what lies wholly before the history window at now. Insert does it too.
+// Expire drops batches that lie entirely before the history window at now. Insert does it too.
 func (s *Store) Expire(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -19,11 +19,13 @@ func (s *Store) expire(now time.Time) {
 	horizon := s.Horizon(now)
 	old := false
 	for s.full.Len() > 0 && s.full.top().maxT < horizon {
+		// One new version for all that expire now: snapshots of earlier versions still see them.
 		if !old {
 			s.version++
 			old = true
 		}
 		b := s.full.top()
+		// No block has the batch yet, so it is kept beyond the window as a late one.
 		if s.missing(b.Identity, b.hours) {
 			heap.Pop(&s.full)
 			b.late = true
@@ -39,8 +41,8 @@ func (s *Store) expire(now time.Time) {
 	s.vacuum()
 }
 
-// shrink evicts batches until the bounds hold. Their identities stay known, as ghosts,
-// which still mask what they won; those may take a quarter of the memory.
+// shrink evicts batches until the bounds hold. Their identities stay known as placeholders, which still mask what
+// they won; those may take a quarter of the memory.
 func (s *Store) shrink(now time.Time) {
 	if !s.over() {
 		return
@@ -53,6 +55,7 @@ func (s *Store) shrink(now time.Time) {
 		}
 		b, why := s.victim(now)
 		*why++
+		// What a block holds is not lost, as queries read it there.
 		if s.heldBy(b.Identity, b.hours) != Published {
 			s.lost.add(b)
 		}
@@ -62,8 +65,8 @@ func (s *Store) shrink(now time.Time) {
 	s.vacuum()
 }
 
-// victim is the batch that goes next, and the counter of why: first what lies in the far
-// future, then the oldest of the agent that is farthest beyond its share, then the oldest.
+// victim is the batch that is evicted next, and the counter of why: first what lies in the far future, then the
+// oldest of the agent that is farthest beyond its share, then the oldest of all.
 func (s *Store) victim(now time.Time) (*batch, *uint64) {
 	if b := s.newest.top(); s.cfg.Future > 0 && b.maxT > now.Add(s.cfg.Future).UnixMilli() {
 		return b, &s.evicted.Future
@@ -78,7 +81,7 @@ func (s *Store) over() bool {
 	return s.bytes > s.cfg.MaxBytes || s.seriesHeld > s.cfg.MaxSeries
 }
 
-// evict marks b removed since this version; vacuum takes its columns away.
+// evict marks b as removed since this version; vacuum frees its columns once no snapshot sees them.
 func (s *Store) evict(b *batch) {
 	heap.Remove(s.heapOf(b), b.at[slotRole])
 	heap.Remove(&s.newest, b.at[slotNewest])
@@ -90,7 +93,7 @@ func (s *Store) evict(b *batch) {
 	s.removed = append(s.removed, b)
 }
 
-// makePlaceholder keeps the identity of a batch without columns.
+// makePlaceholder keeps the identity of a batch without columns, so that what it won of others stays masked.
 func (s *Store) makePlaceholder(b *batch) {
 	heap.Push(&s.placeholders, b)
 	s.bytes += placeholderBytes + b.overlapBytes()
@@ -116,7 +119,7 @@ func (s *Store) forget(b *batch) {
 	}
 }
 
-// oldestOpen is the smallest version that a snapshot reads.
+// oldestOpen is the lowest version that a snapshot reads.
 func (s *Store) oldestOpen() uint64 {
 	v := uint64(math.MaxUint64)
 	for o := range s.open {
@@ -145,13 +148,14 @@ func (s *Store) vacuum() {
 			s.dropShape(sh)
 			continue
 		}
+		// Readers hold the old slice, so it is replaced and not changed.
 		for _, g := range sh.groups {
 			g.segments = slices.DeleteFunc(slices.Clone(g.segments), func(seg *segment) bool { return seg.gone(oldest) })
 		}
 	}
 }
 
-// gone: no snapshot from oldest on sees a row.
+// gone reports that no snapshot from version oldest on sees a row of the segment.
 func (s *segment) gone(oldest uint64) bool {
 	for _, p := range s.parts {
 		if r := p.batch.removed.Load(); r == 0 || r > oldest {

@@ -31,7 +31,7 @@ func TestWindowMovesOn(t *testing.T) {
 	}
 	now := start.Add(199 * time.Minute)
 	st := s.Stats()
-	if st.Batches != 61 || st.Series != 4 || st.Shapes != 2 || st.Ghosts != 0 {
+	if st.Batches != 61 || st.Series != 4 || st.Shapes != 2 || st.Placeholders != 0 {
 		t.Errorf("kept %+v", st)
 	}
 	snap := s.Snapshot(now)

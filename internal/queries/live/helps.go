@@ -12,13 +12,13 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// maxHelpBytes bounds what is kept of helps; of a small store, a sixteenth of its bound does.
+// maxHelpBytes bounds the help texts; in a small store a sixteenth of its bound does.
 const maxHelpBytes = 8 << 20
 
-// helpOverhead is what an entry takes beside its strings, an estimate.
+// helpOverhead estimates the memory of an entry without its strings.
 const helpOverhead = 256
 
-// help is what the newest batch that said so says that a metric means.
+// help is the description of a metric by the newest batch that had one.
 type help struct {
 	name, text string
 	by         identity.Batch
@@ -27,19 +27,20 @@ type help struct {
 
 func (h *help) bytes() int64 { return helpOverhead + int64(len(h.name)+len(h.text)) }
 
-// newerHelp: the batch with the later last sample knows best. Any order of arrival gives the same text.
+// newerHelp decides which batch describes a metric: the one with the later last sample. Any order of arrival gives
+// the same text.
 func newerHelp(a accepted.Batch, than *help) bool {
 	return cmp.Or(cmp.Compare(a.MaxTime, than.maxTime), a.Identity.Compare(than.by)) > 0
 }
 
-// learn takes the helps of a batch, whose series are in the index.
+// learn takes over the helps of a batch, whose series are in the index.
 func (s *Store) learn(a accepted.Batch, b *frame.Batch) {
 	for _, t := range b.Helps {
 		name := b.Strings[t.Name]
 		h := s.helps[name]
 		switch {
 		case h == nil:
-			h = &help{name: strings.Clone(name)} // not a part of a frame's buffer
+			h = &help{name: strings.Clone(name)} // a substring would keep the frame's buffer in memory
 			s.helps[h.name] = h
 			s.addHelpBytes(h.bytes())
 		case !newerHelp(a, h):
@@ -52,7 +53,7 @@ func (s *Store) learn(a accepted.Batch, b *frame.Batch) {
 		}
 	}
 	if limit := min(maxHelpBytes, s.cfg.MaxBytes/16); s.helpBytes > limit {
-		s.shrinkHelps(limit - limit/8) // not at every batch
+		s.shrinkHelps(limit - limit/8) // below the limit, so that not every batch has to do it
 	}
 }
 
@@ -66,8 +67,8 @@ func (s *Store) dropHelp(h *help) {
 	s.addHelpBytes(-h.bytes())
 }
 
-// dropHelps drops those of metrics that the index has not any more. It is called when that
-// was swept, and not for each series: of a metric with a million series that would be slow.
+// dropHelps drops the helps of metrics that are no longer in the index. It runs after a sweep of the index and not
+// for each series: for a metric with a million series that would be slow.
 func (s *Store) dropHelps() {
 	names := s.index.values[series.MetricName]
 	for name, h := range s.helps {
@@ -77,8 +78,8 @@ func (s *Store) dropHelps() {
 	}
 }
 
-// shrinkHelps makes them take at most so many bytes. The agents that have the most lose
-// their oldest ones, until they have no more than the next: who makes up names loses its own.
+// shrinkHelps reduces the helps to the given number of bytes. The agents that have most lose their oldest ones
+// until they have no more than the next: an agent that makes up names loses its own.
 func (s *Store) shrinkHelps(limit int64) {
 	type share struct {
 		agent string
@@ -98,6 +99,7 @@ func (s *Store) shrinkHelps(limit int64) {
 	all := slices.SortedFunc(maps.Values(byAgent), func(a, b *share) int {
 		return cmp.Or(cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.agent, b.agent))
 	})
+	// Every agent gets an equal part of what those with less have left over.
 	for i, a := range all {
 		most := max(0, limit/int64(len(all)-i))
 		if a.bytes > most {
@@ -116,7 +118,7 @@ func (s *Store) shrinkHelps(limit int64) {
 	}
 }
 
-// helpsOf fills in the helps.
+// helpsOf fills in the helps of a list.
 func (s *Store) helpsOf(list []Metadata) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -11,20 +11,19 @@ import (
 // Held says who has the records of a batch.
 type Held uint8
 
-// What there is to know of a batch.
+// Where the records of a batch are.
 const (
-	Unknown   Held = iota // nothing is known of blocks: the store is the only place
+	Unknown   Held = iota // nothing is known about blocks: the store is the only place
 	Published             // blocks hold all of its records
 	OnlyHere              // some of its records are in no block yet
 )
 
-// Cover looks for the batch in the blocks of the hours that it has samples in.
-// Once it has said Published, every later query must read them there. It is called under
-// the store's lock and must not call the store.
+// Cover looks for a batch in the blocks of the hours in which it has samples. Once it has returned Published,
+// every later query must read the batch there. It is called under the store's lock and must not call the store.
 type Cover func(id identity.Batch, hours []timegrid.Hour) Held
 
-// SetCover makes the store keep batches before the history window while c says OnlyHere,
-// within the memory bound. Before the first Insert.
+// SetCover makes the store keep batches before the history window as long as c returns OnlyHere, within the memory
+// bound. Call it before the first Insert.
 func (s *Store) SetCover(c Cover) { s.cover = c }
 
 func (s *Store) heldBy(id identity.Batch, hours []timegrid.Hour) Held {
@@ -34,7 +33,7 @@ func (s *Store) heldBy(id identity.Batch, hours []timegrid.Hour) Held {
 	return s.cover(id, hours)
 }
 
-// missing reports that blocks exist and lack the batch.
+// missing reports that blocks exist, and that none has the batch.
 func (s *Store) missing(id identity.Batch, hours []timegrid.Hour) bool {
 	return s.heldBy(id, hours) == OnlyHere
 }
@@ -54,7 +53,7 @@ func (s *Store) oldest() *batch {
 	return s.full.top()
 }
 
-// dropCovered drops late batches that blocks hold by now.
+// dropCovered drops late batches that blocks have by now.
 func (s *Store) dropCovered() {
 	s.lost.forget(func(id identity.Batch, hours []timegrid.Hour) bool { return s.heldBy(id, hours) == Published })
 	var done []*batch
@@ -74,9 +73,8 @@ func (s *Store) dropCovered() {
 	s.vacuum()
 }
 
-// Late are the hours of the batches that the snapshot sees although they lie before the
-// window, ascending; but those of batches that held says of that they are elsewhere, nil
-// for none. held must not call the store.
+// Late returns the hours, ascending, of the batches that the snapshot sees although they lie before the window.
+// Hours in which held says that a batch is elsewhere are left out; held may be nil, and must not call the store.
 func (p *Snapshot) Late(held func(identity.Batch, timegrid.Hour) bool) []timegrid.Hour {
 	s := p.store
 	s.mu.RLock()
@@ -99,7 +97,7 @@ func (p *Snapshot) Late(held func(identity.Batch, timegrid.Hour) bool) []timegri
 	return out
 }
 
-// hoursOf are the hours that have samples of b, ascending.
+// hoursOf returns the hours that have samples of b, ascending.
 func hoursOf(b *frame.Batch) []timegrid.Hour {
 	var out []timegrid.Hour
 	for i := range b.Groups {

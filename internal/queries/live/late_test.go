@@ -120,11 +120,11 @@ func TestLateAtTheEdge(t *testing.T) {
 			}
 		}
 		s.Expire(start)
-		if st := s.Stats(); st.Batches != 1 || st.Late != 0 || st.Ghosts != 1 {
+		if st := s.Stats(); st.Batches != 1 || st.Late != 0 || st.Placeholders != 1 {
 			t.Errorf("%d: on the edge: %+v", kind, st)
 		}
 		s.Expire(start.Add(beyond))
-		if st := s.Stats(); st.Batches != 0 || st.Late != 0 || st.Ghosts != 0 {
+		if st := s.Stats(); st.Batches != 0 || st.Late != 0 || st.Placeholders != 0 {
 			t.Errorf("%d: behind the edge: %+v", kind, st)
 		}
 	}

@@ -10,29 +10,28 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Span is a stretch of sample time, milliseconds, both ends included.
+// Span is an interval of sample time in milliseconds, both ends included.
 type Span struct{ Min, Max int64 }
 
 func (s Span) union(o Span) Span { return Span{min(s.Min, o.Min), max(s.Max, o.Max)} }
 
-// losses are the batches that were evicted for memory while no block held them.
-// Each marks the answers that touch its samples until a block holds it, however old it gets.
-// Runs of batches of one boot that follow each other are one entry; what does not fit
-// into the bound is kept as spans of time, which mark more and are never taken back.
+// losses are the batches that were evicted for memory while no block had them. Each marks the answers that touch
+// its samples until a block has it, however old it gets. Successive batches of one boot are one entry. What does
+// not fit into the bound is kept as spans of time, which mark more answers and are never taken back.
 type losses struct {
 	runs   map[lossKey][]lossRun
 	bytes  int    // of all runs, estimated
 	coarse []Span // disjoint, ascending
-	merged []Span // of all, disjoint and ascending: what snapshots see; nil when it must be made
+	merged []Span // of all, disjoint and ascending, for snapshots; nil when it must be computed
 }
 
-// Bounds of what is known of losses.
+// Bounds of what is recorded of losses.
 const (
 	maxLossBytes   = 4 << 20
 	maxCoarseSpans = 64
 	lossRunBytes   = 200 // of an entry, beside its batches and hours
-	// maxMerged is how many spans are copied for one more; beyond it they are made afresh
-	// for the next snapshot.
+	// maxMerged is how many spans are copied to add one more; beyond it they are computed again for the next
+	// snapshot.
 	maxMerged = 1000
 )
 
@@ -42,9 +41,9 @@ type lossKey struct {
 	hours string
 }
 
-// lossRun is batches of one boot, each beginning where the one before ends.
+// lossRun is batches of one boot, each beginning where the one before it ends.
 type lossRun struct {
-	start, next uint64 // sequence numbers: the first, and that behind the last
+	start, next uint64 // sequence numbers: the first, and the one after the last
 	counts      []byte // records of each batch, as uvarints
 	hours       []timegrid.Hour
 	span        Span
@@ -58,13 +57,14 @@ func keyOf(b *batch) lossKey {
 	return lossKey{b.Identity.BootOf(), string(text)}
 }
 
-// add notes the loss of b. Where the bound is met it is only known by its times.
+// add records the loss of b. When the bound is reached only its times are kept.
 func (l *losses) add(b *batch) {
 	if l.runs == nil {
 		l.runs = map[lossKey][]lossRun{}
 	}
 	key, span := keyOf(b), Span{b.minT, b.maxT}
 	spans := within(b.hours, span)
+	// Snapshots hold the slice, so it is copied before it changes.
 	if n := len(l.merged); n > 0 && n+len(spans) < maxMerged {
 		l.merged = slices.Clone(l.merged)
 		for _, s := range spans {
@@ -98,7 +98,7 @@ func (l *losses) add(b *batch) {
 	r.span = r.span.union(span)
 }
 
-// all calls fn for the batches of a run until it says no; it gives what fn gave last.
+// all calls fn for the batches of a run until it returns false, and returns what fn returned last.
 func (r *lossRun) all(boot identity.Boot, fn func(identity.Batch) bool) bool {
 	start := r.start
 	for counts := r.counts; len(counts) > 0; {
@@ -131,7 +131,7 @@ func (l *losses) forget(held func(identity.Batch, []timegrid.Hour) bool) {
 	}
 }
 
-// spans are the times of all losses, disjoint and ascending; never changed afterwards.
+// spans returns the times of all losses, disjoint and ascending. The result is never changed afterwards.
 func (l *losses) spans() []Span {
 	if l.merged != nil || len(l.runs) == 0 && len(l.coarse) == 0 {
 		return l.merged
@@ -156,8 +156,8 @@ func (l *losses) spans() []Span {
 	return l.merged
 }
 
-// within cuts a span to hours, ascending; those that follow each other are one stretch. A
-// batch of a sample now and one in a year has lost nothing between them.
+// within cuts a span to hours, which ascend; consecutive hours are one span. A batch with a sample now and one in
+// a year has lost nothing in between.
 func within(hours []timegrid.Hour, s Span) (out []Span) {
 	for i, h := range hours {
 		if n := len(out); i > 0 && h == hours[i-1]+1 {
@@ -169,8 +169,8 @@ func within(hours []timegrid.Hour, s Span) (out []Span) {
 	return out
 }
 
-// addSpan adds s to a disjoint, ascending list; beyond most spans the two that lie closest
-// to each other become one.
+// addSpan adds s to a disjoint, ascending list. Beyond most spans the two that are closest to each other become
+// one: the list then marks too much, never too little.
 func addSpan(list []Span, s Span, most int) []Span {
 	i := 0
 	for i < len(list) && list[i].Max < s.Min {
@@ -187,16 +187,15 @@ func addSpan(list []Span, s Span, most int) []Span {
 	}
 	at, least := 0, uint64(math.MaxUint64)
 	for k := range len(list) - 1 {
-		if gap := uint64(list[k+1].Min - list[k].Max); gap < least { // exact also where the difference overflows
+		if gap := uint64(list[k+1].Min - list[k].Max); gap < least { // unsigned, so it is right even if the difference overflows
 			at, least = k, gap
 		}
 	}
 	return slices.Replace(list, at, at+2, list[at].union(list[at+1]))
 }
 
-// Lost gives the first and the last time, within [mint, maxt] (milliseconds), of samples
-// that were evicted for memory and that no block was known to hold when the
-// snapshot was opened; false when there are none.
+// Lost returns the first and the last time, within [mint, maxt] (milliseconds), of samples that were evicted for
+// memory and that no block was known to have when the snapshot was opened; false when there are none.
 func (p *Snapshot) Lost(mint, maxt int64) (Span, bool) {
 	i, _ := slices.BinarySearchFunc(p.lost, mint, func(s Span, t int64) int {
 		if s.Max < t {

@@ -6,9 +6,8 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 )
 
-// Segments of one batch each are merged, in two steps, into segments of some 64
-// rows: a series is then read along a column instead of across batches. Every sample
-// is copied twice at most.
+// Segments of one batch each are merged, in two steps, into segments of some 64 rows: a series is then read along
+// a column instead of across batches. Every sample is copied at most twice.
 const (
 	mergeFan  = 8
 	mergeRows = 64
@@ -25,7 +24,7 @@ func (s *segment) tier() int {
 	return 2
 }
 
-// merge merges at the end of the group, where segments arrive.
+// merge merges the last segments of the group, where new ones arrive.
 func (s *Store) merge(g *shapeGroup) {
 	end := len(g.segments)
 	for tier := 0; tier < 2; tier++ {
@@ -38,19 +37,21 @@ func (s *Store) merge(g *shapeGroup) {
 			continue
 		}
 		run := g.segments[start:end]
+		// An open snapshot that sees only some of the rows needs the segments as they are; a later insert merges
+		// them.
 		oldest := s.oldestOpen()
 		if !mergeable(run, oldest) {
 			return
 		}
-		m := join(run, len(g.series))
+		m := joinSegments(run, len(g.series))
 		s.resize(run, m)
 		g.segments = append(append(slices.Clone(g.segments[:start]), m), g.segments[end:]...)
 		end = start + 1
 	}
 }
 
-// mergeable: rows in time order, of one kind, with the same start times, and every
-// open snapshot sees all of them.
+// mergeable reports whether the rows are in time order, of one kind and with the same start times, and every open
+// snapshot sees all of them.
 func mergeable(run []*segment, oldest uint64) bool {
 	rows := 0
 	for i, seg := range run {
@@ -70,7 +71,8 @@ func mergeable(run []*segment, oldest uint64) bool {
 	return rows <= mergeFan*mergeRows
 }
 
-func join(run []*segment, series int) *segment {
+// joinSegments copies segments into one.
+func joinSegments(run []*segment, series int) *segment {
 	rows, parts := 0, 0
 	repeats, sub := false, false
 	for _, seg := range run {
@@ -110,7 +112,7 @@ func join(run []*segment, series int) *segment {
 	return m
 }
 
-// resize charges the batches of run what the merged segment costs.
+// resize charges the batches of run for the merged segment, each an equal part.
 func (s *Store) resize(run []*segment, m *segment) {
 	saved := -m.bytes()
 	for _, seg := range run {

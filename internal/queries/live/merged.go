@@ -6,8 +6,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 )
 
-// agentsOf gives the agents that have visible rows of the segment in [mint, maxt]. Series
-// that have a label with their agent are of one each: nothing is searched.
+// agentsOf returns the agents that have visible rows of the segment in [mint, maxt]. If series have a label with
+// their agent, nothing is searched: each is of one agent.
 func (p *Snapshot) agentsOf(s *segment, mint, maxt int64) (seen agentlabel.Seen) {
 	if p.store.cfg.AgentLabel != "" {
 		return seen
@@ -24,8 +24,8 @@ func (p *Snapshot) agentsOf(s *segment, mint, maxt int64) (seen agentlabel.Seen)
 	return seen
 }
 
-// Agents whose samples the series has in the range it was selected for; none where series
-// have a label with their agent (Config.AgentLabel).
+// Agents whose samples the series has in the range for which it was selected; none if series have a label with
+// their agent (Config.AgentLabel).
 func (s *Series) Agents() (seen agentlabel.Seen) {
 	for _, c := range s.cells {
 		seen.Merge(c.view.agents)

@@ -13,8 +13,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// meaning is what a shape says of a series. A series is its labels alone, and those of two
-// shapes may have two meanings: a target was updated, or two targets disagree.
+// meaning is the type and unit that a shape gives a series. A series is identified by its labels alone, so two
+// shapes may give it two meanings: a target was updated, or two targets disagree.
 type meaning struct {
 	typ  series.Type
 	unit string
@@ -24,7 +24,7 @@ func (a meaning) compare(b meaning) int {
 	return cmp.Or(cmp.Compare(a.typ, b.typ), cmp.Compare(a.unit, b.unit))
 }
 
-// maxMeanings bounds the table; further units are unknown ones.
+// maxMeanings bounds the table; further units are stored as unknown.
 const maxMeanings = 1_000
 
 func (s *Store) meaningOf(t series.Type, unit string) uint32 {
@@ -35,7 +35,7 @@ func (s *Store) meaningOf(t series.Type, unit string) uint32 {
 		id, ok = s.meanIDs[m]
 	}
 	if !ok {
-		m.unit = strings.Clone(m.unit) // not a part of a frame's buffer
+		m.unit = strings.Clone(m.unit) // a substring would keep the frame's buffer in memory
 		id = uint32(len(s.means))
 		s.means = append(s.means, m)
 		s.meanIDs[m] = id
@@ -43,8 +43,8 @@ func (s *Store) meaningOf(t series.Type, unit string) uint32 {
 	return id
 }
 
-// Metadata is the type, the unit and the help of a metric. Its series may differ in type
-// and unit; the help is the same for all.
+// Metadata is type, unit and help of a metric. Its series may differ in type and unit; the help is the same for
+// all.
 type Metadata struct {
 	Name string
 	Type series.Type
@@ -52,9 +52,8 @@ type Metadata struct {
 	Help string
 }
 
-// Metadata lists the distinct (name, type, unit), sorted, with the newest help of each
-// name; of one metric when name is not empty. Of a series that changed its type or unit
-// it has those of the newest samples.
+// Metadata lists the distinct (name, type, unit), sorted, with the newest help of each name; if name is not empty,
+// those of one metric. Of a series that changed its type or unit it lists those of the newest samples.
 func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error) {
 	var ms []*labels.Matcher
 	if name != "" {
@@ -87,7 +86,7 @@ func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error
 	return out, nil
 }
 
-// newestMeaning is that of the shape with the latest sample; newest remembers those times.
+// newestMeaning is the meaning by the shape with the latest sample; newest caches the times of shapes.
 func (p *Snapshot) newestMeaning(f *found, means []meaning, newest map[*shapeGroup]int64) (out meaning) {
 	if len(f.places) == 1 {
 		return means[f.places[0].group.means[f.places[0].pos]]

@@ -7,8 +7,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// postings maps labels to series ids, in ascending order. Ids only grow, so adding
-// is appending.
+// postings maps labels to series ids, ascending. Ids only grow, so adding is appending.
 type postings struct {
 	all    []uint32
 	values map[string]map[string][]uint32
@@ -19,13 +18,13 @@ func newPostings() postings {
 	return postings{values: map[string]map[string][]uint32{}, dead: map[uint32]struct{}{}}
 }
 
-// Estimates of the heap bytes that a name or a value takes that is new to the index.
+// Estimates of the heap bytes of a name or a value that is new to the index.
 const (
 	nameOverhead  = 400
 	valueOverhead = 168
 )
 
-// add gives an estimate of the heap bytes that the names and values take that are new.
+// add returns an estimate of the heap bytes of the names and values that are new.
 func (p *postings) add(id uint32, ls labels.Labels) (bytes int64) {
 	p.all = append(p.all, id)
 	ls.Range(func(l labels.Label) {
@@ -44,8 +43,8 @@ func (p *postings) add(id uint32, ls labels.Labels) (bytes int64) {
 	return bytes
 }
 
-// remove marks ids; lists are swept once a sixteenth of them is dead: what is dead is not
-// in the estimate of the heap any more. It reports whether they were.
+// remove marks an id as dead. The lists are swept once a sixteenth of the ids is dead, as dead ids are not in the
+// estimate of the heap any more. It reports whether it swept.
 func (p *postings) remove(id uint32) (swept bool) {
 	p.dead[id] = struct{}{}
 	if swept = 16*len(p.dead) > len(p.all); swept {
@@ -72,7 +71,7 @@ func (p *postings) sweep() {
 	clear(p.dead)
 }
 
-// alive: one of ids is below next and was not removed.
+// alive reports whether one of ids is below next and was not removed.
 func (p *postings) alive(ids []uint32, next uint32) bool {
 	for _, id := range ids {
 		if id >= next {
@@ -85,20 +84,20 @@ func (p *postings) alive(ids []uint32, next uint32) bool {
 	return false
 }
 
-// scanned are the values that a matcher finds, or refuses where it takes series without
-// the label.
+// scanned are the values that a matcher accepts; for a matcher that also accepts series without the label, those
+// that it refuses.
 type scanned map[*labels.Matcher][]string
 
-// scans reports that the values for m are found by trying all of them.
+// scans reports whether the values for m are found by trying all of them.
 func scans(m *labels.Matcher) bool {
 	switch m.Type {
 	case labels.MatchEqual, labels.MatchNotEqual:
-		return m.Value == "" // what has the label at all
+		return m.Value == "" // asks for series with or without the label at all
 	}
 	return len(m.SetMatches()) == 0 || m.Matches("") == (m.Type == labels.MatchRegexp)
 }
 
-// valuesOf are all values of a label, in no order.
+// valuesOf returns all values of a label, in no order.
 func (p *postings) valuesOf(name string) []string {
 	vs := p.values[name]
 	out := make([]string, 0, len(vs))
@@ -108,9 +107,9 @@ func (p *postings) valuesOf(name string) []string {
 	return out
 }
 
-// scan tries m on values. Not under the lock: an expression over many values may take long.
+// scan tries m on values. It runs without the lock: an expression over many values may take long.
 func scan(ctx context.Context, m *labels.Matcher, values []string) ([]string, error) {
-	want := !m.Matches("") // else those that it refuses
+	want := !m.Matches("") // otherwise collect the values that it refuses
 	out := values[:0]
 	for _, v := range values {
 		if err := ctx.Err(); err != nil {
@@ -123,13 +122,13 @@ func scan(ctx context.Context, m *labels.Matcher, values []string) ([]string, er
 	return out, nil
 }
 
-// match gives the ids that satisfy all matchers, ascending; sc has what was scanned. The
-// result may share memory with the index: it is valid under the lock only.
+// match returns the ids that satisfy all matchers, ascending; sc has what was scanned. The result may share memory
+// with the index: it is valid only under the lock.
 func (p *postings) match(ms []*labels.Matcher, sc scanned) []uint32 {
 	var ids []uint32
 	started := false
 	var filters []*labels.Matcher
-	// Matchers that need the label come first: they start from few series.
+	// Matchers that require the label come first: they start from few series.
 	for _, m := range ms {
 		if m.Matches("") {
 			filters = append(filters, m)
@@ -147,14 +146,15 @@ func (p *postings) match(ms []*labels.Matcher, sc scanned) []uint32 {
 		ids = p.all
 	}
 	for _, m := range filters {
-		// Series whose label has a value that does not match; those without the label stay.
+		// Such a matcher accepts series without the label, so the series with a value that it refuses are taken
+		// away.
 		ids = without(ids, p.lists(m, sc))
 	}
 	return ids
 }
 
-// lists are the series that have the label with a value that m finds, or with one that it
-// refuses where it takes series without the label.
+// lists returns the series whose label has a value that m accepts; for a matcher that also accepts series without
+// the label, one that it refuses.
 func (p *postings) lists(m *labels.Matcher, sc scanned) []uint32 {
 	vs := p.values[m.Name]
 	values, ok := sc[m]
@@ -197,7 +197,7 @@ func intersect(a, b []uint32) []uint32 {
 		a, b = b, a
 	}
 	var out []uint32
-	if len(b) > 16*len(a) { // far fewer on one side: search instead of walking
+	if len(b) > 16*len(a) { // far fewer on one side: search in the other instead of walking through it
 		for _, id := range a {
 			i, ok := slices.BinarySearch(b, id)
 			if ok {

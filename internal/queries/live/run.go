@@ -12,9 +12,9 @@ import (
 
 // Runs reads a series in time order. Not for concurrent use.
 //
-// Samples of one series in the same millisecond are one: that with the greatest
-// time in nanoseconds; of equal ones that of the batch that was accepted first; in
-// one batch that with the smallest sequence number.
+// Of several samples of one series in the same millisecond one counts: the one with the greatest time in
+// nanoseconds; of equal ones that of the batch that was accepted first; within a batch the one with the smallest
+// sequence number.
 type Runs struct {
 	series     *Series
 	next       int
@@ -22,17 +22,19 @@ type Runs struct {
 	before     *histogram.FloatHistogram
 }
 
-// Runs starts at mint; samples after maxt are left out (milliseconds).
+// Runs starts at mint and leaves out samples after maxt (milliseconds).
 func (s *Series) Runs(mint, maxt int64) Runs { return Runs{series: s, mint: mint, maxt: maxt} }
 
-// Reset starts anew on s.
+// Reset starts again, on s.
 func (r *Runs) Reset(s *Series, mint, maxt int64) { *r = s.Runs(mint, maxt) }
 
-// Next gives the next stretch that is not empty; false at the end.
+// Next returns the next run of samples that is not empty; false at the end.
 func (r *Runs) Next() (samples.Run, bool) {
 	cells := r.series.cells
 	for r.next < len(cells) {
 		first := r.next
+		// Segments that overlap in time are read together; a segment on its own is returned as it is, without
+		// copying.
 		end := cells[first].view.maxT()
 		r.next++
 		for r.next < len(cells) && cells[r.next].view.minT() <= end {
@@ -40,6 +42,8 @@ func (r *Runs) Next() (samples.Run, bool) {
 			r.next++
 		}
 		plain := r.next == first+1 && cells[first].view.plain
+		// Of histograms the last sample before the range is needed: it shows whether the first one in the range is
+		// a reset.
 		if end < r.mint && !(plain && cells[first].view.hists != nil) {
 			r.before = nil
 			continue
@@ -59,16 +63,16 @@ func (r *Runs) Next() (samples.Run, bool) {
 	return samples.Run{}, false
 }
 
-// SkipTo lets Next leave out what ends before t.
+// SkipTo lets Next leave out segments that end before t.
 func (r *Runs) SkipTo(t int64) {
 	r.mint = max(r.mint, t)
 	cells := r.series.cells
 	if r.next < len(cells) && cells[r.next].view.maxT() < t {
-		// Segments are by minT; those that end before t and start before the next
-		// candidate are passed one by one only when they overlap.
+		// Segments are sorted by minT, so those that may end before t are found by search; they are skipped one by
+		// one, as an earlier one may end later.
 		i := sort.Search(len(cells)-r.next, func(i int) bool { return cells[r.next+i].view.minT() > t }) + r.next
 		for j := r.next; j < i; j++ {
-			// Of histograms the last one is passed by Next, which remembers it.
+			// The last one of histograms is left to Next, which remembers its last sample.
 			if cells[j].view.maxT() >= t || j+1 == i && cells[j].view.hists != nil {
 				break
 			}
@@ -77,6 +81,7 @@ func (r *Runs) SkipTo(t int64) {
 	}
 }
 
+// whole returns the cell's column without copying it.
 func (c cell) whole() samples.Run {
 	rows := len(c.view.ms)
 	from, to := int(c.pos)*rows, (int(c.pos)+1)*rows
@@ -89,7 +94,7 @@ func (c cell) whole() samples.Run {
 	return run
 }
 
-// record is one sample with what decides between samples of one millisecond.
+// record is one sample with everything that decides between samples of one millisecond.
 type record struct {
 	ms    int64
 	sub   int32
@@ -100,7 +105,7 @@ type record struct {
 	h     *histogram.FloatHistogram
 }
 
-// before: a is the one that is kept of two in a millisecond.
+// before orders records so that of several in one millisecond the first is the one that counts.
 func (a *record) before(b *record) int {
 	if c := cmp.Or(cmp.Compare(a.ms, b.ms), cmp.Compare(b.sub, a.sub)); c != 0 {
 		return c
@@ -114,8 +119,8 @@ func (a *record) before(b *record) int {
 	return cmp.Compare(a.seq, b.seq)
 }
 
-// gather merges overlapping segments, leaving out what the snapshot does not see, what
-// another identity has won and what is published.
+// gather merges overlapping segments. It leaves out what the snapshot does not see, what another identity has won,
+// and what is published.
 func gather(cells []cell, snap *Snapshot) samples.Run {
 	version := snap.version
 	var recs []record
@@ -134,7 +139,7 @@ func gather(cells []cell, snap *Snapshot) samples.Run {
 				if contested && p.batch.masked(seq, version) || published.holds(seg.ms[row], seq) {
 					continue
 				}
-				rec := record{ms: seg.ms[row], sub: seg.sub1(row), batch: p.batch, seq: seq, st: seg.start(c.pos)}
+				rec := record{ms: seg.ms[row], sub: seg.subOf(row), batch: p.batch, seq: seq, st: seg.start(c.pos)}
 				if seg.hists != nil {
 					rec.h = seg.hists[int(c.pos)*rows+row]
 					kinds[1] = true

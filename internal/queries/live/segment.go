@@ -11,10 +11,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// segment is a dense matrix of one shape group: rows by time, values series-major.
-// It never changes.
+// segment is a dense matrix of one shape group: rows by time, values series-major. It never changes, so readers
+// need no lock.
 type segment struct {
-	// ms are the row times in milliseconds, not decreasing.
+	// ms are the row times in milliseconds, ascending; equal ones are allowed.
 	ms []int64
 	// sub are the nanoseconds below the millisecond; nil when all are 0.
 	sub []int32
@@ -25,7 +25,7 @@ type segment struct {
 	starts []int64
 	// parts are the batches that the rows come from, in row order.
 	parts []part
-	// repeats: two rows share a millisecond.
+	// repeats says that two rows share a millisecond.
 	repeats bool
 }
 
@@ -45,7 +45,8 @@ func (p part) seq(pos uint32, row int) uint64 {
 func (s *segment) minT() int64 { return s.ms[0] }
 func (s *segment) maxT() int64 { return s.ms[len(s.ms)-1] }
 
-func (s *segment) sub1(row int) int32 {
+// subOf is the nanoseconds of a row below its millisecond.
+func (s *segment) subOf(row int) int32 {
 	if s.sub == nil {
 		return 0
 	}
@@ -59,7 +60,7 @@ func (s *segment) start(pos uint32) int64 {
 	return s.starts[pos]
 }
 
-// plain: every row counts, as it stands, at this version.
+// plain reports that at this version every row counts as it is.
 func (s *segment) plain(version uint64) bool {
 	if s.repeats {
 		return false
@@ -74,7 +75,7 @@ func (s *segment) plain(version uint64) bool {
 
 const nsPerMS = 1_000_000
 
-// floorMS is the millisecond that t (nanoseconds) lies in.
+// floorMS is the millisecond that contains t (nanoseconds), and the rest.
 func floorMS(t int64) (ms int64, sub int32) {
 	ms, rest := t/nsPerMS, t%nsPerMS
 	if rest < 0 {
@@ -117,7 +118,7 @@ func newSegment(b *batch, first uint64, g *frame.Group) *segment {
 	return s
 }
 
-// ownHistogram shares no memory with a frame's.
+// ownHistogram converts a histogram without sharing memory with the frame.
 func ownHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
 	f := samples.FloatHistogram(h, t)
 	f.PositiveBuckets, f.NegativeBuckets = slices.Clone(f.PositiveBuckets), slices.Clone(f.NegativeBuckets)
@@ -125,7 +126,7 @@ func ownHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram 
 	return f
 }
 
-// shareStarts lets s use before's start times when they are equal.
+// shareStarts makes s use the start times of before when they are equal: they rarely change.
 func (s *segment) shareStarts(before *segment) {
 	if s.starts == nil || len(before.starts) != len(s.starts) {
 		return
@@ -150,7 +151,7 @@ func (s *segment) bytes() int64 {
 func (g *shapeGroup) insert(seg *segment) {
 	n := len(g.segments)
 	if n == 0 || seg.minT() > g.segments[n-1].minT() {
-		g.segments = append(g.segments, seg) // readers hold a shorter slice
+		g.segments = append(g.segments, seg) // safe: readers hold a shorter slice of the same array
 		return
 	}
 	i := sort.Search(n, func(i int) bool { return g.segments[i].minT() > seg.minT() })

@@ -7,30 +7,30 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
-// shape is the series of a batch: which label set stands at which place. Batches of
-// one shape share it; where series have a label with their agent, batches of one agent only.
+// shape is the list of series of a batch: which label set is at which place. Batches with the same list share it;
+// if series have a label with their agent, only batches of one agent do.
 type shape struct {
 	key     string
 	groups  []*shapeGroup
 	batches int    // those whose columns are in the groups
 	live    int    // those of them that are not evicted
-	owner   *agent // that is charged for it
+	owner   *agent // charged for the shape
 	bytes   int64
 }
 
 // shapeGroup is one group of a shape with the columns of all its batches.
 type shapeGroup struct {
 	series []uint32 // series ids by place
-	means  []uint32 // their types and units, indexes of Store.means
-	// segments by minT. Replaced, or appended to, never changed in place: a reader
-	// keeps the slice it took.
+	means  []uint32 // their types and units, indexes into Store.means
+	// segments by minT. The slice is replaced or appended to, never changed in place: a reader keeps the
+	// slice that it took.
 	segments []*segment
 }
 
 // place is where a series stands in a shape.
 type place = shapes.Place[shapeGroup]
 
-// shapeOf finds or builds the shape of b. Under the write lock.
+// shapeOf finds the shape of b or builds it. Under the write lock.
 func (s *Store) shapeOf(b *frame.Batch) *shape {
 	agent := ""
 	if s.cfg.AgentLabel != "" {
@@ -58,8 +58,7 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 	return sh
 }
 
-// dropShape takes a shape without batches out of the index, and with it series that
-// stand nowhere else.
+// dropShape takes a shape without batches out of the index, and with it the series that are in no other shape.
 func (s *Store) dropShape(sh *shape) {
 	s.shapes.Drop(sh.key)
 	mine := make(map[*shapeGroup]bool, len(sh.groups))
@@ -70,7 +69,7 @@ func (s *Store) dropShape(sh *shape) {
 		for _, id := range g.series {
 			ser := s.series[id]
 			if ser == nil {
-				continue // twice in the shape, already dropped
+				continue // it is in the shape twice, and dropped already
 			}
 			kept := ser.places[:0]
 			for _, p := range ser.places {
@@ -78,6 +77,7 @@ func (s *Store) dropShape(sh *shape) {
 					kept = append(kept, p)
 				}
 			}
+			// So that the array no longer holds the dropped groups in memory.
 			clear(ser.places[len(kept):])
 			ser.places = kept
 			if len(kept) == 0 {

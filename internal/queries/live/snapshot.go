@@ -19,7 +19,7 @@ type Snapshot struct {
 	nextID  uint32
 	closed  bool
 
-	// From is the oldest sample time of the history window, milliseconds.
+	// From is the oldest sample time of the history window, in milliseconds.
 	From int64
 	lost []Span // see Lost
 
@@ -37,7 +37,7 @@ func (s *Store) Snapshot(now time.Time) *Snapshot {
 // AgentLabel is the store's Config.AgentLabel.
 func (p *Snapshot) AgentLabel() agentlabel.Name { return p.store.cfg.AgentLabel }
 
-// Close lets the store drop what only this snapshot could see. Not for concurrent use with reads.
+// Close lets the store free what only this snapshot could see. It must not run concurrently with reads.
 func (p *Snapshot) Close() {
 	if p.closed {
 		return
@@ -59,10 +59,10 @@ type Series struct {
 	cells  []cell
 }
 
-// Bytes is about what the series takes beside its labels, which the store holds.
+// Bytes estimates the memory of the series without its labels, which the store owns.
 func (s *Series) Bytes() int64 { return int64(cap(s.cells)) * 24 }
 
-// Times are those of its first and its last row in memory, in the range or about it.
+// Times returns those of its first and last row in memory, in the range or shortly outside.
 func (s *Series) Times() (first, last int64) {
 	first, last = s.cells[0].view.minT(), math.MinInt64
 	for _, c := range s.cells {
@@ -77,21 +77,19 @@ type cell struct {
 	pos  uint32
 }
 
-// segmentView is a segment as a snapshot sees it.
+// segmentView is a segment as the snapshot sees it.
 type segmentView struct {
 	*segment
 	plain bool // every row counts
-	// agents that have rows in the range that was asked for; none where series have a label
-	// with their agent.
+	// agents that have rows in the selected range; empty if series have a label with their agent.
 	agents agentlabel.Seen
 }
 
-// checkEvery bounds how many series are looked at between two checks of the context.
+// checkEvery bounds how many series are processed between two checks of the context.
 const checkEvery = 1024
 
-// Select gives the series that match all matchers and have a segment in [mint, maxt]
-// (milliseconds, inclusive), in no order. A segment may turn out to hold no sample
-// of the range.
+// Select returns the series that match all matchers and have a segment in [mint, maxt] (milliseconds, inclusive),
+// in no order. A segment may turn out to have no sample in the range.
 func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
 	found, err := p.find(ctx, ms)
 	if err != nil {
@@ -106,6 +104,7 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 		f := &found[i]
 		var cells []cell
 		for _, pl := range f.places {
+			// The series of a group share its views.
 			vs, ok := views[pl.group]
 			if !ok {
 				vs = p.viewSegments(pl.segments, mint, maxt)
@@ -137,7 +136,7 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 	return out, nil
 }
 
-// found is a series as it was under the lock.
+// found is a series as it was under the lock, with the segments of that moment.
 type found struct {
 	labels labels.Labels
 	places []foundPlace
@@ -165,6 +164,7 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 			total += len(ser.places)
 		}
 	}
+	// One allocation for the places of all series; counting first is cheaper than growing.
 	places := make([]foundPlace, 0, total)
 	for i, id := range ids {
 		if i%checkEvery == 0 && ctx.Err() != nil {
@@ -183,8 +183,8 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 	return out, nil
 }
 
-// scan tries the matchers that need it on the values that are there. Values that come
-// afterwards belong to series that the snapshot does not see.
+// scan tries matchers that need it on the values that exist now. Values that are added later belong to series that
+// the snapshot does not see.
 func (p *Snapshot) scan(ctx context.Context, ms []*labels.Matcher) (scanned, error) {
 	out := scanned{}
 	for _, m := range ms {
@@ -202,13 +202,13 @@ func (p *Snapshot) scan(ctx context.Context, ms []*labels.Matcher) (scanned, err
 	return out, nil
 }
 
-// viewSegments drops segments that the snapshot or the range does not see.
+// viewSegments leaves out segments outside of the range, and those that the snapshot does not see.
 func (p *Snapshot) viewSegments(segs []*segment, mint, maxt int64) []*segmentView {
 	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
 	var out []*segmentView
 	for i, seg := range segs[:end] {
-		// Of histograms one segment before the range is kept: whether the first of the
-		// range is a reset shows against the one before it.
+		// Of histograms the last segment before the range is kept: its last sample shows whether the first one in
+		// the range is a reset.
 		if seg.maxT() < mint && (seg.hists == nil || i+1 < end && segs[i+1].minT() < mint) {
 			continue
 		}
@@ -232,8 +232,8 @@ func (p *Snapshot) viewSegments(segs []*segment, mint, maxt int64) []*segmentVie
 	return out
 }
 
-// LabelNames gives the names on series that match, sorted. Without matchers those of
-// the whole window.
+// LabelNames returns the names on series that match, sorted. Without matchers it returns those of the whole
+// window.
 func (p *Snapshot) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
 	if len(ms) == 0 {
 		s := p.store
@@ -259,8 +259,8 @@ func (p *Snapshot) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labe
 	return sortedKeys(set), err
 }
 
-// LabelValues gives the values of a label on series that match, sorted. Without
-// matchers those of the whole window.
+// LabelValues returns the values of a label on series that match, sorted. Without matchers it returns those of the
+// whole window.
 func (p *Snapshot) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
 	if len(ms) == 0 {
 		s := p.store

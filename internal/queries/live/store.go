@@ -15,8 +15,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Estimates of heap bytes beside the columns. Those of maps are what an entry takes after
-// many others have come and gone (TestMemoryBoundHolds).
+// Estimates of heap bytes besides the columns. Those of maps are what an entry takes after many others have come
+// and gone (TestMemoryBoundHolds).
 const (
 	batchOverhead    = 400
 	segmentOverhead  = 232
@@ -26,11 +26,11 @@ const (
 	seriesOverhead   = 264
 	labelOverhead    = 6 // of a label: its lengths, and its entry in the list of series
 	placeholderBytes = 280
-	rivalOverhead    = 32
-	rivalSize        = 24
+	overlapOverhead  = 32
+	overlapSize      = 24
 )
 
-// Store of accepted batches.
+// Store holds accepted batches.
 type Store struct {
 	cfg Config
 
@@ -42,13 +42,13 @@ type Store struct {
 	byHash  map[uint64][]uint32
 	index   postings
 	nextID  uint32
-	means   []meaning // what series mean; only grows
+	means   []meaning // types and units of series; only grows
 	meanIDs map[meaning]uint32
 	helps   map[string]*help // by metric name
 
 	full         batchHeap // batches with columns, the oldest first
 	placeholders batchHeap // identities without columns
-	late         batchHeap // batches with columns before the window that no block covers
+	late         batchHeap // batches with columns before the window that no block has
 	newest       batchHeap // all batches with columns, the newest first
 	removed      []*batch
 	bytes        int64
@@ -90,7 +90,7 @@ func New(cfg Config) (*Store, error) {
 	}, nil
 }
 
-// Horizon is the oldest sample time that is kept at now, milliseconds.
+// Horizon is the oldest sample time that is kept at now, in milliseconds.
 func (s *Store) Horizon(now time.Time) int64 { return now.Add(-s.cfg.History).UnixMilli() }
 
 // Known reports whether the identity is here, with or without its columns.
@@ -101,14 +101,14 @@ func (s *Store) Known(id identity.Batch) bool {
 	return x != nil && x.find(id.SeqStart, id.SeqEnd) != nil
 }
 
-// Insert adds a batch; b is copied. The identity of b must be a's. A repeat changes
-// nothing; an identity that is here without columns (Note) gets them. Errors:
-// *ConflictError, *MismatchError.
+// Insert adds a batch; b is copied. The identity of b must be a's. A repeat changes nothing; a placeholder (Note)
+// gets its columns. Errors: *ConflictError, *MismatchError.
 func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome, error) {
 	if b.Identity != a.Identity {
 		return 0, &MismatchError{Manifest: a.Identity, Frame: b.Identity}
 	}
 	var minTime int64
+	// Times and hours need a walk over all timestamps, so they are computed before the lock is taken.
 	minTime, a.MaxTime = timesOf(b)
 	minT, _ := floorMS(minTime)
 	maxT, _ := floorMS(a.MaxTime)
@@ -144,8 +144,8 @@ func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome
 	return Inserted, nil
 }
 
-// Note makes an identity known whose frame is not (or not yet) readable: it masks
-// what it wins of others. A later Insert gives it columns.
+// Note makes an identity known whose frame is not readable, or not yet: it masks what it wins of others. A later
+// Insert gives it columns.
 func (s *Store) Note(a accepted.Batch, now time.Time) (Outcome, error) {
 	maxT, _ := floorMS(a.MaxTime)
 	s.mu.Lock()
@@ -177,7 +177,7 @@ func (s *Store) known(a accepted.Batch) (*batch, error) {
 	return old, nil
 }
 
-// place enters the identity into its boot and settles who wins what.
+// place enters the identity into its boot and decides who wins the sequence numbers that it shares with others.
 func (s *Store) place(b *batch) {
 	boot := b.Identity.BootOf()
 	x := s.boots[boot]
@@ -279,26 +279,25 @@ func timesOf(b *frame.Batch) (first, last int64) {
 // Stats of a store.
 type Stats struct {
 	// Batches with columns; Late of them lie before the window and are in no block.
-	Batches, Late          int
-	Ghosts, Series, Shapes int
-	Samples, Bytes         int64
-	Evicted                Evicted
+	Batches, Late                int
+	Placeholders, Series, Shapes int
+	Samples, Bytes               int64
+	Evicted                      Evicted
 }
 
-// Evicted counts batches that were evicted because a bound was met, by why they went first.
+// Evicted counts batches that were evicted because a bound was exceeded, by reason.
 type Evicted struct {
-	Future uint64 // they have samples in the far future
+	Future uint64 // they had samples in the far future
 	Agent  uint64 // their agent was beyond its share
 	Oldest uint64
 }
 
-// Stats counts what is kept. Bytes is an estimate of heap bytes, without what only open
-// snapshots see.
+// Stats counts what is kept. Bytes estimates heap bytes, without what only open snapshots see.
 func (s *Store) Stats() Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return Stats{
-		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Ghosts: s.placeholders.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
+		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Placeholders: s.placeholders.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
 		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted,
 	}
 }

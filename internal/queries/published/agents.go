@@ -10,8 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 )
 
-// match gives the series that all matchers take, ascending: the index knows the series' own
-// labels, and beside them each one's agent. Once ctx is done it is too short.
+// match returns the series that all matchers accept, ascending. The index knows the series' own labels, and
+// separately each one's agent. Once ctx is done the result is too short.
 func (x *index) match(ctx context.Context, ms []*labels.Matcher) []int {
 	split := x.label.Split(ms, x.renames)
 	found := x.Select(matchers(ctx, split.Own)...)
@@ -23,12 +23,12 @@ func (x *index) match(ctx context.Context, ms []*labels.Matcher) []int {
 		found = slices.DeleteFunc(found, func(i int) bool { return ctx.Err() != nil || !m.Matches(x.labels(i).Get(m.Name)) })
 	}
 	if len(found) < cap(found)/2 {
-		found = slices.Clone(found) // it is kept, and charged by its capacity
+		found = slices.Clone(found) // it is cached, and charged by its capacity
 	}
 	return found
 }
 
-// takesAgent asks matchers once for each agent: an index has many series of few agents.
+// takesAgent asks the matchers once for each agent: an index has many series of few agents.
 func takesAgent(ms []*labels.Matcher) func(agent string) bool {
 	if want, ok := oneAgent(ms); ok {
 		return func(agent string) bool { return agent == want }
@@ -44,7 +44,7 @@ func takesAgent(ms []*labels.Matcher) func(agent string) bool {
 	}
 }
 
-// oneAgent is the agent that matchers ask for by equality, where they say nothing else.
+// oneAgent is the agent that matchers ask for by equality, if that is all that they ask.
 func oneAgent(ms []*labels.Matcher) (string, bool) {
 	if len(ms) == 1 && ms[0].Type == labels.MatchEqual {
 		return ms[0].Value, true
@@ -52,8 +52,8 @@ func oneAgent(ms []*labels.Matcher) (string, bool) {
 	return "", false
 }
 
-// mayHoldAgent leaves out chunks by the agents whose batches their blocks were made of, and by
-// the shards of agents that are asked for by equality.
+// mayHoldAgent rules out chunks by the agents whose batches their blocks were made of, and by the shards of agents
+// that are asked for by equality.
 func (u *unit) mayHoldAgent(ms []*labels.Matcher) bool {
 	if len(ms) == 0 {
 		return true
@@ -66,7 +66,7 @@ func (u *unit) mayHoldAgent(ms []*labels.Matcher) bool {
 		}
 		boots := p.Block.Inputs.Boots()
 		if len(boots) == 0 {
-			return true // a compaction names its sources in place of its inputs
+			return true // a compaction records its sources instead of its inputs
 		}
 		if want, ok := oneAgent(ms); ok {
 			i, _ := slices.BinarySearchFunc(boots, want, func(b catalog.BootInputs, want string) int {
@@ -81,7 +81,7 @@ func (u *unit) mayHoldAgent(ms []*labels.Matcher) bool {
 	})
 }
 
-// labelNames gives the names on some series; all says that these are all of the index.
+// labelNames adds the names on some series; all says that these are all series of the index.
 func (x *index) labelNames(all bool, series []int, add func(string)) {
 	if all && !x.renames {
 		for _, n := range x.LabelNames() {
@@ -97,7 +97,7 @@ func (x *index) labelNames(all bool, series []int, add func(string)) {
 	}
 }
 
-// labelValues gives the values of a label on some series; all says that these are all of the index.
+// labelValues adds the values of a label on some series; all says that these are all series of the index.
 func (x *index) labelValues(name string, all bool, series []int, add func(string)) {
 	switch {
 	case x.label != "" && name == string(x.label):
@@ -117,8 +117,8 @@ func (x *index) labelValues(name string, all bool, series []int, add func(string
 	}
 }
 
-// agents of the pieces that may have rows in [mint, maxt], milliseconds; none where series
-// have a label with their agent.
+// agents of the pieces that may have rows in [mint, maxt], milliseconds; none if series have a label with their
+// agent.
 func agents(pieces []piece, mint, maxt int64) (seen agentlabel.Seen) {
 	for _, p := range pieces {
 		if p.ob.x.label != "" {
@@ -135,11 +135,11 @@ func agents(pieces []piece, mint, maxt int64) (seen agentlabel.Seen) {
 	return seen
 }
 
-// Agents whose samples the series may have in [mint, maxt], milliseconds: none where series
-// have a label with their agent (Config.AgentLabel).
+// Agents whose samples the series may have in [mint, maxt], milliseconds; none if series have a label with their
+// agent (Config.AgentLabel).
 func (s *Series) Agents(mint, maxt int64) agentlabel.Seen { return agents(s.pieces, mint, maxt) }
 
-// Agents is that of Series, of rows and raw samples.
+// Agents is as Series.Agents, over rows and raw samples.
 func (r *Rolled) Agents(mint, maxt int64) (seen agentlabel.Seen) {
 	for _, p := range r.rows {
 		if p.ob.x.label != "" {

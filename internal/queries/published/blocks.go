@@ -11,15 +11,15 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// object is an hour of one chunk of a query, and the series that were selected of it.
+// object is an hour of one chunk of a query, with the series that were selected in it.
 type object struct {
 	*handle
 	hour   timegrid.Hour
 	series []int
 }
 
-// cached gives the handle the columns of its series that are in the cache, and the blocks
-// of the others; it returns those blocks that are not.
+// cached gives the handle the cached columns of its series, and the cached blocks of the others. It returns the
+// blocks that are missing.
 func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 	r := q.r
 	rest := q.hold(o, mint, maxt)
@@ -27,7 +27,7 @@ func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 		return nil
 	}
 	dec := o.decoder()
-	for _, b := range o.x.Plan(rest, mint, maxt, -1) { // -1: every block for itself
+	for _, b := range o.x.Plan(rest, mint, maxt, -1) { // -1: do not join blocks, fetch does
 		if raw, ok := r.blocks.Get(blockKey{o.key, b.Offset, b.Length}); ok {
 			q.stats.blockHits.Add(1)
 			dec.Put(b.Offset, raw)
@@ -39,7 +39,7 @@ func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 	return missing
 }
 
-// fetch puts missing blocks into the decoder, by ranges of those that lie close together.
+// fetch reads missing blocks into the decoder, those that are close to each other with one request.
 func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) error {
 	r := q.r
 	g, gctx := errgroup.WithContext(ctx)
@@ -56,7 +56,7 @@ func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) err
 			defer o.mu.Unlock()
 			span.Cut(raw, func(b chunk.Range, part []byte) {
 				if len(span.Ranges) > 1 {
-					part = bytes.Clone(part) // so that the cache keeps no gaps and evicts one by one
+					part = bytes.Clone(part) // else each entry would keep the whole range in memory, and could not be evicted alone
 				}
 				r.blocks.Put(blockKey{o.key, b.Offset, b.Length}, part, int64(len(part))+blockOverhead)
 				o.decoder().Put(b.Offset, part)
@@ -67,11 +67,11 @@ func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) err
 	return g.Wait()
 }
 
-// blockOverhead is about what an entry of the cache takes beside its bytes.
+// blockOverhead estimates the memory of a cache entry besides its bytes.
 const blockOverhead = 256
 
-// joined waits for what was started; the refusal is the cause.
+// joined waits for the requests that were started, and returns the cause of the refusal.
 func joined(g *errgroup.Group, cause error) error {
-	_ = g.Wait() // a later error than the cause
+	_ = g.Wait() // any error of it comes after the cause
 	return cause
 }

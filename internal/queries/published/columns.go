@@ -9,23 +9,22 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// columnKey is a stretch of a series' parts. Indexes have numbers of their own, so that a
-// key is short and keeps no index in memory.
+// columnKey is a range of a series' parts. Indexes are numbered, so that a key is short and keeps no index in
+// memory.
 type columnKey struct {
 	index       uint64
 	series      int
 	first, last int // parts, both included
 }
 
-// columns are decoded rows of a series of floats. They never change, and queries read
-// them where they are.
+// columns are decoded rows of a series of floats. They never change, so queries read them without copying.
 type columns struct {
 	first, last int // parts
 	v           []float64
-	// ms and st are the times and the starts as queries want them; ms is nil when two rows
-	// lie in one millisecond.
+	// ms and st are times and starts in milliseconds, as queries need them; ms is nil when two rows lie in one
+	// millisecond.
 	ms, st []int64
-	// t and start are those of the chunk; nil when ms and st say the same.
+	// t and start are those of the chunk in nanoseconds; nil when ms and st are exact.
 	t, start []int64
 }
 
@@ -35,6 +34,8 @@ func newColumns(first, last int, c *chunk.Columns) *columns {
 	for i, ns := range c.T {
 		k.ms[i] = timegrid.Millisecond(ns)
 		whole = whole && ns == k.ms[i]*nsPerMS
+		// Two rows in one millisecond: queries need only the last, which Runs decides; then the nanoseconds are
+		// kept.
 		if i > 0 && k.ms[i] == k.ms[i-1] {
 			k.ms, k.t, k.start = nil, slices.Clone(c.T), slices.Clone(c.Start)
 			return k
@@ -53,14 +54,14 @@ func newColumns(first, last int, c *chunk.Columns) *columns {
 	return k
 }
 
-// columnOverhead is about what an entry of the cache takes beside its rows.
+// columnOverhead estimates the memory of a cache entry besides its rows.
 const columnOverhead = 256 + int64(unsafe.Sizeof(columns{}))
 
 func (c *columns) bytes() int64 {
 	return 8*int64(cap(c.ms)+cap(c.t)+cap(c.v)+cap(c.st)+cap(c.start)) + columnOverhead
 }
 
-// run is what lies in the hour, to be read only.
+// run returns the rows of the hour. It shares memory with the cache and must not be changed.
 func (c *columns) run(h timegrid.Hour) samples.Run {
 	i, j := samples.Between(c.ms, h.StartMS()+1, h.EndMS())
 	r := samples.Run{T: c.ms[i:j:j], V: c.v[i:j:j]}
@@ -70,7 +71,7 @@ func (c *columns) run(h timegrid.Hour) samples.Run {
 	return r
 }
 
-// copyTo fills into, in its own memory, with the rows in [mint, maxt].
+// copyTo copies the rows in [mint, maxt], nanoseconds, to the memory of into.
 func (c *columns) copyTo(into *chunk.Columns, mint, maxt int64) {
 	if c.t == nil {
 		first, last := timegrid.Millisecond(mint), timegrid.Millisecond(maxt)
@@ -102,8 +103,8 @@ func nanoseconds(into, ms []int64) []int64 {
 	return into
 }
 
-// hold takes what the cache has of the handle's series, and gives the series that are to
-// be decoded from blocks. What is held stays, whatever the cache drops.
+// hold takes the columns of the handle's series that are cached, and returns the series that must be decoded from
+// blocks. What it took stays with the query, whatever the cache evicts.
 func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
 	if !h.raw {
 		return h.series
@@ -124,7 +125,7 @@ func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
 	return rest
 }
 
-// have gives the rows of series i that were there decoded, and hold all of [mint, maxt]; or nil.
+// have returns the decoded rows of series i if they cover all of [mint, maxt]; else nil.
 func (h *handle) have(i int, mint, maxt int64) *columns {
 	if h.held == nil {
 		return nil
@@ -140,9 +141,8 @@ func (h *handle) have(i int, mint, maxt int64) *columns {
 	return nil
 }
 
-// samples fills c with the samples of series i in [mint, maxt], milliseconds, or with what
-// stands in for them; others may be among them. It gives the number of rows of the parts
-// they stand in.
+// samples fills c with the samples of series i in [mint, maxt], milliseconds, or with what stands in for them; c
+// may get others as well. It returns the number of rows of the parts that were read.
 func (h *handle) samples(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
 	if h.as == nil {
 		return h.rows(i, firstNS(mint), lastNS(maxt), c)
@@ -157,18 +157,19 @@ func (h *handle) samples(i int, mint, maxt int64, c *chunk.Columns) (int, error)
 	return n, err
 }
 
-// rows fills c with the rows of series i in [mint, maxt], nanoseconds; rows outside may be
-// among them. It gives the number of rows of the parts they stand in.
+// rows fills c with the rows of series i in [mint, maxt], nanoseconds; c may get others as well. It returns the
+// number of rows of the parts that were read.
 func (h *handle) rows(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
 	if have := h.have(i, mint, maxt); have != nil {
 		have.copyTo(c, mint, maxt)
 		return len(have.v), nil
 	}
 	first, last, any := h.x.Parts(i, mint, maxt)
+	// The decoder is for one reader at a time.
 	h.mu.Lock()
 	rows, err := h.decoder().Series(i, mint, maxt, chunk.ColV|chunk.ColH|chunk.ColStart, c)
 	h.mu.Unlock()
-	// What is read once is not worth a copy: only rows whose blocks were in memory are kept.
+	// Rows that are read only once are not worth a copy, so only those are kept whose blocks were cached already.
 	if err == nil && any && h.warm && c.V != nil && c.H == nil {
 		kept := newColumns(first, last, c)
 		h.q.r.columns.Put(columnKey{h.x.id, i, first, last}, kept, kept.bytes())

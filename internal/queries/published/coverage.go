@@ -11,7 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// coverage remembers the ranges of boots.
+// coverage caches the ranges of boots.
 type coverage struct {
 	mu sync.Mutex
 	at map[bootHour][]ledger.Range
@@ -22,9 +22,9 @@ type bootHour struct {
 	hour timegrid.Hour
 }
 
-// Covered are the sequence numbers that the raw block of the hour counts: a live.Coverage.
-// Hours that were not asked for yet have none; whoever reads one asks for it first. Of an
-// hour whose samples have expired all are covered: none is shown.
+// Covered returns the sequence numbers that the raw block of the hour counts: a live.Coverage. It is empty for
+// hours that the query has not pinned; readers pin an hour first. In an hour whose samples have expired everything
+// is covered: no sample of it is shown.
 func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
 	v := q.view(h)
 	if v == nil {
@@ -51,7 +51,7 @@ func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
 	return rs
 }
 
-// rangesOf are the sequence numbers of a boot's inputs, ascending and apart.
+// rangesOf returns the sequence numbers of a boot's inputs, ascending and disjoint.
 func rangesOf(s *catalog.Block, boot identity.Boot) []ledger.Range {
 	boots := s.Inputs.Boots()
 	i, ok := slices.BinarySearchFunc(boots, boot, func(b catalog.BootInputs, want identity.Boot) int {
@@ -63,6 +63,7 @@ func rangesOf(s *catalog.Block, boot identity.Boot) []ledger.Range {
 	var out []ledger.Range
 	for _, r := range boots[i].Runs {
 		end := r.Start + (r.Records*r.Batches - 1)
+		// Adjacent batches are one range; a hole between batches stays open, since it may be filled from memory.
 		if n := len(out); n > 0 && (r.Start <= out[n-1].End || r.Start == out[n-1].End+1) {
 			out[n-1].End = max(out[n-1].End, end)
 			continue

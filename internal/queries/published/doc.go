@@ -1,4 +1,4 @@
-// Package published reads the series of blocks: which blocks count comes from a
-// catalog.View, where a series stands from their indexes, its rows from ranges of their
-// chunks. A cold query takes two dependent rounds of requests: indexes, then ranges.
+// Package published reads the series of blocks: a catalog.View says which blocks count, their indexes where a
+// series is, and its rows come from ranges of their chunks. A query with empty caches takes two dependent rounds
+// of requests: indexes, then ranges.
 package published

@@ -11,11 +11,11 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Samples of old hours expire, rolled rows may live on. Rows then stand in for the
-// samples: exactly in what SelectRolled gives of whole buckets, and nearly in Select. What
-// an answer lacks for it is noted.
+// Samples of old hours expire, while rolled rows of them may be kept longer. Rows then stand in for samples:
+// exactly in what SelectRolled returns of whole buckets, and approximately in Select. What an answer lacks because
+// of that is noted.
 
-// Reduced is a stretch of hours whose samples have expired, as an answer read them.
+// Reduced is a range of hours whose samples have expired, as an answer read them.
 type Reduced struct {
 	// Resolution of the rows that stood in for samples; timegrid.Raw when nothing was left.
 	Resolution timegrid.Resolution
@@ -24,14 +24,14 @@ type Reduced struct {
 	Hours    int
 }
 
-// Expired reports that the hour's samples have expired. It has been pinned.
+// Expired reports that the hour's samples have expired. The hour must have been pinned.
 func (q *Query) Expired(h timegrid.Hour) bool { return q.view(h).Expired(h, timegrid.Raw) }
 
-// RowsHold reports that rolled rows of the hour have the batch's records. It has been pinned.
+// RowsHold reports that rolled rows of the hour have the batch's records. The hour must have been pinned.
 func (q *Query) RowsHold(id identity.Batch, h timegrid.Hour) bool { return q.view(h).RowsCover(id, h) }
 
-// AnyExpired reports that the samples of some hour of [mint, maxt], milliseconds, have
-// expired. The range has been pinned.
+// AnyExpired reports that the samples of some hour of [mint, maxt], milliseconds, have expired. The range must
+// have been pinned.
 func (q *Query) AnyExpired(mint, maxt int64) bool {
 	from, to, ok := q.span(mint, maxt)
 	for h := from; ok && h <= to; h++ {
@@ -42,8 +42,8 @@ func (q *Query) AnyExpired(mint, maxt int64) bool {
 	return false
 }
 
-// Reduced says which hours the answer lacks samples of, finest rows first; what was
-// answered exactly is not among them.
+// Reduced returns the hours that the answer lacks samples of, finest rows first; hours that were answered exactly
+// are not among them.
 func (q *Query) Reduced() []Reduced {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -64,8 +64,8 @@ func (q *Query) Reduced() []Reduced {
 	return out
 }
 
-// reduce notes how hours were read. Nothing left is worse than coarse rows, coarse rows
-// are worse than fine ones.
+// reduce notes how hours were read. If an hour was read twice the worse counts: nothing is worse than coarse rows,
+// and coarse rows are worse than fine ones.
 func (q *Query) reduce(hours map[timegrid.Hour]timegrid.Resolution) {
 	if len(hours) == 0 {
 		return
@@ -82,13 +82,13 @@ func (q *Query) reduce(hours map[timegrid.Hour]timegrid.Resolution) {
 	}
 }
 
-// finest are the resolutions that stand in for samples, the nearest to them first.
+// finest are the resolutions that stand in for samples, the finest first.
 var finest = []timegrid.Resolution{timegrid.OneMinute, timegrid.FiveMinutes, timegrid.OneHour}
 
-// standIns are the blocks whose rows are read of hours whose samples have expired.
+// standIns are the blocks whose rows are read for hours whose samples have expired.
 type standIns struct {
 	blocks map[timegrid.Resolution][]*catalog.Block
-	hours  map[timegrid.Hour]timegrid.Resolution // Raw where nothing is left
+	hours  map[timegrid.Hour]timegrid.Resolution // Raw when nothing is left
 }
 
 // standIns finds, for each expired hour, the first of the resolutions that has all of it.
@@ -112,10 +112,10 @@ hours:
 	return s
 }
 
-// resolutions in which blocks were found, in order.
+// resolutions returns those in which blocks were found, ascending.
 func (s standIns) resolutions() []timegrid.Resolution { return slices.Sorted(maps.Keys(s.blocks)) }
 
-// missing reports that some hour has nothing that stands in.
+// missing reports that nothing is left of some hour.
 func (s standIns) missing() bool {
 	for _, res := range s.hours {
 		if res == timegrid.Raw {
@@ -125,8 +125,8 @@ func (s standIns) missing() bool {
 	return false
 }
 
-// reduceFound notes the hours of which nothing is left, and those of objects whose rows
-// stand in: where the rows have no series that matches, the samples had none either.
+// reduceFound notes the hours of which nothing is left, and those of objects whose rows stand in. If the rows have
+// no matching series, the samples had none either.
 func (q *Query) reduceFound(s standIns, objects []*object) {
 	hours := map[timegrid.Hour]timegrid.Resolution{}
 	for h, res := range s.hours {
@@ -142,6 +142,6 @@ func (q *Query) reduceFound(s standIns, objects []*object) {
 	q.reduce(hours)
 }
 
-// everything is the coverage of an hour whose samples have expired: a late batch of it
-// that is in memory is some of its samples, and rows of the others are there or nothing.
+// everything is the coverage of an hour whose samples have expired. A late batch of it in memory is only a part of
+// its samples, and would look like all of them.
 var everything = []ledger.Range{{Start: 0, End: 1<<64 - 1}}

@@ -14,27 +14,28 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// index is a parsed index with the series that were asked for.
+// index is a parsed index with caches of what was asked of it.
 type index struct {
 	*chunk.Index
-	id         uint64 // no other has it
+	id         uint64 // unique in the process
 	label      agentlabel.Name
-	renames    bool // series have an own label of that name
+	renames    bool // some series has a label of its own with that name
 	metas      []atomic.Pointer[meta]
 	selections selections
 }
 
-// meta is what stands in the index about a series.
+// meta is what the index says about a series.
 type meta struct {
 	labels labels.Labels
 	hash   uint64
 	typ    series.Type
 }
 
-// indexFactor is about how much larger an index is parsed, postings and label sets included.
+// indexFactor is about how much larger a parsed index is, postings and label sets included.
 const indexFactor = 12
 
 // meta of series i.
+// Two readers may compute it at the same time; both get the same.
 func (x *index) meta(i int) *meta {
 	if p := x.metas[i].Load(); p != nil {
 		return p
@@ -70,7 +71,8 @@ func (q *Query) index(ctx context.Context, o *catalog.Object) (*index, error) {
 		return nil, err
 	}
 	for {
-		// The read is the first caller's: when that one gives up, the next begins anew.
+		// Callers share one read, which runs under the first caller's context: if that one is canceled, another
+		// caller reads again.
 		v, err, shared := r.one.Do(o.IndexKey, func() (any, error) { return r.readIndex(ctx, o) })
 		if err != nil && shared && ctx.Err() == nil && isContext(err) {
 			continue

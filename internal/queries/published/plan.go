@@ -8,9 +8,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 )
 
-// plan is which objects have the rows of some blocks, and which of them have nothing for
-// matchers that were asked before. Blocks never change, so a plan is good for as long as
-// the blocks are those that count.
+// plan is which objects have the rows of some blocks, and which of them have nothing for matchers that were asked
+// before. Blocks never change, so a plan is valid as long as the same blocks count.
 type plan struct {
 	blocks []*catalog.Block
 	units  []unit
@@ -20,13 +19,13 @@ type plan struct {
 	none map[string]*nothing // by selectionKey
 }
 
-// unit is a chunk with its index; one of a compaction has rows of many hours.
+// unit is a chunk with its index. That of a compaction has rows of many hours.
 type unit struct {
 	o    *catalog.Object
 	uses []catalog.Piece // at least one
 }
 
-// nothing are the units that are known to have no series for some matchers.
+// nothing are the units that are known to have no series for some matchers, one bit each.
 type nothing struct{ bits []atomic.Uint64 }
 
 func (n *nothing) has(unit int) bool {
@@ -35,12 +34,11 @@ func (n *nothing) has(unit int) bool {
 
 func (n *nothing) add(unit int) { n.bits[unit>>6].Or(1 << (unit & 63)) }
 
-// planBytes bounds what a plan keeps about matchers, beside a byte for each unit.
+// planBytes bounds what a plan keeps about matchers, in addition to a byte for each unit.
 const planBytes = 128 << 10
 
-// unitKey tells units apart. A chunk holds values and no labels, so blocks of different
-// agents name the same chunk where these measured the same; its index has the labels and
-// the agents of its series.
+// unitKey identifies a unit. A chunk has values and no labels, so blocks of different agents name the same chunk
+// if these measured the same; the index has the labels and agents of its series.
 type unitKey struct{ chunk, index string }
 
 func newPlan(blocks []*catalog.Block) *plan {
@@ -63,7 +61,7 @@ func newPlan(blocks []*catalog.Block) *plan {
 	return p
 }
 
-// nothing gives what is known for matchers.
+// nothing returns what is known for matchers.
 func (p *plan) nothing(key string) *nothing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,6 +74,7 @@ func (p *plan) nothing(key string) *nothing {
 	if size > most {
 		return n
 	}
+	// When the bound is reached everything is dropped: queries repeat, so what is needed comes back soon.
 	if p.used += size; p.used > most || p.none == nil {
 		p.none, p.used = map[string]*nothing{}, size
 	}
@@ -83,7 +82,7 @@ func (p *plan) nothing(key string) *nothing {
 	return n
 }
 
-// plans keeps the last few. Safe for concurrent use.
+// plans caches the last few plans. It is safe for concurrent use.
 type plans struct {
 	mu   sync.Mutex
 	last []*plan // newest first
@@ -91,7 +90,7 @@ type plans struct {
 
 const (
 	maxPlans = 16
-	// maxPlanned bounds the units of a plan that is kept.
+	// maxPlanned bounds the units of a plan that is cached.
 	maxPlanned = 200_000
 )
 

@@ -15,24 +15,23 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Views gives the blocks of the hours from to to, both included. With an error
-// the view may lack some of them.
+// Views returns the blocks of the hours from..to, both included. With an error the view may lack some of them.
 type Views interface {
 	View(ctx context.Context, from, to timegrid.Hour) (*catalog.View, error)
 }
 
-// Limits of one query; 0 is no limit. A *LimitError names the one that was met.
+// Limits of one query; 0 is no limit. A *LimitError names the one that was exceeded.
 type Limits struct {
-	Series  int   // limits.series: that all selectors of a query find together
+	Series  int   // limits.series: found by all selectors of a query together
 	Objects int   // limits.objects: requests for parts of objects
 	Bytes   int64 // limits.bytes: read by these requests
 	Samples int64 // limits.chunk_samples: decoded
-	// Reserve is asked before bytes are read that the query holds to its end; its error is
-	// the query's. nil asks nobody. Called from any goroutine.
+	// Reserve is called before bytes are read that the query holds to its end; its error ends the query. nil
+	// reserves nothing. It is called from any goroutine.
 	Reserve func(bytes int64) error
 }
 
-// LimitError says which limit a query met.
+// LimitError says which limit a query exceeded.
 type LimitError struct {
 	Limit string // the setting, such as "limits.series"
 	Max   int64
@@ -48,9 +47,9 @@ type Stats struct {
 	Bytes     int64 `json:"bytes"`
 	IndexHits int64 `json:"indexCacheHits"`
 	BlockHits int64 `json:"blockCacheHits"`
-	// ColumnHits are series whose rows were there, decoded.
+	// ColumnHits are series whose decoded rows were cached.
 	ColumnHits int64 `json:"columnCacheHits"`
-	// Samples decoded, or taken decoded: a sample that is read twice counts twice.
+	// Samples decoded, or taken from the cache: a sample that is read twice counts twice.
 	Samples int64 `json:"samples"`
 	// Resolutions has the selectors that were answered from rolled rows, by resolution.
 	Resolutions map[string]int `json:"resolutions,omitempty"`
@@ -58,16 +57,15 @@ type Stats struct {
 
 type counters struct{ gets, bytes, indexHits, blockHits, columnHits, samples atomic.Int64 }
 
-// Problem is something of a block that can't be read: an answer that needs it
-// is partial.
+// Problem is a part of a block that can't be read: an answer that needs it is partial.
 type Problem struct {
 	Hour timegrid.Hour
 	Key  string
 	Err  error
-	view bool // of the list of blocks, not of an object
+	view bool // about the list of blocks, not an object
 }
 
-// Query reads for one query: each hour is seen in one view. Safe for concurrent use.
+// Query reads for one query, which sees each hour in one view only. It is safe for concurrent use.
 type Query struct {
 	r      *Reader
 	views  Views
@@ -80,33 +78,32 @@ type Query struct {
 	hours       map[timegrid.Hour]*catalog.View
 	problems    []Problem
 	more        int             // problems beyond the bound
-	gone        []timegrid.Hour // of objects that were not there
+	gone        []timegrid.Hour // of objects that did not exist
 	resolutions map[string]int
-	reduced     map[timegrid.Hour]timegrid.Resolution // what stood in for samples; Raw for nothing
+	reduced     map[timegrid.Hour]timegrid.Resolution // what stood in for samples; Raw when nothing did
 	ranges      coverage
 }
 
-// maxProblems bounds what is kept one by one.
+// maxProblems bounds the problems that are listed.
 const maxProblems = 100
 
-// Span are the hours that queries look at, both included.
+// Span is the hours that queries read, both included.
 type Span struct{ Oldest, Newest timegrid.Hour }
 
-// Query begins one. shards is the authority's number.
+// Query begins a query. shards is the authority's number of shards.
 //
-// For exact answers open the live snapshot first: what the snapshot does not have any
-// more is in the views from then on.
+// For exact answers open the live snapshot before: what leaves memory afterwards is in the views from then on.
 func (r *Reader) Query(v Views, shards uint32, within Span, l Limits) *Query {
 	return &Query{r: r, views: v, shards: shards, within: within, limits: l, hours: map[timegrid.Hour]*catalog.View{}}
 }
 
-// span are the hours of [mint, maxt] milliseconds that may be looked at; false when none.
+// span returns the hours of [mint, maxt], milliseconds, that may be read; false when there are none.
 func (q *Query) span(mint, maxt int64) (from, to timegrid.Hour, ok bool) {
 	from, to = max(timegrid.HourOf(mint), q.within.Oldest), min(timegrid.HourOf(maxt), q.within.Newest)
 	return from, to, from <= to
 }
 
-// Pin fixes what is read of the hours of [mint, maxt], milliseconds.
+// Pin fixes what the query sees of the hours of [mint, maxt], milliseconds.
 func (q *Query) Pin(ctx context.Context, mint, maxt int64) error {
 	from, to, ok := q.span(mint, maxt)
 	if !ok {
@@ -119,6 +116,7 @@ func (q *Query) Pin(ctx context.Context, mint, maxt int64) error {
 func (q *Query) pin(ctx context.Context, from, to timegrid.Hour) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	// One listing for all hours that are missing; those in between that are pinned keep the view that they have.
 	first, last, any := from, to, false
 	for h := from; h <= to; h++ {
 		if _, ok := q.hours[h]; !ok {
@@ -158,7 +156,7 @@ func (q *Query) problem(p Problem) {
 	q.problems = append(q.problems, p)
 }
 
-// failed judges an error of an object: nil when the answer goes on without it, partial.
+// failed handles an error of an object: nil when the answer can do without it, as a partial one.
 func (q *Query) failed(ctx context.Context, h timegrid.Hour, key string, err error) error {
 	var limit *LimitError
 	var refused *refusedError
@@ -174,7 +172,7 @@ func (q *Query) failed(ctx context.Context, h timegrid.Hour, key string, err err
 	return nil
 }
 
-// Problems that were met so far, and how many more.
+// Problems returns the problems so far, and how many more there were.
 func (q *Query) Problems() ([]Problem, int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,14 +182,14 @@ func (q *Query) Problems() ([]Problem, int) {
 // Span is what the query looks at.
 func (q *Query) Span() Span { return q.within }
 
-// Gone reports that an object was not there: perhaps its generation was replaced, and a
-// query over a fresh view has the next one.
+// Gone reports that an object did not exist: perhaps its generation was superseded, and a query over a new view
+// finds the next one.
 func (q *Query) Gone() bool {
 	_, _, ok := q.GoneHours()
 	return ok
 }
 
-// GoneHours are the first and the last hour of such objects; false when there are none.
+// GoneHours returns the first and the last hour of such objects; false when there are none.
 func (q *Query) GoneHours() (first, last timegrid.Hour, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -204,7 +202,7 @@ func (q *Query) GoneHours() (first, last timegrid.Hour, ok bool) {
 	return first, last, ok
 }
 
-// Pinned reports that something of the hour was asked for.
+// Pinned reports that the query has read something of the hour.
 func (q *Query) Pinned(h timegrid.Hour) bool { return q.view(h) != nil }
 
 // Blocks of an hour that was pinned, in a resolution.
@@ -222,7 +220,7 @@ func (q *Query) block(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *cat
 	return q.view(h).Block(h, s, res)
 }
 
-// spend counts a request; a *LimitError when it is one too many.
+// spend counts a request; it returns a *LimitError when that is one too many.
 func (q *Query) spend(bytes int64) error {
 	gets, total := q.stats.gets.Add(1), q.stats.bytes.Add(bytes)
 	if l := q.limits.Objects; l > 0 && gets > int64(l) {
@@ -239,7 +237,7 @@ func (q *Query) spend(bytes int64) error {
 	return nil
 }
 
-// refusedError is an error of Limits.Reserve: it ends the query, and is no Problem.
+// refusedError is an error of Limits.Reserve: it ends the query and is no Problem.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return e.err.Error() }

@@ -16,26 +16,26 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 )
 
-// Config of a Reader. The zero value of a field but Store means its default.
+// Config of a Reader. Except for Store, the zero value of a field is its default.
 type Config struct {
 	Store objstore.Reader
-	// IndexCache and BlockCache bound memory, bytes: 256 MiB each. A quarter of the BlockCache
-	// is for columns that were decoded of its blocks.
+	// IndexCache and BlockCache bound memory in bytes: 256 MiB each. A quarter of BlockCache is for columns that
+	// were decoded from blocks.
 	IndexCache, BlockCache int64
 	// Gap is the most bytes between two wanted blocks that one request reads: 512 KiB.
 	Gap int64
-	// MaxRange is the most bytes of one request: 8 MiB, more only for a single block.
+	// MaxRange is the most bytes of one request, unless a single block is larger: 8 MiB.
 	MaxRange int64
 	// Parallel requests of all queries together: 32.
 	Parallel int
 	// Limits of what is decoded.
 	Limits chunk.Limits
-	// AgentLabel names the label that each series has beside its own, with its agent. The
-	// empty name adds none: equal labels of several agents are one series then.
+	// AgentLabel names the label with the agent that is added to each series. With an empty name none is added,
+	// and equal labels of several agents are one series.
 	AgentLabel agentlabel.Name
 }
 
-// Reader has the caches that all queries share. Safe for concurrent use.
+// Reader has the caches that all queries share. It is safe for concurrent use.
 type Reader struct {
 	cfg     Config
 	fetch   block.Fetch
@@ -46,7 +46,7 @@ type Reader struct {
 	one     singleflight.Group // indexes by key
 	slots   *semaphore.Weighted
 
-	lastIndex atomic.Uint64 // number given to an index
+	lastIndex atomic.Uint64 // last number given to an index
 }
 
 type blockKey struct {
@@ -84,12 +84,12 @@ func New(c Config) (*Reader, error) {
 	}, nil
 }
 
-// CacheBytes is what the caches hold: of indexes; of blocks, and columns decoded of them.
+// CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (r *Reader) CacheBytes() (indexes, blocks int64) {
 	return r.indexes.Weight(), r.blocks.Weight() + r.columns.Weight()
 }
 
-// get is one bounded request for exactly length bytes.
+// get makes one request for exactly length bytes, within the bound on parallel requests.
 func (r *Reader) get(ctx context.Context, key string, offset, length int64) ([]byte, error) {
 	if err := r.slots.Acquire(ctx, 1); err != nil {
 		return nil, err

@@ -8,12 +8,12 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Hint says what the samples of a selector are for. It matters for hours whose samples
-// have expired: which of the values that rolled rows have is shown in their place.
+// Hint says what the samples of a selector are used for. It matters for hours whose samples have expired: it
+// decides which of the values of rolled rows stands in for them.
 type Hint struct {
 	// Func is the function or aggregation around the selector, empty for none.
 	Func string
-	// Range of the selector, milliseconds; 0 when it is an instant one.
+	// Range of the selector in milliseconds; 0 for an instant selector.
 	Range int64
 }
 
@@ -21,29 +21,27 @@ type Hint struct {
 const reducedColumns = chunk.ColCount | chunk.ColFirstT | chunk.ColLastT | chunk.ColLast | chunk.ColSum | chunk.ColSumC |
 	chunk.ColMin | chunk.ColMax | chunk.ColLastH | chunk.ColSumH
 
-// everyMS is the distance of the samples that an instant selector sees within a bucket: a
-// value stands for the whole of it, however far back a selector looks.
+// everyMS is the distance of the samples that an instant selector gets within a bucket: the value stands for all
+// of it, however short the lookback is.
 const everyMS = 60_000
 
-// widen gives the hours that hold [mint, maxt]: the end of a bucket may lie behind the
-// times that it stands for.
+// widen extends [mint, maxt] to whole hours: a bucket may end after the times for which it stands.
 func widen(mint, maxt int64) (int64, int64) {
 	return timegrid.HourOf(mint).StartMS() + 1, timegrid.HourOf(maxt).EndMS()
 }
 
-// samples turns rolled rows into samples: of a counter its last value in the bucket, of
-// others the mean, or what the function wants of them. They stand at the bucket's end;
-// for an instant selector also at each minute of the bucket between its first and its last
-// sample.
+// samples turns rolled rows into samples: for a counter the last value of the bucket, for others the mean, or what
+// the function needs. Each is at the end of its bucket; for an instant selector there is also one at each minute
+// between the first and the last sample of the bucket.
 func (hint *Hint) samples(c *chunk.Columns, typ series.Type, res timegrid.Resolution) chunk.Columns {
 	var out chunk.Columns
 	value, hist := hint.values(c, typ)
 	if value == nil && hist == nil {
-		return out // of what is not there nothing is known
+		return out // the rows lack the columns
 	}
 	for i, end := range c.T {
 		if c.Count[i] == 0 {
-			continue // stale markers alone
+			continue // the bucket has only stale markers
 		}
 		from, to := end, end
 		if hint.Range == 0 && res != timegrid.OneMinute {
@@ -61,12 +59,12 @@ func (hint *Hint) samples(c *chunk.Columns, typ series.Type, res timegrid.Resolu
 	return out
 }
 
-// minuteAfter is the first whole minute that is not before ns.
+// minuteAfter is the first whole minute at or after ns.
 func minuteAfter(ns int64) int64 {
 	return timegrid.OneMinute.BucketEnd(timegrid.Millisecond(ns)) * nsPerMS
 }
 
-// values gives what stands for the samples of a bucket: one of both, or nothing.
+// values returns what stands in for the samples of a bucket: a float, a histogram, or neither.
 func (hint *Hint) values(c *chunk.Columns, typ series.Type) (value func(int) float64, hist func(int) series.Histogram) {
 	column := func(v []float64) func(int) float64 { return func(i int) float64 { return v[i] } }
 	mean := func(i int) float64 { return (c.Sum[i] + c.SumC[i]) / float64(c.Count[i]) }
@@ -91,7 +89,7 @@ func (hint *Hint) values(c *chunk.Columns, typ series.Type) (value func(int) flo
 	return nil, nil
 }
 
-// scaled is a histogram of a part of the observations.
+// scaled is a histogram of a fraction of the observations.
 func scaled(h *series.Histogram, by float64) series.Histogram {
 	times := func(v []float64) []float64 {
 		v = slices.Clone(v)

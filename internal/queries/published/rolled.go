@@ -17,7 +17,7 @@ type Rolled struct {
 	Labels labels.Labels
 	// Raw is what is read from raw blocks; nil when nothing is.
 	Raw  *Series
-	rows []part // by hour, apart
+	rows []part // by hour, disjoint
 }
 
 // part is a series of one chunk with the hours whose rows count.
@@ -26,7 +26,7 @@ type part struct {
 	from, to timegrid.Hour
 }
 
-// partsOf puts hours of one chunk that follow each other together.
+// partsOf joins consecutive hours of one chunk.
 func partsOf(pieces []piece) []part {
 	var out []part
 	for _, p := range pieces {
@@ -39,7 +39,7 @@ func partsOf(pieces []piece) []part {
 	return out
 }
 
-// Parts with rolled rows, in time order.
+// Parts is the number of parts with rolled rows; they are in time order.
 func (r *Rolled) Parts() int { return len(r.rows) }
 
 // Resolution of the rows of part i.
@@ -48,9 +48,9 @@ func (r *Rolled) Resolution(i int) timegrid.Resolution { return r.rows[i].ob.res
 // Type of the rows of part i.
 func (r *Rolled) Type(i int) series.Type { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
 
-// Rows fills into with the rolled rows of part i whose buckets end in [mint, maxt], and
-// perhaps others; those of [from, to) count. False when they can't be read: a Problem was
-// noted. Error: *LimitError.
+// Rows fills into with the rolled rows of part i whose buckets end in [mint, maxt], and perhaps others; those with
+// index from up to, not including, to count. It is false when they can't be read, which is noted as a Problem.
+// Error: *LimitError.
 func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (from, to int, ok bool, err error) {
 	p := r.rows[i]
 	first, last := max(mint, p.from.StartMS()+1), min(maxt, p.to.EndMS())
@@ -69,23 +69,21 @@ func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Colu
 	return from, to, true, p.ob.q.decoded(rows)
 }
 
-// Rows says which resolutions may be read in place of samples.
+// Rows says which resolutions may be read instead of samples.
 type Rows struct {
-	// Resolution is read where there are samples, too; timegrid.Raw for the samples themselves.
+	// Resolution is also read where samples exist; timegrid.Raw reads the samples themselves.
 	Resolution timegrid.Resolution
-	// Expired are the resolutions that stand in where samples have expired: the first that has
-	// all of an hour.
+	// Expired are the resolutions that stand in for expired samples: the first that has all of an hour is used.
 	Expired []timegrid.Resolution
-	// Nearly: the buckets are not those of the range, or hours of which nothing is left are
-	// left out. Reduced then tells them.
+	// Nearly allows buckets that are not those of the range, and leaves out hours of which nothing is left.
+	// Reduced then reports them.
 	Nearly bool
 }
 
-// SelectRolled gives the series that match with rows in place of raw samples: for each
-// shard's hour whose block of the resolution was made with the raw one, but of the hours that
-// raw names; and for hours whose samples have expired. Label sets that stand in several
-// series of one such hour make it give up, and so does a series of a type that takes
-// refuses, before rows are read: ok is false, as it is when no block can stand in.
+// SelectRolled returns the matching series with rows instead of raw samples: for each shard's hour whose block of
+// the resolution was made from the same plan as the raw one, except in hours for which raw is true; and for hours
+// whose samples have expired. ok is false, before any row is read, when no block can stand in, when a series has a
+// type that takes refuses, or when several series of one such hour have the same labels.
 func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw func(timegrid.Hour) bool, takes func(series.Type) bool, ms ...*labels.Matcher) (out []Rolled, ok bool, err error) {
 	from, to, any := q.span(mint, maxt)
 	if !any {
@@ -123,9 +121,9 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 	return out, true, nil
 }
 
-// chooseRolled adds to the stand-ins the blocks of a resolution that were made with their raw
-// ones, and gives the raw blocks that must be read themselves: those without such a block, and
-// those of the hours that raw names.
+// chooseRolled adds the blocks of a resolution that were made from the same plan as their raw ones, and returns
+// the raw blocks that must be read themselves: those without such a block, and those of hours for which raw is
+// true.
 func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, to timegrid.Hour, raw func(timegrid.Hour) bool) (rest []*catalog.Block) {
 	for h := from; h <= to; h++ {
 		for _, s := range q.Blocks(h, timegrid.Raw) {
@@ -140,7 +138,7 @@ func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, t
 	return rest
 }
 
-// seekRolled reads, in parallel, the indexes of rows and of the raw samples beside them.
+// seekRolled reads, in parallel, the indexes of rows and of the raw samples that are needed beside them.
 func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalog.Block, mint, maxt int64, ms []*labels.Matcher) (rows, samples []*object, err error) {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	var ofRows []*handle
@@ -161,9 +159,8 @@ func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalo
 	return expand(ofRows, mint, maxt), expand(ofSamples, mint, maxt), nil
 }
 
-// joinRolled puts rows and samples of equal label sets together. It is false where that
-// can't be done: where an hour has several series with one label set, or rows and samples
-// of one.
+// joinRolled joins rows and samples of equal label sets. It is false if that is impossible: an hour has several
+// series with one label set, or both rows and samples of one.
 func joinRolled(ofRows, ofSamples []Series) (out []Rolled, ok bool) {
 	at := make(map[uint64][]int, len(ofRows))
 	for i := range ofRows {
@@ -192,7 +189,7 @@ func joinRolled(ofRows, ofSamples []Series) (out []Rolled, ok bool) {
 	return out, true
 }
 
-// overlaps: rows and samples of one hour, of two shards, can't be put together.
+// overlaps reports rows and samples of the same hour, which come from two shards and can't be joined.
 func overlaps(a []part, b []piece) bool {
 	for _, p := range a {
 		if slices.ContainsFunc(b, func(o piece) bool { return o.ob.hour >= p.from && o.ob.hour <= p.to }) {
@@ -202,7 +199,7 @@ func overlaps(a []part, b []piece) bool {
 	return false
 }
 
-// Used notes that a selector was answered from the resolution.
+// Used counts a selector that was answered from the resolution.
 func (q *Query) Used(res timegrid.Resolution) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -212,18 +209,18 @@ func (q *Query) Used(res timegrid.Resolution) {
 	q.resolutions[res.String()]++
 }
 
-// Mark remembers which problems are known, for Undo.
+// Mark remembers how many problems there were, for Undo.
 type Mark struct{ problems, more, gone int }
 
-// Mark is for an attempt that may be given up.
+// Mark begins an attempt that may be undone.
 func (q *Query) Mark() Mark {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return Mark{len(q.problems), q.more, len(q.gone)}
 }
 
-// Undo forgets the problems of objects since the mark: the answer does not need them.
-// Problems of the views stay.
+// Undo forgets the problems of objects since the mark, as the answer does not need them. Problems of the views
+// stay.
 func (q *Query) Undo(m Mark) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

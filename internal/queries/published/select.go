@@ -16,8 +16,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// matchers turns PromQL matchers into those of an index. Once ctx is done regular
-// expressions match nothing more.
+// matchers converts PromQL matchers to those of an index. Once ctx is done regular expressions match nothing more,
+// so that a long scan ends.
 func matchers(ctx context.Context, ms []*labels.Matcher) []chunk.Matcher {
 	out := make([]chunk.Matcher, len(ms))
 	for i, m := range ms {
@@ -32,7 +32,7 @@ func matchers(ctx context.Context, ms []*labels.Matcher) []chunk.Matcher {
 	return out
 }
 
-// mayMatch and inTime leave out chunks by what the manifest says of them.
+// mayMatch and inTime rule out chunks by what the manifest says about them.
 func mayMatch(o *catalog.Object, ms []*labels.Matcher) bool {
 	if o.Metric == layout.MixedMetrics {
 		return true
@@ -51,7 +51,7 @@ func inTime(o *catalog.Object, mint, maxt int64) bool {
 
 const nsPerMS = 1_000_000
 
-// firstNS and lastNS are the nanoseconds of a millisecond, cut to what there is.
+// firstNS and lastNS are the first and last nanosecond of a millisecond, within int64.
 func firstNS(ms int64) int64 {
 	const least, most = -1 << 63 / nsPerMS, (1<<63 - 1) / nsPerMS
 	return max(min(ms, most), least) * nsPerMS
@@ -62,10 +62,9 @@ func lastNS(ms int64) int64 {
 	return max(ns, ns+(nsPerMS-1))
 }
 
-// objects reads, in parallel, the indexes of the raw blocks of some hours, and of those that
-// stand in for them where samples have expired. It gives the chunks that have a series
-// that matches, by hour and place in the view. A chunk of a compaction is given once for
-// each of its hours, with one handle.
+// objects reads, in parallel, the indexes of the raw blocks of some hours, and of the blocks that stand in for
+// them where samples have expired. It returns the chunks that have a matching series, by hour and place in the
+// view. A chunk of a compaction is returned once for each of its hours, with one handle.
 func (q *Query) objects(ctx context.Context, hint Hint, from, to timegrid.Hour, mint, maxt int64, ms []*labels.Matcher) ([]*object, standIns, error) {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	instead := q.standIns(from, to, finest)
@@ -91,7 +90,7 @@ func (q *Query) objects(ctx context.Context, hint Hint, from, to timegrid.Hour, 
 	return expand(handles, mint, maxt), instead, nil
 }
 
-// seek starts the reads of indexes; what it gives is there when they are done.
+// seek starts the reads of indexes; its result is complete when they are done.
 func (q *Query) seek(reads *group, res timegrid.Resolution, blocks []*catalog.Block, mint, maxt int64, ms []*labels.Matcher) ([]*handle, error) {
 	key := selectionKey(ms)
 	plan := q.r.plans.of(blocks)
@@ -114,6 +113,7 @@ func (q *Query) seek(reads *group, res timegrid.Resolution, blocks []*catalog.Bl
 				}
 				return s.found(ctx, n, h, x)
 			})
+			// A cached index needs no goroutine.
 			continue
 		}
 		q.stats.indexHits.Add(1)
@@ -134,13 +134,13 @@ type seek struct {
 	ms    []*labels.Matcher
 	key   string
 	agent []*labels.Matcher // of the label with the agent
-	none  *nothing          // units that were found to hold nothing that matches
+	none  *nothing          // units that are known to have nothing that matches
 
 	mu     sync.Mutex
 	series int // found so far
 }
 
-// mayHold is false when unit n is known to hold nothing that matches.
+// mayHold is false when unit n is known to have nothing that matches.
 func (s *seek) mayHold(n int, u *unit) bool {
 	if s.none.has(n) {
 		return false
@@ -152,7 +152,7 @@ func (s *seek) mayHold(n int, u *unit) bool {
 	return false
 }
 
-// found notes which series of the index of unit n match.
+// found records which series of the index of unit n match.
 func (s *seek) found(ctx context.Context, n int, h *handle, x *index) error {
 	held, err := x.selected(ctx, s.key, s.ms)
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *seek) found(ctx context.Context, n int, h *handle, x *index) error {
 	return nil
 }
 
-// expand gives the hours of chunks that have a series that matches.
+// expand returns the hours of chunks that have a matching series.
 func expand(handles []*handle, mint, maxt int64) []*object {
 	var out []*object
 	for _, h := range handles {
@@ -180,6 +180,7 @@ func expand(handles []*handle, mint, maxt int64) []*object {
 				continue
 			}
 			held := h.series
+			// In a compaction some agents may be masked, as their shard's source was superseded.
 			if p.Shards != nil {
 				held = nil
 				for _, i := range h.series {
@@ -201,14 +202,15 @@ func expand(handles []*handle, mint, maxt int64) []*object {
 	return out
 }
 
-// maxHoursAtOnce: a series stands in every hour, so the early check of the limit is wide;
-// the exact one is the caller's.
+// maxHoursAtOnce: a series is in every hour, so this early check of the limit is a wide one; the caller makes the
+// exact one.
 const maxHoursAtOnce = 1000
 
-// load fetches the blocks of all objects, in parallel.
+// load fetches the blocks of all objects in parallel.
 func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) error {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	for _, ob := range objects {
+		// Objects of one compaction share a handle, which is loaded once.
 		if ob.asked {
 			continue
 		}
@@ -232,8 +234,8 @@ func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) e
 	return reads.Wait()
 }
 
-// group runs requests at once; the first error ends them. Where all is in memory it costs
-// nothing.
+// group runs requests in parallel until the first error. It creates nothing until it is used: when everything is
+// cached it costs nothing.
 type group struct {
 	ctx   context.Context
 	limit int
@@ -256,21 +258,20 @@ func (g *group) Wait() error {
 	return g.g.Wait()
 }
 
-// refused waits for what was started; the refusal is the cause.
+// refused waits for the requests that were started, and returns the cause of the refusal.
 func (g *group) refused(cause error) error {
-	_ = g.Wait() // a later error than the cause
+	_ = g.Wait() // any error of it comes after the cause
 	return cause
 }
 
-// Select gives the raw series that match all matchers and may have samples in [mint, maxt]
-// (milliseconds, inclusive), in no order. Where samples have expired, what is left stands
-// in for them, which Reduced tells. An object that can't be read is a Problem, and its
-// series are left out. Errors: *LimitError, a context error.
+// Select returns the raw series that match all matchers and may have samples in [mint, maxt] (milliseconds,
+// inclusive), in no order. Where samples have expired, what is left stands in for them, which Reduced reports. An
+// object that can't be read is a Problem, and its series are left out. Errors: *LimitError, a context error.
 func (q *Query) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
 	return q.SelectFor(ctx, Hint{}, mint, maxt, ms...)
 }
 
-// SelectFor is Select with what the samples are for.
+// SelectFor is Select with what the samples are used for.
 func (q *Query) SelectFor(ctx context.Context, hint Hint, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
 	from, to, ok := q.span(mint, maxt)
 	if !ok {
@@ -302,7 +303,7 @@ func (q *Query) blocksOf(res timegrid.Resolution, from, to timegrid.Hour) []*cat
 	return blocks
 }
 
-// gather puts together what has the same labels. Objects are by hour.
+// gather joins what has the same labels. Objects are sorted by hour.
 func gather(objects []*object) []Series {
 	n := 0
 	for _, ob := range objects {
@@ -332,12 +333,12 @@ func gather(objects []*object) []Series {
 	return out
 }
 
-// LabelNames gives the names on series that match and may have samples in the range.
+// LabelNames returns the names on series that match and may have samples in the range.
 func (q *Query) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
 	return q.texts(ctx, mint, maxt, ms, (*index).labelNames)
 }
 
-// LabelValues gives the values of a label on series that match and may have samples in the range.
+// LabelValues returns the values of a label on series that match and may have samples in the range.
 func (q *Query) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
 	return q.texts(ctx, mint, maxt, ms, func(x *index, all bool, series []int, add func(string)) {
 		x.labelValues(name, all, series, add)
@@ -356,7 +357,7 @@ func (q *Query) texts(ctx context.Context, mint, maxt int64, ms []*labels.Matche
 	if err != nil {
 		return nil, err
 	}
-	// Rolled rows have the labels of all samples: only where none are left, some may be missing.
+	// Rolled rows have the labels of all samples, so some may be missing only where no rows are left.
 	q.reduceFound(instead, nil)
 	set := map[string]struct{}{}
 	var out []string

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// selections are the answers of an index to matchers, which most often is that it has
-// nothing. The index is charged for as many as fit in their bound.
+// selections caches the answers of an index to matchers; most often the answer is that it has nothing. The index
+// is charged for the whole bound in advance.
 type selections struct {
 	mu   sync.Mutex
 	max  int64
@@ -18,14 +18,14 @@ type selections struct {
 }
 
 const (
-	selectionOverhead = 64      // of an entry, beside its key and numbers
-	selectionKeys     = 4 << 10 // bytes an index has for entries, beside those for its series
+	selectionOverhead = 64      // of an entry, besides its key and numbers
+	selectionKeys     = 4 << 10 // bytes for entries of any index, in addition to those for its series
 )
 
-// selectionBytes is the bound of an index of so many series.
+// selectionBytes is the bound for an index with that many series.
 func selectionBytes(series int) int64 { return selectionKeys + 8*int64(series) }
 
-// selectionKey says all of matchers: no two lists have the same.
+// selectionKey encodes matchers with their lengths, so that different lists have different keys.
 func selectionKey(ms []*labels.Matcher) string {
 	size := 0
 	for _, m := range ms {
@@ -42,8 +42,8 @@ func selectionKey(ms []*labels.Matcher) string {
 	return string(b)
 }
 
-// selected are the series that match, ascending: not to be changed.
-// An error is the context's: one expression over many values may take long.
+// selected returns the series that match, ascending; the caller must not change them. An error is the context's:
+// an expression over many values may take long.
 func (x *index) selected(ctx context.Context, key string, ms []*labels.Matcher) ([]int, error) {
 	s := &x.selections
 	s.mu.Lock()
@@ -54,7 +54,7 @@ func (x *index) selected(ctx context.Context, key string, ms []*labels.Matcher) 
 	}
 	found = x.match(ctx, ms)
 	if err := ctx.Err(); err != nil {
-		return nil, err // it may be short
+		return nil, err // found may be too short, and must not be cached
 	}
 	size := int64(len(key)+8*cap(found)) + selectionOverhead
 	s.mu.Lock()

@@ -17,28 +17,27 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// handle is a chunk, whose blocks are there once it is loaded. Its decoder is for one
-// reader at a time.
+// handle is a chunk, whose blocks are in memory once it is loaded. Its decoder is for one reader at a time.
 type handle struct {
 	q      *Query
 	key    string
-	uses   []catalog.Piece // what counts of it
+	uses   []catalog.Piece // the parts of it that count
 	x      *index
-	series []int       // that match; the index's, not to be changed
-	asked  bool        // its blocks were
-	broken atomic.Bool // it could not be read: a Problem was noted
+	series []int       // that match; owned by the index, not to be changed
+	asked  bool        // its blocks were requested
+	broken atomic.Bool // it could not be read, which is noted as a Problem
 
 	raw  bool // rows are samples
 	res  timegrid.Resolution
-	as   *Hint      // rows stand in for samples; nil where they are read as they are
-	held []*columns // of series; nil for those to be decoded
-	warm bool       // all blocks to be decoded were in memory
+	as   *Hint      // rows stand in for samples; nil when they are read as they are
+	held []*columns // of series; nil for those that must be decoded
+	warm bool       // all blocks that are needed were cached
 
 	mu  sync.Mutex
 	dec *chunk.Decoder
 }
 
-// decoder is made at its first use.
+// decoder returns the decoder, made at first use.
 func (h *handle) decoder() *chunk.Decoder {
 	if h.dec == nil {
 		h.dec = chunk.NewDecoder(h.x.Index, h.q.r.cfg.Limits)
@@ -46,13 +45,13 @@ func (h *handle) decoder() *chunk.Decoder {
 	return h.dec
 }
 
-// Series is one label set with where its rows stand.
+// Series is one label set with the places of its rows.
 type Series struct {
 	Labels labels.Labels
 	pieces []piece // by hour
 }
 
-// Times are the bounds of the hours that have rows of it, milliseconds.
+// Times returns the bounds of the hours that have rows of it, in milliseconds.
 func (s *Series) Times() (first, last int64) {
 	return s.pieces[0].ob.hour.StartMS(), s.pieces[len(s.pieces)-1].ob.hour.EndMS()
 }
@@ -63,10 +62,9 @@ type piece struct {
 	i  int
 }
 
-// Runs reads a series in time order. Not for concurrent use. A run is valid until the
-// next call of Next, and to be read only: queries share it. Samples of one millisecond are
-// one: that with the greatest time in nanoseconds; of equal ones that of the chunk that
-// the manifest names last.
+// Runs reads a series in time order. It is not for concurrent use. A run is valid until the next call of Next and
+// must not be changed, as queries share it. Of several samples in one millisecond one counts: the one with the
+// greatest time in nanoseconds; of equal ones that of the chunk that the manifest names last.
 type Runs struct {
 	pieces     []piece
 	mint, maxt int64
@@ -77,12 +75,12 @@ type Runs struct {
 	hour chunk.Columns // the rows of cols in one hour
 	last decoded
 	buf  buffers
-	// counted is what ready has counted.
+	// counted is the chunk and series that ready has counted.
 	counted decoded
 }
 
-// decoded says what the columns hold: a chunk of a compaction has many hours, and is
-// decoded once for those that follow each other.
+// decoded says what the columns hold: a chunk of a compaction has many hours, and is decoded once for consecutive
+// ones.
 type decoded struct {
 	h          *handle
 	i          int
@@ -94,14 +92,14 @@ type buffers struct {
 	v     []float64
 }
 
-// Runs starts at mint; samples after maxt are left out (milliseconds).
+// Runs starts at mint and leaves out samples after maxt (milliseconds).
 func (s *Series) Runs(mint, maxt int64) *Runs {
 	r := &Runs{}
 	r.Reset(s, mint, maxt)
 	return r
 }
 
-// Reset starts anew on s and keeps the memory.
+// Reset starts again, on s, and keeps the memory.
 func (r *Runs) Reset(s *Series, mint, maxt int64) {
 	r.pieces, r.mint, r.maxt, r.err, r.before, r.last, r.counted = nil, mint, maxt, nil, nil, decoded{}, decoded{}
 	if s != nil {
@@ -115,7 +113,7 @@ func (r *Runs) Err() error { return r.err }
 // SkipTo lets Next leave out what ends before t.
 func (r *Runs) SkipTo(t int64) { r.mint = max(r.mint, t) }
 
-// Next gives the next stretch that is not empty; false at the end or on an error.
+// Next returns the next run that is not empty; false at the end or on an error.
 func (r *Runs) Next() (samples.Run, bool) {
 	for len(r.pieces) > 0 && r.err == nil {
 		n, h := 1, r.pieces[0].ob.hour
@@ -125,6 +123,7 @@ func (r *Runs) Next() (samples.Run, bool) {
 		group := r.pieces[:n]
 		r.pieces = r.pieces[n:]
 		if h.EndMS() < r.mint || h.StartMS() >= r.maxt {
+			// What is before a skipped hour must not be taken for the sample before the next run.
 			r.before = nil
 			continue
 		}
@@ -146,7 +145,7 @@ func (r *Runs) Next() (samples.Run, bool) {
 	return samples.Run{}, false
 }
 
-// ready gives a piece whose rows are there, decoded, one for each millisecond; without a copy.
+// ready returns a piece whose decoded rows are cached and have one row for each millisecond, without copying.
 func (r *Runs) ready(p piece) (samples.Run, bool) {
 	ob := p.ob
 	if ob.held == nil || ob.broken.Load() {
@@ -165,7 +164,7 @@ func (r *Runs) ready(p piece) (samples.Run, bool) {
 	return c.run(ob.hour), true
 }
 
-// read decodes one piece into the buffers, a row for each millisecond.
+// read decodes one piece into the buffers, with one row for each millisecond.
 func (r *Runs) read(p piece) samples.Run {
 	typ, ok := r.decode(p)
 	if !ok {
@@ -214,7 +213,7 @@ func (r *Runs) read(p piece) samples.Run {
 	return run
 }
 
-// decode fills the columns; false when there is nothing to read.
+// decode fills the columns; it is false when there is nothing to read.
 func (r *Runs) decode(p piece) (series.Type, bool) {
 	ob := p.ob
 	if ob.broken.Load() {
@@ -236,7 +235,7 @@ func (r *Runs) decode(p piece) (series.Type, bool) {
 	return ob.x.meta(p.i).typ, len(r.hour.T) > 0
 }
 
-// cut gives the rows of the object's hour.
+// cut returns the rows of the object's hour.
 func (ob *object) cut(c *chunk.Columns) chunk.Columns {
 	from, to := firstNS(ob.hour.StartMS()+1), lastNS(ob.hour.EndMS())
 	if n := len(c.T); n == 0 || c.T[0] >= from && c.T[n-1] <= to {
@@ -246,7 +245,8 @@ func (ob *object) cut(c *chunk.Columns) chunk.Columns {
 	return c.Cut(i, i+sort.Search(len(c.T)-i, func(k int) bool { return c.T[i+k] > to }))
 }
 
-// corrupt notes that the chunk can't be decoded, once, and lets it be fetched again.
+// corrupt notes once that the chunk can't be decoded, and drops its blocks from the cache so that it is fetched
+// again.
 func (ob *object) corrupt(err error) {
 	if ob.broken.Swap(true) {
 		return
@@ -259,7 +259,7 @@ func (ob *object) corrupt(err error) {
 	ob.q.problem(Problem{Hour: ob.hour, Key: ob.key, Err: err})
 }
 
-// lastRows are the rows that count, the last of each millisecond.
+// lastRows returns the rows that count: the last of each millisecond.
 func lastRows(ms []int64) []int {
 	rows := make([]int, 0, len(ms))
 	for i := range ms {
@@ -295,7 +295,7 @@ func histograms(h []series.Histogram, rows []int, typ series.Type) []*histogram.
 	return out
 }
 
-// merge reads pieces of one hour that have the same labels: of several agents, types or units.
+// merge reads pieces of one hour with the same labels, of several agents, types or units.
 func (r *Runs) merge(group []piece) samples.Run {
 	type row struct {
 		ns, st int64

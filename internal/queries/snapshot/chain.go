@@ -21,11 +21,11 @@ const (
 	DefaultWindow     = 2 * time.Hour
 	DefaultHold       = time.Minute
 	DefaultMaxPending = 100_000
-	// maxNewPacks of one job: the rest waits for the next.
+	// maxNewPacks of one job; the rest waits for the next job.
 	maxNewPacks = 64
 	// keep is how many snapshots are kept, the newest included.
 	keep = 3
-	// future bounds how long a batch of a clock that runs ahead stays, from its acceptance.
+	// future is how long after its acceptance a batch with samples in the future stays in the snapshots.
 	future = 15 * time.Minute
 )
 
@@ -37,68 +37,68 @@ type Config struct {
 	AuthorityID string
 	Shard       shard.ID
 	Shards      uint32
-	// Fence of the grant under which the chain is worked on.
+	// Fence of the grant under which the chain works.
 	Fence uint64
-	// Owner is different in every incarnation of every process.
+	// Owner is different for every start of every process.
 	Owner string
-	// Window before now whose samples the snapshots hold; 0 means two hours.
+	// Window is how far before now the samples of a snapshot reach; 0 means two hours.
 	Window time.Duration
-	// Interval is the least time between two snapshots, where the first of them has all
-	// batches that waited; 0 is none.
+	// Interval is the least time between two snapshots, unless more batches wait than one snapshot could take; 0
+	// is none.
 	Interval time.Duration
 	// Hold is the longest time for one pack; 0 means a minute.
 	Hold time.Duration
-	// TimeLimit is how long a job may take before it is handed over, to this chain or the
-	// next owner's; 0 has no end.
+	// TimeLimit is how long a job may take before it is handed over, to this chain or the next owner's; 0 is no
+	// limit.
 	TimeLimit time.Duration
 	// MaxPending bounds the batches that wait for the next snapshot; 0 means 100,000.
 	MaxPending int
-	// PackBatches is the most batches of a pack; 0 means MaxPackBatches, which is also the most.
+	// PackBatches is the most batches of a pack; 0 means MaxPackBatches, which is also the maximum.
 	PackBatches int
-	// Frames reads the frames of the entries, some at once; nil for one that can't be read.
+	// Frames reads the frames of the entries, some in parallel; nil stands for one that can't be read.
 	Frames func(ctx context.Context, entries []accepted.Batch) ([][]byte, error)
-	// Refill offers what is new, before it is judged whether a snapshot is due; nil does nothing.
+	// Refill offers new batches, before it is decided whether a snapshot is due; nil does nothing.
 	Refill func(ctx context.Context) error
 	Now    func() time.Time
 	Events Events
 }
 
-// Events are told what a chain does; each may be nil.
+// Events are called when a chain does something; each may be nil.
 type Events struct {
 	// Committed: a snapshot was created by this chain.
 	Committed func(*Snapshot)
-	// Packed: a pack was written; merged tells packs of packs.
+	// Packed: a pack was written; merged says that it was made of packs.
 	Packed func(r Ref, merged bool)
-	// Skipped: a batch is left out, as its frame can't be read or is too long for a pack.
+	// Skipped: a batch is left out because its frame can't be read or is too long for a pack.
 	Skipped func(accepted.Batch)
 	// Collected: old objects were deleted; err ended it early.
 	Collected func(snapshots, packs int, err error)
-	// Lost: a snapshot or pack that should be there can't be read; the chain goes on without it.
+	// Lost: a snapshot or pack that should exist can't be read; the chain continues without it.
 	Lost func(err error)
 }
 
-// Chain makes the snapshots of one shard, under one grant. Offer may be called at any
-// time, Step by one caller at a time.
+// Chain makes the snapshots of one shard under one grant. Offer may be called at any time, Step by one caller at a
+// time.
 type Chain struct {
 	cfg    Config
 	log    string
 	worker *work.Worker
 
 	mu      sync.Mutex
-	newest  *Snapshot            // that was seen; nil before, or when there is none
+	newest  *Snapshot            // nil before one was read, or when there is none
 	recent  map[uint64]*Snapshot // the last keep that were read or made
 	pending map[identity.Batch]accepted.Batch
-	refused bool // Offer had no room since the last job
-	backlog bool // the last job had not room for all that waited
+	refused bool // Offer had no room for a batch since the last job
+	backlog bool // the last job could not take all that waited
 
-	// Of Step alone: when it was last seen that a message of the next job waits.
+	// checked is when Step last made sure that a message of the next job waits.
 	checked time.Time
 }
 
 // Log is the name of a shard's chain in the table of pending work.
 func Log(s shard.ID) string { return "snapshot/" + s.String() }
 
-// Topic is where its messages go.
+// Topic of the chain's messages.
 func Topic(s shard.ID) string { return "snapshot-" + s.String() }
 
 // NewChain checks the settings; it makes no request.
@@ -127,7 +127,7 @@ func NewChain(c Config) (*Chain, error) {
 	ch := &Chain{cfg: c, log: Log(c.Shard), recent: map[uint64]*Snapshot{}, pending: map[identity.Batch]accepted.Batch{}}
 	w, err := work.NewWorker(c.Queue, c.Table, handler{ch}, work.Config{
 		Topic: Topic(c.Shard), Owner: c.Owner, Hold: c.Hold, TimeLimit: c.TimeLimit,
-		// A chain must not wait for an operator: it is tried for ever.
+		// No operator looks after a chain, so it is tried without end.
 		MaxAttempts: math.MaxUint32,
 	}, c.Now)
 	if err != nil {
@@ -137,8 +137,8 @@ func NewChain(c Config) (*Chain, error) {
 	return ch, nil
 }
 
-// Offer hands in accepted batches. Those of other times than the window, and those that
-// the newest snapshot has, are dropped. It reports whether there is room for more.
+// Offer hands in accepted batches. It drops those whose samples are outside of the window, and those that the
+// newest snapshot has. It reports whether there is room for more.
 func (c *Chain) Offer(entries []accepted.Batch) (room bool) {
 	horizon := c.horizon()
 	c.mu.Lock()
@@ -179,11 +179,11 @@ func (c *Chain) Newest() *Snapshot {
 	return c.newest
 }
 
-// messageCheck is the time between two looks whether a message of the next job waits.
+// messageCheck is the time between two checks that a message of the next job waits.
 const messageCheck = time.Minute
 
-// Step receives one message of the shard's topic and does its job, if it is due. The chain
-// goes on by itself: each job sends the message of the next one before it is done.
+// Step receives one message of the shard's topic and does its job if that is due. The chain keeps itself going:
+// each job sends the message of the next one before it is done.
 func (c *Chain) Step(ctx context.Context) (work.Outcome, error) {
 	if now := c.cfg.Now(); c.checked.IsZero() || now.Before(c.checked) || now.Sub(c.checked) >= messageCheck {
 		if err := c.ensureMessage(ctx, c.checked.IsZero()); err != nil {
@@ -194,10 +194,9 @@ func (c *Chain) Step(ctx context.Context) (work.Outcome, error) {
 	return c.worker.Step(ctx)
 }
 
-// ensureMessage sees that a message of the lowest pending job waits: a chain begins with
-// one, and a queue may lose one. The first of an owner sends it in any case, as its
-// predecessor may have died with a message that stays hidden for long; a double is deleted
-// when the job is done.
+// ensureMessage makes sure that a message of the lowest pending job waits: a chain begins with one, and a queue
+// may lose one. A new owner sends one in any case, as its predecessor may have died with a message that stays
+// hidden for long; a second one is deleted when the job is done.
 func (c *Chain) ensureMessage(ctx context.Context, first bool) error {
 	rows, _, err := c.cfg.Table.Rows(ctx, c.log, "", 1)
 	if err != nil {
@@ -219,7 +218,7 @@ func (c *Chain) ensureMessage(ctx context.Context, first bool) error {
 	return c.submit(ctx, rows[0].Number, 0)
 }
 
-// next is the number after all that table and store know of: neither may have lost some.
+// next is the number after all that table and store know: either may have lost some.
 func (c *Chain) next(ctx context.Context) (uint64, error) {
 	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
 	if err != nil {
@@ -236,7 +235,7 @@ func (c *Chain) next(ctx context.Context) (uint64, error) {
 	return number + 1, nil
 }
 
-// submit makes a job pending, if it is not, and sends its message.
+// submit makes a job pending, unless it is, and sends its message.
 func (c *Chain) submit(ctx context.Context, number uint64, delay time.Duration) error {
 	row := work.Row{Key: work.Key{Log: c.log, Number: number}, Topic: Topic(c.cfg.Shard), Body: Message(c.cfg.Shard, number)}
 	if err := work.Submit(ctx, c.cfg.Queue, c.cfg.Table, row, delay); err != nil {
@@ -245,11 +244,11 @@ func (c *Chain) submit(ctx context.Context, number uint64, delay time.Duration) 
 	return nil
 }
 
-// minWait is the least time for which a message is put back whose job is not due.
+// minWait is the least time for which a message is put back when its job is not due.
 const minWait = time.Second
 
-// wait is how long the next snapshot is not due; 0: it is. One that would be the same as
-// the newest is not made.
+// wait is how long it takes until the next snapshot is due; 0 when it is. A snapshot that would equal the newest
+// is not made.
 func (c *Chain) wait() time.Duration {
 	due := c.due()
 	c.mu.Lock()
@@ -260,16 +259,16 @@ func (c *Chain) wait() time.Duration {
 	if c.newest == nil || c.backlog {
 		return 0
 	}
-	// A snapshot of a clock that is ahead of this one says nothing about when the next is due.
+	// A snapshot that was made by a clock ahead of this one says nothing about when the next is due.
 	since := c.cfg.Now().Sub(time.Unix(0, c.newest.CreatedAt))
-	// A message that comes a little early, by other clocks and whole seconds, is not put back for that.
+	// A message that comes slightly early, because of other clocks and whole seconds, is not put back for that.
 	if rest := c.cfg.Interval - since; since >= 0 && rest > c.cfg.Interval/10 {
 		return max(rest, minWait)
 	}
 	return 0
 }
 
-// due: the next snapshot would differ.
+// due reports that the next snapshot would differ from the newest.
 func (c *Chain) due() bool {
 	horizon := c.horizon()
 	c.mu.Lock()
@@ -292,7 +291,7 @@ func (c *Chain) due() bool {
 	return false
 }
 
-// scan lists the snapshots and reads the newest readable one, if it is not known.
+// scan lists the snapshots and reads the newest one that can be read, unless it is cached.
 func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
 	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
 	if err != nil {
@@ -308,7 +307,7 @@ func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
 	return numbers, nil
 }
 
-// base is the newest of numbers below the given one that can be read; nil when none can.
+// base is the newest snapshot with a number below the given one that can be read; nil when there is none.
 func (c *Chain) base(ctx context.Context, numbers []uint64, below uint64) (*Snapshot, error) {
 	tries := 0
 	for i := len(numbers) - 1; i >= 0 && tries < keep; i-- {
@@ -328,7 +327,7 @@ func (c *Chain) base(ctx context.Context, numbers []uint64, below uint64) (*Snap
 	return nil, nil
 }
 
-// read reads a snapshot of this chain, or remembers it.
+// read reads a snapshot of this chain, or takes it from the cache.
 func (c *Chain) read(ctx context.Context, number uint64) (*Snapshot, error) {
 	c.mu.Lock()
 	s := c.recent[number]
@@ -368,7 +367,7 @@ func (c *Chain) lost(err error) {
 	}
 }
 
-// lasts is the time of the batch's newest sample, as far as a snapshot waits for it.
+// lasts is the time of the batch's newest sample, limited by how long a batch stays for samples in the future.
 func lasts(e accepted.Batch) int64 { return min(e.MaxTime, e.AcceptedAt+int64(future)) }
 
 // message is the body of a job's message.
@@ -377,12 +376,12 @@ type message struct {
 	Number uint64   `json:"number"`
 }
 
-// Message is the body of the message that brings job number of the shard.
+// Message is the body of the message for job number of the shard.
 func Message(s shard.ID, number uint64) []byte {
 	return JobKind.Marshal(message{s, number})
 }
 
-// handler makes a chain's jobs known to a worker.
+// handler is the chain as a worker's handler.
 type handler struct{ c *Chain }
 
 // Job reads a message, and says whether its job is due.
@@ -406,7 +405,7 @@ func (h handler) Job(ctx context.Context, m work.Message) (work.Key, uint64, err
 		return k, 0, err
 	}
 	if n := len(numbers); n > 0 && numbers[n-1] >= b.Number {
-		return k, h.c.cfg.Fence, nil // committed; what is left is to say so
+		return k, h.c.cfg.Fence, nil // committed already; only the row has to be completed
 	}
 	if wait := h.c.wait(); wait > 0 {
 		return k, 0, &work.NotDueError{Wait: wait}
@@ -414,8 +413,8 @@ func (h handler) Job(ctx context.Context, m work.Message) (work.Key, uint64, err
 	return k, h.c.cfg.Fence, nil
 }
 
-// Run makes one snapshot, and then the next job, so that a chain never stops: the row of
-// this one stays until the next one has its own.
+// Run makes one snapshot and then submits the next job. The row of this job stays until the next has its own, so
+// that the chain never stops.
 func (h handler) Run(ctx context.Context, j *work.Job) error {
 	err := h.c.make(ctx, j)
 	if err == nil {
@@ -427,7 +426,7 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 	return err
 }
 
-// submitNext makes the job after number pending, with a message that comes when it is due.
+// submitNext makes the next job pending, with a message that arrives when it is due.
 func (c *Chain) submitNext(ctx context.Context, number uint64) error {
 	c.mu.Lock()
 	if c.newest != nil {

@@ -8,10 +8,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// Collect deletes the snapshots before the last three, and the packs that none of the
-// three names. Packs of greater numbers than the newest are of a job under way and stay.
-// Nothing else than a job of its number names a pack for the first time, and that number
-// is decided: so what is deleted is never named again.
+// Collect deletes all snapshots but the last three, and the packs that none of the three names. Packs with a
+// greater number than the newest snapshot belong to a running job and stay. Only the job of its number names a
+// pack for the first time, and that number is decided, so what is deleted is never named again.
 func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
 	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
 	if err != nil || len(numbers) == 0 {
@@ -31,6 +30,8 @@ func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
 			}
 		}
 	}
+	// Snapshots are deleted before packs: a snapshot whose packs are gone would send readers to objects that do
+	// not exist.
 	for _, n := range old {
 		if err := c.remove(ctx, layout.LiveSnapshot(c.cfg.Shard, n)); err != nil {
 			return snapshots, packs, err
@@ -50,7 +51,7 @@ func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
 	return snapshots, packs, nil
 }
 
-// unnamed lists the packs up to the number that nothing names.
+// unnamed lists the packs up to the number that no snapshot names.
 func (c *Chain) unnamed(ctx context.Context, number uint64, named map[string]bool) (gone []string, err error) {
 	for o, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: layout.LivePacks(c.cfg.Shard)}) {
 		if err != nil {

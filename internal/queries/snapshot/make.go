@@ -13,30 +13,30 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// progress is a job's checkpoint: the packs that are written so far. Whoever resumes the
-// job names them in the snapshot, and goes on with what they lack.
+// progress is a job's checkpoint: the packs that are written so far. A worker that resumes the job names them in
+// the snapshot, and continues with the rest.
 type progress struct {
-	// Base is the number of the snapshot that this one goes on from, 0 for none.
+	// Base is the number of the snapshot on which this one is based, 0 for none.
 	Base   uint64  `json:"base"`
 	Pieces []piece `json:"pieces"`
 }
 
 // piece is a pack that is written.
 type piece struct {
-	// SHA256 is zero when nothing of the merged packs was left.
+	// SHA256 is zero when nothing was left of the merged packs.
 	SHA256 identity.Digest `json:"sha256"`
-	// From are the packs of the base that it takes the place of; none for new batches.
+	// From are the packs of the base that it replaces; empty for new batches.
 	From []identity.Digest `json:"from,omitempty"`
 }
 
-// making is one job under way.
+// making is one running job.
 type making struct {
 	c      *Chain
 	j      *work.Job
 	number uint64
 	base   *Snapshot // nil: none
 	state  progress
-	refs   []*Ref // of the pieces; nil for one that is empty, or lost
+	refs   []*Ref // of the pieces; nil for one that is empty or lost
 }
 
 func (c *Chain) make(ctx context.Context, j *work.Job) error {
@@ -46,7 +46,7 @@ func (c *Chain) make(ctx context.Context, j *work.Job) error {
 		return err
 	}
 	if n := len(numbers); n > 0 && numbers[n-1] >= m.number {
-		return c.takeOver(ctx, numbers) // committed by whoever was here before
+		return c.takeOver(ctx, numbers) // committed already, by an earlier owner or attempt
 	}
 	if err := m.resume(ctx, numbers); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (c *Chain) make(ctx context.Context, j *work.Job) error {
 	return nil
 }
 
-// takeOver takes over the newest snapshot and drops what it has from the pending batches.
+// takeOver takes over the newest snapshot and drops the batches that it has from the pending ones.
 func (c *Chain) takeOver(ctx context.Context, numbers []uint64) error {
 	s, err := c.base(ctx, numbers, ^uint64(0))
 	if err != nil {
@@ -83,13 +83,13 @@ func (c *Chain) takeOver(ctx context.Context, numbers []uint64) error {
 	return nil
 }
 
-// resume reads what a former owner has left of this job.
+// resume reads what an earlier owner has left of this job.
 func (m *making) resume(ctx context.Context, numbers []uint64) error {
 	var err error
 	if s := m.j.State(); len(s) > 0 {
 		err := ProgressKind.Unmarshal(s, &m.state)
 		if errors.Is(err, record.ErrNewerVersion) {
-			return fmt.Errorf("checkpoint of %s: %w", m.j.Key(), err) // its owner was of that release
+			return fmt.Errorf("checkpoint of %s: %w", m.j.Key(), err) // wait for a worker of that release
 		}
 		if err != nil {
 			m.c.lost(fmt.Errorf("checkpoint of %s: %w", m.j.Key(), err))
@@ -103,7 +103,7 @@ func (m *making) resume(ctx context.Context, numbers []uint64) error {
 	if m.base != nil {
 		base = m.base.Number
 	}
-	if m.state.Base != base { // the one it went on from is gone
+	if m.state.Base != base { // merged packs replace packs of another base, so they are of no use
 		m.state.Pieces = slices.DeleteFunc(m.state.Pieces, func(p piece) bool { return len(p.From) > 0 })
 		m.state.Base = base
 	}
@@ -118,7 +118,7 @@ func (m *making) resume(ctx context.Context, numbers []uint64) error {
 				ref = &r
 			case absent(err):
 				m.c.lost(err)
-				continue // what it held is done again
+				continue // its batches are packed again
 			default:
 				return err
 			}
@@ -128,7 +128,7 @@ func (m *making) resume(ctx context.Context, numbers []uint64) error {
 	return nil
 }
 
-// replaced maps packs of the base to the piece that takes their place.
+// replaced maps packs of the base to the piece that replaces them.
 func (m *making) replaced() map[identity.Digest]int {
 	out := map[identity.Digest]int{}
 	for i, p := range m.state.Pieces {
@@ -139,7 +139,7 @@ func (m *making) replaced() map[identity.Digest]int {
 	return out
 }
 
-// carried are the packs of the base that still hold samples of the window and stay as they are.
+// carried returns the packs of the base that still have samples of the window and stay as they are.
 func (m *making) carried() []Ref {
 	if m.base == nil {
 		return nil
@@ -154,7 +154,7 @@ func (m *making) carried() []Ref {
 	return out
 }
 
-// packs of the snapshot, in the order of their making.
+// packs returns the packs of the snapshot, oldest first.
 func (m *making) packs() []Ref {
 	var out []Ref
 	done := make([]bool, len(m.refs))
@@ -180,7 +180,7 @@ func (m *making) packs() []Ref {
 	return out
 }
 
-// merge writes one pack in place of several small ones, without what is out of the window.
+// merge writes one pack instead of several small ones, without batches that have left the window.
 func (m *making) merge(ctx context.Context) error {
 	carried := m.carried()
 	for _, group := range mergePlan(carried, uint64(m.c.cfg.PackBatches)) {
@@ -196,6 +196,7 @@ func (m *making) merge(ctx context.Context) error {
 			}
 			if err != nil {
 				m.c.lost(err)
+				// The batches of a lost pack are missing in the snapshot; an audit finds them.
 				continue
 			}
 			for k, e := range pk.Entries {
@@ -217,7 +218,7 @@ func (m *making) merge(ctx context.Context) error {
 	return nil
 }
 
-// pack writes the batches that no pack has.
+// pack writes packs of the batches that no pack has.
 func (m *making) pack(ctx context.Context) error {
 	var todo []accepted.Batch
 	have, horizon := m.packs(), m.c.horizon()
@@ -257,9 +258,9 @@ func (m *making) pack(ctx context.Context) error {
 	return nil
 }
 
-// cut takes the entries of one pack off; none when the first fits in no pack.
+// cut takes the entries of one pack off the list; none when the first fits into no pack.
 func (c *Chain) cut(todo []accepted.Batch) (part, rest []accepted.Batch) {
-	const frameOfHeader = 256 // all of the header but the entries
+	const frameOfHeader = 256 // estimated: the header without the entries
 	size := uint64(prefixBytes + frameOfHeader)
 	for i, e := range todo {
 		n := e.FrameBytes + uint64(len(record.JSON(e))) + 1
@@ -275,7 +276,7 @@ func (c *Chain) cut(todo []accepted.Batch) (part, rest []accepted.Batch) {
 	return todo, nil
 }
 
-// skip leaves a batch out for as long as this chain lives.
+// skip leaves a batch out for the life of this chain.
 func (c *Chain) skip(e accepted.Batch) {
 	c.mu.Lock()
 	delete(c.pending, e.Identity)
@@ -285,7 +286,8 @@ func (c *Chain) skip(e accepted.Batch) {
 	}
 }
 
-// write writes a pack and then the checkpoint that has it.
+// write writes a pack, and then the checkpoint with it. In this order a checkpoint never names a pack that does
+// not exist.
 func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 	var ref *Ref
 	if len(batches) > 0 {
@@ -302,7 +304,7 @@ func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 			return err
 		}
 		if slices.ContainsFunc(m.packs(), func(o Ref) bool { return o.SHA256 == r.SHA256 }) {
-			return nil // the base has it, byte for byte
+			return nil // the base has it already, byte for byte
 		}
 		ref, p.SHA256 = &r, r.SHA256
 		if _, err := create(ctx, m.c.cfg.Store, r.Key(m.c.cfg.Shard), b, objstore.PutOptions{SHA256: r.SHA256}); err != nil {
@@ -316,7 +318,7 @@ func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 	return m.j.Checkpoint(ctx, ProgressKind.Marshal(m.state))
 }
 
-// commit creates the snapshot. Where one of the number is there, it counts, whoever made it.
+// commit creates the snapshot. If one with the number exists it counts, whoever made it.
 func (m *making) commit(ctx context.Context) error {
 	s := &Snapshot{
 		AuthorityID: m.c.cfg.AuthorityID, Shard: m.c.cfg.Shard, Shards: m.c.cfg.Shards, Number: m.number, Fence: m.j.Fence(),
@@ -326,7 +328,7 @@ func (m *making) commit(ctx context.Context) error {
 		s.Packs = []Ref{}
 	}
 	if over := len(s.Packs) - MaxPacks; over > 0 {
-		s.Packs = s.Packs[over:] // the oldest go; an audit finds their batches
+		s.Packs = s.Packs[over:] // drop the oldest; an audit finds their batches
 	}
 	body, err := s.Marshal()
 	for errors.Is(err, errTooLong) && len(s.Packs) > 1 {
@@ -360,8 +362,7 @@ func (m *making) commit(ctx context.Context) error {
 	return nil
 }
 
-// create creates an object; created is false when one was there, which may be that of an
-// earlier attempt.
+// create creates an object; created is false when it existed, perhaps from an earlier attempt.
 func create(ctx context.Context, s objstore.Store, key string, body []byte, o objstore.PutOptions) (created bool, err error) {
 	_, err = s.Create(ctx, key, body, o)
 	if err != nil && !errors.Is(err, objstore.ErrExists) {

@@ -1,13 +1,13 @@
 package snapshot
 
-// fan is how many packs of a tier are there before they are merged.
+// fan is how many packs of a tier are merged into one.
 const fan = 8
 
-// full is the tier of packs that are not merged any more: at least half of what a pack can hold.
+// full is the tier of packs that are not merged further: they have at least half of what a pack can hold.
 const full = 3
 
-// tier of a pack by how much of the bounds it takes, whichever is more: tiers are a
-// factor of fan apart, so a batch is written about once per tier.
+// tier of a pack by how much of the bounds it takes, whichever is more. Tiers are a factor of fan apart, so a
+// batch is written about once for each tier.
 func tier(r *Ref, limit uint64) int {
 	const unit = 1024
 	w := max(r.Bytes*unit/MaxPackBytes, r.Batches*unit/limit)
@@ -22,9 +22,9 @@ func tier(r *Ref, limit uint64) int {
 	return full
 }
 
-// mergePlan gives groups of indexes of packs to be merged into one each, of at most limit batches. So that the
-// packs of a window are fewer than fan for each tier, beside full ones. Groups are in the
-// order of the packs: what was accepted together expires together.
+// mergePlan returns groups of indexes of packs, each to be merged into one of at most limit batches. With it a
+// window has fewer than fan packs of each tier besides full ones. Groups are in the order of the packs: what was
+// accepted together expires together.
 func mergePlan(packs []Ref, limit uint64) [][]int {
 	var tiers [full][]int
 	for i := range packs {

@@ -18,7 +18,7 @@ const (
 	MaxPackBytes   = 16 << 20
 )
 
-// packMagic begins every pack: not text, and a version.
+// packMagic begins every pack: a byte that is not text, a name and a version.
 var packMagic = [8]byte{0x89, 'L', 'M', 'P', 'A', 'C', 'K', 1}
 
 // prefixBytes come before the header: magic, length and CRC32C of the header.
@@ -32,8 +32,7 @@ type packHeader struct {
 	Entries []accepted.Batch `json:"entries"`
 }
 
-// Pack is the exact frames of some batches of one shard. Its slices share the bytes that
-// it was read from.
+// Pack is the exact frames of some batches of one shard. Its slices share the bytes from which it was read.
 type Pack struct {
 	Shard   shard.ID
 	Shards  uint32
@@ -47,8 +46,8 @@ type Batch struct {
 	Raw []byte
 }
 
-// EncodePack writes a pack: the same batches give the same bytes, in whichever order they
-// are. Frames must be those of their entries.
+// EncodePack writes a pack: the same batches give the same bytes, in any order. Frames must be those of their
+// entries.
 func EncodePack(s shard.ID, shards uint32, batches []Batch) ([]byte, error) {
 	batches = slices.Clone(batches)
 	slices.SortFunc(batches, func(a, b Batch) int { return a.Claim().Compare(b.Claim()) })
@@ -79,7 +78,8 @@ func EncodePack(s shard.ID, shards uint32, batches []Batch) ([]byte, error) {
 	return out, nil
 }
 
-// DecodePack reads the header, and cuts the frames without a look into them. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+// DecodePack reads the header and cuts the frames apart without decoding them. Errors wrap record.ErrCorrupt or
+// record.ErrNewerVersion.
 func DecodePack(b []byte) (*Pack, error) {
 	if len(b) < prefixBytes || len(b) > MaxPackBytes || !bytes.Equal(b[:8], packMagic[:]) {
 		return nil, PackKind.Corrupt("", "%d bytes are no pack", len(b))
@@ -112,7 +112,7 @@ func DecodePack(b []byte) (*Pack, error) {
 	return p, nil
 }
 
-// Frame i, if its bytes hash to the entry's digest; else record.ErrCorrupt.
+// Frame returns frame i if its bytes hash to the entry's digest, else record.ErrCorrupt.
 func (p *Pack) Frame(i int) ([]byte, error) {
 	if identity.Sum(p.frames[i]) != p.Entries[i].FrameSHA256 {
 		return nil, PackKind.Corrupt("", "the frame of %s has other bytes", p.Entries[i].Identity)

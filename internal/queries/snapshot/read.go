@@ -28,8 +28,7 @@ func Numbers(ctx context.Context, r objstore.Reader, s shard.ID) ([]uint64, erro
 	return out, nil
 }
 
-// All lists the snapshots of all shards, each shard's newest first: one request, unless
-// there are many.
+// All lists the snapshots of all shards, newest first within a shard. It takes one request, unless there are many.
 func All(ctx context.Context, r objstore.Reader) (map[shard.ID][]uint64, error) {
 	out := map[shard.ID][]uint64{}
 	for o, err := range objstore.List(ctx, r, objstore.ListOptions{Prefix: layout.LiveSnapshotsPrefix}) {
@@ -46,8 +45,8 @@ func All(ctx context.Context, r objstore.Reader) (map[shard.ID][]uint64, error) 
 	return out, nil
 }
 
-// Read reads one snapshot. record.ErrCorrupt: it is there and is none of this shard and number;
-// objstore.ErrNotFound; other errors of the store are wrapped.
+// Read reads one snapshot. Errors: record.ErrCorrupt when the object is not a snapshot of this shard and number,
+// objstore.ErrNotFound, and other errors of the store.
 func Read(ctx context.Context, r objstore.Reader, s shard.ID, number uint64) (*Snapshot, error) {
 	key := layout.LiveSnapshot(s, number)
 	snap, _, err := record.Read(ctx, r, key, Kind, Parse)
@@ -60,8 +59,8 @@ func Read(ctx context.Context, r objstore.Reader, s shard.ID, number uint64) (*S
 	return snap, nil
 }
 
-// ReadPack reads a pack that the snapshot names, its header checked. Frames are checked
-// one by one as they are asked for. Errors as of Read.
+// ReadPack reads a pack that the snapshot names and checks its header. Frames are checked when they are asked for.
+// Errors are those of Read.
 func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pack, error) {
 	key := ref.Key(s.Shard)
 	b, err := readPack(ctx, r, key)

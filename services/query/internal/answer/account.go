@@ -7,28 +7,27 @@ import (
 	"github.com/prometheus/prometheus/promql"
 )
 
-// pointBytes is what a float of the engine takes, histogramBytes about what a histogram does.
+// pointBytes is the size of a float sample of the engine, histogramBytes about that of a histogram.
 const (
 	pointBytes     = 16
 	histogramBytes = 512
 )
 
-// step is the least that is reserved at once for the engine's samples: they are counted
-// while they are read, and asking the budget for each would be slow.
+// step is the least amount that is reserved at once for the engine's samples: they are counted while they are
+// read, and asking the budget for each would be slow.
 const step = 1 << 20
 
-// account reserves what a query holds, and ends it in the middle of a series: the engine
-// looks at its context once a series, and a series may take minutes. It is the
-// promstore.Guard of a session.
+// account reserves what a query holds, and can end the query in the middle of a series: the engine checks its
+// context once for each series, and a series may take minutes. It is the promstore.Guard of a session.
 type account struct {
 	*Reservation
-	over    atomic.Bool // its time is
+	over    atomic.Bool // the context is done
 	ctx     context.Context
-	query   promql.Query // that runs; read by its own goroutine alone
-	samples int64        // bytes reserved for the engine's samples; of that goroutine too
+	query   promql.Query // the running query; read by its own goroutine only
+	samples int64        // bytes reserved for the engine's samples; same goroutine
 }
 
-// watch ends what reads under the account when ctx does; call stop afterwards.
+// watch makes Check fail once ctx is done; call stop afterwards.
 func (a *account) watch(ctx context.Context) (stop func() bool) {
 	a.ctx = ctx
 	a.over.Store(ctx.Err() != nil)
@@ -37,13 +36,15 @@ func (a *account) watch(ctx context.Context) (stop func() bool) {
 
 // Check is called by the engine's goroutine between samples.
 func (a *account) Check() error {
+	// An atomic flag, because asking the context takes a lock and this runs between samples.
 	if a.over.Load() {
 		return a.ctx.Err()
 	}
 	if a.query == nil {
 		return nil
 	}
-	// Results of operators and functions are not points of a selector.
+	// The engine counts the samples that it holds. The results of operators and functions are among them, which
+	// Points never saw.
 	need := int64(a.query.Stats().Samples.PeakSamples) * pointBytes
 	if need <= a.samples {
 		return nil
@@ -56,7 +57,7 @@ func (a *account) Check() error {
 	return nil
 }
 
-// Points reserves for what the engine makes of a series that it begins to read.
+// Points reserves memory for what the engine makes of a series that it begins to read.
 func (a *account) Points(n int64, histograms bool) error {
 	bytes := n * pointBytes
 	if histograms {
@@ -69,7 +70,7 @@ func (a *account) Points(n int64, histograms bool) error {
 	return nil
 }
 
-// reset gives back what was reserved, for another try.
+// reset releases what was reserved, for another attempt.
 func (a *account) reset() {
 	a.Release()
 	a.query, a.samples = nil, 0

@@ -7,7 +7,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 )
 
-// budget is the memory that all running queries and unsent answers share, bytes.
+// budget is the memory in bytes that all running queries and unsent answers share.
 type budget struct {
 	max int64
 
@@ -15,7 +15,7 @@ type budget struct {
 	used int64
 }
 
-// MemoryError: the other queries hold so much of limits.memory that this one can't go on.
+// MemoryError: other queries hold so much of limits.memory that this one can't continue.
 type MemoryError struct{ Max int64 }
 
 func (e *MemoryError) Error() string {
@@ -28,14 +28,14 @@ func (b *budget) inUse() int64 {
 	return b.used
 }
 
-// Reservation is one holder's part of the budget. Safe for concurrent use. Release it.
+// Reservation is one holder's part of the budget. It is safe for concurrent use, and must be released.
 type Reservation struct {
 	b    *budget
 	held int64 // under the budget's lock
 }
 
-// Grow takes bytes more. Nothing waits: who holds memory must be able to go on. Errors:
-// *promstore.LimitError when the holder alone is beyond the limit, else *MemoryError.
+// Grow reserves more bytes. It never waits: a query that waited for memory while holding some could wait for ever.
+// Errors: *promstore.LimitError when this holder alone would exceed the limit, else *MemoryError.
 func (r *Reservation) Grow(bytes int64) error {
 	b := r.b
 	b.mu.Lock()

@@ -15,8 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
-// Reason says why an answer is partial, or what else is to be known of it: a stable code, and
-// text for people.
+// Reason says why an answer is partial, or what else should be known about it: a stable code, and text for people.
 type Reason struct {
 	Code string
 	Text string
@@ -27,14 +26,14 @@ func (r Reason) String() string { return r.Code + ": " + r.Text }
 
 // Codes of reasons.
 const (
-	ReasonNoAudit       = "NO_AUDIT"         // nothing was proved complete yet
+	ReasonNoAudit       = "NO_AUDIT"         // nothing was proven complete yet
 	ReasonStale         = "AUDIT_STALE"      // the last audit that succeeded is too old
 	ReasonUnreadable    = "BATCH_UNREADABLE" // accepted batches of the range can't be read
 	ReasonBeforeHistory = "BEFORE_HISTORY"   // samples of the range were written and are not kept
 	ReasonDownsampled   = "DOWNSAMPLED"      // samples of the range have expired; rolled rows stood in for them
 	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory and are in no block
-	ReasonSet           = "SET_UNREADABLE"   // blocks of the range can't be read
-	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // which batches before the window are in no block is not known
+	ReasonBlock         = "BLOCK_UNREADABLE" // blocks of the range can't be read
+	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // it is not known which batches before the window are in no block
 )
 
 // Codes of notes.
@@ -43,13 +42,13 @@ const (
 	NoteSharedID = "SHARED_AGENT_ID" // several machines send as one agent
 )
 
-// Completeness says what an answer could see.
+// Completeness says what an answer includes.
 type Completeness struct {
 	Partial bool
-	// CompleteThrough: everything accepted before it was looked at; zero when nothing was proved yet.
+	// CompleteThrough: everything that was accepted before it was checked; zero when nothing was proven yet.
 	CompleteThrough time.Time
 	Reasons         []Reason
-	// Notes are what is to be known of the answer although nothing is missing from it.
+	// Notes are worth knowing although nothing is missing from the answer.
 	Notes []Reason
 	// Gaps are boots with gaps or overlaps, at most maxAgents; AgentsWithGaps counts all of them.
 	Gaps           []follow.Agent
@@ -63,14 +62,15 @@ const (
 	maxNamed = 3
 )
 
-// seen is what was known before the snapshot was opened. What came to be known later is no
-// reason to call an answer whole: its snapshot may lack what made it known.
+// seen is what was known before the snapshot was opened. What becomes known later must not make an answer
+// complete: the snapshot may lack just what made it known.
 type seen struct {
 	follow.Status
-	intake bool // the whole intake was read: what no block holds is in memory
+	intake bool // the whole intake was read: whatever no block has is in memory
 }
 
-// complete judges an answer over [mint, maxt], milliseconds; touched is false when no samples were asked for.
+// complete determines the completeness of an answer over [mint, maxt], milliseconds; touched is false when no
+// samples were asked for.
 func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query, mint, maxt int64, touched bool) Completeness {
 	c := Completeness{CompleteThrough: st.CompleteThrough}
 	add := func(code, format string, args ...any) {
@@ -85,6 +85,7 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 			st.CompleteThrough.UTC().Format(time.RFC3339))
 	}
 	if touched {
+		// Before the first sample of all nothing was written, so nothing can be missing there.
 		first := timegrid.Millisecond(st.First)
 		if before, ok := e.beforeHistory(snap, pub, max(mint, first), maxt); ok {
 			add(ReasonBeforeHistory, "%s, and the history in memory begins at %s",
@@ -118,8 +119,8 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 	return c
 }
 
-// mergeNote says which series have samples of several agents: nothing of them is missing but
-// samples of one millisecond, and the values are those of no single machine.
+// mergeNote names series that have samples of several agents: nothing of them is missing except samples of one
+// millisecond, but the values are those of no single machine.
 func mergeNote(m promstore.Merges) (Reason, bool) {
 	if m.Series == 0 {
 		return Reason{}, false
@@ -128,7 +129,7 @@ func mergeNote(m promstore.Merges) (Reason, bool) {
 		m.Series, m.First, m.Agents.One, m.Agents.Other)}, true
 }
 
-// sharedNotes name the agents whose series are those of several machines.
+// sharedNotes names the agents whose series come from several machines.
 func sharedNotes(list []sharedid.Shared) (notes []Reason) {
 	for i, s := range list {
 		if i == maxNamed {
@@ -139,10 +140,9 @@ func sharedNotes(list []sharedid.Shared) (notes []Reason) {
 	return notes
 }
 
-// beforeHistory says that the range begins before the hours whose blocks are read, or names
-// its first hour before the window that no block holds and no batch in memory has samples
-// in, or perhaps not all. Hours between those that selectors asked for do not matter. The range begins where
-// something was written.
+// beforeHistory says why samples before the window may be missing: the range begins before the hours whose blocks
+// are read, or an hour is in no block, and no batch in memory has samples in it or perhaps not all of them. Hours
+// that no selector asked for do not matter.
 func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
 	if pub == nil || mint >= snap.From {
 		return "", false
@@ -151,6 +151,7 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 	if oldest := pub.Span().Oldest; first < oldest && first <= last {
 		return "blocks are read from " + oldest.Start().Format(time.RFC3339) + " on", true
 	}
+	// Late batches in memory stand in for a block that does not exist yet.
 	late := snap.Late(nil)
 	for h := first; h <= last; h++ {
 		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Blocks(h, timegrid.Raw)) > 0 {
@@ -184,7 +185,7 @@ func expired(add func(code, format string, args ...any), snap *live.Snapshot, pu
 	}
 }
 
-// published adds what the blocks, and the batches that are not in one yet, leave open.
+// published adds what blocks lack, and batches that are not in a block yet.
 func (e *Evaluator) published(add func(code, format string, args ...any), st seen, snap *live.Snapshot, pub *published.Query, mint int64) {
 	if pub == nil {
 		return
@@ -192,13 +193,13 @@ func (e *Evaluator) published(add func(code, format string, args ...any), st see
 	list, more := pub.Problems()
 	for i, p := range list {
 		if i == maxNamed {
-			add(ReasonSet, "%d more objects of blocks can't be read", len(list)-maxNamed+more)
+			add(ReasonBlock, "%d more objects of blocks can't be read", len(list)-maxNamed+more)
 			break
 		}
-		add(ReasonSet, "block of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
+		add(ReasonBlock, "block of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
 	expired(add, snap, pub)
-	if mint < snap.From && !(st.intake && e.d.Blocks.IntakeRead()) { // it may have a damaged segment since
+	if mint < snap.From && !(st.intake && e.d.Blocks.IntakeRead()) { // asked again, as a segment may have been found damaged since
 		add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 	}
 }

@@ -1,5 +1,5 @@
-// Package answer evaluates queries: one snapshot for each, bounded, with what is
-// known of its completeness.
+// Package answer evaluates queries: each over one snapshot, within bounds, and with what is known about its
+// completeness.
 package answer
 
 import (
@@ -41,7 +41,7 @@ type Limits struct {
 	Memory       config.Bytes  `koanf:"memory" help:"most memory for samples, results and unsent answers of all queries together, estimated"`
 }
 
-// DefaultLimits are the Prometheus server's where it has them.
+// DefaultLimits are those of the Prometheus server where it has them.
 func DefaultLimits() Limits {
 	return Limits{Series: 500_000, Samples: 50_000_000, Points: 11_000, Objects: 20_000, Bytes: 1 << 30, ChunkSamples: 500_000_000, Timeout: 2 * time.Minute, Concurrency: 20, QueueWait: 10 * time.Second, Queue: 100, Memory: 1 << 30}
 }
@@ -82,7 +82,7 @@ type Evaluator struct {
 	memory *budget
 }
 
-// defaultSubqueryStep is the step of subqueries that name none, as in Prometheus' default.
+// defaultSubqueryStep is the step of subqueries that name none, as in Prometheus by default.
 const defaultSubqueryStep = time.Minute
 
 // New makes an Evaluator; Close it.
@@ -119,7 +119,7 @@ func (e *Evaluator) Now() time.Time { return e.d.Now() }
 // Limits of the evaluator.
 func (e *Evaluator) Limits() Limits { return e.cfg.Limits }
 
-// BusyError: the concurrency limit was met for too long, or too many queries wait already.
+// BusyError: the concurrency limit was reached for too long, or too many queries wait already.
 type BusyError struct {
 	Limits Limits
 	Full   bool // the query did not wait: limits.queue is met
@@ -140,26 +140,27 @@ func (e *QueryError) Error() string { return e.Err.Error() }
 // Unwrap gives the cause.
 func (e *QueryError) Unwrap() error { return e.Err }
 
-// Session is one query's view: a snapshot, and what was known when it was opened.
-// Close it when the answer is written.
+// Session is the view of one query: a snapshot, and what was known when it was opened. Close it when the answer is
+// written.
 type Session struct {
 	*promstore.Queryable
 	Snapshot *live.Snapshot
 	e        *Evaluator
 	seen     seen
-	pub      *published.Query // nil: there are no blocks
+	pub      *published.Query // nil when there are no blocks
 	query    promql.Query
 	account  *account
 	unwatch  func() bool
 	closed   bool
 }
 
-// slot waits for the turn to run. Errors: *BusyError, a context error.
+// slot waits until the query may run. Errors: *BusyError, a context error.
 func (e *Evaluator) slot(ctx context.Context) error {
 	if e.slots.TryAcquire(1) {
 		return nil
 	}
 	defer e.queued.Add(-1)
+	// The queue is bounded too: a client that gives up and asks again must not pile up waiting queries.
 	if e.queued.Add(1) > int64(e.cfg.Limits.Queue) {
 		return &BusyError{Limits: e.cfg.Limits, Full: true}
 	}
@@ -174,13 +175,14 @@ func (e *Evaluator) slot(ctx context.Context) error {
 	return &BusyError{Limits: e.cfg.Limits}
 }
 
-// Open waits for a slot and opens a snapshot. What is read of the session ends with ctx.
-// Errors: *BusyError, a context error.
+// Open waits for a slot and opens a snapshot. Reads of the session end with ctx. Errors: *BusyError, a context
+// error.
 func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 	if err := e.slot(ctx); err != nil {
 		return nil, err
 	}
-	// The status first: what it promises was inserted before, so the snapshot has it.
+	// The status is read first. What it promises was inserted before, so the snapshot has it; in the other order a
+	// batch could be promised that the snapshot lacks.
 	st := seen{e.d.Follower.Status(), e.d.Blocks.IntakeRead()}
 	snap := e.d.Live.Snapshot(e.d.Now())
 	s := &Session{Snapshot: snap, e: e, seen: st, account: &account{Reservation: e.Reserve()}}
@@ -189,8 +191,8 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 	return s, nil
 }
 
-// begin reads from now on over the blocks as they are. The snapshot was opened
-// before: what it does not have any more is in the blocks that are seen now.
+// begin starts reading over the blocks as they are now. The snapshot was opened before, so a batch that has left
+// it is in the blocks that are seen now.
 func (s *Session) begin() {
 	l := s.e.cfg.Limits
 	s.done()
@@ -203,6 +205,7 @@ func (s *Session) begin() {
 	}
 }
 
+// done releases what the session reads with, but not the snapshot.
 func (s *Session) done() {
 	if s.query != nil {
 		s.query.Close()
@@ -236,7 +239,7 @@ func (s *Session) Published() *published.Stats {
 	return &st
 }
 
-// Completeness judges what was read so far.
+// Completeness says what was complete of everything that was read so far.
 func (s *Session) Completeness() Completeness {
 	mint, maxt, ok := s.Touched()
 	c := s.e.complete(s.seen, s.Snapshot, s.pub, mint, maxt, ok)
@@ -303,7 +306,7 @@ func (e *Evaluator) CheckRange(start, end time.Time, step time.Duration) error {
 	return nil
 }
 
-// run evaluates, once more when the blocks changed under it.
+// run evaluates, and does so a second time if the blocks changed while it read them.
 func (s *Session) run(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
 	res, err := s.once(ctx, newQuery)
 	if s.again(ctx) {
@@ -312,8 +315,8 @@ func (s *Session) run(ctx context.Context, newQuery func() (promql.Query, error)
 	return res, err
 }
 
-// Read reads what is no expression, by fn, which may be called twice: see again. What the
-// first call gave is void then.
+// Read runs fn, for reads without an expression. It may call fn twice (see again); then what the first call
+// returned is void.
 func (s *Session) Read(ctx context.Context, fn func() error) error {
 	err := fn()
 	if s.again(ctx) {
@@ -322,8 +325,8 @@ func (s *Session) Read(ctx context.Context, fn func() error) error {
 	return err
 }
 
-// again reports that an object was not there, perhaps since its generation was replaced
-// and removed while it was read; then the session reads anew, over the blocks as they are now.
+// again reports whether an object was missing, perhaps because its generation was superseded and removed while it
+// was read. Then the session begins again, over the blocks as they are now.
 func (s *Session) again(ctx context.Context) bool {
 	if s.pub == nil || ctx.Err() != nil {
 		return false
@@ -335,6 +338,7 @@ func (s *Session) again(ctx context.Context) bool {
 	if err := s.e.d.Blocks.Refresh(ctx, from, to); err != nil {
 		s.e.d.Log.Warn("the blocks can't be listed again", "error", err)
 	}
+	// Also when the listing failed: the answer is then partial for the missing object.
 	s.begin()
 	return true
 }
@@ -355,7 +359,7 @@ func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error
 	switch {
 	case errors.As(res.Err, &many):
 		return Result{}, &promstore.LimitError{Limit: "limits.samples", Max: int64(s.e.cfg.Limits.Samples)}
-	case errors.Is(res.Err, context.DeadlineExceeded): // of a guard: the engine has an error of its own
+	case errors.Is(res.Err, context.DeadlineExceeded): // from a guard; the engine has an error of its own
 		return Result{}, fmt.Errorf("%w (limits.timeout is %s)", promql.ErrQueryTimeout("the reading of samples"), s.e.cfg.Limits.Timeout)
 	case errors.As(res.Err, &late):
 		return Result{}, fmt.Errorf("%w (limits.timeout is %s)", res.Err, s.e.cfg.Limits.Timeout)
@@ -365,11 +369,10 @@ func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error
 	return Result{Value: res.Value, Warnings: res.Warnings, Stats: q.Stats()}, nil
 }
 
-// Check is to be called while a result is written: writing may take long. Errors: a
-// context error.
+// Check must be called while a result is written, as writing may take long. Errors: a context error.
 func (s *Session) Check() error { return s.account.Check() }
 
-// Reserve takes memory for what is made of a result, until the session is closed.
+// Reserve reserves memory for what is made of a result, until the session is closed.
 func (s *Session) Reserve(bytes int64) error { return s.account.Reserve(bytes) }
 
 // Matrix is the value of a range evaluation.
@@ -381,7 +384,7 @@ func (r Result) Matrix() (promql.Matrix, error) {
 	return m, nil
 }
 
-// Completeness judges an answer that reads no samples.
+// Completeness returns the completeness of an answer that reads no samples.
 func (e *Evaluator) Completeness(st follow.Status) Completeness {
 	return e.complete(seen{Status: st}, nil, nil, 0, 0, false)
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/prometheus/prometheus/util/strutil"
 )
 
-// Bounds of expressions, which the parser and the engine do not have. Parsing takes
-// time by the square of the depth and can't be interrupted, both recurse, and a stack
-// beyond 1 GiB ends the process. The engine takes memory for every step of a subquery before it runs it.
+// Bounds of expressions, which parser and engine do not have. The time of parsing grows with the square of the
+// depth and can't be interrupted; both recurse, and a stack beyond 1 GiB ends the process. For a subquery the
+// engine allocates memory for every step before it runs.
 const (
 	maxExprBytes     = 256 << 10
-	maxOperators     = 2000 // each may add one to the depth
-	maxBrackets      = 500  // open at once
+	maxOperators     = 2000 // each may add one level
+	maxBrackets      = 500  // nested
 	maxSubquerySteps = 1_000_000
-	// maxSubqueryPoints bounds what a function over a subquery is given for one series, at all
-	// times of evaluation together: the engine looks at its context once a series.
+	// maxSubqueryPoints bounds the points that a function over a subquery gets for one series, at all times of
+	// evaluation together: the engine checks its context once for each series.
 	maxSubqueryPoints = 200_000_000
-	// maxRegexpSize bounds the regular expressions of an expression together, with what is
-	// repeated written out: x{1000} is 1,000 long. To compile and to try them takes that long.
+	// maxRegexpSize bounds the regular expressions of an expression together, with repetitions written out:
+	// x{1000} counts as 1,000. Compiling and matching them takes time in proportion.
 	maxRegexpSize = 100_000
 )
 
@@ -38,7 +38,7 @@ func (e *Evaluator) Parse(text string) (parser.Expr, error) {
 	return expr, nil
 }
 
-// shallow bounds the depth of an expression by its tokens.
+// shallow bounds the depth of an expression by counting tokens, before it is parsed.
 func shallow(text string) error {
 	if len(text) > maxExprBytes {
 		return fmt.Errorf("expression of %d bytes, at most %d", len(text), maxExprBytes)
@@ -48,7 +48,7 @@ func shallow(text string) error {
 		var it parser.Item
 		l.NextItem(&it)
 		switch {
-		case it.Typ == parser.EOF || it.Typ == parser.ERROR: // the parser knows what is wrong
+		case it.Typ == parser.EOF || it.Typ == parser.ERROR: // the parser reports what is wrong
 			return nil
 		case it.Typ.IsOperator():
 			operators++
@@ -56,7 +56,7 @@ func shallow(text string) error {
 			open++
 		case it.Typ == parser.RIGHT_PAREN || it.Typ == parser.RIGHT_BRACE || it.Typ == parser.RIGHT_BRACKET:
 			open--
-		case it.Typ == parser.STRING: // of a matcher, or of label_replace
+		case it.Typ == parser.STRING: // of a matcher, or an argument of label_replace
 			if patterns += patternSize(it.Val); patterns > maxRegexpSize {
 				return fmt.Errorf("regular expressions are longer than %d with their repetitions written out", maxRegexpSize)
 			}
@@ -67,7 +67,7 @@ func shallow(text string) error {
 	}
 }
 
-// patternSize is the size of a quoted regular expression; of other text it is small or 0.
+// patternSize is the size of a quoted regular expression; for other text it is small or 0.
 func patternSize(quoted string) int {
 	text, err := strutil.Unquote(quoted)
 	if err != nil {
@@ -88,7 +88,7 @@ func regexpSize(re *syntax.Regexp) int {
 	if re.Op == syntax.OpRepeat {
 		n *= max(re.Min, re.Max, 1)
 	}
-	return min(n, maxRegexpSize+1) // sums do not overflow
+	return min(n, maxRegexpSize+1) // so that sums can't overflow
 }
 
 // ParseSelectors parses series selectors within bounds. Errors are *QueryError.
@@ -105,7 +105,7 @@ func (e *Evaluator) ParseSelectors(texts []string) ([][]*labels.Matcher, error) 
 	return list, nil
 }
 
-// check parses an expression and bounds what its evaluation over span, at so many times, takes.
+// check parses an expression and bounds the cost of evaluating it over span, at the given number of times.
 func (e *Evaluator) check(text string, span time.Duration, times int64) error {
 	expr, err := e.Parse(text)
 	if err != nil {
@@ -117,8 +117,8 @@ func (e *Evaluator) check(text string, span time.Duration, times int64) error {
 	return nil
 }
 
-// bounded walks an expression that is evaluated over span, at so many times. An inner
-// subquery runs over the range of those around it.
+// bounded walks an expression that is evaluated over span, at the given number of times. A subquery inside of
+// another runs over the ranges of all around it.
 func bounded(n parser.Node, span time.Duration, times int64) error {
 	if q, ok := n.(*parser.SubqueryExpr); ok {
 		step := q.Step

@@ -11,8 +11,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 )
 
-// windowed replaces range functions that rolled blocks answer exactly by selectors of what
-// was prepared from them. The expression comes back as it is when there is none.
+// windowed replaces range functions that rolled blocks answer exactly by selectors of prepared results. An
+// expression without such functions is returned unchanged.
 func (s *Session) windowed(ctx context.Context, text string, start, end time.Time, step time.Duration) (string, error) {
 	if s.pub == nil {
 		return text, nil
@@ -25,6 +25,7 @@ func (s *Session) windowed(ctx context.Context, text string, start, end time.Tim
 	if r.start == r.end {
 		r.step = 0
 	}
+	// Blocks and selectors count in milliseconds, so a finer step can't be aligned.
 	if r.step != 0 && step%time.Millisecond != 0 {
 		return text, nil
 	}
@@ -43,8 +44,8 @@ type rewriter struct {
 	err              error
 }
 
-// expr gives what stands for n. Below subqueries, and below absent, which looks at the
-// matchers of its argument, nothing is replaced.
+// expr returns the replacement of n. Below subqueries, and below functions such as absent that look at the
+// matchers of their argument, nothing is replaced.
 func (r *rewriter) expr(n parser.Expr) parser.Expr {
 	switch n := n.(type) {
 	case *parser.Call:
@@ -73,7 +74,7 @@ func (r *rewriter) expr(n parser.Expr) parser.Expr {
 	return n
 }
 
-// call gives a selector that stands for a call, or nil.
+// call returns the selector that replaces a call, or nil.
 func (r *rewriter) call(n *parser.Call) parser.Expr {
 	if r.err != nil || len(n.Args) != 1 {
 		return nil
@@ -83,6 +84,7 @@ func (r *rewriter) call(n *parser.Call) parser.Expr {
 		return nil
 	}
 	v, ok := m.VectorSelector.(*parser.VectorSelector)
+	// With @ the range does not move with the evaluation, and modified ranges are not those of the rolled rows.
 	if !ok || v.Timestamp != nil || v.StartOrEnd != 0 || v.Anchored || v.Smoothed || v.OriginalOffsetExpr != nil {
 		return nil
 	}

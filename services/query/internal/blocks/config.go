@@ -1,5 +1,5 @@
-// Package blocks keeps the view of blocks that queries read, and finds the accepted
-// batches before the history window that no block holds yet.
+// Package blocks keeps the view of blocks that queries read, and finds the accepted batches before the history
+// window that are in no block yet.
 package blocks
 
 import (
@@ -9,11 +9,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
-// Config of a Keeper and of what reads the blocks.
+// Config of a Keeper and of the reading of blocks.
 type Config struct {
-	Poll        time.Duration `koanf:"poll" help:"time between two looks at the blocks of recent hours"`
+	Poll        time.Duration `koanf:"poll" help:"time between two polls of the blocks of recent hours"`
 	TTL         time.Duration `koanf:"ttl" help:"age from which the list of an older hour's blocks is read again when a query asks"`
-	Intake      time.Duration `koanf:"intake" help:"time between two looks at the intake for batches before the window that are not rolled up"`
+	Intake      time.Duration `koanf:"intake" help:"time between two polls of the intake for batches before the window that are not rolled up"`
 	History     time.Duration `koanf:"history" help:"how far back blocks are read"`
 	Resolutions bool          `koanf:"resolutions" help:"answer aligned range functions from 1m, 5m and 1h blocks where that gives the same result"`
 

@@ -33,18 +33,18 @@ type Deps struct {
 	Log        *slog.Logger
 	Registry   prometheus.Registerer
 	Now        func() time.Time
-	// Take sees an accepted batch through, by the key of its manifest.
+	// Take fetches an accepted batch into memory, by the key of its manifest.
 	Take func(ctx context.Context, key string) error
 }
 
-// Keeper keeps a catalog fresh. Safe for concurrent use.
+// Keeper keeps a catalog fresh. It is safe for concurrent use.
 type Keeper struct {
 	cfg    Config
 	d      Deps
 	m      metrics
 	reader *published.Reader
 
-	// turn is held by the one that refreshes the catalog.
+	// turn is held while the catalog is refreshed: the catalog is for one caller at a time.
 	turn *semaphore.Weighted
 	cat  *catalog.Catalog
 	// state is replaced, never changed; nil until the authority is known to have shards.
@@ -62,13 +62,13 @@ type Keeper struct {
 	asked  time.Time                  // when a query last asked for an older hour
 }
 
-// state is a view and what it is good for.
+// state is a view, with when its hours were read.
 type state struct {
 	shards uint32
-	// began is when the authority got its intake, by the store's clock; zero: not known.
+	// began is when the authority got its intake, by the store's clock; zero when not known.
 	began time.Time
 	view  *catalog.View
-	// read has when each hour was read.
+	// read is when each hour was read.
 	read map[timegrid.Hour]time.Time
 }
 
@@ -92,18 +92,17 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	return k, nil
 }
 
-// CacheBytes is what the caches hold: of indexes; of blocks, and columns decoded of them.
+// CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (k *Keeper) CacheBytes() (indexes, blocks int64) { return k.reader.CacheBytes() }
 
-// SetTake sets Deps.Take. Before Run.
+// SetTake sets Deps.Take. Call it before Run.
 func (k *Keeper) SetTake(fn func(ctx context.Context, key string) error) { k.d.Take = fn }
 
-// FirstPollDone is closed once it is known whether there are blocks, and those of
-// recent hours were read.
+// FirstPollDone is closed once it is known whether there are blocks, and those of recent hours were read.
 func (k *Keeper) FirstPollDone() <-chan struct{} { return k.firstPoll }
 
-// Query begins the reading of one query; nil while there are no blocks. Open the
-// live snapshot first.
+// Query begins the reading of one query; nil while there are no blocks. Open the live snapshot before: what leaves
+// memory afterwards is in the blocks that this query sees.
 func (k *Keeper) Query(l published.Limits) *published.Query {
 	s := k.state.Load()
 	if s == nil {
@@ -116,24 +115,22 @@ func (k *Keeper) Query(l published.Limits) *published.Query {
 // Resolutions reports whether rolled blocks may answer.
 func (k *Keeper) Resolutions() bool { return k.cfg.Resolutions }
 
-// Known reports that every batch that the intake held at the start was looked at; true
-// where there are no blocks.
+// Known reports that every batch that the intake had at the start was checked; true if there are no blocks.
 func (k *Keeper) Known() bool {
 	return k.state.Load() == nil || k.IntakeRead()
 }
 
-// IntakeRead reports that the intake was read to its end once, every segment of it: what
-// it held then that no block holds was given to Take before.
+// IntakeRead reports that the intake was read to its end once, every segment of it: batches that it had and that
+// no block has were passed to Take before.
 func (k *Keeper) IntakeRead() bool { return k.known.Load() && !k.damaged.Load() }
 
-// unlisted is how much earlier than the window a batch may have been accepted that the
-// first audits still look at: clocks of collectors differ.
+// unlisted is how much earlier than the window a batch may have been accepted for the first audits to check it
+// nevertheless: the clocks of collectors differ.
 const unlisted = 15 * time.Minute
 
-// MayLack reports that batches of an hour without a block may have been accepted before the
-// authority had an intake: they are in none, and nobody rolls them up. Not where this node
-// knows of every batch that can have samples in the hour, since it ran already then or
-// looked that far back when it started.
+// MayLack reports that batches of an hour without a block may have been accepted before the authority had an
+// intake: they are in no segment, and no worker rolls them up. It is false if this node knows every batch that can
+// have samples in the hour, because it ran at that time or its first audit reached back that far.
 func (k *Keeper) MayLack(h timegrid.Hour) bool {
 	s := k.state.Load()
 	if s == nil || s.began.IsZero() {
@@ -148,8 +145,8 @@ func (k *Keeper) recent(now time.Time) timegrid.Hour {
 
 func (k *Keeper) newest(now time.Time) timegrid.Hour { return timegrid.HourOf(now.UnixMilli()) + 1 }
 
-// View gives the hours from to to. Recent ones are as fresh as the last poll; older ones
-// are read when they are missing or were read too long ago.
+// View returns the hours from..to. Recent ones are as fresh as the last poll; older ones are read if they are
+// missing or too old.
 func (k *Keeper) View(ctx context.Context, from, to timegrid.Hour) (*catalog.View, error) {
 	s := k.state.Load()
 	if s == nil {
@@ -162,6 +159,7 @@ func (k *Keeper) View(ctx context.Context, from, to timegrid.Hour) (*catalog.Vie
 		return s.view, err
 	}
 	defer k.turn.Release(1)
+	// Another query may have refreshed the hours while this one waited.
 	s = k.state.Load()
 	first, last, stale := k.stale(s, from, to)
 	if !stale {
@@ -171,7 +169,7 @@ func (k *Keeper) View(ctx context.Context, from, to timegrid.Hour) (*catalog.Vie
 	return k.state.Load().view, err
 }
 
-// stale gives the hours of [from, to] that must be read before a query sees them.
+// stale returns the hours of [from, to] that must be read before a query uses them.
 func (k *Keeper) stale(s *state, from, to timegrid.Hour) (first, last timegrid.Hour, any bool) {
 	now := k.d.Now()
 	recent := k.recent(now)
@@ -193,7 +191,7 @@ func (k *Keeper) stale(s *state, from, to timegrid.Hour) (first, last timegrid.H
 	return first, last, any
 }
 
-// Refresh reads hours again, whatever their age.
+// Refresh reads hours again, however fresh they are.
 func (k *Keeper) Refresh(ctx context.Context, from, to timegrid.Hour) error {
 	if k.state.Load() == nil {
 		return nil
@@ -205,7 +203,7 @@ func (k *Keeper) Refresh(ctx context.Context, from, to timegrid.Hour) error {
 	return k.refresh(ctx, from, to)
 }
 
-// refresh is for the one whose turn it is.
+// refresh reads hours. The caller holds turn.
 func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	started := k.d.Now()
 	view, err := k.cat.Refresh(ctx, from, to)
@@ -215,6 +213,7 @@ func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	for h, at := range old.read {
 		s.read[h] = at
 	}
+	// The time is that before the listing, as the view is at least as new.
 	if err == nil {
 		for h := from; h <= to; h++ {
 			s.read[h] = started
@@ -224,9 +223,9 @@ func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	return err
 }
 
-// Held is a live.Cover but for its result: whether blocks hold the batch in all of
-// these hours; known is false when there are no blocks at all. An hour that was not read yet
-// is read with the next poll.
+// Held says whether blocks have the batch in all of these hours; known is false when there are no blocks at all.
+// It decides a live.Cover, is called under the live store's lock, and so never reads the store: an hour that was
+// not read yet is read by the next poll.
 func (k *Keeper) Held(id identity.Batch, hours []timegrid.Hour) (held, known bool) {
 	s := k.state.Load()
 	if s == nil {
@@ -245,7 +244,7 @@ func (k *Keeper) Held(id identity.Batch, hours []timegrid.Hour) (held, known boo
 	return true, true
 }
 
-// maxWanted bounds the hours that are read for late batches.
+// maxWanted bounds the hours that are noted for late batches; others are asked for again.
 const maxWanted = 10_000
 
 func (k *Keeper) want(h timegrid.Hour) {
@@ -256,12 +255,12 @@ func (k *Keeper) want(h timegrid.Hour) {
 	}
 }
 
-// maxHours is how many hours of a batch are looked at one by one; in a wider one there is
-// always something to look at in the frame.
+// maxHours is how many hours of a batch are checked one by one. A batch that spans more is always fetched, so that
+// its frame tells which hours it has.
 const maxHours = 100
 
-// Needed reports that a batch with samples from minNS to maxNS, before the window, must
-// be kept in memory since no block holds it, or may not hold all of it.
+// Needed reports that a batch with samples from minNS to maxNS (Unix nanoseconds), before the window, must be kept
+// in memory because no block has it, or perhaps not all of it.
 func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 	if k.state.Load() == nil {
 		return false
@@ -278,8 +277,8 @@ func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 	return !held
 }
 
-// authority reads who and how many shards the bucket has, and since when; false when it
-// has no blocks.
+// authority reads the authority's id, its number of shards and since when it has an intake; false when it has no
+// blocks.
 func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, err error) {
 	s.shards, err = intake.ReadShards(ctx, k.d.Store)
 	if errors.Is(err, objstore.ErrNotFound) {

@@ -28,7 +28,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "hours of late batches are not read", File: "run.go", Old: "if err := k.refreshWanted(ctx, now); err != nil {", New: "if err := ctx.Err(); err != nil {", By: "TestFailedReads"},
 			{Name: "hours of the window are dropped", File: "run.go", Old: "k.cat.Forget(recent, newest)", New: "k.cat.Forget(newest, newest)", By: "TestHoursAreReadAgain"},
 			{Name: "the intake is known though it could not be read", File: "run.go", Old: "	if err := g.Wait(); err != nil {\n		return false, err\n	}\n", New: "	_ = g.Wait()\n", By: "TestFailedReads"},
-			{Name: "the intake is known before the blocks", File: "run.go", Old: "		return false, nil // the blocks first", New: "		return true, nil", By: "TestFailedReads"},
+			{Name: "the intake is known before the blocks", File: "run.go", Old: "		return false, nil // without the blocks every batch would look missing", New: "		return true, nil", By: "TestFailedReads"},
 			{Name: "a damaged segment holds nothing", File: "run.go", Old: "		k.damaged.Store(true)\n", New: "", By: "TestIntakeIsLookedThrough"},
 			{Name: "the damage of a segment is forgotten", File: "keeper.go", Old: "k.known.Load() && !k.damaged.Load()", New: "k.known.Load()", By: "TestIntakeIsLookedThrough"},
 			{Name: "a batch of the window is taken for late", File: "run.go", Old: "if e.MaxTime >= k.d.Now()", New: "if e.MaxTime > k.d.Now()", By: "TestIntakeIsLookedThrough"},

@@ -28,9 +28,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// soon is the wait while a first pass has not succeeded.
+// soon is the wait until the first pass has succeeded, and after a failure.
 const soon = time.Second
 
+// every polls until ctx ends.
 func (k *Keeper) every(ctx context.Context, wait time.Duration, poll func(context.Context) (bool, error), what string) error {
 	for {
 		done, err := poll(ctx)
@@ -52,8 +53,8 @@ func (k *Keeper) every(ctx context.Context, wait time.Duration, poll func(contex
 	}
 }
 
-// Poll reads the blocks of recent hours, and those that late batches wait for. It reports
-// that there is nothing more to do before the next time.
+// Poll reads the blocks of recent hours, and of those that late batches wait for. It reports that there is nothing
+// left to do until the next poll.
 func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 	if k.state.Load() == nil {
 		id, first, ok, err := k.authority(ctx)
@@ -87,11 +88,11 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// refreshWanted reads the older hours of late batches, stretch by stretch.
+// refreshWanted reads the older hours of late batches, neighbouring hours with one listing.
 func (k *Keeper) refreshWanted(ctx context.Context, now time.Time) error {
 	k.mu.Lock()
 	hours := slices.Sorted(maps.Keys(k.wanted))
-	clear(k.wanted) // whoever still waits asks again
+	clear(k.wanted) // batches that still wait ask again
 	k.mu.Unlock()
 	recent, newest := k.recent(now), k.newest(now)
 	for i := 0; i < len(hours); {
@@ -117,11 +118,12 @@ func (k *Keeper) refreshWanted(ctx context.Context, now time.Time) error {
 // idle is how long older hours are kept after the last query that asked for one.
 const idle = 10 * time.Minute
 
-// forget drops older hours that nobody asked for lately.
+// forget drops older hours that no query has asked for lately.
 func (k *Keeper) forget(now time.Time) {
 	k.mu.Lock()
 	busy := now.Sub(k.asked) < idle
 	k.mu.Unlock()
+	// A refresh that is running means that somebody asks.
 	if busy || !k.turn.TryAcquire(1) {
 		return
 	}
@@ -142,13 +144,13 @@ func (k *Keeper) forget(now time.Time) {
 	k.state.Store(s)
 }
 
-// PollIntake looks through new segments of the intake for batches before the window that
-// no block holds, and takes them. It reports that it saw all.
+// PollIntake reads new segments of the intake for batches before the window that no block has, and takes them. It
+// reports that it has read everything.
 func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
 	select {
 	case <-k.firstPoll:
 	default:
-		return false, nil // the blocks first
+		return false, nil // without the blocks every batch would look missing
 	}
 	if k.state.Load() == nil {
 		return true, nil
@@ -157,7 +159,7 @@ func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
 	g.SetLimit(min(k.cfg.Parallel, 8))
 	for _, r := range k.intake {
 		g.Go(func() error {
-			_, err := r.Poll(gctx, 0, func(key string) error { return k.segment(gctx, key) })
+			_, err := r.Poll(gctx, 0, func(key string) error { return k.readSegment(gctx, key) })
 			return err
 		})
 	}
@@ -168,11 +170,12 @@ func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-func (k *Keeper) segment(ctx context.Context, key string) error {
+// readSegment takes the batches of a segment that must be kept in memory.
+func (k *Keeper) readSegment(ctx context.Context, key string) error {
 	seg, err := intake.ReadSegment(ctx, k.d.Store, key)
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
-		return nil // deleted meanwhile: every batch in it is published
+		return nil // deleted since it was listed: every batch in it is published
 	case record.Opaque(err):
 		k.d.Log.Warn("intake segment can't be read: what is not rolled up is not known", "key", key, "error", err)
 		k.damaged.Store(true)
@@ -184,6 +187,7 @@ func (k *Keeper) segment(ctx context.Context, key string) error {
 		if e.MaxTime >= k.d.Now().Add(-k.d.Window).UnixNano() || !k.Needed(e.Identity, e.MinTime, e.MaxTime) {
 			continue
 		}
+		// The batch may only seem missing because its hours were never read: read them, and ask again.
 		if err := k.readHours(ctx, e); err != nil {
 			return err
 		}
@@ -197,7 +201,7 @@ func (k *Keeper) segment(ctx context.Context, key string) error {
 	return nil
 }
 
-// readHours reads the blocks of an entry's hours when they were never read.
+// readHours reads the blocks of an entry's hours if they were never read.
 func (k *Keeper) readHours(ctx context.Context, e accepted.Batch) error {
 	first, last := e.Hours()
 	if last-first >= maxHours {

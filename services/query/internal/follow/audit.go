@@ -14,10 +14,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Audit lists the manifests of every boot, from the boot's frontier or, when full,
-// from its start, and sees through what it did not know: fetched and queryable, or
-// recorded as unreadable. On success everything accepted before the audit began is
-// accounted for, and complete_through is that time. A failed listing fails the audit.
+// Audit lists the manifests of every boot, from the boot's frontier or, when full, from its start, and takes every
+// batch that it did not know: it is then queryable, or recorded as unreadable. On success everything that was
+// accepted before the audit began is accounted for, and complete_through is that time. A failed listing fails the
+// audit.
 func (f *Follower) Audit(ctx context.Context, full bool) error {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.AuditTimeout)
 	defer cancel()
@@ -32,6 +32,7 @@ func (f *Follower) Audit(ctx context.Context, full bool) error {
 	if err != nil {
 		return err
 	}
+	// The start and not the end: a batch that was accepted during the audit may lie behind its listing.
 	f.complete = started
 	if full {
 		f.fullAt = started
@@ -74,12 +75,12 @@ func (f *Follower) auditBoots(ctx context.Context, full bool) error {
 		g.Go(func() error { return f.auditBoot(ctx, boot, full) })
 	}
 	if werr := g.Wait(); werr != nil {
-		return werr // the cause; the listing then only says that it was canceled
+		return werr // the cause; the listing only reports that it was canceled
 	}
 	return failed
 }
 
-// auditBoot sees through every key of a boot that is not known.
+// auditBoot takes every batch of a boot that is not known.
 func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool) error {
 	prefix := layout.AcceptedBoot(boot)
 	after := ""
@@ -88,7 +89,7 @@ func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(f.cfg.Fetchers)
-	begins := after == "" // with the boot's first batch
+	begins := after == "" // the listing begins with the boot's first batch
 	var failed error
 	for o, err := range objstore.List(ctx, f.d.Store, objstore.ListOptions{Prefix: prefix, StartAfter: after}) {
 		if err == nil {
@@ -116,7 +117,7 @@ func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool)
 	return failed
 }
 
-// listAfter is the key after which an audit lists a boot.
+// listAfter is the key after which an audit lists a boot: its frontier, or "" for the start.
 func (f *Follower) listAfter(boot identity.Boot, prefix string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,15 +129,15 @@ func (f *Follower) listAfter(boot identity.Boot, prefix string) string {
 	if !ok {
 		return ""
 	}
-	return prefix + layout.SeqName(from, 0) // before every identity that starts at from
+	return prefix + layout.SeqName(from, 0) // sorts before every identity that starts at from
 }
 
-// skew is how far a collector's clock, or a sample's time, may be before the store's
-// clock for a manifest to be looked at all the same.
+// skew is how far a collector's clock, or a sample's time, may be behind the store's clock for a manifest still to
+// be read.
 const skew = 15 * time.Minute
 
-// seen reports whether a key needs no look: it is known, or so old that its samples
-// lie before the history window. The latter is counted in the ledger by the store's time.
+// seen reports whether a key need not be read: the batch is known, or so old that its samples lie before the
+// history window. An old one is counted in the ledger by the store's time.
 func (f *Follower) seen(id identity.Batch, modified time.Time) bool {
 	f.restore.prove(id)
 	if f.d.Live.Known(id) {

@@ -1,7 +1,6 @@
-// Package follow finds accepted batches and keeps internal/queries/live supplied with them. Three
-// ways, of which each may find what another missed: the reconcilers' watch, the poll
-// of accepted-by-time, and audits of the identity manifests themselves. Only an
-// audit proves anything; docs/protocol/query.md says what.
+// Package follow finds accepted batches and keeps internal/queries/live supplied with them. It has three ways,
+// each of which may find what another missed: the reconcilers' watch, the poll of accepted-by-time, and audits of
+// the identity manifests themselves. Only an audit proves anything; docs/protocol/query.md says what.
 package follow
 
 import (
@@ -17,15 +16,15 @@ type Config struct {
 	AuditInterval     time.Duration `koanf:"audit_interval" help:"time between two frontier audits of every boot"`
 	AuditTimeout      time.Duration `koanf:"audit_timeout" help:"longest time for one audit, the frames that it found included"`
 	FullAuditInterval time.Duration `koanf:"full_audit_interval" help:"time between two audits that list every boot from its start; 0 is only the first"`
-	PollInterval      time.Duration `koanf:"poll_interval" help:"time between two looks at accepted-by-time; 0 is never"`
-	PollLookback      time.Duration `koanf:"poll_lookback" help:"how far before its newest find a poll looks: clock skew, slow reconcilers" needs:"poll_interval"`
+	PollInterval      time.Duration `koanf:"poll_interval" help:"time between two polls of accepted-by-time; 0 is never"`
+	PollLookback      time.Duration `koanf:"poll_lookback" help:"how far before its newest find a poll begins, for clock skew and slow reconcilers" needs:"poll_interval"`
 	Settle            time.Duration `koanf:"settle" help:"age after which a gap no longer holds a boot's frontier back"`
 	Back              int           `koanf:"back" help:"identities before the frontier that an audit lists again, for overlaps"`
 	Listers           int           `koanf:"listers" help:"boots that are listed at once"`
 	Fetchers          int           `koanf:"fetchers" help:"frames that are fetched and decoded at once"`
 	FetchTimeout      time.Duration `koanf:"fetch_timeout" help:"longest time for one batch: its manifest, its frame"`
 	Snapshots         bool          `koanf:"snapshots" help:"start from live-state snapshots where rollup workers make them"`
-	// Watch is where reconcilers are; empty only scans.
+	// Watch is where reconcilers are; if empty, batches are found by polls and audits only.
 	Watch       []string         `koanf:"watch" help:"reconcilers' gRPC addresses to watch; empty relies on polls and audits" check:"address"`
 	WatchClient rpc.ClientConfig `koanf:"watch_client" needs:"watch"`
 }

@@ -10,8 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// firsts knows when each boot's samples begin, by the manifest of its first batch. What
-// lies before all of them was never written, and nobody lacks it.
+// firsts knows when the samples of each boot begin, by the manifest of its first batch. What lies before all of
+// them was never written, so no answer lacks it.
 type firsts struct {
 	mu       sync.Mutex
 	earliest int64                    // Unix nanoseconds
@@ -22,7 +22,7 @@ func newFirsts() *firsts {
 	return &firsts{earliest: math.MaxInt64, at: map[identity.Boot]uint64{}}
 }
 
-// note takes the time of a batch's oldest sample.
+// note records the time of a batch's oldest sample.
 func (f *firsts) note(id identity.Batch, minNS int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -32,7 +32,7 @@ func (f *firsts) note(id identity.Batch, minNS int64) {
 	}
 }
 
-// knows reports that nothing before the batch needs to be read of its boot.
+// knows reports that no batch before this one has to be read for its boot.
 func (f *firsts) knows(id identity.Batch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,8 +46,8 @@ func (f *firsts) time() int64 {
 	return f.earliest
 }
 
-// readFirst reads the manifest of a boot's first batch, once. One that can't be read may
-// have had samples of any time.
+// readFirst reads the manifest of a boot's first batch, once. If it can't be read, its samples may have had any
+// time.
 func (f *Follower) readFirst(ctx context.Context, id identity.Batch) error {
 	if f.firsts.knows(id) {
 		return nil

@@ -23,9 +23,9 @@ import (
 type Deps struct {
 	Store objstore.Reader
 	Live  *live.Store
-	// History is that of Live: manifests before it are counted, their frames not read.
+	// History is that of Live: batches before it are counted, but their frames are not read.
 	History time.Duration
-	// Needed reports that a batch before History must be read all the same; nil is never.
+	// Needed reports that a batch before History must be read nevertheless; nil never does.
 	Needed   func(id identity.Batch, minNS, maxNS int64) bool
 	Log      *slog.Logger
 	Registry prometheus.Registerer
@@ -37,9 +37,9 @@ type Follower struct {
 	cfg  Config
 	d    Deps
 	m    *metrics
-	slot *semaphore.Weighted // fetchers
+	slot *semaphore.Weighted // bounds concurrent fetches
 	one  singleflight.Group  // by manifest key
-	kick chan struct{}       // an audit is wanted now
+	kick chan struct{}       // asks for an audit now
 	// first is closed after the first audit that succeeded.
 	first chan struct{}
 	// restore is what came from live-state snapshots.
@@ -55,7 +55,7 @@ type Follower struct {
 	fullAt   time.Time // start of the last full audit that succeeded
 	lastErr  error
 	started  bool
-	recent   map[string]int64 // accepted-by-time keys that were seen through, to their time
+	recent   map[string]int64 // accepted-by-time keys that were taken, with their time
 	polled   int64            // newest acceptance that a poll has seen, Unix nanoseconds
 }
 
@@ -98,10 +98,12 @@ func (f *Follower) Run(ctx context.Context) error {
 // firstRetry is the wait after a failed audit while none has succeeded yet.
 const firstRetry = time.Second
 
-// audits ends with ctx.
+// audits audits at intervals until ctx ends.
 func (f *Follower) audits(ctx context.Context) error {
 	restored := !f.cfg.Snapshots
 	for {
+		// Without a restore the audit would fetch every batch on its own. It is tried until the list of snapshots
+		// could be read.
 		if !restored {
 			restored = f.Restore(ctx) == nil
 		}
@@ -133,7 +135,7 @@ func (f *Follower) fullDue() bool {
 	return f.fullAt.IsZero() || f.cfg.FullAuditInterval > 0 && f.d.Now().Sub(f.fullAt) >= f.cfg.FullAuditInterval
 }
 
-// auditSoon asks for an audit without waiting for its time.
+// auditSoon asks for an audit now. One that was asked for already is enough.
 func (f *Follower) auditSoon() {
 	select {
 	case f.kick <- struct{}{}:

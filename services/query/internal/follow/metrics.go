@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 	p := promauto.With(reg)
 	m := &metrics{
 		taken: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_batches_total",
-			Help: "Accepted batches that were seen through, by outcome."}, []string{"outcome"}),
+			Help: "Accepted batches that were taken, by outcome."}, []string{"outcome"}),
 		records:    p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_records_total", Help: "Records that were inserted."}),
 		frameBytes: p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_frame_bytes_total", Help: "Bytes of frames that were inserted."}),
 		lateness: p.NewHistogram(prometheus.HistogramOpts{Name: "lightmetrics_query_visible_seconds",
@@ -59,7 +59,7 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 	stat("lightmetrics_query_live_bytes", "Estimated heap bytes of the data in memory.", func(s live.Stats) float64 { return float64(s.Bytes) })
 	evicted := func(why string, fn func(live.Evicted) uint64) {
 		p.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_query_live_evicted_batches_total",
-			Help:        "Batches that were evicted because a memory bound was met, by why they went first.",
+			Help:        "Batches that were evicted because a memory bound was exceeded, by reason.",
 			ConstLabels: prometheus.Labels{"reason": why}}, func() float64 { return float64(fn(f.d.Live.Stats().Evicted)) })
 	}
 	evicted("future", func(e live.Evicted) uint64 { return e.Future })

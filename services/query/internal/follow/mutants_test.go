@@ -17,7 +17,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "complete through the audit's end, by the model", File: "audit.go", Old: "f.complete = started", New: "f.complete = f.d.Now()", By: "TestNeverSilentlyPartial"},
 			{Name: "the full audit was at its end", File: "audit.go", Old: "f.fullAt = started", New: "f.fullAt = f.d.Now()", By: "TestCompleteThroughIsWhenTheAuditBegan"},
 			{Name: "a failed audit proves as much", File: "audit.go", Old: "	f.lastErr = err\n	if err != nil {\n		return err\n	}\n", New: "	f.lastErr = err\n", By: "TestFailedListingIsNotAnEmptyOne"},
-			{Name: "a failed listing of boots is an empty one", File: "audit.go", Old: "the listing then only says that it was canceled\n	}\n	return failed", New: "it was canceled\n	}\n	_ = failed\n	return nil", By: "TestFailedListingIsNotAnEmptyOne"},
+			{Name: "a failed listing of boots is an empty one", File: "audit.go", Old: "the listing only reports that it was canceled\n	}\n	return failed", New: "it was canceled\n	}\n	_ = failed\n	return nil", By: "TestFailedListingIsNotAnEmptyOne"},
 			{Name: "a failed listing of a boot is an empty one", File: "audit.go", Old: "		return werr\n	}\n	return failed", New: "		return werr\n	}\n	_ = failed\n	return nil", By: "TestFailedListingIsNotAnEmptyOne"},
 			{Name: "batches that an audit can't fetch are passed over", File: "audit.go", Old: "	if werr := g.Wait(); werr != nil {\n		return werr\n	}\n	return failed", New: "	_ = g.Wait()\n	return failed", By: "TestNeverSilentlyPartial"},
 			{Name: "the frontier is one too far", File: "audit.go", Old: "layout.SeqName(from, 0)", New: "layout.SeqName(from+1, 0)", By: "TestFrontierAuditFindsTheNext"},

@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// polls ends with ctx. A poll that fails is made up for by the next, or by an audit.
+// polls polls at intervals until ctx ends. What a failed poll misses the next one finds, or an audit.
 func (f *Follower) polls(ctx context.Context) error {
 	t := time.NewTicker(f.cfg.PollInterval)
 	defer t.Stop()
@@ -31,7 +31,8 @@ func (f *Follower) polls(ctx context.Context) error {
 	}
 }
 
-// Poll looks at the end of accepted-by-time. It begins before what it saw last; audits see to the rest.
+// Poll reads the end of accepted-by-time. It begins some time before what it saw last, for keys that were written
+// late; audits find the rest.
 func (f *Follower) Poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.FetchTimeout)
 	defer cancel()
@@ -70,14 +71,14 @@ func (f *Follower) Poll(ctx context.Context) error {
 	return err
 }
 
-// takeByTime reads a derived object, which holds the manifest's bytes.
+// takeByTime reads a derived object, which has the manifest's bytes.
 func (f *Follower) takeByTime(ctx context.Context, key string, at int64) error {
 	body, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 	if err != nil && !objstore.Unreadable(err) {
 		return err
 	}
 	if m, perr := accept.ParseManifest(body); perr == nil {
-		// Only a hint: what is derived may be wrong, so the manifest itself is read.
+		// The object is only a hint. What is derived may be wrong, so the manifest itself is read.
 		if err := f.take(ctx, layout.Accepted(m.Identity), nil); err != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ func pad(ns int64) string {
 	return strings.Repeat("0", max(0, 20-len(s))) + s
 }
 
-// timeOf reads the acceptance time that a manifest id begins with.
+// timeOf reads the acceptance time with which a manifest id begins.
 func timeOf(id string) (int64, bool) {
 	digits, _, ok := strings.Cut(id, "-")
 	if !ok || len(digits) != 20 {

@@ -5,7 +5,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
 )
 
-// watchID counts the batch in where agent ids are watched.
+// watchID adds the batch to the detector of agent ids that several machines use.
 func (f *Follower) watchID(m accept.Manifest) {
 	b := sharedid.Batch{Boot: m.Identity.BootOf(), AcceptedAt: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime}
 	if boots := f.shared.Add(f.d.Now(), b); boots != nil {
@@ -13,5 +13,5 @@ func (f *Follower) watchID(m accept.Manifest) {
 	}
 }
 
-// SharedIDs gives the agent ids that several machines use now, in order.
+// SharedIDs returns the agent ids that several machines use now, sorted.
 func (f *Follower) SharedIDs() []sharedid.Shared { return f.shared.All(f.d.Now()) }

@@ -19,19 +19,18 @@ import (
 // fallbacks is how many snapshots of a shard are tried, the newest first.
 const fallbacks = 3
 
-// packsAtOnce bounds the packs in memory, of 16 MiB at most.
+// packsAtOnce bounds the packs in memory, each of at most 16 MiB.
 const packsAtOnce = 8
 
-// restorer takes batches from live-state snapshots before the first audit. They save
-// requests and prove nothing: what they lack the audit finds, and it also tells a batch
-// that no manifest accepts.
+// restorer takes batches from live-state snapshots before the first audit. Snapshots save requests and prove
+// nothing: the audit finds what they lack, and also reveals a batch that no manifest accepts.
 type restorer struct {
 	packs    *prometheus.CounterVec
 	restored *prometheus.CounterVec
 	unproved prometheus.Gauge
 
 	mu sync.Mutex
-	// taken batches, until a full audit has seen their manifests; nil after it.
+	// taken batches whose manifests no audit has listed yet; nil after the first full audit.
 	taken map[identity.Batch]struct{}
 }
 
@@ -39,17 +38,17 @@ func newRestorer(reg prometheus.Registerer) *restorer {
 	p := promauto.With(reg)
 	return &restorer{
 		packs: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_snapshot_packs_total",
-			Help: "Packs of live-state snapshots that were looked at, by outcome."}, []string{"outcome"}),
+			Help: "Packs of live-state snapshots that were read, by outcome."}, []string{"outcome"}),
 		restored: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_snapshot_batches_total",
 			Help: "Batches of live-state snapshots, by outcome."}, []string{"outcome"}),
 		unproved: p.NewGauge(prometheus.GaugeOpts{Name: "lightmetrics_query_snapshot_unaccepted_batches",
-			Help: "Batches that a live-state snapshot held and no manifest accepts; anything but 0 is a fault of who wrote it."}),
+			Help: "Batches that a live-state snapshot had and that no manifest accepts; anything but 0 is an error of the worker that wrote it."}),
 		taken: map[identity.Batch]struct{}{},
 	}
 }
 
-// Restore reads the newest readable snapshot of every shard. Whatever can't be read in the
-// end, an audit finds; the error says that not even a list of the snapshots was had.
+// Restore reads the newest readable snapshot of every shard. What can't be read an audit finds; the error says
+// that the snapshots could not even be listed.
 func (f *Follower) Restore(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.AuditTimeout)
 	defer cancel()
@@ -69,15 +68,15 @@ func (f *Follower) Restore(ctx context.Context) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // they give no errors
+	_ = g.Wait() // the functions return no errors
 	if len(all) > 0 {
 		f.d.Log.Info("started from live-state snapshots", "shards", len(all), "batches", batches.Load(), "took", f.d.Now().Sub(started))
 	}
 	return nil
 }
 
-// restoreShard takes the packs of the newest snapshot that can be read; where some can't,
-// those of older ones that hold anything else.
+// restoreShard takes the packs of the newest snapshot that can be read. If one of its packs can't, it continues
+// with older snapshots, which may have other packs with the same batches.
 func (f *Follower) restoreShard(ctx context.Context, s shard.ID, numbers []uint64, slots chan struct{}) (batches int) {
 	for _, n := range numbers[:min(len(numbers), fallbacks)] {
 		snap, err := snapshot.Read(ctx, f.d.Store, s, n)
@@ -113,7 +112,7 @@ func (f *Follower) restoreShard(ctx context.Context, s shard.ID, numbers []uint6
 	return batches
 }
 
-// knows reports that the pack has nothing new.
+// knows reports that the pack has no batch that is not known.
 func (f *Follower) knows(ref snapshot.Ref) bool {
 	for id := range ref.Inputs.All() {
 		if !f.has(id) {
@@ -133,7 +132,7 @@ func (f *Follower) has(id identity.Batch) bool {
 	return l != nil && l.Has(id.SeqStart, id.SeqEnd)
 }
 
-// restorePack takes the batches of a pack whose frames are whole; an error says that some are not.
+// restorePack takes the batches of a pack whose frames are intact; the error says that some are not.
 func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref snapshot.Ref) (taken int, err error) {
 	p, err := snapshot.ReadPack(ctx, f.d.Store, snap, ref)
 	if err != nil {
@@ -170,6 +169,7 @@ func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref
 func (f *Follower) restoreBatch(e accepted.Batch, raw []byte) error {
 	id := e.Identity
 	f.firsts.note(id, e.MinTime)
+	// As in takeNow: what lies before the window and is in a block is only counted.
 	if e.MaxTime < f.d.Now().Add(-f.d.History).UnixNano() && (f.d.Needed == nil || !f.d.Needed(id, e.MinTime, e.MaxTime)) {
 		f.restore.take(id)
 		f.add(id, e.AcceptedAt)
@@ -193,15 +193,14 @@ func (r *restorer) take(id identity.Batch) {
 	}
 }
 
-// prove notes that an audit has listed the batch's manifest.
+// prove records that an audit has listed the batch's manifest.
 func (r *restorer) prove(id identity.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.taken, id)
 }
 
-// audited is called when a full audit that began after the restore has succeeded: what it did
-// not list was never accepted.
+// audited runs after a full audit that began after the restore: what the audit did not list was never accepted.
 func (f *Follower) audited() {
 	r := f.restore
 	r.mu.Lock()

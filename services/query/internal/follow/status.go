@@ -10,16 +10,15 @@ import (
 
 // Status of a Follower.
 type Status struct {
-	// CompleteThrough: everything accepted before it is accounted for; zero before the first audit.
+	// CompleteThrough: everything that was accepted before it is accounted for; zero before the first audit.
 	CompleteThrough time.Time
 	// FullAuditAt is when the last full audit began.
 	FullAuditAt time.Time
 	// AuditError of the last audit; nil when it succeeded.
 	AuditError error
 	Unread     int
-	// First is the time of the oldest sample of any boot's first batch, Unix nanoseconds:
-	// before it nothing was written. math.MaxInt64 where nothing was accepted. It is known
-	// once an audit has succeeded.
+	// First is the time of the oldest sample of any boot's first batch, Unix nanoseconds: before it nothing was
+	// written. It is math.MaxInt64 if nothing was accepted. It is known once an audit has succeeded.
 	First int64
 	Boots int
 
@@ -35,14 +34,14 @@ func (f *Follower) Status() Status {
 		CompleteThrough: f.complete, FullAuditAt: f.fullAt, AuditError: f.lastErr, First: f.firsts.time(),
 		Unread: len(f.unread) + f.overflow, Boots: len(f.ledgers), overflow: f.overflow,
 	}
-	st.unread = slices.Grow(st.unread, len(f.unread)) // nothing in the ordinary case, in which each query asks for it
+	st.unread = slices.Grow(st.unread, len(f.unread)) // usually nothing; every query asks for the status
 	for _, u := range f.unread {
 		st.unread = append(st.unread, *u)
 	}
 	return st
 }
 
-// Agent is what is known of one boot.
+// Agent is what is known about one boot.
 type Agent struct {
 	Boot            identity.Boot
 	FirstSeq        uint64
@@ -52,8 +51,7 @@ type Agent struct {
 	Batches         uint64
 	Gaps, Overlaps  []ledger.Range // at most maxRanges each
 	LastAcceptedAt  int64          // Unix nanoseconds
-	// Concurrent are other boots of the agent that send samples of the same minutes: several
-	// machines use its id.
+	// Concurrent are other boots of the agent that send samples of the same minutes: several machines use its id.
 	Concurrent []string
 }
 
@@ -71,7 +69,7 @@ func describe(l *ledger.Ledger) Agent {
 	}
 }
 
-// Agents lists at most limit boots after the given one, by (agent, boot); of one agent when it is not empty.
+// Agents lists at most limit boots after the given one, by (agent, boot); only those of agent if it is not empty.
 func (f *Follower) Agents(agent string, after identity.Boot, limit int) []Agent {
 	return f.list(limit, func(l *ledger.Ledger) bool {
 		b := l.Boot()

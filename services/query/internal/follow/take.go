@@ -15,15 +15,15 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// unreadable is why an accepted batch can't be read now, though the store answers.
+// unreadable says why an accepted batch can't be read now although the store answers.
 type unreadable struct{ err error }
 
 func (e *unreadable) Error() string { return e.err.Error() }
 func (e *unreadable) Unwrap() error { return e.err }
 
-// take sees one manifest through; concurrent calls for one key share the work. body
-// is the manifest when it is at hand. An error means that nothing is known: the
-// store could not be asked. An unreadable batch is recorded and is no error.
+// take fetches one batch; concurrent calls for one key share the work. body is the manifest if the caller has it.
+// An error means that nothing is known, since the store could not be asked. An unreadable batch is recorded and is
+// no error.
 func (f *Follower) take(ctx context.Context, key string, body []byte) error {
 	_, err, _ := f.one.Do(key, func() (any, error) {
 		if err := f.slot.Acquire(ctx, 1); err != nil {
@@ -37,14 +37,14 @@ func (f *Follower) take(ctx context.Context, key string, body []byte) error {
 	return err
 }
 
-// Take sees the manifest with this key through: inserted, recorded as unreadable, or
-// counted because nobody needs it.
+// Take fetches the batch of the manifest with this key: it is then inserted, recorded as unreadable, or only
+// counted because no query needs it.
 func (f *Follower) Take(ctx context.Context, key string) error { return f.take(ctx, key, nil) }
 
 func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	id, err := layout.ParseAccepted(key)
 	if err != nil {
-		return nil // hints may be wrong; audits pass only keys that parse
+		return nil // a hint may be wrong; audits only pass keys that parse
 	}
 	if f.d.Live.Known(id) && !f.isUnread(key) {
 		return nil
@@ -53,7 +53,8 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	var bad *unreadable
 	switch {
 	case errors.As(err, &bad):
-		// The identity is accepted, whatever the manifest holds; its times are unknown.
+		// The identity is accepted, whatever its manifest's object holds; only its times are unknown, so every
+		// answer may lack it.
 		f.noteUnread(key, Unread{Identity: id, Cause: CauseManifest, Err: err.Error(), MinTime: minInt64, MaxTime: maxInt64})
 		f.add(id, 0)
 		f.firsts.note(id, minInt64)
@@ -73,6 +74,7 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	err = f.insert(ctx, acc, m)
 	switch {
 	case errors.As(err, &bad):
+		// The identity still masks what it has won of other batches, so the store must know it.
 		if _, nerr := f.d.Live.Note(acc, f.d.Now()); nerr != nil {
 			err = errors.Join(err, nerr)
 		}
@@ -88,8 +90,9 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	return nil
 }
 
-// manifest checks body, or reads the manifest.
+// manifest parses body if it is the manifest, or else reads the manifest.
 func (f *Follower) manifest(ctx context.Context, key string, id identity.Batch, body []byte) (accept.Manifest, error) {
+	// A hint's copy is only used if it is intact; otherwise the store decides.
 	if len(body) > 0 {
 		if m, err := accept.ParseManifest(body); err == nil && m.Identity == id {
 			return m, nil
@@ -112,7 +115,7 @@ func (f *Follower) manifest(ctx context.Context, key string, id identity.Batch, 
 	return m, nil
 }
 
-// insert fetches the frame and gives it to the live store.
+// insert fetches the frame and inserts it into the live store.
 func (f *Follower) insert(ctx context.Context, acc accepted.Batch, m accept.Manifest) error {
 	raw, err := f.blob(ctx, m)
 	if err != nil {
@@ -124,7 +127,7 @@ func (f *Follower) insert(ctx context.Context, acc accepted.Batch, m accept.Mani
 	return nil
 }
 
-// show decodes a frame that is at hand and gives it to the live store.
+// show decodes a frame and inserts it into the live store.
 func (f *Follower) show(acc accepted.Batch, raw []byte) error {
 	b := batches.Get().(*frame.Batch)
 	defer batches.Put(b)
@@ -141,7 +144,8 @@ func (f *Follower) show(acc accepted.Batch, raw []byte) error {
 	return nil
 }
 
-// blob reads a generation whose bytes hash to the manifest's: the one that it names, then any.
+// blob reads a generation whose bytes hash to the manifest's digest: first the one that the manifest names, then
+// any other.
 func (f *Follower) blob(ctx context.Context, m accept.Manifest) ([]byte, error) {
 	raw, err := accept.ReadFrame(ctx, f.d.Store, m.RawBlobKey, m.FrameSHA256, m.FrameBytes)
 	var none *accept.FrameError
@@ -151,5 +155,5 @@ func (f *Follower) blob(ctx context.Context, m accept.Manifest) ([]byte, error) 
 	return raw, err
 }
 
-// lateness of a hint is measured against the collector's clock; it can be negative.
+// positive cuts off negative durations: the collector's clock may be ahead of this one.
 func positive(d time.Duration) time.Duration { return max(d, 0) }

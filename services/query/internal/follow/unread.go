@@ -19,7 +19,7 @@ const (
 	maxInt64 = math.MaxInt64
 )
 
-// batches are decoded into; a batch that is lent out is copied by the live store.
+// batches are reused for decoding; the live store copies what it keeps.
 var batches = sync.Pool{New: func() any { return new(frame.Batch) }}
 
 // Causes of unreadable batches.
@@ -37,7 +37,7 @@ type Unread struct {
 	Since            time.Time
 }
 
-// maxUnread bounds what is kept one by one; beyond it every answer is partial.
+// maxUnread bounds the batches that are listed; if there are more, every answer is partial.
 const maxUnread = 10_000
 
 func (f *Follower) isUnread(key string) bool {
@@ -50,6 +50,7 @@ func (f *Follower) noteUnread(key string, u Unread) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if old := f.unread[key]; old != nil {
+		// Since stays as it is: the log and the age count from the first failure.
 		old.Err = u.Err
 		return
 	}
@@ -71,7 +72,7 @@ func (f *Follower) readable(key string) {
 	}
 }
 
-// retryUnread looks at every unreadable batch again.
+// retryUnread tries every unreadable batch again: a repair may have written its frame.
 func (f *Follower) retryUnread(ctx context.Context) error {
 	f.mu.Lock()
 	keys := make([]string, 0, len(f.unread))

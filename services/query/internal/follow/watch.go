@@ -12,16 +12,16 @@ import (
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
-// Waits between two tries to watch.
+// Waits between two attempts to watch.
 const (
 	watchRetry    = 250 * time.Millisecond
 	watchRetryMax = 10 * time.Second
-	// watchQueue is how many hints wait; beyond it the stream is not read, and the
-	// reconciler ends it with LAGGED.
+	// watchQueue is how many hints may wait. When they are more, the stream is not read, and the reconciler ends
+	// it with LAGGED.
 	watchQueue = 1024
 )
 
-// watch takes the hints of one reconciler. It ends with ctx.
+// watch follows the hints of one reconciler until ctx ends.
 func (f *Follower) watch(ctx context.Context, addr string) error {
 	conn, err := rpc.Dial(addr, f.cfg.WatchClient)
 	if err != nil {
@@ -34,7 +34,7 @@ func (f *Follower) watch(ctx context.Context, addr string) error {
 		n, err := f.watchOnce(ctx, client)
 		if n > 0 {
 			backoff.Reset()
-			f.auditSoon() // hints may have been lost with it
+			f.auditSoon() // hints may have been lost with the stream
 		}
 		f.m.watchEnds.Inc()
 		f.d.Log.Debug("watch ended", "reconciler", addr, "messages", n, "error", err)
@@ -64,7 +64,7 @@ func (f *Follower) watchOnce(ctx context.Context, client reconcilerv1.Reconciler
 			}
 			n++
 			if msg.GetManifestKey() == "" {
-				f.auditSoon() // the watch is on: what came before it is found now
+				f.auditSoon() // the watch has begun: find what was accepted before it
 				continue
 			}
 			select {
