@@ -1,9 +1,8 @@
-// Package coordinator is the coordinator's API, both ends of it. Workers use an Owner,
-// which keeps the shards that they are granted; PendingWork, a queue and a table of jobs
-// that outlive the worker; and Refs, the reference sets of published objects. The
-// coordinator serves the latter two with PendingServer and RefsServer over back ends of
-// its own. Both ends share the encoding of messages and one table of refusals, so that a
-// caller sees the same sentinel errors as one that holds the back end itself.
+// Package coordinator is both ends of the coordinator's API. Workers use an Owner, which keeps the shards that
+// they are granted; PendingWork, a queue and a table of jobs that outlive the worker; and Refs, the reference sets
+// of published objects. The coordinator serves the latter two with PendingServer and RefsServer over its own back
+// ends. Both ends share the encoding of messages and one table of refusals, so that a client sees the same
+// sentinel errors as a caller of the back end.
 package coordinator
 
 import (
@@ -25,10 +24,10 @@ import (
 // DefaultTimeout bounds one call.
 const DefaultTimeout = 10 * time.Second
 
-// maxAnswer is above the greatest page: maxRefs records of publish.MaxTxns transactions each.
+// maxAnswer is larger than the largest page: maxRefs records of publish.MaxTxns transactions each.
 const maxAnswer = 64 << 20
 
-// Dial makes one connection to whichever coordinator of c.Addresses answers. Close it.
+// Dial connects to whichever coordinator of c.Addresses answers. The caller closes the connection.
 func Dial(c Config) (*grpc.ClientConn, error) {
 	r := manual.NewBuilderWithScheme("coordinators")
 	var st resolver.State
@@ -43,7 +42,7 @@ func Dial(c Config) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// host is what the coordinator's certificate must name.
+// host is the name that the coordinator's certificate must have.
 func host(address string) string {
 	h, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -55,8 +54,8 @@ func host(address string) string {
 // service says how the calls of one client are bounded, and how their failures are named.
 type service struct {
 	timeout time.Duration
-	// invalid is the sentinel of a request that can never succeed, unavailable that of one
-	// which was certainly not done.
+	// invalid is the sentinel of a request that can never succeed, unavailable of one that certainly had no
+	// effect.
 	invalid, unavailable error
 	// wrap adds the operation and its key to an error.
 	wrap func(op, key string, err error) error
@@ -69,10 +68,10 @@ func newService(timeout time.Duration, invalid, unavailable error, wrap func(op,
 	return service{timeout, invalid, unavailable, wrap}
 }
 
-// call makes one call. unanswered is the sentinel of a call whose answer is missing.
+// call makes one call. unanswered is the sentinel of a call without an answer.
 func call[Q, A any](ctx context.Context, s service, op, key string, unanswered error,
 	fn func(context.Context, *Q, ...grpc.CallOption) (*A, error), req *Q) (*A, error) {
-	if err := ctx.Err(); err != nil { // nothing was sent
+	if err := ctx.Err(); err != nil { // checked first, as then it is certain that nothing was sent
 		return nil, s.wrap(op, key, fmt.Errorf("%w: %w", s.unavailable, err))
 	}
 	bounded, cancel := context.WithTimeout(ctx, s.timeout)
@@ -84,7 +83,7 @@ func call[Q, A any](ctx context.Context, s service, op, key string, unanswered e
 	return resp, nil
 }
 
-// cause gives a failed call the sentinel that it stands for.
+// cause wraps a failed call's error with the sentinel that it stands for.
 func (s service) cause(err, unanswered error) error {
 	if sentinel := sentinelOf(rpc.Reason(err)); sentinel != nil {
 		return fmt.Errorf("%w: %s", sentinel, status.Convert(err).Message())
@@ -92,7 +91,7 @@ func (s service) cause(err, unanswered error) error {
 	switch status.Code(err) {
 	case codes.InvalidArgument:
 		return fmt.Errorf("%w: %w", s.invalid, err)
-	case codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented: // refused before anything was done
+	case codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented: // refused before it had any effect
 		return fmt.Errorf("%w: %w", s.unavailable, err)
 	case codes.Canceled:
 		err = errors.Join(context.Canceled, err)

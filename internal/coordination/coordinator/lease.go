@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// lease is a session as the worker sees it: its context ends when no renewal was
-// answered in time. Times are monotonic, so that setting the clock does not matter.
+// lease is a session as the worker sees it: its context ends when no renewal was answered in time. Times are
+// monotonic, so setting the system clock has no effect.
 type lease struct {
 	token  string
 	ctx    context.Context
@@ -18,8 +18,8 @@ type lease struct {
 	timer    *time.Timer
 }
 
-// margin is the part of the TTL that the worker does without: clocks run at different
-// speeds, and work needs a moment to stop.
+// margin: one part in so many of the TTL is not used, as clocks run at different speeds and work needs a moment to
+// stop.
 const margin = 10
 
 func newLease(ctx context.Context, token string, sent time.Time, ttl time.Duration) *lease {
@@ -29,10 +29,11 @@ func newLease(ctx context.Context, token string, sent time.Time, ttl time.Durati
 	return l
 }
 
-// deadline counts from before the message was sent, as etcd counts from after it came.
+// deadline counts from before the message was sent, while etcd counts from after it arrived: so the worker stops
+// first.
 func deadline(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/margin) }
 
-// extend moves the deadline on. A lease that has expired stays so.
+// extend moves the deadline. A lease that has expired stays expired: its shards may be granted to others.
 func (l *lease) extend(sent time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,7 +46,7 @@ func (l *lease) extend(sent time.Time, ttl time.Duration) {
 func (l *lease) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !time.Now().Before(l.deadline) { // else it was extended meanwhile
+	if !time.Now().Before(l.deadline) { // otherwise it was extended while the timer fired
 		l.cancel(ErrLeaseExpired)
 	}
 }
@@ -53,6 +54,7 @@ func (l *lease) expire() {
 func (l *lease) check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// After a pause of the process no timer may have run yet.
 	if !time.Now().Before(l.deadline) {
 		l.cancel(ErrLeaseExpired)
 	}

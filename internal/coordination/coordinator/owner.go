@@ -17,9 +17,9 @@ import (
 
 // Causes of the end of a grant's context (context.Cause).
 var (
-	// ErrRevoked: the coordinator gives the shard to another worker once this one is done.
+	// ErrRevoked: the coordinator gives the shard to another worker when this one has stopped.
 	ErrRevoked = errors.New("the shard was revoked")
-	// ErrLost: the session has ended, or somebody else has the shard already.
+	// ErrLost: the session has ended, or another worker has the shard already.
 	ErrLost = errors.New("the shard was lost")
 	// ErrLeaseExpired: no renewal was answered in time.
 	ErrLeaseExpired = errors.New("the lease has expired")
@@ -33,7 +33,7 @@ type Config struct {
 	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
 	WorkerID  string           `koanf:"worker_id" help:"stable name of this worker: the same name gets the same shards again; empty is the host's name" needs:"addresses"`
 	Advertise string           `koanf:"advertise" help:"where people reach this worker; shown in lists" needs:"addresses"`
-	// DrainTimeout bounds the wait for the function to return when Run ends.
+	// DrainTimeout bounds the wait for ShardFunc to return when Run ends.
 	DrainTimeout time.Duration `koanf:"drain_timeout" help:"longest time that a shutdown waits for work on shards" needs:"addresses"`
 }
 
@@ -54,7 +54,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Deps are what an Owner is built over.
+// Deps of an Owner.
 type Deps struct {
 	Log      *slog.Logger
 	Registry prometheus.Registerer // nil registers nothing
@@ -65,15 +65,15 @@ type Grant struct {
 	Shard shard.ID
 	// Epoch grows with every grant of the shard.
 	Epoch uint64
-	// Fence grows as well, over all coordinators and restarts; it goes into what is published.
+	// Fence grows too, over all coordinators and restarts; it becomes a part of what is published.
 	Fence uint64
 
 	lease *lease
 	ctx   context.Context
 }
 
-// Check gives nil while the shard is the worker's as far as it can know: a worker that
-// was paused finds out here even before its context has ended. Ask before publishing.
+// Check returns nil as long as the shard is the worker's as far as it can know. It looks at the clock itself, so a
+// worker that was paused finds out here before its context has ended. Call it before publishing.
 func (g Grant) Check() error {
 	if err := context.Cause(g.ctx); err != nil {
 		return err
@@ -81,17 +81,16 @@ func (g Grant) Check() error {
 	return g.lease.check()
 }
 
-// ShardFunc works on a shard until ctx ends; context.Cause says why. One that returns
-// before that gives the shard back, and gets it, or another worker does, a moment later.
+// ShardFunc works on a shard until ctx ends; context.Cause says why. If it returns before that, the shard is
+// released, and soon granted to this worker or another.
 type ShardFunc func(ctx context.Context, g Grant) error
 
 // Owner is a worker's side of shard ownership: it keeps a session with a coordinator, runs
 // the worker's function for every shard that it is granted, and stops it when the shard is
 // taken away or the lease has ended by the worker's own clock.
 //
-// Ownership is for liveness. A worker that was paused may go on for a moment after
-// another one took over, so everything that it publishes is a conditional create, and
-// carries the fence.
+// Ownership is for liveness only. A worker that was paused may continue for a moment after another took over, so
+// everything that it publishes is a conditional create and carries the fence.
 type Owner struct {
 	cfg    Config
 	kind   string
@@ -123,10 +122,10 @@ func NewOwner(cfg Config, kind string, shards uint32, d Deps) (*Owner, error) {
 	return &Owner{cfg: cfg, kind: kind, shards: shards, log: d.Log.With("worker", cfg.WorkerID), m: newMetrics(d.Registry)}, nil
 }
 
-// ErrNoSession: no coordinator has given the worker a lease.
+// ErrNoSession: no coordinator has given the worker a lease yet.
 var ErrNoSession = errors.New("no session with a coordinator")
 
-// Err is nil while the worker holds a lease under which it may own shards.
+// Err is nil as long as the worker has a lease under which it may own shards.
 func (o *Owner) Err() error {
 	l := o.session.Load()
 	if l == nil {

@@ -30,12 +30,12 @@ func NewPendingWork(conn grpc.ClientConnInterface, timeout time.Duration) *Pendi
 		func(op, key string, err error) error { return &work.Error{Op: op, Key: key, Err: err} })}
 }
 
-// read makes a call that changes nothing.
+// read makes a call that changes nothing, so a missing answer leaves no doubt.
 func read[Q, A any](ctx context.Context, s *PendingWork, op, key string, fn func(context.Context, *Q, ...grpc.CallOption) (*A, error), req *Q) (*A, error) {
 	return call(ctx, s.service, op, key, work.ErrUnavailable, fn, req)
 }
 
-// change makes a call that changes something: without an answer, perhaps.
+// change makes a call that changes something. Without an answer it may have taken effect.
 func change[Q, A any](ctx context.Context, s *PendingWork, op, key string, fn func(context.Context, *Q, ...grpc.CallOption) (*A, error), req *Q) (*A, error) {
 	return call(ctx, s.service, op, key, work.ErrUnknown, fn, req)
 }

@@ -11,7 +11,7 @@ import (
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
-// maxRefs is how many records one page of List asks for, so that it fits into maxAnswer.
+// maxRefs is how many records a page of List asks for, so that it fits into maxAnswer.
 const maxRefs = 200
 
 // Refs is the metadata store of reference sets that the coordinator keeps. It is safe for
@@ -30,7 +30,7 @@ func NewRefs(conn grpc.ClientConnInterface, timeout time.Duration) *Refs {
 		func(op, key string, err error) error { return fmt.Errorf("%s %q: %w", op, key, err) })}
 }
 
-// refsCall makes one call. What is not answered may have been done.
+// refsCall makes one call. Without an answer it may have taken effect.
 func refsCall[Q, A any](ctx context.Context, r *Refs, op, key string, fn func(context.Context, *Q, ...grpc.CallOption) (*A, error), req *Q) (*A, error) {
 	return call(ctx, r.service, op, key, publish.ErrRefsUnknown, fn, req)
 }
@@ -51,7 +51,7 @@ func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.E
 	return err
 }
 
-// Add puts t into the sets of keys, all or none.
+// Add puts t into the reference sets of keys, all or none.
 func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
 	if err := publish.CheckAdd(t, keys); err != nil {
 		return err
@@ -73,14 +73,14 @@ func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
 	return decodeRecord(resp.GetRecord()), nil
 }
 
-// Swap writes a record if it is as it was read.
+// Swap writes a record if it is still as it was read.
 func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
 	req := &coordinatorv1.SwapRefRecordRequest{EpochId: epoch, Old: encodeRecord(old), Next: encodeRecord(next)}
 	_, err := refsCall(ctx, r, "swap references", old.Key, r.client.SwapRefRecord, req)
 	return err
 }
 
-// Delete drops a record if it is as it was read.
+// Delete drops a record if it is still as it was read.
 func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
 	req := &coordinatorv1.DeleteRefRecordRequest{EpochId: epoch, Old: encodeRecord(old)}
 	_, err := refsCall(ctx, r, "delete references", old.Key, r.client.DeleteRefRecord, req)

@@ -20,9 +20,10 @@ const (
 	firstAnswer = 5 * time.Second
 	// againMin and againMax bound the wait before the next stream.
 	againMin, againMax = 50 * time.Millisecond, 2 * time.Second
-	// tickEvery is how often the renewal of the lease is looked at.
+	// tickEvery is how often the renewal of the lease is checked.
 	tickEvery = 100 * time.Millisecond
-	// restartAfter is the wait before a shard is given back whose Work returned by itself.
+	// restartAfter is the wait before a shard is released whose work returned by itself, so that failing work does
+	// not move shards in a tight loop.
 	restartAfter = time.Second
 	// goodbye bounds the wait for the coordinator to end the session.
 	goodbye = 2 * time.Second
@@ -33,15 +34,15 @@ type holding struct {
 	grant    Grant
 	cancel   context.CancelCauseFunc
 	finished chan struct{}
-	over     bool // Work has returned; release was said
+	over     bool // the work has returned and the release was sent
 }
 
-// runner is one Run. Its fields are used by loop alone.
+// runner is one Run. Only loop uses its fields, so they need no lock.
 type runner struct {
 	o     *Owner
 	work  ShardFunc
 	group *run.Group
-	base  context.Context // of leases; outlives the caller's, for the drain
+	base  context.Context // of leases; outlives the caller's context, for the drain
 
 	lease    *lease
 	ttl      time.Duration
@@ -59,10 +60,9 @@ type runner struct {
 	draining bool
 }
 
-// Run owns shards until ctx ends; then it gives them back, waits for work to return
-// within the drain timeout, and ends the session. work runs once at a time for each
-// shard, in a goroutine of its own. An error means that the worker can never own
-// anything as it is configured, that work panicked, or that it did not return.
+// Run owns shards until ctx ends. Then it releases them, waits for work to return within the drain timeout, and
+// ends the session. work runs once at a time for each shard, in its own goroutine. An error means that the worker
+// can never own anything as it is configured, that work panicked, or that it did not return.
 func (o *Owner) Run(ctx context.Context, work ShardFunc) error {
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -76,7 +76,7 @@ func (o *Owner) Run(ctx context.Context, work ShardFunc) error {
 	if r.lease != nil {
 		r.lease.end(ErrDraining)
 	}
-	if r.active > 0 { // it did not return in time: not waited for
+	if r.active > 0 { // work that ignores its context is not waited for
 		return errors.Join(err, fmt.Errorf("owner: work on %d shards did not return within %s", r.active, o.cfg.DrainTimeout))
 	}
 	return errors.Join(err, r.group.Wait())
@@ -88,6 +88,7 @@ func (r *runner) loop(ctx context.Context) error {
 	var drained <-chan time.Time
 	done := ctx.Done()
 	for {
+		// Receiving from a nil channel blocks for ever, so cases without a stream or a lease are never chosen.
 		var in chan *coordinatorv1.OwnResponse
 		var ended chan error
 		if r.stream != nil {
@@ -107,6 +108,7 @@ func (r *runner) loop(ctx context.Context) error {
 			}
 		case <-expired:
 			r.o.log.Warn("the lease has ended; every shard is lost", "cause", context.Cause(r.lease.ctx))
+			// The stream belongs to the session that ended; the next one registers without its token.
 			r.closeStream()
 			r.endLease(ErrLeaseExpired)
 		case h := <-r.finished:
@@ -117,11 +119,11 @@ func (r *runner) loop(ctx context.Context) error {
 			}
 		case <-tick.C:
 			r.renew()
-		case <-r.group.Context().Done(): // Work panicked
+		case <-r.group.Context().Done(): // work panicked
 			r.stopAll(ErrLost)
 			return nil
 		case <-done:
-			done = nil // once
+			done = nil // a closed channel would be chosen in every round
 			drained = time.After(r.o.cfg.DrainTimeout)
 			r.drain()
 		case <-drained:
@@ -156,7 +158,7 @@ func (r *runner) connect() {
 	s.send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_Register{Register: reg}})
 }
 
-// again waits, longer each time, and takes the next coordinator.
+// again waits, longer with each failure, and then tries the next coordinator.
 func (r *runner) again() {
 	r.failures++
 	r.address++
@@ -171,7 +173,7 @@ func (r *runner) closeStream() {
 	}
 }
 
-// streamEnded says whether trying again is of use.
+// streamEnded decides whether trying again is of use; an error says that it is not.
 func (r *runner) streamEnded(err error) error {
 	address := r.stream.address
 	r.closeStream()
@@ -183,13 +185,14 @@ func (r *runner) streamEnded(err error) error {
 		r.endLease(ErrLost)
 		return fmt.Errorf("owner: %s refuses worker %s: %w", address, r.o.cfg.WorkerID, err)
 	}
+	// One log line for the first failure and then one in ten: retries can go on for hours.
 	if r.failures == 1 || r.failures%10 == 0 {
 		r.o.log.Warn("the stream to a coordinator ended; trying again", "address", address, "error", err, "failures", r.failures)
 	}
 	return nil
 }
 
-// renew keeps the lease alive, and gives a coordinator up that does not answer.
+// renew keeps the lease alive, and closes the stream to a coordinator that does not answer.
 func (r *runner) renew() {
 	s := r.stream
 	if s == nil {
@@ -203,6 +206,7 @@ func (r *runner) renew() {
 		}
 		return
 	}
+	// Half of the TTL is left to reach another coordinator, which continues the session.
 	if now.Sub(s.answered) > r.ttl/2 {
 		r.o.log.Warn("a coordinator does not renew the lease", "address", s.address)
 		r.closeStream()
@@ -222,6 +226,8 @@ func (r *runner) message(m *coordinatorv1.OwnResponse) {
 		s.answered = time.Now()
 		r.ttl = time.Duration(m.Registered.GetTtlMs()) * time.Millisecond
 		if r.lease != nil && m.Registered.GetContinued() {
+			// Counted from before the request was sent: the coordinator may have renewed the lease at any time
+			// since.
 			r.lease.extend(s.registered, r.ttl)
 		} else {
 			r.endLease(ErrLost)
@@ -249,12 +255,14 @@ func (r *runner) message(m *coordinatorv1.OwnResponse) {
 		if h, ok := r.held[n]; ok && h.grant.Epoch == epoch {
 			r.revoke(h)
 		} else {
+			// An older grant than the one that is held, or none: release it, so that the coordinator does not
+			// wait.
 			r.release(n, epoch)
 		}
 	}
 }
 
-// heldShards compares: what the coordinator does not name is lost.
+// heldShards compares with the coordinator's list: a shard that it does not name is lost.
 func (r *runner) heldShards(m *coordinatorv1.HeldShards) {
 	named := map[shard.ID]uint64{}
 	for _, g := range m.GetGranted() {
@@ -271,7 +279,7 @@ func (r *runner) heldShards(m *coordinatorv1.HeldShards) {
 	}
 }
 
-// granted starts work, unless the grant is known or older than one that is.
+// granted starts work, unless the grant is known already or older than one that is.
 func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 	n, epoch := shard.ID(g.GetShard()), g.GetEpoch()
 	h, ok := r.held[n]
@@ -279,10 +287,11 @@ func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 	case r.lease == nil:
 		return
 	case ok && h.grant.Epoch == epoch:
-		if h.over { // its release was lost on the way
+		if h.over { // the message with its release was lost
 			r.release(n, epoch)
 		}
 		return
+	// A grant that is not newer than all that were seen is a late message.
 	case epoch <= r.seen[n], r.draining:
 		r.release(n, epoch)
 		return
@@ -292,6 +301,7 @@ func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 	r.seen[n] = epoch
 	ctx, cancel := context.WithCancelCause(r.lease.ctx)
 	h = &holding{cancel: cancel, finished: make(chan struct{}), grant: Grant{Shard: n, Epoch: epoch, Fence: g.GetFence(), lease: r.lease, ctx: ctx}}
+	// Work on an earlier grant of the shard may still be stopping; two at once on one shard are never started.
 	before := r.running[n]
 	r.held[n], r.running[n] = h, h.finished
 	r.active++
@@ -302,10 +312,10 @@ func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 			close(h.finished)
 			select {
 			case r.finished <- h:
-			case <-r.base.Done(): // Run has given up on us
+			case <-r.base.Done(): // Run has returned
 			}
 		}()
-		if before != nil { // of an earlier grant
+		if before != nil { // work of an earlier grant
 			select {
 			case <-before:
 			case <-r.base.Done():
@@ -317,7 +327,7 @@ func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 	})
 }
 
-// do runs the work, and holds a shard back for a moment whose work returned by itself.
+// do runs the work. If it returned by itself, do waits a moment before the shard is released.
 func (r *runner) do(ctx context.Context, g Grant) {
 	defer r.o.m.end(ctx)
 	if ctx.Err() != nil {
@@ -336,11 +346,12 @@ func (r *runner) do(ctx context.Context, g Grant) {
 	}
 }
 
-// ended is told when work has returned.
+// ended handles work that has returned.
 func (r *runner) ended(h *holding) {
 	r.active--
 	h.over = true
 	n := h.grant.Shard
+	// A newer grant of the shard may have replaced the entry.
 	if r.running[n] == h.finished {
 		delete(r.running, n)
 	}
@@ -357,7 +368,8 @@ func (r *runner) revoke(h *holding) {
 	h.cancel(ErrRevoked)
 }
 
-// release gives a shard back. Where there is no stream, the next one asks for it again.
+// release sends a shard's release. Without a stream it does nothing: the next coordinator lists the shard as held,
+// and it is released then.
 func (r *runner) release(n shard.ID, epoch uint64) {
 	if r.stream == nil || r.lease == nil {
 		return
@@ -387,7 +399,7 @@ func (r *runner) drain() {
 	}
 }
 
-// leave ends the session, so that nobody waits for the lease.
+// leave ends the session, so that its shards are free without waiting for the lease.
 func (r *runner) leave() {
 	if r.stream == nil || r.lease == nil {
 		return
@@ -397,7 +409,7 @@ func (r *runner) leave() {
 	defer timer.Stop()
 	for {
 		select {
-		case <-r.stream.in: // too late
+		case <-r.stream.in: // messages no longer matter
 		case <-r.stream.ended:
 			return
 		case <-timer.C:

@@ -10,23 +10,23 @@ import (
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
-// stream is one connection to a coordinator. Its loops end when cancel is called.
+// stream is one connection to a coordinator. Its goroutines end when cancel is called.
 type stream struct {
 	address string
 	conn    *grpc.ClientConn
 	cancel  context.CancelFunc
 	in      chan *coordinatorv1.OwnResponse
 	out     chan *coordinatorv1.OwnRequest
-	ended   chan error // the reader's last word
+	ended   chan error // the reader's final error
 	done    chan struct{}
 
 	registered time.Time // when register was put into out
-	answered   time.Time // when something last came
+	answered   time.Time // when a message last arrived
 	sent       map[uint64]time.Time
 	sequence   uint64
 }
 
-// queued bounds what waits to be sent: a release for every shard, and some.
+// queued bounds the messages that wait to be sent: a release for every shard, and some more.
 const queued = 8192
 
 // open connects and starts the loops of a stream.
@@ -56,7 +56,7 @@ func (s *stream) run(ctx context.Context) {
 		for {
 			select {
 			case m := <-s.out:
-				if st.Send(m) != nil { // the reader gets the reason
+				if st.Send(m) != nil { // the reader gets the reason from Recv
 					return
 				}
 			case <-st.Context().Done():
@@ -82,7 +82,7 @@ func (s *stream) run(ctx context.Context) {
 	<-written
 }
 
-// send puts a message into the queue; one that does not fit ends the stream.
+// send queues a message. If the queue is full the coordinator has not read for long, and the stream ends.
 func (s *stream) send(m *coordinatorv1.OwnRequest) {
 	select {
 	case s.out <- m:
@@ -94,7 +94,7 @@ func (s *stream) send(m *coordinatorv1.OwnRequest) {
 func (s *stream) keepAlive() {
 	s.sequence++
 	s.sent[s.sequence] = time.Now()
-	delete(s.sent, s.sequence-16) // unanswered for long
+	delete(s.sent, s.sequence-16) // so old that its answer would not extend the lease
 	s.send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_KeepAlive{KeepAlive: &coordinatorv1.KeepAlive{Sequence: s.sequence}}})
 }
 
@@ -102,5 +102,5 @@ func (s *stream) keepAlive() {
 func (s *stream) close() {
 	s.cancel()
 	<-s.done
-	_ = s.conn.Close() // nothing is in flight
+	_ = s.conn.Close() // nothing is being sent any more
 }

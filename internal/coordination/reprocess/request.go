@@ -29,7 +29,7 @@ const Topic = "reprocess"
 // LogPrefix is what the logs of orders stand below.
 const LogPrefix = "reprocess"
 
-// Order is what is to be given again.
+// Request says which accepted batches are to be written into the intake again.
 type Request struct {
 	// From and To bound the time of acceptance; To is not included.
 	From time.Time `json:"from"`

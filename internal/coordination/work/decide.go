@@ -1,11 +1,12 @@
 package work
 
-// The decisions of a table, apart from how a back end makes reading and writing one
-// step. cur is the row as it is, nil when absent; live says that its hold has not run
-// out. The results have no new Increment and no times: the back end gives them.
+// The decisions of a table, separate from how a back end makes reading and writing one step. cur is the row as it
+// is, nil when absent; live says that its hold has not run out. The results have no new Increment and no times:
+// the back end sets them.
 
-// DecideCreate is the row that Create writes.
+// DecideCreate returns the row that Create writes.
 func DecideCreate(cur *Row, log Log, r Row, c *Claim) (Row, error) {
+	// The log remembers the fence of completed jobs, so that a stale owner can't create the next one.
 	fence := max(r.Fence, log.Fence)
 	switch {
 	case r.Number <= log.Last:
@@ -22,33 +23,36 @@ func DecideCreate(cur *Row, log Log, r Row, c *Claim) (Row, error) {
 	return n, nil
 }
 
-// DecideClaim is the row that Claim writes.
+// DecideClaim returns the row that Claim writes.
 func DecideClaim(cur *Row, live bool, r Row, c Claim) (Row, error) {
 	switch {
 	case !unmoved(cur, r):
 		return Row{}, failed("claim", r.Key, ErrMoved)
 	case c.Fence < cur.Fence:
 		return Row{}, failed("claim", r.Key, ErrFenced)
+	// A greater fence takes over at once: the holder's grant is known to be superseded.
 	case cur.Active && live && c.Fence <= cur.Fence:
 		return Row{}, failed("claim", r.Key, ErrLive)
 	}
 	n := *cur
 	n.Active, n.Live, n.Owner, n.Fence = true, true, c.Owner, c.Fence
+	// Counted here and not when a job fails, since a job may kill its worker.
 	n.Attempts++
 	return n, nil
 }
 
-// DecideCheckpoint is the row that Checkpoint writes.
+// DecideCheckpoint returns the row that Checkpoint writes.
 func DecideCheckpoint(cur *Row, r Row, state []byte) (Row, error) {
 	if !unmoved(cur, r) || !cur.Active {
 		return Row{}, failed("checkpoint", r.Key, ErrMoved)
 	}
 	n := *cur
+	// Progress resets the attempts: only a job that never gets further is buried.
 	n.State, n.Live, n.Attempts = state, true, 0
 	return n, nil
 }
 
-// DecideRelease is the row that Release writes.
+// DecideRelease returns the row that Release writes.
 func DecideRelease(cur *Row, r Row, handOver bool) (Row, error) {
 	if !unmoved(cur, r) || !cur.Active {
 		return Row{}, failed("release", r.Key, ErrMoved)
@@ -61,7 +65,7 @@ func DecideRelease(cur *Row, r Row, handOver bool) (Row, error) {
 	return n, nil
 }
 
-// DecideTouch is the row that Touch writes.
+// DecideTouch returns the row that Touch writes.
 func DecideTouch(cur *Row, live bool, r Row) (Row, error) {
 	switch {
 	case !unmoved(cur, r):
@@ -74,7 +78,7 @@ func DecideTouch(cur *Row, live bool, r Row) (Row, error) {
 	return n, nil
 }
 
-// DecideDone is the log that Done writes as it removes the row.
+// DecideDone returns the log that Done writes as it removes the row.
 func DecideDone(cur *Row, log Log, r Row) (Log, error) {
 	if !unmoved(cur, r) {
 		return Log{}, failed("done", r.Key, ErrMoved)
@@ -89,7 +93,8 @@ func DecideDone(cur *Row, log Log, r Row) (Log, error) {
 	return log, nil
 }
 
-// unmoved compares the owner too: where a log was forgotten, its increments can come again.
+// unmoved reports that the row is still as it was read. The owner is compared too, as increments can repeat after
+// a log was forgotten.
 func unmoved(cur *Row, r Row) bool {
 	return cur != nil && cur.Increment == r.Increment && cur.Owner == r.Owner
 }

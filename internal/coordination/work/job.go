@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Job is a claimed row in a handler's hands. Not safe for concurrent use.
+// Job is a claimed row in the hands of a handler. It is not safe for concurrent use.
 type Job struct {
 	w       *Worker
 	row     Row
@@ -28,15 +28,15 @@ func (j *Job) Body() []byte { return j.row.Body }
 // State is the last checkpoint; empty at first.
 func (j *Job) State() []byte { return j.row.State }
 
-// Fence is the fence of this claim, to be kept inside what the job publishes.
+// Fence is the fence of this claim, to be recorded in what the job publishes.
 func (j *Job) Fence() uint64 { return j.row.Fence }
 
 // Attempt counts the claims since the last checkpoint, this one included; 0 after one.
 func (j *Job) Attempt() uint32 { return j.row.Attempts }
 
-// Checkpoint stores state and holds job and message for longer. An error ends the job:
-// ErrMoved when another has it, ErrHandOver when state is stored but the time is nearly
-// up; after others, the outcome is not known and the next owner finds out.
+// Checkpoint stores state and extends the hold of job and message. An error ends the job: ErrMoved when another
+// worker has it, ErrHandOver when state is stored but the time is nearly up. After other errors the outcome is
+// unknown, and the next owner finds out.
 func (j *Job) Checkpoint(ctx context.Context, state []byte) error {
 	if j.lost != nil {
 		return j.lost
@@ -51,28 +51,30 @@ func (j *Job) Checkpoint(ctx context.Context, state []byte) error {
 		return err
 	}
 	j.row = row
-	// Only the row counts: a message that is gone comes again and finds the row.
+	// Only the row counts: if the message is gone, the sweep sends another, which finds the row.
 	_ = j.w.queue.Extend(ctx, j.msg, j.w.cfg.Visibility)
 	now := j.w.now()
 	j.longest, j.piece = max(j.longest, now.Sub(j.piece)), now
+	// The next piece may take as long as the longest so far, and half as much again.
 	if limit := j.w.cfg.TimeLimit; limit > 0 && now.Sub(j.started)+j.longest+j.longest/2 >= limit {
 		return ErrHandOver
 	}
 	return nil
 }
 
-// finish takes the job to its outcome after Run.
+// finish turns the result of Run into the job's outcome.
 func (j *Job) finish(ctx context.Context, err error) (Outcome, error) {
 	w := j.w
 	switch {
 	case j.lost != nil && errors.Is(j.lost, ErrMoved):
-		return Lost, j.lost // its message comes again and finds how it ended
+		return Lost, j.lost // the message comes again and finds how the job ended
 	case j.lost != nil:
 		return Failed, j.lost
 	case err == nil:
 		return j.complete(ctx)
 	case errors.Is(err, ErrHandOver), ctx.Err() != nil:
-		// Also when the caller drains: the successor shall not wait for the hold to end.
+		// Also when the worker shuts down: its context has ended, but the successor must not wait for the hold to
+		// run out.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
 		if _, err := w.table.Release(ctx, j.row, true); err != nil {
@@ -89,11 +91,11 @@ func (j *Job) finish(ctx context.Context, err error) (Outcome, error) {
 	return Failed, errors.Join(err, w.queue.Extend(ctx, j.msg, w.backoff(int(j.row.Attempts))))
 }
 
-// releaseTimeout bounds the hand-over of a worker that must go.
+// releaseTimeout bounds the hand-over of a worker that shuts down.
 const releaseTimeout = 5 * time.Second
 
-// complete removes the row, then the message: in the other order a crash between them
-// would leave a row that only the sweep brings back.
+// complete removes the row, and then the message. In the other order a crash in between would leave a row that
+// only the sweep finds.
 func (j *Job) complete(ctx context.Context) (Outcome, error) {
 	w := j.w
 	unknown := false
@@ -109,7 +111,8 @@ func (j *Job) complete(ctx context.Context) (Outcome, error) {
 			unknown = true
 		case errors.Is(err, ErrUnavailable):
 		case unknown && errors.Is(err, ErrMoved):
-			// Either ours was made after all, or another took the row: the log tells.
+			// Either this call's first attempt took effect after all, or another worker took the row: the log
+			// tells.
 			if log, err := w.table.Log(ctx, j.row.Log); err == nil {
 				if log.Last >= j.row.Number {
 					return Completed, w.queue.Delete(ctx, j.msg)

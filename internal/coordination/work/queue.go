@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Bounds of times that a message is hidden for.
+// Bounds of the time that a message is hidden.
 const (
 	MinVisibility = time.Second
 	MaxVisibility = 12 * time.Hour
@@ -17,7 +17,7 @@ const (
 // It is a backstop: a Worker buries a job that makes no progress long before.
 const DefaultMaxTries = 100
 
-// MaxMessages is the most messages of a topic, dead letters not counted.
+// MaxMessages is the most messages of a topic, not counting dead letters.
 const MaxMessages = 100_000
 
 // MaxDeadLetters is the most dead letters of a topic; one more drops the oldest. The rows
@@ -28,8 +28,8 @@ const MaxDeadLetters = 10_000
 type SendOptions struct {
 	// Delay hides the message at first; 0 to MaxDelay. A back end may round up to whole seconds.
 	Delay time.Duration
-	// DedupeKey drops the message while another with the same key waits in the topic and
-	// was never delivered. "" keeps it in any case. It only saves work: a back end may let doubles pass.
+	// DedupeKey drops the message while another with the same key waits in the topic and was never delivered. ""
+	// always keeps it. It only saves work: a back end may let duplicates pass.
 	DedupeKey string
 }
 
@@ -42,11 +42,11 @@ type Message struct {
 	// Tries counts the deliveries, this one included, since the message was sent,
 	// redriven or deferred: 1 is the first.
 	Tries int
-	// Receipt is of this delivery.
+	// Receipt identifies this delivery.
 	Receipt string
 }
 
-// DeadLetter is a message that is delivered no more.
+// DeadLetter is a message that is no longer delivered.
 type DeadLetter struct {
 	ID     string
 	Topic  string
@@ -64,22 +64,21 @@ type Depth struct {
 	Dead   int
 }
 
-// Queue delivers messages at least once, about in the order in which they became visible.
-// Topics need not be created. Times run on the back end's side.
+// Queue delivers messages at least once, roughly in the order in which they became visible. Topics need not be
+// created. Times are those of the back end.
 type Queue interface {
-	// Send adds a message. After ErrUnknown it may be there: to send again is harmless.
+	// Send adds a message. After ErrUnknown it may have been added; sending again is harmless.
 	Send(ctx context.Context, topic string, body []byte, o SendOptions) error
-	// Receive takes up to n (1 to MaxReceive) visible messages and hides them for
-	// visibility. It does not wait: none is an empty result. A message beyond the queue's
-	// tries becomes a dead letter instead.
+	// Receive takes up to n (1 to MaxReceive) visible messages and hides them for visibility. It does not wait: no
+	// message is an empty result. A message beyond the queue's tries becomes a dead letter instead.
 	Receive(ctx context.Context, topic string, n int, visibility time.Duration) ([]Message, error)
 	// Extend hides the delivered message for d (MinVisibility to MaxVisibility) from now; ErrGone.
 	Extend(ctx context.Context, m Message, d time.Duration) error
 	// Terminate makes the delivered message visible at once; the try counts. ErrGone.
 	Terminate(ctx context.Context, m Message) error
-	// Defer makes it visible after delay (0 to MaxDelay) as if it had not been tried. ErrGone.
+	// Defer makes it visible after delay (0 to MaxDelay) as if it had not been delivered. ErrGone.
 	Defer(ctx context.Context, m Message, delay time.Duration) error
-	// Delete removes the message, whichever delivery m is. One that is gone is no error.
+	// Delete removes the message, whichever delivery m is. If it is gone already, that is no error.
 	Delete(ctx context.Context, m Message) error
 	// Bury makes the delivered message a dead letter; ErrGone.
 	Bury(ctx context.Context, m Message, reason string) error
@@ -100,7 +99,7 @@ func CheckTopic(op, topic string) error {
 	return nil
 }
 
-// CheckSend refuses what no back end takes.
+// CheckSend refuses what no back end accepts.
 func CheckSend(topic string, body []byte, o SendOptions) error {
 	if err := CheckTopic("send", topic); err != nil {
 		return err
@@ -116,7 +115,7 @@ func CheckSend(topic string, body []byte, o SendOptions) error {
 	return nil
 }
 
-// CheckReceive refuses what no back end takes.
+// CheckReceive refuses what no back end accepts.
 func CheckReceive(topic string, n int, visibility time.Duration) error {
 	if err := CheckTopic("receive", topic); err != nil {
 		return err
@@ -127,7 +126,7 @@ func CheckReceive(topic string, n int, visibility time.Duration) error {
 	return checkVisibility("receive", topic, visibility)
 }
 
-// CheckDelivery refuses a message that no Receive gave.
+// CheckDelivery refuses a message that did not come from Receive.
 func CheckDelivery(op string, m Message) error {
 	if err := CheckTopic(op, m.Topic); err != nil {
 		return err
@@ -138,7 +137,7 @@ func CheckDelivery(op string, m Message) error {
 	return nil
 }
 
-// CheckExtend refuses what no back end takes.
+// CheckExtend refuses what no back end accepts.
 func CheckExtend(m Message, d time.Duration) error {
 	if err := CheckDelivery("extend", m); err != nil {
 		return err
@@ -146,7 +145,7 @@ func CheckExtend(m Message, d time.Duration) error {
 	return checkVisibility("extend", m.Key(), d)
 }
 
-// CheckDefer refuses what no back end takes.
+// CheckDefer refuses what no back end accepts.
 func CheckDefer(m Message, delay time.Duration) error {
 	if err := CheckDelivery("defer", m); err != nil {
 		return err
@@ -157,7 +156,7 @@ func CheckDefer(m Message, delay time.Duration) error {
 	return nil
 }
 
-// CheckDeadLetters refuses what no back end takes.
+// CheckDeadLetters refuses what no back end accepts.
 func CheckDeadLetters(topic, after string, limit int) error {
 	if err := CheckTopic("dead letters", topic); err != nil {
 		return err
@@ -165,7 +164,7 @@ func CheckDeadLetters(topic, after string, limit int) error {
 	return CheckPage("dead letters", topic, after, limit)
 }
 
-// CheckPage refuses a page that no back end gives.
+// CheckPage refuses a page that no back end returns.
 func CheckPage(op, key, after string, limit int) error {
 	if limit < 1 || limit > MaxPage {
 		return invalid(op, key, "a page of %d; 1 to %d", limit, MaxPage)
@@ -186,5 +185,5 @@ func checkVisibility(op, key string, d time.Duration) error {
 // Key is topic and id, for errors and logs.
 func (m Message) Key() string { return m.Topic + "/" + m.ID }
 
-// CutReason is the reason as a dead letter keeps it.
+// CutReason cuts the reason to what a dead letter keeps.
 func CutReason(s string) string { return s[:min(len(s), MaxReasonBytes)] }

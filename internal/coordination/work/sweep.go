@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Submit makes a job pending and sends its message: first the row, so that a message
-// which is lost, or never sent, is found by the sweep. A job that is pending already gets
-// another message, one that is completed none. The job starts where r.State says, and not
-// before delay (0 to MaxDelay) is over.
+// Submit makes a job pending and sends its message. The row comes first, so that the sweep notices a message that
+// is lost or was never sent. A job that is pending already gets another message; a completed one gets none. The
+// job starts from r.State, and not before delay (0 to MaxDelay) has passed.
 func Submit(ctx context.Context, q Queue, t Table, r Row, delay time.Duration) error {
 	switch _, err := t.Create(ctx, r, nil); {
 	case errors.Is(err, ErrCompleted):
@@ -28,33 +27,33 @@ func dedupe(k Key) string {
 	return ""
 }
 
-// Sweep finds rows whose message is lost, by level and not by event: whatever is pending,
-// is not live and was not changed for a while gets its message again.
+// Sweep finds rows whose message is lost. It goes by the state and not by events: every row that is pending, not
+// live and unchanged for a while gets its message again.
 type Sweep struct {
 	Queue Queue
 	Table Table
-	// Prefix of the logs to look at; "" is all.
+	// Prefix of the logs that are swept; "" is all.
 	Prefix string
-	// Grace is how long a row may rest before its message is sent again.
+	// Grace is how long a row must be unchanged before its message is sent again.
 	Grace time.Duration
 	// MaxAttempts as in Config: rows that reached it wait for an operator.
 	MaxAttempts uint32
-	// Forget removes what is left of logs whose last job was completed so long ago; 0 keeps
-	// it. It must be longer than any message or its duplicate can live.
+	// Forget removes what is left of logs whose last job was completed so long ago; 0 keeps it. It must be longer
+	// than any message or its duplicate can exist.
 	Forget time.Duration
 }
 
-// Swept counts what a sweep has done.
+// Swept counts what a sweep did.
 type Swept struct {
-	Rows    int // looked at
+	Rows    int // checked
 	Sent    int // messages sent again
 	Stuck   int // rows beyond MaxAttempts
 	Forgot  int // logs
 	Refused int // rows that changed meanwhile
 }
 
-// Run goes once through all rows and logs; now is compared with times of the back end's
-// clock: skew makes a message early or late, and both are harmless.
+// Run goes once through all rows and logs. now is compared with times of the back end's clock; skew makes a
+// message early or late, and both are harmless.
 func (s Sweep) Run(ctx context.Context, now time.Time) (Swept, error) {
 	var n Swept
 	for after := ""; ; {
@@ -91,7 +90,8 @@ func (s Sweep) row(ctx context.Context, r Row, now time.Time, n *Swept) error {
 		return err
 	}
 	n.Sent++
-	// Touched after the message is there, so that a crash between sends one more, not one less.
+	// The row is touched after the message was sent, so that a crash in between sends one message too many, not
+	// one too few.
 	switch _, err := s.Table.Touch(ctx, r); {
 	case errors.Is(err, ErrMoved), errors.Is(err, ErrLive):
 		n.Refused++

@@ -10,48 +10,47 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/retry"
 )
 
-// What a Handler answers beside success and failure.
+// What a Handler answers besides success and failure.
 var (
-	// ErrElsewhere of Handler.Job: not this worker's; the message is left to others for a while.
+	// ErrElsewhere of Handler.Job: the job is not for this worker; the message is left to others for a while.
 	ErrElsewhere = errors.New("another worker's")
-	// ErrPoison of Job or Run: no try will ever succeed; the message becomes a dead letter.
+	// ErrPoison of Job or Run: no attempt will ever succeed; the message becomes a dead letter.
 	ErrPoison = errors.New("job can never succeed")
 	// ErrHandOver of Job.Checkpoint: the state is stored and the time is nearly up; return it from Run.
 	ErrHandOver = errors.New("hand over")
 )
 
-// NotDueError of Handler.Job: the job is not due before so long; its message is put back
-// until then, at most for MaxDelay.
+// NotDueError of Handler.Job: the job is not due yet; its message is put back for Wait, at most for MaxDelay.
 type NotDueError struct{ Wait time.Duration }
 
 func (e *NotDueError) Error() string { return fmt.Sprintf("not due for %s", e.Wait) }
 
-// Handler knows one kind of jobs.
+// Handler does one kind of jobs.
 type Handler interface {
-	// Job says which job the message brings, and under which fence this worker would do it.
+	// Job says which job the message is for, and under which fence this worker would do it.
 	Job(ctx context.Context, m Message) (Key, uint64, error)
-	// Run does the job from j.State() on, piece by piece with a Checkpoint after each, and
-	// returns nil when it is complete. An error of Checkpoint must end it. What it writes
-	// has predictable names: the piece after the last checkpoint may be done twice.
+	// Run does the job from j.State() on, piece by piece with a Checkpoint after each, and returns nil when it is
+	// complete. An error of Checkpoint must end it. Its outputs have predictable names, as the piece after the
+	// last checkpoint may be done twice.
 	Run(ctx context.Context, j *Job) error
 }
 
-// DefaultMaxAttempts is how often a job is tried without progress before a person must look at it.
+// DefaultMaxAttempts is how often a job is tried without progress before an operator has to see to it.
 const DefaultMaxAttempts = 5
 
 // Config of a Worker. Times that are 0 get their defaults.
 type Config struct {
 	Topic string
-	// Owner is different in every incarnation of every process, and at most 150 bytes long.
+	// Owner is different for every start of every process, and at most 150 bytes long.
 	Owner string
 	// Hold is the longest time between two checkpoints (60 s). Visibility is how long a
 	// message is hidden from one checkpoint on (twice Hold).
 	Hold, Visibility time.Duration
-	// TimeLimit is how long one worker may stay with a job; 0 has no end.
+	// TimeLimit is how long one worker may keep a job; 0 is no limit.
 	TimeLimit time.Duration
 	// MaxAttempts is how often a job may be claimed without a checkpoint; 0 is DefaultMaxAttempts.
 	MaxAttempts uint32
-	// OrderDelay puts back a job whose predecessor is pending, or that another worker has (2 s).
+	// OrderDelay is for how long a job is put back whose predecessor is pending, or that another worker has (2 s).
 	OrderDelay time.Duration
 	// RetryDelay hides a failed job, doubled by each attempt, at most 16 times (5 s).
 	RetryDelay time.Duration
@@ -72,7 +71,7 @@ func (c *Config) defaults() {
 	}
 }
 
-// Validate refuses settings that no back end takes.
+// Validate refuses settings that no back end accepts.
 func (c Config) Validate() error {
 	c.defaults()
 	k := Key{Log: "x", Number: 1}
@@ -86,8 +85,8 @@ func (c Config) Validate() error {
 	)
 }
 
-// Worker takes jobs through their states. It starts nothing by itself: its caller calls
-// Step or Handle, from as many goroutines as it likes.
+// Worker takes jobs to their outcomes. It starts no goroutine: its caller calls Step or Handle, from as many
+// goroutines as it likes.
 type Worker struct {
 	queue   Queue
 	table   Table
@@ -97,7 +96,7 @@ type Worker struct {
 	claims  atomic.Uint64
 }
 
-// NewWorker makes a worker; now serves the time limit only.
+// NewWorker makes a worker; now is only used for the time limit.
 func NewWorker(q Queue, t Table, h Handler, cfg Config, now func() time.Time) (*Worker, error) {
 	cfg.defaults()
 	if err := cfg.Validate(); err != nil {
@@ -106,7 +105,7 @@ func NewWorker(q Queue, t Table, h Handler, cfg Config, now func() time.Time) (*
 	return &Worker{queue: q, table: t, handler: h, cfg: cfg, now: now}, nil
 }
 
-// Outcome is what became of a job in this worker's hands.
+// Outcome is what became of a job.
 type Outcome string
 
 // Outcomes. All but Failed and Lost have put the message back, deleted or buried it.
@@ -114,16 +113,16 @@ const (
 	Idle       Outcome = "idle"        // there was no message
 	Completed  Outcome = "completed"   // done and recorded
 	Duplicate  Outcome = "duplicate"   // was completed before
-	Deferred   Outcome = "deferred"    // a predecessor is pending, it is not due, or another worker's
-	Busy       Outcome = "busy"        // another owner is at it
-	Fenced     Outcome = "fenced"      // this worker owns it no more
-	HandedOver Outcome = "handed_over" // the next worker goes on from the checkpoint
-	Lost       Outcome = "lost"        // the row moved on under this worker
+	Deferred   Outcome = "deferred"    // a predecessor is pending, it is not due, or it is for another worker
+	Busy       Outcome = "busy"        // another owner works on it
+	Fenced     Outcome = "fenced"      // this worker no longer owns it
+	HandedOver Outcome = "handed_over" // the next worker continues from the checkpoint
+	Lost       Outcome = "lost"        // another worker has taken the row
 	Failed     Outcome = "failed"      // comes again, by its message or by the sweep
 	Buried     Outcome = "buried"      // a dead letter
 )
 
-// Step receives one message and handles it. An error goes with Failed, Buried and Lost.
+// Step receives one message and handles it. Failed, Buried and Lost come with an error.
 func (w *Worker) Step(ctx context.Context) (Outcome, error) {
 	ms, err := w.queue.Receive(ctx, w.cfg.Topic, 1, w.cfg.Visibility)
 	if err != nil {
@@ -180,10 +179,9 @@ func (w *Worker) do(ctx context.Context, want Row, m Message) (Outcome, error) {
 	return j.finish(ctx, w.handler.Run(ctx, j))
 }
 
-// ordered reports whether the job's turn has come: it waits for the rows of lower numbers that
-// are there. Jobs that must not overtake one another need their rows before any of them is
-// received (Submit), or numbers that only a completed predecessor gives. ErrCompleted when its
-// turn has passed.
+// ordered reports whether it is the job's turn: it has to wait while the log has rows with lower numbers. Jobs
+// that must not overtake each other need their rows before any of them is received (Submit), or numbers that only
+// a completed predecessor gives. ErrCompleted when the job was done before.
 func (w *Worker) ordered(ctx context.Context, k Key) (bool, error) {
 	log, err := w.table.Log(ctx, k.Log)
 	switch {
@@ -209,7 +207,7 @@ func (w *Worker) ordered(ctx context.Context, k Key) (bool, error) {
 	}
 }
 
-// orderPage is enough to meet the lowest row of a log that has no logs below it.
+// orderPage is large enough to contain the lowest row of a log without other logs under its name.
 const orderPage = 4
 
 // take creates or claims the row.
@@ -230,6 +228,7 @@ func (w *Worker) take(ctx context.Context, want Row, m Message) (Row, error) {
 		if err != nil {
 			return Row{}, err
 		}
+		// The first delivery always gets an attempt, so that an operator's redrive has an effect.
 		if row.Attempts >= w.cfg.MaxAttempts && !row.Live && m.Tries > 1 {
 			return Row{}, fmt.Errorf("%w: %s: %d attempts without a checkpoint", ErrPoison, want.Key, row.Attempts)
 		}
@@ -242,12 +241,12 @@ func (w *Worker) take(ctx context.Context, want Row, m Message) (Row, error) {
 	return Row{}, last
 }
 
-// moves is how often a worker looks again at a row that others change meanwhile, and
-// how often it tries to learn the outcome of its own change.
+// moves is how often a worker reads a row again that others change meanwhile, and how often it tries to find out
+// the outcome of its own change.
 const moves = 4
 
-// resolve makes one change of row by op, and where its outcome is unknown finds out.
-// ours recognises a row that op has written.
+// resolve makes one change of row by op, and finds out what happened if the outcome is unknown. ours recognizes a
+// row that op has written.
 func (w *Worker) resolve(ctx context.Context, row Row, ours func(Row) bool, op func() (Row, error)) (Row, error) {
 	unknown := false
 	var last error
@@ -259,6 +258,7 @@ func (w *Worker) resolve(ctx context.Context, row Row, ours func(Row) bool, op f
 		case errors.Is(err, ErrUnknown):
 			unknown = true
 		case errors.Is(err, ErrUnavailable):
+		// The first attempt may have taken effect, so a refusal of the second proves nothing: the row decides.
 		case unknown && (errors.Is(err, ErrMoved) || errors.Is(err, ErrExists)):
 		default:
 			return Row{}, err
@@ -290,8 +290,8 @@ func (w *Worker) bury(ctx context.Context, m Message, why error) (Outcome, error
 	return Buried, errors.Join(why, w.queue.Bury(ctx, m, why.Error()))
 }
 
-// backoff grows with the tries, counted from 1. Workers take it without jitter: of those that
-// failed together each has a message of its own, and the queue gives them one by one.
+// backoff grows with the tries, counted from 1. It has no jitter: jobs that failed together have a message each,
+// and the queue delivers these one by one.
 func (w *Worker) backoff(tries int) time.Duration {
 	return retry.Policy{Base: w.cfg.RetryDelay, Cap: min(16*w.cfg.RetryDelay, MaxVisibility)}.Wait(tries, 1)
 }

@@ -55,7 +55,6 @@ func (c *Cursor) Series() []int { return c.series }
 // Ref describes series i of the index.
 func (c *Cursor) Ref(i int) chunk.SeriesRef { return c.index.Series(i) }
 
-// Done reports that the cursor is behind its last series.
 // Done reports that the cursor is past its last series.
 func (c *Cursor) Done() bool { return c.at == len(c.series) }
 

@@ -433,7 +433,7 @@ func (d *integerDecoder) readCounts(c *cursor, out []uint32) {
 	}
 }
 
-// multiples reads a unit and multiples of it.
+// readMultiples reads a unit and multiples of it.
 func (d *integerDecoder) readMultiples(c *cursor, out []int64) {
 	unit := c.uvarint()
 	if c.err != nil || unit == 0 || unit > math.MaxInt64 {

@@ -37,7 +37,7 @@ const (
 	manyDigits = 6
 )
 
-// column writes the float column col of slot i.
+// writeColumn writes the float column col of slot i.
 func (e *integerEncoder) writeColumn(i, col int) {
 	s := &e.slots[i]
 	bit := Mask(1) << col
@@ -64,7 +64,7 @@ func (e *integerEncoder) writeColumn(i, col int) {
 // likeFirst are columns that First or Last often is: what grows has its least value first.
 const likeFirst = ColLast | ColSum | ColMin | ColMax
 
-// same writes a column as First or Last when it is that to the bit.
+// writeSame writes a column as First or Last when it is that to the bit.
 func (e *integerEncoder) writeSame(i, col int, v []float64) bool {
 	s := &e.slots[i]
 	for _, o := range [...]int{colFirst, colLast} {
@@ -88,7 +88,7 @@ func constant(v []float64) bool {
 	return true
 }
 
-// increase writes Increase as Last - First where that is nearly always exact.
+// writeIncrease writes Increase as Last - First where that is nearly always exact.
 func (e *integerEncoder) writeIncrease(i int, v []float64) bool {
 	c := &e.slots[i].c
 	if e.noReferences || len(c.First) != len(v) || len(c.Last) != len(v) || e.slots[i].depth[colFirst]+1 > maxDepth || e.slots[i].depth[colLast]+1 > maxDepth {
@@ -111,7 +111,7 @@ func (e *integerEncoder) writeIncrease(i int, v []float64) bool {
 	return true
 }
 
-// values writes a float column in the cheapest mode that was found; slot -1 has no others to refer to.
+// writeFloats writes a float column in the cheapest mode that was found; slot -1 has no others to refer to.
 func (e *integerEncoder) writeFloats(v []float64, slot, col int) {
 	e.floats.grow(len(v))
 	start := e.begin()
@@ -198,7 +198,7 @@ func (e *integerEncoder) writeBits(v []float64) (cost int) {
 	return e.writeIntegers(e.floats.ints)
 }
 
-// scaled writes the mode, its parameter, patches, and the integers of the coder.
+// writeScaled writes the mode, its parameter, patches, and the integers of the coder.
 func (e *integerEncoder) writeScaled(mode byte, param []byte, v []float64) int {
 	patches := e.floats.patches
 	if len(patches) > 0 {
@@ -212,7 +212,7 @@ func (e *integerEncoder) writeScaled(mode byte, param []byte, v []float64) int {
 	return 8*(len(e.literals)-start) + e.writeIntegers(e.floats.ints)
 }
 
-// refer writes v as a function of the same column, dear too, of an earlier slot with the same times,
+// writeReference writes v as a function of the same column, an expensive one too, of an earlier slot with the same times,
 // when one is found that takes less than limit bits.
 func (e *integerEncoder) writeReference(v []float64, i, col, limit int) bool {
 	s := &e.slots[i]
@@ -381,7 +381,7 @@ func sameBits(a, b []float64) bool {
 	return true
 }
 
-// values reads a float column; slot is -1 in a histogram, where no other column can be referred to.
+// readFloats reads a float column; slot is -1 in a histogram, where no other column can be referred to.
 func (d *integerDecoder) readFloats(c *cursor, out []float64, slot, col, depth int) {
 	head := c.byte()
 	if c.err != nil {
@@ -458,7 +458,7 @@ func addUlps(out []float64, ulps []int64) {
 	}
 }
 
-// reference reads a column that follows from another one.
+// readReference reads a column that follows from another one.
 func (d *integerDecoder) readReference(c *cursor, mode byte, out []float64, slot, col, depth int) {
 	if depth > maxDepth {
 		c.fail("values: more than %d references to references", maxDepth)
@@ -517,7 +517,7 @@ func (d *integerDecoder) readReference(c *cursor, mode byte, out []float64, slot
 	d.readUlps(c, out)
 }
 
-// other reads a column of another slot, or another column of this one.
+// readOther reads a column of another slot, or another column of this one.
 func (d *integerDecoder) readOther(c *cursor, out []float64, slot, col, depth int) {
 	if c.err != nil {
 		return

@@ -70,7 +70,7 @@ func (c *Client) Bound(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, c.Timeout)
 }
 
-// Get reads a key, linearizably; nil when it is absent.
+// get reads a key, linearizably; nil when it is absent.
 func (c *Client) get(ctx context.Context, key string) (*kv, error) {
 	ctx, cancel := c.Bound(ctx)
 	defer cancel()

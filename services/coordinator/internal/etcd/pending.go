@@ -42,7 +42,7 @@ type PendingOptions struct {
 	Now func() time.Time
 }
 
-// Store is both; safe for concurrent use.
+// PendingWork is both the queue and the table. It is safe for concurrent use.
 type PendingWork struct {
 	c *clientv3.Client
 	o PendingOptions
