@@ -34,7 +34,7 @@ const (
 	registerTimeout = 10 * time.Second
 )
 
-// errEnded ends the loops of a stream whose worker said that it is done.
+// errEnded ends the goroutines of a stream whose worker has ended its session.
 var errEnded = errors.New("the worker ended its session")
 
 type ownStream = grpc.BidiStreamingServer[coordinatorv1.OwnRequest, coordinatorv1.OwnResponse]
@@ -72,19 +72,19 @@ type owned struct {
 	held     etcd.Held
 	requests chan *coordinatorv1.OwnRequest
 	answers  chan *coordinatorv1.OwnResponse
-	gone     error // why requests was closed
+	gone     error // why requests was closed; set before that
 
-	// Only tell uses these: what the worker was told.
+	// Only tell uses these: the grants and revocations that were sent to the worker.
 	known   map[shard.ID]ownership.Epoch
 	revoked map[shard.ID]ownership.Epoch
 }
 
-// receive passes requests on until the stream ends.
+// receive passes requests to serve until the stream ends.
 func (o *owned) receive(ctx context.Context) {
 	defer close(o.requests)
 	for {
 		req, err := o.stream.Recv()
-		if err != nil { // the worker has gone, may not go on, or the handler returned
+		if err != nil { // the worker has gone, is no longer authorized, or the handler returned
 			o.gone = err
 			return
 		}
@@ -97,6 +97,7 @@ func (o *owned) receive(ctx context.Context) {
 	}
 }
 
+// next returns the next request, or the error that ended the stream.
 func (o *owned) next(ctx context.Context) (*coordinatorv1.OwnRequest, error) {
 	select {
 	case req, ok := <-o.requests:
@@ -111,7 +112,7 @@ func (o *owned) next(ctx context.Context) (*coordinatorv1.OwnRequest, error) {
 	}
 }
 
-// register begins or continues the session and tells what it holds.
+// register begins or continues the session, and sends the worker its grants.
 func (o *owned) register(ctx context.Context) error {
 	wctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -130,6 +131,8 @@ func (o *owned) register(ctx context.Context) error {
 	if len(r.GetAddress()) > maxAddress || len(r.GetSession()) > maxToken {
 		return invalid(fmt.Errorf("address has at most %d bytes, session %d", maxAddress, maxToken))
 	}
+	// The name in the message is not proven by anything else: a principal may only act as workers that its
+	// settings name.
 	p, _ := rpc.PrincipalFrom(ctx)
 	if err := access.AuthorizeWorker(p, coordinatorv1.OwnershipService_Own_FullMethodName, r.GetWorkerId()); err != nil {
 		return rpc.Status(err)
@@ -150,6 +153,8 @@ func (o *owned) register(ctx context.Context) error {
 	}}}); err != nil {
 		return err
 	}
+	// Read from etcd and not from the mirror, which may not have the grants of a session that another coordinator
+	// served.
 	grants, err := o.b.sessions.Grants(ctx, o.held)
 	if err != nil {
 		return err
@@ -166,8 +171,8 @@ func granted(n shard.ID, g etcd.Grant) *coordinatorv1.ShardGranted {
 	return &coordinatorv1.ShardGranted{Shard: uint32(n), Epoch: uint64(g.Epoch), Fence: uint64(g.Fence)}
 }
 
-// serve does what the worker asks for. What etcd refuses ends the stream: the worker
-// comes again, here or elsewhere, and then says or hears it anew.
+// serve does what the worker asks for. An error of etcd ends the stream: the worker connects again, here or
+// elsewhere, and both sides then start from what etcd has.
 func (o *owned) serve(ctx context.Context) error {
 	for {
 		req, err := o.next(ctx)
@@ -200,7 +205,7 @@ func (o *owned) serve(ctx context.Context) error {
 			}
 			failpoint.Hit("coordinator.drain.write.after")
 		case *coordinatorv1.OwnRequest_End:
-			// tell finds that the session is gone, and ends ctx.
+			// The caller's context may end with the stream, but the session must be ended all the same.
 			if err := o.b.sessions.End(context.WithoutCancel(ctx), o.held); err != nil {
 				return err
 			}
@@ -212,10 +217,12 @@ func (o *owned) serve(ctx context.Context) error {
 	}
 }
 
-// tell sends answers, and what changes for the worker.
+// tell sends answers and everything that changes for the worker. Only this goroutine writes to the stream after
+// register.
 func (o *owned) tell(ctx context.Context) error {
 	seen := false
 	for {
+		// Taken before the state is read, so that a change in between wakes the loop.
 		changed := o.b.mirror.Changed()
 		st := o.b.mirror.State(o.held.Kind)
 		if _, ok := st.Sessions[o.held.ID]; ok {
@@ -225,7 +232,7 @@ func (o *owned) tell(ctx context.Context) error {
 			}
 		} else if seen {
 			return etcd.ErrSessionLost
-		} // else the mirror is not there yet
+		} // otherwise the mirror has not seen the session yet
 		for wait := true; wait; {
 			select {
 			case a := <-o.answers:
@@ -241,8 +248,8 @@ func (o *owned) tell(ctx context.Context) error {
 	}
 }
 
-// changes sends what the worker was not told yet. A mirror that lags repeats old grants;
-// the worker knows better by their epochs.
+// changes sends what the worker was not sent yet. A mirror that lags repeats old grants, which the worker
+// recognizes by their epochs.
 func (o *owned) changes(st *etcd.State) error {
 	for i, g := range st.Grants {
 		n := shard.ID(i)

@@ -16,10 +16,10 @@ import (
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
-// Terms hands out numbers that only grow, from a place that does not forget when etcd
-// is restored from a backup. Nil: fences and epochs grow as long as etcd forgets nothing.
+// Terms hands out numbers that only grow, from a place that does not forget when etcd is restored from a backup.
+// If it is nil, fences and epochs only grow as long as etcd forgets nothing.
 type Terms interface {
-	// Next gives a number that is greater than all that were given before, to anybody.
+	// Next returns a number that is greater than all that it returned before, to any caller.
 	Next(ctx context.Context) (uint64, error)
 }
 
@@ -35,14 +35,14 @@ type Leader struct {
 	Terms  Terms
 	Log    *slog.Logger
 	Now    func() time.Time
-	// Observe is told of what was done; every field may be nil.
+	// Observe is called after something was done; every field may be nil.
 	Observe Observer
 
 	leading atomic.Bool
 	term    atomic.Uint64
 }
 
-// Observer is told of what a leader did.
+// Observer has the calls that a leader makes.
 type Observer struct {
 	Moved   func(kind ownership.Kind, m Move)
 	Granted func(kind ownership.Kind, n int)
@@ -54,9 +54,9 @@ type Observer struct {
 // Waits of the leader.
 const (
 	campaignMin, campaignMax = 250 * time.Millisecond, 2 * time.Second
-	// retryAfter is the wait after a write that was refused or failed, when nothing changes before.
+	// retryAfter is the wait after a write that was refused or failed, unless something changes before.
 	retryAfter = 250 * time.Millisecond
-	termsTime  = 30 * time.Second
+	termsTime  = 30 * time.Second // for the next term's number, from the object store
 )
 
 // Leading reports whether this coordinator leads, as far as it knows.
@@ -72,7 +72,7 @@ func (l *Leader) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		l.Log.Warn("leadership ended, or could not be had; trying again", "error", err)
+		l.Log.Warn("not leading; trying again", "error", err)
 		if led {
 			backoff.Reset()
 		}
@@ -90,7 +90,8 @@ func (l *Leader) lead(ctx context.Context) (led bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("etcd: grant the leader's lease: %w", err)
 	}
-	// Its context is the client's: it must not end before Close revokes the lease, within the TTL.
+	// The session has the client's context, not ctx: it must not end before Close revokes the lease, so that
+	// another coordinator can lead at once.
 	session, err := concurrency.NewSession(l.Client.Etcd, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(lease.TTL)))
 	if err != nil {
 		return false, fmt.Errorf("etcd: keep the leader's lease: %w", err)
@@ -106,7 +107,7 @@ func (l *Leader) lead(ctx context.Context) (led bool, err error) {
 		}
 	}()
 	election := concurrency.NewElection(session, keys{l.Client.Prefix}.election())
-	// A campaign lasts as long as another leads.
+	// Campaign returns when this coordinator leads, which may take as long as another one does.
 	if err := election.Campaign(ctx, l.ID); err != nil {
 		return false, fmt.Errorf("etcd: campaign: %w", errors.Join(err, context.Cause(ctx)))
 	}

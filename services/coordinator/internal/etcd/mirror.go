@@ -18,8 +18,8 @@ import (
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
-// Mirror is a copy of everything about ownership in etcd, kept by a watch. It may lag;
-// whoever acts on it compares revisions when writing.
+// Mirror is a copy of everything about ownership in etcd, kept up to date by a watch. It may lag, so a decision
+// that is based on it compares revisions when it is written.
 type Mirror struct {
 	c    *Client
 	keys keys
@@ -55,7 +55,7 @@ func (m *Mirror) State(k ownership.Kind) *State {
 	return newState()
 }
 
-// Changed is closed at the next change; take it before looking at the state.
+// Changed returns a channel that is closed at the next change. Take it before reading the state.
 func (m *Mirror) Changed() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +77,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		m.fail(err)
-		m.log.Warn("the watch of etcd ended; it begins again", "error", err)
+		m.log.Warn("the watch of etcd ended; reading everything again", "error", err)
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (m *Mirror) follow(ctx context.Context, loaded func()) error {
 			if err := m.scan(ctx); err != nil {
 				return err
 			}
-			if m.c.Restores() != restores { // a write has found it
+			if m.c.Restores() != restores { // a write has noticed a restore
 				return ErrBehind
 			}
 		}
@@ -187,7 +187,7 @@ func (m *Mirror) advance(rev int64, events []*clientv3.Event) {
 func (m *Mirror) apply(states map[ownership.Kind]*State, key string, v *kv) {
 	kind, f, name, ok := m.keys.parse(key)
 	if !ok {
-		m.log.Warn("a key in etcd is not ours; it is let be", "key", key)
+		m.log.Warn("ignoring an unknown key in etcd", "key", key)
 		return
 	}
 	s := states[kind]
@@ -196,12 +196,12 @@ func (m *Mirror) apply(states map[ownership.Kind]*State, key string, v *kv) {
 		states[kind] = s
 	}
 	if err := s.apply(f, name, v); err != nil {
-		m.log.Error("a value in etcd can't be read; it is left out", "key", key, "error", err)
+		m.log.Error("ignoring a value in etcd that can't be read", "key", key, "error", err)
 	}
 }
 
-// scan asks etcd where it is. A revision that lies before what was seen, or another
-// cluster, means that etcd was restored: what the mirror has is no longer true.
+// scan asks etcd for its revision. A revision below one that was seen, or another cluster id, means that etcd was
+// restored, and then the mirror is no longer true.
 func (m *Mirror) scan(ctx context.Context) error {
 	before := m.c.revision.Load()
 	ctx, cancel := m.c.Bound(ctx)
@@ -229,7 +229,7 @@ func (m *Mirror) fail(err error) {
 	m.wake()
 }
 
-// wake tells everybody who waits. mu is held.
+// wake notifies everyone who waits for a change. The caller holds mu.
 func (m *Mirror) wake() {
 	close(m.changed)
 	m.changed = make(chan struct{})

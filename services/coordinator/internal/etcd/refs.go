@@ -1,4 +1,4 @@
-// Package refs keeps the reference sets of published objects in etcd.
+// The reference sets of published objects in etcd.
 //
 // Every change is one transaction. Keys are below the prefix; \0 ends an object's key, so
 // that the order of objects is that of their keys:
@@ -11,6 +11,7 @@
 //
 // A reference is a small key of its own, so that adding one to 99 objects needs no
 // reading and stays far below etcd's bounds of a request, however long the sets are.
+
 package etcd
 
 import (
@@ -29,7 +30,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 )
 
-// Refs is safe for concurrent use.
+// Refs is the metadata store of reference sets. It is safe for concurrent use.
 type Refs struct {
 	c       *clientv3.Client
 	prefix  string
@@ -41,8 +42,8 @@ var _ publish.Refs = (*Refs)(nil)
 // DefaultTimeout bounds a request.
 const DefaultTimeout = 2 * time.Second
 
-// NewRefs makes a store over a client, which stays the caller's. prefix has no slash at its
-// end, such as /lightmetrics/refs/v1. timeout 0 means DefaultTimeout.
+// NewRefs makes a store over a client, which stays the caller's. prefix has no trailing slash, such as
+// /lightmetrics/refs/v1. timeout 0 means DefaultTimeout.
 func NewRefs(c *clientv3.Client, prefix string, timeout time.Duration) *Refs {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -94,7 +95,7 @@ func (r *Refs) Epoch(ctx context.Context) (publish.Epoch, error) {
 	return v.Epoch, nil
 }
 
-// InitEpoch replaces the epoch if it still is old.
+// InitEpoch replaces the epoch if it is still old.
 func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.Epoch) error {
 	cmp := clientv3.Compare(clientv3.CreateRevision(r.epochState()), "=", 0)
 	if old != nil {
@@ -109,8 +110,8 @@ func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.E
 	return err
 }
 
-// Add puts t into the sets of keys, all or none. That sets are not over MaxTxns is
-// looked up before, so that racing transactions can exceed it by their number.
+// Add puts t into the sets of keys, all or none. That no set exceeds MaxTxns is checked before, in another
+// transaction, so racing calls can exceed it by their number.
 func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
 	if err := publish.CheckAdd(t, keys); err != nil {
 		return err
@@ -130,6 +131,7 @@ func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []stri
 	if err != nil || resp.Succeeded {
 		return err
 	}
+	// The comparisons do not say which of them failed, so the marks were read in the same transaction.
 	var condemned []string
 	for i, k := range keys {
 		if resp.Responses[i+1].GetResponseRange().Count > 0 {
@@ -142,11 +144,11 @@ func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []stri
 	return &publish.CondemnedError{Keys: condemned}
 }
 
-// room looks for sets that are full and do not have t.
+// room refuses keys whose sets are full and do not have t.
 func (r *Refs) room(ctx context.Context, t publish.Txn, keys []string) error {
 	ops := make([]clientv3.Op, len(keys))
 	for i, k := range keys {
-		// The base comes first, when there is one; it may hold many.
+		// The base sorts first. With one, the number of keys says nothing about the number of transactions.
 		ops[i] = clientv3.OpGet(r.record(k), clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
 	}
 	resp, err := r.txn(ctx, "add", keys[0], nil, ops, nil)
@@ -172,10 +174,10 @@ func (r *Refs) room(ctx context.Context, t publish.Txn, keys []string) error {
 	return nil
 }
 
-// refEpoch is the epoch of all sets.
+// refEpoch is the epoch of the reference sets.
 type refEpoch struct{ publish.Epoch }
 
-// base is what Swap writes.
+// base is the part of a record that Swap writes.
 type base struct {
 	Txns      []publish.Txn `json:"txns"`
 	Condemned bool          `json:"condemned"`
@@ -194,7 +196,7 @@ func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
 	return r.parse(key, kvs)
 }
 
-// parse makes the record of an object's keys. Its version is the newest of them and its revision.
+// parse makes a record of an object's keys. Its version is the newest of the keys with its revision.
 func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error) {
 	rec := publish.Record{Key: key}
 	var rev int64
@@ -222,7 +224,7 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 	return rec, nil
 }
 
-// Swap writes next if the record is as it was read.
+// Swap writes next if the record is still as it was read.
 func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
 	at := r.record(old.Key)
 	ops := []clientv3.Op{
@@ -237,7 +239,7 @@ func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record)
 	return r.change(ctx, "swap", epoch, old, ops)
 }
 
-// Delete drops the record if it is as it was read.
+// Delete drops the record if it is still as it was read.
 func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
 	return r.change(ctx, "delete", epoch, old, []clientv3.Op{clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix())})
 }
@@ -253,7 +255,8 @@ func (r *Refs) change(ctx context.Context, op, epoch string, old publish.Record,
 		if !ok || err != nil {
 			return fmt.Errorf("%s %q: %w: version %q", op, old.Key, publish.ErrRefsInvalid, old.Version)
 		}
-		// The newest key is as it was, and none is newer.
+		// The newest key must be as it was, and no other key newer: so nothing was added, and nothing removed and
+		// added again.
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at+part), "=", rev), clientv3.Compare(clientv3.ModRevision(at), "<", rev+1).WithPrefix())
 	}
 	resp, err := r.txn(ctx, op, old.Key, cmps, ops, []clientv3.Op{clientv3.OpGet(r.epochID())})
@@ -269,7 +272,7 @@ func (r *Refs) change(ctx context.Context, op, epoch string, old publish.Record,
 // listPage is how many keys of etcd one request of a listing reads.
 const listPage = 2000
 
-// List reads records in the order of keys.
+// List reads records in key order.
 func (r *Refs) List(ctx context.Context, after string, limit int) ([]publish.Record, string, error) {
 	from, end := r.records(), clientv3.GetPrefixRangeEnd(r.records())
 	if after != "" {

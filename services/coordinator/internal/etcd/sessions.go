@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	// ErrSessionLost: the lease has ended, or the token is not that of a session.
+	// ErrSessionLost: the lease has ended, or the token is not of a session.
 	ErrSessionLost = errors.New("the session has ended")
 	// ErrTooMany: no more sessions of a kind.
 	ErrTooMany = fmt.Errorf("a kind has at most %d sessions", ownership.MaxWorkers)
@@ -26,7 +26,7 @@ var (
 	ErrNoWorker = errors.New("no such worker")
 )
 
-// ShardCountError: the kind has another number of shards than the worker thinks.
+// ShardCountError: the kind has another number of shards than the worker is set to.
 type ShardCountError struct {
 	Kind       ownership.Kind
 	Have, Want uint32
@@ -36,7 +36,7 @@ func (e *ShardCountError) Error() string {
 	return fmt.Sprintf("%s has %d shards, not %d", e.Kind, e.Have, e.Want)
 }
 
-// Sessions begins, keeps and ends workers' sessions. It does not need to be the leader's.
+// Sessions begins, keeps and ends workers' sessions. It works on every coordinator, not only on the leader.
 type Sessions struct {
 	c      *Client
 	keys   keys
@@ -60,7 +60,7 @@ type Held struct {
 	Address string
 }
 
-// Begin starts a session. TTL is that of the lease.
+// Begin starts a session. It returns the lease's time to live.
 func (s *Sessions) Begin(ctx context.Context, kind ownership.Kind, worker, address, principal string, shards uint32, now time.Time) (Held, time.Duration, error) {
 	if err := s.fix(ctx, kind, shards); err != nil {
 		return Held{}, 0, err
@@ -83,17 +83,18 @@ func (s *Sessions) Begin(ctx context.Context, kind ownership.Kind, worker, addre
 		Worker: worker, Address: address, Principal: principal, Nonce: nonce, SinceNS: now.UnixNano(),
 	}), clientv3.WithLease(lease.ID)))
 	if err != nil {
-		return Held{}, 0, err // the lease ends by itself
+		return Held{}, 0, err // nothing refers to the lease, which ends by itself
 	}
 	return h, time.Duration(lease.TTL) * time.Second, nil
 }
 
-// fix writes the number of shards of a kind where there is none, and compares.
+// fix writes the number of shards of a kind if there is none, and compares it with shards.
 func (s *Sessions) fix(ctx context.Context, kind ownership.Kind, shards uint32) error {
 	if err := shard.CheckCount(shards); err != nil {
 		return err
 	}
 	key := s.keys.shards(kind)
+	// Whether this call's create succeeded does not matter: the first worker's number counts.
 	if _, err := s.c.txn(ctx, key, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
 		clientv3.OpPut(key, encode(shardsRecord{Shards: shards}))); err != nil {
 		return err
@@ -112,7 +113,7 @@ func (s *Sessions) fix(ctx context.Context, kind ownership.Kind, shards uint32) 
 	return nil
 }
 
-// Continue finds a session by its token.
+// Continue finds a session by its token, which only its worker knows.
 func (s *Sessions) Continue(ctx context.Context, kind ownership.Kind, worker, token, principal string) (Held, time.Duration, error) {
 	name, nonce, ok := strings.Cut(token, "-")
 	id, err := parseSession(name)
@@ -144,7 +145,7 @@ func (s *Sessions) read(ctx context.Context, kind ownership.Kind, id ownership.S
 	return v, r, nil
 }
 
-// KeepAlive renews the lease and gives its time to live, counted from before the call.
+// KeepAlive renews the lease and returns its time to live, counted from before the call.
 func (s *Sessions) KeepAlive(ctx context.Context, h Held) (time.Duration, error) {
 	ctx, cancel := s.c.Bound(ctx)
 	defer cancel()
@@ -158,7 +159,7 @@ func (s *Sessions) KeepAlive(ctx context.Context, h Held) (time.Duration, error)
 	return time.Duration(r.TTL) * time.Second, nil
 }
 
-// Release gives a shard back. A grant that is not the session's, or no more, is let be.
+// Release releases a shard. A grant that is not the session's, or not any more, is left as it is.
 func (s *Sessions) Release(ctx context.Context, h Held, n shard.ID, epoch ownership.Epoch) error {
 	key := s.keys.grant(h.Kind, n)
 	v, err := s.c.get(ctx, key)
@@ -176,7 +177,7 @@ func (s *Sessions) Release(ctx context.Context, h Held, n shard.ID, epoch owners
 	return err
 }
 
-// Drain marks a session as draining, or ends that.
+// Drain marks a session as draining, or removes the mark.
 func (s *Sessions) Drain(ctx context.Context, kind ownership.Kind, id ownership.Session, draining bool) error {
 	key := s.keys.session(kind, id)
 	for {
@@ -191,6 +192,7 @@ func (s *Sessions) Drain(ctx context.Context, kind ownership.Kind, id ownership.
 			return nil
 		}
 		r.Draining = draining
+		// Keep the lease of the session: writing without it would detach the key.
 		resp, err := s.c.txn(ctx, key, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", v.ModRevision)},
 			clientv3.OpPut(key, encode(r), clientv3.WithIgnoreLease()))
 		if err != nil || resp.Succeeded {
@@ -199,7 +201,7 @@ func (s *Sessions) Drain(ctx context.Context, kind ownership.Kind, id ownership.
 	}
 }
 
-// DrainWorker is Drain of the worker's newest session; it gives the number of shards it holds.
+// DrainWorker drains the worker's newest session; it returns the number of shards that it holds.
 func (s *Sessions) DrainWorker(ctx context.Context, kind ownership.Kind, worker string, draining bool) (int, error) {
 	st := s.mirror.State(kind)
 	w, ok := ownership.Current(st.View().Workers)[worker]
@@ -220,7 +222,7 @@ func (s *Sessions) End(ctx context.Context, h Held) error {
 	return nil
 }
 
-// Grants reads what the session holds, from etcd itself and not from the mirror.
+// Grants reads what the session holds from etcd itself, not from the mirror.
 func (s *Sessions) Grants(ctx context.Context, h Held) (map[shard.ID]Grant, error) {
 	ctx, cancel := s.c.Bound(ctx)
 	defer cancel()

@@ -13,14 +13,14 @@ import (
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
-// epochsPerTerm: with Terms, a term begins the epochs of every shard at term times this.
+// epochsPerTerm: with Terms, the epochs of every shard begin at the term's number times this, in each term.
 const epochsPerTerm = 1024
 
-// grantsPerTxn keeps a transaction below etcd's 128 comparisons: three a grant, and two.
+// grantsPerTxn keeps a transaction below etcd's 128 comparisons: three for each grant, and two more.
 const grantsPerTxn = 40
 
-// term is the time in which a coordinator leads. Every write compares the leader's key,
-// so that one who leads no more, and does not know, writes nothing.
+// term is the time in which a coordinator leads. Every write compares the leader's key, so that a coordinator that
+// no longer leads, and does not know it, writes nothing.
 type term struct {
 	l        *Leader
 	keys     keys
@@ -30,7 +30,7 @@ type term struct {
 	machines map[ownership.Kind]*ownership.Machine
 }
 
-// errRefused: a comparison did not hold; the mirror lags, or another leads.
+// errRefused: a comparison failed, because the mirror lags or another coordinator leads.
 var errRefused = errors.New("refused: the mirror lags, or another coordinator leads")
 
 func (t *term) next(ctx context.Context) error {
@@ -48,12 +48,12 @@ func (t *term) next(ctx context.Context) error {
 	return nil
 }
 
-// run decides whenever something changed, until ctx ends or etcd was restored.
+// run decides whenever something has changed, until ctx ends or etcd was restored.
 func (t *term) run(ctx context.Context) error {
 	for {
 		changed := t.l.Mirror.Changed()
 		if t.l.Client.Restores() != t.restores {
-			return ErrBehind // a new term begins, with fences above all
+			return ErrBehind // the next term has fences above all that were given
 		}
 		wake := t.step(ctx)
 		if ctx.Err() != nil {
@@ -71,14 +71,14 @@ func (t *term) run(ctx context.Context) error {
 	}
 }
 
-// idle is the longest sleep.
+// idle is the longest time between two steps.
 const idle = time.Minute
 
-// step decides for every kind and gives the time to the next step.
+// step decides for every kind, and returns the time until the next step.
 func (t *term) step(ctx context.Context) time.Duration {
 	wait := idle
 	if t.l.Mirror.Err() != nil {
-		return wait // etcd does not answer; the mirror wakes us
+		return wait // etcd does not answer; the mirror wakes the loop when it does
 	}
 	for _, kind := range ownership.Kinds() {
 		st := t.l.Mirror.State(kind)
@@ -90,6 +90,7 @@ func (t *term) step(ctx context.Context) time.Duration {
 		if err == nil {
 			continue
 		}
+		// Refused or failed: the mirror will most likely have changed by then.
 		wait = min(wait, retryAfter)
 		switch {
 		case errors.Is(err, errRefused):
@@ -130,7 +131,7 @@ func (t *term) decide(ctx context.Context, kind ownership.Kind, st *State) (time
 	return wait, t.grant(ctx, kind, st, rev, d.Grants, now)
 }
 
-// assign writes the targets and tells of the move; it gives the targets' new revision.
+// assign writes the targets and records the move; it returns the targets' new revision.
 func (t *term) assign(ctx context.Context, kind ownership.Kind, st *State, c ownership.Change, now time.Time) (int64, error) {
 	targets, moves := t.keys.targets(kind), t.keys.moves(kind)
 	move := Move{AtNS: now.UnixNano(), Joined: c.Joined, Left: c.Left, Workers: c.Workers, Shards: c.Moved}
@@ -153,8 +154,8 @@ func (t *term) assign(ctx context.Context, kind ownership.Kind, st *State, c own
 	return r.Header.Revision, nil
 }
 
-// grant gives free shards to their targets. targetsRev is the revision of the targets
-// that the grants go by.
+// grant gives free shards to their targets. targetsRev is the revision of the targets on which the grants are
+// based.
 func (t *term) grant(ctx context.Context, kind ownership.Kind, st *State, targetsRev int64, all []ownership.Grantee, now time.Time) error {
 	targets := t.keys.targets(kind)
 	for len(all) > 0 {
@@ -171,9 +172,12 @@ func (t *term) grant(ctx context.Context, kind ownership.Kind, st *State, target
 			grant, last := t.keys.grant(kind, g.Shard), t.keys.epoch(kind, g.Shard)
 			if !sessions[g.Session] {
 				sessions[g.Session] = true
+				// The session must still exist, or the grant would have no lease to end with.
 				cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(t.keys.session(kind, g.Session)), ">", 0))
 			}
 			cmps = append(cmps,
+				// Nobody may hold the shard, and its epoch must be the one that was read: so no two grants share
+				// an epoch.
 				clientv3.Compare(clientv3.CreateRevision(grant), "=", 0),
 				clientv3.Compare(clientv3.ModRevision(last), "=", st.Epochs[g.Shard].rev))
 			ops = append(ops,
@@ -197,11 +201,12 @@ func (t *term) grant(ctx context.Context, kind ownership.Kind, st *State, target
 	return nil
 }
 
-// epoch is the one after last, and within the term's own range where there are Terms.
+// epoch is the one after last; with Terms it is also within the term's own range.
 func (t *term) epoch(ctx context.Context, last ownership.Epoch) (ownership.Epoch, error) {
 	if t.l.Terms == nil {
 		return last + 1, nil
 	}
+	// The range is used up, so a new term is needed for the epochs to keep growing over a restore.
 	if uint64(last)+1 >= (t.number+1)*epochsPerTerm {
 		if err := t.next(ctx); err != nil {
 			return 0, err

@@ -9,11 +9,10 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
-// Assign gives every shard a worker: rendezvous hashing with exact quotas, repairing
-// what is there instead of beginning anew. Each worker gets floor(K/n) or ceil(K/n)
-// shards; those that own the most keep the larger quota, so that as few shards move as
-// a balanced assignment allows. Which shards move, and where to, goes by the highest
-// score. Without workers nothing changes. workers are distinct; targets is not written to.
+// Assign gives every shard a worker: rendezvous hashing with exact quotas, which changes the present assignment
+// instead of making a new one. Each worker gets floor(K/n) or ceil(K/n) shards; those that own most keep the
+// larger quota, so that as few shards move as a balanced assignment allows. Which shards move, and where to, is
+// decided by the highest score. Without workers nothing changes. workers are distinct; targets is not written to.
 func Assign(targets, workers []string) []string {
 	k, n := len(targets), len(workers)
 	next := slices.Clone(targets)
@@ -29,7 +28,7 @@ func Assign(targets, workers []string) []string {
 			next[i] = ""
 		}
 	}
-	// Who has more than the quota gives away the shards that want it least.
+	// A worker above its quota gives away the shards for which its score is lowest.
 	for _, w := range workers {
 		own := owned[w]
 		if len(own) <= quota[w] {
@@ -77,7 +76,8 @@ func quotas(targets, workers []string) map[string]int {
 	}
 	order := slices.Clone(workers)
 	slices.SortFunc(order, func(a, b string) int {
-		// The score of no shard orders equals, so that the order of names has no favourites.
+		// Ties are decided by the score of a shard that does not exist, so that no worker is preferred for its
+		// name.
 		return cmp.Or(cmp.Compare(load[b], load[a]), cmp.Compare(score(shard.Max, b), score(shard.Max, a)), cmp.Compare(a, b))
 	})
 	q := make(map[string]int, n)
@@ -98,7 +98,7 @@ func score(s shard.ID, worker string) uint64 {
 	return binary.BigEndian.Uint64(h[:8])
 }
 
-// Moved are the shards whose target changed; those that had none before did not move.
+// Moved returns the shards whose target changed; a shard without a target before did not move.
 func Moved(before, after []string) []shard.ID {
 	var out []shard.ID
 	for i := range before {

@@ -24,28 +24,28 @@ func (s Settle) Validate() error {
 	return nil
 }
 
-// Decision is what to do now.
+// Decision says what to do now.
 type Decision struct {
 	// Change of the assignment; nil is none.
 	Change *Change
-	// Grants that may be made, by the targets as they are after Change.
+	// Grants that may be made, by the targets after Change.
 	Grants []Grantee
-	// Wake is when to ask again though nothing has changed; zero is never.
+	// Wake is when to decide again even if nothing has changed; zero is never.
 	Wake time.Time
 }
 
 // Change of an assignment.
 type Change struct {
 	Targets []string
-	// Joined and Left are the workers that came to be eligible or ceased to be since the
-	// last change, or since the machine was made.
+	// Joined and Left are the workers that became eligible, or are no longer, since the last change or since the
+	// machine was made.
 	Joined, Left []string
 	Workers      int
 	Moved        []shard.ID
 }
 
-// Machine turns what is seen into decisions. Its state is only what waits to settle:
-// losing it delays a change by one settle time and moves nothing.
+// Machine turns observations into decisions. Its only state is what waits for the quiet period: losing it delays a
+// change by one such period and moves nothing.
 type Machine struct {
 	settle Settle
 
@@ -54,21 +54,21 @@ type Machine struct {
 	draining []string  // workers that drain, at the last step
 	applied  []string  // eligible workers at the last change, nil before the first step
 	changed  time.Time // when seen last changed
-	waiting  time.Time // since when seen differs from what the targets were made for; zero: it does not
+	waiting  time.Time // since when seen differs from the workers for which the targets were made; zero when it does not
 }
 
-// NewMachine makes a machine that knows nothing yet.
+// NewMachine makes a machine without any observation.
 func NewMachine(s Settle) *Machine { return &Machine{settle: s} }
 
-// Step decides. now never goes back. v is not kept.
+// Step decides. now must never go back. v is not kept.
 func (m *Machine) Step(now time.Time, v View) Decision {
 	eligible, draining := Eligible(v.Workers), drained(v.Workers)
-	urgent := m.begun && !subset(draining, m.draining) // somebody asked to go: it waits for us
+	urgent := m.begun && !subset(draining, m.draining) // a worker asked to leave, and waits for its shards to move
 	if !m.begun || !slices.Equal(eligible, m.seen) {
 		m.changed = now
 	}
 	if !m.begun {
-		// Who owned shards before we came is who the targets were made for.
+		// The targets were made for the workers that own shards now, by an earlier leader.
 		m.applied = owners(v.Targets)
 	}
 	m.begun, m.seen, m.draining = true, eligible, draining
@@ -83,6 +83,7 @@ func (m *Machine) Step(now time.Time, v View) Decision {
 			m.waiting = now
 		}
 		due := m.changed.Add(m.settle.Quiet)
+		// Workers that keep coming and going must not delay a change without end.
 		if most := m.waiting.Add(m.settle.Most); most.Before(due) {
 			due = most
 		}
@@ -126,7 +127,7 @@ func drained(ws []Worker) []string {
 // subset reports whether all of a is in b, which is sorted.
 func subset(a, b []string) bool { return len(without(a, b)) == 0 }
 
-// without is a less what is in b, which is sorted.
+// without returns the elements of a that are not in b, which is sorted.
 func without(a, b []string) []string {
 	var out []string
 	for _, x := range a {
