@@ -124,7 +124,7 @@ const everybody = `
 - {name: other, token_sha256: {other}, roles: [worker], workers: ["other-?"]}
 `
 
-// TestRoles: who has the role gets as far as the method, who has not is told which he needs;
+// TestRoles: who has the role gets as far as the method, who has not is reported which he needs;
 // over gRPC with every method, and over JSON.
 func TestRoles(t *testing.T) {
 	t.Parallel()

@@ -68,7 +68,7 @@ func TestCoordinatorKilledMovesNothing(t *testing.T) {
 		first.kill()
 		first = coordinate(t, cfg)
 	}
-	// A third worker shows that the new coordinator leads; only its own shards are granted anew.
+	// A third worker shows that the new coordinator leads; only its own shards are granted again.
 	b.work("w2", cfg.GRPC.Listen)
 	until(t, "three workers with all shards", func() bool { return b.balanced("w0", "w1", "w2") })
 	if n := b.grants() - given; n != 10 {
@@ -188,7 +188,7 @@ func TestMemberThatEndsEndsTheProcess(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	case <-time.After(patience):
-		t.Fatal("it goes on without etcd")
+		t.Fatal("it continues without etcd")
 	}
 }
 

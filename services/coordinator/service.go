@@ -89,7 +89,7 @@ func (s *Service) Leading() bool {
 // Run serves until ctx ends, then ends the workers' streams, resigns and stops an
 // embedded member. Workers keep their shards for as long as their leases last.
 //
-// HTTP is served at once, so that a member that waits for its quorum can be looked at;
+// HTTP is served at once, so that a member that waits for its quorum can be checked;
 // gRPC only once etcd is there, so that workers go to another coordinator until then.
 func (s *Service) Run(ctx context.Context) error {
 	defer func() {

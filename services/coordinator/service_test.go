@@ -163,7 +163,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestWorkThatReturns: a shard whose work returned by itself is given back, and granted anew.
+// TestWorkThatReturns: a shard whose work returned by itself is given back, and granted again.
 func TestWorkThatReturns(t *testing.T) {
 	s := start(t, quick(t.TempDir()), nil)
 	cfg := coordinator.DefaultConfig()

@@ -240,7 +240,7 @@ func TestMergedAgentsAreMarked(t *testing.T) {
 				{`load{agent="inner"}`, map[string]string{"agent=inner exported_agent=middle host=web": "3"}, false},
 				{`count_over_time(load{agent="inner"}[1h])`, map[string]string{"agent=inner exported_agent=middle host=web": "180"}, false},
 				{`count(load{agent="a"}) or vector(0)`, map[string]string{"": "0"}, false},
-				// A sample of the first agent, before one of the second: of chunks only the times of all rows are told.
+				// A sample of the first agent, before one of the second: of chunks only the times of all rows are reported.
 				{`count_over_time(load{agent=""}[100ms] offset 19900ms)`, map[string]string{"host=web": "1"}, name == "chunks"},
 				// A sample of the second agent, after the last of the first.
 				{`count_over_time(load{agent=""}[100ms] offset 19800ms)`, map[string]string{"host=web": "1"}, false},

@@ -143,7 +143,7 @@ func TestHoursFromBeforeRollups(t *testing.T) {
 			batches := a.hourOf("host", h)
 			late := batches[len(batches)-1]
 			a.enter("ab", 1, late)
-			if !x.before { // too old to be looked at by the first audit
+			if !x.before { // too old to be checked by the first audit
 				a.aged = h.End()
 			}
 			var offset atomic.Int64

@@ -68,7 +68,7 @@ func TestEachSequenceNumberCountsOnce(t *testing.T) {
 	})
 	e := n.get("/api/v1/query", "query", "c")
 	if e.Lightmetrics.AgentsWithGaps != 1 || !has(e.Infos, "overlap") || e.Lightmetrics.Partial {
-		t.Errorf("the overlap is not told: %+v %v", e.Lightmetrics, e.Infos)
+		t.Errorf("the overlap is not reported: %+v %v", e.Lightmetrics, e.Infos)
 	}
 }
 

@@ -38,7 +38,7 @@ type Config struct {
 	Limits  answer.Limits `koanf:"limits"`
 }
 
-// SeriesConfig is how series are told apart.
+// SeriesConfig is how series are distinguished.
 type SeriesConfig struct {
 	AgentLabel agentlabel.Name `koanf:"agent_label" help:"label of every series with the agent that sent it; empty: none, series of different agents with equal labels are one"`
 }

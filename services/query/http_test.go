@@ -112,7 +112,7 @@ func TestOrigins(t *testing.T) {
 		}
 	}
 	if v := on.send(http.MethodGet, path).Header.Values("Vary"); !strings.Contains(strings.Join(v, ","), "Origin") {
-		t.Errorf("caches are not told: %v", v)
+		t.Errorf("caches are not reported: %v", v)
 	}
 	for _, o := range []string{"grafana.example.com", "https://grafana.example.com/", "https://Grafana.example.com", "null", "ftp://x", ""} {
 		c := query.DefaultConfig()

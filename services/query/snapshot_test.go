@@ -309,7 +309,7 @@ func TestMergedPackIsReplacedByItsSources(t *testing.T) {
 	}
 }
 
-// A batch that stands in a snapshot and was never accepted is told.
+// A batch that stands in a snapshot and was never accepted is reported.
 func TestUnacceptedBatchOfASnapshotIsTold(t *testing.T) {
 	a := newAuthority(t)
 	now := time.Now().Truncate(time.Second)

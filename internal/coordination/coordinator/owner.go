@@ -72,7 +72,7 @@ type Grant struct {
 	ctx   context.Context
 }
 
-// Check returns nil as long as the shard is the worker's as far as it can know. It looks at the clock itself, so a
+// Check returns nil as long as the shard is the worker's as far as it can know. It checks the clock itself, so a
 // worker that was paused finds out here before its context has ended. Call it before publishing.
 func (g Grant) Check() error {
 	if err := context.Cause(g.ctx); err != nil {

@@ -226,7 +226,7 @@ func alive(fn func()) (ok bool) {
 	return true
 }
 
-// TestKilledAtEveryCall: killed before and after each call, the next worker goes on when the
+// TestKilledAtEveryCall: killed before and after each call, the next worker continues when the
 // message is visible again, gives at most one page again, and nothing is left behind.
 func TestKilledAtEveryCall(t *testing.T) {
 	order := Request{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}
@@ -290,7 +290,7 @@ func (s slow) Create(ctx context.Context, key string, b []byte, o objstore.PutOp
 	return s.Store.Create(ctx, key, b, o)
 }
 
-// TestHandOver: a worker near its time limit leaves the order to the next one, which goes on
+// TestHandOver: a worker near its time limit leaves the order to the next one, which continues
 // at once from where it was; no page is given twice.
 func TestHandOver(t *testing.T) {
 	s := newSite(t)

@@ -150,7 +150,7 @@ func TestChainOfAThousandJobsKeepsItsOrder(t *testing.T) {
 }
 
 // TestCrashAtEveryCall: a worker dies before and after each of its calls; the next one
-// goes on, and does at most one piece again.
+// continues, and does at most one piece again.
 func TestCrashAtEveryCall(t *testing.T) {
 	ctx := context.Background()
 	const pieces = 5

@@ -56,7 +56,7 @@ type Claim struct {
 	// Fence is the epoch of the ownership under which the owner works; 0 when there is none.
 	Fence uint64
 	// Hold is the longest time between two checkpoints: after it, another may claim. A
-	// back end may round it up to whole seconds and may count anew after a failover.
+	// back end may round it up to whole seconds and may count again after a failover.
 	Hold time.Duration
 }
 

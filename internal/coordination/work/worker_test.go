@@ -153,7 +153,7 @@ func TestHandlersAnswers(t *testing.T) {
 }
 
 // TestHandOver: near its time limit, or when it is told to stop, a worker leaves the job
-// to the next, which goes on at once from the checkpoint.
+// to the next, which continues at once from the checkpoint.
 func TestHandOver(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -239,7 +239,7 @@ func (f faulty) Depth(ctx context.Context, topic string) (work.Depth, error) {
 	return f.w.store.Depth(ctx, topic)
 }
 
-// change is a call that changes the row of k, judged afterwards.
+// change is a call that changes the row of k, decided afterwards.
 func (f faulty) change(k work.Key, fn func() (work.Row, error)) (work.Row, error) {
 	return call(f.w, true, func() (work.Row, error) {
 		r, err := fn()

@@ -59,7 +59,7 @@ const (
 	everything
 )
 
-// publishedOf decides by hours of whole parts, so that for most segments no row has to be looked at.
+// publishedOf decides by hours of whole parts, so that for most segments no row has to be checked.
 func (p *Snapshot) publishedOf(s *segment) share {
 	if p.coverage == nil {
 		return nothing

@@ -63,7 +63,7 @@ func TestLateBatches(t *testing.T) {
 	snap.Close()
 }
 
-// TestLateLoss: late batches that memory has no room for are told until a block holds them;
+// TestLateLoss: late batches that memory has no room for are reported until a block holds them;
 // what a block holds is no loss.
 func TestLateLoss(t *testing.T) {
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func TestLateLoss(t *testing.T) {
 		s.Expire(start.Add(time.Minute))
 		snap = s.Snapshot(start.Add(time.Minute))
 		if _, lost := snap.Lost(before, after); lost {
-			t.Errorf("%d: the loss is told although a block holds it", c.held)
+			t.Errorf("%d: the loss is reported although a block holds it", c.held)
 		}
 		snap.Close()
 	}

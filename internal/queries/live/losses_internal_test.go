@@ -35,7 +35,7 @@ func TestLossesAreBounded(t *testing.T) {
 		}
 		for _, at := range times[from:] {
 			if _, ok := p.Lost(at, at); !ok {
-				t.Fatalf("%d is not told", at)
+				t.Fatalf("%d is not reported", at)
 			}
 		}
 	}

@@ -115,7 +115,7 @@ func TestLossesAreNeverForgotten(t *testing.T) {
 			missing++
 			for _, r := range a.recs {
 				if _, ok := lost(s, clock, r.ns/1e6, r.ns/1e6); !ok {
-					t.Fatalf("seed %d: %s at %d is missing and not told", seed, a.Identity, r.ns)
+					t.Fatalf("seed %d: %s at %d is missing and not reported", seed, a.Identity, r.ns)
 				}
 			}
 		}
@@ -150,7 +150,7 @@ func TestLossBetweenDistantSamples(t *testing.T) {
 	}
 }
 
-// TestLossOfDistantBatches: a range with several losses is told from the first to the last.
+// TestLossOfDistantBatches: a range with several losses is reported from the first to the last.
 func TestLossOfDistantBatches(t *testing.T) {
 	s := newStore(t, live.Config{MaxSeries: 2})
 	times := []time.Time{start, start.Add(2 * time.Hour), start.Add(4 * time.Hour)}

@@ -98,7 +98,7 @@ func (r *runs) reset(m *merged, mint, maxt int64) {
 	r.published.Reset(m.published, mint, maxt)
 }
 
-// Next gives the next stretch that is not empty; false at the end.
+// Next returns the next run that is not empty; false at the end.
 func (r *runs) Next() (samples.Run, bool) {
 	switch {
 	case r.onlyPublished:

@@ -41,9 +41,9 @@ func TestPlansAreBounded(t *testing.T) {
 	}
 }
 
-// TestPlansFollowTheSets: a next generation is read from the next query on, by the same
+// TestPlansFollowTheBlocks: a next generation is read from the next query on, by the same
 // reader, and only a few plans are kept.
-func TestPlansFollowTheSets(t *testing.T) {
+func TestPlansFollowTheBlocks(t *testing.T) {
 	f := newFixture(t)
 	r := f.reader(t, published.Config{})
 	all := labels.MustNewMatcher(labels.MatchRegexp, "__name__", "m.*")

@@ -146,7 +146,7 @@ func TestForgottenLogGoesOn(t *testing.T) {
 	}
 }
 
-// A damaged newest snapshot, and a pack that is gone: the chain goes on from what is there.
+// A damaged newest snapshot, and a pack that is gone: the chain continues from what is there.
 func TestDamageIsGoneRound(t *testing.T) {
 	w := newWorld(t)
 	c := w.chain(nil)
@@ -378,7 +378,7 @@ func TestALostMessageStopsNoChain(t *testing.T) {
 }
 
 // TestSnapshotIsHandedOver: a job that takes longer than its limit is left to the next
-// step, which goes on from its packs.
+// step, which continues from its packs.
 func TestSnapshotIsHandedOver(t *testing.T) {
 	w := newWorld(t)
 	packs := 0
@@ -443,7 +443,7 @@ func TestStaleOwnerIsRefused(t *testing.T) {
 				t.Errorf("the stale owner: %s, %v", o, err)
 			}
 			if o, err := stale.Step(bg); o == work.Completed {
-				t.Errorf("the stale owner goes on: %s, %v", o, err)
+				t.Errorf("the stale owner continues: %s, %v", o, err)
 			}
 			s, got := w.newest()
 			if s.Number != uint64(1+rounds) || s.Fence != 3 {

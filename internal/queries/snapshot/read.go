@@ -92,12 +92,12 @@ func readPack(ctx context.Context, r objstore.Reader, key string) ([]byte, error
 }
 
 // absent: the object can't be read, and no later try can change that. One of a newer release is
-// not absent: whoever goes on without it would collect the packs that it names.
+// not absent: whoever continues without it would collect the packs that it names.
 func absent(err error) bool {
 	return errors.Is(err, objstore.ErrNotFound) || record.Unreadable(err)
 }
 
-// readRef reads a pack by its key alone, to describe it anew: all its bytes are checked.
+// readRef reads a pack by its key alone, to describe it again: all its bytes are checked.
 func readRef(ctx context.Context, r objstore.Reader, key string) (Ref, error) {
 	_, number, sum, err := layout.ParseLivePack(key)
 	if err != nil {

@@ -106,7 +106,7 @@ func TestUnreadableRecordIsAProblem(t *testing.T) {
 	}
 }
 
-// A refresh with few requests goes on where the one before stopped, in the middle of an
+// A refresh with few requests continues where the one before stopped, in the middle of an
 // hour too, and ends with what one long refresh sees.
 func TestRefreshInSmallSteps(t *testing.T) {
 	s := mem.New(nil)

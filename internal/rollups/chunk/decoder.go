@@ -40,7 +40,7 @@ func (d *Decoder) Put(offset int64, b []byte) {
 	d.parts = slices.Insert(d.parts, i, fetched{offset, b})
 }
 
-// Reset forgets all bytes, and goes on with the chunk of x.
+// Reset forgets all bytes, and continues with the chunk of x.
 func (d *Decoder) Reset(x *Index) {
 	d.x = x
 	clear(d.sets)

@@ -188,7 +188,7 @@ func TestCrashAtEveryRequest(t *testing.T) {
 				case mode == "after" && n == at:
 					dead = true
 					return fmt.Errorf("%w: %w", objstore.ErrInvalid, errCrash)
-				case mode == "lost" && n == at && write: // it was applied, and goes on
+				case mode == "lost" && n == at && write: // it was applied, and continues
 					return fmt.Errorf("%w (test)", objstore.ErrUnknown)
 				}
 				return nil
@@ -311,7 +311,7 @@ func TestAllAtOnce(t *testing.T) {
 			}
 		})
 	}
-	r, g := w.retainer(), w.collector()
+	r, g := w.expirer(), w.collector()
 	wg.Go(func() {
 		if _, err := r.Expire(t.Context(), timegrid.Raw, hour0, hour0+2); err != nil {
 			t.Error(err)
@@ -328,7 +328,7 @@ func TestAllAtOnce(t *testing.T) {
 	wg.Wait()
 	same(t, "at once", w.answers(w.view(), timegrid.OneMinute), want)
 	w.compactAll(st)
-	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+2))
+	w.must1(w.expirer().Expire(t.Context(), timegrid.Raw, hour0, hour0+2))
 	same(t, "afterwards", w.answers(w.view(), timegrid.OneMinute), want)
 	for _, block := range setsOf(w.view(), timegrid.Raw) {
 		if block.Name.Hour <= hour0+2 {

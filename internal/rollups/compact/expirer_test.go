@@ -17,13 +17,13 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-func (w *world) retainerOver(s publish.Store, r publish.Refs) *compact.Expirer {
+func (w *world) expirerOver(s publish.Store, r publish.Refs) *compact.Expirer {
 	x, err := compact.NewExpirer(compact.ExpirerConfig{Store: s, Publisher: w.publisherOver(s, r), AuthorityID: authority, WorkerID: "w", Now: w.clock.Now})
 	w.must(err)
 	return x
 }
 
-func (w *world) retainer() *compact.Expirer { return w.retainerOver(w.store, w.refs) }
+func (w *world) expirer() *compact.Expirer { return w.expirerOver(w.store, w.refs) }
 
 // Raw blocks go hour by hour, their compaction when its last hour has; other resolutions stay.
 func TestRetention(t *testing.T) {
@@ -37,7 +37,7 @@ func TestRetention(t *testing.T) {
 	minutes := w.answers(w.view(), timegrid.OneMinute)
 	compacted := w.keys(layout.RollupChunksHour(timegrid.Raw, hour0))
 
-	rep, err := w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+4)
+	rep, err := w.expirer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+4)
 	if err != nil || rep.Hours != 5 || rep.Blocks != 21 { // one twice, that was superseded: its record stays
 		t.Fatalf("%+v, %v", rep, err)
 	}
@@ -55,10 +55,10 @@ func TestRetention(t *testing.T) {
 	if left := w.keys(layout.RollupChunksHour(timegrid.Raw, hour0)); len(left) != len(compacted) {
 		t.Errorf("%d chunks of the first hour, the compaction has %d", len(left), len(compacted))
 	}
-	if rep, err = w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+4); err != nil || rep.Hours != 0 {
+	if rep, err = w.expirer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+4); err != nil || rep.Hours != 0 {
 		t.Errorf("again: %+v, %v", rep, err)
 	}
-	if rep, err = w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 2 {
+	if rep, err = w.expirer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 2 {
 		t.Errorf("the rest: %+v, %v", rep, err)
 	}
 	w.collect()
@@ -66,7 +66,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("%q is left", left)
 	}
 	same(t, "1m", w.answers(w.view(), timegrid.OneMinute), minutes)
-	// A late batch makes a block anew, which no reader takes for the hour, and which goes, too.
+	// A late batch makes a block again, which no reader takes for the hour, and which goes, too.
 	w.roll(hour0, 0, timegrid.Raw, timegrid.OneMinute)
 	if n := len(w.view().Blocks(hour0, timegrid.Raw)); n != 0 {
 		t.Fatalf("%d blocks of an hour that has expired", n)
@@ -74,7 +74,7 @@ func TestRetention(t *testing.T) {
 	if len(w.keys(layout.RollupPrefix+"window=raw/")) == 0 {
 		t.Fatal("nothing was made of the late batch")
 	}
-	if rep, err = w.retainer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 1 {
+	if rep, err = w.expirer().Expire(t.Context(), timegrid.Raw, hour0-10, hour0+6); err != nil || rep.Hours != 1 {
 		t.Errorf("the late one: %+v, %v", rep, err)
 	}
 	logs := w.keys(layout.LogPrefix)
@@ -127,11 +127,11 @@ func TestRetentionCrashes(t *testing.T) {
 				}
 				return nil
 			}
-			_, err := w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+1)
+			_, err := w.expirerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+1)
 			if dead && !errors.Is(err, errCrash) {
 				t.Fatalf("%s request %d: %v", mode, at, err)
 			}
-			w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
+			w.must1(w.expirer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 			w.collect()
 			for h := hour0; h < hour0+2; h++ {
 				w.must1(w.collector().Sweep(t.Context(), h))
@@ -150,8 +150,8 @@ func TestRetentionCrashes(t *testing.T) {
 	}
 }
 
-// A Looker sees what a view sees, and reads a record once.
-func TestLooker(t *testing.T) {
+// A Scanner sees what a view sees, and reads a record once.
+func TestScanner(t *testing.T) {
 	w := newWorld(t)
 	w.clock.now = hour0.Start().Add(8 * time.Hour)
 	w.rollAll(hour0, 7, timegrid.Raw, timegrid.OneMinute)
@@ -190,14 +190,14 @@ func TestLooker(t *testing.T) {
 	look()
 	w.roll(hour0+2, 3, timegrid.Raw)
 	look()
-	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
+	w.must1(w.expirer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 	look()
 	w.collect()
 	look()
 }
 
 // A compaction that nobody ever pointed at is found, and collected.
-func TestUnneededCompaction(t *testing.T) {
+func TestOrphanedCompaction(t *testing.T) {
 	w, st := small(t)
 	want := w.answers(w.view(), timegrid.Raw)
 	c := w.candidate(st)
@@ -212,7 +212,7 @@ func TestUnneededCompaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := compact.NewScanner(w.store, authority)
-	unneeded := func() []string {
+	orphaned := func() []string {
 		t.Helper()
 		seen, err := l.Scan(t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
 		w.must(err)
@@ -223,13 +223,13 @@ func TestUnneededCompaction(t *testing.T) {
 		}
 		return out
 	}
-	if got := unneeded(); len(got) > 0 {
+	if got := orphaned(); len(got) > 0 {
 		t.Errorf("%q, and its sources may still point at it", got)
 	}
 	w.clock.now = hour0.Start().Add(8 * time.Hour) // the longer span is due
 	w.compactAll(st)
-	if got := unneeded(); len(got) != 1 || !strings.Contains(got[0], "raw.2h") {
-		t.Errorf("unneeded: %q", got)
+	if got := orphaned(); len(got) != 1 || !strings.Contains(got[0], "raw.2h") {
+		t.Errorf("orphaned: %q", got)
 	}
 	w.settled(st, "collected", want)
 }

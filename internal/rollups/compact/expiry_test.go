@@ -55,7 +55,7 @@ func TestHoursExpireForAllShardsAtOnce(t *testing.T) {
 		looked++
 		return nil
 	}
-	w.must1(w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
+	w.must1(w.expirerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 	if looked < 2*shards || !over[hour0] || !over[hour0+1] || over[hour0+2] {
 		t.Fatalf("%d looks, expired %v", looked, over)
 	}
@@ -82,7 +82,7 @@ func TestReadersDuringExpiry(t *testing.T) {
 		p := w.tap()
 		p.before = func(n int, write bool) error {
 			if n == at {
-				w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
+				w.must1(w.expirer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
 			}
 			return nil
 		}
@@ -123,13 +123,13 @@ func TestHalfOfAnHourIsNotTheHour(t *testing.T) {
 	}
 }
 
-// A late batch of an hour that one shard had makes all of its rows anew: only the decision
+// A late batch of an hour that one shard had makes all of its rows again: only the decision
 // tells that the hour is over, as it does for readers of other nodes and for other shards.
 func TestExpiredHourOfOneShardStaysExpired(t *testing.T) {
 	w := newWorld(t)
 	w.clock.now = hour0.Start().Add(8 * time.Hour)
 	w.roll(hour0, 1, timegrid.Raw, timegrid.OneMinute)
-	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
+	w.must1(w.expirer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
 	w.roll(hour0, 1, timegrid.Raw, timegrid.OneMinute)
 	v := w.view()
 	if !v.Expired(hour0, timegrid.Raw) || len(v.Blocks(hour0, timegrid.Raw)) > 0 || v.Block(hour0, 1, timegrid.Raw) != nil {
@@ -160,7 +160,7 @@ func TestExpiryGoesForwardOnly(t *testing.T) {
 		win      timegrid.Resolution
 		to, want timegrid.Hour
 	}{{timegrid.Raw, 5, 5}, {timegrid.Raw, 3, 5}, {timegrid.OneMinute, 2, 2}, {timegrid.Raw, 6, 6}, {timegrid.OneMinute, 1, 2}} {
-		w.must1(w.retainer().Expire(t.Context(), x.win, hour0, hour0+x.to))
+		w.must1(w.expirer().Expire(t.Context(), x.win, hour0, hour0+x.to))
 		if e := read(); e.Through[x.win] != hour0+x.want {
 			t.Errorf("%s through %d: %v", x.win, x.to, e.Through)
 		}
@@ -172,13 +172,13 @@ func TestExpiryGoesForwardOnly(t *testing.T) {
 			return fmt.Errorf("%w (test)", objstore.ErrUnknown)
 		}
 		if n == 3 && !write {
-			w.must1(w.retainer().Expire(t.Context(), timegrid.FiveMinutes, hour0, hour0+1))
+			w.must1(w.expirer().Expire(t.Context(), timegrid.FiveMinutes, hour0, hour0+1))
 		}
 		return nil
 	}
-	w.must1(w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+8))
+	w.must1(w.expirerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+8))
 	p.n = 2 // the next read is the third request
-	w.must1(w.retainerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+9))
+	w.must1(w.expirerOver(p, tapRefs{p}).Expire(t.Context(), timegrid.Raw, hour0, hour0+9))
 	if e := read(); e.Through[timegrid.Raw] != hour0+9 || e.Through[timegrid.FiveMinutes] != hour0+1 || e.Through[timegrid.OneMinute] != hour0+2 {
 		t.Errorf("%v", e.Through)
 	}
@@ -189,7 +189,7 @@ func TestDamagedExpiry(t *testing.T) {
 	w := newWorld(t)
 	w.clock.now = hour0.Start().Add(8 * time.Hour)
 	w.rollAll(hour0, 3, timegrid.Raw)
-	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
+	w.must1(w.expirer().Expire(t.Context(), timegrid.Raw, hour0, hour0))
 	w.must1(w.store.Put(t.Context(), layout.RollupExpiryKey, []byte("{"), objstore.PutOptions{}))
 	v, err := w.reader(w.store)
 	w.must(err)
@@ -199,7 +199,7 @@ func TestDamagedExpiry(t *testing.T) {
 		}
 		w.expired("its blocks are removed", v, h)
 	}
-	w.must1(w.retainer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
+	w.must1(w.expirer().Expire(t.Context(), timegrid.Raw, hour0, hour0+1))
 	v = w.view()
 	for h := hour0; h < hour0+3; h++ {
 		if w.expired("mended", v, h) != (h <= hour0+1) {

@@ -39,7 +39,7 @@ const (
 	hour0     = timegrid.Hour(20_000 * 24) // a day's first
 )
 
-// ticking is a clock that goes on by itself when somebody sleeps.
+// ticking is a clock that advances by itself when somebody sleeps.
 type ticking struct {
 	mu  sync.Mutex
 	now time.Time
@@ -177,7 +177,7 @@ func (w *world) keys(prefix string) []string {
 	return ks
 }
 
-// view reads everything anew.
+// view reads everything again.
 func (w *world) view() *catalog.View {
 	w.t.Helper()
 	if w.cat == nil {
@@ -424,7 +424,7 @@ func (w *world) compactAll(st compact.Settings) (n int) {
 					r, err := w.compactor(st).Compact(w.t.Context(), c, 7)
 					w.must(err)
 					if r.Redirected == 0 {
-						w.t.Fatalf("%s turned nothing", r.Block.Name.Key())
+						w.t.Fatalf("%s redirected nothing", r.Block.Name.Key())
 					}
 					did, n = true, n+1
 				}

@@ -15,7 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// leave makes a compaction of the candidate that is committed and that nothing points at:
+// leave makes a compaction of the candidate that is committed and that nothing redirects to:
 // its worker dies at that moment.
 func (w *world) leave(st compact.Settings, c compact.Candidate) {
 	w.t.Helper()
@@ -32,7 +32,7 @@ func (w *world) leave(st compact.Settings, c compact.Candidate) {
 	}
 }
 
-// release asks for what a look finds unneeded, and gives it.
+// release asks for what a scan finds orphaned, and gives it.
 func (w *world) release() []string {
 	w.t.Helper()
 	seen, err := compact.NewScanner(w.store, authority).Scan(w.t.Context(), timegrid.Raw, hour0-10, hour0+10, func(shard.ID) bool { return true })
@@ -45,9 +45,9 @@ func (w *world) release() []string {
 	return out
 }
 
-// A late hour that nothing can be merged with points at no compaction for long. That is no
+// A late hour that nothing can be merged with redirects to no compaction for long. That is no
 // reason to keep one that it is no source of.
-func TestUnneededBesideALateHour(t *testing.T) {
+func TestOrphanedBesideALateHour(t *testing.T) {
 	w, st := small(t)
 	w.leave(st, w.candidate(st))
 	w.clock.now = hour0.Start().Add(8 * time.Hour) // the longer span is due
@@ -55,17 +55,17 @@ func TestUnneededBesideALateHour(t *testing.T) {
 	w.roll(hour0, 1, timegrid.Raw)
 	want := w.answers(w.view(), timegrid.Raw)
 	if got := fmt.Sprint(w.release()); got != "[0000-raw.2h-]" {
-		t.Errorf("unneeded: %s", got)
+		t.Errorf("orphaned: %s", got)
 	}
 	w.settled(st, "collected", want)
 	if got := w.release(); len(got) > 0 {
-		t.Errorf("%q is unneeded, and was collected", got)
+		t.Errorf("%q is orphaned, and was collected", got)
 	}
 }
 
-// Of two compactions of one span that share sources, the one that was turned to keeps
+// Of two compactions of one span that share sources, the one to which sources redirect keeps
 // them, whatever its generation is, and the other goes.
-func TestUnneededBesideAnotherOfTheSpan(t *testing.T) {
+func TestOrphanedBesideAnotherOfTheSpan(t *testing.T) {
 	w, st := small(t)
 	want := w.answers(w.view(), timegrid.Raw)
 	all := w.candidate(st)
@@ -82,7 +82,7 @@ func TestUnneededBesideAnotherOfTheSpan(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if got := fmt.Sprint(w.release()); got != "[0001-raw.2h-]" {
-		t.Errorf("unneeded: %s", got)
+		t.Errorf("orphaned: %s", got)
 	}
 	// Its worker was only paused: it turns nothing any more.
 	r, err := w.compactor(st).Compact(t.Context(), some, 7)
@@ -91,7 +91,7 @@ func TestUnneededBesideAnotherOfTheSpan(t *testing.T) {
 	}
 	for _, s := range setsOf(w.view(), timegrid.Raw) {
 		if s.Redirect == nil || s.Redirect.Name.Shard != 0 {
-			t.Errorf("%s points at %v after %+v", s.Name.Key(), s.Redirect, r)
+			t.Errorf("%s redirects to %v after %+v", s.Name.Key(), s.Redirect, r)
 		}
 	}
 	w.settled(st, "collected", want)

@@ -103,7 +103,7 @@ func TestADamagedRecordIsSuperseded(t *testing.T) {
 }
 
 // A store keeps the checksum that an object was written with, whatever its bytes are now.
-// A generation that replaces a damaged one reads what is there and goes on to the next.
+// A generation that replaces a damaged one reads what is there and continues to the next.
 func TestVerifyReadsWhatIsThere(t *testing.T) {
 	w := newWorld(t)
 	block := w.mustPublish(publication(1, 0, "x"))

@@ -101,7 +101,7 @@ func (c *Collector) initEpoch(ctx context.Context, rand io.Reader, force bool) (
 	case err != nil && !errors.Is(err, ErrEpochMismatch):
 		return f, err
 	}
-	// The object store is told first: it is the one that is not lost with the metadata store, and gives the next
+	// The object store is reported first: it is the one that is not lost with the metadata store, and gives the next
 	// number.
 	var id [16]byte
 	if _, err := io.ReadFull(rand, id[:]); err != nil {

@@ -20,7 +20,7 @@ import (
 
 const hour0 = timegrid.Hour(498_000)
 
-// ticking is a clock that goes on by itself when somebody sleeps.
+// ticking is a clock that advances by itself when somebody sleeps.
 type ticking struct{ now time.Time }
 
 func newClock() *ticking { return &ticking{hour0.End().Add(time.Hour)} }

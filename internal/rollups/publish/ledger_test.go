@@ -133,7 +133,7 @@ func lifeInputs(at place, n int) catalog.Inputs {
 	return in
 }
 
-// changed looks at the invariants after the record of n became r.
+// changed checks the invariants after the record of n became r.
 func (l *ledger) changed(n catalog.Name, r *catalog.Record) {
 	was := l.last[n]
 	if r == nil || was == r {
@@ -144,7 +144,7 @@ func (l *ledger) changed(n catalog.Name, r *catalog.Record) {
 	l.checkRows(n.Resolution)
 }
 
-// checkTurn: a record goes on, and never back.
+// checkTurn: a record continues, and never back.
 func (l *ledger) checkTurn(n catalog.Name, was, r *catalog.Record) {
 	switch {
 	case was == nil && r.Block != nil && n.Span == 0:

@@ -316,7 +316,7 @@ func (l *life) collectAny(p *port) {
 }
 
 // read opens a view and then reads all that it names, one object after the other. It gets
-// everything, or it is told: by a problem of the view, an error, or an object that is not
+// everything, or it is reported: by a problem of the view, an error, or an object that is not
 // there, which then is replaced.
 func (l *life) read(p *port) {
 	res := l.anyResolution()
@@ -386,7 +386,7 @@ func (l *life) gone(s *catalog.Block, key string) {
 	}
 }
 
-// finish lets everything land, does all that is due in peace, and looks at what is left.
+// finish lets everything land, does all that is due in peace, and checks what is left.
 func (l *life) finish() {
 	for len(l.late) > 0 {
 		l.land()

@@ -130,8 +130,8 @@ var lifeMutants = []mutant{
 		if mutant == "compactions-under-way-survive" { return nil }`},
 	{name: "compacted-still-names-it", seed: 1, finds: "collected", file: "collect.go", old: `	// A generation that was committed by another plan, or without this object, never uses this reference.`,
 		new: `	if mutant == "compacted-still-names-it" && r.Block != nil && r.Block.Redirect != nil { return live, nil }`},
-	{name: "turned-before-the-commit", seed: 1, finds: "lost", file: "../compact/compactor.go", old: `	got, err := c.cfg.Publisher.Publish(ctx,`,
-		new: `	if mutant == "turned-before-the-commit" {
+	{name: "redirected-before-the-commit", seed: 1, finds: "lost", file: "../compact/compactor.go", old: `	got, err := c.cfg.Publisher.Publish(ctx,`,
+		new: `	if mutant == "redirected-before-the-commit" {
 		for _, src := range p.Sources {
 			_, _ = c.cfg.Publisher.Compact(ctx, src, name)
 		}
@@ -139,8 +139,8 @@ var lifeMutants = []mutant{
 	got, err := c.cfg.Publisher.Publish(ctx,`},
 	{name: "merge-unmasked", seed: 5, finds: "conserved end", file: "../block/cursor.go", old: `r := x.Series(i); p.Holds(r.Agent) &&`,
 		new: `r := x.Series(i); (p.Holds(r.Agent) || mutant == "merge-unmasked") &&`},
-	{name: "unneeded-is-never-said", seed: 50, finds: "collected", file: "../compact/scan.go", old: `	at := map[catalog.Name]*catalog.Block{}
-	for _, block`, new: `	if mutant == "unneeded-is-never-said" { return nil }
+	{name: "orphaned-is-never-said", seed: 50, finds: "collected", file: "../compact/scan.go", old: `	at := map[catalog.Name]*catalog.Block{}
+	for _, block`, new: `	if mutant == "orphaned-is-never-said" { return nil }
 	at := map[catalog.Name]*catalog.Block{}
 	for _, block`},
 	{name: "expiry-of-some-shards-is-none", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/view.go", old: `	return hr.expired[res] || v.expiry`,

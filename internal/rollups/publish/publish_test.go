@@ -145,7 +145,7 @@ func TestOrphansAreCollectedAndCondemnedForGood(t *testing.T) {
 		t.Errorf("%s, want %s", res.Block.Objects[0].ChunkKey, want)
 	}
 	w.collect()
-	// The condemned generation was written anew before its record was seen.
+	// The condemned generation was written again before its record was seen.
 	if left := keys(t, w.store, "rollup/v1/window="); len(left) != 1 || left[0] != res.Block.Objects[0].ChunkKey {
 		t.Errorf("left: %q", left)
 	}

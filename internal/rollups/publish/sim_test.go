@@ -26,7 +26,7 @@ import (
 )
 
 // sim is one schedule: publishers and collectors over one store and one metadata store.
-// They stop before every request and before every answer; rng decides who goes on, and
+// They stop before every request and before every answer; rng decides who continues, and
 // what becomes of each request.
 type sim struct {
 	rng    *rand.Rand
@@ -278,7 +278,7 @@ func (w *sim) record(key string) *catalog.Record {
 	return &r
 }
 
-// check looks at the invariants after a change of key.
+// check checks the invariants after a change of key.
 func (w *sim) check(key string) {
 	ctx := context.Background()
 	if n, err := layout.ParseBlockManifest(key); err == nil {
@@ -583,7 +583,7 @@ func (w *sim) land() {
 	f()
 }
 
-// finish lets everything land, collects in peace, and looks at what is left.
+// finish lets everything land, collects in peace, and checks what is left.
 func (w *sim) finish() {
 	for len(w.late) > 0 {
 		w.land()

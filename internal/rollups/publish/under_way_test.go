@@ -73,7 +73,7 @@ func TestCompactionUnderWayWhenReferencesAreLost(t *testing.T) {
 }
 
 // A worker dies between the commit of a compaction and the turn of its source. Whoever
-// looks meanwhile, when nothing points at the compaction yet, keeps it: the next worker
+// looks meanwhile, when nothing redirects to the compaction yet, keeps it: the next worker
 // turns the source.
 func TestCompactionThatNothingPointsAtYet(t *testing.T) {
 	w := newWorld(t)

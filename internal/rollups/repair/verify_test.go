@@ -22,7 +22,7 @@ import (
 var hour = timegrid.HourStarting(time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC))
 
 // TestVerifyReadsRows: objects whose hashes are right and whose rows are not. Only the raw
-// resolution is published here, without plans: only findings about objects are looked at.
+// resolution is published here, without plans: only findings about objects are checked.
 func TestVerifyReadsRows(t *testing.T) {
 	put := func(t *testing.T, store objstore.Store, key string, body []byte) {
 		t.Helper()

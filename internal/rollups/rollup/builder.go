@@ -125,7 +125,7 @@ func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 	from := sort.Search(rows, func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) >= b.hour })
 	to := sort.Search(rows, func(k int) bool { return timegrid.HourOfNS(g.Timestamps[k]) > b.hour })
 	lost := b.lost[input]
-	// Nearly all batches overlap nothing, and then no record has to be looked at by itself.
+	// Nearly all batches overlap nothing, and then no record has to be checked by itself.
 	if lost == nil {
 		b.counts.OtherHours += uint64(n) * uint64(rows-(to-from))
 	} else {

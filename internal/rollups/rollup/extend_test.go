@@ -66,6 +66,6 @@ func TestOverlapIsNotExtendable(t *testing.T) {
 		}
 	}
 	if !Extendable([]accepted.Claim{in(0, 9, 5), in(5, 9, 6)}, []accepted.Claim{in(10, 12, 1), in(12, 13, 2)}) {
-		t.Error("overlaps among the old and among the fresh are settled apart")
+		t.Error("overlaps among the old and among the fresh are decided apart")
 	}
 }

@@ -216,7 +216,7 @@ func (t *suite) dedupe() {
 	if s := strings.Join(got, " "); s != "a1 b1 plain plain" {
 		t.Fatalf("received %s", s)
 	}
-	// A delivered one may have been judged by older facts: the next counts.
+	// A delivered one may have been decided by older facts: the next counts.
 	send("a3", "a")
 	send("a4", "a")
 	t.equal(t.one("jobs", long).Body, []byte("a3"), "after the delivery")

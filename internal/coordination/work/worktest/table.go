@@ -438,7 +438,7 @@ func (t *suite) logs() {
 	t.want(t.Table.Forget(t.ctx, now), work.ErrMoved, "forget again")
 }
 
-// again: a worker sleeps while its row is done, its log forgotten and the row made anew.
+// again: a worker sleeps while its row is done, its log forgotten and the row made again.
 func (t *suite) again() {
 	c := by("w1", long)
 	sleeper := t.mustCreate(row("log", 1), &c)

@@ -178,7 +178,7 @@ func NewViews(r objstore.Reader, authority string) (Views, error) {
 	return Views{c}, err
 }
 
-// View reads the hours anew. Not for concurrent use.
+// View reads the hours again. Not for concurrent use.
 func (v Views) View(ctx context.Context, from, to timegrid.Hour) (*catalog.View, error) {
 	return v.Catalog.Refresh(ctx, from, to)
 }

@@ -19,7 +19,7 @@ func freePorts(t *testing.T, n int) []string {
 	return free
 }
 
-// leaderOf waits until a member leads: on a busy machine they may elect anew.
+// leaderOf waits until a member leads: on a busy machine they may elect again.
 func leaderOf(t *testing.T, members []clusterMember) int {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

@@ -147,7 +147,7 @@ func (c call) drop(ctx context.Context, id clientv3.LeaseID) {
 	_, _ = c.c.Revoke(ctx, id)
 }
 
-// renew starts a lease's time anew; false when it has ended.
+// renew starts a lease's time again; false when it has ended.
 func (c call) renew(ctx context.Context, id clientv3.LeaseID) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()

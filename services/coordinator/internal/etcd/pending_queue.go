@@ -76,7 +76,7 @@ func (s *PendingWork) Send(ctx context.Context, topic string, body []byte, o wor
 	return err
 }
 
-// scan is how many messages a Receive looks at in one read.
+// scan is how many messages a Receive checks in one read.
 const scan = 128
 
 // Receive implements work.Queue.

@@ -23,7 +23,7 @@ type clusterMember struct {
 	config *embed.Config
 }
 
-// restart starts a stopped member anew on its data.
+// restart starts a stopped member again on its data.
 func (m *clusterMember) restart(t *testing.T) {
 	t.Helper()
 	m.config.ClusterState = embed.ClusterStateFlagExisting

@@ -55,7 +55,7 @@ func TestStatusIsReadBeforeTheSnapshot(t *testing.T) {
 
 // TestWhatIsLearnedLaterMakesNothingWhole: a snapshot lacks what is read after it was
 // opened. So its answer stays partial when an unreadable batch heals, and when the rest of
-// the intake is read, before the answer is judged.
+// the intake is read, before the answer is decided.
 func TestWhatIsLearnedLaterMakesNothingWhole(t *testing.T) {
 	l := newLab(t, 1)
 	at := l.now.Add(-5 * time.Hour)

@@ -166,7 +166,7 @@ func TestSamplesAreReserved(t *testing.T) {
 }
 
 // TestASeriesIsInterrupted: a function over a long range of one series, at thousands of
-// times, ends with its time although the engine looks at its context once a series. Else
+// times, ends with its time although the engine checks its context once a series. Else
 // this takes minutes.
 func TestASeriesIsInterrupted(t *testing.T) {
 	e := small(t, 1, 360_000, 10*time.Millisecond, nil)

@@ -133,7 +133,7 @@ func TestHoursThatFailAreWantedStill(t *testing.T) {
 }
 
 // TestHeldInAllItsHours: a batch is held when blocks of all hours that it has samples in hold
-// it; one of so many hours that they are not looked at may always be needed.
+// it; one of so many hours that they are not checked may always be needed.
 func TestHeldInAllItsHours(t *testing.T) {
 	w := newWorld(t, 3)
 	first, ns := w.in(9)

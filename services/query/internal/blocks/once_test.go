@@ -39,7 +39,7 @@ type world struct {
 	publish publishedtest.Publisher
 
 	accepted []publishedtest.Batch
-	rolled   map[timegrid.Hour]int // batches of the log that the hour's last generation looked at
+	rolled   map[timegrid.Hour]int // batches of the log that the hour's last generation checked
 	gen      map[timegrid.Hour]uint64
 	seq      map[string]uint64
 	lost     bool // an insert came back as expired
@@ -143,7 +143,7 @@ func (w *world) accept() {
 	if w.rnd.IntN(4) == 0 {
 		at = w.clock.Add(-time.Duration(w.rnd.IntN(180)) * time.Minute)
 	}
-	// A nanosecond apart for each batch, so that every record is told from every other.
+	// A nanosecond apart for each batch, so that every record is reported from every other.
 	ns := []int64{at.UnixNano() + int64(len(w.accepted)+1)*1e6}
 	for range w.rnd.IntN(4) {
 		ns = append(ns, ns[len(ns)-1]+w.rnd.Int64N(20)*60e9/4+1e9)

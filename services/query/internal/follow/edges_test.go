@@ -211,7 +211,7 @@ func TestUnreadableAtItsEdges(t *testing.T) {
 }
 
 // TestUnreadBatchesAreBounded: beyond the bound unreadable batches are only counted, and
-// every range is told of them.
+// every range is reported of them.
 func TestUnreadBatchesAreBounded(t *testing.T) {
 	w := newWorld(t, 7, someTime)
 	for i := range uint64(maxUnread + 3) {

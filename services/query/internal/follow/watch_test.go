@@ -191,7 +191,7 @@ func TestLostHintsAreFoundWhenTheWatchIsOn(t *testing.T) {
 		w.eventually("the batch without a hint", w.shows(lost))
 		next := w.accept(false)
 		s.hint(t, next)
-		w.eventually("the watch goes on", w.shows(next))
+		w.eventually("the watch continues", w.shows(next))
 	}
 	w.check("in the end")
 }

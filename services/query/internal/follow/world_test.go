@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is an acceptance authority, whose store fails as it is told, and a follower.
+// world is an acceptance authority, whose store fails as it is reported, and a follower.
 type world struct {
 	t     testing.TB
 	rnd   *rand.Rand
