@@ -179,7 +179,7 @@ func (q *Query) Problems() ([]Problem, int) {
 	return append([]Problem(nil), q.problems...), q.more
 }
 
-// Span is what the query checks.
+// Span returns the hours that the query reads.
 func (q *Query) Span() Span { return q.within }
 
 // Gone reports that an object did not exist: perhaps its generation was superseded, and a query over a new view
