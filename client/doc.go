@@ -47,7 +47,7 @@ func (c Credentials) config() (rpc.ClientConfig, error) {
 	}
 	if c.TokenFile != "" {
 		if c.Token != "" {
-			return out, errors.New("Token and TokenFile: want one of them")
+			return out, errors.New("client: Token and TokenFile: want one of them")
 		}
 		token, err := config.ReadSecret(c.TokenFile)
 		if err != nil {

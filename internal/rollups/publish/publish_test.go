@@ -221,12 +221,16 @@ func TestSweepGoesThroughAllHours(t *testing.T) {
 	var hours []timegrid.Hour
 	queued := 0
 	for h := timegrid.Hour(0); ; {
-		next, more, n, err := c.SweepAfter(t.Context(), h)
+		next, found, err := c.NextHour(t.Context(), h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !more {
+		if !found {
 			break
+		}
+		n, err := c.Sweep(t.Context(), next)
+		if err != nil {
+			t.Fatal(err)
 		}
 		hours, h, queued = append(hours, next), next, queued+n
 	}

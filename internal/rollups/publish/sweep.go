@@ -20,20 +20,9 @@ func (c *Collector) Sweep(ctx context.Context, h timegrid.Hour) (int, error) {
 	return n, nil
 }
 
-// SweepAfter sweeps the first hour after the given one that has records, chunks or indexes. A service calls it
-// from time to time with the hour that the last call returned, and starts over with the least hour when more is
-// false, so that every hour is swept.
-func (c *Collector) SweepAfter(ctx context.Context, after timegrid.Hour) (h timegrid.Hour, more bool, queued int, err error) {
-	h, more, err = c.NextHour(ctx, after)
-	if err != nil || !more {
-		return after, false, 0, err
-	}
-	queued, err = c.Sweep(ctx, h)
-	return h, true, queued, err
-}
-
 // NextHour is the first hour after the given one that has anything to sweep. It costs a listing of a few keys for
-// each family. Services that divide the hours among them use it.
+// each family. A service sweeps it, from time to time, and goes on after it; it starts over with the least hour
+// when none is found, so that every hour is swept. Services may divide the hours among them.
 func (c *Collector) NextHour(ctx context.Context, after timegrid.Hour) (h timegrid.Hour, found bool, err error) {
 	if h, found, err = c.hourAfter(ctx, after); err != nil {
 		return after, false, fmt.Errorf("sweep after %s: %w", after, err)
