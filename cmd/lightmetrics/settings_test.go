@@ -99,7 +99,7 @@ func TestConfigCheckFindsWhatAStartRefuses(t *testing.T) {
 		{"ingest", "notify: {addresses: [a], client: {token: t}}", "ingest.notify.addresses[0]: "},
 		{"ingest", "notify: {addresses: ['a:1'], client: {token: t}}", "a token needs tls.enabled"},
 		{"ingest", "store: {endpoint: 'http://127.0.0.1:1', ca_file: " + here + "}", "ca_file has no effect"},
-		{"ingest", "store: {ca_file: " + here + "}", "holds no certificate"},
+		{"ingest", "store: {ca_file: " + here + "}", "has no PEM certificate"},
 		{"ingest", "store: {access_key_id: a, secret_access_key: b, secret_access_key_file: " + here + "}", "want one of both"},
 		{"objectstore", "admin_listen: ''\npprof: true", "objectstore.pprof has no effect"},
 		{"objectstore", "webhook_backlog: 1MiB", "objectstore.webhook_backlog has no effect"},
