@@ -62,7 +62,7 @@ var faultAlerts = map[send.Fault][2]string{
 		"Add the agent id to the principal's agents, with the role sender, or correct agent_id."},
 	send.FaultNotACollector: {"is a gRPC server that takes no batches",
 		"Set send.collectors to the ingest service's gRPC address."},
-	send.FaultServerUntrusted: {"has a certificate that is signed by nobody whom this agent trusts",
+	send.FaultServerUntrusted: {"has a certificate that is not signed by an authority that this agent trusts",
 		"Set send.client.tls.ca_file to the authority that signed the collector's certificate."},
 	send.FaultServerName: {"has a certificate for another name",
 		"Use a name of the certificate in send.collectors, or set send.client.tls.server_name to it."},
@@ -93,11 +93,11 @@ func (a *Agent) alerts(s Status, now time.Time) []Alert {
 	add(q.Parked > 0, alertParked, fmt.Sprintf("%d batches are parked: another frame, or another queue, holds their identity", q.Parked),
 		"Compare the frames (lmctl conflicts), then run lmctl agent accept-existing for each.")
 	add(q.Dead > 0, alertDead, fmt.Sprintf("%d batches were rejected and are in the dead-letter folder", q.Dead),
-		"Mend the reason that is listed with each, then requeue or drop it.")
+		"Correct the reason that is listed with each, then requeue or drop it.")
 	add(q.Refusing, alertRefusing, fmt.Sprintf("new samples are dropped because they can't be queued; %d records since the queue was made", q.SkippedRecords),
-		"Make room on the disk, raise queue.max_bytes, or mend what keeps collectors from taking batches.")
+		"Make room on the disk, raise queue.max_bytes, or correct what keeps collectors from taking batches.")
 	add(q.DiskBytes > q.MaxBytes/10*9, alertNearlyFull, "the queue is more than 90% full",
-		"Mend what keeps collectors from taking batches, or raise queue.max_bytes.")
+		"Correct what keeps collectors from taking batches, or raise queue.max_bytes.")
 	add(q.OldestAgeSeconds > staleAfter.Seconds(), alertStale, "the oldest pending batch waits for more than "+staleAfter.String(),
 		"See the collectors' last errors; a store that is away needs nothing done here.")
 	return out

@@ -84,7 +84,7 @@ type Refusal struct {
 	// Batch is its identity: agent, boot and sequence numbers.
 	Batch identity.Batch
 	// Conflict: another frame holds the identity, or another queue the boot. It is kept until
-	// somebody decides. Otherwise the batch was rejected; those are kept up to an eighth of Options.MaxBytes.
+	// an operator decides. Otherwise the batch was rejected; those are kept up to an eighth of Options.MaxBytes.
 	Conflict bool
 	// Reason is stable: IDENTITY_CONFLICT, BOOT_ID_CLASH, a reject's reason of
 	// docs/protocol/stream.md, or DAMAGED_ON_DISK. Detail is for people.

@@ -38,7 +38,7 @@ type Sample struct {
 	Histogram *series.Histogram
 }
 
-// Batch is what a source read at one time, or what somebody sent to it.
+// Batch has the samples that a source read at one time, or that a peer sent to it.
 type Batch struct {
 	// Source for logs and counters, such as "host" or a job.
 	Source  string
@@ -93,7 +93,7 @@ func (e *RejectedError) Unwrap() error { return e.Samples[0].Err }
 type Source interface {
 	// Run hands batches to the sink until ctx ends; then it returns nil. An error ends the
 	// agent, so what may pass by itself belongs into Status. Where Removed(ctx) holds after
-	// the end, the source is gone for good and marks its series as stale before it returns.
+	// the end, the source was removed and marks its series as stale before it returns.
 	Run(ctx context.Context, sink Sink) error
 	// Status may be called at any time.
 	Status() Status

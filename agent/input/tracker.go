@@ -66,7 +66,7 @@ func (t *Tracker) AppendAllStale(dst []Sample, at int64) []Sample {
 }
 
 // EndSeries appends a stale marker for every series that was sent, those of the last scrape
-// too, because the source is gone for good.
+// too, because the source was removed.
 func (t *Tracker) EndSeries(dst []Sample, at int64) []Sample {
 	t.Begin() // otherwise what is new in the last scrape counts as that of a failed one
 	return t.AppendAllStale(dst, at)

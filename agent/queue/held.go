@@ -36,7 +36,7 @@ type HeldBatch struct {
 	HoldReason
 }
 
-// HoldReason is why a batch was set aside.
+// HoldReason is why a batch is held: what the collector answered.
 type HoldReason struct {
 	// Reason is the collector's stable code, IDENTITY_CONFLICT or BOOT_ID_CLASH.
 	Reason string `json:"reason"`
@@ -90,7 +90,7 @@ func (q *Queue) hold(no uint64, s State, v HoldReason) (HeldBatch, error) {
 		q.writeDurable(dir, a.ID+frameExt, f.frame),
 		q.writeDurable(dir, a.ID+reasonExt, HeldKind.Marshal(a)),
 	); err != nil {
-		return HeldBatch{}, fmt.Errorf("set entry %d aside: %w", no, err)
+		return HeldBatch{}, fmt.Errorf("hold entry %d: %w", no, err)
 	}
 	failpoint.Hit("agent.queue.hold.durable")
 	q.keepHeld(s, a)
@@ -235,7 +235,7 @@ func (q *Queue) HeldBatches(s State) []HeldBatch {
 	return slices.Clone(q.held[s])
 }
 
-// RemoveHeld deletes a parked or dead batch for good: an operator's decision.
+// RemoveHeld deletes a parked or dead batch permanently, by an operator's decision.
 func (q *Queue) RemoveHeld(s State, id string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

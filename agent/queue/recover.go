@@ -46,7 +46,7 @@ func (q *Queue) recover() error {
 		return err
 	}
 	var nos []uint64
-	var lost uint64 // the youngest segment of which an earlier start set something aside
+	var lost uint64 // the youngest segment of which an earlier start kept a damaged part
 	for _, name := range names {
 		if strings.HasSuffix(name, tmpExt) {
 			if err := q.fs.Remove(filepath.Join(q.dir, name)); err != nil {
@@ -79,7 +79,7 @@ func (q *Queue) recover() error {
 	// An earlier start may have kept a damaged tail or segment, and ended before it began the new
 	// boot that this calls for.
 	if n := len(nos); newBoot == "" && lost > 0 && (n == 0 || lost >= nos[n-1]) {
-		newBoot = "the end of the log was set aside, and no boot begun"
+		newBoot = "an earlier start removed the damaged end of the log and began no boot"
 		nos = append(nos, lost)
 	}
 	failpoint.Hit("agent.queue.recover.loaded")
@@ -125,7 +125,7 @@ func (q *Queue) load(no uint64, last bool) (why string, err error) {
 	if err != nil {
 		// A segment gets its name after its header was synced, so this is damage and no torn write.
 		q.opened.Damaged++
-		q.opts.Log.Error("queue segment is unreadable and set aside", "segment", s.name, "error", err)
+		q.opts.Log.Error("queue segment is unreadable; it is kept under another name", "segment", s.name, "error", err)
 		return "a segment header is damaged", errors.Join(s.f.Close(), q.fs.Rename(s.name, s.name+corruptExt))
 	}
 	q.segments = append(q.segments, s)

@@ -143,7 +143,7 @@ func createSegment(fsys vfs.FS, dir string, no uint64, o origin) (*segment, erro
 
 // scan calls fn for each whole record from off on. It returns the offset after the last
 // whole record, and what was wrong with the next one (nil at a clean end). A record
-// whose body alone is damaged is passed with its error, and the scan goes on.
+// whose body alone is damaged is given to fn with its error, and the scan continues.
 func scan(r io.ReaderAt, off, size int64, fn func(off int64, h header, body []byte, damage error) error) (int64, error, error) {
 	br := bufio.NewReaderSize(io.NewSectionReader(r, off, size-off), 256<<10)
 	var head [recordHeader]byte

@@ -61,7 +61,7 @@ func agentCommand(out *format) *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "accept-existing ID",
-			Short: "Give up a parked frame: the batch that was accepted for its identity stands",
+			Short: "Drop a parked frame: only the batch that was accepted under its identity remains",
 			Long: "Drops a parked frame from the agent's disk. The frame stays quarantined in the bucket. " + tokenVariable +
 				" holds the agent's token where it wants one.",
 			Args: cobra.ExactArgs(1),
@@ -119,7 +119,7 @@ func (a *agentAddress) resolve(given bool) error {
 	}
 	a.url = cmp.Or(scheme, "http") + "://" + hostport
 	a.token = os.Getenv(tokenVariable)
-	// An agent redirects nobody, and the token is for nobody else.
+	// An agent never redirects, so a redirect is followed by nobody who should get the token.
 	a.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if scheme != "https" {
 		if a.token != "" && !isLoopback(hostport) {

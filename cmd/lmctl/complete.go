@@ -18,7 +18,7 @@ import (
 // none is better than a late one.
 const completeTimeout = 2 * time.Second
 
-// completedAgents bounds what is asked for: nobody reads more suggestions.
+// completedAgents bounds the suggestions: more are of no use.
 const completedAgents = 1000
 
 // completeAgents gives the ids of agents that the query service knows.

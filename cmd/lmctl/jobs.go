@@ -240,7 +240,7 @@ func jobsWatch(out *format, p *pendingWork) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "watch",
-		Short: "Print jobs as they come, go on and end, until interrupted",
+		Short: "Print jobs as they are created, make progress and end, until interrupted",
 		Long:  "Prints one line per change, as JSON with -o json.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -257,7 +257,7 @@ func jobsWatch(out *format, p *pendingWork) *cobra.Command {
 	return cmd
 }
 
-// cancelTries is how often a row that goes on meanwhile is read again.
+// cancelTries is how often a row is read again that changed meanwhile.
 const cancelTries = 20
 
 // cancelJob ends a job whoever works on it. Its number counts as completed, so that what
@@ -312,7 +312,7 @@ type letterView struct {
 // snapshotTopics is what the topics of snapshots begin with: each shard has one.
 const snapshotTopics = "snapshot-"
 
-// checkTopic refuses a topic that nobody uses: an empty list would look like good news.
+// checkTopic refuses a topic that no service uses: its empty list could be taken for good news.
 func checkTopic(topic string) error {
 	if topic == reprocess.Topic {
 		return nil

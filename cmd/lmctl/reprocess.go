@@ -80,13 +80,13 @@ func reprocessCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reprocess --from T [--dry-run URL]",
 		Short: "Have accepted batches given to the rollup workers again",
-		Long: "Orders that the batches which were accepted from --from until before --to are written into the rollups' intake\n" +
-			"again. What a block holds already changes nothing; what was lost on the way makes a new generation of\n" +
-			"its hours.\n\n" +
-			"The order is a job of pending work (log reprocess/ID). Some rollup worker does it, and another goes on from the\n" +
-			"last checkpoint if that one ends. This command waits until it is done; when it is interrupted, or with --detach,\n" +
-			"the order goes on: lmctl jobs watch --log reprocess shows it, lmctl jobs cancel ends it. An equal order that is\n" +
-			"pending is not given twice, but waited for.\n\n" +
+		Long: "Requests that the batches which were accepted from --from until before --to are written into the rollups' intake\n" +
+			"again. Batches that a block holds already change nothing; batches that were lost make a new generation of\n" +
+			"their hours.\n\n" +
+			"The request is a job of pending work (log reprocess/ID). A rollup worker does it, and another one continues from the\n" +
+			"last checkpoint if that one ends. This command waits until it is done. When it is interrupted, or with --detach,\n" +
+			"the request continues: lmctl jobs watch --log reprocess shows it, lmctl jobs cancel ends it. If an equal request is\n" +
+			"pending, no second one is made, and this command waits for the first.\n\n" +
 			"With --dry-run this command reads the bucket itself and only counts.\n\n" + bucketHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -100,7 +100,7 @@ func reprocessCommand(out *format) *cobra.Command {
 			} else {
 				tell := func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
 				err = p.ask(func(s *coordinator.PendingWork) error {
-					v.Done, err = giveOrder(cmd.Context(), s, s, o, f.detach, tell)
+					v.Done, err = submitRequest(cmd.Context(), s, s, o, f.detach, tell)
 					return err
 				})
 			}
@@ -135,39 +135,39 @@ func countOrder(ctx context.Context, url string, o reprocess.Request) (reprocess
 	return reprocess.NewHandler(store, "", shards, 0).Count(ctx, o)
 }
 
-// pollOrder is the time between two looks at an order that is waited for.
-const pollOrder = time.Second
+// pollRequest is the time between two reads of the state of a request.
+const pollRequest = time.Second
 
-// giveOrder submits the order and, unless detached, waits until it is done.
-func giveOrder(ctx context.Context, q work.Queue, t work.Table, o reprocess.Request, detach bool, tell func(string)) (reprocess.Progress, error) {
+// submitRequest submits the request and, unless detached, waits until it is done.
+func submitRequest(ctx context.Context, q work.Queue, t work.Table, o reprocess.Request, detach bool, tell func(string)) (reprocess.Progress, error) {
 	k, found, err := reprocess.Submit(ctx, q, t, o)
 	if err != nil {
 		return reprocess.Progress{}, err
 	}
 	if found {
-		tell(fmt.Sprintf("an equal order is pending: %s", k))
+		tell(fmt.Sprintf("an equal request is pending: %s", k))
 	} else {
-		tell(fmt.Sprintf("order %s waits for a rollup worker", k))
+		tell(fmt.Sprintf("request %s waits for a rollup worker", k))
 	}
 	if detach {
 		return reprocess.Progress{}, nil
 	}
-	return waitForOrder(ctx, t, k, tell)
+	return waitForRequest(ctx, t, k, tell)
 }
 
-// waitForOrder follows the job until its row is gone. How it ended, its log says.
-func waitForOrder(ctx context.Context, t work.Table, k work.Key, tell func(string)) (last reprocess.Progress, err error) {
+// waitForRequest follows the job until its row is gone. Its log then has the result.
+func waitForRequest(ctx context.Context, t work.Table, k work.Key, tell func(string)) (last reprocess.Progress, err error) {
 	for {
 		row, err := t.Get(ctx, k)
 		switch {
 		case errors.Is(err, work.ErrNotFound):
-			return orderResult(ctx, t, k)
+			return requestResult(ctx, t, k)
 		case ctx.Err() != nil:
-			return last, fmt.Errorf("order %s goes on without this command: %w", k, ctx.Err())
+			return last, fmt.Errorf("request %s continues without this command: %w", k, ctx.Err())
 		case err != nil:
 			return last, err
 		case jobStatus(row) == "stuck":
-			return last, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("order %s failed %d times; lmctl jobs dead %s says why", k, row.Attempts, reprocess.Topic)}
+			return last, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("request %s failed %d times; lmctl jobs dead %s has the reason", k, row.Attempts, reprocess.Topic)}
 		}
 		was := last.Batches
 		if p, err := reprocess.ParseProgress(row.State); err == nil {
@@ -176,18 +176,18 @@ func waitForOrder(ctx context.Context, t work.Table, k work.Key, tell func(strin
 		if last.Batches != was {
 			tell(fmt.Sprintf("%s: %d batches so far", last.Hour.Format(time.RFC3339), last.Batches))
 		}
-		_ = run.WallClock{}.Sleep(ctx, pollOrder) // the next look finds that it was cut short
+		_ = run.WallClock{}.Sleep(ctx, pollRequest) // the next round finds that ctx has ended
 	}
 }
 
-// orderResult is what the log kept of an order that is pending no more.
-func orderResult(ctx context.Context, t work.Table, k work.Key) (p reprocess.Progress, err error) {
+// requestResult reads the result of a finished request from its log.
+func requestResult(ctx context.Context, t work.Table, k work.Key) (p reprocess.Progress, err error) {
 	log, err := t.Log(ctx, k.Log)
 	if err != nil {
 		return p, err
 	}
 	if p, err = reprocess.ParseProgress(log.Result); errors.Is(err, record.ErrNewerVersion) {
-		return p, fmt.Errorf("result of order %s: %w", k, err)
+		return p, fmt.Errorf("result of request %s: %w", k, err)
 	}
 	if log.Last != k.Number || err != nil || !p.Done {
 		return p, &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("order %s was cancelled", k)}

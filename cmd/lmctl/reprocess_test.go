@@ -29,8 +29,8 @@ func ordered(t *testing.T, addr string, more ...string) <-chan []string {
 	return out
 }
 
-// rowOfOrder waits until the order is pending.
-func rowOfOrder(t *testing.T, m *mem.Store) work.Row {
+// rowOfRequest waits until the order is pending.
+func rowOfRequest(t *testing.T, m *mem.Store) work.Row {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if rows, _, err := m.Rows(t.Context(), reprocess.LogPrefix, "", 10); err == nil && len(rows) == 1 {
@@ -62,7 +62,7 @@ func TestReprocessWaitsForAWorker(t *testing.T) {
 		t.Fatal(detached)
 	}
 	waiting := ordered(t, addr)
-	rowOfOrder(t, m)
+	rowOfRequest(t, m)
 	w, err := work.NewWorker(m, m, reprocess.NewHandler(bucket, "00", 4, 2), work.Config{Topic: reprocess.Topic, Owner: "w"}, time.Now)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestReprocessSaysHowItEnds(t *testing.T) {
 	m := mem.New(time.Now, mem.Options{})
 	addr := serveWork(t, m)
 	waiting := ordered(t, addr)
-	r := rowOfOrder(t, m)
+	r := rowOfRequest(t, m)
 	if _, err := cancelJob(t.Context(), m, r.Key); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestReprocessSaysHowItEnds(t *testing.T) {
 		t.Error(got)
 	}
 	waiting = ordered(t, addr)
-	r = rowOfOrder(t, m)
+	r = rowOfRequest(t, m)
 	for range work.DefaultMaxAttempts {
 		row, err := m.Claim(t.Context(), r, work.Claim{Owner: "w", Hold: time.Minute})
 		if err == nil {
@@ -129,14 +129,14 @@ func TestReprocessRefuses(t *testing.T) {
 	}
 }
 
-// TestInterruptedReprocessGoesOn: what ends is the waiting.
-func TestInterruptedReprocessGoesOn(t *testing.T) {
+// TestInterruptedReprocessContinues: only the wait ends.
+func TestInterruptedReprocessContinues(t *testing.T) {
 	m := mem.New(time.Now, mem.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	o := reprocess.Request{From: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)}
-	_, err := giveOrder(ctx, m, m, o, false, func(string) { cancel() })
-	if err == nil || !strings.Contains(err.Error(), "goes on") {
+	_, err := submitRequest(ctx, m, m, o, false, func(string) { cancel() })
+	if err == nil || !strings.Contains(err.Error(), "continues without this command") {
 		t.Errorf("%v", err)
 	}
-	rowOfOrder(t, m)
+	rowOfRequest(t, m)
 }

@@ -41,10 +41,10 @@ func storeCheckCommand(out *format) *cobra.Command {
 func storeRepairCommand(out *format) *cobra.Command {
 	return &cobra.Command{
 		Use:   "repair DIR",
-		Short: "Take what is damaged out of an embedded object store that is not running",
+		Short: "Move what is damaged out of an embedded object store that is not running",
 		Long: "Copies what survives of damaged files, moves these to DIR/quarantine, and names the objects that are lost.\n" +
 			"No byte is deleted. Lost objects stay in listings, and reading them is an error, until they are written or\n" +
-			"deleted. Keys of lost writes that nobody knows count as absent from then on: compare the report with what the\n" +
+			"deleted. Unknown keys of lost writes count as absent from then on: compare the report with what the\n" +
 			"clients have. Exits 3 when something is lost.",
 		Example: "  lmctl store repair /var/lib/lightmetrics/objects",
 		Args:    cobra.ExactArgs(1),

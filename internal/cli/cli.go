@@ -93,8 +93,8 @@ func usage(err error) error {
 	return &ExitError{Code: ExitUsage, Err: err}
 }
 
-// exitCode prints the error. An interrupted command has failed: whoever asks for a
-// verdict must not take none for a good one.
+// exitCode prints the error and gives the exit status. An interrupted command has failed: a check that
+// did not finish must not pass for a good one.
 func exitCode(err error, w io.Writer) int {
 	if err == nil {
 		return ExitOK

@@ -247,7 +247,7 @@ func (a *api) stream(srv any, ss grpc.ServerStream, i *grpc.StreamServerInfo, ne
 }
 
 // WriteFailure answers an HTTP request with a failure: error is its reason in lower case,
-// and what travels with it stands beside.
+// and the failure's metadata is beside it.
 func (s *Server) WriteFailure(w http.ResponseWriter, f rpc.Failure) {
 	more := map[string]any{}
 	for k, v := range f.Metadata {

@@ -31,7 +31,7 @@ type AdminConfig struct {
 	Listen string `koanf:"listen" help:"host:port of the admin paths; with TLS where there is any, client certificates asked for but not required; empty serves them on the HTTP port" check:"listen"`
 }
 
-// DefaultBase listens on these addresses and asks nobody for credentials, which is refused
+// DefaultBase listens on these addresses and requires no credentials, which is refused
 // off loopback. An empty grpc serves no gRPC.
 func DefaultBase(http, grpc string) Base {
 	return Base{

@@ -190,7 +190,7 @@ func (s *Server) HTTPURL() string { return s.base.TLS.HTTPScheme() + "://" + s.h
 // GRPCURL is where gRPC is served, with the scheme that lmctl takes; valid after Ready.
 func (s *Server) GRPCURL() string { return s.base.TLS.GRPCScheme() + "://" + s.grpcAddr }
 
-// ended: a service that was told to stop and stopped has not failed.
+// ended: a service that stopped because it was asked to has not failed.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil

@@ -18,8 +18,8 @@ var sections struct {
 	names []string
 }
 
-// Sections makes names known. Each command makes its own known; a binary with one service
-// says which others there are, so that it takes a file that it shares with them.
+// Sections registers names of sections. Each command registers its own. A binary with one service
+// also registers those of the others, so that it accepts a file which it shares with them.
 func Sections(names ...string) {
 	sections.Lock()
 	defer sections.Unlock()
@@ -43,8 +43,8 @@ func knownSections() []string {
 var otherVariables = []string{failpoint.Env, "LIGHTMETRICS_SOAK", "LIGHTMETRICS_SEED", "LIGHTMETRICS_SCHEDULES", "LIGHTMETRICS_MUTANT",
 	"LIGHTMETRICS_TEST_", "LIGHTMETRICS_BENCH_"}
 
-// Environ gives the variables that may be settings. It says on w which others are taken
-// for Kubernetes service links.
+// Environ gives the variables that may be settings. It writes to w which other ones are treated as
+// Kubernetes service links.
 func Environ(w io.Writer) []string {
 	environ, links := config.SplitServiceLinks(config.Environ())
 	if len(links) > 0 {

@@ -44,7 +44,7 @@ func newReloader[C any](s Spec[C], svc run.Service, tel *telemetry.Telemetry, cf
 
 func now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
 
-// reload is one reload, with what became of it in log and metrics.
+// reload reads and applies the settings once, and reports the outcome in log and metrics.
 func (r *reloader[C]) reload() {
 	applied, waiting, err := r.apply()
 	if err != nil {

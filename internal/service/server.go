@@ -1,7 +1,6 @@
-// Package service is what every service stands on: settings, the command, listeners, gRPC,
-// the JSON API, admin paths, readiness, and the order of a shutdown. A
-// service embeds Base in its settings, makes a Server, and registers what it serves, with
-// roles and errors. Nothing in here knows a service by name.
+// Package service has what all services share: settings, the command, listeners, gRPC, the JSON API,
+// admin paths, readiness, and the order of a shutdown. A service embeds Base in its settings, makes
+// a Server, and registers its APIs with roles and errors. Nothing in here knows a service by name.
 package service
 
 import (
@@ -25,11 +24,12 @@ import (
 type Options struct {
 	// GRPC are further options of the gRPC server.
 	GRPC []grpc.ServerOption
-	// GRPCListener stands around the listener of gRPC.
+	// GRPCListener wraps the listener of gRPC.
 	GRPCListener func(net.Listener) net.Listener
-	// OnCaller hears who makes a gRPC call before a byte of its messages is read. It must not wait.
+	// OnCaller is called with the principal of a gRPC call before a byte of the call's messages is
+	// read. It must not block.
 	OnCaller func(context.Context, rpc.Principal)
-	// HTTP stands around every HTTP handler but the admin listener's.
+	// HTTP wraps every HTTP handler but those of the admin listener.
 	HTTP func(http.Handler) http.Handler
 	// JSON are further options of the JSON API.
 	JSON []runtime.ServeMuxOption
@@ -117,7 +117,7 @@ func (s *Server) ID() string { return s.base.ID }
 // Log is the service's.
 func (s *Server) Log() *slog.Logger { return s.tel.Log }
 
-// Readiness has the parts that /-/ready and the health of gRPC tell of.
+// Readiness has the parts that /-/ready and the health of gRPC report.
 func (s *Server) Readiness() *run.Readiness { return s.readiness }
 
 // Handle adds an HTTP route, before Run.
@@ -139,8 +139,8 @@ func (s *Server) Probe(part string, fn func(context.Context) error) {
 // error ends Run.
 func (s *Server) OnListening(fn func(context.Context) error) { s.listening = append(s.listening, fn) }
 
-// OnStop has fn called when the service is to end, before it waits for calls: it ends the
-// streams that would last for ever.
+// OnStop calls fn when the service is asked to stop, before it waits for calls to end. fn ends
+// streams that would otherwise never end.
 func (s *Server) OnStop(fn func()) { s.stopping = append(s.stopping, fn) }
 
 // UpdateHealth has the health of gRPC follow readiness at once, and not within a second.
@@ -164,8 +164,8 @@ func (s *Server) AdminAddr() string {
 	return s.adminAddr
 }
 
-// Run serves until ctx ends, or a loop fails; then it lets calls and requests end, for at
-// most drain_timeout. What began is over when it returns.
+// Run serves until ctx ends or a loop fails. Then it waits for calls and requests to end, at most
+// drain_timeout. Nothing that it started runs when it returns.
 func (s *Server) Run(ctx context.Context) error {
 	ls, err := s.listen(ctx)
 	if err != nil {
@@ -197,6 +197,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	g.Go("serve", func(ctx context.Context) error { return s.serve(ctx, ls.grpc) })
 	err = g.Wait()
+	// Handlers of the JSON API run in this process without a connection that a server would wait for.
 	s.api.wait()
 	return err
 }

@@ -51,7 +51,7 @@ func (d *disk) crash(m Model, seed uint64) *node {
 	return c.node(d.inodes[0], c.names(d))
 }
 
-// names decides what is in each directory.
+// names gives a function that decides which names each directory has after the power loss.
 func (c *crash) names(d *disk) func(*inode) map[string]*inode {
 	switch c.model {
 	case Dropped:
@@ -61,6 +61,7 @@ func (c *crash) names(d *disk) func(*inode) map[string]*inode {
 	case Strict:
 		return c.pick
 	}
+	// The journal survives as a prefix. Each entry is atomic: a rename is there with both of its names.
 	late := map[*inode]map[string]*inode{}
 	for _, list := range d.journal[:c.rng.IntN(len(d.journal)+1)] {
 		for _, ch := range list {
@@ -78,7 +79,8 @@ func (c *crash) names(d *disk) func(*inode) map[string]*inode {
 	}
 }
 
-// pick takes for each name something that it was since the directory's last fsync.
+// pick chooses for each name a state that it had since the directory's last fsync. The names are
+// independent of each other, so a rename may leave both names or none.
 func (c *crash) pick(n *inode) map[string]*inode {
 	if len(n.history) == 0 {
 		return n.durable
@@ -114,7 +116,7 @@ func (c *crash) node(n *inode, names func(*inode) map[string]*inode) *node {
 	return k
 }
 
-// bytes decides what a file holds.
+// bytes decides the content of a file after the power loss.
 func (c *crash) bytes(n *inode) []byte {
 	switch {
 	case len(n.pending) == 0 || c.model == Dropped:
@@ -137,7 +139,7 @@ func (c *crash) bytes(n *inode) []byte {
 	return c.sectors(n)
 }
 
-// version is the file after so many of its pending calls.
+// version is the content of the file after the first calls of its pending calls.
 func (n *inode) version(calls int) []byte {
 	b := slices.Clone(n.synced)
 	for _, o := range n.pending[:calls] {
@@ -161,8 +163,8 @@ func (c *crash) prefix(n *inode, unit int64) []byte {
 	return o.on(b, int(cut-o.off))
 }
 
-// sectors takes each sector as it was at some time since the last fsync, and the
-// length at another. Where the length got ahead of the bytes there are zeros or noise.
+// sectors takes each sector as it was at some time since the last fsync, and the length as it was at
+// another. Where the length is ahead of the bytes there are zeros or noise.
 func (c *crash) sectors(n *inode) []byte {
 	last := len(n.pending)
 	versions := [][]byte{n.synced, n.version(c.rng.IntN(last + 1)), n.version(c.rng.IntN(last + 1)), n.data}

@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// inode is a file or a directory: what the process sees, what is durable, and what
-// happened in between.
+// inode is a file or a directory: what the process sees, what is durable, and the changes in between.
 type inode struct {
 	id int
 
@@ -104,7 +103,7 @@ func (d *disk) apply(o Op) {
 	}
 }
 
-// on does the first so many bytes of a write, or a truncation, to b.
+// on applies the first n bytes of a write, or a truncation, to b.
 func (o Op) on(b []byte, n int) []byte {
 	size := int(o.off)
 	if o.Kind == Truncate && size < len(b) {
@@ -136,7 +135,8 @@ func (d *disk) change(list ...change) {
 	d.journal = append(d.journal, list)
 }
 
-// commit is what any fsync does to the journal of a journaling file system.
+// commit makes the changes of names in the journal durable, as any fsync does on a journaling file
+// system.
 func (d *disk) commit() {
 	for _, list := range d.journal {
 		for _, c := range list {

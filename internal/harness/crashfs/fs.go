@@ -17,8 +17,8 @@ import (
 // FS is the disk in use, a vfs.FS. A leading slash of a name is the same as none; "." and
 // "/" are the root.
 type FS struct {
-	// Lie makes calls of choice succeed without doing anything, as a disk does that
-	// ignores a flush; nil is honest. Set it before use; crashed and killed disks inherit it.
+	// Lie makes the calls for which it is true succeed without doing anything, like a disk that
+	// ignores a flush. It may be nil. It is set before use; crashed and killed disks inherit it.
 	Lie func(Op) bool
 
 	mu     sync.Mutex

@@ -37,7 +37,7 @@ type register struct {
 	lost map[identity.Digest]porcupine.Operation
 }
 
-// Call is a submission on its way.
+// Call is a submission without an answer yet.
 type Call struct {
 	log    *Log
 	client int
@@ -105,7 +105,7 @@ type Stats struct {
 	Dropped int
 }
 
-// Check judges every identity, and names those whose answers are not a register's.
+// Check checks every identity, and names those whose answers are not those of a register.
 func (l *Log) Check() (Stats, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

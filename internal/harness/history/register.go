@@ -1,5 +1,6 @@
-// Package history judges what senders were told: all answers of one identity must be
-// those of an atomic register that is written once (I1). The simulation and the tests on real processes share it.
+// Package history checks the answers that senders got: all answers for one identity must be those of
+// an atomic register that is written once (invariant I1). The simulation and the tests with real
+// processes share it.
 package history
 
 import (
@@ -11,10 +12,10 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Reply is what a sender saw; the zero value is nothing.
+// Reply is the answer that a sender got; the zero value is no answer.
 type Reply struct {
 	Outcome accept.Outcome
-	// Holder is the hash that the identity is held by.
+	// Holder is the hash of the frame that has the identity.
 	Holder identity.Digest
 	// Unnamed replies do not say the holder.
 	Unnamed bool

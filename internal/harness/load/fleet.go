@@ -120,7 +120,7 @@ func (f *Fleet) Pause() (Sent, error) {
 	return f.Sent(), f.Err()
 }
 
-// Resume lets the senders go on.
+// Resume lets the senders continue.
 func (f *Fleet) Resume() { f.busy.Unlock() }
 
 // Sent is a copy of what is known now.

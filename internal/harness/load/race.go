@@ -10,7 +10,7 @@ import (
 )
 
 // race sends one identity through two collectors at the same time, with equal bytes or
-// with other ones: the history tells whether the answers agree.
+// with other ones: the history shows whether the answers agree.
 func (x *sender) race(ctx context.Context, id identity.Batch, body []byte, at time.Time, value float64) error {
 	otherBody, otherValue := body, value
 	if x.rnd.IntN(2) == 0 {

@@ -22,7 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Rollups is what a bucket's blocks are.
+// Rollups is a summary of a bucket's blocks.
 type Rollups struct {
 	Sets        int // committed, of all generations
 	Generations int // of raw resolutions
@@ -32,13 +32,13 @@ type Rollups struct {
 	Workers     map[string]int // sets by worker
 }
 
-// ErrNotRolledUp: accepted batches are missing in the blocks. A later look may find them.
+// ErrNotRolledUp: accepted batches are missing in the blocks. A later check may find them.
 var ErrNotRolledUp = errors.New("not everything is rolled up")
 
 // CheckRollups reads the blocks of a bucket at rest and gives every difference:
 // generations without a hole and fences that only grow; the highest generation has
 // exactly the accepted batches of its shard and hour, in all resolutions; and its chunks are, byte for
-// byte, what the frames of these batches give when they are rolled up anew.
+// byte, what the frames of these batches give when they are rolled up again.
 func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Rollups, error) {
 	store, err := c.OpenStore(ctx)
 	if err != nil {
@@ -214,7 +214,7 @@ func (x *rollups) check(at place, top map[timegrid.Resolution]*catalog.Block) er
 	return nil
 }
 
-// again rolls the inputs of a set up anew, from their frames.
+// again rolls up the inputs of a block again, from their frames.
 func (x *rollups) again(h timegrid.Hour, s *catalog.Block) ([]chunk.Series, error) {
 	body, _, err := x.store.Get(x.ctx, s.PlanKey, objstore.GetOptions{Limit: int64(rollup.PlanKind.MaxBytes)})
 	if err != nil {
@@ -259,7 +259,7 @@ func (x *rollups) again(h timegrid.Hour, s *catalog.Block) ([]chunk.Series, erro
 	}
 	if counts.Published != s.Counts.Published || counts.OtherHours != s.Counts.OtherHours ||
 		counts.Overlapped != s.Counts.Overlapped || counts.Duplicates != s.Counts.Duplicates {
-		return nil, fmt.Errorf("counts %+v, rolled up anew %+v", s.Counts, counts)
+		return nil, fmt.Errorf("counts %+v, rolled up again %+v", s.Counts, counts)
 	}
 	return series, nil
 }

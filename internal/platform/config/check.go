@@ -10,15 +10,15 @@ import (
 	"strconv"
 )
 
-// Checker is a part of the settings that needs more than itself to be judged: files that
-// must be there and fit together. It is asked wherever it stands in the settings, at
+// Checker is a part of the settings whose validity depends on more than its text, such as files that
+// must exist and fit together. Check is called wherever the part is in the settings, by
 // --config.check and at every start and reload.
 type Checker interface{ Check() error }
 
-// check collects what a start would refuse.
+// check collects all faults for which a start would refuse the settings.
 func check(root, defaults reflect.Value, prefix string, cfg any) error {
 	var errs []error
-	said := map[string]bool{} // a struct has the Check of what it embeds, too
+	said := map[string]bool{} // a struct also has the Check of what it embeds, which would report twice
 	inspect(root, defaults, prefix, nil,
 		func(n node) { errs = append(errs, n.checkEffect(), n.checkForm()) },
 		func(path string, v reflect.Value) {
@@ -35,8 +35,8 @@ func check(root, defaults reflect.Value, prefix string, cfg any) error {
 	return errors.Join(errs...)
 }
 
-// checkEffect refuses a setting that differs from its default and changes nothing, because
-// something that it needs is off: whoever wrote it believes that it is in force.
+// checkEffect refuses a setting that differs from its default and has no effect, because something
+// that it needs is off: whoever wrote it believes that it is in force.
 func (n node) checkEffect() error {
 	if isEmpty(n.val) && isEmpty(n.def) || reflect.DeepEqual(n.val.Interface(), n.def.Interface()) {
 		return nil

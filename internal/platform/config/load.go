@@ -15,7 +15,7 @@ import (
 // EnvPrefix begins every environment variable that is a setting.
 const EnvPrefix = "LIGHTMETRICS_"
 
-// Validator is a settings struct that checks itself.
+// Validator is implemented by settings that check their own values.
 type Validator interface{ Validate() error }
 
 // Load fills cfg (a pointer to a settings struct that holds the defaults), in
@@ -30,6 +30,8 @@ func Load(fs *pflag.FlagSet, path, prefix string, cfg any, environ []string) err
 	if err != nil {
 		return err
 	}
+	// Flags write into cfg as they are parsed. Their values are remembered and set again at the end,
+	// because the file and the environment, which they win over, are read in between.
 	set := map[string]string{}
 	fs.Visit(func(f *pflag.Flag) {
 		if v, ok := f.Value.(*flagValue); ok && v.set {
@@ -68,7 +70,7 @@ func CheckSections(path string, known ...string) error {
 	if path == "" {
 		return nil
 	}
-	k, err := readFile(path, "\x00") // no key is split
+	k, err := readFile(path, "\x00") // a delimiter that no key has, so that keys are not split
 	if err != nil {
 		return fmt.Errorf("config file %s: %w", path, err)
 	}

@@ -21,7 +21,7 @@ func (u URL) String() string {
 	}
 	p, err := url.Parse(string(u))
 	if err != nil {
-		return redacted // a password with a stray character: nobody knows where it ends
+		return redacted // for example a password with a stray character: its end is unknown
 	}
 	if p.User != nil {
 		p.User = url.User("redacted")

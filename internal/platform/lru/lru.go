@@ -42,8 +42,8 @@ func (c *Cache[K, V]) Get(k K) (v V, ok bool) {
 	return e.value, true
 }
 
-// Put enters v in the place of an earlier value, and drops what exceeds the limit then.
-// A value that is heavier than the limit is not kept, and neither is the earlier one.
+// Put enters v in place of an earlier value, and drops the entries that exceed the limit. A value
+// that is heavier than the limit is not kept, and neither is the earlier one.
 func (c *Cache[K, V]) Put(k K, v V, weight int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -61,10 +61,9 @@ type Retrier struct {
 	Jitter func() float64
 }
 
-// Do calls f until it succeeds, until again says of its error that another attempt can't
-// mend it, or until the policy or the context ends it. It returns f's last error: an
-// attempt that was made may have had an effect, so what was said of it is never replaced
-// by the context's error.
+// Do calls f until it succeeds, until again reports that another attempt cannot help, or until the
+// policy or the context ends it. It returns f's last error and never the context's: an attempt may
+// have had an effect, and f's error says what is known of it.
 func (r Retrier) Do(ctx context.Context, f func(context.Context) error, again func(error) bool) error {
 	err := f(ctx)
 	if err == nil || !again(err) || r.Policy.Attempts <= 1 {
@@ -80,7 +79,7 @@ func (r Retrier) Do(ctx context.Context, f func(context.Context) error, again fu
 		if r.Policy.Elapsed > 0 && at.Sub(start) > r.Policy.Elapsed {
 			return fmt.Errorf("%d attempts in %s: %w", n, r.Policy.Elapsed, err)
 		}
-		// With no time left for another attempt, the answer is better given now.
+		// There is no time for another attempt before the deadline, so waiting for it would be useless.
 		if deadline, ok := ctx.Deadline(); ok && !at.Before(deadline) {
 			return err
 		}

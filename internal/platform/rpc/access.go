@@ -21,12 +21,12 @@ const (
 	RoleWorker   = web.RoleWorker
 )
 
-// Access says of which roles one is enough for a method (/package.Service/Method). Each
-// service hands in what it serves; what is in no Access is nobody's.
+// Access has the roles of each method (/package.Service/Method), of which one is enough. Each
+// service hands in its own; a method that is in no Access cannot be called by anybody.
 type Access map[string][]Role
 
-// common are the methods of every gRPC server. Health is open: probes have no
-// credentials. Reflection shows the API's descriptors to whoever may call any of it.
+// common has the methods of every gRPC server. Health is open, since probes have no credentials.
+// Reflection shows the API's descriptors to every caller with any role.
 var common = Access{
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      web.Roles(),
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": web.Roles(),
@@ -40,8 +40,8 @@ var common = Access{
 	"/grpc.channelz.v1.Channelz/GetSocket":        {RoleOperator},
 }
 
-// roles gives the roles of a method. The map is read at each call: a service may add its
-// methods until the first one.
+// roles gives the roles of a method. The map is read at each call, since a service may add methods
+// until its first call.
 func (a Access) roles(method string) []Role {
 	if roles, ok := a[method]; ok {
 		return roles
@@ -105,7 +105,7 @@ func (e *DeniedError) role() string {
 	return strings.Join(names, " or ")
 }
 
-// metadata says the same to programs.
+// metadata has the content of the error for programs.
 func (e *DeniedError) metadata() map[string]string {
 	m := map[string]string{"principal": e.Principal, "method": e.Method, "role": e.role()}
 	if e.Worker != "" {

@@ -22,7 +22,7 @@ const (
 	AuthMTLS  = "mtls"
 )
 
-// AuthConfig says who may call.
+// AuthConfig says how callers are authenticated and who they may be.
 type AuthConfig struct {
 	Mode string `koanf:"mode" help:"none (loopback only), token or mtls"`
 	// PrincipalsFile lists principals (YAML); read again when it changes.
@@ -86,7 +86,7 @@ func NewAuthenticator(c AuthConfig) (*Authenticator, error) {
 	return a, err
 }
 
-// logRefusedFilesTo has a file of principals that is refused when it changed told to log.
+// logRefusedFilesTo logs when a changed file of principals is refused.
 func (a *Authenticator) logRefusedFilesTo(log *slog.Logger) {
 	if a.principals != nil {
 		a.principals.OnRefused(func(err error) {
@@ -104,12 +104,12 @@ func (a *Authenticator) Reload() error {
 	return a.principals.Reload()
 }
 
-// current are the principals in force; nil when nobody is asked.
+// current gives the principals in force; nil when callers are not authenticated.
 func (a *Authenticator) current() *principals {
 	if a.principals == nil {
 		return nil
 	}
-	ps, _ := a.principals.Get() // there is one since NewAuthenticator
+	ps, _ := a.principals.Get() // no error: NewAuthenticator has read a first version
 	return ps
 }
 
@@ -142,8 +142,8 @@ func (a *Authenticator) authenticateWith(ps *principals, token string, conn *tls
 	return Principal{}, fmt.Errorf("%w: no principal for certificate %q", ErrUnauthenticated, leaf.Subject)
 }
 
-// Authorization is the value of the header; "" when there is none, or more than one:
-// a proxy before us may have looked at another than we would.
+// Authorization is the value of the header; "" when there is none or more than one. With two, a
+// proxy in front may have checked another one than this process would.
 func Authorization(h http.Header) string {
 	if v := h.Values("Authorization"); len(v) == 1 {
 		return v[0]

@@ -30,7 +30,7 @@ type ClientConfig struct {
 	TokenOverPlaintext bool `koanf:"token_over_plaintext" help:"send the token even without TLS (loopback, tests)" needs:"token"`
 }
 
-// Check refuses a token that would not be sent.
+// Check refuses a token without TLS, which gRPC would not send.
 func (c ClientConfig) Check() error {
 	if c.Token != "" && !c.TLS.Enabled && !c.TokenOverPlaintext {
 		return errTokenInTheClear
@@ -74,8 +74,8 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 	return conn, nil
 }
 
-// reloadingTLS asks for its configuration at each connection, so that a CA that was replaced
-// counts from the next one on.
+// reloadingTLS gets its configuration for each connection, so that a replaced CA is used from the
+// next connection on.
 type reloadingTLS struct {
 	credentials.TransportCredentials
 	configs func() *tls.Config
@@ -89,7 +89,7 @@ func (f reloadingTLS) Clone() credentials.TransportCredentials {
 	return reloadingTLS{f.TransportCredentials.Clone(), f.configs}
 }
 
-// bearer sends the token of a setting, or what its file has by now.
+// bearer sends the token of a setting, or the present content of its file.
 type bearer struct {
 	token     *tlsfile.Value[config.Secret]
 	plaintext bool

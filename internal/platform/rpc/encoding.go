@@ -10,14 +10,14 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// Compressed messages are refused: a frame is compressed in itself, and other requests
-// are small. Any import may register a decompressor for the whole process (the trace
-// exporter registers gzip), and gRPC would unfold what comes in before a handler,
-// authentication or a bound on memory sees it: 12 KiB become as much as a message may have.
+// Compressed messages are refused: a frame is compressed in itself, and other requests are small.
+// Any import may register a decompressor for the whole process (the trace exporter registers
+// gzip), and gRPC would decompress messages before authentication, a handler or a bound on memory
+// sees them: 12 KiB could become the largest message that is allowed.
 //
-// The refusal takes three parts. encodingStats remembers the call's grpc-encoding,
-// unfolded gives an empty message in place of one that is compressed, and the
-// interceptors answer before a handler sees it.
+// The refusal has three parts: encodingStats remembers the call's grpc-encoding, noDecompressor
+// gives an empty message in place of a compressed one, and the interceptors answer before a
+// handler runs.
 
 type encodingKey struct{}
 
@@ -49,7 +49,8 @@ func checkEncoding(ctx context.Context) error {
 		Message: "grpc-encoding: compressed messages are not taken"}.Err()
 }
 
-// noDecompressor is the server's decompressor for gzip, before those of the process.
+// noDecompressor is the server's decompressor for gzip. It takes precedence over those of the
+// process and decompresses nothing.
 type noDecompressor struct{}
 
 func (noDecompressor) Do(io.Reader) ([]byte, error) { return nil, nil }

@@ -35,13 +35,13 @@ func (a *Authenticator) identify(ctx context.Context, ps *principals) (Principal
 	return p, nil
 }
 
-// gatekeeper asks every call of a server who it is, and whether that one may.
+// gatekeeper authenticates and authorizes every call of a server.
 type gatekeeper struct {
 	*Authenticator
 	access Access
 }
 
-// authorizeCall says who calls, if that one may call the method.
+// authorizeCall gives the caller, if it may call the method.
 func (d gatekeeper) authorizeCall(ctx context.Context, ps *principals, method string) (Principal, error) {
 	p, err := d.identify(ctx, ps)
 	if err != nil {

@@ -28,7 +28,7 @@ type Principal struct {
 	Workers []string
 }
 
-// anonymous is everybody where nobody is asked for credentials.
+// anonymous is every caller when callers are not authenticated.
 var anonymous = Principal{Name: "anonymous", Agents: []string{"*"}, Roles: web.Roles(), Workers: []string{"*"}}
 
 // Has reports whether the principal has the role.
@@ -67,7 +67,8 @@ type principals struct {
 	byName  map[string]Principal
 }
 
-// token looks a token up by its hash; the comparison of hashes is constant-time.
+// token finds the principal of a token by the token's hash. All hashes are compared in constant
+// time, so the time tells nothing about how much of a guess was right.
 func (ps *principals) token(token string) (Principal, error) {
 	if token == "" {
 		return Principal{}, fmt.Errorf("%w: no bearer token", ErrUnauthenticated)
@@ -151,17 +152,20 @@ func parsePrincipals(file string, b []byte) (*principals, error) {
 	if err := dec.Decode(&f); err != nil {
 		return nil, fmt.Errorf("auth: %s: %w", file, err)
 	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) { // it would go unread
+	// A second document would be ignored, and with it the principals that somebody put there.
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("auth: %s: something follows the first document", file)
 	}
 	var root yaml.Node
 	if err := yaml.Unmarshal(b, &root); err != nil {
 		return nil, fmt.Errorf("auth: %s: %w", file, err)
 	}
-	if line := lineOfNull(&root); line > 0 { // the decoder leaves it out
+	// The decoder skips null entries: an entry that was cut off would be missing without an error.
+	if line := lineOfNull(&root); line > 0 {
 		return nil, fmt.Errorf("auth: %s: line %d: an entry of a list is null", file, line)
 	}
-	if f.Principals == nil { // a cut file would shut everybody out
+	// An empty or truncated file must not lock everybody out; [] does so on purpose.
+	if f.Principals == nil {
 		return nil, fmt.Errorf("auth: %s: no principals; [] lets nobody in", file)
 	}
 	ps := &principals{byToken: map[[sha256.Size]byte]Principal{}, byName: map[string]Principal{}}

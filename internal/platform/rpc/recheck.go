@@ -8,13 +8,13 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// ReasonCredentialsChanged: the principal of a stream may do other things than when the
-// stream began; a new stream is judged by them.
+// ReasonCredentialsChanged means that the rights of a stream's principal have changed since the
+// stream began. A new stream gets the new rights.
 const ReasonCredentialsChanged = "CREDENTIALS_CHANGED"
 
-// recheckedStream is a stream whose caller is looked at again when the principals have changed:
-// with each message that comes, or that goes where none comes after the first. A stream
-// may last for months; whoever is taken out of the file must not stay that long.
+// recheckedStream is a stream whose caller is authorized again when the principals have changed. It
+// is checked with each message from the client, or with each answer when the client sends only one
+// message. A stream may last for months; a caller that was removed from the file must not keep it.
 type recheckedStream struct {
 	grpc.ServerStream
 	gatekeeper gatekeeper
@@ -42,6 +42,7 @@ func (s *recheckedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
+// recheck authorizes the caller again if the principals have changed since the last time.
 func (s *recheckedStream) recheck() error {
 	now := s.gatekeeper.current()
 	if now == s.seen.Load() {
@@ -53,7 +54,7 @@ func (s *recheckedStream) recheck() error {
 	}
 	if !p.same(s.caller) {
 		return Failure{Code: codes.Unavailable, Reason: ReasonCredentialsChanged, RetryAfter: DefaultRetryAfter,
-			Message: "what principal " + p.Name + " may do has changed; come again"}.Err()
+			Message: "what principal " + p.Name + " may do has changed; open a new stream"}.Err()
 	}
 	s.seen.Store(now)
 	return nil

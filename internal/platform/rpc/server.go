@@ -23,7 +23,7 @@ import (
 // gRPC's own default would let each stream of a connection hold 16 MiB.
 const maxHeaderListBytes = 64 << 10
 
-// Bounds of connections: a client says hello at once, and one without calls dials again.
+// Bounds of connections. A client begins at once, and one that is closed while idle connects again.
 const (
 	handshakeTimeout = 10 * time.Second
 	idleTimeout      = 2 * time.Minute
@@ -106,5 +106,5 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration)
 	if err := <-done; !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
-	return nil // stopped before it had begun
+	return nil // it was stopped before Serve had begun
 }

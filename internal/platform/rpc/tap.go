@@ -6,9 +6,9 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Tap authenticates a call by its headers, before a byte of its messages is taken, and
-// tells known of the principal; known must not wait. A call without one is left to the
-// interceptors: a refusal from here could not carry its reason.
+// Tap authenticates a call by its headers, before a byte of its messages is read, and calls known
+// with the principal; known must not block. A call without a principal is left to the
+// interceptors, because a refusal from here could not carry its reason.
 func (a *Authenticator) Tap(known func(context.Context, Principal)) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if open(info.FullMethodName) {

@@ -7,16 +7,15 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Backoff is the waits of a loop that tries again for as long as it runs: the first one is
-// about first, each is about twice the one before, and none is longer than most. Each is
-// a random point of the upper half, so that processes that failed together do not come
-// back together. Not for concurrent use. Core packages use internal/platform/retry, whose clock and
+// Backoff gives the waits of a loop that tries again for as long as it runs. The first wait is about
+// first, each next one about twice as long, and none is longer than most. Each is a random value
+// of its upper half, so that processes that failed together do not try again together. Not for concurrent use. Core packages use internal/platform/retry, whose clock and
 // randomness are handed in.
 type Backoff struct{ exponential backoff.ExponentialBackOff }
 
 // NewBackoff begins with the shortest wait. It needs 0 < first <= most.
 func NewBackoff(first, most time.Duration) *Backoff {
-	// The library takes a wait of c ± c/3: of 3/4 of ours that is its upper half.
+	// The library's wait is c ± c/3. With c = 3/4 of ours that is the upper half of ours.
 	return &Backoff{backoff.ExponentialBackOff{
 		InitialInterval: first * 3 / 4, MaxInterval: most * 3 / 4, Multiplier: 2, RandomizationFactor: 1. / 3,
 	}}

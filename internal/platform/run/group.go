@@ -1,5 +1,5 @@
-// Package run starts and stops the loops of a service. Goroutines start only in
-// here or inside a Run method, so that every one has an owner that waits for it.
+// Package run starts and stops the loops of a service. Goroutines are started only here or inside a
+// Run method, so that each has an owner that waits for it.
 package run
 
 import (

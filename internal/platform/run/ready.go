@@ -12,8 +12,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
 )
 
-// Readiness says whether a service is able to do its work now, part by part: its store,
-// its coordinator, how complete what it knows is. docs/guide/readiness.md has the parts.
+// Readiness says whether a service can do its work now, part by part: its store, its coordinator, the
+// completeness of its data. docs/guide/readiness.md has the parts.
 type Readiness struct {
 	log *slog.Logger
 
@@ -43,7 +43,8 @@ type PartStatus struct {
 	Error string    `json:"error,omitempty"`
 }
 
-// What a probed part's state needs to change, so that one slow request changes nothing.
+// A probed part changes its state only after several equal results, so that one slow request changes
+// nothing.
 const (
 	failuresToFail  = 2
 	successesToHeal = 2
@@ -59,7 +60,7 @@ var errNotProbed = errors.New("it was not asked yet")
 // NewReadiness has no parts, and is ready.
 func NewReadiness(log *slog.Logger) *Readiness { return &Readiness{log: log} }
 
-// Check adds a part that knows its state: fn is called whenever somebody asks.
+// Check adds a part whose state fn gives; fn is called for every request of the state.
 func (r *Readiness) Check(name string, fn func() error) {
 	r.add(&Part{name: name, check: fn, since: time.Now()})
 }
@@ -174,7 +175,7 @@ func (r *Readiness) Err() error {
 	return nil
 }
 
-// Watch tells fn whether the service is ready, every second, until ctx ends.
+// Watch calls fn every second with whether the service is ready, until ctx ends.
 func (r *Readiness) Watch(ctx context.Context, fn func(ready bool)) error {
 	for {
 		fn(r.Err() == nil)

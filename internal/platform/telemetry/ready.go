@@ -11,7 +11,7 @@ import (
 var descReady = prometheus.NewDesc("lightmetrics_ready",
 	"1 while a part of what the service needs is there, as /-/ready says; the service is ready when all parts are.", []string{"part"}, nil)
 
-// readyCollector shows the readiness of a service as it is when it is asked.
+// readyCollector gives the readiness of a service at the time of the scrape.
 type readyCollector struct {
 	of atomic.Pointer[run.Readiness]
 }

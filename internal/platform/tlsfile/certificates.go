@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Certificate is one that this process shows to others.
+// Certificate is a certificate that this process presents.
 type Certificate struct {
 	File     string
 	NotAfter time.Time
 }
 
-// inUse has the certificates of this process, of servers and clients, by file. Each file
-// is kept once however often settings are read, so that it is as long as the settings.
+// inUse has the certificates of this process, of servers and clients, by file. Each file is in it
+// once, however often settings are read, so its size is bounded by the settings.
 var inUse struct {
 	sync.Mutex
 	byFile map[string]*Value[tls.Certificate]
@@ -45,8 +45,8 @@ func LoadCertificate(cert, key string) (*Value[tls.Certificate], error) {
 	return v, nil
 }
 
-// Certificates lists what this process shows now, by file name: where a new file can't be
-// read, the one before it.
+// Certificates lists the certificates that this process presents now, by file name. Where a new
+// file cannot be read, that is the one before it.
 func Certificates() []Certificate {
 	inUse.Lock()
 	defer inUse.Unlock()

@@ -17,8 +17,8 @@ const checkEvery = 5 * time.Second
 // refreshes counts calls of Refresh.
 var refreshes atomic.Int64
 
-// Refresh has every Value of this process check its files when it is used next, and not
-// only some seconds after the check before: the operator asked for a reload.
+// Refresh makes every Value of this process check its files at its next use, and not some seconds
+// after the last check: the operator has asked for a reload.
 func Refresh() { refreshes.Add(1) }
 
 // reporter hears of refused files for which no Value has a reporter of its own.
@@ -98,7 +98,8 @@ func (v *Value[T]) Reload() error {
 	defer v.mu.Unlock()
 	next, err := v.load()
 	if err == nil {
-		// Without a stamp the next check reads once more, whatever the files have then.
+		// The files may change between load and a stamp that is taken now. Without a stamp the next
+		// check reads them once more.
 		v.value, v.stamp, v.checked = next, "", time.Now()
 	}
 	return err

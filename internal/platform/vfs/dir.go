@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Dir is the file system of the operating system below a directory. What is made in it
-// belongs to its user alone.
+// Dir is the file system of the operating system below a directory. Files and directories that it
+// creates are accessible only to the user of the process.
 type Dir string
 
 // OS takes the names of the operating system as they are.

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// MkdirAll makes a directory and the parents that it lacks, durably. The parent of a
-// directory that is there is synced too: its maker may have been killed before it did that.
+// MkdirAll creates a directory and its missing parents, durably. The parent of an existing directory
+// is synced too: the process that created it may have been killed before it did that.
 func MkdirAll(fsys FS, dir string) error {
 	err := fsys.Mkdir(dir)
 	parent := filepath.Dir(dir)
@@ -32,7 +32,7 @@ func MkdirAll(fsys FS, dir string) error {
 	}
 	err = fsys.SyncDir(parent)
 	if there && errors.Is(err, fs.ErrPermission) {
-		return nil // the parent belongs to somebody else, who made the directory
+		return nil // the parent belongs to another user, who created the directory and has to make it durable
 	}
 	return err
 }
@@ -89,9 +89,8 @@ func WriteFile(fsys FS, name string, parts ...[]byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// ReplaceFile puts a file with these bytes under a name, durably and in one step: whatever
-// happens, the name has the bytes of before or all of the new ones. Several processes may
-// do that to one name.
+// ReplaceFile writes a file durably and in one step: whatever happens, the name has either the bytes
+// before or all of the new ones. Several processes may do that with one name.
 func ReplaceFile(fsys FS, name string, data []byte) error {
 	temp := name + "." + rand.Text()[:8] + ".tmp"
 	err := WriteFile(fsys, temp, data)

@@ -27,8 +27,8 @@ func boundBody(w http.ResponseWriter, r *http.Request) *http.Request {
 	return r
 }
 
-// timedBody takes the deadline off once the body is there. The server goes on reading, to
-// notice a client that goes away; past the deadline that would end the request's context.
+// timedBody removes the deadline once the body was read. The server continues to read, to notice a
+// client that disconnects; with the deadline, that read would end the request's context.
 type timedBody struct {
 	io.ReadCloser
 	c *http.ResponseController
@@ -42,7 +42,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// LimitBody is http.MaxBytesReader. That one tells the server's own writer, and no other,
+// LimitBody is http.MaxBytesReader. That one asks the server's own writer, and no wrapper of it,
 // to wait a moment before it closes the connection, so that a client that is still sending
 // reads the refusal.
 func LimitBody(w http.ResponseWriter, body io.ReadCloser, limit int64) io.ReadCloser {
@@ -85,7 +85,7 @@ func closeAfter(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// withoutBody hides a body that nobody asked for.
+// withoutBody hides a body from a handler that takes none.
 func withoutBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {

@@ -25,7 +25,7 @@ func (c CORSConfig) Validate() error {
 	return nil
 }
 
-// preflightAge is how long browsers may remember what they were told, seconds.
+// preflightAge is how long browsers may cache the answer to a preflight request, seconds.
 const preflightAge = "600"
 
 // Handler answers for the pages of the listed origins; without any it is h. Preflight

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Loopback reports whether an address (host:port) can only be reached from this machine.
-// What can't be read as one can be reached from anywhere.
+// Loopback reports whether an address (host:port) can be reached only from this machine. An address
+// that cannot be parsed counts as reachable from anywhere.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -18,11 +18,11 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// CheckHosts answers 421 to requests for a host that is not this service's. A web page of
-// a stranger can have its own name point to 127.0.0.1, and then read what is served there
-// (DNS rebinding); the Host header still names the stranger. address is where the service
-// listens. On loopback the names of loopback and hosts are taken; elsewhere every name,
-// unless hosts names some. IP addresses are always taken: a page has no way to rebind them.
+// CheckHosts answers 421 to requests for a host that is not this service's. It protects against DNS
+// rebinding: an attacker's web page can let its own name resolve to 127.0.0.1 and then read what is
+// served there, but the Host header still has the attacker's name. address is where the service
+// listens. On loopback the names of loopback and hosts are accepted; elsewhere every name, unless
+// hosts has some. IP addresses are always accepted, since they cannot be rebound.
 func CheckHosts(address string, hosts []string, next http.Handler) http.Handler {
 	if !Loopback(address) && len(hosts) == 0 {
 		return next

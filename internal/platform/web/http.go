@@ -15,8 +15,8 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-// NewHTTPServer has the bounds that a server needs against slow or endless clients;
-// bodies are bounded by the handlers.
+// NewHTTPServer makes a server with bounds against slow clients and endless headers; bodies are
+// bounded by the handlers.
 func NewHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           closeAfterChunked(h),

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// HTTPConfig is where, and under which names, a service's HTTP face is served.
+// HTTPConfig is where, and under which names, a service is served by HTTP.
 type HTTPConfig struct {
 	Listen string `koanf:"listen" help:"host:port to listen on" check:"listen"`
 	// Hosts are for a proxy on this machine that passes its own name on.
@@ -108,9 +108,9 @@ func listen(ctx context.Context, address string, most int) (net.Listener, error)
 	return LimitConnections(l, most), nil
 }
 
-// LimitConnections closes connections beyond most, and beyond half of that from one
-// address, as soon as they come: waiting ones would keep others out, and a client that is
-// closed goes elsewhere.
+// LimitConnections closes connections beyond most, and beyond half of that from one address, as soon
+// as they are accepted. Keeping them waiting would hold back others, and a client whose connection
+// is closed tries another server.
 func LimitConnections(l net.Listener, most int) net.Listener {
 	return &limitedListener{Listener: l, most: most, from: map[string]int{}}
 }

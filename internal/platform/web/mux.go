@@ -1,5 +1,5 @@
-// Package web is the HTTP face of every process: routes that say who may use them, and bounds
-// on what a client may send, hold and leave unread.
+// Package web has what every process needs to serve HTTP: routes with the roles that may use them,
+// and bounds on what a client may send, keep open and leave unread.
 package web
 
 import (
@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// Route is one line of a service's HTTP face.
+// Route is one path of a service.
 type Route struct {
 	// Pattern is http.ServeMux's, with its method: "GET /v1/agents". Without a method, or
 	// with a slash at the end, everything below is the handler's, wrong paths too.
 	Pattern string
 	// About says what is there, for the index page.
 	About string
-	// Roles of which the caller needs one. Open routes need none; a route with neither is
-	// nobody's.
+	// Roles of which the caller needs one. Open routes need none; a route with neither cannot be
+	// used by anybody.
 	Roles []Role
 	Open  bool
 	// MaxBody bounds the request's body, which is read before Handler is called; 0 takes
@@ -35,8 +35,8 @@ type Route struct {
 // Guard lets callers of a route through to next who have one of its roles.
 type Guard func(r Route, next http.Handler) http.Handler
 
-// Mux is the HTTP face of a service: every route says who may use it, wrong paths and
-// methods are answered in JSON, and / lists what there is, unless a route is there.
+// Mux serves the routes of a service. Every route has its roles, wrong paths and methods are
+// answered in JSON, and / lists the routes unless it is a route itself.
 type Mux struct {
 	name, version string
 	guard         Guard
@@ -44,8 +44,8 @@ type Mux struct {
 	routes        []Route
 }
 
-// NewMux makes a face without routes. guard may be nil: then whoever reaches the listener
-// may use every route.
+// NewMux makes a Mux without routes. With a nil guard everybody who reaches the listener may use
+// every route.
 func NewMux(name, version string, guard Guard) *Mux {
 	return &Mux{name: name, version: version, guard: guard, mux: http.NewServeMux()}
 }
@@ -77,14 +77,15 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = boundBody(w, r)
 	h, pattern := m.mux.Handler(r)
 	if pattern != "" {
-		m.mux.ServeHTTP(w, r) // it sets the path's values
+		m.mux.ServeHTTP(w, r) // not h itself: only the mux sets the values of the path's wildcards
 		return
 	}
 	if r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		m.index(w, r)
 		return
 	}
-	// The standard library tells a wrong path from a wrong method, but only in plain text.
+	// The standard library knows a wrong path from a wrong method, but answers in plain text: its
+	// answer is recorded and written again as JSON.
 	var said statusRecorder
 	h.ServeHTTP(&said, r)
 	if said.code != http.StatusMethodNotAllowed {
@@ -145,7 +146,7 @@ type indexRoute struct {
 	Method string `json:"method,omitempty"` // empty: any
 	Path   string `json:"path"`
 	About  string `json:"about"`
-	// Roles of which one is needed; empty where nobody is asked.
+	// Roles of which one is needed; empty where no credentials are needed.
 	Roles []Role `json:"roles"`
 	// Link is the path where a browser can go.
 	Link string `json:"-"`

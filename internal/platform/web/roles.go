@@ -1,7 +1,7 @@
 package web
 
-// Role is what a principal may do. A principal may have several; none implies another,
-// so that a leaked credential is worth no more than what it was made for.
+// Role is what a principal may do. A principal may have several. None implies another, so that a
+// leaked credential allows no more than it was made for.
 type Role string
 
 // The roles. docs/guide/access.md has the table of what each may call.
@@ -10,11 +10,12 @@ const (
 	RoleSender Role = "sender"
 	// RoleReader queries, and sees the state of services.
 	RoleReader Role = "reader"
-	// RoleOperator drains, cancels and orders, and sees settings and profiles.
+	// RoleOperator drains, cancels and requests repairs, and sees settings and profiles.
 	RoleOperator Role = "operator"
-	// RoleWorker is a service among services: it owns shards, does pending work, hints and follows.
+	// RoleWorker is for services that call services: they own shards, do pending work, and send and
+	// follow hints.
 	RoleWorker Role = "worker"
 )
 
-// Roles are all of them.
+// Roles lists all roles.
 func Roles() []Role { return []Role{RoleSender, RoleReader, RoleOperator, RoleWorker} }

@@ -13,9 +13,9 @@ const (
 	writePiece = 64 << 10
 )
 
-// LimitWrites cuts the connection of a client that does not read its answer: it must take
-// 64 KiB in so long, and all of it in that time and one second for every 256 KiB, counted
-// from the first write. What runs before that is bounded by the handler.
+// LimitWrites cuts the connection of a client that does not read its answer. It must read each
+// 64 KiB within timeout, and the whole answer within timeout and one second for every 256 KiB,
+// counted from the first write. The time before the first write is bounded by the handler.
 func LimitWrites(h http.Handler, timeout time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(&limitedWriter{ResponseWriter: w, c: http.NewResponseController(w), timeout: timeout}, r)

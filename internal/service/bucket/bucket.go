@@ -27,7 +27,7 @@ func Default() Bucket { return Bucket{Store: s3.DefaultConfig()} }
 func (b Bucket) Check() error { return b.Store.Validate() }
 
 // Probe is the probe of the store for a service's readiness: the store answers, and the
-// bucket is the configured authority's, or nobody's yet.
+// bucket belongs to the configured authority, or to none yet.
 func (b Bucket) Probe(st objstore.Reader) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if b.AuthorityID == "" {

@@ -21,7 +21,7 @@ type listener struct {
 	addr    string
 }
 
-// listeners are the addresses of every member, as far as the settings file says them.
+// listeners gives the addresses of every member, as the operator's settings or the defaults have them.
 func (p *plan) listeners() []listener {
 	all := []listener{
 		{objectstore, "listen", "127.0.0.1:4790"}, {objectstore, "admin_listen", "127.0.0.1:4791"},
@@ -40,8 +40,8 @@ func (p *plan) listeners() []listener {
 	return all
 }
 
-// awaitAddresses refuses a start whose addresses belong to somebody else. Without it what
-// answers there, such as another group, would pass for the members of this one.
+// awaitAddresses refuses a start when another process has one of the addresses. Otherwise that
+// process, for example another group, would answer the readiness checks in place of a member.
 func awaitAddresses(ctx context.Context, listeners []listener, wait time.Duration) error {
 	for end := time.Now().Add(wait); ; {
 		err := inUse(listeners)
@@ -55,8 +55,8 @@ func awaitAddresses(ctx context.Context, listeners []listener, wait time.Duratio
 	}
 }
 
-// inUse names every address that another process has. Other reasons not to listen are the
-// service's to name.
+// inUse names every address that another process has. Other reasons why listening fails are reported
+// by the service itself.
 func inUse(listeners []listener) error {
 	var errs []error
 	for _, l := range listeners {

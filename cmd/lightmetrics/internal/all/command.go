@@ -1,7 +1,7 @@
-// Package all runs every service of Lightmetrics on one machine as one group of
-// processes, for production: data in one directory, settings in one file, credentials
-// made at the first start. It fits the services together, starts them in order, starts
-// again what ends, and stops them in reverse order.
+// Package all runs every service of Lightmetrics on one machine as one group of processes, for
+// production: data in one directory, settings in one file, credentials made at the first start. It
+// connects the services with each other, starts them in order, restarts those that end, and stops
+// them in reverse order.
 package all
 
 import (
@@ -134,18 +134,18 @@ func serve(ctx context.Context, cfg Config, bin, file string, environ []string, 
 	}()
 	err = g.run(ctx, func() {
 		banner(w, p, file)
-		_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // where nobody listens there is nobody to tell
+		_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // does nothing when systemd did not start us
 	})
+	// A member's exit is an error of run only when it refused its settings.
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
 	}
 	return err
 }
 
-// reload writes the settings of the services again and has each read them, once every
-// service has taken its part: what is written is what a service that ends is started with,
-// so a mistake would stay unseen until then. The section "all" itself is fixed until the
-// next start.
+// reload writes the settings of the services again and makes each service read them. Every service
+// checks its part first: a service that ends is restarted with the files as they are, so a mistake
+// would otherwise stay hidden until then. The section "all" itself is fixed until the next start.
 func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
 	if err := service.CheckNames(file, nil); err != nil {
 		return err
@@ -163,14 +163,14 @@ func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
 	return g.reload()
 }
 
-// checkSettings has every service check its settings.
+// checkSettings runs the settings check of every service.
 func checkSettings(ctx context.Context, cfg Config, bin, file string, environ []string, w io.Writer) error {
 	dir, err := os.MkdirTemp("", "lightmetrics-check-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	// Credentials of the check's own, so that nothing is made in the data directory.
+	// The check has credentials of its own, so that it creates nothing in the data directory.
 	creds, err := openCredentials(dir)
 	if err != nil {
 		return err
@@ -186,8 +186,8 @@ func checkSettings(ctx context.Context, cfg Config, bin, file string, environ []
 	return nil
 }
 
-// check has every service check its part of the plan, in files that nothing else reads.
-// The error names the services that refuse theirs.
+// check runs the settings check of every service on its part of the plan, in temporary files. The
+// error names the services that refuse their part.
 func (p *plan) check(ctx context.Context, bin, file string) error {
 	dir, err := os.MkdirTemp("", "lightmetrics-check-")
 	if err != nil {
@@ -242,7 +242,7 @@ func (p *plan) scheme(service string) string {
 	return "http"
 }
 
-// banner says what runs where. Secrets are printed by the start that made them, once.
+// banner prints the addresses. Secrets are printed only by the start that made them.
 func banner(w io.Writer, p *plan, file string) {
 	if file == "" {
 		file = "defaults, environment, flags"

@@ -37,8 +37,8 @@ type credentials struct {
 	made []string
 }
 
-// openCredentials makes what is missing. What is there is never changed: agents and
-// people have copies.
+// openCredentials creates the secrets that are missing. Existing ones are never changed, because
+// agents and people have copies.
 func openCredentials(dataDir string) (*credentials, error) {
 	c := &credentials{dir: filepath.Join(dataDir, "credentials")}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
@@ -69,8 +69,8 @@ func (c *credentials) read(name string) (string, error) {
 	return string(bytes.TrimSpace(b)), err
 }
 
-// principals says who may do what with the tokens. It is written once; from then on it
-// belongs to the operator, who adds principals and changes tokens.
+// principals makes the file of principals for the tokens. It is written once. From then on it belongs
+// to the operator, who adds principals and changes tokens.
 func (c *credentials) principals() ([]byte, error) {
 	type principal struct {
 		Name        string   `yaml:"name"`
@@ -103,7 +103,8 @@ func (c *credentials) principals() ([]byte, error) {
 		"# Written by the first start of \"lightmetrics all\", and never again: it is yours to change.\n"), text...), err
 }
 
-// writeOnce creates a file, 0600, if it is absent; it is there whole or not at all.
+// writeOnce creates a file, 0600, if it is absent, and reports whether it did. The file is complete or
+// does not exist.
 func writeOnce(path string, text []byte) (bool, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return false, nil

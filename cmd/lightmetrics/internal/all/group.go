@@ -28,18 +28,18 @@ type member struct {
 const (
 	firstRestart = time.Second
 	lastRestart  = 30 * time.Second
-	// steady is how long a member has to run for its next restart to be quick again.
+	// steady is how long a member has to run before its back-off starts from the beginning.
 	steady = time.Minute
-	// readyWait is how long the start of the group waits for each member. A member that
-	// is not ready by then (a slow disk, an index that is rebuilt) goes on starting.
+	// readyWait is how long the start of the group waits for each member. A member that is not ready
+	// by then (a slow disk, a rebuild of an index) continues to start beside the next ones.
 	readyWait = time.Minute
 )
 
-// group runs members in order, starts again what ends, and stops them in reverse order:
-// who sends stops before who receives, so each drains into one that still runs.
+// group starts members in order, restarts those that end, and stops them in reverse order. A member
+// that sends is stopped before the one that receives, so each drains into one that still runs.
 type group struct {
 	members []member
-	// event tells of what happens: member, what, error or nil.
+	// event is called with what happens to a member: its name, the event, and an error or nil.
 	event func(name, what string, err error)
 
 	mu      sync.Mutex
@@ -50,9 +50,9 @@ func newGroup(members []member, event func(name, what string, err error)) *group
 	return &group{members: members, event: event, running: map[string]*proc.Process{}}
 }
 
-// run starts the members and keeps them running until ctx ends, or the first start of one
-// of them says that its settings are wrong, which no restart mends. started is called once every member was
-// started and given its time to become ready.
+// run starts the members and keeps them running until ctx ends, or until a member refuses its
+// settings at its first start, which no restart would change. started is called once every member
+// was started and is ready, or has had its time to become ready.
 func (g *group) run(ctx context.Context, started func()) error {
 	var wg sync.WaitGroup
 	fatal := make(chan error, len(g.members))
@@ -60,7 +60,8 @@ func (g *group) run(ctx context.Context, started func()) error {
 	ends := make([]chan struct{}, 0, len(g.members))
 	var err error
 	for _, m := range g.members {
-		// Each keeper ends by its own cancel, not by ctx: the order is the group's.
+		// Each keeper has its own cancel and does not end with ctx, so that the group decides the order
+		// in which the members stop.
 		kctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		ready, end := make(chan struct{}), make(chan struct{})
 		keepers, ends = append(keepers, cancel), append(ends, end)
@@ -73,7 +74,7 @@ func (g *group) run(ctx context.Context, started func()) error {
 		select {
 		case <-ready:
 		case <-time.After(readyWait):
-			g.event(m.name, "is not ready yet; going on", nil)
+			g.event(m.name, "is not ready yet; starting the next ones", nil)
 		case err = <-fatal:
 		case <-ctx.Done():
 		}
@@ -96,10 +97,10 @@ func (g *group) run(ctx context.Context, started func()) error {
 	return err
 }
 
-// keep runs one member and starts it again when it ends, until ctx ends; then it stops
-// it. ready is called when the member is ready. The error is a member's whose first start
-// refuses its settings. One that refuses them later had others before: somebody is changing
-// a file, and the other members do not end for it.
+// keep runs one member and restarts it when it ends, until ctx ends; then it stops it. ready is
+// called when the member is ready. The only error is that of a member that refuses its settings at
+// its first start. A member that refuses them later has run with others before: somebody is changing
+// a file, and the other members must not stop because of that.
 func (g *group) keep(ctx context.Context, m member, ready func()) error {
 	backoff := run.NewBackoff(firstRestart, lastRestart)
 	for first := true; ; first = false {
@@ -128,7 +129,7 @@ func (g *group) keep(ctx context.Context, m member, ready func()) error {
 	}
 }
 
-// watch waits for the end of a member, or for that of ctx, which stops it.
+// watch waits until the member ends, or until ctx ends; then it stops the member.
 func (g *group) watch(ctx context.Context, p *proc.Process, m member, ready func()) error {
 	rctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -158,7 +159,7 @@ func (g *group) set(name string, p *proc.Process) {
 	g.running[name] = p
 }
 
-// reload passes SIGHUP on to every running member.
+// reload sends SIGHUP to every running member.
 func (g *group) reload() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -171,7 +172,7 @@ func (g *group) reload() error {
 	return errors.Join(errs...)
 }
 
-// exitCode of a child's error; 0 when it is none of an exit.
+// exitCode gives the exit status in a child's error; 0 for other errors.
 func exitCode(err error) int {
 	var e *exec.ExitError
 	if errors.As(err, &e) {

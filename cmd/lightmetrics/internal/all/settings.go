@@ -66,13 +66,13 @@ func (c Config) services() []string {
 	return names
 }
 
-// plan is the settings of every service: what fits them together, and over it what the
-// operator's file says.
+// plan is the settings of every service: those that connect the services with each other, and over
+// them those of the operator's file.
 type plan struct {
 	cfg   Config
 	creds *credentials
 	file  map[string]section // the operator's sections
-	// environ is NAME=value of what may be settings of the services.
+	// environ has the variables, as NAME=value, that may be settings of the services.
 	environ []string
 }
 
@@ -112,7 +112,8 @@ func (p *plan) of(service string) section {
 	return out
 }
 
-// merge lays over over base, section by section. Lists and values replace.
+// merge gives base with the settings of over, section by section. A list or value of over replaces
+// that of base.
 func merge(base, over section) section {
 	out := maps.Clone(base)
 	for k, v := range over {
@@ -136,8 +137,8 @@ func (p *plan) address(def, service string, path ...string) string {
 	return def
 }
 
-// setting is the text that the operator gave a service's setting, by a variable or in the
-// file; "" is none.
+// setting is the operator's text for a setting of a service, from a variable or the file, in the
+// order in which the service itself reads them; "" is none.
 func (p *plan) setting(service string, path ...string) string {
 	name := config.EnvName(strings.Join(append([]string{service}, path...), ".")) + "="
 	for _, kv := range p.environ {
@@ -166,7 +167,7 @@ func (p *plan) coordinatorGRPC() string {
 	return p.address("127.0.0.1:4781", coordinator, "grpc", "listen")
 }
 
-// own are the settings of a service that make it one of this group.
+// own gives the settings of a service that make it a member of this group.
 func (p *plan) own(service string) section {
 	switch service {
 	case objectstore:
@@ -197,8 +198,7 @@ func (p *plan) own(service string) section {
 
 func (p *plan) dir(name string) string { return filepath.Join(p.cfg.DataDir, name) }
 
-// auth asks for tokens everywhere, on loopback too: other users of the machine are not
-// the services.
+// auth requires tokens everywhere, on loopback too: other users of the machine can connect there.
 func (p *plan) auth() section {
 	return section{"mode": "token", "principals_file": p.creds.path(principalsFile)}
 }
@@ -227,8 +227,8 @@ func (p *plan) storeSettings() section {
 	}
 }
 
-// policy lets the services do everything but change what was accepted, whatever bug or
-// mistake asks for it.
+// policy allows the services everything but to change accepted records. It protects these records
+// from a bug in a service and from a mistaken command.
 func (p *plan) policy() string {
 	accepted := "arn:aws:s3:::" + p.cfg.Bucket + "/" + layout.AcceptedPrefix + "*"
 	b, err := json.Marshal(map[string]any{"Version": "2012-10-17", "Statement": []any{

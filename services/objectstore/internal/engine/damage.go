@@ -159,7 +159,7 @@ func (s *damages) clear() {
 	s.kept.Store(0)
 }
 
-// lastUnknown is the last write whose key nobody knows; 0: every key is known.
+// lastUnknown is the sequence of the last lost write whose key is unknown; 0: every key is known.
 func (s *damages) lastUnknown() uint64 {
 	if s.kept.Load() == 0 {
 		return 0

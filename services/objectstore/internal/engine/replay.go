@@ -275,7 +275,7 @@ func (p *replayer) skipDamage(r record, at int64, bad *CorruptError) error {
 		p.next.nextSeq = d.Last + 1
 	}
 	p.e.quarantine(d)
-	p.sc.skipTo(end) // the record at end was only looked at, and is read again
+	p.sc.skipTo(end) // the record at end was read only for its sequence, and is read again
 	return nil
 }
 

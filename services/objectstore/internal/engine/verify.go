@@ -32,7 +32,7 @@ type Verified struct {
 	Records     int64        `json:"records"`
 	Damages     []Damage     `json:"damages"`
 	Lost        []LostObject `json:"lost"`
-	// Uncertain: writes were lost of which nobody knows the keys; the damages say how many.
+	// Uncertain: writes with unknown keys were lost; the damages bound their number.
 	Uncertain bool `json:"uncertain"`
 }
 
