@@ -81,6 +81,7 @@ func (a *Agent) build() error {
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
+	// Resource labels are sent once per frame instead of once per series.
 	resource := []series.Label{{Name: "host", Value: hostname}}
 	for k, v := range a.cfg.Labels {
 		if k == "host" {
@@ -196,6 +197,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		if err := a.batcher.Run(batcherCtx, a.buffer); err != nil {
 			return err
 		}
+		// Everything is queued now. What cannot be sent in time is sent after the next start.
 		drainCtx, cancel := context.WithTimeout(outer.Context(), a.cfg.DrainTimeout)
 		defer cancel()
 		if err := a.sender.Drain(drainCtx); err != nil {

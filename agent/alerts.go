@@ -113,6 +113,7 @@ func senderAlerts(s send.Status, now time.Time) []Alert {
 			with[c.Fault] = append(with[c.Fault], c.Address)
 		}
 		for _, f := range send.Faults() {
+			// One alert for a fault of several collectors: the action is the same.
 			if list := with[f]; len(list) > 0 {
 				out = append(out, Alert{string(f), "collector " + strings.Join(list, ", ") + " " + faultAlerts[f][0], faultAlerts[f][1]})
 			}

@@ -112,6 +112,7 @@ func (s *sources) replace(specs []input.Spec) error {
 // one.
 func (s *sources) keepOrMake(spec input.Spec, old *[]*activeSource) (*activeSource, error) {
 	for i, a := range *old {
+		// Compared by settings and not by name, so that a changed target is replaced.
 		if a.spec.Kind == spec.Kind && reflect.DeepEqual(a.spec.Settings, spec.Settings) {
 			*old = append((*old)[:i:i], (*old)[i+1:]...)
 			return a, nil

@@ -163,6 +163,7 @@ type Conflict struct {
 func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) (*Answer, error) {
 	req := &queryv1.QueryRequest{Expression: expression}
 	if !at.IsZero() {
+		// Prometheus' resolution of times is a millisecond.
 		ms := at.UnixMilli()
 		req.TimeUnixMs = &ms
 	}
@@ -292,6 +293,7 @@ func completenessOf(c *queryv1.Completeness) Completeness {
 func notesOf(texts []string) []Note {
 	var out []Note
 	for _, t := range texts {
+		// The service sends a note as "CODE: text".
 		code, text, _ := strings.Cut(t, ": ")
 		out = append(out, Note{code, text})
 	}

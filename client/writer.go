@@ -103,6 +103,7 @@ func Open(dir string, o Options) (*Writer, error) {
 }
 
 func open(dir string, o Options) (*Writer, error) {
+	// The zero value of each option means its default.
 	o.MaxBytes = cmp.Or(o.MaxBytes, defaultMaxBytes)
 	o.CloseTimeout = cmp.Or(o.CloseTimeout, defaultCloseTimeout)
 	if o.Log == nil {
@@ -302,6 +303,7 @@ func (w *Writer) Close() error {
 	w.closing.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), w.opts.CloseTimeout)
 		defer cancel()
+		// Drain comes first: once the sender is stopped, nothing can be sent any more.
 		drainErr := w.sender.Drain(ctx)
 		w.stop()
 		errs := []error{<-w.done}
@@ -381,6 +383,7 @@ func (w *Writer) Discard(id string) error {
 		if err == nil {
 			return nil
 		}
+		// Not found as parked: it may be a dead letter, which is tried next.
 		if !errors.Is(err, queue.ErrNotFound) || state == queue.Dead {
 			return fmt.Errorf("client: discard %s: %w", id, err)
 		}

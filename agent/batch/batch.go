@@ -124,6 +124,7 @@ func (b *Batcher) Run(ctx context.Context, in *input.Buffer) error {
 
 func (b *Batcher) add(s input.Batch) {
 	for _, sample := range s.Samples {
+		// The sample begins the next frame.
 		if !b.open.takes(sample.Time, b.cfg) {
 			b.flush()
 		}

@@ -27,6 +27,7 @@ func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 	if q.closed {
 		return nil, ErrClosed
 	}
+	// Encoded under the lock, since the identity, which is part of the frame, is only known here.
 	buf, fresh, err := q.encode(parts)
 	if err != nil {
 		return nil, err
@@ -38,6 +39,7 @@ func (q *Queue) Append(parts ...Part) ([]Entry, error) {
 	out := make([]Entry, len(fresh))
 	for i, e := range fresh {
 		q.insert(e)
+		// The numbers advance only after the sync: after a failure they are free again.
 		q.next.nextEntry = e.no + 1
 		q.next.nextSeq = e.seqEnd + 1
 		out[i] = e.public()
@@ -145,6 +147,8 @@ func (q *Queue) prepare(n int64) error {
 	if err := q.repairTail(); err != nil {
 		return fmt.Errorf("repair the log's tail: %w", err)
 	}
+	// A segment with nothing but a header takes a record of any size, or one that is larger than
+	// SegmentBytes would rotate for ever.
 	if s := q.active(); s.size+n > q.opts.SegmentBytes && s.size > maxSegmentHeader {
 		return q.rotate()
 	}

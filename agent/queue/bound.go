@@ -163,6 +163,8 @@ func (q *Queue) dropOldest() error {
 			continue
 		}
 		q.opts.Log.Warn("queue is full: dropping the oldest batch", "identity", e.public().Identity.String(), "bytes", e.frame)
+		// Finished in memory before the segment is removed below. If a crash comes first, the batch is
+		// pending again and is sent, which is harmless.
 		q.finishEntry(e)
 		if q.opts.OnDrop != nil {
 			q.opts.OnDrop(e.public())

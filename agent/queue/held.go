@@ -86,6 +86,7 @@ func (q *Queue) hold(no uint64, s State, v HoldReason) (HeldBatch, error) {
 	}
 	dir := q.heldDir(s)
 	failpoint.Hit("agent.queue.hold.before")
+	// The frame is written before its reason, so that a reason always has its frame.
 	if err := errors.Join(
 		q.writeDurable(dir, a.ID+frameExt, f.frame),
 		q.writeDurable(dir, a.ID+reasonExt, HeldKind.Marshal(a)),
@@ -276,6 +277,7 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 	if err != nil {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
 	}
+	// Other bytes must never be sent under this identity.
 	if identity.Sum(frame) != a.FrameSHA256 {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, entryKind.Corrupt("", "hash of the frame file"))
 	}
@@ -297,6 +299,7 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 	if err := q.write(buf, []*entry{e}); err != nil {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
 	}
+	// The entry gets a new number, but keeps its identity and with it the sequence numbers.
 	q.next.nextEntry++
 	q.insert(e)
 	q.notify()

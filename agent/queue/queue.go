@@ -148,6 +148,7 @@ func Open(fsys vfs.FS, dir string, opts Options) (*Queue, error) {
 			return nil, fmt.Errorf("open queue %s: %w", dir, err)
 		}
 	}
+	// Before anything is read or repaired: two processes would give out the same numbers.
 	lock, err := fsys.Lock(filepath.Join(dir, "LOCK"))
 	if err != nil {
 		return nil, fmt.Errorf("open queue %s: %w", dir, err)
@@ -168,6 +169,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("queue options: %w", err)
 	}
 	switch {
+	// Space is freed by whole segments, so a queue of very few segments could be full with one
+	// pending batch in each.
 	case o.SegmentBytes <= 0 || o.MaxBytes < 4*o.SegmentBytes:
 		return fmt.Errorf("queue options: max bytes %d must hold four segments of %d", o.MaxBytes, o.SegmentBytes)
 	case o.Policy != RefuseNew && o.Policy != DropOldest:

@@ -199,6 +199,7 @@ func (q *Queue) cutTail(s *segment, end, size int64) (why string, err error) {
 
 // replay applies one record of segment s to the queue in memory.
 func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
+	// The header has the numbers at the time when the segment was created; its records raise them.
 	if h.no >= q.next.nextEntry {
 		q.next.nextEntry = h.no + 1
 	}
@@ -206,6 +207,7 @@ func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 		if _, err := parseState(body); err != nil {
 			return err
 		}
+		// The note of an entry that is gone needs nothing: its segment was removed.
 		if e := q.byNo[h.no]; e != nil {
 			q.finishEntry(e)
 		}
@@ -216,6 +218,7 @@ func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 		return err
 	}
 	ref := q.bootRefOf(f.id.BootOf(), f.spool)
+	// A requeued batch may be of an older boot, whose numbers are no longer given out.
 	if f.id.BootOf() == q.next.boot && f.id.SeqEnd >= q.next.nextSeq {
 		q.next.nextSeq = f.id.SeqEnd + 1
 	}
@@ -238,6 +241,7 @@ func (q *Queue) replay(s *segment, off int64, h header, body []byte) error {
 // finishRecovery decides whether a new boot is needed, and syncs everything that was read: a killed
 // process leaves bytes that only the page cache has, and batches made from them may be sent now.
 func (q *Queue) finishRecovery(nos []uint64, newBoot string) error {
+	// Moved records are out of order in the log; the sender needs the entries by number.
 	slices.SortFunc(q.entries, func(a, b *entry) int {
 		if a.no < b.no {
 			return -1

@@ -61,6 +61,8 @@ func parseOrigin(b []byte) (origin, int, error) {
 	if len(b) < fixed || string(b[:version]) != segmentMagic[:version] {
 		return o, 0, segmentKind.Corrupt("", "not a queue segment")
 	}
+	// The length is at a fixed place in every version, so that the checksum of a later version's
+	// header can be verified, too.
 	n := int(binary.LittleEndian.Uint32(b[len(segmentMagic):]))
 	if n < fixed+4 || n > len(b) {
 		return o, 0, segmentKind.Corrupt("", "segment header of %d bytes", n)

@@ -79,6 +79,7 @@ func (q *Queue) Skip(records uint64) error {
 	q.refusing = true
 	q.skip.total += records
 	switch {
+	// The boot has given out no number yet, and a gap before its first number is not visible.
 	case q.next.nextSeq == 1:
 		q.skip.owed += records
 	default:
@@ -134,6 +135,7 @@ func (q *Queue) writeSkips() error {
 	}
 	s := q.skip
 	s.generation, s.boot, s.next = s.generation+1, q.boot.boot.Boot, q.next.nextSeq
+	// Generations alternate between the slots, so the newest one is never overwritten.
 	if _, err := q.skipFile.WriteAt(s.encode(), int64(s.generation%2)*skipSlot); err != nil {
 		return fmt.Errorf("write %s: %w", skipName, err)
 	}
@@ -189,6 +191,7 @@ func (q *Queue) loadSkips(names []string) error {
 		switch {
 		case err == nil && s.generation > q.skip.generation:
 			q.skip = s
+		// A slot of zeros was never written; anything else is a torn or damaged note.
 		case err != nil && slices.ContainsFunc(slot, func(c byte) bool { return c != 0 }):
 			q.opts.Log.Warn("queue: a note of skipped numbers is torn or damaged", "file", skipName, "error", err)
 		}

@@ -12,6 +12,7 @@ import (
 func (q *Queue) Pending(after uint64, limit int) []Entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	// Entries are sorted by number, and finished ones are trimmed from the front.
 	i := sort.Search(len(q.entries), func(i int) bool { return q.entries[i].no > after })
 	var out []Entry
 	for ; i < len(q.entries) && len(out) < limit; i++ {
@@ -41,6 +42,7 @@ func (q *Queue) read(e *entry) ([]byte, frameBody, error) {
 		return nil, frameBody{}, fmt.Errorf("read queue entry %d: %w", e.no, err)
 	}
 	h, err := parseHeader(rec)
+	// A valid record of another entry would be sent under the wrong identity.
 	if err == nil && (h.no != e.no || h.kind != kindFrame) {
 		err = entryKind.Corrupt("", "entry %d found where %d was written", h.no, e.no)
 	}

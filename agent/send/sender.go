@@ -110,6 +110,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	_, _ = h.Write([]byte(boot.Agent))
 	at := int(h.Sum32() % uint32(len(s.targets)))
 	for ctx.Err() == nil {
+		// Each round is one session with one collector.
 		i, err := s.chooseTarget(ctx, at)
 		if err != nil {
 			return nil // only ctx ends the wait
@@ -127,6 +128,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		s.noteDisconnected(i, err, failed, fault)
 		s.stopping.noteSession(len(s.targets))
+		// A collector that answered batches is healthy, whatever ended the stream.
 		if progressed {
 			t.backoff.Reset()
 		}
@@ -162,6 +164,7 @@ func (s *Sender) chooseTarget(ctx context.Context, at int) (int, error) {
 				wait = d
 			}
 		}
+		// Every collector is in back-off: wait for the one that is due first.
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:

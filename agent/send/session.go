@@ -109,6 +109,7 @@ func (x *session) firstPending() uint64 {
 			}
 			after = e.No
 		}
+		// A short page is the last one.
 		if len(list) < 64 {
 			break
 		}
@@ -123,6 +124,7 @@ func (x *session) firstPending() uint64 {
 // that is accepted at or above this queue's next number was not sent by this queue.
 func (x *session) applyWelcome(w *ingestv1.Welcome) error {
 	x.maxBatches, x.maxBytes, x.maxFrame = x.s.cfg.MaxInFlightBatches, int64(x.s.cfg.MaxInFlightBytes), w.GetMaxFrameBytes()
+	// The collector may lower the window of the settings, but not raise it.
 	if n := int(w.GetMaxInFlightBatches()); n > 0 {
 		x.maxBatches = min(x.maxBatches, n)
 	}

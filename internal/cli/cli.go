@@ -51,6 +51,7 @@ const secondSignal = time.Second
 // order, a second one at once.
 func Main(cmd *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// stop restores the default handling of signals, so that the next one ends the process.
 	context.AfterFunc(ctx, func() { time.AfterFunc(secondSignal, stop) })
 	err := Execute(ctx, cmd)
 	stop()

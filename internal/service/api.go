@@ -95,6 +95,7 @@ func marshaler() runtime.ServeMuxOption {
 func (s *Server) Register(a API) error {
 	name := a.Desc.ServiceName
 	for _, m := range methods(a.Desc) {
+		// A new method must not be open, or closed, by accident: its roles are required here.
 		roles, ok := a.Access[m]
 		if !ok {
 			return fmt.Errorf("%s: nobody may call %s: give its roles", s.name, m)
@@ -123,6 +124,7 @@ func (s *Server) Register(a API) error {
 		if a.Route != nil {
 			r = a.Route(r)
 		}
+		// The span covers the handler only; refused callers make no traces.
 		r.Handler = otelhttp.NewHandler(r.Handler, r.Pattern, otelhttp.WithTracerProvider(s.tel.Tracer), otelhttp.WithPropagators(propagation.TraceContext{}))
 		s.Handle(r)
 	}

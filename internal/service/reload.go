@@ -66,6 +66,7 @@ func (r *reloader[C]) apply() (applied, waiting []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// Copies: a service that refuses the reload must leave the settings in force unchanged.
 	cfg, tcfg := r.cfg, r.tcfg
 	applied, waiting = config.Reload(&cfg, &next, r.spec.Name)
 	tapplied, twaiting := config.Reload(&tcfg, &tnext, "telemetry")

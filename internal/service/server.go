@@ -98,6 +98,7 @@ func New(name string, base Base, settings any, tel *telemetry.Telemetry, opt Opt
 	if s.grpc, err = rpc.NewServer(base.TLS, auth, s.access, tel, options...); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	// Not serving until readiness says otherwise.
 	s.grpc.SetServing(false)
 	admin := s.mux
 	if base.Admin.Listen != "" {
@@ -266,6 +267,7 @@ func (s *Server) listen(ctx context.Context) (ls listeners, err error) {
 	}
 	s.httpAddr = ls.http.Addr().String()
 	if s.admin != nil {
+		// The admin listener protects against the same attacks as the HTTP port.
 		c := s.base.HTTP // the same names and bounds
 		c.Listen = s.base.Admin.Listen
 		ls.adminServer = c.Server(s.admin)
@@ -277,6 +279,7 @@ func (s *Server) listen(ctx context.Context) (ls listeners, err error) {
 		}
 		s.adminAddr = ls.admin.Addr().String()
 	}
+	// With Prepare gRPC listens later: a client that can connect would expect answers.
 	if s.opt.Prepare == nil {
 		if ls.grpc, err = s.listenGRPC(ctx); err != nil {
 			return ls, fmt.Errorf("grpc: %w", err)

@@ -22,7 +22,7 @@ func TestPolicies(t *testing.T) {
 	c := s.client()
 	_, err := c.GetBucketPolicy(ctx, &s3.GetBucketPolicyInput{Bucket: aws.String(bucket)})
 	wantCode(t, err, "NoSuchBucketPolicy", 404)
-	for _, bad := range []string{`{`, `{"Statement":[]}`, `{"Statement":[{"Effect":"Deny","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::other/*"}]}`,
+	for _, bad := range []string{`{`, acceptedPolicy + `]`, acceptedPolicy + `{}`, `{"Statement":[]}`, `{"Statement":[{"Effect":"Deny","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::other/*"}]}`,
 		`{"Statement":[{"Effect":"Deny","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::bucket-one/*","Condition":{"IpAddress":{"aws:SourceIp":"1.2.3.4"}}}]}`} {
 		_, err := c.PutBucketPolicy(ctx, &s3.PutBucketPolicyInput{Bucket: aws.String(bucket), Policy: &bad})
 		wantCode(t, err, "MalformedPolicy", 400)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"reflect"
@@ -20,7 +21,7 @@ func check(root, defaults reflect.Value, prefix string, cfg any) error {
 	var errs []error
 	said := map[string]bool{} // a struct also has the Check of what it embeds, which would report twice
 	inspect(root, defaults, prefix, nil,
-		func(n node) { errs = append(errs, n.checkEffect(), n.checkForm()) },
+		func(n node) { errs = append(errs, n.checkEffect(), n.checkFinite(), n.checkForm()) },
 		func(path string, v reflect.Value) {
 			if c, ok := v.Interface().(Checker); ok {
 				if err := c.Check(); err != nil && !said[path+err.Error()] {
@@ -49,6 +50,18 @@ func (n node) checkEffect() error {
 	return nil
 }
 
+// checkFinite refuses NaN and infinity, for which every comparison with a bound is false, so that
+// they would pass most checks of ranges.
+func (n node) checkFinite() error {
+	if n.val.Kind() != reflect.Float64 {
+		return nil
+	}
+	if v := n.val.Float(); math.IsNaN(v) || math.IsInf(v, 0) {
+		return fmt.Errorf("%s: %v is not a finite number", n.path, v)
+	}
+	return nil
+}
+
 // checkForm checks the text of a setting against its check tag.
 func (n node) checkForm() error {
 	kind := n.field.Tag.Get("check")
@@ -68,6 +81,7 @@ func (n node) checkForm() error {
 	}
 	var errs []error
 	for i, text := range texts {
+		// An unset string has no form to check.
 		if text == "" && n.val.Kind() == reflect.String {
 			continue // whether it may be empty is for Validate to say
 		}

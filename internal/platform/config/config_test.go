@@ -28,6 +28,7 @@ type settings struct {
 	Peers   []string      `koanf:"peers" help:"addresses"`
 	Token   Secret        `koanf:"token" help:"secret"`
 	Retries int           `koanf:"retries" help:"count"`
+	Share   float64       `koanf:"share" help:"fraction"`
 	Debug   bool          `koanf:"debug" help:"more"`
 	Users   []user        `koanf:"users"`
 }
@@ -93,16 +94,21 @@ func TestBadSettingsAreErrors(t *testing.T) {
 		env, args []string
 		want      string
 	}{
-		"unknown key in the file":   {yaml: "svc: {htp: {listen: x}}", want: "unknown keys: htp"},
-		"unknown nested key":        {yaml: "svc: {http: {listn: x}}", want: "http.listn"},
-		"unknown variable":          {env: []string{"LIGHTMETRICS_SVC_NOPE=1"}, want: "LIGHTMETRICS_SVC_NOPE"},
-		"size without sense":        {env: []string{"LIGHTMETRICS_SVC_LIMIT=big"}, want: "size"},
-		"negative size":             {args: []string{"--svc.limit=-4MiB"}, want: "size"},
-		"number with a tail":        {args: []string{"--svc.retries=3x"}, want: "not a int"},
-		"duration without a unit":   {args: []string{"--svc.every=3"}, want: "missing unit"},
-		"unknown flag":              {args: []string{"--svc.nope=3"}, want: "unknown flag"},
-		"the struct's own check":    {args: []string{"--svc.retries=-1"}, want: "invalid argument"},
-		"a list in the environment": {env: []string{"LIGHTMETRICS_SVC_USERS=x"}, want: "file"},
+		"unknown key in the file":                 {yaml: "svc: {htp: {listen: x}}", want: "unknown keys: htp"},
+		"unknown nested key":                      {yaml: "svc: {http: {listn: x}}", want: "http.listn"},
+		"unknown variable":                        {env: []string{"LIGHTMETRICS_SVC_NOPE=1"}, want: "LIGHTMETRICS_SVC_NOPE"},
+		"size without sense":                      {env: []string{"LIGHTMETRICS_SVC_LIMIT=big"}, want: "size"},
+		"negative size":                           {args: []string{"--svc.limit=-4MiB"}, want: "size"},
+		"number with a tail":                      {args: []string{"--svc.retries=3x"}, want: "not a int"},
+		"duration without a unit":                 {args: []string{"--svc.every=3"}, want: "missing unit"},
+		"unknown flag":                            {args: []string{"--svc.nope=3"}, want: "unknown flag"},
+		"the struct's own check":                  {args: []string{"--svc.retries=-1"}, want: "invalid argument"},
+		"a number with a rest in the environment": {env: []string{"LIGHTMETRICS_SVC_SHARE=0.5x"}, want: "not a number"},
+		"a number with a rest as a flag":          {args: []string{"--svc.share=0.5 0.6"}, want: "not a number"},
+		"no number in the environment":            {env: []string{"LIGHTMETRICS_SVC_SHARE=NaN"}, want: "finite"},
+		"no number in the file":                   {yaml: "svc: {share: .nan}", want: "finite"},
+		"infinity in the file":                    {yaml: "svc: {share: .inf}", want: "finite"},
+		"a list in the environment":               {env: []string{"LIGHTMETRICS_SVC_USERS=x"}, want: "file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, c.yaml, c.env, c.args)

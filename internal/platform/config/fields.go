@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,7 @@ func walk(v reflect.Value, path string, fn func(field)) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("koanf"), ",")
+		// An embedded struct without a name of its own adds its fields to the parent's level.
 		squash := f.Anonymous && name == ""
 		if !f.IsExported() || name == "-" || (name == "" && !squash) {
 			continue
@@ -38,6 +40,7 @@ func walk(v reflect.Value, path string, fn func(field)) {
 			p = strings.TrimPrefix(path+"."+name, ".")
 		}
 		fv := v.Field(i)
+		// A struct that parses its own text, such as a URL, is a leaf and no section.
 		if fv.Kind() == reflect.Struct && !reflect.PointerTo(f.Type).Implements(textType) {
 			walk(fv, p, fn)
 			continue
@@ -126,10 +129,15 @@ func setText(v reflect.Value, s string) error {
 		return nil
 	}
 	p := reflect.New(v.Type())
-	if _, err := fmt.Sscan(s, p.Interface()); err != nil {
-		return fmt.Errorf("%q is not a %s", s, v.Kind())
-	}
-	if got := fmt.Sprint(p.Elem().Interface()); v.Kind() != reflect.Float64 && got != strings.TrimSpace(s) {
+	if v.Kind() == reflect.Float64 {
+		n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+		if err != nil {
+			return fmt.Errorf("%q is not a number", s)
+		}
+		p.Elem().SetFloat(n)
+	} else if _, err := fmt.Sscan(s, p.Interface()); err != nil || fmt.Sprint(p.Elem().Interface()) != strings.TrimSpace(s) {
+		// Sscan stops at the first character that does not fit, so "10s" would be read as 10.
+		// Comparing with the text that the value prints as refuses such input.
 		return fmt.Errorf("%q is not a %s", s, v.Kind())
 	}
 	v.Set(p.Elem())

@@ -39,6 +39,7 @@ func inspect(v, def reflect.Value, path string, needs []need, leaf func(node), p
 			n.path = strings.TrimPrefix(path+"."+name, ".")
 		}
 		if tag := f.Tag.Get("needs"); tag != "" {
+			// The full slice expression makes append copy: siblings must not share the new element.
 			n.needs = append(needs[:len(needs):len(needs)], parseNeed(v, path, tag))
 		}
 		if isSection(n.val.Type()) {
@@ -65,6 +66,7 @@ func descend(n node, leaf func(node), part func(string, reflect.Value)) {
 		return
 	}
 	for _, k := range n.val.MapKeys() {
+		// Elements of a map cannot be changed in place, so a copy is visited and put back.
 		e := reflect.New(t.Elem()).Elem()
 		e.Set(n.val.MapIndex(k))
 		inspect(e, zero, fmt.Sprintf("%s[%v]", n.path, k), n.needs, leaf, part)

@@ -147,6 +147,8 @@ func loadEnv(leaves map[string]field, prefix string, environ []string) error {
 			if err := setText(f.val, value); err != nil {
 				errs = append(errs, fmt.Errorf("environment %s: %w", name, err))
 			}
+		// A variable of this service's section that names no setting is a misspelling. Variables of
+		// other sections are checked by CheckEnvironment.
 		case prefix != "" && strings.HasPrefix(name, own+"_"):
 			errs = append(errs, fmt.Errorf("environment %s: unknown setting", name))
 		}

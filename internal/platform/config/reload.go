@@ -42,6 +42,7 @@ func reloadSection(running, next reflect.Value, path string, live bool, changed 
 			reloadSection(from, to, p, fieldLive, changed)
 			continue
 		}
+		// An empty list and no list are the same setting.
 		if isEmpty(from) && isEmpty(to) || reflect.DeepEqual(from.Interface(), to.Interface()) {
 			continue
 		}

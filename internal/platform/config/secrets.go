@@ -23,6 +23,7 @@ func ReadSecret(path string) (Secret, error) {
 		return "", err
 	}
 	defer f.Close()
+	// One byte more than the bound, so that a longer file can be told from one at the bound.
 	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
 	if err != nil {
 		return "", err

@@ -129,6 +129,8 @@ func (a *Authenticator) authenticateWith(ps *principals, token string, conn *tls
 	if conn == nil || len(conn.VerifiedChains) == 0 {
 		return Principal{}, fmt.Errorf("%w: no verified client certificate", ErrUnauthenticated)
 	}
+	// VerifiedChains is set only after the handshake has verified the certificate against the
+	// client CA; PeerCertificates alone would be what the client claims.
 	leaf := conn.VerifiedChains[0][0]
 	names := append([]string{leaf.Subject.CommonName}, leaf.DNSNames...)
 	for _, u := range leaf.URIs {

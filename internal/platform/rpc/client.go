@@ -53,6 +53,7 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 	if configs != nil {
 		creds = reloadingTLS{credentials.NewTLS(configs()), configs}
 	}
+	// gRPC's default waits up to two minutes, during which a server that is back is not noticed.
 	bo := backoff.DefaultConfig
 	bo.BaseDelay, bo.MaxDelay = 100*time.Millisecond, maxReconnectDelay
 	opts := []grpc.DialOption{

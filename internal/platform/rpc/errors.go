@@ -55,6 +55,7 @@ func (f Failure) Err() error {
 	if f.RetryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
 	}
+	// WithDetails fails only if a detail cannot be encoded; the status without it is still right.
 	if d, err := st.WithDetails(details...); err == nil {
 		st = d
 	}

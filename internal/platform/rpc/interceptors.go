@@ -18,6 +18,7 @@ import (
 func (a *Authenticator) identify(ctx context.Context, ps *principals) (Principal, error) {
 	var token string
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		// Two headers are treated as none: a proxy may have checked the other one.
 		if v := md.Get("authorization"); len(v) == 1 {
 			token = BearerToken(v[0])
 		}
@@ -54,6 +55,7 @@ func (d gatekeeper) unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	if open(info.FullMethod) {
 		return next(ctx, req)
 	}
+	// Tap has authenticated the call already, where the server uses one.
 	p, known := PrincipalFrom(ctx) // by Tap
 	if !known {
 		var err error

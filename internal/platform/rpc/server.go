@@ -99,7 +99,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration)
 		return err
 	case <-ctx.Done():
 	}
+	// Load balancers stop sending new calls while those under way end.
 	s.Health.Shutdown()
+	// GracefulStop waits for streams that may never end; after drain they are cut.
 	timer := time.AfterFunc(drain, s.Server.Stop)
 	defer timer.Stop()
 	s.GracefulStop()

@@ -89,6 +89,7 @@ func (c ServerTLS) config(clients tls.ClientAuthType) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
+		// A configuration per handshake, so that a replaced client CA applies to the next connection.
 		cfg := base.Clone()
 		cfg.ClientCAs, cfg.GetConfigForClient = pool, nil
 		return cfg, nil

@@ -34,6 +34,7 @@ func (g *Group) Context() context.Context { return g.ctx }
 func (g *Group) Go(name string, loop func(context.Context) error) {
 	g.eg.Go(func() (err error) {
 		defer func() {
+			// A panic of one loop stops the service in order, instead of ending the process at once.
 			if r := recover(); r != nil {
 				err = fmt.Errorf("%s: panic: %v\n%s", name, r, debug.Stack())
 			}

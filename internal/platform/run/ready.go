@@ -85,6 +85,7 @@ func (p *Part) Report(err error) {
 	defer p.r.mu.Unlock()
 	if err != nil {
 		p.failures, p.good = p.failures+1, 0
+		// Before the first success a part is not ready anyway, so every error updates the reason.
 		if p.failures >= failuresToFail || !p.ever {
 			p.set(err)
 		}

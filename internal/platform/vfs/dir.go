@@ -102,6 +102,7 @@ func (d Dir) Free(dir string) (bytes, files int64, err error) {
 	if st.Files == 0 {
 		files = math.MaxInt64
 	}
+	// Bavail and not Bfree: the difference is reserved for root.
 	return int64(st.Bavail) * int64(st.Bsize), files, nil
 }
 

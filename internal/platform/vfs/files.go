@@ -92,6 +92,7 @@ func WriteFile(fsys FS, name string, parts ...[]byte) error {
 // ReplaceFile writes a file durably and in one step: whatever happens, the name has either the bytes
 // before or all of the new ones. Several processes may do that with one name.
 func ReplaceFile(fsys FS, name string, data []byte) error {
+	// A random name, because several processes may replace the file at once.
 	temp := name + "." + rand.Text()[:8] + ".tmp"
 	err := WriteFile(fsys, temp, data)
 	if err == nil {

@@ -57,6 +57,7 @@ func ServeHTTP(ctx context.Context, s *http.Server, l net.Listener, drain time.D
 	}
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
+	// Requests that do not end within drain are cut off.
 	err := s.Shutdown(sctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = s.Close()

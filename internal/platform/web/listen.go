@@ -132,6 +132,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		address := c.RemoteAddr().String()
+		// Counted per host: every connection of a client has another port.
 		if host, _, err := net.SplitHostPort(address); err == nil {
 			address = host
 		}

@@ -69,6 +69,7 @@ func (m *Mux) Handle(r Route) {
 
 // ServeHTTP implements http.Handler.
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// ServeMux would answer this with 400 in plain text.
 	if r.RequestURI == "*" {
 		closeAfter(w, r)
 		WriteError(w, http.StatusBadRequest, "bad_request", "* is no path", nil)

@@ -57,6 +57,7 @@ func (l *limitedWriter) extend(n int) {
 	if l.end.IsZero() {
 		l.end = now.Add(l.timeout)
 	}
+	// The deadline for the whole grows with its size, so a large answer has the time that it needs.
 	l.end = l.end.Add(time.Duration(n) * time.Second / writeRate)
 	deadline := now.Add(l.timeout)
 	if l.end.Before(deadline) {

@@ -79,6 +79,7 @@ type saved struct {
 
 // New reads the position of a webhook. A new webhook starts at the end of the log.
 func New(o Options) (*Sender, error) {
+	// The name may be a URL with slashes, so the file is named by a hash of it.
 	sum := sha256.Sum256([]byte(o.Hook.Name))
 	s := &Sender{Options: o, file: filepath.Join(o.Dir, hex.EncodeToString(sum[:8])+".json")}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -222,6 +223,7 @@ func (s *Sender) post(ctx context.Context, body []byte) error {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	// The configured text is the whole header, so that any scheme can be used.
 	if s.Hook.Authorization != "" {
 		req.Header.Set("Authorization", s.Hook.Authorization)
 	}

@@ -6,7 +6,9 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 )
@@ -108,7 +110,9 @@ func Parse(b []byte, bucket string) (*Document, error) {
 	if err := d.Decode(&doc); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	if d.More() {
+	// Whatever follows would be ignored, and with it statements that somebody relies on. Decoder.More
+	// is not enough: it takes a closing bracket for the end.
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("policy: text behind the document")
 	}
 	if len(doc.Statement) == 0 {
@@ -176,6 +180,7 @@ func (d *Document) Decide(r Request) Decision {
 		if !s.applies(r) {
 			continue
 		}
+		// Deny is final. An Allow may still be overridden by a later Deny.
 		if s.Effect == "Deny" {
 			return Deny
 		}
@@ -220,6 +225,7 @@ func holds(op string, want Texts, key string, ctx map[string]string) bool {
 		return anyOf(func(w string) bool { return strings.EqualFold(w, have) })
 	case "StringEquals":
 		return anyOf(func(w string) bool { return w == have })
+	// As in AWS, a negated operator also holds when the key is absent.
 	case "StringNotEquals":
 		return !anyOf(func(w string) bool { return w == have })
 	case "StringLike":

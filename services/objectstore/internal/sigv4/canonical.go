@@ -59,6 +59,7 @@ func appendQuery(b []byte, ps []param) []byte {
 			enc = append(enc, param{string(appendEncoded(nil, p.name, false)), string(appendEncoded(nil, p.value, false))})
 		}
 	}
+	// Sorted by the encoded names, as the specification says.
 	slices.SortFunc(enc, func(x, y param) int {
 		if c := strings.Compare(x.name, y.name); c != 0 {
 			return c

@@ -67,6 +67,7 @@ func (c *Chunks) Read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
+	// Never reads beyond the chunk: the bytes behind it are the next chunk's header.
 	if int64(len(p)) > c.left {
 		p = p[:c.left]
 	}
@@ -214,6 +215,7 @@ func (c *Chunks) endBody() error {
 			return err
 		}
 	}
+	// Unsigned bytes behind the last chunk would be the start of something smuggled.
 	if _, err := c.r.ReadByte(); err == nil {
 		return s3err.InvalidRequest.With("there is data behind the last chunk")
 	} else if !errors.Is(err, io.EOF) {

@@ -123,6 +123,7 @@ func parseClaim(r *http.Request, query []param) (c claim, err error) {
 	}
 	auth := r.Header.Get("Authorization")
 	presigned := get("X-Amz-Algorithm") != "" || get("X-Amz-Signature") != ""
+	// A URL presigned with Signature Version 2 gets a clear error, as its header form does below.
 	if get("AWSAccessKeyId") != "" && get("Signature") != "" {
 		return c, errUnsupportedMechanism // a URL that was presigned with Signature Version 2
 	}
