@@ -8,18 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"lightmetrics.dev/lightmetrics/agent"
-	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/all"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
-	"lightmetrics.dev/lightmetrics/services/coordinator"
-	"lightmetrics.dev/lightmetrics/services/ingest"
-	"lightmetrics.dev/lightmetrics/services/objectstore"
-	"lightmetrics.dev/lightmetrics/services/query"
-	"lightmetrics.dev/lightmetrics/services/reconciler"
-	"lightmetrics.dev/lightmetrics/services/rollup"
 )
 
 var quoted = regexp.MustCompile("`([^`]+)`")
@@ -27,26 +18,14 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 // TestGuidesNameEverySetting: the first column of each guide's table of settings names
 // all that the service has, and nothing that it has not.
 func TestGuidesNameEverySetting(t *testing.T) {
-	for _, s := range []struct {
-		cmd *cobra.Command
-		cfg any // its lists and maps are no flags
-	}{
-		{agentCommand(), agent.DefaultConfig()},
-		{all.Command(), all.DefaultConfig()},
-		{coordinator.Command(), coordinator.DefaultConfig()},
-		{ingest.Command(), ingest.DefaultConfig()},
-		{objectstore.Command(), objectstore.DefaultConfig()},
-		{query.Command(), query.DefaultConfig()},
-		{reconciler.Command(), reconciler.DefaultConfig()},
-		{rollup.Command(), rollup.DefaultConfig()},
-	} {
-		name := s.cmd.Name()
+	for name, s := range services {
+		cmd := s.command()
 		t.Run(name, func(t *testing.T) {
 			settings := map[string]bool{} // by path below the service's name: whether the guide names it
-			for path := range config.Redacted(s.cfg) {
+			for path := range config.Redacted(s.defaults) {
 				settings[path] = false
 			}
-			s.cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			cmd.Flags().VisitAll(func(f *pflag.Flag) {
 				if path, ok := strings.CutPrefix(f.Name, name+"."); ok {
 					settings[path] = false
 				}

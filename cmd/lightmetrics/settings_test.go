@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/agent"
+	"lightmetrics.dev/lightmetrics/cmd/lightmetrics/internal/all"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
@@ -25,18 +27,21 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup"
 )
 
-// services are the commands, each with the arguments that its settings need at least.
+// services are all commands with settings, each with its defaults and the arguments that its
+// settings need at least. TestEveryCommandIsASection misses none of them.
 var services = map[string]struct {
-	command func() *cobra.Command
-	least   []string
+	command  func() *cobra.Command
+	defaults any
+	least    []string
 }{
-	"agent":       {agentCommand, nil},
-	"coordinator": {coordinator.Command, nil},
-	"ingest":      {ingest.Command, []string{"--ingest.store.bucket=bucket"}},
-	"objectstore": {objectstore.Command, []string{"--objectstore.dir=data"}},
-	"query":       {query.Command, []string{"--query.store.bucket=bucket"}},
-	"reconciler":  {reconciler.Command, []string{"--reconciler.store.bucket=bucket"}},
-	"rollup":      {rollup.Command, []string{"--rollup.store.bucket=bucket"}},
+	"agent":       {agentCommand, agent.DefaultConfig(), nil},
+	"all":         {all.Command, all.DefaultConfig(), nil},
+	"coordinator": {coordinator.Command, coordinator.DefaultConfig(), nil},
+	"ingest":      {ingest.Command, ingest.DefaultConfig(), []string{"--ingest.store.bucket=bucket"}},
+	"objectstore": {objectstore.Command, objectstore.DefaultConfig(), []string{"--objectstore.dir=data"}},
+	"query":       {query.Command, query.DefaultConfig(), []string{"--query.store.bucket=bucket"}},
+	"reconciler":  {reconciler.Command, reconciler.DefaultConfig(), []string{"--reconciler.store.bucket=bucket"}},
+	"rollup":      {rollup.Command, rollup.DefaultConfig(), []string{"--rollup.store.bucket=bucket"}},
 }
 
 // configCheck runs --config.check of a service over the section of a settings file.
@@ -126,6 +131,9 @@ func TestConfigCheckFindsWhatAStartRefuses(t *testing.T) {
 		t.Errorf("telemetry: %v", err)
 	}
 	for name := range services {
+		if name == "all" {
+			continue // it runs its own binary for the check of each service, which here is this test
+		}
 		if _, err := configCheck(t, name, "{}"); err != nil {
 			t.Errorf("%s with its defaults: %v", name, err)
 		}
@@ -176,8 +184,9 @@ func TestEverySecretCanComeFromAFile(t *testing.T) {
 			}
 		}
 	}
-	for _, cfg := range []any{agent.Config{}, coordinator.Config{}, ingest.Config{}, objectstore.Config{}, query.Config{}, reconciler.Config{}, rollup.Config{}, s3.Config{}} {
-		visit(reflect.TypeOf(cfg))
+	visit(reflect.TypeFor[s3.Config]())
+	for _, service := range services {
+		visit(reflect.TypeOf(service.defaults))
 	}
 	if secrets < 8 {
 		t.Fatalf("only %d secrets: the test misses most", secrets)
@@ -196,5 +205,8 @@ func TestEveryCommandIsASection(t *testing.T) {
 	slices.Sort(have)
 	if len(have) < 8 || !slices.Equal(have, cli.Sections) {
 		t.Errorf("commands with settings are %v, cli.Sections has %v", have, cli.Sections)
+	}
+	if tested := slices.Sorted(maps.Keys(services)); !slices.Equal(have, tested) {
+		t.Errorf("commands with settings are %v, the tests of this package know %v: the table services lacks one", have, tested)
 	}
 }

@@ -42,7 +42,7 @@ func TestReferenceHasEveryMethod(t *testing.T) {
 		for pattern := range routes {
 			n++
 			if !strings.Contains(string(page), "`"+strings.TrimSpace(pattern)) {
-				t.Errorf("%s of %s is not on the page", pattern, service)
+				t.Errorf("%s of %s is not on the page: give the service a row in httpServices of http.go", pattern, service)
 			}
 		}
 	}

@@ -26,15 +26,19 @@ type httpService struct {
 	routes  string   // its name in the table of test/access
 	address string
 	guide   string
+	protos  []protoreflect.FileDescriptor // where tags and their messages are declared
 }
 
 var httpServices = []httpService{
-	{"Collector", []string{"IngestService"}, "ingest", "127.0.0.1:4751", "ingest"},
-	{"Query service", []string{"QueryService"}, "query", "127.0.0.1:4760", "query"},
-	{"Reconciler", []string{"ReconcilerService"}, "reconciler", "127.0.0.1:4770", "reconciler"},
-	{"Coordinator", []string{"OwnershipService", "WorkService"}, "coordinator", "127.0.0.1:4780", "coordinator"},
-	{"Rollup worker", nil, "rollup", "127.0.0.1:4775", "rollup"},
+	{"Collector", []string{"IngestService"}, "ingest", "127.0.0.1:4751", "ingest", protos(ingestv1.File_lightmetrics_ingest_v1_ingest_proto)},
+	{"Query service", []string{"QueryService"}, "query", "127.0.0.1:4760", "query", protos(queryv1.File_lightmetrics_query_v1_query_proto)},
+	{"Reconciler", []string{"ReconcilerService"}, "reconciler", "127.0.0.1:4770", "reconciler", protos(reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto)},
+	{"Coordinator", []string{"OwnershipService", "WorkService"}, "coordinator", "127.0.0.1:4780", "coordinator",
+		protos(coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto, coordinatorv1.File_lightmetrics_coordinator_v1_work_proto)},
+	{"Rollup worker", nil, "rollup", "127.0.0.1:4775", "rollup", nil},
 }
+
+func protos(files ...protoreflect.FileDescriptor) []protoreflect.FileDescriptor { return files }
 
 // about says what the routes are for that no proto describes.
 var about = map[string]string{
@@ -103,15 +107,13 @@ func httpPage(root string) ([]byte, error) {
 	if d.access, err = readAccess(root); err != nil {
 		return nil, err
 	}
-	for _, f := range []protoreflect.FileDescriptor{
-		ingestv1.File_lightmetrics_ingest_v1_ingest_proto, queryv1.File_lightmetrics_query_v1_query_proto,
-		reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto, coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto,
-		coordinatorv1.File_lightmetrics_coordinator_v1_work_proto,
-	} {
-		d.learn(f.Messages())
-	}
 	d.WriteString(httpIntro)
 	used := map[string]bool{}
+	for _, s := range httpServices {
+		for _, f := range s.protos {
+			d.learn(f.Messages())
+		}
+	}
 	for _, s := range httpServices {
 		if err := d.service(s, used); err != nil {
 			return nil, err
