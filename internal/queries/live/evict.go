@@ -49,6 +49,7 @@ func (s *Store) shrink(now time.Time) {
 	}
 	s.version++
 	for s.over() && s.newest.Len()+s.placeholders.Len() > 0 {
+		// Without this bound placeholders could fill the memory until every batch is evicted for them.
 		if int64(s.placeholders.Len())*placeholderBytes > s.cfg.MaxBytes/4 || s.newest.Len() == 0 {
 			s.evictPlaceholder()
 			continue
@@ -68,6 +69,7 @@ func (s *Store) shrink(now time.Time) {
 // victim is the batch that is evicted next, and the counter of why: first what lies in the far future, then the
 // oldest of the agent that is farthest beyond its share, then the oldest of all.
 func (s *Store) victim(now time.Time) (*batch, *uint64) {
+	// The oldest go first below, so samples of a clock that runs far ahead would otherwise stay longest.
 	if b := s.newest.top(); s.cfg.Future > 0 && b.maxT > now.Add(s.cfg.Future).UnixMilli() {
 		return b, &s.evicted.Future
 	}
@@ -136,6 +138,7 @@ func (s *Store) vacuum() {
 	oldest := s.oldestOpen()
 	shapes := map[*shape]struct{}{}
 	s.removed = slices.DeleteFunc(s.removed, func(b *batch) bool {
+		// The oldest open snapshot is from before the removal and still sees the columns.
 		if b.removed.Load() > oldest {
 			return false
 		}

@@ -56,6 +56,7 @@ func (s *Store) oldest() *batch {
 // dropCovered drops late batches that blocks have by now.
 func (s *Store) dropCovered() {
 	s.lost.forget(func(id identity.Batch, hours []timegrid.Hour) bool { return s.heldBy(id, hours) == Published })
+	// Collected first, since evicting changes the list.
 	var done []*batch
 	for _, b := range s.late.list {
 		if !s.missing(b.Identity, b.hours) {
@@ -103,6 +104,7 @@ func hoursOf(b *frame.Batch) []timegrid.Hour {
 	for i := range b.Groups {
 		for _, t := range b.Groups[i].Timestamps {
 			h := timegrid.HourOfNS(t)
+			// Times ascend within a group, so only a change of the hour needs a search.
 			if n := len(out); n > 0 && out[n-1] == h {
 				continue
 			}

@@ -76,6 +76,7 @@ func (l *losses) add(b *batch) {
 	runs := l.runs[key]
 	last := len(runs) - 1
 	size := len(binary.AppendUvarint(nil, b.Identity.Count()))
+	// Batches of a boot mostly arrive in order, so most losses extend the last run by a byte or two.
 	follows := last >= 0 && runs[last].next == b.Identity.SeqStart
 	if !follows {
 		size += lossRunBytes + 8*len(b.hours)
@@ -119,6 +120,7 @@ func (l *losses) forget(held func(identity.Batch, []timegrid.Hour) bool) {
 			found := r.all(key.boot, func(id identity.Batch) bool { return held(id, r.hours) })
 			if found {
 				l.bytes -= lossRunBytes + 8*len(r.hours) + len(r.counts)
+				// Other losses may overlap these spans, so they can't be cut out; they are computed again.
 				l.merged = nil
 			}
 			return found

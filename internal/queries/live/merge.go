@@ -45,6 +45,7 @@ func (s *Store) merge(g *shapeGroup) {
 		}
 		m := joinSegments(run, len(g.series))
 		s.resize(run, m)
+		// Readers may hold the old slice, so it is replaced and not changed.
 		g.segments = append(append(slices.Clone(g.segments[:start]), m), g.segments[end:]...)
 		end = start + 1
 	}
@@ -100,7 +101,9 @@ func joinSegments(run []*segment, series int) *segment {
 			m.parts = append(m.parts, p)
 		}
 		m.ms = append(m.ms, seg.ms...)
+		// m.sub is nil when all times are whole milliseconds; then nothing is copied.
 		copy(m.sub[min(at, len(m.sub)):], seg.sub)
+		// Columns are series-major, so each series has its own place in the wider segment.
 		for pos := range series {
 			if m.hists != nil {
 				copy(m.hists[pos*rows+at:], seg.hists[pos*n:(pos+1)*n])

@@ -99,6 +99,7 @@ func (p *Snapshot) newestMeaning(f *found, means []meaning, newest map[*shapeGro
 			newest[pl.group] = at
 		}
 		m := means[pl.group.means[pl.pos]]
+		// A tie is decided by the values, so that the answer does not depend on the order of shapes.
 		if i == 0 || at > best || at == best && m.compare(out) > 0 {
 			best, out = at, m
 		}

@@ -159,6 +159,7 @@ func (p *postings) lists(m *labels.Matcher, sc scanned) []uint32 {
 	vs := p.values[m.Name]
 	values, ok := sc[m]
 	if !ok {
+		// A single value needs no union: the list of the index is returned without a copy.
 		if m.Type == labels.MatchEqual || m.Type == labels.MatchNotEqual {
 			return vs[m.Value]
 		}

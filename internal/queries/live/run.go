@@ -151,6 +151,7 @@ func gather(cells []cell, snap *Snapshot) samples.Run {
 			}
 		}
 	}
+	// The order puts the record that counts first in its millisecond, and CompactFunc keeps the first.
 	slices.SortFunc(recs, func(a, b record) int { return a.before(&b) })
 	recs = slices.CompactFunc(recs, func(a, b record) bool { return a.ms == b.ms })
 	run := samples.Run{T: make([]int64, len(recs)), STs: make([]int64, len(recs))}

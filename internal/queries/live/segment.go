@@ -91,6 +91,7 @@ func newSegment(b *batch, first uint64, g *frame.Group) *segment {
 	for i, t := range g.Timestamps {
 		ms, sub := floorMS(t)
 		s.ms[i] = ms
+		// Allocated at the first time that needs it: most times are whole milliseconds.
 		if sub != 0 && s.sub == nil {
 			s.sub = make([]int32, rows)
 		}
@@ -154,6 +155,8 @@ func (g *shapeGroup) insert(seg *segment) {
 		g.segments = append(g.segments, seg) // safe: readers hold a shorter slice of the same array
 		return
 	}
+	// A batch that arrives out of order goes in the middle, in a new slice, since readers hold the old
+	// one.
 	i := sort.Search(n, func(i int) bool { return g.segments[i].minT() > seg.minT() })
 	grown := make([]*segment, 0, n+n/8+1)
 	g.segments = append(append(append(grown, g.segments[:i]...), seg), g.segments[i:]...)

@@ -30,6 +30,7 @@ type Snapshot struct {
 func (s *Store) Snapshot(now time.Time) *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Counted under the lock, so that vacuum can't free in between what this version sees.
 	s.open[s.version]++
 	return &Snapshot{store: s, version: s.version, nextID: s.nextID, From: s.Horizon(now), lost: s.lost.spans()}
 }
@@ -120,6 +121,7 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 		if len(cells) == 0 {
 			continue
 		}
+		// The segments of one group are in order already.
 		if len(f.places) > 1 {
 			slices.SortStableFunc(cells, func(a, b cell) int {
 				switch ta, tb := a.view.minT(), b.view.minT(); {
@@ -154,6 +156,7 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 	if err != nil {
 		return nil, err
 	}
+	// Expressions were tried on the values before the lock was taken; under it only lists are combined.
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	ids := s.index.match(ms, sc)
@@ -171,6 +174,7 @@ func (p *Snapshot) find(ctx context.Context, ms []*labels.Matcher) ([]found, err
 			return nil, ctx.Err()
 		}
 		ser := s.series[id]
+		// Either removed and still in the lists, or added after the snapshot.
 		if ser == nil || id >= p.nextID {
 			continue
 		}

@@ -116,6 +116,7 @@ func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// First, so that what has expired neither counts against the bounds nor conflicts with the new batch.
 	s.expire(now)
 	late := maxT < s.Horizon(now)
 	if late && !s.missing(a.Identity, hours) {
@@ -125,6 +126,7 @@ func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome
 	if err != nil {
 		return 0, err
 	}
+	// Only a placeholder of Note is filled. One that stayed after an eviction has had its columns.
 	if old != nil && (old.shape != nil || old.removed.Load() != 0) {
 		return Repeat, nil
 	}
@@ -135,6 +137,7 @@ func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome
 		s.place(nb)
 	} else {
 		s.dropPlaceholder(nb)
+		// Open snapshots of earlier versions must not see the columns that are filled in now.
 		nb.added = s.version
 	}
 	nb.minT, nb.maxT, nb.hours, nb.late = minT, maxT, hours, late
@@ -190,6 +193,8 @@ func (s *Store) place(b *batch) {
 			b.addOverlap(o, s.version, len(s.open) > 0)
 			return
 		}
+		// The batch that loses is charged for the record of the overlap. If that is b, it happens when b
+		// is filled or becomes a placeholder.
 		had := o.overlapBytes()
 		o.addOverlap(b, s.version, len(s.open) > 0)
 		if more := o.overlapBytes() - had; o.columns() {
@@ -223,6 +228,7 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 		n := seg.bytes()
 		b.bytes += n
 		s.charge(b.agent, n, 0)
+		// Charged before the merge, which gives back to each batch what merging saves.
 		sg.insert(seg)
 		s.merge(sg)
 	}

@@ -39,8 +39,8 @@ type stretch struct {
 	h     []*histogram.FloatHistogram // in place of v
 }
 
-// series gives a value for each time, and whether there is any; for a series of histograms
-// those beside, where there is one.
+// series returns a value for each time, and whether there is any. For a series of histograms
+// it also returns a histogram for each time that has one.
 func (e *evaluation) series(in *rolledInput) (values []float64, hists []*histogram.FloatHistogram, any bool, err error) {
 	if e.acc == nil {
 		e.acc = e.fn.new()
@@ -62,11 +62,13 @@ func (e *evaluation) series(in *rolledInput) (values []float64, hists []*histogr
 	if len(e.stretches) == 0 {
 		return nil, nil, false, nil
 	}
+	// Rows and samples come from different places, and accumulators want them in time order.
 	slices.SortFunc(e.stretches, func(a, b stretch) int { return int(min(max(a.keys[0]-b.keys[0], -1), 1)) })
 	values = make([]float64, len(e.times))
 	if e.native {
 		hists = make([]*histogram.FloatHistogram, len(e.times))
 	}
+	// Ranges move forward with the steps, so their beginning is never searched again.
 	from, row := 0, 0 // the first that may lie in the range
 	for i, t := range e.times {
 		end := t - e.c.Offset
@@ -85,6 +87,8 @@ func (e *evaluation) series(in *rolledInput) (values []float64, hists []*histogr
 			hists[i], err = e.hists.value(r)
 			if hists[i] != nil {
 				ok = true
+				// The size of a histogram is known only once it is made, so it is counted against the
+				// bound here.
 				e.left -= int64(8 + len(hists[i].PositiveBuckets) + len(hists[i].NegativeBuckets))
 			}
 		} else {
@@ -100,6 +104,7 @@ func (e *evaluation) series(in *rolledInput) (values []float64, hists []*histogr
 		case err != nil:
 			return nil, nil, false, err
 		case !ok:
+			// For the engine a stale marker ends the series at this step, as an empty range would.
 			v = staleNaN
 		}
 		values[i], any = v, any || ok
@@ -107,7 +112,8 @@ func (e *evaluation) series(in *rolledInput) (values []float64, hists []*histogr
 	return values, hists, any, nil
 }
 
-// add gives the accumulator what lies at or after (k, row), through end.
+// add passes to the accumulator what lies from row of stretch k on, up to and including the
+// time end (milliseconds).
 func (e *evaluation) add(k, row int, end int64) {
 	for ; k < len(e.stretches); k, row = k+1, 0 {
 		s := &e.stretches[k]
@@ -127,7 +133,7 @@ func (e *evaluation) add(k, row int, end int64) {
 	}
 }
 
-// addHistograms does so where all are histograms.
+// addHistograms is add for a series of histograms.
 func (e *evaluation) addHistograms(k, row int, end int64) {
 	for ; k < len(e.stretches); k, row = k+1, 0 {
 		s := &e.stretches[k]
@@ -144,8 +150,8 @@ func (e *evaluation) addHistograms(k, row int, end int64) {
 	}
 }
 
-// same reports that what is read now is of the kind of what was read before: a mixture of
-// floats and histograms is the engine's.
+// same reports that what is read now is of the same kind as what was read before. A mixture
+// of floats and histograms is left to the engine.
 func (e *evaluation) same(native bool) bool {
 	if len(e.stretches) == 0 {
 		e.native = native
@@ -173,6 +179,7 @@ func (e *evaluation) rows(r *published.Rolled) error {
 			return errNotRolled
 		case from >= to:
 			continue
+		// Rows of floats and of histograms are counted alike.
 		case e.fn.counts:
 		case !e.same(native(r.Type(i))):
 			return errNotRolled
@@ -213,6 +220,7 @@ func (e *evaluation) samples(m *merged) error {
 		case len(s.keys) == 0:
 			continue
 		case e.fn.counts && s.h != nil && s.v == nil, e.fn.counts && s.h == nil:
+		// With both kinds in one run, v and h no longer have the indexes of keys.
 		case s.h != nil && s.v != nil, !e.same(s.h != nil), s.h != nil && !e.hists.samples(s.h):
 			return errNotRolled
 		}

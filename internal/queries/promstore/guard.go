@@ -1,6 +1,7 @@
 package promstore
 
-// Guard bounds a query while it reads. Its errors end the reading and are the query's.
+// Guard bounds a query while it reads. An error of a method ends the reading and becomes the
+// error of the query.
 type Guard interface {
 	// Check is called every few samples, by the goroutine that reads them.
 	Check() error
@@ -10,7 +11,7 @@ type Guard interface {
 	Reserve(bytes int64) error
 }
 
-// WithGuard has g asked. Before the first read.
+// WithGuard bounds the query by g. Call it before the first read.
 func (q *Queryable) WithGuard(g Guard) *Queryable {
 	q.guard = g
 	return q
@@ -51,11 +52,13 @@ func (r *reading) points(m *merged) int64 {
 	if r.step <= 0 || to < from {
 		return 1
 	}
+	// After its last sample a series has points for the range of the selector or the lookback, and none
+	// outside of the query.
 	return min(to-from+max(r.span, lookback), r.maxt-r.mint)/r.step + 1
 }
 
 // checkSamples is how many samples are read between two checks: a power of two.
 const checkSamples = 16
 
-// seriesBytes is about what a series takes that a selector found, beside its labels.
+// seriesBytes estimates the memory of a series that a selector found, without its labels.
 const seriesBytes = 256

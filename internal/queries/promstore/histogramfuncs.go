@@ -13,11 +13,11 @@ import (
 )
 
 // histogramAccumulator adds the rows and native histograms of one range in time order.
-// Samples are kept, and never changed.
+// It keeps the samples that it is given, and never changes them.
 type histogramAccumulator interface {
 	reset()
-	// readable reports that columns have what row needs; samples, that the engine has no
-	// remark on them.
+	// readable reports that the columns have what row needs. samples reports that the engine
+	// would evaluate these samples without an annotation.
 	readable(c *chunk.Columns) bool
 	samples(h []*histogram.FloatHistogram) bool
 	row(c *chunk.Columns, i int)
@@ -72,6 +72,7 @@ func (a *histogramLast) value(rollup.Range) (*histogram.FloatHistogram, error) {
 	if a.h == nil {
 		return nil, nil
 	}
+	// Copied, since one sample may be the last of several ranges and the caller owns the value.
 	return a.h.Copy(), nil
 }
 
@@ -120,6 +121,7 @@ func (a *histogramSum) value(rollup.Range) (*histogram.FloatHistogram, error) {
 	case a.inexact:
 		return nil, rollup.ErrInexact
 	}
+	// The compensation of Kahan's summation is added once at the end, as the engine does it.
 	if a.comp != nil {
 		if _, _, _, err := a.sum.Add(a.comp); err != nil {
 			return nil, rollup.ErrInexact

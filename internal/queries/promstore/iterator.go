@@ -34,6 +34,8 @@ func (it *cursor) reset(r *reading, m *merged) {
 	it.read, it.err = r, nil
 	it.runs.reset(m, r.mint, r.maxt)
 	it.run, it.i, it.done = samples.Run{}, -1, false
+	// The number of steps bounds the points of a series. Where every sample is a point, nextRun counts
+	// them run by run instead.
 	if g := r.q.guard; g != nil && !r.all {
 		it.fail(g.Points(r.points(m), false))
 	}
@@ -49,7 +51,7 @@ func (it *cursor) fail(err error) {
 // Next moves to the next sample.
 func (it *cursor) Next() chunkenc.ValueType {
 	if it.i++; it.i < len(it.run.T) {
-		if it.i%checkSamples == 0 && !it.goesOn() {
+		if it.i%checkSamples == 0 && !it.mayContinue() {
 			return chunkenc.ValNone
 		}
 		return it.kind()
@@ -57,8 +59,8 @@ func (it *cursor) Next() chunkenc.ValueType {
 	return it.nextRun()
 }
 
-// goesOn asks the guard; after its error the cursor is at its end.
-func (it *cursor) goesOn() bool {
+// mayContinue asks the guard; after its error the cursor is at its end.
+func (it *cursor) mayContinue() bool {
 	if it.read != nil && it.err == nil {
 		it.fail(it.read.q.check())
 	}
@@ -66,7 +68,7 @@ func (it *cursor) goesOn() bool {
 }
 
 func (it *cursor) nextRun() chunkenc.ValueType {
-	if it.done || !it.goesOn() {
+	if it.done || !it.mayContinue() {
 		return chunkenc.ValNone
 	}
 	run, ok := it.runs.Next()
@@ -92,6 +94,7 @@ func (it *cursor) kind() chunkenc.ValueType {
 
 func (it *cursor) seek(t int64) chunkenc.ValueType {
 	for {
+		// i is -1 before the first sample.
 		from := max(it.i, 0)
 		if n := len(it.run.T); from < n && it.run.T[n-1] >= t {
 			if it.run.T[from] < t {
@@ -100,6 +103,7 @@ func (it *cursor) seek(t int64) chunkenc.ValueType {
 			it.i = from
 			return it.kind()
 		}
+		// This run ends too early. What ends before t is left out before it is decoded.
 		it.runs.SkipTo(t)
 		if it.nextRun() == chunkenc.ValNone {
 			return chunkenc.ValNone
@@ -128,6 +132,8 @@ func (it *cursor) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogr
 		cur.CopyTo(h)
 	}
 	if h.CounterResetHint != histogram.GaugeType {
+		// The stored hint compares with the sample that the agent took before; here another one may come
+		// before it, because batches are masked or merged.
 		h.CounterResetHint = histogram.UnknownCounterReset
 		if before != nil && !value.IsStaleNaN(before.Sum) && !value.IsStaleNaN(h.Sum) && !h.DetectReset(before) {
 			h.CounterResetHint = histogram.NotCounterReset

@@ -107,6 +107,7 @@ func (r *runs) Next() (samples.Run, bool) {
 		return r.live.Next()
 	}
 	r.fill()
+	// Blocks win a tie: the sample in memory is consumed without being returned.
 	if len(r.a.T) > 0 && len(r.b.T) > 0 && r.a.T[0] == r.b.T[0] {
 		r.b.Take(1)
 		r.fill()
@@ -124,7 +125,7 @@ func (r *runs) Next() (samples.Run, bool) {
 	default:
 		run = r.b.Take(sort.Search(len(r.b.T), func(i int) bool { return r.b.T[i] >= r.a.T[0] }))
 	}
-	// What stood before it in its own part need not stand before it here.
+	// The sample before it in its own part need not be the one before it here.
 	run.Before, r.before = r.before, nil
 	if n := len(run.H); n > 0 {
 		r.before = run.H[n-1]
@@ -132,7 +133,7 @@ func (r *runs) Next() (samples.Run, bool) {
 	return run, true
 }
 
-// fill sees to it that each part that is not at its end has a sample at hand.
+// fill loads the next run of each part whose current run is used up.
 func (r *runs) fill() {
 	if len(r.a.T) == 0 && !r.ended[0] {
 		var ok bool

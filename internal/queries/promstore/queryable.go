@@ -31,7 +31,7 @@ type Queryable struct {
 	pub    *published.Query // nil: there are no blocks
 	limits Limits
 	guard  Guard // may be nil
-	// resolutions: rolled rows may answer where there are samples, too.
+	// resolutions allows rolled rows to answer where there are samples, too.
 	resolutions bool
 
 	mu         sync.Mutex
@@ -72,6 +72,7 @@ func (q *Queryable) noteMerges(n int, of func(i int) (labels.Labels, agentlabel.
 			}
 		}
 	}
+	// The search above runs without the lock, as selectors of one query may run at the same time.
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.merges.Series == 0 {
@@ -88,16 +89,16 @@ func New(snap *live.Snapshot, limits Limits) *Queryable {
 	return &Queryable{snap: snap, limits: limits, mint: math.MaxInt64, maxt: math.MinInt64}
 }
 
-// WithPublished reads what blocks count from them, and only the rest from the
-// snapshot. Before the first read.
+// WithPublished reads from the blocks what they count, and only the rest from the snapshot.
+// Call it before the first read.
 func (q *Queryable) WithPublished(p *published.Query) *Queryable {
 	q.pub = p
 	q.snap.Hide(p)
 	return q
 }
 
-// WithResolutions lets Rolled answer from rolled rows where there are samples, too; else only
-// where these have expired. Before the first read.
+// WithResolutions lets Rolled answer from rolled rows where there are samples, too; without it
+// only where the samples have expired. Call it before the first read.
 func (q *Queryable) WithResolutions(on bool) *Queryable {
 	q.resolutions = on
 	return q
@@ -157,9 +158,12 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	if err != nil {
 		return storage.ErrSeriesSet(err)
 	}
+	// A listing of series shows only those with a sample in the range. A segment that overlaps the range
+	// need not have one there.
 	if hints != nil && hints.Func == "series" {
 		var r runs
 		found = slices.DeleteFunc(found, func(m merged) bool {
+			// DeleteFunc can't be stopped: after an error the others are deleted without being read.
 			if err == nil {
 				err = q.q.check()
 			}
@@ -180,6 +184,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 			return labels.StableHash(m.labels)%hints.ShardCount != hints.ShardIndex
 		})
 	}
+	// The series are sorted, so every node keeps the same ones.
 	if limit > 0 && len(found) > limit {
 		found = found[:limit]
 	}

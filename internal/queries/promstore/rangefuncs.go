@@ -45,7 +45,8 @@ func delta(typ series.Type) bool {
 }
 
 // takes reports whether rows of the type, of a metric of this name, may answer. The engine
-// remarks on rates of floats that are not called like a counter, and of delta histograms.
+// annotates rates of floats that are not named like a counter, and of delta histograms, so
+// these are left to it.
 func (f rangeFunc) takes(typ series.Type, name string) bool {
 	switch {
 	case f.counts:
@@ -136,6 +137,7 @@ type extreme struct {
 func (a *extreme) reset() { a.any = false }
 
 func (a *extreme) add(v float64) {
+	// As in the engine, any number replaces NaN, and NaN replaces no number.
 	if !a.any || math.IsNaN(a.v) || a.least && v < a.v || !a.least && v > a.v {
 		a.any, a.v = true, v
 	}

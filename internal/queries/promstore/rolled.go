@@ -34,17 +34,18 @@ type RangeCall struct {
 // RolledLabel selects what Rolled prepared.
 const RolledLabel = "__rolled__"
 
-// Rolled evaluates c from rolled rows, and from raw samples where no rolled block can stand
-// in for them. What it gives stands for the call: a selector whose series have the values
-// of the call at the times of evaluation. ok is false where rolled rows do not give what
-// the samples would; then nothing has changed. Where samples have expired that is no
-// reason: what the rows give is nearer than what could be made of them as samples, and
-// published.Query tells which hours it is of. Errors: *LimitError, a context error.
+// Rolled evaluates c from rolled rows, and from raw samples in the hours that no rolled block
+// covers. It returns the value of a selector on RolledLabel that replaces the call: its series
+// have the values of the call at the times of evaluation. ok is false when the rolled rows
+// can't give what the samples would; nothing has changed then. Where samples have expired,
+// approximate values are accepted, and published.Query reports the hours that they are of.
+// Errors: *LimitError, a context error.
 func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, ok bool, err error) {
 	fn, known := rangeFuncs[c.Func]
 	if q.pub == nil || !known || !plain(c) {
 		return "", false, nil
 	}
+	// A range is open at its beginning, so its first millisecond is left out.
 	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
 	if err := q.pub.Pin(ctx, mint, maxt); err != nil {
 		return "", false, err
@@ -73,8 +74,8 @@ func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, o
 // coarsest are the resolutions from the one with the fewest rows.
 var coarsest = []timegrid.Resolution{timegrid.OneHour, timegrid.FiveMinutes, timegrid.OneMinute}
 
-// ways are the rows that may answer, the best first: exact ones of coarse resolutions, then
-// exact ones where samples have expired and samples elsewhere, then what is near.
+// ways lists the rows that may answer, the best first: exact ones of coarse resolutions, then
+// exact ones where samples have expired and samples elsewhere, then approximate ones.
 func (q *Queryable) ways(c RangeCall, expired bool) []published.Rows {
 	var whole, near []timegrid.Resolution
 	if expired {
@@ -83,6 +84,8 @@ func (q *Queryable) ways(c RangeCall, expired bool) []published.Rows {
 				whole = append(whole, res)
 			}
 			if c.Range >= res.Millis() {
+				// coarsest begins with the widest buckets. For an approximation the narrowest are best, so
+				// the order is turned around.
 				near = append([]timegrid.Resolution{res}, near...)
 			}
 		}
@@ -102,8 +105,8 @@ func (q *Queryable) ways(c RangeCall, expired bool) []published.Rows {
 	return out
 }
 
-// plain wants one metric by its name: the engine drops the name, and equal label sets
-// would meet.
+// plain reports whether the selector names one metric. With several, the engine drops the
+// name and label sets of two metrics may become equal.
 func plain(c RangeCall) bool { return metric(c) != "" }
 
 // metric is the name that the selector wants; empty when it may find several.
@@ -116,7 +119,8 @@ func metric(c RangeCall) string {
 	return ""
 }
 
-// aligned wants buckets to be worth their while: enough in a range, and no more than steps.
+// aligned reports whether buckets of width w (milliseconds) pay: a range has at least four,
+// and there are no more buckets than steps.
 func aligned(c RangeCall, w int64) bool { return c.Range >= 4*w && onBuckets(c, w) }
 
 // onBuckets reports that every range is exactly some buckets.
@@ -153,6 +157,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	if c.Step > 0 {
 		steps = (c.End-c.Start)/c.Step + 1
 	}
+	// Checked before memory is taken for the values.
 	if steps*int64(len(all)) > maxPrepared {
 		return nil, false, nil
 	}
@@ -187,6 +192,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	}
 	slices.SortFunc(out, func(a, b rolledSeries) int { return labels.Compare(a.labels, b.labels) })
 	q.noteMerges(len(all), func(i int) (labels.Labels, agentlabel.Seen) { return all[i].labels, all[i].agents(mint, maxt) })
+	// Reported only now: an attempt that failed has used nothing.
 	for res := range resolutions {
 		q.pub.Used(res)
 	}
@@ -196,8 +202,8 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 // checkEvery bounds how many series are evaluated between two checks of the context.
 const checkEvery = 256
 
-// inMemory leaves the series that have samples in the range, and gives their hours: a
-// bucket and samples of the same time can't be put together.
+// inMemory keeps the series that have samples in the range, and returns the hours of these
+// samples: a bucket and samples of the same time can't be combined.
 func inMemory(ls []live.Series, mint, maxt int64) ([]live.Series, map[timegrid.Hour]bool) {
 	hours := map[timegrid.Hour]bool{}
 	kept := ls[:0]
@@ -213,6 +219,7 @@ func inMemory(ls []live.Series, mint, maxt int64) ([]live.Series, map[timegrid.H
 			for k := 0; k < len(run.T); {
 				h := timegrid.HourOf(run.T[k])
 				hours[h] = true
+				// One search for each hour instead of a division for each sample.
 				k += countThrough(run.T[k:], h.EndMS())
 			}
 		}
@@ -228,7 +235,7 @@ func countThrough(ts []int64, end int64) int {
 	return n
 }
 
-// rolledInput is a label set with all that it has.
+// rolledInput is a label set with its samples and its rolled rows.
 type rolledInput struct {
 	merged
 	rolled *published.Rolled
@@ -253,6 +260,7 @@ func joinRolled(ls []live.Series, rs []published.Rolled) []rolledInput {
 	}
 next:
 	for i := range ls {
+		// Different labels may have the same hash.
 		for _, k := range at[ls[i].Labels.Hash()] {
 			if labels.Equal(out[k].labels, ls[i].Labels) {
 				out[k].live = &ls[i]
@@ -280,6 +288,8 @@ func (s *rolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 		it = &iterator[int64]{}
 	}
 	it.read, it.err = nil, nil
+	// A reused iterator may still refer to another series. done is set below, so the one prepared run is
+	// all that it reads.
 	it.runs.reset(&merged{}, math.MinInt64, math.MaxInt64)
 	it.run, it.i, it.done = samples.Run{T: s.t, V: s.v, H: s.h}, -1, true
 	return it
@@ -293,6 +303,7 @@ func (q *Queryable) preparedSet(ms []*labels.Matcher) (storage.SeriesSet, bool) 
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n, err := strconv.Atoi(ms[0].Value)
+	// The label may also come from a user; such a selector is read like any other.
 	if err != nil || n < 0 || n >= len(q.prepared) {
 		return nil, false
 	}

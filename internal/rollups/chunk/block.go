@@ -77,6 +77,8 @@ func (w *blockWriter) finish(dst []byte, kind byte) []byte {
 	for i := 0; i < len(w.slots); {
 		s := &w.slots[i]
 		n := 1
+		// column is not set while writing, so slots are equal when their rows and masks are. Most series
+		// of a block have the same, which makes the directory a few bytes.
 		for i+n < len(w.slots) && w.slots[i+n] == *s {
 			n++
 		}
@@ -106,6 +108,7 @@ func (b *block) parse(raw []byte, known codecs, lim *Limits) error {
 	}
 	c := cursor{b: payload, reason: BadBlock}
 	b.kind, b.encoding = c.byte(), Encoding(c.byte())
+	// The columns that a mask may name depend on the kind of the block.
 	all := allValues
 	switch {
 	case c.err != nil:
@@ -134,6 +137,7 @@ func (b *block) choose(known codecs) error {
 	if k == nil {
 		return refuse(UnknownEncoding, "block in encoding %d", b.encoding)
 	}
+	// Kept for the next block in this encoding, with the buffers and tables that it has by then.
 	b.dec = k.newDecoder()
 	if b.decoders == nil {
 		b.decoders = map[Encoding]columnDecoder{}
@@ -153,6 +157,8 @@ func (b *block) directory(c *cursor, all Mask, lim *Limits) error {
 		if c.err != nil {
 			break
 		}
+		// Checked before the conversions below, which would otherwise cut off high bits of what a bad
+		// block says.
 		if run == 0 || run > uint64(n-len(b.slots)) || rows == 0 || rows > uint64(lim.Rows) || mask == 0 || mask > uint64(all) {
 			c.fail("%d slots with %d rows and columns %#x", run, rows, mask)
 			break
@@ -165,6 +171,7 @@ func (b *block) directory(c *cursor, all Mask, lim *Limits) error {
 	if c.err == nil && b.kind == kindTimes && slices.ContainsFunc(b.slots, func(s slotHead) bool { return s.mask&maskT == 0 }) {
 		c.fail("times without T")
 	}
+	// Checked here, before a codec takes memory for its columns.
 	if c.err == nil && total > c.left() {
 		c.fail("%d columns in %d bytes", total, c.left())
 	}
@@ -189,6 +196,7 @@ func (b *block) readTimes(i int, into *Columns) error {
 	if err := b.dec.readTimes(i, into); err != nil {
 		return err
 	}
+	// Readers search T in halves, which needs it to ascend; codecs leave this check to the caller.
 	for k := 1; k < len(into.T); k++ {
 		if into.T[k] <= into.T[k-1] {
 			return refuse(BadColumn, "T of row %d is not after that of row %d", k, k-1)
@@ -209,6 +217,7 @@ func seal(dst []byte, start int) []byte {
 
 // unseal checks the checksum at the end and returns what is before it.
 func unseal(raw []byte, limit int) ([]byte, error) {
+	// The size comes first, so that bytes far too long cost no pass over all of them.
 	if len(raw) > limit {
 		return nil, refuse(TooLarge, "%d bytes, at most %d", len(raw), limit)
 	}

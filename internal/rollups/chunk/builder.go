@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// builder writes blocks into a chunk, and into an index where they lie. Writer and Stream
-// differ in what they hand to it when.
+// builder writes blocks into a chunk, and their places into an index. Writer and Stream
+// differ in the order in which they pass parts to it.
 type builder struct {
 	opt    Options
 	codec  codec
@@ -25,6 +25,7 @@ func (b *builder) init(o Options) {
 	b.opt = o.orDefault()
 	b.codec = b.opt.codec
 	if b.codec == nil {
+		// NewWriter and NewStream return no error; Add and Finish return this one.
 		b.err = refuse(UnknownEncoding, "no codec for encoding %d", b.opt.Encoding)
 		return
 	}
@@ -44,10 +45,14 @@ func (b *builder) begin() {
 func (b *builder) addPart(series, times int) {
 	c := &b.part
 	n := c.values(c.Rows())
+	// A part that is larger than a block may be still gets one for itself: the bounds end a block, they
+	// refuse nothing.
 	if len(b.block.slots) > 0 && (len(b.block.slots) >= b.opt.BlockSeries || b.values+n > b.opt.BlockValues) {
 		b.endValues()
 	}
 	b.values += n
+	// The block being written is not in index.blocks yet and the slot not in the block, so the lengths of
+	// both lists are their numbers.
 	b.tables.addPart(series, part{uint32(len(b.index.blocks)), uint32(len(b.block.slots)), uint32(times)})
 	b.block.addValues(c, times)
 }
@@ -91,6 +96,7 @@ func (b *builder) writeTimes() {
 			rows: uint32(c.Rows()), minT: c.T[0], maxT: c.T[c.Rows()-1]})
 		b.block.addTimes(c)
 	}
+	// Slots are left over in any case: every chunk has a series, and every series has times.
 	end()
 }
 
@@ -100,6 +106,8 @@ func (b *builder) finish(f *Files) {
 	x := &b.index
 	f.FooterOffset = int64(len(b.chunk))
 	b.chunk = appendFooter(b.chunk, x.blocks, x.timeBlocks)
+	// The index names the digest of the chunk, so the chunk must be complete, with its footer, before the
+	// index is written.
 	f.Chunk, f.ID = b.chunk, sha256.Sum256(b.chunk)
 	x.Chunk, x.FooterOffset, x.Size = f.ID, f.FooterOffset, int64(len(b.chunk))
 	f.Index = b.file.append(x)
@@ -134,6 +142,7 @@ func (s *timeSets) reset() {
 // share gives the number of the times of c, which stay as they are until the chunk is made.
 func (s *timeSets) share(c *Columns) int {
 	a := addressOf(c)
+	// Series of one agent mostly share the slices themselves; then nothing is hashed or compared.
 	i, ok := s.byAddress[a]
 	if !ok {
 		i = s.find(c, func(c *Columns) Columns { return Columns{T: c.T, FirstT: c.FirstT, LastT: c.LastT} })
@@ -152,6 +161,7 @@ func (s *timeSets) copy(c *Columns) int {
 func (s *timeSets) find(c *Columns, keep func(*Columns) Columns) int {
 	h := hashTimes(c)
 	for _, k := range s.byHash[h] {
+		// The hash only finds candidates; different times may have the same one.
 		if o := &s.sets[k]; sameTimes(o.T, c.T) && sameTimes(o.FirstT, c.FirstT) && sameTimes(o.LastT, c.LastT) {
 			return int(k)
 		}

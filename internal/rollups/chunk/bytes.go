@@ -42,7 +42,7 @@ func (w *bitWriter) flush() {
 	}
 }
 
-// bitReader reads what bitWriter wrote. Past the end it reads zeros; over tells.
+// bitReader reads what bitWriter wrote. Past the end it reads zeros, and end returns -1.
 type bitReader struct {
 	b   []byte
 	pos int // next byte to load; may run past len(b)
@@ -53,12 +53,16 @@ type bitReader struct {
 // fill loads at least 56 bits.
 func (r *bitReader) fill() {
 	if r.pos+8 <= len(r.b) {
+		// pos moves by whole bytes, so the bits of a byte that fits in part stay in acc above n. The next
+		// call loads the same bits to the same place, which changes nothing.
 		r.acc |= binary.LittleEndian.Uint64(r.b[r.pos:]) << r.n
 		adv := (63 - r.n) >> 3
 		r.pos += int(adv)
 		r.n += adv * 8
 		return
 	}
+	// Near the end the bytes are loaded one by one. pos runs past the end, so that end() can tell that
+	// bits were read which do not exist.
 	for r.n <= 56 {
 		if r.pos < len(r.b) {
 			r.acc |= uint64(r.b[r.pos]) << r.n
@@ -70,6 +74,7 @@ func (r *bitReader) fill() {
 
 // take reads count bits, at most 64.
 func (r *bitReader) take(count uint) uint64 {
+	// fill guarantees 56 bits only.
 	if count > 32 {
 		low := r.take(32)
 		return low | r.take(count-32)<<32
@@ -86,6 +91,7 @@ func (r *bitReader) take(count uint) uint64 {
 // end is the position after the last byte of which a bit was read, or -1 when that is
 // past the end.
 func (r *bitReader) end() int {
+	// Whole bytes that were loaded but not used belong to the next field.
 	used := r.pos - int(r.n/8)
 	if used > len(r.b) {
 		return -1
@@ -105,12 +111,14 @@ func (c *cursor) fail(format string, args ...any) {
 	if c.err == nil {
 		c.err = refuse(c.reason, format, args...)
 	}
+	// An empty cursor ends the loops of callers that check for an error only after several fields.
 	c.pos = len(c.b)
 }
 
 func (c *cursor) left() int { return len(c.b) - c.pos }
 
 func (c *cursor) uvarint() uint64 {
+	// Most numbers of the format take one byte.
 	if c.pos < len(c.b) && c.b[c.pos] < 0x80 {
 		c.pos++
 		return uint64(c.b[c.pos-1])
@@ -129,6 +137,7 @@ func (c *cursor) zigzag() int64 { return unzigzag(c.uvarint()) }
 // count reads a number of things of at least per bytes each, at most limit.
 func (c *cursor) count(what string, per, limit int) int {
 	u := c.uvarint()
+	// Compared before the conversion, and divided instead of multiplied: a bad number must not overflow.
 	if c.err == nil && (u > uint64(limit) || (per > 0 && u > uint64(c.left()/per))) {
 		c.fail("%d %s with %d bytes left, limit %d", u, what, c.left(), limit)
 		return 0
@@ -172,6 +181,7 @@ func (c *cursor) bytes(n int) []byte {
 		return nil
 	}
 	c.pos += n
+	// The capacity ends with the field, so that an append by the caller can't overwrite the next one.
 	return c.b[c.pos-n : c.pos : c.pos]
 }
 

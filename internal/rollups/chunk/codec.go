@@ -6,7 +6,7 @@ package chunk
 // whose seam this one follows.
 type Encoding byte
 
-// Encodings. Numbers are for ever: one that was given away is not used for anything else.
+// Encodings. A number is never used again for another codec.
 const (
 	// DefaultEncoding stands for Integers in Options; no block carries it.
 	DefaultEncoding Encoding = 0
@@ -15,11 +15,11 @@ const (
 	Integers Encoding = 1
 )
 
-// codec is one way to encode the columns of blocks. Around it stand, and are the same for
-// all codecs: the blocks' frame and directory (block.go), header and footer (file.go), the
+// codec is one way to encode the columns of blocks. The same for all codecs are the blocks'
+// frame and directory (block.go), header and footer (file.go), the
 // index, and how series are cut into slots of blocks (writer.go).
 //
-// Equal slots give equal bytes. TestCodecs holds every codec to what is said here.
+// Equal slots give equal bytes. TestCodecs checks every codec against these comments.
 type codec interface {
 	encoding() Encoding
 	newEncoder() columnEncoder
@@ -37,7 +37,7 @@ type columnEncoder interface {
 	// addTimes appends a slot with T and, where c has them, FirstT and LastT. A block has
 	// slots of either kind only.
 	addTimes(c *Columns)
-	// appendPayload appends what decode takes: at least one byte for each column.
+	// appendPayload appends what columnDecoder.open reads: at least one byte for each column.
 	appendPayload(dst []byte) []byte
 }
 

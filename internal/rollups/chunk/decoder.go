@@ -59,8 +59,10 @@ func (d *Decoder) Reset(x *Index) {
 func (d *Decoder) get(r Range) ([]byte, error) {
 	i, ok := slices.BinarySearchFunc(d.parts, r.Offset, func(f fetched, at int64) int { return cmp.Compare(f.at, at) })
 	if !ok {
+		// i is where the part would be inserted; the one before it begins below the range.
 		i--
 	}
+	// Parts may overlap: one that begins earlier may be the one that reaches far enough.
 	for ; i >= 0 && i < len(d.parts); i-- {
 		if f := d.parts[i]; f.at <= r.Offset && r.End() <= f.at+int64(len(f.b)) {
 			return f.b[r.Offset-f.at : r.End()-f.at], nil
@@ -77,6 +79,8 @@ func (d *Decoder) open(m map[uint32]*block, ranges []Range, i uint32, kind byte)
 	if err != nil {
 		return nil, err
 	}
+	// Blocks of values are read one after the other, and the oldest makes room. Those of times are few and
+	// serve all series, so they stay.
 	if kind == kindValues {
 		if len(d.old) == maxParsed {
 			d.spare = append(d.spare, m[d.old[0]])
@@ -96,6 +100,7 @@ func (d *Decoder) open(m map[uint32]*block, ranges []Range, i uint32, kind byte)
 		d.spare = append(d.spare, b)
 		return nil, refuse(BadBlock, "block of kind %d, want %d", b.kind, kind)
 	}
+	// Only a block that passed every check is remembered; a bad one fails at each read.
 	m[i] = b
 	if kind == kindValues {
 		d.old = append(d.old, i)
@@ -113,9 +118,12 @@ func (d *Decoder) Series(i int, mint, maxt int64, want Mask, into *Columns) (int
 		if t.minT > maxt || t.maxT < mint {
 			continue
 		}
+		// The index gives the number of rows before a block is decoded and memory is taken.
 		if rows+int(t.rows) > d.lim.SeriesRows {
 			return 0, refuse(TooLarge, "series %d has more than %d rows", i, d.lim.SeriesRows)
 		}
+		// The first part is decoded in place, as most series have only one; further ones are copied behind
+		// it.
 		dst := into
 		if rows > 0 {
 			dst = &d.part
@@ -130,6 +138,7 @@ func (d *Decoder) Series(i int, mint, maxt int64, want Mask, into *Columns) (int
 		}
 		rows = len(into.T)
 	}
+	// The columns of an earlier series must not be taken for those of this one. T keeps its memory.
 	if rows == 0 {
 		*into = Columns{T: into.T[:0]}
 	}
@@ -141,11 +150,14 @@ func (d *Decoder) read(p part, t *timeInfo, want Mask, into *Columns) error {
 	if err != nil {
 		return err
 	}
+	// Chunk and index have a checksum each, so both may be sound and not belong together.
 	if int(t.slot) >= len(tb.slots) || tb.slots[t.slot].rows != int(t.rows) {
 		return refuse(BadBlock, "no times of %d rows in slot %d", t.rows, t.slot)
 	}
 	set := d.sets[p.times]
 	if set == nil {
+		// All are dropped at once: series share few sets of times, so this is rare, and tracking their use
+		// would cost more.
 		if d.cached > maxTimes {
 			clear(d.sets)
 			d.cached = 0
@@ -157,6 +169,7 @@ func (d *Decoder) read(p part, t *timeInfo, want Mask, into *Columns) error {
 		d.sets[p.times] = set
 		d.cached += len(set.T) + len(set.FirstT) + len(set.LastT)
 	}
+	// Copied, since the set is shared by other series and into belongs to the caller.
 	into.T = append(into.T[:0], set.T...)
 	into.FirstT, into.LastT = wanted(into.FirstT, set.FirstT, want&ColFirstT), wanted(into.LastT, set.LastT, want&ColLastT)
 	b, err := d.open(d.values, d.x.blocks, p.block, kindValues)

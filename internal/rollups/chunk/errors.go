@@ -22,9 +22,9 @@ const (
 	BadHistogram     Reason = "CHUNK_BAD_HISTOGRAM"
 	BadFooter        Reason = "CHUNK_BAD_FOOTER"
 	BadIndex         Reason = "CHUNK_BAD_INDEX"
-	// BadSeries is of the writer: series that no chunk can hold.
+	// BadSeries is returned by writers, for series that no chunk can hold.
 	BadSeries Reason = "CHUNK_BAD_SERIES"
-	// MissingRange is of the decoder: bytes that Plan names were not handed in.
+	// MissingRange is returned by a Decoder that was not given bytes that Plan names.
 	MissingRange Reason = "CHUNK_MISSING_RANGE"
 )
 

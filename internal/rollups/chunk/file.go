@@ -48,6 +48,8 @@ func readFooter(b []byte, offset int64, lim Limits) (*footer, error) {
 	} else if m[4] != footerMagic[4] {
 		return nil, refuse(UnsupportedVersion, "footer version %d", m[4])
 	}
+	// Only lengths are stored. Blocks follow each other from the header on, so they can neither overlap
+	// nor leave gaps.
 	at := int64(len(chunkMagic))
 	f := &footer{}
 	f.values, at = c.ranges(at, "blocks of values")
@@ -67,6 +69,7 @@ func (c *cursor) ranges(at int64, what string) ([]Range, int64) {
 	rs := make([]Range, 0, n)
 	for range n {
 		l := c.uvarint()
+		// Offsets are signed, so the sum must stay within an int64.
 		if l == 0 || l > uint64(math.MaxInt64-at) {
 			c.fail("%s: length %d at %d", what, l, at)
 			return nil, at
@@ -104,6 +107,8 @@ func Verify(chunk, index []byte, lim Limits) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The chunk is sliced at FooterOffset below. ReadIndex compared that with the size in the index, so
+	// this size must be the chunk's own.
 	if id := identity.Sum(chunk); x.Chunk != id || x.Size != int64(len(chunk)) {
 		return nil, refuse(BadIndex, "it is of a chunk %s of %d bytes, this is %s of %d", x.Chunk, x.Size, id, len(chunk))
 	}
@@ -127,6 +132,7 @@ func verifySeries(x *Index, chunk []byte, lim Limits) error {
 		if err != nil {
 			return err
 		}
+		// Every part has a row (ReadIndex refuses others), so T is not empty once the numbers are equal.
 		if n != ref.Rows || c.T[0] != ref.MinT || c.T[n-1] != ref.MaxT {
 			return refuse(BadIndex, "series %d has %d rows, the index says %d from %d to %d", i, n, ref.Rows, ref.MinT, ref.MaxT)
 		}

@@ -102,6 +102,7 @@ func (x *Index) AppendLabels(dst []series.Label, i int) []series.Label {
 	s := &x.series[i]
 	named := false
 	for _, l := range x.sets.of(s.set) {
+		// Label sets leave the name out, so it is put back at its sorted place.
 		if n := x.symbols[l.name]; !named && n > nameLabel {
 			dst = append(dst, series.Label{Name: nameLabel, Value: x.symbols[s.name]})
 			named = true
@@ -161,11 +162,14 @@ func (x *Index) Plan(series []int, mint, maxt, gap int64) []Range {
 		want   []bool
 		ranges []Range
 	}{{values, x.blocks}, {times, x.timeBlocks}} {
+		// Blocks are numbered in the order of their bytes, and those of times lie behind those of values,
+		// so the ranges ascend.
 		for i, want := range k.want {
 			if !want {
 				continue
 			}
 			r := k.ranges[i]
+			// A few bytes too many cost less than another request.
 			if n := len(out); n > 0 && r.Offset-out[n-1].End() <= gap {
 				out[n-1].Length = r.End() - out[n-1].Offset
 			} else {
@@ -221,6 +225,8 @@ func (x *Index) prepare() {
 	for i := range x.series {
 		x.setEnds[x.series[i].set]++
 	}
+	// A counting sort: setEnds holds the start of each set first, and moves to its end as the series are
+	// put in.
 	var end uint32
 	for k, n := range x.setEnds {
 		x.setEnds[k] = end // of the sets before, for now
@@ -233,6 +239,7 @@ func (x *Index) prepare() {
 		x.setEnds[s]++
 	}
 	byLabel := map[uint32]map[uint32]*roaring.Bitmap{}
+	// Postings hold label sets and not series: many series share a set.
 	for i := range x.sets.ends {
 		for _, l := range x.sets.of(uint32(i)) {
 			values := byLabel[l.name]
@@ -268,6 +275,8 @@ func (x *Index) Select(matchers ...Matcher) []int {
 	var names []*Matcher
 	for i := range matchers {
 		m := &matchers[i]
+		// Series are sorted by name, so a name selects ranges and needs no postings; a query by name alone
+		// never builds them.
 		if m.Name == nameLabel {
 			names = append(names, m)
 			continue
@@ -285,6 +294,7 @@ func (x *Index) Select(matchers ...Matcher) []int {
 	}
 	ranges := x.named(names)
 	var out []int
+	// Without a name it is cheaper to walk through the matching sets than through all series.
 	if sets != nil && len(names) == 0 {
 		it := sets.Iterator()
 		for it.HasNext() {
@@ -316,6 +326,7 @@ func (x *Index) matching(m *Matcher) *roaring.Bitmap {
 			}
 		}
 	}
+	// As in PromQL, a matcher of the empty value also matches series without the label.
 	if m.matches("") {
 		without := roaring.New()
 		without.AddRange(0, uint64(len(x.sets.ends)))
@@ -335,6 +346,7 @@ func (x *Index) named(matchers []*Matcher) [][2]int {
 	var out [][2]int
 	for i := 0; i < len(x.series); {
 		name := x.series[i].name
+		// Series of one name are next to each other, so each name is matched once.
 		end := i + sort.Search(len(x.series)-i, func(k int) bool { return x.series[i+k].name > name })
 		take := true
 		for _, m := range matchers {

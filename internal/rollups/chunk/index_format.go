@@ -31,9 +31,12 @@ func (w *indexFile) append(x *Index) []byte {
 func (w *indexFile) wrap(payload []byte) []byte {
 	if w.z == nil {
 		var err error
+		// The file has a checksum of its own, so zstd's is left out. A single segment names its size, so
+		// that the reader allocates once.
 		w.z, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(1),
 			zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true), zstd.WithLowerEncoderMem(true))
 		if err != nil {
+			// The options are constants: an error would be a defect of this program, not of the data.
 			panic("chunk: zstd encoder options: " + err.Error())
 		}
 	}
@@ -53,6 +56,8 @@ func (x *Index) append(b []byte) []byte {
 
 	u(len(x.symbols))
 	last := ""
+	// Lengths and texts are separate lists: numbers of one kind next to each other compress better than
+	// mixed with text.
 	for _, s := range x.symbols[1:] {
 		u(sharedPrefix(last, s))
 		last = s
@@ -86,6 +91,8 @@ func (x *Index) append(b []byte) []byte {
 	}
 
 	u(len(x.series))
+	// Each field of all series is a list of its own, for the same reason. Series are sorted by name, so
+	// the differences are never negative.
 	name := uint32(0)
 	for i := range x.series {
 		u(int(x.series[i].name - name))
@@ -120,6 +127,7 @@ func (x *Index) append(b []byte) []byte {
 		u(int(t.block - block))
 		u(int(t.rows))
 		b = appendZigzag(b, t.minT-minT)
+		// Subtracted as unsigned numbers, since the distance of two int64 may not fit in one.
 		b = binary.AppendUvarint(b, uint64(t.maxT)-uint64(t.minT))
 		block, minT = t.block, t.minT
 	}
@@ -182,11 +190,14 @@ func openIndex(b []byte, lim *Limits) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The decompressed length is stored in the header, so that it can be refused before memory is taken.
 	n := uint64(binary.LittleEndian.Uint32(b[8:]))
 	src := b[indexHeader:]
 	if n > uint64(lim.IndexBytes) {
 		return nil, refuse(TooLarge, "index of %d bytes decompressed, at most %d", n, lim.IndexBytes)
 	}
+	// The frame must agree with the header: one that declares another size or window makes the decoder
+	// allocate for it.
 	var h zstd.Header
 	if err := h.Decode(src); err != nil || h.Skippable || !h.HasFCS || h.FrameContentSize != n || h.DictionaryID != 0 || !h.SingleSegment {
 		return nil, refuse(BadCompression, "zstd: not one segment with a content size of %d: %v", n, err)
@@ -213,6 +224,7 @@ type indexReader struct {
 
 // spend takes n things of cost bytes from the budget.
 func (r *indexReader) spend(n, cost int) {
+	// Divided, since n times cost could overflow.
 	if r.err == nil && n > r.budget/cost {
 		r.err = refuse(TooLarge, "the index needs more than %d bytes of memory", r.lim.IndexMemory)
 		r.pos = len(r.b)
@@ -248,6 +260,7 @@ func (r *indexReader) blocks(at int64, what string) ([]Range, int64) {
 	if r.err != nil {
 		return nil, at
 	}
+	// The count was read for the budget only, before memory is taken; ranges reads it again.
 	r.pos = pos
 	return r.ranges(at, what)
 }
@@ -264,6 +277,8 @@ func (r *indexReader) symbols() {
 	}
 	shared := make([]uint32, n)
 	rest := make([]uint32, n)
+	// All lengths come before the texts, so their sum is counted against the budget before a text is
+	// built.
 	total := 0
 	for i := 1; i < n; i++ {
 		shared[i] = uint32(r.below("shared bytes", r.lim.StringBytes))
@@ -294,10 +309,12 @@ func (r *indexReader) symbols() {
 		ends[i] = len(text)
 		last = start
 	}
+	// One string holds all symbols; one for each would be an allocation for each.
 	all := string(text)
 	r.x.symbols = make([]string, n)
 	for i := 1; i < n; i++ {
 		r.x.symbols[i] = all[ends[i-1]:ends[i]]
+		// Readers search symbols in halves and compare their numbers in the place of their texts.
 		if r.x.symbols[i] <= r.x.symbols[i-1] {
 			r.fail("symbol %d is not after the one before", i)
 			return
@@ -336,12 +353,15 @@ func (r *indexReader) sets() {
 			return
 		}
 		set := x.sets.of(uint32(i))
+		// Symbol 0 is the empty string. Symbols ascend, so comparing the numbers of names compares the
+		// names.
 		for k, l := range set {
 			if l.name == 0 || l.value == 0 || (k > 0 && l.name <= set[k-1].name) || x.symbols[l.name] == nameLabel {
 				r.fail("set %d: label %d is empty, a name or not sorted", i, k)
 				return
 			}
 		}
+		// Sets must be distinct and ordered, as series are compared by the number of their set.
 		if i > 0 && compareRefs(x.sets.of(uint32(i-1)), set) >= 0 {
 			r.fail("set %d is not after the one before", i)
 			return
@@ -359,6 +379,7 @@ func (r *indexReader) series() {
 	x.series = make([]indexSeries, n)
 	name := uint64(0)
 	for i := range x.series {
+		// min keeps the sum from wrapping around to a number that looks valid.
 		if name += min(r.uvarint(), math.MaxUint32); name == 0 || name >= uint64(len(x.symbols)) {
 			r.fail("series %d: symbol %d of %d", i, name, len(x.symbols))
 			return
@@ -390,11 +411,13 @@ func (r *indexReader) series() {
 		}
 	}
 	for i := 1; i < n; i++ {
+		// A strict order also excludes that a series is listed twice.
 		if !before(&x.series[i-1], &x.series[i]) {
 			r.fail("series %d is not after the one before", i)
 			return
 		}
 	}
+	// A part takes at least a byte in each of the two lists that follow.
 	if parts > r.left()/2 {
 		r.fail("%d parts in %d bytes", parts, r.left())
 		return
@@ -419,6 +442,8 @@ func (r *indexReader) times() {
 	x.times = make([]timeInfo, n)
 	block, slot, minT := uint64(0), uint32(0), int64(0)
 	for i := range x.times {
+		// Sets fill the slots of a block in order, so slots need no bytes: they start at 0 with each
+		// block.
 		if d := r.uvarint(); d > 0 {
 			block += min(d, math.MaxUint32)
 			slot = 0
@@ -426,6 +451,7 @@ func (r *indexReader) times() {
 		rows := r.uvarint()
 		minT += r.zigzag()
 		span := r.uvarint()
+		// T ascends strictly in nanoseconds, so n rows span at least n-1.
 		if r.err == nil && (block >= uint64(len(x.timeBlocks)) || rows == 0 || rows > uint64(r.lim.Rows) || span > uint64(math.MaxInt64)-uint64(minT) || span < rows-1) {
 			r.fail("set %d of times: block %d, %d rows, %d and %d after it", i, block, rows, minT, span)
 		}
@@ -452,6 +478,7 @@ func (r *indexReader) parts() {
 		if r.err != nil {
 			return
 		}
+		// Parts fill the slots of their block in order, too.
 		x.parts[i] = part{block: uint32(block), slot: slots[block]}
 		slots[block]++
 	}
@@ -468,6 +495,7 @@ func (r *indexReader) parts() {
 	for i := range x.series {
 		ps := x.partsOf(i)
 		for k := 1; k < len(ps); k++ {
+			// A reader appends the parts of a series one after the other, so their times must not overlap.
 			if x.times[ps[k].times].minT <= x.times[ps[k-1].times].maxT || ps[k].block <= ps[k-1].block {
 				r.fail("series %d: part %d is not after the one before", i, k)
 				return

@@ -35,6 +35,8 @@ func (w *tableWriter) same(x *Index, series []*Series) bool {
 	}
 	for i := range w.keys {
 		k := &w.keys[i]
+		// Compared in the order of adding, which the last fill recorded: the sorting is what this check
+		// saves.
 		s := series[k.at]
 		if s.Type != k.typ || s.Agent != x.symbols[k.agent] || s.Unit != x.symbols[k.unit] {
 			return false
@@ -65,6 +67,7 @@ func (w *tableWriter) arrange(series []*Series) {
 	for i := range w.keys {
 		series[i] = w.swap[w.keys[i].at]
 	}
+	// A writer that waits for its next hour must not keep the caller's series in memory.
 	clear(w.swap)
 }
 
@@ -96,6 +99,7 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 		w.arrange(series)
 		return nil
 	}
+	// Only a fill that succeeds may serve the next one: an error leaves keys and refs incomplete.
 	w.whole = false
 	*x = Index{symbols: x.symbols[:0], sets: labelSets{x.sets.ends[:0], x.sets.refs[:0]}, series: x.series[:0],
 		parts: x.parts[:0], blocks: x.blocks[:0], timeBlocks: x.timeBlocks[:0], times: x.times[:0]}
@@ -111,6 +115,7 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 	}
 	w.keys, w.refs, w.order = slices.Grow(w.keys, len(series)), slices.Grow(w.refs, labels), slices.Grow(w.order, len(series))
 	x.series = slices.Grow(x.series, len(series))
+	// The format has the empty string as symbol 0 even when no series uses it.
 	w.id(x, "")
 	for i, s := range series {
 		k := seriesKey{at: i, typ: s.Type, from: len(w.refs), agent: w.id(x, s.Agent), unit: w.id(x, s.Unit)}
@@ -128,6 +133,7 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 		k.to = len(w.refs)
 		w.keys = append(w.keys, k)
 	}
+	// From here on ids are ranks, so comparing numbers compares strings.
 	w.sortSymbols(x)
 	w.numberSets(x)
 	slices.SortFunc(w.keys, compareKeys)
@@ -194,6 +200,7 @@ func (w *tableWriter) addPart(series int, p part) {
 
 // sortParts brings the parts into the order of their series.
 func (w *tableWriter) sortParts(x *Index) {
+	// Stable, since the parts of one series were added in the order of time and must stay so.
 	slices.SortStableFunc(w.parts, func(a, b seriesPart) int { return cmp.Compare(a.series, b.series) })
 	for i := range w.parts {
 		if i == 0 || w.parts[i].series != w.parts[i-1].series {

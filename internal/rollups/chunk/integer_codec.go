@@ -70,6 +70,7 @@ type columnKey struct {
 }
 
 func (e *integerEncoder) reset() {
+	// Slots refer to the caller's columns, which a reused writer must not keep in memory.
 	clear(e.slots)
 	e.slots, e.cells, e.pieces, e.literals, e.start = e.slots[:0], e.cells[:0], e.pieces[:0], e.literals[:0], 0
 	e.coder.reset()
@@ -114,6 +115,8 @@ func (e *integerEncoder) addTimes(c *Columns) {
 		if other == nil {
 			continue
 		}
+		// The first and last sample lie shortly before the end of their bucket, so the distance is a
+		// smaller number than the time.
 		for i, t := range c.T {
 			e.floats.ints[i] = t - other[i]
 		}
@@ -145,6 +148,7 @@ func (e *integerEncoder) begin() trial {
 
 // undo takes back what was written since t.
 func (e *integerEncoder) undo(t trial) {
+	// Streams share buffers, so they can only be removed from the last one back.
 	for len(e.coder.streams) > t.streams {
 		e.coder.drop()
 	}
@@ -154,6 +158,8 @@ func (e *integerEncoder) undo(t trial) {
 // replace leaves what was written since later in the place of what was written since t.
 func (e *integerEncoder) replace(t, later trial) {
 	e.flush()
+	// Streams of the first attempt lie below later ones in the shared buffers and can't be removed.
+	// Emptied, they cost nothing.
 	for i := t.streams; i < later.streams; i++ {
 		e.coder.kill(i)
 	}
@@ -198,6 +204,7 @@ func divideAll(v []int64) uint64 {
 			return 1
 		}
 	}
+	// 0 when all are 0; the magnitude of the least int64 is no int64.
 	if unit == 0 || unit > math.MaxInt64 {
 		return 1
 	}
@@ -209,6 +216,7 @@ func divideAll(v []int64) uint64 {
 
 func magnitude(v int64) uint64 {
 	if v < 0 {
+		// Negated as an unsigned number, since the least int64 has no positive counterpart.
 		return -uint64(v)
 	}
 	return uint64(v)
@@ -222,6 +230,7 @@ func (e *integerEncoder) appendPayload(dst []byte) []byte {
 		dst = e.coder.codes[i].append(dst)
 	}
 	e.body, e.lengths = e.body[:0], e.lengths[:0]
+	// Columns are collected in body first: the lengths of all come before them.
 	from := 0
 	for _, to := range e.cells {
 		n := len(e.body)
@@ -301,6 +310,7 @@ func (d *integerDecoder) lengths(c *cursor) error {
 	d.ends = slices.Grow(d.ends, n)
 	end := uint64(0)
 	for range n {
+		// min keeps the sum from wrapping around.
 		if end += min(c.uvarint(), math.MaxUint32); end > uint64(len(c.b)) {
 			c.fail("columns run over the block")
 			break
@@ -332,6 +342,7 @@ func (d *integerDecoder) table(i int) *table {
 // cell gives the bytes of a column of a slot that has it.
 func (d *integerDecoder) cell(i, col int) []byte {
 	s := &d.slots[i]
+	// The columns of a slot lie in the order of their bits.
 	k := s.column + (s.mask & (1<<col - 1)).count()
 	from := uint32(0)
 	if k > 0 {
@@ -358,6 +369,7 @@ func (d *integerDecoder) readValues(i int, want Mask, into *Columns) error {
 			}
 			c.reason = BadHistogram
 			*p = grow(*p, s.rows)
+			// A new arena for each column, since the rows keep its memory when the decoder is reused.
 			var arena histArena
 			d.readHistograms(&c, *p, &arena, d.lim.HistogramValues)
 		case bit&countColumns != 0:
@@ -446,6 +458,7 @@ func (d *integerDecoder) readMultiples(c *cursor, out []int64) {
 	}
 	limit := math.MaxInt64 / int64(unit)
 	for i, n := range out {
+		// The product can only wrap around beyond the limit, and the division shows whether it did.
 		if (n > limit || n < -limit) && n*int64(unit)/int64(unit) != n {
 			c.fail("%d times %d overflows", n, unit)
 			return

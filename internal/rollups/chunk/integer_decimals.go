@@ -45,11 +45,13 @@ func (f *floatCoder) grow(n int) {
 // patches are few enough to pay.
 func (f *floatCoder) patch(i int) bool {
 	f.patches = append(f.patches, i)
+	// The integer of the row before predicts well, so a patched row costs almost nothing in the stream.
 	f.ints[i] = 0
 	if i > 0 {
 		f.ints[i] = f.ints[i-1]
 	}
 	f.near[i] = 0
+	// A patch takes nine bytes or more, so with many of them another mode is smaller.
 	return len(f.patches) <= len(f.ints)/4+1
 }
 
@@ -100,6 +102,8 @@ func (f *floatCoder) wholes(v []float64) int {
 	for i, x := range v {
 		n := int64(x)
 		switch {
+		// One unsigned comparison checks both bounds. -0 would come back as 0, so a zero is compared by
+		// its bits.
 		case float64(n) == x && uint64(n+maxExact) < 2*maxExact && (n != 0 || math.Float64bits(x) == 0):
 			f.ints[i] = n
 		case !special(x):
@@ -118,6 +122,8 @@ func (f *floatCoder) scaled(v []float64, p float64) int {
 		s := x * p
 		n := int64(math.RoundToEven(s))
 		switch {
+		// Checked by what the reader computes, bit for bit: a product that rounds to an integer may divide
+		// to a neighbour of x.
 		case math.Float64bits(float64(n)/p) == math.Float64bits(x) && math.Abs(s) < maxExact:
 			f.ints[i] = n
 		case !special(x):
@@ -174,6 +180,7 @@ func FromDecimal(n int64, exp int) float64 {
 func (f *floatCoder) shift() int {
 	var all int64
 	for _, n := range f.ints {
+		// One odd integer decides, which most columns have within their first rows.
 		if all |= n; all&1 != 0 {
 			return 0
 		}
@@ -192,6 +199,7 @@ func (f *floatCoder) shift() int {
 func exponent(x float64, e int) int {
 	for ; e <= maxExponent; e++ {
 		s := x * pow10[e]
+		// Written as a negation so that NaN is refused, too.
 		if !(math.Abs(s) < maxExact) {
 			return -1
 		}
@@ -205,6 +213,7 @@ func exponent(x float64, e int) int {
 // nearDecimal fills ints and near such that v is ints / 10^e plus near units of the last place.
 func (f *floatCoder) nearDecimal(v []float64) (int, bool) {
 	const probes = 16
+	// A few rows rule out most exponents before a whole column is converted.
 	step := max(1, len(v)/probes)
 	for e := 0; e <= maxExponent; e++ {
 		fits := true
@@ -272,6 +281,7 @@ func (f *floatCoder) dyadic(v []float64) (int, bool) {
 		tz := bits.TrailingZeros64(m)
 		low, top = min(low, e+tz), max(top, e+bits.Len64(m))
 	}
+	// low is above top when no row is a finite number other than 0.
 	if low > top || top-low > maxDyadic || low < minShift || low > maxShift {
 		return 0, false
 	}
@@ -301,6 +311,7 @@ func (f *floatCoder) dyadic(v []float64) (int, bool) {
 func mantissa(x float64) (uint64, int) {
 	u := math.Float64bits(x)
 	m, e := u&(1<<52-1), int(u>>52&0x7ff)
+	// Subnormal numbers have no implicit highest bit.
 	if e == 0 {
 		return m, -1074
 	}

@@ -48,6 +48,7 @@ func (e *integerEncoder) writeColumn(i, col int) {
 	key := columnKey{}
 	if !e.noReferences && len(v) > 1 && !constant(v) {
 		key = columnKey{columnHash(v), bit}
+		// The hash reads only some rows, so the columns are compared in full.
 		if j, ok := e.first[key]; ok && sameBits(*e.slots[j].c.float(bit), v) {
 			e.literals = append(e.literals, modeCopy)
 			e.literals = binary.AppendUvarint(e.literals, uint64(i-j))
@@ -56,6 +57,7 @@ func (e *integerEncoder) writeColumn(i, col int) {
 		}
 	}
 	e.writeFloats(v, i, col)
+	// A column at the greatest depth is not offered to others: readers would refuse what refers to it.
 	if _, ok := e.first[key]; !ok && key.col != 0 && s.depth[col] < maxDepth {
 		e.first[key] = i
 	}
@@ -102,6 +104,8 @@ func (e *integerEncoder) writeIncrease(i int, v []float64) bool {
 			exact++
 		}
 	}
+	// With more corrections than that, as of counters that reset often, they cost more than the increases
+	// themselves.
 	if exact < len(v)-len(v)/16 {
 		return false
 	}
@@ -116,6 +120,7 @@ func (e *integerEncoder) writeFloats(v []float64, slot, col int) {
 	e.floats.grow(len(v))
 	start := e.begin()
 	exp, cost := e.writeDecimal(v)
+	// Most columns are cheap; trying no other mode on them keeps writing fast.
 	if exp >= 0 && cost <= expensiveBits*len(v) {
 		return
 	}
@@ -132,6 +137,7 @@ func (e *integerEncoder) writeFloats(v []float64, slot, col int) {
 	}
 	if slot >= 0 && !e.noReferences {
 		later := e.begin()
+		// A reference must save at least half, since its readers decode another column as well.
 		if e.writeReference(v, slot, col, min(cost, expensiveBits*len(v))/2) {
 			e.replace(start, later)
 			return
@@ -164,6 +170,7 @@ func (e *integerEncoder) writeDecimal(v []float64) (exp, cost int) {
 		return -1, 0
 	}
 	if exp == 0 {
+		// Multiples of a power of two, such as sizes of memory, become smaller integers.
 		if s := e.floats.shift(); s > 0 {
 			return 0, e.writeScaled(modeDyadic, []byte{byte(2 * s)}, v)
 		}
@@ -223,6 +230,7 @@ func (e *integerEncoder) writeReference(v []float64, i, col, limit int) bool {
 			continue
 		}
 		o := &e.slots[j]
+		// Keys may collide, so it must be checked that the slot has the same rows and this column.
 		if o.times != s.times || o.mask&(1<<col) == 0 {
 			continue
 		}
@@ -413,12 +421,14 @@ func (d *integerDecoder) readScaled(c *cursor, head byte, out []float64) {
 			c.fail("values: power %d of two", s)
 			return
 		}
+		// Within these bounds the power is a normal number, whose exponent bits are set directly.
 		scale = math.Float64frombits(uint64(s+1023) << 52)
 	}
 	patches := cursor{}
 	n := 0
 	if head&flagPatches != 0 {
 		n = c.count("patches", 9, len(out))
+		// Patches come before the integers but are applied after them: this copy stays at their beginning.
 		patches = *c
 		for range n {
 			c.uvarint()
@@ -442,6 +452,7 @@ func (d *integerDecoder) readScaled(c *cursor, head byte, out []float64) {
 	}
 	row := -1
 	for range n {
+		// min keeps the sum from wrapping around; a row past the end is refused below.
 		row += int(min(patches.uvarint(), uint64(len(out)))) + 1
 		u := patches.u64()
 		if c.err != nil || row >= len(out) {
@@ -460,6 +471,8 @@ func addUlps(out []float64, ulps []int64) {
 
 // readReference reads a column that follows from another one.
 func (d *integerDecoder) readReference(c *cursor, mode byte, out []float64, slot, col, depth int) {
+	// References lead to earlier slots or lower columns, so they end. The bound excludes long chains, of
+	// which every column would be decoded for each reader.
 	if depth > maxDepth {
 		c.fail("values: more than %d references to references", maxDepth)
 		return

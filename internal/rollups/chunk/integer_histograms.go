@@ -126,6 +126,7 @@ func (d *integerDecoder) readSegment(c *cursor, rows []series.Histogram, a *hist
 	}
 	limit -= perRow * len(rows)
 	for i := range rows {
+		// The rows of a segment share spans and bounds; only the buckets are their own.
 		rows[i] = h
 		rows[i].PositiveBuckets = take(&a.floats, buckets[0])
 		rows[i].NegativeBuckets = take(&a.floats, buckets[1])
@@ -168,6 +169,7 @@ func (a *histArena) readSpans(c *cursor) ([]int32, int) {
 	total := int64(0)
 	for i := range spans {
 		x := c.zigzag()
+		// Only the first offset may be negative: it is the index of the first bucket, later ones are gaps.
 		if x != int64(int32(x)) || (i%2 == 1 && x < 0) || (i > 0 && x < 0) {
 			c.fail("histograms: span entry %d", x)
 			return nil, 0
@@ -176,6 +178,7 @@ func (a *histArena) readSpans(c *cursor) ([]int32, int) {
 			total += x
 		}
 	}
+	// The caller refuses a number that is too large; here it only must not overflow.
 	return spans, int(min(total, math.MaxInt32))
 }
 
@@ -186,6 +189,7 @@ func take(arena *[]float64, n int) []float64 {
 	}
 	a := *arena
 	if cap(a)-len(a) < n {
+		// The full piece stays with the rows that use it.
 		a = make([]float64, 0, max(n, min(2*cap(a), 1<<16)))
 	}
 	*arena = a[:len(a)+n]

@@ -67,6 +67,7 @@ func (c *code) build(counts *[tokens]uint32) {
 	}
 	perLength := codeLengths(counts, order[:n])
 	perLength.complete()
+	// order ascends by count, so the longest codes are those of the rarest tokens.
 	i := 0
 	for l := maxCodeBits; l > 0; l-- {
 		for range perLength[l] {
@@ -121,6 +122,7 @@ func codeLengths(counts *[tokens]uint32, order []int16) (perLength lengthCounts)
 		}
 	}
 	var depth [2 * tokens]uint8
+	// A node has a lower number than its parent, so depths follow from the root downwards.
 	for i := 2*n - 3; i >= 0; i-- {
 		depth[i] = depth[parent[i]] + 1
 		if i < n {
@@ -173,6 +175,7 @@ func (c *code) assign() bool {
 	for l := 1; l <= maxCodeBits; l++ {
 		next[l+1] = (next[l] + perLength[l]) << 1
 	}
+	// This is the sum of 2^-length, scaled: it is 1 exactly when every prefix is used once.
 	if next[maxCodeBits+1] != 2<<maxCodeBits {
 		return false
 	}
@@ -256,6 +259,8 @@ func (t *table) build(c *code) {
 				continue
 			}
 			e := uint16(tok)<<4 | uint16(l)
+			// The code is in the low bits of the index, so its entry repeats for every value of the bits
+			// above.
 			for i := int(c.value[tok]); i < len(t.one); i += 1 << l {
 				t.one[i] = e
 			}
@@ -273,6 +278,8 @@ func (t *table) build(c *code) {
 		for n < maxMany {
 			next := t.one[i>>length]
 			l := length + uint32(next&15)
+			// The index ends within a code that reaches beyond maxCodeBits, so that one is read in the
+			// next step.
 			if next >= directTokens<<4 || l > maxCodeBits {
 				break
 			}
@@ -294,6 +301,7 @@ func (c *coder) group() {
 	for t := range tables {
 		c.codes = append(c.codes, code{})
 		c.codes[t].build(&c.totals[t])
+		// Counted again below, as streams may move to another table.
 		clear(c.totals[t][:])
 	}
 	for i := range c.streams {

@@ -99,6 +99,7 @@ func predict(v []int64) (predictor uint8, p0, p1 int64) {
 	for i := 1; i < n; i += step {
 		lo, hi = min(lo, v[i]), max(hi, v[i])
 	}
+	// Half of an unsigned difference, since the whole may not fit in an int64.
 	base := lo + int64(uint64(hi-lo)/2)
 	drift := (v[n-1] - first) / int64(n-1)
 	var b0, b1, b2 int
@@ -110,6 +111,7 @@ func predict(v []int64) (predictor uint8, p0, p1 int64) {
 		b2 += bits.Len64(zigzag(d - y + z))
 	}
 	switch {
+	// Ties go to differences, which readers decode fastest (see deltas).
 	case b1 <= b0 && b1 <= b2:
 		return predictDelta, first, drift
 	case b2 <= b0:
@@ -139,6 +141,7 @@ func (c *coder) tokenize(s *stream, v []int64) int {
 	n := residuals(s.predictor, len(v))
 	s.residual = n
 	start := len(c.syms)
+	// Grown once, so that the loops below write by index.
 	if cap(c.syms)-start < n {
 		c.syms = append(make([]byte, 0, 2*cap(c.syms)+n), c.syms...)
 	}
@@ -178,6 +181,7 @@ func (c *coder) tokenize(s *stream, v []int64) int {
 		}
 	}
 	extraBits := c.long
+	// Runs pay only where most residuals are 0.
 	if bytes.Count(syms, zeroToken) > n/2 {
 		extraBits += c.runs(s, syms)
 		syms = syms[:s.syms[1]]
@@ -236,6 +240,8 @@ func (c *coder) other(u uint64) byte {
 
 // runs replaces zeros in syms in place and leaves the new length in s.syms[1]. Extras of runs go between those of the other tokens.
 func (c *coder) runs(s *stream, syms []byte) int {
+	// Runs have extras, too, and extras must be in the order of the tokens: those there are so far are set
+	// aside and merged in.
 	c.old = append(c.old[:0], c.extras[s.extras:]...)
 	old := c.old
 	c.extras = c.extras[:s.extras]
@@ -260,6 +266,8 @@ func (c *coder) runs(s *stream, syms []byte) int {
 		i = run
 		for zeros >= minRun {
 			class := min(bits.Len(uint(zeros))-1, maxRunClass)
+			// A class covers 2^class to 2^(class+1)-1 zeros; more than the last class covers take several
+			// tokens.
 			take := min(zeros, 2<<class-1)
 			zeros -= take
 			syms[out] = byte(firstRun + class - 1)
@@ -299,6 +307,7 @@ func (c *coder) append(dst []byte, i int) []byte {
 		count := uint(tokenBits[t])
 		x := extras[0]
 		extras = extras[1:]
+		// put takes at most 32 bits.
 		if count > 32 {
 			w.put(x&math.MaxUint32, 32)
 			x >>= 32
@@ -313,6 +322,7 @@ func (c *coder) append(dst []byte, i int) []byte {
 // integers fills out, which is not empty, from c. tables gives the decoding table of a number.
 func (c *cursor) integers(out []int64, tables func(int) *table) {
 	predictor, p0, p1, res := c.residuals(out, tables)
+	// res is the end of out: every residual is replaced by its integer in place.
 	switch predictor {
 	case predictConst:
 		for i := range out {
@@ -344,6 +354,7 @@ func (c *cursor) integers(out []int64, tables func(int) *table) {
 func (c *cursor) floats(out []float64, ints []int64, p float64, tables func(int) *table) {
 	predictor, p0, p1, t := c.head(len(out), tables)
 	res := ints[len(ints)-residuals(predictor, len(out)):]
+	// Differences are the most frequent, so they are decoded and summed in one pass.
 	if predictor == predictDelta {
 		out[0] = float64(p0)
 		c.skip(t, func(b []byte) int { return t.deltas(out[1:], b, p0, p1) })
@@ -395,6 +406,7 @@ func (c *cursor) head(n int, tables func(int) *table) (predictor byte, p0, p1 in
 		p1 = c.zigzag()
 	}
 	left := residuals(predictor, n)
+	// A single value has no second difference.
 	if left < 0 {
 		c.fail("integers: %d values with predictor %d", n, predictor)
 	}
@@ -441,6 +453,8 @@ func (t *table) deltas(out []float64, b []byte, last, drift int64) int {
 			r.fill()
 		}
 		e := t.many[r.acc&(1<<maxCodeBits-1)]
+		// Four values are always written, of which the first n are valid. The next round overwrites the
+		// others, which is cheaper than a branch for each.
 		if n := int(e >> 4 & 15); n > 0 && i+maxMany <= len(out) {
 			l := uint(e & 15)
 			r.acc >>= l
@@ -458,6 +472,7 @@ func (t *table) deltas(out []float64, b []byte, last, drift int64) int {
 			i += n
 			continue
 		}
+		// Either a token that is not direct, or so near the end that four values have no room.
 		one := t.one[r.acc&(1<<maxCodeBits-1)]
 		l := uint(one & 15)
 		r.acc >>= l
@@ -470,6 +485,7 @@ func (t *table) deltas(out []float64, b []byte, last, drift int64) int {
 			i++
 			continue
 		}
+		// A bad block may have a run that is longer than the rows that are left.
 		if v > uint64(len(out)-i) {
 			return -1
 		}

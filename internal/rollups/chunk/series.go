@@ -2,8 +2,8 @@
 // indexes (.lmindex.zst), byte-exact by docs/format/chunk.md.
 //
 // A Writer or a Stream makes a chunk and its index; an Index says where series are, and a
-// Decoder reads them. A chunk consists of blocks. Each names its encoding, so that several
-// codecs can stand side by side: see codec.go. The files integer_*.go are the first one.
+// Decoder reads them. A chunk consists of blocks. Each names its encoding, so that one chunk
+// may use several codecs: see codec.go. The files integer_*.go are the first one.
 package chunk
 
 import (
@@ -288,6 +288,7 @@ func cut[T any](dst *[]T, src []T, from, to int) {
 func (c *Columns) AppendRows(o *Columns, from, to int) error {
 	part := o.Cut(from, to)
 	if len(c.T) == 0 {
+		// Empty columns that are not nil say which columns the series has.
 		*c = Columns{}
 		for i := range columns {
 			bit := Mask(1) << i
@@ -308,6 +309,7 @@ func (c *Columns) AppendRows(o *Columns, from, to int) error {
 			c.LastT = []int64{}
 		}
 	}
+	// Start may be there or not: rows without it have an unknown start, which is 0.
 	if (c.mask()^part.mask())&^ColStart != 0 {
 		return refuse(BadSeries, "columns %#x and then %#x", c.mask(), part.mask())
 	}

@@ -119,6 +119,8 @@ func (w *Writer) Finish() (*Files, error) {
 	w.begin()
 	w.cut()
 	for i, p := range w.parts {
+		// Parts of different numbers do not share a block, so that a reader of the beginning of the hour
+		// fetches no later rows.
 		if i > 0 && p.number != w.parts[i-1].number {
 			w.endValues()
 		}
@@ -190,6 +192,7 @@ func (s *Stream) Add(x *Series) error {
 	if s.err != nil {
 		return s.err
 	}
+	// The error stays: a chunk that lacks one of its series must not be finished.
 	if s.err = x.validate(false); s.err != nil {
 		return s.err
 	}
@@ -227,6 +230,8 @@ func (s *Stream) flush() {
 			to := min(row+s.opt.Rows, len(x.T))
 			more = more || to < len(x.T)
 			s.part = x.Cut(row, to)
+			// Times are kept until the end of the chunk and the caller's columns are not, so times are
+			// copied.
 			s.addPart(first+i, s.times.copy(&s.part))
 		}
 		s.endValues()
@@ -250,6 +255,8 @@ func (s *Stream) Finish() (*Files, error) {
 	if err := s.tables.fill(&s.index, s.labels); err != nil {
 		return nil, err
 	}
+	// Add compares labels and fill compares ranks of symbols. If the two orders differed, parts would be
+	// listed for other series.
 	if !slices.Equal(order, s.labels) {
 		return nil, refuse(BadSeries, "series are not in their order")
 	}

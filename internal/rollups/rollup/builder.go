@@ -97,6 +97,8 @@ func (b *Builder) Add(i int, f *frame.Batch) error {
 	if f.Identity != in.Identity {
 		return fmt.Errorf("%w: frame of %s, input is %s", ErrInput, f.Identity, in.Identity)
 	}
+	// Sequence numbers follow from positions in the frame, so another number of records would give them
+	// wrong ones.
 	if n := f.Records(); n != in.Identity.Count() {
 		return fmt.Errorf("%w: %s has %d records", ErrInput, in.Identity, n)
 	}

@@ -22,6 +22,7 @@ func (r *Roller) coarse(fine, c *chunk.Columns) {
 		}
 		c.First[i], c.Last[i], c.Min[i], c.Max[i] = fine.First[b.from], fine.Last[b.to-1], lo, hi
 	}
+	// Exact sums need no column of compensations.
 	if r.decimalSums(fine, c) {
 		return
 	}
@@ -108,6 +109,7 @@ func (r *Roller) coarseStale(fine, c *chunk.Columns) {
 	for i, b := range r.buckets {
 		for k := b.from; k < b.to; k++ {
 			c.Stale[i] += fine.Stale[k]
+			// A row of stale markers only: its zeros are no values.
 			if fine.Count[k] == 0 {
 				continue
 			}

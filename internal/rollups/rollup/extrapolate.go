@@ -41,6 +41,8 @@ func (s *interval) factor(r Range, toZero float64) float64 {
 	sampled := float64(lastT-firstT) / 1000
 	average := sampled / float64(s.count-1)
 	threshold := average * 1.1
+	// As in the engine: where the samples begin or end far from the edge of the range, the series is taken
+	// to begin or end half an interval away from them.
 	if toStart >= threshold {
 		toStart = average / 2
 	}
@@ -52,6 +54,8 @@ func (s *interval) factor(r Range, toZero float64) float64 {
 	if toEnd >= threshold {
 		toEnd = average / 2
 	}
+	// All samples lie in one millisecond, so there is no interval to extrapolate from, and the division
+	// would give NaN.
 	if sampled == 0 {
 		return 1
 	}

@@ -61,6 +61,7 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 			out = append(out, s.Series)
 		}
 	}
+	// What the series returned do not refer to is freed before they are encoded.
 	b.shapes, b.series, b.byKey = nil, nil, nil
 	return out, b.counts, b.counts.Conserved()
 }
@@ -104,6 +105,7 @@ func (b *Builder) timeline(places []place) *timeline {
 	})
 	for i := 1; i < len(l.cells); i++ {
 		before := l.cells[i-1].t
+		// Equal times are an overlap, too: one of the two records is a duplicate.
 		l.plain = l.plain && before[len(before)-1] < l.cells[i].t[0]
 	}
 	if l.plain {
@@ -148,6 +150,7 @@ func (l *timeline) fill() {
 			default:
 				copy(s.V[row:row+rows], c.v[at*rows:])
 			}
+			// The column is made at the first known start, since most series have none.
 			if c.starts != nil && c.starts[at] != 0 {
 				if s.Start == nil {
 					s.Start = make([]int64, n)
