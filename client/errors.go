@@ -141,9 +141,12 @@ func errorOf(ctx context.Context, err error) error {
 	st := status.Convert(err)
 	e := &Error{Reason: rpc.Reason(err), Message: st.Message(), RetryAfter: rpc.RetryAfter(err), err: err}
 	switch st.Code() {
+	// Of the codes of a query service only these may have another outcome for the same request later:
+	// RESOURCE_EXHAUSTED is a query over a limit.
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted:
 		e.Temporary = true
 	}
+	// So that errors.Is finds context.Canceled, which a gRPC status does not wrap.
 	if ctx.Err() != nil {
 		e.err = errors.Join(ctx.Err(), err)
 	}

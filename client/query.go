@@ -181,6 +181,7 @@ func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) 
 // Range evaluates a PromQL expression at start, start+step, … up to end.
 func (q *Querier) Range(ctx context.Context, expression string, start, end time.Time, step time.Duration) (*Answer, error) {
 	ctx, cancel := context.WithCancel(ctx)
+	// Ends the stream when this function returns early; the service would otherwise compute on for nobody.
 	defer cancel()
 	stream, err := q.client.QueryRange(ctx, &queryv1.QueryRangeRequest{
 		Expression: expression, StartUnixMs: start.UnixMilli(), EndUnixMs: end.UnixMilli(), StepMs: step.Milliseconds()})
@@ -280,6 +281,7 @@ func seriesOf(s *queryv1.Series) AnswerSeries {
 }
 
 func completenessOf(c *queryv1.Completeness) Completeness {
+	// No statement about completeness is not a statement that the answer is complete.
 	if c == nil {
 		return Completeness{Partial: true, Reasons: []Note{{Code: "UNKNOWN", Text: "the service did not say how complete the answer is"}}}
 	}

@@ -84,6 +84,7 @@ func (s *Series) prepare() (*input.Series, error) {
 		if !s.Start.IsZero() {
 			p.Start, s.invalid = nanoseconds("start", s.Start)
 		}
+		// Sorted, so that one series has the same labels in the same order in every frame.
 		for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
 			p.Labels = append(p.Labels, series.Label{Name: name, Value: s.Labels[name]})
 		}

@@ -17,6 +17,7 @@ import (
 // or http and https, of which those with an s use TLS. An agent speaks HTTP alone. plain
 // is true where a scheme without TLS is written.
 func parseAddress(s string, agent bool) (hostport string, scheme string, err error) {
+	// url.Parse is of no use here: it takes the host of "localhost:4761" for a scheme.
 	scheme, hostport, ok := strings.Cut(s, "://")
 	if !ok {
 		scheme, hostport = "", s
@@ -41,6 +42,8 @@ func parseAddress(s string, agent bool) (hostport string, scheme string, err err
 // (LMCTL_QUERY_ADDR, LMCTL_TOKEN, …), those over the context, that over the default.
 func (s *service) resolve() (string, rpc.ClientConfig, error) {
 	d, c := deployment{}, s.client
+	// Without flags the caller has fixed address and credentials itself: neither the environment nor a
+	// context may redirect it.
 	if s.flagset != nil {
 		var err error
 		if d, err = currentDeployment(); err != nil {
@@ -63,6 +66,8 @@ func (s *service) resolve() (string, rpc.ClientConfig, error) {
 	secure := scheme == "grpcs" || scheme == "https"
 	t := c.TLS
 	switch {
+	// A contradiction is refused and not decided: either choice could send a token where its owner did not
+	// mean it to go.
 	case scheme != "" && !secure && t.Enabled:
 		err = fmt.Errorf("address %q is without TLS, and client.tls.enabled is set", addr)
 	case !secure && !t.Enabled && (t.CAFile != "" || t.CertFile != "" || t.KeyFile != "" || t.ServerName != ""):
@@ -71,7 +76,10 @@ func (s *service) resolve() (string, rpc.ClientConfig, error) {
 	if err != nil {
 		return "", c, &cli.ExitError{Code: cli.ExitUsage, Err: err}
 	}
+	// An address without a scheme leaves the choice to client.tls.enabled.
 	c.TLS.Enabled = t.Enabled || secure
+	// The token is read here and not by config.Load, since the file may come from a variable or a context
+	// that only this function knows.
 	if c.TokenFile != "" && c.Token == "" {
 		if c.Token, err = config.ReadSecret(c.TokenFile); err != nil {
 			return "", c, &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("token: %w", err)}
@@ -98,6 +106,8 @@ func isLoopback(hostport string) bool {
 
 // withEnvironment fills what flags left open.
 func withEnvironment(c rpc.ClientConfig, d deployment) rpc.ClientConfig {
+	// Token and file are filled together: a token by flag must not be replaced by the file of a context,
+	// nor the other way round.
 	if c.Token == "" && c.TokenFile == "" {
 		c.Token = config.Secret(os.Getenv("LMCTL_TOKEN"))
 		if c.Token == "" {

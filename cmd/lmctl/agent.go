@@ -29,7 +29,7 @@ const (
 
 func agentCommand(out *format) *cobra.Command {
 	var a agentAddress
-	cmd := &cobra.Command{Use: "agent", Short: "Look at an agent and resolve its conflicts"}
+	cmd := &cobra.Command{Use: "agent", Short: "Inspect an agent and resolve its conflicts"}
 	cmd.PersistentFlags().StringVar(&a.url, "addr", "http://127.0.0.1:4320", "[http|https://]host:port of the agent's HTTP address; LMCTL_AGENT_ADDR, or the context in use")
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.resolve(cmd.Flags().Changed("addr")) }
 	cmd.AddCommand(
@@ -49,6 +49,7 @@ func agentCommand(out *format) *cobra.Command {
 				if err := out.write(cmd.OutOrStdout(), st, statusTable(st)); err != nil {
 					return err
 				}
+				// The status is written first: the reader of JSON needs it most when there are alerts.
 				if len(st.Alerts) > 0 {
 					lines := make([]string, len(st.Alerts))
 					for i, alert := range st.Alerts {
@@ -117,6 +118,7 @@ func (a *agentAddress) resolve(given bool) error {
 	if err != nil {
 		return err
 	}
+	// Requests append their path to it, so it has a scheme, and nothing behind the port.
 	a.url = cmp.Or(scheme, "http") + "://" + hostport
 	a.token = os.Getenv(tokenVariable)
 	// An agent never redirects, so a redirect is followed by nobody who should get the token.
@@ -133,6 +135,7 @@ func (a *agentAddress) resolve(given bool) error {
 	if err != nil {
 		return &cli.ExitError{Code: cli.ExitUsage, Err: err}
 	}
+	// A copy: the default transport belongs to the whole process.
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = config
 	a.client.Transport = transport
@@ -154,6 +157,7 @@ func (a *agentAddress) request(ctx context.Context, method, path string) ([]byte
 		return nil, &cli.ExitError{Code: cli.ExitUnreachable, Err: err}
 	}
 	defer resp.Body.Close()
+	// Whatever listens at the address, a wrong server's endless answer must not fill the memory.
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ func authorityCommand(out *format) *cobra.Command {
 				return err
 			}
 			id, err := accept.ReadAuthority(cmd.Context(), store)
+			// The store was reached and answered, so this is a finding about the bucket and no failure.
 			if errors.Is(err, accept.ErrNoAuthority) {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the bucket is no acceptance authority yet: no collector ever started on it")}
 			}

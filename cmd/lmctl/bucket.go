@@ -43,6 +43,7 @@ func bucketConfig(raw string) (s3.Config, error) {
 		return cfg, errors.New("bucket URL: credentials belong into the environment")
 	}
 	for key, values := range u.Query() {
+		// Of an option that is given twice the last one counts, as with flags.
 		v := values[len(values)-1]
 		switch key {
 		case "endpoint":
@@ -56,7 +57,10 @@ func bucketConfig(raw string) (s3.Config, error) {
 			return cfg, fmt.Errorf("bucket URL: unknown option %q", key)
 		}
 	}
+	// Other S3 servers seldom have a DNS name for each bucket, so path style is the default with an
+	// endpoint. It is read after the loop, since the options come in no order.
 	cfg.PathStyle = cfg.Endpoint != "" && u.Query().Get("path_style") != "false"
+	// A prefix without its slash would also select the keys of prefixes that merely begin with it.
 	if cfg.Prefix != "" && !strings.HasSuffix(cfg.Prefix, "/") {
 		cfg.Prefix += "/"
 	}

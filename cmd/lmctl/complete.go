@@ -25,6 +25,7 @@ const completedAgents = 1000
 func (s *server) completeAgents(cmd *cobra.Command, _ []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
+	// An error is dropped: a message in the middle of the line that somebody types helps nobody.
 	_ = s.ask(ctx, func(ctx context.Context, c queryv1.QueryServiceClient) error {
 		resp, err := c.ListAgents(ctx, &queryv1.ListAgentsRequest{PageSize: completedAgents})
 		for _, a := range resp.GetAgents() {
@@ -45,6 +46,7 @@ func (p *pendingWork) completeTopics(cmd *cobra.Command, args []string, _ string
 	defer cancel()
 	_ = p.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		resp, err := coordinatorv1.NewOwnershipServiceClient(conn).ListShards(ctx, &coordinatorv1.ListShardsRequest{Kind: "rollup"})
+		// The topic of reprocessing exists once and not for each shard.
 		names = append(names, reprocess.Topic)
 		for _, s := range resp.GetShards() {
 			names = append(names, snapshotTopics+shard.ID(s.GetShard()).String())

@@ -55,6 +55,7 @@ func readContexts() (contexts, error) {
 	c := contexts{Contexts: map[string]deployment{}}
 	path, err := contextsFile()
 	if err != nil {
+		// Somebody who names a context must not silently reach the default addresses in its place.
 		if os.Getenv("LMCTL_CONTEXT") != "" {
 			return c, err
 		}
@@ -68,6 +69,8 @@ func readContexts() (contexts, error) {
 		return c, fmt.Errorf("contexts: %w", err)
 	}
 	defer f.Close()
+	// The open file is checked and not its name, so nobody can exchange it between the check and the
+	// reading.
 	st, err := f.Stat()
 	if err != nil {
 		return c, fmt.Errorf("contexts: %w", err)
@@ -76,6 +79,8 @@ func readContexts() (contexts, error) {
 		return c, fmt.Errorf("contexts: %s has mode %04o: want 0600", path, st.Mode().Perm())
 	}
 	dec := yaml.NewDecoder(f)
+	// A misspelled ca_file that is passed over would connect with other authorities than those that were
+	// meant.
 	dec.KnownFields(true)
 	if err := dec.Decode(&c); err != nil {
 		return c, fmt.Errorf("contexts: %s: %w", path, err)
@@ -148,6 +153,8 @@ func contextAdd() *cobra.Command {
 				if a.addr == "" {
 					continue
 				}
+				// Addresses are checked when they are stored, since a mistake in them would otherwise show
+				// in every later command.
 				if _, _, err := parseAddress(a.addr, a.face == "agent"); err != nil {
 					return err
 				}
@@ -213,6 +220,7 @@ func contextRemove() *cobra.Command {
 				return err
 			}
 			delete(c.Contexts, args[0])
+			// A current context that does not exist would make every command fail.
 			if c.Current == args[0] {
 				c.Current = ""
 			}
@@ -246,6 +254,8 @@ func contextShow(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// Its error is dropped when a name is given: a context can be shown while LMCTL_CONTEXT names
+			// none that exists.
 			d, err := currentDeployment()
 			if len(args) == 1 {
 				d, err = c.get(args[0])

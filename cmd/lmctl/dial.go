@@ -55,6 +55,7 @@ func (s *service) over(fn func(grpc.ClientConnInterface) error) error {
 // ask is over with askTimeout for all of fn.
 func (s *service) ask(ctx context.Context, fn func(context.Context, grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	// One deadline for all calls of fn, so that a list of many pages cannot take the time of one for each.
 	defer cancel()
 	return s.over(func(conn grpc.ClientConnInterface) error { return fn(ctx, conn) })
 }
@@ -63,6 +64,7 @@ func (s *service) ask(ctx context.Context, fn func(context.Context, grpc.ClientC
 func (s *service) exit(err error) error {
 	code := status.Code(err)
 	switch {
+	// The exit code tells scripts whether to try again: not reached is temporary, refused is not.
 	case err == nil, code == codes.PermissionDenied, code == codes.Unauthenticated:
 		return err
 	case code == codes.Unavailable, code == codes.DeadlineExceeded, errors.Is(err, work.ErrUnavailable), errors.Is(err, work.ErrUnknown):

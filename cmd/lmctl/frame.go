@@ -29,7 +29,7 @@ type frameView struct {
 }
 
 func frameCommand(out *format) *cobra.Command {
-	cmd := &cobra.Command{Use: "frame", Short: "Look at batch frames"}
+	cmd := &cobra.Command{Use: "frame", Short: "Inspect batch frames"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Decode and validate a frame (- is standard input)",
@@ -45,6 +45,8 @@ func frameCommand(out *format) *cobra.Command {
 				in = f
 			}
 			lim := frame.DefaultLimits()
+			// One byte more than the limit, so that the decoder sees that a longer file is too large and
+			// does not report it as cut off.
 			b, err := io.ReadAll(io.LimitReader(in, int64(lim.EncodedBytes)+1))
 			if err != nil {
 				return err

@@ -52,7 +52,11 @@ func fsckCommand(out *format) *cobra.Command {
 			if err != nil {
 				return reached(err)
 			}
+			// The id object is looked up last: a collector that starts on a new bucket writes it before
+			// its first batch, so an absent one is meaningful only together with what was found.
 			if _, err := store.Head(cmd.Context(), layout.AuthorityKey); errors.Is(err, objstore.ErrNotFound) {
+				// An empty prefix is most likely a misspelled one. With batches, a missing id object is
+				// damage.
 				if r.Manifests == 0 && r.Quarantined == 0 && r.Found == 0 {
 					return &cli.ExitError{Code: cli.ExitFailed, Err: errNoAuthority}
 				}

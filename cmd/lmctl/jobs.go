@@ -51,6 +51,8 @@ type jobView struct {
 // progress; waiting.
 func jobStatus(r work.Row) string {
 	switch {
+	// The order matters: a job that was tried often is not stuck while a worker has it, and is stuck
+	// rather than expired when none has.
 	case r.Live:
 		return "running"
 	case r.Attempts >= work.DefaultMaxAttempts:
@@ -89,6 +91,7 @@ func (v jobView) row() []string {
 	case string:
 		p = x
 	}
+	// A checkpoint may be kilobytes; JSON output has all of it.
 	if len(p) > 80 {
 		p = p[:80] + "…"
 	}
@@ -164,6 +167,7 @@ type jobEvent struct {
 // differences are the events between two listings.
 func differences(old, now []work.Row) []jobEvent {
 	var events []jobEvent
+	// Rows that are found again are taken out of known, so what is left in it at the end is gone.
 	known := map[work.Key]work.Row{}
 	for _, r := range old {
 		known[r.Key] = r
@@ -178,6 +182,7 @@ func differences(old, now []work.Row) []jobEvent {
 			events = append(events, jobEvent{"changed", viewJob(r)})
 		}
 	}
+	// Over old and not over the map, whose order is random: equal changes print equal lines.
 	for _, r := range old {
 		if _, left := known[r.Key]; left {
 			events = append(events, jobEvent{"gone", viewJob(r)})
@@ -199,6 +204,7 @@ func (w *jobWatch) run(ctx context.Context, s *coordinator.PendingWork) error {
 	var last []work.Row
 	for {
 		rows, err := allRows(ctx, s, w.prefix)
+		// Checked before err, which is then only the interrupted call: an interrupt is how a watch ends.
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -210,6 +216,7 @@ func (w *jobWatch) run(ctx context.Context, s *coordinator.PendingWork) error {
 				return err
 			}
 		}
+		// Only after the events were printed, so that the last "gone" is seen.
 		if last = rows; w.untilEmpty && len(rows) == 0 {
 			return nil
 		}
@@ -244,6 +251,7 @@ func jobsWatch(out *format, p *pendingWork) *cobra.Command {
 		Long:  "Prints one line per change, as JSON with -o json.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// Each reading lists all pending jobs, which costs the coordinator a scan.
 			if interval < 100*time.Millisecond {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("--interval: at least 100ms")}
 			}
@@ -269,6 +277,8 @@ func cancelJob(ctx context.Context, t work.Table, k work.Key) (work.Row, error) 
 		if err != nil {
 			return r, err
 		}
+		// ErrMoved means that the worker wrote a checkpoint in between. The row is read again, since Done
+		// takes effect only on the state that it names.
 		if last = t.Done(ctx, r); !errors.Is(last, work.ErrMoved) {
 			return r, last
 		}

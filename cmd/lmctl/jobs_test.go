@@ -93,7 +93,7 @@ func TestJobs(t *testing.T) {
 		t.Fatalf("cancel: exit %d: %s", code, out)
 	}
 	if _, err := m.Checkpoint(ctx, running, nil, time.Minute); !errors.Is(err, work.ErrMoved) {
-		t.Fatalf("the worker of a cancelled job goes on: %v", err)
+		t.Fatalf("the worker of a cancelled job continues: %v", err)
 	}
 	for what, args := range map[string]struct {
 		args []string
@@ -165,25 +165,25 @@ func TestJobsWatch(t *testing.T) {
 	}
 	var events []string
 	last := []work.Row(nil)
-	look := func() {
+	poll := func() {
 		now := list()
 		for _, e := range differences(last, now) {
 			events = append(events, e.Event+" "+e.Job.Status)
 		}
 		last = now
 	}
-	look()
-	look()
+	poll()
+	poll()
 	if r, err = m.Claim(t.Context(), r, work.Claim{Owner: "w", Hold: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	look()
+	poll()
 	now = now.Add(time.Hour) // its owner is silent
-	look()
+	poll()
 	if err := m.Done(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	look()
+	poll()
 	if got := strings.Join(events, ", "); got != "pending waiting, changed running, changed expired, gone expired" {
 		t.Fatalf("events: %s", got)
 	}

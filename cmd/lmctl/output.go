@@ -58,6 +58,8 @@ func (f *format) write(w io.Writer, data any, t table) error {
 		}
 		return yaml.NewEncoder(w).Encode(v)
 	}
+	// Columns are aligned over all rows, so nothing is written before Flush; its error is that of every
+	// write.
 	tw := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(t.header, "\t"))
 	for _, r := range t.rows {

@@ -98,6 +98,7 @@ func (l *agentList) read(ctx context.Context, q *client.Querier, agent string) e
 }
 
 func (l *agentList) add(a client.AgentState) {
+	// Lists are never nil, so that JSON has [] and programs need no case for null.
 	v := agentView{a.Boot.Agent, a.Boot.Boot, a.FirstSeq, a.AcceptedThrough, a.LastSeq, a.Records,
 		a.Batches, ranges(a.Gaps), ranges(a.Overlaps), a.LastAccepted.Format(time.RFC3339), append([]string{}, a.Concurrent...)}
 	l.gaps += len(v.Gaps) + len(v.Overlaps)
@@ -112,9 +113,11 @@ func (l *agentList) add(a client.AgentState) {
 // findings says what is amiss, the gravest alone; nil when nothing is.
 func (l *agentList) findings() error {
 	switch {
+	// A partial list comes first: gaps in it may be only what is missing from the answer.
 	case len(l.partial) > 0:
 		return errors.New(strings.Join(l.partial, ": "))
 	case len(l.shared) > 0:
+		// Compact suffices, since the service lists agents in order.
 		return fmt.Errorf("several machines send as agent %s", strings.Join(slices.Compact(l.shared), ", "))
 	case l.gaps > 0:
 		return fmt.Errorf("%d gaps and overlaps", l.gaps)

@@ -18,7 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// reprocessView is how far an order came.
+// reprocessView is how far a request has come.
 type reprocessView struct {
 	ID    string             `json:"id"`
 	Order reprocess.Request  `json:"order"`
@@ -49,13 +49,14 @@ type reprocessFlags struct {
 	dry, detach     bool
 }
 
-// order reads the flags.
-func (f reprocessFlags) order(args []string) (reprocess.Request, error) {
+// request reads the flags.
+func (f reprocessFlags) request(args []string) (reprocess.Request, error) {
 	o := reprocess.Request{Agent: f.agent, To: time.Now().UTC().Truncate(time.Second)}
 	var err error
 	switch {
 	case f.from == "":
 		return o, usageError("--from is needed")
+	// A URL without --dry-run is refused and not ignored: the workers' bucket may be another one.
 	case f.dry != (len(args) == 1):
 		return o, usageError("the URL of a bucket goes with --dry-run, and only with it: workers know their own")
 	case f.dry && f.detach:
@@ -90,17 +91,17 @@ func reprocessCommand(out *format) *cobra.Command {
 			"With --dry-run this command reads the bucket itself and only counts.\n\n" + bucketHelp,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := f.order(args)
+			o, err := f.request(args)
 			if err != nil {
 				return err
 			}
 			v := reprocessView{ID: o.ID(), Order: o, Dry: f.dry}
 			if f.dry {
-				v.Done, err = countOrder(cmd.Context(), args[0], o)
+				v.Done, err = countRequest(cmd.Context(), args[0], o)
 			} else {
-				tell := func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+				report := func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
 				err = p.ask(func(s *coordinator.PendingWork) error {
-					v.Done, err = submitRequest(cmd.Context(), s, s, o, f.detach, tell)
+					v.Done, err = submitRequest(cmd.Context(), s, s, o, f.detach, report)
 					return err
 				})
 			}
@@ -114,13 +115,13 @@ func reprocessCommand(out *format) *cobra.Command {
 	cmd.Flags().StringVar(&f.to, "to", "", "time of acceptance to end before (default now)")
 	cmd.Flags().StringVar(&f.agent, "agent", "", "only this agent's batches")
 	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "only count, in the bucket URL")
-	cmd.Flags().BoolVar(&f.detach, "detach", false, "give the order and do not wait for it")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "submit the request and do not wait for it")
 	p.flags(cmd)
 	return cmd
 }
 
-// countOrder says what a worker would give.
-func countOrder(ctx context.Context, url string, o reprocess.Request) (reprocess.Progress, error) {
+// countRequest counts what a worker would write into the intake.
+func countRequest(ctx context.Context, url string, o reprocess.Request) (reprocess.Progress, error) {
 	store, err := openBucket(ctx, url)
 	if err != nil {
 		return reprocess.Progress{}, err
@@ -139,27 +140,28 @@ func countOrder(ctx context.Context, url string, o reprocess.Request) (reprocess
 const pollRequest = time.Second
 
 // submitRequest submits the request and, unless detached, waits until it is done.
-func submitRequest(ctx context.Context, q work.Queue, t work.Table, o reprocess.Request, detach bool, tell func(string)) (reprocess.Progress, error) {
+func submitRequest(ctx context.Context, q work.Queue, t work.Table, o reprocess.Request, detach bool, report func(string)) (reprocess.Progress, error) {
 	k, found, err := reprocess.Submit(ctx, q, t, o)
 	if err != nil {
 		return reprocess.Progress{}, err
 	}
 	if found {
-		tell(fmt.Sprintf("an equal request is pending: %s", k))
+		report(fmt.Sprintf("an equal request is pending: %s", k))
 	} else {
-		tell(fmt.Sprintf("request %s waits for a rollup worker", k))
+		report(fmt.Sprintf("request %s waits for a rollup worker", k))
 	}
 	if detach {
 		return reprocess.Progress{}, nil
 	}
-	return waitForRequest(ctx, t, k, tell)
+	return waitForRequest(ctx, t, k, report)
 }
 
 // waitForRequest follows the job until its row is gone. Its log then has the result.
-func waitForRequest(ctx context.Context, t work.Table, k work.Key, tell func(string)) (last reprocess.Progress, err error) {
+func waitForRequest(ctx context.Context, t work.Table, k work.Key, report func(string)) (last reprocess.Progress, err error) {
 	for {
 		row, err := t.Get(ctx, k)
 		switch {
+		// The row goes when the job is done or cancelled; which of both, the log's result tells.
 		case errors.Is(err, work.ErrNotFound):
 			return requestResult(ctx, t, k)
 		case ctx.Err() != nil:
@@ -170,11 +172,13 @@ func waitForRequest(ctx context.Context, t work.Table, k work.Key, tell func(str
 			return last, &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("request %s failed %d times; lmctl jobs dead %s has the reason", k, row.Attempts, reprocess.Topic)}
 		}
 		was := last.Batches
+		// A state that cannot be parsed, such as that of a request that nobody has begun, leaves the
+		// progress as it was.
 		if p, err := reprocess.ParseProgress(row.State); err == nil {
 			last = p
 		}
 		if last.Batches != was {
-			tell(fmt.Sprintf("%s: %d batches so far", last.Hour.Format(time.RFC3339), last.Batches))
+			report(fmt.Sprintf("%s: %d batches so far", last.Hour.Format(time.RFC3339), last.Batches))
 		}
 		_ = run.WallClock{}.Sleep(ctx, pollRequest) // the next round finds that ctx has ended
 	}
@@ -186,11 +190,13 @@ func requestResult(ctx context.Context, t work.Table, k work.Key) (p reprocess.P
 	if err != nil {
 		return p, err
 	}
+	// A cancelled job leaves no result, so one that cannot be parsed counts as cancelled; a newer version
+	// is the exception, a result that only this command cannot read.
 	if p, err = reprocess.ParseProgress(log.Result); errors.Is(err, record.ErrNewerVersion) {
 		return p, fmt.Errorf("result of request %s: %w", k, err)
 	}
 	if log.Last != k.Number || err != nil || !p.Done {
-		return p, &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("order %s was cancelled", k)}
+		return p, &cli.ExitError{Code: cli.ExitFailed, Err: fmt.Errorf("request %s was cancelled", k)}
 	}
 	return p, nil
 }

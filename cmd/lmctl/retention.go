@@ -28,10 +28,10 @@ func retentionCommand(out *format) *cobra.Command {
 	var before string
 	cmd := &cobra.Command{
 		Use:   "retention URL --raw-frames --before TIME (--dry-run | --yes)",
-		Short: "Remove raw frames that published raw sets cover",
+		Short: "Remove raw frames that raw blocks cover",
 		Long: "Blocks, and raw frames with retention.raw_frames, expire by the rollup workers' settings. This removes\n" +
-			"raw frames once: those whose samples all lie before TIME, if committed sets cover them in every hour, and no\n" +
-			"late batch, order, agent set aside, repair record or conflict needs them. What is removed is written\n" +
+			"raw frames once: those whose samples all lie before TIME, if committed blocks cover them in every hour, and no\n" +
+			"late batch, repair request, agent set aside, repair record or conflict needs them. What is removed is written\n" +
 			"down under gc/v1/log/frames/ first; identity manifests stay. Afterwards these batches can't be rolled up from\n" +
 			"their frames again; checks of the bucket (fsck, audits) count them as removed by retention.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
@@ -45,6 +45,8 @@ func retentionCommand(out *format) *cobra.Command {
 				return err
 			}
 			rep, err := removeFrames(cmd.Context(), store, cmd.ErrOrStderr(), at, dry, yes, time.Now)
+			// Kept is set as soon as the removal has begun. From then on the report is printed also with
+			// an error: what was removed cannot be brought back, and the operator must see it.
 			if err != nil && rep.Kept == nil {
 				return reached(err)
 			}
@@ -64,6 +66,8 @@ func retentionCommand(out *format) *cobra.Command {
 func removeFrames(ctx context.Context, store frameStore, progress io.Writer, before time.Time, dry, yes bool, now func() time.Time) (compact.FrameReport, error) {
 	usage := func(text string) error { return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New(text)} }
 	switch {
+	// No default: removing by mistake cannot be undone, and only counting by mistake would look like a
+	// removal.
 	case dry == yes:
 		return compact.FrameReport{}, usage("say either --dry-run or --yes")
 	case before.After(now().Add(-youngestFrames)):

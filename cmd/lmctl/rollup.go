@@ -20,7 +20,7 @@ import (
 )
 
 func rollupCommand(out *format) *cobra.Command {
-	cmd := &cobra.Command{Use: "rollup", Short: "Blocks: check, repair, make anew; their reference sets"}
+	cmd := &cobra.Command{Use: "rollup", Short: "Blocks: check, repair, rebuild; their reference sets"}
 	cmd.AddCommand(rollupVerify(out), rollupRepair(out), rollupRenew(out), rollupRequests(out), rollupAside(out), rollupCoverage(out), rollupReferences(out))
 	return cmd
 }
@@ -52,6 +52,7 @@ func parseHour(s string) (timegrid.Hour, error) {
 			return 0, fmt.Errorf("%q is no hour like 2006-01-02T15", s)
 		}
 	}
+	// Rounding would make --from 10:30 include a half hour that nobody named.
 	if !t.Equal(t.Truncate(time.Hour)) {
 		return 0, fmt.Errorf("%q is not the start of an hour", s)
 	}
@@ -85,7 +86,7 @@ func (r *rollupHours) options() (repair.Options, error) {
 	return o, nil
 }
 
-// openRepairer opens a bucket that has rollups, and the shard if there is one to look at.
+// openRepairer opens a bucket that has rollups, and the shard if only one is wanted.
 func openRepairer(ctx context.Context, url string, only *shard.ID) (*repair.Repairer, error) {
 	store, err := openBucket(ctx, url)
 	if err != nil {
@@ -108,6 +109,8 @@ func newRepairer(ctx context.Context, store objstore.Store, now func() time.Time
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now,
 		Scan: func(ctx context.Context, h timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+			// The end lies an hour ahead of this machine's clock, since collectors stamp the acceptance
+			// with their own.
 			o := reprocess.Request{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
 			return reprocess.Walker{Store: store}.Walk(ctx, o, reprocess.Progress{}, func(_ reprocess.Progress, ms []accept.Manifest) error {
 				for _, m := range ms {

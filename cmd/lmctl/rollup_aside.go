@@ -46,6 +46,7 @@ func rollupAside(out *format) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		// A record that cannot be read is counted, and does not hide the others.
 		bad, left := 0, 0
 		asides, err := r.Asides(ctx, func(key string, err error) {
 			bad++
@@ -73,6 +74,8 @@ func rollupAside(out *format) *cobra.Command {
 			return err
 		}
 		switch {
+		// A release that found nothing is a finding: the name may be misspelled, and the agent would wait
+		// for ever.
 		case release != "" && left == len(views):
 			return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("no hour of agent %q is set aside", release)}
 		case release == "" && left+bad > 0:

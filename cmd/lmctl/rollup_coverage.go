@@ -14,8 +14,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 )
 
-// settle is how long a batch may take from its acceptance to the intake.
-const settle = 10 * time.Minute
+// intakeDelay is how long a batch may take from its acceptance to the intake.
+const intakeDelay = 10 * time.Minute
 
 type uncoveredView struct {
 	Hour    string `json:"hour"`
@@ -40,13 +40,13 @@ func rollupCoverage(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "coverage URL --from T",
 		Short: "Find accepted batches that no block has and that do not wait in the intake",
-		Long: "Walks the batches that were accepted from --from until before --to (default 10 minutes ago), and looks whether\n" +
-			"the sets of their hours have them. An hour with a set counts as whole: this finds the hours that are not, those\n" +
+		Long: "Walks the batches that were accepted from --from until before --to (default 10 minutes ago), and checks whether\n" +
+			"the blocks of their hours have them. An hour with a block counts as whole: this finds the hours that are not, those\n" +
 			"of before there were rollups or whose intake was lost. Exits 3 when there are any: lmctl reprocess with the same\n" +
 			"times mends them.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o := reprocess.Request{To: time.Now().UTC().Add(-settle)}
+			o := reprocess.Request{To: time.Now().UTC().Add(-intakeDelay)}
 			var err error
 			if from == "" {
 				return usageError("--from is needed")
@@ -78,7 +78,7 @@ func rollupCoverage(out *format) *cobra.Command {
 				return err
 			}
 			if len(v.Uncovered) > 0 || v.Unreadable > 0 {
-				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d hours of shards lack accepted batches, %d hours can't be judged", len(v.Uncovered), v.Unreadable)}
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d hours of shards lack accepted batches, %d hours can't be checked", len(v.Uncovered), v.Unreadable)}
 			}
 			return nil
 		},
@@ -88,7 +88,7 @@ func rollupCoverage(out *format) *cobra.Command {
 	return cmd
 }
 
-func coverage(ctx context.Context, store objstore.Store, o reprocess.Request, now func() time.Time, tell func(string)) (coverageView, error) {
+func coverage(ctx context.Context, store objstore.Store, o reprocess.Request, now func() time.Time, report func(string)) (coverageView, error) {
 	v := coverageView{Uncovered: []uncoveredView{}}
 	r, err := newRepairer(ctx, store, now)
 	if err != nil {
@@ -104,7 +104,8 @@ func coverage(ctx context.Context, store objstore.Store, o reprocess.Request, no
 				return err
 			}
 		}
-		tell(fmt.Sprintf("%s: %d batches so far", p.Hour.Format(time.RFC3339), p.Batches))
+		// Once for each page of manifests: a walk over months takes long, and silence looks like a hang.
+		report(fmt.Sprintf("%s: %d batches so far", p.Hour.Format(time.RFC3339), p.Batches))
 		return nil
 	})
 	if err != nil {

@@ -86,6 +86,8 @@ func askReferences(cmd *cobra.Command, out *format, s *service, url string, rebu
 		v, err = references(ctx, store, coordinator.NewRefs(conn, 0), rebuild, cmd.ErrOrStderr())
 		return err
 	})
+	// These two need a text and an exit code of their own: the first is about the coordinator, and the
+	// second tells what to run.
 	if errors.Is(err, publish.ErrRefsUnknown) {
 		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", s.addr, err)}
 	}
@@ -98,6 +100,7 @@ func askReferences(cmd *cobra.Command, out *format, s *service, url string, rebu
 	if err := out.write(cmd.OutOrStdout(), v, v.table()); err != nil {
 		return err
 	}
+	// After a rebuild Missing counts what was added, which is no finding any more.
 	if !rebuild && v.Missing > 0 || len(v.Unreadable) > 0 {
 		return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("%d references are missing, %d records can't be read", v.Missing, len(v.Unreadable))}
 	}
@@ -120,6 +123,8 @@ func references(ctx context.Context, store objstore.Store, refs publish.Refs, re
 	if err != nil {
 		return referencesView{}, err
 	}
+	// The new epoch comes first. It refuses publications that began before it, so every block that is not
+	// seen by the scan below has put its references into the new epoch itself.
 	if rebuild {
 		f, err := c.InitEpoch(ctx, rand.Reader, true)
 		if err != nil {

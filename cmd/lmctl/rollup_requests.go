@@ -83,7 +83,7 @@ func (f *format) requests(w io.Writer, views []requestView, err error) error {
 }
 
 func dryOrYes(cmd *cobra.Command) (dry, yes *bool) {
-	return cmd.Flags().Bool("dry-run", false, "only tell what would be requested"), cmd.Flags().Bool("yes", false, "make the requests")
+	return cmd.Flags().Bool("dry-run", false, "only show what would be requested"), cmd.Flags().Bool("yes", false, "make the requests")
 }
 
 func rollupRepair(out *format) *cobra.Command {
@@ -95,7 +95,7 @@ func rollupRepair(out *format) *cobra.Command {
 		Short: "Request that damaged hours are rebuilt",
 		Long: "Checks as verify does, and requests that every shard's hour with a finding is rebuilt; with --hour and --shard\n" +
 			"that hour alone, whatever it is like. The inputs are fixed in the next generation's plan: those of the\n" +
-			"plans, sets and identity manifests that can be read. The shard's owner makes the generation from frames within\n" +
+			"plans, blocks and identity manifests that can be read. The shard's owner makes the generation from frames within\n" +
 			"about a minute, at all resolutions, and deletes the request (lmctl rollup requests). Nothing is\n" +
 			"deleted: what is damaged is superseded, and stays. Exits 3 when an hour can't be rebuilt: its frames were\n" +
 			"removed and its raw rows are damaged.\n\n" + bucketHelp,
@@ -106,6 +106,7 @@ func rollupRepair(out *format) *cobra.Command {
 	cmd.Flags().BoolVar(&heads, "heads", false, "read no object to find what is damaged")
 	dry, yes := dryOrYes(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		// The requests cost much work of others, so the command has no default for them.
 		if *dry == *yes {
 			return usageError("say either --dry-run or --yes")
 		}
@@ -148,6 +149,7 @@ func damagedPlaces(rep repair.Report, progress io.Writer) []place {
 	seen := map[place]bool{}
 	for _, f := range rep.Findings {
 		fmt.Fprintln(progress, f)
+		// An hour may have a finding for each resolution and object, and one request rebuilds all of it.
 		if p := (place{f.Hour, f.Shard}); !seen[p] {
 			seen[p] = true
 			places = append(places, p)

@@ -38,12 +38,12 @@ import (
 // plant is a bucket over HTTP, a rollup worker over it, and reference sets over gRPC.
 type plant struct {
 	*testing.T
-	url   string
-	refs  string // address
-	sets  *refmem.Refs
-	store objstore.Store
-	clock atomic.Int64
-	all   []accepted.Batch
+	url      string
+	refsAddr string
+	refs     *refmem.Refs
+	store    objstore.Store
+	clock    atomic.Int64
+	all      []accepted.Batch
 }
 
 var plantHour = timegrid.HourStarting(time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC))
@@ -71,7 +71,7 @@ func (p *plant) runs(run func(context.Context) error) {
 }
 
 func newPlant(t *testing.T) *plant {
-	p := &plant{T: t, sets: refmem.New()}
+	p := &plant{T: t, refs: refmem.New()}
 	p.clock.Store(plantHour.End().Add(time.Hour).UnixNano())
 	c := objectstore.DefaultConfig()
 	c.Listen, c.AdminListen, c.Dir = "127.0.0.1:0", "", t.TempDir()
@@ -92,8 +92,8 @@ func newPlant(t *testing.T) *plant {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	p.must(err)
 	gs := grpc.NewServer()
-	coordinator.NewRefsServer(p.sets).Register(gs)
-	p.refs = l.Addr().String()
+	coordinator.NewRefsServer(p.refs).Register(gs)
+	p.refsAddr = l.Addr().String()
 	p.runs(func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, gs.Stop)
 		defer stop()
@@ -107,14 +107,14 @@ func (p *plant) worker() {
 	cfg := rollup.DefaultConfig()
 	cfg.HTTP.Listen, cfg.Shards, cfg.Compact.Interval = "127.0.0.1:0", 1, 0
 	cfg.Intake.Interval, cfg.Schedule.RetryBase, cfg.Schedule.RetryMax = 20*time.Millisecond, time.Millisecond, time.Millisecond
-	svc, err := rollup.New(cfg, rollup.Deps{Store: p.store, Telemetry: telemetry.Discard(), Refs: p.sets, Now: p.now})
+	svc, err := rollup.New(cfg, rollup.Deps{Store: p.store, Telemetry: telemetry.Discard(), Refs: p.refs, Now: p.now})
 	p.must(err)
 	p.runs(svc.Run)
 	<-svc.Ready()
 }
 
-// accept lays n accepted batches of the hour down; told ones reach the intake.
-func (p *plant) accept(h timegrid.Hour, n int, told bool) {
+// accept writes n accepted batches of the hour; with inIntake they also reach the intake.
+func (p *plant) accept(h timegrid.Hour, n int, inIntake bool) {
 	p.Helper()
 	for range n {
 		b := frame.NewBuilder()
@@ -135,7 +135,7 @@ func (p *plant) accept(h timegrid.Hour, n int, told bool) {
 		p.put(layout.Accepted(m.Identity), m.Marshal())
 		p.put(layout.AcceptedByTime(m.AcceptedTime(), m.Identity), m.Marshal())
 		p.all = append(p.all, m.Batch())
-		if told {
+		if inIntake {
 			p.must(intake.NewWriter(p.store, identity.Sum([]byte{byte(seq)}).String()[:16], 1).Write(p.Context(), 0, p.all[seq:]))
 		}
 	}
@@ -275,7 +275,7 @@ func TestRollupCommands(t *testing.T) {
 	p.must(p.store.Delete(t.Context(), layout.RollupPlan(later, 0, 2)))
 	p.must(p.store.Delete(t.Context(), plan.Key()))
 
-	// Made anew without need.
+	// Rebuilt without need.
 	if code := p.lmctl(nil, "rollup", "renew", p.url, "--yes"); code != cli.ExitUsage {
 		t.Errorf("without --from: exit %d", code)
 	}
@@ -337,31 +337,31 @@ func TestReferencesCommand(t *testing.T) {
 	p := newPlant(t)
 	p.accept(plantHour, 5, true)
 	copied := func() []publish.Record {
-		rs, _, err := p.sets.List(t.Context(), "", 1000)
+		rs, _, err := p.refs.List(t.Context(), "", 1000)
 		p.must(err)
 		return rs
 	}
 	p.worker()
 	p.published(1)
 	var v referencesView
-	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Blocks != 4 || v.Missing != 0 || len(copied()) != v.Objects {
+	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refsAddr); code != 0 || v.Blocks != 4 || v.Missing != 0 || len(copied()) != v.Objects {
 		t.Fatalf("exit %d, %+v, %d records", code, v, len(copied()))
 	}
-	f, err := p.sets.Epoch(t.Context())
+	f, err := p.refs.Epoch(t.Context())
 	p.must(err)
 	for _, r := range copied()[:3] {
-		p.must(p.sets.Delete(t.Context(), f.ID, r))
+		p.must(p.refs.Delete(t.Context(), f.ID, r))
 	}
-	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != cli.ExitFindings || v.Missing != 3 {
+	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refsAddr); code != cli.ExitFindings || v.Missing != 3 {
 		t.Fatalf("exit %d, %+v", code, v)
 	}
-	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refs); code != cli.ExitUsage {
+	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refsAddr); code != cli.ExitUsage {
 		t.Errorf("exit %d", code)
 	}
-	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refs, "--yes"); code != 0 || !v.Rebuilt || v.Missing != 3 || v.Epoch != 1 {
+	if code := p.lmctl(&v, "rollup", "references", "rebuild", p.url, "--addr", p.refsAddr, "--yes"); code != 0 || !v.Rebuilt || v.Missing != 3 || v.Epoch != 1 {
 		t.Fatalf("exit %d, %+v", code, v)
 	}
-	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refs); code != 0 || v.Missing != 0 || v.Rebuilt {
+	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refsAddr); code != 0 || v.Missing != 0 || v.Rebuilt {
 		t.Fatalf("exit %d, %+v", code, v)
 	}
 }

@@ -53,7 +53,7 @@ func rollupVerify(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify URL",
 		Short: "Check blocks: records, plans, chunks, indexes",
-		Long: "Reads, of every shard's hour and resolution, the records down to the set that counts, its plan and every byte of\n" +
+		Long: "Reads, of every shard's hour and resolution, the records down to the block that counts, its plan and every byte of\n" +
 			"its chunks and indexes (of a compaction where they are in one), and the plans of generations in work. Exits 3\n" +
 			"when something can't be read or is not what the record says; lmctl rollup repair mends it.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
@@ -72,6 +72,8 @@ func rollupVerify(out *format) *cobra.Command {
 				return reached(err)
 			}
 			v, t := viewVerify(rep)
+			// The report is written before the finding is returned, since the error says only that there
+			// are some.
 			if err := out.write(cmd.OutOrStdout(), v, t); err != nil {
 				return err
 			}

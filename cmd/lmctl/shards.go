@@ -74,6 +74,8 @@ func shardsList(out *format, c *ownershipAPI) *cobra.Command {
 				r, err := cl.ListShards(ctx, &coordinatorv1.ListShardsRequest{Kind: c.kind})
 				for _, s := range r.GetShards() {
 					v := shardView{s.GetShard(), s.GetOwner(), s.GetTarget(), s.GetEpoch(), s.GetFence(), when(s.GetGrantedAtUnixNs())}
+					// During a move the owner differs from the target; a shard that stays so needs a
+					// person.
 					if v.Owner == "" || v.Owner != v.Target {
 						misplaced++
 					}
@@ -201,6 +203,8 @@ func shardsDrain(out *format, c *ownershipAPI) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				// Drain is repeated as the question: it changes nothing the second time, and answers with
+				// what the worker still holds.
 				if undo || v.Held == 0 || !time.Now().Before(end) {
 					break
 				}

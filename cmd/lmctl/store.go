@@ -30,6 +30,7 @@ func storeCommand(out *format) *cobra.Command {
 				return err
 			}
 			report, err := qualify.Run(ctx, store, qualify.Options{RunID: runID(), Strict: strict, Now: time.Now})
+			// The table is printed also when the probe broke off: it says how far it came.
 			if werr := out.write(cmd.OutOrStdout(), report, qualifyTable(report)); werr != nil {
 				return werr
 			}
@@ -66,6 +67,7 @@ func qualifyTable(r qualify.Report) table {
 	for _, row := range r.Rows {
 		detail := row.Detail
 		if c := cause(row.Err); c != "" {
+			// A server that does not answer fails every check with one cause, which is printed once.
 			if other, ok := first[c]; ok {
 				detail = "as " + other
 			} else {

@@ -24,6 +24,7 @@ func storeCheckCommand(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// JSON has [] and not null, so that programs need no case for it.
 			if v.Damages == nil {
 				v.Damages = v.Damages[:0:0]
 			}
@@ -61,6 +62,8 @@ func storeRepairCommand(out *format) *cobra.Command {
 			if err := out.write(cmd.OutOrStdout(), r, t); err != nil {
 				return err
 			}
+			// Uncertain: damaged records may have held writes whose keys nobody knows, so "nothing is
+			// lost" cannot be said.
 			if len(r.Lost) > 0 || r.Before.Uncertain {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the store is whole again, and something was lost")}
 			}

@@ -77,6 +77,8 @@ func strict(cmd *cobra.Command) {
 		cmd.Args = func(c *cobra.Command, a []string) error { return usage(args(c, a)) }
 	}
 	if cmd.HasSubCommands() && !cmd.Runnable() {
+		// Otherwise cobra checks the arguments before RunE, and a misspelled command gets an error without
+		// the exit code for usage.
 		cmd.Args = cobra.ArbitraryArgs
 		cmd.RunE = func(c *cobra.Command, a []string) error {
 			if len(a) > 0 {
@@ -88,6 +90,7 @@ func strict(cmd *cobra.Command) {
 }
 
 func usage(err error) error {
+	// An error that has chosen its exit code already keeps it.
 	if e := (*ExitError)(nil); err == nil || errors.As(err, &e) {
 		return err
 	}

@@ -48,6 +48,8 @@ func (d *decorated) Get(ctx context.Context, key string, o GetOptions) (b []byte
 		b, info, err = d.s.Get(ctx, key, o)
 		return err
 	})
+	// The decorator may return an error although the inner call succeeded, for a lost answer for example.
+	// What the call left in the results must not reach the caller then.
 	if err != nil {
 		return nil, Info{}, err
 	}
@@ -105,6 +107,8 @@ func (d *decorated) Delete(ctx context.Context, key string) error {
 
 // SetTags implements Tagger.
 func (d *decorated) SetTags(ctx context.Context, key string, tags map[string]string) error {
+	// The check is outside of the decorator, since nothing is sent: neither failpoints nor metrics have a
+	// request to see.
 	t, ok := d.s.(Tagger)
 	if !ok {
 		return &Error{Op: "tag", Key: key, Err: fmt.Errorf("%w: this store has no tags", ErrInvalid)}

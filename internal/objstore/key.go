@@ -27,6 +27,8 @@ func CheckKey(key string) error {
 		reason = "is not UTF-8"
 	case strings.Contains(key, groupEnd):
 		reason = "holds U+10FFFF"
+	// Some stores and proxies clean such paths, and would write under another key than the one that was
+	// asked for.
 	case key[0] == '/' || strings.Contains(key, "//"):
 		reason = "has an empty path element"
 	case hasDots(key):
@@ -46,6 +48,7 @@ func CheckKey(key string) error {
 }
 
 func hasDots(key string) bool {
+	// The cheap test first: keys are checked on every request, and hardly any has a dot before a slash.
 	if !strings.Contains(key, "./") && !strings.HasSuffix(key, ".") {
 		return false
 	}

@@ -47,6 +47,7 @@ func pages(ctx context.Context, l Lister, o ListOptions) iter.Seq2[Page, error] 
 	return func(yield func(Page, error) bool) {
 		for {
 			page, err := l.List(ctx, o)
+			// Next decides, and not the number of entries: a page may be short before the end.
 			if !yield(page, err) || err != nil || page.Next == "" {
 				return
 			}

@@ -48,12 +48,17 @@ func WithPolicy(s Store, p Policy, clock retry.Clock, jitter func() float64, onR
 // error: the caller's context has not ended, and it is the store that did not answer.
 func Deadline(s Store, timeout time.Duration) Store {
 	return Decorate(s, func(ctx context.Context, op Op, do func(context.Context) error) error {
+		// The deadline is for each attempt, since this decorator lies below Retry.
 		bounded, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		err := do(bounded)
+		// When the caller's own context has ended, the error says so already, and the caller needs to see
+		// it.
 		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
+		// A read that was cancelled has changed nothing; a write may have been applied, or may be at any
+		// later time.
 		cause := ErrUnavailable
 		if op.Writes() {
 			cause = ErrUnknown
@@ -80,10 +85,14 @@ func Retry(s Store, r retry.Retrier, onRetry func(Op, error)) Store {
 		unknown := false
 		var last error
 		err := r.Do(ctx, func(ctx context.Context) error {
+			// It is called at the start of the next attempt and not after a failure, so that the last
+			// failure, which nothing follows, is not counted.
 			if last != nil && onRetry != nil {
 				onRetry(op, last)
 			}
 			last = do(ctx)
+			// Remembered over all attempts: a later clear refusal says nothing about the attempt without
+			// an answer.
 			unknown = unknown || errors.Is(last, ErrUnknown)
 			return last
 		}, retryable)

@@ -36,6 +36,8 @@ func CreateOrGet(ctx context.Context, s interface {
 		if !errors.Is(err, ErrNotFound) {
 			return nil, false, fmt.Errorf("%w: %w", ErrExists, err)
 		}
+		// With an ended context the next create would fail without being sent, and its error would hide
+		// the contradiction.
 		if ctx.Err() != nil {
 			break
 		}

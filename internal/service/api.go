@@ -106,6 +106,8 @@ func (s *Server) Register(a API) error {
 	for reason, code := range a.Statuses {
 		s.api.http[reason] = code
 	}
+	// A service without an implementation is remembered, so that the start fails with its name and its
+	// methods do not answer UNIMPLEMENTED for ever.
 	s.api.missing[name] = true
 	if a.Impl != nil {
 		s.RegisterService(a.Desc, a.Impl)
@@ -191,6 +193,7 @@ func (a *api) routes(service string) ([]web.Route, error) {
 		if at := strings.LastIndex(path, "}:"); at >= 0 {
 			r.Pattern, r.About = verb+" "+path[:at+1], r.About+", with "+path[at+1:]+" behind the last segment"
 		}
+		// With no bound a body is not taken at all, which spares the handler a read that could be slow.
 		if verb == http.MethodGet {
 			r.MaxBody = 0
 		}
@@ -216,6 +219,8 @@ func verbAndPath(r *annotations.HttpRule) (verb, path string) {
 }
 
 func (a *api) serveJSON(w http.ResponseWriter, r *http.Request) {
+	// The routes exist from the start, so that a wrong path is 404 and an early call is 503, which clients
+	// repeat.
 	if !a.opened.Load() {
 		why := "it is starting"
 		if err := a.s.readiness.Err(); err != nil {
@@ -256,6 +261,7 @@ func (s *Server) WriteFailure(w http.ResponseWriter, f rpc.Failure) {
 		more[k] = v
 	}
 	if f.RetryAfter > 0 {
+		// The body has the exact time. The header takes whole seconds, rounded up: 0 would mean at once.
 		more["retry_after_seconds"] = f.RetryAfter.Seconds()
 		w.Header().Set("Retry-After", strconv.Itoa(max(int(math.Ceil(f.RetryAfter.Seconds())), 1)))
 	}
@@ -263,6 +269,7 @@ func (s *Server) WriteFailure(w http.ResponseWriter, f rpc.Failure) {
 	if !ok {
 		code = runtime.HTTPStatusFromCode(f.Code)
 	}
+	// RFC 9110 requires the challenge with every 401.
 	if code == http.StatusUnauthorized {
 		rpc.Challenge(w)
 	}

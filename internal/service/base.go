@@ -66,6 +66,7 @@ func (b Base) checkListeners() error {
 	names := slices.Sorted(maps.Keys(addresses))
 	var errs []error
 	for i, name := range names {
+		// Each pair once, in the order of the names, so that equal settings give equal messages.
 		for _, other := range names[:i] {
 			if web.Collide(addresses[name], addresses[other]) {
 				errs = append(errs, fmt.Errorf("%s %q: %s is %q, and one address takes one listener", name, addresses[name], other, addresses[other]))
@@ -90,6 +91,7 @@ func (b Base) checkExposure() error {
 		a := addresses[name]
 		switch {
 		case a == "" || web.Loopback(a):
+		// Before allow_insecure, which must not open profiles to everybody.
 		case b.Pprof && b.Auth.Mode == rpc.AuthNone:
 			errs = append(errs, fmt.Errorf("%s %q: pprof off loopback needs auth.mode token or mtls", name, a))
 		case b.Auth.AllowInsecure:

@@ -86,6 +86,8 @@ func Command[C any](s Spec[C]) *cobra.Command {
 			fmt.Fprintln(cmd.OutOrStdout(), "settings are valid")
 			return nil
 		}
+		// A reload begins from the defaults and not from what is in force: a setting that was removed from
+		// the file gets its default back.
 		again := func() (C, telemetry.Config, error) {
 			cfg, tcfg := s.Default(), telemetry.DefaultConfig()
 			err := load(&cfg, &tcfg, environ)
@@ -138,6 +140,7 @@ func serve[C any](ctx context.Context, s Spec[C], cfg C, tcfg telemetry.Config, 
 	go func() { done <- svc.Run(ctx) }()
 	select {
 	case <-svc.Ready():
+	// A service that fails before it listens never becomes ready.
 	case err := <-done:
 		return ended(ctx, err)
 	}

@@ -25,6 +25,8 @@ func storeErrors(err error) (rpc.Failure, bool) {
 		f.Code, f.Reason = codes.NotFound, rpc.ReasonNotFound
 	case errors.Is(err, objstore.ErrUnavailable), errors.Is(err, objstore.ErrUnknown),
 		errors.Is(err, objstore.ErrDenied), errors.Is(err, objstore.ErrNoBucket), errors.Is(err, objstore.ErrConflict):
+		// Denied and no bucket count as unavailable: the client did nothing wrong, and its request is good
+		// once an operator has mended the service's settings.
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, rpc.ReasonStoreUnavailable, rpc.DefaultRetryAfter
 	default:
 		return f, false

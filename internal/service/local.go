@@ -41,6 +41,7 @@ func (l *local) register(d *grpc.ServiceDesc, impl any) {
 		l.methods["/"+d.ServiceName+"/"+m.MethodName] = localMethod{impl: impl, unary: m.Handler}
 	}
 	for _, m := range d.Streams {
+		// The JSON API has one request for each call, so a stream from the client cannot be expressed.
 		if !m.ClientStreams {
 			l.methods["/"+d.ServiceName+"/"+m.StreamName] = localMethod{impl: impl, stream: m.Handler}
 		}
@@ -53,6 +54,7 @@ func (l *local) find(ctx context.Context, method string, stream bool) (localMeth
 	if !ok || (m.stream != nil) != stream {
 		return m, rpc.Failure{Code: codes.Unimplemented, Reason: rpc.ReasonNotFound, Message: fmt.Sprintf("no method %s here", method)}.Err()
 	}
+	// The zero principal has no role, so a route that forgot to authenticate is refused here.
 	p, _ := rpc.PrincipalFrom(ctx)
 	return m, rpc.Status(l.api.s.access.Authorize(p, method))
 }
@@ -99,6 +101,7 @@ func (l *local) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string
 	ctx, cancel := context.WithCancel(ctx)
 	st := &localStream{ctx: ctx, request: make(chan any, 1), sent: make(chan any), ended: make(chan error, 1)}
 	l.calls.Go(func() {
+		// The handler has ended, so what it has started with the context of the stream must end too.
 		defer cancel()
 		err := func() (err error) {
 			defer rpc.Recovered(l.api.s.tel.Log, method, &err)
@@ -131,6 +134,7 @@ func (s *callerSide) CloseSend() error             { return nil }
 
 // SendMsg hands the request over.
 func (s *callerSide) SendMsg(m any) error {
+	// It never blocks: the channel holds one request, and the gateway sends no second one.
 	s.request <- m
 	return nil
 }
@@ -144,6 +148,8 @@ func (s *callerSide) RecvMsg(m any) error {
 	case from := <-s.sent:
 		share(m, from)
 		return nil
+	// sent has no buffer, so every message was taken before the handler could end: none is lost when this
+	// case is chosen.
 	case s.err = <-s.ended:
 		if s.err == nil {
 			s.err = io.EOF

@@ -28,6 +28,7 @@ func Sections(names ...string) {
 			sections.names = append(sections.names, n)
 		}
 	}
+	// Sorted, since messages list the names and must not depend on the order of registration.
 	slices.Sort(sections.names)
 }
 

@@ -76,7 +76,10 @@ func (r *reloader[C]) apply() (applied, waiting []string, err error) {
 		}
 	}
 	r.tel.SetLevel(tcfg.LogLevel)
+	// From here on every file is checked at its next use, and not only when its interval between checks is
+	// over.
 	tlsfile.Refresh()
+	// Last, after everything that can fail: the next reload compares with what is really in force.
 	r.cfg, r.tcfg = cfg, tcfg
 	return append(applied, tapplied...), append(waiting, twaiting...), nil
 }

@@ -76,6 +76,7 @@ func New(name string, base Base, settings any, tel *telemetry.Telemetry, opt Opt
 	if err := base.Validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	// Two processes must never write under one id, so none of them has a fixed default.
 	if base.ID == "" {
 		base.ID = RandomID(name)
 	}
@@ -188,6 +189,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	g.Go("stop", func(ctx context.Context) error {
 		<-ctx.Done()
+		// These end streams that would hold up the graceful stop of gRPC, which begins at the same moment,
+		// for all of drain_timeout.
 		for _, fn := range s.stopping {
 			fn()
 		}
@@ -210,6 +213,7 @@ func (s *Server) serve(ctx context.Context, gl net.Listener) error {
 			return err
 		}
 		var err error
+		// Only now: a client that can connect would take the service for one that answers.
 		if gl, err = s.listenGRPC(ctx); err != nil {
 			return fmt.Errorf("grpc: %w", err)
 		}
@@ -226,6 +230,7 @@ func (s *Server) serve(ctx context.Context, gl net.Listener) error {
 		g.Go(l.name, l.run)
 	}
 	s.tel.Log.Info("the service listens", "id", s.base.ID, "http", s.HTTPAddr(), "grpc", s.GRPCAddr(), "admin", s.AdminAddr(), "auth", s.base.Auth.Mode)
+	// The addresses were set before: closing publishes them to those who wait for Ready.
 	close(s.ready)
 	return g.Wait()
 }

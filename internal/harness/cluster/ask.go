@@ -82,6 +82,7 @@ func (c *Cluster) CountSamples(ctx context.Context, at time.Time) (float64, []st
 			return 0, nil, err
 		}
 		total += n
+		// Warnings of every metric are kept: one partial answer makes the sum partial.
 		all = append(all, warnings...)
 	}
 	return total, all, nil

@@ -97,6 +97,7 @@ func (c *crash) pick(n *inode) map[string]*inode {
 }
 
 func (c *crash) node(n *inode, names func(*inode) map[string]*inode) *node {
+	// A file with two names is one node, and its bytes are decided once for both.
 	if k := c.done[n]; k != nil {
 		return k
 	}

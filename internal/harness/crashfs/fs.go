@@ -73,6 +73,7 @@ func (f *FS) place(op, name string) (dir *inode, base string, err error) {
 
 // do records and plays a call; it needs mu.
 func (f *FS) do(o Op) {
+	// A call that the disk ignores is not recorded: a walk over the trace must see what the disk did.
 	if f.Lie != nil && f.Lie(o) {
 		return
 	}
@@ -156,6 +157,7 @@ func (f *FS) Rename(from, to string) error {
 	if err != nil {
 		return err
 	}
+	// rename(2) leaves both names when they are of one file.
 	if n == toDir.live[toBase] {
 		return nil
 	}

@@ -49,6 +49,8 @@ func (w *Walker) Crash(m Model, seed uint64) *FS {
 // Kill gives the disk as the next process finds it when only the process died here:
 // nothing is lost yet, and what was not synced is as unsynced as before.
 func (w *Walker) Kill() *FS {
+	// The calls are played again from the base and not crashed: the cache of the kernel survives its
+	// process.
 	f := newFS(w.fs.base, w.fs.Lie)
 	f.trace = slices.Clone(w.trace[:w.at])
 	for _, o := range f.trace {

@@ -113,6 +113,8 @@ func (l *Log) Check() (Stats, error) {
 	var errs []error
 	for id, x := range l.of {
 		ops := append([]porcupine.Operation(nil), x.answered...)
+		// Calls without an answer are part of the history: one of them may be the write that later answers
+		// tell of.
 		for _, op := range x.lost {
 			ops = append(ops, op)
 		}
@@ -141,7 +143,7 @@ func describe(ops []porcupine.Operation) string {
 			fmt.Fprintf(&b, "\n  client %d sends %s from %v on, without an answer", op.ClientId, op.Input, time.Duration(op.Call))
 			continue
 		}
-		fmt.Fprintf(&b, "\n  client %d sends %s at %v and is told %s at %v, holder %s", op.ClientId, op.Input,
+		fmt.Fprintf(&b, "\n  client %d sends %s at %v and gets %s at %v, holder %s", op.ClientId, op.Input,
 			time.Duration(op.Call), r.Outcome, time.Duration(op.Return), r.Holder)
 	}
 	return b.String()

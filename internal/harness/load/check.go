@@ -46,6 +46,7 @@ func Check(ctx context.Context, c *cluster.Cluster, sent *Sent) (*fsck.Report, e
 			errs = append(errs, fmt.Errorf("%s was acknowledged with %s, the bucket has %s", id, d, found[id]))
 		}
 	}
+	// There may be more: the answer to a conflict can be lost after the frame was quarantined.
 	if int(report.Quarantined) < sent.Conflicts {
 		errs = append(errs, fmt.Errorf("%d conflicts were answered, %d are quarantined", sent.Conflicts, report.Quarantined))
 	}

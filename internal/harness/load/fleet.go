@@ -178,6 +178,7 @@ func (f *Fleet) run(ctx context.Context, i int, start time.Time) error {
 		if n := f.o.BootBatches; n > 0 && k > 0 && k%n == 0 {
 			x.newBoot(k / n)
 		}
+		// Held for the whole batch: Pause takes the lock for writing, and so waits for every outcome.
 		f.busy.RLock()
 		err := x.batch(ctx, start.Add(time.Duration(k*f.o.Rows)*RowStep))
 		f.busy.RUnlock()

@@ -41,6 +41,7 @@ func (p *Poster) Post(ctx context.Context, f []byte, addrs ...string) (string, e
 	for i := 0; ; i++ {
 		call := p.Calls.Call(p.ClientID, h.Identity, d)
 		status, err := p.post(ctx, f, addrs[i%len(addrs)])
+		// An unknown status gives the zero outcome, which leaves the call open in the history.
 		call.End(history.Reply{Outcome: outcomes[status], Unnamed: true})
 		if status != "" {
 			return status, err

@@ -28,6 +28,7 @@ func (x *sender) race(ctx context.Context, id identity.Batch, body []byte, at ti
 		err    error
 	}
 	second := make(chan answer, 1)
+	// In the wait group of the fleet, so that Stop waits for this call too.
 	x.f.wg.Go(func() {
 		st, err := outcomeOf(x.other.Send(ctx, otherBody))
 		second <- answer{st, err}
@@ -38,6 +39,7 @@ func (x *sender) race(ctx context.Context, id identity.Batch, body []byte, at ti
 		return fmt.Errorf("%s, raced for: %w", id, errors.Join(err, b.err))
 	}
 	conflicts := 0
+	// With equal bytes nobody may see a conflict, and with other bytes exactly one sender must.
 	switch {
 	case a != Conflict && b.status == Conflict && otherValue != value:
 		x.f.acked(id, body, value, int(id.Count()))

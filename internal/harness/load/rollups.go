@@ -29,7 +29,7 @@ type Rollups struct {
 	Aborted     int
 	Hours       int // of shards
 	Records     uint64
-	Workers     map[string]int // sets by worker
+	Workers     map[string]int // blocks by worker
 }
 
 // ErrNotRolledUp: accepted batches are missing in the blocks. A later check may find them.
@@ -44,7 +44,7 @@ func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Roll
 	if err != nil {
 		return nil, err
 	}
-	x := &rollups{ctx: ctx, store: store, sets: map[slot][]*catalog.Block{}, report: &Rollups{Workers: map[string]int{}}}
+	x := &rollups{ctx: ctx, store: store, blocks: map[slot][]*catalog.Block{}, report: &Rollups{Workers: map[string]int{}}}
 	if err := x.read(); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Roll
 			return nil, fmt.Errorf("shard %s, hour %s: %w", at.shard, at.hour, err)
 		}
 	}
-	for at := range x.sets {
+	for at := range x.blocks {
 		if len(wanted[place{at.shard, at.hour}]) == 0 {
 			return nil, fmt.Errorf("shard %s, hour %s: published without an accepted batch", at.shard, at.hour)
 		}
@@ -86,7 +86,7 @@ type slot struct {
 type rollups struct {
 	ctx    context.Context
 	store  objstore.Store
-	sets   map[slot][]*catalog.Block // by generation; nil where one was aborted
+	blocks map[slot][]*catalog.Block // by generation; nil where one was aborted
 	report *Rollups
 }
 
@@ -106,10 +106,10 @@ func (x *rollups) read() error {
 			return err
 		}
 		at := slot{place{name.Shard, name.Hour}, name.Resolution}
-		if want := uint64(len(x.sets[at]) + 1); name.Generation != want {
+		if want := uint64(len(x.blocks[at]) + 1); name.Generation != want {
 			return fmt.Errorf("%s: generation %d is missing before it", i.Key, want)
 		}
-		x.sets[at] = append(x.sets[at], rec.Block)
+		x.blocks[at] = append(x.blocks[at], rec.Block)
 		var fence uint64
 		switch {
 		case rec.Block != nil:
@@ -128,6 +128,7 @@ func (x *rollups) read() error {
 			x.report.Aborted++
 			continue
 		}
+		// A lower fence means that a worker published after it had lost the shard.
 		if fence < fences[at] {
 			return fmt.Errorf("%s: fence %d after %d", i.Key, fence, fences[at])
 		}
@@ -182,14 +183,16 @@ func (x *rollups) top(at place, ids []identity.Batch) (map[timegrid.Resolution]*
 	}
 	top := map[timegrid.Resolution]*catalog.Block{}
 	for _, res := range timegrid.Resolutions() {
-		gens := x.sets[slot{at, res}]
+		gens := x.blocks[slot{at, res}]
 		for i := len(gens); i > 0 && top[res] == nil; i-- {
 			top[res] = gens[i-1]
 		}
 		switch s := top[res]; {
 		case s == nil:
-			return nil, fmt.Errorf("%w: no %s set", ErrNotRolledUp, res)
+			return nil, fmt.Errorf("%w: no %s block", ErrNotRolledUp, res)
 		case s.Inputs.Digest() != want.Digest():
+			// Missing batches may still come with a later generation. Batches that nobody accepted are a
+			// fault for ever.
 			if want.Contains(s.Inputs) {
 				return nil, fmt.Errorf("%w: %s has %d of %d batches", ErrNotRolledUp, res, s.Inputs.Batches(), want.Batches())
 			}
@@ -264,7 +267,7 @@ func (x *rollups) again(h timegrid.Hour, s *catalog.Block) ([]chunk.Series, erro
 	return series, nil
 }
 
-// sameChunk compares a set with the raw series that it should hold. The fleets' hours
+// sameChunk compares a block with the raw series that it should hold. The fleets' hours
 // are small: one chunk each.
 func sameChunk(s *catalog.Block, raw []chunk.Series) error {
 	if len(raw) == 0 && len(s.Objects) == 0 {
@@ -288,7 +291,7 @@ func sameChunk(s *catalog.Block, raw []chunk.Series) error {
 		return err
 	}
 	if files.ID != s.Objects[0].ChunkSHA256 || files.IndexID != s.Objects[0].IndexSHA256 {
-		return fmt.Errorf("chunk %s, rolled up anew %s", s.Objects[0].ChunkSHA256, files.ID)
+		return fmt.Errorf("chunk %s, rolled up again %s", s.Objects[0].ChunkSHA256, files.ID)
 	}
 	return nil
 }

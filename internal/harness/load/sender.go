@@ -117,6 +117,7 @@ func (s *Sender) Try(ctx context.Context, f []byte) (*ingestv1.BatchResult, erro
 	if err != nil {
 		return nil, err
 	}
+	// An answer to another frame would make an outcome out of nothing, so it counts as none.
 	if string(r.GetFrameSha256()) != string(d[:]) {
 		return nil, fmt.Errorf("answer to another frame: %v", r)
 	}

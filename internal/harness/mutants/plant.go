@@ -64,6 +64,7 @@ func plant(dir string, list []Mutant) (map[string][]byte, error) {
 // plantFile changes one source; pkg is the name of its package.
 func plantFile(src []byte, edits []*edit) (changed []byte, pkg string, err error) {
 	for _, e := range edits {
+		// A text that is there twice would plant the bug in the wrong place as likely as in the right one.
 		if n := bytes.Count(src, []byte(e.Old)); n != 1 {
 			return nil, "", fmt.Errorf("mutant %q: the text to replace is there %d times: %q", e.Name, n, e.Old)
 		}

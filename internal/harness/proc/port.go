@@ -56,6 +56,7 @@ func Fixed(n int) ([]string, error) {
 		if len(addrs) == n {
 			return addrs, nil
 		}
+		// The process id spreads test binaries that run at the same time over the range.
 		port := fixedFrom + (os.Getpid()*fixedSpread+int(fixed.Add(1)))%fixedPorts
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {

@@ -48,6 +48,7 @@ func Wrap(s objstore.Store, process string) objstore.Store {
 		fail := func(err error) error {
 			return &objstore.Error{Op: op.Name, Key: op.Key, Err: fmt.Errorf("%w: %w", lost, err)}
 		}
+		// The error is that of a lost answer also here: a caller cannot see whether its request was sent.
 		if err := failpoint.Err(base + ".before"); err != nil {
 			return fail(err)
 		}

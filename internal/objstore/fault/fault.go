@@ -111,6 +111,8 @@ func (s *Store) decide(op, key string) (Rule, bool) {
 		if !r.matches(op, key) || r.Times > 0 && r.used == r.Times {
 			continue
 		}
+		// A rule counts every match, also those that it lets pass, and draws its chance only afterwards:
+		// Skip and Nth stay exact under any seed.
 		if r.seen++; r.seen <= r.Skip {
 			continue
 		}

@@ -32,6 +32,8 @@ func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 			if !strings.HasPrefix(key, o.Prefix) {
 				return false
 			}
+			// Next is set only when there is a further entry: a full last page must not promise another
+			// one.
 			if n == limit {
 				page.Next = last
 				return false
@@ -44,6 +46,7 @@ func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 				return false
 			}
 			info := s.objects[key].info
+			// S3 listings have no checksums, and nobody should come to rely on one here.
 			info.SHA256 = [32]byte{}
 			page.Objects = append(page.Objects, info)
 			last = key

@@ -103,6 +103,7 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Both are harmless for an absent key, which is no error for S3 either.
 	delete(s.objects, key)
 	s.keys.remove(key)
 	return nil
@@ -152,6 +153,7 @@ func (s *Store) write(ctx context.Context, op, key string, body []byte, o objsto
 	if err := allowed(old); err != nil {
 		return objstore.Info{}, &objstore.Error{Op: op, Key: key, Err: err}
 	}
+	// Under the lock, so that times and writes have one order.
 	obj.info.LastModified = s.now()
 	s.objects[key] = obj
 	if old == nil {
@@ -168,6 +170,7 @@ func newObject(ctx context.Context, key string, body []byte, o objstore.PutOptio
 		return nil, err
 	}
 	sum := identity.Sum(body)
+	// Refused as S3 does it, so that a caller with a wrong checksum fails in tests too.
 	if !o.SHA256.IsZero() && o.SHA256 != sum {
 		return nil, objstore.ErrChecksum
 	}

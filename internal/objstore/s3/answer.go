@@ -36,6 +36,8 @@ const xmlDeclaration = `<?xml version="1.0" encoding="UTF-8"?>`
 // encoding/xml parses to the same values.
 func scanAnswer(body []byte) (a answer, ok bool) {
 	for _, c := range body {
+		// Entities, control characters and anything beyond ASCII are left to encoding/xml, whose rules for
+		// them are long.
 		if c < 0x20 && c != '\n' || c > 0x7e || c == '&' {
 			return answer{}, false
 		}
@@ -121,6 +123,7 @@ func decide(op string, status int, code string) error {
 			return objstore.ErrConflict
 		}
 		return objstore.ErrInvalid
+	// S3 checks rights before it writes, so a refusal of this kind is final also for a write.
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return objstore.ErrDenied
 	case http.StatusBadRequest:

@@ -77,6 +77,8 @@ func (c Config) Validate() error {
 		bad("region is empty")
 	}
 	if c.Prefix != "" {
+		// Two authorities with prefixes "a" and "ab" would share keys in listings; the slash keeps them
+		// apart.
 		if !strings.HasSuffix(c.Prefix, "/") {
 			bad("prefix %q does not end in a slash", c.Prefix)
 		} else if err := objstore.CheckKey(c.Prefix + "x"); err != nil {

@@ -27,6 +27,8 @@ func dialTLS(ctx context.Context, network, addr string, cfg *tls.Config) (net.Co
 	if err != nil {
 		return nil, err
 	}
+	// A certificate is checked against the host that was dialled; an address without a port is taken as it
+	// is.
 	if cfg.ServerName, _, err = net.SplitHostPort(addr); err != nil {
 		cfg.ServerName = addr
 	}
@@ -53,6 +55,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	if c.deaf.Load() {
 		return len(b), nil
 	}
+	// Only these two errors mean that the peer has closed its side; any other is reported.
 	n, err := c.Conn.Write(b)
 	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		c.deaf.Store(true)

@@ -57,6 +57,8 @@ func scanListing(body []byte) (*listing, bool) {
 		}
 		tag := b[1:end]
 		b = b[end+1:]
+		// Without a further tag the text is empty: the loop ends, or fails at what is left, and the
+		// document counts as cut off.
 		text := b[:max(bytes.IndexByte(b, '<'), 0)]
 		b = b[len(text):]
 		switch {
@@ -64,6 +66,7 @@ func scanListing(body []byte) (*listing, bool) {
 			if depth == 0 || stack[depth-1] != string(tag[1:]) {
 				return nil, false
 			}
+			// The root was closed: anything but space behind it is left to encoding/xml.
 			if depth--; depth == 0 {
 				return l, len(bytes.TrimSpace(b)) == 0
 			}
@@ -76,6 +79,7 @@ func scanListing(body []byte) (*listing, bool) {
 				return nil, false
 			}
 			tag = name
+		// Eight levels are more than any listing has; a deeper document is left to encoding/xml.
 		case depth == len(stack) || bytes.ContainsAny(tag, " :\t\r\n="):
 			return nil, false
 		}

@@ -22,8 +22,11 @@ func (p *payload) attach(req *http.Request) {
 		req.Body = http.NoBody
 		return
 	}
+	// Taken now: detach may drop the bytes before GetBody is called.
 	size := len(p.data)
 	req.Body = &payloadReader{p: p, left: size}
+	// The transport needs it to send a body again on a new connection, which it does only when no byte was
+	// written on the old one.
 	req.GetBody = func() (io.ReadCloser, error) { return &payloadReader{p: p, left: size}, nil }
 }
 

@@ -73,6 +73,8 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 		s.creds = credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), "")
 		return s, nil
 	}
+	// Only without keys in the settings: the chain may ask the cloud's metadata service, which takes long
+	// where there is none.
 	chain, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(cfg.Region))
 	if err != nil {
 		return nil, fmt.Errorf("s3: default credentials: %w", err)
@@ -83,6 +85,8 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 
 // resolve finds the bucket's base URL with the SDK's endpoint rules. It runs once, at the start.
 func (s *Store) resolve(ctx context.Context) error {
+	// The rules of the SDK know partitions, path style and dual-stack names, which nobody should have to
+	// write again.
 	p := awss3.EndpointParameters{Bucket: &s.cfg.Bucket, Region: &s.cfg.Region, ForcePathStyle: &s.cfg.PathStyle}
 	if s.cfg.Endpoint != "" {
 		endpoint := strings.TrimSuffix(s.cfg.Endpoint, "/")
@@ -181,6 +185,7 @@ func putHeader(sum identity.Digest, o objstore.PutOptions, condition, value stri
 		for k, v := range o.Tags {
 			q.Set(k, v)
 		}
+		// Encode writes a space as "+", which S3 stores as a plus sign.
 		set("X-Amz-Tagging", strings.ReplaceAll(q.Encode(), "+", "%20"))
 	}
 	return h
@@ -196,6 +201,7 @@ func (s *Store) write(ctx context.Context, op string, r request) (http.Header, e
 		return nil, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
 	}
 	body, err := readAnswer(resp)
+	// A success whose answer is cut off or odd is unknown and no failure: the write was probably applied.
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent {
 		if err == nil {
 			err = plausible(op, resp, body, r.header)
@@ -219,6 +225,7 @@ func plausible(op string, resp *http.Response, body []byte, sent http.Header) er
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Etag") == "" || len(bytes.TrimSpace(body)) > 0 {
 		return fmt.Errorf("status %d, ETag %q, body of %d bytes", resp.StatusCode, resp.Header.Get("Etag"), len(body))
 	}
+	// Not every store repeats the checksum. One that repeats another one has kept other bytes.
 	got := resp.Header.Get("X-Amz-Checksum-Sha256")
 	if want := sent.Get("X-Amz-Checksum-Sha256"); got != "" && got != want {
 		return fmt.Errorf("the store kept checksum %s, sent %s", got, want)
@@ -234,6 +241,7 @@ func (s *Store) wrap(op, key string, err error) error {
 }
 
 func (s *Store) check(key string) error {
+	// An empty key would be the prefix itself, which CheckKey accepts.
 	if key == "" {
 		return objstore.CheckKey("")
 	}

@@ -40,6 +40,7 @@ func (s *Store) tag(ctx context.Context, key string, body []byte) error {
 	switch {
 	case (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent) && err == nil:
 		return nil
+	// A 404 with another code may be of a missing bucket or of a proxy, and is classified below.
 	case resp.StatusCode == http.StatusNotFound && parseAnswer(text).Code == "NoSuchKey":
 		return objstore.ErrNotFound
 	case resp.StatusCode < 300:

@@ -51,6 +51,8 @@ var userAgent = []string{"lightmetrics"}
 // send signs and sends the request once. Go's transport sends a PUT or DELETE again
 // only when no byte of it was written, so a write reaches the store at most once.
 func (s *Store) send(ctx context.Context, r request) (*http.Response, error) {
+	// A copy, since the base is shared by all requests. RawPath has the escaped form, which is the one
+	// that is signed.
 	u := s.base
 	if r.key != "" {
 		key := s.cfg.Prefix + r.key
@@ -97,6 +99,7 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength == 0 || resp.Body == http.NoBody {
 		return nil, nil
 	}
+	// One byte more than the bound, so that a longer answer differs from one of exactly that size.
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return b, fmt.Errorf("cut answer of status %d: %w", resp.StatusCode, err)

@@ -34,6 +34,7 @@ const credentialsTimeout = 30 * time.Second
 
 // Open opens the bucket; it sends no request to it.
 func Open(ctx context.Context, cfg s3.Config, o Options) (objstore.Store, error) {
+	// Finding credentials may send requests to a metadata service that never answers.
 	ctx, cancel := context.WithTimeout(ctx, credentialsTimeout)
 	defer cancel()
 	s, err := s3.New(ctx, cfg, s3.Options{})

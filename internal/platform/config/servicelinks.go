@@ -25,6 +25,8 @@ func SplitServiceLinks(environ []string) (rest, links []string) {
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
 		isLink := strings.HasPrefix(name, EnvPrefix) && slices.ContainsFunc(serviceLinks, func(l struct{ name, value *regexp.Regexp }) bool {
+			// The underscore stands in for a service that is named lightmetrics itself:
+			// LIGHTMETRICS_SERVICE_HOST has nothing before SERVICE.
 			return l.name.MatchString("_"+strings.TrimPrefix(name, EnvPrefix)) && l.value.MatchString(value)
 		})
 		if isLink {

@@ -64,6 +64,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 		}
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
+	// Compared before multiplying: the product could overflow to a small number that looks valid.
 	if err != nil || n < 0 || n > (1<<62)/factor {
 		return fmt.Errorf("size %q: want a number with an optional unit such as 4MiB", text)
 	}

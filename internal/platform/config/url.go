@@ -26,6 +26,7 @@ func (u URL) String() string {
 	if p.User != nil {
 		p.User = url.User("redacted")
 	}
+	// An opaque URL, such as "host:secret", has no parts that could be shown safely.
 	if p.Opaque != "" {
 		p.Opaque = "redacted"
 	}
@@ -72,6 +73,7 @@ func (u URL) Secrets() []string {
 		return []string{string(u)}
 	}
 	var out []string
+	// In every form in which a library may print it, plain or escaped.
 	if password, ok := p.User.Password(); ok {
 		out = append(out, password, url.QueryEscape(password), url.PathEscape(password))
 	}

@@ -22,6 +22,8 @@ type oneDocument struct{ *yaml.YAML }
 
 func (p oneDocument) Unmarshal(b []byte) (map[string]any, error) {
 	dec := yamlv3.NewDecoder(bytes.NewReader(b))
+	// A first document that does not parse is reported below by the decoder of the settings, with its
+	// position.
 	if err := dec.Decode(new(yamlv3.Node)); err == nil {
 		if err := dec.Decode(new(yamlv3.Node)); !errors.Is(err, io.EOF) {
 			return nil, errors.New("more than one YAML document: only the first would be read")
@@ -74,6 +76,7 @@ func loadFile(path, prefix string, cfg any) error {
 func refuseNull(k *koanf.Koanf, prefix string, cfg any) error {
 	var empty []string
 	walk(reflect.ValueOf(cfg).Elem(), prefix, func(f field) {
+		// "key:" without a value is most often an unfinished edit.
 		if k.Exists(f.path) && k.Get(f.path) == nil {
 			empty = append(empty, f.path)
 		}
@@ -92,6 +95,7 @@ func refuseLossy(_, to reflect.Type, data any) (any, error) {
 		return data, nil
 	}
 	if to == durationType {
+		// Zero is the same in every unit.
 		if v.IsZero() {
 			return data, nil
 		}
@@ -122,6 +126,8 @@ func integer(v reflect.Value) (int64, bool) {
 	case v.CanUint():
 		return int64(v.Uint()), v.Uint() <= math.MaxInt64
 	}
+	// YAML has 1e6 and 10.0 as floats. Beyond 2^53 a float no longer holds every whole number, so the one
+	// that was written is unknown.
 	f := v.Float()
 	return int64(f), f == math.Trunc(f) && math.Abs(f) < 1<<53
 }

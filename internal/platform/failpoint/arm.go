@@ -68,6 +68,7 @@ func arm(spec string, out io.Writer) error {
 		}
 		t.points[name] = a
 	}
+	// Only when all of spec is valid, so that a mistake arms nothing.
 	armed.Store(t)
 	return nil
 }
@@ -109,6 +110,7 @@ func (t *table) hit(name string) error {
 		return nil
 	}
 	n := a.hits.Add(1)
+	// Compared with the count of this very hit, so that of many concurrent ones exactly one acts.
 	if a.nth != 0 && n != a.nth {
 		return nil
 	}

@@ -101,6 +101,7 @@ func (c *Cache[K, V]) Weight() int64 {
 func (c *Cache[K, V]) Limit() int64 { return c.limit }
 
 func (c *Cache[K, V]) add(k K, v V, weight int64) {
+	// It would drop every other entry and then itself.
 	if weight > c.limit {
 		return
 	}
@@ -115,6 +116,7 @@ func (c *Cache[K, V]) add(k K, v V, weight int64) {
 
 // use puts e to the front of the ring.
 func (c *Cache[K, V]) use(e *entry[K, V]) {
+	// The most common case for a hot key, which then costs no write.
 	if c.root.next == e {
 		return
 	}

@@ -127,7 +127,7 @@ func TestBadRolesAreRefused(t *testing.T) {
 	}
 }
 
-func TestARefusedFileIsToldOnce(t *testing.T) {
+func TestARefusedFileIsLoggedOnce(t *testing.T) {
 	f := principalsFileWith(t, "principals: [{name: a, token_sha256: "+hashOf("one")+"}]")
 	a, err := NewAuthenticator(AuthConfig{Mode: AuthToken, PrincipalsFile: f})
 	if err != nil {

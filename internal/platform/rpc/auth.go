@@ -136,6 +136,8 @@ func (a *Authenticator) authenticateWith(ps *principals, token string, conn *tls
 	for _, u := range leaf.URIs {
 		names = append(names, u.String())
 	}
+	// The common name comes first, then the alternative names in the order of the certificate: the first
+	// that is known decides.
 	for _, n := range names {
 		if p, ok := ps.byName[n]; ok && n != "" {
 			return p, nil

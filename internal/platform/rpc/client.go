@@ -63,6 +63,7 @@ func Dial(address string, c ClientConfig, extra ...grpc.DialOption) (*grpc.Clien
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
 	}
 	if c.Token != "" {
+		// Refused here with the names of the settings; the error of gRPC has none.
 		if err := c.Check(); err != nil {
 			return nil, err
 		}

@@ -68,6 +68,8 @@ type Table func(error) (Failure, bool)
 // Describe maps an error to its failure by the first table that knows it, and then by what
 // every service has: refused callers, ends of contexts, and INTERNAL for the rest.
 func Describe(err error, tables ...Table) Failure {
+	// A service's own table comes before the general cases, since its errors may wrap a context's error
+	// and mean something else.
 	for _, t := range tables {
 		if f, ok := t(err); ok {
 			return f
@@ -81,6 +83,8 @@ func Describe(err error, tables ...Table) Failure {
 	case errors.Is(err, context.Canceled):
 		f.Code, f.Reason = codes.Canceled, ReasonCanceled
 	case errors.Is(err, context.DeadlineExceeded):
+		// Unavailable and not DEADLINE_EXCEEDED, which gRPC uses for the client's own deadline: here it
+		// was one of the server's, and the call may be repeated.
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, ReasonDeadline, DefaultRetryAfter
 	}
 	return f

@@ -11,6 +11,7 @@ import (
 // Guard lets HTTP requests through whose principal has one of a route's roles, and puts
 // the principal into their context.
 func (a *Authenticator) Guard(rt web.Route, next http.Handler) http.Handler {
+	// Decided once for the route and not with each request.
 	deny := rt.Deny
 	if deny == nil {
 		deny = Deny

@@ -192,7 +192,7 @@ func TestMutualTLSGivesThePrincipalOfTheCertificate(t *testing.T) {
 	caFile := filepath.Join(ca.dir, "ca.pem")
 	cert, key := ca.issue("collector")
 	good, goodKey := ca.issue("web-agent")
-	stranger, strangerKey := ca.issue("stranger")
+	unknown, unknownKey := ca.issue("unknown")
 	f := principalsFileWith(t, "principals: [{name: web, tls_name: web-agent, roles: [sender], agents: [x]}]")
 	addr := serve(t, ServerTLS{CertFile: cert, KeyFile: key, ClientCAFile: caFile}, AuthConfig{Mode: AuthMTLS, PrincipalsFile: f})
 
@@ -202,7 +202,7 @@ func TestMutualTLSGivesThePrincipalOfTheCertificate(t *testing.T) {
 	if name, err := call(t, addr, with(good, goodKey), &ingestv1.SubmitBatchRequest{}); err != nil || name != "web" {
 		t.Errorf("known certificate: %q, %v", name, err)
 	}
-	if _, err := call(t, addr, with(stranger, strangerKey), &ingestv1.SubmitBatchRequest{}); status.Code(err) != codes.Unauthenticated {
+	if _, err := call(t, addr, with(unknown, unknownKey), &ingestv1.SubmitBatchRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("certificate without a principal: %v", err)
 	}
 	other := newAuthority(t)

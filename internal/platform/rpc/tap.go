@@ -15,6 +15,7 @@ func (a *Authenticator) Tap(known func(context.Context, Principal)) tap.ServerIn
 			return ctx, nil
 		}
 		p, err := a.identify(ctx, a.current())
+		// The interceptor authenticates again and answers with reason and text.
 		if err != nil {
 			return ctx, nil
 		}

@@ -100,6 +100,7 @@ func (p *Part) Report(err error) {
 
 // set changes the state; it logs each change once.
 func (p *Part) set(err error) {
+	// Only the change of state is logged: the text of an error may differ with each probe.
 	changed := (err == nil) != (p.err == nil)
 	p.err = err
 	if !changed {
@@ -119,6 +120,7 @@ func (p *Part) Probe(ctx context.Context, fn func(context.Context) error) error 
 		pctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		err := fn(pctx)
 		cancel()
+		// The service is ending: the cancelled probe says nothing about the part.
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -145,6 +147,8 @@ func (p *Part) wait(failed bool) time.Duration {
 // Status gives every part.
 func (r *Readiness) Status() []PartStatus {
 	r.mu.Lock()
+	// A copy of the slice, so that checks run without the lock: a check may be slow or report to another
+	// part.
 	parts := r.parts
 	r.mu.Unlock()
 	out := make([]PartStatus, len(parts))

@@ -40,6 +40,7 @@ func (a Admin) Register(mux *web.Mux) {
 	if !a.Pprof {
 		return
 	}
+	// Without pprof.Cmdline, which would show secrets that were given as flags.
 	for path, h := range map[string]http.HandlerFunc{
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 	} {

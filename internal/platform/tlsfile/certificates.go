@@ -33,6 +33,7 @@ func LoadCertificate(cert, key string) (*Value[tls.Certificate], error) {
 		}
 		return &c, nil
 	}, cert, key)
+	// Read before it is registered: files that never worked are not shown as in use.
 	if _, err := v.Get(); err != nil {
 		return nil, err
 	}

@@ -51,6 +51,7 @@ func (c Client) Configs() (func() *tls.Config, error) {
 	if c.CAFile == "" {
 		return func() *tls.Config { return cfg.Clone() }, nil
 	}
+	// Read once now, so that a wrong file fails the start and not the first connection.
 	cas := NewValue(func() (*x509.CertPool, error) { return ReadPool(c.CAFile) }, c.CAFile)
 	if _, err := cas.Get(); err != nil {
 		return nil, err

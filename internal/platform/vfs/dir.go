@@ -88,6 +88,7 @@ func (d Dir) SyncDir(dir string) error {
 	if err != nil {
 		return err
 	}
+	// Sync of a directory makes the names in it durable; the sync of a file does not cover its own name.
 	return errors.Join(f.Sync(), f.Close())
 }
 
@@ -112,6 +113,8 @@ func (d Dir) Lock(name string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The file stays after the lock is released: removing it would let two processes lock two files of one
+	// name.
 	if err := lock(f); err != nil {
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			err = fmt.Errorf("%w: %w", ErrLocked, err)

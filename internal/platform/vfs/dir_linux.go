@@ -7,6 +7,7 @@ import "syscall"
 func (f osFile) Sync() error {
 	for {
 		err := syscall.Fdatasync(int(f.Fd()))
+		// Go sends signals to its own threads to preempt goroutines, and they can interrupt the call.
 		if err != syscall.EINTR {
 			return err
 		}
@@ -16,6 +17,8 @@ func (f osFile) Sync() error {
 // Allocate implements File. A file system without fallocate(2) gets zeros.
 func (f osFile) Allocate(off, n int64) error {
 	err := syscall.Fallocate(int(f.Fd()), 0, off, n)
+	// A full disk is the answer that the caller asks for. Writing zeros would fail as well, after filling
+	// what is left.
 	if err == nil || IsFull(err) {
 		return err
 	}

@@ -23,6 +23,7 @@ func MkdirAll(fsys FS, dir string) error {
 		}
 		err = fsys.Mkdir(dir)
 	}
+	// Checked after the parents were made: another process may have made the directory in between.
 	there := errors.Is(err, fs.ErrExist)
 	if there {
 		err = wantDir(fsys, dir)
@@ -60,6 +61,7 @@ func CreateEmpty(fsys FS, name string) (File, error) {
 	if !errors.Is(err, fs.ErrExist) {
 		return f, err
 	}
+	// Create first and open then: of two calls for a new name one creates it, and neither fails.
 	if f, err = fsys.Open(name); err != nil {
 		return nil, err
 	}
@@ -99,9 +101,12 @@ func ReplaceFile(fsys FS, name string, data []byte) error {
 		err = fsys.Rename(temp, name)
 	}
 	if err != nil {
+		// The first error says what went wrong. A file that is left behind has a name that nobody reads.
 		_ = fsys.Remove(temp)
 		return err
 	}
+	// Last: before it, a loss of power may bring back the old file, but never a part of the new one, whose
+	// bytes were synced first.
 	return fsys.SyncDir(filepath.Dir(name))
 }
 
@@ -121,6 +126,7 @@ func ReadFile(fsys FS, name string, limit int64) (b []byte, size int64, err erro
 	}
 	b = make([]byte, n)
 	if got, err := f.ReadAt(b, 0); got < len(b) {
+		// The file became shorter after its size was read. A plain EOF could be taken for its normal end.
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}

@@ -17,6 +17,7 @@ const bodyTimeout = 20 * time.Second
 // server, which reads what a refused request has left. It gives a copy of the request: the
 // server knows by the type of its own body when not to wait for the rest.
 func boundBody(w http.ResponseWriter, r *http.Request) *http.Request {
+	// -1, an unknown length, has a body and gets the deadline.
 	if r.ContentLength == 0 {
 		return r
 	}
@@ -59,6 +60,7 @@ func LimitBody(w http.ResponseWriter, body io.ReadCloser, limit int64) io.ReadCl
 // trickles in holds a connection for a bounded time, and nothing else.
 func readBody(next http.Handler, limit int64) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Before the handler, so that a slow client holds no place in a limit of concurrent requests.
 		b, err := io.ReadAll(LimitBody(w, r.Body, limit))
 		var tooLarge *http.MaxBytesError
 		switch {

@@ -48,6 +48,8 @@ func (c CORSConfig) Handler(h http.Handler) http.Handler {
 		if all {
 			origin = "*"
 		}
+		// Only for allowed origins: a browser refuses the page without this header, while other clients
+		// ignore it.
 		w.Header().Set("Access-Control-Allow-Origin", origin)
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			w.Header().Set("Access-Control-Expose-Headers", "Retry-After")

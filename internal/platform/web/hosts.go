@@ -24,6 +24,7 @@ func Loopback(address string) bool {
 // listens. On loopback the names of loopback and hosts are accepted; elsewhere every name, unless
 // hosts has some. IP addresses are always accepted, since they cannot be rebound.
 func CheckHosts(address string, hosts []string, next http.Handler) http.Handler {
+	// Off loopback the names under which clients come are not known here, unless hosts has them.
 	if !Loopback(address) && len(hosts) == 0 {
 		return next
 	}

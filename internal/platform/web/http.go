@@ -55,6 +55,7 @@ func ServeHTTP(ctx context.Context, s *http.Server, l net.Listener, drain time.D
 		return err
 	case <-ctx.Done():
 	}
+	// ctx has ended, so the time for draining needs a context that has not.
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
 	// Requests that do not end within drain are cut off.
@@ -62,6 +63,7 @@ func ServeHTTP(ctx context.Context, s *http.Server, l net.Listener, drain time.D
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = s.Close()
 	}
+	// Waits for Serve to return, so that nothing of this server runs any more when this function returns.
 	if serr := <-done; err == nil && !errors.Is(serr, http.ErrServerClosed) {
 		err = serr
 	}

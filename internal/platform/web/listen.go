@@ -146,6 +146,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 func (l *limitedListener) enter(address string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Half for one address, so that one client cannot shut out all others.
 	if l.all >= l.most || l.from[address] >= l.most/2 {
 		return false
 	}
@@ -158,6 +159,7 @@ func (l *limitedListener) leave(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all--
+	// Addresses without a connection are dropped, or the map would grow with every client that ever came.
 	if l.from[address]--; l.from[address] == 0 {
 		delete(l.from, address)
 	}

@@ -118,6 +118,7 @@ func (f *statusRecorder) WriteHeader(code int)        { f.code = code }
 // message is for people; more goes beside them.
 func WriteError(w http.ResponseWriter, code int, reason, message string, more map[string]any) {
 	body := map[string]any{}
+	// Copied first and not last, so that no caller's key can replace error and message.
 	for k, v := range more {
 		body[k] = v
 	}

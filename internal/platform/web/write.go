@@ -40,6 +40,8 @@ func (l *limitedWriter) WriteHeader(code int) {
 func (l *limitedWriter) Write(p []byte) (int, error) {
 	done := 0
 	for {
+		// In pieces, since one deadline for a large answer would either cut off slow honest clients or let
+		// a stalled one hold the connection for long.
 		piece := p[done:min(done+writePiece, len(p))]
 		l.extend(len(piece))
 		n, err := l.ResponseWriter.Write(piece)

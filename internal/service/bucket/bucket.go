@@ -34,6 +34,7 @@ func (b Bucket) Probe(st objstore.Reader) func(context.Context) error {
 			return objstore.CheckAnswers(ctx, st, layout.AuthorityKey)
 		}
 		switch id, err := accept.ReadAuthority(ctx, st); {
+		// A new bucket belongs to no authority yet: the first collector to start creates the id object.
 		case errors.Is(err, accept.ErrNoAuthority):
 			return nil
 		case err != nil:

@@ -60,6 +60,7 @@ func awaitAddresses(ctx context.Context, listeners []listener, wait time.Duratio
 func inUse(listeners []listener) error {
 	var errs []error
 	for _, l := range listeners {
+		// An attempt to listen asks the kernel exactly what the service itself will ask.
 		s, err := net.Listen("tcp", l.addr)
 		if err == nil {
 			err = s.Close()

@@ -81,6 +81,8 @@ func serve(ctx context.Context, cfg Config, bin, file string, environ []string, 
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return err
 	}
+	// The lock comes before the credentials: two first starts at the same time would make two sets of
+	// them.
 	lock, err := lockDir(cfg.DataDir)
 	if err != nil {
 		return err
@@ -118,6 +120,8 @@ func serve(ctx context.Context, cfg Config, bin, file string, environ []string, 
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
+	// It ends with this function, also when the group ends by itself, so that the goroutine below does not
+	// outlive it.
 	rctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -154,6 +158,8 @@ func reload(ctx context.Context, p *plan, g *group, bin, file string) error {
 	if err != nil {
 		return err
 	}
+	// Before anything is written: after a refusal the files on disk must be those that the services run
+	// with.
 	if err := next.check(ctx, bin, file); err != nil {
 		return err
 	}
@@ -204,6 +210,8 @@ func (p *plan) check(ctx context.Context, bin, file string) error {
 		out, err := exec.CommandContext(cctx, bin, s, "--config", settings[s], "--config.check").CombinedOutput()
 		cancel()
 		if err != nil {
+			// The service names the temporary file; the operator knows only the file that it was made
+			// from.
 			text := strings.TrimPrefix(strings.TrimSpace(string(out)), "error: ")
 			errs = append(errs, fmt.Errorf("%s: %s", s, strings.ReplaceAll(text, settings[s], file)))
 		}
@@ -252,6 +260,7 @@ func banner(w io.Writer, p *plan, file string) {
 	fmt.Fprintf(w, "  %-12s %s\n  %-12s %s\n", "agents to", p.ingestAddress(), "queries to", queries)
 	fmt.Fprintf(w, "  %-12s %s\n", "credentials", p.creds.dir)
 	for _, name := range []string{senderToken, readerToken, operatorToken} {
+		// Secrets of an earlier start are not printed: the log is no place to keep them.
 		for _, made := range p.creds.made {
 			if made != name {
 				continue

@@ -45,6 +45,7 @@ func openCredentials(dataDir string) (*credentials, error) {
 		return nil, err
 	}
 	for _, name := range secrets {
+		// Two texts of 26 base32 characters are 260 random bits.
 		made, err := writeOnce(c.path(name), []byte(rand.Text()+rand.Text()+"\n"))
 		if err != nil {
 			return nil, err

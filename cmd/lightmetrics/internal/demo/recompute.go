@@ -66,7 +66,7 @@ func recompute(ctx context.Context, c *cluster.Cluster, s *screen) error {
 	if err != nil {
 		return err
 	}
-	// The query service sees a set at its next look.
+	// The query service sees a block at its next poll.
 	if err := cluster.Poll(ctx, "equal answers", func() (bool, error) { err := raw.compare(ctx, c); return err == nil, err }); err != nil {
 		return err
 	}

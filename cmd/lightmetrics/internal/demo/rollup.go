@@ -13,12 +13,12 @@ import (
 // rollUp shows what is published, kills the worker that published it and waits until the
 // other one has taken over. Then that one stops too, so that what follows stays in memory.
 func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
-	first, err := waitForSet(ctx, c, "a block", func(*catalog.Block) bool { return true })
+	first, err := waitForBlock(ctx, c, "a block", func(*catalog.Block) bool { return true })
 	if err != nil {
 		return err
 	}
 	s.title("Rolled up so far (blocks in the bucket):")
-	if err := showSets(ctx, c, s); err != nil {
+	if err := showBlocks(ctx, c, s); err != nil {
 		return err
 	}
 	owner := 0
@@ -26,18 +26,20 @@ func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
 		owner++
 	}
 	if owner == len(c.Rollups) {
-		return fmt.Errorf("a set was published by %q, none of the workers", first.WorkerID)
+		return fmt.Errorf("a block was published by %q, none of the workers", first.WorkerID)
 	}
 	s.blank()
 	s.step("kill -9 %s (pid %d), the owner of shard %s", first.WorkerID, c.Rollups[owner].Pid(), first.Name.Shard)
 	cluster.Kill(&c.Rollups[owner])
-	next, err := waitForSet(ctx, c, "the other worker to take over", func(n *catalog.Block) bool {
+	next, err := waitForBlock(ctx, c, "the other worker to take over", func(n *catalog.Block) bool {
 		return n.Name.Shard == first.Name.Shard && n.WorkerID != first.WorkerID && n.Name.Hour >= first.Name.Hour
 	})
 	if err != nil {
 		return err
 	}
 	s.step("%s took over: generation %d after %d, fence %d after %d", next.WorkerID, next.Name.Generation, first.Name.Generation, next.Fence, first.Fence)
+	// The fence is what keeps the killed worker from publishing should it come back, so a takeover without
+	// a higher one is a failure.
 	if next.Fence <= first.Fence {
 		return fmt.Errorf("the fence went from %d to %d", first.Fence, next.Fence)
 	}
@@ -57,16 +59,16 @@ func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
 	return err
 }
 
-// sets are the raw sets that count, of the run's hours.
-func sets(ctx context.Context, c *cluster.Cluster) ([]*catalog.Block, error) {
+// rawBlocks are the raw blocks that count, of the run's hours.
+func rawBlocks(ctx context.Context, c *cluster.Cluster) ([]*catalog.Block, error) {
 	now := time.Now()
 	return c.RawSets(ctx, now.Add(-time.Hour), now)
 }
 
-func waitForSet(ctx context.Context, c *cluster.Cluster, what string, ok func(*catalog.Block) bool) (*catalog.Block, error) {
+func waitForBlock(ctx context.Context, c *cluster.Cluster, what string, ok func(*catalog.Block) bool) (*catalog.Block, error) {
 	var found *catalog.Block
 	err := cluster.Poll(ctx, what, func() (bool, error) {
-		all, err := sets(ctx, c)
+		all, err := rawBlocks(ctx, c)
 		if i := slices.IndexFunc(all, ok); i >= 0 {
 			found = all[i]
 		}
@@ -75,8 +77,8 @@ func waitForSet(ctx context.Context, c *cluster.Cluster, what string, ok func(*c
 	return found, err
 }
 
-func showSets(ctx context.Context, c *cluster.Cluster, s *screen) error {
-	all, err := sets(ctx, c)
+func showBlocks(ctx context.Context, c *cluster.Cluster, s *screen) error {
+	all, err := rawBlocks(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -62,6 +62,7 @@ func startAll(ctx context.Context, c *cluster.Cluster, s *screen) error {
 		{"agent, status page at " + c.Addr.AgentHTTP, c.StartAgent},
 	}
 	for n, st := range steps {
+		// Collectors come right after the object store: they create the authority that all others need.
 		if n == 1 {
 			for i := range c.Collectors {
 				if err := c.StartCollector(ctx, i); err != nil {

@@ -75,6 +75,7 @@ func (f *FS) open(op Op, open func() (vfs.File, error)) (vfs.File, error) {
 	switch {
 	case err == nil:
 		return &File{file, f, op.Name}, nil
+	// The call was made and its answer is lost: nobody else could close the file.
 	case file != nil:
 		_ = file.Close()
 	}

@@ -134,6 +134,7 @@ func (f *FS) Remove(name string) error {
 		return fail("remove", name, fs.ErrNotExist)
 	}
 	if d == nil {
+		// A scan of all names is good enough: directories are seldom removed, and a queue has few files.
 		for other := range f.nodes {
 			if other != p && path.Dir(other) == p {
 				return fail("remove", name, errNotEmpty)
@@ -269,6 +270,7 @@ func (f file) WriteAt(p []byte, off int64) (int, error) {
 func (f file) resize(n int64) {
 	if have := int64(len(f.d.b)); n > have {
 		f.d.b = slices.Grow(f.d.b, int(n-have))[:n]
+		// Capacity that an earlier Truncate has cut off still has its old bytes.
 		clear(f.d.b[have:])
 		return
 	}
