@@ -117,6 +117,8 @@ func open(dir string, o Options) (*Writer, error) {
 	if sc.Client, err = o.Credentials.config(); err != nil {
 		return nil, err
 	}
+	// The boot is not known before the queue is open. Any valid one will do to check the name of the
+	// agent.
 	switch err := (identity.Boot{Agent: o.Agent, Boot: "b"}).Validate(); {
 	case err != nil:
 		return nil, err
@@ -182,11 +184,13 @@ func (w *Writer) start(sc send.Config) error {
 	if err != nil {
 		return err
 	}
+	// One collector for all metrics of the sender, so that Close can unregister them in one step.
 	if w.opts.Metrics != nil {
 		if err := w.opts.Metrics.Register(w.metrics); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
+	// Not below the context of a caller: the Writer lives until Close.
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	go func() { w.done <- w.sender.Run(w.ctx) }()
 	return nil
@@ -197,6 +201,7 @@ func (w *Writer) refuse(state queue.State, a queue.HeldBatch) {
 	r := refusalOf(state, a)
 	w.mu.Lock()
 	w.refusals++
+	// The number is exact; the list is bounded, since nobody may call Flush for long.
 	if len(w.refused) < keptRefusals {
 		w.refused = append(w.refused, r)
 	}
@@ -226,6 +231,7 @@ func (w *Writer) Append(ctx context.Context, samples ...Sample) error {
 	if errors.As(err, &rejected) {
 		out := &InvalidError{}
 		for _, r := range rejected.Samples {
+			// The indexes are those of the sorted samples; the caller knows its own order.
 			out.Samples = append(out.Samples, invalidOf(index[r.Index], r.Err))
 		}
 		slices.SortFunc(out.Samples, func(a, b Invalid) int { return cmp.Compare(a.Index, b.Index) })
@@ -246,6 +252,7 @@ func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err e
 	invalid := &InvalidError{}
 	for i, s := range samples {
 		if s.Series == nil {
+			// All invalid samples are collected: who corrects one at a time would need a call for each.
 			invalid.Samples = append(invalid.Samples, Invalid{i, frame.BadLabels, "the sample has no series"})
 			continue
 		}
@@ -265,9 +272,12 @@ func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err e
 		return b, nil, invalid
 	}
 	byTime := func(a, b input.Sample) int { return cmp.Compare(a.Time, b.Time) }
+	// Most programs append in the order of time, and then nothing is copied.
 	if slices.IsSortedFunc(b.Samples, byTime) {
 		return b, index, nil
 	}
+	// No sample was left out, so index is still 0, 1, 2 … and can be sorted in place of the samples, which
+	// stay where they are until it is done.
 	slices.SortStableFunc(index, func(i, j int) int { return byTime(b.Samples[i], b.Samples[j]) })
 	sorted := make([]input.Sample, len(index))
 	for i, at := range index {
@@ -283,6 +293,7 @@ func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err e
 func (w *Writer) Flush(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	// Close ends a Flush that waits; its cause tells ErrClosed apart from the end of the caller's context.
 	defer context.AfterFunc(w.ctx, func() { cancel(ErrClosed) })()
 	if err := w.sender.Flush(ctx, w.queue.Last()); err != nil {
 		return fmt.Errorf("client: flush: %w", context.Cause(ctx))
@@ -293,6 +304,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 		return nil
 	}
 	err := &RefusedError{Batches: w.refusals, Refusals: w.refused}
+	// Each refusal is reported once, so that the next Flush says nothing of what is known already.
 	w.refusals, w.refused = 0, nil
 	return fmt.Errorf("client: flush: %w", err)
 }
@@ -307,6 +319,7 @@ func (w *Writer) Close() error {
 		drainErr := w.sender.Drain(ctx)
 		w.stop()
 		errs := []error{<-w.done}
+		// Read after the sender has stopped: the number no longer changes.
 		if n := w.queue.Stats().Pending; w.memory && n > 0 {
 			errs = append(errs, fmt.Errorf("%d batches in memory were not sent and are lost: %w", n, drainErr))
 		}

@@ -78,6 +78,8 @@ func openBucket(ctx context.Context, raw string) (objstore.Store, error) {
 
 // reached gives store failures the exit code for "unreachable".
 func reached(err error) error {
+	// Denied and no bucket count as not reached: the credentials or the URL are wrong, and nothing was
+	// learned about the data.
 	for _, e := range []error{objstore.ErrUnavailable, objstore.ErrDenied, objstore.ErrNoBucket, objstore.ErrUnknown} {
 		if errors.Is(err, e) {
 			return &cli.ExitError{Code: cli.ExitUnreachable, Err: err}

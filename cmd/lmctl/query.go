@@ -102,6 +102,7 @@ func (l *agentList) add(a client.AgentState) {
 	v := agentView{a.Boot.Agent, a.Boot.Boot, a.FirstSeq, a.AcceptedThrough, a.LastSeq, a.Records,
 		a.Batches, ranges(a.Gaps), ranges(a.Overlaps), a.LastAccepted.Format(time.RFC3339), append([]string{}, a.Concurrent...)}
 	l.gaps += len(v.Gaps) + len(v.Overlaps)
+	// Named once for each boot; findings removes the repetitions.
 	if len(v.Concurrent) > 0 {
 		l.shared = append(l.shared, v.AgentID)
 	}

@@ -77,6 +77,8 @@ func removeFrames(ctx context.Context, store frameStore, progress io.Writer, bef
 	if err != nil {
 		return compact.FrameReport{}, err
 	}
+	// Without Pending, the remover reads what waits from the bucket: this command is no worker and knows
+	// nothing of their memory.
 	f, err := compact.NewFrameRemover(compact.FrameConfig{
 		Store: store, AuthorityID: id, By: "lmctl", Now: now,
 		Progress: func(h timegrid.Hour, r compact.FrameReport) {

@@ -46,6 +46,8 @@ func rollupCoverage(out *format) *cobra.Command {
 			"times mends them.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// A batch that was accepted just now may still be on its way to the intake, and would be
+			// reported as missing.
 			o := reprocess.Request{To: time.Now().UTC().Add(-intakeDelay)}
 			var err error
 			if from == "" {

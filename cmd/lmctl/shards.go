@@ -119,6 +119,8 @@ func shardsWorkers(out *format, c *ownershipAPI) *cobra.Command {
 				for _, w := range r.GetWorkers() {
 					v := workerView{w.GetWorkerId(), w.GetAddress(), w.GetHeld(), w.GetTarget(), "live", when(w.GetRegisteredAtUnixNs())}
 					switch {
+					// That another session has taken the name of this worker says more than that it was
+					// draining.
 					case w.GetReplaced():
 						v.State = "replaced"
 					case w.GetDraining():

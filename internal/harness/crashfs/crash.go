@@ -157,6 +157,8 @@ func (c *crash) prefix(n *inode, unit int64) []byte {
 		return b
 	}
 	o := n.pending[calls]
+	// Cut at a multiple of unit in the file and not in the call: disks write whole sectors at fixed
+	// places.
 	cut := (o.off + c.rng.Int64N(int64(len(o.data))+1)) / unit * unit
 	if cut <= o.off {
 		return b
@@ -175,6 +177,7 @@ func (c *crash) sectors(n *inode) []byte {
 	}
 	out := make([]byte, size)
 	noise := c.rng.IntN(2) == 0
+	// Drawn once for the file, so that some crashes keep nearly all sectors and others nearly none.
 	newest := c.rng.IntN(10) // of ten sectors as they are now
 	for at := 0; at < size; at += SectorSize {
 		end := min(at+SectorSize, size)

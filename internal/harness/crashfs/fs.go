@@ -173,6 +173,7 @@ func (f *FS) Remove(name string) error {
 	if n == nil {
 		return failure("remove", name, fs.ErrNotExist)
 	}
+	// As rmdir(2) does it: a directory with names in it stays.
 	if len(n.live) > 0 {
 		return failure("remove", name, fmt.Errorf("directory is not empty"))
 	}

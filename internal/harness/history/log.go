@@ -71,6 +71,8 @@ func (c Call) End(r Reply) {
 	defer l.mu.Unlock()
 	x := l.of[c.id]
 	if x == nil {
+		// Only new identities are left out: a history with some calls missing could look wrong when it is
+		// right.
 		if l.kept >= l.max {
 			l.dropped++
 			return
@@ -84,6 +86,7 @@ func (c Call) End(r Reply) {
 		l.kept++
 		return
 	}
+	// The earliest start is kept: it allows every moment that a later one would allow.
 	if first, ok := x.lost[c.mine]; !ok || op.Call < first.Call {
 		x.lost[c.mine] = op
 		if !ok {

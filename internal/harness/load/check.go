@@ -29,6 +29,7 @@ func Check(ctx context.Context, c *cluster.Cluster, sent *Sent) (*fsck.Report, e
 		return nil, err
 	}
 	var errs []error
+	// Filled while fsck reads, so that the bucket is read once.
 	found := map[identity.Batch]identity.Digest{}
 	report, err := fsck.Run(ctx, store, fsck.Options{AuthorityID: cluster.Authority,
 		OnBatch: func(m accept.Manifest, _ *frame.Batch) { found[m.Identity] = m.FrameSHA256 }})
@@ -75,6 +76,7 @@ func answers(ctx context.Context, c *cluster.Cluster, sent *Sent, report *fsck.R
 	defer cancel()
 	err := cluster.Poll(ctx, "PromQL to see everything once", func() (bool, error) {
 		now := time.Now()
+		// Only the warnings of the last round count: partial answers before the deadline are expected.
 		warnings = nil
 		for expression, into := range map[string]*float64{
 			"sum(sum_over_time(" + Metric + "[2h]))":   &got.sum,

@@ -96,6 +96,8 @@ func StartFleet(ctx context.Context, c *cluster.Cluster, o FleetOptions) *Fleet 
 		f.wg.Add(1)
 		go func() {
 			defer f.wg.Done()
+			// One sender that meets a broken promise ends; the others continue to load the system until
+			// Stop.
 			if err := f.run(ctx, i, start); err != nil {
 				f.mu.Lock()
 				defer f.mu.Unlock()
@@ -128,6 +130,7 @@ func (f *Fleet) Sent() Sent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sent
+	// The senders continue to write into the map after the lock is released.
 	s.Acked = maps.Clone(s.Acked)
 	return s
 }
@@ -215,6 +218,8 @@ func (x *sender) batch(ctx context.Context, at time.Time) error {
 	n := uint64(2 * x.f.o.Rows)
 	value := float64(x.rnd.IntN(1000))
 	id := identity.Batch{Agent: x.agent, Boot: x.s.Boot.Boot, SeqStart: x.seq, SeqEnd: x.seq + n - 1}
+	// Before the outcome is known: a sequence number is never used for two batches, whatever happens to
+	// the first.
 	x.seq += n
 	body, err := Frame(x.s.Boot, Metric, id.SeqStart, x.f.o.Rows, at, value)
 	if err != nil {

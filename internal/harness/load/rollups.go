@@ -106,6 +106,7 @@ func (x *rollups) read() error {
 			return err
 		}
 		at := slot{place{name.Shard, name.Hour}, name.Resolution}
+		// Aborted generations have a nil entry, so the length is the last generation.
 		if want := uint64(len(x.blocks[at]) + 1); name.Generation != want {
 			return fmt.Errorf("%s: generation %d is missing before it", i.Key, want)
 		}

@@ -70,6 +70,8 @@ func (s *Sender) Open(ctx context.Context) error {
 	}
 	sctx, cancel := context.WithCancel(ctx)
 	s.conn, s.cancel = conn, cancel
+	// The stream outlives this call with sctx, so a deadline on sctx would end it later; the timer bounds
+	// the hello alone.
 	timer := time.AfterFunc(answerTimeout, cancel)
 	defer timer.Stop()
 	s.stream, _, err = wire.OpenStream(sctx, conn, wire.Hello{Boot: s.Boot, Spool: s.Spool})

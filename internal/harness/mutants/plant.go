@@ -85,10 +85,12 @@ func plantFile(src []byte, edits []*edit) (changed []byte, pkg string, err error
 		}
 		open, end := text.at(f.Body.Lbrace)+1, text.at(f.Body.Rbrace)
 		for _, e := range edits {
+			// A mutant must lie within one body: only bodies can be copied and chosen at run time.
 			if e.from < open || e.from+len(e.Old) > end {
 				continue
 			}
 			e.planted = true
+			// The header is printed once, also for a function with several mutants.
 			if at < open {
 				head.Write(text.header(f, f.Name.Name, src[at:text.at(f.Pos())]))
 				at = open

@@ -78,6 +78,7 @@ func New() (*Net, error) {
 	}
 	steps := [][]string{
 		{"ip", "netns", "add", n.sw},
+		// Without forward_delay 0 a bridge learns for 15 seconds before it passes the first packet.
 		{"ip", "-n", n.sw, "link", "add", "br0", "type", "bridge", "forward_delay", "0"},
 		{"ip", "-n", n.sw, "link", "set", "br0", "up"},
 		{"ip", "link", "add", n.id, "type", "veth", "peer", "name", "this", "netns", n.sw},
@@ -185,6 +186,7 @@ func (n *Net) Close() error {
 	}
 	// This side first: a namespace goes with its last process, and its interfaces with it.
 	remove("/sys/class/net/"+n.id, "ip", "link", "del", n.id)
+	// Whatever is there is removed, also after an error, since nobody else knows the names.
 	for _, h := range n.hosts {
 		remove(h.Path, "ip", "netns", "del", h.ns)
 	}

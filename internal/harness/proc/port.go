@@ -17,6 +17,7 @@ type Port struct {
 
 // Reserve holds the wanted port, or another one where that is taken or want is 0.
 func Reserve(want int) (*Port, error) {
+	// Another port is better than a failure: tests read the address and do not assume it.
 	for _, port := range []int{want, 0} {
 		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			return &Port{Addr: l.Addr().String(), l: l}, nil

@@ -41,6 +41,7 @@ func (u URL) String() string {
 func shownQuery(raw string) string {
 	parts := strings.Split(raw, "&")
 	for i, part := range parts {
+		// Split by hand: url.ParseQuery would lose the order and drop parts that it cannot parse.
 		name, value, has := strings.Cut(part, "=")
 		plain, err := url.QueryUnescape(name)
 		switch {

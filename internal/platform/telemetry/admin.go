@@ -27,6 +27,7 @@ type Admin struct {
 // Register adds /metrics, /-/healthy, /-/ready, /config and, on request, /debug/pprof/.
 func (a Admin) Register(mux *web.Mux) {
 	a.Telemetry.ready.of.Store(a.Ready)
+	// Profiles and settings show more than a reader of metrics needs, so they are for operators.
 	sees, operates := []web.Role{web.RoleReader, web.RoleOperator}, []web.Role{web.RoleOperator}
 	mux.Handle(web.Route{Pattern: "GET /metrics", About: "metrics of this process, for Prometheus", Roles: sees,
 		Handler: promhttp.HandlerFor(a.Telemetry.Registry,

@@ -55,6 +55,8 @@ func newGroup(members []member, event func(name, what string, err error)) *group
 // was started and is ready, or has had its time to become ready.
 func (g *group) run(ctx context.Context, started func()) error {
 	var wg sync.WaitGroup
+	// Room for an error of each member, so that no keeper waits for ever when the first error has ended
+	// the loop.
 	fatal := make(chan error, len(g.members))
 	keepers := make([]context.CancelFunc, 0, len(g.members))
 	ends := make([]chan struct{}, 0, len(g.members))
@@ -89,6 +91,8 @@ func (g *group) run(ctx context.Context, started func()) error {
 		case <-ctx.Done():
 		}
 	}
+	// One after the other and in reverse: a service that others call stops after its callers, which can so
+	// finish what they have begun.
 	for i := range slices.Backward(keepers) {
 		keepers[i]()
 		<-ends[i]
@@ -118,6 +122,8 @@ func (g *group) keep(ctx context.Context, m member, ready func()) error {
 		if code := exitCode(err); code == cli.ExitUsage && first {
 			return fmt.Errorf("%s refuses its settings: %w", m.name, err)
 		}
+		// Only a member that ran for a while gets the short wait again; one that fails at every start must
+		// not be restarted in a tight loop.
 		if time.Since(began) > steady {
 			backoff.Reset()
 		}
@@ -144,6 +150,8 @@ func (g *group) watch(ctx context.Context, p *proc.Process, m member, ready func
 	case <-ctx.Done():
 	}
 	g.event(m.name, "stopping", nil)
+	// Stop kills the member after its grace, so a member that hangs cannot hold up those before it for
+	// ever.
 	err := p.Stop(m.grace)
 	g.event(m.name, "stopped", err)
 	return err
@@ -165,6 +173,7 @@ func (g *group) reload() error {
 	defer g.mu.Unlock()
 	var errs []error
 	for name, p := range g.running {
+		// A member that is just ending is started again with the new files anyway.
 		if err := p.Signal(syscall.SIGHUP); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			errs = append(errs, fmt.Errorf("reload %s: %w", name, err))
 		}

@@ -93,6 +93,7 @@ func readPlan(cfg Config, creds *credentials, path string, environ []string) (*p
 	}
 	for name, v := range sections {
 		switch s := v.(type) {
+		// A section that has only comments is read as null, and means no settings.
 		case nil:
 		case section:
 			p.file[name] = s
@@ -115,6 +116,7 @@ func (p *plan) of(service string) section {
 // merge gives base with the settings of over, section by section. A list or value of over replaces
 // that of base.
 func merge(base, over section) section {
+	// A copy: maps are shared by reference, and base may be used for another service.
 	out := maps.Clone(base)
 	for k, v := range over {
 		b, isBase := out[k].(section)
@@ -142,6 +144,8 @@ func (p *plan) address(def, service string, path ...string) string {
 func (p *plan) setting(service string, path ...string) string {
 	name := config.EnvName(strings.Join(append([]string{service}, path...), ".")) + "="
 	for _, kv := range p.environ {
+		// The variable comes first, as in the service itself; else others would call an address on which
+		// it does not listen.
 		if v, ok := strings.CutPrefix(kv, name); ok && v != "" {
 			return v
 		}

@@ -46,6 +46,8 @@ func recompute(ctx context.Context, c *cluster.Cluster, s *screen) error {
 	if err != nil {
 		return err
 	}
+	// Both kinds of source must have a part of the samples, or the comparison below would prove nothing
+	// about the seam between them.
 	if rolled == 0 || rolled >= raw.records {
 		return fmt.Errorf("%d of %d records are rolled up: nothing to show", rolled, raw.records)
 	}
@@ -120,6 +122,7 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 		}
 		r.batches = append(r.batches, m.Identity)
 		r.records += m.RecordCount
+		// Of the manifests and not of the clock: the range has exactly the samples that were accepted.
 		first, last = min(first, m.MinTime), max(last, m.MaxTime)
 	}
 	r.from, r.to = time.Unix(0, first).Truncate(time.Second), time.Unix(0, last).Truncate(time.Second)
@@ -149,6 +152,7 @@ func (r *rawSamples) compare(ctx context.Context, c *cluster.Cluster) error {
 		if err != nil {
 			return err
 		}
+		// A partial answer may equal the expected one by chance.
 		if len(warnings) > 0 {
 			return fmt.Errorf("%s: %v", x, warnings)
 		}
