@@ -46,6 +46,8 @@ func (x *bootIndex) find(start, end uint64) *batch {
 // intersecting calls fn for every other identity that shares a sequence number with b.
 func (x *bootIndex) intersecting(b *batch, fn func(*batch)) {
 	from := uint64(0)
+	// Identities are sorted by their start. One that reaches into b begins before it by at most the number
+	// of records of the longest.
 	if b.Identity.SeqStart > x.longest {
 		from = b.Identity.SeqStart - x.longest
 	}

@@ -46,6 +46,7 @@ func (s *Store) learn(a accepted.Batch, b *frame.Batch) {
 		case !newerHelp(a, h):
 			continue
 		}
+		// Noted even if the text is the same, since later batches are compared with the newest one.
 		h.by, h.maxTime = a.Identity, a.MaxTime
 		if h.text != t.Text {
 			s.addHelpBytes(int64(len(t.Text) - len(h.text)))

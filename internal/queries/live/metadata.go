@@ -64,6 +64,8 @@ func (p *Snapshot) Metadata(ctx context.Context, name string) ([]Metadata, error
 		return nil, err
 	}
 	p.store.mu.RLock()
+	// means only grows. Taken after find, it has all meanings that the series found refer to, and stays
+	// valid without the lock.
 	means := p.store.means
 	p.store.mu.RUnlock()
 	newest := map[*shapeGroup]int64{}

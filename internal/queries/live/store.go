@@ -248,6 +248,8 @@ func (s *Store) seriesOf(ls labels.Labels) (uint32, *storedSeries) {
 			return id, ser
 		}
 	}
+	// Ids are never reused: snapshots leave out newer series by their id, and lists of ids stay sorted by
+	// appending.
 	id := s.nextID
 	s.nextID++
 	ser := &storedSeries{labels: ls}

@@ -44,6 +44,7 @@ func increase(hs []*histogram.FloatHistogram) *histogram.FloatHistogram {
 		}
 		prev = h
 	}
+	// As in the engine: a difference is no counter, so no reset may be detected in it.
 	inc.CounterResetHint = histogram.GaugeType
 	return inc.Compact(0)
 }

@@ -55,6 +55,7 @@ func assignOverlaps(inputs []accepted.Claim, group []int, lost [][]ledger.Range)
 		for to < len(won) && won[to].Start <= r.End {
 			c, _ := won[to].Intersect(r)
 			lost[i] = append(lost[i], c)
+			// Numbers between the ranges won so far are won by this input, so all become one range.
 			merged = ledger.Range{Start: min(merged.Start, won[to].Start), End: max(merged.End, won[to].End)}
 			to++
 		}

@@ -183,6 +183,7 @@ func parsePlan(b []byte) (*Plan, error) {
 			p.Inputs = append(p.Inputs, accepted.Batch(b))
 		}
 	}
+	// Workers must make equal objects from equal plans, so only the canonical form is accepted.
 	own, err := p.Marshal()
 	if err != nil {
 		return nil, err

@@ -52,6 +52,7 @@ type bucket struct{ from, to int }
 func NewRoller(res timegrid.Resolution) *Roller {
 	r := &Roller{res: res, seen: map[*int64]*grid{}}
 	if res > timegrid.OneMinute {
+		// Resolutions are numbered from the finest, so each is made from the one below it.
 		r.finer = NewRoller(res - 1)
 	}
 	return r
@@ -101,6 +102,7 @@ func (r *Roller) own(c *chunk.Columns) {
 
 // share gives c the counts and times that all series without stale markers have.
 func (r *Roller) share(c *chunk.Columns) {
+	// of is set in columns made from finer rows, which are not those of samples.
 	if r.plain == nil || r.plain.of != nil {
 		r.plain = newPlain(len(r.buckets))
 		for i, b := range r.buckets {
@@ -126,6 +128,7 @@ func (r *Roller) columns(cs ...*[]float64) {
 		r.slab = make([]float64, max(slabValues, n*len(cs)))
 	}
 	for _, c := range cs {
+		// Capped, so that an append to one column can't run into the next.
 		*c, r.slab = r.slab[:n:n], r.slab[n:]
 	}
 }
@@ -145,6 +148,7 @@ func (r *Roller) useGrid(t []int64) {
 		r.grid = g
 		return
 	}
+	// Clearing loses no data: a grid that is needed later is computed a second time.
 	if len(r.seen) >= maxGrids {
 		clear(r.seen)
 	}
@@ -156,6 +160,8 @@ func newGrid(t []int64, res timegrid.Resolution) *grid {
 	g := &grid{all: t}
 	for i := 1; i < len(t); i++ {
 		if timegrid.Millisecond(t[i]) == timegrid.Millisecond(t[i-1]) {
+			// Queries see milliseconds, of which only the last sample counts. Most series have no such
+			// rows, and then no copy is made.
 			g.rows = lastOfMillisecond(t)
 			break
 		}
@@ -314,6 +320,7 @@ func (r *Roller) decimalGauges(v []float64, c *chunk.Columns) bool {
 	}
 	for i, b := range r.buckets {
 		all := ints[b.from:b.to]
+		// Checked before the sum, which could overflow an int64 with more values.
 		if len(all) > maxSummed {
 			return false
 		}
@@ -358,6 +365,7 @@ func (r *Roller) histograms(h []series.Histogram, out *chunk.Series) {
 	n := len(r.buckets)
 	out.FirstH, out.LastH = make([]series.Histogram, n), make([]series.Histogram, n)
 	merged := make([]series.Histogram, n)
+	// Deltas and gauges are summed; of cumulative histograms the increase is kept.
 	merge := total
 	if cumulative(out.Type) {
 		out.IncreaseH, merge = merged, increase
