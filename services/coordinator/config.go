@@ -20,10 +20,10 @@ type Config struct {
 	// Store counts the terms of leaders; without a bucket etcd alone does.
 	Store s3.Config `koanf:"store" needs:"store.bucket"`
 
-	Etcd       etcd.Config  `koanf:"etcd"`
-	Lease      LeaseConfig  `koanf:"lease"`
-	Settle     SettleConfig `koanf:"settle"`
-	MaxStreams int          `koanf:"max_streams" help:"most workers that this coordinator serves"`
+	Etcd       etcd.Config     `koanf:"etcd"`
+	Lease      LeaseConfig     `koanf:"lease"`
+	Rebalance  RebalanceConfig `koanf:"rebalance"`
+	MaxStreams int             `koanf:"max_streams" help:"most workers that this coordinator serves"`
 }
 
 // LeaseConfig are the times to live.
@@ -32,10 +32,10 @@ type LeaseConfig struct {
 	Leader time.Duration `koanf:"leader" help:"how long nobody assigns after the leading coordinator died; whole seconds"`
 }
 
-// SettleConfig is how long workers must stay the same before shards move.
-type SettleConfig struct {
-	Quiet time.Duration `koanf:"quiet" help:"shards move when no worker came or went for so long; a drain does not wait"`
-	Most  time.Duration `koanf:"most" help:"they move after so long at the latest, while workers keep coming and going"`
+// RebalanceConfig says how long shards do not move after the workers have changed.
+type RebalanceConfig struct {
+	QuietPeriod time.Duration `koanf:"quiet_period" help:"shards move when no worker came or went for so long; a drain does not wait"`
+	MaxDelay    time.Duration `koanf:"max_delay" help:"they move after so long at the latest, while workers keep coming and going"`
 }
 
 // DefaultConfig listens on loopback and runs a single etcd member.
@@ -44,7 +44,7 @@ func DefaultConfig() Config {
 		Base: service.DefaultBase("127.0.0.1:4780", "127.0.0.1:4781"), Store: s3.DefaultConfig(),
 		Etcd:       etcd.DefaultConfig(),
 		Lease:      LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
-		Settle:     SettleConfig{Quiet: 2 * time.Second, Most: 10 * time.Second},
+		Rebalance:  RebalanceConfig{QuietPeriod: 2 * time.Second, MaxDelay: 10 * time.Second},
 		MaxStreams: 1024,
 	}
 }
@@ -66,9 +66,9 @@ func (c Config) Validate() error {
 	if c.MaxStreams < 1 {
 		errs = append(errs, errors.New("max_streams: must be greater than 0"))
 	}
-	return errors.Join(append(errs, c.settleTimes().Validate(), c.Etcd.Validate(), c.Base.Validate())...)
+	return errors.Join(append(errs, c.rebalanceDelay().Validate(), c.Etcd.Validate(), c.Base.Validate())...)
 }
 
-func (c Config) settleTimes() ownership.Settle {
-	return ownership.Settle{Quiet: c.Settle.Quiet, Most: c.Settle.Most}
+func (c Config) rebalanceDelay() ownership.RebalanceDelay {
+	return ownership.RebalanceDelay{QuietPeriod: c.Rebalance.QuietPeriod, MaxDelay: c.Rebalance.MaxDelay}
 }

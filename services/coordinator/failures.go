@@ -22,6 +22,7 @@ func invalid(err error) error {
 // failure gives an error its status. What is not a decision is a failure of etcd.
 func failure(err error) error {
 	var count *etcd.ShardCountError
+	// An error that has a reason already was decided deeper down.
 	if s, ok := status.FromError(err); err == nil || ok && rpc.Reason(s.Err()) != "" {
 		return err
 	}

@@ -47,7 +47,7 @@ func quick(dir string) Config {
 	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
 	c.Etcd.RequestTimeout = patience / 2
 	c.Lease = LeaseConfig{Worker: 10 * time.Second, Leader: 10 * time.Second}
-	c.Settle = SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}
+	c.Rebalance = RebalanceConfig{QuietPeriod: 100 * time.Millisecond, MaxDelay: time.Second}
 	return c
 }
 

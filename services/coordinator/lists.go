@@ -59,6 +59,7 @@ func (v *server) ListWorkers(_ context.Context, req *coordinatorv1.ListWorkersRe
 			WorkerId: s.ID, Address: s.Address, RegisteredAtUnixNs: s.RegisteredNS(), Draining: s.Draining,
 			Replaced: current[s.ID].Session != s.Session, Held: uint32(held[s.Session]),
 		}
+		// Targets name workers, not sessions; only the newest session of a worker stands for it.
 		if !w.Replaced {
 			w.Target = uint32(target[s.ID])
 		}
@@ -74,6 +75,7 @@ func (v *server) ListMoves(_ context.Context, req *coordinatorv1.ListMovesReques
 		return nil, err
 	}
 	out := &coordinatorv1.ListMovesResponse{}
+	// etcd keeps them oldest first; a reader wants the newest first.
 	for _, m := range slices.Backward(st.Moves) {
 		p := &coordinatorv1.Move{AtUnixNs: m.AtNS, Joined: m.Joined, Left: m.Left, Workers: uint32(m.Workers)}
 		for _, n := range m.Shards {

@@ -43,6 +43,7 @@ func newMetrics(reg prometheus.Registerer, s *Service) *metrics {
 				return 0
 			}))
 	for _, k := range ownership.Kinds() {
+		// Counters begin at 0, so that the first change is visible as an increase.
 		m.changes.WithLabelValues(string(k))
 		m.moved.WithLabelValues(string(k))
 		m.grants.WithLabelValues(string(k))
@@ -107,6 +108,7 @@ func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	// Without etcd there is nothing to show; zeros would look like lost workers.
 	b := c.s.back.Load()
 	if b == nil {
 		return

@@ -194,6 +194,8 @@ func (o *owned) serve(ctx context.Context) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+		// Releasing needs no answer: the worker has stopped already, and sees the next grant of the shard if there
+		// is one.
 		case *coordinatorv1.OwnRequest_Release:
 			if err := o.b.sessions.Release(ctx, o.held, shard.ID(m.Release.GetShard()), ownership.Epoch(m.Release.GetEpoch())); err != nil {
 				return err
@@ -253,6 +255,7 @@ func (o *owned) tell(ctx context.Context) error {
 func (o *owned) changes(st *etcd.State) error {
 	for i, g := range st.Grants {
 		n := shard.ID(i)
+		// Forgotten, so that a later grant of the shard is sent again.
 		if g.Session != o.held.ID {
 			delete(o.known, n)
 			continue

@@ -138,7 +138,7 @@ func (s *Service) connect(ctx context.Context) error {
 		client: c, mirror: mirror,
 		sessions: etcd.NewSessions(c, mirror, s.cfg.Lease.Worker),
 		leader: &etcd.Leader{
-			Client: c, Mirror: mirror, ID: s.ID(), TTL: s.cfg.Lease.Leader, Settle: s.cfg.settleTimes(),
+			Client: c, Mirror: mirror, ID: s.ID(), TTL: s.cfg.Lease.Leader, Rebalance: s.cfg.rebalanceDelay(),
 			Terms: s.terms, Log: s.log, Now: s.now, Observe: s.m.observer(),
 		},
 	})

@@ -241,7 +241,7 @@ func TestSettings(t *testing.T) {
 		"grpc.listen":   func(c *Config) { c.GRPC.Listen = "0.0.0.0:4781" },
 		"lease.worker":  func(c *Config) { c.Lease.Worker = 1500 * time.Millisecond },
 		"lease.leader":  func(c *Config) { c.Lease.Leader = 0 },
-		"settle":        func(c *Config) { c.Settle.Most = 0 },
+		"rebalance":     func(c *Config) { c.Rebalance.MaxDelay = 0 },
 		"max_streams":   func(c *Config) { c.MaxStreams = 0 },
 		"drain_timeout": func(c *Config) { c.DrainTimeout = 0 },
 		"etcd.prefix":   func(c *Config) { c.Etcd.Prefix = "" },

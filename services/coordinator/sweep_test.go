@@ -32,7 +32,7 @@ func TestOrdersAreSwept(t *testing.T) {
 		must(t, err)
 	}
 	now = now.Add(2 * time.Hour)
-	n, err := sweepOrders(t.Context(), m, m, now)
+	n, err := sweepRequests(t.Context(), m, m, now)
 	must(t, err)
 	logs, _, err := m.Logs(t.Context(), "", "", work.MaxPage)
 	must(t, err)

@@ -152,6 +152,7 @@ func protoBytes(v parser.Value) int64 {
 // protoSeries merges floats and histograms in time order.
 func protoSeries(s promql.Series) *queryv1.Series {
 	out := &queryv1.Series{Labels: labelMap(s.Metric), Points: make([]*queryv1.Point, 0, len(s.Floats)+len(s.Histograms))}
+	// Both lists are sorted, so one pass merges them.
 	hs := s.Histograms
 	for _, p := range s.Floats {
 		for ; len(hs) > 0 && hs[0].T < p.T; hs = hs[1:] {

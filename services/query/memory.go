@@ -37,6 +37,7 @@ func (s *Service) limitMemory(ctx context.Context) error {
 // memoryLimit is the setting; or what samples, indexes and caches hold now, plus a quarter since those are
 // estimates, plus everything that queries may take.
 func (s *Service) memoryLimit() int64 {
+	// An operator's figure is exact, whatever the node holds.
 	if s.cfg.MemoryLimit > 0 {
 		return int64(s.cfg.MemoryLimit)
 	}

@@ -70,10 +70,12 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	list, next, err := conflicts(ctx, s.store, layout.QuarantinePrefix, "", pageConflicts)
 	if err != nil {
+		// The page is what people open when something is wrong, so it shows what it can.
 		d.ConflictsError = err.Error()
 	}
 	d.Conflicts, d.MoreConflicts = list, next != ""
 	var b bytes.Buffer
+	// Into a buffer, so that an error can still become a status instead of half a page.
 	if err := pageTemplate.Execute(&b, d); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

@@ -31,6 +31,7 @@ func newSender(stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse], wa
 		timer: time.NewTimer(wait), wait: wait,
 	}
 	go func() {
+		// Send blocks while the client does not read, so it must not run in the goroutine that watches the time.
 		for m := range s.in {
 			s.out <- stream.Send(m)
 		}

@@ -22,7 +22,7 @@ func coordinatorOf(t *testing.T) string {
 	c.Etcd.Embedded.ElectionTimeout = 500 * time.Millisecond
 	c.Lease = coordinator.LeaseConfig{Worker: patience, Leader: 10 * time.Second} // none is lost
 	c.Etcd.RequestTimeout = patience
-	c.Settle = coordinator.SettleConfig{Quiet: 100 * time.Millisecond, Most: time.Second}
+	c.Rebalance = coordinator.RebalanceConfig{QuietPeriod: 100 * time.Millisecond, MaxDelay: time.Second}
 	s, err := coordinator.New(c, coordinator.Deps{Telemetry: telemetry.Discard()})
 	must(t, err)
 	runs(t, s.Run, s.Ready())

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	ownedShards  = 32
-	ownedWorkers = 3
-	ownedLease   = 3 * time.Second
-	ownedSettle  = 500 * time.Millisecond
+	ownedShards      = 32
+	ownedWorkers     = 3
+	ownedLease       = 3 * time.Second
+	ownedQuietPeriod = 500 * time.Millisecond
 )
 
 // benchOwnership lets workers share 32 shards under a coordinator of its own process with
@@ -40,9 +40,9 @@ func benchOwnership(ctx context.Context, e *env) ([]Result, error) {
 	}
 	p, err := r.start(ctx, "coordinator", "http://"+addrs[0]+"/-/ready", section{
 		"http": section{"listen": addrs[0]}, "grpc": section{"listen": addrs[1]},
-		"etcd":   section{"embedded": section{"data_dir": filepath.Join(r.dir, "etcd")}},
-		"lease":  section{"worker": ownedLease.String()},
-		"settle": section{"quiet": ownedSettle.String(), "most": (4 * ownedSettle).String()},
+		"etcd":      section{"embedded": section{"data_dir": filepath.Join(r.dir, "etcd")}},
+		"lease":     section{"worker": ownedLease.String()},
+		"rebalance": section{"quiet_period": ownedQuietPeriod.String(), "max_delay": (4 * ownedQuietPeriod).String()},
 	})
 	if err != nil {
 		return nil, err
@@ -103,8 +103,8 @@ func benchOwnership(ctx context.Context, e *env) ([]Result, error) {
 		{Name: "ownership/moves", Value: float64(most), Unit: "shards", Goal: fmt.Sprintf("<= %d", bound), Pass: most <= bound, Durability: "etcd, fsync",
 			Note: fmt.Sprintf("most shards that changed hands when one of %d workers came or went; ceil(%d/%d) with the fewer workers", ownedWorkers, ownedShards, ownedWorkers-1)},
 		at("drain", drained, "from the worker's shutdown until all its shards are granted to others"),
-		at("silent", silent, fmt.Sprintf("from a worker's last word until others have its shards; the lease is %v, the settle time %v", ownedLease, ownedSettle)),
-		at("join", came, fmt.Sprintf("from a worker's start until it has its share; the settle time is %v", ownedSettle)),
+		at("silent", silent, fmt.Sprintf("from a worker's last word until others have its shards; the lease is %v, the quiet period %v", ownedLease, ownedQuietPeriod)),
+		at("join", came, fmt.Sprintf("from a worker's start until it has its share; the quiet period is %v", ownedQuietPeriod)),
 	}, nil
 }
 

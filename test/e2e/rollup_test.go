@@ -109,7 +109,7 @@ func quickWorkers(process string, settings map[string]any) {
 	switch process {
 	case "coordinator":
 		settings["lease"] = map[string]any{"worker": workerLease.String(), "leader": "2s"}
-		settings["settle"] = map[string]any{"quiet": "500ms", "most": "2s"}
+		settings["rebalance"] = map[string]any{"quiet_period": "500ms", "max_delay": "2s"}
 	case "query":
 		// It sees what is published within a second.
 		settings["rollup"] = map[string]any{"poll": "1s"}

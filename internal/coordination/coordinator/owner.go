@@ -75,6 +75,7 @@ type Grant struct {
 // Check returns nil as long as the shard is the worker's as far as it can know. It checks the clock itself, so a
 // worker that was paused finds out here before its context has ended. Call it before publishing.
 func (g Grant) Check() error {
+	// The cause and not ctx.Err: callers tell a shutdown from a lost shard.
 	if err := context.Cause(g.ctx); err != nil {
 		return err
 	}
@@ -112,6 +113,7 @@ func NewOwner(cfg Config, kind string, shards uint32, d Deps) (*Owner, error) {
 	}
 	if cfg.WorkerID == "" {
 		var err error
+		// A name that stays the same over restarts, so that the worker gets its shards back.
 		if cfg.WorkerID, err = os.Hostname(); err != nil {
 			return nil, fmt.Errorf("owner: worker_id: %w", err)
 		}

@@ -46,6 +46,7 @@ func (s *PendingWork) Send(ctx context.Context, topic string, body []byte, o wor
 		return err
 	}
 	req := &coordinatorv1.SendMessageRequest{Topic: topic, Body: body, DedupeKey: o.DedupeKey}
+	// Absent means no delay; the server validates what is present.
 	if o.Delay > 0 {
 		req.Delay = durationpb.New(o.Delay)
 	}
@@ -58,6 +59,8 @@ func (s *PendingWork) Receive(ctx context.Context, topic string, n int, visibili
 	if err := work.CheckReceive(topic, n, visibility); err != nil {
 		return nil, err
 	}
+	// A receive whose answer is lost leaves messages hidden for their visibility, and nothing else, so it counts as
+	// a read.
 	resp, err := read(ctx, s, "receive", topic, s.client.ReceiveMessages,
 		&coordinatorv1.ReceiveMessagesRequest{Topic: topic, MaxMessages: int32(n), Visibility: durationpb.New(visibility)})
 	if err != nil {

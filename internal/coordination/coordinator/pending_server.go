@@ -75,6 +75,7 @@ func (s *PendingServer) ReturnMessage(ctx context.Context, r *coordinatorv1.Retu
 		err = s.queue.Defer(ctx, m, a.Defer.AsDuration())
 	case *coordinatorv1.ReturnMessageRequest_Bury:
 		err = s.queue.Bury(ctx, m, a.Bury)
+	// An action of a newer client must not be taken for one that is known.
 	default:
 		return nil, refusal(&work.Error{Op: "return", Key: r.GetDelivery().GetTopic(), Err: fmt.Errorf("%w: no action", work.ErrInvalid)})
 	}

@@ -70,6 +70,7 @@ func sentinelOf(reason string) error {
 // refusal is err as a status with its reason; nil stays nil.
 func refusal(err error) error {
 	i := slices.IndexFunc(refusals, func(r refused) bool { return errors.Is(err, r.sentinel) })
+	// Not a decision of a back end, such as an ended context.
 	if i < 0 {
 		return rpc.Status(err)
 	}
@@ -79,6 +80,7 @@ func refusal(err error) error {
 	if errors.As(err, &e) {
 		f.Metadata = map[string]string{"op": e.Op, "key": e.Key}
 	}
+	// Only these pass by themselves; to repeat any other refusal would be refused again.
 	if r.code == codes.Unavailable || r.code == codes.ResourceExhausted {
 		f.RetryAfter = RetryAfter
 	}

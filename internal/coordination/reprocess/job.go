@@ -60,6 +60,7 @@ func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 			return fmt.Errorf("%w: checkpoint of %s: %w", work.ErrPoison, j.Key(), err)
 		}
 	}
+	// The walk was complete, and only the row was not: nothing is written twice.
 	if last.Done {
 		return nil
 	}
@@ -69,6 +70,8 @@ func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 			return err
 		}
 		p.Segments, p.Hours = last.Segments+segments, last.Hours+hours
+		// Before the checkpoint: if that fails, Run ends with its error, and the next attempt begins from what is
+		// stored.
 		last = p
 		return checkpoint(ctx, j, p)
 	})
@@ -98,6 +101,7 @@ func (h *Handler) sort(batches []accept.Manifest) (map[shard.ID][]accepted.Batch
 		id := shard.Of(e.Agent, h.shards)
 		entries[id] = append(entries[id], e)
 		first, last := e.Hours()
+		// The last hour always counts, also when the hours between are too many.
 		hours[dirty{id, last}] = struct{}{}
 		for at := first; at < last && at < first+maxHours; at++ {
 			hours[dirty{id, at}] = struct{}{}
@@ -113,6 +117,7 @@ const maxHours = 48
 func (h *Handler) give(ctx context.Context, batches []accept.Manifest) (segments, hours uint64, err error) {
 	entries, dirtied := h.sort(batches)
 	for _, id := range sortedShards(entries) {
+		// A segment has a bound; a page with many batches of one shard takes several.
 		for part := range slices.Chunk(entries[id], intake.MaxEntries) {
 			if err := h.writer.Write(ctx, id, part); err != nil {
 				return 0, 0, err

@@ -59,6 +59,7 @@ func (w Walker) Walk(ctx context.Context, o Request, p Progress, page func(Progr
 		limit = pageSize
 	}
 	if p.Hour.IsZero() {
+		// Keys are grouped by whole hours; read leaves out what was accepted before From.
 		p.Hour = o.From.Truncate(time.Hour)
 	}
 	for ; p.Hour.Before(o.To); p.Hour, p.After = p.Hour.Add(time.Hour), "" {
@@ -74,6 +75,8 @@ func (w Walker) Walk(ctx context.Context, o Request, p Progress, page func(Progr
 			if err != nil {
 				return err
 			}
+			// The last key that was listed and not the last that matched, or a page without matches would be read
+			// for ever.
 			p.After = list.Objects[len(list.Objects)-1].Key
 			p.Batches += uint64(len(batches))
 			if err := page(p, batches); err != nil {
@@ -103,10 +106,13 @@ func (w Walker) read(ctx context.Context, o Request, objects []objstore.Info) ([
 			}
 			m, err := accept.ParseManifest(b)
 			if err != nil {
+				// A damaged object fails the request: silently skipping it would report batches as processed that
+				// were not.
 				return fmt.Errorf("%s: %w", obj.Key, err)
 			}
 			at := m.AcceptedTime()
 			if !at.Before(o.From) && at.Before(o.To) && (o.Agent == "" || o.Agent == m.Identity.Agent) {
+				// By place and not by append: the reads run in parallel, and the order of the listing is kept.
 				all[i] = &m
 			}
 			return nil

@@ -141,11 +141,13 @@ func (w *Worker) Handle(ctx context.Context, m Message) (Outcome, error) {
 	switch {
 	case errors.As(err, &early):
 		return Deferred, w.queue.Defer(ctx, m, min(max(early.Wait, 0), MaxDelay))
+	// Put back as if it had not been delivered, so that passing it on does not use up its tries.
 	case errors.Is(err, ErrElsewhere):
 		return Deferred, w.queue.Defer(ctx, m, w.cfg.OrderDelay)
 	case errors.Is(err, ErrPoison):
 		return w.bury(ctx, m, err)
 	case err != nil:
+		// Hidden for a while instead of returned at once: a store that fails would be asked in a tight loop.
 		return Failed, errors.Join(err, w.queue.Extend(ctx, m, w.backoff(m.Tries)))
 	}
 	return w.do(ctx, Row{Key: k, Topic: m.Topic, Body: m.Body, Fence: fence}, m)
@@ -175,6 +177,7 @@ func (w *Worker) do(ctx context.Context, want Row, m Message) (Outcome, error) {
 		return Failed, err
 	}
 	j := &Job{w: w, row: row, msg: m, started: w.now()}
+	// The first piece begins with the claim, which has set the hold.
 	j.piece = j.started
 	return j.finish(ctx, w.handler.Run(ctx, j))
 }
@@ -196,6 +199,7 @@ func (w *Worker) ordered(ctx context.Context, k Key) (bool, error) {
 			return false, err
 		}
 		for _, r := range rows {
+			// Logs below this one's name, such as a/b for a, are listed too and do not count.
 			if r.Log == k.Log {
 				return r.Number >= k.Number, nil // the log's lowest
 			}
@@ -212,6 +216,7 @@ const orderPage = 4
 
 // take creates or claims the row.
 func (w *Worker) take(ctx context.Context, want Row, m Message) (Row, error) {
+	// A number for each claim: two attempts of one process must not take each other's row for their own.
 	c := Claim{Owner: fmt.Sprintf("%s.%d", w.cfg.Owner, w.claims.Add(1)), Fence: want.Fence, Hold: w.cfg.Hold}
 	ours := func(r Row) bool { return r.Active && r.Owner == c.Owner }
 	var last error
@@ -221,6 +226,7 @@ func (w *Worker) take(ctx context.Context, want Row, m Message) (Row, error) {
 			return row, err
 		}
 		row, err = w.table.Get(ctx, want.Key)
+		// It was completed or removed just now; the next round finds out which.
 		if errors.Is(err, ErrNotFound) {
 			last = failed("take", want.Key, ErrMoved)
 			continue
@@ -273,6 +279,7 @@ func (w *Worker) resolve(ctx context.Context, row Row, ours func(Row) bool, op f
 			last = errors.Join(last, err)
 		case ours(cur):
 			return cur, nil
+		// Somebody has created the row, and it was not this call.
 		case row.Increment == 0:
 			return Row{}, failed("resolve", row.Key, ErrExists)
 		case cur.Increment != row.Increment:

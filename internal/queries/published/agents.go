@@ -14,6 +14,7 @@ import (
 // separately each one's agent. Once ctx is done the result is too short.
 func (x *index) match(ctx context.Context, ms []*labels.Matcher) []int {
 	split := x.label.Split(ms, x.renames)
+	// The index answers these from its postings; what follows only filters the few series that are left.
 	found := x.Select(matchers(ctx, split.Own)...)
 	if len(split.Agent) > 0 {
 		takes := takesAgent(split.Agent)
@@ -69,6 +70,7 @@ func (u *unit) mayHoldAgent(ms []*labels.Matcher) bool {
 			return true // a compaction records its sources instead of its inputs
 		}
 		if want, ok := oneAgent(ms); ok {
+			// Never equal, so the search ends at the first boot of the agent, or where it would be.
 			i, _ := slices.BinarySearchFunc(boots, want, func(b catalog.BootInputs, want string) int {
 				if b.Agent < want {
 					return -1
@@ -87,6 +89,7 @@ func (x *index) labelNames(all bool, series []int, add func(string)) {
 		for _, n := range x.LabelNames() {
 			add(n)
 		}
+		// The label with the agent is added on reading, and so it is not in the index.
 		if x.label != "" && len(series) > 0 {
 			add(string(x.label))
 		}
@@ -125,6 +128,7 @@ func agents(pieces []piece, mint, maxt int64) (seen agentlabel.Seen) {
 			return seen
 		}
 		mint, maxt := mint, maxt
+		// Stand-in rows are read by whole hours, so an agent counts if it has any in these.
 		if p.ob.as != nil {
 			mint, maxt = widen(mint, maxt)
 		}

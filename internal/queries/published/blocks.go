@@ -22,6 +22,7 @@ type object struct {
 // blocks that are missing.
 func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 	r := q.r
+	// Series whose decoded columns are cached need no blocks at all.
 	rest := q.hold(o, mint, maxt)
 	if len(rest) == 0 {
 		return nil
@@ -44,6 +45,7 @@ func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) err
 	r := q.r
 	g, gctx := errgroup.WithContext(ctx)
 	for _, span := range block.Coalesce(missing, r.cfg.Gap, r.cfg.MaxRange) {
+		// Here and not in the goroutine: after a limit no further request may begin.
 		if err := q.spend(span.Length); err != nil {
 			return joined(g, err)
 		}
@@ -52,6 +54,7 @@ func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) err
 			if err != nil {
 				return err
 			}
+			// Requests of one chunk end in any order, and its decoder is for one at a time.
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			span.Cut(raw, func(b chunk.Range, part []byte) {

@@ -76,6 +76,7 @@ func (q *Query) reduce(hours map[timegrid.Hour]timegrid.Resolution) {
 		q.reduced = map[timegrid.Hour]timegrid.Resolution{}
 	}
 	for h, res := range hours {
+		// Raw is the smallest value and means that nothing was left, so it can't simply be compared.
 		if was, ok := q.reduced[h]; !ok || was != timegrid.Raw && (res == timegrid.Raw || res > was) {
 			q.reduced[h] = res
 		}
@@ -104,6 +105,7 @@ hours:
 			if blocks, ok := v.StandIns(h, res); ok {
 				s.blocks[res] = append(s.blocks[res], blocks...)
 				s.hours[h] = res
+				// The finest that has all of the hour: a mixture within an hour would have uneven steps.
 				continue hours
 			}
 		}

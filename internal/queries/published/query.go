@@ -115,6 +115,7 @@ func (q *Query) Pin(ctx context.Context, mint, maxt int64) error {
 // pin fixes the view of hours that have none yet.
 func (q *Query) pin(ctx context.Context, from, to timegrid.Hour) error {
 	q.mu.Lock()
+	// The lock is held while the store is listed: a second selector of the query must see the same view.
 	defer q.mu.Unlock()
 	// One listing for all hours that are missing; those in between that are pinned keep the view that they have.
 	first, last, any := from, to, false
@@ -130,6 +131,7 @@ func (q *Query) pin(ctx context.Context, from, to timegrid.Hour) error {
 		return nil
 	}
 	v, err := q.views.View(ctx, first, last)
+	// A query that has ended must not pin hours as unreadable; any other error makes the answer partial.
 	if err != nil && (ctx.Err() != nil || isContext(err)) {
 		return err
 	}
@@ -165,6 +167,7 @@ func (q *Query) failed(ctx context.Context, h timegrid.Hour, key string, err err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	// Noted as well as a problem: if a second attempt finds the next generation, the answer is whole.
 	if errors.Is(err, objstore.ErrNotFound) && !slices.Contains(q.gone, h) {
 		q.gone = append(q.gone, h)
 	}
@@ -222,6 +225,7 @@ func (q *Query) block(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *cat
 
 // spend counts a request; it returns a *LimitError when that is one too many.
 func (q *Query) spend(bytes int64) error {
+	// Counted before the request, so that parallel requests can't exceed the limit together.
 	gets, total := q.stats.gets.Add(1), q.stats.bytes.Add(bytes)
 	if l := q.limits.Objects; l > 0 && gets > int64(l) {
 		return &LimitError{"limits.objects", int64(l)}
@@ -231,6 +235,7 @@ func (q *Query) spend(bytes int64) error {
 	}
 	if q.limits.Reserve != nil {
 		if err := q.limits.Reserve(bytes); err != nil {
+			// Wrapped, so that failed does not take it for a damaged object and answer without it.
 			return &refusedError{err}
 		}
 	}

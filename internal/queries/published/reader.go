@@ -79,6 +79,8 @@ func New(c Config) (*Reader, error) {
 	}
 	return &Reader{
 		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4),
+		// Decoded columns get the smaller part: they are several times as large as their blocks, and can be made
+		// from them again.
 		columns: lru.New[columnKey, *columns](c.BlockCache / 4),
 		slots:   semaphore.NewWeighted(int64(c.Parallel)),
 	}, nil

@@ -44,6 +44,7 @@ func (hint *Hint) samples(c *chunk.Columns, typ series.Type, res timegrid.Resolu
 			continue // the bucket has only stale markers
 		}
 		from, to := end, end
+		// A range function would count every copy; an instant selector needs a sample within its lookback.
 		if hint.Range == 0 && res != timegrid.OneMinute {
 			from, to = minuteAfter(c.FirstT[i]), minuteAfter(c.LastT[i])
 		}
@@ -69,6 +70,7 @@ func (hint *Hint) values(c *chunk.Columns, typ series.Type) (value func(int) flo
 	column := func(v []float64) func(int) float64 { return func(i int) float64 { return v[i] } }
 	mean := func(i int) float64 { return (c.Sum[i] + c.SumC[i]) / float64(c.Count[i]) }
 	switch {
+	// The order is from the most specific use to the general one: the first that the columns allow.
 	case c.SumH != nil && hint.Func == "sum_over_time":
 		return nil, func(i int) series.Histogram { return c.SumH[i] }
 	case c.SumH != nil:

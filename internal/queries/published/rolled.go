@@ -57,6 +57,7 @@ func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Colu
 	if p.ob.broken.Load() {
 		return 0, 0, false, nil
 	}
+	// Parts of one chunk share its decoder, and the engine may read series in parallel.
 	p.ob.mu.Lock()
 	rows, err := p.ob.decoder().Series(p.i, firstNS(first), lastNS(last), want, into)
 	p.ob.mu.Unlock()
@@ -104,6 +105,7 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 	if err != nil {
 		return nil, false, err
 	}
+	// Checked before any block is fetched, since the caller then reads the samples instead.
 	for _, ob := range rows {
 		if slices.ContainsFunc(ob.series, func(i int) bool { return !takes(ob.x.meta(i).typ) }) {
 			return nil, false, nil
@@ -115,6 +117,7 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 	if out, ok = joinRolled(gather(rows), gather(samples)); !ok {
 		return nil, false, nil
 	}
+	// Exact answers lack nothing, although their samples have expired.
 	if r.Nearly {
 		q.reduceFound(instead, rows)
 	}
@@ -128,6 +131,7 @@ func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, t
 	for h := from; h <= to; h++ {
 		for _, s := range q.Blocks(h, timegrid.Raw) {
 			of := q.block(h, s.Name.Shard, res)
+			// Rows that were made from another plan lack batches that the samples have, or the other way round.
 			if res == timegrid.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
 				rest = append(rest, s)
 				continue

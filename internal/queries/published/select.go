@@ -66,6 +66,7 @@ func lastNS(ms int64) int64 {
 // them where samples have expired. It returns the chunks that have a matching series, by hour and place in the
 // view. A chunk of a compaction is returned once for each of its hours, with one handle.
 func (q *Query) objects(ctx context.Context, hint Hint, from, to timegrid.Hour, mint, maxt int64, ms []*labels.Matcher) ([]*object, standIns, error) {
+	// One group for samples and stand-ins, so that a query waits for its slowest index once.
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	instead := q.standIns(from, to, finest)
 	handles, err := q.seek(&reads, timegrid.Raw, q.blocksOf(timegrid.Raw, from, to), mint, maxt, ms)
@@ -117,6 +118,7 @@ func (q *Query) seek(reads *group, res timegrid.Resolution, blocks []*catalog.Bl
 			continue
 		}
 		q.stats.indexHits.Add(1)
+		// Reads that were started write into handles, so they must end before the query does.
 		if err := s.found(reads.ctx, n, h, x); err != nil {
 			return nil, reads.refused(err)
 		}
@@ -159,6 +161,8 @@ func (s *seek) found(ctx context.Context, n int, h *handle, x *index) error {
 		return err
 	}
 	h.x, h.series = x, held
+	// Remembered with the plan, so that the next query with the same matchers skips the unit without asking its
+	// index.
 	if len(held) == 0 {
 		s.none.add(n)
 	}
@@ -197,6 +201,7 @@ func expand(handles []*handle, mint, maxt int64) []*object {
 		}
 	}
 	if byHour := func(a, b *object) int { return cmp.Compare(a.hour, b.hour) }; !slices.IsSortedFunc(out, byHour) {
+		// Stable, because of several samples in one millisecond the one that the manifest names last counts.
 		slices.SortStableFunc(out, byHour)
 	}
 	return out
@@ -226,6 +231,8 @@ func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) e
 		reads.Go(func(ctx context.Context) error {
 			err := q.fetch(ctx, ob.handle, missing)
 			if err != nil {
+				// Its series are skipped from now on; failed decides whether that is a problem or the end of the
+				// query.
 				ob.broken.Store(true)
 			}
 			return q.failed(reads.ctx, ob.hour, ob.key, err)
@@ -316,6 +323,7 @@ func gather(objects []*object) []Series {
 			m := ob.x.meta(i)
 			ls, h := m.labels, m.hash
 			k := -1
+			// Different label sets can have the same hash.
 			for _, c := range at[h] {
 				if labels.Equal(out[c].Labels, ls) {
 					k = c

@@ -62,6 +62,8 @@ func (x *index) selected(ctx context.Context, key string, ms []*labels.Matcher) 
 	if _, ok := s.at[key]; ok || size > s.max {
 		return found, nil
 	}
+	// When it is full everything goes: selectors repeat within a dashboard, so the next queries fill it again, and
+	// no order of use has to be kept.
 	if s.used += size; s.used > s.max || s.at == nil {
 		s.at, s.used = map[string][]int{}, size
 	}

@@ -136,6 +136,7 @@ func (r *Runs) Next() (samples.Run, bool) {
 		} else {
 			run = r.merge(group)
 		}
+		// Before the run is cut, as the last sample of an hour is needed even if it is outside of the range.
 		run.Before, r.before = r.before, run.Last()
 		run.Cut(r.mint, r.maxt)
 		if len(run.T) > 0 && r.err == nil {
@@ -155,8 +156,10 @@ func (r *Runs) ready(p piece) (samples.Run, bool) {
 	if c == nil || c.ms == nil {
 		return samples.Run{}, false
 	}
+	// A chunk of many hours comes once for each of them, and its samples count once.
 	if l := r.counted; l.h != ob.handle || l.i != p.i {
 		r.counted = decoded{h: ob.handle, i: p.i}
+		// Cached samples count as well, so that a query meets its limit whether or not others ran before.
 		if r.err = ob.q.decoded(len(c.v)); r.err != nil {
 			return samples.Run{}, true
 		}
@@ -179,6 +182,7 @@ func (r *Runs) read(p piece) samples.Run {
 		double = double || i > 0 && b.t[i] == b.t[i-1]
 	}
 	run := samples.Run{}
+	// Nearly always: then the columns are used as they are, without being copied.
 	if !double {
 		run.V = c.V
 		if c.Start != nil {
@@ -219,6 +223,7 @@ func (r *Runs) decode(p piece) (series.Type, bool) {
 	if ob.broken.Load() {
 		return 0, false
 	}
+	// Decoded from an earlier time on also serves: the rows before are cut off.
 	if l := r.last; l.h != ob.handle || l.i != p.i || l.mint > r.mint || l.maxt != r.maxt {
 		rows, err := ob.handle.samples(p.i, r.mint, r.maxt, &r.cols)
 		r.last = decoded{ob.handle, p.i, r.mint, r.maxt}
@@ -325,6 +330,7 @@ func (r *Runs) merge(group []piece) samples.Run {
 			rows = append(rows, x)
 		}
 	}
+	// By nanoseconds and then by piece, so that the last row of a millisecond is the one that counts.
 	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.ns, b.ns), cmp.Compare(a.piece, b.piece)) })
 	run := samples.Run{}
 	for i, x := range rows {

@@ -148,6 +148,7 @@ func (c *Chain) Offer(entries []accepted.Batch) (room bool) {
 			continue
 		}
 		if len(c.pending) >= c.cfg.MaxPending {
+			// The job that runs now can't know of it, so the next one must not wait for the interval.
 			c.refused = true
 			continue
 		}
@@ -161,6 +162,7 @@ func (c *Chain) Room() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	room := len(c.pending) < c.cfg.MaxPending
+	// Whoever asks and finds no room keeps its batches back, so more of them wait than the chain knows of.
 	c.refused = c.refused || !room
 	return room
 }
@@ -185,6 +187,7 @@ const messageCheck = time.Minute
 // Step receives one message of the shard's topic and does its job if that is due. The chain keeps itself going:
 // each job sends the message of the next one before it is done.
 func (c *Chain) Step(ctx context.Context) (work.Outcome, error) {
+	// A clock that was set back would otherwise put the check off until it has caught up.
 	if now := c.cfg.Now(); c.checked.IsZero() || now.Before(c.checked) || now.Sub(c.checked) >= messageCheck {
 		if err := c.ensureMessage(ctx, c.checked.IsZero()); err != nil {
 			return work.Failed, err
@@ -211,6 +214,7 @@ func (c *Chain) ensureMessage(ctx context.Context, first bool) error {
 	}
 	if !first {
 		depth, err := c.cfg.Queue.Depth(ctx, Topic(c.cfg.Shard))
+		// A message of the topic exists, visible or not, so the chain is alive.
 		if err != nil || depth.Ready+depth.Hidden > 0 {
 			return err
 		}
@@ -230,6 +234,7 @@ func (c *Chain) next(ctx context.Context) (uint64, error) {
 	}
 	number := log.Last
 	if n := len(numbers); n > 0 {
+		// A table that was restored from a backup may be behind the store, and a number must not be used twice.
 		number = max(number, numbers[n-1])
 	}
 	return number + 1, nil
@@ -256,6 +261,7 @@ func (c *Chain) wait() time.Duration {
 	if !due {
 		return max(c.cfg.Interval, minWait)
 	}
+	// The first snapshot, and one that takes what did not fit into the last, need no interval.
 	if c.newest == nil || c.backlog {
 		return 0
 	}
@@ -274,6 +280,8 @@ func (c *Chain) due() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, e := range c.pending {
+		// Batches leave here and not only in a job: without new batches no job would run, and they would stay for
+		// ever.
 		if lasts(e) < horizon || c.newest != nil && c.newest.Covers(id) {
 			delete(c.pending, id)
 		}
@@ -283,6 +291,7 @@ func (c *Chain) due() bool {
 	}
 	if c.newest != nil {
 		for i := range c.newest.Packs {
+			// A pack has left the window. A snapshot without it lets the old objects be collected.
 			if c.newest.Packs[i].MaxTime < horizon {
 				return true
 			}
@@ -302,6 +311,7 @@ func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
 		return nil, err
 	}
 	c.mu.Lock()
+	// Also when it is nil: the newest may have been deleted, and what is cached must not hide that.
 	c.newest = base
 	c.mu.Unlock()
 	return numbers, nil
@@ -319,6 +329,7 @@ func (c *Chain) base(ctx context.Context, numbers []uint64, below uint64) (*Snap
 		if err == nil {
 			return s, nil
 		}
+		// The store did not answer. To continue with an older snapshot would lose the packs of this one.
 		if !absent(err) {
 			return nil, err
 		}
@@ -339,6 +350,7 @@ func (c *Chain) read(ctx context.Context, number uint64) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A snapshot of another authority names batches that this one never accepted.
 	if s.AuthorityID != c.cfg.AuthorityID || s.Shards != c.cfg.Shards {
 		return nil, Kind.Corrupt(s.Key(), "it is of authority %q and %d shards", s.AuthorityID, s.Shards)
 	}
@@ -350,6 +362,7 @@ func (c *Chain) remember(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.recent[s.Number] = s
+	// The oldest go first, as in the store.
 	for len(c.recent) > keep {
 		least := uint64(math.MaxUint64)
 		for n := range c.recent {
@@ -395,6 +408,7 @@ func (h handler) Job(ctx context.Context, m work.Message) (work.Key, uint64, err
 		return work.Key{}, 0, fmt.Errorf("%w: message %q", work.ErrPoison, m.Body)
 	}
 	k := work.Key{Log: h.c.log, Number: b.Number}
+	// Before it is decided whether the job is due, because that depends on the batches that wait.
 	if refill := h.c.cfg.Refill; refill != nil {
 		if err := refill(ctx); err != nil {
 			return k, 0, err
@@ -430,6 +444,7 @@ func (h handler) Run(ctx context.Context, j *work.Job) error {
 func (c *Chain) submitNext(ctx context.Context, number uint64) error {
 	c.mu.Lock()
 	if c.newest != nil {
+		// Another owner may have committed later numbers while this one did not know that it had lost the shard.
 		number = max(number, c.newest.Number)
 	}
 	c.backlog, c.refused = len(c.pending) > 0 || c.refused, false

@@ -51,6 +51,7 @@ func (c *Chain) make(ctx context.Context, j *work.Job) error {
 	if err := m.resume(ctx, numbers); err != nil {
 		return err
 	}
+	// Merging comes before packing, because it frees places in the list of packs, which is bounded.
 	if err := m.merge(ctx); err != nil {
 		return err
 	}
@@ -92,6 +93,7 @@ func (m *making) resume(ctx context.Context, numbers []uint64) error {
 			return fmt.Errorf("checkpoint of %s: %w", m.j.Key(), err) // wait for a worker of that release
 		}
 		if err != nil {
+			// Without the checkpoint the job only costs more: its packs are written again, or found to exist.
 			m.c.lost(fmt.Errorf("checkpoint of %s: %w", m.j.Key(), err))
 			m.state = progress{}
 		}
@@ -163,6 +165,8 @@ func (m *making) packs() []Ref {
 		for _, r := range m.base.Packs {
 			i, merged := gone[r.SHA256]
 			switch {
+			// A merged pack takes the place of the first of those that it replaces, so that the order stays that of
+			// acceptance.
 			case merged && !done[i]:
 				if done[i] = true; m.refs[i] != nil {
 					out = append(out, *m.refs[i])
@@ -205,6 +209,7 @@ func (m *making) merge(ctx context.Context) error {
 					m.c.lost(err)
 					continue
 				}
+				// Packs of different owners can hold the same batch.
 				if lasts(e) >= m.c.horizon() && !seen[e.Identity] {
 					seen[e.Identity] = true
 					left = append(left, Batch{e, raw})
@@ -228,8 +233,10 @@ func (m *making) pack(ctx context.Context) error {
 			todo = append(todo, e)
 		}
 	}
+	// The frames are read without the lock: that takes long, and Offer must not wait for it.
 	m.c.mu.Unlock()
 	slices.SortFunc(todo, func(a, b accepted.Batch) int { return a.Claim().Compare(b.Claim()) })
+	// What is left over becomes a backlog, which the next job takes without waiting.
 	for n := 0; len(todo) > 0 && n < maxNewPacks; n++ {
 		var part []accepted.Batch
 		part, todo = m.c.cut(todo)
@@ -295,6 +302,7 @@ func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 		if err != nil {
 			return err
 		}
+		// Decoded again, so that a pack that no reader would accept is never written.
 		pk, err := DecodePack(b)
 		if err != nil {
 			return err
@@ -331,6 +339,8 @@ func (m *making) commit(ctx context.Context) error {
 		s.Packs = s.Packs[over:] // drop the oldest; an audit finds their batches
 	}
 	body, err := s.Marshal()
+	// The inputs of packs differ in length, so their number alone does not tell. An eighth is dropped at a time, the
+	// oldest first, until it fits.
 	for errors.Is(err, errTooLong) && len(s.Packs) > 1 {
 		s.Packs = s.Packs[(len(s.Packs)+7)/8:]
 		body, err = s.Marshal()
@@ -342,6 +352,8 @@ func (m *making) commit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Another worker with the same number may have been faster with other contents; then takeOver reads what is
+	// stored.
 	if created {
 		m.c.remember(s)
 		if f := m.c.cfg.Events.Committed; f != nil {
@@ -355,6 +367,7 @@ func (m *making) commit(ctx context.Context) error {
 	if err := m.c.takeOver(ctx, numbers); err != nil {
 		return err
 	}
+	// Only now, when a newer snapshot exists. An error does not fail the job: the next one collects again.
 	snaps, packs, err := m.c.Collect(ctx)
 	if f := m.c.cfg.Events.Collected; f != nil {
 		f(snaps, packs, err)

@@ -40,6 +40,7 @@ func mergePlan(packs []Ref, limit uint64) [][]int {
 		var group []int
 		bytes, batches := uint64(0), uint64(0)
 		flush := func() {
+			// A single pack would only be copied.
 			if len(group) > 1 {
 				plan = append(plan, group)
 			}
@@ -47,6 +48,7 @@ func mergePlan(packs []Ref, limit uint64) [][]int {
 		}
 		for _, i := range is[:fan] {
 			r := &packs[i]
+			// The tier bounds each pack, not their sum, so a group may have to be split.
 			if bytes+r.Bytes > MaxPackBytes || batches+r.Batches > limit {
 				flush()
 			}

@@ -54,6 +54,7 @@ func EncodePack(s shard.ID, shards uint32, batches []Batch) ([]byte, error) {
 	h := packHeader{Shard: s, Shards: shards, Entries: make([]accepted.Batch, len(batches))}
 	size := uint64(0)
 	for i, b := range batches {
+		// A reader checks the same; a pack with other bytes would be written for nothing.
 		if uint64(len(b.Raw)) != b.FrameBytes || identity.Sum(b.Raw) != b.FrameSHA256 {
 			return nil, fmt.Errorf("pack of shard %s: the frame of %s is not the accepted one", s, b.Identity)
 		}
@@ -84,6 +85,7 @@ func DecodePack(b []byte) (*Pack, error) {
 	if len(b) < prefixBytes || len(b) > MaxPackBytes || !bytes.Equal(b[:8], packMagic[:]) {
 		return nil, PackKind.Corrupt("", "%d bytes are no pack", len(b))
 	}
+	// Compared with what is there before anything is cut, as the length may be damaged too.
 	n := binary.LittleEndian.Uint32(b[8:])
 	if uint64(n) > uint64(len(b)-prefixBytes) {
 		return nil, PackKind.Corrupt("", "a header of %d bytes in a pack of %d", n, len(b))
@@ -104,6 +106,7 @@ func DecodePack(b []byte) (*Pack, error) {
 		if e.FrameBytes > uint64(len(rest)) {
 			return nil, PackKind.Corrupt("", "the frames are cut short")
 		}
+		// The capacity ends with the frame, so that nobody can append into the next one.
 		p.frames[i], rest = rest[:e.FrameBytes:e.FrameBytes], rest[e.FrameBytes:]
 	}
 	if len(rest) > 0 {
@@ -136,6 +139,7 @@ func (h *packHeader) validate() error {
 		if got := shard.Of(e.Agent, h.Shards); got != h.Shard {
 			return fmt.Errorf("pack: agent %q is of shard %s, not %s", e.Agent, got, h.Shard)
 		}
+		// One order only, so that equal batches are equal bytes and hence one object.
 		if i > 0 && h.Entries[i-1].Claim().Compare(e.Claim()) >= 0 {
 			return fmt.Errorf("pack: %s is out of order", e.Identity)
 		}

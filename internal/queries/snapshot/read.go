@@ -21,6 +21,7 @@ func Numbers(ctx context.Context, r objstore.Reader, s shard.ID) ([]uint64, erro
 		if err != nil {
 			return nil, fmt.Errorf("list snapshots of shard %s: %w", s, err)
 		}
+		// Unknown keys are left alone: they may be those of a later release.
 		if _, n, err := layout.ParseLiveSnapshot(o.Key); err == nil {
 			out = append(out, n)
 		}
@@ -53,6 +54,7 @@ func Read(ctx context.Context, r objstore.Reader, s shard.ID, number uint64) (*S
 	if err != nil {
 		return nil, err
 	}
+	// The object may have been copied by hand, or the store may mix up keys.
 	if snap.Shard != s || snap.Number != number {
 		return nil, Kind.Corrupt(key, "it is number %d of shard %s", snap.Number, snap.Shard)
 	}

@@ -137,6 +137,7 @@ func (s *Snapshot) validate() error {
 		switch _, twice := keys[r.SHA256]; {
 		case twice:
 			return fmt.Errorf("snapshot: pack %s stands twice", r.SHA256)
+		// A pack is never newer than the snapshot that names it.
 		case r.SHA256.IsZero() || r.Number == 0 || r.Number > s.Number:
 			return fmt.Errorf("snapshot: pack %s of number %d in snapshot %d", r.SHA256, r.Number, s.Number)
 		case r.Bytes <= prefixBytes || r.Bytes > MaxPackBytes:

@@ -111,7 +111,7 @@ const rollupWorkers = 2
 func adjust(process string, settings map[string]any) {
 	if process == "coordinator" {
 		settings["lease"] = map[string]any{"worker": "3s"}
-		settings["settle"] = map[string]any{"quiet": "1s", "most": "3s"}
+		settings["rebalance"] = map[string]any{"quiet_period": "1s", "max_delay": "3s"}
 	}
 }
 

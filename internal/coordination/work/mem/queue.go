@@ -66,6 +66,7 @@ func (s *Store) Receive(ctx context.Context, name string, n int, visibility time
 	if t == nil {
 		return got, nil
 	}
+	// A copy, since bury removes messages from the list.
 	for _, m := range slices.Clone(t.messages) {
 		if len(got) == n {
 			break
@@ -78,6 +79,8 @@ func (s *Store) Receive(ctx context.Context, name string, n int, visibility time
 			continue
 		}
 		m.tries++
+		// Once delivered, a message no longer keeps others with its key out: its work may have begun before their
+		// cause.
 		m.dedupe, m.visibleAt = "", now.Add(visibility)
 		m.receipt = fmt.Sprintf("%s.%d", m.id, s.number())
 		got = append(got, work.Message{ID: m.id, Topic: name, Body: bytes.Clone(m.body), Tries: m.tries, Receipt: m.receipt})
@@ -89,6 +92,7 @@ func (s *Store) bury(t *topic, m *message, reason string, now time.Time) {
 	t.remove(m)
 	t.dead = append(t.dead, work.DeadLetter{ID: m.id, Body: m.body, Tries: m.tries, Reason: work.CutReason(reason), Buried: now})
 	slices.SortFunc(t.dead, func(a, b work.DeadLetter) int { return cmp.Compare(a.ID, b.ID) })
+	// Sorted by id, which is the order of sending, so the oldest are dropped.
 	t.dead = t.dead[max(0, len(t.dead)-s.opts.MaxDead):]
 }
 
@@ -139,6 +143,7 @@ func (s *Store) Defer(ctx context.Context, m work.Message, delay time.Duration) 
 	return s.delivered(ctx, "defer", m, func(t *topic, o *message, now time.Time) {
 		o.visibleAt, o.receipt, o.tries = now.Add(delay), "", 0
 		t.remove(o)
+		// At the end, behind what became visible earlier.
 		t.messages = append(t.messages, o)
 	})
 }
@@ -155,6 +160,7 @@ func (s *Store) Delete(ctx context.Context, m work.Message) error {
 	defer s.mu.Unlock()
 	if t := s.topics[m.Topic]; t != nil {
 		t.messages = slices.DeleteFunc(t.messages, func(o *message) bool { return o.id == m.ID })
+		// Topics need not be created, so an empty one is dropped, or names would pile up.
 		if len(t.messages)+len(t.dead) == 0 {
 			delete(s.topics, m.Topic)
 		}

@@ -44,6 +44,7 @@ func (s *Store) Create(ctx context.Context, r work.Row, c *work.Claim) (work.Row
 	if err != nil {
 		return work.Row{}, err
 	}
+	// The caller may change its slices afterwards.
 	n.Body, n.State = bytes.Clone(r.Body), bytes.Clone(r.State)
 	n.Created = s.now()
 	var hold time.Duration
@@ -59,6 +60,7 @@ func (s *Store) write(n *row, hold time.Duration) work.Row {
 	n.Modified, n.until = now, now.Add(hold)
 	n.Increment++
 	if s.rows[n.Key] == nil {
+		// Kept sorted, so that a page of rows needs no sorting of all.
 		at, _ := slices.BinarySearch(s.order, token(n.Key))
 		s.order = slices.Insert(s.order, at, token(n.Key))
 	}
@@ -178,6 +180,7 @@ func (s *Store) Rows(ctx context.Context, prefix, after string, limit int) ([]wo
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// after may come from another prefix; nothing before the prefix can match.
 	at, found := slices.BinarySearch(s.order, max(after, prefix))
 	if found && after >= prefix {
 		at++

@@ -112,6 +112,8 @@ func (c *Client) at(h *etcdserverpb.ResponseHeader, before int64) error {
 		c.revision.Store(h.Revision)
 		return fmt.Errorf("%w: cluster %x revision %d, before cluster %x revision %d", ErrBehind, h.ClusterId, h.Revision, was, before)
 	}
+	// Requests run concurrently and answers come in any order, so only a greater revision replaces the one that is
+	// known.
 	for {
 		was := c.revision.Load()
 		if h.Revision <= was || c.revision.CompareAndSwap(was, h.Revision) {

@@ -109,6 +109,7 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 	client, peer := url.URL{Scheme: "unix", Path: c.socket()}, url.URL{Scheme: peers, Host: c.Peer}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = nil, []url.URL{peer}
+	// A single member has no peers, so it opens no port for them.
 	if !c.Single() {
 		cfg.ListenPeerUrls = []url.URL{peer}
 	}
@@ -125,6 +126,7 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 	cfg.QuotaBackendBytes = int64(c.Quota)
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", c.Compaction.String()
 	cfg.ElectionMs = uint(c.ElectionTimeout.Milliseconds())
+	// etcd refuses an election timeout below five heartbeats; ten is the ratio of its defaults.
 	cfg.TickMs = cfg.ElectionMs / 10
 	cfg.EnableGRPCGateway = false
 	cfg.LogLevel = "info"

@@ -30,11 +30,11 @@ type Leader struct {
 	// ID names this coordinator in the election.
 	ID string
 	// TTL of the election's lease: how long nobody leads after a leader died.
-	TTL    time.Duration
-	Settle ownership.Settle
-	Terms  Terms
-	Log    *slog.Logger
-	Now    func() time.Time
+	TTL       time.Duration
+	Rebalance ownership.RebalanceDelay
+	Terms     Terms
+	Log       *slog.Logger
+	Now       func() time.Time
 	// Observe is called after something was done; every field may be nil.
 	Observe Observer
 
@@ -72,6 +72,7 @@ func (l *Leader) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		// Every end of a term comes here, also one whose lease was lost while etcd did not answer.
 		l.Log.Warn("not leading; trying again", "error", err)
 		if led {
 			backoff.Reset()

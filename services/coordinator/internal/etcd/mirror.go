@@ -35,8 +35,8 @@ type Mirror struct {
 // Waits of the mirror.
 const (
 	mirrorMin, mirrorMax = 250 * time.Millisecond, 2 * time.Second
-	// lookEvery is how often etcd is asked whether it still is where the mirror is.
-	lookEvery = time.Second
+	// pollEvery is how often etcd is asked whether it still is where the mirror is.
+	pollEvery = time.Second
 )
 
 // NewMirror makes a mirror; Run fills it.
@@ -84,7 +84,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 	}
 }
 
-// follow reads everything, which it tells, then watches until something goes wrong.
+// follow reads everything, calls loaded, then watches until something goes wrong.
 func (m *Mirror) follow(ctx context.Context, loaded func()) error {
 	restores := m.c.Restores() // one that load finds is counted later, and everything read once more
 	if err := m.load(ctx); err != nil {
@@ -97,8 +97,8 @@ func (m *Mirror) follow(ctx context.Context, loaded func()) error {
 	rev := m.rev
 	m.mu.Unlock()
 	events := m.c.Etcd.Watch(wctx, m.keys.ownership(), clientv3.WithPrefix(), clientv3.WithRev(rev+1))
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -111,7 +111,7 @@ func (m *Mirror) follow(ctx context.Context, loaded func()) error {
 				return fmt.Errorf("etcd: watch: %w", err)
 			}
 			m.advance(r.Header.Revision, r.Events)
-		case <-look.C:
+		case <-poll.C:
 			if err := m.scan(ctx); err != nil {
 				return err
 			}
@@ -131,13 +131,14 @@ func (m *Mirror) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("etcd: read %s: %w", m.keys.ownership(), err)
 	}
+	// No reason to fail here: what was just read is what etcd has now.
 	if err := m.c.at(r.Header, before); err != nil {
-		m.log.Warn("etcd was restored, or is another one; everything is read anew", "error", err)
+		m.log.Warn("etcd was restored, or is another one; everything is read again", "error", err)
 	}
 	states := map[ownership.Kind]*State{}
 	// The numbers of shards first: other keys need them.
 	slices.SortStableFunc(r.Kvs, func(a, b *kv) int {
-		return cmp.Compare(m.order(a), m.order(b))
+		return cmp.Compare(m.rank(a), m.rank(b))
 	})
 	for _, v := range r.Kvs {
 		m.apply(states, string(v.Key), v)
@@ -150,7 +151,7 @@ func (m *Mirror) load(ctx context.Context) error {
 	return nil
 }
 
-func (m *Mirror) order(v *kv) int {
+func (m *Mirror) rank(v *kv) int {
 	if _, f, _, _ := m.keys.parse(string(v.Key)); f == familyShards {
 		return 0
 	}
@@ -168,6 +169,7 @@ func (m *Mirror) advance(rev int64, events []*clientv3.Event) {
 			continue
 		}
 		if s := m.states[kind]; s != nil && !copied[kind] {
+			// Readers hold the old state without a lock, so it is copied once for each response and never changed.
 			m.states[kind] = s.clone()
 		}
 		copied[kind] = true
@@ -183,7 +185,7 @@ func (m *Mirror) advance(rev int64, events []*clientv3.Event) {
 	}
 }
 
-// apply takes one key; one that can't be read is left out, and said.
+// apply takes over one key. A value that can't be read is left out, which is logged.
 func (m *Mirror) apply(states map[ownership.Kind]*State, key string, v *kv) {
 	kind, f, name, ok := m.keys.parse(key)
 	if !ok {
@@ -206,6 +208,7 @@ func (m *Mirror) scan(ctx context.Context) error {
 	before := m.c.revision.Load()
 	ctx, cancel := m.c.Bound(ctx)
 	defer cancel()
+	// Any linearizable read tells the revision; one that counts a few keys is cheap.
 	r, err := m.c.Etcd.Get(ctx, m.keys.election(), clientv3.WithCountOnly())
 	switch {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):

@@ -1,4 +1,6 @@
-// Package pending is the queue and the table of pending work in etcd.
+package etcd
+
+// The queue and the table of pending work in etcd.
 //
 // Expiry is by leases, so that one notion of time, that of etcd's leader, decides: clocks
 // of clients do not matter. A lease is never safety. Every change is one transaction that
@@ -12,7 +14,7 @@
 //	queue/<topic>/h/<id>      on a lease: it is hidden
 //	queue/<topic>/u/<key>     the dedupe key of a message that was never delivered
 //	queue/<topic>/d/<id>      a dead letter
-package etcd
+
 
 import (
 	"context"
@@ -81,7 +83,8 @@ type call struct {
 
 func (c call) fail(err error) error { return &work.Error{Op: c.op, Key: c.key, Err: err} }
 
-// lost is the error of a request that failed: a change may have been made.
+// lost is the error of a request that failed. Of a change it is ErrUnknown, since etcd may have made it, unless etcd
+// refused it.
 func (c call) lost(err error, change bool) error {
 	s := work.ErrUnavailable
 	if change && !refused(err) {
@@ -90,7 +93,7 @@ func (c call) lost(err error, change bool) error {
 	return c.fail(fmt.Errorf("%w: etcd: %w", s, err))
 }
 
-// refused reports that etcd says it did not do it.
+// refused reports that etcd answered that it did not do what was asked for.
 func refused(err error) bool {
 	for _, e := range []error{rpctypes.ErrNoSpace, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound, rpctypes.ErrPermissionDenied,
 		rpctypes.ErrRequestTooLarge, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty} {
@@ -103,6 +106,7 @@ func refused(err error) bool {
 
 // read runs reads at one revision.
 func (c call) read(ctx context.Context, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	// Checked first, because the client may send a request although its context has ended.
 	if err := ctx.Err(); err != nil {
 		return nil, c.lost(err, false)
 	}
@@ -142,6 +146,7 @@ func (c call) drop(ctx context.Context, id clientv3.LeaseID) {
 	if id == 0 {
 		return
 	}
+	// Also when the caller's context has ended: a lease that stays would hide a message for its whole time.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.o.Timeout)
 	defer cancel()
 	_, _ = c.c.Revoke(ctx, id)
@@ -178,7 +183,7 @@ func unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
 }
 
-// get reads a value; a damaged one is an error that no try mends.
+// get decodes a value. A damaged one is an error, and stays one however often it is read.
 func get[V value](c call, kv *mvccpb.KeyValue, v *V) error {
 	if err := decode(kv, v); err != nil {
 		return c.fail(fmt.Errorf("%w: etcd: %w", work.ErrUnavailable, err))

@@ -55,10 +55,13 @@ func (s *PendingWork) Send(ctx context.Context, topic string, body []byte, o wor
 	if counted(r, 0) >= work.MaxMessages {
 		return c.fail(work.ErrFull)
 	}
+	// Several senders may read the same revision, so the random part keeps their ids apart.
 	id := fmt.Sprintf("%020d-%s", r.Header.Revision, run.RandomID())
 	cmps := []clientv3.Cmp{unchanged(s.messageKey(topic, id), nil)}
 	ops := []clientv3.Op{clientv3.OpPut(s.messageKey(topic, id), encode(message{Body: body, Dedupe: o.DedupeKey}))}
 	if o.DedupeKey != "" {
+		// The comparison fails while a message with the same key waits for its first delivery; then nothing is
+		// written.
 		key := s.dedupe(topic, o.DedupeKey)
 		cmps, ops = append(cmps, unchanged(key, nil)), append(ops, clientv3.OpPut(key, id))
 	}
@@ -67,6 +70,7 @@ func (s *PendingWork) Send(ctx context.Context, topic string, body []byte, o wor
 		if lease, err = c.grant(ctx, o.Delay); err != nil {
 			return err
 		}
+		// The lease ends the delay: when etcd drops the key, the message is visible, and nobody has to act.
 		ops = append(ops, clientv3.OpPut(s.hideKey(topic, id), encode(hidden{Seconds: seconds(o.Delay)}), clientv3.WithLease(lease)))
 	}
 	_, ok, err := c.write(ctx, cmps, ops...)
@@ -90,7 +94,7 @@ func (s *PendingWork) Receive(ctx context.Context, topic string, n int, visibili
 	for len(got) < n {
 		r, err := c.read(ctx, clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(scan), clientv3.WithKeysOnly()))
 		if err != nil {
-			return some(got, err)
+			return partial(got, err)
 		}
 		page := r.Responses[0].GetResponseRange()
 		ids := make([]string, len(page.Kvs))
@@ -100,9 +104,11 @@ func (s *PendingWork) Receive(ctx context.Context, topic string, n int, visibili
 		if len(ids) == 0 {
 			break
 		}
+		// One range read finds what is hidden on the whole page. It may be out of date by the time a message is
+		// delivered, so deliver compares again.
 		r, err = c.read(ctx, clientv3.OpGet(s.hideKey(topic, ids[0]), clientv3.WithRange(s.hideKey(topic, ids[len(ids)-1])+"\x00"), clientv3.WithKeysOnly()))
 		if err != nil {
-			return some(got, err)
+			return partial(got, err)
 		}
 		hid := map[string]bool{}
 		for _, kv := range r.Responses[0].GetResponseRange().Kvs {
@@ -114,7 +120,7 @@ func (s *PendingWork) Receive(ctx context.Context, topic string, n int, visibili
 			}
 			m, ok, err := c.deliver(ctx, topic, id, visibility)
 			if err != nil {
-				return some(got, err)
+				return partial(got, err)
 			}
 			if ok {
 				got = append(got, m)
@@ -128,8 +134,9 @@ func (s *PendingWork) Receive(ctx context.Context, topic string, n int, visibili
 	return got, nil
 }
 
-// some gives what was received before an error: it is hidden already.
-func some(got []work.Message, err error) ([]work.Message, error) {
+// partial returns what was received before an error: an error would leave these
+// messages hidden although nobody works on them.
+func partial(got []work.Message, err error) ([]work.Message, error) {
 	if len(got) > 0 {
 		return got, nil
 	}
@@ -143,6 +150,7 @@ func (c call) deliver(ctx context.Context, topic, id string, visibility time.Dur
 		return work.Message{}, false, err
 	}
 	kv := first(r, 0)
+	// Another receiver was faster since the page was read.
 	if kv == nil || first(r, 1) != nil {
 		return work.Message{}, false, nil
 	}
@@ -152,6 +160,7 @@ func (c call) deliver(ctx context.Context, topic, id string, visibility time.Dur
 	}
 	cmps := []clientv3.Cmp{unchanged(c.messageKey(topic, id), kv), unchanged(c.hideKey(topic, id), nil)}
 	if m.Tries >= c.o.MaxTries {
+		// Nobody has completed it in so many deliveries, so it probably makes whoever receives it fail.
 		m.Reason = fmt.Sprintf("delivered %d times", m.Tries)
 		ops, err := c.bury(ctx, topic, id, m)
 		if err == nil {
@@ -165,10 +174,12 @@ func (c call) deliver(ctx context.Context, topic, id string, visibility time.Dur
 	}
 	var ops []clientv3.Op
 	if m.Dedupe != "" {
+		// Once the work may have begun, another message with the same key is news and must not be dropped.
 		ops = append(ops, clientv3.OpDelete(c.dedupe(topic, m.Dedupe)))
 	}
 	m.Tries++
 	m.Dedupe = ""
+	// etcd never gives a lease id twice, so a receipt belongs to one delivery.
 	receipt := fmt.Sprintf("%016x", uint64(lease))
 	ops = append(ops, clientv3.OpPut(c.messageKey(topic, id), encode(m)),
 		clientv3.OpPut(c.hideKey(topic, id), encode(hidden{Receipt: receipt, Seconds: seconds(visibility)}), clientv3.WithLease(lease)))
@@ -203,8 +214,8 @@ type delivered struct {
 
 func (d delivered) lease() clientv3.LeaseID { return clientv3.LeaseID(d.hide.Lease) }
 
-// mine reads a delivery; ErrGone when it is not the caller's any more.
-func (c call) mine(ctx context.Context, m work.Message) (delivered, error) {
+// readDelivery reads a delivery; ErrGone when it is no longer the caller's.
+func (c call) readDelivery(ctx context.Context, m work.Message) (delivered, error) {
 	r, err := c.read(ctx, clientv3.OpGet(c.messageKey(m.Topic, m.ID)), clientv3.OpGet(c.hideKey(m.Topic, m.ID)))
 	if err != nil {
 		return delivered{}, err
@@ -216,14 +227,15 @@ func (c call) mine(ctx context.Context, m work.Message) (delivered, error) {
 	if err := get(c, d.hide, &d.h); err != nil {
 		return d, err
 	}
+	// The message was delivered again after this delivery's lease had ended; it belongs to the other receiver now.
 	if d.h.Receipt != m.Receipt {
 		return d, c.fail(work.ErrGone)
 	}
 	return d, get(c, d.message, &d.m)
 }
 
-// give ends a delivery by ops.
-func (c call) give(ctx context.Context, m work.Message, d delivered, ops ...clientv3.Op) error {
+// endDelivery ends a delivery by ops; ErrGone when it is no longer the caller's.
+func (c call) endDelivery(ctx context.Context, m work.Message, d delivered, ops ...clientv3.Op) error {
 	_, ok, err := c.write(ctx, []clientv3.Cmp{unchanged(c.messageKey(m.Topic, m.ID), d.message), unchanged(c.hideKey(m.Topic, m.ID), d.hide)}, ops...)
 	if err != nil {
 		return err
@@ -247,10 +259,11 @@ func (s *PendingWork) Extend(ctx context.Context, m work.Message, d time.Duratio
 		return err
 	}
 	c := s.at("extend", m.Key())
-	del, err := c.mine(ctx, m)
+	del, err := c.readDelivery(ctx, m)
 	if err != nil {
 		return err
 	}
+	// The same duration needs no write: to renew the lease is cheaper, and makes no new revision.
 	if del.h.Seconds == seconds(d) {
 		alive, err := c.renew(ctx, del.lease())
 		if err == nil && !alive {
@@ -262,7 +275,7 @@ func (s *PendingWork) Extend(ctx context.Context, m work.Message, d time.Duratio
 	if err != nil {
 		return err
 	}
-	return c.give(ctx, m, del, op)
+	return c.endDelivery(ctx, m, del, op)
 }
 
 // Terminate implements work.Queue.
@@ -271,11 +284,11 @@ func (s *PendingWork) Terminate(ctx context.Context, m work.Message) error {
 		return err
 	}
 	c := s.at("terminate", m.Key())
-	del, err := c.mine(ctx, m)
+	del, err := c.readDelivery(ctx, m)
 	if err != nil {
 		return err
 	}
-	return c.give(ctx, m, del, clientv3.OpDelete(s.hideKey(m.Topic, m.ID)))
+	return c.endDelivery(ctx, m, del, clientv3.OpDelete(s.hideKey(m.Topic, m.ID)))
 }
 
 // Defer implements work.Queue.
@@ -284,7 +297,7 @@ func (s *PendingWork) Defer(ctx context.Context, m work.Message, delay time.Dura
 		return err
 	}
 	c := s.at("defer", m.Key())
-	del, err := c.mine(ctx, m)
+	del, err := c.readDelivery(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -294,8 +307,9 @@ func (s *PendingWork) Defer(ctx context.Context, m work.Message, delay time.Dura
 			return err
 		}
 	}
+	// The receiver says that the work is not due, so the delivery was no failed attempt.
 	del.m.Tries = 0
-	return c.give(ctx, m, del, op, clientv3.OpPut(s.messageKey(m.Topic, m.ID), encode(del.m)))
+	return c.endDelivery(ctx, m, del, op, clientv3.OpPut(s.messageKey(m.Topic, m.ID), encode(del.m)))
 }
 
 // Delete implements work.Queue.
@@ -304,6 +318,8 @@ func (s *PendingWork) Delete(ctx context.Context, m work.Message) error {
 		return err
 	}
 	c := s.at("delete", m.Key())
+	// The lease of whoever has the message now. The message is deleted without comparing: the work is done, whoever
+	// it was delivered to meanwhile.
 	r, err := c.read(ctx, clientv3.OpGet(s.hideKey(m.Topic, m.ID)))
 	if err != nil {
 		return err
@@ -323,7 +339,7 @@ func (s *PendingWork) Bury(ctx context.Context, m work.Message, reason string) e
 		return err
 	}
 	c := s.at("bury", m.Key())
-	del, err := c.mine(ctx, m)
+	del, err := c.readDelivery(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -332,7 +348,7 @@ func (s *PendingWork) Bury(ctx context.Context, m work.Message, reason string) e
 	if err != nil {
 		return err
 	}
-	return c.give(ctx, m, del, ops...)
+	return c.endDelivery(ctx, m, del, ops...)
 }
 
 // DeadLetters implements work.Queue.

@@ -67,7 +67,7 @@ type known struct {
 	last           work.Log
 }
 
-func (c call) know(ctx context.Context, k work.Key) (known, error) {
+func (c call) readJob(ctx context.Context, k work.Key) (known, error) {
 	r, err := c.read(ctx, clientv3.OpGet(c.rowKey(k)), clientv3.OpGet(c.holdKey(k)), clientv3.OpGet(c.logKey(k.Log)))
 	if err != nil {
 		return known{}, err
@@ -119,6 +119,7 @@ func (c call) put(ctx context.Context, was known, n work.Row, d time.Duration) (
 	if was.row == nil {
 		n.Created = now
 	}
+	// The log too: a job that was completed meanwhile must not come back as a row.
 	cmps := []clientv3.Cmp{unchanged(c.rowKey(n.Key), was.row), unchanged(c.logKey(n.Log), was.log)}
 	ops := []clientv3.Op{clientv3.OpPut(c.rowKey(n.Key), encode(rowRecord{Topic: n.Topic, Body: n.Body, Created: n.Created.UnixNano(), Modified: now.UnixNano(),
 		Active: n.Active, Owner: n.Owner, Attempts: n.Attempts, State: n.State, Fence: n.Fence}))}
@@ -130,6 +131,7 @@ func (c call) put(ctx context.Context, was known, n work.Row, d time.Duration) (
 	switch {
 	case d == 0 && was.hold != nil:
 		ops = append(ops, clientv3.OpDelete(c.holdKey(n.Key)))
+	// There is no hold, and none is wanted.
 	case d == 0:
 	case was.hold != nil && was.held == want:
 		// The same lease again: as many checkpoints as there are need one lease.
@@ -143,6 +145,7 @@ func (c call) put(ctx context.Context, was known, n work.Row, d time.Duration) (
 		if lease, err = c.grant(ctx, d); err != nil {
 			return work.Row{}, false, err
 		}
+		// The hold's key goes with the lease; the row stays, and shows that its owner is no longer alive.
 		ops = append(ops, clientv3.OpPut(c.holdKey(n.Key), encode(want), clientv3.WithLease(lease)))
 	}
 	r, ok, err := c.write(ctx, cmps, ops...)
@@ -153,16 +156,18 @@ func (c call) put(ctx context.Context, was known, n work.Row, d time.Duration) (
 		c.drop(ctx, lease)
 		return work.Row{}, false, nil
 	}
+	// Only now: a hold that ended before the write would have let another owner claim the row.
 	c.drop(ctx, old)
+	// The transaction's revision is the row's mod revision, so the caller need not read it back.
 	n.Increment = uint64(r.Header.Revision)
 	n.Live = n.Active && d > 0
 	return n, true, nil
 }
 
-// change decides by what is known, writes, and begins again when that has changed.
+// change reads a job, lets decide make its next row, and writes that. When another writer was faster it begins again.
 func (c call) change(ctx context.Context, k work.Key, d time.Duration, decide func(known) (work.Row, error)) (work.Row, error) {
 	for range moves {
-		was, err := c.know(ctx, k)
+		was, err := c.readJob(ctx, k)
 		if err != nil {
 			return work.Row{}, err
 		}
@@ -201,7 +206,7 @@ func (s *PendingWork) Get(ctx context.Context, k work.Key) (work.Row, error) {
 		return work.Row{}, err
 	}
 	c := s.at("get", k.String())
-	was, err := c.know(ctx, k)
+	was, err := c.readJob(ctx, k)
 	if err != nil {
 		return work.Row{}, err
 	}
@@ -252,7 +257,7 @@ func (s *PendingWork) Done(ctx context.Context, r work.Row) error {
 	}
 	c := s.at("done", r.Key.String())
 	for range moves {
-		was, err := c.know(ctx, r.Key)
+		was, err := c.readJob(ctx, r.Key)
 		if err != nil {
 			return err
 		}
@@ -334,6 +339,7 @@ func (s *PendingWork) Rows(ctx context.Context, prefix, after string, limit int)
 }
 
 func parse(name string) (work.Key, error) {
+	// The name of a log may contain slashes, its number does not.
 	i := strings.LastIndexByte(name, '/')
 	if i < 0 {
 		return work.Key{}, errors.New("no number")
@@ -385,6 +391,7 @@ func (s *PendingWork) Forget(ctx context.Context, l work.Log) error {
 	if err := ctx.Err(); err != nil {
 		return c.lost(err, false)
 	}
+	// No stored log has revision 0, but the comparison below would hold for a key that is absent.
 	if l.Increment == 0 {
 		return c.fail(work.ErrMoved)
 	}

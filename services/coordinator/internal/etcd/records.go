@@ -113,6 +113,7 @@ const (
 
 // addMove puts a move at the end and lets the oldest go.
 func addMove(moves []Move, m Move) []Move {
+	// The capacity is cut so that append copies: the slice belongs to a state that others read.
 	moves = append(moves[:len(moves):len(moves)], m)
 	names := 0
 	for i := len(moves) - 1; i >= 0; i-- {

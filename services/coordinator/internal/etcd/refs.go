@@ -79,18 +79,18 @@ func (r *Refs) txn(ctx context.Context, op, key string, cmps []clientv3.Cmp, the
 
 // Epoch reads the epoch.
 func (r *Refs) Epoch(ctx context.Context) (publish.Epoch, error) {
-	var f publish.Epoch
+	var none publish.Epoch
 	resp, err := r.txn(ctx, "epoch", "", nil, []clientv3.Op{clientv3.OpGet(r.epochState())}, nil)
 	if err != nil {
-		return f, err
+		return none, err
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
-		return f, fmt.Errorf("epoch: %w", publish.ErrNoRecord)
+		return none, fmt.Errorf("epoch: %w", publish.ErrNoRecord)
 	}
 	var v refEpoch
 	if err := decode(kvs[0], &v); err != nil {
-		return f, fmt.Errorf("epoch: %w: %w", publish.ErrRefsInvalid, err)
+		return none, fmt.Errorf("epoch: %w: %w", publish.ErrRefsInvalid, err)
 	}
 	return v.Epoch, nil
 }
@@ -116,14 +116,17 @@ func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []stri
 	if err := publish.CheckAdd(t, keys); err != nil {
 		return err
 	}
-	if err := r.room(ctx, t, keys); err != nil {
+	if err := r.checkRoom(ctx, t, keys); err != nil {
 		return err
 	}
 	cmps := []clientv3.Cmp{r.inEpoch(epoch)}
 	var puts, marks []clientv3.Op
+	// Read only if the comparisons fail, in the same transaction: a later read could see another state than the one
+	// that refused.
 	marks = append(marks, clientv3.OpGet(r.epochID()))
 	for _, k := range keys {
 		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(r.record(k)+"c"), "=", 0))
+		// Putting a reference that exists changes nothing but its revision, so a repeated Add is harmless.
 		puts = append(puts, clientv3.OpPut(r.record(k)+"t"+string(t), ""))
 		marks = append(marks, clientv3.OpGet(r.record(k)+"c", clientv3.WithCountOnly()))
 	}
@@ -144,8 +147,8 @@ func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []stri
 	return &publish.CondemnedError{Keys: condemned}
 }
 
-// room refuses keys whose sets are full and do not have t.
-func (r *Refs) room(ctx context.Context, t publish.Txn, keys []string) error {
+// checkRoom refuses keys whose sets are full and do not have t.
+func (r *Refs) checkRoom(ctx context.Context, t publish.Txn, keys []string) error {
 	ops := make([]clientv3.Op, len(keys))
 	for i, k := range keys {
 		// The base sorts first. With one, the number of keys says nothing about the number of transactions.
@@ -206,6 +209,7 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 			rev = kv.ModRevision
 			rec.Version = strconv.FormatInt(rev, 10) + "/" + part
 		}
+		// Unknown parts, of a later release, count for the version only.
 		switch {
 		case part == "b":
 			var b base
@@ -228,6 +232,8 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
 	at := r.record(old.Key)
 	ops := []clientv3.Op{
+		// The base takes over every reference that was added one by one; "u" is the end of the range of keys that
+		// begin with "t".
 		clientv3.OpDelete(at+"t", clientv3.WithRange(at+"u")),
 		clientv3.OpPut(at+"b", encode(base{next.Txns, next.Condemned})),
 	}
@@ -248,6 +254,7 @@ func (r *Refs) change(ctx context.Context, op, epoch string, old publish.Record,
 	at := r.record(old.Key)
 	cmps := []clientv3.Cmp{r.inEpoch(epoch)}
 	if old.Version == "" {
+		// Revision 0 for the whole prefix: the object has no key at all.
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at), "=", 0).WithPrefix())
 	} else {
 		text, part, ok := strings.Cut(old.Version, "/")
@@ -276,6 +283,7 @@ const listPage = 2000
 func (r *Refs) List(ctx context.Context, after string, limit int) ([]publish.Record, string, error) {
 	from, end := r.records(), clientv3.GetPrefixRangeEnd(r.records())
 	if after != "" {
+		// After every key of the object, since these continue with \0.
 		from = r.records() + after + "\x01"
 	}
 	var records []publish.Record
@@ -304,6 +312,7 @@ func (r *Refs) List(ctx context.Context, after string, limit int) ([]publish.Rec
 				if err := flush(); err != nil {
 					return nil, "", err
 				}
+				// The key that was read belongs to the next record, so there is more after this page.
 				if limit > 0 && len(records) == limit {
 					return records, of, nil
 				}

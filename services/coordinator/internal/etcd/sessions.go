@@ -65,6 +65,7 @@ func (s *Sessions) Begin(ctx context.Context, kind ownership.Kind, worker, addre
 	if err := s.fix(ctx, kind, shards); err != nil {
 		return Held{}, 0, err
 	}
+	// The mirror may lag, so several workers that come at once can exceed the bound by their number.
 	if len(s.mirror.State(kind).Sessions) >= ownership.MaxWorkers {
 		return Held{}, 0, ErrTooMany
 	}
@@ -76,6 +77,7 @@ func (s *Sessions) Begin(ctx context.Context, kind ownership.Kind, worker, addre
 	}
 	failpoint.Hit("coordinator.session.lease.after")
 	h := Held{Kind: kind, ID: ownership.Session(lease.ID), Shards: shards, Worker: worker, Address: address}
+	// Lease ids appear in logs and can be guessed; the nonce keeps a worker from continuing another one's session.
 	nonce := rand.Text()
 	h.Token = fmt.Sprintf("%016x-%s", uint64(h.ID), nonce)
 	key := s.keys.session(kind, h.ID)
@@ -124,6 +126,7 @@ func (s *Sessions) Continue(ctx context.Context, kind ownership.Kind, worker, to
 	if err != nil {
 		return Held{}, 0, err
 	}
+	// One answer for every cause, so that a caller can't find out which sessions exist.
 	if v == nil || r.Worker != worker || r.Principal != principal || subtle.ConstantTimeCompare([]byte(r.Nonce), []byte(nonce)) != 1 {
 		return Held{}, 0, ErrSessionLost
 	}
@@ -173,6 +176,7 @@ func (s *Sessions) Release(ctx context.Context, h Held, n shard.ID, epoch owners
 	if r.Session != h.ID || r.Epoch != epoch {
 		return nil
 	}
+	// If the comparison fails, the grant has ended otherwise or is another one, and there is nothing to release.
 	_, err = s.c.txn(ctx, key, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", v.ModRevision)}, clientv3.OpDelete(key))
 	return err
 }
@@ -215,6 +219,7 @@ func (s *Sessions) DrainWorker(ctx context.Context, kind ownership.Kind, worker 
 func (s *Sessions) End(ctx context.Context, h Held) error {
 	ctx, cancel := s.c.Bound(ctx)
 	defer cancel()
+	// Session and grants are attached to the lease, so etcd deletes them together with it.
 	_, err := s.c.Etcd.Revoke(ctx, clientv3.LeaseID(h.ID))
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return fmt.Errorf("etcd: revoke lease %x: %w", uint64(h.ID), err)

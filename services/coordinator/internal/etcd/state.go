@@ -93,6 +93,7 @@ func (s *State) apply(f family, name string, v *kv) error {
 	case familyShards:
 		var r shardsRecord
 		if v == nil {
+			// Without its number of shards a kind has no targets, grants or epochs.
 			*s = *newState()
 			return nil
 		}
@@ -103,6 +104,8 @@ func (s *State) apply(f family, name string, v *kv) error {
 	case familySessions:
 		return s.applySession(name, v)
 	case familyTargets:
+		// Revision 0 is what a comparison expects of an absent key, so the first assignment is written the same
+		// way.
 		s.targetsRev = 0
 		s.Targets = make([]string, s.Shards)
 		if v == nil {

@@ -51,6 +51,7 @@ func (t *term) next(ctx context.Context) error {
 // run decides whenever something has changed, until ctx ends or etcd was restored.
 func (t *term) run(ctx context.Context) error {
 	for {
+		// Taken before the step reads the state, so that a change during the step is not missed.
 		changed := t.l.Mirror.Changed()
 		if t.l.Client.Restores() != t.restores {
 			return ErrBehind // the next term has fences above all that were given
@@ -112,7 +113,7 @@ func observe(fn func(ownership.Kind), kind ownership.Kind) {
 func (t *term) decide(ctx context.Context, kind ownership.Kind, st *State) (time.Duration, error) {
 	m := t.machines[kind]
 	if m == nil {
-		m = ownership.NewMachine(t.l.Settle)
+		m = ownership.NewMachine(t.l.Rebalance)
 		t.machines[kind] = m
 	}
 	now := t.l.Now()
@@ -121,6 +122,7 @@ func (t *term) decide(ctx context.Context, kind ownership.Kind, st *State) (time
 	if !d.Wake.IsZero() {
 		wait = max(d.Wake.Sub(now), 0)
 	}
+	// Grants compare the targets that they are based on: those of the mirror, or those that are written just now.
 	rev := st.targetsRev
 	if d.Change != nil {
 		var err error
@@ -186,6 +188,7 @@ func (t *term) grant(ctx context.Context, kind ownership.Kind, st *State, target
 		}
 		r, err := t.l.Client.txn(ctx, t.keys.kind(kind)+"grants", cmps, ops...)
 		switch {
+		// The lease has just ended. The mirror shows it soon, and the next step decides without the session.
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			return fmt.Errorf("grant %s: %w", kind, errRefused)
 		case err != nil:

@@ -73,6 +73,7 @@ func (t StoreTerms) next(ctx context.Context) (uint64, error) {
 	}
 	next := Term{last.Term + 1}
 	body, put := TermKind.Marshal(next), objstore.PutOptions{ContentType: "application/json"}
+	// There is no object yet: the first term creates it, and of two coordinators one is refused.
 	if info.ETag == "" {
 		_, err = t.Store.Create(ctx, key, body, put)
 	} else {

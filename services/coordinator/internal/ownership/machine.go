@@ -8,18 +8,18 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
-// Settle says how long the workers must stay the same before shards move.
-type Settle struct {
-	// Quiet is how long nothing may have changed.
-	Quiet time.Duration
-	// Most is the longest wait while workers keep coming and going.
-	Most time.Duration
+// RebalanceDelay says how long shards do not move after the workers have changed.
+type RebalanceDelay struct {
+	// QuietPeriod is how long no worker may have come or gone before shards move.
+	QuietPeriod time.Duration
+	// MaxDelay is the longest wait while workers keep coming and going.
+	MaxDelay time.Duration
 }
 
 // Validate checks ranges.
-func (s Settle) Validate() error {
-	if s.Quiet < 0 || s.Most < s.Quiet {
-		return errors.New("settle: quiet must not be negative, most not less than quiet")
+func (d RebalanceDelay) Validate() error {
+	if d.QuietPeriod < 0 || d.MaxDelay < d.QuietPeriod {
+		return errors.New("rebalance: quiet_period must not be negative, max_delay not less than quiet_period")
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ type Change struct {
 // Machine turns observations into decisions. Its only state is what waits for the quiet period: losing it delays a
 // change by one such period and moves nothing.
 type Machine struct {
-	settle Settle
+	delay RebalanceDelay
 
 	begun    bool
 	seen     []string  // eligible workers at the last step
@@ -58,12 +58,13 @@ type Machine struct {
 }
 
 // NewMachine makes a machine without any observation.
-func NewMachine(s Settle) *Machine { return &Machine{settle: s} }
+func NewMachine(d RebalanceDelay) *Machine { return &Machine{delay: d} }
 
 // Step decides. now must never go back. v is not kept.
 func (m *Machine) Step(now time.Time, v View) Decision {
 	eligible, draining := Eligible(v.Workers), drained(v.Workers)
 	urgent := m.begun && !subset(draining, m.draining) // a worker asked to leave, and waits for its shards to move
+	// A new leader does not know since when the workers are the same, and so waits a whole quiet period.
 	if !m.begun || !slices.Equal(eligible, m.seen) {
 		m.changed = now
 	}
@@ -77,17 +78,19 @@ func (m *Machine) Step(now time.Time, v View) Decision {
 	next := Assign(v.Targets, eligible)
 	switch {
 	case slices.Equal(next, v.Targets):
+		// Also when workers came and went again: the next change then waits from its own beginning.
 		m.applied, m.waiting = eligible, time.Time{}
 	default:
 		if m.waiting.IsZero() {
 			m.waiting = now
 		}
-		due := m.changed.Add(m.settle.Quiet)
+		due := m.changed.Add(m.delay.QuietPeriod)
 		// Workers that keep coming and going must not delay a change without end.
-		if most := m.waiting.Add(m.settle.Most); most.Before(due) {
-			due = most
+		if latest := m.waiting.Add(m.delay.MaxDelay); latest.Before(due) {
+			due = latest
 		}
 		if now.Before(due) && !urgent {
+			// Grants by the present targets are made all the same: only moves wait.
 			d.Wake = due
 			break
 		}

@@ -10,7 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
-var settle = Settle{Quiet: 2 * time.Second, Most: 10 * time.Second}
+var rebalance = RebalanceDelay{QuietPeriod: 2 * time.Second, MaxDelay: 10 * time.Second}
 
 func at(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
 
@@ -18,8 +18,8 @@ func view(k int, ws ...Worker) View {
 	return View{Workers: ws, Targets: make([]string, k), Grants: make([]Grant, k)}
 }
 
-func TestShardsMoveWhenWorkersHaveSettled(t *testing.T) {
-	m := NewMachine(settle)
+func TestShardsMoveAfterTheQuietPeriod(t *testing.T) {
+	m := NewMachine(rebalance)
 	v := view(8, Worker{ID: "a", Session: 1})
 	d := m.Step(at(0), v)
 	if d.Change != nil || !d.Wake.Equal(at(2*time.Second)) {
@@ -31,7 +31,7 @@ func TestShardsMoveWhenWorkersHaveSettled(t *testing.T) {
 	}
 	d = m.Step(at(3*time.Second), v)
 	if d.Change == nil || len(d.Grants) != 8 || !slices.Equal(d.Change.Joined, []string{"a", "b"}) || len(d.Change.Moved) != 0 {
-		t.Fatalf("settled: %+v", d)
+		t.Fatalf("after the quiet period: %+v", d)
 	}
 	v.Targets = d.Change.Targets
 	for _, g := range d.Grants {
@@ -41,7 +41,7 @@ func TestShardsMoveWhenWorkersHaveSettled(t *testing.T) {
 		t.Fatalf("at rest: %+v", d)
 	}
 
-	// b goes and comes back within the settle time, with a new session: its shards stay
+	// b goes and comes back within the quiet period, with a new session: its shards stay
 	// its own, and wait for the old session's end.
 	gone := v
 	gone.Workers = v.Workers[:1]
@@ -72,7 +72,7 @@ func TestShardsMoveWhenWorkersHaveSettled(t *testing.T) {
 }
 
 func TestDrainDoesNotWait(t *testing.T) {
-	m := NewMachine(settle)
+	m := NewMachine(rebalance)
 	v := view(4, Worker{ID: "a", Session: 1}, Worker{ID: "b", Session: 2})
 	m.Step(at(0), v)
 	v.Targets = m.Step(at(2*time.Second), v).Change.Targets
@@ -87,21 +87,21 @@ func TestDrainDoesNotWait(t *testing.T) {
 		t.Fatalf("undone: %+v", d)
 	}
 	if d = m.Step(at(13*time.Second), v); d.Change == nil || !slices.Equal(d.Change.Joined, []string{"b"}) {
-		t.Fatalf("undone and settled: %+v", d)
+		t.Fatalf("undone, after the quiet period: %+v", d)
 	}
 	// The last worker drains: nobody is there to take over, and it gives everything back.
 	v = view(4, Worker{ID: "a", Session: 1, Draining: true})
 	for i := range v.Targets {
 		v.Targets[i], v.Grants[i] = "a", Grant{Worker: "a", Session: 1, Epoch: 1}
 	}
-	if d = NewMachine(settle).Step(at(0), v); d.Change != nil || len(Revoked(v, 1)) != 4 {
+	if d = NewMachine(rebalance).Step(at(0), v); d.Change != nil || len(Revoked(v, 1)) != 4 {
 		t.Errorf("the last one drains: %+v, revoked %v", d, Revoked(v, 1))
 	}
 }
 
 // TestFlappingIsBounded: workers that keep coming and going do not put a change off for ever.
 func TestFlappingIsBounded(t *testing.T) {
-	m := NewMachine(settle)
+	m := NewMachine(rebalance)
 	v := view(4, Worker{ID: "a", Session: 1})
 	now, session := time.Duration(0), Session(2)
 	for ; now < time.Minute; now += time.Second {
@@ -114,8 +114,8 @@ func TestFlappingIsBounded(t *testing.T) {
 			break
 		}
 	}
-	if now != settle.Most {
-		t.Errorf("assigned after %s, want %s", now, settle.Most)
+	if now != rebalance.MaxDelay {
+		t.Errorf("assigned after %s, want %s", now, rebalance.MaxDelay)
 	}
 }
 
@@ -153,7 +153,7 @@ func (w *world) step() {
 		s := w.v.Workers[w.rng.IntN(len(w.v.Workers))].Session
 		w.paused[s] = !w.paused[s]
 	case r < 24:
-		w.m = NewMachine(settle)
+		w.m = NewMachine(rebalance)
 	}
 	for _, wk := range w.v.Workers {
 		if !w.paused[wk.Session] {
@@ -201,11 +201,11 @@ func TestAnyHistoryKeepsThePromises(t *testing.T) {
 	for run := range 60 {
 		rng := rand.New(rand.NewPCG(seed, uint64(run)))
 		k := 1 + rng.IntN(40)
-		w := &world{t: t, rng: rng, v: view(k), epochs: make([]Epoch, k), m: NewMachine(settle), paused: map[Session]bool{}}
+		w := &world{t: t, rng: rng, v: view(k), epochs: make([]Epoch, k), m: NewMachine(rebalance), paused: map[Session]bool{}}
 		for range 400 {
 			w.step()
 		}
-		// Nothing happens any more: everything settles, and every shard is held where it should be.
+		// Nothing happens any more: nothing waits, and every shard is held where it should be.
 		w.paused = map[Session]bool{}
 		for range 20 {
 			for _, wk := range w.v.Workers {

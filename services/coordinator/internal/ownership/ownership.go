@@ -6,7 +6,7 @@
 //
 //   - loads differ by at most one (Assign);
 //   - when one worker comes or goes, at most ceil(K/n) shards move, n with that worker;
-//   - a membership that is back to what it was before the settle time moves nothing;
+//   - a membership that is back to what it was before the quiet period moves nothing;
 //   - a shard is given to its new owner only when nobody holds it.
 package ownership
 

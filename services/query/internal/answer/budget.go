@@ -45,6 +45,7 @@ func (r *Reservation) Grow(bytes int64) error {
 		b.used += bytes
 		r.held += bytes
 		return nil
+	// Even alone the query would not fit, so trying again can't help.
 	case bytes > b.max-r.held:
 		return &promstore.LimitError{Limit: "limits.memory", Max: b.max}
 	}

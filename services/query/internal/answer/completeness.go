@@ -80,6 +80,7 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 	switch {
 	case st.CompleteThrough.IsZero():
 		add(ReasonNoAudit, "no audit of the accepted batches has succeeded yet")
+	// Batches that were accepted since may be known by hints, but nothing proves that there are no others.
 	case age > e.cfg.StaleAfter:
 		add(ReasonStale, "batches accepted after %s may be missing: the last audit that succeeded began then",
 			st.CompleteThrough.UTC().Format(time.RFC3339))
@@ -101,6 +102,7 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 		}
 		e.published(add, st, snap, pub, mint)
 		list, more := st.Unreadable(mint, maxt)
+		// A few are named, so that an operator knows where to begin; thousands would hide everything else.
 		for i, u := range list {
 			if i == maxNamed {
 				add(ReasonUnreadable, "%d more accepted batches can't be read", len(list)-maxNamed+more)
@@ -154,6 +156,7 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 	// Late batches in memory stand in for a block that does not exist yet.
 	late := snap.Late(nil)
 	for h := first; h <= last; h++ {
+		// Not read by this query, or reported as expired elsewhere, or in a block: nothing to say about the hour.
 		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Blocks(h, timegrid.Raw)) > 0 {
 			continue
 		}

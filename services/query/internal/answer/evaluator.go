@@ -156,6 +156,7 @@ type Session struct {
 
 // slot waits until the query may run. Errors: *BusyError, a context error.
 func (e *Evaluator) slot(ctx context.Context) error {
+	// The usual case must not touch the counter of waiting queries.
 	if e.slots.TryAcquire(1) {
 		return nil
 	}
@@ -169,6 +170,7 @@ func (e *Evaluator) slot(ctx context.Context) error {
 	switch err := e.slots.Acquire(wctx, 1); {
 	case err == nil:
 		return nil
+	// The caller went away; only the end of the wait itself means that the node is busy.
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
@@ -195,6 +197,7 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 // it is in the blocks that are seen now.
 func (s *Session) begin() {
 	l := s.e.cfg.Limits
+	// What an earlier attempt reserved would otherwise count twice.
 	s.done()
 	s.Queryable = promstore.New(s.Snapshot, promstore.Limits{Series: l.Series}).WithGuard(s.account)
 	s.pub = s.e.d.Blocks.Query(published.Limits{
@@ -208,6 +211,7 @@ func (s *Session) begin() {
 // done releases what the session reads with, but not the snapshot.
 func (s *Session) done() {
 	if s.query != nil {
+		// Closing gives the slices of the result back to the engine's pool, so nothing may use them afterwards.
 		s.query.Close()
 		s.query = nil
 	}
@@ -227,6 +231,7 @@ func (s *Session) Close() {
 	s.unwatch()
 	s.done()
 	s.Snapshot.Close()
+	// Last: a query that takes the slot must find the memory free.
 	s.e.slots.Release(1)
 }
 
@@ -300,6 +305,7 @@ func (e *Evaluator) CheckRange(start, end time.Time, step time.Duration) error {
 		return &QueryError{errors.New("end timestamp must not be before start time")}
 	case step <= 0:
 		return &QueryError{errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer")}
+	// Before the engine runs, which allocates for every step.
 	case int64(end.Sub(start)/step) > int64(e.cfg.Limits.Points):
 		return &QueryError{fmt.Errorf("exceeded maximum resolution of %d points per timeseries (limits.points). Try decreasing the query resolution (?step=XX)", e.cfg.Limits.Points)}
 	}
@@ -347,6 +353,7 @@ func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error
 	q, err := newQuery()
 	var limit *promstore.LimitError
 	switch {
+	// Not a mistake in the expression: preparing it read rolled blocks, which may meet a limit or the deadline.
 	case errors.As(err, &limit), err != nil && ctx.Err() != nil:
 		return Result{}, err
 	case err != nil:

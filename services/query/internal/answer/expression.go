@@ -85,6 +85,7 @@ func regexpSize(re *syntax.Regexp) int {
 	for _, s := range re.Sub {
 		n += regexpSize(s)
 	}
+	// Compiling writes repetitions out, so a short text can stand for a huge program.
 	if re.Op == syntax.OpRepeat {
 		n *= max(re.Min, re.Max, 1)
 	}
@@ -125,12 +126,14 @@ func bounded(n parser.Node, span time.Duration, times int64) error {
 		if step <= 0 {
 			step = defaultSubqueryStep
 		}
+		// A sum of ranges can overflow, which shows as a negative span.
 		if span += q.Range; span < 0 || span/step > maxSubquerySteps {
 			return fmt.Errorf("subquery [%s:%s] has more than %d steps", q.Range, step, maxSubquerySteps)
 		}
 		if points := int64(q.Range / step); points > maxSubqueryPoints/max(times, 1) {
 			return fmt.Errorf("subquery [%s:%s] gives %d points at each of %d times, together more than %d", q.Range, step, points, times, maxSubqueryPoints)
 		}
+		// Whatever is inside of the subquery is evaluated at each of its steps.
 		times = int64(span/step) + 1
 	}
 	for c := range parser.ChildrenIter(n) {

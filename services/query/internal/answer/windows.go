@@ -22,6 +22,7 @@ func (s *Session) windowed(ctx context.Context, text string, start, end time.Tim
 		return "", err
 	}
 	r := rewriter{s: s, ctx: ctx, start: timestamp.FromTime(start), end: timestamp.FromTime(end), step: step.Milliseconds()}
+	// One time has no step; a step that is not used must not prevent the replacement.
 	if r.start == r.end {
 		r.step = 0
 	}
@@ -53,6 +54,7 @@ func (r *rewriter) expr(n parser.Expr) parser.Expr {
 			return out
 		}
 		switch n.Func.Name {
+		// Their result has labels of the matchers, or times of the samples, which a prepared result does not have.
 		case "absent", "absent_over_time", "info", "timestamp":
 			return n
 		}

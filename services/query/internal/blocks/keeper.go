@@ -109,6 +109,7 @@ func (k *Keeper) Query(l published.Limits) *published.Query {
 		return nil
 	}
 	now := k.d.Now()
+	// The query gets the hours of one moment, so that an hour that passes does not change what it may ask for.
 	return k.reader.Query(k, s.shards, published.Span{Oldest: timegrid.HourOf(now.Add(-k.cfg.History).UnixMilli()), Newest: k.newest(now)}, l)
 }
 
@@ -136,6 +137,7 @@ func (k *Keeper) MayLack(h timegrid.Hour) bool {
 	if s == nil || s.began.IsZero() {
 		return false
 	}
+	// Later hours are in the intake, and recent ones were listed by this node's own audits.
 	return h.Start().Before(s.began) && h.Start().Before(k.started.Add(-k.d.Window-unlisted))
 }
 
@@ -175,11 +177,13 @@ func (k *Keeper) stale(s *state, from, to timegrid.Hour) (first, last timegrid.H
 	recent := k.recent(now)
 	if from < recent {
 		k.mu.Lock()
+		// Older hours are only kept while somebody asks for them.
 		k.asked = now
 		k.mu.Unlock()
 	}
 	for h := from; h <= to; h++ {
 		at, ok := s.read[h]
+		// Recent hours are refreshed by every poll, whatever the TTL.
 		if ok && (h >= recent || now.Sub(at) < k.cfg.TTL) {
 			continue
 		}
@@ -209,6 +213,7 @@ func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	view, err := k.cat.Refresh(ctx, from, to)
 	k.m.refreshed(err)
 	old := k.state.Load()
+	// A new state, because queries read the old one without a lock.
 	s := &state{shards: old.shards, began: old.began, view: view, read: make(map[timegrid.Hour]time.Time, len(old.read)+8)}
 	for h, at := range old.read {
 		s.read[h] = at
@@ -250,6 +255,7 @@ const maxWanted = 10_000
 func (k *Keeper) want(h timegrid.Hour) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	// An hour that finds no room is wanted again by the next check of its batch.
 	if len(k.wanted) < maxWanted {
 		k.wanted[h] = struct{}{}
 	}
@@ -270,6 +276,7 @@ func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 		return true
 	}
 	var hours []timegrid.Hour
+	// A batch may leave memory only when blocks have all of its hours.
 	for h := first; h <= last; h++ {
 		hours = append(hours, h)
 	}
@@ -291,6 +298,7 @@ func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, er
 	if err != nil {
 		return "", s, false, fmt.Errorf("head %q: %w", layout.RollupConfigKey, err)
 	}
+	// The object that fixes the number of shards is created once, when the authority gets its intake.
 	s.began = info.LastModified
 	authority, err := accept.ReadAuthority(ctx, k.d.Store)
 	if err != nil {

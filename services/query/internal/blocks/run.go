@@ -62,6 +62,7 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if !ok {
+			// An authority without rollups has no blocks to wait for, so nothing may be held up by them.
 			k.firstPollOnce.Do(func() { close(k.firstPoll) })
 			return true, nil
 		}
@@ -97,6 +98,7 @@ func (k *Keeper) refreshWanted(ctx context.Context, now time.Time) error {
 	recent, newest := k.recent(now), k.newest(now)
 	for i := 0; i < len(hours); {
 		j := i + 1
+		// A small hole is read too: one listing of a few hours more is cheaper than two.
 		for j < len(hours) && hours[j] <= hours[j-1]+2 {
 			j++
 		}
@@ -105,6 +107,8 @@ func (k *Keeper) refreshWanted(ctx context.Context, now time.Time) error {
 		s := k.state.Load()
 		if first, last, stale := k.stale(s, from, to); stale && (first < recent || last > newest) {
 			if err := k.Refresh(ctx, first, last); err != nil {
+				// All of them, also those that were read: the list was cleared above, and an hour that is fresh
+				// costs nothing.
 				for _, h := range hours {
 					k.want(h)
 				}
@@ -139,6 +143,7 @@ func (k *Keeper) forget(now time.Time) {
 	if len(s.read) == len(old.read) {
 		return
 	}
+	// Under turn, because the catalog is for one caller at a time.
 	k.cat.Forget(recent, newest)
 	s.view = k.cat.View()
 	k.state.Store(s)
@@ -166,6 +171,7 @@ func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
 	if err := g.Wait(); err != nil {
 		return false, err
 	}
+	// Only when every shard was read to its end: before that a batch may wait in an unread segment.
 	k.known.Store(true)
 	return true, nil
 }
@@ -177,6 +183,7 @@ func (k *Keeper) readSegment(ctx context.Context, key string) error {
 	case errors.Is(err, objstore.ErrNotFound):
 		return nil // deleted since it was listed: every batch in it is published
 	case record.Opaque(err):
+		// Reading continues, but the node can no longer say that it knows every batch, so its answers say so.
 		k.d.Log.Warn("intake segment can't be read: what is not rolled up is not known", "key", key, "error", err)
 		k.damaged.Store(true)
 		return nil

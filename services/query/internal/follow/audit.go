@@ -28,6 +28,7 @@ func (f *Follower) Audit(ctx context.Context, full bool) error {
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	// Recorded on success too: it clears the failure of an earlier audit.
 	f.lastErr = err
 	if err != nil {
 		return err
@@ -69,6 +70,7 @@ func (f *Follower) auditBoots(ctx context.Context, full bool) error {
 		}
 		boot, err := layout.ParseBoot(o.Key)
 		if err != nil {
+			// A foreign key must not stop audits, or answers would stay incomplete for ever.
 			f.d.Log.Warn("unknown key among the boots", "key", o.Key, "error", err)
 			continue
 		}
@@ -82,6 +84,7 @@ func (f *Follower) auditBoots(ctx context.Context, full bool) error {
 
 // auditBoot takes every batch of a boot that is not known.
 func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool) error {
+	// Keys of a boot sort by sequence number, so a frontier is a place in the listing.
 	prefix := layout.AcceptedBoot(boot)
 	after := ""
 	if !full {
@@ -106,6 +109,7 @@ func (f *Follower) auditBoot(ctx context.Context, boot identity.Boot, full bool)
 		}
 		if !f.seen(id, o.LastModified) {
 			g.Go(func() error { return f.take(ctx, o.Key, nil) })
+			// A batch that need not be fetched still tells when the boot's samples begin.
 		} else if begins {
 			g.Go(func() error { return f.readFirst(ctx, id) })
 		}
@@ -125,7 +129,7 @@ func (f *Follower) listAfter(boot identity.Boot, prefix string) string {
 	if l == nil {
 		return ""
 	}
-	from, ok := l.ListFrom(f.d.Now().Add(-f.cfg.Settle).UnixNano(), f.cfg.Back)
+	from, ok := l.ListFrom(f.d.Now().Add(-f.cfg.GapGrace).UnixNano(), f.cfg.Back)
 	if !ok {
 		return ""
 	}
@@ -139,10 +143,12 @@ const skew = 15 * time.Minute
 // seen reports whether a key need not be read: the batch is known, or so old that its samples lie before the
 // history window. An old one is counted in the ledger by the store's time.
 func (f *Follower) seen(id identity.Batch, modified time.Time) bool {
+	// Before any early return: being listed is what proves that the batch was accepted, whether it is read or not.
 	f.restore.prove(id)
 	if f.d.Live.Known(id) {
 		return true
 	}
+	// Some listings have no time. Such a batch is read, since only its manifest tells its age.
 	old := !modified.IsZero() && modified.Before(f.d.Now().Add(-f.d.History-skew))
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ type Config struct {
 	FullAuditInterval time.Duration `koanf:"full_audit_interval" help:"time between two audits that list every boot from its start; 0 is only the first"`
 	PollInterval      time.Duration `koanf:"poll_interval" help:"time between two polls of accepted-by-time; 0 is never"`
 	PollLookback      time.Duration `koanf:"poll_lookback" help:"how far before its newest find a poll begins, for clock skew and slow reconcilers" needs:"poll_interval"`
-	Settle            time.Duration `koanf:"settle" help:"age after which a gap no longer holds a boot's frontier back"`
+	GapGrace          time.Duration `koanf:"gap_grace" help:"age after which a gap no longer holds a boot's frontier back"`
 	Back              int           `koanf:"back" help:"identities before the frontier that an audit lists again, for overlaps"`
 	Listers           int           `koanf:"listers" help:"boots that are listed at once"`
 	Fetchers          int           `koanf:"fetchers" help:"frames that are fetched and decoded at once"`
@@ -34,7 +34,7 @@ func DefaultConfig() Config {
 	return Config{
 		AuditInterval: 10 * time.Second, AuditTimeout: 10 * time.Minute, FullAuditInterval: 10 * time.Minute,
 		PollInterval: 2 * time.Second, PollLookback: 2 * time.Minute,
-		Settle: time.Hour, Back: 64, Listers: 16, Fetchers: 16, FetchTimeout: 30 * time.Second, Snapshots: true,
+		GapGrace: time.Hour, Back: 64, Listers: 16, Fetchers: 16, FetchTimeout: 30 * time.Second, Snapshots: true,
 	}
 }
 
@@ -42,7 +42,7 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	var errs []error
 	for name, ok := range map[string]bool{
-		"audit_interval": c.AuditInterval > 0, "audit_timeout": c.AuditTimeout > 0, "settle": c.Settle > 0,
+		"audit_interval": c.AuditInterval > 0, "audit_timeout": c.AuditTimeout > 0, "gap_grace": c.GapGrace > 0,
 		"listers": c.Listers > 0, "fetchers": c.Fetchers > 0, "fetch_timeout": c.FetchTimeout > 0,
 	} {
 		if !ok {

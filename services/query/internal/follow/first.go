@@ -57,6 +57,7 @@ func (f *Follower) readFirst(ctx context.Context, id identity.Batch) error {
 	m, err := f.manifest(ctx, layout.Accepted(id), id, nil)
 	var bad *unreadable
 	if errors.As(err, &bad) {
+		// The earliest possible time, so that no answer takes the missing samples for never written.
 		m.MinTime, err = minInt64, nil
 	}
 	if err == nil {

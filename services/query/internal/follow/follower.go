@@ -113,6 +113,7 @@ func (f *Follower) audits(ctx context.Context) error {
 		}
 		f.d.Live.Expire(f.d.Now())
 		wait := f.cfg.AuditInterval
+		// Until an audit has succeeded every answer is partial, so the first one is tried again soon.
 		if f.Status().CompleteThrough.IsZero() {
 			wait = min(wait, firstRetry)
 		}

@@ -21,7 +21,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a failed listing of a boot is an empty one", File: "audit.go", Old: "		return werr\n	}\n	return failed", New: "		return werr\n	}\n	_ = failed\n	return nil", By: "TestFailedListingIsNotAnEmptyOne"},
 			{Name: "batches that an audit can't fetch are passed over", File: "audit.go", Old: "	if werr := g.Wait(); werr != nil {\n		return werr\n	}\n	return failed", New: "	_ = g.Wait()\n	return failed", By: "TestNeverSilentlyPartial"},
 			{Name: "the frontier is one too far", File: "audit.go", Old: "layout.SeqName(from, 0)", New: "layout.SeqName(from+1, 0)", By: "TestFrontierAuditFindsTheNext"},
-			{Name: "gaps do not hold the frontier back", File: "audit.go", Old: "f.d.Now().Add(-f.cfg.Settle).UnixNano()", New: "f.d.Now().UnixNano()", By: "TestFrontierAuditFindsTheNext"},
+			{Name: "gaps do not hold the frontier back", File: "audit.go", Old: "f.d.Now().Add(-f.cfg.GapGrace).UnixNano()", New: "f.d.Now().UnixNano()", By: "TestFrontierAuditFindsTheNext"},
 			{Name: "a manifest's age is that of its samples", File: "audit.go", Old: "f.d.Now().Add(-f.d.History-skew)", New: "f.d.Now().Add(-f.d.History)", By: "TestBatchesAtTheWindowsEdge"},
 			{Name: "old manifests are not counted", File: "audit.go", Old: "	if old {\n		f.addLocked(id, modified.UnixNano())\n	}\n	return old", New: "	return old", By: "TestBatchesAtTheWindowsEdge"},
 			{Name: "a batch with a sample before the window is counted only", File: "take.go", Old: "if m.MaxTime < f.d.Now()", New: "if m.MinTime < f.d.Now()", By: "TestBatchesAtTheWindowsEdge"},

@@ -38,8 +38,10 @@ func (f *Follower) Poll(ctx context.Context) error {
 	defer cancel()
 	now := f.d.Now()
 	f.mu.Lock()
+	// Reconcilers may write keys late and their clocks differ, so a poll reads a little of what it has read before.
 	from := time.Unix(0, f.polled).Add(-f.cfg.PollLookback)
 	f.mu.Unlock()
+	// After a long pause the audits find the rest; a poll must stay cheap.
 	if oldest := now.Add(-f.cfg.PollLookback); from.Before(oldest) {
 		from = oldest
 	}
@@ -58,6 +60,7 @@ func (f *Follower) Poll(ctx context.Context) error {
 				break
 			}
 			at, ok := timeOf(strings.TrimPrefix(o.Key, prefix))
+			// The overlap with earlier polls costs a listing but no reads.
 			if !ok || f.polledBefore(o.Key) {
 				continue
 			}
@@ -74,6 +77,7 @@ func (f *Follower) Poll(ctx context.Context) error {
 // takeByTime reads a derived object, which has the manifest's bytes.
 func (f *Follower) takeByTime(ctx context.Context, key string, at int64) error {
 	body, _, err := f.d.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	// An unreadable hint is noted as polled and not tried again: an audit reads the manifest itself.
 	if err != nil && !objstore.Unreadable(err) {
 		return err
 	}
@@ -85,6 +89,7 @@ func (f *Follower) takeByTime(ctx context.Context, key string, at int64) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	// Only after the batch was taken, so that one that failed is polled again.
 	f.recent[key] = at
 	f.polled = max(f.polled, at)
 	return nil

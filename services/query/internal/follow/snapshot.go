@@ -60,10 +60,13 @@ func (f *Follower) Restore(ctx context.Context) error {
 	}
 	var g errgroup.Group
 	g.SetLimit(packsAtOnce)
+	// The group bounds shards, the slots bound packs of all shards together: memory is what packs take.
 	slots := make(chan struct{}, packsAtOnce)
 	var batches atomic.Int64
 	for s, numbers := range all {
 		g.Go(func() error {
+			// A shard whose snapshots are damaged must not keep the others from being restored, so it returns no
+			// error.
 			batches.Add(int64(f.restoreShard(ctx, s, numbers, slots)))
 			return nil
 		})
@@ -87,6 +90,7 @@ func (f *Follower) restoreShard(ctx context.Context, s shard.ID, numbers []uint6
 		var g errgroup.Group
 		var taken atomic.Int64
 		for _, ref := range snap.Packs {
+			// An earlier attempt had all of its batches; reading it again would cost up to 16 MiB.
 			if f.knows(ref) {
 				continue
 			}
@@ -143,6 +147,7 @@ func (f *Follower) restorePack(ctx context.Context, snap *snapshot.Snapshot, ref
 		if err := ctx.Err(); err != nil {
 			return taken, err
 		}
+		// Overlapping packs of an older snapshot repeat batches.
 		if f.has(e.Identity) {
 			f.restore.restored.WithLabelValues("known").Inc()
 			continue
@@ -189,6 +194,7 @@ func (r *restorer) take(id identity.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.taken != nil {
+		// Nothing is noted after the first full audit: every later batch comes from a manifest.
 		r.taken[id] = struct{}{}
 	}
 }
@@ -206,6 +212,8 @@ func (f *Follower) audited() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id := range r.taken {
+		// The samples stay in memory until they expire. A worker that writes such a snapshot is defective, and an
+		// operator has to know.
 		f.d.Log.Error("a live-state snapshot held a batch that no manifest accepts", "batch", id)
 	}
 	if len(r.taken) > 0 {

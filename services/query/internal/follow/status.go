@@ -36,6 +36,7 @@ func (f *Follower) Status() Status {
 	}
 	st.unread = slices.Grow(st.unread, len(f.unread)) // usually nothing; every query asks for the status
 	for _, u := range f.unread {
+		// A copy: the caller reads it without the lock, while attempts change the original.
 		st.unread = append(st.unread, *u)
 	}
 	return st
@@ -106,6 +107,7 @@ func (f *Follower) list(limit int, want func(*ledger.Ledger) bool) []Agent {
 	out := make([]Agent, len(found))
 	for i, l := range found {
 		out[i] = describe(l)
+		// Only for the boots of the answer, as the comparison with all other boots is costly.
 		out[i].Concurrent = f.shared.With(l.Boot(), f.d.Now())
 	}
 	return out

@@ -46,6 +46,7 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	if err != nil {
 		return nil // a hint may be wrong; audits only pass keys that parse
 	}
+	// An unread batch may be known as well, by its identity only, and is tried again.
 	if f.d.Live.Known(id) && !f.isUnread(key) {
 		return nil
 	}
@@ -82,6 +83,7 @@ func (f *Follower) takeNow(ctx context.Context, key string, body []byte) error {
 	case err != nil:
 		return err
 	default:
+		// A repair may have written the frame since the last attempt.
 		f.readable(key)
 		f.m.lag(f.d.Now().Sub(m.AcceptedTime()))
 	}
@@ -109,6 +111,7 @@ func (f *Follower) manifest(ctx context.Context, key string, id identity.Batch, 
 	if err != nil {
 		return m, &unreadable{err}
 	}
+	// A manifest under another identity's key is damage, and its samples must not count for either.
 	if m.Identity != id {
 		return m, &unreadable{fmt.Errorf("%s holds the manifest of %s", key, m.Identity)}
 	}

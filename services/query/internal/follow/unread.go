@@ -55,6 +55,7 @@ func (f *Follower) noteUnread(key string, u Unread) {
 		return
 	}
 	f.d.Log.Warn("accepted batch can't be read; answers that need it are partial", "key", key, "cause", u.Cause, "error", u.Err)
+	// Beyond the bound only the number is kept: without the times no range can be said to be unaffected.
 	if len(f.unread) >= maxUnread {
 		f.overflow++
 		return
@@ -80,6 +81,7 @@ func (f *Follower) retryUnread(ctx context.Context) error {
 		keys = append(keys, k)
 	}
 	f.mu.Unlock()
+	// A fixed order makes logs and tests repeatable.
 	slices.Sort(keys)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(f.cfg.Fetchers)
@@ -94,6 +96,7 @@ func (f *Follower) retryUnread(ctx context.Context) error {
 func (s Status) Unreadable(mint, maxt int64) (list []Unread, more int) {
 	for _, u := range s.unread {
 		if floorMS(u.MinTime) <= maxt && floorMS(u.MaxTime) >= mint {
+			// Rounded down as samples are, so that a batch counts for exactly the milliseconds of its samples.
 			list = append(list, u)
 		}
 	}

@@ -32,6 +32,7 @@ func (f *Follower) watch(ctx context.Context, addr string) error {
 	backoff := run.NewBackoff(watchRetry, watchRetryMax)
 	for ctx.Err() == nil {
 		n, err := f.watchOnce(ctx, client)
+		// A connection that delivered something was good, so its end is no reason to wait long.
 		if n > 0 {
 			backoff.Reset()
 			f.auditSoon() // hints may have been lost with the stream
@@ -80,6 +81,7 @@ func (f *Follower) watchOnce(ctx context.Context, client reconcilerv1.Reconciler
 				failpoint.Hit("query.watch.hint.received")
 				f.m.hints.Inc()
 				if err := f.take(ctx, msg.GetManifestKey(), msg.GetManifest()); err != nil && !errors.Is(err, context.Canceled) {
+					// Hints are only for speed. A failure is no reason to end the stream.
 					f.d.Log.Debug("hint not followed; an audit will", "key", msg.GetManifestKey(), "error", err)
 				}
 			}

@@ -61,8 +61,8 @@ const history = 2 * time.Hour
 func newWorld(t testing.TB, seed uint64, clock time.Time) *world {
 	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 17)), clock: clock, next: map[identity.Boot]uint64{}, cfg: DefaultConfig()}
 	w.store = mem.New(w.now)
-	// Gaps are never settled, and a frontier audit looks a little back: identities come in any order.
-	w.cfg.Settle, w.cfg.Back, w.cfg.Listers, w.cfg.Fetchers = 1000*time.Hour, 2, 1, 1
+	// Gaps are never closed, and a frontier audit looks a little back: identities come in any order.
+	w.cfg.GapGrace, w.cfg.Back, w.cfg.Listers, w.cfg.Fetchers = 1000*time.Hour, 2, 1, 1
 	w.restart()
 	return w
 }

@@ -87,6 +87,7 @@ func (a *API) Register(mux *http.ServeMux) {
 		handler := func(w http.ResponseWriter, r *http.Request) {
 			timer := prometheus.NewTimer(seconds)
 			defer timer.ObserveDuration()
+			// ParseForm reads the whole body, so the bound must be there before.
 			r.Body = web.LimitBody(w, r.Body, maxBody)
 			if err := r.ParseForm(); err != nil {
 				a.fail(w, badBody(err))
@@ -100,6 +101,7 @@ func (a *API) Register(mux *http.ServeMux) {
 			mux.HandleFunc(m+" "+h.path, handler)
 		}
 		allow := strings.Join(append([]string{http.MethodHead}, h.methods...), ", ")
+		// The mux would answer other methods with plain text; clients of the API expect its JSON.
 		mux.HandleFunc(h.path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", allow)
 			a.fail(w, &apiError{wrongMethod, fmt.Errorf("%.32q is not for %s; %s is", r.Method, r.URL.Path, allow)})
@@ -179,6 +181,7 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 		}
 		return err
 	}
+	// Cut before it is written, so that the rest costs no memory.
 	if limit > 0 && truncate(&res, limit) {
 		res.Warnings.Add(errTruncated)
 	}
@@ -196,10 +199,12 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 			if text, err = json.Marshal(st); err != nil {
 				return &apiError{internal, err}
 			}
+			// Prometheus' own object is closed by a brace, which moves behind our member.
 			out.b = append(append(append(out.b[:len(out.b)-1], `,"published":`...), text...), '}')
 		}
 	}
 	out.b = append(out.b, '}')
+	// The slot and the snapshot are given back before the answer is sent: a slow client must not hold them.
 	c := s.Completeness()
 	s.Close()
 	a.succeed(w, out, r.FormValue("query"), res.Warnings, &c)
@@ -213,6 +218,7 @@ func (a *API) deadline(r *http.Request) (context.Context, context.CancelFunc, er
 		return nil, nil, err
 	}
 	limit := a.eval.Limits().Timeout
+	// A timeout of 0 that is given means 0, as in Prometheus; only an absent one means the limit.
 	if d <= 0 && r.FormValue("timeout") == "" || d > limit {
 		d = limit
 	}
@@ -309,6 +315,7 @@ func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn fun
 			return err
 		}
 		defer q.Close()
+		// Read may call this function twice; what a first attempt wrote is void.
 		out.restart()
 		if notes, err = fn(ctx, q, out); err != nil {
 			return err
@@ -370,6 +377,7 @@ func (a *API) labelNames(w http.ResponseWriter, r *http.Request) error {
 func (a *API) labelValues(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if strings.HasPrefix(name, "U__") {
+		// Names that no URL path can hold come escaped, as in Prometheus.
 		name = model.UnescapeName(name, model.ValueEncodingEscaping)
 	}
 	if !model.UTF8Validation.IsValidLabelName(name) {
@@ -387,6 +395,7 @@ func (a *API) names(w http.ResponseWriter, r *http.Request, read func(context.Co
 		return err
 	}
 	if len(sel.matchers) == 0 {
+		// One selection without matchers is everything.
 		sel.matchers = [][]*labels.Matcher{nil}
 	}
 	return a.with(w, r, sel, func(ctx context.Context, q storage.Querier, out *body) (annotations.Annotations, error) {
@@ -449,6 +458,7 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
 	out := map[string][]metadata{}
 	for _, m := range list {
 		have, ok := out[m.Name]
+		// A metric that is in the answer already may still get further entries.
 		if !ok && limit >= 0 && len(out) >= limit || perMetric > 0 && len(have) >= perMetric {
 			continue
 		}

@@ -22,6 +22,7 @@ func (o *body) restart() { o.b = o.b[:len(head)] }
 
 // grown reserves what b takes by now. To be called between elements.
 func (o *body) grown() error {
+	// The capacity and not the length: append has allocated it already.
 	more := int64(cap(o.b)) - o.held
 	if more <= 0 {
 		return nil

@@ -18,6 +18,7 @@ const hex = "0123456789abcdef"
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := 0; i < len(s); {
+		// By byte where possible: most text is ASCII, and decoding runes is several times slower.
 		c := s[i]
 		switch {
 		case c == '"' || c == '\\':

@@ -30,12 +30,14 @@ func parseTime(s string) (time.Time, error) {
 		if sec < float64(minTime.Unix()) || sec > float64(maxTime.Unix()) { // would wrap around
 			return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp: it is out of range", s)
 		}
+		// Samples have milliseconds; more digits are noise of the float.
 		frac = math.Round(frac*1000) / 1000
 		return time.Unix(int64(sec), int64(frac*float64(time.Second))).UTC(), nil
 	}
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return t, nil
 	}
+	// Clients that ask for everything send these texts, which time.Parse refuses.
 	switch s {
 	case minTimeText:
 		return minTime, nil

@@ -78,6 +78,7 @@ func classify(err error) errorType {
 		eqt   promql.ErrQueryTimeout
 		es    promql.ErrStorage
 	)
+	// The order matters: an error of the engine may wrap one of ours, which says more.
 	switch {
 	case errors.As(err, &api):
 		return api.typ
@@ -105,6 +106,7 @@ func (a *API) fail(w http.ResponseWriter, err error) {
 	b := appendString([]byte(`{"status":"error","errorType":`), t.name)
 	b = append(appendString(append(b, `,"error":`...), err.Error()), '}')
 	w.Header().Set("Content-Type", "application/json")
+	// Only what may succeed soon asks for another attempt.
 	if t == unavailable {
 		w.Header().Set("Retry-After", "1")
 	}
@@ -139,6 +141,7 @@ type completeness struct {
 // decides how long this takes.
 func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annotations.Annotations, c *answer.Completeness) {
 	warnings, infos := notes.AsStrings(query, maxAnnotations, maxAnnotations)
+	// The engine collects annotations in a map; sorted, equal answers are equal bytes.
 	slices.Sort(warnings)
 	slices.Sort(infos)
 	b := o.b
