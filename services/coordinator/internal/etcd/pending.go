@@ -15,7 +15,6 @@ package etcd
 //	queue/<topic>/u/<key>     the dedupe key of a message that was never delivered
 //	queue/<topic>/d/<id>      a dead letter
 
-
 import (
 	"context"
 	"errors"
