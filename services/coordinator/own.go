@@ -54,6 +54,7 @@ func (v *server) Own(stream ownStream) error {
 	if err := o.register(stream.Context()); err != nil {
 		return failure(err)
 	}
+	// Requests and answers have a goroutine each, since a slow write must not delay renewals of the lease.
 	g := run.NewGroup(stream.Context())
 	g.Go("requests", o.serve)
 	g.Go("answers", o.tell)
@@ -85,6 +86,7 @@ func (o *owned) receive(ctx context.Context) {
 	for {
 		req, err := o.stream.Recv()
 		if err != nil { // the worker has gone, is no longer authorized, or the handler returned
+			// Set before the channel is closed, and read only after that, so it needs no lock.
 			o.gone = err
 			return
 		}

@@ -107,6 +107,7 @@ func (s *Service) prepare(ctx context.Context) error {
 	}
 	b := s.back.Load()
 	store := etcd.NewPendingWork(b.client.Etcd, etcd.PendingOptions{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
+	// Services are registered before gRPC listens; a worker never reaches a coordinator without etcd.
 	coordinatorv1.RegisterOwnershipServiceServer(s, &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)})
 	coordinator.NewPendingServer(store, store).Register(s)
 	coordinator.NewRefsServer(etcd.NewRefs(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(s)
@@ -124,6 +125,7 @@ func (s *Service) connect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		// Closed in reverse order: the client ends before the member that it talks to.
 		s.closers = append(s.closers, m.Close)
 		s.Go("etcd", m.Watch)
 		endpoint = m.Endpoint()

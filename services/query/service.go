@@ -84,6 +84,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
+	// Keeper and follower need each other; neither runs before both are complete.
 	keeper.SetTake(f.Take)
 	eval := answer.New(
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
@@ -154,6 +155,7 @@ func (s *Service) incomplete() error {
 		return errors.New("shutting down")
 	}
 	st := s.follow.Status()
+	// Not ready until something is proven, so that a load balancer prefers nodes that can answer completely.
 	if st.CompleteThrough.IsZero() {
 		if st.AuditError != nil {
 			return fmt.Errorf("the first audit has not succeeded: %w", st.AuditError)
@@ -161,6 +163,7 @@ func (s *Service) incomplete() error {
 		return errors.New("the first audit is not done")
 	}
 	select {
+	// Without the blocks every older hour would look as if it had no samples.
 	case <-s.blocks.FirstPollDone():
 	default:
 		return errors.New("the blocks were not read yet")

@@ -24,7 +24,7 @@ import (
 // DefaultTimeout bounds one call.
 const DefaultTimeout = 10 * time.Second
 
-// maxAnswer is larger than the largest page: maxRefs records of publish.MaxTxns transactions each.
+// maxAnswer is larger than the largest page: maxRefPage records of publish.MaxTxns transactions each.
 const maxAnswer = 64 << 20
 
 // Dial connects to whichever coordinator of c.Addresses answers. The caller closes the connection.
@@ -32,6 +32,7 @@ func Dial(c Config) (*grpc.ClientConn, error) {
 	r := manual.NewBuilderWithScheme("coordinators")
 	var st resolver.State
 	for _, a := range c.Addresses {
+		// Each address has its own server name, or the certificate of only one of them would be accepted.
 		st.Addresses = append(st.Addresses, resolver.Address{Addr: a, ServerName: host(a)})
 	}
 	r.InitialState(st)
@@ -85,6 +86,7 @@ func call[Q, A any](ctx context.Context, s service, op, key string, unanswered e
 
 // cause wraps a failed call's error with the sentinel that it stands for.
 func (s service) cause(err, unanswered error) error {
+	// The reason before the code: several decisions share one code.
 	if sentinel := sentinelOf(rpc.Reason(err)); sentinel != nil {
 		return fmt.Errorf("%w: %s", sentinel, status.Convert(err).Message())
 	}

@@ -37,6 +37,7 @@ func deadline(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl
 func (l *lease) extend(sent time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Answers may come out of order, and an older one must not shorten the lease.
 	if d := deadline(sent, ttl); d.After(l.deadline) && l.ctx.Err() == nil && time.Now().Before(l.deadline) {
 		l.deadline = d
 		l.timer.Reset(time.Until(d))

@@ -26,6 +26,7 @@ func (s *PendingWork) Create(ctx context.Context, r work.Row, c *work.Claim) (wo
 		return work.Row{}, err
 	}
 	req := &coordinatorv1.CreateJobRequest{Key: encodeKey(r.Key), Topic: r.Topic, Body: r.Body, State: r.State, Fence: r.Fence}
+	// Without a claim the row is only pending, and the first worker claims it.
 	if c != nil {
 		req.Claim = encodeClaim(*c)
 	}

@@ -36,6 +36,7 @@ func (s *RefsServer) GetEpoch(ctx context.Context, _ *coordinatorv1.GetEpochRequ
 // InitEpoch replaces the epoch.
 func (s *RefsServer) InitEpoch(ctx context.Context, r *coordinatorv1.InitEpochRequest) (*coordinatorv1.InitEpochResponse, error) {
 	var old *publish.Epoch
+	// Absent means that there was no epoch, which differs from an empty one.
 	if r.GetOld() != nil {
 		f := decodeEpoch(r.GetOld())
 		old = &f
@@ -48,6 +49,7 @@ func (s *RefsServer) AddRefs(ctx context.Context, r *coordinatorv1.AddRefsReques
 	err := s.refs.Add(ctx, r.GetEpochId(), publish.Txn(r.GetTransaction()), r.GetKeys())
 	var condemned *publish.CondemnedError
 	if errors.As(err, &condemned) {
+		// An answer and not an error, because the caller needs the whole list of keys.
 		return &coordinatorv1.AddRefsResponse{Condemned: condemned.Keys}, nil
 	}
 	return answerRefs(&coordinatorv1.AddRefsResponse{}, err)

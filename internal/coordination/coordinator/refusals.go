@@ -77,6 +77,7 @@ func refusal(err error) error {
 	r := refusals[i]
 	f := rpc.Failure{Code: r.code, Reason: r.reason, Message: err.Error()}
 	var e *work.Error
+	// The operation and its key travel with the error, so that logs of both sides can be compared.
 	if errors.As(err, &e) {
 		f.Metadata = map[string]string{"op": e.Op, "key": e.Key}
 	}

@@ -152,6 +152,7 @@ func (r *runner) connect() {
 	r.stream = s
 	reg := &coordinatorv1.RegisterWorker{Kind: r.o.kind, WorkerId: cfg.WorkerID, Address: cfg.Advertise, Shards: r.o.shards}
 	if r.lease != nil {
+		// To continue the session keeps the shards while the stream moves to another coordinator.
 		reg.Session = r.lease.token
 	}
 	s.registered = time.Now()
@@ -269,6 +270,7 @@ func (r *runner) heldShards(m *coordinatorv1.HeldShards) {
 		named[shard.ID(g.GetShard())] = g.GetEpoch()
 	}
 	for n, h := range r.held {
+		// Another epoch means that the shard was granted again in between, perhaps to another worker.
 		if named[n] != h.grant.Epoch {
 			h.cancel(ErrLost)
 			delete(r.held, n)
@@ -284,6 +286,7 @@ func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 	n, epoch := shard.ID(g.GetShard()), g.GetEpoch()
 	h, ok := r.held[n]
 	switch {
+	// A message of a session that has ended meanwhile.
 	case r.lease == nil:
 		return
 	case ok && h.grant.Epoch == epoch:
@@ -310,6 +313,7 @@ func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 		defer func() {
 			cancel(ErrLost)
 			close(h.finished)
+			// The loop counts active work by this message; once Run has returned nobody reads it.
 			select {
 			case r.finished <- h:
 			case <-r.base.Done(): // Run has returned
@@ -330,6 +334,7 @@ func (r *runner) granted(g *coordinatorv1.ShardGranted) {
 // do runs the work. If it returned by itself, do waits a moment before the shard is released.
 func (r *runner) do(ctx context.Context, g Grant) {
 	defer r.o.m.end(ctx)
+	// The grant may have ended while the work of the earlier one was stopping.
 	if ctx.Err() != nil {
 		return
 	}
@@ -365,6 +370,7 @@ func (r *runner) revoke(h *holding) {
 		r.release(h.grant.Shard, h.grant.Epoch)
 		return
 	}
+	// The release follows when the work has returned: until then nobody else may have the shard.
 	h.cancel(ErrRevoked)
 }
 
@@ -385,6 +391,7 @@ func (r *runner) endLease(cause error) {
 	r.lease.end(cause)
 	r.lease = nil
 	r.o.session.Store(nil)
+	// Epochs of another session say nothing about this one; running stays, as old work may still be stopping.
 	r.held, r.seen = map[shard.ID]*holding{}, map[shard.ID]uint64{}
 }
 
@@ -394,6 +401,7 @@ func (r *runner) drain() {
 	if r.stream != nil && r.lease != nil {
 		r.stream.send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_Drain{Drain: &coordinatorv1.DrainSession{}}})
 	}
+	// After the drain was sent, so that the coordinator does not grant the released shards to this worker again.
 	for _, h := range r.held {
 		h.cancel(ErrDraining)
 	}

@@ -45,6 +45,7 @@ func open(ctx context.Context, address string, c rpc.ClientConfig) (*stream, err
 // run reads; a second loop writes. Both end with the stream.
 func (s *stream) run(ctx context.Context) {
 	defer close(s.done)
+	// Connecting takes as long as it takes; the owner's loop closes the stream when no answer comes in time.
 	st, err := coordinatorv1.NewOwnershipServiceClient(s.conn).Own(ctx)
 	if err != nil {
 		s.ended <- err
@@ -70,6 +71,7 @@ func (s *stream) run(ctx context.Context) {
 			break
 		}
 		select {
+		// The owner's loop may be busy or have left; ctx ends in the second case.
 		case s.in <- m:
 			continue
 		case <-ctx.Done():
@@ -77,6 +79,7 @@ func (s *stream) run(ctx context.Context) {
 		}
 		break
 	}
+	// The channel has room for one, so this never blocks, also when nobody reads it any more.
 	s.ended <- err
 	s.cancel()
 	<-written
@@ -93,6 +96,7 @@ func (s *stream) send(m *coordinatorv1.OwnRequest) {
 
 func (s *stream) keepAlive() {
 	s.sequence++
+	// Noted before it is sent: the lease may count from any moment after this one.
 	s.sent[s.sequence] = time.Now()
 	delete(s.sent, s.sequence-16) // so old that its answer would not extend the lease
 	s.send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_KeepAlive{KeepAlive: &coordinatorv1.KeepAlive{Sequence: s.sequence}}})

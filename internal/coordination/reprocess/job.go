@@ -16,7 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Handler does orders: a work.Handler. It does one at a time.
+// Handler is the work.Handler of reprocess requests. It runs one at a time.
 type Handler struct {
 	walker Walker
 	writer *intake.Writer
@@ -31,8 +31,8 @@ func NewHandler(s objstore.Store, run string, shards uint32, page int) *Handler 
 
 var _ work.Handler = (*Handler)(nil)
 
-// Job reads a message. Any worker may do an order, so there is no fence; one of a newer release
-// is for workers of that release.
+// Job reads a message. Any worker may run a request, so there is no fence; a request in the format of a newer
+// release is left to workers of that release.
 func (h *Handler) Job(_ context.Context, m work.Message) (work.Key, uint64, error) {
 	k, _, err := parse(m.Body)
 	if errors.Is(err, record.ErrNewerVersion) {
@@ -44,8 +44,8 @@ func (h *Handler) Job(_ context.Context, m work.Message) (work.Key, uint64, erro
 	return k, 0, err
 }
 
-// Run walks on from the checkpoint. A page that was given and not noted is given again,
-// which costs a segment with batches that the owners know.
+// Run continues the walk from the checkpoint. A page that was written without its checkpoint is written again, which
+// costs a segment with batches that the owners of the shards know already.
 func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 	_, o, err := parse(j.Body())
 	if err != nil {
@@ -65,7 +65,7 @@ func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 		return nil
 	}
 	err = h.walker.Walk(ctx, o, last, func(p Progress, batches []accept.Manifest) error {
-		segments, hours, err := h.give(ctx, batches)
+		segments, hours, err := h.writeIntake(ctx, batches)
 		if err != nil {
 			return err
 		}
@@ -92,9 +92,9 @@ type dirty struct {
 	hour  timegrid.Hour
 }
 
-// sort gives the entries of the batches by shard, and the hours that they lie in. Those of
-// a batch of many hours count as its first and last.
-func (h *Handler) sort(batches []accept.Manifest) (map[shard.ID][]accepted.Batch, map[dirty]struct{}) {
+// groupByShard returns the entries of the batches by shard, and the hours of each shard that they have samples in. Of
+// a batch with very many hours only the first maxHours and the last count.
+func (h *Handler) groupByShard(batches []accept.Manifest) (map[shard.ID][]accepted.Batch, map[dirty]struct{}) {
 	entries, hours := map[shard.ID][]accepted.Batch{}, map[dirty]struct{}{}
 	for _, m := range batches {
 		e := m.Batch()
@@ -113,9 +113,9 @@ func (h *Handler) sort(batches []accept.Manifest) (map[shard.ID][]accepted.Batch
 // maxHours of one batch are counted one by one.
 const maxHours = 48
 
-// give writes the batches into the intake of their shards, where the owners find them.
-func (h *Handler) give(ctx context.Context, batches []accept.Manifest) (segments, hours uint64, err error) {
-	entries, dirtied := h.sort(batches)
+// writeIntake writes the batches into the intake of their shards, where the owners find them.
+func (h *Handler) writeIntake(ctx context.Context, batches []accept.Manifest) (segments, hours uint64, err error) {
+	entries, dirtied := h.groupByShard(batches)
 	for _, id := range sortedShards(entries) {
 		// A segment has a bound; a page with many batches of one shard takes several.
 		for part := range slices.Chunk(entries[id], intake.MaxEntries) {
@@ -137,11 +137,11 @@ func sortedShards(m map[shard.ID][]accepted.Batch) []shard.ID {
 	return ids
 }
 
-// Count walks an order without writing: what Run would do.
+// Count walks a request without writing, and returns what Run would do.
 func (h *Handler) Count(ctx context.Context, o Request) (Progress, error) {
 	var last Progress
 	err := h.walker.Walk(ctx, o, last, func(p Progress, batches []accept.Manifest) error {
-		entries, hours := h.sort(batches)
+		entries, hours := h.groupByShard(batches)
 		p.Segments, p.Hours = last.Segments, last.Hours+uint64(len(hours))
 		for _, es := range entries {
 			p.Segments += uint64((len(es) + intake.MaxEntries - 1) / intake.MaxEntries)

@@ -1,5 +1,5 @@
 // Package reprocess gives accepted batches to the rollup workers again: those that were
-// accepted before there were rollups, or whose intake was lost. An operator's order is a
+// accepted before there were rollups, or whose intake was lost. An operator's request is a
 // job of pending work. A rollup worker takes its message, walks the batches by their time
 // of acceptance, and writes them into the intake of their shards, page by page with a
 // checkpoint after each. What a published block holds already changes nothing.
@@ -17,16 +17,16 @@ import (
 )
 
 // What requests are in pending work: the body of a message, and a checkpoint. A worker that knows
-// only a part of a request would do another one.
+// only some fields of a request would reprocess other batches than it asks for.
 var (
 	RequestKind  = record.Kind{Schema: "lightmetrics.reprocess_request.v1", Title: "reprocess request", MaxBytes: work.MaxBody, Exact: true}
 	ProgressKind = record.Kind{Schema: "lightmetrics.reprocess_progress.v1", Title: "progress of a reprocess request", MaxBytes: work.MaxState}
 )
 
-// Topic of the messages of orders. Every rollup worker reads it.
+// Topic of the messages of requests. Every rollup worker reads it.
 const Topic = "reprocess"
 
-// LogPrefix is what the logs of orders stand below.
+// LogPrefix begins the names of the logs of requests.
 const LogPrefix = "reprocess"
 
 // Request says which accepted batches are to be written into the intake again.
@@ -38,31 +38,32 @@ type Request struct {
 	Agent string `json:"agent,omitempty"`
 }
 
-// ErrOrder: the order can never be done.
-var ErrRequest = errors.New("invalid order")
+// ErrRequest: the request is invalid, and no later attempt can succeed.
+var ErrRequest = errors.New("invalid reprocess request")
 
 // Validate checks the bounds.
 func (o Request) Validate() error {
 	if !o.From.Before(o.To) {
 		return fmt.Errorf("%w: from %s is not before to %s", ErrRequest, o.From.Format(time.RFC3339), o.To.Format(time.RFC3339))
 	}
+	// A walk lists every hour of the range, so a zero time would list hundreds of thousands of empty ones.
 	if o.From.Year() < 2000 || o.To.Sub(o.From) > 20*365*24*time.Hour {
 		return fmt.Errorf("%w: times before 2000, or 20 years of them", ErrRequest)
 	}
 	return nil
 }
 
-// ID is the same for equal orders, so that one which is given twice is one job.
+// ID is the same for equal requests, so that one which is made twice is one job.
 func (o Request) ID() string {
 	d := identity.Sum(record.JSON(o))
 	return fmt.Sprintf("%x", d[:6])
 }
 
-// log is the name of the order's log.
+// log is the name of the request's log.
 func (o Request) log() string { return LogPrefix + "/" + o.ID() }
 
-// message is the body of an order's message. Number tells the order from one that was the
-// same and is completed.
+// message is the body of a request's message. Number distinguishes the request from an equal one that was completed
+// earlier.
 type message struct {
 	Number uint64 `json:"number"`
 	Request
@@ -75,6 +76,7 @@ func parse(body []byte) (work.Key, Request, error) {
 	if err == nil {
 		err = m.Request.Validate()
 	}
+	// Numbers begin with 1, and 0 is what a missing field reads as.
 	if err == nil && m.Number == 0 {
 		err = fmt.Errorf("%w: it has no number", ErrRequest)
 	}
@@ -84,8 +86,8 @@ func parse(body []byte) (work.Key, Request, error) {
 	return work.Key{Log: m.log(), Number: m.Number}, m.Request, nil
 }
 
-// Submit makes the order pending and sends its message. Where an equal one is pending
-// already that is the job, and found is true; another message does no harm.
+// Submit makes the request pending and sends its message. If an equal request is pending already, no other job is
+// made and found is true; the second message does no harm.
 func Submit(ctx context.Context, q work.Queue, t work.Table, o Request) (k work.Key, found bool, err error) {
 	if err := o.Validate(); err != nil {
 		return k, false, err
@@ -94,6 +96,7 @@ func Submit(ctx context.Context, q work.Queue, t work.Table, o Request) (k work.
 	if err != nil {
 		return k, false, err
 	}
+	// The number after the completed ones: an equal request that is pending has just this number.
 	k = work.Key{Log: log.Name, Number: log.Last + 1}
 	_, err = t.Get(ctx, k)
 	if err != nil && !errors.Is(err, work.ErrNotFound) {

@@ -16,15 +16,15 @@ import (
 const (
 	// pageSize is how many batches are between two checkpoints.
 	pageSize = 500
-	// reads is how many manifests are read at once.
+	// reads is how many manifests are read in parallel.
 	reads       = 16
 	maxManifest = 64 << 10
 )
 
-// Progress says how far a walk came. It is the checkpoint of an order's job, and in the
+// Progress says how far a walk came. It is the checkpoint of a request's job, and in the
 // end its result.
 type Progress struct {
-	// Hour and After say where to go on: the hour of acceptance, and the last key done in it.
+	// Hour and After say where the walk continues: the hour of acceptance, and the last key done in it.
 	Hour  time.Time `json:"hour"`
 	After string    `json:"after"`
 	// What was done so far; a page that was lost and done again counts once.
@@ -32,7 +32,7 @@ type Progress struct {
 	Segments uint64 `json:"segments"`
 	// Hours counts the hours of shards that the batches lie in, page by page.
 	Hours uint64 `json:"hours"`
-	// Done: the order has come to its end. One that was cancelled has not.
+	// Done: every batch was written. It stays false for a request that was cancelled.
 	Done bool `json:"done,omitempty"`
 }
 
@@ -44,15 +44,15 @@ func ParseProgress(b []byte) (Progress, error) {
 	return p, err
 }
 
-// Walker reads the batches of orders.
+// Walker reads the batches of requests.
 type Walker struct {
 	Store objstore.Store
 	// Page is how many batches are handed over at once; 0 means 500.
 	Page int
 }
 
-// Walk calls page for every page of the order's batches, from where p is. The progress that
-// it is given is that of the walk when the page is done.
+// Walk calls page for every page of the request's batches, beginning at p. page gets the progress that the walk has
+// made once the page is done.
 func (w Walker) Walk(ctx context.Context, o Request, p Progress, page func(Progress, []accept.Manifest) error) error {
 	limit := w.Page
 	if limit <= 0 {
@@ -90,7 +90,7 @@ func (w Walker) Walk(ctx context.Context, o Request, p Progress, page func(Progr
 	return nil
 }
 
-// read gets the manifests that the order means.
+// read reads the manifests of the batches that the request asks for.
 func (w Walker) read(ctx context.Context, o Request, objects []objstore.Info) ([]accept.Manifest, error) {
 	all := make([]*accept.Manifest, len(objects))
 	g, gctx := errgroup.WithContext(ctx)

@@ -60,6 +60,7 @@ func DecideRelease(cur *Row, r Row, handOver bool) (Row, error) {
 	n := *cur
 	n.Active, n.Live = false, false
 	if handOver {
+		// Handing over is no failure: the time was up, not the work.
 		n.Attempts = 0
 	}
 	return n, nil
@@ -84,9 +85,11 @@ func DecideDone(cur *Row, log Log, r Row) (Log, error) {
 		return Log{}, failed("done", r.Key, ErrMoved)
 	}
 	log.Name = r.Log
+	// Jobs may end out of order when an operator cancels one.
 	log.Last = max(log.Last, r.Number)
 	log.Fence = max(log.Fence, cur.Fence)
 	log.Result = nil
+	// Logs outlive their rows and are listed in pages, so what they keep is small.
 	if len(cur.State) <= MaxResult {
 		log.Result = cur.State
 	}

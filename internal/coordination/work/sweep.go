@@ -11,6 +11,7 @@ import (
 // job starts from r.State, and not before delay (0 to MaxDelay) has passed.
 func Submit(ctx context.Context, q Queue, t Table, r Row, delay time.Duration) error {
 	switch _, err := t.Create(ctx, r, nil); {
+	// Nothing is left to do, so a message would only be received and deleted.
 	case errors.Is(err, ErrCompleted):
 		return nil
 	case err != nil && !errors.Is(err, ErrExists):
@@ -108,12 +109,14 @@ func (s Sweep) logs(ctx context.Context, now time.Time, n *Swept) error {
 			return err
 		}
 		for _, l := range logs {
+			// While the log exists, a late duplicate of its messages is recognized as completed.
 			if now.Sub(l.Completed) < s.Forget {
 				continue
 			}
 			switch err := s.Table.Forget(ctx, l); {
 			case err == nil:
 				n.Forgot++
+			// Another job of the log was completed since it was listed, so it is young again.
 			case !errors.Is(err, ErrMoved):
 				return err
 			}

@@ -119,6 +119,7 @@ func checkName(s string) bool { return plain(s, "-_.:=/#", MaxName) }
 // CheckLog refuses a name that no log can have: 1 to MaxName letters, digits and any of
 // -_.:=/ without empty elements.
 func CheckLog(op, name string) error {
+	// Empty elements would make prefixes ambiguous.
 	if !plain(name, "-_.:=/", MaxName) || strings.Contains("/"+name+"/", "//") {
 		return invalid(op, name, "not the name of a log")
 	}
@@ -176,6 +177,7 @@ func CheckCreate(r Row, c *Claim) error {
 		return err
 	}
 	if c != nil {
+		// A claim on creation has the same bounds as one that comes later.
 		return CheckClaim("create", r.Key, *c)
 	}
 	return nil

@@ -79,6 +79,7 @@ func plain(s, extra string, limit int) bool {
 	if s == "" || len(s) > limit {
 		return false
 	}
+	// By byte: anything outside of ASCII is refused, as keys of back ends are made of these names.
 	for i := range len(s) {
 		c := s[i]
 		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
