@@ -13,6 +13,6 @@ var points = failpoint.Register(failpoint.Driven("services/coordinator",
 	failpoint.Point{Name: "coordinator.grant.write.after", When: "grants are written; nobody was told"},
 	failpoint.Point{Name: "coordinator.renew.answer.before", When: "a lease is renewed; the worker was not told"},
 	failpoint.Point{Name: "coordinator.revoke.send.before", When: "a shard should move; its owner was not told"},
-	failpoint.Point{Name: "coordinator.release.write.after", When: "a grant is deleted; the shard is not granted anew"},
+	failpoint.Point{Name: "coordinator.release.write.after", When: "a grant is deleted; the shard is not granted again yet"},
 	failpoint.Point{Name: "coordinator.drain.write.after", When: "a session is marked as draining; nothing is assigned"},
 )...)

@@ -59,7 +59,7 @@ func (v *server) ListWorkers(_ context.Context, req *coordinatorv1.ListWorkersRe
 			WorkerId: s.ID, Address: s.Address, RegisteredAtUnixNs: s.RegisteredNS(), Draining: s.Draining,
 			Replaced: current[s.ID].Session != s.Session, Held: uint32(held[s.Session]),
 		}
-		// Targets name workers, not sessions; only the newest session of a worker stands for it.
+		// Targets name workers, not sessions; only the newest session of a worker counts as that worker.
 		if !w.Replaced {
 			w.Target = uint32(target[s.ID])
 		}

@@ -48,6 +48,7 @@ func newColumns(first, last int, c *chunk.Columns) *columns {
 			whole = whole && ns == k.st[i]*nsPerMS
 		}
 	}
+	// Most samples are in whole milliseconds; then the nanoseconds follow from these, and no second copy is kept.
 	if !whole {
 		k.t, k.start = slices.Clone(c.T), slices.Clone(c.Start)
 	}
@@ -106,6 +107,7 @@ func nanoseconds(into, ms []int64) []int64 {
 // hold takes the columns of the handle's series that are cached, and returns the series that must be decoded from
 // blocks. What it took stays with the query, whatever the cache evicts.
 func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
+	// Rolled rows have many columns of which each query needs others, so they are decoded every time.
 	if !h.raw {
 		return h.series
 	}
@@ -135,6 +137,7 @@ func (h *handle) have(i int, mint, maxt int64) *columns {
 		return nil
 	}
 	first, last, any := h.x.Parts(i, mint, maxt)
+	// A shorter range of the same query needs fewer parts, which the longer one has too.
 	if c := h.held[k]; any && c.first <= first && last <= c.last {
 		return c
 	}
@@ -147,6 +150,7 @@ func (h *handle) samples(i int, mint, maxt int64, c *chunk.Columns) (int, error)
 	if h.as == nil {
 		return h.rows(i, firstNS(mint), lastNS(maxt), c)
 	}
+	// A bucket that ends after the range may stand for times within it.
 	mint, maxt = widen(mint, maxt)
 	h.mu.Lock()
 	defer h.mu.Unlock()

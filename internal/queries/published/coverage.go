@@ -37,10 +37,12 @@ func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := bootHour{boot, h}
+	// The engine asks for every series of the boot, so the answer is kept for the whole query.
 	if rs, ok := c.at[at]; ok {
 		return rs
 	}
 	var rs []ledger.Range
+	// An agent belongs to one shard, so no other block of the hour can have its batches.
 	if s := v.Block(h, shard.Of(boot.Agent, q.shards), timegrid.Raw); s != nil {
 		rs = rangesOf(s, boot)
 	}

@@ -40,6 +40,7 @@ func (x *index) meta(i int) *meta {
 	if p := x.metas[i].Load(); p != nil {
 		return p
 	}
+	// Made on first use: a selector touches few of an index's series, and label sets take most of its memory.
 	ref := x.Series(i)
 	b := labels.NewScratchBuilder(len(ref.Labels) + 1)
 	ls := x.label.Labels(&b, own(ref.Labels), ref.Agent)
@@ -90,6 +91,8 @@ func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, erro
 		return nil, err
 	}
 	label := r.cfg.AgentLabel
+	// A label of the series' own with the agent label's name is renamed on reading, which costs time for each
+	// series; most indexes have none.
 	in := &index{Index: x, id: r.lastIndex.Add(1), label: label, renames: label != "" && x.HasLabel(string(label)), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
 	r.indexes.Put(o.IndexKey, in, int64(o.IndexBytes)*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
 	return in, nil

@@ -51,10 +51,13 @@ func newPlan(blocks []*catalog.Block) *plan {
 			o := &piece.Block.Objects[i]
 			key := unitKey{o.ChunkKey, o.IndexKey}
 			if n, ok := at[key]; ok {
+				// A compaction has one chunk for many hours: one unit, so that its index is asked once.
 				p.units[n].uses = append(p.units[n].uses, piece)
 				continue
 			}
 			at[key] = len(p.units)
+			// A part of the slice that exists, since most units have one piece. The capacity makes a second piece
+			// allocate instead of overwriting the next.
 			p.units = append(p.units, unit{o, pieces[k : k+1 : k+1]})
 		}
 	}
@@ -71,6 +74,7 @@ func (p *plan) nothing(key string) *nothing {
 	n := &nothing{make([]atomic.Uint64, (len(p.units)+63)/64)}
 	size := int64(len(key)+8*len(n.bits)) + selectionOverhead
 	most := planBytes + int64(len(p.units))
+	// Too large to be kept, but of use to this query.
 	if size > most {
 		return n
 	}
@@ -99,6 +103,7 @@ func (c *plans) of(blocks []*catalog.Block) *plan {
 		return p
 	}
 	p := newPlan(blocks)
+	// A query over so much is rare, and its plan would take the memory of all others.
 	if len(p.units) > maxPlanned {
 		return p
 	}
@@ -106,6 +111,7 @@ func (c *plans) of(blocks []*catalog.Block) *plan {
 	defer c.mu.Unlock()
 	c.last = slices.Insert(c.last, 0, p)
 	if len(c.last) > maxPlans {
+		// Cleared, or the array behind the slice would keep the dropped plan in memory.
 		clear(c.last[maxPlans:])
 		c.last = c.last[:maxPlans]
 	}
@@ -117,6 +123,7 @@ func (c *plans) find(blocks []*catalog.Block) *plan {
 	defer c.mu.Unlock()
 	for i, p := range c.last {
 		if slices.Equal(p.blocks, blocks) {
+			// To the front, so that the plan that was not used for longest is dropped first.
 			copy(c.last[1:i+1], c.last[:i])
 			c.last[0] = p
 			return p

@@ -30,6 +30,7 @@ type part struct {
 func partsOf(pieces []piece) []part {
 	var out []part
 	for _, p := range pieces {
+		// One part is decoded at once, while each hour on its own would decode the chunk again.
 		if n := len(out); n > 0 && out[n-1].ob.handle == p.ob.handle && out[n-1].i == p.i && out[n-1].to+1 == p.ob.hour {
 			out[n-1].to++
 			continue
@@ -94,6 +95,7 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 		return nil, false, err
 	}
 	instead := q.standIns(from, to, r.Expired)
+	// Only an approximate answer may leave out hours; the caller falls back to Select, which notes them.
 	if instead.missing() && !r.Nearly {
 		return nil, false, nil
 	}
@@ -170,6 +172,7 @@ func joinRolled(ofRows, ofSamples []Series) (out []Rolled, ok bool) {
 	for i := range ofRows {
 		s := &ofRows[i]
 		for k := 1; k < len(s.pieces); k++ {
+			// Rows of two series in one hour can't be merged: their buckets are results, not samples.
 			if s.pieces[k].ob.hour == s.pieces[k-1].ob.hour {
 				return nil, false
 			}

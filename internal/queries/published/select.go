@@ -24,6 +24,7 @@ func matchers(ctx context.Context, ms []*labels.Matcher) []chunk.Matcher {
 		switch m.Type {
 		case labels.MatchEqual, labels.MatchNotEqual:
 			out[i] = chunk.Equal(m.Name, m.Value)
+			// Equality is a look-up in the index; only other matchers need a call for each value.
 			out[i].Not = m.Type == labels.MatchNotEqual
 		default:
 			out[i] = chunk.Matcher{Name: m.Name, Match: func(v string) bool { return ctx.Err() == nil && m.Matches(v) }}
@@ -53,6 +54,7 @@ const nsPerMS = 1_000_000
 
 // firstNS and lastNS are the first and last nanosecond of a millisecond, within int64.
 func firstNS(ms int64) int64 {
+	// Cut off, because selectors without bounds have times that overflow in nanoseconds.
 	const least, most = -1 << 63 / nsPerMS, (1<<63 - 1) / nsPerMS
 	return max(min(ms, most), least) * nsPerMS
 }
@@ -291,6 +293,7 @@ func (q *Query) SelectFor(ctx context.Context, hint Hint, mint, maxt int64, ms .
 	if err != nil {
 		return nil, err
 	}
+	// Hours whose rows have nothing that matches are not noted: their samples had nothing either.
 	q.reduceFound(instead, objects)
 	if err := q.load(ctx, objects, mint, maxt); err != nil {
 		return nil, err

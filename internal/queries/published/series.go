@@ -117,6 +117,7 @@ func (r *Runs) SkipTo(t int64) { r.mint = max(r.mint, t) }
 func (r *Runs) Next() (samples.Run, bool) {
 	for len(r.pieces) > 0 && r.err == nil {
 		n, h := 1, r.pieces[0].ob.hour
+		// Several pieces in one hour are series of several agents, types or units with equal labels.
 		for n < len(r.pieces) && r.pieces[n].ob.hour == h {
 			n++
 		}
@@ -149,6 +150,8 @@ func (r *Runs) Next() (samples.Run, bool) {
 // ready returns a piece whose decoded rows are cached and have one row for each millisecond, without copying.
 func (r *Runs) ready(p piece) (samples.Run, bool) {
 	ob := p.ob
+	// A chunk that was found damaged gives no rows at all, also where some of them are cached, so that every series
+	// of it lacks the same.
 	if ob.held == nil || ob.broken.Load() {
 		return samples.Run{}, false
 	}
@@ -242,6 +245,7 @@ func (r *Runs) decode(p piece) (series.Type, bool) {
 
 // cut returns the rows of the object's hour.
 func (ob *object) cut(c *chunk.Columns) chunk.Columns {
+	// An hour includes its last millisecond and not its first, as buckets do.
 	from, to := firstNS(ob.hour.StartMS()+1), lastNS(ob.hour.EndMS())
 	if n := len(c.T); n == 0 || c.T[0] >= from && c.T[n-1] <= to {
 		return *c
@@ -256,6 +260,7 @@ func (ob *object) corrupt(err error) {
 	if ob.broken.Swap(true) {
 		return
 	}
+	// The cached bytes may be what is damaged; the next query then reads the object itself.
 	for _, b := range ob.x.Plan(ob.series, -1<<63, 1<<63-1, -1) {
 		ob.q.r.blocks.Remove(blockKey{ob.key, b.Offset, b.Length})
 	}

@@ -21,6 +21,8 @@ func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
 	old := numbers[:max(0, len(numbers)-keep)]
 	for _, n := range numbers[len(old):] {
 		s, err := c.read(ctx, n)
+		// What can't be read now may still name packs, so nothing is deleted. A snapshot that is damaged for good
+		// names none that a reader could use.
 		if err != nil && !absent(err) {
 			return 0, 0, err
 		}
@@ -33,6 +35,7 @@ func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
 	// Snapshots are deleted before packs: a snapshot whose packs are gone would send readers to objects that do
 	// not exist.
 	for _, n := range old {
+		// In ascending order, so that a crash leaves the newest.
 		if err := c.remove(ctx, layout.LiveSnapshot(c.cfg.Shard, n)); err != nil {
 			return snapshots, packs, err
 		}

@@ -144,7 +144,7 @@ func (h *packHeader) validate() error {
 			return fmt.Errorf("pack: %s is out of order", e.Identity)
 		}
 		if _, ok := seen[e.Identity]; ok {
-			return fmt.Errorf("pack: %s stands twice", e.Identity)
+			return fmt.Errorf("pack: %s is listed twice", e.Identity)
 		}
 		seen[e.Identity] = struct{}{}
 	}

@@ -105,6 +105,7 @@ func readRef(ctx context.Context, r objstore.Reader, key string) (Ref, error) {
 	if err != nil {
 		return Ref{}, PackKind.Wrap(key, err)
 	}
+	// The key contains the digest of the whole object, which is checked below.
 	b, err := readPack(ctx, r, key)
 	if err != nil {
 		return Ref{}, err

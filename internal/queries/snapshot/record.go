@@ -136,7 +136,7 @@ func (s *Snapshot) validate() error {
 		r := &s.Packs[i]
 		switch _, twice := keys[r.SHA256]; {
 		case twice:
-			return fmt.Errorf("snapshot: pack %s stands twice", r.SHA256)
+			return fmt.Errorf("snapshot: pack %s is listed twice", r.SHA256)
 		// A pack is never newer than the snapshot that names it.
 		case r.SHA256.IsZero() || r.Number == 0 || r.Number > s.Number:
 			return fmt.Errorf("snapshot: pack %s of number %d in snapshot %d", r.SHA256, r.Number, s.Number)

@@ -115,7 +115,7 @@ func (in *Inputs) check() error {
 			}
 			before := b.Runs[k-1]
 			if before.last().compare(r.first()) >= 0 || follows(before, r.Start, r.Records) {
-				return fmt.Errorf("inputs: boot %v: the run from %d is out of order or goes on the one before", b.boot(), r.Start)
+				return fmt.Errorf("inputs: boot %v: the run from %d is out of order or continues the one before", b.boot(), r.Start)
 			}
 		}
 	}

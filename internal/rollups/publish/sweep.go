@@ -21,8 +21,8 @@ func (c *Collector) Sweep(ctx context.Context, h timegrid.Hour) (int, error) {
 }
 
 // NextHour is the first hour after the given one that has anything to sweep. It costs a listing of a few keys for
-// each family. A service sweeps it, from time to time, and goes on after it; it starts over with the least hour
-// when none is found, so that every hour is swept. Services may divide the hours among them.
+// each family. A service sweeps that hour and asks for the next one after it; when none is found it starts over with
+// the least hour, so that every hour is swept. Services may divide the hours among them.
 func (c *Collector) NextHour(ctx context.Context, after timegrid.Hour) (h timegrid.Hour, found bool, err error) {
 	if h, found, err = c.hourAfter(ctx, after); err != nil {
 		return after, false, fmt.Errorf("sweep after %s: %w", after, err)

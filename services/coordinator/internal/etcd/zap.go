@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapToSlog passes what etcd logs on to slog. etcd tells of everything that it does; its
+// zapToSlog passes what etcd logs on to slog. etcd logs everything that it does; its
 // info is debug here.
 type zapToSlog struct {
 	h slog.Handler

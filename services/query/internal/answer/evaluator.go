@@ -161,7 +161,7 @@ func (e *Evaluator) slot(ctx context.Context) error {
 		return nil
 	}
 	defer e.queued.Add(-1)
-	// The queue is bounded too: a client that gives up and asks again must not pile up waiting queries.
+	// The queue is bounded too: a client that cancels and asks again must not pile up waiting queries.
 	if e.queued.Add(1) > int64(e.cfg.Limits.Queue) {
 		return &BusyError{Limits: e.cfg.Limits, Full: true}
 	}

@@ -211,7 +211,7 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 	return nil
 }
 
-// deadline applies the parameter timeout; the evaluator's own limit stands beside it.
+// deadline applies the parameter timeout; which is at most the evaluator's own limit.
 func (a *API) deadline(r *http.Request) (context.Context, context.CancelFunc, error) {
 	d, err := durationParam(r, "timeout")
 	if err != nil {
