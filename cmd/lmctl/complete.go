@@ -33,6 +33,7 @@ func (s *server) completeAgents(cmd *cobra.Command, _ []string, _ string) (ids [
 		}
 		return err
 	})
+	// An agent has an entry for each of its boots, and completes once.
 	slices.Sort(ids)
 	return slices.Compact(ids), cobra.ShellCompDirectiveNoFileComp
 }

@@ -186,6 +186,7 @@ func contextAdd() *cobra.Command {
 func (d deployment) absolute() deployment {
 	for _, p := range []*string{&d.TokenFile, &d.CAFile, &d.CertFile, &d.KeyFile} {
 		if *p != "" {
+			// Without a working directory the name stays as it is, and using it reports the error.
 			if abs, err := filepath.Abs(*p); err == nil {
 				*p = abs
 			}

@@ -168,6 +168,7 @@ func (a *api) wait() { a.local.calls.Wait() }
 // routes are the HTTP routes of a service's methods, by their google.api.http annotations,
 // each for the roles of its method.
 func (a *api) routes(service string) ([]web.Route, error) {
+	// From the registry of the process: the descriptor of grpc has no annotations.
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
 		return nil, err

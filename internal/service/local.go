@@ -74,6 +74,7 @@ func (l *local) Invoke(ctx context.Context, method string, args, reply any, _ ..
 }
 
 func (l *local) call(ctx context.Context, method string, m localMethod, args any) (out any, err error) {
+	// No interceptor of the gRPC server runs for this call, so a panic is caught here.
 	defer rpc.Recovered(l.api.s.tel.Log, method, &err)
 	return m.unary(m.impl, ctx, func(in any) error {
 		share(in, args)

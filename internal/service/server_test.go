@@ -295,7 +295,7 @@ func TestStreamsAsJSON(t *testing.T) {
 			t.Error("all was sent to nobody")
 		}
 	case <-time.After(patience):
-		t.Fatal("the handler of a client that went away goes on")
+		t.Fatal("the handler of a client that went away still runs")
 	}
 	must(t, stop())
 }

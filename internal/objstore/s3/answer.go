@@ -52,6 +52,7 @@ func scanAnswer(body []byte) (a answer, ok bool) {
 		name, rest, _ := strings.Cut(s, ">")
 		name, opened = strings.CutPrefix(name, "<")
 		text, rest, closed := strings.Cut(rest, "</"+name+">")
+		// An attribute or a nested element makes the body one for encoding/xml.
 		if !opened || !closed || !letters(name) || strings.ContainsAny(text, "<>") {
 			return answer{}, false
 		}
@@ -82,6 +83,7 @@ func letters(s string) bool {
 // nothing was written, it is ErrUnknown for a write; for a read it is ErrUnavailable.
 func classify(op string, status int, a answer) error {
 	detail := fmt.Sprintf("status %d", status)
+	// Message and request id come from the network and end in logs, so they are quoted or cut.
 	if a.Code != "" {
 		detail += fmt.Sprintf(", %s: %.200q, request %.64s", a.Code, a.Message, a.RequestID)
 	}

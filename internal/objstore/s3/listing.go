@@ -73,6 +73,7 @@ func scanListing(body []byte) (*listing, bool) {
 			continue
 		case tag[len(tag)-1] == '/':
 			return nil, false // a self-closing element, such as an empty prefix, is rare
+		// Only the root has attributes, its namespace; they are cut off, since nothing depends on them.
 		case depth == 0:
 			name, _, _ := bytes.Cut(tag, []byte(" "))
 			if string(name) != "ListBucketResult" {
@@ -113,6 +114,7 @@ func (l *listing) set(path []string, text []byte) bool {
 		switch {
 		case path[1] == "CommonPrefixes" && name == "Prefix":
 			return plain(text, &l.CommonPrefixes[len(l.CommonPrefixes)-1].Prefix)
+		// Elements that are not known are passed over, as encoding/xml does: stores add some.
 		case path[1] != "Contents":
 			return true
 		}

@@ -23,6 +23,7 @@ func (u URL) String() string {
 	if err != nil {
 		return redacted // for example a password with a stray character: its end is unknown
 	}
+	// The user goes too: some services take a token as the name.
 	if p.User != nil {
 		p.User = url.User("redacted")
 	}

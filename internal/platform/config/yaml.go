@@ -105,6 +105,7 @@ func refuseLossy(_, to reflect.Type, data any) (any, error) {
 	if to.Kind() == reflect.String && !reflect.PointerTo(to).Implements(textType) || to == secretType {
 		return nil, errors.New("a number where text is wanted: put it into quotes") // it may have been 007 or 1e3
 	}
+	// Floats and booleans take a number as it is, or the decoder refuses it.
 	if !target.CanInt() && !target.CanUint() {
 		return data, nil
 	}

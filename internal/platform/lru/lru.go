@@ -109,6 +109,7 @@ func (c *Cache[K, V]) add(k K, v V, weight int64) {
 	c.entries[k] = e
 	c.weight += weight
 	c.insert(e)
+	// The ring is never empty here: a weight above the limit is that of at least one entry.
 	for c.weight > c.limit {
 		c.remove(c.root.prev)
 	}

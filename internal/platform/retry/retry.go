@@ -45,6 +45,7 @@ func (p Policy) Validate() error {
 // together. jitter is 0 to 1; 1 is the whole back-off.
 func (p Policy) Wait(n int, jitter float64) time.Duration {
 	d := p.Base
+	// The loop ends at the cap, so that doubling never overflows, however many attempts there are.
 	for i := 1; i < n && d < p.Cap; i++ {
 		d *= 2
 	}

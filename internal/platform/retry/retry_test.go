@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// clock goes on when it is slept by, and by cost whenever it is asked.
+// clock advances by every sleep, and by cost whenever it is read.
 type clock struct {
 	now   time.Time
 	cost  time.Duration

@@ -63,6 +63,7 @@ func (a Access) AuthorizeWorker(p Principal, method, workerID string) error {
 	if err := a.Authorize(p, method); err != nil {
 		return err
 	}
+	// The role alone is not enough: a worker with the name of another would take over its shards.
 	if !p.MayWorkAs(workerID) {
 		return &DeniedError{Principal: p.Name, Method: method, Roles: []Role{RoleWorker}, Worker: workerID}
 	}

@@ -95,6 +95,7 @@ func Status(err error, tables ...Table) error {
 	if err == nil {
 		return nil
 	}
+	// A handler that made a status of its own has chosen code and reason already.
 	if _, ok := status.FromError(err); ok {
 		return err
 	}

@@ -145,6 +145,7 @@ func MoveAside(fsys FS, name, dir string) (string, error) {
 	}
 	base := strings.ReplaceAll(name, "/", "-")
 	to := base
+	// Nothing that was moved aside is ever overwritten: it may be all that is left of somebody's data.
 	for i := 1; slices.Contains(have, to); i++ {
 		to = fmt.Sprintf("%s.%d", base, i)
 	}
@@ -177,6 +178,7 @@ func IsFull(err error) bool {
 
 // WriteZeros writes n zero bytes from off on.
 func WriteZeros(f File, off, n int64) error {
+	// One megabyte at a time bounds the memory for a file of any size.
 	zeros := make([]byte, min(n, 1<<20))
 	for n > 0 {
 		k, err := f.WriteAt(zeros[:min(n, int64(len(zeros)))], off)

@@ -82,6 +82,7 @@ func readBody(next http.Handler, limit int64) http.Handler {
 }
 
 func closeAfter(w http.ResponseWriter, r *http.Request) {
+	// HTTP/2 resets the one stream and keeps the connection.
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close") // the rest of the body is not read
 	}

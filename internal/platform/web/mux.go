@@ -60,6 +60,7 @@ func (m *Mux) Handle(r Route) {
 	default:
 		h = withoutBody(h)
 	}
+	// Around the reading of the body, so that a refused caller cannot make the server read one.
 	if m.guard != nil && !r.Open {
 		h = m.guard(r, h)
 	}

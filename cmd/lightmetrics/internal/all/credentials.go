@@ -107,6 +107,7 @@ func (c *credentials) principals() ([]byte, error) {
 // writeOnce creates a file, 0600, if it is absent, and reports whether it did. The file is complete or
 // does not exist.
 func writeOnce(path string, text []byte) (bool, error) {
+	// Lstat and not Stat: a link that leads nowhere was put there by somebody, and must not be replaced.
 	if _, err := os.Lstat(path); err == nil {
 		return false, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
