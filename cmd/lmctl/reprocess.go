@@ -20,15 +20,15 @@ import (
 
 // reprocessView is how far a request has come.
 type reprocessView struct {
-	ID    string             `json:"id"`
-	Order reprocess.Request  `json:"order"`
-	Done  reprocess.Progress `json:"done"`
-	Dry   bool               `json:"dry_run"`
+	ID      string             `json:"id"`
+	Request reprocess.Request  `json:"request"`
+	Done    reprocess.Progress `json:"done"`
+	Dry     bool               `json:"dry_run"`
 }
 
 func (v reprocessView) table() table {
 	return table{header: []string{"ID", "ACCEPTED FROM", "TO", "BATCHES", "SEGMENTS", "HOURS"}, rows: [][]string{{
-		v.ID, v.Order.From.Format(time.RFC3339), v.Order.To.Format(time.RFC3339), fmt.Sprint(v.Done.Batches), fmt.Sprint(v.Done.Segments), fmt.Sprint(v.Done.Hours)}}}
+		v.ID, v.Request.From.Format(time.RFC3339), v.Request.To.Format(time.RFC3339), fmt.Sprint(v.Done.Batches), fmt.Sprint(v.Done.Segments), fmt.Sprint(v.Done.Hours)}}}
 }
 
 // parseTime reads RFC 3339, or a date as its start in UTC.
@@ -95,7 +95,7 @@ func reprocessCommand(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			v := reprocessView{ID: o.ID(), Order: o, Dry: f.dry}
+			v := reprocessView{ID: o.ID(), Request: o, Dry: f.dry}
 			if f.dry {
 				v.Done, err = countRequest(cmd.Context(), args[0], o)
 			} else {

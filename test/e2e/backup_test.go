@@ -44,7 +44,7 @@ func TestBackupThroughS3(t *testing.T) {
 		if len(fleet.Sent().Acked) < 100 {
 			return false, fleet.Err()
 		}
-		blocks, err := old.RawSets(ctx, time.Now().Add(-2*time.Hour), time.Now().Add(time.Hour))
+		blocks, err := old.RawBlocks(ctx, time.Now().Add(-2*time.Hour), time.Now().Add(time.Hour))
 		return len(blocks) >= shards, err
 	}))
 

@@ -97,7 +97,7 @@ func TestDamagedRollups(t *testing.T) {
 		return err == nil, err
 	}))
 	t.Logf("%d things spoiled (%v), %d requests, %d faults, %d batches of wrong clocks; %d sets in %d hours of shards, %d raw generations, %d aborted",
-		v.count, v.done, requests, faults, skewed, r.Sets, r.Hours, r.Generations, r.Aborted)
+		v.count, v.done, requests, faults, skewed, r.Blocks, r.Hours, r.Generations, r.Aborted)
 	most, where, err := mostGenerations(ctx, c)
 	must(t, err)
 	t.Logf("at most %d generations, %s", most, where)

@@ -68,7 +68,7 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	before = asked(ctx, t, c)
 	must(t, c.StartRollup(ctx, 0))
 	must(t, cluster.Poll(ctx, "the batches to be rolled up", func() (bool, error) {
-		blocks, err := c.RawSets(ctx, time.Now().Add(-3*time.Hour), time.Now().Add(time.Hour))
+		blocks, err := c.RawBlocks(ctx, time.Now().Add(-3*time.Hour), time.Now().Add(time.Hour))
 		if err != nil || len(blocks) != 1 {
 			return false, err
 		}

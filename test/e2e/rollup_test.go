@@ -94,7 +94,7 @@ func TestRollupWorkers(t *testing.T) {
 		}
 		return err == nil, err
 	}))
-	t.Logf("%d sets in %d hours of shards: %d raw generations, %d aborted, %d records; by worker %v", r.Sets, r.Hours, r.Generations, r.Aborted, r.Records, r.Workers)
+	t.Logf("%d sets in %d hours of shards: %d raw generations, %d aborted, %d records; by worker %v", r.Blocks, r.Hours, r.Generations, r.Aborted, r.Records, r.Workers)
 	if len(r.Workers) < 2 {
 		t.Errorf("all sets were published by one worker: %v", r.Workers)
 	}

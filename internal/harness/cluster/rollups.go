@@ -32,9 +32,9 @@ func (c *Cluster) Range(ctx context.Context, expression string, r promv1.Range) 
 	return m, warnings, nil
 }
 
-// RawSets reads, from the bucket itself, the block of each shard and hour from
+// RawBlocks reads, from the bucket itself, the block of each shard and hour from
 // from to to that counts: raw samples, highest generation.
-func (c *Cluster) RawSets(ctx context.Context, from, to time.Time) ([]*catalog.Block, error) {
+func (c *Cluster) RawBlocks(ctx context.Context, from, to time.Time) ([]*catalog.Block, error) {
 	store, err := c.OpenStore(ctx)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ import (
 
 // Rollups is a summary of a bucket's blocks.
 type Rollups struct {
-	Sets        int // committed, of all generations
+	Blocks      int // committed, of all generations
 	Generations int // of raw resolutions
 	Aborted     int
 	Hours       int // of shards
@@ -115,7 +115,7 @@ func (x *rollups) read() error {
 		switch {
 		case rec.Block != nil:
 			fence = rec.Block.Fence
-			x.report.Sets++
+			x.report.Blocks++
 			x.report.Workers[rec.Block.WorkerID]++
 			if name.Resolution == timegrid.Raw {
 				x.report.Generations++

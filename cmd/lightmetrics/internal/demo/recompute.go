@@ -132,7 +132,7 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 // rolledUp counts the records that blocks have. The run is shorter than an hour, so
 // that a batch lies in one hour or, at its turn, in two that are published one after the other.
 func rolledUp(ctx context.Context, c *cluster.Cluster, raw *rawSamples) (uint64, error) {
-	all, err := c.RawSets(ctx, raw.from, raw.to)
+	all, err := c.RawBlocks(ctx, raw.from, raw.to)
 	var n uint64
 	for _, s := range all {
 		n += s.Counts.Published

@@ -62,7 +62,7 @@ func rollUp(ctx context.Context, c *cluster.Cluster, s *screen) error {
 // rawBlocks are the raw blocks that count, of the run's hours.
 func rawBlocks(ctx context.Context, c *cluster.Cluster) ([]*catalog.Block, error) {
 	now := time.Now()
-	return c.RawSets(ctx, now.Add(-time.Hour), now)
+	return c.RawBlocks(ctx, now.Add(-time.Hour), now)
 }
 
 func waitForBlock(ctx context.Context, c *cluster.Cluster, what string, ok func(*catalog.Block) bool) (*catalog.Block, error) {
