@@ -118,14 +118,39 @@ func withoutBlankLines(s string) string {
 }
 
 // protoAPI lists every field by its number and type, every value and every method.
+// protoFiles are the contracts of all services. TestEveryProtoIsListed finds one that is missing.
+var protoFiles = []protoreflect.FileDescriptor{
+	coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto, coordinatorv1.File_lightmetrics_coordinator_v1_refs_proto,
+	coordinatorv1.File_lightmetrics_coordinator_v1_work_proto, framev1.File_lightmetrics_frame_v1_batch_proto,
+	ingestv1.File_lightmetrics_ingest_v1_ingest_proto, queryv1.File_lightmetrics_query_v1_query_proto,
+	reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto,
+}
+
+// TestEveryProtoIsListed: a contract that is not in protoFiles could change unseen.
+func TestEveryProtoIsListed(t *testing.T) {
+	listed := map[string]bool{}
+	for _, f := range protoFiles {
+		listed[f.Path()] = true
+	}
+	dir := filepath.Join(root, "proto")
+	found, err := filepath.Glob(filepath.Join(dir, "lightmetrics", "*", "v1", "*.proto"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no proto files below %s: %v", dir, err)
+	}
+	for _, name := range found {
+		rel, err := filepath.Rel(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !listed[filepath.ToSlash(rel)] {
+			t.Errorf("%s is not in protoFiles: add it, then run go test ./internal/lint -run TestPublicAPI -update", rel)
+		}
+	}
+}
+
 func protoAPI() string {
 	var out []string
-	for _, f := range []protoreflect.FileDescriptor{
-		coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto, coordinatorv1.File_lightmetrics_coordinator_v1_refs_proto,
-		coordinatorv1.File_lightmetrics_coordinator_v1_work_proto, framev1.File_lightmetrics_frame_v1_batch_proto,
-		ingestv1.File_lightmetrics_ingest_v1_ingest_proto, queryv1.File_lightmetrics_query_v1_query_proto,
-		reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto,
-	} {
+	for _, f := range protoFiles {
 		for i := range f.Messages().Len() {
 			out = append(out, messageAPI(f.Messages().Get(i))...)
 		}
