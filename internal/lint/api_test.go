@@ -117,7 +117,6 @@ func withoutBlankLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// protoAPI lists every field by its number and type, every value and every method.
 // protoFiles are the contracts of all services. TestEveryProtoIsListed finds one that is missing.
 var protoFiles = []protoreflect.FileDescriptor{
 	coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto, coordinatorv1.File_lightmetrics_coordinator_v1_refs_proto,
@@ -148,6 +147,7 @@ func TestEveryProtoIsListed(t *testing.T) {
 	}
 }
 
+// protoAPI lists every field by its number and type, every value and every method.
 func protoAPI() string {
 	var out []string
 	for _, f := range protoFiles {
