@@ -124,6 +124,15 @@ func (c *checker) found(p Problem, key, format string, args ...any) {
 	}
 }
 
+// foundRecord reports a record that can't be used: as newer, where a later release wrote it, because there is
+// nothing wrong with that one, else as bad.
+func (c *checker) foundRecord(bad Problem, key string, err error) {
+	if errors.Is(err, record.ErrNewerVersion) {
+		bad = NewerRecord
+	}
+	c.found(bad, key, "%v", err)
+}
+
 // manifest checks one identity manifest, its boot and its frame.
 func (c *checker) manifest(ctx context.Context, key string) error {
 	id, err := layout.ParseAccepted(key)
@@ -136,18 +145,15 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		return err
 	}
 	c.r.Manifests++
+	var m accept.Manifest
+	if err == nil {
+		m, err = accept.ParseManifest(raw)
+	}
 	if err != nil {
-		c.found(BadManifest, key, "%v", err)
+		c.foundRecord(BadManifest, key, err)
 		return nil
 	}
-	m, err := accept.ParseManifest(raw)
 	switch {
-	case errors.Is(err, record.ErrNewerVersion):
-		c.found(NewerRecord, key, "%v", err)
-		return nil
-	case err != nil:
-		c.found(BadManifest, key, "%v", err)
-		return nil
 	case m.Identity != id:
 		c.found(BadManifest, key, "the manifest is of %s", m.Identity)
 		return nil
@@ -241,18 +247,15 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 		return err
 	}
 	c.r.Quarantined++
+	var q accept.ConflictRecord
+	if err == nil {
+		q, err = accept.ParseConflictRecord(raw)
+	}
 	if err != nil {
-		c.found(BadQuarantine, key, "%v", err)
+		c.foundRecord(BadQuarantine, key, err)
 		return nil
 	}
-	q, err := accept.ParseConflictRecord(raw)
 	switch {
-	case errors.Is(err, record.ErrNewerVersion):
-		c.found(NewerRecord, key, "%v", err)
-		return nil
-	case err != nil:
-		c.found(BadQuarantine, key, "%v", err)
-		return nil
 	case q.Identity != id || q.SubmittedSHA256 != digest || q.AcceptedSHA256 == digest:
 		c.found(BadQuarantine, key, "the record is of %s, submitted %s, accepted %s", q.Identity, q.SubmittedSHA256, q.AcceptedSHA256)
 		return nil

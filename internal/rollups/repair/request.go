@@ -430,25 +430,9 @@ func contains(all, some []string) bool {
 
 // Requests lists the requests that are pending. bad is called for those that can't be read.
 func (r *Repairer) Requests(ctx context.Context, bad func(key string, err error)) ([]catalog.RepairRequest, error) {
-	var out []catalog.RepairRequest
-	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.RepairRequestsPrefix}) {
-		if err != nil {
-			return out, fmt.Errorf("repair requests: %w", err)
-		}
-		ord, _, err := record.Read(ctx, r.cfg.Store, i.Key, catalog.RepairRequestKind, func(b []byte) (catalog.RepairRequest, error) {
-			return catalog.ParseRepairRequest(i.Key, b)
-		})
-		if errors.Is(err, objstore.ErrNotFound) {
-			continue
-		}
-		if record.Unreadable(err) {
-			bad(i.Key, err)
-			continue
-		}
-		if err != nil {
-			return out, fmt.Errorf("repair requests: %w", err)
-		}
-		out = append(out, ord)
+	out, err := list(ctx, r.cfg.Store, layout.RepairRequestsPrefix, catalog.RepairRequestKind, catalog.ParseRepairRequest, bad)
+	if err != nil {
+		return out, fmt.Errorf("repair requests: %w", err)
 	}
 	return out, nil
 }

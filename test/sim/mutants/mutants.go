@@ -32,8 +32,8 @@ const (
 )
 
 const (
-	settle       = "if err := b.verifyNotCondemned(ctx); err != nil {"
-	settleBlock  = "\tif err := b.verifyNotCondemned(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
+	markerCheck  = "if err := b.verifyNotCondemned(ctx); err != nil {"
+	markerBlock  = "\tif err := b.verifyNotCondemned(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
 	ensureBlock  = "\tif err := b.ensure(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
 	skipped      = "if err := error(nil); err != nil {"
 	created      = "\tcase created:\n\t\treturn Result{Outcome: Accepted"
@@ -46,14 +46,14 @@ const (
 
 var mutants = []mutant{
 	// Acceptance: the marker (step 4).
-	{"accept-no-marker", "a late manifest; a reused orphan; a long sleep: no marker is read", []edit{{protocolGo, settle, skipped}}},
-	{"accept-no-marker-on-duplicate", "a crashed collector's manifest lands after its blob was collected", []edit{{protocolGo, settle, "if res.Outcome == Duplicate {\n\t\treturn res, nil\n\t}\n\t" + settle}}},
-	{"accept-no-marker-on-accepted", "an old orphan is reused while it is collected", []edit{{protocolGo, settle, "if res.Outcome == Accepted {\n\t\treturn res, nil\n\t}\n\t" + settle}}},
-	{"accept-no-marker-on-conflict", "the loser's blob is collected while it is quarantined", []edit{{protocolGo, settle, "if res.Outcome == Conflict {\n\t\treturn res, nil\n\t}\n\t" + settle}}},
+	{"accept-no-marker", "a late manifest; a reused orphan; a long sleep: no marker is read", []edit{{protocolGo, markerCheck, skipped}}},
+	{"accept-no-marker-on-duplicate", "a crashed collector's manifest lands after its blob was collected", []edit{{protocolGo, markerCheck, "if res.Outcome == Duplicate {\n\t\treturn res, nil\n\t}\n\t" + markerCheck}}},
+	{"accept-no-marker-on-accepted", "an old orphan is reused while it is collected", []edit{{protocolGo, markerCheck, "if res.Outcome == Accepted {\n\t\treturn res, nil\n\t}\n\t" + markerCheck}}},
+	{"accept-no-marker-on-conflict", "the loser's blob is collected while it is quarantined", []edit{{protocolGo, markerCheck, "if res.Outcome == Conflict {\n\t\treturn res, nil\n\t}\n\t" + markerCheck}}},
 	{"accept-marker-before-manifest", "a collector sleeps for days between blob and manifest; steps 3 and 4 swapped", []edit{
-		{protocolGo, settle, skipped}, {protocolGo, "\tm, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)\n", settleBlock + "\tm, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)\n"}}},
+		{protocolGo, markerCheck, skipped}, {protocolGo, "\tm, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)\n", markerBlock + "\tm, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)\n"}}},
 	{"accept-marker-before-quarantine", "the loser's blob is collected while it is quarantined; steps 3b and 4 swapped", []edit{
-		{protocolGo, settle, skipped}, {protocolGo, "\tif res.Outcome == Conflict {\n", settleBlock + "\tif res.Outcome == Conflict {\n"}}},
+		{protocolGo, markerCheck, skipped}, {protocolGo, "\tif res.Outcome == Conflict {\n", markerBlock + "\tif res.Outcome == Conflict {\n"}}},
 	{"accept-marker-read-once", "the next generation's own marker is not read (4a)", []edit{{blobGo, "\t\tif err := b.ensure(ctx); err != nil {\n\t\t\treturn err\n\t\t}", "\t\treturn b.ensure(ctx)"}}},
 	{"accept-marker-in-doubt-is-absent", "a marker that can't be read counts as absent", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\treturn false, nil", "case err != nil:\n\t\treturn false, nil"}}},
 	{"accept-marker-of-another-generation", "the marker of another generation is read", []edit{{blobGo, "layout.Condemned(b.sha, b.gen))", "layout.Condemned(b.sha, b.gen+1))"}}},

@@ -37,7 +37,7 @@ func TestDeletedStaysDeletedWithoutTheIndex(t *testing.T) {
 	e.wantAll(want)
 	e.done()
 	for range 2 {
-		opt.IndexFS = pebblevfs.NewMem() // built anew, each time
+		opt.IndexFS = pebblevfs.NewMem() // rebuilt at each start
 		e = openTest(t, opt)
 		if _, err := e.body("old/gone"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("a deleted object came back: %v", err)
