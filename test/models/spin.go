@@ -74,8 +74,10 @@ func Run(ctx context.Context, source, dir string, v Variant) (Result, error) {
 	// Code that costs the compiler time pays only where the search is long. A violation
 	// is found soonest breadth first; all states are found with less memory depth first.
 	search := []string{"-O2"}
-	if v.Breaks {
+	if v.Name != Designed {
 		flags = append(flags, "-D"+v.Name)
+	}
+	if v.Breaks {
 		search = []string{"-O0", "-DBFS"}
 	}
 	start := time.Now()

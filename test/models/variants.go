@@ -12,6 +12,8 @@ type Variant struct {
 	Scope string
 	// Breaks: the guard is gone, and a violation must be found.
 	Breaks bool
+	// Whole: this scope alone reaches every statement, so no step of it is idle.
+	Whole bool
 }
 
 // Designed is the name of the variants that leave nothing out.
@@ -26,61 +28,129 @@ func Variants(soak bool) []Variant {
 	}
 	var vs []Variant
 	for _, s := range scopes {
-		vs = append(vs, Variant{Model: s.model, Name: Designed, Scope: s.flags})
+		vs = append(vs, Variant{Model: s.model, Name: Designed, Scope: s.flags, Whole: s.whole})
 	}
 	for _, m := range mutants {
 		for _, name := range m.names {
 			vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags, Breaks: true})
+			if soak && m.shown {
+				vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags + " -DUNTIL_A_FOLLOWER_SEES_IT", Breaks: true})
+			}
 		}
+	}
+	if !soak {
+		return vs
+	}
+	for _, a := range alternatives {
+		vs = append(vs, Variant{Model: a.model, Name: a.name, Scope: a.flags})
 	}
 	return vs
 }
 
-type scope struct{ model, flags string }
+type scope struct {
+	model, flags string
+	whole        bool
+}
 
 var small = []scope{
-	{"acceptance", "-DCALLS=2 -DLATE=2"},
-	{"acceptance", "-DCALLS=3 -DLATE=1 -DSPOOLS=1"},
-	{"gc", "-DNH=1 -DG=2 -DLATE=1"},
-	{"gc", "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
-	{"linearizer", "-DMAXR=1 -DLATE=0"},
-	{"linearizer", "-DMAXR=1 -DLATE=1 -DHOMES"},
-	{"linearizer", "-DMAXR=3 -DLATE=0 -DHOMES"},
+	{model: "acceptance", flags: "-DCALLS=2 -DLATE=2"},
+	{model: "acceptance", flags: "-DCALLS=3 -DLATE=1 -DSPOOLS=1"},
+	{model: "gc", flags: "-DNH=1 -DG=2 -DLATE=1"},
+	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
+	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0"},
+	{model: "linearizer", flags: "-DMAXR=1 -DLATE=1 -DHOMES"},
+	{model: "linearizer", flags: "-DMAXR=3 -DLATE=0 -DHOMES"},
+	{model: "journal", flags: "-DRUNS=2 -DHASHES -DCLOSE"},
+	{model: "journal", flags: "-DRUNS=3 -DFENCES=2 -DLATE=0 -DCLOSE"},
+	{model: "journal", flags: "-DRUNS=2 -DFOLLOWERS=2 -DLATE=0"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DCLOSE -DFORGETS=1", whole: true},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=2 -DHASHES -DLATE=0"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=2 -DLATE=0 -DFORGETS=1"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DPIPELINE -DCLOSE"},
+	{model: "journal", flags: "-DFOLD=2 -DRUNS=1 -DCLOSE -DFORGETS=1", whole: true},
 }
 
 var large = []scope{
-	{"acceptance", "-DCALLS=2 -DLATE=9"},
-	{"acceptance", "-DCALLS=3 -DLATE=9"},
-	{"gc", "-DNH=1 -DG=3 -DLATE=1"},
-	{"gc", "-DNH=1 -DG=2 -DLATE=2"},
-	{"gc", "-DNH=1 -DG=2 -DLATE=1 -DGCS=2"},
-	{"gc", "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
-	{"gc", "-DNH=2 -DG=2 -DLATE=0"},
-	{"linearizer", "-DMAXR=1 -DLATE=1"},
-	{"linearizer", "-DMAXR=3 -DLATE=0"},
-	{"linearizer", "-DMAXR=3 -DLATE=1 -DHOMES"},
+	{model: "acceptance", flags: "-DCALLS=2 -DLATE=9"},
+	{model: "acceptance", flags: "-DCALLS=3 -DLATE=9"},
+	{model: "gc", flags: "-DNH=1 -DG=3 -DLATE=1"},
+	{model: "gc", flags: "-DNH=1 -DG=2 -DLATE=2"},
+	{model: "gc", flags: "-DNH=1 -DG=2 -DLATE=1 -DGCS=2"},
+	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
+	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=0"},
+	{model: "linearizer", flags: "-DMAXR=1 -DLATE=1"},
+	{model: "linearizer", flags: "-DMAXR=3 -DLATE=0"},
+	{model: "linearizer", flags: "-DMAXR=3 -DLATE=1 -DHOMES"},
+	{model: "journal", flags: "-DRUNS=3"},
+	{model: "journal", flags: "-DRUNS=3 -DFENCES=2 -DLATE=0 -DCLOSE"},
+	{model: "journal", flags: "-DRUNS=2 -DSEGMENTS=3 -DFENCES=2 -DCLOSE"},
+	{model: "journal", flags: "-DRUNS=2 -DFENCES=2 -DLATE=2 -DCLOSE"},
+	{model: "journal", flags: "-DRUNS=2 -DFOLLOWERS=2"},
+	{model: "journal", flags: "-DRUNS=2 -DHASHES -DCLOSE"},
+	{model: "journal", flags: "-DRUNS=3 -DHASHES -DLATE=0"},
+	{model: "journal", flags: "-DRUNS=2 -DSEGMENTS=3 -DPIPELINE"},
+	{model: "journal", flags: "-DRUNS=2 -DLATE=2 -DPIPELINE -DCLOSE"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=2"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=2 -DLATE=0 -DCLOSE -DFORGETS=1"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=2 -DSEGMENTS=3 -DLATE=0"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=3 -DLATE=0"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DSEGMENTS=4 -DFENCES=2 -DCLOSE -DFORGETS=1"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DFENCES=2 -DLATE=2 -DCLOSE -DFORGETS=1", whole: true},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DLATE=2 -DPIPELINE -DCLOSE"},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=2 -DHASHES -DLATE=0"},
+	{model: "journal", flags: "-DFOLD=2 -DRUNS=1 -DSEGMENTS=3 -DCLOSE -DFORGETS=1", whole: true},
+	{model: "journal", flags: "-DFOLD=2 -DRUNS=2 -DLATE=0"},
+}
+
+// alternatives were not chosen, and hold: a guard that matters only together with
+// another, or another design that costs more.
+var alternatives = []struct{ model, name, flags string }{
+	{"journal", "FENCE_AT_0", "-DFOLD=1 -DRUNS=2"},
+	{"journal", "FENCE_DELETED_WHEN_LEFT", "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DFENCES=2 -DLATE=2 -DCLOSE -DFORGETS=1"},
+	{"journal", "FENCE_DELETED_WHEN_LEFT", "-DFOLD=1 -DRUNS=2 -DLATE=0 -DCLOSE"},
+	{"journal", "RUN_REUSED", "-DRUNS=2 -DCLOSE"},
+	{"journal", "RUN_SHARED", "-DRUNS=3 -DSEGMENTS=3 -DCLOSE"},
+	{"journal", "RETRY_OTHER_BYTES", "-DRUNS=2"},
+	{"journal", "FENCER_TRUSTS_200", "-DRUNS=2"},
 }
 
 var mutants = []struct {
 	model, flags string
 	names        []string
+	// shown: the entry is lost first, and a follower's wrong answer comes later. Soak waits for that too.
+	shown bool
 }{
-	{"acceptance", "-DCALLS=2 -DLATE=1", []string{
+	{model: "acceptance", flags: "-DCALLS=2 -DLATE=1", names: []string{
 		"NO_BOOT", "BOOT_NOT_COMPARED", "BOOT_UNKNOWN_IS_OURS", "BOOT_AFTER_MANIFEST",
 		"NO_CHECKSUM", "TRUST_EXISTING", "CONFLICT_409_IS_EXISTS", "MANIFEST_FIRST",
 		"OVERWRITE", "CHECK_THEN_WRITE", "NOT_COMPARED", "NO_ATTEMPT_ID", "ATTEMPT_ID_OF_FRAME",
 		"CLEAN_UP_ON_UNKNOWN", "NO_QUARANTINE", "QUARANTINE_UNKNOWN_IS_DONE",
 	}},
-	{"gc", "-DNH=1 -DG=2 -DLATE=1", []string{
+	{model: "gc", flags: "-DNH=1 -DG=2 -DLATE=1", names: []string{
 		"NO_MARKER", "NO_MARKER_ON_DUPLICATE", "HEAD_FOR_MARKER", "MARKER_BEFORE_MANIFEST",
 		"SAME_GENERATION", "CLEAN_UP_ON_UNKNOWN", "PROVE_FIRST", "NO_CONDEMN", "MARKER_UNCONFIRMED",
 		"UNCONDEMN", "DOUBT_DELETES", "DELETE_ALL_GENERATIONS",
 	}},
-	{"gc", "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1", []string{
+	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1", names: []string{
 		"NO_MARKER_ON_CONFLICT", "NO_QUARANTINE", "QUARANTINE_UNKNOWN_IS_DONE", "NO_QUARANTINE_PROOF",
 	}},
-	{"linearizer", "-DMAXR=1 -DLATE=0", []string{
+	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0", names: []string{
 		"NO_CLAIM", "ACK_ON_CLAIM", "NO_RECOVERY", "NO_RECHECK",
 	}},
-	{"linearizer", "-DMAXR=3 -DLATE=0 -DHOMES", []string{"FIRST_REGION_WINS", "EPOCH_STAYS", "EPOCH_UNCHECKED", "NO_AFFIRMATION"}},
+	{model: "linearizer", flags: "-DMAXR=3 -DLATE=0 -DHOMES", names: []string{"FIRST_REGION_WINS", "EPOCH_STAYS", "EPOCH_UNCHECKED", "NO_AFFIRMATION"}},
+	{model: "journal", flags: "-DRUNS=1", names: []string{
+		"FENCER_NOT_COMPARED", "FOLLOWER_SKIPS_ABSENT", "ERROR_IS_ABSENT", "LISTED_NOT_POLLED", "STALE_LIST",
+		"T_AT_FIRST_ANSWER", "FENCE_NOT_COMPARED",
+	}},
+	{model: "journal", flags: "-DRUNS=1", shown: true, names: []string{"ANSWER_BEFORE_SEGMENT", "NEXT_BEFORE_CONFIRMED_WITH_ANSWER"}},
+	{model: "journal", flags: "-DRUNS=1 -DHASHES", names: []string{"ENTRY_BEFORE_MANIFEST", "ANSWER_WITHOUT_MANIFEST"}},
+	{model: "journal", flags: "-DRUNS=1 -DHASHES", shown: true, names: []string{"DUPLICATE_WITHOUT_ENTRY"}},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1", names: []string{"HEAD_ONCE", "HEAD_FIRST"}},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1", shown: true, names: []string{"RETRY_OTHER_BYTES", "RUN_REUSED", "FENCE_DELETED"}},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=2", shown: true, names: []string{"RUN_SHARED"}},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3", names: []string{"FENCE_UNCHECKED", "FENCER_TRUSTS_200"}},
+	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DFORGETS=1", names: []string{"FORGET_UNCHECKED"}},
+	{model: "journal", flags: "-DFOLD=2 -DRUNS=1", shown: true, names: []string{
+		"FOLD_DELETES_FIRST", "FOLD_DELETES_ON_UNKNOWN", "HEAD_BEFORE_INDEX", "HEAD_NO_IF_MATCH",
+	}},
 }
