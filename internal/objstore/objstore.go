@@ -109,6 +109,8 @@ type Page struct {
 	CommonPrefixes []string
 	// Next is the StartAfter of the next page; empty at the end.
 	Next string
+	// Date is the store's time of the answer, to the second; zero where the store does not say.
+	Date time.Time
 }
 
 // Getter reads objects. Reads are strongly consistent.

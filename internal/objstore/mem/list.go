@@ -3,6 +3,7 @@ package mem
 import (
 	"context"
 	"strings"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
@@ -19,8 +20,8 @@ func (s *Store) List(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	var page objstore.Page
-	last, n := "", 0 // last entry, entries
+	page := objstore.Page{Date: s.date().Truncate(time.Second)} // as HTTP's Date is
+	last, n := "", 0                                            // last entry, entries
 	start, including := o.Prefix, true
 	if after := objstore.SkipGroup(o.StartAfter, o.Prefix, o.Delimiter); after >= start && o.StartAfter != "" {
 		start, including = after, false

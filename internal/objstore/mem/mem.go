@@ -16,7 +16,9 @@ import (
 
 // Store is safe for concurrent use. Every operation is atomic.
 type Store struct {
-	now func() time.Time
+	now func() time.Time // of a write
+	// date is the time of an answer; the logical clock does not advance for it.
+	date func() time.Time
 
 	mu      sync.Mutex
 	objects map[string]*object
@@ -35,12 +37,13 @@ var _ objstore.Store = (*Store)(nil)
 // New makes an empty store. LastModified comes from now; when it is nil, from a
 // logical clock that starts at 2026-01-01 UTC and advances by one millisecond with each write.
 func New(now func() time.Time) *Store {
-	s := &Store{now: now, objects: map[string]*object{}}
+	s := &Store{now: now, date: now, objects: map[string]*object{}}
 	if now == nil {
 		epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		s.date = func() time.Time { return epoch.Add(time.Duration(s.ticks) * time.Millisecond) }
 		s.now = func() time.Time {
 			s.ticks++
-			return epoch.Add(time.Duration(s.ticks) * time.Millisecond)
+			return s.date()
 		}
 	}
 	return s

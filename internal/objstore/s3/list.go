@@ -64,7 +64,10 @@ func (s *Store) list(ctx context.Context, o objstore.ListOptions) (objstore.Page
 	if err != nil {
 		return objstore.Page{}, fmt.Errorf("%w: unreadable listing of %d bytes: %w", objstore.ErrUnavailable, len(body), err)
 	}
-	return s.page(l, o)
+	page, err := s.page(l, o)
+	// A server that sends no Date, or a wrong one, leaves it zero: then nobody takes it for a time.
+	page.Date, _ = http.ParseTime(resp.Header.Get("Date"))
+	return page, err
 }
 
 // page converts a listing into a Page and checks its order and bounds.

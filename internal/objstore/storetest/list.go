@@ -37,8 +37,13 @@ func keysOf(objects []objstore.Info) []string {
 }
 
 func (t *suite) list() {
-	if p := t.listed(objstore.ListOptions{}); len(p.Objects) != 0 || p.Next != "" {
+	p := t.listed(objstore.ListOptions{})
+	if len(p.Objects) != 0 || p.Next != "" {
 		t.Fatalf("empty store lists %+v", p)
+	}
+	// Followers of the journal show the store's time, and must not show one that lies before what was stored.
+	if p.Date.IsZero() || p.Date.Nanosecond() != 0 {
+		t.Fatalf("a listing without the store's time, to the second: %v", p.Date)
 	}
 	t.plant()
 	t.sameKeys(t.listed(objstore.ListOptions{}).Objects, tree)

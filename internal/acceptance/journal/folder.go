@@ -1,0 +1,525 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+)
+
+// FolderConfig makes a Folder.
+type FolderConfig struct {
+	Store Store
+	// Rand is the source of the ids in the keys of files: crypto/rand.Reader, except in tests.
+	Rand io.Reader
+	// Retention is how long segments stay after they were folded, and files after others took their
+	// place, in nanoseconds. It spares slow readers a second reading, and has nothing to do with safety.
+	Retention int64
+	// MaxWaiting bounds the entries in memory that are not folded; 0 is 1,000,000.
+	MaxWaiting int
+}
+
+// Folder moves what segments have into few sorted files, and deletes the segments after their retention.
+// Any number of folders may run: each move of the head is an If-Match, and who loses reads the head and
+// goes on from there. Not for concurrent use.
+//
+// The order is what matters: first files are durable, then the head names them, then segments are
+// deleted. So a reader that misses a segment finds it in the files of a head that it reads afterwards.
+type Folder struct {
+	cfg FolderConfig
+
+	loaded bool
+	head   Head
+	etag   string
+
+	runs    map[RunID]*folding
+	waiting int
+	// folded are the positions of the head over the last retention, the oldest first: what the first of
+	// them names has been folded for that long.
+	folded []foldedAt
+	// retired files are those that the head does not name, and since when.
+	retired map[string]int64
+}
+
+// folding are the segments of a run that are read and not folded.
+type folding struct {
+	opening  *Opening
+	segments map[uint64]*Segment
+}
+
+type foldedAt struct {
+	at   int64
+	runs map[RunID]uint64
+}
+
+const (
+	defaultMaxWaiting = 1_000_000
+	// maxPerMove bounds the entries of one move, and so its memory and its requests.
+	maxPerMove = 10 * MaxFoldedEntries
+	// mergeWidth files of about one size become one. Every entry is so written about as often as
+	// the logarithm of MaxFoldedEntries to this base, when its files are small, and once when they are not.
+	mergeWidth = 8
+	// forgetAfter is after how many moves the head forgets a run that ended and whose segments are deleted.
+	forgetAfter = 1000
+)
+
+// ErrFolderFull: too much waits to be folded, because the head could not be moved for long.
+var ErrFolderFull = errors.New("too many entries wait to be folded")
+
+// NewFolder makes a folder; it makes no request.
+func NewFolder(c FolderConfig) (*Folder, error) {
+	if c.Store == nil || c.Rand == nil || c.Retention < 0 || c.MaxWaiting < 0 {
+		return nil, errors.New("journal folder: a store, randomness and bounds that are not negative are needed")
+	}
+	if c.MaxWaiting == 0 {
+		c.MaxWaiting = defaultMaxWaiting
+	}
+	return &Folder{cfg: c, runs: map[RunID]*folding{}, retired: map[string]int64{}}, nil
+}
+
+// Load reads the head and returns its positions: a follower that starts there hands everything to
+// Add that is not folded.
+func (f *Folder) Load(ctx context.Context) (Positions, error) {
+	head, etag, err := ReadHead(ctx, f.cfg.Store)
+	if err != nil {
+		return Positions{}, fmt.Errorf("fold the journal: %w", err)
+	}
+	if head.Number < f.head.Number {
+		return Positions{}, fmt.Errorf("fold the journal: %w: from %d to %d", ErrHeadWentBack, f.head.Number, head.Number)
+	}
+	f.head, f.etag, f.loaded = head, etag, true
+	f.drop()
+	return head.Positions(), nil
+}
+
+// Head is the head that was last read or written.
+func (f *Folder) Head() Head { return f.head }
+
+// Waiting is how many entries wait to be folded.
+func (f *Folder) Waiting() int { return f.waiting }
+
+// Add takes a segment that a follower has read. Segments that are folded, or were added before, change nothing.
+func (f *Folder) Add(s *Segment) error {
+	if f.waiting+len(s.Entries) > f.cfg.MaxWaiting {
+		return fmt.Errorf("%w: %d", ErrFolderFull, f.waiting)
+	}
+	if h := f.head.Run(s.Run); h != nil && (s.Segment < h.Folded || h.Ended > 0) {
+		return nil
+	}
+	r := f.runs[s.Run]
+	if r == nil {
+		r = &folding{segments: map[uint64]*Segment{}}
+		f.runs[s.Run] = r
+	}
+	if s.Opening != nil {
+		r.opening = s.Opening
+	}
+	if r.segments[s.Segment] == nil {
+		r.segments[s.Segment] = s
+		f.waiting += len(s.Entries)
+	}
+	return nil
+}
+
+// drop forgets segments that the head has folded.
+func (f *Folder) drop() {
+	for id, r := range f.runs {
+		h := f.head.Run(id)
+		if h == nil {
+			continue
+		}
+		for n, s := range r.segments {
+			if n < h.Folded || h.Ended > 0 {
+				f.waiting -= len(s.Entries)
+				delete(r.segments, n)
+			}
+		}
+		if len(r.segments) == 0 {
+			delete(f.runs, id)
+		}
+	}
+}
+
+// Fold makes one move of the head: what was added and follows on what is folded goes into files, and
+// segments and files whose retention is over are deleted. now is any monotonic time in nanoseconds. It
+// reports whether the head has moved; without anything to do it makes no request. After an error nothing
+// is lost, and the next call begins with the head as it is then.
+func (f *Folder) Fold(ctx context.Context, now int64) (moved bool, err error) {
+	if !f.loaded {
+		if _, err := f.Load(ctx); err != nil {
+			return false, err
+		}
+	}
+	if moved, err = f.move(ctx, now); err != nil {
+		f.loaded = false // whatever happened, the head is read before the next move
+		return false, fmt.Errorf("fold the journal: %w", err)
+	}
+	return moved, f.deleteRetired(ctx, now)
+}
+
+func (f *Folder) move(ctx context.Context, now int64) (bool, error) {
+	next := f.head
+	next.Number++
+	next.Runs, next.Files, next.Lists = slices.Clone(f.head.Runs), slices.Clone(f.head.Files), slices.Clone(f.head.Lists)
+	entries, folds := f.collect(&next)
+	deleted, err := f.deleteSegments(ctx, &next, now)
+	if err != nil {
+		return false, err
+	}
+	if !folds && !deleted {
+		return false, nil
+	}
+	forgetRuns(&next)
+	id, err := NewRunID(f.cfg.Rand)
+	if err != nil {
+		return false, err
+	}
+	w := fileWriter{store: f.cfg.Store, number: next.Number, id: id}
+	files, err := w.write(ctx, entries, next.Number, next.Number)
+	if err != nil {
+		return false, err
+	}
+	next.Files = append(next.Files, files...)
+	old, err := w.merge(ctx, &next)
+	if err != nil {
+		return false, err
+	}
+	if err := w.list(ctx, &next); err != nil {
+		return false, err
+	}
+	if err := f.replace(ctx, next); err != nil {
+		return false, err
+	}
+	for _, key := range old {
+		f.retired[key] = now
+	}
+	f.drop()
+	f.note(now)
+	return true, nil
+}
+
+// collect takes what follows on the head's positions, and moves those of next.
+func (f *Folder) collect(next *Head) (entries []Entry, folds bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(f.runs), RunID.Compare) {
+		r := f.runs[id]
+		h := next.Run(id)
+		if h == nil {
+			if r.opening == nil || r.segments[0] == nil {
+				continue // of a run that the head has forgotten, or whose beginning comes later
+			}
+			at, _ := slices.BinarySearchFunc(next.Runs, id, func(x HeadRun, id RunID) int { return x.Run.Compare(id) })
+			next.Runs = slices.Insert(next.Runs, at, HeadRun{Run: id, Writer: r.opening.Writer, Role: r.opening.Role})
+			h = &next.Runs[at]
+		}
+		for s := r.segments[h.Folded]; s != nil && h.Ended == 0 && len(entries)+len(s.Entries) <= maxPerMove; s = r.segments[h.Folded] {
+			entries, folds = append(entries, s.Entries...), true
+			h.Folded++
+			if s.Ends() {
+				h.Ended, h.Fenced = next.Number, s.Fenced
+			}
+		}
+		if h.Folded == 0 {
+			next.Runs = slices.DeleteFunc(next.Runs, func(x HeadRun) bool { return x.Run == id })
+		}
+	}
+	return unique(entries), folds
+}
+
+// unique sorts entries and keeps one of each batch, and one of each frame in quarantine: a batch
+// that was answered several times stands in several segments.
+func unique(entries []Entry) []Entry {
+	slices.SortFunc(entries, func(a, b Entry) int { return a.Compare(&b) })
+	type key struct {
+		conflict bool
+		hash     [32]byte
+	}
+	seen := map[key]bool{}
+	out := entries[:0]
+	for i := range entries {
+		e := &entries[i]
+		if len(out) == 0 || out[len(out)-1].ID != e.ID {
+			clear(seen)
+		}
+		k := key{conflict: e.Outcome.Conflict()}
+		if k.conflict {
+			k.hash = e.SHA256
+		}
+		if !seen[k] {
+			seen[k] = true
+			out = append(out, *e)
+		}
+	}
+	return out
+}
+
+// deleteSegments deletes what has been folded for the retention, and notes it in next. Fences stay: a
+// writer that wakes up would create the segment after all, and answer from a run that nobody asks again.
+func (f *Folder) deleteSegments(ctx context.Context, next *Head, now int64) (bool, error) {
+	old := f.takeOld(now)
+	deleted := false
+	for i := range next.Runs {
+		h := &next.Runs[i]
+		until := min(old[h.Run], h.Folded)
+		for n := h.Deleted; n < until; n++ {
+			if h.Fenced && n == h.Folded-1 {
+				continue
+			}
+			if err := f.cfg.Store.Delete(ctx, layout.JournalSegment(h.Run, n)); err != nil {
+				return deleted, err
+			}
+		}
+		if until > h.Deleted {
+			h.Deleted, deleted = until, true
+		}
+	}
+	return deleted, nil
+}
+
+// note remembers the head's positions.
+func (f *Folder) note(now int64) {
+	m := make(map[RunID]uint64, len(f.head.Runs))
+	for _, r := range f.head.Runs {
+		if r.Folded > r.Deleted {
+			m[r.Run] = r.Folded
+		}
+	}
+	f.folded = append(f.folded, foldedAt{now, m})
+}
+
+// takeOld returns positions that were folded at least the retention ago. The first call of a folder
+// notes where it begins.
+func (f *Folder) takeOld(now int64) map[RunID]uint64 {
+	if len(f.folded) == 0 {
+		f.note(now)
+	}
+	i := 0
+	for i < len(f.folded) && now-f.folded[i].at >= f.cfg.Retention {
+		i++
+	}
+	if i == 0 {
+		return nil
+	}
+	out := f.folded[i-1].runs
+	// The last one stays, because its deletes may have to be repeated.
+	f.folded = slices.Delete(f.folded, 0, i-1)
+	return out
+}
+
+func forgetRuns(h *Head) {
+	h.Runs = slices.DeleteFunc(h.Runs, func(r HeadRun) bool {
+		if r.Ended == 0 || r.Deleted < r.Folded || h.Number-r.Ended < forgetAfter {
+			return false
+		}
+		h.Forgotten = max(h.Forgotten, r.Ended)
+		return true
+	})
+}
+
+// replace moves the head to next. Nil means that it stands there.
+func (f *Folder) replace(ctx context.Context, next Head) error {
+	b, err := next.Marshal()
+	if err != nil {
+		return err
+	}
+	var info objstore.Info
+	if f.etag == "" {
+		info, err = f.cfg.Store.Create(ctx, layout.JournalHeadKey, b, headContent)
+	} else {
+		info, err = f.cfg.Store.Replace(ctx, layout.JournalHeadKey, b, f.etag, headContent)
+	}
+	if err == nil {
+		f.head, f.etag = next, info.ETag
+		return nil
+	}
+	// The outcome may be unknown, or an earlier attempt of the store's own policy may have been applied. Only
+	// what stands there tells, and nothing is deleted before.
+	there, info, gerr := f.cfg.Store.Get(ctx, layout.JournalHeadKey, objstore.GetOptions{Limit: int64(HeadKind.MaxBytes)})
+	if gerr == nil && bytes.Equal(there, b) {
+		f.head, f.etag = next, info.ETag
+		return nil
+	}
+	return err
+}
+
+var headContent = objstore.PutOptions{ContentType: "application/json"}
+
+// deleteRetired deletes files that no head has named for the retention.
+func (f *Folder) deleteRetired(ctx context.Context, now int64) error {
+	for _, key := range slices.Sorted(maps.Keys(f.retired)) {
+		if now-f.retired[key] < f.cfg.Retention {
+			continue
+		}
+		if err := f.cfg.Store.Delete(ctx, key); err != nil {
+			return fmt.Errorf("delete a folded file that nothing names: %w", err)
+		}
+		delete(f.retired, key)
+	}
+	return nil
+}
+
+// Sweep finds files that no head names: of folders that died, of moves that were lost, and of merges whose
+// folder died before it deleted them. They are deleted by Fold after the retention.
+func (f *Folder) Sweep(ctx context.Context, now int64) error {
+	// The listing comes first. A file that it shows, with a number that the head has reached, and that the
+	// head does not name, will never be named: a move to that number can't be made any more.
+	var keys []string
+	for o, err := range objstore.List(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.JournalFoldedPrefix}) {
+		if err != nil {
+			return fmt.Errorf("sweep folded files: %w", err)
+		}
+		keys = append(keys, o.Key)
+	}
+	if _, err := f.Load(ctx); err != nil {
+		return err
+	}
+	named := map[string]bool{}
+	files, err := f.head.FilesAfter(ctx, f.cfg.Store, 0)
+	if err != nil {
+		return fmt.Errorf("sweep folded files: %w", err)
+	}
+	for _, x := range files {
+		named[x.Key] = true
+	}
+	for _, l := range f.head.Lists {
+		named[l.Key] = true
+	}
+	for _, key := range keys {
+		number, _, _, err := layout.ParseJournalFolded(key)
+		if err != nil {
+			number, _, err = layout.ParseJournalList(key)
+		}
+		if _, known := f.retired[key]; err == nil && number <= f.head.Number && !named[key] && !known {
+			f.retired[key] = now
+		}
+	}
+	return nil
+}
+
+// fileWriter writes the files of one move. Their keys have its random id, so they are new.
+type fileWriter struct {
+	store  Store
+	number uint64
+	id     RunID
+	parts  int
+}
+
+// write writes sorted entries, in as many files as needed.
+func (w *fileWriter) write(ctx context.Context, entries []Entry, first, last uint64) ([]FoldedFile, error) {
+	var out []FoldedFile
+	for part := range slices.Chunk(entries, MaxFoldedEntries) {
+		b, err := marshalFolded(part)
+		if err != nil {
+			return nil, err
+		}
+		f := FoldedFile{Span{
+			Key: layout.JournalFolded(w.number, w.id, w.parts), First: first, Last: last, Entries: uint64(len(part)), Bytes: uint64(len(b)),
+			MinAt: part[0].At, MaxAt: part[0].At, MinTime: part[0].MinTime, MaxTime: part[0].MaxTime,
+		}}
+		for i := range part {
+			e := &part[i]
+			f.MinAt, f.MaxAt = min(f.MinAt, e.At), max(f.MaxAt, e.At)
+			f.MinTime, f.MaxTime = min(f.MinTime, e.MinTime), max(f.MaxTime, e.MaxTime)
+		}
+		w.parts++
+		if err := w.create(ctx, f.Key, b, segmentContent); err != nil {
+			return nil, err
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// create writes an object that only this move writes. An attempt before may have written it already.
+func (w *fileWriter) create(ctx context.Context, key string, b []byte, o objstore.PutOptions) error {
+	there, created, err := objstore.CreateOrGet(ctx, w.store, key, b, int64(len(b)), o)
+	if err == nil && !created && !bytes.Equal(there, b) {
+		return &objstore.Error{Op: "create", Key: key, Err: fmt.Errorf("%w: with other bytes", objstore.ErrExists)}
+	}
+	return err
+}
+
+// merge replaces small neighbours of about one size by one file, and returns the keys of what it replaced.
+func (w *fileWriter) merge(ctx context.Context, h *Head) (old []string, err error) {
+	for {
+		at, n := mergeable(h.Files)
+		if n == 0 {
+			return old, nil
+		}
+		group := h.Files[at : at+n]
+		var entries []Entry
+		for _, f := range group {
+			es, err := ReadFile(ctx, w.store, f)
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, es...)
+			old = append(old, f.Key)
+		}
+		files, err := w.write(ctx, unique(entries), group[0].First, group[n-1].Last)
+		if err != nil {
+			return nil, err
+		}
+		h.Files = slices.Replace(h.Files, at, at+n, files...)
+	}
+}
+
+// mergeable finds the first neighbours to merge: mergeWidth files of one size class, or fewer that
+// fill more than half of a file when the next one would not fit.
+func mergeable(files []FoldedFile) (at, n int) {
+	for i := range files {
+		sum := files[i].Entries
+		for n = 1; i+n < len(files) && n < mergeWidth; n++ {
+			next := files[i+n].Entries
+			if sizeClass(next) != sizeClass(files[i].Entries) {
+				break
+			}
+			if sum+next > MaxFoldedEntries {
+				if n > 1 && sum > MaxFoldedEntries/2 {
+					return i, n
+				}
+				break
+			}
+			sum += next
+		}
+		if n == mergeWidth {
+			return i, n
+		}
+	}
+	return 0, 0
+}
+
+// sizeClass is the logarithm to the base mergeWidth.
+func sizeClass(n uint64) int { return (bits.Len64(n) - 1) / 3 }
+
+// list moves the older half of the files into a list when there are many, so that the head stays small.
+func (w *fileWriter) list(ctx context.Context, h *Head) error {
+	if len(h.Files) < 2*maxFilesListed {
+		return nil
+	}
+	files := h.Files[:maxFilesListed]
+	l := FileList{files[0].Span}
+	l.Key, l.Entries, l.Bytes = layout.JournalList(w.number, w.id), 0, 0
+	for _, f := range files {
+		l.First, l.Last = min(l.First, f.First), max(l.Last, f.Last)
+		l.Entries, l.Bytes = l.Entries+f.Entries, l.Bytes+f.Bytes
+		l.MinAt, l.MaxAt = min(l.MinAt, f.MinAt), max(l.MaxAt, f.MaxAt)
+		l.MinTime, l.MaxTime = min(l.MinTime, f.MinTime), max(l.MaxTime, f.MaxTime)
+	}
+	b, err := marshalList(files)
+	if err != nil {
+		return err
+	}
+	if err := w.create(ctx, l.Key, b, headContent); err != nil {
+		return err
+	}
+	h.Lists = append(h.Lists, l)
+	h.Files = slices.Clone(h.Files[maxFilesListed:])
+	return nil
+}

@@ -1,0 +1,218 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+type seeded struct{ *rand.ChaCha8 }
+
+func source(seed byte) seeded { return seeded{rand.NewChaCha8([32]byte{seed})} }
+
+func entry(agent string, n uint64) Entry {
+	return Entry{
+		ID:      identity.Batch{Agent: agent, Boot: "boot", SeqStart: n * 10, SeqEnd: n*10 + 9},
+		Outcome: Accepted, SHA256: identity.Sum(fmt.Appendf(nil, "%s/%d", agent, n)), Bytes: 100 + n,
+		At: int64(1e18 + n), MinTime: int64(1e18 + n - 5), MaxTime: int64(1e18 + n),
+	}
+}
+
+func newWriter(t *testing.T, s WriterStore, seed byte) *Writer {
+	t.Helper()
+	w, err := NewWriter(WriterConfig{
+		Store: s, Rand: source(seed), Clock: func() int64 { return 7 },
+		Opening: Opening{Writer: fmt.Sprint("writer ", seed), Role: RoleCollector, Authority: "authority"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// reader follows into a set.
+type applied map[identity.Batch]int
+
+func follow(t *testing.T, s FollowerStore, from Positions, folder *Folder) (*Follower, applied) {
+	t.Helper()
+	got := applied{}
+	f, err := NewFollower(FollowerConfig{
+		Store: s, Authority: "authority", From: from,
+		Segment: func(_ context.Context, seg *Segment) error {
+			for _, e := range seg.Entries {
+				got[e.ID]++
+			}
+			if folder != nil {
+				return folder.Add(seg)
+			}
+			return nil
+		},
+		Folded: func(_ context.Context, es []Entry) error {
+			for _, e := range es {
+				got[e.ID]++
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, got
+}
+
+func TestSegmentsReadBack(t *testing.T) {
+	conflict := entry("a", 3)
+	conflict.Outcome, conflict.Generation, conflict.HomeRegion, conflict.ClaimEpoch = Conflict, 2, "eu", 9
+	for _, s := range []*Segment{
+		{Position: Position{RunID{1}, 0}, Opening: &Opening{Writer: "w", Role: RoleReconciler, Authority: "a", At: -5}, Entries: []Entry{entry("b", 1), conflict, entry("a", 2)}},
+		{Position: Position{RunID{2}, 1 << 40}, Closed: true},
+		{Position: Position{RunID{2}, 1}, Fenced: true},
+		{Position: Position{RunID{3}, 0}, Opening: &Opening{Writer: "w", Role: RoleSpooler, Authority: "a"}},
+	} {
+		b, err := s.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ParseSegment(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := got.Marshal()
+		if err != nil || !bytes.Equal(b, again) {
+			t.Errorf("%v: other bytes, %v", s.Position, err)
+		}
+		for i := range b {
+			c := bytes.Clone(b)
+			c[i] ^= 1
+			if _, err := ParseSegment(c); !record.Opaque(err) {
+				t.Errorf("byte %d of %v: %v", i, s.Position, err)
+			}
+		}
+	}
+	for _, bad := range []*Segment{
+		{Position: Position{RunID{1}, 0}, Entries: []Entry{entry("a", 1)}},
+		{Position: Position{RunID{1}, 1}},
+		{Position: Position{RunID{1}, 0}, Opening: &Opening{Writer: "w", Role: RoleCollector, Authority: "a"}},
+		{Position: Position{RunID{1}, 1}, Fenced: true, Entries: []Entry{entry("a", 1)}},
+		{Position: Position{RunID{1}, 1}, Entries: []Entry{{}}},
+	} {
+		if _, err := bad.Marshal(); err == nil {
+			t.Errorf("%+v was written", bad)
+		}
+	}
+}
+
+func TestFencedWriterOpensANewRun(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, s, 1)
+	f, got := follow(t, s, Positions{}, nil)
+	_, _ = w.Add(entry("a", 1))
+	first, _, err := w.Flush(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Fence(ctx, s, Position{first.Run, 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Poll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Runs()) != 0 {
+		t.Error("a fenced run is still read")
+	}
+	n, _ := w.Add(entry("a", 2))
+	second, done, err := w.Flush(ctx)
+	if err != nil || done != n || second.Run == first.Run || second.Segment != 0 {
+		t.Fatalf("%v, %d, %v", second, done, err)
+	}
+	if err := w.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Poll(ctx); err != nil || len(got) != 2 || len(f.Runs()) != 0 {
+		t.Errorf("%d batches, %d runs, %v", len(got), len(f.Runs()), err)
+	}
+	if !f.Has(first) || !f.Has(second) {
+		t.Error("positions are not known")
+	}
+}
+
+// A head with another run than those that a late follower knows must not be taken for all of it.
+func TestALateFollowerReadsFiles(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, s, 1)
+	folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9), Retention: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := folder.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, _ := follow(t, s, from, folder)
+	late, lateGot := follow(t, s, Positions{}, nil)
+	if _, err := late.Poll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(40) {
+		_, _ = w.Add(entry("a", i))
+		if _, _, err := w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Poll(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := folder.Fold(ctx, int64(i*20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Poll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if _, err := folder.Fold(ctx, int64(1000+i*20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := s.List(ctx, listAll(layout.JournalPrefix))
+	if err != nil || len(page.Objects) > 10 {
+		t.Errorf("%d objects are left, %v", len(page.Objects), err)
+	}
+	if _, err := late.Poll(ctx); err != nil || len(lateGot) != 40 {
+		t.Errorf("%d batches, %v", len(lateGot), err)
+	}
+	fresh, freshGot := follow(t, s, Positions{}, nil)
+	if _, err := fresh.Poll(ctx); err != nil || len(freshGot) != 40 {
+		t.Errorf("%d batches, %v", len(freshGot), err)
+	}
+	if len(fresh.Runs()) != 0 {
+		t.Errorf("runs are left: %+v", fresh.Runs())
+	}
+}
+
+func TestAForeignAuthorityStopsAPoll(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, s, 1)
+	_, _ = w.Add(entry("a", 1))
+	if _, _, err := w.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	f, err := NewFollower(FollowerConfig{Store: s, Authority: "another", Segment: func(context.Context, *Segment) error { return nil },
+		Folded: func(context.Context, []Entry) error { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Poll(ctx); !errors.Is(err, record.ErrCorrupt) {
+		t.Errorf("%v", err)
+	}
+}
