@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
@@ -110,6 +111,10 @@ func readPack(b []byte) ([]byte, error) {
 		return nil, err
 	}
 	return snapshot.PackKind.Marshal(packHeader{p.Shard, p.Shards, p.Entries}), nil
+}
+
+func journalSpan(key string, first, last uint64) journal.Span {
+	return journal.Span{Key: key, First: first, Last: last, Entries: 3, Bytes: 200, MinAt: 1, MaxAt: 5, MinTime: -1, MaxTime: 4}
 }
 
 type reprocessRequest struct {
@@ -227,6 +232,17 @@ func kinds() []kind {
 			return queue.HeldKind.Marshal(queue.HeldBatch{ID: "i", AgentID: agent, BootID: "boot-1", SpoolID: "s", SeqStart: 5, SeqEnd: 14, FrameSHA256: digest, FrameBytes: 9, QueuedAt: at, At: at,
 				HoldReason: queue.HoldReason{Reason: "IDENTITY_CONFLICT", Detail: "d", Collector: "c", AcceptedSHA256: digest.String(), AcceptedBy: "c2", AcceptedAt: &at, QuarantineKey: "k"}})
 		}, recordtest.ReadPlain[queue.HeldBatch](queue.HeldKind)},
+		{journal.BeginKind, func() []byte {
+			return journal.BeginKind.Marshal(journal.Begin{AuthorityID: "a", By: journal.ByAuthority})
+		},
+			again(journal.ParseBegin, func(b journal.Begin) []byte { return journal.BeginKind.Marshal(b) })},
+		{journal.HeadKind, func() []byte {
+			return must(journal.Head{Number: 7, Forgotten: 2,
+				Runs:  []journal.HeadRun{{Run: journal.RunID{1}, Writer: "c", Role: journal.RoleCollector, Folded: 4, Deleted: 3, Ended: 6, Fenced: true}},
+				Lists: []journal.FileList{{Span: journalSpan("l", 1, 5)}}, Files: []journal.FoldedFile{{Span: journalSpan("f", 6, 7)}}}.Marshal())
+		}, again(journal.ParseHead, func(h journal.Head) []byte { return must(h.Marshal()) })},
+		{journal.ListKind, func() []byte { return must(journal.MarshalList([]journal.FoldedFile{{Span: journalSpan("f", 6, 7)}})) },
+			again(journal.ParseList, func(l []journal.FoldedFile) []byte { return must(journal.MarshalList(l)) })},
 		{publish.EpochKind, publish.Epoch{Number: 2, ID: strings.Repeat("0a", 16)}.Marshal, again(publish.ParseEpoch, publish.Epoch.Marshal)},
 		{publish.ItemKind, item.Marshal, at(item.Key(), publish.ParseItem, func(i *publish.Item) []byte { return i.Marshal() })},
 	}

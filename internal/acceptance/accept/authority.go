@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
@@ -98,6 +99,11 @@ func ensureAuthority(ctx context.Context, store Store, id string, create bool) (
 	case errors.Is(err, ErrNoAuthority):
 		if !create {
 			return true, err
+		}
+		// Before the authority: a bucket that has an authority record and no begin of the journal is one in
+		// which batches were accepted without it.
+		if err = (journal.Begin{AuthorityID: id, By: journal.ByAuthority}).Create(ctx, store); err != nil {
+			break
 		}
 		if _, err = store.Create(ctx, layout.AuthorityKey, AuthorityRecord{AuthorityID: id}.Marshal(), jsonContent); err == nil {
 			return true, nil

@@ -19,8 +19,9 @@ import (
 // payload of columns for each boot. Entries have one order and one encoding, so equal files are
 // equal bytes but for the compression.
 
-// FileKind is the kind of segments and folded files, in errors.
-var FileKind = record.Kind{Schema: "lightmetrics.journal_file.v1", Title: "journal file", MaxBytes: MaxFileBytes, Exact: true}
+// FileKind is the kind of segments and folded files, in errors. They are no JSON, so it has no schema: the
+// version stands in the magic.
+var FileKind = record.Kind{Title: "journal file", MaxBytes: MaxFileBytes, Exact: true}
 
 // Bounds of a file.
 const (

@@ -512,7 +512,7 @@ func (w *fileWriter) list(ctx context.Context, h *Head) error {
 		l.MinAt, l.MaxAt = min(l.MinAt, f.MinAt), max(l.MaxAt, f.MaxAt)
 		l.MinTime, l.MaxTime = min(l.MinTime, f.MinTime), max(l.MaxTime, f.MaxTime)
 	}
-	b, err := marshalList(files)
+	b, err := MarshalList(files)
 	if err != nil {
 		return err
 	}

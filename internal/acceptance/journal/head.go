@@ -182,7 +182,7 @@ func (h *Head) FilesAfter(ctx context.Context, g objstore.Getter, number uint64)
 		if l.Last <= number {
 			continue
 		}
-		files, _, err := record.Read(ctx, g, l.Key, ListKind, parseList)
+		files, _, err := record.Read(ctx, g, l.Key, ListKind, ParseList)
 		if err != nil {
 			return nil, err
 		}
@@ -192,13 +192,15 @@ func (h *Head) FilesAfter(ctx context.Context, g objstore.Getter, number uint64)
 	return slices.DeleteFunc(out, func(f FoldedFile) bool { return f.Last <= number }), nil
 }
 
-func marshalList(files []FoldedFile) ([]byte, error) {
+// MarshalList writes a list of folded files, and ParseList reads it.
+func MarshalList(files []FoldedFile) ([]byte, error) {
 	b := ListKind.Marshal(fileList{files})
-	_, err := parseList(b)
+	_, err := ParseList(b)
 	return b, err
 }
 
-func parseList(b []byte) ([]FoldedFile, error) {
+// ParseList reads what MarshalList writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseList(b []byte) ([]FoldedFile, error) {
 	var l fileList
 	err := ListKind.Unmarshal(b, &l)
 	if err == nil {

@@ -130,7 +130,8 @@ func (o Outcome) valid() bool { return o >= Accepted && o <= AuditedConflict }
 type Entry struct {
 	ID      identity.Batch
 	Outcome Outcome
-	// SHA256 and Bytes of the accepted frame; of a conflict those of the frame in quarantine.
+	// SHA256 and Bytes of the accepted frame; of a conflict those of the frame in quarantine, whose Bytes
+	// may be 0 and whose times may be At, where an audit had nothing but its record.
 	SHA256 identity.Digest
 	Bytes  uint64
 	// Generation of the blob that a reader tries first. It may be condemned later.
@@ -164,7 +165,7 @@ func (e *Entry) Validate() error {
 		return fmt.Errorf("%s: outcome %d", e.ID, e.Outcome)
 	case e.SHA256.IsZero():
 		return fmt.Errorf("%s: the frame's hash is zero", e.ID)
-	case e.Bytes == 0:
+	case e.Bytes == 0 && !e.Outcome.Conflict(): // a quarantine record does not say how long its frame is
 		return fmt.Errorf("%s: the frame has no bytes", e.ID)
 	case e.MaxTime < e.MinTime:
 		return fmt.Errorf("%s: the last sample is before the first", e.ID)
