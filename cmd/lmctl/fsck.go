@@ -6,14 +6,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // fsckView is the report as data.
 type fsckView struct {
+	AuthorityID string `json:"authority_id"`
+	// Copy is why this bucket is not the authority: an accept.AuthorityReason, or empty.
+	Copy        string        `json:"copy,omitempty"`
 	Manifests   uint64        `json:"manifests"`
 	Quarantined uint64        `json:"quarantined"`
 	Records     uint64        `json:"records"`
@@ -53,8 +57,10 @@ func fsckCommand(out *format) *cobra.Command {
 				return reached(err)
 			}
 			// The id object is looked up last: a collector that starts on a new bucket writes it before
-			// its first batch, so an absent one is meaningful only together with what was found.
-			if _, err := store.Head(cmd.Context(), layout.AuthorityKey); errors.Is(err, objstore.ErrNotFound) {
+			// its first batch, so an absent one is meaningful only together with what was found. A copy
+			// of the authority is checked like the authority, so what it is bound to is no finding.
+			a, err := accept.InspectAuthority(cmd.Context(), store)
+			if errors.Is(err, accept.ErrNoAuthority) {
 				// An empty prefix is most likely a misspelled one. With batches, a missing id object is
 				// damage.
 				if r.Manifests == 0 && r.Quarantined == 0 && r.Found == 0 {
@@ -62,10 +68,13 @@ func fsckCommand(out *format) *cobra.Command {
 				}
 				r.Found++
 				r.Findings = append(r.Findings, fsck.Finding{Problem: "AUTHORITY_MISSING", Key: layout.AuthorityKey, Detail: "there are batches, and no id object"})
+			} else if record.Opaque(err) {
+				r.Found++
+				r.Findings = append(r.Findings, fsck.Finding{Problem: "AUTHORITY_UNREADABLE", Key: layout.AuthorityKey, Detail: err.Error()})
 			} else if err != nil {
 				return reached(err)
 			}
-			v := fsckView{Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,
+			v := fsckView{AuthorityID: a.AuthorityID, Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,
 				FrameBytes: r.FrameBytes, Removed: r.Removed, Boots: len(r.Ledgers), Found: r.Found, Findings: []findingView{}}
 			t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
 				{"accepted batches", fmt.Sprint(r.Manifests)}, {"records", fmt.Sprint(r.Records)},
@@ -74,6 +83,10 @@ func fsckCommand(out *format) *cobra.Command {
 				{"agents' boots", fmt.Sprint(len(r.Ledgers))}, {"quarantined frames", fmt.Sprint(r.Quarantined)},
 				{"findings", fmt.Sprint(r.Found)},
 			}}
+			if a.Problem != nil {
+				v.Copy = string(a.Problem.Reason)
+				t.rows = append(t.rows, []string{"not the authority", a.Problem.Error()})
+			}
 			for _, f := range r.Findings {
 				v.Findings = append(v.Findings, findingView{string(f.Problem), f.Key, f.Detail})
 				t.rows = append(t.rows, []string{string(f.Problem), f.Key + ": " + f.Detail})

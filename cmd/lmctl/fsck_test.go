@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,9 +24,10 @@ func TestFsckOfAPrefixThatIsNoAuthority(t *testing.T) {
 		case strings.Trim(r.URL.Path, "/") == "bucket": // it is there
 		case r.URL.Path == "/bucket/prod/"+layout.AuthorityKey:
 			w.Header().Set("ETag", `"x"`)
-			w.Header().Set("Content-Length", "2")
+			io.WriteString(w, `{"schema":"lightmetrics.authority.v1","authority_id":"a"}`)
 		default:
 			w.WriteHeader(http.StatusNotFound)
+			io.WriteString(w, `<Error><Code>NoSuchKey</Code></Error>`)
 		}
 	}))
 	defer srv.Close()

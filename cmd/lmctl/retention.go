@@ -73,14 +73,14 @@ func removeFrames(ctx context.Context, store frameStore, progress io.Writer, bef
 	case before.After(now().Add(-youngestFrames)):
 		return compact.FrameReport{}, usage(fmt.Sprintf("--before must lie at least %s back: recent frames are needed by queries and for late batches", youngestFrames))
 	}
-	id, err := accept.ReadAuthority(ctx, store)
+	authority, err := accept.ReadAuthority(ctx, store)
 	if err != nil {
 		return compact.FrameReport{}, err
 	}
 	// Without Pending, the remover reads what waits from the bucket: this command is no worker and knows
 	// nothing of their memory.
 	f, err := compact.NewFrameRemover(compact.FrameConfig{
-		Store: store, AuthorityID: id, By: "lmctl", Now: now,
+		Store: store, AuthorityID: authority.AuthorityID, By: "lmctl", Now: now,
 		Progress: func(h timegrid.Hour, r compact.FrameReport) {
 			fmt.Fprintf(progress, "%s: %d batches, %d bytes so far\n", h, r.Batches, r.Bytes)
 		},

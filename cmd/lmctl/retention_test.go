@@ -36,7 +36,7 @@ func TestRetentionOfRawFramesIsExplicit(t *testing.T) {
 	if err := remove(acceptedFrom, true, false); !errors.Is(err, objstore.ErrNotFound) {
 		t.Errorf("no authority: %v", err)
 	}
-	if err := accept.EnsureAuthority(t.Context(), s, "authority", true); err != nil {
+	if _, err := accept.EnsureAuthority(t.Context(), s, "authority", true); err != nil {
 		t.Fatal(err)
 	}
 	// An orphan, which no set covers, is not touched.

@@ -129,7 +129,7 @@ const scanBefore = 48 * time.Hour
 
 // rollupFacts reads the authority's id and its number of shards.
 func rollupFacts(ctx context.Context, store objstore.Reader) (string, uint32, error) {
-	id, err := accept.ReadAuthority(ctx, store)
+	authority, err := accept.ReadAuthority(ctx, store)
 	if errors.Is(err, accept.ErrNoAuthority) {
 		return "", 0, &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket is no acceptance authority")}
 	}
@@ -140,5 +140,5 @@ func rollupFacts(ctx context.Context, store objstore.Reader) (string, uint32, er
 	if errors.Is(err, objstore.ErrNotFound) {
 		return "", 0, &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket has no rollups: their number of shards is not fixed")}
 	}
-	return id, shards, reached(err)
+	return authority.AuthorityID, shards, reached(err)
 }

@@ -86,7 +86,8 @@ func newPlant(t *testing.T) *plant {
 	p.url = "http://" + svc.Addr() + "/metrics/team/"
 	p.store, err = openBucket(t.Context(), p.url)
 	p.must(err)
-	p.must(accept.EnsureAuthority(t.Context(), p.store, "authority", true))
+	_, err = accept.EnsureAuthority(t.Context(), p.store, "authority", true)
+	p.must(err)
 	p.must(intake.EnsureShards(t.Context(), p.store, 1))
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -153,7 +154,7 @@ func (p *plant) lmctl(into any, args ...string) int {
 	var out format
 	root := &cobra.Command{Use: "lmctl", SilenceUsage: true, SilenceErrors: true}
 	root.PersistentFlags().VarP(&out, "output", "o", "")
-	root.AddCommand(rollupCommand(&out), fsckCommand(&out))
+	root.AddCommand(rollupCommand(&out), fsckCommand(&out), authorityCommand(&out))
 	var stdout, stderr bytes.Buffer
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)

@@ -67,6 +67,9 @@ type Info struct {
 	LastModified time.Time
 	// SHA256 is the checksum that the store verified and kept; zero when it has none.
 	SHA256 identity.Digest
+	// Replica says that the store's replication wrote the object, from another bucket. Get and
+	// Head fill it; a listing does not tell.
+	Replica bool
 }
 
 // GetOptions selects what Get returns.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
@@ -14,10 +15,12 @@ import (
 
 // qualify checks the authority's id and the store's semantics, and returns the acceptor.
 func (s *Service) qualify(ctx context.Context) (*authority, error) {
-	id, err := s.ensureAuthority(ctx)
+	found, err := s.ensureAuthority(ctx)
 	if err != nil {
 		return nil, err
 	}
+	id := found.AuthorityID
+	s.reportBinding(found)
 	runID := rand.Text()
 	if _, err := qualify.Run(ctx, s.store, qualify.Options{RunID: runID, Now: s.now}); err != nil {
 		return nil, err
@@ -30,9 +33,13 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		return a, nil
 	}
 	policy := accept.DefaultPolicy()
+	bound := time.Time{}
+	if found.BoundAt != 0 {
+		bound = time.Unix(0, found.BoundAt)
+	}
 	policy.RetryAfter = s.cfg.Limits.RetryAfter
 	p, err := accept.New(accept.Config{
-		Store: s.store, AuthorityID: id, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
+		Store: s.store, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
 		Clock: clock{s.now}, Rand: rand.Reader, Policy: policy, Events: s.metrics.events(s.tel.Log),
 	})
 	if err != nil {
@@ -46,26 +53,41 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	return s.last, nil
 }
 
-// ensureAuthority returns the authority's id. A configured id must be that of the bucket, and
-// is written if the bucket has none. Without a configured id it is the bucket's, or a new one.
-func (s *Service) ensureAuthority(ctx context.Context) (string, error) {
+// ensureAuthority returns the authority, bound to this bucket. A configured id must be that of the
+// bucket, and is written if the bucket has none. Without a configured id it is the bucket's, or a new one.
+func (s *Service) ensureAuthority(ctx context.Context) (accept.Authority, error) {
 	if id := s.cfg.AuthorityID; id != "" {
-		return id, accept.EnsureAuthority(ctx, s.store, id, true)
+		return accept.EnsureAuthority(ctx, s.store, id, true)
 	}
-	id, err := accept.ReadAuthority(ctx, s.store)
-	if !errors.Is(err, accept.ErrNoAuthority) {
-		return id, err
+	a, err := accept.ReadAuthority(ctx, s.store)
+	if errors.Is(err, accept.ErrNoAuthority) {
+		a.AuthorityID, err = "authority-"+rand.Text(), nil
 	}
-	id = "authority-" + rand.Text()
-	err = accept.EnsureAuthority(ctx, s.store, id, true)
+	if err != nil {
+		return a, err
+	}
+	a, err = accept.EnsureAuthority(ctx, s.store, a.AuthorityID, true)
 	var other *accept.AuthorityError
-	if errors.As(err, &other) { // another collector was first
-		return other.Got, nil
+	if errors.As(err, &other) && other.Reason == accept.AuthorityOther { // another collector was first
+		return accept.EnsureAuthority(ctx, s.store, other.Got, true)
 	}
-	return id, err
+	return a, err
 }
 
-// fatal reports whether the error ends the collector: the bucket, or the spool, belongs to another authority, which waiting can't change.
+// reportBinding warns of what is allowed and may still be a mistake.
+func (s *Service) reportBinding(a accept.Authority) {
+	const page = "docs/guide/authority.md"
+	switch {
+	case a.At == objstore.Place{}: // a store in memory
+	case !a.Bound():
+		s.tel.Log.Warn("the authority record is not bound to this bucket, because the store denies replacing it: a replica would pass for the authority", "authority_id", a.AuthorityID, "page", page)
+	case len(a.Renamed) > 0:
+		s.tel.Log.Warn("the authority was bound under another name; make sure that this is the same bucket", "changed", a.Renamed, "bound_to", a.Place.String(), "here", a.At.String(), "page", page)
+	}
+}
+
+// fatal reports whether the error ends the collector: the bucket, or the spool, belongs to another
+// authority or is a copy of it, which waiting can't change.
 func fatal(err error) bool {
 	var other *accept.AuthorityError
 	return errors.As(err, &other) || errors.Is(err, spool.ErrOtherAuthority)

@@ -82,7 +82,8 @@ func newWorld(t testing.TB, s objstore.Store) *world {
 	w := &world{t: t, store: s, refs: refmem.New(), writer: intake.NewWriter(s, "abcd", testShards), frames: map[identity.Batch][]byte{}, workers: map[*Service]*worker{}}
 	w.pending = workmem.New(w.now, workmem.Options{})
 	w.clock.Store(hour0.End().Add(time.Hour).UnixNano())
-	must(t, accept.EnsureAuthority(t.Context(), s, testAuthority, true))
+	_, err := accept.EnsureAuthority(t.Context(), s, testAuthority, true)
+	must(t, err)
 	must(t, intake.EnsureShards(t.Context(), s, testShards))
 	return w
 }

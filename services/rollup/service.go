@@ -96,19 +96,16 @@ func (s *Service) work(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// errAuthority says that the worker is configured for another bucket.
-var errAuthority = errors.New("the bucket is of another authority")
-
 // readAuthority compares the configured authority id with the bucket's, or takes that.
 func (s *Service) readAuthority(ctx context.Context) error {
-	id, err := accept.ReadAuthority(ctx, s.deps.Store)
+	a, err := accept.ReadAuthority(ctx, s.deps.Store)
 	if err != nil {
 		return err
 	}
-	if s.cfg.AuthorityID != "" && s.cfg.AuthorityID != id {
-		return fmt.Errorf("%w: %q, configured is %q", errAuthority, id, s.cfg.AuthorityID)
+	if s.cfg.AuthorityID != "" && s.cfg.AuthorityID != a.AuthorityID {
+		return &accept.AuthorityError{Reason: accept.AuthorityOther, Want: s.cfg.AuthorityID, Got: a.AuthorityID}
 	}
-	s.cfg.AuthorityID = id
+	s.cfg.AuthorityID = a.AuthorityID
 	return nil
 }
 
@@ -117,10 +114,11 @@ func (s *Service) until(ctx context.Context, what string, fn func(context.Contex
 	for backoff := run.NewBackoff(s.cfg.Schedule.RetryBase, s.cfg.Schedule.RetryMax); ; {
 		err := fn(ctx)
 		var shards *intake.ShardsError
+		var other *accept.AuthorityError
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &shards), errors.Is(err, errAuthority), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
+		case errors.As(err, &shards), errors.As(err, &other), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
 			return fmt.Errorf("rollup: %w", err) // somebody has to change the settings, or the bucket
 		}
 		s.log.Warn("not there yet; it is tried again", "what", what, "error", err)

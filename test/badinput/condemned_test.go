@@ -41,7 +41,7 @@ func TestCondemned(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			store := memStore()
-			if err := accept.EnsureAuthority(ctx, store, authority, true); err != nil {
+			if _, err := accept.EnsureAuthority(ctx, store, authority, true); err != nil {
 				t.Fatal(err)
 			}
 			sub := submission(t, recent(t, "host-1", 5, 1))

@@ -123,7 +123,7 @@ func TestRecords(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			store := memStore()
-			if err := accept.EnsureAuthority(ctx, store, authority, true); err != nil {
+			if _, err := accept.EnsureAuthority(ctx, store, authority, true); err != nil {
 				t.Fatal(err)
 			}
 			p := newProtocol(t, store)
@@ -218,7 +218,7 @@ func recent(t testing.TB, agent string, start uint64, value float64) []byte {
 func acceptAgain(t testing.TB, store objstore.Store, sub accept.Submission) string {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := accept.EnsureAuthority(ctx, store, authority, false); err != nil {
+	if _, err := accept.EnsureAuthority(ctx, store, authority, false); err != nil {
 		var foreign *accept.AuthorityError
 		switch {
 		case errors.Is(err, record.ErrCorrupt):

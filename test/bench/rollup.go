@@ -193,7 +193,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	if err != nil {
 		return nil, err
 	}
-	if err := accept.EnsureAuthority(ctx, s, authority, true); err != nil {
+	if _, err := accept.EnsureAuthority(ctx, s, authority, true); err != nil {
 		return nil, err
 	}
 	w := intake.NewWriter(s, "be", 1)

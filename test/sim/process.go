@@ -145,7 +145,7 @@ func (w *world) boot(p *process) {
 	}
 	w.start(p.name+".start", p, nil, func(t *task, ctx context.Context) {
 		for range 3 {
-			err := accept.EnsureAuthority(ctx, p.tried(t, t), p.authority, true)
+			_, err := accept.EnsureAuthority(ctx, p.tried(t, t), p.authority, true)
 			if t.dead {
 				return
 			}

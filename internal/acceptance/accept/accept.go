@@ -93,6 +93,8 @@ const (
 	ReasonCorruptBootRecord Reason = "CORRUPT_BOOT_RECORD"
 	// ReasonNewerRecord: a newer release wrote a record that this collector must not interpret.
 	ReasonNewerRecord Reason = "NEWER_RECORD"
+	// ReasonReplica: a replication of the store wrote the record; see ErrReplica.
+	ReasonReplica Reason = "REPLICA"
 	// ReasonSpoolFull and ReasonSpoolFailed are those of local_spool.
 	ReasonSpoolFull   Reason = "SPOOL_FULL"
 	ReasonSpoolFailed Reason = "SPOOL_FAILED" // a local disk error: nothing is accepted until a restart

@@ -44,6 +44,9 @@ func (p *Protocol) corrupt(name Step, key string, reason Reason, err error) erro
 		return p.retry(ReasonNewerRecord, fmt.Errorf("%s record %q: %w", name, key, err))
 	}
 	p.events.corruptRecord(name, key, err)
+	if errors.Is(err, ErrReplica) {
+		reason = ReasonReplica
+	}
 	return p.retry(reason, fmt.Errorf("%s record %q: %w", name, key, err))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 	"unicode/utf8"
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -29,6 +30,9 @@ type Config struct {
 	Store Store
 	// AuthorityID of the bucket and prefix behind Store; see EnsureAuthority.
 	AuthorityID string
+	// BoundAt is when the authority was bound to its place: records that a replication wrote
+	// later are refused. Zero refuses none.
+	BoundAt time.Time
 	// CollectorID is this collector's name in the records that it writes.
 	CollectorID string
 	// Mode is written into boot records; empty is ModeS3Manifest.
@@ -85,6 +89,9 @@ func New(c Config) (*Protocol, error) {
 	}
 	if c.BootCache == 0 {
 		c.BootCache = 16384
+	}
+	if !c.BoundAt.IsZero() {
+		c.Store = noReplicas{c.Store, c.BoundAt}
 	}
 	return &Protocol{
 		store: c.Store, authorityID: c.AuthorityID, collectorID: c.CollectorID, mode: c.Mode,

@@ -366,16 +366,16 @@ func TestBootCacheIsBoundedAndRight(t *testing.T) {
 func TestRaceTwoAuthorities(t *testing.T) {
 	s := mem.New(nil)
 	ctx := t.Context()
-	if err := accept.EnsureAuthority(ctx, s, "authority-1", false); !errors.Is(err, accept.ErrNoAuthority) {
+	if _, err := accept.EnsureAuthority(ctx, s, "authority-1", false); !errors.Is(err, accept.ErrNoAuthority) {
 		t.Errorf("empty store: %v", err)
 	}
 	for range 2 {
-		if err := accept.EnsureAuthority(ctx, s, "authority-1", true); err != nil {
+		if _, err := accept.EnsureAuthority(ctx, s, "authority-1", true); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var other *accept.AuthorityError
-	if err := accept.EnsureAuthority(ctx, s, "authority-2", true); !errors.As(err, &other) || other.Got != "authority-1" {
+	if _, err := accept.EnsureAuthority(ctx, s, "authority-2", true); !errors.As(err, &other) || other.Got != "authority-1" {
 		t.Errorf("other authority: %v", err)
 	}
 	sub := submission(testID, "a")
@@ -425,6 +425,12 @@ func TestManifestOfAnotherLength(t *testing.T) {
 	wantRetry(t, err, accept.ReasonCorruptManifest)
 }
 
+// replacing is a store with hooks, and the replaces of the one below.
+type replacing struct {
+	*hooked
+	objstore.Replacer
+}
+
 func TestEnsureAuthorityResolvesUnknown(t *testing.T) {
 	for _, applied := range []bool{true, false} {
 		s := mem.New(nil)
@@ -440,7 +446,7 @@ func TestEnsureAuthorityResolvesUnknown(t *testing.T) {
 		} else {
 			h.before = fail
 		}
-		if err := accept.EnsureAuthority(t.Context(), h, "authority-1", true); err != nil {
+		if _, err := accept.EnsureAuthority(t.Context(), replacing{h, s}, "authority-1", true); err != nil {
 			t.Errorf("applied %v: %v", applied, err)
 		}
 	}

@@ -16,27 +16,19 @@ func (r *Reconciler) authority(ctx context.Context) (string, error) {
 	if id := r.own.Load(); id != nil {
 		return *id, nil
 	}
-	id, err := accept.ReadAuthority(ctx, r.Store)
+	a, err := accept.ReadAuthority(ctx, r.Store)
 	if errors.Is(err, accept.ErrNoAuthority) {
 		return "", nil
 	}
 	if err != nil {
 		return "", err
 	}
-	r.own.Store(&id)
-	return id, nil
+	r.own.Store(&a.AuthorityID)
+	return a.AuthorityID, nil
 }
 
-// CheckAuthority compares the configured authority with the store's own record. It returns
-// *accept.AuthorityError if they differ; a store without a record is no error.
+// CheckAuthority checks that the store is the configured authority, or any, and no copy of it. It
+// returns *accept.AuthorityError if it is not; a store without a record is no error.
 func (r *Reconciler) CheckAuthority(ctx context.Context) error {
-	if r.AuthorityID == "" {
-		_, err := r.authority(ctx)
-		return err
-	}
-	err := accept.EnsureAuthority(ctx, r.Store, r.AuthorityID, false)
-	if errors.Is(err, accept.ErrNoAuthority) {
-		return nil
-	}
-	return err
+	return accept.CheckAuthority(ctx, r.Store, r.AuthorityID)
 }

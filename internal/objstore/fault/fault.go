@@ -47,6 +47,9 @@ func New(inner objstore.Store, seed uint64, rules ...Rule) *Store {
 	return s
 }
 
+// Place implements objstore.Placed. There is no Unwrap: faults must not be passed by.
+func (s *Store) Place() objstore.Place { return objstore.PlaceOf(s.inner) }
+
 // Add appends rules.
 func (s *Store) Add(rules ...Rule) {
 	s.mu.Lock()

@@ -24,6 +24,7 @@ type Store struct {
 	objects map[string]*object
 	keys    keys
 	ticks   int64
+	place   objstore.Place
 }
 
 type object struct {
@@ -110,6 +111,34 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	delete(s.objects, key)
 	s.keys.remove(key)
 	return nil
+}
+
+// Place implements objstore.Placed.
+func (s *Store) Place() objstore.Place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.place
+}
+
+// SetPlace makes the store say where it is, as those behind a network do.
+func (s *Store) SetPlace(p objstore.Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.place = p
+}
+
+// Replicate writes an object as a store's replication does: with the time of its source, and
+// with the mark that it is a replica.
+func (s *Store) Replicate(key string, body []byte, written time.Time) {
+	sum := identity.Sum(body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[key] == nil {
+		s.keys.insert(key)
+	}
+	s.objects[key] = &object{body: bytes.Clone(body), info: objstore.Info{
+		Key: key, Size: int64(len(body)), SHA256: sum, ETag: `"` + hex.EncodeToString(sum[:16]) + `"`, LastModified: written, Replica: true,
+	}}
 }
 
 // Len is the number of objects.

@@ -1,9 +1,12 @@
 package s3
 
 import (
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
@@ -53,6 +56,53 @@ func TestEndpointsOfAWS(t *testing.T) {
 		s, err := New(t.Context(), cfg, Options{})
 		if err != nil || strings.TrimSuffix(s.base.String(), "/") != want {
 			t.Errorf("%s: %v, %v, want %s", region, s.base.String(), err, want)
+		}
+	}
+}
+
+// TestPlaces: all names of AWS S3 in a partition are one endpoint; elsewhere it is the host that answers.
+func TestPlaces(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"": objstore.EndpointAWS,
+		"https://s3.dualstack.us-east-1.amazonaws.com":                 objstore.EndpointAWS,
+		"https://bucket.vpce-1a2b3c4d.s3.us-east-1.vpce.amazonaws.com": objstore.EndpointAWS,
+		"https://s3.cn-north-1.amazonaws.com.cn":                       objstore.EndpointAWSChina,
+		"https://amazonaws.com.example":                                "amazonaws.com.example",
+		"http://MinIO.example:9000/":                                   "minio.example:9000",
+		"https://minio.example:443/s3/":                                "minio.example/s3",
+		"http://10.0.0.1:80":                                           "10.0.0.1",
+	} {
+		cfg := testConfig(endpoint)
+		cfg.Prefix = "prod/"
+		s, err := New(t.Context(), cfg, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := s.Place(); p != (objstore.Place{Endpoint: want, Region: "us-east-1", Bucket: "bucket", Prefix: "prod/"}) {
+			t.Errorf("%q: %+v, want %s", endpoint, p, want)
+		}
+	}
+}
+
+// TestReplicasSaySo: the mark of a replication's target is read, that of its source is none.
+func TestReplicasSaySo(t *testing.T) {
+	for status, want := range map[string]bool{"REPLICA": true, "COMPLETED": false, "": false} {
+		s := open(t, func(w http.ResponseWriter, r *http.Request) {
+			if status != "" {
+				w.Header().Set("x-amz-replication-status", status)
+			}
+			w.Header().Set("ETag", `"e"`)
+			w.Header().Set("Content-Length", "1")
+			if r.Method == http.MethodGet {
+				io.WriteString(w, "x")
+			}
+		})
+		info, err := s.Head(t.Context(), "k")
+		if err != nil || info.Replica != want {
+			t.Errorf("head, %q: %+v, %v", status, info, err)
+		}
+		if _, info, err = s.Get(t.Context(), "k", objstore.GetOptions{}); err != nil || info.Replica != want {
+			t.Errorf("get, %q: %+v, %v", status, info, err)
 		}
 	}
 }

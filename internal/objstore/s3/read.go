@@ -165,6 +165,8 @@ func object(key string, resp *http.Response) (objstore.Info, error) {
 		return info, fmt.Errorf("%w: status %d with ETag %q and length %d", objstore.ErrUnavailable, resp.StatusCode, info.ETag, info.Size)
 	}
 	info.LastModified, _ = http.ParseTime(resp.Header.Get("Last-Modified"))
+	// The source of a replication says PENDING, COMPLETED or FAILED here.
+	info.Replica = strings.EqualFold(resp.Header.Get("X-Amz-Replication-Status"), "REPLICA")
 	// The composite checksum of a multipart object ("…-2") is not the hash of its bytes; it does not decode.
 	if b, err := base64.StdEncoding.DecodeString(resp.Header.Get("X-Amz-Checksum-Sha256")); err == nil && len(b) == len(info.SHA256) {
 		copy(info.SHA256[:], b)

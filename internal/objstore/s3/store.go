@@ -101,6 +101,28 @@ func (s *Store) resolve(ctx context.Context) error {
 	return nil
 }
 
+// Place implements objstore.Placed.
+func (s *Store) Place() objstore.Place {
+	p := objstore.Place{Endpoint: s.base.Host, Region: s.cfg.Region, Bucket: s.cfg.Bucket, Prefix: s.cfg.Prefix}
+	path := ""
+	// The base has the bucket in its host or path; the settings say the endpoint alone.
+	if u, err := url.Parse(s.cfg.Endpoint); err == nil && s.cfg.Endpoint != "" {
+		p.Endpoint, path = u.Host, strings.TrimSuffix(u.EscapedPath(), "/")
+		if port := u.Port(); port == "443" && u.Scheme == "https" || port == "80" && u.Scheme == "http" {
+			p.Endpoint = strings.TrimSuffix(p.Endpoint, ":"+port)
+		}
+	}
+	host := strings.ToLower(p.Endpoint)
+	for _, aws := range []string{objstore.EndpointAWS, objstore.EndpointAWSChina} {
+		if host == aws || strings.HasSuffix(host, "."+aws) {
+			p.Endpoint = aws
+			return p
+		}
+	}
+	p.Endpoint = host + path
+	return p
+}
+
 // Close drops idle connections.
 func (s *Store) Close() {
 	if t, ok := s.rt.(interface{ CloseIdleConnections() }); ok {

@@ -8,9 +8,9 @@ import (
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 // Bucket are the settings of a service over a bucket; they are embedded beside service.Base.
@@ -27,22 +27,15 @@ func Default() Bucket { return Bucket{Store: s3.DefaultConfig()} }
 func (b Bucket) Check() error { return b.Store.Validate() }
 
 // Probe is the probe of the store for a service's readiness: the store answers, and the
-// bucket belongs to the configured authority, or to none yet.
+// bucket is the configured authority and no copy of it, or is none yet.
 func (b Bucket) Probe(st objstore.Reader) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if b.AuthorityID == "" {
-			return objstore.CheckAnswers(ctx, st, layout.AuthorityKey)
-		}
-		switch id, err := accept.ReadAuthority(ctx, st); {
-		// A new bucket belongs to no authority yet: the first collector to start creates the id object.
-		case errors.Is(err, accept.ErrNoAuthority):
-			return nil
-		case err != nil:
+		err := accept.CheckAuthority(ctx, st, b.AuthorityID)
+		var other *accept.AuthorityError
+		if err != nil && !errors.As(err, &other) && !record.Opaque(err) {
 			return fmt.Errorf("the store does not answer: %w", err)
-		case id != b.AuthorityID:
-			return &accept.AuthorityError{Want: b.AuthorityID, Got: id}
 		}
-		return nil
+		return err
 	}
 }
 

@@ -14,7 +14,7 @@ const (
 	blobGo      = "internal/acceptance/accept/blob.go"
 	decideGo    = "internal/acceptance/accept/decide.go"
 	claimGo     = "internal/acceptance/accept/claim.go"
-	authorityGo = "internal/acceptance/accept/authority.go"
+	authorityGo = "internal/acceptance/accept/bind.go"
 	executeGo   = "internal/acceptance/gc/execute.go"
 	proveGo     = "internal/acceptance/gc/prove.go"
 	resolveGo   = "internal/objstore/resolve.go"
@@ -93,8 +93,8 @@ var mutants = []mutant{
 	{"accept-no-boot-claim", "a clone with the same boot id: step 1 left out", []edit{{protocolGo, "if err := p.claimBoot(ctx, s.Identity.BootOf(), s.SpoolID); err != nil {", skipped}}},
 	{"accept-boot-owner-not-compared", "a clone with the same boot id", []edit{{claimGo, "\tif owner != spoolID {", "\tif owner == \"\" {"}}},
 	{"accept-unknown-boot-is-ours", "an unknown outcome of the boot record counts as ours", []edit{{claimGo, "\tcase created:\n", "\tcase created, errors.Is(err, objstore.ErrUnknown):\n"}}},
-	{"accept-authority-not-compared", "two buckets or prefixes", []edit{{authorityGo, "case err == nil && got != id:", "case err == nil && got == \"\":"}}},
-	{"accept-unknown-authority-is-ours", "two buckets or prefixes: an unknown outcome counts as ours", []edit{{authorityGo, "jsonContent); err == nil {", "jsonContent); err == nil || errors.Is(err, objstore.ErrUnknown) {"}}},
+	{"accept-authority-not-compared", "two buckets or prefixes", []edit{{authorityGo, "case (err == nil || a.Problem != nil) && a.AuthorityID != id:", "case (err == nil || a.Problem != nil) && a.AuthorityID == \"\":"}}},
+	{"accept-unknown-authority-is-ours", "two buckets or prefixes: an unknown outcome counts as ours", []edit{{authorityGo, "body, jsonContent)\n\t}\n", "body, jsonContent)\n\t\tif errors.Is(err, objstore.ErrUnknown) {\n\t\t\treturn a, true, nil\n\t\t}\n\t}\n"}}},
 
 	// The store's policy: further attempts (docs/protocol/store.md).
 	{"retry-exists-after-unknown-is-created", "a lost 200, sent again, gives 412: the policy takes the object for its caller's", []edit{{policyGo, "\t\tif err != nil && unknown && op.Writes()", "\t\tif unknown && errors.Is(err, ErrExists) {\n\t\t\treturn nil\n\t\t}\n\t\tif err != nil && unknown && op.Writes()"}}},

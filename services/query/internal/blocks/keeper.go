@@ -304,5 +304,5 @@ func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, er
 	if err != nil {
 		return "", s, false, err
 	}
-	return authority, s, true, nil
+	return authority.AuthorityID, s, true, nil
 }
