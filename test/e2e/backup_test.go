@@ -81,6 +81,12 @@ func TestBackupThroughS3(t *testing.T) {
 	cluster.Kill(&old.Coordinator)
 	cluster.Kill(&old.Store)
 
+	store, err := restored.OpenStore(ctx)
+	must(t, err)
+	record, err := accept.InspectAuthority(ctx, store)
+	must(t, err)
+	_, err = accept.MoveAuthority(ctx, store, record) // lmctl authority move
+	must(t, err)
 	startServices(ctx, t, restored)
 	must(t, restored.StartAgent(ctx))
 	waitAgent(ctx, t, restored, "the old queue to be delivered", func(pending int, next uint64) bool { return next > queued && pending <= 1 })
