@@ -216,3 +216,24 @@ func TestAForeignAuthorityStopsAPoll(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A run that was fenced needs no closing, and no run is opened only to be closed.
+func TestClosingAFencedRun(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, s, 1)
+	_, _ = w.Add(entry("a", 1))
+	first, _, err := w.Flush(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Fence(ctx, s, Position{first.Run, 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(ctx); err != nil || w.Open() {
+		t.Fatalf("open %v, %v", w.Open(), err)
+	}
+	page, err := s.List(ctx, listAll(layout.JournalPrefix))
+	if err != nil || len(page.Objects) != 2 {
+		t.Errorf("%d objects, %v", len(page.Objects), err)
+	}
+}

@@ -149,6 +149,9 @@ func (w *Writer) write(ctx context.Context, closes bool) (Position, uint64, erro
 		if w.events.Fenced != nil {
 			w.events.Fenced(last)
 		}
+		if closes && len(w.entries) == 0 {
+			return last, w.flushed, nil // the fence ended the run as well as this segment would have
+		}
 	}
 	return last, w.flushed, &objstore.Error{Op: "create", Key: last.Key(), Err: fmt.Errorf("%w: %d runs were fenced one after the other", objstore.ErrUnavailable, maxFences)}
 }
