@@ -20,6 +20,7 @@ import (
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 	framev1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/frame/v1"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
@@ -121,7 +122,7 @@ func withoutBlankLines(s string) string {
 var protoFiles = []protoreflect.FileDescriptor{
 	coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto, coordinatorv1.File_lightmetrics_coordinator_v1_refs_proto,
 	coordinatorv1.File_lightmetrics_coordinator_v1_work_proto, framev1.File_lightmetrics_frame_v1_batch_proto,
-	ingestv1.File_lightmetrics_ingest_v1_ingest_proto, queryv1.File_lightmetrics_query_v1_query_proto,
+	ingestv1.File_lightmetrics_ingest_v1_ingest_proto, journalv1.File_lightmetrics_journal_v1_journal_proto, queryv1.File_lightmetrics_query_v1_query_proto,
 	reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto,
 }
 

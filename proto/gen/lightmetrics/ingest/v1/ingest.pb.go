@@ -631,9 +631,13 @@ type Acceptance struct {
 	// The accepting collector.
 	CollectorId string `protobuf:"bytes,3,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
 	// Key of the identity manifest.
-	ManifestKey   string `protobuf:"bytes,4,opt,name=manifest_key,json=manifestKey,proto3" json:"manifest_key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ManifestKey string `protobuf:"bytes,4,opt,name=manifest_key,json=manifestKey,proto3" json:"manifest_key,omitempty"`
+	// Where the batch stands in the acceptance journal, "<run>:<segment>": a query that gets it as
+	// min_token waits until the batch is visible. Empty where the collector accepts on its own disk
+	// and has not landed the batch yet.
+	JournalPosition string `protobuf:"bytes,5,opt,name=journal_position,json=journalPosition,proto3" json:"journal_position,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Acceptance) Reset() {
@@ -694,6 +698,13 @@ func (x *Acceptance) GetManifestKey() string {
 	return ""
 }
 
+func (x *Acceptance) GetJournalPosition() string {
+	if x != nil {
+		return x.JournalPosition
+	}
+	return ""
+}
+
 // Conflict names both frames of an identity conflict.
 type Conflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -705,10 +716,13 @@ type Conflict struct {
 	AcceptedAtUnixNs int64 `protobuf:"varint,3,opt,name=accepted_at_unix_ns,json=acceptedAtUnixNs,proto3" json:"accepted_at_unix_ns,omitempty"`
 	// Who accepted it.
 	CollectorId string `protobuf:"bytes,4,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
-	// Key of the quarantine record.
+	// Key of the quarantine record. Empty where the collector accepts on its own disk, and the
+	// record is written later.
 	QuarantineKey string `protobuf:"bytes,5,opt,name=quarantine_key,json=quarantineKey,proto3" json:"quarantine_key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Where the conflict stands in the acceptance journal; see Acceptance.
+	JournalPosition string `protobuf:"bytes,6,opt,name=journal_position,json=journalPosition,proto3" json:"journal_position,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Conflict) Reset() {
@@ -772,6 +786,13 @@ func (x *Conflict) GetCollectorId() string {
 func (x *Conflict) GetQuarantineKey() string {
 	if x != nil {
 		return x.QuarantineKey
+	}
+	return ""
+}
+
+func (x *Conflict) GetJournalPosition() string {
+	if x != nil {
+		return x.JournalPosition
 	}
 	return ""
 }
@@ -929,19 +950,21 @@ const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
 	"\bconflict\x18\b \x01(\v2 .lightmetrics.ingest.v1.ConflictR\bconflict\x12B\n" +
 	"\n" +
 	"acceptance\x18\t \x01(\v2\".lightmetrics.ingest.v1.AcceptanceR\n" +
-	"acceptance\"\xa4\x01\n" +
+	"acceptance\"\xcf\x01\n" +
 	"\n" +
 	"Acceptance\x12!\n" +
 	"\fframe_sha256\x18\x01 \x01(\fR\vframeSha256\x12-\n" +
 	"\x13accepted_at_unix_ns\x18\x02 \x01(\x03R\x10acceptedAtUnixNs\x12!\n" +
 	"\fcollector_id\x18\x03 \x01(\tR\vcollectorId\x12!\n" +
-	"\fmanifest_key\x18\x04 \x01(\tR\vmanifestKey\"\xd7\x01\n" +
+	"\fmanifest_key\x18\x04 \x01(\tR\vmanifestKey\x12)\n" +
+	"\x10journal_position\x18\x05 \x01(\tR\x0fjournalPosition\"\x82\x02\n" +
 	"\bConflict\x12'\n" +
 	"\x0faccepted_sha256\x18\x01 \x01(\fR\x0eacceptedSha256\x12)\n" +
 	"\x10submitted_sha256\x18\x02 \x01(\fR\x0fsubmittedSha256\x12-\n" +
 	"\x13accepted_at_unix_ns\x18\x03 \x01(\x03R\x10acceptedAtUnixNs\x12!\n" +
 	"\fcollector_id\x18\x04 \x01(\tR\vcollectorId\x12%\n" +
-	"\x0equarantine_key\x18\x05 \x01(\tR\rquarantineKey\"E\n" +
+	"\x0equarantine_key\x18\x05 \x01(\tR\rquarantineKey\x12)\n" +
+	"\x10journal_position\x18\x06 \x01(\tR\x0fjournalPosition\"E\n" +
 	"\x12SubmitBatchRequest\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\fR\x05frame\x12\x19\n" +
 	"\bspool_id\x18\x02 \x01(\tR\aspoolId\"w\n" +
