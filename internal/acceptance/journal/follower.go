@@ -41,7 +41,8 @@ type FollowerConfig struct {
 	Authority string
 	// Segment applies a segment, and Folded the entries of a folded file. What they get they may have got
 	// before: entries are known by their identities. An error keeps the run, or the poll, where it is, and
-	// the same is applied again. Both are called side by side when Fan does so.
+	// the same is applied again. Both are called side by side when Fan does so. A fence is a segment without
+	// entries; it may have come late, so it proves nothing before the poll has ended.
 	Segment func(context.Context, *Segment) error
 	Folded  func(context.Context, []Entry) error
 	// Fan is OneByOne when nil.
@@ -263,7 +264,7 @@ func (f *Follower) read(ctx context.Context, r *followed) (segments, entries int
 		if errors.Is(err, objstore.ErrNotFound) {
 			return segments, entries, nil
 		}
-		if err == nil && !s.Fenced {
+		if err == nil {
 			err = f.cfg.Segment(ctx, s)
 		}
 		if err != nil {

@@ -237,3 +237,46 @@ func TestClosingAFencedRun(t *testing.T) {
 		t.Errorf("%d objects, %v", len(page.Objects), err)
 	}
 }
+
+// A fenced run is folded to its end, its segments go, and the fence stays.
+func TestFencedRunsAreFolded(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9), Retention: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, _ := follow(t, s, Positions{}, folder)
+	w := newWriter(t, s, 1)
+	_, _ = w.Add(entry("a", 1))
+	at, _, err := w.Flush(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence := Position{at.Run, 1}
+	if err := Fence(ctx, s, fence); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Poll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(4) {
+		if _, err := folder.Fold(ctx, i*20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	head := folder.Head()
+	run := head.Run(at.Run)
+	if run == nil || run.Ended == 0 || !run.Fenced || run.Folded != 2 || run.Deleted != 2 {
+		t.Errorf("folded as %+v", run)
+	}
+	page, err := s.List(ctx, listAll(layout.JournalPrefix+"run="))
+	if err != nil || len(page.Objects) != 1 || page.Objects[0].Key != fence.Key() {
+		t.Errorf("left are %+v, %v", page.Objects, err)
+	}
+	if page, err := s.List(ctx, listAll(layout.JournalOpenPrefix)); err != nil || len(page.Objects) != 0 {
+		t.Errorf("open are %+v, %v", page.Objects, err)
+	}
+	if p, err := f.Poll(ctx); err != nil || len(p.Positions.Runs) != 0 {
+		t.Errorf("still followed: %+v, %v", p.Positions, err)
+	}
+}
