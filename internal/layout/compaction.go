@@ -72,3 +72,20 @@ const RollupFramesPrefix = RollupPrefix + "frames/"
 
 // RollupFrames is the key of the record of how far a shard's raw frames were removed.
 func RollupFrames(s shard.ID) string { return RollupFramesPrefix + "shard=" + s.String() + ".json" }
+
+// RollupProgressPrefix has the records of how far the journal is rolled up.
+const RollupProgressPrefix = RollupPrefix + "progress/"
+
+// RollupProgress is the key of the record of how far a shard has rolled the journal up.
+func RollupProgress(s shard.ID) string { return RollupProgressPrefix + "shard=" + s.String() + ".json" }
+
+// ParseRollupProgress reads such a key.
+func ParseRollupProgress(key string) (shard.ID, error) {
+	rest, ok := strings.CutPrefix(key, RollupProgressPrefix+"shard=")
+	name, ok2 := strings.CutSuffix(rest, ".json")
+	id, err := shard.Parse(name)
+	if !ok || !ok2 || err != nil || RollupProgress(id) != key {
+		return 0, notAKey(key, "rollup progress")
+	}
+	return id, nil
+}

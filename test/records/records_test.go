@@ -29,6 +29,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record/recordtest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -216,6 +217,10 @@ func kinds() []kind {
 		{compact.RetentionKind, func() []byte {
 			return compact.RetentionKind.Marshal(retention{authority, "raw", hour.String(), 5, "w", nil})
 		}, recordtest.ReadPlain[retention](compact.RetentionKind)},
+		{progress.Kind, func() []byte {
+			return must(progress.Progress{AuthorityID: authority, Shard: 3, Shards: 4, Fence: 7, Pending: []accepted.Batch{m.Batch()},
+				Positions: journal.Positions{Head: 5, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}, {Run: journal.RunID{2}, Next: 2, Ended: true}}}}.Marshal())
+		}, again(progress.Parse, func(p progress.Progress) []byte { return must(p.Marshal()) })},
 		{framelog.Kind, func() []byte { return must(log.Marshal()) }, again(framelog.Parse, func(l framelog.Log) []byte { return must(l.Marshal()) })},
 		{snapshot.Kind, func() []byte { return must(snap.Marshal()) }, again(snapshot.Parse, func(s *snapshot.Snapshot) []byte { return must(s.Marshal()) })},
 		{snapshot.PackKind, func() []byte { return snapshot.PackKind.Marshal(packHeader{3, 4, []accepted.Batch{m.Batch()}}) }, readPack},
