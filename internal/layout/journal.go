@@ -67,14 +67,8 @@ func JournalFolded(number uint64, folder [16]byte, part int) string {
 func ParseJournalFolded(key string) (number uint64, folder [16]byte, part int, err error) {
 	name, ok := strings.CutPrefix(key, JournalFoldedPrefix)
 	name, ok2 := strings.CutSuffix(name, journalSuffix)
-	fields := strings.Split(name, "-")
-	if !ok || !ok2 || len(fields) != 3 {
-		return 0, folder, 0, notAKey(key, "journal")
-	}
-	number, err = strconv.ParseUint(fields[0], 10, 64)
-	b, herr := hex.DecodeString(fields[1])
-	part, perr := strconv.Atoi(fields[2])
-	if err != nil || herr != nil || perr != nil || copy(folder[:], b) != len(folder) || part < 0 || JournalFolded(number, folder, part) != key {
+	number, folder, part, err = parseNumbered(name)
+	if !ok || !ok2 || err != nil || JournalFolded(number, folder, part) != key {
 		return 0, folder, 0, notAKey(key, "journal")
 	}
 	return number, folder, part, nil
@@ -96,4 +90,36 @@ func ParseJournalList(key string) (number uint64, folder [16]byte, err error) {
 		return 0, folder, notAKey(key, "journal")
 	}
 	return number, folder, nil
+}
+
+// LedgersPart is the key of one part of the checkpoint of all ledgers: the number of the root that is to name
+// it first, and its writer's random id, so that several writers never write to one key.
+func LedgersPart(number uint64, writer [16]byte, part int) string {
+	return LedgersPrefix + fmt.Sprintf("%020d-%s-%04d", number, hex.EncodeToString(writer[:]), part) + ".lml"
+}
+
+// ParseLedgersPart reads the key of a part.
+func ParseLedgersPart(key string) (number uint64, writer [16]byte, part int, err error) {
+	name, ok := strings.CutPrefix(key, LedgersPrefix)
+	name, ok2 := strings.CutSuffix(name, ".lml")
+	number, writer, part, err = parseNumbered(name)
+	if !ok || !ok2 || err != nil || LedgersPart(number, writer, part) != key {
+		return 0, writer, 0, notAKey(key, "ledgers")
+	}
+	return number, writer, part, nil
+}
+
+// parseNumbered reads <number>-<id>-<part>.
+func parseNumbered(name string) (number uint64, id [16]byte, part int, err error) {
+	fields := strings.Split(name, "-")
+	if len(fields) != 3 {
+		return 0, id, 0, ErrNotAKey
+	}
+	number, err = strconv.ParseUint(fields[0], 10, 64)
+	b, herr := hex.DecodeString(fields[1])
+	part, perr := strconv.Atoi(fields[2])
+	if err != nil || herr != nil || perr != nil || copy(id[:], b) != len(id) || part < 0 {
+		return 0, id, 0, ErrNotAKey
+	}
+	return number, id, part, nil
 }

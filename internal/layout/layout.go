@@ -34,6 +34,10 @@ const (
 	ProbePrefix            = "probe/v1/"
 	// AuthorityKey is the id object of the acceptance authority.
 	AuthorityKey = "authority/v1/id.json"
+	// LedgersKey is the root of the checkpoint of the ledgers of all boots.
+	LedgersKey = ReconcilePrefix + "ledgers.json"
+	// LedgersPrefix has the parts of that checkpoint.
+	LedgersPrefix = ReconcilePrefix + "ledgers/"
 	// CheckpointKey is the reconciler's time-scan checkpoint.
 	CheckpointKey = ReconcilePrefix + "checkpoint.json"
 	// CoordinatorTermKey has the number of the last term of a leading coordinator.

@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -250,6 +251,10 @@ func kinds() []kind {
 		}, again(journal.ParseHead, func(h journal.Head) []byte { return must(h.Marshal()) })},
 		{journal.ListKind, func() []byte { return must(journal.MarshalList([]journal.FoldedFile{{Span: journalSpan("f", 6, 7)}})) },
 			again(journal.ParseList, func(l []journal.FoldedFile) []byte { return must(journal.MarshalList(l)) })},
+		{ledgers.RootKind, func() []byte {
+			return ledgers.Root{Number: 3, Positions: journal.Positions{Head: 2, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}}}, Boots: 2,
+				Parts: []ledgers.Part{{}, {Key: layout.LedgersPart(3, [16]byte{2}, 1), Boots: 2, Bytes: 90}}}.Marshal()
+		}, again(ledgers.ParseRoot, ledgers.Root.Marshal)},
 		{publish.EpochKind, publish.Epoch{Number: 2, ID: strings.Repeat("0a", 16)}.Marshal, again(publish.ParseEpoch, publish.Epoch.Marshal)},
 		{publish.ItemKind, item.Marshal, at(item.Key(), publish.ParseItem, func(i *publish.Item) []byte { return i.Marshal() })},
 	}

@@ -28,8 +28,12 @@ import (
 const (
 	// Window is how many identities, those with the greatest sequence numbers, are not folded.
 	Window = 256
+	// CheckpointWindow is Window of the ledgers of all boots together, of which there may be 100,000.
+	CheckpointWindow = 32
 	// MaxOverlapping is how many overlapping identities, and overlap ranges, are kept.
 	MaxOverlapping = 1000
+	// maxSpans bounds the intervals of a ledger in a checkpoint.
+	maxSpans = 1 << 20
 )
 
 // Entry is one accepted identity of the ledger's boot.
@@ -82,11 +86,26 @@ type Ledger struct {
 	lastAt      int64
 	dropped     uint64 // overlapping identities or ranges beyond MaxOverlapping
 	inexact     bool   // batches is a lower bound
-	window      int    // Window, smaller in tests
+	window      int    // Window or CheckpointWindow, smaller in tests
+	firstTime   int64  // of the samples, if timed
+	timed       bool
 }
 
 // New returns an empty ledger.
 func New(boot identity.Boot) *Ledger { return &Ledger{boot: boot, window: Window} }
+
+// NewSmall is New with CheckpointWindow.
+func NewSmall(boot identity.Boot) *Ledger { return &Ledger{boot: boot, window: CheckpointWindow} }
+
+// AddTime notes the time of the first sample of a batch, Unix nanoseconds. It reports whether that is
+// before all others of the boot.
+func (l *Ledger) AddTime(first int64) bool {
+	if l.timed && l.firstTime <= first {
+		return false
+	}
+	l.firstTime, l.timed = first, true
+	return true
+}
 
 // Add counts an identity once. Adding the same identity again is harmless; its
 // first AcceptedAt stays.

@@ -42,6 +42,9 @@ func (l *Ledger) LastSeq() (uint64, bool) {
 // LastAcceptedAt is the newest acceptance, Unix nanoseconds; 0 when empty.
 func (l *Ledger) LastAcceptedAt() int64 { return l.lastAt }
 
+// FirstTime is the time of the boot's earliest sample, Unix nanoseconds; false when no time was added.
+func (l *Ledger) FirstTime() (int64, bool) { return l.firstTime, l.timed }
+
 // AcceptedThrough is the last sequence number such that all from FirstSeq to it are
 // accepted; false when empty.
 func (l *Ledger) AcceptedThrough() (uint64, bool) {

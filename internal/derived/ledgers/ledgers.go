@@ -1,0 +1,165 @@
+// Package ledgers keeps the ledgers of all boots, and their checkpoint: one root record that
+// says through which positions of the journal they were applied, over parts that hold the
+// ledgers. A restart reads the root, the parts, and what the journal has after the positions; so it costs
+// requests for each part, and none for a boot.
+//
+// docs/format/ledgers.md has the bytes. The package is deterministic: no goroutines, no clock.
+package ledgers
+
+import (
+	"hash/fnv"
+	"slices"
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+const (
+	// bootsPerPart is how many boots a part has on average before the number of parts doubles.
+	bootsPerPart = 2048
+	// maxParts bounds the parts: 8 million boots.
+	maxParts = 4096
+)
+
+// Set is the ledgers of all boots. It is safe for concurrent use.
+type Set struct {
+	mu    sync.Mutex
+	parts []part // a power of two
+	boots int
+}
+
+// part is the boots whose hash is its index.
+type part struct {
+	boots map[identity.Boot]*ledger.Ledger
+	// stored is where the part stands in the store; its zero value, or changed, asks for a write.
+	stored  Part
+	changed bool
+}
+
+// NewSet makes an empty set.
+func NewSet() *Set { return &Set{parts: newParts(1)} }
+
+func newParts(n int) []part {
+	out := make([]part, n)
+	for i := range out {
+		out[i].boots = map[identity.Boot]*ledger.Ledger{}
+	}
+	return out
+}
+
+// indexOf is the part of a boot, of n.
+func indexOf(b identity.Boot, n int) int {
+	h := fnv.New64a()
+	// An agent id has no zero byte, so the two ids can't run into each other.
+	_, _ = h.Write([]byte(b.Agent))
+	_, _ = h.Write([]byte{0})
+	_, _ = h.Write([]byte(b.Boot))
+	v := h.Sum64()
+	return int((v ^ v>>32) & uint64(n-1))
+}
+
+// Change is what one entry changed.
+type Change struct {
+	Entry *journal.Entry
+	ledger.Change
+}
+
+// Apply adds the accepted batches of entries; conflicts are left out. Entries that were applied before
+// change nothing. each is called for every batch.
+func (s *Set) Apply(entries []journal.Entry, each func(Change)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range entries {
+		e := &entries[i]
+		if e.Outcome.Conflict() {
+			continue
+		}
+		boot := e.ID.BootOf()
+		p := &s.parts[indexOf(boot, len(s.parts))]
+		l := p.boots[boot]
+		if l == nil {
+			l = ledger.NewSmall(boot)
+			p.boots[boot] = l
+			s.boots++
+		}
+		c := l.Add(ledger.Entry{Start: e.ID.SeqStart, End: e.ID.SeqEnd, AcceptedAt: e.At})
+		if earlier := l.AddTime(e.MinTime); earlier || c.Kind == ledger.Added {
+			p.changed = true
+		}
+		if each != nil {
+			each(Change{e, c})
+		}
+	}
+	if s.boots > len(s.parts)*bootsPerPart && len(s.parts) < maxParts {
+		s.grow()
+	}
+}
+
+// grow doubles the parts until they are small enough. All of them have to be written again.
+func (s *Set) grow() {
+	n := len(s.parts)
+	for s.boots > n*bootsPerPart && n < maxParts {
+		n *= 2
+	}
+	next := newParts(n)
+	for _, p := range s.parts {
+		for b, l := range p.boots {
+			next[indexOf(b, n)].boots[b] = l
+		}
+	}
+	for i := range next {
+		next[i].changed = true
+	}
+	s.parts = next
+}
+
+// Boots is the number of boots.
+func (s *Set) Boots() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.boots
+}
+
+// Get copies the ledger of a boot; nil where there is none.
+func (s *Set) Get(b identity.Boot) *ledger.Ledger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.parts[indexOf(b, len(s.parts))].boots[b]; l != nil {
+		return l.Clone()
+	}
+	return nil
+}
+
+// After copies at most limit ledgers of the boots after the given one, in their order; only those of
+// agent if it is set.
+func (s *Set) After(boot identity.Boot, agent string, limit int) []*ledger.Ledger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var boots []identity.Boot
+	for _, p := range s.parts {
+		for b := range p.boots {
+			if (agent == "" || b.Agent == agent) && b.Compare(boot) > 0 {
+				boots = append(boots, b)
+			}
+		}
+	}
+	slices.SortFunc(boots, identity.Boot.Compare)
+	out := make([]*ledger.Ledger, 0, min(limit, len(boots)))
+	for _, b := range boots[:min(limit, len(boots))] {
+		out = append(out, s.parts[indexOf(b, len(s.parts))].boots[b].Clone())
+	}
+	return out
+}
+
+// Each calls fn with every ledger, in no order. fn must not keep the ledger, nor use the set.
+func (s *Set) Each(fn func(*ledger.Ledger)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.parts {
+		for _, l := range p.boots {
+			fn(l)
+		}
+	}
+}
