@@ -27,6 +27,7 @@ const (
 	RawBlobsByTimePrefix   = "raw-blobs-by-time/v1/"
 	BootsPrefix            = "boots/v1/"
 	CondemnedPrefix        = "gc/v1/condemned/"
+	RewrittenPrefix        = "gc/v1/rewritten/"
 	QuarantinePrefix       = "quarantine/v1/identity-conflict/"
 	QuarantineByBlobPrefix = "quarantine-by-blob/v1/"
 	ReconcilePrefix        = "reconcile/v1/"
@@ -89,11 +90,6 @@ func ParseBlob(key string) (identity.Digest, uint32, error) {
 		return d, 0, notAKey(key, "raw-blobs")
 	}
 	return d, uint32(gen), nil
-}
-
-// Condemned is the key of the permanent marker that generation gen of d is, or may be, deleted.
-func Condemned(d identity.Digest, gen uint32) string {
-	return CondemnedPrefix + d.String() + ".g" + strconv.FormatUint(uint64(gen), 10) + ".json"
 }
 
 // Boot is the key of the record of a boot's first use.

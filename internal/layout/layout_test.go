@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -38,6 +39,8 @@ func TestKeys(t *testing.T) {
 		{BlobStem(d), "raw-blobs/v1/sha256/ba/78/" + abc},
 		{Condemned(d, 0), "gc/v1/condemned/" + abc + ".g0.json"},
 		{Condemned(d, 12), "gc/v1/condemned/" + abc + ".g12.json"},
+		{CondemnedHour(timegrid.HourStarting(at)), "gc/v1/condemned/date=2026-11-21/hour=05.json"},
+		{Rewritten(timegrid.HourStarting(at), id, 3), "gc/v1/rewritten/date=2026-11-21/hour=05/" + dir + seq + ".g3.json"},
 		{Boot(id.BootOf()), "boots/v1/agent=686f73742f31/boot=c3a9.json"},
 		{AcceptedBoot(id.BootOf()), "accepted/v1/" + dir},
 		{Accepted(id), "accepted/v1/" + dir + seq + ".json"},
@@ -90,7 +93,13 @@ func TestParsersRefuse(t *testing.T) {
 			change(quarantine, seq+"/", seq+".json/"), change(quarantine, seq+"/", ""), change(quarantine, seq+"/", seq+"//"),
 		},
 	}
+	rewritten := Rewritten(timegrid.HourStarting(at), id, 3)
+	cases["rewritten"] = []string{
+		"", accepted, RewrittenPrefix, change(rewritten, ".g3", ""), change(rewritten, ".g3", ".g0"), change(rewritten, ".g3", ".g03"), change(rewritten, ".g3", ".g4294967296"),
+		change(rewritten, ".json", ""), change(rewritten, "hour=05", "hour=24"), change(rewritten, "hour=05/", ""), change(rewritten, seq, "7-8"),
+	}
 	parse := map[string]func(string) error{
+		"rewritten":  func(k string) error { _, _, _, err := ParseRewritten(k); return err },
 		"blob":       func(k string) error { _, _, err := ParseBlob(k); return err },
 		"boot":       func(k string) error { _, err := ParseBoot(k); return err },
 		"accepted":   func(k string) error { _, err := ParseAccepted(k); return err },
@@ -134,6 +143,10 @@ func TestParsersInvertBuilders(t *testing.T) {
 		}
 		if got, s, err := ParseQuarantine(Quarantine(b, d)); err != nil || got != b || s != d {
 			t.Fatalf("quarantine: %v, %v, %v", got, s, err)
+		}
+		h := timegrid.HourOfNS(rapid.Int64().Draw(t, "time"))
+		if at, got, g, err := ParseRewritten(Rewritten(h, b, max(gen, 1))); err != nil || at != h || got != b || g != max(gen, 1) {
+			t.Fatalf("rewritten: %v, %v, %d, %v", at, got, g, err)
 		}
 	})
 }
@@ -187,7 +200,7 @@ func TestTimeKeysAreInOrder(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0)} {
+	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1)} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -206,6 +219,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if b, d, err := ParseQuarantine(key); err == nil {
 			again = Quarantine(b, d)
+		}
+		if h, b, gen, err := ParseRewritten(key); err == nil {
+			again = Rewritten(h, b, gen)
 		}
 		if again != key {
 			t.Errorf("%q became %q", key, again)

@@ -2,12 +2,14 @@ package rollup
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -15,6 +17,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -397,4 +401,111 @@ func (s *countingStore) List(ctx context.Context, o objstore.ListOptions) (objst
 		s.lists++
 	}
 	return s.Store.List(ctx, o)
+}
+
+// resend is an agent that sends a batch to a collector, as if it had been offline.
+func (w *world) resend(e accepted.Batch) accept.Outcome {
+	w.t.Helper()
+	p, err := accept.New(accept.Config{Store: w.store, AuthorityID: testAuthority, CollectorID: "c", Clock: run.WallClock{}, Rand: rand.Reader})
+	must(w.t, err)
+	res, err := p.Accept(w.t.Context(), accept.Submission{
+		Frame: w.frames[e.Identity], Identity: e.Identity, SHA256: e.FrameSHA256, Records: e.Identity.Count(), MinTime: e.MinTime, MaxTime: e.MaxTime,
+	})
+	must(w.t, err)
+	return res.Outcome
+}
+
+// A duplicate after the removal writes the frame again, in a generation that is not condemned, and
+// leaves a note; a later pass removes it, although the hour is long finished, and so does lmctl.
+func TestARewrittenFrameIsRemovedAgain(t *testing.T) {
+	w, cfg, _, _ := frameWorld(t)
+	other := w.accepted[4]
+	w.resend(w.accepted[3]) // makes the manifest, which this harness leaves out
+	w.advance(50 * time.Hour)
+	if n, err := w.removing(cfg, w.store, 5); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	c, _, err := record.Read(t.Context(), w.store, layout.CondemnedHour(hour0), accept.CondemnedHourKind, accept.ParseCondemnedHour)
+	if must(t, err); c.Below != 1 || w.there(layout.CondemnedPrefix) != 1 {
+		t.Errorf("%+v and %d records of condemned generations of 10 batches", c, w.there(layout.CondemnedPrefix))
+	}
+	for pass := range 3 {
+		if got := w.resend(w.accepted[3]); got != accept.Duplicate {
+			t.Fatal(got)
+		}
+		if n := w.there(layout.RawBlobsPrefix); n != 2 || w.there(layout.RewrittenPrefix) != 1 {
+			t.Fatalf("%d frames and %d notes after a duplicate", n, w.there(layout.RewrittenPrefix))
+		}
+		w.advance(2 * cfg.Retention.Interval)
+		if pass < 2 {
+			if n, err := w.removing(cfg, w.store, 6); n != 0 || err != nil || w.there(layout.RewrittenPrefix) != 0 {
+				t.Fatalf("%d frames and %d notes are left, %v", n, w.there(layout.RewrittenPrefix), err)
+			}
+			continue
+		}
+		f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "lmctl", Now: w.now})
+		must(t, err)
+		rep, err := f.Run(t.Context(), hour0.End(), false)
+		if err != nil || rep.Batches != 1 || rep.Frames != 2 || w.there(layout.RawBlobsPrefix) != 0 || w.there(layout.RewrittenPrefix) != 0 {
+			t.Errorf("lmctl: %+v, %v, %d notes", rep, err, w.there(layout.RewrittenPrefix))
+		}
+	}
+	// A note of a batch that has to stay for now is kept for a later pass.
+	w.resend(other)
+	must(t, w.store.Delete(t.Context(), layout.Rewritten(hour0, other.Identity, 1)))
+	w.resend(other)
+	w.spoil(layout.Repair(other.Identity), "{}")
+	w.advance(2 * cfg.Retention.Interval)
+	if n, err := w.removing(cfg, w.store, 7); n != 2 || err != nil || w.there(layout.RewrittenPrefix) != 1 {
+		t.Errorf("a repair record: %d frames, %d notes, %v", n, w.there(layout.RewrittenPrefix), err)
+	}
+	must(t, w.store.Delete(t.Context(), layout.Repair(other.Identity)))
+	w.advance(2 * cfg.Retention.Interval)
+	if n, err := w.removing(cfg, w.store, 8); n != 0 || err != nil || w.there(layout.RewrittenPrefix) != 0 {
+		t.Errorf("without it: %d frames, %d notes, %v", n, w.there(layout.RewrittenPrefix), err)
+	}
+}
+
+// What begins to need a frame after it was found removable, and before it is proved to be, keeps it.
+func TestWhatComesBeforeTheProofKeepsRawFrames(t *testing.T) {
+	request := catalog.RepairRequest{AuthorityID: testAuthority, Shard: 0, Hour: hour0, Above: 9, Reason: "r", By: "b"}
+	lost := layout.BlockName{Hour: hour0, Shard: 0, Resolution: timegrid.FiveMinutes, Generation: 1}
+	aborted := catalog.Aborted{AuthorityID: testAuthority, Name: lost, Reason: "r", WorkerID: "w"}
+	for name, x := range map[string]struct {
+		key, body string
+		left      int
+	}{
+		"a repair request":      {request.Key(), string(request.Marshal()), 10},
+		"a lost block":          {lost.Key(), string(catalog.Record{Aborted: &aborted}.Marshal()), 10},
+		"a damaged block":       {lost.Key(), "{}", 10},
+		"a generation above it": {layout.BlockManifest(hour0, 0, timegrid.Raw, 2), "{}", 10},
+		"a repair record":       {"", "{}", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, cfg, _, _ := frameWorld(t)
+			w.advance(50 * time.Hour)
+			if x.key == "" {
+				x.key = layout.Repair(w.accepted[3].Identity)
+			}
+			s := &raising{Store: w.store, then: func() { w.spoil(x.key, x.body) }}
+			n, err := w.removing(cfg, s, 5)
+			if n != x.left || err != nil || s.then != nil || w.logged() != 10-x.left {
+				t.Errorf("%d frames are left, want %d, %d are logged; %v", n, x.left, w.logged(), err)
+			}
+		})
+	}
+}
+
+// raising calls then when an hour's condemned generations are raised.
+type raising struct {
+	objstore.Store
+	then func()
+}
+
+func (s *raising) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if strings.HasPrefix(key, layout.CondemnedPrefix) && s.then != nil {
+		s.then()
+		s.then = nil
+	}
+	return s.Store.Create(ctx, key, b, o)
 }

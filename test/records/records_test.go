@@ -187,6 +187,8 @@ func kinds() []kind {
 		{accept.UnboundAuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.CondemnedKind, accept.CondemnedMarker{FrameSHA256: digest, Generation: 3, CondemnedAt: 9, PlanID: "p"}.Marshal, recordtest.ReadPlain[accept.CondemnedMarker](accept.CondemnedKind)},
+		{accept.CondemnedHourKind, accept.CondemnedHour{AuthorityID: authority, Hour: hour, Below: 2, RaisedAt: 9, By: "w"}.Marshal, again(accept.ParseCondemnedHour, accept.CondemnedHour.Marshal)},
+		{accept.RewrittenKind, accept.RewrittenNote{AuthorityID: authority, FrameSHA256: digest, Generation: 1, RewrittenAt: 9, CollectorID: "c"}.Marshal, recordtest.ReadPlain[accept.RewrittenNote](accept.RewrittenKind)},
 		{reconcile.CheckpointKind, func() []byte { return reconcile.MarshalCheckpoint(5) }, again(reconcile.ParseCheckpoint, reconcile.MarshalCheckpoint)},
 		{reconcile.RepairKind, reconcile.RepairRecord{ManifestKey: layout.Accepted(m.Identity), Cause: reconcile.CauseMissing, Detail: "d", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, FirstSeen: 5, ReconcilerID: "r"}.Marshal,
 			again(reconcile.ParseRepair, reconcile.RepairRecord.Marshal)},

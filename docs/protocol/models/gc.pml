@@ -8,6 +8,10 @@
    that crashed is one that is not scheduled any more, or that starts afresh. There are
    no clocks: age selects candidates, so here any blob is one at any time.
 
+   With RETAIN there are also blocks, which are published from a frame and may be lost, and the
+   retention of raw frames, which removes what published blocks cover. Both frames are of one
+   hour, so there is one record of condemned generations.
+
    The README has the mutants, which are chosen with -D. */
 #ifndef NH
 #define NH 1
@@ -24,6 +28,12 @@
 #ifndef LATE
 #define LATE 1                    /* requests that are late at one time, at most */
 #endif
+#ifndef RETAINERS
+#define RETAINERS 1
+#endif
+#ifndef LOSSES
+#define LOSSES 1                  /* how many times blocks are lost */
+#endif
 #define BIT(i) (1<<(i))
 
 /* per hash, a bit per generation */
@@ -36,8 +46,29 @@ byte late;
 
 byte ack, lost;                   /* a bit per hash: told accepted or duplicate; told conflict */
 
+#ifdef RETAIN
+byte covered;                     /* a bit per hash: published blocks have its rows */
+byte below;                       /* generations below it are condemned, of every frame of the hour */
+byte lateBelow;                   /* what a late request makes of it; 0 none */
+byte logged;                      /* a bit per hash: a log says that its frame was removed */
+byte losses;
+/* For the promise alone: what is acknowledged, or decided and not yet told, when a proof finds the
+   batch covered is from then on the blocks' to keep, and not the frame's. */
+byte owed;                        /* a bit per hash: acknowledged since the last proof */
+byte decided[3];                  /* a bit per collector: its answer is decided, by hash */
+byte handedOver;                  /* a bit per collector: it was before a proof */
+#define OWED owed
+#define KEPT(h)    (blob[h] || (covered & BIT(h)))
+#define LOGGED(h)  (blob[h] || (logged & BIT(h)))
+#else
+#define OWED ack
+#define KEPT(h)    (blob[h])
+#define LOGGED(h)  (true)
+#endif
+
 #define ONE_ANSWER (ack != (BIT(1)|BIT(2)) && (!(ack & BIT(1)) || man == 1) && (!(ack & BIT(2)) || man == 2))
-#define DURABLE    ((!(ack & BIT(1)) || blob[1]) && (!(ack & BIT(2)) || blob[2]))
+#define DURABLE    ((!(OWED & BIT(1)) || KEPT(1)) && (!(OWED & BIT(2)) || KEPT(2)))
+#define EXPLAINED  ((!(ack & BIT(1)) || LOGGED(1)) && (!(ack & BIT(2)) || LOGGED(2)))
 #define LOSER_KEPT ((lost & ~quar) == 0 && (!(lost & BIT(1)) || blob[1]) && (!(lost & BIT(2)) || blob[2]))
 
 inline landAny(h, g) {
@@ -70,6 +101,16 @@ end:
 		:: lateMan & BIT(2) -> late--; lateMan = lateMan & ~BIT(2); man = (man == 0 -> 2 : man)
 		:: lateQuar & BIT(1) -> late--; lateQuar = lateQuar & ~BIT(1); quar = quar | BIT(1)
 		:: lateQuar & BIT(2) -> late--; lateQuar = lateQuar & ~BIT(2); quar = quar | BIT(2)
+#ifdef RETAIN
+		:: lateBelow ->                                             /* If-Match: it never lowers */
+			late--;
+#ifdef BELOW_WITHOUT_CONDITION
+			below = lateBelow;
+#else
+			below = (lateBelow > below -> lateBelow : below);
+#endif
+			lateBelow = 0
+#endif
 		:: else
 		fi;
 		g = 0 }
@@ -103,6 +144,25 @@ end:
 #define UNKNOWN_MANIFEST decide
 #endif
 
+#ifdef RETAIN
+#define ME         BIT(_pid)
+#define DECIDE(h)  decided[h] = decided[h] | ME
+#ifdef NO_BELOW_ON_DUPLICATE
+#define DUPLICATE_HOUR answer
+#else
+#define DUPLICATE_HOUR hour
+#endif
+#ifdef BELOW_READ_ONCE
+#define OTHER_GENERATION trust
+#else
+#define OTHER_GENERATION put
+#endif
+#else
+#define ME         0
+#define DECIDE(h)  skip
+#define DUPLICATE_HOUR answer
+#endif
+
 #ifdef QUARANTINE_UNKNOWN_IS_DONE
 #define UNKNOWN_QUARANTINE CHECK_CONFLICT
 #else
@@ -110,9 +170,12 @@ end:
 #endif
 
 active [COLLECTORS] proctype Collector() {
-	byte h, g, out;                /* out: 0 undecided, 1 accepted or duplicate, 3 conflict */
+	byte h, g, out;                /* out: 0 undecided, 1 created the manifest, 2 found it, 3 conflict */
 again:
 	atomic {
+#ifdef RETAIN
+		decided[1] = decided[1] & ~ME; decided[2] = decided[2] & ~ME; handedOver = handedOver & ~ME;
+#endif
 		g = 0; out = 0;
 		if
 		:: h = 1
@@ -137,7 +200,8 @@ put:
 haveBlob:
 	if
 	:: out == 0 -> skip
-	:: out == 1 -> goto CHECK_DUPLICATE
+	:: out == 1 -> goto CHECK_ACCEPTED
+	:: out == 2 -> goto CHECK_DUPLICATE
 	:: out == 3 -> goto CHECK_CONFLICT
 	fi;
 #ifdef MARKER_BEFORE_MANIFEST
@@ -149,10 +213,10 @@ haveBlob:
 #endif
 decide:
 	if
-	:: atomic { man == 0 -> man = h; out = 1; goto CHECK_ACCEPTED }                      /* created */
+	:: atomic { man == 0 -> man = h; out = 1; DECIDE(h); goto CHECK_ACCEPTED }           /* created */
 	:: atomic { man == 0 -> man = h; goto decide }                                       /* answer lost */
 	:: atomic { late < LATE && !(lateMan & BIT(h)) -> late++; lateMan = lateMan | BIT(h); goto UNKNOWN_MANIFEST }
-	:: atomic { man == h -> out = 1; goto CHECK_DUPLICATE }                              /* exists, and read */
+	:: atomic { man == h -> out = 2; goto CHECK_DUPLICATE }                              /* exists, and read */
 	:: atomic { man != 0 && man != h -> out = 3; goto ON_CONFLICT }
 	:: goto again
 	fi;
@@ -184,7 +248,8 @@ check:
 	fi;
 #endif
 	if
-	:: atomic { !(marker[h] & BIT(g)) -> goto answer }
+	:: atomic { !(marker[h] & BIT(g)) && out != 2 -> goto answer }
+	:: atomic { !(marker[h] & BIT(g)) && out == 2 -> goto DUPLICATE_HOUR }
 #ifdef SAME_GENERATION
 	:: atomic { marker[h] & BIT(g) -> blob[h] = blob[h] | BIT(g); goto answer }          /* written again, answered */
 #else
@@ -193,12 +258,28 @@ check:
 	:: atomic { marker[h] & BIT(g) && g == G-1 -> goto again }                           /* retry is answered */
 	:: goto again
 	fi;
+#ifdef RETAIN
+hour:                                                                                    /* retention condemns by hour */
+	if
+	:: atomic { below <= g -> DECIDE(h); goto answer }
+	:: atomic { below > g && below < G -> g = below; goto OTHER_GENERATION }
+	:: atomic { below == G -> goto again }                                               /* retry is answered */
+	:: goto again
+	fi;
+#ifdef BELOW_READ_ONCE
+trust:
+	atomic { blob[h] = blob[h] | BIT(g); DECIDE(h); goto answer }
+#endif
+#endif
 answer:
 	atomic {
 		if
-		:: out == 1 -> ack = ack | BIT(h)
+		:: out < 3 -> ack = ack | BIT(h)
 		:: out == 3 -> lost = lost | BIT(h)
 		fi;
+#ifdef RETAIN
+		owed = (out < 3 && !(handedOver & ME) -> owed | BIT(h) : owed);
+#endif
 		goto again
 	}
 }
@@ -216,6 +297,7 @@ answer:
 #define CONDEMNED prove
 #endif
 
+#if GCS > 0
 active [GCS] proctype GC() {
 	byte h, g;
 plan:
@@ -286,9 +368,104 @@ keep:
 giveUp:
 	atomic { h = 0; g = 0; goto plan }
 }
+#endif
+
+#ifdef RETAIN
+/* the rollup: a block of the accepted batch is published from its frame; blocks may be lost */
+active proctype Blocks() {
+end:
+	do
+	:: atomic { man && (blob[man] != 0) && !(covered & BIT(man)) -> covered = covered | BIT(man) }
+	:: atomic { losses < LOSSES && covered -> losses++; covered = 0 }
+	od
+}
+
+/* the retention of raw frames: condemn the generation for the whole hour, prove, log, delete */
+#ifdef BELOW_UNCONFIRMED
+#define UNKNOWN_BELOW proveCovered
+#else
+#define UNKNOWN_BELOW condemnHour
+#endif
+
+#ifdef COVERED_FIRST
+#define HOUR_CONDEMNED removeFrame
+#else
+#define HOUR_CONDEMNED proveCovered
+#endif
+
+#ifdef LOG_AFTER
+#define PROVED_COVERED removeFrame
+#else
+#define PROVED_COVERED writeLog
+#endif
+
+active [RETAINERS] proctype Retention() {
+	byte h, g;
+plan2:
+	atomic {
+		if
+		:: (man != 0) && (blob[man] & BIT(0)) -> g = 0
+		:: (man != 0) && (blob[man] & BIT(1)) -> g = 1
+		fi;
+		h = man
+	}
+#ifdef COVERED_FIRST
+	goto proveCovered;
+#endif
+#ifdef NO_BELOW
+	goto proveCovered;
+#endif
+condemnHour:
+	if
+	:: below > g -> goto HOUR_CONDEMNED
+	:: atomic { below <= g -> below = g + 1; goto HOUR_CONDEMNED }
+	:: atomic { below <= g -> below = g + 1; goto UNKNOWN_BELOW }                         /* answer lost */
+	:: atomic { below <= g && late < LATE && lateBelow == 0 -> late++; lateBelow = g + 1; goto UNKNOWN_BELOW }
+	:: goto forget
+	fi;
+proveCovered:
+	if
+	:: atomic { covered & BIT(h) -> owed = owed & ~BIT(h); handedOver = handedOver | decided[h] }
+#ifdef NOT_COVERED
+	:: skip
+#else
+	:: !(covered & BIT(h)) -> goto forget                                                 /* or no answer */
+#endif
+	fi;
+#ifdef COVERED_FIRST
+	if
+	:: logged & BIT(h) -> goto condemnHour
+	:: else -> logged = logged | BIT(h); goto condemnHour
+	fi;
+#endif
+	goto PROVED_COVERED;
+writeLog:
+	if
+	:: logged = logged | BIT(h)                                                           /* created, or exists */
+	:: goto forget                                                                        /* no answer */
+	fi;
+removeFrame:
+	if
+#ifdef ALL_GENERATIONS_OF_FRAME
+	:: blob[h] = 0
+#else
+	:: atomic { blob[h] = blob[h] & ~BIT(g) }                                             /* answered, or lost */
+#endif
+	:: atomic { late < LATE && !(lateDelete[h] & BIT(g)) -> late++; lateDelete[h] = lateDelete[h] | BIT(g) }
+	fi;
+#ifdef LOG_AFTER
+	logged = logged | BIT(h);
+#endif
+#ifdef BELOW_REMOVED
+	below = 0;
+#endif
+forget:
+	atomic { h = 0; g = 0; goto plan2 }
+}
+#endif
 
 active proctype Monitor() {
 end:
-	atomic { !(ONE_ANSWER && DURABLE && LOSER_KEPT) ->
-		assert(ONE_ANSWER); assert(DURABLE); assert(LOSER_KEPT) }
+	atomic { !(ONE_ANSWER && DURABLE && EXPLAINED && LOSER_KEPT) ->
+		assert(ONE_ANSWER); assert(DURABLE); assert(EXPLAINED); assert(LOSER_KEPT) }
 }

@@ -91,6 +91,8 @@ const (
 	ReasonCorruptManifest Reason = "CORRUPT_MANIFEST" // the manifest is there but unreadable: an operator must check it
 	// ReasonCorruptBootRecord is the same for a boot record.
 	ReasonCorruptBootRecord Reason = "CORRUPT_BOOT_RECORD"
+	// ReasonCorruptCondemnedHour: the record of the batch's hour does not tell which generations are condemned.
+	ReasonCorruptCondemnedHour Reason = "CORRUPT_CONDEMNED_HOUR"
 	// ReasonNewerRecord: a newer release wrote a record that this collector must not interpret.
 	ReasonNewerRecord Reason = "NEWER_RECORD"
 	// ReasonReplica: a replication of the store wrote the record; see ErrReplica.

@@ -8,6 +8,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -20,6 +22,12 @@ type blob struct {
 	gen uint32
 	// skipped counts the generations that this call could not rely on.
 	skipped int
+	// id is the batch's identity, hour that of its last sample.
+	id   identity.Batch
+	hour timegrid.Hour
+	// found: a manifest that names this frame existed when this call created one, or it is this
+	// call's own and the answer was lost.
+	found bool
 }
 
 // ensure finds the first generation from gen on that holds the frame: one that this
@@ -89,11 +97,13 @@ func (b *blob) verify(ctx context.Context, key string) (Skip, error) {
 }
 
 // skip moves to the next generation, a bounded number of times.
-func (b *blob) skip(why Skip) error {
+func (b *blob) skip(why Skip) error { return b.skipTo(b.gen+1, why) }
+
+func (b *blob) skipTo(gen uint32, why Skip) error {
 	b.p.events.generationSkipped(layout.Blob(b.sha, b.gen), why)
 	// A store on which every generation is unusable has a fault, and each generation that
 	// is tried stays as an object; so the number is bounded.
-	b.gen++
+	b.gen = gen
 	b.skipped++
 	if b.skipped >= b.p.policy.Generations {
 		return b.p.retry(ReasonContended, fmt.Errorf("blob %s: %d generations are %s or otherwise unusable", b.sha, b.skipped, why))
@@ -108,18 +118,63 @@ func (b *blob) skip(why Skip) error {
 func (b *blob) verifyNotCondemned(ctx context.Context) error {
 	for {
 		condemned, err := b.condemned(ctx)
-		if err != nil || !condemned {
+		if err != nil {
 			return err
 		}
-		// A condemned blob may be deleted at any moment, so the next generation is written or
-		// verified, and its marker is read as well before anything relies on it.
-		if err := b.skip(SkipCondemned); err != nil {
+		next := b.gen + 1
+		if !condemned {
+			next, err = b.condemnedByHour(ctx)
+			if err != nil || b.gen >= next {
+				return err
+			}
+		}
+		// A condemned blob may be deleted at any moment, so a later generation is written or
+		// verified, and its markers are read as well before anything relies on it.
+		if err := b.skipTo(next, SkipCondemned); err != nil {
 			return err
 		}
 		if err := b.ensure(ctx); err != nil {
 			return err
 		}
 	}
+}
+
+// condemnedByHour returns the lowest generation that retention has not condemned for the
+// batch's hour. If the call's generation is below it, the note of the rewritten frame is in place.
+//
+// Only calls that found the manifest read the record. Retention removes a frame after it has
+// proved that published blocks cover the batch, and nothing covers a batch without a manifest: so
+// where this call made the manifest, every removal of the frame came after the acceptance, as one
+// does that comes after the answer. A frame that lost a conflict is in no block.
+func (b *blob) condemnedByHour(ctx context.Context) (uint32, error) {
+	if !b.found {
+		return 0, nil
+	}
+	key := layout.CondemnedHour(b.hour)
+	c, _, err := record.Read(ctx, b.p.store, key, CondemnedHourKind, ParseCondemnedHour)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return 0, nil
+	}
+	if err == nil {
+		err = c.CheckBelongs(b.p.authorityID, b.hour)
+	}
+	switch {
+	// Which generations are condemned is not known, so none can be relied on.
+	case record.Opaque(err) && ctx.Err() == nil:
+		return 0, b.p.corrupt(StepMarker, key, ReasonCorruptCondemnedHour, err)
+	case err != nil:
+		return 0, b.p.failed(ctx, StepMarker, err)
+	case b.gen >= c.Below:
+		return c.Below, nil
+	}
+	// The note comes before the generation that it names: a crash in between leaves a note of
+	// nothing, and never a frame that no later pass of retention knows of.
+	note := RewrittenNote{AuthorityID: b.p.authorityID, FrameSHA256: b.sha, Generation: c.Below, RewrittenAt: max(b.p.clock.Now().UnixNano(), 0), CollectorID: b.p.collectorID}
+	_, err = b.p.store.Create(ctx, layout.Rewritten(b.hour, b.id, c.Below), note.Marshal(), jsonContent)
+	if err != nil && !errors.Is(err, objstore.ErrExists) {
+		return 0, b.p.failed(ctx, StepMarker, err)
+	}
+	return c.Below, nil
 }
 
 // condemned reads the marker of the generation relied on. Only a plain "not found"

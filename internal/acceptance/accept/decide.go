@@ -38,7 +38,7 @@ func (b *blob) compare(key string, stored []byte, m Manifest) (Result, error) {
 	}
 	res := Result{Outcome: Conflict, Manifest: there, ManifestKey: key, ManifestBytes: stored}
 	if there.FrameSHA256 == m.FrameSHA256 {
-		res.Outcome = Duplicate
+		res.Outcome, b.found = Duplicate, true
 		if there.AttemptID == m.AttemptID {
 			// The attempt id is random per call, so nobody else can have written this manifest. To
 			// answer "duplicate" here would count the batch for no submission at all.

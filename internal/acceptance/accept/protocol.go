@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -124,7 +125,7 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 	if err := p.claimBoot(ctx, s.Identity.BootOf(), s.SpoolID); err != nil {
 		return Result{}, err
 	}
-	b := blob{p: p, frame: s.Frame, sha: s.SHA256}
+	b := blob{p: p, frame: s.Frame, sha: s.SHA256, id: s.Identity, hour: timegrid.HourOfNS(s.MaxTime)}
 	if err := b.ensure(ctx); err != nil {
 		return Result{}, err
 	}

@@ -143,7 +143,11 @@ func (l *Lander) landOne(ctx context.Context, e *entry) (landing, error) {
 
 // blocksOneBatch reports whether the reason is a fault of one batch's records, so that others can land.
 func blocksOneBatch(r accept.Reason) bool {
-	return r == accept.ReasonCorruptManifest || r == accept.ReasonCorruptBootRecord || r == accept.ReasonNewerRecord || r == accept.ReasonStoreRefused
+	switch r {
+	case accept.ReasonCorruptManifest, accept.ReasonCorruptBootRecord, accept.ReasonCorruptCondemnedHour, accept.ReasonNewerRecord, accept.ReasonStoreRefused:
+		return true
+	}
+	return false
 }
 
 // removeLanded removes landed files from the spool: watermarks first, then the index,

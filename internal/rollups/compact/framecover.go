@@ -36,6 +36,25 @@ type proof struct {
 // prove reads the records of the hour, and the plan if they prove something. An error means that the store could
 // not be asked.
 func (f *FrameRemover) prove(ctx context.Context, id shard.ID, h timegrid.Hour) (*proof, error) {
+	c, err := f.records(ctx, id, h)
+	if err != nil || c.why != "" {
+		return c, err
+	}
+	if c.plan, err = f.plan(ctx, c); catalog.Unreadable(err) {
+		c.why = KeptHour
+		return c, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.inputs, err = c.plan.InputSet(); err != nil {
+		c.why = KeptHour
+	}
+	return c, nil
+}
+
+// records reads the records of the hour.
+func (f *FrameRemover) records(ctx context.Context, id shard.ID, h timegrid.Hour) (*proof, error) {
 	c := &proof{hour: h, shard: id}
 	of, err := f.slots(ctx, c)
 	if err != nil {
@@ -77,16 +96,6 @@ func (f *FrameRemover) prove(ctx context.Context, id shard.ID, h timegrid.Hour) 
 			c.blocks = append(c.blocks, st.Block)
 		}
 		c.expired = c.expired || st.Expired() && res == timegrid.Raw
-	}
-	if c.plan, err = f.plan(ctx, c); catalog.Unreadable(err) {
-		c.why = KeptHour
-		return c, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if c.inputs, err = c.plan.InputSet(); err != nil {
-		c.why = KeptHour
 	}
 	return c, nil
 }

@@ -2,13 +2,13 @@ package compact
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -26,8 +26,15 @@ type FrameHour struct {
 	pending        func(shard.ID, timegrid.Hour) bool
 	at             *proof
 	before         *proof // of the hour before, read when a batch has samples there
-	next           int    // index of the next input of the plan
+	frames         *gc.HourFrames
+	next           int // index of the next input of the plan
 	keepsRemovable bool
+
+	// notes are of frames that duplicates wrote again; finished has their batches, and whether Step is done
+	// with them; only: no other frames are removed.
+	notes    []Rewritten
+	finished map[identity.Batch]bool
+	only     bool
 }
 
 // Open reads what the records of the shard's hour prove.
@@ -36,7 +43,7 @@ func (f *FrameRemover) Open(ctx context.Context, id shard.ID, h timegrid.Hour, l
 	if err != nil {
 		return nil, err
 	}
-	return &FrameHour{f: f, lim: lim, pending: f.cfg.Pending, at: c}, nil
+	return &FrameHour{f: f, lim: lim, pending: f.cfg.Pending, at: c, frames: f.frames.Hour(h)}, nil
 }
 
 // KeepsRemovable reports that frames were kept that a later pass may find removable.
@@ -53,8 +60,9 @@ func (x *FrameHour) KeepsRemovable() bool { return x.keepsRemovable }
 // of them, and no agent is set aside in one: each of these may read all frames of the hour again;
 //   - the reconciler has no repair record of the batch, and no other frame was submitted as the same batch.
 //
-// What is removed is logged first, so that every frame that is missing later is in a log. A step that failed or
-// was interrupted is repeated by the next.
+// All of this is asked first, so that little is condemned that stays, and once more after the frames' generations
+// are condemned: that is the proof. What is removed is logged first, so that every frame that is missing later is
+// in a log. A step that failed or was interrupted is repeated by the next.
 func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameReport) (done bool, err error) {
 	// Requests and late batches can arrive at any time, so this is asked at every step, not once for the hour.
 	why := x.at.why
@@ -64,58 +72,104 @@ func (x *FrameHour) Step(ctx context.Context, limit int, dry bool, rep *FrameRep
 		}
 	}
 	if why != "" {
-		n := 1
-		if x.at.plan != nil {
-			n = len(x.at.plan.Inputs) - x.next
-		}
-		x.keep(why, n, rep)
+		x.keepRest(why, rep)
 		return true, nil
 	}
-	var of []*accepted.Batch
-	next := x.next
-	kept := map[string]int{}
-	for ; next < len(x.at.plan.Inputs) && len(of) < min(limit, framelog.MaxFrames); next++ {
+	kept := keptBatches{}
+	of, next, err := x.choose(ctx, min(limit, framelog.MaxFrames), kept)
+	if err != nil {
+		return false, err
+	}
+	removed, err := x.frames.Remove(ctx, gc.FrameRemoval{
+		Batches: of, Below: x.noted(), Before: x.lim.Ended, DryRun: dry,
+		Prove: func(ctx context.Context, frames []framelog.Frame) (_ []framelog.Frame, err error) {
+			if why, err = x.whyNow(ctx); err != nil || why != "" {
+				return nil, err
+			}
+			return dropNamed(ctx, x.f, frames, func(r framelog.Frame) identity.Batch { return r.Identity }, kept)
+		},
+	})
+	switch {
+	case accept.CondemnedHourKind.Is(err):
+		why = KeptCondemned
+	case err != nil:
+		return false, err
+	}
+	if why != "" {
+		x.keepRest(why, rep)
+		return true, nil
+	}
+	for _, r := range removed {
+		rep.Batches++
+		rep.Frames += len(r.Keys)
+		rep.Bytes += r.FrameBytes * uint64(len(r.Keys))
+	}
+	for why, ids := range kept {
+		x.keep(why, len(ids), rep)
+	}
+	x.finish(of, kept)
+	// Only now: a step that failed must see the same batches again.
+	x.next = next
+	return next == len(x.at.plan.Inputs), nil
+}
+
+// keptBatches are batches whose frames are kept, by reason.
+type keptBatches map[string][]identity.Batch
+
+// choose takes up to limit batches of the plan that its hours cover and that nothing names, and the index of the
+// input behind them.
+func (x *FrameHour) choose(ctx context.Context, limit int, kept keptBatches) (of []*accepted.Batch, next int, err error) {
+	for next = x.next; next < len(x.at.plan.Inputs) && len(of) < limit; next++ {
 		e := &x.at.plan.Inputs[next]
 		first, last := e.Hours()
 		if last != x.at.hour {
 			continue // the hour of its last sample removes it
 		}
+		if _, noted := x.finished[e.Identity]; x.only && !noted {
+			continue
+		}
 		why, err := x.whyUncovered(ctx, first, e)
 		if err != nil {
-			return false, err
+			return nil, next, err
 		}
 		if why != "" {
-			kept[why]++
+			kept[why] = append(kept[why], e.Identity)
 			continue
 		}
 		of = append(of, e)
 	}
-	if of, err = x.dropNamed(ctx, of, kept); err != nil {
-		return false, err
+	of, err = dropNamed(ctx, x.f, of, func(e *accepted.Batch) identity.Batch { return e.Identity }, kept)
+	return of, next, err
+}
+
+// whyNow asks once more why all frames of the hour may be needed; "" when they are not, and all that Open and Step
+// read of the blocks still holds.
+func (x *FrameHour) whyNow(ctx context.Context) (string, error) {
+	for _, c := range []*proof{x.at, x.before} {
+		if c == nil || c.why != "" {
+			continue // no frame is removed because of it
+		}
+		// Not the plan: its key is the generation's, and it is never replaced.
+		again, err := x.f.records(ctx, c.shard, c.hour)
+		switch {
+		case err != nil:
+			return "", err
+		case again.why != "":
+			return again.why, nil
+		case again.generation != c.generation:
+			return KeptChanged, nil
+		}
 	}
-	found := make([]framelog.Frame, len(of))
-	err = x.f.cfg.Each(ctx, len(of), func(ctx context.Context, i int) (err error) {
-		found[i], err = x.f.frame(ctx, of[i])
-		return err
-	})
-	if err != nil {
-		return false, err
+	return x.whyHourIsKept(ctx)
+}
+
+// keepRest counts the batches that are not checked yet as kept for a reason.
+func (x *FrameHour) keepRest(why string, rep *FrameReport) {
+	n := 1
+	if x.at.plan != nil {
+		n = len(x.at.plan.Inputs) - x.next
 	}
-	found = slices.DeleteFunc(found, func(r framelog.Frame) bool { return len(r.Keys) == 0 }) // removed by an earlier run
-	if err := x.f.remove(ctx, found, x.lim.Ended, dry); err != nil {
-		return false, err
-	}
-	for _, r := range found {
-		rep.Batches++
-		rep.Frames += len(r.Keys)
-		rep.Bytes += r.FrameBytes * uint64(len(r.Keys))
-	}
-	for why, n := range kept {
-		x.keep(why, n, rep)
-	}
-	// Only now: a step that failed must see the same batches again.
-	x.next = next
-	return next == len(x.at.plan.Inputs), nil
+	x.keep(why, n, rep)
 }
 
 // keep counts n batches that are kept for a reason.
@@ -197,8 +251,8 @@ func (x *FrameHour) whyHourIsKept(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// dropNamed leaves out the batches that a repair record or a conflict names, and counts them in kept.
-func (x *FrameHour) dropNamed(ctx context.Context, of []*accepted.Batch, kept map[string]int) ([]*accepted.Batch, error) {
+// dropNamed leaves out the batches that a repair record or a conflict names, and adds them to kept.
+func dropNamed[T any](ctx context.Context, f *FrameRemover, of []T, id func(T) identity.Batch, kept keptBatches) ([]T, error) {
 	for _, family := range []struct {
 		prefix string
 		stem   func(identity.Batch) string
@@ -212,15 +266,15 @@ func (x *FrameHour) dropNamed(ctx context.Context, of []*accepted.Batch, kept ma
 		}
 		// Usually there are none or few, and then one listing answers for all batches. Only when it has more than
 		// a page is each batch asked for.
-		page, err := x.f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: family.prefix})
+		page, err := f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: family.prefix})
 		if err != nil {
 			return nil, err
 		}
 		named := make([]bool, len(of))
-		err = x.f.cfg.Each(ctx, len(of), func(ctx context.Context, i int) error {
-			stem, in := family.stem(of[i].Identity), page.Objects
+		err = f.cfg.Each(ctx, len(of), func(ctx context.Context, i int) error {
+			stem, in := family.stem(id(of[i])), page.Objects
 			if page.Next != "" {
-				one, err := x.f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: stem, Limit: 1})
+				one, err := f.cfg.Store.List(ctx, objstore.ListOptions{Prefix: stem, Limit: 1})
 				if err != nil {
 					return err
 				}
@@ -234,10 +288,10 @@ func (x *FrameHour) dropNamed(ctx context.Context, of []*accepted.Batch, kept ma
 		if err != nil {
 			return nil, err
 		}
-		var rest []*accepted.Batch
+		var rest []T
 		for i, e := range of {
 			if named[i] {
-				kept[family.why]++
+				kept[family.why] = append(kept[family.why], id(e))
 				continue
 			}
 			rest = append(rest, e)
@@ -255,45 +309,6 @@ func compareText(a, b string) int {
 		return 1
 	}
 	return 0
-}
-
-// frame finds all generations of a batch's blob.
-func (f *FrameRemover) frame(ctx context.Context, e *accepted.Batch) (framelog.Frame, error) {
-	r := framelog.Frame{Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes}
-	for i, err := range objstore.List(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.BlobStem(e.FrameSHA256)}) {
-		if err != nil {
-			return r, err
-		}
-		if d, _, err := layout.ParseBlob(i.Key); err == nil && d == e.FrameSHA256 {
-			r.Keys = append(r.Keys, i.Key)
-		}
-	}
-	return r, nil
-}
-
-// remove logs the frames and then deletes them.
-func (f *FrameRemover) remove(ctx context.Context, frames []framelog.Frame, before time.Time, dry bool) error {
-	if len(frames) == 0 || dry {
-		return nil
-	}
-	l := framelog.Log{AuthorityID: f.cfg.AuthorityID, By: f.cfg.By, Before: before.UnixNano(), RemovedAt: f.cfg.Now().UnixNano(), Frames: frames}
-	body, err := l.Marshal()
-	if err != nil {
-		return err
-	}
-	// In this order, as a frame that is gone without a log entry would look like a loss.
-	if err := create(ctx, f.cfg.Store, l.Key(body), body); err != nil {
-		return err
-	}
-	return f.cfg.Each(ctx, len(frames), func(ctx context.Context, i int) error {
-		for _, key := range frames[i].Keys {
-			err := f.cfg.Store.Delete(ctx, key)
-			if err != nil && !errors.Is(err, objstore.ErrNotFound) {
-				return fmt.Errorf("delete %q: %w", key, err)
-			}
-		}
-		return nil
-	})
 }
 
 // ShardHour is an hour in which a shard has records.

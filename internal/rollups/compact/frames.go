@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -17,11 +18,7 @@ import (
 )
 
 // FrameStore is what the removal of raw frames needs of an object store.
-type FrameStore interface {
-	objstore.Reader
-	objstore.Creator
-	objstore.Deleter
-}
+type FrameStore = gc.FrameStore
 
 // FrameConfig of a FrameRemover. Pending, Each and Progress may be nil.
 type FrameConfig struct {
@@ -42,7 +39,10 @@ type FrameConfig struct {
 // FrameRemover removes raw frames of batches that published raw blocks cover, or covered until they expired. The
 // identity manifests stay: what was accepted, and its hash, is known for ever. It has no state; two that do the
 // same work at once are harmless.
-type FrameRemover struct{ cfg FrameConfig }
+type FrameRemover struct {
+	cfg    FrameConfig
+	frames *gc.Frames
+}
 
 // NewFrameRemover checks the settings; it makes no request.
 func NewFrameRemover(c FrameConfig) (*FrameRemover, error) {
@@ -50,17 +50,19 @@ func NewFrameRemover(c FrameConfig) (*FrameRemover, error) {
 		return nil, errors.New("compact: store, authority, name and clock are needed")
 	}
 	if c.Each == nil {
-		c.Each = func(ctx context.Context, n int, fn func(context.Context, int) error) error {
-			for i := range n {
-				if err := fn(ctx, i); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
+		c.Each = gc.OneByOne
 	}
-	return &FrameRemover{c}, nil
+	frames, err := gc.NewFrames(gc.FramesConfig{Store: c.Store, AuthorityID: c.AuthorityID, By: c.By, Clock: clock(c.Now), Each: c.Each})
+	if err != nil {
+		return nil, fmt.Errorf("compact: %w", err)
+	}
+	return &FrameRemover{c, frames}, nil
 }
+
+// clock is a function as an accept.Clock.
+type clock func() time.Time
+
+func (c clock) Now() time.Time { return c() }
 
 // FrameLimits say which frames are old enough.
 type FrameLimits struct {
@@ -92,6 +94,8 @@ const (
 	KeptAside      = "an agent is set aside for its hour"
 	KeptRepair     = "the reconciler has a repair record of it"
 	KeptConflict   = "another frame was submitted as the same batch"
+	KeptChanged    = "its hour was published again meanwhile"
+	KeptCondemned  = "the record of its hour's condemned generations can't be read"
 )
 
 // isTemporary reports that the reason may be gone in a later pass.
@@ -140,12 +144,20 @@ func (f *FrameRemover) removeHour(ctx context.Context, id shard.ID, h timegrid.H
 	if f.cfg.Pending == nil {
 		x.pending = func(_ shard.ID, h timegrid.Hour) bool { return pending[h] }
 	}
+	notes, err := f.notesOfHour(ctx, h)
+	if err != nil {
+		return err
+	}
+	x.note(notes)
 	for done := false; !done; {
 		if done, err = x.Step(ctx, runStep, dry, rep); err != nil {
 			return err
 		}
 	}
-	return nil
+	if dry {
+		return nil
+	}
+	return x.DeleteNotes(ctx)
 }
 
 // LastEnded is the last hour that ended at or before the time.

@@ -79,7 +79,7 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 			reader:  intake.NewReader(c.Store, g.Shard), rescanAt: c.Now(),
 		},
 		overlaps: overlaps.Finder{Shard: g.Shard, Backlog: pending, Records: c.Records, Manifests: c.Store, Damaged: c.Metrics.Damage},
-		removal: &frameRemoval{FramesConfig: c.RawFrames, store: c.Store, log: c.Log, metrics: c.Metrics, authority: authority, shard: g.Shard,
+		removal: &frameRemoval{FramesConfig: c.RawFrames, store: c.Store, log: c.Log, metrics: c.Metrics, authority: authority, shard: g.Shard, shards: c.Records.Shards,
 			now: c.Now, backlog: pending},
 	}
 }

@@ -28,6 +28,8 @@ const (
 	framesAtOnce = 500
 	framePages   = 5
 	frameHours   = 20
+	// notesAtOnce bounds the notes of rewritten frames of a pass; the next continues behind them.
+	notesAtOnce = 10_000
 	// FramesFullEvery is how often all hours are gone through: late batches may have made new
 	// generations of old ones.
 	FramesFullEvery = 7 * 24 * time.Hour
@@ -57,6 +59,7 @@ type frameRemoval struct {
 	metrics   *metrics.Metrics
 	authority string
 	shard     shard.ID
+	shards    uint32
 	now       func() time.Time
 	backlog   *backlog.Backlog
 
@@ -64,6 +67,8 @@ type frameRemoval struct {
 	done    *compact.FrameProgress // as it is in the store; nil: not read yet
 	next    time.Time              // when to go on
 	pass    *framePass             // under way; nil between two
+	// notesAfter is the key of the last note of a rewritten frame that a pass took; "" begins again.
+	notesAfter string
 }
 
 // framePass goes once through the hours whose frames are old enough.
@@ -78,6 +83,10 @@ type framePass struct {
 	todo   []timegrid.Hour
 	hour   *compact.FrameHour // under way, of todo[0]
 	again  []timegrid.Hour    // that keep something which may go later
+	// rewritten are the frames that duplicates wrote again, those of one hour together: their hours
+	// may have been finished long ago.
+	rewritten [][]compact.Rewritten
+	rewriting *compact.FrameHour // under way, of rewritten[0]
 	report compact.FrameReport
 }
 
@@ -111,12 +120,18 @@ func (r *frameRemoval) step(ctx context.Context) error {
 	if err := r.list(ctx, p); err != nil {
 		return err
 	}
-	for opened := 0; len(p.todo) > 0 && opened < frameHours && p.report.Batches-removed < framesAtOnce; opened++ {
+	opened := 0
+	for ; len(p.rewritten) > 0 && opened < frameHours && p.report.Batches-removed < framesAtOnce; opened++ {
+		if err := r.removeRewritten(ctx, p, framesAtOnce-(p.report.Batches-removed)); err != nil {
+			return err
+		}
+	}
+	for ; len(p.todo) > 0 && opened < frameHours && p.report.Batches-removed < framesAtOnce; opened++ {
 		if err := r.removeHour(ctx, p, framesAtOnce-(p.report.Batches-removed)); err != nil {
 			return err
 		}
 	}
-	if len(p.todo) > 0 || !p.listed {
+	if len(p.rewritten) > 0 || len(p.todo) > 0 || !p.listed {
 		return nil // the next round continues, so that rollups do not wait for this
 	}
 	return r.finish(ctx, p)
@@ -152,7 +167,18 @@ func (r *frameRemoval) begin(ctx context.Context) (err error) {
 		p.from, p.todo = r.done.Through+1, slices.Clone(r.done.Again)
 		p.todo = slices.DeleteFunc(p.todo, func(h timegrid.Hour) bool { return h > p.to })
 	}
-	r.pass = p
+	notes, next, err := r.remover.Notes(ctx, r.notesAfter, p.to, notesAtOnce, func(agent string) bool { return shard.Of(agent, r.shards) == r.shard })
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		if k := len(p.rewritten) - 1; k >= 0 && p.rewritten[k][0].Hour == n.Hour {
+			p.rewritten[k] = append(p.rewritten[k], n)
+		} else {
+			p.rewritten = append(p.rewritten, []compact.Rewritten{n})
+		}
+	}
+	r.pass, r.notesAfter = p, next
 	return nil
 }
 
@@ -193,6 +219,28 @@ func (r *frameRemoval) removeHour(ctx context.Context, p *framePass, limit int) 
 		}
 		p.report.Hours++
 		p.hour, p.todo = nil, p.todo[1:]
+	}
+	return nil
+}
+
+// removeRewritten removes up to limit frames of the next hour that duplicates wrote again.
+func (r *frameRemoval) removeRewritten(ctx context.Context, p *framePass, limit int) (err error) {
+	h := p.rewritten[0][0].Hour
+	if p.rewriting == nil {
+		if p.rewriting, err = r.remover.Open(ctx, r.shard, h, p.limits); err != nil {
+			return fmt.Errorf("rewritten frames of %s: %w", h, err)
+		}
+		p.rewriting.Only(p.rewritten[0])
+	}
+	done, err := p.rewriting.Step(ctx, limit, false, &p.report)
+	if err == nil && done {
+		err = p.rewriting.DeleteNotes(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("rewritten frames of %s: %w", h, err)
+	}
+	if done {
+		p.rewriting, p.rewritten = nil, p.rewritten[1:]
 	}
 	return nil
 }

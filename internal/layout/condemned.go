@@ -1,0 +1,58 @@
+package layout
+
+import (
+	"strconv"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Condemned is the key of the permanent marker that generation gen of d is, or may be, deleted.
+func Condemned(d identity.Digest, gen uint32) string {
+	return CondemnedPrefix + d.String() + ".g" + strconv.FormatUint(uint64(gen), 10) + ".json"
+}
+
+// CondemnedHour is the key of the record of the generations that are condemned of all frames
+// whose last sample lies in the hour.
+func CondemnedHour(h timegrid.Hour) string {
+	return CondemnedPrefix + strings.TrimSuffix(sampleHour(h), "/") + ".json"
+}
+
+// Rewritten is the key of the note that generation gen of the batch's frame was written after
+// retention had condemned those below it. h is the hour of the batch's last sample.
+func Rewritten(h timegrid.Hour, id identity.Batch, gen uint32) string {
+	return RewrittenHour(h) + strings.TrimSuffix(identityPath(id), ".json") + generation(gen) + ".json"
+}
+
+// RewrittenHour is the prefix of an hour's notes of rewritten frames; it ends in a slash.
+func RewrittenHour(h timegrid.Hour) string { return RewrittenPrefix + sampleHour(h) }
+
+// ParseRewritten reads the key of a note of a rewritten frame.
+func ParseRewritten(key string) (timegrid.Hour, identity.Batch, uint32, error) {
+	fail := func() (timegrid.Hour, identity.Batch, uint32, error) {
+		return 0, identity.Batch{}, 0, notAKey(key, "rewritten")
+	}
+	rest, ok := strings.CutPrefix(key, RewrittenPrefix)
+	if !ok {
+		return fail()
+	}
+	h, rest, err := cutHour(rest)
+	if err != nil {
+		return fail()
+	}
+	name, ok := strings.CutSuffix(rest, ".json")
+	dot := strings.LastIndex(name, ".g")
+	if !ok || dot < 0 {
+		return fail()
+	}
+	gen, err := strconv.ParseUint(name[dot+len(".g"):], 10, 32)
+	if err != nil {
+		return fail()
+	}
+	id, err := parseIdentityPath(name[:dot] + ".json")
+	if err != nil || Rewritten(h, id, uint32(gen)) != key {
+		return fail()
+	}
+	return h, id, uint32(gen), nil
+}
