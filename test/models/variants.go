@@ -57,6 +57,9 @@ var small = []scope{
 	{model: "acceptance", flags: "-DCALLS=3 -DLATE=1 -DSPOOLS=1"},
 	{model: "gc", flags: "-DNH=1 -DG=2 -DLATE=1"},
 	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
+	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=0"},
+	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=0 -DCOLLECTORS=2 -DGCS=0"},
+	{model: "gc", flags: "-DRETAIN -DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=0"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=1 -DHOMES"},
 	{model: "linearizer", flags: "-DMAXR=3 -DLATE=0 -DHOMES"},
@@ -78,6 +81,10 @@ var large = []scope{
 	{model: "gc", flags: "-DNH=1 -DG=2 -DLATE=1 -DGCS=2"},
 	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
 	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=0"},
+	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=1"},
+	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=1 -DCOLLECTORS=2 -DGCS=0"},
+	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=2 -DCOLLECTORS=1 -DGCS=0 -DRETAINERS=2"},
+	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=3 -DLATE=1 -DCOLLECTORS=1 -DGCS=0 -DLOSSES=2"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=1"},
 	{model: "linearizer", flags: "-DMAXR=3 -DLATE=0"},
 	{model: "linearizer", flags: "-DMAXR=3 -DLATE=1 -DHOMES"},
@@ -133,6 +140,10 @@ var mutants = []struct {
 	}},
 	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1", names: []string{
 		"NO_MARKER_ON_CONFLICT", "NO_QUARANTINE", "QUARANTINE_UNKNOWN_IS_DONE", "NO_QUARANTINE_PROOF",
+	}},
+	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=0", names: []string{
+		"NO_BELOW", "NO_BELOW_ON_DUPLICATE", "BELOW_UNCONFIRMED", "BELOW_REMOVED", "BELOW_WITHOUT_CONDITION", "BELOW_READ_ONCE",
+		"COVERED_FIRST", "NOT_COVERED", "ALL_GENERATIONS_OF_FRAME", "LOG_AFTER",
 	}},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0", names: []string{
 		"NO_CLAIM", "ACK_ON_CLAIM", "NO_RECOVERY", "NO_RECHECK",

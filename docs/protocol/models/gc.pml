@@ -406,6 +406,9 @@ plan2:
 		if
 		:: (man != 0) && (blob[man] & BIT(0)) -> g = 0
 		:: (man != 0) && (blob[man] & BIT(1)) -> g = 1
+#if G > 2
+		:: (man != 0) && (blob[man] & BIT(2)) -> g = 2
+#endif
 		fi;
 		h = man
 	}
