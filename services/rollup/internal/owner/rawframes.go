@@ -87,7 +87,7 @@ type framePass struct {
 	// may have been finished long ago.
 	rewritten [][]compact.Rewritten
 	rewriting *compact.FrameHour // under way, of rewritten[0]
-	report compact.FrameReport
+	report    compact.FrameReport
 }
 
 // remove continues with the removal of frames that are old enough. The caller has read the intake
