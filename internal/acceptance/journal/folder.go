@@ -33,7 +33,8 @@ type FolderConfig struct {
 // The order is what matters: first files are durable, then the head names them, then segments are
 // deleted. So a reader that misses a segment finds it in the files of a head that it reads afterwards.
 type Folder struct {
-	cfg FolderConfig
+	cfg    FolderConfig
+	bounds folderBounds
 
 	loaded bool
 	head   Head
@@ -59,15 +60,23 @@ type foldedAt struct {
 	runs map[RunID]uint64
 }
 
+// folderBounds keep the head, its files and a move small. Only tests have others.
+type folderBounds struct {
+	// perMove bounds the entries of one move, and so its memory and its requests; perFile those of a file.
+	perMove, perFile int
+	// filesListed bounds Files of a head: twice it, and the older half moves into a list.
+	filesListed int
+	// forgetAfter is after how many moves the head forgets a run that ended and whose segments are deleted.
+	forgetAfter uint64
+}
+
+var defaultBounds = folderBounds{perMove: 10 * MaxFoldedEntries, perFile: MaxFoldedEntries, filesListed: 512, forgetAfter: 1000}
+
 const (
 	defaultMaxWaiting = 1_000_000
-	// maxPerMove bounds the entries of one move, and so its memory and its requests.
-	maxPerMove = 10 * MaxFoldedEntries
 	// mergeWidth files of about one size become one. Every entry is so written about as often as
 	// the logarithm of MaxFoldedEntries to this base, when its files are small, and once when they are not.
 	mergeWidth = 8
-	// forgetAfter is after how many moves the head forgets a run that ended and whose segments are deleted.
-	forgetAfter = 1000
 )
 
 // ErrFolderFull: too much waits to be folded, because the head could not be moved for long.
@@ -81,7 +90,7 @@ func NewFolder(c FolderConfig) (*Folder, error) {
 	if c.MaxWaiting == 0 {
 		c.MaxWaiting = defaultMaxWaiting
 	}
-	return &Folder{cfg: c, runs: map[RunID]*folding{}, retired: map[string]int64{}}, nil
+	return &Folder{cfg: c, bounds: defaultBounds, runs: map[RunID]*folding{}, retired: map[string]int64{}}, nil
 }
 
 // Load reads the head and returns its positions: a follower that starts there hands everything to
@@ -176,12 +185,12 @@ func (f *Folder) move(ctx context.Context, now int64) (bool, error) {
 	if !folds && !deleted {
 		return false, nil
 	}
-	forgetRuns(&next)
+	next.forgetRuns(f.bounds.forgetAfter)
 	id, err := NewRunID(f.cfg.Rand)
 	if err != nil {
 		return false, err
 	}
-	w := fileWriter{store: f.cfg.Store, number: next.Number, id: id}
+	w := fileWriter{store: f.cfg.Store, bounds: f.bounds, number: next.Number, id: id}
 	files, err := w.write(ctx, entries, next.Number, next.Number)
 	if err != nil {
 		return false, err
@@ -218,7 +227,7 @@ func (f *Folder) collect(next *Head) (entries []Entry, folds bool) {
 			next.Runs = slices.Insert(next.Runs, at, HeadRun{Run: id, Writer: r.opening.Writer, Role: r.opening.Role})
 			h = &next.Runs[at]
 		}
-		for s := r.segments[h.Folded]; s != nil && h.Ended == 0 && len(entries)+len(s.Entries) <= maxPerMove; s = r.segments[h.Folded] {
+		for s := r.segments[h.Folded]; s != nil && h.Ended == 0 && len(entries)+len(s.Entries) <= f.bounds.perMove; s = r.segments[h.Folded] {
 			entries, folds = append(entries, s.Entries...), true
 			h.Folded++
 			if s.Ends() {
@@ -312,9 +321,9 @@ func (f *Folder) takeOld(now int64) map[RunID]uint64 {
 	return out
 }
 
-func forgetRuns(h *Head) {
+func (h *Head) forgetRuns(after uint64) {
 	h.Runs = slices.DeleteFunc(h.Runs, func(r HeadRun) bool {
-		if r.Ended == 0 || r.Deleted < r.Folded || h.Number-r.Ended < forgetAfter {
+		if r.Ended == 0 || r.Deleted < r.Folded || h.Number-r.Ended < after {
 			return false
 		}
 		h.Forgotten = max(h.Forgotten, r.Ended)
@@ -365,7 +374,8 @@ func (f *Folder) deleteRetired(ctx context.Context, now int64) error {
 }
 
 // Sweep finds files that no head names: of folders that died, of moves that were lost, and of merges whose
-// folder died before it deleted them. They are deleted by Fold after the retention.
+// folder died before it deleted them. They are deleted by Fold after the retention. It deletes openings that
+// came back.
 func (f *Folder) Sweep(ctx context.Context, now int64) error {
 	// The listing comes first. A file that it shows, with a number that the head has reached, and that the
 	// head does not name, will never be named: a move to that number can't be made any more.
@@ -399,12 +409,31 @@ func (f *Folder) Sweep(ctx context.Context, now int64) error {
 			f.retired[key] = now
 		}
 	}
+	return f.sweepOpen(ctx)
+}
+
+// sweepOpen deletes openings of runs that were deleted before and were created again, by a request
+// that came late: every poll would list them.
+func (f *Folder) sweepOpen(ctx context.Context) error {
+	for o, err := range objstore.List(ctx, f.cfg.Store, objstore.ListOptions{Prefix: layout.JournalOpenPrefix}) {
+		if err != nil {
+			return fmt.Errorf("sweep openings: %w", err)
+		}
+		run, n, err := layout.ParseJournalSegment(o.Key)
+		if h := f.head.Run(run); err != nil || h == nil || n >= h.Deleted {
+			continue
+		}
+		if err := f.cfg.Store.Delete(ctx, o.Key); err != nil {
+			return fmt.Errorf("sweep openings: %w", err)
+		}
+	}
 	return nil
 }
 
 // fileWriter writes the files of one move. Their keys have its random id, so they are new.
 type fileWriter struct {
 	store  Store
+	bounds folderBounds
 	number uint64
 	id     RunID
 	parts  int
@@ -413,7 +442,7 @@ type fileWriter struct {
 // write writes sorted entries, in as many files as needed.
 func (w *fileWriter) write(ctx context.Context, entries []Entry, first, last uint64) ([]FoldedFile, error) {
 	var out []FoldedFile
-	for part := range slices.Chunk(entries, MaxFoldedEntries) {
+	for part := range slices.Chunk(entries, w.bounds.perFile) {
 		b, err := marshalFolded(part)
 		if err != nil {
 			return nil, err
@@ -448,7 +477,7 @@ func (w *fileWriter) create(ctx context.Context, key string, b []byte, o objstor
 // merge replaces small neighbours of about one size by one file, and returns the keys of what it replaced.
 func (w *fileWriter) merge(ctx context.Context, h *Head) (old []string, err error) {
 	for {
-		at, n := mergeable(h.Files)
+		at, n := mergeable(h.Files, uint64(w.bounds.perFile))
 		if n == 0 {
 			return old, nil
 		}
@@ -472,7 +501,7 @@ func (w *fileWriter) merge(ctx context.Context, h *Head) (old []string, err erro
 
 // mergeable finds the first neighbours to merge: mergeWidth files of one size class, or fewer that
 // fill more than half of a file when the next one would not fit.
-func mergeable(files []FoldedFile) (at, n int) {
+func mergeable(files []FoldedFile, perFile uint64) (at, n int) {
 	for i := range files {
 		sum := files[i].Entries
 		for n = 1; i+n < len(files) && n < mergeWidth; n++ {
@@ -480,8 +509,8 @@ func mergeable(files []FoldedFile) (at, n int) {
 			if sizeClass(next) != sizeClass(files[i].Entries) {
 				break
 			}
-			if sum+next > MaxFoldedEntries {
-				if n > 1 && sum > MaxFoldedEntries/2 {
+			if sum+next > perFile {
+				if n > 1 && sum > perFile/2 {
 					return i, n
 				}
 				break
@@ -500,10 +529,10 @@ func sizeClass(n uint64) int { return (bits.Len64(n) - 1) / 3 }
 
 // list moves the older half of the files into a list when there are many, so that the head stays small.
 func (w *fileWriter) list(ctx context.Context, h *Head) error {
-	if len(h.Files) < 2*maxFilesListed {
+	if len(h.Files) < 2*w.bounds.filesListed {
 		return nil
 	}
-	files := h.Files[:maxFilesListed]
+	files := h.Files[:w.bounds.filesListed]
 	l := FileList{files[0].Span}
 	l.Key, l.Entries, l.Bytes = layout.JournalList(w.number, w.id), 0, 0
 	for _, f := range files {
@@ -520,6 +549,6 @@ func (w *fileWriter) list(ctx context.Context, h *Head) error {
 		return err
 	}
 	h.Lists = append(h.Lists, l)
-	h.Files = slices.Clone(h.Files[maxFilesListed:])
+	h.Files = slices.Clone(h.Files[w.bounds.filesListed:])
 	return nil
 }

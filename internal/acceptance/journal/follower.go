@@ -419,9 +419,14 @@ func (f *Follower) accept(head Head, etag string, ends []*followed) {
 		}
 	}
 	for id, r := range f.runs {
-		// A run whose end was read is dropped once nothing shows it any more: its segment 0 is deleted, and
-		// so the head has or had its end.
-		if h := head.Run(id); r.ended && !r.listed && (h == nil || h.Ended > 0) {
+		h := head.Run(id)
+		// Its segment 0 may have been created again, by a request that came late, and been read again.
+		if h != nil && h.Ended > 0 && r.next >= h.Folded {
+			r.ended = true
+		}
+		// A run is dropped once nothing shows it any more. Its segment 0 was there, and is deleted: so a
+		// head had it, and this one, which is younger than the listing, has its end or has forgotten it.
+		if !r.listed && (h == nil || h.Ended > 0 && r.ended) {
 			delete(f.runs, id)
 		}
 	}

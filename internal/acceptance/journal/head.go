@@ -71,9 +71,6 @@ type fileList struct {
 	Files []FoldedFile `json:"files"`
 }
 
-// maxFileListed bounds Files of a head: twice it, and the older half moves into a list.
-const maxFilesListed = 512
-
 func (s *Span) validate() error {
 	if s.First == 0 || s.Last < s.First || s.Entries == 0 || s.Bytes == 0 || s.MaxAt < s.MinAt || s.MaxTime < s.MinTime || len(s.Key) > 256 || s.Key == "" {
 		return fmt.Errorf("file %q of moves %d to %d, %d entries", s.Key, s.First, s.Last, s.Entries)

@@ -29,6 +29,8 @@ type Writer struct {
 	open   Opening
 	clock  func() int64
 	events WriterEvents
+	// perSegment bounds the entries of a segment. Only tests have another than MaxSegmentEntries.
+	perSegment int
 
 	run  RunID
 	next uint64 // segment of run that Flush writes next
@@ -72,7 +74,7 @@ func NewWriter(c WriterConfig) (*Writer, error) {
 	if err := c.Opening.validate(); err != nil {
 		return nil, fmt.Errorf("journal writer: %w", err)
 	}
-	return &Writer{store: c.Store, rand: c.Rand, open: c.Opening, clock: c.Clock, events: c.Events}, nil
+	return &Writer{store: c.Store, rand: c.Rand, open: c.Opening, clock: c.Clock, events: c.Events, perSegment: MaxSegmentEntries}, nil
 }
 
 // Add adds an entry and returns its number, from 1. It is durable once Flush has returned that number
@@ -120,7 +122,7 @@ func (w *Writer) Begin(ctx context.Context) (Position, error) {
 // entry opens a new run.
 func (w *Writer) Close(ctx context.Context) error {
 	for len(w.entries) > 0 || w.Open() {
-		if _, _, err := w.write(ctx, len(w.entries) <= MaxSegmentEntries); err != nil {
+		if _, _, err := w.write(ctx, len(w.entries) <= w.perSegment); err != nil {
 			return err
 		}
 	}
@@ -171,7 +173,7 @@ func (w *Writer) prepare(closes bool) error {
 			w.events.Opened(run)
 		}
 	}
-	n := min(len(w.entries), MaxSegmentEntries)
+	n := min(len(w.entries), w.perSegment)
 	// A copy, because Marshal sorts, and the order of entries is the order of their numbers.
 	s := Segment{Position: Position{w.run, w.next}, Entries: append([]Entry(nil), w.entries[:n]...), Closed: closes}
 	if w.next == 0 {
