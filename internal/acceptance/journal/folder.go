@@ -53,6 +53,8 @@ type Folder struct {
 type folding struct {
 	opening  *Opening
 	segments map[uint64]*Segment
+	// since is the number of the head with which it was last compared, and which did not name the run.
+	since uint64
 }
 
 type foldedAt struct {
@@ -103,9 +105,33 @@ func (f *Folder) Load(ctx context.Context) (Positions, error) {
 	if head.Number < f.head.Number {
 		return Positions{}, fmt.Errorf("fold the journal: %w: from %d to %d", ErrHeadWentBack, f.head.Number, head.Number)
 	}
+	if err := f.dropForgotten(ctx, &head); err != nil {
+		return Positions{}, fmt.Errorf("fold the journal: %w", err)
+	}
 	f.head, f.etag, f.loaded = head, etag, true
 	f.drop()
 	return head.Positions(), nil
+}
+
+// dropForgotten drops runs that other folders have folded to their end and that the head has forgotten since:
+// they would be folded again, as runs that have begun and never end. The openings tell them from runs that
+// nobody has folded yet.
+func (f *Folder) dropForgotten(ctx context.Context, head *Head) error {
+	for _, id := range slices.SortedFunc(maps.Keys(f.runs), RunID.Compare) {
+		r := f.runs[id]
+		if head.Run(id) != nil || head.Forgotten <= r.since {
+			continue
+		}
+		_, _, err := f.cfg.Store.Get(ctx, layout.JournalSegment(id, 0), objstore.GetOptions{Limit: MaxFileBytes + headerBytes})
+		switch {
+		case errors.Is(err, objstore.ErrNotFound):
+			f.dropSegments(id, ^uint64(0))
+		case err != nil && !objstore.Unreadable(err):
+			return err
+		}
+		r.since = head.Number
+	}
+	return nil
 }
 
 // Head is the head that was last read or written.
@@ -124,7 +150,7 @@ func (f *Folder) Add(s *Segment) error {
 	}
 	r := f.runs[s.Run]
 	if r == nil {
-		r = &folding{segments: map[uint64]*Segment{}}
+		r = &folding{segments: map[uint64]*Segment{}, since: f.head.Number}
 		f.runs[s.Run] = r
 	}
 	if s.Opening != nil {
@@ -137,22 +163,28 @@ func (f *Folder) Add(s *Segment) error {
 	return nil
 }
 
-// drop forgets segments that the head has folded.
+// drop drops segments that the head has folded.
 func (f *Folder) drop() {
-	for id, r := range f.runs {
-		h := f.head.Run(id)
-		if h == nil {
-			continue
+	for id := range f.runs {
+		if h := f.head.Run(id); h != nil && h.Ended > 0 {
+			f.dropSegments(id, ^uint64(0))
+		} else if h != nil {
+			f.dropSegments(id, h.Folded)
 		}
-		for n, s := range r.segments {
-			if n < h.Folded || h.Ended > 0 {
-				f.waiting -= len(s.Entries)
-				delete(r.segments, n)
-			}
+	}
+}
+
+// dropSegments drops those of a run before one.
+func (f *Folder) dropSegments(id RunID, before uint64) {
+	r := f.runs[id]
+	for n, s := range r.segments {
+		if n < before {
+			f.waiting -= len(s.Entries)
+			delete(r.segments, n)
 		}
-		if len(r.segments) == 0 {
-			delete(f.runs, id)
-		}
+	}
+	if len(r.segments) == 0 {
+		delete(f.runs, id)
 	}
 }
 

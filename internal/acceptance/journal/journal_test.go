@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -279,4 +280,38 @@ func TestFencedRunsAreFolded(t *testing.T) {
 	if p, err := f.Poll(ctx); err != nil || len(p.Positions.Runs) != 0 {
 		t.Errorf("still followed: %+v, %v", p.Positions, err)
 	}
+}
+
+// A closing segment whose outcome is unknown may turn out to be behind a fence: then nothing is left to write.
+func TestAFenceEndsARunThatWasClosing(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, &unanswered{Store: s, key: 1}, 1)
+	_, _ = w.Add(entry("a", 1))
+	first, _, err := w.Flush(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(ctx); !errors.Is(err, objstore.ErrUnknown) {
+		t.Fatal(err)
+	}
+	if err := Fence(ctx, s, Position{first.Run, 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Flush(ctx); err != nil || w.Open() || w.Waiting() > 0 {
+		t.Errorf("%v, open %v", err, w.Open())
+	}
+}
+
+// unanswered loses the create of one segment, without applying it.
+type unanswered struct {
+	*mem.Store
+	key uint64
+}
+
+func (u *unanswered) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if _, n, err := layout.ParseJournalSegment(key); err == nil && n == u.key {
+		u.key = 0
+		return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrUnknown}
+	}
+	return u.Store.Create(ctx, key, b, o)
 }

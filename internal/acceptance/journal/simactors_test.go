@@ -83,12 +83,13 @@ func (s *sim) collector(p *simProc) {
 			}
 		})
 	}
-	answer := func(t *simTask, done uint64, at Position, known bool) bool {
+	closed := uint64(0) // entries that were made durable by a Close, which does not say where
+	answer := func(t *simTask, done uint64, at Position) bool {
 		if t.pause() { // it may be killed just before it answers
 			return false
 		}
 		for len(waiting) > 0 && waiting[0].number <= done {
-			s.answered(t, &waiting[0].entry, at, known)
+			s.answered(t, &waiting[0].entry, at, waiting[0].number > closed)
 			waiting = waiting[1:]
 		}
 		return true
@@ -104,8 +105,8 @@ func (s *sim) collector(p *simProc) {
 		for {
 			closes := false
 			if t.wait(func() bool {
-				closes = s.oneIn(100)
-				return len(queue) > 0 || w.Waiting() > 0 || closes && w.Open()
+				closes = s.oneIn(50)
+				return len(queue) > 0 || w.Waiting() > 0 || w.sent != nil || closes && w.Open()
 			}) {
 				return
 			}
@@ -119,6 +120,8 @@ func (s *sim) collector(p *simProc) {
 			queue = nil
 			if closes {
 				err := w.Close(ctx)
+				closed = w.flushed
+				s.checkFlush(t, err)
 				s.logf("%s: close: %v", t.name, err)
 				if t.dead {
 					return
@@ -128,14 +131,15 @@ func (s *sim) collector(p *simProc) {
 					if w.Waiting() > 0 || w.Open() {
 						s.failf("%s: %d entries wait after a close", t.name, w.Waiting())
 					}
-					if !answer(t, ^uint64(0), Position{}, false) {
+					if !answer(t, ^uint64(0), Position{}) {
 						return
 					}
 				}
 				continue
 			}
 			at, done, err := w.Flush(ctx)
-			if t.dead || err == nil && !answer(t, done, at, true) {
+			s.checkFlush(t, err)
+			if t.dead || err == nil && !answer(t, done, at) {
 				return
 			}
 		}
@@ -163,8 +167,9 @@ func (t *simTask) submit(ctx context.Context) (Entry, bool) {
 func (s *sim) fencer(p *simProc) {
 	var stale []Position
 	s.start(p, p.name, func(ctx context.Context, t *simTask) {
-		for fences := s.rng.IntN(12); fences > 0; fences-- {
-			for range s.rng.IntN(60) {
+		most := [...][2]int{{6, 60}, {12, 40}, {40, 12}}[s.rng.IntN(3)]
+		for fences := s.rng.IntN(most[0]); fences > 0; fences-- {
+			for range s.rng.IntN(most[1]) {
 				if t.pause() {
 					return
 				}

@@ -151,8 +151,9 @@ func (w *Writer) write(ctx context.Context, closes bool) (Position, uint64, erro
 		if w.events.Fenced != nil {
 			w.events.Fenced(last)
 		}
-		if closes && len(w.entries) == 0 {
-			return last, w.flushed, nil // the fence ended the run as well as this segment would have
+		// The fence ended the run as well as this segment would have. Only a spooler needs a run without entries.
+		if len(w.entries) == 0 && (closes || w.open.Role != RoleSpooler) {
+			return last, w.flushed, nil
 		}
 	}
 	return last, w.flushed, &objstore.Error{Op: "create", Key: last.Key(), Err: fmt.Errorf("%w: %d runs were fenced one after the other", objstore.ErrUnavailable, maxFences)}
