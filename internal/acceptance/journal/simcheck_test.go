@@ -432,6 +432,11 @@ func (s *sim) checkLeft() {
 	for _, f := range h.Files {
 		named[f.Key] = true
 	}
+	for _, r := range h.Runs {
+		if r.Ended == 0 {
+			s.failf("all runs have ended, and the head has folded %d segments of %s and no end", r.Folded, r.Run)
+		}
+	}
 	for _, key := range s.keys(layout.JournalPrefix) {
 		_, n, err := layout.ParseJournalSegment(key)
 		switch {
