@@ -52,6 +52,7 @@ var benchmarks = []benchmark{
 	{"store", "fsynced conditional PUTs of the embedded store next to versitygw", benchStore},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},
+	{"requests", "requests of all services to the store, per accepted batch and idle, with dollars", benchRequests},
 	{"start", "time from a collector's start to its first acknowledgement", benchStart},
 	{"memory", "resident memory of ingest, agent and store at their stated loads", benchMemory},
 }
