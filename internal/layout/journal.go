@@ -20,7 +20,8 @@ const (
 	// the authority began with it, or an audit wrote what was there before.
 	JournalBeginKey = JournalPrefix + "begin.json"
 
-	journalRunPrefix = JournalPrefix + "run="
+	// JournalRunPrefix begins the keys of the other segments of every run.
+	JournalRunPrefix = JournalPrefix + "run="
 	journalSuffix    = ".lmj"
 )
 
@@ -31,7 +32,7 @@ func JournalSegment(run [16]byte, n uint64) string {
 	if n == 0 {
 		return JournalOpenPrefix + h + journalSuffix
 	}
-	return journalRunPrefix + h + "/" + fmt.Sprintf("%020d", n) + journalSuffix
+	return JournalRunPrefix + h + "/" + fmt.Sprintf("%020d", n) + journalSuffix
 }
 
 // ParseJournalSegment reads the key of a segment.
@@ -41,7 +42,7 @@ func ParseJournalSegment(key string) (run [16]byte, n uint64, err error) {
 	if !isOpen {
 		var ok2, ok3 bool
 		var digits string
-		name, ok2 = strings.CutPrefix(name, journalRunPrefix)
+		name, ok2 = strings.CutPrefix(name, JournalRunPrefix)
 		open, digits, ok3 = strings.Cut(name, "/")
 		if n, err = strconv.ParseUint(digits, 10, 64); !ok2 || !ok3 || err != nil {
 			return run, 0, notAKey(key, "journal")

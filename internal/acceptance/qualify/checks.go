@@ -143,26 +143,6 @@ func readAfterDelete(ctx context.Context, p *probe) error {
 	return p.create(ctx, key, p.body("second"))
 }
 
-// record is a key below the acceptance records that no agent's record can have.
-func (p *probe) record(name string) string {
-	return layout.AcceptedPrefix + "probe/" + p.opts.RunID + "/" + name
-}
-
-func deniedPut(ctx context.Context, p *probe) error {
-	key := p.record("put")
-	_, err := p.store.Put(ctx, key, p.body("put"), objstore.PutOptions{})
-	// The write may have happened, so cleanUp must try to remove it.
-	if !errors.Is(err, objstore.ErrDenied) {
-		p.own(key)
-	}
-	return refused("an unconditional put of "+key, err, objstore.ErrDenied)
-}
-
-func deniedDelete(ctx context.Context, p *probe) error {
-	key := p.record("delete")
-	return refused("a delete of "+key, p.store.Delete(ctx, key), objstore.ErrDenied)
-}
-
 // cleanUp removes the probe's objects after all other checks.
 func cleanUp(ctx context.Context, p *probe) error {
 	var errs []error

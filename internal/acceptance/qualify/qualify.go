@@ -25,8 +25,7 @@ type Mismatcher interface {
 type Options struct {
 	// RunID makes the probe keys of this run unique, such as 16 random hex digits; required.
 	RunID string
-	// Strict adds the policy checks: unconditional writes and deletes of acceptance
-	// records must be denied. They write and delete only keys of their own.
+	// Strict adds the checks of Policy.
 	Strict bool
 	// Racers is the number of concurrent creates; 0 is 16.
 	Racers int
@@ -76,11 +75,6 @@ var semantics = []check{
 	{"read after delete", readAfterDelete},
 }
 
-var policy = []check{
-	{"policy: unconditional put of a record", deniedPut},
-	{"policy: delete of a record", deniedDelete},
-}
-
 // Run probes the store and removes its probe objects. Each write goes once to the back end
 // below the decorators of store: further attempts would hide its answers. A failed check does
 // not stop the others. The error wraps accept.ErrNotQualified when a check failed or
@@ -104,6 +98,33 @@ func Run(ctx context.Context, store objstore.Store, o Options) (Report, error) {
 	}
 	report.Rows = append(report.Rows, p.row(ctx, check{"clean-up", cleanUp}))
 	return report, report.Err()
+}
+
+// Policy probes the bucket's policy alone, of a store whose semantics Run has found in order. It
+// writes nothing. Results are as those of Run.
+func Policy(ctx context.Context, store objstore.Store, o Options) (Report, error) {
+	o = o.withDefaults()
+	p := newProbe(store, o)
+	report := Report{RunID: o.RunID}
+	for _, c := range policy {
+		report.Rows = append(report.Rows, p.row(ctx, c))
+	}
+	// There is something to remove only if the store ignored a checksum.
+	if len(p.keys) > 0 {
+		report.Rows = append(report.Rows, p.row(ctx, check{"clean-up", cleanUp}))
+	}
+	return report, report.Err()
+}
+
+// Failed counts the checks that failed.
+func (r Report) Failed() int {
+	n := 0
+	for _, row := range r.Rows {
+		if row.Status == Fail {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *probe) row(ctx context.Context, c check) Row {

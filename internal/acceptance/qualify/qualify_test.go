@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,17 +89,103 @@ func TestEachViolationFailsItsCheck(t *testing.T) {
 	}
 }
 
+// guarded is a store whose policy is that of a collector.
+type guarded struct {
+	*mem.Store
+	lacks string // the rule that is left out
+}
+
+func (g guarded) denies(op, key string) bool {
+	under := func(prefixes ...string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
+	}
+	segments, folds := []string{"journal/v1/open/", "journal/v1/run="}, []string{"journal/v1/folded/", "journal/v1/head.json"}
+	rules := map[string]bool{
+		"put of a record":     op == "put" && under("accepted/v1/"),
+		"delete of a record":  op == "delete" && under("accepted/v1/"),
+		"put of segments":     op == "put" && (under(segments...) || under(folds...) || under("journal/v1/begin.json")),
+		"delete of segments":  op == "delete" && (under(segments...) || under(folds...)),
+		"folding":             (op == "create" || op == "replace") && under(folds...),
+		"put of an authority": op == "put" && under("authority/v1/"), "delete of an authority": op == "delete" && under("authority/v1/"),
+	}
+	for name, denied := range rules {
+		if denied && name != g.lacks {
+			return true
+		}
+	}
+	return g.lacks == "creates" && op == "create" && under("accepted/v1/")
+}
+
+func (g guarded) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if g.denies("put", key) {
+		return objstore.Info{}, objstore.ErrDenied
+	}
+	return g.Store.Put(ctx, key, body, o)
+}
+
+func (g guarded) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if g.denies("create", key) {
+		return objstore.Info{}, objstore.ErrDenied
+	}
+	return g.Store.Create(ctx, key, body, o)
+}
+
+func (g guarded) Delete(ctx context.Context, key string) error {
+	if g.denies("delete", key) {
+		return objstore.ErrDenied
+	}
+	return g.Store.Delete(ctx, key)
+}
+
+// TestStrictNeedsAPolicy: each rule that the policy lacks is found by its own check, and nothing is
+// written to find it.
 func TestStrictNeedsAPolicy(t *testing.T) {
 	s := mem.New(nil)
 	r, err := run(t, s, true)
-	if !errors.Is(err, accept.ErrNotQualified) || failed(r) != "policy: unconditional put of a record, policy: delete of a record" {
+	if !errors.Is(err, accept.ErrNotQualified) || r.Failed() != len(policy)-1 || strings.Contains(failed(r), "create of records") {
 		t.Errorf("%q failed: %v", failed(r), err)
 	}
 	if s.Len() != 0 {
 		t.Errorf("%d objects left", s.Len())
 	}
-	guarded := fault.New(s, 1, fault.Refused("put", "accepted/v1/", objstore.ErrDenied), fault.Refused("delete", "accepted/v1/", objstore.ErrDenied))
-	if _, err := run(t, guarded, true); err != nil {
+	for lacks, want := range map[string]string{
+		"": "", "put of a record": "policy: unconditional put of a record", "delete of a record": "policy: delete of a record",
+		"put of segments": "policy: unconditional put of a journal segment", "delete of segments": "policy: delete of a journal segment",
+		"folding": "policy: folding of the journal", "put of an authority": "policy: unconditional put of the authority",
+		"delete of an authority": "policy: unconditional put of the authority", "creates": "policy: create of records and segments",
+	} {
+		s := mem.New(nil)
+		r, err := Policy(t.Context(), guarded{s, lacks}, Options{RunID: "r", Timeout: 10 * time.Second})
+		if failed(r) != want || (err == nil) != (want == "") || want != "" && !errors.Is(err, accept.ErrNotQualified) {
+			t.Errorf("without the rule %q: %q failed: %v", lacks, failed(r), err)
+		}
+		if n := s.Len(); n != 0 {
+			t.Errorf("without the rule %q: %d objects were written", lacks, n)
+		}
+	}
+	if r, err := run(t, guarded{mem.New(nil), ""}, true); err != nil {
+		t.Errorf("%q failed: %v", failed(r), err)
+	}
+}
+
+// TestPolicyOfAStoreThatIgnoresChecksums: what such a store has written is removed again.
+func TestPolicyOfAStoreThatIgnoresChecksums(t *testing.T) {
+	s := mem.New(nil)
+	if r, err := Policy(t.Context(), ignoresHash{s}, Options{RunID: "r"}); err == nil {
+		t.Errorf("%+v", r)
+	}
+	if s.Len() != 0 {
+		t.Errorf("%d objects left", s.Len())
+	}
+}
+
+// TestSilenceIsNoPolicy: a store that does not answer has shown neither that it has a policy nor that
+// it has none.
+func TestSilenceIsNoPolicy(t *testing.T) {
+	if _, err := Policy(t.Context(), fault.New(mem.New(nil), 1, fault.NotApplied("", "")), Options{RunID: "r"}); err == nil || !Unanswered(err) {
+		t.Error(err)
+	}
+	if _, err := Policy(t.Context(), mem.New(nil), Options{RunID: "r"}); err == nil || Unanswered(err) {
 		t.Error(err)
 	}
 }

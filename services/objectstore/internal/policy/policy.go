@@ -97,7 +97,13 @@ type Request struct {
 	Context  map[string]string // condition keys that are present
 }
 
-var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:prefix"}
+var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:prefix", PrincipalKey}
+
+// PrincipalKey is the condition key of the ARN of who asks; see ARN.
+const PrincipalKey = "aws:PrincipalArn"
+
+// ARN of a user of this store, which has one account.
+func ARN(user string) string { return "arn:aws:iam::000000000000:user/" + user }
 
 var operators = []string{"Null", "Bool", "StringEquals", "StringNotEquals", "StringLike", "StringNotLike"}
 

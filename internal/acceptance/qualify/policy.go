@@ -1,0 +1,124 @@
+package qualify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// policy are the checks of the bucket's policy, with the credentials of a collector. They do no
+// harm in whatever bucket: every body has a wrong checksum, so that a store without the policy
+// refuses it too, for another reason and without writing anything, and only keys are deleted that
+// no program writes. A store asks its policy first, before it has read the body.
+var policy = []check{
+	{"policy: unconditional put of a record", deniedPut},
+	{"policy: delete of a record", deniedDelete},
+	{"policy: unconditional put of a journal segment", deniedSegment},
+	{"policy: delete of a journal segment", deniedSegmentDelete},
+	{"policy: folding of the journal", deniedFolding},
+	{"policy: unconditional put of the authority", deniedAuthority},
+	{"policy: create of records and segments", allowedCreate},
+}
+
+// Keys of the probes. They are covered by the policy, and no record has them.
+const (
+	recordProbe    = layout.AcceptedPrefix + "probe/policy"
+	openProbe      = layout.JournalOpenPrefix + "probe"
+	segmentProbe   = layout.JournalRunPrefix + "probe/policy"
+	foldedProbe    = layout.JournalFoldedPrefix + "probe"
+	headProbe      = layout.JournalHeadKey + ".probe"
+	beginProbe     = layout.JournalBeginKey + ".probe"
+	authorityProbe = layout.AuthorityKey + ".probe"
+)
+
+// mismatched is the checksum of other bytes than a probe's.
+var mismatched = objstore.PutOptions{SHA256: identity.Sum([]byte("bytes that are not sent"))}
+
+// wantDenied checks that a write that the store can't apply is denied by its policy.
+func (p *probe) wantDenied(what, key string, err error) error {
+	// The store ignored the checksum, and cleanUp must remove what was written.
+	if err == nil || errors.Is(err, objstore.ErrUnknown) {
+		p.own(key)
+	}
+	if errors.Is(err, objstore.ErrChecksum) {
+		return fmt.Errorf("%s %s is allowed, want %q", what, key, objstore.ErrDenied)
+	}
+	return refused(what+" "+key, err, objstore.ErrDenied)
+}
+
+// wantPutsDenied checks that no key can be put without a condition.
+func (p *probe) wantPutsDenied(ctx context.Context, keys ...string) error {
+	for _, key := range keys {
+		_, err := p.store.Put(ctx, key, p.body("policy"), mismatched)
+		if err := p.wantDenied("an unconditional put of", key, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wantDeletesDenied checks that no key can be deleted. None of them exists.
+func (p *probe) wantDeletesDenied(ctx context.Context, keys ...string) error {
+	for _, key := range keys {
+		if err := p.store.Delete(ctx, key); !errors.Is(err, objstore.ErrDenied) {
+			if err == nil {
+				return fmt.Errorf("a delete of %s is allowed, want %q", key, objstore.ErrDenied)
+			}
+			return fmt.Errorf("a delete of %s: want %q: %w", key, objstore.ErrDenied, err)
+		}
+	}
+	return nil
+}
+
+func deniedPut(ctx context.Context, p *probe) error { return p.wantPutsDenied(ctx, recordProbe) }
+
+func deniedDelete(ctx context.Context, p *probe) error {
+	return p.wantDeletesDenied(ctx, recordProbe)
+}
+
+func deniedSegment(ctx context.Context, p *probe) error {
+	return p.wantPutsDenied(ctx, openProbe, segmentProbe, foldedProbe, beginProbe, headProbe)
+}
+
+// deniedSegmentDelete: only the reconciler deletes from the journal, after it has folded.
+func deniedSegmentDelete(ctx context.Context, p *probe) error {
+	return p.wantDeletesDenied(ctx, openProbe, segmentProbe, foldedProbe, headProbe)
+}
+
+// deniedFolding: only the reconciler writes folded files and moves the head, also where the
+// condition holds.
+func deniedFolding(ctx context.Context, p *probe) error {
+	for _, key := range []string{foldedProbe, headProbe} {
+		_, err := p.store.Create(ctx, key, p.body("policy"), mismatched)
+		if err := p.wantDenied("a create of", key, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deniedAuthority(ctx context.Context, p *probe) error {
+	if err := p.wantPutsDenied(ctx, authorityProbe); err != nil {
+		return err
+	}
+	return p.wantDeletesDenied(ctx, authorityProbe)
+}
+
+// allowedCreate: a policy that denies too much stops acceptance, and that is found here and not
+// at the first batch.
+func allowedCreate(ctx context.Context, p *probe) error {
+	for _, key := range []string{recordProbe, openProbe, segmentProbe} {
+		_, err := p.store.Create(ctx, key, p.body("policy"), mismatched)
+		if err == nil || errors.Is(err, objstore.ErrUnknown) {
+			p.own(key)
+		}
+		if err := refused("a create of "+key+" with a wrong checksum", err, objstore.ErrChecksum); err != nil {
+			return err
+		}
+	}
+	return nil
+}
