@@ -33,6 +33,7 @@ func main() {
 		agentCommand(&out),
 		conflictsCommand(&out),
 		authorityCommand(&out),
+		bucketPolicyCommand(),
 		shardsCommand(&out),
 		jobsCommand(&out),
 		reprocessCommand(&out),

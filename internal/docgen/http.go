@@ -43,7 +43,7 @@ func protos(files ...protoreflect.FileDescriptor) []protoreflect.FileDescriptor 
 // about says what the routes are for that no proto describes.
 var about = map[string]string{
 	"/api/v1/":                "the Prometheus HTTP API: [which paths](../guide/query.md#answers)",
-	"GET /status":             "a page for people: how complete answers are, agents, conflicts",
+	"GET /status":             "a page for people: how the service is, and what is wrong",
 	"POST /v1/events":         "S3 event JSON of new objects; with `events.secret` set it asks for that instead of a role",
 	"GET /v1/rollup/shards":   "shards of this worker and what is pending",
 	"GET /-/healthy":          "200 while the process runs",

@@ -5,6 +5,9 @@ import (
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
 
+// sees are the roles that may look at a collector.
+var sees = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
+
 // access allows senders only. Whether a sender may write an agent's batches is checked for each batch.
 var access = rpc.Access{
 	ingestv1.IngestService_StreamBatches_FullMethodName: {rpc.RoleSender},

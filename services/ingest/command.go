@@ -22,7 +22,7 @@ func Command() *cobra.Command {
 		Long:    "Run a collector: it authenticates senders, validates frames and accepts batches into the object store.\nAny number of collectors may share one bucket and prefix.",
 		Default: DefaultConfig,
 		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
-			store, err := storage.Open(context.Background(), c.Store, storage.Options{
+			store, err := storage.Open(context.Background(), c.Store.Config, storage.Options{
 				Process: "ingest", Registry: tel.Registry, Policy: c.storePolicy(),
 			})
 			if err != nil {
@@ -36,7 +36,7 @@ func Command() *cobra.Command {
 			return nil
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
-			return [][2]string{bucket.Banner(c.Store), {"acceptance", c.Acceptance}, {"batches", svc.(*Service).HTTPURL() + "/v1/batches"}}
+			return [][2]string{bucket.Banner(c.Store.Config), {"acceptance", c.Acceptance}, {"batches", svc.(*Service).HTTPURL() + "/v1/batches"}, {"status", svc.(*Service).HTTPURL() + "/status"}}
 		},
 	})
 }

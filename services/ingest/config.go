@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/service"
@@ -18,7 +19,9 @@ import (
 type Config struct {
 	// Base has the id that is in every manifest that this collector writes.
 	service.Base
-	bucket.Bucket
+
+	AuthorityID string      `koanf:"authority_id" help:"acceptance authority that the bucket must be; empty takes the bucket's own"`
+	Store       StoreConfig `koanf:"store"`
 
 	Acceptance string `koanf:"acceptance" help:"s3_manifest or local_spool"`
 	// AcceptTimeout bounds one submission from its decode to its outcome.
@@ -33,6 +36,28 @@ type Config struct {
 	Limits Limits       `koanf:"limits"`
 	Notify NotifyConfig `koanf:"notify"`
 }
+
+// StoreConfig is the bucket, and what a collector wants of its policy.
+type StoreConfig struct {
+	s3.Config
+	// BucketPolicy says what happens where the bucket's policy lets acceptance be changed.
+	BucketPolicy string `koanf:"policy" help:"require, warn or off: what to do where the bucket's policy does not keep records from being overwritten and deleted; probed at the start and every qualify_interval"`
+}
+
+// Values of StoreConfig.BucketPolicy.
+const (
+	policyRequire = "require" // the collector is not ready
+	policyWarn    = "warn"    // it serves; log, metric and status page say so
+	policyOff     = "off"     // it is not probed
+)
+
+// bucket are the settings of the bucket, as other services have them.
+func (c Config) bucket() bucket.Bucket {
+	return bucket.Bucket{AuthorityID: c.AuthorityID, Store: c.Store.Config}
+}
+
+// Check refuses what no start can open, as bucket.Bucket does.
+func (c Config) Check() error { return c.bucket().Check() }
 
 // SpoolConfig is for acceptance local_spool.
 type SpoolConfig struct {
@@ -100,7 +125,7 @@ func DefaultConfig() Config {
 	base := service.DefaultBase("127.0.0.1:4751", "127.0.0.1:4750")
 	base.GRPC.MaxConnections, base.DrainTimeout = 8192, 30*time.Second
 	return Config{
-		Base: base, Bucket: bucket.Default(),
+		Base: base, Store: StoreConfig{Config: s3.DefaultConfig(), BucketPolicy: policyWarn},
 		Acceptance:      string(accept.ModeS3Manifest),
 		AcceptTimeout:   30 * time.Second,
 		QualifyInterval: 24 * time.Hour,
@@ -169,6 +194,11 @@ func (c Config) Validate() error {
 	}
 	if l.AgentSeries < 0 || l.Future < 0 {
 		errs = append(errs, errors.New("limits.agent_series and limits.future must not be negative; 0 is without a bound"))
+	}
+	switch c.Store.BucketPolicy {
+	case policyRequire, policyWarn, policyOff:
+	default:
+		errs = append(errs, fmt.Errorf("store.policy %q: want require, warn or off", c.Store.BucketPolicy))
 	}
 	switch accept.Mode(c.Acceptance) {
 	case accept.ModeS3Manifest:

@@ -25,6 +25,11 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if _, err := qualify.Run(ctx, s.store, qualify.Options{RunID: runID, Now: s.now}); err != nil {
 		return nil, err
 	}
+	policy, err := s.probePolicy(ctx, runID)
+	s.found.Store(&finding{authority: found, policy: policy, at: s.now()})
+	if err != nil {
+		return nil, err
+	}
 	if err := s.clock.probe(ctx, layout.ProbePrefix+runID+"/clock"); err != nil {
 		return nil, err
 	}
@@ -32,15 +37,15 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if a := s.last; a != nil && a.authorityID == id {
 		return a, nil
 	}
-	policy := accept.DefaultPolicy()
+	rules := accept.DefaultPolicy()
 	bound := time.Time{}
 	if found.BoundAt != 0 {
 		bound = time.Unix(0, found.BoundAt)
 	}
-	policy.RetryAfter = s.cfg.Limits.RetryAfter
+	rules.RetryAfter = s.cfg.Limits.RetryAfter
 	p, err := accept.New(accept.Config{
 		Store: s.store, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
-		Clock: clock{s.now}, Rand: rand.Reader, Policy: policy, Events: s.metrics.events(s.tel.Log),
+		Clock: clock{s.now}, Rand: rand.Reader, Policy: rules, Events: s.metrics.events(s.tel.Log),
 	})
 	if err != nil {
 		return nil, err

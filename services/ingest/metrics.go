@@ -61,6 +61,12 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		gauge("clock_behind_seconds", "How far this machine's clock was behind the store's at the last create; negative is ahead.", func() float64 {
 			return time.Duration(s.clock.behind.Load()).Seconds()
 		}),
+		gauge("store_policy_violations", "Checks of the bucket's policy that failed in the last probe: 0 where acceptance records can't be changed, or where store.policy is off.", func() float64 {
+			if f := s.found.Load(); f != nil {
+				return float64(len(f.policy.violations))
+			}
+			return 0
+		}),
 		gauge("ready", "1 if the store is qualified and submissions are accepted.", func() float64 {
 			if s.NotReady() == nil {
 				return 1

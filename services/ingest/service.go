@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -68,7 +70,8 @@ type Service struct {
 	requests   atomic.Int64
 
 	state       atomic.Pointer[state]
-	last        *authority // only used by keepQualified
+	found       atomic.Pointer[finding] // of the last probe that passed the store's semantics
+	last        *authority              // only used by keepQualified
 	spooled     chan *spool.Spool
 	reprobe     chan struct{}
 	collectorID string
@@ -124,11 +127,12 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.store = s.clock
 	s.Readiness().Check("submissions", s.NotReady)
 	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // with a local spool the collector accepts without the store
-		s.Probe("store", cfg.Probe(s.store))
+		s.Probe("store", cfg.bucket().Probe(s.store))
 	}
 	s.OnListening(s.begin)
 	s.OnStop(s.startDrain)
 	s.Go("qualify", s.keepQualified)
+	s.Handle(web.Route{Pattern: "GET /status", About: "the authority, the bucket's policy, the last probe", Roles: sees, Handler: http.HandlerFunc(s.page)})
 	return s, s.Register(s.api())
 }
 

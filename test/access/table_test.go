@@ -77,7 +77,7 @@ var admin = map[string]string{
 
 // routes has a line for every HTTP route of each service, beside those of admin.
 var routes = map[string]map[string]string{
-	"ingest":       {"POST /v1/batches": "sender"},
+	"ingest":       {"POST /v1/batches": "sender", "GET /status": "reader operator"},
 	"ingest admin": {},
 	"reconciler": {
 		"POST /v1/events": "worker", "GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+)
+
+var updatePolicy = flag.Bool("update-policy", false, "write deploy/policies/bucket-policy.json")
+
+func printPolicy(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	return command(t, func(*format) *cobra.Command { return bucketPolicyCommand() }, append([]string{"bucket-policy"}, args...)...)
+}
+
+// TestShippedPolicyIsThePrintedOne: the file of deploy is what the command prints, with words to
+// replace for the bucket and the reconciler.
+func TestShippedPolicyIsThePrintedOne(t *testing.T) {
+	const file = "../../deploy/policies/bucket-policy.json"
+	out, code := printPolicy(t, "--bucket", "BUCKET", "--reconciler", "arn:aws:iam::ACCOUNT:role/RECONCILER")
+	if code != cli.ExitOK {
+		t.Fatalf("%d: %s", code, out)
+	}
+	if *updatePolicy {
+		if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shipped, err := os.ReadFile(file)
+	if err != nil || string(shipped) != out {
+		t.Errorf("%v: %s is not what is printed; go test ./cmd/lmctl -run ShippedPolicy -update-policy writes it:\n%s", err, file, out)
+	}
+}
+
+func TestBucketPolicyIsRefused(t *testing.T) {
+	for what, args := range map[string][]string{
+		"no bucket":      {"--reconciler", "arn:aws:iam::1:role/r"},
+		"no reconciler":  {"--bucket", "metrics"},
+		"everybody":      {"--bucket", "metrics", "--reconciler", "*"},
+		"a name on AWS":  {"--bucket", "metrics", "--reconciler", "reconciler"},
+		"other provider": {"--bucket", "metrics", "--reconciler", "arn:aws:iam::1:role/r", "--provider", "gcp"},
+	} {
+		if out, code := printPolicy(t, args...); code != cli.ExitUsage {
+			t.Errorf("%s: %d, %s", what, code, out)
+		}
+	}
+	out, code := printPolicy(t, "--provider", "embedded", "--bucket", "metrics", "--prefix", "prod", "--reconciler", "folder")
+	if code != 0 || !strings.Contains(out, `"arn:aws:s3:::metrics/prod/accepted/v1/*"`) || !strings.Contains(out, `"arn:aws:iam::000000000000:user/folder"`) {
+		t.Errorf("%d: %s", code, out)
+	}
+}
