@@ -20,8 +20,8 @@ func storeCommand(out *format) *cobra.Command {
 		Use:   "qualify URL",
 		Short: "Probe a store for the semantics that acceptance relies on",
 		Long: "Probes conditional creates, their races, read and list after write, If-Match and checksum refusal under\n" +
-			"probe/v1/. With --strict also that the bucket's policy denies unconditional writes and deletes under\n" +
-			"accepted/v1/. Exits 1 when a check fails.\n\n" + bucketHelp,
+			"probe/v1/. With --strict also that the bucket has the policy that \"lmctl bucket-policy\" prints, as a collector's\n" +
+			"credentials meet it; nothing is written for that. Exits 1 when a check fails.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()

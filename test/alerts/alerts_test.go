@@ -88,6 +88,7 @@ func TestAlertsFire(t *testing.T) {
 		"IngestOutOfBounds": {`lightmetrics_ingest_batches_total{outcome="rejected",reason="SERIES_LIMIT"} 0x100 1x20`,
 			"lightmetrics_ingest_batches_total{outcome=\"accepted\",reason=\"\"} 0+9x120\n  lightmetrics_ingest_batches_total{outcome=\"rejected\",reason=\"BAD_MAGIC\"} 0+1x120"},
 		"IngestClockBehind": {`lightmetrics_ingest_clock_behind_seconds{instance="a"} -90x120`, `lightmetrics_ingest_clock_behind_seconds{instance="a"} -2x120`},
+		"IngestStoreUnguarded": {"lightmetrics_ingest_store_policy_violations{instance=\"a\"} 6x120\n  lightmetrics_ingest_store_policy_violations{instance=\"b\"} 0x120", `lightmetrics_ingest_store_policy_violations{instance="a"} 0x118 6x2`},
 		"ReconcilerBehind":  {`lightmetrics_reconciler_complete_through_timestamp_seconds 0x120`, `lightmetrics_reconciler_complete_through_timestamp_seconds 0+60x120`},
 		"ReconcilerQueueBehind": {`lightmetrics_reconciler_queue_age_seconds{instance="a"} 90x120`,
 			"lightmetrics_reconciler_queue_age_seconds{instance=\"a\"} 3x120\n  lightmetrics_reconciler_hints_total{instance=\"a\",source=\"notify\",result=\"dropped\"} 7x120"},

@@ -34,7 +34,7 @@ func TestDeployedSettingsAreValid(t *testing.T) {
 			b, err := os.ReadFile(f)
 			must(t, err)
 			f = filepath.Join(t.TempDir(), "objectstore.yaml")
-			must(t, os.WriteFile(f, bytes.Replace(b, []byte(`secret: ""`), []byte(`secret: "a-secret-of-this-test"`), 1), 0o600))
+			must(t, os.WriteFile(f, bytes.ReplaceAll(b, []byte(`secret: ""`), []byte(`secret: "a-secret-of-this-test"`)), 0o600))
 		}
 		if out, err := configCheck(service, f); err != nil {
 			t.Errorf("%s: %v\n%s", service, err, out)
@@ -68,7 +68,7 @@ func TestDeployedBucketPolicyHolds(t *testing.T) {
 	client := s3.New(s3.Options{BaseEndpoint: &cfg.Endpoint, Region: cfg.Region, UsePathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), "")})
 	_, err = client.PutBucketPolicy(ctx, &s3.PutBucketPolicyInput{Bucket: &cfg.Bucket,
-		Policy: aws.String(strings.ReplaceAll(string(policy), "BUCKET", cfg.Bucket))})
+		Policy: aws.String(strings.NewReplacer("BUCKET", cfg.Bucket, "ACCOUNT:role/RECONCILER", "000000000000:user/reconciler").Replace(string(policy)))})
 	must(t, err)
 	if r, err := qualify.Run(ctx, store, qualify.Options{RunID: "with", Strict: true, Now: time.Now}); err != nil {
 		t.Errorf("strict probe under the policy: %v\n%+v", err, r)

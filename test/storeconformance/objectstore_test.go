@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
@@ -25,12 +26,15 @@ const (
 	collectorKey = "collector-key"
 )
 
-// collectorPolicy refuses unconditional puts and all deletes of acceptance records.
-const collectorPolicy = `{"Version": "2012-10-17", "Statement": [
-	{"Effect": "Allow", "Action": "s3:*", "Resource": ["arn:aws:s3:::authority", "arn:aws:s3:::authority/*"]},
-	{"Effect": "Deny", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::authority/accepted/v1/*",
-	 "Condition": {"Null": {"s3:if-none-match": "true"}}},
-	{"Effect": "Deny", "Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::authority/accepted/v1/*"}]}`
+// collectorPolicy is that of a user who is no reconciler.
+func collectorPolicy(t *testing.T) string {
+	t.Helper()
+	b, err := bucketpolicy.User(bucket, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
 
 // start serves an empty bucket until the test ends.
 func start(t *testing.T) string {
@@ -39,7 +43,7 @@ func start(t *testing.T) string {
 	cfg.Listen, cfg.AdminListen, cfg.Dir, cfg.Buckets = "127.0.0.1:0", "", t.TempDir(), []string{bucket}
 	cfg.Users = []objectstore.User{
 		{Name: "admin", AccessKeyID: admin, Secret: secret},
-		{Name: "collector", AccessKeyID: collectorKey, Secret: secret, Policy: collectorPolicy},
+		{Name: "collector", AccessKeyID: collectorKey, Secret: secret, Policy: collectorPolicy(t)},
 	}
 	svc, err := objectstore.New(cfg, objectstore.Deps{})
 	if err != nil {

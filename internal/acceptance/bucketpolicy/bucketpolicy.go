@@ -4,6 +4,7 @@
 package bucketpolicy
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -30,12 +31,6 @@ type Statement struct {
 	Action    []string
 	Resource  []string
 	Condition map[string]map[string][]string `json:",omitempty"`
-}
-
-// document is a policy.
-type document struct {
-	Version   string
-	Statement []Statement
 }
 
 var (
@@ -113,7 +108,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Bucket is the policy of the bucket, as indented JSON. It only denies: what principals may do is
+// Bucket is the policy of the bucket, as JSON. It only denies: what principals may do is
 // for their own policies.
 func Bucket(o Options) ([]byte, error) {
 	if err := o.Validate(); err != nil {
@@ -141,7 +136,22 @@ func User(bucket string, reconciler bool) ([]byte, error) {
 	return marshal(statements)
 }
 
+// marshal writes one statement a line, so that people can read the document.
 func marshal(statements []Statement) ([]byte, error) {
-	b, err := json.MarshalIndent(document{"2012-10-17", statements}, "", "  ")
-	return append(b, '\n'), err
+	var b bytes.Buffer
+	b.WriteString("{\"Version\": \"2012-10-17\", \"Statement\": [\n")
+	for i, s := range statements {
+		line, err := json.Marshal(s)
+		if err != nil {
+			return nil, err
+		}
+		b.WriteString("  ")
+		b.Write(line)
+		if i < len(statements)-1 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString("]}\n")
+	return b.Bytes(), nil
 }

@@ -1,7 +1,6 @@
 package all
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +10,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
@@ -180,7 +180,7 @@ func (p *plan) own(service string) section {
 		return section{"auth": p.auth(), "store": p.bucket(),
 			"etcd": section{"embedded": section{"data_dir": p.dir("coordinator")}}}
 	case reconciler:
-		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
+		return section{"auth": p.auth(), "store": p.bucketAs(reconcilerUser, foldSecret), "authority_id": p.cfg.AuthorityID,
 			"events": section{"secret_file": p.creds.path(eventsSecret)},
 			"intake": section{"shards": p.cfg.Shards}}
 	case ingest:
@@ -212,10 +212,18 @@ func (p *plan) client(token string) section {
 	return section{"token_file": p.creds.path(token), "token_over_plaintext": true}
 }
 
-// bucket is how every service reaches the store.
-func (p *plan) bucket() section {
+// Users of the store.
+const (
+	servicesUser   = "lightmetrics"
+	reconcilerUser = "lightmetrics-reconciler"
+)
+
+// bucket is how every service but the reconciler reaches the store.
+func (p *plan) bucket() section { return p.bucketAs(servicesUser, storeSecret) }
+
+func (p *plan) bucketAs(user, secret string) section {
 	return section{"endpoint": "http://" + p.storeAddress(), "bucket": p.cfg.Bucket, "path_style": true,
-		"access_key_id": "lightmetrics", "secret_access_key_file": p.creds.path(storeSecret)}
+		"access_key_id": user, "secret_access_key_file": p.creds.path(secret)}
 }
 
 func (p *plan) storeSettings() section {
@@ -225,25 +233,19 @@ func (p *plan) storeSettings() section {
 	}
 	return section{
 		"dir": p.dir("objects"), "buckets": []string{p.cfg.Bucket},
-		"users": []section{{"name": "lightmetrics", "access_key_id": "lightmetrics",
-			"secret_file": p.creds.path(storeSecret), "policy": p.policy()}},
+		"users":    []section{p.user(servicesUser, storeSecret), p.user(reconcilerUser, foldSecret)},
 		"webhooks": []section{hook("accepted", layout.AcceptedPrefix), hook("quarantine", layout.QuarantinePrefix)},
 	}
 }
 
-// policy allows the services everything but to change accepted records. It protects these records
-// from a bug in a service and from a mistaken command.
-func (p *plan) policy() string {
-	accepted := "arn:aws:s3:::" + p.cfg.Bucket + "/" + layout.AcceptedPrefix + "*"
-	b, err := json.Marshal(map[string]any{"Version": "2012-10-17", "Statement": []any{
-		section{"Effect": "Allow", "Action": "s3:*", "Resource": "*"},
-		section{"Effect": "Deny", "Action": "s3:PutObject", "Resource": accepted, "Condition": section{"Null": section{"s3:if-none-match": "true"}}},
-		section{"Effect": "Deny", "Action": "s3:DeleteObject", "Resource": accepted},
-	}})
+// user is a user of the store. Its policy protects what was accepted from a bug in a service and from
+// a mistaken command.
+func (p *plan) user(name, secret string) section {
+	policy, err := bucketpolicy.User(p.cfg.Bucket, name == reconcilerUser)
 	if err != nil {
 		panic(err) // it is made of strings
 	}
-	return string(b)
+	return section{"name": name, "access_key_id": name, "secret_file": p.creds.path(secret), "policy": string(policy)}
 }
 
 // write writes the settings file of every service, 0600, and gives their paths.
