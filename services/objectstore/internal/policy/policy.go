@@ -97,13 +97,13 @@ type Request struct {
 	Context  map[string]string // condition keys that are present
 }
 
-var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:prefix", PrincipalKey}
+var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:prefix", principalKey}
 
-// PrincipalKey is the condition key of the ARN of who asks; see ARN.
-const PrincipalKey = "aws:PrincipalArn"
-
-// ARN of a user of this store, which has one account.
-func ARN(user string) string { return "arn:aws:iam::000000000000:user/" + user }
+// principalKey is the condition key of the ARN of who asks. This store has one account.
+const (
+	principalKey  = "aws:PrincipalArn"
+	arnBeforeUser = "arn:aws:iam::000000000000:user/"
+)
 
 var operators = []string{"Null", "Bool", "StringEquals", "StringNotEquals", "StringLike", "StringNotLike"}
 
@@ -207,7 +207,7 @@ func (s *Statement) applies(r Request) bool {
 	}
 	for op, keys := range s.Condition {
 		for k, want := range keys {
-			if !holds(op, want, k, r.Context) {
+			if !holds(op, want, k, r) {
 				return false
 			}
 		}
@@ -215,13 +215,17 @@ func (s *Statement) applies(r Request) bool {
 	return true
 }
 
-func holds(op string, want Texts, key string, ctx map[string]string) bool {
+func holds(op string, want Texts, key string, r Request) bool {
 	var have string
 	present := false
-	for k, v := range ctx {
+	for k, v := range r.Context {
 		if strings.EqualFold(k, key) {
 			have, present = v, true
 		}
+	}
+	// It follows from the user, so that requests need not carry it.
+	if strings.EqualFold(key, principalKey) {
+		have, present = arnBeforeUser+r.User, true
 	}
 	anyOf := func(same func(string) bool) bool { return present && slices.ContainsFunc(want, same) }
 	switch op {

@@ -3,7 +3,6 @@ package s3api
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
@@ -42,9 +41,7 @@ func (s *Server) bucketPolicy(b engine.Bucket) (*policy.Document, error) {
 // authorize decides whether the caller may do action on a bucket, or on a key in it. A missing
 // bucket has no policy.
 func (c *call) authorize(action, bucket, key string, ctx map[string]string) error {
-	with := map[string]string{policy.PrincipalKey: policy.ARN(c.user.Name)}
-	maps.Copy(with, ctx)
-	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: with}
+	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: ctx}
 	if key != "" {
 		req.Resource += "/" + key
 	}
