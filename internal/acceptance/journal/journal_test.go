@@ -302,16 +302,288 @@ func TestAFenceEndsARunThatWasClosing(t *testing.T) {
 	}
 }
 
-// unanswered loses the create of one segment, without applying it.
+// unanswered loses the answer to the create of one segment, applied or not.
 type unanswered struct {
 	*mem.Store
-	key uint64
+	key     uint64
+	applied bool
 }
 
 func (u *unanswered) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
 	if _, n, err := layout.ParseJournalSegment(key); err == nil && n == u.key {
 		u.key = 0
+		if u.applied {
+			_, _ = u.Store.Create(ctx, key, b, o)
+		}
 		return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrUnknown}
 	}
 	return u.Store.Create(ctx, key, b, o)
+}
+
+// hooked calls a function before a replace, or after a read, once for each key.
+type hooked struct {
+	*mem.Store
+	before, after map[string]func()
+}
+
+func hook(hooks map[string]func(), key string) {
+	if f := hooks[key]; f != nil {
+		delete(hooks, key)
+		f()
+	}
+}
+
+func (h *hooked) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	b, i, err := h.Store.Get(ctx, key, o)
+	hook(h.after, key)
+	return b, i, err
+}
+
+func (h *hooked) Head(ctx context.Context, key string) (objstore.Info, error) {
+	i, err := h.Store.Head(ctx, key)
+	hook(h.after, key)
+	return i, err
+}
+
+func (h *hooked) Replace(ctx context.Context, key string, b []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	hook(h.before, key)
+	return h.Store.Replace(ctx, key, b, etag, o)
+}
+
+// foldedAway is a store whose run has segments 0 and 1 folded and deleted, with the writer and the folder.
+func foldedAway(t *testing.T) (*mem.Store, *Writer, *Folder, *Follower, Position) {
+	t.Helper()
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, s, 1)
+	folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	feeder, _ := follow(t, s, Positions{}, folder)
+	var at Position
+	for i := range uint64(2) {
+		_, _ = w.Add(entry("a", i))
+		if at, _, err = w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foldAll(t, feeder, folder)
+	return s, w, folder, feeder, at
+}
+
+func foldAll(t *testing.T, feeder *Follower, folder *Folder) {
+	t.Helper()
+	if _, err := feeder.Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := folder.Fold(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A fence that came late, into a place where a segment was folded and deleted, is no end of the run, whose
+// writer goes on: neither if the poll reads it, nor if a hint makes the follower read it after the poll's head.
+func TestALateFenceIsNoEnd(t *testing.T) {
+	for name, hinted := range map[string]bool{"read by the poll": false, "read by a hint": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			mems, w, folder, feeder, at := foldedAway(t)
+			s := &hooked{Store: mems, after: map[string]func(){}}
+			head := folder.Head()
+			f, got := follow(t, s, head.Positions(), nil)
+			if _, err := f.Poll(ctx); err != nil {
+				t.Fatal(err)
+			}
+			fold := func(n uint64) {
+				_, _ = w.Add(entry("a", n))
+				if _, _, err := w.Flush(ctx); err != nil {
+					t.Fatal(err)
+				}
+				foldAll(t, feeder, folder)
+			}
+			late := func() {
+				fold(2)
+				if err := Fence(ctx, mems, Position{at.Run, 2}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if hinted {
+				s.after[layout.JournalHeadKey] = func() {
+					late()
+					if known, err := f.Read(ctx, at.Run); err != nil || !known {
+						t.Fatal(known, err)
+					}
+				}
+			} else {
+				late()
+			}
+			if _, err := f.Poll(ctx); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = w.Add(entry("a", 3))
+			if _, _, err := w.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Poll(ctx); err != nil || got[entry("a", 3).ID] == 0 || got[entry("a", 2).ID] == 0 {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A folder that slept has segments of a run that others have folded, deleted and forgotten meanwhile. It must not
+// take the run up again: the head would have a run that never ends.
+func TestAFolderThatSleptTakesUpNoForgottenRun(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	folders := make([]*Folder, 2)
+	feeders := make([]*Follower, 2)
+	for i := range folders {
+		f, err := NewFolder(FolderConfig{Store: s, Rand: source(byte(8 + i))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.bounds.forgetAfter = 1
+		feeders[i], _ = follow(t, s, Positions{}, f)
+		folders[i] = f
+	}
+	w := newWriter(t, s, 1)
+	_, _ = w.Add(entry("a", 1))
+	gone, _, err := w.Flush(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range feeders {
+		if _, err := f.Poll(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range uint64(3) {
+		if err := w.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		foldAll(t, feeders[0], folders[0])
+		_, _ = w.Add(entry("b", n))
+		if _, _, err := w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if head := folders[0].Head(); head.Run(gone.Run) != nil || head.Forgotten == 0 {
+		t.Fatalf("not forgotten: %+v", head)
+	}
+	for range 4 { // the first ones find that the head is not theirs
+		_, _ = folders[1].Fold(ctx, 9)
+		if _, err := feeders[1].Poll(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if head := folders[1].Head(); head.Run(gone.Run) != nil || folders[1].Waiting() > 0 {
+		t.Errorf("%d entries wait, the head is %+v", folders[1].Waiting(), head)
+	}
+}
+
+// A create of segment 0 that lands after the segment was folded and deleted brings back an opening that every
+// poll would list.
+func TestAnOpeningThatCameBackIsSwept(t *testing.T) {
+	ctx := t.Context()
+	s, w, folder, feeder, at := foldedAway(t)
+	b, err := (&Segment{Position: Position{Run: at.Run}, Opening: &Opening{Writer: "writer 1", Role: RoleCollector, Authority: "authority"}, Entries: []Entry{entry("a", 0)}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(ctx, Position{Run: at.Run}.Key(), b, objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := folder.Sweep(ctx, 2); err != nil {
+		t.Fatal(err)
+	}
+	page, err := s.List(ctx, listAll(layout.JournalOpenPrefix))
+	if err != nil || len(page.Objects) != 0 {
+		t.Errorf("open are %+v, %v", page.Objects, err)
+	}
+	// One that is not folded yet stays.
+	if err := w.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = w.Add(entry("a", 5))
+	if _, _, err := w.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := folder.Sweep(ctx, 2); err != nil {
+		t.Fatal(err)
+	}
+	foldAll(t, feeder, folder)
+	f, got := follow(t, s, Positions{}, nil)
+	if _, err := f.Poll(ctx); err != nil || len(got) != 3 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A folder that sweeps while another one is between its files and its move leaves those files.
+func TestASweepLeavesAMoveThatIsUnderWay(t *testing.T) {
+	ctx := t.Context()
+	mems, w, sweeper, _, _ := foldedAway(t)
+	s := &hooked{Store: mems, before: map[string]func(){}}
+	slow, err := NewFolder(FolderConfig{Store: s, Rand: source(8)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := slow.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	feeder, _ := follow(t, s, from, slow)
+	_, _ = w.Add(entry("a", 7))
+	if _, _, err := w.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := feeder.Poll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.before[layout.JournalHeadKey] = func() { // of the replace: the files are there
+		if err := sweeper.Sweep(ctx, 5); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sweeper.Fold(ctx, 6); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if moved, err := slow.Fold(ctx, 7); err != nil || !moved {
+		t.Fatal(moved, err)
+	}
+	f, got := follow(t, mems, Positions{}, nil)
+	if _, err := f.Poll(ctx); err != nil || len(got) != 3 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// A segment whose answer was lost is folded and deleted before its writer asks again. What is then created must be
+// the same bytes, because nobody reads them.
+func TestASegmentIsSentAgainAsItWas(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	u := &unanswered{Store: s, key: 1, applied: true}
+	w := newWriter(t, u, 1)
+	folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	feeder, _ := follow(t, s, Positions{}, folder)
+	for i := range uint64(2) {
+		_, _ = w.Add(entry("a", i))
+		if _, _, err := w.Flush(ctx); (err != nil) != (i == 1) {
+			t.Fatal(err)
+		}
+	}
+	foldAll(t, feeder, folder)
+	third, _ := w.Add(entry("a", 2))
+	for done := uint64(0); done < third; {
+		if _, done, err = w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, got := follow(t, s, Positions{}, nil)
+	if _, err := f.Poll(ctx); err != nil || len(got) != 3 {
+		t.Errorf("%v, %v", got, err)
+	}
 }

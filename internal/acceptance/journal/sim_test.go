@@ -47,8 +47,8 @@ type simObject struct {
 
 func (o simObject) etag() string { return strconv.FormatUint(o.born, 10) }
 
-// simFaults are percentages of requests.
-type simFaults struct{ lost, late, dropped, refused, unread int }
+// simFaults are percentages of requests; lands is how soon late ones land, in 200 steps.
+type simFaults struct{ lost, late, dropped, refused, unread, lands int }
 
 type lateWrite struct {
 	text  string
@@ -190,22 +190,24 @@ func (s *sim) stop(p *simProc) {
 // step makes one thing happen.
 func (s *sim) step() {
 	switch e := s.rng.IntN(200); {
-	case e < 14 && len(s.late) > 0:
+	case e < s.faults.lands && len(s.late) > 0:
 		s.land()
 	case e < 24:
 		s.hint()
 	case e < 26:
 		s.end(s.procs[s.rng.IntN(len(s.procs))])
-	case e < 30:
+	case e < 32:
 		p := s.procs[s.rng.IntN(len(s.procs))]
 		p.asleep = 20 + s.rng.IntN(300)
 		s.logf("%s sleeps", p.name)
 	default:
+		for _, p := range s.procs {
+			p.asleep = max(0, p.asleep-1)
+		}
 		var ready []*simTask
 		for _, t := range s.tasks {
 			switch {
 			case t.proc.asleep > 0:
-				t.proc.asleep--
 			case t.ready == nil || t.ready():
 				ready = append(ready, t)
 			}
@@ -389,7 +391,7 @@ func runSim(seed uint64, tracing bool) *sim {
 		tracing: tracing, simTruth: newSimTruth(),
 	}
 	if s.rng.IntN(4) > 0 {
-		s.faults = simFaults{lost: s.rng.IntN(12), late: s.rng.IntN(12), dropped: s.rng.IntN(6), refused: s.rng.IntN(6), unread: s.rng.IntN(8)}
+		s.faults = simFaults{lost: s.rng.IntN(12), late: s.rng.IntN(12), dropped: s.rng.IntN(6), refused: s.rng.IntN(6), unread: s.rng.IntN(8), lands: 1 + s.rng.IntN(14)}
 	}
 	s.populate()
 	for steps := 200 + s.rng.IntN(1500); s.steps < steps && s.broken == nil; s.steps++ {
@@ -405,7 +407,7 @@ func runSim(seed uint64, tracing bool) *sim {
 }
 
 const (
-	simSchedules      = 1500
+	simSchedules      = 800
 	simSchedulesShort = 150
 )
 

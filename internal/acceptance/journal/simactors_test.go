@@ -148,7 +148,7 @@ func (s *sim) collector(p *simProc) {
 
 // submit creates or observes a manifest, as acceptance does, and makes the entry of its answer.
 func (t *simTask) submit(ctx context.Context) (Entry, bool) {
-	id, hash := simBatch(t.rng.IntN(3+t.steps/30), t.rng.IntN(8)/7)
+	id, hash := simBatch(t.rng.IntN(3+t.steps/30), max(0, t.rng.IntN(8)-5))
 	there, created, err := objstore.CreateOrGet(ctx, simPort{t.sim}, layout.Accepted(id), hash[:], 64, objstore.PutOptions{})
 	if err != nil {
 		return Entry{}, false
@@ -370,7 +370,7 @@ func (s *sim) folder(p *simProc, bounds folderBounds) {
 			if t.dead || !s.fold(ctx, t, f) {
 				return
 			}
-			for range s.rng.IntN(25) {
+			for range s.rng.IntN(12) {
 				if t.pause() {
 					return
 				}
