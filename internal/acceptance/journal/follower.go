@@ -45,6 +45,9 @@ type FollowerConfig struct {
 	// entries; it may have come late, so it proves nothing before the poll has ended.
 	Segment func(context.Context, *Segment) error
 	Folded  func(context.Context, []Entry) error
+	// Skip reports that the caller needs no entry of a folded file, or of the files of a list; they then
+	// count as applied. nil skips nothing.
+	Skip func(Span) bool
 	// Fan is OneByOne when nil.
 	Fan Fan
 	// From is where somebody stopped who has applied everything before; zero is the beginning.
@@ -253,6 +256,9 @@ func (f *Follower) list(ctx context.Context) ([]*followed, error) {
 func (f *Follower) read(ctx context.Context, r *followed) (segments, entries int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := f.readOpening(ctx, r); err != nil {
+		return 0, 0, err
+	}
 	for {
 		f.mu.Lock()
 		at, done := Position{r.id, r.next}, r.ended || r.pending
@@ -283,6 +289,27 @@ func (f *Follower) read(ctx context.Context, r *followed) (segments, entries int
 		r.pending = s.Ends()
 		f.mu.Unlock()
 	}
+}
+
+// readOpening reads whose run it is that was followed from a position. Where segment 0 is deleted, the head says it.
+func (f *Follower) readOpening(ctx context.Context, r *followed) error {
+	f.mu.Lock()
+	known := r.opening != nil || r.next == 0 || !r.listed
+	f.mu.Unlock()
+	if known {
+		return nil
+	}
+	s, err := f.get(ctx, Position{r.id, 0})
+	if errors.Is(err, objstore.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.opening = s.Opening
+	return nil
 }
 
 // get reads one segment. One that can't be used stops its run, and completeness with it, until an
@@ -330,7 +357,7 @@ func (f *Follower) compare(ctx context.Context) (behind bool, err error) {
 	if !behind {
 		return false, nil
 	}
-	files, err := head.FilesAfter(ctx, f.cfg.Store, after)
+	files, err := f.filesAfter(ctx, head, after)
 	if err != nil {
 		return false, again(err)
 	}
@@ -362,6 +389,16 @@ func (f *Follower) compare(ctx context.Context) (behind bool, err error) {
 	}
 	f.head, f.etag, f.known = head, etag, head.Number
 	return true, nil
+}
+
+// filesAfter lists the files that have what was folded after a move, but for those to skip.
+func (f *Follower) filesAfter(ctx context.Context, h Head, number uint64) ([]FoldedFile, error) {
+	if f.cfg.Skip == nil {
+		return h.FilesAfter(ctx, f.cfg.Store, number)
+	}
+	h.Lists = slices.DeleteFunc(slices.Clone(h.Lists), func(l FileList) bool { return f.cfg.Skip(l.Span) })
+	files, err := h.FilesAfter(ctx, f.cfg.Store, number)
+	return slices.DeleteFunc(files, func(x FoldedFile) bool { return f.cfg.Skip(x.Span) }), err
 }
 
 // again makes of "not found" an error that a later poll mends: the head has moved on, and what it
@@ -420,6 +457,9 @@ func (f *Follower) accept(head Head, etag string, ends []*followed) {
 	}
 	for id, r := range f.runs {
 		h := head.Run(id)
+		if r.opening == nil && h != nil {
+			r.opening = &Opening{Writer: h.Writer, Role: h.Role, Authority: f.cfg.Authority}
+		}
 		// Its segment 0 may have been created again, by a request that came late, and been read again.
 		if h != nil && h.Ended > 0 && r.next >= h.Folded {
 			r.ended = true

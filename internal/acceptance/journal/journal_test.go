@@ -587,3 +587,82 @@ func TestASegmentIsSentAgainAsItWas(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// What a caller does not need of the folded files is not read, and counts as applied.
+func TestFilesThatAreNotNeededAreSkipped(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, s, 1)
+	folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9), Retention: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := folder.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, _ := follow(t, s, from, folder)
+	for i := range uint64(3) {
+		_, _ = w.Add(entry("a", i))
+		if _, _, err := w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Poll(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := folder.Fold(ctx, int64(i*20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := folder.Fold(ctx, 1000); err != nil { // deletes the segments
+		t.Fatal(err)
+	}
+	late, got := follow(t, s, Positions{}, nil)
+	old := entry("a", 1).MaxTime
+	late.cfg.Skip = func(s Span) bool { return s.MaxTime <= old }
+	p, err := late.Poll(ctx)
+	if err != nil || len(got) != 1 || got[entry("a", 2).ID] != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if r, ok := p.Positions.Find(late.Runs()[0].Run); !ok || r.Next != 3 {
+		t.Errorf("positions %+v", p.Positions)
+	}
+}
+
+// A follower that begins in the middle of a run knows whose run it is, folded or not.
+func TestOpeningsOfRunsThatAreFollowedFromAPosition(t *testing.T) {
+	for _, folded := range []bool{false, true} {
+		ctx, s := t.Context(), mem.New(nil)
+		w := newWriter(t, s, 1)
+		folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9), Retention: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, err := folder.Load(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, _ := follow(t, s, from, folder)
+		_, _ = w.Add(entry("a", 1))
+		if _, _, err := w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		p, err := f.Poll(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if folded {
+			for i := range 3 {
+				if _, err := folder.Fold(ctx, int64(i*20)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		late, got := follow(t, s, p.Positions, nil)
+		if _, err := late.Poll(ctx); err != nil || len(got) != 0 {
+			t.Errorf("%v, %v", got, err)
+		}
+		if runs := late.Runs(); len(runs) != 1 || runs[0].Opening == nil || runs[0].Opening.Writer != "writer 1" {
+			t.Errorf("folded %v: %+v", folded, runs)
+		}
+	}
+}
