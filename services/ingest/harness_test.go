@@ -194,6 +194,9 @@ type collector struct {
 	stop   func() // ends it and waits
 }
 
+// Place implements objstore.Placed.
+func (f *faulty) Place() objstore.Place { return objstore.PlaceOf(f.Store) }
+
 func newStore() *faulty { return &faulty{Store: mem.New(time.Now)} }
 
 func testConfig() ingest.Config {

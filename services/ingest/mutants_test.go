@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAPolicy|TestAReplicated",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -38,6 +38,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "bounds come before duplicates", File: "bounds.go", Old: "	case accepted:\n		return nil\n", New: "	case accepted:\n", By: "TestAcceptedBatchesStay"},
 			{Name: "an unknown acceptance is a refusal", File: "bounds.go", Old: "	case err != nil: // nothing is known: the sender comes back\n		return err\n", New: "	case err != nil:\n", By: "TestAcceptedBatchesStay"},
 			{Name: "a refused batch counts its series", File: "series.go", Old: "			s.refused = now\n", New: "			s.refused = now\n			w.cur.Merge(seen)\n", By: "TestActiveSeriesWindow"},
+			{Name: "require serves without a policy", File: "policy.go", Old: "if s.cfg.Store.BucketPolicy == policyRequire {", New: "if false {", By: "TestAPolicyIsRequired"},
+			{Name: "a store that does not answer has no policy", File: "policy.go", Old: "	case qualify.Unanswered(err):\n", New: "	case false:\n", By: "TestAPolicyIsNotForgotten"},
+			{Name: "records are believed wherever they come from", File: "engine.go", Old: "bound = time.Unix(0, found.BoundAt)", New: "bound = time.Time{}", By: "TestAReplicatedManifestIsNotBelieved"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},
 	})
