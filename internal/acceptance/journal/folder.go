@@ -24,6 +24,8 @@ type FolderConfig struct {
 	Retention int64
 	// MaxWaiting bounds the entries in memory that are not folded; 0 is 1,000,000.
 	MaxWaiting int
+	// Fan runs the deletes of a move; OneByOne when nil.
+	Fan Fan
 }
 
 // Folder moves what segments have into few sorted files, and deletes the segments after their retention.
@@ -64,15 +66,16 @@ type foldedAt struct {
 
 // folderBounds keep the head, its files and a move small. Only tests have others.
 type folderBounds struct {
-	// perMove bounds the entries of one move, and so its memory and its requests; perFile those of a file.
-	perMove, perFile int
+	// perMove bounds the entries of one move, and so its memory and its requests; perFile those of a file, and
+	// deletes the segments that one move deletes.
+	perMove, perFile, deletes int
 	// filesListed bounds Files of a head: twice it, and the older half moves into a list.
 	filesListed int
 	// forgetAfter is after how many moves the head forgets a run that ended and whose segments are deleted.
 	forgetAfter uint64
 }
 
-var defaultBounds = folderBounds{perMove: 10 * MaxFoldedEntries, perFile: MaxFoldedEntries, filesListed: 512, forgetAfter: 1000}
+var defaultBounds = folderBounds{perMove: 10 * MaxFoldedEntries, perFile: MaxFoldedEntries, deletes: 10_000, filesListed: 512, forgetAfter: 1000}
 
 const (
 	defaultMaxWaiting = 1_000_000
@@ -91,6 +94,9 @@ func NewFolder(c FolderConfig) (*Folder, error) {
 	}
 	if c.MaxWaiting == 0 {
 		c.MaxWaiting = defaultMaxWaiting
+	}
+	if c.Fan == nil {
+		c.Fan = OneByOne
 	}
 	return &Folder{cfg: c, bounds: defaultBounds, runs: map[RunID]*folding{}, retired: map[string]int64{}}, nil
 }
@@ -304,23 +310,18 @@ func unique(entries []Entry) []Entry {
 // writer that wakes up would create the segment after all, and answer from a run that nobody asks again.
 func (f *Folder) deleteSegments(ctx context.Context, next *Head, now int64) (bool, error) {
 	old := f.takeOld(now)
-	deleted := false
+	var keys []string
+	moved := false
 	for i := range next.Runs {
 		h := &next.Runs[i]
-		until := min(old[h.Run], h.Folded)
-		for n := h.Deleted; n < until; n++ {
-			if h.Fenced && n == h.Folded-1 {
-				continue
+		for until := min(old[h.Run], h.Folded); h.Deleted < until && len(keys) < f.bounds.deletes; h.Deleted++ {
+			if !h.Fenced || h.Deleted < h.Folded-1 {
+				keys = append(keys, layout.JournalSegment(h.Run, h.Deleted))
 			}
-			if err := f.cfg.Store.Delete(ctx, layout.JournalSegment(h.Run, n)); err != nil {
-				return deleted, err
-			}
-		}
-		if until > h.Deleted {
-			h.Deleted, deleted = until, true
+			moved = true
 		}
 	}
-	return deleted, nil
+	return moved, f.cfg.Fan(ctx, len(keys), func(ctx context.Context, i int) error { return f.cfg.Store.Delete(ctx, keys[i]) })
 }
 
 // note remembers the head's positions.

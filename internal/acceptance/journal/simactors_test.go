@@ -23,7 +23,7 @@ func (s *sim) populate() {
 	for i := range 1 + s.rng.IntN(3) {
 		process("collector"+strconv.Itoa(i), s.collector)
 	}
-	bounds := folderBounds{perMove: 3 + s.rng.IntN(30), perFile: 3 + s.rng.IntN(20), filesListed: 2 + s.rng.IntN(8), forgetAfter: uint64(1 + s.rng.IntN(12))}
+	bounds := folderBounds{perMove: 3 + s.rng.IntN(30), perFile: 3 + s.rng.IntN(20), deletes: 1 + s.rng.IntN(9), filesListed: 2 + s.rng.IntN(8), forgetAfter: uint64(1 + s.rng.IntN(12))}
 	for i := range 1 + s.rng.IntN(2) {
 		process("folder"+strconv.Itoa(i), func(p *simProc) { s.folder(p, bounds) })
 	}
@@ -350,7 +350,7 @@ func (s *sim) hint() {
 
 // folder is one life: a follower that feeds it, moves of the head and deletes.
 func (s *sim) folder(p *simProc, bounds folderBounds) {
-	f, err := NewFolder(FolderConfig{Store: simPort{s}, Rand: ids{s}, Retention: int64(s.rng.IntN(3)) * int64(s.rng.IntN(5e9)), MaxWaiting: 8 + s.rng.IntN(100)})
+	f, err := NewFolder(FolderConfig{Store: simPort{s}, Rand: ids{s}, Retention: int64(s.rng.IntN(3)) * int64(s.rng.IntN(5e9)), MaxWaiting: 8 + s.rng.IntN(100), Fan: s.sideBySide})
 	if err != nil {
 		panic(err)
 	}
