@@ -99,9 +99,10 @@ models: ## the protocol models and their mutants with spin (LIGHTMETRICS_SOAK=1:
 	$(SAY) "models: docs/protocol/models, every state at small scope; mutants must be violated"
 	$(GO) test -count=1 -v -timeout 4h ./test/models
 
-sim: ## the deterministic simulation of acceptance and garbage collection (SCHEDULES=n SEED=s)
+sim: ## the deterministic simulations: acceptance and garbage collection (SCHEDULES=n SEED=s), the journal
 	$(SAY) "sim: $(or $(SCHEDULES),100000) schedules from seed $(or $(SEED),1): schedules, operations, violations"
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),100000) -seed $(or $(SEED),1)
+	JOURNAL_SIM_SCHEDULES=10000 $(GO) test -count=1 -v -timeout 1h -run '^TestSimulation$$' ./internal/acceptance/journal
 
 mutants: ## planted protocol bugs: the simulation must catch each (WRITE=1 writes docs/protocol/mutants.md)
 	$(SAY) "mutants: each planted bug against the simulation"
@@ -114,7 +115,7 @@ robustness: ## kill at every failpoint twice, pauses, a faulty store, a cut netw
 soak: ## long fault runs (ROUNDS=n SCHEDULES=n): kills, races, failpoints, power loss, models, simulation
 	$(SAY) "soak: kill -9 rounds, races, failpoints, power loss and models at full size, then the simulation"
 	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 12h -v ./agent/queue ./internal/acceptance/spool \
-	  ./services/objectstore/internal/engine ./test/models ./test/robustness ./test/e2e
+	  ./internal/acceptance/journal ./services/objectstore/internal/engine ./test/models ./test/robustness ./test/e2e
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),10000000) -seed $$RANDOM
 
 bench: build ## benchmarks against baselines and peers in one run (BENCH=name, QUICK=1); writes build/bench.json and docs/benchmarks.md

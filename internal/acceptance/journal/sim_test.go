@@ -409,13 +409,18 @@ func runSim(seed uint64, tracing bool) *sim {
 const (
 	simSchedules      = 800
 	simSchedulesShort = 150
+	simSchedulesSoak  = 500_000
 )
 
-// TestSimulation plays JOURNAL_SIM_SCHEDULES schedules, or the one of JOURNAL_SIM_SEED.
+// TestSimulation plays JOURNAL_SIM_SCHEDULES schedules, or the one of JOURNAL_SIM_SEED; with LIGHTMETRICS_SOAK=1 many,
+// from a seed that nobody has seen.
 func TestSimulation(t *testing.T) {
 	schedules, first := uint64(simSchedules), uint64(1)
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		schedules = simSchedulesShort
+	case os.Getenv("LIGHTMETRICS_SOAK") == "1":
+		schedules, first = simSchedulesSoak, rand.Uint64()>>1
 	}
 	number := func(name string, to *uint64) bool {
 		v := os.Getenv(name)
