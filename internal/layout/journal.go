@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Prefixes and fixed keys of the acceptance journal, docs/format/journal.md.
@@ -123,4 +124,12 @@ func parseNumbered(name string) (number uint64, id [16]byte, part int, err error
 		return 0, id, 0, ErrNotAKey
 	}
 	return number, id, part, nil
+}
+
+// AuditPrefix has a record of every audit.
+const AuditPrefix = "audit/v1/"
+
+// Audit is the key of the record of an audit: its kind, when it began by the store's clock, and a random id.
+func Audit(kind string, began time.Time, id [16]byte) string {
+	return AuditPrefix + kind + "/" + fmt.Sprintf("%020d-%s.json", max(0, began.Unix()), hex.EncodeToString(id[:]))
 }

@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
@@ -16,4 +17,10 @@ var access = rpc.Access{
 	reconcilerv1.ReconcilerService_WatchAccepted_FullMethodName:  workers,
 	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName:    readers,
 	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:      readers,
+}
+
+// journalAccess allows hints to other services.
+var journalAccess = rpc.Access{
+	journalv1.JournalService_NotifyJournal_FullMethodName: workers,
+	journalv1.JournalService_WatchJournal_FullMethodName:  workers,
 }

@@ -9,6 +9,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
 )
 
 // Config of a reconciler. docs/guide/reconciler.md explains every setting.
@@ -19,6 +21,7 @@ type Config struct {
 	Workers     int           `koanf:"workers" help:"manifests that are reconciled at once"`
 	ItemTimeout time.Duration `koanf:"item_timeout" help:"longest time of one attempt at one manifest"`
 
+	Journal   JournalConfig   `koanf:"journal"`
 	Queue     QueueConfig     `koanf:"queue"`
 	Events    EventsConfig    `koanf:"events"`
 	TimeScan  TimeScanConfig  `koanf:"time_scan"`
@@ -28,6 +31,12 @@ type Config struct {
 	Ledgers   LedgersConfig   `koanf:"ledgers"`
 	Watch     WatchConfig     `koanf:"watch"`
 	Intake    IntakeConfig    `koanf:"intake"`
+}
+
+// JournalConfig is for following the journal, and for keeping it small.
+type JournalConfig struct {
+	tail.Polling
+	fold.Folding
 }
 
 // QueueConfig bounds the queue of manifests.
@@ -67,6 +76,7 @@ type FrontierConfig struct {
 type FullAuditConfig struct {
 	AtStart  bool          `koanf:"at_start" help:"begin with a full audit"`
 	Interval time.Duration `koanf:"interval" help:"time between two full audits; 0 is never"`
+	Rate     float64       `koanf:"rate" help:"most requests a second of one full audit: pages of 1,000 manifests, and manifests that are not in the journal"`
 }
 
 // RepairsConfig is for the check of open repair records.
@@ -77,6 +87,7 @@ type RepairsConfig struct {
 // LedgersConfig is for the ledgers in memory and their snapshots.
 type LedgersConfig struct {
 	FlushInterval time.Duration `koanf:"flush_interval" help:"time between two rounds of writing changed ledgers"`
+	SaveInterval  time.Duration `koanf:"save_interval" help:"time between two writes of the checkpoint of all ledgers"`
 	MaxInMemory   int           `koanf:"max_in_memory" help:"ledgers that stay in memory; others are read again when needed"`
 }
 
@@ -105,9 +116,13 @@ func DefaultConfig() Config {
 		TimeScan:    TimeScanConfig{Interval: time.Minute, Lookback: 10 * time.Minute, Ahead: 10 * time.Minute},
 		Frontier: FrontierConfig{Interval: 15 * time.Second, GapGrace: 6 * time.Hour, Back: 32, Concurrency: 8,
 			Timeout: 10 * time.Minute},
-		FullAudit: FullAuditConfig{Interval: 24 * time.Hour},
+		Journal: JournalConfig{
+			Polling: tail.Polling{Interval: 2 * time.Second, IdleInterval: 15 * time.Second, Timeout: 10 * time.Minute, Readers: 8},
+			Folding: fold.Folding{Interval: time.Minute, Retention: 10 * time.Minute, FenceAfter: 15 * time.Minute, Sweep: 24 * time.Hour, MaxWaiting: 200_000},
+		},
+		FullAudit: FullAuditConfig{Interval: 24 * time.Hour, Rate: 50},
 		Repairs:   RepairsConfig{Interval: 30 * time.Second},
-		Ledgers:   LedgersConfig{FlushInterval: 3 * time.Second, MaxInMemory: 20_000},
+		Ledgers:   LedgersConfig{FlushInterval: 3 * time.Second, SaveInterval: time.Minute, MaxInMemory: 20_000},
 		Watch:     WatchConfig{Buffer: 4096, MaxWatchers: 64},
 		Intake:    IntakeConfig{Interval: 2 * time.Second, Buffer: 10_000},
 	}
@@ -134,6 +149,19 @@ func (c Config) Validate() error {
 	positive("frontier_audit.gap_grace", c.Frontier.GapGrace > 0)
 	positive("frontier_audit.concurrency", c.Frontier.Concurrency > 0)
 	positive("frontier_audit.timeout", c.Frontier.Timeout > 0)
+	j := c.Journal
+	positive("journal.poll_interval", j.Polling.Interval > 0)
+	positive("journal.poll_timeout", j.Timeout > 0)
+	positive("journal.readers", j.Readers > 0)
+	positive("journal.fold_interval", j.Folding.Interval > 0)
+	positive("journal.fence_after", j.FenceAfter > 0)
+	positive("journal.sweep_interval", j.Sweep > 0)
+	positive("journal.max_waiting", j.MaxWaiting > 0)
+	positive("full_audit.rate", c.FullAudit.Rate > 0)
+	positive("ledgers.save_interval", c.Ledgers.SaveInterval > 0)
+	if j.Retention < 0 || j.IdleInterval < j.Polling.Interval {
+		errs = append(errs, errors.New("journal.retention: must not be negative; journal.idle_interval: must be at least journal.poll_interval"))
+	}
 	positive("repairs.interval", c.Repairs.Interval > 0)
 	positive("ledgers.flush_interval", c.Ledgers.FlushInterval > 0)
 	positive("ledgers.max_in_memory", c.Ledgers.MaxInMemory > 0)

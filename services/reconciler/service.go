@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/service"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
@@ -55,6 +56,7 @@ type Service struct {
 	shared  *sharedid.Detector
 	hub     *hub
 	intake  *intakeBuffer // nil: no rollups
+	journal *journalKeeper
 	m       *metrics
 
 	indexed *seen // accepted-by-time keys that this process has reconciled
@@ -104,12 +106,22 @@ func New(cfg Config, d Deps) (*Service, error) {
 		s.ledgers.flushIntake = s.intake.flush
 	}
 	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.intake, s.shared, d.Now)
+	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry))
+	s.journal.foreign = s.reportForeign
+	s.journal.unusable = s.queueUnusable
 	srv.Handle(s.eventsRoute())
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain
 		s.hub.close()
+		s.journal.relay.close()
 	})
 	s.loops()
+	err = srv.Register(service.API{
+		Desc: &journalv1.JournalService_ServiceDesc, Impl: journalServer{k: s.journal, stopping: s.stopping}, Access: journalAccess,
+	})
+	if err != nil {
+		return nil, err
+	}
 	return s, srv.Register(service.API{
 		Desc: &reconcilerv1.ReconcilerService_ServiceDesc, Impl: server{s: s}, Access: access,
 		JSON: service.JSON(reconcilerv1.NewReconcilerServiceClient, reconcilerv1.RegisterReconcilerServiceHandlerClient),
@@ -135,6 +147,7 @@ func (s *Service) loops() {
 		s.Go(fmt.Sprintf("worker %d", i), s.work)
 	}
 	s.Go("retries", s.promote)
+	s.Go("journal", s.journal.run)
 	scan := func(name string, interval time.Duration, fn func(context.Context) error) {
 		s.Go(name, func(ctx context.Context) error {
 			for {
@@ -217,3 +230,6 @@ func (s *Service) notListed() error {
 	}
 	return errNotListed
 }
+
+// queueUnusable has the pipeline look at a manifest that an audit could not use: it opens the repair record.
+func (s *Service) queueUnusable(key string) { s.hint(key, fromFullAudit) }

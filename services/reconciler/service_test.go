@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -247,6 +248,7 @@ func TestTwoReconcilers(t *testing.T) {
 // A restart reads the snapshot and lists only from the frontier on.
 func TestRestartListsNoHistory(t *testing.T) {
 	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority)) // so no full audit is due
 	for i := range uint64(2500) {
 		acceptBatch(t, s, batch("a", i*10, i*10+9))
 	}

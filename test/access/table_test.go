@@ -10,6 +10,9 @@ var methods = map[string]string{
 	"/lightmetrics.ingest.v1.IngestService/StreamBatches": "sender",
 	"/lightmetrics.ingest.v1.IngestService/SubmitBatch":   "sender",
 
+	"/lightmetrics.journal.v1.JournalService/NotifyJournal": "worker",
+	"/lightmetrics.journal.v1.JournalService/WatchJournal":  "worker",
+
 	"/lightmetrics.reconciler.v1.ReconcilerService/NotifyAccepted": "worker",
 	"/lightmetrics.reconciler.v1.ReconcilerService/WatchAccepted":  "worker",
 	"/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers":    "reader operator",

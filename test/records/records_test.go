@@ -19,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
@@ -253,6 +254,9 @@ func kinds() []kind {
 		}, again(journal.ParseHead, func(h journal.Head) []byte { return must(h.Marshal()) })},
 		{journal.ListKind, func() []byte { return must(journal.MarshalList([]journal.FoldedFile{{Span: journalSpan("f", 6, 7)}})) },
 			again(journal.ParseList, func(l []journal.FoldedFile) []byte { return must(journal.MarshalList(l)) })},
+		{audit.Kind, func() []byte {
+			return audit.Record{Scope: audit.Full, By: "r", StartedAt: 5, UpdatedAt: 7, FinishedAt: 7, Cursor: "k", Manifests: 9, Conflicts: 1, Journalled: 2, Unusable: 1, Foreign: 3, Digest: digest}.Marshal()
+		}, again(audit.ParseRecord, audit.Record.Marshal)},
 		{ledgers.RootKind, func() []byte {
 			return ledgers.Root{Number: 3, Positions: journal.Positions{Head: 2, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}}}, Boots: 2,
 				Parts: []ledgers.Part{{}, {Key: layout.LedgersPart(3, [16]byte{2}, 1), Boots: 2, Bytes: 90}}}.Marshal()

@@ -1,0 +1,259 @@
+package reconciler
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
+)
+
+// journalKeeper follows the journal for the service: it folds it, ends the runs of writers that are gone, keeps the
+// ledgers of all boots and their checkpoint, and audits what was accepted against it.
+type journalKeeper struct {
+	cfg   Config
+	id    string
+	store objstore.Store
+	log   *slog.Logger
+	m     *journalMetrics
+	start time.Time // of the monotonic clock
+	// unusable and foreign report what an audit finds.
+	unusable, foreign func(key string)
+
+	// hinted is when the last hint came, in nanoseconds of the monotonic clock.
+	hinted atomic.Int64
+
+	mu    sync.Mutex
+	tail  *tail.Tail // nil before the first life
+	set   *ledgers.Set
+	relay *relay
+}
+
+func newJournalKeeper(cfg Config, id string, s objstore.Store, log *slog.Logger, m *journalMetrics) *journalKeeper {
+	k := &journalKeeper{cfg: cfg, id: id, store: s, log: log, m: m, start: time.Now(), relay: newRelay(cfg.Watch.Buffer, cfg.Watch.MaxWatchers)}
+	k.hinted.Store(-1 << 62)
+	return k
+}
+
+// monotonic is the time since the keeper was made, in nanoseconds.
+func (k *journalKeeper) monotonic() int64 { return int64(time.Since(k.start)) }
+
+// hintsLast is how long after a hint its sender counts as connected.
+const hintsLast = int64(5 * time.Minute)
+
+// hint takes a hint at a segment; false says that too many wait.
+func (k *journalKeeper) hint(p journal.Position) bool {
+	k.hinted.Store(k.monotonic())
+	k.mu.Lock()
+	t := k.tail
+	k.mu.Unlock()
+	return t != nil && t.Hint(p.Run)
+}
+
+// status is the ledgers, and through which time the journal is applied to them; ready says that it was read once.
+func (k *journalKeeper) status() (set *ledgers.Set, through time.Time, ready bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.tail == nil {
+		return ledgers.NewSet(), time.Time{}, false
+	}
+	through, _, ready = k.tail.Through()
+	return k.set, through, ready
+}
+
+// run follows until ctx ends. When the bucket was restored from an older copy, it begins from nothing.
+func (k *journalKeeper) run(ctx context.Context) error {
+	for backoff := run.NewBackoff(k.cfg.Queue.RetryBase, k.cfg.Queue.RetryMax); ; {
+		err := k.live(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k.log.Warn("the journal is read from the beginning of this process again", "error", err)
+		if err := backoff.Sleep(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// live is one life: from the checkpoint and the head on.
+func (k *journalKeeper) live(ctx context.Context) error {
+	authority, err := k.authority(ctx)
+	if err != nil {
+		return err
+	}
+	fan := tail.Fan(k.cfg.Journal.Readers)
+	loaded, err := ledgers.LoadCheckpoint(ctx, k.store, fan)
+	if record.Unreadable(err) {
+		k.log.Error("the checkpoint of the ledgers can't be read; they are rebuilt from the journal", "error", err)
+		loaded, err = ledgers.Loaded{Set: ledgers.NewSet()}, nil
+	}
+	if err != nil {
+		return err
+	}
+	folder, err := journal.NewFolder(journal.FolderConfig{Store: k.store, Rand: rand.Reader, Retention: int64(k.cfg.Journal.Retention), MaxWaiting: 2 * k.cfg.Journal.MaxWaiting})
+	if err != nil {
+		return err
+	}
+	head, err := folder.Load(ctx)
+	if err != nil {
+		return err
+	}
+	set := loaded.Set
+	var keeper *fold.Keeper
+	follower, err := journal.NewFollower(journal.FollowerConfig{
+		Store: k.store, Authority: authority, Fan: fan, From: journal.Earliest(loaded.Positions, head),
+		Segment: func(ctx context.Context, s *journal.Segment) error {
+			if err := keeper.Offer(ctx, s); err != nil {
+				return err
+			}
+			k.apply(set, s.Entries)
+			k.relay.publish(s.Position)
+			return nil
+		},
+		Folded: func(_ context.Context, es []journal.Entry) error { k.apply(set, es); return nil },
+	})
+	if err != nil {
+		return err
+	}
+	keeper = fold.New(k.cfg.Journal.Folding, k.log, k.store, folder, follower.Runs, k.monotonic, k.m.folded)
+	t := tail.New(k.cfg.Journal.Polling, k.log, follower, func() bool { return k.monotonic()-k.hinted.Load() < hintsLast }, k.m.polled)
+	k.mu.Lock()
+	k.tail, k.set = t, set
+	k.mu.Unlock()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return t.Run(gctx) })
+	g.Go(func() error { return keeper.Run(gctx) })
+	g.Go(func() error {
+		return k.save(gctx, t, ledgers.NewSaver(k.store, rand.Reader, int64(k.cfg.Journal.Retention), loaded))
+	})
+	g.Go(func() error { return k.audits(gctx, authority) })
+	return g.Wait()
+}
+
+// authority waits until the store has one.
+func (k *journalKeeper) authority(ctx context.Context) (string, error) {
+	if k.cfg.AuthorityID != "" {
+		return k.cfg.AuthorityID, nil
+	}
+	a, err := accept.ReadAuthority(ctx, k.store)
+	return a.AuthorityID, err
+}
+
+func (k *journalKeeper) apply(set *ledgers.Set, entries []journal.Entry) {
+	n := 0
+	set.Apply(entries, func(ledgers.Change) { n++ })
+	k.m.entries.Add(float64(n))
+}
+
+// save writes the checkpoint each interval, and when ctx ends.
+func (k *journalKeeper) save(ctx context.Context, t *tail.Tail, s *ledgers.Saver) error {
+	swept := k.monotonic()
+	for {
+		err := run.Sleep(ctx, k.cfg.Ledgers.SaveInterval)
+		// The process ends, so the last write gets a time of its own.
+		last := ctx.Err() != nil
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+		if last {
+			sctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), k.cfg.DrainTimeout)
+		}
+		// The positions first: the ledgers may have more than they say, and never less.
+		if _, at, ready := t.Through(); ready {
+			_, serr := s.Save(sctx, at, k.monotonic())
+			if serr == nil && !last && k.monotonic()-swept >= int64(k.cfg.Journal.Sweep) {
+				serr = s.Sweep(sctx, k.monotonic())
+				swept = k.monotonic()
+			}
+			if k.m.saved(serr); serr != nil {
+				k.log.Warn("the ledgers were not saved; tried again later", "error", serr)
+			}
+		}
+		cancel()
+		if last {
+			return err
+		}
+	}
+}
+
+// saveTimeout bounds one write of the checkpoint.
+const saveTimeout = 5 * time.Minute
+
+// audits runs full audits when they are due, and at once where the journal is not known to be complete.
+func (k *journalKeeper) audits(ctx context.Context, authority string) error {
+	w, err := journal.NewWriter(journal.WriterConfig{
+		Store: k.store, Rand: rand.Reader, Clock: func() int64 { return time.Now().UnixNano() },
+		Opening: journal.Opening{Writer: k.id, Role: journal.RoleReconciler, Authority: authority},
+	})
+	if err != nil {
+		return fmt.Errorf("reconciler: %w", err)
+	}
+	limit := rate.NewLimiter(rate.Limit(k.cfg.FullAudit.Rate), 1)
+	a := &audit.Auditor{
+		Store: k.store, Rand: rand.Reader, Authority: authority, By: k.id, Writer: w, Fan: tail.Fan(k.cfg.Journal.Readers),
+		Pace: limit.Wait, Unusable: k.unusable, Foreign: k.foreign,
+	}
+	for first := true; ; first = false {
+		due, err := k.auditDue(ctx, first)
+		if err == nil && due {
+			err = k.audit(ctx, a)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil && !errors.Is(err, audit.ErrTakenOver) {
+			k.log.Warn("the full audit was interrupted; it goes on where it was", "error", err)
+		}
+		if err := run.Sleep(ctx, fullAuditAgain); err != nil {
+			return err
+		}
+	}
+}
+
+func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor) error {
+	r, err := a.Run(ctx)
+	if err != nil {
+		return err
+	}
+	k.m.journalled.Add(float64(r.Journalled))
+	k.log.Info("full audit finished", "record", r.Key, "manifests", r.Manifests, "conflicts", r.Conflicts, "journalled", r.Journalled, "unusable", r.Unusable)
+	return nil
+}
+
+// auditDue asks the store: the last audit may have been another reconciler's.
+func (k *journalKeeper) auditDue(ctx context.Context, first bool) (bool, error) {
+	begun, err := journal.HasBegun(ctx, k.store)
+	if err != nil || !begun {
+		return err == nil, err
+	}
+	if first && k.cfg.FullAudit.AtStart {
+		return true, nil
+	}
+	_, through, ready := k.status()
+	if !ready || k.cfg.FullAudit.Interval == 0 {
+		return false, nil
+	}
+	history, err := audit.History(ctx, k.store, 1)
+	if err != nil {
+		return false, err
+	}
+	// A new bucket has the journal from its beginning, so its first audit may wait.
+	if len(history) == 0 {
+		return k.monotonic() >= int64(k.cfg.FullAudit.Interval), nil
+	}
+	return audit.Due(history, through, k.cfg.FullAudit.Interval), nil
+}

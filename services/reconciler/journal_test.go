@@ -1,0 +1,269 @@
+package reconciler
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
+)
+
+// following reads, folds and saves all the time, and keeps nothing.
+func following() Config {
+	c := quiet()
+	c.Journal.Polling.Interval, c.Journal.IdleInterval = 5*time.Millisecond, 5*time.Millisecond
+	c.Journal.Folding.Interval, c.Journal.Retention = 5*time.Millisecond, 0
+	c.Ledgers.SaveInterval = 5 * time.Millisecond
+	c.FullAudit.Rate = 1e6
+	return c
+}
+
+// collector writes a run of the journal.
+func collector(t testing.TB, s journal.WriterStore, role journal.Role) *journal.Writer {
+	t.Helper()
+	w, err := journal.NewWriter(journal.WriterConfig{
+		Store: s, Rand: rand.Reader, Clock: func() int64 { return 1 },
+		Opening: journal.Opening{Writer: "collector", Role: role, Authority: testAuthority},
+	})
+	must(t, err)
+	return w
+}
+
+// entryOf is the entry of a batch that has no manifest: whoever follows the journal reads none.
+func entryOf(id identity.Batch) journal.Entry {
+	m, _ := manifest(id)
+	return m.Entry(journal.Accepted)
+}
+
+func journalled(t testing.TB, w *journal.Writer, entries ...journal.Entry) journal.Position {
+	t.Helper()
+	for _, e := range entries {
+		_, err := w.Add(e)
+		must(t, err)
+	}
+	at, _, err := w.Flush(bg)
+	must(t, err)
+	return at
+}
+
+// saved is the number of records of an agent's boot in the checkpoint.
+func saved(t testing.TB, s objstore.Getter, agent string) uint64 {
+	t.Helper()
+	l, err := ledgers.LoadCheckpoint(bg, s, nil)
+	must(t, err)
+	if got := l.Set.Get(identity.Boot{Agent: agent, Boot: "boot"}); got != nil {
+		return got.RecordCount()
+	}
+	return 0
+}
+
+func count(t testing.TB, s objstore.Lister, prefix string) (n int) {
+	t.Helper()
+	must(t, storetest.Each(bg, s, prefix, func(objstore.Info) error { n++; return nil }))
+	return n
+}
+
+// Segments are folded and deleted, and the ledgers of their batches are saved; a restart has them again.
+func TestJournalIsFoldedAndTheLedgersAreSaved(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	r := start(t, following(), s)
+	w := collector(t, s, journal.RoleCollector)
+	for i := range uint64(20) {
+		journalled(t, w, entryOf(batch("a", 10*i, 10*i+9)), entryOf(batch(fmt.Sprint("b", i), 0, 9)))
+	}
+	must(t, w.Close(bg))
+	eventually(t, "the ledgers are saved", func() bool { return saved(t, s, "a") == 200 && saved(t, s, "b19") == 10 })
+	eventually(t, "the segments are gone", func() bool {
+		return count(t, s, layout.JournalOpenPrefix)+count(t, s, layout.JournalPrefix+"run=") == 0
+	})
+	must(t, r.stop())
+	r = start(t, following(), s)
+	eventually(t, "the journal is read", func() bool { _, _, ready := r.journal.status(); return ready })
+	if set, through, _ := r.journal.status(); set.Boots() != 21 || through.IsZero() {
+		t.Errorf("%d boots, through %v", set.Boots(), through)
+	}
+}
+
+// Two reconcilers on a store that loses answers do the work of one.
+func TestTwoReconcilersFold(t *testing.T) {
+	good := newStore()
+	must(t, journaltest.Complete(bg, good, testAuthority))
+	s := newFlaky(t, good, 10)
+	for range 2 {
+		start(t, following(), s)
+	}
+	for n := range uint64(5) {
+		w := collector(t, good, journal.RoleCollector)
+		for i := range uint64(10) {
+			journalled(t, w, entryOf(batch(fmt.Sprint("a", n), 10*i, 10*i+9)))
+			time.Sleep(time.Millisecond)
+		}
+		must(t, w.Close(bg))
+	}
+	eventually(t, "the ledgers are saved", func() bool {
+		for n := range 5 {
+			if saved(t, good, fmt.Sprint("a", n)) != 100 {
+				return false
+			}
+		}
+		return true
+	})
+	s.on.Store(false)
+	eventually(t, "the segments are gone", func() bool {
+		return count(t, good, layout.JournalOpenPrefix)+count(t, good, layout.JournalPrefix+"run=") == 0
+	})
+}
+
+// A run without news is ended, so that nobody asks for its next segment for ever. A spooler's is not: it
+// says that there may be batches that nobody has read.
+func TestRunsWithoutNewsAreEnded(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	cfg := following()
+	cfg.Journal.FenceAfter = 50 * time.Millisecond
+	r := start(t, cfg, s)
+	dead := collector(t, s, journal.RoleCollector)
+	first := journalled(t, dead, entryOf(batch("a", 0, 9)))
+	spooler := collector(t, s, journal.RoleSpooler)
+	open, err := spooler.Begin(bg)
+	must(t, err)
+	eventually(t, "one run is left", func() bool {
+		r.journal.mu.Lock()
+		defer r.journal.mu.Unlock()
+		if r.journal.tail == nil {
+			return false
+		}
+		runs := r.journal.tail.Runs()
+		return len(runs) == 1 && runs[0].Run == open.Run
+	})
+	// Its writer lives after all, and goes on in a new run.
+	if second := journalled(t, dead, entryOf(batch("a", 10, 19))); second.Run == first.Run {
+		t.Error("the run goes on")
+	}
+	eventually(t, "the ledger is saved", func() bool { return saved(t, s, "a") == 20 })
+}
+
+// A bucket of the former layout: nobody can say that the journal is complete until an audit has written
+// what is missing, and the reconciler starts it by itself.
+func TestFormerBucketIsAudited(t *testing.T) {
+	s := newStore()
+	var ms []accept.Manifest
+	for i := range uint64(30) {
+		ms = append(ms, acceptBatch(t, s, batch(fmt.Sprint("a", i%3), 10*i, 10*i+9)))
+	}
+	start(t, following(), s)
+	eventually(t, "the journal is complete", func() bool { ok, err := journal.HasBegun(bg, s); return err == nil && ok })
+	eventually(t, "the ledgers are saved", func() bool { return saved(t, s, "a0") == 100 && saved(t, s, "a2") == 100 })
+	history, err := audit.History(bg, s, 10)
+	must(t, err)
+	if len(history) == 0 || !history[len(history)-1].Finished() || history[len(history)-1].Journalled != uint64(len(ms)) {
+		t.Errorf("%+v", history)
+	}
+	eventually(t, "the auditor's run has ended and is folded", func() bool { return count(t, s, layout.JournalOpenPrefix) == 0 })
+}
+
+// journalReads counts the requests for the journal and for manifests.
+type journalReads struct {
+	objstore.Store
+	journal, manifests atomic.Int64
+}
+
+func (c *journalReads) note(key string) {
+	if strings.HasPrefix(key, layout.AcceptedPrefix) || strings.HasPrefix(key, layout.RawBlobsPrefix) {
+		c.manifests.Add(1)
+	}
+	if strings.HasPrefix(key, layout.JournalPrefix) {
+		c.journal.Add(1)
+	}
+}
+
+func (c *journalReads) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	c.note(key)
+	return c.Store.Get(ctx, key, o)
+}
+
+// 2,000 batches a second are a segment of 2,000 entries each second: what is read of them is counted in segments.
+func TestReadingCostsSegmentsNotBatches(t *testing.T) {
+	s := &journalReads{Store: newStore()}
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	const segments, each = 10, 2000
+	w := collector(t, s.Store, journal.RoleCollector)
+	for n := range uint64(segments) {
+		var es []journal.Entry
+		for i := range uint64(each) {
+			es = append(es, entryOf(batch(fmt.Sprint("a", i), 10*n, 10*n+9)))
+		}
+		journalled(t, w, es...)
+	}
+	must(t, w.Close(bg))
+	cfg := following()
+	cfg.Journal.Polling.Interval, cfg.Journal.IdleInterval = time.Hour, time.Hour
+	cfg.Journal.Folding.Interval = time.Hour
+	r := start(t, cfg, s)
+	eventually(t, "the journal is read", func() bool { _, _, ready := r.journal.status(); return ready })
+	if set, _, _ := r.journal.status(); set.Boots() != each {
+		t.Errorf("%d boots", set.Boots())
+	}
+	if n := s.journal.Load(); n > 2*segments+10 {
+		t.Errorf("%d reads of the journal for %d segments", n, segments)
+	}
+	if n := s.manifests.Load(); n != 0 {
+		t.Errorf("%d manifests and frames were read for %d entries", n, segments*each)
+	}
+}
+
+// A hint brings a segment before the next poll, and goes on to watchers.
+func TestHintsAtTheJournal(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	cfg := following()
+	cfg.Journal.Polling.Interval, cfg.Journal.IdleInterval = time.Hour, time.Hour
+	r := start(t, cfg, s)
+	eventually(t, "the journal is read", func() bool { _, _, ready := r.journal.status(); return ready })
+	conn, err := rpc.Dial(r.GRPCAddr(), rpc.ClientConfig{})
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	c := journalv1.NewJournalServiceClient(conn)
+	watch, err := c.WatchJournal(bg, &journalv1.WatchJournalRequest{})
+	must(t, err)
+	if m, err := watch.Recv(); err != nil || m.GetPosition() != "" {
+		t.Fatal(m, err)
+	}
+	hints, err := c.NotifyJournal(bg)
+	must(t, err)
+	w := collector(t, s, journal.RoleCollector)
+	for i := range uint64(3) {
+		at := journalled(t, w, entryOf(batch("a", 10*i, 10*i+9)))
+		must(t, hints.Send(&journalv1.NotifyJournalRequest{Position: at.String()}))
+		m, err := watch.Recv()
+		must(t, err)
+		if m.GetPosition() != at.String() {
+			t.Errorf("%s, want %s", m.GetPosition(), at)
+		}
+	}
+	res, err := hints.CloseAndRecv()
+	if err != nil || res.GetQueued() != 3 {
+		t.Errorf("%v, %v", res, err)
+	}
+	bad, err := c.NotifyJournal(bg)
+	must(t, err)
+	must(t, bad.Send(&journalv1.NotifyJournalRequest{Position: "somewhere"}))
+	if _, err := bad.CloseAndRecv(); rpc.Reason(err) != rpc.ReasonInvalidArgument {
+		t.Errorf("%v", err)
+	}
+}
