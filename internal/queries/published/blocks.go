@@ -43,6 +43,14 @@ func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 // fetch reads missing blocks into the decoder, those that are close to each other with one request.
 func (q *Query) fetch(ctx context.Context, o *handle, missing []chunk.Range) error {
 	r := q.r
+	if o.memory != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		for _, b := range missing {
+			o.decoder().Put(b.Offset, o.memory.Chunk[b.Offset:b.End()])
+		}
+		return nil
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, span := range block.Coalesce(missing, r.cfg.Gap, r.cfg.MaxRange) {
 		// Here and not in the goroutine: after a limit no further request may begin.

@@ -22,7 +22,7 @@ type bootHour struct {
 	hour timegrid.Hour
 }
 
-// Covered returns the sequence numbers that the raw block of the hour counts: a live.Coverage. It is empty for
+// Covered returns the sequence numbers that the raw block of the hour counts, or a delta: a live.Coverage. It is empty for
 // hours that the query has not pinned; readers pin an hour first. In an hour whose samples have expired everything
 // is covered: no sample of it is shown.
 func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
@@ -45,6 +45,10 @@ func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
 	// An agent belongs to one shard, so no other block of the hour can have its batches.
 	if s := v.Block(h, shard.Of(boot.Agent, q.shards), timegrid.Raw); s != nil {
 		rs = rangesOf(s, boot)
+	}
+	// What deltas have is read from them; a number that a block has as well counts there.
+	if late := q.lateRanges(boot, h); len(late) > 0 {
+		rs = joinRanges(append(slices.Clone(rs), late...))
 	}
 	if c.at == nil {
 		c.at = map[bootHour][]ledger.Range{}

@@ -68,8 +68,10 @@ func (q *Query) index(ctx context.Context, o *catalog.Object) (*index, error) {
 		q.stats.indexHits.Add(1)
 		return x, nil
 	}
-	if err := q.spend(int64(o.IndexBytes)); err != nil {
-		return nil, err
+	if o.Memory == nil {
+		if err := q.spend(int64(o.IndexBytes)); err != nil {
+			return nil, err
+		}
 	}
 	for {
 		// Callers share one read, which runs under the first caller's context: if that one is canceled, another
@@ -86,7 +88,11 @@ func (q *Query) index(ctx context.Context, o *catalog.Object) (*index, error) {
 }
 
 func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, error) {
-	x, err := block.Fetch(r.get).Index(ctx, o, r.cfg.Limits)
+	get := block.Fetch(r.get)
+	if o.Memory != nil {
+		get = func(context.Context, string, int64, int64) ([]byte, error) { return o.Memory.Index, nil }
+	}
+	x, err := get.Index(ctx, o, r.cfg.Limits)
 	if err != nil {
 		return nil, err
 	}

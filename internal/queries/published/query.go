@@ -81,6 +81,7 @@ type Query struct {
 	gone        []timegrid.Hour // of objects that did not exist
 	resolutions map[string]int
 	reduced     map[timegrid.Hour]timegrid.Resolution // what stood in for samples; Raw when nothing did
+	late        map[timegrid.Hour][]*late             // what deltas have of pinned hours
 	ranges      coverage
 }
 
@@ -135,11 +136,13 @@ func (q *Query) pin(ctx context.Context, from, to timegrid.Hour) error {
 	if err != nil && (ctx.Err() != nil || isContext(err)) {
 		return err
 	}
+	var fresh []timegrid.Hour
 	for h := first; h <= last; h++ {
 		if _, ok := q.hours[h]; ok {
 			continue
 		}
 		q.hours[h] = v
+		fresh = append(fresh, h)
 		for _, p := range v.Problems(h) {
 			q.problem(Problem{h, p.Key, p.Err, true})
 		}
@@ -147,7 +150,7 @@ func (q *Query) pin(ctx context.Context, from, to timegrid.Hour) error {
 			q.problem(Problem{h, "list", err, true})
 		}
 	}
-	return nil
+	return q.pinLate(ctx, v, fresh)
 }
 
 func (q *Query) problem(p Problem) {
@@ -167,12 +170,17 @@ func (q *Query) failed(ctx context.Context, h timegrid.Hour, key string, err err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.objectFailed(h, key, err)
+	return nil
+}
+
+// objectFailed notes that an object can't be read. The caller holds q.mu.
+func (q *Query) objectFailed(h timegrid.Hour, key string, err error) {
 	// Noted as well as a problem: if a second attempt finds the next generation, the answer is whole.
 	if errors.Is(err, objstore.ErrNotFound) && !slices.Contains(q.gone, h) {
 		q.gone = append(q.gone, h)
 	}
 	q.problem(Problem{Hour: h, Key: key, Err: err})
-	return nil
 }
 
 // Problems returns the problems so far, and how many more there were.

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 	"lightmetrics.dev/lightmetrics/internal/rollups/block"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 )
@@ -20,7 +21,7 @@ import (
 type Config struct {
 	Store objstore.Reader
 	// IndexCache and BlockCache bound memory in bytes: 256 MiB each. A quarter of BlockCache is for columns that
-	// were decoded from blocks.
+	// were decoded from blocks, an eighth for late batches.
 	IndexCache, BlockCache int64
 	// Gap is the most bytes between two wanted blocks that one request reads: 512 KiB.
 	Gap int64
@@ -42,6 +43,8 @@ type Reader struct {
 	indexes *lru.Cache[string, *index]
 	blocks  *lru.Cache[blockKey, []byte]
 	columns *lru.Cache[columnKey, *columns]
+	deltas  *lru.Cache[string, [][]byte]       // frames by the delta's key
+	lates   *lru.Cache[string, *catalog.Block] // made of deltas, by what they are made of
 	plans   plans
 	one     singleflight.Group // indexes by key
 	slots   *semaphore.Weighted
@@ -78,17 +81,19 @@ func New(c Config) (*Reader, error) {
 		c.Parallel = 32
 	}
 	return &Reader{
-		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4),
+		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4 - c.BlockCache/8),
 		// Decoded columns get the smaller part: they are several times as large as their blocks, and can be made
 		// from them again.
 		columns: lru.New[columnKey, *columns](c.BlockCache / 4),
-		slots:   semaphore.NewWeighted(int64(c.Parallel)),
+		// Frames of deltas, and the blocks that are made of them, are few: late data that no block has yet.
+		deltas: lru.New[string, [][]byte](c.BlockCache / 16), lates: lru.New[string, *catalog.Block](c.BlockCache / 16),
+		slots: semaphore.NewWeighted(int64(c.Parallel)),
 	}, nil
 }
 
 // CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (r *Reader) CacheBytes() (indexes, blocks int64) {
-	return r.indexes.Weight(), r.blocks.Weight() + r.columns.Weight()
+	return r.indexes.Weight(), r.blocks.Weight() + r.columns.Weight() + r.deltas.Weight() + r.lates.Weight()
 }
 
 // get makes one request for exactly length bytes, within the bound on parallel requests.

@@ -131,7 +131,14 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 // true.
 func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, to timegrid.Hour, raw func(timegrid.Hour) bool) (rest []*catalog.Block) {
 	for h := from; h <= to; h++ {
+		late := q.lateBlocks(h)
+		rest = append(rest, late...)
 		for _, s := range q.Blocks(h, timegrid.Raw) {
+			// Rolled rows and late samples of one hour can't be added up.
+			if slices.ContainsFunc(late, func(l *catalog.Block) bool { return l.Name.Shard == s.Name.Shard }) {
+				rest = append(rest, s)
+				continue
+			}
 			of := q.block(h, s.Name.Shard, res)
 			// Rows that were made from another plan lack batches that the samples have, or the other way round.
 			if res == timegrid.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {

@@ -104,7 +104,7 @@ func (q *Query) seek(reads *group, res timegrid.Resolution, blocks []*catalog.Bl
 		if !s.mayHold(n, u) || !inTime(u.o, mint, maxt) {
 			continue
 		}
-		h := &handle{q: q, key: u.o.ChunkKey, uses: u.uses, raw: res == timegrid.Raw, res: res}
+		h := &handle{q: q, key: u.o.ChunkKey, memory: u.o.Memory, uses: u.uses, raw: res == timegrid.Raw, res: res}
 		x, ok := q.r.indexes.Get(u.o.IndexKey)
 		if !ok {
 			handles = append(handles, h)
@@ -304,6 +304,9 @@ func (q *Query) SelectFor(ctx context.Context, hint Hint, mint, maxt int64, ms .
 func (q *Query) blocksOf(res timegrid.Resolution, from, to timegrid.Hour) []*catalog.Block {
 	var blocks []*catalog.Block
 	for h := from; h <= to; h++ {
+		if res == timegrid.Raw {
+			blocks = append(blocks, q.lateBlocks(h)...)
+		}
 		if of := q.Blocks(h, res); blocks == nil {
 			blocks = of
 		} else {

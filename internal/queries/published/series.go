@@ -21,6 +21,7 @@ import (
 type handle struct {
 	q      *Query
 	key    string
+	memory *catalog.Memory // of a chunk in memory; nil for published ones
 	uses   []catalog.Piece // the parts of it that count
 	x      *index
 	series []int       // that match; owned by the index, not to be changed

@@ -45,6 +45,9 @@ type Catalog struct {
 	// left is how many requests the running refresh still has; sharing holds the blocks of the hour that it reads.
 	left    int
 	sharing map[slot]*Block
+	// listings counts those of deltas; hourRead has the last one that an hour was read after.
+	listings uint64
+	hourRead map[timegrid.Hour]uint64
 }
 
 // New makes an empty catalog; it makes no request.
@@ -58,7 +61,7 @@ func New(c Config) (*Catalog, error) {
 	if c.MaxRequests == 0 {
 		c.MaxRequests = DefaultMaxRequests
 	}
-	cat := &Catalog{cfg: c, view: &View{hours: map[timegrid.Hour]*hour{}}}
+	cat := &Catalog{cfg: c, view: &View{hours: map[timegrid.Hour]*hour{}}, hourRead: map[timegrid.Hour]uint64{}}
 	// The cache has no limit of its own: Keep and Forget drop records with the hours of the view.
 	cat.records = NewReader(ReaderConfig{Read: cat.record, Trim: cat.share, Follow: true, Limit: math.MaxInt64})
 	return cat, nil
@@ -69,13 +72,15 @@ func (c *Catalog) View() *View { return c.view }
 
 // Forget drops what was read of the hours outside from..to, so that memory stays bounded.
 func (c *Catalog) Forget(from, to timegrid.Hour) {
-	next := &View{hours: map[timegrid.Hour]*hour{}, expiry: c.view.expiry, unreadable: c.view.unreadable}
+	next := &View{hours: map[timegrid.Hour]*hour{}, expiry: c.view.expiry, unreadable: c.view.unreadable, deltas: c.view.deltas}
 	for h, got := range c.view.hours {
 		if h >= from && h <= to {
 			next.hours[h] = got
 		}
 	}
 	c.view = next
+	maps.DeleteFunc(c.hourRead, func(h timegrid.Hour, _ uint64) bool { return h < from || h > to })
+	c.forgetDeltas()
 	c.records.Keep(func(n Name) bool { return n.Hour >= from && n.Hour <= to })
 }
 
@@ -87,7 +92,7 @@ func (c *Catalog) Refresh(ctx context.Context, from, to timegrid.Hour) (*View, e
 		return c.view, nil
 	}
 	c.left = c.cfg.MaxRequests
-	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, unreadable: c.view.unreadable}}
+	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, unreadable: c.view.unreadable, deltas: c.view.deltas}}
 	err := p.read(ctx, from, to)
 	if err == nil && !c.cfg.Records {
 		// The expiry is read after the listings. Retention decides before it removes, so whatever was missing in a
@@ -96,6 +101,12 @@ func (c *Catalog) Refresh(ctx context.Context, from, to timegrid.Hour) (*View, e
 	}
 	p.next.records = c.cfg.Records
 	c.view = p.next
+	if err == nil {
+		for h := from; h <= to; h++ {
+			c.hourRead[h] = c.listings
+		}
+		c.forgetDeltas()
+	}
 	if err != nil {
 		return c.view, fmt.Errorf("refresh catalog %s to %s: %w", from, to, err)
 	}

@@ -49,7 +49,9 @@ func Pieces(blocks []*Block) []Piece {
 		out = append(out, piecesOf(of)...)
 	}
 	slices.SortFunc(out, func(a, b Piece) int {
-		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.first(), b.first()), cmp.Compare(a.To, b.To))
+		// The last of several samples of one time counts. A block in memory has no generation, and so comes before
+		// the published one of its hour: that one counts.
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.first(), b.first()), cmp.Compare(a.To, b.To), cmp.Compare(a.Block.Name.Generation, b.Block.Name.Generation))
 	})
 	return out
 }

@@ -57,7 +57,12 @@ type Object struct {
 	// MinTime and MaxTime of the rows, Unix nanoseconds.
 	MinTime int64 `json:"min_time_unix_ns"`
 	MaxTime int64 `json:"max_time_unix_ns"`
+	// Memory has the bytes where they are in no store; nil for published objects. It is not part of the record.
+	Memory *Memory `json:"-"`
 }
+
+// Memory is an object that a reader made for itself.
+type Memory struct{ Chunk, Index []byte }
 
 // Counts of a block. Records of the inputs = Published + OtherHours + Overlapped + Duplicates.
 type Counts struct {

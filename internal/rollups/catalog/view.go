@@ -14,6 +14,7 @@ type View struct {
 	hours      map[timegrid.Hour]*hour
 	expiry     Expiry
 	unreadable []Problem // of the expiry record
+	deltas     *deltas   // nil: none are known
 	// records: see Config.
 	records bool
 }
@@ -150,8 +151,8 @@ func (v *View) Top(h timegrid.Hour, s shard.ID, res timegrid.Resolution) uint64 
 	return v.at(h).top[slot{s, res}]
 }
 
-// Covers reports whether the batch's records in this hour are in the published chunks of the resolution: it is an
-// input of its shard's highest committed generation. The expiry of the hour changes nothing: the raw blocks that
+// Covers reports whether the batch's records in this hour are published in the resolution: it is an input of its
+// shard's highest committed generation, or a delta has it, whose records are all raw. The expiry of the hour changes nothing: the raw blocks that
 // were removed covered the same batches as the rolled ones, and the batch need not be read from elsewhere.
 func (v *View) Covers(id identity.Batch, h timegrid.Hour, res timegrid.Resolution) bool {
 	hr := v.at(h)
@@ -160,7 +161,15 @@ func (v *View) Covers(id identity.Batch, h timegrid.Hour, res timegrid.Resolutio
 	if s == nil && res == timegrid.Raw && hr.expired[res] {
 		return v.RowsCover(id, h)
 	}
-	return s != nil && s.Inputs.Covers(id)
+	if s != nil && s.Inputs.Covers(id) {
+		return true
+	}
+	// Where samples have expired only rows show them, and a delta has none.
+	if res != timegrid.Raw || v.Expired(h, res) {
+		return false
+	}
+	b, ok := v.late().batches[id]
+	return ok && b.In(h)
 }
 
 // RowsCover reports whether the batch's records in this hour are in the rolled rows of every resolution that its
@@ -180,8 +189,8 @@ func (v *View) RowsCover(id identity.Batch, h timegrid.Hour) bool {
 // Problems returns the records of an hour that could not be used.
 func (v *View) Problems(h timegrid.Hour) []Problem {
 	doubt := v.at(h).unreadable
-	if v != nil && len(v.unreadable) > 0 {
-		return slices.Concat(doubt, v.unreadable)
+	if bad := v.badDeltas(h); len(bad) > 0 || v != nil && len(v.unreadable) > 0 {
+		return slices.Concat(doubt, v.unreadable, bad)
 	}
 	return doubt
 }

@@ -1,9 +1,11 @@
 package rollup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sort"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
@@ -73,6 +75,24 @@ func NewBuilder(h timegrid.Hour, inputs []accepted.Claim, part Part) *Builder {
 	return &Builder{
 		hour: h, part: part, inputs: inputs, lost: Lost(inputs), seen: make([]bool, len(inputs)),
 		shapes: shapes.NewExactTable[shape](), byKey: map[string]*rawSeries{}, text: map[string]string{},
+	}
+}
+
+// Lose takes sequence numbers, ascending, away from inputs[i]: they count elsewhere. Call it before Add.
+func (b *Builder) Lose(i int, numbers []ledger.Range) {
+	if len(numbers) == 0 {
+		return
+	}
+	all := slices.Concat(b.lost[i], numbers)
+	slices.SortFunc(all, func(x, y ledger.Range) int { return cmp.Compare(x.Start, y.Start) })
+	b.lost[i] = all[:1]
+	for _, r := range all[1:] {
+		// Ranges that touch stay apart: a search goes by their ends.
+		if last := &b.lost[i][len(b.lost[i])-1]; r.Start <= last.End {
+			last.End = max(last.End, r.End)
+			continue
+		}
+		b.lost[i] = append(b.lost[i], r)
 	}
 }
 

@@ -160,7 +160,7 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Blocks(h, timegrid.Raw)) > 0 {
 			continue
 		}
-		if _, ok := slices.BinarySearch(late, h); !ok {
+		if _, ok := slices.BinarySearch(late, h); !ok && !pub.HasLate(h) {
 			return "no block holds the hour from " + h.Start().Format(time.RFC3339), true
 		}
 		if e.d.Blocks.MayLack(h) {
@@ -183,7 +183,11 @@ func expired(add func(code, format string, args ...any), snap *live.Snapshot, pu
 	elsewhere := func(id identity.Batch, h timegrid.Hour) bool {
 		return !pub.Pinned(h) || !pub.Expired(h) || pub.RowsHold(id, h)
 	}
-	if late := snap.Late(elsewhere); len(late) > 0 {
+	late := snap.Late(elsewhere)
+	if h, ok := pub.LateRows(); ok {
+		late = append(late, h)
+	}
+	if len(late) > 0 {
 		add(ReasonNotRolledUp, "late batches of the hour from %s, whose other samples have expired, are not rolled up yet", hour(late[0]))
 	}
 }

@@ -54,6 +54,7 @@ type Keeper struct {
 	intake        []*intake.Reader // by shard; only the poll of the intake uses it
 	damaged       atomic.Bool      // a segment of the intake could not be read
 	known         atomic.Bool      // the intake was read to its end once
+	deltas        atomic.Bool      // the deltas were listed once
 	firstPoll     chan struct{}    // closed when it is known whether there are blocks, and what is recent was read
 	firstPollOnce sync.Once
 
@@ -195,8 +196,16 @@ func (k *Keeper) stale(s *state, from, to timegrid.Hour) (first, last timegrid.H
 	return first, last, any
 }
 
-// Refresh reads hours again, however fresh they are.
+// Refresh reads deltas and hours again, however fresh they are: an object that a query needed is gone, because
+// others replaced it.
 func (k *Keeper) Refresh(ctx context.Context, from, to timegrid.Hour) error {
+	if err := k.RefreshDeltas(ctx); err != nil {
+		return err
+	}
+	return k.refreshHours(ctx, from, to)
+}
+
+func (k *Keeper) refreshHours(ctx context.Context, from, to timegrid.Hour) error {
 	if k.state.Load() == nil {
 		return nil
 	}
@@ -205,6 +214,23 @@ func (k *Keeper) Refresh(ctx context.Context, from, to timegrid.Hour) error {
 	}
 	defer k.turn.Release(1)
 	return k.refresh(ctx, from, to)
+}
+
+// RefreshDeltas lists the deltas, in which late batches are until blocks have them.
+func (k *Keeper) RefreshDeltas(ctx context.Context) error {
+	if k.state.Load() == nil {
+		return nil
+	}
+	if err := k.turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer k.turn.Release(1)
+	view, err := k.cat.RefreshDeltas(ctx)
+	k.m.refreshed(err)
+	s := *k.state.Load()
+	s.view = view
+	k.state.Store(&s)
+	return err
 }
 
 // refresh reads hours. The caller holds turn.

@@ -21,6 +21,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -43,11 +45,15 @@ type world struct {
 	gen      map[timegrid.Hour]uint64
 	seq      map[string]uint64
 	lost     bool // an insert came back as expired
+
+	raw    map[identity.Batch][]byte
+	deltas []*delta.Delta // that are in the store
+	again  int            // queries that were read a second time
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), clock: time.Date(2026, 11, 21, 5, 50, 0, 0, time.UTC),
-		rolled: map[timegrid.Hour]int{}, gen: map[timegrid.Hour]uint64{}, seq: map[string]uint64{}}
+		rolled: map[timegrid.Hour]int{}, gen: map[timegrid.Hour]uint64{}, seq: map[string]uint64{}, raw: map[identity.Batch][]byte{}}
 	w.store = mem.New(func() time.Time { return w.clock })
 	if err := intake.EnsureShards(t.Context(), w.store, 2); err != nil {
 		t.Fatal(err)
@@ -120,7 +126,7 @@ func (w *world) put(key string, body []byte) {
 
 // step does one thing at random.
 func (w *world) step() {
-	switch w.rnd.IntN(8) {
+	switch w.rnd.IntN(12) {
 	case 0, 1, 2:
 		w.accept()
 	case 3:
@@ -133,6 +139,99 @@ func (w *world) step() {
 		}
 	case 7:
 		w.live.Expire(w.clock)
+	case 8, 9:
+		w.writeDelta()
+	case 10:
+		w.deleteDeltas()
+	case 11:
+		if err := w.keeper.RefreshDeltas(w.t.Context()); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// writeDelta writes some accepted batches of a shard as a delta, whatever blocks and other deltas have of them.
+func (w *world) writeDelta() {
+	var of []delta.Batch
+	id := shard.ID(w.rnd.IntN(2))
+	for _, b := range w.accepted {
+		if shard.Of(b.Frame.Identity.Agent, 2) == id && w.rnd.IntN(3) == 0 {
+			of = append(of, w.entry(b))
+		}
+	}
+	if len(of) > 0 {
+		w.putDelta(id, of)
+	}
+}
+
+func (w *world) putDelta(id shard.ID, of []delta.Batch) {
+	d, err := delta.New("test", id, 2, of)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var frames [][]byte
+	for _, b := range d.Batches {
+		frames = append(frames, w.raw[b.Identity])
+	}
+	body, err := d.Marshal(frames)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.put(d.Key(), body)
+	w.deltas = append(w.deltas, d)
+}
+
+func (w *world) entry(b publishedtest.Batch) delta.Batch {
+	raw, id := w.raw[b.Frame.Identity], b.Frame.Identity
+	lo, hi := frame.TimeRange(b.Frame)
+	sum := identity.Sum(raw)
+	return delta.Batch{Batch: accepted.Batch{Identity: id, FrameSHA256: sum, FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(sum, 0), AcceptedAt: b.AcceptedAt, MinTime: lo, MaxTime: hi},
+		Hours: publishedtest.Hours([]publishedtest.Batch{b})}
+}
+
+// deleteDeltas deletes those that the newest blocks have, and sometimes those that were written together in one.
+func (w *world) deleteDeltas() {
+	covered := map[identity.Batch]bool{}
+	for i, b := range w.accepted {
+		covered[b.Frame.Identity] = true
+		for _, h := range publishedtest.Hours([]publishedtest.Batch{b}) {
+			if i >= w.rolled[h] {
+				covered[b.Frame.Identity] = false
+			}
+		}
+	}
+	kept := w.deltas[:0:0]
+	rest := map[shard.ID][]delta.Batch{}
+	together := w.rnd.IntN(2) == 0
+	for _, d := range w.deltas {
+		open := false
+		for _, b := range d.Batches {
+			open = open || !covered[b.Identity]
+		}
+		if open && !together {
+			kept = append(kept, d)
+			continue
+		}
+		if open {
+			rest[d.Shard] = append(rest[d.Shard], d.Batches...)
+		}
+	}
+	old := w.deltas
+	w.deltas = kept
+	for id, of := range rest {
+		w.putDelta(id, of)
+	}
+	there := map[string]bool{}
+	for _, d := range w.deltas {
+		there[d.Key()] = true
+	}
+	for _, d := range old {
+		if there[d.Key()] {
+			continue
+		}
+		if err := w.store.Delete(w.t.Context(), d.Key()); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 
@@ -172,6 +271,7 @@ func (w *world) acceptAt(agent string, ns ...int64) publishedtest.Batch {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.raw[f.Identity] = raw
 	own := &frame.Batch{}
 	if err := frame.Decode(raw, own, frame.Limits{}); err != nil {
 		w.t.Fatal(err)
@@ -256,6 +356,18 @@ func (w *world) read(q *published.Query, snap *live.Snapshot) map[sample]int {
 			}
 		}
 	}
+	if from, to, gone := q.GoneHours(); gone {
+		// As a session of the service does: the blocks are listed again, and everything is read once more.
+		w.again++
+		if err := w.keeper.Refresh(w.t.Context(), from, to); err != nil {
+			w.t.Fatal(err)
+		}
+		snap := w.live.Snapshot(w.clock)
+		defer snap.Close()
+		q := w.keeper.Query(published.Limits{})
+		snap.Hide(q)
+		return w.read(q, snap)
+	}
 	if ps, _ := q.Problems(); len(ps) > 0 {
 		w.t.Errorf("problem: %+v", ps[0])
 	}
@@ -271,10 +383,11 @@ func recordsOf(b publishedtest.Batch) (out []sample) {
 	return out
 }
 
-// TestEachRecordOnce: whatever is accepted, rolled up, polled and expired between the
+// TestEachRecordOnce: whatever is accepted, rolled up, put into deltas, polled, expired and deleted between the
 // steps of a query, it reads every record that was accepted before it exactly once.
 func TestEachRecordOnce(t *testing.T) {
-	for seed := range uint64(10) {
+	again := 0
+	for seed := range uint64(20) {
 		w := newWorld(t, seed)
 		for range 30 {
 			for range w.rnd.IntN(6) {
@@ -308,5 +421,9 @@ func TestEachRecordOnce(t *testing.T) {
 		if w.lost {
 			t.Fatalf("seed %d: a batch that no block holds was refused", seed)
 		}
+		again += w.again
+	}
+	if again == 0 {
+		t.Error("no delta was deleted under a query")
 	}
 }

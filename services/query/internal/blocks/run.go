@@ -78,7 +78,14 @@ func (k *Keeper) Poll(ctx context.Context) (bool, error) {
 		k.state.Store(&first)
 	}
 	now := k.d.Now()
-	if err := k.Refresh(ctx, k.recent(now), k.newest(now)); err != nil {
+	// Deltas are listed before any hour is read: what leaves them afterwards is in the blocks that are read then.
+	if !k.deltas.Load() {
+		if err := k.RefreshDeltas(ctx); err != nil {
+			return false, err
+		}
+		k.deltas.Store(true)
+	}
+	if err := k.refreshHours(ctx, k.recent(now), k.newest(now)); err != nil {
 		return false, err
 	}
 	if err := k.refreshWanted(ctx, now); err != nil {
@@ -106,7 +113,7 @@ func (k *Keeper) refreshWanted(ctx context.Context, now time.Time) error {
 		i = j
 		s := k.state.Load()
 		if first, last, stale := k.stale(s, from, to); stale && (first < recent || last > newest) {
-			if err := k.Refresh(ctx, first, last); err != nil {
+			if err := k.refreshHours(ctx, first, last); err != nil {
 				// All of them, also those that were read: the list was cleared above, and an hour that is fresh
 				// costs nothing.
 				for _, h := range hours {
@@ -169,6 +176,10 @@ func (k *Keeper) PollIntake(ctx context.Context) (bool, error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
+		return false, err
+	}
+	// A late batch that left the intake while it was read is in a delta by then.
+	if err := k.RefreshDeltas(ctx); err != nil {
 		return false, err
 	}
 	// Only when every shard was read to its end: before that a batch may wait in an unread segment.
