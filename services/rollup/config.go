@@ -39,6 +39,7 @@ type Config struct {
 type ScheduleConfig struct {
 	FirstAfter time.Duration `koanf:"first_after" help:"time after an hour's end before its first generation; negative rolls up the current hour"`
 	LateAfter  time.Duration `koanf:"late_after" help:"how long late batches gather, and the least time between two generations of an hour"`
+	FoldAfter  time.Duration `koanf:"fold_after" help:"longest time that late batches stay in deltas before a new generation of their hours has them; 0 makes no deltas"`
 	Ahead      time.Duration `koanf:"ahead" help:"hours that begin so much later than now are those of a clock that is wrong"`
 	AheadAfter time.Duration `koanf:"ahead_after" help:"how long batches of such hours gather before they are rolled up"`
 	RetryBase  time.Duration `koanf:"retry_base" help:"wait after a failed job; it doubles with each failure"`
@@ -87,7 +88,7 @@ func DefaultConfig() Config {
 		Bucket:      bucket.Default(),
 		Shards:      shard.Default,
 		Coordinator: alone,
-		Schedule:    ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
+		Schedule:    ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, FoldAfter: 6 * time.Hour, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
 		Intake:      IntakeConfig{Interval: 5 * time.Second, MaxPending: 200_000, Recheck: time.Hour},
 		Jobs:        JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, TimeLimit: 5 * time.Minute, MaxFrame: 4 << 20},
 		Chunks:      ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
@@ -107,6 +108,9 @@ func (c Config) Validate() error {
 		}
 	}
 	positive("schedule.late_after", c.Schedule.LateAfter > 0)
+	if c.Schedule.FoldAfter < 0 {
+		errs = append(errs, errors.New("schedule.fold_after: must not be negative"))
+	}
 	positive("schedule.ahead", c.Schedule.Ahead > 0)
 	positive("schedule.ahead_after", c.Schedule.AheadAfter > 0)
 	positive("schedule.retry_base", c.Schedule.RetryBase > 0)

@@ -26,14 +26,18 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			if strings.Contains(p.Name, ".raw-blobs.") {
 				action = failpoint.Error
 			}
+			cfg := testConfig()
+			if strings.HasPrefix(p.Name, "rollup.delta.") {
+				cfg = deltaConfig()
+			}
 			must(t, failpoint.Arm(fmt.Sprintf("%s=%s@%d", p.Name, action, nth)))
-			ended := w.dies(p.Name)
+			ended := w.dies(p.Name, cfg)
 			_ = failpoint.Arm("")
 			if !ended {
 				t.Errorf("%s is not reached %d times", p.Name, nth)
 			}
-			w.advance(time.Hour)
-			w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 3})
+			w.advance(time.Hour + cfg.Schedule.FoldAfter)
+			w.drive(cfg, ownership.Grant{Shard: 0, Fence: 3})
 			w.check(hour0, 0, 2)
 			w.check(hour0+1, 0, 1)
 			if left := w.left(0); len(left) > 0 {
@@ -41,13 +45,13 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			}
 		}
 	}
-	if points != 16 {
+	if points != 17 {
 		t.Errorf("%d points", points)
 	}
 }
 
 // dies drives a worker until the point ends it, or a request fails.
-func (w *world) dies(point string) (ended bool) {
+func (w *world) dies(point string, cfg Config) (ended bool) {
 	defer func() {
 		switch r := recover(); r {
 		case nil:
@@ -57,12 +61,15 @@ func (w *world) dies(point string) (ended bool) {
 			panic(r)
 		}
 	}()
-	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
-	for range 4 {
+	o, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 2})
+	for i := range 4 {
 		if err == nil {
 			err = rounds(w.t.Context(), o)
 		}
-		w.advance(testConfig().Schedule.LateAfter)
+		w.advance(cfg.Schedule.LateAfter)
+		if cfg.Schedule.FoldAfter > 0 { // each delta has a late batch of its own
+			w.some(agentOf(0, 0), hour0, 100+i, 1, uint64(1000*(i+1)))
+		}
 	}
 	return err != nil
 }

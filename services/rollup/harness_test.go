@@ -163,7 +163,7 @@ func (w *world) some(agent string, h timegrid.Hour, from, n int, seq uint64) uin
 func testConfig() Config {
 	c := DefaultConfig()
 	c.HTTP.Listen, c.Shards, c.Collect.Interval = "127.0.0.1:0", testShards, 0
-	c.Schedule.RetryBase, c.Schedule.RetryMax = time.Millisecond, time.Millisecond
+	c.Schedule.RetryBase, c.Schedule.RetryMax, c.Schedule.FoldAfter = time.Millisecond, time.Millisecond, 0
 	c.Intake.Interval = 20 * time.Millisecond
 	c.Chunks.MetricSamples = 1000
 	return c

@@ -10,6 +10,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
@@ -95,6 +97,13 @@ func over(hours, each, n int) (ps []point) {
 	return ps
 }
 
+// deltaConfig puts late batches into deltas.
+func deltaConfig() Config {
+	c := testConfig()
+	c.Schedule.FoldAfter = 6 * time.Hour
+	return c
+}
+
 // TestLateDataCostsItsWeight: ten late batches of 240 records, one after the other, over 24 hours that are
 // published. What is written for them is at most ten times their bytes, and one fold.
 func TestLateDataCostsItsWeight(t *testing.T) {
@@ -102,7 +111,7 @@ func TestLateDataCostsItsWeight(t *testing.T) {
 	agent := agentOf(0, 0)
 	seq := w.dayOf(agent, 24, 60, 120)
 	store := &counting{Store: w.store}
-	cfg := testConfig()
+	cfg := deltaConfig()
 	o, err := w.owner(w.worker(cfg, store), ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
 	must(t, rounds(t.Context(), o))
@@ -122,5 +131,33 @@ func TestLateDataCostsItsWeight(t *testing.T) {
 	if store.bytes > 10*late || store.generations > 0 {
 		t.Errorf("late batches of %d bytes cost %s", late, store)
 	}
-	_ = whole
+	if left := w.left(0); len(left) > 0 {
+		t.Errorf("segments left: %v", left)
+	}
+	store.reset()
+	w.advance(cfg.Schedule.FoldAfter)
+	must(t, rounds(t.Context(), o))
+	t.Logf("the fold: %s", store)
+	// One generation of each hour, as large as the first one and what was late.
+	if store.generations != 24*4 || store.bytes > 5*whole/4 {
+		t.Errorf("the fold cost %s", store)
+	}
+	for i := range timegrid.Hour(24) {
+		w.check(hour0-i, 0, 2)
+	}
+	w.advance(testPolicy.Grace)
+	must(t, rounds(t.Context(), o))
+	if left := w.deltas(0); len(left) > 0 {
+		t.Errorf("deltas left: %v", left)
+	}
+}
+
+// deltas lists those of a shard.
+func (w *world) deltas(id shard.ID) (keys []string) {
+	w.t.Helper()
+	must(w.t, storetest.Each(w.t.Context(), w.store, layout.RollupDeltas(id), func(o objstore.Info) error {
+		keys = append(keys, o.Key)
+		return nil
+	}))
+	return keys
 }

@@ -122,6 +122,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 			Limits: limits, Slots: slots, WorkerID: cfg.ID, Process: process,
 		}),
 		Schedule: schedule.Policy(cfg.Schedule), Interval: cfg.Intake.Interval, Recheck: cfg.Intake.Recheck,
+		Deltas:    owner.DeltasConfig{RawKept: cfg.Retention.Raw, Grace: d.Policy.Grace},
 		RawFrames: owner.FramesConfig{Keep: cfg.Retention.RawFrames, Interval: cfg.Retention.Interval, AtOnce: cfg.Jobs.Readers, WorkerID: cfg.ID, Clock: storeTime},
 	}
 	w.snapshots = snapshots.NewMaker(snapshots.Config{

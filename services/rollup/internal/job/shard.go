@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/aside"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/late"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
 )
@@ -23,6 +24,7 @@ type Shard struct {
 	Aside      *aside.Agents
 	Requests   *requests.Requests
 	Frames     *frames.Reader
+	Late       *late.Book
 	// PerRecord is the memory that a record of the shard took when its last hour was built, 0
 	// when that is not known: the best guess of what the next hour needs.
 	PerRecord float64
@@ -37,12 +39,22 @@ const (
 	checkPause   = 30 * time.Second
 )
 
-// Inputs are the pending batches of the hour but for those whose frames can't be read and those
-// of agents that are set aside; again is when one of the former is to be tried next.
+// Inputs are the batches that the next generation of the hour is to have: the pending ones and
+// those of deltas, but for those whose frames can't be read and those of agents that are set
+// aside. again is when one of the former is to be tried next.
 func (s *Shard) Inputs(ctx context.Context, h timegrid.Hour, now time.Time) (in []accepted.Batch, again time.Time, err error) {
+	return s.usable(ctx, merge(s.Backlog.Inputs(h), s.Late.Inputs(h)), h, now)
+}
+
+// Pending is Inputs without the batches of deltas.
+func (s *Shard) Pending(ctx context.Context, h timegrid.Hour, now time.Time) (in []accepted.Batch, again time.Time, err error) {
+	return s.usable(ctx, s.Backlog.Inputs(h), h, now)
+}
+
+func (s *Shard) usable(ctx context.Context, of []accepted.Batch, h timegrid.Hour, now time.Time) (in []accepted.Batch, again time.Time, err error) {
 	checks := 0
 	again = now.Add(backlog.UnreadableWait)
-	for _, e := range s.Backlog.Inputs(h) {
+	for _, e := range of {
 		if s.Aside.SetAside(h, e.Agent) {
 			continue
 		}

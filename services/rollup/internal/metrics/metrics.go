@@ -42,6 +42,10 @@ type Metrics struct {
 	Unconserved prometheus.Counter
 	Generations *prometheus.CounterVec // resolution
 	Late        prometheus.Counter
+	Deltas      prometheus.Counter
+	DeltaBytes  prometheus.Counter
+	Folded      prometheus.Counter
+	InDeltas    *prometheus.GaugeVec     // shard
 	Records     *prometheus.CounterVec   // fate
 	Samples     *prometheus.CounterVec   // resolution
 	Bytes       *prometheus.CounterVec   // resolution
@@ -131,6 +135,10 @@ func New(reg prometheus.Registerer) *Metrics {
 		Unconserved: r.counter("conservation_failures_total", "Generations that were not published because records were not conserved. Must be 0."),
 		Generations: r.counters("generations_published_total", "Generations that this worker committed, by resolution.", "resolution"),
 		Late:        r.counter("late_generations_total", "Generations above the first that this worker committed, raw resolution: hours rolled up again for late batches."),
+		Deltas:      r.counter("deltas_written_total", "Deltas that were written: late batches that wait in them for the next generation of their hours."),
+		DeltaBytes:  r.counter("delta_bytes_total", "Bytes of deltas that were written."),
+		Folded:      r.counter("folds_total", "Generations that were made of hours because of their batches in deltas."),
+		InDeltas:    r.gauges("delta_batches", "Batches in deltas that some block lacks, by shard.", "shard"),
 		Records:     r.counters("records_total", "Records of the inputs of committed raw generations: published, other_hours, overlapped, duplicates.", "fate"),
 		Samples:     r.counters("samples_published_total", "Rows of committed blocks, by resolution.", "resolution"),
 		Bytes:       r.counters("published_bytes_total", "Bytes of chunks and indexes of committed blocks, by resolution.", "resolution"),
@@ -221,7 +229,7 @@ func (m *Metrics) ObserveClock(ahead time.Duration) { m.ClockAhead.Set(ahead.Sec
 // not shown with their last values for ever.
 func (m *Metrics) ForgetShard(id shard.ID) {
 	shard := id.String()
-	for _, v := range []*prometheus.GaugeVec{m.Pending, m.Lag, m.Requested, m.AgentHours} {
+	for _, v := range []*prometheus.GaugeVec{m.Pending, m.Lag, m.Requested, m.AgentHours, m.InDeltas} {
 		v.DeleteLabelValues(shard)
 	}
 	m.Deferred.DeletePartialMatch(prometheus.Labels{"shard": shard})

@@ -24,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -38,6 +39,12 @@ type Backlog interface {
 	Inputs(timegrid.Hour) []accepted.Batch
 	AddHour(id identity.Batch, h timegrid.Hour, now time.Time)
 	AddInput(e accepted.Batch, h timegrid.Hour, now time.Time)
+}
+
+// Deltas have late batches that no block has yet.
+type Deltas interface {
+	// Overlapping are those that share record numbers with id, but id.
+	Overlapping(id identity.Batch) []delta.Batch
 }
 
 // Records are the manifests and plans of hours.
@@ -56,6 +63,7 @@ type Manifests interface {
 type Finder struct {
 	Shard     shard.ID
 	Backlog   Backlog
+	Deltas    Deltas
 	Records   Records
 	Manifests Manifests
 	// Damaged is called with the error of a record of a neighbour that can't be read.
@@ -67,12 +75,26 @@ type Finder struct {
 func (f *Finder) Find(ctx context.Context, h timegrid.Hour, now time.Time) error {
 	f.Backlog.JoinOverlaps(now)
 	pending := f.Backlog.Inputs(h)
+	f.findLate(pending, h, now)
 	for _, beside := range []timegrid.Hour{h - 1, h + 1} {
 		if err := f.findBeside(ctx, pending, beside, h, now); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// findLate compares the pending batches of h with those in deltas, of whatever hour: they are in the next generations
+// of their hours.
+func (f *Finder) findLate(pending []accepted.Batch, h timegrid.Hour, now time.Time) {
+	for _, e := range pending {
+		for _, with := range f.Deltas.Overlapping(e.Identity) {
+			f.Backlog.AddInput(with.Batch, h, now)
+			for _, other := range with.Hours {
+				f.Backlog.AddHour(e.Identity, other, now)
+			}
+		}
+	}
 }
 
 // findBeside compares the pending batches of h with the raw block of a neighbour.

@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -132,7 +133,7 @@ func TestFind(t *testing.T) {
 		var damaged []error
 		b := backlog.New()
 		b.AddSegment("s", []accepted.Batch{late}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h0} }, now)
-		f := Finder{Backlog: b, Records: r, Manifests: store, Damaged: func(err error) { damaged = append(damaged, err) }}
+		f := Finder{Backlog: b, Deltas: deltas(nil), Records: r, Manifests: store, Damaged: func(err error) { damaged = append(damaged, err) }}
 		if err := f.Find(t.Context(), h0, now); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -148,13 +149,44 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// deltas have late batches.
+type deltas []delta.Batch
+
+func (d deltas) Overlapping(b identity.Batch) (out []delta.Batch) {
+	for _, e := range d {
+		if e.Identity != b && e.Identity.Intersects(b) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// A pending batch and one in a delta that it overlaps, of hours far apart, become inputs of each other's hours.
+func TestFindInDeltas(t *testing.T) {
+	held, apart, late := entry(id(10, 19), h0-50, h0-40), entry(id(40, 49), h0-50, h0-50), entry(id(15, 24), h0, h0)
+	b := backlog.New()
+	b.AddSegment("s", []accepted.Batch{late}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h0} }, now)
+	f := Finder{Backlog: b, Deltas: deltas{{Batch: held, Hours: []timegrid.Hour{h0 - 50, h0 - 40}}, {Batch: apart, Hours: []timegrid.Hour{h0 - 50}}}, Records: &records{}, Manifests: mem.New(time.Now)}
+	if err := f.Find(t.Context(), h0, now); err != nil {
+		t.Fatal(err)
+	}
+	if in := b.Inputs(h0); !slices.Equal(in, []accepted.Batch{held, late}) {
+		t.Errorf("inputs of the hour: %+v", in)
+	}
+	for _, h := range []timegrid.Hour{h0 - 50, h0 - 40} {
+		if in := b.Inputs(h); !slices.Equal(in, []accepted.Batch{late}) {
+			t.Errorf("inputs of %s: %+v", h, in)
+		}
+	}
+}
+
 // A plan that is gone is too old to matter; a store that is down is an error.
 func TestFindWithoutPlanOrStore(t *testing.T) {
 	old, late := entry(id(10, 19), h0-1, h0-1), entry(id(15, 24), h0, h0)
 	b := backlog.New()
 	b.AddSegment("s", []accepted.Batch{late}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h0} }, now)
 	r := &records{of: map[timegrid.Hour][]accepted.Batch{h0 - 1: {old}}, noPlan: true}
-	f := Finder{Backlog: b, Records: r, Manifests: mem.New(time.Now), Damaged: func(error) { t.Error("damage was reported") }}
+	f := Finder{Backlog: b, Deltas: deltas(nil), Records: r, Manifests: mem.New(time.Now), Damaged: func(error) { t.Error("damage was reported") }}
 	if err := f.Find(t.Context(), h0, now); err != nil || len(b.Inputs(h0)) != 1 {
 		t.Errorf("without a plan: %v, %+v", err, b.Inputs(h0))
 	}

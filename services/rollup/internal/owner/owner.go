@@ -23,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/late"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/overlaps"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
@@ -49,6 +50,7 @@ type Config struct {
 	// of the whole intake.
 	Interval, Recheck time.Duration
 	RawFrames         FramesConfig
+	Deltas            DeltasConfig
 }
 
 // Owner owns one shard. It is not for concurrent use.
@@ -57,18 +59,19 @@ type Owner struct {
 	Shard    *job.Shard
 	Intake   *Follower
 	overlaps overlaps.Finder
+	deltas   *deltas
 	removal  *frameRemoval
 	clock    schedule.Clock
 }
 
 // New makes an owner that has read nothing yet. snapshots may be nil.
 func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
-	pending := backlog.New()
+	pending, book := backlog.New(), late.New()
 	authority := c.Records.AuthorityID
-	return &Owner{
+	o := &Owner{
 		cfg: c,
 		Shard: &job.Shard{
-			Grant: g, Backlog: pending, Unreadable: &backlog.Unreadable{Jitter: c.Jitter}, Frames: c.Frames, Notes: map[string]struct{}{},
+			Grant: g, Backlog: pending, Unreadable: &backlog.Unreadable{Jitter: c.Jitter}, Frames: c.Frames, Late: book, Notes: map[string]struct{}{},
 			Aside:    aside.New(aside.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard, Limit: c.Jobs.Limits.Hour()}),
 			Requests: requests.New(requests.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard}),
 		},
@@ -78,10 +81,17 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 			hasRoom: func() bool { return c.Board.HasRoom(g.Shard, pending.Len()) },
 			reader:  intake.NewReader(c.Store, g.Shard), rescanAt: c.Now(),
 		},
-		overlaps: overlaps.Finder{Shard: g.Shard, Backlog: pending, Records: c.Records, Manifests: c.Store, Damaged: c.Metrics.Damage},
+		overlaps: overlaps.Finder{Shard: g.Shard, Backlog: pending, Deltas: book, Records: c.Records, Manifests: c.Store, Damaged: c.Metrics.Damage},
 		removal: &frameRemoval{FramesConfig: c.RawFrames, store: c.Store, log: c.Log, metrics: c.Metrics, authority: authority, shard: g.Shard, shards: c.Records.Shards,
-			now: c.Now, backlog: pending},
+			now: c.Now, backlog: pending, late: book},
 	}
+	o.deltas = &deltas{
+		DeltasConfig: c.Deltas, store: c.Store, frames: c.Frames, log: c.Log, metrics: c.Metrics, now: c.Now, recheck: c.Recheck,
+		authority: authority, shard: g.Shard, shards: c.Records.Shards, owned: o.Shard, book: book, records: c.Records, jobs: c.Jobs,
+		policy:    late.Policy{FoldAfter: c.Schedule.FoldAfter, FirstAfter: c.Schedule.FirstAfter, RawKept: c.Deltas.RawKept},
+		retryBase: c.Schedule.RetryBase, retryWait: o.retryWait,
+	}
+	return o
 }
 
 // Run works on the shard until ctx ends: the grant is lost, or the service stops.
@@ -136,6 +146,13 @@ func (o *Owner) Round(ctx context.Context) (again bool, err error) {
 	for _, h := range released {
 		o.Shard.Backlog.Retry(h)
 	}
+	// What deltas have must be known before an hour is made: it is an input.
+	if derr := o.deltas.list(ctx); derr != nil {
+		err = errors.Join(err, derr)
+	}
+	if !o.deltas.known {
+		return again, err
+	}
 	did, rerr := o.processRequests(ctx)
 	again, err = again || did, errors.Join(err, rerr)
 	// Room is made after the intake was read, which says whether there is too little, and before
@@ -146,7 +163,12 @@ func (o *Owner) Round(ctx context.Context) (again bool, err error) {
 	if ctx.Err() != nil {
 		return false, err
 	}
-	err = errors.Join(err, o.Intake.DeleteSpent(ctx))
+	did, ferr := o.deltas.foldHours(ctx)
+	again, err = again || did, errors.Join(err, ferr)
+	if ctx.Err() != nil {
+		return false, err
+	}
+	err = errors.Join(err, o.Intake.DeleteSpent(ctx), o.deltas.deleteSpent(ctx))
 	if idle && o.Intake.Complete() {
 		err = errors.Join(err, o.removal.remove(ctx))
 	}
@@ -164,6 +186,7 @@ func (o *Owner) watchClock() {
 	o.cfg.Metrics.ClockSteps.Inc()
 	o.cfg.Log.Warn("the clock went back; nothing waits for where it was", "shard", o.Shard.Shard, "by", back)
 	o.Shard.Backlog.ForgetWaits(now)
+	o.Shard.Late.ForgetWaits(now)
 	o.Shard.Unreadable.ForgetWaits()
 	o.Shard.Requests.ForgetWaits()
 	o.Shard.Aside.ForgetWaits()
@@ -211,6 +234,8 @@ func (o *Owner) processRequests(ctx context.Context) (again bool, err error) {
 			err = errors.Join(err, fmt.Errorf("repair request for hour %s: %w", q.Hour, rerr))
 		}
 	}
+	_, inDeltas, _ := o.Shard.Late.Size()
+	o.cfg.Metrics.InDeltas.WithLabelValues(o.Shard.Shard.String()).Set(float64(inDeltas))
 	o.cfg.Metrics.Requested.WithLabelValues(o.Shard.Shard.String()).Set(float64(o.Shard.Requests.Len()))
 	return again, err
 }
@@ -238,6 +263,12 @@ func (o *Owner) processRequest(ctx context.Context, q *requests.Request) (did bo
 
 // processHours goes through the hours that are due.
 func (o *Owner) processHours(ctx context.Context) (again bool, err error) {
+	defer func() {
+		// One delta has what is late in all of these hours.
+		if derr := o.deltas.deferHours(ctx); derr != nil {
+			err = errors.Join(err, derr)
+		}
+	}()
 	down := 0
 	for i, w := range o.Shard.Backlog.Due(o.cfg.Now()) {
 		if cerr := ctx.Err(); cerr != nil {
@@ -275,14 +306,17 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 		o.fail(w, err)
 		return false, err
 	}
+	now := o.cfg.Now()
+	s.Late.Cover(w.Hour, st.Covers, now)
+	published := late.Published(st)
 	s.Backlog.Cover(w.Hour, func(id identity.Batch) bool {
-		covered := st.Covers(id)
+		// A delta is enough for an hour that has blocks. One without waits for its first generation.
+		covered := st.Covers(id) || published && s.Late.Holds(id, w.Hour)
 		if covered {
 			s.Unreadable.Remove(id) // somebody else could read its frame
 		}
 		return covered
 	})
-	now := o.cfg.Now()
 	// Another worker, or this one in its former life, may have made the hour already.
 	if w.Batches() == 0 && !st.Unfinished() {
 		return false, nil
@@ -298,13 +332,18 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 		o.fail(w, err)
 		return false, err
 	}
-	in, again, err := s.Inputs(ctx, w.Hour, now)
+	in, again, err := s.Pending(ctx, w.Hour, now)
 	if err != nil {
 		o.fail(w, err)
 		return false, err
 	}
 	if !st.Unfinished() && len(in) == 0 {
 		w.Next = again // all that is left can't be read, or is set aside
+		return false, nil
+	}
+	if early == schedule.OnTime && !s.Requests.Pending(w.Hour) && o.deltas.policy.Defers(s.Late, w.Hour, st, in, now) {
+		o.deltas.deferred[w.Hour] = in
+		w.Next = now.Add(o.cfg.Schedule.LateAfter)
 		return false, nil
 	}
 	switch err := o.cfg.Jobs.Make(ctx, s, w.Hour, st.Next()); {

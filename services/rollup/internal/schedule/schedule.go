@@ -15,6 +15,8 @@ type Policy struct {
 	FirstAfter time.Duration
 	// LateAfter is how long late batches gather, and the least time between two generations.
 	LateAfter time.Duration
+	// FoldAfter is how long late batches are in deltas at most; 0 makes a new generation for them at once.
+	FoldAfter time.Duration
 	// Ahead is how far in the future an hour begins that only a wrong clock gives, and
 	// AheadAfter how long batches of such hours gather.
 	Ahead, AheadAfter time.Duration
