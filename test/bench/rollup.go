@@ -206,7 +206,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	}
 	p, err := r.start(ctx, "rollup", "http://"+addr+"/-/ready", section{
 		"http": section{"listen": addr}, "authority_id": authority, "shards": 1,
-		"schedule": section{"first_after": "0s", "late_after": "1s"}, "intake": section{"interval": "500ms"},
+		"schedule": section{"first_after": "0s", "late_after": "1s", "fold_after": "0s"}, "intake": section{"interval": "500ms"},
 		"store": section{"endpoint": "http://" + r.storeAddr, "bucket": bucket, "prefix": oursPrefix, "path_style": true,
 			"access_key_id": r.accessKey, "secret_access_key": r.secret},
 	})

@@ -117,7 +117,7 @@ func (c *Cluster) rollupSettings(i int) section {
 		"authority_id": Authority,
 		"shards":       c.o.Shards,
 		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
-		"schedule":     section{"first_after": "-1h", "late_after": "2s"},
+		"schedule":     section{"first_after": "-1h", "late_after": "2s", "fold_after": "8s"},
 		"intake":       section{"interval": "1s"},
 		"store":        c.bucketSettings(),
 	}
