@@ -69,7 +69,7 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 			return false
 		}
 	}
-	for _, what := range []string{layout.RollupConfigKey, layout.AuthorityKey, "list"} {
+	for _, what := range []string{layout.RollupConfigKey, layout.AuthorityKey, "list", "list " + layout.ManifestsPrefix} {
 		w.failing = what
 		if done, err := w.keeper.Poll(t.Context()); done || err == nil || settled() {
 			t.Errorf("%s fails: %v, %v, settled %v", what, done, err, settled())
@@ -100,6 +100,10 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 	}
 	if done, err := w.keeper.PollIntake(t.Context()); done || err == nil || w.keeper.Known() {
 		t.Errorf("the intake can't be listed: %v, %v, known %v", done, err, w.keeper.Known())
+	}
+	w.failing = "list " + layout.IntakeShard(0)
+	if done, err := w.keeper.PollIntake(t.Context()); done || err == nil || w.keeper.Known() {
+		t.Errorf("the intake alone can't be listed: %v, %v, known %v", done, err, w.keeper.Known())
 	}
 	w.failing = ""
 	w.poll()

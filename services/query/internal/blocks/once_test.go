@@ -94,7 +94,7 @@ func (w *world) restart() {
 }
 
 func (w *world) down(op, key string) error {
-	if w.failing != "" && (op == w.failing || op == "get" && strings.HasPrefix(key, w.failing)) {
+	if w.failing != "" && (op == w.failing || op+" "+key == w.failing || op == "get" && strings.HasPrefix(key, w.failing)) {
 		return &objstore.Error{Op: op, Key: key, Err: objstore.ErrUnavailable}
 	}
 	return nil
