@@ -71,11 +71,14 @@ type folderBounds struct {
 	perMove, perFile, deletes int
 	// filesListed bounds Files of a head: twice it, and the older half moves into a list.
 	filesListed int
-	// forgetAfter is after how many moves the head forgets a run that ended and whose segments are deleted.
+	// forgetAfter is after how many moves the head forgets a run that ended and whose segments are deleted. Where
+	// it has more than so many runs it forgets them sooner: whoever read the journal before the move that ended
+	// such a run then reads the files since.
 	forgetAfter uint64
+	runs        int
 }
 
-var defaultBounds = folderBounds{perMove: 10 * MaxFoldedEntries, perFile: MaxFoldedEntries, deletes: 10_000, filesListed: 512, forgetAfter: 1000}
+var defaultBounds = folderBounds{perMove: 10 * MaxFoldedEntries, perFile: MaxFoldedEntries, deletes: 10_000, filesListed: 512, forgetAfter: 1000, runs: 10_000}
 
 const (
 	defaultMaxWaiting = 1_000_000
@@ -223,7 +226,7 @@ func (f *Folder) move(ctx context.Context, now int64) (bool, error) {
 	if !folds && !deleted {
 		return false, nil
 	}
-	next.forgetRuns(f.bounds.forgetAfter)
+	next.forgetRuns(f.bounds.forgetAfter, f.bounds.runs)
 	id, err := NewRunID(f.cfg.Rand)
 	if err != nil {
 		return false, err
@@ -354,15 +357,33 @@ func (f *Folder) takeOld(now int64) map[RunID]uint64 {
 	return out
 }
 
-func (h *Head) forgetRuns(after uint64) {
+// forgetRuns drops runs that ended and whose segments are deleted: all that ended by the move that was
+// `after` moves ago, and more of the oldest ones where there are more than `most` runs.
+func (h *Head) forgetRuns(after uint64, most int) {
+	through := h.Number - min(after, h.Number)
+	if over := len(h.Runs) - most; over > 0 {
+		var ends []uint64
+		for _, r := range h.Runs {
+			if r.forgettable() {
+				ends = append(ends, r.Ended)
+			}
+		}
+		slices.Sort(ends)
+		if over = min(over, len(ends)); over > 0 {
+			through = max(through, ends[over-1])
+		}
+	}
 	h.Runs = slices.DeleteFunc(h.Runs, func(r HeadRun) bool {
-		if r.Ended == 0 || r.Deleted < r.Folded || h.Number-r.Ended < after {
+		if !r.forgettable() || r.Ended > through {
 			return false
 		}
 		h.Forgotten = max(h.Forgotten, r.Ended)
 		return true
 	})
 }
+
+// forgettable: nothing of the run is left but what its files have, and the fence where it has one.
+func (r *HeadRun) forgettable() bool { return r.Ended > 0 && r.Deleted == r.Folded }
 
 // replace moves the head to next. Nil means that it stands there.
 func (f *Folder) replace(ctx context.Context, next Head) error {

@@ -666,3 +666,37 @@ func TestOpeningsOfRunsThatAreFollowedFromAPosition(t *testing.T) {
 		}
 	}
 }
+
+// The head names a bounded number of runs that ended, the latest ones, however many begin and end.
+func TestTheHeadForgetsRunsSoonerWhenThereAreMany(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder.bounds.runs = 5
+	feeder, _ := follow(t, s, Positions{}, folder)
+	early, earlyGot := follow(t, s, Positions{}, nil)
+	if _, err := early.Poll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w := newWriter(t, s, 1)
+	var last Position
+	for n := range uint64(30) {
+		_, _ = w.Add(entry("a", n))
+		if last, _, err = w.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		foldAll(t, feeder, folder)
+	}
+	head := folder.Head()
+	if len(head.Runs) > 6 || head.Forgotten == 0 || head.Run(last.Run) == nil {
+		t.Errorf("%d runs, forgotten %d, the last one %v", len(head.Runs), head.Forgotten, head.Run(last.Run))
+	}
+	if _, err := early.Poll(ctx); err != nil || len(earlyGot) != 30 {
+		t.Errorf("%d batches, %v", len(earlyGot), err)
+	}
+}

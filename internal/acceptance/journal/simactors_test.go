@@ -23,7 +23,7 @@ func (s *sim) populate() {
 	for i := range 1 + s.rng.IntN(3) {
 		process("collector"+strconv.Itoa(i), s.collector)
 	}
-	bounds := folderBounds{perMove: 3 + s.rng.IntN(30), perFile: 3 + s.rng.IntN(20), deletes: 1 + s.rng.IntN(9), filesListed: 2 + s.rng.IntN(8), forgetAfter: uint64(1 + s.rng.IntN(12))}
+	bounds := folderBounds{perMove: 3 + s.rng.IntN(30), perFile: 3 + s.rng.IntN(20), deletes: 1 + s.rng.IntN(9), filesListed: 2 + s.rng.IntN(8), forgetAfter: uint64(1 + s.rng.IntN(12)), runs: 1 + s.rng.IntN(9)}
 	for i := range 1 + s.rng.IntN(2) {
 		process("folder"+strconv.Itoa(i), func(p *simProc) { s.folder(p, bounds) })
 	}
