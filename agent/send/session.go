@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -88,7 +89,7 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grpc.ClientConn) (*wire.Stream, *ingestv1.Welcome, error) {
 	timer := time.AfterFunc(x.s.cfg.ConnectTimeout, cancel)
 	failpoint.Hit("agent.send.hello.before")
-	st, w, err := wire.OpenStream(ctx, conn, wire.Hello{Boot: x.boot, Spool: x.spool, FirstPending: x.firstPending()})
+	st, w, err := wire.OpenStream(ctx, conn, wire.Hello{Boot: x.boot, Spool: x.spool, NextSeq: x.nextSeq()})
 	if err == nil {
 		failpoint.Hit("agent.send.welcome.received")
 	}
@@ -98,29 +99,16 @@ func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grp
 	return st, w, err
 }
 
-// firstPending is the smallest sequence number that the queue still holds of the boot.
-func (x *session) firstPending() uint64 {
-	after := uint64(0)
-	for {
-		list := x.s.queue.Pending(after, 64)
-		for _, e := range list {
-			if e.Identity.BootOf() == x.boot {
-				return e.Identity.SeqStart
-			}
-			after = e.No
-		}
-		// A short page is the last one.
-		if len(list) < 64 {
-			break
-		}
-	}
+// nextSeq is the smallest sequence number that the queue has given to no batch of the boot. Of an
+// older boot it is not known any more, and nobody can take its numbers: then it is the greatest one.
+func (x *session) nextSeq() uint64 {
 	if boot, _, next := x.s.queue.Boot(); boot == x.boot {
 		return next
 	}
-	return 0
+	return math.MaxUint64
 }
 
-// applyWelcome applies the window of a welcome, and detects a second sender of this boot: a record
+// applyWelcome applies the window of a welcome, and detects a second sender of this boot: a batch
 // that is accepted at or above this queue's next number was not sent by this queue.
 func (x *session) applyWelcome(w *ingestv1.Welcome) error {
 	x.maxBatches, x.maxBytes, x.maxFrame = x.s.cfg.MaxInFlightBatches, int64(x.s.cfg.MaxInFlightBytes), w.GetMaxFrameBytes()
@@ -131,17 +119,13 @@ func (x *session) applyWelcome(w *ingestv1.Welcome) error {
 	if n := w.GetMaxInFlightBytes(); n > 0 && n < uint64(x.maxBytes) {
 		x.maxBytes = int64(n)
 	}
-	x.s.update(func(st *Status) { st.AcceptedThrough, st.AuthorityID = w.AcceptedThrough, w.GetAuthorityId() })
-	top, known := w.GetAcceptedThrough(), w.AcceptedThrough != nil
-	for _, r := range w.GetAcceptedBeyond() {
-		top, known = max(top, r.GetEnd()), true
-	}
+	x.s.update(func(st *Status) { st.AuthorityID = w.GetAuthorityId() })
 	boot, _, next := x.s.queue.Boot()
-	if !known || boot != x.boot || top < next {
+	if !w.GetNumbersTaken() || boot != x.boot {
 		return nil
 	}
-	text := fmt.Sprintf("collectors have records up to %d of boot %s, but this queue only gave out numbers below %d: another queue uses the same boot id",
-		top, boot.Boot, next)
+	text := fmt.Sprintf("collectors have records of boot %s at or above number %d, but this queue only gave out numbers below it: another queue uses the same boot id",
+		boot.Boot, next)
 	x.s.log.Error(text, "collector", x.target.address)
 	x.s.noteError(text)
 	return x.s.queue.NewBoot("another queue uses the boot id")

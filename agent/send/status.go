@@ -6,17 +6,14 @@ import (
 
 // Status is the state of the sender at one time.
 type Status struct {
-	Collectors []CollectorStatus `json:"collectors"`
-	InFlight   int               `json:"in_flight"`
-	// AcceptedThrough of the last welcome: the number up to which the collectors have every record
-	// from the oldest pending batch on. It is for people: no batch is skipped because of it.
-	AcceptedThrough *uint64       `json:"accepted_through,omitempty"`
-	AuthorityID     string        `json:"authority_id,omitempty"`
-	Retrying        bool          `json:"retrying"`
-	LastRetryReason string        `json:"last_retry_reason,omitempty"`
-	LastAccepted    *time.Time    `json:"last_accepted_at,omitempty"`
-	Drain           *DrainStatus  `json:"drain,omitempty"`
-	LastErrors      []ErrorStatus `json:"last_errors,omitempty"`
+	Collectors      []CollectorStatus `json:"collectors"`
+	InFlight        int               `json:"in_flight"`
+	AuthorityID     string            `json:"authority_id,omitempty"`
+	Retrying        bool              `json:"retrying"`
+	LastRetryReason string            `json:"last_retry_reason,omitempty"`
+	LastAccepted    *time.Time        `json:"last_accepted_at,omitempty"`
+	Drain           *DrainStatus      `json:"drain,omitempty"`
+	LastErrors      []ErrorStatus     `json:"last_errors,omitempty"`
 	// DisconnectedSince is when the last stream ended, or the sender began; absent while one is open.
 	DisconnectedSince *time.Time `json:"disconnected_since,omitempty"`
 	// ClockOffsetSeconds is how far the collectors' clock is ahead of this machine's, by the

@@ -3,6 +3,7 @@ package ingest
 import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 )
 
 // sees are the roles that may look at a collector.
@@ -12,4 +13,11 @@ var sees = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
 var access = rpc.Access{
 	ingestv1.IngestService_StreamBatches_FullMethodName: {rpc.RoleSender},
 	ingestv1.IngestService_SubmitBatch_FullMethodName:   {rpc.RoleSender},
+}
+
+// journalAccess allows watches to other services. A collector takes no hints; the method has a line because
+// every method needs one.
+var journalAccess = rpc.Access{
+	journalv1.JournalService_NotifyJournal_FullMethodName: {rpc.RoleWorker},
+	journalv1.JournalService_WatchJournal_FullMethodName:  {rpc.RoleWorker},
 }

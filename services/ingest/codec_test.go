@@ -74,7 +74,7 @@ func TestCodecReadsWhatProtobufReads(t *testing.T) {
 		b = append(b, 0x78, 0x96, 0x01) // an unknown varint field
 		check[*ingestv1.StreamBatchesRequest](t, pieces(r, b), b)
 		h := &ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{
-			Hello: &ingestv1.Hello{AgentId: "a", BootId: "b", SpoolId: "s", FirstPendingSeq: r.Uint64()}}}
+			Hello: &ingestv1.Hello{AgentId: "a", BootId: "b", SpoolId: "s", NextSeq: r.Uint64()}}}
 		if b, err = proto.Marshal(h); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/commit"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
@@ -32,9 +33,10 @@ type Config struct {
 	// MemoryLimit is the Go runtime's soft limit; set by the command, not by New.
 	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 derives it from the limits, the environment's GOMEMLIMIT wins"`
 
-	Spool  SpoolConfig  `koanf:"spool" needs:"acceptance=local_spool"`
-	Limits Limits       `koanf:"limits"`
-	Notify NotifyConfig `koanf:"notify"`
+	Spool   SpoolConfig   `koanf:"spool" needs:"acceptance=local_spool"`
+	Journal JournalConfig `koanf:"journal"`
+	Limits  Limits        `koanf:"limits"`
+	Notify  NotifyConfig  `koanf:"notify"`
 }
 
 // StoreConfig is the bucket, and what a collector wants of its policy.
@@ -114,9 +116,9 @@ type Limits struct {
 
 // NotifyConfig is the shortcut to reconcilers.
 type NotifyConfig struct {
-	Addresses []string         `koanf:"addresses" help:"host:port of reconcilers that are notified of accepted manifests" check:"address"`
+	Addresses []string         `koanf:"addresses" help:"host:port of reconcilers that are notified of accepted batches" check:"address"`
 	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
-	Queue     int              `koanf:"queue" help:"manifests that wait for each reconciler; more are dropped and found by its scans" needs:"addresses"`
+	Queue     int              `koanf:"queue" help:"hints that wait for each reconciler; more are dropped, and its polls find what they were about" needs:"addresses"`
 }
 
 // DefaultConfig has the defaults of every setting.
@@ -130,6 +132,7 @@ func DefaultConfig() Config {
 		AcceptTimeout:   30 * time.Second,
 		QualifyInterval: 24 * time.Hour,
 		Spool:           SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
+		Journal:         JournalConfig{Idle: 5 * time.Minute, Entries: commit.DefaultEntries},
 		Limits: Limits{
 			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
 			SeriesLabels: f.SeriesLabels, LabelNameBytes: config.Bytes(f.LabelNameBytes),
@@ -147,7 +150,7 @@ func DefaultConfig() Config {
 // Validate checks everything except the store.
 func (c Config) Validate() error {
 	l := c.Limits
-	errs := []error{c.Base.Validate()}
+	errs := []error{c.Base.Validate(), c.Journal.validate()}
 	positive := func(name string, ok bool) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%s must be positive", name))

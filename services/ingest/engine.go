@@ -43,14 +43,24 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		bound = time.Unix(0, found.BoundAt)
 	}
 	rules.RetryAfter = s.cfg.Limits.RetryAfter
+	j, err := s.openJournal(id)
+	if err != nil {
+		return nil, err
+	}
 	p, err := accept.New(accept.Config{
-		Store: s.store, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
+		Store: s.store, Journal: j, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
 		Clock: clock{s.now}, Rand: rand.Reader, Policy: rules, Events: s.metrics.events(s.tel.Log),
 	})
 	if err != nil {
 		return nil, err
 	}
 	if accept.Mode(s.cfg.Acceptance) == accept.ModeLocalSpool {
+		// Before the first batch is accepted on this disk alone, readers can see that there may be some.
+		bctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
+		defer cancel()
+		if _, err := j.Begin(bctx); err != nil {
+			return nil, err
+		}
 		s.last, err = s.openSpool(id, p)
 		return s.last, err
 	}

@@ -21,10 +21,12 @@ var (
 		failpoint.Point{Name: "ingest.unary.answer.before", When: "a batch of SubmitBatch is decided; its answer is not sent"},
 		failpoint.Point{Name: "ingest.accept.decide.before", When: "a frame is decoded and valid; the protocol has not begun"},
 		failpoint.Point{Name: "ingest.accept.decide.after", When: "the protocol ended; its outcome is not reported yet"},
+		failpoint.Point{Name: "ingest.journal.segment.before", When: "a segment of the journal has its entries; it is not sent"},
+		failpoint.Point{Name: "ingest.journal.segment.durable", When: "a segment of the journal is durable; no batch of it is answered"},
 		failpoint.Point{Name: "ingest.accept.notify.before", When: "a batch is accepted; no reconciler was notified"},
 		failpoint.Point{Name: "ingest.notify.send.before", When: "a hint waits; no reconciler was notified"},
 		failpoint.Point{Name: "ingest.notify.send.after", When: "a hint was handed to the stream to a reconciler"},
 	)
 	_ = failstore.Register("ingest", "get authority", "create authority", "create boots", "get boots", "list accepted",
-		"create raw-blobs", "head raw-blobs", "create accepted", "get accepted", "create quarantine", "get quarantine", "get gc")
+		"create raw-blobs", "head raw-blobs", "create accepted", "get accepted", "create quarantine", "get quarantine", "get gc", "create journal")
 )

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -99,6 +100,11 @@ type faulty struct {
 	hold   atomic.Pointer[chan struct{}]
 	held   atomic.Int64
 	most   atomic.Int64 // of held, ever
+	// journalHold holds the journal's segments back, and journalDown fails them.
+	journalHold atomic.Pointer[chan struct{}]
+	journalHeld atomic.Int64
+	journalDown atomic.Bool
+	creates     sync.Map // family -> *atomic.Int64: how many there were
 	// unlisted fails listings alone; panics is how many creates still panic.
 	unlisted atomic.Bool
 	panics   atomic.Int64
@@ -159,6 +165,21 @@ func (f *faulty) Create(ctx context.Context, key string, body []byte, o objstore
 			return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: gone}
 		}
 	}
+	n, _ := f.creates.LoadOrStore(objstore.Family(key), new(atomic.Int64))
+	n.(*atomic.Int64).Add(1)
+	if objstore.Family(key) == "journal" && key != layout.JournalBeginKey {
+		if h := f.journalHold.Load(); h != nil {
+			f.journalHeld.Add(1)
+			select {
+			case <-*h:
+			case <-ctx.Done():
+			}
+			f.journalHeld.Add(-1)
+		}
+		if f.journalDown.Load() {
+			return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrUnavailable}
+		}
+	}
 	if objstore.Family(key) == "raw-blobs" {
 		if f.panics.Add(-1) >= 0 {
 			panic("a store that panics")
@@ -182,6 +203,25 @@ func (f *faulty) block() (release func()) {
 		f.hold.Store(nil)
 		close(c)
 	}
+}
+
+// blockJournal makes the creation of segments wait until the returned function is called.
+func (f *faulty) blockJournal() (release func()) {
+	c := make(chan struct{})
+	f.journalHold.Store(&c)
+	return func() {
+		f.journalHold.Store(nil)
+		close(c)
+	}
+}
+
+// created is how many objects of a family were asked for.
+func (f *faulty) created(family string) int64 {
+	n, ok := f.creates.Load(family)
+	if !ok {
+		return 0
+	}
+	return n.(*atomic.Int64).Load()
 }
 
 // collector is a running service with its clients.

@@ -21,11 +21,13 @@ func (s *Service) openSpool(authorityID string, p *accept.Protocol) (*authority,
 	if err != nil {
 		return nil, err
 	}
+	s.spool.Store(sp)
+	s.hub.spooled()
 	s.spooled <- sp
 	return &authority{
 		Acceptor: sp, authorityID: authorityID, claim: sp.ClaimBoot, local: true,
 		// Reconcilers are notified only when the manifest is in the bucket, at the landing.
-		decided: func(string, []byte) {},
+		decided: func(string, []byte) { s.hub.spooled() },
 		pending: func(boot identity.Boot, _ uint64, fn func(start, end uint64)) {
 			sp.Ranges(boot, fn)
 		},
@@ -38,6 +40,7 @@ func (s *Service) spoolEvents() spool.Events {
 		Landed: func(id identity.Batch, o accept.Outcome) {
 			s.metrics.landed.WithLabelValues(o.String()).Inc()
 			s.notify.accepted(layout.Accepted(id), nil)
+			s.hub.spooled()
 		},
 		Parked: func(id identity.Batch, d identity.Digest, cause error) {
 			s.metrics.landed.WithLabelValues("parked").Inc()

@@ -31,7 +31,7 @@ func (frameMarshaler) Marshal(v any) ([]byte, error) {
 		FrameSHA256: hex.EncodeToString(a.GetFrameSha256()),
 		AcceptedAt:  time.Unix(0, a.GetAcceptedAtUnixNs()).UTC().Format(timeFormat),
 		CollectorID: a.GetCollectorId(),
-		ManifestKey: a.GetManifestKey(),
+		ManifestKey: a.GetManifestKey(), JournalPosition: a.GetJournalPosition(),
 	})
 }
 
@@ -42,6 +42,8 @@ type acceptedJSON struct {
 	AcceptedAt  string `json:"accepted_at"`
 	CollectorID string `json:"collector_id"`
 	ManifestKey string `json:"manifest_key"`
+	// JournalPosition is empty where the batch is accepted on the collector's own disk alone.
+	JournalPosition string `json:"journal_position,omitempty"`
 }
 
 // Unmarshal implements runtime.Marshaler.

@@ -25,11 +25,22 @@ type metrics struct {
 	ownWrites *prometheus.CounterVec
 	skipped   *prometheus.CounterVec // why
 	corrupt   *prometheus.CounterVec // step
+
+	segments, journalFailures, fences prometheus.Counter
+	segmentEntries, journalWait       prometheus.Histogram
 }
+
+var ackBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 
 func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_ingest_" + name, Help: help}, labels)
+	}
+	one := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_ingest_" + name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "lightmetrics_ingest_" + name, Help: help, Buckets: buckets})
 	}
 	m := &metrics{
 		batches: counter("batches_total", "Batches that were answered, by outcome (accepted, duplicate, conflict, rejected, retry) and reason.", "outcome", "reason"),
@@ -37,23 +48,45 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		bytes:   counter("frame_bytes_total", "Bytes of frames with an outcome.", "outcome"),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "lightmetrics_ingest_ack_duration_seconds", Help: "Time from the admission of a batch to its answer.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+			Buckets: ackBuckets,
 		}, []string{"outcome"}),
 		hellos:   counter("hellos_total", "Streams that sent a hello, by the reason of their refusal; empty for those that were accepted.", "reason"),
 		sheds:    counter("sheds_total", "Batches and streams that were refused for lack of a resource, by resource.", "resource"),
-		notified: counter("notifications_total", "Manifests that were handed to a reconciler (sent) or not (dropped).", "outcome"),
+		notified: counter("notifications_total", "Hints about manifests and segments that were handed to a reconciler (sent) or not (dropped).", "outcome"),
 		landed:   counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
 		probes:   counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
 
 		ownWrites: counter("own_writes_total", "Creates whose answer was lost and whose object was found to be this collector's own."),
 		skipped:   counter("generations_skipped_total", "Generations of blobs that could not be relied on, by reason.", "why"),
 		corrupt:   counter("corrupt_records_total", "Records in the bucket that do not parse, by step.", "step"),
+
+		segments:        one("journal_segments_total", "Segments of the journal that this collector wrote."),
+		journalFailures: one("journal_failures_total", "Requests of the journal that failed and are repeated."),
+		fences:          one("journal_fences_total", "Runs of this collector that another service ended."),
+		segmentEntries:  histogram("journal_segment_entries", "Batches in a segment.", prometheus.ExponentialBuckets(1, 4, 8)),
+		journalWait:     histogram("journal_wait_seconds", "How long the first batch of a segment waited until the segment was durable.", ackBuckets),
 	}
 	gauge := func(name, help string, fn func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_" + name, Help: help}, fn)
 	}
 	for _, c := range []prometheus.Collector{
 		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
+		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait,
+		gauge("journal_waiting", "Batches whose outcome is in no durable segment of the journal yet.", func() float64 {
+			if c := s.writing.Load(); c != nil {
+				return float64(c.Waiting())
+			}
+			return 0
+		}),
+		gauge("journal_failing_seconds", "For how long requests of the journal have failed; 0 after one that succeeded.", func() float64 {
+			if c := s.writing.Load(); c != nil {
+				if since, err := c.Failing(); err != nil {
+					return s.now().Sub(since).Seconds()
+				}
+			}
+			return 0
+		}),
+		gauge("unlanded_batches", "Batches that are accepted on this disk and not in the bucket (local_spool).", func() float64 { return float64(s.unlanded()) }),
 		gauge("in_flight_bytes", "Bytes of admitted frames that are not answered yet.", func() float64 { return float64(s.inFlight.Load()) }),
 		gauge("streams", "Open streams.", func() float64 { return float64(s.streams.Load()) }),
 		gauge("receivers_waiting", "Connections whose large message waits for a receive slot.", func() float64 { return float64(s.gate.waiting.Load()) }),

@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAPolicy|TestAReplicated",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestTheJournalIs|TestAPolicy|TestAReplicated",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -30,8 +30,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "drain does not wait for what was read", File: "stream.go", Old: "for st.batches > 0 {", New: "for false {", By: "TestDrainFinishes"},
 			{Name: "the window is unbounded", File: "stream.go", Old: "return st.batches >= l.StreamBatches || st.bytes >= int64(l.StreamBytes)", New: "return l == nil", By: "TestWindowPausesReading/batches"},
 			{Name: "the window forgets bytes", File: "stream.go", Old: "st.bytes >= int64(l.StreamBytes)", New: "false", By: "TestWindowPausesReading/bytes"},
-			{Name: "accepted is told before the first pending number", File: "welcome.go", Old: "l.AcceptedThroughFrom(firstPending)", New: "l.AcceptedThroughFrom(0)", By: "TestWelcomeTells"},
-			{Name: "a failed listing is an empty one", File: "welcome.go", Old: "return &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}", New: "return nil", By: "TestHelloOverAFailedListing"},
+			{Name: "a sender's own numbers are taken", File: "welcome.go", Old: "if next > 0 {", New: "if false {", By: "TestWelcomeTells"},
+			{Name: "taken numbers are not told", File: "welcome.go", Old: "return len(page.Objects) > 0, nil", New: "_ = page; return false, nil", By: "TestWelcomeTells"},
+			{Name: "a failed listing is an empty one", File: "welcome.go", Old: "return false, &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}", New: "return false, nil", By: "TestHelloOverAFailedListing"},
 			{Name: "a compressed body is taken", File: "http.go", Old: `if e != "" && e != "identity" {`, New: "if false {", By: "TestHTTPRefuses"},
 			{Name: "a buffer is used again while the store may read it", File: "admission.go", Old: "if v.err == nil {", New: "if true {", By: "TestBytesOfAFailedFrameStay"},
 			{Name: "duplicates are notified", File: "submission.go", Old: "	case accept.Accepted:\n		failpoint", New: "	case accept.Accepted, accept.Duplicate:\n		failpoint", By: "TestReconcilersAreTold"},
@@ -41,6 +42,15 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "require serves without a policy", File: "policy.go", Old: "if s.cfg.Store.BucketPolicy == policyRequire {", New: "if false {", By: "TestAPolicyIsRequired"},
 			{Name: "a store that does not answer has no policy", File: "policy.go", Old: "	case qualify.Unanswered(err):\n", New: "	case false:\n", By: "TestAPolicyIsNotForgotten"},
 			{Name: "records are believed wherever they come from", File: "engine.go", Old: "bound = time.Unix(0, found.BoundAt)", New: "bound = time.Time{}", By: "TestAReplicatedManifestIsNotBelieved"},
+			{Name: "an answer comes before its segment", File: "../../internal/acceptance/accept/protocol.go", Old: "if res.Position, err = p.awaitEntry(ctx, entry); err != nil {", New: "if _ = entry; err != nil {", By: "TestAnswersWaitForTheJournal"},
+			{Name: "an entry comes before its manifest", File: "../../internal/acceptance/accept/protocol.go", Old: "	res, err := b.decide(ctx, m)\n", New: "	_, _ = p.enter(Result{Outcome: Accepted, Manifest: m}, m)\n	res, err := b.decide(ctx, m)\n", By: "TestNoEntryBeforeTheManifest"},
+			{Name: "a duplicate has no entry", File: "../../internal/acceptance/accept/entry.go", Old: "		e = res.Manifest.Entry(journal.Duplicate)\n", New: "		return nil, nil\n", By: "TestAnswersSay"},
+			{Name: "a conflict has no entry", File: "../../internal/acceptance/accept/entry.go", Old: "		e = submitted.Entry(journal.Conflict)\n", New: "		return nil, nil\n", By: "TestAnswersSay"},
+			{Name: "a journal that is down is no reason to wait", File: "../../internal/acceptance/accept/entry.go", Old: "	return journal.Position{}, p.retry(ReasonJournalUnavailable, err)\n", New: "	return journal.Position{}, nil\n", By: "TestTheJournalIsDown"},
+			{Name: "a spool file goes before its entry is durable", File: "../../internal/acceptance/spool/lander.go", Old: "	case err == nil:\n		return landing{outcome: res.Outcome}, nil\n", New: "	case err == nil || ctx.Err() != nil:\n		_ = res\n		return landing{outcome: accept.Accepted}, nil\n", By: "TestASpoolIsVisible"},
+			{Name: "a spooler opens no run", File: "engine.go", Old: "if _, err := j.Begin(bctx); err != nil {", New: "if bctx.Err() != nil {", By: "TestASpoolIsVisible"},
+			{Name: "a spooler closes its run over a spool with batches", File: "journal.go", Old: "return s.unlanded() > 0", New: "return false", By: "TestARunStaysOpenOverASpool"},
+			{Name: "watchers do not hear of a spooled batch", File: "localspool.go", Old: "decided: func(string, []byte) { s.hub.spooled() },", New: "decided: func(string, []byte) {},", By: "TestASpoolIsVisible"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},
 	})

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/commit"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/spool"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
@@ -29,6 +30,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 )
 
 // Deps are the dependencies of a collector.
@@ -57,6 +59,7 @@ type Service struct {
 	agents  *agents
 	clock   *storeClock
 	notify  *notifier
+	hub     *hub
 
 	// live are the present limits. Reload replaces those that are only compared with; sizes of pools stay.
 	live     atomic.Pointer[Limits]
@@ -73,6 +76,11 @@ type Service struct {
 	found       atomic.Pointer[finding] // of the last probe that passed the store's semantics
 	last        *authority              // only used by keepQualified
 	spooled     chan *spool.Spool
+	spool       atomic.Pointer[spool.Spool] // nil before it is open, and without local_spool
+	journal     *commit.Committer           // only used by keepQualified
+	journalOf   string                      // the authority of journal
+	committing  chan *commit.Committer
+	writing     atomic.Pointer[commit.Committer]
 	reprobe     chan struct{}
 	collectorID string
 
@@ -103,6 +111,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
 		reprobe: make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}),
 	}
+	s.committing = make(chan *commit.Committer, 1)
+	s.hub = newHub(func() string { return s.collectorID }, s.unlanded)
 	s.clock = &storeClock{Store: d.Store, now: d.Now}
 	s.bodiesRoom = int64(max(l.InFlightBytes/2, l.FrameBytes))
 	s.bodies = semaphore.NewWeighted(s.bodiesRoom)
@@ -126,6 +136,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	// From here on every create also compares the clocks.
 	s.store = s.clock
 	s.Readiness().Check("submissions", s.NotReady)
+	s.Readiness().Check("journal", s.journalFailing)
 	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // with a local spool the collector accepts without the store
 		s.Probe("store", cfg.bucket().Probe(s.store))
 	}
@@ -133,7 +144,9 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.OnStop(s.startDrain)
 	s.Go("qualify", s.keepQualified)
 	s.Handle(web.Route{Pattern: "GET /status", About: "the authority, the bucket's policy, the last probe", Roles: sees, Handler: http.HandlerFunc(s.page)})
-	return s, s.Register(s.api())
+	return s, errors.Join(s.Register(s.api()), s.Register(service.API{
+		Desc: &journalv1.JournalService_ServiceDesc, Impl: journalServer{s: s}, Access: journalAccess, Errors: failures,
+	}))
 }
 
 // streamWindow is the flow-control window in bytes of a stream that is not being read, the
@@ -187,11 +200,18 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	background := run.NewGroup(side)
 	s.notify.start(background)
 	background.Go("land", s.land)
+	// The journal outlives even those: the spool lands through it.
+	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLast()
+	journalling := run.NewGroup(last)
+	journalling.Go("journal", s.writeJournal)
 	err = s.Server.Run(ctx)
 	s.kill() // ends the calls that the drain timeout was too short for
 	s.calls.Wait()
 	stopSide()
-	return errors.Join(err, background.Wait())
+	err = errors.Join(err, background.Wait())
+	stopLast()
+	return errors.Join(err, journalling.Wait())
 }
 
 // begin sets the collector's id once it listens, because the default contains the port.

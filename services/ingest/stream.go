@@ -118,7 +118,7 @@ func (st *stream) hello() (*ingestv1.Hello, error) {
 func (st *stream) handshake(h *ingestv1.Hello) error {
 	st.boot = identity.Boot{Agent: h.GetAgentId(), Boot: h.GetBootId()}
 	st.spool = h.GetSpoolId()
-	w, err := st.s.welcome(st.grpc.Context(), st.boot, st.spool, h.GetFirstPendingSeq())
+	w, err := st.s.welcome(st.grpc.Context(), st.boot, st.spool, h.GetNextSeq())
 	if err != nil {
 		f := st.s.describe(err)
 		st.s.metrics.hellos.WithLabelValues(f.Reason).Inc()
@@ -262,6 +262,7 @@ func (s *Service) batchResult(v decision) *ingestv1.BatchResult {
 		r.Conflict = &ingestv1.Conflict{
 			AcceptedSha256: m.FrameSHA256[:], SubmittedSha256: v.sha256[:],
 			AcceptedAtUnixNs: m.AcceptedAt, CollectorId: m.CollectorID, QuarantineKey: v.result.QuarantineKey,
+			JournalPosition: positionText(v.result.Position),
 		}
 	}
 	return r
@@ -270,7 +271,7 @@ func (s *Service) batchResult(v decision) *ingestv1.BatchResult {
 func acceptance(r accept.Result) *ingestv1.Acceptance {
 	return &ingestv1.Acceptance{
 		FrameSha256: r.Manifest.FrameSHA256[:], AcceptedAtUnixNs: r.Manifest.AcceptedAt,
-		CollectorId: r.Manifest.CollectorID, ManifestKey: r.ManifestKey,
+		CollectorId: r.Manifest.CollectorID, ManifestKey: r.ManifestKey, JournalPosition: positionText(r.Position),
 	}
 }
 

@@ -116,7 +116,7 @@ func (s *Service) handle(ctx context.Context, sub submission) decision {
 			"frame_sha256", v.sha256.String(), "frame_bytes", len(sub.frame))
 		return v
 	}
-	span.SetAttributes(attribute.String("outcome", v.result.Outcome.String()))
+	span.SetAttributes(attribute.String("outcome", v.result.Outcome.String()), attribute.String("journal.position", positionText(v.result.Position)))
 	s.metrics.decided(v.result, len(sub.frame), took)
 	switch v.result.Outcome {
 	case accept.Accepted:

@@ -67,7 +67,7 @@ func (s *Service) SubmitBatch(ctx context.Context, req *ingestv1.SubmitBatchRequ
 // gRPC clients retry ABORTED.
 func conflict(v decision) rpc.Failure {
 	m := v.result.Manifest
-	return rpc.Failure{
+	f := rpc.Failure{
 		Code: codes.FailedPrecondition, Reason: ReasonIdentityConflict,
 		Message: "another frame is accepted for " + v.id.String(),
 		Metadata: map[string]string{
@@ -76,9 +76,16 @@ func conflict(v decision) rpc.Failure {
 			"accepted_at":      m.AcceptedTime().Format(timeFormat),
 			"collector_id":     m.CollectorID,
 			"manifest_key":     layout.Accepted(v.id),
-			"quarantine_key":   v.result.QuarantineKey,
 		},
 	}
+	// With local_spool both exist only after the landing.
+	if k := v.result.QuarantineKey; k != "" {
+		f.Metadata["quarantine_key"] = k
+	}
+	if at := positionText(v.result.Position); at != "" {
+		f.Metadata["journal_position"] = at
+	}
+	return f
 }
 
 const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"

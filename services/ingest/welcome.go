@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
@@ -17,10 +16,6 @@ import (
 )
 
 const (
-	// welcomePages bounds the listing for a welcome, in pages; ranges beyond it are omitted.
-	welcomePages = 3
-	// welcomeRanges bounds the ranges, and the gaps, in a welcome.
-	welcomeRanges = 1000
 	// welcomeTimeout bounds the store requests of a welcome.
 	welcomeTimeout = 15 * time.Second
 	// localListTimeout bounds the listing when a local spool accepts: the sender should not
@@ -28,8 +23,9 @@ const (
 	localListTimeout = time.Second
 )
 
-// welcome checks a hello, claims its boot and lists what is accepted of it.
-func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID string, firstPending uint64) (*ingestv1.Welcome, error) {
+// welcome checks a hello, claims its boot, and finds out whether another sender uses it. next is the
+// smallest sequence number that the sender has given to no batch.
+func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID string, next uint64) (*ingestv1.Welcome, error) {
 	acceptor, err := s.ready()
 	if err != nil {
 		return nil, err
@@ -49,64 +45,41 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 	if err := acceptor.ClaimBoot(ctx, boot, spoolID); err != nil {
 		return nil, err
 	}
-	// A welcome is advice: what it omits the sender sends again, and gets "duplicate".
-	l := ledger.New(boot)
 	list := welcomeTimeout
 	if acceptor.local {
 		list = localListTimeout
 	}
 	lctx, stop := context.WithTimeout(ctx, list)
 	defer stop()
-	// With a local spool the welcome says less when the store does not answer, and the sender may
-	// send batches that are accepted already.
-	if err := s.listAccepted(lctx, l, boot, firstPending); err != nil && !acceptor.local {
+	// With a local spool the welcome says less when the store does not answer: then a conflict tells the
+	// sender that another one uses its boot id.
+	taken, err := s.numbersTaken(lctx, boot, next)
+	if err != nil && !acceptor.local {
 		return nil, err
 	}
-	acceptor.Pending(boot, firstPending, func(start, end uint64) { l.Add(ledger.Entry{Start: start, End: end}) })
+	acceptor.Pending(boot, next, func(_, end uint64) { taken = taken || end >= next })
 	lim := s.cfg.Limits
-	w := &ingestv1.Welcome{
+	return &ingestv1.Welcome{
+		NumbersTaken:       taken,
 		MaxInFlightBatches: uint32(lim.StreamBatches), MaxInFlightBytes: uint64(lim.StreamBytes),
 		MaxFrameBytes: uint64(lim.FrameBytes), CollectorId: s.collectorID, AuthorityId: acceptor.authorityID,
-	}
-	beyond := firstPending
-	if through, ok := l.AcceptedThroughFrom(firstPending); ok {
-		w.AcceptedThrough, beyond = &through, through
-	}
-	for _, r := range l.Intervals() {
-		if r.Start > beyond && len(w.AcceptedBeyond) < welcomeRanges {
-			w.AcceptedBeyond = append(w.AcceptedBeyond, &ingestv1.SeqRange{Start: r.Start, End: r.End})
-		}
-	}
-	for _, r := range l.GapsFrom(firstPending, welcomeRanges) {
-		w.Gaps = append(w.Gaps, &ingestv1.SeqRange{Start: r.Start, End: r.End})
-	}
-	return w, nil
+	}, nil
 }
 
-// listAccepted adds the accepted ranges of a boot from a sequence number on. A batch that
-// begins before it is not listed, which loses nothing: a sender's batch never changes its
-// range, so its first pending batch begins at that number.
-func (s *Service) listAccepted(ctx context.Context, l *ledger.Ledger, boot identity.Boot, from uint64) error {
+// numbersTaken reports whether a batch of the boot that begins at or above next is accepted. The
+// welcome does not say which batches are: one whose manifest exists may be in no segment of the
+// journal, so its sender must send it again, and get "duplicate", before it forgets it.
+func (s *Service) numbersTaken(ctx context.Context, boot identity.Boot, next uint64) (bool, error) {
 	dir := layout.AcceptedBoot(boot)
 	after := ""
-	if from > 0 {
-		after = dir + layout.SeqName(from-1, math.MaxUint64) + ".json"
+	if next > 0 {
+		after = dir + layout.SeqName(next-1, math.MaxUint64) + ".json"
 	}
-	for range welcomePages {
-		page, err := s.store.List(ctx, objstore.ListOptions{Prefix: dir, StartAfter: after})
-		if err != nil {
-			return &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}
-		}
-		for _, o := range page.Objects {
-			if id, err := layout.ParseAccepted(o.Key); err == nil { // other keys are reported by audits
-				l.Add(ledger.Entry{Start: id.SeqStart, End: id.SeqEnd, AcceptedAt: o.LastModified.UnixNano()})
-			}
-		}
-		if after = page.Next; after == "" {
-			return nil
-		}
+	page, err := s.store.List(ctx, objstore.ListOptions{Prefix: dir, StartAfter: after, Limit: 1})
+	if err != nil {
+		return false, &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}
 	}
-	return nil
+	return len(page.Objects) > 0, nil
 }
 
 func checkSpoolID(id string) error {

@@ -124,6 +124,7 @@ func TestAlertsFire(t *testing.T) {
 		"IngestSheds":          {`lightmetrics_ingest_sheds_total{resource="streams"} 0+1x120`, `lightmetrics_ingest_sheds_total{resource="streams"} 5x120`},
 		"IngestConflicts":      {`lightmetrics_ingest_batches_total{outcome="conflict"} 0x100 1x20`, "lightmetrics_ingest_batches_total{outcome=\"conflict\"} 1x120\n  lightmetrics_ingest_batches_total{outcome=\"duplicate\"} 0+1x120"},
 		"IngestRejects":        {`lightmetrics_ingest_batches_total{outcome="rejected",reason="BAD_MAGIC"} _x100 1x20`, "lightmetrics_ingest_batches_total{outcome=\"rejected\",reason=\"BAD_MAGIC\"} 4x120\n  lightmetrics_ingest_batches_total{outcome=\"rejected\",reason=\"SERIES_LIMIT\"} 0+1x120"},
+		"IngestJournalFails":   {`lightmetrics_ingest_journal_failing_seconds{instance="c1"} 0x100 60+60x20`, `lightmetrics_ingest_journal_failing_seconds{instance="c1"} 0 30 0x120`},
 		"IngestCorruptRecords": {`lightmetrics_ingest_corrupt_records_total{step="manifest"} 0x100 1x20`, `lightmetrics_ingest_corrupt_records_total{step="manifest"} 2x120`},
 		"QueryIncomplete":      {"lightmetrics_query_complete_through_timestamp_seconds{instance=\"a\"} 0+60x90 5400x30\n  lightmetrics_query_complete_through_timestamp_seconds{instance=\"b\"} 0+60x120", `lightmetrics_query_complete_through_timestamp_seconds{instance="a"} 0+60x120`},
 		"QueryPartialAnswers": {"lightmetrics_query_partial_answers_total 0+1x120\n  lightmetrics_query_request_seconds_count{path=\"/api/v1/query\"} 0+10x120",

@@ -124,7 +124,7 @@ func openStream(ctx context.Context, c *grpc.ClientConn, f feed) (*agentStream, 
 		return nil, err
 	}
 	hello, err := proto.Marshal(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: &ingestv1.Hello{
-		AgentId: f.boot.Agent, BootId: f.boot.Boot, SpoolId: "bench-spool", FirstPendingSeq: 1}}})
+		AgentId: f.boot.Agent, BootId: f.boot.Boot, SpoolId: "bench-spool", NextSeq: 1}}})
 	if err != nil {
 		return nil, err
 	}

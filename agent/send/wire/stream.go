@@ -20,8 +20,8 @@ type Hello struct {
 	// Boot of every frame of the stream, and the spool id that it is claimed with.
 	Boot  identity.Boot
 	Spool string
-	// FirstPending is the smallest sequence number that the sender still holds.
-	FirstPending uint64
+	// NextSeq is the smallest sequence number that the sender has given to no batch of the boot.
+	NextSeq uint64
 }
 
 // Stream is an open stream. Send and Receive may be called by one goroutine each.
@@ -36,7 +36,7 @@ func OpenStream(ctx context.Context, conn grpc.ClientConnInterface, h Hello) (*S
 	if err != nil {
 		return nil, nil, err
 	}
-	hello := &ingestv1.Hello{AgentId: h.Boot.Agent, BootId: h.Boot.Boot, SpoolId: h.Spool, FirstPendingSeq: h.FirstPending}
+	hello := &ingestv1.Hello{AgentId: h.Boot.Agent, BootId: h.Boot.Boot, SpoolId: h.Spool, NextSeq: h.NextSeq}
 	err = st.Send(&ingestv1.StreamBatchesRequest{Message: &ingestv1.StreamBatchesRequest_Hello{Hello: hello}})
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, err

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -65,8 +66,11 @@ type Result struct {
 	// ManifestKey and ManifestBytes as stored.
 	ManifestKey   string
 	ManifestBytes []byte
-	// QuarantineKey of the submitted frame; only for Conflict.
+	// QuarantineKey of the submitted frame; only for Conflict. Empty where the record does not exist
+	// yet: local_spool writes it at the landing.
 	QuarantineKey string
+	// Position of the journal's segment that has this outcome. Zero in local_spool before the landing.
+	Position journal.Position
 }
 
 // Acceptor decides submissions. Implementations: Protocol (s3_manifest) and
@@ -97,6 +101,8 @@ const (
 	ReasonNewerRecord Reason = "NEWER_RECORD"
 	// ReasonReplica: a replication of the store wrote the record; see ErrReplica.
 	ReasonReplica Reason = "REPLICA"
+	// ReasonJournalUnavailable: the outcome is in the bucket, but not yet in the journal.
+	ReasonJournalUnavailable Reason = "JOURNAL_UNAVAILABLE"
 	// ReasonSpoolFull and ReasonSpoolFailed are those of local_spool.
 	ReasonSpoolFull   Reason = "SPOOL_FULL"
 	ReasonSpoolFailed Reason = "SPOOL_FAILED" // a local disk error: nothing is accepted until a restart

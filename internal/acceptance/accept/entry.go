@@ -1,11 +1,63 @@
 package accept
 
 import (
+	"context"
+	"errors"
+	"fmt"
+
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
-// Entry is what the journal says of the batch of this manifest. outcome is not a conflict.
+// Journal takes what Accept found out, before Accept returns it.
+type Journal interface {
+	// Add takes an entry and does not wait for the store.
+	Add(journal.Entry) (journal.Ticket, error)
+}
+
+// enter gives the journal the outcome of a call. It is called only after the manifest, or the
+// quarantine record, was observed: an entry can't be taken back, and a create that is still under way
+// may lose to another frame.
+func (p *Protocol) enter(res Result, submitted Manifest) (journal.Ticket, error) {
+	if p.journal == nil {
+		return nil, nil
+	}
+	var e journal.Entry
+	switch res.Outcome {
+	case Accepted:
+		e = res.Manifest.Entry(journal.Accepted)
+	case Duplicate:
+		// The collector that created the manifest may have died before its entry was durable.
+		e = res.Manifest.Entry(journal.Duplicate)
+	default:
+		e = submitted.Entry(journal.Conflict)
+	}
+	t, err := p.journal.Add(e)
+	if err != nil {
+		return nil, p.retry(ReasonJournalUnavailable, err)
+	}
+	return t, nil
+}
+
+// awaitEntry waits until the entry is durable.
+func (p *Protocol) awaitEntry(ctx context.Context, t journal.Ticket) (journal.Position, error) {
+	if t == nil {
+		return journal.Position{}, nil
+	}
+	at, err := t.Wait(ctx)
+	if err == nil {
+		return at, nil
+	}
+	// A caller that has left decided nothing. A deadline that passed did so because of the journal, and
+	// the sender's answer names that.
+	if e := ctx.Err(); e != nil && !errors.Is(e, context.DeadlineExceeded) {
+		return journal.Position{}, fmt.Errorf("journal: %w (%v)", e, err)
+	}
+	return journal.Position{}, p.retry(ReasonJournalUnavailable, err)
+}
+
+// Entry is what the journal says of the batch of this manifest; for a conflict, the manifest is the
+// one that the submitted frame would have got.
 func (m Manifest) Entry(outcome journal.Outcome) journal.Entry {
 	return journal.Entry{
 		ID: m.Identity, Outcome: outcome, SHA256: m.FrameSHA256, Bytes: m.FrameBytes, Generation: generationOf(m.RawBlobKey),

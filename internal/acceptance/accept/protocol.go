@@ -36,6 +36,9 @@ type Config struct {
 	BoundAt time.Time
 	// CollectorID is this collector's name in the records that it writes.
 	CollectorID string
+	// Journal gets every outcome before Accept returns it. Nil is only for tests of the protocol alone:
+	// followers never see what is in no journal.
+	Journal Journal
 	// Mode is written into boot records; empty is ModeS3Manifest.
 	Mode Mode
 	// Clock is run.WallClock; tests have their own.
@@ -59,6 +62,7 @@ type Protocol struct {
 	clock       Clock
 	rand        io.Reader
 	policy      Policy
+	journal     Journal
 	// boots caches the owners of recently used boots. Boot records never change, so an
 	// entry is never stale.
 	boots  *lru.Cache[identity.Boot, string]
@@ -96,7 +100,7 @@ func New(c Config) (*Protocol, error) {
 	}
 	return &Protocol{
 		store: c.Store, authorityID: c.AuthorityID, collectorID: c.CollectorID, mode: c.Mode,
-		clock: c.Clock, rand: c.Rand, policy: c.Policy, boots: lru.New[identity.Boot, string](int64(c.BootCache)), events: c.Events,
+		clock: c.Clock, rand: c.Rand, policy: c.Policy, journal: c.Journal, boots: lru.New[identity.Boot, string](int64(c.BootCache)), events: c.Events,
 	}, nil
 }
 
@@ -108,8 +112,8 @@ func validName(what, s string) error {
 }
 
 // Accept runs the protocol for one submission: claim the boot, blob, manifest,
-// then the condemned marker of the blob relied on, whatever the outcome. On the
-// common path of a claimed boot that is three requests.
+// then the condemned marker of the blob relied on, and the journal beside it, whatever the
+// outcome. On the common path of a claimed boot that is three requests, and a share of a segment.
 func (p *Protocol) Accept(ctx context.Context, s Submission) (Result, error) {
 	res, err := p.accept(ctx, s)
 	if err != nil {
@@ -143,9 +147,18 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 			return Result{}, err
 		}
 	}
+	// From here on the outcome is a fact, so its entry may be on its way while the marker is read. The
+	// answer waits for both.
+	entry, err := p.enter(res, m)
+	if err != nil {
+		return Result{}, err
+	}
 	// The marker is read last, on every path: only after the reference to the frame was
 	// observed does an absent marker prove that the garbage collector can't miss it.
 	if err := b.verifyNotCondemned(ctx); err != nil {
+		return Result{}, err
+	}
+	if res.Position, err = p.awaitEntry(ctx, entry); err != nil {
 		return Result{}, err
 	}
 	return res, nil

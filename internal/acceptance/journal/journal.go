@@ -15,6 +15,7 @@ package journal
 
 import (
 	"cmp"
+	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -182,6 +183,13 @@ func (e *Entry) Compare(o *Entry) int {
 		cmp.Compare(e.At, o.At), cmp.Compare(e.Generation, o.Generation), cmp.Compare(e.Bytes, o.Bytes),
 		cmp.Compare(e.MinTime, o.MinTime), cmp.Compare(e.MaxTime, o.MaxTime),
 		cmp.Compare(e.ClaimEpoch, o.ClaimEpoch), cmp.Compare(e.HomeRegion, o.HomeRegion))
+}
+
+// Ticket is an entry that was given to a writer, and is perhaps not durable yet.
+type Ticket interface {
+	// Wait returns the position of the entry's segment once that is durable. If ctx ends first the entry
+	// is written all the same, which is harmless: what it says of its batch is true already.
+	Wait(ctx context.Context) (Position, error)
 }
 
 // Store is what the journal needs of an object store. It must be strongly consistent.

@@ -261,8 +261,8 @@ func (s *Spool) write(sub accept.Submission) (accept.Result, error) {
 // quarantine stores the bytes that lost a conflict with a batch in the spool, once per hash.
 func (s *Spool) quarantine(sub accept.Submission, winner *entry) (accept.Result, error) {
 	path := loserPath(quarantineDir, sub.Identity, sub.SHA256)
+	// Without a quarantine key: its record is written at the landing, and until then nobody finds it there.
 	res := winner.result(accept.Conflict)
-	res.QuarantineKey = layout.Quarantine(sub.Identity, sub.SHA256)
 	s.mu.Lock()
 	known := slices.IndexFunc(s.losers, func(l *entry) bool { return l.path == path })
 	var there *entry
@@ -362,6 +362,13 @@ func (s *Spool) Stats() Stats {
 		}
 	}
 	return st
+}
+
+// Unlanded is how many accepted batches are in the spool.
+func (s *Spool) Unlanded() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.entries)
 }
 
 // Close releases the lock on the directory. Calls in progress must have ended.

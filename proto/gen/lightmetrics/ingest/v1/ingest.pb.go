@@ -187,10 +187,10 @@ type Hello struct {
 	// Random id of the agent's spool, 1 to 64 bytes. A second spool that uses the same
 	// boot id is answered BOOT_ID_CLASH.
 	SpoolId string `protobuf:"bytes,3,opt,name=spool_id,json=spoolId,proto3" json:"spool_id,omitempty"`
-	// Smallest sequence number that the agent still holds; the welcome looks from here on.
-	FirstPendingSeq uint64 `protobuf:"varint,4,opt,name=first_pending_seq,json=firstPendingSeq,proto3" json:"first_pending_seq,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Smallest sequence number that the agent has given to no batch of this boot.
+	NextSeq       uint64 `protobuf:"varint,4,opt,name=next_seq,json=nextSeq,proto3" json:"next_seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -244,9 +244,9 @@ func (x *Hello) GetSpoolId() string {
 	return ""
 }
 
-func (x *Hello) GetFirstPendingSeq() uint64 {
+func (x *Hello) GetNextSeq() uint64 {
 	if x != nil {
-		return x.FirstPendingSeq
+		return x.NextSeq
 	}
 	return 0
 }
@@ -341,23 +341,19 @@ func (*StreamBatchesResponse_Result) isStreamBatchesResponse_Message() {}
 // Welcome answers a hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// All sequence numbers from first_pending_seq to this one are accepted. Absent when the
-	// first one is not.
-	AcceptedThrough *uint64 `protobuf:"varint,1,opt,name=accepted_through,json=acceptedThrough,proto3,oneof" json:"accepted_through,omitempty"`
-	// Accepted ranges after the first gap, in order; at most 1,000.
-	AcceptedBeyond []*SeqRange `protobuf:"bytes,2,rep,name=accepted_beyond,json=acceptedBeyond,proto3" json:"accepted_beyond,omitempty"`
-	// Gaps between accepted ranges, in order; at most 1,000.
-	Gaps []*SeqRange `protobuf:"bytes,3,rep,name=gaps,proto3" json:"gaps,omitempty"`
+	// A batch that begins at or above the hello's next_seq is accepted. The sender of the hello can't
+	// have sent it, so another sender uses the same boot id.
+	NumbersTaken bool `protobuf:"varint,1,opt,name=numbers_taken,json=numbersTaken,proto3" json:"numbers_taken,omitempty"`
 	// Batches that may be in flight.
-	MaxInFlightBatches uint32 `protobuf:"varint,4,opt,name=max_in_flight_batches,json=maxInFlightBatches,proto3" json:"max_in_flight_batches,omitempty"`
+	MaxInFlightBatches uint32 `protobuf:"varint,2,opt,name=max_in_flight_batches,json=maxInFlightBatches,proto3" json:"max_in_flight_batches,omitempty"`
 	// Bytes of frames that may be in flight.
-	MaxInFlightBytes uint64 `protobuf:"varint,5,opt,name=max_in_flight_bytes,json=maxInFlightBytes,proto3" json:"max_in_flight_bytes,omitempty"`
+	MaxInFlightBytes uint64 `protobuf:"varint,3,opt,name=max_in_flight_bytes,json=maxInFlightBytes,proto3" json:"max_in_flight_bytes,omitempty"`
 	// Largest frame that is taken, in bytes.
-	MaxFrameBytes uint64 `protobuf:"varint,6,opt,name=max_frame_bytes,json=maxFrameBytes,proto3" json:"max_frame_bytes,omitempty"`
+	MaxFrameBytes uint64 `protobuf:"varint,4,opt,name=max_frame_bytes,json=maxFrameBytes,proto3" json:"max_frame_bytes,omitempty"`
 	// Which collector answers.
-	CollectorId string `protobuf:"bytes,7,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	CollectorId string `protobuf:"bytes,5,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
 	// The acceptance authority.
-	AuthorityId   string `protobuf:"bytes,8,opt,name=authority_id,json=authorityId,proto3" json:"authority_id,omitempty"`
+	AuthorityId   string `protobuf:"bytes,6,opt,name=authority_id,json=authorityId,proto3" json:"authority_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -392,25 +388,11 @@ func (*Welcome) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Welcome) GetAcceptedThrough() uint64 {
-	if x != nil && x.AcceptedThrough != nil {
-		return *x.AcceptedThrough
-	}
-	return 0
-}
-
-func (x *Welcome) GetAcceptedBeyond() []*SeqRange {
+func (x *Welcome) GetNumbersTaken() bool {
 	if x != nil {
-		return x.AcceptedBeyond
+		return x.NumbersTaken
 	}
-	return nil
-}
-
-func (x *Welcome) GetGaps() []*SeqRange {
-	if x != nil {
-		return x.Gaps
-	}
-	return nil
+	return false
 }
 
 func (x *Welcome) GetMaxInFlightBatches() uint32 {
@@ -448,61 +430,6 @@ func (x *Welcome) GetAuthorityId() string {
 	return ""
 }
 
-// SeqRange is a closed range of sequence numbers.
-type SeqRange struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// First sequence number.
-	Start uint64 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
-	// Last sequence number.
-	End           uint64 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SeqRange) Reset() {
-	*x = SeqRange{}
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SeqRange) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SeqRange) ProtoMessage() {}
-
-func (x *SeqRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SeqRange.ProtoReflect.Descriptor instead.
-func (*SeqRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *SeqRange) GetStart() uint64 {
-	if x != nil {
-		return x.Start
-	}
-	return 0
-}
-
-func (x *SeqRange) GetEnd() uint64 {
-	if x != nil {
-		return x.End
-	}
-	return 0
-}
-
 // BatchResult is the answer to one batch.
 type BatchResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -530,7 +457,7 @@ type BatchResult struct {
 
 func (x *BatchResult) Reset() {
 	*x = BatchResult{}
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[5]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +469,7 @@ func (x *BatchResult) String() string {
 func (*BatchResult) ProtoMessage() {}
 
 func (x *BatchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[5]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +482,7 @@ func (x *BatchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResult.ProtoReflect.Descriptor instead.
 func (*BatchResult) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{5}
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *BatchResult) GetSeqStart() uint64 {
@@ -642,7 +569,7 @@ type Acceptance struct {
 
 func (x *Acceptance) Reset() {
 	*x = Acceptance{}
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[6]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +581,7 @@ func (x *Acceptance) String() string {
 func (*Acceptance) ProtoMessage() {}
 
 func (x *Acceptance) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[6]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +594,7 @@ func (x *Acceptance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acceptance.ProtoReflect.Descriptor instead.
 func (*Acceptance) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{6}
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Acceptance) GetFrameSha256() []byte {
@@ -727,7 +654,7 @@ type Conflict struct {
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[7]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +666,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[7]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +679,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{7}
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Conflict) GetAcceptedSha256() []byte {
@@ -810,7 +737,7 @@ type SubmitBatchRequest struct {
 
 func (x *SubmitBatchRequest) Reset() {
 	*x = SubmitBatchRequest{}
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[8]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +749,7 @@ func (x *SubmitBatchRequest) String() string {
 func (*SubmitBatchRequest) ProtoMessage() {}
 
 func (x *SubmitBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[8]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +762,7 @@ func (x *SubmitBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitBatchRequest.ProtoReflect.Descriptor instead.
 func (*SubmitBatchRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{8}
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SubmitBatchRequest) GetFrame() []byte {
@@ -865,7 +792,7 @@ type SubmitBatchResponse struct {
 
 func (x *SubmitBatchResponse) Reset() {
 	*x = SubmitBatchResponse{}
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[9]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +804,7 @@ func (x *SubmitBatchResponse) String() string {
 func (*SubmitBatchResponse) ProtoMessage() {}
 
 func (x *SubmitBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[9]
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +817,7 @@ func (x *SubmitBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitBatchResponse.ProtoReflect.Descriptor instead.
 func (*SubmitBatchResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SubmitBatchResponse) GetDuplicate() bool {
@@ -915,29 +842,23 @@ const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
 	"\x14StreamBatchesRequest\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1d.lightmetrics.ingest.v1.HelloH\x00R\x05hello\x12\x16\n" +
 	"\x05frame\x18\x02 \x01(\fH\x00R\x05frameB\t\n" +
-	"\amessage\"\x82\x01\n" +
+	"\amessage\"q\n" +
 	"\x05Hello\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x19\n" +
-	"\bspool_id\x18\x03 \x01(\tR\aspoolId\x12*\n" +
-	"\x11first_pending_seq\x18\x04 \x01(\x04R\x0ffirstPendingSeq\"\x9e\x01\n" +
+	"\bspool_id\x18\x03 \x01(\tR\aspoolId\x12\x19\n" +
+	"\bnext_seq\x18\x04 \x01(\x04R\anextSeq\"\x9e\x01\n" +
 	"\x15StreamBatchesResponse\x12;\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1f.lightmetrics.ingest.v1.WelcomeH\x00R\awelcome\x12=\n" +
 	"\x06result\x18\x02 \x01(\v2#.lightmetrics.ingest.v1.BatchResultH\x00R\x06resultB\t\n" +
-	"\amessage\"\x9f\x03\n" +
-	"\aWelcome\x12.\n" +
-	"\x10accepted_through\x18\x01 \x01(\x04H\x00R\x0facceptedThrough\x88\x01\x01\x12I\n" +
-	"\x0faccepted_beyond\x18\x02 \x03(\v2 .lightmetrics.ingest.v1.SeqRangeR\x0eacceptedBeyond\x124\n" +
-	"\x04gaps\x18\x03 \x03(\v2 .lightmetrics.ingest.v1.SeqRangeR\x04gaps\x121\n" +
-	"\x15max_in_flight_batches\x18\x04 \x01(\rR\x12maxInFlightBatches\x12-\n" +
-	"\x13max_in_flight_bytes\x18\x05 \x01(\x04R\x10maxInFlightBytes\x12&\n" +
-	"\x0fmax_frame_bytes\x18\x06 \x01(\x04R\rmaxFrameBytes\x12!\n" +
-	"\fcollector_id\x18\a \x01(\tR\vcollectorId\x12!\n" +
-	"\fauthority_id\x18\b \x01(\tR\vauthorityIdB\x13\n" +
-	"\x11_accepted_through\"2\n" +
-	"\bSeqRange\x12\x14\n" +
-	"\x05start\x18\x01 \x01(\x04R\x05start\x12\x10\n" +
-	"\x03end\x18\x02 \x01(\x04R\x03end\"\x91\x03\n" +
+	"\amessage\"\xfe\x01\n" +
+	"\aWelcome\x12#\n" +
+	"\rnumbers_taken\x18\x01 \x01(\bR\fnumbersTaken\x121\n" +
+	"\x15max_in_flight_batches\x18\x02 \x01(\rR\x12maxInFlightBatches\x12-\n" +
+	"\x13max_in_flight_bytes\x18\x03 \x01(\x04R\x10maxInFlightBytes\x12&\n" +
+	"\x0fmax_frame_bytes\x18\x04 \x01(\x04R\rmaxFrameBytes\x12!\n" +
+	"\fcollector_id\x18\x05 \x01(\tR\vcollectorId\x12!\n" +
+	"\fauthority_id\x18\x06 \x01(\tR\vauthorityId\"\x91\x03\n" +
 	"\vBatchResult\x12\x1b\n" +
 	"\tseq_start\x18\x01 \x01(\x04R\bseqStart\x12\x17\n" +
 	"\aseq_end\x18\x02 \x01(\x04R\x06seqEnd\x12!\n" +
@@ -997,41 +918,38 @@ func file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_ingest_v1_ingest_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lightmetrics_ingest_v1_ingest_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_lightmetrics_ingest_v1_ingest_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_lightmetrics_ingest_v1_ingest_proto_goTypes = []any{
 	(BatchStatus)(0),              // 0: lightmetrics.ingest.v1.BatchStatus
 	(*StreamBatchesRequest)(nil),  // 1: lightmetrics.ingest.v1.StreamBatchesRequest
 	(*Hello)(nil),                 // 2: lightmetrics.ingest.v1.Hello
 	(*StreamBatchesResponse)(nil), // 3: lightmetrics.ingest.v1.StreamBatchesResponse
 	(*Welcome)(nil),               // 4: lightmetrics.ingest.v1.Welcome
-	(*SeqRange)(nil),              // 5: lightmetrics.ingest.v1.SeqRange
-	(*BatchResult)(nil),           // 6: lightmetrics.ingest.v1.BatchResult
-	(*Acceptance)(nil),            // 7: lightmetrics.ingest.v1.Acceptance
-	(*Conflict)(nil),              // 8: lightmetrics.ingest.v1.Conflict
-	(*SubmitBatchRequest)(nil),    // 9: lightmetrics.ingest.v1.SubmitBatchRequest
-	(*SubmitBatchResponse)(nil),   // 10: lightmetrics.ingest.v1.SubmitBatchResponse
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*BatchResult)(nil),           // 5: lightmetrics.ingest.v1.BatchResult
+	(*Acceptance)(nil),            // 6: lightmetrics.ingest.v1.Acceptance
+	(*Conflict)(nil),              // 7: lightmetrics.ingest.v1.Conflict
+	(*SubmitBatchRequest)(nil),    // 8: lightmetrics.ingest.v1.SubmitBatchRequest
+	(*SubmitBatchResponse)(nil),   // 9: lightmetrics.ingest.v1.SubmitBatchResponse
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
 }
 var file_lightmetrics_ingest_v1_ingest_proto_depIdxs = []int32{
 	2,  // 0: lightmetrics.ingest.v1.StreamBatchesRequest.hello:type_name -> lightmetrics.ingest.v1.Hello
 	4,  // 1: lightmetrics.ingest.v1.StreamBatchesResponse.welcome:type_name -> lightmetrics.ingest.v1.Welcome
-	6,  // 2: lightmetrics.ingest.v1.StreamBatchesResponse.result:type_name -> lightmetrics.ingest.v1.BatchResult
-	5,  // 3: lightmetrics.ingest.v1.Welcome.accepted_beyond:type_name -> lightmetrics.ingest.v1.SeqRange
-	5,  // 4: lightmetrics.ingest.v1.Welcome.gaps:type_name -> lightmetrics.ingest.v1.SeqRange
-	0,  // 5: lightmetrics.ingest.v1.BatchResult.status:type_name -> lightmetrics.ingest.v1.BatchStatus
-	11, // 6: lightmetrics.ingest.v1.BatchResult.retry_delay:type_name -> google.protobuf.Duration
-	8,  // 7: lightmetrics.ingest.v1.BatchResult.conflict:type_name -> lightmetrics.ingest.v1.Conflict
-	7,  // 8: lightmetrics.ingest.v1.BatchResult.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
-	7,  // 9: lightmetrics.ingest.v1.SubmitBatchResponse.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
-	1,  // 10: lightmetrics.ingest.v1.IngestService.StreamBatches:input_type -> lightmetrics.ingest.v1.StreamBatchesRequest
-	9,  // 11: lightmetrics.ingest.v1.IngestService.SubmitBatch:input_type -> lightmetrics.ingest.v1.SubmitBatchRequest
-	3,  // 12: lightmetrics.ingest.v1.IngestService.StreamBatches:output_type -> lightmetrics.ingest.v1.StreamBatchesResponse
-	10, // 13: lightmetrics.ingest.v1.IngestService.SubmitBatch:output_type -> lightmetrics.ingest.v1.SubmitBatchResponse
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	5,  // 2: lightmetrics.ingest.v1.StreamBatchesResponse.result:type_name -> lightmetrics.ingest.v1.BatchResult
+	0,  // 3: lightmetrics.ingest.v1.BatchResult.status:type_name -> lightmetrics.ingest.v1.BatchStatus
+	10, // 4: lightmetrics.ingest.v1.BatchResult.retry_delay:type_name -> google.protobuf.Duration
+	7,  // 5: lightmetrics.ingest.v1.BatchResult.conflict:type_name -> lightmetrics.ingest.v1.Conflict
+	6,  // 6: lightmetrics.ingest.v1.BatchResult.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
+	6,  // 7: lightmetrics.ingest.v1.SubmitBatchResponse.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
+	1,  // 8: lightmetrics.ingest.v1.IngestService.StreamBatches:input_type -> lightmetrics.ingest.v1.StreamBatchesRequest
+	8,  // 9: lightmetrics.ingest.v1.IngestService.SubmitBatch:input_type -> lightmetrics.ingest.v1.SubmitBatchRequest
+	3,  // 10: lightmetrics.ingest.v1.IngestService.StreamBatches:output_type -> lightmetrics.ingest.v1.StreamBatchesResponse
+	9,  // 11: lightmetrics.ingest.v1.IngestService.SubmitBatch:output_type -> lightmetrics.ingest.v1.SubmitBatchResponse
+	10, // [10:12] is the sub-list for method output_type
+	8,  // [8:10] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_ingest_v1_ingest_proto_init() }
@@ -1047,14 +965,13 @@ func file_lightmetrics_ingest_v1_ingest_proto_init() {
 		(*StreamBatchesResponse_Welcome)(nil),
 		(*StreamBatchesResponse_Result)(nil),
 	}
-	file_lightmetrics_ingest_v1_ingest_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_ingest_v1_ingest_proto_rawDesc), len(file_lightmetrics_ingest_v1_ingest_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

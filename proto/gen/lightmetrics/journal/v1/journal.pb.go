@@ -169,7 +169,9 @@ type WatchJournalResponse struct {
 	Position string `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// Of a collector that accepts on its own disk (local_spool): the accepted batches that stand in no
 	// durable segment yet, when the message was made. Always 0 for others.
-	Unlanded      uint64 `protobuf:"varint,2,opt,name=unlanded,proto3" json:"unlanded,omitempty"`
+	Unlanded uint64 `protobuf:"varint,2,opt,name=unlanded,proto3" json:"unlanded,omitempty"`
+	// Of a collector: the id that its runs have as their writer, in every message. Empty from others.
+	Writer        string `protobuf:"bytes,3,opt,name=writer,proto3" json:"writer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -218,6 +220,13 @@ func (x *WatchJournalResponse) GetUnlanded() uint64 {
 	return 0
 }
 
+func (x *WatchJournalResponse) GetWriter() string {
+	if x != nil {
+		return x.Writer
+	}
+	return ""
+}
+
 var File_lightmetrics_journal_v1_journal_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_journal_v1_journal_proto_rawDesc = "" +
@@ -228,10 +237,11 @@ const file_lightmetrics_journal_v1_journal_proto_rawDesc = "" +
 	"\x15NotifyJournalResponse\x12\x16\n" +
 	"\x06queued\x18\x01 \x01(\x04R\x06queued\x12\x18\n" +
 	"\adropped\x18\x02 \x01(\x04R\adropped\"\x15\n" +
-	"\x13WatchJournalRequest\"N\n" +
+	"\x13WatchJournalRequest\"f\n" +
 	"\x14WatchJournalResponse\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x1a\n" +
-	"\bunlanded\x18\x02 \x01(\x04R\bunlanded2\xf1\x01\n" +
+	"\bunlanded\x18\x02 \x01(\x04R\bunlanded\x12\x16\n" +
+	"\x06writer\x18\x03 \x01(\tR\x06writer2\xf1\x01\n" +
 	"\x0eJournalService\x12p\n" +
 	"\rNotifyJournal\x12-.lightmetrics.journal.v1.NotifyJournalRequest\x1a..lightmetrics.journal.v1.NotifyJournalResponse(\x01\x12m\n" +
 	"\fWatchJournal\x12,.lightmetrics.journal.v1.WatchJournalRequest\x1a-.lightmetrics.journal.v1.WatchJournalResponse0\x01BKZIlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1;journalv1b\x06proto3"
