@@ -126,7 +126,7 @@ func TestRequestsOfAnOutcome(t *testing.T) {
 		want    string
 	}{
 		{"a", accept.Accepted, "create raw-blobs, create accepted, get gc, create journal"},
-		{"a", accept.Duplicate, "create raw-blobs, head raw-blobs, create accepted, get accepted, get gc, create journal"},
+		{"a", accept.Duplicate, "create raw-blobs, head raw-blobs, create accepted, get accepted, get gc, get gc, create journal"},
 		{"b", accept.Conflict, "create raw-blobs, create accepted, get accepted, create quarantine, get gc, create journal"},
 	} {
 		h.ops = nil
