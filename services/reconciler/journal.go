@@ -106,7 +106,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	folder, err := journal.NewFolder(journal.FolderConfig{Store: k.store, Rand: rand.Reader, Retention: int64(k.cfg.Journal.Retention), MaxWaiting: 2 * k.cfg.Journal.MaxWaiting})
+	folder, err := journal.NewFolder(journal.FolderConfig{Store: k.store, Rand: rand.Reader, Retention: int64(k.cfg.Journal.Retention), MaxWaiting: 2 * k.cfg.Journal.MaxWaiting, Fan: fan})
 	if err != nil {
 		return err
 	}

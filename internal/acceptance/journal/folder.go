@@ -78,7 +78,7 @@ type folderBounds struct {
 	runs        int
 }
 
-var defaultBounds = folderBounds{perMove: 10 * MaxFoldedEntries, perFile: MaxFoldedEntries, deletes: 10_000, filesListed: 512, forgetAfter: 1000, runs: 10_000}
+var defaultBounds = folderBounds{perMove: 10 * MaxFoldedEntries, perFile: MaxFoldedEntries, deletes: 100_000, filesListed: 512, forgetAfter: 1000, runs: 10_000}
 
 const (
 	defaultMaxWaiting = 1_000_000
