@@ -52,6 +52,11 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a run that ended for one has ended for both", File: "positions.go", Old: "r.Ended && o.Ended", New: "r.Ended || o.Ended"},
 			{Name: "a run that one of them names was read by both", File: "positions.go", Old: "		if !ok {\n", New: "		if !ok {\n			out.Runs = append(out.Runs, r)\n"},
 
+			{Name: "files are skipped that are needed", File: "follower.go", Old: "func(x FoldedFile) bool { return f.cfg.Skip(x.Span) }", New: "func(x FoldedFile) bool { x.MaxTime = x.MinTime; return f.cfg.Skip(x.Span) }"},
+			{Name: "lists are skipped that are needed", File: "follower.go", Old: "func(l FileList) bool { return f.cfg.Skip(l.Span) }", New: "func(l FileList) bool { l.MaxTime = l.MinTime; return f.cfg.Skip(l.Span) }"},
+			{Name: "a list is as old as its oldest file", File: "folder.go", Old: "max(l.MaxTime, f.MaxTime)", New: "min(l.MaxTime, f.MaxTime)"},
+			{Name: "a file is as old as its oldest entry", File: "folder.go", Old: "max(f.MaxTime, e.MaxTime)", New: "min(f.MaxTime, e.MaxTime)"},
+
 			// Head.
 			{Name: "a merged file counts from its first move", File: "head.go", Old: "return f.Last <= number", New: "return f.First <= number"},
 			{Name: "a list counts from its first move", File: "head.go", Old: "if l.Last <= number {", New: "if l.First <= number {"},

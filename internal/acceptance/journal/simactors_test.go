@@ -153,7 +153,7 @@ func (t *simTask) submit(ctx context.Context) (Entry, bool) {
 	if err != nil {
 		return Entry{}, false
 	}
-	e := Entry{ID: id, Outcome: Duplicate, SHA256: hash, Bytes: 100, At: t.now.UnixNano(), MinTime: 5, MaxTime: 6}
+	e := Entry{ID: id, Outcome: Duplicate, SHA256: hash, Bytes: 100, At: t.now.UnixNano(), MinTime: int64(id.SeqStart), MaxTime: int64(id.SeqEnd)}
 	switch {
 	case created:
 		e.Outcome = Accepted
@@ -202,6 +202,7 @@ type simFollower struct {
 	name  string
 	f     *Follower
 	got   map[simKey]bool
+	needs int64
 	files int // folded files that it read
 	each  func(*Segment) error
 }
@@ -210,12 +211,25 @@ type simFollower struct {
 type simSaved struct {
 	at  Positions
 	got map[simKey]bool
+	// needs is the first sample time that the follower needs: it skips folded files with older ones alone.
+	needs int64
+}
+
+// both is where somebody begins who has what two others have.
+func both(a, b simSaved) simSaved {
+	out := simSaved{Earliest(a.at, b.at), map[simKey]bool{}, max(a.needs, b.needs)}
+	for k := range a.got {
+		if b.got[k] {
+			out.got[k] = true
+		}
+	}
+	return out
 }
 
 var errSimApply = errors.New("what was read can't be applied now")
 
 func (s *sim) newFollower(p *simProc, from simSaved, each func(*Segment) error) *simFollower {
-	r := &simFollower{s: s, name: p.name, got: maps.Clone(from.got), each: each}
+	r := &simFollower{s: s, name: p.name, got: maps.Clone(from.got), needs: from.needs, each: each}
 	if r.got == nil {
 		r.got = map[simKey]bool{}
 	}
@@ -239,6 +253,12 @@ func (s *sim) newFollower(p *simProc, from simSaved, each func(*Segment) error) 
 			return r.each(seg)
 		},
 		Folded: func(_ context.Context, es []Entry) error { r.files++; return apply(es) },
+		Skip: func(x Span) bool {
+			if x.MaxTime < r.needs {
+				s.tally.Skipped++
+			}
+			return x.MaxTime < r.needs
+		},
 	})
 	if err != nil {
 		s.failf("%v", err)
@@ -268,18 +288,13 @@ func (r *simFollower) poll(ctx context.Context, t *simTask) (Polled, error) {
 
 // follower is one life: from nothing, from where some follower was, or from the earlier of two.
 func (s *sim) follower(p *simProc) {
-	from := simSaved{}
+	from := simSaved{needs: int64(max(0, s.rng.IntN(100)-50))}
 	switch n := len(s.saved); {
 	case n > 0 && s.oneIn(3):
 		from = s.saved[s.rng.IntN(n)]
 		s.tally.Resumed++
 	case n > 1 && s.oneIn(2):
-		a, b := s.saved[s.rng.IntN(n)], s.saved[s.rng.IntN(n)]
-		from = simSaved{Earliest(a.at, b.at), map[simKey]bool{}}
-		for k := range a.got {
-			from.got[k] = b.got[k]
-		}
-		maps.DeleteFunc(from.got, func(_ simKey, both bool) bool { return !both })
+		from = both(s.saved[s.rng.IntN(n)], s.saved[s.rng.IntN(n)])
 		s.tally.Earliest++
 	}
 	r := s.newFollower(p, from, nil)
@@ -291,7 +306,7 @@ func (s *sim) follower(p *simProc) {
 				return
 			}
 			if err == nil && s.oneIn(3) {
-				s.save(simSaved{done.Positions, maps.Clone(r.got)})
+				s.save(simSaved{done.Positions, maps.Clone(r.got), r.needs})
 			}
 			for range s.rng.IntN(40) {
 				if t.pause() {
@@ -363,7 +378,11 @@ func (s *sim) folder(p *simProc, bounds folderBounds) {
 			}
 		}
 		head := f.Head()
-		r := s.newFollower(p, simSaved{from, s.entriesOf(&head)}, f.Add)
+		start := simSaved{at: from, got: s.entriesOf(&head)}
+		if n := len(s.saved); n > 0 && s.oneIn(2) { // one that also keeps ledgers begins where those end
+			start = both(s.saved[s.rng.IntN(n)], start)
+		}
+		r := s.newFollower(p, start, f.Add)
 		s.setFollower(p, r)
 		for {
 			_, _ = r.poll(ctx, t)
