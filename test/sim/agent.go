@@ -31,6 +31,9 @@ type call struct {
 	// what the collector has read, for I4
 	sawManifest, verified bool
 	local                 bool // the answer may rest on a spool
+	// made: it was told that it made the manifest. decided: its answer rests on what it has found;
+	// handedOver: a proof of retention has found the batch covered since.
+	made, decided, handedOver bool
 }
 
 // maxTries of a batch in one schedule.

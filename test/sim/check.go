@@ -47,7 +47,10 @@ func (w *world) checkAnswer(c *call, res accept.Result) {
 	default:
 		w.violated("I6", "no outcome for %s", mine)
 	}
-	if !w.readable(mine) {
+	if !c.handedOver {
+		w.blocks.owed[mine] = true
+	}
+	if !w.holds(mine) || !w.blocks.removed[mine] && !w.readable(mine) {
 		w.violated("I2", "%s is answered %s, and no generation of %s is readable", id, res.Outcome, mine)
 	}
 	boot := id.BootOf()
@@ -132,8 +135,10 @@ func (w *world) finish() {
 	}
 	w.landed = true
 	w.calmCollection("final-2")
+	w.calmRetention()
+	clear(w.blocks.covers)
 	for _, d := range w.ackedOrder {
-		if !w.readable(d) {
+		if !w.holds(d) || !w.blocks.removed[d] && !w.readable(d) {
 			w.violated("I2", "no generation of %s is readable at the end", d)
 		}
 	}

@@ -124,14 +124,24 @@ func (t *task) Create(_ context.Context, key string, body []byte, o objstore.Put
 		}
 		return err
 	})
-	if t.call != nil && err == nil && blob {
-		t.call.verified = true
+	if c := t.call; c != nil && blob {
+		c.moved()
+		c.verified = c.verified || err == nil
+	} else if c != nil && err == nil && strings.HasPrefix(key, layout.AcceptedPrefix) {
+		c.made = true
+		c.decide()
 	}
 	return objstore.Info{Key: key}, err
 }
 
 func (t *task) Get(_ context.Context, key string, o objstore.GetOptions) (b []byte, i objstore.Info, err error) {
-	err = t.read("get", key, func() (e error) { b, i, e = t.store.get(key, o); return })
+	err = t.read("get", key, func() (e error) {
+		b, i, e = t.store.get(key, o)
+		if t.call != nil && strings.HasPrefix(key, layout.CondemnedPrefix+"date=") {
+			t.call.decide()
+		}
+		return
+	})
 	if err == nil && t.call != nil {
 		t.call.saw(key, b, i.SHA256)
 	}

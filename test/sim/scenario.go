@@ -108,6 +108,19 @@ func (w *world) setup() {
 		p.restart = func() { w.collect(p, 1) }
 		w.collect(p, 1+w.ch.n(most[4]))
 	}
+	if w.retaining = w.ch.oneIn(3) && !w.authorities && !w.spooling; w.retaining {
+		// Agents that were offline, or were restored: they send the first batch again and again.
+		back := &agent{name: "back", spool: "spool-1"}
+		for range w.ch.n(4) {
+			back.give("agent-1", 0, 0)
+		}
+		w.agents = append(w.agents, back)
+		for i := range 1 + w.ch.n(2) {
+			p := &process{name: fmt.Sprintf("ret%d", i), authority: "authority-1", once: i%2 == 0}
+			p.restart = func() { w.retain(p, 2) }
+			w.retain(p, 2+w.ch.n(4))
+		}
+	}
 	if w.indexed {
 		p := &process{name: "rec", authority: "authority-1"}
 		p.restart = func() { w.index(p, 1) }

@@ -71,6 +71,7 @@ func TestScheduleReachesEverything(t *testing.T) {
 		"kill -9", "stops", "clock of", "sender gives up", "late ", "BOOT_ID_CLASH", "authority",
 		"accepted, holder", "duplicate, holder", "conflict, holder",
 		"create gc/v1/condemned/", "delete raw-blobs/", ".g1.lmbatch", "create quarantine/v1/",
+		"publishes", "loses all blocks", "proof", "create gc/v1/condemned/date=", "replace gc/v1/condemned/date=", "create gc/v1/rewritten/", "create gc/v1/log/frames/",
 	}
 	missing := slices.Clone(want)
 	for seed := uint64(1); seed <= 2000 && len(missing) > 0; seed++ {

@@ -26,6 +26,9 @@ type world struct {
 	landed              bool // at the end, everything
 	// indexed: a reconciler takes part.
 	indexed bool
+	// retaining: batches are published, and the retention of raw frames takes part.
+	retaining bool
+	blocks    blocks
 	// authorities: collectors start by claiming the authority, and some are configured wrongly.
 	authorities bool
 
@@ -83,6 +86,7 @@ func run(ch *choices, tracing bool) *world {
 		doubt: map[identity.Batch]accept.Manifest{}, doubtful: map[identity.Digest]bool{},
 		identityOf: map[identity.Digest]identity.Batch{}, derived: map[string]bool{},
 	}
+	w.blocks = blocks{map[identity.Digest]bool{}, map[identity.Digest]bool{}, map[identity.Digest]bool{}}
 	w.setup()
 	for step := 0; w.violation == nil && w.step(); step++ {
 		if step > maxSteps {
@@ -101,6 +105,10 @@ func run(ch *choices, tracing bool) *world {
 // step makes one thing happen; false at the end.
 func (w *world) step() bool {
 	w.clock++
+	if w.retaining && w.ch.oneIn(10) {
+		w.publish()
+		return true
+	}
 	switch e := w.ch.n(100); {
 	case e < 84:
 	case e < 92:
@@ -250,8 +258,14 @@ func (w *world) delete(key string) {
 		}
 		return
 	}
-	if there && w.acked[d] && identity.Sum(o.body) == d && !w.readable(d) {
+	if !there || !w.acked[d] || identity.Sum(o.body) != d || w.readable(d) {
+		return
+	}
+	switch {
+	case !w.blocks.removed[d], !w.holds(d):
 		w.violated("I3", "%s was deleted, an answer depends on it, and no other generation is good", key)
+	case !w.logged(d):
+		w.violated("log", "%s was deleted, and no log says why", key)
 	}
 }
 

@@ -23,6 +23,7 @@ const (
 	viewGo      = "internal/derived/ledger/view.go"
 	qualifyGo   = "internal/acceptance/qualify/qualify.go"
 	planGo      = "internal/acceptance/gc/plan.go"
+	framesGo    = "internal/acceptance/gc/frames.go"
 	spoolGo     = "internal/acceptance/spool/spool.go"
 	landerGo    = "internal/acceptance/spool/lander.go"
 	bootsGo     = "internal/acceptance/spool/boots.go"
@@ -41,6 +42,8 @@ const (
 	condemn      = "if err := x.c.condemn(ctx, k, x.plan); err != nil {"
 	secondProof  = "\tif kept := x.c.prove(ctx, k, id); kept != nil {\n\t\treturn x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)\n\t}\n"
 	removeMarker = "_ = x.c.cfg.Store.Delete(ctx, accept.CondemnedMarker{FrameSHA256: k.SHA256, Generation: k.Generation}.Key())\n"
+	provedFrames = "\tif frames, err = r.Prove(ctx, frames); err != nil || len(frames) == 0 || r.DryRun {\n\t\treturn frames, err\n\t}\n"
+	logFrames    = "\tif _, err := f.cfg.Store.Create(ctx, l.Key(body), body, jsonContent); err != nil && !errors.Is(err, objstore.ErrExists) {\n\t\treturn fmt.Errorf(\"log of removed frames: %w\", err)\n\t}\n"
 	asDuplicate  = "return Result{Outcome: Duplicate, Manifest: m, ManifestKey: key, ManifestBytes: body}, nil\n"
 )
 
@@ -146,6 +149,26 @@ var mutants = []mutant{
 	{"gc-damaged-quarantine-is-absent", "a quarantine record that is damaged at rest counts as absent", []edit{{proveGo, "case err == nil, objstore.Unreadable(err):\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound):", "case err == nil:\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound) && !objstore.Unreadable(err):"}}},
 	{"gc-delete-not-logged", "the delete comes before its entry in the log", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", ""}}},
 	{"gc-log-failure-ignored", "the log fails, and the delete goes on", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", "\t_ = x.log(ctx, k, Condemned, \"\", \"\")\n"}}},
+
+	// Retention of raw frames.
+	{"retain-no-condemn", "retention, step 3 left out: as retention was", []edit{{framesGo, "for n := 0; h.below < below; n++ {", "for n := 0; h.below < below && n < 0; n++ {"}}},
+	{"retain-proof-before-condemn", "retention, steps 3 and 4 swapped", []edit{
+		{framesGo, provedFrames, ""},
+		{framesGo, "\tif !r.DryRun {\n\t\tif err := h.condemn(ctx, above(frames)); err != nil {\n", provedFrames + "\tif !r.DryRun {\n\t\tif err := h.condemn(ctx, above(frames)); err != nil {\n"}}},
+	{"retain-proof-ignored", "retention, step 4 left out: what blocks had when it began is removed", []edit{{framesGo, "if frames, err = r.Prove(ctx, frames); err", "if _, err = r.Prove(ctx, frames); err"}}},
+	{"retain-unknown-is-raised", "the hour's record lands after the proof", []edit{{framesGo, "\t\tif err == nil {\n\t\t\th.below = below\n", "\t\tif err == nil || errors.Is(err, objstore.ErrUnknown) {\n\t\t\th.below = below\n"}}},
+	{"retain-409-is-raised", "a 409 of the hour's record counts as written", []edit{{framesGo, "\t\tif err == nil {\n\t\t\th.below = below\n", "\t\tif err == nil || errors.Is(err, objstore.ErrConflict) {\n\t\t\th.below = below\n"}}},
+	{"retain-condemns-too-few", "the generation that is deleted is not condemned", []edit{{framesGo, "below = max(below, gen+1)", "below = max(below, gen)"}}},
+	{"retain-lowers", "a later pass that finds generation 0 alone lowers the hour's number", []edit{{framesGo, "if h.below = max(h.below, c.Below); h.below >= below {", "if c.Below == below {"}}},
+	{"retain-deletes-what-came-since", "retention, step 6: a generation that a duplicate wrote meanwhile", []edit{{framesGo, "for _, key := range frames[i].Keys {", "for g := range uint32(4) {\n\t\t\tkey := layout.Blob(frames[i].FrameSHA256, g)"}}},
+	{"retain-log-after-delete", "retention, steps 5 and 6 swapped", []edit{{framesGo, logFrames, "\tdefer func() { _, _ = f.cfg.Store.Create(ctx, l.Key(body), body, jsonContent) }()\n"}}},
+	{"retain-unknown-log-counts", "retention, step 5: the log never arrives", []edit{{framesGo, "body, jsonContent); err != nil && !errors.Is(err, objstore.ErrExists) {\n\t\treturn fmt.Errorf(\"log", "body, jsonContent); err != nil && !errors.Is(err, objstore.ErrExists) && !errors.Is(err, objstore.ErrUnknown) {\n\t\treturn fmt.Errorf(\"log"}}},
+	{"accept-no-hour", "4b left out: a duplicate relies on what retention removes", []edit{{blobGo, "\tif !b.found {\n", "\tif !b.found || b.id.Agent != \"\" {\n"}}},
+	{"accept-hour-before-manifest", "4b before 3", []edit{
+		{decideGo, "res.Outcome, b.found = Duplicate, true", "res.Outcome = Duplicate"},
+		{protocolGo, ensureBlock, ensureBlock + "\tb.found = true\n\tbelow, err := b.condemnedByHour(ctx)\n\tif err != nil {\n\t\treturn Result{}, err\n\t}\n\tif b.found = false; b.gen < below {\n\t\tb.gen = below\n" + ensureBlock + "\t}\n"}}},
+	{"accept-hour-read-once", "4b is not read again after a further generation was written", []edit{{blobGo, "\t// The note comes before the generation", "\tb.found = false\n\t// The note comes before the generation"}}},
+	{"accept-hour-in-doubt-is-absent", "an hour's record that can't be read counts as absent", []edit{{blobGo, "\tcase err != nil:\n\t\treturn 0, b.p.failed(ctx, StepMarker, err)\n", "\tcase err != nil:\n\t\treturn 0, nil\n"}}},
 
 	// Acceptance: damaged records, 403.
 	{"accept-corrupt-manifest-is-conflict", "a manifest that does not parse counts as another frame's", []edit{{decideGo, "\tif err != nil {\n\t\treturn Result{}, b.p.corrupt(StepManifest, key, ReasonCorruptManifest, err)\n\t}\n\tres := ", "\t_ = err\n\tres := "}}},
