@@ -26,3 +26,21 @@ func TestMutantsAreCaught(t *testing.T) {
 		},
 	})
 }
+
+// TestMutantsOfFrameRemovalAreCaught: what a removal of raw frames asks before and after it has
+// condemned, and what becomes of frames that duplicates wrote again.
+func TestMutantsOfFrameRemovalAreCaught(t *testing.T) {
+	const hour = "../../internal/rollups/compact/framehour.go"
+	mutants.Check(t, mutants.List{
+		Run: "TestRawFrames|TestARewrittenFrame|TestWhatComesBeforeTheProof",
+		Mutants: []mutants.Mutant{
+			{Name: "nothing is asked after the hour is condemned", File: hour, Old: "if why, err = x.whyNow(ctx); err != nil || why != \"\" {", New: "if err = ctx.Err(); err != nil {", By: "TestWhatComesBeforeTheProofKeepsRawFrames"},
+			{Name: "blocks are not read again", File: hour, Old: "if c == nil || c.why != \"\" {", New: "if true {", By: "TestWhatComesBeforeTheProofKeepsRawFrames"},
+			{Name: "repair records are not read again", File: hour, Old: "return dropNamed(ctx, x.f, frames, func(r framelog.Frame) identity.Batch { return r.Identity }, kept)", New: "return frames, nil", By: "TestWhatComesBeforeTheProofKeepsRawFrames"},
+			{Name: "requests are not read again", File: hour, Old: "	return x.whyHourIsKept(ctx)\n", New: "	return \"\", nil\n", By: "TestWhatComesBeforeTheProofKeepsRawFrames"},
+			{Name: "a worker reads no notes of rewritten frames", File: "internal/owner/rawframes.go", Old: "for _, n := range notes {", New: "for _, n := range notes[:0] {", By: "TestARewrittenFrameIsRemovedAgain"},
+			{Name: "a note goes before its frame", File: "../../internal/rollups/compact/rewritten.go", Old: "return !x.finished[n.Identity]", New: "return false", By: "TestARewrittenFrameIsRemovedAgain"},
+			{Name: "a note never goes", File: "../../internal/rollups/compact/rewritten.go", Old: "return !x.finished[n.Identity]", New: "return true", By: "TestARewrittenFrameIsRemovedAgain"},
+		},
+	})
+}

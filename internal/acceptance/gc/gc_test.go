@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -417,5 +420,45 @@ func TestDeleteIsTriedAgain(t *testing.T) {
 		if has(t, s, layout.Blob(sub.SHA256, 0)) != (want == gc.DeleteUnknown) {
 			t.Errorf("%d failures: is the blob there?", fails)
 		}
+	}
+}
+
+// Where no reverse references are written, the journal tells which blobs are named.
+func TestPlanByTheJournal(t *testing.T) {
+	s := mem.New(nil)
+	one, loser, again, orphan := encode(t, 1, 1), encode(t, 1, 2), encode(t, 2, 3), encode(t, 3, 4)
+	entry := func(sub accept.Submission, o journal.Outcome) journal.Entry {
+		return journal.Entry{ID: sub.Identity, Outcome: o, SHA256: sub.SHA256, Bytes: uint64(len(sub.Frame)), MinTime: sub.MinTime, MaxTime: sub.MaxTime}
+	}
+	for _, sub := range []accept.Submission{one, loser, again, orphan} {
+		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
+	}
+	put(t, s, layout.RawBlobsPrefix+"notes.txt", nil)
+	entries := []journal.Entry{entry(one, journal.Accepted), entry(loser, journal.Conflict), entry(again, journal.Duplicate)}
+	if err := journaltest.Append(t.Context(), s, "authority-1", entries...); err != nil {
+		t.Fatal(err)
+	}
+	plan := func(r gc.References) (gc.Plan, error) {
+		c, err := gc.New(gc.Config{Store: s, References: r, AuthorityID: "authority-1", Clock: &clock{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Plan(t.Context(), gc.PlanOptions{ID: "plan-1", Now: storeTime})
+	}
+	p, err := plan(gc.JournalReferences{Store: s, Authority: "authority-1"})
+	if err != nil || len(p.Candidates) != 1 || p.Candidates[0].SHA256 != orphan.SHA256 || len(p.Kept) != 4 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err = plan(nil); err != nil || len(p.Candidates) != 4 {
+		t.Errorf("without references: %+v, %v", p, err)
+	}
+	down := faulty{Store: s, before: func(op, key string) error {
+		if op == "list" && !strings.HasPrefix(key, layout.RawBlobsPrefix) {
+			return objstore.ErrUnavailable
+		}
+		return nil
+	}}
+	if p, err := plan(gc.JournalReferences{Store: down, Authority: "authority-1"}); !errors.Is(err, objstore.ErrUnavailable) || len(p.Candidates) > 0 {
+		t.Errorf("a journal that can't be read: %+v, %v", p, err)
 	}
 }

@@ -88,48 +88,35 @@ func (o *PlanOptions) fill() error {
 	return nil
 }
 
-// Plan lists blobs and merge-joins them with the derived reverse references; all three
-// listings are ordered by hash. A failed listing is an error: there is no partial plan. A
-// reverse reference that exists keeps its blob; that one is absent proves nothing, because
-// derived keys may be late.
+// Plan lists blobs and asks the references which of them are known to be named. A failed
+// listing is an error: there is no partial plan. A reference that is known keeps its blob; that
+// none is known proves nothing, because what is derived may be late.
 func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 	if err := o.fill(); err != nil {
 		return Plan{}, err
 	}
 	p := Plan{ID: o.ID}
-	below := strings.TrimPrefix(o.Prefix, layout.RawBlobsPrefix)
-	blobs := cursor{c: c, prefix: o.Prefix, after: o.StartAfter}
-	hints := [2]cursor{}
-	for i, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
-		hints[i] = cursor{c: c, prefix: family + below}
-		if o.StartAfter != "" {
-			// Without it every further plan would list the references from the beginning. The stem
-			// without its generation sorts before all references of the same hash.
-			hints[i].after = family + stem(strings.TrimPrefix(o.StartAfter, layout.RawBlobsPrefix))
+	var blobs []objstore.Info
+	for info, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: o.Prefix, StartAfter: o.StartAfter}) {
+		if err != nil {
+			return Plan{}, planError(p.ID, err)
 		}
-	}
-	for {
-		info, ok, err := blobs.next(ctx)
-		if err != nil || !ok {
-			return p, planError(p.ID, err)
-		}
-		if p.Listed == o.MaxListed {
+		if len(blobs) == o.MaxListed {
 			// The blob that was just read is not part of this plan: the next one starts with it.
-			p.Next = blobs.before
-			return p, nil
+			p.Next = blobs[len(blobs)-1].Key
+			break
 		}
-		p.Listed++
-		hinted := false
-		for i, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
-			of := family + stem(strings.TrimPrefix(info.Key, layout.RawBlobsPrefix)) + "/"
-			found, err := hints[i].seek(ctx, of)
-			if err != nil {
-				return Plan{}, planError(p.ID, err)
-			}
-			hinted = hinted || found
-		}
-		p.add(info, o, hinted)
+		blobs = append(blobs, info)
 	}
+	named, err := c.cfg.References.Named(ctx, blobs)
+	if err != nil {
+		return Plan{}, planError(p.ID, err)
+	}
+	for i, info := range blobs {
+		p.add(info, o, named[i])
+	}
+	p.Listed = len(blobs)
+	return p, nil
 }
 
 // PlanKeys makes a plan of given keys, such as those of a delayed queue. of is
@@ -179,62 +166,5 @@ func (p *Plan) add(info objstore.Info, o PlanOptions, hinted bool) {
 		p.Kept = append(p.Kept, Kept{info.Key, Young, info.LastModified.UTC().Format(time.RFC3339)})
 	default:
 		p.Candidates = append(p.Candidates, Candidate{info.Key, d, gen, info.Size, info.LastModified})
-	}
-}
-
-// stem cuts generation and extension off a blob key. Stems sort like the hashes.
-func stem(key string) string {
-	slash := strings.LastIndexByte(key, '/')
-	if dot := strings.IndexByte(key[slash+1:], '.'); dot >= 0 {
-		return key[:slash+1+dot]
-	}
-	return key
-}
-
-// cursor reads a listing page by page.
-type cursor struct {
-	c             *Collector
-	prefix, after string
-	page          []objstore.Info
-	at            int
-	done          bool
-	before        string // the key before the one that next returned
-	last          string
-}
-
-func (k *cursor) peek(ctx context.Context) (objstore.Info, bool, error) {
-	for k.at == len(k.page) {
-		if k.done {
-			return objstore.Info{}, false, nil
-		}
-		page, err := k.c.cfg.Store.List(ctx, objstore.ListOptions{Prefix: k.prefix, StartAfter: k.after})
-		if err != nil {
-			return objstore.Info{}, false, err
-		}
-		k.page, k.at, k.after, k.done = page.Objects, 0, page.Next, page.Next == ""
-	}
-	return k.page[k.at], true, nil
-}
-
-func (k *cursor) next(ctx context.Context) (objstore.Info, bool, error) {
-	info, ok, err := k.peek(ctx)
-	if ok {
-		k.at++
-		k.before, k.last = k.last, info.Key
-	}
-	return info, ok, err
-}
-
-// seek skips keys less than prefix and reports whether the key that it stops at begins with it. That key stays unread, because several generations of one blob ask for it.
-func (k *cursor) seek(ctx context.Context, prefix string) (bool, error) {
-	for {
-		info, ok, err := k.peek(ctx)
-		if err != nil || !ok {
-			return false, err
-		}
-		if info.Key >= prefix {
-			return strings.HasPrefix(info.Key, prefix), nil
-		}
-		k.at++
 	}
 }

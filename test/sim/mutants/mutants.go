@@ -23,6 +23,7 @@ const (
 	viewGo      = "internal/derived/ledger/view.go"
 	qualifyGo   = "internal/acceptance/qualify/qualify.go"
 	planGo      = "internal/acceptance/gc/plan.go"
+	refsGo      = "internal/acceptance/gc/references.go"
 	framesGo    = "internal/acceptance/gc/frames.go"
 	spoolGo     = "internal/acceptance/spool/spool.go"
 	landerGo    = "internal/acceptance/spool/lander.go"
@@ -128,13 +129,14 @@ var mutants = []mutant{
 
 	// Garbage collection: the plan.
 	{"gc-references-ignored", "step 1: a reverse reference keeps", []edit{{planGo, "\tcase hinted:\n", "\tcase hinted && d.IsZero():\n"}}},
-	{"gc-reference-keeps-its-neighbour", "step 1: the merge join stops at another hash", []edit{{planGo, "return strings.HasPrefix(info.Key, prefix), nil", "return info.Key >= prefix, nil"}}},
-	{"gc-merge-join-goes-past", "step 1: the merge join loses a reference at the end of a page", []edit{{planGo, "\t\tif info.Key >= prefix {\n", "\t\tif info.Key >= prefix && k.at < len(k.page)-1 {\n"}}},
-	{"gc-merge-join-resumes-late", "step 1: a plan that goes on begins its references behind the first blob", []edit{{planGo, "hints[i].after = family + stem(strings.TrimPrefix(o.StartAfter, layout.RawBlobsPrefix))", "hints[i].after = family + stem(strings.TrimPrefix(o.StartAfter, layout.RawBlobsPrefix)) + \"~\""}}},
-	{"gc-first-page-only", "step 1: the listing of blobs ends with its first page", []edit{{planGo, "page.Objects, 0, page.Next, page.Next == \"\"", "page.Objects, 0, page.Next, true"}}},
-	{"gc-failed-listing-is-empty", "step 1: a failed listing counts as the end", []edit{{planGo, "\t\tif err != nil {\n\t\t\treturn objstore.Info{}, false, err\n\t\t}\n\t\tk.page", "\t\tif err != nil {\n\t\t\treturn objstore.Info{}, false, nil\n\t\t}\n\t\tk.page"}}},
-	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = blobs.before", "p.Next = blobs.last"}}},
-	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tbelow", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tbelow"}}},
+	{"gc-reference-keeps-its-neighbour", "step 1: the merge join stops at another hash", []edit{{refsGo, "return strings.HasPrefix(info.Key, prefix), nil", "return info.Key >= prefix, nil"}}},
+	{"gc-merge-join-goes-past", "step 1: the merge join loses a reference at the end of a page", []edit{{refsGo, "\t\tif info.Key >= prefix {\n", "\t\tif info.Key >= prefix && k.at < len(k.page)-1 {\n"}}},
+	{"gc-merge-join-resumes-late", "step 1: a plan that goes on begins its references behind the first blob", []edit{{refsGo, "after: family + stem(strings.TrimPrefix(blobs[0].Key, layout.RawBlobsPrefix))}", "after: family + stem(strings.TrimPrefix(blobs[0].Key, layout.RawBlobsPrefix)) + \"~\"}"}}},
+	{"gc-first-page-only", "step 1: the listing of references ends with its first page", []edit{{refsGo, "page.Objects, 0, page.Next, page.Next == \"\"", "page.Objects, 0, page.Next, true"}}},
+	{"gc-failed-listing-is-empty", "step 1: a failed listing counts as the end", []edit{{planGo, "\t\tif err != nil {\n\t\t\treturn Plan{}, planError(p.ID, err)\n\t\t}\n\t\tif len(blobs)", "\t\tif err != nil {\n\t\t\tbreak\n\t\t}\n\t\tif len(blobs)"}}},
+	{"gc-failed-references-are-none", "step 1: a failed listing of references counts as the end", []edit{{refsGo, "\t\tif err != nil {\n\t\t\treturn objstore.Info{}, false, err\n\t\t}\n\t\tk.page", "\t\tif err != nil {\n\t\t\treturn objstore.Info{}, false, nil\n\t\t}\n\t\tk.page"}}},
+	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = blobs[len(blobs)-1].Key", "p.Next = info.Key"}}},
+	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tvar blobs", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tvar blobs"}}},
 	{"gc-age-not-looked-at", "step 1: no minimum age", []edit{{planGo, "case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:", "case o.MinAge > 0 && o.Now.Before(info.LastModified):"}}},
 	{"gc-no-breaker", "the breaker: a plan that is too large", []edit{{executeGo, "if p.Tripped() && !o.Force && !o.DryRun {", "if p.Tripped() && o.Force && o.DryRun {"}}},
 	{"gc-breaker-by-percent-only", "the breaker trips on small plans", []edit{{planGo, "len(p.Candidates) > BreakerBlobs && len", "len(p.Candidates) > 0 && len"}}},
