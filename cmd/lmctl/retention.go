@@ -31,9 +31,11 @@ func retentionCommand(out *format) *cobra.Command {
 		Short: "Remove raw frames that raw blocks cover",
 		Long: "Blocks, and raw frames with retention.raw_frames, expire by the rollup workers' settings. This removes\n" +
 			"raw frames once: those whose samples all lie before TIME, if committed blocks cover them in every hour, and no\n" +
-			"late batch, repair request, agent set aside, repair record or conflict needs them. What is removed is written\n" +
-			"down under gc/v1/log/frames/ first; identity manifests stay. Afterwards these batches can't be rolled up from\n" +
-			"their frames again; checks of the bucket (fsck, audits) count them as removed by retention.\n\n" + bucketHelp,
+			"late batch, repair request, agent set aside, repair record or conflict needs them. Their generations are condemned\n" +
+			"for their hour (gc/v1/condemned/) and all of this is asked again; what is removed is written down under\n" +
+			"gc/v1/log/frames/ first. A batch that is sent again meanwhile keeps a frame, which the next run removes. Identity\n" +
+			"manifests stay. Afterwards these batches can't be rolled up from their frames again; checks of the bucket (fsck,\n" +
+			"audits) count them as removed by retention.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := time.Parse(time.RFC3339, before)
@@ -98,7 +100,7 @@ func retentionTable(r compact.FrameReport, dry bool) table {
 	}
 	t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
 		{"hours", fmt.Sprint(r.Hours)}, {"batches " + what, fmt.Sprint(r.Batches)}, {"frames " + what, fmt.Sprint(r.Frames)},
-		{"bytes " + what, fmt.Sprint(r.Bytes)},
+		{"bytes " + what, fmt.Sprint(r.Bytes)}, {"rewritten frames done with", fmt.Sprint(r.Rewritten)},
 	}}
 	for _, why := range slices.Sorted(maps.Keys(r.Kept)) {
 		t.rows = append(t.rows, []string{"kept: " + why, fmt.Sprint(r.Kept[why])})

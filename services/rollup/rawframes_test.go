@@ -446,7 +446,7 @@ func TestARewrittenFrameIsRemovedAgain(t *testing.T) {
 		f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "lmctl", Now: w.now})
 		must(t, err)
 		rep, err := f.Run(t.Context(), hour0.End(), false)
-		if err != nil || rep.Batches != 1 || rep.Frames != 2 || w.there(layout.RawBlobsPrefix) != 0 || w.there(layout.RewrittenPrefix) != 0 {
+		if err != nil || rep.Batches != 1 || rep.Frames != 2 || rep.Rewritten != 1 || w.there(layout.RawBlobsPrefix) != 0 || w.there(layout.RewrittenPrefix) != 0 {
 			t.Errorf("lmctl: %+v, %v, %d notes", rep, err, w.there(layout.RewrittenPrefix))
 		}
 	}

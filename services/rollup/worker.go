@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	workmem "lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
@@ -110,7 +111,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	limits := sizing.Limits{Memory: int64(cfg.Jobs.Memory), MaxParts: cfg.Jobs.MaxParts}
 	storeTime := storeclock.Clock{Store: d.Store, Now: d.Now, Observe: m.ObserveClock}
 	w.records = hour.Records{Store: d.Store, AuthorityID: cfg.AuthorityID, Shards: cfg.Shards}
-	w.frames = &frames.Reader{Store: d.Store, MaxFrame: int64(cfg.Jobs.MaxFrame), AtOnce: cfg.Jobs.Readers}
+	w.frames = &frames.Reader{Store: d.Store, MaxFrame: int64(cfg.Jobs.MaxFrame), AtOnce: cfg.Jobs.Readers, Removed: framelog.NewIndex(d.Store, cfg.AuthorityID).Removed}
 	w.builder = build.New(build.Config{
 		Store: d.Store, Frames: w.frames, Metrics: m, Log: log, AuthorityID: cfg.AuthorityID, Memory: limits.Memory, Dir: cfg.Jobs.Dir,
 		MetricRows: cfg.Chunks.MetricSamples, MaxRows: cfg.Chunks.MaxSamples,

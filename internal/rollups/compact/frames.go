@@ -78,6 +78,8 @@ type FrameReport struct {
 	Batches int    `json:"batches"`
 	Frames  int    `json:"frames"` // objects: a blob may have several generations
 	Bytes   uint64 `json:"bytes"`
+	// Rewritten are notes of frames that duplicates had written again, and that are gone.
+	Rewritten int `json:"rewritten"`
 	// Kept batches, by reason.
 	Kept map[string]int `json:"kept"`
 }
@@ -157,7 +159,7 @@ func (f *FrameRemover) removeHour(ctx context.Context, id shard.ID, h timegrid.H
 	if dry {
 		return nil
 	}
-	return x.DeleteNotes(ctx)
+	return x.DeleteNotes(ctx, rep)
 }
 
 // LastEnded is the last hour that ended at or before the time.

@@ -93,8 +93,9 @@ func (x *FrameHour) finish(of []*accepted.Batch, kept keptBatches) {
 
 // DeleteNotes deletes the notes of the frames that Step has finished with. A note whose batch is not covered yet, or
 // whose frame is needed for some time, stays for a later pass.
-func (x *FrameHour) DeleteNotes(ctx context.Context) error {
+func (x *FrameHour) DeleteNotes(ctx context.Context, rep *FrameReport) error {
 	done := slices.DeleteFunc(slices.Clone(x.notes), func(n Rewritten) bool { return !x.finished[n.Identity] })
+	rep.Rewritten += len(done)
 	return x.f.cfg.Each(ctx, len(done), func(ctx context.Context, i int) error {
 		key := layout.Rewritten(done[i].Hour, done[i].Identity, done[i].Generation)
 		if err := x.f.cfg.Store.Delete(ctx, key); err != nil && !errors.Is(err, objstore.ErrNotFound) {

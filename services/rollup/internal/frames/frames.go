@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // UnreadableError says that the store answers, and an accepted batch's frame is not there or
@@ -34,6 +35,10 @@ func (e *UnreadableError) Error() string {
 // Unwrap gives the cause.
 func (e *UnreadableError) Unwrap() error { return e.Err }
 
+// ErrRemoved is wrapped by the UnreadableError of a frame that retention removed: it is no loss,
+// and no repair record is about it.
+var ErrRemoved = errors.New("retention removed it")
+
 const (
 	// fetchTimeout bounds one frame, all generations of its blob included.
 	fetchTimeout = 30 * time.Second
@@ -48,6 +53,8 @@ type Reader struct {
 	MaxFrame int64
 	// AtOnce bounds the frames of one call that are read at once.
 	AtOnce int
+	// Removed reports whether a log says that retention removed the batch's frame; nil: none did.
+	Removed func(ctx context.Context, id identity.Batch) (bool, error)
 }
 
 // Get reads a batch's frame from the blob generation that the batch names, or from any other
@@ -60,10 +67,21 @@ func (r *Reader) Get(ctx context.Context, e accepted.Batch) ([]byte, error) {
 	}
 	raw, err := accept.ReadFrame(ctx, r.Store, e.RawBlobKey, e.FrameSHA256, e.FrameBytes)
 	var unreadable *accept.FrameError
-	if errors.As(err, &unreadable) {
-		return nil, &UnreadableError{e, unreadable.Cause}
+	if !errors.As(err, &unreadable) {
+		return raw, err
 	}
-	return raw, err
+	cause := unreadable.Cause
+	// A log is written before its frames are deleted, so it is asked after the frame was missed.
+	if errors.Is(cause, objstore.ErrNotFound) && r.Removed != nil {
+		removed, err := r.Removed(ctx, e.Identity)
+		if err != nil {
+			return nil, err
+		}
+		if removed {
+			cause = fmt.Errorf("%w: %w", ErrRemoved, cause)
+		}
+	}
+	return nil, &UnreadableError{e, cause}
 }
 
 // Each reads the frames of entries, several at once, and hands them to fn one at a time, in

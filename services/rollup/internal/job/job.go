@@ -284,7 +284,9 @@ func (j *Jobs) failed(ctx context.Context, g *generation, err error) error {
 	if !errors.As(err, &bad) {
 		return err
 	}
-	j.Metrics.Unreadable.Inc()
+	if !errors.Is(bad, frames.ErrRemoved) {
+		j.Metrics.Unreadable.Inc()
+	}
 	return j.leaveOut(ctx, g, bad, err)
 }
 

@@ -236,7 +236,7 @@ func (r *frameRemoval) removeRewritten(ctx context.Context, p *framePass, limit 
 	}
 	done, err := p.rewriting.Step(ctx, limit, false, &p.report)
 	if err == nil && done {
-		err = p.rewriting.DeleteNotes(ctx)
+		err = p.rewriting.DeleteNotes(ctx, &p.report)
 	}
 	if err != nil {
 		return fmt.Errorf("rewritten frames of %s: %w", h, err)
@@ -262,7 +262,7 @@ func (r *frameRemoval) finish(ctx context.Context, p *framePass) error {
 	slices.Sort(next.Again)
 	if p.report.Batches > 0 || len(p.report.Kept) > 0 {
 		r.log.Info("retention removed raw frames", "shard", r.shard, "before", p.limits.Ended.UTC(), "hours", p.report.Hours, "batches", p.report.Batches,
-			"bytes", p.report.Bytes, "kept", p.report.Kept)
+			"bytes", p.report.Bytes, "rewritten", p.report.Rewritten, "kept", p.report.Kept)
 	}
 	// Where too many hours wait for the record, the next pass goes through all of them again.
 	if len(next.Again) <= compact.MaxFramesAgain && next.Through >= r.done.Through {
