@@ -44,11 +44,12 @@ var createdOnce = []string{
 	layout.AcceptedPrefix, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalBeginKey,
 }
 
-// movedByMatch are the keys that are replaced, and only by who knows what is there.
-var movedByMatch = []string{layout.JournalHeadKey, layout.AuthorityKey}
+// movedByMatch are the keys that are replaced, and only by who knows what is there. Of condemned
+// generations the markers are never replaced, and the records of hours only raised.
+var movedByMatch = []string{layout.JournalHeadKey, layout.AuthorityKey, layout.CondemnedPrefix}
 
 // neverDeleted are the keys that nobody deletes.
-var neverDeleted = []string{layout.AcceptedPrefix, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey}
+var neverDeleted = []string{layout.AcceptedPrefix, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix}
 
 // folded are the keys that only reconcilers write, and journal those that only they delete.
 var (
