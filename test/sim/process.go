@@ -108,7 +108,7 @@ var simPolicy = accept.Policy{Generations: 6, RetryAfter: time.Second}
 
 // attempts that processes make at one operation of the store: of half of them one, so that
 // the protocol is seen without any that come from below it.
-const attempts = 4
+const attempts = 3
 
 // tried is the store as the process has it: behind further attempts at what failed, whose
 // waits and requests are turns of the task as all others are.
