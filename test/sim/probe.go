@@ -29,7 +29,34 @@ const (
 	dropRule  = "a policy against deletes of records"
 )
 
+// guarded are the keys that a bucket's policy guards; folded those that only reconcilers write.
+var (
+	guarded = []string{layout.AcceptedPrefix, layout.AuthorityKey, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalBeginKey, layout.JournalHeadKey}
+	folded  = []string{layout.JournalFoldedPrefix, layout.JournalHeadKey}
+)
+
+// denied is the policy's answer to a request for the key; except is a prefix that a rule leaves out.
+func denied(op, key string, prefixes []string, except string) error {
+	for _, p := range prefixes {
+		if p != except && strings.HasPrefix(key, p) {
+			return &objstore.Error{Op: op, Key: key, Err: objstore.ErrDenied}
+		}
+	}
+	return nil
+}
+
+// leftOut is the prefix of records where the store lacks the rule.
+func (u unsound) leftOut(rule string) string {
+	if u.lacks == rule {
+		return layout.AcceptedPrefix
+	}
+	return ""
+}
+
 func (u unsound) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if err := denied("create", key, folded, ""); err != nil {
+		return objstore.Info{}, err
+	}
 	switch u.lacks {
 	case atomicity:
 		if _, err := u.Store.Head(ctx, key); err == nil {
@@ -46,15 +73,15 @@ func (u unsound) Create(ctx context.Context, key string, body []byte, o objstore
 }
 
 func (u unsound) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if u.lacks != putRule && strings.HasPrefix(key, layout.AcceptedPrefix) {
-		return objstore.Info{}, &objstore.Error{Op: "put", Key: key, Err: objstore.ErrDenied}
+	if err := denied("put", key, guarded, u.leftOut(putRule)); err != nil {
+		return objstore.Info{}, err
 	}
 	return u.Store.Put(ctx, key, body, o)
 }
 
 func (u unsound) Delete(ctx context.Context, key string) error {
-	if u.lacks != dropRule && strings.HasPrefix(key, layout.AcceptedPrefix) {
-		return &objstore.Error{Op: "delete", Key: key, Err: objstore.ErrDenied}
+	if err := denied("delete", key, guarded, u.leftOut(dropRule)); err != nil {
+		return err
 	}
 	return u.Store.Delete(ctx, key)
 }

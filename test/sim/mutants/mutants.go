@@ -22,6 +22,7 @@ const (
 	ledgerGo    = "internal/derived/ledger/ledger.go"
 	viewGo      = "internal/derived/ledger/view.go"
 	qualifyGo   = "internal/acceptance/qualify/qualify.go"
+	probesGo    = "internal/acceptance/qualify/policy.go"
 	planGo      = "internal/acceptance/gc/plan.go"
 	refsGo      = "internal/acceptance/gc/references.go"
 	framesGo    = "internal/acceptance/gc/frames.go"
@@ -209,7 +210,7 @@ var mutants = []mutant{
 	{"ledger-overlap-not-reported", "10-20, then 15-25 accepted", []edit{{ledgerGo, "\tif len(c.Overlap) > 0 {", "\tif len(c.Overlap) > 1<<20 {"}}},
 	{"ledger-overlap-counted-twice", "10-20, then 15-25 accepted: a number counts twice", []edit{{viewGo, "return l.all.count() }", "return l.all.count() + l.overlaps.count() }"}}},
 	{"probe-no-race", "the store checks, then writes: two creates both get 200", []edit{{qualifyGo, "\t{\"racing creates\", racingCreates},\n", ""}}},
-	{"probe-no-policy-put", "an old client drops If-None-Match, and no policy refuses it", []edit{{qualifyGo, "\t{\"policy: unconditional put of a record\", deniedPut},\n", ""}}},
-	{"probe-no-policy-delete", "a delete of a record re-opens its key", []edit{{qualifyGo, "\t{\"policy: delete of a record\", deniedDelete},\n", ""}}},
+	{"probe-no-policy-put", "an old client drops If-None-Match, and no policy refuses it", []edit{{probesGo, "\t{\"policy: unconditional put of a record\", deniedPut},\n", ""}}},
+	{"probe-no-policy-delete", "a delete of a record re-opens its key", []edit{{probesGo, "\t{\"policy: delete of a record\", deniedDelete},\n", ""}}},
 	{"probe-no-checksum", "the store takes a body that does not hash to what was said", []edit{{qualifyGo, "\t{\"checksum refusal\", checksumRefusal},\n", ""}}},
 }
