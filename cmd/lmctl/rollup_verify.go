@@ -25,6 +25,7 @@ type verifyView struct {
 	Hours      int             `json:"hours"`
 	Blocks     int             `json:"blocks"`
 	Plans      int             `json:"plans"`
+	Deltas     int             `json:"deltas"`
 	Objects    int             `json:"objects"`
 	Bytes      uint64          `json:"bytes"`
 	Superseded int             `json:"superseded_unreadable"`
@@ -33,9 +34,10 @@ type verifyView struct {
 }
 
 func viewVerify(r repair.Report) (verifyView, table) {
-	v := verifyView{r.Hours, r.Blocks, r.Plans, r.Objects, r.Bytes, r.Superseded, r.Found, []rollupFinding{}}
+	v := verifyView{r.Hours, r.Blocks, r.Plans, r.Deltas, r.Objects, r.Bytes, r.Superseded, r.Found, []rollupFinding{}}
 	t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
 		{"hours", fmt.Sprint(r.Hours)}, {"blocks that count", fmt.Sprint(r.Blocks)}, {"plans", fmt.Sprint(r.Plans)},
+		{"deltas", fmt.Sprint(r.Deltas)},
 		{"chunks and indexes", fmt.Sprint(r.Objects)}, {"bytes", fmt.Sprint(r.Bytes)},
 		{"superseded records that can't be read", fmt.Sprint(r.Superseded)}, {"findings", fmt.Sprint(r.Found)},
 	}}
@@ -54,7 +56,7 @@ func rollupVerify(out *format) *cobra.Command {
 		Use:   "verify URL",
 		Short: "Check blocks: records, plans, chunks, indexes",
 		Long: "Reads, of every shard's hour and resolution, the records down to the block that counts, its plan and every byte of\n" +
-			"its chunks and indexes (of a compaction where they are in one), and the plans of generations in work. Exits 3\n" +
+			"its chunks and indexes (of a compaction where they are in one), the plans of generations in work, and deltas. Exits 3\n" +
 			"when something can't be read or is not what the record says; lmctl rollup repair mends it.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -1,6 +1,7 @@
 package rollup
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -8,9 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -160,4 +164,114 @@ func (w *world) deltas(id shard.ID) (keys []string) {
 		return nil
 	}))
 	return keys
+}
+
+// deferred is a world with two published hours and a late batch of both that is in a delta.
+func deferred(t *testing.T) (w *world, key string, late accepted.Batch) {
+	w = newWorld(t, newMem())
+	agent := agentOf(0, 0)
+	seq := w.some(agent, hour0-1, 0, 10, 0)
+	seq = w.some(agent, hour0, 0, 10, seq)
+	w.drive(deltaConfig(), ownership.Grant{Shard: 0, Fence: 1})
+	late = w.accept(agent, seq, over(2, 2, 1)...)
+	w.drive(deltaConfig(), ownership.Grant{Shard: 0, Fence: 1})
+	keys := w.deltas(0)
+	if len(keys) != 1 || len(w.left(0)) > 0 || w.generation(hour0, 0) != 1 {
+		t.Fatalf("deltas %v, segments %v, generation %d", keys, w.left(0), w.generation(hour0, 0))
+	}
+	w.manifests()
+	return w, keys[0], late
+}
+
+// TestADamagedDeltaIsRepaired: one whose header can't be read says nothing of its batches, so a request makes its hours
+// of everything that was accepted. One whose frames are damaged is folded as ever.
+func TestADamagedDeltaIsRepaired(t *testing.T) {
+	for _, header := range []bool{false, true} {
+		w, key, late := deferred(t)
+		if rep := w.uncovered(); len(rep) > 0 {
+			t.Fatalf("a batch in a delta is called missing: %+v", rep)
+		}
+		w.verify()
+		body, _, err := w.store.Get(t.Context(), key, objstore.GetOptions{})
+		must(t, err)
+		bad := bytes.Clone(body)
+		if bad[len(bad)-1] ^= 1; header {
+			bad = bytes.Clone(body)
+			bad[len(bad)/4] ^= 1
+		}
+		w.spoil(key, string(bad))
+		found := w.verify(repair.DeltaUnreadable)
+		if len(found) != 2 || found[0].Hour != hour0-1 || found[1].Hour != hour0 || found[0].Key != key {
+			t.Fatalf("%+v", found)
+		}
+		o, err := w.owner(w.worker(deltaConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
+		must(t, err)
+		if header {
+			if rep := w.uncovered(); len(rep) != 2 || rep[0].Example != late.Identity {
+				t.Fatalf("a batch that nothing has is not missing: %+v", rep)
+			}
+			for _, f := range found {
+				got, err := w.repairer().Request(t.Context(), f.Hour, f.Shard, "damaged", false)
+				if err != nil || got.Source != "scan" {
+					t.Fatalf("%+v, %v", got, err)
+				}
+			}
+		} else {
+			w.advance(deltaConfig().Schedule.FoldAfter)
+		}
+		must(t, rounds(t.Context(), o))
+		for h := hour0 - 1; h <= hour0; h++ {
+			w.check(h, 0, 2)
+		}
+		w.advance(time.Hour)
+		must(t, rounds(t.Context(), o))
+		if left := w.deltas(0); header != (len(left) > 0) {
+			t.Errorf("header damaged %v: deltas left %v", header, left)
+		}
+		if rep := w.uncovered(); len(rep) > 0 {
+			t.Errorf("missing after the repair: %+v", rep)
+		}
+	}
+}
+
+// uncovered is what lmctl rollup coverage finds.
+func (w *world) uncovered() []repair.Uncovered {
+	w.t.Helper()
+	c, err := w.repairer().Coverage(w.t.Context())
+	must(w.t, err)
+	for _, m := range w.manifests() {
+		must(w.t, c.Check(w.t.Context(), m))
+	}
+	return c.Uncovered()
+}
+
+// TestFramesOfDeltasStay: of batches in deltas, and of their hours, which their folds may read again.
+func TestFramesOfDeltasStay(t *testing.T) {
+	w, _, _ := deferred(t)
+	frames := w.there("raw-blobs/")
+	f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
+	must(t, err)
+	w.advance(48 * time.Hour)
+	rep, err := f.Run(t.Context(), w.now().Add(-24*time.Hour), false)
+	must(t, err)
+	if rep.Batches > 0 || w.there("raw-blobs/") != frames || rep.Kept[compact.KeptPending] == 0 {
+		t.Errorf("%+v", rep)
+	}
+}
+
+// TestNothingIsDeferredThatExpiresSoon: rolled rows must have it when the samples go.
+func TestNothingIsDeferredThatExpiresSoon(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := deltaConfig()
+	cfg.Retention.Raw = 24 * time.Hour
+	agent := agentOf(0, 0)
+	seq := w.some(agent, hour0, 0, 10, 0)
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
+	w.clock.Store(hour0.End().Add(cfg.Retention.Raw - 2*cfg.Schedule.FoldAfter + time.Minute).UnixNano())
+	w.accept(agent, seq, over(1, 2, 1)...)
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
+	w.check(hour0, 0, 2)
+	if left := w.deltas(0); len(left) > 0 {
+		t.Errorf("deltas %v", left)
+	}
 }

@@ -234,6 +234,15 @@ func (x *FrameHour) whyHourIsKept(ctx context.Context) (string, error) {
 		}
 		return false, nil
 	}
+	// The folds of deltas may read frames of the hour again.
+	for i, err := range objstore.List(ctx, x.f.cfg.Store, objstore.ListOptions{Prefix: layout.RollupDeltas(id)}) {
+		if err != nil {
+			return "", err
+		}
+		if n, err := layout.ParseRollupDelta(i.Key); err == nil && n.From <= h+1 && n.To >= h-1 {
+			return KeptPending, nil
+		}
+	}
 	found, err := beside(layout.RepairRequests(id), func(key string) (timegrid.Hour, error) {
 		at, _, err := layout.ParseRepairRequest(key)
 		return at, err

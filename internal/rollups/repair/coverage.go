@@ -17,7 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Coverage finds accepted batches that no block has and that no intake segment will bring: batches from before
+// Coverage finds accepted batches that no block has and that neither a delta nor an intake segment will bring: batches from before
 // there were rollups, or whose segments were lost. Queries take an hour with a block for complete, so only this
 // check shows that it is not. It is for one caller.
 type Coverage struct {
@@ -25,7 +25,7 @@ type Coverage struct {
 	pending map[identity.Batch]bool
 	hours   map[place]*published
 	missing map[place]*Uncovered
-	// Batches that were checked; Pending ones are in the intake; Unreadable hours have a damaged record, and
+	// Batches that were checked; Pending ones are in the intake or in a delta; Unreadable hours have a damaged record, and
 	// nothing is said about them.
 	Batches, Pending uint64
 	Unreadable       map[timegrid.Hour]bool
@@ -69,6 +69,20 @@ func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 		for _, e := range seg.Entries {
 			c.pending[e.Identity] = true
 		}
+	}
+	// Deltas after the intake, for the same reason.
+	err := r.eachDelta(ctx, nil, func(key string, _ layout.DeltaName) error {
+		d, bad, err := r.readDelta(ctx, key, false)
+		if d == nil || bad != nil || err != nil {
+			return err
+		}
+		for i := range d.Batches {
+			c.pending[d.Batches[i].Identity] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("coverage: deltas: %w", err)
 	}
 	return c, nil
 }

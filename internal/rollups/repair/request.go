@@ -226,6 +226,12 @@ func (r *Repairer) inputs(ctx context.Context, o *Requested, st *state, plans ma
 		return nil, err
 	}
 	unknown := slices.ContainsFunc(st.damaged, func(n catalog.Name) bool { return !g.known[n.Generation] })
+	if !unknown {
+		var err error
+		if unknown, err = r.damagedDelta(ctx, o.Hour, o.Shard); err != nil {
+			return nil, err
+		}
+	}
 	// If generations were aborted and nothing was found, their damaged plans were the only record of the inputs.
 	if unknown || len(o.Aborted) > 0 && len(g.entries) == 0 {
 		if err := r.addAccepted(ctx, o, g.entries); err != nil {

@@ -29,6 +29,7 @@ const (
 	ObjectMissing        Problem = "OBJECT_MISSING"        // a chunk or an index of the block that counts
 	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes or rows are not what the record says
 	CompactionUnreadable Problem = "COMPACTION_UNREADABLE" // the record to which a block redirects
+	DeltaUnreadable      Problem = "DELTA_UNREADABLE"      // late batches of the hour, which no block may have
 )
 
 // Finding is one defect of a shard's hour.
@@ -53,6 +54,7 @@ type Report struct {
 	Hours    int
 	Blocks   int // that count, compactions included
 	Plans    int
+	Deltas   int
 	Objects  int
 	Bytes    uint64
 	Found    uint64
@@ -84,6 +86,9 @@ func (r *Repairer) Verify(ctx context.Context, o Options) (Report, error) {
 	if err == nil {
 		err = v.verifyUndecided(ctx)
 	}
+	if err == nil {
+		err = v.verifyDeltas(ctx)
+	}
 	if err != nil {
 		return v.rep, fmt.Errorf("verify: %w", err)
 	}
@@ -114,6 +119,33 @@ func (v *verifier) addFinding(f Finding) {
 		v.rep.Findings = append(v.rep.Findings, f)
 	}
 }
+
+// verifyDeltas reads the deltas with samples of the hours. One that can't be read is a finding of every hour of its
+// name.
+func (v *verifier) verifyDeltas(ctx context.Context) error {
+	return v.r.eachDelta(ctx, v.o.Shard, func(key string, n layout.DeltaName) error {
+		if n.To < v.o.From || n.From > v.o.To {
+			return nil
+		}
+		d, bad, err := v.r.readDelta(ctx, key, !v.o.Heads)
+		if err != nil {
+			return err
+		}
+		if d != nil || bad != nil {
+			v.rep.Deltas++
+		}
+		if d != nil && !v.o.Heads {
+			v.rep.Bytes += uint64(d.Size())
+		}
+		for h := max(n.From, v.o.From); bad != nil && h <= min(n.To, v.o.To, max(n.From, v.o.From)+maxDeltaHours); h++ {
+			v.addFinding(Finding{DeltaUnreadable, h, n.Shard, timegrid.Raw, key, bad.Error()})
+		}
+		return nil
+	})
+}
+
+// maxDeltaHours bounds the findings of one delta: a batch of a broken clock spans years.
+const maxDeltaHours = 1000
 
 // verifyHours checks hour after hour.
 func (v *verifier) verifyHours(ctx context.Context) error {

@@ -288,29 +288,39 @@ func (b *Book) live() (out []*object) {
 }
 
 const (
-	// maxDeltas from which on small ones are written together with the next.
+	// maxDeltas of about one size: so many are written together as one. So a byte is written again once for each
+	// eightfold growth, and there are a few times eight deltas.
 	maxDeltas = 8
-	// growth: a delta is written again when what it is written with has a part in so many of its bytes at least. So
-	// a byte is written again once for each eightfold growth.
-	growth = 8
+	// smallest is the size in bytes up to which deltas count as of one size.
+	smallest = 2 << 10
 )
 
 // Together gives deltas whose batches are to be written again, in one with new ones of so many bytes.
 func (b *Book) Together(fresh uint64) (out []*delta.Delta) {
-	live := b.live()
-	if len(live) < maxDeltas {
-		return nil
+	bySize := map[int][]*delta.Delta{}
+	for _, o := range b.live() {
+		bySize[level(o.Size())] = append(bySize[level(o.Size())], o.Delta)
 	}
 	bytes, batches := fresh, 0
-	for _, o := range live {
-		size := o.FrameBytes()
-		if size > growth*bytes || bytes+size > delta.MaxFrameBytes/2 || batches+len(o.Batches) > delta.MaxBatches/2 {
-			break
+	// What is written of one size is one more of the next.
+	for at := 0; len(bySize[at]) >= maxDeltas-1; at++ {
+		for _, d := range bySize[at] {
+			bytes, batches = bytes+d.FrameBytes(), batches+len(d.Batches)
+			if bytes > delta.MaxFrameBytes/2 || batches > delta.MaxBatches/2 {
+				return out
+			}
+			out = append(out, d)
 		}
-		bytes, batches = bytes+size, batches+len(o.Batches)
-		out = append(out, o.Delta)
 	}
 	return out
+}
+
+// level says how large a delta is: one more for each eightfold growth.
+func level(size int64) (n int) {
+	for ; size > smallest; size /= maxDeltas {
+		n++
+	}
+	return n
 }
 
 // Open are the batches of a delta that some block lacks.
@@ -323,15 +333,20 @@ func (b *Book) Open(d *delta.Delta) (out []delta.Batch) {
 	return out
 }
 
-// Crowd marks the hours of the oldest deltas as full while there are too many deltas, so that they are folded.
+// Crowd marks the hours of the smallest deltas as full while there are too many of them, so that they are folded.
 func (b *Book) Crowd() {
 	live := b.live()
 	for i := 0; i+4*maxDeltas < len(live); i++ {
-		for _, e := range live[i].Batches {
-			for _, h := range e.Hours {
-				if w := b.hours[h]; w != nil {
-					w.Full = true
-				}
+		b.FoldSoon(live[i].Delta)
+	}
+}
+
+// FoldSoon marks the hours of a delta as full.
+func (b *Book) FoldSoon(d *delta.Delta) {
+	for i := range d.Batches {
+		for _, h := range d.Batches[i].Hours {
+			if w := b.hours[h]; w != nil {
+				w.Full = true
 			}
 		}
 	}

@@ -116,12 +116,20 @@ func (d *deltas) write(ctx context.Context, fresh []accepted.Batch, unreadable f
 	if len(batches) == 0 {
 		return nil
 	}
-	old := d.book.Together(bytes)
-	for _, o := range old {
+	var old []*delta.Delta
+	for _, o := range d.book.Together(bytes) {
 		of, err := o.ReadFrames(ctx, d.store)
+		if record.Opaque(err) || errors.Is(err, objstore.ErrNotFound) {
+			// Its batches have raw frames, of which their hours are folded.
+			d.metrics.Damage(err)
+			d.log.Error("a delta can't be read; its hours are folded now", "key", o.Key(), "error", err)
+			d.book.FoldSoon(o)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("read a delta to write it again: %w", err)
 		}
+		old = append(old, o)
 		for _, b := range d.book.Open(o) {
 			i := slices.IndexFunc(o.Batches, func(x delta.Batch) bool { return x.Identity == b.Identity })
 			add(b, of[i])

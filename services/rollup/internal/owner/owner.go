@@ -83,7 +83,7 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 		},
 		overlaps: overlaps.Finder{Shard: g.Shard, Backlog: pending, Deltas: book, Records: c.Records, Manifests: c.Store, Damaged: c.Metrics.Damage},
 		removal: &frameRemoval{FramesConfig: c.RawFrames, store: c.Store, log: c.Log, metrics: c.Metrics, authority: authority, shard: g.Shard, shards: c.Records.Shards,
-			now: c.Now, backlog: pending, late: book},
+			now: c.Now, backlog: pending},
 	}
 	o.deltas = &deltas{
 		DeltasConfig: c.Deltas, store: c.Store, frames: c.Frames, log: c.Log, metrics: c.Metrics, now: c.Now, recheck: c.Recheck,

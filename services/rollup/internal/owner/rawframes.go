@@ -18,7 +18,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/late"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/storeclock"
 )
@@ -63,7 +62,6 @@ type frameRemoval struct {
 	shards    uint32
 	now       func() time.Time
 	backlog   *backlog.Backlog
-	late      *late.Book
 
 	remover *compact.FrameRemover
 	done    *compact.FrameProgress // as it is in the store; nil: not read yet
@@ -304,7 +302,7 @@ func (r *frameRemoval) readProgress(ctx context.Context) (*compact.FrameProgress
 func (r *frameRemoval) newRemover() (*compact.FrameRemover, error) {
 	return compact.NewFrameRemover(compact.FrameConfig{
 		Store: r.store, AuthorityID: r.authority, By: r.WorkerID, Now: r.now,
-		Pending: func(_ shard.ID, h timegrid.Hour) bool { return r.backlog.Hour(h) != nil || r.late.Hour(h) != nil },
+		Pending: func(_ shard.ID, h timegrid.Hour) bool { return r.backlog.Hour(h) != nil },
 		Each: func(ctx context.Context, n int, fn func(context.Context, int) error) error {
 			g, gctx := errgroup.WithContext(ctx)
 			g.SetLimit(r.AtOnce)
