@@ -311,7 +311,7 @@ type unanswered struct {
 
 func (u *unanswered) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
 	if _, n, err := layout.ParseJournalSegment(key); err == nil && n == u.key {
-		u.key = 0
+		u.key = ^uint64(0)
 		if u.applied {
 			_, _ = u.Store.Create(ctx, key, b, o)
 		}
@@ -698,5 +698,30 @@ func TestTheHeadForgetsRunsSoonerWhenThereAreMany(t *testing.T) {
 	}
 	if _, err := early.Poll(ctx); err != nil || len(earlyGot) != 30 {
 		t.Errorf("%d batches, %v", len(earlyGot), err)
+	}
+}
+
+// A spooler that closed its run, and does not know whether it did, has an open run again once Begin has returned.
+func TestBeginOpensARunBehindAnUnknownEnd(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, &unanswered{Store: s, key: 1, applied: true}, 1)
+	w.open.Role = RoleSpooler
+	first, err := w.Begin(ctx)
+	if err != nil || first.Segment != 0 {
+		t.Fatal(first, err)
+	}
+	if again, err := w.Begin(ctx); err != nil || again != first {
+		t.Fatal(again, err)
+	}
+	if err := w.Close(ctx); !errors.Is(err, objstore.ErrUnknown) {
+		t.Fatal(err)
+	}
+	at, err := w.Begin(ctx)
+	if err != nil || at.Run == first.Run || at.Segment != 0 || !w.Open() {
+		t.Errorf("%v, open %v, %v", at, w.Open(), err)
+	}
+	f, _ := follow(t, s, Positions{}, nil)
+	if _, err := f.Poll(ctx); err != nil || len(f.Runs()) != 1 || f.Runs()[0].Run != at.Run {
+		t.Errorf("%+v, %v", f.Runs(), err)
 	}
 }

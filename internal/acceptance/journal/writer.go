@@ -110,11 +110,13 @@ func (w *Writer) Flush(ctx context.Context) (Position, uint64, error) {
 
 // Begin opens a run without entries. Only a spooler does that, before it accepts anything.
 func (w *Writer) Begin(ctx context.Context) (Position, error) {
-	if w.Open() && w.sent == nil {
-		return Position{Run: w.run, Segment: w.next - 1}, nil
+	// What was sent before may be the end of the run before.
+	for !w.Open() || w.sent != nil {
+		if _, _, err := w.write(ctx, false); err != nil {
+			return Position{}, err
+		}
 	}
-	at, _, err := w.write(ctx, false)
-	return at, err
+	return Position{Run: w.run, Segment: w.next - 1}, nil
 }
 
 // Close writes what waits, and ends the run. Readers never ask again for the segments of a run that was
