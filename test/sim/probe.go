@@ -86,10 +86,11 @@ func (u unsound) Delete(ctx context.Context, key string) error {
 	return u.Store.Delete(ctx, key)
 }
 
-// probeStores runs the strict probe against each.
+// probeStores runs the strict probe against each; but not where the hash is not checked, which the
+// probes of the policy would notice as well.
 func probeStores(ctx context.Context) error {
 	for _, lacks := range []string{nothing, atomicity, condition, checksums, putRule, dropRule} {
-		r, err := qualify.Run(ctx, unsound{mem.New(nil), lacks}, qualify.Options{RunID: "sim", Strict: true, Rounds: 1})
+		r, err := qualify.Run(ctx, unsound{mem.New(nil), lacks}, qualify.Options{RunID: "sim", Strict: lacks != checksums, Rounds: 1})
 		if (err == nil) != (lacks == nothing) {
 			return fmt.Errorf("the store that lacks %s: %v %+v", lacks, err, r)
 		}
